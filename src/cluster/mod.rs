@@ -1,0 +1,1 @@
+//! The Kubernetes adapter: objects become events, effects become API calls.

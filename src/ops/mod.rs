@@ -1,0 +1,1 @@
+//! What an operator touches: arguments, manifests, inspection, demo.

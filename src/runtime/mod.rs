@@ -1,0 +1,1 @@
+//! Process plumbing without a domain word: telemetry, shutdown, back-off, the only clock, admin HTTP.

@@ -1,0 +1,1 @@
+//! A simulated Kubernetes API server that real clients can use over HTTP and TLS.

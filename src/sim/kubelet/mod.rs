@@ -1,0 +1,1 @@
+//! A simulated kubelet: admission, device manager, pod-resources and checkpoint, over real Unix sockets.
