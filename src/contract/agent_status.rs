@@ -1,0 +1,55 @@
+//! The annotation of the agent's Lease: what this node's agent serves right now.
+
+use serde::{Deserialize, Serialize};
+
+/// How surely the agent can tell which pod is calling Allocate.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Identity {
+    /// By the kubelet's pod-resources: the node lock is not needed.
+    Exact,
+    /// By the node lock alone.
+    Lock,
+}
+
+/// Value of [`super::key::AGENT`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AgentStatus {
+    /// Version of the agent.
+    pub version: String,
+    /// Resource names that the kubelet has registered and whose stream is open.
+    pub registered: Vec<String>,
+    /// Identification method.
+    pub identity: Identity,
+}
+
+impl AgentStatus {
+    /// Reads the annotation; `None` when it is absent, too large or not of this shape: then the node has no usable agent.
+    pub fn parse(text: &str) -> Option<Self> {
+        (text.len() <= super::key::MAX_ANNOTATION).then(|| serde_json::from_str(text).ok()).flatten()
+    }
+
+    /// The annotation's text.
+    pub fn print(&self) -> String {
+        serde_json::to_string(self).unwrap_or_default()
+    }
+
+    /// Name of the Lease that carries the status of `node`'s agent.
+    pub fn lease_name(node: &str) -> String {
+        format!("baton-agent-{node}")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_golden_status_is_read_and_printed_back() {
+        let golden = include_str!("../../tests/golden/agent-status.json").trim_end();
+        let status = AgentStatus::parse(golden).unwrap();
+        assert_eq!(status.identity, Identity::Exact);
+        assert_eq!(status.print(), golden);
+        assert_eq!(AgentStatus::parse("{}"), None);
+    }
+}

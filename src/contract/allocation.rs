@@ -1,0 +1,268 @@
+//! The devices of a pod as its annotations write them: `device-allocated` and the entries shared with `container-devices`.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::id::{DeviceId, DeviceType};
+use super::key;
+use super::quantity::Quantity;
+
+/// Most entries that one device type may list. No node has more devices; a longer list is an attack or a bug.
+pub const MAX_ENTRIES: usize = 1024;
+
+/// Why an assignment annotation is refused, whole.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum AllocationError {
+    /// Larger than [`key::MAX_ANNOTATION`].
+    #[error("annotation {key} has {bytes} bytes, the limit is {}", key::MAX_ANNOTATION)]
+    TooLarge {
+        /// Annotation key.
+        key: &'static str,
+        /// Size found.
+        bytes: usize,
+    },
+    /// Not the JSON shape that the contract states.
+    #[error("annotation {key} cannot be read: {problem}; expected {expected}")]
+    Shape {
+        /// Annotation key.
+        key: &'static str,
+        /// Parser's words, with line and column.
+        problem: String,
+        /// The shape.
+        expected: &'static str,
+    },
+    /// Well-formed, but says something impossible.
+    #[error("annotation {key}: {problem}")]
+    Meaning {
+        /// Annotation key.
+        key: &'static str,
+        /// What is impossible, naming the value.
+        problem: String,
+    },
+}
+
+/// One device, or a part of one, given to a pod.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DeviceEntry {
+    /// Small number of the device on its node.
+    pub minor: i32,
+    /// GPU or MIG UUID, or PCI address.
+    pub id: DeviceId,
+    /// How much of the device, by resource name; written as strings, read as strings or numbers.
+    #[serde(default)]
+    pub resources: BTreeMap<String, Quantity>,
+    /// Virtual functions of a NIC.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub extension: Option<Extension>,
+}
+
+/// Parts of a device that are devices of their own.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Extension {
+    /// SR-IOV virtual functions.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub vfs: Vec<Vf>,
+}
+
+/// A virtual function.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Vf {
+    /// Number below its physical function; absent means 0.
+    #[serde(default)]
+    pub minor: i32,
+    /// PCI address.
+    #[serde(rename = "busID")]
+    pub bus_id: DeviceId,
+}
+
+impl DeviceEntry {
+    /// Amount of `resource` in this entry; zero when not named.
+    pub fn amount(&self, resource: &str) -> i64 {
+        self.resources.get(resource).map_or(0, |q| q.value())
+    }
+}
+
+/// Entries by type, as both annotations hold them.
+pub type Entries = BTreeMap<DeviceType, Vec<DeviceEntry>>;
+
+/// `device-allocated`: every device of a pod, one merged entry per device.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct DeviceAllocation {
+    /// Devices of the types that Baton knows.
+    pub devices: Entries,
+    /// Device types of other systems, as they came.
+    pub other: BTreeMap<String, Value>,
+}
+
+const EXPECTED: &str = r#"{"gpu":[{"minor":0,"id":"GPU-…","resources":{"koordinator.sh/gpu-core":"100"}}]}"#;
+
+impl DeviceAllocation {
+    /// Reads the annotation. An empty text (how the Binding writes "no devices") is no device.
+    pub fn parse(text: &str) -> Result<Self, AllocationError> {
+        if text.is_empty() {
+            return Ok(Self::default());
+        }
+        let raw: BTreeMap<String, Value> = parse_json(key::DEVICE_ALLOCATED, EXPECTED, text)?;
+        let mut allocation = Self::default();
+        for (kind, value) in raw {
+            match DeviceType::from(kind) {
+                DeviceType::Other(kind) => {
+                    allocation.other.insert(kind.into(), value);
+                }
+                kind => {
+                    allocation.devices.insert(kind.clone(), entries(key::DEVICE_ALLOCATED, EXPECTED, &kind, value)?);
+                }
+            }
+        }
+        Ok(allocation)
+    }
+
+    /// The annotation's text: compact JSON, types in order; empty when there is no device.
+    pub fn print(&self) -> String {
+        #[derive(Serialize)]
+        struct Printed<'a> {
+            #[serde(flatten)]
+            devices: &'a Entries,
+            #[serde(flatten)]
+            other: &'a BTreeMap<String, Value>,
+        }
+        if self.devices.is_empty() && self.other.is_empty() {
+            return String::new();
+        }
+        serde_json::to_string(&Printed { devices: &self.devices, other: &self.other }).unwrap_or_default()
+    }
+
+    /// Entries of one type.
+    pub fn of(&self, kind: &DeviceType) -> &[DeviceEntry] {
+        self.devices.get(kind).map_or(&[], Vec::as_slice)
+    }
+
+    /// `gpu-minors`: comma list of the GPUs' minors, in the order of the entries.
+    pub fn gpu_minors(&self) -> String {
+        let minors: Vec<String> = self.of(&DeviceType::Gpu).iter().map(|entry| entry.minor.to_string()).collect();
+        minors.join(",")
+    }
+}
+
+/// Reads capped JSON.
+pub(super) fn parse_json<'a, T: Deserialize<'a>>(
+    key: &'static str,
+    expected: &'static str,
+    text: &'a str,
+) -> Result<T, AllocationError> {
+    if text.len() > key::MAX_ANNOTATION {
+        return Err(AllocationError::TooLarge { key, bytes: text.len() });
+    }
+    serde_json::from_str(text).map_err(|error| AllocationError::Shape { key, problem: error.to_string(), expected })
+}
+
+/// Reads and judges the entries of one device type: no device twice, no negative minor or amount.
+pub(super) fn entries(
+    key: &'static str,
+    expected: &'static str,
+    kind: &DeviceType,
+    value: Value,
+) -> Result<Vec<DeviceEntry>, AllocationError> {
+    let list: Vec<DeviceEntry> = serde_json::from_value(value).map_err(|error| AllocationError::Shape {
+        key,
+        problem: format!("{kind}: {error}"),
+        expected,
+    })?;
+    let meaning = |problem| Err(AllocationError::Meaning { key, problem });
+    if list.len() > MAX_ENTRIES {
+        return meaning(format!("{kind} lists {} devices, the limit is {MAX_ENTRIES}", list.len()));
+    }
+    let mut seen = std::collections::BTreeSet::new();
+    for entry in &list {
+        if entry.minor < 0 {
+            return meaning(format!("{kind} {} has the negative minor {}", entry.id, entry.minor));
+        }
+        if !seen.insert(&entry.id) {
+            return meaning(format!("{kind} {} is listed twice", entry.id));
+        }
+        if let Some((name, amount)) = entry.resources.iter().find(|(_, amount)| **amount < Quantity::ZERO) {
+            return meaning(format!("{kind} {} has the negative amount {amount} of {name}", entry.id));
+        }
+    }
+    Ok(list)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const GOLDEN: &str = include_str!("../../tests/golden/device-allocated.json");
+
+    #[test]
+    fn the_golden_annotation_is_read_and_printed_back() {
+        let allocation = DeviceAllocation::parse(GOLDEN.trim_end()).unwrap();
+        let gpu = &allocation.of(&DeviceType::Gpu)[0];
+        assert_eq!((gpu.minor, gpu.amount(key::GPU_CORE), gpu.amount(key::GPU_MEMORY)), (1, 100, 81_559 << 20));
+        assert_eq!(allocation.print(), GOLDEN.trim_end());
+        assert_eq!(allocation.gpu_minors(), "1");
+    }
+
+    #[test]
+    fn numbers_unknown_fields_and_unknown_types_are_no_error() {
+        let text = r#"{"fpga":[{"anything":1}],"gpu":[{"minor":0,"id":"GPU-a","resources":{"koordinator.sh/gpu-core":50},"new":{}}],"rdma":[{"minor":1,"id":"0000:3c:00.0","extension":{"vfs":[{"busID":"0000:3c:00.2"}]}}]}"#;
+        let allocation = DeviceAllocation::parse(text).unwrap();
+        assert_eq!(allocation.of(&DeviceType::Gpu)[0].amount(key::GPU_CORE), 50);
+        let vf = &allocation.of(&DeviceType::Rdma)[0].extension.as_ref().unwrap().vfs[0];
+        assert_eq!((vf.minor, vf.bus_id.as_str()), (0, "0000:3c:00.2"));
+        assert_eq!(DeviceAllocation::parse(&allocation.print()).unwrap(), allocation);
+    }
+
+    #[test]
+    fn a_bad_annotation_is_refused_whole_and_the_error_names_the_part() {
+        for (text, part) in [
+            ("{", "line 1"),
+            ("[]", "expected"),
+            (r#"{"gpu":[{"minor":0}]}"#, "id"),
+            (r#"{"gpu":[{"minor":0,"id":"../../etc"}]}"#, "../../etc"),
+            (r#"{"gpu":[{"minor":-1,"id":"GPU-a"}]}"#, "-1"),
+            (r#"{"gpu":[{"minor":0,"id":"GPU-a"},{"minor":0,"id":"GPU-a"}]}"#, "twice"),
+            (r#"{"gpu":[{"minor":0,"id":"GPU-a","resources":{"koordinator.sh/gpu-core":"-5"}}]}"#, "-5"),
+            (r#"{"gpu":[{"minor":99999999999,"id":"GPU-a"}]}"#, "99999999999"),
+        ] {
+            let error = DeviceAllocation::parse(text).unwrap_err().to_string();
+            assert!(error.contains(part) && error.contains(key::DEVICE_ALLOCATED), "{text}: {error}");
+        }
+        let huge = format!("{{\"gpu\":\"{}\"}}", "x".repeat(key::MAX_ANNOTATION));
+        assert!(matches!(DeviceAllocation::parse(&huge), Err(AllocationError::TooLarge { .. })));
+    }
+
+    prop_compose! {
+        fn entry()(minor in 0..64i32, id in "GPU-[a-f0-9]{8}", core in 0..=100i64, memory in 0i64..1 << 40, vf in proptest::option::of("[0-9a-f]{4}:3c:00\\.[0-7]")) -> DeviceEntry {
+            DeviceEntry {
+                minor,
+                id: DeviceId::parse(&id).unwrap(),
+                resources: [(key::GPU_CORE.to_owned(), Quantity::units(core)), (key::GPU_MEMORY.to_owned(), Quantity::bytes(memory))].into(),
+                extension: vf.map(|bus| Extension { vfs: vec![Vf { minor: 0, bus_id: DeviceId::parse(&bus).unwrap() }] }),
+            }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn printing_then_reading_gives_the_same_allocation(mut list in proptest::collection::vec(entry(), 1..16)) {
+            list.sort_by(|a, b| a.id.cmp(&b.id));
+            list.dedup_by(|a, b| a.id == b.id);
+            let allocation = DeviceAllocation { devices: [(DeviceType::Gpu, list)].into(), other: BTreeMap::new() };
+            prop_assert_eq!(DeviceAllocation::parse(&allocation.print()).unwrap(), allocation);
+        }
+        #[test]
+        fn no_text_panics(text in "\\PC*") {
+            let _ = DeviceAllocation::parse(&text);
+        }
+        #[test]
+        fn no_nearly_right_text_panics(at in 0usize..200, with in "\\PC{0,3}") {
+            let mut text = GOLDEN.to_owned();
+            let at = text.floor_char_boundary(at.min(text.len()));
+            text.insert_str(at, &with);
+            let _ = DeviceAllocation::parse(&text);
+        }
+    }
+}

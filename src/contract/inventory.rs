@@ -1,0 +1,185 @@
+//! The Device object: one per node, `devices.scheduling.koordinator.sh/v1alpha1`, readable by Koordinator's own tools.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use kube::{CustomResource, CustomResourceExt};
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::{Deserialize, Serialize};
+
+use super::id::{DeviceId, DeviceType};
+use super::quantity::Quantity;
+
+/// The devices of one node. The object is named after its node and owned by it.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, CustomResource, JsonSchema)]
+#[kube(
+    group = "scheduling.koordinator.sh",
+    version = "v1alpha1",
+    kind = "Device",
+    plural = "devices",
+    singular = "device",
+    status = "DeviceStatus",
+    derive = "PartialEq",
+    printcolumn = r#"{"name":"Devices","type":"string","jsonPath":".spec.devices[*].type"}"#,
+    printcolumn = r#"{"name":"Age","type":"date","jsonPath":".metadata.creationTimestamp"}"#
+)]
+pub struct DeviceSpec {
+    /// Every device of the node, sorted by type and minor.
+    #[serde(default)]
+    pub devices: Vec<DeviceInfo>,
+}
+
+/// One device.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct DeviceInfo {
+    /// `gpu`, `rdma`, …
+    #[serde(rename = "type")]
+    #[schemars(with = "String")]
+    pub kind: DeviceType,
+    /// Locality and model, see `contract::key`.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub labels: BTreeMap<String, String>,
+    /// GPU UUID, MIG UUID or PCI address.
+    #[schemars(with = "String")]
+    pub id: DeviceId,
+    /// Small number of the device; a MIG device has its parent's.
+    #[serde(default)]
+    pub minor: i32,
+    /// Module (slot) number, where known.
+    #[serde(default, rename = "moduleID", skip_serializing_if = "Option::is_none")]
+    pub module_id: Option<i32>,
+    /// `false` takes no new pods.
+    pub health: bool,
+    /// Capacity by resource name.
+    #[serde(default)]
+    pub resources: BTreeMap<String, Quantity>,
+    /// Where it is plugged in.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub topology: Option<DeviceTopology>,
+    /// Groups of virtual functions.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub vf_groups: Vec<VfGroup>,
+    /// `Healthy`, with reason and message.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub conditions: Vec<Condition>,
+}
+
+/// Where a device is plugged in.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+pub struct DeviceTopology {
+    /// CPU socket, −1 when unknown.
+    #[serde(rename = "socketID")]
+    pub socket_id: i32,
+    /// NUMA node, 0 when unknown.
+    #[serde(rename = "nodeID")]
+    pub node_id: i32,
+    /// PCIe root complex, e.g. `pci0000:3a`.
+    #[serde(rename = "pcieID")]
+    pub pcie_id: String,
+    /// PCI address.
+    #[serde(default, rename = "busID", skip_serializing_if = "Option::is_none")]
+    pub bus_id: Option<String>,
+}
+
+/// Virtual functions with common labels.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+pub struct VfGroup {
+    /// What the hint's `vfSelector` matches.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub labels: BTreeMap<String, String>,
+    /// The functions.
+    #[serde(default)]
+    pub vfs: Vec<VirtualFunction>,
+}
+
+/// One virtual function.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct VirtualFunction {
+    /// Number below its physical function.
+    #[serde(default)]
+    pub minor: i32,
+    /// PCI address.
+    #[serde(rename = "busID")]
+    #[schemars(with = "String")]
+    pub bus_id: DeviceId,
+}
+
+/// Devices that pods hold without an assignment of the scheduler.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+pub struct DeviceStatus {
+    /// By device type.
+    #[serde(default)]
+    pub allocations: Vec<DeviceHeld>,
+}
+
+/// Pods that hold devices of one type.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct DeviceHeld {
+    /// `gpu`, `rdma`, …
+    #[serde(rename = "type")]
+    #[schemars(with = "String")]
+    pub kind: DeviceType,
+    /// The pods.
+    #[serde(default)]
+    pub entries: Vec<HeldBy>,
+}
+
+/// One pod and what it holds.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct HeldBy {
+    /// Pod name.
+    pub name: String,
+    /// Pod namespace.
+    pub namespace: String,
+    /// Pod uid.
+    pub uuid: String,
+    /// Minors of the devices.
+    #[serde(default)]
+    pub minors: Vec<i32>,
+}
+
+impl JsonSchema for Quantity {
+    fn schema_name() -> Cow<'static, str> {
+        "Quantity".into()
+    }
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({ "x-kubernetes-int-or-string": true })
+    }
+}
+
+/// The CRD of [`Device`]. Its status is not a subresource, as in Koordinator's own.
+pub fn crd() -> CustomResourceDefinition {
+    let mut crd = Device::crd();
+    for version in &mut crd.spec.versions {
+        version.subresources = None;
+    }
+    crd
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_golden_object_is_read_and_printed_back() {
+        let golden: serde_json::Value = serde_json::from_str(include_str!("../../tests/golden/device.json")).unwrap();
+        let device: Device = serde_json::from_value(golden.clone()).unwrap();
+        assert_eq!(serde_json::to_value(&device).unwrap(), golden);
+        assert_eq!(device.spec.devices[0].kind, DeviceType::Gpu);
+    }
+
+    #[test]
+    fn the_crd_requires_health_and_three_topology_ids_and_has_no_status_subresource() {
+        let crd = serde_json::to_value(crd()).unwrap();
+        let version = &crd["spec"]["versions"][0];
+        assert_eq!(version["subresources"], serde_json::Value::Null);
+        assert_eq!(crd["spec"]["scope"], "Cluster");
+        let device = &version["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]["devices"]["items"];
+        let required = |of: &serde_json::Value| of["required"].as_array().cloned().unwrap_or_default();
+        assert!(required(device).contains(&"health".into()), "{device}");
+        assert_eq!(required(&device["properties"]["topology"]), ["nodeID", "pcieID", "socketID"]);
+    }
+}

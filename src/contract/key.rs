@@ -1,0 +1,77 @@
+//! Every annotation, label, resource and object name that Baton reads or writes, once.
+
+/// Largest value that is read from one annotation, in bytes. A larger value is refused whole.
+pub const MAX_ANNOTATION: usize = 64 * 1024;
+
+/// Pod annotation: the devices of the pod, merged over its containers (written in the Binding).
+pub const DEVICE_ALLOCATED: &str = "scheduling.koordinator.sh/device-allocated";
+/// Pod annotation: the same devices, split per container (written in the Binding).
+pub const CONTAINER_DEVICES: &str = "scheduling.koordinator.sh/container-devices";
+/// Pod annotation: decimal Unix nanoseconds, equal to the time in the node lock of the same bind.
+pub const BIND_TIMESTAMP: &str = "scheduling.koordinator.sh/bind-timestamp";
+/// Pod annotation: comma list of GPU minors.
+pub const GPU_MINORS: &str = "scheduling.koordinator.sh/gpu-minors";
+/// Pod annotation, by the user: selectors, scope and exclusivity per device type.
+pub const DEVICE_ALLOCATE_HINT: &str = "scheduling.koordinator.sh/device-allocate-hint";
+/// Pod annotation, by the user: device types that must lie near each other.
+pub const DEVICE_JOINT_ALLOCATE: &str = "scheduling.koordinator.sh/device-joint-allocate";
+/// Pod annotation, by the user: GPU partition policy.
+pub const GPU_PARTITION_SPEC: &str = "scheduling.koordinator.sh/gpu-partition-spec";
+/// Pod annotation on gang members: `<attempt>/<members>`, in the Binding.
+pub const GANG_COMMITTED: &str = "gang.scheduling.koordinator.sh/committed";
+
+/// Every pod annotation that belongs to the scheduler: each Binding writes all of them (empty ones too), so that a value
+/// forged by the pod's author is overwritten.
+pub const SCHEDULER_KEYS: [&str; 5] = [DEVICE_ALLOCATED, CONTAINER_DEVICES, BIND_TIMESTAMP, GPU_MINORS, GANG_COMMITTED];
+
+/// Default node annotation that holds the node lock.
+pub const NODE_LOCK: &str = "scheduling.koordinator.sh/node-lock";
+/// Annotation of the agent's Lease: version, registered resource names, identification method.
+pub const AGENT: &str = "scheduling.koordinator.sh/agent";
+
+/// Device label: PCI address of the nearest PCIe switch.
+pub const PCIE_SWITCH: &str = "scheduling.koordinator.sh/pcie-switch";
+/// Device label: GPUs with the same value reach each other over NVLink.
+pub const NVLINK_DOMAIN: &str = "scheduling.koordinator.sh/nvlink-domain";
+/// Device label: model name.
+pub const MODEL: &str = "scheduling.koordinator.sh/model";
+/// Device label: MIG profile, e.g. `1g.10gb`.
+pub const MIG_PROFILE: &str = "scheduling.koordinator.sh/mig-profile";
+/// Device label: UUID of the GPU that a MIG device is part of.
+pub const PARENT: &str = "scheduling.koordinator.sh/parent";
+
+/// Node label: `nvidia`.
+pub const NODE_GPU_VENDOR: &str = "node.koordinator.sh/gpu-vendor";
+/// Node label: model, blanks written as `-`.
+pub const NODE_GPU_MODEL: &str = "node.koordinator.sh/gpu-model";
+/// Node label: driver version.
+pub const NODE_GPU_DRIVER: &str = "node.koordinator.sh/gpu-driver-version";
+
+/// Extended resource: whole GPUs.
+pub const NVIDIA_GPU: &str = "nvidia.com/gpu";
+/// Extended resource: percent of a GPU (core and memory).
+pub const GPU: &str = "koordinator.sh/gpu";
+/// Extended resource: percent of a GPU's compute.
+pub const GPU_CORE: &str = "koordinator.sh/gpu-core";
+/// Extended resource: percent of a GPU's memory.
+pub const GPU_MEMORY_RATIO: &str = "koordinator.sh/gpu-memory-ratio";
+/// Extended resource: bytes of GPU memory.
+pub const GPU_MEMORY: &str = "koordinator.sh/gpu-memory";
+/// Extended resource: number of GPUs that a share is spread over.
+pub const GPU_SHARED: &str = "koordinator.sh/gpu.shared";
+/// Extended resource: percent of an RDMA NIC.
+pub const RDMA: &str = "koordinator.sh/rdma";
+/// Prefix of the extended resources of MIG profiles, e.g. `nvidia.com/mig-1g.10gb`.
+pub const MIG_PREFIX: &str = "nvidia.com/mig-";
+
+/// In a container with several GPU names, the first of these delivers the devices; the others answer empty.
+pub const GPU_DELIVERY_ORDER: [&str; 5] = [NVIDIA_GPU, GPU, GPU_CORE, GPU_MEMORY_RATIO, GPU_SHARED];
+
+/// Share units in one whole device.
+pub const WHOLE: i64 = 100;
+
+/// `true` when the kubelet can be asked for this name by a Baton agent.
+pub fn is_device_resource(name: &str) -> bool {
+    matches!(name, NVIDIA_GPU | GPU | GPU_CORE | GPU_MEMORY_RATIO | GPU_MEMORY | GPU_SHARED | RDMA)
+        || name.starts_with(MIG_PREFIX)
+}

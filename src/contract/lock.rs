@@ -1,0 +1,196 @@
+//! The value of the node lock annotation: when it was taken and for which pod.
+
+use std::fmt;
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use super::id::{PodKey, PodUid};
+
+/// How a lock value is written. All forms are read, whatever is configured.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LockFormat {
+    /// `<time>,<namespace>,<pod name>,<pod uid>`
+    #[default]
+    Uid,
+    /// `<time>,<namespace>,<pod name>`
+    Triple,
+    /// `<time>`
+    Timestamp,
+}
+
+/// The pod that a lock names.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+pub struct Holder {
+    /// Namespace and name.
+    pub pod: PodKey,
+    /// Absent in the `triple` format.
+    pub uid: Option<PodUid>,
+}
+
+/// A well-formed lock.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LockValue {
+    /// When it was taken, by the taker's clock.
+    pub time: Timestamp,
+    /// Absent in the `timestamp` format.
+    pub holder: Option<Holder>,
+}
+
+/// What stands in the lock annotation of a node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum LockRead {
+    /// No annotation.
+    Free,
+    /// A lock that could be read; the text is what compare-and-swap needs.
+    Held {
+        /// The parsed value.
+        value: LockValue,
+        /// The exact annotation value.
+        raw: Box<str>,
+    },
+    /// A value that is no lock: an unknown holder, never an error.
+    Malformed {
+        /// The exact annotation value.
+        raw: Box<str>,
+    },
+}
+
+impl LockRead {
+    /// Reads the annotation's value. Total: whatever cannot be understood is [`LockRead::Malformed`].
+    pub fn parse(annotation: Option<&str>) -> Self {
+        let Some(raw) = annotation else { return Self::Free };
+        match LockValue::parse(raw) {
+            Some(value) => Self::Held { value, raw: raw.into() },
+            None => Self::Malformed { raw: raw.into() },
+        }
+    }
+
+    /// The exact annotation value, if there is one.
+    pub fn raw(&self) -> Option<&str> {
+        match self {
+            Self::Free => None,
+            Self::Held { raw, .. } | Self::Malformed { raw } => Some(raw),
+        }
+    }
+}
+
+impl LockValue {
+    /// Reads any of the three formats with any RFC 3339 precision.
+    pub fn parse(raw: &str) -> Option<Self> {
+        if raw.len() > 1024 {
+            return None;
+        }
+        let mut fields = raw.split(',');
+        let time: Timestamp = fields.next()?.parse().ok()?;
+        let rest: Vec<&str> = fields.collect();
+        let holder = match rest.as_slice() {
+            [] => None,
+            [namespace, name] if is_word(namespace) && is_word(name) => {
+                Some(Holder { pod: PodKey::new(namespace, name), uid: None })
+            }
+            [namespace, name, uid] if is_word(namespace) && is_word(name) && is_word(uid) => {
+                Some(Holder { pod: PodKey::new(namespace, name), uid: Some(PodUid::new(uid)) })
+            }
+            _ => return None,
+        };
+        Some(Self { time, holder })
+    }
+
+    /// Writes the value in `format`: UTC with nine fractional digits. A field that is not known ends the value early.
+    pub fn print(&self, format: LockFormat) -> String {
+        let time = print_time(self.time);
+        match (format, &self.holder) {
+            (LockFormat::Timestamp, _) | (_, None) => time,
+            (LockFormat::Uid, Some(Holder { pod, uid: Some(uid) })) => {
+                format!("{time},{},{},{uid}", pod.namespace, pod.name)
+            }
+            (_, Some(Holder { pod, .. })) => format!("{time},{},{}", pod.namespace, pod.name),
+        }
+    }
+
+    /// The time as the `bind-timestamp` annotation writes it: decimal Unix nanoseconds.
+    pub fn bind_timestamp(&self) -> String {
+        self.time.as_nanosecond().to_string()
+    }
+
+    /// `true` when `annotation`, a `bind-timestamp`, is exactly the time of this lock.
+    pub fn matches_bind_timestamp(&self, annotation: &str) -> bool {
+        annotation.len() <= 20 && annotation.parse::<i128>().is_ok_and(|nanos| nanos == self.time.as_nanosecond())
+    }
+}
+
+/// RFC 3339, UTC, nine fractional digits.
+fn print_time(time: Timestamp) -> String {
+    format!("{time:.9}")
+}
+
+fn is_word(field: &str) -> bool {
+    !field.is_empty() && field.len() <= 253 && field.bytes().all(|b| b.is_ascii_graphic())
+}
+
+impl fmt::Display for LockValue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.print(LockFormat::Uid))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const UID: &str = "2026-11-21T02:35:12.123456789Z,ml,train-0,0d2f9e3c-8f57-4f0e-9a44-1e3ad2a7f0b1";
+
+    #[test]
+    fn the_three_formats_print_as_they_are_read() {
+        let value = LockValue::parse(UID).unwrap();
+        assert_eq!(value.print(LockFormat::Uid), UID);
+        assert_eq!(value.print(LockFormat::Triple), "2026-11-21T02:35:12.123456789Z,ml,train-0");
+        assert_eq!(value.print(LockFormat::Timestamp), "2026-11-21T02:35:12.123456789Z");
+        assert_eq!(value.bind_timestamp(), "1795228512123456789");
+        assert!(value.matches_bind_timestamp("1795228512123456789"));
+        assert!(!value.matches_bind_timestamp("1795228512123456788"));
+    }
+
+    #[test]
+    fn any_rfc_3339_precision_and_offset_is_read() {
+        for raw in
+            ["2026-11-21T02:35:12Z", "2026-11-21T02:35:12.1Z", "2026-11-21T03:35:12+01:00", "2026-11-21T02:35:12Z,ns,p"]
+        {
+            assert!(matches!(LockRead::parse(Some(raw)), LockRead::Held { .. }), "{raw}");
+        }
+    }
+
+    #[test]
+    fn a_malformed_value_is_an_unknown_holder_and_keeps_its_text() {
+        for raw in [
+            "",
+            "yes",
+            "2026-11-21",
+            "12:00,ns,p",
+            "2026-11-21T02:35:12Z,ns",
+            "2026-11-21T02:35:12Z,ns,p,u,x",
+            "2026-11-21T02:35:12Z,,p",
+        ] {
+            assert_eq!(LockRead::parse(Some(raw)), LockRead::Malformed { raw: raw.into() }, "{raw}");
+        }
+        assert_eq!(LockRead::parse(None), LockRead::Free);
+    }
+
+    proptest! {
+        #[test]
+        fn printing_then_reading_gives_the_same_lock(nanos in 0i64..=253_370_764_800_000_000, ns in "[a-z0-9-]{1,63}", name in "[a-z0-9.-]{1,253}", uid in "[a-f0-9-]{36}") {
+            let value = LockValue {
+                time: Timestamp::from_nanosecond(i128::from(nanos) * 7).unwrap(),
+                holder: Some(Holder { pod: PodKey::new(&ns, &name), uid: Some(PodUid::new(&uid)) }),
+            };
+            prop_assert_eq!(LockValue::parse(&value.to_string()), Some(value));
+        }
+        #[test]
+        fn no_text_panics(raw in "\\PC*") {
+            let _ = LockRead::parse(Some(&raw));
+        }
+    }
+}

@@ -1,0 +1,162 @@
+//! What the hand-off needs to know of a pod: the same small record for the agent and the scheduler.
+
+use std::collections::BTreeMap;
+
+use crate::contract::{ContainerRequest, PodRef, RequestError};
+
+/// One pod, as the hand-off sees it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HandoffPod {
+    /// Key and uid.
+    pub pod: PodRef,
+    /// `spec.nodeName`, once bound.
+    pub node: Option<Box<str>>,
+    /// `spec.schedulerName`.
+    pub scheduler_name: Box<str>,
+    /// `status.phase`.
+    pub phase: Phase,
+    /// When a deletion was asked for, by the API server's clock, and the grace in seconds.
+    pub deleting: Option<Deletion>,
+    /// Condition `PodScheduled` is True.
+    pub scheduled_condition: bool,
+    /// `metadata.creationTimestamp`.
+    pub created: jiff::Timestamp,
+    /// Init containers and sidecars in spec order, then app containers in spec order.
+    pub containers: Vec<PodContainer>,
+    /// The assignment's annotations, as they stand.
+    pub assignment: AssignmentText,
+}
+
+/// The annotations that a Binding writes; `None` where a key is absent.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct AssignmentText {
+    /// `device-allocated`.
+    pub device_allocated: Option<Box<str>>,
+    /// `container-devices`.
+    pub container_devices: Option<Box<str>>,
+    /// `bind-timestamp`.
+    pub bind_timestamp: Option<Box<str>>,
+}
+
+/// A deletion under way.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Deletion {
+    /// `metadata.deletionTimestamp`: when the grace period ends.
+    pub at: jiff::Timestamp,
+    /// `metadata.deletionGracePeriodSeconds`.
+    pub grace_seconds: i64,
+}
+
+/// `status.phase`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Phase {
+    /// Not all containers have been created.
+    Pending,
+    /// At least one container runs.
+    Running,
+    /// All containers ended well.
+    Succeeded,
+    /// All containers ended, one badly; or the kubelet refused the pod.
+    Failed,
+    /// Lost contact.
+    Unknown,
+}
+
+impl Phase {
+    /// From the word in `status.phase`; an absent word is Pending, a strange one Unknown.
+    pub fn of(word: Option<&str>) -> Self {
+        match word {
+            None | Some("" | "Pending") => Self::Pending,
+            Some("Running") => Self::Running,
+            Some("Succeeded") => Self::Succeeded,
+            Some("Failed") => Self::Failed,
+            Some(_) => Self::Unknown,
+        }
+    }
+
+    /// Succeeded or Failed: the pod holds nothing any more.
+    pub fn is_terminal(self) -> bool {
+        matches!(self, Self::Succeeded | Self::Failed)
+    }
+}
+
+/// One container, of any kind.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PodContainer {
+    /// Name, unique in the pod.
+    pub name: Box<str>,
+    /// When it runs.
+    pub kind: ContainerKind,
+    /// Its device limits, judged; the rule it breaks otherwise.
+    pub request: Result<ContainerRequest, RequestError>,
+    /// `status.containerStatuses[].state.running` is there.
+    pub running: bool,
+    /// Resource names that a DRA claim serves instead of a device plugin (`status.extendedResourceClaimStatus`).
+    pub dra_backed: Vec<Box<str>>,
+}
+
+/// When a container runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum ContainerKind {
+    /// Ends before the next one starts; its devices are free again for the pod's next containers.
+    Init,
+    /// An init container with `restartPolicy: Always`: stays.
+    Sidecar,
+    /// An ordinary container.
+    App,
+}
+
+impl HandoffPod {
+    /// Bound, not ended: holds its devices.
+    pub fn is_live(&self) -> bool {
+        self.node.is_some() && !self.phase.is_terminal()
+    }
+
+    /// The container of that name.
+    pub fn container(&self, name: &str) -> Option<&PodContainer> {
+        self.containers.iter().find(|container| &*container.name == name)
+    }
+
+    /// `true` when any container asks for a device, validly or not.
+    pub fn asks_for_devices(&self) -> bool {
+        self.containers.iter().any(|container| container.request.as_ref().map_or(true, |request| !request.is_empty()))
+    }
+
+    /// The Allocate calls that the kubelet will make for names for which `is_registered` holds: container, resource name and
+    /// number of ids, in the kubelet's container order.
+    pub fn expected_calls<'a>(
+        &'a self,
+        is_registered: impl Fn(&str) -> bool + 'a,
+    ) -> impl Iterator<Item = ExpectedCall<'a>> + 'a {
+        self.containers.iter().flat_map(move |container| {
+            let names = container.request.as_ref().map(ContainerRequest::called_names).into_iter().flatten();
+            let is_registered = &is_registered;
+            names
+                .filter(|(name, _)| is_registered(name) && !container.dra_backed.iter().any(|dra| &**dra == *name))
+                .map(|(resource, count)| ExpectedCall { container, resource, count })
+                .collect::<Vec<_>>()
+        })
+    }
+
+    /// Sums per resource name what the containers ask for, for messages.
+    pub fn wanted(&self) -> BTreeMap<Box<str>, i64> {
+        let mut wanted = BTreeMap::new();
+        for request in self.containers.iter().filter_map(|container| container.request.as_ref().ok()) {
+            for (name, amount) in &request.names {
+                *wanted.entry(name.clone()).or_insert(0) += amount;
+            }
+        }
+        wanted
+    }
+}
+
+/// One Allocate call that the kubelet will make.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ExpectedCall<'a> {
+    /// For this container.
+    pub container: &'a PodContainer,
+    /// On this resource's socket.
+    pub resource: &'a str,
+    /// With this many ids.
+    pub count: i64,
+}
