@@ -1,0 +1,229 @@
+//! What a GPU is to the rest of the crate: plain data that NVML answered, valid if it exists.
+
+use std::collections::BTreeSet;
+
+use serde::{Deserialize, Serialize};
+
+use super::bdf::Bdf;
+use super::place::Place;
+
+/// One physical GPU. Its identity is `uuid`; `index` and `minor` are only how the driver counts today.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Gpu {
+    /// `GPU-…`, the id in every annotation and every kubelet id.
+    pub uuid: String,
+    /// The number in `/dev/nvidia<minor>`.
+    pub minor: u32,
+    /// NVML's index at the time of the scan.
+    pub index: u32,
+    /// PCI address, domain as the kernel prints it.
+    pub bdf: Bdf,
+    /// Product name, such as `NVIDIA H100 80GB HBM3`.
+    pub model: String,
+    /// Frame buffer in bytes; `None` where the driver does not support the question (shared-memory machines).
+    pub memory_bytes: Option<u64>,
+    /// CUDA compute capability, (major, minor).
+    pub compute_capability: Option<(u32, u32)>,
+    /// Whether the GPU is split, and into what.
+    #[serde(default)]
+    pub mig: Mig,
+    /// NVLink neighbourhood.
+    #[serde(default)]
+    pub nvlink: NvLinks,
+    /// Where it sits on the PCI fabric; filled by the machine scan, unknown from NVML alone.
+    #[serde(default)]
+    pub place: Place,
+}
+
+impl Gpu {
+    /// NUMA node, `None` when the machine does not tell.
+    pub fn numa_node(&self) -> Option<u32> {
+        self.place.numa_node
+    }
+}
+
+/// MIG mode and the instances found.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Mig {
+    /// The mode in force; a pending change shows after the driver applied it.
+    pub mode: MigMode,
+    /// Instances, by (GPU instance, compute instance). Empty unless the mode is enabled.
+    #[serde(default)]
+    pub instances: Vec<MigInstance>,
+}
+
+/// The MIG mode in force.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum MigMode {
+    /// The GPU cannot be split.
+    #[default]
+    NotSupported,
+    /// It can, and is not.
+    Disabled,
+    /// Only its instances can be handed out; there may be none yet.
+    Enabled,
+}
+
+/// One MIG device: a compute instance of a GPU instance.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct MigInstance {
+    /// `MIG-…`, its identity.
+    pub uuid: String,
+    /// `1g.10gb`, `1c.3g.40gb`, `1g.10gb+me`.
+    pub profile: String,
+    /// GPU instance id.
+    pub gpu_instance: u32,
+    /// Compute instance id within the GPU instance.
+    pub compute_instance: u32,
+    /// Memory of the instance in bytes.
+    pub memory_bytes: Option<u64>,
+    /// M of `/dev/nvidia-caps/nvidia-cap<M>` for the GPU instance, from `mig-minors`; `None` without that file.
+    #[serde(default)]
+    pub gpu_instance_cap: Option<u32>,
+    /// The same for the compute instance.
+    #[serde(default)]
+    pub compute_instance_cap: Option<u32>,
+}
+
+/// What the active NVLinks of a GPU lead to.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct NvLinks {
+    /// At least one link ends at an NVSwitch: the GPU reaches every other switched GPU.
+    #[serde(default)]
+    pub switched: bool,
+    /// Addresses of GPUs that a link ends at directly, with the number of links.
+    #[serde(default)]
+    pub peers: Vec<(Bdf, u32)>,
+}
+
+/// How far two GPUs are from each other; smaller is nearer. The numbers are NVML's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Level {
+    /// On one board.
+    Internal = 0,
+    /// Below one PCIe switch.
+    SingleSwitch = 10,
+    /// Below several PCIe switches of one host bridge.
+    MultipleSwitches = 20,
+    /// At one host bridge.
+    HostBridge = 30,
+    /// In one NUMA node.
+    Node = 40,
+    /// Across the machine's interconnect.
+    System = 50,
+}
+
+/// One pair of GPUs, `a` before `b` in the order of [`GpuScan::gpus`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Pair {
+    /// UUID of the earlier GPU.
+    pub a: String,
+    /// UUID of the later GPU.
+    pub b: String,
+    /// Distance over PCIe.
+    pub level: Level,
+}
+
+/// Everything one look at the GPUs of this machine told.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct GpuScan {
+    /// Kernel driver, such as `570.133.20`.
+    pub driver_version: String,
+    /// NVML library, such as `12.570.133.20`.
+    pub nvml_version: String,
+    /// CUDA version that the driver supports, as NVML encodes it (12080 is 12.8).
+    #[serde(default)]
+    pub cuda_version: Option<u32>,
+    /// GPUs that answered, by PCI address.
+    pub gpus: Vec<Gpu>,
+    /// Pairwise distance, where NVML told it.
+    #[serde(default)]
+    pub pairs: Vec<Pair>,
+    /// GPUs that NVML counts and that did not answer. Not in `gpus`; a GPU known from an earlier scan is unhealthy now,
+    /// not gone.
+    #[serde(default)]
+    pub faults: Vec<GpuFault>,
+}
+
+/// One GPU that could not be read.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct GpuFault {
+    /// NVML's index.
+    pub index: u32,
+    /// Its UUID, when it was told now or at an earlier scan.
+    #[serde(default)]
+    pub uuid: Option<String>,
+    /// What happened.
+    pub fault: Fault,
+}
+
+/// Why one GPU did not answer.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+#[serde(rename_all = "camelCase")]
+pub enum Fault {
+    /// It fell off the bus.
+    #[error("the GPU fell off the bus (NVML: GPU is lost); it needs a reset or a reboot")]
+    Lost,
+    /// It needs a reset.
+    #[error("the GPU needs a reset before it can be used again (nvidia-smi --gpu-reset)")]
+    ResetRequired,
+    /// NVML does not know this UUID (any more).
+    #[error("NVML knows no GPU of this UUID; it was removed, or the driver was reloaded without it")]
+    Gone,
+    /// The call did not return in time; its thread was abandoned.
+    #[error("NVML did not answer within {0} ms while asked about this GPU; the call was abandoned")]
+    Timeout(u64),
+    /// Another answer of NVML, or one that makes no sense.
+    #[error("NVML answered: {0}")]
+    Other(String),
+}
+
+impl GpuScan {
+    /// The GPU of this UUID.
+    pub fn gpu(&self, uuid: &str) -> Option<&Gpu> {
+        self.gpus.iter().find(|gpu| gpu.uuid == uuid)
+    }
+
+    /// Distance of two GPUs, whichever comes first; `None` when NVML did not tell.
+    pub fn level(&self, a: &str, b: &str) -> Option<Level> {
+        let found = self.pairs.iter().find(|p| (p.a == a && p.b == b) || (p.a == b && p.b == a));
+        found.map(|pair| pair.level)
+    }
+
+    /// Groups of GPUs that reach each other over NVLink alone: all switched GPUs are one, directly linked ones are
+    /// connected components. Each GPU is in exactly one group; groups and members are in the order of `gpus`.
+    pub fn nvlink_domains(&self) -> Vec<Vec<&Gpu>> {
+        let mut domains: Vec<Vec<&Gpu>> = Vec::new();
+        let mut seen: BTreeSet<usize> = BTreeSet::new();
+        for (start, _) in self.gpus.iter().enumerate() {
+            if seen.contains(&start) {
+                continue;
+            }
+            let mut reached = BTreeSet::from([start]);
+            let mut open = vec![start];
+            while let Some(at) = open.pop() {
+                for (next, gpu) in self.gpus.iter().enumerate() {
+                    if linked(&self.gpus[at], gpu) && reached.insert(next) {
+                        open.push(next);
+                    }
+                }
+            }
+            seen.extend(&reached);
+            domains.push(reached.into_iter().map(|at| &self.gpus[at]).collect());
+        }
+        domains
+    }
+}
+
+fn linked(a: &Gpu, b: &Gpu) -> bool {
+    let ends_at = |from: &Gpu, to: &Gpu| from.nvlink.peers.iter().any(|(bdf, _)| *bdf == to.bdf);
+    (a.nvlink.switched && b.nvlink.switched) || ends_at(a, b) || ends_at(b, a)
+}

@@ -1,0 +1,221 @@
+//! Where GPU facts come from. The daemon sees this trait only; NVML, a recording or nothing stands behind it.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use super::gpu::{Fault, GpuScan};
+
+/// A source of GPU facts. Every method may block for as long as its deadline: never call it from a gRPC handler.
+pub trait GpuProvider: Send + Sync {
+    /// Looks at every GPU. One bad GPU is a [`GpuFault`](super::gpu::GpuFault) inside the answer, never an error.
+    fn scan(&self) -> Result<GpuScan, NvmlError>;
+
+    /// Opens one GPU by UUID and asks how it is.
+    fn probe(&self, uuid: &str) -> Result<Probe, NvmlError>;
+}
+
+/// Called from the event thread for each event; must not block.
+pub type EventSink = Arc<dyn Fn(GpuEvent) + Send + Sync>;
+
+/// What a probe of one GPU found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Probe {
+    /// `Ok` when the handle opened and the UUID is the same.
+    pub outcome: Result<Recovery, Fault>,
+}
+
+impl Probe {
+    /// The GPU answered, is itself, and asks for no action.
+    pub fn is_clean(&self) -> bool {
+        matches!(self.outcome, Ok(Recovery::None | Recovery::NotReported))
+    }
+}
+
+/// What the driver wants done with a GPU (NVML's recovery action).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Recovery {
+    /// Nothing.
+    None,
+    /// This driver cannot say.
+    NotReported,
+    /// Reset the GPU.
+    Reset,
+    /// Reboot the node.
+    Reboot,
+    /// Stop peer-to-peer traffic, then reset.
+    DrainP2p,
+    /// Let running work end, then reset.
+    DrainAndReset,
+    /// A value of a newer driver.
+    Unknown(u64),
+}
+
+/// One event of one GPU, as it came; what it means is decided elsewhere.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GpuEvent {
+    /// The GPU; `None` when NVML could not say, which concerns them all.
+    pub uuid: Option<String>,
+    /// GPU instance and compute instance, when the event names them.
+    pub mig: Option<(u32, u32)>,
+    /// What happened.
+    pub kind: EventKind,
+}
+
+/// What an event says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum EventKind {
+    /// A critical error with its XID.
+    Xid(u64),
+    /// Double-bit ECC error.
+    DoubleBitEcc,
+    /// The wait for events itself reported a GPU off the bus: probe them all.
+    Lost,
+    /// This GPU cannot deliver events; it must be polled.
+    Unsupported(String),
+    /// The GPU delivers events from here on.
+    Listening,
+}
+
+/// NVML as a whole is not usable.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NvmlError {
+    /// No library could be loaded.
+    #[error("no NVML library could be loaded; tried:{}\n{}", list(tried), advice(tried))]
+    NoLibrary {
+        /// Every path in the order tried.
+        tried: Vec<Attempt>,
+    },
+    /// The library loaded and refused to start because the kernel driver has another version.
+    #[error("{}: driver and library versions differ: the driver was updated and not reloaded; reboot the node or reload \
+             the nvidia kernel modules, then the daemon continues by itself", path.display())]
+    VersionMismatch {
+        /// The library.
+        path: PathBuf,
+    },
+    /// The library loaded and may not talk to the driver.
+    #[error("{}: no permission to talk to the driver; run the daemon as root with /dev/nvidiactl and /dev/nvidia* visible \
+             (securityContext.privileged, or the device nodes mounted)", path.display())]
+    NoPermission {
+        /// The library.
+        path: PathBuf,
+    },
+    /// The library loaded and there is no driver.
+    #[error("{}: the NVIDIA kernel driver is not loaded; install or load it (modprobe nvidia), or set \
+             --fail-on-init-error=false to wait for it", path.display())]
+    DriverNotLoaded {
+        /// The library.
+        path: PathBuf,
+    },
+    /// Another failure of a loaded library.
+    #[error("{}: NVML failed: {what}", path.display())]
+    Failed {
+        /// The library.
+        path: PathBuf,
+        /// NVML's words.
+        what: String,
+    },
+    /// NVML as a whole did not answer in time.
+    #[error("NVML did not answer {what} within {millis} ms; the call was abandoned")]
+    Timeout {
+        /// What was asked.
+        what: String,
+        /// The deadline.
+        millis: u64,
+    },
+    /// Too many calls hang: only a new process can help.
+    #[error(
+        "{0} NVML calls hang and cannot be abandoned further; the daemon must be restarted, and the node looked at"
+    )]
+    Exhausted(usize),
+    /// A recording could not be read.
+    #[error("recording {}: {what}", path.display())]
+    Recording {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        what: String,
+    },
+}
+
+impl NvmlError {
+    /// Whether only a new process can help; the daemon exits non-zero.
+    pub fn is_fatal(&self) -> bool {
+        matches!(self, Self::Exhausted(_))
+    }
+}
+
+/// One path that was tried and what came of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Attempt {
+    /// The path given to the loader.
+    pub path: PathBuf,
+    /// The loader's words.
+    pub error: String,
+}
+
+fn list(tried: &[Attempt]) -> String {
+    tried.iter().map(|a| format!("\n  {}: {}", a.path.display(), a.error)).collect()
+}
+
+fn advice(tried: &[Attempt]) -> String {
+    let denied = |a: &Attempt| a.error.to_ascii_lowercase().contains("permission denied");
+    let foreign = |a: &Attempt| a.error.contains("wrong ELF class") || a.error.contains("invalid ELF header");
+    if let Some(found) = tried.iter().find(|a| denied(a)) {
+        return format!("a library is there but may not be read: check the permissions of {}", found.path.display());
+    }
+    if let Some(found) = tried.iter().find(|a| foreign(a)) {
+        return format!("{} is not a library of this machine's architecture", found.path.display());
+    }
+    "install the NVIDIA driver on this node, or say where it is: --nvml-library <file>, or --driver-root <directory> \
+     (/run/nvidia/driver with the driver container)"
+        .to_owned()
+}
+
+/// A machine without GPUs, or a daemon told to look for none.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct NullProvider;
+
+impl GpuProvider for NullProvider {
+    fn scan(&self) -> Result<GpuScan, NvmlError> {
+        Ok(GpuScan::default())
+    }
+
+    fn probe(&self, _uuid: &str) -> Result<Probe, NvmlError> {
+        Ok(Probe { outcome: Err(Fault::Gone) })
+    }
+}
+
+/// Answers from a JSON file with one [`GpuScan`], read anew at each scan. For tests and for reproducing a report.
+#[derive(Clone, Debug)]
+pub struct RecordedProvider {
+    path: PathBuf,
+}
+
+impl RecordedProvider {
+    /// A provider over `path`; the file is read at the first question.
+    pub fn new(path: impl AsRef<Path>) -> Self {
+        Self { path: path.as_ref().to_owned() }
+    }
+}
+
+impl GpuProvider for RecordedProvider {
+    fn scan(&self) -> Result<GpuScan, NvmlError> {
+        let failed = |what: String| NvmlError::Recording { path: self.path.clone(), what };
+        let text = std::fs::read(&self.path).map_err(|e| failed(e.to_string()))?;
+        serde_json::from_slice(&text).map_err(|e| failed(e.to_string()))
+    }
+
+    fn probe(&self, uuid: &str) -> Result<Probe, NvmlError> {
+        let scan = self.scan()?;
+        let fault = scan.faults.iter().find(|f| f.uuid.as_deref() == Some(uuid));
+        let outcome = match (scan.gpu(uuid), fault) {
+            (_, Some(fault)) => Err(fault.fault.clone()),
+            (Some(_), None) => Ok(Recovery::None),
+            (None, None) => Err(Fault::Gone),
+        };
+        Ok(Probe { outcome })
+    }
+}
