@@ -1,1 +1,5 @@
 //! The node daemon.
+
+pub mod grant;
+
+pub use grant::{AnswerError, Answerer, Grant};

@@ -1,0 +1,46 @@
+//! What this node can hand out, as the hand-off needs it: a plain value that the agent replaces whole on every change.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::contract::{DeviceId, DeviceType};
+
+/// The devices of this node and the resource names that its agent serves.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct NodeInventory {
+    /// Whole GPUs, MIG devices, NICs and their virtual functions, by physical identity. A device that an assignment may
+    /// still name stays here and is marked unhealthy; it is not dropped.
+    pub devices: BTreeMap<DeviceId, InventoryDevice>,
+    /// Resource names that the agent registers by configuration, whether or not the kubelet has accepted them yet.
+    pub registered: BTreeSet<Box<str>>,
+}
+
+/// One device.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct InventoryDevice {
+    /// GPU (MIG devices too) or NIC (virtual functions too).
+    pub kind: DeviceType,
+    /// Minor in the Device object: a MIG device and a virtual function have their parent's.
+    pub minor: i32,
+    /// Takes new pods.
+    pub healthy: bool,
+    /// Why not, for the refusal's text.
+    pub reason: Option<Box<str>>,
+    /// Total memory in bytes; `None` where the device has none or does not tell.
+    pub memory_bytes: Option<i64>,
+    /// The GPU of a MIG device, the physical function of a virtual one.
+    pub parent: Option<DeviceId>,
+    /// `1g.10gb` on a MIG device.
+    pub mig_profile: Option<Box<str>>,
+}
+
+impl NodeInventory {
+    /// `true` for a name whose Allocate calls come to this agent.
+    pub fn registers(&self, resource: &str) -> bool {
+        self.registered.contains(resource)
+    }
+
+    /// Devices that are parts of `device`: MIG devices of a GPU, virtual functions of a NIC.
+    pub fn parts_of<'a>(&'a self, device: &'a DeviceId) -> impl Iterator<Item = &'a DeviceId> {
+        self.devices.iter().filter(move |(_, part)| part.parent.as_ref() == Some(device)).map(|(id, _)| id)
+    }
+}
