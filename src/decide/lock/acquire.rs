@@ -1,0 +1,379 @@
+//! May this pod have the lock now, and if not, what would change that?
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+
+use crate::contract::{Holder, LockFormat, LockRead, LockValue, PodRef};
+
+use super::holder::{GoneReason, HolderState};
+
+/// A wish for the lock: the pod, and the time that its Binding will carry.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Claim {
+    /// The pod to bind.
+    pub pod: PodRef,
+    /// Written into the lock and into `bind-timestamp`.
+    pub time: Timestamp,
+}
+
+impl Claim {
+    /// The annotation's value.
+    pub fn value(&self, format: LockFormat) -> String {
+        let holder = Some(Holder { pod: self.pod.key.clone(), uid: Some(self.pod.uid.clone()) });
+        LockValue { time: self.time, holder }.print(format)
+    }
+}
+
+/// What the reader knows of the lock.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LockView {
+    /// The annotation.
+    pub read: LockRead,
+    /// Monotonic time at which the reader first saw exactly this value.
+    pub first_seen: Duration,
+    /// The holder; irrelevant when free.
+    pub holder: HolderState,
+}
+
+/// Is the node's agent there to release locks of served pods?
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AgentLiveness {
+    /// Its Lease has been fresh without a gap since this monotonic time.
+    LiveSince(Duration),
+    /// No Lease, or unchanged for too long.
+    Stale,
+}
+
+/// What to do with a live holder whose lock has expired.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ExpiredHolder {
+    /// Delete the pod, with its uid as precondition.
+    #[default]
+    Evict,
+    /// Wait for an operator.
+    Wait,
+}
+
+/// Times of the protocol.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Policy {
+    /// Age from which a lock is suspect. 5 minutes.
+    pub expiry: Duration,
+    /// How long the agent must have been live before a suspicion is acted on. 30 seconds.
+    pub agent_settled: Duration,
+    /// What to do with a live holder whose lock has expired.
+    pub expired_holder: ExpiredHolder,
+}
+
+impl Default for Policy {
+    fn default() -> Self {
+        Self {
+            expiry: Duration::from_secs(300),
+            agent_settled: Duration::from_secs(30),
+            expired_holder: ExpiredHolder::Evict,
+        }
+    }
+}
+
+/// What the claimant does next.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Intent {
+    /// Set the annotation if it is absent.
+    Set,
+    /// The lock is already ours (a lost response, or a bind that is resumed): bind with this time.
+    Own {
+        /// The time in the lock, for `bind-timestamp`.
+        time: Timestamp,
+    },
+    /// Replace exactly this value.
+    TakeOver {
+        /// The value that was judged.
+        old: Box<str>,
+        /// The proof; `None` for an unknown holder that stood for the whole expiry.
+        proof: Option<GoneReason>,
+    },
+    /// Delete this pod (uid as precondition), then decide again: it holds an expired lock and was never served.
+    Fence {
+        /// The holder.
+        pod: PodRef,
+        /// Age of the lock.
+        age: Duration,
+    },
+    /// Somebody else's. Decide again when the lock or its holder changes, and at the latest at `recheck` (monotonic).
+    Wait {
+        /// Why.
+        reason: WaitReason,
+        /// When time alone changes the answer.
+        recheck: Option<Duration>,
+    },
+}
+
+/// Why a claimant waits.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum WaitReason {
+    /// A live holder within its time: normal.
+    Contended(PodRef),
+    /// A holder that cannot be identified, within its time.
+    UnknownHolder,
+    /// Expired, but the node's agent is not there to say whether the holder was served.
+    AgentNotSettled(PodRef),
+    /// Expired, and `--expired-holder=wait`.
+    Operator(PodRef),
+}
+
+/// Decides what `claim` may do about the lock it sees.
+pub fn acquire(
+    lock: &LockView,
+    claim: &Claim,
+    agent: AgentLiveness,
+    policy: &Policy,
+    now: Duration,
+    wall: Timestamp,
+) -> Intent {
+    let Some(raw) = lock.read.raw() else { return Intent::Set };
+    let time = match &lock.read {
+        LockRead::Held { value, .. } => Some(value.time),
+        LockRead::Free | LockRead::Malformed { .. } => None,
+    };
+    match &lock.holder {
+        HolderState::Unbound(pod) | HolderState::BoundHere(pod) if *pod == claim.pod => {
+            Intent::Own { time: time.unwrap_or(claim.time) }
+        }
+        HolderState::Gone(proof) => Intent::TakeOver { old: raw.into(), proof: Some(*proof) },
+        HolderState::Unknown => match expired(lock, time, policy, now, wall) {
+            Ok(_) => Intent::TakeOver { old: raw.into(), proof: None },
+            Err(at) => Intent::Wait { reason: WaitReason::UnknownHolder, recheck: Some(at) },
+        },
+        HolderState::Unbound(pod) | HolderState::BoundHere(pod) => {
+            let age = match expired(lock, time, policy, now, wall) {
+                Ok(age) => age,
+                Err(at) => return Intent::Wait { reason: WaitReason::Contended(pod.clone()), recheck: Some(at) },
+            };
+            match agent {
+                AgentLiveness::LiveSince(since) if now >= since + policy.agent_settled => {}
+                AgentLiveness::LiveSince(since) => {
+                    let reason = WaitReason::AgentNotSettled(pod.clone());
+                    return Intent::Wait { reason, recheck: Some(since + policy.agent_settled) };
+                }
+                AgentLiveness::Stale => {
+                    return Intent::Wait { reason: WaitReason::AgentNotSettled(pod.clone()), recheck: None };
+                }
+            }
+            match (&lock.holder, policy.expired_holder) {
+                // Its bind never came; one that still came would carry another time than the lock, and be refused.
+                (HolderState::Unbound(_), _) => Intent::TakeOver { old: raw.into(), proof: None },
+                (_, ExpiredHolder::Evict) => Intent::Fence { pod: pod.clone(), age },
+                (_, ExpiredHolder::Wait) => Intent::Wait { reason: WaitReason::Operator(pod.clone()), recheck: None },
+            }
+        }
+    }
+}
+
+/// The lock's age when it has expired, else the monotonic time at which it will have. Age counts on the reader's own clock
+/// since it first saw this value; the written time counts only when it is twice as old, because clocks differ.
+fn expired(
+    lock: &LockView,
+    time: Option<Timestamp>,
+    policy: &Policy,
+    now: Duration,
+    wall: Timestamp,
+) -> Result<Duration, Duration> {
+    let seen = now.saturating_sub(lock.first_seen);
+    let written = time.and_then(|time| Duration::try_from(wall.duration_since(time)).ok()).unwrap_or_default();
+    if seen >= policy.expiry || written >= policy.expiry * 2 {
+        return Ok(seen.max(written));
+    }
+    let by_clock = lock.first_seen + policy.expiry;
+    let by_writing = time.map(|_| now + (policy.expiry * 2).saturating_sub(written));
+    Err(by_writing.map_or(by_clock, |at| at.min(by_clock)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::contract::PodKey;
+    use crate::decide::lock::{Lookup, judge_holder};
+    use crate::decide::pod::{AssignmentText, Deletion, HandoffPod, Phase};
+
+    const T0: &str = "2026-11-21T02:00:00.000000001Z";
+    const MIN: Duration = Duration::from_secs(60);
+
+    fn at(text: &str) -> Timestamp {
+        text.parse().unwrap()
+    }
+
+    fn pod(name: &str, node: Option<&str>) -> HandoffPod {
+        HandoffPod {
+            pod: PodRef::new("ml", name, &format!("uid-{name}")),
+            node: node.map(Into::into),
+            scheduler_name: "baton-scheduler".into(),
+            phase: Phase::Pending,
+            deleting: None,
+            scheduled_condition: node.is_some(),
+            created: at(T0),
+            containers: vec![],
+            assignment: AssignmentText::default(),
+        }
+    }
+
+    struct Pods(Vec<HandoffPod>);
+    impl Lookup for Pods {
+        fn by_key(&self, key: &PodKey) -> Option<&HandoffPod> {
+            self.0.iter().find(|pod| pod.pod.key == *key)
+        }
+        fn by_bind_timestamp(&self, nanos: &str) -> Option<&HandoffPod> {
+            self.0.iter().find(|pod| pod.assignment.bind_timestamp.as_deref() == Some(nanos))
+        }
+    }
+
+    fn claim() -> Claim {
+        Claim { pod: PodRef::new("ml", "me", "uid-me"), time: at("2026-11-21T02:00:01Z") }
+    }
+
+    /// The intent of `me` when `raw` stands on node `n` since monotonic 0, at monotonic `now` (wall = T0 + now).
+    fn intent(raw: Option<&str>, pods: &Pods, agent: AgentLiveness, now: Duration) -> Intent {
+        let wall = at(T0) + now;
+        let read = LockRead::parse(raw);
+        let holder = HolderState::of(&read, "n", pods, wall).unwrap_or(HolderState::Unknown);
+        let view = LockView { read, first_seen: Duration::ZERO, holder };
+        acquire(&view, &claim(), agent, &Policy::default(), now, wall)
+    }
+
+    const LIVE: AgentLiveness = AgentLiveness::LiveSince(Duration::ZERO);
+    fn held_by(name: &str) -> String {
+        format!("{T0},ml,{name},uid-{name}")
+    }
+
+    #[test]
+    fn a_free_lock_is_set() {
+        assert_eq!(intent(None, &Pods(vec![]), LIVE, MIN), Intent::Set);
+    }
+
+    #[test]
+    fn our_own_lock_is_success_with_the_time_it_carries() {
+        for node in [None, Some("n")] {
+            let pods = Pods(vec![pod("me", node)]);
+            assert_eq!(intent(Some(&held_by("me")), &pods, LIVE, MIN), Intent::Own { time: at(T0) });
+        }
+    }
+
+    #[test]
+    fn a_lock_of_another_live_pod_is_contended_until_it_expires() {
+        let pods = Pods(vec![pod("other", Some("n"))]);
+        let Intent::Wait { reason: WaitReason::Contended(holder), recheck } =
+            intent(Some(&held_by("other")), &pods, LIVE, MIN)
+        else {
+            panic!("expected to wait")
+        };
+        assert_eq!((&*holder.key.name, recheck), ("other", Some(5 * MIN)));
+    }
+
+    #[test]
+    fn a_holder_that_can_never_be_served_is_taken_over_at_once() {
+        let mut ended = pod("other", Some("n"));
+        ended.phase = Phase::Failed;
+        let mut recreated = pod("other", None);
+        recreated.pod.uid = crate::contract::PodUid::new("uid-new");
+        let mut dying = pod("other", Some("n"));
+        dying.deleting = Some(Deletion { at: at(T0), grace_seconds: 30 });
+        for (pods, proof) in [
+            (vec![], GoneReason::NotFound),
+            (vec![recreated], GoneReason::Recreated),
+            (vec![ended], GoneReason::Terminal),
+            (vec![pod("other", Some("elsewhere"))], GoneReason::Elsewhere),
+            (vec![dying], GoneReason::PastGrace),
+        ] {
+            let raw = held_by("other");
+            assert_eq!(
+                intent(Some(&raw), &Pods(pods), AgentLiveness::Stale, Duration::from_secs(1)),
+                Intent::TakeOver { old: raw.as_str().into(), proof: Some(proof) }
+            );
+        }
+    }
+
+    #[test]
+    fn an_expired_live_holder_is_fenced_only_when_the_agent_has_been_live_for_a_while() {
+        let pods = Pods(vec![pod("other", Some("n"))]);
+        let raw = held_by("other");
+        let now = 5 * MIN;
+        assert!(matches!(intent(Some(&raw), &pods, LIVE, now), Intent::Fence { .. }));
+        let young = AgentLiveness::LiveSince(now - Duration::from_secs(29));
+        assert_eq!(
+            intent(Some(&raw), &pods, young, now),
+            Intent::Wait {
+                reason: WaitReason::AgentNotSettled(pods.0[0].pod.clone()),
+                recheck: Some(now + Duration::from_secs(1))
+            }
+        );
+        assert!(matches!(intent(Some(&raw), &pods, AgentLiveness::Stale, now), Intent::Wait { recheck: None, .. }));
+    }
+
+    #[test]
+    fn an_expired_holder_that_was_never_bound_is_taken_over() {
+        let pods = Pods(vec![pod("other", None)]);
+        assert!(matches!(intent(Some(&held_by("other")), &pods, LIVE, 5 * MIN), Intent::TakeOver { proof: None, .. }));
+    }
+
+    #[test]
+    fn a_malformed_or_bare_lock_is_taken_over_after_five_minutes_unchanged() {
+        for raw in ["gibberish", T0] {
+            let pods = Pods(vec![pod("other", Some("n"))]);
+            assert!(
+                matches!(
+                    intent(Some(raw), &pods, LIVE, 5 * MIN - Duration::from_secs(1)),
+                    Intent::Wait { reason: WaitReason::UnknownHolder, .. }
+                ),
+                "{raw}"
+            );
+            assert!(
+                matches!(intent(Some(raw), &pods, AgentLiveness::Stale, 5 * MIN), Intent::TakeOver { proof: None, .. }),
+                "{raw}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_bare_time_is_the_lock_of_the_pod_with_that_bind_timestamp() {
+        let mut bound = pod("other", Some("n"));
+        bound.assignment.bind_timestamp = Some(at(T0).as_nanosecond().to_string().into());
+        let value = LockValue::parse(T0).unwrap();
+        assert_eq!(
+            judge_holder(&value, "n", &Pods(vec![bound.clone()]), at(T0)),
+            HolderState::BoundHere(bound.pod.clone())
+        );
+        let triple = LockValue::parse("2026-11-21T02:00:00Z,ml,other").unwrap();
+        assert_eq!(
+            judge_holder(&triple, "n", &Pods(vec![bound]), at(T0)),
+            HolderState::Gone(GoneReason::Recreated),
+            "other time"
+        );
+    }
+
+    #[test]
+    fn a_lock_from_the_future_expires_on_our_own_clock() {
+        let pods = Pods(vec![pod("other", Some("n"))]);
+        let raw = "2030-01-01T00:00:00Z,ml,other,uid-other";
+        assert!(matches!(intent(Some(raw), &pods, LIVE, MIN), Intent::Wait { recheck: Some(at), .. } if at == 5 * MIN));
+        assert!(matches!(intent(Some(raw), &pods, LIVE, 5 * MIN), Intent::Fence { .. }));
+    }
+
+    #[test]
+    fn a_lock_twice_as_old_as_the_expiry_by_its_own_words_is_expired_at_first_sight() {
+        let pods = Pods(vec![pod("other", Some("n"))]);
+        let raw = "2026-11-21T01:49:00Z,ml,other,uid-other";
+        assert!(matches!(intent(Some(raw), &pods, LIVE, MIN), Intent::Fence { .. }));
+        let raw = "2026-11-21T01:52:00Z,ml,other,uid-other";
+        assert!(matches!(intent(Some(raw), &pods, LIVE, MIN), Intent::Wait { .. }));
+    }
+
+    #[test]
+    fn an_operator_may_ask_to_wait_for_an_expired_holder() {
+        let holder = HolderState::BoundHere(PodRef::new("ml", "other", "uid-other"));
+        let view = LockView { read: LockRead::parse(Some(&held_by("other"))), first_seen: Duration::ZERO, holder };
+        let policy = Policy { expired_holder: ExpiredHolder::Wait, ..Policy::default() };
+        let intent = acquire(&view, &claim(), LIVE, &policy, 6 * MIN, at(T0) + 6 * MIN);
+        assert!(matches!(intent, Intent::Wait { reason: WaitReason::Operator(_), .. }));
+    }
+}

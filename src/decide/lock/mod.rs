@@ -1,0 +1,18 @@
+//! The node lock: who may set it, take it over, and take it away. Decisions only; `cluster::node_lock` performs them by
+//! compare-and-swap on the exact value that was judged.
+//!
+//! ```text
+//!            acquire: Set                      release by the owner's service
+//!   free ──────────────────▶ held by pod P ──────────────────────────────▶ free
+//!                              │   │
+//!          P gone (proof)      │   │  P alive, value older than the expiry, agent live
+//!   TakeOver ◀─────────────────┘   └──▶ Fence P, wait until it is gone ──▶ TakeOver
+//! ```
+
+mod acquire;
+mod holder;
+mod release;
+
+pub use acquire::{AgentLiveness, Claim, ExpiredHolder, Intent, LockView, Policy, WaitReason, acquire};
+pub use holder::{GoneReason, HolderState, Lookup, judge_holder};
+pub use release::{names, release_of_owner, release_of_proof};
