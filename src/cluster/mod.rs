@@ -1,1 +1,7 @@
-//! The Kubernetes adapter: objects become events, effects become API calls.
+//! The Kubernetes adapter: objects become events, effects become API calls. The only writer of cluster objects.
+
+pub mod client;
+pub mod lease;
+pub mod node_lock;
+pub mod notice;
+pub mod pod;

@@ -1,0 +1,165 @@
+//! Leadership by a Lease, written by compare-and-swap. Expiry is observed on the local clock, never compared between clocks.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
+use kube::Client;
+use kube::api::{Api, PostParams};
+
+use super::client::status_code;
+
+/// Who leads under which name, and how fast a dead leader is replaced.
+#[derive(Debug, Clone)]
+pub struct LeaseConfig {
+    /// Namespace of the Lease.
+    pub namespace: String,
+    /// Name of the Lease.
+    pub name: String,
+    /// This process; must be unique among candidates.
+    pub identity: String,
+    /// A lease unchanged for this long is free. 15 s.
+    pub duration: Duration,
+    /// A leader that could not renew for this long stops leading. 10 s; below `duration`.
+    pub renew_deadline: Duration,
+    /// Pause between tries. 2 s.
+    pub retry: Duration,
+}
+
+impl LeaseConfig {
+    /// The customary 15/10/2 seconds.
+    pub fn new(namespace: &str, name: &str, identity: &str) -> Self {
+        Self {
+            namespace: namespace.to_owned(),
+            name: name.to_owned(),
+            identity: identity.to_owned(),
+            duration: Duration::from_secs(15),
+            renew_deadline: Duration::from_secs(10),
+            retry: Duration::from_secs(2),
+        }
+    }
+}
+
+/// What one try found out.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Standing {
+    /// This process holds the lease, renewed just now.
+    Leading,
+    /// Somebody else does.
+    Following {
+        /// Its identity.
+        leader: String,
+    },
+}
+
+/// A candidate. Call [`Candidate::step`] every `retry`, from one place, with the monotonic time.
+pub struct Candidate {
+    api: Api<Lease>,
+    config: LeaseConfig,
+    /// The version that was last seen, and when it was first seen (monotonic).
+    observed: Option<(String, Duration)>,
+    /// When this process last renewed (monotonic); while set, it leads.
+    renewed: Option<Duration>,
+}
+
+impl Candidate {
+    /// A candidate that has not looked yet.
+    pub fn new(client: Client, config: LeaseConfig) -> Self {
+        Self { api: Api::namespaced(client, &config.namespace), config, observed: None, renewed: None }
+    }
+
+    /// `true` while this process may write as the leader: it renewed within the renew deadline.
+    pub fn leads(&self, now: Duration) -> bool {
+        self.renewed.is_some_and(|at| now < at + self.config.renew_deadline)
+    }
+
+    /// The settings.
+    pub fn config(&self) -> &LeaseConfig {
+        &self.config
+    }
+
+    /// Renews, takes a free or expired lease, or observes. An error (API server away, conflict) changes nothing: a leader
+    /// goes on until [`Candidate::leads`] says no.
+    pub async fn step(&mut self, now: Duration, wall: Timestamp) -> Result<Standing, kube::Error> {
+        let Some(mut lease) = self.api.get_opt(&self.config.name).await? else {
+            let lease = Lease {
+                metadata: ObjectMeta { name: Some(self.config.name.clone()), ..ObjectMeta::default() },
+                spec: Some(self.spec(wall, wall, 0)),
+            };
+            let created = self.api.create(&PostParams::default(), &lease).await?;
+            return Ok(self.won(created, now));
+        };
+        let version = lease.metadata.resource_version.clone().unwrap_or_default();
+        let spec = lease.spec.clone().unwrap_or_default();
+        let holder = spec.holder_identity.clone().unwrap_or_default();
+        if holder == self.config.identity {
+            let acquired = spec.acquire_time.map_or(wall, |time| time.0);
+            lease.spec = Some(self.spec(acquired, wall, spec.lease_transitions.unwrap_or(0)));
+            return self.replace(lease, now).await;
+        }
+        self.renewed = None;
+        let since = match &self.observed {
+            Some((seen, since)) if *seen == version => *since,
+            _ => {
+                self.observed = Some((version, now));
+                now
+            }
+        };
+        let duration = spec
+            .lease_duration_seconds
+            .and_then(|s| u64::try_from(s).ok())
+            .map_or(self.config.duration, Duration::from_secs);
+        if holder.is_empty() || now >= since + duration {
+            lease.spec = Some(self.spec(wall, wall, spec.lease_transitions.unwrap_or(0).saturating_add(1)));
+            return self.replace(lease, now).await;
+        }
+        Ok(Standing::Following { leader: holder })
+    }
+
+    /// Gives the lease away at shutdown, so that the next leader need not wait. Does nothing when not leading.
+    pub async fn release(&mut self, wall: Timestamp) -> Result<(), kube::Error> {
+        if self.renewed.take().is_none() {
+            return Ok(());
+        }
+        let Some(mut lease) = self.api.get_opt(&self.config.name).await? else { return Ok(()) };
+        let Some(spec) = lease.spec.as_mut() else { return Ok(()) };
+        if spec.holder_identity.as_deref() != Some(&self.config.identity) {
+            return Ok(());
+        }
+        spec.holder_identity = Some(String::new());
+        spec.lease_duration_seconds = Some(1);
+        spec.renew_time = Some(MicroTime(wall));
+        self.api.replace(&self.config.name, &PostParams::default(), &lease).await.map(drop)
+    }
+
+    /// PUT with the resourceVersion that was read: the loser of a race gets 409 and follows.
+    async fn replace(&mut self, lease: Lease, now: Duration) -> Result<Standing, kube::Error> {
+        match self.api.replace(&self.config.name, &PostParams::default(), &lease).await {
+            Ok(written) => Ok(self.won(written, now)),
+            Err(error) => {
+                if status_code(&error) == Some(409) {
+                    self.observed = None;
+                }
+                Err(error)
+            }
+        }
+    }
+
+    fn won(&mut self, lease: Lease, now: Duration) -> Standing {
+        self.observed = lease.metadata.resource_version.map(|version| (version, now));
+        self.renewed = Some(now);
+        Standing::Leading
+    }
+
+    fn spec(&self, acquired: Timestamp, renewed: Timestamp, transitions: i32) -> LeaseSpec {
+        LeaseSpec {
+            holder_identity: Some(self.config.identity.clone()),
+            lease_duration_seconds: i32::try_from(self.config.duration.as_secs().max(1)).ok(),
+            acquire_time: Some(MicroTime(acquired)),
+            renew_time: Some(MicroTime(renewed)),
+            lease_transitions: Some(transitions),
+            ..LeaseSpec::default()
+        }
+    }
+}

@@ -1,0 +1,187 @@
+//! Performs lock intents by compare-and-swap on the node's annotation. Nothing here decides who may have the lock.
+
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::Node;
+use kube::api::{Api, Patch, PatchParams};
+use kube::{Client, ResourceExt};
+use serde_json::{Value, json};
+
+use crate::contract::LockRead;
+
+use super::client::status_code;
+
+/// Tries of one write before the caller is told that it did not happen.
+const TRIES: u32 = 5;
+/// Pause between tries; each is between half and one and a half of it.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// What came of a write.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum LockWrite {
+    /// The annotation is now as wished (also when an earlier, lost request had done it).
+    Done,
+    /// Somebody else's value stands there: read and decide again.
+    Contended(LockRead),
+}
+
+/// Why a write did not come about.
+#[derive(Debug, thiserror::Error)]
+pub enum LockError {
+    /// No such node.
+    #[error("node {0} does not exist")]
+    NodeGone(String),
+    /// The API server refused or could not be reached; the write may or may not have happened.
+    #[error("the lock of node {node} could not be written after {tries} tries: {source}")]
+    Api {
+        /// The node.
+        node: String,
+        /// How often it was tried.
+        tries: u32,
+        /// The last error.
+        source: Box<kube::Error>,
+    },
+}
+
+/// The lock annotation of the cluster's nodes.
+#[derive(Clone)]
+pub struct NodeLocks {
+    nodes: Api<Node>,
+    key: String,
+    pointer: String,
+}
+
+/// One compare-and-swap.
+#[derive(Debug, Clone, Copy)]
+enum Swap<'a> {
+    Set { new: &'a str },
+    Replace { old: &'a str, new: &'a str },
+    Remove { old: &'a str },
+}
+
+impl Swap<'_> {
+    fn new_value(&self) -> Option<&str> {
+        match self {
+            Self::Set { new } | Self::Replace { new, .. } => Some(new),
+            Self::Remove { .. } => None,
+        }
+    }
+    /// The value that must stand there for the swap to be worth trying.
+    fn expects(&self) -> Option<&str> {
+        match self {
+            Self::Set { .. } => None,
+            Self::Replace { old, .. } | Self::Remove { old } => Some(old),
+        }
+    }
+}
+
+impl NodeLocks {
+    /// Locks under the annotation `key`.
+    pub fn new(client: Client, key: &str) -> Self {
+        let pointer = format!("/metadata/annotations/{}", key.replace('~', "~0").replace('/', "~1"));
+        Self { nodes: Api::all(client), key: key.to_owned(), pointer }
+    }
+
+    /// Sets `new` where there is no lock.
+    pub async fn set(&self, node: &str, new: &str) -> Result<LockWrite, LockError> {
+        self.swap(node, Swap::Set { new }).await
+    }
+
+    /// Replaces exactly `old` by `new`.
+    pub async fn take_over(&self, node: &str, old: &str, new: &str) -> Result<LockWrite, LockError> {
+        self.swap(node, Swap::Replace { old, new }).await
+    }
+
+    /// Removes exactly `old`. A lock that is gone already, or somebody else's by now, is not touched: the former is
+    /// [`LockWrite::Done`], the latter [`LockWrite::Contended`].
+    pub async fn release(&self, node: &str, old: &str) -> Result<LockWrite, LockError> {
+        self.swap(node, Swap::Remove { old }).await
+    }
+
+    /// Reads the lock from the API server, not from a cache.
+    pub async fn read(&self, node: &str) -> Result<LockRead, LockError> {
+        self.get(node).await.map(|(read, _)| read).map_err(|error| failed(node, 1, error))
+    }
+
+    async fn get(&self, node: &str) -> Result<(LockRead, Option<String>), kube::Error> {
+        let found = self.nodes.get_metadata(node).await?;
+        let without_map = found.metadata.annotations.as_ref().is_none_or(std::collections::BTreeMap::is_empty);
+        let version = without_map.then(|| found.resource_version()).flatten();
+        Ok((LockRead::parse(found.annotations().get(&self.key).map(String::as_str)), version))
+    }
+
+    /// The common case is one request. A refused test (422) or a failure is looked at once per try, and tried again only
+    /// while the value that was judged still stands.
+    async fn swap(&self, node: &str, swap: Swap<'_>) -> Result<LockWrite, LockError> {
+        let mut request = self.json_patch(swap);
+        let mut last = None;
+        for attempt in 0..TRIES {
+            if attempt > 0 {
+                tokio::time::sleep(jittered()).await;
+            }
+            let patched = self.nodes.patch_metadata(node, &PatchParams::default(), &request).await;
+            let Err(error) = patched else { return Ok(LockWrite::Done) };
+            if matches!(status_code(&error), Some(401 | 403 | 404)) {
+                return Err(failed(node, attempt + 1, error));
+            }
+            let (read, version_without_map) = match self.get(node).await {
+                Ok(found) => found,
+                Err(unread) => {
+                    last = Some(unread);
+                    continue;
+                }
+            };
+            if read.raw() == swap.new_value() {
+                return Ok(LockWrite::Done);
+            }
+            if read.raw() != swap.expects() {
+                return Ok(LockWrite::Contended(read));
+            }
+            last = Some(error);
+            request = match version_without_map {
+                // JSON Patch cannot add below a map that is not there, and must not replace one that is.
+                Some(version) => self.merge_patch(swap, &version),
+                None => self.json_patch(swap),
+            };
+        }
+        match last {
+            Some(error) => Err(failed(node, TRIES, error)),
+            None => Ok(LockWrite::Contended(LockRead::Free)),
+        }
+    }
+
+    fn json_patch(&self, swap: Swap<'_>) -> Patch<Value> {
+        let path = &self.pointer;
+        let operations = match swap {
+            Swap::Set { new } => {
+                json!([{"op": "test", "path": path, "value": null}, {"op": "add", "path": path, "value": new}])
+            }
+            Swap::Replace { old, new } => {
+                json!([{"op": "test", "path": path, "value": old}, {"op": "replace", "path": path, "value": new}])
+            }
+            Swap::Remove { old } => json!([{"op": "test", "path": path, "value": old}, {"op": "remove", "path": path}]),
+        };
+        match serde_json::from_value(operations) {
+            Ok(patch) => Patch::Json(patch),
+            // Not reachable: the operations above are well-formed. An empty patch changes nothing and is judged by reading.
+            Err(_) => Patch::Json(json_patch::Patch(vec![])),
+        }
+    }
+
+    fn merge_patch(&self, swap: Swap<'_>, version: &str) -> Patch<Value> {
+        Patch::Merge(json!({"metadata": {"resourceVersion": version, "annotations": {&self.key: swap.new_value()}}}))
+    }
+}
+
+fn failed(node: &str, tries: u32, error: kube::Error) -> LockError {
+    match status_code(&error) {
+        Some(404) => LockError::NodeGone(node.to_owned()),
+        _ => LockError::Api { node: node.to_owned(), tries, source: Box::new(error) },
+    }
+}
+
+/// Spreads competing writers: half to one and a half of [`PAUSE`], by the clock's last digits.
+fn jittered() -> Duration {
+    let spread = crate::runtime::clock::wall().subsec_nanosecond().unsigned_abs() % 1000;
+    PAUSE / 2 + PAUSE * spread / 1000
+}

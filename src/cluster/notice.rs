@@ -1,0 +1,93 @@
+//! Events on pods and nodes, for `kubectl describe`. Written off the hot path; a lost event is only logged.
+
+use k8s_openapi::api::core::v1::ObjectReference;
+use kube::Client;
+use kube::runtime::events::{Event, EventType, Recorder, Reporter};
+use tokio::sync::mpsc;
+
+use crate::contract::PodRef;
+
+/// Events that may wait to be written; beyond that they are dropped, oldest reasons first come.
+const BACKLOG: usize = 256;
+
+/// What an event is about.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Subject {
+    /// A pod.
+    Pod(PodRef),
+    /// A node, by name.
+    Node(Box<str>),
+}
+
+/// One thing that happened, for people.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Notice {
+    /// To whom it happened.
+    pub subject: Subject,
+    /// `true` for `Warning`, `false` for `Normal`.
+    pub warning: bool,
+    /// PascalCase, e.g. `AmbiguousAllocate`.
+    pub reason: &'static str,
+    /// What was being done, e.g. `Allocate`.
+    pub action: &'static str,
+    /// What happened, why, what to do. Cut at 1 KiB.
+    pub message: String,
+}
+
+/// A place to put notices; cheap to clone, never blocks.
+#[derive(Clone)]
+pub struct Notices(mpsc::Sender<Notice>);
+
+impl Notices {
+    /// Starts the writer. `component` shows in `kubectl describe` as the source; `instance` is the pod or node name.
+    /// The writer ends when the last handle is dropped.
+    pub fn start(client: Client, component: &str, instance: &str) -> (Self, tokio::task::JoinHandle<()>) {
+        let reporter = Reporter { controller: component.to_owned(), instance: Some(instance.to_owned()) };
+        let recorder = Recorder::new(client, reporter);
+        let (sender, mut receiver) = mpsc::channel::<Notice>(BACKLOG);
+        let writer = tokio::spawn(async move {
+            while let Some(notice) = receiver.recv().await {
+                let subject = reference(&notice.subject);
+                let event = Event {
+                    type_: if notice.warning { EventType::Warning } else { EventType::Normal },
+                    reason: notice.reason.to_owned(),
+                    note: Some(cut(notice.message)),
+                    action: notice.action.to_owned(),
+                    secondary: None,
+                };
+                if let Err(error) = recorder.publish(&event, &subject).await {
+                    tracing::debug!(reason = notice.reason, %error, "event not written");
+                }
+            }
+        });
+        (Self(sender), writer)
+    }
+
+    /// Queues a notice; drops it when too many wait.
+    pub fn tell(&self, notice: Notice) {
+        if let Err(error) = self.0.try_send(notice) {
+            tracing::debug!(%error, "event dropped");
+        }
+    }
+}
+
+fn reference(subject: &Subject) -> ObjectReference {
+    let of = |kind: &str, name: &str, namespace: Option<&str>, uid: &str| ObjectReference {
+        api_version: Some("v1".to_owned()),
+        kind: Some(kind.to_owned()),
+        name: Some(name.to_owned()),
+        namespace: namespace.map(str::to_owned),
+        uid: Some(uid.to_owned()),
+        ..ObjectReference::default()
+    };
+    match subject {
+        Subject::Pod(pod) => of("Pod", &pod.key.name, Some(&pod.key.namespace), pod.uid.as_str()),
+        // The kubelet, too, writes node events with the name as uid; `kubectl describe node` finds them so.
+        Subject::Node(name) => of("Node", name, None, name),
+    }
+}
+
+fn cut(mut message: String) -> String {
+    message.truncate(message.floor_char_boundary(1020));
+    message
+}
