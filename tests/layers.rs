@@ -1,0 +1,156 @@
+//! The architecture as a test: reads the sources and fails on a forbidden import, an orphan file, logic in a `mod.rs`, an
+//! impure decision, a forbidden name, or a file over 500 lines that does not say why it is one thing.
+//!
+//! The rules are functions over (path, text), so each is shown to fail on a synthetic source.
+
+#[path = "layers/imports.rs"]
+mod imports;
+#[path = "layers/orphans.rs"]
+mod orphans;
+#[path = "layers/rules.rs"]
+mod rules;
+#[path = "layers/source.rs"]
+mod source;
+
+use std::path::Path;
+
+use source::Source;
+
+/// Every rule on every file.
+fn violations(sources: &[Source]) -> Vec<String> {
+    let mut found = orphans::check(sources);
+    for source in sources {
+        found.extend(imports::check(source));
+        found.extend(rules::check(source));
+    }
+    found.sort();
+    found
+}
+
+#[test]
+fn the_sources_hold_the_rules() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let sources = source::read(root, &["src", "tests", "benches", "build.rs"]);
+    assert!(sources.len() > 30, "read only {} files below {}", sources.len(), root.display());
+    let found = violations(&sources);
+    assert!(found.is_empty(), "{} violations in {} files:\n{}", found.len(), sources.len(), found.join("\n"));
+    println!("{} files hold the rules", sources.len());
+}
+
+/// Violations of a synthetic source tree.
+fn of(files: &[(&str, &str)]) -> Vec<String> {
+    let sources: Vec<Source> = files.iter().map(|(path, text)| Source::new(path, text)).collect();
+    violations(&sources)
+}
+
+#[track_caller]
+fn fails(files: &[(&str, &str)], because: &str) {
+    let found = of(files);
+    assert!(found.iter().any(|violation| violation.contains(because)), "no violation {because:?} in {found:#?}");
+}
+
+#[track_caller]
+fn holds(files: &[(&str, &str)]) {
+    assert_eq!(of(files), Vec::<String>::new());
+}
+
+const LIB: (&str, &str) = ("src/lib.rs", "//! The crate.\npub mod agent;\npub mod scheduler;\npub mod decide;\n");
+const AGENT: (&str, &str) = ("src/agent/mod.rs", "//! Agent.\nmod a;\n");
+const SCHEDULER: (&str, &str) = ("src/scheduler/mod.rs", "//! Scheduler.\n");
+const DECIDE: (&str, &str) = ("src/decide/mod.rs", "//! Decide.\nmod a;\n");
+const DECIDE_A: (&str, &str) = ("src/decide/a.rs", "//! A.\n");
+
+/// A tree whose only peculiarity is `text` in `src/agent/a.rs`.
+fn agent(text: &str) -> [(&str, &str); 6] {
+    [LIB, AGENT, SCHEDULER, DECIDE, DECIDE_A, ("src/agent/a.rs", text)]
+}
+
+/// The same for `src/decide/a.rs`.
+fn decide(text: &str) -> [(&str, &str); 6] {
+    [LIB, AGENT, SCHEDULER, DECIDE, ("src/agent/a.rs", "//! A.\n"), ("src/decide/a.rs", text)]
+}
+
+#[test]
+fn a_sibling_import_is_found_however_it_is_written() {
+    for text in [
+        "//! A.\nuse crate::scheduler::Options;\n",
+        "//! A.\nuse crate::{contract::key, scheduler};\n",
+        "//! A.\nuse super::super::scheduler as s;\n",
+        "//! A.\nfn a() { crate::scheduler::run() }\n",
+        "//! A.\nfn a() { println!(\"{}\", crate::scheduler::X) }\n",
+        "//! A.\nmod inner { use super::super::super::scheduler::X; }\n",
+        "//! A.\n#[cfg(test)]\nmod tests { use crate::sim::Cluster; }\n",
+        "//! A.\nuse baton::scheduler::Options;\n",
+    ] {
+        fails(&agent(text), "must not import");
+    }
+}
+
+#[test]
+fn an_allowed_import_a_comment_and_a_string_are_no_violation() {
+    holds(&agent(
+        "//! A; see crate::scheduler.\nuse crate::contract::key;\nuse crate::{cluster, runtime::clock};\nuse super::b;\n\
+         // use crate::scheduler::Options;\nfn a() -> &'static str { \"crate::scheduler\" }\n\
+         mod tests { use super::super::mod_of_agent; }\n",
+    ));
+}
+
+#[test]
+fn a_file_that_no_module_names_is_an_orphan() {
+    let mut files = agent("//! A.\n").to_vec();
+    files.push(("src/agent/lost.rs", "//! Lost.\n"));
+    fails(&files, "src/agent/lost.rs: orphan");
+    files.pop();
+    files.push(("src/agent/found.rs", "//! Found.\n"));
+    files[5] = ("src/agent/a.rs", "//! A.\n#[path = \"found.rs\"]\nmod other_name;\n");
+    holds(&files);
+}
+
+#[test]
+fn a_long_file_must_say_why() {
+    let long = format!("//! A.\n{}", "// line\n".repeat(500));
+    fails(&agent(&long), "501 lines");
+    holds(&agent(&format!("// Over 500 lines: one table of a foreign format.\n{long}")));
+}
+
+#[test]
+fn forbidden_names_are_found_in_folders_and_files() {
+    for path in ["tests/common/mod.rs", "src/agent/util.rs", "src/agent/pod_manager.rs", "benches/helpers.rs"] {
+        fails(&[LIB, AGENT, (path, "//! X.\n")], "forbidden name");
+    }
+}
+
+#[test]
+fn a_mod_file_with_logic_is_found() {
+    for logic in ["fn a() {}", "pub struct A;", "impl A {}", "const A: u8 = 1;", "mod a { fn b() {} }"] {
+        let text = format!("//! Agent.\nmod a;\n{logic}\n");
+        fails(
+            &[LIB, SCHEDULER, DECIDE, DECIDE_A, ("src/agent/a.rs", "//! A.\n"), ("src/agent/mod.rs", &text)],
+            "logic",
+        );
+    }
+    let text = "//! Agent.\n#[cfg(unix)]\npub(crate) mod a;\npub use a::{B, C};\npub mod proto { tonic::include_proto!(\"v1\"); }\n";
+    holds(&[LIB, SCHEDULER, DECIDE, DECIDE_A, ("src/agent/a.rs", "//! A.\n"), ("src/agent/mod.rs", text)]);
+}
+
+#[test]
+fn a_decision_that_is_not_pure_is_found() {
+    for (text, word) in [
+        ("//! A.\nuse std::collections::HashMap;\n", "HashMap"),
+        ("//! A.\nasync fn a() {}\n", "async"),
+        ("//! A.\nuse tokio::sync::Mutex;\n", "tokio"),
+        ("//! A.\nfn a() { std::env::var(\"A\").ok(); }\n", "std::env"),
+        ("//! A.\nfn a() { tracing::info!(\"a\"); }\n", "tracing"),
+        ("//! A.\nfn a() { jiff::Timestamp::now(); }\n", "Timestamp::now"),
+    ] {
+        fails(&decide(text), word);
+    }
+    holds(&decide("//! A.\nuse std::collections::BTreeMap;\nuse jiff::Timestamp;\n"));
+    holds(&decide("//! A.\n#[cfg(test)]\nmod tests { fn a() { println!(\"seed\"); } }\n"));
+}
+
+#[test]
+fn anyhow_outside_ops_and_a_file_without_a_doc_are_found() {
+    fails(&agent("//! A.\nfn a() -> anyhow::Result<()> { Ok(()) }\n"), "anyhow");
+    fails(&agent("use crate::contract::key;\n"), "module doc");
+}
