@@ -1,8 +1,32 @@
-//! Compiles the kubelet's protobuf interfaces (`proto/`) without protoc.
+//! Compiles the kubelet's protobuf interfaces (`proto/`) without protoc, and, for the simulated cluster, a library with
+//! NVML's C ABI that `sim::hardware` embeds.
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("cargo::rerun-if-changed=proto");
     let files = protox::compile(["deviceplugin.proto", "podresources.proto"], ["proto"])?;
     tonic_prost_build::configure().compile_fds(files)?;
+    #[cfg(feature = "sim")]
+    virtual_nvml()?;
+    Ok(())
+}
+
+/// Builds `src/sim/hardware/nvml/*.c` as one shared object, `$OUT_DIR/libnvidia-ml.so.1`: the daemons `dlopen` it exactly
+/// as they do the driver's.
+#[cfg(feature = "sim")]
+fn virtual_nvml() -> Result<(), Box<dyn std::error::Error>> {
+    let sources = "src/sim/hardware/nvml";
+    println!("cargo::rerun-if-changed={sources}");
+    let out = std::path::PathBuf::from(std::env::var("OUT_DIR")?).join("libnvidia-ml.so.1");
+    // Optimised in every profile: the library is part of no measurement and is loaded by all of them.
+    let compiler = cc::Build::new().opt_level(2).pic(true).warnings(true).try_get_compiler()?;
+    let mut command = compiler.to_command();
+    command.args(["-shared", "-fvisibility=hidden", "-pthread", "-o"]).arg(&out);
+    for file in ["state.c", "device.c", "mig.c", "event.c"] {
+        command.arg(format!("{sources}/{file}"));
+    }
+    let status = command.arg("-ldl").status()?;
+    if !status.success() {
+        return Err(format!("the virtual NVML library did not compile: {status}").into());
+    }
     Ok(())
 }

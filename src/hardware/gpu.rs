@@ -156,8 +156,8 @@ pub struct GpuScan {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct GpuFault {
-    /// NVML's index.
-    pub index: u32,
+    /// NVML's index; `None` for a GPU that the driver has bound and NVML does not list.
+    pub index: Option<u32>,
     /// Its UUID, when it was told now or at an earlier scan.
     #[serde(default)]
     pub uuid: Option<String>,
@@ -181,6 +181,9 @@ pub enum Fault {
     /// The call did not return in time; its thread was abandoned.
     #[error("NVML did not answer within {0} ms while asked about this GPU; the call was abandoned")]
     Timeout(u64),
+    /// The kernel driver has the function and NVML does not list it.
+    #[error("the nvidia driver is bound to {0}, and NVML does not list it; look for its errors in the kernel log")]
+    Unlisted(Bdf),
     /// Another answer of NVML, or one that makes no sense.
     #[error("NVML answered: {0}")]
     Other(String),

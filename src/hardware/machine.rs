@@ -4,8 +4,13 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use super::gpu::GpuScan;
+use super::gpu::{GpuFault, GpuScan};
 use super::nic::{Nic, NicFault};
+use super::nodes::{self, MigMinors};
+use super::pci;
+use super::provider::{GpuProvider, NvmlError};
+use super::rdma;
+use super::tree::{Tree, TreeError};
 
 /// Where this machine's files are. Tests and containers give other roots; nothing outside them is read.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,4 +44,99 @@ pub struct Machine {
     pub nic_faults: Vec<NicFault>,
     /// The kernel's boot id; changes with every boot.
     pub boot_id: Option<String>,
+}
+
+/// A whole machine could not be looked at.
+#[derive(Debug, thiserror::Error)]
+pub enum ScanError {
+    /// The GPU provider as a whole failed.
+    #[error(transparent)]
+    Gpus(#[from] NvmlError),
+    /// A root cannot be opened.
+    #[error("cannot open the root given by {flag}: {source}")]
+    Root {
+        /// The flag that names it.
+        flag: &'static str,
+        /// What failed.
+        source: TreeError,
+    },
+}
+
+impl Roots {
+    /// Opens the sysfs root.
+    pub fn sysfs_tree(&self) -> Result<Tree, ScanError> {
+        Tree::open(&self.sysfs).map_err(|source| ScanError::Root { flag: "--sysfs-root", source })
+    }
+
+    /// Opens the proc root.
+    pub fn proc_tree(&self) -> Result<Tree, ScanError> {
+        Tree::open(&self.proc).map_err(|source| ScanError::Root { flag: "--proc-root", source })
+    }
+
+    /// Opens the dev root.
+    pub fn dev_tree(&self) -> Result<Tree, ScanError> {
+        Tree::open(&self.dev).map_err(|source| ScanError::Root { flag: "--dev-root", source })
+    }
+}
+
+/// Looks at the whole machine. Blocks as long as the provider does; one bad device never hides the others.
+pub fn scan(roots: &Roots, provider: &dyn GpuProvider) -> Result<Machine, ScanError> {
+    let (sysfs, proc, dev) = (roots.sysfs_tree()?, roots.proc_tree()?, roots.dev_tree()?);
+    let mut gpus = provider.scan()?;
+    let minors: Vec<u32> = gpus.gpus.iter().filter(|g| !g.mig.instances.is_empty()).map(|g| g.minor).collect();
+    let caps = if minors.is_empty() { MigMinors::new() } else { caps(&proc, &minors) };
+    for gpu in &mut gpus.gpus {
+        gpu.place = pci::place(&sysfs, gpu.bdf).unwrap_or_default();
+        for instance in &mut gpu.mig.instances {
+            let (gi, ci) = (instance.gpu_instance, instance.compute_instance);
+            instance.gpu_instance_cap = caps.get(&(gpu.minor, gi, None)).copied();
+            instance.compute_instance_cap = caps.get(&(gpu.minor, gi, Some(ci))).copied();
+        }
+    }
+    gpus.gpus.sort_by_key(|gpu| gpu.bdf);
+    let (nics, nic_faults) = rdma::scan(&sysfs, Some(&dev));
+    Ok(Machine { gpus, nics, nic_faults, boot_id: nodes::boot_id(&proc) })
+}
+
+/// An unreadable table costs the instances their capability nodes, not the scan its other answers.
+fn caps(proc: &Tree, minors: &[u32]) -> MigMinors {
+    nodes::mig_minors(proc, |minor| minors.contains(&minor)).unwrap_or_default()
+}
+
+impl Machine {
+    /// Puts GPUs of an `earlier` snapshot that are known and did not answer this time back among the GPUs, as they were
+    /// then, and returns their faults. They are unhealthy, not gone: what runs on them must stay accounted. A GPU that is
+    /// neither listed nor at fault any more has left the machine.
+    pub fn keep_silent(&mut self, earlier: &Machine) -> Vec<GpuFault> {
+        let mut kept = Vec::new();
+        for fault in &self.gpus.faults {
+            let known = fault.uuid.as_deref().and_then(|uuid| earlier.gpus.gpu(uuid));
+            if let Some(gpu) = known.filter(|gpu| self.gpus.gpu(&gpu.uuid).is_none()) {
+                self.gpus.gpus.push(gpu.clone());
+                kept.push(fault.clone());
+            }
+        }
+        for pair in &earlier.gpus.pairs {
+            let present = self.gpus.gpu(&pair.a).is_some() && self.gpus.gpu(&pair.b).is_some();
+            if present && self.gpus.level(&pair.a, &pair.b).is_none() {
+                self.gpus.pairs.push(pair.clone());
+            }
+        }
+        self.gpus.gpus.sort_by_key(|gpu| gpu.bdf);
+        kept
+    }
+
+    /// Puts a NIC of an `earlier` snapshot back that left this view because a container has it exclusively (its network
+    /// namespace took it along); the ranks stay as they were then.
+    pub fn keep_lent(&mut self, earlier: &Machine, is_lent: impl Fn(&Nic) -> bool) {
+        for nic in earlier.nics.iter().filter(|nic| is_lent(nic)) {
+            if self.nics.iter().all(|seen| seen.bdf != nic.bdf) {
+                self.nics.push(nic.clone());
+            }
+        }
+        self.nics.sort_by_key(|nic| nic.bdf);
+        for (rank, nic) in self.nics.iter_mut().enumerate() {
+            nic.minor = rank as u32;
+        }
+    }
 }

@@ -1,18 +1,26 @@
 //! What is in this machine: NVML, RDMA sysfs, PCI topology. Blocking reads, injected roots.
 //!
-//! A scan makes one [`Machine`] of a [`GpuProvider`]'s answer and the kernel's files below [`Roots`]. Faults
+//! [`machine::scan`] makes one [`Machine`] of a [`GpuProvider`]'s answer and the kernel's files below [`Roots`]. Faults
 //! stay with their device: what works is always reported beside what does not.
 
 pub mod bdf;
+pub mod driver;
 pub mod gpu;
 pub mod machine;
 pub mod nic;
+pub mod nodes;
+pub mod nvml;
+pub mod pci;
 pub mod place;
 pub mod provider;
+pub mod rdma;
+pub mod tree;
 
 pub use bdf::Bdf;
 pub use gpu::{Gpu, GpuFault, GpuScan};
-pub use machine::{Machine, Roots};
+pub use machine::{Machine, Roots, ScanError};
 pub use nic::{Nic, NicFault};
+pub use nvml::{NvmlOptions, NvmlProvider};
 pub use place::Place;
-pub use provider::{EventKind, EventSink, GpuEvent, GpuProvider, NvmlError, Probe};
+pub use provider::{EventKind, EventSink, GpuEvent, GpuProvider, NullProvider, NvmlError, Probe, RecordedProvider};
+pub use tree::Tree;

@@ -1,0 +1,77 @@
+//! Device nodes of GPUs, as paths a container sees (`/dev/…`), found below an injected dev root.
+
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader, Read};
+use std::path::{Path, PathBuf};
+
+use super::gpu::MigInstance;
+use super::tree::{Tree, TreeError};
+
+/// Most bytes of `mig-minors` read: the driver lists every possible instance of 32 GPUs, about 100 KiB.
+const MAX_MIG_MINORS: u64 = 1024 * 1024;
+
+/// `/dev/nvidia<minor>`, when it exists.
+pub fn gpu(dev: &Tree, minor: u32) -> Option<PathBuf> {
+    node(dev, &format!("nvidia{minor}"))
+}
+
+/// Nodes that every GPU container needs, in a fixed order; absent ones are skipped.
+pub fn control(dev: &Tree) -> Vec<PathBuf> {
+    ["nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-modeset"]
+        .iter()
+        .filter_map(|name| node(dev, name))
+        .collect()
+}
+
+/// Capability nodes of a MIG instance (GPU instance, then compute instance); absent ones are skipped.
+pub fn mig(dev: &Tree, instance: &MigInstance) -> Vec<PathBuf> {
+    let caps = [instance.gpu_instance_cap, instance.compute_instance_cap];
+    caps.iter().flatten().filter_map(|cap| node(dev, &format!("nvidia-caps/nvidia-cap{cap}"))).collect()
+}
+
+fn node(dev: &Tree, name: &str) -> Option<PathBuf> {
+    dev.exists(name).then(|| Path::new("/dev").join(name))
+}
+
+/// Minor numbers of `/dev/nvidia-caps`, by (GPU minor, GPU instance, compute instance or none).
+pub type MigMinors = BTreeMap<(u32, u32, Option<u32>), u32>;
+
+/// Reads the entries of GPUs that `wanted` accepts from `driver/nvidia-caps/mig-minors` below the proc root. Empty
+/// without the file: a driver without MIG.
+pub fn mig_minors(proc: &Tree, wanted: impl Fn(u32) -> bool) -> Result<MigMinors, TreeError> {
+    let file = match proc.file("driver/nvidia-caps/mig-minors") {
+        Ok(file) => file,
+        Err(absent) if absent.is_absent() => return Ok(MigMinors::new()),
+        Err(error) => return Err(error),
+    };
+    let mut minors = MigMinors::new();
+    for line in BufReader::new(file.take(MAX_MIG_MINORS)).lines() {
+        let line = line.map_err(|source| TreeError::Io { path: "driver/nvidia-caps/mig-minors".into(), source })?;
+        if let Some((key, minor)) = mig_minor(&line).filter(|(key, _)| wanted(key.0)) {
+            minors.insert(key, minor);
+        }
+    }
+    Ok(minors)
+}
+
+/// One line: `gpu0/gi1/access 12` or `gpu0/gi1/ci0/access 13`. Other lines (`config 1`, `monitor 2`) are not instances.
+pub fn mig_minor(line: &str) -> Option<((u32, u32, Option<u32>), u32)> {
+    let (path, minor) = line.trim().split_once(' ')?;
+    let mut parts = path.strip_suffix("/access")?.split('/');
+    let mut number = |prefix: &str| -> Option<Option<u32>> {
+        match parts.next() {
+            None => Some(None),
+            Some(part) => part.strip_prefix(prefix)?.parse().ok().map(Some),
+        }
+    };
+    let (gpu, instance, compute) = (number("gpu")??, number("gi")??, number("ci")?);
+    if parts.next().is_some() {
+        return None;
+    }
+    Some(((gpu, instance, compute), minor.trim().parse().ok()?))
+}
+
+/// The kernel's boot id, below the proc root.
+pub fn boot_id(proc: &Tree) -> Option<String> {
+    proc.text("sys/kernel/random/boot_id").ok().filter(|text| !text.is_empty() && text.len() <= 64)
+}

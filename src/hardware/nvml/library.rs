@@ -1,0 +1,55 @@
+//! Finds and starts the NVML library, and says in full what was tried when there is none.
+
+use std::path::{Path, PathBuf};
+
+use nvml_wrapper::Nvml;
+use nvml_wrapper::error::NvmlError as Wrapped;
+
+use super::NvmlOptions;
+use crate::hardware::driver::LIBRARY_DIRECTORIES;
+use crate::hardware::provider::{Attempt, NvmlError};
+
+/// The name that the loader searches for.
+const SONAME: &str = "libnvidia-ml.so.1";
+
+/// Paths to try, in order: the explicit one alone, else the loader's own search, then the driver root's directories.
+pub fn candidates(options: &NvmlOptions) -> Vec<PathBuf> {
+    if let Some(explicit) = &options.library {
+        return vec![explicit.clone()];
+    }
+    let below = LIBRARY_DIRECTORIES.iter().map(|directory| options.driver_root.join(directory).join(SONAME));
+    std::iter::once(PathBuf::from(SONAME)).chain(below).collect()
+}
+
+/// Loads the first library that the loader accepts and starts it. A library that loads and does not start ends the
+/// search: another copy would meet the same driver.
+pub(super) fn open(options: &NvmlOptions) -> Result<(Nvml, PathBuf), NvmlError> {
+    let mut tried = Vec::new();
+    for path in candidates(options) {
+        match Nvml::builder().lib_path(path.as_os_str()).init() {
+            Ok(nvml) => return Ok((nvml, path)),
+            Err(Wrapped::LibloadingError(error)) => tried.push(Attempt { error: loader_words(&error, &path), path }),
+            // A library without nvmlInit_v2 is some other library.
+            Err(Wrapped::FailedToLoadSymbol(error)) => tried.push(Attempt { error, path }),
+            Err(error) => return Err(refusal(&error, &path)),
+        }
+    }
+    Err(NvmlError::NoLibrary { tried })
+}
+
+/// What a loaded library's refusal means for the operator.
+pub(super) fn refusal(error: &Wrapped, path: &Path) -> NvmlError {
+    let path = path.to_owned();
+    match error {
+        Wrapped::LibRmVersionMismatch => NvmlError::VersionMismatch { path },
+        Wrapped::NoPermission => NvmlError::NoPermission { path },
+        Wrapped::DriverNotLoaded => NvmlError::DriverNotLoaded { path },
+        other => NvmlError::Failed { path, what: other.to_string() },
+    }
+}
+
+/// The loader's own message; it repeats the path, which the list already names.
+fn loader_words(error: &dyn std::error::Error, path: &Path) -> String {
+    let text = error.source().map_or_else(|| error.to_string(), ToString::to_string);
+    text.strip_prefix(&format!("{}: ", path.display())).unwrap_or(&text).to_owned()
+}

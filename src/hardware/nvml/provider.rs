@@ -1,0 +1,362 @@
+//! The GPU provider over NVML: scans and probes with deadlines, and keeps the event thread on every GPU that answers.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use nvml_wrapper::Nvml;
+
+use super::events::{self, Deaf, Listening};
+use super::raw::Events;
+use super::read::{self, Failed, Frame};
+use super::worker::{Ended, Started, Unanswered, Worker};
+use super::{NvmlOptions, library};
+use crate::hardware::bdf::Bdf;
+use crate::hardware::gpu::{Fault, Gpu, GpuFault, GpuScan, NvLinks, Pair};
+use crate::hardware::pci;
+use crate::hardware::provider::{EventKind, EventSink, GpuEvent, GpuProvider, NvmlError, Probe};
+use crate::hardware::tree::Tree;
+
+/// Hanging calls that are left behind before the process has to go.
+const MAX_HUNG: usize = 2;
+
+/// NVML behind its two threads. Loads the library at the first question and again after it failed as a whole, so a driver
+/// that comes later, goes, or is replaced needs no restart.
+pub struct NvmlProvider {
+    options: NvmlOptions,
+    sink: EventSink,
+    inner: Mutex<Inner>,
+}
+
+#[derive(Default)]
+struct Inner {
+    worker: Option<Worker>,
+    hung: Vec<Hung>,
+    listening: Option<Listening>,
+    /// UUIDs by index as of the last scan: what a GPU that does not answer is called.
+    known: BTreeMap<u32, String>,
+    /// UUIDs by address, of every GPU seen so far.
+    names: BTreeMap<Bdf, String>,
+    links: BTreeMap<String, NvLinks>,
+    /// Topology is read once per set of GPUs.
+    pairs: (Vec<String>, Vec<Pair>),
+    unsupported: BTreeSet<String>,
+    /// Functions bound to the driver when NVML started.
+    bound: Option<BTreeSet<Bdf>>,
+    /// A GPU was lost at the last scan. NVML keeps saying so until it starts again.
+    lost: bool,
+}
+
+/// A call left behind.
+struct Hung {
+    about: About,
+    ended: Ended,
+}
+
+/// What a question is about.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum About {
+    Machine,
+    Gpu { index: Option<u32>, uuid: Option<String> },
+}
+
+/// A question without an answer.
+enum Silence {
+    /// The call hangs; it was left behind and another thread took over.
+    Hangs,
+    /// Nothing can be asked any more.
+    Whole(NvmlError),
+}
+
+impl NvmlProvider {
+    /// A provider that has not touched NVML yet. `sink` is called on the event thread, and during a scan for what a scan
+    /// learns about events; it must not block nor call the provider.
+    pub fn new(options: NvmlOptions, sink: EventSink) -> Self {
+        Self { options, sink, inner: Mutex::default() }
+    }
+
+    /// GPUs whose events arrive at the sink; the others must be polled.
+    pub fn listening(&self) -> BTreeSet<String> {
+        let inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
+        inner.listening.as_ref().map(|listening| listening.uuids.clone()).unwrap_or_default()
+    }
+
+    /// NVML calls that hang now.
+    pub fn hanging(&self) -> usize {
+        let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
+        inner.forget_ended();
+        inner.hung.len()
+    }
+}
+
+impl GpuProvider for NvmlProvider {
+    fn scan(&self) -> Result<GpuScan, NvmlError> {
+        let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
+        inner.scan(&self.options, &self.sink)
+    }
+
+    fn probe(&self, uuid: &str) -> Result<Probe, NvmlError> {
+        let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
+        inner.probe(&self.options, uuid)
+    }
+}
+
+impl Inner {
+    fn scan(&mut self, options: &NvmlOptions, sink: &EventSink) -> Result<GpuScan, NvmlError> {
+        let bound = options.sysfs.as_ref().and_then(|sysfs| pci::nvidia_functions(&Tree::open(sysfs).ok()?));
+        if self.lost || bound != self.bound {
+            self.close(options);
+        }
+        let frame = self.frame(options)?;
+        self.bound = bound;
+        let (mut gpus, mut faults) = (Vec::new(), Vec::new());
+        for index in 0..frame.count {
+            match self.gpu(options, index)? {
+                Ok(gpu) => gpus.push(gpu),
+                Err((uuid, fault)) => faults.push(GpuFault { index: Some(index), uuid, fault }),
+            }
+        }
+        self.lost = faults.iter().any(|fault| fault.fault == Fault::Lost);
+        self.name(&gpus, &mut faults);
+        self.remember(&gpus, &faults);
+        gpus.sort_by_key(|gpu: &Gpu| gpu.bdf);
+        let pairs = self.pairs(options, &gpus)?;
+        self.listen(options, sink, &gpus)?;
+        let Frame { driver_version, nvml_version, cuda_version, .. } = frame;
+        Ok(GpuScan { driver_version, nvml_version, cuda_version, gpus, pairs, faults })
+    }
+
+    fn probe(&mut self, options: &NvmlOptions, uuid: &str) -> Result<Probe, NvmlError> {
+        let silent = Probe { outcome: Err(Fault::Timeout(millis(options.deadline))) };
+        let hangs = |about: &About| matches!(about, About::Gpu { uuid: Some(hung), .. } if hung == uuid);
+        self.forget_ended();
+        if self.hung.iter().any(|hung| hangs(&hung.about)) {
+            return Ok(silent);
+        }
+        let index = self.known.iter().find(|(_, known)| *known == uuid).map(|(index, _)| *index);
+        let about = About::Gpu { index, uuid: Some(uuid.to_owned()) };
+        let asked = uuid.to_owned();
+        match self.ask(options, about, move |nvml| read::probe(nvml, &asked)) {
+            Ok(outcome) => Ok(Probe { outcome }),
+            Err(Silence::Hangs) => Ok(silent),
+            Err(Silence::Whole(error)) => Err(error),
+        }
+    }
+
+    /// Versions and count; NVML is started again when it does not answer as a whole.
+    fn frame(&mut self, options: &NvmlOptions) -> Result<Frame, NvmlError> {
+        let mut again = true;
+        loop {
+            let timeout =
+                || NvmlError::Timeout { what: "how many GPUs there are".into(), millis: millis(options.deadline) };
+            match self.ask(options, About::Machine, |nvml| read::frame(nvml)) {
+                Ok(Ok(frame)) => return Ok(frame),
+                Ok(Err(error)) => {
+                    let path = self.worker.as_ref().map(|worker| worker.library.clone()).unwrap_or_default();
+                    self.close(options);
+                    if !again {
+                        return Err(library::refusal(&error, &path));
+                    }
+                    again = false;
+                }
+                Err(Silence::Hangs) => return Err(timeout()),
+                Err(Silence::Whole(error)) => return Err(error),
+            }
+        }
+    }
+
+    /// One GPU, or why not; a GPU that a call hangs on is not asked again until the call returns.
+    fn gpu(&mut self, options: &NvmlOptions, index: u32) -> Result<Result<Gpu, Failed>, NvmlError> {
+        let silent = Err((None, Fault::Timeout(millis(options.deadline))));
+        let hangs = |about: &About| matches!(about, About::Gpu { index: Some(hung), .. } if *hung == index);
+        if self.hung.iter().any(|hung| hangs(&hung.about)) {
+            return Ok(silent);
+        }
+        let about = About::Gpu { index: Some(index), uuid: self.known.get(&index).cloned() };
+        let links = self.links.clone();
+        match self.ask(options, about, move |nvml| read::gpu(nvml, index, &|uuid| links.get(uuid).cloned())) {
+            Ok(answer) => Ok(answer),
+            Err(Silence::Hangs) => Ok(silent),
+            Err(Silence::Whole(error)) => Err(error),
+        }
+    }
+
+    /// Gives faults the UUIDs that their GPUs had, and adds the GPUs that the kernel has and NVML keeps silent about.
+    fn name(&self, gpus: &[Gpu], faults: &mut Vec<GpuFault>) {
+        let answered = |uuid: &String| gpus.iter().any(|gpu| gpu.uuid == *uuid);
+        for fault in faults.iter_mut().filter(|fault| fault.uuid.is_none()) {
+            // Indexes shift when a GPU leaves; a UUID that answered elsewhere is not this one.
+            let known = fault.index.and_then(|index| self.known.get(&index));
+            fault.uuid = known.filter(|uuid| !answered(uuid)).cloned();
+        }
+        if faults.iter().any(|fault| fault.uuid.is_none()) {
+            return;
+        }
+        for bdf in self.bound.iter().flatten() {
+            let uuid = self.names.get(bdf);
+            let named = uuid.is_some_and(|uuid| faults.iter().any(|fault| fault.uuid.as_ref() == Some(uuid)));
+            if !named && gpus.iter().all(|gpu| gpu.bdf != *bdf) {
+                faults.push(GpuFault { index: None, uuid: uuid.cloned(), fault: Fault::Unlisted(*bdf) });
+            }
+        }
+    }
+
+    fn remember(&mut self, gpus: &[Gpu], faults: &[GpuFault]) {
+        let silent = faults.iter().filter_map(|fault| Some((fault.index?, fault.uuid.clone()?)));
+        self.known = gpus.iter().map(|gpu| (gpu.index, gpu.uuid.clone())).chain(silent).collect();
+        for gpu in gpus {
+            self.names.insert(gpu.bdf, gpu.uuid.clone());
+            self.links.entry(gpu.uuid.clone()).or_insert_with(|| gpu.nvlink.clone());
+        }
+    }
+
+    fn pairs(&mut self, options: &NvmlOptions, gpus: &[Gpu]) -> Result<Vec<Pair>, NvmlError> {
+        let uuids: Vec<String> = gpus.iter().map(|gpu| gpu.uuid.clone()).collect();
+        if self.pairs.0 == uuids {
+            return Ok(self.pairs.1.clone());
+        }
+        let (mut pairs, mut complete) = (Vec::new(), true);
+        for (at, gpu) in gpus.iter().enumerate() {
+            let (index, others) = (gpu.index, gpus[at + 1..].iter().map(|other| other.index).collect::<Vec<_>>());
+            let about = About::Gpu { index: Some(index), uuid: Some(gpu.uuid.clone()) };
+            match self.ask(options, about, move |nvml| read::levels(nvml, index, &others)) {
+                Ok(Ok(levels)) => pairs.extend(levels.into_iter().filter_map(|(other, level)| {
+                    let b = gpus.iter().find(|gpu| gpu.index == other)?.uuid.clone();
+                    Some(Pair { a: gpu.uuid.clone(), b, level })
+                })),
+                Ok(Err(_)) | Err(Silence::Hangs) => complete = false,
+                Err(Silence::Whole(error)) => return Err(error),
+            }
+        }
+        self.pairs = if complete { (uuids, pairs.clone()) } else { Default::default() };
+        Ok(pairs)
+    }
+
+    /// Sees to it that the events of all of `gpus` arrive, and says of which they cannot.
+    fn listen(&mut self, options: &NvmlOptions, sink: &EventSink, gpus: &[Gpu]) -> Result<(), NvmlError> {
+        let before = self.listening.as_ref().map(|listening| listening.uuids.clone()).unwrap_or_default();
+        let mut wanted: Vec<(u32, String)> = gpus.iter().map(|gpu| (gpu.index, gpu.uuid.clone())).collect();
+        wanted.retain(|(_, uuid)| !self.unsupported.contains(uuid));
+        if wanted.iter().all(|(_, uuid)| before.contains(uuid)) {
+            return Ok(());
+        }
+        self.listening = None;
+        while !wanted.is_empty() {
+            let Ok(Ok(events)) = self.ask(options, About::Machine, |nvml| Events::new(nvml.clone()).map(Arc::new))
+            else {
+                wanted.drain(..).for_each(|(_, uuid)| self.deaf(sink, uuid, "NVML makes no event set"));
+                return Ok(());
+            };
+            let mut heard = Vec::new();
+            let mut hangs = None;
+            for (index, uuid) in &wanted {
+                let about = About::Gpu { index: Some(*index), uuid: Some(uuid.clone()) };
+                let (index, set) = (*index, events.clone());
+                match self.ask(options, about, move |nvml| events::register(nvml, index, &set)) {
+                    Ok(Ok(gpu)) => heard.push(gpu),
+                    Ok(Err(Deaf::Unsupported(why))) => self.deaf(sink, uuid.clone(), &why),
+                    Ok(Err(Deaf::Faulty)) => {}
+                    Err(Silence::Hangs) => {
+                        hangs = Some(uuid.clone());
+                        break;
+                    }
+                    Err(Silence::Whole(error)) => return Err(error),
+                }
+            }
+            // The hanging call still has the set in its hands, so the others get a new one.
+            if let Some(uuid) = hangs {
+                wanted.retain(|(_, other)| *other != uuid);
+                continue;
+            }
+            if heard.is_empty() {
+                drop(self.ask(options, About::Machine, move |_| drop(events)));
+                return Ok(());
+            }
+            let listening = events::listen(events, heard, sink.clone(), options.event_wait)?;
+            for uuid in listening.uuids.difference(&before) {
+                sink(GpuEvent { uuid: Some(uuid.clone()), mig: None, kind: EventKind::Listening });
+            }
+            self.listening = Some(listening);
+            return Ok(());
+        }
+        Ok(())
+    }
+
+    fn deaf(&mut self, sink: &EventSink, uuid: String, why: &str) {
+        if self.unsupported.insert(uuid.clone()) {
+            sink(GpuEvent { uuid: Some(uuid), mig: None, kind: EventKind::Unsupported(why.to_owned()) });
+        }
+    }
+
+    /// Shuts NVML down, as far as no call hangs in it; the next question starts it again.
+    fn close(&mut self, options: &NvmlOptions) {
+        if let Some(listening) = self.listening.take() {
+            listening.finish(options.event_wait + options.deadline);
+        }
+        if let Some(worker) = self.worker.take() {
+            worker.finish().wait(options.deadline);
+        }
+        (self.lost, self.bound) = (false, None);
+        self.links.clear();
+        self.unsupported.clear();
+    }
+
+    fn forget_ended(&mut self) {
+        self.hung.retain(|hung| !hung.ended.is_set());
+    }
+
+    /// Asks on the query thread, starting NVML first where needed.
+    fn ask<T: Send + 'static>(
+        &mut self,
+        options: &NvmlOptions,
+        about: About,
+        question: impl FnOnce(&Arc<Nvml>) -> T + Send + 'static,
+    ) -> Result<T, Silence> {
+        self.forget_ended();
+        let worker = match self.worker.take() {
+            Some(worker) => worker,
+            None => self.start(options).map_err(Silence::Whole)?,
+        };
+        match worker.ask(options.deadline, question) {
+            Ok(answer) => {
+                self.worker = Some(worker);
+                Ok(answer)
+            }
+            Err(Unanswered::Hangs) => {
+                let full = self.hung.len() >= MAX_HUNG;
+                let (ended, another) = worker.replace();
+                self.hung.push(Hung { about, ended });
+                if full {
+                    return Err(Silence::Whole(NvmlError::Exhausted(self.hung.len())));
+                }
+                self.worker = Some(another.map_err(Silence::Whole)?);
+                Err(Silence::Hangs)
+            }
+            Err(Unanswered::Ended) => Err(Silence::Whole(NvmlError::Failed {
+                path: worker.library,
+                what: "the query thread ended unexpectedly".to_owned(),
+            })),
+        }
+    }
+
+    fn start(&mut self, options: &NvmlOptions) -> Result<Worker, NvmlError> {
+        if self.hung.len() > MAX_HUNG {
+            return Err(NvmlError::Exhausted(self.hung.len()));
+        }
+        match Worker::start(options) {
+            Started::Ready(worker) => Ok(worker),
+            Started::Refused(error) => Err(error),
+            Started::Hangs(ended) => {
+                self.hung.push(Hung { about: About::Machine, ended });
+                if self.hung.len() > MAX_HUNG {
+                    return Err(NvmlError::Exhausted(self.hung.len()));
+                }
+                Err(NvmlError::Timeout { what: "its own start".to_owned(), millis: millis(options.init_deadline) })
+            }
+        }
+    }
+}
+
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,111 @@
+//! The calls that nvml-wrapper does not offer safely: MIG instance ids, and one event set for all GPUs that keeps the
+//! instance ids of its events. Every `unsafe` of the crate's shipping code is in this file.
+
+// The wrapper's event type drops the MIG ids, its `register_events` frees the whole set when one GPU refuses, and it has
+// no call for instance ids; the raw functions below have no other way in.
+#![allow(unsafe_code)]
+
+use std::ffi::c_void;
+use std::sync::Arc;
+
+use nvml_wrapper::error::{NvmlError, nvml_sym, nvml_try};
+use nvml_wrapper::{Device, Nvml};
+
+/// Critical XID errors.
+pub(super) const EVENT_XID: u64 = 8;
+/// Double-bit ECC errors.
+pub(super) const EVENT_DOUBLE_BIT_ECC: u64 = 2;
+/// "No instance" in an event.
+const NO_INSTANCE: u32 = u32::MAX;
+
+/// GPU instance and compute instance of a MIG device.
+pub(super) fn instance_ids(device: &Device<'_>) -> Result<(u32, u32), NvmlError> {
+    let lib = device.nvml().lib();
+    let gpu_instance = nvml_sym(lib.nvmlDeviceGetGpuInstanceId.as_ref())?;
+    let compute_instance = nvml_sym(lib.nvmlDeviceGetComputeInstanceId.as_ref())?;
+    let (mut gi, mut ci) = (0, 0);
+    // SAFETY: the handle came from this very library and lives as long as `device`; both out-pointers are valid.
+    unsafe {
+        nvml_try(gpu_instance(device.handle(), &raw mut gi))?;
+        nvml_try(compute_instance(device.handle(), &raw mut ci))?;
+    }
+    Ok((gi, ci))
+}
+
+/// An event as NVML gave it.
+#[derive(Debug)]
+pub(super) struct RawEvent {
+    /// Identity of the device handle, as [`handle_id`] gives it.
+    pub device: usize,
+    pub kind: u64,
+    pub data: u64,
+    pub mig: Option<(u32, u32)>,
+}
+
+/// An event set with its library. NVML lets a set be used by one thread at a time: whoever owns or borrows this does so
+/// alone, because registering ends before waiting begins.
+pub(super) struct Events {
+    nvml: Arc<Nvml>,
+    set: *mut c_void,
+}
+
+// SAFETY: the pointer is a handle of the library, which is thread-safe; a set only asks not to be used by two threads at
+// once, and every use goes through the owner or through one question at a time on the query thread.
+unsafe impl Send for Events {}
+// SAFETY: as above; shared references are handed out one after another and never used side by side.
+unsafe impl Sync for Events {}
+
+impl Events {
+    pub fn new(nvml: Arc<Nvml>) -> Result<Self, NvmlError> {
+        let set = {
+            let create = nvml_sym(nvml.lib().nvmlEventSetCreate.as_ref())?;
+            // Checked here so that dropping a set never meets a missing function.
+            nvml_sym(nvml.lib().nvmlEventSetFree.as_ref())?;
+            let mut set = std::ptr::null_mut();
+            // SAFETY: the out-pointer is valid; on success the library filled it.
+            unsafe { nvml_try(create(&raw mut set))? };
+            set.cast()
+        };
+        Ok(Self { nvml, set })
+    }
+
+    /// Asks for the `kinds` of events of one GPU.
+    pub fn register(&self, device: &Device<'_>, kinds: u64) -> Result<(), NvmlError> {
+        let register = nvml_sym(self.nvml.lib().nvmlDeviceRegisterEvents.as_ref())?;
+        // SAFETY: device and set are live handles of the same library; no other thread uses the set meanwhile.
+        unsafe { nvml_try(register(device.handle(), kinds, self.set.cast())) }
+    }
+
+    /// Waits for one event; `Ok(None)` when none came in time.
+    pub fn wait(&self, millis: u32) -> Result<Option<RawEvent>, NvmlError> {
+        let wait = nvml_sym(self.nvml.lib().nvmlEventSetWait_v2.as_ref())?;
+        // SAFETY: the struct is plain C data for which zero is valid; the set is live and only waited on by this thread.
+        let (waited, data) = unsafe {
+            let mut data = std::mem::zeroed();
+            (wait(self.set.cast(), &raw mut data, millis), data)
+        };
+        match nvml_try(waited) {
+            Ok(()) => {}
+            Err(NvmlError::Timeout) => return Ok(None),
+            Err(error) => return Err(error),
+        }
+        let instance = (data.gpuInstanceId, data.computeInstanceId);
+        let mig = (instance.0 != NO_INSTANCE && instance.1 != NO_INSTANCE).then_some(instance);
+        Ok(Some(RawEvent { device: data.device.addr(), kind: data.eventType, data: data.eventData, mig }))
+    }
+}
+
+impl Drop for Events {
+    fn drop(&mut self) {
+        if let Ok(free) = nvml_sym(self.nvml.lib().nvmlEventSetFree.as_ref()) {
+            // SAFETY: the set was created by this library, is freed once, and the library is still loaded.
+            unsafe { free(self.set.cast()) };
+        }
+    }
+}
+
+/// What identifies a GPU's handle inside this library: NVML gives one GPU one handle for as long as it runs.
+pub(super) fn handle_id(device: &Device<'_>) -> usize {
+    // SAFETY: the handle is only turned into a number; nothing is read through it.
+    unsafe { device.handle() }.addr()
+}

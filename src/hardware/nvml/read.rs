@@ -1,0 +1,250 @@
+//! Questions about one GPU, as they run on the query thread.
+
+use nvml_wrapper::enum_wrappers::device::TopologyLevel;
+use nvml_wrapper::enum_wrappers::nv_link::IntDeviceType;
+use nvml_wrapper::enums::device::SampleValue;
+use nvml_wrapper::error::NvmlError as Wrapped;
+use nvml_wrapper::structs::device::FieldId;
+use nvml_wrapper::sys_exports::field_id::NVML_FI_DEV_GET_GPU_RECOVERY_ACTION;
+use nvml_wrapper::{Device, Nvml};
+
+use super::raw;
+use crate::hardware::bdf::Bdf;
+use crate::hardware::gpu::{Fault, Gpu, Level, Mig, MigInstance, MigMode, NvLinks};
+use crate::hardware::place::Place;
+use crate::hardware::provider::Recovery;
+
+/// NVLinks of one GPU: the most that any architecture has so far.
+const MAX_LINKS: u32 = 18;
+
+/// What concerns the whole machine.
+pub(super) struct Frame {
+    pub driver_version: String,
+    pub nvml_version: String,
+    pub cuda_version: Option<u32>,
+    pub count: u32,
+}
+
+pub(super) fn frame(nvml: &Nvml) -> Result<Frame, Wrapped> {
+    Ok(Frame {
+        driver_version: nvml.sys_driver_version()?,
+        nvml_version: nvml.sys_nvml_version()?,
+        cuda_version: nvml.sys_cuda_driver_version().ok().and_then(|version| u32::try_from(version).ok()),
+        count: nvml.device_count()?,
+    })
+}
+
+/// A fault with the UUID when it was told before the fault.
+pub(super) type Failed = (Option<String>, Fault);
+
+/// Everything about the GPU at `index`. NVLinks are read only where `links` are not known yet.
+pub(super) fn gpu(nvml: &Nvml, index: u32, links: &dyn Fn(&str) -> Option<NvLinks>) -> Result<Gpu, Failed> {
+    let device = nvml.device_by_index(index).map_err(|error| (None, fault(error)))?;
+    let uuid = device.uuid().map_err(|error| (None, fault(error)))?;
+    if !is_uuid(&uuid) {
+        return Err((None, Fault::Other(format!("the UUID {:?} is not one", uuid.escape_debug().to_string()))));
+    }
+    let rest = || -> Result<Gpu, Fault> {
+        let pci = device.pci_info().map_err(fault)?;
+        let memory_bytes = optional(device.memory_info())?.map(|memory| memory.total);
+        let capability = optional(device.cuda_compute_capability())?;
+        Ok(Gpu {
+            minor: device.minor_number().map_err(fault)?,
+            index,
+            bdf: pci.bus_id.parse().map_err(|bad| Fault::Other(format!("{bad}")))?,
+            model: device.name().map_err(fault)?,
+            memory_bytes,
+            compute_capability: capability.map(|c| (c.major.unsigned_abs(), c.minor.unsigned_abs())),
+            mig: mig(&device, memory_bytes)?,
+            nvlink: match links(&uuid) {
+                Some(known) => known,
+                None => nvlinks(&device)?,
+            },
+            place: Place::default(),
+            uuid: uuid.clone(),
+        })
+    };
+    rest().map_err(|fault| (Some(uuid.clone()), fault))
+}
+
+/// A UUID as NVIDIA prints it; it becomes part of file names and environment, so nothing else passes.
+pub(super) fn is_uuid(uuid: &str) -> bool {
+    let prefixed = uuid.starts_with("GPU-") || uuid.starts_with("MIG-");
+    prefixed && uuid.len() <= 80 && uuid.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'/'))
+}
+
+/// What one failed call says about its GPU.
+pub(super) fn fault(error: Wrapped) -> Fault {
+    match error {
+        Wrapped::GpuLost => Fault::Lost,
+        Wrapped::ResetRequired => Fault::ResetRequired,
+        Wrapped::NotFound => Fault::Gone,
+        other => Fault::Other(other.to_string()),
+    }
+}
+
+/// An answer that some GPUs or drivers cannot give.
+fn optional<T>(answer: Result<T, Wrapped>) -> Result<Option<T>, Fault> {
+    match answer {
+        Ok(value) => Ok(Some(value)),
+        Err(
+            Wrapped::NotSupported
+            | Wrapped::FailedToLoadSymbol(_)
+            | Wrapped::FunctionNotFound
+            | Wrapped::InvalidArg
+            | Wrapped::NoPermission,
+        ) => Ok(None),
+        Err(error) => Err(fault(error)),
+    }
+}
+
+fn mig(device: &Device<'_>, parent_memory: Option<u64>) -> Result<Mig, Fault> {
+    let Some(mode) = optional(device.mig_mode())? else { return Ok(Mig::default()) };
+    if mode.current == 0 {
+        return Ok(Mig { mode: MigMode::Disabled, instances: Vec::new() });
+    }
+    let mut instances = Vec::new();
+    for index in 0..optional(device.mig_device_count())?.unwrap_or(0) {
+        match device.mig_device_by_index(index) {
+            Ok(instance) => instances.extend(mig_instance(&instance, parent_memory)?),
+            // Slots are sparse, and NVML refuses beyond the last.
+            Err(Wrapped::NotFound | Wrapped::InvalidArg) => {}
+            Err(error) => return Err(fault(error)),
+        }
+    }
+    instances.sort_by_key(|instance| (instance.gpu_instance, instance.compute_instance));
+    Ok(Mig { mode: MigMode::Enabled, instances })
+}
+
+/// One instance; `None` when it was destroyed between listing and asking.
+fn mig_instance(instance: &Device<'_>, parent_memory: Option<u64>) -> Result<Option<MigInstance>, Fault> {
+    let read = || -> Result<MigInstance, Wrapped> {
+        let (gpu_instance, compute_instance) = raw::instance_ids(instance)?;
+        let attributes = instance.attributes()?;
+        let name = instance.name().unwrap_or_default();
+        let profile = named_profile(&name).map(str::to_owned).unwrap_or_else(|| {
+            let slices = (attributes.compute_instance_slice_count, attributes.gpu_instance_slice_count);
+            profile_name(slices.0, slices.1, attributes.memory_size_mb, parent_memory)
+        });
+        Ok(MigInstance {
+            uuid: instance.uuid()?,
+            profile,
+            gpu_instance,
+            compute_instance,
+            memory_bytes: Some(attributes.memory_size_mb << 20),
+            gpu_instance_cap: None,
+            compute_instance_cap: None,
+        })
+    };
+    match read() {
+        Ok(instance) if is_uuid(&instance.uuid) => Ok(Some(instance)),
+        Ok(instance) => Err(Fault::Other(format!("the MIG UUID {:?} is not one", instance.uuid))),
+        Err(Wrapped::NotFound | Wrapped::InvalidArg) => Ok(None),
+        Err(error) => Err(fault(error)),
+    }
+}
+
+/// The profile at the end of a MIG device's name (`NVIDIA H100 80GB HBM3 MIG 1g.10gb`).
+fn named_profile(name: &str) -> Option<&str> {
+    let profile = name.rsplit_once(" MIG ")?.1;
+    let plain = profile.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'+' | b'-'));
+    (plain && profile.contains("g.") && profile.len() <= 32).then_some(profile)
+}
+
+/// The profile's name from its size, as NVIDIA computes it: memory as eighths of the whole GPU's, in GB.
+pub fn profile_name(compute_slices: u32, gpu_slices: u32, memory_mb: u64, parent_memory: Option<u64>) -> String {
+    let gb = match parent_memory {
+        Some(total) if total > 0 => {
+            let eighths = (memory_mb << 20).saturating_mul(8).div_ceil(total);
+            let total_gb = total.div_ceil(1 << 30);
+            (eighths * total_gb + 4) / 8
+        }
+        _ => memory_mb.div_ceil(1024),
+    };
+    if compute_slices == gpu_slices {
+        format!("{gpu_slices}g.{gb}gb")
+    } else {
+        format!("{compute_slices}c.{gpu_slices}g.{gb}gb")
+    }
+}
+
+fn nvlinks(device: &Device<'_>) -> Result<NvLinks, Fault> {
+    let mut links = NvLinks::default();
+    for number in 0..MAX_LINKS {
+        let link = device.link_wrapper_for(number);
+        match optional(link.is_active())? {
+            Some(true) => {}
+            Some(false) => continue,
+            // No such link, and none after it.
+            None => break,
+        }
+        match optional(link.remote_device_type(number))? {
+            Some(IntDeviceType::Switch) => links.switched = true,
+            Some(IntDeviceType::Gpu) | None => {
+                let remote = optional(link.remote_pci_info())?.and_then(|pci| pci.bus_id.parse::<Bdf>().ok());
+                let Some(remote) = remote else { continue };
+                match links.peers.iter_mut().find(|(peer, _)| *peer == remote) {
+                    Some((_, count)) => *count += 1,
+                    None => links.peers.push((remote, 1)),
+                }
+            }
+            Some(_) => {}
+        }
+    }
+    links.peers.sort_unstable();
+    Ok(links)
+}
+
+/// Distances from the GPU at `index` to each of `others`; pairs that NVML cannot judge are left out.
+pub(super) fn levels(nvml: &Nvml, index: u32, others: &[u32]) -> Result<Vec<(u32, Level)>, Fault> {
+    let device = nvml.device_by_index(index).map_err(fault)?;
+    let mut levels = Vec::with_capacity(others.len());
+    for other in others {
+        let Ok(second) = nvml.device_by_index(*other) else { continue };
+        if let Some(level) = optional(device.topology_common_ancestor(second))? {
+            levels.push((*other, level_of(level)));
+        }
+    }
+    Ok(levels)
+}
+
+fn level_of(level: TopologyLevel) -> Level {
+    match level {
+        TopologyLevel::Internal => Level::Internal,
+        TopologyLevel::Single => Level::SingleSwitch,
+        TopologyLevel::Multiple => Level::MultipleSwitches,
+        TopologyLevel::HostBridge => Level::HostBridge,
+        TopologyLevel::Node => Level::Node,
+        TopologyLevel::System => Level::System,
+    }
+}
+
+/// Opens the GPU of this UUID, checks that it still is that one, and asks what the driver wants done with it.
+pub(super) fn probe(nvml: &Nvml, uuid: &str) -> Result<Recovery, Fault> {
+    let device = nvml.device_by_uuid(uuid).map_err(fault)?;
+    let answered = device.uuid().map_err(fault)?;
+    if answered != uuid {
+        return Err(Fault::Gone);
+    }
+    let field = FieldId(NVML_FI_DEV_GET_GPU_RECOVERY_ACTION);
+    let values = optional(device.field_values_for(&[field]))?.unwrap_or_default();
+    let value = values.into_iter().next().and_then(Result::ok).and_then(|sample| sample.value.ok());
+    Ok(match value.and_then(|value| number(&value)) {
+        None => Recovery::NotReported,
+        Some(0) => Recovery::None,
+        Some(1) => Recovery::Reset,
+        Some(2) => Recovery::Reboot,
+        Some(3) => Recovery::DrainP2p,
+        Some(4) => Recovery::DrainAndReset,
+        Some(other) => Recovery::Unknown(other),
+    })
+}
+
+fn number(value: &SampleValue) -> Option<u64> {
+    match value {
+        SampleValue::U32(n) => Some(u64::from(*n)),
+        SampleValue::U64(n) => Some(*n),
+        SampleValue::I64(n) => u64::try_from(*n).ok(),
+        _ => None,
+    }
+}

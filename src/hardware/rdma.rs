@@ -1,0 +1,168 @@
+//! Finds RDMA NICs in sysfs and their character devices below the dev root.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use super::bdf::Bdf;
+use super::nic::{CharDevices, Function, Nic, NicFault, Port, PortState};
+use super::pci;
+use super::tree::{Tree, TreeError, is_name};
+
+/// Most ports looked at; no NIC has more than two.
+const MAX_PORTS: usize = 16;
+
+/// NICs by PCI address with their minors, and the entries that could not be read. A machine without the class has none.
+pub fn scan(sysfs: &Tree, dev: Option<&Tree>) -> (Vec<Nic>, Vec<NicFault>) {
+    let (mut nics, mut faults) = (Vec::<Nic>::new(), Vec::new());
+    let names = match sysfs.names("class/infiniband") {
+        Ok(names) => names,
+        Err(absent) if absent.is_absent() => return (nics, faults),
+        Err(error) => {
+            faults.push(NicFault { ibdev: String::new(), bdf: None, reason: error.to_string() });
+            return (nics, faults);
+        }
+    };
+    let chars = char_devices(sysfs, dev);
+    for name in names {
+        match read(sysfs, &name, &chars) {
+            Ok(Some(nic)) => match nics.iter().find(|other| other.bdf == nic.bdf) {
+                None => nics.push(nic),
+                Some(other) => faults.push(NicFault {
+                    reason: format!("shares PCI address {} with {}; only that one is served", nic.bdf, other.ibdev),
+                    ibdev: name,
+                    bdf: Some(nic.bdf),
+                }),
+            },
+            Ok(None) => {}
+            Err((bdf, reason)) => faults.push(NicFault { ibdev: name, bdf, reason }),
+        }
+    }
+    nics.sort_by_key(|nic| nic.bdf);
+    for (rank, nic) in nics.iter_mut().enumerate() {
+        nic.minor = rank as u32;
+    }
+    (nics, faults)
+}
+
+/// Ports of one NIC by its PCI address, whatever its name is now; for health polls.
+pub fn ports(sysfs: &Tree, bdf: Bdf) -> Result<Vec<Port>, TreeError> {
+    let directory = format!("bus/pci/devices/{bdf}/infiniband");
+    let absent = || TreeError::Io { path: directory.clone().into(), source: std::io::ErrorKind::NotFound.into() };
+    let name = sysfs.names(&directory)?.into_iter().next().ok_or_else(absent)?;
+    read_ports(sysfs, Path::new(&directory).join(name))
+}
+
+/// One entry of the class; `None` for a device without hardware (rxe, siw).
+fn read(sysfs: &Tree, name: &str, chars: &BTreeMap<String, CharDevices>) -> Result<Option<Nic>, (Option<Bdf>, String)> {
+    let class = PathBuf::from("class/infiniband").join(name);
+    let no_address = |error: TreeError| (None, error.to_string());
+    let entry = sysfs.resolve(&class).map_err(no_address)?;
+    if entry.starts_with("devices/virtual") {
+        return Ok(None);
+    }
+    let device = sysfs.resolve(class.join("device")).map_err(no_address)?;
+    let last = device.file_name().and_then(|last| last.to_str()).unwrap_or_default();
+    let bdf: Bdf = last.parse().map_err(|_| (None, format!("its device is {last:?}, not a PCI function")))?;
+    let failed = |error: TreeError| (Some(bdf), error.to_string());
+    let place = pci::place(sysfs, bdf).map_err(failed)?;
+    let ports = read_ports(sysfs, class.clone()).map_err(failed)?;
+    if ports.is_empty() {
+        return Err((Some(bdf), "has no readable port".to_owned()));
+    }
+    let optional = |file: &str| sysfs.text(class.join(file)).ok().filter(|text| !text.is_empty());
+    let hex = |file: &str| {
+        let text = sysfs.text(device.join(file)).ok()?;
+        u16::from_str_radix(text.trim_start_matches("0x"), 16).ok()
+    };
+    Ok(Some(Nic {
+        bdf,
+        minor: 0,
+        ibdev: name.to_owned(),
+        node_guid: optional("node_guid"),
+        firmware: optional("fw_ver"),
+        pci_id: hex("vendor").zip(hex("device")),
+        ports,
+        function: function(sysfs, &device).map_err(failed)?,
+        chars: chars.get(name).cloned().unwrap_or_default().with_shared(chars),
+        netdevs: sysfs.names(device.join("net")).unwrap_or_default(),
+        place,
+    }))
+}
+
+fn read_ports(sysfs: &Tree, device: PathBuf) -> Result<Vec<Port>, TreeError> {
+    let directory = device.join("ports");
+    let mut numbers: Vec<u32> = sysfs.names(&directory)?.iter().filter_map(|name| name.parse().ok()).collect();
+    numbers.sort_unstable();
+    let port = |number: &u32| {
+        let file = |name: &str| sysfs.text(directory.join(number.to_string()).join(name)).ok();
+        Port {
+            number: *number,
+            state: file("state").map_or(PortState::Unknown, |text| PortState::parse(&text)),
+            phys_state: file("phys_state").map(|text| text.rsplit(':').next().unwrap_or_default().trim().to_owned()),
+            link_layer: file("link_layer"),
+            rate: file("rate"),
+        }
+    };
+    Ok(numbers.iter().take(MAX_PORTS).map(port).collect())
+}
+
+/// VF iff `physfn` exists; a PF lists `virtfn<i>`.
+fn function(sysfs: &Tree, device: &Path) -> Result<Function, TreeError> {
+    match sysfs.resolve(device.join("physfn")) {
+        Ok(pf) => {
+            let last = pf.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+            let escapes = || TreeError::Escapes { path: device.join("physfn"), root: sysfs.root().to_owned() };
+            Ok(Function::Virtual { pf: last.parse().map_err(|_| escapes())? })
+        }
+        Err(error) if error.is_absent() => {
+            let names = sysfs.names(device)?;
+            let mut vfs: Vec<(u32, Bdf)> = names
+                .iter()
+                .filter_map(|name| {
+                    let rank = name.strip_prefix("virtfn")?.parse().ok()?;
+                    let vf = sysfs.resolve(device.join(name)).ok()?;
+                    Some((rank, vf.file_name()?.to_str()?.parse().ok()?))
+                })
+                .collect();
+            vfs.sort_unstable();
+            Ok(Function::Physical { vfs: vfs.into_iter().map(|(_, bdf)| bdf).collect() })
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// Key of the devices that every NIC shares; no device of the class can have this name.
+const SHARED: &str = "";
+
+impl CharDevices {
+    fn with_shared(mut self, all: &BTreeMap<String, Self>) -> Self {
+        self.rdma_cm = all.get(SHARED).and_then(|shared| shared.rdma_cm.clone());
+        self
+    }
+}
+
+/// Character devices by NIC name: the class entry's `ibdev` file says whose it is, and the node must exist.
+fn char_devices(sysfs: &Tree, dev: Option<&Tree>) -> BTreeMap<String, CharDevices> {
+    let mut found: BTreeMap<String, CharDevices> = BTreeMap::new();
+    let Some(dev) = dev else { return found };
+    let node = |name: &str| {
+        let path = PathBuf::from("infiniband").join(name);
+        dev.exists(&path).then(|| Path::new("/dev").join(path))
+    };
+    found.entry(SHARED.to_owned()).or_default().rdma_cm = node("rdma_cm");
+    for class in ["infiniband_verbs", "infiniband_mad", "infiniband_cm"] {
+        for name in sysfs.names(format!("class/{class}")).unwrap_or_default() {
+            let Ok(owner) = sysfs.text(format!("class/{class}/{name}/ibdev")) else { continue };
+            let Some(path) = node(&name).filter(|_| is_name(&owner)) else { continue };
+            let devices = found.entry(owner).or_default();
+            match name.trim_end_matches(|c: char| c.is_ascii_digit()) {
+                "uverbs" => devices.uverbs = Some(path),
+                "umad" => devices.umad.push(path),
+                "issm" => devices.issm.push(path),
+                "ucm" => devices.ucm = Some(path),
+                _ => {}
+            }
+        }
+    }
+    found
+}

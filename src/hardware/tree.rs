@@ -1,0 +1,148 @@
+//! Bounded reading below one root: sysfs, procfs and `/dev` are input, so nothing in them may make us read elsewhere,
+//! block, or fill memory.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Component, Path, PathBuf};
+
+/// Most bytes read of any one file.
+pub const MAX_FILE: usize = 64 * 1024;
+/// Most entries read of any one directory.
+pub const MAX_ENTRIES: usize = 16_384;
+
+/// A directory that everything read must lie in.
+#[derive(Clone, Debug)]
+pub struct Tree {
+    root: PathBuf,
+}
+
+/// Why something below a root could not be read.
+#[derive(Debug, thiserror::Error)]
+pub enum TreeError {
+    /// The system said no.
+    #[error("{}: {source}", path.display())]
+    Io {
+        /// What was read, below the root.
+        path: PathBuf,
+        /// The system's answer.
+        source: io::Error,
+    },
+    /// A link leads out of the root.
+    #[error("{}: leads out of {}; refused", path.display(), root.display())]
+    Escapes {
+        /// What was read.
+        path: PathBuf,
+        /// The root.
+        root: PathBuf,
+    },
+    /// More than [`MAX_FILE`] bytes.
+    #[error("{}: longer than {MAX_FILE} bytes; refused", path.display())]
+    TooLong {
+        /// What was read.
+        path: PathBuf,
+    },
+    /// Not a regular file.
+    #[error("{}: not a regular file; refused", path.display())]
+    NotAFile {
+        /// What was read.
+        path: PathBuf,
+    },
+    /// Not UTF-8.
+    #[error("{}: not text", path.display())]
+    NotText {
+        /// What was read.
+        path: PathBuf,
+    },
+}
+
+impl TreeError {
+    /// The file or directory does not exist.
+    pub fn is_absent(&self) -> bool {
+        matches!(self, Self::Io { source, .. } if source.kind() == io::ErrorKind::NotFound)
+    }
+}
+
+/// Whether `name` is a name as the kernel and udev give them: no separator, no escape, nothing to quote.
+pub fn is_name(name: &str) -> bool {
+    let plain = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-' | b':' | b'+');
+    (1..=64).contains(&name.len()) && name.bytes().all(plain) && !name.starts_with('.')
+}
+
+impl Tree {
+    /// The tree below `root`; the root itself may be a link.
+    pub fn open(root: &Path) -> Result<Self, TreeError> {
+        let root = root.canonicalize().map_err(|source| TreeError::Io { path: root.to_owned(), source })?;
+        Ok(Self { root })
+    }
+
+    /// The root, without links.
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+
+    /// Follows every link of `path` and returns the place relative to the root; an error when it lies elsewhere.
+    pub fn resolve(&self, path: impl AsRef<Path>) -> Result<PathBuf, TreeError> {
+        let path = path.as_ref();
+        let escapes = || TreeError::Escapes { path: path.to_owned(), root: self.root.clone() };
+        if path.components().any(|part| matches!(part, Component::ParentDir | Component::RootDir)) {
+            return Err(escapes());
+        }
+        let full = self.root.join(path);
+        let full = full.canonicalize().map_err(|source| TreeError::Io { path: path.to_owned(), source })?;
+        full.strip_prefix(&self.root).map(Path::to_owned).map_err(|_| escapes())
+    }
+
+    /// Whether `path` exists inside the root.
+    pub fn exists(&self, path: impl AsRef<Path>) -> bool {
+        self.resolve(path).is_ok()
+    }
+
+    /// The bytes of a regular file, at most [`MAX_FILE`].
+    pub fn bytes(&self, path: impl AsRef<Path>) -> Result<Vec<u8>, TreeError> {
+        let path = path.as_ref();
+        let mut read = Vec::new();
+        let failed = |source| TreeError::Io { path: path.to_owned(), source };
+        self.file(path)?.take(MAX_FILE as u64 + 1).read_to_end(&mut read).map_err(failed)?;
+        if read.len() > MAX_FILE {
+            return Err(TreeError::TooLong { path: path.to_owned() });
+        }
+        Ok(read)
+    }
+
+    /// The text of a regular file without surrounding white space.
+    pub fn text(&self, path: impl AsRef<Path>) -> Result<String, TreeError> {
+        let path = path.as_ref();
+        let text = String::from_utf8(self.bytes(path)?);
+        let text = text.map_err(|_| TreeError::NotText { path: path.to_owned() })?;
+        Ok(text.trim().to_owned())
+    }
+
+    /// An open regular file, for callers that bound their own reading.
+    pub fn file(&self, path: impl AsRef<Path>) -> Result<File, TreeError> {
+        let path = path.as_ref();
+        let full = self.root.join(self.resolve(path)?);
+        let failed = |source| TreeError::Io { path: path.to_owned(), source };
+        // Non-blocking, so that a pipe in the place of a file cannot hold the caller.
+        let flags = (rustix::fs::OFlags::NONBLOCK | rustix::fs::OFlags::NOCTTY | rustix::fs::OFlags::NOFOLLOW).bits();
+        let metadata = full.metadata().map_err(failed)?;
+        if !metadata.is_file() {
+            return Err(TreeError::NotAFile { path: path.to_owned() });
+        }
+        OpenOptions::new().read(true).custom_flags(flags.cast_signed()).open(full).map_err(failed)
+    }
+
+    /// Names in a directory, sorted; names that the kernel would not give are left out.
+    pub fn names(&self, path: impl AsRef<Path>) -> Result<Vec<String>, TreeError> {
+        let path = path.as_ref();
+        let failed = |source| TreeError::Io { path: path.to_owned(), source };
+        let entries = self.root.join(self.resolve(path)?).read_dir().map_err(failed)?;
+        let mut names: Vec<String> = entries
+            .take(MAX_ENTRIES)
+            .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
+            .filter(|name| is_name(name))
+            .collect();
+        names.sort_unstable();
+        Ok(names)
+    }
+}

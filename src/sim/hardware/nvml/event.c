@@ -1,0 +1,97 @@
+/* Events. The writer of the state file wakes a waiter through inotify: nothing polls. */
+#define _GNU_SOURCE
+#include "state.h"
+
+#include <poll.h>
+#include <stdlib.h>
+#include <sys/inotify.h>
+#include <time.h>
+#include <unistd.h>
+
+typedef struct {
+    nvmlDevice_t device;
+    unsigned long long eventType, eventData;
+    unsigned int gpuInstanceId, computeInstanceId;
+} nvmlEventData_t;
+
+typedef struct event_set {
+    int wake;
+    uint64_t next; /* the next event to look at */
+    unsigned long long mask[MAX_DEVICES];
+} *nvmlEventSet_t;
+
+EXPORT nvmlReturn_t nvmlEventSetCreate(nvmlEventSet_t *set) {
+    LIBRARY();
+    struct event_set *made = calloc(1, sizeof(*made));
+    if (!made) return NVML_ERROR_UNKNOWN;
+    made->wake = inotify_init1(IN_CLOEXEC | IN_NONBLOCK);
+    if (made->wake < 0 || inotify_add_watch(made->wake, state_path(), IN_MODIFY) < 0) {
+        if (made->wake >= 0) close(made->wake);
+        free(made);
+        return NVML_ERROR_UNKNOWN;
+    }
+    made->next = __atomic_load_n(&nvml_state->event_head, __ATOMIC_ACQUIRE);
+    *set = made;
+    return NVML_SUCCESS;
+}
+
+EXPORT nvmlReturn_t nvmlEventSetFree(nvmlEventSet_t set) {
+    LIBRARY();
+    close(set->wake);
+    free(set);
+    return NVML_SUCCESS;
+}
+
+EXPORT nvmlReturn_t nvmlDeviceGetSupportedEventTypes(nvmlDevice_t handle, unsigned long long *types) {
+    DEVICE(handle, device);
+    if (nvml_state->events_unsupported) return NVML_ERROR_NOT_SUPPORTED;
+    *types = device->event_types;
+    return NVML_SUCCESS;
+}
+
+EXPORT nvmlReturn_t nvmlDeviceRegisterEvents(nvmlDevice_t handle, unsigned long long types, nvmlEventSet_t set) {
+    DEVICE(handle, device);
+    if (nvml_state->events_unsupported || device->event_types == 0) return NVML_ERROR_NOT_SUPPORTED;
+    if (types & ~(unsigned long long)device->event_types) return NVML_ERROR_NOT_SUPPORTED;
+    if (handle->mig >= 0) return NVML_ERROR_INVALID_ARGUMENT;
+    set->mask[handle->device] |= types;
+    return NVML_SUCCESS;
+}
+
+static int take(nvmlEventSet_t set, nvmlEventData_t *data) {
+    uint64_t head = __atomic_load_n(&nvml_state->event_head, __ATOMIC_ACQUIRE);
+    if (head - set->next > MAX_EVENTS) set->next = head - MAX_EVENTS;
+    while (set->next < head) {
+        const struct state_event *event = &nvml_state->events[set->next++ % MAX_EVENTS];
+        if (event->device >= nvml_state->devices || !(set->mask[event->device] & event->type)) continue;
+        state_by_slot(event->device, &data->device);
+        data->eventType = event->type;
+        data->eventData = event->data;
+        data->gpuInstanceId = event->gpu_instance;
+        data->computeInstanceId = event->compute_instance;
+        return 1;
+    }
+    return 0;
+}
+
+static int64_t now_ms(void) {
+    struct timespec at;
+    clock_gettime(CLOCK_MONOTONIC, &at);
+    return (int64_t)at.tv_sec * 1000 + at.tv_nsec / 1000000;
+}
+
+EXPORT nvmlReturn_t nvmlEventSetWait_v2(nvmlEventSet_t set, nvmlEventData_t *data, unsigned int timeout_ms) {
+    LIBRARY();
+    int64_t until = now_ms() + timeout_ms;
+    for (;;) {
+        if (nvml_state->call_error) return nvml_state->call_error;
+        if (take(set, data)) return NVML_SUCCESS;
+        int64_t left = until - now_ms();
+        if (left <= 0) return NVML_ERROR_TIMEOUT;
+        struct pollfd wake = {set->wake, POLLIN, 0};
+        poll(&wake, 1, (int)left);
+        char drained[512];
+        while (read(set->wake, drained, sizeof(drained)) > 0) {
+        }
+    }
+}
