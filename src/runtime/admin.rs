@@ -1,0 +1,188 @@
+//! Admin HTTP of a daemon: `/livez`, `/readyz`, `/metrics`, and whatever routes the daemon merges in.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use futures::future::BoxFuture;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::server::conn::auto;
+use hyper_util::service::TowerToHyperService;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+use tower_http::catch_panic::CatchPanicLayer;
+use tower_http::limit::RequestBodyLimitLayer;
+
+/// Connections served at once; further ones wait in the kernel's queue.
+const CONNECTIONS: usize = 32;
+/// Time for a request's head, so that a silent client does not hold a connection.
+const HEAD: Duration = Duration::from_secs(10);
+/// Time that open connections get at shutdown.
+const GRACE: Duration = Duration::from_secs(2);
+/// Largest request body, in bytes: enough for a scheduler extender's list of nodes.
+const BODY: usize = 64 << 20;
+
+/// Answers one probe: the text goes to the client, with 200 or 503.
+pub type Check = Arc<dyn Fn() -> BoxFuture<'static, Result<String, String>> + Send + Sync>;
+/// Prints the metrics in OpenMetrics text.
+pub type Metrics = Arc<dyn Fn() -> String + Send + Sync>;
+
+/// What every daemon answers.
+#[derive(Clone)]
+pub struct Admin {
+    /// `/livez`: the process does its work; a failure asks for a restart.
+    pub live: Check,
+    /// `/readyz`: the process serves what it is there for.
+    pub ready: Check,
+    /// `/metrics`.
+    pub metrics: Metrics,
+}
+
+/// The admin address cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot listen on {address} for admin HTTP: {source}; choose another address with --listen")]
+pub struct AdminError {
+    address: SocketAddr,
+    source: std::io::Error,
+}
+
+/// Opens the admin address. Port 0 takes a free port; `local_addr` of the listener tells which.
+pub async fn bind(address: SocketAddr) -> Result<TcpListener, AdminError> {
+    TcpListener::bind(address).await.map_err(|source| AdminError { address, source })
+}
+
+/// The routes of [`Admin`].
+pub fn router(admin: Admin) -> Router {
+    let Admin { live, ready, metrics } = admin;
+    let open_metrics = [(header::CONTENT_TYPE, "application/openmetrics-text; version=1.0.0; charset=utf-8")];
+    Router::new()
+        .route("/livez", get(move || probe(live)))
+        .route("/readyz", get(move || probe(ready)))
+        .route("/metrics", get(move || async move { (open_metrics, metrics()) }))
+}
+
+async fn probe(check: Check) -> Response {
+    match check().await {
+        Ok(text) => (StatusCode::OK, text + "\n").into_response(),
+        Err(text) => (StatusCode::SERVICE_UNAVAILABLE, text + "\n").into_response(),
+    }
+}
+
+/// Serves until `stop`; then open requests get two seconds. A panicking handler answers 500 and harms nothing else.
+pub async fn serve(listener: TcpListener, router: Router, stop: CancellationToken) {
+    let router = router.layer(RequestBodyLimitLayer::new(BODY)).layer(CatchPanicLayer::new());
+    let permits = Arc::new(Semaphore::new(CONNECTIONS));
+    let mut connections = JoinSet::new();
+    loop {
+        let accepted = tokio::select! {
+            () = stop.cancelled() => break,
+            Some(_) = connections.join_next() => continue,
+            accepted = accept(&listener, &permits) => accepted,
+        };
+        let Some((stream, permit)) = accepted else { break };
+        let (router, stop) = (router.clone(), stop.clone());
+        connections.spawn(async move {
+            let _permit = permit;
+            connection(stream, router, stop).await;
+        });
+    }
+    let ended = async { while connections.join_next().await.is_some() {} };
+    if tokio::time::timeout(GRACE, ended).await.is_err() {
+        tracing::warn!("admin HTTP: connections still open at shutdown were cut");
+    }
+}
+
+type Permit = tokio::sync::OwnedSemaphorePermit;
+
+async fn accept(listener: &TcpListener, permits: &Arc<Semaphore>) -> Option<(TcpStream, Permit)> {
+    let permit = permits.clone().acquire_owned().await.ok()?;
+    loop {
+        match listener.accept().await {
+            Ok((stream, _)) => return Some((stream, permit)),
+            Err(error) => {
+                // Out of descriptors, or a client that left: a pause keeps this from spinning.
+                tracing::debug!(%error, "admin HTTP: accept failed");
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+        }
+    }
+}
+
+async fn connection(stream: TcpStream, router: Router, stop: CancellationToken) {
+    let mut builder = auto::Builder::new(TokioExecutor::new()).http1_only();
+    builder.http1().timer(TokioTimer::new()).header_read_timeout(HEAD).max_buf_size(64 << 10);
+    let connection = builder.serve_connection(TokioIo::new(stream), TowerToHyperService::new(router));
+    tokio::pin!(connection);
+    let mut stopping = false;
+    loop {
+        tokio::select! {
+            ended = &mut connection => {
+                if let Err(error) = ended {
+                    tracing::debug!(%error, "admin HTTP: connection ended");
+                }
+                return;
+            }
+            () = stop.cancelled(), if !stopping => {
+                stopping = true;
+                connection.as_mut().graceful_shutdown();
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+    fn admin() -> Admin {
+        Admin {
+            live: Arc::new(|| Box::pin(async { Ok("alive".to_owned()) })),
+            ready: Arc::new(|| Box::pin(async { Err("nothing is registered".to_owned()) })),
+            metrics: Arc::new(|| "# EOF\n".to_owned()),
+        }
+    }
+
+    async fn get(address: SocketAddr, path: &str) -> String {
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        let request = format!("GET {path} HTTP/1.1\r\nHost: admin\r\nConnection: close\r\n\r\n");
+        stream.write_all(request.as_bytes()).await.unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await.unwrap();
+        answer
+    }
+
+    #[tokio::test]
+    async fn probes_answer_with_their_text_and_a_panicking_route_harms_nothing_else() {
+        let listener = bind(([127, 0, 0, 1], 0).into()).await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let panicking: axum::routing::MethodRouter = axum::routing::get(|| async {
+            assert!(std::hint::black_box(false), "a handler that panics");
+        });
+        let stop = CancellationToken::new();
+        let server = tokio::spawn(serve(listener, router(admin()).route("/boom", panicking), stop.clone()));
+        assert!(get(address, "/boom").await.starts_with("HTTP/1.1 500"));
+        assert!(get(address, "/livez").await.ends_with("alive\n"));
+        let ready = get(address, "/readyz").await;
+        assert!(ready.starts_with("HTTP/1.1 503") && ready.ends_with("nothing is registered\n"), "{ready}");
+        assert!(get(address, "/metrics").await.contains("openmetrics-text"));
+        assert!(get(address, "/other").await.starts_with("HTTP/1.1 404"));
+        stop.cancel();
+        server.await.unwrap();
+        assert!(TcpStream::connect(address).await.is_err());
+    }
+
+    #[tokio::test]
+    async fn an_address_in_use_is_named() {
+        let taken = bind(([127, 0, 0, 1], 0).into()).await.unwrap();
+        let address = taken.local_addr().unwrap();
+        let error = bind(address).await.unwrap_err().to_string();
+        assert!(error.contains(&address.to_string()) && error.contains("--listen"), "{error}");
+    }
+}

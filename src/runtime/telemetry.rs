@@ -1,0 +1,82 @@
+//! Logs to standard error: text for people, JSON lines for collectors.
+
+use std::fmt;
+use std::str::FromStr;
+
+use tracing_subscriber::EnvFilter;
+
+/// How log lines look.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum LogFormat {
+    /// One readable line for each event.
+    #[default]
+    Text,
+    /// One JSON object for each event.
+    Json,
+}
+
+/// Why logging could not be set up.
+#[derive(Debug, thiserror::Error)]
+pub enum TelemetryError {
+    /// Not `text` or `json`.
+    #[error("log format {0:?} is not known: expected text or json")]
+    Format(String),
+    /// Not a filter of tracing-subscriber.
+    #[error("log filter {filter:?} cannot be read: {problem}; expected for example info or info,baton::agent=debug")]
+    Filter {
+        /// The text.
+        filter: String,
+        /// The parser's words.
+        problem: String,
+    },
+    /// A subscriber is already there.
+    #[error("logging was already set up in this process")]
+    Already,
+}
+
+impl FromStr for LogFormat {
+    type Err = TelemetryError;
+    fn from_str(text: &str) -> Result<Self, TelemetryError> {
+        match text {
+            "text" => Ok(Self::Text),
+            "json" => Ok(Self::Json),
+            other => Err(TelemetryError::Format(other.chars().take(80).collect())),
+        }
+    }
+}
+
+impl fmt::Display for LogFormat {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Text => "text",
+            Self::Json => "json",
+        })
+    }
+}
+
+/// Starts logging for the whole process. `filter` is in tracing-subscriber's language (`info,baton::agent=debug`).
+pub fn init(format: LogFormat, filter: &str) -> Result<(), TelemetryError> {
+    let filter = EnvFilter::try_new(filter).map_err(|error| TelemetryError::Filter {
+        filter: filter.chars().take(200).collect(),
+        problem: error.to_string(),
+    })?;
+    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    let done = match format {
+        LogFormat::Text => builder.with_ansi(false).try_init(),
+        LogFormat::Json => builder.json().flatten_event(true).with_current_span(true).try_init(),
+    };
+    done.map_err(|_| TelemetryError::Already)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn unknown_formats_and_broken_filters_are_named() {
+        assert!("xml".parse::<LogFormat>().unwrap_err().to_string().contains("\"xml\""));
+        assert_eq!("json".parse::<LogFormat>().unwrap().to_string(), "json");
+        let error = init(LogFormat::Text, "baton=loud").unwrap_err().to_string();
+        assert!(error.contains("baton=loud"), "{error}");
+    }
+}
