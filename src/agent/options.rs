@@ -1,0 +1,398 @@
+//! Everything an operator can choose of the node daemon: plain fields with the documented defaults. Flags, environment and
+//! file are read elsewhere and end here.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use super::choice::{DeviceIdStrategy, DeviceListStrategy, IdMismatch, LockMode, MigStrategy, PortPolicy, Unassigned};
+use crate::contract::{LockFormat, key};
+
+/// The node daemon's configuration. [`Default`] holds what the documentation states; [`Self::validate`] is called before
+/// anything starts.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Options {
+    /// Name of this node in the cluster. No default.
+    pub node_name: String,
+    /// Credentials file; `None` uses the pod's service account.
+    pub kubeconfig: Option<PathBuf>,
+    /// Namespace of the agents' Leases.
+    pub namespace: String,
+    /// Every place that is read or written.
+    pub places: Places,
+    /// Admin HTTP address. `None` opens none.
+    pub listen: Option<SocketAddr>,
+
+    /// Which MIG devices are offered, and under which names.
+    pub mig_strategy: MigStrategy,
+    /// End with an error when NVML cannot be used; otherwise wait, retry and offer no GPU until it can.
+    pub fail_on_init_error: bool,
+    /// Offer `koordinator.sh/gpu`, `gpu-core`, `gpu-memory-ratio` and `gpu.shared` beside whole GPUs.
+    pub gpu_sharing: bool,
+    /// MPS runs on this node: shares get the MPS limits in their environment.
+    pub mps: bool,
+    /// Offer `koordinator.sh/rdma`.
+    pub rdma: bool,
+    /// Which ports of a NIC must be active for it to be healthy.
+    pub rdma_port_policy: PortPolicy,
+
+    /// How devices reach a container; at least one.
+    pub device_list_strategy: Vec<DeviceListStrategy>,
+    /// Add device nodes to the answer, whatever the strategy.
+    pub pass_device_specs: bool,
+    /// What names a GPU in environment and volume mounts.
+    pub device_id_strategy: DeviceIdStrategy,
+    /// Kind of the CDI names of GPUs. Any other than `koordinator.sh/gpu` means that somebody else writes that spec.
+    pub cdi_kind: String,
+
+    /// Node annotation of the node lock.
+    pub node_lock_key: String,
+    /// How the scheduler writes the lock; all formats are read.
+    pub node_lock_format: LockFormat,
+    /// Whether the lock is part of every hand-off.
+    pub node_lock: LockMode,
+    /// Schedulers whose assignments are trusted under `node_lock: auto`.
+    pub scheduler_names: Vec<String>,
+    /// What happens when the kubelet chose other ids than the assignment.
+    pub id_mismatch: IdMismatch,
+    /// What happens to pods without an assignment.
+    pub unassigned_pods: Unassigned,
+    /// Tell the kubelet the NUMA node of devices. Its topology manager may then hide the assigned ids.
+    pub numa_hints: bool,
+    /// Refuse to start a container whose committed devices are not the assignment.
+    pub verify_before_start: bool,
+
+    /// What each XID means.
+    pub xid: XidOptions,
+    /// Every period and window.
+    pub periods: Periods,
+}
+
+/// Every place that the daemon reads or writes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Places {
+    /// The kubelet's device-plugins directory.
+    pub kubelet_dir: PathBuf,
+    /// The kubelet's pod-resources socket.
+    pub pod_resources_socket: PathBuf,
+    /// Root of sysfs.
+    pub sysfs_root: PathBuf,
+    /// Root of procfs.
+    pub proc_root: PathBuf,
+    /// Root of the device nodes.
+    pub dev_root: PathBuf,
+    /// Root of the driver's user-space files.
+    pub driver_root: PathBuf,
+    /// The NVML library; `None` searches for it.
+    pub nvml_library: Option<PathBuf>,
+    /// A JSON recording of a GPU scan that is read instead of NVML.
+    pub gpu_recording: Option<PathBuf>,
+    /// Where CDI spec files are written.
+    pub cdi_root: PathBuf,
+    /// Ledger and the lock against a second daemon.
+    pub state_dir: PathBuf,
+}
+
+/// What each XID means: defaults, changed by a table and by NVIDIA's two environment variables.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct XidOptions {
+    /// XID to `ignore`, `warn`, `unhealthy`, `needs-reset` or `needs-reboot`.
+    pub actions: BTreeMap<u64, String>,
+    /// `DP_DISABLE_HEALTHCHECKS`: `all`, `xids`, or a comma list of XIDs to ignore.
+    pub disable: String,
+    /// `DP_ENABLE_HEALTHCHECKS`: `all`, or a comma list of XIDs to act on again.
+    pub enable: String,
+}
+
+/// Every period and window of the daemon.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Periods {
+    /// Whole machine looked at again: hot-plug, MIG re-partition, driver reload.
+    pub rescan: Duration,
+    /// GPUs polled where events are not supported, and NIC ports.
+    pub health_poll: Duration,
+    /// An unhealthy GPU is probed again.
+    pub recovery_probe: Duration,
+    /// Clean probes must span at least this before an unhealthy GPU is healthy again.
+    pub recovery_window: Duration,
+    /// The kubelet's directory is looked at, beside inotify.
+    pub kubelet_poll: Duration,
+    /// Time for one Register call; the kubelet dials back inside it.
+    pub register_timeout: Duration,
+    /// Shortest wait after a failed registration.
+    pub backoff_min: Duration,
+    /// Longest wait after a failed registration.
+    pub backoff_max: Duration,
+    /// The Lease is renewed.
+    pub heartbeat: Duration,
+    /// Ledger, kubelet and annotations are compared.
+    pub verify: Duration,
+    /// Budget of one Allocate, GetPreferredAllocation or PreStartContainer.
+    pub rpc_budget: Duration,
+    /// NVML is tried again after it could not be used.
+    pub nvml_retry: Duration,
+    /// One NVML query may take this long before its device counts as wedged.
+    pub nvml_deadline: Duration,
+    /// A lock whose pod is served is looked for.
+    pub unlock_retry: Duration,
+    /// Calls in hand get this long at SIGTERM.
+    pub shutdown_grace: Duration,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            node_name: String::new(),
+            kubeconfig: None,
+            namespace: "baton-system".into(),
+            places: Places::default(),
+            listen: Some(([0, 0, 0, 0], 9402).into()),
+            mig_strategy: MigStrategy::None,
+            fail_on_init_error: true,
+            gpu_sharing: true,
+            mps: false,
+            rdma: true,
+            rdma_port_policy: PortPolicy::Any,
+            device_list_strategy: vec![DeviceListStrategy::CdiCri],
+            pass_device_specs: false,
+            device_id_strategy: DeviceIdStrategy::Uuid,
+            cdi_kind: OWN_GPU_KIND.into(),
+            node_lock_key: key::NODE_LOCK.into(),
+            node_lock_format: LockFormat::default(),
+            node_lock: LockMode::Always,
+            scheduler_names: vec!["baton-scheduler".into()],
+            id_mismatch: IdMismatch::ServeAssignment,
+            unassigned_pods: Unassigned::Deny,
+            numa_hints: false,
+            verify_before_start: false,
+            xid: XidOptions::default(),
+            periods: Periods::default(),
+        }
+    }
+}
+
+/// CDI kind of the GPU spec that the daemon writes itself.
+pub const OWN_GPU_KIND: &str = "koordinator.sh/gpu";
+
+impl Default for Places {
+    fn default() -> Self {
+        Self {
+            kubelet_dir: "/var/lib/kubelet/device-plugins".into(),
+            pod_resources_socket: "/var/lib/kubelet/pod-resources/kubelet.sock".into(),
+            sysfs_root: "/sys".into(),
+            proc_root: "/proc".into(),
+            dev_root: "/dev".into(),
+            driver_root: "/".into(),
+            nvml_library: None,
+            gpu_recording: None,
+            cdi_root: "/var/run/cdi".into(),
+            state_dir: "/var/lib/baton".into(),
+        }
+    }
+}
+
+impl Default for Periods {
+    fn default() -> Self {
+        let s = Duration::from_secs;
+        Self {
+            rescan: s(60),
+            health_poll: s(5),
+            recovery_probe: s(20),
+            recovery_window: s(60),
+            kubelet_poll: s(5),
+            register_timeout: s(12),
+            backoff_min: Duration::from_millis(200),
+            backoff_max: s(30),
+            heartbeat: s(30),
+            verify: s(30),
+            rpc_budget: s(2),
+            nvml_retry: s(10),
+            nvml_deadline: s(5),
+            unlock_retry: s(5),
+            shutdown_grace: s(3),
+        }
+    }
+}
+
+/// An option that cannot work.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{option}: {problem}")]
+pub struct OptionsError {
+    /// The flag, as on the command line.
+    pub option: &'static str,
+    /// What is wrong, naming the value, and what to do.
+    pub problem: String,
+}
+
+impl Options {
+    /// Checks what can be checked without looking at the machine.
+    pub fn validate(&self) -> Result<(), OptionsError> {
+        let bad = |option, problem: String| Err(OptionsError { option, problem });
+        if self.node_name.is_empty() {
+            return bad("--node-name", "is empty; set it, or NODE_NAME from spec.nodeName by the downward API".into());
+        }
+        if !is_dns_name(&self.node_name) {
+            return bad(
+                "--node-name",
+                format!("{:?} is no node name: lower-case letters, digits, - and .", self.node_name),
+            );
+        }
+        if !is_dns_name(&self.namespace) {
+            return bad("--namespace", format!("{:?} is no namespace", self.namespace));
+        }
+        if self.device_list_strategy.is_empty() {
+            return bad("--device-list-strategy", "is empty; cdi-cri is the default".into());
+        }
+        match self.cdi_kind.split_once('/') {
+            Some((vendor, class)) if is_dns_name(vendor) && is_cdi_class(class) => {}
+            _ => return bad("--cdi-kind", format!("{:?} is no CDI kind; expected vendor/class", self.cdi_kind)),
+        }
+        if !is_annotation_key(&self.node_lock_key) {
+            return bad(
+                "--node-lock-key",
+                format!("{:?} is no annotation key; expected prefix/name", self.node_lock_key),
+            );
+        }
+        if self.scheduler_names.iter().all(String::is_empty) && self.node_lock == LockMode::Auto {
+            return bad("--scheduler-names", "is empty; --node-lock=auto trusts only named schedulers".into());
+        }
+        self.xid.validate()?;
+        self.places.validate()?;
+        self.periods.validate()
+    }
+
+    /// `true` when GPU CDI specs are somebody else's (the NVIDIA toolkit's, say).
+    pub fn foreign_cdi(&self) -> bool {
+        self.cdi_kind != OWN_GPU_KIND
+    }
+}
+
+impl Places {
+    fn validate(&self) -> Result<(), OptionsError> {
+        for (option, path) in [
+            ("--kubelet-dir", &self.kubelet_dir),
+            ("--pod-resources-socket", &self.pod_resources_socket),
+            ("--sysfs-root", &self.sysfs_root),
+            ("--proc-root", &self.proc_root),
+            ("--dev-root", &self.dev_root),
+            ("--nvidia-driver-root", &self.driver_root),
+            ("--cdi-root", &self.cdi_root),
+            ("--state-dir", &self.state_dir),
+        ] {
+            if !path.is_absolute() {
+                return Err(OptionsError { option, problem: format!("{} is not absolute", path.display()) });
+            }
+        }
+        let longest = self.kubelet_dir.as_os_str().len() + 1 + super::kubelet::SOCKET_NAME_MAX;
+        if longest > super::kubelet::SOCKET_PATH_MAX {
+            let problem = format!(
+                "{} is {} bytes too long: socket paths below it may have {} bytes",
+                self.kubelet_dir.display(),
+                longest - super::kubelet::SOCKET_PATH_MAX,
+                super::kubelet::SOCKET_PATH_MAX
+            );
+            return Err(OptionsError { option: "--kubelet-dir", problem });
+        }
+        Ok(())
+    }
+}
+
+impl XidOptions {
+    fn validate(&self) -> Result<(), OptionsError> {
+        const ACTIONS: [&str; 5] = ["ignore", "warn", "unhealthy", "needs-reset", "needs-reboot"];
+        match self.actions.iter().find(|(_, action)| !ACTIONS.contains(&action.as_str())) {
+            Some((xid, action)) => Err(OptionsError {
+                option: "--xid-actions",
+                problem: format!("XID {xid}: {action:?} is no action; expected one of {}", ACTIONS.join(", ")),
+            }),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Periods {
+    fn validate(&self) -> Result<(), OptionsError> {
+        for (option, period) in [
+            ("rescan period", self.rescan),
+            ("health poll period", self.health_poll),
+            ("recovery probe period", self.recovery_probe),
+            ("kubelet poll period", self.kubelet_poll),
+            ("register timeout", self.register_timeout),
+            ("shortest back-off", self.backoff_min),
+            ("heartbeat period", self.heartbeat),
+            ("verify period", self.verify),
+            ("rpc budget", self.rpc_budget),
+            ("nvml retry period", self.nvml_retry),
+            ("nvml deadline", self.nvml_deadline),
+            ("unlock retry period", self.unlock_retry),
+        ] {
+            if period < Duration::from_millis(1) {
+                return Err(OptionsError { option, problem: format!("{period:?} is too short; at least 1 ms") });
+            }
+        }
+        if self.backoff_max < self.backoff_min {
+            let problem = format!("{:?} is below the shortest, {:?}", self.backoff_max, self.backoff_min);
+            return Err(OptionsError { option: "longest back-off", problem });
+        }
+        Ok(())
+    }
+}
+
+fn is_dns_name(text: &str) -> bool {
+    let word = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit();
+    let edges = text.bytes().next().is_some_and(word) && text.bytes().last().is_some_and(word);
+    edges && text.len() <= 253 && text.bytes().all(|b| word(b) || b == b'-' || b == b'.')
+}
+
+fn is_cdi_class(text: &str) -> bool {
+    let inner = |b: u8| b.is_ascii_alphanumeric() || b == b'-' || b == b'_';
+    text.bytes().next().is_some_and(|b| b.is_ascii_alphabetic()) && text.bytes().all(inner)
+}
+
+fn is_annotation_key(text: &str) -> bool {
+    let name = match text.split_once('/') {
+        Some((prefix, name)) if is_dns_name(prefix) => name,
+        Some(_) => return false,
+        None => text,
+    };
+    let edge = |b: u8| b.is_ascii_alphanumeric();
+    let edges = name.bytes().next().is_some_and(edge) && name.bytes().last().is_some_and(edge);
+    edges && name.len() <= 63 && name.bytes().all(|b| edge(b) || matches!(b, b'-' | b'_' | b'.'))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn good() -> Options {
+        Options { node_name: "node-a".into(), ..Options::default() }
+    }
+
+    #[test]
+    fn the_defaults_need_only_a_node_name() {
+        assert_eq!(good().validate(), Ok(()));
+        assert!(Options::default().validate().unwrap_err().to_string().contains("NODE_NAME"));
+    }
+
+    #[test]
+    fn what_cannot_work_is_refused_naming_flag_and_value() {
+        type Break = fn(&mut Options);
+        let cases: [(Break, &str, &str); 8] = [
+            (|o| o.node_name = "Node_A".into(), "--node-name", "Node_A"),
+            (|o| o.device_list_strategy.clear(), "--device-list-strategy", "empty"),
+            (|o| o.cdi_kind = "gpu".into(), "--cdi-kind", "vendor/class"),
+            (|o| o.node_lock_key = "a/b/c".into(), "--node-lock-key", "a/b/c"),
+            (|o| o.places.state_dir = "state".into(), "--state-dir", "not absolute"),
+            (|o| o.places.kubelet_dir = format!("/{}", "k".repeat(90)).into(), "--kubelet-dir", "too long"),
+            (|o| drop(o.xid.actions.insert(48, "explode".into())), "--xid-actions", "explode"),
+            (|o| o.periods.rescan = Duration::ZERO, "rescan", "too short"),
+        ];
+        for (break_it, option, part) in cases {
+            let mut options = good();
+            break_it(&mut options);
+            let error = options.validate().unwrap_err().to_string();
+            assert!(error.contains(option) && error.contains(part), "{error}");
+        }
+    }
+}
