@@ -1,6 +1,5 @@
 //! The kubelet's side of the daemon: sockets, the five calls, registration and its renewal.
 
-/// Longest file name of a plugin's socket.
-pub const SOCKET_NAME_MAX: usize = 32;
-/// Longest path of a Unix socket that the kernel takes.
-pub const SOCKET_PATH_MAX: usize = 107;
+pub mod socket;
+
+pub use socket::{SOCKET_NAME_MAX, SOCKET_PATH_MAX};
