@@ -1,1 +1,50 @@
 //! A simulated kubelet: admission, device manager, pod-resources and checkpoint, over real Unix sockets.
+//!
+//! It speaks to the API server through a `kube::Client` only, and to device plugins by gRPC over Unix sockets, and behaves as
+//! a Kubernetes 1.36 kubelet does (`tests/kubelet_conformance.rs` holds it to recordings of one). Containers are virtual:
+//! a command such as `sleep 3` tells how long one runs.
+//!
+//! ```text
+//! source ──► admission ──► worker ──► status_writer ──► API server
+//!  (watch)    │  choice      │  lifecycle, status            ▲
+//!             ▼              ▼                               │
+//!          devices ◄──── endpoint ◄── registration          node
+//!          grants, checkpoint, podresources, view
+//! ```
+
+mod admission;
+mod checkpoint;
+mod choice;
+mod controls;
+mod devices;
+mod endpoint;
+mod error;
+mod grants;
+mod handle;
+mod lifecycle;
+mod lock;
+mod machine;
+mod node;
+mod options;
+mod pod;
+mod podresources;
+mod predicates;
+mod process;
+mod quantity;
+mod registration;
+mod runtime;
+mod source;
+mod status;
+mod status_writer;
+mod view;
+mod wire;
+mod worker;
+
+pub use controls::{Controls, PodResourcesMode};
+pub use error::KubeletError;
+pub use handle::Kubelet;
+use lock::locked;
+pub use options::{KubeletOptions, Periods};
+pub use process::{EXIT_CODE, RUN_SECONDS};
+pub use runtime::Injected;
+pub use view::{ContainerView, KubeletView, PodView};

@@ -1,0 +1,103 @@
+//! The connection to one device plugin: its stream of device lists and the calls made to it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio_util::sync::CancellationToken;
+use tonic::transport::Channel;
+use tonic::{Request, Status};
+
+use super::grants::Ids;
+use super::locked;
+use super::machine::Machine;
+use crate::contract::deviceplugin::device_plugin_client::DevicePluginClient;
+use crate::contract::deviceplugin::{
+    AllocateRequest, AllocateResponse, ContainerAllocateRequest, ContainerPreferredAllocationRequest, Empty,
+    PreStartContainerRequest, PreferredAllocationRequest,
+};
+use crate::runtime::clock;
+
+/// A connected plugin.
+#[derive(Debug)]
+pub(super) struct Plugin {
+    channel: Channel,
+    closed: CancellationToken,
+}
+
+impl Plugin {
+    pub fn new(channel: Channel) -> Self {
+        Self { channel, closed: CancellationToken::new() }
+    }
+
+    pub fn client(&self) -> DevicePluginClient<Channel> {
+        DevicePluginClient::new(self.channel.clone())
+    }
+
+    /// Closes the connection; calls in flight fail.
+    pub fn close(&self) {
+        self.closed.cancel();
+    }
+
+    /// Asks which devices the plugin prefers. No deadline.
+    pub async fn preferred(&self, offered: &Ids, must_include: &Ids, size: usize) -> Result<Ids, Status> {
+        let request = PreferredAllocationRequest {
+            container_requests: vec![ContainerPreferredAllocationRequest {
+                available_device_i_ds: offered.iter().cloned().collect(),
+                must_include_device_i_ds: must_include.iter().cloned().collect(),
+                allocation_size: i32::try_from(size).unwrap_or(i32::MAX),
+            }],
+        };
+        let mut client = self.client();
+        let response = self.open(client.get_preferred_allocation(request)).await?.into_inner();
+        Ok(response.container_responses.into_iter().next().map(|first| first.device_i_ds).into_iter().flatten().collect())
+    }
+
+    /// Allocates devices for one container. No deadline.
+    pub async fn allocate(&self, ids: Vec<String>) -> Result<AllocateResponse, Status> {
+        let request = AllocateRequest { container_requests: vec![ContainerAllocateRequest { devices_ids: ids }] };
+        let mut client = self.client();
+        self.open(client.allocate(request)).await.map(tonic::Response::into_inner)
+    }
+
+    /// Tells the plugin that a container is about to start.
+    pub async fn pre_start(&self, ids: Vec<String>, timeout: Duration) -> Result<(), Status> {
+        let mut request = Request::new(PreStartContainerRequest { devices_ids: ids });
+        request.set_timeout(timeout);
+        let mut client = self.client();
+        let call = tokio::time::timeout(timeout, self.open(client.pre_start_container(request)));
+        call.await.map_err(|_| Status::deadline_exceeded("context deadline exceeded"))?.map(|_| ())
+    }
+
+    async fn open<T>(&self, call: impl Future<Output = Result<T, Status>>) -> Result<T, Status> {
+        tokio::select! {
+            () = self.closed.cancelled() => Err(Status::cancelled("grpc: the client connection is closing")),
+            result = call => result,
+        }
+    }
+}
+
+/// Reads a plugin's device lists until its stream ends, then disconnects **the resource's current plugin**: with two
+/// overlapping instances, the end of the old one's stream also ends the new one's, as in a real kubelet.
+pub(super) async fn run(machine: Arc<Machine>, resource: String, plugin: Arc<Plugin>) {
+    let mut client = plugin.client();
+    if let Ok(stream) = plugin.open(client.list_and_watch(Empty {})).await {
+        let mut stream = stream.into_inner();
+        while let Ok(Some(list)) = plugin.open(stream.message()).await {
+            let touched = {
+                let mut state = locked(&machine.state);
+                let touched = state.devices.listed(&resource, list.devices);
+                let touched = touched.iter().filter_map(|uid| state.pods.get(uid).cloned());
+                touched.collect::<Vec<_>>()
+            };
+            if let Err(error) = machine.write_checkpoint() {
+                tracing::error!(%error, "cannot write the device checkpoint");
+            }
+            machine.devices_changed.notify_one();
+            touched.iter().for_each(|pod| pod.wake.notify_one());
+        }
+    }
+    let Some(current) = locked(&machine.plugins).remove(&resource) else { return };
+    current.close();
+    locked(&machine.state).devices.disconnected(&resource, clock::mono());
+    machine.devices_changed.notify_one();
+}

@@ -1,0 +1,130 @@
+//! What a simulated kubelet is started with.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Name, place and pace of one simulated kubelet.
+#[derive(Clone)]
+pub struct KubeletOptions {
+    /// Name of the Node it registers.
+    pub node_name: String,
+    /// Its directory (`/var/lib/kubelet` of a real one): `device-plugins/` and `pod-resources/` are made inside.
+    pub root: PathBuf,
+    /// The API server. Only this client is used, so it may be a real one.
+    pub client: kube::Client,
+    /// Capacity and allocatable of the node beside extended resources, e.g. `cpu: "64"`.
+    pub capacity: BTreeMap<String, String>,
+    /// Labels of the Node, beside the ones that every kubelet sets.
+    pub labels: BTreeMap<String, String>,
+    /// Seed of everything a real kubelet leaves to hash order or jitter.
+    pub seed: u64,
+    /// The node's internal address, also every pod's `hostIP`.
+    pub host_ip: String,
+    /// Where the boot id is written (`<proc_root>/sys/kernel/random/boot_id`); `None`: only the Node object tells it.
+    pub proc_root: Option<PathBuf>,
+    /// A directory on tmpfs that a reboot empties, usually the CDI directory.
+    pub cdi_root: Option<PathBuf>,
+    /// Periods, and how much faster than real time they pass.
+    pub periods: Periods,
+}
+
+impl KubeletOptions {
+    /// Options with the capacity of a large GPU machine, seed 1 and a real kubelet's periods.
+    pub fn new(node_name: impl Into<String>, root: impl Into<PathBuf>, client: kube::Client) -> Self {
+        let capacity = [("cpu", "128"), ("memory", "1024Gi"), ("pods", "250"), ("ephemeral-storage", "1000Gi")];
+        Self {
+            node_name: node_name.into(),
+            root: root.into(),
+            client,
+            capacity: capacity.map(|(name, amount)| (name.to_owned(), amount.to_owned())).into(),
+            labels: BTreeMap::new(),
+            seed: 1,
+            host_ip: "10.0.0.1".to_owned(),
+            proc_root: None,
+            cdi_root: None,
+            periods: Periods::default(),
+        }
+    }
+
+    /// The device plugins' directory.
+    pub fn device_plugins_dir(&self) -> PathBuf {
+        self.root.join("device-plugins")
+    }
+
+    /// The registration socket.
+    pub fn registration_socket(&self) -> PathBuf {
+        self.device_plugins_dir().join("kubelet.sock")
+    }
+
+    /// The PodResources socket.
+    pub fn pod_resources_socket(&self) -> PathBuf {
+        self.root.join("pod-resources").join("kubelet.sock")
+    }
+
+    /// The device manager's checkpoint.
+    pub fn checkpoint_file(&self) -> PathBuf {
+        self.device_plugins_dir().join("kubelet_internal_checkpoint")
+    }
+}
+
+/// A kubelet's periods. The defaults are a real kubelet's; [`Periods::scale`] makes the marked ones pass faster.
+#[derive(Debug, Clone)]
+pub struct Periods {
+    /// Real seconds for each simulated second, for the periods marked *scaled* and for containers' run times.
+    pub scale: f64,
+    /// How often the node status is written when it changed (scaled).
+    pub node_status: Duration,
+    /// Also write the node status as soon as devices change. A real kubelet does not.
+    pub fast_status: bool,
+    /// How often the node's Lease is renewed (real time: it is compared with other processes' clocks).
+    pub lease: Duration,
+    /// How long a resource stays known after its plugin went away (scaled).
+    pub endpoint_grace: Duration,
+    /// How often container states are listed: the longest time until a start or an exit is seen (scaled).
+    pub relist: Duration,
+    /// Wait before a failed pod sync is tried again, up to half as long again (scaled).
+    pub sync_backoff: Duration,
+    /// Wait between pod syncs when nothing happens, up to half as long again (scaled).
+    pub resync: Duration,
+    /// First crash-loop back-off; it doubles up to [`Periods::crash_backoff_max`] (both scaled).
+    pub crash_backoff: Duration,
+    /// Longest crash-loop back-off.
+    pub crash_backoff_max: Duration,
+    /// How long a container takes to stop after it was told to, at most the pod's grace period (scaled).
+    pub stop_delay: Duration,
+    /// From the registration socket's opening until the first pods are seen (real time: plugins re-register in it).
+    pub source_delay: Duration,
+    /// How long a plugin may take to be dialled (real time).
+    pub dial_timeout: Duration,
+    /// How long PreStartContainer may take (real time).
+    pub pre_start_timeout: Duration,
+}
+
+impl Default for Periods {
+    fn default() -> Self {
+        Self {
+            scale: 1.0,
+            node_status: Duration::from_secs(10),
+            fast_status: false,
+            lease: Duration::from_secs(10),
+            endpoint_grace: Duration::from_mins(5),
+            relist: Duration::from_secs(1),
+            sync_backoff: Duration::from_secs(10),
+            resync: Duration::from_mins(1),
+            crash_backoff: Duration::from_secs(10),
+            crash_backoff_max: Duration::from_mins(5),
+            stop_delay: Duration::ZERO,
+            source_delay: Duration::from_secs(1),
+            dial_timeout: Duration::from_secs(10),
+            pre_start_timeout: Duration::from_secs(30),
+        }
+    }
+}
+
+impl Periods {
+    /// The real duration of a simulated one.
+    pub fn scaled(&self, simulated: Duration) -> Duration {
+        simulated.mul_f64(self.scale)
+    }
+}

@@ -1,0 +1,85 @@
+//! One pod as the kubelet knows it.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+
+use k8s_openapi::api::core::v1::Pod;
+use tokio::sync::Notify;
+
+use super::locked;
+
+/// A pod, its latest object and where it is in its life.
+#[derive(Debug)]
+pub(super) struct PodHandle {
+    pub uid: String,
+    pub namespace: String,
+    pub name: String,
+    latest: Mutex<Arc<Pod>>,
+    /// Wakes the pod's worker.
+    pub wake: Notify,
+    /// A worker is running.
+    pub working: AtomicBool,
+    /// Its phase is Succeeded or Failed.
+    pub terminal: AtomicBool,
+    /// Its containers are being stopped, or are to be.
+    pub terminating: AtomicBool,
+    /// Its containers have been stopped for good.
+    pub over: AtomicBool,
+    /// It has left the API server.
+    pub removed: AtomicBool,
+}
+
+impl PodHandle {
+    pub fn new(pod: Pod) -> Self {
+        let terminal = matches!(phase(&pod), Some("Succeeded" | "Failed"));
+        Self {
+            uid: pod.metadata.uid.clone().unwrap_or_default(),
+            namespace: pod.metadata.namespace.clone().unwrap_or_default(),
+            name: pod.metadata.name.clone().unwrap_or_default(),
+            latest: Mutex::new(Arc::new(pod)),
+            wake: Notify::new(),
+            working: AtomicBool::new(false),
+            terminal: AtomicBool::new(terminal),
+            terminating: AtomicBool::new(false),
+            over: AtomicBool::new(terminal),
+            removed: AtomicBool::new(false),
+        }
+    }
+
+    /// The latest object.
+    pub fn pod(&self) -> Arc<Pod> {
+        locked(&self.latest).clone()
+    }
+
+    /// Takes over a newer object.
+    pub fn update(&self, pod: Pod) {
+        *locked(&self.latest) = Arc::new(pod);
+    }
+
+    /// Whether it counts for devices and PodResources.
+    pub fn is_active(&self) -> bool {
+        let [over, terminal, terminating] =
+            [&self.over, &self.terminal, &self.terminating].map(|flag| flag.load(Ordering::SeqCst));
+        !over && (!terminal || terminating)
+    }
+
+    /// Whether it must be stopped.
+    pub fn is_to_be_stopped(&self) -> bool {
+        self.removed.load(Ordering::SeqCst) || self.is_deleting() || self.terminating.load(Ordering::SeqCst)
+    }
+
+    /// Whether the API server waits for it to be gone.
+    pub fn is_deleting(&self) -> bool {
+        self.pod().metadata.deletion_timestamp.is_some()
+    }
+
+    /// `namespace/name`
+    pub fn key(&self) -> String {
+        format!("{}/{}", self.namespace, self.name)
+    }
+}
+
+/// A pod's phase in the API.
+pub(super) fn phase(pod: &Pod) -> Option<&str> {
+    pod.status.as_ref()?.phase.as_deref()
+}
