@@ -104,7 +104,11 @@ pub(super) async fn allocate_container(
     }
     let state = locked(&machine.state);
     let held = state.devices.grants.container(&uid, &container.name);
-    if role == Role::Init { reusable.leave(held) } else { reusable.take(held) }
+    if role == Role::Init {
+        reusable.leave(held)
+    } else {
+        reusable.take(held)
+    }
     *locked(&machine.reusable) = Some((uid, reusable));
     Ok(())
 }

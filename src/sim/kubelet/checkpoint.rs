@@ -65,7 +65,11 @@ pub fn encode(devices: &Devices) -> Vec<u8> {
     });
     let data = Data {
         pod_device_entries: entries.collect(),
-        registered_devices: devices.health.iter().map(|(name, health)| (name.clone(), health.healthy.clone())).collect(),
+        registered_devices: devices
+            .health
+            .iter()
+            .map(|(name, health)| (name.clone(), health.healthy.clone()))
+            .collect(),
     };
     let checksum = checksum(&data);
     serde_json::to_vec(&File { data, checksum }).expect("strings and numbers always serialize")

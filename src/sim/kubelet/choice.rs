@@ -219,5 +219,4 @@ fn take(
 }
 
 #[cfg(test)]
-#[path = "choice_tests.rs"]
 mod tests;

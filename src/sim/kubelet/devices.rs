@@ -87,7 +87,8 @@ impl Devices {
         let mut changed = Ids::new();
         let mut known = BTreeMap::new();
         for device in devices {
-            if device.health == HEALTHY { &mut health.healthy } else { &mut health.unhealthy }.insert(device.id.clone());
+            if device.health == HEALTHY { &mut health.healthy } else { &mut health.unhealthy }
+                .insert(device.id.clone());
             if old.get(&device.id).is_none_or(|before| before.health != device.health) {
                 changed.insert(device.id.clone());
             }
@@ -152,7 +153,14 @@ impl Devices {
     }
 
     /// Records an answered allocation.
-    pub fn grant(&mut self, uid: &str, container: &str, resource: &str, ids: &[String], answer: ContainerAllocateResponse) {
+    pub fn grant(
+        &mut self,
+        uid: &str,
+        container: &str,
+        resource: &str,
+        ids: &[String],
+        answer: ContainerAllocateResponse,
+    ) {
         let mut by_numa: BTreeMap<i64, Vec<String>> = BTreeMap::new();
         for id in ids {
             let nodes = self.numa_nodes(resource, id);

@@ -49,7 +49,14 @@ impl Plugin {
         };
         let mut client = self.client();
         let response = self.open(client.get_preferred_allocation(request)).await?.into_inner();
-        Ok(response.container_responses.into_iter().next().map(|first| first.device_i_ds).into_iter().flatten().collect())
+        Ok(response
+            .container_responses
+            .into_iter()
+            .next()
+            .map(|first| first.device_i_ds)
+            .into_iter()
+            .flatten()
+            .collect())
     }
 
     /// Allocates devices for one container. No deadline.

@@ -89,9 +89,7 @@ impl Grants {
     pub fn iter(&self) -> impl Iterator<Item = (&str, &str, &str, &Grant)> {
         self.pods.iter().flat_map(|(uid, containers)| {
             containers.iter().flat_map(move |(container, grants)| {
-                grants
-                    .iter()
-                    .map(move |(resource, grant)| (uid.as_str(), container.as_str(), resource.as_str(), grant))
+                grants.iter().map(move |(resource, grant)| (uid.as_str(), container.as_str(), resource.as_str(), grant))
             })
         })
     }

@@ -185,7 +185,11 @@ fn empty(dir: &Path) -> std::io::Result<()> {
     };
     for entry in entries {
         let entry = entry?;
-        if entry.file_type()?.is_dir() { std::fs::remove_dir_all(entry.path())? } else { std::fs::remove_file(entry.path())? }
+        if entry.file_type()?.is_dir() {
+            std::fs::remove_dir_all(entry.path())?
+        } else {
+            std::fs::remove_file(entry.path())?
+        }
     }
     Ok(())
 }

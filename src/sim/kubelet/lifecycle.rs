@@ -95,8 +95,10 @@ pub fn next(pod: &Pod, sandbox: Option<&Sandbox>, back_offs: &BackOffs, scale: f
         return Actions { over: true, ..Actions::default() };
     }
     // A container of an earlier sandbox counts as not started.
-    let instance = |name: &str| sandbox.containers.get(name).filter(|_| sandbox.started_here.contains(name) && sandbox_ready);
-    let initialized = containers.iter().any(|(role, container)| *role == Role::App && instance(&container.name).is_some());
+    let instance =
+        |name: &str| sandbox.containers.get(name).filter(|_| sandbox.started_here.contains(name) && sandbox_ready);
+    let initialized =
+        containers.iter().any(|(role, container)| *role == Role::App && instance(&container.name).is_some());
     let try_start = |name: &str, actions: &mut Actions| {
         let length = back_offs.0.get(name).copied().map(|length| (length, length.mul_f64(scale)));
         let ended = instance(name).and_then(|instance| instance.exited(now)).map(|exit| exit.at);
@@ -150,5 +152,4 @@ pub fn next(pod: &Pod, sandbox: Option<&Sandbox>, back_offs: &BackOffs, scale: f
 }
 
 #[cfg(test)]
-#[path = "lifecycle_tests.rs"]
 mod tests;

@@ -198,9 +198,12 @@ async fn renew(machine: &Machine) -> Result<(), kube::Error> {
         other => return other.map(|_| ()),
     }
     let nodes: Api<Node> = Api::all(machine.options.client.clone());
-    let owner = nodes.get(name).await.ok().and_then(|node| node.metadata.uid).map(|uid| {
-        json!([{"apiVersion": "v1", "kind": "Node", "name": name, "uid": uid}])
-    });
+    let owner = nodes
+        .get(name)
+        .await
+        .ok()
+        .and_then(|node| node.metadata.uid)
+        .map(|uid| json!([{"apiVersion": "v1", "kind": "Node", "name": name, "uid": uid}]));
     let mut lease = patch;
     lease["metadata"] = json!({"name": name, "namespace": "kube-node-lease", "ownerReferences": owner});
     let lease: Lease = serde_json::from_value(lease).map_err(kube::Error::SerdeError)?;

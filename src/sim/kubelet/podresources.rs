@@ -37,16 +37,18 @@ pub(super) fn serve(machine: &Arc<Machine>) {
                 return;
             }
             let made = socket.parent().map_or(Ok(()), std::fs::create_dir_all);
-            let listener = match made.map_err(|error| error.to_string()).and_then(|()| {
-                wire::listen(&socket).map_err(|error| error.to_string())
-            }) {
+            let listener = match made
+                .map_err(|error| error.to_string())
+                .and_then(|()| wire::listen(&socket).map_err(|error| error.to_string()))
+            {
                 Ok(listener) => listener,
                 Err(error) => {
                     tracing::error!(error, "cannot serve PodResources");
                     return;
                 }
             };
-            let server = tonic::transport::Server::builder().add_service(PodResourcesListerServer::new(service.clone()));
+            let server =
+                tonic::transport::Server::builder().add_service(PodResourcesListerServer::new(service.clone()));
             let incoming = UnixListenerStream::new(listener);
             tokio::select! {
                 _ = server.serve_with_incoming_shutdown(incoming, stopping.clone().cancelled_owned()) => {}
@@ -105,10 +107,7 @@ impl Service {
 
 #[tonic::async_trait]
 impl PodResourcesLister for Service {
-    async fn list(
-        &self,
-        _: Request<ListPodResourcesRequest>,
-    ) -> Result<Response<ListPodResourcesResponse>, Status> {
+    async fn list(&self, _: Request<ListPodResourcesRequest>) -> Result<Response<ListPodResourcesResponse>, Status> {
         let machine = self.admit().await?;
         let mut state = locked(&machine.state);
         let mut pods: Vec<Arc<Pod>> = state.active().map(|pod| pod.pod()).collect();

@@ -22,7 +22,8 @@ impl Process {
     /// Reads `sleep N` and `exit N` out of command and arguments, then the pod's annotations. An init container that says
     /// nothing ends at once, any other container runs until it is stopped.
     pub fn of(pod: &Pod, container: &Container, plain_init: bool) -> Self {
-        let text: Vec<String> = [&container.command, &container.args].into_iter().flatten().flatten().cloned().collect();
+        let text: Vec<String> =
+            [&container.command, &container.args].into_iter().flatten().flatten().cloned().collect();
         let text = text.join(" ");
         let words: Vec<&str> = text.split([' ', ';', '&', '\n', '\t']).filter(|word| !word.is_empty()).collect();
         let after = |name: &str| {

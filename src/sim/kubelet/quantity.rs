@@ -19,7 +19,8 @@ pub fn milli(text: &str) -> i128 {
         ("", 1),
     ];
     let text = text.trim();
-    let Some((number, factor)) = SUFFIXES.iter().find_map(|(suffix, factor)| Some((text.strip_suffix(suffix)?, *factor)))
+    let Some((number, factor)) =
+        SUFFIXES.iter().find_map(|(suffix, factor)| Some((text.strip_suffix(suffix)?, *factor)))
     else {
         return 0;
     };

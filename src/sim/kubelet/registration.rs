@@ -46,7 +46,9 @@ impl Registration for Service {
         let machine = self.machine.upgrade().ok_or_else(|| Status::unavailable("the kubelet is stopping"))?;
         let RegisterRequest { version, endpoint, resource_name: resource, .. } = request.into_inner();
         if version != VERSION {
-            let text = format!("requested API version {version:?} is not supported by kubelet. Supported version is [{VERSION:?}]");
+            let text = format!(
+                "requested API version {version:?} is not supported by kubelet. Supported version is [{VERSION:?}]"
+            );
             return Err(Status::unknown(text));
         }
         if !is_extended_resource_name(&resource) {
@@ -122,7 +124,9 @@ mod tests {
         for good in ["example.com/gpu", "nvidia.com/mig-1g.10gb", "koordinator.sh/gpu-core"] {
             assert!(is_extended_resource_name(good), "{good}");
         }
-        for bad in ["gpu", "kubernetes.io/gpu", "a.kubernetes.io/x", "requests.a.b/c", "Ex.com/gpu", "a/b/c", "a.b/", "/x"] {
+        for bad in
+            ["gpu", "kubernetes.io/gpu", "a.kubernetes.io/x", "requests.a.b/c", "Ex.com/gpu", "a/b/c", "a.b/", "/x"]
+        {
             assert!(!is_extended_resource_name(bad), "{bad}");
         }
     }

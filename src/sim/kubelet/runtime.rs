@@ -167,7 +167,8 @@ impl Runtime {
         let id = format!("containerd://{:064x}", fnv(&format!("{uid}/{container}/{}", inner.made)));
         let now = clock::now();
         let reason = if process.exit_code == 0 { "Completed" } else { "Error" };
-        let exit = process.runs.map(|runs| Exit { at: now.mono + runs.mul_f64(scale), code: process.exit_code, reason });
+        let exit =
+            process.runs.map(|runs| Exit { at: now.mono + runs.mul_f64(scale), code: process.exit_code, reason });
         let Some(sandbox) = inner.sandboxes.get_mut(uid) else { return };
         let last = sandbox.containers.remove(container);
         let restarts = last.as_ref().map_or(0, |last| last.restarts + 1);

@@ -122,7 +122,10 @@ async fn add(machine: &Arc<Machine>, pod: &Arc<PodHandle>) {
     }
     let object = pod.pod();
     let refusal = match admission::allocate_pod(machine, &object).await {
-        Err(error) => Some(("UnexpectedAdmissionError".to_owned(), format!("Allocate failed due to {error}, which is unexpected"))),
+        Err(error) => Some((
+            "UnexpectedAdmissionError".to_owned(),
+            format!("Allocate failed due to {error}, which is unexpected"),
+        )),
         Ok(()) => predicates::refusal(machine, &object),
     };
     match refusal {

@@ -70,10 +70,12 @@ pub fn build(observed: &Observed<'_>) -> PodStatus {
     let init_statuses: Vec<ContainerStatus> = inits.into_iter().map(one).collect();
     let phase = phase(observed, &statuses, &init_statuses, initialized);
     let terminal = matches!(phase, "Succeeded" | "Failed");
-    let sidecars_ready = all.iter().filter(|(role, _)| *role == Role::Sidecar).all(|(_, container)| {
-        sandbox.is_some_and(|sandbox| sandbox.is_running(&container.name, observed.now))
-    });
-    let ready = phase == "Running" && !observed.stopping && sidecars_ready && statuses.iter().all(|status| status.ready);
+    let sidecars_ready = all
+        .iter()
+        .filter(|(role, _)| *role == Role::Sidecar)
+        .all(|(_, container)| sandbox.is_some_and(|sandbox| sandbox.is_running(&container.name, observed.now)));
+    let ready =
+        phase == "Running" && !observed.stopping && sidecars_ready && statuses.iter().all(|status| status.ready);
     let not_ready = || {
         let unready: Vec<&str> = statuses.iter().filter(|s| !s.ready).map(|s| s.name.as_str()).collect();
         ("ContainersNotReady", format!("containers with unready status: [{}]", unready.join(" ")))
@@ -223,9 +225,8 @@ fn resources(observed: &Observed<'_>, container: &str) -> Option<Vec<ResourceSta
         return before.iter().find(|status| status.name == container)?.allocated_resources_status.clone();
     };
     let each = held.iter().map(|(resource, grant)| {
-        let health = |id: &String| {
-            if observed.devices.is_healthy(resource, id) { "Healthy" } else { "Unhealthy" }.to_owned()
-        };
+        let health =
+            |id: &String| if observed.devices.is_healthy(resource, id) { "Healthy" } else { "Unhealthy" }.to_owned();
         let devices = grant.ids().into_iter().map(|id| ResourceHealth {
             health: Some(health(&id)),
             resource_id: id,

@@ -49,7 +49,8 @@ pub fn remove_sockets(dir: &Path) -> io::Result<Vec<String>> {
 /// A status as Go's gRPC prints it. A connection that broke is `Unavailable` there, whatever its cause.
 pub fn go_status(status: &Status) -> String {
     use std::error::Error as _;
-    let broken = status.source().is_some() && matches!(status.code(), Code::Unknown | Code::Unavailable | Code::Cancelled);
+    let broken =
+        status.source().is_some() && matches!(status.code(), Code::Unknown | Code::Unavailable | Code::Cancelled);
     if broken {
         return "rpc error: code = Unavailable desc = error reading from server: EOF".to_owned();
     }

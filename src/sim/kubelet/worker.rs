@@ -64,7 +64,13 @@ impl Worker {
         }
         let mut failed = false;
         for (name, length) in actions.back_off {
-            let text = format!("back-off {} restarting failed container={name} pod={}_{}({})", seconds(length), pod.name, pod.namespace, pod.uid);
+            let text = format!(
+                "back-off {} restarting failed container={name} pod={}_{}({})",
+                seconds(length),
+                pod.name,
+                pod.namespace,
+                pod.uid
+            );
             self.waiting.insert(name, ("CrashLoopBackOff", text));
             failed = true;
         }
@@ -164,7 +170,8 @@ impl Worker {
         let mut last = self.observe(machine, pod, true);
         if matches!(last.phase.as_deref(), Some("Pending" | "Running")) {
             // Containers that were never started leave no exit code; the pod did not do its work.
-            let finished = RestartPolicy::of(&object) != RestartPolicy::Always && last.phase.as_deref() == Some("Running");
+            let finished =
+                RestartPolicy::of(&object) != RestartPolicy::Always && last.phase.as_deref() == Some("Running");
             last.phase = Some(if finished { "Succeeded" } else { "Failed" }.to_owned());
         }
         let removed = pod.removed.load(Ordering::SeqCst);

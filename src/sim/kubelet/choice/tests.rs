@@ -137,7 +137,8 @@ fn an_affinity_with_room_hides_the_other_devices_from_the_plugin() {
 #[test]
 fn an_affinity_that_is_too_small_is_taken_whole_and_becomes_must_include() {
     let mut devices = four_gpus();
-    let Step::Ask(question) = begin(&mut devices, claim(2), &Ids::new(), Some(&ids(&["g0"])), &mut rng()).unwrap() else {
+    let Step::Ask(question) = begin(&mut devices, claim(2), &Ids::new(), Some(&ids(&["g0"])), &mut rng()).unwrap()
+    else {
         panic!("not asked");
     };
     assert_eq!(question.must_include, ids(&["g0"]));

@@ -3,8 +3,8 @@
 use jiff::Timestamp;
 use serde_json::json;
 
-use super::super::runtime::{Exit, Injected, Instance};
 use super::*;
+use crate::sim::kubelet::runtime::{Exit, Injected, Instance};
 
 fn pod(policy: &str) -> Pod {
     serde_json::from_value(json!({"spec": {
