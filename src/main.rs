@@ -1,1 +1,7 @@
-fn main() {}
+//! The `baton` binary. The work is in `baton::ops`.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    baton::ops::main()
+}

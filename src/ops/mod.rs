@@ -1,1 +1,10 @@
-//! What an operator touches: arguments, manifests, inspection, demo.
+//! What an operator touches: the command line, configuration, manifests, inspection, the demo. The only place that wires
+//! everything, and the only one that uses anyhow.
+
+pub mod cli;
+pub mod config;
+pub mod get;
+pub mod manifests;
+pub mod settings;
+
+pub use cli::main;

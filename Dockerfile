@@ -1,0 +1,12 @@
+# The image of both daemons. glibc, because NVML is a glibc library that the daemon loads at run time.
+FROM rust:1.95-bookworm AS build
+WORKDIR /src
+COPY . .
+# Without the simulated cluster: the image holds what ships, nothing else.
+RUN --mount=type=cache,target=/usr/local/cargo/registry --mount=type=cache,target=/src/target \
+    cargo build --locked --release --no-default-features --bin baton && cp target/release/baton /baton
+
+FROM gcr.io/distroless/cc-debian12
+COPY --from=build /baton /usr/bin/baton
+# The node daemon needs root for the kubelet's sockets; the scheduler's Deployment sets its own user.
+ENTRYPOINT ["/usr/bin/baton"]

@@ -1,0 +1,98 @@
+//! The command line: what there is, what each exit code means, how errors are told.
+
+use std::process::ExitCode;
+
+use clap::{ArgMatches, Args, Command, FromArgMatches};
+
+use super::config::{self, ConfigError};
+use super::settings;
+use super::{get, manifests};
+
+const ABOUT: &str =
+    "Hands every GPU and RDMA NIC of a Kubernetes cluster to exactly the pod that the scheduler chose it for";
+
+const EXIT_CODES: &str = "Exit codes: 0 done · 1 it failed, the text says why and what to do · 2 the command line or the \
+                          configuration is wrong, nothing was started";
+
+const DEVICE_PLUGIN: &str = "\
+Runs on every node, as root. Finds GPUs (NVML) and RDMA NICs (sysfs), publishes them as the node's Device object, registers
+with the kubelet, answers each Allocate with the devices that the scheduler assigned to that very pod, and takes the node
+lock away when the pod is served.
+
+Every flag is also an environment variable and a key of the YAML file given by --config-file: flag wins over environment,
+environment over file. The effective configuration and where each value came from is logged at start.";
+
+const GET: &str = "\
+Reads cluster objects and prints them; writes nothing. `locks` says of each locked node who holds it, for how long, whether
+that is normal, and what to do if not.";
+
+const MANIFESTS: &str = "\
+Prints everything a cluster needs: `baton manifests | kubectl apply -f -`. With --dir it writes the files, with a
+kustomization and example pods: `baton manifests --dir daemonset && kubectl apply -k daemonset`.";
+
+/// The whole command line.
+pub fn command() -> Command {
+    let device_plugin = Command::new("device-plugin")
+        .about("Node daemon: kubelet device plugin for GPUs and RDMA NICs")
+        .long_about(DEVICE_PLUGIN);
+    let command = Command::new("baton")
+        .about(ABOUT)
+        .version(env!("CARGO_PKG_VERSION"))
+        .after_help(EXIT_CODES)
+        .subcommand_required(true)
+        .arg_required_else_help(true)
+        .subcommand(config::arguments(device_plugin, &settings::agent()));
+    command
+        .subcommand(get::GetArgs::augment_args(
+            Command::new("get").about("Show nodes, pods or locks with their devices").long_about(GET),
+        ))
+        .subcommand(manifests::ManifestsArgs::augment_args(
+            Command::new("manifests").about("Print or write the Kubernetes manifests").long_about(MANIFESTS),
+        ))
+        .subcommand(manifests::CrdsArgs::augment_args(
+            Command::new("crds").about("Print the CustomResourceDefinitions"),
+        ))
+}
+
+/// Runs the process: parses, starts, and turns the outcome into an exit code.
+pub fn main() -> ExitCode {
+    // clap prints its own errors, with the nearest flag, and exits with 2.
+    let matches = command().get_matches();
+    match run(&matches) {
+        Ok(code) => code,
+        Err(error) => {
+            // One line for each cause; the first says what, the last says why.
+            eprintln!("baton: {}", chain(&error));
+            let wrong_words = error.downcast_ref::<ConfigError>().is_some();
+            ExitCode::from(if wrong_words { 2 } else { 1 })
+        }
+    }
+}
+
+/// The causes of an error in one line. A message that already holds its cause does not repeat it.
+fn chain(error: &anyhow::Error) -> String {
+    error.chain().map(ToString::to_string).fold(String::new(), |text, cause| match text {
+        text if text.is_empty() => cause,
+        text if text.contains(&cause) => text,
+        text => format!("{text}: {cause}"),
+    })
+}
+
+fn run(matches: &ArgMatches) -> anyhow::Result<ExitCode> {
+    match matches.subcommand() {
+        Some(("get", matches)) => short(get::run(get::GetArgs::from_arg_matches(matches)?)),
+        Some(("manifests", matches)) => {
+            manifests::run(&manifests::ManifestsArgs::from_arg_matches(matches)?).map(|()| ExitCode::SUCCESS)
+        }
+        Some(("crds", matches)) => {
+            manifests::print_crds(&manifests::CrdsArgs::from_arg_matches(matches)?).map(|()| ExitCode::SUCCESS)
+        }
+        other => anyhow::bail!("no such command: {:?}", other.map(|(name, _)| name)),
+    }
+}
+
+/// Runs a command that ends by itself on a runtime of one thread.
+fn short(work: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<ExitCode> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(work).map(|()| ExitCode::SUCCESS)
+}

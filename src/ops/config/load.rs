@@ -1,0 +1,349 @@
+//! Puts the layers on top of each other and remembers which one each value came from.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use clap::parser::ValueSource;
+use clap::{Arg, ArgAction, ArgMatches, Command};
+
+use super::nearest::nearest;
+use super::setting::Setting;
+use super::yaml;
+
+/// Where a value came from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Source {
+    /// Nobody said anything.
+    Default,
+    /// The configuration file.
+    File {
+        /// The file.
+        path: PathBuf,
+        /// Line, from 1.
+        line: u64,
+    },
+    /// An environment variable.
+    Environment(String),
+    /// The command line.
+    Flag,
+}
+
+impl fmt::Display for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Default => f.write_str("default"),
+            Self::File { path, line } => write!(f, "{}:{line}", path.display()),
+            Self::Environment(name) => write!(f, "env {name}"),
+            Self::Flag => f.write_str("flag"),
+        }
+    }
+}
+
+/// A configuration that cannot be used. Ends the process with exit code 2.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// The file cannot be read.
+    #[error("configuration file {path}: {source}; check the path given by {by}")]
+    Unreadable {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+        /// `--config-file` or `CONFIG_FILE`.
+        by: Source,
+    },
+    /// The file is no mapping of keys to values.
+    #[error("{path}:{line}:{column}: {problem}")]
+    Syntax {
+        /// The file.
+        path: PathBuf,
+        /// From 1.
+        line: u64,
+        /// From 1.
+        column: u64,
+        /// What is wrong.
+        problem: String,
+    },
+    /// A key that there is not.
+    #[error("{path}:{line}:{column}: unknown key {key:?}{}; the keys are the flags of `{command} --help` without the dashes", meant.map(|key| format!("; did you mean {key:?}?")).unwrap_or_default())]
+    UnknownKey {
+        /// The file.
+        path: PathBuf,
+        /// From 1.
+        line: u64,
+        /// From 1.
+        column: u64,
+        /// As written.
+        key: String,
+        /// The nearest key that there is.
+        meant: Option<&'static str>,
+        /// Whose help lists the keys.
+        command: String,
+    },
+    /// The same key twice under two names.
+    #[error("{path}:{line}:{column}: {key:?} is the same key as {first:?} above: keep one")]
+    Twice {
+        /// The file.
+        path: PathBuf,
+        /// From 1.
+        line: u64,
+        /// From 1.
+        column: u64,
+        /// As written.
+        key: String,
+        /// The other name.
+        first: String,
+    },
+    /// A value in the file that cannot be read.
+    #[error("{path}:{line}:{column}: {key}: {problem}")]
+    FileValue {
+        /// The file.
+        path: PathBuf,
+        /// From 1.
+        line: u64,
+        /// From 1.
+        column: u64,
+        /// As written.
+        key: String,
+        /// What is wrong, and what was expected.
+        problem: String,
+    },
+    /// A value of the environment that cannot be read.
+    #[error("environment variable {variable}: {problem}")]
+    Environment {
+        /// Its name.
+        variable: String,
+        /// What is wrong, and what was expected.
+        problem: String,
+    },
+    /// A value of the command line that cannot be read.
+    #[error("--{name}: {problem}")]
+    Flag {
+        /// Its name.
+        name: &'static str,
+        /// What is wrong, and what was expected.
+        problem: String,
+    },
+}
+
+/// The options and where each value came from.
+#[derive(Debug)]
+pub struct Loaded<O> {
+    /// The options.
+    pub options: O,
+    /// By key.
+    pub sources: BTreeMap<&'static str, Source>,
+    /// The file that was read.
+    pub file: Option<PathBuf>,
+}
+
+const CONFIG_FILE: &str = "config-file";
+
+/// Adds one flag for each setting to `command`, and `--config-file`.
+pub fn arguments<O: Default>(command: Command, settings: &[Setting<O>]) -> Command {
+    let defaults = O::default();
+    let file = Arg::new(CONFIG_FILE)
+        .long(CONFIG_FILE)
+        .value_name("FILE")
+        .help("YAML file with the same keys as the flags below; flags and environment win over it [env: CONFIG_FILE]");
+    command.arg(file).args(settings.iter().map(|setting| {
+        let variables: Vec<String> = setting.variables().collect();
+        let default = (setting.show)(&defaults);
+        let default = if default.is_empty() { "unset".to_owned() } else { default };
+        let help = format!("{} [env: {}] [default: {default}]", setting.help, variables.join(", "));
+        let arg = Arg::new(setting.name)
+            .long(setting.name)
+            .visible_aliases(setting.aliases.iter().copied())
+            .value_name(setting.value)
+            .action(ArgAction::Set)
+            .allow_hyphen_values(true)
+            .help(help);
+        if setting.is_switch() {
+            // `--rdma` and `--rdma=false`, never `--rdma false`: a bare flag must not eat the next word.
+            arg.num_args(0..=1).require_equals(true).default_missing_value("true")
+        } else {
+            arg
+        }
+    }))
+}
+
+/// Default, then file, then environment, then flags. `environment` answers by variable name; an empty variable is unset.
+pub fn load<O: Default>(
+    settings: &[Setting<O>],
+    matches: &ArgMatches,
+    environment: &dyn Fn(&str) -> Option<String>,
+    command: &str,
+) -> Result<Loaded<O>, ConfigError> {
+    let environment = |name: &str| environment(name).filter(|value| !value.is_empty());
+    let sources = settings.iter().map(|setting| (setting.name, Source::Default)).collect();
+    let mut loaded = Loaded { options: O::default(), sources, file: None };
+
+    let by_flag = matches.get_one::<String>(CONFIG_FILE).map(|path| (path.clone(), Source::Flag));
+    let by_variable = || environment("CONFIG_FILE").map(|path| (path, Source::Environment("CONFIG_FILE".to_owned())));
+    if let Some((path, by)) = by_flag.or_else(by_variable) {
+        let path = PathBuf::from(path);
+        let text = std::fs::read_to_string(&path);
+        let text = text.map_err(|source| ConfigError::Unreadable { path: path.clone(), source, by })?;
+        apply_file(settings, &mut loaded, &path, &text, command)?;
+        loaded.file = Some(path);
+    }
+    for setting in settings {
+        let set = setting.variables().find_map(|variable| Some((environment(&variable)?, variable)));
+        if let Some((value, variable)) = set {
+            (setting.set)(&mut loaded.options, &value)
+                .map_err(|problem| ConfigError::Environment { variable: variable.clone(), problem })?;
+            loaded.sources.insert(setting.name, Source::Environment(variable));
+        }
+        if matches.value_source(setting.name) == Some(ValueSource::CommandLine)
+            && let Some(value) = matches.get_one::<String>(setting.name)
+        {
+            (setting.set)(&mut loaded.options, value)
+                .map_err(|problem| ConfigError::Flag { name: setting.name, problem })?;
+            loaded.sources.insert(setting.name, Source::Flag);
+        }
+    }
+    Ok(loaded)
+}
+
+fn apply_file<O>(
+    settings: &[Setting<O>],
+    loaded: &mut Loaded<O>,
+    path: &Path,
+    text: &str,
+    command: &str,
+) -> Result<(), ConfigError> {
+    let path = || path.to_owned();
+    let entries = yaml::read(text).map_err(|error| ConfigError::Syntax {
+        path: path(),
+        line: error.line,
+        column: error.column,
+        problem: error.problem,
+    })?;
+    let mut seen: BTreeMap<&str, String> = BTreeMap::new();
+    for entry in entries {
+        let (line, column) = entry.at;
+        let Some(setting) = settings.iter().find(|setting| setting.names().any(|name| name == entry.key)) else {
+            let meant = nearest(&entry.key, settings.iter().flat_map(Setting::names));
+            let command = command.to_owned();
+            return Err(ConfigError::UnknownKey { path: path(), line, column, key: entry.key, meant, command });
+        };
+        if let Some(first) = seen.insert(setting.name, entry.key.clone()) {
+            return Err(ConfigError::Twice { path: path(), line, column, key: entry.key, first });
+        }
+        (setting.set)(&mut loaded.options, &entry.value).map_err(|problem| ConfigError::FileValue {
+            path: path(),
+            line: entry.value_at.0,
+            column: entry.value_at.1,
+            key: entry.key,
+            problem,
+        })?;
+        loaded.sources.insert(setting.name, Source::File { path: path(), line });
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ops::config::Value;
+    use std::time::Duration;
+
+    #[derive(Default, Debug)]
+    struct Options {
+        name: String,
+        period: Duration,
+        rdma: bool,
+    }
+
+    const SETTINGS: &[Setting<Options>] = &[
+        Setting {
+            name: "node-name",
+            aliases: &["host"],
+            value: "NAME",
+            help: "Name.",
+            set: |o, t| Value::read(t).map(|v| o.name = v),
+            show: |o| o.name.clone(),
+        },
+        Setting {
+            name: "verify-period",
+            aliases: &[],
+            value: "DURATION",
+            help: "Period.",
+            set: |o, t| Value::read(t).map(|v| o.period = v),
+            show: |o| o.period.show(),
+        },
+        Setting {
+            name: "rdma",
+            aliases: &[],
+            value: "BOOL",
+            help: "RDMA.",
+            set: |o, t| Value::read(t).map(|v| o.rdma = v),
+            show: |o| o.rdma.show(),
+        },
+    ];
+
+    fn run(flags: &[&str], environment: &[(&str, &str)], file: Option<&str>) -> Result<Loaded<Options>, ConfigError> {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("baton.yaml");
+        let mut flags: Vec<String> = flags.iter().map(|&flag| flag.to_owned()).collect();
+        if let Some(text) = file {
+            std::fs::write(&path, text).unwrap();
+            flags.extend(["--config-file".to_owned(), path.display().to_string()]);
+        }
+        let command = arguments(Command::new("t").no_binary_name(true), SETTINGS);
+        let matches = command.try_get_matches_from(flags).unwrap();
+        let look_up =
+            |name: &str| environment.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned());
+        load(SETTINGS, &matches, &look_up, "baton t")
+    }
+
+    #[test]
+    fn a_flag_wins_over_the_environment_and_that_over_the_file() {
+        let file = Some("node-name: from-file\nverify-period: 3s\nrdma: true\n");
+        let loaded =
+            run(&["--node-name", "from-flag"], &[("NODE_NAME", "from-env"), ("VERIFY_PERIOD", "2s")], file).unwrap();
+        assert_eq!(loaded.options.name, "from-flag");
+        assert_eq!(loaded.options.period, Duration::from_secs(2));
+        assert!(loaded.options.rdma);
+        assert_eq!(loaded.sources["node-name"], Source::Flag);
+        assert_eq!(loaded.sources["verify-period"].to_string(), "env VERIFY_PERIOD");
+        assert!(loaded.sources["rdma"].to_string().ends_with("baton.yaml:3"));
+        let untouched = run(&[], &[("RDMA", "")], None).unwrap();
+        assert_eq!(untouched.sources["rdma"], Source::Default);
+    }
+
+    #[test]
+    fn switches_stand_alone_and_aliases_mean_the_same() {
+        assert!(run(&["--rdma"], &[], None).unwrap().options.rdma);
+        assert!(!run(&["--rdma=false"], &[("RDMA", "true")], None).unwrap().options.rdma);
+        assert_eq!(run(&["--host", "a"], &[], None).unwrap().options.name, "a");
+        assert_eq!(run(&[], &[("HOST", "b")], None).unwrap().options.name, "b");
+    }
+
+    #[test]
+    fn what_is_wrong_is_named_with_its_place() {
+        for (flags, environment, file, parts) in [
+            (
+                &[][..],
+                &[][..],
+                Some("rdma: true\nnode-nam: a\n"),
+                &["baton.yaml:2:1", "\"node-nam\"", "\"node-name\"?"][..],
+            ),
+            (&[], &[], Some("nodeName: a\n"), &["baton.yaml:1:1", "\"node-name\"?"]),
+            (&[], &[], Some("something: a\n"), &["baton.yaml:1:1", "`baton t --help`"]),
+            (&[], &[], Some("verify-period: 10\n"), &["baton.yaml:1:16", "verify-period", "\"10\"", "30s"]),
+            (&[], &[], Some("host: a\nnode-name: a\n"), &["baton.yaml:2:1", "\"host\""]),
+            (&[], &[], Some("- a\n"), &["baton.yaml:1:1"]),
+            (&[], &[("RDMA", "maybe")], None, &["RDMA", "\"maybe\""]),
+            (&["--verify-period", "x"], &[], None, &["--verify-period", "\"x\""]),
+            (&["--config-file", "/nonexistent.yaml"], &[], None, &["/nonexistent.yaml", "flag"]),
+        ] {
+            let error = run(flags, environment, file).unwrap_err().to_string();
+            println!("{error}");
+            for part in parts {
+                assert!(error.contains(part), "{file:?}: {error} lacks {part}");
+            }
+        }
+    }
+}

@@ -1,0 +1,14 @@
+//! Options from flags, environment and a YAML file: the same keys everywhere, flag over environment over file over default.
+//!
+//! A daemon's options are described once, as a table of [`Setting`]s over its plain options struct. The table makes the
+//! flags, their help, the names of the environment variables and the keys of the file, and says where each value came from.
+
+mod load;
+mod nearest;
+mod setting;
+mod yaml;
+
+pub use load::{ConfigError, Loaded, Source, arguments, load};
+pub use nearest::nearest;
+pub use setting::{Setting, Value};
+pub use yaml::{YamlEntry, YamlError, print as print_yaml, read as read_yaml};

@@ -1,0 +1,53 @@
+//! The known word that a wrong one was probably meant to be.
+
+/// The nearest of `known`, unless none is near: more than a third of the letters would have to change. Case and separators
+/// do not count, so `migStrategy` is near `mig-strategy`.
+pub fn nearest<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    let bare = letters(word);
+    let (distance, found) = known.into_iter().map(|other| (distance(&bare, &letters(other)), other)).min()?;
+    (distance <= bare.len().max(3) / 3).then_some(found)
+}
+
+fn letters(word: &str) -> Vec<char> {
+    // A long wrong word cannot be near any key; its tail only costs time.
+    word.chars().filter(|c| c.is_alphanumeric()).take(64).flat_map(char::to_lowercase).collect()
+}
+
+/// Edit distance with swaps of neighbours (optimal string alignment).
+fn distance(a: &[char], b: &[char]) -> usize {
+    let mut rows = vec![vec![0; b.len() + 1]; a.len() + 1];
+    rows[0] = (0..=b.len()).collect();
+    for i in 1..=a.len() {
+        rows[i][0] = i;
+        for j in 1..=b.len() {
+            let change = rows[i - 1][j - 1] + usize::from(a[i - 1] != b[j - 1]);
+            let mut best = change.min(rows[i - 1][j] + 1).min(rows[i][j - 1] + 1);
+            if i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] {
+                best = best.min(rows[i - 2][j - 2] + 1);
+            }
+            rows[i][j] = best;
+        }
+    }
+    rows[a.len()][b.len()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KEYS: [&str; 4] = ["mig-strategy", "node-name", "kubelet-dir", "verify-period"];
+
+    #[test]
+    fn a_slip_of_the_pen_finds_the_key_that_was_meant() {
+        for (wrong, meant) in
+            [("migStrategy", 0), ("mig-stratgey", 0), ("nodename", 1), ("kublet-dir", 2), ("verify", 3)]
+        {
+            let found = nearest(wrong, KEYS);
+            // "verify" is a word of its own, not a slip.
+            let expected = (wrong != "verify").then_some(KEYS[meant]);
+            assert_eq!(found, expected, "{wrong}");
+        }
+        assert_eq!(nearest("completely-different", KEYS), None);
+        assert_eq!(nearest("", KEYS), None);
+    }
+}

@@ -1,0 +1,182 @@
+//! One key of a configuration, and how the types of options are read and written.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// One key: `name` is the flag and the key of the file; in capitals and with `_` it is the environment variable.
+pub struct Setting<O: 'static> {
+    /// `mig-strategy`
+    pub name: &'static str,
+    /// Other names with the same meaning, in flags, environment and file.
+    pub aliases: &'static [&'static str],
+    /// What a value looks like, for the help; `BOOL` makes it a switch: the bare flag means `true`.
+    pub value: &'static str,
+    /// What it does, one sentence or two.
+    pub help: &'static str,
+    /// Reads a value into the options, or says what is wrong with it.
+    pub set: fn(&mut O, &str) -> Result<(), String>,
+    /// The present value, as [`Self::set`] reads it.
+    pub show: fn(&O) -> String,
+}
+
+impl<O> Setting<O> {
+    /// The name and its aliases.
+    pub fn names(&self) -> impl Iterator<Item = &'static str> {
+        std::iter::once(self.name).chain(self.aliases.iter().copied())
+    }
+
+    /// The flag may stand without a value and then means `true`.
+    pub fn is_switch(&self) -> bool {
+        self.value == "BOOL"
+    }
+
+    /// The environment variables, the first that is set counts: `MIG_STRATEGY`.
+    pub fn variables(&self) -> impl Iterator<Item = String> {
+        self.names().map(|name| name.to_uppercase().replace('-', "_"))
+    }
+}
+
+/// A type that an option may have.
+pub trait Value: Sized {
+    /// Reads what a user wrote; the error says what was expected.
+    fn read(text: &str) -> Result<Self, String>;
+    /// Writes what [`Self::read`] reads.
+    fn show(&self) -> String;
+}
+
+impl Value for bool {
+    fn read(text: &str) -> Result<Self, String> {
+        match text.to_ascii_lowercase().as_str() {
+            "true" | "on" | "yes" | "1" => Ok(true),
+            "false" | "off" | "no" | "0" => Ok(false),
+            _ => Err(format!("{text:?} is neither true nor false")),
+        }
+    }
+    fn show(&self) -> String {
+        self.to_string()
+    }
+}
+
+impl Value for String {
+    fn read(text: &str) -> Result<Self, String> {
+        Ok(text.to_owned())
+    }
+    fn show(&self) -> String {
+        self.clone()
+    }
+}
+
+impl Value for PathBuf {
+    fn read(text: &str) -> Result<Self, String> {
+        if text.is_empty() { Err("an empty path".to_owned()) } else { Ok(text.into()) }
+    }
+    fn show(&self) -> String {
+        self.display().to_string()
+    }
+}
+
+impl Value for Duration {
+    fn read(text: &str) -> Result<Self, String> {
+        humantime::parse_duration(text)
+            .map_err(|error| format!("{text:?} is no duration ({error}); expected for example 500ms, 30s or 5m"))
+    }
+    fn show(&self) -> String {
+        humantime::format_duration(*self).to_string()
+    }
+}
+
+impl Value for SocketAddr {
+    fn read(text: &str) -> Result<Self, String> {
+        // `:9402`, as Go programs write it, is every address of this machine.
+        let full = if text.starts_with(':') { format!("0.0.0.0{text}") } else { text.to_owned() };
+        full.parse().map_err(|_| format!("{text:?} is no address; expected for example 127.0.0.1:9402 or :9402"))
+    }
+    fn show(&self) -> String {
+        self.to_string()
+    }
+}
+
+macro_rules! numbers {
+    ($($number:ty),+) => {$(
+        impl Value for $number {
+            fn read(text: &str) -> Result<Self, String> {
+                text.parse().map_err(|error| format!("{text:?} is no number in range ({error})"))
+            }
+            fn show(&self) -> String {
+                self.to_string()
+            }
+        }
+    )+};
+}
+numbers!(i32, i64, u16, u32, u64, usize, f64);
+
+/// `none` (or nothing) is the absent value.
+impl<T: Value> Value for Option<T> {
+    fn read(text: &str) -> Result<Self, String> {
+        if matches!(text, "" | "none") { Ok(None) } else { T::read(text).map(Some) }
+    }
+    fn show(&self) -> String {
+        self.as_ref().map_or_else(|| "none".to_owned(), T::show)
+    }
+}
+
+/// A comma list.
+impl<T: Value> Value for Vec<T> {
+    fn read(text: &str) -> Result<Self, String> {
+        text.split(',').map(str::trim).filter(|part| !part.is_empty()).map(T::read).collect()
+    }
+    fn show(&self) -> String {
+        self.iter().map(T::show).collect::<Vec<_>>().join(",")
+    }
+}
+
+/// A comma list of `key=value`.
+impl<K: Value + Ord, V: Value> Value for BTreeMap<K, V> {
+    fn read(text: &str) -> Result<Self, String> {
+        let parts = text.split(',').map(str::trim).filter(|part| !part.is_empty());
+        parts
+            .map(|part| {
+                let (key, value) = part.split_once('=').ok_or_else(|| format!("{part:?} is not key=value"))?;
+                Ok((K::read(key.trim())?, V::read(value.trim())?))
+            })
+            .collect()
+    }
+    fn show(&self) -> String {
+        self.iter().map(|(key, value)| format!("{}={}", key.show(), value.show())).collect::<Vec<_>>().join(",")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn round<T: Value + PartialEq + std::fmt::Debug>(text: &str, value: T) {
+        assert_eq!(T::read(text), Ok(value));
+        let shown = T::read(text).unwrap().show();
+        assert_eq!(T::read(&shown).unwrap().show(), shown);
+    }
+
+    #[test]
+    fn what_is_shown_reads_back() {
+        round("on", true);
+        round("1m 30s", Duration::from_secs(90));
+        round(":9402", SocketAddr::from(([0, 0, 0, 0], 9402)));
+        round("none", None::<PathBuf>);
+        round("/a", Some(PathBuf::from("/a")));
+        round("a, b,", vec!["a".to_owned(), "b".to_owned()]);
+        round("48=ignore,94=warn", BTreeMap::from([(48u64, "ignore".to_owned()), (94, "warn".to_owned())]));
+    }
+
+    #[test]
+    fn what_cannot_be_read_says_what_was_expected() {
+        assert!(bool::read("maybe").unwrap_err().contains("true nor false"));
+        assert!(Duration::read("10").unwrap_err().contains("30s"));
+        assert!(Duration::read("-1s").is_err());
+        assert!(SocketAddr::read("9402").unwrap_err().contains(":9402"));
+        assert!(BTreeMap::<u64, String>::read("48").unwrap_err().contains("key=value"));
+        assert!(u64::read("-1").unwrap_err().contains("-1"));
+    }
+}

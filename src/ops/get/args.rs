@@ -1,0 +1,154 @@
+//! The command line of `baton get` and what it prints.
+
+use std::path::PathBuf;
+
+use anyhow::bail;
+use clap::{Args, ValueEnum};
+use serde::Serialize;
+
+use super::output::{self, Row};
+use super::snapshot::{self, Snapshot};
+use super::{locks, nodes, pods};
+use crate::contract::key;
+use crate::ops::config::print_yaml;
+
+/// What to list.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Resource {
+    /// GPUs and NICs in all, free and unhealthy; agent; lock.
+    #[value(alias = "node", alias = "no")]
+    Nodes,
+    /// Pods that ask for devices: node, devices, lock.
+    #[value(alias = "pod", alias = "po")]
+    Pods,
+    /// Node locks: holder, age, state, and what to do.
+    #[value(alias = "lock")]
+    Locks,
+}
+
+/// How to print.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Output {
+    /// The table with more columns.
+    Wide,
+    /// One JSON object, `{"items":[…]}`.
+    Json,
+    /// The same as YAML.
+    Yaml,
+}
+
+/// Arguments of `baton get`.
+#[derive(Debug, Args)]
+pub struct GetArgs {
+    /// What to list.
+    #[arg(value_enum)]
+    pub resource: Resource,
+    /// Only these names; locks go by the name of their node.
+    pub names: Vec<String>,
+    /// Another format than the table.
+    #[arg(short, long, value_enum)]
+    pub output: Option<Output>,
+    /// Namespace of the pods to list.
+    #[arg(short, long, default_value = "default")]
+    pub namespace: String,
+    /// Pods of every namespace.
+    #[arg(short = 'A', long)]
+    pub all_namespaces: bool,
+    /// Credentials; else KUBECONFIG, ~/.kube/config, or the pod's service account.
+    #[arg(long, env = "KUBECONFIG", value_name = "FILE")]
+    pub kubeconfig: Option<PathBuf>,
+    /// Namespace of the agents' Leases.
+    #[arg(long, default_value = "baton-system", value_name = "NAMESPACE")]
+    pub agent_namespace: String,
+    /// Node annotation of the lock.
+    #[arg(long, default_value = key::NODE_LOCK, value_name = "KEY")]
+    pub node_lock_key: String,
+}
+
+/// Reads the cluster and prints.
+pub async fn run(args: GetArgs) -> anyhow::Result<()> {
+    // Several files in KUBECONFIG are merged by the client library itself.
+    let several = |path: &PathBuf| path.to_string_lossy().contains(':') && !path.exists();
+    let kubeconfig = args.kubeconfig.clone().filter(|path| !several(path));
+    let client = crate::cluster::client::connect(kubeconfig.as_deref()).await?;
+    let snapshot = snapshot::read(client, &args.agent_namespace).await?;
+    print!("{}", render(&snapshot, &args)?);
+    Ok(())
+}
+
+/// What `baton get` prints for `snapshot`.
+fn render(snapshot: &Snapshot, args: &GetArgs) -> anyhow::Result<String> {
+    let namespace = (!args.all_namespaces).then_some(args.namespace.as_str());
+    match args.resource {
+        Resource::Nodes => finish(nodes::rows(snapshot, &args.node_lock_key), args),
+        Resource::Pods => finish(pods::rows(snapshot, namespace, &args.node_lock_key), args),
+        Resource::Locks => finish(locks::rows(snapshot, &args.node_lock_key), args),
+    }
+}
+
+fn finish<R: Row + Serialize>(mut rows: Vec<R>, args: &GetArgs) -> anyhow::Result<String> {
+    if let Some(missing) = args.names.iter().find(|name| !rows.iter().any(|row| row.name() == **name)) {
+        bail!("{} {missing:?} not found; `baton get {}` lists what there is", R::WHAT, R::PLURAL);
+    }
+    rows.retain(|row| args.names.is_empty() || args.names.iter().any(|name| row.name() == *name));
+    let items = serde_json::json!({ "items": rows });
+    Ok(match args.output {
+        Some(Output::Json) => serde_json::to_string_pretty(&items)? + "\n",
+        Some(Output::Yaml) => print_yaml(&items)?,
+        None | Some(Output::Wide) if rows.is_empty() => format!("{}\n", R::NONE),
+        wide => output::table(&rows, wide == Some(Output::Wide)),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ops::get::snapshot::tests::cluster;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    #[command(no_binary_name = true)]
+    struct Line {
+        #[command(flatten)]
+        get: GetArgs,
+    }
+
+    fn printed(line: &str) -> anyhow::Result<String> {
+        let line = Line::try_parse_from(line.split(' '))?;
+        render(&cluster(), &line.get)
+    }
+
+    #[test]
+    fn nodes_say_how_many_devices_are_free_and_whether_the_agent_is_there() {
+        let table = printed("nodes").unwrap();
+        let node_a = table.lines().find(|line| line.starts_with("node-a")).unwrap();
+        assert!(node_a.contains("1/2") && node_a.contains("fresh") && node_a.contains("ml/train"), "{table}");
+        let node_b = table.lines().find(|line| line.starts_with("node-b")).unwrap();
+        assert!(node_b.contains("stale"), "{table}");
+    }
+
+    #[test]
+    fn pods_say_where_they_are_and_what_they_have() {
+        assert!(!printed("pods").unwrap().contains("train"), "namespace default has no such pod");
+        let table = printed("pods -A -o wide").unwrap();
+        let train = table.lines().find(|line| line.contains("train")).unwrap();
+        assert!(train.contains("node-a") && train.contains("GPU-a0"), "{table}");
+        let json: serde_json::Value = serde_json::from_str(&printed("pods -n ml -o json").unwrap()).unwrap();
+        assert_eq!(json["items"][0]["devices"]["gpu"][0], "GPU-a0");
+        assert_eq!(json["items"][0]["holdsLock"], true);
+    }
+
+    #[test]
+    fn locks_say_who_holds_them_and_what_to_do() {
+        let yaml = printed("locks node-b -o yaml").unwrap();
+        assert!(yaml.contains("state: dangling") && yaml.contains("does not exist"), "{yaml}");
+        let table = printed("locks").unwrap();
+        assert!(table.contains("malformed") && table.contains("taken over"), "{table}");
+    }
+
+    #[test]
+    fn a_name_that_is_not_there_is_an_error() {
+        assert!(printed("nodes node-z").unwrap_err().to_string().contains("\"node-z\" not found"));
+        assert!(printed("chairs").is_err());
+    }
+}

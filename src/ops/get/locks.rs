@@ -1,0 +1,183 @@
+//! Who holds each node's lock, for how long, and what an operator can do.
+
+use std::time::Duration;
+
+use serde::Serialize;
+
+use super::output::{Row, age};
+use super::snapshot::{Snapshot, name_of};
+use crate::contract::{LockRead, PodRef};
+use crate::decide::lock::{HolderState, Policy};
+
+/// What a lock is at this moment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LockState {
+    /// The holder exists and is not bound yet.
+    Binding,
+    /// The holder is bound here and no container of it runs yet.
+    Held,
+    /// A container of the holder runs, so its devices were handed out: the agent is about to release.
+    Served,
+    /// The holder will never be served.
+    Dangling,
+    /// A readable time that matches no pod.
+    Unknown,
+    /// Not a lock at all.
+    Malformed,
+}
+
+impl LockState {
+    /// The word in tables.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Binding => "binding",
+            Self::Held => "held",
+            Self::Served => "served",
+            Self::Dangling => "dangling",
+            Self::Unknown => "unknown",
+            Self::Malformed => "malformed",
+        }
+    }
+}
+
+/// One lock.
+#[derive(Debug, Clone, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct LockRow {
+    /// Node.
+    pub node: String,
+    /// What it is.
+    pub state: LockState,
+    /// `namespace/name`, where the value or its time names one.
+    pub holder: Option<String>,
+    /// Uid of the holder.
+    pub holder_uid: Option<String>,
+    /// By the time in the value and this machine's clock.
+    pub age_seconds: Option<u64>,
+    /// What to know and to do.
+    pub advice: String,
+    /// The annotation's value.
+    pub value: String,
+}
+
+/// Every lock, by node.
+pub fn rows(snapshot: &Snapshot, key: &str) -> Vec<LockRow> {
+    let locked = snapshot.nodes.iter().filter_map(|node| Some((node, snapshot.lock(node, key)?)));
+    locked.map(|(node, (read, holder))| row(snapshot, name_of(node), key, &read, &holder)).collect()
+}
+
+fn row(snapshot: &Snapshot, node: &str, key: &str, read: &LockRead, holder: &HolderState) -> LockRow {
+    let value = match read {
+        LockRead::Held { value, .. } => Some(value),
+        LockRead::Free | LockRead::Malformed { .. } => None,
+    };
+    let age = value.and_then(|value| Duration::try_from(snapshot.wall.duration_since(value.time)).ok());
+    let expired = age.is_some_and(|age| age > Policy::default().expiry);
+    let named = value.and_then(|value| value.holder.as_ref());
+    let live = match holder {
+        HolderState::Unbound(pod) | HolderState::BoundHere(pod) => Some(pod),
+        HolderState::Unknown | HolderState::Gone(_) => None,
+    };
+    let state = match holder {
+        HolderState::Unbound(_) => LockState::Binding,
+        HolderState::BoundHere(pod) if runs(snapshot, pod) => LockState::Served,
+        HolderState::BoundHere(_) => LockState::Held,
+        HolderState::Gone(_) => LockState::Dangling,
+        HolderState::Unknown if value.is_none() => LockState::Malformed,
+        HolderState::Unknown => LockState::Unknown,
+    };
+    let advice = match (state, holder) {
+        (LockState::Binding, _) if expired => {
+            "its scheduler left it unbound: is `baton scheduler` running? It resumes or releases within 60s".to_owned()
+        }
+        (LockState::Binding, _) => "normal: its bind is in flight".to_owned(),
+        (LockState::Held, _) if expired => {
+            "holder was never served: look at the agent's log and `kubectl describe pod`; the scheduler evicts it"
+                .to_owned()
+        }
+        (LockState::Held, _) => "normal: the kubelet is admitting the pod".to_owned(),
+        (LockState::Served, _) => "the node's agent releases it within 10s; if not, is the agent running?".to_owned(),
+        (_, HolderState::Gone(reason)) => {
+            format!("holder {reason}: the next bind takes it over, or: {}", remove(node, key))
+        }
+        _ => format!("taken over after 5m unchanged, or: {}", remove(node, key)),
+    };
+    LockRow {
+        node: node.to_owned(),
+        state,
+        holder: live.map(|pod| pod.key.to_string()).or_else(|| named.map(|named| named.pod.to_string())),
+        holder_uid: live
+            .map(|pod| pod.uid.to_string())
+            .or_else(|| named.and_then(|named| named.uid.as_ref().map(ToString::to_string))),
+        age_seconds: age.map(|age| age.as_secs()),
+        advice,
+        value: read.raw().unwrap_or_default().to_owned(),
+    }
+}
+
+/// The command that takes the annotation away by hand.
+fn remove(node: &str, key: &str) -> String {
+    format!("kubectl annotate node {node} {key}-")
+}
+
+/// `true` when a container of the pod runs: the kubelet hands devices out before it starts the first one.
+fn runs(snapshot: &Snapshot, pod: &PodRef) -> bool {
+    snapshot.pods.get(&pod.key).is_some_and(|pod| pod.containers.iter().any(|container| container.running))
+}
+
+impl Row for LockRow {
+    const WHAT: &'static str = "lock of node";
+    const PLURAL: &'static str = "locks";
+    const NONE: &'static str = "No node is locked.";
+    const HEADERS: &'static [&'static str] = &["NODE", "STATE", "HOLDER", "AGE", "WHAT TO DO", "UID", "VALUE"];
+    const NARROW: usize = 5;
+    fn name(&self) -> &str {
+        &self.node
+    }
+    fn cells(&self) -> Vec<String> {
+        vec![
+            self.node.clone(),
+            self.state.as_str().to_owned(),
+            self.holder.clone().unwrap_or_default(),
+            self.age_seconds.map(|seconds| age(Duration::from_secs(seconds))).unwrap_or_default(),
+            self.advice.clone(),
+            self.holder_uid.clone().unwrap_or_default(),
+            self.value.clone(),
+        ]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::contract::key;
+    use crate::ops::get::snapshot::tests::cluster;
+
+    #[test]
+    fn each_state_of_a_lock_is_told_apart() {
+        let mut cluster = cluster();
+        let states = |cluster: &Snapshot| rows(cluster, key::NODE_LOCK).iter().map(|row| row.state).collect::<Vec<_>>();
+        assert_eq!(states(&cluster), [LockState::Held, LockState::Dangling, LockState::Malformed]);
+        let train = cluster.pods.values_mut().next().unwrap();
+        train.containers[0].running = true;
+        assert_eq!(states(&cluster)[0], LockState::Served);
+        let train = cluster.pods.values_mut().next().unwrap();
+        train.node = None;
+        assert_eq!(states(&cluster)[0], LockState::Binding);
+        let bare = "2026-11-21T02:00:00Z".to_owned();
+        cluster.nodes[2].metadata.annotations = Some([(key::NODE_LOCK.to_owned(), bare)].into());
+        assert_eq!(states(&cluster)[2], LockState::Unknown);
+    }
+
+    #[test]
+    fn an_expired_lock_gets_another_advice() {
+        let mut cluster = cluster();
+        let normal = rows(&cluster, key::NODE_LOCK).remove(0);
+        assert!(normal.advice.contains("normal"), "{normal:?}");
+        assert_eq!(normal.age_seconds, Some(47));
+        cluster.wall = "2026-11-21T02:45:00Z".parse().unwrap();
+        let expired = rows(&cluster, key::NODE_LOCK).remove(0);
+        assert!(expired.advice.contains("never served"), "{expired:?}");
+    }
+}

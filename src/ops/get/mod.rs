@@ -1,0 +1,15 @@
+//! `baton get`: what an operator asks first. Which devices are free, which pod has which, who holds a node's lock and what
+//! to do about it. Everything is read from cluster objects; nothing is written.
+
+mod args;
+mod locks;
+mod nodes;
+mod output;
+mod pods;
+mod snapshot;
+
+pub use args::{GetArgs, Output, Resource, run};
+pub use locks::{LockRow, LockState};
+pub use nodes::{AgentRow, DeviceCount, NodeRow};
+pub use pods::PodRow;
+pub use snapshot::Snapshot;

@@ -1,0 +1,215 @@
+//! How many devices each node has, how many are free, and whether its agent serves them.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use k8s_openapi::api::coordination::v1::Lease;
+use serde::Serialize;
+
+use super::output::{Row, age};
+use super::snapshot::{Snapshot, name_of};
+use crate::contract::inventory::Device;
+use crate::contract::{AgentStatus, DeviceAllocation, DeviceType, Identity, key};
+
+/// A Lease that was not renewed for this long is an agent that is not there.
+const STALE: Duration = Duration::from_secs(90);
+
+/// One node.
+#[derive(Debug, Clone, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct NodeRow {
+    /// Name.
+    pub name: String,
+    /// GPUs, MIG devices among them.
+    pub gpu: DeviceCount,
+    /// RDMA NICs.
+    pub rdma: DeviceCount,
+    /// The node's agent; absent when it never wrote a Lease.
+    pub agent: Option<AgentRow>,
+    /// The lock, if the node is locked.
+    pub lock: Option<super::LockRow>,
+}
+
+/// Devices of one type.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct DeviceCount {
+    /// All.
+    pub total: usize,
+    /// Healthy, and no live pod has any part of it.
+    pub free: usize,
+    /// Healthy, and a part of it is left.
+    pub partly: usize,
+    /// Take no new pods.
+    pub unhealthy: usize,
+}
+
+/// What the agent says of itself.
+#[derive(Debug, Clone, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct AgentRow {
+    /// Version; absent when the Lease carries no status.
+    pub version: Option<String>,
+    /// Resource names that the kubelet has registered.
+    pub registered: Vec<String>,
+    /// How it tells which pod is calling.
+    pub identity: Option<Identity>,
+    /// Since the last renewal, by this machine's clock.
+    pub renewed_seconds: Option<u64>,
+    /// Renewed within 90 s.
+    pub fresh: bool,
+}
+
+/// Every node.
+pub fn rows(snapshot: &Snapshot, lock_key: &str) -> Vec<NodeRow> {
+    let locks = super::locks::rows(snapshot, lock_key);
+    let row = |name: &str| NodeRow {
+        name: name.to_owned(),
+        gpu: count(snapshot, name, &DeviceType::Gpu),
+        rdma: count(snapshot, name, &DeviceType::Rdma),
+        agent: snapshot.leases.get(&AgentStatus::lease_name(name)).map(|lease| agent(lease, snapshot.wall)),
+        lock: locks.iter().find(|lock| lock.node == name).cloned(),
+    };
+    snapshot.nodes.iter().map(|node| row(name_of(node))).collect()
+}
+
+fn agent(lease: &Lease, wall: Timestamp) -> AgentRow {
+    let text = lease.metadata.annotations.as_ref().and_then(|map| map.get(key::AGENT));
+    let status = text.and_then(|text| AgentStatus::parse(text));
+    let renewed = lease.spec.as_ref().and_then(|spec| spec.renew_time.as_ref());
+    // A renewal from the future is a clock that is ahead of ours: just renewed.
+    let renewed = renewed.map(|time| Duration::try_from(wall.duration_since(time.0)).unwrap_or_default());
+    AgentRow {
+        version: status.as_ref().map(|status| status.version.clone()),
+        identity: status.as_ref().map(|status| status.identity),
+        registered: status.map(|status| status.registered).unwrap_or_default(),
+        renewed_seconds: renewed.map(|renewed| renewed.as_secs()),
+        fresh: renewed.is_some_and(|renewed| renewed <= STALE),
+    }
+}
+
+fn count(snapshot: &Snapshot, node: &str, kind: &DeviceType) -> DeviceCount {
+    let Some(device) = snapshot.devices.get(node) else { return DeviceCount::default() };
+    let used = used(snapshot, node, device, kind);
+    let mut count = DeviceCount::default();
+    // A GPU that is split into MIG devices has no resources of its own.
+    for info in device.spec.devices.iter().filter(|info| info.kind == *kind && !info.resources.is_empty()) {
+        count.total += 1;
+        match used.get(info.id.as_str()).copied().unwrap_or(0) {
+            _ if !info.health => count.unhealthy += 1,
+            0 => count.free += 1,
+            part if part < key::WHOLE => count.partly += 1,
+            _ => {}
+        }
+    }
+    count
+}
+
+/// Percent in use by device id: assignments of live pods, and what the agent says of pods without one.
+fn used(snapshot: &Snapshot, node: &str, device: &Device, kind: &DeviceType) -> BTreeMap<String, i64> {
+    let mut used: BTreeMap<String, i64> = BTreeMap::new();
+    let live = snapshot.pods.values().filter(|pod| pod.is_live() && pod.node.as_deref() == Some(node));
+    for text in live.filter_map(|pod| pod.assignment.device_allocated.as_deref()) {
+        for entry in DeviceAllocation::parse(text).unwrap_or_default().of(kind) {
+            let core = entry.amount(key::GPU_CORE).max(entry.amount(key::GPU_MEMORY_RATIO));
+            let part = core.max(entry.amount(key::RDMA));
+            // An entry without a known amount (MIG) is the whole device.
+            *used.entry(entry.id.to_string()).or_default() += if part > 0 { part } else { key::WHOLE };
+        }
+    }
+    let held = device.status.iter().flat_map(|status| &status.allocations).filter(|held| held.kind == *kind);
+    for minor in held.flat_map(|held| &held.entries).flat_map(|entry| &entry.minors) {
+        for info in device.spec.devices.iter().filter(|info| info.kind == *kind && info.minor == *minor) {
+            used.insert(info.id.to_string(), key::WHOLE);
+        }
+    }
+    used
+}
+
+impl DeviceCount {
+    fn cell(&self) -> String {
+        if self.total == 0 { String::new() } else { format!("{}/{}", self.free, self.total) }
+    }
+}
+
+impl Row for NodeRow {
+    const WHAT: &'static str = "node";
+    const PLURAL: &'static str = "nodes";
+    const NONE: &'static str = "The cluster has no nodes.";
+    const HEADERS: &'static [&'static str] = &[
+        "NAME",
+        "GPUS FREE",
+        "SHARED",
+        "UNHEALTHY",
+        "NICS FREE",
+        "AGENT",
+        "LOCK HOLDER",
+        "LOCK AGE",
+        "VERSION",
+        "IDENTITY",
+        "REGISTERED",
+    ];
+    const NARROW: usize = 8;
+    fn name(&self) -> &str {
+        &self.name
+    }
+    fn cells(&self) -> Vec<String> {
+        let seconds = |seconds: u64| age(Duration::from_secs(seconds));
+        let agent = self.agent.as_ref();
+        let lock = self.lock.as_ref();
+        let freshness = agent.map_or_else(
+            || "none".to_owned(),
+            |agent| {
+                let word = if agent.fresh { "fresh" } else { "stale" };
+                format!("{word} {}", agent.renewed_seconds.map(seconds).unwrap_or_default())
+            },
+        );
+        let identity = agent.and_then(|agent| agent.identity).map(|identity| match identity {
+            Identity::Exact => "exact",
+            Identity::Lock => "lock",
+        });
+        vec![
+            self.name.clone(),
+            self.gpu.cell(),
+            self.gpu.partly.to_string(),
+            (self.gpu.unhealthy + self.rdma.unhealthy).to_string(),
+            self.rdma.cell(),
+            freshness.trim_end().to_owned(),
+            lock.map(|lock| lock.holder.clone().unwrap_or_else(|| lock.state.as_str().to_owned())).unwrap_or_default(),
+            lock.and_then(|lock| lock.age_seconds).map(seconds).unwrap_or_default(),
+            agent.and_then(|agent| agent.version.clone()).unwrap_or_default(),
+            identity.unwrap_or_default().to_owned(),
+            agent.map(|agent| agent.registered.join(",")).unwrap_or_default(),
+        ]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ops::get::snapshot::tests::cluster;
+
+    #[test]
+    fn devices_are_free_partly_used_or_unhealthy() {
+        let mut cluster = cluster();
+        let gpus = |cluster: &Snapshot, at: usize| rows(cluster, key::NODE_LOCK)[at].gpu.clone();
+        assert_eq!(gpus(&cluster, 0), DeviceCount { total: 2, free: 1, partly: 0, unhealthy: 0 });
+        assert_eq!(gpus(&cluster, 1), DeviceCount { total: 1, free: 0, partly: 0, unhealthy: 1 });
+        let train = cluster.pods.values_mut().next().unwrap();
+        let half = r#"{"gpu":[{"minor":0,"id":"GPU-a0","resources":{"koordinator.sh/gpu-core":"50"}}]}"#;
+        train.assignment.device_allocated = Some(half.into());
+        assert_eq!(gpus(&cluster, 0), DeviceCount { total: 2, free: 1, partly: 1, unhealthy: 0 });
+        cluster.pods.values_mut().next().unwrap().phase = crate::decide::pod::Phase::Failed;
+        assert_eq!(gpus(&cluster, 0).free, 2);
+    }
+
+    #[test]
+    fn an_agent_is_stale_after_ninety_seconds() {
+        let mut cluster = cluster();
+        let fresh = |cluster: &Snapshot| rows(cluster, key::NODE_LOCK)[0].agent.clone().unwrap().fresh;
+        assert!(fresh(&cluster));
+        cluster.wall = "2026-11-21T02:37:21Z".parse().unwrap();
+        assert!(!fresh(&cluster));
+        assert!(rows(&cluster, key::NODE_LOCK)[2].agent.is_none());
+    }
+}

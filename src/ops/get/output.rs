@@ -1,0 +1,75 @@
+//! Tables as kubectl prints them: no lines, headers in capitals.
+
+use std::time::Duration;
+
+use comfy_table::{CellAlignment, Table, presets};
+
+/// Something that is printed as one line of a table.
+pub trait Row {
+    /// What one row is, for messages: `node`.
+    const WHAT: &'static str;
+    /// As the command line names it: `nodes`.
+    const PLURAL: &'static str;
+    /// Printed instead of an empty table.
+    const NONE: &'static str;
+    /// Headers; those after the first `narrow()` are shown with `-o wide` only.
+    const HEADERS: &'static [&'static str];
+    /// How many columns the plain table has.
+    const NARROW: usize;
+    /// The name that the command line may select.
+    fn name(&self) -> &str;
+    /// One cell for each header.
+    fn cells(&self) -> Vec<String>;
+}
+
+/// The table of `rows`, with a newline at its end.
+pub fn table<R: Row>(rows: &[R], wide: bool) -> String {
+    let columns = if wide { R::HEADERS.len() } else { R::NARROW };
+    plain(&R::HEADERS[..columns], rows.iter().map(|row| row.cells()[..columns].to_vec()))
+}
+
+/// A table without lines, as wide as its content.
+pub fn plain(headers: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> String {
+    let mut table = Table::new();
+    table.load_style(presets::NOTHING).force_no_tty().set_header(headers.iter().copied());
+    table.add_rows(rows.into_iter().map(|row| row.into_iter().map(or_dash).collect::<Vec<_>>()));
+    for column in table.column_iter_mut() {
+        column.set_padding((0, 3)).set_cell_alignment(CellAlignment::Left);
+    }
+    let lines: Vec<String> = table.lines().map(|line| line.trim_end().to_owned()).collect();
+    lines.join("\n") + "\n"
+}
+
+fn or_dash(cell: String) -> String {
+    if cell.is_empty() { "-".to_owned() } else { cell }
+}
+
+/// `3s`, `12m5s`, `4h7m`, `3d2h`: two units at most.
+pub fn age(age: Duration) -> String {
+    let seconds = age.as_secs();
+    let (days, hours, minutes) = (seconds / 86_400, seconds / 3600 % 24, seconds / 60 % 60);
+    match (days, hours, minutes) {
+        (0, 0, 0) => format!("{seconds}s"),
+        (0, 0, _) => format!("{minutes}m{}s", seconds % 60),
+        (0, _, _) => format!("{hours}h{minutes}m"),
+        _ => format!("{days}d{hours}h"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ages_have_two_units_at_most() {
+        for (seconds, text) in [(0, "0s"), (59, "59s"), (61, "1m1s"), (3_700, "1h1m"), (100_000, "1d3h")] {
+            assert_eq!(age(Duration::from_secs(seconds)), text);
+        }
+    }
+
+    #[test]
+    fn a_table_has_no_lines_and_marks_empty_cells() {
+        let text = plain(&["NODE", "LOCK"], [vec!["node-a".to_owned(), String::new()]]);
+        assert_eq!(text, "NODE     LOCK\nnode-a   -\n");
+    }
+}

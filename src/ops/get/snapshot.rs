@@ -1,0 +1,155 @@
+//! One reading of every object that `baton get` looks at.
+
+use std::collections::BTreeMap;
+
+use anyhow::{Context, anyhow};
+use jiff::Timestamp;
+use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::api::core::v1::Node;
+use kube::Client;
+use kube::api::{Api, ListParams};
+
+use crate::cluster::client::status_code;
+use crate::cluster::pod::LightPod;
+use crate::contract::inventory::Device;
+use crate::contract::{LockRead, PodKey};
+use crate::decide::lock::{HolderState, Lookup};
+use crate::decide::pod::HandoffPod;
+use crate::runtime::clock;
+
+/// The cluster at one moment.
+#[derive(Debug, Default)]
+pub struct Snapshot {
+    /// Reader's wall time.
+    pub wall: Timestamp,
+    /// Sorted by name.
+    pub nodes: Vec<Node>,
+    /// By node.
+    pub devices: BTreeMap<String, Device>,
+    /// Pods of every namespace.
+    pub pods: BTreeMap<PodKey, HandoffPod>,
+    /// Leases of the agents' namespace by name.
+    pub leases: BTreeMap<String, Lease>,
+}
+
+impl Lookup for Snapshot {
+    fn by_key(&self, key: &PodKey) -> Option<&HandoffPod> {
+        self.pods.get(key)
+    }
+    fn by_bind_timestamp(&self, nanos: &str) -> Option<&HandoffPod> {
+        self.pods.values().find(|pod| pod.assignment.bind_timestamp.as_deref() == Some(nanos))
+    }
+}
+
+impl Snapshot {
+    /// The lock annotation of `node` and its holder; `None` when the node is not locked.
+    pub fn lock(&self, node: &Node, key: &str) -> Option<(LockRead, HolderState)> {
+        let raw = node.metadata.annotations.as_ref()?.get(key)?;
+        let read = LockRead::parse(Some(raw));
+        let holder = HolderState::of(&read, name_of(node), self, self.wall)?;
+        Some((read, holder))
+    }
+}
+
+/// Name of a node.
+pub fn name_of(node: &Node) -> &str {
+    node.metadata.name.as_deref().unwrap_or_default()
+}
+
+/// Reads the cluster, page by page.
+pub async fn read(client: Client, agent_namespace: &str) -> anyhow::Result<Snapshot> {
+    let nodes = all(Api::<Node>::all(client.clone()), "nodes").await?;
+    let devices = match all(Api::<Device>::all(client.clone()), "devices").await {
+        Ok(devices) => devices,
+        Err(error) if error.downcast_ref::<kube::Error>().and_then(status_code) == Some(404) => {
+            return Err(anyhow!(
+                "the cluster does not know devices.scheduling.koordinator.sh: install the CRD with `baton crds | kubectl apply -f -`"
+            ));
+        }
+        Err(error) => return Err(error),
+    };
+    let pods = all(Api::<LightPod>::all(client.clone()), "pods").await?;
+    let leases = all(Api::<Lease>::namespaced(client, agent_namespace), "leases").await?;
+    let named = |name: Option<String>| name.unwrap_or_default();
+    let mut snapshot = Snapshot { wall: clock::wall(), nodes, ..Snapshot::default() };
+    snapshot.nodes.sort_by(|a, b| name_of(a).cmp(name_of(b)));
+    snapshot.devices = devices.into_iter().map(|device| (named(device.metadata.name.clone()), device)).collect();
+    snapshot.pods = pods.iter().map(LightPod::handoff).map(|pod| (pod.pod.key.clone(), pod)).collect();
+    snapshot.leases = leases.into_iter().map(|lease| (named(lease.metadata.name.clone()), lease)).collect();
+    Ok(snapshot)
+}
+
+async fn all<K>(api: Api<K>, what: &str) -> anyhow::Result<Vec<K>>
+where
+    K: Clone + std::fmt::Debug + serde::de::DeserializeOwned,
+{
+    let mut items = Vec::new();
+    let mut next = None;
+    loop {
+        let page = ListParams { limit: Some(500), continue_token: next, ..ListParams::default() };
+        let list = api.list(&page).await.with_context(|| {
+            format!("cannot list {what}; is the API server reachable, and may this user list {what}?")
+        })?;
+        items.extend(list.items);
+        next = list.metadata.continue_.filter(|token| !token.is_empty());
+        if next.is_none() {
+            return Ok(items);
+        }
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+    use serde_json::{Value, from_value, json};
+
+    fn gpu(id: &str, minor: i32, health: bool) -> Value {
+        json!({"type": "gpu", "id": id, "minor": minor, "health": health, "resources": {"koordinator.sh/gpu-core": "100"}})
+    }
+
+    /// Two GPUs on node-a, one of them with ml/train, which holds the lock; a dangling lock on node-b, a broken one on node-c.
+    pub fn cluster() -> Snapshot {
+        let wall: Timestamp = "2026-11-21T02:36:00Z".parse().unwrap();
+        let stamp = "2026-11-21T02:35:12.000000001Z";
+        let nanos = stamp.parse::<Timestamp>().unwrap().as_nanosecond().to_string();
+        let node = |name: &str, lock: &str| -> Node {
+            let annotations = json!({"scheduling.koordinator.sh/node-lock": lock});
+            from_value(json!({"metadata": {"name": name, "annotations": annotations}})).unwrap()
+        };
+        let device = |name: &str, devices: Value| -> Device {
+            from_value(json!({"apiVersion": "scheduling.koordinator.sh/v1alpha1", "kind": "Device", "metadata": {"name": name}, "spec": {"devices": devices}})).unwrap()
+        };
+        let lease = |name: &str, renewed: &str| -> Lease {
+            let status = r#"{"version":"0.1.0","registered":["nvidia.com/gpu"],"identity":"exact"}"#;
+            from_value(json!({"metadata": {"name": name, "annotations": {"scheduling.koordinator.sh/agent": status}}, "spec": {"renewTime": renewed}})).unwrap()
+        };
+        let allocated = r#"{"gpu":[{"minor":0,"id":"GPU-a0","resources":{"koordinator.sh/gpu-core":"100"}}]}"#;
+        let train: LightPod = from_value(json!({
+            "metadata": {"name": "train", "namespace": "ml", "uid": "u1", "creationTimestamp": "2026-11-21T02:35:10Z",
+                "annotations": {"scheduling.koordinator.sh/device-allocated": allocated, "scheduling.koordinator.sh/bind-timestamp": nanos}},
+            "spec": {"nodeName": "node-a", "schedulerName": "baton-scheduler", "containers": [{"name": "main", "resources": {"limits": {"nvidia.com/gpu": "1"}}}]},
+            "status": {"phase": "Pending"}
+        }))
+        .unwrap();
+        let train = train.handoff();
+        Snapshot {
+            wall,
+            nodes: vec![
+                node("node-a", &format!("{stamp},ml,train,u1")),
+                node("node-b", &format!("{stamp},ml,gone,u2")),
+                node("node-c", "yes"),
+            ],
+            devices: [
+                ("node-a".to_owned(), device("node-a", json!([gpu("GPU-a0", 0, true), gpu("GPU-a1", 1, true)]))),
+                ("node-b".to_owned(), device("node-b", json!([gpu("GPU-b0", 0, false)]))),
+            ]
+            .into(),
+            pods: [(train.pod.key.clone(), train)].into(),
+            leases: [
+                ("baton-agent-node-a".to_owned(), lease("baton-agent-node-a", "2026-11-21T02:35:50.000000Z")),
+                ("baton-agent-node-b".to_owned(), lease("baton-agent-node-b", "2026-11-21T02:30:00.000000Z")),
+            ]
+            .into(),
+        }
+    }
+}

@@ -1,0 +1,210 @@
+//! The files of `daemonset/`: templates with the values that code knows, RBAC from its table, CRDs from their types.
+
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+
+use super::rbac;
+use crate::contract::{inventory, key};
+use crate::ops::config::print_yaml;
+
+/// What an installation chooses.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Values {
+    /// Image of both daemons.
+    pub image: String,
+    /// Namespace of both daemons and of their Leases.
+    pub namespace: String,
+}
+
+impl Default for Values {
+    fn default() -> Self {
+        Self { image: format!("baton:{}", env!("CARGO_PKG_VERSION")), namespace: "baton-system".to_owned() }
+    }
+}
+
+/// One generated file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct File {
+    /// Below the directory.
+    pub path: &'static str,
+    /// Content.
+    pub text: String,
+    /// Belongs to the installation; examples and the kustomization do not.
+    pub applied: bool,
+}
+
+/// Every custom resource of Baton.
+pub fn crds() -> Vec<CustomResourceDefinition> {
+    vec![inventory::crd()]
+}
+
+/// Template, where it goes, whether it is part of the installation.
+const TEMPLATES: [(&str, &str, bool); 8] = [
+    ("namespace.yaml", include_str!("templates/namespace.yaml"), true),
+    ("daemonset.yaml", include_str!("templates/daemonset.yaml"), true),
+    ("scheduler.yaml", include_str!("templates/scheduler.yaml"), true),
+    ("kustomization.yaml", include_str!("templates/kustomization.yaml"), false),
+    ("examples/one-gpu.yaml", include_str!("templates/examples/one-gpu.yaml"), false),
+    ("examples/gpu-share.yaml", include_str!("templates/examples/gpu-share.yaml"), false),
+    ("examples/gpu-rdma.yaml", include_str!("templates/examples/gpu-rdma.yaml"), false),
+    ("examples/multi-container.yaml", include_str!("templates/examples/multi-container.yaml"), false),
+];
+
+/// Every file, in the order in which a cluster wants them.
+pub fn files(values: &Values) -> anyhow::Result<Vec<File>> {
+    let template = |(path, text, applied): (&'static str, &str, bool)| File { path, text: fill(text, values), applied };
+    let mut files: Vec<File> = TEMPLATES.into_iter().map(template).collect();
+    let documents: Result<Vec<String>, _> = crds().iter().map(print_yaml).collect();
+    let crds = File { path: "crds.yaml", text: documents?.join("---\n"), applied: true };
+    let rbac = File { path: "rbac.yaml", text: rbac::yaml(&values.namespace), applied: true };
+    files.splice(1..1, [crds, rbac]);
+    Ok(files)
+}
+
+/// Puts values and names of the contract into a template.
+fn fill(template: &str, values: &Values) -> String {
+    let (image_name, image_tag) = values.image.rsplit_once(':').unwrap_or((&values.image, "latest"));
+    [
+        ("${image}", values.image.as_str()),
+        ("${image_name}", image_name),
+        ("${image_tag}", image_tag),
+        ("${namespace}", &values.namespace),
+        ("${nvidia_gpu}", key::NVIDIA_GPU),
+        ("${gpu_core}", key::GPU_CORE),
+        ("${gpu_memory_ratio}", key::GPU_MEMORY_RATIO),
+        ("${rdma}", key::RDMA),
+        ("${joint_allocate}", key::DEVICE_JOINT_ALLOCATE),
+    ]
+    .into_iter()
+    .fold(template.to_owned(), |text, (name, value)| text.replace(name, value))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use k8s_openapi::api::{apps, core, policy, rbac};
+    use serde_json::Value;
+
+    fn documents(text: &str) -> Vec<Value> {
+        serde_saphyr::from_str_multiple::<Value, Vec<Value>>(text).unwrap()
+    }
+
+    /// Reads a document as its Kubernetes type and back: a field that the type does not know is lost on the way.
+    fn typed<T: serde::de::DeserializeOwned + serde::Serialize>(document: &Value, place: &str) {
+        let typed: T = serde_json::from_value(document.clone()).unwrap_or_else(|error| panic!("{place}: {error}"));
+        let mut back = serde_json::to_value(&typed).unwrap();
+        // `pods[].resources` and the like gain empty objects; only what was written must survive.
+        fn within(written: &Value, back: &mut Value, place: &str) {
+            match (written, &mut *back) {
+                (Value::Object(written), Value::Object(back)) => {
+                    for (key, value) in written {
+                        let place = format!("{place}.{key}");
+                        let kept = back.get_mut(key).unwrap_or_else(|| panic!("{place} is no field of its type"));
+                        within(value, kept, &place);
+                    }
+                }
+                (Value::Array(written), Value::Array(back)) => {
+                    assert_eq!(written.len(), back.len(), "{place}");
+                    written.iter().zip(back).for_each(|(written, back)| within(written, back, place));
+                }
+                // Quantities and IntOrString may change between number and string.
+                (written, back) => {
+                    assert_eq!(written.to_string().trim_matches('"'), back.to_string().trim_matches('"'), "{place}")
+                }
+            }
+        }
+        within(document, &mut back, place);
+    }
+
+    #[test]
+    fn every_document_is_an_object_of_its_kind_without_unknown_fields() {
+        let mut kinds = Vec::new();
+        for file in files(&Values::default()).unwrap() {
+            assert!(!file.text.contains("${"), "{}: a value is not filled in", file.path);
+            assert!(file.text.ends_with('\n') && !file.text.starts_with("---"), "{}", file.path);
+            for document in documents(&file.text) {
+                let kind = document["kind"].as_str().unwrap().to_owned();
+                let place = format!("{}: {kind}", file.path);
+                match kind.as_str() {
+                    "Namespace" => typed::<core::v1::Namespace>(&document, &place),
+                    "ServiceAccount" => typed::<core::v1::ServiceAccount>(&document, &place),
+                    "Pod" => typed::<core::v1::Pod>(&document, &place),
+                    "DaemonSet" => typed::<apps::v1::DaemonSet>(&document, &place),
+                    "Deployment" => typed::<apps::v1::Deployment>(&document, &place),
+                    "PodDisruptionBudget" => typed::<policy::v1::PodDisruptionBudget>(&document, &place),
+                    "ClusterRole" => typed::<rbac::v1::ClusterRole>(&document, &place),
+                    "ClusterRoleBinding" => typed::<rbac::v1::ClusterRoleBinding>(&document, &place),
+                    "Role" => typed::<rbac::v1::Role>(&document, &place),
+                    "RoleBinding" => typed::<rbac::v1::RoleBinding>(&document, &place),
+                    "CustomResourceDefinition" => typed::<CustomResourceDefinition>(&document, &place),
+                    "Kustomization" => {}
+                    other => panic!("{place}: {other} is not checked"),
+                }
+                kinds.push(kind);
+            }
+        }
+        for kind in ["DaemonSet", "Deployment", "PodDisruptionBudget", "CustomResourceDefinition", "ClusterRole", "Pod"]
+        {
+            assert!(kinds.iter().any(|found| found == kind), "no {kind}");
+        }
+    }
+
+    #[test]
+    fn the_kustomization_names_every_file_of_the_installation() {
+        let files = files(&Values::default()).unwrap();
+        let kustomization = files.iter().find(|file| file.path == "kustomization.yaml").unwrap();
+        let listed = documents(&kustomization.text)[0]["resources"].clone();
+        let applied: Vec<&str> = files.iter().filter(|file| file.applied).map(|file| file.path).collect();
+        assert_eq!(listed, serde_json::json!(applied));
+    }
+
+    #[test]
+    fn the_flags_of_the_manifests_exist() {
+        for (file, command) in [("daemonset.yaml", "device-plugin"), ("scheduler.yaml", "scheduler")] {
+            let files = files(&Values::default()).unwrap();
+            let text = &files.iter().find(|found| found.path == file).unwrap().text;
+            let workload = &documents(text)[0];
+            let container = &workload["spec"]["template"]["spec"]["containers"][0];
+            let args: Vec<&str> = container["args"].as_array().unwrap().iter().filter_map(Value::as_str).collect();
+            assert_eq!(args[0], command);
+            if crate::ops::cli::command().find_subcommand(command).is_none() {
+                continue;
+            }
+            let line = std::iter::once("baton").chain(args.iter().copied());
+            crate::ops::cli::command().try_get_matches_from(line).unwrap_or_else(|error| panic!("{file}: {error}"));
+        }
+    }
+
+    #[test]
+    fn an_examples_requests_are_valid() {
+        use crate::contract::ContainerRequest;
+        let mut judged = 0;
+        for file in files(&Values::default()).unwrap().iter().filter(|file| file.path.starts_with("examples/")) {
+            for pod in documents(&file.text) {
+                assert_eq!(pod["spec"]["schedulerName"], "baton-scheduler", "{}", file.path);
+                let lists = [&pod["spec"]["containers"], &pod["spec"]["initContainers"]];
+                for container in lists.into_iter().filter_map(Value::as_array).flatten() {
+                    let limits = container["resources"]["limits"].as_object().cloned().unwrap_or_default();
+                    let limits = limits.iter().map(|(name, amount)| {
+                        let text = amount.as_str().map_or_else(|| amount.to_string(), str::to_owned);
+                        (name.as_str(), text.parse().unwrap())
+                    });
+                    ContainerRequest::judge(limits).unwrap_or_else(|error| panic!("{}: {error}", file.path));
+                    judged += 1;
+                }
+            }
+        }
+        assert!(judged >= 6, "only {judged} containers");
+    }
+
+    #[test]
+    fn another_image_and_namespace_reach_every_file() {
+        let values = Values { image: "registry.example/baton:2".to_owned(), namespace: "gpu-system".to_owned() };
+        for file in files(&values).unwrap().iter().filter(|file| file.applied) {
+            assert!(
+                !file.text.contains("baton-system") && !file.text.contains(&Values::default().image),
+                "{}",
+                file.path
+            );
+        }
+    }
+}

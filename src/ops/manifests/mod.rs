@@ -1,0 +1,9 @@
+//! `baton manifests` and `baton crds`: what a cluster needs to run Baton, generated so that names in manifests and names in
+//! code cannot drift apart. The checked-in `daemonset/` is this output; the gate fails when it differs.
+
+mod args;
+mod files;
+mod rbac;
+
+pub use args::{CrdsArgs, ManifestsArgs, print_crds, run};
+pub use files::{File, Values, crds, files};

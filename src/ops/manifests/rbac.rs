@@ -1,0 +1,186 @@
+//! What each daemon may do in the cluster, with the reason of every rule. Nothing else is granted.
+
+use std::fmt::Write;
+
+/// One rule.
+struct Rule {
+    why: &'static str,
+    group: &'static str,
+    resources: &'static [&'static str],
+    verbs: &'static [&'static str],
+}
+
+const READ: &[&str] = &["get", "list", "watch"];
+
+const AGENT: &[Rule] = &[
+    Rule {
+        why: "Which pods are bound here, and which devices they were given.",
+        group: "",
+        resources: &["pods"],
+        verbs: READ,
+    },
+    Rule {
+        why: "The node lock (an annotation) and the GPU labels.",
+        group: "",
+        resources: &["nodes"],
+        verbs: &["get", "list", "watch", "patch"],
+    },
+    Rule {
+        why: "The inventory of this node.",
+        group: "scheduling.koordinator.sh",
+        resources: &["devices", "devices/status"],
+        verbs: &["get", "create", "patch"],
+    },
+    Rule {
+        why: "What went wrong, where the pod's owner looks.",
+        group: "",
+        resources: &["events"],
+        verbs: &["create", "patch"],
+    },
+    Rule {
+        why: "The same in the newer API group.",
+        group: "events.k8s.io",
+        resources: &["events"],
+        verbs: &["create", "patch"],
+    },
+];
+
+const AGENT_OWN: &[Rule] = &[Rule {
+    why: "The sign of life: baton-agent-<node>.",
+    group: "coordination.k8s.io",
+    resources: &["leases"],
+    verbs: &["get", "create", "update"],
+}];
+
+const SCHEDULER: &[Rule] = &[
+    Rule {
+        why: "What waits and what runs; delete is the fence around a holder that was never served.",
+        group: "",
+        resources: &["pods"],
+        verbs: &["get", "list", "watch", "delete"],
+    },
+    Rule {
+        why: "Assignment and bind are one write.",
+        group: "",
+        resources: &["pods/binding", "pods/eviction"],
+        verbs: &["create"],
+    },
+    Rule { why: "Why a pod is not scheduled.", group: "", resources: &["pods/status"], verbs: &["patch"] },
+    Rule {
+        why: "Capacity, labels, taints; patch sets and removes the node lock.",
+        group: "",
+        resources: &["nodes"],
+        verbs: &["get", "list", "watch", "patch"],
+    },
+    Rule { why: "Which devices there are.", group: "scheduling.koordinator.sh", resources: &["devices"], verbs: READ },
+    Rule {
+        why: "What the filters look at beside the node.",
+        group: "",
+        resources: &["namespaces", "persistentvolumes", "persistentvolumeclaims", "services", "replicationcontrollers"],
+        verbs: READ,
+    },
+    Rule {
+        why: "The same: spreading by owner.",
+        group: "apps",
+        resources: &["replicasets", "statefulsets"],
+        verbs: READ,
+    },
+    Rule {
+        why: "Budgets that preemption prefers to keep.",
+        group: "policy",
+        resources: &["poddisruptionbudgets"],
+        verbs: READ,
+    },
+    Rule {
+        why: "The chosen node of a claim that waits for its first consumer.",
+        group: "",
+        resources: &["persistentvolumeclaims"],
+        verbs: &["patch"],
+    },
+    Rule {
+        why: "What went wrong, where the pod's owner looks.",
+        group: "",
+        resources: &["events"],
+        verbs: &["create", "patch"],
+    },
+    Rule {
+        why: "The same in the newer API group.",
+        group: "events.k8s.io",
+        resources: &["events"],
+        verbs: &["create", "patch"],
+    },
+];
+
+const SCHEDULER_OWN: &[Rule] = &[Rule {
+    why: "Leadership, and the agents' signs of life.",
+    group: "coordination.k8s.io",
+    resources: &["leases"],
+    verbs: &["get", "list", "watch", "create", "update"],
+}];
+
+/// ServiceAccounts, roles and bindings of both daemons.
+pub(super) fn yaml(namespace: &str) -> String {
+    let mut text = String::new();
+    for (name, cluster, own) in
+        [("baton-device-plugin", AGENT, AGENT_OWN), ("baton-scheduler", SCHEDULER, SCHEDULER_OWN)]
+    {
+        if !text.is_empty() {
+            text.push_str("---\n");
+        }
+        let _ = write!(
+            text,
+            "apiVersion: v1\nkind: ServiceAccount\nmetadata:\n  name: {name}\n  namespace: {namespace}\n  labels:\n    \
+             app.kubernetes.io/part-of: baton\n"
+        );
+        role(&mut text, "ClusterRole", name, None, cluster);
+        role(&mut text, "Role", name, Some(namespace), own);
+        binding(&mut text, "ClusterRole", name, namespace);
+        binding(&mut text, "Role", name, namespace);
+    }
+    text
+}
+
+fn head(text: &mut String, kind: &str, name: &str, namespace: Option<&str>) {
+    let _ = write!(text, "---\napiVersion: rbac.authorization.k8s.io/v1\nkind: {kind}\nmetadata:\n  name: {name}\n");
+    if let Some(namespace) = namespace {
+        let _ = writeln!(text, "  namespace: {namespace}");
+    }
+    text.push_str("  labels:\n    app.kubernetes.io/part-of: baton\n");
+}
+
+fn role(text: &mut String, kind: &str, name: &str, namespace: Option<&str>, rules: &[Rule]) {
+    head(text, kind, name, namespace);
+    text.push_str("rules:\n");
+    for Rule { why, group, resources, verbs } in rules {
+        let (resources, verbs) = (resources.join(", "), verbs.join(", "));
+        let _ = write!(text, "# {why}\n- apiGroups: [\"{group}\"]\n  resources: [{resources}]\n  verbs: [{verbs}]\n");
+    }
+}
+
+fn binding(text: &mut String, kind: &str, name: &str, namespace: &str) {
+    let own = (kind == "Role").then_some(namespace);
+    head(text, &format!("{kind}Binding"), name, own);
+    let _ = write!(
+        text,
+        "roleRef:\n  apiGroup: rbac.authorization.k8s.io\n  kind: {kind}\n  name: {name}\nsubjects:\n- kind: \
+         ServiceAccount\n  name: {name}\n  namespace: {namespace}\n"
+    );
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_rule_grants_everything_and_none_reads_secrets() {
+        for rule in [AGENT, AGENT_OWN, SCHEDULER, SCHEDULER_OWN].into_iter().flatten() {
+            assert!(!rule.resources.contains(&"*") && !rule.verbs.contains(&"*") && rule.group != "*", "{}", rule.why);
+            assert!(!rule.resources.contains(&"secrets") && !rule.verbs.contains(&"deletecollection"), "{}", rule.why);
+        }
+        // The node daemon runs on every node: it can delete nothing and change no pod.
+        for rule in [AGENT, AGENT_OWN].into_iter().flatten() {
+            assert!(!rule.verbs.contains(&"delete"), "{}", rule.why);
+            assert!(!rule.resources.contains(&"pods") || rule.verbs == READ, "{}", rule.why);
+        }
+    }
+}

@@ -1,0 +1,7 @@
+//! The keys of each daemon: one table per daemon, over its options struct.
+
+mod agent;
+mod log;
+
+pub use agent::agent;
+pub use log::{Daemon, LogOptions};
