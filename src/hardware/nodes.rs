@@ -33,8 +33,10 @@ fn node(dev: &Tree, name: &str) -> Option<PathBuf> {
     dev.exists(name).then(|| Path::new("/dev").join(name))
 }
 
-/// Minor numbers of `/dev/nvidia-caps`, by (GPU minor, GPU instance, compute instance or none).
-pub type MigMinors = BTreeMap<(u32, u32, Option<u32>), u32>;
+/// What a capability opens: (GPU minor, GPU instance, compute instance or none).
+pub type MigKey = (u32, u32, Option<u32>);
+/// Minor numbers of `/dev/nvidia-caps`.
+pub type MigMinors = BTreeMap<MigKey, u32>;
 
 /// Reads the entries of GPUs that `wanted` accepts from `driver/nvidia-caps/mig-minors` below the proc root. Empty
 /// without the file: a driver without MIG.
@@ -55,7 +57,7 @@ pub fn mig_minors(proc: &Tree, wanted: impl Fn(u32) -> bool) -> Result<MigMinors
 }
 
 /// One line: `gpu0/gi1/access 12` or `gpu0/gi1/ci0/access 13`. Other lines (`config 1`, `monitor 2`) are not instances.
-pub fn mig_minor(line: &str) -> Option<((u32, u32, Option<u32>), u32)> {
+pub fn mig_minor(line: &str) -> Option<(MigKey, u32)> {
     let (path, minor) = line.trim().split_once(' ')?;
     let mut parts = path.strip_suffix("/access")?.split('/');
     let mut number = |prefix: &str| -> Option<Option<u32>> {

@@ -30,13 +30,13 @@ pub fn place(sysfs: &Tree, bdf: Bdf) -> Result<Place, TreeError> {
 
 /// Root complex and the ports above the device, outermost first, from `devices/pci0000:3a/0000:3a:01.0/…/<bdf>`.
 pub fn ancestors(path: &Path) -> (Option<String>, Vec<Bdf>) {
-    let mut names = path.components().filter_map(|part| part.as_os_str().to_str());
-    // The complex itself may hang below other buses (`devices/platform/…/pci0000:00`, `devices/LNXSYSTM:00/…`).
-    let Some(complex) = names.find(|name| is_root_complex(name)) else { return (None, Vec::new()) };
-    let complex = complex.to_owned();
-    let mut above: Vec<Bdf> = names.filter_map(|name| name.parse().ok()).collect();
+    let names: Vec<&str> = path.components().filter_map(|part| part.as_os_str().to_str()).collect();
+    // The complex may hang below other buses (`devices/platform/…`), or below a device of another complex (VMD): the
+    // innermost one is the fabric that the device is on.
+    let Some(complex) = names.iter().rposition(|name| is_root_complex(name)) else { return (None, Vec::new()) };
+    let mut above: Vec<Bdf> = names[complex..].iter().filter_map(|name| name.parse().ok()).collect();
     above.pop();
-    (Some(complex), above)
+    (Some(names[complex].to_owned()), above)
 }
 
 fn is_root_complex(name: &str) -> bool {

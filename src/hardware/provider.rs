@@ -157,7 +157,8 @@ pub struct Attempt {
 }
 
 fn list(tried: &[Attempt]) -> String {
-    tried.iter().map(|a| format!("\n  {}: {}", a.path.display(), a.error)).collect()
+    let lines: Vec<String> = tried.iter().map(|a| format!("\n  {}: {}", a.path.display(), a.error)).collect();
+    lines.concat()
 }
 
 fn advice(tried: &[Attempt]) -> String {

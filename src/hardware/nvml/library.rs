@@ -30,7 +30,7 @@ pub(super) fn open(options: &NvmlOptions) -> Result<(Nvml, PathBuf), NvmlError> 
             Ok(nvml) => return Ok((nvml, path)),
             Err(Wrapped::LibloadingError(error)) => tried.push(Attempt { error: loader_words(&error, &path), path }),
             // A library without nvmlInit_v2 is some other library.
-            Err(Wrapped::FailedToLoadSymbol(error)) => tried.push(Attempt { error, path }),
+            Err(Wrapped::FailedToLoadSymbol(error)) => tried.push(Attempt { path, error }),
             Err(error) => return Err(refusal(&error, &path)),
         }
     }

@@ -1,5 +1,5 @@
-//! The calls that nvml-wrapper does not offer safely: MIG instance ids, and one event set for all GPUs that keeps the
-//! instance ids of its events. Every `unsafe` of the crate's shipping code is in this file.
+//! The calls that nvml-wrapper does not offer safely: MIG instance ids, the far end of an NVLink, and one event set for
+//! all GPUs that keeps the instance ids of its events. Every `unsafe` of the crate's shipping code is in this file.
 
 // The wrapper's event type drops the MIG ids, its `register_events` frees the whole set when one GPU refuses, and it has
 // no call for instance ids; the raw functions below have no other way in.
@@ -30,6 +30,29 @@ pub(super) fn instance_ids(device: &Device<'_>) -> Result<(u32, u32), NvmlError>
         nvml_try(compute_instance(device.handle(), &raw mut ci))?;
     }
     Ok((gi, ci))
+}
+
+/// What an NVLink of a GPU ends at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum RemoteKind {
+    Gpu,
+    Switch,
+    /// A CPU, or a kind of a newer driver.
+    Other,
+}
+
+/// What a link ends at. (The wrapper's `remote_device_type` of 0.13 lets NVML write into a temporary and always answers
+/// "unknown".)
+pub(super) fn remote_kind(device: &Device<'_>, link: u32) -> Result<RemoteKind, NvmlError> {
+    let ask = nvml_sym(device.nvml().lib().nvmlDeviceGetNvLinkRemoteDeviceType.as_ref())?;
+    let mut kind = u32::MAX;
+    // SAFETY: the handle came from this very library and lives as long as `device`; the out-pointer is valid.
+    unsafe { nvml_try(ask(device.handle(), link, &raw mut kind))? };
+    Ok(match kind {
+        0 => RemoteKind::Gpu,
+        2 => RemoteKind::Switch,
+        _ => RemoteKind::Other,
+    })
 }
 
 /// An event as NVML gave it.

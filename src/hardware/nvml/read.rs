@@ -1,14 +1,13 @@
 //! Questions about one GPU, as they run on the query thread.
 
 use nvml_wrapper::enum_wrappers::device::TopologyLevel;
-use nvml_wrapper::enum_wrappers::nv_link::IntDeviceType;
 use nvml_wrapper::enums::device::SampleValue;
 use nvml_wrapper::error::NvmlError as Wrapped;
 use nvml_wrapper::structs::device::FieldId;
 use nvml_wrapper::sys_exports::field_id::NVML_FI_DEV_GET_GPU_RECOVERY_ACTION;
 use nvml_wrapper::{Device, Nvml};
 
-use super::raw;
+use super::raw::{self, RemoteKind};
 use crate::hardware::bdf::Bdf;
 use crate::hardware::gpu::{Fault, Gpu, Level, Mig, MigInstance, MigMode, NvLinks};
 use crate::hardware::place::Place;
@@ -122,10 +121,13 @@ fn mig_instance(instance: &Device<'_>, parent_memory: Option<u64>) -> Result<Opt
         let (gpu_instance, compute_instance) = raw::instance_ids(instance)?;
         let attributes = instance.attributes()?;
         let name = instance.name().unwrap_or_default();
-        let profile = named_profile(&name).map(str::to_owned).unwrap_or_else(|| {
-            let slices = (attributes.compute_instance_slice_count, attributes.gpu_instance_slice_count);
-            profile_name(slices.0, slices.1, attributes.memory_size_mb, parent_memory)
-        });
+        let profile = named_profile(&name).map_or_else(
+            || {
+                let slices = (attributes.compute_instance_slice_count, attributes.gpu_instance_slice_count);
+                profile_name(slices.0, slices.1, attributes.memory_size_mb, parent_memory)
+            },
+            str::to_owned,
+        );
         Ok(MigInstance {
             uuid: instance.uuid()?,
             profile,
@@ -178,9 +180,9 @@ fn nvlinks(device: &Device<'_>) -> Result<NvLinks, Fault> {
             // No such link, and none after it.
             None => break,
         }
-        match optional(link.remote_device_type(number))? {
-            Some(IntDeviceType::Switch) => links.switched = true,
-            Some(IntDeviceType::Gpu) | None => {
+        match optional(raw::remote_kind(device, number))? {
+            Some(RemoteKind::Switch) => links.switched = true,
+            Some(RemoteKind::Gpu) | None => {
                 let remote = optional(link.remote_pci_info())?.and_then(|pci| pci.bus_id.parse::<Bdf>().ok());
                 let Some(remote) = remote else { continue };
                 match links.peers.iter_mut().find(|(peer, _)| *peer == remote) {
@@ -188,7 +190,7 @@ fn nvlinks(device: &Device<'_>) -> Result<NvLinks, Fault> {
                     None => links.peers.push((remote, 1)),
                 }
             }
-            Some(_) => {}
+            Some(RemoteKind::Other) => {}
         }
     }
     links.peers.sort_unstable();
@@ -245,6 +247,6 @@ fn number(value: &SampleValue) -> Option<u64> {
         SampleValue::U32(n) => Some(u64::from(*n)),
         SampleValue::U64(n) => Some(*n),
         SampleValue::I64(n) => u64::try_from(*n).ok(),
-        _ => None,
+        SampleValue::F64(_) => None,
     }
 }

@@ -207,9 +207,10 @@ EXPORT nvmlReturn_t nvmlDeviceGetSerial(nvmlDevice_t handle, char *serial, unsig
 
 EXPORT nvmlReturn_t nvmlDeviceGetTopologyCommonAncestor(nvmlDevice_t a, nvmlDevice_t b, unsigned int *level) {
     DEVICE(a, first);
-    DEVICE(b, second);
+    struct state_device *second;
+    nvmlReturn_t ret = state_device(NULL, b, &second); /* one call, counted once */
+    if (ret) return ret;
     (void)first;
-    (void)second;
     *level = nvml_state->levels[a->device][b->device];
     return NVML_SUCCESS;
 }

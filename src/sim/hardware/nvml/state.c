@@ -57,7 +57,7 @@ static void wait_while(const uint32_t *flag) {
 }
 
 void state_count(const char *function) {
-    if (!nvml_state) return;
+    if (!nvml_state || !function) return;
     for (unsigned int i = 0; i < MAX_COUNTERS && nvml_state->counters[i].name[0]; i++) {
         if (strcmp(nvml_state->counters[i].name, function) == 0) {
             __atomic_fetch_add(&nvml_state->counters[i].count, 1, __ATOMIC_RELAXED);

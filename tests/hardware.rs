@@ -1,0 +1,17 @@
+//! What the daemon learns of a machine, on virtual machines with a library of NVML's ABI and a tree in sysfs' shape.
+
+// The lint's own exception covers `#[test]` functions and not what they call.
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+mod hardware {
+    pub mod bench;
+    mod events;
+    mod faults;
+    mod files;
+    mod gpus;
+    mod mig;
+    mod nics;
+    mod parsers;
+    mod places;
+    mod real;
+}

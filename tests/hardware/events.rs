@@ -1,0 +1,119 @@
+//! Events, from the driver to the sink.
+
+use baton::hardware::EventKind;
+use baton::sim::hardware::Shape;
+
+use super::bench::{Bench, PATIENCE};
+
+fn is_xid(kind: &EventKind) -> bool {
+    matches!(kind, EventKind::Xid(_))
+}
+
+#[test]
+fn an_xid_names_its_gpu() {
+    let bench = Bench::new(Shape::Hgx);
+    bench.scan();
+    assert_eq!(bench.provider.listening().len(), 8);
+    bench.node.xid(5, 79).unwrap();
+    let event = bench.event(|event| is_xid(&event.kind));
+    assert_eq!(event.uuid, Some(bench.uuid(5)));
+    assert_eq!((event.kind, event.mig), (EventKind::Xid(79), None));
+}
+
+#[test]
+fn an_xid_on_a_mig_instance_names_the_instance() {
+    let bench = Bench::new(Shape::Hgx);
+    bench.node.mig(1, &["3g.40gb"]).unwrap();
+    bench.scan();
+    bench.node.xid_on_instance(1, 94, (1, 0)).unwrap();
+    let event = bench.event(|event| is_xid(&event.kind));
+    assert_eq!((event.uuid, event.mig), (Some(bench.uuid(1)), Some((1, 0))));
+}
+
+#[test]
+fn a_double_bit_ecc_error_is_an_event_of_its_own() {
+    let bench = Bench::new(Shape::Single);
+    bench.scan();
+    bench.node.double_bit_ecc(0).unwrap();
+    bench.event(|event| event.kind == EventKind::DoubleBitEcc);
+}
+
+#[test]
+fn a_burst_of_events_arrives_whole_and_in_order() {
+    let bench = Bench::new(Shape::Hgx);
+    bench.scan();
+    for xid in 100..140 {
+        bench.node.xid(xid as usize % 8, xid).unwrap();
+    }
+    for xid in 100..140 {
+        let event = bench.event(|event| is_xid(&event.kind));
+        assert_eq!((event.kind, event.uuid), (EventKind::Xid(xid), Some(bench.uuid(xid as usize % 8))));
+    }
+}
+
+#[test]
+fn an_event_before_the_first_scan_is_not_delivered_later() {
+    let bench = Bench::new(Shape::Single);
+    bench.node.xid(0, 48).unwrap();
+    bench.scan();
+    bench.node.xid(0, 79).unwrap();
+    assert_eq!(bench.event(|event| is_xid(&event.kind)).kind, EventKind::Xid(79));
+}
+
+#[test]
+fn a_gpu_without_events_is_named_once_and_the_machine_is_polled() {
+    let bench = Bench::new(Shape::Pairs);
+    bench.node.support_events(false).unwrap();
+    bench.scan();
+    bench.scan();
+    let named: Vec<Option<String>> = bench.events.try_iter().map(|event| event.uuid).collect();
+    assert_eq!(named, bench.node.gpu_uuids().into_iter().map(Some).collect::<Vec<_>>());
+    assert!(bench.provider.listening().is_empty());
+    assert!(bench.probe(0).is_clean());
+}
+
+#[test]
+fn events_of_the_others_arrive_while_one_gpu_is_lost() {
+    let bench = Bench::new(Shape::Hgx);
+    bench.node.lose(0).unwrap();
+    bench.scan();
+    assert_eq!(bench.provider.listening().len(), 7);
+    bench.node.xid(4, 74).unwrap();
+    assert_eq!(bench.event(|event| is_xid(&event.kind)).uuid, Some(bench.uuid(4)));
+}
+
+#[test]
+fn an_idle_listener_calls_nvml_only_to_wait() {
+    let bench = Bench::new(Shape::Hgx);
+    bench.scan();
+    let before = bench.node.nvml_calls().unwrap();
+    bench.node.xid(0, 13).unwrap();
+    bench.event(|event| is_xid(&event.kind));
+    let mut after = bench.node.nvml_calls().unwrap();
+    after.retain(|name, count| before.get(name) != Some(count));
+    assert_eq!(after.keys().collect::<Vec<_>>(), ["nvmlEventSetWait_v2"]);
+}
+
+#[test]
+fn an_xid_reaches_the_sink_within_ten_milliseconds() {
+    let bench = Bench::new(Shape::Hgx);
+    bench.scan();
+    while bench.events.try_recv().is_ok() {}
+    let mut times: Vec<std::time::Duration> = (0..50)
+        .map(|n| {
+            let start = baton_clock();
+            bench.node.xid(n % 8, 79).unwrap();
+            bench.events.recv_timeout(PATIENCE).unwrap();
+            start.elapsed()
+        })
+        .collect();
+    times.sort();
+    println!("XID to sink: p50 {:?}, max {:?}", times[25], times[49]);
+    assert!(times[25] < std::time::Duration::from_millis(10), "{:?}", times[25]);
+}
+
+// A measurement, not a decision: the test reads the real clock.
+#[allow(clippy::disallowed_methods)]
+fn baton_clock() -> std::time::Instant {
+    std::time::Instant::now()
+}

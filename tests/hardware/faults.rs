@@ -1,0 +1,171 @@
+//! One bad GPU never stops the others, and a call that hangs stops nobody.
+
+use baton::hardware::gpu::Fault;
+use baton::hardware::provider::Recovery;
+use baton::hardware::{EventKind, GpuProvider, NvmlError};
+use baton::sim::hardware::{NvmlReturn, Shape};
+
+use super::bench::{Bench, DEADLINE, until};
+
+fn timeout() -> Fault {
+    Fault::Timeout(DEADLINE.as_millis() as u64)
+}
+
+#[test]
+fn a_lost_gpu_is_reported_beside_the_other_seven() {
+    let bench = Bench::new(Shape::Hgx);
+    bench.node.lose(2).unwrap();
+    let scan = bench.scan();
+    assert_eq!(scan.gpus.len(), 7);
+    assert_eq!(scan.faults.len(), 1);
+    assert_eq!((scan.faults[0].index, &scan.faults[0].fault), (Some(2), &Fault::Lost));
+}
+
+#[test]
+fn a_gpu_lost_after_the_first_scan_keeps_its_name_and_its_place_in_the_inventory() {
+    let bench = Bench::new(Shape::Hgx);
+    let earlier = bench.machine();
+    bench.node.lose(2).unwrap();
+    for _ in 0..3 {
+        let mut now = bench.machine();
+        assert_eq!(now.gpus.faults[0].uuid, Some(bench.uuid(2)));
+        let kept = now.keep_silent(&earlier);
+        assert_eq!(kept, now.gpus.faults);
+        assert_eq!(now.gpus.gpus, earlier.gpus.gpus);
+        assert_eq!(now.gpus.level(&bench.uuid(2), &bench.uuid(3)), earlier.gpus.level(&bench.uuid(2), &bench.uuid(3)));
+    }
+}
+
+#[test]
+fn a_lost_gpu_that_comes_back_is_seen_and_heard_without_a_restart() {
+    let bench = Bench::new(Shape::Hgx);
+    bench.scan();
+    bench.node.lose(2).unwrap();
+    assert_eq!(bench.scan().faults.len(), 1);
+    assert_eq!(bench.probe(2).outcome, Err(Fault::Lost));
+    bench.node.find(2).unwrap();
+    assert_eq!(bench.probe(2).outcome, Err(Fault::Lost), "NVML remembers until it is started anew");
+    assert_eq!(bench.scan().gpus.len(), 8);
+    assert!(bench.probe(2).is_clean());
+    bench.node.xid(2, 31).unwrap();
+    bench.event(|event| event.kind == EventKind::Xid(31));
+}
+
+#[test]
+fn a_gpu_that_needs_a_reset_says_so() {
+    let bench = Bench::new(Shape::Hgx);
+    bench.scan();
+    bench.node.fault(1, NvmlReturn::ResetRequired).unwrap();
+    assert_eq!(bench.probe(1).outcome, Err(Fault::ResetRequired));
+    assert_eq!(bench.scan().gpus.len(), 7);
+    bench.node.fault(1, NvmlReturn::Success).unwrap();
+    bench.node.recovery(1, Some(1)).unwrap();
+    let probe = bench.probe(1);
+    assert_eq!(probe.outcome, Ok(Recovery::Reset));
+    assert!(!probe.is_clean());
+    bench.node.recovery(1, None).unwrap();
+    assert_eq!(bench.probe(1).outcome, Ok(Recovery::NotReported));
+    assert!(bench.probe(1).is_clean());
+}
+
+#[test]
+fn a_gpu_that_nvml_does_not_know_is_gone() {
+    let bench = Bench::new(Shape::Single);
+    bench.scan();
+    assert_eq!(bench.provider.probe("GPU-00000000-0000-0000-0000-000000000000").unwrap().outcome, Err(Fault::Gone));
+}
+
+#[test]
+fn a_call_that_hangs_marks_its_gpu_and_the_others_are_read() {
+    let bench = Bench::new(Shape::Hgx);
+    bench.scan();
+    bench.node.wedge(6).unwrap();
+    let scan = bench.scan();
+    assert_eq!(scan.gpus.len(), 7);
+    assert_eq!((scan.faults[0].uuid.clone(), scan.faults[0].fault.clone()), (Some(bench.uuid(6)), timeout()));
+    assert_eq!(bench.provider.hanging(), 1);
+    bench.node.release(6).unwrap();
+}
+
+#[test]
+fn a_gpu_that_hangs_is_not_asked_again_until_the_call_returns() {
+    let bench = Bench::new(Shape::Hgx);
+    bench.scan();
+    bench.node.wedge(6).unwrap();
+    for _ in 0..5 {
+        assert_eq!(bench.probe(6).outcome, Err(timeout()));
+        assert_eq!(bench.scan().gpus.len(), 7);
+        assert!(bench.probe(5).is_clean());
+    }
+    assert_eq!(bench.provider.hanging(), 1, "one thread is lost to one GPU, however often it is asked about");
+    bench.node.release(6).unwrap();
+    until("the abandoned call returns", || bench.provider.hanging() == 0);
+    assert_eq!(bench.scan().gpus.len(), 8);
+    assert!(bench.probe(6).is_clean());
+}
+
+#[test]
+fn two_hanging_calls_are_survived_and_the_third_is_fatal() {
+    let bench = Bench::new(Shape::Hgx);
+    bench.scan();
+    for gpu in 0..3 {
+        bench.node.wedge(gpu).unwrap();
+    }
+    let error = bench.try_scan().unwrap_err();
+    assert_eq!(error, NvmlError::Exhausted(3));
+    assert!(error.is_fatal());
+    assert!(bench.provider.probe(&bench.uuid(7)).unwrap_err().is_fatal());
+    for gpu in 0..3 {
+        bench.node.release(gpu).unwrap();
+    }
+}
+
+#[test]
+fn a_gpu_that_hangs_at_the_very_first_scan_leaves_the_others_heard() {
+    let bench = Bench::new(Shape::Hgx);
+    bench.node.wedge(0).unwrap();
+    assert_eq!(bench.scan().gpus.len(), 7);
+    assert_eq!(bench.provider.listening().len(), 7);
+    bench.node.release(0).unwrap();
+    until("the abandoned call returns", || bench.provider.hanging() == 0);
+    bench.scan();
+    assert_eq!(bench.provider.listening().len(), 8);
+}
+
+#[test]
+fn a_start_of_nvml_that_hangs_is_an_error_that_is_not_fatal_at_first() {
+    let bench = Bench::new(Shape::Single);
+    bench.node.wedge_start(true).unwrap();
+    let error = bench.try_scan().unwrap_err();
+    assert!(matches!(error, NvmlError::Timeout { .. }), "{error}");
+    bench.node.wedge_start(false).unwrap();
+    until("the abandoned start returns", || bench.provider.hanging() == 0);
+    assert_eq!(bench.scan().gpus.len(), 1);
+}
+
+#[test]
+fn nvml_that_fails_as_a_whole_is_started_again_when_it_can() {
+    let bench = Bench::new(Shape::Pairs);
+    bench.scan();
+    bench.node.fail_calls(NvmlReturn::Uninitialized).unwrap();
+    assert!(matches!(bench.try_scan().unwrap_err(), NvmlError::Failed { .. }));
+    bench.node.fail_calls(NvmlReturn::Success).unwrap();
+    assert_eq!(bench.scan().gpus.len(), 4);
+    bench.node.xid(3, 62).unwrap();
+    bench.event(|event| event.kind == EventKind::Xid(62));
+}
+
+#[test]
+fn a_removed_gpu_leaves_and_an_added_one_is_heard() {
+    let bench = Bench::new(Shape::Hgx);
+    let first = bench.machine();
+    bench.node.remove(3).unwrap();
+    let mut without = bench.machine();
+    assert_eq!(without.gpus.gpus.len(), 7);
+    assert_eq!(without.gpus.faults, [], "what left the machine is not at fault");
+    assert_eq!(without.keep_silent(&first), []);
+    bench.node.add(3).unwrap();
+    assert_eq!(bench.machine().gpus.gpus, first.gpus.gpus);
+    bench.node.xid(3, 63).unwrap();
+    assert_eq!(bench.event(|event| event.kind == EventKind::Xid(63)).uuid, Some(bench.uuid(3)));
+}

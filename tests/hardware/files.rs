@@ -1,0 +1,141 @@
+//! Device nodes, driver files, and input that tries to lead elsewhere.
+
+use std::os::unix::fs::symlink;
+use std::process::Command;
+
+use baton::hardware::tree::{MAX_FILE, Tree, TreeError, is_name};
+use baton::hardware::{NullProvider, Roots, ScanError};
+use baton::hardware::{driver, machine, nodes, rdma};
+use baton::sim::hardware::Shape;
+
+use super::bench::Bench;
+
+#[test]
+fn device_nodes_of_a_gpu_are_named_as_containers_see_them() {
+    let bench = Bench::new(Shape::Hgx);
+    let dev = bench.roots().dev_tree().unwrap();
+    let text = |paths: Vec<std::path::PathBuf>| paths.iter().map(|p| p.display().to_string()).collect::<Vec<_>>();
+    assert_eq!(nodes::gpu(&dev, 5).unwrap().to_str(), Some("/dev/nvidia5"));
+    assert_eq!(nodes::gpu(&dev, 8), None);
+    let all = ["/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", "/dev/nvidia-modeset"];
+    assert_eq!(text(nodes::control(&dev)), all);
+    std::fs::remove_file(bench.roots().dev.join("nvidia-modeset")).unwrap();
+    assert_eq!(text(nodes::control(&dev)), all[..3]);
+}
+
+#[test]
+fn driver_libraries_are_listed_with_their_links_as_files_of_their_own() {
+    let bench = Bench::new(Shape::Single);
+    let files = driver::files(&Tree::open(&bench.node.driver_root()).unwrap());
+    let of = |name: &str| files.iter().find(|file| file.container.ends_with(name)).cloned();
+    let link = of("usr/lib64/libcuda.so.1").unwrap();
+    assert_eq!(link.container.to_str(), Some("/usr/lib64/libcuda.so.1"));
+    assert!(link.host.ends_with("usr/lib64/libcuda.so.570.133.20"), "{}", link.host.display());
+    assert!(of("libnvidia-ml.so.1").is_some() && of("usr/bin/nvidia-smi").is_some());
+    assert!(of("nvml.state").is_none());
+    assert!(files.is_sorted_by(|a, b| a.container < b.container));
+}
+
+#[test]
+fn a_driver_link_that_leads_out_of_the_driver_root_is_left_out() {
+    let bench = Bench::new(Shape::Single);
+    let libraries = bench.node.driver_root().join("usr/lib64");
+    symlink("/etc/shadow", libraries.join("libnvidia-opencl.so.1")).unwrap();
+    let files = driver::files(&Tree::open(&bench.node.driver_root()).unwrap());
+    assert!(files.iter().all(|file| !file.container.ends_with("libnvidia-opencl.so.1")));
+}
+
+#[test]
+fn the_boot_id_changes_with_a_reboot() {
+    let bench = Bench::new(Shape::Single);
+    let before = bench.machine().boot_id.unwrap();
+    let after = bench.node.reboot().unwrap();
+    assert_ne!(before, after);
+    assert_eq!(bench.machine().boot_id, Some(after));
+}
+
+#[test]
+fn a_root_that_cannot_be_opened_is_named_by_its_flag() {
+    let roots = Roots { sysfs: "/no/such/sysfs".into(), ..Roots::default() };
+    let error = machine::scan(&roots, &NullProvider).unwrap_err();
+    assert!(matches!(error, ScanError::Root { flag: "--sysfs-root", .. }));
+    assert!(error.to_string().contains("/no/such/sysfs"), "{error}");
+}
+
+#[test]
+fn nothing_outside_a_root_is_read() {
+    let directory = tempfile::tempdir().unwrap();
+    let (root, secret) = (directory.path().join("root"), directory.path().join("secret"));
+    std::fs::create_dir_all(root.join("inside")).unwrap();
+    std::fs::write(&secret, "secret").unwrap();
+    std::fs::write(root.join("inside/file"), " text \n").unwrap();
+    symlink(&secret, root.join("absolute")).unwrap();
+    symlink("../secret", root.join("relative")).unwrap();
+    symlink("inside/file", root.join("good")).unwrap();
+    symlink("loop", root.join("loop")).unwrap();
+    let tree = Tree::open(&root).unwrap();
+    assert_eq!(tree.text("good").unwrap(), "text");
+    for path in ["absolute", "relative", "../secret", "inside/../../secret", "/etc/hostname"] {
+        assert!(matches!(tree.text(path), Err(TreeError::Escapes { .. })), "{path}");
+    }
+    assert!(matches!(tree.text("loop"), Err(TreeError::Io { .. })));
+    assert!(tree.text("absent").unwrap_err().is_absent());
+}
+
+#[test]
+fn huge_binary_and_special_files_are_refused_without_blocking() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = |name: &str| directory.path().join(name);
+    std::fs::write(path("huge"), vec![b'a'; MAX_FILE + 1]).unwrap();
+    std::fs::write(path("large"), vec![b'a'; MAX_FILE]).unwrap();
+    std::fs::write(path("binary"), [0xff, 0xfe]).unwrap();
+    std::fs::create_dir(path("directory")).unwrap();
+    assert!(Command::new("mkfifo").arg(path("pipe")).status().unwrap().success());
+    let tree = Tree::open(directory.path()).unwrap();
+    assert!(matches!(tree.text("huge"), Err(TreeError::TooLong { .. })));
+    assert_eq!(tree.text("large").unwrap().len(), MAX_FILE);
+    assert!(matches!(tree.text("binary"), Err(TreeError::NotText { .. })));
+    assert!(matches!(tree.text("directory"), Err(TreeError::NotAFile { .. })));
+    assert!(matches!(tree.text("pipe"), Err(TreeError::NotAFile { .. })));
+}
+
+#[test]
+fn path_tricks_in_sysfs_cost_the_one_entry() {
+    let bench = Bench::new(Shape::Hgx);
+    let sysfs = bench.roots().sysfs;
+    let nic = |name: &str| sysfs.join("class/infiniband").join(name).canonicalize().unwrap();
+    // A device link out of the tree, a guid that is a link to a secret, an owner name that is a path.
+    std::fs::remove_file(nic("mlx5_0").join("device")).unwrap();
+    symlink("/etc", nic("mlx5_0").join("device")).unwrap();
+    std::fs::remove_file(nic("mlx5_1").join("node_guid")).unwrap();
+    symlink("/etc/hostname", nic("mlx5_1").join("node_guid")).unwrap();
+    let verbs = sysfs.join("class/infiniband_verbs/uverbs2").canonicalize().unwrap();
+    std::fs::write(verbs.join("ibdev"), "../../mlx5_2\n").unwrap();
+    let machine = bench.machine();
+    assert_eq!(machine.nics.len(), 3);
+    assert_eq!(machine.nic_faults.len(), 1);
+    assert!(machine.nic_faults[0].reason.contains("refused"), "{}", machine.nic_faults[0].reason);
+    assert_eq!(machine.nics[0].node_guid, None);
+    assert_eq!(machine.nics[1].chars.missing(), ["uverbs"]);
+    assert!(machine.nics[2].chars.missing().is_empty());
+}
+
+#[test]
+fn a_port_state_that_is_a_huge_file_is_unknown() {
+    let bench = Bench::new(Shape::Hgx);
+    let port = bench.roots().sysfs.join("class/infiniband/mlx5_0/ports/1/state");
+    std::fs::write(port, vec![b'4'; MAX_FILE + 1]).unwrap();
+    let sysfs = bench.roots().sysfs_tree().unwrap();
+    let ports = rdma::ports(&sysfs, bench.nic_bdf(0)).unwrap();
+    assert_eq!(ports[0].state, baton::hardware::nic::PortState::Unknown);
+}
+
+#[test]
+fn names_with_separators_dots_or_odd_bytes_are_not_names() {
+    for good in ["mlx5_0", "rocep59s0f0", "0000:3b:00.0", "pci0000:3a", "uverbs192"] {
+        assert!(is_name(good), "{good}");
+    }
+    for bad in ["", ".", "..", "a/b", "a b", "a\n", "é", ".hidden", &"x".repeat(65), "a\0"] {
+        assert!(!is_name(bad), "{bad:?}");
+    }
+}

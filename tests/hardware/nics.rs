@@ -1,0 +1,151 @@
+//! RDMA NICs from sysfs.
+
+use std::os::unix::fs::symlink;
+
+use baton::hardware::nic::{Function, PortState};
+use baton::hardware::{Bdf, rdma};
+use baton::sim::hardware::{NodeSpec, Shape};
+
+use super::bench::Bench;
+
+fn vfs(count: u32) -> Bench {
+    Bench::of(NodeSpec { vfs_per_nic: count, ..NodeSpec::new("node-1") })
+}
+
+#[test]
+fn four_nics_are_found_by_pci_address_with_all_that_sysfs_tells() {
+    let bench = Bench::new(Shape::Hgx);
+    let machine = bench.machine();
+    assert_eq!(machine.nic_faults, []);
+    let bdfs: Vec<Bdf> = machine.nics.iter().map(|nic| nic.bdf).collect();
+    assert_eq!(bdfs, (0..4).map(|nic| bench.nic_bdf(nic)).collect::<Vec<_>>());
+    for (at, nic) in machine.nics.iter().enumerate() {
+        assert_eq!((nic.minor, nic.ibdev.clone()), (at as u32, format!("mlx5_{at}")));
+        assert_eq!(nic.firmware.as_deref(), Some("28.39.1002"));
+        assert_eq!(nic.pci_id, Some((0x15b3, 0x1021)));
+        assert!(nic.node_guid.as_deref().unwrap().starts_with("0c42:a103:"));
+        assert_eq!(nic.function, Function::Physical { vfs: vec![] });
+        assert_eq!(nic.netdevs, [format!("ibs{at}")]);
+        assert_eq!(nic.ports.len(), 1);
+        assert_eq!(nic.ports[0].state, PortState::Active);
+        assert_eq!(nic.ports[0].phys_state.as_deref(), Some("LinkUp"));
+        assert_eq!(nic.ports[0].link_layer.as_deref(), Some("InfiniBand"));
+        assert_eq!(nic.ports[0].rate.as_deref(), Some("400 Gb/sec (4X NDR)"));
+        let chars: Vec<String> = nic.chars.all().map(|path| path.display().to_string()).collect();
+        let own = ["uverbs", "rdma_cm", "umad", "issm"].map(|name| match name {
+            "rdma_cm" => "/dev/infiniband/rdma_cm".to_owned(),
+            name => format!("/dev/infiniband/{name}{at}"),
+        });
+        assert_eq!(chars, own);
+    }
+}
+
+#[test]
+fn virtual_functions_know_their_physical_one_and_it_them() {
+    let bench = vfs(9);
+    let machine = bench.machine();
+    assert_eq!(machine.nics.len(), 4 * 10);
+    let pf = &machine.nics[0];
+    let Function::Physical { vfs } = &pf.function else { panic!("{:?}", pf.function) };
+    let after: Vec<Bdf> = machine.nics[1..10].iter().map(|nic| nic.bdf).collect();
+    assert_eq!(*vfs, after, "virtfn10 does not come before virtfn2");
+    for vf in &machine.nics[1..10] {
+        assert!(vf.is_vf());
+        assert_eq!(vf.function, Function::Virtual { pf: pf.bdf });
+        assert_eq!(vf.place, pf.place, "a virtual function sits where its physical one does");
+    }
+}
+
+#[test]
+fn a_renamed_nic_is_the_same_nic() {
+    let bench = Bench::new(Shape::Hgx);
+    let before = bench.machine();
+    bench.node.rename_nic(2, "rocep152s0").unwrap();
+    let after = bench.machine();
+    assert_eq!(after.nics[2].ibdev, "rocep152s0");
+    let mut renamed = before.nics[2].clone();
+    renamed.ibdev = "rocep152s0".to_owned();
+    assert_eq!(after.nics[2], renamed, "address, rank and character devices stay");
+    let ports = rdma::ports(&bench.roots().sysfs_tree().unwrap(), bench.nic_bdf(2)).unwrap();
+    assert_eq!(ports, after.nics[2].ports);
+}
+
+#[test]
+fn port_states_follow_the_link() {
+    let bench = Bench::new(Shape::Hgx);
+    let sysfs = bench.roots().sysfs_tree().unwrap();
+    let state = || rdma::ports(&sysfs, bench.nic_bdf(1)).unwrap()[0].state;
+    assert_eq!(state(), PortState::Active);
+    bench.node.set_port(1, false).unwrap();
+    assert_eq!(state(), PortState::Down);
+    assert_eq!(bench.machine().nics[1].ports[0].state, PortState::Down);
+    assert_eq!(bench.machine().nics[0].ports[0].state, PortState::Active);
+    bench.node.set_port(1, true).unwrap();
+    assert_eq!(state(), PortState::Active);
+}
+
+#[test]
+fn missing_optional_devices_are_left_out_and_missing_required_ones_are_named() {
+    let bench = Bench::new(Shape::Hgx);
+    for name in ["umad0", "issm0", "uverbs1"] {
+        std::fs::remove_file(bench.roots().dev.join("infiniband").join(name)).unwrap();
+    }
+    let machine = bench.machine();
+    assert!(machine.nics[0].chars.missing().is_empty());
+    assert_eq!(machine.nics[0].chars.all().count(), 2);
+    assert_eq!(machine.nics[1].chars.missing(), ["uverbs"]);
+    std::fs::remove_file(bench.roots().dev.join("infiniband/rdma_cm")).unwrap();
+    assert_eq!(bench.machine().nics[1].chars.missing(), ["uverbs", "rdma_cm"]);
+}
+
+#[test]
+fn an_unreadable_entry_is_reported_and_the_others_work() {
+    let bench = Bench::new(Shape::Hgx);
+    let nic = bench.roots().sysfs.join("class/infiniband/mlx5_1").canonicalize().unwrap();
+    std::fs::remove_dir_all(nic.join("ports")).unwrap();
+    let machine = bench.machine();
+    assert_eq!(machine.nics.len(), 3);
+    assert_eq!(machine.nic_faults.len(), 1);
+    let fault = &machine.nic_faults[0];
+    assert_eq!((fault.ibdev.as_str(), fault.bdf), ("mlx5_1", Some(bench.nic_bdf(1))));
+    assert!(fault.reason.contains("ports"), "{}", fault.reason);
+    let minors: Vec<u32> = machine.nics.iter().map(|nic| nic.minor).collect();
+    assert_eq!(minors, [0, 1, 2], "the minor is the rank among what works");
+}
+
+#[test]
+fn an_entry_without_a_pci_device_is_reported_and_a_software_device_is_not() {
+    let bench = Bench::new(Shape::Hgx);
+    let sysfs = bench.roots().sysfs;
+    std::fs::create_dir_all(sysfs.join("devices/virtual/infiniband/rxe0/ports/1")).unwrap();
+    symlink("../../devices/virtual/infiniband/rxe0", sysfs.join("class/infiniband/rxe0")).unwrap();
+    std::fs::create_dir_all(sysfs.join("devices/platform/odd/infiniband/odd0/ports/1")).unwrap();
+    symlink("../..", sysfs.join("devices/platform/odd/infiniband/odd0/device")).unwrap();
+    symlink("../../devices/platform/odd/infiniband/odd0", sysfs.join("class/infiniband/odd0")).unwrap();
+    let machine = bench.machine();
+    assert_eq!(machine.nics.len(), 4);
+    assert_eq!(machine.nic_faults.len(), 1);
+    assert_eq!(machine.nic_faults[0].ibdev, "odd0");
+}
+
+#[test]
+fn a_machine_without_rdma_has_no_nics_and_no_faults() {
+    let bench = Bench::new(Shape::Single);
+    std::fs::remove_dir_all(bench.roots().sysfs.join("class")).unwrap();
+    let machine = bench.machine();
+    assert_eq!((machine.nics.len(), machine.nic_faults.len()), (0, 0));
+}
+
+#[test]
+fn a_nic_lent_to_a_container_stays_in_the_inventory() {
+    let bench = Bench::new(Shape::Hgx);
+    let earlier = bench.machine();
+    bench.node.lend_nic(1).unwrap();
+    let mut now = bench.machine();
+    assert_eq!(now.nics.len(), 3);
+    let lent = bench.nic_bdf(1);
+    now.keep_lent(&earlier, |nic| nic.bdf == lent);
+    assert_eq!(now.nics, earlier.nics);
+    bench.node.return_nic(1).unwrap();
+    assert_eq!(bench.machine().nics, earlier.nics);
+}

@@ -1,0 +1,25 @@
+//! The real library, where there is one.
+
+use std::sync::Arc;
+
+use baton::hardware::machine::{self, Roots};
+use baton::hardware::{NvmlOptions, NvmlProvider, driver};
+
+#[test]
+#[ignore = "needs an NVIDIA driver on this machine"]
+fn real_nvml_is_read_and_printed() {
+    let provider = NvmlProvider::new(NvmlOptions::default(), Arc::new(|event| println!("event: {event:?}")));
+    let machine = machine::scan(&Roots::default(), &provider).unwrap();
+    println!("{}", serde_json::to_string_pretty(&machine).unwrap());
+    println!("listening: {:?}", provider.listening());
+    for gpu in &machine.gpus.gpus {
+        let probe = baton::hardware::GpuProvider::probe(&provider, &gpu.uuid).unwrap();
+        println!("{}: {:?}", gpu.uuid, probe);
+        assert!(probe.is_clean());
+    }
+    for file in driver::files(&baton::hardware::Tree::open(&Roots::default().driver).unwrap()) {
+        println!("{} -> {}", file.host.display(), file.container.display());
+    }
+    assert!(!machine.gpus.gpus.is_empty());
+    assert_eq!(machine.gpus.faults, []);
+}
