@@ -1,5 +1,15 @@
 //! The kubelet's side of the daemon: sockets, the five calls, registration and its renewal.
 
+pub mod advertised;
+pub mod directory;
+pub mod plugin;
+pub mod plugins;
+pub mod register;
+pub mod server;
+pub mod service;
 pub mod socket;
 
+pub use advertised::{Advertised, AdvertisedDevice, TooMany, Units};
+pub use plugins::{PluginState, Plugins, PluginsConfig};
+pub use service::DeviceCalls;
 pub use socket::{SOCKET_NAME_MAX, SOCKET_PATH_MAX};

@@ -1,6 +1,227 @@
-//! Names of the plugin's sockets in the kubelet's directory.
+//! The plugin's own sockets: private from their first moment, and deaf to everybody but root and the daemon's own user.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tonic::transport::server::Connected;
+
+use super::directory::{SocketIdentity, identity};
 
 /// Longest file name of a plugin's socket.
 pub const SOCKET_NAME_MAX: usize = 32;
 /// Longest path of a Unix socket that the kernel takes.
 pub const SOCKET_PATH_MAX: usize = 107;
+/// Connections of one socket at a time. The kubelet holds one or two; a further one waits.
+const CONNECTIONS: usize = 16;
+/// Connections that the kernel holds for us.
+const BACKLOG: i32 = 64;
+const PREFIX: &str = "baton-";
+const SUFFIX: &str = ".sock";
+
+/// File name of the socket of the plugin number `index`, for one start of the daemon: `baton-5f1c2a90-3.sock`. Another
+/// start has other names, so that the kubelet's calls to a daemon that is gone never reach its successor.
+pub fn name(start: u32, index: usize) -> String {
+    format!("{PREFIX}{start:08x}-{index}{SUFFIX}")
+}
+
+/// A listener at `path` that only this user may open. An old file there is replaced.
+pub fn listen(path: &Path) -> io::Result<UnixListener> {
+    match std::fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let kind = (AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK);
+    let socket = rustix::net::socket_with(kind.0, kind.1, kind.2, None)?;
+    rustix::net::bind(&socket, &SocketAddrUnix::new(path)?)?;
+    // Between bind and listen nobody can connect: the mode is right before the first connection.
+    rustix::fs::chmod(path, rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR)?;
+    rustix::net::listen(&socket, BACKLOG)?;
+    UnixListener::from_std(std::os::unix::net::UnixListener::from(socket))
+}
+
+/// Removes sockets of earlier starts, as a killed daemon leaves them. Files that are not ours are not touched.
+pub fn remove_stale(directory: &Path, start: u32) {
+    let own = format!("{PREFIX}{start:08x}-");
+    let Ok(entries) = std::fs::read_dir(directory) else { return };
+    for entry in entries.flatten() {
+        let name = entry.file_name();
+        let stale = name.to_str().is_some_and(|name| is_ours(name) && !name.starts_with(&own));
+        // A socket that still answers belongs to somebody alive, whoever it is.
+        if stale && std::os::unix::net::UnixStream::connect(entry.path()).is_err() {
+            let removed = std::fs::remove_file(entry.path());
+            tracing::info!(socket = %entry.path().display(), ok = removed.is_ok(), "removed a dead daemon's socket");
+        }
+    }
+}
+
+fn is_ours(name: &str) -> bool {
+    let parts = name.strip_prefix(PREFIX).and_then(|rest| rest.strip_suffix(SUFFIX)).and_then(|r| r.split_once('-'));
+    parts.is_some_and(|(start, index)| {
+        start.len() == 8 && start.bytes().all(|b| b.is_ascii_hexdigit()) && index.bytes().all(|b| b.is_ascii_digit())
+    })
+}
+
+/// Removes a socket file when dropped, unless another file has taken its place.
+#[derive(Debug)]
+pub struct Unlink {
+    path: PathBuf,
+    identity: Option<SocketIdentity>,
+}
+
+impl Unlink {
+    /// For the file that is at `path` now.
+    pub fn new(path: PathBuf) -> Self {
+        Self { identity: identity(&path), path }
+    }
+
+    /// The file is still the one that was there.
+    pub fn is_in_place(&self) -> bool {
+        self.identity.is_some() && identity(&self.path) == self.identity
+    }
+}
+
+impl Drop for Unlink {
+    fn drop(&mut self) {
+        if self.is_in_place() {
+            let _ = std::fs::remove_file(&self.path);
+        }
+    }
+}
+
+/// Connections of peers that may call: root, or the user this daemon runs as.
+pub struct Incoming {
+    listener: UnixListener,
+    permits: Arc<Semaphore>,
+    own_uid: u32,
+}
+
+impl Incoming {
+    /// Accepts from `listener`.
+    pub fn new(listener: UnixListener) -> Self {
+        let own_uid = rustix::process::geteuid().as_raw();
+        Self { listener, permits: Arc::new(Semaphore::new(CONNECTIONS)), own_uid }
+    }
+
+    /// The connections, as tonic wants them. A failing accept pauses and goes on; the stream never ends.
+    pub fn into_stream(self) -> impl futures::Stream<Item = io::Result<Peer>> + Send {
+        futures::stream::unfold(self, |mut this| async move {
+            let peer = this.next().await;
+            Some((Ok(peer), this))
+        })
+    }
+
+    async fn next(&mut self) -> Peer {
+        loop {
+            match self.listener.accept().await {
+                Ok((stream, _)) => {
+                    if !self.is_allowed(&stream) {
+                        continue;
+                    }
+                    // Strangers are turned away first, so that they cannot use up the places.
+                    if let Ok(permit) = self.permits.clone().acquire_owned().await {
+                        return Peer { stream, _permit: permit };
+                    }
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "cannot accept a connection; trying again");
+                    tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+                }
+            }
+        }
+    }
+
+    fn is_allowed(&self, stream: &UnixStream) -> bool {
+        match stream.peer_cred() {
+            Ok(peer) if peer.uid() == 0 || peer.uid() == self.own_uid => true,
+            Ok(peer) => {
+                tracing::warn!(uid = peer.uid(), pid = peer.pid(), "a process that is not the kubelet was turned away");
+                false
+            }
+            Err(error) => {
+                tracing::warn!(%error, "a process without credentials was turned away");
+                false
+            }
+        }
+    }
+}
+
+/// A connection of an allowed peer; its place is free again when it ends.
+pub struct Peer {
+    stream: UnixStream,
+    _permit: OwnedSemaphorePermit,
+}
+
+impl Connected for Peer {
+    type ConnectInfo = ();
+    fn connect_info(&self) {}
+}
+
+impl AsyncRead for Peer {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_read(cx, buf)
+    }
+}
+
+impl AsyncWrite for Peer {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(cx, buf)
+    }
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write_vectored(cx, bufs)
+    }
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    #[tokio::test]
+    async fn a_socket_is_private_and_replaces_an_old_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join(name(0x5f1c_2a90, 3));
+        assert!(name(u32::MAX, 99_999).len() <= SOCKET_NAME_MAX);
+        std::fs::write(&path, "old").unwrap();
+        let listener = listen(&path).unwrap();
+        assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        let client = UnixStream::connect(&path).await.unwrap();
+        let mut incoming = Incoming::new(listener);
+        drop(incoming.next().await);
+        drop(client);
+    }
+
+    #[tokio::test]
+    async fn only_dead_sockets_of_earlier_starts_are_removed() {
+        let dir = tempfile::tempdir().unwrap();
+        let alive = dir.path().join(name(1, 0));
+        let _listener = listen(&alive).unwrap();
+        let dead = dir.path().join(name(1, 1));
+        drop(listen(&dead).unwrap());
+        for other in ["kubelet.sock", "baton-x.sock", "nvidia-gpu.sock", "baton-00000002-0.sock"] {
+            std::fs::write(dir.path().join(other), "").unwrap();
+        }
+        remove_stale(dir.path(), 2);
+        assert!(alive.exists() && !dead.exists());
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 5);
+    }
+}

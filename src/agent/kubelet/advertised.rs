@@ -1,0 +1,138 @@
+//! What one resource name offers: the full list that ListAndWatch sends, kept compact and spelled out only while sending.
+
+use prost::Message;
+
+use crate::contract::DeviceId;
+use crate::contract::deviceplugin::{Device, ListAndWatchResponse, NumaNode, TopologyInfo};
+
+/// Most bytes of one list. The kubelet receives at most 4 MiB; the rest is head-room for growth without a restart.
+pub const MAX_LIST: usize = 3 << 20;
+
+/// The devices of one resource name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Advertised {
+    /// How many ids one device has.
+    pub units: Units,
+    /// The devices in stable order. A device that is in use stays in the list, healthy or not.
+    pub devices: Vec<AdvertisedDevice>,
+}
+
+/// Ids of one device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Units {
+    /// Its own id.
+    Whole,
+    /// So many shares, `<id>::0` and up.
+    Shares(u32),
+}
+
+/// One device.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AdvertisedDevice {
+    /// Physical identity.
+    pub id: DeviceId,
+    /// Whether the kubelet may hand it out.
+    pub healthy: bool,
+    /// NUMA node; set only when the kubelet's topology manager shall see it.
+    pub numa: Option<u32>,
+}
+
+/// More ids than the kubelet can receive.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "{resource}: {ids} ids of {devices} devices make a list of {bytes} bytes; the kubelet receives 4 MiB at most and the \
+     limit here is {MAX_LIST}: offer fewer shares (--gpu-sharing=false) or fewer devices"
+)]
+pub struct TooMany {
+    /// Resource name.
+    pub resource: String,
+    /// Ids in the list.
+    pub ids: usize,
+    /// Devices behind them.
+    pub devices: usize,
+    /// Encoded size.
+    pub bytes: usize,
+}
+
+impl Units {
+    /// The ids of `device`.
+    pub fn ids(self, device: &DeviceId) -> impl Iterator<Item = String> + '_ {
+        let (whole, shares) = match self {
+            Self::Whole => (Some(device.as_str().to_owned()), 0),
+            Self::Shares(count) => (None, count),
+        };
+        whole.into_iter().chain((0..shares).map(|unit| device.unit(unit)))
+    }
+
+    fn count(self) -> usize {
+        match self {
+            Self::Whole => 1,
+            Self::Shares(count) => count as usize,
+        }
+    }
+}
+
+impl Advertised {
+    /// Offers nothing.
+    pub fn none(units: Units) -> Self {
+        Self { units, devices: Vec::new() }
+    }
+
+    /// The message, always with every id.
+    pub fn message(&self) -> ListAndWatchResponse {
+        let devices = self.devices.iter().flat_map(|device| {
+            let health = if device.healthy { "Healthy" } else { "Unhealthy" };
+            let numa = device.numa.map(|node| TopologyInfo { nodes: vec![NumaNode { id: i64::from(node) }] });
+            let of = move |id| Device { id, health: health.to_owned(), topology: numa.clone() };
+            self.units.ids(&device.id).map(of)
+        });
+        ListAndWatchResponse { devices: devices.collect() }
+    }
+
+    /// Number of ids, healthy ones first.
+    pub fn counts(&self) -> (usize, usize) {
+        let healthy = self.devices.iter().filter(|device| device.healthy).count();
+        (healthy * self.units.count(), self.devices.len() * self.units.count())
+    }
+
+    /// Refuses a list that the kubelet could not receive.
+    pub fn check_size(&self, resource: &str) -> Result<(), TooMany> {
+        let bytes = self.message().encoded_len();
+        if bytes <= MAX_LIST {
+            return Ok(());
+        }
+        Err(TooMany { resource: resource.to_owned(), ids: self.counts().1, devices: self.devices.len(), bytes })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(units: Units, count: usize) -> Advertised {
+        let device = |n| AdvertisedDevice {
+            id: DeviceId::parse(&format!("GPU-5f1c2a90-0000-4000-8000-{n:012}")).unwrap(),
+            healthy: n != 1,
+            numa: (n == 0).then_some(0),
+        };
+        Advertised { units, devices: (0..count).map(device).collect() }
+    }
+
+    #[test]
+    fn a_whole_device_has_its_own_id_and_a_shared_one_a_hundred() {
+        let message = of(Units::Whole, 2).message();
+        let seen: Vec<_> = message.devices.iter().map(|d| (&d.id[24..], &*d.health, d.topology.is_some())).collect();
+        assert_eq!(seen, [("000000000000", "Healthy", true), ("000000000001", "Unhealthy", false)]);
+        let shares = of(Units::Shares(100), 2);
+        assert_eq!(shares.counts(), (100, 200));
+        assert!(shares.message().devices[199].id.ends_with("::99"));
+    }
+
+    #[test]
+    fn a_list_that_the_kubelet_cannot_receive_is_refused_with_the_numbers() {
+        assert_eq!(of(Units::Shares(100), 64).check_size("koordinator.sh/gpu"), Ok(()));
+        let error = of(Units::Shares(100), 700).check_size("koordinator.sh/gpu").unwrap_err();
+        assert!(error.bytes > MAX_LIST && error.ids == 70_000, "{error}");
+        assert!(error.to_string().contains("70000 ids of 700 devices"), "{error}");
+    }
+}

@@ -1,0 +1,166 @@
+//! Watches the kubelet's directory: by inotify for speed, and by looking every few seconds because inotify can miss what
+//! happens behind a symlink, a bind mount or a directory that was made anew.
+
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use futures::StreamExt;
+use inotify::{EventStream, Inotify, WatchMask};
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+/// File name of the kubelet's registration socket.
+pub const KUBELET_SOCKET: &str = "kubelet.sock";
+/// How often an absent directory is looked for.
+const ABSENT: Duration = Duration::from_secs(1);
+/// Bytes for inotify events; a fuller queue comes in several reads.
+const BUFFER: usize = 2048;
+
+/// Which socket the kubelet has: another value means another kubelet, or the same one started again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SocketIdentity {
+    device: u64,
+    inode: u64,
+    changed: (i64, i64),
+}
+
+/// The directory as of the last look.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Seen {
+    /// The kubelet's socket; links are followed.
+    pub kubelet: Option<SocketIdentity>,
+    /// Counts what happened in the directory, so that owners of other files look after them.
+    pub happenings: u64,
+}
+
+/// Identity of the socket at `path`, through links.
+pub fn identity(path: &Path) -> Option<SocketIdentity> {
+    let meta = std::fs::metadata(path).ok()?;
+    Some(SocketIdentity { device: meta.dev(), inode: meta.ino(), changed: (meta.ctime(), meta.ctime_nsec()) })
+}
+
+/// Looks until `stop`. The receiver's value changes when something happened in the directory.
+pub fn watch(directory: PathBuf, poll: Duration, stop: CancellationToken) -> watch::Receiver<Seen> {
+    let (sender, receiver) = watch::channel(look(&directory, 0));
+    tokio::spawn(async move {
+        tokio::select! {
+            () = run(&directory, poll, &sender) => {}
+            () = stop.cancelled() => {}
+        }
+    });
+    receiver
+}
+
+async fn run(directory: &Path, poll: Duration, sender: &watch::Sender<Seen>) {
+    let mut watcher = Watcher::default();
+    let mut noticed = false;
+    loop {
+        // Attached first, looked at second: nothing falls between.
+        let present = watcher.attach(directory);
+        sender.send_if_modified(|seen| {
+            let now = look(directory, seen.happenings + u64::from(noticed));
+            let changed = now != *seen;
+            *seen = now;
+            changed
+        });
+        let pause = if present { poll } else { poll.min(ABSENT) };
+        noticed = tokio::time::timeout(pause, watcher.happening()).await.is_ok();
+    }
+}
+
+fn look(directory: &Path, happenings: u64) -> Seen {
+    Seen { kubelet: identity(&directory.join(KUBELET_SOCKET)), happenings }
+}
+
+/// An inotify watch on the directory that exists now; made anew when the directory was.
+#[derive(Default)]
+struct Watcher {
+    events: Option<EventStream<Vec<u8>>>,
+    /// Device and inode of the directory that is watched.
+    on: Option<(u64, u64)>,
+}
+
+impl Watcher {
+    /// `false` while there is no such directory.
+    fn attach(&mut self, directory: &Path) -> bool {
+        let there = std::fs::metadata(directory).ok().map(|meta| (meta.dev(), meta.ino()));
+        if there != self.on || self.events.is_none() {
+            self.on = there;
+            self.events = there.and_then(|_| match open(directory) {
+                Ok(events) => Some(events),
+                Err(error) => {
+                    tracing::debug!(%error, "no inotify on the kubelet's directory; polling only");
+                    None
+                }
+            });
+        }
+        there.is_some()
+    }
+
+    /// Resolves after something happened; never without a watch.
+    async fn happening(&mut self) {
+        match &mut self.events {
+            None => std::future::pending().await,
+            Some(events) => {
+                if !matches!(events.next().await, Some(Ok(_))) {
+                    self.events = None;
+                }
+            }
+        }
+    }
+}
+
+fn open(directory: &Path) -> std::io::Result<EventStream<Vec<u8>>> {
+    let inotify = Inotify::init()?;
+    let mask = WatchMask::CREATE
+        | WatchMask::DELETE
+        | WatchMask::MOVED_TO
+        | WatchMask::MOVED_FROM
+        | WatchMask::DELETE_SELF
+        | WatchMask::MOVE_SELF
+        | WatchMask::ONLYDIR;
+    inotify.watches().add(directory, mask)?;
+    inotify.into_event_stream(vec![0; BUFFER])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    async fn changed(seen: &mut watch::Receiver<Seen>, wanted: impl Fn(&Seen) -> bool) -> Seen {
+        let found = tokio::time::timeout(Duration::from_secs(5), seen.wait_for(|s| wanted(s)));
+        *found.await.expect("the change is noticed in time").unwrap()
+    }
+
+    #[tokio::test]
+    async fn a_socket_that_comes_goes_or_is_replaced_behind_a_link_is_noticed() {
+        let root = tempfile::tempdir().unwrap();
+        let dir = root.path().join("device-plugins");
+        let stop = CancellationToken::new();
+        let mut seen = watch(dir.clone(), Duration::from_millis(50), stop.clone());
+        assert_eq!(seen.borrow().kubelet, None);
+        std::fs::create_dir(&dir).unwrap();
+        let real = root.path().join("real.sock");
+        std::fs::write(&real, "").unwrap();
+        std::os::unix::fs::symlink(&real, dir.join(KUBELET_SOCKET)).unwrap();
+        let first = changed(&mut seen, |s| s.kubelet.is_some()).await;
+        std::fs::rename(&real, root.path().join("old.sock")).unwrap();
+        std::fs::write(&real, "").unwrap();
+        changed(&mut seen, |s| s.kubelet.is_some() && s.kubelet != first.kubelet).await;
+        std::fs::remove_file(dir.join(KUBELET_SOCKET)).unwrap();
+        changed(&mut seen, |s| s.kubelet.is_none()).await;
+        stop.cancel();
+    }
+
+    #[tokio::test]
+    async fn what_happens_to_other_files_is_counted() {
+        let dir = tempfile::tempdir().unwrap();
+        let stop = CancellationToken::new();
+        let mut seen = watch(dir.path().to_owned(), Duration::from_secs(3600), stop.clone());
+        tokio::task::yield_now().await;
+        std::fs::write(dir.path().join("baton-1.sock"), "").unwrap();
+        changed(&mut seen, |s| s.happenings > 0).await;
+        stop.cancel();
+    }
+}

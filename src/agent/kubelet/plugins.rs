@@ -1,0 +1,201 @@
+//! All resource names of this node: one plugin each, as many as the lists name, and what the kubelet made of them.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use super::advertised::{Advertised, TooMany};
+use super::directory::{self, Seen};
+use super::plugin::{Plugin, with_streams};
+use super::service::{DeviceCalls, Service};
+use super::socket;
+use crate::runtime::{Backoff, clock};
+
+/// How one resource name stands with the kubelet.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum PluginState {
+    /// Not registered, and why.
+    Waiting(Box<str>),
+    /// The kubelet has it, and its stream is open.
+    Registered,
+}
+
+/// State of every resource name, in order.
+pub type PluginStates = BTreeMap<Box<str>, PluginState>;
+
+/// Called with resource name and reason when a registration is lost.
+pub type OnLost = Arc<dyn Fn(&str, &str) + Send + Sync>;
+
+/// What all plugins share.
+#[derive(Clone)]
+pub struct PluginsConfig {
+    /// The kubelet's device-plugins directory.
+    pub directory: PathBuf,
+    /// How often it is looked at beside inotify.
+    pub poll: Duration,
+    /// Time for one Register call.
+    pub register_timeout: Duration,
+    /// Waits after failed registrations.
+    pub backoff: Backoff,
+    /// Longest time for one call.
+    pub budget: Duration,
+    /// Time for calls in hand at the end.
+    pub grace: Duration,
+    /// Ask the kubelet for PreStartContainer.
+    pub pre_start: bool,
+    /// The decisions.
+    pub calls: Arc<dyn DeviceCalls>,
+    /// Told of lost registrations, for metrics.
+    pub on_lost: OnLost,
+}
+
+/// The plugins.
+pub struct Plugins {
+    config: PluginsConfig,
+    start: u32,
+    stop: CancellationToken,
+    seen: watch::Receiver<Seen>,
+    lists: BTreeMap<Box<str>, watch::Sender<Arc<Advertised>>>,
+    states: Arc<watch::Sender<PluginStates>>,
+    tasks: JoinSet<()>,
+}
+
+/// Tells the state of one resource name.
+#[derive(Clone)]
+pub struct Report {
+    resource: Box<str>,
+    states: Arc<watch::Sender<PluginStates>>,
+    on_lost: OnLost,
+}
+
+impl Report {
+    /// `true` when the state is another than before.
+    pub fn set(&self, state: PluginState) -> bool {
+        self.states.send_if_modified(|states| {
+            let changed = states.get(&self.resource) != Some(&state);
+            if changed {
+                states.insert(self.resource.clone(), state.clone());
+            }
+            changed
+        })
+    }
+
+    /// A registration was lost, and why.
+    pub fn lost(&self, why: String) {
+        (self.on_lost)(&self.resource, &why);
+        self.set(PluginState::Waiting(format!("registration lost: {why}").into()));
+    }
+}
+
+impl Plugins {
+    /// Watches the directory; registers nothing before the first [`Plugins::update`]. Must be called inside the runtime.
+    pub fn start(config: PluginsConfig) -> Self {
+        let stop = CancellationToken::new();
+        // Another number at each start: wall time is enough, because two starts are never in the same nanosecond.
+        let start = clock::wall().as_nanosecond() as u32;
+        socket::remove_stale(&config.directory, start);
+        let seen = directory::watch(config.directory.clone(), config.poll, stop.clone());
+        let states = Arc::new(watch::Sender::new(PluginStates::new()));
+        Self { config, start, stop, seen, lists: BTreeMap::new(), states, tasks: JoinSet::new() }
+    }
+
+    /// Offers exactly `lists`. A name that is new is served and registered; one that is no longer among them offers
+    /// nothing from now on, and stays registered. Nothing changes when a list is too large.
+    pub fn update(&mut self, lists: BTreeMap<Box<str>, Advertised>) -> Result<(), TooMany> {
+        for (resource, list) in &lists {
+            list.check_size(resource)?;
+        }
+        for (resource, sender) in &self.lists {
+            if !lists.contains_key(resource) {
+                let none = Advertised::none(sender.borrow().units);
+                replace(sender, none);
+            }
+        }
+        for (resource, list) in lists {
+            match self.lists.get(&resource) {
+                Some(sender) => replace(sender, list),
+                None => self.add(resource, list),
+            }
+        }
+        Ok(())
+    }
+
+    fn add(&mut self, resource: Box<str>, list: Advertised) {
+        let (sender, list) = watch::channel(Arc::new(list));
+        let stop = self.stop.child_token();
+        let (service, streams) = with_streams(|streams| Service {
+            resource: resource.as_ref().into(),
+            list,
+            calls: self.config.calls.clone(),
+            streams,
+            stop: stop.clone(),
+            pre_start: self.config.pre_start,
+            budget: self.config.budget,
+            places: Service::places(),
+        });
+        let report =
+            Report { resource: resource.clone(), states: self.states.clone(), on_lost: self.config.on_lost.clone() };
+        report.set(PluginState::Waiting("starting".into()));
+        let plugin = Plugin {
+            directory: self.config.directory.clone(),
+            endpoint: socket::name(self.start, self.lists.len()),
+            service,
+            seen: self.seen.clone(),
+            streams,
+            report,
+            backoff: self.config.backoff,
+            register_timeout: self.config.register_timeout,
+            grace: self.config.grace,
+            stop,
+        };
+        self.tasks.spawn(plugin.run());
+        self.lists.insert(resource, sender);
+    }
+
+    /// State of every name, now and on every change.
+    pub fn states(&self) -> watch::Receiver<PluginStates> {
+        self.states.subscribe()
+    }
+
+    /// Path of the first plugin's socket, for a call to ourselves.
+    pub fn any_socket(&self) -> Option<PathBuf> {
+        (!self.lists.is_empty()).then(|| self.config.directory.join(socket::name(self.start, 0)))
+    }
+
+    /// What is offered now: healthy ids and all ids, by resource name.
+    pub fn counts(&self) -> BTreeMap<Box<str>, (usize, usize)> {
+        self.lists.iter().map(|(resource, list)| (resource.clone(), list.borrow().counts())).collect()
+    }
+
+    /// Resolves with an error's text when a plugin's task ended by a panic.
+    pub async fn failed(&mut self) -> String {
+        loop {
+            match self.tasks.join_next().await {
+                Some(Err(error)) if error.is_panic() => return error.to_string(),
+                Some(_) => {}
+                None => std::future::pending().await,
+            }
+        }
+    }
+
+    /// Stops accepting, lets the calls in hand end, closes and removes the sockets.
+    pub async fn finish(mut self) {
+        self.stop.cancel();
+        while self.tasks.join_next().await.is_some() {}
+    }
+}
+
+fn replace(sender: &watch::Sender<Arc<Advertised>>, list: Advertised) {
+    sender.send_if_modified(|now| {
+        let changed = **now != list;
+        if changed {
+            *now = Arc::new(list);
+        }
+        changed
+    });
+}

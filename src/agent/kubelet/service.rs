@@ -1,0 +1,169 @@
+//! The five calls of one resource name, over the decisions that stand behind [`DeviceCalls`].
+
+use std::pin::Pin;
+use std::sync::Arc;
+
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use futures::future::BoxFuture;
+use futures::{Stream, StreamExt};
+use tokio::sync::{Semaphore, watch};
+use tokio_stream::wrappers::WatchStream;
+use tokio_util::sync::CancellationToken;
+use tonic::{Request, Response, Status};
+
+use super::advertised::Advertised;
+use crate::contract::deviceplugin::device_plugin_server::DevicePlugin;
+use crate::contract::deviceplugin::{
+    AllocateRequest, AllocateResponse, DevicePluginOptions, Empty, ListAndWatchResponse, PreStartContainerRequest,
+    PreStartContainerResponse, PreferredAllocationRequest, PreferredAllocationResponse,
+};
+
+/// Calls of one socket that are worked on at once; the kubelet makes one at a time.
+const CALLS: usize = 8;
+
+/// Answers the calls that need a decision. `resource` is the name whose socket was called.
+pub trait DeviceCalls: Send + Sync + 'static {
+    /// Allocate: an answer for each container, or an error that the pod's owner reads.
+    fn allocate<'a>(
+        &'a self,
+        resource: &'a str,
+        request: AllocateRequest,
+    ) -> BoxFuture<'a, Result<AllocateResponse, Status>>;
+
+    /// GetPreferredAllocation. Never an error: the kubelet would fail the pod.
+    fn preferred<'a>(
+        &'a self,
+        resource: &'a str,
+        request: PreferredAllocationRequest,
+    ) -> BoxFuture<'a, PreferredAllocationResponse>;
+
+    /// PreStartContainer: an error keeps the container from starting; the kubelet tries again.
+    fn pre_start<'a>(
+        &'a self,
+        resource: &'a str,
+        request: PreStartContainerRequest,
+    ) -> BoxFuture<'a, Result<(), Status>>;
+}
+
+/// One resource name, as the kubelet calls it. Cheap to clone.
+#[derive(Clone)]
+pub struct Service {
+    /// The name.
+    pub resource: Arc<str>,
+    /// The list, replaced whole on every change.
+    pub list: watch::Receiver<Arc<Advertised>>,
+    /// The decisions.
+    pub calls: Arc<dyn DeviceCalls>,
+    /// Number of open ListAndWatch streams.
+    pub streams: Arc<watch::Sender<Streams>>,
+    /// Ends the streams, so that the server can end.
+    pub stop: CancellationToken,
+    /// Set to ask for PreStartContainer.
+    pub pre_start: bool,
+    /// Longest time for one call.
+    pub budget: Duration,
+    /// Places for calls.
+    pub places: Arc<Semaphore>,
+}
+
+/// ListAndWatch streams of one socket.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Streams {
+    /// Open now.
+    pub open: u32,
+    /// Opened since the start.
+    pub opened: u64,
+}
+
+impl Service {
+    /// Places for the calls of one service.
+    pub fn places() -> Arc<Semaphore> {
+        Arc::new(Semaphore::new(CALLS))
+    }
+
+    /// Runs one call within the budget and the number of places.
+    async fn bounded<T>(&self, call: impl Future<Output = Result<T, Status>>) -> Result<Response<T>, Status> {
+        let Ok(_place) = self.places.try_acquire() else {
+            return Err(Status::resource_exhausted(format!("{CALLS} calls for {} are in hand already", self.resource)));
+        };
+        match tokio::time::timeout(self.budget, call).await {
+            Ok(answer) => answer.map(Response::new),
+            Err(_) => Err(Status::deadline_exceeded(format!("{}: no answer within {:?}", self.resource, self.budget))),
+        }
+    }
+}
+
+#[tonic::async_trait]
+impl DevicePlugin for Service {
+    type ListAndWatchStream = Listing;
+
+    async fn get_device_plugin_options(&self, _: Request<Empty>) -> Result<Response<DevicePluginOptions>, Status> {
+        Ok(Response::new(options(self.pre_start)))
+    }
+
+    async fn list_and_watch(&self, _: Request<Empty>) -> Result<Response<Listing>, Status> {
+        tracing::debug!(resource = %self.resource, "ListAndWatch opened");
+        let list = WatchStream::new(self.list.clone()).map(|list| Ok(list.message()));
+        let list = list.take_until(self.stop.clone().cancelled_owned()).boxed();
+        Ok(Response::new(Listing { list, _open: Open::new(self.streams.clone()) }))
+    }
+
+    async fn get_preferred_allocation(
+        &self,
+        request: Request<PreferredAllocationRequest>,
+    ) -> Result<Response<PreferredAllocationResponse>, Status> {
+        let call = self.calls.preferred(&self.resource, request.into_inner());
+        self.bounded(async { Ok(call.await) }).await
+    }
+
+    async fn allocate(&self, request: Request<AllocateRequest>) -> Result<Response<AllocateResponse>, Status> {
+        self.bounded(self.calls.allocate(&self.resource, request.into_inner())).await
+    }
+
+    async fn pre_start_container(
+        &self,
+        request: Request<PreStartContainerRequest>,
+    ) -> Result<Response<PreStartContainerResponse>, Status> {
+        let call = self.calls.pre_start(&self.resource, request.into_inner());
+        self.bounded(async { call.await.map(|()| PreStartContainerResponse {}) }).await
+    }
+}
+
+/// What the kubelet is told at registration and when it asks.
+pub fn options(pre_start: bool) -> DevicePluginOptions {
+    DevicePluginOptions { pre_start_required: pre_start, get_preferred_allocation_available: true }
+}
+
+/// One ListAndWatch stream: the list now, and again on every change. It ends when the daemon stops.
+pub struct Listing {
+    list: futures::stream::BoxStream<'static, Result<ListAndWatchResponse, Status>>,
+    _open: Open,
+}
+
+impl Stream for Listing {
+    type Item = Result<ListAndWatchResponse, Status>;
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        self.list.as_mut().poll_next(cx)
+    }
+}
+
+/// Counts a stream for as long as it lives; the transport drops it as soon as the peer is gone.
+struct Open(Arc<watch::Sender<Streams>>);
+
+impl Open {
+    fn new(streams: Arc<watch::Sender<Streams>>) -> Self {
+        streams.send_modify(|seen| {
+            seen.open += 1;
+            seen.opened += 1;
+        });
+        Self(streams)
+    }
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        self.0.send_modify(|seen| seen.open = seen.open.saturating_sub(1));
+    }
+}
