@@ -1,8 +1,13 @@
 //! The node daemon.
 
+pub mod answer;
+pub mod cdi;
 pub mod choice;
+pub mod devices;
 pub mod grant;
+pub mod inventory;
 pub mod kubelet;
+pub mod offer;
 pub mod options;
 
 pub use grant::{AnswerError, Answerer, Grant};

@@ -1,0 +1,63 @@
+//! Device nodes by device, looked up on the file system when the hardware changes and never while a call waits.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+
+use crate::agent::devices::{Body, NodeDevice};
+use crate::contract::{DeviceId, DeviceType};
+use crate::hardware::driver::DriverFile;
+use crate::hardware::{Tree, nodes};
+
+/// Everything an answer may name. All of it comes from this machine, nothing from a pod.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Table {
+    /// Devices by identity.
+    pub devices: BTreeMap<DeviceId, Parts>,
+    /// Nodes that every GPU container needs.
+    pub control: Vec<PathBuf>,
+    /// The driver's user-space files.
+    pub driver: Vec<DriverFile>,
+}
+
+/// What belongs to one device.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Parts {
+    /// GPU or NIC.
+    pub kind: DeviceType,
+    /// The driver's index of the moment: `3`, or `3:0` for a MIG device. Empty for a NIC.
+    pub index: String,
+    /// Device nodes, as paths on the host and in the container.
+    pub nodes: Vec<PathBuf>,
+}
+
+impl Table {
+    /// Looks the nodes of `devices` up below `dev`. A device whose nodes are absent has none.
+    pub fn build(devices: &[NodeDevice], dev: Option<&Tree>, driver: Vec<DriverFile>) -> Self {
+        let gpu_node = |minor: u32| dev.and_then(|dev| nodes::gpu(dev, minor));
+        let parts = devices.iter().map(|device| {
+            let (index, found) = match &device.body {
+                Body::Gpu { gpu, .. } => (gpu.index.to_string(), gpu_node(gpu.minor).into_iter().collect()),
+                Body::Mig { parent_index, rank, instance, .. } => {
+                    let parent = gpu_node(device.minor.unsigned_abs());
+                    let caps = dev.map(|dev| nodes::mig(dev, instance)).unwrap_or_default();
+                    (format!("{parent_index}:{rank}"), parent.into_iter().chain(caps).collect())
+                }
+                Body::Nic { nic, .. } | Body::Vf { nic, .. } => (String::new(), nic.chars.all().cloned().collect()),
+            };
+            (device.id.clone(), Parts { kind: device.kind(), index, nodes: found })
+        });
+        Self { devices: parts.collect(), control: dev.map(nodes::control).unwrap_or_default(), driver }
+    }
+
+    /// Devices of one type.
+    pub fn of<'a>(&'a self, kind: &'a DeviceType) -> impl Iterator<Item = (&'a DeviceId, &'a Parts)> {
+        self.devices.iter().filter(move |(_, parts)| parts.kind == *kind)
+    }
+
+    /// Adds what `earlier` knew of devices that are in use and not here any more, so that what was answered stays valid.
+    pub fn keep_used(&mut self, earlier: &Self, in_use: &BTreeSet<DeviceId>) {
+        for (id, parts) in earlier.devices.iter().filter(|(id, _)| in_use.contains(*id)) {
+            self.devices.entry(id.clone()).or_insert_with(|| parts.clone());
+        }
+    }
+}

@@ -1,0 +1,316 @@
+//! The devices of this node as one flat list, made of a machine scan and the judgement of its health. Everything that leaves
+//! the daemon (lists, Device object, answers, CDI files) is made of this list, so it cannot disagree with itself.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use jiff::Timestamp;
+
+use super::choice::MigStrategy;
+use crate::contract::{DeviceId, DeviceType};
+use crate::hardware::gpu::{MigInstance, MigMode};
+use crate::hardware::nic::Function;
+use crate::hardware::{Bdf, Gpu, Machine, Nic, Place};
+
+/// One device.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NodeDevice {
+    /// Physical identity.
+    pub id: DeviceId,
+    /// Number in the Device object; parts have their whole's.
+    pub minor: i32,
+    /// What it is.
+    pub body: Body,
+    /// PCI address; a MIG device has its GPU's.
+    pub bdf: Bdf,
+    /// Where it is plugged in.
+    pub place: Place,
+    /// How it is.
+    pub health: Health,
+}
+
+/// What a device is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Body {
+    /// A GPU.
+    Gpu {
+        /// As NVML answered.
+        gpu: Box<Gpu>,
+        /// Only its MIG devices are handed out.
+        split: bool,
+        /// Number of its NVLink neighbourhood, when it has neighbours.
+        nvlink: Option<u32>,
+    },
+    /// A MIG device.
+    Mig {
+        /// Its GPU.
+        parent: DeviceId,
+        /// Number of its GPU in NVML.
+        parent_index: u32,
+        /// Its rank below the GPU.
+        rank: u32,
+        /// Model of the GPU.
+        model: String,
+        /// The instance.
+        instance: MigInstance,
+    },
+    /// A NIC that is listed: a physical function, or a virtual one without a visible parent.
+    Nic {
+        /// As sysfs said.
+        nic: Box<Nic>,
+        /// Its virtual functions that are there.
+        vfs: Vec<DeviceId>,
+    },
+    /// A virtual function of a listed NIC.
+    Vf {
+        /// Its physical function.
+        parent: DeviceId,
+        /// Number below it.
+        number: u32,
+        /// As sysfs said.
+        nic: Box<Nic>,
+    },
+}
+
+/// How a device is, and since when.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Health {
+    /// Takes new pods.
+    pub healthy: bool,
+    /// CamelCase word for the condition.
+    pub reason: Box<str>,
+    /// For people: what happened and what to do.
+    pub message: Box<str>,
+    /// When it became so.
+    pub since: Timestamp,
+}
+
+impl Health {
+    /// No fault seen.
+    pub fn good(since: Timestamp) -> Self {
+        Self { healthy: true, reason: "Healthy".into(), message: "no fault seen".into(), since }
+    }
+
+    /// A fault.
+    pub fn bad(reason: &str, message: impl Into<Box<str>>, since: Timestamp) -> Self {
+        Self { healthy: false, reason: reason.into(), message: message.into(), since }
+    }
+}
+
+impl NodeDevice {
+    /// The word for its type on every wire.
+    pub fn kind(&self) -> DeviceType {
+        match self.body {
+            Body::Gpu { .. } | Body::Mig { .. } => DeviceType::Gpu,
+            Body::Nic { .. } | Body::Vf { .. } => DeviceType::Rdma,
+        }
+    }
+
+    /// The device that this one is a part of.
+    pub fn parent(&self) -> Option<&DeviceId> {
+        match &self.body {
+            Body::Mig { parent, .. } | Body::Vf { parent, .. } => Some(parent),
+            Body::Gpu { .. } | Body::Nic { .. } => None,
+        }
+    }
+
+    /// Memory in bytes, where it has any and tells.
+    pub fn memory(&self) -> Option<i64> {
+        let bytes = match &self.body {
+            Body::Gpu { gpu, .. } => gpu.memory_bytes,
+            Body::Mig { instance, .. } => instance.memory_bytes,
+            Body::Nic { .. } | Body::Vf { .. } => None,
+        };
+        bytes.and_then(|bytes| i64::try_from(bytes).ok())
+    }
+}
+
+/// The list, in stable order: GPUs by PCI address, each followed by its MIG devices; then NICs, each followed by its virtual
+/// functions. `health` holds the judgement of GPUs and NICs by id; a device without one is as good as it looks.
+pub fn list(
+    machine: &Machine,
+    strategy: MigStrategy,
+    health: &BTreeMap<DeviceId, Health>,
+    now: Timestamp,
+) -> Vec<NodeDevice> {
+    let mut devices = Vec::new();
+    let uniform = uniform_profile(machine);
+    let domains = nvlink_domains(machine);
+    for gpu in &machine.gpus.gpus {
+        let Ok(id) = DeviceId::parse(&gpu.uuid) else {
+            tracing::warn!(uuid = %gpu.uuid, "a GPU with an unusable UUID is left out");
+            continue;
+        };
+        let split = strategy != MigStrategy::None && gpu.mig.mode == MigMode::Enabled;
+        let judged = health.get(&id).cloned().unwrap_or_else(|| Health::good(now));
+        let nvlink = domains.get(gpu.uuid.as_str()).copied();
+        let whole_offered = !(strategy == MigStrategy::Single && uniform != Uniform::NoMig);
+        let own = match (&judged, split || whole_offered) {
+            (Health { healthy: true, .. }, false) => Health::bad(
+                "NotSplit",
+                "--mig-strategy=single offers MIG devices only and this GPU is not split; split it like the others, or \
+                 use --mig-strategy=mixed",
+                now,
+            ),
+            _ => judged.clone(),
+        };
+        devices.push(NodeDevice {
+            id: id.clone(),
+            minor: gpu.minor as i32,
+            body: Body::Gpu { gpu: Box::new(gpu.clone()), split, nvlink },
+            bdf: gpu.bdf,
+            place: gpu.place.clone(),
+            health: own,
+        });
+        if split {
+            devices.extend(mig_devices(gpu, &id, &judged, strategy, &uniform, now));
+        }
+    }
+    devices.extend(nics(machine, health, now));
+    devices
+}
+
+fn mig_devices<'a>(
+    gpu: &'a Gpu,
+    parent: &'a DeviceId,
+    judged: &'a Health,
+    strategy: MigStrategy,
+    uniform: &'a Uniform,
+    now: Timestamp,
+) -> impl Iterator<Item = NodeDevice> + 'a {
+    gpu.mig.instances.iter().enumerate().filter_map(move |(rank, instance)| {
+        let id = DeviceId::parse(&instance.uuid).ok()?;
+        let health = if judged.healthy && strategy == MigStrategy::Single && *uniform == Uniform::Several {
+            let why = "--mig-strategy=single needs one profile on all GPUs of the node and there are several; use \
+                       --mig-strategy=mixed, or split all GPUs alike";
+            Health::bad("MigNotUniform", why, now)
+        } else {
+            judged.clone()
+        };
+        Some(NodeDevice {
+            id,
+            minor: gpu.minor as i32,
+            body: Body::Mig {
+                parent: parent.clone(),
+                parent_index: gpu.index,
+                rank: rank as u32,
+                model: gpu.model.clone(),
+                instance: instance.clone(),
+            },
+            bdf: gpu.bdf,
+            place: gpu.place.clone(),
+            health,
+        })
+    })
+}
+
+/// How the GPUs of the node are split.
+#[derive(Debug, PartialEq, Eq)]
+enum Uniform {
+    NoMig,
+    One,
+    Several,
+}
+
+fn uniform_profile(machine: &Machine) -> Uniform {
+    let split = machine.gpus.gpus.iter().filter(|gpu| gpu.mig.mode == MigMode::Enabled);
+    let (mut any, mut profiles) = (false, BTreeSet::new());
+    for gpu in split {
+        any = true;
+        profiles.extend(gpu.mig.instances.iter().map(|instance| instance.profile.as_str()));
+    }
+    match (any, profiles.len()) {
+        (false, _) => Uniform::NoMig,
+        (true, 0 | 1) => Uniform::One,
+        (true, _) => Uniform::Several,
+    }
+}
+
+/// Number of the NVLink neighbourhood of each GPU that has neighbours: the smallest minor in it.
+fn nvlink_domains(machine: &Machine) -> BTreeMap<&str, u32> {
+    let groups = machine.gpus.nvlink_domains().into_iter().filter(|group| group.len() > 1);
+    let numbered = groups.flat_map(|group| {
+        let number = group.iter().map(|gpu| gpu.minor).min().unwrap_or_default();
+        group.into_iter().map(move |gpu| (gpu.uuid.as_str(), number))
+    });
+    numbered.collect()
+}
+
+fn nics(machine: &Machine, health: &BTreeMap<DeviceId, Health>, now: Timestamp) -> Vec<NodeDevice> {
+    let id_of = |bdf: Bdf| DeviceId::parse(&bdf.to_string()).ok();
+    let by_bdf: BTreeMap<Bdf, &Nic> = machine.nics.iter().map(|nic| (nic.bdf, nic)).collect();
+    let mut devices = Vec::new();
+    for nic in &machine.nics {
+        let listed = match &nic.function {
+            Function::Physical { .. } => true,
+            Function::Virtual { pf } => !by_bdf.contains_key(pf),
+        };
+        let (true, Some(id)) = (listed, id_of(nic.bdf)) else { continue };
+        let own = health.get(&id).cloned().unwrap_or_else(|| Health::good(now));
+        let vfs: Vec<(u32, &Nic)> = match &nic.function {
+            Function::Physical { vfs } => {
+                vfs.iter().enumerate().filter_map(|(n, bdf)| Some((n as u32, *by_bdf.get(bdf)?))).collect()
+            }
+            Function::Virtual { .. } => Vec::new(),
+        };
+        devices.push(NodeDevice {
+            id: id.clone(),
+            minor: nic.minor as i32,
+            body: Body::Nic {
+                nic: Box::new(nic.clone()),
+                vfs: vfs.iter().filter_map(|(_, vf)| id_of(vf.bdf)).collect(),
+            },
+            bdf: nic.bdf,
+            place: nic.place.clone(),
+            health: with_nodes(own.clone(), nic, now),
+        });
+        for (number, vf) in vfs {
+            let Some(vf_id) = id_of(vf.bdf) else { continue };
+            devices.push(NodeDevice {
+                id: vf_id,
+                minor: nic.minor as i32,
+                body: Body::Vf { parent: id.clone(), number, nic: Box::new(vf.clone()) },
+                bdf: vf.bdf,
+                place: vf.place.clone(),
+                health: with_nodes(own.clone(), vf, now),
+            });
+        }
+    }
+    devices
+}
+
+/// A NIC without its required device nodes cannot be used by any container.
+fn with_nodes(health: Health, nic: &Nic, now: Timestamp) -> Health {
+    let missing = nic.chars.missing();
+    if !health.healthy || missing.is_empty() {
+        return health;
+    }
+    let why = format!("device nodes missing: {}; load ib_uverbs and rdma_ucm on this node", missing.join(", "));
+    Health::bad("DeviceNodesMissing", why, now)
+}
+
+/// Devices that were in `earlier`, are not in `now`, and are still in use: kept, marked as gone.
+pub fn keep_used(devices: &mut Vec<NodeDevice>, earlier: &[NodeDevice], in_use: &BTreeSet<DeviceId>, now: Timestamp) {
+    let present: BTreeSet<DeviceId> = devices.iter().map(|device| device.id.clone()).collect();
+    for device in earlier.iter().filter(|device| !present.contains(&device.id) && in_use.contains(&device.id)) {
+        let mut kept = device.clone();
+        if &*kept.health.reason != GONE {
+            kept.health = Health::bad(GONE, "the device left the machine while a pod holds it", now);
+        }
+        devices.push(kept);
+    }
+}
+
+const GONE: &str = "Gone";
+
+/// Conditions keep the time of their last transition while nothing changed.
+pub fn keep_since(devices: &mut [NodeDevice], earlier: &[NodeDevice]) {
+    for device in devices {
+        let before = earlier.iter().find(|before| before.id == device.id).map(|before| &before.health);
+        if let Some(before) = before
+            && before.healthy == device.health.healthy
+            && before.reason == device.health.reason
+        {
+            device.health.since = before.since;
+        }
+    }
+}

@@ -1,0 +1,152 @@
+//! The devices as the scheduler sees them (Device object, node labels) and as the hand-off does.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+
+use super::devices::{Body, NodeDevice};
+use super::offer::{mig_name, profile_word};
+use crate::contract::inventory::{DeviceInfo, DeviceTopology, VfGroup, VirtualFunction};
+use crate::contract::{Quantity, key};
+use crate::decide::handoff::inventory::{InventoryDevice, NodeInventory};
+use crate::hardware::{Machine, Place};
+
+/// Longest value of a label.
+const LABEL: usize = 63;
+
+/// `spec.devices` of the Device object: GPUs with their MIG devices, then NICs. Virtual functions stand in their NIC's group.
+pub fn device_infos(devices: &[NodeDevice]) -> Vec<DeviceInfo> {
+    devices.iter().filter(|device| !matches!(device.body, Body::Vf { .. })).map(|d| info(d, devices)).collect()
+}
+
+fn info(device: &NodeDevice, all: &[NodeDevice]) -> DeviceInfo {
+    DeviceInfo {
+        kind: device.kind(),
+        labels: labels(device),
+        id: device.id.clone(),
+        minor: device.minor,
+        module_id: None,
+        health: device.health.healthy,
+        resources: resources(device),
+        topology: Some(topology(&device.place, device)),
+        vf_groups: vf_groups(device, all),
+        conditions: vec![Condition {
+            type_: "Healthy".to_owned(),
+            status: if device.health.healthy { "True" } else { "False" }.to_owned(),
+            reason: device.health.reason.to_string(),
+            message: device.health.message.to_string(),
+            last_transition_time: Time(to_seconds(device.health.since)),
+            observed_generation: None,
+        }],
+    }
+}
+
+/// The API keeps times of conditions in whole seconds; anything finer would look like a change at every comparison.
+fn to_seconds(at: jiff::Timestamp) -> jiff::Timestamp {
+    jiff::Timestamp::from_second(at.as_second()).unwrap_or(at)
+}
+
+fn labels(device: &NodeDevice) -> BTreeMap<String, String> {
+    let mut labels = BTreeMap::new();
+    let mut put = |key: &str, value: String| drop(labels.insert(key.to_owned(), value));
+    if let Some(port) = device.place.neighbourhood() {
+        put(key::PCIE_SWITCH, port.to_string());
+    }
+    match &device.body {
+        Body::Gpu { gpu, nvlink, .. } => {
+            put(key::MODEL, label_value(&gpu.model));
+            if let Some(domain) = nvlink {
+                put(key::NVLINK_DOMAIN, domain.to_string());
+            }
+        }
+        Body::Mig { parent, model, instance, .. } => {
+            put(key::MODEL, label_value(model));
+            put(key::MIG_PROFILE, profile_word(&instance.profile));
+            put(key::PARENT, parent.to_string());
+        }
+        Body::Nic { nic, .. } | Body::Vf { nic, .. } => {
+            if let Some((vendor, model)) = nic.pci_id {
+                put(key::MODEL, format!("{vendor:04x}-{model:04x}"));
+            }
+        }
+    }
+    labels
+}
+
+fn resources(device: &NodeDevice) -> BTreeMap<String, Quantity> {
+    let of = |names: &[(&str, Quantity)]| names.iter().map(|(name, amount)| ((*name).to_owned(), *amount)).collect();
+    let whole = Quantity::units(key::WHOLE);
+    match &device.body {
+        Body::Gpu { split: true, .. } | Body::Vf { .. } => BTreeMap::new(),
+        Body::Gpu { .. } => {
+            let mut resources: BTreeMap<String, Quantity> =
+                of(&[(key::GPU_CORE, whole), (key::GPU_MEMORY_RATIO, whole)]);
+            if let Some(bytes) = device.memory() {
+                resources.insert(key::GPU_MEMORY.to_owned(), Quantity::bytes(bytes));
+            }
+            resources
+        }
+        Body::Mig { instance, .. } => of(&[(&mig_name(&instance.profile), Quantity::units(1))]),
+        Body::Nic { .. } => of(&[(key::RDMA, whole)]),
+    }
+}
+
+fn topology(place: &Place, device: &NodeDevice) -> DeviceTopology {
+    DeviceTopology {
+        socket_id: place.socket.map_or(-1, |socket| socket as i32),
+        node_id: place.numa_node.unwrap_or(0) as i32,
+        pcie_id: place.root_complex.clone().unwrap_or_default(),
+        bus_id: Some(device.bdf.to_string()),
+    }
+}
+
+fn vf_groups(device: &NodeDevice, all: &[NodeDevice]) -> Vec<VfGroup> {
+    let vfs = all.iter().filter_map(|part| match &part.body {
+        Body::Vf { parent, number, .. } if *parent == device.id => {
+            Some(VirtualFunction { minor: *number as i32, bus_id: part.id.clone() })
+        }
+        _ => None,
+    });
+    let vfs: Vec<_> = vfs.collect();
+    if vfs.is_empty() { Vec::new() } else { vec![VfGroup { labels: BTreeMap::new(), vfs }] }
+}
+
+/// The node's labels; `None` takes a label away.
+pub fn node_labels(machine: &Machine) -> BTreeMap<&'static str, Option<String>> {
+    let first = machine.gpus.gpus.first();
+    let driver = Some(label_value(&machine.gpus.driver_version)).filter(|text| !text.is_empty());
+    [
+        (key::NODE_GPU_VENDOR, first.map(|_| "nvidia".to_owned())),
+        (key::NODE_GPU_MODEL, first.map(|gpu| label_value(&gpu.model))),
+        (key::NODE_GPU_DRIVER, first.and(driver)),
+    ]
+    .into()
+}
+
+/// What may stand in a label: blanks become `-`, other strange characters go, at most 63 characters, letters at the ends.
+pub fn label_value(text: &str) -> String {
+    let kept: String = text
+        .chars()
+        .map(|c| if c.is_whitespace() { '-' } else { c })
+        .filter(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.'))
+        .take(LABEL)
+        .collect();
+    kept.trim_matches(|c: char| !c.is_ascii_alphanumeric()).to_owned()
+}
+
+/// The devices as the hand-off sees them.
+pub fn node_inventory(devices: &[NodeDevice], registered: BTreeSet<Box<str>>) -> NodeInventory {
+    let of = |device: &NodeDevice| InventoryDevice {
+        kind: device.kind(),
+        minor: device.minor,
+        healthy: device.health.healthy,
+        reason: (!device.health.healthy).then(|| device.health.message.clone()),
+        memory_bytes: device.memory(),
+        parent: device.parent().cloned(),
+        mig_profile: match &device.body {
+            Body::Mig { instance, .. } => Some(profile_word(&instance.profile).into()),
+            _ => None,
+        },
+    };
+    NodeInventory { devices: devices.iter().map(|device| (device.id.clone(), of(device))).collect(), registered }
+}

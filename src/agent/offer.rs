@@ -1,0 +1,79 @@
+//! Which resource names this node offers, and which devices under each: what ListAndWatch sends.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::choice::MigStrategy;
+use super::devices::{Body, NodeDevice};
+use super::kubelet::{Advertised, AdvertisedDevice, Units};
+use super::options::Options;
+use crate::contract::{DeviceId, key};
+
+/// Devices that pods hold, by the resource name they were asked for under.
+pub type InUse = BTreeMap<Box<str>, BTreeSet<DeviceId>>;
+
+/// The names that are registered whatever is in the machine; with the mixed MIG strategy the profiles found come on top. A
+/// registered name that offers nothing makes the kubelet refuse a pod, where an unknown one would let it run without devices.
+pub fn configured(options: &Options) -> BTreeSet<Box<str>> {
+    let mut names: BTreeSet<Box<str>> = [key::NVIDIA_GPU.into()].into();
+    if options.gpu_sharing {
+        names.extend([key::GPU, key::GPU_CORE, key::GPU_MEMORY_RATIO, key::GPU_SHARED].map(Box::from));
+    }
+    if options.rdma {
+        names.insert(key::RDMA.into());
+    }
+    names
+}
+
+/// The lists. A device in use stays in its list, marked unhealthy when it is not in `devices` any more.
+pub fn offers(devices: &[NodeDevice], options: &Options, in_use: &InUse) -> BTreeMap<Box<str>, Advertised> {
+    let units = |name: &str| match name {
+        key::NVIDIA_GPU => Units::Whole,
+        name if name.starts_with(key::MIG_PREFIX) => Units::Whole,
+        _ => Units::Shares(key::WHOLE as u32),
+    };
+    let mut lists: BTreeMap<Box<str>, Advertised> =
+        configured(options).into_iter().map(|name| (name.clone(), Advertised::none(units(&name)))).collect();
+    for device in devices {
+        for name in names_of(device, options) {
+            let list = lists.entry(name.as_str().into()).or_insert_with(|| Advertised::none(units(&name)));
+            let numa = device.place.numa_node.filter(|_| options.numa_hints);
+            list.devices.push(AdvertisedDevice { id: device.id.clone(), healthy: device.health.healthy, numa });
+        }
+    }
+    for (name, held) in in_use.iter().filter(|(name, _)| key::is_device_resource(name)) {
+        let list = lists.entry(name.clone()).or_insert_with(|| Advertised::none(units(name)));
+        for id in held {
+            if list.devices.iter().all(|device| device.id != *id) {
+                list.devices.push(AdvertisedDevice { id: id.clone(), healthy: false, numa: None });
+            }
+        }
+    }
+    lists
+}
+
+/// The names that a device is offered under.
+fn names_of(device: &NodeDevice, options: &Options) -> Vec<String> {
+    match &device.body {
+        Body::Gpu { split: true, .. } | Body::Vf { .. } => Vec::new(),
+        Body::Gpu { .. } if &*device.health.reason == "NotSplit" => Vec::new(),
+        Body::Gpu { .. } => {
+            let shares = [key::GPU, key::GPU_CORE, key::GPU_MEMORY_RATIO, key::GPU_SHARED];
+            let shares = shares.iter().filter(|_| options.gpu_sharing);
+            [key::NVIDIA_GPU].iter().chain(shares).map(|name| (*name).to_owned()).collect()
+        }
+        Body::Mig { instance, .. } if options.mig_strategy == MigStrategy::Mixed => vec![mig_name(&instance.profile)],
+        Body::Mig { .. } => vec![key::NVIDIA_GPU.to_owned()],
+        Body::Nic { .. } if options.rdma => vec![key::RDMA.to_owned()],
+        Body::Nic { .. } => Vec::new(),
+    }
+}
+
+/// Resource name of a MIG profile.
+pub fn mig_name(profile: &str) -> String {
+    format!("{}{}", key::MIG_PREFIX, profile_word(profile))
+}
+
+/// A profile as it stands in names and labels, which cannot hold a `+`: `1g.10gb+me` is `1g.10gb.me`, as NVIDIA writes it.
+pub fn profile_word(profile: &str) -> String {
+    profile.replace('+', ".")
+}
