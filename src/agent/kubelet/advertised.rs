@@ -121,7 +121,7 @@ mod tests {
     #[test]
     fn a_whole_device_has_its_own_id_and_a_shared_one_a_hundred() {
         let message = of(Units::Whole, 2).message();
-        let seen: Vec<_> = message.devices.iter().map(|d| (&d.id[24..], &*d.health, d.topology.is_some())).collect();
+        let seen: Vec<_> = message.devices.iter().map(|d| (&d.id[28..], &*d.health, d.topology.is_some())).collect();
         assert_eq!(seen, [("000000000000", "Healthy", true), ("000000000001", "Unhealthy", false)]);
         let shares = of(Units::Shares(100), 2);
         assert_eq!(shares.counts(), (100, 200));
