@@ -105,9 +105,9 @@ pub(super) async fn allocate_container(
     let state = locked(&machine.state);
     let held = state.devices.grants.container(&uid, &container.name);
     if role == Role::Init {
-        reusable.leave(held)
+        reusable.leave(held);
     } else {
-        reusable.take(held)
+        reusable.take(held);
     }
     *locked(&machine.reusable) = Some((uid, reusable));
     Ok(())
@@ -140,7 +140,7 @@ async fn allocate_resource(
                 let answer = plugin.preferred(&question.offered, &question.must_include, question.size());
                 answer.await.map_err(AllocateError::Preferred)?
             } else {
-                Default::default()
+                super::grants::Ids::new()
             };
             let mut state = locked(&machine.state);
             machine.random(|rng| choice::finish(&mut state.devices, question, &preferred, rng))?

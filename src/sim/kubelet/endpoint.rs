@@ -100,7 +100,9 @@ pub(super) async fn run(machine: Arc<Machine>, resource: String, plugin: Arc<Plu
                 tracing::error!(%error, "cannot write the device checkpoint");
             }
             machine.devices_changed.notify_one();
-            touched.iter().for_each(|pod| pod.wake.notify_one());
+            for pod in touched {
+                pod.wake.notify_one();
+            }
         }
     }
     let Some(current) = locked(&machine.plugins).remove(&resource) else { return };

@@ -64,8 +64,7 @@ impl Kubelet {
     /// The node's current boot id.
     pub fn boot_id(&self) -> String {
         let hash = format!("{:032x}", fnv(&format!("{}/{}", self.options.node_name, locked(&self.running).boots)));
-        let [a, b, c, d, e] = [&hash[..8], &hash[8..12], &hash[12..16], &hash[16..20], &hash[20..]];
-        format!("{a}-{b}-{c}-{d}-{e}")
+        [&hash[..8], &hash[8..12], &hash[12..16], &hash[16..20], &hash[20..]].join("-")
     }
 
     /// Stops the kubelet process. Containers go on; socket files stay; plugins see their streams end.
@@ -186,9 +185,9 @@ fn empty(dir: &Path) -> std::io::Result<()> {
     for entry in entries {
         let entry = entry?;
         if entry.file_type()?.is_dir() {
-            std::fs::remove_dir_all(entry.path())?
+            std::fs::remove_dir_all(entry.path())?;
         } else {
-            std::fs::remove_file(entry.path())?
+            std::fs::remove_file(entry.path())?;
         }
     }
     Ok(())

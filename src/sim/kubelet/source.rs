@@ -70,7 +70,9 @@ async fn handle(machine: &Arc<Machine>, mut events: mpsc::UnboundedReceiver<watc
                     apply(machine, std::mem::take(&mut seen)).await;
                     let uid = pod.metadata.uid.unwrap_or_default();
                     let known = locked(&machine.state).pods.get(&uid).cloned();
-                    known.iter().for_each(|pod| remove(machine, pod));
+                    if let Some(pod) = known {
+                        remove(machine, &pod);
+                    }
                 }
             }
         }

@@ -144,9 +144,11 @@ impl Entry {
     }
 }
 
-/// The pod is not there any more, or another one has its name.
+/// The pod is not there any more, or another one has its name. Any other conflict is tried again.
 fn is_gone(error: &kube::Error) -> bool {
-    matches!(error, kube::Error::Api(status) if status.code == 404 || status.code == 409)
+    let kube::Error::Api(status) = error else { return false };
+    let of_uid = status.message.to_lowercase().contains("uid");
+    status.code == 404 || matches!(status.code, 409 | 422) && of_uid
 }
 
 fn fields(status: &PodStatus) -> Map<String, Value> {

@@ -83,11 +83,11 @@ impl Worker {
                 }
             }
         }
-        self.pause(machine, pod, changed, failed)
+        Self::pause(machine, pod, changed, failed)
     }
 
     /// Container events are seen at the next relist; a failed sync is repeated after its back-off.
-    fn pause(&self, machine: &Machine, pod: &PodHandle, changed: bool, failed: bool) -> Duration {
+    fn pause(machine: &Machine, pod: &PodHandle, changed: bool, failed: bool) -> Duration {
         let periods = &machine.options.periods;
         let jitter = machine.random(fastrand::Rng::f64);
         let relist = periods.scaled(periods.relist).mul_f64(jitter);
@@ -118,7 +118,9 @@ impl Worker {
         if let Some(grants) = locked(&machine.state).devices.grants.container(&pod.uid, name) {
             let mut answers: Vec<_> = grants.values().map(|grant| &grant.answer).collect();
             machine.random(|rng| rng.shuffle(&mut answers));
-            answers.into_iter().for_each(|answer| injected.merge(answer));
+            for answer in answers {
+                injected.merge(answer);
+            }
         }
         let periods = &machine.options.periods;
         let ran_before = machine.runtime.sandbox(&pod.uid).is_some_and(|sandbox| sandbox.started_here.contains(name));
