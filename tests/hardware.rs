@@ -1,5 +1,6 @@
 //! What the daemon learns of a machine, on virtual machines with a library of NVML's ABI and a tree in sysfs' shape.
 
+#![cfg(feature = "sim")]
 // The lint's own exception covers `#[test]` functions and not what they call.
 #![allow(clippy::unwrap_used, clippy::panic)]
 

@@ -2,5 +2,6 @@
 //! The world tells events, decisions answer with effects, adapters perform them. Time comes in as a value.
 
 pub mod handoff;
+pub mod health;
 pub mod lock;
 pub mod pod;

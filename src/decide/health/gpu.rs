@@ -1,0 +1,312 @@
+//! Health of GPUs and of their MIG instances. Shares follow the GPU they are of.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::time::Duration;
+
+use super::xid::{XidAction, XidPolicy};
+
+/// XID that comes with a double-bit ECC error; the bare event is judged as it.
+const XID_DOUBLE_BIT_ECC: u64 = 48;
+
+/// GPU instance and compute instance.
+pub type Instance = (u32, u32);
+
+/// When an unhealthy GPU is healthy again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RecoveryRule {
+    /// Clean probes in a row.
+    pub probes: u32,
+    /// The first and the last of them are at least this far apart.
+    pub span: Duration,
+}
+
+impl Default for RecoveryRule {
+    fn default() -> Self {
+        Self { probes: 3, span: Duration::from_secs(60) }
+    }
+}
+
+/// What the driver told by itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum GpuEvent {
+    /// A critical error.
+    Xid(u64),
+    /// A double-bit ECC error.
+    DoubleBitEcc,
+}
+
+/// What asking a GPU came to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Observation {
+    /// It answered, is itself, and the driver wants nothing done. `stated`: the driver said so; an older one cannot say.
+    Clean {
+        /// Whether the driver reports recovery actions.
+        stated: bool,
+    },
+    /// The driver wants something done with it; the text says what.
+    Wants(String),
+    /// It did not answer as it should; the text says how.
+    Bad {
+        /// One CamelCase word for conditions and metrics.
+        reason: &'static str,
+        /// What happened.
+        message: String,
+    },
+}
+
+/// Why a GPU or an instance is out of service.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Cause {
+    /// A critical error.
+    Xid {
+        /// Its number.
+        xid: u64,
+        /// What it leads to.
+        action: XidAction,
+    },
+    /// A probe or scan.
+    Probe {
+        /// One CamelCase word.
+        reason: &'static str,
+        /// What happened.
+        message: String,
+    },
+}
+
+impl Cause {
+    /// The reason of the condition: one CamelCase word.
+    pub fn reason(&self) -> &'static str {
+        match self {
+            Self::Xid { action: XidAction::NeedsReset, .. } => "XidNeedsReset",
+            Self::Xid { action: XidAction::NeedsReboot, .. } => "XidNeedsReboot",
+            Self::Xid { .. } => "Xid",
+            Self::Probe { reason, .. } => reason,
+        }
+    }
+
+    /// The XID, where one is the cause.
+    pub fn xid(&self) -> Option<u64> {
+        match self {
+            Self::Xid { xid, .. } => Some(*xid),
+            Self::Probe { .. } => None,
+        }
+    }
+
+    fn severity(&self) -> XidAction {
+        match self {
+            Self::Xid { action, .. } => *action,
+            Self::Probe { .. } => XidAction::Unhealthy,
+        }
+    }
+}
+
+impl fmt::Display for Cause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Xid { xid, action: XidAction::NeedsReset } => write!(f, "XID {xid}: the GPU needs a reset"),
+            Self::Xid { xid, action: XidAction::NeedsReboot } => write!(f, "XID {xid}: the node needs a reboot"),
+            Self::Xid { xid, .. } => write!(f, "XID {xid}"),
+            Self::Probe { message, .. } => f.write_str(message),
+        }
+    }
+}
+
+/// Health of one device now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Status {
+    /// May be handed out.
+    Healthy,
+    /// May not.
+    Unhealthy {
+        /// Why.
+        cause: Cause,
+        /// Since when, on the clock that the decisions were given.
+        since: Duration,
+    },
+}
+
+impl Status {
+    /// May be handed out.
+    pub fn is_healthy(&self) -> bool {
+        matches!(self, Self::Healthy)
+    }
+}
+
+/// A device that went out of service or came back.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Change {
+    /// The GPU.
+    pub uuid: String,
+    /// The instance, when only that one is concerned; `None` concerns the GPU with all its instances and shares.
+    pub instance: Option<Instance>,
+    /// Its status from here on.
+    pub status: Status,
+}
+
+/// What an event came to: the action to count it under, and what changed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Seen {
+    /// The XID judged.
+    pub xid: u64,
+    /// What it leads to.
+    pub action: XidAction,
+    /// What went out of service by it; empty when it was out already.
+    pub changes: Vec<Change>,
+}
+
+/// One GPU or instance that is out of service.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Down {
+    cause: Cause,
+    since: Duration,
+    clean: u32,
+    first_clean: Duration,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Track {
+    whole: Option<Down>,
+    instances: BTreeMap<Instance, Down>,
+}
+
+/// Health of every GPU of a node.
+#[derive(Clone, Debug, Default)]
+pub struct GpuHealth {
+    policy: XidPolicy,
+    rule: RecoveryRule,
+    gpus: BTreeMap<String, Track>,
+}
+
+impl GpuHealth {
+    /// Nothing known yet.
+    pub fn new(policy: XidPolicy, rule: RecoveryRule) -> Self {
+        Self { policy, rule, gpus: BTreeMap::new() }
+    }
+
+    /// The GPUs that the machine has now: new ones start healthy, absent ones are forgotten, the others keep their state.
+    pub fn retain<'a>(&mut self, uuids: impl IntoIterator<Item = &'a str>) {
+        let mut before = std::mem::take(&mut self.gpus);
+        let keep = |uuid: &str| (uuid.to_owned(), before.remove(uuid).unwrap_or_default());
+        self.gpus = uuids.into_iter().map(keep).collect();
+    }
+
+    /// Status of a GPU, or of an instance, which is out of service with its GPU. An unknown GPU is unhealthy.
+    pub fn status(&self, uuid: &str, instance: Option<Instance>) -> Status {
+        let Some(track) = self.gpus.get(uuid) else {
+            let message = format!("{uuid} is not in this machine");
+            return Status::Unhealthy { cause: Cause::Probe { reason: "Gone", message }, since: Duration::ZERO };
+        };
+        let own = instance.and_then(|instance| track.instances.get(&instance));
+        track.whole.as_ref().or(own).map_or(Status::Healthy, Down::status)
+    }
+
+    /// GPUs with something out of service: those to probe.
+    pub fn ailing(&self) -> impl Iterator<Item = &str> {
+        let ails = |track: &Track| track.whole.is_some() || !track.instances.is_empty();
+        self.gpus.iter().filter(move |(_, track)| ails(track)).map(|(uuid, _)| uuid.as_str())
+    }
+
+    /// Judges an event. Without a UUID it concerns every GPU; with an instance only that one.
+    pub fn event(&mut self, uuid: Option<&str>, instance: Option<Instance>, event: &GpuEvent, now: Duration) -> Seen {
+        let xid = match event {
+            GpuEvent::Xid(xid) => *xid,
+            GpuEvent::DoubleBitEcc => XID_DOUBLE_BIT_ECC,
+        };
+        let action = self.policy.action(xid);
+        let mut changes = Vec::new();
+        if action >= XidAction::Unhealthy {
+            let concerned = self.gpus.iter_mut().filter(|(known, _)| uuid.is_none_or(|uuid| uuid == known.as_str()));
+            for (known, track) in concerned {
+                let cause = Cause::Xid { xid, action };
+                changes.extend(track.fail(known, instance.filter(|_| uuid.is_some()), cause, now));
+            }
+        }
+        Seen { xid, action, changes }
+    }
+
+    /// Judges a probe or what a scan said of one GPU. Nothing for a GPU that is not known.
+    pub fn observe(&mut self, uuid: &str, observation: &Observation, now: Duration) -> Vec<Change> {
+        let rule = self.rule;
+        let Some(track) = self.gpus.get_mut(uuid) else { return Vec::new() };
+        match observation {
+            Observation::Clean { stated } => track.clean(uuid, *stated, rule, now),
+            Observation::Wants(message) => {
+                let cause = Cause::Probe { reason: "RecoveryActionPending", message: message.clone() };
+                track.fail(uuid, None, cause, now).into_iter().collect()
+            }
+            Observation::Bad { reason, message } => {
+                let cause = Cause::Probe { reason, message: message.clone() };
+                track.fail(uuid, None, cause, now).into_iter().collect()
+            }
+        }
+    }
+}
+
+impl Down {
+    fn status(&self) -> Status {
+        Status::Unhealthy { cause: self.cause.clone(), since: self.since }
+    }
+
+    /// Counts a clean probe; true when the device is healthy again.
+    fn clean(&mut self, stated: bool, rule: RecoveryRule, now: Duration) -> bool {
+        if self.clean == 0 {
+            self.first_clean = now;
+        }
+        self.clean = self.clean.saturating_add(1);
+        // A reset shows as the driver's own "nothing to do"; a reboot ends this process.
+        let allowed = match self.cause.severity() {
+            XidAction::NeedsReboot => false,
+            XidAction::NeedsReset => stated,
+            _ => true,
+        };
+        allowed && self.clean >= rule.probes && now.saturating_sub(self.first_clean) >= rule.span
+    }
+}
+
+impl Track {
+    fn fail(&mut self, uuid: &str, instance: Option<Instance>, cause: Cause, now: Duration) -> Option<Change> {
+        let new = || Down { cause: cause.clone(), since: now, clean: 0, first_clean: now };
+        let change = |status| Some(Change { uuid: uuid.to_owned(), instance, status });
+        let down = match instance {
+            None => self.whole.as_mut(),
+            Some(instance) => self.instances.get_mut(&instance),
+        };
+        if let Some(down) = down {
+            down.clean = 0;
+            // The first cause stays, unless the new one asks for more.
+            if cause.severity() > down.cause.severity() {
+                down.cause = cause;
+                return change(down.status());
+            }
+            return None;
+        }
+        let status = new().status();
+        match instance {
+            None => self.whole = Some(new()),
+            Some(instance) => drop(self.instances.insert(instance, new())),
+        }
+        change(status)
+    }
+
+    fn clean(&mut self, uuid: &str, stated: bool, rule: RecoveryRule, now: Duration) -> Vec<Change> {
+        let mut changes = Vec::new();
+        let mut back = |instance| changes.push(Change { uuid: uuid.to_owned(), instance, status: Status::Healthy });
+        if self.whole.as_mut().is_some_and(|down| down.clean(stated, rule, now)) {
+            self.whole = None;
+            back(None);
+        }
+        self.instances.retain(|instance, down| {
+            let recovered = down.clean(stated, rule, now);
+            if recovered {
+                back(Some(*instance));
+            }
+            !recovered
+        });
+        changes
+    }
+}
+
+#[cfg(test)]
+#[path = "gpu_tests.rs"]
+mod tests;

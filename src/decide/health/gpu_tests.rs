@@ -1,0 +1,230 @@
+//! Tests of GPU health, in the words of the node's operator.
+
+use proptest::prelude::*;
+
+use super::*;
+
+const CLEAN: Observation = Observation::Clean { stated: true };
+
+fn s(seconds: u64) -> Duration {
+    Duration::from_secs(seconds)
+}
+
+fn lost() -> Observation {
+    Observation::Bad { reason: "Lost", message: "fell off the bus".into() }
+}
+
+fn node(table: &[(u64, XidAction)]) -> GpuHealth {
+    let mut health =
+        GpuHealth::new(XidPolicy::new(table.iter().copied().collect(), None, None), RecoveryRule::default());
+    health.retain(["GPU-a", "GPU-b"]);
+    health
+}
+
+fn xid(health: &mut GpuHealth, uuid: &str, xid: u64, now: u64) -> Seen {
+    health.event(Some(uuid), None, &GpuEvent::Xid(xid), s(now))
+}
+
+#[test]
+fn an_xid_takes_its_gpu_out_and_no_other() {
+    let mut health = node(&[]);
+    let seen = xid(&mut health, "GPU-a", 79, 5);
+    assert_eq!((seen.xid, seen.action, seen.changes.len()), (79, XidAction::Unhealthy, 1));
+    let Status::Unhealthy { cause, since } = health.status("GPU-a", None) else { panic!("healthy") };
+    assert_eq!((cause.reason(), cause.xid(), since), ("Xid", Some(79), s(5)));
+    assert!(health.status("GPU-b", None).is_healthy());
+    assert_eq!(health.ailing().collect::<Vec<_>>(), ["GPU-a"]);
+}
+
+#[test]
+fn an_ignored_or_warned_xid_changes_nothing_and_is_told() {
+    let mut health = node(&[(94, XidAction::Warn)]);
+    for (code, action) in [(13, XidAction::Ignore), (94, XidAction::Warn)] {
+        let seen = xid(&mut health, "GPU-a", code, 1);
+        assert_eq!((seen.action, seen.changes.len()), (action, 0));
+    }
+    assert!(health.status("GPU-a", None).is_healthy());
+}
+
+#[test]
+fn an_event_without_a_gpu_concerns_them_all() {
+    let mut health = node(&[]);
+    let seen = health.event(None, Some((1, 0)), &GpuEvent::Xid(79), s(1));
+    assert_eq!(seen.changes.len(), 2);
+    assert!(seen.changes.iter().all(|change| change.instance.is_none()));
+}
+
+#[test]
+fn a_double_bit_error_is_judged_as_its_xid() {
+    let mut health = node(&[(48, XidAction::NeedsReset)]);
+    let seen = health.event(Some("GPU-a"), None, &GpuEvent::DoubleBitEcc, s(1));
+    assert_eq!((seen.xid, seen.action), (48, XidAction::NeedsReset));
+}
+
+#[test]
+fn an_event_on_an_instance_spares_its_siblings_and_one_on_the_gpu_spares_none() {
+    let mut health = node(&[]);
+    health.event(Some("GPU-a"), Some((1, 0)), &GpuEvent::Xid(94), s(1));
+    assert!(!health.status("GPU-a", Some((1, 0))).is_healthy());
+    assert!(health.status("GPU-a", Some((2, 0))).is_healthy());
+    assert!(health.status("GPU-a", None).is_healthy());
+    xid(&mut health, "GPU-a", 79, 2);
+    assert!(!health.status("GPU-a", Some((2, 0))).is_healthy());
+}
+
+#[test]
+fn three_clean_probes_over_a_minute_bring_a_gpu_back() {
+    let mut health = node(&[]);
+    xid(&mut health, "GPU-a", 79, 0);
+    assert_eq!(health.observe("GPU-a", &CLEAN, s(10)), []);
+    assert_eq!(health.observe("GPU-a", &CLEAN, s(40)), []);
+    assert_eq!(health.observe("GPU-a", &CLEAN, s(69)), [], "three probes, 59 s");
+    let back = health.observe("GPU-a", &CLEAN, s(70));
+    assert_eq!(back, [Change { uuid: "GPU-a".into(), instance: None, status: Status::Healthy }]);
+    assert!(health.status("GPU-a", None).is_healthy());
+    assert_eq!(health.ailing().count(), 0);
+}
+
+#[test]
+fn a_minute_with_two_probes_is_not_enough() {
+    let mut health = node(&[]);
+    xid(&mut health, "GPU-a", 79, 0);
+    health.observe("GPU-a", &CLEAN, s(1));
+    assert_eq!(health.observe("GPU-a", &CLEAN, s(100)), []);
+    assert_eq!(health.observe("GPU-a", &CLEAN, s(101)).len(), 1);
+}
+
+#[test]
+fn a_bad_probe_or_another_xid_starts_the_count_again() {
+    for again in [true, false] {
+        let mut health = node(&[]);
+        xid(&mut health, "GPU-a", 79, 0);
+        health.observe("GPU-a", &CLEAN, s(10));
+        health.observe("GPU-a", &CLEAN, s(40));
+        if again {
+            assert_eq!(xid(&mut health, "GPU-a", 62, 50).changes, [], "it is out already");
+        } else {
+            assert_eq!(health.observe("GPU-a", &lost(), s(50)), []);
+        }
+        for at in [71, 100, 130] {
+            assert_eq!(health.observe("GPU-a", &CLEAN, s(at)), [], "{at}");
+        }
+        assert_eq!(health.observe("GPU-a", &CLEAN, s(131)).len(), 1);
+    }
+}
+
+#[test]
+fn a_lost_gpu_is_out_at_the_first_bad_probe() {
+    let mut health = node(&[]);
+    let changes = health.observe("GPU-b", &lost(), s(3));
+    assert_eq!(changes.len(), 1);
+    let Status::Unhealthy { cause, .. } = &changes[0].status else { panic!("healthy") };
+    assert_eq!((cause.reason(), cause.to_string().as_str()), ("Lost", "fell off the bus"));
+}
+
+#[test]
+fn a_pending_recovery_action_keeps_a_gpu_out() {
+    let mut health = node(&[]);
+    let wants = Observation::Wants("the driver asks for a reset".into());
+    assert_eq!(health.observe("GPU-a", &wants, s(0)).len(), 1);
+    for at in [10, 50, 100, 150] {
+        assert_eq!(health.observe("GPU-a", &wants, s(at)), []);
+    }
+    assert!(!health.status("GPU-a", None).is_healthy());
+}
+
+#[test]
+fn a_needed_reset_ends_only_when_the_driver_states_that_nothing_is_pending() {
+    let mut health = node(&[(48, XidAction::NeedsReset)]);
+    xid(&mut health, "GPU-a", 48, 0);
+    let silent = Observation::Clean { stated: false };
+    for at in [0, 50, 100, 150] {
+        assert_eq!(health.observe("GPU-a", &silent, s(at)), []);
+    }
+    assert_eq!(health.observe("GPU-a", &CLEAN, s(151)).len(), 1);
+}
+
+#[test]
+fn a_needed_reboot_never_ends_in_this_boot() {
+    let mut health = node(&[(79, XidAction::NeedsReboot)]);
+    xid(&mut health, "GPU-a", 79, 0);
+    for at in 0..1000 {
+        assert_eq!(health.observe("GPU-a", &CLEAN, s(at)), []);
+    }
+}
+
+#[test]
+fn the_worst_cause_is_kept_and_the_time_is_that_of_the_first() {
+    let mut health = node(&[(79, XidAction::NeedsReboot)]);
+    xid(&mut health, "GPU-a", 62, 1);
+    assert_eq!(xid(&mut health, "GPU-a", 79, 2).changes.len(), 1, "a worse cause is told");
+    assert_eq!(xid(&mut health, "GPU-a", 62, 3).changes, []);
+    let Status::Unhealthy { cause, since } = health.status("GPU-a", None) else { panic!("healthy") };
+    assert_eq!((cause.reason(), since), ("XidNeedsReboot", s(1)));
+}
+
+#[test]
+fn a_gpu_that_left_is_unhealthy_and_one_that_came_back_starts_healthy() {
+    let mut health = node(&[]);
+    xid(&mut health, "GPU-a", 79, 1);
+    health.retain(["GPU-b"]);
+    assert!(!health.status("GPU-a", None).is_healthy());
+    assert_eq!(xid(&mut health, "GPU-a", 79, 2).changes, []);
+    assert_eq!(health.observe("GPU-a", &CLEAN, s(3)), []);
+    health.retain(["GPU-a", "GPU-b"]);
+    assert!(health.status("GPU-a", None).is_healthy());
+}
+
+#[test]
+fn a_rescan_keeps_what_is_out_of_service_out() {
+    let mut health = node(&[]);
+    xid(&mut health, "GPU-a", 79, 1);
+    health.retain(["GPU-a", "GPU-b", "GPU-c"]);
+    assert!(!health.status("GPU-a", None).is_healthy());
+    assert!(health.status("GPU-c", None).is_healthy());
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Xid(u64),
+    Clean,
+    Lost,
+}
+
+proptest! {
+    /// Whatever happens: a change always tells a difference, and a GPU comes back only after three clean probes in a row
+    /// that span a minute.
+    #[test]
+    fn a_gpu_comes_back_only_by_the_rule(
+        steps in proptest::collection::vec(
+            (0u64..40, prop_oneof![Just(Step::Clean), Just(Step::Clean), (10u64..100).prop_map(Step::Xid), Just(Step::Lost)]),
+            0..60,
+        )
+    ) {
+        let mut health = node(&[]);
+        let (mut now, mut clean) = (0, Vec::new());
+        for (wait, step) in steps {
+            now += wait;
+            let before = health.status("GPU-a", None).is_healthy();
+            match step {
+                Step::Clean => clean.push(now),
+                Step::Lost => clean.clear(),
+                Step::Xid(code) if health.policy.action(code) >= XidAction::Unhealthy => clean.clear(),
+                Step::Xid(_) => {}
+            }
+            let changes = match step {
+                Step::Xid(code) => xid(&mut health, "GPU-a", code, now).changes,
+                Step::Clean => health.observe("GPU-a", &CLEAN, s(now)),
+                Step::Lost => health.observe("GPU-a", &lost(), s(now)),
+            };
+            let after = health.status("GPU-a", None).is_healthy();
+            prop_assert_eq!(before != after, !changes.is_empty());
+            if after && !before {
+                prop_assert!(clean.len() >= 3 && clean[clean.len() - 1] - clean[0] >= 60);
+            }
+            if !after {
+                prop_assert!(clean.len() < 3 || clean[clean.len() - 1] - clean[0] < 60);
+            }
+        }
+    }
+}

@@ -1,0 +1,18 @@
+//! Whether a device may be handed out: what an XID means, when a GPU goes and when it comes back, and the same for the
+//! links of a NIC. Pure: events, probes and polls come in with the time, changes come out.
+//!
+//! ```text
+//!              XID with an action ≥ unhealthy, bad probe
+//!   Healthy ─────────────────────────────────────────────▶ Unhealthy(cause)
+//!      ▲                                                        │  clean probe: count
+//!      └────────────────────────────────────────────────────────┘  anything else: count again from 0
+//!        3 clean probes over ≥ 60 s, and the cause allows it
+//! ```
+
+mod gpu;
+mod nic;
+mod xid;
+
+pub use gpu::{Cause, Change, GpuEvent, GpuHealth, Instance, Observation, RecoveryRule, Seen, Status};
+pub use nic::{LinkRule, NicHealth, PortPolicy};
+pub use xid::{BadAction, XidAction, XidPolicy};

@@ -1,0 +1,158 @@
+//! Health of RDMA NICs by the state of their ports: down at the first bad poll, up after several good ones.
+
+use std::collections::BTreeMap;
+use std::str::FromStr;
+use std::time::Duration;
+
+/// Which ports must be active.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum PortPolicy {
+    /// One is enough.
+    #[default]
+    Any,
+    /// All of them.
+    All,
+}
+
+impl PortPolicy {
+    /// Whether a NIC whose ports are active as given is up. A NIC without ports is not.
+    pub fn is_up(self, active: impl IntoIterator<Item = bool>) -> bool {
+        let mut ports = active.into_iter().peekable();
+        let some = ports.peek().is_some();
+        match self {
+            Self::Any => ports.any(|active| active),
+            Self::All => some && ports.all(|active| active),
+        }
+    }
+}
+
+impl FromStr for PortPolicy {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "any" => Ok(Self::Any),
+            "all" => Ok(Self::All),
+            other => Err(format!("{other:?} is no port policy; expected any or all")),
+        }
+    }
+}
+
+/// How many good polls bring a NIC back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LinkRule {
+    /// Good polls in a row.
+    pub good: u32,
+}
+
+impl Default for LinkRule {
+    fn default() -> Self {
+        Self { good: 3 }
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Down {
+    since: Duration,
+    message: String,
+    good: u32,
+}
+
+/// Health of the NICs of a node, by id (PCI address).
+#[derive(Clone, Debug, Default)]
+pub struct NicHealth {
+    rule: LinkRule,
+    down: BTreeMap<String, Down>,
+}
+
+impl NicHealth {
+    /// All NICs healthy until a poll says otherwise.
+    pub fn new(rule: LinkRule) -> Self {
+        Self { rule, down: BTreeMap::new() }
+    }
+
+    /// Forgets NICs that left the machine.
+    pub fn retain(&mut self, present: impl Fn(&str) -> bool) {
+        self.down.retain(|id, _| present(id));
+    }
+
+    /// Judges one poll: `Ok` when the NIC is up by its policy, `Err` with what is wrong. Returns the new health when it
+    /// changed.
+    pub fn poll(&mut self, id: &str, up: Result<(), String>, now: Duration) -> Option<bool> {
+        match (up, self.down.get_mut(id)) {
+            (Ok(()), None) => None,
+            (Ok(()), Some(down)) => {
+                down.good += 1;
+                let back = down.good >= self.rule.good;
+                if back {
+                    self.down.remove(id);
+                }
+                back.then_some(true)
+            }
+            (Err(message), Some(down)) => {
+                (down.good, down.message) = (0, message);
+                None
+            }
+            (Err(message), None) => {
+                self.down.insert(id.to_owned(), Down { since: now, message, good: 0 });
+                Some(false)
+            }
+        }
+    }
+
+    /// What is wrong with a NIC and since when; `None` when it is healthy.
+    pub fn fault(&self, id: &str) -> Option<(&str, Duration)> {
+        self.down.get(id).map(|down| (down.message.as_str(), down.since))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NIC: &str = "0000:3b:00.0";
+
+    fn poll(health: &mut NicHealth, up: bool, at: u64) -> Option<bool> {
+        health.poll(NIC, if up { Ok(()) } else { Err("port 1 is Down".into()) }, Duration::from_secs(at))
+    }
+
+    #[test]
+    fn a_nic_goes_down_at_the_first_bad_poll_and_up_after_three_good_ones() {
+        let mut health = NicHealth::new(LinkRule::default());
+        let polls = [true, false, false, true, true, true, true];
+        let changes: Vec<_> = polls.iter().zip(0..).map(|(up, at)| poll(&mut health, *up, at)).collect();
+        assert_eq!(changes, [None, Some(false), None, None, None, Some(true), None]);
+        assert_eq!(health.fault(NIC), None);
+    }
+
+    #[test]
+    fn a_flapping_link_stays_down() {
+        let mut health = NicHealth::new(LinkRule::default());
+        assert_eq!(poll(&mut health, false, 0), Some(false));
+        for at in 1..50 {
+            assert_eq!(poll(&mut health, at % 3 != 0, at), None, "{at}");
+        }
+        assert_eq!(health.fault(NIC), Some(("port 1 is Down", Duration::ZERO)));
+    }
+
+    #[test]
+    fn one_nic_says_nothing_about_another() {
+        let mut health = NicHealth::new(LinkRule::default());
+        poll(&mut health, false, 0);
+        assert_eq!(health.fault("0000:5e:00.0"), None);
+        health.retain(|_| false);
+        assert_eq!(health.fault(NIC), None);
+    }
+
+    #[test]
+    fn any_needs_one_active_port_and_all_needs_every_one() {
+        let up = |policy: PortPolicy, ports: &[bool]| policy.is_up(ports.iter().copied());
+        assert!(up(PortPolicy::Any, &[false, true]));
+        assert!(!up(PortPolicy::All, &[false, true]));
+        assert!(up(PortPolicy::All, &[true, true]));
+        assert!(!up(PortPolicy::Any, &[false]));
+        assert!(!up(PortPolicy::Any, &[]) && !up(PortPolicy::All, &[]), "no port, no traffic");
+        assert_eq!("all".parse(), Ok(PortPolicy::All));
+        assert!("some".parse::<PortPolicy>().is_err());
+    }
+}
