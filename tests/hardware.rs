@@ -9,6 +9,7 @@ mod hardware {
     mod events;
     mod faults;
     mod files;
+    mod footprint;
     mod gpus;
     mod mig;
     mod nics;

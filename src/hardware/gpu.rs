@@ -189,6 +189,20 @@ pub enum Fault {
     Other(String),
 }
 
+impl Fault {
+    /// One CamelCase word for conditions and metrics.
+    pub fn reason(&self) -> &'static str {
+        match self {
+            Self::Lost => "Lost",
+            Self::ResetRequired => "ResetRequired",
+            Self::Gone => "Gone",
+            Self::Timeout(_) => "NvmlTimeout",
+            Self::Unlisted(_) => "Unlisted",
+            Self::Other(_) => "NvmlError",
+        }
+    }
+}
+
 impl GpuScan {
     /// The GPU of this UUID.
     pub fn gpu(&self, uuid: &str) -> Option<&Gpu> {

@@ -29,7 +29,7 @@ pub struct Probe {
 impl Probe {
     /// The GPU answered, is itself, and asks for no action.
     pub fn is_clean(&self) -> bool {
-        matches!(self.outcome, Ok(Recovery::None | Recovery::NotReported))
+        self.outcome.as_ref().is_ok_and(|recovery| recovery.wanted().is_none())
     }
 }
 
@@ -51,6 +51,22 @@ pub enum Recovery {
     DrainAndReset,
     /// A value of a newer driver.
     Unknown(u64),
+}
+
+impl Recovery {
+    /// What the driver wants done, in words; `None` when it wants nothing or cannot say.
+    pub fn wanted(self) -> Option<String> {
+        match self {
+            Self::None | Self::NotReported => None,
+            Self::Reset => Some("the driver asks for a reset of the GPU (nvidia-smi --gpu-reset)".to_owned()),
+            Self::Reboot => Some("the driver asks for a reboot of the node".to_owned()),
+            Self::DrainP2p => Some("the driver asks to stop peer-to-peer traffic, then to reset the GPU".to_owned()),
+            Self::DrainAndReset => Some("the driver asks to let running work end, then to reset the GPU".to_owned()),
+            Self::Unknown(action) => {
+                Some(format!("the driver asks for recovery action {action}, which is not known here"))
+            }
+        }
+    }
 }
 
 /// One event of one GPU, as it came; what it means is decided elsewhere.

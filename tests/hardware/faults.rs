@@ -169,3 +169,31 @@ fn a_removed_gpu_leaves_and_an_added_one_is_heard() {
     bench.node.xid(3, 63).unwrap();
     assert_eq!(bench.event(|event| event.kind == EventKind::Xid(63)).uuid, Some(bench.uuid(3)));
 }
+
+#[test]
+fn a_dead_gpu_does_not_restart_nvml_at_every_scan() {
+    let bench = Bench::new(Shape::Pairs);
+    bench.node.lose(0).unwrap();
+    for _ in 0..14 {
+        bench.scan();
+    }
+    let starts = bench.node.nvml_calls().unwrap()["nvmlInit_v2"];
+    assert_eq!(starts, 1 + 4, "at first, and after 1, 2, 4 and 8 scans");
+    let told = bench.events.try_iter().filter(|event| event.kind == EventKind::Listening).count();
+    assert_eq!(told, 3, "a restart is no news");
+}
+
+#[test]
+fn every_fault_has_a_reason_in_one_word_and_a_text_that_says_what_to_do() {
+    let bdf = "0000:3b:00.0".parse().unwrap();
+    let faults =
+        [Fault::Lost, Fault::ResetRequired, Fault::Gone, timeout(), Fault::Unlisted(bdf), Fault::Other("x".into())];
+    for fault in faults {
+        assert!(fault.reason().chars().all(char::is_alphanumeric));
+        println!("{}: {fault}", fault.reason());
+    }
+    for action in [Recovery::Reset, Recovery::Reboot, Recovery::DrainP2p, Recovery::DrainAndReset, Recovery::Unknown(9)]
+    {
+        assert!(action.wanted().unwrap().starts_with("the driver asks"));
+    }
+}

@@ -3,7 +3,15 @@
 use std::sync::Arc;
 
 use baton::hardware::machine::{self, Roots};
-use baton::hardware::{NvmlOptions, NvmlProvider, driver};
+use baton::hardware::{NullProvider, NvmlOptions, NvmlProvider, driver};
+
+#[test]
+fn the_files_of_the_machine_at_hand_are_read_and_printed() {
+    let machine = machine::scan(&Roots::default(), &NullProvider).unwrap();
+    println!("{}", serde_json::to_string_pretty(&machine).unwrap());
+    assert!(machine.boot_id.is_some());
+    assert!(machine.nics.is_sorted_by(|a, b| a.bdf < b.bdf));
+}
 
 #[test]
 #[ignore = "needs an NVIDIA driver on this machine"]

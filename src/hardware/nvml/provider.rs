@@ -41,10 +41,12 @@ struct Inner {
     /// Topology is read once per set of GPUs.
     pairs: (Vec<String>, Vec<Pair>),
     unsupported: BTreeSet<String>,
+    /// What the sink was told last of each GPU: whether its events arrive.
+    told: BTreeMap<String, bool>,
     /// Functions bound to the driver when NVML started.
     bound: Option<BTreeSet<Bdf>>,
-    /// A GPU was lost at the last scan. NVML keeps saying so until it starts again.
-    lost: bool,
+    /// Scans in a row with a lost GPU. NVML keeps calling it lost until it starts again.
+    lost: u32,
 }
 
 /// A call left behind.
@@ -104,7 +106,9 @@ impl GpuProvider for NvmlProvider {
 impl Inner {
     fn scan(&mut self, options: &NvmlOptions, sink: &EventSink) -> Result<GpuScan, NvmlError> {
         let bound = options.sysfs.as_ref().and_then(|sysfs| pci::nvidia_functions(&Tree::open(sysfs).ok()?));
-        if self.lost || bound != self.bound {
+        // A dead GPU must not restart NVML at every scan, nor may one that came back wait for hours.
+        let look_again = self.lost.is_power_of_two() || (self.lost > 0 && self.lost.is_multiple_of(15));
+        if look_again || bound != self.bound {
             self.close(options);
         }
         let frame = self.frame(options)?;
@@ -116,7 +120,8 @@ impl Inner {
                 Err((uuid, fault)) => faults.push(GpuFault { index: Some(index), uuid, fault }),
             }
         }
-        self.lost = faults.iter().any(|fault| fault.fault == Fault::Lost);
+        let lost = faults.iter().any(|fault| fault.fault == Fault::Lost);
+        self.lost = if lost { self.lost.saturating_add(1) } else { 0 };
         self.name(&gpus, &mut faults);
         self.remember(&gpus, &faults);
         gpus.sort_by_key(|gpu: &Gpu| gpu.bdf);
@@ -273,8 +278,10 @@ impl Inner {
                 return Ok(());
             }
             let listening = events::listen(events, heard, sink.clone(), options.event_wait)?;
-            for uuid in listening.uuids.difference(&before) {
-                sink(GpuEvent { uuid: Some(uuid.clone()), mig: None, kind: EventKind::Listening });
+            for uuid in &listening.uuids {
+                if self.told.insert(uuid.clone(), true) != Some(true) {
+                    sink(GpuEvent { uuid: Some(uuid.clone()), mig: None, kind: EventKind::Listening });
+                }
             }
             self.listening = Some(listening);
             return Ok(());
@@ -283,7 +290,8 @@ impl Inner {
     }
 
     fn deaf(&mut self, sink: &EventSink, uuid: String, why: &str) {
-        if self.unsupported.insert(uuid.clone()) {
+        self.unsupported.insert(uuid.clone());
+        if self.told.insert(uuid.clone(), false) != Some(false) {
             sink(GpuEvent { uuid: Some(uuid), mig: None, kind: EventKind::Unsupported(why.to_owned()) });
         }
     }
@@ -296,7 +304,7 @@ impl Inner {
         if let Some(worker) = self.worker.take() {
             worker.finish().wait(options.deadline);
         }
-        (self.lost, self.bound) = (false, None);
+        self.bound = None;
         self.links.clear();
         self.unsupported.clear();
     }

@@ -1,0 +1,52 @@
+//! What reading a machine costs the process: threads and memory, measured in a process of its own.
+
+use std::process::Command;
+
+use baton::sim::hardware::Shape;
+
+use super::bench::{Bench, until};
+
+/// Two of NVML's; the daemon's budget of 12 MiB is for everything.
+const MAX_GROWTH_KIB: u64 = 2048;
+
+#[test]
+fn eight_gpus_cost_two_threads_and_little_memory() {
+    let own = std::env::current_exe().unwrap();
+    let measured = Command::new(own)
+        .args(["--exact", "hardware::footprint::measure", "--ignored", "--nocapture", "--test-threads=1"])
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&measured.stdout);
+    assert!(measured.status.success(), "{text}{}", String::from_utf8_lossy(&measured.stderr));
+    print!("{text}");
+}
+
+#[test]
+#[ignore = "run by its neighbour, alone in a process"]
+fn measure() {
+    let bench = Bench::new(Shape::Hgx);
+    bench.scan();
+    until("both threads run", || nvml_threads() == 2);
+    let before = resident_kib();
+    for _ in 0..20 {
+        bench.machine();
+    }
+    let after = resident_kib();
+    assert_eq!(nvml_threads(), 2);
+    println!("threads of NVML: 2; resident {before} KiB after the first scan, {after} KiB after 20 more");
+    assert!(after < before + MAX_GROWTH_KIB);
+    drop(bench);
+    until("both threads end with the provider", || nvml_threads() == 0);
+}
+
+fn nvml_threads() -> usize {
+    let tasks = std::fs::read_dir("/proc/self/task").unwrap();
+    let names = tasks.filter_map(|task| std::fs::read_to_string(task.ok()?.path().join("comm")).ok());
+    names.filter(|name| name.starts_with("nvml-")).count()
+}
+
+fn resident_kib() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
+    line.split_whitespace().nth(1).unwrap().parse().unwrap()
+}
