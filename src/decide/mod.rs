@@ -1,6 +1,7 @@
 //! Every decision, pure: no async, no client, no clock, no randomness, no environment, no logging beyond returned reasons.
 //! The world tells events, decisions answer with effects, adapters perform them. Time comes in as a value.
 
+pub mod alloc;
 pub mod handoff;
 pub mod health;
 pub mod lock;

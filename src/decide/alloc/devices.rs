@@ -1,0 +1,324 @@
+//! The devices of one node as the Device object lists them: what does not change when pods come and go.
+
+use std::collections::BTreeMap;
+
+use super::partition::PartitionTable;
+use super::place::{Group, Level, NOWHERE, Names, Place, bit};
+use crate::contract::inventory::{Device, DeviceInfo, DeviceTopology};
+use crate::contract::{DeviceId, DeviceType, key};
+
+/// Most devices of one type on a node, and most virtual functions below one NIC.
+pub const MAX_DEVICES: usize = 128;
+
+/// An entry of a Device object that is not used, and why.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("device {id}: {problem}")]
+pub struct Skipped {
+    /// The entry's id.
+    pub id: DeviceId,
+    /// What is wrong with it.
+    pub problem: String,
+}
+
+/// Labels of a device or of its virtual functions.
+pub(super) type Labels = BTreeMap<String, String>;
+
+/// A physical GPU.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Gpu {
+    /// UUID.
+    pub id: DeviceId,
+    /// Small number on the node.
+    pub minor: i32,
+    /// Where it is.
+    pub place: Place,
+    /// Percent of compute; 0 for a GPU that is cut into MIG devices.
+    pub core: u16,
+    /// Bytes of memory; 100 (percent) where `bytes_known` is false.
+    pub memory: i64,
+    /// The inventory names the memory in bytes.
+    pub bytes_known: bool,
+    /// Listed and healthy.
+    pub healthy: bool,
+    pub(super) labels: Labels,
+}
+
+/// A MIG device.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Mig {
+    /// MIG UUID.
+    pub id: DeviceId,
+    /// Its parent's minor.
+    pub minor: i32,
+    /// Where the parent is.
+    pub place: Place,
+    /// E.g. `1g.10gb`.
+    pub profile: Box<str>,
+    /// UUID of the parent.
+    pub parent: Box<str>,
+    /// Listed and healthy.
+    pub healthy: bool,
+    pub(super) labels: Labels,
+}
+
+/// An RDMA NIC (a physical function).
+#[derive(Debug, Clone, PartialEq)]
+pub struct Nic {
+    /// PCI address.
+    pub id: DeviceId,
+    /// Rank by PCI address.
+    pub minor: i32,
+    /// Where it is.
+    pub place: Place,
+    /// Percent; 100 unless the inventory says less.
+    pub percent: u16,
+    /// Virtual functions, lowest address first.
+    pub vfs: Box<[VfSlot]>,
+    /// Listed and healthy.
+    pub healthy: bool,
+    pub(super) labels: Labels,
+}
+
+/// A virtual function of a NIC.
+#[derive(Debug, Clone, PartialEq)]
+pub struct VfSlot {
+    /// Number below its physical function.
+    pub minor: i32,
+    /// PCI address.
+    pub bus_id: DeviceId,
+    pub(super) labels: Labels,
+}
+
+/// Every device of a node. Numbers of devices never change while the node is known: a device that leaves the inventory stays
+/// as an unhealthy one, because a pod may still hold it.
+#[derive(Debug, Clone, Default)]
+pub struct Devices {
+    /// GPUs by number.
+    pub gpus: Vec<Gpu>,
+    /// MIG devices by number.
+    pub migs: Vec<Mig>,
+    /// NICs by number.
+    pub nics: Vec<Nic>,
+    /// The partition table, where the Device object carries one.
+    pub partitions: Option<PartitionTable>,
+    groups: [Vec<Group>; 4],
+    names: [Names; 4],
+}
+
+impl Devices {
+    /// The devices of a group; none for [`NOWHERE`].
+    pub fn group(&self, level: Level, number: u8) -> Group {
+        self.groups[level as usize].get(usize::from(number)).copied().unwrap_or_default()
+    }
+
+    /// Every group of a level.
+    pub fn groups(&self, level: Level) -> &[Group] {
+        &self.groups[level as usize]
+    }
+
+    pub(super) fn gpu_by_id(&self, id: &DeviceId) -> Option<u8> {
+        self.gpus.iter().position(|gpu| gpu.id == *id).map(|at| at as u8)
+    }
+    pub(super) fn mig_by_id(&self, id: &DeviceId) -> Option<u8> {
+        self.migs.iter().position(|mig| mig.id == *id).map(|at| at as u8)
+    }
+    pub(super) fn nic_by_id(&self, id: &DeviceId) -> Option<u8> {
+        self.nics.iter().position(|nic| nic.id == *id).map(|at| at as u8)
+    }
+
+    /// Takes over what `device` lists; what it no longer lists becomes unhealthy.
+    pub(super) fn update(&mut self, device: &Device) -> Vec<Skipped> {
+        self.gpus.iter_mut().for_each(|gpu| gpu.healthy = false);
+        self.migs.iter_mut().for_each(|mig| mig.healthy = false);
+        self.nics.iter_mut().for_each(|nic| nic.healthy = false);
+        let mut skipped = Vec::new();
+        let mut seen = std::collections::BTreeSet::new();
+        for info in &device.spec.devices {
+            let put = if seen.insert(&info.id) { self.put(info) } else { Err("is listed twice".to_owned()) };
+            if let Err(problem) = put {
+                skipped.push(Skipped { id: info.id.clone(), problem });
+            }
+        }
+        match PartitionTable::of(device) {
+            Ok(table) => self.partitions = table,
+            Err(problem) => {
+                self.partitions = None;
+                skipped.extend(device.spec.devices.first().map(|info| Skipped { id: info.id.clone(), problem }));
+            }
+        }
+        self.regroup();
+        skipped
+    }
+
+    fn put(&mut self, info: &DeviceInfo) -> Result<(), String> {
+        if info.minor < 0 {
+            return Err(format!("minor {} is negative", info.minor));
+        }
+        if let Some((name, amount)) = info.resources.iter().find(|(_, amount)| amount.value() < 0) {
+            return Err(format!("{name} has the negative capacity {amount}"));
+        }
+        match &info.kind {
+            DeviceType::Gpu => match mig_profile(info) {
+                Some(profile) => self.put_mig(info, profile),
+                None => self.put_gpu(info),
+            },
+            DeviceType::Rdma => self.put_nic(info),
+            // Types of other systems are theirs to schedule.
+            DeviceType::Other(_) => Ok(()),
+        }
+    }
+
+    fn put_gpu(&mut self, info: &DeviceInfo) -> Result<(), String> {
+        let amount = |name: &str| info.resources.get(name).map(|q| q.value());
+        let bytes = amount(key::GPU_MEMORY);
+        let names = [amount(key::GPU_CORE), bytes, amount(key::GPU_MEMORY_RATIO)];
+        let usable = names.iter().any(Option::is_some) && names.iter().all(|amount| *amount != Some(0));
+        let core = if usable { amount(key::GPU_CORE).unwrap_or(key::WHOLE).min(key::WHOLE) as u16 } else { 0 };
+        let memory = if usable { bytes.unwrap_or(key::WHOLE) } else { 0 };
+        let gpu = Gpu {
+            id: info.id.clone(),
+            minor: info.minor,
+            place: self.place(info),
+            core,
+            memory,
+            bytes_known: bytes.is_some(),
+            healthy: info.health,
+            labels: info.labels.clone(),
+        };
+        let at = self.gpu_by_id(&info.id);
+        put_at(&mut self.gpus, at, gpu, "GPUs")
+    }
+
+    fn put_mig(&mut self, info: &DeviceInfo, profile: &str) -> Result<(), String> {
+        let mig = Mig {
+            id: info.id.clone(),
+            minor: info.minor,
+            place: self.place(info),
+            profile: profile.into(),
+            parent: info.labels.get(key::PARENT).map_or("", String::as_str).into(),
+            healthy: info.health,
+            labels: info.labels.clone(),
+        };
+        let at = self.mig_by_id(&info.id);
+        put_at(&mut self.migs, at, mig, "MIG devices")
+    }
+
+    fn put_nic(&mut self, info: &DeviceInfo) -> Result<(), String> {
+        let mut vfs: Vec<VfSlot> = info
+            .vf_groups
+            .iter()
+            .flat_map(|group| {
+                group.vfs.iter().map(|vf| VfSlot {
+                    minor: vf.minor,
+                    bus_id: vf.bus_id.clone(),
+                    labels: group.labels.clone(),
+                })
+            })
+            .collect();
+        vfs.sort_by(|a, b| a.bus_id.cmp(&b.bus_id));
+        vfs.dedup_by(|a, b| a.bus_id == b.bus_id);
+        let at = self.nic_by_id(&info.id);
+        if let Some(known) = at.map(|at| &self.nics[usize::from(at)]) {
+            // Numbers of functions are kept as numbers of devices are.
+            let fresh = vfs.into_iter().filter(|vf| known.vfs.iter().all(|old| old.bus_id != vf.bus_id));
+            vfs = known.vfs.iter().cloned().chain(fresh).collect();
+        }
+        let too_many = vfs.len().saturating_sub(MAX_DEVICES);
+        vfs.truncate(MAX_DEVICES);
+        let nic = Nic {
+            id: info.id.clone(),
+            minor: info.minor,
+            place: self.place(info),
+            percent: info.resources.get(key::RDMA).map_or(key::WHOLE, |q| q.value().min(key::WHOLE)) as u16,
+            vfs: vfs.into(),
+            healthy: info.health,
+            labels: info.labels.clone(),
+        };
+        put_at(&mut self.nics, at, nic, "NICs")?;
+        if too_many > 0 {
+            return Err(format!("{too_many} virtual functions above the limit of {MAX_DEVICES} are not used"));
+        }
+        Ok(())
+    }
+
+    /// A device that a pod holds but that no inventory has listed: kept, unhealthy, so that what is held is not lost.
+    pub(super) fn stranger(&mut self, kind: &DeviceType, id: &DeviceId, minor: i32) -> Option<u8> {
+        let (id, labels) = (id.clone(), Labels::new());
+        let place = Place::UNKNOWN;
+        let put = match kind {
+            DeviceType::Gpu if id.as_str().starts_with("MIG-") => {
+                let (profile, parent) = (Box::default(), Box::default());
+                let mig = Mig { id, minor, place, profile, parent, healthy: false, labels };
+                put_at(&mut self.migs, None, mig, "MIG devices").map(|()| self.migs.len())
+            }
+            DeviceType::Gpu => {
+                let gpu = Gpu { id, minor, place, core: 0, memory: 0, bytes_known: false, healthy: false, labels };
+                put_at(&mut self.gpus, None, gpu, "GPUs").map(|()| self.gpus.len())
+            }
+            DeviceType::Rdma => {
+                let nic = Nic { id, minor, place, percent: 0, vfs: Box::default(), healthy: false, labels };
+                put_at(&mut self.nics, None, nic, "NICs").map(|()| self.nics.len())
+            }
+            DeviceType::Other(_) => return None,
+        };
+        put.ok().map(|len| (len - 1) as u8)
+    }
+
+    fn place(&mut self, info: &DeviceInfo) -> Place {
+        let nowhere = DeviceTopology::default();
+        let topology = info.topology.as_ref().unwrap_or(&nowhere);
+        let label = |name: &str| info.labels.get(name).map_or("", String::as_str);
+        // A root complex stands in for the switch that a device does not name; no PCI address looks like its name.
+        let switch = Some(label(key::PCIE_SWITCH)).filter(|name| !name.is_empty()).unwrap_or(&topology.pcie_id);
+        let numa = if info.topology.is_some() { topology.node_id.max(0).to_string() } else { "0".to_owned() };
+        let names = &mut self.names;
+        Place {
+            switch: names[Level::Switch as usize].number(switch),
+            root: names[Level::Root as usize].number(&topology.pcie_id),
+            numa: names[Level::Numa as usize].number(&numa),
+            nvlink: names[Level::Nvlink as usize].number(label(key::NVLINK_DOMAIN)),
+        }
+    }
+
+    fn regroup(&mut self) {
+        self.groups = Default::default();
+        let gpus = self.gpus.iter().map(|gpu| gpu.place).enumerate();
+        let nics = self.nics.iter().map(|nic| nic.place).enumerate();
+        let migs = self.migs.iter().map(|mig| mig.place).enumerate();
+        let all = gpus
+            .map(|(at, place)| (place, Group { gpus: bit(at as u8), ..Group::default() }))
+            .chain(nics.map(|(at, place)| (place, Group { nics: bit(at as u8), ..Group::default() })))
+            .chain(migs.map(|(at, place)| (place, Group { migs: bit(at as u8), ..Group::default() })));
+        for (place, device) in all {
+            for level in Level::ALL {
+                let (groups, number) = (&mut self.groups[level as usize], place.at(level));
+                if number == NOWHERE {
+                    continue;
+                }
+                if groups.len() <= usize::from(number) {
+                    groups.resize(usize::from(number) + 1, Group::default());
+                }
+                let group = &mut groups[usize::from(number)];
+                group.gpus |= device.gpus;
+                group.nics |= device.nics;
+                group.migs |= device.migs;
+            }
+        }
+    }
+}
+
+/// Replaces number `at`, or appends.
+fn put_at<T>(list: &mut Vec<T>, at: Option<u8>, value: T, what: &str) -> Result<(), String> {
+    match at {
+        Some(at) => list[usize::from(at)] = value,
+        None if list.len() >= MAX_DEVICES => return Err(format!("a node has at most {MAX_DEVICES} {what}")),
+        None => list.push(value),
+    }
+    Ok(())
+}
+
+/// The MIG profile of an entry, by its resource name or else its label.
+fn mig_profile(info: &DeviceInfo) -> Option<&str> {
+    let by_resource = info.resources.keys().find_map(|name| name.strip_prefix(key::MIG_PREFIX));
+    by_resource.or_else(|| info.labels.get(key::MIG_PROFILE).map(String::as_str))
+}

@@ -1,0 +1,38 @@
+//! MIG devices by profile: from the parents that are already cut into most, so that whole parents stay free.
+
+use super::place::{bit, bits};
+use super::pool::NodePool;
+
+/// Free MIG devices of `profile` among `candidates`.
+pub(super) fn of_profile(pool: &NodePool, candidates: u128, profile: &str) -> u128 {
+    let migs = &pool.devices().migs;
+    bits(candidates).filter(|at| *migs[usize::from(*at)].profile == *profile).fold(0, |mask, at| mask | bit(at))
+}
+
+/// Chooses `count` of `candidates`, all of one profile: on one parent where one suffices (of these, the one with the fewest
+/// free MIG devices), else from the parents with the most candidates, to touch few.
+pub(super) fn choose(pool: &NodePool, candidates: u128, count: u32) -> Option<Vec<u8>> {
+    if candidates.count_ones() < count {
+        return None;
+    }
+    let migs = &pool.devices().migs;
+    let siblings = |at: u8, among: u128| {
+        let parent = &migs[usize::from(at)].parent;
+        bits(among).filter(|other| migs[usize::from(*other)].parent == *parent).fold(0u128, |mask, at| mask | bit(at))
+    };
+    let (mut left, mut chosen) = (candidates, Vec::with_capacity(count as usize));
+    while (chosen.len() as u32) < count {
+        let wanted = count - chosen.len() as u32;
+        let next = bits(left).min_by_key(|at| {
+            let here = siblings(*at, left).count_ones();
+            let free = siblings(*at, pool.summary().free_migs).count_ones();
+            let enough = here >= wanted;
+            (!enough, if enough { free } else { u32::MAX - here }, migs[usize::from(*at)].minor, *at)
+        })?;
+        for at in bits(siblings(next, left)).take(wanted as usize) {
+            left &= !bit(at);
+            chosen.push(at);
+        }
+    }
+    Some(chosen)
+}

@@ -1,0 +1,57 @@
+//! Which of two sets of whole GPUs is better: the order that the search minimises, stated once, for search and test alike.
+
+use super::place::{Level, bits};
+use super::pool::NodePool;
+
+/// How bad a set of whole GPUs is. Compared field by field in this order; smaller is better.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Objective {
+    /// 1. NVLink domains that the set lies in; a GPU without domain counts as one of its own.
+    pub nvlink_domains: u32,
+    /// 2. Steps from the GPUs to the NICs that would come with them (joint allocation only, else 0).
+    pub nic_distance: u32,
+    /// 3. Not all below one PCIe switch.
+    pub beyond_switch: bool,
+    /// 4. NUMA nodes that the set lies on.
+    pub numa_nodes: u32,
+    /// 5. PCIe switches that the set lies below; a GPU of unknown place counts as below one of its own.
+    pub switches: u32,
+    /// 6. Worth of free groups that the set breaks, see [`worth`], summed over switches, NUMA nodes and NVLink domains.
+    pub broken: u64,
+    /// 7. Minors: of two sets, the one that has the lowest minor that is not in both is smaller.
+    pub minors: u128,
+}
+
+/// Worth of `free` free GPUs in one group: the sum of the squares of the powers of two that `free` is made of, so that 8
+/// together (64) are worth more than 4 + 4 (32), and 7 (16 + 4 + 1) little more than 6 (16 + 4).
+pub fn worth(free: u32) -> u64 {
+    (0..8).filter(|power| free & (1 << power) != 0).map(|power| 1u64 << (2 * power)).sum()
+}
+
+/// Judges the set of GPUs `set` (a mask of numbers in `pool`), all of them free.
+pub fn objective(pool: &NodePool, set: u128, nic_distance: u32) -> Objective {
+    let devices = pool.devices();
+    let free = pool.summary().free_gpus;
+    let mut broken = 0;
+    let mut spans = |level: Level, weigh: bool| {
+        let (mut groups, mut placed) = (0, 0);
+        for group in devices.groups(level) {
+            let taken = group.gpus & set;
+            if taken != 0 {
+                groups += 1;
+                placed |= taken;
+                if weigh {
+                    let before = group.gpus & free;
+                    broken += worth(before.count_ones()) - worth((before & !taken).count_ones());
+                }
+            }
+        }
+        groups + (set & !placed).count_ones()
+    };
+    let switches = spans(Level::Switch, true);
+    let numa_nodes = spans(Level::Numa, true);
+    let nvlink_domains = spans(Level::Nvlink, true);
+    let minors = bits(set).fold(0, |mask, at| mask | 1 << (127 - devices.gpus[usize::from(at)].minor.clamp(0, 127)));
+    let beyond_switch = switches > 1;
+    Objective { nvlink_domains, nic_distance, beyond_switch, numa_nodes, switches, broken, minors: !minors }
+}

@@ -1,0 +1,71 @@
+//! The partition table that a Device object may carry: sets of GPUs that the fabric can isolate, by size.
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+
+use super::place::bit;
+use super::pool::NodePool;
+use crate::contract::inventory::Device;
+use crate::contract::{Quantity, key};
+
+/// Annotation of the Device object with the table: `{"2":[{"minors":[0,1],"ringBusBandwidth":"200G","allocationScore":1}]}`.
+pub const GPU_PARTITIONS: &str = "scheduling.koordinator.sh/gpu-partitions";
+
+/// Partitions by number of GPUs.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Deserialize)]
+pub struct PartitionTable(BTreeMap<u32, Vec<Partition>>);
+
+/// One partition.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Partition {
+    /// Minors of its GPUs.
+    pub minors: Vec<i32>,
+    /// What its ring delivers.
+    #[serde(default)]
+    pub ring_bus_bandwidth: Option<Quantity>,
+    /// How well the node is left when it is taken; higher is better.
+    #[serde(default)]
+    pub allocation_score: i64,
+}
+
+impl PartitionTable {
+    /// The table of a Device object; `None` where it has none.
+    pub(super) fn of(device: &Device) -> Result<Option<Self>, String> {
+        let Some(text) = device.metadata.annotations.as_ref().and_then(|all| all.get(GPU_PARTITIONS)) else {
+            return Ok(None);
+        };
+        if text.len() > key::MAX_ANNOTATION {
+            return Err(format!("{GPU_PARTITIONS} has {} bytes, the limit is {}", text.len(), key::MAX_ANNOTATION));
+        }
+        serde_json::from_str(text)
+            .map_err(|error| format!("{GPU_PARTITIONS} cannot be read, so it is not used: {error}"))
+    }
+}
+
+/// The partitions of `count` GPUs whose GPUs are all among `candidates` and whose ring delivers at least `bandwidth`, with their
+/// scores.
+pub(super) fn sets<'a>(
+    table: &'a PartitionTable,
+    pool: &'a NodePool,
+    candidates: u128,
+    count: u32,
+    bandwidth: Option<Quantity>,
+) -> impl Iterator<Item = (u128, i64)> + 'a {
+    let gpus = &pool.devices().gpus;
+    let set = move |partition: &Partition| {
+        let of_minor = |minor: &i32| gpus.iter().position(|gpu| gpu.minor == *minor && gpu.core > 0);
+        let mut set = 0;
+        for minor in &partition.minors {
+            set |= bit(of_minor(minor)? as u8);
+        }
+        Some(set)
+    };
+    table.0.get(&count).into_iter().flatten().filter_map(move |partition| {
+        let enough =
+            bandwidth.is_none_or(|least| partition.ring_bus_bandwidth.is_some_and(|bandwidth| bandwidth >= least));
+        let set = set(partition).filter(|set| enough && set & !candidates == 0 && set.count_ones() == count)?;
+        Some((set, partition.allocation_score))
+    })
+}

@@ -1,0 +1,169 @@
+//! `pick`: the devices of one node for one pod, or the reason why there are none.
+
+use super::assignment::Assignment;
+use super::exclusive::{Eligible, closure, eligible};
+use super::grant::{Grant, Part, Slot};
+use super::need::Need;
+use super::nic::NicPlan;
+use super::objective::Objective;
+use super::phases::{merge, peak};
+use super::place::{Level, Place, bit};
+use super::pool::NodePool;
+use super::reason::Reason;
+use super::request::PodDeviceRequest;
+use super::share::Fit;
+use super::wishes::{Joint, Wishes};
+use crate::contract::hint::TopologyScope;
+use crate::decide::pod::ContainerKind;
+
+/// Chooses devices for `request`; changes nothing. Equal pools and shapes give equal answers. What is returned can be taken:
+/// every part has room, is healthy and open.
+pub fn pick(pool: &NodePool, request: &PodDeviceRequest) -> Result<Assignment, Reason> {
+    if request.is_empty() {
+        return Ok(Assignment::default());
+    }
+    let shape = request.shape();
+    let eligible = eligible(pool, &shape.wishes);
+    let choice = Choice {
+        pool,
+        wishes: &shape.wishes,
+        kinds: shape.wants.iter().map(|want| want.kind).collect(),
+        needs: shape.wants.iter().map(|want| Need::of(want, &shape.wishes, &eligible)).collect(),
+        eligible,
+    };
+    choice.run()
+}
+
+/// One choice under way: the question, in numbers of this node.
+pub(super) struct Choice<'a> {
+    pub pool: &'a NodePool,
+    pub wishes: &'a Wishes,
+    pub kinds: Vec<ContainerKind>,
+    pub needs: Vec<Need<'a>>,
+    pub eligible: Eligible,
+}
+
+/// GPUs and MIG devices per container, and how good they are.
+#[derive(Debug, Clone, Default)]
+pub(super) struct GpuPlan {
+    pub containers: Vec<Vec<Part>>,
+    /// Whole GPUs of the pod, in the order in which the containers take them.
+    pub whole: Vec<u8>,
+    pub objective: Option<Objective>,
+    pub fits: Vec<Fit>,
+}
+
+/// A part of the node that a required scope confines devices to.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Within {
+    pub gpus: u128,
+    pub migs: u128,
+    pub nics: u128,
+}
+
+impl Choice<'_> {
+    fn run(&self) -> Result<Assignment, Reason> {
+        if self.joint_nics() {
+            // Too few NICs anywhere is a better reason than too few near.
+            self.nics(&[], false)?;
+        }
+        let gpus = self.gpus()?;
+        let places = self.places(&gpus.containers);
+        let nics = self.nics(&places, self.wishes.joint == Some(Joint::SamePcie) && !places.is_empty())?;
+        let NicPlan { containers: nics, .. } = nics;
+        let mut containers = gpus.containers;
+        for (parts, nics) in containers.iter_mut().zip(nics) {
+            parts.extend(nics);
+            parts.sort_unstable_by_key(|part| part.slot());
+        }
+        let parts: Box<[Part]> = merge(&self.kinds, &containers).into();
+        let (closed_gpus, closed_nics, closed_migs) = closure(self.pool, &parts, self.wishes.exclusive());
+        Ok(Assignment { grant: Grant { parts, closed_gpus, closed_nics, closed_migs }, containers })
+    }
+
+    /// NICs have a say in the choice of GPUs.
+    pub fn joint_nics(&self) -> bool {
+        self.wishes.joint.is_some() && self.needs.iter().any(|need| need.nics > 0 || need.nic_share.is_some())
+    }
+
+    /// How far the NICs for GPUs at `places` would be; `None` when they cannot be used together.
+    pub fn nic_distance(&self, places: &[Place]) -> Option<u32> {
+        if !self.joint_nics() {
+            return Some(0);
+        }
+        self.nics(places, self.wishes.joint == Some(Joint::SamePcie)).ok().map(|plan| plan.distance)
+    }
+
+    /// Places of the GPUs and MIG devices of a plan.
+    fn places(&self, containers: &[Vec<Part>]) -> Vec<Place> {
+        let devices = self.pool.devices();
+        let place = |part: &Part| match part.slot() {
+            Slot::Gpu(at) => devices.gpus[usize::from(at)].place,
+            Slot::Mig(at) => devices.migs[usize::from(at)].place,
+            Slot::Nic(at) => devices.nics[usize::from(at)].place,
+        };
+        let mut places: Vec<Place> = containers.iter().flatten().map(place).collect();
+        places.sort_unstable();
+        places.dedup();
+        places
+    }
+
+    /// The parts of the node that `scope` allows, each on its own.
+    pub fn scopes(&self, scope: Option<TopologyScope>) -> Vec<Within> {
+        let level = match scope {
+            None | Some(TopologyScope::Node) => {
+                return vec![Within { gpus: u128::MAX, migs: u128::MAX, nics: u128::MAX }];
+            }
+            Some(TopologyScope::Device) => {
+                let devices = self.pool.devices();
+                let one = |gpus, migs, nics| Within { gpus, migs, nics };
+                let gpus = (0..devices.gpus.len() as u8).map(|at| one(bit(at), 0, 0));
+                let migs = (0..devices.migs.len() as u8).map(|at| one(0, bit(at), 0));
+                let nics = (0..devices.nics.len() as u8).map(|at| one(0, 0, bit(at)));
+                return gpus.chain(migs).chain(nics).collect();
+            }
+            Some(TopologyScope::Pcie) => Level::Switch,
+            Some(TopologyScope::NumaNode) => Level::Numa,
+        };
+        let groups = self.pool.devices().groups(level).iter();
+        groups.map(|group| Within { gpus: group.gpus, migs: group.migs, nics: group.nics }).collect()
+    }
+
+    fn gpus(&self) -> Result<GpuPlan, Reason> {
+        let scope = self.wishes.gpu.required_topology_scope;
+        let everywhere = Within { gpus: u128::MAX, migs: u128::MAX, nics: u128::MAX };
+        if matches!(scope, None | Some(TopologyScope::Node)) {
+            return self.gpus_within(everywhere);
+        }
+        let plans = self.scopes(scope).into_iter().filter_map(|within| self.gpus_within(within).ok());
+        let best = plans.min_by(|a, b| (&a.objective, &a.fits).cmp(&(&b.objective, &b.fits)));
+        best.ok_or_else(|| match self.gpus_within(everywhere) {
+            Err(reason) => reason,
+            Ok(_) => {
+                let wanted = self.needs.iter().map(|need| need.whole).collect::<Vec<_>>();
+                let wanted = peak(&self.kinds, &wanted).max(1);
+                Reason::Scope { what: "GPUs", scope: scope.unwrap_or(TopologyScope::Node), wanted }
+            }
+        })
+    }
+
+    fn gpus_within(&self, within: Within) -> Result<GpuPlan, Reason> {
+        let mut plan = GpuPlan { containers: vec![Vec::new(); self.needs.len()], ..GpuPlan::default() };
+        self.whole(within, 0, &mut plan)?;
+        if let Err(reason) = self.shares(within, &mut plan) {
+            if plan.whole.is_empty() {
+                return Err(reason);
+            }
+            // The whole GPUs may have taken the only ones with room for the shares: shares first, then.
+            plan = GpuPlan { containers: vec![Vec::new(); self.needs.len()], ..GpuPlan::default() };
+            self.shares(within, &mut plan).map_err(|_| reason.clone())?;
+            let taken = plan.containers.iter().flatten().fold(0, |mask, part| match part.slot() {
+                Slot::Gpu(at) => mask | bit(at),
+                _ => mask,
+            });
+            self.whole(within, taken, &mut plan).map_err(|_| reason)?;
+        }
+        self.migs(within, &mut plan)?;
+        Ok(plan)
+    }
+}

@@ -1,0 +1,125 @@
+//! `PodDeviceRequest`: everything a pod asks of a node's devices, over all its containers, and the shape that equal requests
+//! share.
+
+use std::hash::{Hash, Hasher};
+use std::sync::Arc;
+
+use super::wishes::Wishes;
+use crate::contract::{AllocationError, ContainerRequest, GpuRequest, RdmaRequest, RequestError};
+use crate::decide::pod::{ContainerKind, PodContainer};
+
+/// Why a pod's request can be served by no node.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum RequestProblem {
+    /// A container breaks a rule of the contract.
+    #[error("container {container}: {error}")]
+    Container {
+        /// Container name.
+        container: Box<str>,
+        /// The rule.
+        error: RequestError,
+    },
+    /// The kubelet may hand a finished init container's units to any later container, so they must be of one device.
+    #[error(
+        "container {container}: a pod in which an init container has a GPU share gets all its shares from one GPU, but {count} GPUs are asked for"
+    )]
+    SharesApart {
+        /// Container that asks for several GPUs.
+        container: Box<str>,
+        /// How many.
+        count: u32,
+    },
+    /// A hint annotation cannot be read.
+    #[error(transparent)]
+    Hint(#[from] AllocationError),
+}
+
+/// What one container asks for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Want {
+    /// When it runs.
+    pub kind: ContainerKind,
+    /// GPUs.
+    pub gpu: Option<GpuRequest>,
+    /// NICs.
+    pub rdma: Option<RdmaRequest>,
+}
+
+impl Hash for Want {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        (self.kind as u8).hash(state);
+        self.gpu.hash(state);
+        self.rdma.hash(state);
+    }
+}
+
+/// What a request asks for, without the names: equal shapes get equal answers from equal pools, so answers can be cached by it.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Shape {
+    /// Containers that ask for devices: init containers and sidecars in spec order, then app containers in spec order.
+    pub wants: Box<[Want]>,
+    /// Wishes.
+    pub wishes: Wishes,
+}
+
+/// The devices that one pod asks for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PodDeviceRequest {
+    names: Box<[Box<str>]>,
+    shape: Arc<Shape>,
+}
+
+impl PodDeviceRequest {
+    /// From the pod's containers in the kubelet's order (init containers and sidecars first). Containers without devices are
+    /// left out.
+    pub fn new<'a>(
+        containers: impl IntoIterator<Item = (&'a str, ContainerKind, &'a ContainerRequest)>,
+        wishes: Wishes,
+    ) -> Result<Self, RequestProblem> {
+        let (mut names, mut wants) = (Vec::<Box<str>>::new(), Vec::new());
+        for (name, kind, request) in containers {
+            if request.gpu.is_none() && request.rdma.is_none() {
+                continue;
+            }
+            names.push(name.into());
+            wants.push(Want { kind, gpu: request.gpu.clone(), rdma: request.rdma });
+        }
+        let share = |want: &Want| matches!(want.gpu, Some(GpuRequest::Share { .. }));
+        if wants.iter().any(|want| want.kind == ContainerKind::Init && share(want)) {
+            for (want, name) in wants.iter().zip(&names) {
+                if let Some(GpuRequest::Share { count: count @ 2.., .. }) = want.gpu {
+                    return Err(RequestProblem::SharesApart { container: name.clone(), count });
+                }
+            }
+        }
+        Ok(Self { names: names.into(), shape: Arc::new(Shape { wants: wants.into(), wishes }) })
+    }
+
+    /// From containers as the hand-off sees them; the first container that breaks a rule is named.
+    pub fn of_containers(containers: &[PodContainer], wishes: Wishes) -> Result<Self, RequestProblem> {
+        let mut judged = Vec::with_capacity(containers.len());
+        for container in containers {
+            let request = container.request.as_ref().map_err(|error| RequestProblem::Container {
+                container: container.name.clone(),
+                error: error.clone(),
+            })?;
+            judged.push((&*container.name, container.kind, request));
+        }
+        Self::new(judged, wishes)
+    }
+
+    /// The pod asks for no device.
+    pub fn is_empty(&self) -> bool {
+        self.shape.wants.is_empty()
+    }
+
+    /// What equal requests share.
+    pub fn shape(&self) -> &Arc<Shape> {
+        &self.shape
+    }
+
+    /// Names of the containers that ask for devices, in the order of the shape's wants.
+    pub fn names(&self) -> &[Box<str>] {
+        &self.names
+    }
+}

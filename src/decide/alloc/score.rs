@@ -1,0 +1,88 @@
+//! How good a node is for a request, as far as devices decide: pure helpers for the score plugins, each 0..=100 or a fraction.
+
+use super::assignment::Assignment;
+use super::objective::objective;
+use super::place::{Level, bit, bits};
+use super::pool::NodePool;
+
+/// How well a pick lies together, 0..=100. The GPUs' NVLink domains, switches and NUMA nodes count alike: each is 100 when all
+/// GPUs are in one, falling evenly to 0 when each is in one of its own. A pick of at most one GPU lies as well as can be.
+pub fn topology_fit(pool: &NodePool, assignment: &Assignment) -> u32 {
+    let set = assignment.grant.gpus();
+    let count = set.count_ones();
+    if count < 2 {
+        return 100;
+    }
+    let value = objective(pool, set, 0);
+    let together = |groups: u32| 100 * (count - groups.clamp(1, count)) / (count - 1);
+    (together(value.nvlink_domains) + together(value.switches) + together(value.numa_nodes)) / 3
+}
+
+/// Part of the node's GPU compute that is taken once `assignment` is, 0..=100. A sick GPU that nobody holds counts as taken:
+/// it cannot be used. A node without GPUs is at 0.
+pub fn utilisation(pool: &NodePool, assignment: &Assignment) -> u32 {
+    let summary = pool.summary();
+    if summary.core_total == 0 {
+        return 0;
+    }
+    let asked: u32 = assignment
+        .grant
+        .parts
+        .iter()
+        .map(|part| match part {
+            super::grant::Part::Gpu { core, .. } => u32::from(*core),
+            _ => 0,
+        })
+        .sum();
+    let taken = summary.core_total - summary.core_free + asked;
+    (100 * taken / summary.core_total).min(100)
+}
+
+/// A kind of request that the cluster sees, for [`fragmentation`].
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Seen {
+    /// Percent of compute and of memory per GPU; 100 and 100 for whole GPUs.
+    pub core: u16,
+    /// Percent of memory per GPU.
+    pub memory: u16,
+    /// Number of GPUs.
+    pub count: u32,
+    /// How often, in any unit.
+    pub weight: f64,
+}
+
+/// Compute (in GPUs) that is free on the node but of no use to a request drawn from `mix`: for each kind, the free compute of
+/// GPUs that the kind does not fit on, or of all when the node has too few that it fits on; averaged by weight. 0 for an empty
+/// mix. The difference between before and after a pick is the gradient that a score plugin weighs.
+pub fn fragmentation(pool: &NodePool, mix: &[Seen]) -> f64 {
+    let weight: f64 = mix.iter().map(|seen| seen.weight).sum();
+    if weight <= 0.0 {
+        return 0.0;
+    }
+    let summary = pool.summary();
+    let lost: f64 = mix
+        .iter()
+        .map(|seen| {
+            let (mut fitting, mut useless) = (0u32, 0u32);
+            for at in bits(summary.open_gpus) {
+                let (core, memory) = pool.gpu_room(at);
+                let memory = super::summary::share_of(memory, pool.devices().gpus[usize::from(at)].memory);
+                let whole = seen.core < 100 || seen.memory < 100 || summary.free_gpus & bit(at) != 0;
+                if whole && core >= seen.core && memory >= seen.memory {
+                    fitting += 1;
+                } else {
+                    useless += u32::from(core);
+                }
+            }
+            let useless = if fitting < seen.count { summary.core_free } else { useless };
+            seen.weight * f64::from(useless) / 100.0
+        })
+        .sum();
+    lost / weight
+}
+
+/// The largest number of free GPUs within one group of `level`: what a pod that needs them near can get at most.
+pub fn largest_free_group(pool: &NodePool, level: Level) -> u32 {
+    let free = pool.summary().free_gpus;
+    pool.devices().groups(level).iter().map(|group| (group.gpus & free).count_ones()).max().unwrap_or(0)
+}

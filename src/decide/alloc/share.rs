@@ -1,0 +1,201 @@
+//! Shares of GPUs: best fit in two dimensions, so that whole GPUs stay whole.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+
+use super::exclusive::blame;
+use super::grant::Part;
+use super::need::GpuShare;
+use super::objective::objective;
+use super::phases::{merge, overlap};
+use super::pick::{Choice, GpuPlan, Within};
+use super::place::{bit, bits};
+use super::reason::{Reason, ShareMemory};
+use super::solve::solve;
+use crate::decide::pod::ContainerKind;
+
+/// How well a share fits a GPU. Compared field by field in this order; smaller is better.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Fit {
+    /// 1. Not on a GPU that the pod holds whole anyway, at a time when it is idle.
+    pub foreign: bool,
+    /// 2. On a GPU of which nobody holds a part yet.
+    pub breaks_whole: bool,
+    /// 3. Steps to the NICs (joint allocation only, else 0).
+    pub nic_distance: u32,
+    /// 4. What is left on the GPU afterwards: thousandths of compute plus thousandths of memory.
+    pub left: i64,
+    /// 5. Worth of free groups that is broken, as for whole GPUs.
+    pub broken: u64,
+    /// 6. Minor.
+    pub minor: i32,
+    /// 7. Number in the pool.
+    pub number: u8,
+}
+
+/// One share of one container.
+#[derive(Clone, Copy)]
+struct Piece {
+    container: usize,
+    share: GpuShare,
+}
+
+impl Choice<'_> {
+    /// Puts the shares of all containers onto GPUs.
+    pub(super) fn shares(&self, within: Within, plan: &mut GpuPlan) -> Result<(), Reason> {
+        let mut pieces = Vec::new();
+        for (container, need) in self.needs.iter().enumerate() {
+            if let Some(share) = need.share {
+                pieces.extend((0..share.count).map(|_| Piece { container, share }));
+            }
+        }
+        if pieces.is_empty() {
+            return Ok(());
+        }
+        let together = pieces.iter().any(|piece| self.kinds[piece.container] == ContainerKind::Init);
+        let placed = if together {
+            self.on_one_gpu(&pieces, within, plan)
+        } else {
+            let distances = RefCell::new(BTreeMap::new());
+            solve(pieces.len(), &|chosen| {
+                let mut fits = self.fits(&pieces, chosen, within, plan, &distances);
+                fits.sort_unstable();
+                fits.into_iter().map(|fit| fit.number).collect()
+            })
+        };
+        let Some(placed) = placed else { return Err(self.no_room(&pieces, within)) };
+        let distances = RefCell::new(BTreeMap::new());
+        for (at, (piece, gpu)) in pieces.iter().zip(&placed).enumerate() {
+            let before = if together { &[][..] } else { &placed[..at] };
+            let fits = self.fits(&pieces[..=at], before, within, plan, &distances);
+            plan.fits.extend(fits.into_iter().find(|fit| fit.number == *gpu));
+            let parts: Vec<Part> = self.part(*gpu, piece.share).into_iter().collect();
+            plan.containers[piece.container].extend(parts);
+        }
+        for parts in &mut plan.containers {
+            parts.sort_unstable_by_key(|part| part.slot());
+        }
+        Ok(())
+    }
+
+    /// The part that a share is on `gpu`; `None` where bytes are asked for and the GPU's bytes are not known.
+    fn part(&self, gpu: u8, share: GpuShare) -> Option<Part> {
+        let device = &self.pool.devices().gpus[usize::from(gpu)];
+        let memory = match share.memory {
+            ShareMemory::Ratio(percent) => (i128::from(device.memory) * i128::from(percent) / 100) as i64,
+            ShareMemory::Bytes(bytes) => device.bytes_known.then_some(bytes)?,
+        };
+        Some(Part::Gpu { gpu, core: share.core, memory })
+    }
+
+    /// The GPUs that the next piece (the one after `chosen`) may go to.
+    fn fits(
+        &self,
+        pieces: &[Piece],
+        chosen: &[u8],
+        within: Within,
+        plan: &GpuPlan,
+        distances: &RefCell<BTreeMap<u8, Option<u32>>>,
+    ) -> Vec<Fit> {
+        let piece = pieces[chosen.len()];
+        let own = plan.whole.iter().fold(0, |mask, at| mask | bit(*at));
+        let candidates = bits((self.eligible.gpus & within.gpus) | own);
+        candidates
+            .filter_map(|gpu| {
+                if pieces.iter().zip(chosen).any(|(p, on)| *on == gpu && p.container == piece.container) {
+                    return None;
+                }
+                let is_own = own & bit(gpu) != 0;
+                if is_own && !self.idle(gpu, piece.container, plan) {
+                    return None;
+                }
+                let device = &self.pool.devices().gpus[usize::from(gpu)];
+                let (mut core, mut memory) = self.pool.gpu_room(gpu);
+                let mut fresh = !is_own && self.pool.used_gpu(gpu).holders == 0;
+                for (other, _) in pieces.iter().zip(chosen).filter(|(_, on)| **on == gpu) {
+                    let Some(Part::Gpu { core: c, memory: m, .. }) = self.part(gpu, other.share) else { return None };
+                    core = core.checked_sub(c)?;
+                    memory -= m;
+                    fresh = false;
+                }
+                let Some(Part::Gpu { core: c, memory: m, .. }) = self.part(gpu, piece.share) else { return None };
+                if c > core || m > memory {
+                    return None;
+                }
+                let distance = *distances.borrow_mut().entry(gpu).or_insert_with(|| self.share_distance(gpu, plan));
+                Some(Fit {
+                    foreign: !is_own,
+                    breaks_whole: fresh,
+                    nic_distance: distance?,
+                    left: thousandths((core - c).into(), device.core.into()) + thousandths(memory - m, device.memory),
+                    broken: if fresh { objective(self.pool, bit(gpu), 0).broken } else { 0 },
+                    minor: device.minor,
+                    number: gpu,
+                })
+            })
+            .collect()
+    }
+
+    /// Whole GPUs have chosen the NICs already, where there are any.
+    fn share_distance(&self, gpu: u8, plan: &GpuPlan) -> Option<u32> {
+        if !plan.whole.is_empty() {
+            return Some(0);
+        }
+        self.nic_distance(&[self.pool.devices().gpus[usize::from(gpu)].place])
+    }
+
+    /// No container that runs together with `container` holds the pod's own `gpu` whole.
+    fn idle(&self, gpu: u8, container: usize, plan: &GpuPlan) -> bool {
+        plan.containers.iter().enumerate().all(|(other, parts)| {
+            !overlap(&self.kinds, other, container)
+                || self.needs[other].whole == 0
+                || !parts.iter().any(|part| matches!(part, Part::Gpu { gpu: held, .. } if *held == gpu))
+        })
+    }
+
+    /// The kubelet hands a finished init container's units to any later container, so all shares lie on one GPU: the best one
+    /// that has room for the most that is held at one time.
+    fn on_one_gpu(&self, pieces: &[Piece], within: Within, plan: &GpuPlan) -> Option<Vec<u8>> {
+        let distances = RefCell::new(BTreeMap::new());
+        let mut fits: Vec<Fit> = self.fits(pieces, &[], within, plan, &distances);
+        fits.sort_unstable();
+        let gpu = fits.into_iter().map(|fit| fit.number).find(|gpu| {
+            let mut containers = vec![Vec::new(); self.kinds.len()];
+            for piece in pieces {
+                let Some(part) = self.part(*gpu, piece.share) else { return false };
+                containers[piece.container].push(part);
+            }
+            let room = self.pool.gpu_room(*gpu);
+            let idle = pieces.iter().all(|piece| self.idle(*gpu, piece.container, plan));
+            let most = merge(&self.kinds, &containers);
+            let fits = most
+                .iter()
+                .all(|part| matches!(part, Part::Gpu { core, memory, .. } if *core <= room.0 && *memory <= room.1));
+            idle && fits && pieces.iter().all(|piece| piece.share.count == 1)
+        })?;
+        Some(vec![gpu; pieces.len()])
+    }
+
+    fn no_room(&self, pieces: &[Piece], within: Within) -> Reason {
+        let ratio = |piece: &Piece| match piece.share.memory {
+            ShareMemory::Ratio(percent) | ShareMemory::Bytes(percent) => percent,
+        };
+        let largest =
+            pieces.iter().map(|piece| (ratio(piece), piece.share)).max_by_key(|(memory, s)| (*memory, s.core));
+        if let Some(reason) = blame(self.pool, self.wishes, true) {
+            return reason;
+        }
+        let Some((_, share)) = largest else { return Reason::NoMatch { what: "GPU" } };
+        let room = bits(self.eligible.gpus & within.gpus)
+            .any(|gpu| self.part(gpu, share).is_some_and(|part| self.pool.admits(part).is_ok()));
+        // With room on a GPU that has no NIC near, the NICs are to blame.
+        if room && pieces.len() == 1 && self.joint_nics() {
+            return self.not_near(self.eligible.gpus & within.gpus);
+        }
+        Reason::NoShareRoom { core: share.core.into(), memory: share.memory, shares: pieces.len() as u32 }
+    }
+}
+
+fn thousandths(part: i64, whole: i64) -> i64 {
+    if whole <= 0 { 0 } else { (i128::from(part) * 1000 / i128::from(whole)) as i64 }
+}

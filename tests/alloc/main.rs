@@ -1,0 +1,6 @@
+//! Device choice, from Device objects and container limits to annotations and back.
+#![allow(clippy::unwrap_used, missing_docs)] // helpers of tests, not only `#[test]` functions
+
+mod nodes;
+mod optimal;
+mod shares;

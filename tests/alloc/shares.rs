@@ -1,0 +1,151 @@
+//! Shares of GPUs, MIG devices and NIC shares.
+
+use baton::contract::key;
+use baton::decide::alloc::{Part, pick};
+use baton::decide::pod::ContainerKind::App;
+
+use super::nodes::{MEMORY, ask, gpu, gpu_ids, gpu_minors, machine, mig, nic_minors, place, pod, pool_of};
+
+fn parts(limits: super::nodes::Limits<'_>) -> Vec<Part> {
+    let pool = pool_of(machine(2));
+    pick(&pool, &ask(limits)).unwrap().grant.parts.to_vec()
+}
+
+#[test]
+fn every_request_of_the_contract_is_served() {
+    let whole = |gpu| Part::Gpu { gpu, core: 100, memory: MEMORY };
+    let share = |gpu, core, percent: i64| Part::Gpu { gpu, core, memory: MEMORY * percent / 100 };
+    assert_eq!(parts(&[(key::NVIDIA_GPU, "2")]), [whole(0), whole(1)]);
+    assert_eq!(parts(&[(key::GPU, "200")]), [whole(0), whole(1)]);
+    assert_eq!(parts(&[(key::GPU, "50")]), [share(0, 50, 50)]);
+    assert_eq!(parts(&[(key::GPU_MEMORY_RATIO, "25")]), [share(0, 0, 25)]);
+    assert_eq!(parts(&[(key::GPU_CORE, "30"), (key::GPU_MEMORY_RATIO, "40")]), [share(0, 30, 40)]);
+    let bytes = |gpu, core, memory| Part::Gpu { gpu, core, memory };
+    assert_eq!(parts(&[(key::GPU_CORE, "30"), (key::GPU_MEMORY, "8Gi")]), [bytes(0, 30, 8 << 30)]);
+    assert_eq!(parts(&[(key::GPU_SHARED, "1"), (key::GPU_MEMORY, "8Gi")]), [bytes(0, 0, 8 << 30)]);
+    assert_eq!(parts(&[(key::GPU_SHARED, "2"), (key::GPU_MEMORY_RATIO, "100")]), [share(0, 0, 50), share(1, 0, 50)]);
+    assert_eq!(
+        parts(&[(key::GPU_SHARED, "2"), (key::GPU_CORE, "60"), (key::GPU_MEMORY, "16Gi")]),
+        [bytes(0, 30, 8 << 30), bytes(1, 30, 8 << 30)]
+    );
+    assert_eq!(parts(&[(key::RDMA, "200")]).len(), 2);
+    assert_eq!(parts(&[(key::RDMA, "30")]), [Part::Nic { nic: 0, percent: 30, vfs: 0 }]);
+    assert_eq!(parts(&[(key::NVIDIA_GPU, "1"), (key::RDMA, "100")]).len(), 2);
+}
+
+#[test]
+fn shares_fill_a_gpu_before_they_break_another_and_whole_gpus_stay_whole() {
+    let mut pool = pool_of(machine(2));
+    for _ in 0..8 {
+        let assignment = place(&mut pool, &ask(&[(key::GPU, "12")])).unwrap();
+        assert_eq!(gpu_minors(&pool, &assignment), [0]);
+    }
+    assert_eq!(pool.summary().free_gpu_count(), 7);
+    let next = place(&mut pool, &ask(&[(key::GPU, "12")])).unwrap();
+    assert_eq!(gpu_minors(&pool, &next), [1], "4% are left on the first");
+    let small = place(&mut pool, &ask(&[(key::GPU, "4")])).unwrap();
+    assert_eq!(gpu_minors(&pool, &small), [0], "best fit");
+}
+
+#[test]
+fn sixteen_halves_fill_eight_gpus_and_the_next_names_what_is_missing() {
+    let mut pool = pool_of(machine(2));
+    for at in 0..16 {
+        assert_eq!(gpu_minors(&pool, &place(&mut pool.clone(), &ask(&[(key::GPU, "50")])).unwrap()), [at / 2]);
+        place(&mut pool, &ask(&[(key::GPU, "50")])).unwrap();
+    }
+    let reason = pick(&pool, &ask(&[(key::GPU, "50")])).unwrap_err();
+    assert_eq!(reason.to_string(), "no GPU has 50% memory and 50% core left");
+    assert_eq!(reason.summary(), "have no GPU with 50% memory and 50% core left");
+}
+
+#[test]
+fn memory_and_core_are_two_dimensions() {
+    let mut pool = pool_of(vec![gpu(0, "s", "r", 0), gpu(1, "s", "r", 0)]);
+    place(&mut pool, &ask(&[(key::GPU_CORE, "10"), (key::GPU_MEMORY_RATIO, "90")])).unwrap();
+    let much_memory = place(&mut pool, &ask(&[(key::GPU_CORE, "10"), (key::GPU_MEMORY_RATIO, "20")])).unwrap();
+    assert_eq!(gpu_minors(&pool, &much_memory), [1]);
+    let much_core = place(&mut pool, &ask(&[(key::GPU_CORE, "90"), (key::GPU_MEMORY_RATIO, "10")])).unwrap();
+    assert_eq!(gpu_minors(&pool, &much_core), [0]);
+    assert!(pick(&pool, &ask(&[(key::GPU_CORE, "91"), (key::GPU_MEMORY_RATIO, "1")])).is_err());
+}
+
+#[test]
+fn a_share_in_bytes_goes_to_the_model_it_fills_best() {
+    let mut small = gpu(1, "s", "r", 0);
+    small.resources.insert(key::GPU_MEMORY.into(), "24Gi".parse().unwrap());
+    let pool = pool_of(vec![gpu(0, "s", "r", 0), small]);
+    let fits = pick(&pool, &ask(&[(key::GPU_CORE, "10"), (key::GPU_MEMORY, "20Gi")])).unwrap();
+    assert_eq!(gpu_minors(&pool, &fits), [1]);
+    let large = pick(&pool, &ask(&[(key::GPU_CORE, "10"), (key::GPU_MEMORY, "30Gi")])).unwrap();
+    assert_eq!(gpu_minors(&pool, &large), [0]);
+    let reason = pick(&pool, &ask(&[(key::GPU_CORE, "10"), (key::GPU_MEMORY, "90Gi")])).unwrap_err();
+    assert_eq!(reason.to_string(), "no GPU has 90Gi memory and 10% core left");
+}
+
+#[test]
+fn two_shares_of_sixty_in_two_containers_are_two_gpus_and_two_of_forty_are_one() {
+    let pool = pool_of(machine(2));
+    let two = |amount| pod(&[("a", App, &[(key::GPU, amount)]), ("b", App, &[(key::GPU, amount)])], Default::default());
+    assert_eq!(gpu_minors(&pool, &pick(&pool, &two("60")).unwrap()), [0, 1]);
+    assert_eq!(gpu_minors(&pool, &pick(&pool, &two("40")).unwrap()), [0]);
+}
+
+#[test]
+fn a_first_choice_that_leaves_no_room_for_the_second_share_is_taken_back() {
+    // Best fit alone puts 40 onto the GPU with 50 left, and then 60 fits nowhere... so 40 must go to the one with 40.
+    let mut pool = pool_of(vec![gpu(0, "s", "r", 0), gpu(1, "s", "r", 0)]);
+    place(&mut pool, &ask(&[(key::GPU_CORE, "40"), (key::GPU_MEMORY_RATIO, "10")])).unwrap();
+    let first = pod(
+        &[
+            ("a", App, &[(key::GPU_CORE, "20"), (key::GPU_MEMORY_RATIO, "80")]),
+            ("b", App, &[(key::GPU_CORE, "50"), (key::GPU_MEMORY_RATIO, "50")]),
+            ("c", App, &[(key::GPU_CORE, "50"), (key::GPU_MEMORY_RATIO, "50")]),
+        ],
+        Default::default(),
+    );
+    let picked = pick(&pool, &first).unwrap();
+    let on = |at: usize| picked.containers[at].iter().map(|part| part.slot()).collect::<Vec<_>>();
+    assert_ne!(on(0), on(1));
+    assert_eq!(on(1), on(2));
+    pool.take(&picked.grant).unwrap();
+}
+
+#[test]
+fn mig_devices_are_chosen_by_profile_from_the_parent_that_is_cut_into_most() {
+    let mut cut = vec![gpu(0, "s", "r", 0), gpu(1, "s", "r", 0), gpu(2, "s", "r", 0)];
+    for parent in &mut cut[..2] {
+        parent.resources.clear();
+    }
+    for (id, parent) in [("MIG-a", 0), ("MIG-b", 0), ("MIG-c", 1), ("MIG-d", 1), ("MIG-e", 1)] {
+        cut.push(mig(id, parent, "1g.10gb", "s"));
+    }
+    cut.push(mig("MIG-big", 1, "3g.40gb", "s"));
+    let mut pool = pool_of(cut);
+    let one = &[("nvidia.com/mig-1g.10gb", "1")][..];
+    let first = place(&mut pool, &ask(one)).unwrap();
+    assert_eq!(gpu_ids(&pool, &first), ["MIG-a"], "parent 0 has fewer left");
+    let three = place(&mut pool, &ask(&[("nvidia.com/mig-1g.10gb", "3")])).unwrap();
+    assert_eq!(gpu_ids(&pool, &three), ["MIG-c", "MIG-d", "MIG-e"]);
+    place(&mut pool, &ask(one)).unwrap();
+    let reason = pick(&pool, &ask(one)).unwrap_err();
+    assert_eq!(reason.to_string(), "0 of 1 MIG devices 1g.10gb free (the node has 5)");
+    assert!(pick(&pool, &ask(&[("nvidia.com/mig-3g.40gb", "1")])).is_ok());
+    assert_eq!(gpu_minors(&pool, &pick(&pool, &ask(&[("nvidia.com/gpu", "1")])).unwrap()), [2], "cut GPUs are no GPUs");
+    assert!(pick(&pool, &ask(&[("nvidia.com/gpu", "2")])).is_err());
+}
+
+#[test]
+fn nic_shares_fill_a_nic_and_whole_nics_are_counted() {
+    let mut pool = pool_of(machine(2));
+    for _ in 0..3 {
+        let share = place(&mut pool, &ask(&[(key::RDMA, "30")])).unwrap();
+        assert_eq!(nic_minors(&pool, &share), [0]);
+    }
+    let three = place(&mut pool, &ask(&[(key::RDMA, "300")])).unwrap();
+    assert_eq!(nic_minors(&pool, &three), [1, 2, 3]);
+    let reason = pick(&pool, &ask(&[(key::RDMA, "100")])).unwrap_err();
+    assert_eq!(reason.to_string(), "0 of 1 RDMA NICs free (the node has 4)");
+    let reason = pick(&pool, &ask(&[(key::RDMA, "20")])).unwrap_err();
+    assert_eq!(reason.to_string(), "no RDMA NIC has 20% left, the most is 10%");
+}
