@@ -1,0 +1,201 @@
+use super::scene::{Scene, refused, served};
+use super::testing::{NODE, container, gpu_pod, grant, lock_of, pod, with_assignment};
+use super::*;
+use crate::contract::{LockRead, PodUid, key};
+use crate::decide::pod::{ContainerKind, Deletion, HandoffPod, Phase};
+
+const GPU: &str = key::NVIDIA_GPU;
+
+fn one(name: &str, device: &str) -> HandoffPod {
+    with_assignment(gpu_pod(name, 1), &[("main", &[device])])
+}
+
+fn how(outcome: &Outcome) -> How {
+    match outcome {
+        Outcome::Serve(serving) => serving.how,
+        Outcome::Repeat { how, .. } => *how,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn the_pod_that_is_listed_without_devices_and_holds_the_lock_is_calling() {
+    let (a, b) = (one("a", "GPU-3"), one("b", "GPU-4"));
+    let mut scene = Scene::new(&[&a, &b]).lock(&b).listed(&[("a", "main", GPU, &["GPU-3"]), ("b", "main", GPU, &[])]);
+    grant(&mut scene.ledger, &a, &[("main", &["GPU-3"])]);
+    let outcome = scene.gpu(&["GPU-4"]);
+    assert_eq!(served(&outcome), ("b".into(), "main".into(), vec!["GPU-4".into()]));
+    assert_eq!((how(&outcome), scene.asked_live), (How::Both, 0));
+}
+
+#[test]
+fn two_equal_pods_bound_in_reverse_order_of_creation_get_their_own_devices() {
+    let (a, b) = (one("a", "GPU-1"), one("b", "GPU-2"));
+    let mut scene = Scene::new(&[&a, &b]).lock(&b).listed(&[("b", "main", GPU, &[])]);
+    assert_eq!(served(&scene.gpu(&["GPU-2"])).2, ["GPU-2"]);
+    scene = scene.lock(&a).listed(&[("b", "main", GPU, &["GPU-2"]), ("a", "main", GPU, &[])]);
+    assert_eq!(served(&scene.gpu(&["GPU-7"])).2, ["GPU-1"]);
+}
+
+#[test]
+fn a_caller_without_the_lock_is_refused_and_the_holder_is_not_served_in_its_place() {
+    let (holder, other) = (one("holder", "GPU-0"), one("other", "GPU-1"));
+    let mut scene = Scene::new(&[&holder, &other]).lock(&holder).listed(&[("other", "main", GPU, &[])]);
+    let outcome = scene.gpu(&["GPU-0"]);
+    assert_eq!(refused(&outcome).rule, Rule::Lock);
+    assert!(refused(&outcome).text.starts_with("pod default/other, container main, nvidia.com/gpu: "));
+    assert!(scene.asked_live > 0, "no refusal rests on watched state alone");
+}
+
+#[test]
+fn the_lock_that_the_watch_has_not_brought_yet_is_read_live_before_refusing() {
+    let a = one("a", "GPU-3");
+    let mut scene = Scene::new(&[&a]).listed(&[("a", "main", GPU, &[])]);
+    scene.live_lock = Some(lock_of(&a));
+    assert_eq!(served(&scene.gpu(&["GPU-3"])).2, ["GPU-3"]);
+}
+
+#[test]
+fn a_pod_that_the_watch_has_not_brought_yet_is_read_live() {
+    let a = one("a", "GPU-3");
+    let mut scene = Scene::new(&[]).lock(&a).listed(&[("a", "main", GPU, &[])]);
+    scene.live = vec![a];
+    assert_eq!(served(&scene.gpu(&["GPU-3"])).2, ["GPU-3"]);
+}
+
+#[test]
+fn a_same_name_predecessor_that_is_deleting_is_a_miss() {
+    let mut old = one("web-0", "GPU-1");
+    old.deleting = Some(Deletion { at: jiff::Timestamp::MAX, grace_seconds: 30 });
+    let mut new = one("web-0", "GPU-2");
+    new.pod.uid = PodUid::new("second");
+    let mut scene = Scene::new(&[&old]).lock(&new).listed(&[("web-0", "main", GPU, &[])]);
+    scene.live = vec![new.clone()];
+    let outcome = scene.gpu(&["GPU-2"]);
+    let Outcome::Serve(serving) = &outcome else { panic!("{outcome:?}") };
+    assert_eq!(serving.entry.pod, new.pod);
+}
+
+#[test]
+fn two_pods_left_are_refused_by_both_names() {
+    let (a, b) = (one("a", "GPU-0"), one("b", "GPU-1"));
+    let rows: &[(&str, &str, &str, &[&str])] = &[("a", "main", GPU, &[]), ("b", "main", GPU, &[])];
+    let mut scene = Scene::new(&[&a, &b]).lock(&a).listed(rows);
+    let outcome = scene.gpu(&["GPU-0"]);
+    let refusal = refused(&outcome);
+    assert_eq!((refusal.rule, refusal.pods.len()), (Rule::Ambiguous, 2));
+    assert!(refusal.notices().all(|notice| notice.reason == "AmbiguousAllocate"));
+    assert!(refusal.text.contains("default/a") && refusal.text.contains("default/b"));
+}
+
+#[test]
+fn a_pod_whose_admission_is_over_is_not_confused_with_the_one_under_admission() {
+    let (stuck, a) = (one("stuck", "GPU-0"), one("a", "GPU-1"));
+    let rows: &[(&str, &str, &str, &[&str])] = &[("stuck", "main", GPU, &[]), ("a", "main", GPU, &[])];
+    let mut scene = Scene::new(&[&stuck, &a]).lock(&a).listed(rows);
+    scene.passed.insert(stuck.pod.uid.clone());
+    assert_eq!(served(&scene.gpu(&["GPU-1"])).0, "a");
+}
+
+#[test]
+fn running_and_dra_backed_containers_do_not_call() {
+    let (mut running, mut dra, a) = (one("running", "GPU-0"), one("dra", "GPU-1"), one("a", "GPU-2"));
+    running.containers[0].running = true;
+    dra.containers[0].dra_backed = vec![GPU.into()];
+    let rows: &[(&str, &str, &str, &[&str])] =
+        &[("running", "main", GPU, &[]), ("dra", "main", GPU, &[]), ("a", "main", GPU, &[])];
+    let mut scene = Scene::new(&[&running, &dra, &a]).lock(&a).listed(rows);
+    assert_eq!(served(&scene.gpu(&["GPU-2"])).0, "a");
+}
+
+#[test]
+fn init_containers_are_not_listed_and_come_in_the_kubelets_order() {
+    let gpu = [(GPU, 1)];
+    let p = pod(
+        "b",
+        vec![
+            container("init", ContainerKind::Init, &gpu),
+            container("side", ContainerKind::Sidecar, &gpu),
+            container("main", ContainerKind::App, &gpu),
+        ],
+    );
+    let p = with_assignment(p, &[("init", &["GPU-0"]), ("side", &["GPU-0"]), ("main", &["GPU-1"])]);
+    let mut scene = Scene::new(&[&p]).lock(&p).listed(&[("b", "side", GPU, &[]), ("b", "main", GPU, &[])]);
+    assert_eq!(served(&scene.gpu(&["GPU-0"])).1, "init");
+    assert_eq!(served(&scene.gpu(&["GPU-0"])).1, "side");
+    scene = scene.listed(&[("b", "side", GPU, &["GPU-0"]), ("b", "main", GPU, &[])]);
+    assert_eq!(served(&scene.gpu(&["GPU-1"])).1, "main");
+}
+
+#[test]
+fn a_repetition_after_the_kubelet_lost_its_state_is_known_and_its_ids_are_recorded() {
+    let a = one("a", "GPU-3");
+    let mut scene = Scene::new(&[&a]).lock(&a).listed(&[("a", "main", GPU, &[])]);
+    scene.gpu(&["GPU-3"]);
+    scene.lock = LockRead::Free;
+    let Outcome::Repeat { key, .. } = scene.gpu(&["GPU-6"]) else { panic!("not a repetition") };
+    let entry = scene.ledger.get(&key).unwrap();
+    assert_eq!((&*entry.ids[0], entry.asked), ("GPU-6", 2));
+    assert_eq!(entry.devices().next().unwrap().as_str(), "GPU-3", "the stored answer stands");
+}
+
+#[test]
+fn a_whole_admission_that_is_repeated_goes_through_the_containers_again() {
+    let gpu = [(GPU, 1)];
+    let p = pod("b", vec![container("init", ContainerKind::Init, &gpu), container("main", ContainerKind::App, &gpu)]);
+    let p = with_assignment(p, &[("init", &["GPU-0"]), ("main", &["GPU-0"])]);
+    let mut scene = Scene::new(&[&p]).lock(&p).listed(&[("b", "main", GPU, &[])]);
+    let mut round = || match scene.gpu(&["GPU-0"]) {
+        Outcome::Serve(serving) => serving.entry.container.to_string(),
+        Outcome::Repeat { key, .. } => format!("again {}", key.container),
+        other => panic!("{other:?}"),
+    };
+    assert_eq!([round(), round(), round(), round()], ["init", "main", "again init", "again main"]);
+}
+
+#[test]
+fn without_pod_resources_the_lock_tells_unless_another_pod_could_be_calling() {
+    let (a, mut b) = (one("a", "GPU-0"), one("b", "GPU-1"));
+    let mut scene = Scene::new(&[&a]).lock(&a);
+    let outcome = scene.gpu(&["GPU-0"]);
+    assert_eq!((served(&outcome).0.as_str(), how(&outcome)), ("a", How::Lock));
+    let mut scene = Scene::new(&[&a, &b]).lock(&a);
+    let outcome = scene.gpu(&["GPU-0"]);
+    assert_eq!(refused(&outcome).rule, Rule::Ambiguous);
+    b.phase = Phase::Failed;
+    assert_eq!(served(&Scene::new(&[&a, &b]).lock(&a).gpu(&["GPU-0"])).0, "a");
+    let mut scene = Scene::new(&[&a]);
+    assert_eq!(refused(&scene.gpu(&["GPU-0"])).rule, Rule::Unidentified, "neither is known");
+}
+
+#[test]
+fn the_lock_holder_is_not_served_while_the_kubelet_admits_a_pod_that_is_gone() {
+    let holder = one("holder", "GPU-0");
+    let mut scene = Scene::new(&[&holder]).lock(&holder).listed(&[("gone", "main", GPU, &[])]);
+    assert_eq!(refused(&scene.gpu(&["GPU-0"])).rule, Rule::Unidentified);
+}
+
+#[test]
+fn the_number_of_ids_must_be_the_containers_limit() {
+    let a = one("a", "GPU-0");
+    let mut scene = Scene::new(&[&a]).lock(&a).listed(&[("a", "main", GPU, &[])]);
+    assert_eq!(refused(&scene.gpu(&["GPU-0", "GPU-1"])).rule, Rule::Unidentified);
+}
+
+#[test]
+fn a_pod_of_another_node_is_never_the_caller() {
+    let mut a = one("a", "GPU-0");
+    a.node = Some("node-b".into());
+    let mut scene = Scene::new(&[&a]).lock(&a).listed(&[("a", "main", GPU, &[])]);
+    let outcome = scene.gpu(&["GPU-0"]);
+    assert!(refused(&outcome).text.contains(NODE) || refused(&outcome).text.contains("default/a"), "{outcome:?}");
+}
+
+#[test]
+fn an_invalid_request_that_came_past_the_scheduler_is_named() {
+    let bad = pod("bad", vec![container("main", ContainerKind::App, &[(key::GPU_CORE, 50)])]);
+    let mut scene = Scene::new(&[&bad]).listed(&[("bad", "main", key::GPU_CORE, &[])]);
+    let outcome = scene.call(key::GPU_CORE, &["GPU-0::1"]);
+    assert!(refused(&outcome).text.contains("pod default/bad, container main"), "{outcome:?}");
+    assert!(refused(&outcome).text.contains("gpu-core alone"));
+}

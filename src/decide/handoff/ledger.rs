@@ -1,0 +1,274 @@
+//! What this node has handed out: the memory that makes a grant happen once.
+//!
+//! An entry is written *before* its answer leaves ([`State::Intent`]) and is settled when PodResources lists its ids
+//! ([`State::Committed`]). Both hold their devices; an intent whose answer may never have arrived holds them too, until its
+//! pod has ended.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::{Deserialize, Serialize};
+
+use super::assignment::delivers;
+use super::inventory::NodeInventory;
+use super::listing::PodResources;
+use super::pods::NodePods;
+use crate::contract::{DeviceEntry, DeviceId, DeviceType, PodRef, PodUid};
+use crate::decide::pod::{ContainerKind, HandoffPod};
+
+/// Which call an entry answers.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct EntryKey {
+    /// Pod.
+    pub uid: PodUid,
+    /// Container.
+    pub container: Box<str>,
+    /// Resource name whose socket was called.
+    pub resource: Box<str>,
+}
+
+impl EntryKey {
+    /// The key of one call.
+    pub fn new(uid: &PodUid, container: &str, resource: &str) -> Self {
+        Self { uid: uid.clone(), container: container.into(), resource: resource.into() }
+    }
+}
+
+/// How sure it is that the kubelet knows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum State {
+    /// Written before the answer left.
+    Intent,
+    /// PodResources lists the ids, or a later call of the same pod proves that the kubelet went on.
+    Committed,
+}
+
+/// When a container runs; decides who can hold a device at the same time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Slot {
+    /// Index among the pod's containers, in the kubelet's order.
+    pub order: u16,
+    /// A plain init container.
+    pub init: bool,
+    /// An init container that stays.
+    pub sidecar: bool,
+}
+
+impl Slot {
+    /// The slot of `container` in `pod`; after all others when the pod does not have it.
+    pub fn of(pod: &HandoffPod, container: &str) -> Self {
+        let at = pod.containers.iter().position(|c| &*c.name == container);
+        let kind = at.map(|at| pod.containers[at].kind);
+        Self {
+            order: at.map_or(u16::MAX, |at| at as u16),
+            init: kind == Some(ContainerKind::Init),
+            sidecar: kind == Some(ContainerKind::Sidecar),
+        }
+    }
+
+    /// Both run at some moment together. Holds in both directions.
+    pub fn meets(self, other: Self) -> bool {
+        match (self.init, other.init) {
+            (false, false) => true,
+            (true, true) => false,
+            (true, false) => other.sidecar && other.order < self.order,
+            (false, true) => self.sidecar && self.order < other.order,
+        }
+    }
+}
+
+/// One answered call.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Entry {
+    /// The pod.
+    pub pod: PodRef,
+    /// Its container.
+    pub container: Box<str>,
+    /// Resource name.
+    pub resource: Box<str>,
+    /// When the container runs.
+    pub slot: Slot,
+    /// The kubelet's ids of the latest call, sorted.
+    pub ids: Vec<Box<str>>,
+    /// The devices that the answer names. Empty for names that only accompany the delivering one.
+    pub served: Vec<(DeviceType, DeviceEntry)>,
+    /// The encoded answer; `None` in an entry that was rebuilt.
+    #[serde(default, with = "super::hex")]
+    pub answer: Option<Vec<u8>>,
+    /// Settled or not.
+    pub state: State,
+    /// How often the kubelet asked.
+    pub asked: u32,
+    /// Position in the order of grants.
+    pub seq: u64,
+    /// `false` when the kubelet chose and no scheduler did (`--unassigned-pods=serve`).
+    pub assigned: bool,
+}
+
+impl Entry {
+    /// Its key.
+    pub fn key(&self) -> EntryKey {
+        EntryKey::new(&self.pod.uid, &self.container, &self.resource)
+    }
+
+    /// Ids of the served devices.
+    pub fn devices(&self) -> impl Iterator<Item = &DeviceId> {
+        self.served.iter().map(|(_, entry)| &entry.id)
+    }
+}
+
+/// The whole ledger.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Ledger {
+    entries: BTreeMap<EntryKey, Entry>,
+    next: u64,
+}
+
+impl Ledger {
+    /// A ledger of these entries.
+    pub fn of(entries: impl IntoIterator<Item = Entry>) -> Self {
+        let entries: BTreeMap<_, _> = entries.into_iter().map(|entry| (entry.key(), entry)).collect();
+        let next = entries.values().map(|entry| entry.seq + 1).max().unwrap_or(0);
+        Self { entries, next }
+    }
+
+    /// All entries, by key.
+    pub fn iter(&self) -> impl Iterator<Item = &Entry> {
+        self.entries.values()
+    }
+
+    /// Number of entries.
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Nothing is handed out.
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// The entry of one call.
+    pub fn get(&self, key: &EntryKey) -> Option<&Entry> {
+        self.entries.get(key)
+    }
+
+    /// How often the kubelet has asked for this container and resource; 0 when not served yet.
+    pub fn asked(&self, uid: &PodUid, container: &str, resource: &str) -> u32 {
+        self.get(&EntryKey::new(uid, container, resource)).map_or(0, |entry| entry.asked)
+    }
+
+    /// Entries of one pod.
+    pub fn of_pod<'a>(&'a self, uid: &'a PodUid) -> impl Iterator<Item = &'a Entry> {
+        self.entries.values().filter(move |entry| entry.pod.uid == *uid)
+    }
+
+    /// Some call of this pod was served.
+    pub fn holds(&self, uid: &PodUid) -> bool {
+        self.of_pod(uid).next().is_some()
+    }
+
+    /// Records a grant before its answer leaves. Earlier grants of the same pod are thereby settled: the kubelet goes on to
+    /// a container only when it has the one before.
+    pub fn record(&mut self, mut entry: Entry) {
+        entry.seq = self.next;
+        self.next += 1;
+        for earlier in self.entries.values_mut().filter(|earlier| earlier.pod.uid == entry.pod.uid) {
+            earlier.state = State::Committed;
+        }
+        self.entries.insert(entry.key(), entry);
+    }
+
+    /// The kubelet asked again, perhaps with other ids.
+    pub fn repeat(&mut self, key: &EntryKey, mut ids: Vec<Box<str>>) {
+        ids.sort();
+        if let Some(entry) = self.entries.get_mut(key) {
+            entry.ids = ids;
+            entry.asked += 1;
+            entry.state = State::Intent;
+        }
+    }
+
+    /// Keeps the answer that a rebuilt entry was given.
+    pub fn set_answer(&mut self, key: &EntryKey, answer: Vec<u8>) {
+        if let Some(entry) = self.entries.get_mut(key) {
+            entry.answer = Some(answer);
+        }
+    }
+
+    /// Settles the intents that PodResources confirms; the ids of a settled entry are what it lists. `true` when anything
+    /// changed.
+    pub fn settle(&mut self, resources: &PodResources) -> bool {
+        let Some(listing) = resources.listing() else { return false };
+        let mut changed = false;
+        for entry in self.entries.values_mut().filter(|entry| entry.state == State::Intent) {
+            let listed: BTreeSet<&str> = listing.ids(&entry.pod.key, &entry.container, &entry.resource).collect();
+            let ours: BTreeSet<&str> = entry.ids.iter().map(|id| &**id).collect();
+            if !listed.is_empty() && listed == ours {
+                entry.state = State::Committed;
+                changed = true;
+            }
+        }
+        changed
+    }
+
+    /// Drops the entries that hold nothing any more; returns them.
+    pub fn expire(&mut self, pods: &NodePods, resources: &PodResources) -> Vec<Entry> {
+        let dead: Vec<EntryKey> =
+            self.iter().filter(|entry| !self.is_live(entry, pods, resources)).map(Entry::key).collect();
+        dead.iter().filter_map(|key| self.entries.remove(key)).collect()
+    }
+
+    /// Entries that hold their devices.
+    pub fn live<'a>(&'a self, pods: &'a NodePods, resources: &'a PodResources) -> impl Iterator<Item = &'a Entry> {
+        self.iter().filter(|entry| self.is_live(entry, pods, resources))
+    }
+
+    /// In the API with this uid and not ended, or still listed by PodResources. `pods` must be synced with the API server:
+    /// absence counts.
+    ///
+    /// An ended pod that is still listed holds its devices only while the API shows a container of it running: kubelets
+    /// before 1.34 list ended pods for as long as they exist. While PodResources is throttled, absence proves nothing.
+    pub fn is_live(&self, entry: &Entry, pods: &NodePods, resources: &PodResources) -> bool {
+        match pods.by_uid(&entry.pod.uid) {
+            Some(pod) if !pod.phase.is_terminal() => true,
+            Some(pod) => pod.containers.iter().any(|c| c.running) && self.is_listed(entry, resources),
+            None => match resources {
+                PodResources::Throttled => true,
+                _ => self.is_listed(entry, resources),
+            },
+        }
+    }
+
+    /// PodResources shows ids of this entry under its pod's name; for an entry that is never listed itself (an init
+    /// container's), those of any other entry of the pod.
+    fn is_listed(&self, entry: &Entry, resources: &PodResources) -> bool {
+        let Some(listing) = resources.listing() else { return false };
+        let shown = |of: &Entry| {
+            listing.ids(&of.pod.key, &of.container, &of.resource).any(|id| of.ids.iter().any(|own| **own == *id))
+        };
+        if entry.slot.init {
+            self.of_pod(&entry.pod.uid).any(|other| !other.slot.init && shown(other))
+        } else {
+            shown(entry)
+        }
+    }
+
+    /// Every call that the kubelet makes for this pod has been served. `false` for a pod that expects none.
+    pub fn fully_served(&self, pod: &HandoffPod, inventory: &NodeInventory) -> bool {
+        let mut expected = pod.expected_calls(|name| inventory.registers(name)).peekable();
+        expected.peek().is_some()
+            && expected.all(|call| self.asked(&pod.pod.uid, &call.container.name, call.resource) > 0)
+    }
+
+    /// What the container was served of one type; `None` before its delivering call.
+    pub fn served_to<'a>(
+        &'a self,
+        pod: &HandoffPod,
+        container: &str,
+        kind: &DeviceType,
+    ) -> Option<&'a [(DeviceType, DeviceEntry)]> {
+        let mut calls = pod.expected_calls(|_| true).filter(|call| &*call.container.name == container);
+        let call = calls.find(|call| delivers(call) && super::assignment::kind_of(call.resource) == *kind)?;
+        let key = EntryKey::new(&pod.pod.uid, container, call.resource);
+        self.get(&key).map(|entry| entry.served.as_slice())
+    }
+}

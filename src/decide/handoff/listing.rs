@@ -1,0 +1,84 @@
+//! What the kubelet's PodResources said at one moment.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::contract::PodKey;
+
+/// The answer of `PodResources.List`, or why there is none.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum PodResources {
+    /// The kubelet answered.
+    Listed(Listing),
+    /// This kubelet has no PodResources, or it cannot be reached.
+    Unavailable,
+    /// It answered ResourceExhausted until the budget was spent.
+    Throttled,
+}
+
+/// Every pod that the kubelet counts as active. No uids; two pods of one name may be listed while one replaces the other.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Listing {
+    /// In the kubelet's (random) order.
+    pub pods: Vec<ListedPod>,
+}
+
+/// Resource name → kubelet ids, without duplicates.
+pub type ListedResources = BTreeMap<Box<str>, BTreeSet<Box<str>>>;
+
+/// One active pod. Plain init containers are not listed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ListedPod {
+    /// Namespace and name.
+    pub key: PodKey,
+    /// By container name.
+    pub containers: BTreeMap<Box<str>, ListedResources>,
+}
+
+impl ListedPod {
+    /// Ids of `resource` in `container`; `None` when there are none.
+    pub fn ids(&self, container: &str, resource: &str) -> Option<&BTreeSet<Box<str>>> {
+        self.containers.get(container)?.get(resource).filter(|ids| !ids.is_empty())
+    }
+
+    /// The container has devices of any resource.
+    pub fn has_devices(&self, container: &str) -> bool {
+        self.containers.get(container).is_some_and(|resources| resources.values().any(|ids| !ids.is_empty()))
+    }
+
+    /// Some container has no device of `resource`: this pod may be the one whose turn it is.
+    pub fn lacks(&self, resource: &str) -> bool {
+        self.containers.is_empty() || self.containers.keys().any(|container| self.ids(container, resource).is_none())
+    }
+}
+
+impl Listing {
+    /// Pods of that name: two when one replaces the other.
+    pub fn of<'a>(&'a self, key: &'a PodKey) -> impl Iterator<Item = &'a ListedPod> {
+        self.pods.iter().filter(move |pod| pod.key == *key)
+    }
+
+    /// The pod is active.
+    pub fn lists(&self, key: &PodKey) -> bool {
+        self.of(key).next().is_some()
+    }
+
+    /// Ids of one container and resource, over all pods of that name.
+    pub fn ids<'a>(
+        &'a self,
+        key: &'a PodKey,
+        container: &'a str,
+        resource: &'a str,
+    ) -> impl Iterator<Item = &'a str> + 'a {
+        self.of(key).filter_map(move |pod| pod.ids(container, resource)).flatten().map(|id| &**id)
+    }
+}
+
+impl PodResources {
+    /// The listing, if there is one.
+    pub fn listing(&self) -> Option<&Listing> {
+        match self {
+            Self::Listed(listing) => Some(listing),
+            Self::Unavailable | Self::Throttled => None,
+        }
+    }
+}

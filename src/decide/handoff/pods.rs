@@ -1,0 +1,107 @@
+//! The pods of this node as the watch and live reads tell them, with each pod's assignment frozen at its first bound version.
+
+use std::collections::BTreeMap;
+
+use super::notice::Notice;
+use crate::contract::{PodKey, PodUid};
+use crate::decide::pod::{AssignmentText, HandoffPod};
+
+/// Pods of one node, by uid. Two pods of one name can be here while one replaces the other.
+#[derive(Debug, Clone, Default)]
+pub struct NodePods {
+    pods: BTreeMap<PodUid, HandoffPod>,
+    edited: BTreeMap<PodUid, AssignmentText>,
+}
+
+impl NodePods {
+    /// Takes in one version of a pod. The assignment of the first version with a node name stays: later edits of its keys
+    /// are ignored and told once per edit.
+    pub fn apply(&mut self, mut pod: HandoffPod) -> Option<Notice> {
+        let uid = pod.pod.uid.clone();
+        let mut notice = None;
+        if let Some(known) = self.pods.get(&uid)
+            && known.node.is_some()
+            && known.assignment != pod.assignment
+        {
+            if self.edited.get(&uid) != Some(&pod.assignment) {
+                self.edited.insert(uid.clone(), pod.assignment.clone());
+                notice = Some(Notice::assignment_edited(pod.pod.clone()));
+            }
+            pod.assignment = known.assignment.clone();
+        }
+        self.pods.insert(uid, pod);
+        notice
+    }
+
+    /// A live read of `key`: whatever else was known under that name is gone.
+    pub fn apply_live(&mut self, key: &PodKey, found: Option<HandoffPod>) -> Option<Notice> {
+        let keep = found.as_ref().map(|pod| pod.pod.uid.clone());
+        self.retain(|pod| pod.pod.key != *key || Some(&pod.pod.uid) == keep.as_ref());
+        found.and_then(|pod| self.apply(pod))
+    }
+
+    /// The watch says that this pod is deleted.
+    pub fn remove(&mut self, uid: &PodUid) {
+        self.pods.remove(uid);
+        self.edited.remove(uid);
+    }
+
+    /// A relist: pods that are not in it are gone.
+    pub fn replace(&mut self, pods: Vec<HandoffPod>) -> Vec<Notice> {
+        let uids: std::collections::BTreeSet<PodUid> = pods.iter().map(|pod| pod.pod.uid.clone()).collect();
+        self.retain(|pod| uids.contains(&pod.pod.uid));
+        pods.into_iter().filter_map(|pod| self.apply(pod)).collect()
+    }
+
+    fn retain(&mut self, keep: impl Fn(&HandoffPod) -> bool) {
+        self.pods.retain(|_, pod| keep(pod));
+        let pods = &self.pods;
+        self.edited.retain(|uid, _| pods.contains_key(uid));
+    }
+
+    /// The pod of this uid.
+    pub fn by_uid(&self, uid: &PodUid) -> Option<&HandoffPod> {
+        self.pods.get(uid)
+    }
+
+    /// Pods of this name.
+    pub fn of_key<'a>(&'a self, key: &PodKey) -> impl Iterator<Item = &'a HandoffPod> {
+        self.pods.values().filter(move |pod| pod.pod.key == *key)
+    }
+
+    /// All pods, by uid.
+    pub fn iter(&self) -> impl Iterator<Item = &HandoffPod> {
+        self.pods.values()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::{gpu_pod, with_assignment};
+    use super::*;
+
+    #[test]
+    fn the_first_bound_version_of_an_assignment_counts_and_an_edit_is_told_once() {
+        let mut pods = NodePods::default();
+        let first = with_assignment(gpu_pod("a", 1), &[("main", &["GPU-0"])]);
+        assert_eq!(pods.apply(first.clone()), None);
+        let edited = with_assignment(gpu_pod("a", 1), &[("main", &["GPU-7"])]);
+        let notice = pods.apply(edited.clone()).unwrap();
+        assert_eq!(notice.reason, "AssignmentEdited");
+        assert_eq!(pods.apply(edited), None, "the same edit again");
+        assert_eq!(pods.by_uid(&first.pod.uid).unwrap().assignment, first.assignment);
+    }
+
+    #[test]
+    fn a_live_read_drops_the_predecessor_of_the_same_name() {
+        let mut pods = NodePods::default();
+        let old = gpu_pod("a", 1);
+        let mut new = gpu_pod("a", 1);
+        new.pod.uid = PodUid::new("a-second");
+        pods.apply(old.clone());
+        pods.apply_live(&old.pod.key, Some(new.clone()));
+        assert_eq!(pods.iter().map(|pod| pod.pod.uid.clone()).collect::<Vec<_>>(), [new.pod.uid]);
+        pods.apply_live(&old.pod.key, None);
+        assert_eq!(pods.iter().count(), 0);
+    }
+}

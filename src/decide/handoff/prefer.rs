@@ -1,0 +1,182 @@
+//! GetPreferredAllocation: steering the kubelet to the assigned devices, so that its checkpoint, PodResources and every
+//! exporter name the same devices as the assignment.
+//!
+//! In this order: must-include, the container's own plan, the rest of the pod's set, ids that no live assignment names, and
+//! what is left. Never fails: an error would fail the pod, and a short answer is completed at random.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::assignment::{Assignment, kind_of};
+use super::identify::{Identified, identify};
+use super::ledger::EntryKey;
+use super::plan::Plan;
+use super::sight::{Call, Fresh, Sight};
+use crate::contract::{DeviceId, PodUid};
+
+/// Which devices to prefer.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Order {
+    /// The container's own plan.
+    pub own: Vec<DeviceId>,
+    /// The rest of the pod's set that no other container of it holds.
+    pub rest: Vec<DeviceId>,
+    /// Devices that other pods' assignments name, or that are served to them.
+    pub named: BTreeSet<DeviceId>,
+}
+
+/// What to prefer for a call.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Preference {
+    /// Read these live first, if there is time.
+    NeedLive(Fresh),
+    /// Prefer these; with the identification, where there is one.
+    Order(Order, Option<EntryKey>),
+}
+
+/// Decides what to prefer. A caller that cannot be identified gets an order that keeps off everybody's devices.
+pub fn preference(sight: &Sight<'_>, call: &Call<'_>) -> Preference {
+    let caller = match identify(sight, call) {
+        Identified::NeedLive(missing) => return Preference::NeedLive(missing),
+        Identified::Refuse(_, rests_on) => {
+            return match rests_on.missing(sight.fresh) {
+                Some(missing) => Preference::NeedLive(missing),
+                None => Preference::Order(Order { named: named_by_others(sight, None), ..Order::default() }, None),
+            };
+        }
+        Identified::Caller(caller) => caller,
+    };
+    let uid = &caller.pod.pod.uid;
+    let key = EntryKey::new(uid, &caller.container.name, call.resource);
+    let mut order = Order { named: named_by_others(sight, Some(uid)), ..Order::default() };
+    let kind = kind_of(call.resource);
+    if let Some(entry) = sight.ledger.get(&key).filter(|entry| !entry.served.is_empty()) {
+        order.own = entry.devices().cloned().collect();
+    } else if let Ok(Some(assignment)) = Assignment::read(caller.pod, sight.inventory) {
+        let plan = Plan::new(caller.pod, &assignment, sight.ledger, sight.inventory);
+        order.own = plan.of(&caller.container.name, &kind).iter().map(|entry| entry.id.clone()).collect();
+        let held = plan.held_beside(&caller.container.name, &kind);
+        let set = assignment.pod_set(caller.pod, &kind);
+        order.rest = set.into_iter().filter(|id| !order.own.contains(id) && !held.contains(id)).collect();
+    }
+    Preference::Order(order, Some(key))
+}
+
+fn named_by_others(sight: &Sight<'_>, own: Option<&PodUid>) -> BTreeSet<DeviceId> {
+    let others = sight.pods.iter().filter(|pod| Some(&pod.pod.uid) != own && sight.is_here(pod) && pod.is_live());
+    let assigned = others.filter_map(|pod| Assignment::read(pod, sight.inventory).ok().flatten());
+    let mut named: BTreeSet<DeviceId> = assigned.flat_map(|plan| plan.named().cloned().collect::<Vec<_>>()).collect();
+    let served = sight.ledger.live(sight.pods, sight.resources).filter(|entry| Some(&entry.pod.uid) != own);
+    named.extend(served.flat_map(|entry| entry.devices().cloned().collect::<Vec<_>>()));
+    named
+}
+
+/// Picks exactly `size` of the available ids (all of them when there are fewer), must-include first.
+pub fn pick(order: &Order, available: &[String], must_include: &[String], size: usize) -> Vec<String> {
+    let mut all: Vec<&str> = available.iter().map(String::as_str).collect::<BTreeSet<_>>().into_iter().collect();
+    all.sort_by_key(|id| unit(id));
+    let mut by_device: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    for id in &all {
+        by_device.entry(device(id)).or_default().push(id);
+    }
+    let units_of = |device: &DeviceId| by_device.get(device.as_str()).into_iter().flatten().copied();
+    let mut picked = Picked { ids: Vec::new(), seen: BTreeSet::new(), size };
+    picked.add(must_include.iter().filter_map(|id| all.iter().copied().find(|available| available == id)));
+    // Shares spread evenly over the planned devices: each gives its part first.
+    let quota = size.div_ceil(order.own.len().max(1));
+    for own in &order.own {
+        let have = picked.ids.iter().filter(|id| device(id) == own.as_str()).count();
+        let fresh: Vec<&str> = units_of(own).filter(|id| !picked.seen.contains(id)).collect();
+        picked.add(fresh.into_iter().take(quota.saturating_sub(have)));
+    }
+    picked.add(order.own.iter().chain(&order.rest).flat_map(units_of));
+    let named: BTreeSet<&str> = order.named.iter().map(DeviceId::as_str).collect();
+    let mut others = all.clone();
+    others.sort_by_key(|id| (named.contains(device(id)), device(id), unit(id)));
+    picked.add(others.into_iter());
+    picked.ids.into_iter().map(str::to_owned).collect()
+}
+
+struct Picked<'a> {
+    ids: Vec<&'a str>,
+    seen: BTreeSet<&'a str>,
+    size: usize,
+}
+
+impl<'a> Picked<'a> {
+    fn add(&mut self, ids: impl Iterator<Item = &'a str>) {
+        for id in ids {
+            if self.ids.len() < self.size && self.seen.insert(id) {
+                self.ids.push(id);
+            }
+        }
+    }
+}
+
+fn device(id: &str) -> &str {
+    id.split_once("::").map_or(id, |(device, _)| device)
+}
+
+fn unit(id: &str) -> u32 {
+    id.split_once("::").and_then(|(_, unit)| unit.parse().ok()).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::id;
+    use super::*;
+    use proptest::prelude::*;
+
+    fn order(own: &[&str], rest: &[&str], named: &[&str]) -> Order {
+        Order {
+            own: own.iter().map(|d| id(d)).collect(),
+            rest: rest.iter().map(|d| id(d)).collect(),
+            named: named.iter().map(|d| id(d)).collect(),
+        }
+    }
+
+    fn gpus(n: usize) -> Vec<String> {
+        (0..n).map(|i| format!("GPU-{i}")).collect()
+    }
+
+    fn names(ids: &[&str]) -> Vec<String> {
+        ids.iter().map(|id| (*id).to_owned()).collect()
+    }
+
+    #[test]
+    fn must_include_then_own_then_the_pods_then_unnamed_then_the_rest() {
+        let order = order(&["GPU-5"], &["GPU-6"], &["GPU-0", "GPU-1"]);
+        let must = names(&["GPU-7"]);
+        assert_eq!(pick(&order, &gpus(8), &must, 1), ["GPU-7"]);
+        assert_eq!(pick(&order, &gpus(8), &must, 4), ["GPU-7", "GPU-5", "GPU-6", "GPU-2"]);
+        assert_eq!(pick(&order, &gpus(3), &[], 3), ["GPU-2", "GPU-0", "GPU-1"]);
+    }
+
+    #[test]
+    fn shares_take_their_units_from_each_planned_device_evenly() {
+        let units: Vec<String> = (0..4).flat_map(|g| (0..100).map(move |k| format!("GPU-{g}::{k}"))).collect();
+        let order = order(&["GPU-3", "GPU-1"], &[], &[]);
+        let picked = pick(&order, &units, &[], 60);
+        assert_eq!(picked.iter().filter(|id| id.starts_with("GPU-3::")).count(), 30);
+        assert_eq!(picked.iter().filter(|id| id.starts_with("GPU-1::")).count(), 30);
+        assert_eq!(picked[0], "GPU-3::0");
+    }
+
+    proptest! {
+        #[test]
+        fn the_answer_has_exactly_the_size_and_only_available_ids_and_all_that_must_be(
+            available in proptest::collection::btree_set(0..20usize, 0..20), must in proptest::collection::btree_set(0..20usize, 0..4),
+            own in proptest::collection::vec(0..24usize, 0..5), rest in proptest::collection::vec(0..24usize, 0..5),
+            named in proptest::collection::btree_set(0..24usize, 0..9), size in 0..22usize,
+        ) {
+            let device = |n: &usize| id(&format!("GPU-{n}"));
+            let order = Order { own: own.iter().map(device).collect(), rest: rest.iter().map(device).collect(), named: named.iter().map(device).collect() };
+            let available: Vec<String> = available.iter().map(|n| format!("GPU-{n}")).collect();
+            let must: Vec<String> = must.iter().map(|n| format!("GPU-{n}")).filter(|id| available.contains(id)).collect();
+            let picked = pick(&order, &available, &must, size);
+            prop_assert_eq!(picked.len(), size.min(available.len()));
+            prop_assert!(picked.iter().all(|id| available.contains(id)));
+            prop_assert_eq!(picked.iter().collect::<BTreeSet<_>>().len(), picked.len());
+            prop_assert!(must.iter().take(size).all(|id| picked.contains(id)));
+        }
+    }
+}

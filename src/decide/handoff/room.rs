@@ -1,0 +1,260 @@
+//! Whether devices have room: Σ core ≤ 100, Σ memory ≤ total, whole excludes share, over what is served to live pods.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use super::inventory::NodeInventory;
+use super::ledger::Slot;
+use crate::contract::{DeviceEntry, DeviceId, DeviceType, PodUid, key};
+
+/// How much of one device is in use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Load {
+    /// Holders of the whole device.
+    pub whole: i64,
+    /// Holders of a share of it.
+    pub shares: i64,
+    /// Holders of a part that is a device of its own (MIG device, virtual function).
+    pub parts: i64,
+    /// Percent of compute.
+    pub core: i64,
+    /// Percent of memory.
+    pub ratio: i64,
+    /// Bytes of memory.
+    pub memory: i64,
+    /// Percent of a NIC.
+    pub rdma: i64,
+}
+
+impl Load {
+    fn merge(self, other: Self, with: impl Fn(i64, i64) -> i64) -> Self {
+        Self {
+            whole: with(self.whole, other.whole),
+            shares: with(self.shares, other.shares),
+            parts: with(self.parts, other.parts),
+            core: with(self.core, other.core),
+            ratio: with(self.ratio, other.ratio),
+            memory: with(self.memory, other.memory),
+            rdma: with(self.rdma, other.rdma),
+        }
+    }
+
+    fn plus(self, other: Self) -> Self {
+        self.merge(other, i64::saturating_add)
+    }
+
+    fn peak(self, other: Self) -> Self {
+        self.merge(other, i64::max)
+    }
+}
+
+/// Load of many devices.
+pub type Loads = BTreeMap<DeviceId, Load>;
+
+/// One container's hold on one device.
+#[derive(Debug, Clone, Copy)]
+pub struct Claim<'a> {
+    /// When the container runs.
+    pub slot: Slot,
+    /// Type of the entry.
+    pub kind: &'a DeviceType,
+    /// The entry.
+    pub entry: &'a DeviceEntry,
+}
+
+/// `true` when the entry takes its device for itself.
+pub fn is_whole(kind: &DeviceType, entry: &DeviceEntry) -> bool {
+    if *kind == DeviceType::Rdma {
+        return entry.resources.is_empty() || entry.amount(key::RDMA) >= key::WHOLE;
+    }
+    let share = entry.amount(key::GPU_CORE) < key::WHOLE || entry.amount(key::GPU_MEMORY_RATIO) < key::WHOLE;
+    let names_share = [key::GPU_CORE, key::GPU_MEMORY_RATIO, key::GPU_MEMORY]
+        .into_iter()
+        .any(|name| entry.resources.contains_key(name));
+    !(names_share && share)
+}
+
+/// The devices that one claim loads: the device itself, or a part and its parent.
+fn loads_of(claim: &Claim<'_>, inventory: &NodeInventory) -> Vec<(DeviceId, Load)> {
+    let entry = claim.entry;
+    let part = Load { parts: 1, ..Load::default() };
+    let whole = Load { whole: 1, ..Load::default() };
+    if let Some(extension) = entry.extension.as_ref().filter(|extension| !extension.vfs.is_empty()) {
+        let mut loads: Vec<_> = extension.vfs.iter().map(|vf| (vf.bus_id.clone(), whole)).collect();
+        loads.push((entry.id.clone(), part));
+        return loads;
+    }
+    let mut loads = Vec::new();
+    if let Some(parent) = inventory.devices.get(&entry.id).and_then(|device| device.parent.clone()) {
+        loads.push((parent, part));
+    }
+    if is_whole(claim.kind, entry) {
+        loads.push((entry.id.clone(), whole));
+    } else {
+        let load = Load {
+            shares: 1,
+            core: entry.amount(key::GPU_CORE),
+            ratio: entry.amount(key::GPU_MEMORY_RATIO),
+            memory: entry.amount(key::GPU_MEMORY),
+            rdma: entry.amount(key::RDMA),
+            ..Load::default()
+        };
+        loads.push((entry.id.clone(), load));
+    }
+    loads
+}
+
+/// The loads of one pod in each phase of its life: each plain init container beside the sidecars before it, then all that
+/// stay.
+pub fn phases(claims: &[Claim<'_>], inventory: &NodeInventory) -> Vec<Loads> {
+    let sum = |members: &mut dyn Iterator<Item = &Claim<'_>>| {
+        let mut loads = Loads::new();
+        for (device, load) in members.flat_map(|claim| loads_of(claim, inventory)) {
+            let slot = loads.entry(device).or_default();
+            *slot = slot.plus(load);
+        }
+        loads
+    };
+    let mut inits: Vec<Slot> = claims.iter().map(|claim| claim.slot).filter(|slot| slot.init).collect();
+    inits.dedup();
+    let mut phases: Vec<Loads> = inits
+        .into_iter()
+        .map(|init| sum(&mut claims.iter().filter(|c| c.slot == init || (c.slot.meets(init) && !c.slot.init))))
+        .collect();
+    phases.push(sum(&mut claims.iter().filter(|c| !c.slot.init)));
+    phases
+}
+
+/// The most that one pod ever uses of each device.
+pub fn peak(claims: &[Claim<'_>], inventory: &NodeInventory) -> Loads {
+    let mut most = Loads::new();
+    for (device, load) in phases(claims, inventory).into_iter().flatten() {
+        let slot = most.entry(device).or_default();
+        *slot = slot.peak(load);
+    }
+    most
+}
+
+/// A device that would hold too much.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Full {
+    /// The device.
+    pub device: DeviceId,
+    /// What does not fit.
+    pub why: String,
+    /// Other pods that use it.
+    pub users: Vec<PodUid>,
+}
+
+impl fmt::Display for Full {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "device {} has no room: {}", self.device, self.why)
+    }
+}
+
+/// Claims by pod.
+pub type ByPod<'a> = BTreeMap<PodUid, Vec<Claim<'a>>>;
+
+/// Checks that the claims of `own` fit beside those of the other pods. Only devices that `own` uses are judged.
+pub fn fits(own: &[Claim<'_>], others: &ByPod<'_>, inventory: &NodeInventory) -> Result<(), Full> {
+    let mut taken = Loads::new();
+    let mut users: BTreeMap<DeviceId, Vec<PodUid>> = BTreeMap::new();
+    for (uid, claims) in others {
+        for (device, load) in peak(claims, inventory) {
+            let slot = taken.entry(device.clone()).or_default();
+            *slot = slot.plus(load);
+            users.entry(device).or_default().push(uid.clone());
+        }
+    }
+    for (device, load) in phases(own, inventory).into_iter().flatten() {
+        let total = taken.get(&device).copied().unwrap_or_default().plus(load);
+        if let Some(why) = overfull(total, inventory.devices.get(&device).and_then(|d| d.memory_bytes)) {
+            let users = users.remove(&device).unwrap_or_default();
+            return Err(Full { device, why, users });
+        }
+    }
+    Ok(())
+}
+
+fn overfull(load: Load, memory: Option<i64>) -> Option<String> {
+    let percent = |name: &str, sum: i64| {
+        (sum > key::WHOLE).then(|| format!("{name} would be {sum} percent, a device has {}", key::WHOLE))
+    };
+    if load.whole > 1 {
+        return Some("it is already given whole to another".to_owned());
+    }
+    if load.whole == 1 && load.shares + load.parts > 0 {
+        return Some("one wants it whole while others hold parts of it".to_owned());
+    }
+    if load.shares > 0 && load.parts > 0 {
+        return Some("it is divided, and cannot be shared at the same time".to_owned());
+    }
+    percent("compute", load.core)
+        .or_else(|| percent("memory", load.ratio))
+        .or_else(|| percent("RDMA", load.rdma))
+        .or_else(|| {
+            memory
+                .filter(|total| load.memory > *total)
+                .map(|total| format!("memory would be {} bytes, the device has {total}", load.memory))
+        })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::{inventory, share_of, whole};
+    use super::*;
+
+    const GPU: DeviceType = DeviceType::Gpu;
+    const APP: Slot = Slot { order: 5, init: false, sidecar: false };
+
+    fn claim<'a>(slot: Slot, entry: &'a DeviceEntry) -> Claim<'a> {
+        Claim { slot, kind: &GPU, entry }
+    }
+
+    fn beside(own: &[Claim<'_>], other: &[Claim<'_>]) -> Result<(), String> {
+        let others = ByPod::from([(PodUid::new("other"), other.to_vec())]);
+        fits(own, &others, &inventory(2)).map_err(|full| full.to_string())
+    }
+
+    #[test]
+    fn a_whole_device_is_held_once_and_excludes_shares() {
+        let (a, half) = (whole("GPU-0"), share_of("GPU-0", 50, 50, 40 << 30));
+        assert!(beside(&[claim(APP, &a)], &[claim(APP, &a)]).unwrap_err().contains("already given whole"));
+        assert!(beside(&[claim(APP, &half)], &[claim(APP, &a)]).unwrap_err().contains("wants it whole"));
+        assert_eq!(beside(&[claim(APP, &a)], &[claim(APP, &whole("GPU-1"))]), Ok(()));
+    }
+
+    #[test]
+    fn shares_add_up_to_one_device_and_its_memory() {
+        let half = share_of("GPU-0", 50, 50, 40 << 30);
+        let (more, bytes) = (share_of("GPU-0", 60, 20, 1 << 30), share_of("GPU-0", 10, 10, 41 << 30));
+        assert_eq!(beside(&[claim(APP, &half)], &[claim(APP, &half)]), Ok(()));
+        assert!(beside(&[claim(APP, &more)], &[claim(APP, &half)]).unwrap_err().contains("compute would be 110"));
+        assert!(beside(&[claim(APP, &bytes)], &[claim(APP, &half)]).unwrap_err().contains("bytes"));
+    }
+
+    #[test]
+    fn what_a_finished_init_container_held_is_free_for_the_pods_next_containers() {
+        let a = whole("GPU-0");
+        let init = Slot { order: 0, init: true, sidecar: false };
+        let side = Slot { order: 1, init: false, sidecar: true };
+        let late = Slot { order: 2, init: true, sidecar: false };
+        assert_eq!(beside(&[claim(init, &a), claim(side, &a)], &[]), Ok(()));
+        assert!(beside(&[claim(side, &a), claim(late, &a)], &[]).is_err(), "the sidecar runs beside the later init");
+        assert!(beside(&[claim(side, &a), claim(APP, &a)], &[]).is_err());
+    }
+
+    #[test]
+    fn a_divided_gpu_is_not_given_whole() {
+        let mut inventory = inventory(1);
+        let mut mig = inventory.devices.values().next().unwrap().clone();
+        mig.parent = Some(DeviceId::parse("GPU-0").unwrap());
+        inventory.devices.insert(DeviceId::parse("MIG-0").unwrap(), mig);
+        let mut part = whole("MIG-0");
+        part.resources.clear();
+        let (a, slot) = (whole("GPU-0"), APP);
+        let others = ByPod::from([(PodUid::new("o"), vec![Claim { slot, kind: &GPU, entry: &part }])]);
+        assert!(fits(&[claim(slot, &a)], &others, &inventory).is_err());
+        assert!(fits(&[claim(slot, &part)], &others, &inventory).is_err());
+    }
+}

@@ -1,0 +1,93 @@
+//! Everything that a decision looks at, at one moment.
+
+use std::collections::BTreeSet;
+
+use super::inventory::NodeInventory;
+use super::ledger::Ledger;
+use super::listing::PodResources;
+use super::pods::NodePods;
+use super::policy::Policy;
+use crate::contract::{LockRead, PodKey, PodUid};
+use crate::decide::pod::HandoffPod;
+
+/// One Allocate or GetPreferredAllocation call.
+#[derive(Debug, Clone, Copy)]
+pub struct Call<'a> {
+    /// Resource name whose socket was called.
+    pub resource: &'a str,
+    /// Number of ids: the container's limit.
+    pub count: i64,
+    /// The kubelet's ids; empty while it only asks for a preference.
+    pub ids: &'a [String],
+}
+
+/// What the agent knows.
+#[derive(Debug, Clone, Copy)]
+pub struct Sight<'a> {
+    /// This node.
+    pub node: &'a str,
+    /// Its pods.
+    pub pods: &'a NodePods,
+    /// Its lock.
+    pub lock: &'a LockRead,
+    /// What the kubelet lists.
+    pub resources: &'a PodResources,
+    /// What was handed out.
+    pub ledger: &'a Ledger,
+    /// What there is.
+    pub inventory: &'a NodeInventory,
+    /// Pods whose admission is over: another pod was seen calling after them, or a call of theirs was refused.
+    pub passed: &'a BTreeSet<PodUid>,
+    /// What was read live for this call.
+    pub fresh: &'a Fresh,
+    /// The watches of pods and node are running; if not, whatever a grant rests on is read live too.
+    pub watching: bool,
+    /// The operator's choices.
+    pub policy: &'a Policy,
+}
+
+/// What has been read from the API server itself for one call, or must be.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Fresh {
+    /// Pods, by name (also when there was none).
+    pub pods: BTreeSet<PodKey>,
+    /// The node, for its lock.
+    pub node: bool,
+}
+
+impl Fresh {
+    /// These pods, without the node.
+    pub fn pods(keys: impl IntoIterator<Item = PodKey>) -> Self {
+        Self { pods: keys.into_iter().collect(), node: false }
+    }
+
+    /// These pods and the node: what a refusal rests on.
+    pub fn pods_and_node(keys: impl IntoIterator<Item = PodKey>) -> Self {
+        Self { pods: keys.into_iter().collect(), node: true }
+    }
+
+    /// What of `self` is not in `read`; `None` when all is.
+    pub fn missing(&self, read: &Self) -> Option<Self> {
+        let pods: BTreeSet<PodKey> = self.pods.difference(&read.pods).cloned().collect();
+        let node = self.node && !read.node;
+        (node || !pods.is_empty()).then_some(Self { pods, node })
+    }
+
+    /// Adds what was read now.
+    pub fn add(&mut self, other: Self) {
+        self.pods.extend(other.pods);
+        self.node |= other.node;
+    }
+}
+
+impl Sight<'_> {
+    /// Bound here, not ended, not being deleted: may be calling. Anything else counts as a miss (a same-name predecessor).
+    pub fn may_call(&self, pod: &HandoffPod) -> bool {
+        self.is_here(pod) && !pod.phase.is_terminal() && pod.deleting.is_none()
+    }
+
+    /// Bound to this node.
+    pub fn is_here(&self, pod: &HandoffPod) -> bool {
+        pod.node.as_deref() == Some(self.node)
+    }
+}

@@ -1,0 +1,194 @@
+//! Splits `device-allocated` over the containers, for pods of schedulers that write nothing else: app containers and
+//! sidecars take devices in the annotation's order by their counts; plain init containers take from the front.
+
+use std::collections::BTreeMap;
+
+use super::assignment::AssignmentError;
+use super::inventory::NodeInventory;
+use crate::contract::allocation::Entries;
+use crate::contract::{ContainerRequest, DeviceAllocation, DeviceEntry, DeviceType, GpuRequest, Quantity, key};
+use crate::decide::pod::{ContainerKind, HandoffPod};
+
+/// What is left of one device.
+struct Left<'a> {
+    entry: &'a DeviceEntry,
+    taken: bool,
+    /// Percent or bytes already given, by resource name.
+    used: BTreeMap<&'static str, i64>,
+}
+
+/// What one container wants of each device.
+struct Want {
+    count: usize,
+    /// `None`: the whole entry as it stands. Else percent and bytes.
+    part: Option<Vec<(&'static str, i64)>>,
+    mig_profile: Option<Box<str>>,
+}
+
+pub(super) fn split(
+    pod: &HandoffPod,
+    allocated: &DeviceAllocation,
+    inventory: &NodeInventory,
+) -> Result<BTreeMap<Box<str>, Entries>, AssignmentError> {
+    let mut containers: BTreeMap<Box<str>, Entries> = BTreeMap::new();
+    for kind in [DeviceType::Gpu, DeviceType::Rdma] {
+        let fresh = || allocated.of(&kind).iter().map(|entry| Left { entry, taken: false, used: BTreeMap::new() });
+        let mut long_running: Vec<Left<'_>> = fresh().collect();
+        for container in &pod.containers {
+            let Some(want) = container.request.as_ref().ok().and_then(|request| want(request, &kind)) else { continue };
+            let mut front: Vec<Left<'_>>;
+            let pool = match container.kind {
+                ContainerKind::Init => {
+                    front = fresh().collect();
+                    &mut front
+                }
+                ContainerKind::Sidecar | ContainerKind::App => &mut long_running,
+            };
+            let taken = take(pool, &want, inventory);
+            if taken.len() < want.count {
+                return Err(AssignmentError::TooFew {
+                    container: container.name.clone(),
+                    kind,
+                    wanted: want.count,
+                    found: taken.len(),
+                });
+            }
+            containers.entry(container.name.clone()).or_default().insert(kind.clone(), taken);
+        }
+    }
+    Ok(containers)
+}
+
+fn want(request: &ContainerRequest, kind: &DeviceType) -> Option<Want> {
+    if *kind == DeviceType::Rdma {
+        let rdma = request.rdma?;
+        let part = (rdma.percent < key::WHOLE).then(|| vec![(key::RDMA, rdma.percent)]);
+        return Some(Want { count: rdma.count as usize, part, mig_profile: None });
+    }
+    let gpu = request.gpu.as_ref()?;
+    let count = gpu.count() as usize;
+    Some(match gpu {
+        GpuRequest::Whole { .. } => Want { count, part: None, mig_profile: None },
+        GpuRequest::Mig { profile, .. } => Want { count, part: None, mig_profile: Some(profile.clone()) },
+        GpuRequest::Share { core, ratio, memory, .. } => {
+            let parts = [(key::GPU_CORE, Some(*core)), (key::GPU_MEMORY_RATIO, *ratio), (key::GPU_MEMORY, *memory)];
+            let part = parts.into_iter().filter_map(|(name, amount)| Some((name, amount?))).collect();
+            Want { count, part: Some(part), mig_profile: None }
+        }
+    })
+}
+
+fn take(pool: &mut [Left<'_>], want: &Want, inventory: &NodeInventory) -> Vec<DeviceEntry> {
+    let mut taken = Vec::new();
+    for left in pool.iter_mut() {
+        if taken.len() == want.count {
+            break;
+        }
+        let profile = inventory.devices.get(&left.entry.id).and_then(|device| device.mig_profile.as_ref());
+        if left.taken || (want.mig_profile.is_some() && profile != want.mig_profile.as_ref()) {
+            continue;
+        }
+        match &want.part {
+            None if left.used.is_empty() => {
+                left.taken = true;
+                taken.push(left.entry.clone());
+            }
+            None => {}
+            Some(part) => taken.extend(take_part(left, part)),
+        }
+    }
+    taken
+}
+
+/// Takes a part where it fits. An entry without amounts is taken whole: its scheduler does not count parts.
+fn take_part(left: &mut Left<'_>, part: &[(&'static str, i64)]) -> Option<DeviceEntry> {
+    if left.entry.resources.is_empty() {
+        left.taken = true;
+        return Some(left.entry.clone());
+    }
+    let fits = |(name, amount): &(&'static str, i64)| {
+        left.used.get(name).copied().unwrap_or(0).saturating_add(*amount) <= left.entry.amount(name)
+    };
+    if !part.iter().all(fits) {
+        return None;
+    }
+    let mut entry = left.entry.clone();
+    for (name, amount) in part {
+        *left.used.entry(name).or_insert(0) += amount;
+        let written = if *name == key::GPU_MEMORY { Quantity::bytes(*amount) } else { Quantity::units(*amount) };
+        entry.resources.insert((*name).to_owned(), written);
+    }
+    fill_in_memory(left.entry, &mut entry, part);
+    Some(entry)
+}
+
+/// Ratio and bytes say the same thing: the one that the container did not ask for follows from the entry's own proportion.
+fn fill_in_memory(whole: &DeviceEntry, entry: &mut DeviceEntry, part: &[(&'static str, i64)]) {
+    let (ratio, bytes) = (whole.amount(key::GPU_MEMORY_RATIO), whole.amount(key::GPU_MEMORY));
+    if ratio <= 0 || bytes <= 0 {
+        return;
+    }
+    let asked = |wanted: &str| part.iter().find(|(name, _)| *name == wanted).map(|(_, amount)| i128::from(*amount));
+    let scaled = |amount: i128, to: i64, from: i64| i64::try_from(amount * i128::from(to) / i128::from(from)).ok();
+    match (asked(key::GPU_MEMORY_RATIO), asked(key::GPU_MEMORY)) {
+        (Some(amount), None) => {
+            if let Some(bytes) = scaled(amount, bytes, ratio) {
+                entry.resources.insert(key::GPU_MEMORY.to_owned(), Quantity::bytes(bytes));
+            }
+        }
+        (None, Some(amount)) => {
+            if let Some(ratio) = scaled(amount, ratio, bytes) {
+                entry.resources.insert(key::GPU_MEMORY_RATIO.to_owned(), Quantity::units(ratio));
+            }
+        }
+        _ => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::assignment::Assignment;
+    use super::super::testing::{container, inventory, merged, pod, share_of};
+    use super::*;
+
+    fn ids(assignment: &Assignment, container: &str) -> Vec<String> {
+        assignment.of(container, &DeviceType::Gpu).iter().map(|entry| entry.id.to_string()).collect()
+    }
+
+    #[test]
+    fn apps_and_sidecars_take_in_order_and_init_containers_from_the_front() {
+        let mut pod = pod(
+            "b",
+            vec![
+                container("init", ContainerKind::Init, &[("nvidia.com/gpu", 2)]),
+                container("side", ContainerKind::Sidecar, &[("nvidia.com/gpu", 1)]),
+                container("m1", ContainerKind::App, &[("nvidia.com/gpu", 2)]),
+                container("m2", ContainerKind::App, &[("nvidia.com/gpu", 1)]),
+            ],
+        );
+        pod.assignment.device_allocated = Some(merged(&["GPU-4", "GPU-1", "GPU-2", "GPU-0"]).print().into());
+        let assignment = Assignment::read(&pod, &inventory(8)).unwrap().unwrap();
+        assert_eq!(ids(&assignment, "init"), ["GPU-4", "GPU-1"]);
+        assert_eq!(ids(&assignment, "side"), ["GPU-4"]);
+        assert_eq!(ids(&assignment, "m1"), ["GPU-1", "GPU-2"]);
+        assert_eq!(ids(&assignment, "m2"), ["GPU-0"]);
+        pod.assignment.device_allocated = Some(merged(&["GPU-4", "GPU-1", "GPU-2"]).print().into());
+        let error = Assignment::read(&pod, &inventory(8)).unwrap_err().to_string();
+        assert!(error.contains("container m2 0 of the 1 gpu"), "{error}");
+    }
+
+    #[test]
+    fn two_shares_of_one_merged_entry_get_their_own_parts() {
+        let half = [(key::GPU_CORE, 50), (key::GPU_MEMORY_RATIO, 40)];
+        let part = [(key::GPU_CORE, 30), (key::GPU_MEMORY_RATIO, 20)];
+        let mut pod =
+            pod("b", vec![container("m1", ContainerKind::App, &half), container("m2", ContainerKind::App, &part)]);
+        let mut allocated = merged(&[]);
+        allocated.devices.insert(DeviceType::Gpu, vec![share_of("GPU-3", 80, 60, 60 << 30)]);
+        pod.assignment.device_allocated = Some(allocated.print().into());
+        let assignment = Assignment::read(&pod, &inventory(8)).unwrap().unwrap();
+        let m2 = &assignment.of("m2", &DeviceType::Gpu)[0];
+        assert_eq!((m2.amount(key::GPU_CORE), m2.amount(key::GPU_MEMORY)), (30, 20 << 30));
+        assert_eq!(assignment.of("m1", &DeviceType::Gpu)[0].amount(key::GPU_CORE), 50);
+    }
+}

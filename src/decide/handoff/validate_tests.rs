@@ -1,0 +1,245 @@
+use super::scene::{Scene, refused, served};
+use super::testing::{container, gpu_pod, grant, merged, pod, share_of, whole, with_assignment, with_entries};
+use super::*;
+use crate::contract::key;
+use crate::decide::pod::{ContainerKind, Deletion, HandoffPod};
+use proptest::prelude::*;
+use std::collections::BTreeMap;
+
+const GPU: &str = key::NVIDIA_GPU;
+
+fn one(name: &str, device: &str) -> HandoffPod {
+    with_assignment(gpu_pod(name, 1), &[("main", &[device])])
+}
+
+/// `pod` under its lock, listed without devices.
+fn admitted(pod: &HandoffPod) -> Scene {
+    let containers: Vec<(&str, &str, &str, &[&str])> = pod
+        .containers
+        .iter()
+        .filter(|container| container.kind != ContainerKind::Init)
+        .map(|container| (&*pod.pod.key.name, &*container.name, GPU, &[] as &[&str]))
+        .collect();
+    Scene::new(&[pod]).lock(pod).listed(&containers)
+}
+
+#[track_caller]
+fn rule(scene: &mut Scene, ids: &[&str]) -> Rule {
+    let outcome = scene.gpu(ids);
+    assert!(refused(&outcome).text.len() > 40, "{outcome:?}");
+    refused(&outcome).rule
+}
+
+#[test]
+fn a_deleting_pod_is_not_served() {
+    let mut a = one("a", "GPU-0");
+    a.deleting = Some(Deletion { at: jiff::Timestamp::MAX, grace_seconds: 30 });
+    let outcome = admitted(&a).gpu(&["GPU-0"]);
+    assert!(refused(&outcome).text.contains("deleted"), "{outcome:?}");
+}
+
+#[test]
+fn an_assignment_for_another_node_is_refused_and_makes_the_lock_useless() {
+    let mut a = one("a", "GPU-0");
+    let text = a.assignment.container_devices.as_deref().unwrap().replace("node-a", "node-b");
+    a.assignment.container_devices = Some(text.into());
+    assert_eq!(rule(&mut admitted(&a), &["GPU-0"]), Rule::OtherNode);
+    assert!(Rule::OtherNode.makes_lock_useless() && !Rule::Lock.makes_lock_useless());
+}
+
+#[test]
+fn a_forged_annotation_without_a_lock_is_refused() {
+    let a = one("a", "GPU-0");
+    let mut scene = admitted(&a);
+    scene.lock = crate::contract::LockRead::Free;
+    assert_eq!(rule(&mut scene, &["GPU-0"]), Rule::Lock);
+}
+
+#[test]
+fn a_lock_of_an_earlier_bind_does_not_count() {
+    let a = one("a", "GPU-0");
+    let mut rebound = a.clone();
+    rebound.assignment.bind_timestamp = Some("12345".into());
+    let mut scene = admitted(&rebound).lock(&a);
+    assert_eq!(rule(&mut scene, &["GPU-0"]), Rule::Lock);
+}
+
+#[test]
+fn a_pod_that_the_ledger_holds_needs_no_lock_any_more() {
+    let gpu = [(GPU, 1)];
+    let p = pod("b", vec![container("m1", ContainerKind::App, &gpu), container("m2", ContainerKind::App, &gpu)]);
+    let p = with_assignment(p, &[("m1", &["GPU-0"]), ("m2", &["GPU-1"])]);
+    let mut scene = Scene::new(&[&p]).listed(&[("b", "m1", GPU, &["GPU-0"]), ("b", "m2", GPU, &[])]);
+    grant(&mut scene.ledger, &p, &[("m1", &["GPU-0"])]);
+    assert_eq!(served(&scene.gpu(&["GPU-1"])).1, "m2");
+}
+
+#[test]
+fn under_auto_a_known_scheduler_must_have_placed_the_pod() {
+    let a = one("a", "GPU-0");
+    let auto = |pod: &HandoffPod| {
+        let mut scene = admitted(pod);
+        scene.lock = crate::contract::LockRead::Free;
+        scene.policy.lock = LockMode::Auto;
+        scene
+    };
+    assert_eq!(served(&auto(&a).gpu(&["GPU-0"])).2, ["GPU-0"]);
+    let mut pinned = a.clone();
+    pinned.scheduled_condition = false;
+    assert_eq!(rule(&mut auto(&pinned), &["GPU-0"]), Rule::NotScheduled);
+    let mut foreign = a.clone();
+    foreign.scheduler_name = "default-scheduler".into();
+    assert_eq!(rule(&mut auto(&foreign), &["GPU-0"]), Rule::Scheduler);
+}
+
+#[test]
+fn a_corrupt_annotation_is_refused_whole() {
+    let mut a = one("a", "GPU-0");
+    a.assignment.container_devices = Some("{".into());
+    assert_eq!(rule(&mut admitted(&a), &["GPU-0"]), Rule::BadAssignment);
+}
+
+#[test]
+fn an_assignment_that_does_not_fit_the_request_is_refused() {
+    let two = with_assignment(gpu_pod("a", 2), &[("main", &["GPU-0"])]);
+    assert_eq!(rule(&mut admitted(&two), &["GPU-0", "GPU-1"]), Rule::Plan);
+    let part = with_entries(gpu_pod("a", 1), &[("main", vec![share_of("GPU-0", 50, 50, 1)])]);
+    assert_eq!(rule(&mut admitted(&part), &["GPU-0"]), Rule::Plan);
+}
+
+#[test]
+fn devices_must_exist_be_healthy_and_have_room() {
+    assert_eq!(rule(&mut admitted(&one("a", "GPU-9")), &["GPU-0"]), Rule::UnknownDevice);
+    let a = one("a", "GPU-0");
+    let mut scene = admitted(&a);
+    let device = scene.inventory.devices.get_mut(&super::testing::id("GPU-0")).unwrap();
+    (device.healthy, device.reason) = (false, Some("XID 79".into()));
+    let outcome = scene.gpu(&["GPU-0"]);
+    assert_eq!(refused(&outcome).rule, Rule::Unhealthy);
+    assert!(refused(&outcome).text.contains("XID 79"));
+    let other = one("other", "GPU-0");
+    let mut scene =
+        Scene::new(&[&a, &other]).lock(&a).listed(&[("a", "main", GPU, &[]), ("other", "main", GPU, &["GPU-5"])]);
+    grant(&mut scene.ledger, &other, &[("main", &["GPU-0"])]);
+    let outcome = scene.gpu(&["GPU-0"]);
+    assert_eq!(refused(&outcome).rule, Rule::NoRoom);
+    assert!(refused(&outcome).text.contains("default/other"), "{outcome:?}");
+}
+
+#[test]
+fn a_device_whose_holder_is_found_gone_by_a_live_read_is_free() {
+    let (a, old) = (one("a", "GPU-0"), one("old", "GPU-0"));
+    let mut scene = Scene::new(&[&a, &old]).lock(&a).listed(&[("a", "main", GPU, &[])]);
+    grant(&mut scene.ledger, &old, &[("main", &["GPU-0"])]);
+    scene.live = vec![a.clone()];
+    assert_eq!(served(&scene.gpu(&["GPU-0"])).2, ["GPU-0"]);
+}
+
+#[test]
+fn without_a_running_watch_a_grant_rests_on_live_reads() {
+    let a = one("a", "GPU-0");
+    let mut scene = admitted(&a);
+    scene.watching = false;
+    assert_eq!((served(&scene.gpu(&["GPU-0"])).2, scene.asked_live), (vec!["GPU-0".to_owned()], 1));
+    let mut scene = admitted(&a);
+    scene.watching = false;
+    scene.live.clear();
+    assert_eq!(rule(&mut scene, &["GPU-0"]), Rule::Unidentified);
+}
+
+#[test]
+fn other_ids_than_the_assignment_are_told_or_rejected() {
+    let a = one("a", "GPU-0");
+    let Outcome::Serve(serving) = admitted(&a).gpu(&["GPU-7"]) else { panic!() };
+    assert!(serving.mismatch && serving.notices[0].reason == "DeviceIdMismatch");
+    assert_eq!(serving.entry.devices().next().unwrap().as_str(), "GPU-0");
+    let mut scene = admitted(&a);
+    scene.policy.id_mismatch = IdMismatch::Reject;
+    assert_eq!(rule(&mut scene, &["GPU-7"]), Rule::IdMismatch);
+}
+
+#[test]
+fn names_that_accompany_the_delivering_one_answer_empty_and_count_as_served() {
+    let limits = [(key::GPU_CORE, 2), (key::GPU_MEMORY_RATIO, 2)];
+    let p = pod("s", vec![container("main", ContainerKind::App, &limits)]);
+    let p = with_entries(p, &[("main", vec![share_of("GPU-0", 2, 2, 1 << 30)])]);
+    let mut scene = Scene::new(&[&p]).lock(&p).listed(&[("s", "main", key::GPU_CORE, &[])]);
+    let ids = ["GPU-0::0", "GPU-0::1"];
+    assert_eq!(served(&scene.call(key::GPU_MEMORY_RATIO, &ids)).2, Vec::<String>::new());
+    assert!(!scene.ledger.fully_served(&p, &scene.inventory));
+    let outcome = scene.call(key::GPU_CORE, &ids);
+    assert_eq!(served(&outcome).2, ["GPU-0"]);
+    assert!(matches!(outcome, Outcome::Serve(serving) if serving.shares && !serving.mismatch));
+    assert!(scene.ledger.fully_served(&p, &scene.inventory));
+}
+
+#[test]
+fn a_pod_without_an_assignment_is_denied_or_served_what_is_free() {
+    let (a, waiting) = (gpu_pod("a", 1), one("waiting", "GPU-1"));
+    let outcome = admitted(&a).gpu(&["GPU-0"]);
+    assert_eq!(refused(&outcome).rule, Rule::Unassigned);
+    assert!(
+        refused(&outcome).text.contains("baton-scheduler")
+            && refused(&outcome).text.contains("--unassigned-pods=serve")
+    );
+    let mut scene = Scene::new(&[&a, &waiting]).listed(&[("a", "main", GPU, &[])]);
+    scene.policy.unassigned = Unassigned::Serve;
+    let outcome = scene.gpu(&["GPU-1"]);
+    assert!(refused(&outcome).text.contains("default/waiting"), "{outcome:?}");
+    assert_eq!(served(&scene.gpu(&["GPU-0"])).2, ["GPU-0"]);
+    assert!(scene.ledger.iter().all(|entry| !entry.assigned));
+}
+
+#[test]
+fn a_pod_of_another_scheduler_with_merged_devices_only_is_served_by_the_split() {
+    let mut a = one("a", "GPU-0");
+    a.assignment.container_devices = None;
+    a.assignment.device_allocated = Some(merged(&["GPU-5"]).print().into());
+    assert_eq!(served(&admitted(&a).gpu(&["GPU-5"])).2, ["GPU-5"]);
+}
+
+#[test]
+fn a_whole_gpu_and_a_share_are_told_apart() {
+    assert!(room::is_whole(&crate::contract::DeviceType::Gpu, &whole("GPU-0")));
+    assert!(!room::is_whole(&crate::contract::DeviceType::Gpu, &share_of("GPU-0", 0, 30, 1)));
+}
+
+proptest! {
+    /// Random pods with random (also clashing) plans are admitted one after another, with random kubelet ids.
+    #[test]
+    fn no_device_goes_to_two_live_pods_and_every_answer_names_the_pods_own_devices(
+        plans in proptest::collection::vec((0..5usize, 0..5usize), 1..8), chosen in proptest::collection::vec(0..8usize, 8),
+    ) {
+        let pods: Vec<HandoffPod> = plans.iter().enumerate()
+            .map(|(n, (m1, m2))| {
+                let gpu = [(GPU, 1)];
+                let p = pod(&format!("p{n}"), vec![container("m1", ContainerKind::App, &gpu), container("m2", ContainerKind::App, &gpu)]);
+                with_assignment(p, &[("m1", &[&format!("GPU-{m1}")]), ("m2", &[&format!("GPU-{m2}")])])
+            })
+            .collect();
+        let mut scene = Scene::new(&pods.iter().collect::<Vec<_>>());
+        let mut held: BTreeMap<String, String> = BTreeMap::new();
+        for (n, p) in pods.iter().enumerate() {
+            let name = &*p.pod.key.name;
+            scene.passed = pods[..n].iter().map(|p| p.pod.uid.clone()).collect();
+            scene = scene.lock(p);
+            let mut m1: Vec<String> = Vec::new();
+            for id in [chosen[n], chosen[7 - n]] {
+                let m1_ids: Vec<&str> = m1.iter().map(String::as_str).collect();
+                scene = scene.listed(&[(name, "m1", GPU, &m1_ids), (name, "m2", GPU, &[])]);
+                let id = format!("GPU-{id}");
+                let outcome = scene.gpu(&[&id]);
+                if let Outcome::Serve(_) = &outcome {
+                    let (who, _, devices) = served(&outcome);
+                    prop_assert_eq!(&who, name);
+                    let own = [format!("GPU-{}", plans[n].0), format!("GPU-{}", plans[n].1)];
+                    prop_assert!(own.contains(&devices[0]));
+                    prop_assert_eq!(held.insert(devices[0].clone(), who), None, "{} twice", devices[0]);
+                    m1.push(id);
+                } else {
+                    break;
+                }
+            }
+        }
+    }
+}
