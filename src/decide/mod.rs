@@ -2,7 +2,13 @@
 //! The world tells events, decisions answer with effects, adapters perform them. Time comes in as a value.
 
 pub mod alloc;
+pub mod audit;
+pub mod cycle;
+pub mod framework;
 pub mod handoff;
 pub mod health;
 pub mod lock;
+pub mod plugins;
 pub mod pod;
+pub mod queue;
+pub mod world;

@@ -1,0 +1,289 @@
+//! From a decision to a Binding: the flight of one pod.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use crate::contract::{LockRead, key};
+use crate::decide::framework::{Outcome, View};
+use crate::decide::plugins::device_fit::Plans;
+use crate::decide::world::{Node, NodeId, Place, Pod, PodId, Wake};
+
+use super::choose::{Choice, choose};
+use super::effect::{Effect, Effects};
+use super::engine::{Engine, LockMode, Moment, Timer};
+use super::flight::{Cancel, Flight, Line, Stage};
+
+impl Engine {
+    /// Decides one pod that was popped from the queue.
+    pub(super) fn attempt(&mut self, id: PodId, now: Moment, effects: &mut Effects) {
+        let pinned = self.pinned.get(&id).copied();
+        let Some(pod) = self.world.pod(id).filter(|pod| pod.place == Place::Waiting) else {
+            self.queue.remove(id);
+            return;
+        };
+        self.stats.attempts += 1;
+        let view = View { world: &self.world, now: now.mono };
+        let choice = choose(view, &self.plugins, pod, pinned);
+        if pinned.is_some() && !matches!(choice, Choice::Node(..)) {
+            // It cannot be resumed under its lock: on with the others, and the lock goes when it has stood for a while.
+            self.pinned.remove(&id);
+            self.queue.activate(id, self.plugins.queue_sort());
+            return;
+        }
+        match choice {
+            Choice::Node(node, mut slots) => {
+                for (done, plugin) in self.plugins.enabled().reserve.iter().enumerate() {
+                    if !matches!(plugin.reserve(&self.world, pod, node, &mut slots), Outcome::Fit) {
+                        let made = &self.plugins.enabled().reserve[..done];
+                        made.iter().rev().for_each(|plugin| plugin.unreserve(pod, node));
+                        self.queue.fail(id, now.mono, now.wall);
+                        return;
+                    }
+                }
+                let plan = slots.get::<Plans>().and_then(|plans| plans.of(node));
+                let mut annotations: BTreeMap<String, String> =
+                    key::SCHEDULER_KEYS.iter().map(|key| ((*key).to_owned(), String::new())).collect();
+                let devices = plan.map(|plan| {
+                    annotations.extend(plan.annotations());
+                    plan.allocation.clone()
+                });
+                for plugin in &self.plugins.enabled().bind {
+                    annotations.extend(plugin.annotations(view, pod, node, &slots));
+                }
+                self.told.remove(&id);
+                self.world.assume(id, node, devices);
+                self.take_off(id, node, annotations, now, effects);
+            }
+            Choice::Nowhere(diagnosis) => {
+                self.stats.unschedulable += 1;
+                let message = diagnosis.message();
+                self.queue.park(id, diagnosis.wake, now.mono, now.wall);
+                self.tell(id, "Unschedulable", message, now, effects);
+            }
+            Choice::WaitUntil(at, refusal) => {
+                self.queue.wait_until(id, at, now.wall);
+                self.tell(id, "Unschedulable", refusal.text.into_owned(), now, effects);
+            }
+            Choice::Fault(text) => {
+                self.queue.fail(id, now.mono, now.wall);
+                self.tell(id, "SchedulerError", text.into_owned(), now, effects);
+            }
+        }
+    }
+
+    fn take_off(
+        &mut self,
+        id: PodId,
+        node_id: NodeId,
+        annotations: BTreeMap<String, String>,
+        now: Moment,
+        effects: &mut Effects,
+    ) {
+        let time = self.stamp(now);
+        self.serial += 1;
+        let (Some(pod), Some(node)) = (self.world.pod(id), self.world.node(node_id)) else { return };
+        let calls = calls(pod, node);
+        let exact = self.config.lock_mode == LockMode::Auto && node.identifies_exactly();
+        let resumed = self.pinned.remove(&id) == Some(node_id);
+        let flight = Flight {
+            pod: pod.facts.handoff.pod.clone(),
+            node: node_id,
+            node_name: node.name.clone(),
+            time,
+            locks: !calls.is_empty() && !exact,
+            calls,
+            annotations,
+            stage: Stage::Line,
+            lock_value: resumed.then(|| node.lock.read.raw().map(Into::into)).flatten(),
+            turn: (-i64::from(pod.facts.spec.priority), self.serial, id),
+            not_before: Duration::ZERO,
+            failures: 0,
+            trouble_since: None,
+            cancelled: None,
+        };
+        let (locks, turn) = (flight.locks, flight.turn);
+        self.flights.insert(id, flight);
+        if locks {
+            self.lines.entry(node_id).or_default().waiting.insert(turn);
+            self.advance(node_id, now, effects);
+        } else {
+            self.bind(id, effects);
+        }
+    }
+
+    /// Posts the Binding.
+    pub(super) fn bind(&mut self, id: PodId, effects: &mut Effects) {
+        let ticket = self.ticket(id);
+        let Some(flight) = self.flights.get_mut(&id) else { return };
+        flight.stage = Stage::Binding(ticket);
+        let stamp = flight.time.as_nanosecond().to_string();
+        flight.annotations.insert(key::BIND_TIMESTAMP.to_owned(), stamp);
+        effects.push(Effect::Bind {
+            ticket,
+            pod: flight.pod.clone(),
+            node: flight.node_name.clone(),
+            annotations: flight.annotations.clone(),
+        });
+    }
+
+    /// The API shows the pod bound, whoever did it.
+    pub(super) fn seen_bound(&mut self, id: PodId, now: Moment, effects: &mut Effects) {
+        let (Some(flight), Some(pod)) = (self.flights.get(&id), self.world.pod(id)) else { return };
+        let stamp = pod.facts.handoff.assignment.bind_timestamp.as_deref();
+        let ours = pod.node() == Some(flight.node) && stamp == Some(flight.time.as_nanosecond().to_string().as_str());
+        if ours {
+            self.land(id, now, effects);
+        } else {
+            // Another scheduler was faster; what it wrote is the truth.
+            self.end_flight(id, now, effects);
+        }
+    }
+
+    /// The pod is bound by us.
+    pub(super) fn land(&mut self, id: PodId, now: Moment, effects: &mut Effects) {
+        let Some(flight) = self.drop_flight(id) else { return };
+        self.stats.bound += 1;
+        self.queue.remove(id);
+        let message = format!("Successfully assigned {} to {}", flight.pod.key, flight.node_name);
+        self.notice(id, false, "Scheduled", message, effects);
+        if let Some(pod) = self.world.pod(id) {
+            for plugin in &self.plugins.enabled().post_bind {
+                plugin.post_bind(pod, flight.node, effects);
+            }
+        }
+        if let Some(raw) = flight.lock_value.filter(|_| !flight.locks) {
+            // No call will come for this pod, so nobody else would take its lock away.
+            self.release(flight.node, &raw, "no Allocate call will come", effects);
+        }
+        self.woken(Wake::POD_PLACED);
+        self.advance(flight.node, now, effects);
+    }
+
+    /// Ends a flight whose pod is not ours to bind any more: its lock goes, its room too.
+    pub(super) fn end_flight(&mut self, id: PodId, now: Moment, effects: &mut Effects) {
+        let Some(flight) = self.drop_flight(id) else { return };
+        if let Some(raw) = flight.lock_value {
+            self.release(flight.node, &raw, "the bind did not come about", effects);
+        }
+        if let Some(pod) = self.world.pod(id) {
+            let reserve = &self.plugins.enabled().reserve;
+            reserve.iter().rev().for_each(|plugin| plugin.unreserve(pod, flight.node));
+        }
+        if self.world.forget(id) {
+            self.woken(Wake::POD_FREED);
+        }
+        self.advance(flight.node, now, effects);
+    }
+
+    /// Ends a flight and sends the pod back to the queue.
+    pub(super) fn give_up(&mut self, id: PodId, why: String, now: Moment, effects: &mut Effects) {
+        self.stats.bind_failures += 1;
+        self.end_flight(id, now, effects);
+        self.enqueue(id, now);
+        self.queue.fail(id, now.mono, now.wall);
+        self.notice(id, true, "FailedBinding", why.clone(), effects);
+        self.tell(id, "SchedulerError", why, now, effects);
+    }
+
+    /// Ends a flight as soon as nothing is under way for it.
+    pub(super) fn cancel(&mut self, id: PodId, why: Cancel, now: Moment, effects: &mut Effects) {
+        let Some(flight) = self.flights.get_mut(&id) else { return };
+        if flight.is_asking() {
+            flight.cancelled = Some(why);
+            return;
+        }
+        match why {
+            Cancel::PodGone => self.end_flight(id, now, effects),
+            Cancel::Requeue(_) => {
+                // Not the pod's fault: it is tried at once.
+                self.end_flight(id, now, effects);
+                self.enqueue(id, now);
+                self.queue.activate(id, self.plugins.queue_sort());
+            }
+        }
+    }
+
+    /// Takes a flight out of every table but the world.
+    pub(super) fn drop_flight(&mut self, id: PodId) -> Option<Flight> {
+        let flight = self.flights.remove(&id)?;
+        if let Stage::Locking(ticket) | Stage::Binding(ticket) = flight.stage {
+            self.tickets.remove(&ticket);
+        }
+        if let Some(line) = self.lines.get_mut(&flight.node) {
+            line.waiting.remove(&flight.turn);
+            line.head = line.head.filter(|head| *head != id);
+            if line.is_empty() {
+                self.lines.remove(&flight.node);
+            }
+        }
+        Some(flight)
+    }
+
+    /// Pauses a flight after a failure that may pass. `false` when it has lasted too long.
+    pub(super) fn pause(&mut self, id: PodId, stage: Stage, at_least: Option<Duration>, now: Moment) -> bool {
+        let (first, longest, limit) = self.config.retry;
+        let Some(flight) = self.flights.get_mut(&id) else { return false };
+        let since = *flight.trouble_since.get_or_insert(now.mono);
+        if now.mono >= since + limit {
+            return false;
+        }
+        let wait = (first * (1 << flight.failures.min(16))).min(longest).max(at_least.unwrap_or_default());
+        flight.failures += 1;
+        flight.not_before = now.mono + wait;
+        flight.stage = stage;
+        let at = flight.not_before;
+        if stage == Stage::Line {
+            let (node, turn) = (flight.node, flight.turn);
+            let line: &mut Line = self.lines.entry(node).or_default();
+            line.head = None;
+            line.waiting.insert(turn);
+        }
+        self.timers.insert((at, Timer::Flight(id)));
+        true
+    }
+
+    /// A paused flight goes on.
+    pub(super) fn resume_flight(&mut self, id: PodId, now: Moment, effects: &mut Effects) {
+        let Some(flight) = self.flights.get_mut(&id).filter(|flight| flight.not_before <= now.mono) else { return };
+        match flight.stage {
+            Stage::Line => {
+                let node = flight.node;
+                self.advance(node, now, effects);
+            }
+            Stage::BindAgain => self.bind(id, effects),
+            Stage::ReadAgain => {
+                flight.stage = Stage::Reading;
+                effects.push(Effect::ReadPod { pod: flight.pod.key.clone() });
+            }
+            Stage::Locking(_) | Stage::Binding(_) | Stage::Reading => {}
+        }
+    }
+
+    /// Why the decision behind a flight does not hold any more; `None` while it does.
+    pub(super) fn outdated(&self, flight: &Flight) -> Option<String> {
+        let Some(node) = self.world.node(flight.node).filter(|node| node.facts.is_some()) else {
+            return Some(format!("node {} is gone", flight.node_name));
+        };
+        if let Some(name) = flight.calls.iter().find(|name| !node.serves(name)) {
+            return Some(format!("the agent of node {} does not serve {name} any more", flight.node_name));
+        }
+        let id = self.world.pod_id(&flight.pod.uid)?;
+        let devices = self.world.pod(id)?.devices.as_ref()?;
+        let unhealthy = node.stock.as_ref().map_or_else(Vec::new, |stock| stock.unhealthy_of(devices));
+        unhealthy.first().map(|device| format!("device {device} of node {} is not healthy", flight.node_name))
+    }
+
+    /// Notes a lock value that we read or wrote.
+    pub(super) fn saw_lock(&mut self, node: NodeId, read: LockRead, now: Moment) {
+        self.world.observe_lock(node, read, now.mono);
+    }
+}
+
+/// Names of the Allocate calls that will come for `pod` on `node`.
+fn calls(pod: &Pod, node: &Node) -> Vec<Box<str>> {
+    let mut names: Vec<Box<str>> =
+        pod.facts.handoff.expected_calls(|name| node.serves(name)).map(|call| call.resource.into()).collect();
+    names.sort();
+    names.dedup();
+    names
+}

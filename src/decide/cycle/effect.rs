@@ -1,0 +1,147 @@
+//! What the cycle wants done, and what it hears back.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use crate::contract::{LockRead, PodKey, PodRef};
+use crate::decide::world::PodFacts;
+
+/// Identifies one request; its report carries it back. A report with a ticket that nobody waits for is ignored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Ticket(pub u64);
+
+/// Effects in the order in which they were decided.
+pub type Effects = Vec<Effect>;
+
+/// One thing to do in the cluster.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Effect {
+    /// Set the node lock to `new` where there is none, or replace exactly `old`. Answer: [`Report::Lock`].
+    Lock {
+        /// For the report.
+        ticket: Ticket,
+        /// Node.
+        node: Box<str>,
+        /// Value to replace; `None` where there must be none.
+        old: Option<Box<str>>,
+        /// New value.
+        new: Box<str>,
+    },
+    /// Remove exactly `old` from the node. Answer: [`Report::Release`].
+    Release {
+        /// Node.
+        node: Box<str>,
+        /// The value.
+        old: Box<str>,
+        /// Why, for the log.
+        reason: Box<str>,
+    },
+    /// POST a Binding with the pod's uid as precondition. Answer: [`Report::Bind`].
+    Bind {
+        /// For the report.
+        ticket: Ticket,
+        /// Pod.
+        pod: PodRef,
+        /// Node.
+        node: Box<str>,
+        /// All of the scheduler's keys.
+        annotations: BTreeMap<String, String>,
+    },
+    /// GET the pod. Answer: [`Report::PodRead`].
+    ReadPod {
+        /// Pod.
+        pod: PodKey,
+    },
+    /// DELETE the pod with its uid as precondition: it holds an expired lock and was never served. No answer needed.
+    Fence {
+        /// Pod.
+        pod: PodRef,
+        /// Node whose lock it holds.
+        node: Box<str>,
+        /// Age of the lock.
+        age: Duration,
+    },
+    /// Set condition `PodScheduled` to False.
+    Condition {
+        /// Pod.
+        pod: PodRef,
+        /// Condition reason.
+        reason: &'static str,
+        /// Condition message.
+        message: String,
+    },
+    /// An event for people.
+    Notice {
+        /// Pod.
+        pod: PodRef,
+        /// `Warning` or `Normal`.
+        warning: bool,
+        /// PascalCase.
+        reason: &'static str,
+        /// Text.
+        message: String,
+    },
+}
+
+/// What came of an effect.
+#[derive(Debug, Clone)]
+pub enum Report {
+    /// Of [`Effect::Lock`].
+    Lock {
+        /// Of the effect.
+        ticket: Ticket,
+        /// What came of it.
+        result: LockResult,
+    },
+    /// Of [`Effect::Release`].
+    Release {
+        /// Node.
+        node: Box<str>,
+        /// The value that was to be removed.
+        old: Box<str>,
+        /// What came of it.
+        result: LockResult,
+    },
+    /// Of [`Effect::Bind`].
+    Bind {
+        /// Of the effect.
+        ticket: Ticket,
+        /// What came of it.
+        result: BindResult,
+    },
+    /// Of [`Effect::ReadPod`].
+    PodRead {
+        /// Pod.
+        pod: PodKey,
+        /// The pod, `None` when there is none of that name, or why it could not be read.
+        result: Result<Option<Box<PodFacts>>, String>,
+    },
+}
+
+/// What came of a write to a lock.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum LockResult {
+    /// It stands as wished.
+    Done,
+    /// Somebody else's value stands there.
+    Contended(LockRead),
+    /// No such node.
+    NodeGone,
+    /// It may or may not have happened.
+    Failed(String),
+}
+
+/// What came of a Binding.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum BindResult {
+    /// Bound.
+    Done,
+    /// 409: bound already, another uid, or being deleted. Read the pod to know.
+    Conflict(String),
+    /// 404.
+    NotFound,
+    /// Refused for good (400, 401, 403, 413, 422).
+    Refused(String),
+    /// May or may not have happened; the server may have said when to try again.
+    Retry(String, Option<Duration>),
+}

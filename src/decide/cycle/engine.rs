@@ -1,0 +1,373 @@
+//! The engine: the world, the queue, the flights and the timers in one value. Events and reports go in, effects come out.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use jiff::Timestamp;
+
+use crate::contract::{LockFormat, PodUid};
+use crate::decide::framework::{Plugins, Queued};
+use crate::decide::lock::Policy;
+use crate::decide::queue::{Queue, QueuePolicy};
+use crate::decide::world::{Changes, NodeId, Place, PodId, Wake, World, WorldEvent, WorldPolicy};
+
+use super::effect::{Effect, Effects, Ticket};
+use super::flight::{Cancel, Flight, Line};
+use super::tell::Told;
+
+/// One reading of both clocks, brought by the caller.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Moment {
+    /// Monotonic.
+    pub mono: Duration,
+    /// Wall.
+    pub wall: Timestamp,
+}
+
+/// When a bind takes the node lock.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LockMode {
+    /// Always, where the kubelet will call.
+    #[default]
+    Always,
+    /// Not where the node's live agent identifies callers exactly.
+    Auto,
+}
+
+/// Settings of the engine.
+#[derive(Debug, Clone)]
+pub struct EngineConfig {
+    /// Pods with one of these scheduler names are ours.
+    pub scheduler_names: BTreeSet<Box<str>>,
+    /// When the lock is taken.
+    pub lock_mode: LockMode,
+    /// How the lock is written.
+    pub lock_format: LockFormat,
+    /// Times of the lock protocol.
+    pub lock_policy: Policy,
+    /// Times of the queue.
+    pub queue: QueuePolicy,
+    /// Windows of observation.
+    pub world: WorldPolicy,
+    /// A lock of ours that nobody pursues is released when it stood unchanged for this long. 30 s.
+    pub abandoned: Duration,
+    /// How often locks are looked over. 10 s.
+    pub sweep: Duration,
+    /// First and longest pause between tries of a bind, and for how long it is tried. 100 ms, 5 s, 60 s.
+    pub retry: (Duration, Duration, Duration),
+    /// A condition whose reason stays is rewritten at most this often. 10 s.
+    pub condition_pause: Duration,
+    /// Decisions per [`Engine::run`].
+    pub batch: usize,
+}
+
+impl Default for EngineConfig {
+    fn default() -> Self {
+        let s = Duration::from_secs;
+        Self {
+            scheduler_names: ["baton-scheduler".into()].into(),
+            lock_mode: LockMode::Always,
+            lock_format: LockFormat::Uid,
+            lock_policy: Policy::default(),
+            queue: QueuePolicy::default(),
+            world: WorldPolicy::default(),
+            abandoned: s(30),
+            sweep: s(10),
+            retry: (Duration::from_millis(100), s(5), s(60)),
+            condition_pause: s(10),
+            batch: 64,
+        }
+    }
+}
+
+/// Counters since the start.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Stats {
+    /// Decisions.
+    pub attempts: u64,
+    /// Decisions without a node.
+    pub unschedulable: u64,
+    /// Pods bound by this process.
+    pub bound: u64,
+    /// Binds that failed for good.
+    pub bind_failures: u64,
+    /// Lock writes that found somebody else's lock.
+    pub contended: u64,
+    /// Expired holders that were deleted.
+    pub fenced: u64,
+    /// Half-done binds that were resumed.
+    pub resumed: u64,
+}
+
+/// What a timer is for.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Timer {
+    Flight(PodId),
+    Node(NodeId),
+    Release(NodeId, Box<str>),
+    Tell(PodId),
+    Sweep,
+}
+
+/// The engine.
+pub struct Engine {
+    pub(super) world: World,
+    pub(super) queue: Queue,
+    pub(super) plugins: Plugins,
+    pub(super) config: EngineConfig,
+    pub(super) flights: BTreeMap<PodId, Flight>,
+    pub(super) lines: BTreeMap<NodeId, Line>,
+    pub(super) tickets: BTreeMap<Ticket, PodId>,
+    pub(super) timers: BTreeSet<(Duration, Timer)>,
+    /// Lock values being removed; `true` while the request is under way.
+    pub(super) releases: BTreeMap<(NodeId, Box<str>), bool>,
+    /// Lock values whose holder is proven gone.
+    pub(super) proven: BTreeSet<Box<str>>,
+    /// Lock values whose holder is being read.
+    pub(super) asked: BTreeMap<Box<str>, Duration>,
+    /// Lock values under which a bind was resumed once.
+    pub(super) resumed: BTreeSet<Box<str>>,
+    /// Pods that may go to one node only: they are resumed under their lock.
+    pub(super) pinned: BTreeMap<PodId, NodeId>,
+    pub(super) fenced: BTreeMap<PodUid, Duration>,
+    pub(super) told: BTreeMap<PodId, Told>,
+    pub(super) stats: Stats,
+    pub(super) leading: bool,
+    pub(super) last_stamp: Timestamp,
+    pub(super) serial: u64,
+}
+
+impl Engine {
+    /// An engine that follows until [`Engine::lead`] is called.
+    pub fn new(config: EngineConfig, plugins: Plugins) -> Self {
+        Self {
+            world: World::new(config.world),
+            queue: Queue::new(config.queue),
+            plugins,
+            config,
+            flights: BTreeMap::new(),
+            lines: BTreeMap::new(),
+            tickets: BTreeMap::new(),
+            timers: BTreeSet::new(),
+            releases: BTreeMap::new(),
+            proven: BTreeSet::new(),
+            asked: BTreeMap::new(),
+            resumed: BTreeSet::new(),
+            pinned: BTreeMap::new(),
+            fenced: BTreeMap::new(),
+            told: BTreeMap::new(),
+            stats: Stats::default(),
+            leading: false,
+            last_stamp: Timestamp::UNIX_EPOCH,
+            serial: 0,
+        }
+    }
+
+    /// The world.
+    pub fn world(&self) -> &World {
+        &self.world
+    }
+    /// The queue.
+    pub fn queue(&self) -> &Queue {
+        &self.queue
+    }
+    /// Flights by pod.
+    pub fn flights(&self) -> &BTreeMap<PodId, Flight> {
+        &self.flights
+    }
+    /// Lines by node.
+    pub fn lines(&self) -> &BTreeMap<NodeId, Line> {
+        &self.lines
+    }
+    /// Counters.
+    pub fn stats(&self) -> Stats {
+        self.stats
+    }
+    /// `true` while effects are produced.
+    pub fn is_leading(&self) -> bool {
+        self.leading
+    }
+
+    /// Starts or stops producing effects. Start only on a world that is synced: "not found" counts as proof. Whoever stops
+    /// forgets every flight; the next leader resumes them from the cluster.
+    pub fn lead(&mut self, leading: bool, now: Moment) -> Effects {
+        let mut effects = Effects::new();
+        if leading == self.leading {
+            return effects;
+        }
+        self.leading = leading;
+        let flying: Vec<PodId> = self.flights.keys().copied().collect();
+        for id in flying {
+            self.drop_flight(id);
+            self.world.forget(id);
+        }
+        self.lines.clear();
+        self.tickets.clear();
+        self.timers.clear();
+        self.releases.clear();
+        self.asked.clear();
+        self.resumed.clear();
+        self.pinned.clear();
+        if leading {
+            let waiting: Vec<PodId> = self.world.pods().map(|pod| pod.id).collect();
+            for id in waiting {
+                self.enqueue(id, now);
+            }
+            self.sweep_all(now, &mut effects);
+        }
+        effects
+    }
+
+    /// Folds in what a watch told.
+    pub fn event(&mut self, event: WorldEvent, now: Moment) -> Effects {
+        let mut effects = Effects::new();
+        let changes = self.world.apply(event, now.mono, now.wall);
+        self.react(&changes, now, &mut effects);
+        effects
+    }
+
+    /// Lets time pass and decides up to a batch of pods.
+    pub fn run(&mut self, now: Moment) -> Effects {
+        let mut effects = Effects::new();
+        let aged = self.world.age(now.mono);
+        self.react(&Changes { nodes: aged, ..Changes::default() }, now, &mut effects);
+        if !self.leading {
+            return effects;
+        }
+        while let Some((_, timer)) = self.timers.first().cloned().filter(|(at, _)| *at <= now.mono) {
+            self.timers.pop_first();
+            self.fire(timer, now, &mut effects);
+        }
+        self.queue.tick(now.mono, self.plugins.queue_sort());
+        for _ in 0..self.config.batch {
+            let Some(id) = self.queue.pop() else { break };
+            self.attempt(id, now, &mut effects);
+        }
+        effects
+    }
+
+    /// When [`Engine::run`] has something to do; zero when at once.
+    pub fn next(&self) -> Option<Duration> {
+        if !self.leading {
+            return None;
+        }
+        let timer = self.timers.first().map(|(at, _)| *at);
+        [timer, self.queue.next()].into_iter().flatten().min()
+    }
+
+    pub(super) fn react(&mut self, changes: &Changes, now: Moment, effects: &mut Effects) {
+        if !changes.gone.is_empty() {
+            self.prove_deleted();
+        }
+        for id in &changes.gone {
+            self.queue.remove(*id);
+            self.told.remove(id);
+            self.pinned.remove(id);
+            self.cancel(*id, Cancel::PodGone, now, effects);
+        }
+        for id in &changes.pods {
+            self.pod_changed(*id, now, effects);
+        }
+        if !self.leading {
+            return;
+        }
+        if !changes.wake.is_none() {
+            self.queue.wake(changes.wake, self.plugins.queue_sort());
+        }
+        let touched = changes.nodes.iter().copied();
+        let mut nodes: BTreeSet<NodeId> = touched.collect();
+        // A pod that ended or went may have held a lock; a bound one may be somebody's proof.
+        if !changes.gone.is_empty() || changes.pods.iter().any(|id| !self.is_waiting(*id)) {
+            nodes.extend(self.world.locked());
+        }
+        for id in nodes {
+            self.sweep(id, now, effects);
+            self.advance(id, now, effects);
+        }
+    }
+
+    fn is_waiting(&self, id: PodId) -> bool {
+        self.world.pod(id).is_some_and(|pod| pod.place == Place::Waiting)
+    }
+
+    fn pod_changed(&mut self, id: PodId, now: Moment, effects: &mut Effects) {
+        let Some(pod) = self.world.pod(id) else { return };
+        let deleting = pod.facts.handoff.deleting.is_some();
+        match pod.place {
+            Place::Ended => {
+                self.queue.remove(id);
+                self.cancel(id, Cancel::PodGone, now, effects);
+            }
+            Place::Bound(_) => {
+                self.queue.remove(id);
+                self.told.remove(&id);
+                self.seen_bound(id, now, effects);
+            }
+            Place::Waiting | Place::Assumed(_) if deleting => {
+                self.queue.remove(id);
+                self.cancel(id, Cancel::PodGone, now, effects);
+            }
+            Place::Waiting => self.enqueue(id, now),
+            Place::Assumed(_) => {}
+        }
+    }
+
+    /// Queues a pod that is ours and waits.
+    pub(super) fn enqueue(&mut self, id: PodId, now: Moment) {
+        let Some(pod) = self.world.pod(id).filter(|pod| pod.place == Place::Waiting) else { return };
+        let handoff = &pod.facts.handoff;
+        if !self.leading
+            || handoff.deleting.is_some()
+            || self.flights.contains_key(&id)
+            || !self.config.scheduler_names.contains(&handoff.scheduler_name)
+        {
+            return;
+        }
+        let queued = Queued {
+            priority: pod.facts.spec.priority,
+            created: handoff.created,
+            failed: None,
+            class: 0,
+            uid: handoff.pod.uid.clone(),
+        };
+        self.queue.add(id, queued, self.plugins.queue_sort(), now.mono);
+    }
+
+    fn fire(&mut self, timer: Timer, now: Moment, effects: &mut Effects) {
+        match timer {
+            Timer::Flight(id) => self.resume_flight(id, now, effects),
+            Timer::Node(id) => {
+                self.sweep(id, now, effects);
+                self.advance(id, now, effects);
+            }
+            Timer::Release(node, raw) => self.release_again(node, &raw, effects),
+            Timer::Tell(id) => self.tell_pending(id, now, effects),
+            Timer::Sweep => self.sweep_all(now, effects),
+        }
+    }
+
+    pub(super) fn ticket(&mut self, id: PodId) -> Ticket {
+        self.serial += 1;
+        let ticket = Ticket(self.serial);
+        self.tickets.insert(ticket, id);
+        ticket
+    }
+
+    /// A wall time that no earlier bind of this process has used.
+    pub(super) fn stamp(&mut self, now: Moment) -> Timestamp {
+        let after = self.last_stamp.checked_add(Duration::from_nanos(1)).unwrap_or(now.wall);
+        self.last_stamp = now.wall.max(after);
+        self.last_stamp
+    }
+
+    pub(super) fn notice(&self, id: PodId, warning: bool, reason: &'static str, message: String, out: &mut Effects) {
+        if let Some(pod) = self.world.pod(id) {
+            out.push(Effect::Notice { pod: pod.facts.handoff.pod.clone(), warning, reason, message });
+        }
+    }
+
+    pub(super) fn woken(&mut self, wake: Wake) {
+        self.queue.wake(wake, self.plugins.queue_sort());
+    }
+}

@@ -1,0 +1,24 @@
+//! The scheduling cycle as pure functions: choose a node, hold its room, lock, bind, and answer every report.
+//!
+//! ```text
+//!   queue ──choose──▶ assumed ──▶ in the node's line ──▶ locking ──▶ binding ──▶ bound
+//!     ▲                                │   ▲                │            │
+//!     │                                │   └───contended────┘            │
+//!     └──── release, forget ◀──────────┴───────── final failure ◀────────┘
+//! ```
+
+mod binding;
+mod choose;
+mod effect;
+mod engine;
+mod explain;
+mod flight;
+mod locks;
+mod report;
+mod tell;
+
+pub use choose::{Choice, Diagnosis, choose};
+pub use effect::{BindResult, Effect, Effects, LockResult, Report, Ticket};
+pub use engine::{Engine, EngineConfig, LockMode, Moment, Stats};
+pub use explain::{Explanation, NodeVerdict};
+pub use flight::{Flight, Line, Stage};

@@ -1,0 +1,50 @@
+//! Telling the pod's owner: the condition carries the changing detail, the event only the change of state.
+
+use std::time::Duration;
+
+use crate::decide::world::PodId;
+
+use super::effect::{Effect, Effects};
+use super::engine::{Engine, Moment, Timer};
+
+/// What was last written for a pod.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Told {
+    pub(super) reason: &'static str,
+    pub(super) message: String,
+    pub(super) at: Duration,
+    /// A newer message that waits for the pause to end.
+    pub(super) pending: Option<String>,
+}
+
+impl Engine {
+    /// Says why a pod waits: at once when the reason is new, else at most once per pause.
+    pub(super) fn tell(&mut self, id: PodId, reason: &'static str, message: String, now: Moment, out: &mut Effects) {
+        let pause = self.config.condition_pause;
+        let Some(pod) = self.world.pod(id).map(|pod| pod.facts.handoff.pod.clone()) else { return };
+        if let Some(told) = self.told.get_mut(&id).filter(|told| told.reason == reason) {
+            if told.message == message {
+                told.pending = None;
+                return;
+            }
+            if now.mono < told.at + pause {
+                told.pending = Some(message);
+                self.timers.insert((told.at + pause, Timer::Tell(id)));
+                return;
+            }
+        } else {
+            let text = message.clone();
+            out.push(Effect::Notice { pod: pod.clone(), warning: true, reason: "FailedScheduling", message: text });
+        }
+        self.told.insert(id, Told { reason, message: message.clone(), at: now.mono, pending: None });
+        out.push(Effect::Condition { pod, reason, message });
+    }
+
+    pub(super) fn tell_pending(&mut self, id: PodId, now: Moment, out: &mut Effects) {
+        let Some(told) = self.told.get_mut(&id) else { return };
+        let reason = told.reason;
+        if let Some(message) = told.pending.take() {
+            self.tell(id, reason, message, now, out);
+        }
+    }
+}

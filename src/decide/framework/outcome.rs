@@ -1,0 +1,53 @@
+//! What a rule may answer. "No" is not an error: it explains itself and says what may turn it.
+
+use std::borrow::Cow;
+use std::time::Duration;
+
+use crate::decide::world::Wake;
+
+/// Words for people; constant ones cost nothing.
+pub type Text = Cow<'static, str>;
+
+/// A rule's "no".
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Refusal {
+    /// Name of the rule.
+    pub rule: &'static str,
+    /// Why, as it is counted over nodes: `have fewer than 4 free GPUs`.
+    pub text: Text,
+    /// Changes that may turn it.
+    pub wake: Wake,
+}
+
+/// A rule's answer. It says who retries and when.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub enum Outcome {
+    /// Yes.
+    #[default]
+    Fit,
+    /// No, as the world stands; one of [`Refusal::wake`] may turn it, and so may preemption.
+    Unfit(Refusal),
+    /// No, whatever other pods do; only [`Refusal::wake`] may turn it.
+    Never(Refusal),
+    /// Not before this monotonic time.
+    WaitUntil(Duration, Refusal),
+    /// The rule could not be judged; tried again after the back-off.
+    Fault(Text),
+}
+
+impl Outcome {
+    /// A refusal that other pods' leaving may turn.
+    pub fn unfit(rule: &'static str, text: impl Into<Text>, wake: Wake) -> Self {
+        Self::Unfit(Refusal { rule, text: text.into(), wake })
+    }
+
+    /// A refusal that other pods' leaving cannot turn.
+    pub fn never(rule: &'static str, text: impl Into<Text>, wake: Wake) -> Self {
+        Self::Never(Refusal { rule, text: text.into(), wake })
+    }
+
+    /// `true` for yes.
+    pub fn is_fit(&self) -> bool {
+        matches!(self, Self::Fit)
+    }
+}

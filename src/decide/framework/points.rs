@@ -1,0 +1,147 @@
+//! The extension points. Every one is a small trait; a rule implements those that it needs.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+
+use crate::contract::PodUid;
+use crate::decide::cycle::Effects;
+use crate::decide::world::{Node, NodeId, Pod, World};
+
+use super::outcome::{Outcome, Refusal};
+use super::slots::Slots;
+
+/// What every extension point may look at: the world of one generation, and the time.
+#[derive(Clone, Copy)]
+pub struct View<'a> {
+    /// The world.
+    pub world: &'a World,
+    /// Monotonic time.
+    pub now: Duration,
+}
+
+/// A rule with a name, as the configuration and messages call it.
+pub trait Plugin: Send + Sync {
+    /// PascalCase.
+    fn name(&self) -> &'static str;
+}
+
+/// What the order of the queue may look at.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Queued {
+    /// `spec.priority`.
+    pub priority: i32,
+    /// Creation.
+    pub created: Timestamp,
+    /// Last failed attempt, if any.
+    pub failed: Option<Timestamp>,
+    /// Guaranteed, Burstable or BestEffort would go here; 0 where it does not matter.
+    pub class: u8,
+    /// Uid.
+    pub uid: PodUid,
+}
+
+/// A place in the queue; smaller goes first.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct SortKey {
+    /// Compared first to last.
+    pub ranks: [i128; 3],
+    /// Breaks ties.
+    pub uid: PodUid,
+}
+
+/// Orders the queue. Exactly one is enabled.
+pub trait QueueSort: Plugin {
+    /// The pod's place.
+    fn key(&self, pod: &Queued) -> SortKey;
+}
+
+/// Judges a pod before any node is looked at, and prepares what its filters share.
+pub trait PreFilter: Plugin {
+    /// Anything but fit ends the cycle.
+    fn pre_filter(&self, view: View<'_>, pod: &Pod, slots: &mut Slots) -> Outcome;
+}
+
+/// Judges one node.
+pub trait Filter: Plugin {
+    /// Fit, or why not.
+    fn filter(&self, view: View<'_>, pod: &Pod, node: (NodeId, &Node), slots: &mut Slots) -> Outcome;
+}
+
+/// Looks for a way out when no node fits (preemption).
+pub trait PostFilter: Plugin {
+    /// Effects that may make room; `true` when there are any.
+    fn post_filter(
+        &self,
+        view: View<'_>,
+        pod: &Pod,
+        refusals: &[(NodeId, Refusal)],
+        slots: &mut Slots,
+        effects: &mut Effects,
+    ) -> bool;
+}
+
+/// Prepares scoring over the nodes that fit.
+pub trait PreScore: Plugin {
+    /// A fault ends the cycle.
+    fn pre_score(&self, view: View<'_>, pod: &Pod, nodes: &[NodeId], slots: &mut Slots) -> Outcome;
+}
+
+/// A node and its score.
+pub type NodeScore = (NodeId, i64);
+
+/// Rates one node; higher is better.
+pub trait Score: Plugin {
+    /// Raw rating.
+    fn score(&self, view: View<'_>, pod: &Pod, node: (NodeId, &Node), slots: &mut Slots) -> i64;
+
+    /// Brings the raw ratings of all nodes to 0..=100. The default takes them as they are.
+    fn normalize(&self, scores: &mut [NodeScore]) {
+        let _ = scores;
+    }
+}
+
+/// Takes what the pod needs on the chosen node.
+pub trait Reserve: Plugin {
+    /// Anything but fit undoes the reservations made so far.
+    fn reserve(&self, world: &World, pod: &Pod, node: NodeId, slots: &mut Slots) -> Outcome;
+    /// Gives it back; called for every plugin, in reverse order, on any later failure.
+    fn unreserve(&self, pod: &Pod, node: NodeId);
+}
+
+/// Lets a reserved pod go on, wait, or fail.
+pub trait Permit: Plugin {
+    /// Fit goes on; wait-until holds the reservation.
+    fn permit(&self, view: View<'_>, pod: &Pod, node: NodeId, slots: &mut Slots) -> Outcome;
+}
+
+/// Does what must be done before the lock.
+pub trait PreBind: Plugin {
+    /// Effects to perform; anything but fit fails the bind.
+    fn pre_bind(&self, view: View<'_>, pod: &Pod, node: NodeId, effects: &mut Effects) -> Outcome;
+}
+
+/// Adds to the Binding.
+pub trait Bind: Plugin {
+    /// Annotations that go into the Binding.
+    fn annotations(&self, view: View<'_>, pod: &Pod, node: NodeId, slots: &Slots) -> Vec<(String, String)>;
+}
+
+/// Hears of a pod that is bound.
+pub trait PostBind: Plugin {
+    /// Called once per bound pod.
+    fn post_bind(&self, pod: &Pod, node: NodeId, effects: &mut Effects);
+}
+
+/// Kube's normalisation: the largest becomes 100; with `reverse`, the smallest does.
+pub fn normalize_to_hundred(scores: &mut [NodeScore], reverse: bool) {
+    let most = scores.iter().map(|(_, score)| *score).max().unwrap_or(0);
+    for (_, score) in scores {
+        *score = match (most, reverse) {
+            (0, false) => 0,
+            (0, true) => 100,
+            (most, false) => *score * 100 / most,
+            (most, true) => 100 - *score * 100 / most,
+        };
+    }
+}

@@ -1,0 +1,99 @@
+//! `DeviceFit`: the node's agent serves every name that the pod asks for, and its devices have room; the choice is kept for
+//! the Binding.
+
+use std::collections::BTreeMap;
+
+use crate::contract::DeviceType;
+use crate::decide::framework::{Filter, Outcome, Plugin, PreFilter, Slots, View};
+use crate::decide::world::devices::{DevicePlan, request_of};
+use crate::decide::world::{Node, NodeId, Pod, Wake};
+
+/// What becomes of device pods where no agent is live.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum NodesWithoutAgent {
+    /// Such a node takes no device pods.
+    #[default]
+    Refuse,
+    /// Allocatable minus requests decides alone, as in kube-scheduler.
+    Plain,
+}
+
+/// The rule.
+pub struct DeviceFit {
+    /// What becomes of nodes without an agent.
+    pub without_agent: NodesWithoutAgent,
+}
+
+/// The devices planned on each node that fits.
+#[derive(Default)]
+pub struct Plans(BTreeMap<NodeId, DevicePlan>);
+
+impl Plans {
+    /// The plan on one node.
+    pub fn of(&self, node: NodeId) -> Option<&DevicePlan> {
+        self.0.get(&node)
+    }
+}
+
+/// The pod's devices, judged once.
+struct Wanted {
+    request: crate::decide::alloc::PodDeviceRequest,
+    names: Vec<Box<str>>,
+    kinds: Vec<DeviceType>,
+}
+
+const NAME: &str = "DeviceFit";
+const ROOM: Wake = Wake::POD_FREED.or(Wake::DEVICES).or(Wake::NODE_ADDED);
+
+impl Plugin for DeviceFit {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+}
+
+impl PreFilter for DeviceFit {
+    fn pre_filter(&self, _: View<'_>, pod: &Pod, slots: &mut Slots) -> Outcome {
+        if !pod.asks_for_devices() {
+            return Outcome::Fit;
+        }
+        match request_of(pod) {
+            Err(problem) => Outcome::never(NAME, problem.to_string(), Wake::NONE),
+            Ok(request) => {
+                let mut names: Vec<Box<str>> =
+                    pod.facts.handoff.expected_calls(|_| true).map(|call| call.resource.into()).collect();
+                names.sort();
+                names.dedup();
+                slots.put(Wanted { request, names, kinds: crate::decide::world::devices::kinds_of(pod) });
+                Outcome::Fit
+            }
+        }
+    }
+}
+
+impl Filter for DeviceFit {
+    fn filter(&self, _: View<'_>, _: &Pod, (id, node): (NodeId, &Node), slots: &mut Slots) -> Outcome {
+        let Some(wanted) = slots.get::<Wanted>() else { return Outcome::Fit };
+        let served = node.live_agent().map(|_| wanted.names.iter().find(|name| !node.serves(name)));
+        let wake = Wake::AGENT.or(Wake::NODE_ROOM).or(Wake::NODE_ADDED);
+        match (served, self.without_agent) {
+            (Some(None), _) => {}
+            (_, NodesWithoutAgent::Plain) => return Outcome::Fit,
+            (None, _) => return Outcome::unfit(NAME, "agent not ready", wake),
+            (Some(Some(name)), _) => return Outcome::unfit(NAME, format!("agent does not serve {name}"), wake),
+        }
+        let Some(stock) = &node.stock else {
+            return Outcome::unfit(NAME, "no device inventory", Wake::DEVICES);
+        };
+        if let Some(kind) = wanted.kinds.iter().find(|kind| stock.is_blocked(kind)) {
+            return Outcome::unfit(NAME, format!("a pod without an assignment holds unknown {kind} devices"), ROOM);
+        }
+        match stock.plan(&wanted.request, &node.name) {
+            Ok(plan) => {
+                slots.entry::<Plans>().0.insert(id, plan);
+                Outcome::Fit
+            }
+            Err(text) => Outcome::unfit(NAME, text, ROOM),
+        }
+    }
+}

@@ -1,0 +1,131 @@
+//! `InterPodAffinity`: pods that must lie near others, or away from them, by the nodes' topology labels.
+
+use std::collections::BTreeMap;
+
+use crate::decide::framework::{Filter, Outcome, Plugin, PreFilter, Slots, View};
+use crate::decide::world::spec::{Labels, PodTerm};
+use crate::decide::world::{Node, NodeId, Pod, Wake, World};
+
+/// The rule.
+pub struct InterPodAffinity;
+
+const NAME: &str = "InterPodAffinity";
+const WAKE: Wake = Wake::POD_PLACED.or(Wake::POD_FREED).or(Wake::NODE_ADDED).or(Wake::NODE_CHANGED).or(Wake::NAMESPACE);
+
+/// Pods by place: topology key and value.
+type Counts = BTreeMap<(String, String), usize>;
+
+/// What is counted once per pod and read per node.
+#[derive(Default)]
+struct Near {
+    /// Places with pods that match all affinity terms.
+    wanted: Counts,
+    /// Places with pods that match an anti-affinity term, by term.
+    unwanted: Vec<Counts>,
+    /// Places where pods live whose anti-affinity refuses this pod.
+    refused: Counts,
+    /// The pod matches its own affinity terms: the first of a group may go anywhere.
+    first_of_group: bool,
+}
+
+impl Plugin for InterPodAffinity {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+}
+
+impl PreFilter for InterPodAffinity {
+    fn pre_filter(&self, view: View<'_>, pod: &Pod, slots: &mut Slots) -> Outcome {
+        let spec = &pod.facts.spec;
+        let mut near = Near { unwanted: vec![Counts::new(); spec.anti_affinity.len()], ..Near::default() };
+        for other in view.world.placed_with_anti_affinity().filter(|other| other.id != pod.id) {
+            let Some(labels) = node_labels(view.world, other) else { continue };
+            for term in &other.facts.spec.anti_affinity {
+                if matches(term, other, pod, view.world) {
+                    count(&mut near.refused, term, labels);
+                }
+            }
+        }
+        if !spec.affinity.is_empty() || !spec.anti_affinity.is_empty() {
+            for other in placed(view.world).filter(|other| other.id != pod.id) {
+                let Some(labels) = node_labels(view.world, other) else { continue };
+                if !spec.affinity.is_empty() && spec.affinity.iter().all(|term| matches(term, pod, other, view.world)) {
+                    spec.affinity.iter().for_each(|term| count(&mut near.wanted, term, labels));
+                }
+                for (term, counts) in spec.anti_affinity.iter().zip(&mut near.unwanted) {
+                    if matches(term, pod, other, view.world) {
+                        count(counts, term, labels);
+                    }
+                }
+            }
+            near.first_of_group = spec.affinity.iter().all(|term| matches(term, pod, pod, view.world));
+        }
+        slots.put(near);
+        Outcome::Fit
+    }
+}
+
+impl Filter for InterPodAffinity {
+    fn filter(&self, _: View<'_>, pod: &Pod, (_, node): (NodeId, &Node), slots: &mut Slots) -> Outcome {
+        let (Some(near), Some(facts)) = (slots.get::<Near>(), &node.facts) else { return Outcome::Fit };
+        let (spec, labels) = (&pod.facts.spec, &facts.labels);
+        if !wanted_here(&spec.affinity, near, labels) {
+            return Outcome::never(NAME, "pod affinity", WAKE);
+        }
+        let crowded =
+            |(term, counts): (&PodTerm, &Counts)| place(term, labels).is_some_and(|at| counts.contains_key(&at));
+        if spec.anti_affinity.iter().zip(&near.unwanted).any(crowded) {
+            return Outcome::unfit(NAME, "pod anti-affinity", WAKE);
+        }
+        let refused = !near.refused.is_empty()
+            && labels.iter().any(|(key, value)| near.refused.contains_key(&(key.clone(), value.clone())));
+        if refused {
+            return Outcome::unfit(NAME, "anti-affinity of a pod there", WAKE);
+        }
+        Outcome::Fit
+    }
+}
+
+fn wanted_here(terms: &[PodTerm], near: &Near, labels: &Labels) -> bool {
+    let mut all_there = true;
+    for term in terms {
+        match place(term, labels) {
+            None => return false,
+            Some(at) => all_there &= near.wanted.contains_key(&at),
+        }
+    }
+    all_there || (near.wanted.is_empty() && near.first_of_group)
+}
+
+/// Bound and assumed pods.
+fn placed(world: &World) -> impl Iterator<Item = &Pod> {
+    world.nodes().flat_map(|(_, node)| &node.pods).filter_map(|id| world.pod(*id))
+}
+
+fn node_labels<'a>(world: &'a World, pod: &Pod) -> Option<&'a Labels> {
+    Some(&world.node(pod.node()?)?.facts.as_ref()?.labels)
+}
+
+fn place(term: &PodTerm, labels: &Labels) -> Option<(String, String)> {
+    labels.get(&term.topology_key).map(|value| (term.topology_key.clone(), value.clone()))
+}
+
+fn count(counts: &mut Counts, term: &PodTerm, labels: &Labels) {
+    if let Some(at) = place(term, labels) {
+        *counts.entry(at).or_insert(0) += 1;
+    }
+}
+
+/// `true` when `term`, written by `owner`, means `other`.
+fn matches(term: &PodTerm, owner: &Pod, other: &Pod, world: &World) -> bool {
+    let namespace = &*other.key().namespace;
+    let own_only = term.namespaces.is_empty() && term.namespace_selector.is_none();
+    let no_labels = Labels::new();
+    let in_namespace = (own_only && *owner.key().namespace == *namespace)
+        || term.namespaces.iter().any(|name| *name == *namespace)
+        || term
+            .namespace_selector
+            .as_ref()
+            .is_some_and(|selector| selector.matches(world.namespace(namespace).unwrap_or(&no_labels)));
+    in_namespace && term.selector.as_ref().is_some_and(|selector| selector.matches(&other.facts.spec.labels))
+}

@@ -1,0 +1,143 @@
+//! `RequestedToCapacityRatio`: rates a node by how full it would be, by a user-defined shape.
+
+use crate::contract::key;
+use crate::decide::framework::{Plugin, Score, Slots, View};
+use crate::decide::world::{Node, NodeId, Pod};
+
+/// Why a shape or the weights mean nothing.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum RatioError {
+    /// No points.
+    #[error("RequestedToCapacityRatio: the shape has no points, expected at least one")]
+    NoPoints,
+    /// A point outside its range.
+    #[error(
+        "RequestedToCapacityRatio: point ({0}, {1}) is out of range, expected utilization 0 to 100 and score 0 to 10"
+    )]
+    Range(i64, i64),
+    /// Not ascending.
+    #[error("RequestedToCapacityRatio: utilization {1} does not come after {0}, expected ascending points")]
+    Order(i64, i64),
+    /// A weight outside its range.
+    #[error("RequestedToCapacityRatio: weight {1} of {0} is out of range, expected 1 to 100")]
+    Weight(String, i64),
+}
+
+/// Shape and weights, checked.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RatioConfig {
+    shape: Vec<(i64, i64)>,
+    weights: Vec<(Box<str>, i64)>,
+}
+
+impl Default for RatioConfig {
+    /// Binpack: GPUs weigh 4, CPU and memory 1.
+    fn default() -> Self {
+        let weights = vec![(key::NVIDIA_GPU.into(), 4), ("cpu".into(), 1), ("memory".into(), 1)];
+        Self { shape: vec![(0, 0), (100, 10)], weights }
+    }
+}
+
+impl RatioConfig {
+    /// Points (utilization 0..=100, score 0..=10), ascending, and weights by resource name. `nvidia.com/gpu` stands for a
+    /// node's GPUs under whatever name they are asked for.
+    pub fn new(shape: Vec<(i64, i64)>, weights: Vec<(String, i64)>) -> Result<Self, RatioError> {
+        if shape.is_empty() {
+            return Err(RatioError::NoPoints);
+        }
+        if let Some((u, s)) = shape.iter().find(|(u, s)| !(0..=100).contains(u) || !(0..=10).contains(s)) {
+            return Err(RatioError::Range(*u, *s));
+        }
+        if let Some(pair) = shape.windows(2).find(|pair| pair[0].0 >= pair[1].0) {
+            return Err(RatioError::Order(pair[0].0, pair[1].0));
+        }
+        if let Some((name, weight)) = weights.iter().find(|(_, weight)| !(1..=100).contains(weight)) {
+            return Err(RatioError::Weight(name.clone(), *weight));
+        }
+        Ok(Self { shape, weights: weights.into_iter().map(|(name, weight)| (name.into(), weight)).collect() })
+    }
+
+    /// The line through the points, in tenths of a thousandth: utilization 0.0..=1.0 to score 0.0..=10.0.
+    fn line(&self, utilization: f64) -> f64 {
+        let u = utilization.clamp(0.0, 1.0) * 100.0;
+        let (first, last) = (self.shape[0], self.shape[self.shape.len() - 1]);
+        if u <= first.0 as f64 {
+            return first.1 as f64;
+        }
+        for pair in self.shape.windows(2) {
+            let ((x0, y0), (x1, y1)) = (pair[0], pair[1]);
+            if u <= x1 as f64 {
+                return y0 as f64 + (y1 - y0) as f64 * (u - x0 as f64) / (x1 - x0) as f64;
+            }
+        }
+        last.1 as f64
+    }
+}
+
+/// The rule.
+pub struct RequestedToCapacityRatio(pub RatioConfig);
+
+impl Plugin for RequestedToCapacityRatio {
+    fn name(&self) -> &'static str {
+        "RequestedToCapacityRatio"
+    }
+}
+
+impl Score for RequestedToCapacityRatio {
+    fn score(&self, _: View<'_>, pod: &Pod, (_, node): (NodeId, &Node), _: &mut Slots) -> i64 {
+        let (mut sum, mut weights) = (0.0, 0);
+        for (name, weight) in &self.0.weights {
+            let (wanted, used, total) = amounts(name, pod, node);
+            if total > 0 {
+                sum += self.0.line((wanted + used) as f64 / total as f64) * *weight as f64;
+                weights += weight;
+            }
+        }
+        if weights == 0 { 0 } else { (sum / weights as f64 * 10.0).round() as i64 }
+    }
+}
+
+/// Wanted, used and total amounts of one resource.
+fn amounts(name: &str, pod: &Pod, node: &Node) -> (i64, i64, i64) {
+    let Some(facts) = &node.facts else { return (0, 0, 0) };
+    let (wanted, used, total) = (&pod.facts.spec.requests, &node.used, &facts.allocatable);
+    match name {
+        "cpu" => (wanted.milli_cpu, used.milli_cpu, total.milli_cpu),
+        "memory" => (wanted.memory, used.memory, total.memory),
+        "ephemeral-storage" => (wanted.ephemeral, used.ephemeral, total.ephemeral),
+        key::NVIDIA_GPU if node.stock.is_some() => {
+            let (used, total) = node.stock.as_ref().map_or((0, 0), super::super::world::Stock::gpu_percent);
+            (wanted_gpu_percent(pod), used, total)
+        }
+        name => (wanted.scalar(name), used.scalar(name), total.scalar(name)),
+    }
+}
+
+/// Percent of GPUs that the pod asks for, whatever name it uses.
+fn wanted_gpu_percent(pod: &Pod) -> i64 {
+    let wanted = &pod.facts.spec.requests;
+    let share = wanted.scalar(key::GPU_CORE).max(wanted.scalar(key::GPU_MEMORY_RATIO));
+    wanted.scalar(key::NVIDIA_GPU) * key::WHOLE + wanted.scalar(key::GPU) + share
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_line_runs_through_every_point_and_is_flat_outside() {
+        let config = RatioConfig::new(vec![(20, 2), (50, 10), (80, 0)], vec![]).unwrap();
+        for (u, score) in [(0.0, 2.0), (0.2, 2.0), (0.35, 6.0), (0.5, 10.0), (0.65, 5.0), (0.8, 0.0), (2.0, 0.0)] {
+            assert!((config.line(u) - score).abs() < 1e-9, "{u}");
+        }
+    }
+
+    #[test]
+    fn a_meaningless_shape_is_refused() {
+        let new = |shape: &[(i64, i64)]| RatioConfig::new(shape.to_vec(), vec![]);
+        assert_eq!(new(&[]), Err(RatioError::NoPoints));
+        assert_eq!(new(&[(0, 0), (101, 10)]), Err(RatioError::Range(101, 10)));
+        assert_eq!(new(&[(50, 0), (50, 10)]), Err(RatioError::Order(50, 50)));
+        assert!(RatioConfig::new(vec![(0, 0)], vec![("cpu".into(), 0)]).is_err());
+    }
+}

@@ -1,0 +1,275 @@
+//! Pods that want a node: active, backing off, or parked until an event that the refusing rule named.
+//!
+//! ```text
+//!            pop                    fail
+//!   active ─────▶ taken ──▶ back-off ──time──▶ active
+//!     ▲             │ park
+//!     └──useful event── parked (costs nothing)
+//! ```
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use jiff::Timestamp;
+
+use crate::decide::framework::{QueueSort, Queued, SortKey};
+use crate::decide::world::{PodId, Wake};
+
+/// Times of the queue.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct QueuePolicy {
+    /// First back-off. 1 s.
+    pub backoff: Duration,
+    /// Longest back-off. 10 s.
+    pub backoff_max: Duration,
+    /// A parked pod is tried after this long even without an event. 5 min.
+    pub parked_max: Duration,
+}
+
+impl Default for QueuePolicy {
+    fn default() -> Self {
+        let s = Duration::from_secs;
+        Self { backoff: s(1), backoff_max: s(10), parked_max: s(300) }
+    }
+}
+
+/// Where a queued pod is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum QueueState {
+    /// Tried as soon as its turn comes.
+    Active(SortKey),
+    /// Tried from this monotonic time on.
+    BackOff(Duration),
+    /// Tried when one of these happens; at the latest at this time.
+    Parked(Wake, Option<Duration>),
+    /// Being tried, or in flight.
+    Taken,
+}
+
+#[derive(Debug, Clone)]
+struct Entry {
+    queued: Queued,
+    state: QueueState,
+    failures: u32,
+    since: Duration,
+}
+
+/// The queue.
+#[derive(Debug, Clone, Default)]
+pub struct Queue {
+    policy: QueuePolicy,
+    entries: BTreeMap<PodId, Entry>,
+    active: BTreeMap<SortKey, PodId>,
+    timed: BTreeSet<(Duration, PodId)>,
+    parked: [BTreeSet<PodId>; Wake::KINDS],
+}
+
+impl Queue {
+    /// An empty queue.
+    pub fn new(policy: QueuePolicy) -> Self {
+        Self { policy, ..Self::default() }
+    }
+
+    /// Adds a pod, or makes a changed one active again. A pod that is being tried stays so.
+    pub fn add(&mut self, id: PodId, mut queued: Queued, sort: &dyn QueueSort, now: Duration) {
+        if let Some(entry) = self.entries.get_mut(&id) {
+            queued.failed = entry.queued.failed;
+            entry.queued = queued;
+            if entry.state == QueueState::Taken {
+                return;
+            }
+        } else {
+            self.entries.insert(id, Entry { queued, state: QueueState::Taken, failures: 0, since: now });
+        }
+        self.activate(id, sort);
+    }
+
+    /// Takes a pod out for good.
+    pub fn remove(&mut self, id: PodId) {
+        self.detach(id);
+        self.entries.remove(&id);
+    }
+
+    /// The next pod to try; it is taken until it is parked, failed, removed or given back.
+    pub fn pop(&mut self) -> Option<PodId> {
+        let (_, id) = self.active.pop_first()?;
+        if let Some(entry) = self.entries.get_mut(&id) {
+            entry.state = QueueState::Taken;
+        }
+        Some(id)
+    }
+
+    /// Parks a pod that was tried, until one of `wake`.
+    pub fn park(&mut self, id: PodId, wake: Wake, now: Duration, wall: Timestamp) {
+        self.detach(id);
+        let Some(entry) = self.entries.get_mut(&id) else { return };
+        entry.queued.failed = Some(wall);
+        // Without a wake, only the pod's own change helps: no need to look again.
+        let latest = (!wake.is_none()).then(|| now + self.policy.parked_max);
+        entry.state = QueueState::Parked(wake, latest);
+        for kind in wake.kinds() {
+            self.parked[kind].insert(id);
+        }
+        if let Some(at) = latest {
+            self.timed.insert((at, id));
+        }
+    }
+
+    /// Backs a pod off after a failure that no event can be expected to mend. Returns when it will be tried.
+    pub fn fail(&mut self, id: PodId, now: Duration, wall: Timestamp) -> Duration {
+        let exponent = self.entries.get(&id).map_or(0, |entry| entry.failures.min(16));
+        let at = now + (self.policy.backoff * (1 << exponent)).min(self.policy.backoff_max);
+        self.wait_until(id, at, wall);
+        if let Some(entry) = self.entries.get_mut(&id) {
+            entry.failures += 1;
+        }
+        at
+    }
+
+    /// Holds a pod back until `at`.
+    pub fn wait_until(&mut self, id: PodId, at: Duration, wall: Timestamp) {
+        self.detach(id);
+        let Some(entry) = self.entries.get_mut(&id) else { return };
+        entry.queued.failed = Some(wall);
+        entry.state = QueueState::BackOff(at);
+        self.timed.insert((at, id));
+    }
+
+    /// Makes a pod active at once; its back-off starts anew.
+    pub fn activate(&mut self, id: PodId, sort: &dyn QueueSort) {
+        self.detach(id);
+        let Some(entry) = self.entries.get_mut(&id) else { return };
+        let key = sort.key(&entry.queued);
+        entry.state = QueueState::Active(key.clone());
+        self.active.insert(key, id);
+    }
+
+    /// Something happened: parked pods that named it become active, their back-off forgotten.
+    pub fn wake(&mut self, wake: Wake, sort: &dyn QueueSort) {
+        let woken: BTreeSet<PodId> = wake.kinds().flat_map(|kind| self.parked[kind].iter().copied()).collect();
+        for id in woken {
+            if let Some(entry) = self.entries.get_mut(&id) {
+                entry.failures = 0;
+            }
+            self.activate(id, sort);
+        }
+    }
+
+    /// Time passed.
+    pub fn tick(&mut self, now: Duration, sort: &dyn QueueSort) {
+        while let Some((_, id)) = self.timed.first().copied().filter(|(at, _)| *at <= now) {
+            self.activate(id, sort);
+        }
+    }
+
+    /// When the queue wants [`Queue::tick`]; zero when a pod is active.
+    pub fn next(&self) -> Option<Duration> {
+        if self.active.is_empty() { self.timed.first().map(|(at, _)| *at) } else { Some(Duration::ZERO) }
+    }
+
+    /// Where a pod is, if it is queued at all.
+    pub fn state(&self, id: PodId) -> Option<&QueueState> {
+        self.entries.get(&id).map(|entry| &entry.state)
+    }
+
+    /// Monotonic time since which a pod is queued.
+    pub fn since(&self, id: PodId) -> Option<Duration> {
+        self.entries.get(&id).map(|entry| entry.since)
+    }
+
+    /// Every queued pod.
+    pub fn iter(&self) -> impl Iterator<Item = (PodId, &QueueState)> {
+        self.entries.iter().map(|(id, entry)| (*id, &entry.state))
+    }
+
+    fn detach(&mut self, id: PodId) {
+        let Some(entry) = self.entries.get_mut(&id) else { return };
+        match std::mem::replace(&mut entry.state, QueueState::Taken) {
+            QueueState::Active(key) => {
+                self.active.remove(&key);
+            }
+            QueueState::BackOff(at) => {
+                self.timed.remove(&(at, id));
+            }
+            QueueState::Parked(wake, latest) => {
+                for kind in wake.kinds() {
+                    self.parked[kind].remove(&id);
+                }
+                if let Some(at) = latest {
+                    self.timed.remove(&(at, id));
+                }
+            }
+            QueueState::Taken => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::contract::PodUid;
+    use crate::decide::plugins::priority_sort::PrioritySort;
+
+    const WALL: Timestamp = Timestamp::UNIX_EPOCH;
+    fn s(seconds: u64) -> Duration {
+        Duration::from_secs(seconds)
+    }
+    fn queued(priority: i32, created: i64, uid: &str) -> Queued {
+        let created = Timestamp::from_second(created).unwrap();
+        Queued { priority, created, failed: None, class: 0, uid: PodUid::new(uid) }
+    }
+    fn with(pods: &[(u64, i32, i64)]) -> Queue {
+        let mut queue = Queue::new(QueuePolicy::default());
+        for (id, priority, created) in pods {
+            queue.add(PodId(*id), queued(*priority, *created, &format!("u{id}")), &PrioritySort, s(0));
+        }
+        queue
+    }
+
+    #[test]
+    fn higher_priority_goes_first_then_the_older_then_the_id() {
+        let mut queue = with(&[(1, 0, 10), (2, 0, 5), (3, 9, 20), (4, 0, 5)]);
+        let order: Vec<u64> = std::iter::from_fn(|| queue.pop()).map(|id| id.0).collect();
+        assert_eq!(order, [3, 2, 4, 1]);
+    }
+
+    #[test]
+    fn a_parked_pod_wakes_only_for_what_its_rule_named() {
+        let mut queue = with(&[(1, 0, 0)]);
+        let id = queue.pop().unwrap();
+        queue.park(id, Wake::POD_FREED, s(1), WALL);
+        queue.wake(Wake::NODE_CHANGED.or(Wake::AGENT), &PrioritySort);
+        queue.tick(s(299), &PrioritySort);
+        assert_eq!(queue.pop(), None);
+        queue.wake(Wake::POD_FREED, &PrioritySort);
+        assert_eq!((queue.next(), queue.pop()), (Some(Duration::ZERO), Some(id)));
+    }
+
+    #[test]
+    fn back_off_doubles_from_one_to_ten_seconds_and_a_useful_event_resets_it() {
+        let mut queue = with(&[(1, 0, 0)]);
+        let id = queue.pop().unwrap();
+        let waits: Vec<u64> = (0..6).map(|_| queue.fail(id, s(0), WALL).as_secs()).collect();
+        assert_eq!(waits, [1, 2, 4, 8, 10, 10]);
+        queue.tick(s(9), &PrioritySort);
+        assert_eq!(queue.pop(), None);
+        queue.tick(s(10), &PrioritySort);
+        assert_eq!(queue.pop(), Some(id));
+        queue.park(id, Wake::AGENT, s(10), WALL);
+        queue.wake(Wake::AGENT, &PrioritySort);
+        assert_eq!(queue.pop(), Some(id));
+        assert_eq!(queue.fail(id, s(20), WALL), s(21));
+    }
+
+    #[test]
+    fn a_gated_pod_is_not_looked_at_again_until_it_changes() {
+        let mut queue = with(&[(1, 0, 0)]);
+        let id = queue.pop().unwrap();
+        queue.park(id, Wake::NONE, s(0), WALL);
+        queue.wake(Wake::ANY, &PrioritySort);
+        queue.tick(s(100_000), &PrioritySort);
+        assert_eq!((queue.pop(), queue.next()), (None, None));
+        queue.add(id, queued(0, 0, "u1"), &PrioritySort, s(1));
+        assert_eq!(queue.pop(), Some(id));
+    }
+}

@@ -1,0 +1,212 @@
+//! A node's devices: the inventory of its Device object and what of it pods hold.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::contract::inventory::Device;
+use crate::contract::{DeviceAllocation, DeviceId, DeviceType, PodUid, key};
+use crate::decide::alloc::{Exclusive, NodePool, PodDeviceRequest, RequestProblem, Wishes, pick, score};
+use crate::decide::pod::HandoffPod;
+
+use super::pod::Pod;
+
+/// The devices of one node.
+#[derive(Debug, Clone)]
+pub struct Stock {
+    device: Device,
+    /// Nothing taken.
+    empty: NodePool,
+    pool: NodePool,
+    /// Types of which a bound pod holds devices that nobody has named yet.
+    blocked: BTreeSet<DeviceType>,
+}
+
+/// Devices chosen for a pod on one node, ready for the Binding.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DevicePlan {
+    /// What to hold.
+    pub allocation: DeviceAllocation,
+    /// `container-devices`.
+    pub split: Box<str>,
+    /// 0..=100: how well the devices lie together.
+    pub quality: i64,
+}
+
+impl DevicePlan {
+    /// The Binding's device annotations.
+    pub fn annotations(&self) -> [(String, String); 3] {
+        [
+            (key::DEVICE_ALLOCATED.to_owned(), self.allocation.print()),
+            (key::CONTAINER_DEVICES.to_owned(), self.split.to_string()),
+            (key::GPU_MINORS.to_owned(), self.allocation.gpu_minors()),
+        ]
+    }
+}
+
+/// What one pod on the node takes.
+pub struct Charge<'a> {
+    uid: &'a PodUid,
+    devices: Option<&'a DeviceAllocation>,
+    exclusive: Exclusive,
+    kinds: Vec<DeviceType>,
+}
+
+impl<'a> Charge<'a> {
+    /// `None` for a pod that neither asks for nor holds devices.
+    pub fn of(pod: &'a Pod) -> Option<Self> {
+        if !pod.asks_for_devices() && pod.devices.is_none() {
+            return None;
+        }
+        let exclusive = wishes_of(pod).map(|wishes| wishes.exclusive()).unwrap_or_default();
+        let uid = &pod.facts.handoff.pod.uid;
+        Some(Self { uid, devices: pod.devices.as_ref(), exclusive, kinds: kinds_of(pod) })
+    }
+}
+
+impl Stock {
+    /// All devices of the object, nothing taken.
+    pub fn new(device: Device) -> Self {
+        let (empty, _) = NodePool::from_device(&device);
+        Self { device, pool: empty.clone(), empty, blocked: BTreeSet::new() }
+    }
+
+    /// Takes over a newer object; the caller counts afresh. `true` when it says something new.
+    pub fn update(&mut self, device: Device) -> bool {
+        let same = self.device.spec == device.spec
+            && self.device.status == device.status
+            && self.device.metadata.labels == device.metadata.labels
+            && self.device.metadata.annotations == device.metadata.annotations;
+        if !same {
+            self.empty.update(&device);
+            self.device = device;
+        }
+        !same
+    }
+
+    /// Counts what pods hold: by their assignment, else by what the node has published, else the type is blocked.
+    pub fn recount<'a>(&mut self, charges: impl Iterator<Item = Charge<'a>>) {
+        self.pool = self.empty.clone();
+        self.blocked.clear();
+        for charge in charges {
+            if let Some(devices) = charge.devices {
+                let (_, _) = self.pool.take_annotation(devices, charge.exclusive);
+            }
+            for kind in charge.kinds {
+                if charge.devices.is_some_and(|devices| !devices.of(&kind).is_empty()) {
+                    continue;
+                }
+                let minors = published(&self.device, &kind, charge.uid);
+                match minors {
+                    Some(minors) => {
+                        self.pool.take_minors(&kind, &minors);
+                    }
+                    None => {
+                        self.blocked.insert(kind);
+                    }
+                }
+            }
+        }
+    }
+
+    /// `true` while a pod holds devices of this type that nobody has named.
+    pub fn is_blocked(&self, kind: &DeviceType) -> bool {
+        self.blocked.contains(kind)
+    }
+
+    /// `true` when the node has published devices of pods without an assignment.
+    pub fn has_published(&self) -> bool {
+        self.device.status.as_ref().is_some_and(|status| !status.allocations.is_empty())
+    }
+
+    /// What is taken and free.
+    pub fn pool(&self) -> &NodePool {
+        &self.pool
+    }
+
+    /// Chooses devices; changes nothing. The error follows a count of nodes.
+    pub fn plan(&self, request: &PodDeviceRequest, node: &str) -> Result<DevicePlan, std::borrow::Cow<'static, str>> {
+        let assignment = pick(&self.pool, request).map_err(|reason| reason.summary())?;
+        Ok(DevicePlan {
+            allocation: assignment.device_allocated(&self.pool),
+            split: assignment.container_devices(&self.pool, request, node).print().into(),
+            quality: i64::from(score::topology_fit(&self.pool, &assignment)),
+        })
+    }
+
+    /// Used and total percent of GPU compute, the unhealthy ones' too.
+    pub fn gpu_percent(&self) -> (i64, i64) {
+        let summary = self.pool.summary();
+        (i64::from(summary.core_total.saturating_sub(summary.core_free)), i64::from(summary.core_total))
+    }
+
+    /// Those of `devices` that are not listed as healthy.
+    pub fn unhealthy_of(&self, devices: &DeviceAllocation) -> Vec<DeviceId> {
+        let healthy: BTreeSet<&DeviceId> =
+            self.device.spec.devices.iter().filter(|device| device.health).map(|device| &device.id).collect();
+        let all = devices.devices.values().flatten().map(|entry| &entry.id);
+        all.filter(|id| !healthy.contains(id)).cloned().collect()
+    }
+
+    /// One line per device: type, minor, id, health, what is free.
+    pub fn describe(&self) -> Vec<String> {
+        let devices = self.pool.devices();
+        let word = |healthy: bool| if healthy { "healthy" } else { "unhealthy" };
+        let gpus = (0u8..).zip(&devices.gpus).map(|(at, gpu)| {
+            let (core, memory) = self.pool.gpu_room(at);
+            let memory = if gpu.bytes_known { memory >> 20 } else { memory };
+            let unit = if gpu.bytes_known { "Mi" } else { "%" };
+            format!("gpu {} {}: {}, {core}% core and {memory}{unit} memory free", gpu.minor, gpu.id, word(gpu.healthy))
+        });
+        let free_migs = self.pool.summary().free_migs;
+        let migs = (0u8..).zip(&devices.migs).map(|(at, mig)| {
+            let free = if free_migs & (1 << at) == 0 { "not free" } else { "free" };
+            format!("mig {} {} ({}): {}, {free}", mig.minor, mig.id, mig.profile, word(mig.healthy))
+        });
+        let nics = (0u8..).zip(&devices.nics).map(|(at, nic)| {
+            format!("rdma {} {}: {}, {}% free", nic.minor, nic.id, word(nic.healthy), self.pool.nic_room(at))
+        });
+        gpus.chain(migs).chain(nics).collect()
+    }
+}
+
+/// Minors that the node has published for a pod without an assignment.
+fn published(device: &Device, kind: &DeviceType, uid: &PodUid) -> Option<Vec<i32>> {
+    let held = device.status.iter().flat_map(|status| &status.allocations).filter(|held| held.kind == *kind);
+    let mut entries = held.flat_map(|held| &held.entries);
+    entries.find(|entry| entry.uuid == uid.as_str()).map(|entry| entry.minors.clone())
+}
+
+/// The assignment that a bound pod's annotation records; `None` when there is none or it cannot be read.
+pub fn recorded_devices(pod: &HandoffPod) -> Option<DeviceAllocation> {
+    let text = pod.assignment.device_allocated.as_deref().filter(|text| !text.is_empty())?;
+    DeviceAllocation::parse(text).ok()
+}
+
+/// Device types that a pod's containers ask for.
+pub fn kinds_of(pod: &Pod) -> Vec<DeviceType> {
+    let mut kinds: BTreeMap<DeviceType, ()> = BTreeMap::new();
+    for container in &pod.facts.handoff.containers {
+        let Ok(request) = &container.request else { continue };
+        let served_otherwise =
+            request.names.keys().all(|name| container.dra_backed.iter().any(|backed| backed == name));
+        if served_otherwise {
+            continue;
+        }
+        if request.gpu.is_some() {
+            kinds.insert(DeviceType::Gpu, ());
+        }
+        if request.rdma.is_some() {
+            kinds.insert(DeviceType::Rdma, ());
+        }
+    }
+    kinds.into_keys().collect()
+}
+
+fn wishes_of(pod: &Pod) -> Result<Wishes, crate::contract::AllocationError> {
+    let wishes = &pod.facts.spec.wishes;
+    Wishes::parse(wishes.hint.as_deref(), wishes.joint.as_deref(), wishes.partition.as_deref())
+}
+
+/// The pod's devices as one request, or the rule that it breaks.
+pub fn request_of(pod: &Pod) -> Result<PodDeviceRequest, RequestProblem> {
+    PodDeviceRequest::of_containers(&pod.facts.handoff.containers, wishes_of(pod)?)
+}

@@ -1,0 +1,139 @@
+//! What the cluster tells the world, and what kind of change that was for pods that wait.
+
+use jiff::Timestamp;
+
+use crate::contract::inventory::Device;
+use crate::contract::{AgentStatus, PodKey, PodUid};
+
+use super::node::NodeFacts;
+use super::pod::PodFacts;
+use super::spec::{Labels, NodeTerm};
+use super::{NodeId, PodId};
+
+/// One fact from a watch.
+#[derive(Debug, Clone)]
+pub enum WorldEvent {
+    /// A node, new or changed.
+    Node(NodeFacts),
+    /// A node is gone.
+    NodeGone(Box<str>),
+    /// A pod, new or changed; ended pods too.
+    Pod(Box<PodFacts>),
+    /// A pod is gone.
+    PodGone(PodKey, PodUid),
+    /// The Device object of a node; it is named after the node.
+    Devices(Box<Device>),
+    /// The Device object is gone.
+    DevicesGone(Box<str>),
+    /// The Lease of a node's agent.
+    Agent {
+        /// Node.
+        node: Box<str>,
+        /// Its annotation, when readable.
+        status: Option<AgentStatus>,
+        /// resourceVersion.
+        version: Box<str>,
+        /// `spec.renewTime`.
+        renewed: Option<Timestamp>,
+    },
+    /// The Lease is gone.
+    AgentGone(Box<str>),
+    /// A namespace, new or changed.
+    Namespace(Box<str>, Labels),
+    /// A namespace is gone.
+    NamespaceGone(Box<str>),
+    /// A persistent volume.
+    Volume(Box<str>, VolumeFacts),
+    /// A persistent volume is gone.
+    VolumeGone(Box<str>),
+    /// A claim.
+    Claim(PodKey, ClaimFacts),
+    /// A claim is gone.
+    ClaimGone(PodKey),
+}
+
+/// What a persistent volume says about its place.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct VolumeFacts {
+    /// `spec.nodeAffinity.required`.
+    pub required: Option<Vec<NodeTerm>>,
+    /// Labels; the zone and region labels name a place, several ones separated by `__`.
+    pub labels: Labels,
+}
+
+/// What a claim says.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct ClaimFacts {
+    /// `spec.volumeName`, once bound.
+    pub volume: Option<Box<str>>,
+    /// Annotation `pv.kubernetes.io/bind-completed` is there.
+    pub complete: bool,
+    /// `spec.storageClassName`.
+    pub class: Option<Box<str>>,
+    /// Deletion has been asked for.
+    pub deleting: bool,
+    /// `ReadWriteOncePod` is among the access modes.
+    pub single_pod: bool,
+}
+
+/// Kinds of change, as a set. A refusal names those that may turn it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Wake(u16);
+
+impl Wake {
+    /// Nothing.
+    pub const NONE: Self = Self(0);
+    /// A node came.
+    pub const NODE_ADDED: Self = Self(1);
+    /// Labels, taints or `unschedulable` of a node.
+    pub const NODE_CHANGED: Self = Self(1 << 1);
+    /// A node offers more.
+    pub const NODE_ROOM: Self = Self(1 << 2);
+    /// An agent came to life or serves other names.
+    pub const AGENT: Self = Self(1 << 3);
+    /// A node's inventory.
+    pub const DEVICES: Self = Self(1 << 4);
+    /// A pod that took room is gone, ended or was forgotten.
+    pub const POD_FREED: Self = Self(1 << 5);
+    /// A pod was bound, or a bound pod's labels changed.
+    pub const POD_PLACED: Self = Self(1 << 6);
+    /// Namespaces.
+    pub const NAMESPACE: Self = Self(1 << 7);
+    /// Volumes and claims.
+    pub const VOLUME: Self = Self(1 << 8);
+    /// Number of kinds.
+    pub const KINDS: usize = 9;
+    /// All of them.
+    pub const ANY: Self = Self((1 << Self::KINDS) - 1);
+
+    /// Both.
+    #[must_use]
+    pub const fn or(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+    /// `true` when they have a kind in common.
+    pub const fn meets(self, other: Self) -> bool {
+        self.0 & other.0 != 0
+    }
+    /// `true` for no kind.
+    pub const fn is_none(self) -> bool {
+        self.0 == 0
+    }
+    /// The kinds, as numbers below [`Wake::KINDS`].
+    pub fn kinds(self) -> impl Iterator<Item = usize> {
+        (0..Self::KINDS).filter(move |kind| self.0 & (1 << kind) != 0)
+    }
+}
+
+/// What one event changed.
+#[derive(Debug, Clone, Default)]
+pub struct Changes {
+    /// For pods that wait.
+    pub wake: Wake,
+    /// Pods that appeared, changed or moved.
+    pub pods: Vec<PodId>,
+    /// Pods that are gone.
+    pub gone: Vec<PodId>,
+    /// Nodes whose lock, agent, devices or object changed.
+    pub nodes: Vec<NodeId>,
+}

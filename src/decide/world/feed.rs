@@ -1,0 +1,266 @@
+//! Folding events into the world.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use jiff::Timestamp;
+
+use crate::contract::{LockRead, PodKey, PodUid};
+
+use super::devices::{Stock, recorded_devices};
+use super::event::{Changes, Wake, WorldEvent};
+use super::node::{Node, NodeFacts};
+use super::pod::{Place, Pod, PodFacts};
+use super::state::World;
+use super::{NodeId, PodId};
+
+impl World {
+    /// Folds one event in. `now` is the monotonic time, `wall` the wall time.
+    pub fn apply(&mut self, event: WorldEvent, now: Duration, wall: Timestamp) -> Changes {
+        self.generation += 1;
+        let mut changes = Changes::default();
+        match event {
+            WorldEvent::Node(facts) => self.node_set(facts, now, &mut changes),
+            WorldEvent::NodeGone(name) => {
+                self.change_node(&name, &mut changes, Wake::POD_PLACED, |node| {
+                    node.facts = None;
+                    node.see_lock(LockRead::Free, now);
+                    true
+                });
+            }
+            WorldEvent::Pod(facts) => self.pod_set(*facts, &mut changes),
+            WorldEvent::PodGone(key, uid) => self.pod_gone(&key, &uid, &mut changes),
+            WorldEvent::Devices(device) => {
+                let name = device.metadata.name.clone().unwrap_or_default();
+                self.mention(&name);
+                self.change_node(&name, &mut changes, Wake::DEVICES, |node| match &mut node.stock {
+                    Some(stock) => stock.update(*device),
+                    none => {
+                        *none = Some(Stock::new(*device));
+                        true
+                    }
+                });
+            }
+            WorldEvent::DevicesGone(name) => {
+                self.change_node(&name, &mut changes, Wake::DEVICES, |node| node.stock.take().is_some());
+            }
+            WorldEvent::Agent { node, status, version, renewed } => {
+                self.mention(&node);
+                let stale = self.policy.agent_stale;
+                self.change_node(&node, &mut changes, Wake::AGENT, |node| {
+                    node.see_agent(status, &version, renewed, stale, (now, wall))
+                });
+            }
+            WorldEvent::AgentGone(name) => {
+                self.change_node(&name, &mut changes, Wake::NONE, |node| node.agent.take().is_some());
+            }
+            WorldEvent::Namespace(name, labels) => {
+                self.namespaces.insert(name, labels);
+                changes.wake = Wake::NAMESPACE;
+            }
+            WorldEvent::NamespaceGone(name) => {
+                self.namespaces.remove(&name);
+            }
+            WorldEvent::Volume(name, facts) => {
+                self.volumes.insert(name, facts);
+                changes.wake = Wake::VOLUME;
+            }
+            WorldEvent::VolumeGone(name) => {
+                self.volumes.remove(&name);
+            }
+            WorldEvent::Claim(key, facts) => {
+                self.claims.insert(key, facts);
+                changes.wake = Wake::VOLUME;
+            }
+            WorldEvent::ClaimGone(key) => {
+                self.claims.remove(&key);
+            }
+        }
+        changes
+    }
+
+    /// Lets agents grow stale. Returns the nodes whose agent did.
+    pub fn age(&mut self, now: Duration) -> Vec<NodeId> {
+        let stale = self.policy.agent_stale;
+        let aged: Vec<NodeId> =
+            self.nodes.iter_mut().filter_map(|(id, node)| node.age_agent(stale, now).then_some(*id)).collect();
+        self.generation += u64::from(!aged.is_empty());
+        aged
+    }
+
+    /// Records what a writer found in a node's lock, ahead of the watch. `true` when it is news.
+    pub fn observe_lock(&mut self, id: NodeId, read: LockRead, now: Duration) -> bool {
+        let Some(node) = self.nodes.get_mut(&id) else { return false };
+        let news = node.see_lock(read, now);
+        self.index_lock(id);
+        self.generation += u64::from(news);
+        news
+    }
+
+    /// The id of a node, made when it is first mentioned.
+    pub(super) fn mention(&mut self, name: &str) -> NodeId {
+        if let Some(id) = self.node_ids.get(name) {
+            return *id;
+        }
+        let id = NodeId(self.next_node);
+        self.next_node += 1;
+        self.node_ids.insert(name.into(), id);
+        self.nodes.insert(id, Node::mentioned(name));
+        id
+    }
+
+    fn change_node(&mut self, name: &str, changes: &mut Changes, wake: Wake, change: impl FnOnce(&mut Node) -> bool) {
+        let Some(id) = self.node_id(name) else { return };
+        let Some(node) = self.nodes.get_mut(&id) else { return };
+        if change(node) {
+            changes.wake = changes.wake.or(wake);
+            changes.nodes.push(id);
+        }
+        self.index_lock(id);
+        self.recount_devices(id);
+        self.forget_if_unused(id);
+    }
+
+    fn node_set(&mut self, facts: NodeFacts, now: Duration, changes: &mut Changes) {
+        let name = facts.name.clone();
+        let id = self.mention(&name);
+        let node = self.nodes.entry(id).or_insert_with(|| Node::mentioned(&name));
+        let locked = node.see_lock(LockRead::parse(facts.lock.as_deref()), now);
+        changes.wake = match &node.facts {
+            None => Wake::NODE_ADDED,
+            Some(old) => {
+                let mut wake = Wake::NONE;
+                if old.labels != facts.labels || old.taints != facts.taints || old.unschedulable != facts.unschedulable
+                {
+                    wake = wake.or(Wake::NODE_CHANGED);
+                }
+                if old.allocatable != facts.allocatable || old.max_pods != facts.max_pods {
+                    wake = wake.or(Wake::NODE_ROOM);
+                }
+                wake
+            }
+        };
+        if locked || !changes.wake.is_none() {
+            changes.nodes.push(id);
+        }
+        node.facts = Some(facts);
+        self.index_lock(id);
+    }
+
+    fn index_lock(&mut self, id: NodeId) {
+        match self.nodes.get(&id) {
+            Some(node) if node.lock.read.raw().is_some() => self.locked.insert(id),
+            _ => self.locked.remove(&id),
+        };
+    }
+
+    pub(super) fn forget_if_unused(&mut self, id: NodeId) {
+        if self.nodes.get(&id).is_some_and(Node::is_forgotten)
+            && let Some(node) = self.nodes.remove(&id)
+        {
+            self.node_ids.remove(&node.name);
+            self.locked.remove(&id);
+        }
+    }
+
+    fn pod_set(&mut self, facts: PodFacts, changes: &mut Changes) {
+        let uid = facts.handoff.pod.uid.clone();
+        if let Some(old) = self.pod_keys.get(&facts.handoff.pod.key).copied()
+            && self.pod_ids.get(&uid) != Some(&old)
+        {
+            // The name was given to a new pod and the deletion of the old one was not seen.
+            self.drop_pod(old, changes);
+        }
+        let known = self.pod_ids.get(&uid).copied();
+        let ended = facts.handoff.phase.is_terminal();
+        let bound = facts.handoff.node.clone();
+        let id = known.unwrap_or_else(|| {
+            let id = PodId(self.next_pod);
+            self.next_pod += 1;
+            self.pod_ids.insert(uid, id);
+            self.pod_keys.insert(facts.handoff.pod.key.clone(), id);
+            id
+        });
+        let old = self.pods.get(&id);
+        // A watch may lag behind what was read live: nobody unbinds a pod, and nobody revives an ended one.
+        let stale = |old: &Pod| match old.place {
+            Place::Bound(_) => facts.handoff.node.is_none(),
+            Place::Ended => !ended,
+            Place::Waiting | Place::Assumed(_) => false,
+        };
+        if old.is_some_and(stale) {
+            return;
+        }
+        if old.is_some_and(|old| old.facts == facts && !matches!(old.place, Place::Assumed(_))) {
+            return;
+        }
+        let (old_place, old_devices) = old.map_or((Place::Waiting, None), |old| (old.place, old.devices.clone()));
+        let relabelled = old.is_some_and(|old| old.facts.spec.labels != facts.spec.labels);
+        if let Some(old) = old {
+            if let Some(stamp) = old.facts.handoff.assignment.bind_timestamp.clone() {
+                self.bind_stamps.remove(&stamp);
+            }
+            self.discharge(id);
+        }
+        let place = match (ended, bound, old_place) {
+            (true, ..) => Place::Ended,
+            (false, Some(node), _) => Place::Bound(self.mention(&node)),
+            (false, None, Place::Assumed(node)) => Place::Assumed(node),
+            (false, None, _) => Place::Waiting,
+        };
+        let devices = match place {
+            Place::Bound(_) => recorded_devices(&facts.handoff),
+            Place::Assumed(_) => old_devices,
+            Place::Waiting | Place::Ended => None,
+        };
+        if let (Some(stamp), Place::Bound(_)) = (&facts.handoff.assignment.bind_timestamp, place)
+            && !stamp.is_empty()
+        {
+            self.bind_stamps.insert(stamp.clone(), id);
+        }
+        self.pods.insert(id, Pod { id, facts, place, devices });
+        self.charge(id);
+        let had_room = matches!(old_place, Place::Bound(_) | Place::Assumed(_));
+        if place == Place::Ended && had_room {
+            changes.wake = changes.wake.or(Wake::POD_FREED);
+        }
+        if matches!(place, Place::Bound(_)) && (old_place != place || relabelled) {
+            changes.wake = changes.wake.or(Wake::POD_PLACED);
+        }
+        changes.pods.push(id);
+    }
+
+    fn pod_gone(&mut self, key: &PodKey, uid: &PodUid, changes: &mut Changes) {
+        let by_key = || self.pod_keys.get(key).copied();
+        let found = if uid.as_str().is_empty() { by_key() } else { self.pod_ids.get(uid).copied() };
+        if let Some(id) = found {
+            self.drop_pod(id, changes);
+        }
+    }
+
+    fn drop_pod(&mut self, id: PodId, changes: &mut Changes) {
+        self.discharge(id);
+        let Some(pod) = self.pods.remove(&id) else { return };
+        let handoff = &pod.facts.handoff;
+        self.remember_deletion(handoff.pod.uid.clone());
+        self.pod_ids.remove(&handoff.pod.uid);
+        if self.pod_keys.get(&handoff.pod.key) == Some(&id) {
+            self.pod_keys.remove(&handoff.pod.key);
+        }
+        if let Some(stamp) = &handoff.assignment.bind_timestamp {
+            self.bind_stamps.remove(stamp);
+        }
+        if pod.node().is_some() {
+            changes.wake = changes.wake.or(Wake::POD_FREED);
+        }
+        if let Some(node) = pod.node() {
+            self.forget_if_unused(node);
+        }
+        changes.gone.push(id);
+    }
+
+    /// Uids of every pod, for a feed that has listed anew.
+    pub fn pod_uids(&self) -> BTreeSet<PodUid> {
+        self.pod_ids.keys().cloned().collect()
+    }
+}

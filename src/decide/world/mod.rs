@@ -1,0 +1,30 @@
+//! The one world of the scheduler: nodes, locks, agents, devices and pods in compact own records, fed by events.
+//!
+//! Bound pods' `device-allocated` is the truth about devices, whoever bound them. Every change raises the generation, so a
+//! decision can say which world it was made on.
+
+pub mod devices;
+pub mod event;
+mod feed;
+pub mod node;
+pub mod pod;
+mod reserve;
+pub mod resources;
+pub mod spec;
+mod state;
+
+pub use devices::Stock;
+pub use event::{Changes, ClaimFacts, VolumeFacts, Wake, WorldEvent};
+pub use node::{Agent, LockSeen, Node, NodeFacts};
+pub use pod::{Place, Pod, PodFacts};
+pub use resources::{RequestParts, Resources};
+pub use spec::PodSpec;
+pub use state::{World, WorldPolicy};
+
+/// A node. Never used again for another one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct NodeId(pub u32);
+
+/// A pod. Never used again for another one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PodId(pub u64);

@@ -1,0 +1,69 @@
+//! One pod of the world and where it stands.
+//!
+//! ```text
+//!              assume                 confirm (the API shows the node)
+//!   waiting ───────────▶ assumed ────────────────────────────────────▶ bound ──▶ ended
+//!      ▲                    │                                                      ▲
+//!      └──────forget────────┘              (deleted or terminal from anywhere) ────┘
+//! ```
+
+use crate::contract::DeviceAllocation;
+use crate::decide::pod::HandoffPod;
+
+use super::spec::PodSpec;
+use super::{NodeId, PodId};
+
+/// What a pod's object says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PodFacts {
+    /// What the hand-off reads.
+    pub handoff: HandoffPod,
+    /// What placement reads.
+    pub spec: PodSpec,
+}
+
+/// A pod.
+#[derive(Debug, Clone)]
+pub struct Pod {
+    /// Dense id, never used again.
+    pub id: PodId,
+    /// Its object.
+    pub facts: PodFacts,
+    /// Where it stands.
+    pub place: Place,
+    /// Devices it holds or is about to: from the annotation when bound, from the decision when assumed.
+    pub devices: Option<DeviceAllocation>,
+}
+
+/// Where a pod stands. Every pod is exactly one of these.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Place {
+    /// Without a node.
+    Waiting,
+    /// We chose this node and hold its room; the API does not show it yet.
+    Assumed(NodeId),
+    /// The API shows this node.
+    Bound(NodeId),
+    /// Succeeded or Failed: holds nothing.
+    Ended,
+}
+
+impl Pod {
+    /// The node whose room this pod takes.
+    pub fn node(&self) -> Option<NodeId> {
+        match self.place {
+            Place::Assumed(node) | Place::Bound(node) => Some(node),
+            Place::Waiting | Place::Ended => None,
+        }
+    }
+
+    /// `namespace/name`.
+    pub fn key(&self) -> &crate::contract::PodKey {
+        &self.facts.handoff.pod.key
+    }
+
+    /// `true` when the kubelet would call agents for it.
+    pub fn asks_for_devices(&self) -> bool {
+        self.facts.handoff.asks_for_devices()
+    }
+}

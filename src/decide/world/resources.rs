@@ -1,0 +1,156 @@
+//! Amounts of what a node offers and pods ask for, and kube-scheduler's arithmetic of a pod's request.
+
+use std::collections::BTreeMap;
+
+use crate::contract::Quantity;
+use crate::decide::pod::ContainerKind;
+
+/// Amounts: CPU in thousandths, memory and ephemeral storage in bytes, everything else in whole units by name.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Resources {
+    /// Thousandths of a CPU.
+    pub milli_cpu: i64,
+    /// Bytes.
+    pub memory: i64,
+    /// Bytes.
+    pub ephemeral: i64,
+    /// Extended resources, huge pages.
+    pub scalar: BTreeMap<Box<str>, i64>,
+}
+
+/// What a pod's requests are computed from.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct RequestParts {
+    /// Init containers and sidecars in spec order, then app containers, with their requests.
+    pub containers: Vec<(ContainerKind, Resources)>,
+    /// `spec.resources.requests`: replaces the sum, name by name.
+    pub pod_level: Option<BTreeMap<Box<str>, Quantity>>,
+    /// `spec.overhead`.
+    pub overhead: Resources,
+}
+
+impl Resources {
+    /// From a Kubernetes resource list. `pods` is not an amount that pods ask for and is left out.
+    pub fn of<'a>(list: impl IntoIterator<Item = (&'a str, Quantity)>) -> Self {
+        let mut sum = Self::default();
+        for (name, amount) in list {
+            sum.set(name, amount);
+        }
+        sum
+    }
+
+    /// Sets one amount by its name.
+    pub fn set(&mut self, name: &str, amount: Quantity) {
+        match name {
+            "cpu" => self.milli_cpu = amount.milli_value(),
+            "memory" => self.memory = amount.value(),
+            "ephemeral-storage" => self.ephemeral = amount.value(),
+            "pods" | "storage" => {}
+            _ => {
+                self.scalar.insert(name.into(), amount.value());
+            }
+        }
+    }
+
+    /// The amount of an extended resource; zero when not named.
+    pub fn scalar(&self, name: &str) -> i64 {
+        self.scalar.get(name).copied().unwrap_or(0)
+    }
+
+    /// Adds, saturating.
+    pub fn add(&mut self, other: &Self) {
+        self.combine(other, i64::saturating_add);
+    }
+
+    /// Takes away; may go below zero on an over-committed node.
+    pub fn sub(&mut self, other: &Self) {
+        self.combine(other, i64::saturating_sub);
+        self.scalar.retain(|_, amount| *amount != 0);
+    }
+
+    /// The larger amount of each.
+    pub fn max(&mut self, other: &Self) {
+        self.combine(other, i64::max);
+    }
+
+    /// `true` when nothing is asked for.
+    pub fn is_zero(&self) -> bool {
+        self.milli_cpu == 0
+            && self.memory == 0
+            && self.ephemeral == 0
+            && self.scalar.values().all(|amount| *amount == 0)
+    }
+
+    fn combine(&mut self, other: &Self, with: impl Fn(i64, i64) -> i64) {
+        self.milli_cpu = with(self.milli_cpu, other.milli_cpu);
+        self.memory = with(self.memory, other.memory);
+        self.ephemeral = with(self.ephemeral, other.ephemeral);
+        for (name, amount) in &other.scalar {
+            let mine = self.scalar.entry(name.clone()).or_insert(0);
+            *mine = with(*mine, *amount);
+        }
+    }
+}
+
+impl RequestParts {
+    /// What the scheduler counts: app containers and sidecars at once, each init container with the sidecars started before
+    /// it, the larger of both; then the pod level, then the overhead.
+    pub fn total(&self) -> Resources {
+        let (mut running, mut sidecars, mut peak) = (Resources::default(), Resources::default(), Resources::default());
+        for (kind, request) in &self.containers {
+            match kind {
+                ContainerKind::App => running.add(request),
+                ContainerKind::Sidecar => {
+                    running.add(request);
+                    sidecars.add(request);
+                    peak.max(&sidecars);
+                }
+                ContainerKind::Init => {
+                    let mut with_sidecars = sidecars.clone();
+                    with_sidecars.add(request);
+                    peak.max(&with_sidecars);
+                }
+            }
+        }
+        running.max(&peak);
+        for (name, amount) in self.pod_level.iter().flatten() {
+            if matches!(&**name, "cpu" | "memory") || name.starts_with("hugepages-") {
+                running.set(name, *amount);
+            }
+        }
+        running.add(&self.overhead);
+        running
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn cpu(milli: i64) -> Resources {
+        Resources { milli_cpu: milli, ..Resources::default() }
+    }
+
+    #[test]
+    fn init_containers_count_by_their_peak_with_the_sidecars_before_them() {
+        use ContainerKind::{App, Init, Sidecar};
+        let total = |containers: Vec<(ContainerKind, Resources)>| {
+            RequestParts { containers, ..RequestParts::default() }.total().milli_cpu
+        };
+        assert_eq!(total(vec![(Init, cpu(500)), (App, cpu(100)), (App, cpu(100))]), 500);
+        assert_eq!(total(vec![(Sidecar, cpu(300)), (Init, cpu(500)), (App, cpu(100))]), 800);
+        assert_eq!(total(vec![(Init, cpu(500)), (Sidecar, cpu(300)), (App, cpu(400))]), 700);
+    }
+
+    #[test]
+    fn the_pod_level_replaces_what_it_names_and_overhead_comes_on_top() {
+        let parts = RequestParts {
+            containers: vec![(ContainerKind::App, Resources { memory: 7, ..cpu(100) })],
+            pod_level: Some(
+                [("cpu".into(), Quantity::millis(50)), ("nvidia.com/gpu".into(), Quantity::units(3))].into(),
+            ),
+            overhead: cpu(1),
+        };
+        assert_eq!(parts.total(), Resources { memory: 7, ..cpu(51) });
+    }
+}

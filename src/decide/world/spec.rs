@@ -1,0 +1,275 @@
+//! What a pod asks of the place where it runs, beside devices: small valid records of `spec`.
+
+use std::collections::BTreeMap;
+
+use crate::contract::hint::LabelSelector;
+
+use super::resources::Resources;
+
+/// Labels of a node, pod or namespace.
+pub type Labels = BTreeMap<String, String>;
+
+/// The scheduling fields of a pod.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct PodSpec {
+    /// `metadata.labels`.
+    pub labels: Labels,
+    /// `spec.priority`.
+    pub priority: i32,
+    /// What the pod takes from a node's allocatable.
+    pub requests: Resources,
+    /// `spec.nodeSelector`.
+    pub node_selector: Labels,
+    /// `requiredDuringSchedulingIgnoredDuringExecution`: any term must match; `None` where nothing is required.
+    pub node_required: Option<Vec<NodeTerm>>,
+    /// `preferredDuringSchedulingIgnoredDuringExecution`: weight and term.
+    pub node_preferred: Vec<(i64, NodeTerm)>,
+    /// `spec.tolerations`.
+    pub tolerations: Vec<Toleration>,
+    /// Ports that the pod's containers take on the node.
+    pub host_ports: Vec<HostPort>,
+    /// `spec.schedulingGates`.
+    pub gates: Vec<Box<str>>,
+    /// `spec.resourceClaims` is not empty.
+    pub resource_claims: bool,
+    /// Required pod affinity.
+    pub affinity: Vec<PodTerm>,
+    /// Required pod anti-affinity.
+    pub anti_affinity: Vec<PodTerm>,
+    /// Preferred pod affinity (positive weight) and anti-affinity (negative weight).
+    pub pods_preferred: Vec<(i64, PodTerm)>,
+    /// Topology spread constraints.
+    pub spread: Vec<Spread>,
+    /// Claims and volumes that have a place.
+    pub volumes: Vec<VolumeUse>,
+    /// The user's device wishes.
+    pub wishes: DeviceWishes,
+}
+
+/// The user's annotations about devices, as they stand.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct DeviceWishes {
+    /// `device-allocate-hint`.
+    pub hint: Option<Box<str>>,
+    /// `device-joint-allocate`.
+    pub joint: Option<Box<str>>,
+    /// `gpu-partition-spec`.
+    pub partition: Option<Box<str>>,
+}
+
+/// One node selector term: all parts must hold; a term without parts matches nothing.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct NodeTerm {
+    /// Over labels.
+    pub expressions: Vec<NodeRequirement>,
+    /// Over `metadata.name`.
+    pub fields: Vec<NodeRequirement>,
+}
+
+/// One requirement of a node selector term.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NodeRequirement {
+    /// Label or field.
+    pub key: String,
+    /// What must hold.
+    pub operator: NodeOperator,
+    /// Values.
+    pub values: Vec<String>,
+}
+
+/// Operators of a node selector.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NodeOperator {
+    /// One of the values.
+    In,
+    /// Absent or none of the values.
+    NotIn,
+    /// There.
+    Exists,
+    /// Absent.
+    DoesNotExist,
+    /// A number above the value.
+    Gt,
+    /// A number below the value.
+    Lt,
+    /// A word that this version does not know: never matches.
+    Unknown,
+}
+
+impl NodeRequirement {
+    /// `true` when `value` satisfies this requirement.
+    pub fn holds(&self, value: Option<&str>) -> bool {
+        let listed = |value: &str| self.values.iter().any(|wanted| wanted == value);
+        let numbers = || Some((value?.parse::<i64>().ok()?, self.values.first()?.parse::<i64>().ok()?));
+        match self.operator {
+            NodeOperator::In => value.is_some_and(listed),
+            NodeOperator::NotIn => !value.is_some_and(listed),
+            NodeOperator::Exists => value.is_some(),
+            NodeOperator::DoesNotExist => value.is_none(),
+            NodeOperator::Gt => numbers().is_some_and(|(have, bound)| have > bound),
+            NodeOperator::Lt => numbers().is_some_and(|(have, bound)| have < bound),
+            NodeOperator::Unknown => false,
+        }
+    }
+}
+
+impl NodeTerm {
+    /// `true` when every part holds for a node.
+    pub fn matches(&self, name: &str, labels: &Labels) -> bool {
+        if self.expressions.is_empty() && self.fields.is_empty() {
+            return false;
+        }
+        self.expressions.iter().all(|part| part.holds(labels.get(&part.key).map(String::as_str)))
+            && self.fields.iter().all(|part| part.key == "metadata.name" && part.holds(Some(name)))
+    }
+}
+
+impl PodSpec {
+    /// `true` when the node selector and the required node affinity accept the node.
+    pub fn accepts_node(&self, name: &str, labels: &Labels) -> bool {
+        self.node_selector.iter().all(|(key, value)| labels.get(key) == Some(value))
+            && self.node_required.as_ref().is_none_or(|terms| terms.iter().any(|term| term.matches(name, labels)))
+    }
+
+    /// The first taint among `taints` with one of `effects` that no toleration covers.
+    pub fn untolerated<'a>(&self, taints: &'a [Taint], effects: &[TaintEffect]) -> Option<&'a Taint> {
+        taints
+            .iter()
+            .filter(|taint| effects.contains(&taint.effect))
+            .find(|taint| !self.tolerations.iter().any(|toleration| toleration.covers(taint)))
+    }
+}
+
+/// A toleration. Absent parts are wild.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Toleration {
+    /// Taint key; empty tolerates every key (with `Exists`).
+    pub key: String,
+    /// How the value is compared.
+    pub operator: TolerationOperator,
+    /// Value.
+    pub value: String,
+    /// Effect; `None` covers all.
+    pub effect: Option<TaintEffect>,
+}
+
+/// How a toleration compares the taint's value.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum TolerationOperator {
+    /// Same value.
+    #[default]
+    Equal,
+    /// Any value.
+    Exists,
+    /// The taint's number is below the toleration's.
+    Lt,
+    /// The taint's number is above the toleration's.
+    Gt,
+    /// A word that this version does not know: covers nothing.
+    Unknown,
+}
+
+impl Toleration {
+    /// `true` when this toleration covers `taint`.
+    pub fn covers(&self, taint: &Taint) -> bool {
+        if self.effect.is_some_and(|effect| effect != taint.effect) || (!self.key.is_empty() && self.key != taint.key) {
+            return false;
+        }
+        let numbers = || Some((taint.value.parse::<i64>().ok()?, self.value.parse::<i64>().ok()?));
+        match self.operator {
+            TolerationOperator::Equal => self.value == taint.value,
+            TolerationOperator::Exists => true,
+            TolerationOperator::Lt => numbers().is_some_and(|(taint, own)| taint < own),
+            TolerationOperator::Gt => numbers().is_some_and(|(taint, own)| taint > own),
+            TolerationOperator::Unknown => false,
+        }
+    }
+}
+
+/// A taint of a node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Taint {
+    /// Key.
+    pub key: String,
+    /// Value; empty where there is none.
+    pub value: String,
+    /// Effect.
+    pub effect: TaintEffect,
+}
+
+impl std::fmt::Display for Taint {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        if self.value.is_empty() { f.write_str(&self.key) } else { write!(f, "{}={}", self.key, self.value) }
+    }
+}
+
+/// What a taint does to pods that do not tolerate it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum TaintEffect {
+    /// No new pods.
+    NoSchedule,
+    /// Rather no new pods.
+    PreferNoSchedule,
+    /// No pods.
+    NoExecute,
+}
+
+/// A port that a container takes on its node.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct HostPort {
+    /// Address; `0.0.0.0` is all.
+    pub ip: Box<str>,
+    /// `TCP`, `UDP`, `SCTP`.
+    pub protocol: Box<str>,
+    /// Number.
+    pub port: i32,
+}
+
+impl HostPort {
+    /// `true` when both cannot be taken on one node.
+    pub fn conflicts(&self, other: &Self) -> bool {
+        let wild = |ip: &str| ip == "0.0.0.0";
+        self.port == other.port
+            && self.protocol == other.protocol
+            && (self.ip == other.ip || wild(&self.ip) || wild(&other.ip))
+    }
+}
+
+/// One term of pod affinity or anti-affinity, with the owner's own labels already merged in (`matchLabelKeys`).
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct PodTerm {
+    /// Which pods; `None` selects no pod.
+    pub selector: Option<LabelSelector>,
+    /// In these namespaces …
+    pub namespaces: Vec<String>,
+    /// … and in those with these labels.
+    pub namespace_selector: Option<LabelSelector>,
+    /// Nodes with the same value of this label are one place.
+    pub topology_key: String,
+}
+
+/// One topology spread constraint, with the owner's own labels already merged in.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Spread {
+    /// Most that a place may be above the least filled.
+    pub max_skew: i64,
+    /// Nodes with the same value of this label are one place.
+    pub topology_key: String,
+    /// `true` for `DoNotSchedule`, `false` for `ScheduleAnyway`.
+    pub required: bool,
+    /// Which pods count; `None` counts none.
+    pub selector: Option<LabelSelector>,
+    /// Fewer places than this count as one that is empty.
+    pub min_domains: i64,
+    /// Only nodes that the pod's node affinity accepts are places.
+    pub honor_affinity: bool,
+    /// Only nodes whose taints the pod tolerates are places.
+    pub honor_taints: bool,
+}
+
+/// A volume whose place matters.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum VolumeUse {
+    /// A claim in the pod's namespace.
+    Claim(Box<str>),
+}

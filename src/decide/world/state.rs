@@ -1,0 +1,157 @@
+//! The world's tables and how they are read.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::Duration;
+
+use crate::contract::{PodKey, PodUid};
+use crate::decide::lock::{HolderState, Lookup};
+use crate::decide::pod::HandoffPod;
+
+use super::event::{ClaimFacts, VolumeFacts};
+use super::node::Node;
+use super::pod::Pod;
+use super::spec::Labels;
+use super::{NodeId, PodId};
+
+/// Windows of observation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct WorldPolicy {
+    /// An agent's Lease unchanged for this long is stale. 90 s.
+    pub agent_stale: Duration,
+}
+
+impl Default for WorldPolicy {
+    fn default() -> Self {
+        Self { agent_stale: Duration::from_secs(90) }
+    }
+}
+
+/// The world. One writer; decisions borrow it.
+#[derive(Debug, Clone, Default)]
+pub struct World {
+    pub(super) policy: WorldPolicy,
+    pub(super) generation: u64,
+    pub(super) next_node: u32,
+    pub(super) next_pod: u64,
+    pub(super) nodes: BTreeMap<NodeId, Node>,
+    pub(super) node_ids: BTreeMap<Box<str>, NodeId>,
+    pub(super) pods: BTreeMap<PodId, Pod>,
+    pub(super) pod_ids: BTreeMap<PodUid, PodId>,
+    pub(super) pod_keys: BTreeMap<PodKey, PodId>,
+    pub(super) bind_stamps: BTreeMap<Box<str>, PodId>,
+    /// Nodes with a lock annotation.
+    pub(super) locked: BTreeSet<NodeId>,
+    /// Placed pods with required anti-affinity: they refuse others.
+    pub(super) anti: BTreeSet<PodId>,
+    pub(super) namespaces: BTreeMap<Box<str>, Labels>,
+    pub(super) volumes: BTreeMap<Box<str>, VolumeFacts>,
+    pub(super) claims: BTreeMap<PodKey, ClaimFacts>,
+    /// The latest deletions, oldest first.
+    pub(super) deleted: VecDeque<PodUid>,
+}
+
+/// Deletions that are remembered. A lock whose holder went earlier is settled by a live read.
+const DELETED: usize = 1024;
+
+impl World {
+    /// An empty world.
+    pub fn new(policy: WorldPolicy) -> Self {
+        Self { policy, ..Self::default() }
+    }
+
+    /// Rises with every change.
+    pub fn generation(&self) -> u64 {
+        self.generation
+    }
+
+    /// Nodes that have a Node object, in order of appearance.
+    pub fn nodes(&self) -> impl Iterator<Item = (NodeId, &Node)> {
+        self.nodes.iter().filter(|(_, node)| node.facts.is_some()).map(|(id, node)| (*id, node))
+    }
+
+    /// Every node that anything mentions.
+    pub fn mentioned(&self) -> impl Iterator<Item = (NodeId, &Node)> {
+        self.nodes.iter().map(|(id, node)| (*id, node))
+    }
+
+    /// One node, if anything still mentions it.
+    pub fn node(&self, id: NodeId) -> Option<&Node> {
+        self.nodes.get(&id)
+    }
+
+    /// One node by name.
+    pub fn node_id(&self, name: &str) -> Option<NodeId> {
+        self.node_ids.get(name).copied()
+    }
+
+    /// One pod.
+    pub fn pod(&self, id: PodId) -> Option<&Pod> {
+        self.pods.get(&id)
+    }
+
+    /// One pod by uid.
+    pub fn pod_id(&self, uid: &PodUid) -> Option<PodId> {
+        self.pod_ids.get(uid).copied()
+    }
+
+    /// One pod by name.
+    pub fn pod_by_key(&self, key: &PodKey) -> Option<&Pod> {
+        self.pods.get(self.pod_keys.get(key)?)
+    }
+
+    /// `true` when a watch told that this very pod is gone, not long ago.
+    pub fn was_deleted(&self, uid: &PodUid) -> bool {
+        !self.pod_ids.contains_key(uid) && self.deleted.contains(uid)
+    }
+
+    pub(super) fn remember_deletion(&mut self, uid: PodUid) {
+        if self.deleted.len() == DELETED {
+            self.deleted.pop_front();
+        }
+        self.deleted.push_back(uid);
+    }
+
+    /// Every pod.
+    pub fn pods(&self) -> impl Iterator<Item = &Pod> {
+        self.pods.values()
+    }
+
+    /// Placed pods with required anti-affinity.
+    pub fn placed_with_anti_affinity(&self) -> impl Iterator<Item = &Pod> {
+        self.anti.iter().filter_map(|id| self.pods.get(id))
+    }
+
+    /// Nodes with a lock annotation.
+    pub fn locked(&self) -> impl Iterator<Item = NodeId> + '_ {
+        self.locked.iter().copied()
+    }
+
+    /// What the world knows of the holder of a node's lock; `None` when it is free.
+    pub fn holder(&self, node: &Node, wall: jiff::Timestamp) -> Option<HolderState> {
+        HolderState::of(&node.lock.read, &node.name, self, wall)
+    }
+
+    /// Labels of a namespace.
+    pub fn namespace(&self, name: &str) -> Option<&Labels> {
+        self.namespaces.get(name)
+    }
+
+    /// A persistent volume.
+    pub fn volume(&self, name: &str) -> Option<&VolumeFacts> {
+        self.volumes.get(name)
+    }
+
+    /// A claim.
+    pub fn claim(&self, key: &PodKey) -> Option<&ClaimFacts> {
+        self.claims.get(key)
+    }
+}
+
+impl Lookup for World {
+    fn by_key(&self, key: &PodKey) -> Option<&HandoffPod> {
+        self.pod_by_key(key).map(|pod| &pod.facts.handoff)
+    }
+    fn by_bind_timestamp(&self, nanos: &str) -> Option<&HandoffPod> {
+        self.pods.get(self.bind_stamps.get(nanos)?).map(|pod| &pod.facts.handoff)
+    }
+}

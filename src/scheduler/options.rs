@@ -1,0 +1,215 @@
+//! Everything an operator can choose of the scheduler: plain fields with the documented defaults. Flags, environment and file
+//! are read elsewhere and end here.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use crate::contract::{LockFormat, key};
+use crate::decide::cycle::LockMode;
+use crate::decide::lock::ExpiredHolder;
+use crate::decide::plugins::{NodesWithoutAgent, RatioConfig, RatioError};
+
+/// The scheduler's configuration. [`Options::validate`] is called before anything starts.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Options {
+    /// Pods with this `spec.schedulerName` are ours.
+    pub scheduler_name: String,
+    /// Further names that are ours.
+    pub more_scheduler_names: Vec<String>,
+    /// Credentials file; `None` uses the pod's service account.
+    pub kubeconfig: Option<PathBuf>,
+    /// Namespace of the agents' Leases and, unless said otherwise, of our own.
+    pub namespace: String,
+    /// Admin HTTP address: probes, metrics, `/explain`. `None` opens none.
+    pub listen: Option<SocketAddr>,
+
+    /// Node annotation of the node lock.
+    pub node_lock_key: String,
+    /// How the lock is written; all formats are read.
+    pub node_lock_format: LockFormat,
+    /// When the lock is taken.
+    pub node_lock: LockMode,
+    /// Age from which a lock is suspect.
+    pub node_lock_expiry: Duration,
+    /// What happens to a live holder of an expired lock.
+    pub expired_holder: ExpiredHolder,
+    /// What becomes of device pods on nodes without a live agent.
+    pub nodes_without_agent: NodesWithoutAgent,
+
+    /// `RequestedToCapacityRatio`: points (utilization 0..=100, score 0..=10), ascending.
+    pub ratio_shape: Vec<(i64, i64)>,
+    /// `RequestedToCapacityRatio`: weights by resource name; `nvidia.com/gpu` stands for GPUs under any name.
+    pub ratio_weights: Vec<(String, i64)>,
+
+    /// Run only while holding the Lease. Off for a single scheduler in tests.
+    pub leader_elect: bool,
+    /// Name of our Lease.
+    pub lease_name: String,
+    /// Who we are in the Lease; empty makes a name from host and process.
+    pub identity: String,
+    /// Every period and window.
+    pub periods: Periods,
+    /// Requests to the API server at once.
+    pub concurrency: usize,
+}
+
+/// Every period and window of the scheduler.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Periods {
+    /// A Lease unchanged for this long is free.
+    pub lease_duration: Duration,
+    /// A leader that could not renew for this long stops.
+    pub lease_renew_deadline: Duration,
+    /// Pause between tries of the Lease.
+    pub lease_retry: Duration,
+    /// An agent's Lease unchanged for this long is stale.
+    pub agent_stale: Duration,
+    /// An expired lock is acted on only when the agent has been live for this long.
+    pub agent_settled: Duration,
+    /// A lock of ours that nobody pursues is released when it stood unchanged for this long.
+    pub lock_abandoned: Duration,
+    /// Locks are looked over.
+    pub lock_sweep: Duration,
+    /// First pause of a pod after a failure.
+    pub backoff: Duration,
+    /// Longest pause of a pod after failures.
+    pub backoff_max: Duration,
+    /// A bind that fails in a way that may pass is tried for this long.
+    pub bind_limit: Duration,
+    /// One Binding request may take this long.
+    pub bind_timeout: Duration,
+    /// A condition whose reason stays is rewritten at most this often.
+    pub condition_pause: Duration,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            scheduler_name: "baton-scheduler".into(),
+            more_scheduler_names: Vec::new(),
+            kubeconfig: None,
+            namespace: "baton-system".into(),
+            listen: Some(([0, 0, 0, 0], 9403).into()),
+            node_lock_key: key::NODE_LOCK.into(),
+            node_lock_format: LockFormat::default(),
+            node_lock: LockMode::default(),
+            node_lock_expiry: Duration::from_secs(300),
+            expired_holder: ExpiredHolder::default(),
+            nodes_without_agent: NodesWithoutAgent::default(),
+            ratio_shape: vec![(0, 0), (100, 10)],
+            ratio_weights: vec![(key::NVIDIA_GPU.into(), 4), ("cpu".into(), 1), ("memory".into(), 1)],
+            leader_elect: true,
+            lease_name: "baton-scheduler".into(),
+            identity: String::new(),
+            periods: Periods::default(),
+            concurrency: 64,
+        }
+    }
+}
+
+impl Default for Periods {
+    fn default() -> Self {
+        let s = Duration::from_secs;
+        Self {
+            lease_duration: s(15),
+            lease_renew_deadline: s(10),
+            lease_retry: s(2),
+            agent_stale: s(90),
+            agent_settled: s(30),
+            lock_abandoned: s(30),
+            lock_sweep: s(10),
+            backoff: s(1),
+            backoff_max: s(10),
+            bind_limit: s(60),
+            bind_timeout: s(10),
+            condition_pause: s(10),
+        }
+    }
+}
+
+/// Why a configuration cannot work.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum OptionsError {
+    /// A field that must not be empty.
+    #[error("{0} is empty: give a value")]
+    Empty(&'static str),
+    /// A field that must be above zero.
+    #[error("{0} is zero: give a value above zero")]
+    Zero(&'static str),
+    /// Two fields in the wrong order.
+    #[error("{low} ({low_value:?}) must be below {high} ({high_value:?})")]
+    Order {
+        /// The smaller.
+        low: &'static str,
+        /// Its value.
+        low_value: Duration,
+        /// The larger.
+        high: &'static str,
+        /// Its value.
+        high_value: Duration,
+    },
+    /// Shape or weights.
+    #[error(transparent)]
+    Ratio(#[from] RatioError),
+}
+
+impl Options {
+    /// Checks what types cannot.
+    pub fn validate(&self) -> Result<(), OptionsError> {
+        let words = [
+            ("scheduler-name", &self.scheduler_name),
+            ("namespace", &self.namespace),
+            ("node-lock-key", &self.node_lock_key),
+            ("lease-name", &self.lease_name),
+        ];
+        if let Some((name, _)) = words.iter().find(|(_, value)| value.is_empty()) {
+            return Err(OptionsError::Empty(name));
+        }
+        let p = &self.periods;
+        let above_zero = [
+            ("lease-retry", p.lease_retry),
+            ("agent-stale", p.agent_stale),
+            ("lock-sweep", p.lock_sweep),
+            ("backoff", p.backoff),
+            ("bind-timeout", p.bind_timeout),
+            ("node-lock-expiry", self.node_lock_expiry),
+        ];
+        if let Some((name, _)) = above_zero.iter().find(|(_, value)| value.is_zero()) {
+            return Err(OptionsError::Zero(name));
+        }
+        if self.concurrency == 0 {
+            return Err(OptionsError::Zero("concurrency"));
+        }
+        let ordered = [
+            ("lease-retry", p.lease_retry, "lease-renew-deadline", p.lease_renew_deadline),
+            ("lease-renew-deadline", p.lease_renew_deadline, "lease-duration", p.lease_duration),
+        ];
+        if let Some((low, low_value, high, high_value)) = ordered.into_iter().find(|(_, low, _, high)| low >= high) {
+            return Err(OptionsError::Order { low, low_value, high, high_value });
+        }
+        self.ratio().map(drop)
+    }
+
+    /// Shape and weights, checked.
+    pub fn ratio(&self) -> Result<RatioConfig, OptionsError> {
+        Ok(RatioConfig::new(self.ratio_shape.clone(), self.ratio_weights.clone())?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_defaults_are_valid_and_a_bad_value_is_named() {
+        assert_eq!(Options::default().validate(), Ok(()));
+        let mut options = Options { scheduler_name: String::new(), ..Options::default() };
+        assert!(options.validate().unwrap_err().to_string().contains("scheduler-name"));
+        options = Options::default();
+        options.periods.lease_renew_deadline = Duration::from_secs(20);
+        assert!(options.validate().unwrap_err().to_string().contains("lease-duration"));
+        options = Options { ratio_shape: vec![(0, 11)], ..Options::default() };
+        assert!(options.validate().is_err());
+    }
+}

@@ -1,0 +1,417 @@
+//! A cluster of plain values. It performs effects as the API server would, and tells the engine what a watch would.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::Duration;
+
+use baton::contract::inventory::{Device, DeviceInfo, DeviceSpec, DeviceStatus, DeviceTopology};
+use baton::contract::{
+    AgentStatus, ContainerRequest, DeviceAllocation, Identity, LockRead, PodKey, PodRef, Quantity, key,
+};
+use baton::decide::audit;
+use baton::decide::cycle::{BindResult, Effect, Effects, Engine, EngineConfig, LockResult, Moment, Report};
+use baton::decide::plugins::{DefaultSet, default_plugins};
+use baton::decide::pod::{AssignmentText, ContainerKind, Deletion, HandoffPod, Phase, PodContainer};
+use baton::decide::world::{NodeFacts, PodFacts, PodSpec, RequestParts, Resources, WorldEvent};
+use jiff::Timestamp;
+
+pub const OURS: &str = "baton-scheduler";
+const NAMES: [&str; 6] = [key::NVIDIA_GPU, key::GPU, key::GPU_CORE, key::GPU_MEMORY_RATIO, key::GPU_SHARED, key::RDMA];
+
+/// What the next request of a kind meets.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Fault {
+    /// Done, but the answer is lost.
+    LostAnswer,
+    /// Not done: 500 or a dead connection.
+    Fails,
+    /// Not done: 422 or the like.
+    Refused,
+}
+
+pub struct Env {
+    pub engine: Engine,
+    pub now: Duration,
+    pub locks: BTreeMap<String, String>,
+    pub pods: BTreeMap<PodKey, PodFacts>,
+    pub nodes: BTreeMap<String, NodeFacts>,
+    pub bind_faults: VecDeque<Fault>,
+    pub lock_faults: VecDeque<Fault>,
+    /// Requests that stay unanswered until [`Env::deliver`].
+    pub hold: bool,
+    pub held: Vec<Effect>,
+    pub binds: usize,
+    pub lock_writes: usize,
+    pub conditions: BTreeMap<String, String>,
+    pub notices: Vec<(String, &'static str)>,
+    pub fenced: BTreeSet<String>,
+    lease: u64,
+}
+
+pub fn wall(now: Duration) -> Timestamp {
+    "2026-11-21T02:00:00Z".parse::<Timestamp>().unwrap() + now
+}
+
+impl Env {
+    pub fn new() -> Self {
+        Self::with(EngineConfig::default(), DefaultSet::default())
+    }
+
+    pub fn with(config: EngineConfig, set: DefaultSet) -> Self {
+        let mut env = Self {
+            engine: Engine::new(config, default_plugins(&set).unwrap()),
+            now: Duration::from_secs(1000),
+            locks: BTreeMap::new(),
+            pods: BTreeMap::new(),
+            nodes: BTreeMap::new(),
+            bind_faults: VecDeque::new(),
+            lock_faults: VecDeque::new(),
+            hold: false,
+            held: Vec::new(),
+            binds: 0,
+            lock_writes: 0,
+            conditions: BTreeMap::new(),
+            notices: Vec::new(),
+            fenced: BTreeSet::new(),
+            lease: 0,
+        };
+        env.lead();
+        env
+    }
+
+    pub fn moment(&self) -> Moment {
+        Moment { mono: self.now, wall: wall(self.now) }
+    }
+    pub fn lead(&mut self) {
+        let effects = self.engine.lead(true, self.moment());
+        self.perform(effects);
+    }
+
+    /// A fresh scheduler on the same cluster: the old one's memory is gone, its requests are not answered.
+    pub fn restart(&mut self) {
+        self.held.clear();
+        self.engine = Engine::new(EngineConfig::default(), default_plugins(&DefaultSet::default()).unwrap());
+        for node in self.nodes.keys().cloned().collect::<Vec<_>>() {
+            self.tell_node(&node);
+            let event = WorldEvent::Devices(Box::new(gpu_device(&node, 8)));
+            self.event(event);
+            self.beat(&node, Identity::Lock, &NAMES);
+        }
+        for key in self.pods.keys().cloned().collect::<Vec<_>>() {
+            self.tell_pod(&key);
+        }
+        self.lead();
+    }
+
+    // Verbs: what is in the cluster.
+
+    pub fn node(&mut self, name: &str, gpus: u32) {
+        self.plain_node(name, gpus);
+        let device = gpu_device(name, gpus);
+        self.event(WorldEvent::Devices(Box::new(device)));
+        self.beat(name, Identity::Lock, &NAMES);
+    }
+
+    pub fn plain_node(&mut self, name: &str, gpus: u32) {
+        let amounts = [("cpu", "64"), ("memory", "512Gi")].map(|(n, q)| (n, q.parse().unwrap()));
+        let mut allocatable = Resources::of(amounts);
+        for name in NAMES {
+            let units = if name == key::NVIDIA_GPU { 1 } else { 100 };
+            allocatable.set(name, Quantity::units(i64::from(gpus) * units));
+        }
+        let facts = NodeFacts { name: name.into(), allocatable, max_pods: 110, ..NodeFacts::default() };
+        self.nodes.insert(name.into(), facts);
+        self.tell_node(name);
+    }
+
+    pub fn change_node(&mut self, name: &str, change: impl FnOnce(&mut NodeFacts)) {
+        change(self.nodes.get_mut(name).unwrap());
+        self.tell_node(name);
+    }
+
+    pub fn beat(&mut self, node: &str, identity: Identity, registered: &[&str]) {
+        self.lease += 1;
+        let registered = registered.iter().map(|name| (*name).to_owned()).collect();
+        let status = Some(AgentStatus { version: "1".into(), registered, identity });
+        let version = self.lease.to_string().into();
+        self.event(WorldEvent::Agent { node: node.into(), status, version, renewed: Some(wall(self.now)) });
+    }
+
+    /// Lets every agent renew its Lease.
+    pub fn beat_all(&mut self) {
+        for node in self.nodes.keys().cloned().collect::<Vec<_>>() {
+            self.beat(&node, Identity::Lock, &NAMES);
+        }
+    }
+
+    pub fn pod(&mut self, name: &str, limits: &[(&str, &str)]) {
+        let facts = pod(name, limits, self.now);
+        self.submit(facts);
+    }
+
+    pub fn submit(&mut self, facts: PodFacts) {
+        let key = facts.handoff.pod.key.clone();
+        self.pods.insert(key.clone(), facts);
+        self.tell_pod(&key);
+    }
+
+    pub fn change_pod(&mut self, name: &str, change: impl FnOnce(&mut PodFacts)) {
+        let key = PodKey::new("ml", name);
+        change(self.pods.get_mut(&key).unwrap());
+        self.tell_pod(&key);
+    }
+
+    pub fn delete(&mut self, name: &str) {
+        let key = PodKey::new("ml", name);
+        let facts = self.pods.remove(&key).unwrap();
+        self.event(WorldEvent::PodGone(key, facts.handoff.pod.uid));
+    }
+
+    pub fn finish(&mut self, name: &str) {
+        self.change_pod(name, |facts| facts.handoff.phase = Phase::Succeeded);
+    }
+
+    pub fn set_lock(&mut self, node: &str, value: &str) {
+        self.locks.insert(node.into(), value.into());
+        self.tell_node(node);
+    }
+
+    /// The agent has served the pod that holds the lock.
+    pub fn agent_releases(&mut self, node: &str) {
+        self.locks.remove(node).expect("the node is locked");
+        self.tell_node(node);
+    }
+
+    // Verbs: what is looked at.
+
+    pub fn node_of(&self, name: &str) -> Option<&str> {
+        self.pods.get(&PodKey::new("ml", name))?.handoff.node.as_deref()
+    }
+    pub fn holder(&self, node: &str) -> Option<&str> {
+        self.locks.get(node)?.split(',').nth(2)
+    }
+    pub fn devices_of(&self, name: &str) -> DeviceAllocation {
+        let text = &self.pods[&PodKey::new("ml", name)].handoff.assignment.device_allocated;
+        DeviceAllocation::parse(text.as_deref().unwrap_or_default()).unwrap()
+    }
+    pub fn bound(&self) -> usize {
+        self.pods.values().filter(|pod| pod.handoff.node.is_some()).count()
+    }
+
+    // The machinery.
+
+    pub fn tell_node(&mut self, name: &str) {
+        let mut facts = self.nodes[name].clone();
+        facts.lock = self.locks.get(name).map(|value| value.as_str().into());
+        self.event(WorldEvent::Node(facts));
+    }
+    pub fn tell_pod(&mut self, key: &PodKey) {
+        let facts = Box::new(self.pods[key].clone());
+        self.event(WorldEvent::Pod(facts));
+    }
+
+    pub fn event(&mut self, event: WorldEvent) {
+        let effects = self.engine.event(event, self.moment());
+        self.perform(effects);
+    }
+
+    /// Lets the engine work until nothing is left to do at this time.
+    pub fn settle(&mut self) {
+        for _ in 0..10_000 {
+            let due = self.engine.next().is_some_and(|at| at <= self.now);
+            let effects = self.engine.run(self.moment());
+            if effects.is_empty() && !due {
+                return;
+            }
+            self.perform(effects);
+        }
+        panic!("the engine does not come to rest");
+    }
+
+    /// Lets time pass in steps, agents alive.
+    pub fn wait(&mut self, seconds: u64) {
+        for _ in 0..seconds {
+            self.now += Duration::from_secs(1);
+            if self.now.as_secs() % 30 == 0 {
+                self.beat_all();
+            }
+            self.settle();
+        }
+    }
+
+    pub fn deliver(&mut self) {
+        self.hold = false;
+        let held = std::mem::take(&mut self.held);
+        self.perform(held);
+    }
+
+    pub fn audit(&self) {
+        let violations = audit::check_engine(&self.engine, OURS);
+        assert!(violations.is_empty(), "{violations:#?}");
+    }
+
+    pub fn perform(&mut self, effects: Effects) {
+        self.audit();
+        for effect in effects {
+            let request = matches!(effect, Effect::Lock { .. } | Effect::Bind { .. } | Effect::Release { .. });
+            if self.hold && request {
+                self.held.push(effect);
+            } else {
+                self.perform_one(effect);
+            }
+        }
+    }
+
+    fn report(&mut self, report: Report) {
+        let effects = self.engine.report(report, self.moment());
+        self.perform(effects);
+    }
+
+    fn perform_one(&mut self, effect: Effect) {
+        match effect {
+            Effect::Lock { ticket, node, old, new } => {
+                self.lock_writes += 1;
+                let fault = self.lock_faults.pop_front();
+                if matches!(fault, Some(Fault::Fails | Fault::Refused)) {
+                    return self.report(Report::Lock { ticket, result: LockResult::Failed("500".into()) });
+                }
+                let result = self.swap(&node, old.as_deref(), Some(&new));
+                self.tell_node(&node);
+                let result = if fault.is_some() { LockResult::Failed("lost".into()) } else { result };
+                self.report(Report::Lock { ticket, result });
+            }
+            Effect::Release { node, old, .. } => {
+                let result = self.swap(&node, Some(&old), None);
+                self.tell_node(&node);
+                self.report(Report::Release { node, old, result });
+            }
+            Effect::Bind { ticket, pod, node, annotations } => {
+                self.binds += 1;
+                let result = self.bind(&pod, &node, &annotations);
+                self.report(Report::Bind { ticket, result });
+            }
+            Effect::ReadPod { pod } => {
+                let result = Ok(self.pods.get(&pod).cloned().map(Box::new));
+                self.report(Report::PodRead { pod, result });
+            }
+            Effect::Fence { pod, .. } => {
+                self.fenced.insert(pod.key.name.to_string());
+                self.change_pod(&pod.key.name.clone(), |facts| {
+                    facts.handoff.deleting = Some(Deletion { at: facts.handoff.created, grace_seconds: 0 });
+                });
+            }
+            Effect::Condition { pod, message, .. } => {
+                self.conditions.insert(pod.key.name.to_string(), message);
+            }
+            Effect::Notice { pod, reason, .. } => self.notices.push((pod.key.name.to_string(), reason)),
+        }
+    }
+
+    fn swap(&mut self, node: &str, expected: Option<&str>, new: Option<&str>) -> LockResult {
+        if !self.nodes.contains_key(node) {
+            return LockResult::NodeGone;
+        }
+        let stands = self.locks.get(node).map(String::as_str);
+        if stands == new {
+            return LockResult::Done;
+        }
+        if stands != expected {
+            return LockResult::Contended(LockRead::parse(stands));
+        }
+        match new {
+            Some(new) => self.locks.insert(node.into(), new.into()),
+            None => self.locks.remove(node),
+        };
+        LockResult::Done
+    }
+
+    fn bind(&mut self, pod: &PodRef, node: &str, annotations: &BTreeMap<String, String>) -> BindResult {
+        assert_eq!(annotations.len(), key::SCHEDULER_KEYS.len(), "every scheduler key is written");
+        let fault = self.bind_faults.pop_front();
+        match fault {
+            Some(Fault::Fails) => return BindResult::Retry("500".into(), None),
+            Some(Fault::Refused) => return BindResult::Refused("422".into()),
+            _ => {}
+        }
+        let Some(facts) = self.pods.get_mut(&pod.key) else { return BindResult::NotFound };
+        if facts.handoff.pod.uid != pod.uid || facts.handoff.node.is_some() || facts.handoff.deleting.is_some() {
+            return BindResult::Conflict("409".into());
+        }
+        let of = |key: &str| annotations.get(key).map(|value| value.as_str().into());
+        facts.handoff.node = Some(node.into());
+        facts.handoff.scheduled_condition = true;
+        facts.handoff.assignment = AssignmentText {
+            device_allocated: of(key::DEVICE_ALLOCATED),
+            container_devices: of(key::CONTAINER_DEVICES),
+            bind_timestamp: of(key::BIND_TIMESTAMP),
+        };
+        if fault.is_some() {
+            // The watch lags as well: the engine must find out by itself.
+            return BindResult::Retry("timed out".into(), None);
+        }
+        self.tell_pod(&pod.key.clone());
+        BindResult::Done
+    }
+}
+
+/// A pod of one container.
+pub fn pod(name: &str, limits: &[(&str, &str)], now: Duration) -> PodFacts {
+    let limits: Vec<(&str, Quantity)> = limits.iter().map(|(name, amount)| (*name, amount.parse().unwrap())).collect();
+    let requests = RequestParts {
+        containers: vec![(ContainerKind::App, Resources::of(limits.iter().copied()))],
+        ..RequestParts::default()
+    };
+    let container = PodContainer {
+        name: "main".into(),
+        kind: ContainerKind::App,
+        request: ContainerRequest::judge(limits),
+        running: false,
+        dra_backed: vec![],
+    };
+    PodFacts {
+        handoff: HandoffPod {
+            pod: PodRef::new("ml", name, &format!("uid-{name}")),
+            node: None,
+            scheduler_name: OURS.into(),
+            phase: Phase::Pending,
+            deleting: None,
+            scheduled_condition: false,
+            created: wall(now),
+            containers: vec![container],
+            assignment: AssignmentText::default(),
+        },
+        spec: PodSpec { requests: requests.total(), ..PodSpec::default() },
+    }
+}
+
+/// An inventory of GPUs of 80 GiB, four to a switch, one NVLink domain.
+pub fn gpu_device(node: &str, gpus: u32) -> Device {
+    let gpu = |minor: u32| DeviceInfo {
+        kind: baton::contract::DeviceType::Gpu,
+        labels: [
+            (key::PCIE_SWITCH.to_owned(), format!("0000:{}0:00.0", minor / 4)),
+            (key::NVLINK_DOMAIN.to_owned(), "0".to_owned()),
+        ]
+        .into(),
+        id: baton::contract::DeviceId::parse(&format!("GPU-{node}-{minor}")).unwrap(),
+        minor: minor as i32,
+        module_id: None,
+        health: true,
+        resources: [
+            (key::GPU_CORE.to_owned(), Quantity::units(100)),
+            (key::GPU_MEMORY.to_owned(), Quantity::bytes(80 << 30)),
+            (key::GPU_MEMORY_RATIO.to_owned(), Quantity::units(100)),
+        ]
+        .into(),
+        topology: Some(DeviceTopology {
+            socket_id: 0,
+            node_id: (minor / 4) as i32,
+            pcie_id: format!("pci0000:{}0", minor / 4),
+            bus_id: None,
+        }),
+        vf_groups: vec![],
+        conditions: vec![],
+    };
+    let mut device = Device::new(node, DeviceSpec { devices: (0..gpus).map(gpu).collect() });
+    device.status = Some(DeviceStatus::default());
+    device
+}

@@ -1,0 +1,193 @@
+//! The node's line, and binds that do not go well.
+
+use baton::contract::{PodKey, PodRef, key};
+
+use crate::env::{Env, Fault, pod};
+
+const ONE: &[(&str, &str)] = &[(key::NVIDIA_GPU, "1")];
+const EIGHTH: &[(&str, &str)] = &[(key::GPU, "10")];
+
+#[test]
+fn sixteen_pods_on_one_node_go_one_after_the_other_first_come_first_served() {
+    let mut env = Env::new();
+    env.node("n", 8);
+    for at in 0..16 {
+        env.pod(&format!("p{at:02}"), EIGHTH);
+    }
+    env.settle();
+    for at in 0..16 {
+        let name = format!("p{at:02}");
+        assert_eq!((env.holder("n"), env.bound()), (Some(name.as_str()), at + 1));
+        env.agent_releases("n");
+    }
+    assert_eq!((env.lock_writes, env.binds), (16, 16), "no retries");
+}
+
+#[test]
+fn a_higher_priority_goes_first_in_the_line() {
+    let mut env = Env::new();
+    env.node("n", 8);
+    env.pod("first", ONE);
+    env.settle();
+    env.pod("low", ONE);
+    let mut high = pod("high", ONE, env.now);
+    high.spec.priority = 10;
+    env.submit(high);
+    env.settle();
+    env.agent_releases("n");
+    assert_eq!(env.holder("n"), Some("high"));
+    env.agent_releases("n");
+    assert_eq!(env.holder("n"), Some("low"));
+}
+
+#[test]
+fn a_lost_answer_to_the_lock_is_found_to_be_success() {
+    let mut env = Env::new();
+    env.node("n", 8);
+    env.lock_faults.push_back(Fault::LostAnswer);
+    env.pod("a", ONE);
+    env.settle();
+    env.wait(1);
+    assert_eq!((env.node_of("a"), env.binds), (Some("n"), 1));
+}
+
+#[test]
+fn a_lost_answer_to_the_binding_is_found_to_be_success() {
+    let mut env = Env::new();
+    env.node("n", 8);
+    env.bind_faults.push_back(Fault::LostAnswer);
+    env.pod("a", ONE);
+    env.settle();
+    env.wait(1);
+    assert_eq!((env.node_of("a"), env.holder("n"), env.engine.flights().len()), (Some("n"), Some("a"), 0));
+    assert_eq!(env.engine.stats().bound, 1);
+}
+
+#[test]
+fn errors_that_pass_keep_the_node_and_the_reservation() {
+    let mut env = Env::new();
+    env.node("n", 1);
+    env.lock_faults.push_back(Fault::Fails);
+    env.bind_faults.extend([Fault::Fails, Fault::Fails]);
+    env.pod("a", ONE);
+    env.pod("b", ONE);
+    env.settle();
+    env.wait(3);
+    assert_eq!((env.node_of("a"), env.node_of("b")), (Some("n"), None));
+}
+
+#[test]
+fn a_final_failure_releases_the_lock_and_the_room_and_the_pod_is_tried_again() {
+    let mut env = Env::new();
+    env.node("n", 1);
+    env.bind_faults.push_back(Fault::Refused);
+    env.pod("a", ONE);
+    env.settle();
+    assert_eq!((env.holder("n"), env.node_of("a")), (None, None));
+    assert!(env.notices.contains(&("a".into(), "FailedBinding")));
+    env.wait(2);
+    assert_eq!(env.node_of("a"), Some("n"));
+}
+
+#[test]
+fn a_bind_that_fails_for_a_minute_is_given_up_and_its_lock_released() {
+    let mut env = Env::new();
+    env.node("n", 1);
+    env.bind_faults.extend(std::iter::repeat_n(Fault::Fails, 22));
+    env.pod("a", ONE);
+    env.settle();
+    env.wait(59);
+    assert_eq!(env.holder("n"), Some("a"));
+    env.wait(90);
+    assert_eq!((env.node_of("a"), env.engine.stats().bind_failures), (Some("n"), 1));
+}
+
+#[test]
+fn a_pod_deleted_while_its_lock_is_written_leaves_no_lock() {
+    let mut env = Env::new();
+    env.node("n", 8);
+    env.hold = true;
+    env.pod("a", ONE);
+    env.settle();
+    env.delete("a");
+    env.deliver();
+    env.settle();
+    assert_eq!((env.holder("n"), env.engine.flights().len(), env.binds), (None, 0, 0));
+}
+
+#[test]
+fn a_pod_deleted_between_lock_and_bind_leaves_no_lock() {
+    let mut env = Env::new();
+    env.node("n", 8);
+    env.hold = true;
+    env.pod("a", ONE);
+    env.settle();
+    // The lock is written, the Binding is on its way when the pod goes.
+    let lock = env.held.pop().unwrap();
+    env.hold = false;
+    env.bind_faults.push_back(Fault::Fails);
+    env.perform(vec![lock]);
+    assert_eq!(env.holder("n"), Some("a"));
+    env.delete("a");
+    env.wait(1);
+    assert_eq!((env.holder("n"), env.engine.flights().len()), (None, 0));
+}
+
+#[test]
+fn a_pod_deleted_between_bind_and_allocate_leaves_no_lock() {
+    let mut env = Env::new();
+    env.node("n", 8);
+    env.pod("a", ONE);
+    env.settle();
+    assert_eq!((env.node_of("a"), env.holder("n")), (Some("n"), Some("a")));
+    env.delete("a");
+    env.settle();
+    assert_eq!(env.holder("n"), None, "released at once");
+}
+
+#[test]
+fn a_pod_bound_by_another_scheduler_meanwhile_is_left_alone_and_our_lock_goes() {
+    let mut env = Env::new();
+    env.node("n", 8);
+    env.node("m", 8);
+    env.hold = true;
+    env.pod("a", ONE);
+    env.settle();
+    env.pods.get_mut(&PodKey::new("ml", "a")).unwrap().handoff.node = Some("m".into());
+    env.deliver();
+    env.settle();
+    assert_eq!((env.node_of("a"), env.holder("n"), env.holder("m")), (Some("m"), None, None));
+    assert_eq!(env.engine.flights().len(), 0);
+}
+
+#[test]
+fn a_recreated_pod_is_not_bound_in_place_of_the_old_one() {
+    let mut env = Env::new();
+    env.node("n", 8);
+    env.hold = true;
+    env.pod("a", ONE);
+    env.settle();
+    let mut anew = pod("a", ONE, env.now);
+    anew.handoff.pod = PodRef::new("ml", "a", "uid-new");
+    env.pods.insert(PodKey::new("ml", "a"), anew);
+    env.deliver();
+    env.settle();
+    env.tell_pod(&PodKey::new("ml", "a"));
+    env.settle();
+    assert_eq!((env.node_of("a"), env.holder("n")), (Some("n"), Some("a")));
+    assert!(env.locks["n"].ends_with("uid-new"));
+}
+
+#[test]
+fn waiting_pods_are_chosen_anew_when_the_agent_goes_stale() {
+    let mut env = Env::new();
+    env.node("n", 8);
+    env.pod("first", ONE);
+    env.pod("second", ONE);
+    env.settle();
+    assert_eq!(env.engine.flights().len(), 1);
+    env.now += std::time::Duration::from_secs(90);
+    env.settle();
+    assert_eq!(env.engine.flights().len(), 0);
+    assert_eq!(env.conditions["second"], "0/1 nodes: 1 agent not ready");
+}
