@@ -1,0 +1,305 @@
+//! One request from head to answer: who, faults, may they, which handler.
+
+use std::sync::Arc;
+
+use axum::body::{Body, Bytes, to_bytes};
+use axum::http::{HeaderValue, Method, Request as HttpRequest, Response, header};
+use serde_json::{Value, json};
+
+use super::codec;
+use super::core::Core;
+use super::counts::Counted;
+use super::definitions;
+use super::delete::{self, Gone, Options};
+use super::discovery;
+use super::failure::Failure;
+use super::faults::Effect;
+use super::object::{meta, typed};
+use super::openapi;
+use super::read;
+use super::registry::Resource;
+use super::request::Request;
+use super::subresources;
+use super::watch;
+use super::write::{Write, Written};
+
+/// The connection must be closed instead of answering.
+#[derive(Debug, thiserror::Error)]
+#[error("the connection was dropped by an injected fault")]
+pub struct Dropped;
+
+/// Serves one request.
+pub async fn serve(core: Arc<Core>, http: HttpRequest<Body>) -> Result<Response<Body>, Dropped> {
+    let (head, body) = http.into_parts();
+    let authorization = head.headers.get(header::AUTHORIZATION).and_then(|v| v.to_str().ok());
+    let user = match core.users.authenticate(authorization) {
+        Ok(user) => user,
+        Err(failure) => return Ok(codec::failure(&failure)),
+    };
+    let request = Request::read(&head.method, &head.uri, &head.headers, user);
+    count(&core, &request);
+    let mut drop_after = false;
+    let mut silent = false;
+    match core.faults.hit(&request) {
+        None => {}
+        Some(Effect::Answer(code, retry_after)) => {
+            return Ok(codec::failure(&Failure::injected(code, retry_after)));
+        }
+        Some(Effect::Delay(time)) => tokio::time::sleep(time).await,
+        Some(Effect::DropBefore) => return Err(Dropped),
+        Some(Effect::DropAfter) => drop_after = true,
+        Some(Effect::Hang) => std::future::pending().await,
+        Some(Effect::SilentWatch) => silent = true,
+    }
+    let body = match to_bytes(body, codec::BODY_LIMIT).await {
+        Ok(body) => body,
+        Err(_) => return Ok(codec::failure(&Failure::too_large(codec::BODY_LIMIT))),
+    };
+    let answer = answer(&core, &head.method, &request, body, silent).unwrap_or_else(|f| codec::failure(&f));
+    if drop_after { Err(Dropped) } else { Ok(answer) }
+}
+
+fn count(core: &Core, request: &Request) {
+    let target = &request.target;
+    core.counts.add(Counted {
+        verb: target.verb.clone(),
+        resource: if target.resource.is_empty() { request.path.clone() } else { target.resource.clone() },
+        subresource: target.subresource.clone(),
+        user: request.user.name.clone(),
+        agent: request.agent.split('/').next().unwrap_or_default().to_owned(),
+    });
+}
+
+fn answer(
+    core: &Arc<Core>,
+    method: &Method,
+    request: &Request,
+    body: Bytes,
+    silent: bool,
+) -> Result<Response<Body>, Failure> {
+    let target = &request.target;
+    let registry = core.registry.load_full();
+    let resource = registry.find(&target.group, &target.version, &target.resource);
+    core.users.authorize(&request.user, target, resource.as_deref(), &request.path, &core.store)?;
+    if target.resource.is_empty() {
+        return plain_path(core, method, request);
+    }
+    let resource = resource.ok_or_else(Failure::unknown_resource)?;
+    if resource.namespaced
+        && target.namespace.is_empty()
+        && !matches!(target.verb.as_str(), "list" | "watch")
+        && !resource.storage.is_empty()
+    {
+        return Err(Failure::unknown_resource());
+    }
+    if !resource.namespaced && !target.namespace.is_empty() && !resource.is("", "namespaces") {
+        return Err(Failure::unknown_resource());
+    }
+    if !target.subresource.is_empty() {
+        return subresource(core, &resource, request, &body);
+    }
+    if !resource.verbs.contains(&target.verb) {
+        return Err(Failure::method_not_allowed());
+    }
+    if resource.storage.is_empty() {
+        return virtual_resource(core, &resource, request, &body);
+    }
+    let answer = main_resource(core, &resource, request, &body, silent)?;
+    let write = !matches!(target.verb.as_str(), "get" | "list" | "watch");
+    if write && resource.storage == definitions::COLLECTION {
+        definitions::serve_all(core, &target.name, &body);
+    }
+    Ok(answer)
+}
+
+fn main_resource(
+    core: &Arc<Core>,
+    resource: &Arc<Resource>,
+    request: &Request,
+    body: &Bytes,
+    silent: bool,
+) -> Result<Response<Body>, Failure> {
+    let target = &request.target;
+    let mut write = Write::new(core, resource, request);
+    match target.verb.as_str() {
+        "get" => read::get(core, resource, request),
+        "list" => read::list(core, resource, request),
+        "watch" => watch::watch(core, resource, request, silent),
+        "create" => {
+            let written = write.create(codec::read(request, body)?)?;
+            written_answer(request, resource, &write, &written)
+        }
+        "update" => {
+            let written = write.replace(&codec::read(request, body)?)?;
+            written_answer(request, resource, &write, &written)
+        }
+        "patch" => {
+            let written = write.patch(body)?;
+            written_answer(request, resource, &write, &written)
+        }
+        "delete" => {
+            let options = Options::read(request, delete_body(request, body)?.as_ref());
+            match delete::delete(core, resource, &target.namespace, &target.name, &options)? {
+                Gone::Object(value) => codec::object(request, resource, 200, &value),
+                Gone::Status(status) => Ok(codec::json(200, &status)),
+            }
+        }
+        "deletecollection" => delete_collection(core, resource, request, body),
+        _ => Err(Failure::method_not_allowed()),
+    }
+}
+
+fn delete_body(request: &Request, body: &Bytes) -> Result<Option<Value>, Failure> {
+    if body.is_empty() { Ok(None) } else { codec::read(request, body).map(Some) }
+}
+
+fn delete_collection(
+    core: &Core,
+    resource: &Resource,
+    request: &Request,
+    body: &Bytes,
+) -> Result<Response<Body>, Failure> {
+    let options = Options::read(request, delete_body(request, body)?.as_ref());
+    let selected = read::select(core, resource, request)?;
+    let mut items = Vec::new();
+    for (_, object) in selected.items {
+        let (namespace, name) = (meta(&object.value, "namespace"), meta(&object.value, "name"));
+        match delete::delete(core, resource, namespace, name, &options) {
+            Ok(_) => items.push(object.value.clone()),
+            Err(failure) if failure.code() == 404 => {}
+            Err(failure) => return Err(failure),
+        }
+    }
+    let list = json!({
+        "kind": resource.list_kind, "apiVersion": resource.api_version(),
+        "metadata": {"resourceVersion": core.store.version().to_string()}, "items": items,
+    });
+    Ok(codec::json(200, &list))
+}
+
+fn written_answer(
+    request: &Request,
+    resource: &Resource,
+    write: &Write<'_>,
+    written: &Written,
+) -> Result<Response<Body>, Failure> {
+    let mut response = codec::object(request, resource, if written.created { 201 } else { 200 }, &written.value)?;
+    for warning in &write.warnings {
+        let quoted = Value::String(warning.clone()).to_string();
+        if let Ok(value) = HeaderValue::from_str(&format!("299 - {quoted}")) {
+            response.headers_mut().append(header::WARNING, value);
+        }
+    }
+    Ok(response)
+}
+
+fn subresource(
+    core: &Arc<Core>,
+    resource: &Arc<Resource>,
+    request: &Request,
+    body: &Bytes,
+) -> Result<Response<Body>, Failure> {
+    let target = &request.target;
+    let found =
+        resource.subresources.iter().find(|s| s.name == target.subresource).ok_or_else(Failure::unknown_resource)?;
+    if !found.verbs.contains(&target.verb) {
+        return Err(Failure::method_not_allowed());
+    }
+    let mut write = Write::new(core, resource, request);
+    match (target.subresource.as_str(), target.verb.as_str()) {
+        ("binding", _) => {
+            let status = subresources::bind(core, resource, request, &target.name, &codec::read(request, body)?)?;
+            Ok(codec::json(201, &status))
+        }
+        ("eviction", _) => {
+            let status = subresources::evict(core, resource, request, &target.name, &codec::read(request, body)?)?;
+            Ok(codec::json(201, &status))
+        }
+        ("status", "get") => read::get(core, resource, request),
+        ("status" | "finalize" | "resize" | "ephemeralcontainers", "update") => {
+            let written = write.replace(&codec::read(request, body)?)?;
+            written_answer(request, resource, &write, &written)
+        }
+        ("status" | "resize" | "ephemeralcontainers", "patch") => {
+            let written = write.patch(body)?;
+            written_answer(request, resource, &write, &written)
+        }
+        ("resize" | "ephemeralcontainers", _) => read::get(core, resource, request),
+        // No kubelet stands behind this server to stream from, and nothing scales.
+        _ => Err(Failure::not_served(&format!("{}/{}", resource.plural, target.subresource))),
+    }
+}
+
+/// Resources without objects: reviews, bindings, component statuses.
+fn virtual_resource(
+    core: &Arc<Core>,
+    resource: &Arc<Resource>,
+    request: &Request,
+    body: &Bytes,
+) -> Result<Response<Body>, Failure> {
+    match resource.plural.as_str() {
+        "bindings" => {
+            let binding = codec::read(request, body)?;
+            let registry = core.registry.load();
+            let pods = registry.find("", "v1", "pods").ok_or_else(Failure::unknown_resource)?;
+            let status = subresources::bind(core, &pods, request, meta(&binding, "name"), &binding)?;
+            Ok(codec::json(201, &status))
+        }
+        "componentstatuses" => {
+            let list = json!({"kind": "ComponentStatusList", "apiVersion": "v1", "metadata": {}, "items": []});
+            Ok(codec::json(200, &list))
+        }
+        _ => {
+            let review = subresources::review(core, resource, request, codec::read(request, body)?);
+            Ok(codec::json(201, &typed(resource, &review)))
+        }
+    }
+}
+
+fn plain_path(core: &Core, method: &Method, request: &Request) -> Result<Response<Body>, Failure> {
+    let registry = core.registry.load_full();
+    if *method != Method::GET && *method != Method::HEAD {
+        return Err(Failure::method_not_allowed());
+    }
+    let aggregated = discovery::wants_aggregated(&request.accept);
+    let parts: Vec<&str> = request.path.split('/').filter(|p| !p.is_empty()).collect();
+    let text = |body: &str| Ok(codec::bytes(200, "text/plain; charset=utf-8", body.as_bytes().to_vec()));
+    match parts.as_slice() {
+        ["readyz" | "livez" | "healthz", ..] => text("ok"),
+        ["version"] => Ok(codec::json(200, &discovery::version())),
+        ["api"] if aggregated => {
+            let body = discovery::aggregated_core(&registry).to_string().into_bytes();
+            Ok(codec::bytes(200, discovery::AGGREGATED, body))
+        }
+        ["apis"] if aggregated => {
+            let body = discovery::aggregated_groups(&registry).to_string().into_bytes();
+            Ok(codec::bytes(200, discovery::AGGREGATED, body))
+        }
+        ["api"] => Ok(codec::json(200, &discovery::core_versions(&core.address()))),
+        ["apis"] => Ok(codec::json(200, &discovery::groups(&registry))),
+        ["api", "v1"] => Ok(codec::json(200, &discovery::resources(&registry, "", "v1"))),
+        ["apis", group] => {
+            let found = registry.groups().iter().find(|(g, _)| g == group).ok_or_else(Failure::unknown_resource)?;
+            let mut body = discovery::group(&found.0, &found.1);
+            body["kind"] = json!("APIGroup");
+            body["apiVersion"] = json!("v1");
+            Ok(codec::json(200, &body))
+        }
+        ["apis", group, version] => {
+            let known = registry.groups().iter().any(|(g, v)| g == group && v.iter().any(|v| v == version));
+            if !known {
+                return Err(Failure::unknown_resource());
+            }
+            Ok(codec::json(200, &discovery::resources(&registry, group, version)))
+        }
+        ["openapi", "v3"] => {
+            let body = openapi::index(&registry).to_string().into_bytes();
+            Ok(codec::bytes(200, "text/plain; charset=utf-8", body))
+        }
+        ["openapi", "v3", rest @ ..] => {
+            let document = openapi::document(&registry, &rest.join("/")).ok_or_else(Failure::unknown_resource)?;
+            Ok(codec::json(200, &document))
+        }
+        _ => Err(Failure::unknown_resource()),
+    }
+}

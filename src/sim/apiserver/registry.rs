@@ -1,0 +1,196 @@
+//! Which resources are served: the built-in table and what CustomResourceDefinitions add while the server runs.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use serde_json::{Map, Value, json};
+
+use super::builtin;
+use super::schema::Schema;
+use super::table::Column;
+
+/// One served resource.
+#[derive(Debug, Clone)]
+pub struct Resource {
+    /// API group, empty for core.
+    pub group: String,
+    /// Served version.
+    pub version: String,
+    /// Plural, lower case, as in paths.
+    pub plural: String,
+    /// Singular, lower case.
+    pub singular: String,
+    /// Kind of one object.
+    pub kind: String,
+    /// Kind of a list.
+    pub list_kind: String,
+    /// Whether objects live in namespaces.
+    pub namespaced: bool,
+    /// Short names for clients.
+    pub short: Vec<String>,
+    /// Categories such as `all`.
+    pub categories: Vec<String>,
+    /// Verbs of the main resource.
+    pub verbs: Vec<String>,
+    /// Subresources with kind and verbs.
+    pub subresources: Vec<Subresource>,
+    /// Key of the collection that holds the objects (two resources may share one: events).
+    pub storage: String,
+    /// What the server knows of the objects' fields.
+    pub schema: Arc<Schema>,
+    /// For custom resources, what the definition says beyond the fields.
+    pub custom: Option<Arc<Custom>>,
+}
+
+/// What a CustomResourceDefinition says beyond names.
+#[derive(Debug, Clone)]
+pub struct Custom {
+    /// The structural schema as given.
+    pub schema: Value,
+    /// Whether `status` is a subresource.
+    pub status_subresource: bool,
+    /// Columns of `kubectl get`.
+    pub columns: Vec<Column>,
+    /// Name of the definition object.
+    pub definition: String,
+    /// `selectableFields` paths, with their leading dot.
+    pub selectable: Vec<String>,
+}
+
+/// A path below an object.
+#[derive(Debug, Clone)]
+pub struct Subresource {
+    /// e.g. `status`.
+    pub name: String,
+    /// Group, version and kind where they are not the parent's.
+    pub gvk: Option<(String, String)>,
+    /// Kind of the body.
+    pub kind: String,
+    /// Verbs.
+    pub verbs: Vec<String>,
+}
+
+impl Resource {
+    /// `pods`, `leases.coordination.k8s.io`.
+    pub fn qualified(&self) -> String {
+        if self.group.is_empty() { self.plural.clone() } else { format!("{}.{}", self.plural, self.group) }
+    }
+
+    /// `v1`, `coordination.k8s.io/v1`.
+    pub fn api_version(&self) -> String {
+        if self.group.is_empty() { self.version.clone() } else { format!("{}/{}", self.group, self.version) }
+    }
+
+    /// `details` of a Status about one object.
+    pub fn details(&self, name: &str, kind: &str) -> Value {
+        let mut details = Map::new();
+        if !name.is_empty() {
+            details.insert("name".into(), json!(name));
+        }
+        if !self.group.is_empty() {
+            details.insert("group".into(), json!(self.group));
+        }
+        details.insert("kind".into(), json!(kind));
+        Value::Object(details)
+    }
+
+    /// Whether clients may write the status only through its own path.
+    pub fn has_status(&self) -> bool {
+        self.subresources.iter().any(|s| s.name == "status")
+    }
+
+    /// Whether this is a core or built-in kind named `plural` in `group`.
+    pub fn is(&self, group: &str, plural: &str) -> bool {
+        self.group == group && self.plural == plural
+    }
+
+    /// Whether this is the core `pods`.
+    pub fn is_pods(&self) -> bool {
+        self.is("", "pods")
+    }
+
+    /// Whether objects count generations although they are built in.
+    pub fn counts_generation(&self) -> bool {
+        self.custom.is_some()
+            || self.is_pods()
+            || self.is("apiextensions.k8s.io", "customresourcedefinitions")
+            || matches!(
+                self.group.as_str(),
+                "apps" | "batch" | "policy" | "networking.k8s.io" | "flowcontrol.apiserver.k8s.io"
+            )
+    }
+}
+
+/// All served resources, by (group, version, plural). Cloned and swapped when a definition changes.
+#[derive(Debug, Clone, Default)]
+pub struct Registry {
+    resources: BTreeMap<(String, String, String), Arc<Resource>>,
+    order: Vec<(String, Vec<String>)>,
+}
+
+impl Registry {
+    /// The resources that are there without any CustomResourceDefinition.
+    pub fn built_in() -> Self {
+        let mut registry = Self { order: builtin::groups(), ..Self::default() };
+        for resource in builtin::resources() {
+            registry.insert(resource);
+        }
+        registry
+    }
+
+    fn insert(&mut self, resource: Resource) {
+        let key = (resource.group.clone(), resource.version.clone(), resource.plural.clone());
+        self.resources.insert(key, Arc::new(resource));
+    }
+
+    /// Adds or replaces a custom resource; its group becomes known.
+    pub fn add_custom(&mut self, resource: Resource) {
+        match self.order.iter_mut().find(|(g, _)| *g == resource.group) {
+            Some((_, versions)) if versions.contains(&resource.version) => {}
+            Some((_, versions)) => versions.push(resource.version.clone()),
+            None => self.order.push((resource.group.clone(), vec![resource.version.clone()])),
+        }
+        self.insert(resource);
+    }
+
+    /// Removes what the definition named `definition` had added.
+    pub fn remove_custom(&mut self, definition: &str) {
+        self.resources.retain(|_, r| r.custom.as_ref().is_none_or(|c| c.definition != definition));
+        let built_in: Vec<String> = builtin::groups().into_iter().map(|(g, _)| g).collect();
+        let resources = &self.resources;
+        self.order.retain(|(g, _)| built_in.contains(g) || resources.keys().any(|(group, _, _)| group == g));
+        for (group, versions) in &mut self.order {
+            if !built_in.contains(group) {
+                versions.retain(|v| resources.keys().any(|(g, version, _)| g == group && version == v));
+            }
+        }
+    }
+
+    /// The resource at a path.
+    pub fn find(&self, group: &str, version: &str, plural: &str) -> Option<Arc<Resource>> {
+        self.resources.get(&(group.to_owned(), version.to_owned(), plural.to_owned())).cloned()
+    }
+
+    /// Groups beside core with their versions, preferred first, in serving order.
+    pub fn groups(&self) -> &[(String, Vec<String>)] {
+        &self.order
+    }
+
+    /// Resources of one group and version, by plural.
+    pub fn of(&self, group: &str, version: &str) -> impl Iterator<Item = &Arc<Resource>> {
+        self.resources.iter().filter(move |((g, v, _), _)| g == group && v == version).map(|(_, r)| r)
+    }
+
+    /// Every resource, one per storage collection.
+    pub fn stored(&self) -> Vec<Arc<Resource>> {
+        let mut seen: Vec<&str> = Vec::new();
+        let mut all = Vec::new();
+        for resource in self.resources.values() {
+            if !resource.storage.is_empty() && !seen.contains(&resource.storage.as_str()) {
+                seen.push(&resource.storage);
+                all.push(Arc::clone(resource));
+            }
+        }
+        all
+    }
+}

@@ -1,0 +1,152 @@
+//! Built-in types: read once from the JSON schemas that the Kubernetes type library carries.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, LazyLock};
+
+use k8s_openapi::api;
+use schemars::SchemaGenerator;
+use serde_json::Value;
+
+use super::{Node, Rel, Scalar, Schema, Struct, topology};
+
+static DEFS: LazyLock<Arc<BTreeMap<String, Node>>> = LazyLock::new(|| {
+    Arc::new(type_definitions().iter().map(|(name, schema)| (name.clone(), named(name, schema))).collect())
+});
+
+static DEFINITIONS: LazyLock<serde_json::Map<String, Value>> = LazyLock::new(definitions);
+
+/// The JSON schemas of all built-in types, by full name.
+pub fn type_definitions() -> &'static serde_json::Map<String, Value> {
+    &DEFINITIONS
+}
+
+fn definitions() -> serde_json::Map<String, Value> {
+    use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1 as extensions;
+    let mut generator = SchemaGenerator::default();
+    macro_rules! with {
+        ($($kind:ty),* $(,)?) => {$( let _ = generator.subschema_for::<$kind>(); )*};
+    }
+    with!(
+        api::core::v1::ConfigMap,
+        api::core::v1::Endpoints,
+        api::core::v1::Event,
+        api::core::v1::LimitRange,
+        api::core::v1::Namespace,
+        api::core::v1::Node,
+        api::core::v1::PersistentVolumeClaim,
+        api::core::v1::PersistentVolume,
+        api::core::v1::Pod,
+        api::core::v1::PodTemplate,
+        api::core::v1::ReplicationController,
+        api::core::v1::ResourceQuota,
+        api::core::v1::Secret,
+        api::core::v1::ServiceAccount,
+        api::core::v1::Service,
+        api::core::v1::Binding,
+        api::apps::v1::ControllerRevision,
+        api::apps::v1::DaemonSet,
+        api::apps::v1::Deployment,
+        api::apps::v1::ReplicaSet,
+        api::apps::v1::StatefulSet,
+        api::events::v1::Event,
+        api::batch::v1::CronJob,
+        api::batch::v1::Job,
+        api::policy::v1::PodDisruptionBudget,
+        api::policy::v1::Eviction,
+        api::rbac::v1::ClusterRoleBinding,
+        api::rbac::v1::ClusterRole,
+        api::rbac::v1::RoleBinding,
+        api::rbac::v1::Role,
+        api::storage::v1::CSINode,
+        api::storage::v1::StorageClass,
+        api::storage::v1::VolumeAttachment,
+        extensions::CustomResourceDefinition,
+        api::scheduling::v1::PriorityClass,
+        api::coordination::v1::Lease,
+        api::node::v1::RuntimeClass,
+        api::discovery::v1::EndpointSlice,
+        api::resource::v1::DeviceClass,
+        api::resource::v1::ResourceClaim,
+        api::resource::v1::ResourceClaimTemplate,
+        api::resource::v1::ResourceSlice,
+        api::networking::v1::NetworkPolicy,
+    );
+    generator.take_definitions(true)
+}
+
+pub(super) fn shared() -> Arc<BTreeMap<String, Node>> {
+    Arc::clone(&DEFS)
+}
+
+/// The schema of a built-in kind; one that knows nothing for a kind outside the table.
+pub fn builtin_schema(group: &str, version: &str, kind: &str) -> Arc<Schema> {
+    Arc::new(Schema { defs: shared(), root: Node::Ref(type_name(group, version, kind)) })
+}
+
+/// Full name of a built-in kind's type.
+pub fn type_name(group: &str, version: &str, kind: &str) -> String {
+    let package = group.split('.').next().unwrap_or_default();
+    let package = if package.is_empty() { "core" } else { package };
+    if package == "apiextensions" {
+        format!("io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.{version}.{kind}")
+    } else {
+        format!("io.k8s.api.{package}.{version}.{kind}")
+    }
+}
+
+fn named(full_name: &str, schema: &Value) -> Node {
+    let short = full_name
+        .trim_start_matches("io.k8s.api.")
+        .trim_start_matches("io.k8s.apimachinery.pkg.apis.")
+        .trim_start_matches("io.k8s.apiextensions-apiserver.pkg.apis.");
+    match full_name.rsplit('.').next().unwrap_or_default() {
+        "Quantity" => Node::Scalar(Scalar::Quantity),
+        "IntOrString" => Node::Scalar(Scalar::IntOrString),
+        "Time" => Node::Scalar(Scalar::Time),
+        "MicroTime" => Node::Scalar(Scalar::MicroTime),
+        "FieldsV1" | "RawExtension" | "JSON" | "JSONSchemaProps" => Node::Any,
+        _ => read(short, "", schema),
+    }
+}
+
+/// Reads one schema; `owner` and `field` tell where it stands, for the list table.
+fn read(owner: &str, field: &str, schema: &Value) -> Node {
+    if let Some(target) = schema.get("$ref").and_then(Value::as_str) {
+        return Node::Ref(target.trim_start_matches("#/$defs/").to_owned());
+    }
+    match schema.get("type").and_then(Value::as_str) {
+        Some("object") => {
+            if let Some(properties) = schema.get("properties").and_then(Value::as_object) {
+                let fields = properties.iter().map(|(name, s)| (name.clone(), read(owner, name, s))).collect();
+                Node::Struct(Struct {
+                    name: owner.rsplit('.').next().unwrap_or_default().to_owned(),
+                    full: owner.to_owned(),
+                    fields,
+                    atomic: topology::atomic_struct(owner),
+                    preserve: false,
+                })
+            } else if let Some(elem) = schema.get("additionalProperties").filter(|v| v.is_object()) {
+                Node::Map(Box::new(read(owner, "", elem)), topology::atomic_map(owner, field))
+            } else {
+                Node::Any
+            }
+        }
+        Some("array") => {
+            let elem = schema.get("items").map_or(Node::Any, |items| read(owner, "", items));
+            let rel = topology::list(owner, field).unwrap_or(Rel::Atomic);
+            Node::List(Box::new(elem), rel)
+        }
+        Some("string") => match schema.get("format").and_then(Value::as_str) {
+            Some("byte") => Node::Scalar(Scalar::Bytes),
+            Some("date-time") => Node::Scalar(Scalar::Time),
+            _ => Node::Scalar(Scalar::Text),
+        },
+        Some("integer") => match schema.get("format").and_then(Value::as_str) {
+            Some("int32") => Node::Scalar(Scalar::Int32),
+            _ => Node::Scalar(Scalar::Int64),
+        },
+        Some("number") => Node::Scalar(Scalar::Number),
+        Some("boolean") => Node::Scalar(Scalar::Bool),
+        _ => Node::Any,
+    }
+}
