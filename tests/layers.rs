@@ -3,6 +3,8 @@
 //!
 //! The rules are functions over (path, text), so each is shown to fail on a synthetic source.
 
+#![allow(clippy::unwrap_used, clippy::panic)] // a test may
+
 #[path = "layers/imports.rs"]
 mod imports;
 #[path = "layers/orphans.rs"]

@@ -1,5 +1,7 @@
 //! The checked-in `daemonset/` is what the binary generates, and the binary's own commands print it.
 
+#![allow(clippy::unwrap_used, clippy::panic)] // a test may
+
 use std::path::Path;
 use std::process::{Command, Output};
 
