@@ -1,0 +1,20 @@
+//! The documentation of the keys is complete.
+
+use crate::ops::config::Setting;
+
+/// One row of the table in `docs/configuration.md`.
+fn row<O: Default>(setting: &Setting<O>) -> String {
+    let names: Vec<String> = setting.names().map(|name| format!("`{name}`")).collect();
+    let variables: Vec<String> = setting.variables().map(|name| format!("`{name}`")).collect();
+    let default = (setting.show)(&O::default());
+    let default = if default.is_empty() { "–".to_owned() } else { format!("`{default}`") };
+    let (value, help) = (setting.value.replace('|', "\\|"), setting.help.replace('|', "\\|"));
+    format!("| {} | {} | {value} | {default} | {help} |", names.join(", "), variables.join(", "))
+}
+
+#[test]
+fn the_documentation_lists_every_key_with_its_default() {
+    let text = include_str!("../../../docs/configuration.md");
+    let missing: Vec<String> = super::agent().iter().map(row).filter(|row| !text.contains(row.as_str())).collect();
+    assert!(missing.is_empty(), "docs/configuration.md lacks these rows:\n{}", missing.join("\n"));
+}
