@@ -1,6 +1,11 @@
 //! Device choice, from Device objects and container limits to annotations and back.
 #![allow(clippy::unwrap_used, missing_docs)] // helpers of tests, not only `#[test]` functions
 
+mod annotations;
+mod hints;
+mod joint;
 mod nodes;
 mod optimal;
+mod phases;
+mod pool;
 mod shares;

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use super::grant::Slot;
 use super::partition::PartitionTable;
 use super::place::{Group, Level, NOWHERE, Names, Place, bit};
 use crate::contract::inventory::{Device, DeviceInfo, DeviceTopology};
@@ -9,6 +10,9 @@ use crate::contract::{DeviceId, DeviceType, key};
 
 /// Most devices of one type on a node, and most virtual functions below one NIC.
 pub const MAX_DEVICES: usize = 128;
+
+/// The place of a device that no inventory has listed; every listed one is on some NUMA node.
+const STRANGE: Place = Place::UNKNOWN;
 
 /// An entry of a Device object that is not used, and why.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -241,27 +245,37 @@ impl Devices {
         Ok(())
     }
 
-    /// A device that a pod holds but that no inventory has listed: kept, unhealthy, so that what is held is not lost.
-    pub(super) fn stranger(&mut self, kind: &DeviceType, id: &DeviceId, minor: i32) -> Option<u8> {
+    /// No inventory has listed the device; a pod's annotation has named it.
+    pub(super) fn is_stranger(&self, slot: Slot) -> bool {
+        match slot {
+            Slot::Gpu(at) => self.gpus.get(usize::from(at)).is_some_and(|gpu| gpu.place == STRANGE),
+            Slot::Mig(at) => self.migs.get(usize::from(at)).is_some_and(|mig| mig.place == STRANGE),
+            Slot::Nic(at) => self.nics.get(usize::from(at)).is_some_and(|nic| nic.place == STRANGE),
+        }
+    }
+
+    /// Keeps a device that a pod holds but that no inventory has listed, as an unhealthy one, so that what is held is not
+    /// lost. `false` when the node has too many devices.
+    pub(super) fn stranger(&mut self, kind: &DeviceType, id: &DeviceId, minor: i32) -> bool {
         let (id, labels) = (id.clone(), Labels::new());
-        let place = Place::UNKNOWN;
+        let place = STRANGE;
         let put = match kind {
             DeviceType::Gpu if id.as_str().starts_with("MIG-") => {
                 let (profile, parent) = (Box::default(), Box::default());
                 let mig = Mig { id, minor, place, profile, parent, healthy: false, labels };
-                put_at(&mut self.migs, None, mig, "MIG devices").map(|()| self.migs.len())
+                put_at(&mut self.migs, None, mig, "MIG devices")
             }
             DeviceType::Gpu => {
                 let gpu = Gpu { id, minor, place, core: 0, memory: 0, bytes_known: false, healthy: false, labels };
-                put_at(&mut self.gpus, None, gpu, "GPUs").map(|()| self.gpus.len())
+                put_at(&mut self.gpus, None, gpu, "GPUs")
             }
             DeviceType::Rdma => {
                 let nic = Nic { id, minor, place, percent: 0, vfs: Box::default(), healthy: false, labels };
-                put_at(&mut self.nics, None, nic, "NICs").map(|()| self.nics.len())
+                put_at(&mut self.nics, None, nic, "NICs")
             }
-            DeviceType::Other(_) => return None,
+            DeviceType::Other(_) => return false,
         };
-        put.ok().map(|len| (len - 1) as u8)
+        put.is_ok()
     }
 
     fn place(&mut self, info: &DeviceInfo) -> Place {

@@ -2,7 +2,7 @@
 //! it is counted even where it does not fit, and what does not fit is reported.
 
 use super::exclusive::closure;
-use super::grant::{Grant, Part};
+use super::grant::{Grant, Part, Slot};
 use super::place::bit;
 use super::pool::{NodePool, PoolError};
 use super::wishes::Exclusive;
@@ -90,7 +90,8 @@ impl NodePool {
     fn settle(&mut self, mut parts: Vec<Part>, exclusive: Exclusive, misfits: &mut Vec<Misfit>) -> Grant {
         parts.sort_unstable_by_key(|part| part.slot());
         parts.dedup_by(|a, b| a.slot() == b.slot());
-        misfits.extend(parts.iter().filter_map(|part| self.admits(*part).err().map(Misfit::Over)));
+        let listed = parts.iter().filter(|part| !self.devices().is_stranger(part.slot()));
+        misfits.extend(listed.filter_map(|part| self.admits(*part).err().map(Misfit::Over)));
         let (closed_gpus, closed_nics, closed_migs) = closure(self, &parts, exclusive);
         let grant = Grant { parts: parts.into(), closed_gpus, closed_nics, closed_migs };
         self.count(&grant);
@@ -100,14 +101,21 @@ impl NodePool {
     fn part_of(&mut self, kind: &DeviceType, entry: &DeviceEntry, misfits: &mut Vec<Misfit>) -> Option<Part> {
         let devices = self.devices();
         let known = match kind {
-            DeviceType::Gpu => devices.gpu_by_id(&entry.id).or_else(|| devices.mig_by_id(&entry.id)),
-            _ => devices.nic_by_id(&entry.id),
+            DeviceType::Gpu => {
+                let gpu = devices.gpu_by_id(&entry.id).map(Slot::Gpu);
+                gpu.or_else(|| devices.mig_by_id(&entry.id).map(Slot::Mig))
+            }
+            _ => devices.nic_by_id(&entry.id).map(Slot::Nic),
         };
-        if known.is_none() {
-            let added = self.devices_mut().stranger(kind, &entry.id, entry.minor);
-            self.grow();
-            let (kind, id) = (kind.clone(), entry.id.clone());
-            misfits.push(if added.is_some() { Misfit::Unknown { kind, id } } else { Misfit::TooMany { kind, id } });
+        let (unknown, id) = (kind.clone(), entry.id.clone());
+        match known {
+            Some(slot) if devices.is_stranger(slot) => misfits.push(Misfit::Unknown { kind: unknown, id }),
+            Some(_) => {}
+            None if self.devices_mut().stranger(kind, &entry.id, entry.minor) => {
+                self.grow();
+                misfits.push(Misfit::Unknown { kind: unknown, id });
+            }
+            None => misfits.push(Misfit::TooMany { kind: unknown, id }),
         }
         let devices = self.devices();
         let percent = |amount: i64| amount.clamp(0, i64::from(u16::MAX)) as u16;

@@ -1,0 +1,137 @@
+//! Selectors, scopes, exclusivity, strategies and partitions.
+
+use baton::contract::hint::TopologyScope;
+use baton::contract::key;
+use baton::decide::alloc::score::{Seen, fragmentation, largest_free_group, topology_fit, utilisation};
+use baton::decide::alloc::{Exclusive, GPU_PARTITIONS, Level, NodePool, Reason, Wishes, pick};
+use baton::decide::pod::ContainerKind::App;
+
+use super::nodes::{ask, gpu, gpu_minors, machine, nic_minors, object, place, pod, pool_of, wish};
+
+#[test]
+fn a_selector_chooses_the_model() {
+    let mut devices = vec![gpu(0, "s", "r", 0), gpu(1, "s", "r", 0)];
+    devices[1].labels.insert(key::MODEL.into(), "L40S".into());
+    let pool = pool_of(devices);
+    let model = |name: &str| format!(r#"{{"gpu":{{"selector":{{"matchLabels":{{"{}":"{name}"}}}}}}}}"#, key::MODEL);
+    let one = |name: &str| pick(&pool, &wish(&[("nvidia.com/gpu", "1")], Some(&model(name)), None));
+    assert_eq!(gpu_minors(&pool, &one("L40S").unwrap()), [1]);
+    assert_eq!(one("B200").unwrap_err().to_string(), "no healthy GPU matches the hint's selector");
+}
+
+#[test]
+fn a_required_scope_confines_the_set() {
+    let mut pool = pool_of(machine(2));
+    for _ in 0..2 {
+        place(&mut pool, &wish(&[("nvidia.com/gpu", "1")], None, None)).unwrap();
+    }
+    let scoped = |scope: &str, count: &str| {
+        let hint = format!(r#"{{"gpu":{{"requiredTopologyScope":"{scope}"}}}}"#);
+        pick(&pool, &wish(&[("nvidia.com/gpu", count)], Some(&hint), None))
+    };
+    assert_eq!(gpu_minors(&pool, &scoped("PCIe", "4").unwrap()), [4, 5, 6, 7]);
+    assert_eq!(gpu_minors(&pool, &scoped("PCIe", "2").unwrap()), [2, 3]);
+    let reason = scoped("NUMANode", "5").unwrap_err();
+    assert_eq!(reason, Reason::Scope { what: "GPUs", scope: TopologyScope::NumaNode, wanted: 5 });
+    assert_eq!(reason.to_string(), "no 5 free GPUs within one NUMA node");
+    assert_eq!(scoped("Node", "6").unwrap().grant.gpus().count_ones(), 6);
+    assert!(scoped("Device", "2").is_err() && scoped("Device", "1").is_ok());
+}
+
+#[test]
+fn shares_within_one_device_lie_on_one() {
+    let pool = pool_of(machine(2));
+    let hint = Wishes::parse(Some(r#"{"gpu":{"requiredTopologyScope":"Device"}}"#), None, None).unwrap();
+    let two = |amount| pod(&[("a", App, &[(key::GPU, amount)]), ("b", App, &[(key::GPU, amount)])], hint.clone());
+    assert_eq!(gpu_minors(&pool, &pick(&pool, &two("50")).unwrap()), [0]);
+    assert!(pick(&pool, &two("60")).is_err());
+}
+
+#[test]
+fn a_device_level_pod_is_alone_on_its_gpu_and_stays_so_after_a_restart() {
+    const ALONE: &str = r#"{"gpu":{"exclusivePolicy":"DeviceLevel"}}"#;
+    let mut pool = pool_of(vec![gpu(0, "s", "r", 0), gpu(1, "s", "r", 0)]);
+    place(&mut pool, &ask(&[(key::GPU, "10")])).unwrap();
+    let request = wish(&[(key::GPU, "10")], Some(ALONE), None);
+    let alone = place(&mut pool, &request).unwrap();
+    assert_eq!(gpu_minors(&pool, &alone), [1], "somebody is on the first");
+    assert!(pick(&pool, &ask(&[(key::GPU, "95")])).is_err(), "nobody joins it");
+    let reason = pick(&pool, &request).unwrap_err();
+    assert_eq!(reason.to_string(), "no GPU that nobody else uses (exclusivePolicy DeviceLevel)");
+    let mut restored = pool_of(vec![gpu(0, "s", "r", 0), gpu(1, "s", "r", 0)]);
+    restored.take_annotation(&alone.device_allocated(&pool), request.shape().wishes.exclusive());
+    assert_eq!(gpu_minors(&restored, &pick(&restored, &ask(&[(key::GPU, "10")])).unwrap()), [0]);
+    let mut forgetful = pool_of(vec![gpu(0, "s", "r", 0), gpu(1, "s", "r", 0)]);
+    forgetful.take_annotation(&alone.device_allocated(&pool), Exclusive::default());
+    assert_eq!(gpu_minors(&forgetful, &pick(&forgetful, &ask(&[(key::GPU, "10")])).unwrap()), [1]);
+    pool.give_back(&alone.grant).unwrap();
+    assert!(pick(&pool, &ask(&[(key::GPU, "95")])).is_ok());
+}
+
+#[test]
+fn a_pcie_level_pod_is_alone_below_its_switch() {
+    const ALONE: &str = r#"{"gpu":{"exclusivePolicy":"PCIeLevel"}}"#;
+    let mut pool = pool_of(machine(2));
+    place(&mut pool, &ask(&[(key::GPU, "10")])).unwrap();
+    let alone = place(&mut pool, &wish(&[("nvidia.com/gpu", "1")], Some(ALONE), None)).unwrap();
+    assert_eq!(gpu_minors(&pool, &alone), [4]);
+    let others = pick(&pool, &ask(&[("nvidia.com/gpu", "3")])).unwrap();
+    assert_eq!(gpu_minors(&pool, &others), [1, 2, 3]);
+    assert!(pick(&pool, &ask(&[("nvidia.com/gpu", "4")])).is_err());
+    assert_eq!(nic_minors(&pool, &pick(&pool, &ask(&[(key::RDMA, "200")])).unwrap()), [0, 1]);
+}
+
+#[test]
+fn strategies_change_what_the_amount_counts() {
+    let mut pool = pool_of(machine(2));
+    let all = |count: &str| wish(&[(key::RDMA, count)], Some(r#"{"rdma":{"allocateStrategy":"ApplyForAll"}}"#), None);
+    assert_eq!(nic_minors(&pool, &pick(&pool, &all("10")).unwrap()), [0, 1, 2, 3]);
+    let count = wish(&[(key::RDMA, "2")], Some(r#"{"rdma":{"allocateStrategy":"RequestsAsCount"}}"#), None);
+    let two = place(&mut pool, &count).unwrap();
+    assert_eq!(nic_minors(&pool, &two), [0, 1]);
+    assert_eq!(pool.nic_room(0), 99);
+    assert!(pick(&pool, &all("100")).is_err(), "two NICs are not all free");
+}
+
+#[test]
+fn a_partition_table_is_honoured_and_its_absence_refused_only_when_restricted() {
+    let with =
+        |spec: &str| pod(&[("main", App, &[("nvidia.com/gpu", "2")])], Wishes::parse(None, None, Some(spec)).unwrap());
+    let restricted = r#"{"allocatePolicy":"Restricted","ringBusBandwidth":"200G"}"#;
+    let plain = pool_of(machine(2));
+    let reason = pick(&plain, &with(restricted)).unwrap_err();
+    assert_eq!(reason.to_string(), "gpu-partition-spec is Restricted and the node has no GPU partition table");
+    assert_eq!(gpu_minors(&plain, &pick(&plain, &with("{}")).unwrap()), [0, 1]);
+    let table = r#"{"2":[{"minors":[0,1],"ringBusBandwidth":"100G"},{"minors":[2,5],"ringBusBandwidth":"200G","allocationScore":1},{"minors":[6,7],"ringBusBandwidth":"400G","allocationScore":2}]}"#;
+    let mut device = object(machine(2));
+    device.metadata.annotations = Some([(GPU_PARTITIONS.to_owned(), table.to_owned())].into());
+    let (mut pool, skipped) = NodePool::from_device(&device);
+    assert_eq!(skipped, []);
+    assert_eq!(gpu_minors(&pool, &place(&mut pool.clone(), &with(restricted)).unwrap()), [6, 7]);
+    place(&mut pool, &with(restricted)).unwrap();
+    assert_eq!(gpu_minors(&pool, &place(&mut pool.clone(), &with(restricted)).unwrap()), [2, 5]);
+    place(&mut pool, &with(restricted)).unwrap();
+    let reason = pick(&pool, &with(restricted)).unwrap_err();
+    assert_eq!(reason.to_string(), "no free GPU partition of 2 in the node's table");
+    assert_eq!(gpu_minors(&pool, &pick(&pool, &with("{}")).unwrap()), [0, 1]);
+    device.metadata.annotations = Some([(GPU_PARTITIONS.to_owned(), "[".to_owned())].into());
+    assert!(NodePool::from_device(&device).1[0].to_string().contains(GPU_PARTITIONS));
+}
+
+#[test]
+fn scores_tell_how_well_a_pick_lies_and_what_it_leaves() {
+    let mut pool = pool_of(machine(2));
+    let four = pick(&pool, &ask(&[("nvidia.com/gpu", "4")])).unwrap();
+    let six = pick(&pool, &ask(&[("nvidia.com/gpu", "6")])).unwrap();
+    assert_eq!(topology_fit(&pool, &four), 100);
+    assert!(topology_fit(&pool, &six) < 100);
+    assert_eq!((utilisation(&pool, &four), utilisation(&pool, &six)), (50, 75));
+    assert_eq!(largest_free_group(&pool, Level::Switch), 4);
+    let mix =
+        [Seen { core: 100, memory: 100, count: 1, weight: 1.0 }, Seen { core: 50, memory: 50, count: 1, weight: 1.0 }];
+    assert!(fragmentation(&pool, &mix).abs() < 1e-9, "an empty node wastes nothing");
+    place(&mut pool, &ask(&[(key::GPU, "30")])).unwrap();
+    assert!((fragmentation(&pool, &mix) - 0.35).abs() < 1e-9, "70% are of no use to a whole GPU, all of use to a half");
+    place(&mut pool, &ask(&[(key::GPU, "30")])).unwrap();
+    assert!((fragmentation(&pool, &mix) - 0.4).abs() < 1e-9, "40% are of no use to either");
+}

@@ -1,0 +1,108 @@
+//! Taking and giving back.
+
+use baton::contract::key;
+use baton::decide::alloc::{Grant, NodePool, Part, PoolError, Slot, Wishes, pick};
+use baton::decide::pod::ContainerKind::{App, Init, Sidecar};
+use proptest::prelude::*;
+
+use super::nodes::{MEMORY, ask, gpu, machine, object, place, pod, pool_of, wish};
+
+#[test]
+fn a_grant_above_capacity_is_refused_and_names_the_device() {
+    let mut pool = pool_of(machine(2));
+    let half = Grant { parts: [Part::Gpu { gpu: 3, core: 60, memory: MEMORY / 4 }].into(), ..Grant::default() };
+    pool.take(&half).unwrap();
+    let before = pool.clone();
+    let error = pool.take(&half).unwrap_err();
+    assert_eq!(error.to_string(), "device GPU-3: 60 of compute wanted, 40 free");
+    assert_eq!(pool, before, "nothing has changed");
+    pool.give_back(&half).unwrap();
+    assert_eq!(pool.give_back(&half).unwrap_err().to_string(), "device GPU-3: more is given back than is taken");
+    let strange = Grant { parts: [Part::Mig { mig: 7 }].into(), ..Grant::default() };
+    assert_eq!(pool.take(&strange).unwrap_err(), PoolError::NoDevice(Slot::Mig(7)));
+}
+
+#[test]
+fn bad_entries_are_skipped_aloud_and_the_others_work() {
+    let mut devices = machine(2);
+    devices[1].minor = -1;
+    devices[2].id = devices[0].id.clone();
+    let (pool, skipped) = NodePool::from_device(&object(devices));
+    let told: Vec<String> = skipped.iter().map(ToString::to_string).collect();
+    assert_eq!(told, ["device GPU-1: minor -1 is negative", "device GPU-0: is listed twice"]);
+    assert_eq!(pool.summary().free_gpu_count(), 6);
+}
+
+#[test]
+fn grants_stay_valid_while_devices_come_and_go() {
+    let mut pool = pool_of(vec![gpu(0, "s", "r", 0), gpu(1, "s", "r", 0)]);
+    let held = place(&mut pool, &ask(&[("nvidia.com/gpu", "2")])).unwrap();
+    pool.update(&object(vec![gpu(1, "s", "r", 0), gpu(5, "s", "r", 0)]));
+    assert_eq!(pool.summary().free_gpus, 0b100, "the new one");
+    pool.give_back(&held.grant).unwrap();
+    assert_eq!(pool.summary().free_gpus, 0b110, "the one that left is not offered");
+    pool.update(&object(vec![gpu(0, "s", "r", 0), gpu(1, "s", "r", 0), gpu(5, "s", "r", 0)]));
+    assert_eq!(pool.summary().free_gpu_count(), 3);
+}
+
+#[test]
+fn equal_shapes_are_equal_whatever_the_containers_are_called() {
+    let shape = |name, hint| {
+        pod(&[(name, App, &[("nvidia.com/gpu", "1")])], Wishes::parse(hint, None, None).unwrap()).shape().clone()
+    };
+    assert_eq!(shape("a", None), shape("b", Some(" ")));
+    assert_ne!(shape("a", None), shape("a", Some(r#"{"gpu":{"requiredTopologyScope":"PCIe"}}"#)));
+    let mut seen = std::collections::HashSet::new();
+    assert!(seen.insert(shape("a", None)) && !seen.insert(shape("b", None)));
+}
+
+proptest! {
+    #[test]
+    fn nothing_is_ever_above_capacity_and_giving_all_back_restores_the_node(
+        steps in prop::collection::vec((0..9usize, 1..=4u32, 1..=100u32, any::<prop::sample::Index>()), 1..40), switches in prop::sample::select(vec![2, 4]),
+    ) {
+        let empty = pool_of(machine(switches));
+        let (mut pool, mut held) = (empty.clone(), Vec::<Grant>::new());
+        for (kind, count, percent, which) in steps {
+            let (n, hundreds, p) = (count.to_string(), (count * 100).to_string(), percent.to_string());
+            let spread = (count * (percent / 2 + 1)).to_string();
+            let request = match kind {
+                0 => ask(&[("nvidia.com/gpu", &n)]),
+                1 => ask(&[(key::GPU, &p)]),
+                2 => ask(&[(key::GPU_CORE, &p), (key::GPU_MEMORY, "8Gi"), (key::RDMA, &p)]),
+                3 => wish(&[("nvidia.com/gpu", &n), (key::RDMA, &hundreds)], None, Some(r#"{"deviceTypes":["gpu","rdma"],"requiredScope":"SamePCIe"}"#)),
+                4 => wish(&[(key::GPU, &p)], Some(r#"{"gpu":{"exclusivePolicy":"DeviceLevel"}}"#), None),
+                5 => pod(&[("init", Init, &[(key::GPU, &p)]), ("side", Sidecar, &[(key::GPU, "10")]), ("main", App, &[(key::GPU_MEMORY_RATIO, &p)])], Wishes::default()),
+                6 => ask(&[(key::GPU_SHARED, &n), (key::GPU_MEMORY_RATIO, &spread)]),
+                7 => pod(&[("a", App, &[("nvidia.com/gpu", &n)]), ("b", App, &[(key::GPU, &p), (key::RDMA, "20")])], Wishes::default()),
+                _ => {
+                    if !held.is_empty() {
+                        let grant = held.remove(which.index(held.len()));
+                        pool.give_back(&grant).unwrap();
+                    }
+                    continue;
+                }
+            };
+            if let Ok(picked) = pick(&pool, &request) {
+                let before = pool.clone();
+                pool.take(&picked.grant).unwrap();
+                let mut undone = pool.clone();
+                undone.give_back(&picked.grant).unwrap();
+                prop_assert_eq!(&undone, &before);
+                held.push(picked.grant);
+            }
+            for gpu in 0..8u8 {
+                let parts = || held.iter().flat_map(|grant| grant.parts.iter());
+                let core: u32 = parts().map(|part| match part { Part::Gpu { gpu: g, core, .. } if *g == gpu => u32::from(*core), _ => 0 }).sum();
+                let memory: i64 = parts().map(|part| match part { Part::Gpu { gpu: g, memory, .. } if *g == gpu => *memory, _ => 0 }).sum();
+                prop_assert!(core <= 100 && memory <= MEMORY, "GPU {gpu}: {core}% and {memory} bytes");
+                prop_assert_eq!(pool.gpu_room(gpu), (100 - core as u16, MEMORY - memory));
+            }
+        }
+        for grant in held {
+            pool.give_back(&grant).unwrap();
+        }
+        prop_assert_eq!(&pool, &empty);
+        prop_assert_eq!(pool.summary(), empty.summary());
+    }
+}
