@@ -51,12 +51,11 @@ proptest! {
         for count in 1..=8u32 {
             let amount = count.to_string();
             let picked = pick(&pool, &ask(&[("nvidia.com/gpu", &amount)]));
-            match brute_force(&pool, free, count) {
-                Some(set) => prop_assert_eq!(picked.unwrap().grant.gpus(), set, "{} GPUs", count),
-                None => {
-                    let few = matches!(picked, Err(Reason::FewGpus { wanted, free: f, .. }) if wanted == count && f == free.count_ones());
-                    prop_assert!(few);
-                }
+            if let Some(set) = brute_force(&pool, free, count) {
+                prop_assert_eq!(picked.unwrap().grant.gpus(), set, "{} GPUs", count);
+            } else {
+                let Err(Reason::FewGpus { wanted, free: told, .. }) = picked else { panic!("{picked:?}") };
+                prop_assert_eq!((wanted, told), (count, free.count_ones()));
             }
         }
     }

@@ -1,8 +1,11 @@
 //! Shares of GPUs, MIG devices and NIC shares.
 
-use baton::contract::key;
-use baton::decide::alloc::{Part, pick};
+use baton::contract::{ContainerRequest, key};
+use baton::decide::alloc::{Grant, Part, PodDeviceRequest, Wishes, pick};
 use baton::decide::pod::ContainerKind::App;
+use baton::decide::pod::PodContainer;
+
+use proptest::prelude::*;
 
 use super::nodes::{MEMORY, ask, gpu, gpu_ids, gpu_minors, machine, mig, nic_minors, place, pod, pool_of};
 
@@ -86,7 +89,7 @@ fn a_share_in_bytes_goes_to_the_model_it_fills_best() {
 #[test]
 fn two_shares_of_sixty_in_two_containers_are_two_gpus_and_two_of_forty_are_one() {
     let pool = pool_of(machine(2));
-    let two = |amount| pod(&[("a", App, &[(key::GPU, amount)]), ("b", App, &[(key::GPU, amount)])], Default::default());
+    let two = |amount| pod(&[("a", App, &[(key::GPU, amount)]), ("b", App, &[(key::GPU, amount)])], Wishes::default());
     assert_eq!(gpu_minors(&pool, &pick(&pool, &two("60")).unwrap()), [0, 1]);
     assert_eq!(gpu_minors(&pool, &pick(&pool, &two("40")).unwrap()), [0]);
 }
@@ -102,7 +105,7 @@ fn a_first_choice_that_leaves_no_room_for_the_second_share_is_taken_back() {
             ("b", App, &[(key::GPU_CORE, "50"), (key::GPU_MEMORY_RATIO, "50")]),
             ("c", App, &[(key::GPU_CORE, "50"), (key::GPU_MEMORY_RATIO, "50")]),
         ],
-        Default::default(),
+        Wishes::default(),
     );
     let picked = pick(&pool, &first).unwrap();
     let on = |at: usize| picked.containers[at].iter().map(|part| part.slot()).collect::<Vec<_>>();
@@ -148,4 +151,46 @@ fn nic_shares_fill_a_nic_and_whole_nics_are_counted() {
     assert_eq!(reason.to_string(), "0 of 1 RDMA NICs free (the node has 4)");
     let reason = pick(&pool, &ask(&[(key::RDMA, "20")])).unwrap_err();
     assert_eq!(reason.to_string(), "no RDMA NIC has 20% left, the most is 10%");
+}
+
+#[test]
+fn what_a_dra_claim_serves_is_not_chosen_and_a_broken_rule_names_the_container() {
+    let container = |limits: &[(&str, &str)], dra_backed: &[&str]| PodContainer {
+        name: "main".into(),
+        kind: App,
+        request: ContainerRequest::judge(limits.iter().map(|(name, q)| (*name, q.parse().unwrap()))),
+        running: false,
+        dra_backed: dra_backed.iter().map(|name| (*name).into()).collect(),
+    };
+    let of = |container| PodDeviceRequest::of_containers(&[container], Wishes::default());
+    assert!(of(container(&[("nvidia.com/gpu", "1")], &["nvidia.com/gpu"])).unwrap().is_empty());
+    assert!(!of(container(&[("nvidia.com/gpu", "1"), (key::RDMA, "10")], &["nvidia.com/gpu"])).unwrap().is_empty());
+    let problem = of(container(&[(key::GPU_CORE, "50")], &[])).unwrap_err().to_string();
+    assert!(problem.starts_with("container main: koordinator.sh/gpu-core alone"), "{problem}");
+}
+
+proptest! {
+    #[test]
+    fn a_share_goes_to_the_started_gpu_it_fills_best_and_only_else_breaks_a_whole_one(
+        used in prop::collection::vec((0..100i64, 0..100i64), 2..=8), core in 1..=100i64, ratio in 1..=100i64,
+    ) {
+        let mut pool = pool_of((0..).zip(&used).map(|(at, _)| gpu(at, "s", "r", 0)).collect());
+        for (at, (core, ratio)) in (0u8..).zip(&used).filter(|(_, (core, ratio))| core + ratio > 0) {
+            let part = Part::Gpu { gpu: at, core: *core as u16, memory: MEMORY * ratio / 100 };
+            pool.take(&Grant { parts: [part].into(), ..Grant::default() }).unwrap();
+        }
+        let (c, r) = (core.to_string(), ratio.to_string());
+        let picked = pick(&pool, &ask(&[(key::GPU_CORE, &c), (key::GPU_MEMORY_RATIO, &r)]));
+        // Percent left afterwards, compute and memory counting alike; the bytes lost in rounding decide nothing here.
+        let left = |at: usize| 200 - used[at].0 - used[at].1 - core - ratio;
+        let fits = |at: &usize| used[*at].0 + core <= 100 && used[*at].1 + ratio <= 100;
+        let whole = |at: usize| used[at] == (0, 0);
+        match (0..used.len()).filter(fits).map(|at| (whole(at), left(at))).min() {
+            None => prop_assert!(picked.is_err()),
+            Some(best) => {
+                let at = gpu_minors(&pool, &picked.unwrap())[0] as usize;
+                prop_assert_eq!((whole(at), left(at)), best);
+            }
+        }
+    }
 }

@@ -13,9 +13,8 @@ pub fn overlap(kinds: &[ContainerKind], a: usize, b: usize) -> bool {
     let first = a.min(b);
     match kinds[first] {
         ContainerKind::Init => a == b,
-        ContainerKind::Sidecar => true,
-        // Only apps follow apps.
-        ContainerKind::App => true,
+        // A sidecar stays, and only apps follow apps.
+        ContainerKind::Sidecar | ContainerKind::App => true,
     }
 }
 

@@ -137,13 +137,12 @@ impl Choice<'_> {
         }
         let plans = self.scopes(scope).into_iter().filter_map(|within| self.gpus_within(within).ok());
         let best = plans.min_by(|a, b| (&a.objective, &a.fits).cmp(&(&b.objective, &b.fits)));
-        best.ok_or_else(|| match self.gpus_within(everywhere) {
-            Err(reason) => reason,
-            Ok(_) => {
-                let wanted = self.needs.iter().map(|need| need.whole).collect::<Vec<_>>();
-                let wanted = peak(&self.kinds, &wanted).max(1);
-                Reason::Scope { what: "GPUs", scope: scope.unwrap_or(TopologyScope::Node), wanted }
-            }
+        best.ok_or_else(|| {
+            let counts: Vec<u32> = self.needs.iter().map(|need| need.whole).collect();
+            let wanted = peak(&self.kinds, &counts).max(1);
+            let scope = scope.unwrap_or(TopologyScope::Node);
+            // What is missing anywhere is a better reason than what is missing within the scope.
+            self.gpus_within(everywhere).err().unwrap_or(Reason::Scope { what: "GPUs", scope, wanted })
         })
     }
 

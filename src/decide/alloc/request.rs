@@ -95,10 +95,16 @@ impl PodDeviceRequest {
         Ok(Self { names: names.into(), shape: Arc::new(Shape { wants: wants.into(), wishes }) })
     }
 
-    /// From containers as the hand-off sees them; the first container that breaks a rule is named.
+    /// From containers as the hand-off sees them; the first container that breaks a rule is named. A container whose devices
+    /// all come from a DRA claim is left out.
     pub fn of_containers(containers: &[PodContainer], wishes: Wishes) -> Result<Self, RequestProblem> {
         let mut judged = Vec::with_capacity(containers.len());
         for container in containers {
+            let mut names = container.request.iter().flat_map(|request| request.names.keys()).peekable();
+            // What a DRA claim serves instead is not ours to choose.
+            if names.peek().is_some() && names.all(|name| container.dra_backed.contains(name)) {
+                continue;
+            }
             let request = container.request.as_ref().map_err(|error| RequestProblem::Container {
                 container: container.name.clone(),
                 error: error.clone(),
