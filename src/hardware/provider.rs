@@ -83,7 +83,8 @@ pub struct GpuEvent {
 /// What an event says.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum EventKind {
-    /// A critical error with its XID.
+    /// A critical error with its XID. Errors that happen together may all carry the number of the last (NVML keeps only
+    /// that), so an XID that is ignored is still a reason to probe its GPU.
     Xid(u64),
     /// Double-bit ECC error.
     DoubleBitEcc,

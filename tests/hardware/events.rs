@@ -39,7 +39,7 @@ fn a_double_bit_ecc_error_is_an_event_of_its_own() {
 }
 
 #[test]
-fn a_burst_of_events_arrives_whole_and_in_order() {
+fn a_burst_of_events_names_every_gpu_and_never_an_older_xid() {
     let bench = Bench::new(Shape::Hgx);
     bench.scan();
     for xid in 100..140 {
@@ -47,7 +47,9 @@ fn a_burst_of_events_arrives_whole_and_in_order() {
     }
     for xid in 100..140 {
         let event = bench.event(|event| is_xid(&event.kind));
-        assert_eq!((event.kind, event.uuid), (EventKind::Xid(xid), Some(bench.uuid(xid as usize % 8))));
+        assert_eq!(event.uuid, Some(bench.uuid(xid as usize % 8)));
+        // NVML gives events that wait together the XID that came last.
+        assert!(matches!(event.kind, EventKind::Xid(told) if (xid..140).contains(&told)), "{xid}: {event:?}");
     }
 }
 

@@ -118,6 +118,27 @@ fn memory_that_the_driver_does_not_report_is_unknown_and_not_an_error() {
 }
 
 #[test]
+fn memory_is_read_from_a_driver_that_has_only_the_first_version_of_the_call() {
+    let bench = Bench::new(Shape::Single);
+    bench.node.old_memory_call(0).unwrap();
+    assert_eq!(bench.scan().gpus[0].memory_bytes, Some(81_559 << 20));
+    let calls = bench.node.nvml_calls().unwrap();
+    assert_eq!((calls["nvmlDeviceGetMemoryInfo_v2"], calls["nvmlDeviceGetMemoryInfo"]), (1, 1));
+}
+
+#[test]
+fn every_exported_function_is_counted_by_name() {
+    let bench = Bench::new(Shape::Hgx);
+    bench.scan();
+    let calls = bench.node.nvml_calls().unwrap();
+    println!("{calls:#?}");
+    assert_eq!(calls["nvmlInit_v2"], 1);
+    assert_eq!(calls["nvmlDeviceGetName"], 8);
+    assert_eq!(calls["nvmlDeviceRegisterEvents"], 8);
+    assert_eq!(calls["nvmlEventSetCreate"], 1);
+}
+
+#[test]
 fn three_machines_in_one_process_have_three_libraries() {
     let directory = tempfile::tempdir().unwrap();
     let nodes: Vec<VirtualNode> = (0..3)

@@ -1,5 +1,5 @@
-//! The calls that nvml-wrapper does not offer safely: MIG instance ids, the far end of an NVLink, and one event set for
-//! all GPUs that keeps the instance ids of its events. Every `unsafe` of the crate's shipping code is in this file.
+//! The calls that nvml-wrapper does not offer safely: MIG instance ids, the far end of an NVLink, memory of old drivers,
+//! and one event set for all GPUs that keeps the instance ids of its events. Every `unsafe` of the crate's shipping code is in this file.
 
 // The wrapper's event type drops the MIG ids, its `register_events` frees the whole set when one GPU refuses, and it has
 // no call for instance ids; the raw functions below have no other way in.
@@ -30,6 +30,17 @@ pub(super) fn instance_ids(device: &Device<'_>) -> Result<(u32, u32), NvmlError>
         nvml_try(compute_instance(device.handle(), &raw mut ci))?;
     }
     Ok((gi, ci))
+}
+
+/// Total memory by the first version of the call, for drivers before R510, which lack the second.
+pub(super) fn memory_v1(device: &Device<'_>) -> Result<u64, NvmlError> {
+    let ask = nvml_sym(device.nvml().lib().nvmlDeviceGetMemoryInfo.as_ref())?;
+    // SAFETY: the struct is plain C data for which zero is valid, and the out-pointer to it is; the handle is live.
+    unsafe {
+        let mut memory = std::mem::zeroed();
+        nvml_try(ask(device.handle(), &raw mut memory))?;
+        Ok(memory.total)
+    }
 }
 
 /// What an NVLink of a GPU ends at.

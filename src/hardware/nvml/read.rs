@@ -45,7 +45,10 @@ pub(super) fn gpu(nvml: &Nvml, index: u32, links: &dyn Fn(&str) -> Option<NvLink
     }
     let rest = || -> Result<Gpu, Fault> {
         let pci = device.pci_info().map_err(fault)?;
-        let memory_bytes = optional(device.memory_info())?.map(|memory| memory.total);
+        let memory_bytes = optional(match device.memory_info() {
+            Err(Wrapped::FailedToLoadSymbol(_) | Wrapped::FunctionNotFound) => raw::memory_v1(&device),
+            answer => answer.map(|memory| memory.total),
+        })?;
         let capability = optional(device.cuda_compute_capability())?;
         Ok(Gpu {
             minor: device.minor_number().map_err(fault)?,

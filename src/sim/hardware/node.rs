@@ -170,6 +170,11 @@ impl VirtualNode {
         self.set(gpu, device::MEMORY_SUPPORTED, u32::from(supported))
     }
 
+    /// Lets a GPU tell its memory by the first version of the call only, as drivers before R510 do.
+    pub fn old_memory_call(&self, gpu: usize) -> io::Result<()> {
+        self.set(gpu, device::MEMORY_SUPPORTED, 2)
+    }
+
     /// Whether GPUs deliver events at all.
     pub fn support_events(&self, supported: bool) -> io::Result<()> {
         self.library.u32(layout::EVENTS_UNSUPPORTED, u32::from(!supported))

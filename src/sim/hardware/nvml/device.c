@@ -30,6 +30,7 @@ typedef struct {
 
 #define FIELD_RECOVERY_ACTION 230u
 #define VALUE_UNSIGNED_INT 1u
+#define MEMORY_BY_V1 2u /* a driver before R510 */
 
 EXPORT const char *nvmlErrorString(nvmlReturn_t result) {
     switch (result) {
@@ -185,6 +186,7 @@ EXPORT nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t handle, nvmlMemory_t *m
 
 EXPORT nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t handle, nvmlMemory_v2_t *memory) {
     DEVICE(handle, device);
+    if (device->memory_supported == MEMORY_BY_V1) return NVML_ERROR_FUNCTION_NOT_FOUND;
     nvmlReturn_t ret = total_memory(handle, device, &memory->total);
     if (ret) return ret;
     memory->reserved = 0;

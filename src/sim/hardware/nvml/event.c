@@ -8,6 +8,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#define EVENT_XID 8u
+
 typedef struct {
     nvmlDevice_t device;
     unsigned long long eventType, eventData;
@@ -58,6 +60,16 @@ EXPORT nvmlReturn_t nvmlDeviceRegisterEvents(nvmlDevice_t handle, unsigned long 
     return NVML_SUCCESS;
 }
 
+/* As NVML documents it: events that were not fetched in time all carry the XID that the system saw last. */
+static uint64_t last_xid(uint64_t head, uint64_t fallback) {
+    uint64_t oldest = head > MAX_EVENTS ? head - MAX_EVENTS : 0;
+    for (uint64_t at = head; at > oldest; at--) {
+        const struct state_event *event = &nvml_state->events[(at - 1) % MAX_EVENTS];
+        if (event->type == EVENT_XID) return event->data;
+    }
+    return fallback;
+}
+
 static int take(nvmlEventSet_t set, nvmlEventData_t *data) {
     uint64_t head = __atomic_load_n(&nvml_state->event_head, __ATOMIC_ACQUIRE);
     if (head - set->next > MAX_EVENTS) set->next = head - MAX_EVENTS;
@@ -66,7 +78,7 @@ static int take(nvmlEventSet_t set, nvmlEventData_t *data) {
         if (event->device >= nvml_state->devices || !(set->mask[event->device] & event->type)) continue;
         state_by_slot(event->device, &data->device);
         data->eventType = event->type;
-        data->eventData = event->data;
+        data->eventData = event->type == EVENT_XID ? last_xid(head, event->data) : event->data;
         data->gpuInstanceId = event->gpu_instance;
         data->computeInstanceId = event->compute_instance;
         return 1;
