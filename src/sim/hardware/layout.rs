@@ -58,7 +58,6 @@ pub mod device {
     pub const FAULT: u64 = 268;
     pub const SERIAL: u64 = 280;
     pub const LINKS: u64 = 312;
-    pub const LINK_SIZE: u64 = 16;
     pub const MIG: u64 = 640;
     pub const MIG_SIZE: u64 = 160;
 }

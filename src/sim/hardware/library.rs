@@ -54,9 +54,13 @@ impl Library {
         let state = OpenOptions::new().read(true).write(true).create(true).truncate(true).open(state)?;
         state.set_len(layout::SIZE as u64)?;
         let library = Self { path, state };
-        for (at, name) in layout::FUNCTIONS.iter().chain(&layout::EVENT_FUNCTIONS).enumerate() {
-            library.text(layout::COUNTERS + at as u64 * layout::COUNTER_SIZE, layout::COUNTER_NAME, name)?;
+        let names = layout::FUNCTIONS.iter().chain(&layout::EVENT_FUNCTIONS);
+        let mut counters = Vec::new();
+        for name in names {
+            counters.extend_from_slice(name.as_bytes());
+            counters.resize(counters.len().next_multiple_of(layout::COUNTER_SIZE as usize), 0);
         }
+        library.state.write_all_at(&counters, layout::COUNTERS)?;
         library.u32(4, layout::VERSION)?;
         library.u32(0, layout::MAGIC)?;
         Ok(library)
@@ -117,14 +121,17 @@ impl Library {
         layout::DEVICE + slot as u64 * layout::DEVICE_SIZE + field
     }
 
-    /// One NVLink of a device; `remote` is (NVML's device type, domain, bus, device).
-    pub(super) fn link(&self, slot: usize, link: usize, remote: (u32, u32, u8, u8)) -> io::Result<()> {
-        let at = Self::field(slot, device::LINKS + link as u64 * device::LINK_SIZE);
-        let (kind, domain, bus, number) = remote;
-        let packed = u32::from(bus) << 8 | u32::from(number);
-        [1, kind, domain, packed]
-            .iter()
-            .zip([0, 4, 8, 12])
-            .try_for_each(|(value, offset)| self.u32(at + offset, *value))
+    pub(super) fn bytes(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        self.state.write_all_at(bytes, offset)
+    }
+
+    /// The active NVLinks of a device, each as (NVML's device type, domain, bus, device) of its far end.
+    pub(super) fn links(&self, slot: usize, links: &[(u32, u32, u8, u8)]) -> io::Result<()> {
+        let far_end = |(kind, domain, bus, number): &(u32, u32, u8, u8)| {
+            [1, *kind, *domain, u32::from(*bus) << 8 | u32::from(*number)]
+        };
+        let table: Vec<u8> = links.iter().flat_map(far_end).flat_map(u32::to_ne_bytes).collect();
+        self.bytes(Self::field(slot, device::LINKS), &table)?;
+        self.u32(Self::field(slot, device::LINK_COUNT), links.len() as u32)
     }
 }

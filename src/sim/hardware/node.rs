@@ -264,10 +264,11 @@ impl VirtualNode {
         self.library.u32(layout::CUDA_VERSION, 12_080)?;
         self.library.u32(layout::DEVICES, self.gpus.len() as u32)?;
         for (a, (first, _)) in self.gpus.iter().enumerate() {
-            for (b, (second, _)) in self.gpus.iter().enumerate() {
-                let at = layout::LEVELS + 4 * (a * layout::MAX_DEVICES + b) as u64;
-                self.library.u32(at, if a == b { 0 } else { plan::level(first, second) as u32 })?;
-            }
+            let level = |(b, (second, _)): (usize, &(Function, String))| {
+                if a == b { 0 } else { plan::level(first, second) as u32 }
+            };
+            let row: Vec<u8> = self.gpus.iter().enumerate().flat_map(|pair| level(pair).to_ne_bytes()).collect();
+            self.library.bytes(layout::LEVELS + 4 * (a * layout::MAX_DEVICES) as u64, &row)?;
         }
         Ok(())
     }
@@ -305,19 +306,17 @@ impl VirtualNode {
             NvLink::None => return Ok(()),
             NvLink::Switched => {
                 let switch = |link: usize| (LINK_TO_SWITCH, 0, 0x05 + (link / 5) as u8, 0);
-                (0..layout::MAX_LINKS).try_for_each(|link| self.library.link(gpu, link, switch(link)))?;
-                return self.set(gpu, device::LINK_COUNT, layout::MAX_LINKS as u32);
+                let links: Vec<_> = (0..layout::MAX_LINKS).map(switch).collect();
+                return self.library.links(gpu, &links);
             }
             NvLink::Pairs => vec![gpu ^ 1; 4],
             NvLink::Mesh => {
                 (0..self.gpus.len()).filter(|peer| *peer != gpu).flat_map(|peer| std::iter::repeat_n(peer, 6)).collect()
             }
         };
-        for (link, peer) in peers.iter().enumerate() {
-            let remote = self.gpus[*peer].0.at;
-            self.library.link(gpu, link, (LINK_TO_GPU, remote.domain, remote.bus, remote.device))?;
-        }
-        self.set(gpu, device::LINK_COUNT, peers.len() as u32)
+        let at = |peer: &usize| self.gpus[*peer].0.at;
+        let links = peers.iter().map(at).map(|remote| (LINK_TO_GPU, remote.domain, remote.bus, remote.device));
+        self.library.links(gpu, &links.collect::<Vec<_>>())
     }
 
     fn write_nics(&self) -> io::Result<()> {

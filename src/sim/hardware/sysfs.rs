@@ -84,8 +84,7 @@ impl Sysfs {
     /// Writes a file and the directories above it.
     pub fn write(&self, path: &str, text: &str) -> io::Result<()> {
         let full = self.root.join(path);
-        full.parent().map_or(Ok(()), fs::create_dir_all)?;
-        fs::write(full, text)
+        with_directory(&full, |full| fs::write(full, text))
     }
 
     pub fn directory(&self, path: &str) -> io::Result<()> {
@@ -98,8 +97,18 @@ impl Sysfs {
 }
 
 fn link(path: &Path, target: &str) -> io::Result<()> {
-    path.parent().map_or(Ok(()), fs::create_dir_all)?;
-    symlink(target, path)
+    with_directory(path, |path| symlink(target, path))
+}
+
+/// Makes `path`, with the directories above it where they are missing: most exist, and a machine has hundreds of files.
+fn with_directory(path: &Path, make: impl Fn(&Path) -> io::Result<()>) -> io::Result<()> {
+    match make(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            path.parent().map_or(Ok(()), fs::create_dir_all)?;
+            make(path)
+        }
+        made => made,
+    }
 }
 
 /// Configuration space with a power-management capability before the PCI Express one, as devices have it.
