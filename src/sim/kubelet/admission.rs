@@ -6,7 +6,7 @@ use k8s_openapi::api::core::v1::{Container, Pod};
 use tonic::Status;
 
 use super::choice::{self, Claim, Refusal, Step};
-use super::grants::Reusable;
+use super::grants::{Ids, Reusable};
 use super::lifecycle::{Role, containers};
 use super::machine::Machine;
 use super::quantity::amount;
@@ -137,10 +137,14 @@ async fn allocate_resource(
         Step::Ask(question) => {
             let preferred = if asks_preferred(machine, resource)? {
                 let plugin = plugin(machine, resource)?;
-                let answer = plugin.preferred(&question.offered, &question.must_include, question.size());
+                let answer = plugin.preferred(
+                    unordered(machine, &question.offered),
+                    unordered(machine, &question.must_include),
+                    question.size(),
+                );
                 answer.await.map_err(AllocateError::Preferred)?
             } else {
-                super::grants::Ids::new()
+                Ids::new()
             };
             let mut state = locked(&machine.state);
             machine.random(|rng| choice::finish(&mut state.devices, question, &preferred, rng))?
@@ -155,6 +159,13 @@ async fn allocate_resource(
     let answer = answer.container_responses.into_iter().next().ok_or(AllocateError::EmptyAnswer)?;
     state.devices.grant(uid, container, resource, &ids, answer);
     Ok(true)
+}
+
+/// Ids in random order, as Go iterates a set.
+fn unordered(machine: &Machine, ids: &Ids) -> Vec<String> {
+    let mut ids: Vec<String> = ids.iter().cloned().collect();
+    machine.random(|rng| rng.shuffle(&mut ids));
+    ids
 }
 
 /// A container's limits in random order, as Go iterates a map.
@@ -224,7 +235,7 @@ async fn pre_start(machine: &Machine, uid: &str, container: &str, resource: &str
     let plugin = plugin(machine, resource);
     let timeout = machine.options.periods.pre_start_timeout;
     match plugin {
-        Ok(plugin) => plugin.pre_start(held.into_iter().collect(), timeout).await.map_err(AllocateError::PreStart),
+        Ok(plugin) => plugin.pre_start(unordered(machine, &held), timeout).await.map_err(AllocateError::PreStart),
         Err(error) => Err(AllocateError::PreStart(Status::unknown(error.to_string()))),
     }
 }

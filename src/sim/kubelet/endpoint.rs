@@ -39,11 +39,11 @@ impl Plugin {
     }
 
     /// Asks which devices the plugin prefers. No deadline.
-    pub async fn preferred(&self, offered: &Ids, must_include: &Ids, size: usize) -> Result<Ids, Status> {
+    pub async fn preferred(&self, offered: Vec<String>, must_include: Vec<String>, size: usize) -> Result<Ids, Status> {
         let request = PreferredAllocationRequest {
             container_requests: vec![ContainerPreferredAllocationRequest {
-                available_device_i_ds: offered.iter().cloned().collect(),
-                must_include_device_i_ds: must_include.iter().cloned().collect(),
+                available_device_i_ds: offered,
+                must_include_device_i_ds: must_include,
                 allocation_size: i32::try_from(size).unwrap_or(i32::MAX),
             }],
         };

@@ -123,15 +123,7 @@ impl Kubelet {
 
     /// Deletes every socket in the device-plugins directory except the kubelet's own. Returns their names.
     pub fn wipe_plugin_sockets(&self) -> std::io::Result<Vec<String>> {
-        let dir = self.options.device_plugins_dir();
-        let own = dir.join("kubelet.sock");
-        let aside = self.options.root.join("kubelet.sock.aside");
-        let had = std::fs::rename(&own, &aside).is_ok();
-        let removed = wire::remove_sockets(&dir);
-        if had {
-            std::fs::rename(&aside, &own)?;
-        }
-        removed
+        wire::remove_sockets(&self.options.device_plugins_dir(), Some("kubelet.sock"))
     }
 
     /// Kills every container of a pod at once. Returns whether any was running. The restart policy then applies.

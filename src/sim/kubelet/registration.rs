@@ -21,7 +21,7 @@ pub(super) fn serve(machine: &Arc<Machine>) -> Result<(), KubeletError> {
     let socket = machine.options.registration_socket();
     check_socket_path(&socket)?;
     std::fs::create_dir_all(&dir).map_err(KubeletError::io("create", &dir))?;
-    wire::remove_sockets(&dir).map_err(KubeletError::io("empty", &dir))?;
+    wire::remove_sockets(&dir, None).map_err(KubeletError::io("empty", &dir))?;
     let listener = wire::listen(&socket)?;
     let service = RegistrationServer::new(Service { machine: Arc::downgrade(machine) });
     let stopping = machine.stopping();

@@ -32,14 +32,15 @@ pub fn listen(path: &Path) -> Result<UnixListener, KubeletError> {
     UnixListener::bind(path).map_err(KubeletError::io("listen on", path))
 }
 
-/// Removes every socket in a directory, as a kubelet does when it starts. Returns their file names.
-pub fn remove_sockets(dir: &Path) -> io::Result<Vec<String>> {
+/// Removes every socket in a directory, as a kubelet does when it starts, except the one named `keep`. Returns their names.
+pub fn remove_sockets(dir: &Path, keep: Option<&str>) -> io::Result<Vec<String>> {
     let mut removed = Vec::new();
     for entry in std::fs::read_dir(dir)? {
         let entry = entry?;
-        if entry.file_type()?.is_socket() {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        if entry.file_type()?.is_socket() && keep != Some(name.as_str()) {
             std::fs::remove_file(entry.path())?;
-            removed.push(entry.file_name().to_string_lossy().into_owned());
+            removed.push(name);
         }
     }
     removed.sort();
@@ -81,7 +82,8 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let socket = std::os::unix::net::UnixListener::bind(dir.path().join("a.sock")).unwrap();
         std::fs::write(dir.path().join("kubelet_internal_checkpoint"), "{}").unwrap();
-        assert_eq!(remove_sockets(dir.path()).unwrap(), ["a.sock"]);
+        assert_eq!(remove_sockets(dir.path(), Some("a.sock")).unwrap(), [""; 0]);
+        assert_eq!(remove_sockets(dir.path(), None).unwrap(), ["a.sock"]);
         assert!(dir.path().join("kubelet_internal_checkpoint").exists());
         drop(socket);
     }

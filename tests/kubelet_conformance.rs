@@ -1,0 +1,18 @@
+//! Holds the simulated kubelet to recordings of a real one (Kubernetes 1.36): the same pods, the same two plugins, the same
+//! faults in the same order; the calls, their arguments, what PodResources says during each of them, and the pods' and the
+//! node's outcomes must be the recorded ones. Another recording: `BATON_FIXTURES=<dir>` (`<dir>/kubelet/{rpc,pods}.jsonl`).
+
+#![cfg(feature = "sim")]
+// The lint's own exception covers `#[test]` functions and not what they call.
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+mod kubelet_conformance {
+    mod behaviour;
+    mod cluster;
+    mod compare;
+    mod plugin;
+    mod recording;
+    mod renaming;
+    mod replay;
+    mod waiting;
+}
