@@ -7,7 +7,7 @@ use baton::decide::pod::PodContainer;
 
 use proptest::prelude::*;
 
-use super::nodes::{MEMORY, ask, gpu, gpu_ids, gpu_minors, machine, mig, nic_minors, place, pod, pool_of};
+use super::nodes::{MEMORY, ask, gpu, gpu_ids, gpu_minors, machine, mig, nic_minors, place, pod, pool_of, wish};
 
 fn parts(limits: super::nodes::Limits<'_>) -> Vec<Part> {
     let pool = pool_of(machine(2));
@@ -151,6 +151,22 @@ fn nic_shares_fill_a_nic_and_whole_nics_are_counted() {
     assert_eq!(reason.to_string(), "0 of 1 RDMA NICs free (the node has 4)");
     let reason = pick(&pool, &ask(&[(key::RDMA, "20")])).unwrap_err();
     assert_eq!(reason.to_string(), "no RDMA NIC has 20% left, the most is 10%");
+}
+
+#[test]
+fn hostile_counts_are_refused_at_once() {
+    let pool = pool_of(machine(2));
+    let billions = [(key::GPU_SHARED, "4000000000"), (key::GPU_MEMORY_RATIO, "4000000000")];
+    let reason = pick(&pool, &ask(&billions)).unwrap_err().to_string();
+    assert_eq!(reason, "no room for 4000000000 GPU shares, the largest of 1% memory and 0% core");
+    assert!(pick(&pool, &ask(&[("nvidia.com/gpu", "9223372036854775807")])).is_err());
+    assert!(pick(&pool, &ask(&[("nvidia.com/mig-1g.10gb", "4000000000")])).is_err());
+    assert!(pick(&pool, &ask(&[(key::RDMA, "400000000000")])).is_err());
+    let as_count = wish(&[(key::RDMA, "99")], Some(r#"{"rdma":{"allocateStrategy":"RequestsAsCount"}}"#), None);
+    assert_eq!(pick(&pool, &as_count).unwrap_err().to_string(), "4 of 99 RDMA NICs free (the node has 4)");
+    let many: Vec<String> = (0..40).map(|at| format!("c{at}")).collect();
+    let apps: Vec<_> = many.iter().map(|name| (name.as_str(), App, &[(key::GPU, "34")][..])).collect();
+    assert!(pick(&pool, &pod(&apps, Wishes::default())).is_err());
 }
 
 #[test]

@@ -21,13 +21,23 @@ pub(super) struct Eligible {
     pub nics: u128,
     /// NICs nobody holds.
     pub free_nics: u128,
-    /// Healthy GPUs and NICs that the selectors match, open or not.
+    /// Healthy GPUs and NICs that the selectors match, open or not (with hints; of no use without).
     pub matching: (u128, u128),
 }
 
 /// Judges every device of `pool` by `wishes`.
 pub(super) fn eligible(pool: &NodePool, wishes: &Wishes) -> Eligible {
     let free = pool.summary();
+    if wishes.is_plain() {
+        return Eligible {
+            gpus: free.open_gpus,
+            free_gpus: free.free_gpus,
+            migs: free.free_migs,
+            nics: free.open_nics,
+            free_nics: free.free_nics,
+            matching: (free.open_gpus, free.open_nics),
+        };
+    }
     let (gpus, migs, nics) = healthy(pool);
     let gpu_match = matching(&wishes.gpu, gpus, |at| &pool.devices().gpus[usize::from(at)].labels);
     let mig_match = matching(&wishes.gpu, migs, |at| &pool.devices().migs[usize::from(at)].labels);

@@ -101,14 +101,9 @@ impl Choice<'_> {
             let count = peak(&self.kinds, &counts);
             let free = mig::of_profile(self.pool, self.eligible.migs & within.migs, profile);
             let Some(chosen) = mig::choose(self.pool, free, count) else {
-                let total =
-                    mig::of_profile(self.pool, u128::MAX >> (128 - self.pool.devices().migs.len().max(1)), profile);
-                let few = Reason::FewMigs {
-                    profile: profile.into(),
-                    wanted: count,
-                    free: free.count_ones(),
-                    total: if self.pool.devices().migs.is_empty() { 0 } else { total.count_ones() },
-                };
+                let migs = &self.pool.devices().migs;
+                let total = migs.iter().filter(|mig| *mig.profile == *profile).count() as u32;
+                let few = Reason::FewMigs { profile: profile.into(), wanted: count, free: free.count_ones(), total };
                 return Err(blame(self.pool, self.wishes, true).unwrap_or(few));
             };
             for (parts, own) in plan.containers.iter_mut().zip(split(&self.kinds, &counts, &chosen)) {

@@ -3,7 +3,7 @@
 use super::place::{bit, bits};
 use super::pool::NodePool;
 
-/// Free MIG devices of `profile` among `candidates`.
+/// Those of `candidates` (numbers of this pool) that are of `profile`.
 pub(super) fn of_profile(pool: &NodePool, candidates: u128, profile: &str) -> u128 {
     let migs = &pool.devices().migs;
     bits(candidates).filter(|at| *migs[usize::from(*at)].profile == *profile).fold(0, |mask, at| mask | bit(at))

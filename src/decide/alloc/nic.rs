@@ -118,6 +118,12 @@ impl Choice<'_> {
         let mut pieces: Vec<(usize, u16)> = Vec::new();
         for (container, need) in self.needs.iter().enumerate() {
             if let Some((count, percent)) = need.nic_share {
+                // One container's shares lie on as many NICs; checked before a huge count is spelled out.
+                let total = self.pool.summary().nics;
+                if count > total {
+                    let free = (self.eligible.nics & usable).count_ones();
+                    return Err(Reason::FewNics { wanted: count, free, total });
+                }
                 pieces.extend((0..count).map(|_| (container, percent)));
             }
         }

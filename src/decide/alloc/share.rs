@@ -46,6 +46,11 @@ impl Choice<'_> {
         let mut pieces = Vec::new();
         for (container, need) in self.needs.iter().enumerate() {
             if let Some(share) = need.share {
+                // One container's shares lie on as many GPUs; checked before a huge count is spelled out.
+                if share.count as usize > self.pool.devices().gpus.len() {
+                    let GpuShare { count, core, memory } = share;
+                    return Err(Reason::NoShareRoom { core: core.into(), memory, shares: count });
+                }
                 pieces.extend((0..share.count).map(|_| Piece { container, share }));
             }
         }
@@ -53,7 +58,12 @@ impl Choice<'_> {
             return Ok(());
         }
         let together = pieces.iter().any(|piece| self.kinds[piece.container] == ContainerKind::Init);
-        let placed = if together {
+        let core: u32 = pieces.iter().map(|piece| u32::from(piece.share.core)).sum();
+        let room = self.pool.summary().core_free + 100 * plan.whole.len() as u32;
+        let placed = if !together && core > room {
+            // No order of trying helps.
+            None
+        } else if together {
             self.on_one_gpu(&pieces, within, plan)
         } else {
             let distances = RefCell::new(BTreeMap::new());

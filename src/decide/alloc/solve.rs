@@ -1,7 +1,7 @@
 //! Puts pieces onto devices one after the other, each onto its first choice that leaves room for all others.
 
 /// Most choices that are tried; far above what pods of a few containers need, and a bound on hostile ones.
-const MAX_TRIES: u32 = 4096;
+const MAX_TRIES: u32 = 1024;
 
 /// A device for each of `pieces` pieces. `options(chosen)` tells the devices that the next piece may go to, best first, when
 /// the pieces before it lie on `chosen`. The first complete choice in that order is taken; `None` when there is none.

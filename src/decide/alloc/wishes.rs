@@ -80,6 +80,11 @@ impl Wishes {
         Self { gpu, rdma, joint, partition, text: text.into() }
     }
 
+    /// No wish at all.
+    pub fn is_plain(&self) -> bool {
+        self.text.is_empty()
+    }
+
     /// The part that outlives the choice.
     pub fn exclusive(&self) -> Exclusive {
         Exclusive { gpu: self.gpu.exclusive_policy, rdma: self.rdma.exclusive_policy }
