@@ -5,6 +5,7 @@ pub mod cdi;
 pub mod choice;
 pub mod devices;
 pub mod grant;
+pub mod handoff;
 pub mod inventory;
 pub mod kubelet;
 pub mod offer;

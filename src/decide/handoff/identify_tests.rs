@@ -1,3 +1,5 @@
+//! Who is calling: every rule of identification, one moment on a node each.
+
 use super::scene::{Scene, refused, served};
 use super::testing::{NODE, container, gpu_pod, grant, lock_of, pod, with_assignment};
 use super::*;

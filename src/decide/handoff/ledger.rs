@@ -177,6 +177,16 @@ impl Ledger {
         self.entries.insert(entry.key(), entry);
     }
 
+    /// Takes back a grant whose answer never left.
+    pub fn forget(&mut self, key: &EntryKey) {
+        self.entries.remove(key);
+    }
+
+    /// Puts an entry back as it was.
+    pub fn restore(&mut self, entry: Entry) {
+        self.entries.insert(entry.key(), entry);
+    }
+
     /// The kubelet asked again, perhaps with other ids.
     pub fn repeat(&mut self, key: &EntryKey, mut ids: Vec<Box<str>>) {
         ids.sort();

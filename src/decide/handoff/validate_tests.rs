@@ -1,3 +1,5 @@
+//! What may be served: every rule of validation, and that no device is handed out twice.
+
 use super::scene::{Scene, refused, served};
 use super::testing::{container, gpu_pod, grant, merged, pod, share_of, whole, with_assignment, with_entries};
 use super::*;

@@ -1,0 +1,165 @@
+//! Opens the ledger at start; then settles it, drops what ended, and compares it with what the kubelet says.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::ledger_file::{LedgerFile, Loaded, StateDir, StateError};
+use super::metrics::Word;
+use super::service::HandoffService;
+use crate::contract::{PodKey, PodUid};
+use crate::decide::handoff::rebuild::rebuild;
+use crate::decide::handoff::verify::verify;
+use crate::decide::handoff::{Notice, PodResources};
+use crate::runtime::clock;
+
+/// Time for PodResources outside of calls.
+const LIST_BUDGET: Duration = Duration::from_secs(2);
+/// Changes are gathered for this long before the ledger is looked through.
+const GATHER: Duration = Duration::from_millis(200);
+
+impl HandoffService {
+    /// Waits to be the node's only agent, and makes the ledger known: from its file, or from PodResources and the pods'
+    /// annotations when that is lost, torn or of another boot. Then calls are served.
+    pub async fn open(&self, state_dir: &Path, boot_id: &str) -> Result<(), StateError> {
+        let state = StateDir::acquire(state_dir).await?;
+        let file = LedgerFile::new(state, boot_id);
+        let ledger = match file.load() {
+            Loaded::Ledger(ledger) => {
+                tracing::info!(entries = ledger.len(), "ledger read");
+                ledger
+            }
+            Loaded::Lost(why) => {
+                tracing::info!(why, "the ledger is rebuilt from PodResources and the pods' annotations");
+                let resources = self.parts.pod_resources.list(clock::mono() + LIST_BUDGET).await;
+                let rebuilt = self.rebuild(&resources).await;
+                tracing::info!(entries = rebuilt.len(), "ledger rebuilt");
+                if let Err(error) = file.save(&rebuilt) {
+                    tracing::warn!(%error, "the rebuilt ledger could not be written");
+                }
+                rebuilt
+            }
+        };
+        self.begin(ledger, file).await;
+        Ok(())
+    }
+
+    async fn rebuild(&self, resources: &PodResources) -> crate::decide::handoff::Ledger {
+        let Some(listing) = resources.listing() else {
+            // Nothing tells what is in use. An empty node is the usual case: the first start beside a kubelet.
+            tracing::warn!(
+                "PodResources does not answer: devices of pods that already run are only known by their annotations"
+            );
+            self.parts.view.synced_before(Duration::MAX).await;
+            return self.rebuilt_from(&crate::decide::handoff::Listing::default());
+        };
+        if !listing.pods.iter().any(|pod| pod.containers.keys().any(|container| pod.has_devices(container))) {
+            return crate::decide::handoff::Ledger::default();
+        }
+        self.parts.view.synced_before(Duration::MAX).await;
+        self.rebuilt_from(listing)
+    }
+
+    fn rebuilt_from(&self, listing: &crate::decide::handoff::Listing) -> crate::decide::handoff::Ledger {
+        let inventory = self.parts.inventory.load();
+        let seen = self.parts.view.seen();
+        rebuild(&self.settings.node, &seen.pods, listing, &inventory)
+    }
+}
+
+/// Runs until it is dropped: expires on every change of the pods, verifies every `period`.
+pub async fn run(service: Arc<HandoffService>, period: Duration) {
+    let mut changes = service.parts.view.changes();
+    let mut told: BTreeSet<(PodUid, &'static str, String)> = BTreeSet::new();
+    let mut next_verify = clock::mono() + period;
+    loop {
+        let wait = next_verify.saturating_sub(clock::mono());
+        tokio::select! {
+            changed = changes.changed() => if changed.is_err() { return },
+            () = tokio::time::sleep(wait) => {}
+        }
+        tokio::time::sleep(GATHER).await;
+        changes.borrow_and_update();
+        if clock::mono() >= next_verify {
+            next_verify = clock::mono() + period;
+            verify_once(&service, &mut told).await;
+        }
+        expire(&service).await;
+    }
+}
+
+/// Drops the entries of pods that ended. A pod that the watch does not show is read live first.
+async fn expire(service: &HandoffService) {
+    if !service.is_ready() || !service.parts.view.is_synced() || !service.parts.view.is_watching() {
+        return;
+    }
+    let absent: BTreeSet<PodKey> = {
+        let books = service.books.lock().await;
+        let Some(books) = books.as_ref() else { return };
+        let seen = service.parts.view.seen();
+        let ended = books
+            .ledger
+            .iter()
+            .filter(|entry| seen.pods.by_uid(&entry.pod.uid).is_none_or(|pod| pod.phase.is_terminal()));
+        let ended: Vec<_> = ended.collect();
+        if ended.is_empty() {
+            return;
+        }
+        let gone = ended.into_iter().filter(|entry| seen.pods.by_uid(&entry.pod.uid).is_none());
+        gone.map(|entry| entry.pod.key.clone()).collect()
+    };
+    for key in absent {
+        match service.parts.world.pod(&key).await {
+            Ok(Some(pod)) if pod.node.as_deref() != Some(&*service.settings.node) => {}
+            Ok(found) => {
+                service.parts.view.apply_live(&key, found);
+            }
+            Err(_) => return,
+        }
+    }
+    let resources = service.parts.pod_resources.list(clock::mono() + LIST_BUDGET).await;
+    let mut books = service.books.lock().await;
+    let Some(books) = books.as_mut() else { return };
+    let dropped = {
+        let seen = service.parts.view.seen();
+        books.passed.retain(|uid| seen.pods.by_uid(uid).is_some());
+        books.unusable.retain(|uid| seen.pods.by_uid(uid).is_some());
+        books.ledger.expire(&seen.pods, &resources)
+    };
+    for entry in &dropped {
+        tracing::info!(pod = %entry.pod, container = &*entry.container, resource = &*entry.resource, "ended; its devices are free");
+    }
+    if !dropped.is_empty() {
+        if let Err(error) = books.file.save(&books.ledger) {
+            tracing::warn!(%error, "the ledger could not be written");
+        }
+        service.ledger_did_change(Some(books.ledger.len()));
+    }
+}
+
+async fn verify_once(service: &HandoffService, told: &mut BTreeSet<(PodUid, &'static str, String)>) {
+    let resources = service.parts.pod_resources.list(clock::mono() + LIST_BUDGET).await;
+    let Some(listing) = resources.listing() else { return };
+    let found: Vec<Notice> = {
+        let mut books = service.books.lock().await;
+        let Some(books) = books.as_mut() else { return };
+        if books.ledger.settle(&resources)
+            && let Err(error) = books.file.save(&books.ledger)
+        {
+            tracing::warn!(%error, "the ledger could not be written");
+        }
+        let inventory = service.parts.inventory.load();
+        let seen = service.parts.view.seen();
+        verify(&service.settings.node, &seen.pods, listing, &books.ledger, &inventory)
+    };
+    let now: BTreeSet<_> = found.iter().map(|n| (n.pod.uid.clone(), n.reason, n.note.clone())).collect();
+    for notice in found {
+        if !told.contains(&(notice.pod.uid.clone(), notice.reason, notice.note.clone())) {
+            tracing::warn!(pod = %notice.pod, reason = notice.reason, note = notice.note, "divergence");
+            service.parts.metrics.divergences.get_or_create(&Word { reason: notice.reason }).inc();
+            service.parts.world.tell(notice);
+        }
+    }
+    *told = now;
+}

@@ -1,0 +1,88 @@
+//! What the hand-off counts.
+
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
+use prometheus_client::registry::Registry;
+
+/// Resource and outcome of a call.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub struct CallLabels {
+    /// Resource name.
+    pub resource: String,
+    /// `served`, `repeated`, or the rule of a refusal.
+    pub result: &'static str,
+}
+
+/// One word.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub struct Word {
+    /// The word.
+    pub reason: &'static str,
+}
+
+/// The hand-off's metrics; clones share their values.
+#[derive(Debug, Clone)]
+pub struct HandoffMetrics {
+    /// Allocate calls by resource and result.
+    pub allocations: Family<CallLabels, Counter>,
+    /// Seconds of an Allocate call.
+    pub allocate_seconds: Histogram,
+    /// How callers were identified.
+    pub identified: Family<Word, Counter>,
+    /// Calls in which the kubelet's ids were not the assigned devices.
+    pub id_mismatches: Counter,
+    /// Released locks by reason.
+    pub released: Family<Word, Counter>,
+    /// Seconds from the lock's time to its release.
+    pub lock_held_seconds: Histogram,
+    /// Entries of the ledger.
+    pub ledger_entries: Gauge,
+    /// Findings of the verify loop by reason.
+    pub divergences: Family<Word, Counter>,
+}
+
+impl Default for HandoffMetrics {
+    fn default() -> Self {
+        Self {
+            allocations: Family::default(),
+            allocate_seconds: Histogram::new(exponential_buckets(0.000_1, 2.0, 16)),
+            identified: Family::default(),
+            id_mismatches: Counter::default(),
+            released: Family::default(),
+            lock_held_seconds: Histogram::new(exponential_buckets(0.005, 2.0, 18)),
+            ledger_entries: Gauge::default(),
+            divergences: Family::default(),
+        }
+    }
+}
+
+impl HandoffMetrics {
+    /// Registers all of them.
+    pub fn register(&self, registry: &mut Registry) {
+        registry.register("baton_allocate", "Allocate calls by resource and result", self.allocations.clone());
+        registry.register("baton_allocate_seconds", "Seconds of an Allocate call", self.allocate_seconds.clone());
+        registry.register("baton_identified", "How the calling pod was identified", self.identified.clone());
+        registry.register(
+            "baton_id_mismatch",
+            "Calls in which the kubelet chose other devices than the assigned ones",
+            self.id_mismatches.clone(),
+        );
+        registry.register("baton_lock_released", "Node locks released by reason", self.released.clone());
+        registry.register(
+            "baton_lock_held_seconds",
+            "Seconds from the time in a node lock to its release by this agent",
+            self.lock_held_seconds.clone(),
+        );
+        registry.register("baton_ledger_entries", "Entries of the ledger", self.ledger_entries.clone());
+        registry.register("baton_divergence", "Findings of the verify loop", self.divergences.clone());
+    }
+
+    /// Counts one Allocate call.
+    pub fn count_call(&self, resource: &str, result: &'static str, seconds: f64) {
+        self.allocations.get_or_create(&CallLabels { resource: resource.to_owned(), result }).inc();
+        self.allocate_seconds.observe(seconds);
+    }
+}

@@ -1,0 +1,195 @@
+//! This node's pods and its lock, fed by two watches and by live reads.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use futures::{Stream, StreamExt};
+use k8s_openapi::api::core::v1::Node;
+use kube::api::PartialObjectMeta;
+use kube::runtime::WatchStreamExt;
+use kube::runtime::watcher::{self, Event, watcher};
+use kube::{Api, Client};
+use tokio::sync::watch;
+
+use crate::cluster::pod::LightPod;
+use crate::contract::{LockRead, PodKey};
+use crate::decide::handoff::{NodePods, Notice};
+use crate::decide::pod::HandoffPod;
+use crate::runtime::clock;
+
+/// What is known of this node. Cheap to read; every change is announced.
+pub struct NodeView {
+    seen: Mutex<Seen>,
+    changed: watch::Sender<u64>,
+}
+
+/// The state behind a [`NodeView`].
+#[derive(Debug, Clone)]
+pub struct Seen {
+    /// Pods bound to this node.
+    pub pods: NodePods,
+    /// The node's lock.
+    pub lock: LockRead,
+    /// The pods have been listed at least once.
+    pub pods_synced: bool,
+    /// The node has been read at least once.
+    pub node_synced: bool,
+    /// Both watches run.
+    pub pods_watching: bool,
+    /// The watch of the node runs.
+    pub node_watching: bool,
+}
+
+impl Default for NodeView {
+    fn default() -> Self {
+        let seen = Seen {
+            pods: NodePods::default(),
+            lock: LockRead::Free,
+            pods_synced: false,
+            node_synced: false,
+            pods_watching: false,
+            node_watching: false,
+        };
+        Self { seen: Mutex::new(seen), changed: watch::Sender::new(0) }
+    }
+}
+
+impl NodeView {
+    /// A view that knows nothing yet.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Reads it; hold the guard for a moment only.
+    pub fn seen(&self) -> MutexGuard<'_, Seen> {
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Announces every change.
+    pub fn changes(&self) -> watch::Receiver<u64> {
+        self.changed.subscribe()
+    }
+
+    /// Pods and node are known.
+    pub fn is_synced(&self) -> bool {
+        let seen = self.seen();
+        seen.pods_synced && seen.node_synced
+    }
+
+    /// Both watches run.
+    pub fn is_watching(&self) -> bool {
+        let seen = self.seen();
+        seen.pods_watching && seen.node_watching
+    }
+
+    /// Waits until pods and node are known; `false` when `deadline` (monotonic) comes first.
+    pub async fn synced_before(&self, deadline: Duration) -> bool {
+        let mut changes = self.changes();
+        let left = deadline.saturating_sub(clock::mono());
+        let wait = async {
+            while !self.is_synced() {
+                if changes.changed().await.is_err() {
+                    std::future::pending::<()>().await;
+                }
+            }
+        };
+        tokio::time::timeout(left, wait).await.is_ok()
+    }
+
+    fn update<T>(&self, change: impl FnOnce(&mut Seen) -> T) -> T {
+        let result = change(&mut self.seen());
+        self.changed.send_modify(|version| *version += 1);
+        result
+    }
+
+    /// A live read of one pod.
+    pub fn apply_live(&self, key: &PodKey, found: Option<HandoffPod>) -> Option<Notice> {
+        self.update(|seen| seen.pods.apply_live(key, found))
+    }
+
+    /// A live read of the lock, or what our own write left.
+    pub fn apply_lock(&self, lock: LockRead) {
+        self.update(|seen| seen.lock = lock);
+    }
+
+    /// The whole list of pods.
+    pub fn replace_pods(&self, pods: Vec<HandoffPod>) -> Vec<Notice> {
+        self.update(|seen| {
+            (seen.pods_synced, seen.pods_watching) = (true, true);
+            seen.pods.replace(pods)
+        })
+    }
+
+    /// Watches the pods that are bound to `node`, forever; `tell` gets what people should know.
+    pub async fn watch_pods(&self, client: Client, node: &str, tell: impl Fn(Notice)) {
+        let pods: Api<LightPod> = Api::all(client);
+        let config = watcher::Config::default().fields(&format!("spec.nodeName={node}"));
+        let stream = watcher(pods, config).default_backoff();
+        self.follow_pods(stream, tell).await;
+    }
+
+    async fn follow_pods(
+        &self,
+        stream: impl Stream<Item = Result<Event<LightPod>, watcher::Error>>,
+        tell: impl Fn(Notice),
+    ) {
+        let mut stream = std::pin::pin!(stream);
+        let mut listing: Option<Vec<HandoffPod>> = None;
+        while let Some(event) = stream.next().await {
+            match event {
+                Ok(Event::Init) => listing = Some(Vec::new()),
+                Ok(Event::InitApply(pod)) => listing.get_or_insert_default().push(pod.handoff()),
+                Ok(Event::InitDone) => {
+                    let pods = listing.take().unwrap_or_default();
+                    tracing::debug!(pods = pods.len(), "pods of this node listed");
+                    self.replace_pods(pods).into_iter().for_each(&tell);
+                }
+                Ok(Event::Apply(pod)) => {
+                    let notice = self.update(|seen| {
+                        seen.pods_watching = true;
+                        seen.pods.apply(pod.handoff())
+                    });
+                    notice.into_iter().for_each(&tell);
+                }
+                Ok(Event::Delete(pod)) => self.update(|seen| {
+                    seen.pods_watching = true;
+                    seen.pods.remove(&pod.handoff().pod.uid);
+                }),
+                Err(error) => {
+                    tracing::warn!(%error, "watch of this node's pods broke; trying again");
+                    self.update(|seen| seen.pods_watching = false);
+                }
+            }
+        }
+    }
+
+    /// Watches the lock annotation `lock_key` of `node`, forever.
+    pub async fn watch_node(&self, client: Client, node: &str, lock_key: &str) {
+        let nodes: Api<PartialObjectMeta<Node>> = Api::all(client);
+        let config = watcher::Config::default().fields(&format!("metadata.name={node}"));
+        let stream = watcher(nodes, config).default_backoff();
+        let mut stream = std::pin::pin!(stream);
+        while let Some(event) = stream.next().await {
+            match event {
+                Ok(Event::Apply(node) | Event::InitApply(node)) => {
+                    let lock = lock_of(&node, lock_key);
+                    self.update(|seen| {
+                        seen.lock = lock;
+                        (seen.node_synced, seen.node_watching) = (true, true);
+                    });
+                }
+                Ok(Event::Init) => {}
+                Ok(Event::InitDone) => self.update(|seen| seen.node_watching = true),
+                Ok(Event::Delete(_)) => self.update(|seen| seen.lock = LockRead::Free),
+                Err(error) => {
+                    tracing::warn!(%error, "watch of this node broke; trying again");
+                    self.update(|seen| seen.node_watching = false);
+                }
+            }
+        }
+    }
+}
+
+fn lock_of(node: &PartialObjectMeta<Node>, key: &str) -> LockRead {
+    LockRead::parse(node.metadata.annotations.as_ref().and_then(|map| map.get(key)).map(String::as_str))
+}

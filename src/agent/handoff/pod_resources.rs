@@ -1,0 +1,124 @@
+//! The kubelet's PodResources, over its Unix socket.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use hyper_util::rt::TokioIo;
+use tokio::net::UnixStream;
+use tokio::sync::Mutex;
+use tonic::transport::{Channel, Endpoint};
+use tonic::{Code, Status};
+
+use crate::contract::PodKey;
+use crate::contract::podresources::ListPodResourcesRequest;
+use crate::contract::podresources::ListPodResourcesResponse;
+use crate::contract::podresources::pod_resources_lister_client::PodResourcesListerClient;
+use crate::decide::handoff::{ListedPod, Listing, PodResources};
+use crate::runtime::{backoff, clock};
+
+/// A kubelet's answer for a full node is well below this.
+const MAX_MESSAGE: usize = 16 << 20;
+/// One attempt; the kubelet answers in about 2 ms.
+const ATTEMPT: Duration = Duration::from_millis(800);
+
+/// The client. One connection, made when needed.
+pub struct PodResourcesClient {
+    socket: PathBuf,
+    channel: Mutex<Option<Channel>>,
+}
+
+impl PodResourcesClient {
+    /// For the kubelet's `pod-resources/kubelet.sock`.
+    pub fn new(socket: &Path) -> Self {
+        Self { socket: socket.to_owned(), channel: Mutex::new(None) }
+    }
+
+    /// Lists the active pods. Asks again every 10 to 20 ms while the kubelet answers ResourceExhausted, until `deadline`
+    /// (monotonic). Without a socket, or when the kubelet does not answer: [`PodResources::Unavailable`].
+    pub async fn list(&self, deadline: Duration) -> PodResources {
+        let mut reconnected = false;
+        loop {
+            let left = deadline.saturating_sub(clock::mono()).min(ATTEMPT);
+            let answer = tokio::time::timeout(left, self.ask()).await;
+            match answer {
+                Ok(Ok(response)) => return PodResources::Listed(listing(response)),
+                Ok(Err(status)) if status.code() == Code::ResourceExhausted && !is_too_large(&status) => {
+                    let pause = Duration::from_millis(10).mul_f64(1.0 + backoff::jitter());
+                    if clock::mono() + pause >= deadline {
+                        return PodResources::Throttled;
+                    }
+                    tokio::time::sleep(pause).await;
+                }
+                Ok(Err(status)) if !reconnected && status.code() != Code::NotFound => {
+                    // The kubelet may have restarted since the last call.
+                    reconnected = true;
+                    *self.channel.lock().await = None;
+                }
+                Ok(Err(status)) => {
+                    tracing::debug!(socket = %self.socket.display(), %status, "PodResources is not available");
+                    return PodResources::Unavailable;
+                }
+                Err(_) => {
+                    tracing::warn!(socket = %self.socket.display(), "PodResources did not answer in time");
+                    *self.channel.lock().await = None;
+                    return PodResources::Unavailable;
+                }
+            }
+        }
+    }
+
+    /// `true` when the kubelet offers PodResources.
+    pub async fn is_available(&self) -> bool {
+        !matches!(self.list(clock::mono() + ATTEMPT).await, PodResources::Unavailable)
+    }
+
+    async fn ask(&self) -> Result<ListPodResourcesResponse, Status> {
+        let channel = self.channel().await?;
+        let mut client = PodResourcesListerClient::new(channel).max_decoding_message_size(MAX_MESSAGE);
+        Ok(client.list(ListPodResourcesRequest {}).await?.into_inner())
+    }
+
+    async fn channel(&self) -> Result<Channel, Status> {
+        let mut channel = self.channel.lock().await;
+        if let Some(open) = channel.as_ref() {
+            return Ok(open.clone());
+        }
+        let missing = |error: &dyn std::fmt::Display| Status::not_found(error.to_string());
+        if !self.socket.exists() {
+            return Err(missing(&"no such socket"));
+        }
+        let path = self.socket.clone();
+        let connector = tower::service_fn(move |_: tonic::codegen::http::Uri| {
+            let path = path.clone();
+            async move { UnixStream::connect(path).await.map(TokioIo::new) }
+        });
+        // gRPC needs an `:authority`; on Unix sockets it must be a plain name.
+        let endpoint = Endpoint::from_static("http://localhost").connect_timeout(Duration::from_millis(200));
+        let open = endpoint.connect_with_connector(connector).await.map_err(|error| missing(&error))?;
+        *channel = Some(open.clone());
+        Ok(open)
+    }
+}
+
+/// tonic, too, says ResourceExhausted, when a message is beyond its limit; asking again does not help then.
+fn is_too_large(status: &Status) -> bool {
+    status.message().contains("message length")
+}
+
+/// The kubelet has one entry for each id and NUMA node: grouped by resource, without duplicates.
+fn listing(response: ListPodResourcesResponse) -> Listing {
+    let pods = response.pod_resources.into_iter().map(|pod| {
+        let mut containers: BTreeMap<Box<str>, _> = BTreeMap::new();
+        for container in pod.containers {
+            let resources: &mut BTreeMap<Box<str>, std::collections::BTreeSet<Box<str>>> =
+                containers.entry(container.name.into()).or_default();
+            for devices in container.devices {
+                let ids = resources.entry(devices.resource_name.into()).or_default();
+                ids.extend(devices.device_ids.into_iter().map(Box::from));
+            }
+        }
+        ListedPod { key: PodKey::new(&pod.namespace, &pod.name), containers }
+    });
+    Listing { pods: pods.collect() }
+}

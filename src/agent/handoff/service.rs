@@ -1,0 +1,484 @@
+//! The service behind the kubelet's calls: serialised, within a budget, the ledger written before an answer leaves.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use prost::Message;
+use tokio::sync::{Mutex, Notify, watch};
+use tonic::Status;
+
+use super::ledger_file::LedgerFile;
+use super::metrics::{HandoffMetrics, Word};
+use super::node_view::NodeView;
+use super::pod_resources::PodResourcesClient;
+use super::world::World;
+use crate::agent::grant::{Answerer, Grant};
+use crate::contract::PodUid;
+use crate::contract::deviceplugin::{
+    AllocateRequest, AllocateResponse, ContainerAllocateResponse, ContainerPreferredAllocationResponse,
+    PreStartContainerRequest, PreferredAllocationRequest, PreferredAllocationResponse,
+};
+use crate::decide::handoff::prefer::{self, Order, Preference};
+use crate::decide::handoff::rebuild::is_share;
+use crate::decide::handoff::verify::may_start;
+use crate::decide::handoff::{
+    Call, Code, Entry, EntryKey, Fresh, Ledger, NodeInventory, Outcome, PodResources, Policy, Refusal, Rule, Serving,
+    Sight, decide, passed_by,
+};
+use crate::runtime::clock;
+
+/// How long the identification of a GetPreferredAllocation holds for the Allocate that follows with the ids it answered.
+const PREFERENCE_HOLDS: Duration = Duration::from_secs(1);
+/// Kept from the budget so that the error still reaches the kubelet in time.
+const RESERVE: Duration = Duration::from_millis(50);
+/// Decisions that may ask for live reads one after another.
+const MAX_ROUNDS: usize = 6;
+
+/// What the hand-off is told at start.
+#[derive(Debug, Clone)]
+pub struct HandoffSettings {
+    /// This node.
+    pub node: Box<str>,
+    /// The operator's choices.
+    pub policy: Policy,
+    /// Budget of one call.
+    pub budget: Duration,
+    /// Starts are refused while the kubelet's commitment is not the assignment.
+    pub verify_before_start: bool,
+}
+
+/// What the service works with.
+pub struct Parts {
+    /// Pods and lock.
+    pub view: Arc<NodeView>,
+    /// The cluster.
+    pub world: Arc<dyn World>,
+    /// The devices; replaced whole by whoever discovers them.
+    pub inventory: Arc<ArcSwap<NodeInventory>>,
+    /// Builds answers.
+    pub answerer: Arc<dyn Answerer>,
+    /// The kubelet's PodResources.
+    pub pod_resources: Arc<PodResourcesClient>,
+    /// Counters.
+    pub metrics: HandoffMetrics,
+}
+
+/// Answers Allocate, GetPreferredAllocation and PreStartContainer.
+pub struct HandoffService {
+    pub(super) settings: HandoffSettings,
+    pub(super) parts: Parts,
+    pub(super) books: Mutex<Option<Books>>,
+    /// The ledger is known: calls are served.
+    pub(super) ready: watch::Sender<bool>,
+    /// Something was served or refused: the lock may have to go.
+    pub(super) lock_matters: Notify,
+    /// Counts changes of the ledger.
+    pub(super) ledger_changed: watch::Sender<u64>,
+}
+
+/// What is only touched while a call is served.
+pub(super) struct Books {
+    pub ledger: Ledger,
+    pub file: LedgerFile,
+    pub passed: BTreeSet<PodUid>,
+    pub unusable: BTreeSet<PodUid>,
+    pub preference: Option<Remembered>,
+}
+
+/// The last preference call.
+pub(super) struct Remembered {
+    resource: Box<str>,
+    ids: BTreeSet<String>,
+    at: Duration,
+    key: EntryKey,
+    resources: Arc<PodResources>,
+}
+
+impl HandoffService {
+    /// A service that serves nothing until [`Self::open`] has given it a ledger.
+    pub fn new(settings: HandoffSettings, parts: Parts) -> Arc<Self> {
+        Arc::new(Self {
+            settings,
+            parts,
+            books: Mutex::new(None),
+            ready: watch::Sender::new(false),
+            lock_matters: Notify::new(),
+            ledger_changed: watch::Sender::new(0),
+        })
+    }
+
+    /// `true` once the ledger is known.
+    pub fn is_ready(&self) -> bool {
+        *self.ready.borrow()
+    }
+
+    /// Announces every change of the ledger.
+    pub fn ledger_changes(&self) -> watch::Receiver<u64> {
+        self.ledger_changed.subscribe()
+    }
+
+    /// The entries of the ledger: what every live pod was given. Empty before it is known.
+    pub async fn ledger(&self) -> Vec<Entry> {
+        self.books.lock().await.as_ref().map(|books| books.ledger.iter().cloned().collect()).unwrap_or_default()
+    }
+
+    /// Starts serving with this ledger.
+    pub(super) async fn begin(&self, ledger: Ledger, file: LedgerFile) {
+        let books = Books { ledger, file, passed: BTreeSet::new(), unusable: BTreeSet::new(), preference: None };
+        *self.books.lock().await = Some(books);
+        self.ready.send_replace(true);
+        self.ledger_did_change(None);
+        self.lock_matters.notify_one();
+    }
+
+    pub(super) fn ledger_did_change(&self, entries: Option<usize>) {
+        if let Some(entries) = entries {
+            self.parts.metrics.ledger_entries.set(entries as i64);
+        }
+        self.ledger_changed.send_modify(|version| *version += 1);
+    }
+
+    /// Serves one Allocate call on `resource`'s socket. An error is a refusal; its text ends in the pod's status.
+    pub async fn allocate(&self, resource: &str, request: AllocateRequest) -> Result<AllocateResponse, Status> {
+        let began = clock::mono();
+        let deadline = began + self.settings.budget.saturating_sub(RESERVE);
+        let answered = tokio::time::timeout(self.settings.budget, self.allocate_before(resource, request, deadline));
+        let answered = answered.await.unwrap_or_else(|_| Err(self.too_late(resource)));
+        let seconds = clock::mono().saturating_sub(began).as_secs_f64();
+        let result = match &answered {
+            Ok((_, result)) => result,
+            Err(refusal) => refusal.rule.word(),
+        };
+        self.parts.metrics.count_call(resource, result, seconds);
+        match answered {
+            Ok((answer, _)) => Ok(AllocateResponse { container_responses: vec![answer] }),
+            Err(refusal) => {
+                tracing::warn!(resource, rule = refusal.rule.word(), text = refusal.text, "Allocate refused");
+                refusal.notices().for_each(|notice| self.parts.world.tell(notice));
+                Err(status(&refusal))
+            }
+        }
+    }
+
+    fn too_late(&self, resource: &str) -> Refusal {
+        let why = format!(
+            "not decided within {:?}: the API server or the kubelet's PodResources did not answer in time; delete and re-create the pod",
+            self.settings.budget
+        );
+        Refusal::nobody(Rule::Deadline, resource, why)
+    }
+
+    async fn allocate_before(
+        &self,
+        resource: &str,
+        request: AllocateRequest,
+        deadline: Duration,
+    ) -> Result<(ContainerAllocateResponse, &'static str), Refusal> {
+        let ids = match request.container_requests.as_slice() {
+            [one] if !one.devices_ids.is_empty() => &one.devices_ids,
+            other => {
+                let why = format!("expected one container with at least one device id, got {} containers", other.len());
+                return Err(Refusal::nobody(Rule::Malformed, resource, why));
+            }
+        };
+        self.is_ready_before(resource, deadline).await?;
+        let mut guard = self.books.lock().await;
+        let Some(books) = guard.as_mut() else {
+            return Err(Refusal::nobody(Rule::NotServing, resource, "the ledger is not known yet"));
+        };
+        let call = Call { resource, count: i64::try_from(ids.len()).unwrap_or(i64::MAX), ids };
+        let (known, resources) = self.sight_of_kubelet(books, &call, deadline).await;
+        let (outcome, passed) = self.decide_live(books, &call, known.as_ref(), &resources, deadline).await?;
+        books.passed.extend(passed);
+        match outcome {
+            Outcome::Serve(serving) => self.serve(books, *serving).map(|answer| (answer, "served")),
+            Outcome::Repeat { key, how } => {
+                self.parts.metrics.identified.get_or_create(&Word { reason: how.word() }).inc();
+                self.repeat(books, &key, ids).map(|answer| (answer, "repeated"))
+            }
+            Outcome::Refuse(refusal) => {
+                for pod in &refusal.pods {
+                    if refusal.rule != Rule::Ambiguous {
+                        books.passed.insert(pod.uid.clone());
+                    }
+                    if refusal.rule.makes_lock_useless() {
+                        books.unusable.insert(pod.uid.clone());
+                        self.lock_matters.notify_one();
+                    }
+                }
+                Err(refusal)
+            }
+            Outcome::NeedLive(_) => Err(self.too_late(resource)),
+        }
+    }
+
+    async fn is_ready_before(&self, resource: &str, deadline: Duration) -> Result<(), Refusal> {
+        let mut ready = self.ready.subscribe();
+        let left = deadline.saturating_sub(clock::mono());
+        let why = if tokio::time::timeout(left, ready.wait_for(|ready| *ready)).await.is_err() {
+            "this agent does not know yet what it has handed out (another instance holds its state, or the API server \
+             cannot be reached); delete and re-create the pod"
+        } else if !self.parts.view.synced_before(deadline).await {
+            "the API server could not be reached since this agent started, so the pod's assignment is not known; delete \
+             and re-create the pod when it is back"
+        } else {
+            return Ok(());
+        };
+        Err(Refusal::nobody(Rule::NotServing, resource, why))
+    }
+
+    /// The kubelet's view: the one of the preference call just before, if this is the call that it prepared; else anew.
+    async fn sight_of_kubelet(
+        &self,
+        books: &mut Books,
+        call: &Call<'_>,
+        deadline: Duration,
+    ) -> (Option<EntryKey>, Arc<PodResources>) {
+        if let Some(last) = books.preference.take()
+            && *last.resource == *call.resource
+            && clock::mono().saturating_sub(last.at) <= PREFERENCE_HOLDS
+            && last.ids.len() == call.ids.len()
+            && call.ids.iter().all(|id| last.ids.contains(id))
+        {
+            return (Some(last.key), last.resources);
+        }
+        let resources = self.parts.pod_resources.list(deadline).await;
+        books.ledger.settle(&resources);
+        (None, Arc::new(resources))
+    }
+
+    /// Decides, reading live what the decision asks for. Also tells whose admission is over.
+    async fn decide_live(
+        &self,
+        books: &Books,
+        call: &Call<'_>,
+        known: Option<&EntryKey>,
+        resources: &PodResources,
+        deadline: Duration,
+    ) -> Result<(Outcome, Vec<PodUid>), Refusal> {
+        let mut fresh = Fresh::default();
+        for _ in 0..MAX_ROUNDS {
+            let (outcome, passed) = self.with_sight(books, resources, &fresh, |sight| {
+                let outcome = decide(sight, call, known);
+                let caller = match &outcome {
+                    Outcome::Serve(serving) => Some(&serving.entry.pod.uid),
+                    Outcome::Repeat { key, .. } => Some(&key.uid),
+                    _ => None,
+                };
+                let passed = caller.map(|uid| passed_by(sight, uid)).unwrap_or_default();
+                (outcome, passed)
+            });
+            let Outcome::NeedLive(wanted) = outcome else { return Ok((outcome, passed)) };
+            self.read_live(&wanted, call.resource, deadline).await?;
+            fresh.add(wanted);
+        }
+        Err(self.too_late(call.resource))
+    }
+
+    /// Runs a decision on everything that is known now.
+    pub(super) fn with_sight<T>(
+        &self,
+        books: &Books,
+        resources: &PodResources,
+        fresh: &Fresh,
+        look: impl FnOnce(&Sight<'_>) -> T,
+    ) -> T {
+        let inventory = self.parts.inventory.load();
+        let seen = self.parts.view.seen();
+        look(&Sight {
+            node: &self.settings.node,
+            pods: &seen.pods,
+            lock: &seen.lock,
+            resources,
+            ledger: &books.ledger,
+            inventory: &inventory,
+            passed: &books.passed,
+            fresh,
+            watching: seen.pods_watching && seen.node_watching,
+            policy: &self.settings.policy,
+        })
+    }
+
+    async fn read_live(&self, wanted: &Fresh, resource: &str, deadline: Duration) -> Result<(), Refusal> {
+        let world = &self.parts.world;
+        let pods = futures::future::join_all(wanted.pods.iter().map(|key| world.pod(key)));
+        let lock = async { if wanted.node { Some(world.lock().await) } else { None } };
+        let left = deadline.saturating_sub(clock::mono());
+        let Ok((pods, lock)) = tokio::time::timeout(left, futures::future::join(pods, lock)).await else {
+            return Err(self.too_late(resource));
+        };
+        let unavailable = |error| {
+            let why =
+                format!("the API server is needed to decide and did not answer: {error}; delete and re-create the pod");
+            Refusal::nobody(Rule::ApiUnavailable, resource, why)
+        };
+        for (key, pod) in wanted.pods.iter().zip(pods) {
+            if let Some(notice) = self.parts.view.apply_live(key, pod.map_err(unavailable)?) {
+                world.tell(notice);
+            }
+        }
+        if let Some(lock) = lock {
+            self.parts.view.apply_lock(lock.map_err(unavailable)?);
+        }
+        Ok(())
+    }
+
+    /// Builds the answer, writes the entry, and only then lets the answer go. Nothing waits in between.
+    fn serve(&self, books: &mut Books, serving: Serving) -> Result<ContainerAllocateResponse, Refusal> {
+        let Serving { mut entry, how, shares, mismatch, notices } = serving;
+        let answer = self.answer(&entry, shares)?;
+        entry.answer = Some(answer.encode_to_vec());
+        let key = entry.key();
+        books.ledger.record(entry);
+        if let Err(error) = books.file.save(&books.ledger) {
+            books.ledger.forget(&key);
+            return Err(Self::unwritten(&key, &error));
+        }
+        self.parts.metrics.identified.get_or_create(&Word { reason: how.word() }).inc();
+        if mismatch {
+            self.parts.metrics.id_mismatches.inc();
+        }
+        for notice in notices {
+            self.parts.world.tell(notice);
+        }
+        tracing::info!(pod = %key.uid, container = &*key.container, resource = &*key.resource, how = how.word(), "served");
+        self.ledger_did_change(Some(books.ledger.len()));
+        self.lock_matters.notify_one();
+        Ok(answer)
+    }
+
+    /// The stored answer again, with this call's ids on record. An entry that was rebuilt is answered anew.
+    fn repeat(&self, books: &mut Books, key: &EntryKey, ids: &[String]) -> Result<ContainerAllocateResponse, Refusal> {
+        let gone = || Refusal::nobody(Rule::Ledger, &key.resource, "the entry of this call is gone");
+        let entry = books.ledger.get(key).ok_or_else(gone)?;
+        let stored = entry.answer.as_deref().and_then(|bytes| ContainerAllocateResponse::decode(bytes).ok());
+        let answer = match stored {
+            Some(answer) => answer,
+            None => self.answer(entry, is_share(entry))?,
+        };
+        let before = entry.clone();
+        books.ledger.repeat(key, ids.iter().map(|id| id.as_str().into()).collect());
+        books.ledger.set_answer(key, answer.encode_to_vec());
+        if let Err(error) = books.file.save(&books.ledger) {
+            books.ledger.restore(before);
+            return Err(Self::unwritten(key, &error));
+        }
+        tracing::info!(pod = %key.uid, container = &*key.container, resource = &*key.resource, "served again");
+        self.ledger_did_change(None);
+        self.lock_matters.notify_one();
+        Ok(answer)
+    }
+
+    fn answer(&self, entry: &Entry, shares: bool) -> Result<ContainerAllocateResponse, Refusal> {
+        if entry.served.is_empty() {
+            // A name that only accompanies the delivering one. An empty list would fail the pod; an empty answer does not.
+            return Ok(ContainerAllocateResponse::default());
+        }
+        let grant = Grant {
+            resource: entry.resource.clone(),
+            pod: entry.pod.clone(),
+            container: entry.container.clone(),
+            entries: entry.served.clone(),
+            shares,
+        };
+        self.parts
+            .answerer
+            .answer(&grant)
+            .map_err(|error| Refusal::of(Rule::Answer, &entry.pod, &entry.container, &entry.resource, error))
+    }
+
+    fn unwritten(key: &EntryKey, error: &std::io::Error) -> Refusal {
+        let why = format!(
+            "container {}: the grant could not be written to the ledger ({error}); free space in --state-dir and re-create the pod",
+            key.container
+        );
+        Refusal::nobody(Rule::Ledger, &key.resource, why)
+    }
+
+    /// Steers the kubelet to the assigned devices. Never fails: what is not known is filled with available ids.
+    pub async fn preferred(&self, resource: &str, request: PreferredAllocationRequest) -> PreferredAllocationResponse {
+        let deadline = clock::mono() + self.settings.budget.saturating_sub(RESERVE) / 2;
+        let mut response = PreferredAllocationResponse::default();
+        let single = request.container_requests.len() == 1;
+        for asked in &request.container_requests {
+            let size = usize::try_from(asked.allocation_size).unwrap_or(0);
+            let left = deadline.saturating_sub(clock::mono());
+            let prepared = self.prepare(resource, asked.allocation_size, deadline);
+            let (order, found) = tokio::time::timeout(left, prepared).await.ok().flatten().unwrap_or_default();
+            let ids = prefer::pick(&order, &asked.available_device_i_ds, &asked.must_include_device_i_ds, size);
+            if let (true, Some((key, resources)), Ok(mut books)) = (single, found, self.books.try_lock())
+                && let Some(books) = books.as_mut()
+            {
+                let ids = ids.iter().cloned().collect();
+                let at = clock::mono();
+                books.preference = Some(Remembered { resource: resource.into(), ids, at, key, resources });
+            }
+            response.container_responses.push(ContainerPreferredAllocationResponse { device_i_ds: ids });
+        }
+        response
+    }
+
+    async fn prepare(
+        &self,
+        resource: &str,
+        count: i32,
+        deadline: Duration,
+    ) -> Option<(Order, Option<(EntryKey, Arc<PodResources>)>)> {
+        self.is_ready_before(resource, deadline).await.ok()?;
+        let mut guard = self.books.lock().await;
+        let books = guard.as_mut()?;
+        let call = Call { resource, count: i64::from(count), ids: &[] };
+        let resources = Arc::new(self.parts.pod_resources.list(deadline).await);
+        books.ledger.settle(&resources);
+        let mut fresh = Fresh::default();
+        for _ in 0..MAX_ROUNDS {
+            match self.with_sight(books, &resources, &fresh, |sight| prefer::preference(sight, &call)) {
+                Preference::Order(order, key) => return Some((order, key.map(|key| (key, resources)))),
+                Preference::NeedLive(wanted) => {
+                    self.read_live(&wanted, resource, deadline).await.ok()?;
+                    fresh.add(wanted);
+                }
+            }
+        }
+        None
+    }
+
+    /// With the start barrier on: refuses a start whose committed devices are not the assignment; the kubelet tries again.
+    pub async fn pre_start(&self, resource: &str, request: PreStartContainerRequest) -> Result<(), Status> {
+        if !self.settings.verify_before_start {
+            return Ok(());
+        }
+        let books = self.books.lock().await;
+        let Some(books) = books.as_ref() else {
+            return Err(Status::unavailable(format!(
+                "{resource}: the ledger is not known yet; the start is tried again"
+            )));
+        };
+        let seen = self.parts.view.seen();
+        may_start(resource, &request.devices_ids, &books.ledger, &seen.pods).map_err(Status::failed_precondition)
+    }
+
+    /// The kubelet has restarted: it admits its pods again, so nobody's admission is over.
+    pub async fn kubelet_restarted(&self) {
+        if let Some(books) = self.books.lock().await.as_mut() {
+            books.passed.clear();
+            books.preference = None;
+        }
+    }
+}
+
+fn status(refusal: &Refusal) -> Status {
+    let code = match refusal.rule.code() {
+        Code::InvalidArgument => tonic::Code::InvalidArgument,
+        Code::NotFound => tonic::Code::NotFound,
+        Code::FailedPrecondition => tonic::Code::FailedPrecondition,
+        Code::Aborted => tonic::Code::Aborted,
+        Code::ResourceExhausted => tonic::Code::ResourceExhausted,
+        Code::Unavailable => tonic::Code::Unavailable,
+        Code::DeadlineExceeded => tonic::Code::DeadlineExceeded,
+        Code::Internal => tonic::Code::Internal,
+    };
+    Status::new(code, refusal.text.clone())
+}

@@ -1,0 +1,79 @@
+//! What the hand-off asks of the cluster beyond its watches: live reads, the release of the lock, events.
+
+use futures::future::BoxFuture;
+use kube::{Api, Client};
+
+use crate::cluster::client::status_code;
+use crate::cluster::node_lock::{LockWrite, NodeLocks};
+use crate::cluster::notice::{self, Notices, Subject};
+use crate::cluster::pod::LightPod;
+use crate::contract::{LockRead, PodKey};
+use crate::decide::handoff::Notice;
+use crate::decide::pod::HandoffPod;
+
+/// The API server did not answer, or answered with an error.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct WorldError(pub String);
+
+/// The cluster, as the hand-off needs it.
+pub trait World: Send + Sync + 'static {
+    /// Reads a pod from the API server; `None` when there is none.
+    fn pod<'a>(&'a self, key: &'a PodKey) -> BoxFuture<'a, Result<Option<HandoffPod>, WorldError>>;
+    /// Reads this node's lock from the API server.
+    fn lock(&self) -> BoxFuture<'_, Result<LockRead, WorldError>>;
+    /// Removes exactly this value of this node's lock.
+    fn release<'a>(&'a self, raw: &'a str) -> BoxFuture<'a, Result<LockWrite, WorldError>>;
+    /// Tells people. Never waits.
+    fn tell(&self, notice: Notice);
+}
+
+/// The real one.
+#[derive(Clone)]
+pub struct KubeWorld {
+    client: Client,
+    locks: NodeLocks,
+    notices: Notices,
+    node: Box<str>,
+}
+
+impl KubeWorld {
+    /// For `node`; its lock is under the annotation `lock_key`.
+    pub fn new(client: Client, node: &str, lock_key: &str, notices: Notices) -> Self {
+        let locks = NodeLocks::new(client.clone(), lock_key);
+        Self { client, locks, notices, node: node.into() }
+    }
+}
+
+impl World for KubeWorld {
+    fn pod<'a>(&'a self, key: &'a PodKey) -> BoxFuture<'a, Result<Option<HandoffPod>, WorldError>> {
+        Box::pin(async move {
+            let pods: Api<LightPod> = Api::namespaced(self.client.clone(), &key.namespace);
+            match pods.get(&key.name).await {
+                Ok(pod) => Ok(Some(pod.handoff())),
+                Err(error) if status_code(&error) == Some(404) => Ok(None),
+                Err(error) => Err(WorldError(format!("pod {key} cannot be read: {error}"))),
+            }
+        })
+    }
+
+    fn lock(&self) -> BoxFuture<'_, Result<LockRead, WorldError>> {
+        Box::pin(async { self.locks.read(&self.node).await.map_err(|error| WorldError(error.to_string())) })
+    }
+
+    fn release<'a>(&'a self, raw: &'a str) -> BoxFuture<'a, Result<LockWrite, WorldError>> {
+        Box::pin(
+            async move { self.locks.release(&self.node, raw).await.map_err(|error| WorldError(error.to_string())) },
+        )
+    }
+
+    fn tell(&self, notice: Notice) {
+        self.notices.tell(notice::Notice {
+            subject: Subject::Pod(notice.pod),
+            warning: true,
+            reason: notice.reason,
+            action: "Allocate",
+            message: notice.note,
+        });
+    }
+}
