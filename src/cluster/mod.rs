@@ -1,7 +1,14 @@
 //! The Kubernetes adapter: objects become events, effects become API calls. The only writer of cluster objects.
 
 pub mod agent_lease;
+pub mod bind;
 pub mod client;
+pub mod condition;
+pub mod feed;
+pub mod feed_node;
+pub mod feed_pod;
+pub mod feed_set;
+mod feed_term;
 pub mod inventory;
 pub mod lease;
 pub mod node_lock;

@@ -1,6 +1,12 @@
 //! The central scheduler's daemon: watches feed one engine, its effects are performed and reported back.
 
+mod admin;
 pub mod choice;
+mod daemon;
+mod executor;
+mod leadership;
+mod metrics;
 pub mod options;
 
-pub use options::{Options, Periods};
+pub use daemon::{Scheduler, SchedulerError};
+pub use options::{Options, OptionsError, Periods};

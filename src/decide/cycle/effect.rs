@@ -69,6 +69,8 @@ pub enum Effect {
         reason: &'static str,
         /// Condition message.
         message: String,
+        /// The condition becomes False with this write, as far as we know.
+        first: bool,
     },
     /// An event for people.
     Notice {

@@ -36,8 +36,9 @@ impl Engine {
             let text = message.clone();
             out.push(Effect::Notice { pod: pod.clone(), warning: true, reason: "FailedScheduling", message: text });
         }
+        let first = !self.told.contains_key(&id);
         self.told.insert(id, Told { reason, message: message.clone(), at: now.mono, pending: None });
-        out.push(Effect::Condition { pod, reason, message });
+        out.push(Effect::Condition { pod, reason, message, first });
     }
 
     pub(super) fn tell_pending(&mut self, id: PodId, now: Moment, out: &mut Effects) {

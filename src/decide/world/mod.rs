@@ -6,6 +6,7 @@
 pub mod devices;
 pub mod event;
 mod feed;
+mod id;
 pub mod node;
 pub mod pod;
 mod reserve;
@@ -15,16 +16,9 @@ mod state;
 
 pub use devices::Stock;
 pub use event::{Changes, ClaimFacts, VolumeFacts, Wake, WorldEvent};
+pub use id::{NodeId, PodId};
 pub use node::{Agent, LockSeen, Node, NodeFacts};
 pub use pod::{Place, Pod, PodFacts};
 pub use resources::{RequestParts, Resources};
 pub use spec::PodSpec;
 pub use state::{World, WorldPolicy};
-
-/// A node. Never used again for another one.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct NodeId(pub u32);
-
-/// A pod. Never used again for another one.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct PodId(pub u64);

@@ -1,0 +1,94 @@
+//! Posts Bindings, reads single pods, fences holders. One request each: who may try again is decided elsewhere.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::{Binding, ObjectReference};
+use kube::Client;
+use kube::api::{Api, DeleteParams, ObjectMeta, Preconditions};
+
+use super::feed_pod::FeedPod;
+use crate::contract::{PodKey, PodRef};
+use crate::decide::cycle::BindResult;
+use crate::decide::world::PodFacts;
+
+/// Writes pods into nodes.
+#[derive(Clone)]
+pub struct Binder {
+    client: Client,
+    timeout: Duration,
+}
+
+impl Binder {
+    /// One request takes at most `timeout`. The client must not retry by itself.
+    pub fn new(client: Client, timeout: Duration) -> Self {
+        Self { client, timeout }
+    }
+
+    /// `POST pods/binding` with the pod's uid as precondition: assignment and node in one atomic write.
+    pub async fn bind(&self, pod: &PodRef, node: &str, annotations: BTreeMap<String, String>) -> BindResult {
+        let binding = Binding {
+            metadata: ObjectMeta {
+                name: Some(pod.key.name.to_string()),
+                namespace: Some(pod.key.namespace.to_string()),
+                uid: Some(pod.uid.to_string()),
+                annotations: Some(annotations),
+                ..ObjectMeta::default()
+            },
+            target: ObjectReference {
+                api_version: Some("v1".to_owned()),
+                kind: Some("Node".to_owned()),
+                name: Some(node.to_owned()),
+                ..ObjectReference::default()
+            },
+        };
+        let body = match serde_json::to_vec(&binding) {
+            Ok(body) => body,
+            Err(error) => return BindResult::Refused(format!("the Binding cannot be written: {error}")),
+        };
+        let uri = format!("/api/v1/namespaces/{}/pods/{}/binding", pod.key.namespace, pod.key.name);
+        let request =
+            axum::http::Request::post(uri).header(axum::http::header::CONTENT_TYPE, "application/json").body(body);
+        let request = match request {
+            Ok(request) => request,
+            Err(error) => return BindResult::Refused(format!("the Binding cannot be sent: {error}")),
+        };
+        match tokio::time::timeout(self.timeout, self.client.request::<serde_json::Value>(request)).await {
+            Ok(Ok(_)) => BindResult::Done,
+            Ok(Err(error)) => judge(&error),
+            Err(_) => BindResult::Retry(format!("no answer within {:?}", self.timeout), None),
+        }
+    }
+
+    /// The pod as the API server has it now; `None` when there is none of that name.
+    pub async fn read(&self, pod: &PodKey) -> Result<Option<PodFacts>, kube::Error> {
+        let pods: Api<FeedPod> = Api::namespaced(self.client.clone(), &pod.namespace);
+        Ok(pods.get_opt(&pod.name).await?.map(FeedPod::facts))
+    }
+
+    /// Deletes the pod of this uid.
+    pub async fn fence(&self, pod: &PodRef) -> Result<(), kube::Error> {
+        let pods: Api<FeedPod> = Api::namespaced(self.client.clone(), &pod.key.namespace);
+        let uid = Some(pod.uid.to_string());
+        let params = DeleteParams {
+            preconditions: Some(Preconditions { uid, resource_version: None }),
+            ..DeleteParams::default()
+        };
+        pods.delete(&pod.key.name, &params).await.map(drop)
+    }
+}
+
+/// What a refusal means for the bind.
+fn judge(error: &kube::Error) -> BindResult {
+    let kube::Error::Api(status) = error else { return BindResult::Retry(error.to_string(), None) };
+    let text = status.message.clone();
+    match status.code {
+        404 => BindResult::NotFound,
+        409 => BindResult::Conflict(text),
+        400 | 403 | 405 | 413 | 415 | 422 => BindResult::Refused(text),
+        _ => {
+            let after = status.details.as_ref().map(|details| details.retry_after_seconds).filter(|after| *after > 0);
+            BindResult::Retry(text, after.map(|seconds| Duration::from_secs(u64::from(seconds))))
+        }
+    }
+}

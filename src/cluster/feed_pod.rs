@@ -1,0 +1,226 @@
+//! Pods for the scheduler: a light wire type that holds what placement reads, and its conversion.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::core::v1::{Affinity, Pod, Toleration, TopologySpreadConstraint};
+use kube::Resource;
+use kube::api::ObjectMeta;
+use serde::Deserialize;
+use serde::de::IgnoredAny;
+
+use super::feed_term as term;
+use super::pod::{LightContainer, LightPod, LightPodSpec, LightPodStatus, LightResources};
+use crate::contract::{Quantity, key};
+use crate::decide::pod::{ContainerKind, Phase};
+use crate::decide::world::spec::{DeviceWishes, HostPort, VolumeUse};
+use crate::decide::world::{PodFacts, PodSpec, RequestParts, Resources};
+
+/// A pod with the fields that scheduling needs; the rest is skipped while parsing. Watch and read with it, never write.
+#[derive(Debug, Clone, Deserialize, Resource)]
+#[resource(inherit = Pod)]
+pub struct FeedPod {
+    /// Metadata.
+    pub metadata: ObjectMeta,
+    /// Desired state.
+    #[serde(default)]
+    pub spec: FeedPodSpec,
+    /// Observed state.
+    #[serde(default)]
+    pub status: LightPodStatus,
+}
+
+type Amounts = BTreeMap<Box<str>, Box<str>>;
+
+/// Part of `spec`.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct FeedPodSpec {
+    node_name: Option<Box<str>>,
+    scheduler_name: Option<Box<str>>,
+    priority: Option<i32>,
+    node_selector: BTreeMap<String, String>,
+    affinity: Option<Affinity>,
+    tolerations: Vec<Toleration>,
+    scheduling_gates: Vec<Named>,
+    resource_claims: Vec<IgnoredAny>,
+    init_containers: Vec<FeedContainer>,
+    containers: Vec<FeedContainer>,
+    resources: Option<FeedResources>,
+    overhead: Amounts,
+    topology_spread_constraints: Vec<TopologySpreadConstraint>,
+    volumes: Vec<FeedVolume>,
+}
+
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+struct Named {
+    name: Box<str>,
+}
+
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct FeedContainer {
+    name: Box<str>,
+    restart_policy: Option<Box<str>>,
+    resources: FeedResources,
+    ports: Vec<FeedPort>,
+}
+
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+struct FeedResources {
+    requests: Amounts,
+    limits: Amounts,
+}
+
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+struct FeedPort {
+    #[serde(rename = "hostPort")]
+    host_port: Option<i32>,
+    #[serde(rename = "hostIP")]
+    host_ip: Option<Box<str>>,
+    protocol: Option<Box<str>>,
+}
+
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct FeedVolume {
+    name: Box<str>,
+    persistent_volume_claim: Option<FeedClaim>,
+    ephemeral: Option<IgnoredAny>,
+}
+
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct FeedClaim {
+    claim_name: Box<str>,
+}
+
+impl FeedResources {
+    /// What is asked for: the API server fills requests in from limits, and so does this.
+    fn asked(&self) -> impl Iterator<Item = (&str, Quantity)> {
+        let limits = self.limits.iter().filter(|(name, _)| !self.requests.contains_key(*name));
+        // The API server has validated the quantities.
+        self.requests.iter().chain(limits).filter_map(|(name, text)| Some((&**name, text.parse().ok()?)))
+    }
+}
+
+impl FeedContainer {
+    fn light(&self) -> LightContainer {
+        LightContainer {
+            name: self.name.clone(),
+            restart_policy: self.restart_policy.clone(),
+            resources: LightResources { limits: self.resources.limits.clone() },
+        }
+    }
+
+    fn is_sidecar(&self) -> bool {
+        self.restart_policy.as_deref() == Some("Always")
+    }
+}
+
+impl FeedPod {
+    /// The world's record.
+    pub fn facts(self) -> PodFacts {
+        let spec = self.placement();
+        let light = LightPod {
+            metadata: self.metadata,
+            spec: LightPodSpec {
+                node_name: self.spec.node_name,
+                scheduler_name: self.spec.scheduler_name,
+                init_containers: self.spec.init_containers.iter().map(FeedContainer::light).collect(),
+                containers: self.spec.containers.iter().map(FeedContainer::light).collect(),
+            },
+            status: self.status,
+        };
+        let handoff = light.handoff();
+        // An ended pod holds nothing; what it asked for is not needed any more.
+        let spec = if handoff.phase == Phase::Succeeded || handoff.phase == Phase::Failed {
+            PodSpec { labels: spec.labels, priority: spec.priority, ..PodSpec::default() }
+        } else {
+            spec
+        };
+        PodFacts { handoff, spec }
+    }
+
+    fn placement(&self) -> PodSpec {
+        let spec = &self.spec;
+        let labels = self.metadata.labels.clone().unwrap_or_default();
+        let annotation =
+            |key: &str| self.metadata.annotations.as_ref()?.get(key).map(|text| Box::<str>::from(text.as_str()));
+        let affinity = spec.affinity.clone().unwrap_or_default();
+        let (node_required, node_preferred) = term::node_affinity(affinity.node_affinity.as_ref());
+        let near = affinity.pod_affinity.unwrap_or_default();
+        let away = affinity.pod_anti_affinity.unwrap_or_default();
+        let preferred = near.preferred_during_scheduling_ignored_during_execution.unwrap_or_default();
+        let unpreferred = away.preferred_during_scheduling_ignored_during_execution.unwrap_or_default();
+        PodSpec {
+            priority: spec.priority.unwrap_or(0),
+            requests: self.requests().total(),
+            node_selector: spec.node_selector.clone(),
+            node_required,
+            node_preferred,
+            tolerations: spec.tolerations.iter().map(term::toleration).collect(),
+            host_ports: self.host_ports(),
+            gates: spec.scheduling_gates.iter().map(|gate| gate.name.clone()).collect(),
+            resource_claims: !spec.resource_claims.is_empty(),
+            affinity: term::pod_terms(near.required_during_scheduling_ignored_during_execution.as_deref()),
+            anti_affinity: term::pod_terms(away.required_during_scheduling_ignored_during_execution.as_deref()),
+            pods_preferred: preferred
+                .iter()
+                .map(|weighted| (i64::from(weighted.weight), term::pod_term(&weighted.pod_affinity_term)))
+                .chain(unpreferred.iter().map(|w| (-i64::from(w.weight), term::pod_term(&w.pod_affinity_term))))
+                .collect(),
+            spread: spec.topology_spread_constraints.iter().map(|spread| term::spread(spread, &labels)).collect(),
+            volumes: self.volumes(),
+            wishes: DeviceWishes {
+                hint: annotation(key::DEVICE_ALLOCATE_HINT),
+                joint: annotation(key::DEVICE_JOINT_ALLOCATE),
+                partition: annotation(key::GPU_PARTITION_SPEC),
+            },
+            labels,
+        }
+    }
+
+    fn requests(&self) -> RequestParts {
+        let spec = &self.spec;
+        let of = |container: &FeedContainer| Resources::of(container.resources.asked());
+        let init = spec.init_containers.iter().map(|container| {
+            let kind = if container.is_sidecar() { ContainerKind::Sidecar } else { ContainerKind::Init };
+            (kind, of(container))
+        });
+        let app = spec.containers.iter().map(|container| (ContainerKind::App, of(container)));
+        let overhead = spec.overhead.iter().filter_map(|(name, text)| Some((&**name, text.parse().ok()?)));
+        RequestParts {
+            containers: init.chain(app).collect(),
+            pod_level: spec
+                .resources
+                .as_ref()
+                .map(|level| level.asked().map(|(name, amount)| (name.into(), amount)).collect()),
+            overhead: Resources::of(overhead),
+        }
+    }
+
+    fn host_ports(&self) -> Vec<HostPort> {
+        let sidecars = self.spec.init_containers.iter().filter(|container| container.is_sidecar());
+        let ports = sidecars.chain(&self.spec.containers).flat_map(|container| &container.ports);
+        let taken = ports.filter_map(|port| {
+            Some(HostPort {
+                ip: port.host_ip.clone().filter(|ip| !ip.is_empty()).unwrap_or_else(|| "0.0.0.0".into()),
+                protocol: port.protocol.clone().unwrap_or_else(|| "TCP".into()),
+                port: port.host_port.filter(|port| *port > 0)?,
+            })
+        });
+        taken.collect()
+    }
+
+    fn volumes(&self) -> Vec<VolumeUse> {
+        let pod = self.metadata.name.as_deref().unwrap_or_default();
+        let claims = self.spec.volumes.iter().filter_map(|volume| match &volume.persistent_volume_claim {
+            Some(claim) => Some(VolumeUse::Claim(claim.claim_name.clone())),
+            None => volume.ephemeral.map(|_| VolumeUse::Claim(format!("{pod}-{}", volume.name).into())),
+        });
+        claims.collect()
+    }
+}

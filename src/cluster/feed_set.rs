@@ -1,0 +1,131 @@
+//! The feeds of the scheduler: every object that placement looks at.
+
+use std::collections::BTreeSet;
+
+use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::api::core::v1::{Namespace, PersistentVolume, PersistentVolumeClaim};
+use kube::Client;
+use kube::api::Api;
+use kube::runtime::watcher::Config;
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+
+use super::feed::{Feed, FeedMessage};
+use super::feed_node::{FeedNode, claim_facts, volume_facts};
+use super::feed_pod::FeedPod;
+use crate::contract::inventory::Device;
+use crate::contract::{AgentStatus, PodKey, PodUid, key};
+use crate::decide::world::WorldEvent;
+
+/// What the feeds need to know.
+#[derive(Debug, Clone)]
+pub struct FeedSettings {
+    /// Annotation of the node lock.
+    pub lock_key: String,
+    /// Namespace of the agents' Leases.
+    pub agent_namespace: String,
+}
+
+/// Starts every feed. Returns the names whose [`FeedMessage::Synced`] completes the world.
+pub fn start_feeds(
+    client: &Client,
+    settings: &FeedSettings,
+    out: &mpsc::Sender<FeedMessage>,
+    tasks: &mut JoinSet<()>,
+) -> BTreeSet<&'static str> {
+    let lock_key = settings.lock_key.clone();
+    let nodes = Feed {
+        name: "nodes",
+        api: Api::<FeedNode>::all(client.clone()),
+        config: Config::default(),
+        optional: false,
+        told: Box::new(move |node| Some(WorldEvent::Node(node.facts(&lock_key)))),
+        gone: Box::new(|seen| Some(WorldEvent::NodeGone(seen.name.clone()))),
+    };
+    let pods = Feed {
+        name: "pods",
+        api: Api::<FeedPod>::all(client.clone()),
+        config: Config::default(),
+        optional: false,
+        told: Box::new(|pod| Some(WorldEvent::Pod(Box::new(pod.facts())))),
+        gone: Box::new(|seen| {
+            Some(WorldEvent::PodGone(PodKey::new(&seen.namespace, &seen.name), PodUid::new(&seen.uid)))
+        }),
+    };
+    let devices = Feed {
+        name: "devices",
+        api: Api::<Device>::all(client.clone()),
+        config: Config::default(),
+        optional: true,
+        told: Box::new(|mut device: Device| {
+            device.metadata.managed_fields = None;
+            Some(WorldEvent::Devices(Box::new(device)))
+        }),
+        gone: Box::new(|seen| Some(WorldEvent::DevicesGone(seen.name.clone()))),
+    };
+    let agents = Feed {
+        name: "agents",
+        api: Api::<Lease>::namespaced(client.clone(), &settings.agent_namespace),
+        config: Config::default(),
+        optional: true,
+        told: Box::new(|lease| agent_event(&lease)),
+        gone: Box::new(|seen| agent_node(&seen.name).map(|node| WorldEvent::AgentGone(node.into()))),
+    };
+    let namespaces = Feed {
+        name: "namespaces",
+        api: Api::<Namespace>::all(client.clone()),
+        config: Config::default(),
+        optional: true,
+        told: Box::new(|namespace| {
+            let labels = namespace.metadata.labels.unwrap_or_default();
+            Some(WorldEvent::Namespace(namespace.metadata.name?.into(), labels))
+        }),
+        gone: Box::new(|seen| Some(WorldEvent::NamespaceGone(seen.name.clone()))),
+    };
+    let volumes = Feed {
+        name: "volumes",
+        api: Api::<PersistentVolume>::all(client.clone()),
+        config: Config::default(),
+        optional: true,
+        told: Box::new(|volume| {
+            let name = volume.metadata.name.clone()?;
+            Some(WorldEvent::Volume(name.into(), volume_facts(&volume)))
+        }),
+        gone: Box::new(|seen| Some(WorldEvent::VolumeGone(seen.name.clone()))),
+    };
+    let claims = Feed {
+        name: "claims",
+        api: Api::<PersistentVolumeClaim>::all(client.clone()),
+        config: Config::default(),
+        optional: true,
+        told: Box::new(|claim| {
+            let (key, facts) = claim_facts(&claim);
+            Some(WorldEvent::Claim(key, facts))
+        }),
+        gone: Box::new(|seen| Some(WorldEvent::ClaimGone(PodKey::new(&seen.namespace, &seen.name)))),
+    };
+    let names = [nodes.name, pods.name, devices.name, agents.name, namespaces.name, volumes.name, claims.name];
+    tasks.spawn(nodes.run(out.clone()));
+    tasks.spawn(pods.run(out.clone()));
+    tasks.spawn(devices.run(out.clone()));
+    tasks.spawn(agents.run(out.clone()));
+    tasks.spawn(namespaces.run(out.clone()));
+    tasks.spawn(volumes.run(out.clone()));
+    tasks.spawn(claims.run(out.clone()));
+    names.into()
+}
+
+fn agent_node(lease: &str) -> Option<&str> {
+    lease.strip_prefix(&AgentStatus::lease_name("")).filter(|node| !node.is_empty())
+}
+
+fn agent_event(lease: &Lease) -> Option<WorldEvent> {
+    let node = agent_node(lease.metadata.name.as_deref()?)?;
+    let annotation = lease.metadata.annotations.as_ref().and_then(|all| all.get(key::AGENT));
+    Some(WorldEvent::Agent {
+        node: node.into(),
+        status: annotation.and_then(|text| AgentStatus::parse(text)),
+        version: lease.metadata.resource_version.clone().unwrap_or_default().into(),
+        renewed: lease.spec.as_ref().and_then(|spec| spec.renew_time.as_ref()).map(|time| time.0),
+    })
+}

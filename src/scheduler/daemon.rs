@@ -1,0 +1,280 @@
+//! The scheduler as a process: feeds tell the engine, the executor performs its effects, one event loop owns the world.
+
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use kube::Client;
+use tokio::net::TcpListener;
+use tokio::sync::{Semaphore, mpsc, watch};
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use super::admin::{self, LoopState, Question};
+use super::executor::Executor;
+use super::leadership::{Standing, campaign};
+use super::metrics::Metrics;
+use super::options::{Options, OptionsError};
+use crate::cluster::bind::Binder;
+use crate::cluster::client::{ConnectError, connect};
+use crate::cluster::condition::Conditions;
+use crate::cluster::feed::FeedMessage;
+use crate::cluster::feed_set::{FeedSettings, start_feeds};
+use crate::cluster::lease::{Candidate, LeaseConfig};
+use crate::cluster::node_lock::NodeLocks;
+use crate::cluster::notice::Notices;
+use crate::decide::cycle::{Effects, Engine, EngineConfig, Moment, Report};
+use crate::decide::framework::RegistryError;
+use crate::decide::lock::Policy;
+use crate::decide::plugins::{DefaultSet, default_plugins};
+use crate::decide::queue::QueuePolicy;
+use crate::decide::world::WorldPolicy;
+use crate::runtime::admin::{AdminError, bind, serve};
+use crate::runtime::clock;
+
+/// Messages that feeds may be ahead of the loop.
+const BACKLOG: usize = 4096;
+/// Messages that are folded in before the engine decides again.
+const GULP: usize = 1024;
+/// Requests under way at shutdown get this long.
+const GRACE: Duration = Duration::from_secs(5);
+
+/// Why the scheduler cannot run.
+#[derive(Debug, thiserror::Error)]
+pub enum SchedulerError {
+    /// A setting that cannot work.
+    #[error(transparent)]
+    Options(#[from] OptionsError),
+    /// A set of plugins that cannot work.
+    #[error(transparent)]
+    Plugins(#[from] RegistryError),
+    /// No API server to talk to.
+    #[error(transparent)]
+    Connect(#[from] ConnectError),
+    /// The admin address cannot be used.
+    #[error(transparent)]
+    Admin(#[from] AdminError),
+    /// A task that never ends has ended.
+    #[error("{0} ended unexpectedly")]
+    Ended(&'static str),
+}
+
+/// A scheduler that is set up and not yet started.
+pub struct Scheduler {
+    options: Options,
+    client: Client,
+    listener: Option<TcpListener>,
+    engine: Engine,
+}
+
+impl Scheduler {
+    /// Checks the options, opens the admin address. An API server that is not there yet is waited for later.
+    pub async fn new(options: Options) -> Result<Self, SchedulerError> {
+        options.validate()?;
+        let client = connect(options.kubeconfig.as_deref()).await?;
+        let set = DefaultSet { without_agent: options.nodes_without_agent, ratio: options.ratio()? };
+        let engine = Engine::new(engine_config(&options), default_plugins(&set)?);
+        let listener = match options.listen {
+            Some(address) => Some(bind(address).await?),
+            None => None,
+        };
+        Ok(Self { options, client, listener, engine })
+    }
+
+    /// Where the admin HTTP is.
+    pub fn admin_address(&self) -> Option<SocketAddr> {
+        self.listener.as_ref().and_then(|listener| listener.local_addr().ok())
+    }
+
+    /// Runs until `stop`, then finishes what is under way and gives the Lease away.
+    pub async fn run(self, stop: CancellationToken) -> Result<(), SchedulerError> {
+        let Self { options, client, listener, engine } = self;
+        let (feed_out, feed_in) = mpsc::channel(BACKLOG);
+        let (report_out, report_in) = mpsc::unbounded_channel();
+        let (question_out, question_in) = mpsc::channel(16);
+        let (changed_out, changed_in) = watch::channel(0);
+        let mut tasks = JoinSet::new();
+        let settings =
+            FeedSettings { lock_key: options.node_lock_key.clone(), agent_namespace: options.namespace.clone() };
+        let missing = start_feeds(&client, &settings, &feed_out, &mut tasks);
+        drop(feed_out);
+        let metrics = Metrics::new();
+        if let Some(listener) = listener {
+            let router = admin::router(question_out.clone(), metrics.clone());
+            tokio::spawn(serve(listener, router, stop.clone()));
+        }
+        let standing = if options.leader_elect { Standing::default() } else { Standing::forever() };
+        // The Lease is given away only when no request of ours is under way any more.
+        let retire = CancellationToken::new();
+        let campaigning = options.leader_elect.then(|| {
+            let candidate = Candidate::new(client.clone(), lease_config(&options));
+            tokio::spawn(campaign(candidate, standing.clone(), changed_out, retire.clone()))
+        });
+        let (notices, _writer) = Notices::start(client.clone(), &options.scheduler_name, &identity(&options));
+        let executor = Executor {
+            binder: Binder::new(client.clone(), options.periods.bind_timeout),
+            locks: NodeLocks::new(client.clone(), &options.node_lock_key),
+            conditions: Conditions::new(client),
+            notices,
+            standing: standing.clone(),
+            permits: Arc::new(Semaphore::new(options.concurrency)),
+            reports: report_out,
+        };
+        let mut event_loop = EventLoop { engine, executor, standing, metrics, missing };
+        let result = event_loop.run(feed_in, report_in, question_in, changed_in, &stop).await;
+        tasks.shutdown().await;
+        // Requests under way hold permits; their outcome is found by the next leader in any case.
+        let all = u32::try_from(options.concurrency).unwrap_or(u32::MAX);
+        tokio::time::timeout(GRACE, event_loop.executor.permits.acquire_many(all)).await.ok();
+        if let Some(campaigning) = campaigning {
+            retire.cancel();
+            tokio::time::timeout(GRACE, campaigning).await.ok();
+        }
+        result
+    }
+}
+
+struct EventLoop {
+    engine: Engine,
+    executor: Executor,
+    standing: Standing,
+    metrics: Metrics,
+    /// Feeds whose first list is not complete.
+    missing: BTreeSet<&'static str>,
+}
+
+impl EventLoop {
+    async fn run(
+        &mut self,
+        mut feed: mpsc::Receiver<FeedMessage>,
+        mut reports: mpsc::UnboundedReceiver<Report>,
+        mut questions: mpsc::Receiver<Question>,
+        mut changed: watch::Receiver<u64>,
+        stop: &CancellationToken,
+    ) -> Result<(), SchedulerError> {
+        let mut messages = Vec::with_capacity(GULP);
+        let mut answers = Vec::with_capacity(GULP);
+        loop {
+            self.judge_leadership();
+            let effects = self.engine.run(moment());
+            self.perform(effects);
+            let wake = self.wake();
+            tokio::select! {
+                () = stop.cancelled() => return Ok(()),
+                count = feed.recv_many(&mut messages, GULP) => {
+                    if count == 0 {
+                        return Err(SchedulerError::Ended("the watches"));
+                    }
+                    messages.drain(..).for_each(|message| self.fold(message));
+                }
+                _ = reports.recv_many(&mut answers, GULP) => {
+                    for report in answers.drain(..) {
+                        let effects = self.engine.report(report, moment());
+                        self.perform(effects);
+                    }
+                }
+                Some(question) = questions.recv() => self.answer(question),
+                Ok(()) = changed.changed() => {}
+                () = tokio::time::sleep(wake) => {}
+            }
+        }
+    }
+
+    fn fold(&mut self, message: FeedMessage) {
+        match message {
+            FeedMessage::Event(event) => {
+                let effects = self.engine.event(event, moment());
+                self.perform(effects);
+            }
+            FeedMessage::Synced(name) => {
+                if self.missing.remove(name) && self.missing.is_empty() {
+                    let nodes = self.engine.world().nodes().count();
+                    let pods = self.engine.world().pods().count();
+                    tracing::info!(nodes, pods, "the world is complete");
+                }
+            }
+        }
+    }
+
+    fn judge_leadership(&mut self) {
+        let leads = self.missing.is_empty() && self.standing.leads(clock::mono());
+        if leads != self.engine.is_leading() {
+            let effects = self.engine.lead(leads, moment());
+            self.perform(effects);
+        }
+    }
+
+    /// Time until something is due: a timer of the engine, or the end of leadership.
+    fn wake(&self) -> Duration {
+        let now = clock::mono();
+        let longest = Duration::from_secs(1);
+        let due = self.engine.next().map_or(longest, |at| at.saturating_sub(now));
+        let end = if self.engine.is_leading() { self.standing.until().saturating_sub(now) } else { longest };
+        due.min(end).min(longest)
+    }
+
+    fn answer(&mut self, question: Question) {
+        // Whoever asked may have left.
+        match question {
+            Question::Explain(pod, answer) => drop(answer.send(self.engine.explain(&pod, moment()))),
+            Question::State(answer) => {
+                self.metrics.update(&self.engine);
+                let missing = self.missing.iter().copied().collect();
+                drop(answer.send(LoopState { missing, leading: self.engine.is_leading() }));
+            }
+        }
+    }
+
+    fn perform(&self, effects: Effects) {
+        effects.into_iter().for_each(|effect| self.executor.perform(effect));
+    }
+}
+
+fn moment() -> Moment {
+    let now = clock::now();
+    Moment { mono: now.mono, wall: now.wall }
+}
+
+fn engine_config(options: &Options) -> EngineConfig {
+    let p = &options.periods;
+    let names = std::iter::once(&options.scheduler_name).chain(&options.more_scheduler_names);
+    let defaults = EngineConfig::default();
+    EngineConfig {
+        scheduler_names: names.map(|name| name.as_str().into()).collect(),
+        lock_mode: options.node_lock,
+        lock_format: options.node_lock_format,
+        lock_policy: Policy {
+            expiry: options.node_lock_expiry,
+            agent_settled: p.agent_settled,
+            expired_holder: options.expired_holder,
+        },
+        queue: QueuePolicy { backoff: p.backoff, backoff_max: p.backoff_max, ..QueuePolicy::default() },
+        world: WorldPolicy { agent_stale: p.agent_stale },
+        abandoned: p.lock_abandoned,
+        sweep: p.lock_sweep,
+        retry: (defaults.retry.0, defaults.retry.1, p.bind_limit),
+        condition_pause: p.condition_pause,
+        batch: defaults.batch,
+    }
+}
+
+fn identity(options: &Options) -> String {
+    if !options.identity.is_empty() {
+        return options.identity.clone();
+    }
+    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let host = if host.trim().is_empty() { "scheduler" } else { host.trim() };
+    // The process id alone repeats in containers; the start time does not.
+    format!("{host}_{}_{}", std::process::id(), clock::wall().as_millisecond())
+}
+
+fn lease_config(options: &Options) -> LeaseConfig {
+    let p = &options.periods;
+    LeaseConfig {
+        duration: p.lease_duration,
+        renew_deadline: p.lease_renew_deadline,
+        retry: p.lease_retry,
+        ..LeaseConfig::new(&options.namespace, &options.lease_name, &identity(options))
+    }
+}

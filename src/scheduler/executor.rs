@@ -1,0 +1,114 @@
+//! Performs the engine's effects: one task each, bounded in number, reported back as values.
+
+use std::sync::Arc;
+
+use tokio::sync::{Semaphore, mpsc};
+
+use super::leadership::Standing;
+use crate::cluster::bind::Binder;
+use crate::cluster::condition::Conditions;
+use crate::cluster::node_lock::{LockError, LockWrite, NodeLocks};
+use crate::cluster::notice::{Notice, Notices, Subject};
+use crate::decide::cycle::{BindResult, Effect, LockResult, Report};
+use crate::runtime::clock;
+
+/// Everything that writes.
+#[derive(Clone)]
+pub struct Executor {
+    /// Bindings, reads, fences.
+    pub binder: Binder,
+    /// Node locks.
+    pub locks: NodeLocks,
+    /// Conditions.
+    pub conditions: Conditions,
+    /// Events.
+    pub notices: Notices,
+    /// Whether we may write.
+    pub standing: Standing,
+    /// Bounds the requests under way.
+    pub permits: Arc<Semaphore>,
+    /// Where reports go.
+    pub reports: mpsc::UnboundedSender<Report>,
+}
+
+impl Executor {
+    /// Starts to perform `effect`. The engine serialises what belongs together (one writer per node lock, one request per
+    /// pod), so effects need no order among each other.
+    pub fn perform(&self, effect: Effect) {
+        if let Effect::Notice { pod, warning, reason, message } = effect {
+            tracing::debug!(pod = %pod.key, reason, message, "event");
+            self.notices.tell(Notice { subject: Subject::Pod(pod), warning, reason, action: "Scheduling", message });
+            return;
+        }
+        let this = self.clone();
+        tokio::spawn(async move {
+            let Ok(_permit) = this.permits.clone().acquire_owned().await else { return };
+            if let Some(report) = this.request(effect).await {
+                // Nobody listens any more only when the process ends.
+                this.reports.send(report).ok();
+            }
+        });
+    }
+
+    async fn request(&self, effect: Effect) -> Option<Report> {
+        // A lost leader stops writing before its lease ends; reading harms nobody.
+        let may_write = self.standing.leads(clock::mono());
+        let failed = || LockResult::Failed("this scheduler does not lead any more".to_owned());
+        match effect {
+            Effect::Lock { ticket, node, old, new } => {
+                let result = match &old {
+                    _ if !may_write => failed(),
+                    None => answer(self.locks.set(&node, &new).await),
+                    Some(old) => answer(self.locks.take_over(&node, old, &new).await),
+                };
+                tracing::info!(node = %node, lock = %new, took_over = old.as_deref(), ?result, "node lock");
+                Some(Report::Lock { ticket, result })
+            }
+            Effect::Release { node, old, reason } => {
+                let result = if may_write { answer(self.locks.release(&node, &old).await) } else { failed() };
+                tracing::info!(node = %node, lock = %old, reason = %reason, ?result, "node lock released");
+                Some(Report::Release { node, old, result })
+            }
+            Effect::Bind { ticket, pod, node, annotations } => {
+                let result = if may_write {
+                    self.binder.bind(&pod, &node, annotations).await
+                } else {
+                    BindResult::Retry("this scheduler does not lead any more".to_owned(), None)
+                };
+                tracing::info!(pod = %pod.key, uid = %pod.uid, node = %node, ?result, "binding");
+                Some(Report::Bind { ticket, result })
+            }
+            Effect::ReadPod { pod } => {
+                let result = self.binder.read(&pod).await;
+                let result = result.map(|found| found.map(Box::new)).map_err(|error| error.to_string());
+                Some(Report::PodRead { pod, result })
+            }
+            Effect::Fence { pod, node, age } => {
+                if may_write {
+                    let result = self.binder.fence(&pod).await;
+                    tracing::warn!(pod = %pod.key, node = %node, age = age.as_secs(), ?result, "expired lock: holder deleted");
+                }
+                None
+            }
+            Effect::Condition { pod, reason, message, first } => {
+                if may_write {
+                    let since = first.then(clock::wall);
+                    if let Err(error) = self.conditions.unscheduled(&pod, reason, &message, since).await {
+                        tracing::debug!(pod = %pod.key, %error, "condition not written");
+                    }
+                }
+                None
+            }
+            Effect::Notice { .. } => None,
+        }
+    }
+}
+
+fn answer(result: Result<LockWrite, LockError>) -> LockResult {
+    match result {
+        Ok(LockWrite::Done) => LockResult::Done,
+        Ok(LockWrite::Contended(read)) => LockResult::Contended(read),
+        Err(LockError::NodeGone(_)) => LockResult::NodeGone,
+        Err(error @ LockError::Api { .. }) => LockResult::Failed(error.to_string()),
+    }
+}

@@ -1,0 +1,84 @@
+//! Who may write: leadership by a Lease, with an end that is known before it comes.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use crate::cluster::lease::{Candidate, Standing as LeaseStanding};
+use crate::runtime::clock;
+
+/// Until when this process leads, shared with everything that writes.
+#[derive(Debug, Clone, Default)]
+pub struct Standing(Arc<AtomicU64>);
+
+impl Standing {
+    /// Leads for good: without elections.
+    pub fn forever() -> Self {
+        Self(Arc::new(AtomicU64::new(u64::MAX)))
+    }
+
+    /// `true` while writing is allowed.
+    pub fn leads(&self, now: Duration) -> bool {
+        now < self.until()
+    }
+
+    /// Monotonic end of leadership.
+    pub fn until(&self) -> Duration {
+        Duration::from_millis(self.0.load(Ordering::Acquire))
+    }
+
+    fn set(&self, until: Duration) {
+        self.0.store(until.as_millis() as u64, Ordering::Release);
+    }
+}
+
+/// Runs for leadership until `stop`, then gives the Lease away. `changed` is told of every renewal and loss.
+pub async fn campaign(
+    mut candidate: Candidate,
+    standing: Standing,
+    changed: watch::Sender<u64>,
+    stop: CancellationToken,
+) {
+    let (retry, deadline) = (candidate.config().retry, candidate.config().renew_deadline);
+    let mut led = false;
+    loop {
+        let before = clock::now();
+        let step = tokio::time::timeout(deadline, candidate.step(before.mono, before.wall)).await;
+        match step {
+            Ok(Ok(LeaseStanding::Leading)) => {
+                // Counted from before the request: the server may have stamped it at any moment since.
+                standing.set(before.mono + deadline);
+                if !led {
+                    tracing::info!(identity = candidate.config().identity, "leading");
+                }
+                led = true;
+            }
+            Ok(Ok(LeaseStanding::Following { leader })) => {
+                standing.set(Duration::ZERO);
+                if led {
+                    tracing::warn!(leader, "another scheduler leads now");
+                }
+                led = false;
+            }
+            Ok(Err(error)) => tracing::warn!(%error, "the Lease could not be renewed, trying again"),
+            Err(_) => tracing::warn!("the Lease could not be renewed in time, trying again"),
+        }
+        if led && !candidate.leads(clock::mono()) {
+            tracing::error!("leadership lost: the Lease could not be renewed");
+            led = false;
+        }
+        changed.send_modify(|version| *version += 1);
+        tokio::select! {
+            () = stop.cancelled() => break,
+            () = tokio::time::sleep(retry) => {}
+        }
+    }
+    standing.set(Duration::ZERO);
+    changed.send_modify(|version| *version += 1);
+    if let Err(error) = candidate.release(clock::wall()).await {
+        tracing::warn!(%error, "the Lease could not be given away; the next leader waits until it expires");
+    }
+}
