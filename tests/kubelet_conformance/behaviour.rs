@@ -432,3 +432,71 @@ async fn admission_can_be_slow() {
     let failed = node.phase("a", "Failed").await;
     assert_eq!(failed["status"]["containerStatuses"][0]["state"]["terminated"]["exitCode"], 137);
 }
+
+#[tokio::test]
+async fn the_node_and_its_lease_tell_who_and_where_it_is() {
+    let node = Node::with(|options| {
+        options.labels.insert("pool".into(), "gpu".into());
+    })
+    .await;
+    let object = node.cluster.node("node-a").await;
+    let labels = &object["metadata"]["labels"];
+    for (key, value) in [("kubernetes.io/hostname", "node-a"), ("kubernetes.io/os", "linux"), ("pool", "gpu")] {
+        assert_eq!(labels[key], value);
+    }
+    let status = &object["status"];
+    assert_eq!(status["nodeInfo"]["bootID"], json!(node.kubelet.boot_id()));
+    assert_eq!(status["addresses"][0], json!({"type": "InternalIP", "address": "10.0.0.1"}));
+    let conditions = status["conditions"].as_array().unwrap();
+    assert!(conditions.iter().any(|one| one["type"] == "Ready" && one["status"] == "True"));
+    let lease = wait("a Lease", async || {
+        let lease = node.cluster.lease("node-a").await;
+        (!lease.is_null()).then_some(lease)
+    })
+    .await;
+    assert_eq!(lease["spec"]["holderIdentity"], "node-a");
+    assert_eq!(lease["metadata"]["ownerReferences"][0]["name"], "node-a");
+    node.create("picky", {
+        let mut spec = pod("Never", &["sleep", "3000"], 1);
+        spec["nodeSelector"] = json!({"pool": "cpu"});
+        spec
+    })
+    .await;
+    assert_eq!(node.phase("picky", "Failed").await["status"]["reason"], "NodeAffinity");
+}
+
+#[tokio::test]
+async fn a_lost_api_server_stops_nothing_and_is_caught_up_with() {
+    let node = Node::start().await;
+    node.create("a", pod("Always", &["sleep", "3000"], 2)).await;
+    node.phase("a", "Running").await;
+    node.cluster.server().stop();
+    assert!(node.kubelet.fail_container("default", "a", "main", 1));
+    wait("a restart without an API server", async || {
+        let main = node.kubelet.view()["default/a"].containers["main"].clone();
+        (main.running && main.restarts == 1).then_some(())
+    })
+    .await;
+    node.cluster.server().restart().await.unwrap();
+    node.create_simple("b", 2).await;
+    node.phase("b", "Running").await;
+    wait("the restart to be told", async || {
+        (node.cluster.pod("a").await["status"]["containerStatuses"][0]["restartCount"] == 1).then_some(())
+    })
+    .await;
+    assert_eq!(node.calls("Allocate"), 2);
+}
+
+#[tokio::test]
+async fn a_dropped_kubelet_lets_go_of_its_plugins() {
+    let dir = tempfile::tempdir().unwrap();
+    let cluster = Cluster::start().await;
+    let kubelet = Kubelet::start(KubeletOptions::new("node-a", dir.path(), cluster.client())).await.unwrap();
+    let log = Log::default();
+    let gpu = Plugin::new("gpu", 1, dir.path(), log.clone());
+    gpu.start().await;
+    wait("the stream", async || log.since(0).iter().any(|call| call["event"] == "opened").then_some(())).await;
+    drop(kubelet);
+    wait("its end", async || log.since(0).iter().any(|call| call["event"] == "ended").then_some(())).await;
+    gpu.stop();
+}
