@@ -6,7 +6,7 @@ use clap::{ArgMatches, Args, Command, FromArgMatches};
 
 use super::config::{self, ConfigError};
 use super::settings;
-use super::{get, manifests};
+use super::{daemon, get, manifests};
 
 const ABOUT: &str =
     "Hands every GPU and RDMA NIC of a Kubernetes cluster to exactly the pod that the scheduler chose it for";
@@ -30,18 +30,38 @@ const MANIFESTS: &str = "\
 Prints everything a cluster needs: `baton manifests | kubectl apply -f -`. With --dir it writes the files, with a
 kustomization and example pods: `baton manifests --dir daemonset && kubectl apply -k daemonset`.";
 
+const SCHEDULER: &str = "\
+Places pods that ask for it by spec.schedulerName, chooses their devices, locks the node, binds with the assignment, and goes
+on with the next pod. Several may run: one leads, by a Lease.
+
+Flags, environment and file as for `baton device-plugin`.";
+
+#[cfg(feature = "sim")]
+const DEMO: &str = "\
+Starts a simulated cluster (API server, three nodes with virtual GPUs and NICs), the scheduler and the node daemons as they
+ship, submits pods of every kind, prints what happens, and checks that annotations, kubelets and ledgers name the same devices.
+Needs no Kubernetes and no GPU. Exit code 1 when they do not agree.";
+
 /// The whole command line.
 pub fn command() -> Command {
     let device_plugin = Command::new("device-plugin")
         .about("Node daemon: kubelet device plugin for GPUs and RDMA NICs")
         .long_about(DEVICE_PLUGIN);
+    let scheduler = Command::new("scheduler")
+        .about("Central scheduler: places pods and chooses their devices")
+        .long_about(SCHEDULER);
     let command = Command::new("baton")
         .about(ABOUT)
         .version(env!("CARGO_PKG_VERSION"))
         .after_help(EXIT_CODES)
         .subcommand_required(true)
         .arg_required_else_help(true)
-        .subcommand(config::arguments(device_plugin, &settings::agent()));
+        .subcommand(config::arguments(device_plugin, &settings::agent()))
+        .subcommand(config::arguments(scheduler, &settings::scheduler()));
+    #[cfg(feature = "sim")]
+    let command = command.subcommand(super::demo::DemoArgs::augment_args(
+        Command::new("demo").about("Show the whole hand-off on this machine").long_about(DEMO),
+    ));
     command
         .subcommand(get::GetArgs::augment_args(
             Command::new("get").about("Show nodes, pods or locks with their devices").long_about(GET),
@@ -80,6 +100,12 @@ fn chain(error: &anyhow::Error) -> String {
 
 fn run(matches: &ArgMatches) -> anyhow::Result<ExitCode> {
     match matches.subcommand() {
+        Some(("scheduler", matches)) => daemon::scheduler(matches),
+        #[cfg(feature = "sim")]
+        Some(("demo", matches)) => {
+            let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+            runtime.block_on(super::demo::run(super::demo::DemoArgs::from_arg_matches(matches)?))
+        }
         Some(("get", matches)) => short(get::run(get::GetArgs::from_arg_matches(matches)?)),
         Some(("manifests", matches)) => {
             manifests::run(&manifests::ManifestsArgs::from_arg_matches(matches)?).map(|()| ExitCode::SUCCESS)

@@ -3,6 +3,9 @@
 
 pub mod cli;
 pub mod config;
+mod daemon;
+#[cfg(feature = "sim")]
+pub mod demo;
 pub mod get;
 pub mod manifests;
 pub mod settings;

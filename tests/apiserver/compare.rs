@@ -137,7 +137,8 @@ impl Comparison<'_> {
         }
         let numbers = |t: &str| t.chars().filter(char::is_ascii_digit).count() == t.len() && !t.is_empty();
         match key {
-            "uid" | "continue" => self.mapping.bind(recorded, ours, at, &mut self.differences),
+            "uid" => self.mapping.bind(recorded, ours, at, &mut self.differences),
+            "continue" => self.mapping.bind(recorded, ours, at, &mut self.differences),
             "resourceVersion" if numbers(recorded) => {
                 self.mapping.bind_version(recorded, ours, at, &mut self.differences);
             }

@@ -117,6 +117,14 @@ pub enum ConfigError {
         /// What is wrong, and what was expected.
         problem: String,
     },
+    /// Values that can be read and cannot work.
+    #[error("{problem}; see `baton {command} --help`")]
+    Unusable {
+        /// Whose configuration.
+        command: &'static str,
+        /// What is wrong.
+        problem: String,
+    },
     /// A value of the command line that cannot be read.
     #[error("--{name}: {problem}")]
     Flag {

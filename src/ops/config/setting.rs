@@ -132,19 +132,24 @@ impl<T: Value> Value for Vec<T> {
     }
 }
 
-/// A comma list of `key=value`.
-impl<K: Value + Ord, V: Value> Value for BTreeMap<K, V> {
+/// `key=value`.
+impl<K: Value, V: Value> Value for (K, V) {
     fn read(text: &str) -> Result<Self, String> {
-        let parts = text.split(',').map(str::trim).filter(|part| !part.is_empty());
-        parts
-            .map(|part| {
-                let (key, value) = part.split_once('=').ok_or_else(|| format!("{part:?} is not key=value"))?;
-                Ok((K::read(key.trim())?, V::read(value.trim())?))
-            })
-            .collect()
+        let (key, value) = text.split_once('=').ok_or_else(|| format!("{text:?} is not key=value"))?;
+        Ok((K::read(key.trim())?, V::read(value.trim())?))
     }
     fn show(&self) -> String {
-        self.iter().map(|(key, value)| format!("{}={}", key.show(), value.show())).collect::<Vec<_>>().join(",")
+        format!("{}={}", self.0.show(), self.1.show())
+    }
+}
+
+/// A comma list of `key=value`.
+impl<K: Value + Ord + Clone, V: Value + Clone> Value for BTreeMap<K, V> {
+    fn read(text: &str) -> Result<Self, String> {
+        Vec::<(K, V)>::read(text).map(|pairs| pairs.into_iter().collect())
+    }
+    fn show(&self) -> String {
+        self.iter().map(|(key, value)| (key.clone(), value.clone()).show()).collect::<Vec<_>>().join(",")
     }
 }
 

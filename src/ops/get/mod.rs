@@ -11,5 +11,7 @@ mod snapshot;
 pub use args::{GetArgs, Output, Resource, run};
 pub use locks::{LockRow, LockState};
 pub use nodes::{AgentRow, DeviceCount, NodeRow};
+#[cfg(feature = "sim")]
+pub(super) use output::plain;
 pub use pods::PodRow;
 pub use snapshot::Snapshot;

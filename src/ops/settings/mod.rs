@@ -2,8 +2,10 @@
 
 mod agent;
 mod log;
+mod scheduler;
 #[cfg(test)]
 mod tests;
 
 pub use agent::agent;
 pub use log::{Daemon, LogOptions};
+pub use scheduler::scheduler;

@@ -100,7 +100,7 @@ impl Target {
         }
         let single = !target.name.is_empty();
         let watch = watch_path || query.flag("watch");
-        let verb = match *method {
+        target.verb = match *method {
             Method::GET | Method::HEAD if watch => "watch",
             Method::GET | Method::HEAD if single => "get",
             Method::GET | Method::HEAD => "list",
@@ -110,8 +110,8 @@ impl Target {
             Method::DELETE if single => "delete",
             Method::DELETE => "deletecollection",
             _ => "unknown",
-        };
-        verb.clone_into(&mut target.verb);
+        }
+        .to_owned();
         target
     }
 }

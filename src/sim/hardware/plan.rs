@@ -113,6 +113,12 @@ pub fn functions(shape: Shape) -> Vec<Function> {
                 complex(0, bus, i, vec![Branch::Switch(vec![leaf(), leaf()])]);
             }
         }
+        Shape::Quad => {
+            for (bus, i) in [0x20, 0x80].into_iter().zip(0..) {
+                let gpus = (0..4).map(|_| Branch::Gpu);
+                complex(0, bus, i, vec![Branch::Switch(gpus.chain([Branch::Nic, Branch::Nic]).collect())]);
+            }
+        }
         Shape::Grace => {
             for i in 0..4 {
                 complex(i * 8 + 8, 0, i / 2, vec![Branch::Gpu]);

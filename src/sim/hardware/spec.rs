@@ -26,6 +26,8 @@ pub enum Shape {
     Hgx,
     /// 8 GPUs, 4 NICs: two root complexes, each with a switch above two switches of two GPUs and a NIC. NVSwitch.
     Nested,
+    /// 8 GPUs, 4 NICs: two root complexes, each with one switch above four GPUs and two NICs. Two sockets. NVSwitch.
+    Quad,
     /// As `Hgx`, in PCI domains of five digits.
     WideDomain,
     /// 4 GPUs, 4 NICs without a switch, each in a domain of its own; GPU memory is not reported. NVLink between all.
@@ -111,7 +113,7 @@ impl Shape {
     /// NVLinks of this shape.
     pub fn nvlink(self) -> NvLink {
         match self {
-            Self::Hgx | Self::Nested | Self::WideDomain => NvLink::Switched,
+            Self::Hgx | Self::Nested | Self::Quad | Self::WideDomain => NvLink::Switched,
             Self::Grace => NvLink::Mesh,
             Self::Pairs => NvLink::Pairs,
             Self::Single => NvLink::None,

@@ -1,7 +1,6 @@
 //! Sets of field paths, in the form of `fieldsV1`.
 
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
 
 use serde_json::{Map, Value};
 
@@ -137,9 +136,9 @@ pub(super) fn shown(path: &[String]) -> String {
         } else if let Some(keys) = key.strip_prefix("k:") {
             let map: Map<String, Value> = serde_json::from_str(keys).unwrap_or_default();
             let parts: Vec<String> = map.iter().map(|(k, v)| format!("{k}={v}")).collect();
-            let _ = write!(text, "[{}]", parts.join(","));
+            text.push_str(&format!("[{}]", parts.join(",")));
         } else if let Some(value) = key.strip_prefix("v:") {
-            let _ = write!(text, "[={value}]");
+            text.push_str(&format!("[={value}]"));
         }
     }
     text

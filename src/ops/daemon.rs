@@ -1,0 +1,70 @@
+//! Starting a daemon: its configuration from flags, environment and file, logging, signals, and its end.
+
+use std::process::ExitCode;
+
+use clap::ArgMatches;
+use tokio_util::sync::CancellationToken;
+
+use super::config::{ConfigError, Loaded, Setting, load};
+use super::settings::{self, Daemon};
+use crate::runtime::{shutdown, telemetry};
+use crate::scheduler::Scheduler;
+
+/// Threads that run tasks of the scheduler: its decisions are one task, the rest waits for the API server.
+const SCHEDULER_THREADS: usize = 2;
+
+/// `baton scheduler`.
+pub(super) fn scheduler(matches: &ArgMatches) -> anyhow::Result<ExitCode> {
+    let options = configure("scheduler", &settings::scheduler(), matches)?;
+    options.validate().map_err(|error| wrong("scheduler", &error))?;
+    serve(SCHEDULER_THREADS, |stop| async move { Ok(Scheduler::new(options).await?.run(stop).await?) })
+}
+
+/// Runs a daemon until it ends by itself or by a signal.
+fn serve<F>(threads: usize, run: impl FnOnce(CancellationToken) -> F) -> anyhow::Result<ExitCode>
+where
+    F: Future<Output = anyhow::Result<()>>,
+{
+    let mut runtime = tokio::runtime::Builder::new_multi_thread();
+    let runtime = runtime.worker_threads(threads).thread_name("baton").enable_all().build()?;
+    runtime.block_on(async {
+        let stop = shutdown::on_signals()?;
+        run(stop).await
+    })?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Options that are each readable and cannot work together, or not at all.
+fn wrong(command: &'static str, error: &dyn std::fmt::Display) -> ConfigError {
+    ConfigError::Unusable { command, problem: error.to_string() }
+}
+
+/// Reads the configuration of `baton <command>`, starts logging and logs the effective configuration with the source of each
+/// value.
+fn configure<O: Default + 'static>(
+    command: &str,
+    settings: &[Setting<Daemon<O>>],
+    matches: &ArgMatches,
+) -> anyhow::Result<O> {
+    let environment = |name: &str| std::env::var(name).ok();
+    let loaded: Loaded<Daemon<O>> = load(settings, matches, &environment, &format!("baton {command}"))?;
+    let log = &loaded.options.log;
+    telemetry::init(log.format, &log.filter)
+        .map_err(|error| ConfigError::Flag { name: "log", problem: error.to_string() })?;
+    report(command, settings, &loaded);
+    Ok(loaded.options.options)
+}
+
+/// One line: every key, its value, and where that came from.
+fn report<O>(command: &str, settings: &[Setting<Daemon<O>>], loaded: &Loaded<Daemon<O>>) {
+    let values = settings.iter().map(|setting| (setting, &loaded.sources[setting.name]));
+    let effective: Vec<String> = values
+        .map(|(setting, source)| format!("{}={:?} ({source})", setting.name, (setting.show)(&loaded.options)))
+        .collect();
+    tracing::info!(
+        command,
+        version = env!("CARGO_PKG_VERSION"),
+        config = effective.join(", "),
+        "effective configuration, each value with its source"
+    );
+}

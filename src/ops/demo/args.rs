@@ -1,0 +1,92 @@
+//! The command line of `baton demo` and its course.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Args, ValueEnum};
+
+use super::cluster::Cluster;
+use super::story;
+use super::table;
+
+/// How to print the outcome.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Output {
+    /// One JSON object on standard output; progress goes to standard error.
+    Json,
+}
+
+/// Arguments of `baton demo`.
+#[derive(Debug, Clone, Default, Args)]
+pub struct DemoArgs {
+    /// Another format than text.
+    #[arg(short, long, value_enum)]
+    pub output: Option<Output>,
+    /// Leave the cluster running until Ctrl-C, with a KUBECONFIG for kubectl.
+    #[arg(long)]
+    pub keep: bool,
+    /// Also show the daemons' logs.
+    #[arg(short, long)]
+    pub verbose: bool,
+    /// A real NVML library instead of the virtual one: one node, with this machine's /sys and /dev.
+    #[arg(long, value_name = "FILE")]
+    pub nvml_library: Option<PathBuf>,
+    /// A real sysfs instead of the virtual one, for its NICs: one node.
+    #[arg(long, value_name = "DIR")]
+    pub sysfs_root: Option<PathBuf>,
+    /// Where the device nodes of real devices are.
+    #[arg(long, value_name = "DIR")]
+    pub dev_root: Option<PathBuf>,
+}
+
+impl DemoArgs {
+    /// Something of this machine's own hardware is used.
+    pub fn real(&self) -> bool {
+        self.nvml_library.is_some() || self.sysfs_root.is_some() || self.dev_root.is_some()
+    }
+}
+
+/// Where progress is printed.
+#[derive(Debug, Clone, Copy)]
+pub struct Progress {
+    to_stderr: bool,
+}
+
+impl Progress {
+    /// Prints one line.
+    pub fn line(self, line: impl std::fmt::Display) {
+        if self.to_stderr {
+            eprintln!("{line}");
+        } else {
+            println!("{line}");
+        }
+    }
+}
+
+/// Starts the cluster, tells the story, prints the verdict.
+pub async fn run(args: DemoArgs) -> anyhow::Result<ExitCode> {
+    let json = args.output == Some(Output::Json);
+    let progress = Progress { to_stderr: json };
+    let mut cluster = Cluster::start(&args, progress).await?;
+    let outcome = story::tell(&mut cluster, progress).await;
+    let outcome = match outcome {
+        Ok(outcome) => outcome,
+        Err(error) => {
+            cluster.stop().await;
+            return Err(error);
+        }
+    };
+    if json {
+        println!("{}", serde_json::to_string(&outcome.report)?);
+    } else {
+        progress.line(table::devices(&outcome));
+        progress.line(table::pods(&outcome.report));
+        progress.line(table::verdict(&outcome.report));
+    }
+    if args.keep {
+        progress.line(cluster.invitation());
+        tokio::signal::ctrl_c().await?;
+    }
+    cluster.stop().await;
+    Ok(if outcome.report.ok { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}

@@ -1,0 +1,274 @@
+//! Starts everything and waits until pods can be served: API server, machines, kubelets, then the daemons.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use k8s_openapi::api::core::v1::Node;
+use kube::Client;
+use kube::api::{Api, ListParams};
+use tempfile::TempDir;
+
+use super::args::{DemoArgs, Progress};
+use super::install::install;
+use super::pods::Needs;
+use super::process::Daemon;
+use crate::cluster::client::connect;
+use crate::contract::inventory::Device;
+use crate::contract::{DeviceType, key};
+use crate::runtime::clock;
+use crate::sim::apiserver::{ApiServer, Options as ServerOptions};
+use crate::sim::hardware::{NodeSpec, Shape, VirtualNode};
+use crate::sim::kubelet::{Kubelet, KubeletOptions};
+
+const NODES: usize = 3;
+/// Everything has started, or something is wrong.
+const START_LIMIT: Duration = Duration::from_secs(60);
+/// As the service accounts of `daemonset/rbac.yaml`: the demo shows that those permissions suffice.
+const AGENT_USER: &str = "system:serviceaccount:baton-system:baton-device-plugin";
+const SCHEDULER_USER: &str = "system:serviceaccount:baton-system:baton-scheduler";
+
+/// One simulated node.
+pub struct DemoNode {
+    /// Name.
+    pub name: String,
+    /// Its kubelet.
+    pub kubelet: Kubelet,
+    /// Admin address of its daemon.
+    pub admin: String,
+    /// The virtual machine; nothing with real hardware.
+    _machine: Option<VirtualNode>,
+}
+
+/// The running demo.
+pub struct Cluster {
+    /// Every request is counted here.
+    pub server: ApiServer,
+    /// Operator's client.
+    pub client: Client,
+    /// The nodes.
+    pub nodes: Vec<DemoNode>,
+    /// Monotonic time at the start.
+    pub start: Duration,
+    kubeconfig: PathBuf,
+    daemons: Vec<Daemon>,
+    /// Last, so that files go after those who use them.
+    folder: TempDir,
+}
+
+impl Cluster {
+    /// Starts everything; pods can be submitted when it returns.
+    pub async fn start(args: &DemoArgs, progress: Progress) -> anyhow::Result<Self> {
+        let start = clock::mono();
+        // Sockets lie below, and their paths must stay short: /tmp, whatever TMPDIR says.
+        let folder = tempfile::Builder::new().prefix("baton-").tempdir_in("/tmp");
+        let folder = folder.context("cannot make a directory in /tmp for the demo's files")?;
+        let server = ApiServer::start(ServerOptions::default()).await?;
+        let kubeconfig = folder.path().join("kubeconfig");
+        std::fs::write(&kubeconfig, server.kubeconfig("admin"))?;
+        let client = connect(Some(&kubeconfig)).await?;
+        let daemons = Vec::new();
+        let mut cluster = Self { server, client, nodes: Vec::new(), start, kubeconfig, daemons, folder };
+        cluster.say(progress, "cluster", &format!("simulated API server at {}", cluster.server.tls_url()));
+        let applied = install(&cluster.client).await?;
+        cluster.say(progress, "cluster", &format!("{applied} objects installed: namespace, CRDs, RBAC"));
+
+        let count = if args.real() { 1 } else { NODES };
+        for k in 0..count {
+            let agent = cluster.node(args, k).await?;
+            let (node, daemon) = agent;
+            cluster.say(progress, &node.name, "kubelet and node daemon started");
+            cluster.nodes.push(node);
+            cluster.daemons.push(daemon);
+        }
+        let scheduler = cluster.scheduler(args.verbose)?;
+        cluster.daemons.push(scheduler);
+        cluster.wait_until_ready(progress).await?;
+        Ok(cluster)
+    }
+
+    /// Prints a line with the time.
+    pub fn say(&self, progress: Progress, subject: &str, text: &str) {
+        let at = clock::mono().saturating_sub(self.start);
+        progress.line(super::timeline::Line { at, subject: subject.to_owned(), text: text.to_owned() });
+    }
+
+    fn path(&self) -> &Path {
+        self.folder.path()
+    }
+
+    fn credentials(&self, name: &str, user: &str) -> anyhow::Result<PathBuf> {
+        let path = self.path().join(format!("{name}.kubeconfig"));
+        std::fs::write(&path, self.server.kubeconfig(user))?;
+        Ok(path)
+    }
+
+    /// One machine with its kubelet and the daemon on it.
+    async fn node(&self, args: &DemoArgs, k: usize) -> anyhow::Result<(DemoNode, Daemon)> {
+        let name = format!("node-{k}");
+        let root = self.path().join(format!("n{k}"));
+        let machine = if args.real() {
+            None
+        } else {
+            let spec = NodeSpec::new(&name).seeded(k as u64 + 1).shaped(Shape::Quad);
+            Some(VirtualNode::create(root.join("hw"), spec).context("cannot build the virtual machine")?)
+        };
+        let places = Places::of(args, machine.as_ref());
+        let cdi_root = root.join("cdi");
+        std::fs::create_dir_all(&cdi_root)?;
+        let mut options = KubeletOptions::new(&name, root.join("k"), self.client.clone());
+        options.seed = k as u64 + 1;
+        options.host_ip = format!("10.0.0.{}", k + 1);
+        options.proc_root = machine.as_ref().map(VirtualNode::proc_root);
+        options.cdi_root = Some(cdi_root.clone());
+        // A kubelet's default is 10 s; this is its own flag --node-status-update-frequency.
+        options.periods.node_status = Duration::from_secs(1);
+        let kubelet = Kubelet::start(options).await?;
+
+        let admin = free_address()?;
+        let mut line = vec!["device-plugin".to_owned()];
+        let mut flag = |name: &str, value: &Path| line.push(format!("--{name}={}", value.display()));
+        flag("node-name", Path::new(&name));
+        flag("kubeconfig", &self.credentials(&name, AGENT_USER)?);
+        flag("kubelet-dir", &kubelet.options().device_plugins_dir());
+        flag("pod-resources-socket", &kubelet.options().pod_resources_socket());
+        flag("cdi-root", &cdi_root);
+        flag("state-dir", &root.join("state"));
+        flag("listen", Path::new(&admin));
+        for (name, value) in &places.0 {
+            flag(name, value);
+        }
+        let daemon = Daemon::start(&name, line, self.path(), args.verbose)?;
+        Ok((DemoNode { name, kubelet, admin, _machine: machine }, daemon))
+    }
+
+    fn scheduler(&self, verbose: bool) -> anyhow::Result<Daemon> {
+        let kubeconfig = self.credentials("scheduler", SCHEDULER_USER)?;
+        let line = vec![
+            "scheduler".to_owned(),
+            format!("--kubeconfig={}", kubeconfig.display()),
+            format!("--listen={}", free_address()?),
+        ];
+        Daemon::start("scheduler", line, self.path(), verbose)
+    }
+
+    /// Waits until every node's allocatable holds what its Device object says.
+    async fn wait_until_ready(&mut self, progress: Progress) -> anyhow::Result<()> {
+        let deadline = clock::mono() + START_LIMIT;
+        let mut told = BTreeSet::new();
+        loop {
+            self.check_daemons()?;
+            let inventory = self.inventory().await.unwrap_or_default();
+            let nodes = Api::<Node>::all(self.client.clone()).list(&ListParams::default()).await?;
+            for node in nodes.items {
+                let name = node.metadata.name.unwrap_or_default();
+                let allocatable = node.status.and_then(|status| status.allocatable).unwrap_or_default();
+                let of =
+                    |name: &str| allocatable.get(name).and_then(|amount| amount.0.parse::<usize>().ok()).unwrap_or(0);
+                let Some(devices) = inventory.get(&name) else { continue };
+                let (gpus, nics) = (devices.gpus, devices.nics);
+                let offered =
+                    of(key::NVIDIA_GPU) == gpus && of(key::RDMA) == nics * 100 && of(key::GPU_CORE) == gpus * 100;
+                if gpus + nics > 0 && offered && told.insert(name.clone()) {
+                    self.say(progress, &name, &format!("ready: {gpus} GPUs and {nics} NICs registered and published"));
+                }
+            }
+            if told.len() == self.nodes.len() {
+                return Ok(());
+            }
+            if clock::mono() > deadline {
+                let silent = self.nodes.iter().zip(&self.daemons).filter(|(node, _)| !told.contains(&node.name));
+                let logs: Vec<String> =
+                    silent.map(|(node, daemon)| format!("{}:\n{}", node.name, daemon.last_lines(12))).collect();
+                bail!("not ready after {} s; the daemons' last lines:\n{}", START_LIMIT.as_secs(), logs.join("\n"));
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    }
+
+    /// GPUs and NICs of each node, from the Device objects.
+    pub async fn inventory(&self) -> anyhow::Result<BTreeMap<String, Needs>> {
+        let devices = self.devices().await?;
+        let count = |device: &Device, kind: &DeviceType| {
+            let whole = device.spec.devices.iter().filter(|info| info.kind == *kind && !info.resources.is_empty());
+            whole.count()
+        };
+        let of =
+            |device: &Device| Needs { gpus: count(device, &DeviceType::Gpu), nics: count(device, &DeviceType::Rdma) };
+        Ok(devices.iter().map(|device| (device.metadata.name.clone().unwrap_or_default(), of(device))).collect())
+    }
+
+    /// The Device objects, by name.
+    pub async fn devices(&self) -> anyhow::Result<Vec<Device>> {
+        let mut devices = Api::<Device>::all(self.client.clone()).list(&ListParams::default()).await?.items;
+        devices.sort_by(|a, b| a.metadata.name.cmp(&b.metadata.name));
+        Ok(devices)
+    }
+
+    /// An error when a daemon is not running any more.
+    pub fn check_daemons(&mut self) -> anyhow::Result<()> {
+        match self.daemons.iter_mut().find_map(Daemon::ended) {
+            Some(why) => bail!(why),
+            None => Ok(()),
+        }
+    }
+
+    /// The end of every daemon's log, for a story that did not end well.
+    pub fn last_lines(&self, count: usize) -> String {
+        let logs: Vec<String> =
+            self.daemons.iter().map(|daemon| format!("{}:\n{}", daemon.name, daemon.last_lines(count))).collect();
+        logs.concat()
+    }
+
+    /// What to type while the cluster is kept.
+    pub fn invitation(&self) -> String {
+        format!(
+            "\nThe cluster keeps running; Ctrl-C ends it. Logs: {}/*.log\n\n  export KUBECONFIG={}\n\n  kubectl get \
+             nodes,pods,devices\n  kubectl describe pod one-gpu\n  kubectl get pods -w\n  kubectl delete pod gpu-share\n  \
+             kubectl apply -f daemonset/examples/gpu-share.yaml\n  baton get nodes -o wide\n  baton get pods\n  baton get \
+             locks\n",
+            self.path().display(),
+            self.kubeconfig.display()
+        )
+    }
+
+    /// Ends the daemons, then the kubelets.
+    pub async fn stop(&mut self) {
+        for daemon in &mut self.daemons {
+            daemon.stop().await;
+        }
+        for node in &self.nodes {
+            node.kubelet.stop().await;
+        }
+    }
+}
+
+/// Flags that say where a daemon finds its hardware.
+struct Places(Vec<(&'static str, PathBuf)>);
+
+impl Places {
+    fn of(args: &DemoArgs, machine: Option<&VirtualNode>) -> Self {
+        let mut places: Vec<(&'static str, PathBuf)> = Vec::new();
+        if let Some(machine) = machine {
+            places.extend([
+                ("nvml-library", machine.nvml_library().to_owned()),
+                ("sysfs-root", machine.sysfs_root()),
+                ("proc-root", machine.proc_root()),
+                ("dev-root", machine.dev_root()),
+                ("driver-root", machine.driver_root()),
+            ]);
+        }
+        let given =
+            [("nvml-library", &args.nvml_library), ("sysfs-root", &args.sysfs_root), ("dev-root", &args.dev_root)];
+        places.extend(given.into_iter().filter_map(|(name, path)| Some((name, path.clone()?))));
+        Self(places)
+    }
+}
+
+/// A free port of this machine. Another process may take it before the daemon does; then the daemon says so and ends.
+fn free_address() -> anyhow::Result<String> {
+    let listener = TcpListener::bind(("127.0.0.1", 0)).context("no free port on 127.0.0.1")?;
+    Ok(listener.local_addr()?.to_string())
+}

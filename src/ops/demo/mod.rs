@@ -1,0 +1,19 @@
+//! `baton demo`: the whole hand-off on one machine without Kubernetes and without a GPU.
+//!
+//! The cluster is simulated (`crate::sim`), the daemons are the ones that ship: child processes of this binary that meet the
+//! simulated API server over TLS and the simulated kubelets over Unix sockets. What is printed comes from watches; the
+//! verdict compares three independent records of who has what.
+
+mod args;
+mod cluster;
+mod install;
+mod ledger;
+mod pods;
+mod process;
+mod report;
+mod story;
+mod table;
+mod timeline;
+
+pub use args::{DemoArgs, run};
+pub use report::{Devices, PodReport, Report};

@@ -1,0 +1,124 @@
+//! The pods that the demo submits: each kind of request that the hand-off knows.
+
+use k8s_openapi::api::core::v1::Pod;
+use serde_json::{Value, json};
+
+use crate::contract::key;
+
+/// Namespace of the demo's pods.
+pub const NAMESPACE: &str = "default";
+/// Scheduler that the pods ask for.
+pub const SCHEDULER: &str = "baton-scheduler";
+/// Pods of the burst: half a GPU each, so that they fill a node of 8 GPUs.
+pub const BURST: usize = 16;
+
+/// The pod whose devices must lie below one switch.
+pub const TOGETHER: &str = "gpu-rdma";
+
+/// What a machine must have free for a pod.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Needs {
+    /// GPUs.
+    pub gpus: usize,
+    /// NICs.
+    pub nics: usize,
+}
+
+/// One pod and why it is there.
+#[derive(Debug, Clone)]
+pub struct DemoPod {
+    /// Name.
+    pub name: String,
+    /// One line for the reader.
+    pub what: &'static str,
+    /// What it takes of a machine.
+    pub needs: Needs,
+    /// The object to create.
+    pub pod: Pod,
+}
+
+/// The pods before the burst.
+pub fn first() -> Vec<DemoPod> {
+    let gpu = |count: u32| json!({ key::NVIDIA_GPU: count.to_string() });
+    vec![
+        pod("one-gpu", "one whole GPU", (1, 0), json!({}), json!({"containers": [container("main", &gpu(1))]})),
+        pod(
+            "two-containers",
+            "two containers, two GPUs and one",
+            (3, 0),
+            json!({}),
+            json!({"containers": [container("trainer", &gpu(2)), container("evaluator", &gpu(1))]}),
+        ),
+        pod("init-and-sidecar", "an init container hands its GPU on; a sidecar keeps its own", (2, 0), json!({}), {
+            let mut sidecar = container("monitor", &gpu(1));
+            sidecar["restartPolicy"] = json!("Always");
+            let mut init = container("check", &gpu(1));
+            init["command"] = json!(["true"]);
+            json!({"initContainers": [init, sidecar], "containers": [container("main", &gpu(1))]})
+        }),
+        pod(
+            "gpu-share",
+            "half of one GPU",
+            (1, 0),
+            json!({}),
+            json!({"containers": [container("main", &json!({key::GPU_CORE: "50", key::GPU_MEMORY_RATIO: "50"}))]}),
+        ),
+        pod(
+            TOGETHER,
+            "4 GPUs and 2 NICs under one switch",
+            (4, 2),
+            json!({key::DEVICE_JOINT_ALLOCATE: r#"{"deviceTypes":["gpu","rdma"],"requiredScope":"SamePCIe"}"#}),
+            json!({"containers": [container("main", &json!({key::NVIDIA_GPU: "4", key::RDMA: "200"}))]}),
+        ),
+    ]
+}
+
+/// `count` half GPUs on `node`, created at once.
+pub fn burst(node: &str, count: usize) -> Vec<DemoPod> {
+    let one = |k: usize| {
+        pod(
+            &format!("burst-{k:02}"),
+            "half of one GPU, in a burst on one node",
+            (0, 0),
+            json!({}),
+            json!({
+                "nodeSelector": {"kubernetes.io/hostname": node},
+                "containers": [container("main", &json!({key::GPU: "50"}))],
+            }),
+        )
+    };
+    (0..count).map(one).collect()
+}
+
+fn container(name: &str, limits: &Value) -> Value {
+    json!({"name": name, "image": "demo", "resources": {"limits": limits, "requests": limits}})
+}
+
+fn pod(name: &str, what: &'static str, needs: (usize, usize), annotations: Value, spec: Value) -> DemoPod {
+    let mut object = json!({
+        "metadata": {"name": name, "namespace": NAMESPACE, "annotations": annotations},
+        "spec": spec,
+    });
+    object["spec"]["schedulerName"] = json!(SCHEDULER);
+    object["spec"]["restartPolicy"] = json!("Never");
+    let pod = serde_json::from_value(object).expect("the demo's pods are literals of the right shape");
+    DemoPod { name: name.to_owned(), what, needs: Needs { gpus: needs.0, nics: needs.1 }, pod }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cluster::pod::LightPod;
+
+    #[test]
+    fn every_pod_of_the_demo_is_a_valid_request() {
+        let pods: Vec<DemoPod> = first().into_iter().chain(burst("n", BURST)).collect();
+        assert_eq!(pods.len(), 5 + BURST);
+        for pod in pods {
+            let light: LightPod = serde_json::from_value(serde_json::to_value(&pod.pod).unwrap()).unwrap();
+            for container in light.handoff().containers {
+                assert!(!container.request.unwrap().is_empty(), "{}/{}", pod.name, container.name);
+            }
+        }
+    }
+}

@@ -1,0 +1,80 @@
+//! The daemons as they ship: child processes of this very binary, with their logs in files, ended with the demo.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::Duration;
+
+use anyhow::Context;
+use tokio::io::{AsyncBufReadExt, BufReader};
+use tokio::process::{Child, Command};
+
+/// Time from SIGTERM to SIGKILL.
+const GRACE: Duration = Duration::from_secs(5);
+
+/// A running daemon.
+pub struct Daemon {
+    /// For messages: `scheduler`, `node-0`.
+    pub name: String,
+    log: PathBuf,
+    child: Child,
+}
+
+impl Daemon {
+    /// Starts `baton <args>` with nothing of this process's environment. Its log goes to `<folder>/<name>.log`, and with
+    /// `verbose` to standard error too.
+    pub fn start(name: &str, args: Vec<String>, folder: &Path, verbose: bool) -> anyhow::Result<Self> {
+        let program = std::env::current_exe().context("cannot find this program's own file")?;
+        let log = folder.join(format!("{name}.log"));
+        let file = File::create(&log).with_context(|| format!("cannot write {}", log.display()))?;
+        let mut command = Command::new(&program);
+        // A stray KUBECONFIG or MIG_STRATEGY of the user must not reach a simulated node. Backtraces may.
+        command
+            .args(args)
+            .env_clear()
+            .envs(std::env::vars_os().filter(|(name, _)| name == "PATH" || name == "RUST_BACKTRACE"));
+        command.stdin(Stdio::null()).stdout(Stdio::null()).kill_on_drop(true);
+        command.stderr(if verbose { Stdio::piped() } else { Stdio::from(file.try_clone()?) });
+        let mut child = command.spawn().with_context(|| format!("cannot start {}", program.display()))?;
+        if let Some(stderr) = child.stderr.take() {
+            forward(name.to_owned(), stderr, file);
+        }
+        Ok(Self { name: name.to_owned(), log, child })
+    }
+
+    /// Why the daemon is not running any more, with the end of its log; `None` while it runs.
+    pub fn ended(&mut self) -> Option<String> {
+        let status = self.child.try_wait().ok().flatten()?;
+        Some(format!("{} ended with {status}; its last lines:\n{}", self.name, self.last_lines(12)))
+    }
+
+    /// The end of its log.
+    pub fn last_lines(&self, count: usize) -> String {
+        let text = std::fs::read_to_string(&self.log).unwrap_or_default();
+        let lines: Vec<&str> = text.lines().collect();
+        let last = lines[lines.len().saturating_sub(count)..].iter();
+        last.flat_map(|line| ["  ", line, "\n"]).collect()
+    }
+
+    /// Asks it to end and waits; kills it when it does not.
+    pub async fn stop(&mut self) {
+        if let Some(pid) = self.child.id().and_then(|pid| rustix::process::Pid::from_raw(pid.cast_signed())) {
+            // A process that just ended cannot be signalled; that is what is wanted.
+            let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
+        }
+        if tokio::time::timeout(GRACE, self.child.wait()).await.is_err() {
+            let _ = self.child.kill().await;
+        }
+    }
+}
+
+fn forward(name: String, stderr: tokio::process::ChildStderr, mut file: File) {
+    tokio::spawn(async move {
+        let mut lines = BufReader::new(stderr).lines();
+        while let Ok(Some(line)) = lines.next_line().await {
+            use std::io::Write;
+            eprintln!("[{name}] {line}");
+            let _ = writeln!(file, "{line}");
+        }
+    });
+}

@@ -1,0 +1,191 @@
+//! What the demo found, in the shape of `-o json`, and the verdict: annotations, kubelet and ledger must name the same devices.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::Serialize;
+
+use crate::contract::{DeviceAllocation, DeviceId, DeviceType, key};
+
+/// Ids by type, sorted; units of a share count as their device.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct Devices {
+    /// GPU UUIDs.
+    pub gpu: BTreeSet<String>,
+    /// PCI addresses of NICs.
+    pub rdma: BTreeSet<String>,
+}
+
+impl Devices {
+    /// From `device-allocated`.
+    pub fn of_annotation(text: &str) -> Result<Self, String> {
+        let allocation = DeviceAllocation::parse(text).map_err(|error| error.to_string())?;
+        let ids = |kind: &DeviceType| allocation.of(kind).iter().map(|entry| entry.id.to_string()).collect();
+        Ok(Self { gpu: ids(&DeviceType::Gpu), rdma: ids(&DeviceType::Rdma) })
+    }
+
+    /// Adds an id that the kubelet knows under `resource`: `GPU-…`, or `GPU-…::17` for a unit of a share.
+    pub fn add(&mut self, resource: &str, id: &str) {
+        let device = DeviceId::of_kubelet_id(id).map_or_else(|_| id.to_owned(), |device| device.to_string());
+        if resource == key::RDMA { &mut self.rdma } else { &mut self.gpu }.insert(device);
+    }
+
+    /// `true` when there is none.
+    pub fn is_empty(&self) -> bool {
+        self.gpu.is_empty() && self.rdma.is_empty()
+    }
+}
+
+/// One pod.
+#[derive(Debug, Clone, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PodReport {
+    /// Name.
+    pub name: String,
+    /// Node; empty when it was never bound.
+    pub node: String,
+    /// What the scheduler wrote in the Binding.
+    pub assigned: Devices,
+    /// What the kubelet's checkpoint holds.
+    pub kubelet: Devices,
+    /// What the node daemon's ledger says was served.
+    pub ledger: Devices,
+    /// From the lock's appearance to its disappearance, as a watcher sees it; absent when no lock was seen.
+    pub lock_held_ms: Option<f64>,
+}
+
+/// Everything.
+#[derive(Debug, Clone, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Report {
+    /// No violation.
+    pub ok: bool,
+    /// In the order of submission.
+    pub pods: Vec<PodReport>,
+    /// Lock, binding and unlock requests that reached the API server, refused ones included, divided by pods.
+    pub api_writes_per_pod: f64,
+    /// What is wrong, one sentence each.
+    pub violations: Vec<String>,
+}
+
+impl Report {
+    /// Judges the pods; `violations` are those that were found on the way.
+    pub fn new(pods: Vec<PodReport>, api_writes: u64, mut violations: Vec<String>) -> Self {
+        for pod in &pods {
+            violations.extend(judge(pod));
+        }
+        let api_writes_per_pod = api_writes as f64 / pods.len().max(1) as f64;
+        Self { ok: violations.is_empty(), pods, api_writes_per_pod, violations }
+    }
+}
+
+fn judge(pod: &PodReport) -> Vec<String> {
+    let name = &pod.name;
+    if pod.node.is_empty() {
+        return vec![format!("pod {name} was never bound")];
+    }
+    let mut found = Vec::new();
+    if pod.assigned.is_empty() {
+        found.push(format!("pod {name} is bound to {} without any device", pod.node));
+    }
+    for (who, devices) in [("kubelet", &pod.kubelet), ("ledger", &pod.ledger)] {
+        if *devices != pod.assigned {
+            found.push(format!("pod {name}: assigned {}, {who} {}", list(&pod.assigned), list(devices)));
+        }
+    }
+    if pod.lock_held_ms.is_none() {
+        found.push(format!("pod {name}: its node lock was not seen to be set and released"));
+    }
+    found
+}
+
+/// For messages and tables.
+pub fn list(devices: &Devices) -> String {
+    let all: Vec<&str> = devices.gpu.iter().chain(&devices.rdma).map(String::as_str).collect();
+    if all.is_empty() { "nothing".to_owned() } else { all.join(" ") }
+}
+
+/// How much of each device live pods hold, in percent.
+#[derive(Debug, Default)]
+pub struct Shares(BTreeMap<(String, String), (i64, Vec<String>)>);
+
+impl Shares {
+    /// Adds the assignment of one pod.
+    pub fn add(&mut self, node: &str, pod: &str, annotation: &str) {
+        for entries in DeviceAllocation::parse(annotation).unwrap_or_default().devices.into_values() {
+            for entry in entries {
+                let amounts = [key::GPU_CORE, key::GPU_MEMORY_RATIO, key::RDMA].map(|name| entry.amount(name));
+                let part = amounts.into_iter().max().filter(|part| *part > 0).unwrap_or(key::WHOLE);
+                let held = self.0.entry((node.to_owned(), entry.id.to_string())).or_default();
+                held.0 += part;
+                held.1.push(pod.to_owned());
+            }
+        }
+    }
+
+    /// Percent in use of a device, and by which pods.
+    pub fn of(&self, node: &str, id: &str) -> (i64, &[String]) {
+        let held = self.0.get(&(node.to_owned(), id.to_owned()));
+        held.map_or((0, &[]), |(percent, pods)| (*percent, pods.as_slice()))
+    }
+
+    /// Devices that are given away more than once.
+    pub fn overfull(&self) -> impl Iterator<Item = String> {
+        self.0.iter().filter(|(_, (percent, _))| *percent > key::WHOLE).map(|((node, id), (percent, pods))| {
+            format!("device {id} of {node} is held to {percent} percent by {}", pods.join(", "))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const WHOLE: &str = r#"{"gpu":[{"minor":0,"id":"GPU-a","resources":{"koordinator.sh/gpu-core":"100"}}]}"#;
+
+    fn pod() -> PodReport {
+        let assigned = Devices::of_annotation(WHOLE).unwrap();
+        let (kubelet, ledger) = (assigned.clone(), assigned.clone());
+        PodReport { name: "p".into(), node: "n".into(), assigned, kubelet, ledger, lock_held_ms: Some(3.5) }
+    }
+
+    fn violations(pod: PodReport) -> String {
+        let report = Report::new(vec![pod], 3, Vec::new());
+        assert_eq!(report.ok, report.violations.is_empty());
+        report.violations.join("; ")
+    }
+
+    #[test]
+    fn a_report_has_the_promised_shape() {
+        let report = Report::new(vec![pod()], 3, Vec::new());
+        assert_eq!(
+            serde_json::to_value(&report).unwrap(),
+            serde_json::json!({"ok": true, "pods": [{"name": "p", "node": "n", "assigned": {"gpu": ["GPU-a"], "rdma": []},
+                "kubelet": {"gpu": ["GPU-a"], "rdma": []}, "ledger": {"gpu": ["GPU-a"], "rdma": []}, "lockHeldMs": 3.5}],
+                "apiWritesPerPod": 3.0, "violations": []})
+        );
+    }
+
+    #[test]
+    fn any_disagreement_is_a_violation() {
+        assert_eq!(violations(pod()), "");
+        let mut other = pod();
+        other.kubelet.add(key::GPU_CORE, "GPU-b::17");
+        assert!(violations(other).contains("kubelet GPU-a GPU-b"));
+        assert!(violations(PodReport { ledger: Devices::default(), ..pod() }).contains("ledger nothing"));
+        assert!(violations(PodReport { node: String::new(), ..pod() }).contains("never bound"));
+        assert!(violations(PodReport { lock_held_ms: None, ..pod() }).contains("lock"));
+        let nothing = Devices::default;
+        let empty = PodReport { assigned: nothing(), kubelet: nothing(), ledger: nothing(), ..pod() };
+        assert!(violations(empty).contains("without any device"));
+    }
+
+    #[test]
+    fn a_device_given_twice_is_a_violation() {
+        let mut shares = Shares::default();
+        shares.add("n", "p", WHOLE);
+        shares.add("m", "q", WHOLE);
+        assert_eq!(shares.overfull().count(), 0);
+        shares.add("n", "r", WHOLE);
+        assert!(shares.overfull().next().unwrap().contains("200 percent by p, r"));
+    }
+}

@@ -1,0 +1,374 @@
+//! Submits the pods, follows them until they are served, and gathers the three records that must agree.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use futures::{StreamExt, TryStreamExt};
+use k8s_openapi::api::core::v1::{Node, Pod};
+use kube::Api;
+use kube::api::PostParams;
+use kube::runtime::watcher;
+use tokio::sync::mpsc;
+
+use super::args::Progress;
+use super::cluster::Cluster;
+use super::ledger;
+use super::pods::{self, DemoPod, NAMESPACE, Needs};
+use super::report::{Devices, PodReport, Report, Shares};
+use super::timeline::Timeline;
+use crate::cluster::pod::LightPod;
+use crate::contract::inventory::Device;
+use crate::contract::{PodKey, key};
+use crate::decide::pod::{HandoffPod, Phase};
+use crate::runtime::clock;
+
+/// Time for the pods of one stage.
+const STAGE_LIMIT: Duration = Duration::from_secs(60);
+/// How often the kubelets' device managers are looked at.
+const LOOK: Duration = Duration::from_millis(5);
+
+/// What the story came to.
+pub struct Outcome {
+    /// The verdict.
+    pub report: Report,
+    /// The nodes' devices.
+    pub devices: Vec<Device>,
+    /// Percent and pod by node and device id.
+    pub shares: Shares,
+}
+
+enum Seen {
+    Node(String, Option<String>),
+    Pod(Box<HandoffPod>),
+}
+
+struct Story {
+    timeline: Timeline,
+    pods: BTreeMap<PodKey, HandoffPod>,
+    seen: mpsc::UnboundedReceiver<(Duration, Seen)>,
+    /// Pods whose every answer was told.
+    answered: BTreeSet<PodKey>,
+}
+
+/// Submits, follows, judges.
+pub async fn tell(cluster: &mut Cluster, progress: Progress) -> anyhow::Result<Outcome> {
+    let (sender, seen) = mpsc::unbounded_channel();
+    let _watches = watch(cluster, &sender);
+    let mut story = Story { timeline: Timeline::default(), pods: BTreeMap::new(), seen, answered: BTreeSet::new() };
+    let mut violations = Vec::new();
+    let mut submitted: Vec<String> = Vec::new();
+    cluster.server.counts().reset();
+
+    let inventory = cluster.inventory().await?;
+    let room = inventory.values().fold(Needs { gpus: 0, nics: 0 }, |most, node| Needs {
+        gpus: most.gpus.max(node.gpus),
+        nics: most.nics.max(node.nics),
+    });
+    let (fits, too_large): (Vec<DemoPod>, Vec<DemoPod>) =
+        pods::first().into_iter().partition(|pod| pod.needs.gpus <= room.gpus && pod.needs.nics <= room.nics);
+    for pod in too_large {
+        cluster.say(progress, &pod.name, &format!("left out: this machine has no room for {}", pod.what));
+    }
+    // One machine cannot hold them all at once: then each is served and deleted before the next comes.
+    if cluster.nodes.len() > 1 {
+        violations.extend(stage(cluster, &mut story, &fits, &mut submitted, progress).await?);
+    } else {
+        return one_by_one(cluster, story, fits, progress).await;
+    }
+    if let Some((node, room)) = emptiest(&story, &inventory) {
+        let burst = pods::burst(&node, pods::BURST.min(room * 2));
+        violations.extend(stage(cluster, &mut story, &burst, &mut submitted, progress).await?);
+    }
+    let mut records = Records::default();
+    records.gather(cluster, &story, &submitted).await?;
+    finish(cluster, &story, records, violations).await
+}
+
+/// On one machine: serve, judge and delete each pod, then the next.
+async fn one_by_one(
+    cluster: &mut Cluster,
+    mut story: Story,
+    pods: Vec<DemoPod>,
+    progress: Progress,
+) -> anyhow::Result<Outcome> {
+    let mut violations = Vec::new();
+    let mut records = Records::default();
+    let node = cluster.nodes[0].name.clone();
+    let gpus = cluster.inventory().await?.get(&node).map_or(0, |room| room.gpus);
+    let burst = pods::burst(&node, pods::BURST.min(gpus * 2));
+    let stages: Vec<Vec<DemoPod>> =
+        pods.into_iter().map(|pod| vec![pod]).chain([burst]).filter(|s| !s.is_empty()).collect();
+    let last = stages.len().saturating_sub(1);
+    for (k, pods) in stages.into_iter().enumerate() {
+        let mut submitted = Vec::new();
+        violations.extend(stage(cluster, &mut story, &pods, &mut submitted, progress).await?);
+        records.gather(cluster, &story, &submitted).await?;
+        if k < last {
+            delete(cluster, &mut story, &submitted, progress).await?;
+        }
+    }
+    finish(cluster, &story, records, violations).await
+}
+
+async fn finish(
+    cluster: &Cluster,
+    story: &Story,
+    records: Records,
+    mut violations: Vec<String>,
+) -> anyhow::Result<Outcome> {
+    violations.extend(records.violations);
+    let devices = cluster.devices().await?;
+    violations
+        .extend(records.pods.iter().filter(|pod| pod.name == pods::TOGETHER).filter_map(|pod| apart(pod, &devices)));
+    violations.extend(story.timeline.locked().map(|node| format!("node {node} is still locked at the end")));
+    let report = Report::new(records.pods, api_writes(cluster), violations);
+    Ok(Outcome { report, devices, shares: records.shares })
+}
+
+/// What is wrong when the devices of a pod are not all below one PCIe switch, as the Device object tells it.
+fn apart(pod: &PodReport, devices: &[Device]) -> Option<String> {
+    let node = devices.iter().find(|device| device.metadata.name.as_deref() == Some(&pod.node))?;
+    let ids: BTreeSet<&String> = pod.assigned.gpu.iter().chain(&pod.assigned.rdma).collect();
+    let mine = node.spec.devices.iter().filter(|info| ids.contains(&info.id.to_string()));
+    let switches: BTreeSet<_> = mine.map(|info| info.labels.get(key::PCIE_SWITCH)).collect();
+    (switches.len() != 1)
+        .then(|| format!("pod {}: its devices are below {} switches: {switches:?}", pod.name, switches.len()))
+}
+
+/// Creates the pods at once and follows them until each is served and its lock is gone.
+async fn stage(
+    cluster: &mut Cluster,
+    story: &mut Story,
+    pods: &[DemoPod],
+    submitted: &mut Vec<String>,
+    progress: Progress,
+) -> anyhow::Result<Vec<String>> {
+    let api: Api<Pod> = Api::namespaced(cluster.client.clone(), NAMESPACE);
+    for pod in pods {
+        cluster.say(progress, &pod.name, &format!("submitted: {}", pod.what));
+        api.create(&PostParams::default(), &pod.pod).await?;
+        submitted.push(pod.name.clone());
+    }
+    let wanted: Vec<PodKey> = pods.iter().map(|pod| PodKey::new(NAMESPACE, &pod.name)).collect();
+    let deadline = clock::mono() + STAGE_LIMIT;
+    loop {
+        cluster.check_daemons()?;
+        story.look(cluster, progress).await;
+        let missing: Vec<&PodKey> = wanted.iter().filter(|pod| !story.served(pod)).collect();
+        if missing.is_empty() {
+            return Ok(Vec::new());
+        }
+        if clock::mono() > deadline {
+            progress.line(format!("The daemons' last lines:\n{}", cluster.last_lines(12)));
+            return Ok(missing.into_iter().map(|pod| story.unserved(pod)).collect());
+        }
+    }
+}
+
+/// Deletes pods and waits until they are gone.
+async fn delete(cluster: &mut Cluster, story: &mut Story, names: &[String], progress: Progress) -> anyhow::Result<()> {
+    let api: Api<Pod> = Api::namespaced(cluster.client.clone(), NAMESPACE);
+    for name in names {
+        let params = kube::api::DeleteParams { grace_period_seconds: Some(0), ..kube::api::DeleteParams::default() };
+        api.delete(name, &params).await?;
+    }
+    let deadline = clock::mono() + STAGE_LIMIT;
+    for name in names {
+        while api.get_opt(name).await?.is_some() && clock::mono() < deadline {
+            story.look(cluster, progress).await;
+        }
+    }
+    Ok(())
+}
+
+impl Story {
+    /// Takes in what the watches brought and what the kubelets hold, for a moment.
+    async fn look(&mut self, cluster: &Cluster, progress: Progress) {
+        let more = tokio::time::timeout(LOOK, self.seen.recv()).await.ok().flatten();
+        let mut next = more;
+        while let Some((at, seen)) = next {
+            let at = at.saturating_sub(cluster.start);
+            let lines = match seen {
+                Seen::Node(name, lock) => self.timeline.node(at, &name, lock.as_deref()),
+                Seen::Pod(pod) => {
+                    let lines = self.timeline.pod(at, &pod);
+                    self.pods.insert(pod.pod.key.clone(), *pod);
+                    lines
+                }
+            };
+            for line in lines {
+                progress.line(line);
+            }
+            next = self.seen.try_recv().ok();
+        }
+        self.answers(cluster, progress);
+    }
+
+    /// Tells what the kubelets' device managers got since the last look.
+    fn answers(&mut self, cluster: &Cluster, progress: Progress) {
+        let waits = |pod: &&HandoffPod| pod.is_live() && !self.answered.contains(&pod.pod.key);
+        let waiting: Vec<HandoffPod> = self.pods.values().filter(waits).cloned().collect();
+        if waiting.is_empty() {
+            return;
+        }
+        let views: BTreeMap<&str, _> =
+            cluster.nodes.iter().map(|node| (node.name.as_str(), node.kubelet.view())).collect();
+        let at = clock::mono().saturating_sub(cluster.start);
+        for pod in waiting {
+            let view = pod.node.as_deref().and_then(|node| views.get(node)?.get(&pod.pod.key.to_string()));
+            let Some(view) = view else { continue };
+            let mut expected = 0;
+            let mut told = 0;
+            for call in pod.expected_calls(|_| true) {
+                expected += 1;
+                let container = view.containers.get(&*call.container.name);
+                let Some(ids) = container.and_then(|container| container.devices.get(call.resource)) else { continue };
+                told += 1;
+                let name = &call.container.name;
+                if let Some(line) = self.timeline.answered(at, &pod.pod.key, name, call.resource, ids.len()) {
+                    progress.line(line);
+                }
+            }
+            if expected == told {
+                self.answered.insert(pod.pod.key.clone());
+            }
+        }
+    }
+
+    /// Runs, was answered, and its lock is gone.
+    fn served(&self, pod: &PodKey) -> bool {
+        let runs = self.pods.get(pod).is_some_and(|pod| pod.phase == Phase::Running);
+        runs && self.answered.contains(pod) && self.timeline.held(pod).is_some()
+    }
+
+    fn unserved(&self, key: &PodKey) -> String {
+        let limit = STAGE_LIMIT.as_secs();
+        let Some(pod) = self.pods.get(key) else { return format!("pod {} was not seen in {limit} s", key.name) };
+        let node = pod.node.as_deref().map_or_else(|| "not bound".to_owned(), |node| format!("bound to {node}"));
+        let answered = if self.answered.contains(key) { "answered" } else { "not answered" };
+        let lock = if self.timeline.held(key).is_some() { "lock released" } else { "lock not seen released" };
+        format!("pod {} was not served in {limit} s: {node}, {:?}, {answered}, {lock}", key.name, pod.phase)
+    }
+}
+
+/// The records of pods that were served.
+#[derive(Default)]
+struct Records {
+    pods: Vec<PodReport>,
+    shares: Shares,
+    violations: Vec<String>,
+}
+
+impl Records {
+    async fn gather(&mut self, cluster: &Cluster, story: &Story, names: &[String]) -> anyhow::Result<()> {
+        let mut ledgers = BTreeMap::new();
+        for node in &cluster.nodes {
+            ledgers.insert(node.name.as_str(), ledger::read(&node.admin).await?);
+        }
+        let mut shares = Shares::default();
+        for name in names {
+            let key = PodKey::new(NAMESPACE, name);
+            let Some(pod) = story.pods.get(&key) else {
+                self.violations.push(format!("pod {name} was never seen"));
+                continue;
+            };
+            let node = pod.node.as_deref().unwrap_or_default();
+            let annotation = pod.assignment.device_allocated.as_deref().unwrap_or_default();
+            let assigned = Devices::of_annotation(annotation).unwrap_or_else(|error| {
+                self.violations.push(format!("pod {name}: {error}"));
+                Devices::default()
+            });
+            shares.add(node, name, annotation);
+            let mut kubelet = Devices::default();
+            if let Some(found) = cluster.nodes.iter().find(|found| found.name == node)
+                && let Some(view) = found.kubelet.view().get(&key.to_string())
+            {
+                let mut started = Devices::default();
+                for container in view.containers.values() {
+                    for (resource, ids) in &container.devices {
+                        for id in ids {
+                            kubelet.add(resource, id);
+                        }
+                    }
+                    let names = container.injected.iter().flat_map(|injected| &injected.cdi_devices);
+                    for (kind, id) in names.filter_map(|name| name.rsplit_once('=')) {
+                        started.add(if kind.ends_with("/rdma") { key::RDMA } else { key::NVIDIA_GPU }, id);
+                    }
+                }
+                if started != assigned {
+                    let (assigned, started) = (super::report::list(&assigned), super::report::list(&started));
+                    self.violations.push(format!("pod {name}: assigned {assigned}, started with {started}"));
+                }
+            }
+            let ledger = ledgers.get(node).and_then(|pods| pods.get(pod.pod.uid.as_str())).cloned().unwrap_or_default();
+            let lock_held_ms = story.timeline.held(&key).map(|held| (held.as_secs_f64() * 1e6).round() / 1e3);
+            self.pods.push(PodReport {
+                name: name.clone(),
+                node: node.to_owned(),
+                assigned,
+                kubelet,
+                ledger,
+                lock_held_ms,
+            });
+        }
+        // On one machine pods come one after the other: only those of this stage are there together.
+        self.violations.extend(shares.overfull());
+        self.shares = shares;
+        Ok(())
+    }
+}
+
+/// Requests that lock, bind and unlock: writes of Nodes and Pods that are no status, and Bindings. The labels that the node
+/// daemons write at their start came before the counters were reset.
+fn api_writes(cluster: &Cluster) -> u64 {
+    cluster.server.counts().sum(|counted| {
+        let write = matches!(counted.verb.as_str(), "patch" | "update");
+        let object = matches!(counted.resource.as_str(), "nodes" | "pods") && counted.subresource.is_empty();
+        let binding = counted.resource == "pods" && counted.subresource == "binding" && counted.verb == "create";
+        (object && write) || binding
+    })
+}
+
+/// The node with the most GPUs free of any pod, and how many those are.
+fn emptiest(story: &Story, inventory: &BTreeMap<String, Needs>) -> Option<(String, usize)> {
+    let used = |node: &str| -> usize {
+        let here = story.pods.values().filter(|pod| pod.is_live() && pod.node.as_deref() == Some(node));
+        let texts = here.filter_map(|pod| pod.assignment.device_allocated.as_deref());
+        let devices = texts.filter_map(|text| Devices::of_annotation(text).ok()).flat_map(|devices| devices.gpu);
+        devices.collect::<BTreeSet<_>>().len()
+    };
+    let free = inventory.iter().map(|(node, room)| (room.gpus.saturating_sub(used(node)), node));
+    free.max().filter(|(free, _)| *free > 0).map(|(free, node)| (node.clone(), free))
+}
+
+/// Watches of Nodes and Pods into `sender`, with the time of arrival.
+fn watch(cluster: &Cluster, sender: &mpsc::UnboundedSender<(Duration, Seen)>) -> tokio::task::JoinSet<()> {
+    let mut tasks = tokio::task::JoinSet::new();
+    let nodes = watcher(Api::<Node>::all(cluster.client.clone()), watcher::Config::default());
+    let to = sender.clone();
+    tasks.spawn(async move {
+        let mut nodes = std::pin::pin!(nodes.into_stream());
+        while let Some(event) = nodes.next().await {
+            if let Ok(watcher::Event::Apply(node) | watcher::Event::InitApply(node)) = event {
+                let lock = node.metadata.annotations.and_then(|mut map| map.remove(key::NODE_LOCK));
+                let seen = Seen::Node(node.metadata.name.unwrap_or_default(), lock);
+                if to.send((clock::mono(), seen)).is_err() {
+                    return;
+                }
+            }
+        }
+    });
+    let pods = watcher(Api::<LightPod>::namespaced(cluster.client.clone(), NAMESPACE), watcher::Config::default());
+    let to = sender.clone();
+    tasks.spawn(async move {
+        let mut pods = std::pin::pin!(pods.into_stream());
+        while let Some(event) = pods.next().await {
+            if let Ok(watcher::Event::Apply(pod) | watcher::Event::InitApply(pod)) = event
+                && to.send((clock::mono(), Seen::Pod(Box::new(pod.handoff())))).is_err()
+            {
+                return;
+            }
+        }
+    });
+    tasks
+}

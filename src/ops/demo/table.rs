@@ -1,0 +1,62 @@
+//! The tables at the end of the demo.
+
+use std::fmt::Write;
+
+use super::report::{Report, list};
+use super::story::Outcome;
+use crate::ops::get::plain;
+
+/// Node → device → pods.
+pub fn devices(outcome: &Outcome) -> String {
+    let mut rows = Vec::new();
+    for device in &outcome.devices {
+        let node = device.metadata.name.clone().unwrap_or_default();
+        for info in &device.spec.devices {
+            let (percent, pods) = outcome.shares.of(&node, info.id.as_str());
+            let used = if percent == 0 { String::new() } else { format!("{percent}%") };
+            rows.push(vec![
+                node.clone(),
+                format!("{} {}", info.kind, info.minor),
+                info.id.to_string(),
+                used,
+                pods.join(", "),
+            ]);
+        }
+    }
+    format!("\n{}", plain(&["NODE", "DEVICE", "ID", "USED", "PODS"], rows))
+}
+
+/// Pod → node, lock, agreement.
+pub fn pods(report: &Report) -> String {
+    let row = |pod: &super::report::PodReport| {
+        let agree = pod.kubelet == pod.assigned && pod.ledger == pod.assigned && !pod.assigned.is_empty();
+        let held = pod.lock_held_ms.map(|millis| format!("{millis:.1} ms")).unwrap_or_default();
+        let devices = match (pod.assigned.gpu.len(), pod.assigned.rdma.len()) {
+            (gpus, 0) => format!("{gpus} GPU"),
+            (gpus, nics) => format!("{gpus} GPU, {nics} NIC"),
+        };
+        let agree = if agree { "agree" } else { "DIFFER" }.to_owned();
+        vec![pod.name.clone(), pod.node.clone(), devices, held, agree]
+    };
+    plain(&["POD", "NODE", "DEVICES", "LOCK HELD", "ANNOTATION, KUBELET, LEDGER"], report.pods.iter().map(row))
+}
+
+/// The last lines.
+pub fn verdict(report: &Report) -> String {
+    let mut text = String::new();
+    let devices: usize = report.pods.iter().filter(|pod| list(&pod.assigned) != "nothing").count();
+    if report.ok {
+        let _ = write!(
+            text,
+            "OK: annotation, kubelet and ledger agree for {devices} pods; no lock is left; {:.2} API writes per pod (lock, \
+             bind, unlock)",
+            report.api_writes_per_pod
+        );
+    } else {
+        let _ = write!(text, "NOT OK: {} violations", report.violations.len());
+        for violation in &report.violations {
+            let _ = write!(text, "\n  {violation}");
+        }
+    }
+    text
+}

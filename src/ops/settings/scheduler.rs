@@ -1,0 +1,171 @@
+//! The keys of the central scheduler.
+
+use super::log::{Daemon, by_from_str, field, log};
+use crate::decide::cycle::LockMode;
+use crate::decide::lock::ExpiredHolder;
+use crate::decide::plugins::NodesWithoutAgent;
+use crate::ops::config::Setting;
+use crate::scheduler::Options;
+
+by_from_str!(LockMode, ExpiredHolder, NodesWithoutAgent);
+
+/// Every key of `baton scheduler`, in the order of its help.
+pub fn scheduler() -> Vec<Setting<Daemon<Options>>> {
+    [identity(), lock(), placing(), leading(), periods(), log()].into_iter().flatten().collect()
+}
+
+type Settings = Vec<Setting<Daemon<Options>>>;
+
+fn identity() -> Settings {
+    vec![
+        field!("scheduler-name", "NAME", "Pods with this spec.schedulerName are scheduled", options.scheduler_name),
+        field!("more-scheduler-names", "LIST", "Further such names", options.more_scheduler_names),
+        field!("namespace", "NAMESPACE", "Namespace of the Leases: the agents' and this one's", options.namespace),
+        field!(
+            "kubeconfig",
+            "FILE",
+            "Credentials for the API server; none is the pod's service account",
+            options.kubeconfig
+        ),
+        field!(
+            "listen",
+            "ADDRESS",
+            "Address of /livez, /readyz and /metrics over plain HTTP; none opens no port",
+            options.listen
+        ),
+        field!("concurrency", "COUNT", "Requests to the API server at once", options.concurrency),
+    ]
+}
+
+fn lock() -> Settings {
+    vec![
+        field!("node-lock-key", "KEY", "Node annotation of the node lock", options.node_lock_key),
+        field!(
+            "node-lock-format",
+            "uid|triple|timestamp",
+            "How the lock is written; every format is read",
+            options.node_lock_format
+        ),
+        field!(
+            "node-lock",
+            "always|auto",
+            "Lock the node for every bind, or only where its agent cannot tell the calling pod without it",
+            options.node_lock
+        ),
+        field!("node-lock-expiry", "DURATION", "Age from which a lock is suspect", options.node_lock_expiry),
+        field!(
+            "expired-holder",
+            "evict|wait",
+            "A live pod that holds an expired lock and was never served: evict it, or wait for an operator",
+            options.expired_holder
+        ),
+    ]
+}
+
+fn placing() -> Settings {
+    vec![
+        field!(
+            "nodes-without-agent",
+            "refuse|plain",
+            "Device pods on nodes without a live agent: refuse, or count allocatable only, as kube-scheduler does",
+            options.nodes_without_agent
+        ),
+        field!(
+            "ratio-shape",
+            "UTILIZATION=SCORE,…",
+            "RequestedToCapacityRatio: points of the line from utilization (0 to 100) to score (0 to 10); 0=0,100=10 packs",
+            options.ratio_shape
+        ),
+        field!(
+            "ratio-weights",
+            "RESOURCE=WEIGHT,…",
+            "RequestedToCapacityRatio: weights of the resources; nvidia.com/gpu stands for GPUs under any name",
+            options.ratio_weights
+        ),
+    ]
+}
+
+fn leading() -> Settings {
+    vec![
+        field!("leader-elect", "BOOL", "Work only while holding the Lease", options.leader_elect),
+        field!("lease-name", "NAME", "Name of the Lease", options.lease_name),
+        field!(
+            "identity",
+            "NAME",
+            "Name of this process in the Lease; unset makes one from host and process",
+            options.identity
+        ),
+        field!("lease-duration", "DURATION", "A Lease unchanged for this long is free", options.periods.lease_duration),
+        field!(
+            "lease-renew-deadline",
+            "DURATION",
+            "A leader that could not renew for this long stops",
+            options.periods.lease_renew_deadline
+        ),
+        field!("lease-retry", "DURATION", "Pause between tries of the Lease", options.periods.lease_retry),
+    ]
+}
+
+fn periods() -> Settings {
+    vec![
+        field!(
+            "agent-stale",
+            "DURATION",
+            "An agent's Lease unchanged for this long is stale",
+            options.periods.agent_stale
+        ),
+        field!(
+            "agent-settled",
+            "DURATION",
+            "An expired lock is acted on only when the node's agent has been live for this long",
+            options.periods.agent_settled
+        ),
+        field!(
+            "lock-abandoned",
+            "DURATION",
+            "A lock of this scheduler that nobody pursues is released when it stood unchanged for this long",
+            options.periods.lock_abandoned
+        ),
+        field!("lock-sweep", "DURATION", "Locks are looked over", options.periods.lock_sweep),
+        field!("backoff", "DURATION", "First pause of a pod after a failure", options.periods.backoff),
+        field!("backoff-max", "DURATION", "Longest pause of a pod after failures", options.periods.backoff_max),
+        field!(
+            "bind-limit",
+            "DURATION",
+            "A bind whose failure may pass is tried for this long",
+            options.periods.bind_limit
+        ),
+        field!("bind-timeout", "DURATION", "Longest Binding request", options.periods.bind_timeout),
+        field!(
+            "condition-pause",
+            "DURATION",
+            "A condition whose reason stays is rewritten at most this often",
+            options.periods.condition_pause
+        ),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_default_reads_back_as_itself() {
+        for setting in scheduler() {
+            let mut daemon = Daemon::<Options>::default();
+            let shown = (setting.show)(&daemon);
+            (setting.set)(&mut daemon, &shown).unwrap_or_else(|error| panic!("{}: {error}", setting.name));
+            assert_eq!(daemon, Daemon::default(), "{}", setting.name);
+        }
+    }
+
+    #[test]
+    fn a_shape_is_read_as_points() {
+        let mut daemon = Daemon::<Options>::default();
+        let settings = scheduler();
+        let shape = settings.iter().find(|setting| setting.name == "ratio-shape").unwrap();
+        (shape.set)(&mut daemon, "0=10, 50=5,100=0").unwrap();
+        assert_eq!(daemon.options.ratio_shape, [(0, 10), (50, 5), (100, 0)]);
+        assert!((shape.set)(&mut daemon, "0").unwrap_err().contains("key=value"));
+    }
+}

@@ -1,0 +1,97 @@
+//! `baton get` against an API server over TLS, as an operator runs it.
+
+#![cfg(feature = "sim")]
+#![allow(clippy::unwrap_used, clippy::panic)] // a test may
+
+use std::process::Command;
+
+use baton::sim::apiserver::{ApiServer, Options};
+use k8s_openapi::api::core::v1::{Node, Pod};
+use kube::api::{Api, PostParams};
+use serde_json::{Value, json};
+
+struct Cluster {
+    folder: tempfile::TempDir,
+    _server: ApiServer,
+    client: kube::Client,
+}
+
+async fn cluster() -> Cluster {
+    let folder = tempfile::tempdir().unwrap();
+    let server = ApiServer::start(Options::default()).await.unwrap();
+    let path = folder.path().join("kubeconfig");
+    std::fs::write(&path, server.kubeconfig("admin")).unwrap();
+    let client = baton::cluster::client::connect(Some(&path)).await.unwrap();
+    Cluster { folder, _server: server, client }
+}
+
+impl Cluster {
+    /// Exit code, standard output, standard error.
+    async fn baton(&self, args: &str) -> (Option<i32>, String, String) {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_baton"));
+        command.args(args.split(' ')).env("KUBECONFIG", self.folder.path().join("kubeconfig"));
+        let output = tokio::task::spawn_blocking(move || command.output().unwrap()).await.unwrap();
+        let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+        (output.status.code(), text(output.stdout), text(output.stderr))
+    }
+
+    async fn install_crds(&self) {
+        use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+        let (_, crds, _) = self.baton("crds -o json").await;
+        let list: Value = serde_json::from_str(&crds).unwrap();
+        for crd in list["items"].as_array().unwrap() {
+            let crd: CustomResourceDefinition = serde_json::from_value(crd.clone()).unwrap();
+            Api::all(self.client.clone()).create(&PostParams::default(), &crd).await.unwrap();
+        }
+    }
+
+    async fn node(&self, name: &str, lock: Option<&str>) {
+        let annotations = lock.map(|lock| json!({"scheduling.koordinator.sh/node-lock": lock}));
+        let node: Node =
+            serde_json::from_value(json!({"metadata": {"name": name, "annotations": annotations}})).unwrap();
+        Api::all(self.client.clone()).create(&PostParams::default(), &node).await.unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cluster_without_the_crd_is_told_how_to_get_it() {
+    let cluster = cluster().await;
+    cluster.node("node-a", None).await;
+    let (code, _, said) = cluster.baton("get nodes").await;
+    assert_eq!(code, Some(1));
+    assert!(said.contains("baton crds | kubectl apply -f -"), "{said}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn locks_nodes_and_pods_are_shown_as_they_are() {
+    let cluster = cluster().await;
+    cluster.install_crds().await;
+    cluster.node("node-a", Some("2026-11-21T02:35:12.000000001Z,default,gone,u1")).await;
+    cluster.node("node-b", Some("whatever")).await;
+    cluster.node("node-c", None).await;
+    let pod: Pod = serde_json::from_value(json!({
+        "metadata": {"name": "waits", "namespace": "default"},
+        "spec": {"schedulerName": "baton-scheduler", "containers": [{"name": "main", "image": "i", "resources": {"limits": {"nvidia.com/gpu": "1"}}}]},
+    }))
+    .unwrap();
+    Api::namespaced(cluster.client.clone(), "default").create(&PostParams::default(), &pod).await.unwrap();
+
+    let (code, locks, said) = cluster.baton("get locks -o json").await;
+    assert_eq!(code, Some(0), "{said}");
+    let locks: Value = serde_json::from_str(&locks).unwrap();
+    let states: Vec<_> =
+        locks["items"].as_array().unwrap().iter().map(|lock| (&lock["node"], &lock["state"])).collect();
+    assert_eq!(states, [(&json!("node-a"), &json!("dangling")), (&json!("node-b"), &json!("malformed"))]);
+    assert_eq!(locks["items"][0]["holder"], "default/gone");
+
+    let (_, nodes, _) = cluster.baton("get nodes").await;
+    assert_eq!(nodes.lines().count(), 4, "{nodes}");
+    assert!(nodes.starts_with("NAME"), "{nodes}");
+    let (_, one, _) = cluster.baton("get nodes node-c -o yaml").await;
+    assert!(one.contains("name: node-c") && !one.contains("node-a"), "{one}");
+    let (_, pods, _) = cluster.baton("get pods").await;
+    assert!(pods.contains("waits") && pods.contains("nvidia.com/gpu=1"), "{pods}");
+    let (code, _, said) = cluster.baton("get nodes node-z").await;
+    assert_eq!(code, Some(1));
+    assert!(said.contains("node-z"), "{said}");
+}
