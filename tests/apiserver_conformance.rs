@@ -137,13 +137,12 @@ async fn the_simulated_server_answers_as_the_recorded_one() {
                 tokio::task::yield_now().await;
             }
         }
-        let answer = match running.remove(&number) {
-            Some(task) => task.await.unwrap(),
-            None => {
-                let prepared = replay.prepare(interaction);
-                let (method, path) = (&prepared.method, &prepared.path);
-                http::send(&replay.address(), method, path, &prepared.headers, prepared.body.as_deref()).await
-            }
+        let answer = if let Some(task) = running.remove(&number) {
+            task.await.unwrap()
+        } else {
+            let prepared = replay.prepare(interaction);
+            let (method, path) = (&prepared.method, &prepared.path);
+            http::send(&replay.address(), method, path, &prepared.headers, prepared.body.as_deref()).await
         };
         replay.check(interaction, &answer.unwrap());
     }

@@ -7,12 +7,15 @@
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 mod kubelet_conformance {
-    mod behaviour;
     mod cluster;
     mod compare;
+    mod faults;
+    mod node;
     mod plugin;
+    mod pods;
     mod recording;
     mod renaming;
     mod replay;
+    mod restarts;
     mod waiting;
 }

@@ -137,8 +137,7 @@ impl Comparison<'_> {
         }
         let numbers = |t: &str| t.chars().filter(char::is_ascii_digit).count() == t.len() && !t.is_empty();
         match key {
-            "uid" => self.mapping.bind(recorded, ours, at, &mut self.differences),
-            "continue" => self.mapping.bind(recorded, ours, at, &mut self.differences),
+            "uid" | "continue" => self.mapping.bind(recorded, ours, at, &mut self.differences),
             "resourceVersion" if numbers(recorded) => {
                 self.mapping.bind_version(recorded, ours, at, &mut self.differences);
             }

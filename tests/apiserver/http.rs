@@ -1,6 +1,7 @@
 //! A bare HTTP/1.1 client: nothing between the test and the bytes.
 
 use std::collections::BTreeMap;
+use std::fmt::Write as _;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -27,10 +28,10 @@ pub async fn send(
     let mut stream = TcpStream::connect(address).await?;
     let mut head = format!("{method} {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n");
     for (name, value) in headers {
-        head.push_str(&format!("{name}: {value}\r\n"));
+        let _ = write!(head, "{name}: {value}\r\n");
     }
     if let Some(body) = body {
-        head.push_str(&format!("Content-Length: {}\r\n", body.len()));
+        let _ = write!(head, "Content-Length: {}\r\n", body.len());
     }
     head.push_str("\r\n");
     head.push_str(body.unwrap_or_default());

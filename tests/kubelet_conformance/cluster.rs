@@ -1,6 +1,7 @@
 //! The API server under the kubelet.
 
 use baton::sim::apiserver::{ApiServer, Options};
+use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::api::{Api, DeleteParams, ListParams, PostParams};
 use kube::config::{KubeConfigOptions, Kubeconfig};
@@ -14,7 +15,7 @@ use super::waiting::wait;
 /// A fresh API server.
 pub struct Cluster {
     client: Client,
-    _server: ApiServer,
+    server: ApiServer,
 }
 
 impl Cluster {
@@ -22,11 +23,21 @@ impl Cluster {
         let server = ApiServer::start(Options::default()).await.unwrap();
         let kubeconfig = Kubeconfig::from_yaml(&server.plain_kubeconfig("admin")).unwrap();
         let config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await.unwrap();
-        Self { client: Client::try_from(config).unwrap(), _server: server }
+        Self { client: Client::try_from(config).unwrap(), server }
     }
 
     pub fn client(&self) -> Client {
         self.client.clone()
+    }
+
+    /// The server itself, to break it.
+    pub fn server(&self) -> &ApiServer {
+        &self.server
+    }
+
+    /// The node's Lease as JSON; null when there is none.
+    pub async fn lease(&self, name: &str) -> Value {
+        get(&Api::<Lease>::namespaced(self.client(), "kube-node-lease"), name).await
     }
 
     /// Creates a pod on the node, as the recorder did.

@@ -24,6 +24,8 @@ struct World {
     renaming: Renaming,
     tally: Tally,
     outcomes: usize,
+    /// Calls compared so far: none may go by between two steps.
+    seen: usize,
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -50,7 +52,7 @@ async fn replay(default_seed: u64) {
     let plugin = |name, count| (name, Plugin::new(name, count, dir.path(), log.clone()));
     let plugins = BTreeMap::from([plugin("nic", 4), plugin("gpu", 8)]);
     let renaming = fresh_renaming();
-    let mut world = World { cluster, kubelet, plugins, log, renaming, tally: Tally::default(), outcomes: 0 };
+    let mut world = World { cluster, kubelet, plugins, log, renaming, tally: Tally::default(), outcomes: 0, seen: 0 };
 
     let scenarios = recording::read();
     let mut played = 0;
@@ -58,7 +60,8 @@ async fn replay(default_seed: u64) {
         world.play(scenario).await;
         played += usize::from(scenario.label != "0" && !scenario.label.ends_with('b') && scenario.title != "end");
     }
-    let World { tally, outcomes, plugins, .. } = world;
+    let World { tally, outcomes, plugins, log, seen, .. } = world;
+    assert_eq!(log.since(seen), [json!(null); 0], "calls that nothing explains");
     plugins.values().for_each(Plugin::stop);
     println!(
         "{played} scenarios: {} calls, {} PodResources views and {outcomes} pod and node outcomes compared",
@@ -97,7 +100,7 @@ impl World {
             {
                 self.outcome(snapshot).await;
             }
-            let from = self.log.len();
+            let from = self.seen;
             self.act(step.act.as_ref(), &scenario.label).await;
             for snapshot in
                 places.iter().filter(|(place, _)| *place == Place::WhileSlow(at)).map(|(_, snapshot)| snapshot)
@@ -115,6 +118,7 @@ impl World {
             let expected = step.calls.len();
             self.log_has("the recorded calls", |log| log.len() >= from + expected).await;
             let seen = self.log.since(from);
+            self.seen += seen.len();
             compare::step(&step.calls, &seen, pods, &mut self.renaming, &mut self.tally);
         }
         for snapshot in places.iter().filter(|(place, _)| *place == Place::End).map(|(_, snapshot)| snapshot) {

@@ -203,19 +203,18 @@ pub fn serve_all(core: &Core, name: &str, body: &[u8]) {
         return serve(core, name);
     }
     let named = serde_json::from_slice::<Value>(body).ok().map(|b| meta(&b, "name").to_owned());
-    match named.filter(|n| !n.is_empty()) {
-        Some(name) => serve(core, &name),
-        None => {
-            let registry = core.registry.load_full();
-            let known = registry.stored().into_iter().filter_map(|r| r.custom.as_ref().map(|c| c.definition.clone()));
-            let stored = core.store.list(COLLECTION, "/", None, None).map(|s| s.items).unwrap_or_default();
-            let mut names: Vec<String> =
-                known.chain(stored.into_iter().map(|(_, o)| meta(&o.value, "name").to_owned())).collect();
-            names.sort();
-            names.dedup();
-            for name in names {
-                serve(core, &name);
-            }
+    if let Some(name) = named.filter(|n| !n.is_empty()) {
+        serve(core, &name);
+    } else {
+        let registry = core.registry.load_full();
+        let known = registry.stored().into_iter().filter_map(|r| r.custom.as_ref().map(|c| c.definition.clone()));
+        let stored = core.store.list(COLLECTION, "/", None, None).map(|s| s.items).unwrap_or_default();
+        let mut names: Vec<String> =
+            known.chain(stored.into_iter().map(|(_, o)| meta(&o.value, "name").to_owned())).collect();
+        names.sort();
+        names.dedup();
+        for name in names {
+            serve(core, &name);
         }
     }
 }

@@ -94,7 +94,7 @@ pub fn delete(
         if options.dry {
             return Ok(Gone::Object(from_stored(resource, &live.value)));
         }
-        if let Some(gone) = step(core, resource, &key, &live, options)? {
+        if let Some(gone) = step(core, resource, &key, &live, options) {
             return Ok(gone);
         }
     }
@@ -158,18 +158,12 @@ fn finalizers(value: &Value, options: &Options) -> Vec<Value> {
 }
 
 /// One try; `None` when the object changed under it.
-fn step(
-    core: &Core,
-    resource: &Resource,
-    key: &str,
-    live: &Object,
-    options: &Options,
-) -> Result<Option<Gone>, Failure> {
+fn step(core: &Core, resource: &Resource, key: &str, live: &Object, options: &Options) -> Option<Gone> {
     let mut value = live.value.clone();
     let finalizers = finalizers(&value, options);
     let grace = grace_of(resource, &value, options);
     if resource.is("", "namespaces") {
-        return Ok(namespace(core, resource, key, live));
+        return namespace(core, resource, key, live);
     }
     if deleting(&value) {
         let had = value["metadata"]["deletionGracePeriodSeconds"].as_i64().unwrap_or(0);
@@ -179,16 +173,17 @@ fn step(
             // Asked again without a shorter grace: nothing changes.
             let stuck = finalized(&value) || had > 0;
             if stuck {
-                return Ok(Some(Gone::Object(from_stored(resource, &value))));
+                return Some(Gone::Object(from_stored(resource, &value)));
             }
         }
     }
     let hold = !finalizers.is_empty();
     if grace.is_none() && !hold {
-        return Ok(match core.store.commit(&resource.storage, key, Some(live.version), None) {
-            Ok(last) => Some(gone(resource, &last.value)),
-            Err(_) => None,
-        });
+        return core
+            .store
+            .commit(&resource.storage, key, Some(live.version), None)
+            .ok()
+            .map(|last| gone(resource, &last.value));
     }
     let was_deleting = deleting(&value);
     let seconds = grace.unwrap_or(0);
@@ -213,15 +208,12 @@ fn step(
         metadata.insert("generation".into(), json!(generation + 1));
     }
     let Ok(marked) = core.store.commit(&resource.storage, key, Some(live.version), Some(value)) else {
-        return Ok(None);
+        return None;
     };
     if hold || seconds > 0 {
-        return Ok(Some(Gone::Object(from_stored(resource, &marked.value))));
+        return Some(Gone::Object(from_stored(resource, &marked.value)));
     }
-    match core.store.commit(&resource.storage, key, Some(marked.version), None) {
-        Ok(last) => Ok(Some(gone(resource, &last.value))),
-        Err(_) => Ok(None),
-    }
+    core.store.commit(&resource.storage, key, Some(marked.version), None).ok().map(|last| gone(resource, &last.value))
 }
 
 /// Namespaces first terminate; the background task empties and then removes them.

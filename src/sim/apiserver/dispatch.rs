@@ -3,9 +3,10 @@
 use std::sync::Arc;
 
 use axum::body::{Body, Bytes, to_bytes};
-use axum::http::{HeaderValue, Method, Request as HttpRequest, Response, header};
+use axum::http::{HeaderMap, HeaderValue, Method, Request as HttpRequest, Response, header};
 use serde_json::{Value, json};
 
+use super::auth::User;
 use super::codec;
 use super::core::Core;
 use super::counts::Counted;
@@ -36,6 +37,10 @@ pub async fn serve(core: Arc<Core>, http: HttpRequest<Body>) -> Result<Response<
         Ok(user) => user,
         Err(failure) => return Ok(codec::failure(&failure)),
     };
+    let user = match impersonated(&head.headers, user) {
+        Ok(user) => user,
+        Err(failure) => return Ok(codec::failure(&failure)),
+    };
     let request = Request::read(&head.method, &head.uri, &head.headers, user);
     count(&core, &request);
     let mut drop_after = false;
@@ -51,12 +56,30 @@ pub async fn serve(core: Arc<Core>, http: HttpRequest<Body>) -> Result<Response<
         Some(Effect::Hang) => std::future::pending().await,
         Some(Effect::SilentWatch) => silent = true,
     }
-    let body = match to_bytes(body, codec::BODY_LIMIT).await {
-        Ok(body) => body,
-        Err(_) => return Ok(codec::failure(&Failure::too_large(codec::BODY_LIMIT))),
+    // What is moderately too large is read all the same, so that the client hears why it is refused.
+    let body = match to_bytes(body, 16 * codec::BODY_LIMIT).await {
+        Ok(body) if body.len() <= codec::BODY_LIMIT => body,
+        _ => return Ok(codec::failure(&Failure::too_large(codec::BODY_LIMIT))),
     };
     let answer = answer(&core, &head.method, &request, body, silent).unwrap_or_else(|f| codec::failure(&f));
     if drop_after { Err(Dropped) } else { Ok(answer) }
+}
+
+/// An administrator may act as somebody else (`kubectl --as`).
+fn impersonated(headers: &HeaderMap, user: User) -> Result<User, Failure> {
+    let Some(name) = headers.get("impersonate-user").and_then(|v| v.to_str().ok()) else { return Ok(user) };
+    if !user.groups.iter().any(|g| g == "system:masters") {
+        return Err(Failure::forbidden(
+            format!(
+                "users \"{name}\" is forbidden: User \"{}\" cannot impersonate resource \"users\" in API group \"\" at the \
+                 cluster scope",
+                user.name
+            ),
+            json!({"name": name, "kind": "users"}),
+        ));
+    }
+    let groups = headers.get_all("impersonate-group").iter().filter_map(|v| v.to_str().ok()).map(str::to_owned);
+    Ok(User { name: name.to_owned(), groups: groups.chain(["system:authenticated".to_owned()]).collect() })
 }
 
 fn count(core: &Core, request: &Request) {
@@ -215,7 +238,7 @@ fn subresource(
             let status = subresources::evict(core, resource, request, &target.name, &codec::read(request, body)?)?;
             Ok(codec::json(201, &status))
         }
-        ("status", "get") => read::get(core, resource, request),
+        ("status" | "resize" | "ephemeralcontainers", "get") => read::get(core, resource, request),
         ("status" | "finalize" | "resize" | "ephemeralcontainers", "update") => {
             let written = write.replace(&codec::read(request, body)?)?;
             written_answer(request, resource, &write, &written)
@@ -224,7 +247,6 @@ fn subresource(
             let written = write.patch(body)?;
             written_answer(request, resource, &write, &written)
         }
-        ("resize" | "ephemeralcontainers", _) => read::get(core, resource, request),
         // No kubelet stands behind this server to stream from, and nothing scales.
         _ => Err(Failure::not_served(&format!("{}/{}", resource.plural, target.subresource))),
     }

@@ -115,9 +115,8 @@ fn wanted_version(core: &Core, request: &Request) -> Result<Option<u64>, Failure
     let limited = query.number("limit").unwrap_or(0) > 0;
     match rule {
         "Exact" => Ok(Some(number)),
-        "NotOlderThan" => Ok(None),
         "" if limited => Ok(Some(number)),
-        "" => Ok(None),
+        "NotOlderThan" | "" => Ok(None),
         other => Err(invalid_option(
             "resourceVersionMatch",
             &format!("Unsupported value: \"{other}\": supported values: \"Exact\", \"NotOlderThan\", \"\""),

@@ -100,7 +100,7 @@ impl Target {
         }
         let single = !target.name.is_empty();
         let watch = watch_path || query.flag("watch");
-        target.verb = match *method {
+        let verb = match *method {
             Method::GET | Method::HEAD if watch => "watch",
             Method::GET | Method::HEAD if single => "get",
             Method::GET | Method::HEAD => "list",
@@ -110,8 +110,8 @@ impl Target {
             Method::DELETE if single => "delete",
             Method::DELETE => "deletecollection",
             _ => "unknown",
-        }
-        .to_owned();
+        };
+        verb.clone_into(&mut target.verb);
         target
     }
 }

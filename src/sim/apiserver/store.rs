@@ -156,22 +156,17 @@ impl Store {
             metadata_mut(&mut value).insert("resourceVersion".into(), json!(version.to_string()));
             Object::new(value, version)
         };
-        let (result, change) = match after {
-            Some(value) => {
-                debug_assert_eq!(key_of(&value), key, "an object is stored under its own key");
-                let object = stamp(value);
-                slot.objects.insert(key.to_owned(), Arc::clone(&object));
-                let after = Some(Arc::clone(&object));
-                (object, Change { key: key.to_owned(), version, before, after, last: None })
-            }
-            None => {
-                slot.objects.remove(key);
-                let Some(was) = &before else { return Err(Refused::Changed) };
-                let last = stamp(was.value.clone());
-                let change =
-                    Change { key: key.to_owned(), version, before, after: None, last: Some(Arc::clone(&last)) };
-                (last, change)
-            }
+        let (result, change) = if let Some(value) = after {
+            debug_assert_eq!(key_of(&value), key, "an object is stored under its own key");
+            let object = stamp(value);
+            slot.objects.insert(key.to_owned(), Arc::clone(&object));
+            let after = Some(Arc::clone(&object));
+            (object, Change { key: key.to_owned(), version, before, after, last: None })
+        } else {
+            let Some(was) = slot.objects.remove(key) else { return Err(Refused::Changed) };
+            let last = stamp(was.value.clone());
+            let change = Change { key: key.to_owned(), version, before, after: None, last: Some(Arc::clone(&last)) };
+            (last, change)
         };
         let owned = || result.value["metadata"].get("ownerReferences").is_some();
         if change.after.is_none() || super::object::deleting(&result.value) || (change.before.is_none() && owned()) {

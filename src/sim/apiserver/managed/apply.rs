@@ -1,5 +1,7 @@
 //! Server-side apply: merge by type, conflicts with other owners, removal of what is no longer applied.
 
+use std::fmt::Write as _;
+
 use serde_json::{Map, Value};
 
 use super::changes::strip;
@@ -50,10 +52,10 @@ pub fn apply(
         for path in set.intersection(&written).paths() {
             let mut text = format!("conflict with \"{}\"", other.name);
             if !other.subresource.is_empty() {
-                text.push_str(&format!(" with subresource \"{}\"", other.subresource));
+                let _ = write!(text, " with subresource \"{}\"", other.subresource);
             }
             if !other.applies {
-                text.push_str(&format!(" using {}", other.api_version));
+                let _ = write!(text, " using {}", other.api_version);
             }
             conflicts.push((text, shown(&path)));
         }
@@ -199,7 +201,7 @@ fn remove(value: &mut Value, path: &[String]) {
     let Some(items) = value.as_array_mut() else { return };
     let is_it = |item: &Value| {
         if let Some(text) = key.strip_prefix("v:") {
-            return item.to_string() == text;
+            return serde_json::from_str::<Value>(text).is_ok_and(|wanted| wanted == *item);
         }
         let wanted: Map<String, Value> = serde_json::from_str(key.trim_start_matches("k:")).unwrap_or_default();
         wanted.iter().all(|(k, v)| item.get(k) == Some(v) || (k == "protocol" && item.get(k).is_none()))

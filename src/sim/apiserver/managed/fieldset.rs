@@ -1,6 +1,7 @@
 //! Sets of field paths, in the form of `fieldsV1`.
 
 use std::collections::BTreeMap;
+use std::fmt::Write as _;
 
 use serde_json::{Map, Value};
 
@@ -136,9 +137,9 @@ pub(super) fn shown(path: &[String]) -> String {
         } else if let Some(keys) = key.strip_prefix("k:") {
             let map: Map<String, Value> = serde_json::from_str(keys).unwrap_or_default();
             let parts: Vec<String> = map.iter().map(|(k, v)| format!("{k}={v}")).collect();
-            text.push_str(&format!("[{}]", parts.join(",")));
+            let _ = write!(text, "[{}]", parts.join(","));
         } else if let Some(value) = key.strip_prefix("v:") {
-            text.push_str(&format!("[={value}]"));
+            let _ = write!(text, "[={value}]");
         }
     }
     text

@@ -13,15 +13,11 @@ pub(super) fn fill(full: &str, map: &mut serde_json::Map<String, Value>) {
         }
     };
     match full {
-        "core.v1.PodCondition" => {
-            set("lastProbeTime", Value::Null);
-            set("lastTransitionTime", Value::Null);
-        }
         "core.v1.NodeCondition" => {
             set("lastHeartbeatTime", Value::Null);
             set("lastTransitionTime", Value::Null);
         }
-        "core.v1.PersistentVolumeClaimCondition" => {
+        "core.v1.PodCondition" | "core.v1.PersistentVolumeClaimCondition" => {
             set("lastProbeTime", Value::Null);
             set("lastTransitionTime", Value::Null);
         }
@@ -112,8 +108,7 @@ pub(super) fn fill(full: &str, map: &mut serde_json::Map<String, Value>) {
             set("availableReplicas", json!(0));
         }
         "apps.v1.DeploymentSpec" => set("strategy", json!({})),
-        "apps.v1.StatefulSetSpec" => set("updateStrategy", json!({})),
-        "apps.v1.DaemonSetSpec" => set("updateStrategy", json!({})),
+        "apps.v1.StatefulSetSpec" | "apps.v1.DaemonSetSpec" => set("updateStrategy", json!({})),
         "core.v1.PodTemplateSpec" => {
             set("metadata", json!({}));
             set("spec", json!({}));

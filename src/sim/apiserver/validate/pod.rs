@@ -21,7 +21,7 @@ pub fn pod(value: &Value) -> Vec<Cause> {
     for group in ["containers", "initContainers"] {
         for (index, container) in spec[group].as_array().into_iter().flatten().enumerate() {
             let at = format!("spec.{group}[{index}]");
-            self::container(container, &at, &mut names, group == "initContainers", &mut causes);
+            self::container(container, &at, &mut names, &mut causes);
         }
     }
     for (index, volume) in spec["volumes"].as_array().into_iter().flatten().enumerate() {
@@ -80,7 +80,7 @@ fn toleration(toleration: &Value, at: &str, causes: &mut Vec<Cause>) {
     }
 }
 
-fn container<'a>(container: &'a Value, at: &str, names: &mut Vec<&'a str>, init: bool, causes: &mut Vec<Cause>) {
+fn container<'a>(container: &'a Value, at: &str, names: &mut Vec<&'a str>, causes: &mut Vec<Cause>) {
     let name = container["name"].as_str().unwrap_or_default();
     if name.is_empty() {
         causes.push(Cause::required(format!("{at}.name"), ""));
@@ -93,15 +93,11 @@ fn container<'a>(container: &'a Value, at: &str, names: &mut Vec<&'a str>, init:
     if container["image"].as_str().unwrap_or_default().is_empty() {
         causes.push(Cause::required(format!("{at}.image"), ""));
     }
-    match container["restartPolicy"].as_str() {
-        Some("Always") if init => {}
-        Some(other) if init => {
-            causes.push(Cause::unsupported(format!("{at}.restartPolicy"), &json!(other), &["Always".to_owned()]));
-        }
-        Some(_) => {
-            causes.push(Cause::forbidden(format!("{at}.restartPolicy"), "may not be set for non-init containers"))
-        }
-        None => {}
+    if let Some(policy) = container["restartPolicy"].as_str()
+        && !matches!(policy, "Always" | "OnFailure" | "Never")
+    {
+        let allowed: Vec<String> = ["Always", "OnFailure", "Never"].map(str::to_owned).to_vec();
+        causes.push(Cause::unsupported(format!("{at}.restartPolicy"), &json!(policy), &allowed));
     }
     resources(&container["resources"], &format!("{at}.resources"), causes);
 }
@@ -240,16 +236,19 @@ fn fixed_part(value: &Value, gated: bool) -> Value {
 fn difference(old: &Value, new: &Value) -> String {
     let keys = |v: &Value| v.as_object().cloned().unwrap_or_default();
     let (old, new) = (keys(old), keys(new));
+    let line = |sign: &str, key: &str, value: &Value| format!("{sign} \"{}\": {value},\n", title(key));
     let mut lines = String::new();
     for (key, was) in &old {
         match new.get(key) {
             Some(is) if is == was => {}
-            Some(is) => lines.push_str(&format!("- \"{}\": {was},\n+ \"{}\": {is},\n", title(key), title(key))),
-            None => lines.push_str(&format!("- \"{}\": {was},\n", title(key))),
+            found => {
+                lines.push_str(&line("-", key, was));
+                lines.extend(found.map(|is| line("+", key, is)));
+            }
         }
     }
     for (key, is) in new.iter().filter(|(k, _)| !old.contains_key(*k)) {
-        lines.push_str(&format!("+ \"{}\": {is},\n", title(key)));
+        lines.push_str(&line("+", key, is));
     }
     lines
 }

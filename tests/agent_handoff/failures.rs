@@ -1,0 +1,103 @@
+//! What breaks around the hand-off.
+
+use baton::contract::LockRead;
+use baton::contract::key::NVIDIA_GPU;
+use baton::sim::apiserver::{Effect, FaultRule};
+use baton::sim::kubelet::PodResourcesMode;
+
+use super::cluster::{Machine, eventually};
+use super::pods::Kind::App;
+use super::pods::{container, gpus, pod};
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn after_a_restart_the_lock_of_a_served_pod_is_released_and_the_ledger_goes_on() {
+    let mut machine = Machine::start().await;
+    let a = gpus("a", &["GPU-5"]);
+    let uid = machine.create(&a).await;
+    let time = machine.lock("a", &uid).await;
+    let rule = machine.api.faults().add(FaultRule::on("patch", "nodes"), Effect::Answer(503, None));
+    machine.bind(&a, &uid, time).await;
+    machine.runs("a").await;
+    assert_ne!(machine.lock_now(), LockRead::Free, "it could not be released");
+    machine.stop_agent().await;
+    machine.api.faults().remove(rule);
+    machine.start_agent().await;
+    let began = baton::runtime::clock::mono();
+    machine.agrees(&a).await;
+    println!("lock gone {:?} after the restart", baton::runtime::clock::mono() - began);
+    let b = gpus("b", &["GPU-5"]);
+    machine.schedule(&b).await;
+    assert!(machine.refused("b").await.contains("held by default/a"), "no device twice");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lost_ledger_is_rebuilt_from_the_kubelet() {
+    let mut machine = Machine::start().await;
+    let a = gpus("a", &["GPU-5"]);
+    machine.schedule(&a).await;
+    machine.agrees(&a).await;
+    machine.stop_agent().await;
+    machine.lose_ledger();
+    machine.start_agent().await;
+    machine.agrees(&a).await;
+    let b = gpus("b", &["GPU-5"]);
+    machine.schedule(&b).await;
+    assert!(machine.refused("b").await.contains("held by default/a"), "no device twice");
+    machine.unlocked().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn without_pod_resources_the_lock_identifies() {
+    let machine = Machine::start().await;
+    machine.kubelet.controls().set_pod_resources(PodResourcesMode::Absent);
+    let a = gpus("a", &["GPU-2"]);
+    machine.schedule(&a).await;
+    machine.agrees(&a).await;
+    let gpu = [(NVIDIA_GPU, 1)];
+    let b =
+        pod("b", vec![container("m1", App, &gpu, &[("GPU-4", 100)]), container("m2", App, &gpu, &[("GPU-3", 100)])]);
+    machine.schedule(&b).await;
+    machine.agrees(&b).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_kubelet_that_asks_for_no_preference_is_still_given_the_assignment() {
+    let machine = Machine::start().await;
+    machine.kubelet.controls().skip_preferred_allocation(true);
+    let a = gpus("a", &["GPU-6"]);
+    machine.schedule(&a).await;
+    machine.runs("a").await;
+    machine.unlocked().await;
+    assert_eq!(machine.env("a", "main", "GPUS"), "GPU-6");
+    assert_eq!(machine.agent().ledger_of("a").await, ["GPU-6"]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_kubelet_restart_keeps_ids_and_the_next_pod_is_served() {
+    let machine = Machine::start().await;
+    let a = gpus("a", &["GPU-6"]);
+    machine.schedule(&a).await;
+    machine.agrees(&a).await;
+    machine.kubelet.restart().await.unwrap();
+    machine.agrees(&a).await;
+    eventually("the node offers its devices again", || {
+        machine.api.objects("", "nodes")[0]["status"]["allocatable"][NVIDIA_GPU] == "8"
+    })
+    .await;
+    let b = gpus("b", &["GPU-7"]);
+    machine.schedule(&b).await;
+    machine.agrees(&b).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn broken_watches_make_grants_rest_on_live_reads() {
+    let machine = Machine::start().await;
+    for (name, device) in [("a", "GPU-1"), ("b", "GPU-2"), ("c", "GPU-3")] {
+        let spec = gpus(name, &[device]);
+        let uid = machine.create(&spec).await;
+        machine.api.faults().break_watches();
+        let time = machine.lock(name, &uid).await;
+        machine.bind(&spec, &uid, time).await;
+        machine.agrees(&spec).await;
+    }
+}
