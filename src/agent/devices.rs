@@ -162,7 +162,7 @@ pub fn list(
             health: own,
         });
         if split {
-            devices.extend(mig_devices(gpu, &id, &judged, strategy, &uniform, now));
+            devices.extend(mig_devices(gpu, &id, &judged, health, strategy, &uniform, now));
         }
     }
     devices.extend(nics(machine, health, now));
@@ -172,13 +172,15 @@ pub fn list(
 fn mig_devices<'a>(
     gpu: &'a Gpu,
     parent: &'a DeviceId,
-    judged: &'a Health,
+    whole: &'a Health,
+    health: &'a BTreeMap<DeviceId, Health>,
     strategy: MigStrategy,
     uniform: &'a Uniform,
     now: Timestamp,
 ) -> impl Iterator<Item = NodeDevice> + 'a {
     gpu.mig.instances.iter().enumerate().filter_map(move |(rank, instance)| {
         let id = DeviceId::parse(&instance.uuid).ok()?;
+        let judged = health.get(&id).unwrap_or(whole);
         let health = if judged.healthy && strategy == MigStrategy::Single && *uniform == Uniform::Several {
             let why = "--mig-strategy=single needs one profile on all GPUs of the node and there are several; use \
                        --mig-strategy=mixed, or split all GPUs alike";

@@ -3,13 +3,24 @@
 pub mod answer;
 pub mod cdi;
 pub mod choice;
+pub mod daemon;
 pub mod devices;
+pub mod error;
 pub mod grant;
 pub mod handoff;
+pub mod health;
 pub mod inventory;
+pub mod keeper;
 pub mod kubelet;
+pub mod look;
+pub mod metrics;
 pub mod offer;
 pub mod options;
+pub mod probes;
+pub mod reporting;
+pub mod seam;
+pub mod wiring;
 
+pub use error::AgentError;
 pub use grant::{AnswerError, Answerer, Grant};
 pub use options::{Options, OptionsError, Periods, Places, XidOptions};

@@ -1,0 +1,256 @@
+//! The daemon as a whole: what starts in which order, and how it ends.
+//!
+//! ```text
+//! options ─► admin HTTP ─► lock on the state directory ─► first look at the hardware ─► ledger
+//!   ─► CDI files ─► sockets, registration ─► Device object, Lease, locks (as soon as the API server is there)
+//! ```
+
+use std::sync::Arc;
+
+use tokio::net::TcpListener;
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use super::answer::Answers;
+use super::error::AgentError;
+use super::seam::{Handoff, OpenHandoff, Opening};
+use super::health::HealthBook;
+use super::keeper::{Keeper, Tools};
+use super::kubelet::{Plugins, PluginsConfig};
+use super::look::{self, Scan};
+use super::metrics::Metrics;
+use super::options::Options;
+use super::probes::{self, Probes, Serving};
+use super::reporting;
+use super::state_dir::StateDir;
+use crate::cluster::agent_lease::AgentLease;
+use crate::cluster::client;
+use crate::cluster::inventory::{InventoryWriter, Published};
+use crate::hardware::{EventSink, GpuEvent, GpuProvider, NvmlOptions, NvmlProvider, RecordedProvider, Roots};
+use crate::runtime::{Backoff, admin};
+
+/// Hardware events that may wait. The keeper takes each within microseconds; a full channel is a storm of repetitions.
+const EVENTS: usize = 1024;
+
+/// Runs the daemon until `shutdown` (then `Ok`) or until something fails that it cannot mend.
+pub async fn run(options: Options, shutdown: CancellationToken, open: OpenHandoff) -> Result<(), AgentError> {
+    options.validate()?;
+    HealthBook::new(&options)?;
+    let options = Arc::new(options);
+    let metrics = Arc::new(Metrics::default());
+    let probes = Arc::new(Probes::default());
+    let mut tasks = JoinSet::new();
+    // Ends what the calls in hand still need, after they have ended.
+    let ending = CancellationToken::new();
+    let started = start(options, metrics, probes, &mut tasks, open, &ending);
+    let Running { mut keeper, state } = tokio::select! {
+        started = started => started?,
+        () = shutdown.cancelled() => return Ok(()),
+    };
+    let failure = tokio::select! {
+        error = keeper.run() => Some(error),
+        Some(ended) = tasks.join_next() => Some(match ended {
+            Err(error) => AgentError::Panicked(error.to_string()),
+            Ok(name) => AgentError::Panicked(format!("{name} ended")),
+        }),
+        () = shutdown.cancelled() => None,
+    };
+    if let Some(error) = &failure {
+        tracing::error!(%error, "ending");
+    }
+    // Calls in hand still need the hand-off: it goes after them, and the lock on the state directory last.
+    keeper.finish().await;
+    ending.cancel();
+    tasks.shutdown().await;
+    drop(state);
+    failure.map_or(Ok(()), Err)
+}
+
+struct Running {
+    keeper: Keeper,
+    state: StateDir,
+}
+
+async fn start(
+    options: Arc<Options>,
+    metrics: Arc<Metrics>,
+    probes: Arc<Probes>,
+    tasks: &mut JoinSet<&'static str>,
+    open: OpenHandoff,
+    ending: &CancellationToken,
+) -> Result<Running, AgentError> {
+    let client = client::connect(options.kubeconfig.as_deref()).await?;
+    let state = lock_and_listen(&options, &metrics, &probes, tasks).await?;
+    probes.set_phase("looking at the hardware");
+    let (sink, events) = event_channel();
+    let roots = roots(&options);
+    let provider = provider(&options, sink);
+    let first = first_scan(&options, &roots, &provider).await?;
+    probes.set_phase("opening the ledger");
+    let answers = Arc::new(Answers::new(options.clone()));
+    let opening = Opening {
+        options: options.clone(),
+        state: state.path().to_owned(),
+        client: client.clone(),
+        answerer: answers.clone(),
+        metrics: metrics.clone(),
+        boot_id: first.machine.as_ref().ok().and_then(|machine| machine.boot_id.clone()),
+    };
+    let handoff = open(opening).await?;
+    let (published, publication) = watch::channel(Arc::new(Published::default()));
+    let tools = Tools {
+        options: options.clone(),
+        roots,
+        provider,
+        events,
+        answers,
+        holdings: handoff.clone(),
+        handed_out: handoff.handed_out(),
+        published,
+        metrics: metrics.clone(),
+    };
+    let plugins = Plugins::start(plugins_config(&options, handoff.clone(), &metrics));
+    let keeper = Keeper::start(tools, plugins, first)?;
+    let states = keeper.plugins().states();
+    probes.serve(Serving { states: states.clone(), socket: keeper.plugins().any_socket(), handoff: handoff.clone() });
+
+    let heartbeat = options.periods.heartbeat;
+    let writer = InventoryWriter::new(client.clone(), &options.node_name);
+    let lease = AgentLease::new(client, &options.namespace, &options.node_name);
+    tasks.spawn(named("inventory", reporting::inventory(writer, publication, heartbeat)));
+    tasks.spawn(named("lease", reporting::lease(lease, states.clone(), handoff.identity(), heartbeat)));
+    tasks.spawn(named("registration metrics", count_registered(states, metrics)));
+    tasks.spawn(named("hand-off", handoff.run(ending.clone())));
+    Ok(Running { keeper, state })
+}
+
+async fn named(name: &'static str, work: impl Future<Output = ()>) -> &'static str {
+    work.await;
+    name
+}
+
+/// The admin address is opened first, so that a waiting daemon can be asked why it waits. In one network namespace with the
+/// daemon that it waits for, the address is free only after the lock is.
+async fn lock_and_listen(
+    options: &Options,
+    metrics: &Arc<Metrics>,
+    probes: &Arc<Probes>,
+    tasks: &mut JoinSet<&'static str>,
+) -> Result<StateDir, AgentError> {
+    probes.set_phase("waiting for another daemon of this node to end");
+    let directory = &options.places.state_dir;
+    let Some(address) = options.listen else { return Ok(StateDir::lock(directory).await?) };
+    let mut serve = |listener: TcpListener| {
+        if let Ok(address) = listener.local_addr() {
+            tracing::info!(%address, "admin HTTP");
+        }
+        let router = probes::router(probes.clone(), metrics.clone());
+        // It answers until the end: tasks are ended after the calls in hand are.
+        let never = CancellationToken::new();
+        tasks.spawn(named("admin HTTP", admin::serve(listener, router, never)));
+    };
+    match admin::bind(address).await {
+        Ok(listener) => {
+            serve(listener);
+            Ok(StateDir::lock(directory).await?)
+        }
+        Err(first) => {
+            if let Some(state) = StateDir::try_lock(directory)? {
+                drop(state);
+                return Err(first.into());
+            }
+            let state = StateDir::lock(directory).await?;
+            serve(admin::bind(address).await?);
+            Ok(state)
+        }
+    }
+}
+
+/// The first look. With `--fail-on-init-error=false` NVML may fail: the keeper tries it again, and the NICs do not wait.
+async fn first_scan(options: &Options, roots: &Roots, provider: &Arc<dyn GpuProvider>) -> Result<Scan, AgentError> {
+    let (roots, provider) = (roots.clone(), provider.clone());
+    let scan = tokio::task::spawn_blocking(move || look::scan(&roots, &*provider)).await;
+    let mut scan = scan.map_err(|error| AgentError::Panicked(error.to_string()))?;
+    if let Some(error) = scan.nvml.take_if(|error| options.fail_on_init_error || error.is_fatal()) {
+        return Err(AgentError::Init(error));
+    }
+    Ok(scan)
+}
+
+fn event_channel() -> (EventSink, mpsc::Receiver<GpuEvent>) {
+    let (sender, receiver) = mpsc::channel(EVENTS);
+    let sink = move |event| {
+        if let Err(error) = sender.try_send(event) {
+            tracing::warn!(%error, "a hardware event was dropped; polling will find what it meant");
+        }
+    };
+    (Arc::new(sink), receiver)
+}
+
+fn roots(options: &Options) -> Roots {
+    let places = &options.places;
+    Roots {
+        sysfs: places.sysfs_root.clone(),
+        proc: places.proc_root.clone(),
+        dev: places.dev_root.clone(),
+        driver: places.driver_root.clone(),
+    }
+}
+
+fn provider(options: &Options, sink: EventSink) -> Arc<dyn GpuProvider> {
+    let places = &options.places;
+    if let Some(recording) = &places.gpu_recording {
+        // The sink must outlive the recording, which has no events: the keeper takes a closed channel for a bug.
+        return Arc::new(Recorded { scans: RecordedProvider::new(recording), _sink: sink });
+    }
+    let nvml = NvmlOptions {
+        library: places.nvml_library.clone(),
+        driver_root: places.driver_root.clone(),
+        sysfs: Some(places.sysfs_root.clone()),
+        deadline: options.periods.nvml_deadline,
+        ..NvmlOptions::default()
+    };
+    Arc::new(NvmlProvider::new(nvml, sink))
+}
+
+struct Recorded {
+    scans: RecordedProvider,
+    _sink: EventSink,
+}
+
+impl GpuProvider for Recorded {
+    fn scan(&self) -> Result<crate::hardware::GpuScan, crate::hardware::NvmlError> {
+        self.scans.scan()
+    }
+    fn probe(&self, uuid: &str) -> Result<crate::hardware::Probe, crate::hardware::NvmlError> {
+        self.scans.probe(uuid)
+    }
+}
+
+fn plugins_config(options: &Options, handoff: Arc<dyn Handoff>, metrics: &Arc<Metrics>) -> PluginsConfig {
+    let periods = &options.periods;
+    let metrics = metrics.clone();
+    PluginsConfig {
+        directory: options.places.kubelet_dir.clone(),
+        poll: periods.kubelet_poll,
+        register_timeout: periods.register_timeout,
+        backoff: Backoff::new(periods.backoff_min, periods.backoff_max),
+        budget: periods.rpc_budget,
+        grace: periods.shutdown_grace,
+        pre_start: options.verify_before_start,
+        calls: handoff,
+        on_lost: Arc::new(move |resource, why| metrics.registration_lost(resource, why)),
+    }
+}
+
+async fn count_registered(mut states: watch::Receiver<super::kubelet::plugins::PluginStates>, metrics: Arc<Metrics>) {
+    loop {
+        for (resource, state) in states.borrow_and_update().iter() {
+            metrics.registered(resource, *state == super::kubelet::PluginState::Registered);
+        }
+        if states.changed().await.is_err() {
+            return;
+        }
+    }
+}

@@ -1,0 +1,44 @@
+//! Why the daemon ends.
+
+use super::cdi::CdiError;
+use super::kubelet::TooMany;
+use super::options::OptionsError;
+use super::state_dir::StateError;
+use crate::cluster::client::ConnectError;
+use crate::hardware::{NvmlError, ScanError};
+use crate::runtime::admin::AdminError;
+
+/// An end that a new start, or an operator, has to mend. A signal is not one of them.
+#[derive(Debug, thiserror::Error)]
+pub enum AgentError {
+    /// An option cannot work.
+    #[error(transparent)]
+    Options(#[from] OptionsError),
+    /// The state directory.
+    #[error(transparent)]
+    State(#[from] StateError),
+    /// The API server's credentials.
+    #[error(transparent)]
+    Connect(#[from] ConnectError),
+    /// The admin address.
+    #[error(transparent)]
+    Admin(#[from] AdminError),
+    /// A root of the machine's files.
+    #[error(transparent)]
+    Scan(#[from] ScanError),
+    /// NVML, where that is fatal.
+    #[error("{0}; with --fail-on-init-error=false the daemon waits instead and offers no GPU until NVML can be used")]
+    Init(NvmlError),
+    /// NVML hangs beyond repair.
+    #[error(transparent)]
+    Nvml(NvmlError),
+    /// The CDI directory.
+    #[error(transparent)]
+    Cdi(#[from] CdiError),
+    /// More ids than the kubelet takes.
+    #[error(transparent)]
+    TooMany(#[from] TooMany),
+    /// A task of the daemon panicked or ended when it must not.
+    #[error("a part of the daemon failed: {0}; this is a bug, please report it")]
+    Panicked(String),
+}

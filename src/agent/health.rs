@@ -1,0 +1,236 @@
+//! Brings what the hardware says to the decisions about health, and what they decide to the list of devices.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::choice;
+use super::devices::Health;
+use super::options::{Options, OptionsError};
+use crate::contract::DeviceId;
+use crate::decide::health::{
+    Change, GpuEvent as Told, GpuHealth, LinkRule, NicHealth, Observation, PortPolicy, RecoveryRule, Status, XidAction,
+    XidPolicy,
+};
+use crate::hardware::gpu::Fault;
+use crate::hardware::nic::{Port, PortState};
+use crate::hardware::provider::Recovery;
+use crate::hardware::{Bdf, EventKind, GpuEvent, Machine, NvmlError, Probe};
+use crate::runtime::clock::Now;
+
+/// Clean probes that bring a GPU back.
+const PROBES: u32 = 3;
+
+/// Health of every device of the node.
+pub struct HealthBook {
+    gpus: GpuHealth,
+    nics: NicHealth,
+    ports: PortPolicy,
+    /// GPUs that deliver no events.
+    polled: BTreeSet<String>,
+}
+
+/// What an event asks of the agent.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Heard {
+    /// The XID and the action it was judged to, for metrics and logs.
+    pub xid: Option<(u64, XidAction)>,
+    /// Something changed.
+    pub changed: bool,
+    /// Every GPU has to be probed now.
+    pub probe_all: bool,
+}
+
+impl HealthBook {
+    /// Rules by `options`; nothing known yet.
+    pub fn new(options: &Options) -> Result<Self, OptionsError> {
+        let table = options.xid.actions.iter().map(|(xid, action)| {
+            let bad = |error| OptionsError { option: "--xid-actions", problem: format!("XID {xid}: {error}") };
+            action.parse::<XidAction>().map(|action| (*xid, action)).map_err(bad)
+        });
+        let given = |text: &'_ str| (!text.is_empty()).then(|| text.to_owned());
+        let (disable, enable) = (given(&options.xid.disable), given(&options.xid.enable));
+        let policy = XidPolicy::new(table.collect::<Result<_, _>>()?, disable.as_deref(), enable.as_deref());
+        let rule = RecoveryRule { probes: PROBES, span: options.periods.recovery_window };
+        Ok(Self {
+            gpus: GpuHealth::new(policy, rule),
+            nics: NicHealth::new(LinkRule::default()),
+            ports: match options.rdma_port_policy {
+                choice::PortPolicy::Any => PortPolicy::Any,
+                choice::PortPolicy::All => PortPolicy::All,
+            },
+            polled: BTreeSet::new(),
+        })
+    }
+
+    /// The machine was looked at: devices that came start healthy, those that did not answer are at fault.
+    pub fn scanned(&mut self, machine: &Machine, nvml: Option<&NvmlError>, now: Now) {
+        self.gpus.retain(machine.gpus.gpus.iter().map(|gpu| gpu.uuid.as_str()));
+        self.polled.retain(|uuid| machine.gpus.gpu(uuid).is_some());
+        if let Some(error) = nvml {
+            let bad = Observation::Bad { reason: "NvmlUnavailable", message: error.to_string() };
+            for gpu in &machine.gpus.gpus {
+                told(&self.gpus.observe(&gpu.uuid, &bad, now.mono));
+            }
+        }
+        for fault in &machine.gpus.faults {
+            if let Some(uuid) = &fault.uuid {
+                told(&self.gpus.observe(uuid, &bad(&fault.fault), now.mono));
+            }
+        }
+        let present: BTreeSet<String> = machine.nics.iter().map(|nic| nic.bdf.to_string()).collect();
+        self.nics.retain(|id| present.contains(id));
+        for nic in &machine.nics {
+            self.polled_ports(nic.bdf, Ok(&nic.ports), now);
+        }
+        for fault in &machine.nic_faults {
+            if let Some(bdf) = fault.bdf {
+                self.polled_ports(bdf, Err(fault.reason.clone()), now);
+            }
+        }
+    }
+
+    /// The driver told something.
+    pub fn heard(&mut self, event: &GpuEvent, now: Now) -> Heard {
+        let uuid = event.uuid.as_deref();
+        let told_of = match &event.kind {
+            EventKind::Xid(xid) => Told::Xid(*xid),
+            EventKind::DoubleBitEcc => Told::DoubleBitEcc,
+            EventKind::Lost => return Heard { probe_all: true, ..Heard::default() },
+            EventKind::Unsupported(why) => {
+                tracing::info!(gpu = uuid, why, "this GPU delivers no events; it is polled");
+                self.polled.extend(event.uuid.clone());
+                return Heard::default();
+            }
+            EventKind::Listening => {
+                uuid.map(|uuid| self.polled.remove(uuid));
+                return Heard::default();
+            }
+        };
+        let seen = self.gpus.event(uuid, event.mig, &told_of, now.mono);
+        if seen.action >= XidAction::Warn {
+            tracing::warn!(gpu = uuid, xid = seen.xid, action = %seen.action, "the driver reports an XID");
+        }
+        told(&seen.changes);
+        Heard { xid: Some((seen.xid, seen.action)), changed: !seen.changes.is_empty(), probe_all: false }
+    }
+
+    /// A GPU was asked how it is. `true` when that changed anything.
+    pub fn probed(&mut self, uuid: &str, probe: &Result<Probe, NvmlError>, now: Now) -> bool {
+        let observation = match probe {
+            Ok(Probe { outcome: Ok(Recovery::None) }) => Observation::Clean { stated: true },
+            Ok(Probe { outcome: Ok(Recovery::NotReported) }) => Observation::Clean { stated: false },
+            Ok(Probe { outcome: Ok(wanted) }) => Observation::Wants(wants(*wanted)),
+            Ok(Probe { outcome: Err(fault) }) => bad(fault),
+            Err(error) => Observation::Bad { reason: "NvmlUnavailable", message: error.to_string() },
+        };
+        let changes = self.gpus.observe(uuid, &observation, now.mono);
+        told(&changes);
+        !changes.is_empty()
+    }
+
+    /// The ports of a NIC were looked at. `true` when that changed its health.
+    pub fn polled_ports(&mut self, bdf: Bdf, ports: Result<&[Port], String>, now: Now) -> bool {
+        let id = bdf.to_string();
+        let up = ports.and_then(|ports| {
+            let up = self.ports.is_up(ports.iter().map(|port| port.state == PortState::Active));
+            let states: Vec<String> =
+                ports.iter().map(|port| format!("port {} is {:?}", port.number, port.state)).collect();
+            if up {
+                Ok(())
+            } else if states.is_empty() {
+                Err("it has no port".to_owned())
+            } else {
+                Err(states.join(", "))
+            }
+        });
+        let changed = self.nics.poll(&id, up, now.mono);
+        match changed {
+            Some(true) => tracing::info!(nic = %id, "the NIC is healthy again"),
+            Some(false) => {
+                tracing::warn!(nic = %id, why = self.nics.fault(&id).map(|(why, _)| why), "a NIC is out of service")
+            }
+            None => {}
+        }
+        changed.is_some()
+    }
+
+    /// GPUs to probe because something of them is out of service.
+    pub fn ailing(&self) -> Vec<String> {
+        self.gpus.ailing().map(str::to_owned).collect()
+    }
+
+    /// GPUs to probe because they deliver no events.
+    pub fn silent(&self) -> Vec<String> {
+        self.polled.iter().cloned().collect()
+    }
+
+    /// The judgement of every GPU, MIG device and NIC that is not healthy.
+    pub fn faults(&self, machine: &Machine, now: Now) -> BTreeMap<DeviceId, Health> {
+        let mut faults = BTreeMap::new();
+        let mut put = |id: &str, health: Option<Health>| {
+            if let (Ok(id), Some(health)) = (DeviceId::parse(id), health) {
+                faults.insert(id, health);
+            }
+        };
+        for gpu in &machine.gpus.gpus {
+            put(&gpu.uuid, health_of(&self.gpus.status(&gpu.uuid, None), now));
+            for part in &gpu.mig.instances {
+                let instance = Some((part.gpu_instance, part.compute_instance));
+                put(&part.uuid, health_of(&self.gpus.status(&gpu.uuid, instance), now));
+            }
+        }
+        for nic in &machine.nics {
+            let id = nic.bdf.to_string();
+            let fault = self.nics.fault(&id).map(|(why, since)| Health::bad("LinkDown", why, at(since, now)));
+            put(&id, fault);
+        }
+        faults
+    }
+}
+
+fn health_of(status: &Status, now: Now) -> Option<Health> {
+    match status {
+        Status::Healthy => None,
+        Status::Unhealthy { cause, since } => Some(Health::bad(cause.reason(), cause.to_string(), at(*since, now))),
+    }
+}
+
+/// Wall time of a monotonic moment.
+fn at(since: std::time::Duration, now: Now) -> jiff::Timestamp {
+    let ago = jiff::SignedDuration::try_from(now.mono.saturating_sub(since)).unwrap_or_default();
+    now.wall.checked_sub(ago).unwrap_or(now.wall)
+}
+
+fn bad(fault: &Fault) -> Observation {
+    let reason = match fault {
+        Fault::Lost => "Lost",
+        Fault::ResetRequired => "ResetRequired",
+        Fault::Gone => "Gone",
+        Fault::Timeout(_) => "Timeout",
+        Fault::Unlisted(_) => "Unlisted",
+        Fault::Other(_) => "NvmlError",
+    };
+    Observation::Bad { reason, message: fault.to_string() }
+}
+
+fn wants(recovery: Recovery) -> String {
+    let what = match recovery {
+        Recovery::Reset => "a reset (nvidia-smi --gpu-reset)".to_owned(),
+        Recovery::Reboot => "a reboot of the node".to_owned(),
+        Recovery::DrainP2p => "peer-to-peer traffic stopped, then a reset".to_owned(),
+        Recovery::DrainAndReset => "running work ended, then a reset".to_owned(),
+        Recovery::None | Recovery::NotReported => "nothing".to_owned(),
+        Recovery::Unknown(value) => format!("recovery action {value}, which this version does not know"),
+    };
+    format!("the driver wants {what}")
+}
+
+fn told(changes: &[Change]) {
+    for change in changes {
+        match &change.status {
+            Status::Healthy => tracing::info!(gpu = %change.uuid, part = ?change.instance, "the GPU is healthy again"),
+            Status::Unhealthy { cause, .. } => {
+                tracing::warn!(gpu = %change.uuid, part = ?change.instance, why = %cause, "a GPU is out of service");
+            }
+        }
+    }
+}

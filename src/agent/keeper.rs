@@ -1,0 +1,340 @@
+//! Keeps everything that is made of the hardware up to date: looks at it, judges its health, and on every change renews
+//! answers, CDI files, lists, the hand-off's inventory and what is published.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep_until};
+
+use super::answer::{Answers, Table};
+use super::cdi::CdiFiles;
+use super::devices::{self, NodeDevice};
+use super::error::AgentError;
+use super::health::HealthBook;
+use super::inventory::{device_infos, node_inventory, node_labels};
+use super::kubelet::Plugins;
+use super::look::{self, Finding, Scan};
+use super::metrics::Metrics;
+use super::offer::{InUse, configured, offers};
+use super::options::Options;
+use crate::cluster::inventory::Published;
+use crate::contract::DeviceId;
+use crate::contract::inventory::DeviceHeld;
+use crate::decide::handoff::NodeInventory;
+use crate::hardware::driver::DriverFile;
+use crate::hardware::{GpuEvent, GpuProvider, Machine, Roots};
+use crate::runtime::clock;
+
+/// What the keeper needs of the hand-off.
+pub trait Holdings: Send + Sync {
+    /// The inventory is another one now.
+    fn set_inventory(&self, inventory: NodeInventory);
+    /// Devices that pods hold, by the name they were asked for under.
+    fn in_use(&self) -> InUse;
+    /// Devices that pods hold without an assignment.
+    fn held(&self) -> Vec<DeviceHeld>;
+}
+
+/// What a keeper works with.
+pub struct Tools {
+    /// Configuration.
+    pub options: Arc<Options>,
+    /// Where the machine's files are.
+    pub roots: Roots,
+    /// Where GPU facts come from.
+    pub provider: Arc<dyn GpuProvider>,
+    /// Its events.
+    pub events: mpsc::Receiver<GpuEvent>,
+    /// Who builds answers.
+    pub answers: Arc<Answers>,
+    /// What is handed out.
+    pub holdings: Arc<dyn Holdings>,
+    /// Changes when what is handed out did.
+    pub handed_out: watch::Receiver<u64>,
+    /// What the cluster is told.
+    pub published: watch::Sender<Arc<Published>>,
+    /// Counters.
+    pub metrics: Arc<Metrics>,
+}
+
+/// See the module.
+pub struct Keeper {
+    tools: Tools,
+    plugins: Plugins,
+    book: HealthBook,
+    cdi: CdiFiles,
+    machine: Machine,
+    devices: Vec<NodeDevice>,
+    table: Arc<Table>,
+    driver: Vec<DriverFile>,
+    nvml_failed: bool,
+    jobs: JoinSet<Finding>,
+    busy: Busy,
+}
+
+/// Looks under way; a second one of a kind waits for the first.
+#[derive(Debug, Default)]
+struct Busy {
+    scan: bool,
+    probe: bool,
+    ports: bool,
+}
+
+/// When the next looks are due.
+struct Due {
+    scan: Instant,
+    poll: Instant,
+    probe: Instant,
+}
+
+impl Keeper {
+    /// Takes the first look at the machine as it is. CDI files stand and the lists are offered when this returns.
+    pub fn start(tools: Tools, plugins: Plugins, first: Scan) -> Result<Self, AgentError> {
+        let mut keeper = Self {
+            book: HealthBook::new(&tools.options)?,
+            cdi: CdiFiles::open(&tools.options),
+            tools,
+            plugins,
+            machine: Machine::default(),
+            devices: Vec::new(),
+            table: Arc::default(),
+            driver: Vec::new(),
+            nvml_failed: false,
+            jobs: JoinSet::new(),
+            busy: Busy::default(),
+        };
+        keeper.adopt(first)?;
+        keeper.rebuild()?;
+        keeper.refresh()?;
+        Ok(keeper)
+    }
+
+    /// The plugins, for their states.
+    pub fn plugins(&self) -> &Plugins {
+        &self.plugins
+    }
+
+    /// Runs until something fails that only a new process can mend. Cancel-safe: drop it, then [`Keeper::finish`].
+    pub async fn run(&mut self) -> AgentError {
+        let periods = self.tools.options.periods;
+        let start = Instant::now();
+        let mut due = Due {
+            scan: start + self.scan_period(),
+            poll: start + periods.health_poll,
+            probe: start + periods.recovery_probe,
+        };
+        loop {
+            let ailing = !self.book.ailing().is_empty();
+            let done = tokio::select! {
+                event = self.tools.events.recv() => self.event(event),
+                Some(finding) = self.jobs.join_next() => match finding {
+                    Ok(finding) => self.found(finding),
+                    Err(error) => Err(AgentError::Panicked(error.to_string())),
+                },
+                panicked = self.plugins.failed() => Err(AgentError::Panicked(panicked)),
+                changed = self.tools.handed_out.changed() => match changed {
+                    Ok(()) => { self.publish(); Ok(()) }
+                    Err(_) => Err(AgentError::Panicked("the hand-off ended".to_owned())),
+                },
+                () = sleep_until(due.scan) => {
+                    due.scan = Instant::now() + self.scan_period();
+                    self.look_at_everything();
+                    Ok(())
+                }
+                () = sleep_until(due.poll) => {
+                    due.poll = Instant::now() + periods.health_poll;
+                    self.look_at_ports();
+                    self.ask(self.book.silent());
+                    Ok(())
+                }
+                () = sleep_until(due.probe), if ailing => {
+                    due.probe = Instant::now() + periods.recovery_probe;
+                    self.ask(self.book.ailing());
+                    Ok(())
+                }
+            };
+            if let Err(error) = done {
+                return error;
+            }
+        }
+    }
+
+    /// Stops serving: calls in hand end, sockets close.
+    pub async fn finish(self) {
+        self.plugins.finish().await;
+    }
+
+    fn scan_period(&self) -> Duration {
+        let periods = &self.tools.options.periods;
+        if self.nvml_failed { periods.nvml_retry.min(periods.rescan) } else { periods.rescan }
+    }
+
+    fn look_at_everything(&mut self) {
+        if !std::mem::replace(&mut self.busy.scan, true) {
+            let (roots, provider) = (self.tools.roots.clone(), self.tools.provider.clone());
+            self.jobs.spawn_blocking(move || Finding::Scan(Box::new(look::scan(&roots, &*provider))));
+        }
+    }
+
+    fn look_at_ports(&mut self) {
+        if !self.machine.nics.is_empty() && !std::mem::replace(&mut self.busy.ports, true) {
+            let (roots, nics) =
+                (self.tools.roots.clone(), self.machine.nics.iter().map(|nic| nic.bdf).collect::<Vec<_>>());
+            self.jobs.spawn_blocking(move || look::ports(&roots, &nics));
+        }
+    }
+
+    fn ask(&mut self, uuids: Vec<String>) {
+        if !uuids.is_empty() && !std::mem::replace(&mut self.busy.probe, true) {
+            let provider = self.tools.provider.clone();
+            self.jobs.spawn_blocking(move || look::probe(&provider, uuids));
+        }
+    }
+
+    fn event(&mut self, event: Option<GpuEvent>) -> Result<(), AgentError> {
+        // The sink lives as long as the provider, which is ours.
+        let Some(event) = event else { return Err(AgentError::Panicked("the event channel closed".to_owned())) };
+        let heard = self.book.heard(&event, clock::now());
+        if let Some((xid, action)) = heard.xid {
+            self.tools.metrics.xid(xid, &action.to_string());
+        }
+        if heard.probe_all {
+            self.ask(self.machine.gpus.gpus.iter().map(|gpu| gpu.uuid.clone()).collect());
+        }
+        if heard.changed { self.refresh() } else { Ok(()) }
+    }
+
+    fn found(&mut self, finding: Finding) -> Result<(), AgentError> {
+        let now = clock::now();
+        let changed = match finding {
+            Finding::Scan(scan) => {
+                self.busy.scan = false;
+                self.adopt(*scan)?;
+                self.rebuild()?;
+                true
+            }
+            Finding::Probes(probes) => {
+                self.busy.probe = false;
+                if let Some(fatal) = probes.iter().find_map(|(_, p)| p.as_ref().err().filter(|error| error.is_fatal()))
+                {
+                    return Err(AgentError::Nvml(fatal.clone()));
+                }
+                probes.iter().filter(|(uuid, probe)| self.book.probed(uuid, probe, now)).count() > 0
+            }
+            Finding::Ports(ports) => {
+                self.busy.ports = false;
+                let poll = |(bdf, ports): &(_, Result<Vec<_>, String>)| {
+                    let ports = ports.as_ref().map(Vec::as_slice).map_err(Clone::clone);
+                    self.book.polled_ports(*bdf, ports, now)
+                };
+                ports.iter().map(poll).filter(|changed| *changed).count() > 0
+            }
+        };
+        if changed { self.refresh() } else { Ok(()) }
+    }
+
+    /// Makes a scan the machine as it is known, with what is known of devices that kept silent.
+    fn adopt(&mut self, scan: Scan) -> Result<(), AgentError> {
+        if let Some(fatal) = scan.nvml.as_ref().filter(|error| error.is_fatal()) {
+            return Err(AgentError::Nvml(fatal.clone()));
+        }
+        let mut machine = scan.machine?;
+        let now = clock::now();
+        match &scan.nvml {
+            Some(error) if !self.nvml_failed => {
+                tracing::error!("NVML cannot be used, GPUs are out of service until it can: {error}");
+            }
+            None if self.nvml_failed => tracing::info!("NVML can be used again"),
+            _ => {}
+        }
+        self.nvml_failed = scan.nvml.is_some();
+        if scan.nvml.is_some() {
+            machine.gpus = self.machine.gpus.clone();
+        }
+        for fault in &machine.nic_faults {
+            tracing::warn!(nic = %fault.ibdev, why = %fault.reason, "an RDMA device cannot be read; the others are served");
+        }
+        machine.keep_silent(&self.machine);
+        let used = all(&self.tools.holdings.in_use());
+        let faulty: BTreeSet<_> = machine.nic_faults.iter().filter_map(|fault| fault.bdf).collect();
+        machine.keep_lent(&self.machine, |nic| {
+            let lent = DeviceId::parse(&nic.bdf.to_string()).is_ok_and(|id| used.contains(&id));
+            lent || faulty.contains(&nic.bdf)
+        });
+        self.book.scanned(&machine, scan.nvml.as_ref(), now);
+        self.machine = machine;
+        self.driver = scan.driver;
+        Ok(())
+    }
+
+    /// Looks the device nodes up again and writes the CDI files: needed when the machine may be another, not when only the
+    /// health of a device is.
+    fn rebuild(&mut self) -> Result<(), AgentError> {
+        let used = all(&self.tools.holdings.in_use());
+        let dev = self.tools.roots.dev_tree().ok();
+        let devices = self.list(&used);
+        let mut table = Table::build(&devices, dev.as_ref(), self.driver.clone());
+        table.keep_used(&self.table, &used);
+        let first = self.devices.is_empty();
+        match self.cdi.write(&table, &used) {
+            Err(error) if first => return Err(error.into()),
+            Err(error) => tracing::error!("{error}"),
+            Ok(()) => {}
+        }
+        if *self.table != table {
+            self.table = Arc::new(table);
+            self.tools.answers.replace(self.table.clone());
+        }
+        Ok(())
+    }
+
+    fn list(&self, used: &BTreeSet<DeviceId>) -> Vec<NodeDevice> {
+        let now = clock::now();
+        let faults = self.book.faults(&self.machine, now);
+        let mut list = devices::list(&self.machine, self.tools.options.mig_strategy, &faults, now.wall);
+        devices::keep_used(&mut list, &self.devices, used, now.wall);
+        devices::keep_since(&mut list, &self.devices);
+        list
+    }
+
+    /// Judges the devices anew and tells everybody. Memory only: a bad device is in the kubelet's list within milliseconds.
+    fn refresh(&mut self) -> Result<(), AgentError> {
+        let in_use = self.tools.holdings.in_use();
+        self.devices = self.list(&all(&in_use));
+        let lists = offers(&self.devices, &self.tools.options, &in_use);
+        let mut registered = configured(&self.tools.options);
+        registered.extend(lists.keys().cloned());
+        self.tools.holdings.set_inventory(node_inventory(&self.devices, registered));
+        for (resource, list) in &lists {
+            let (healthy, total) = list.counts();
+            self.tools.metrics.offered(resource, healthy, total);
+        }
+        self.plugins.update(lists)?;
+        let kinds: Vec<_> = self.devices.iter().map(|d| (d.kind(), &d.id, d.health.healthy)).collect();
+        self.tools.metrics.devices(kinds.iter().map(|(kind, id, healthy)| (kind.as_str(), id.as_str(), *healthy)));
+        self.publish();
+        Ok(())
+    }
+
+    fn publish(&self) {
+        let published = Published {
+            devices: device_infos(&self.devices),
+            held: self.tools.holdings.held(),
+            labels: node_labels(&self.machine),
+        };
+        self.tools.published.send_if_modified(|now| {
+            let changed = **now != published;
+            if changed {
+                *now = Arc::new(published);
+            }
+            changed
+        });
+    }
+}
+
+fn all(in_use: &InUse) -> BTreeSet<DeviceId> {
+    in_use.values().flatten().cloned().collect()
+}

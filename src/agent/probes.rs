@@ -1,0 +1,114 @@
+//! What the daemon's admin address answers: is it alive, does it serve, what has it counted, what has it handed out.
+
+use std::path::PathBuf;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use axum::Router;
+use axum::http::header;
+use axum::routing::get;
+use tokio::sync::watch;
+
+use super::seam::{Handoff, LedgerLine};
+use super::kubelet::PluginState;
+use super::kubelet::plugins::PluginStates;
+use super::kubelet::register::dial;
+use super::metrics::Metrics;
+use crate::contract::deviceplugin::Empty;
+use crate::contract::deviceplugin::device_plugin_client::DevicePluginClient;
+use crate::runtime::admin::{self, Admin};
+
+/// Longest time for the call to ourselves.
+const SELF_CALL: Duration = Duration::from_secs(5);
+
+/// Known from the start, filled while the daemon comes up.
+#[derive(Default)]
+pub struct Probes {
+    phase: watch::Sender<&'static str>,
+    serving: OnceLock<Serving>,
+}
+
+/// What there is once the daemon serves.
+pub struct Serving {
+    /// State of every resource name.
+    pub states: watch::Receiver<PluginStates>,
+    /// Path of one of our sockets; there is no file while the kubelet is absent.
+    pub socket: Option<PathBuf>,
+    /// The hand-off.
+    pub handoff: Arc<dyn Handoff>,
+}
+
+impl Probes {
+    /// What the daemon is doing before it serves.
+    pub fn set_phase(&self, phase: &'static str) {
+        tracing::debug!(phase, "starting");
+        self.phase.send_replace(phase);
+    }
+
+    /// The daemon serves from here on.
+    pub fn serve(&self, serving: Serving) {
+        // Set once by the one start of the daemon.
+        let _ = self.serving.set(serving);
+    }
+
+    /// Alive: a call to ourselves, through the socket that the kubelet uses, is answered.
+    pub async fn live(&self) -> Result<String, String> {
+        let Some(socket) = self.serving.get().and_then(|serving| serving.socket.clone()) else {
+            return Ok(format!("starting: {}", *self.phase.borrow()));
+        };
+        if !socket.exists() {
+            return Ok("no socket: the kubelet is absent".to_owned());
+        }
+        let call = async {
+            let channel = dial(&socket, SELF_CALL).await.map_err(|error| error.to_string())?;
+            let options = DevicePluginClient::new(channel).get_device_plugin_options(Empty {}).await;
+            options.map_err(|status| status.to_string())
+        };
+        match tokio::time::timeout(SELF_CALL, call).await {
+            Ok(Ok(_)) => Ok("ok".to_owned()),
+            Ok(Err(error)) => Err(format!("a call to {} failed: {error}", socket.display())),
+            Err(_) => Err(format!("a call to {} was not answered within {SELF_CALL:?}", socket.display())),
+        }
+    }
+
+    /// Ready: the kubelet has every resource name.
+    pub fn ready(&self) -> Result<String, String> {
+        let Some(serving) = self.serving.get() else { return Err(format!("starting: {}", *self.phase.borrow())) };
+        let states = serving.states.borrow();
+        let waiting: Vec<String> = states
+            .iter()
+            .filter_map(|(name, state)| match state {
+                PluginState::Registered => None,
+                PluginState::Waiting(why) => Some(format!("{name}: {why}")),
+            })
+            .collect();
+        if waiting.is_empty() {
+            Ok(format!("registered: {}", states.keys().map(|name| &**name).collect::<Vec<_>>().join(", ")))
+        } else {
+            Err(waiting.join("\n"))
+        }
+    }
+
+    fn ledger(&self) -> String {
+        let lines: Vec<LedgerLine> = self.serving.get().map(|serving| serving.handoff.ledger()).unwrap_or_default();
+        serde_json::to_string(&lines).unwrap_or_default()
+    }
+}
+
+/// Routes over `probes`.
+pub fn router(probes: Arc<Probes>, metrics: Arc<Metrics>) -> Router {
+    let (live, ready, ledger) = (probes.clone(), probes.clone(), probes);
+    let admin = Admin {
+        live: Arc::new(move || {
+            let live = live.clone();
+            Box::pin(async move { live.live().await })
+        }),
+        ready: Arc::new(move || {
+            let ready = ready.ready();
+            Box::pin(async move { ready })
+        }),
+        metrics: Arc::new(move || metrics.print()),
+    };
+    let json = [(header::CONTENT_TYPE, "application/json")];
+    admin::router(admin).route("/ledger", get(move || async move { (json, ledger.ledger()) }))
+}

@@ -1,0 +1,99 @@
+//! Tells the cluster: Device object and labels when they change, the Lease every half minute and at once when what is served
+//! changes. The API server may be away for as long as it likes; nothing else waits for it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::watch;
+
+use super::kubelet::PluginState;
+use super::kubelet::plugins::PluginStates;
+use crate::cluster::agent_lease::AgentLease;
+use crate::cluster::inventory::{InventoryWriter, Published};
+use crate::contract::{AgentStatus, Identity};
+use crate::runtime::{Backoff, clock};
+
+const BACKOFF: Backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(30));
+
+/// Publishes the inventory: now, on every change, and when somebody else changed it (looked at every `period`).
+pub async fn inventory(mut writer: InventoryWriter, mut now: watch::Receiver<Arc<Published>>, period: Duration) {
+    let mut backoff = BACKOFF;
+    loop {
+        let wanted = now.borrow_and_update().clone();
+        let pause = match writer.publish(&wanted).await {
+            Ok(written) => {
+                backoff.succeed();
+                if written.device || written.labels {
+                    tracing::info!(devices = wanted.devices.len(), ?written, "inventory published");
+                }
+                period
+            }
+            Err(error) => {
+                let pause = backoff.fail_randomly();
+                tell(&error, backoff.failures(), "the inventory cannot be published; trying again");
+                pause
+            }
+        };
+        if let Ok(Err(_)) = tokio::time::timeout(pause, now.changed()).await {
+            return;
+        }
+    }
+}
+
+/// Renews the Lease: every `period`, and at once when a registration or the way of identification changes.
+pub async fn lease(
+    mut lease: AgentLease,
+    mut states: watch::Receiver<PluginStates>,
+    mut identity: watch::Receiver<Identity>,
+    period: Duration,
+) {
+    let mut backoff = BACKOFF;
+    loop {
+        let status = status(&states.borrow_and_update(), *identity.borrow_and_update());
+        let pause = match lease.renew(&status, clock::wall()).await {
+            Ok(()) => {
+                backoff.succeed();
+                period
+            }
+            Err(error) => {
+                let pause = backoff.fail_randomly().min(period);
+                tell(&error, backoff.failures(), "the agent's Lease cannot be renewed; trying again");
+                pause
+            }
+        };
+        let changed = async {
+            loop {
+                let ended = tokio::select! {
+                    changed = states.changed() => changed.is_err(),
+                    changed = identity.changed() => changed.is_err(),
+                };
+                // Reasons for waiting change often; the Lease tells only what is registered.
+                if ended || self::status(&states.borrow(), *identity.borrow()) != status {
+                    return ended;
+                }
+            }
+        };
+        if let Ok(true) = tokio::time::timeout(pause, changed).await {
+            return;
+        }
+    }
+}
+
+fn tell(error: &kube::Error, failures: u32, what: &str) {
+    // The first is news; the rest is the same outage.
+    if failures == 1 {
+        tracing::warn!(%error, "{what}");
+    } else {
+        tracing::debug!(%error, failures, "{what}");
+    }
+}
+
+/// What the Lease says.
+pub fn status(states: &PluginStates, identity: Identity) -> AgentStatus {
+    let registered = states.iter().filter(|(_, state)| **state == PluginState::Registered);
+    AgentStatus {
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        registered: registered.map(|(name, _)| name.to_string()).collect(),
+        identity,
+    }
+}

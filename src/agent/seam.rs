@@ -1,0 +1,69 @@
+//! The hand-off as the rest of the daemon sees it.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use futures::future::BoxFuture;
+use serde::Serialize;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use super::error::AgentError;
+use super::grant::Answerer;
+use super::keeper::Holdings;
+use super::kubelet::DeviceCalls;
+use super::metrics::Metrics;
+use super::options::Options;
+use crate::contract::{DeviceId, DeviceType, Identity};
+
+/// Identifies callers, serves them, remembers what it served, and releases the node lock.
+pub trait Handoff: DeviceCalls + Holdings {
+    /// Changes when what is handed out did.
+    fn handed_out(&self) -> watch::Receiver<u64>;
+    /// How surely callers are told.
+    fn identity(&self) -> watch::Receiver<Identity>;
+    /// What was served, for people and for comparisons.
+    fn ledger(&self) -> Vec<LedgerLine>;
+    /// Watches pods, settles and verifies the ledger, releases locks; until `stop`.
+    fn run(self: Arc<Self>, stop: CancellationToken) -> BoxFuture<'static, ()>;
+}
+
+/// One entry of the ledger.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct LedgerLine {
+    /// Pod namespace.
+    pub namespace: Box<str>,
+    /// Pod name.
+    pub pod: Box<str>,
+    /// Pod uid.
+    pub uid: Box<str>,
+    /// Container.
+    pub container: Box<str>,
+    /// Resource name.
+    pub resource: Box<str>,
+    /// Ids that the kubelet named.
+    pub ids: Vec<Box<str>>,
+    /// Devices that were served, by type.
+    pub served: BTreeMap<DeviceType, Vec<DeviceId>>,
+}
+
+/// What a hand-off is opened with.
+pub struct Opening {
+    /// Configuration.
+    pub options: Arc<Options>,
+    /// The locked state directory.
+    pub state: PathBuf,
+    /// The API server.
+    pub client: kube::Client,
+    /// Builds answers.
+    pub answerer: Arc<dyn Answerer>,
+    /// Counters.
+    pub metrics: Arc<Metrics>,
+    /// The kernel's boot id.
+    pub boot_id: Option<String>,
+}
+
+/// Makes the hand-off once the state directory is locked and the machine was looked at.
+pub type OpenHandoff = Box<dyn FnOnce(Opening) -> BoxFuture<'static, Result<Arc<dyn Handoff>, AgentError>> + Send>;

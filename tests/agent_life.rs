@@ -1,0 +1,15 @@
+//! The life of the node daemon beside a kubelet, over real sockets: the daemon as it ships, a simulated kubelet and a virtual
+//! machine whose NVML library and sysfs tree the daemon reads as it does the real ones.
+
+#![cfg(feature = "sim")]
+
+#[path = "agent_life/cdi.rs"]
+mod cdi;
+#[path = "agent_life/health.rs"]
+mod health;
+#[path = "agent_life/hostile.rs"]
+mod hostile;
+#[path = "agent_life/kubelet.rs"]
+mod kubelet;
+#[path = "agent_life/rig.rs"]
+mod rig;

@@ -1,0 +1,153 @@
+//! Devices that go out of service and come back, as the kubelet sees it.
+
+use std::time::Duration;
+
+use baton::agent::choice::MigStrategy;
+use baton::contract::DeviceId;
+use baton::contract::key::{NVIDIA_GPU, RDMA};
+use baton::sim::hardware::{NodeSpec, NvmlReturn, Shape};
+
+use super::rig::Rig;
+
+#[tokio::test]
+async fn four_gpus_of_which_one_then_two_fail_and_recover_are_offered_as_4_3_4_2_3_4() {
+    let rig = Rig::new(NodeSpec::new("four").shaped(Shape::Pairs));
+    let _kubelet = rig.kubelet().await;
+    let daemon = rig.daemon();
+    rig.until(NVIDIA_GPU, 4).await;
+    rig.machine.xid(1, 48).unwrap();
+    let took = rig.until(NVIDIA_GPU, 3).await;
+    println!("XID to the kubelet's list: {took:?}");
+    rig.until("koordinator.sh/gpu-core", 300).await;
+    rig.until(NVIDIA_GPU, 4).await;
+    rig.machine.lose(0).unwrap();
+    rig.machine.lose(2).unwrap();
+    rig.until(NVIDIA_GPU, 2).await;
+    rig.machine.find(0).unwrap();
+    rig.until(NVIDIA_GPU, 3).await;
+    rig.machine.find(2).unwrap();
+    rig.until(NVIDIA_GPU, 4).await;
+    daemon.stop().await;
+}
+
+#[tokio::test]
+async fn an_application_error_takes_nothing_out_of_service() {
+    let mut rig = Rig::new(NodeSpec::new("app"));
+    rig.options.periods.recovery_window = Duration::from_secs(60);
+    let _kubelet = rig.kubelet().await;
+    let daemon = rig.daemon();
+    rig.until(NVIDIA_GPU, 8).await;
+    rig.machine.xid(0, 31).unwrap();
+    rig.machine.xid(1, 79).unwrap();
+    rig.until(NVIDIA_GPU, 7).await;
+    assert!(rig.offered().await[NVIDIA_GPU].contains(&rig.machine.gpu_uuids()[0]));
+    daemon.stop().await;
+}
+
+#[tokio::test]
+async fn a_gpu_without_events_is_polled() {
+    let rig = Rig::new(NodeSpec::new("polled"));
+    rig.machine.support_events(false).unwrap();
+    let _kubelet = rig.kubelet().await;
+    let daemon = rig.daemon();
+    rig.until(NVIDIA_GPU, 8).await;
+    rig.machine.fault(5, NvmlReturn::GpuIsLost).unwrap();
+    rig.until(NVIDIA_GPU, 7).await;
+    daemon.stop().await;
+}
+
+#[tokio::test]
+async fn a_link_that_goes_down_takes_its_nic_out_and_three_good_polls_bring_it_back() {
+    let rig = Rig::new(NodeSpec::new("link"));
+    let _kubelet = rig.kubelet().await;
+    let daemon = rig.daemon();
+    rig.until(RDMA, 400).await;
+    rig.machine.set_port(2, false).unwrap();
+    rig.until(RDMA, 300).await;
+    rig.machine.set_port(2, true).unwrap();
+    rig.until(RDMA, 400).await;
+    rig.until(NVIDIA_GPU, 8).await;
+    daemon.stop().await;
+}
+
+#[tokio::test]
+async fn an_unreadable_nic_does_not_hide_the_others() {
+    let rig = Rig::new(NodeSpec::new("unreadable"));
+    let class = rig.machine.sysfs_root().join("class/infiniband");
+    let first = std::fs::read_dir(&class).unwrap().flatten().map(|entry| entry.path()).min().unwrap();
+    let broken = class.join("mlx5_broken");
+    std::fs::create_dir(&broken).unwrap();
+    assert!(first.exists());
+    let _kubelet = rig.kubelet().await;
+    let daemon = rig.daemon();
+    rig.until(RDMA, 400).await;
+    daemon.stop().await;
+}
+
+#[tokio::test]
+async fn a_broken_nvml_hides_no_nic_and_is_waited_for_when_asked_to() {
+    let mut rig = Rig::new(NodeSpec::new("broken"));
+    rig.machine.fail_start(NvmlReturn::DriverNotLoaded).unwrap();
+    let error = rig.daemon().error().await;
+    assert!(error.contains("driver is not loaded") && error.contains("--fail-on-init-error=false"), "{error}");
+    rig.options.fail_on_init_error = false;
+    rig.options.periods.nvml_retry = Duration::from_millis(100);
+    let _kubelet = rig.kubelet().await;
+    let daemon = rig.daemon();
+    rig.until(RDMA, 400).await;
+    assert_eq!(rig.count(NVIDIA_GPU).await, 0);
+    rig.machine.fail_start(NvmlReturn::Success).unwrap();
+    rig.until(NVIDIA_GPU, 8).await;
+    daemon.stop().await;
+}
+
+#[tokio::test]
+async fn a_gpu_that_is_taken_out_and_put_back_leaves_the_list_and_returns_to_it() {
+    let rig = Rig::new(NodeSpec::new("hotplug"));
+    let _kubelet = rig.kubelet().await;
+    let daemon = rig.daemon();
+    rig.until(NVIDIA_GPU, 8).await;
+    rig.machine.remove(7).unwrap();
+    rig.until(NVIDIA_GPU, 7).await;
+    rig.machine.add(7).unwrap();
+    rig.until(NVIDIA_GPU, 8).await;
+    daemon.stop().await;
+}
+
+#[tokio::test]
+async fn a_gpu_that_is_split_live_is_offered_as_its_instances() {
+    let mut rig = Rig::new(NodeSpec::new("mig"));
+    rig.options.mig_strategy = MigStrategy::Mixed;
+    let _kubelet = rig.kubelet().await;
+    let daemon = rig.daemon();
+    rig.until(NVIDIA_GPU, 8).await;
+    let parts = rig.machine.mig(3, &["3g.40gb", "1g.10gb", "1g.10gb"]).unwrap();
+    rig.until("nvidia.com/mig-1g.10gb", 2).await;
+    rig.until("nvidia.com/mig-3g.40gb", 1).await;
+    rig.until(NVIDIA_GPU, 7).await;
+    let part = DeviceId::parse(&parts[0]).unwrap();
+    let inventory = rig.handoff.inventory.lock().unwrap().clone();
+    let parent = inventory.devices[&part].parent.as_ref().unwrap().to_string();
+    assert_eq!(parent, rig.machine.gpu_uuids()[3]);
+    rig.machine.xid(3, 79).unwrap();
+    rig.until("nvidia.com/mig-1g.10gb", 0).await;
+    daemon.stop().await;
+}
+
+#[tokio::test]
+async fn a_device_in_use_is_never_dropped_from_the_list() {
+    let rig = Rig::new(NodeSpec::new("used"));
+    let uuid = rig.machine.gpu_uuids()[6].clone();
+    let id = DeviceId::parse(&uuid).unwrap();
+    rig.handoff.in_use.lock().unwrap().insert(NVIDIA_GPU.into(), [id.clone()].into());
+    let _kubelet = rig.kubelet().await;
+    let daemon = rig.daemon();
+    rig.until(NVIDIA_GPU, 8).await;
+    rig.machine.remove(6).unwrap();
+    rig.until(NVIDIA_GPU, 7).await;
+    let device = rig.handoff.inventory.lock().unwrap().devices[&id].clone();
+    assert!(!device.healthy && device.reason.is_some(), "{device:?}");
+    let cdi = std::fs::read_to_string(rig.path("cdi/koordinator.sh-gpu.json")).unwrap();
+    assert!(cdi.contains(&uuid), "its name stays for a restart of the container");
+    daemon.stop().await;
+}

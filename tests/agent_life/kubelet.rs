@@ -1,0 +1,144 @@
+//! Registration and all that a kubelet does to it.
+
+use std::time::Duration;
+
+use baton::contract::key::{NVIDIA_GPU, RDMA};
+use baton::sim::hardware::NodeSpec;
+
+use super::rig::{Rig, until};
+
+fn rig() -> Rig {
+    Rig::new(NodeSpec::new("life"))
+}
+
+#[tokio::test]
+async fn it_registers_every_name_without_an_api_server_and_leaves_no_socket_behind() {
+    let rig = rig();
+    let _kubelet = rig.kubelet().await;
+    let daemon = rig.daemon();
+    rig.until(NVIDIA_GPU, 8).await;
+    rig.until(RDMA, 400).await;
+    for share in [
+        "koordinator.sh/gpu",
+        "koordinator.sh/gpu-core",
+        "koordinator.sh/gpu-memory-ratio",
+        "koordinator.sh/gpu.shared",
+    ] {
+        rig.until(share, 800).await;
+    }
+    assert_eq!(rig.sockets().len(), 6);
+    let uuids = rig.machine.gpu_uuids().into_iter().collect();
+    assert_eq!(rig.offered().await[NVIDIA_GPU], uuids);
+    daemon.stop().await;
+    assert_eq!(rig.sockets().len(), 0);
+}
+
+#[tokio::test]
+async fn a_kubelet_that_starts_again_has_every_name_back_within_a_second() {
+    let rig = rig();
+    let kubelet = rig.kubelet().await;
+    let daemon = rig.daemon();
+    rig.until(NVIDIA_GPU, 8).await;
+    for _ in 0..5 {
+        kubelet.restart().await.unwrap();
+        let took = rig.until(NVIDIA_GPU, 8).await + rig.until(RDMA, 400).await;
+        println!("registered again {took:?} after the kubelet opened its socket");
+        assert!(took < Duration::from_secs(1), "{took:?}");
+    }
+    daemon.stop().await;
+}
+
+#[tokio::test]
+async fn sockets_that_are_deleted_under_a_running_kubelet_come_back() {
+    let rig = rig();
+    let kubelet = rig.kubelet().await;
+    let daemon = rig.daemon();
+    rig.until("koordinator.sh/gpu", 800).await;
+    let before = rig.sockets();
+    let wiped = kubelet.wipe_plugin_sockets().unwrap();
+    assert_eq!(wiped.len(), 6);
+    let took = until("six sockets again", || rig.sockets() == before).await;
+    println!("listening again {took:?} after the wipe");
+    assert!(took < Duration::from_secs(1), "{took:?}");
+    rig.until(NVIDIA_GPU, 8).await;
+    daemon.stop().await;
+}
+
+#[tokio::test]
+async fn a_kubelet_that_comes_late_is_waited_for() {
+    let rig = rig();
+    let daemon = rig.daemon();
+    until("the ledger is open and CDI files stand", || rig.path("cdi/koordinator.sh-gpu.json").exists()).await;
+    assert!(daemon.runs());
+    let _kubelet = rig.kubelet().await;
+    rig.until(NVIDIA_GPU, 8).await;
+    daemon.stop().await;
+}
+
+#[tokio::test]
+async fn a_kubelet_that_stops_for_a_while_is_registered_with_again() {
+    let rig = rig();
+    let kubelet = rig.kubelet().await;
+    let daemon = rig.daemon();
+    rig.until(NVIDIA_GPU, 8).await;
+    kubelet.stop().await;
+    rig.until(NVIDIA_GPU, 0).await;
+    kubelet.start_again().await.unwrap();
+    rig.until(NVIDIA_GPU, 8).await;
+    daemon.stop().await;
+}
+
+#[tokio::test]
+async fn a_kubelet_socket_behind_a_link_is_followed() {
+    let mut rig = rig();
+    let _kubelet = rig.kubelet().await;
+    // As on hosts that keep the kubelet elsewhere: the directory that is watched holds a link to the real socket.
+    let linked = rig.path("linked");
+    std::os::unix::fs::symlink(rig.path("k/device-plugins"), &linked).unwrap();
+    rig.options.places.kubelet_dir = linked;
+    let daemon = rig.daemon();
+    rig.until(NVIDIA_GPU, 8).await;
+    daemon.stop().await;
+}
+
+#[tokio::test]
+async fn a_second_daemon_waits_and_takes_over_when_the_first_ends() {
+    let rig = rig();
+    let _kubelet = rig.kubelet().await;
+    let first = rig.daemon();
+    rig.until(NVIDIA_GPU, 8).await;
+    let sockets = rig.sockets();
+    let second = rig.daemon();
+    kept(|| rig.sockets() == sockets && second.runs()).await;
+    first.stop().await;
+    until("the second serves", || !rig.sockets().is_empty()).await;
+    rig.until(NVIDIA_GPU, 8).await;
+    assert!(rig.sockets().is_disjoint(&sockets), "each start has names of its own");
+    second.stop().await;
+}
+
+/// Holds for as long as the second daemon's tries take, twice over.
+async fn kept(mut holds: impl FnMut() -> bool) {
+    for _ in 0..60 {
+        assert!(holds());
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+#[tokio::test]
+async fn a_list_that_no_kubelet_can_receive_ends_the_start_with_the_numbers() {
+    let mut rig = rig();
+    let gpus: Vec<_> = (0..700)
+        .map(|n| {
+            serde_json::json!({
+                "uuid": format!("GPU-00000000-0000-4000-8000-{n:012}"), "minor": n, "index": n,
+                "bdf": format!("{n:04x}:00:00.0"), "model": "many"
+            })
+        })
+        .collect();
+    let scan = serde_json::json!({"driverVersion": "1", "nvmlVersion": "1", "gpus": gpus});
+    std::fs::write(rig.path("scan.json"), scan.to_string()).unwrap();
+    rig.options.places.gpu_recording = Some(rig.path("scan.json"));
+    let error = rig.daemon().error().await;
+    assert!(error.contains("70000 ids of 700 devices") && error.contains("--gpu-sharing"), "{error}");
+}
