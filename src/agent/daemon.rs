@@ -5,7 +5,9 @@
 //!   ─► CDI files ─► sockets, registration ─► Device object, Lease, locks (as soon as the API server is there)
 //! ```
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, watch};
@@ -13,25 +15,31 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use super::answer::Answers;
+use super::devices;
 use super::error::AgentError;
-use super::seam::{Handoff, OpenHandoff, Opening};
+use super::handoff::StateDir;
 use super::health::HealthBook;
+use super::inventory::node_inventory;
 use super::keeper::{Keeper, Tools};
 use super::kubelet::{Plugins, PluginsConfig};
 use super::look::{self, Scan};
 use super::metrics::Metrics;
+use super::offer::{InUse, offers};
 use super::options::Options;
 use super::probes::{self, Probes, Serving};
 use super::reporting;
-use super::state_dir::StateDir;
+use super::seam::{Handoff, OpenHandoff, Opening};
 use crate::cluster::agent_lease::AgentLease;
 use crate::cluster::client;
 use crate::cluster::inventory::{InventoryWriter, Published};
+use crate::decide::handoff::NodeInventory;
 use crate::hardware::{EventSink, GpuEvent, GpuProvider, NvmlOptions, NvmlProvider, RecordedProvider, Roots};
-use crate::runtime::{Backoff, admin};
+use crate::runtime::{Backoff, admin, clock};
 
 /// Hardware events that may wait. The keeper takes each within microseconds; a full channel is a storm of repetitions.
 const EVENTS: usize = 1024;
+/// How long the first lists wait for the ledger.
+const LEDGER: Duration = Duration::from_secs(1);
 
 /// Runs the daemon until `shutdown` (then `Ok`) or until something fails that it cannot mend.
 pub async fn run(options: Options, shutdown: CancellationToken, open: OpenHandoff) -> Result<(), AgentError> {
@@ -44,7 +52,7 @@ pub async fn run(options: Options, shutdown: CancellationToken, open: OpenHandof
     // Ends what the calls in hand still need, after they have ended.
     let ending = CancellationToken::new();
     let started = start(options, metrics, probes, &mut tasks, open, &ending);
-    let Running { mut keeper, state } = tokio::select! {
+    let mut keeper = tokio::select! {
         started = started => started?,
         () = shutdown.cancelled() => return Ok(()),
     };
@@ -59,17 +67,11 @@ pub async fn run(options: Options, shutdown: CancellationToken, open: OpenHandof
     if let Some(error) = &failure {
         tracing::error!(%error, "ending");
     }
-    // Calls in hand still need the hand-off: it goes after them, and the lock on the state directory last.
+    // Calls in hand still need the hand-off: it goes after them, and with it the lock on the state directory.
     keeper.finish().await;
     ending.cancel();
     tasks.shutdown().await;
-    drop(state);
     failure.map_or(Ok(()), Err)
-}
-
-struct Running {
-    keeper: Keeper,
-    state: StateDir,
 }
 
 async fn start(
@@ -79,7 +81,7 @@ async fn start(
     tasks: &mut JoinSet<&'static str>,
     open: OpenHandoff,
     ending: &CancellationToken,
-) -> Result<Running, AgentError> {
+) -> Result<Keeper, AgentError> {
     let client = client::connect(options.kubeconfig.as_deref()).await?;
     let state = lock_and_listen(&options, &metrics, &probes, tasks).await?;
     probes.set_phase("looking at the hardware");
@@ -91,13 +93,19 @@ async fn start(
     let answers = Arc::new(Answers::new(options.clone()));
     let opening = Opening {
         options: options.clone(),
-        state: state.path().to_owned(),
+        state,
+        inventory: first_inventory(&options, &first),
         client: client.clone(),
         answerer: answers.clone(),
         metrics: metrics.clone(),
         boot_id: first.machine.as_ref().ok().and_then(|machine| machine.boot_id.clone()),
     };
-    let handoff = open(opening).await?;
+    let handoff = open(opening);
+    tasks.spawn(named("hand-off", handoff.clone().run(ending.clone())));
+    // What is in use decides what stays in lists and CDI files. A ledger that has to be rebuilt with the API server's help
+    // may take longer than a kubelet shall wait; it is caught up with when it is there.
+    let mut known = handoff.handed_out();
+    let _ = tokio::time::timeout(LEDGER, known.wait_for(|version| *version > 0)).await;
     let (published, publication) = watch::channel(Arc::new(Published::default()));
     let tools = Tools {
         options: options.clone(),
@@ -121,8 +129,15 @@ async fn start(
     tasks.spawn(named("inventory", reporting::inventory(writer, publication, heartbeat)));
     tasks.spawn(named("lease", reporting::lease(lease, states.clone(), handoff.identity(), heartbeat)));
     tasks.spawn(named("registration metrics", count_registered(states, metrics)));
-    tasks.spawn(named("hand-off", handoff.run(ending.clone())));
-    Ok(Running { keeper, state })
+    Ok(keeper)
+}
+
+/// What the rebuilding of a lost ledger judges by, before the keeper takes over.
+fn first_inventory(options: &Options, first: &Scan) -> NodeInventory {
+    let Ok(machine) = &first.machine else { return NodeInventory::default() };
+    let list = devices::list(machine, options.mig_strategy, &BTreeMap::new(), clock::wall());
+    let registered = offers(&list, options, &InUse::new()).into_keys().collect();
+    node_inventory(&list, registered)
 }
 
 async fn named(name: &'static str, work: impl Future<Output = ()>) -> &'static str {
@@ -140,7 +155,7 @@ async fn lock_and_listen(
 ) -> Result<StateDir, AgentError> {
     probes.set_phase("waiting for another daemon of this node to end");
     let directory = &options.places.state_dir;
-    let Some(address) = options.listen else { return Ok(StateDir::lock(directory).await?) };
+    let Some(address) = options.listen else { return Ok(StateDir::acquire(directory).await?) };
     let mut serve = |listener: TcpListener| {
         if let Ok(address) = listener.local_addr() {
             tracing::info!(%address, "admin HTTP");
@@ -153,14 +168,14 @@ async fn lock_and_listen(
     match admin::bind(address).await {
         Ok(listener) => {
             serve(listener);
-            Ok(StateDir::lock(directory).await?)
+            Ok(StateDir::acquire(directory).await?)
         }
         Err(first) => {
-            if let Some(state) = StateDir::try_lock(directory)? {
+            if let Some(state) = StateDir::try_acquire(directory)? {
                 drop(state);
                 return Err(first.into());
             }
-            let state = StateDir::lock(directory).await?;
+            let state = StateDir::acquire(directory).await?;
             serve(admin::bind(address).await?);
             Ok(state)
         }
@@ -230,7 +245,7 @@ impl GpuProvider for Recorded {
 
 fn plugins_config(options: &Options, handoff: Arc<dyn Handoff>, metrics: &Arc<Metrics>) -> PluginsConfig {
     let periods = &options.periods;
-    let metrics = metrics.clone();
+    let (metrics, told) = (metrics.clone(), handoff.clone());
     PluginsConfig {
         directory: options.places.kubelet_dir.clone(),
         poll: periods.kubelet_poll,
@@ -240,7 +255,10 @@ fn plugins_config(options: &Options, handoff: Arc<dyn Handoff>, metrics: &Arc<Me
         grace: periods.shutdown_grace,
         pre_start: options.verify_before_start,
         calls: handoff,
-        on_lost: Arc::new(move |resource, why| metrics.registration_lost(resource, why)),
+        on_lost: Arc::new(move |resource, why| {
+            metrics.registration_lost(resource, why);
+            told.registration_lost();
+        }),
     }
 }
 

@@ -1,9 +1,9 @@
 //! Why the daemon ends.
 
 use super::cdi::CdiError;
+use super::handoff::StateError;
 use super::kubelet::TooMany;
 use super::options::OptionsError;
-use super::state_dir::StateError;
 use crate::cluster::client::ConnectError;
 use crate::hardware::{NvmlError, ScanError};
 use crate::runtime::admin::AdminError;

@@ -136,7 +136,7 @@ impl Keeper {
                 },
                 panicked = self.plugins.failed() => Err(AgentError::Panicked(panicked)),
                 changed = self.tools.handed_out.changed() => match changed {
-                    Ok(()) => { self.publish(); Ok(()) }
+                    Ok(()) => self.refresh(),
                     Err(_) => Err(AgentError::Panicked("the hand-off ended".to_owned())),
                 },
                 () = sleep_until(due.scan) => {

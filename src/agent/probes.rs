@@ -9,11 +9,11 @@ use axum::http::header;
 use axum::routing::get;
 use tokio::sync::watch;
 
-use super::seam::{Handoff, LedgerLine};
 use super::kubelet::PluginState;
 use super::kubelet::plugins::PluginStates;
 use super::kubelet::register::dial;
 use super::metrics::Metrics;
+use super::seam::{Handoff, LedgerLine};
 use crate::contract::deviceplugin::Empty;
 use crate::contract::deviceplugin::device_plugin_client::DevicePluginClient;
 use crate::runtime::admin::{self, Admin};

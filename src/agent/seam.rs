@@ -1,7 +1,6 @@
 //! The hand-off as the rest of the daemon sees it.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use futures::future::BoxFuture;
@@ -9,23 +8,26 @@ use serde::Serialize;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use super::error::AgentError;
 use super::grant::Answerer;
+use super::handoff::StateDir;
 use super::keeper::Holdings;
 use super::kubelet::DeviceCalls;
 use super::metrics::Metrics;
 use super::options::Options;
 use crate::contract::{DeviceId, DeviceType, Identity};
+use crate::decide::handoff::NodeInventory;
 
 /// Identifies callers, serves them, remembers what it served, and releases the node lock.
 pub trait Handoff: DeviceCalls + Holdings {
-    /// Changes when what is handed out did.
+    /// Changes when what is handed out did; 0 while that is not known.
     fn handed_out(&self) -> watch::Receiver<u64>;
+    /// A registration was lost: the kubelet may have started again, and will admit its pods anew.
+    fn registration_lost(&self);
     /// How surely callers are told.
     fn identity(&self) -> watch::Receiver<Identity>;
     /// What was served, for people and for comparisons.
     fn ledger(&self) -> Vec<LedgerLine>;
-    /// Watches pods, settles and verifies the ledger, releases locks; until `stop`.
+    /// Makes the ledger known, watches pods, settles and verifies, releases locks; until `stop`.
     fn run(self: Arc<Self>, stop: CancellationToken) -> BoxFuture<'static, ()>;
 }
 
@@ -54,7 +56,9 @@ pub struct Opening {
     /// Configuration.
     pub options: Arc<Options>,
     /// The locked state directory.
-    pub state: PathBuf,
+    pub state: StateDir,
+    /// What is in the machine, as far as the first look told.
+    pub inventory: NodeInventory,
     /// The API server.
     pub client: kube::Client,
     /// Builds answers.
@@ -66,4 +70,4 @@ pub struct Opening {
 }
 
 /// Makes the hand-off once the state directory is locked and the machine was looked at.
-pub type OpenHandoff = Box<dyn FnOnce(Opening) -> BoxFuture<'static, Result<Arc<dyn Handoff>, AgentError>> + Send>;
+pub type OpenHandoff = Box<dyn FnOnce(Opening) -> Arc<dyn Handoff> + Send>;

@@ -6,11 +6,12 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use baton::agent::choice::Unassigned;
-use baton::agent::seam::{Handoff, LedgerLine, OpenHandoff, Opening};
+use baton::agent::handoff::StateDir;
 use baton::agent::keeper::Holdings;
 use baton::agent::kubelet::DeviceCalls;
 use baton::agent::kubelet::register::dial;
 use baton::agent::offer::InUse;
+use baton::agent::seam::{Handoff, LedgerLine, OpenHandoff, Opening};
 use baton::agent::{AgentError, Answerer, Grant, Options, daemon};
 use baton::contract::deviceplugin as api;
 use baton::contract::inventory::DeviceHeld;
@@ -93,10 +94,8 @@ impl Rig {
         let stop = CancellationToken::new();
         let handoff = self.handoff.clone();
         let open: OpenHandoff = Box::new(move |opening| {
-            Box::pin(async move {
-                handoff.open(opening);
-                Ok(handoff as Arc<dyn Handoff>)
-            })
+            handoff.open(opening);
+            handoff
         });
         let task = tokio::spawn(daemon::run(self.options.clone(), stop.clone(), open));
         Daemon { stop, task }
@@ -176,6 +175,7 @@ pub async fn until(what: &str, mut holds: impl FnMut() -> bool) -> Duration {
 /// Decides as the kubelet does: what it chose is served. Who is calling does not matter to the life of the daemon.
 pub struct Chosen {
     answerer: Mutex<Option<Arc<dyn Answerer>>>,
+    state: Mutex<Option<StateDir>>,
     pub in_use: Mutex<InUse>,
     pub inventory: Mutex<NodeInventory>,
     handed_out: watch::Sender<u64>,
@@ -186,9 +186,10 @@ impl Default for Chosen {
     fn default() -> Self {
         Self {
             answerer: Mutex::default(),
+            state: Mutex::default(),
             in_use: Mutex::default(),
             inventory: Mutex::default(),
-            handed_out: watch::Sender::new(0),
+            handed_out: watch::Sender::new(1),
             identity: watch::Sender::new(Identity::Exact),
         }
     }
@@ -197,6 +198,7 @@ impl Default for Chosen {
 impl Chosen {
     fn open(&self, opening: Opening) {
         *self.answerer.lock().unwrap() = Some(opening.answerer);
+        *self.state.lock().unwrap() = Some(opening.state);
     }
 
     fn answer(&self, resource: &str, ids: &[String]) -> Result<api::ContainerAllocateResponse, tonic::Status> {
@@ -267,6 +269,7 @@ impl Handoff for Chosen {
     fn handed_out(&self) -> watch::Receiver<u64> {
         self.handed_out.subscribe()
     }
+    fn registration_lost(&self) {}
     fn identity(&self) -> watch::Receiver<Identity> {
         self.identity.subscribe()
     }
@@ -274,7 +277,11 @@ impl Handoff for Chosen {
         Vec::new()
     }
     fn run(self: Arc<Self>, stop: CancellationToken) -> BoxFuture<'static, ()> {
-        Box::pin(async move { stop.cancelled().await })
+        Box::pin(async move {
+            // Held by the task: however that ends, the next daemon may start.
+            let _state = self.state.lock().unwrap().take();
+            stop.cancelled().await;
+        })
     }
 }
 

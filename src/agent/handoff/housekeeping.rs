@@ -1,11 +1,10 @@
 //! Opens the ledger at start; then settles it, drops what ended, and compares it with what the kubelet says.
 
 use std::collections::BTreeSet;
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::ledger_file::{LedgerFile, Loaded, StateDir, StateError};
+use super::ledger_file::{LedgerFile, Loaded, StateDir};
 use super::metrics::Word;
 use super::service::HandoffService;
 use crate::contract::{PodKey, PodUid};
@@ -20,10 +19,9 @@ const LIST_BUDGET: Duration = Duration::from_secs(2);
 const GATHER: Duration = Duration::from_millis(200);
 
 impl HandoffService {
-    /// Waits to be the node's only agent, and makes the ledger known: from its file, or from PodResources and the pods'
-    /// annotations when that is lost, torn or of another boot. Then calls are served.
-    pub async fn open(&self, state_dir: &Path, boot_id: &str) -> Result<(), StateError> {
-        let state = StateDir::acquire(state_dir).await?;
+    /// Makes the ledger known: from its file in `state`, or from PodResources and the pods' annotations when that is lost,
+    /// torn or of another boot. Then calls are served.
+    pub async fn open(&self, state: StateDir, boot_id: &str) {
         let file = LedgerFile::new(state, boot_id);
         let ledger = match file.load() {
             Loaded::Ledger(ledger) => {
@@ -42,7 +40,6 @@ impl HandoffService {
             }
         };
         self.begin(ledger, file).await;
-        Ok(())
     }
 
     async fn rebuild(&self, resources: &PodResources) -> crate::decide::handoff::Ledger {

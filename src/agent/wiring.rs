@@ -1,0 +1,273 @@
+//! The hand-off as it ships: its service with the node's watches, its unlocker and its housekeeping.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use futures::future::BoxFuture;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+use tonic::Status;
+
+use super::choice;
+use super::handoff::{
+    HandoffService, HandoffSettings, KubeWorld, NodeView, Parts, PodResourcesClient, StateDir, World, housekeeping,
+    unlocker,
+};
+use super::keeper::Holdings;
+use super::kubelet::DeviceCalls;
+use super::offer::InUse;
+use super::options::Options;
+use super::seam::{Handoff, LedgerLine, Opening};
+use crate::cluster::notice::Notices;
+use crate::contract::deviceplugin::{
+    AllocateRequest, AllocateResponse, PreStartContainerRequest, PreferredAllocationRequest,
+    PreferredAllocationResponse,
+};
+use crate::contract::inventory::{DeviceHeld, HeldBy};
+use crate::contract::{DeviceId, DeviceType, Identity, PodRef};
+use crate::decide::handoff::policy::{IdMismatch, LockMode, Policy, Unassigned};
+use crate::decide::handoff::{Entry, NodeInventory};
+
+/// How often an absent PodResources is looked for.
+const LOOK_AGAIN: Duration = Duration::from_secs(2);
+
+/// The service and everything that runs beside it.
+pub struct Wired {
+    options: Arc<Options>,
+    client: kube::Client,
+    service: Arc<HandoffService>,
+    view: Arc<NodeView>,
+    world: Arc<dyn World>,
+    inventory: Arc<ArcSwap<NodeInventory>>,
+    pod_resources: Arc<PodResourcesClient>,
+    /// The ledger as of its last change: readers of it never wait for a call in hand.
+    entries: ArcSwap<Vec<Entry>>,
+    handed_out: watch::Sender<u64>,
+    identity: watch::Sender<Identity>,
+    /// Taken by the one run.
+    opening: Mutex<Option<(StateDir, Box<str>)>>,
+}
+
+/// Builds it. Nothing runs before [`Handoff::run`]. Must be called inside the runtime.
+pub fn open(opening: Opening) -> Arc<dyn Handoff> {
+    let Opening { options, state, inventory, client, answerer, metrics, boot_id } = opening;
+    let (notices, _writer) = Notices::start(client.clone(), "baton-device-plugin", &options.node_name);
+    let view = Arc::new(NodeView::new());
+    let world: Arc<dyn World> =
+        Arc::new(KubeWorld::new(client.clone(), &options.node_name, &options.node_lock_key, notices));
+    let inventory = Arc::new(ArcSwap::from_pointee(inventory));
+    let pod_resources = Arc::new(PodResourcesClient::new(&options.places.pod_resources_socket));
+    let settings = HandoffSettings {
+        node: options.node_name.as_str().into(),
+        policy: policy(&options),
+        budget: options.periods.rpc_budget,
+        verify_before_start: options.verify_before_start,
+    };
+    let parts = Parts {
+        view: view.clone(),
+        world: world.clone(),
+        inventory: inventory.clone(),
+        answerer,
+        pod_resources: pod_resources.clone(),
+        metrics: metrics.handoff(),
+    };
+    Arc::new(Wired {
+        service: HandoffService::new(settings, parts),
+        options,
+        client,
+        view,
+        world,
+        inventory,
+        pod_resources,
+        entries: ArcSwap::default(),
+        handed_out: watch::Sender::new(0),
+        identity: watch::Sender::new(Identity::Lock),
+        opening: Mutex::new(Some((state, boot_id.unwrap_or_default().into()))),
+    })
+}
+
+fn policy(options: &Options) -> Policy {
+    Policy {
+        lock: match options.node_lock {
+            choice::LockMode::Always => LockMode::Always,
+            choice::LockMode::Auto => LockMode::Auto,
+        },
+        scheduler_names: options.scheduler_names.iter().map(|name| name.as_str().into()).collect(),
+        unassigned: match options.unassigned_pods {
+            choice::Unassigned::Deny => Unassigned::Deny,
+            choice::Unassigned::Serve => Unassigned::Serve,
+        },
+        id_mismatch: match options.id_mismatch {
+            choice::IdMismatch::ServeAssignment => IdMismatch::ServeAssignment,
+            choice::IdMismatch::Reject => IdMismatch::Reject,
+        },
+    }
+}
+
+impl Wired {
+    async fn open_ledger(&self) {
+        let opening = self.opening.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some((state, boot_id)) = opening {
+            self.service.open(state, &boot_id).await;
+        }
+    }
+
+    /// Copies the ledger after each change, for those who must not wait.
+    async fn mirror(&self) {
+        let mut changes = self.service.ledger_changes();
+        loop {
+            let version = *changes.borrow_and_update();
+            if version > 0 {
+                self.entries.store(Arc::new(self.service.ledger().await));
+                self.handed_out.send_replace(version);
+            }
+            if changes.changed().await.is_err() {
+                return;
+            }
+        }
+    }
+
+    /// Callers are told exactly where PodResources answers.
+    async fn watch_identity(&self) {
+        loop {
+            let identity = if self.pod_resources.is_available().await { Identity::Exact } else { Identity::Lock };
+            self.identity.send_if_modified(|now| std::mem::replace(now, identity) != identity);
+            let again = if identity == Identity::Exact { Duration::MAX } else { LOOK_AGAIN };
+            tokio::time::sleep(self.options.periods.heartbeat.min(again)).await;
+        }
+    }
+}
+
+impl Handoff for Wired {
+    fn handed_out(&self) -> watch::Receiver<u64> {
+        self.handed_out.subscribe()
+    }
+
+    fn registration_lost(&self) {
+        let service = self.service.clone();
+        tokio::spawn(async move { service.kubelet_restarted().await });
+    }
+
+    fn identity(&self) -> watch::Receiver<Identity> {
+        self.identity.subscribe()
+    }
+
+    fn ledger(&self) -> Vec<LedgerLine> {
+        self.entries.load().iter().map(line).collect()
+    }
+
+    fn run(self: Arc<Self>, stop: CancellationToken) -> BoxFuture<'static, ()> {
+        Box::pin(async move {
+            let (client, node, periods) = (&self.client, &self.options.node_name, self.options.periods);
+            let ledger_then_mirror = async {
+                tokio::join!(self.open_ledger(), self.mirror());
+            };
+            // None of these ends by itself; the first that does ends the daemon, aloud.
+            tokio::select! {
+                () = stop.cancelled() => {}
+                () = ledger_then_mirror => tracing::error!("the ledger's mirror ended"),
+                () = self.view.watch_pods(client.clone(), node, |notice| self.world.tell(notice)) => {
+                    tracing::error!("the watch of pods ended");
+                }
+                () = self.view.watch_node(client.clone(), node, &self.options.node_lock_key) => {
+                    tracing::error!("the watch of the node ended");
+                }
+                () = unlocker::run(self.service.clone(), periods.unlock_retry) => tracing::error!("the unlocker ended"),
+                () = housekeeping::run(self.service.clone(), periods.verify) => {
+                    tracing::error!("the housekeeping ended");
+                }
+                () = self.watch_identity() => {}
+            }
+        })
+    }
+}
+
+impl Holdings for Wired {
+    fn set_inventory(&self, inventory: NodeInventory) {
+        if **self.inventory.load() != inventory {
+            self.inventory.store(Arc::new(inventory));
+        }
+    }
+
+    fn in_use(&self) -> InUse {
+        let mut in_use = InUse::new();
+        for entry in self.entries.load().iter() {
+            let held = in_use.entry(entry.resource.clone()).or_default();
+            held.extend(entry.devices().cloned());
+            held.extend(entry.ids.iter().filter_map(|id| DeviceId::of_kubelet_id(id).ok()));
+        }
+        in_use
+    }
+
+    fn held(&self) -> Vec<DeviceHeld> {
+        held(&self.entries.load())
+    }
+}
+
+/// What pods hold without an assignment, by type and pod.
+fn held(entries: &[Entry]) -> Vec<DeviceHeld> {
+    let mut by_type: BTreeMap<DeviceType, BTreeMap<&PodRef, Vec<i32>>> = BTreeMap::new();
+    for entry in entries.iter().filter(|entry| !entry.assigned) {
+        for (kind, device) in &entry.served {
+            by_type.entry(kind.clone()).or_default().entry(&entry.pod).or_default().push(device.minor);
+        }
+    }
+    let of_pod = |(pod, mut minors): (&PodRef, Vec<i32>)| {
+        minors.sort_unstable();
+        minors.dedup();
+        HeldBy {
+            name: pod.key.name.to_string(),
+            namespace: pod.key.namespace.to_string(),
+            uuid: pod.uid.to_string(),
+            minors,
+        }
+    };
+    by_type
+        .into_iter()
+        .map(|(kind, pods)| DeviceHeld { kind, entries: pods.into_iter().map(of_pod).collect() })
+        .collect()
+}
+
+fn line(entry: &Entry) -> LedgerLine {
+    let mut served: BTreeMap<DeviceType, Vec<DeviceId>> = BTreeMap::new();
+    for (kind, device) in &entry.served {
+        served.entry(kind.clone()).or_default().push(device.id.clone());
+    }
+    LedgerLine {
+        namespace: entry.pod.key.namespace.clone(),
+        pod: entry.pod.key.name.clone(),
+        uid: entry.pod.uid.as_str().into(),
+        container: entry.container.clone(),
+        resource: entry.resource.clone(),
+        ids: entry.ids.clone(),
+        served,
+    }
+}
+
+impl DeviceCalls for Wired {
+    fn allocate<'a>(
+        &'a self,
+        resource: &'a str,
+        request: AllocateRequest,
+    ) -> BoxFuture<'a, Result<AllocateResponse, Status>> {
+        Box::pin(self.service.allocate(resource, request))
+    }
+
+    fn preferred<'a>(
+        &'a self,
+        resource: &'a str,
+        request: PreferredAllocationRequest,
+    ) -> BoxFuture<'a, PreferredAllocationResponse> {
+        Box::pin(self.service.preferred(resource, request))
+    }
+
+    fn pre_start<'a>(
+        &'a self,
+        resource: &'a str,
+        request: PreStartContainerRequest,
+    ) -> BoxFuture<'a, Result<(), Status>> {
+        Box::pin(self.service.pre_start(resource, request))
+    }
+}
