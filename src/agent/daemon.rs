@@ -29,6 +29,7 @@ use super::options::Options;
 use super::probes::{self, Probes, Serving};
 use super::reporting;
 use super::seam::{Handoff, OpenHandoff, Opening};
+use super::wiring;
 use crate::cluster::agent_lease::AgentLease;
 use crate::cluster::client;
 use crate::cluster::inventory::{InventoryWriter, Published};
@@ -41,8 +42,24 @@ const EVENTS: usize = 1024;
 /// How long the first lists wait for the ledger.
 const LEDGER: Duration = Duration::from_secs(1);
 
+/// The runtime that the daemon is made for: one thread for everything that does not block, at most three for looks at the
+/// hardware and name resolution, which end when they are idle. NVML's two threads come on top.
+pub fn runtime() -> std::io::Result<tokio::runtime::Runtime> {
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .max_blocking_threads(3)
+        .thread_stack_size(512 << 10)
+        .thread_keep_alive(Duration::from_secs(2))
+        .build()
+}
+
 /// Runs the daemon until `shutdown` (then `Ok`) or until something fails that it cannot mend.
-pub async fn run(options: Options, shutdown: CancellationToken, open: OpenHandoff) -> Result<(), AgentError> {
+pub async fn run(options: Options, shutdown: CancellationToken) -> Result<(), AgentError> {
+    run_with(options, shutdown, Box::new(wiring::open)).await
+}
+
+/// [`run`] with another hand-off.
+pub async fn run_with(options: Options, shutdown: CancellationToken, open: OpenHandoff) -> Result<(), AgentError> {
     options.validate()?;
     HealthBook::new(&options)?;
     let options = Arc::new(options);

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use baton::agent::handoff::{
-    HandoffMetrics, HandoffService, HandoffSettings, KubeWorld, NodeView, Parts, PodResourcesClient, housekeeping,
-    unlocker,
+    HandoffMetrics, HandoffService, HandoffSettings, KubeWorld, NodeView, Parts, PodResourcesClient, StateDir,
+    housekeeping, unlocker,
 };
 use baton::agent::kubelet::{Advertised, AdvertisedDevice, Plugins, PluginsConfig, Units};
 use baton::agent::{AnswerError, Answerer, Grant};
@@ -97,7 +97,7 @@ impl Agent {
         tasks.spawn(async move { pods.watch_pods(of, NODE, |_| {}).await });
         tasks.spawn(async move { view.watch_node(client, NODE, key::NODE_LOCK).await });
         let (opened, state, boot) = (service.clone(), root.join("state"), boot_id.to_owned());
-        tasks.spawn(async move { opened.open(&state, &boot).await.unwrap() });
+        tasks.spawn(async move { opened.open(StateDir::acquire(&state).await.unwrap(), &boot).await });
         tasks.spawn(unlocker::run(service.clone(), Duration::from_secs(5)));
         tasks.spawn(housekeeping::run(service.clone(), Duration::from_millis(500)));
         let mut plugins = Plugins::start(PluginsConfig {

@@ -97,7 +97,7 @@ impl Rig {
             handoff.open(opening);
             handoff
         });
-        let task = tokio::spawn(daemon::run(self.options.clone(), stop.clone(), open));
+        let task = tokio::spawn(daemon::run_with(self.options.clone(), stop.clone(), open));
         Daemon { stop, task }
     }
 
