@@ -164,6 +164,7 @@ impl LightPod {
                 device_allocated: text(key::DEVICE_ALLOCATED),
                 container_devices: text(key::CONTAINER_DEVICES),
                 bind_timestamp: text(key::BIND_TIMESTAMP),
+                joint: text(key::DEVICE_JOINT_ALLOCATE).is_some_and(|value: Box<str>| !value.is_empty()),
             },
         }
     }

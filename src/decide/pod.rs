@@ -36,6 +36,8 @@ pub struct AssignmentText {
     pub container_devices: Option<Box<str>>,
     /// `bind-timestamp`.
     pub bind_timestamp: Option<Box<str>>,
+    /// `device-joint-allocate` is there: a container's GPUs and NICs were chosen for each other.
+    pub joint: bool,
 }
 
 /// A deletion under way.

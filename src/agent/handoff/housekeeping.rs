@@ -10,11 +10,15 @@ use super::service::HandoffService;
 use crate::contract::{PodKey, PodUid};
 use crate::decide::handoff::rebuild::rebuild;
 use crate::decide::handoff::verify::verify;
-use crate::decide::handoff::{Notice, PodResources};
-use crate::runtime::clock;
+use crate::decide::handoff::{Ledger, Listing, Notice, PodResources};
+use crate::runtime::{Backoff, clock};
 
 /// Time for PodResources outside of calls.
 const LIST_BUDGET: Duration = Duration::from_secs(2);
+/// The kubelet is looked for again after this at first.
+const KUBELET_AGAIN: Duration = Duration::from_millis(200);
+/// A kubelet that does not offer PodResources by then has none. Whatever it shows later is learned before the next grant.
+const KUBELET_COMES: Duration = Duration::from_secs(10);
 /// Changes are gathered for this long before the ledger is looked through.
 const GATHER: Duration = Duration::from_millis(200);
 
@@ -30,8 +34,7 @@ impl HandoffService {
             }
             Loaded::Lost(why) => {
                 tracing::info!(why, "the ledger is rebuilt from PodResources and the pods' annotations");
-                let resources = self.parts.pod_resources.list(clock::mono() + LIST_BUDGET).await;
-                let rebuilt = self.rebuild(&resources).await;
+                let rebuilt = self.rebuild().await;
                 tracing::info!(entries = rebuilt.len(), "ledger rebuilt");
                 if let Err(error) = file.save(&rebuilt) {
                     tracing::warn!(%error, "the rebuilt ledger could not be written");
@@ -42,26 +45,32 @@ impl HandoffService {
         self.begin(ledger, file).await;
     }
 
-    async fn rebuild(&self, resources: &PodResources) -> crate::decide::handoff::Ledger {
-        let Some(listing) = resources.listing() else {
-            // Nothing tells what is in use. An empty node is the usual case: the first start beside a kubelet.
-            tracing::warn!(
-                "PodResources does not answer: devices of pods that already run are only known by their annotations"
-            );
-            self.parts.view.synced_before(Duration::MAX).await;
-            return self.rebuilt_from(&crate::decide::handoff::Listing::default());
+    /// Waits for the kubelet's PodResources, and for the pods unless the kubelet lists no device at all. A kubelet without
+    /// PodResources shows when it calls: then the pods' annotations alone must do.
+    async fn rebuild(&self) -> Ledger {
+        let mut backoff = Backoff::new(KUBELET_AGAIN, LIST_BUDGET);
+        let mut has_called = false;
+        let give_up = clock::mono() + KUBELET_COMES;
+        let listing = loop {
+            match self.parts.pod_resources.list(clock::mono() + LIST_BUDGET).await {
+                PodResources::Listed(listing) => break listing,
+                PodResources::Unavailable if has_called || clock::mono() >= give_up => {
+                    tracing::warn!(
+                        "the kubelet has no PodResources: devices in use are known by the pods' annotations alone"
+                    );
+                    break Listing::default();
+                }
+                PodResources::Unavailable | PodResources::Throttled => {}
+            }
+            tokio::select! {
+                () = self.call_waits.notified() => has_called = true,
+                () = tokio::time::sleep(backoff.fail_randomly()) => {}
+            }
         };
-        if !listing.pods.iter().any(|pod| pod.containers.keys().any(|container| pod.has_devices(container))) {
-            return crate::decide::handoff::Ledger::default();
-        }
         self.parts.view.synced_before(Duration::MAX).await;
-        self.rebuilt_from(listing)
-    }
-
-    fn rebuilt_from(&self, listing: &crate::decide::handoff::Listing) -> crate::decide::handoff::Ledger {
         let inventory = self.parts.inventory.load();
         let seen = self.parts.view.seen();
-        rebuild(&self.settings.node, &seen.pods, listing, &inventory)
+        rebuild(&self.settings.node, &seen.pods, &listing, &inventory)
     }
 }
 
@@ -141,7 +150,7 @@ async fn verify_once(service: &HandoffService, told: &mut BTreeSet<(PodUid, &'st
     let found: Vec<Notice> = {
         let mut books = service.books.lock().await;
         let Some(books) = books.as_mut() else { return };
-        if books.ledger.settle(&resources)
+        if service.take_in(books, &resources)
             && let Err(error) = books.file.save(&books.ledger)
         {
             tracing::warn!(%error, "the ledger could not be written");

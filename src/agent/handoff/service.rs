@@ -21,7 +21,7 @@ use crate::contract::deviceplugin::{
     PreStartContainerRequest, PreferredAllocationRequest, PreferredAllocationResponse,
 };
 use crate::decide::handoff::prefer::{self, Order, Preference};
-use crate::decide::handoff::rebuild::is_share;
+use crate::decide::handoff::rebuild::{is_share, learn};
 use crate::decide::handoff::verify::may_start;
 use crate::decide::handoff::{
     Call, Code, Entry, EntryKey, Fresh, Ledger, NodeInventory, Outcome, PodResources, Policy, Refusal, Rule, Serving,
@@ -74,6 +74,8 @@ pub struct HandoffService {
     pub(super) ready: watch::Sender<bool>,
     /// Something was served or refused: the lock may have to go.
     pub(super) lock_matters: Notify,
+    /// A call came before the ledger is known.
+    pub(super) call_waits: Notify,
     /// Counts changes of the ledger.
     pub(super) ledger_changed: watch::Sender<u64>,
 }
@@ -105,6 +107,7 @@ impl HandoffService {
             books: Mutex::new(None),
             ready: watch::Sender::new(false),
             lock_matters: Notify::new(),
+            call_waits: Notify::new(),
             ledger_changed: watch::Sender::new(0),
         })
     }
@@ -216,6 +219,9 @@ impl HandoffService {
 
     async fn is_ready_before(&self, resource: &str, deadline: Duration) -> Result<(), Refusal> {
         let mut ready = self.ready.subscribe();
+        if !*ready.borrow() {
+            self.call_waits.notify_one();
+        }
         let left = deadline.saturating_sub(clock::mono());
         let why = if tokio::time::timeout(left, ready.wait_for(|ready| *ready)).await.is_err() {
             "this agent does not know yet what it has handed out (another instance holds its state, or the API server \
@@ -244,9 +250,28 @@ impl HandoffService {
         {
             return (Some(last.key), last.resources);
         }
-        let resources = self.parts.pod_resources.list(deadline).await;
-        books.ledger.settle(&resources);
+        let resources = self.list(books, deadline).await;
         (None, Arc::new(resources))
+    }
+
+    async fn list(&self, books: &mut Books, deadline: Duration) -> PodResources {
+        let resources = self.parts.pod_resources.list(deadline).await;
+        self.take_in(books, &resources);
+        resources
+    }
+
+    /// Brings what the kubelet lists into the ledger: it settles intents, and shows pods that were re-admitted without a
+    /// call. `true` when the ledger changed.
+    pub(super) fn take_in(&self, books: &mut Books, resources: &PodResources) -> bool {
+        let settled = books.ledger.settle(resources);
+        let Some(listing) = resources.listing() else { return settled };
+        let inventory = self.parts.inventory.load();
+        let seen = self.parts.view.seen();
+        let learned = learn(&mut books.ledger, &self.settings.node, &seen.pods, listing, &inventory);
+        if learned {
+            tracing::info!(entries = books.ledger.len(), "devices in use were learned from PodResources");
+        }
+        settled || learned
     }
 
     /// Decides, reading live what the decision asks for. Also tells whose admission is over.
@@ -430,8 +455,7 @@ impl HandoffService {
         let mut guard = self.books.lock().await;
         let books = guard.as_mut()?;
         let call = Call { resource, count: i64::from(count), ids: &[] };
-        let resources = Arc::new(self.parts.pod_resources.list(deadline).await);
-        books.ledger.settle(&resources);
+        let resources = Arc::new(self.list(books, deadline).await);
         let mut fresh = Fresh::default();
         for _ in 0..MAX_ROUNDS {
             match self.with_sight(books, &resources, &fresh, |sight| prefer::preference(sight, &call)) {

@@ -13,6 +13,10 @@ use crate::runtime::{Backoff, clock};
 
 /// Between two live reads of a holder that the watch does not show.
 const ASK_AGAIN: Duration = Duration::from_secs(3);
+/// A bind follows its lock within milliseconds: so long an unknown holder is not asked for.
+const BIND_FOLLOWS: Duration = Duration::from_secs(1);
+/// Nothing to do and the watches run: only news matter.
+const QUIET: Duration = Duration::from_mins(1);
 /// A release that failed is tried again after this, and then ever more slowly.
 const RETRY_MIN: Duration = Duration::from_millis(200);
 
@@ -28,13 +32,18 @@ pub async fn run(service: Arc<HandoffService>, pace: Duration) {
     let mut changes = service.parts.view.changes();
     let mut backoff = Backoff::new(RETRY_MIN, pace);
     let mut asked: Option<Asked> = None;
+    // The lock whose holder the watch does not show, and since when.
+    let mut standing: Option<(Box<str>, Duration)> = None;
     let mut looked = clock::mono();
     loop {
-        let wait = match step(&service, &mut asked, &mut looked, pace).await {
+        let wait = match step(&service, &mut asked, &mut standing, &mut looked, pace).await {
             Step::Rest => {
                 backoff.succeed();
-                pace
+                let seen = service.parts.view.seen();
+                let quiet = seen.pods_watching && seen.node_watching && seen.lock == LockRead::Free;
+                if quiet { QUIET } else { pace }
             }
+            Step::Soon => BIND_FOLLOWS,
             Step::AskAgain => {
                 backoff.succeed();
                 ASK_AGAIN.min(pace)
@@ -54,11 +63,18 @@ pub async fn run(service: Arc<HandoffService>, pace: Duration) {
 
 enum Step {
     Rest,
+    Soon,
     AskAgain,
     Failed,
 }
 
-async fn step(service: &HandoffService, asked: &mut Option<Asked>, looked: &mut Duration, pace: Duration) -> Step {
+async fn step(
+    service: &HandoffService,
+    asked: &mut Option<Asked>,
+    standing: &mut Option<(Box<str>, Duration)>,
+    looked: &mut Duration,
+    pace: Duration,
+) -> Step {
     if !service.is_ready() || !service.parts.view.is_synced() {
         return Step::Rest;
     }
@@ -74,7 +90,18 @@ async fn step(service: &HandoffService, asked: &mut Option<Asked>, looked: &mut 
     match judge(service, &lock, asked.as_ref()).await {
         Fate::Keep if asked.as_ref().is_some_and(|asked| Some(&*asked.raw) == lock.raw()) => Step::AskAgain,
         Fate::Keep => Step::Rest,
-        Fate::Ask(key) => ask(service, &lock, &key, asked).await,
+        Fate::Ask(key) => {
+            let now = clock::mono();
+            let raw = lock.raw().unwrap_or_default();
+            if standing.as_ref().is_none_or(|(value, _)| **value != *raw) {
+                *standing = Some((raw.into(), now));
+            }
+            let since = standing.as_ref().map_or(now, |(_, since)| *since);
+            if now.saturating_sub(since) < BIND_FOLLOWS {
+                return Step::Soon;
+            }
+            ask(service, &lock, &key, asked).await
+        }
         Fate::Release { raw, why } => release(service, &lock, &raw, why).await,
     }
 }

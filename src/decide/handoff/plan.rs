@@ -8,7 +8,7 @@ use super::inventory::NodeInventory;
 use super::ledger::{Ledger, Slot};
 use super::room::{Claim, Load, peak};
 use crate::contract::allocation::{Entries, Extension};
-use crate::contract::{DeviceEntry, DeviceId, DeviceType};
+use crate::contract::{ContainerRequest, DeviceEntry, DeviceId, DeviceType};
 use crate::decide::pod::{HandoffPod, PodContainer};
 
 /// The plan of one pod as it stands after the grants so far.
@@ -97,7 +97,13 @@ impl<'a> Plan<'a> {
             !self.served.contains_key(&(other.name.clone(), kind.clone()))
                 && self.of(&other.name, kind).iter().any(|entry| entry.id == *a || entry.id == *b)
         });
-        same_load && !is_joint(container) && !touched.into_iter().any(is_joint)
+        same_load && !self.is_joint(container) && !touched.into_iter().any(|other| self.is_joint(other))
+    }
+
+    /// The container's GPUs and NICs were chosen for each other; neither may change alone.
+    fn is_joint(&self, container: &PodContainer) -> bool {
+        let both = |request: &ContainerRequest| request.gpu.is_some() && request.rdma.is_some();
+        self.pod.assignment.joint && container.request.as_ref().is_ok_and(both)
     }
 
     /// Exchanges two devices in every container that is not served yet. An exchange of names keeps disjoint what was
@@ -124,11 +130,6 @@ impl<'a> Plan<'a> {
             }
         }
     }
-}
-
-/// The container's GPUs and NICs were chosen for each other; neither may change alone.
-fn is_joint(container: &PodContainer) -> bool {
-    container.request.as_ref().is_ok_and(|request| request.gpu.is_some() && request.rdma.is_some())
 }
 
 #[cfg(test)]
@@ -204,12 +205,15 @@ mod tests {
     fn nothing_is_adopted_where_gpu_and_nic_were_chosen_for_each_other() {
         let both = [(key::NVIDIA_GPU, 1), (key::RDMA, 100)];
         let pod = pod("b", vec![container("m1", App, &both), container("m2", App, &both)]);
-        let pod = with_assignment(pod, &[("m1", &["GPU-0", "nic-0"]), ("m2", &["GPU-1", "nic-1"])]);
+        let mut pod = with_assignment(pod, &[("m1", &["GPU-0", "nic-0"]), ("m2", &["GPU-1", "nic-1"])]);
         let inventory = inventory(8);
-        let assignment = Assignment::read(&pod, &inventory).unwrap().unwrap();
-        let mut plan = Plan::new(&pod, &assignment, &Ledger::default(), &inventory);
-        plan.adopt(pod.container("m1").unwrap(), &GPU, &chosen(&["GPU-1"]));
-        assert_eq!(ids(&plan, "m1"), ["GPU-0"]);
+        for (joint, expected) in [(true, "GPU-0"), (false, "GPU-1")] {
+            pod.assignment.joint = joint;
+            let assignment = Assignment::read(&pod, &inventory).unwrap().unwrap();
+            let mut plan = Plan::new(&pod, &assignment, &Ledger::default(), &inventory);
+            plan.adopt(pod.container("m1").unwrap(), &GPU, &chosen(&["GPU-1"]));
+            assert_eq!(ids(&plan, "m1"), [expected]);
+        }
     }
 
     proptest! {

@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 
 use super::assignment::{Assignment, delivers, kind_of};
 use super::inventory::NodeInventory;
-use super::ledger::{Entry, Ledger, Slot, State};
+use super::ledger::{Entry, EntryKey, Ledger, Slot, State};
 use super::listing::{ListedPod, Listing};
 use super::plan::Plan;
 use super::pods::NodePods;
@@ -16,66 +16,109 @@ use super::room;
 use crate::contract::{DeviceEntry, DeviceId, DeviceType, PodRef, PodUid};
 use crate::decide::pod::{ExpectedCall, HandoffPod, Phase};
 
-/// Rebuilds every entry that PodResources or a running pod proves. Entries have no answer: a repetition is answered anew.
+/// Rebuilds every entry that PodResources or the API server proves. Entries have no answer: a repetition is answered anew.
+///
+/// A pod that has started by its status and is not listed (yet: the kubelet comes up, or has no PodResources) counts as
+/// served by its plan, uncertain until it is listed or has ended.
 pub fn rebuild(node: &str, pods: &NodePods, listing: &Listing, inventory: &NodeInventory) -> Ledger {
     let mut ledger = Ledger::default();
+    learn(&mut ledger, node, pods, listing, inventory);
     for listed in &listing.pods {
-        // Of two pods of one name the one that is not being deleted is the successor.
-        let here = pods
-            .of_key(&listed.key)
-            .filter(|pod| pod.node.as_deref() == Some(node) && !pod.phase.is_terminal())
-            .min_by_key(|pod| pod.deleting.is_some());
-        match here {
-            Some(pod) => pod_entries(&mut ledger, pod, listed, inventory),
-            None => orphan_entries(&mut ledger, listed, inventory),
+        if of_key(node, pods, listed).is_none() {
+            orphan_entries(&mut ledger, listed, inventory);
+        }
+    }
+    let started =
+        pods.iter().filter(|pod| pod.node.as_deref() == Some(node) && !pod.phase.is_terminal() && has_started(pod));
+    for pod in started.filter(|pod| !listing.lists(&pod.pod.key)) {
+        for call in pod.expected_calls(|name| inventory.registers(name)) {
+            add(&mut ledger, pod, &call, &BTreeSet::new(), State::Intent, inventory);
         }
     }
     ledger
 }
 
+/// Adds what PodResources lists and the ledger does not know: pods that the kubelet re-admitted without calling, or that
+/// another plugin served before this agent came. `true` when anything was added.
+pub fn learn(ledger: &mut Ledger, node: &str, pods: &NodePods, listing: &Listing, inventory: &NodeInventory) -> bool {
+    let before = ledger.len();
+    for listed in &listing.pods {
+        if let Some(pod) = of_key(node, pods, listed) {
+            pod_entries(ledger, pod, listed, inventory);
+        }
+    }
+    ledger.len() > before
+}
+
+/// The pod that is listed. Of two of one name the one that is not being deleted is the successor.
+fn of_key<'a>(node: &str, pods: &'a NodePods, listed: &ListedPod) -> Option<&'a HandoffPod> {
+    pods.of_key(&listed.key)
+        .filter(|pod| pod.node.as_deref() == Some(node) && !pod.phase.is_terminal())
+        .min_by_key(|pod| pod.deleting.is_some())
+}
+
+/// The kubelet has admitted the pod: all its calls are made.
+fn has_started(pod: &HandoffPod) -> bool {
+    pod.phase == Phase::Running || pod.containers.iter().any(|container| container.running)
+}
+
 fn pod_entries(ledger: &mut Ledger, pod: &HandoffPod, listed: &ListedPod, inventory: &NodeInventory) {
+    // What is listed may still be the predecessor's of the same name.
+    if ledger.iter().any(|entry| entry.pod.key == pod.pod.key && entry.pod.uid != pod.pod.uid) {
+        return;
+    }
     let calls: Vec<ExpectedCall<'_>> = pod.expected_calls(|name| inventory.registers(name)).collect();
     let reached = pod.containers.iter().rposition(|container| listed.has_devices(&container.name));
-    let started = pod.phase == Phase::Running || pod.containers.iter().any(|container| container.running);
-    let assignment = Assignment::read(pod, inventory).ok().flatten();
+    let only_init = calls.iter().all(|call| Slot::of(pod, &call.container.name).init);
     for call in &calls {
         let slot = Slot::of(pod, &call.container.name);
         let ids = listed.ids(&call.container.name, call.resource);
         let is_served = if slot.init {
-            started && reached.is_some()
-                || reached.is_some_and(|reached| usize::from(slot.order) < reached)
-                || (started && only_init(pod, &calls))
+            match reached {
+                Some(reached) => has_started(pod) || usize::from(slot.order) < reached,
+                // Nothing of it is ever listed: only the pod's progress tells.
+                None => only_init && has_started(pod),
+            }
         } else {
             ids.is_some()
         };
-        if !is_served {
-            continue;
+        if is_served {
+            add(ledger, pod, call, &ids.cloned().unwrap_or_default(), State::Committed, inventory);
         }
-        let ids: BTreeSet<Box<str>> = ids.cloned().unwrap_or_default();
-        let served = match (&assignment, delivers(call)) {
-            (_, false) => Vec::new(),
-            (Some(assignment), true) => planned(pod, assignment, ledger, inventory, call, &ids),
-            (None, true) => by_ids(&ids, call.resource, inventory),
-        };
-        ledger.record(Entry {
-            pod: pod.pod.clone(),
-            container: call.container.name.clone(),
-            resource: call.resource.into(),
-            slot,
-            ids: ids.into_iter().collect(),
-            served,
-            answer: None,
-            state: State::Committed,
-            asked: 1,
-            seq: 0,
-            assigned: assignment.is_some(),
-        });
     }
 }
 
-/// Nothing but plain init containers asks for devices: then only the pod's progress tells.
-fn only_init(pod: &HandoffPod, calls: &[ExpectedCall<'_>]) -> bool {
-    calls.iter().all(|call| Slot::of(pod, &call.container.name).init)
+fn add(
+    ledger: &mut Ledger,
+    pod: &HandoffPod,
+    call: &ExpectedCall<'_>,
+    ids: &BTreeSet<Box<str>>,
+    state: State,
+    inventory: &NodeInventory,
+) {
+    let key = EntryKey::new(&pod.pod.uid, &call.container.name, call.resource);
+    if ledger.get(&key).is_some() {
+        return;
+    }
+    let assignment = Assignment::read(pod, inventory).ok().flatten();
+    let served = match (&assignment, delivers(call)) {
+        (_, false) => Vec::new(),
+        (Some(assignment), true) => planned(pod, assignment, ledger, inventory, call, ids),
+        (None, true) => by_ids(ids, call.resource, inventory),
+    };
+    ledger.record(Entry {
+        pod: pod.pod.clone(),
+        container: call.container.name.clone(),
+        resource: call.resource.into(),
+        slot: Slot::of(pod, &call.container.name),
+        ids: ids.iter().cloned().collect(),
+        served,
+        answer: None,
+        state,
+        asked: 1,
+        seq: 0,
+        assigned: assignment.is_some(),
+    });
 }
 
 fn planned(
@@ -134,7 +177,7 @@ pub fn is_share(entry: &Entry) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::{NODE, container, inventory, listing, pod, pods, with_assignment};
+    use super::super::testing::{NODE, container, gpu_pod, granted, inventory, listing, pod, pods, with_assignment};
     use super::*;
     use crate::contract::key;
     use crate::decide::pod::ContainerKind::{App, Init, Sidecar};
@@ -166,6 +209,28 @@ mod tests {
         assert_eq!(devices(&ledger, "side").unwrap(), ["GPU-1"], "the kubelet's choice inside the pod's set");
         assert_eq!(devices(&ledger, "m1").unwrap(), ["GPU-0"]);
         assert_eq!(devices(&ledger, "m2"), None, "still to be asked for");
+    }
+
+    #[test]
+    fn a_pod_that_has_started_and_is_not_listed_yet_holds_its_plan() {
+        let mut pod = with_assignment(gpu_pod("a", 1), &[("main", &["GPU-2"])]);
+        let rebuilt = |pod: &HandoffPod| rebuild(NODE, &pods(&[pod]), &Listing::default(), &inventory(4));
+        assert!(rebuilt(&pod).is_empty(), "it may be still to come");
+        pod.phase = Phase::Running;
+        assert_eq!(devices(&rebuilt(&pod), "main").unwrap(), ["GPU-2"]);
+    }
+
+    #[test]
+    fn devices_that_appear_in_a_later_listing_are_learned_once_and_never_from_a_predecessor() {
+        let pod = with_assignment(gpu_pod("a", 1), &[("main", &["GPU-2"])]);
+        let (all, listing) = (pods(&[&pod]), listing(&[("a", "main", GPU, &["GPU-2"])]));
+        let mut ledger = Ledger::default();
+        assert!(learn(&mut ledger, NODE, &all, &listing, &inventory(4)));
+        assert!(!learn(&mut ledger, NODE, &all, &listing, &inventory(4)));
+        let mut predecessor = pod.clone();
+        predecessor.pod.uid = PodUid::new("before");
+        let mut ledger = granted(&predecessor, &[("main", &["GPU-2"])]);
+        assert!(!learn(&mut ledger, NODE, &all, &listing, &inventory(4)));
     }
 
     #[test]
