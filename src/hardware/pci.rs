@@ -15,17 +15,20 @@ const TYPE_SWITCH_UPSTREAM: u8 = 5;
 /// Where `bdf` sits. Fails only when the device has no directory or it leads out of the tree; what else is hidden
 /// stays unknown in the answer.
 pub fn place(sysfs: &Tree, bdf: Bdf) -> Result<Place, TreeError> {
-    let link = format!("bus/pci/devices/{bdf}");
-    let path = sysfs.resolve(&link)?;
-    let (root_complex, above) = ancestors(&path);
-    let numa_node = sysfs.text(format!("{link}/numa_node")).ok().and_then(|text| text.parse().ok());
-    Ok(Place {
+    Ok(place_at(sysfs, &sysfs.resolve(format!("bus/pci/devices/{bdf}"))?))
+}
+
+/// Where the device with this resolved directory sits; what is hidden stays unknown.
+pub fn place_at(sysfs: &Tree, path: &Path) -> Place {
+    let (root_complex, above) = ancestors(path);
+    let numa_node = sysfs.text(path.join("numa_node")).ok().and_then(|text| text.parse().ok());
+    Place {
         root_complex,
         root_port: above.first().copied(),
-        switch: nearest_switch(sysfs, &path, &above),
+        switch: nearest_switch(sysfs, path, &above),
         numa_node,
         socket: numa_node.and_then(|node| socket(sysfs, node)),
-    })
+    }
 }
 
 /// Root complex and the ports above the device, outermost first, from `devices/pci0000:3a/0000:3a:01.0/…/<bdf>`.

@@ -47,14 +47,35 @@ pub fn scan(sysfs: &Tree, dev: Option<&Tree>) -> (Vec<Nic>, Vec<NicFault>) {
 /// Ports of one NIC by its PCI address, whatever its name is now; for health polls.
 pub fn ports(sysfs: &Tree, bdf: Bdf) -> Result<Vec<Port>, TreeError> {
     let directory = format!("bus/pci/devices/{bdf}/infiniband");
+    if let Some(name) = sysfs.names(&directory).unwrap_or_default().into_iter().next() {
+        return read_ports(sysfs, Path::new(&directory).join(name));
+    }
+    // Not every tree (a container's, a recording) has the bus; the class always says whose its entries are.
+    let mut names = sysfs.names("class/infiniband")?.into_iter();
+    let is_it = |name: &String| {
+        let device = sysfs.resolve(class(name).join("device"));
+        device.is_ok_and(|device| address(sysfs, &device) == Some(bdf))
+    };
     let absent = || TreeError::Io { path: directory.clone().into(), source: std::io::ErrorKind::NotFound.into() };
-    let name = sysfs.names(&directory)?.into_iter().next().ok_or_else(absent)?;
-    read_ports(sysfs, Path::new(&directory).join(name))
+    read_ports(sysfs, class(&names.find(is_it).ok_or_else(absent)?))
+}
+
+fn class(name: &str) -> PathBuf {
+    PathBuf::from("class/infiniband").join(name)
+}
+
+/// PCI address of a device directory: its name, or what the kernel says in `uevent` where the directory was copied.
+fn address(sysfs: &Tree, device: &Path) -> Option<Bdf> {
+    let by_name = device.file_name().and_then(|last| last.to_str()).and_then(|last| last.parse().ok());
+    by_name.or_else(|| {
+        let uevent = sysfs.text(device.join("uevent")).ok()?;
+        uevent.lines().find_map(|line| line.strip_prefix("PCI_SLOT_NAME="))?.trim().parse().ok()
+    })
 }
 
 /// One entry of the class; `None` for a device without hardware (rxe, siw).
 fn read(sysfs: &Tree, name: &str, chars: &BTreeMap<String, CharDevices>) -> Result<Option<Nic>, (Option<Bdf>, String)> {
-    let class = PathBuf::from("class/infiniband").join(name);
+    let class = class(name);
     let no_address = |error: TreeError| (None, error.to_string());
     let entry = sysfs.resolve(&class).map_err(no_address)?;
     if entry.starts_with("devices/virtual") {
@@ -62,9 +83,9 @@ fn read(sysfs: &Tree, name: &str, chars: &BTreeMap<String, CharDevices>) -> Resu
     }
     let device = sysfs.resolve(class.join("device")).map_err(no_address)?;
     let last = device.file_name().and_then(|last| last.to_str()).unwrap_or_default();
-    let bdf: Bdf = last.parse().map_err(|_| (None, format!("its device is {last:?}, not a PCI function")))?;
+    let bdf = address(sysfs, &device).ok_or_else(|| (None, format!("its device is {last:?}, not a PCI function")))?;
     let failed = |error: TreeError| (Some(bdf), error.to_string());
-    let place = pci::place(sysfs, bdf).map_err(failed)?;
+    let place = pci::place(sysfs, bdf).unwrap_or_else(|_| pci::place_at(sysfs, &device));
     let ports = read_ports(sysfs, class.clone()).map_err(failed)?;
     if ports.is_empty() {
         return Err((Some(bdf), "has no readable port".to_owned()));

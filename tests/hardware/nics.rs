@@ -149,3 +149,19 @@ fn a_nic_lent_to_a_container_stays_in_the_inventory() {
     bench.node.return_nic(1).unwrap();
     assert_eq!(bench.machine().nics, earlier.nics);
 }
+
+#[test]
+fn nics_are_served_where_the_tree_has_the_class_but_no_pci_bus() {
+    let bench = Bench::new(Shape::Hgx);
+    let whole = bench.machine();
+    std::fs::remove_dir_all(bench.node.sysfs_root().join("bus")).unwrap();
+    let tree = baton::hardware::tree::Tree::open(&bench.node.sysfs_root()).unwrap();
+    let (nics, faults) = rdma::scan(&tree, None);
+    assert_eq!(faults, []);
+    let places =
+        |nics: &[baton::hardware::Nic]| nics.iter().map(|nic| (nic.bdf, nic.place.clone())).collect::<Vec<_>>();
+    assert_eq!(places(&nics), places(&whole.nics));
+    for nic in &nics {
+        assert_eq!(rdma::ports(&tree, nic.bdf).unwrap(), nic.ports);
+    }
+}
