@@ -191,3 +191,25 @@ fn waiting_pods_are_chosen_anew_when_the_agent_goes_stale() {
     assert_eq!(env.engine.flights().len(), 0);
     assert_eq!(env.conditions["second"], "0/1 nodes: 1 agent not ready");
 }
+
+#[test]
+fn what_another_scheduler_bound_is_read_before_its_devices_are_given_again() {
+    let mut env = Env::new();
+    env.node("n", 1);
+    let mut theirs = pod("theirs", ONE, env.now);
+    theirs.handoff.scheduler_name = "other".into();
+    env.submit(theirs);
+    let time = crate::env::wall(env.now);
+    env.set_lock("n", &format!("{time:.9},ml,theirs,uid-theirs"));
+    env.pod("ours", ONE);
+    env.settle();
+    // They bind GPU 0 and the agent releases; our node watch is ahead of our pod watch.
+    let facts = env.pods.get_mut(&PodKey::new("ml", "theirs")).unwrap();
+    facts.handoff.node = Some("n".into());
+    facts.handoff.assignment.device_allocated =
+        Some(r#"{"gpu":[{"minor":0,"id":"GPU-n-0","resources":{"koordinator.sh/gpu-core":"100"}}]}"#.into());
+    env.agent_releases("n");
+    env.settle();
+    assert_eq!((env.node_of("ours"), env.binds, env.holder("n")), (None, 0, None));
+    assert_eq!(env.conditions["ours"], "0/1 nodes: 1 have fewer than 1 free GPUs");
+}

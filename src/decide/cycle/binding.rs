@@ -269,6 +269,9 @@ impl Engine {
         }
         let id = self.world.pod_id(&flight.pod.uid)?;
         let devices = self.world.pod(id)?.devices.as_ref()?;
+        if let Some(device) = self.world.contested_device(id) {
+            return Some(format!("device {device} of node {} went to another pod", flight.node_name));
+        }
         let unhealthy = node.stock.as_ref().map_or_else(Vec::new, |stock| stock.unhealthy_of(devices));
         unhealthy.first().map(|device| format!("device {device} of node {} is not healthy", flight.node_name))
     }

@@ -2,7 +2,7 @@
 
 use crate::contract::{LockRead, PodKey, PodRef};
 use crate::decide::lock::{Claim, GoneReason, HolderState, Intent, LockView, acquire};
-use crate::decide::world::{Node, NodeId, PodId};
+use crate::decide::world::{Node, NodeId, Place, PodId};
 
 use super::effect::{Effect, Effects};
 use super::engine::{Engine, Moment, Timer};
@@ -27,6 +27,10 @@ impl Engine {
             }
             let Some(node) = self.world.node(node_id) else { return };
             if node.lock.read.raw().is_some_and(|raw| self.releases.contains_key(&(node_id, raw.into()))) {
+                return;
+            }
+            if let Some((holder, raw)) = self.unknown_outcome(node) {
+                self.ask(&raw, holder, node_id, now, effects);
                 return;
             }
             let claim = flight.claim();
@@ -180,6 +184,17 @@ impl Engine {
         }
     }
 
+    /// Another scheduler's lock went away before our watch showed what came of its pod. The pod may hold devices by now that
+    /// we think are free, so it is read before we write. Returns whom to read, and the lock.
+    fn unknown_outcome(&self, node: &Node) -> Option<(PodKey, Box<str>)> {
+        let (holder, raw) = node.lock.previous.as_ref().filter(|(_, raw)| !self.proven.contains(raw))?;
+        let waiting = match self.world.pod_by_key(&holder.pod) {
+            Some(pod) => pod.place == Place::Waiting && !self.flights.contains_key(&pod.id),
+            None => !holder.uid.as_ref().is_some_and(|uid| self.world.was_deleted(uid)),
+        };
+        waiting.then(|| (holder.pod.clone(), raw.clone()))
+    }
+
     fn ask(&mut self, raw: &str, holder: PodKey, node: NodeId, now: Moment, effects: &mut Effects) {
         if self.asked.get(raw).is_some_and(|at| now.mono < *at + ASK_AGAIN) {
             return;
@@ -192,6 +207,14 @@ impl Engine {
     /// A live read found `key` absent, or with this uid: locks that name another pod are proven dangling.
     pub(super) fn prove(&mut self, key: &PodKey, uid: Option<&str>, now: Moment, effects: &mut Effects) {
         let mut nodes = Vec::new();
+        for id in self.lines.keys() {
+            // What came of an earlier lock's pod is known now.
+            let previous = self.world.node(*id).and_then(|node| node.lock.previous.as_ref());
+            if let Some((_, raw)) = previous.filter(|(holder, _)| holder.pod == *key) {
+                self.proven.insert(raw.clone());
+                nodes.push(*id);
+            }
+        }
         for id in self.world.locked() {
             let Some(LockRead::Held { value, raw }) = self.world.node(id).map(|node| &node.lock.read) else { continue };
             let Some(holder) = value.holder.as_ref().filter(|holder| holder.pod == *key) else { continue };

@@ -112,6 +112,12 @@ impl Stock {
         self.blocked.contains(kind)
     }
 
+    /// What a device has of one resource; `None` when it is not listed or does not say.
+    pub fn capacity(&self, id: &DeviceId, resource: &str) -> Option<i64> {
+        let device = self.device.spec.devices.iter().find(|device| device.id == *id)?;
+        device.resources.get(resource).map(|amount| amount.value())
+    }
+
     /// `true` when the node has published devices of pods without an assignment.
     pub fn has_published(&self) -> bool {
         self.device.status.as_ref().is_some_and(|status| !status.allocations.is_empty())

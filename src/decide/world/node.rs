@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use crate::contract::{AgentStatus, Identity, LockRead};
+use crate::contract::{AgentStatus, Holder, Identity, LockRead};
 use crate::decide::lock::AgentLiveness;
 
 use super::PodId;
@@ -39,6 +39,8 @@ pub struct LockSeen {
     pub read: LockRead,
     /// Monotonic time at which exactly this value was first seen.
     pub first_seen: Duration,
+    /// The lock that stood before, when it named a pod.
+    pub previous: Option<(Holder, Box<str>)>,
 }
 
 /// The node's agent, by its Lease.
@@ -79,7 +81,7 @@ impl Node {
         Self {
             name: name.into(),
             facts: None,
-            lock: LockSeen { read: LockRead::Free, first_seen: Duration::ZERO },
+            lock: LockSeen { read: LockRead::Free, first_seen: Duration::ZERO, previous: None },
             agent: None,
             stock: None,
             used: Resources::default(),
@@ -123,7 +125,12 @@ impl Node {
         if self.lock.read == read {
             return false;
         }
-        self.lock = LockSeen { read, first_seen: now };
+        let previous = match std::mem::replace(&mut self.lock.read, LockRead::Free) {
+            LockRead::Held { value, raw } => value.holder.map(|holder| (holder, raw)),
+            LockRead::Free => self.lock.previous.take(),
+            LockRead::Malformed { .. } => None,
+        };
+        self.lock = LockSeen { read, first_seen: now, previous };
         true
     }
 

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
-use crate::contract::{PodKey, PodUid};
+use crate::contract::{DeviceId, PodKey, PodUid};
 use crate::decide::lock::{HolderState, Lookup};
 use crate::decide::pod::HandoffPod;
 
@@ -102,6 +102,29 @@ impl World {
     /// `true` when a watch told that this very pod is gone, not long ago.
     pub fn was_deleted(&self, uid: &PodUid) -> bool {
         !self.pod_ids.contains_key(uid) && self.deleted.contains(uid)
+    }
+
+    /// A device of this pod that is held beyond its capacity, with all pods of the node counted: somebody else was given it.
+    pub fn contested_device(&self, id: PodId) -> Option<DeviceId> {
+        let pod = self.pods.get(&id)?;
+        let (mine, node) = (pod.devices.as_ref()?, self.nodes.get(&pod.node()?)?);
+        let others = node.pods.iter().filter(|other| **other != id).filter_map(|other| self.pods.get(other));
+        let others: Vec<_> = others.filter_map(|other| other.devices.as_ref()).collect();
+        let capacity = |id: &DeviceId, name: &str| node.stock.as_ref().and_then(|stock| stock.capacity(id, name));
+        for (kind, entries) in &mine.devices {
+            for entry in entries {
+                let held = others.iter().flat_map(|devices| devices.of(kind)).filter(|held| held.id == entry.id);
+                let held: Vec<_> = held.collect();
+                let over = entry.resources.keys().any(|name| {
+                    let sum: i64 = held.iter().map(|held| held.amount(name)).sum::<i64>() + entry.amount(name);
+                    capacity(&entry.id, name).is_some_and(|most| sum > most)
+                });
+                if over {
+                    return Some(entry.id.clone());
+                }
+            }
+        }
+        None
     }
 
     pub(super) fn remember_deletion(&mut self, uid: PodUid) {

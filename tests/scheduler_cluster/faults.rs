@@ -1,0 +1,99 @@
+//! Answers that are lost, refused or late.
+
+use baton::sim::apiserver::{Blackout, Effect, FaultRule};
+use serde_json::json;
+
+use crate::cluster::{Cluster, until};
+
+/// One pod through one fault: bound once, the lock names it, nothing is left over.
+async fn survives(rule: FaultRule, effect: Effect) {
+    let cluster = Cluster::start().await;
+    cluster.node("n1").await;
+    let scheduler = cluster.scheduler().await;
+    let id = cluster.server.faults().add(rule.clone(), effect.clone());
+    cluster.pod("a", json!({"nvidia.com/gpu": "1"})).await;
+    cluster.bound("a").await;
+    assert!(cluster.server.faults().fired(id) > 0, "{rule:?} {effect:?} hit nothing");
+    cluster.locked_by("n1", "a").await;
+    cluster.set_lock("n1", None).await;
+    cluster.pod("b", json!({"nvidia.com/gpu": "1"})).await;
+    cluster.bound("b").await;
+    cluster.locked_by("n1", "b").await;
+    scheduler.stop().await;
+}
+
+fn lock() -> FaultRule {
+    FaultRule::on("patch", "nodes").times(1)
+}
+fn binding() -> FaultRule {
+    FaultRule::on("create", "pods").below("binding").times(1)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lost_answer_to_the_lock() {
+    survives(lock(), Effect::DropAfter).await;
+}
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lost_answer_to_the_binding() {
+    survives(binding(), Effect::DropAfter).await;
+}
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lock_request_that_never_arrives() {
+    survives(lock(), Effect::DropBefore).await;
+}
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_binding_that_never_arrives() {
+    survives(binding(), Effect::DropBefore).await;
+}
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_binding_without_an_answer_in_time() {
+    survives(binding(), Effect::Hang).await;
+}
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_binding_refused_with_500_429_409_or_422() {
+    for status in [500, 409, 422] {
+        survives(binding().times(2), Effect::Answer(status, None)).await;
+    }
+    survives(binding(), Effect::Answer(429, Some(1))).await;
+}
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lock_refused_with_500_429_409_or_422() {
+    for status in [500, 429, 409, 422] {
+        survives(lock().times(2), Effect::Answer(status, None)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_api_server_that_is_away_for_a_while_is_waited_for() {
+    let cluster = Cluster::start().await;
+    cluster.node("n1").await;
+    cluster.pod("a", json!({"nvidia.com/gpu": "1"})).await;
+    cluster.server.faults().blackout(Blackout::Refuse);
+    let scheduler = cluster.scheduler().await;
+    tokio::time::sleep(std::time::Duration::from_millis(300)).await;
+    cluster.server.faults().blackout(Blackout::None);
+    cluster.bound("a").await;
+    cluster.server.faults().break_watches();
+    cluster.server.compact();
+    cluster.set_lock("n1", None).await;
+    cluster.pod("b", json!({"nvidia.com/gpu": "1"})).await;
+    cluster.bound("b").await;
+    scheduler.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_pod_deleted_before_allocate_frees_the_lock_at_once() {
+    let cluster = Cluster::start().await;
+    cluster.node("n1").await;
+    let scheduler = cluster.scheduler().await;
+    cluster.pod("a", json!({"nvidia.com/gpu": "8"})).await;
+    cluster.bound("a").await;
+    cluster.pod("b", json!({"nvidia.com/gpu": "8"})).await;
+    cluster.delete("a").await;
+    cluster.bound("b").await;
+    cluster.locked_by("n1", "b").await;
+    cluster.delete("b").await;
+    cluster.unlocked("n1").await;
+    until("nothing in flight", || async { cluster.get("b").await.is_none().then_some(()) }).await;
+    scheduler.stop().await;
+}
