@@ -2,6 +2,8 @@
 //!
 //! `BATON_FIXTURES` names another directory of the same layout.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a test that cannot go on says so
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::time::Duration;

@@ -40,6 +40,11 @@ impl Seen {
     }
 }
 
+/// Makes an event of what a watch showed; `None` skips it.
+pub type Telling<T> = Box<dyn Fn(T) -> Option<WorldEvent> + Send + Sync>;
+/// Makes an event of what a watch does not show any more; `None` skips it.
+pub type Losing = Box<dyn Fn(&Seen) -> Option<WorldEvent> + Send + Sync>;
+
 /// One kind of object to watch.
 pub struct Feed<K> {
     /// For the log and for [`FeedMessage::Synced`].
@@ -51,9 +56,9 @@ pub struct Feed<K> {
     /// A missing API or permission counts as an empty list instead of holding the start up.
     pub optional: bool,
     /// The event of an object; `None` skips it.
-    pub told: Box<dyn Fn(K) -> Option<WorldEvent> + Send + Sync>,
+    pub told: Telling<K>,
     /// The event of an object that is gone.
-    pub gone: Box<dyn Fn(&Seen) -> Option<WorldEvent> + Send + Sync>,
+    pub gone: Losing,
 }
 
 impl<K> Feed<K>

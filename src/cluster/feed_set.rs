@@ -37,7 +37,7 @@ pub fn start_feeds(
     let nodes = Feed {
         name: "nodes",
         api: Api::<FeedNode>::all(client.clone()),
-        config: Config::default(),
+        config: watched(),
         optional: false,
         told: Box::new(move |node| Some(WorldEvent::Node(node.facts(&lock_key)))),
         gone: Box::new(|seen| Some(WorldEvent::NodeGone(seen.name.clone()))),
@@ -45,7 +45,7 @@ pub fn start_feeds(
     let pods = Feed {
         name: "pods",
         api: Api::<FeedPod>::all(client.clone()),
-        config: Config::default(),
+        config: watched(),
         optional: false,
         told: Box::new(|pod| Some(WorldEvent::Pod(Box::new(pod.facts())))),
         gone: Box::new(|seen| {
@@ -55,7 +55,7 @@ pub fn start_feeds(
     let devices = Feed {
         name: "devices",
         api: Api::<Device>::all(client.clone()),
-        config: Config::default(),
+        config: watched(),
         optional: true,
         told: Box::new(|mut device: Device| {
             device.metadata.managed_fields = None;
@@ -66,7 +66,7 @@ pub fn start_feeds(
     let agents = Feed {
         name: "agents",
         api: Api::<Lease>::namespaced(client.clone(), &settings.agent_namespace),
-        config: Config::default(),
+        config: watched(),
         optional: true,
         told: Box::new(|lease| agent_event(&lease)),
         gone: Box::new(|seen| agent_node(&seen.name).map(|node| WorldEvent::AgentGone(node.into()))),
@@ -74,7 +74,7 @@ pub fn start_feeds(
     let namespaces = Feed {
         name: "namespaces",
         api: Api::<Namespace>::all(client.clone()),
-        config: Config::default(),
+        config: watched(),
         optional: true,
         told: Box::new(|namespace| {
             let labels = namespace.metadata.labels.unwrap_or_default();
@@ -85,7 +85,7 @@ pub fn start_feeds(
     let volumes = Feed {
         name: "volumes",
         api: Api::<PersistentVolume>::all(client.clone()),
-        config: Config::default(),
+        config: watched(),
         optional: true,
         told: Box::new(|volume| {
             let name = volume.metadata.name.clone()?;
@@ -96,7 +96,7 @@ pub fn start_feeds(
     let claims = Feed {
         name: "claims",
         api: Api::<PersistentVolumeClaim>::all(client.clone()),
-        config: Config::default(),
+        config: watched(),
         optional: true,
         told: Box::new(|claim| {
             let (key, facts) = claim_facts(&claim);
@@ -113,6 +113,14 @@ pub fn start_feeds(
     tasks.spawn(volumes.run(out.clone()));
     tasks.spawn(claims.run(out.clone()));
     names.into()
+}
+
+/// A watch is closed by the server after this many seconds and goes on where it was. One that is silent for half a minute
+/// longer is taken for dead.
+const WATCH_SECONDS: u32 = 120;
+
+fn watched() -> Config {
+    Config::default().timeout(WATCH_SECONDS)
 }
 
 fn agent_node(lease: &str) -> Option<&str> {

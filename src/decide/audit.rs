@@ -96,9 +96,8 @@ pub fn check_engine(engine: &Engine, scheduler_name: &str) -> Vec<Violation> {
         }
         match pod.place {
             Place::Waiting if engine.queue().state(pod.id).is_some() && !flying => states.push("queued"),
-            Place::Bound(_) if !flying => states.push("bound"),
             // Assumed without a flight: bound by us, the watch is yet to show it.
-            Place::Assumed(_) if !flying => states.push("bound"),
+            Place::Bound(_) | Place::Assumed(_) if !flying => states.push("bound"),
             Place::Ended if !flying => states.push("ended"),
             _ => {}
         }

@@ -166,7 +166,9 @@ impl EventLoop {
                     if count == 0 {
                         return Err(SchedulerError::Ended("the watches"));
                     }
-                    messages.drain(..).for_each(|message| self.fold(message));
+                    for message in messages.drain(..) {
+                        self.fold(message);
+                    }
                 }
                 _ = reports.recv_many(&mut answers, GULP) => {
                     for report in answers.drain(..) {
@@ -227,7 +229,9 @@ impl EventLoop {
     }
 
     fn perform(&self, effects: Effects) {
-        effects.into_iter().for_each(|effect| self.executor.perform(effect));
+        for effect in effects {
+            self.executor.perform(effect);
+        }
     }
 }
 

@@ -231,7 +231,7 @@ impl Env {
     pub fn wait(&mut self, seconds: u64) {
         for _ in 0..seconds {
             self.now += Duration::from_secs(1);
-            if self.now.as_secs() % 30 == 0 {
+            if self.now.as_secs().is_multiple_of(30) {
                 self.beat_all();
             }
             self.settle();

@@ -43,10 +43,8 @@ impl Diagnosis {
         let mut counts: Vec<(&str, usize)> = counts.into_iter().collect();
         counts.sort_by(|a, b| b.1.cmp(&a.1).then(a.0.cmp(b.0)));
         let parts: Vec<String> = counts.into_iter().map(|(text, count)| format!("{count} {text}")).collect();
-        match parts.is_empty() {
-            true => format!("0/{} nodes", self.nodes),
-            false => format!("0/{} nodes: {}", self.nodes, parts.join(", ")),
-        }
+        let nodes = self.nodes;
+        if parts.is_empty() { format!("0/{nodes} nodes") } else { format!("0/{nodes} nodes: {}", parts.join(", ")) }
     }
 
     /// `true` when no other pod's leaving could help.

@@ -38,7 +38,7 @@ impl Engine {
                 Intent::Set => self.lock(id, None, effects),
                 Intent::Own { time } => {
                     let raw = node.lock.read.raw().map(Into::into);
-                    self.to_head(id);
+                    self.make_head(id);
                     if let Some(flight) = self.flights.get_mut(&id) {
                         flight.time = time;
                         flight.lock_value = raw;
@@ -153,7 +153,7 @@ impl Engine {
         acquire(&view, claim, node.liveness(), &self.config.lock_policy, now.mono, now.wall)
     }
 
-    fn to_head(&mut self, id: PodId) {
+    fn make_head(&mut self, id: PodId) {
         let Some(flight) = self.flights.get(&id) else { return };
         if let Some(line) = self.lines.get_mut(&flight.node) {
             line.waiting.remove(&flight.turn);
@@ -162,7 +162,7 @@ impl Engine {
     }
 
     fn lock(&mut self, id: PodId, old: Option<Box<str>>, effects: &mut Effects) {
-        self.to_head(id);
+        self.make_head(id);
         let ticket = self.ticket(id);
         let format = self.config.lock_format;
         let Some(flight) = self.flights.get_mut(&id) else { return };
@@ -218,13 +218,9 @@ impl Engine {
         for id in self.world.locked() {
             let Some(LockRead::Held { value, raw }) = self.world.node(id).map(|node| &node.lock.read) else { continue };
             let Some(holder) = value.holder.as_ref().filter(|holder| holder.pod == *key) else { continue };
-            let other = match (&holder.uid, uid) {
-                (_, None) => true,
-                (Some(held), Some(found)) => held.as_str() != found,
-                // Without a uid the time is the proof, and the world judges it on the pod that was just read.
-                (None, Some(_)) => true,
-            };
-            if other {
+            // Without a uid the time is the proof, and the world judges it on the pod that was just read.
+            let other = |held: &crate::contract::PodUid| uid.is_none_or(|found| held.as_str() != found);
+            if holder.uid.as_ref().is_none_or(other) {
                 self.proven.insert(raw.clone());
                 nodes.push(id);
             }

@@ -104,3 +104,32 @@ fn once(point: &'static str, names: impl Iterator<Item = &'static str>) -> Resul
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::decide::plugins::priority_sort::PrioritySort;
+    use crate::decide::plugins::taints::TaintToleration;
+
+    fn error(enabled: Enabled) -> RegistryError {
+        Plugins::new(enabled).err().expect("a set that cannot work")
+    }
+
+    #[test]
+    fn two_orders_of_the_queue_are_a_start_up_error_and_so_is_none() {
+        let sorts: Vec<Arc<dyn QueueSort>> = vec![Arc::new(PrioritySort), Arc::new(PrioritySort)];
+        let two = error(Enabled { queue_sort: sorts, ..Enabled::default() });
+        assert!(two.to_string().contains("exactly one QueueSort"), "{two}");
+        assert_eq!(error(Enabled::default()), RegistryError::NoQueueSort);
+    }
+
+    #[test]
+    fn a_rule_twice_or_a_weight_out_of_range_is_named() {
+        let one = || Enabled { queue_sort: vec![Arc::new(PrioritySort)], ..Enabled::default() };
+        let filter: Vec<Arc<dyn Filter>> = vec![Arc::new(TaintToleration), Arc::new(TaintToleration)];
+        let twice = error(Enabled { filter, ..one() });
+        assert_eq!(twice, RegistryError::Twice { name: "TaintToleration", point: "Filter" });
+        let score: Vec<(Arc<dyn Score>, i64)> = vec![(Arc::new(TaintToleration), 0)];
+        assert_eq!(error(Enabled { score, ..one() }), RegistryError::Weight { name: "TaintToleration", weight: 0 });
+    }
+}

@@ -19,6 +19,9 @@ impl Slots {
     }
 
     /// The value of this type, made when it is not there.
+    ///
+    /// # Panics
+    /// Never: a value is only ever filed under its own type.
     pub fn entry<T: Any + Default>(&mut self) -> &mut T {
         let slot = self.0.entry(TypeId::of::<T>()).or_insert_with(|| Box::new(T::default()));
         slot.downcast_mut().expect("a slot holds a value of the type that it is filed under")

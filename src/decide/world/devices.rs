@@ -1,6 +1,6 @@
 //! A node's devices: the inventory of its Device object and what of it pods hold.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use crate::contract::inventory::Device;
 use crate::contract::{DeviceAllocation, DeviceId, DeviceType, PodUid, key};
@@ -189,7 +189,7 @@ pub fn recorded_devices(pod: &HandoffPod) -> Option<DeviceAllocation> {
 
 /// Device types that a pod's containers ask for.
 pub fn kinds_of(pod: &Pod) -> Vec<DeviceType> {
-    let mut kinds: BTreeMap<DeviceType, ()> = BTreeMap::new();
+    let mut kinds: BTreeSet<DeviceType> = BTreeSet::new();
     for container in &pod.facts.handoff.containers {
         let Ok(request) = &container.request else { continue };
         let served_otherwise =
@@ -198,13 +198,13 @@ pub fn kinds_of(pod: &Pod) -> Vec<DeviceType> {
             continue;
         }
         if request.gpu.is_some() {
-            kinds.insert(DeviceType::Gpu, ());
+            kinds.insert(DeviceType::Gpu);
         }
         if request.rdma.is_some() {
-            kinds.insert(DeviceType::Rdma, ());
+            kinds.insert(DeviceType::Rdma);
         }
     }
-    kinds.into_keys().collect()
+    kinds.into_iter().collect()
 }
 
 fn wishes_of(pod: &Pod) -> Result<Wishes, crate::contract::AllocationError> {
