@@ -343,6 +343,7 @@ impl Env {
             device_allocated: of(key::DEVICE_ALLOCATED),
             container_devices: of(key::CONTAINER_DEVICES),
             bind_timestamp: of(key::BIND_TIMESTAMP),
+            ..AssignmentText::default()
         };
         if fault.is_some() {
             // The watch lags as well: the engine must find out by itself.
