@@ -11,6 +11,7 @@ pub mod metrics;
 pub mod node_view;
 pub mod pod_resources;
 pub mod service;
+mod steer;
 pub mod unlocker;
 pub mod world;
 

@@ -123,7 +123,7 @@ impl NodeView {
     /// Watches the pods that are bound to `node`, forever; `tell` gets what people should know.
     pub async fn watch_pods(&self, client: Client, node: &str, tell: impl Fn(Notice)) {
         let pods: Api<LightPod> = Api::all(client);
-        let config = watcher::Config::default().fields(&format!("spec.nodeName={node}"));
+        let config = watched().fields(&format!("spec.nodeName={node}"));
         let stream = watcher(pods, config).default_backoff();
         self.follow_pods(stream, tell).await;
     }
@@ -166,7 +166,7 @@ impl NodeView {
     /// Watches the lock annotation `lock_key` of `node`, forever.
     pub async fn watch_node(&self, client: Client, node: &str, lock_key: &str) {
         let nodes: Api<PartialObjectMeta<Node>> = Api::all(client);
-        let config = watcher::Config::default().fields(&format!("metadata.name={node}"));
+        let config = watched().fields(&format!("metadata.name={node}"));
         let stream = watcher(nodes, config).default_backoff();
         let mut stream = std::pin::pin!(stream);
         while let Some(event) = stream.next().await {
@@ -188,6 +188,14 @@ impl NodeView {
             }
         }
     }
+}
+
+/// The server closes a watch after this many seconds, and it goes on where it was; the library takes one that is silent for
+/// five seconds longer for dead.
+const WATCH_SECONDS: u32 = 120;
+
+fn watched() -> watcher::Config {
+    watcher::Config::default().timeout(WATCH_SECONDS)
 }
 
 fn lock_of(node: &PartialObjectMeta<Node>, key: &str) -> LockRead {

@@ -16,13 +16,8 @@ use super::pod_resources::PodResourcesClient;
 use super::world::World;
 use crate::agent::grant::{Answerer, Grant};
 use crate::contract::PodUid;
-use crate::contract::deviceplugin::{
-    AllocateRequest, AllocateResponse, ContainerAllocateResponse, ContainerPreferredAllocationResponse,
-    PreStartContainerRequest, PreferredAllocationRequest, PreferredAllocationResponse,
-};
-use crate::decide::handoff::prefer::{self, Order, Preference};
+use crate::contract::deviceplugin::{AllocateRequest, AllocateResponse, ContainerAllocateResponse};
 use crate::decide::handoff::rebuild::{is_share, learn};
-use crate::decide::handoff::verify::may_start;
 use crate::decide::handoff::{
     Call, Code, Entry, EntryKey, Fresh, Ledger, NodeInventory, Outcome, PodResources, Policy, Refusal, Rule, Serving,
     Sight, decide, passed_by,
@@ -32,9 +27,9 @@ use crate::runtime::clock;
 /// How long the identification of a GetPreferredAllocation holds for the Allocate that follows with the ids it answered.
 const PREFERENCE_HOLDS: Duration = Duration::from_secs(1);
 /// Kept from the budget so that the error still reaches the kubelet in time.
-const RESERVE: Duration = Duration::from_millis(50);
+pub(super) const RESERVE: Duration = Duration::from_millis(50);
 /// Decisions that may ask for live reads one after another.
-const MAX_ROUNDS: usize = 6;
+pub(super) const MAX_ROUNDS: usize = 6;
 
 /// What the hand-off is told at start.
 #[derive(Debug, Clone)]
@@ -91,11 +86,11 @@ pub(super) struct Books {
 
 /// The last preference call.
 pub(super) struct Remembered {
-    resource: Box<str>,
-    ids: BTreeSet<String>,
-    at: Duration,
-    key: EntryKey,
-    resources: Arc<PodResources>,
+    pub resource: Box<str>,
+    pub ids: BTreeSet<String>,
+    pub at: Duration,
+    pub key: EntryKey,
+    pub resources: Arc<PodResources>,
 }
 
 impl HandoffService {
@@ -217,7 +212,7 @@ impl HandoffService {
         }
     }
 
-    async fn is_ready_before(&self, resource: &str, deadline: Duration) -> Result<(), Refusal> {
+    pub(super) async fn is_ready_before(&self, resource: &str, deadline: Duration) -> Result<(), Refusal> {
         let mut ready = self.ready.subscribe();
         if !*ready.borrow() {
             self.call_waits.notify_one();
@@ -254,7 +249,7 @@ impl HandoffService {
         (None, Arc::new(resources))
     }
 
-    async fn list(&self, books: &mut Books, deadline: Duration) -> PodResources {
+    pub(super) async fn list(&self, books: &mut Books, deadline: Duration) -> PodResources {
         let resources = self.parts.pod_resources.list(deadline).await;
         self.take_in(books, &resources);
         resources
@@ -326,7 +321,7 @@ impl HandoffService {
         })
     }
 
-    async fn read_live(&self, wanted: &Fresh, resource: &str, deadline: Duration) -> Result<(), Refusal> {
+    pub(super) async fn read_live(&self, wanted: &Fresh, resource: &str, deadline: Duration) -> Result<(), Refusal> {
         let world = &self.parts.world;
         let pods = futures::future::join_all(wanted.pods.iter().map(|key| world.pod(key)));
         let lock = async { if wanted.node { Some(world.lock().await) } else { None } };
@@ -420,68 +415,6 @@ impl HandoffService {
             key.container
         );
         Refusal::nobody(Rule::Ledger, &key.resource, why)
-    }
-
-    /// Steers the kubelet to the assigned devices. Never fails: what is not known is filled with available ids.
-    pub async fn preferred(&self, resource: &str, request: PreferredAllocationRequest) -> PreferredAllocationResponse {
-        let deadline = clock::mono() + self.settings.budget.saturating_sub(RESERVE) / 2;
-        let mut response = PreferredAllocationResponse::default();
-        let single = request.container_requests.len() == 1;
-        for asked in &request.container_requests {
-            let size = usize::try_from(asked.allocation_size).unwrap_or(0);
-            let left = deadline.saturating_sub(clock::mono());
-            let prepared = self.prepare(resource, asked.allocation_size, deadline);
-            let (order, found) = tokio::time::timeout(left, prepared).await.ok().flatten().unwrap_or_default();
-            let ids = prefer::pick(&order, &asked.available_device_i_ds, &asked.must_include_device_i_ds, size);
-            if let (true, Some((key, resources)), Ok(mut books)) = (single, found, self.books.try_lock())
-                && let Some(books) = books.as_mut()
-            {
-                let ids = ids.iter().cloned().collect();
-                let at = clock::mono();
-                books.preference = Some(Remembered { resource: resource.into(), ids, at, key, resources });
-            }
-            response.container_responses.push(ContainerPreferredAllocationResponse { device_i_ds: ids });
-        }
-        response
-    }
-
-    async fn prepare(
-        &self,
-        resource: &str,
-        count: i32,
-        deadline: Duration,
-    ) -> Option<(Order, Option<(EntryKey, Arc<PodResources>)>)> {
-        self.is_ready_before(resource, deadline).await.ok()?;
-        let mut guard = self.books.lock().await;
-        let books = guard.as_mut()?;
-        let call = Call { resource, count: i64::from(count), ids: &[] };
-        let resources = Arc::new(self.list(books, deadline).await);
-        let mut fresh = Fresh::default();
-        for _ in 0..MAX_ROUNDS {
-            match self.with_sight(books, &resources, &fresh, |sight| prefer::preference(sight, &call)) {
-                Preference::Order(order, key) => return Some((order, key.map(|key| (key, resources)))),
-                Preference::NeedLive(wanted) => {
-                    self.read_live(&wanted, resource, deadline).await.ok()?;
-                    fresh.add(wanted);
-                }
-            }
-        }
-        None
-    }
-
-    /// With the start barrier on: refuses a start whose committed devices are not the assignment; the kubelet tries again.
-    pub async fn pre_start(&self, resource: &str, request: PreStartContainerRequest) -> Result<(), Status> {
-        if !self.settings.verify_before_start {
-            return Ok(());
-        }
-        let books = self.books.lock().await;
-        let Some(books) = books.as_ref() else {
-            return Err(Status::unavailable(format!(
-                "{resource}: the ledger is not known yet; the start is tried again"
-            )));
-        };
-        let seen = self.parts.view.seen();
-        may_start(resource, &request.devices_ids, &books.ledger, &seen.pods).map_err(Status::failed_precondition)
     }
 
     /// The kubelet has restarted: it admits its pods again, so nobody's admission is over.

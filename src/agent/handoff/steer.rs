@@ -1,0 +1,80 @@
+//! GetPreferredAllocation, which steers the kubelet to the assigned devices, and the barrier before a container starts.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tonic::Status;
+
+use super::service::{HandoffService, MAX_ROUNDS, RESERVE, Remembered};
+use crate::contract::deviceplugin::{
+    ContainerPreferredAllocationResponse, PreStartContainerRequest, PreferredAllocationRequest,
+    PreferredAllocationResponse,
+};
+use crate::decide::handoff::prefer::{self, Order, Preference};
+use crate::decide::handoff::verify::may_start;
+use crate::decide::handoff::{Call, EntryKey, Fresh, PodResources};
+use crate::runtime::clock;
+
+impl HandoffService {
+    /// Steers the kubelet to the assigned devices. Never fails: what is not known is filled with available ids.
+    pub async fn preferred(&self, resource: &str, request: PreferredAllocationRequest) -> PreferredAllocationResponse {
+        let deadline = clock::mono() + self.settings.budget.saturating_sub(RESERVE) / 2;
+        let mut response = PreferredAllocationResponse::default();
+        let single = request.container_requests.len() == 1;
+        for asked in &request.container_requests {
+            let size = usize::try_from(asked.allocation_size).unwrap_or(0);
+            let left = deadline.saturating_sub(clock::mono());
+            let prepared = self.prepare(resource, asked.allocation_size, deadline);
+            let (order, found) = tokio::time::timeout(left, prepared).await.ok().flatten().unwrap_or_default();
+            let ids = prefer::pick(&order, &asked.available_device_i_ds, &asked.must_include_device_i_ds, size);
+            if let (true, Some((key, resources)), Ok(mut books)) = (single, found, self.books.try_lock())
+                && let Some(books) = books.as_mut()
+            {
+                let ids = ids.iter().cloned().collect();
+                let at = clock::mono();
+                books.preference = Some(Remembered { resource: resource.into(), ids, at, key, resources });
+            }
+            response.container_responses.push(ContainerPreferredAllocationResponse { device_i_ds: ids });
+        }
+        response
+    }
+
+    async fn prepare(
+        &self,
+        resource: &str,
+        count: i32,
+        deadline: Duration,
+    ) -> Option<(Order, Option<(EntryKey, Arc<PodResources>)>)> {
+        self.is_ready_before(resource, deadline).await.ok()?;
+        let mut guard = self.books.lock().await;
+        let books = guard.as_mut()?;
+        let call = Call { resource, count: i64::from(count), ids: &[] };
+        let resources = Arc::new(self.list(books, deadline).await);
+        let mut fresh = Fresh::default();
+        for _ in 0..MAX_ROUNDS {
+            match self.with_sight(books, &resources, &fresh, |sight| prefer::preference(sight, &call)) {
+                Preference::Order(order, key) => return Some((order, key.map(|key| (key, resources)))),
+                Preference::NeedLive(wanted) => {
+                    self.read_live(&wanted, resource, deadline).await.ok()?;
+                    fresh.add(wanted);
+                }
+            }
+        }
+        None
+    }
+
+    /// With the start barrier on: refuses a start whose committed devices are not the assignment; the kubelet tries again.
+    pub async fn pre_start(&self, resource: &str, request: PreStartContainerRequest) -> Result<(), Status> {
+        if !self.settings.verify_before_start {
+            return Ok(());
+        }
+        let books = self.books.lock().await;
+        let Some(books) = books.as_ref() else {
+            return Err(Status::unavailable(format!(
+                "{resource}: the ledger is not known yet; the start is tried again"
+            )));
+        };
+        let seen = self.parts.view.seen();
+        may_start(resource, &request.devices_ids, &books.ledger, &seen.pods).map_err(Status::failed_precondition)
+    }
+}
