@@ -25,7 +25,7 @@ const ANSWER: Duration = Duration::from_secs(5);
 pub enum Question {
     /// Why is this pod where it is?
     Explain(PodKey, oneshot::Sender<Option<Explanation>>),
-    /// Is the world complete, and does this process lead? Also brings the metrics up to date.
+    /// Is the world complete, and does this process lead?
     State(oneshot::Sender<LoopState>),
 }
 

@@ -37,6 +37,8 @@ use crate::runtime::clock;
 const BACKLOG: usize = 4096;
 /// Messages that are folded in before the engine decides again.
 const GULP: usize = 1024;
+/// Metrics are brought up to date this often.
+const COUNT: Duration = Duration::from_secs(1);
 /// Requests under way at shutdown get this long.
 const GRACE: Duration = Duration::from_secs(5);
 
@@ -121,7 +123,7 @@ impl Scheduler {
             permits: Arc::new(Semaphore::new(options.concurrency)),
             reports: report_out,
         };
-        let mut event_loop = EventLoop { engine, executor, standing, metrics, missing };
+        let mut event_loop = EventLoop { engine, executor, standing, metrics, missing, counted: Duration::ZERO };
         let result = event_loop.run(feed_in, report_in, question_in, changed_in, &stop).await;
         tasks.shutdown().await;
         // Requests under way hold permits; their outcome is found by the next leader in any case.
@@ -142,6 +144,8 @@ struct EventLoop {
     metrics: Metrics,
     /// Feeds whose first list is not complete.
     missing: BTreeSet<&'static str>,
+    /// When the metrics were brought up to date.
+    counted: Duration,
 }
 
 impl EventLoop {
@@ -159,6 +163,10 @@ impl EventLoop {
             self.judge_leadership();
             let effects = self.engine.run(moment());
             self.perform(effects);
+            if clock::mono() >= self.counted + COUNT {
+                self.counted = clock::mono();
+                self.metrics.update(&self.engine);
+            }
             let wake = self.wake();
             tokio::select! {
                 () = stop.cancelled() => return Ok(()),
@@ -221,7 +229,6 @@ impl EventLoop {
         match question {
             Question::Explain(pod, answer) => drop(answer.send(self.engine.explain(&pod, moment()))),
             Question::State(answer) => {
-                self.metrics.update(&self.engine);
                 let missing = self.missing.iter().copied().collect();
                 drop(answer.send(LoopState { missing, leading: self.engine.is_leading() }));
             }

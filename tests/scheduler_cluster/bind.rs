@@ -38,8 +38,12 @@ async fn one_binding_carries_all_annotations_and_a_pod_costs_two_writes_of_the_s
     assert_eq!(counts.of("create", "pods", "binding"), 1);
     // Our own creation of the pod is the third write on pods and nodes.
     assert_eq!((counts.writes("nodes"), counts.writes("pods")), (1, 2), "{:?}", counts.all());
-    let (status, metrics) = http(scheduler.admin, "/metrics").await;
-    assert!(status.contains("200") && metrics.contains("baton_scheduler_bound_total"), "{metrics}");
+    until("the metrics count the pod", || async {
+        let (status, metrics) = http(scheduler.admin, "/metrics").await;
+        assert!(status.contains("200"), "{status}");
+        metrics.contains("baton_scheduler_bound_total 1").then_some(())
+    })
+    .await;
     scheduler.stop().await;
 }
 

@@ -141,3 +141,23 @@ fn after_a_restart_bound_pods_hold_their_devices() {
     env.settle();
     assert_eq!(env.node_of("c"), Some("n"));
 }
+
+#[test]
+fn a_leader_that_lost_and_regained_its_lease_goes_on_with_pods_that_were_in_flight() {
+    let mut env = Env::new();
+    env.node("n", 8);
+    env.hold = true;
+    env.pod("a", ONE);
+    env.pod("b", ONE);
+    env.settle();
+    assert_eq!(env.engine.flights().len(), 2);
+    env.held.clear();
+    env.hold = false;
+    env.engine.lead(false, env.moment());
+    env.lead();
+    env.settle();
+    assert_eq!((env.node_of("a"), env.node_of("b")), (Some("n"), None));
+    env.agent_releases("n");
+    env.settle();
+    assert_eq!(env.node_of("b"), Some("n"));
+}

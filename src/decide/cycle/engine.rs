@@ -100,6 +100,9 @@ pub struct Stats {
     pub resumed: u64,
 }
 
+/// Agents are looked over for staleness this often: each look costs a step per node.
+const AGE: Duration = Duration::from_millis(500);
+
 /// What a timer is for.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Timer {
@@ -134,6 +137,8 @@ pub struct Engine {
     pub(super) told: BTreeMap<PodId, Told>,
     pub(super) stats: Stats,
     pub(super) leading: bool,
+    /// When agents are looked over next.
+    age_at: Duration,
     pub(super) last_stamp: Timestamp,
     pub(super) serial: u64,
 }
@@ -159,6 +164,7 @@ impl Engine {
             told: BTreeMap::new(),
             stats: Stats::default(),
             leading: false,
+            age_at: Duration::ZERO,
             last_stamp: Timestamp::UNIX_EPOCH,
             serial: 0,
         }
@@ -202,6 +208,8 @@ impl Engine {
             self.drop_flight(id);
             self.world.forget(id);
         }
+        // Entries of pods that were in flight must not stay behind as taken.
+        self.queue = Queue::new(self.config.queue);
         self.lines.clear();
         self.tickets.clear();
         self.timers.clear();
@@ -230,8 +238,11 @@ impl Engine {
     /// Lets time pass and decides up to a batch of pods.
     pub fn run(&mut self, now: Moment) -> Effects {
         let mut effects = Effects::new();
-        let aged = self.world.age(now.mono);
-        self.react(&Changes { nodes: aged, ..Changes::default() }, now, &mut effects);
+        if now.mono >= self.age_at {
+            self.age_at = now.mono + AGE;
+            let aged = self.world.age(now.mono);
+            self.react(&Changes { nodes: aged, ..Changes::default() }, now, &mut effects);
+        }
         if !self.leading {
             return effects;
         }
