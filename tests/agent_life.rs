@@ -7,6 +7,8 @@
 
 #[path = "agent_life/cdi.rs"]
 mod cdi;
+#[path = "agent_life/cluster.rs"]
+mod cluster;
 #[path = "agent_life/health.rs"]
 mod health;
 #[path = "agent_life/hostile.rs"]

@@ -31,8 +31,16 @@ pub struct InventoryWriter {
     nodes: Api<Node>,
     node: String,
     manager: String,
-    /// The Device object's version after the last look, and what was written then.
-    last: Option<(String, Published)>,
+    /// What the API said after the last pass.
+    last: Option<Last>,
+}
+
+struct Last {
+    /// Version of the Device object.
+    version: String,
+    /// Uid of the node, its owner.
+    node_uid: Option<String>,
+    published: Published,
 }
 
 /// What one pass did.
@@ -58,31 +66,40 @@ impl InventoryWriter {
 
     /// Makes the API say `now`. Nothing is written when it says so already; what others changed or deleted is put back.
     pub async fn publish(&mut self, now: &Published) -> Result<Written, kube::Error> {
-        let mut written = Written::default();
+        // A change of health is one request: what was there is known.
+        if let Some(last) = self.last.take_if(|last| last.published != *now && last.published.labels == now.labels) {
+            return self.apply(now, last.node_uid).await.map(|()| Written { device: true, labels: false });
+        }
         let seen = self.devices.get_metadata_opt(&self.node).await?.and_then(|device| device.resource_version());
-        if let Some((version, last)) = &self.last
-            && seen.as_ref() == Some(version)
-            && last == now
+        if let Some(last) = &self.last
+            && seen.as_ref() == Some(&last.version)
+            && last.published == *now
         {
-            return Ok(written);
+            return Ok(Written::default());
         }
         let node = self.nodes.get_metadata(&self.node).await?;
-        written.labels = self.write_labels(node.labels(), &now.labels).await?;
+        let labels = self.write_labels(node.labels(), &now.labels).await?;
         let current = match seen {
             Some(_) => self.devices.get_opt(&self.node).await?,
             None => None,
         };
         let wanted = self.object(now, node.uid().as_deref());
-        let version = match current.filter(|current| says(current, &wanted)) {
-            Some(current) => current.resource_version(),
-            None => {
-                written.device = true;
-                let params = PatchParams::apply(&self.manager).force();
-                self.devices.patch(&self.node, &params, &Patch::Apply(&wanted)).await?.resource_version()
+        match current.filter(|current| says(current, &wanted)) {
+            Some(current) => {
+                let keep = |version| Last { version, node_uid: node.uid(), published: now.clone() };
+                self.last = current.resource_version().map(keep);
+                Ok(Written { device: false, labels })
             }
-        };
-        self.last = version.map(|version| (version, now.clone()));
-        Ok(written)
+            None => self.apply(now, node.uid()).await.map(|()| Written { device: true, labels }),
+        }
+    }
+
+    async fn apply(&mut self, now: &Published, node_uid: Option<String>) -> Result<(), kube::Error> {
+        let params = PatchParams::apply(&self.manager).force();
+        let wanted = self.object(now, node_uid.as_deref());
+        let written = self.devices.patch(&self.node, &params, &Patch::Apply(&wanted)).await?;
+        self.last = written.resource_version().map(|version| Last { version, node_uid, published: now.clone() });
+        Ok(())
     }
 
     fn object(&self, now: &Published, node_uid: Option<&str>) -> Device {

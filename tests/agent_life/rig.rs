@@ -85,8 +85,16 @@ impl Rig {
     /// Starts the kubelet.
     pub async fn kubelet(&self) -> Kubelet {
         let config = kube::Config::new("http://127.0.0.1:1".parse().unwrap());
-        let client = kube::Client::try_from(config).unwrap();
-        Kubelet::start(KubeletOptions::new("node-a", self.path("k"), client)).await.unwrap()
+        self.kubelet_of(kube::Client::try_from(config).unwrap()).await
+    }
+
+    /// Starts the kubelet, beside an API server.
+    pub async fn kubelet_of(&self, client: kube::Client) -> Kubelet {
+        let mut options = KubeletOptions::new("node-a", self.path("k"), client);
+        options.periods.scale = 0.02;
+        options.periods.fast_status = true;
+        options.periods.source_delay = Duration::from_millis(200);
+        Kubelet::start(options).await.unwrap()
     }
 
     /// Starts the daemon.
@@ -99,6 +107,12 @@ impl Rig {
         });
         let task = tokio::spawn(daemon::run_with(self.options.clone(), stop.clone(), open));
         Daemon { stop, task }
+    }
+
+    /// Starts the daemon as it ships, with the real hand-off.
+    pub fn shipped(&self) -> Daemon {
+        let stop = CancellationToken::new();
+        Daemon { task: tokio::spawn(daemon::run(self.options.clone(), stop.clone())), stop }
     }
 
     /// Healthy ids by resource, as the kubelet has them. Empty while it does not answer.

@@ -66,3 +66,7 @@ fn find<'a>(table: &'a Table, id: &DeviceId, kind: &DeviceType) -> Result<(&'a D
     }
     Ok((id, parts))
 }
+
+#[cfg(test)]
+#[path = "answers_tests.rs"]
+mod tests;

@@ -1,0 +1,126 @@
+//! Answers by each strategy, and that GPU and NIC answers of one container never meet on a key.
+
+use std::collections::BTreeMap;
+
+use super::*;
+use crate::agent::choice::{DeviceIdStrategy, DeviceListStrategy};
+use crate::contract::{Extension, PodRef, Quantity, Vf, key};
+
+const GPU: &str = "GPU-5f1c2a90-0000-4000-8000-000000000003";
+const NIC: &str = "0000:3c:00.0";
+const VF: &str = "0000:3c:00.2";
+
+fn answers(change: impl FnOnce(&mut Options)) -> Answers {
+    let mut options = Options::default();
+    change(&mut options);
+    let parts = |kind: DeviceType, index: &str, nodes: &[&str]| Parts {
+        kind,
+        index: index.into(),
+        nodes: nodes.iter().map(Into::into).collect(),
+    };
+    let devices = [
+        (GPU, parts(DeviceType::Gpu, "3", &["/dev/nvidia3"])),
+        ("GPU-gone", parts(DeviceType::Gpu, "4", &[])),
+        (NIC, parts(DeviceType::Rdma, "", &["/dev/infiniband/uverbs0", "/dev/infiniband/rdma_cm"])),
+        (VF, parts(DeviceType::Rdma, "", &["/dev/infiniband/uverbs4", "/dev/infiniband/rdma_cm"])),
+    ];
+    let devices = devices.map(|(id, parts)| (DeviceId::parse(id).unwrap(), parts)).into();
+    let table = Table { devices, control: vec!["/dev/nvidiactl".into()], driver: Vec::new() };
+    let answers = Answers::new(Arc::new(options));
+    answers.replace(Arc::new(table));
+    answers
+}
+
+fn grant(kind: DeviceType, id: &str, shares: bool) -> Grant {
+    let memory = (key::GPU_MEMORY.to_owned(), Quantity::bytes(8 << 30));
+    let resources = BTreeMap::from([(key::GPU_CORE.to_owned(), Quantity::units(25)), memory]);
+    let entry = DeviceEntry { minor: 3, id: DeviceId::parse(id).unwrap(), resources, extension: None };
+    Grant {
+        resource: key::NVIDIA_GPU.into(),
+        pod: PodRef::new("../../etc", "$(reboot)", "u"),
+        container: "/dev/sda".into(),
+        entries: vec![(kind, entry)],
+        shares,
+    }
+}
+
+#[test]
+fn by_default_a_gpu_is_its_cdi_name_and_a_nic_its_name_and_address() {
+    let answers = answers(|_| {});
+    let gpu = answers.answer(&grant(DeviceType::Gpu, GPU, false)).unwrap();
+    assert_eq!(gpu.cdi_devices[0].name, format!("koordinator.sh/gpu={GPU}"));
+    assert!(gpu.envs.is_empty() && gpu.devices.is_empty() && gpu.mounts.is_empty() && gpu.annotations.is_empty());
+    let nic = answers.answer(&grant(DeviceType::Rdma, NIC, false)).unwrap();
+    assert_eq!(nic.cdi_devices[0].name, format!("koordinator.sh/rdma={NIC}"));
+    assert_eq!(nic.envs, [("PCIDEVICE_KOORDINATOR_SH_RDMA".to_owned(), NIC.to_owned())].into());
+}
+
+#[test]
+fn every_strategy_adds_its_own_and_an_index_is_used_where_asked_for() {
+    let answers = answers(|options| {
+        options.device_list_strategy =
+            vec![DeviceListStrategy::Envvar, DeviceListStrategy::CdiAnnotations, DeviceListStrategy::CdiCri];
+        options.device_id_strategy = DeviceIdStrategy::Index;
+        options.pass_device_specs = true;
+        options.cdi_kind = "nvidia.com/gpu".into();
+    });
+    let gpu = answers.answer(&grant(DeviceType::Gpu, GPU, false)).unwrap();
+    assert_eq!(gpu.envs["NVIDIA_VISIBLE_DEVICES"], "3");
+    assert_eq!(gpu.annotations["cdi.k8s.io/baton_gpu"], format!("nvidia.com/gpu={GPU}"));
+    assert_eq!(gpu.cdi_devices.len(), 1);
+    let nodes: Vec<&str> = gpu.devices.iter().map(|spec| spec.host_path.as_str()).collect();
+    assert_eq!(nodes, ["/dev/nvidia3", "/dev/nvidiactl"]);
+}
+
+#[test]
+fn without_cdi_a_nic_comes_as_its_device_nodes() {
+    let answers = answers(|options| options.device_list_strategy = vec![DeviceListStrategy::VolumeMounts]);
+    let nic = answers.answer(&grant(DeviceType::Rdma, NIC, false)).unwrap();
+    assert!(nic.devices.iter().all(|spec| spec.permissions == "rw") && nic.devices.len() == 2);
+    let gpu = answers.answer(&grant(DeviceType::Gpu, GPU, false)).unwrap();
+    assert_eq!(gpu.envs["NVIDIA_VISIBLE_DEVICES"], "/var/run/nvidia-container-devices");
+    assert_eq!(gpu.mounts[0].container_path, format!("/var/run/nvidia-container-devices/{GPU}"));
+}
+
+#[test]
+fn a_virtual_function_is_given_instead_of_its_nic() {
+    let mut grant = grant(DeviceType::Rdma, NIC, false);
+    grant.entries[0].1.extension = Some(Extension { vfs: vec![Vf { minor: 0, bus_id: DeviceId::parse(VF).unwrap() }] });
+    let answer = answers(|_| {}).answer(&grant).unwrap();
+    assert_eq!(answer.cdi_devices[0].name, format!("koordinator.sh/rdma={VF}"));
+    assert_eq!(answer.cdi_devices.len(), 1);
+}
+
+#[test]
+fn gpu_and_nic_answers_never_use_the_same_key_and_hold_no_word_of_the_pod() {
+    let answers = answers(|options| {
+        options.device_list_strategy = DeviceListStrategy::ALL.to_vec();
+        options.pass_device_specs = true;
+        options.mps = true;
+    });
+    let gpu = answers.answer(&grant(DeviceType::Gpu, GPU, true)).unwrap();
+    let nic = answers.answer(&grant(DeviceType::Rdma, NIC, true)).unwrap();
+    assert!(gpu.envs.keys().all(|key| !nic.envs.contains_key(key)));
+    assert!(gpu.annotations.keys().all(|key| !nic.annotations.contains_key(key)));
+    let path = |spec: &crate::contract::deviceplugin::DeviceSpec| spec.container_path.clone();
+    assert!(gpu.devices.iter().map(path).all(|of_gpu| nic.devices.iter().map(path).all(|of_nic| of_nic != of_gpu)));
+    assert_eq!(gpu.envs["CUDA_DEVICE_MEMORY_LIMIT_0"], "8192m");
+    assert_eq!(gpu.envs["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"], "25");
+    for answer in [gpu, nic] {
+        let text = format!("{answer:?}");
+        assert!(["etc", "reboot", "/dev/sda"].iter().all(|word| !text.contains(word)), "{text}");
+    }
+}
+
+#[test]
+fn a_device_that_is_not_here_or_of_another_kind_or_without_node_is_refused() {
+    let answers = answers(|_| {});
+    for (kind, id, part) in [
+        (DeviceType::Gpu, "GPU-other", "not in this machine"),
+        (DeviceType::Gpu, NIC, "not in this machine"),
+        (DeviceType::Gpu, "GPU-gone", "no device node"),
+    ] {
+        let error = answers.answer(&grant(kind, id, false)).unwrap_err().to_string();
+        assert!(error.contains(part) && error.contains(id), "{error}");
+    }
+}

@@ -1,0 +1,215 @@
+//! What the daemon tells the cluster, with no more rights than it is granted, and one pod served end to end.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use baton::contract::key::{AGENT, NODE_GPU_MODEL, NODE_GPU_VENDOR, NVIDIA_GPU};
+use baton::contract::{AgentStatus, Identity};
+use baton::sim::apiserver::{ApiServer, Options, Rule};
+use baton::sim::hardware::NodeSpec;
+use baton::sim::kubelet::Kubelet;
+use k8s_openapi::api::core::v1::{Namespace, Pod};
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::api::PostParams;
+use kube::{Api, Client};
+use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+use super::rig::{Rig, until};
+
+const USER: &str = "system:serviceaccount:baton-system:baton-device-plugin";
+const GROUP: &str = "scheduling.koordinator.sh";
+
+struct Cluster {
+    api: ApiServer,
+    client: Client,
+    kubelet: Kubelet,
+}
+
+/// An API server in which the daemon may do what the documentation says, and nothing else.
+async fn cluster(rig: &mut Rig) -> Cluster {
+    let api = ApiServer::start(Options::default()).await.unwrap();
+    let admin = rig.path("admin.kubeconfig");
+    std::fs::write(&admin, api.plain_kubeconfig("admin")).unwrap();
+    let client = baton::cluster::client::connect(Some(&admin)).await.unwrap();
+    let crds: Api<CustomResourceDefinition> = Api::all(client.clone());
+    crds.create(&PostParams::default(), &baton::contract::inventory::crd()).await.unwrap();
+    let namespaces: Api<Namespace> = Api::all(client.clone());
+    let namespace = serde_json::from_value(json!({"metadata": {"name": "baton-system"}})).unwrap();
+    namespaces.create(&PostParams::default(), &namespace).await.unwrap();
+    let rules = [
+        ("core", "pods", "get list watch"),
+        ("core", "nodes", "get list watch patch"),
+        (GROUP, "devices", "get create patch"),
+        ("coordination.k8s.io", "leases", "get create update"),
+        ("core events.k8s.io", "events", "create patch"),
+    ];
+    api.allow(USER, rules.map(|(groups, resources, verbs)| Rule::new(groups, resources, verbs)).into());
+    let kubelet = rig.kubelet_of(client.clone()).await;
+    until("the node is there", || !api.objects("", "nodes").is_empty()).await;
+    std::fs::write(rig.path("kubeconfig"), api.plain_kubeconfig(USER)).unwrap();
+    Cluster { api, client, kubelet }
+}
+
+impl Cluster {
+    fn device(&self) -> Option<Value> {
+        self.api.objects(GROUP, "devices").into_iter().next()
+    }
+
+    fn status(&self) -> Option<AgentStatus> {
+        let leases = self.api.objects("coordination.k8s.io", "leases");
+        let lease = leases.into_iter().find(|lease| lease["metadata"]["name"] == "baton-agent-node-a")?;
+        AgentStatus::parse(lease["metadata"]["annotations"][AGENT].as_str()?)
+    }
+
+    fn health(&self, id: &str) -> Option<bool> {
+        let device = self.device()?;
+        let devices = device["spec"]["devices"].as_array()?.clone();
+        devices.iter().find(|device| device["id"] == id)?["health"].as_bool()
+    }
+}
+
+#[tokio::test]
+async fn inventory_labels_and_lease_stand_in_the_api_and_nothing_is_written_without_a_change() {
+    let mut rig = Rig::new(NodeSpec::new("told"));
+    rig.options.periods.heartbeat = Duration::from_millis(300);
+    let cluster = cluster(&mut rig).await;
+    let daemon = rig.shipped();
+    rig.until(NVIDIA_GPU, 8).await;
+    until("the Device object stands", || cluster.device().is_some()).await;
+    let device = cluster.device().unwrap();
+    let devices = device["spec"]["devices"].as_array().unwrap();
+    let kinds: Vec<&str> = devices.iter().map(|device| device["type"].as_str().unwrap()).collect();
+    assert_eq!(kinds, [vec!["gpu"; 8], vec!["rdma"; 4]].concat());
+    assert_eq!(devices[0]["id"], rig.machine.gpu_uuids()[0].as_str());
+    assert_eq!(devices[0]["resources"]["koordinator.sh/gpu-memory"], "81559Mi");
+    assert_eq!(devices[0]["conditions"][0]["type"], "Healthy");
+    let beside =
+        |device: &Value| device["labels"]["scheduling.koordinator.sh/pcie-switch"].as_str().unwrap().to_owned();
+    assert_eq!(beside(&devices[0]), beside(&devices[8]), "the first NIC hangs below the first GPU's switch");
+    assert_eq!(device["metadata"]["ownerReferences"][0]["kind"], "Node");
+    until("the node is labelled", || {
+        let node = &cluster.api.objects("", "nodes")[0]["metadata"]["labels"];
+        node[NODE_GPU_VENDOR] == "nvidia" && node[NODE_GPU_MODEL] == "NVIDIA-H100-80GB-HBM3"
+    })
+    .await;
+    until("the Lease names what is registered", || {
+        cluster.status().is_some_and(|status| status.registered.len() == 6 && status.identity == Identity::Exact)
+    })
+    .await;
+
+    let writes = |resource: &str| {
+        cluster.api.counts().sum(|c| {
+            c.user == USER && c.resource == resource && ["create", "update", "patch"].contains(&c.verb.as_str())
+        })
+    };
+    let (devices, leases) = (writes("devices"), writes("leases"));
+    until("the Lease is renewed five times", || writes("leases") >= leases + 5).await;
+    assert_eq!(writes("devices"), devices, "nothing changed");
+    daemon.stop().await;
+}
+
+#[tokio::test]
+async fn an_unhealthy_gpu_reaches_the_scheduler_within_a_tenth_of_a_second_and_comes_back() {
+    let mut rig = Rig::new(NodeSpec::new("sick"));
+    let cluster = cluster(&mut rig).await;
+    let daemon = rig.shipped();
+    let uuid = rig.machine.gpu_uuids()[3].clone();
+    until("the Device object stands", || cluster.health(&uuid) == Some(true)).await;
+    rig.until(NVIDIA_GPU, 8).await;
+    rig.machine.xid(3, 79).unwrap();
+    let took = until("it is unhealthy", || cluster.health(&uuid) == Some(false)).await;
+    println!("XID to the Device object: {took:?}");
+    let device = cluster.device().unwrap();
+    let sick =
+        device["spec"]["devices"].as_array().unwrap().iter().find(|device| device["id"] == uuid.as_str()).cloned();
+    let condition = sick.unwrap()["conditions"][0].clone();
+    assert_eq!((&condition["status"], &condition["message"]), (&json!("False"), &json!("XID 79")), "{condition}");
+    until("it is healthy again", || cluster.health(&uuid) == Some(true)).await;
+    daemon.stop().await;
+}
+
+#[tokio::test]
+async fn an_object_that_somebody_deletes_is_put_back() {
+    let mut rig = Rig::new(NodeSpec::new("back"));
+    rig.options.periods.heartbeat = Duration::from_millis(200);
+    let cluster = cluster(&mut rig).await;
+    let daemon = rig.shipped();
+    until("the Device object stands", || cluster.device().is_some()).await;
+    let devices: Api<baton::contract::inventory::Device> = Api::all(cluster.client.clone());
+    devices.delete("node-a", &kube::api::DeleteParams::default()).await.unwrap();
+    until("it stands again", || cluster.device().is_some()).await;
+    daemon.stop().await;
+}
+
+#[tokio::test]
+async fn a_lost_registration_shows_in_the_lease_at_once() {
+    let mut rig = Rig::new(NodeSpec::new("lost"));
+    let cluster = cluster(&mut rig).await;
+    let daemon = rig.shipped();
+    until("all is registered", || cluster.status().is_some_and(|status| status.registered.len() == 6)).await;
+    cluster.kubelet.stop().await;
+    until("nothing is registered", || cluster.status().is_some_and(|status| status.registered.is_empty())).await;
+    cluster.kubelet.start_again().await.unwrap();
+    until("all is registered again", || cluster.status().is_some_and(|status| status.registered.len() == 6)).await;
+    daemon.stop().await;
+}
+
+#[tokio::test]
+async fn a_pod_that_the_kubelet_chose_for_is_served_and_shown_everywhere() {
+    let mut rig = Rig::new(NodeSpec::new("served"));
+    rig.options.listen = Some(free_port());
+    let address = rig.options.listen.unwrap();
+    let cluster = cluster(&mut rig).await;
+    let daemon = rig.shipped();
+    until("the node offers its GPUs", || {
+        cluster.api.objects("", "nodes")[0]["status"]["allocatable"][NVIDIA_GPU] == "8"
+    })
+    .await;
+    assert!(get(address, "/livez").await.ends_with("\r\n\r\nok\n"));
+    assert!(get(address, "/readyz").await.starts_with("HTTP/1.1 200"));
+    let pod: Pod = serde_json::from_value(json!({
+        "metadata": {"name": "p", "namespace": "default"},
+        "spec": {"nodeName": "node-a", "containers": [{"name": "main", "image": "i", "command": ["sleep", "3600"],
+            "resources": {"limits": {NVIDIA_GPU: "2"}}}]}
+    }))
+    .unwrap();
+    let pods: Api<Pod> = Api::namespaced(cluster.client.clone(), "default");
+    pods.create(&PostParams::default(), &pod).await.unwrap();
+    until("it runs", || cluster.kubelet.view().get("default/p").is_some_and(|pod| pod.containers["main"].running))
+        .await;
+    let view = cluster.kubelet.view()["default/p"].clone();
+    let devices = view.devices(NVIDIA_GPU);
+    assert_eq!(devices.len(), 2);
+    let text = serde_json::to_string(&view.containers["main"].injected).unwrap();
+    for id in &devices {
+        assert!(text.contains(&format!("koordinator.sh/gpu={id}")), "{text}");
+    }
+    let ledger = get(address, "/ledger").await;
+    let lines: Value = serde_json::from_str(ledger.rsplit("\r\n\r\n").next().unwrap()).unwrap();
+    assert_eq!(lines[0]["pod"], "p");
+    assert_eq!(lines[0]["served"]["gpu"].as_array().unwrap().len(), 2);
+    until("the Device object shows who holds them", || {
+        let device = cluster.device().unwrap();
+        device["status"]["allocations"][0]["entries"][0]["name"] == "p"
+    })
+    .await;
+    let metrics = get(address, "/metrics").await;
+    assert!(metrics.contains(r#"baton_allocate_total{resource="nvidia.com/gpu",result="served"} 1"#), "{metrics}");
+    assert!(metrics.contains(r#"baton_registered{resource="koordinator.sh/rdma"} 1"#), "{metrics}");
+    daemon.stop().await;
+}
+
+fn free_port() -> SocketAddr {
+    std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
+}
+
+async fn get(address: SocketAddr, path: &str) -> String {
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    let request = format!("GET {path} HTTP/1.1\r\nHost: agent\r\nConnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await.unwrap();
+    answer
+}
