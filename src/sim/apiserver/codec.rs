@@ -98,11 +98,7 @@ pub fn read(request: &Request, body: &Bytes) -> Result<Value, Failure> {
     match request.content_type.as_str() {
         "" | "application/json" | "application/apply-patch+yaml" | "application/yaml" => {}
         _ => {
-            return Err(Failure::unsupported_media(&[
-                "application/json",
-                "application/yaml",
-                "application/vnd.kubernetes.protobuf",
-            ]));
+            return Err(Failure::unsupported_media(&["application/json", "application/yaml"]));
         }
     }
     if let Ok(value) = serde_json::from_slice(body) {

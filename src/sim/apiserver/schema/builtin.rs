@@ -5,7 +5,7 @@ use std::sync::{Arc, LazyLock};
 
 use k8s_openapi::api;
 use schemars::SchemaGenerator;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::{Node, Rel, Scalar, Schema, Struct, topology};
 
@@ -71,7 +71,42 @@ fn definitions() -> serde_json::Map<String, Value> {
         api::resource::v1::ResourceSlice,
         api::networking::v1::NetworkPolicy,
     );
-    generator.take_definitions(true)
+    let mut definitions = generator.take_definitions(true);
+    for (name, definition) in &mut definitions {
+        mark(short(name), definition);
+    }
+    definitions
+}
+
+/// Marks how lists merge: clients compute their patches by it.
+fn mark(owner: &str, definition: &mut Value) {
+    for (field, schema) in definition["properties"].as_object_mut().into_iter().flatten() {
+        let Some(relation) = topology::list(owner, field) else { continue };
+        let (kind, merge) = match &relation {
+            Rel::Atomic => continue,
+            Rel::Set => ("set", None),
+            Rel::Keys { keys, merge } => {
+                schema["x-kubernetes-list-map-keys"] = json!(keys);
+                ("map", merge.as_ref())
+            }
+            Rel::AtomicMergedBy(key) => ("atomic", Some(key)),
+        };
+        schema["x-kubernetes-list-type"] = json!(kind);
+        if merge.is_some() || relation == Rel::Set {
+            schema["x-kubernetes-patch-strategy"] = json!("merge");
+        }
+        if let Some(key) = merge {
+            schema["x-kubernetes-patch-merge-key"] = json!(key);
+        }
+    }
+}
+
+/// The package-qualified name that the list table uses.
+fn short(full_name: &str) -> &str {
+    full_name
+        .trim_start_matches("io.k8s.api.")
+        .trim_start_matches("io.k8s.apimachinery.pkg.apis.")
+        .trim_start_matches("io.k8s.apiextensions-apiserver.pkg.apis.")
 }
 
 pub(super) fn shared() -> Arc<BTreeMap<String, Node>> {
@@ -95,17 +130,13 @@ pub fn type_name(group: &str, version: &str, kind: &str) -> String {
 }
 
 fn named(full_name: &str, schema: &Value) -> Node {
-    let short = full_name
-        .trim_start_matches("io.k8s.api.")
-        .trim_start_matches("io.k8s.apimachinery.pkg.apis.")
-        .trim_start_matches("io.k8s.apiextensions-apiserver.pkg.apis.");
     match full_name.rsplit('.').next().unwrap_or_default() {
         "Quantity" => Node::Scalar(Scalar::Quantity),
         "IntOrString" => Node::Scalar(Scalar::IntOrString),
         "Time" => Node::Scalar(Scalar::Time),
         "MicroTime" => Node::Scalar(Scalar::MicroTime),
         "FieldsV1" | "RawExtension" | "JSON" | "JSONSchemaProps" => Node::Any,
-        _ => read(short, "", schema),
+        _ => read(short(full_name), "", schema),
     }
 }
 

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::{Column, nodes, others, pods};
+use super::{Column, events, nodes, others, pods};
 use crate::sim::apiserver::codec::partial;
 use crate::sim::apiserver::object::typed;
 use crate::sim::apiserver::registry::Resource;
@@ -47,6 +47,7 @@ fn columns(resource: &Resource) -> Vec<Column> {
     match (resource.group.as_str(), resource.plural.as_str()) {
         ("", "pods") => pods::columns(),
         ("", "nodes") => nodes::columns(),
+        (_, "events") => events::columns(),
         _ => others::columns(resource),
     }
 }
@@ -55,6 +56,7 @@ fn cells(resource: &Resource, columns: &[Column], item: &Value, now: jiff::Times
     match (resource.group.as_str(), resource.plural.as_str()) {
         ("", "pods") => pods::cells(item, now),
         ("", "nodes") => nodes::cells(item, now),
+        (_, "events") => events::cells(item, now),
         _ => columns.iter().map(|c| c.cell(item, now)).collect(),
     }
 }

@@ -31,6 +31,11 @@ impl Column {
         Self { format: "name".into(), ..Self::new("Name", 0, NAME, ".metadata.name") }
     }
 
+    /// The name, shown only in wide tables.
+    pub fn wide_name() -> Self {
+        Self { priority: 1, ..Self::name() }
+    }
+
     /// The age of a built-in object.
     pub fn age() -> Self {
         Self::new("Age", 0, AGE, "age")

@@ -2,6 +2,7 @@
 
 mod build;
 mod column;
+mod events;
 mod nodes;
 mod others;
 mod pods;

@@ -7,8 +7,6 @@ use crate::sim::apiserver::registry::Resource;
 #[rustfmt::skip]
 const TABLES: &[(&str, &str, &[&str])] = &[
     ("", "namespaces", &["Status=.status.phase"]),
-    ("", "events", &["Last Seen=age", "Type=.type", "Reason=.reason", "Object=.involvedObject.name", "Message=.message"]),
-    ("events.k8s.io", "events", &["Last Seen=age", "Type=.type", "Reason=.reason", "Object=.regarding.name", "Message=.note"]),
     ("", "configmaps", &[]),
     ("", "secrets", &["Type=.type"]),
     ("", "services", &["Type=.spec.type", "Cluster-IP=.spec.clusterIP", "Port(S)=.spec.ports[*].port"]),
