@@ -33,6 +33,7 @@ use super::wiring;
 use crate::cluster::agent_lease::AgentLease;
 use crate::cluster::client;
 use crate::cluster::inventory::{InventoryWriter, Published};
+use crate::cluster::notice::Notices;
 use crate::decide::handoff::NodeInventory;
 use crate::hardware::{EventSink, GpuEvent, GpuProvider, NvmlOptions, NvmlProvider, RecordedProvider, Roots};
 use crate::runtime::{Backoff, admin, clock};
@@ -108,6 +109,8 @@ async fn start(
     let first = first_scan(&options, &roots, &provider).await?;
     probes.set_phase("opening the ledger");
     let answers = Arc::new(Answers::new(options.clone()));
+    // The writer ends by itself when the last who may tell something is gone.
+    let (notices, _) = Notices::start(client.clone(), "baton-device-plugin", &options.node_name);
     let opening = Opening {
         options: options.clone(),
         state,
@@ -115,6 +118,7 @@ async fn start(
         client: client.clone(),
         answerer: answers.clone(),
         metrics: metrics.clone(),
+        notices: notices.clone(),
         boot_id: first.machine.as_ref().ok().and_then(|machine| machine.boot_id.clone()),
     };
     let handoff = open(opening);
@@ -134,6 +138,7 @@ async fn start(
         handed_out: handoff.handed_out(),
         published,
         metrics: metrics.clone(),
+        notices,
     };
     let plugins = Plugins::start(plugins_config(&options, handoff.clone(), &metrics));
     let keeper = Keeper::start(tools, plugins, first)?;

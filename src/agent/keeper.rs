@@ -21,6 +21,7 @@ use super::metrics::Metrics;
 use super::offer::{InUse, configured, offers};
 use super::options::Options;
 use crate::cluster::inventory::Published;
+use crate::cluster::notice::{Notice, Notices, Subject};
 use crate::contract::DeviceId;
 use crate::contract::inventory::DeviceHeld;
 use crate::decide::handoff::NodeInventory;
@@ -58,6 +59,8 @@ pub struct Tools {
     pub published: watch::Sender<Arc<Published>>,
     /// Counters.
     pub metrics: Arc<Metrics>,
+    /// Events on the node.
+    pub notices: Notices,
 }
 
 /// See the module.
@@ -303,7 +306,9 @@ impl Keeper {
     /// Judges the devices anew and tells everybody. Memory only: a bad device is in the kubelet's list within milliseconds.
     fn refresh(&mut self) -> Result<(), AgentError> {
         let in_use = self.tools.holdings.in_use();
-        self.devices = self.list(&all(&in_use));
+        let devices = self.list(&all(&in_use));
+        self.tell(&devices);
+        self.devices = devices;
         let lists = offers(&self.devices, &self.tools.options, &in_use);
         let mut registered = configured(&self.tools.options);
         registered.extend(lists.keys().cloned());
@@ -317,6 +322,35 @@ impl Keeper {
         self.tools.metrics.devices(kinds.iter().map(|(kind, id, healthy)| (kind.as_str(), id.as_str(), *healthy)));
         self.publish();
         Ok(())
+    }
+
+    /// An event on the node for every device that goes out of service or comes back.
+    fn tell(&self, devices: &[NodeDevice]) {
+        for device in devices {
+            let before = self.devices.iter().find(|before| before.id == device.id);
+            // A device that is seen for the first time and is well is no news.
+            if before.map_or(true, |before| before.health.healthy) == device.health.healthy {
+                continue;
+            }
+            let (reason, state) = if device.health.healthy {
+                ("DeviceHealthy", "takes pods again")
+            } else {
+                ("DeviceUnhealthy", "takes no new pods")
+            };
+            self.tools.notices.tell(Notice {
+                subject: Subject::Node(self.tools.options.node_name.as_str().into()),
+                warning: !device.health.healthy,
+                reason,
+                action: "Health",
+                message: format!(
+                    "{} {} {state}: {}: {}",
+                    device.kind(),
+                    device.id,
+                    device.health.reason,
+                    device.health.message
+                ),
+            });
+        }
     }
 
     fn publish(&self) {

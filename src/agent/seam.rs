@@ -14,6 +14,7 @@ use super::keeper::Holdings;
 use super::kubelet::DeviceCalls;
 use super::metrics::Metrics;
 use super::options::Options;
+use crate::cluster::notice::Notices;
 use crate::contract::{DeviceId, DeviceType, Identity};
 use crate::decide::handoff::NodeInventory;
 
@@ -65,6 +66,8 @@ pub struct Opening {
     pub answerer: Arc<dyn Answerer>,
     /// Counters.
     pub metrics: Arc<Metrics>,
+    /// Events.
+    pub notices: Notices,
     /// The kernel's boot id.
     pub boot_id: Option<String>,
 }

@@ -20,7 +20,6 @@ use super::kubelet::DeviceCalls;
 use super::offer::InUse;
 use super::options::Options;
 use super::seam::{Handoff, LedgerLine, Opening};
-use crate::cluster::notice::Notices;
 use crate::contract::deviceplugin::{
     AllocateRequest, AllocateResponse, PreStartContainerRequest, PreferredAllocationRequest,
     PreferredAllocationResponse,
@@ -50,10 +49,9 @@ pub struct Wired {
     opening: Mutex<Option<(StateDir, Box<str>)>>,
 }
 
-/// Builds it. Nothing runs before [`Handoff::run`]. Must be called inside the runtime.
+/// Builds it. Nothing runs before [`Handoff::run`].
 pub fn open(opening: Opening) -> Arc<dyn Handoff> {
-    let Opening { options, state, inventory, client, answerer, metrics, boot_id } = opening;
-    let (notices, _writer) = Notices::start(client.clone(), "baton-device-plugin", &options.node_name);
+    let Opening { options, state, inventory, client, answerer, metrics, notices, boot_id } = opening;
     let view = Arc::new(NodeView::new());
     let world: Arc<dyn World> =
         Arc::new(KubeWorld::new(client.clone(), &options.node_name, &options.node_lock_key, notices));

@@ -126,6 +126,12 @@ async fn an_unhealthy_gpu_reaches_the_scheduler_within_a_tenth_of_a_second_and_c
         device["spec"]["devices"].as_array().unwrap().iter().find(|device| device["id"] == uuid.as_str()).cloned();
     let condition = sick.unwrap()["conditions"][0].clone();
     assert_eq!((&condition["status"], &condition["message"]), (&json!("False"), &json!("XID 79")), "{condition}");
+    until("an event on the node tells it", || {
+        let events =
+            cluster.api.objects("events.k8s.io", "events").into_iter().chain(cluster.api.objects("", "events"));
+        events.into_iter().any(|event| event["reason"] == "DeviceUnhealthy" && event.to_string().contains("XID 79"))
+    })
+    .await;
     until("it is healthy again", || cluster.health(&uuid) == Some(true)).await;
     daemon.stop().await;
 }
