@@ -13,6 +13,7 @@ use tokio::task::JoinSet;
 use super::feed::{Feed, FeedMessage};
 use super::feed_node::{FeedNode, claim_facts, volume_facts};
 use super::feed_pod::FeedPod;
+use super::node_lock::NodeLocks;
 use crate::contract::inventory::Device;
 use crate::contract::{AgentStatus, PodKey, PodUid, key};
 use crate::decide::world::WorldEvent;
@@ -26,20 +27,24 @@ pub struct FeedSettings {
     pub agent_namespace: String,
 }
 
-/// Starts every feed. Returns the names whose [`FeedMessage::Synced`] completes the world.
+/// Starts every feed; `locks` is told what the watch of nodes shows. Returns the names whose [`FeedMessage::Synced`] completes the world.
 pub fn start_feeds(
     client: &Client,
     settings: &FeedSettings,
+    locks: &NodeLocks,
     out: &mpsc::Sender<FeedMessage>,
     tasks: &mut JoinSet<()>,
 ) -> BTreeSet<&'static str> {
-    let lock_key = settings.lock_key.clone();
+    let (lock_key, locks) = (settings.lock_key.clone(), locks.clone());
     let nodes = Feed {
         name: "nodes",
         api: Api::<FeedNode>::all(client.clone()),
         config: watched(),
         optional: false,
-        told: Box::new(move |node| Some(WorldEvent::Node(node.facts(&lock_key)))),
+        told: Box::new(move |node: FeedNode| {
+            locks.saw(&node.metadata);
+            Some(WorldEvent::Node(node.facts(&lock_key)))
+        }),
         gone: Box::new(|seen| Some(WorldEvent::NodeGone(seen.name.clone()))),
     };
     let pods = Feed {

@@ -1,9 +1,11 @@
 //! Performs lock intents by compare-and-swap on the node's annotation. Nothing here decides who may have the lock.
 
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Node;
-use kube::api::{Api, Patch, PatchParams};
+use kube::api::{Api, ObjectMeta, Patch, PatchParams};
 use kube::{Client, ResourceExt};
 use serde_json::{Value, json};
 
@@ -49,6 +51,8 @@ pub struct NodeLocks {
     nodes: Api<Node>,
     key: String,
     pointer: String,
+    /// Nodes that were last seen without an annotations map, with that resourceVersion.
+    bare: Arc<Mutex<BTreeMap<String, String>>>,
 }
 
 /// One compare-and-swap.
@@ -79,7 +83,23 @@ impl NodeLocks {
     /// Locks under the annotation `key`.
     pub fn new(client: Client, key: &str) -> Self {
         let pointer = format!("/metadata/annotations/{}", key.replace('~', "~0").replace('/', "~1"));
-        Self { nodes: Api::all(client), key: key.to_owned(), pointer }
+        Self { nodes: Api::all(client), key: key.to_owned(), pointer, bare: Arc::default() }
+    }
+
+    /// Tells what a watch shows of a node. A JSON Patch cannot add below a map that is not there; whoever knows that beforehand
+    /// spares the API server a refused write, and the pod the pause after it.
+    pub fn saw(&self, node: &ObjectMeta) {
+        let (Some(name), Some(version)) = (&node.name, &node.resource_version) else { return };
+        let mut bare = self.bare.lock().unwrap_or_else(PoisonError::into_inner);
+        if has_no_map(node) {
+            bare.insert(name.clone(), version.clone());
+        } else {
+            bare.remove(name);
+        }
+    }
+
+    fn bare_version(&self, node: &str) -> Option<String> {
+        self.bare.lock().unwrap_or_else(PoisonError::into_inner).get(node).cloned()
     }
 
     /// Sets `new` where there is no lock.
@@ -105,18 +125,20 @@ impl NodeLocks {
 
     async fn get(&self, node: &str) -> Result<(LockRead, Option<String>), kube::Error> {
         let found = self.nodes.get_metadata(node).await?;
-        let without_map = found.metadata.annotations.as_ref().is_none_or(std::collections::BTreeMap::is_empty);
-        let version = without_map.then(|| found.resource_version()).flatten();
+        let version = has_no_map(&found.metadata).then(|| found.resource_version()).flatten();
         Ok((LockRead::parse(found.annotations().get(&self.key).map(String::as_str)), version))
     }
 
     /// The common case is one request. A refused test (422) or a failure is looked at once per try, and tried again only
     /// while the value that was judged still stands.
     async fn swap(&self, node: &str, swap: Swap<'_>) -> Result<LockWrite, LockError> {
-        let mut request = self.json_patch(swap);
+        let known_bare = matches!(swap, Swap::Set { .. }).then(|| self.bare_version(node)).flatten();
+        let mut request = known_bare.map_or_else(|| self.json_patch(swap), |version| self.merge_patch(swap, &version));
         let mut last = None;
+        let mut wrong_form = false;
         for attempt in 0..TRIES {
-            if attempt > 0 {
+            // A missing map is no contention: the other form of the write goes out at once.
+            if attempt > 0 && !wrong_form {
                 tokio::time::sleep(jittered()).await;
             }
             let patched = self.nodes.patch_metadata(node, &PatchParams::default(), &request).await;
@@ -137,6 +159,7 @@ impl NodeLocks {
             if read.raw() != swap.expects() {
                 return Ok(LockWrite::Contended(read));
             }
+            wrong_form = version_without_map.is_some() && matches!(request, Patch::Json(_));
             last = Some(error);
             request = match version_without_map {
                 // JSON Patch cannot add below a map that is not there, and must not replace one that is.
@@ -171,6 +194,11 @@ impl NodeLocks {
     fn merge_patch(&self, swap: Swap<'_>, version: &str) -> Patch<Value> {
         Patch::Merge(json!({"metadata": {"resourceVersion": version, "annotations": {&self.key: swap.new_value()}}}))
     }
+}
+
+/// An empty map is not stored: it reads back as none.
+fn has_no_map(node: &ObjectMeta) -> bool {
+    node.annotations.as_ref().is_none_or(BTreeMap::is_empty)
 }
 
 fn failed(node: &str, tries: u32, error: kube::Error) -> LockError {

@@ -99,7 +99,8 @@ impl Scheduler {
         let mut tasks = JoinSet::new();
         let settings =
             FeedSettings { lock_key: options.node_lock_key.clone(), agent_namespace: options.namespace.clone() };
-        let missing = start_feeds(&client, &settings, &feed_out, &mut tasks);
+        let locks = NodeLocks::new(client.clone(), &options.node_lock_key);
+        let missing = start_feeds(&client, &settings, &locks, &feed_out, &mut tasks);
         drop(feed_out);
         let metrics = Metrics::new();
         if let Some(listener) = listener {
@@ -116,7 +117,7 @@ impl Scheduler {
         let (notices, _writer) = Notices::start(client.clone(), &options.scheduler_name, &identity(&options));
         let executor = Executor {
             binder: Binder::new(client.clone(), options.periods.bind_timeout),
-            locks: NodeLocks::new(client.clone(), &options.node_lock_key),
+            locks,
             conditions: Conditions::new(client),
             notices,
             standing: standing.clone(),
