@@ -161,3 +161,22 @@ fn a_leader_that_lost_and_regained_its_lease_goes_on_with_pods_that_were_in_flig
     env.settle();
     assert_eq!(env.node_of("b"), Some("n"));
 }
+
+#[test]
+fn a_resumed_bind_goes_before_pods_that_would_wait_for_its_own_lock() {
+    let mut env = Env::new();
+    env.node("n", 8);
+    // A scheduler died between the lock and the bind of the younger of two pods.
+    env.pod("older", ONE);
+    let mut younger = pod("younger", ONE, env.now + std::time::Duration::from_secs(5));
+    younger.handoff.scheduler_name = crate::env::OURS.into();
+    env.pods.insert(PodKey::new("ml", "younger"), younger);
+    let time = crate::env::wall(env.now);
+    env.locks.insert("n".into(), format!("{time:.9},ml,younger,uid-younger"));
+    env.restart();
+    env.settle();
+    assert_eq!((env.node_of("younger"), env.node_of("older")), (Some("n"), None));
+    env.agent_releases("n");
+    env.settle();
+    assert_eq!(env.node_of("older"), Some("n"));
+}

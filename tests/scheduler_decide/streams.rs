@@ -102,7 +102,14 @@ fn play(steps: &[Step]) -> String {
         }
         env.settle();
     }
-    assert!(env.locks.is_empty(), "locks left: {:?}", env.locks);
+    if !env.locks.is_empty() {
+        let holders: Vec<_> = env.locks.keys().filter_map(|node| env.holder(node)).collect();
+        let states = holders.iter().map(|name| {
+            let key = baton::contract::PodKey::new("ml", name);
+            (env.pods.get(&key).map(|pod| pod.handoff.clone()), env.engine.explain(&key, env.moment()))
+        });
+        panic!("locks left: {:?}, their holders: {:#?}", env.locks, states.collect::<Vec<_>>());
+    }
     assert!(env.engine.flights().is_empty(), "flights left: {:?}", env.engine.flights());
     format!("{:?}", env.pods.iter().map(|(key, pod)| (key, &pod.handoff.assignment)).collect::<Vec<_>>())
 }

@@ -15,8 +15,7 @@ impl Engine {
     /// Lets the first pod of a node's line go on, if it may.
     pub(super) fn advance(&mut self, node_id: NodeId, now: Moment, effects: &mut Effects) {
         while self.leading {
-            let Some(line) = self.lines.get(&node_id).filter(|line| line.head.is_none()) else { return };
-            let Some(&(_, _, id)) = line.waiting.first() else { return };
+            let Some(id) = self.next_in_line(node_id, now) else { return };
             let Some(flight) = self.flights.get(&id) else { return };
             if let Some(why) = self.outdated(flight) {
                 self.cancel(id, Cancel::Requeue(why), now, effects);
@@ -61,6 +60,18 @@ impl Engine {
             }
             return;
         }
+    }
+
+    /// Whose turn it is on a node: whoever waits there and holds the lock already (a bind that is resumed), else the first one.
+    fn next_in_line(&self, node_id: NodeId, now: Moment) -> Option<PodId> {
+        let line = self.lines.get(&node_id).filter(|line| line.head.is_none())?;
+        let &(_, _, first) = line.waiting.first()?;
+        let holder = match self.world.holder(self.world.node(node_id)?, now.wall) {
+            Some(HolderState::Unbound(pod)) => self.world.pod_id(&pod.uid),
+            _ => None,
+        };
+        let waits = |id: &PodId| self.flights.get(id).is_some_and(|flight| line.waiting.contains(&flight.turn));
+        Some(holder.filter(waits).unwrap_or(first))
     }
 
     /// Looks at the lock of a node for which nobody waits: dangling, expired and abandoned locks go.
