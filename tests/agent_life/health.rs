@@ -3,11 +3,14 @@
 use std::time::Duration;
 
 use baton::agent::choice::MigStrategy;
+use baton::agent::kubelet::register::dial;
 use baton::contract::DeviceId;
+use baton::contract::deviceplugin::Empty;
+use baton::contract::deviceplugin::device_plugin_client::DevicePluginClient;
 use baton::contract::key::{NVIDIA_GPU, RDMA};
 use baton::sim::hardware::{NodeSpec, NvmlReturn, Shape};
 
-use super::rig::Rig;
+use super::rig::{PATIENCE, Rig};
 
 #[tokio::test]
 async fn four_gpus_of_which_one_then_two_fail_and_recover_are_offered_as_4_3_4_2_3_4() {
@@ -149,5 +152,37 @@ async fn a_device_in_use_is_never_dropped_from_the_list() {
     assert!(!device.healthy && device.reason.is_some(), "{device:?}");
     let cdi = std::fs::read_to_string(rig.path("cdi/koordinator.sh-gpu.json")).unwrap();
     assert!(cdi.contains(&uuid), "its name stays for a restart of the container");
+    daemon.stop().await;
+}
+
+#[tokio::test]
+async fn an_xid_is_in_the_next_list_message_within_milliseconds() {
+    let mut rig = Rig::new(NodeSpec::new("fast"));
+    // One thread is daemon and kubelet here, and an unoptimised build takes its time over thousands of share ids.
+    rig.options.gpu_sharing = false;
+    rig.options.periods.recovery_window = Duration::from_secs(60);
+    let _kubelet = rig.kubelet().await;
+    let daemon = rig.daemon();
+    rig.until(NVIDIA_GPU, 8).await;
+    let mut took = Vec::new();
+    // The list of eight ids is the whole GPUs'.
+    for socket in rig.sockets() {
+        let mut client = DevicePluginClient::new(dial(&socket, PATIENCE).await.unwrap());
+        let mut lists = client.list_and_watch(Empty {}).await.unwrap().into_inner();
+        if lists.message().await.unwrap().unwrap().devices.len() != 8 {
+            continue;
+        }
+        for gpu in 0..8 {
+            let start = baton::runtime::clock::mono();
+            rig.machine.xid(gpu, 79).unwrap();
+            let list = tokio::time::timeout(PATIENCE, lists.message()).await.unwrap().unwrap().unwrap();
+            took.push(baton::runtime::clock::mono() - start);
+            let sick = list.devices.iter().filter(|device| device.health == "Unhealthy").count();
+            assert_eq!((list.devices.len(), sick), (8, gpu + 1), "always the full list");
+        }
+    }
+    took.sort();
+    println!("XID to the list message: best {:?}, median {:?}, worst {:?}", took[0], took[4], took[7]);
+    assert!(took[0] < Duration::from_millis(10), "{took:?}");
     daemon.stop().await;
 }
