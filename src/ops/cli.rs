@@ -100,6 +100,7 @@ fn chain(error: &anyhow::Error) -> String {
 
 fn run(matches: &ArgMatches) -> anyhow::Result<ExitCode> {
     match matches.subcommand() {
+        Some(("device-plugin", matches)) => daemon::device_plugin(matches),
         Some(("scheduler", matches)) => daemon::scheduler(matches),
         #[cfg(feature = "sim")]
         Some(("demo", matches)) => {

@@ -7,11 +7,22 @@ use tokio_util::sync::CancellationToken;
 
 use super::config::{ConfigError, Loaded, Setting, load};
 use super::settings::{self, Daemon};
+use crate::agent;
 use crate::runtime::{shutdown, telemetry};
 use crate::scheduler::Scheduler;
 
 /// Threads that run tasks of the scheduler: its decisions are one task, the rest waits for the API server.
 const SCHEDULER_THREADS: usize = 2;
+
+/// Threads that run tasks of the node daemon, beside the main one and NVML's two.
+const AGENT_THREADS: usize = 2;
+
+/// `baton device-plugin`.
+pub(super) fn device_plugin(matches: &ArgMatches) -> anyhow::Result<ExitCode> {
+    let options = configure("device-plugin", &settings::agent(), matches)?;
+    options.validate().map_err(|error| wrong("device-plugin", &error))?;
+    serve(AGENT_THREADS, |stop| async move { Ok(agent::daemon::run(options, stop).await?) })
+}
 
 /// `baton scheduler`.
 pub(super) fn scheduler(matches: &ArgMatches) -> anyhow::Result<ExitCode> {

@@ -15,7 +15,7 @@ use super::cluster::Cluster;
 use super::ledger;
 use super::pods::{self, DemoPod, NAMESPACE, Needs};
 use super::report::{Devices, PodReport, Report, Shares};
-use super::timeline::Timeline;
+use super::timeline::{Line, Timeline};
 use crate::cluster::pod::LightPod;
 use crate::contract::inventory::Device;
 use crate::contract::{PodKey, key};
@@ -25,7 +25,7 @@ use crate::runtime::clock;
 /// Time for the pods of one stage.
 const STAGE_LIMIT: Duration = Duration::from_secs(60);
 /// How often the kubelets' device managers are looked at.
-const LOOK: Duration = Duration::from_millis(5);
+const LOOK: Duration = Duration::from_millis(2);
 
 /// What the story came to.
 pub struct Outcome {
@@ -184,32 +184,34 @@ async fn delete(cluster: &mut Cluster, story: &mut Story, names: &[String], prog
 impl Story {
     /// Takes in what the watches brought and what the kubelets hold, for a moment.
     async fn look(&mut self, cluster: &Cluster, progress: Progress) {
-        let more = tokio::time::timeout(LOOK, self.seen.recv()).await.ok().flatten();
-        let mut next = more;
+        let mut next = tokio::time::timeout(LOOK, self.seen.recv()).await.ok().flatten();
+        // First the kubelets, then what arrived until now: so that no later batch holds an earlier time.
+        let mut lines = self.answers(cluster);
         while let Some((at, seen)) = next {
             let at = at.saturating_sub(cluster.start);
-            let lines = match seen {
+            lines.extend(match seen {
                 Seen::Node(name, lock) => self.timeline.node(at, &name, lock.as_deref()),
                 Seen::Pod(pod) => {
                     let lines = self.timeline.pod(at, &pod);
                     self.pods.insert(pod.pod.key.clone(), *pod);
                     lines
                 }
-            };
-            for line in lines {
-                progress.line(line);
-            }
+            });
             next = self.seen.try_recv().ok();
         }
-        self.answers(cluster, progress);
+        lines.sort_by_key(|line| line.at);
+        for line in lines {
+            progress.line(line);
+        }
     }
 
     /// Tells what the kubelets' device managers got since the last look.
-    fn answers(&mut self, cluster: &Cluster, progress: Progress) {
+    fn answers(&mut self, cluster: &Cluster) -> Vec<Line> {
+        let mut lines = Vec::new();
         let waits = |pod: &&HandoffPod| pod.is_live() && !self.answered.contains(&pod.pod.key);
         let waiting: Vec<HandoffPod> = self.pods.values().filter(waits).cloned().collect();
         if waiting.is_empty() {
-            return;
+            return lines;
         }
         let views: BTreeMap<&str, _> =
             cluster.nodes.iter().map(|node| (node.name.as_str(), node.kubelet.view())).collect();
@@ -225,14 +227,13 @@ impl Story {
                 let Some(ids) = container.and_then(|container| container.devices.get(call.resource)) else { continue };
                 told += 1;
                 let name = &call.container.name;
-                if let Some(line) = self.timeline.answered(at, &pod.pod.key, name, call.resource, ids.len()) {
-                    progress.line(line);
-                }
+                lines.extend(self.timeline.answered(at, &pod.pod.key, name, call.resource, ids.len()));
             }
             if expected == told {
                 self.answered.insert(pod.pod.key.clone());
             }
         }
+        lines
     }
 
     /// Runs, was answered, and its lock is gone.
