@@ -146,7 +146,7 @@ impl HealthBook {
         match changed {
             Some(true) => tracing::info!(nic = %id, "the NIC is healthy again"),
             Some(false) => {
-                tracing::warn!(nic = %id, why = self.nics.fault(&id).map(|(why, _)| why), "a NIC is out of service")
+                tracing::warn!(nic = %id, why = self.nics.fault(&id).map(|(why, _)| why), "a NIC is out of service");
             }
             None => {}
         }

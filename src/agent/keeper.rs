@@ -329,7 +329,7 @@ impl Keeper {
         for device in devices {
             let before = self.devices.iter().find(|before| before.id == device.id);
             // A device that is seen for the first time and is well is no news.
-            if before.map_or(true, |before| before.health.healthy) == device.health.healthy {
+            if before.is_none_or(|before| before.health.healthy) == device.health.healthy {
                 continue;
             }
             let (reason, state) = if device.health.healthy {

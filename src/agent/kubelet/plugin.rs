@@ -80,7 +80,7 @@ impl Plugin {
         loop {
             self.wait_for_kubelet().await;
             let kubelet = self.seen.borrow_and_update().kubelet;
-            if let Err(error) = self.listen(listening).await {
+            if let Err(error) = self.listen(listening) {
                 tracing::error!(resource = %self.service.resource, %error, "cannot listen; trying again");
                 self.report.set(PluginState::Waiting(format!("cannot listen: {error}").into()));
                 self.pause().await;
@@ -93,13 +93,12 @@ impl Plugin {
                 continue;
             }
             let opened_at = clock::mono();
-            let lost = match self.opened(before).await {
-                true => {
-                    self.report.set(PluginState::Registered);
-                    tracing::info!(resource = %self.service.resource, "registered with the kubelet");
-                    self.held(kubelet, listening).await
-                }
-                false => Lost::NeverOpened,
+            let lost = if self.opened(before).await {
+                self.report.set(PluginState::Registered);
+                tracing::info!(resource = %self.service.resource, "registered with the kubelet");
+                self.held(kubelet, listening.as_ref()).await
+            } else {
+                Lost::NeverOpened
             };
             self.report.lost(format!("{lost:?}"));
             tracing::warn!(resource = %self.service.resource, why = ?lost, "registration lost; registering again");
@@ -122,12 +121,12 @@ impl Plugin {
         }
         // The watcher outlives every plugin; if it did not, there would be nothing left to wait for.
         if self.seen.wait_for(|seen| seen.kubelet.is_some()).await.is_err() {
-            std::future::pending().await
+            std::future::pending::<()>().await;
         }
     }
 
     /// Sees to it that we listen at our path. A server whose file was deleted serves its calls in hand to the end.
-    async fn listen(&mut self, listening: &mut Option<Listening>) -> std::io::Result<()> {
+    fn listen(&self, listening: &mut Option<Listening>) -> std::io::Result<()> {
         if listening.as_ref().is_some_and(|server| server.is_in_place() && !server.is_dead()) {
             return Ok(());
         }
@@ -156,13 +155,13 @@ impl Plugin {
     }
 
     /// Holds until something is lost.
-    async fn held(&mut self, kubelet: Option<super::directory::SocketIdentity>, listening: &Option<Listening>) -> Lost {
+    async fn held(&mut self, kubelet: Option<super::directory::SocketIdentity>, listening: Option<&Listening>) -> Lost {
         loop {
             let now = self.seen.borrow_and_update().kubelet;
             if now.is_some() && now != kubelet {
                 return Lost::KubeletReplaced;
             }
-            if !listening.as_ref().is_some_and(Listening::is_in_place) {
+            if !listening.is_some_and(Listening::is_in_place) {
                 return Lost::SocketGone;
             }
             tokio::select! {
