@@ -14,30 +14,28 @@ use crate::scheduler::Scheduler;
 /// Threads that run tasks of the scheduler: its decisions are one task, the rest waits for the API server.
 const SCHEDULER_THREADS: usize = 2;
 
-/// Threads that run tasks of the node daemon, beside the main one and NVML's two.
-const AGENT_THREADS: usize = 2;
-
 /// `baton device-plugin`.
 pub(super) fn device_plugin(matches: &ArgMatches) -> anyhow::Result<ExitCode> {
     let options = configure("device-plugin", &settings::agent(), matches)?;
     options.validate().map_err(|error| wrong("device-plugin", &error))?;
-    serve(AGENT_THREADS, |stop| async move { Ok(agent::daemon::run(options, stop).await?) })
+    // The daemon knows the runtime that its memory and thread budgets assume.
+    serve(agent::daemon::runtime()?, |stop| async move { Ok(agent::daemon::run(options, stop).await?) })
 }
 
 /// `baton scheduler`.
 pub(super) fn scheduler(matches: &ArgMatches) -> anyhow::Result<ExitCode> {
     let options = configure("scheduler", &settings::scheduler(), matches)?;
     options.validate().map_err(|error| wrong("scheduler", &error))?;
-    serve(SCHEDULER_THREADS, |stop| async move { Ok(Scheduler::new(options).await?.run(stop).await?) })
+    let mut runtime = tokio::runtime::Builder::new_multi_thread();
+    let runtime = runtime.worker_threads(SCHEDULER_THREADS).thread_name("baton").enable_all().build()?;
+    serve(runtime, |stop| async move { Ok(Scheduler::new(options).await?.run(stop).await?) })
 }
 
 /// Runs a daemon until it ends by itself or by a signal.
-fn serve<F>(threads: usize, run: impl FnOnce(CancellationToken) -> F) -> anyhow::Result<ExitCode>
+fn serve<F>(runtime: tokio::runtime::Runtime, run: impl FnOnce(CancellationToken) -> F) -> anyhow::Result<ExitCode>
 where
     F: Future<Output = anyhow::Result<()>>,
 {
-    let mut runtime = tokio::runtime::Builder::new_multi_thread();
-    let runtime = runtime.worker_threads(threads).thread_name("baton").enable_all().build()?;
     runtime.block_on(async {
         let stop = shutdown::on_signals()?;
         run(stop).await
