@@ -75,7 +75,10 @@ async fn register(machine: &Machine) -> Result<(), kube::Error> {
     let nodes: Api<Node> = Api::all(options.client.clone());
     let name = &options.node_name;
     let labels = labels(options);
-    let new = json!({"metadata": {"name": name, "labels": labels}, "status": base(machine)});
+    // Every kubelet sets this annotation, so a node's annotations are never without a map.
+    let annotations = json!({"volumes.kubernetes.io/controller-managed-attach-detach": "true"});
+    let new =
+        json!({"metadata": {"name": name, "labels": labels, "annotations": annotations}, "status": base(machine)});
     let new: Node = serde_json::from_value(new).map_err(kube::Error::SerdeError)?;
     match nodes.create(&PostParams::default(), &new).await {
         Ok(_) => return Ok(()),
