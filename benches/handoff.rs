@@ -1,0 +1,140 @@
+//! The hand-off under a burst: 64 pods of one eighth of a GPU on one node, the lock always on, real processes and sockets.
+//! Prints total time, how long locks were held, and API writes per pod, beside the limits of `expect.toml`.
+#![allow(clippy::unwrap_used, clippy::panic, missing_docs)] // a bench is a test
+
+#[path = "../tests/cluster/control_plane.rs"]
+mod control_plane;
+#[path = "../tests/cluster/daemon.rs"]
+#[allow(dead_code)] // the tests use more of it
+mod daemon;
+mod expect;
+#[path = "../tests/cluster/harness.rs"]
+#[allow(dead_code)] // the tests use more of it
+mod harness;
+#[path = "../tests/cluster/pods.rs"]
+#[allow(dead_code)] // the tests use more of it
+mod pods;
+#[path = "../tests/cluster/wait.rs"]
+mod wait;
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use baton::contract::key;
+use baton::runtime::clock;
+use expect::Expect;
+use futures::StreamExt as _;
+use hdrhistogram::Histogram;
+use k8s_openapi::api::core::v1::{Node, Pod};
+use kube::api::{Api, WatchEvent, WatchParams};
+use kube::{Client, ResourceExt as _};
+
+const PODS: u32 = 64;
+
+#[tokio::main]
+async fn main() {
+    let mut expect = Expect::load("handoff");
+    let cluster = harness::Cluster::start(1).await;
+    let writes_before = writes(&cluster);
+    let holds = tokio::spawn(lock_holds(cluster.client.clone()));
+    let running = tokio::spawn(all_running(cluster.client.clone()));
+
+    let start = clock::mono();
+    for number in 0..PODS {
+        // One eighth, in whole percent: eight fit on a GPU.
+        let pod = pods::pod(&format!("share-{number:02}")).app("main", &[(key::GPU, "12")]);
+        cluster.create(&pod).await;
+    }
+    let created = clock::mono() - start;
+    running.await.unwrap();
+    let total = clock::mono() - start;
+    cluster.until_unlocked(harness::LOCK_GONE).await;
+    let holds = holds.await.unwrap();
+    cluster.check_no_device_twice().await;
+
+    let mut histogram = Histogram::<u64>::new(3).unwrap();
+    for hold in &holds {
+        histogram.record(hold.as_micros() as u64).unwrap();
+    }
+    let millis = |quantile: f64| histogram.value_at_quantile(quantile) as f64 / 1000.0;
+    println!(
+        "burst of {PODS} one-eighth shares on one node, lock always on (created within {:.3} s)",
+        created.as_secs_f64()
+    );
+    expect.at_most("total_seconds", total.as_secs_f64());
+    expect.at_most("lock_hold_p50_ms", millis(0.5));
+    expect.at_most("lock_hold_p99_ms", millis(0.99));
+    expect.exactly("lock_holds", holds.len() as f64);
+    if let Some(before) = writes_before {
+        let after = writes(&cluster).unwrap();
+        for (what, count) in &after {
+            println!("  {what}: {}", count - before[what]);
+        }
+        let total: u64 = after.iter().map(|(what, count)| count - before[what]).sum();
+        expect.exactly("api_writes_per_pod", total as f64 / f64::from(PODS));
+    }
+    expect.finish();
+}
+
+/// Writes of the hand-off at the API server: lock, binding, unlock. Pod creation, events, Leases, Device objects, labels and
+/// status conditions are counted apart, as the protocol does.
+fn writes(cluster: &harness::Cluster) -> Option<BTreeMap<&'static str, u64>> {
+    let counts = cluster.control_plane.simulated()?.counts();
+    let ours = |verb: &'static str, resource: &'static str, subresource: &'static str| {
+        counts.sum(|c| {
+            c.verb == verb && c.resource == resource && c.subresource == subresource && c.agent.starts_with("baton")
+        })
+    };
+    Some(BTreeMap::from([
+        ("patch nodes", ours("patch", "nodes", "")),
+        ("create pods/binding", ours("create", "pods", "binding")),
+        ("patch pods", ours("patch", "pods", "")),
+    ]))
+}
+
+/// How long each value stood in the lock annotation, until [`PODS`] of them are gone.
+async fn lock_holds(client: Client) -> Vec<Duration> {
+    let nodes: Api<Node> = Api::all(client);
+    let mut holds = Vec::new();
+    let mut held: Option<(String, Duration)> = None;
+    let mut version = "0".to_owned();
+    while holds.len() < PODS as usize {
+        let mut events = nodes.watch_metadata(&WatchParams::default(), &version).await.unwrap().boxed();
+        while let Some(Ok(event)) = events.next().await {
+            let (WatchEvent::Added(node) | WatchEvent::Modified(node)) = event else { continue };
+            version = node.resource_version().unwrap_or_default();
+            let value = node.annotations().get(key::NODE_LOCK).cloned();
+            let now = clock::mono();
+            if value.as_deref() != held.as_ref().map(|(value, _)| value.as_str()) {
+                holds.extend(held.take().map(|(_, since)| now - since));
+                held = value.map(|value| (value, now));
+            }
+            if holds.len() >= PODS as usize {
+                break;
+            }
+        }
+    }
+    holds
+}
+
+/// Returns when every pod runs; panics when one fails.
+async fn all_running(client: Client) {
+    let pods: Api<Pod> = Api::namespaced(client, "default");
+    let mut running = std::collections::BTreeSet::new();
+    let mut version = "0".to_owned();
+    loop {
+        let mut events = pods.watch(&WatchParams::default(), &version).await.unwrap().boxed();
+        while let Some(Ok(event)) = events.next().await {
+            let (WatchEvent::Added(pod) | WatchEvent::Modified(pod)) = event else { continue };
+            version = pod.resource_version().unwrap_or_default();
+            match pod.status.as_ref().and_then(|status| status.phase.as_deref()) {
+                Some("Running") => running.insert(pod.name_any()),
+                Some("Failed") => panic!("{} failed: {:?}", pod.name_any(), pod.status),
+                _ => continue,
+            };
+            if running.len() == PODS as usize {
+                return;
+            }
+        }
+    }
+}

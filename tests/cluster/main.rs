@@ -1,0 +1,14 @@
+//! Our daemons as they ship, in a whole cluster over real sockets: what must hold when processes die, nodes reboot and the
+//! API server fails. With `KUBEBUILDER_ASSETS` the same tests run against a real API server.
+#![allow(clippy::unwrap_used, clippy::panic, missing_docs)] // tests
+
+mod control_plane;
+mod daemon;
+mod harness;
+mod kill;
+mod node_life;
+mod pods;
+mod requests;
+mod scheduler_life;
+mod wait;
+mod writes;

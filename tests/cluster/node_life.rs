@@ -1,0 +1,91 @@
+//! The kubelet restarts, the node reboots, the API server goes away.
+
+use std::time::Duration;
+
+use baton::contract::key;
+
+use crate::harness::{Cluster, LOCK_GONE};
+use crate::pods::pod;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_kubelet_restart_leaves_running_pods_their_devices_and_new_ones_are_served() {
+    let cluster = Cluster::start(1).await;
+    cluster.create(&pod("before").app("main", &[("nvidia.com/gpu", "2"), (key::RDMA, "100")])).await;
+    cluster.until_running("before").await;
+    let devices = cluster.in_kubelet("node-0", "before");
+    cluster.nodes[0].kubelet.restart().await.unwrap();
+    cluster.until_ready("node-0").await;
+    cluster.create(&pod("after").app("main", &[("nvidia.com/gpu", "6")])).await;
+    cluster.until_running("after").await;
+    assert_eq!(cluster.in_kubelet("node-0", "before"), devices);
+    assert_eq!(cluster.assigned("after").await, cluster.in_kubelet("node-0", "after"));
+    cluster.check_no_device_twice().await;
+    cluster.until_unlocked(LOCK_GONE).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_reboot_rebuilds_the_ledger_and_nothing_is_given_twice() {
+    let mut cluster = Cluster::start(1).await;
+    cluster.create(&pod("before").app("main", &[("nvidia.com/gpu", "2")])).await;
+    cluster.until_running("before").await;
+    let devices = cluster.in_kubelet("node-0", "before");
+    cluster.nodes[0].agent.kill();
+    cluster.nodes[0].kubelet.power_off().await.unwrap();
+    cluster.nodes[0].kubelet.power_on().await.unwrap();
+    cluster.nodes[0].agent.restart();
+    cluster.until_ready("node-0").await;
+    cluster.create(&pod("after").app("main", &[("nvidia.com/gpu", "6")])).await;
+    cluster.until_running("after").await;
+    assert_eq!(cluster.assigned("after").await, cluster.in_kubelet("node-0", "after"));
+    // The kubelet re-admits it without a call, or, when no plugin was registered yet, fails it: with its devices or without.
+    match cluster.until_phase("before", &["Running", "Failed"]).await.as_str() {
+        "Running" => assert_eq!(cluster.in_kubelet("node-0", "before"), devices),
+        _ => assert!(cluster.in_kubelet("node-0", "before").is_empty()),
+    }
+    cluster.check_no_device_twice().await;
+    cluster.until_unlocked(LOCK_GONE).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pod_deleted_while_it_waits_for_admission_frees_lock_and_devices() {
+    let cluster = Cluster::start(1).await;
+    cluster.nodes[0].kubelet.controls().delay_admission(Some(Duration::from_millis(500)));
+    cluster.create(&pod("gone").app("main", &[("nvidia.com/gpu", "8")])).await;
+    cluster.until_bound("gone").await;
+    cluster.delete("gone").await;
+    cluster.nodes[0].kubelet.controls().delay_admission(None);
+    cluster.until_unlocked(LOCK_GONE).await;
+    cluster.create(&pod("all").app("main", &[("nvidia.com/gpu", "8")])).await;
+    cluster.until_running("all").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pod_recreated_under_its_name_is_another_pod() {
+    let cluster = Cluster::start(1).await;
+    for _ in 0..3 {
+        cluster.create(&pod("again").app("main", &[("nvidia.com/gpu", "8")])).await;
+        cluster.until_running("again").await;
+        assert_eq!(cluster.assigned("again").await, cluster.in_kubelet("node-0", "again"));
+        cluster.delete("again").await;
+    }
+    cluster.until_unlocked(LOCK_GONE).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_api_server_blackout_leaves_running_pods_alone_and_work_goes_on_after_it() {
+    let cluster = Cluster::start(1).await;
+    let Some(server) = cluster.control_plane.simulated() else {
+        eprintln!("skipped: a real API server is not taken away");
+        return;
+    };
+    cluster.create(&pod("before").app("main", &[("nvidia.com/gpu", "1")])).await;
+    cluster.until_running("before").await;
+    let devices = cluster.in_kubelet("node-0", "before");
+    server.faults().break_watches();
+    server.compact();
+    cluster.create(&pod("after").app("main", &[("nvidia.com/gpu", "1")])).await;
+    cluster.until_running("after").await;
+    assert_eq!(cluster.in_kubelet("node-0", "before"), devices);
+    cluster.check_no_device_twice().await;
+    cluster.until_unlocked(LOCK_GONE).await;
+}

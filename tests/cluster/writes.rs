@@ -1,0 +1,156 @@
+//! The writers of `cluster/` against an API server that fails, races and loses answers.
+
+use std::time::Duration;
+
+use baton::cluster::lease::{Candidate, LeaseConfig, Standing};
+use baton::cluster::node_lock::{LockError, LockWrite, NodeLocks};
+use baton::contract::{LockRead, key};
+use baton::runtime::clock;
+use baton::sim::apiserver::{Effect, FaultRule};
+use k8s_openapi::api::core::v1::Node;
+use kube::api::{Api, Patch, PatchParams, PostParams};
+use kube::{Client, ResourceExt as _};
+use serde_json::json;
+
+use crate::control_plane::ControlPlane;
+
+const A: &str = "2026-11-21T02:00:00.000000001Z,ml,a,uid-a";
+const B: &str = "2026-11-21T02:00:00.000000002Z,ml,b,uid-b";
+
+struct Scene {
+    control_plane: ControlPlane,
+    client: Client,
+    locks: NodeLocks,
+    _dir: tempfile::TempDir,
+}
+
+async fn scene(annotations: serde_json::Value) -> Scene {
+    let dir = tempfile::tempdir().unwrap();
+    let control_plane = ControlPlane::start(dir.path()).await;
+    let client = baton::cluster::client::connect(Some(&control_plane.kubeconfig(dir.path()))).await.unwrap();
+    let nodes: Api<Node> = Api::all(client.clone());
+    let node = serde_json::from_value(json!({"metadata": {"name": "n", "annotations": annotations}})).unwrap();
+    nodes.create(&PostParams::default(), &node).await.unwrap();
+    let locks = NodeLocks::new(client.clone(), key::NODE_LOCK);
+    Scene { control_plane, client, locks, _dir: dir }
+}
+
+impl Scene {
+    async fn annotation(&self, key: &str) -> Option<String> {
+        let nodes: Api<Node> = Api::all(self.client.clone());
+        nodes.get("n").await.unwrap().annotations().get(key).cloned()
+    }
+}
+
+fn contended(raw: &str) -> LockWrite {
+    LockWrite::Contended(LockRead::parse(Some(raw)))
+}
+
+#[tokio::test]
+async fn a_lock_is_set_once_taken_over_by_value_and_released_by_value() {
+    for annotations in [json!(null), json!({}), json!({"other": "kept"})] {
+        let scene = scene(annotations.clone()).await;
+        let locks = &scene.locks;
+        assert_eq!(locks.read("n").await.unwrap(), LockRead::Free);
+        assert_eq!(locks.set("n", A).await.unwrap(), LockWrite::Done, "{annotations}");
+        assert_eq!(locks.set("n", B).await.unwrap(), contended(A));
+        assert_eq!(locks.set("n", A).await.unwrap(), LockWrite::Done, "our own value is success");
+        assert_eq!(locks.release("n", B).await.unwrap(), contended(A), "nobody removes another's lock");
+        assert_eq!(locks.take_over("n", B, A).await.unwrap(), LockWrite::Done, "already as wished");
+        assert_eq!(locks.take_over("n", A, B).await.unwrap(), LockWrite::Done);
+        assert_eq!(locks.release("n", A).await.unwrap(), contended(B));
+        assert_eq!(locks.release("n", B).await.unwrap(), LockWrite::Done);
+        assert_eq!(locks.release("n", B).await.unwrap(), LockWrite::Done, "gone is gone");
+        assert_eq!(scene.annotation(key::NODE_LOCK).await, None);
+        assert_eq!(
+            scene.annotation("other").await.is_some(),
+            annotations.get("other").is_some(),
+            "other annotations stay"
+        );
+    }
+}
+
+#[tokio::test]
+async fn of_many_writers_exactly_one_wins_the_lock() {
+    let scene = scene(json!(null)).await;
+    let writers = (0..16).map(|n| {
+        let locks = scene.locks.clone();
+        async move { locks.set("n", &format!("2026-11-21T02:00:00.000000001Z,ml,p{n},uid-{n}")).await.unwrap() }
+    });
+    let results = futures::future::join_all(writers).await;
+    assert_eq!(results.iter().filter(|result| **result == LockWrite::Done).count(), 1, "{results:?}");
+}
+
+#[tokio::test]
+async fn a_lost_answer_counts_as_success_when_our_value_stands_there() {
+    let scene = scene(json!({"a": "b"})).await;
+    let Some(server) = scene.control_plane.simulated() else { return eprintln!("skipped: needs injected faults") };
+    server.faults().add(FaultRule::on("patch", "nodes").times(1), Effect::DropAfter);
+    assert_eq!(scene.locks.set("n", A).await.unwrap(), LockWrite::Done);
+    server.faults().add(FaultRule::on("patch", "nodes").times(1), Effect::DropAfter);
+    assert_eq!(scene.locks.release("n", A).await.unwrap(), LockWrite::Done);
+    assert_eq!(scene.annotation(key::NODE_LOCK).await, None);
+}
+
+#[tokio::test]
+async fn passing_failures_are_retried_and_lasting_ones_are_told() {
+    let scene = scene(json!({"a": "b"})).await;
+    let Some(server) = scene.control_plane.simulated() else { return eprintln!("skipped: needs injected faults") };
+    for status in [429, 500, 503] {
+        server.faults().add(FaultRule::on("patch", "nodes").times(3), Effect::Answer(status, None));
+        assert_eq!(scene.locks.set("n", A).await.unwrap(), LockWrite::Done, "{status}");
+        assert_eq!(scene.locks.release("n", A).await.unwrap(), LockWrite::Done);
+    }
+    server.faults().add(FaultRule::on("patch", "nodes"), Effect::Answer(500, None));
+    let error = scene.locks.set("n", A).await.unwrap_err();
+    assert!(matches!(error, LockError::Api { tries: 5, .. }), "{error}");
+    server.faults().clear();
+    assert!(matches!(scene.locks.set("none", A).await.unwrap_err(), LockError::NodeGone(name) if name == "none"));
+}
+
+#[tokio::test]
+async fn a_write_to_another_annotation_does_not_disturb_the_lock() {
+    let scene = scene(json!({"a": "b"})).await;
+    let nodes: Api<Node> = Api::all(scene.client.clone());
+    assert_eq!(scene.locks.set("n", A).await.unwrap(), LockWrite::Done);
+    let other = Patch::Merge(json!({"metadata": {"annotations": {"a": "c"}}}));
+    nodes.patch("n", &PatchParams::default(), &other).await.unwrap();
+    assert_eq!(scene.locks.release("n", A).await.unwrap(), LockWrite::Done);
+    assert_eq!(scene.annotation("a").await.as_deref(), Some("c"));
+}
+
+#[tokio::test]
+async fn one_candidate_leads_and_a_silent_leader_is_replaced_after_its_lease_on_the_followers_clock() {
+    let scene = scene(json!(null)).await;
+    let candidate = |name: &str| Candidate::new(scene.client.clone(), LeaseConfig::new("default", "baton", name));
+    let (mut a, mut b) = (candidate("a"), candidate("b"));
+    let at = Duration::from_secs;
+    let wall = clock::wall();
+    assert_eq!(a.step(at(100), wall).await.unwrap(), Standing::Leading);
+    let following = Standing::Following { leader: "a".to_owned() };
+    assert_eq!(b.step(at(7), wall).await.unwrap(), following, "clocks of two processes have nothing in common");
+    assert!(a.leads(at(109)) && !a.leads(at(110)), "a leader stops before its lease ends");
+    assert_eq!(b.step(at(21), wall).await.unwrap(), following);
+    let later = wall + at(12);
+    assert_eq!(a.step(at(112), later).await.unwrap(), Standing::Leading);
+    assert_eq!(b.step(at(23), wall).await.unwrap(), following, "renewed: the count starts again");
+    assert_eq!(b.step(at(37), wall).await.unwrap(), following);
+    assert_eq!(b.step(at(38), wall).await.unwrap(), Standing::Leading);
+    assert!(matches!(a.step(at(130), wall).await.unwrap(), Standing::Following { .. }));
+    assert!(!a.leads(at(130)));
+    b.release(wall).await.unwrap();
+    assert_eq!(a.step(at(131), wall).await.unwrap(), Standing::Leading, "a released lease is free at once");
+}
+
+#[tokio::test]
+async fn two_candidates_that_race_for_a_free_lease_do_not_both_lead() {
+    let scene = scene(json!(null)).await;
+    let wall = clock::wall();
+    let mut candidates: Vec<Candidate> = (0..8)
+        .map(|n| Candidate::new(scene.client.clone(), LeaseConfig::new("default", "baton", &format!("c{n}"))))
+        .collect();
+    let steps = candidates.iter_mut().map(|candidate| candidate.step(Duration::ZERO, wall));
+    let standings = futures::future::join_all(steps).await;
+    let leading = standings.iter().filter(|standing| matches!(standing, Ok(Standing::Leading))).count();
+    assert_eq!(leading, 1, "{standings:?}");
+}
