@@ -8,6 +8,10 @@ use clap::{Args, ValueEnum};
 use super::cluster::Cluster;
 use super::story;
 use super::table;
+use crate::runtime::shutdown;
+
+/// As shells count it: ended by SIGINT.
+const INTERRUPTED: u8 = 130;
 
 /// How to print the outcome.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -63,30 +67,42 @@ impl Progress {
     }
 }
 
-/// Starts the cluster, tells the story, prints the verdict.
+/// Starts the cluster, tells the story, prints the verdict. A signal ends the daemons and the demo at any point.
 pub async fn run(args: DemoArgs) -> anyhow::Result<ExitCode> {
+    let stop = shutdown::on_signals()?;
     let json = args.output == Some(Output::Json);
     let progress = Progress { to_stderr: json };
-    let mut cluster = Cluster::start(&args, progress).await?;
-    let outcome = story::tell(&mut cluster, progress).await;
-    let outcome = match outcome {
-        Ok(outcome) => outcome,
-        Err(error) => {
-            cluster.stop().await;
-            return Err(error);
-        }
+    let started = tokio::select! {
+        started = Cluster::start(&args, progress) => started,
+        () = stop.cancelled() => return Ok(ExitCode::from(INTERRUPTED)),
     };
-    if json {
-        println!("{}", serde_json::to_string(&outcome.report)?);
-    } else {
-        progress.line(table::devices(&outcome));
-        progress.line(table::pods(&outcome.report));
-        progress.line(table::verdict(&outcome.report));
-    }
-    if args.keep {
-        progress.line(cluster.invitation());
-        tokio::signal::ctrl_c().await?;
-    }
+    let mut cluster = started?;
+    let outcome = tokio::select! {
+        outcome = story::tell(&mut cluster, progress) => Some(outcome),
+        () = stop.cancelled() => None,
+    };
+    let ok = match &outcome {
+        Some(Ok(outcome)) => {
+            if json {
+                println!("{}", serde_json::to_string(&outcome.report)?);
+            } else {
+                progress.line(table::devices(outcome));
+                progress.line(table::pods(&outcome.report));
+                progress.line(table::verdict(&outcome.report));
+            }
+            if args.keep {
+                progress.line(cluster.invitation());
+                stop.cancelled().await;
+            }
+            outcome.report.ok
+        }
+        Some(Err(_)) | None => false,
+    };
     cluster.stop().await;
-    Ok(if outcome.report.ok { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    match outcome {
+        Some(Ok(_)) if ok => Ok(ExitCode::SUCCESS),
+        Some(Ok(_)) => Ok(ExitCode::FAILURE),
+        Some(Err(error)) => Err(error),
+        None => Ok(ExitCode::from(INTERRUPTED)),
+    }
 }

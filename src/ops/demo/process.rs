@@ -33,7 +33,8 @@ impl Daemon {
             .args(args)
             .env_clear()
             .envs(std::env::vars_os().filter(|(name, _)| name == "PATH" || name == "RUST_BACKTRACE"));
-        command.stdin(Stdio::null()).stdout(Stdio::null()).kill_on_drop(true);
+        // A group of its own: Ctrl-C in the terminal is for the demo, which then ends its daemons in order.
+        command.stdin(Stdio::null()).stdout(Stdio::null()).kill_on_drop(true).process_group(0);
         command.stderr(if verbose { Stdio::piped() } else { Stdio::from(file.try_clone()?) });
         let mut child = command.spawn().with_context(|| format!("cannot start {}", program.display()))?;
         if let Some(stderr) = child.stderr.take() {
