@@ -38,8 +38,8 @@ pub struct DemoNode {
     pub kubelet: Kubelet,
     /// Admin address of its daemon.
     pub admin: String,
-    /// The virtual machine; nothing with real hardware.
-    _machine: Option<VirtualNode>,
+    /// The virtual machine, or what is left of it beside real hardware.
+    _machine: VirtualNode,
 }
 
 /// The running demo.
@@ -109,19 +109,15 @@ impl Cluster {
     async fn node(&self, args: &DemoArgs, k: usize) -> anyhow::Result<(DemoNode, Daemon)> {
         let name = format!("node-{k}");
         let root = self.path().join(format!("n{k}"));
-        let machine = if args.real() {
-            None
-        } else {
-            let spec = NodeSpec::new(&name).seeded(k as u64 + 1).shaped(Shape::Quad);
-            Some(VirtualNode::create(root.join("hw"), spec).context("cannot build the virtual machine")?)
-        };
-        let places = Places::of(args, machine.as_ref());
+        let spec = NodeSpec::new(&name).seeded(k as u64 + 1).shaped(Shape::Quad);
+        let machine = VirtualNode::create(root.join("hw"), spec).context("cannot build the virtual machine")?;
+        let places = Places::of(args, &machine);
         let cdi_root = root.join("cdi");
         std::fs::create_dir_all(&cdi_root)?;
         let mut options = KubeletOptions::new(&name, root.join("k"), self.client.clone());
         options.seed = k as u64 + 1;
         options.host_ip = format!("10.0.0.{}", k + 1);
-        options.proc_root = machine.as_ref().map(VirtualNode::proc_root);
+        options.proc_root = (!args.real()).then(|| machine.proc_root());
         options.cdi_root = Some(cdi_root.clone());
         // A kubelet's default is 10 s; this is its own flag --node-status-update-frequency.
         options.periods.node_status = Duration::from_secs(1);
@@ -249,21 +245,28 @@ impl Cluster {
 struct Places(Vec<(&'static str, PathBuf)>);
 
 impl Places {
-    fn of(args: &DemoArgs, machine: Option<&VirtualNode>) -> Self {
-        let mut places: Vec<(&'static str, PathBuf)> = Vec::new();
-        if let Some(machine) = machine {
-            places.extend([
-                ("nvml-library", machine.nvml_library().to_owned()),
+    /// Whatever was given, and for the rest the virtual machine. With something real the daemon looks at this machine's own
+    /// /sys and /proc, so that places and libraries are those of the GPUs.
+    fn of(args: &DemoArgs, machine: &VirtualNode) -> Self {
+        let library = args.nvml_library.clone().unwrap_or_else(|| machine.nvml_library().to_owned());
+        if !args.real() {
+            return Self(vec![
+                ("nvml-library", library),
                 ("sysfs-root", machine.sysfs_root()),
                 ("proc-root", machine.proc_root()),
                 ("dev-root", machine.dev_root()),
                 ("driver-root", machine.driver_root()),
             ]);
         }
-        let given =
-            [("nvml-library", &args.nvml_library), ("sysfs-root", &args.sysfs_root), ("dev-root", &args.dev_root)];
-        places.extend(given.into_iter().filter_map(|(name, path)| Some((name, path.clone()?))));
-        Self(places)
+        // A library without a driver behind it (another virtual one) has no device nodes here; the simulated containers
+        // only name them.
+        let own = PathBuf::from("/dev");
+        let dev = if own.join("nvidiactl").exists() { own } else { machine.dev_root() };
+        Self(vec![
+            ("nvml-library", library),
+            ("sysfs-root", args.sysfs_root.clone().unwrap_or_else(|| "/sys".into())),
+            ("dev-root", args.dev_root.clone().unwrap_or(dev)),
+        ])
     }
 }
 

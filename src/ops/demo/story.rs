@@ -158,6 +158,14 @@ async fn stage(
         if missing.is_empty() {
             return Ok(Vec::new());
         }
+        if missing.iter().all(|pod| story.ended(pod)) {
+            let mut failed = Vec::new();
+            for pod in missing {
+                let said = api.get(&pod.name).await?.status.and_then(|status| status.message).unwrap_or_default();
+                failed.push(format!("pod {} ended without being served: {said}", pod.name));
+            }
+            return Ok(failed);
+        }
         if clock::mono() > deadline {
             progress.line(format!("The daemons' last lines:\n{}", cluster.last_lines(12)));
             return Ok(missing.into_iter().map(|pod| story.unserved(pod)).collect());
@@ -240,6 +248,10 @@ impl Story {
     fn served(&self, pod: &PodKey) -> bool {
         let runs = self.pods.get(pod).is_some_and(|pod| pod.phase == Phase::Running);
         runs && self.answered.contains(pod) && self.timeline.held(pod).is_some()
+    }
+
+    fn ended(&self, pod: &PodKey) -> bool {
+        self.pods.get(pod).is_some_and(|pod| pod.phase.is_terminal())
     }
 
     fn unserved(&self, key: &PodKey) -> String {
