@@ -269,7 +269,7 @@ impl Keeper {
         });
         self.book.scanned(&machine, scan.nvml.as_ref(), now);
         self.machine = machine;
-        self.driver = scan.driver;
+        self.driver = look::on_host(scan.driver, &self.tools.options.places);
         Ok(())
     }
 

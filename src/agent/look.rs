@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::options::Places;
 use crate::hardware::driver::{self, DriverFile};
 use crate::hardware::nic::Port;
 use crate::hardware::provider::NullProvider;
@@ -39,6 +40,20 @@ pub fn scan(roots: &Roots, provider: &dyn GpuProvider) -> Scan {
     Scan { machine, nvml, driver }
 }
 
+/// The driver's files as the host names them, where a container shows the driver root under another name: the container runtime
+/// mounts by the host's names.
+pub fn on_host(files: Vec<DriverFile>, places: &Places) -> Vec<DriverFile> {
+    let Some(host_root) = &places.host_driver_root else { return files };
+    let seen = places.driver_root.canonicalize().unwrap_or_else(|_| places.driver_root.clone());
+    let named = |mut file: DriverFile| {
+        if let Ok(below) = file.host.strip_prefix(&seen).or_else(|_| file.host.strip_prefix(&places.driver_root)) {
+            file.host = host_root.join(below);
+        }
+        file
+    };
+    files.into_iter().map(named).collect()
+}
+
 /// Asks each GPU how it is.
 pub fn probe(provider: &Arc<dyn GpuProvider>, uuids: Vec<String>) -> Finding {
     Finding::Probes(
@@ -56,5 +71,25 @@ pub fn ports(roots: &Roots, nics: &[Bdf]) -> Finding {
     match roots.sysfs_tree() {
         Ok(sysfs) => Finding::Ports(nics.iter().filter_map(|bdf| read(&sysfs, *bdf)).collect()),
         Err(error) => Finding::Ports(nics.iter().map(|bdf| (*bdf, Err(error.to_string()))).collect()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_driver_root_mounted_elsewhere_is_named_as_on_the_host() {
+        let file =
+            || DriverFile { host: "/host/usr/lib64/libcuda.so.1".into(), container: "/usr/lib64/libcuda.so.1".into() };
+        let mut places = Places { driver_root: "/host".into(), ..Places::default() };
+        assert_eq!(on_host(vec![file()], &places)[0].host.to_str(), Some("/host/usr/lib64/libcuda.so.1"));
+        for (root, host) in
+            [("/", "/usr/lib64/libcuda.so.1"), ("/run/nvidia/driver", "/run/nvidia/driver/usr/lib64/libcuda.so.1")]
+        {
+            places.host_driver_root = Some(root.into());
+            let named = on_host(vec![file()], &places).remove(0);
+            assert_eq!((named.host.to_str(), named.container.to_str()), (Some(host), Some("/usr/lib64/libcuda.so.1")));
+        }
     }
 }

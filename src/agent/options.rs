@@ -84,6 +84,8 @@ pub struct Places {
     pub dev_root: PathBuf,
     /// Root of the driver's user-space files.
     pub driver_root: PathBuf,
+    /// The same directory as the host names it, for a daemon in a container; `None` when the names are the same.
+    pub host_driver_root: Option<PathBuf>,
     /// The NVML library; `None` searches for it.
     pub nvml_library: Option<PathBuf>,
     /// A JSON recording of a GPU scan that is read instead of NVML.
@@ -184,6 +186,7 @@ impl Default for Places {
             proc_root: "/proc".into(),
             dev_root: "/dev".into(),
             driver_root: "/".into(),
+            host_driver_root: None,
             nvml_library: None,
             gpu_recording: None,
             cdi_root: "/var/run/cdi".into(),

@@ -74,6 +74,12 @@ fn places() -> Settings {
             options.places.driver_root
         ),
         field!(
+            "host-driver-root",
+            "DIR",
+            "The driver root as the host names it, for a daemon in a container; none when the names are the same",
+            options.places.host_driver_root
+        ),
+        field!(
             "nvml-library",
             "FILE",
             "The NVML library; none searches the loader's path, then known directories below the driver root",
