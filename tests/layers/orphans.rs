@@ -11,9 +11,11 @@ pub fn check(sources: &[Source]) -> Vec<String> {
     let is_root = |path: &str| {
         let parts: Vec<&str> = path.split('/').collect();
         match parts.as_slice() {
-            ["build.rs"] | ["src", "main.rs" | "lib.rs"] => true,
-            // Cargo finds these by itself.
-            ["tests" | "benches", _] | ["tests" | "benches", _, "main.rs"] => true,
+            // Cargo finds tests and benches by itself.
+            ["build.rs"]
+            | ["src", "main.rs" | "lib.rs"]
+            | ["tests" | "benches", _]
+            | ["tests" | "benches", _, "main.rs"] => true,
             _ => false,
         }
     };

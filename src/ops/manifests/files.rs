@@ -88,30 +88,31 @@ mod tests {
         serde_saphyr::from_str_multiple::<Value, Vec<Value>>(text).unwrap()
     }
 
+    /// What was written must survive; empty objects may be added.
+    fn within(written: &Value, back: &mut Value, place: &str) {
+        match (written, &mut *back) {
+            (Value::Object(written), Value::Object(back)) => {
+                for (key, value) in written {
+                    let place = format!("{place}.{key}");
+                    let kept = back.get_mut(key).unwrap_or_else(|| panic!("{place} is no field of its type"));
+                    within(value, kept, &place);
+                }
+            }
+            (Value::Array(written), Value::Array(back)) => {
+                assert_eq!(written.len(), back.len(), "{place}");
+                written.iter().zip(back).for_each(|(written, back)| within(written, back, place));
+            }
+            // Quantities and IntOrString may change between number and string.
+            (written, back) => {
+                assert_eq!(written.to_string().trim_matches('"'), back.to_string().trim_matches('"'), "{place}");
+            }
+        }
+    }
+
     /// Reads a document as its Kubernetes type and back: a field that the type does not know is lost on the way.
     fn typed<T: serde::de::DeserializeOwned + serde::Serialize>(document: &Value, place: &str) {
         let typed: T = serde_json::from_value(document.clone()).unwrap_or_else(|error| panic!("{place}: {error}"));
         let mut back = serde_json::to_value(&typed).unwrap();
-        // `pods[].resources` and the like gain empty objects; only what was written must survive.
-        fn within(written: &Value, back: &mut Value, place: &str) {
-            match (written, &mut *back) {
-                (Value::Object(written), Value::Object(back)) => {
-                    for (key, value) in written {
-                        let place = format!("{place}.{key}");
-                        let kept = back.get_mut(key).unwrap_or_else(|| panic!("{place} is no field of its type"));
-                        within(value, kept, &place);
-                    }
-                }
-                (Value::Array(written), Value::Array(back)) => {
-                    assert_eq!(written.len(), back.len(), "{place}");
-                    written.iter().zip(back).for_each(|(written, back)| within(written, back, place));
-                }
-                // Quantities and IntOrString may change between number and string.
-                (written, back) => {
-                    assert_eq!(written.to_string().trim_matches('"'), back.to_string().trim_matches('"'), "{place}")
-                }
-            }
-        }
         within(document, &mut back, place);
     }
 
