@@ -268,6 +268,7 @@ fn engine_config(options: &Options) -> EngineConfig {
         retry: (defaults.retry.0, defaults.retry.1, p.bind_limit),
         condition_pause: p.condition_pause,
         batch: defaults.batch,
+        search: defaults.search,
     }
 }
 

@@ -15,12 +15,13 @@ use crate::decide::queue::QueueState;
 #[derive(Clone)]
 pub struct Metrics {
     registry: Arc<Registry>,
-    counters: [Counter; 7],
+    counters: [Counter; 8],
     gauges: [Gauge<i64, AtomicI64>; 6],
 }
 
-const COUNTERS: [(&str, &str); 7] = [
+const COUNTERS: [(&str, &str); 8] = [
     ("attempts", "Decisions"),
+    ("nodes_judged", "Nodes judged for decisions"),
     ("unschedulable", "Decisions that found no node"),
     ("bound", "Pods bound by this process"),
     ("bind_failures", "Binds that failed for good"),
@@ -56,8 +57,9 @@ impl Metrics {
 
     /// Takes over what the engine counted.
     pub fn update(&self, engine: &Engine) {
-        let Stats { attempts, unschedulable, bound, bind_failures, contended, fenced, resumed } = engine.stats();
-        let counts = [attempts, unschedulable, bound, bind_failures, contended, fenced, resumed];
+        let Stats { attempts, judged, unschedulable, bound, bind_failures, contended, fenced, resumed } =
+            engine.stats();
+        let counts = [attempts, judged, unschedulable, bound, bind_failures, contended, fenced, resumed];
         for (counter, count) in self.counters.iter().zip(counts) {
             counter.inner().store(count, Ordering::Relaxed);
         }

@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use crate::contract::{LockRead, key};
 use crate::decide::framework::{Outcome, View};
-use crate::decide::plugins::device_fit::Plans;
+use crate::decide::plugins::device_fit;
 use crate::decide::world::{Node, NodeId, Place, Pod, PodId, Wake};
 
 use super::choose::{Choice, choose};
 use super::effect::{Effect, Effects};
-use super::engine::{Engine, LockMode, Moment, Timer};
+use super::engine::{Engine, LockMode, Moment, Search, Timer};
 use super::flight::{Cancel, Flight, Line, Stage};
 
 impl Engine {
@@ -23,7 +23,11 @@ impl Engine {
         };
         self.stats.attempts += 1;
         let view = View { world: &self.world, now: now.mono };
-        let choice = choose(view, &self.plugins, pod, pinned);
+        let (choice, judged) = match self.config.search {
+            Search::Indexed => self.index.choose(view, &self.plugins, pod, pinned),
+            Search::Scanning => choose(view, &self.plugins, pod, pinned),
+        };
+        self.stats.judged += judged;
         if pinned.is_some() && !matches!(choice, Choice::Node(..)) {
             // It cannot be resumed under its lock: on with the others, and the lock goes when it has stood for a while.
             self.pinned.remove(&id);
@@ -40,12 +44,12 @@ impl Engine {
                         return;
                     }
                 }
-                let plan = slots.get::<Plans>().and_then(|plans| plans.of(node));
+                let plan = self.world.node(node).and_then(|found| device_fit::plan(&slots, (node, found)));
                 let mut annotations: BTreeMap<String, String> =
                     key::SCHEDULER_KEYS.iter().map(|key| ((*key).to_owned(), String::new())).collect();
                 let devices = plan.map(|plan| {
                     annotations.extend(plan.annotations());
-                    plan.allocation.clone()
+                    plan.allocation
                 });
                 for plugin in &self.plugins.enabled().bind {
                     annotations.extend(plugin.annotations(view, pod, node, &slots));

@@ -1,6 +1,7 @@
 //! One decision: which node for this pod, on this world.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use crate::decide::framework::{NodeScore, Outcome, Plugins, Refusal, Slots, Text, View};
 use crate::decide::world::{Node, NodeId, Pod, Wake};
@@ -24,21 +25,27 @@ pub struct Diagnosis {
     pub nodes: usize,
     /// The pod's own fault, before any node was looked at.
     pub pod: Option<Refusal>,
-    /// First refusal of each node.
-    pub refusals: Vec<(NodeId, Refusal)>,
+    /// First refusals of nodes, and how many nodes gave each.
+    pub refusals: BTreeMap<Arc<Refusal>, usize>,
     /// Changes that may turn any of them.
     pub wake: Wake,
 }
 
 impl Diagnosis {
+    /// Of nodes that were looked at.
+    pub(super) fn of(nodes: usize, refusals: BTreeMap<Arc<Refusal>, usize>) -> Self {
+        let wake = refusals.keys().fold(Wake::NODE_ADDED, |wake, refusal| wake.or(refusal.wake));
+        Self { nodes, pod: None, refusals, wake }
+    }
+
     /// `0/12 nodes: 7 have fewer than 4 free GPUs, 3 agent not ready, 2 taint gpu=reserved`.
     pub fn message(&self) -> String {
         if let Some(refusal) = &self.pod {
             return refusal.text.clone().into_owned();
         }
         let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
-        for (_, refusal) in &self.refusals {
-            *counts.entry(&refusal.text).or_insert(0) += 1;
+        for (refusal, count) in &self.refusals {
+            *counts.entry(&refusal.text).or_insert(0) += count;
         }
         let mut counts: Vec<(&str, usize)> = counts.into_iter().collect();
         counts.sort_by(|a, b| b.1.cmp(&a.1).then(a.0.cmp(b.0)));
@@ -53,40 +60,60 @@ impl Diagnosis {
     }
 }
 
-/// Runs PreFilter to Score. With `only`, no other node is looked at.
-pub fn choose(view: View<'_>, plugins: &Plugins, pod: &Pod, only: Option<NodeId>) -> Choice {
-    let enabled = plugins.enabled();
+/// Runs PreFilter to Score on every node; with `only`, on no other node. Also tells how many nodes were judged.
+pub fn choose(view: View<'_>, plugins: &Plugins, pod: &Pod, only: Option<NodeId>) -> (Choice, u64) {
+    match prepare(view, plugins, pod) {
+        Ok(slots) => scan(view, plugins, pod, only, slots),
+        Err(end) => (end, 0),
+    }
+}
+
+/// Runs PreFilter. The error ends the cycle.
+pub(super) fn prepare(view: View<'_>, plugins: &Plugins, pod: &Pod) -> Result<Slots, Choice> {
     let mut slots = Slots::default();
-    for plugin in &enabled.pre_filter {
+    for plugin in &plugins.enabled().pre_filter {
         match plugin.pre_filter(view, pod, &mut slots) {
             Outcome::Fit => {}
             Outcome::Unfit(refusal) | Outcome::Never(refusal) => {
                 let wake = refusal.wake;
-                let nodes = view.world.nodes().count();
-                return Choice::Nowhere(Diagnosis { nodes, pod: Some(refusal), wake, refusals: vec![] });
+                return Err(Choice::Nowhere(Diagnosis { pod: Some(refusal), wake, ..Diagnosis::default() }));
             }
-            Outcome::WaitUntil(at, refusal) => return Choice::WaitUntil(at, refusal),
-            Outcome::Fault(text) => return Choice::Fault(text),
+            Outcome::WaitUntil(at, refusal) => return Err(Choice::WaitUntil(at, refusal)),
+            Outcome::Fault(text) => return Err(Choice::Fault(text)),
         }
     }
-    let mut diagnosis = Diagnosis { wake: Wake::NODE_ADDED, ..Diagnosis::default() };
+    Ok(slots)
+}
+
+/// Runs Filter to Score.
+pub(super) fn scan(
+    view: View<'_>,
+    plugins: &Plugins,
+    pod: &Pod,
+    only: Option<NodeId>,
+    mut slots: Slots,
+) -> (Choice, u64) {
+    let mut nodes = 0;
+    let mut refusals: BTreeMap<Arc<Refusal>, usize> = BTreeMap::new();
     let mut fitting: Vec<NodeId> = Vec::new();
-    for (id, node) in view.world.nodes().filter(|(id, _)| only.is_none_or(|only| only == *id)) {
-        diagnosis.nodes += 1;
+    let pinned = only.and_then(|id| Some((id, view.world.node(id).filter(|node| node.facts.is_some())?)));
+    let all = only.is_none().then(|| view.world.nodes()).into_iter().flatten();
+    for (id, node) in pinned.into_iter().chain(all) {
+        nodes += 1;
         match judge(view, plugins, pod, (id, node), &mut slots) {
             Outcome::Fit => fitting.push(id),
             Outcome::Unfit(refusal) | Outcome::Never(refusal) | Outcome::WaitUntil(_, refusal) => {
-                diagnosis.wake = diagnosis.wake.or(refusal.wake);
-                diagnosis.refusals.push((id, refusal));
+                *refusals.entry(Arc::new(refusal)).or_insert(0) += 1;
             }
-            Outcome::Fault(text) => return Choice::Fault(text),
+            Outcome::Fault(text) => return (Choice::Fault(text), nodes as u64),
         }
     }
-    match best(view, plugins, pod, &fitting, &mut slots) {
+    let choice = match best(view, plugins, pod, &fitting, &mut slots) {
         Ok(Some(node)) => Choice::Node(node, Box::new(slots)),
-        Ok(None) => Choice::Nowhere(diagnosis),
+        Ok(None) => Choice::Nowhere(Diagnosis::of(nodes, refusals)),
         Err(text) => Choice::Fault(text),
-    }
+    };
+    (choice, nodes as u64)
 }
 
 /// The first filter that does not say fit.
@@ -115,7 +142,9 @@ fn best(
     for (plugin, weight) in &plugins.enabled().score {
         let rate = |id: &NodeId| Some((*id, plugin.score(view, pod, (*id, view.world.node(*id)?), slots)));
         let mut scores: Vec<NodeScore> = fitting.iter().filter_map(rate).collect();
-        plugin.normalize(&mut scores);
+        if !plugin.is_absolute() {
+            plugin.normalize(&mut scores);
+        }
         for (id, score) in scores {
             *totals.entry(id).or_insert(0) += score.clamp(0, 100) * weight;
         }

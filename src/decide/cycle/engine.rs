@@ -13,6 +13,7 @@ use crate::decide::world::{Changes, NodeId, Place, PodId, Wake, World, WorldEven
 
 use super::effect::{Effect, Effects, Ticket};
 use super::flight::{Cancel, Flight, Line};
+use super::index::Index;
 use super::tell::Told;
 
 /// One reading of both clocks, brought by the caller.
@@ -33,6 +34,16 @@ pub enum LockMode {
     Always,
     /// Not where the node's live agent identifies callers exactly.
     Auto,
+}
+
+/// How a node is looked for. Both find the same.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Search {
+    /// Verdicts are kept between pods of one shape; only nodes that changed are judged again.
+    #[default]
+    Indexed,
+    /// Every node is judged for every pod: the reference.
+    Scanning,
 }
 
 /// Settings of the engine.
@@ -60,6 +71,8 @@ pub struct EngineConfig {
     pub condition_pause: Duration,
     /// Decisions per [`Engine::run`].
     pub batch: usize,
+    /// How a node is looked for.
+    pub search: Search,
 }
 
 impl Default for EngineConfig {
@@ -77,6 +90,7 @@ impl Default for EngineConfig {
             retry: (Duration::from_millis(100), s(5), s(60)),
             condition_pause: s(10),
             batch: 64,
+            search: Search::Indexed,
         }
     }
 }
@@ -86,6 +100,8 @@ impl Default for EngineConfig {
 pub struct Stats {
     /// Decisions.
     pub attempts: u64,
+    /// Nodes that were judged for them.
+    pub judged: u64,
     /// Decisions without a node.
     pub unschedulable: u64,
     /// Pods bound by this process.
@@ -118,6 +134,7 @@ pub struct Engine {
     pub(super) world: World,
     pub(super) queue: Queue,
     pub(super) plugins: Plugins,
+    pub(super) index: Index,
     pub(super) config: EngineConfig,
     pub(super) flights: BTreeMap<PodId, Flight>,
     pub(super) lines: BTreeMap<NodeId, Line>,
@@ -150,6 +167,7 @@ impl Engine {
             world: World::new(config.world),
             queue: Queue::new(config.queue),
             plugins,
+            index: Index::default(),
             config,
             flights: BTreeMap::new(),
             lines: BTreeMap::new(),

@@ -65,7 +65,7 @@ impl Engine {
         if pod.place != Place::Waiting {
             return Some(explanation);
         }
-        explanation.message = match choose(view, &self.plugins, pod, None) {
+        explanation.message = match choose(view, &self.plugins, pod, None).0 {
             Choice::Nowhere(diagnosis) => {
                 let message = diagnosis.message();
                 if diagnosis.is_final() {

@@ -13,12 +13,14 @@ mod effect;
 mod engine;
 mod explain;
 mod flight;
+mod index;
 mod locks;
 mod report;
 mod tell;
 
 pub use choose::{Choice, Diagnosis, choose};
 pub use effect::{BindResult, Effect, Effects, LockResult, Report, Ticket};
-pub use engine::{Engine, EngineConfig, LockMode, Moment, Stats};
+pub use engine::{Engine, EngineConfig, LockMode, Moment, Search, Stats};
 pub use explain::{Explanation, NodeVerdict};
 pub use flight::{Flight, Line, Stage};
+pub use index::{Index, PodShape};

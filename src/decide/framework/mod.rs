@@ -5,6 +5,7 @@
 
 pub mod outcome;
 pub mod points;
+pub mod reads;
 pub mod registry;
 pub mod slots;
 
@@ -13,5 +14,6 @@ pub use points::{
     Bind, Filter, NodeScore, Permit, Plugin, PostBind, PostFilter, PreBind, PreFilter, PreScore, QueueSort, Queued,
     Reserve, Score, SortKey, View,
 };
+pub use reads::Reads;
 pub use registry::{Enabled, Plugins, RegistryError};
 pub use slots::Slots;

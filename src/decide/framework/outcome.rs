@@ -9,7 +9,7 @@ use crate::decide::world::Wake;
 pub type Text = Cow<'static, str>;
 
 /// A rule's "no".
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Refusal {
     /// Name of the rule.
     pub rule: &'static str,

@@ -9,6 +9,7 @@ use crate::decide::cycle::Effects;
 use crate::decide::world::{Node, NodeId, Pod, World};
 
 use super::outcome::{Outcome, Refusal};
+use super::reads::Reads;
 use super::slots::Slots;
 
 /// What every extension point may look at: the world of one generation, and the time.
@@ -24,6 +25,13 @@ pub struct View<'a> {
 pub trait Plugin: Send + Sync {
     /// PascalCase.
     fn name(&self) -> &'static str;
+
+    /// What the rule's Filter, PreScore and Score read for this pod; asked when every PreFilter has run. Whoever answers
+    /// [`Reads::Node`] is asked again about a node only when that has changed.
+    fn reads(&self, pod: &Pod, slots: &Slots) -> Reads {
+        let (_, _) = (pod, slots);
+        Reads::World
+    }
 }
 
 /// What the order of the queue may look at.
@@ -95,7 +103,13 @@ pub trait Score: Plugin {
     /// Raw rating.
     fn score(&self, view: View<'_>, pod: &Pod, node: (NodeId, &Node), slots: &mut Slots) -> i64;
 
-    /// Brings the raw ratings of all nodes to 0..=100. The default takes them as they are.
+    /// `true` when a rating stands by itself, 0..=100: [`Score::normalize`] is not called then.
+    fn is_absolute(&self) -> bool {
+        false
+    }
+
+    /// Brings the raw ratings of all nodes to 0..=100. The default takes them as they are. Only which ratings there are may
+    /// matter, not how many nodes have each: equal ratings stay equal.
     fn normalize(&self, scores: &mut [NodeScore]) {
         let _ = scores;
     }

@@ -4,8 +4,8 @@
 use std::collections::BTreeMap;
 
 use crate::contract::DeviceType;
-use crate::decide::framework::{Filter, Outcome, Plugin, PreFilter, Slots, View};
-use crate::decide::world::devices::{DevicePlan, request_of};
+use crate::decide::framework::{Filter, Outcome, Plugin, PreFilter, Reads, Slots, View};
+use crate::decide::world::devices::{DeviceChoice, DevicePlan, request_of};
 use crate::decide::world::{Node, NodeId, Pod, Wake};
 
 /// What becomes of device pods where no agent is live.
@@ -25,15 +25,21 @@ pub struct DeviceFit {
     pub without_agent: NodesWithoutAgent,
 }
 
-/// The devices planned on each node that fits.
+/// The devices chosen on each node that fits.
 #[derive(Default)]
-pub struct Plans(BTreeMap<NodeId, DevicePlan>);
+pub(super) struct Choices(BTreeMap<NodeId, DeviceChoice>);
 
-impl Plans {
-    /// The plan on one node.
-    pub fn of(&self, node: NodeId) -> Option<&DevicePlan> {
+impl Choices {
+    /// The choice on one node.
+    pub(super) fn of(&self, node: NodeId) -> Option<&DeviceChoice> {
         self.0.get(&node)
     }
+}
+
+/// What the Binding says about devices when the pod goes to this node; `None` when it needs to say nothing.
+pub fn plan(slots: &Slots, (id, node): (NodeId, &Node)) -> Option<DevicePlan> {
+    let choice = slots.get::<Choices>()?.of(id)?;
+    Some(node.stock.as_ref()?.plan(choice, &slots.get::<Wanted>()?.request, &node.name))
 }
 
 /// The pod's devices, judged once.
@@ -49,6 +55,10 @@ const ROOM: Wake = Wake::POD_FREED.or(Wake::DEVICES).or(Wake::NODE_ADDED);
 impl Plugin for DeviceFit {
     fn name(&self) -> &'static str {
         NAME
+    }
+
+    fn reads(&self, _: &Pod, _: &Slots) -> Reads {
+        Reads::Node
     }
 }
 
@@ -88,9 +98,9 @@ impl Filter for DeviceFit {
         if let Some(kind) = wanted.kinds.iter().find(|kind| stock.is_blocked(kind)) {
             return Outcome::unfit(NAME, format!("a pod without an assignment holds unknown {kind} devices"), ROOM);
         }
-        match stock.plan(&wanted.request, &node.name) {
-            Ok(plan) => {
-                slots.entry::<Plans>().0.insert(id, plan);
+        match stock.choose(&wanted.request) {
+            Ok(choice) => {
+                slots.entry::<Choices>().0.insert(id, choice);
                 Outcome::Fit
             }
             Err(text) => Outcome::unfit(NAME, text, ROOM),

@@ -1,9 +1,9 @@
 //! `DeviceTopology`: rates a node by how well the planned devices lie together.
 
-use crate::decide::framework::{Plugin, Score, Slots, View};
+use crate::decide::framework::{Plugin, Reads, Score, Slots, View};
 use crate::decide::world::{Node, NodeId, Pod};
 
-use super::device_fit::Plans;
+use super::device_fit::Choices;
 
 /// The rule.
 pub struct DeviceTopology;
@@ -12,10 +12,18 @@ impl Plugin for DeviceTopology {
     fn name(&self) -> &'static str {
         "DeviceTopology"
     }
+
+    fn reads(&self, _: &Pod, _: &Slots) -> Reads {
+        Reads::Node
+    }
 }
 
 impl Score for DeviceTopology {
     fn score(&self, _: View<'_>, _: &Pod, (id, _): (NodeId, &Node), slots: &mut Slots) -> i64 {
-        slots.get::<Plans>().and_then(|plans| plans.of(id)).map_or(0, |plan| plan.quality)
+        slots.get::<Choices>().and_then(|choices| choices.of(id)).map_or(0, |choice| choice.quality)
+    }
+
+    fn is_absolute(&self) -> bool {
+        true
     }
 }

@@ -1,6 +1,6 @@
 //! `NodePorts`: two pods on one node cannot take the same port.
 
-use crate::decide::framework::{Filter, Outcome, Plugin, Slots, View};
+use crate::decide::framework::{Filter, Outcome, Plugin, Reads, Slots, View};
 use crate::decide::world::{Node, NodeId, Pod, Wake};
 
 /// The rule.
@@ -11,6 +11,10 @@ const NAME: &str = "NodePorts";
 impl Plugin for NodePorts {
     fn name(&self) -> &'static str {
         NAME
+    }
+
+    fn reads(&self, pod: &Pod, _: &Slots) -> Reads {
+        if pod.facts.spec.host_ports.is_empty() { Reads::Node } else { Reads::World }
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::decide::framework::{Filter, Outcome, Plugin, PreFilter, Slots, View};
+use crate::decide::framework::{Filter, Outcome, Plugin, PreFilter, Reads, Slots, View};
 use crate::decide::world::spec::{Labels, PodTerm};
 use crate::decide::world::{Node, NodeId, Pod, Wake, World};
 
@@ -31,6 +31,13 @@ struct Near {
 impl Plugin for InterPodAffinity {
     fn name(&self) -> &'static str {
         NAME
+    }
+
+    fn reads(&self, pod: &Pod, slots: &Slots) -> Reads {
+        let spec = &pod.facts.spec;
+        let no_terms = spec.affinity.is_empty() && spec.anti_affinity.is_empty() && spec.pods_preferred.is_empty();
+        let refused = slots.get::<Near>().is_none_or(|near| !near.refused.is_empty());
+        if no_terms && !refused { Reads::Node } else { Reads::World }
     }
 }
 

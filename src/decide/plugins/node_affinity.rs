@@ -1,7 +1,7 @@
 //! `NodeAffinity`: node selector and required node affinity; preferred terms score by their weights.
 
 use crate::decide::framework::points::normalize_to_hundred;
-use crate::decide::framework::{Filter, NodeScore, Outcome, Plugin, Score, Slots, View};
+use crate::decide::framework::{Filter, NodeScore, Outcome, Plugin, Reads, Score, Slots, View};
 use crate::decide::world::{Node, NodeId, Pod, Wake};
 
 /// The rule.
@@ -12,6 +12,10 @@ const NAME: &str = "NodeAffinity";
 impl Plugin for NodeAffinity {
     fn name(&self) -> &'static str {
         NAME
+    }
+
+    fn reads(&self, _: &Pod, _: &Slots) -> Reads {
+        Reads::Node
     }
 }
 

@@ -1,6 +1,6 @@
 //! `NodeName`: a pod that names its node goes nowhere else.
 
-use crate::decide::framework::{Filter, Outcome, Plugin, Slots, View};
+use crate::decide::framework::{Filter, Outcome, Plugin, Reads, Slots, View};
 use crate::decide::world::{Node, NodeId, Pod, Wake};
 
 /// The rule.
@@ -11,6 +11,10 @@ const NAME: &str = "NodeName";
 impl Plugin for NodeName {
     fn name(&self) -> &'static str {
         NAME
+    }
+
+    fn reads(&self, _: &Pod, _: &Slots) -> Reads {
+        Reads::Node
     }
 }
 

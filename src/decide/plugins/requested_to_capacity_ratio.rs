@@ -1,7 +1,7 @@
 //! `RequestedToCapacityRatio`: rates a node by how full it would be, by a user-defined shape.
 
 use crate::contract::key;
-use crate::decide::framework::{Plugin, Score, Slots, View};
+use crate::decide::framework::{Plugin, Reads, Score, Slots, View};
 use crate::decide::world::{Node, NodeId, Pod};
 
 /// Why a shape or the weights mean nothing.
@@ -81,6 +81,10 @@ impl Plugin for RequestedToCapacityRatio {
     fn name(&self) -> &'static str {
         "RequestedToCapacityRatio"
     }
+
+    fn reads(&self, _: &Pod, _: &Slots) -> Reads {
+        Reads::Node
+    }
 }
 
 impl Score for RequestedToCapacityRatio {
@@ -94,6 +98,10 @@ impl Score for RequestedToCapacityRatio {
             }
         }
         if weights == 0 { 0 } else { (sum / weights as f64 * 10.0).round() as i64 }
+    }
+
+    fn is_absolute(&self) -> bool {
+        true
     }
 }
 

@@ -1,7 +1,7 @@
 //! `NodeResourcesFit`: what the pod asks for must fit in allocatable minus requests, as kube-scheduler counts it.
 
 use crate::contract::key;
-use crate::decide::framework::{Filter, Outcome, Plugin, Slots, Text, View};
+use crate::decide::framework::{Filter, Outcome, Plugin, Reads, Slots, Text, View};
 use crate::decide::world::{Node, NodeId, Pod, Resources, Wake};
 
 /// The rule.
@@ -12,6 +12,10 @@ const NAME: &str = "NodeResourcesFit";
 impl Plugin for NodeResourcesFit {
     fn name(&self) -> &'static str {
         NAME
+    }
+
+    fn reads(&self, _: &Pod, _: &Slots) -> Reads {
+        Reads::Node
     }
 }
 

@@ -1,7 +1,7 @@
 //! `TaintToleration`: taints refuse pods that do not tolerate them; `PreferNoSchedule` taints cost score.
 
 use crate::decide::framework::points::normalize_to_hundred;
-use crate::decide::framework::{Filter, NodeScore, Outcome, Plugin, Score, Slots, View};
+use crate::decide::framework::{Filter, NodeScore, Outcome, Plugin, Reads, Score, Slots, View};
 use crate::decide::world::spec::{TaintEffect, Toleration};
 use crate::decide::world::{Node, NodeId, Pod, Wake};
 
@@ -13,6 +13,10 @@ const NAME: &str = "TaintToleration";
 impl Plugin for TaintToleration {
     fn name(&self) -> &'static str {
         NAME
+    }
+
+    fn reads(&self, _: &Pod, _: &Slots) -> Reads {
+        Reads::Node
     }
 }
 

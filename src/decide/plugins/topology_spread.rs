@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::decide::framework::{Filter, Outcome, Plugin, PreFilter, Slots, View};
+use crate::decide::framework::{Filter, Outcome, Plugin, PreFilter, Reads, Slots, View};
 use crate::decide::world::spec::{Spread, TaintEffect};
 use crate::decide::world::{Node, NodeFacts, NodeId, Pod, Wake, World};
 
@@ -19,6 +19,10 @@ struct Places(Vec<BTreeMap<String, i64>>);
 impl Plugin for PodTopologySpread {
     fn name(&self) -> &'static str {
         NAME
+    }
+
+    fn reads(&self, pod: &Pod, _: &Slots) -> Reads {
+        if pod.facts.spec.spread.is_empty() { Reads::Node } else { Reads::World }
     }
 }
 

@@ -1,6 +1,6 @@
 //! `NodeUnschedulable`: a cordoned node takes only pods that tolerate that taint.
 
-use crate::decide::framework::{Filter, Outcome, Plugin, Slots, View};
+use crate::decide::framework::{Filter, Outcome, Plugin, Reads, Slots, View};
 use crate::decide::world::spec::{Taint, TaintEffect};
 use crate::decide::world::{Node, NodeId, Pod, PodSpec, Wake};
 
@@ -12,6 +12,10 @@ const NAME: &str = "NodeUnschedulable";
 impl Plugin for NodeUnschedulable {
     fn name(&self) -> &'static str {
         NAME
+    }
+
+    fn reads(&self, _: &Pod, _: &Slots) -> Reads {
+        Reads::Node
     }
 }
 

@@ -2,7 +2,7 @@
 //! a claim for one pod only is not shared.
 
 use crate::contract::PodKey;
-use crate::decide::framework::{Filter, Outcome, Plugin, PreFilter, Slots, View};
+use crate::decide::framework::{Filter, Outcome, Plugin, PreFilter, Reads, Slots, View};
 use crate::decide::world::spec::{Labels, VolumeUse};
 use crate::decide::world::{Node, NodeId, Pod, VolumeFacts, Wake};
 
@@ -22,6 +22,10 @@ struct Volumes(Vec<VolumeFacts>);
 impl Plugin for VolumeBinding {
     fn name(&self) -> &'static str {
         NAME
+    }
+
+    fn reads(&self, pod: &Pod, _: &Slots) -> Reads {
+        if pod.facts.spec.volumes.is_empty() { Reads::Node } else { Reads::World }
     }
 }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use crate::contract::inventory::Device;
 use crate::contract::{DeviceAllocation, DeviceId, DeviceType, PodUid, key};
-use crate::decide::alloc::{Exclusive, NodePool, PodDeviceRequest, RequestProblem, Wishes, pick, score};
+use crate::decide::alloc::{Assignment, Exclusive, NodePool, PodDeviceRequest, RequestProblem, Wishes, pick, score};
 use crate::decide::pod::HandoffPod;
 
 use super::pod::Pod;
@@ -20,6 +20,14 @@ pub struct Stock {
     blocked: BTreeSet<DeviceType>,
 }
 
+/// Devices that could be a pod's on one node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DeviceChoice {
+    assignment: Assignment,
+    /// 0..=100: how well the devices lie together.
+    pub quality: i64,
+}
+
 /// Devices chosen for a pod on one node, ready for the Binding.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DevicePlan {
@@ -27,8 +35,6 @@ pub struct DevicePlan {
     pub allocation: DeviceAllocation,
     /// `container-devices`.
     pub split: Box<str>,
-    /// 0..=100: how well the devices lie together.
-    pub quality: i64,
 }
 
 impl DevicePlan {
@@ -129,13 +135,18 @@ impl Stock {
     }
 
     /// Chooses devices; changes nothing. The error follows a count of nodes.
-    pub fn plan(&self, request: &PodDeviceRequest, node: &str) -> Result<DevicePlan, std::borrow::Cow<'static, str>> {
+    pub fn choose(&self, request: &PodDeviceRequest) -> Result<DeviceChoice, std::borrow::Cow<'static, str>> {
         let assignment = pick(&self.pool, request).map_err(|reason| reason.summary())?;
-        Ok(DevicePlan {
-            allocation: assignment.device_allocated(&self.pool),
-            split: assignment.container_devices(&self.pool, request, node).print().into(),
-            quality: i64::from(score::topology_fit(&self.pool, &assignment)),
-        })
+        let quality = i64::from(score::topology_fit(&self.pool, &assignment));
+        Ok(DeviceChoice { assignment, quality })
+    }
+
+    /// Writes down a choice that was made on this very state of the node.
+    pub fn plan(&self, choice: &DeviceChoice, request: &PodDeviceRequest, node: &str) -> DevicePlan {
+        DevicePlan {
+            allocation: choice.assignment.device_allocated(&self.pool),
+            split: choice.assignment.container_devices(&self.pool, request, node).print().into(),
+        }
     }
 
     /// Used and total percent of GPU compute, the unhealthy ones' too.

@@ -77,7 +77,7 @@ pub struct ClaimFacts {
 }
 
 /// Kinds of change, as a set. A refusal names those that may turn it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct Wake(u16);
 
 impl Wake {

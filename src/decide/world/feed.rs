@@ -85,6 +85,7 @@ impl World {
         let aged: Vec<NodeId> =
             self.nodes.iter_mut().filter_map(|(id, node)| node.age_agent(stale, now).then_some(*id)).collect();
         self.generation += u64::from(!aged.is_empty());
+        aged.iter().for_each(|id| self.touch(*id));
         aged
     }
 
@@ -115,9 +116,10 @@ impl World {
         if change(node) {
             changes.wake = changes.wake.or(wake);
             changes.nodes.push(id);
+            self.recount_devices(id);
+            self.touch(id);
         }
         self.index_lock(id);
-        self.recount_devices(id);
         self.forget_if_unused(id);
     }
 
@@ -144,6 +146,9 @@ impl World {
             changes.nodes.push(id);
         }
         node.facts = Some(facts);
+        if !changes.wake.is_none() {
+            self.touch(id);
+        }
         self.index_lock(id);
     }
 
@@ -160,6 +165,7 @@ impl World {
         {
             self.node_ids.remove(&node.name);
             self.locked.remove(&id);
+            self.touch(id);
         }
     }
 

@@ -41,6 +41,7 @@ impl World {
             && node.pods.insert(id)
         {
             node.used.add(&pod.facts.spec.requests);
+            self.journal.note(at, self.nodes.len());
         }
         if anti {
             self.anti.insert(id);
@@ -59,6 +60,7 @@ impl World {
             && node.pods.remove(&id)
         {
             node.used.sub(&pod.facts.spec.requests);
+            self.journal.note(at, self.nodes.len());
         }
         self.anti.remove(&id);
         if devices {

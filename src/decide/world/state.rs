@@ -8,6 +8,7 @@ use crate::decide::lock::{HolderState, Lookup};
 use crate::decide::pod::HandoffPod;
 
 use super::event::{ClaimFacts, VolumeFacts};
+use super::journal::Journal;
 use super::node::Node;
 use super::pod::Pod;
 use super::spec::Labels;
@@ -31,6 +32,7 @@ impl Default for WorldPolicy {
 pub struct World {
     pub(super) policy: WorldPolicy,
     pub(super) generation: u64,
+    pub(super) journal: Journal,
     pub(super) next_node: u32,
     pub(super) next_pod: u64,
     pub(super) nodes: BTreeMap<NodeId, Node>,
@@ -62,6 +64,16 @@ impl World {
     /// Rises with every change.
     pub fn generation(&self) -> u64 {
         self.generation
+    }
+
+    /// Which nodes changed.
+    pub fn journal(&self) -> &Journal {
+        &self.journal
+    }
+
+    /// Notes a change of what decisions read of a node.
+    pub(super) fn touch(&mut self, id: NodeId) {
+        self.journal.note(id, self.nodes.len());
     }
 
     /// Nodes that have a Node object, in order of appearance.

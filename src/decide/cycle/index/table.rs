@@ -1,0 +1,155 @@
+//! What every node says to one shape, ordered so that the best node is at hand.
+//!
+//! Ratings that stand by themselves are summed once per node. Ratings that are normalised over all fitting nodes cannot be:
+//! nodes with the same such ratings form a group, within which the sum alone decides, and only the groups' first nodes are
+//! compared with normalised ratings. Clusters have few groups (most often one), however many nodes there are.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use crate::decide::cycle::choose::{Diagnosis, judge};
+use crate::decide::framework::{NodeScore, Outcome, Plugins, Refusal, Slots, Text, View};
+use crate::decide::world::{Node, NodeId, Pod};
+
+/// Raw ratings by the rules that normalise, in the order of the rules.
+type Ratings = Arc<[i64]>;
+
+/// What one node said.
+enum Verdict {
+    /// Fits; the weighted sum of the absolute ratings, and the others.
+    Fits(i64, Ratings),
+    Refuses(Arc<Refusal>),
+}
+
+/// The nodes' answers to one shape.
+#[derive(Default)]
+pub(super) struct Table {
+    verdicts: BTreeMap<NodeId, Verdict>,
+    /// Fitting nodes by normalised ratings; the highest sum first, the oldest node among equals.
+    groups: BTreeMap<Ratings, BTreeSet<(Reverse<i64>, NodeId)>>,
+    refusals: BTreeMap<Arc<Refusal>, usize>,
+    /// Position in the world's journal up to which this is true; `None` before the first filling.
+    mark: Option<u64>,
+}
+
+impl Table {
+    /// Brings the table up to the world. Returns the nodes that were judged. A rule that could not judge leaves the table of no
+    /// use.
+    pub fn catch_up(
+        &mut self,
+        view: View<'_>,
+        plugins: &Plugins,
+        pod: &Pod,
+        slots: &mut Slots,
+    ) -> Result<BTreeSet<NodeId>, Text> {
+        let journal = view.world.journal();
+        let changed = self.mark.and_then(|mark| Some(journal.since(mark)?.collect()));
+        let stale: BTreeSet<NodeId> = changed.unwrap_or_else(|| {
+            *self = Self::default();
+            view.world.nodes().map(|(id, _)| id).collect()
+        });
+        for id in &stale {
+            self.leave(*id);
+            if let Some(node) = view.world.node(*id).filter(|node| node.facts.is_some()) {
+                let verdict = ask(view, plugins, pod, (*id, node), slots)?;
+                self.enter(*id, verdict);
+            }
+        }
+        self.mark = Some(journal.mark());
+        Ok(stale)
+    }
+
+    /// The node with the highest weighted score; the oldest among equals.
+    pub fn best(&self, plugins: &Plugins) -> Option<NodeId> {
+        let heads: Vec<(i64, NodeId)> =
+            self.groups.values().filter_map(|nodes| nodes.first()).map(|(sum, id)| (sum.0, *id)).collect();
+        if heads.len() <= 1 {
+            return heads.first().map(|(_, id)| *id);
+        }
+        let mut totals = heads;
+        let relative = plugins.enabled().score.iter().filter(|(plugin, _)| !plugin.is_absolute());
+        for (at, (plugin, weight)) in relative.enumerate() {
+            let ratings = self.groups.keys().zip(&totals).map(|(ratings, (_, id))| (*id, ratings[at]));
+            let mut scores: Vec<NodeScore> = ratings.collect();
+            plugin.normalize(&mut scores);
+            for ((total, _), (_, score)) in totals.iter_mut().zip(scores) {
+                *total += score.clamp(0, 100) * weight;
+            }
+        }
+        totals.into_iter().max_by(|a, b| a.0.cmp(&b.0).then(b.1.cmp(&a.1))).map(|(_, id)| id)
+    }
+
+    /// Why no node fits.
+    pub fn diagnosis(&self) -> Diagnosis {
+        Diagnosis::of(self.verdicts.len(), self.refusals.clone())
+    }
+
+    fn leave(&mut self, id: NodeId) {
+        match self.verdicts.remove(&id) {
+            None => {}
+            Some(Verdict::Fits(sum, ratings)) => {
+                if let Some(nodes) = self.groups.get_mut(&ratings) {
+                    nodes.remove(&(Reverse(sum), id));
+                    if nodes.is_empty() {
+                        self.groups.remove(&ratings);
+                    }
+                }
+            }
+            Some(Verdict::Refuses(refusal)) => {
+                if let Some(count) = self.refusals.get_mut(&refusal) {
+                    *count -= 1;
+                    if *count == 0 {
+                        self.refusals.remove(&refusal);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Equal ratings and refusals are stored once.
+    fn enter(&mut self, id: NodeId, verdict: Verdict) {
+        let verdict = match verdict {
+            Verdict::Fits(sum, ratings) => {
+                let known = self.groups.get_key_value(&ratings).map(|(known, _)| known.clone());
+                let ratings = known.unwrap_or(ratings);
+                self.groups.entry(ratings.clone()).or_default().insert((Reverse(sum), id));
+                Verdict::Fits(sum, ratings)
+            }
+            Verdict::Refuses(refusal) => {
+                let known = self.refusals.get_key_value(&refusal).map(|(known, _)| known.clone());
+                let refusal = known.unwrap_or(refusal);
+                *self.refusals.entry(refusal.clone()).or_insert(0) += 1;
+                Verdict::Refuses(refusal)
+            }
+        };
+        self.verdicts.insert(id, verdict);
+    }
+}
+
+/// Asks one node. The error is a rule that could not judge.
+fn ask(
+    view: View<'_>,
+    plugins: &Plugins,
+    pod: &Pod,
+    node: (NodeId, &Node),
+    slots: &mut Slots,
+) -> Result<Verdict, Text> {
+    match judge(view, plugins, pod, node, slots) {
+        Outcome::Fit => {}
+        Outcome::Unfit(refusal) | Outcome::Never(refusal) | Outcome::WaitUntil(_, refusal) => {
+            return Ok(Verdict::Refuses(Arc::new(refusal)));
+        }
+        Outcome::Fault(text) => return Err(text),
+    }
+    let (mut sum, mut ratings) = (0, Vec::new());
+    for (plugin, weight) in &plugins.enabled().score {
+        let rating = plugin.score(view, pod, node, slots);
+        if plugin.is_absolute() {
+            sum += rating.clamp(0, 100) * weight;
+        } else {
+            ratings.push(rating);
+        }
+    }
+    Ok(Verdict::Fits(sum, ratings.into()))
+}
