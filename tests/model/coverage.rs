@@ -1,0 +1,110 @@
+//! Which branches and faults the search has passed, and how often: `sometimes` properties read it.
+
+use std::cell::Cell;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+macro_rules! branches {
+    ($($name:ident $text:literal,)*) => {
+        /// A branch of the shipping functions, or a fault.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        pub enum Branch { $($name,)* }
+
+        impl Branch {
+            pub const ALL: &[Branch] = &[$(Branch::$name,)*];
+            pub fn text(self) -> &'static str {
+                match self { $(Branch::$name => $text,)* }
+            }
+            /// A condition for stateright, which takes no closures.
+            pub fn reached(self) -> fn(&super::machine::Handoff, &super::state::State) -> bool {
+                match self { $(Branch::$name => |model, _| model.setup.coverage.has(Branch::$name),)* }
+            }
+        }
+    };
+}
+
+branches! {
+    Set "a free lock is set",
+    Own "our own lock is found and the bind goes on",
+    TakeOverGone "a lock is taken over: its holder is gone",
+    TakeOverRecreated "a lock is taken over: its holder was created anew",
+    TakeOverElsewhere "a lock is taken over: its holder is bound elsewhere",
+    TakeOverTerminal "a lock is taken over: its holder has ended",
+    TakeOverPastGrace "a lock is taken over: its holder is past its grace",
+    TakeOverUnbound "an expired lock of an unbound holder is taken over",
+    Fenced "an expired holder is fenced",
+    Contended "a claim waits for a live holder",
+    NotSettled "a claim waits for the agent to settle",
+    LockLost "a lock write finds another value than it judged",
+    BindConflict "a Binding finds the pod bound by somebody else",
+    BindOurs "a Binding whose answer was lost is found done",
+    BindGone "a Binding finds the pod deleted",
+    Resumed "a half-done bind is resumed under its lock",
+    Abandoned "a half-done bind is abandoned and its lock released",
+    ServedBoth "served: PodResources and the lock agree",
+    ServedListing "served: PodResources alone tells",
+    ServedLock "served: the lock alone tells",
+    ServedPreference "served: the preference call told",
+    Repeated "a repetition is answered as before",
+    Mismatch "the kubelet chose other ids than the assignment",
+    RefusedLock "refused: the lock is not the pod's",
+    RefusedNoRoom "refused: the device is held by a live pod",
+    RefusedBadAssignment "refused: the assignment is corrupt",
+    RefusedUnidentified "refused: nobody known could be calling",
+    RefusedAmbiguous "refused: two pods could be calling",
+    UnlockServed "the agent unlocks: served",
+    UnlockGone "the agent unlocks: the holder is gone",
+    UnlockDeleting "the agent unlocks: the holder is being deleted",
+    ReleaseRaced "a release finds another value and leaves it",
+    Expired "the ledger drops an ended pod's entries",
+    Rebuilt "a lost ledger is rebuilt with an entry",
+    SchedulerCrash "a scheduler crashes in flight",
+    AgentCrash "an agent crashes",
+    AgentCrashInCall "an agent crashes between its ledger and its answer",
+    AgentDown "the kubelet calls while the agent is down",
+    ReplyLost "a reply of the API server is lost",
+    LockExpired "a lock expires",
+    Deleted "a bound pod is deleted",
+    ForceDeleted "a bound pod is deleted without grace",
+    KubeletRestart "a kubelet restarts",
+    KubeletRestartInCall "a kubelet restarts between the answer and its checkpoint",
+    Throttled "PodResources is throttled during a call",
+    WithoutDevices "a pod is admitted without a call",
+}
+
+thread_local! {
+    static QUIET: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Runs without counting: a healed run is no part of the search.
+pub fn uncounted<T>(run: impl FnOnce() -> T) -> T {
+    QUIET.set(true);
+    let result = run();
+    QUIET.set(false);
+    result
+}
+
+/// Hits per branch.
+pub struct Coverage {
+    hits: Vec<AtomicU64>,
+}
+
+impl Default for Coverage {
+    fn default() -> Self {
+        Self { hits: Branch::ALL.iter().map(|_| AtomicU64::new(0)).collect() }
+    }
+}
+
+impl Coverage {
+    pub fn hit(&self, branch: Branch) {
+        if QUIET.get() {
+            return;
+        }
+        self.hits[branch as usize].fetch_add(1, Ordering::Relaxed);
+    }
+    pub fn has(&self, branch: Branch) -> bool {
+        self.hits(branch) > 0
+    }
+    pub fn hits(&self, branch: Branch) -> u64 {
+        self.hits[branch as usize].load(Ordering::Relaxed)
+    }
+}

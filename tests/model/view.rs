@@ -1,0 +1,230 @@
+//! The small numbers of a state as values of the shipping types, and back.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use baton::contract::{DeviceType, Holder, LockRead, LockValue, PodKey, PodRef, PodUid};
+use baton::decide::handoff::{
+    self, Entry as Granted, Ledger, ListedPod, Listing, NodePods, PodResources, State as Settled, ledger::Slot,
+};
+use baton::decide::lock::Lookup;
+use baton::decide::pod::{ContainerKind, Deletion, HandoffPod, Phase as PodPhase};
+
+use super::machine::Handoff;
+use super::setup::{DEVICE_NAMES, GPU, NODE_NAMES, container, entry, number_of, time_of, wall};
+use super::state::{Entry, Life, Lock, NODES, PODS, Phase, State};
+
+/// All pods of the API server, for judging a lock's holder.
+pub struct Api(pub Vec<HandoffPod>);
+
+impl Lookup for Api {
+    fn by_key(&self, key: &PodKey) -> Option<&HandoffPod> {
+        self.0.iter().find(|pod| pod.pod.key == *key)
+    }
+    fn by_bind_timestamp(&self, nanos: &str) -> Option<&HandoffPod> {
+        self.0.iter().find(|pod| pod.assignment.bind_timestamp.as_deref() == Some(nanos))
+    }
+}
+
+impl Handoff {
+    /// The pod object as the shipping functions see it; `None` when the API server has none.
+    pub fn pod(&self, state: &State, pod: usize) -> Option<HandoffPod> {
+        let is = &state.pods[pod];
+        if !is.exists() {
+            return None;
+        }
+        let mut made = self.setup.table.pods[pod].clone();
+        made.phase = match is.phase {
+            Phase::Pending => PodPhase::Pending,
+            Phase::Running => PodPhase::Running,
+            Phase::Succeeded => PodPhase::Succeeded,
+            Phase::Failed => PodPhase::Failed,
+        };
+        let hour = std::time::Duration::from_secs(3600);
+        made.deleting = match is.life {
+            Life::Deleting => Some(Deletion { at: wall() + hour, grace_seconds: 30 }),
+            Life::PastGrace => Some(Deletion { at: wall() - hour, grace_seconds: 30 }),
+            _ => None,
+        };
+        if let Some(bound) = is.bound {
+            made.node = Some(NODE_NAMES[usize::from(bound.node)].into());
+            made.assignment = self.setup.assignment(pod, bound.node, bound.devices, bound.time);
+        }
+        for of in &mut made.containers {
+            of.running = is.phase == Phase::Running && of.kind != ContainerKind::Init;
+        }
+        Some(made)
+    }
+
+    /// Everything in the API.
+    pub fn api(&self, state: &State) -> Api {
+        Api((0..PODS).filter_map(|pod| self.pod(state, pod)).collect())
+    }
+
+    /// The watch of one node's agent.
+    pub fn node_pods(&self, state: &State, node: usize) -> NodePods {
+        let mut pods = NodePods::default();
+        for pod in (0..PODS).filter(|pod| state.pods[*pod].on(node)) {
+            if let Some(made) = self.pod(state, pod) {
+                pods.apply(made);
+            }
+        }
+        pods
+    }
+
+    /// The annotation's text.
+    pub fn lock_text(&self, lock: Lock) -> String {
+        let of = &self.setup.table.pods[usize::from(lock.pod)].pod;
+        let holder = Some(Holder { pod: of.key.clone(), uid: Some(of.uid.clone()) });
+        LockValue { time: time_of(lock.pod, lock.time), holder }.print(self.setup.format)
+    }
+
+    /// The annotation as read.
+    pub fn lock_read(&self, lock: Option<Lock>) -> LockRead {
+        LockRead::parse(lock.map(|lock| self.lock_text(lock)).as_deref())
+    }
+
+    /// The number behind an annotation's text.
+    pub fn lock_of_text(&self, raw: &str) -> Lock {
+        let value = LockValue::parse(raw).expect("the model writes well-formed locks");
+        let (pod, time) = number_of(value.time);
+        Lock { pod, time }
+    }
+
+    /// The number of a pod.
+    pub fn number(&self, pod: &PodRef) -> usize {
+        self.number_of_uid(&pod.uid).expect("only modelled pods")
+    }
+
+    /// The number of a uid.
+    pub fn number_of_uid(&self, uid: &PodUid) -> Option<usize> {
+        self.setup.table.pods.iter().position(|known| known.pod.uid == *uid)
+    }
+
+    /// What the kubelet lists. Plain init containers are not listed.
+    pub fn listing(&self, state: &State, node: usize) -> Listing {
+        let active = (0..PODS).filter(|pod| state.kube[*pod].active && state.pods[*pod].on(node));
+        let pods = active.map(|pod| {
+            let kinds = self.setup.kinds(pod).iter().enumerate();
+            let containers = kinds.filter(|(_, kind)| **kind != ContainerKind::Init).map(|(at, _)| {
+                let ids = state.kube[pod].ids[at].map(|id| (GPU.into(), BTreeSet::from([name(id)])));
+                (Box::from(container(at)), BTreeMap::from_iter(ids))
+            });
+            ListedPod { key: self.setup.table.pods[pod].pod.key.clone(), containers: containers.collect() }
+        });
+        Listing { pods: pods.collect() }
+    }
+
+    /// PodResources as this kubelet answers it.
+    pub fn resources(&self, state: &State, node: usize) -> PodResources {
+        if self.setup.pod_resources {
+            PodResources::Listed(self.listing(state, node))
+        } else {
+            PodResources::Unavailable
+        }
+    }
+
+    /// The ledger of one node's agent.
+    pub fn ledger(&self, state: &State, node: usize) -> Ledger {
+        let here = (0..PODS).filter(|pod| state.pods[*pod].on(node));
+        Ledger::of(here.flat_map(|pod| {
+            let entries = state.books[pod].entries.iter().enumerate();
+            entries.filter_map(move |(at, kept)| kept.map(|kept| self.granted(pod, at, kept)))
+        }))
+    }
+
+    fn granted(&self, pod: usize, at: usize, kept: Entry) -> Granted {
+        let of = &self.setup.table.pods[pod];
+        let mut whose = of.pod.clone();
+        if kept.orphan {
+            whose.uid = PodUid::new(&format!("unknown:{}", whose.key));
+        }
+        Granted {
+            pod: whose,
+            container: container(at).into(),
+            resource: GPU.into(),
+            slot: if kept.orphan {
+                Slot { order: u16::MAX, init: false, sidecar: false }
+            } else {
+                Slot::of(of, container(at))
+            },
+            ids: kept.id.map(name).into_iter().collect(),
+            served: vec![(DeviceType::Gpu, entry(kept.served))],
+            answer: Some(vec![kept.served]),
+            state: Settled::Committed,
+            asked: if kept.again { 2 } else { 1 },
+            // The kubelet goes through a pod's containers in their order, so the order of grants is that too.
+            seq: at as u64,
+            assigned: !kept.orphan,
+        }
+    }
+
+    /// Writes a ledger back into the state.
+    pub fn keep(&self, state: &mut State, node: usize, ledger: &Ledger) {
+        for pod in (0..PODS).filter(|pod| state.pods[*pod].on(node)) {
+            state.books[pod].entries = Default::default();
+        }
+        for granted in ledger.iter() {
+            let known = self.number_of_uid(&granted.pod.uid);
+            let pod = known.unwrap_or_else(|| self.unknown_to_the_api(state, node, &granted.pod.key));
+            let at = usize::from(*granted.container == *container(1));
+            let device = |id: &str| DEVICE_NAMES.iter().position(|name| *name == id).expect("a known device") as u8;
+            state.books[pod].entries[at] = Some(Entry {
+                id: granted.ids.first().map(|id| device(id)),
+                served: device(granted.devices().next().expect("one device").as_str()),
+                again: granted.asked > 1,
+                orphan: known.is_none(),
+            });
+        }
+    }
+
+    /// The pod that the kubelet runs under `key` and the API server does not have.
+    fn unknown_to_the_api(&self, state: &State, node: usize, key: &PodKey) -> usize {
+        let named = |pod: &usize| self.setup.table.pods[*pod].pod.key == *key && state.pods[*pod].on(node);
+        (0..PODS).filter(named).find(|pod| !state.pods[*pod].exists()).expect("an orphan has no object")
+    }
+
+    /// What the agent of a node would do with its lock now.
+    pub fn fate(&self, state: &State, node: usize) -> handoff::unlock::Fate {
+        use handoff::unlock::{Fate, LiveHolder, LockSight, fate};
+        let lock = self.lock_read(state.nodes[node].lock);
+        let pods = self.node_pods(state, node);
+        let ledger = self.ledger(state, node);
+        let here = (0..PODS).filter(|pod| state.pods[*pod].on(node) && state.books[*pod].unusable);
+        let unusable = here.map(|pod| self.setup.table.pods[pod].pod.uid.clone()).collect();
+        let sight = LockSight {
+            node: NODE_NAMES[node],
+            pods: &pods,
+            live: LiveHolder::NotRead,
+            ledger: &ledger,
+            inventory: &self.setup.table.inventory[node],
+            unusable: &unusable,
+            wall: wall(),
+        };
+        if self.setup.flaws.unlock_after_first
+            && let LockRead::Held { raw, .. } = &lock
+            && pods.iter().any(|pod| {
+                handoff::holder::names(&lock, pod) == handoff::holder::Named::Yes && ledger.holds(&pod.pod.uid)
+            })
+        {
+            return Fate::Release { raw: raw.clone(), why: handoff::unlock::Why::Served };
+        }
+        match fate(&lock, &sight) {
+            Fate::Ask(key) => {
+                let api = self.api(state);
+                let live = api.by_key(&key).map_or(LiveHolder::NotFound, LiveHolder::Found);
+                fate(&lock, &LockSight { live, ..sight })
+            }
+            known => known,
+        }
+    }
+
+    /// Nodes by number.
+    pub fn nodes() -> std::ops::Range<usize> {
+        0..NODES
+    }
+}
+
+/// The kubelet's id of a device.
+pub fn name(device: u8) -> Box<str> {
+    DEVICE_NAMES[usize::from(device)].into()
+}

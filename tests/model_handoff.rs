@@ -1,0 +1,290 @@
+//! The hand-off, model-checked over the functions that ship: 2 nodes, 2 devices, 3 pods, 2 schedulers, crashes, lost
+//! replies, expiries, deletions and kubelet restarts in every order. `model/` holds the world around the decisions.
+//!
+//! The ordinary run uses small bounds. All of it, within five minutes on two cores:
+//! `cargo test --release --test model_handoff -- --ignored --nocapture --test-threads 1 --skip throttled`.
+
+#![allow(clippy::unwrap_used, clippy::panic)] // a test may
+
+#[path = "model/agent.rs"]
+mod agent;
+#[path = "model/coverage.rs"]
+mod coverage;
+#[path = "model/heal.rs"]
+mod heal;
+#[path = "model/kubelet.rs"]
+mod kubelet;
+#[path = "model/machine.rs"]
+mod machine;
+#[path = "model/properties.rs"]
+mod properties;
+#[path = "model/scheduler.rs"]
+mod scheduler;
+#[path = "model/setup.rs"]
+mod setup;
+#[path = "model/state.rs"]
+mod state;
+#[path = "model/symmetry.rs"]
+mod symmetry;
+#[path = "model/unsafe_parts.rs"]
+mod unsafe_parts;
+#[path = "model/view.rs"]
+mod view;
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use baton::contract::LockFormat;
+use coverage::Branch;
+use machine::Handoff;
+use setup::{Setup, Shape, Unsafe};
+use stateright::{Checker, HasDiscoveries, Model, UniformChooser};
+
+/// How far a search goes.
+enum Extent {
+    /// Every reachable state.
+    Whole,
+    /// Every state within so many steps.
+    Depth(usize),
+    /// Random runs of any length, until so many states have been seen.
+    Runs(usize),
+}
+
+/// Searches, prints what was seen, and fails on a broken invariant or a branch that was not passed.
+fn holds(setup: Setup, extent: Extent) {
+    let (name, budget) = (setup.name, setup.budget.clone());
+    let coverage = Arc::clone(&setup.coverage);
+    let reaches = setup.reaches.clone();
+    let model = Handoff::new(setup);
+    let healer = Arc::clone(&model.healer);
+    let began = Instant::now();
+    let search = model.checker().threads(2);
+    let (seen, words) = match extent {
+        Extent::Whole => (Seen::of(search.spawn_bfs().join()), "all states".to_owned()),
+        // Stateright counts the first state as depth 1.
+        Extent::Depth(steps) => (
+            Seen::of(search.target_max_depth(steps + 1).spawn_bfs().join()),
+            format!("all states within {steps} steps"),
+        ),
+        Extent::Runs(states) => {
+            const SEED: u64 = 20_261_121;
+            let search = search.threads(1).target_state_count(states);
+            (Seen::of(search.spawn_simulation(SEED, UniformChooser).join()), format!("random runs, seed {SEED}"))
+        }
+    };
+    println!(
+        "{name}, faults \"{budget}\", {words}: {} states, {} transitions, depth {}, {:.1} s; longest run to a state that \
+         heals: {} steps",
+        seen.states,
+        seen.transitions,
+        seen.depth,
+        began.elapsed().as_secs_f64(),
+        healer.longest(),
+    );
+    let passed = Branch::ALL.iter().filter(|branch| coverage.has(**branch));
+    let passed: Vec<String> = passed.map(|branch| format!("{} ({})", branch.text(), coverage.hits(*branch))).collect();
+    println!("  passed: {}", passed.join("; "));
+    let missed: Vec<&str> =
+        reaches.iter().filter(|branch| !coverage.has(**branch)).map(|branch| branch.text()).collect();
+    println!("  must be passed: {}, missed: {missed:?}", reaches.len());
+    assert!(seen.broken.is_empty(), "{name}: {}", seen.broken.join("\n"));
+    assert!(missed.is_empty(), "{name}: never passed: {missed:?}");
+}
+
+/// What a search brought.
+struct Seen {
+    states: usize,
+    transitions: usize,
+    depth: usize,
+    /// Broken invariants with the steps to them.
+    broken: Vec<String>,
+}
+
+impl Seen {
+    fn of(checker: impl Checker<Handoff>) -> Self {
+        let broken = checker.discoveries().into_iter().filter(|(name, _)| properties::ALWAYS.contains(name));
+        let broken = broken.map(|(name, path)| format!("\"{name}\" is broken by {:#?}", path.into_actions())).collect();
+        Self {
+            states: checker.unique_state_count(),
+            transitions: checker.state_count(),
+            depth: checker.max_depth(),
+            broken,
+        }
+    }
+}
+
+/// Two nodes with a device each; three pods of one container.
+fn spread(name: &'static str, budget: &str) -> Setup {
+    Setup::new(name, [Shape::One; 3], [0, 1], budget)
+}
+
+/// Both devices on one node; one pod has two containers.
+fn dense(name: &'static str, budget: &str) -> Setup {
+    Setup::new(name, [Shape::Two, Shape::One, Shape::One], [0, 0], budget)
+}
+
+/// Both devices on one node; a pod with an init container, one more, and its successor of the same name.
+fn reuse(name: &'static str, budget: &str) -> Setup {
+    Setup::new(name, [Shape::Init, Shape::One, Shape::Successor], [0, 0], budget)
+}
+
+/// A pod with a corrupt assignment is put on the node by hand.
+fn foreign(name: &'static str, budget: &str) -> Setup {
+    Setup::new(name, [Shape::One, Shape::Two, Shape::Foreign], [0, 0], budget)
+}
+
+/// Runs an unsafe model until the named invariant is broken, and prints how.
+fn breaks(setup: Setup, flaws: Unsafe, invariant: &'static str) {
+    let setup = Setup { flaws, healing: false, ..setup };
+    let name = setup.name;
+    let began = Instant::now();
+    let enough = HasDiscoveries::AllOf([invariant].into());
+    let checker = Handoff::new(setup).checker().threads(2).finish_when(enough).spawn_bfs().join();
+    let Some(path) = checker.discovery(invariant) else {
+        panic!("{name}: the model is too weak: {} states, \"{invariant}\" holds", checker.unique_state_count())
+    };
+    let steps = path.into_actions();
+    println!(
+        "{name}: breaks \"{invariant}\" in {} steps ({} states, {:.1} s)",
+        steps.len(),
+        checker.unique_state_count(),
+        began.elapsed().as_secs_f64()
+    );
+    steps.iter().for_each(|step| println!("  {step:?}"));
+}
+
+#[test]
+fn the_literal_proposal_gives_one_device_to_two_pods() {
+    let all = Unsafe {
+        steal_on_expiry: true,
+        foreign_release: true,
+        unlock_after_first: true,
+        first_pending: true,
+        replay_by_ids: false,
+        blind_release: true,
+    };
+    for invariant in [properties::DEVICES, properties::ANSWER, properties::GRANTS, properties::REMOVAL] {
+        let setup = dense("literal proposal", "e");
+        breaks(Setup { format: LockFormat::Timestamp, runs: true, ..setup }, all, invariant);
+    }
+}
+
+#[test]
+fn stealing_an_expired_lock_grants_it_twice() {
+    let flaws = Unsafe { steal_on_expiry: true, ..Unsafe::default() };
+    breaks(spread("steal on expiry", "e"), flaws, properties::GRANTS);
+}
+
+#[test]
+fn releasing_on_a_foreign_parse_error_removes_the_lock_of_another() {
+    let flaws = Unsafe { foreign_release: true, ..Unsafe::default() };
+    breaks(foreign("release on a foreign parse error", ""), flaws, properties::REMOVAL);
+}
+
+#[test]
+fn unlocking_after_the_first_container_removes_a_lock_that_is_needed() {
+    let flaws = Unsafe { unlock_after_first: true, ..Unsafe::default() };
+    breaks(dense("unlock after the first container", ""), flaws, properties::REMOVAL);
+}
+
+#[test]
+fn taking_the_first_pending_pod_for_the_caller_answers_with_devices_of_another() {
+    let flaws = Unsafe { first_pending: true, ..Unsafe::default() };
+    breaks(Setup { runs: true, ..dense("first pending pod", "") }, flaws, properties::ANSWER);
+}
+
+#[test]
+fn replaying_by_ids_answers_with_devices_of_another() {
+    let flaws = Unsafe { replay_by_ids: true, ..Unsafe::default() };
+    breaks(dense("replay by ids", ""), flaws, properties::ANSWER);
+}
+
+use Branch::*;
+
+/// Passed by any model of several pods on a node.
+const USUAL: &[Branch] = &[
+    Set,
+    Own,
+    TakeOverTerminal,
+    Contended,
+    LockLost,
+    BindConflict,
+    BindOurs,
+    Resumed,
+    ServedBoth,
+    ServedPreference,
+    UnlockServed,
+    UnlockGone,
+    ReleaseRaced,
+    Expired,
+];
+
+fn reaching(setup: Setup, more: &[Branch]) -> Setup {
+    Setup { reaches: [USUAL, more].concat(), ..setup }
+}
+
+#[test]
+fn without_faults_the_invariants_hold_where_both_devices_are_on_one_node() {
+    holds(reaching(dense("dense", ""), &[Mismatch, RefusedNoRoom]), Extent::Whole);
+}
+
+#[test]
+fn with_a_foreign_pod_the_invariants_hold() {
+    holds(reaching(foreign("foreign", ""), &[RefusedBadAssignment]), Extent::Whole);
+}
+
+#[test]
+fn with_an_init_container_and_a_successor_of_the_same_name_the_invariants_hold() {
+    holds(reaching(reuse("reuse", ""), &[Mismatch, RefusedNoRoom]), Extent::Whole);
+}
+
+#[test]
+#[ignore = "minutes: run with --release"]
+fn every_fault_in_every_order_breaks_no_invariant() {
+    let began = Instant::now();
+    let crash = &[SchedulerCrash, AgentCrash, AgentCrashInCall, AgentDown, WithoutDevices];
+    let restart = &[KubeletRestart, KubeletRestartInCall, Repeated];
+    let deletion = &[Deleted, ForceDeleted, TakeOverGone, TakeOverPastGrace, BindGone, UnlockDeleting];
+    let blind = |name, budget| Setup { pod_resources: false, ..dense(name, budget) };
+    let impatient = |name, budget| Setup { impatient: true, ..spread(name, budget) };
+    let whole: Vec<(Setup, Vec<Branch>)> = vec![
+        (spread("spread", ""), vec![TakeOverElsewhere]),
+        (impatient("spread, impatient", ""), vec![TakeOverElsewhere, Abandoned, RefusedLock]),
+        (spread("spread", "r"), vec![ReplyLost]),
+        (dense("dense", "cr"), [crash.as_slice(), &[ReplyLost, Abandoned, ServedListing, RefusedLock]].concat()),
+        (dense("dense", "e"), vec![LockExpired, Fenced, TakeOverUnbound, NotSettled]),
+        (dense("dense", "d"), [deletion.as_slice(), &[RefusedUnidentified]].concat()),
+        (dense("dense", "rk"), [restart.as_slice(), &[ReplyLost]].concat()),
+        (reuse("reuse", "d"), [deletion.as_slice(), &[TakeOverRecreated]].concat()),
+        (Setup { runs: true, ..reuse("reuse", "cl") }, [crash.as_slice(), &[Rebuilt]].concat()),
+        // Not "kt": a repetition after a kubelet restart while PodResources is throttled is taken for the lock holder's.
+        (reuse("reuse", "k"), restart.to_vec()),
+        (reuse("reuse", "t"), vec![Throttled]),
+        (foreign("foreign", "c"), [crash.as_slice(), &[RefusedBadAssignment, RefusedAmbiguous]].concat()),
+        (blind("no PodResources", "c"), vec![ServedLock, RefusedAmbiguous]),
+    ];
+    for (setup, more) in whole {
+        let reaches = if setup.pod_resources { [USUAL, &more].concat() } else { more };
+        holds(Setup { reaches, ..setup }, Extent::Whole);
+    }
+    println!("every fault: {:.0} s in all", began.elapsed().as_secs_f64());
+}
+
+/// Open: by the lock alone, pods that were served before are no rivals of its holder, though a restarted kubelet may be
+/// asking for them again.
+#[test]
+#[ignore = "known to fail: `handoff::identify::by_lock` overlooks repetitions"]
+fn a_repetition_under_a_throttled_listing_is_not_taken_for_the_lock_holders() {
+    holds(reuse("reuse", "kt"), Extent::Whole);
+}
+
+#[test]
+#[ignore = "minutes: run with --release"]
+fn two_crashes_a_lost_reply_an_expiry_a_deletion_and_a_kubelet_restart_together_break_no_invariant() {
+    let began = Instant::now();
+    for setup in [spread("spread", "ccredk"), dense("dense", "ccredk"), reuse("reuse", "ccredk")] {
+        holds(setup.clone(), Extent::Depth(9));
+        holds(Setup { coverage: Arc::default(), ..reaching(setup, &[]) }, Extent::Runs(1_000_000));
+    }
+    println!("all faults together: {:.0} s in all", began.elapsed().as_secs_f64());
+}
