@@ -57,16 +57,18 @@ impl Cluster {
 
     /// As [`Cluster::start`], with more arguments for the agents.
     pub async fn with_agent_args(nodes: usize, agent_args: &[&str]) -> Self {
+        Self::with_args(nodes, agent_args, &[]).await
+    }
+
+    /// As [`Cluster::start`], with more arguments for the agents and for the scheduler.
+    pub async fn with_args(nodes: usize, agent_args: &[&str], scheduler_args: &[&str]) -> Self {
         // Short, because socket paths are limited.
         let dir = tempfile::Builder::new().prefix("bt").tempdir_in("/tmp").expect("temporary directory");
         let control_plane = ControlPlane::start(dir.path()).await;
         let kubeconfig = control_plane.kubeconfig(dir.path());
         let client = baton::cluster::client::connect(Some(&kubeconfig)).await.expect("client");
         apply_crds(&client).await;
-        let scheduler = Daemon::start(
-            args(&["scheduler", "--kubeconfig"], &kubeconfig, &["--listen", "127.0.0.1:0", "--namespace", "default"]),
-            dir.path().join("scheduler.log"),
-        );
+        let scheduler = start_scheduler(&kubeconfig, scheduler_args, dir.path().join("scheduler.log"));
         let mut cluster = Self { nodes: vec![], scheduler, control_plane, client, kubeconfig, dir };
         for number in 0..nodes {
             cluster.add_node(&format!("node-{number}"), agent_args).await;
@@ -75,6 +77,12 @@ impl Cluster {
             cluster.until_ready(&node.name).await;
         }
         cluster
+    }
+
+    /// Starts one more scheduler, which stands by until the leader is gone.
+    #[allow(dead_code)] // not every test binary has two
+    pub fn spare_scheduler(&self, more: &[&str]) -> Daemon {
+        start_scheduler(&self.kubeconfig, more, self.dir.path().join("spare-scheduler.log"))
     }
 
     async fn add_node(&mut self, name: &str, agent_args: &[&str]) {
@@ -255,6 +263,11 @@ impl Cluster {
             }
         }
     }
+}
+
+fn start_scheduler(kubeconfig: &Path, more: &[&str], log: PathBuf) -> Daemon {
+    let tail = [&["--listen", "127.0.0.1:0", "--namespace", "default"], more].concat();
+    Daemon::start(args(&["scheduler", "--kubeconfig"], kubeconfig, &tail), log)
 }
 
 fn args(head: &[&str], path: &Path, tail: &[&str]) -> Vec<OsString> {
