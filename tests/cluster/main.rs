@@ -4,6 +4,7 @@
 
 mod control_plane;
 mod daemon;
+mod faults;
 mod harness;
 mod kill;
 mod node_life;
