@@ -19,7 +19,8 @@ fn excerpt(value: &str) -> String {
 
 /// Physical identity of a device: GPU UUID, MIG UUID or PCI address. Shares carry the id of their device.
 ///
-/// 1 to 128 printable ASCII characters without blank, comma, slash, or `::` (which separates share units).
+/// 1 to 128 printable ASCII characters without blank, comma, slash, or `::` (which separates share units), and without a
+/// colon at the end (whose units would read as another device's).
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct DeviceId(Box<str>);
@@ -36,6 +37,9 @@ impl DeviceId {
         }
         if value.contains("::") || value == "." || value == ".." {
             return bad("`::` separates share units and dots name no device");
+        }
+        if value.ends_with(':') {
+            return bad("a colon at the end makes its share units those of another device");
         }
         Ok(Self(value.into()))
     }
