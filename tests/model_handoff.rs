@@ -31,6 +31,7 @@ mod unsafe_parts;
 #[path = "model/view.rs"]
 mod view;
 
+use std::hash::BuildHasher;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -38,7 +39,10 @@ use baton::contract::LockFormat;
 use coverage::Branch;
 use machine::Handoff;
 use setup::{Setup, Shape, Unsafe};
-use stateright::{Checker, HasDiscoveries, Model, UniformChooser};
+use stateright::{Checker, HasDiscoveries, Model};
+
+/// Of the random runs.
+const SEED: u64 = 20_261_121;
 
 /// How far a search goes.
 enum Extent {
@@ -46,7 +50,7 @@ enum Extent {
     Whole,
     /// Every state within so many steps.
     Depth(usize),
-    /// Random runs of any length, until so many states have been seen.
+    /// Random runs, so many steps in all.
     Runs(usize),
 }
 
@@ -58,6 +62,7 @@ fn holds(setup: Setup, extent: Extent) {
     let model = Handoff::new(setup);
     let healer = Arc::clone(&model.healer);
     let began = Instant::now();
+    let search_model = model.clone();
     let search = model.checker().threads(2);
     let (seen, words) = match extent {
         Extent::Whole => (Seen::of(search.spawn_bfs().join()), "all states".to_owned()),
@@ -66,11 +71,7 @@ fn holds(setup: Setup, extent: Extent) {
             Seen::of(search.target_max_depth(steps + 1).spawn_bfs().join()),
             format!("all states within {steps} steps"),
         ),
-        Extent::Runs(states) => {
-            const SEED: u64 = 20_261_121;
-            let search = search.threads(1).target_state_count(states);
-            (Seen::of(search.spawn_simulation(SEED, UniformChooser).join()), format!("random runs, seed {SEED}"))
-        }
+        Extent::Runs(steps) => (walk(search_model, steps), format!("random runs, seed {SEED}")),
     };
     println!(
         "{name}, faults \"{budget}\", {words}: {} states, {} transitions, depth {}, {:.1} s; longest run to a state that \
@@ -89,6 +90,44 @@ fn holds(setup: Setup, extent: Extent) {
     println!("  must be passed: {}, missed: {missed:?}", reaches.len());
     assert!(seen.broken.is_empty(), "{name}: {}", seen.broken.join("\n"));
     assert!(missed.is_empty(), "{name}: never passed: {missed:?}");
+}
+
+/// Random runs until nothing moves any more, again from the start, `steps` steps in all.
+fn walk(model: Handoff, steps: usize) -> Seen {
+    let always: Vec<_> = model.properties().into_iter().filter(|of| properties::ALWAYS.contains(&of.name)).collect();
+    let mut seen = Seen { states: 0, transitions: steps, depth: 0, broken: Vec::new() };
+    let mut different = std::collections::HashSet::new();
+    let hasher = std::hash::BuildHasherDefault::<std::hash::DefaultHasher>::default();
+    let mut random = SEED;
+    let (mut state, mut path) = (model.init_states().remove(0), Vec::new());
+    for _ in 0..steps {
+        let mut next = Vec::new();
+        model.actions(&state, &mut next);
+        // Knuth's linear congruence; its high bits are random enough to choose by.
+        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        let Some(action) = next.get((random >> 33) as usize % next.len().max(1)) else {
+            (state, path) = (model.init_states().remove(0), Vec::new());
+            continue;
+        };
+        // An action that changes nothing is passed over.
+        let Some(to) = model.next_state(&state, *action) else { continue };
+        path.push(*action);
+        state = to;
+        seen.depth = seen.depth.max(path.len());
+        different.insert(hasher.hash_one(&state));
+        for broken in always.iter().filter(|of| !(of.condition)(&model, &state)) {
+            seen.broken.push(format!("\"{}\" is broken by {path:#?}", broken.name));
+        }
+        if !seen.broken.is_empty() {
+            break;
+        }
+        // A run that does not come to rest is left after a while.
+        if path.len() == 300 {
+            (state, path) = (model.init_states().remove(0), Vec::new());
+        }
+    }
+    seen.states = different.len();
+    seen
 }
 
 /// What a search brought.
