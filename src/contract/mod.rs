@@ -6,6 +6,7 @@
 pub mod agent_status;
 pub mod allocation;
 pub mod container_devices;
+pub mod extender;
 pub mod hint;
 pub mod id;
 pub mod inventory;

@@ -60,7 +60,9 @@ pub fn router(queries: mpsc::Sender<Question>, metrics: Metrics) -> Router {
         }),
         metrics: Arc::new(move || scraped.print()),
     };
-    admin::router(admin).route("/explain", get(explain).with_state(queries))
+    admin::router(admin)
+        .route("/leading", get(leading).with_state(queries.clone()))
+        .route("/explain", get(explain).with_state(queries))
 }
 
 async fn state(queries: &mpsc::Sender<Question>) -> Result<LoopState, String> {
@@ -70,6 +72,15 @@ async fn state(queries: &mpsc::Sender<Question>) -> Result<LoopState, String> {
         answered.await.map_err(|_| "the event loop has ended".to_owned())
     };
     tokio::time::timeout(ANSWER, asked).await.map_err(|_| "the event loop does not answer".to_owned())?
+}
+
+/// 200 on the one process that answers kube-scheduler: a Service needs no other one.
+async fn leading(State(queries): State<mpsc::Sender<Question>>) -> Response {
+    match state(&queries).await {
+        Ok(LoopState { leading: true, .. }) => (StatusCode::OK, "leading\n").into_response(),
+        Ok(_) => (StatusCode::SERVICE_UNAVAILABLE, "following\n").into_response(),
+        Err(why) => (StatusCode::SERVICE_UNAVAILABLE, why + "\n").into_response(),
+    }
 }
 
 #[derive(Deserialize)]

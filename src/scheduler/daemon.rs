@@ -13,6 +13,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::admin::{self, LoopState, Question};
 use super::executor::Executor;
+use super::extender::{Ask, Desk, Extender, ExtenderError, Front};
 use super::leadership::{Standing, campaign};
 use super::metrics::Metrics;
 use super::options::{Options, OptionsError};
@@ -57,6 +58,9 @@ pub enum SchedulerError {
     /// The admin address cannot be used.
     #[error(transparent)]
     Admin(#[from] AdminError),
+    /// kube-scheduler's calls cannot be served.
+    #[error(transparent)]
+    Extender(#[from] ExtenderError),
     /// A task that never ends has ended.
     #[error("{0} ended unexpectedly")]
     Ended(&'static str),
@@ -67,6 +71,7 @@ pub struct Scheduler {
     options: Options,
     client: Client,
     listener: Option<TcpListener>,
+    extender: Option<Extender>,
     engine: Engine,
 }
 
@@ -81,7 +86,8 @@ impl Scheduler {
             Some(address) => Some(bind(address).await?),
             None => None,
         };
-        Ok(Self { options, client, listener, engine })
+        let extender = Extender::open(&options.extender).await?;
+        Ok(Self { options, client, listener, extender, engine })
     }
 
     /// Where the admin HTTP is.
@@ -89,9 +95,14 @@ impl Scheduler {
         self.listener.as_ref().and_then(|listener| listener.local_addr().ok())
     }
 
+    /// Where kube-scheduler's calls are served.
+    pub fn extender_address(&self) -> Option<SocketAddr> {
+        self.extender.as_ref().and_then(Extender::address)
+    }
+
     /// Runs until `stop`, then finishes what is under way and gives the Lease away.
     pub async fn run(self, stop: CancellationToken) -> Result<(), SchedulerError> {
-        let Self { options, client, listener, engine } = self;
+        let Self { options, client, listener, extender, engine } = self;
         let (feed_out, feed_in) = mpsc::channel(BACKLOG);
         let (report_out, report_in) = mpsc::unbounded_channel();
         let (question_out, question_in) = mpsc::channel(16);
@@ -107,6 +118,11 @@ impl Scheduler {
             let router = admin::router(question_out.clone(), metrics.clone());
             tokio::spawn(serve(listener, router, stop.clone()));
         }
+        let binder = Binder::new(client.clone(), options.periods.bind_timeout);
+        let (front, asked) = Front::new(binder.clone(), options.extender.gang);
+        if let Some(extender) = extender {
+            tokio::spawn(extender.serve(front.clone(), stop.clone()));
+        }
         let standing = if options.leader_elect { Standing::default() } else { Standing::forever() };
         // The Lease is given away only when no request of ours is under way any more.
         let retire = CancellationToken::new();
@@ -116,7 +132,7 @@ impl Scheduler {
         });
         let (notices, _writer) = Notices::start(client.clone(), &options.scheduler_name, &identity(&options));
         let executor = Executor {
-            binder: Binder::new(client.clone(), options.periods.bind_timeout),
+            binder,
             locks,
             conditions: Conditions::new(client),
             notices,
@@ -124,8 +140,10 @@ impl Scheduler {
             permits: Arc::new(Semaphore::new(options.concurrency)),
             reports: report_out,
         };
-        let mut event_loop = EventLoop { engine, executor, standing, metrics, missing, counted: Duration::ZERO };
-        let result = event_loop.run(feed_in, report_in, question_in, changed_in, &stop).await;
+        let desk = Desk::new(options.extender.bind_wait);
+        let mut event_loop = EventLoop { engine, executor, standing, metrics, missing, desk, counted: Duration::ZERO };
+        let result = event_loop.run(feed_in, report_in, question_in, asked, changed_in, &stop).await;
+        drop(front);
         tasks.shutdown().await;
         // Requests under way hold permits; their outcome is found by the next leader in any case.
         let all = u32::try_from(options.concurrency).unwrap_or(u32::MAX);
@@ -145,6 +163,8 @@ struct EventLoop {
     metrics: Metrics,
     /// Feeds whose first list is not complete.
     missing: BTreeSet<&'static str>,
+    /// Those who wait for an answer to kube-scheduler's calls.
+    desk: Desk,
     /// When the metrics were brought up to date.
     counted: Duration,
 }
@@ -155,6 +175,7 @@ impl EventLoop {
         mut feed: mpsc::Receiver<FeedMessage>,
         mut reports: mpsc::UnboundedReceiver<Report>,
         mut questions: mpsc::Receiver<Question>,
+        mut asked: mpsc::UnboundedReceiver<Ask>,
         mut changed: watch::Receiver<u64>,
         stop: &CancellationToken,
     ) -> Result<(), SchedulerError> {
@@ -164,6 +185,7 @@ impl EventLoop {
             self.judge_leadership();
             let effects = self.engine.run(moment());
             self.perform(effects);
+            self.desk.deliver(&mut self.engine);
             if clock::mono() >= self.counted + COUNT {
                 self.counted = clock::mono();
                 self.metrics.update(&self.engine);
@@ -186,6 +208,10 @@ impl EventLoop {
                     }
                 }
                 Some(question) = questions.recv() => self.answer(question),
+                Some(ask) = asked.recv() => {
+                    let effects = self.desk.take(ask, &mut self.engine, moment());
+                    self.perform(effects);
+                }
                 Ok(()) = changed.changed() => {}
                 () = tokio::time::sleep(wake) => {}
             }
@@ -254,6 +280,7 @@ fn engine_config(options: &Options) -> EngineConfig {
     let defaults = EngineConfig::default();
     EngineConfig {
         scheduler_names: names.map(|name| name.as_str().into()).collect(),
+        asking_names: options.extender.asking_names(),
         lock_mode: options.node_lock,
         lock_format: options.node_lock_format,
         lock_policy: Policy {

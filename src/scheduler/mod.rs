@@ -4,6 +4,7 @@ mod admin;
 pub mod choice;
 mod daemon;
 mod executor;
+pub mod extender;
 mod leadership;
 mod metrics;
 pub mod options;

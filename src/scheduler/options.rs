@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use super::extender::ExtenderOptions;
 use crate::contract::{LockFormat, key};
 use crate::decide::cycle::LockMode;
 use crate::decide::lock::ExpiredHolder;
@@ -41,6 +42,9 @@ pub struct Options {
     pub ratio_shape: Vec<(i64, i64)>,
     /// `RequestedToCapacityRatio`: weights by resource name; `nvidia.com/gpu` stands for GPUs under any name.
     pub ratio_weights: Vec<(String, i64)>,
+
+    /// kube-scheduler's calls.
+    pub extender: ExtenderOptions,
 
     /// Run only while holding the Lease. Off for a single scheduler in tests.
     pub leader_elect: bool,
@@ -99,6 +103,7 @@ impl Default for Options {
             nodes_without_agent: NodesWithoutAgent::default(),
             ratio_shape: vec![(0, 0), (100, 10)],
             ratio_weights: vec![(key::NVIDIA_GPU.into(), 4), ("cpu".into(), 1), ("memory".into(), 1)],
+            extender: ExtenderOptions::default(),
             leader_elect: true,
             lease_name: "baton-scheduler".into(),
             identity: String::new(),
@@ -152,6 +157,9 @@ pub enum OptionsError {
     /// Shape or weights.
     #[error(transparent)]
     Ratio(#[from] RatioError),
+    /// kube-scheduler's calls.
+    #[error("{0}")]
+    Extender(String),
 }
 
 impl Options {
@@ -188,6 +196,7 @@ impl Options {
         if let Some((low, low_value, high, high_value)) = ordered.into_iter().find(|(_, low, _, high)| low >= high) {
             return Err(OptionsError::Order { low, low_value, high, high_value });
         }
+        self.extender.validate().map_err(|error| OptionsError::Extender(error.to_string()))?;
         self.ratio().map(drop)
     }
 

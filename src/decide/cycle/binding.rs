@@ -4,13 +4,14 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::contract::{LockRead, key};
-use crate::decide::framework::{Outcome, View};
+use crate::decide::framework::{Outcome, Slots, View};
 use crate::decide::plugins::device_fit;
 use crate::decide::world::{Node, NodeId, Place, Pod, PodId, Wake};
 
 use super::choose::{Choice, choose};
 use super::effect::{Effect, Effects};
 use super::engine::{Engine, LockMode, Moment, Search, Timer};
+use super::errand::BindVerdict;
 use super::flight::{Cancel, Flight, Line, Stage};
 
 impl Engine {
@@ -35,28 +36,10 @@ impl Engine {
             return;
         }
         match choice {
-            Choice::Node(node, mut slots) => {
-                for (done, plugin) in self.plugins.enabled().reserve.iter().enumerate() {
-                    if !matches!(plugin.reserve(&self.world, pod, node, &mut slots), Outcome::Fit) {
-                        let made = &self.plugins.enabled().reserve[..done];
-                        made.iter().rev().for_each(|plugin| plugin.unreserve(pod, node));
-                        self.queue.fail(id, now.mono, now.wall);
-                        return;
-                    }
+            Choice::Node(node, slots) => {
+                if !self.commit(id, node, *slots, now, effects) {
+                    self.queue.fail(id, now.mono, now.wall);
                 }
-                let plan = self.world.node(node).and_then(|found| device_fit::plan(&slots, (node, found)));
-                let mut annotations: BTreeMap<String, String> =
-                    key::SCHEDULER_KEYS.iter().map(|key| ((*key).to_owned(), String::new())).collect();
-                let devices = plan.map(|plan| {
-                    annotations.extend(plan.annotations());
-                    plan.allocation
-                });
-                for plugin in &self.plugins.enabled().bind {
-                    annotations.extend(plugin.annotations(view, pod, node, &slots));
-                }
-                self.told.remove(&id);
-                self.world.assume(id, node, devices);
-                self.take_off(id, node, annotations, now, effects);
             }
             Choice::Nowhere(diagnosis) => {
                 self.stats.unschedulable += 1;
@@ -73,6 +56,41 @@ impl Engine {
                 self.tell(id, "SchedulerError", text.into_owned(), now, effects);
             }
         }
+    }
+
+    /// Reserves, holds the room and sends the pod on its way to `node`. `false` when a reservation was refused; then nothing
+    /// is held.
+    pub(super) fn commit(
+        &mut self,
+        id: PodId,
+        node: NodeId,
+        mut slots: Slots,
+        now: Moment,
+        effects: &mut Effects,
+    ) -> bool {
+        let Some(pod) = self.world.pod(id) else { return false };
+        let view = View { world: &self.world, now: now.mono };
+        for (done, plugin) in self.plugins.enabled().reserve.iter().enumerate() {
+            if !matches!(plugin.reserve(&self.world, pod, node, &mut slots), Outcome::Fit) {
+                let made = &self.plugins.enabled().reserve[..done];
+                made.iter().rev().for_each(|plugin| plugin.unreserve(pod, node));
+                return false;
+            }
+        }
+        let plan = self.world.node(node).and_then(|found| device_fit::plan(&slots, (node, found)));
+        let mut annotations: BTreeMap<String, String> =
+            key::SCHEDULER_KEYS.iter().map(|key| ((*key).to_owned(), String::new())).collect();
+        let devices = plan.map(|plan| {
+            annotations.extend(plan.annotations());
+            plan.allocation
+        });
+        for plugin in &self.plugins.enabled().bind {
+            annotations.extend(plugin.annotations(view, pod, node, &slots));
+        }
+        self.told.remove(&id);
+        self.world.assume(id, node, devices);
+        self.take_off(id, node, annotations, now, effects);
+        true
     }
 
     fn take_off(
@@ -139,6 +157,7 @@ impl Engine {
             self.land(id, now, effects);
         } else {
             // Another scheduler was faster; what it wrote is the truth.
+            self.fail_errand(id, "another scheduler has bound the pod");
             self.end_flight(id, now, effects);
         }
     }
@@ -148,8 +167,11 @@ impl Engine {
         let Some(flight) = self.drop_flight(id) else { return };
         self.stats.bound += 1;
         self.queue.remove(id);
-        let message = format!("Successfully assigned {} to {}", flight.pod.key, flight.node_name);
-        self.notice(id, false, "Scheduled", message, effects);
+        // Whoever asked for the bind tells people itself.
+        if !self.end_errand(id, BindVerdict::Bound) {
+            let message = format!("Successfully assigned {} to {}", flight.pod.key, flight.node_name);
+            self.notice(id, false, "Scheduled", message, effects);
+        }
         if let Some(pod) = self.world.pod(id) {
             for plugin in &self.plugins.enabled().post_bind {
                 plugin.post_bind(pod, flight.node, effects);
@@ -166,6 +188,7 @@ impl Engine {
     /// Ends a flight whose pod is not ours to bind any more: its lock goes, its room too.
     pub(super) fn end_flight(&mut self, id: PodId, now: Moment, effects: &mut Effects) {
         let Some(flight) = self.drop_flight(id) else { return };
+        self.fail_errand(id, "the pod is gone or changed while it was being bound");
         if let Some(raw) = flight.lock_value {
             self.release(flight.node, &raw, "the bind did not come about", effects);
         }
@@ -182,9 +205,13 @@ impl Engine {
     /// Ends a flight and sends the pod back to the queue.
     pub(super) fn give_up(&mut self, id: PodId, why: String, now: Moment, effects: &mut Effects) {
         self.stats.bind_failures += 1;
+        let asked = self.fail_errand(id, &why);
         self.end_flight(id, now, effects);
         self.enqueue(id, now);
         self.queue.fail(id, now.mono, now.wall);
+        if asked {
+            return;
+        }
         self.notice(id, true, "FailedBinding", why.clone(), effects);
         self.tell(id, "SchedulerError", why, now, effects);
     }
@@ -198,7 +225,8 @@ impl Engine {
         }
         match why {
             Cancel::PodGone => self.end_flight(id, now, effects),
-            Cancel::Requeue(_) => {
+            Cancel::Requeue(why) => {
+                self.fail_errand(id, &why);
                 // Not the pod's fault: it is tried at once.
                 self.end_flight(id, now, effects);
                 self.enqueue(id, now);

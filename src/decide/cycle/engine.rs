@@ -12,6 +12,7 @@ use crate::decide::queue::{Queue, QueuePolicy};
 use crate::decide::world::{Changes, NodeId, Place, PodId, Wake, World, WorldEvent, WorldPolicy};
 
 use super::effect::{Effect, Effects, Ticket};
+use super::errand::{BindAnswer, Errand};
 use super::flight::{Cancel, Flight, Line};
 use super::index::Index;
 use super::tell::Told;
@@ -51,6 +52,9 @@ pub enum Search {
 pub struct EngineConfig {
     /// Pods with one of these scheduler names are ours.
     pub scheduler_names: BTreeSet<Box<str>>,
+    /// Pods with one of these names are bound by us when their scheduler asks ([`Engine::ask_bind`]); a lock that such a bind left
+    /// behind is removed, not resumed.
+    pub asking_names: BTreeSet<Box<str>>,
     /// When the lock is taken.
     pub lock_mode: LockMode,
     /// How the lock is written.
@@ -80,6 +84,7 @@ impl Default for EngineConfig {
         let s = Duration::from_secs;
         Self {
             scheduler_names: ["baton-scheduler".into()].into(),
+            asking_names: BTreeSet::new(),
             lock_mode: LockMode::Always,
             lock_format: LockFormat::Uid,
             lock_policy: Policy::default(),
@@ -126,6 +131,7 @@ pub(super) enum Timer {
     Node(NodeId),
     Release(NodeId, Box<str>),
     Tell(PodId),
+    Errand(PodId),
     Sweep,
 }
 
@@ -152,6 +158,9 @@ pub struct Engine {
     pub(super) pinned: BTreeMap<PodId, NodeId>,
     pub(super) fenced: BTreeMap<PodUid, Duration>,
     pub(super) told: BTreeMap<PodId, Told>,
+    /// Binds that somebody waits for.
+    pub(super) errands: BTreeMap<PodId, Errand>,
+    pub(super) answers: Vec<BindAnswer>,
     pub(super) stats: Stats,
     pub(super) leading: bool,
     /// When agents are looked over next.
@@ -180,6 +189,8 @@ impl Engine {
             pinned: BTreeMap::new(),
             fenced: BTreeMap::new(),
             told: BTreeMap::new(),
+            errands: BTreeMap::new(),
+            answers: Vec::new(),
             stats: Stats::default(),
             leading: false,
             age_at: Duration::ZERO,
@@ -221,6 +232,7 @@ impl Engine {
             return effects;
         }
         self.leading = leading;
+        self.fail_errands();
         let flying: Vec<PodId> = self.flights.keys().copied().collect();
         for id in flying {
             self.drop_flight(id);
@@ -372,6 +384,7 @@ impl Engine {
             }
             Timer::Release(node, raw) => self.release_again(node, &raw, effects),
             Timer::Tell(id) => self.tell_pending(id, now, effects),
+            Timer::Errand(id) => self.errand_due(id, now, effects),
             Timer::Sweep => self.sweep_all(now, effects),
         }
     }

@@ -1,5 +1,7 @@
 //! The node's line, and locks that nobody pursues: handoff rules 3 to 6.
 
+use std::collections::BTreeSet;
+
 use crate::contract::{LockRead, PodKey, PodRef};
 use crate::decide::lock::{Claim, GoneReason, HolderState, Intent, LockView, acquire};
 use crate::decide::world::{Node, NodeId, Place, PodId};
@@ -95,6 +97,11 @@ impl Engine {
                 self.resume_or_release(node_id, id, &raw, now, effects);
                 return;
             }
+            if id.is_some_and(|id| self.is_of(id, &self.config.asking_names)) {
+                // Its scheduler asks again, for this node or another one.
+                self.release_abandoned(node_id, &raw, now, effects);
+                return;
+            }
         }
         if claimed {
             return;
@@ -141,6 +148,10 @@ impl Engine {
         if self.pinned.contains_key(&id) {
             return;
         }
+        self.release_abandoned(node_id, raw, now, effects);
+    }
+
+    fn release_abandoned(&mut self, node_id: NodeId, raw: &str, now: Moment, effects: &mut Effects) {
         let Some(node) = self.world.node(node_id) else { return };
         let at = node.lock.first_seen + self.config.abandoned;
         if now.mono >= at {
@@ -151,8 +162,11 @@ impl Engine {
     }
 
     fn is_ours(&self, id: PodId) -> bool {
-        let pod = self.world.pod(id);
-        pod.is_some_and(|pod| self.config.scheduler_names.contains(&pod.facts.handoff.scheduler_name))
+        self.is_of(id, &self.config.scheduler_names)
+    }
+
+    fn is_of(&self, id: PodId, names: &BTreeSet<Box<str>>) -> bool {
+        self.world.pod(id).is_some_and(|pod| names.contains(&pod.facts.handoff.scheduler_name))
     }
 
     fn intent(&self, node: &Node, claim: &Claim, now: Moment) -> Intent {

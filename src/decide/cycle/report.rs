@@ -60,6 +60,7 @@ impl Engine {
                 }
             }
             LockResult::Failed(why) => {
+                self.note_trouble(id, &why);
                 if !self.ended_by_cancel(id, now, effects) && !self.pause(id, Stage::Line, None, now) {
                     self.give_up(id, why, now, effects);
                 }
@@ -89,8 +90,9 @@ impl Engine {
                     self.give_up(id, why, now, effects);
                 }
             }
-            BindResult::Retry(_, after) => {
+            BindResult::Retry(why, after) => {
                 let gone = flight.cancelled.is_some();
+                self.note_trouble(id, &why);
                 // The answer may be lost and the pod bound: only a read tells.
                 if gone || !self.pause(id, Stage::BindAgain, after, now) {
                     self.read(id, effects);

@@ -17,6 +17,9 @@ pub struct ManifestsArgs {
     /// With --dir: change nothing, and fail when a file is missing or differs.
     #[arg(long, requires = "dir")]
     pub check: bool,
+    /// Print what an installation beside the stock kube-scheduler needs: its configuration, and the extender.
+    #[arg(long, conflicts_with = "dir")]
+    pub extender: bool,
     /// Image of both daemons.
     #[arg(long, default_value_t = Values::default().image)]
     pub image: String,
@@ -33,8 +36,8 @@ pub fn run(args: &ManifestsArgs) -> anyhow::Result<()> {
         Some(dir) if args.check => check(dir, &files),
         Some(dir) => write(dir, &files),
         None => {
-            let documents: Vec<&str> =
-                files.iter().filter(|file| file.applied).map(|file| file.text.as_str()).collect();
+            let printed = |file: &&File| if args.extender { file.path.starts_with("extender/") } else { file.applied };
+            let documents: Vec<&str> = files.iter().filter(printed).map(|file| file.text.as_str()).collect();
             print!("{}", documents.join("---\n"));
             Ok(())
         }

@@ -38,7 +38,7 @@ pub fn crds() -> Vec<CustomResourceDefinition> {
 }
 
 /// Template, where it goes, whether it is part of the installation.
-const TEMPLATES: [(&str, &str, bool); 8] = [
+const TEMPLATES: [(&str, &str, bool); 10] = [
     ("namespace.yaml", include_str!("templates/namespace.yaml"), true),
     ("daemonset.yaml", include_str!("templates/daemonset.yaml"), true),
     ("scheduler.yaml", include_str!("templates/scheduler.yaml"), true),
@@ -47,6 +47,8 @@ const TEMPLATES: [(&str, &str, bool); 8] = [
     ("examples/gpu-share.yaml", include_str!("templates/examples/gpu-share.yaml"), false),
     ("examples/gpu-rdma.yaml", include_str!("templates/examples/gpu-rdma.yaml"), false),
     ("examples/multi-container.yaml", include_str!("templates/examples/multi-container.yaml"), false),
+    ("extender/extender.yaml", include_str!("templates/extender/extender.yaml"), false),
+    ("extender/kube-scheduler.yaml", include_str!("templates/extender/kube-scheduler.yaml"), false),
 ];
 
 /// Every file, in the order in which a cluster wants them.
@@ -69,7 +71,11 @@ fn fill(template: &str, values: &Values) -> String {
         ("${image_tag}", image_tag),
         ("${namespace}", &values.namespace),
         ("${nvidia_gpu}", key::NVIDIA_GPU),
+        ("${gpu}", key::GPU),
         ("${gpu_core}", key::GPU_CORE),
+        ("${gpu_memory}", key::GPU_MEMORY),
+        ("${gpu_shared}", key::GPU_SHARED),
+        ("${mig_prefix}", key::MIG_PREFIX),
         ("${gpu_memory_ratio}", key::GPU_MEMORY_RATIO),
         ("${rdma}", key::RDMA),
         ("${joint_allocate}", key::DEVICE_JOINT_ALLOCATE),
@@ -83,6 +89,7 @@ mod tests {
     use super::*;
     use k8s_openapi::api::{apps, core, policy, rbac};
     use serde_json::Value;
+    use std::time::Duration;
 
     fn documents(text: &str) -> Vec<Value> {
         serde_saphyr::from_str_multiple::<Value, Vec<Value>>(text).unwrap()
@@ -137,7 +144,8 @@ mod tests {
                     "Role" => typed::<rbac::v1::Role>(&document, &place),
                     "RoleBinding" => typed::<rbac::v1::RoleBinding>(&document, &place),
                     "CustomResourceDefinition" => typed::<CustomResourceDefinition>(&document, &place),
-                    "Kustomization" => {}
+                    "Service" => typed::<core::v1::Service>(&document, &place),
+                    "Kustomization" | "KubeSchedulerConfiguration" => {}
                     other => panic!("{place}: {other} is not checked"),
                 }
                 kinds.push(kind);
@@ -160,15 +168,44 @@ mod tests {
 
     #[test]
     fn the_flags_of_the_manifests_exist() {
-        for (file, command) in [("daemonset.yaml", "device-plugin"), ("scheduler.yaml", "scheduler")] {
+        for (file, command) in [
+            ("daemonset.yaml", "device-plugin"),
+            ("scheduler.yaml", "scheduler"),
+            ("extender/extender.yaml", "scheduler"),
+        ] {
             let files = files(&Values::default()).unwrap();
             let text = &files.iter().find(|found| found.path == file).unwrap().text;
-            let workload = &documents(text)[0];
+            let documents = documents(text);
+            let workload = documents.iter().find(|document| document["kind"] != "Service").unwrap();
             let container = &workload["spec"]["template"]["spec"]["containers"][0];
             let args: Vec<&str> = container["args"].as_array().unwrap().iter().filter_map(Value::as_str).collect();
             assert_eq!(args[0], command);
             let line = std::iter::once("baton").chain(args.iter().copied());
             crate::ops::cli::command().try_get_matches_from(line).unwrap_or_else(|error| panic!("{file}: {error}"));
+        }
+    }
+
+    #[test]
+    fn kube_scheduler_is_told_the_verbs_and_limits_that_the_extender_has_and_every_device_name() {
+        let files = files(&Values::default()).unwrap();
+        let config = documents(&files.iter().find(|file| file.path == "extender/kube-scheduler.yaml").unwrap().text);
+        let extender = &config[0]["extenders"][0];
+        for (key, verb) in [("filterVerb", "filter"), ("prioritizeVerb", "prioritize"), ("preemptVerb", "preempt")] {
+            assert_eq!(extender[key], verb);
+        }
+        let expected =
+            [("bindVerb", serde_json::json!("bind")), ("nodeCacheCapable", true.into()), ("weight", 5.into())];
+        for (key, value) in expected {
+            assert_eq!(extender[key], value, "{key}");
+        }
+        let timeout: Duration = humantime::parse_duration(extender["httpTimeout"].as_str().unwrap()).unwrap();
+        assert!(timeout > crate::scheduler::extender::ExtenderOptions::default().bind_wait);
+        let managed = extender["managedResources"].as_array().unwrap();
+        assert!(managed.iter().all(|resource| resource["ignoredByScheduler"] == true));
+        let names: Vec<&str> = managed.iter().filter_map(|resource| resource["name"].as_str()).collect();
+        assert!(names.iter().all(|name| key::is_device_resource(name)), "{names:?}");
+        for name in key::GPU_DELIVERY_ORDER.into_iter().chain([key::GPU_MEMORY, key::RDMA]) {
+            assert!(names.contains(&name), "{name} is missing");
         }
     }
 

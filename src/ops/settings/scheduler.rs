@@ -6,12 +6,13 @@ use crate::decide::lock::ExpiredHolder;
 use crate::decide::plugins::NodesWithoutAgent;
 use crate::ops::config::Setting;
 use crate::scheduler::Options;
+use crate::scheduler::extender::GangPods;
 
-by_from_str!(LockMode, ExpiredHolder, NodesWithoutAgent);
+by_from_str!(LockMode, ExpiredHolder, NodesWithoutAgent, GangPods);
 
 /// Every key of `baton scheduler`, in the order of its help.
 pub fn scheduler() -> Vec<Setting<Daemon<Options>>> {
-    [identity(), lock(), placing(), leading(), periods(), log()].into_iter().flatten().collect()
+    [identity(), lock(), placing(), extender(), leading(), periods(), log()].into_iter().flatten().collect()
 }
 
 type Settings = Vec<Setting<Daemon<Options>>>;
@@ -81,6 +82,43 @@ fn placing() -> Settings {
             "RESOURCE=WEIGHT,…",
             "RequestedToCapacityRatio: weights of the resources; nvidia.com/gpu stands for GPUs under any name",
             options.ratio_weights
+        ),
+    ]
+}
+
+fn extender() -> Settings {
+    vec![
+        field!(
+            "extender-listen",
+            "ADDRESS",
+            "Address of the extender that kube-scheduler calls; plain HTTP on loopback, TLS elsewhere; none opens no port",
+            options.extender.listen
+        ),
+        field!("extender-tls-cert", "FILE", "The extender's certificate chain, PEM", options.extender.tls_cert),
+        field!("extender-tls-key", "FILE", "The private key of that certificate, PEM", options.extender.tls_key),
+        field!(
+            "extender-client-ca",
+            "FILE",
+            "Authorities of the client certificates that the extender accepts, PEM",
+            options.extender.client_ca
+        ),
+        field!(
+            "extender-gang",
+            "refuse|ignore",
+            "Gang pods that kube-scheduler asks for: refuse, or place them one by one",
+            options.extender.gang
+        ),
+        field!(
+            "extender-scheduler-names",
+            "LIST",
+            "spec.schedulerName of the pods that kube-scheduler binds through the extender",
+            options.extender.scheduler_names
+        ),
+        field!(
+            "bind-wait",
+            "DURATION",
+            "Longest wait of kube-scheduler's bind for the node's lock; keep it below its httpTimeout",
+            options.extender.bind_wait
         ),
     ]
 }

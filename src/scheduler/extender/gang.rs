@@ -1,0 +1,98 @@
+//! Pods that are scheduled all or none. kube-scheduler asks for one pod at a time, so an extender cannot hold a gang together.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde_json::Value;
+
+/// What becomes of gang pods.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum GangPods {
+    /// They fit nowhere, and are told who schedules them.
+    #[default]
+    Refuse,
+    /// They are placed one by one.
+    Ignore,
+}
+
+/// A word that is not one of those expected.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} is not known; expected refuse, ignore")]
+pub struct UnknownGangPods(String);
+
+impl FromStr for GangPods {
+    type Err = UnknownGangPods;
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match text {
+            "refuse" => Ok(Self::Refuse),
+            "ignore" => Ok(Self::Ignore),
+            other => Err(UnknownGangPods(other.chars().take(80).collect())),
+        }
+    }
+}
+
+impl fmt::Display for GangPods {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Refuse => "refuse",
+            Self::Ignore => "ignore",
+        })
+    }
+}
+
+/// Keys that name a pod's gang, as label or annotation.
+const KEYS: [&str; 4] = [
+    "pod-group.scheduling.sigs.k8s.io",
+    "pod-group.scheduling.sigs.k8s.io/name",
+    "scheduling.x-k8s.io/pod-group",
+    "gang.scheduling.koordinator.sh/name",
+];
+
+/// What makes a `v1.Pod` a member of a gang, in words; `None` for a pod of its own.
+pub fn membership(pod: &Value) -> Option<String> {
+    let meta = &pod["metadata"];
+    for key in KEYS {
+        let name = ["labels", "annotations"].into_iter().find_map(|map| meta[map][key].as_str());
+        if let Some(name) = name.filter(|name| !name.is_empty()) {
+            return Some(format!("{key}={name}"));
+        }
+    }
+    if let Some(group) = pod["spec"]["schedulingGroup"]["podGroupName"].as_str() {
+        return Some(format!("spec.schedulingGroup.podGroupName={group}"));
+    }
+    let owners = meta["ownerReferences"].as_array()?;
+    let job = owners.iter().find(|owner| owner["kind"] == "TYJob")?;
+    Some(format!("TYJob {}", job["name"].as_str().unwrap_or_default()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn every_way_to_join_a_gang_is_seen_and_other_labels_are_not() {
+        for pod in [
+            json!({"metadata": {"labels": {"pod-group.scheduling.sigs.k8s.io": "g"}}}),
+            json!({"metadata": {"labels": {"scheduling.x-k8s.io/pod-group": "g"}}}),
+            json!({"metadata": {"annotations": {"gang.scheduling.koordinator.sh/name": "g"}}}),
+            json!({"metadata": {"annotations": {"pod-group.scheduling.sigs.k8s.io/name": "g"}}}),
+            json!({"spec": {"schedulingGroup": {"podGroupName": "g"}}}),
+            json!({"metadata": {"ownerReferences": [{"kind": "TYJob", "name": "g"}]}}),
+        ] {
+            assert!(membership(&pod).unwrap().ends_with('g'), "{pod}");
+        }
+        for pod in [json!({}), json!({"metadata": {"labels": {"app": "g"}, "ownerReferences": [{"kind": "Job"}]}})] {
+            assert_eq!(membership(&pod), None, "{pod}");
+        }
+    }
+
+    #[test]
+    fn the_words_read_back() {
+        for word in [GangPods::Refuse, GangPods::Ignore] {
+            assert_eq!(word.to_string().parse(), Ok(word));
+        }
+        assert!("maybe".parse::<GangPods>().unwrap_err().to_string().contains("refuse, ignore"));
+    }
+}

@@ -1,0 +1,132 @@
+//! What an operator can choose of the extender.
+
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use super::gang::GangPods;
+
+/// The extender's configuration.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ExtenderOptions {
+    /// Address of the verbs; `None` serves none.
+    pub listen: Option<SocketAddr>,
+    /// PEM file of the certificate chain.
+    pub tls_cert: Option<PathBuf>,
+    /// PEM file of its private key.
+    pub tls_key: Option<PathBuf>,
+    /// PEM file of the authorities whose client certificates are accepted.
+    pub client_ca: Option<PathBuf>,
+    /// What becomes of gang pods.
+    pub gang: GangPods,
+    /// Longest wait of a bind for the node's lock.
+    pub bind_wait: Duration,
+    /// `spec.schedulerName` of the pods that kube-scheduler binds through us.
+    pub scheduler_names: Vec<String>,
+}
+
+impl Default for ExtenderOptions {
+    fn default() -> Self {
+        Self {
+            listen: None,
+            tls_cert: None,
+            tls_key: None,
+            client_ca: None,
+            gang: GangPods::default(),
+            bind_wait: Duration::from_secs(10),
+            scheduler_names: vec!["default-scheduler".to_owned()],
+        }
+    }
+}
+
+/// Why the extender cannot be served.
+#[derive(Debug, thiserror::Error)]
+pub enum ExtenderError {
+    /// Anybody could bind pods.
+    #[error(
+        "extender-listen {0} is not a loopback address, and plain HTTP would let anybody who reaches it bind pods: give extender-tls-cert, extender-tls-key and extender-client-ca, or listen on 127.0.0.1"
+    )]
+    PlainOutside(SocketAddr),
+    /// Some of the TLS files.
+    #[error("{missing} is not set: TLS needs extender-tls-cert, extender-tls-key and extender-client-ca together")]
+    HalfTls {
+        /// The key that is missing.
+        missing: &'static str,
+    },
+    /// No time to wait.
+    #[error("bind-wait is zero: give a value above zero and below the extender's httpTimeout in kube-scheduler")]
+    NoWait,
+    /// A file of the TLS configuration.
+    #[error("{key}: {path} cannot be used: {problem}")]
+    File {
+        /// The setting.
+        key: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        problem: String,
+    },
+    /// Files that do not go together.
+    #[error("the extender's TLS cannot be set up: {0}")]
+    Tls(String),
+    /// The address is taken or not ours.
+    #[error("cannot listen on {address} for kube-scheduler: {source}; choose another address with --extender-listen")]
+    Listen {
+        /// Address.
+        address: SocketAddr,
+        /// Why.
+        source: std::io::Error,
+    },
+}
+
+impl ExtenderOptions {
+    /// The scheduler names to expect; none while nothing is served.
+    pub fn asking_names(&self) -> BTreeSet<Box<str>> {
+        let served = self.listen.iter().flat_map(|_| &self.scheduler_names);
+        served.map(|name| name.as_str().into()).collect()
+    }
+
+    /// Checks what types cannot.
+    pub fn validate(&self) -> Result<(), ExtenderError> {
+        let Some(address) = self.listen else { return Ok(()) };
+        if self.bind_wait.is_zero() {
+            return Err(ExtenderError::NoWait);
+        }
+        let files = [
+            ("extender-tls-cert", &self.tls_cert),
+            ("extender-tls-key", &self.tls_key),
+            ("extender-client-ca", &self.client_ca),
+        ];
+        let missing = files.iter().find(|(_, file)| file.is_none());
+        match missing {
+            Some((missing, _)) if files.iter().any(|(_, file)| file.is_some()) => {
+                Err(ExtenderError::HalfTls { missing })
+            }
+            Some(_) if !address.ip().is_loopback() => Err(ExtenderError::PlainOutside(address)),
+            _ => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn plain_http_is_served_on_loopback_only_and_tls_needs_all_three_files() {
+        let on = |address: &str| ExtenderOptions { listen: Some(address.parse().unwrap()), ..Default::default() };
+        for address in ["127.0.0.1:9443", "[::1]:9443"] {
+            assert!(on(address).validate().is_ok(), "{address}");
+        }
+        for address in ["0.0.0.0:9443", "[::]:9443", "10.0.0.1:9443"] {
+            let said = on(address).validate().unwrap_err().to_string();
+            assert!(said.contains(address) && said.contains("extender-client-ca"), "{said}");
+        }
+        let mut half = on("0.0.0.0:9443");
+        (half.tls_cert, half.tls_key) = (Some("c".into()), Some("k".into()));
+        assert!(half.validate().unwrap_err().to_string().starts_with("extender-client-ca is not set"));
+        half.client_ca = Some("ca".into());
+        assert!(half.validate().is_ok());
+    }
+}

@@ -1,0 +1,177 @@
+//! bind: devices, lock, line, and what is left over when it does not come about.
+
+use std::time::Duration;
+
+use baton::contract::{DeviceAllocation, DeviceType, LockValue, key};
+use baton::sim::apiserver::{Effect, FaultRule};
+use kube::ResourceExt;
+use serde_json::json;
+use tokio::io::AsyncWriteExt;
+use tokio::net::TcpStream;
+
+use crate::cluster::until;
+use crate::process::{Rig, binding, head};
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn bind_chooses_devices_locks_the_node_and_writes_everything_in_one_binding() {
+    let rig = Rig::start(&["n1"]).await;
+    let pod = rig.pod("a", json!({"nvidia.com/gpu": "2"})).await;
+    rig.cluster.server.counts().reset();
+    assert_eq!(rig.bind(&pod, "n1").await, "");
+    let bound = rig.cluster.get("a").await.unwrap();
+    assert_eq!(bound.spec.as_ref().unwrap().node_name.as_deref(), Some("n1"));
+    for key in key::SCHEDULER_KEYS {
+        assert!(bound.annotations().contains_key(key), "{key} is missing");
+    }
+    let allocation = DeviceAllocation::parse(&bound.annotations()[key::DEVICE_ALLOCATED]).unwrap();
+    assert_eq!(allocation.of(&DeviceType::Gpu).len(), 2);
+    let lock = LockValue::parse(&rig.cluster.lock("n1").await.unwrap()).unwrap();
+    assert!(lock.matches_bind_timestamp(&bound.annotations()[key::BIND_TIMESTAMP]));
+    assert_eq!(lock.holder.unwrap().uid.unwrap().as_str(), pod.uid().unwrap());
+    let counts = rig.cluster.server.counts();
+    assert_eq!((counts.of("create", "pods", "binding"), counts.writes("nodes")), (1, 1), "{:?}", counts.all());
+    // kube-scheduler asks again when an answer was lost: done is done, elsewhere is an error.
+    assert_eq!(rig.bind(&pod, "n1").await, "");
+    assert_eq!(rig.cluster.server.counts().of("create", "pods", "binding"), 1);
+    // A pod for which no Allocate call comes takes no lock, and is bound although the node is locked.
+    let plain = rig.pod("plain", json!({"cpu": "1"})).await;
+    assert_eq!(rig.bind(&plain, "n1").await, "");
+    let lock = rig.cluster.lock("n1").await.unwrap();
+    assert!(lock.contains(",a,"), "{lock}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn binds_for_one_node_go_out_in_the_order_of_their_asking_and_never_share_a_device() {
+    let rig = Rig::start(&["n1"]).await;
+    let first = rig.pod("p0", json!({"nvidia.com/gpu": "2"})).await;
+    assert_eq!(rig.bind(&first, "n1").await, "");
+    let mut asked = Vec::new();
+    for name in ["p1", "p2", "p3"] {
+        let pod = rig.pod(name, json!({"nvidia.com/gpu": "2"})).await;
+        let mut stream = TcpStream::connect(rig.extender).await.unwrap();
+        let body = binding(&pod, "n1").to_string();
+        stream.write_all(format!("{}{body}", head("POST", "/bind", body.len())).as_bytes()).await.unwrap();
+        rig.in_state(name, "waitingForLock").await;
+        asked.push((name, stream));
+    }
+    for (name, stream) in &mut asked {
+        rig.cluster.set_lock("n1", None).await;
+        let (status, text) = crate::process::answer(stream).await;
+        assert_eq!((status, text.as_str()), (200, "{\"Error\":\"\"}"), "{name}");
+        rig.cluster.locked_by("n1", name).await;
+    }
+    let mut held: Vec<String> = Vec::new();
+    for name in ["p0", "p1", "p2", "p3"] {
+        let pod = rig.cluster.get(name).await.unwrap();
+        let allocation = DeviceAllocation::parse(&pod.annotations()[key::DEVICE_ALLOCATED]).unwrap();
+        held.extend(allocation.of(&DeviceType::Gpu).iter().map(|entry| entry.id.to_string()));
+    }
+    held.sort();
+    held.dedup();
+    assert_eq!(held.len(), 8);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_client_that_leaves_takes_its_bind_out_of_the_line() {
+    let rig = Rig::start(&["n1"]).await;
+    let holder = rig.pod("holder", json!({"nvidia.com/gpu": "1"})).await;
+    assert_eq!(rig.bind(&holder, "n1").await, "");
+    let gone = rig.pod("gone", json!({"nvidia.com/gpu": "7"})).await;
+    let mut stream = TcpStream::connect(rig.extender).await.unwrap();
+    let body = binding(&gone, "n1").to_string();
+    stream.write_all(format!("{}{body}", head("POST", "/bind", body.len())).as_bytes()).await.unwrap();
+    rig.in_state("gone", "waitingForLock").await;
+    drop(stream);
+    rig.in_state("gone", "foreign").await;
+    // Its place and its devices are free.
+    let next = rig.pod("next", json!({"nvidia.com/gpu": "7"})).await;
+    rig.cluster.set_lock("n1", None).await;
+    assert_eq!(rig.bind(&next, "n1").await, "");
+    assert_eq!(rig.cluster.get("gone").await.unwrap().spec.unwrap().node_name, None);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_cannot_be_bound_is_an_error_that_says_why() {
+    let rig = Rig::start(&["n1", "n2"]).await;
+    let pod = rig.pod("a", json!({"nvidia.com/gpu": "1"})).await;
+    let mut other = binding(&pod, "n1");
+    other["PodUID"] = json!("00000000-0000-0000-0000-000000000000");
+    let error = rig.call("/bind", &other).await["Error"].as_str().unwrap().to_owned();
+    assert!(error.contains("created anew") && error.contains(&pod.uid().unwrap()), "{error}");
+    other["PodName"] = json!("nobody");
+    let error = rig.call("/bind", &other).await["Error"].as_str().unwrap().to_owned();
+    assert!(error.contains("ml/nobody does not exist"), "{error}");
+    assert!(rig.bind(&pod, "n9").await.contains("node n9 is not known"));
+    let big = rig.pod("big", json!({"nvidia.com/gpu": "9"})).await;
+    assert!(rig.bind(&big, "n1").await.contains("have fewer than 9 free GPUs"));
+    assert_eq!(rig.bind(&pod, "n1").await, "");
+    let error = rig.bind(&pod, "n2").await;
+    assert!(error.contains("is bound to node n1 already"), "{error}");
+    assert_eq!(rig.cluster.lock("n2").await, None);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_bind_waits_for_the_lock_no_longer_than_bind_wait_and_leaves_nothing() {
+    let rig = Rig::start_with(&["n1"], &["--bind-wait=400ms"]).await;
+    let holder = rig.pod("holder", json!({"nvidia.com/gpu": "1"})).await;
+    assert_eq!(rig.bind(&holder, "n1").await, "");
+    let pod = rig.pod("late", json!({"nvidia.com/gpu": "7"})).await;
+    let start = tokio::time::Instant::now();
+    let error = rig.bind(&pod, "n1").await;
+    let taken = start.elapsed();
+    println!("gave up after {taken:?}: {error}");
+    assert!(error.contains("waited 400ms for the lock of node n1") && error.contains("holder"), "{error}");
+    assert!(taken >= Duration::from_millis(400), "{taken:?}");
+    assert!(rig.cluster.lock("n1").await.unwrap().contains(",holder,"));
+    rig.cluster.set_lock("n1", None).await;
+    assert_eq!(rig.bind(&pod, "n1").await, "", "its devices were given back, and it can come again");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_binding_that_fails_releases_the_lock_and_returns_the_error() {
+    let rig = Rig::start_with(&["n1"], &["--bind-wait=500ms"]).await;
+    for status in [403, 422, 500] {
+        let rule = FaultRule::on("create", "pods").below("binding");
+        let id = rig.cluster.server.faults().add(rule, Effect::Answer(status, None));
+        let name = format!("p{status}");
+        let pod = rig.pod(&name, json!({"nvidia.com/gpu": "8"})).await;
+        let error = rig.bind(&pod, "n1").await;
+        println!("{status}: {error}");
+        assert!(!error.is_empty(), "{status}");
+        assert!(rig.cluster.server.faults().remove(id) > 0, "{status} hit nothing");
+        rig.cluster.unlocked("n1").await;
+        let after = rig.cluster.get(&name).await.unwrap();
+        assert_eq!(after.spec.unwrap().node_name, None);
+        let conditions = after.status.and_then(|status| status.conditions).unwrap_or_default();
+        assert!(conditions.is_empty(), "its conditions are kube-scheduler's: {conditions:?}");
+        rig.cluster.delete(&name).await;
+    }
+    let pod = rig.pod("well", json!({"nvidia.com/gpu": "8"})).await;
+    until("the devices are free again", || async { rig.bind(&pod, "n1").await.is_empty().then_some(()) }).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_answer_to_the_binding_that_was_lost_is_found_out() {
+    let rig = Rig::start(&["n1"]).await;
+    let rule = FaultRule::on("create", "pods").below("binding").times(1);
+    let id = rig.cluster.server.faults().add(rule, Effect::DropAfter);
+    let pod = rig.pod("a", json!({"nvidia.com/gpu": "1"})).await;
+    assert_eq!(rig.bind(&pod, "n1").await, "");
+    assert_eq!(rig.cluster.server.faults().fired(id), 1);
+    rig.cluster.locked_by("n1", "a").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lock_that_a_dead_extender_left_is_taken_up_on_its_node_and_removed_elsewhere() {
+    let rig = Rig::start_with(&["n1", "n2"], &["--lock-abandoned=700ms"]).await;
+    let now = jiff::Timestamp::now();
+    let pod = rig.pod("a", json!({"nvidia.com/gpu": "1"})).await;
+    let left = format!("{now:.9},ml,a,{}", pod.uid().unwrap());
+    for node in ["n1", "n2"] {
+        rig.cluster.set_lock(node, Some(&left)).await;
+    }
+    until("the world knows the lock", || async { rig.state("a").await.map(drop) }).await;
+    assert_eq!(rig.bind(&pod, "n1").await, "");
+    assert!(rig.cluster.lock("n1").await.unwrap().contains(",a,"));
+    rig.cluster.unlocked("n2").await;
+}
