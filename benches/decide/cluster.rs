@@ -1,0 +1,168 @@
+//! A cluster of plain values around one engine: Bindings succeed at once and the watch tells of them.
+
+use std::time::Duration;
+
+use baton::contract::{AgentStatus, Identity, PodKey, Quantity, key};
+use baton::decide::cycle::{BindResult, Effect, Engine, EngineConfig, LockMode, Moment, Report, Search};
+use baton::decide::plugins::{DefaultSet, default_plugins};
+use baton::decide::pod::AssignmentText;
+use baton::decide::world::{NodeFacts, PodFacts, Resources, WorldEvent};
+use baton::runtime::clock;
+
+use crate::env::{gpu_device, pod, wall};
+
+pub const GPUS: u32 = 8;
+const SERVED: [&str; 5] = [key::NVIDIA_GPU, key::GPU, key::GPU_CORE, key::GPU_MEMORY_RATIO, key::GPU_SHARED];
+
+/// What the pods of a stream ask for, beside the percent of GPUs that it comes to.
+pub struct Ask {
+    pub limits: &'static [(&'static str, &'static str)],
+    pub percent: u64,
+}
+
+const fn ask(limits: &'static [(&'static str, &'static str)], percent: u64) -> Ask {
+    Ask { limits, percent }
+}
+
+pub const MIXED: [Ask; 5] = [
+    ask(&[(key::NVIDIA_GPU, "1"), ("cpu", "8"), ("memory", "64Gi")], 100),
+    ask(&[(key::NVIDIA_GPU, "2"), ("cpu", "16"), ("memory", "128Gi")], 200),
+    ask(&[(key::NVIDIA_GPU, "4"), ("cpu", "32"), ("memory", "256Gi")], 400),
+    ask(&[(key::NVIDIA_GPU, "8"), ("cpu", "64"), ("memory", "512Gi")], 800),
+    ask(&[(key::GPU_CORE, "25"), (key::GPU_MEMORY_RATIO, "25"), ("cpu", "2"), ("memory", "16Gi")], 25),
+];
+
+pub struct Cluster {
+    pub engine: Engine,
+    pub nodes: usize,
+    now: Duration,
+    serial: u64,
+    /// Bound pods and the percent of GPUs they hold.
+    pub bound: Vec<(PodFacts, u64)>,
+    pub percent: u64,
+    seed: u64,
+}
+
+/// One decision.
+pub struct Decision {
+    pub took: Duration,
+    pub judged: u64,
+    pub bound: bool,
+}
+
+impl Cluster {
+    pub fn new(nodes: usize, search: Search) -> Self {
+        let config = EngineConfig { lock_mode: LockMode::Auto, batch: 1, search, ..EngineConfig::default() };
+        let engine = Engine::new(config, default_plugins(&DefaultSet::default()).unwrap());
+        let now = Duration::from_secs(1000);
+        let mut cluster = Self { engine, nodes, now, serial: 0, bound: vec![], percent: 0, seed: 7 };
+        for at in 0..nodes {
+            cluster.node(at);
+        }
+        cluster
+    }
+
+    pub fn lead(&mut self) {
+        self.engine.lead(true, self.moment());
+    }
+
+    fn node(&mut self, at: usize) {
+        let name = node_name(at);
+        let mut allocatable = Resources::of([("cpu", Quantity::units(128)), ("memory", Quantity::bytes(2 << 40))]);
+        for resource in SERVED {
+            let units = if resource == key::NVIDIA_GPU { 1 } else { 100 };
+            allocatable.set(resource, Quantity::units(i64::from(GPUS) * units));
+        }
+        let labels = [
+            ("kubernetes.io/hostname", name.clone()),
+            ("kubernetes.io/arch", "amd64".to_owned()),
+            ("node.kubernetes.io/instance-type", "gpu-8".to_owned()),
+            ("topology.kubernetes.io/zone", format!("zone-{}", at % 3)),
+        ];
+        let labels = labels.into_iter().map(|(key, value)| (key.to_owned(), value)).collect();
+        let name: Box<str> = name.into();
+        self.tell(WorldEvent::Node(NodeFacts {
+            name: name.clone(),
+            labels,
+            allocatable,
+            max_pods: 110,
+            ..NodeFacts::default()
+        }));
+        self.tell(WorldEvent::Devices(Box::new(gpu_device(&name, GPUS))));
+        let registered = SERVED.iter().map(|name| (*name).to_owned()).collect();
+        let status = Some(AgentStatus { version: "1".into(), registered, identity: Identity::Exact });
+        let renewed = Some(wall(self.now));
+        self.tell(WorldEvent::Agent { node: name, status, version: "1".into(), renewed });
+    }
+
+    fn moment(&self) -> Moment {
+        Moment { mono: self.now, wall: wall(self.now) }
+    }
+
+    pub fn tell(&mut self, event: WorldEvent) {
+        self.engine.event(event, self.moment());
+    }
+
+    pub fn random(&mut self, below: usize) -> usize {
+        self.seed = self.seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.seed >> 33) as usize % below
+    }
+
+    /// Submits a pod and times what the engine does until its Binding is on the way.
+    pub fn decide(&mut self, ask: &Ask) -> Decision {
+        self.serial += 1;
+        self.now += Duration::from_millis(1);
+        let mut facts = pod(&format!("job-{}", self.serial), ask.limits, self.now);
+        facts.spec.labels = [("app".to_owned(), "train".to_owned())].into();
+        self.tell(WorldEvent::Pod(Box::new(facts.clone())));
+        let (now, judged) = (self.moment(), self.engine.stats().judged);
+        let started = clock::now().mono;
+        let effects = self.engine.run(now);
+        let took = clock::now().mono - started;
+        let judged = self.engine.stats().judged - judged;
+        let mut bound = false;
+        for effect in effects {
+            let Effect::Bind { ticket, node, mut annotations, .. } = effect else { continue };
+            bound = true;
+            facts.handoff.node = Some(node);
+            let mut text = |key: &str| annotations.remove(key).map(Into::into);
+            facts.handoff.assignment = AssignmentText {
+                device_allocated: text(key::DEVICE_ALLOCATED),
+                container_devices: text(key::CONTAINER_DEVICES),
+                bind_timestamp: text(key::BIND_TIMESTAMP),
+                ..AssignmentText::default()
+            };
+            self.engine.report(Report::Bind { ticket, result: BindResult::Done }, now);
+        }
+        if bound {
+            self.tell(WorldEvent::Pod(Box::new(facts.clone())));
+            self.bound.push((facts, ask.percent));
+            self.percent += ask.percent;
+        } else {
+            self.tell(gone(&facts));
+        }
+        Decision { took, judged, bound }
+    }
+
+    /// A random pod ends.
+    pub fn end_one(&mut self) {
+        let at = self.random(self.bound.len());
+        let (facts, percent) = self.bound.swap_remove(at);
+        self.percent -= percent;
+        self.tell(gone(&facts));
+    }
+
+    /// Share of all GPUs that pods hold, in percent.
+    pub fn full(&self) -> u64 {
+        self.percent / (self.nodes as u64 * u64::from(GPUS))
+    }
+}
+
+fn gone(facts: &PodFacts) -> WorldEvent {
+    let PodKey { namespace, name } = facts.handoff.pod.key.clone();
+    WorldEvent::PodGone(PodKey { namespace, name }, facts.handoff.pod.uid.clone())
+}
+
+pub fn node_name(at: usize) -> String {
+    format!("gpu-node-{at:05}")
+}
