@@ -113,6 +113,21 @@ impl Stock {
         }
     }
 
+    /// Counts one more pod. `false`, and nothing has changed, when all pods must be counted afresh: not all that it holds is
+    /// named, or it does not fit beside what is counted.
+    pub fn count_in(&mut self, charge: &Charge<'_>) -> bool {
+        let Some(devices) = charge.devices else { return false };
+        if charge.kinds.iter().any(|kind| devices.of(kind).is_empty()) {
+            return false;
+        }
+        let mut pool = self.pool.clone();
+        let (_, misfits) = pool.take_annotation(devices, charge.exclusive);
+        if misfits.is_empty() {
+            self.pool = pool;
+        }
+        misfits.is_empty()
+    }
+
     /// `true` while a pod holds devices of this type that nobody has named.
     pub fn is_blocked(&self, kind: &DeviceType) -> bool {
         self.blocked.contains(kind)
