@@ -7,6 +7,7 @@ mod bodies;
 use std::path::Path;
 
 use baton::contract::{deviceplugin, podresources};
+use baton::runtime::clock;
 use prost::Message;
 
 const ROOT: &str = env!("CARGO_MANIFEST_DIR");
@@ -18,6 +19,30 @@ fn files(directory: &str) -> Vec<Vec<u8>> {
     let inputs: Vec<_> = paths.iter().filter(|path| path.is_file()).map(|path| std::fs::read(path).unwrap()).collect();
     assert!(!inputs.is_empty(), "{directory} is empty");
     inputs
+}
+
+/// Changes one place of `input`.
+fn change(input: &mut Vec<u8>, random: &mut fastrand::Rng) {
+    if input.is_empty() {
+        input.push(random.u8(..));
+        return;
+    }
+    let at = random.usize(..input.len());
+    match random.u8(0..7) {
+        0 => input[at] = random.u8(..),
+        1 => input.truncate(at),
+        2 => input.insert(at, *random.choice(b"0\"{}[],:-9\xff".iter()).unwrap()),
+        3 => {
+            let to = random.usize(at..input.len().min(at + 32));
+            let piece = input[at..=to].to_vec();
+            input.splice(at..at, piece);
+        }
+        4 => {
+            input.remove(at);
+        }
+        5 => input[at] = random.u8(b'0'..=b'9'),
+        _ => input[at] ^= 1 << random.u8(0..8),
+    }
 }
 
 /// Runs `target` over each seed, every prefix of it (at most 200) and 500 seeded changes of it. Returns the number of inputs.
@@ -33,22 +58,49 @@ fn run(target: fn(&[u8]), seeds: &[Vec<u8>]) -> usize {
         for _ in 0..500 {
             let mut changed = seed.clone();
             for _ in 0..random.usize(1..4) {
-                if changed.is_empty() {
-                    break;
-                }
-                let at = random.usize(..changed.len());
-                match random.u8(0..4) {
-                    0 => changed[at] = random.u8(..),
-                    1 => changed.truncate(at),
-                    2 => changed.insert(at, *random.choice(b"0\"{}[],:-9\xff".iter()).unwrap()),
-                    _ => changed[at] ^= 1 << random.u8(0..8),
-                }
+                change(&mut changed, &mut random);
             }
             target(&changed);
             count += 1;
         }
     }
     count + seeds.len()
+}
+
+/// Changes of the seeds for `FUZZ_SECONDS` (60) per target, from a printed seed: for machines without cargo-fuzz.
+#[test]
+#[ignore = "minutes long: cargo test --release --test fuzz_corpus -- --ignored --nocapture"]
+fn changed_seeds_hold_the_rules_for_a_minute_each() {
+    let seconds = std::env::var("FUZZ_SECONDS").map_or(60, |text| text.parse().unwrap());
+    let targets: [(&str, fn(&[u8])); 5] = [
+        ("annotation", bodies::annotation),
+        ("lock", bodies::lock),
+        ("inventory", bodies::inventory),
+        ("sysfs", bodies::sysfs),
+        ("grpc", bodies::grpc),
+    ];
+    let start = fastrand::u64(..);
+    std::thread::scope(|scope| {
+        for (name, target) in targets {
+            scope.spawn(move || {
+                let seeds = files(&format!("fuzz/seeds/{name}"));
+                let mut random = fastrand::Rng::with_seed(start);
+                let end = clock::mono() + std::time::Duration::from_secs(seconds);
+                let mut count = 0u64;
+                while clock::mono() < end {
+                    for _ in 0..100 {
+                        let mut input = seeds[random.usize(..seeds.len())].clone();
+                        for _ in 0..random.usize(1..6) {
+                            change(&mut input, &mut random);
+                        }
+                        target(&input);
+                        count += 1;
+                    }
+                }
+                println!("{name}: {count} inputs in {seconds} s, seed {start}");
+            });
+        }
+    });
 }
 
 #[test]
@@ -73,7 +125,9 @@ fn files_of_the_kernel_hold_their_rules() {
     let seeds = files("fuzz/seeds/sysfs");
     let (trees, texts): (Vec<_>, Vec<_>) = seeds.into_iter().partition(|seed| seed.first() == Some(&b'T'));
     println!("sysfs: {} inputs", run(bodies::sysfs, &texts));
-    trees.iter().for_each(|tree| bodies::sysfs(tree));
+    for tree in &trees {
+        bodies::sysfs(tree);
+    }
 }
 
 #[test]
