@@ -59,12 +59,15 @@ pub struct Edits {
     pub mounts: Vec<Mount>,
 }
 
-/// A device node, at the same path on the host.
+/// A device node.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct DeviceNode {
-    /// Path.
+    /// Path in the container.
     pub path: PathBuf,
+    /// Path on the host, where it is another.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub host_path: Option<PathBuf>,
     /// Cgroup permissions.
     pub permissions: String,
 }
@@ -142,7 +145,7 @@ impl CdiFiles {
 /// The spec of one kind. Without any device the file has none: a valid file needs at least an empty list.
 fn spec(kind: &str, of: &DeviceType, table: &Table, before: Option<&Spec>, in_use: &BTreeSet<DeviceId>) -> Spec {
     let with_nodes = table.of(of).filter(|(_, parts)| !parts.nodes.is_empty());
-    let mut devices: Vec<Device> = with_nodes.map(|(id, parts)| device(id, parts)).collect();
+    let mut devices: Vec<Device> = with_nodes.map(|(id, parts)| device(id, parts, table)).collect();
     let kept = before.into_iter().flat_map(|spec| &spec.devices).filter(|old| {
         let used = DeviceId::parse(&old.name).is_ok_and(|id| in_use.contains(&id));
         used && devices.iter().all(|new| new.name != old.name)
@@ -154,20 +157,21 @@ fn spec(kind: &str, of: &DeviceType, table: &Table, before: Option<&Spec>, in_us
     Spec { cdi_version: VERSION.to_owned(), kind: kind.to_owned(), container_edits, devices }
 }
 
-fn device(id: &DeviceId, parts: &Parts) -> Device {
-    let device_nodes = parts.nodes.iter().map(|path| node(path)).collect();
+fn device(id: &DeviceId, parts: &Parts, table: &Table) -> Device {
+    let device_nodes = parts.nodes.iter().map(|path| node(path, table)).collect();
     Device { name: id.to_string(), container_edits: Edits { device_nodes, ..Edits::default() } }
 }
 
-fn node(path: &Path) -> DeviceNode {
-    DeviceNode { path: path.to_owned(), permissions: "rw".to_owned() }
+fn node(path: &Path, table: &Table) -> DeviceNode {
+    let host_path = Some(table.on_host(path)).filter(|host| host != path);
+    DeviceNode { path: path.to_owned(), host_path, permissions: "rw".to_owned() }
 }
 
 /// What every GPU container gets. `void` keeps an NVIDIA runtime hook from adding all GPUs on top.
 fn common(table: &Table) -> Edits {
     Edits {
         env: vec!["NVIDIA_VISIBLE_DEVICES=void".to_owned()],
-        device_nodes: table.control.iter().map(|path| node(path)).collect(),
+        device_nodes: table.control.iter().map(|path| node(path, table)).collect(),
         mounts: table
             .driver
             .iter()

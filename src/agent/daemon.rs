@@ -107,6 +107,7 @@ async fn start(
     let roots = roots(&options);
     let provider = provider(&options, sink);
     let first = first_scan(&options, &roots, &provider).await?;
+    let looked = clock::mono();
     probes.set_phase("opening the ledger");
     let answers = Arc::new(Answers::new(options.clone()));
     // The writer ends by itself when the last who may tell something is gone.
@@ -150,7 +151,7 @@ async fn start(
     let lease = AgentLease::new(client, &options.namespace, &options.node_name);
     tasks.spawn(named("inventory", reporting::inventory(writer, publication, heartbeat)));
     tasks.spawn(named("lease", reporting::lease(lease, states.clone(), handoff.identity(), heartbeat)));
-    tasks.spawn(named("registration metrics", count_registered(states, metrics)));
+    tasks.spawn(named("registration metrics", count_registered(states, metrics, looked)));
     Ok(keeper)
 }
 
@@ -284,10 +285,22 @@ fn plugins_config(options: &Options, handoff: Arc<dyn Handoff>, metrics: &Arc<Me
     }
 }
 
-async fn count_registered(mut states: watch::Receiver<super::kubelet::plugins::PluginStates>, metrics: Arc<Metrics>) {
+async fn count_registered(
+    mut states: watch::Receiver<super::kubelet::plugins::PluginStates>,
+    metrics: Arc<Metrics>,
+    looked: Duration,
+) {
+    let mut was_ready = false;
     loop {
+        let mut all = true;
         for (resource, state) in states.borrow_and_update().iter() {
-            metrics.registered(resource, *state == super::kubelet::PluginState::Registered);
+            let registered = *state == super::kubelet::PluginState::Registered;
+            all &= registered;
+            metrics.registered(resource, registered);
+        }
+        if all && !was_ready {
+            was_ready = true;
+            metrics.ready_after(clock::mono().saturating_sub(looked));
         }
         if states.changed().await.is_err() {
             return;

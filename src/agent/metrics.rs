@@ -22,6 +22,7 @@ pub struct Metrics {
     xids: Family<Labels, Count>,
     device_healthy: Family<Labels, Gauge>,
     offered: Family<Labels, Gauge>,
+    ready: Gauge<f64, AtomicU64>,
 }
 
 impl Default for Metrics {
@@ -34,6 +35,7 @@ impl Default for Metrics {
             xids: Family::default(),
             device_healthy: Family::default(),
             offered: Family::default(),
+            ready: Gauge::default(),
         };
         let m = &mut metrics;
         let r = &mut m.registry;
@@ -47,6 +49,11 @@ impl Default for Metrics {
         r.register("baton_xid_events", "XID events by code and action", m.xids.clone());
         r.register("baton_device_healthy", "1 while the device takes new pods", m.device_healthy.clone());
         r.register("baton_ids_offered", "Ids in the kubelet's list by resource and health", m.offered.clone());
+        r.register(
+            "baton_ready_after_nvml_seconds",
+            "Seconds from the first look at the hardware until the kubelet first had every resource; 0 before",
+            m.ready.clone(),
+        );
         metrics
     }
 }
@@ -56,6 +63,11 @@ fn labels<const N: usize>(pairs: [(&'static str, &str); N]) -> Labels {
 }
 
 impl Metrics {
+    /// The kubelet has every resource for the first time, so long after the hardware was known.
+    pub fn ready_after(&self, hardware_known: std::time::Duration) {
+        self.ready.set(hardware_known.as_secs_f64());
+    }
+
     /// The hand-off's own.
     pub fn handoff(&self) -> HandoffMetrics {
         self.handoff.clone()

@@ -88,6 +88,7 @@ fn edits(edits: &Value) {
     }
     for node in list("deviceNodes") {
         assert!(node["path"].as_str().unwrap().starts_with("/dev/"), "{node}");
+        assert!(std::path::Path::new(node["hostPath"].as_str().unwrap()).exists(), "{node}");
         assert!(node["permissions"].as_str().unwrap().chars().all(|c| "rwm".contains(c)));
     }
     for mount in list("mounts") {

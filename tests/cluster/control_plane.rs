@@ -88,6 +88,7 @@ impl RealControlPlane {
                 .arg(format!("--cert-dir={}", certs.display()))
                 .arg(format!("--secure-port={port}"))
                 .arg("--bind-address=127.0.0.1")
+                .arg("--advertise-address=127.0.0.1")
                 .arg(format!("--token-auth-file={}", certs.join("tokens.csv").display()))
                 .arg("--authorization-mode=RBAC")
                 .arg("--service-account-issuer=https://localhost")
@@ -113,6 +114,9 @@ impl RealControlPlane {
             client.request_text(request).await.ok()
         })
         .await;
+        let namespaces: kube::Api<k8s_openapi::api::core::v1::Namespace> = kube::Api::all(client);
+        until("the namespace default is there", Duration::from_secs(30), async || namespaces.get("default").await.ok())
+            .await;
         this
     }
 
@@ -121,7 +125,7 @@ impl RealControlPlane {
         let ca = base64::engine::general_purpose::STANDARD.encode(&self.ca);
         let port = self.port;
         format!(
-            "apiVersion: v1\nkind: Config\nclusters:\n- name: t\n  cluster:\n    server: https://localhost:{port}\n    certificate-authority-data: {ca}\ncontexts:\n- name: t\n  context: {{cluster: t, user: t}}\ncurrent-context: t\nusers:\n- name: t\n  user: {{token: {TOKEN}}}\n"
+            "apiVersion: v1\nkind: Config\nclusters:\n- name: t\n  cluster:\n    server: https://127.0.0.1:{port}\n    certificate-authority-data: {ca}\ncontexts:\n- name: t\n  context: {{cluster: t, user: t}}\ncurrent-context: t\nusers:\n- name: t\n  user: {{token: {TOKEN}}}\n"
         )
     }
 }

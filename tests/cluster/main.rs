@@ -7,6 +7,7 @@ mod daemon;
 mod faults;
 mod harness;
 mod kill;
+mod kubelet_dir;
 mod node_life;
 mod pods;
 mod requests;

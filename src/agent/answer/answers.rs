@@ -38,7 +38,8 @@ impl Answerer for Answers {
         };
         let (gpus, nics) = (of(&DeviceType::Gpu), of(&DeviceType::Rdma));
         if !gpus.is_empty() {
-            let parts = gpus.iter().map(|entry| find(&table, &entry.id, &DeviceType::Gpu));
+            let parts =
+                gpus.iter().map(|entry| find(&table, &entry.id, &DeviceType::Gpu, self.options.names_gpu_nodes()));
             gpu::add(&mut answer, &parts.collect::<Result<Vec<_>, _>>()?, &table, &self.options);
             if grant.shares {
                 answer.envs.extend(share::env(&gpus, self.options.mps));
@@ -50,18 +51,24 @@ impl Answerer for Answers {
                 Some(extension) if !extension.vfs.is_empty() => extension.vfs.iter().map(|vf| &vf.bus_id).collect(),
                 _ => vec![&entry.id],
             });
-            let parts = ids.map(|id| find(&table, id, &DeviceType::Rdma));
-            rdma::add(&mut answer, &parts.collect::<Result<Vec<_>, _>>()?, &self.options);
+            let parts = ids.map(|id| find(&table, id, &DeviceType::Rdma, true));
+            rdma::add(&mut answer, &parts.collect::<Result<Vec<_>, _>>()?, &table, &self.options);
         }
         Ok(answer)
     }
 }
 
-/// The device as this machine knows it: what an assignment says is only ever looked up, never used as a name.
-fn find<'a>(table: &'a Table, id: &DeviceId, kind: &DeviceType) -> Result<(&'a DeviceId, &'a Parts), AnswerError> {
+/// The device as this machine knows it: what an assignment says is only ever looked up, never used as a name. Where the
+/// answer is made of device nodes, one without a node is no answer.
+fn find<'a>(
+    table: &'a Table,
+    id: &DeviceId,
+    kind: &DeviceType,
+    by_node: bool,
+) -> Result<(&'a DeviceId, &'a Parts), AnswerError> {
     let found = table.devices.get_key_value(id).filter(|(_, parts)| parts.kind == *kind);
     let (id, parts) = found.ok_or_else(|| AnswerError(format!("{kind} {id} is not in this machine")))?;
-    if parts.nodes.is_empty() {
+    if by_node && parts.nodes.is_empty() {
         return Err(AnswerError(format!("{kind} {id} has no device node on this node; check the driver there")));
     }
     Ok((id, parts))

@@ -25,7 +25,7 @@ fn answers(change: impl FnOnce(&mut Options)) -> Answers {
         (VF, parts(DeviceType::Rdma, "", &["/dev/infiniband/uverbs4", "/dev/infiniband/rdma_cm"])),
     ];
     let devices = devices.map(|(id, parts)| (DeviceId::parse(id).unwrap(), parts)).into();
-    let table = Table { devices, control: vec!["/dev/nvidiactl".into()], driver: Vec::new() };
+    let table = Table { devices, control: vec!["/dev/nvidiactl".into()], driver: Vec::new(), dev_root: None };
     let answers = Answers::new(Arc::new(options));
     answers.replace(Arc::new(table));
     answers
@@ -123,4 +123,23 @@ fn a_device_that_is_not_here_or_of_another_kind_or_without_node_is_refused() {
         let error = answers.answer(&grant(kind, id, false)).unwrap_err().to_string();
         assert!(error.contains(part) && error.contains(id), "{error}");
     }
+}
+
+#[test]
+fn a_runtime_that_finds_the_nodes_itself_is_told_of_a_gpu_without_a_node_here() {
+    let envvar = answers(|options| options.device_list_strategy = vec![DeviceListStrategy::Envvar]);
+    assert_eq!(
+        envvar.answer(&grant(DeviceType::Gpu, "GPU-gone", false)).unwrap().envs["NVIDIA_VISIBLE_DEVICES"],
+        "GPU-gone"
+    );
+    let vendor = answers(|options| options.cdi_kind = "nvidia.com/gpu".into());
+    let answer = vendor.answer(&grant(DeviceType::Gpu, "GPU-gone", false)).unwrap();
+    assert_eq!(answer.cdi_devices[0].name, "nvidia.com/gpu=GPU-gone");
+}
+
+#[test]
+fn nodes_below_another_root_are_named_where_they_lie_and_appear_in_dev() {
+    let table = Table { dev_root: Some("/host/dev".into()), ..Table::default() };
+    assert_eq!(table.on_host("/dev/infiniband/uverbs0".as_ref()), std::path::Path::new("/host/dev/infiniband/uverbs0"));
+    assert_eq!(Table::default().on_host("/dev/nvidia0".as_ref()), std::path::Path::new("/dev/nvidia0"));
 }

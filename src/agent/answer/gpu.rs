@@ -45,18 +45,22 @@ pub fn add(answer: &mut ContainerAllocateResponse, gpus: &[(&DeviceId, &Parts)],
     }
     if options.pass_device_specs {
         let own = gpus.iter().flat_map(|(_, parts)| &parts.nodes);
-        add_nodes(answer, own.chain(&table.control));
+        add_nodes(answer, own.chain(&table.control), table);
     }
 }
 
 /// Adds device nodes, each once.
-pub fn add_nodes<'a>(answer: &mut ContainerAllocateResponse, nodes: impl Iterator<Item = &'a std::path::PathBuf>) {
+pub fn add_nodes<'a>(
+    answer: &mut ContainerAllocateResponse,
+    nodes: impl Iterator<Item = &'a std::path::PathBuf>,
+    table: &Table,
+) {
     for node in nodes {
         let path = text(node);
         if answer.devices.iter().all(|spec| spec.container_path != path) {
             answer.devices.push(DeviceSpec {
-                container_path: path.clone(),
-                host_path: path,
+                container_path: path,
+                host_path: text(&table.on_host(node)),
                 permissions: "rw".to_owned(),
             });
         }

@@ -1,7 +1,7 @@
 //! NICs in an answer: their character devices, and their addresses in the environment.
 
 use super::gpu::add_nodes;
-use super::table::Parts;
+use super::table::{Parts, Table};
 use crate::agent::choice::DeviceListStrategy;
 use crate::agent::options::Options;
 use crate::contract::DeviceId;
@@ -16,7 +16,7 @@ pub const ANNOTATION: &str = "cdi.k8s.io/baton_rdma";
 
 /// Adds `nics` to `answer`. Where no CDI strategy is chosen, the device nodes go into the answer themselves: the other
 /// strategies are the NVIDIA runtime's and know no NICs.
-pub fn add(answer: &mut ContainerAllocateResponse, nics: &[(&DeviceId, &Parts)], options: &Options) {
+pub fn add(answer: &mut ContainerAllocateResponse, nics: &[(&DeviceId, &Parts)], table: &Table, options: &Options) {
     let names = || nics.iter().map(|(id, _)| format!("{KIND}={id}"));
     let addresses: Vec<&str> = nics.iter().map(|(id, _)| id.as_str()).collect();
     answer.envs.insert(ADDRESSES.to_owned(), addresses.join(","));
@@ -29,6 +29,6 @@ pub fn add(answer: &mut ContainerAllocateResponse, nics: &[(&DeviceId, &Parts)],
     }
     let by_cdi = chosen(DeviceListStrategy::CdiCri) || chosen(DeviceListStrategy::CdiAnnotations);
     if options.pass_device_specs || !by_cdi {
-        add_nodes(answer, nics.iter().flat_map(|(_, parts)| &parts.nodes));
+        add_nodes(answer, nics.iter().flat_map(|(_, parts)| &parts.nodes), table);
     }
 }

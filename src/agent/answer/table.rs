@@ -1,7 +1,7 @@
 //! Device nodes by device, looked up on the file system when the hardware changes and never while a call waits.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use crate::agent::devices::{Body, NodeDevice};
 use crate::contract::{DeviceId, DeviceType};
@@ -17,6 +17,8 @@ pub struct Table {
     pub control: Vec<PathBuf>,
     /// The driver's user-space files.
     pub driver: Vec<DriverFile>,
+    /// Where the nodes lie when that is not `/dev`.
+    pub dev_root: Option<PathBuf>,
 }
 
 /// What belongs to one device.
@@ -26,7 +28,7 @@ pub struct Parts {
     pub kind: DeviceType,
     /// The driver's index of the moment: `3`, or `3:0` for a MIG device. Empty for a NIC.
     pub index: String,
-    /// Device nodes, as paths on the host and in the container.
+    /// Device nodes, as paths in the container; [`Table::on_host`] says where they lie.
     pub nodes: Vec<PathBuf>,
 }
 
@@ -46,7 +48,16 @@ impl Table {
             };
             (device.id.clone(), Parts { kind: device.kind(), index, nodes: found })
         });
-        Self { devices: parts.collect(), control: dev.map(nodes::control).unwrap_or_default(), driver }
+        let dev_root = dev.map(|dev| dev.root().to_owned()).filter(|root| root != Path::new("/dev"));
+        Self { devices: parts.collect(), control: dev.map(nodes::control).unwrap_or_default(), driver, dev_root }
+    }
+
+    /// Where the node with this path in the container lies on the host.
+    pub fn on_host(&self, node: &Path) -> PathBuf {
+        match (&self.dev_root, node.strip_prefix("/dev")) {
+            (Some(root), Ok(name)) => root.join(name),
+            _ => node.to_owned(),
+        }
     }
 
     /// Devices of one type.

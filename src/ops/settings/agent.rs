@@ -66,7 +66,12 @@ fn places() -> Settings {
         ),
         field!("sysfs-root", "DIR", "Where sysfs is mounted", options.places.sysfs_root),
         field!("proc-root", "DIR", "Where procfs is mounted", options.places.proc_root),
-        field!("dev-root", "DIR", "Where device nodes are looked up", options.places.dev_root),
+        field!(
+            "dev-root",
+            "DIR",
+            "Where device nodes lie on this host; containers see them below /dev",
+            options.places.dev_root
+        ),
         field!(
             "nvidia-driver-root" | "driver-root",
             "DIR",

@@ -1,5 +1,6 @@
 //! Giving a pod its devices: per container, per resource in random order, preferred devices asked and devices allocated.
 
+use crate::runtime::clock;
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{Container, Pod};
@@ -151,7 +152,12 @@ async fn allocate_resource(
         }
     };
     let answer = match plugin(machine, resource) {
-        Ok(plugin) => plugin.allocate(ids.clone()).await.map_err(AllocateError::Allocate),
+        Ok(plugin) => {
+            let begin = clock::mono();
+            let answer = plugin.allocate(ids.clone()).await.map_err(AllocateError::Allocate);
+            machine.controls.note_allocate(clock::mono() - begin);
+            answer
+        }
         Err(error) => Err(error),
     };
     let mut state = locked(&machine.state);

@@ -27,6 +27,7 @@ pub enum PodResourcesMode {
 pub struct Controls {
     forced: Mutex<Forced>,
     pod_resources: watch::Sender<PodResourcesMode>,
+    allocate_times: Mutex<Vec<Duration>>,
 }
 
 #[derive(Debug, Default, Clone)]
@@ -60,6 +61,19 @@ impl Controls {
     /// Makes PodResources absent, slow or throttled.
     pub fn set_pod_resources(&self, mode: PodResourcesMode) {
         self.pod_resources.send_replace(mode);
+    }
+
+    /// How long each Allocate call took since this was last asked, in order.
+    pub fn take_allocate_times(&self) -> Vec<Duration> {
+        std::mem::take(&mut locked(&self.allocate_times))
+    }
+
+    pub(super) fn note_allocate(&self, took: Duration) {
+        let mut times = locked(&self.allocate_times);
+        // Nobody may ever ask.
+        if times.len() < 100_000 {
+            times.push(took);
+        }
     }
 
     pub(super) fn skips_preferred(&self) -> bool {
