@@ -3,7 +3,7 @@
 //!
 //! The ordinary run uses small bounds. All of it, within five minutes on two cores:
 //! `cargo test --release --test model_handoff -- --ignored --nocapture --test-threads 1 --skip throttled`.
-
+#![allow(clippy::unchecked_time_subtraction, clippy::default_trait_access)] // a test reads its clock in order and names no defaults
 #![allow(clippy::unwrap_used, clippy::panic)] // a test may
 
 #[path = "model/agent.rs"]

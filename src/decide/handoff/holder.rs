@@ -51,6 +51,7 @@ pub fn key(lock: &LockRead) -> Option<&PodKey> {
 mod tests {
     use super::super::testing::{gpu_pod, lock_of, with_assignment};
     use super::*;
+    use crate::contract::LockFormat::{Timestamp, Triple, Uid};
     use crate::contract::PodUid;
 
     #[test]
@@ -58,7 +59,6 @@ mod tests {
         let pod = with_assignment(gpu_pod("a", 1), &[("main", &["GPU-0"])]);
         let other = with_assignment(gpu_pod("b", 1), &[("main", &["GPU-0"])]);
         let LockRead::Held { value, .. } = lock_of(&pod) else { unreachable!() };
-        use crate::contract::LockFormat::{Timestamp, Triple, Uid};
         for format in [Uid, Triple, Timestamp] {
             let lock = LockRead::parse(Some(&value.print(format)));
             assert_eq!(names(&lock, &pod), Named::Yes, "{format:?}");

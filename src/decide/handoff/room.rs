@@ -207,7 +207,7 @@ mod tests {
     const GPU: DeviceType = DeviceType::Gpu;
     const APP: Slot = Slot { order: 5, init: false, sidecar: false };
 
-    fn claim<'a>(slot: Slot, entry: &'a DeviceEntry) -> Claim<'a> {
+    fn claim(slot: Slot, entry: &DeviceEntry) -> Claim<'_> {
         Claim { slot, kind: &GPU, entry }
     }
 

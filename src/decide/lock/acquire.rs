@@ -299,7 +299,7 @@ mod tests {
         let raw = held_by("other");
         let now = 5 * MIN;
         assert!(matches!(intent(Some(&raw), &pods, LIVE, now), Intent::Fence { .. }));
-        let young = AgentLiveness::LiveSince(now - Duration::from_secs(29));
+        let young = AgentLiveness::LiveSince(now.saturating_sub(Duration::from_secs(29)));
         assert_eq!(
             intent(Some(&raw), &pods, young, now),
             Intent::Wait {
@@ -322,7 +322,7 @@ mod tests {
             let pods = Pods(vec![pod("other", Some("n"))]);
             assert!(
                 matches!(
-                    intent(Some(raw), &pods, LIVE, 5 * MIN - Duration::from_secs(1)),
+                    intent(Some(raw), &pods, LIVE, Duration::from_secs(299)),
                     Intent::Wait { reason: WaitReason::UnknownHolder, .. }
                 ),
                 "{raw}"

@@ -85,7 +85,9 @@ impl World {
         let aged: Vec<NodeId> =
             self.nodes.iter_mut().filter_map(|(id, node)| node.age_agent(stale, now).then_some(*id)).collect();
         self.generation += u64::from(!aged.is_empty());
-        aged.iter().for_each(|id| self.touch(*id));
+        for id in &aged {
+            self.touch(*id);
+        }
         aged
     }
 

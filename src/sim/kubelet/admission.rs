@@ -155,7 +155,7 @@ async fn allocate_resource(
         Ok(plugin) => {
             let begin = clock::mono();
             let answer = plugin.allocate(ids.clone()).await.map_err(AllocateError::Allocate);
-            machine.controls.note_allocate(clock::mono() - begin);
+            machine.controls.note_allocate(clock::mono().saturating_sub(begin));
             answer
         }
         Err(error) => Err(error),
