@@ -1,6 +1,6 @@
 //! The node daemon on a machine with 8 GPUs and 4 NICs: what it takes of memory, threads and time, beside the limits of
 //! `expect.toml`. The daemon is the shipped binary; kubelet, API server and NVML are simulated over their real wires.
-#![allow(clippy::unchecked_time_subtraction, clippy::default_trait_access)] // a test reads its clock in order and names no defaults
+#![allow(clippy::unchecked_time_subtraction)] // a test reads its clock in order
 #![allow(clippy::unwrap_used, clippy::panic, missing_docs)] // a bench is a test
 
 #[path = "../tests/cluster/control_plane.rs"]

@@ -1,6 +1,6 @@
 //! The hand-off under a burst: 64 pods of one eighth of a GPU on one node, the lock always on, real processes and sockets.
 //! Prints total time, how long locks were held, and API writes per pod, beside the limits of `expect.toml`.
-#![allow(clippy::unchecked_time_subtraction, clippy::default_trait_access)] // a test reads its clock in order and names no defaults
+#![allow(clippy::unchecked_time_subtraction)] // a test reads its clock in order
 #![allow(clippy::unwrap_used, clippy::panic, missing_docs)] // a bench is a test
 
 #[path = "../tests/cluster/control_plane.rs"]

@@ -1,6 +1,6 @@
 //! The hand-off on one node over real wires: a simulated API server over HTTP, a simulated kubelet over Unix sockets, and the
 //! service, watches, unlocker and plugins as they ship.
-#![allow(clippy::unchecked_time_subtraction, clippy::default_trait_access)] // a test reads its clock in order and names no defaults
+#![allow(clippy::unchecked_time_subtraction)] // a test reads its clock in order
 #![cfg(feature = "sim")]
 // The lint's own exception covers `#[test]` functions and not what they call.
 #![allow(clippy::unwrap_used, clippy::panic)]

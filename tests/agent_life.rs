@@ -1,6 +1,6 @@
 //! The life of the node daemon beside a kubelet, over real sockets: the daemon as it ships, a simulated kubelet and a virtual
 //! machine whose NVML library and sysfs tree the daemon reads as it does the real ones.
-#![allow(clippy::unchecked_time_subtraction, clippy::default_trait_access)] // a test reads its clock in order and names no defaults
+#![allow(clippy::unchecked_time_subtraction)] // a test reads its clock in order
 #![cfg(feature = "sim")]
 // The lint's own exception covers `#[test]` functions and not what they call.
 #![allow(clippy::unwrap_used, clippy::panic)]

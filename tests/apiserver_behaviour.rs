@@ -1,6 +1,6 @@
 //! What the simulated API server does beyond the recording: races, deletion, watches, custom kinds, faults; asked by bare
 //! HTTP and by kube-rs over TLS.
-#![allow(clippy::unchecked_time_subtraction, clippy::default_trait_access)] // a test reads its clock in order and names no defaults
+#![allow(clippy::unchecked_time_subtraction)] // a test reads its clock in order
 
 #[path = "apiserver/cluster.rs"]
 mod cluster;

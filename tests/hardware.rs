@@ -1,5 +1,5 @@
 //! What the daemon learns of a machine, on virtual machines with a library of NVML's ABI and a tree in sysfs' shape.
-#![allow(clippy::unchecked_time_subtraction, clippy::default_trait_access)] // a test reads its clock in order and names no defaults
+#![allow(clippy::unchecked_time_subtraction)] // a test reads its clock in order
 #![cfg(feature = "sim")]
 // The lint's own exception covers `#[test]` functions and not what they call.
 #![allow(clippy::unwrap_used, clippy::panic)]

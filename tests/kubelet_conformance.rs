@@ -1,7 +1,7 @@
 //! Holds the simulated kubelet to recordings of a real one (Kubernetes 1.36): the same pods, the same two plugins, the same
 //! faults in the same order; the calls, their arguments, what PodResources says during each of them, and the pods' and the
 //! node's outcomes must be the recorded ones. Another recording: `BATON_FIXTURES=<dir>` (`<dir>/kubelet/{rpc,pods}.jsonl`).
-#![allow(clippy::unchecked_time_subtraction, clippy::default_trait_access)] // a test reads its clock in order and names no defaults
+#![allow(clippy::unchecked_time_subtraction)] // a test reads its clock in order
 #![cfg(feature = "sim")]
 // The lint's own exception covers `#[test]` functions and not what they call.
 #![allow(clippy::unwrap_used, clippy::panic)]

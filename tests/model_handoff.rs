@@ -3,7 +3,15 @@
 //!
 //! The ordinary run uses small bounds. All of it, within five minutes on two cores:
 //! `cargo test --release --test model_handoff -- --ignored --nocapture --test-threads 1 --skip throttled`.
-#![allow(clippy::unchecked_time_subtraction, clippy::default_trait_access)] // a test reads its clock in order and names no defaults
+#![allow(clippy::unchecked_time_subtraction)] // a test reads its clock in order
+#![allow(
+    clippy::unused_self,
+    clippy::trivially_copy_pass_by_ref,
+    clippy::maybe_infinite_iter,
+    clippy::single_match_else,
+    clippy::needless_for_each
+)] // the parts of the model have one shape, whether or not they need it
+#![allow(clippy::disallowed_methods)] // it prints how long it took
 #![allow(clippy::unwrap_used, clippy::panic)] // a test may
 
 #[path = "model/agent.rs"]

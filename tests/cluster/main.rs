@@ -1,6 +1,6 @@
 //! Our daemons as they ship, in a whole cluster over real sockets: what must hold when processes die, nodes reboot and the
 //! API server fails. With `KUBEBUILDER_ASSETS` the same tests run against a real API server.
-#![allow(clippy::unchecked_time_subtraction, clippy::default_trait_access)] // a test reads its clock in order and names no defaults
+#![allow(clippy::unchecked_time_subtraction)] // a test reads its clock in order
 #![allow(clippy::unwrap_used, clippy::panic, missing_docs)] // tests
 
 mod control_plane;

@@ -14,6 +14,6 @@ pub async fn until<T>(what: &str, deadline: Duration, mut condition: impl AsyncF
     };
     match tokio::time::timeout(deadline, poll).await {
         Ok(value) => value,
-        Err(_) => panic!("waited {deadline:?} in vain: {what}"),
+        Err(tokio::time::error::Elapsed { .. }) => panic!("waited {deadline:?} in vain: {what}"),
     }
 }

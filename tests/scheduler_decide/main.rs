@@ -1,5 +1,5 @@
 //! The scheduling engine against a cluster of plain values: every step re-checks all invariants.
-#![allow(clippy::unchecked_time_subtraction, clippy::default_trait_access)] // a test reads its clock in order and names no defaults
+#![allow(clippy::unchecked_time_subtraction)] // a test reads its clock in order
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a test that cannot go on says so
 
 mod env;

@@ -3,6 +3,7 @@
 //!
 //! `cargo test --test soak` runs a small one; `cargo test --release --test soak -- --ignored --nocapture` the full one of 2,000
 //! pods. `SOAK_SEED` repeats a run's choices, `SOAK_PODS` changes the length of the full one.
+#![allow(clippy::unchecked_time_subtraction)] // a test reads its clock in order
 #![allow(clippy::unwrap_used, clippy::panic, missing_docs)] // tests
 #![allow(dead_code)] // parts of the harness that only tests/cluster uses
 

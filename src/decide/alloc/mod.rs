@@ -1,6 +1,6 @@
 //! Which devices of a node a pod gets: pure, on dense numbers and bit masks.
 //!
-//! [`NodePool`] holds one node's devices and what of them is taken; [`PodDeviceRequest`] what a pod asks for; [`pick`] answers
+//! [`NodePool`] holds one node's devices and what of them is taken; [`PodDeviceRequest`] what a pod asks for; [`pick()`] answers
 //! with an [`Assignment`] or a [`Reason`]. `pick` changes nothing: take the assignment's grant to hold it, give it back to
 //! free it. [`NodePool::take_annotation`] counts what bound pods hold after a restart.
 //!

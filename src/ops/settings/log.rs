@@ -42,7 +42,7 @@ macro_rules! field {
 }
 pub(super) use field;
 
-/// Implements [`Value`] for a type that is read by `FromStr` and written by `Display`.
+/// Implements [`Value`](crate::ops::config::Value) for a type that is read by `FromStr` and written by `Display`.
 macro_rules! by_from_str {
     ($($type:ty),+ $(,)?) => {$(
         impl $crate::ops::config::Value for $type {
