@@ -67,12 +67,15 @@ fn run(target: fn(&[u8]), seeds: &[Vec<u8>]) -> usize {
     count + seeds.len()
 }
 
+/// Name and body of a fuzz target.
+type Target = (&'static str, fn(&[u8]));
+
 /// Changes of the seeds for `FUZZ_SECONDS` (60) per target, from a printed seed: for machines without cargo-fuzz.
 #[test]
 #[ignore = "minutes long: cargo test --release --test fuzz_corpus -- --ignored --nocapture"]
 fn changed_seeds_hold_the_rules_for_a_minute_each() {
     let seconds = std::env::var("FUZZ_SECONDS").map_or(60, |text| text.parse().unwrap());
-    let targets: [(&str, fn(&[u8])); 5] = [
+    let targets: [Target; 5] = [
         ("annotation", bodies::annotation),
         ("lock", bodies::lock),
         ("inventory", bodies::inventory),

@@ -118,7 +118,7 @@ impl Cluster {
         let (now, judged) = (self.moment(), self.engine.stats().judged);
         let started = clock::now().mono;
         let effects = self.engine.run(now);
-        let took = clock::now().mono - started;
+        let took = clock::now().mono.saturating_sub(started);
         let judged = self.engine.stats().judged - judged;
         let mut bound = false;
         for effect in effects {

@@ -34,14 +34,14 @@ pub fn load(nodes: usize) -> Load {
     let done = clock::now().mono;
     println!(
         "  nodes, devices and agents in {:.2} s, pods in {:.2} s",
-        (nodes_done - started).as_secs_f64(),
-        (done - nodes_done).as_secs_f64()
+        nodes_done.saturating_sub(started).as_secs_f64(),
+        done.saturating_sub(nodes_done).as_secs_f64()
     );
     cluster.percent = (nodes as u64) * 700;
     cluster.lead();
     Load {
         cluster,
-        seconds: (done - started).as_secs_f64(),
+        seconds: done.saturating_sub(started).as_secs_f64(),
         bytes_per_node: (with_nodes - before) as f64 / nodes as f64,
         bytes_per_pod: (with_pods - with_nodes) as f64 / (nodes * PODS_PER_NODE) as f64,
     }

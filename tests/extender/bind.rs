@@ -164,7 +164,7 @@ async fn an_answer_to_the_binding_that_was_lost_is_found_out() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lock_that_a_dead_extender_left_is_taken_up_on_its_node_and_removed_elsewhere() {
     let rig = Rig::start_with(&["n1", "n2"], &["--lock-abandoned=700ms"]).await;
-    let now = jiff::Timestamp::now();
+    let now = baton::runtime::clock::wall();
     let pod = rig.pod("a", json!({"nvidia.com/gpu": "1"})).await;
     let left = format!("{now:.9},ml,a,{}", pod.uid().unwrap());
     for node in ["n1", "n2"] {
