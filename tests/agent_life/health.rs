@@ -40,7 +40,11 @@ async fn an_application_error_takes_nothing_out_of_service() {
     let _kubelet = rig.kubelet().await;
     let daemon = rig.daemon();
     rig.until(NVIDIA_GPU, 8).await;
+    // NVML gives events that wait together the last one's XID: the next comes when this one has been taken.
+    let waits = || rig.machine.nvml_calls().unwrap().get("nvmlEventSetWait_v2").copied().unwrap_or(0);
+    let before = waits();
     rig.machine.xid(0, 31).unwrap();
+    super::rig::until("the event is taken and the next is waited for", || waits() >= before + 2).await;
     rig.machine.xid(1, 79).unwrap();
     rig.until(NVIDIA_GPU, 7).await;
     assert!(rig.offered().await[NVIDIA_GPU].contains(&rig.machine.gpu_uuids()[0]));

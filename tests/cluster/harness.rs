@@ -162,7 +162,8 @@ impl Cluster {
 
     /// The pod as the API server has it.
     pub async fn pod(&self, name: &str) -> Option<Pod> {
-        self.pods().get_opt(name).await.expect("pod is read")
+        // A connection that a blackout has cut fails once.
+        until("the pod is read", SOON, async || self.pods().get_opt(name).await.ok()).await
     }
 
     /// Deletes a pod and waits until it is gone.
