@@ -317,10 +317,10 @@ fn every_fault_in_every_order_breaks_no_invariant() {
     println!("every fault: {:.0} s in all", began.elapsed().as_secs_f64());
 }
 
-/// Open: by the lock alone, pods that were served before are no rivals of its holder, though a restarted kubelet may be
-/// asking for them again.
+/// Open: by the lock alone, pods that were served before are no rivals of a holder that still waits, though a restarted
+/// kubelet may be asking for them again.
 #[test]
-#[ignore = "known to fail: `handoff::identify::by_lock` overlooks repetitions"]
+#[ignore = "known to fail: `handoff::identify::by_lock` overlooks repetitions beside a holder that waits"]
 fn a_repetition_under_a_throttled_listing_is_not_taken_for_the_lock_holders() {
     holds(reuse("reuse", "kt"), Extent::Whole);
 }

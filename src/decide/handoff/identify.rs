@@ -167,7 +167,10 @@ fn by_lock<'a>(sight: &Sight<'a>, call: &Call<'_>) -> Identified<'a> {
         .iter()
         .filter(|pod| pod.pod.uid != turn_of_holder.pod.pod.uid && sight.is_here(pod) && !pod.phase.is_terminal());
     let rivals = rivals.filter_map(|pod| turn(pod, None, call, sight.ledger));
-    let rival: Vec<Turn<'a>> = rivals.filter(|turn| turn.asked == 0 && !turn.running).collect();
+    // A holder that was served already would be repeating its call; after a kubelet restart so could any other pod whose
+    // admission is not known to be over, and the stored answer must not go to the wrong one.
+    let repeats = turn_of_holder.asked > 0;
+    let rival: Vec<Turn<'a>> = rivals.filter(|turn| !turn.running && (repeats || turn.asked == 0)).collect();
     if rival.is_empty() {
         return found(turn_of_holder, How::Lock);
     }
