@@ -83,7 +83,7 @@ pub fn check(world: &World) -> Vec<Violation> {
     found
 }
 
-/// Checks an engine: its world, and that every pod of ours is exactly one of queued, in flight, bound and ended.
+/// Checks an engine: its world, and that every pod of ours is exactly one of queued, held, in flight, bound and ended.
 pub fn check_engine(engine: &Engine, scheduler_name: &str) -> Vec<Violation> {
     let mut found = check(engine.world());
     for pod in engine.world().pods() {
@@ -96,6 +96,7 @@ pub fn check_engine(engine: &Engine, scheduler_name: &str) -> Vec<Violation> {
         }
         match pod.place {
             Place::Waiting if engine.queue().state(pod.id).is_some() && !flying => states.push("queued"),
+            Place::Assumed(_) if engine.holds().contains_key(&pod.id) => states.push("held"),
             // Assumed without a flight: bound by us, the watch is yet to show it.
             Place::Bound(_) | Place::Assumed(_) if !flying => states.push("bound"),
             Place::Ended if !flying => states.push("ended"),

@@ -1,4 +1,4 @@
-//! Pods that want a node: active, backing off, or parked until an event that the refusing rule named.
+//! What wants to be placed: active, backing off, or parked until an event that the refusing rule named.
 //!
 //! ```text
 //!            pop                    fail
@@ -14,6 +14,19 @@ use jiff::Timestamp;
 
 use crate::decide::framework::{QueueSort, Queued, SortKey};
 use crate::decide::world::{PodId, Wake};
+
+/// What is tried as one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Item {
+    /// A pod by itself.
+    Pod(PodId),
+}
+
+impl From<PodId> for Item {
+    fn from(id: PodId) -> Self {
+        Self::Pod(id)
+    }
+}
 
 /// Times of the queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -33,7 +46,7 @@ impl Default for QueuePolicy {
     }
 }
 
-/// Where a queued pod is.
+/// Where a queued item is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum QueueState {
     /// Tried as soon as its turn comes.
@@ -58,10 +71,10 @@ struct Entry {
 #[derive(Debug, Clone, Default)]
 pub struct Queue {
     policy: QueuePolicy,
-    entries: BTreeMap<PodId, Entry>,
-    active: BTreeMap<SortKey, PodId>,
-    timed: BTreeSet<(Duration, PodId)>,
-    parked: [BTreeSet<PodId>; Wake::KINDS],
+    entries: BTreeMap<Item, Entry>,
+    active: BTreeMap<SortKey, Item>,
+    timed: BTreeSet<(Duration, Item)>,
+    parked: [BTreeSet<Item>; Wake::KINDS],
 }
 
 impl Queue {
@@ -70,133 +83,141 @@ impl Queue {
         Self { policy, ..Self::default() }
     }
 
-    /// Adds a pod, or makes a changed one active again. A pod that is being tried stays so.
-    pub fn add(&mut self, id: PodId, mut queued: Queued, sort: &dyn QueueSort, now: Duration) {
-        if let Some(entry) = self.entries.get_mut(&id) {
+    /// Adds an item, or makes a changed one active again. One that is being tried stays so.
+    pub fn add(&mut self, item: impl Into<Item>, mut queued: Queued, sort: &dyn QueueSort, now: Duration) {
+        let item = item.into();
+        if let Some(entry) = self.entries.get_mut(&item) {
             queued.failed = entry.queued.failed;
             entry.queued = queued;
             if entry.state == QueueState::Taken {
                 return;
             }
         } else {
-            self.entries.insert(id, Entry { queued, state: QueueState::Taken, failures: 0, since: now });
+            self.entries.insert(item, Entry { queued, state: QueueState::Taken, failures: 0, since: now });
         }
-        self.activate(id, sort);
+        self.activate(item, sort);
     }
 
-    /// Takes a pod out for good.
-    pub fn remove(&mut self, id: PodId) {
-        self.detach(id);
-        self.entries.remove(&id);
+    /// Takes an item out for good.
+    pub fn remove(&mut self, item: impl Into<Item>) {
+        let item = item.into();
+        self.detach(item);
+        self.entries.remove(&item);
     }
 
-    /// The next pod to try; it is taken until it is parked, failed, removed or given back.
-    pub fn pop(&mut self) -> Option<PodId> {
-        let (_, id) = self.active.pop_first()?;
-        if let Some(entry) = self.entries.get_mut(&id) {
+    /// The next one to try; it is taken until it is parked, failed, removed or given back.
+    pub fn pop(&mut self) -> Option<Item> {
+        let (_, item) = self.active.pop_first()?;
+        if let Some(entry) = self.entries.get_mut(&item) {
             entry.state = QueueState::Taken;
         }
-        Some(id)
+        Some(item)
     }
 
-    /// Parks a pod that was tried, until one of `wake`.
-    pub fn park(&mut self, id: PodId, wake: Wake, now: Duration, wall: Timestamp) {
-        self.detach(id);
-        let Some(entry) = self.entries.get_mut(&id) else { return };
+    /// Parks an item that was tried, until one of `wake`.
+    pub fn park(&mut self, item: impl Into<Item>, wake: Wake, now: Duration, wall: Timestamp) {
+        let item = item.into();
+        self.detach(item);
+        let Some(entry) = self.entries.get_mut(&item) else { return };
         entry.queued.failed = Some(wall);
         // Without a wake, only the pod's own change helps: no need to look again.
         let latest = (!wake.is_none()).then(|| now + self.policy.parked_max);
         entry.state = QueueState::Parked(wake, latest);
         for kind in wake.kinds() {
-            self.parked[kind].insert(id);
+            self.parked[kind].insert(item);
         }
         if let Some(at) = latest {
-            self.timed.insert((at, id));
+            self.timed.insert((at, item));
         }
     }
 
-    /// Backs a pod off after a failure that no event can be expected to mend. Returns when it will be tried.
-    pub fn fail(&mut self, id: PodId, now: Duration, wall: Timestamp) -> Duration {
-        let exponent = self.entries.get(&id).map_or(0, |entry| entry.failures.min(16));
+    /// Backs an item off after a failure that no event can be expected to mend. Returns when it will be tried.
+    pub fn fail(&mut self, item: impl Into<Item>, now: Duration, wall: Timestamp) -> Duration {
+        let item = item.into();
+        let exponent = self.entries.get(&item).map_or(0, |entry| entry.failures.min(16));
         let at = now + (self.policy.backoff * (1 << exponent)).min(self.policy.backoff_max);
-        self.wait_until(id, at, wall);
-        if let Some(entry) = self.entries.get_mut(&id) {
+        self.wait_until(item, at, wall);
+        if let Some(entry) = self.entries.get_mut(&item) {
             entry.failures += 1;
         }
         at
     }
 
-    /// Holds a pod back until `at`.
-    pub fn wait_until(&mut self, id: PodId, at: Duration, wall: Timestamp) {
-        self.detach(id);
-        let Some(entry) = self.entries.get_mut(&id) else { return };
+    /// Holds an item back until `at`.
+    pub fn wait_until(&mut self, item: impl Into<Item>, at: Duration, wall: Timestamp) {
+        let item = item.into();
+        self.detach(item);
+        let Some(entry) = self.entries.get_mut(&item) else { return };
         entry.queued.failed = Some(wall);
         entry.state = QueueState::BackOff(at);
-        self.timed.insert((at, id));
+        self.timed.insert((at, item));
     }
 
-    /// Makes a pod active at once; its back-off starts anew.
-    pub fn activate(&mut self, id: PodId, sort: &dyn QueueSort) {
-        self.detach(id);
-        let Some(entry) = self.entries.get_mut(&id) else { return };
+    /// Makes an item active at once; its back-off starts anew.
+    pub fn activate(&mut self, item: impl Into<Item>, sort: &dyn QueueSort) {
+        let item = item.into();
+        self.detach(item);
+        let Some(entry) = self.entries.get_mut(&item) else { return };
         let key = sort.key(&entry.queued);
         entry.state = QueueState::Active(key.clone());
-        self.active.insert(key, id);
+        self.active.insert(key, item);
     }
 
-    /// Something happened: parked pods that named it become active, their back-off forgotten.
+    /// Something happened: parked items that named it become active, their back-off forgotten.
     pub fn wake(&mut self, wake: Wake, sort: &dyn QueueSort) {
-        let woken: BTreeSet<PodId> = wake.kinds().flat_map(|kind| self.parked[kind].iter().copied()).collect();
-        for id in woken {
-            if let Some(entry) = self.entries.get_mut(&id) {
+        let woken: BTreeSet<Item> = wake.kinds().flat_map(|kind| self.parked[kind].iter().copied()).collect();
+        for item in woken {
+            if let Some(entry) = self.entries.get_mut(&item) {
                 entry.failures = 0;
             }
-            self.activate(id, sort);
+            self.activate(item, sort);
         }
     }
 
     /// Time passed.
     pub fn tick(&mut self, now: Duration, sort: &dyn QueueSort) {
-        while let Some((_, id)) = self.timed.first().copied().filter(|(at, _)| *at <= now) {
-            self.activate(id, sort);
+        while let Some((_, item)) = self.timed.first().copied().filter(|(at, _)| *at <= now) {
+            self.activate(item, sort);
         }
     }
 
-    /// When the queue wants [`Queue::tick`]; zero when a pod is active.
+    /// When the queue wants [`Queue::tick`]; zero when an item is active.
     pub fn next(&self) -> Option<Duration> {
         if self.active.is_empty() { self.timed.first().map(|(at, _)| *at) } else { Some(Duration::ZERO) }
     }
 
-    /// Where a pod is, if it is queued at all.
-    pub fn state(&self, id: PodId) -> Option<&QueueState> {
-        self.entries.get(&id).map(|entry| &entry.state)
+    /// Where an item is, if it is queued at all.
+    pub fn state(&self, item: impl Into<Item>) -> Option<&QueueState> {
+        let item = item.into();
+        self.entries.get(&item).map(|entry| &entry.state)
     }
 
-    /// Monotonic time since which a pod is queued.
-    pub fn since(&self, id: PodId) -> Option<Duration> {
-        self.entries.get(&id).map(|entry| entry.since)
+    /// Monotonic time since which an item is queued.
+    pub fn since(&self, item: impl Into<Item>) -> Option<Duration> {
+        let item = item.into();
+        self.entries.get(&item).map(|entry| entry.since)
     }
 
-    /// Every queued pod.
-    pub fn iter(&self) -> impl Iterator<Item = (PodId, &QueueState)> {
-        self.entries.iter().map(|(id, entry)| (*id, &entry.state))
+    /// Everything queued.
+    pub fn iter(&self) -> impl Iterator<Item = (Item, &QueueState)> {
+        self.entries.iter().map(|(item, entry)| (*item, &entry.state))
     }
 
-    fn detach(&mut self, id: PodId) {
-        let Some(entry) = self.entries.get_mut(&id) else { return };
+    fn detach(&mut self, item: Item) {
+        let Some(entry) = self.entries.get_mut(&item) else { return };
         match std::mem::replace(&mut entry.state, QueueState::Taken) {
             QueueState::Active(key) => {
                 self.active.remove(&key);
             }
             QueueState::BackOff(at) => {
-                self.timed.remove(&(at, id));
+                self.timed.remove(&(at, item));
             }
             QueueState::Parked(wake, latest) => {
                 for kind in wake.kinds() {
-                    self.parked[kind].remove(&id);
+                    self.parked[kind].remove(&item);
                 }
                 if let Some(at) = latest {
-                    self.timed.remove(&(at, id));
+                    self.timed.remove(&(at, item));
                 }
             }
             QueueState::Taken => {}
@@ -207,7 +228,6 @@ impl Queue {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::contract::PodUid;
     use crate::decide::plugins::priority_sort::PrioritySort;
 
     const WALL: Timestamp = Timestamp::UNIX_EPOCH;
@@ -216,7 +236,7 @@ mod tests {
     }
     fn queued(priority: i32, created: i64, uid: &str) -> Queued {
         let created = Timestamp::from_second(created).unwrap();
-        Queued { priority, created, failed: None, class: 0, uid: PodUid::new(uid) }
+        Queued { priority, sub_priority: 0, created, failed: None, class: 0, id: uid.into() }
     }
     fn with(pods: &[(u64, i32, i64)]) -> Queue {
         let mut queue = Queue::new(QueuePolicy::default());
@@ -229,7 +249,7 @@ mod tests {
     #[test]
     fn higher_priority_goes_first_then_the_older_then_the_id() {
         let mut queue = with(&[(1, 0, 10), (2, 0, 5), (3, 9, 20), (4, 0, 5)]);
-        let order: Vec<u64> = std::iter::from_fn(|| queue.pop()).map(|id| id.0).collect();
+        let order: Vec<u64> = std::iter::from_fn(|| queue.pop()).map(|Item::Pod(id)| id.0).collect();
         assert_eq!(order, [3, 2, 4, 1]);
     }
 

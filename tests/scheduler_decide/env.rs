@@ -9,6 +9,7 @@ use baton::contract::{
 };
 use baton::decide::audit;
 use baton::decide::cycle::{BindResult, Effect, Effects, Engine, EngineConfig, LockResult, Moment, Report};
+use baton::decide::framework::Plugins;
 use baton::decide::plugins::{DefaultSet, default_plugins};
 use baton::decide::pod::{AssignmentText, ContainerKind, Deletion, HandoffPod, Phase, PodContainer};
 use baton::decide::world::{NodeFacts, PodFacts, PodSpec, RequestParts, Resources, WorldEvent};
@@ -57,8 +58,12 @@ impl Env {
     }
 
     pub fn with(config: EngineConfig, set: DefaultSet) -> Self {
+        Self::with_plugins(config, default_plugins(&set).unwrap())
+    }
+
+    pub fn with_plugins(config: EngineConfig, plugins: Plugins) -> Self {
         let mut env = Self {
-            engine: Engine::new(config, default_plugins(&set).unwrap()),
+            engine: Engine::new(config, plugins),
             now: Duration::from_secs(1000),
             locks: BTreeMap::new(),
             pods: BTreeMap::new(),

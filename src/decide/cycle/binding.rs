@@ -1,16 +1,14 @@
 //! From a decision to a Binding: the flight of one pod.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::contract::{LockRead, key};
-use crate::decide::framework::{Outcome, Slots, View};
-use crate::decide::plugins::device_fit;
-use crate::decide::world::{Node, NodeId, Place, Pod, PodId, Wake};
+use crate::decide::framework::View;
+use crate::decide::world::{NodeId, Place, PodId, Wake};
 
 use super::choose::{Choice, choose};
 use super::effect::{Effect, Effects};
-use super::engine::{Engine, LockMode, Moment, Search, Timer};
+use super::engine::{Engine, Moment, Search, Timer};
 use super::errand::BindVerdict;
 use super::flight::{Cancel, Flight, Line, Stage};
 
@@ -37,7 +35,9 @@ impl Engine {
         }
         match choice {
             Choice::Node(node, slots) => {
-                if !self.commit(id, node, *slots, now, effects) {
+                if self.hold(id, node, *slots, now) {
+                    self.permit(id, now, effects);
+                } else {
                     self.queue.fail(id, now.mono, now.wall);
                 }
             }
@@ -55,81 +55,6 @@ impl Engine {
                 self.queue.fail(id, now.mono, now.wall);
                 self.tell(id, "SchedulerError", text.into_owned(), now, effects);
             }
-        }
-    }
-
-    /// Reserves, holds the room and sends the pod on its way to `node`. `false` when a reservation was refused; then nothing
-    /// is held.
-    pub(super) fn commit(
-        &mut self,
-        id: PodId,
-        node: NodeId,
-        mut slots: Slots,
-        now: Moment,
-        effects: &mut Effects,
-    ) -> bool {
-        let Some(pod) = self.world.pod(id) else { return false };
-        let view = View { world: &self.world, now: now.mono };
-        for (done, plugin) in self.plugins.enabled().reserve.iter().enumerate() {
-            if !matches!(plugin.reserve(&self.world, pod, node, &mut slots), Outcome::Fit) {
-                let made = &self.plugins.enabled().reserve[..done];
-                made.iter().rev().for_each(|plugin| plugin.unreserve(pod, node));
-                return false;
-            }
-        }
-        let plan = self.world.node(node).and_then(|found| device_fit::plan(&slots, (node, found)));
-        let mut annotations: BTreeMap<String, String> =
-            key::SCHEDULER_KEYS.iter().map(|key| ((*key).to_owned(), String::new())).collect();
-        let devices = plan.map(|plan| {
-            annotations.extend(plan.annotations());
-            plan.allocation
-        });
-        for plugin in &self.plugins.enabled().bind {
-            annotations.extend(plugin.annotations(view, pod, node, &slots));
-        }
-        self.told.remove(&id);
-        self.world.assume(id, node, devices);
-        self.take_off(id, node, annotations, now, effects);
-        true
-    }
-
-    fn take_off(
-        &mut self,
-        id: PodId,
-        node_id: NodeId,
-        annotations: BTreeMap<String, String>,
-        now: Moment,
-        effects: &mut Effects,
-    ) {
-        let time = self.stamp(now);
-        self.serial += 1;
-        let (Some(pod), Some(node)) = (self.world.pod(id), self.world.node(node_id)) else { return };
-        let calls = calls(pod, node);
-        let exact = self.config.lock_mode == LockMode::Auto && node.identifies_exactly();
-        let resumed = self.pinned.remove(&id) == Some(node_id);
-        let flight = Flight {
-            pod: pod.facts.handoff.pod.clone(),
-            node: node_id,
-            node_name: node.name.clone(),
-            time,
-            locks: !calls.is_empty() && !exact,
-            calls,
-            annotations,
-            stage: Stage::Line,
-            lock_value: resumed.then(|| node.lock.read.raw().map(Into::into)).flatten(),
-            turn: (-i64::from(pod.facts.spec.priority), self.serial, id),
-            not_before: Duration::ZERO,
-            failures: 0,
-            trouble_since: None,
-            cancelled: None,
-        };
-        let (locks, turn) = (flight.locks, flight.turn);
-        self.flights.insert(id, flight);
-        if locks {
-            self.lines.entry(node_id).or_default().waiting.insert(turn);
-            self.advance(node_id, now, effects);
-        } else {
-            self.bind(id, effects);
         }
     }
 
@@ -192,13 +117,7 @@ impl Engine {
         if let Some(raw) = flight.lock_value {
             self.release(flight.node, &raw, "the bind did not come about", effects);
         }
-        if let Some(pod) = self.world.pod(id) {
-            let reserve = &self.plugins.enabled().reserve;
-            reserve.iter().rev().for_each(|plugin| plugin.unreserve(pod, flight.node));
-        }
-        if self.world.forget(id) {
-            self.woken(Wake::POD_FREED);
-        }
+        self.unreserve(id, flight.node);
         self.advance(flight.node, now, effects);
     }
 
@@ -241,6 +160,7 @@ impl Engine {
         if let Stage::Locking(ticket) | Stage::Binding(ticket) = flight.stage {
             self.tickets.remove(&ticket);
         }
+        self.preparing.remove(&id);
         if let Some(line) = self.lines.get_mut(&flight.node) {
             line.waiting.remove(&flight.turn);
             line.head = line.head.filter(|head| *head != id);
@@ -282,6 +202,7 @@ impl Engine {
                 let node = flight.node;
                 self.advance(node, now, effects);
             }
+            Stage::Preparing => self.prepare_flight(id, now, effects),
             Stage::BindAgain => self.bind(id, effects),
             Stage::ReadAgain => {
                 flight.stage = Stage::Reading;
@@ -312,13 +233,4 @@ impl Engine {
     pub(super) fn saw_lock(&mut self, node: NodeId, read: LockRead, now: Moment) {
         self.world.observe_lock(node, read, now.mono);
     }
-}
-
-/// Names of the Allocate calls that will come for `pod` on `node`.
-fn calls(pod: &Pod, node: &Node) -> Vec<Box<str>> {
-    let mut names: Vec<Box<str>> =
-        pod.facts.handoff.expected_calls(|name| node.serves(name)).map(|call| call.resource.into()).collect();
-    names.sort();
-    names.dedup();
-    names
 }

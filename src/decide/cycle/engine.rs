@@ -8,12 +8,13 @@ use jiff::Timestamp;
 use crate::contract::{LockFormat, PodUid};
 use crate::decide::framework::{Plugins, Queued};
 use crate::decide::lock::Policy;
-use crate::decide::queue::{Queue, QueuePolicy};
+use crate::decide::queue::{Item, Queue, QueuePolicy};
 use crate::decide::world::{Changes, NodeId, Place, PodId, Wake, World, WorldEvent, WorldPolicy};
 
 use super::effect::{Effect, Effects, Ticket};
 use super::errand::{BindAnswer, Errand};
 use super::flight::{Cancel, Flight, Line};
+use super::hold::Hold;
 use super::index::Index;
 use super::tell::Told;
 
@@ -128,6 +129,7 @@ const AGE: Duration = Duration::from_millis(500);
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Timer {
     Flight(PodId),
+    Permit(PodId),
     Node(NodeId),
     Release(NodeId, Box<str>),
     Tell(PodId),
@@ -144,6 +146,10 @@ pub struct Engine {
     pub(super) config: EngineConfig,
     pub(super) flights: BTreeMap<PodId, Flight>,
     pub(super) lines: BTreeMap<NodeId, Line>,
+    /// Pods whose room is held and that are not on their way yet.
+    pub(super) holds: BTreeMap<PodId, Hold>,
+    /// Flights whose volumes, or whatever else comes before the lock, are being prepared.
+    pub(super) preparing: BTreeSet<PodId>,
     pub(super) tickets: BTreeMap<Ticket, PodId>,
     pub(super) timers: BTreeSet<(Duration, Timer)>,
     /// Lock values being removed; `true` while the request is under way.
@@ -180,6 +186,8 @@ impl Engine {
             config,
             flights: BTreeMap::new(),
             lines: BTreeMap::new(),
+            holds: BTreeMap::new(),
+            preparing: BTreeSet::new(),
             tickets: BTreeMap::new(),
             timers: BTreeSet::new(),
             releases: BTreeMap::new(),
@@ -211,6 +219,10 @@ impl Engine {
     pub fn flights(&self) -> &BTreeMap<PodId, Flight> {
         &self.flights
     }
+    /// Pods whose room is held and that are not on their way yet.
+    pub fn holds(&self) -> &BTreeMap<PodId, Hold> {
+        &self.holds
+    }
     /// Lines by node.
     pub fn lines(&self) -> &BTreeMap<NodeId, Line> {
         &self.lines
@@ -237,6 +249,10 @@ impl Engine {
         for id in flying {
             self.drop_flight(id);
             self.world.forget(id);
+        }
+        let held: Vec<PodId> = self.holds.keys().copied().collect();
+        for id in held {
+            self.let_go(id);
         }
         // Entries of pods that were in flight must not stay behind as taken.
         self.queue = Queue::new(self.config.queue);
@@ -282,8 +298,10 @@ impl Engine {
         }
         self.queue.tick(now.mono, self.plugins.queue_sort());
         for _ in 0..self.config.batch {
-            let Some(id) = self.queue.pop() else { break };
-            self.attempt(id, now, &mut effects);
+            match self.queue.pop() {
+                Some(Item::Pod(id)) => self.attempt(id, now, &mut effects),
+                None => break,
+            }
         }
         effects
     }
@@ -305,6 +323,7 @@ impl Engine {
             self.queue.remove(*id);
             self.told.remove(id);
             self.pinned.remove(id);
+            self.let_go(*id);
             self.cancel(*id, Cancel::PodGone, now, effects);
         }
         for id in &changes.pods {
@@ -315,6 +334,9 @@ impl Engine {
         }
         if !changes.wake.is_none() {
             self.queue.wake(changes.wake, self.plugins.queue_sort());
+        }
+        if changes.wake.meets(Wake::VOLUME) {
+            self.prepare_all(now, effects);
         }
         let touched = changes.nodes.iter().copied();
         let mut nodes: BTreeSet<NodeId> = touched.collect();
@@ -338,15 +360,18 @@ impl Engine {
         match pod.place {
             Place::Ended => {
                 self.queue.remove(id);
+                self.let_go(id);
                 self.cancel(id, Cancel::PodGone, now, effects);
             }
             Place::Bound(_) => {
                 self.queue.remove(id);
                 self.told.remove(&id);
+                self.let_go(id);
                 self.seen_bound(id, now, effects);
             }
             Place::Waiting | Place::Assumed(_) if deleting => {
                 self.queue.remove(id);
+                self.let_go(id);
                 self.cancel(id, Cancel::PodGone, now, effects);
             }
             Place::Waiting => self.enqueue(id, now),
@@ -367,10 +392,11 @@ impl Engine {
         }
         let queued = Queued {
             priority: pod.facts.spec.priority,
+            sub_priority: 0,
             created: handoff.created,
             failed: None,
             class: 0,
-            uid: handoff.pod.uid.clone(),
+            id: handoff.pod.uid.as_str().into(),
         };
         self.queue.add(id, queued, self.plugins.queue_sort(), now.mono);
     }
@@ -378,6 +404,7 @@ impl Engine {
     fn fire(&mut self, timer: Timer, now: Moment, effects: &mut Effects) {
         match timer {
             Timer::Flight(id) => self.resume_flight(id, now, effects),
+            Timer::Permit(id) => self.permit_again(id, now, effects),
             Timer::Node(id) => {
                 self.sweep(id, now, effects);
                 self.advance(id, now, effects);

@@ -64,7 +64,11 @@ impl Engine {
         let Some(id) = self.errands.iter().find(|(_, errand)| errand.ask == ask).map(|(id, _)| *id) else {
             return effects;
         };
-        if self.flights.get(&id).is_some_and(|flight| matches!(flight.stage, Stage::Line | Stage::Locking(_))) {
+        if self
+            .flights
+            .get(&id)
+            .is_some_and(|flight| matches!(flight.stage, Stage::Preparing | Stage::Line | Stage::Locking(_)))
+        {
             self.withdraw(id, "whoever asked for the bind has left".to_owned(), now, &mut effects);
         }
         effects
@@ -127,7 +131,9 @@ impl Engine {
         }
         self.queue.remove(id);
         self.wait_for(id, errand);
-        if self.commit(id, target, slots, now, effects) {
+        if self.hold(id, target, slots, now) {
+            // Whoever asks has permitted it.
+            self.depart(id, now, effects);
             Ok(())
         } else {
             self.errands.remove(&id);
@@ -147,6 +153,7 @@ impl Engine {
         let Some(flight) = self.flights.get(&id) else { return };
         let (node, wait) = (&flight.node_name, errand.wait);
         let mut why = match flight.stage {
+            Stage::Preparing => format!("the pod's volumes were not ready on node {node} within {wait:?}"),
             Stage::Line => format!("waited {wait:?} for the lock of node {node}, {}", self.held_by(flight.node)),
             Stage::Locking(_) => format!("the lock of node {node} could not be written within {wait:?}"),
             _ => format!("the Binding to node {node} did not come about within {wait:?}"),
@@ -168,7 +175,7 @@ impl Engine {
     fn withdraw(&mut self, id: PodId, why: String, now: Moment, effects: &mut Effects) {
         let Some(flight) = self.flights.get_mut(&id) else { return };
         match flight.stage {
-            Stage::Line | Stage::Locking(_) | Stage::Binding(_) | Stage::Reading => {
+            Stage::Preparing | Stage::Line | Stage::Locking(_) | Stage::Binding(_) | Stage::Reading => {
                 self.cancel(id, Cancel::Requeue(why), now, effects);
             }
             // A Binding went out and its answer is not known.

@@ -107,10 +107,14 @@ impl Engine {
     fn state_word(&self, id: PodId, place: Place) -> &'static str {
         if let Some(flight) = self.flights.get(&id) {
             return match flight.stage {
+                Stage::Preparing => "preparing",
                 Stage::Line => "waitingForLock",
                 Stage::Locking(_) => "locking",
                 Stage::Binding(_) | Stage::BindAgain | Stage::Reading | Stage::ReadAgain => "binding",
             };
+        }
+        if self.holds.contains_key(&id) {
+            return "held";
         }
         match (place, self.queue.state(id)) {
             (Place::Bound(_) | Place::Assumed(_), _) => "bound",

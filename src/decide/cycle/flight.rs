@@ -34,6 +34,8 @@ pub struct Flight {
     pub lock_value: Option<Box<str>>,
     /// Place in the line.
     pub turn: Turn,
+    /// Monotonic time of the decision.
+    pub since: Duration,
     /// Not tried before this monotonic time.
     pub not_before: Duration,
     /// Tries that failed in a row.
@@ -50,6 +52,8 @@ pub type Turn = (i64, u64, PodId);
 /// Where a flight is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stage {
+    /// What comes before the lock is being prepared (volumes); asked again at [`Flight::not_before`] or when volumes change.
+    Preparing,
     /// In the node's line.
     Line,
     /// The lock is being written.

@@ -1,7 +1,7 @@
 //! The scheduling cycle as pure functions: choose a node, hold its room, lock, bind, and answer every report.
 //!
 //! ```text
-//!   queue ──choose──▶ assumed ──▶ in the node's line ──▶ locking ──▶ binding ──▶ bound
+//!   queue ──choose──▶ held ──permit──▶ prepared ──▶ in the node's line ──▶ locking ──▶ binding ──▶ bound
 //!     ▲                                │   ▲                │            │
 //!     │                                │   └───contended────┘            │
 //!     └──── release, forget ◀──────────┴───────── final failure ◀────────┘
@@ -15,6 +15,7 @@ mod errand;
 mod explain;
 mod extend;
 mod flight;
+mod hold;
 mod index;
 mod locks;
 mod report;
@@ -27,4 +28,5 @@ pub use errand::{AskId, BindAnswer, BindVerdict};
 pub use explain::{Explanation, NodeVerdict};
 pub use extend::Fits;
 pub use flight::{Flight, Line, Stage};
+pub use hold::Hold;
 pub use index::{Index, PodShape};

@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use crate::contract::PodUid;
 use crate::decide::cycle::Effects;
 use crate::decide::world::{Node, NodeId, Pod, World};
 
@@ -39,29 +38,31 @@ pub trait Plugin: Send + Sync {
 pub struct Queued {
     /// `spec.priority`.
     pub priority: i32,
+    /// Order within a priority, higher first; 0 where nobody said.
+    pub sub_priority: i32,
     /// Creation.
     pub created: Timestamp,
     /// Last failed attempt, if any.
     pub failed: Option<Timestamp>,
     /// Guaranteed, Burstable or BestEffort would go here; 0 where it does not matter.
     pub class: u8,
-    /// Uid.
-    pub uid: PodUid,
+    /// Breaks ties: a pod's uid, a group's id.
+    pub id: Box<str>,
 }
 
 /// A place in the queue; smaller goes first.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct SortKey {
     /// Compared first to last.
-    pub ranks: [i128; 3],
+    pub ranks: [i128; 4],
     /// Breaks ties.
-    pub uid: PodUid,
+    pub id: Box<str>,
 }
 
 /// Orders the queue. Exactly one is enabled.
 pub trait QueueSort: Plugin {
-    /// The pod's place.
-    fn key(&self, pod: &Queued) -> SortKey;
+    /// The item's place.
+    fn key(&self, item: &Queued) -> SortKey;
 }
 
 /// Judges a pod before any node is looked at, and prepares what its filters share.
@@ -125,14 +126,15 @@ pub trait Reserve: Plugin {
 
 /// Lets a reserved pod go on, wait, or fail.
 pub trait Permit: Plugin {
-    /// Fit goes on; wait-until holds the reservation.
+    /// Fit goes on; wait-until holds the reservation and is asked again then; anything else gives it back.
     fn permit(&self, view: View<'_>, pod: &Pod, node: NodeId, slots: &mut Slots) -> Outcome;
 }
 
 /// Does what must be done before the lock.
 pub trait PreBind: Plugin {
-    /// Effects to perform; anything but fit fails the bind.
-    fn pre_bind(&self, view: View<'_>, pod: &Pod, node: NodeId, effects: &mut Effects) -> Outcome;
+    /// Effects to perform. Fit goes on; wait-until is asked again then, or when volumes changed; anything else fails the bind.
+    /// `since` is the monotonic time of the first question.
+    fn pre_bind(&self, view: View<'_>, pod: &Pod, node: NodeId, since: Duration, effects: &mut Effects) -> Outcome;
 }
 
 /// Adds to the Binding.

@@ -1,4 +1,4 @@
-//! `PrioritySort`: priority, then the last failure or else creation, then id.
+//! `PrioritySort`: priority, sub-priority, then the last failure or else creation, then id.
 
 use crate::decide::framework::{Plugin, QueueSort, Queued, SortKey};
 
@@ -12,8 +12,9 @@ impl Plugin for PrioritySort {
 }
 
 impl QueueSort for PrioritySort {
-    fn key(&self, pod: &Queued) -> SortKey {
-        let time = pod.failed.unwrap_or(pod.created).as_nanosecond();
-        SortKey { ranks: [-i128::from(pod.priority), time, 0], uid: pod.uid.clone() }
+    fn key(&self, item: &Queued) -> SortKey {
+        let time = item.failed.unwrap_or(item.created).as_nanosecond();
+        let ranks = [-i128::from(item.priority), -i128::from(item.sub_priority), time, 0];
+        SortKey { ranks, id: item.id.clone() }
     }
 }

@@ -1,0 +1,193 @@
+//! From a chosen node to take-off: reserve, hold the room, ask the gatekeepers, prepare what comes before the lock.
+//!
+//! ```text
+//!   hold ──▶ held ──permit──▶ depart ──▶ preparing ──▶ in the node's line, or straight to the Binding
+//!              │  ▲   │                      │
+//!              │  └wait                      └── refused: give up
+//!              └── let go (the room is free again)
+//! ```
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use crate::contract::key;
+use crate::decide::framework::{Outcome, Slots, View};
+use crate::decide::plugins::device_fit;
+use crate::decide::world::{Node, NodeId, Pod, PodId, Wake};
+
+use super::effect::Effects;
+use super::engine::{Engine, LockMode, Moment, Timer};
+use super::flight::{Flight, Stage};
+
+/// Room that is held for a pod that is not on its way yet.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Hold {
+    /// The node.
+    pub node: NodeId,
+    /// The Binding's annotations, all but the time.
+    pub annotations: BTreeMap<String, String>,
+    /// Monotonic time since which the room is held.
+    pub since: Duration,
+}
+
+impl Engine {
+    /// Runs the reservations and takes the room of `node`. `false` when a reservation was refused; then nothing is held.
+    pub(super) fn hold(&mut self, id: PodId, node: NodeId, mut slots: Slots, now: Moment) -> bool {
+        let Some(pod) = self.world.pod(id) else { return false };
+        let view = View { world: &self.world, now: now.mono };
+        for (done, plugin) in self.plugins.enabled().reserve.iter().enumerate() {
+            if !matches!(plugin.reserve(&self.world, pod, node, &mut slots), Outcome::Fit) {
+                let made = &self.plugins.enabled().reserve[..done];
+                made.iter().rev().for_each(|plugin| plugin.unreserve(pod, node));
+                return false;
+            }
+        }
+        let plan = self.world.node(node).and_then(|found| device_fit::plan(&slots, (node, found)));
+        let mut annotations: BTreeMap<String, String> =
+            key::SCHEDULER_KEYS.iter().map(|key| ((*key).to_owned(), String::new())).collect();
+        let devices = plan.map(|plan| {
+            annotations.extend(plan.annotations());
+            plan.allocation
+        });
+        for plugin in &self.plugins.enabled().bind {
+            annotations.extend(plugin.annotations(view, pod, node, &slots));
+        }
+        self.world.assume(id, node, devices);
+        self.holds.insert(id, Hold { node, annotations, since: now.mono });
+        true
+    }
+
+    /// Gives back what [`Engine::hold`] took; the pod waits again, or is whatever the API shows. `false` when nothing was held.
+    pub(super) fn let_go(&mut self, id: PodId) -> bool {
+        let Some(hold) = self.holds.remove(&id) else { return false };
+        self.unreserve(id, hold.node);
+        true
+    }
+
+    /// Undoes the reservations and frees the room, unless the API has shown the pod bound meanwhile.
+    pub(super) fn unreserve(&mut self, id: PodId, node: NodeId) {
+        if let Some(pod) = self.world.pod(id) {
+            let reserve = &self.plugins.enabled().reserve;
+            reserve.iter().rev().for_each(|plugin| plugin.unreserve(pod, node));
+        }
+        if self.world.forget(id) {
+            self.woken(Wake::POD_FREED);
+        }
+    }
+
+    /// Asks the gatekeepers about a held pod: it goes on its way, waits, or goes back to the queue.
+    pub(super) fn permit(&mut self, id: PodId, now: Moment, effects: &mut Effects) {
+        let (Some(hold), Some(pod)) = (self.holds.get(&id), self.world.pod(id)) else { return };
+        let view = View { world: &self.world, now: now.mono };
+        let mut slots = Slots::default();
+        let verdicts = self.plugins.enabled().permit.iter();
+        let no = verdicts.map(|plugin| plugin.permit(view, pod, hold.node, &mut slots)).find(|no| !no.is_fit());
+        match no {
+            None | Some(Outcome::Fit) => self.depart(id, now, effects),
+            Some(Outcome::WaitUntil(at, _)) => {
+                self.timers.insert((at.max(now.mono + Duration::from_millis(1)), Timer::Permit(id)));
+            }
+            Some(Outcome::Unfit(no) | Outcome::Never(no)) => {
+                self.let_go(id);
+                self.queue.park(id, no.wake, now.mono, now.wall);
+                self.tell(id, "Unschedulable", no.text.into_owned(), now, effects);
+            }
+            Some(Outcome::Fault(text)) => {
+                self.let_go(id);
+                self.queue.fail(id, now.mono, now.wall);
+                self.tell(id, "SchedulerError", text.into_owned(), now, effects);
+            }
+        }
+    }
+
+    /// A held pod asks its gatekeepers again.
+    pub(super) fn permit_again(&mut self, id: PodId, now: Moment, effects: &mut Effects) {
+        if self.holds.contains_key(&id) {
+            self.permit(id, now, effects);
+        }
+    }
+
+    /// Sends a held pod on its way.
+    pub(super) fn depart(&mut self, id: PodId, now: Moment, effects: &mut Effects) {
+        let Some(hold) = self.holds.remove(&id) else { return };
+        let time = self.stamp(now);
+        self.serial += 1;
+        let (Some(pod), Some(node)) = (self.world.pod(id), self.world.node(hold.node)) else { return };
+        let calls = calls(pod, node);
+        let exact = self.config.lock_mode == LockMode::Auto && node.identifies_exactly();
+        let resumed = self.pinned.remove(&id) == Some(hold.node);
+        let flight = Flight {
+            pod: pod.facts.handoff.pod.clone(),
+            node: hold.node,
+            node_name: node.name.clone(),
+            time,
+            locks: !calls.is_empty() && !exact,
+            calls,
+            annotations: hold.annotations,
+            stage: Stage::Preparing,
+            lock_value: resumed.then(|| node.lock.read.raw().map(Into::into)).flatten(),
+            turn: (-i64::from(pod.facts.spec.priority), self.serial, id),
+            since: now.mono,
+            not_before: Duration::ZERO,
+            failures: 0,
+            trouble_since: None,
+            cancelled: None,
+        };
+        self.told.remove(&id);
+        self.flights.insert(id, flight);
+        self.prepare_flight(id, now, effects);
+    }
+
+    /// Asks every PreBind rule; when all are content, the pod goes for its lock or its Binding.
+    pub(super) fn prepare_flight(&mut self, id: PodId, now: Moment, effects: &mut Effects) {
+        let Some(flight) = self.flights.get(&id).filter(|flight| flight.stage == Stage::Preparing) else { return };
+        let Some(pod) = self.world.pod(id) else { return };
+        let (node, since) = (flight.node, flight.since);
+        let view = View { world: &self.world, now: now.mono };
+        let mut wait: Option<Duration> = None;
+        for plugin in &self.plugins.enabled().pre_bind {
+            match plugin.pre_bind(view, pod, node, since, effects) {
+                Outcome::Fit => {}
+                Outcome::WaitUntil(at, _) => wait = Some(wait.map_or(at, |wait| wait.min(at))),
+                Outcome::Unfit(no) | Outcome::Never(no) => {
+                    return self.give_up(id, no.text.into_owned(), now, effects);
+                }
+                Outcome::Fault(text) => return self.give_up(id, text.into_owned(), now, effects),
+            }
+        }
+        let Some(flight) = self.flights.get_mut(&id) else { return };
+        if let Some(at) = wait {
+            // Never at once again: time has to pass, or volumes to change.
+            flight.not_before = at.max(now.mono + Duration::from_millis(1));
+            self.timers.insert((flight.not_before, Timer::Flight(id)));
+            self.preparing.insert(id);
+            return;
+        }
+        self.preparing.remove(&id);
+        flight.stage = Stage::Line;
+        flight.not_before = Duration::ZERO;
+        let (locks, turn) = (flight.locks, flight.turn);
+        if locks {
+            self.lines.entry(node).or_default().waiting.insert(turn);
+            self.advance(node, now, effects);
+        } else {
+            self.bind(id, effects);
+        }
+    }
+
+    /// Volumes changed: every flight that waits for them is looked at.
+    pub(super) fn prepare_all(&mut self, now: Moment, effects: &mut Effects) {
+        for id in self.preparing.clone() {
+            self.prepare_flight(id, now, effects);
+        }
+    }
+}
+
+/// Names of the Allocate calls that will come for `pod` on `node`.
+fn calls(pod: &Pod, node: &Node) -> Vec<Box<str>> {
+    let mut names: Vec<Box<str>> =
+        pod.facts.handoff.expected_calls(|name| node.serves(name)).map(|call| call.resource.into()).collect();
+    names.sort();
+    names.dedup();
+    names
+}

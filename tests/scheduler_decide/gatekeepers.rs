@@ -1,0 +1,116 @@
+//! Permit and PreBind: a held pod keeps its room while it waits, goes on when it may, and gives the room back when it may not.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use baton::contract::key;
+use baton::decide::cycle::{Effects, EngineConfig};
+use baton::decide::framework::{Enabled, Outcome, Permit, Plugin, Plugins, PreBind, Reads, Slots, View};
+use baton::decide::plugins::{DefaultSet, default_plugins};
+use baton::decide::world::{NodeId, Pod, Wake};
+
+use crate::env::Env;
+
+const ONE: &[(&str, &str)] = &[(key::NVIDIA_GPU, "1")];
+
+/// Says wait until a time, then yes or no.
+struct Gate {
+    until: Duration,
+    then: Outcome,
+}
+
+impl Plugin for Gate {
+    fn name(&self) -> &'static str {
+        "Gate"
+    }
+    fn reads(&self, _: &Pod, _: &Slots) -> Reads {
+        Reads::Node
+    }
+}
+
+impl Gate {
+    fn answer(&self, now: Duration) -> Outcome {
+        match Outcome::unfit("Gate", "closed", Wake::VOLUME) {
+            Outcome::Unfit(no) if now < self.until => Outcome::WaitUntil(self.until, no),
+            _ => self.then.clone(),
+        }
+    }
+}
+
+impl Permit for Gate {
+    fn permit(&self, view: View<'_>, _: &Pod, _: NodeId, _: &mut Slots) -> Outcome {
+        self.answer(view.now)
+    }
+}
+
+impl PreBind for Gate {
+    fn pre_bind(&self, view: View<'_>, _: &Pod, _: NodeId, since: Duration, _: &mut Effects) -> Outcome {
+        assert!(since <= view.now);
+        self.answer(view.now)
+    }
+}
+
+fn env(with: impl FnOnce(&mut Enabled)) -> Env {
+    let mut enabled = default_plugins(&DefaultSet::default()).unwrap().enabled().clone();
+    with(&mut enabled);
+    let mut env = Env::with_plugins(EngineConfig::default(), Plugins::new(enabled).unwrap());
+    env.node("n", 1);
+    env
+}
+
+fn gate(seconds: u64, then: Outcome) -> Arc<Gate> {
+    Arc::new(Gate { until: Duration::from_secs(1000 + seconds), then })
+}
+
+#[test]
+fn a_pod_that_must_wait_holds_its_room_until_it_is_permitted() {
+    let mut env = env(|enabled| enabled.permit.push(gate(5, Outcome::Fit)));
+    env.pod("a", ONE);
+    env.settle();
+    assert_eq!((env.node_of("a"), env.lock_writes, env.engine.holds().len()), (None, 0, 1));
+    env.pod("b", ONE);
+    env.wait(4);
+    assert_eq!(env.bound(), 0, "b does not get what a holds");
+    env.wait(1);
+    assert_eq!((env.node_of("a"), env.node_of("b"), env.engine.holds().len()), (Some("n"), None, 0));
+}
+
+#[test]
+fn a_pod_that_is_refused_after_waiting_gives_its_room_back() {
+    let no = Outcome::unfit("Gate", "too late", Wake::VOLUME);
+    let mut env = env(|enabled| enabled.permit.push(gate(5, no)));
+    env.pod("a", ONE);
+    env.wait(6);
+    assert_eq!((env.bound(), env.engine.holds().len()), (0, 0));
+    assert_eq!(env.conditions["a"], "too late");
+    let node = env.engine.world().node(env.engine.world().node_id("n").unwrap()).unwrap();
+    assert!(node.pods.is_empty(), "nothing is held: {:?}", node.pods);
+}
+
+#[test]
+fn a_held_pod_that_is_deleted_frees_its_room_at_once() {
+    let mut env = env(|enabled| enabled.permit.push(gate(1_000_000, Outcome::Fit)));
+    env.pod("a", ONE);
+    env.settle();
+    env.delete("a");
+    env.settle();
+    assert!(env.engine.holds().is_empty());
+    env.audit();
+}
+
+#[test]
+fn what_comes_before_the_lock_is_awaited_without_a_lock_and_its_refusal_sends_the_pod_back() {
+    let mut ready = env(|enabled| enabled.pre_bind.push(gate(5, Outcome::Fit)));
+    ready.pod("a", ONE);
+    ready.wait(4);
+    assert_eq!((ready.node_of("a"), ready.lock_writes, ready.engine.flights().len()), (None, 0, 1));
+    ready.wait(1);
+    assert_eq!((ready.node_of("a"), ready.lock_writes), (Some("n"), 1));
+
+    let no = Outcome::never("Gate", "the volume cannot come", Wake::VOLUME);
+    let mut refused = env(|enabled| enabled.pre_bind.push(gate(0, no)));
+    refused.pod("a", ONE);
+    refused.settle();
+    assert_eq!((refused.bound(), refused.lock_writes, refused.engine.flights().len()), (0, 0, 0));
+    assert!(refused.notices.contains(&("a".into(), "FailedBinding")), "{:?}", refused.notices);
+}
