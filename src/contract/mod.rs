@@ -14,6 +14,7 @@ pub mod key;
 pub mod lock;
 pub mod quantity;
 pub mod request;
+pub mod tyjob;
 
 pub use agent_status::{AgentStatus, Identity};
 pub use allocation::{AllocationError, DeviceAllocation, DeviceEntry, Extension, Vf};

@@ -1,0 +1,118 @@
+//! The CustomResourceDefinition: the schema of the types, and the rules between fields.
+
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::CustomResourceExt;
+use serde_json::{Value, json};
+
+use super::spec::{MAX_WORKER_SETS, TyJob};
+
+/// What `kubectl get` shows: name, type, path; wide columns last.
+const COLUMNS: [(&str, &str, &str, bool); 9] = [
+    ("Stage", "string", ".status.stage", false),
+    ("Scheduled", "string", ".status.scheduleState", false),
+    ("Ready", "string", ".status.ready", false),
+    ("Restarts", "integer", ".status.restarts", false),
+    ("Priority", "integer", ".spec.priority", false),
+    ("Age", "date", ".metadata.creationTimestamp", false),
+    ("Leader", "string", ".status.leaderAddress", true),
+    ("Nodes", "string", ".status.nodes", true),
+    ("Message", "string", ".status.message", true),
+];
+
+/// The CRD of [`TyJob`].
+pub fn crd() -> CustomResourceDefinition {
+    let mut crd = TyJob::crd();
+    for version in &mut crd.spec.versions {
+        version.additional_printer_columns = serde_json::from_value(columns()).ok();
+        let Some(schema) = version.schema.as_mut().and_then(|schema| schema.open_api_v3_schema.as_mut()) else {
+            continue;
+        };
+        let mut value = serde_json::to_value(&*schema).unwrap_or_default();
+        shape(&mut value);
+        if let Ok(shaped) = serde_json::from_value(value) {
+            *schema = shaped;
+        }
+    }
+    crd
+}
+
+fn columns() -> Value {
+    let column = |(name, kind, path, wide): &(&str, &str, &str, bool)| {
+        let mut column = json!({ "name": name, "type": kind, "jsonPath": path });
+        if *wide {
+            column["priority"] = 1.into();
+        }
+        column
+    };
+    COLUMNS.iter().map(column).collect()
+}
+
+/// Adds what the derive cannot say.
+fn shape(schema: &mut Value) {
+    schema["x-kubernetes-validations"] = json!([
+        rule(
+            "self.metadata.name.size() <= 61 && self.metadata.name.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?$')",
+            "the name of a job is the first part of its pods' names: an RFC 1123 label of at most 61 characters",
+            None,
+        ),
+        rule(
+            "self.metadata.name.size() + 1 + self.spec.leader.name.size() <= 63",
+            "the leader pod <job>-<leader> would have a name of more than 63 characters",
+            Some(".spec.leader.name"),
+        ),
+        rule(
+            "self.spec.workerSets.all(s, self.metadata.name.size() + s.name.size() + 2 + string(s.counts - 1).size() \
+             <= 63)",
+            "a worker pod <job>-<workerset>-<index> would have a name of more than 63 characters",
+            Some(".spec.workerSets"),
+        ),
+    ]);
+    let spec = &mut schema["properties"]["spec"];
+    spec["x-kubernetes-validations"] = json!([
+        rule(
+            "self.minWorkersNum <= self.workerSets.map(s, s.counts).sum()",
+            "minWorkersNum is more than the workers of all sets",
+            Some(".minWorkersNum"),
+        ),
+        rule("self.workerSets.map(s, s.counts).sum() <= 5000", "more than 5000 workers in all", Some(".workerSets"),),
+        rule(
+            "!has(self.leader.template.spec.restartPolicy) || self.leader.template.spec.restartPolicy != 'Always'",
+            "restartPolicy Always never ends: expected Never or OnFailure",
+            Some(".leader.template.spec.restartPolicy"),
+        ),
+        rule(
+            "self.workerSets.all(s, !(self.leader.name.startsWith(s.name + '-') && \
+             self.leader.name.substring(s.name.size() + 1).matches('^(0|[1-9][0-9]{0,5})$') && \
+             int(self.leader.name.substring(s.name.size() + 1)) < s.counts))",
+            "the leader and a worker would have the same pod name",
+            Some(".leader.name"),
+        ),
+    ]);
+    let sets = &mut spec["properties"]["workerSets"];
+    sets["minItems"] = 1.into();
+    sets["maxItems"] = MAX_WORKER_SETS.into();
+    sets["x-kubernetes-list-type"] = "map".into();
+    sets["x-kubernetes-list-map-keys"] = json!(["name"]);
+    // The scheduler writes the list whole.
+    schema["properties"]["status"]["properties"]["allocations"]["x-kubernetes-list-type"] = "atomic".into();
+    schema["properties"]["status"]["properties"]["replacing"]["x-kubernetes-list-type"] = "atomic".into();
+    without_defaults(&mut schema["properties"]["status"]);
+}
+
+fn rule(rule: &str, message: &str, path: Option<&str>) -> Value {
+    let mut value = json!({ "rule": rule, "message": message });
+    if let Some(path) = path {
+        value["fieldPath"] = path.into();
+    }
+    value
+}
+
+/// A default in the status would be a write that nobody made.
+fn without_defaults(schema: &mut Value) {
+    if let Some(map) = schema.as_object_mut() {
+        map.remove("default");
+        for inner in map.values_mut() {
+            without_defaults(inner);
+        }
+    }
+}

@@ -1,0 +1,215 @@
+//! What became of a job, and who writes which half of it.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use super::members::Role;
+
+/// Condition types of a job.
+pub mod condition {
+    /// By the scheduler: whether the job is placed, and what is missing.
+    pub const SCHEDULED: &str = "Scheduled";
+    /// The spec cannot be run; the message names the field. Creates nothing.
+    pub const INVALID_SPEC: &str = "InvalidSpec";
+    /// An edit of a started job is refused; the last valid spec is in force.
+    pub const INVALID_UPDATE: &str = "InvalidUpdate";
+    /// A pod of a wanted name exists and is not the job's: it is left alone, and the name is tried again.
+    pub const NAME_CONFLICT: &str = "NameConflict";
+    /// The leader's image cannot be pulled, and since when.
+    pub const IMAGE_PULL: &str = "ImagePullFailed";
+    /// The API server refuses a pod of the job, and why.
+    pub const POD_REFUSED: &str = "PodRefused";
+}
+
+/// Where a job is in its life; written by the controller.
+///
+/// ```text
+/// Pending ──► Starting ──► Running ──► Succeeded | Failed (never left)
+///    ▲            └──────────┤
+///    └─ places ── Rescheduling
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+pub enum Stage {
+    /// Waits for its first placement.
+    Pending,
+    /// The leader pod exists; workers are being made.
+    Starting,
+    /// The leader and enough workers are ready.
+    Running,
+    /// The leader was lost: pods go, and a new placement is waited for.
+    Rescheduling,
+    /// The leader succeeded, or the user ended the job.
+    Succeeded,
+    /// It cannot run, or no more.
+    Failed,
+}
+
+impl Stage {
+    /// `true` for a stage that is never left.
+    pub fn is_terminal(self) -> bool {
+        matches!(self, Self::Succeeded | Self::Failed)
+    }
+
+    /// As written in the object.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Pending => "Pending",
+            Self::Starting => "Starting",
+            Self::Running => "Running",
+            Self::Rescheduling => "Rescheduling",
+            Self::Succeeded => "Succeeded",
+            Self::Failed => "Failed",
+        }
+    }
+}
+
+/// How far the scheduler is; written by the scheduler.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+pub enum ScheduleState {
+    /// Nothing is placed.
+    Unscheduled,
+    /// The leader and at least `minWorkersNum` workers are placed.
+    ScheduledPartly,
+    /// Every pod is placed.
+    ScheduledSucceed,
+    /// The job does not fit into the whole cluster.
+    ScheduledFailed,
+}
+
+/// A place for one pod.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Allocation {
+    /// Name of the pod.
+    pub pod: String,
+    /// Leader or worker.
+    pub role: Role,
+    /// Worker set; none for the leader.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub worker_set: Option<String>,
+    /// Index in the worker set; 0 for the leader.
+    #[serde(default)]
+    pub index: i32,
+    /// The node.
+    pub node: String,
+    /// `status.restarts` that the place is for; another one makes it void.
+    #[serde(default)]
+    pub attempt: i32,
+}
+
+/// What became of a job.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct TyJobStatus {
+    /// Where the job is in its life.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stage: Option<Stage>,
+    /// How far the scheduler is.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub schedule_state: Option<ScheduleState>,
+    /// Restarts of the leader, with those of its containers. Also the number of the present attempt.
+    pub restarts: i32,
+    /// Pod IP of the leader of the present attempt.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub leader_address: Option<String>,
+    /// Workers asked for, over all sets.
+    pub total_workers: i32,
+    /// Workers that are ready or have succeeded.
+    pub ready_workers: i32,
+    /// `readyWorkers/totalWorkers`, for people.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ready: Option<String>,
+    /// Places, of the leader first.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub allocations: Vec<Allocation>,
+    /// How often workers were recreated after a failure, per worker set, in all attempts.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub worker_set_restarts: BTreeMap<String, i32>,
+    /// Uids of failed workers that `workerSetRestarts` counts already and that are being deleted.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub replacing: Vec<String>,
+    /// Conditions, by type.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schemars(schema_with = "conditions_schema")]
+    pub conditions: Vec<Condition>,
+    /// Generation of the spec that this status is about.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub observed_generation: Option<i64>,
+    /// When the leader pod was first seen.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub start_time: Option<Time>,
+    /// When the job succeeded or failed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub completion_time: Option<Time>,
+    /// Nodes of the job's pods, for people.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub nodes: Option<String>,
+    /// Why the job is where it is, in a sentence.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub message: Option<String>,
+    /// The spec in force since the job started: a refused edit does not reach it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "accepted_schema")]
+    pub accepted_spec: Option<Value>,
+}
+
+/// What the scheduler writes, next to its condition.
+const OF_SCHEDULER: [&str; 2] = ["scheduleState", "allocations"];
+
+impl TyJobStatus {
+    /// The condition of a type.
+    pub fn condition(&self, kind: &str) -> Option<&Condition> {
+        self.conditions.iter().find(|condition| condition.type_ == kind)
+    }
+
+    /// `true` when the condition of a type is `True`.
+    pub fn holds(&self, kind: &str) -> bool {
+        self.condition(kind).is_some_and(|condition| condition.status == "True")
+    }
+
+    /// The controller's half, as its apply writes it.
+    pub fn of_controller(&self) -> Value {
+        self.half(false)
+    }
+
+    /// The scheduler's half, as its apply writes it. An empty list of allocations is written too.
+    pub fn of_scheduler(&self) -> Value {
+        let mut half = self.half(true);
+        if let Value::Object(half) = &mut half {
+            half.entry("allocations").or_insert_with(|| Value::Array(Vec::new()));
+        }
+        half
+    }
+
+    fn half(&self, scheduler: bool) -> Value {
+        let mut whole = match serde_json::to_value(self) {
+            Ok(Value::Object(whole)) => whole,
+            _ => Map::new(),
+        };
+        whole.retain(|field, _| field == "conditions" || OF_SCHEDULER.contains(&field.as_str()) == scheduler);
+        if let Some(Value::Array(conditions)) = whole.get_mut("conditions") {
+            conditions.retain(|found| (found["type"] == condition::SCHEDULED) == scheduler);
+            if conditions.is_empty() {
+                whole.remove("conditions");
+            }
+        }
+        Value::Object(whole)
+    }
+}
+
+fn conditions_schema(generator: &mut schemars::SchemaGenerator) -> schemars::Schema {
+    let item = generator.subschema_for::<Condition>();
+    schemars::json_schema!({
+        "type": "array", "items": item, "x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"],
+    })
+}
+
+fn accepted_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+    schemars::json_schema!({
+        "type": "object", "x-kubernetes-preserve-unknown-fields": true, "x-kubernetes-map-type": "atomic",
+    })
+}
