@@ -1,6 +1,7 @@
 //! Pods for the scheduler: a light wire type that holds what placement reads, and its conversion.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{Affinity, Pod, Toleration, TopologySpreadConstraint};
 use kube::Resource;
@@ -11,6 +12,7 @@ use serde::de::IgnoredAny;
 use super::feed_term as term;
 use super::pod::{LightContainer, LightPod, LightPodSpec, LightPodStatus, LightResources};
 use crate::contract::{Quantity, key};
+use crate::decide::gang::{Declared, Owner, Source};
 use crate::decide::pod::{ContainerKind, Phase};
 use crate::decide::world::spec::{DeviceWishes, HostPort, VolumeUse};
 use crate::decide::world::{PodFacts, PodSpec, RequestParts, Resources};
@@ -49,6 +51,13 @@ pub struct FeedPodSpec {
     overhead: Amounts,
     topology_spread_constraints: Vec<TopologySpreadConstraint>,
     volumes: Vec<FeedVolume>,
+    scheduling_group: Option<FeedSchedulingGroup>,
+}
+
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct FeedSchedulingGroup {
+    pod_group_name: Option<Box<str>>,
 }
 
 #[derive(Debug, Clone, Default, Deserialize)]
@@ -137,7 +146,7 @@ impl FeedPod {
         let handoff = light.handoff();
         // An ended pod holds nothing; what it asked for is not needed any more.
         let spec = if handoff.phase == Phase::Succeeded || handoff.phase == Phase::Failed {
-            PodSpec { labels: spec.labels, priority: spec.priority, ..PodSpec::default() }
+            PodSpec { labels: spec.labels, priority: spec.priority, gang: spec.gang, ..PodSpec::default() }
         } else {
             spec
         };
@@ -179,8 +188,28 @@ impl FeedPod {
                 joint: annotation(key::DEVICE_JOINT_ALLOCATE),
                 partition: annotation(key::GPU_PARTITION_SPEC),
             },
+            gang: self.gang().map(Arc::new),
             labels,
         }
+    }
+
+    fn gang(&self) -> Option<Declared> {
+        let meta = &self.metadata;
+        let source = Source {
+            namespace: meta.namespace.as_deref().unwrap_or_default(),
+            labels: meta.labels.as_ref(),
+            annotations: meta.annotations.as_ref(),
+            scheduling_group: self.spec.scheduling_group.as_ref().and_then(|group| group.pod_group_name.as_deref()),
+        };
+        Declared::read(&source, || {
+            let owner = meta.owner_references.iter().flatten().find(|owner| owner.controller == Some(true))?;
+            Some(Owner {
+                api_version: owner.api_version.as_str().into(),
+                kind: owner.kind.as_str().into(),
+                name: owner.name.as_str().into(),
+                uid: owner.uid.as_str().into(),
+            })
+        })
     }
 
     fn requests(&self) -> RequestParts {

@@ -7,6 +7,7 @@ pub mod agent_status;
 pub mod allocation;
 pub mod container_devices;
 pub mod extender;
+pub mod gang;
 pub mod hint;
 pub mod id;
 pub mod inventory;

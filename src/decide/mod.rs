@@ -5,6 +5,7 @@ pub mod alloc;
 pub mod audit;
 pub mod cycle;
 pub mod framework;
+pub mod gang;
 pub mod handoff;
 pub mod health;
 pub mod lock;

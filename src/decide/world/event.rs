@@ -5,6 +5,9 @@ use jiff::Timestamp;
 use crate::contract::inventory::Device;
 use crate::contract::{AgentStatus, PodKey, PodUid};
 
+use crate::contract::gang::{GangId, PodGroupApi};
+use crate::decide::gang::PodGroupFacts;
+
 use super::node::NodeFacts;
 use super::pod::PodFacts;
 use super::spec::{Labels, NodeTerm};
@@ -50,6 +53,10 @@ pub enum WorldEvent {
     Claim(PodKey, ClaimFacts),
     /// A claim is gone.
     ClaimGone(PodKey),
+    /// A PodGroup, new or changed.
+    PodGroup(Box<PodGroupFacts>),
+    /// A PodGroup is gone, or its whole API.
+    PodGroupGone(PodGroupApi, GangId),
 }
 
 /// What a persistent volume says about its place.

@@ -75,6 +75,8 @@ impl World {
             WorldEvent::ClaimGone(key) => {
                 self.claims.remove(&key);
             }
+            WorldEvent::PodGroup(facts) => self.gangs.pod_group(*facts),
+            WorldEvent::PodGroupGone(api, gang) => self.gangs.pod_group_gone(api, &gang),
         }
         changes
     }
@@ -228,6 +230,7 @@ impl World {
         }
         self.pods.insert(id, Pod { id, facts, place, devices });
         self.charge(id);
+        self.enter_gang(id);
         let had_room = matches!(old_place, Place::Bound(_) | Place::Assumed(_));
         if place == Place::Ended && had_room {
             changes.wake = changes.wake.or(Wake::POD_FREED);
@@ -249,6 +252,7 @@ impl World {
     fn drop_pod(&mut self, id: PodId, changes: &mut Changes) {
         self.discharge(id);
         let Some(pod) = self.pods.remove(&id) else { return };
+        self.gangs.pod_gone(id);
         let handoff = &pod.facts.handoff;
         self.remember_deletion(handoff.pod.uid.clone());
         self.pod_ids.remove(&handoff.pod.uid);

@@ -15,6 +15,7 @@ impl World {
         pod.devices = devices;
         self.generation += 1;
         self.charge(id);
+        self.enter_gang(id);
         true
     }
 
@@ -27,8 +28,16 @@ impl World {
             pod.devices = None;
         }
         self.generation += 1;
+        self.enter_gang(id);
         self.forget_if_unused(node);
         true
+    }
+
+    /// Tells the book of gangs where a pod stands.
+    pub(super) fn enter_gang(&mut self, id: PodId) {
+        if let Some(pod) = self.pods.get(&id) {
+            self.gangs.pod(pod);
+        }
     }
 
     /// Enters a pod into the accounts of its node.

@@ -1,10 +1,12 @@
 //! What a pod asks of the place where it runs, beside devices: small valid records of `spec`.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use crate::contract::hint::LabelSelector;
 
 use super::resources::Resources;
+use crate::decide::gang::Declared;
 
 /// Labels of a node, pod or namespace.
 pub type Labels = BTreeMap<String, String>;
@@ -44,6 +46,8 @@ pub struct PodSpec {
     pub volumes: Vec<VolumeUse>,
     /// The user's device wishes.
     pub wishes: DeviceWishes,
+    /// What the pod says about its gang; `None` where it names none.
+    pub gang: Option<Arc<Declared>>,
 }
 
 /// The user's annotations about devices, as they stand.

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
+use crate::contract::gang::GangId;
 use crate::contract::{DeviceId, PodKey, PodUid};
 use crate::decide::lock::{HolderState, Lookup};
 use crate::decide::pod::HandoffPod;
@@ -13,17 +14,20 @@ use super::node::Node;
 use super::pod::Pod;
 use super::spec::Labels;
 use super::{NodeId, PodId};
+use crate::decide::gang::{GangBook, GangDefaults};
 
 /// Windows of observation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WorldPolicy {
     /// An agent's Lease unchanged for this long is stale. 90 s.
     pub agent_stale: Duration,
+    /// What holds for gangs where nobody says anything.
+    pub gangs: GangDefaults,
 }
 
 impl Default for WorldPolicy {
     fn default() -> Self {
-        Self { agent_stale: Duration::from_secs(90) }
+        Self { agent_stale: Duration::from_secs(90), gangs: GangDefaults::default() }
     }
 }
 
@@ -50,6 +54,7 @@ pub struct World {
     pub(super) claims: BTreeMap<PodKey, ClaimFacts>,
     /// The latest deletions, oldest first.
     pub(super) deleted: VecDeque<PodUid>,
+    pub(super) gangs: GangBook,
 }
 
 /// Deletions that are remembered. A lock whose holder went earlier is settled by a live read.
@@ -58,7 +63,7 @@ const DELETED: usize = 1024;
 impl World {
     /// An empty world.
     pub fn new(policy: WorldPolicy) -> Self {
-        Self { policy, ..Self::default() }
+        Self { policy, gangs: GangBook::new(policy.gangs), ..Self::default() }
     }
 
     /// Rises with every change.
@@ -164,6 +169,16 @@ impl World {
     /// What the world knows of the holder of a node's lock; `None` when it is free.
     pub fn holder(&self, node: &Node, wall: jiff::Timestamp) -> Option<HolderState> {
         HolderState::of(&node.lock.read, &node.name, self, wall)
+    }
+
+    /// Every gang.
+    pub fn gangs(&self) -> &GangBook {
+        &self.gangs
+    }
+
+    /// Gangs that changed since the last call, by events, assumptions and their ends.
+    pub fn take_changed_gangs(&mut self) -> BTreeSet<GangId> {
+        self.gangs.take_changed()
     }
 
     /// Labels of a namespace.

@@ -5,6 +5,8 @@ use std::str::FromStr;
 
 use serde_json::Value;
 
+use crate::contract::gang::key;
+
 /// What becomes of gang pods.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -42,12 +44,7 @@ impl fmt::Display for GangPods {
 }
 
 /// Keys that name a pod's gang, as label or annotation.
-const KEYS: [&str; 4] = [
-    "pod-group.scheduling.sigs.k8s.io",
-    "pod-group.scheduling.sigs.k8s.io/name",
-    "scheduling.x-k8s.io/pod-group",
-    "gang.scheduling.koordinator.sh/name",
-];
+const KEYS: [&str; 4] = [key::POD_GROUP, key::POD_GROUP_NAME, key::COMMUNITY_POD_GROUP, key::NAME];
 
 /// What makes a `v1.Pod` a member of a gang, in words; `None` for a pod of its own.
 pub fn membership(pod: &Value) -> Option<String> {

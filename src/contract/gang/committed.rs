@@ -1,0 +1,58 @@
+//! What each member's Binding says of the commit that it is part of, so that a half-done commit is seen after a crash.
+
+use std::fmt;
+
+use jiff::Timestamp;
+
+use super::value::BadValue;
+use crate::contract::key::GANG_COMMITTED;
+
+/// One commit of a group: `<attempt>/<members>`, the attempt being the wall time of its decision in decimal Unix nanoseconds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Committed {
+    /// When the commit was decided; different for any two commits of one process.
+    pub attempt: Timestamp,
+    /// Pods that it binds, over all gangs of the group; ≥ 1.
+    pub members: u32,
+}
+
+impl Committed {
+    /// Reads the annotation.
+    pub fn parse(text: &str) -> Result<Self, BadValue> {
+        let read = || {
+            let (attempt, members) = text.split_once('/')?;
+            let digits = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
+            let attempt = digits(attempt).then(|| attempt.parse().ok())??;
+            let members = digits(members).then(|| members.parse::<u32>().ok())?.filter(|members| *members > 0)?;
+            Some(Self { attempt: Timestamp::from_nanosecond(attempt).ok()?, members })
+        };
+        read().ok_or_else(|| BadValue::new(GANG_COMMITTED, text, "is not <Unix nanoseconds>/<number of members>"))
+    }
+}
+
+impl fmt::Display for Committed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.attempt.as_nanosecond(), self.members)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn anything_else_is_refused() {
+        for text in ["", "/", "1/", "/1", "1/0", "-1/2", "1/-2", "1/2/3", "a/1", "+1/1", "99999999999999999999999/1"] {
+            assert!(Committed::parse(text).is_err(), "{text}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_printed_is_read_back(nanos in 0i128..4_000_000_000_000_000_000, members in 1u32..) {
+            let committed = Committed { attempt: Timestamp::from_nanosecond(nanos).unwrap(), members };
+            prop_assert_eq!(Committed::parse(&committed.to_string()), Ok(committed));
+        }
+    }
+}

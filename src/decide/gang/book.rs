@@ -1,0 +1,265 @@
+//! Every gang of the world, kept up to date pod by pod; each change costs time logarithmic in the number of members.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use super::config::{GangDefaults, GroupId};
+use super::declared::Declared;
+use super::gang::Gang;
+use super::member::{Member, MemberState};
+use super::pod_group::PodGroupFacts;
+use super::votes::Rank;
+use crate::contract::gang::{BadName, GangId, PodGroupApi};
+use crate::decide::world::{Pod, PodId};
+
+/// Where a pod was entered.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Entry {
+    gang: GangId,
+    rank: Rank,
+}
+
+/// The registry of gangs. Lives in the world and follows it.
+#[derive(Debug, Clone, Default)]
+pub struct GangBook {
+    defaults: GangDefaults,
+    gangs: BTreeMap<GangId, Gang>,
+    pods: BTreeMap<PodId, Entry>,
+    /// By the set that they list: the gangs that list it.
+    groups: BTreeMap<GroupId, BTreeSet<GangId>>,
+    /// By gang: sets of several gangs that name it.
+    named: BTreeMap<GangId, BTreeSet<GroupId>>,
+    /// Gangs that changed since [`GangBook::take_changed`].
+    changed: BTreeSet<GangId>,
+}
+
+/// What became of a gang's group.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Resolved {
+    /// All its gangs exist and list the same.
+    Whole(GroupId),
+    /// One that it lists does not exist, or has neither members nor a list of its own.
+    Missing(GangId),
+    /// One that it lists lists something else.
+    Mismatch(GangId, GroupId),
+}
+
+impl GangBook {
+    /// An empty book.
+    pub fn new(defaults: GangDefaults) -> Self {
+        Self { defaults, ..Self::default() }
+    }
+
+    /// A book of these pods and PodGroups: what the same facts one by one make, in any order.
+    pub fn of<'a>(
+        defaults: GangDefaults,
+        pods: impl IntoIterator<Item = &'a Pod>,
+        objects: impl IntoIterator<Item = PodGroupFacts>,
+    ) -> Self {
+        let mut book = Self::new(defaults);
+        pods.into_iter().for_each(|pod| book.pod(pod));
+        objects.into_iter().for_each(|facts| book.pod_group(facts));
+        book
+    }
+
+    /// What holds where nobody says anything.
+    pub fn defaults(&self) -> &GangDefaults {
+        &self.defaults
+    }
+
+    /// One gang.
+    pub fn gang(&self, id: &GangId) -> Option<&Gang> {
+        self.gangs.get(id)
+    }
+
+    /// Every gang, by id.
+    pub fn gangs(&self) -> impl Iterator<Item = &Gang> {
+        self.gangs.values()
+    }
+
+    /// The gang that a pod is a member of. `None` for pods of their own and for those with a bad name.
+    pub fn gang_of(&self, pod: PodId) -> Option<&Gang> {
+        self.gangs.get(&self.pods.get(&pod)?.gang)
+    }
+
+    /// What a pod's declaration names, valid or not.
+    pub fn named<'a>(&self, declared: &'a Declared) -> Option<Result<&'a GangId, &'a BadName>> {
+        declared.named(self.defaults.scheduling_groups).map(|named| named.gang.as_ref())
+    }
+
+    /// Gangs that changed since the last call: the gangs themselves and those that list them.
+    pub fn take_changed(&mut self) -> BTreeSet<GangId> {
+        std::mem::take(&mut self.changed)
+    }
+
+    /// Every PodGroup object.
+    pub fn pod_groups(&self) -> impl Iterator<Item = &Arc<PodGroupFacts>> {
+        self.gangs.values().flat_map(Gang::pod_groups)
+    }
+
+    /// Whether the group of a gang is whole, and if not, the first gang that keeps it from being so.
+    pub fn resolve(&self, gang: &Gang) -> Resolved {
+        let group = gang.group();
+        let agreed = self.groups.get(group);
+        if agreed.is_some_and(|listing| listing.len() == group.gangs().len()) {
+            return Resolved::Whole(group.clone());
+        }
+        let others = || group.gangs().iter().filter(|id| !agreed.is_some_and(|listing| listing.contains(id)));
+        let absent = |id: &&GangId| self.gangs.get(*id).is_none_or(Gang::is_silent);
+        if let Some(missing) = others().find(absent) {
+            return Resolved::Missing(missing.clone());
+        }
+        let other = others().find_map(|id| self.gangs.get(id));
+        match other {
+            Some(other) => Resolved::Mismatch(other.id().clone(), other.group().clone()),
+            None => Resolved::Whole(group.clone()),
+        }
+    }
+
+    /// The gangs of a group, those that exist.
+    pub fn of_group<'a>(&'a self, group: &'a GroupId) -> impl Iterator<Item = &'a Gang> {
+        group.gangs().iter().filter_map(|id| self.gangs.get(id))
+    }
+
+    /// Enters a pod, or what changed of it.
+    pub fn pod(&mut self, pod: &Pod) {
+        let declared = pod.facts.spec.gang.as_ref();
+        let named = declared.and_then(|declared| Some((declared, declared.named(self.defaults.scheduling_groups)?)));
+        let Some((declared, named)) = named else { return self.pod_gone(pod.id) };
+        let Ok(gang) = &named.gang else { return self.pod_gone(pod.id) };
+        let handoff = &pod.facts.handoff;
+        let state = MemberState::of(pod);
+        let entry = self.pods.get(&pod.id);
+        let same = |known: &Member| {
+            *known.declared == **declared
+                && known.priority == pod.facts.spec.priority
+                && known.scheduler == handoff.scheduler_name
+                && known.state.is_live() == state.is_live()
+        };
+        if let Some(entry) = entry.filter(|entry| entry.gang == *gang)
+            && let Some(home) = self.gangs.get_mut(gang)
+            && let Some(known) = home.member(&entry.rank).filter(|known| same(known))
+        {
+            if known.state != state {
+                home.move_member(&entry.rank, state);
+                self.changed.insert(gang.clone());
+            }
+            return;
+        }
+        self.pod_gone_but(pod.id, Some(gang));
+        let rank = Rank { ended: !state.is_live(), created: handoff.created, uid: handoff.pod.uid.as_str().into() };
+        let member = Member {
+            pod: pod.id,
+            identity: handoff.pod.clone(),
+            state,
+            priority: pod.facts.spec.priority,
+            scheduler: handoff.scheduler_name.clone(),
+            declared: Arc::clone(declared),
+        };
+        let home = self.gangs.entry(gang.clone()).or_insert_with(|| Gang::new(gang.clone(), &self.defaults));
+        home.enter(rank.clone(), member, named.by.expects_pod_group());
+        self.pods.insert(pod.id, Entry { gang: gang.clone(), rank });
+        self.settle(gang);
+    }
+
+    /// Takes a pod out.
+    pub fn pod_gone(&mut self, pod: PodId) {
+        self.pod_gone_but(pod, None);
+    }
+
+    /// Takes a pod out; `stays` is settled by the caller.
+    fn pod_gone_but(&mut self, pod: PodId, stays: Option<&GangId>) {
+        let Some(Entry { gang, rank }) = self.pods.remove(&pod) else { return };
+        let flag = self.defaults.scheduling_groups;
+        if let Some(home) = self.gangs.get_mut(&gang) {
+            let named = home.member(&rank).and_then(|member| member.declared.named(flag));
+            let expects = named.is_some_and(|named| named.by.expects_pod_group());
+            home.leave(&rank, expects);
+        }
+        if stays != Some(&gang) {
+            self.settle(&gang);
+        }
+    }
+
+    /// Enters a PodGroup, or what changed of it.
+    pub fn pod_group(&mut self, facts: PodGroupFacts) {
+        let (id, api) = (facts.gang.clone(), facts.api);
+        let home = self.gangs.entry(id.clone()).or_insert_with(|| Gang::new(id.clone(), &self.defaults));
+        if home.object(api).is_some_and(|known| **known == facts) {
+            return;
+        }
+        home.put_object(api, Some(Arc::new(facts)));
+        self.settle(&id);
+    }
+
+    /// Takes a PodGroup out.
+    pub fn pod_group_gone(&mut self, api: PodGroupApi, id: &GangId) {
+        if let Some(home) = self.gangs.get_mut(id) {
+            home.put_object(api, None);
+            self.settle(id);
+        }
+    }
+
+    /// Judges a gang anew after a change, moves it between groups, and forgets it when nothing of it is left.
+    fn settle(&mut self, id: &GangId) {
+        let Some(gang) = self.gangs.get_mut(id) else { return };
+        let (before, silent) = (gang.group.clone(), gang.silent);
+        gang.settle(&self.defaults);
+        let (empty, now, spoke) = (gang.is_empty(), gang.group.clone(), gang.silent != silent);
+        let entered = self.groups.get(&before).is_some_and(|listing| listing.contains(id));
+        self.changed.insert(id.clone());
+        if empty {
+            self.gangs.remove(id);
+        }
+        if entered && !empty && before == now {
+            if spoke {
+                self.touch_those_who_name(id);
+            }
+            return;
+        }
+        if entered {
+            self.leave_group(id, &before);
+        }
+        if !empty {
+            self.groups.entry(now.clone()).or_default().insert(id.clone());
+            for other in now.gangs().iter().filter(|_| !now.is_alone()) {
+                self.named.entry(other.clone()).or_default().insert(now.clone());
+            }
+        }
+        self.touch_those_who_name(id);
+    }
+
+    fn leave_group(&mut self, id: &GangId, group: &GroupId) {
+        let Some(listing) = self.groups.get_mut(group) else { return };
+        listing.remove(id);
+        let left: Vec<GangId> = listing.iter().cloned().collect();
+        if !left.is_empty() {
+            self.changed.extend(left);
+            return;
+        }
+        self.groups.remove(group);
+        for other in group.gangs() {
+            if let Some(sets) = self.named.get_mut(other) {
+                sets.remove(group);
+                if sets.is_empty() {
+                    self.named.remove(other);
+                }
+            }
+        }
+    }
+
+    /// A gang appeared, vanished or changed its list: whoever names it is judged anew.
+    fn touch_those_who_name(&mut self, id: &GangId) {
+        let sets = self.named.get(id).into_iter().flatten();
+        let naming = sets.filter_map(|set| self.groups.get(set)).flatten().cloned();
+        self.changed.extend(naming.collect::<Vec<_>>());
+    }
+}
+
+impl PartialEq for GangBook {
+    /// What was told of it is no part of what it knows.
+    fn eq(&self, other: &Self) -> bool {
+        (&self.defaults, &self.gangs, &self.pods, &self.groups, &self.named)
+            == (&other.defaults, &other.gangs, &other.pods, &other.groups, &other.named)
+    }
+}

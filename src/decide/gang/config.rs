@@ -1,0 +1,108 @@
+//! What holds for a gang once members, PodGroup and configuration have spoken.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::contract::gang::{GangId, MatchPolicy, Mode};
+
+/// What the installation says where nobody else does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct GangDefaults {
+    /// How long reserved members wait for the others. 600 s.
+    pub wait: Duration,
+    /// Which members count. Once-satisfied.
+    pub policy: MatchPolicy,
+    /// `spec.schedulingGroup` names gangs, and PodGroups of `scheduling.k8s.io` are read.
+    pub scheduling_groups: bool,
+}
+
+impl Default for GangDefaults {
+    fn default() -> Self {
+        Self { wait: Duration::from_secs(600), policy: MatchPolicy::default(), scheduling_groups: false }
+    }
+}
+
+/// What holds for one gang.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct GangConfig {
+    /// Fewest members; 0 means no gang rule, `None` that nobody stated one.
+    pub min: Option<u32>,
+    /// All members, as stated, never below the minimum. Shown only: what is offered is what exists.
+    pub total: u32,
+    /// What one failure means for the others.
+    pub mode: Mode,
+    /// Which members count.
+    pub policy: MatchPolicy,
+    /// How long reserved members wait for the others.
+    pub wait: Duration,
+}
+
+/// Gangs that start together: sorted, unique, never empty. Most groups are one gang. Cheap to clone.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct GroupId(Arc<[GangId]>);
+
+impl GroupId {
+    /// One gang by itself.
+    pub fn alone(gang: &GangId) -> Self {
+        Self([gang.clone()].into())
+    }
+
+    /// What `gang` lists; it is implied in its own list.
+    pub fn listed(gang: &GangId, listed: &BTreeSet<GangId>) -> Self {
+        if listed.contains(gang) {
+            Self(listed.iter().cloned().collect())
+        } else {
+            let mut all: Vec<GangId> = listed.iter().cloned().collect();
+            all.insert(all.partition_point(|other| other < gang), gang.clone());
+            Self(all.into())
+        }
+    }
+
+    /// The gangs.
+    pub fn gangs(&self) -> &[GangId] {
+        &self.0
+    }
+
+    /// One gang by itself.
+    pub fn is_alone(&self) -> bool {
+        self.0.len() == 1
+    }
+
+    /// `true` when the gang is in it.
+    pub fn contains(&self, gang: &GangId) -> bool {
+        self.0.binary_search(gang).is_ok()
+    }
+}
+
+impl fmt::Display for GroupId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const SHOWN: usize = 8;
+        for (at, gang) in self.0.iter().take(SHOWN).enumerate() {
+            write!(f, "{}{gang}", if at == 0 { "" } else { ", " })?;
+        }
+        if self.0.len() > SHOWN {
+            write!(f, " and {} more", self.0.len() - SHOWN)?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_group_is_the_sorted_list_with_the_gang_itself() {
+        let id = |text: &str| GangId::parse(text).unwrap();
+        let listed = |of: &str, gangs: &[&str]| GroupId::listed(&id(of), &gangs.iter().map(|gang| id(gang)).collect());
+        assert_eq!(listed("a/m", &["b/x", "a/a"]).to_string(), "a/a, a/m, b/x");
+        assert_eq!(listed("a/m", &["b/x", "a/m"]), listed("b/x", &["a/m"]));
+        assert_eq!(listed("a/m", &[]), GroupId::alone(&id("a/m")));
+        assert!(listed("a/m", &["b/x"]).contains(&id("b/x")) && !listed("a/m", &["b/x"]).contains(&id("b/y")));
+        let many: Vec<String> = (0..12).map(|n| format!("a/g{n:02}")).collect();
+        let many: Vec<&str> = many.iter().map(String::as_str).collect();
+        assert!(listed("a/g00", &many).to_string().ends_with("a/g07 and 4 more"));
+    }
+}

@@ -1,0 +1,257 @@
+//! What one object says about its gang: read once, at the border, with a verdict per value.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::warning::Warning;
+use crate::contract::gang::{
+    BadName, BadValue, Committed, GangId, MatchPolicy, Mode, key, parse_groups, parse_min, parse_sub_priority,
+    parse_total, parse_wait,
+};
+use crate::contract::key::GANG_COMMITTED;
+
+type Words = BTreeMap<String, String>;
+
+/// Values of one level of precedence; `None` where nothing valid is said.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Fields {
+    /// Fewest members that may run; 0 means no gang rule.
+    pub min: Option<u32>,
+    /// How long reserved members wait for the others.
+    pub wait: Option<Duration>,
+    /// How many members there are in all, as said.
+    pub total: Option<u32>,
+    /// What one failure means for the others.
+    pub mode: Option<Mode>,
+    /// Which members count.
+    pub policy: Option<MatchPolicy>,
+    /// Gangs that start together, as listed; empty means alone.
+    pub groups: Option<Arc<BTreeSet<GangId>>>,
+}
+
+/// The key that named the gang. The order is the precedence.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum NamedBy {
+    /// `spec.schedulingGroup.podGroupName`.
+    SchedulingGroup,
+    /// `pod-group.scheduling.sigs.k8s.io`.
+    PodGroup,
+    /// `scheduling.x-k8s.io/pod-group`.
+    CommunityPodGroup,
+    /// `pod-group.scheduling.sigs.k8s.io/name`.
+    PodGroupName,
+    /// `gang.scheduling.koordinator.sh/name`.
+    Koordinator,
+}
+
+impl NamedBy {
+    /// The key.
+    pub const fn key(self) -> &'static str {
+        match self {
+            Self::SchedulingGroup => key::SCHEDULING_GROUP,
+            Self::PodGroup => key::POD_GROUP,
+            Self::CommunityPodGroup => key::COMMUNITY_POD_GROUP,
+            Self::PodGroupName => key::POD_GROUP_NAME,
+            Self::Koordinator => key::NAME,
+        }
+    }
+
+    /// `true` when the name is that of a PodGroup without which the pod waits.
+    pub const fn expects_pod_group(self) -> bool {
+        matches!(self, Self::SchedulingGroup | Self::PodGroup | Self::CommunityPodGroup)
+    }
+}
+
+/// The gang that a pod names, and by which key.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Named {
+    /// The key.
+    pub by: NamedBy,
+    /// The gang; a name that could name nothing holds the pod.
+    pub gang: Result<GangId, BadName>,
+}
+
+/// The controller of a pod.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Owner {
+    /// `apiVersion`.
+    pub api_version: Box<str>,
+    /// `kind`.
+    pub kind: Box<str>,
+    /// `name`, in the pod's namespace.
+    pub name: Box<str>,
+    /// `uid`.
+    pub uid: Box<str>,
+}
+
+/// What a pod says about its gang. Pods without gang keys have none.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Declared {
+    /// By the keys of annotations and labels.
+    pub named: Option<Named>,
+    /// By `spec.schedulingGroup`; goes before [`Declared::named`] where the installation reads it.
+    pub scheduling_group: Option<Named>,
+    /// Annotations of `gang.scheduling.koordinator.sh`: the highest level.
+    pub koordinator: Fields,
+    /// Labels and annotations of `pod-group.scheduling.sigs.k8s.io`: the second level.
+    pub pod_group: Fields,
+    /// Label `koordinator.sh/priority`.
+    pub sub_priority: i64,
+    /// Annotation `timeout` is `"true"`.
+    pub timed_out: bool,
+    /// The commit that bound this pod.
+    pub committed: Option<Committed>,
+    /// The pod's controller.
+    pub owner: Option<Owner>,
+    /// What is wrong with it.
+    pub warnings: Vec<Warning>,
+}
+
+/// Where declarations stand on a pod.
+#[derive(Debug, Clone, Copy)]
+pub struct Source<'a> {
+    /// `metadata.namespace`.
+    pub namespace: &'a str,
+    /// `metadata.labels`.
+    pub labels: Option<&'a Words>,
+    /// `metadata.annotations`.
+    pub annotations: Option<&'a Words>,
+    /// `spec.schedulingGroup.podGroupName`.
+    pub scheduling_group: Option<&'a str>,
+}
+
+impl<'a> Source<'a> {
+    fn label(&self, key: &str) -> Option<&'a str> {
+        self.labels?.get(key).map(String::as_str)
+    }
+
+    fn annotation(&self, key: &str) -> Option<&'a str> {
+        self.annotations?.get(key).map(String::as_str)
+    }
+
+    /// Label, then annotation.
+    fn either(&self, key: &'static str) -> impl Iterator<Item = (&'static str, &'a str)> {
+        [self.label(key), self.annotation(key)].into_iter().flatten().map(move |text| (key, text))
+    }
+
+    /// Every gang that the pod names in labels and annotations, the one that counts first.
+    fn names(&self) -> impl Iterator<Item = (NamedBy, &'a str)> {
+        let all = [
+            (NamedBy::PodGroup, self.label(key::POD_GROUP)),
+            (NamedBy::PodGroup, self.annotation(key::POD_GROUP)),
+            (NamedBy::CommunityPodGroup, self.label(key::COMMUNITY_POD_GROUP)),
+            (NamedBy::PodGroupName, self.label(key::POD_GROUP_NAME)),
+            (NamedBy::PodGroupName, self.annotation(key::POD_GROUP_NAME)),
+            (NamedBy::Koordinator, self.annotation(key::NAME)),
+        ];
+        all.into_iter().filter_map(|(by, name)| Some((by, name.filter(|name| !name.is_empty())?)))
+    }
+}
+
+/// The first valid value; each invalid one before it and after it warns.
+fn first<'a, T>(
+    candidates: impl Iterator<Item = (&'static str, &'a str)>,
+    warnings: &mut Vec<Warning>,
+    parse: impl Fn(&'static str, &str) -> Result<Option<T>, BadValue>,
+) -> Option<T> {
+    let mut found = None;
+    for (key, text) in candidates {
+        match parse(key, text) {
+            Ok(value) => found = found.or(value),
+            Err(bad) => warnings.push(Warning::Value(bad)),
+        }
+    }
+    found
+}
+
+fn some<T>(
+    parse: impl Fn(&'static str, &str) -> Result<T, BadValue>,
+) -> impl Fn(&'static str, &str) -> Result<Option<T>, BadValue> {
+    move |key, text| parse(key, text).map(Some)
+}
+
+fn listed(key: &'static str, text: &str) -> Result<Arc<BTreeSet<GangId>>, BadValue> {
+    parse_groups(key, text).map(Arc::new)
+}
+
+impl Fields {
+    /// Annotations that both pods and PodGroups carry.
+    fn koordinator(from: &Source<'_>, warnings: &mut Vec<Warning>) -> Self {
+        let at = |key: &'static str| from.annotation(key).map(|text| (key, text)).into_iter();
+        Self {
+            min: None,
+            wait: None,
+            total: first(at(key::TOTAL_NUMBER), warnings, some(parse_total)),
+            mode: first(at(key::MODE), warnings, some(Mode::parse)),
+            policy: first(at(key::MATCH_POLICY), warnings, some(MatchPolicy::parse)),
+            groups: first(at(key::GROUPS).chain(at(key::GANG_GROUPS)), warnings, some(listed)),
+        }
+    }
+
+    /// Labels and annotations that both pods and PodGroups carry.
+    fn pod_group(from: &Source<'_>, warnings: &mut Vec<Warning>) -> Self {
+        Self {
+            policy: first(from.either(key::POD_GROUP_MATCH_POLICY), warnings, some(MatchPolicy::parse)),
+            groups: first(from.either(key::POD_GROUP_GROUPS), warnings, some(listed)),
+            ..Self::default()
+        }
+    }
+
+    /// What the labels and annotations of a PodGroup object say.
+    pub fn of_pod_group(labels: Option<&Words>, annotations: Option<&Words>) -> (Self, Vec<Warning>) {
+        let from = Source { namespace: "", labels, annotations, scheduling_group: None };
+        let mut warnings = Vec::new();
+        let mut fields = Self::koordinator(&from, &mut warnings);
+        let second = Self::pod_group(&from, &mut warnings);
+        fields.policy = fields.policy.or(second.policy);
+        fields.groups = fields.groups.or(second.groups);
+        (fields, warnings)
+    }
+}
+
+impl Declared {
+    /// Reads a pod. `None` for a pod that names no gang. `owner` is asked for only when there is one to be named.
+    pub fn read(from: &Source<'_>, owner: impl FnOnce() -> Option<Owner>) -> Option<Self> {
+        let mut names = from.names();
+        let first_name = names.next();
+        let scheduling_group = from.scheduling_group.filter(|name| !name.is_empty());
+        if first_name.is_none() && scheduling_group.is_none() {
+            return None;
+        }
+        let mut warnings = Vec::new();
+        if let Some((by, used)) = first_name
+            && let Some((other, ignored)) = names.find(|(_, name)| *name != used)
+        {
+            warnings
+                .push(Warning::TwoNames { used: (by.key(), excerpt(used)), ignored: (other.key(), excerpt(ignored)) });
+        }
+        let named = |(by, name): (NamedBy, &str)| Named { by, gang: GangId::new(from.namespace, name) };
+        let at = |key: &'static str| from.annotation(key).map(|text| (key, text)).into_iter();
+        let mut koordinator = Fields::koordinator(from, &mut warnings);
+        koordinator.min = first(at(key::MIN_AVAILABLE), &mut warnings, some(parse_min));
+        koordinator.wait = first(at(key::WAITING_TIME), &mut warnings, parse_wait);
+        let mut pod_group = Fields::pod_group(from, &mut warnings);
+        pod_group.min = first(from.either(key::POD_GROUP_MIN_AVAILABLE), &mut warnings, some(parse_min));
+        Some(Self {
+            named: first_name.map(named),
+            scheduling_group: scheduling_group.map(|name| named((NamedBy::SchedulingGroup, name))),
+            koordinator,
+            pod_group,
+            sub_priority: parse_sub_priority(from.label(key::SUB_PRIORITY)),
+            timed_out: from.annotation(key::TIMEOUT) == Some("true"),
+            committed: from.annotation(GANG_COMMITTED).and_then(|text| Committed::parse(text).ok()),
+            owner: owner(),
+            warnings,
+        })
+    }
+
+    /// The gang that counts; `scheduling_groups` says whether `spec.schedulingGroup` is read.
+    pub fn named(&self, scheduling_groups: bool) -> Option<&Named> {
+        self.scheduling_group.as_ref().filter(|_| scheduling_groups).or(self.named.as_ref())
+    }
+}
+
+fn excerpt(text: &str) -> Box<str> {
+    text.chars().take(80).collect::<String>().into()
+}

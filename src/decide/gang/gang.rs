@@ -1,0 +1,314 @@
+//! One gang: its members, what they and its PodGroups say, and what follows.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use jiff::Timestamp;
+
+use super::config::{GangConfig, GangDefaults, GroupId};
+use super::declared::{Declared, Fields, Owner};
+use super::member::{Counts, Member};
+use super::pod_group::PodGroupFacts;
+use super::votes::{Rank, Votes, count_in, count_out};
+use super::warning::Warning;
+use crate::contract::gang::{Committed, GangId, MatchPolicy, Mode, PodGroupApi, key};
+
+/// What members of one level state.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+struct Ballots {
+    min: Votes<u32>,
+    wait: Votes<std::time::Duration>,
+    total: Votes<u32>,
+    mode: Votes<Mode>,
+    policy: Votes<MatchPolicy>,
+    groups: Votes<Arc<BTreeSet<GangId>>>,
+}
+
+impl Ballots {
+    fn cast(&mut self, rank: &Rank, fields: &Fields) {
+        self.min.cast(rank, fields.min.as_ref());
+        self.wait.cast(rank, fields.wait.as_ref());
+        self.total.cast(rank, fields.total.as_ref());
+        self.mode.cast(rank, fields.mode.as_ref());
+        self.policy.cast(rank, fields.policy.as_ref());
+        self.groups.cast(rank, fields.groups.as_ref());
+    }
+
+    fn withdraw(&mut self, rank: &Rank, fields: &Fields) {
+        self.min.withdraw(rank, fields.min.as_ref());
+        self.wait.withdraw(rank, fields.wait.as_ref());
+        self.total.withdraw(rank, fields.total.as_ref());
+        self.mode.withdraw(rank, fields.mode.as_ref());
+        self.policy.withdraw(rank, fields.policy.as_ref());
+        self.groups.withdraw(rank, fields.groups.as_ref());
+    }
+}
+
+/// One gang. It exists while it has a member or a PodGroup.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Gang {
+    id: GangId,
+    members: BTreeMap<Rank, Member>,
+    counts: Counts,
+    koordinator: Ballots,
+    pod_group: Ballots,
+    /// Over living members.
+    priorities: BTreeMap<i32, u32>,
+    /// Over living members.
+    schedulers: BTreeMap<Box<str>, u32>,
+    /// Living members by what is wrong with them.
+    warnings: BTreeMap<Warning, u32>,
+    /// Living members whose name is that of a PodGroup.
+    expecting: u32,
+    /// Living members with a node, by the commit that bound them.
+    commits: BTreeMap<Committed, u32>,
+    /// Controllers of all members.
+    owners: BTreeMap<Owner, u32>,
+    /// By [`PodGroupApi`], in its order.
+    objects: [Option<Arc<PodGroupFacts>>; 3],
+    pub(super) config: GangConfig,
+    pub(super) group: GroupId,
+    /// No member at all, and nothing says which gangs it starts with.
+    pub(super) silent: bool,
+}
+
+impl Gang {
+    pub(super) fn new(id: GangId, defaults: &GangDefaults) -> Self {
+        let group = GroupId::alone(&id);
+        let config =
+            GangConfig { min: None, total: 0, mode: Mode::default(), policy: defaults.policy, wait: defaults.wait };
+        Self {
+            id,
+            members: BTreeMap::new(),
+            counts: Counts::default(),
+            koordinator: Ballots::default(),
+            pod_group: Ballots::default(),
+            priorities: BTreeMap::new(),
+            schedulers: BTreeMap::new(),
+            warnings: BTreeMap::new(),
+            expecting: 0,
+            commits: BTreeMap::new(),
+            owners: BTreeMap::new(),
+            objects: [None, None, None],
+            config,
+            group,
+            silent: true,
+        }
+    }
+
+    /// Namespace and name.
+    pub fn id(&self) -> &GangId {
+        &self.id
+    }
+    /// What holds for it.
+    pub fn config(&self) -> &GangConfig {
+        &self.config
+    }
+    /// The gangs that it wants to start with; whether they agree is [`super::GangBook::resolve`]'s answer.
+    pub fn group(&self) -> &GroupId {
+        &self.group
+    }
+    /// Members by state.
+    pub fn counts(&self) -> &Counts {
+        &self.counts
+    }
+    /// Members: the living first, then by age.
+    pub fn members(&self) -> impl Iterator<Item = &Member> {
+        self.members.values()
+    }
+    /// Living members with a node, by the commit that bound them.
+    pub fn commits(&self) -> &BTreeMap<Committed, u32> {
+        &self.commits
+    }
+    /// Controllers of its members.
+    pub fn owners(&self) -> impl Iterator<Item = &Owner> {
+        self.owners.keys()
+    }
+    /// Priorities of living members; more than one is invalid.
+    pub fn priorities(&self) -> impl Iterator<Item = i32> {
+        self.priorities.keys().copied()
+    }
+    /// Scheduler names of living members; more than one is invalid.
+    pub fn schedulers(&self) -> impl Iterator<Item = &str> {
+        self.schedulers.keys().map(|name| &**name)
+    }
+    /// The PodGroup that counts.
+    pub fn pod_group(&self) -> Option<&Arc<PodGroupFacts>> {
+        self.objects.iter().flatten().next()
+    }
+    /// Every PodGroup of this name.
+    pub fn pod_groups(&self) -> impl Iterator<Item = &Arc<PodGroupFacts>> {
+        self.objects.iter().flatten()
+    }
+    /// Living members name a PodGroup and there is none.
+    pub fn awaits_pod_group(&self) -> bool {
+        self.expecting > 0 && self.pod_group().is_none()
+    }
+    /// When its PodGroup was created, else its oldest living member, else its oldest member.
+    pub fn created(&self) -> Option<Timestamp> {
+        let member = || self.members.first_key_value().map(|(rank, _)| rank.created);
+        self.pod_group().map(|group| group.created).or_else(member)
+    }
+    /// When its oldest living member was created.
+    pub fn oldest_live(&self) -> Option<Timestamp> {
+        self.members.first_key_value().filter(|(rank, _)| !rank.ended).map(|(rank, _)| rank.created)
+    }
+    /// That of the oldest member.
+    pub fn sub_priority(&self) -> i64 {
+        self.members.first_key_value().map_or(0, |(_, member)| member.declared.sub_priority)
+    }
+    /// It has no member at all, and nothing says which gangs it starts with.
+    pub fn is_silent(&self) -> bool {
+        self.silent
+    }
+    /// What is wrong with the declarations, without keeping anybody from running.
+    pub fn warnings(&self) -> Vec<Warning> {
+        let mut warnings: Vec<Warning> = self.warnings.keys().cloned().collect();
+        let mut objects = self.objects.iter().flatten();
+        if let Some(used) = objects.next() {
+            warnings.extend(used.warnings.iter().cloned());
+            let two = |ignored: &Arc<PodGroupFacts>| Warning::TwoPodGroups {
+                used: used.api.group(),
+                ignored: ignored.api.group(),
+            };
+            warnings.extend(objects.map(two));
+        }
+        let (k, p, living) = (&self.koordinator, &self.pod_group, self.counts.live() > 0);
+        let mut disagree = |key: &'static str, stated: Option<String>| {
+            warnings.extend(stated.map(|used| Warning::Disagreement { key, used: used.into() }));
+        };
+        disagree(key::MIN_AVAILABLE, dispute(&k.min, living, u32::to_string));
+        disagree(key::WAITING_TIME, dispute(&k.wait, living, |wait| format!("{wait:?}")));
+        disagree(key::TOTAL_NUMBER, dispute(&k.total, living, u32::to_string));
+        disagree(key::MODE, dispute(&k.mode, living, Mode::to_string));
+        disagree(key::MATCH_POLICY, dispute(&k.policy, living, MatchPolicy::to_string));
+        disagree(key::GROUPS, dispute(&k.groups, living, |listed| GroupId::listed(&self.id, listed).to_string()));
+        // What the second level says does not matter where the first decides.
+        if k.min.decided(living).is_none() {
+            disagree(key::POD_GROUP_MIN_AVAILABLE, dispute(&p.min, living, u32::to_string));
+        }
+        if k.policy.decided(living).is_none() {
+            disagree(key::POD_GROUP_MATCH_POLICY, dispute(&p.policy, living, MatchPolicy::to_string));
+        }
+        if k.groups.decided(living).is_none() {
+            let text = |listed: &Arc<BTreeSet<GangId>>| GroupId::listed(&self.id, listed).to_string();
+            disagree(key::POD_GROUP_GROUPS, dispute(&p.groups, living, text));
+        }
+        if let (Some(min), Some(total)) = (self.config.min, self.stated_total())
+            && total < min
+        {
+            warnings.push(Warning::TotalBelowMin { total, min });
+        }
+        warnings
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.members.is_empty() && self.objects.iter().all(Option::is_none)
+    }
+
+    pub(super) fn member(&self, rank: &Rank) -> Option<&Member> {
+        self.members.get(rank)
+    }
+
+    /// Changes only where a member stands; its rank and what it says stay.
+    pub(super) fn move_member(&mut self, rank: &Rank, to: super::MemberState) {
+        let Some(member) = self.members.get_mut(rank) else { return };
+        let from = std::mem::replace(&mut member.state, to);
+        let commit = member.declared.committed;
+        self.counts.leave(from);
+        self.counts.enter(to);
+        if let Some(commit) = commit {
+            match (from.is_bound(), to.is_bound()) {
+                (false, true) => count_in(&mut self.commits, &commit),
+                (true, false) => count_out(&mut self.commits, &commit),
+                _ => {}
+            }
+        }
+    }
+
+    pub(super) fn enter(&mut self, rank: Rank, member: Member, expects: bool) {
+        let declared: &Declared = &member.declared;
+        self.koordinator.cast(&rank, &declared.koordinator);
+        self.pod_group.cast(&rank, &declared.pod_group);
+        self.counts.enter(member.state);
+        if let Some(owner) = &declared.owner {
+            count_in(&mut self.owners, owner);
+        }
+        if member.state.is_live() {
+            count_in(&mut self.priorities, &member.priority);
+            count_in(&mut self.schedulers, &member.scheduler);
+            declared.warnings.iter().for_each(|warning| count_in(&mut self.warnings, warning));
+            self.expecting += u32::from(expects);
+        }
+        if let Some(commit) = declared.committed.as_ref().filter(|_| member.state.is_bound()) {
+            count_in(&mut self.commits, commit);
+        }
+        self.members.insert(rank, member);
+    }
+
+    pub(super) fn leave(&mut self, rank: &Rank, expects: bool) {
+        let Some(member) = self.members.remove(rank) else { return };
+        let declared = &member.declared;
+        self.koordinator.withdraw(rank, &declared.koordinator);
+        self.pod_group.withdraw(rank, &declared.pod_group);
+        self.counts.leave(member.state);
+        if let Some(owner) = &declared.owner {
+            count_out(&mut self.owners, owner);
+        }
+        if member.state.is_live() {
+            count_out(&mut self.priorities, &member.priority);
+            count_out(&mut self.schedulers, &member.scheduler);
+            declared.warnings.iter().for_each(|warning| count_out(&mut self.warnings, warning));
+            self.expecting -= u32::from(expects);
+        }
+        if let Some(commit) = declared.committed.as_ref().filter(|_| member.state.is_bound()) {
+            count_out(&mut self.commits, commit);
+        }
+    }
+
+    pub(super) fn put_object(&mut self, api: PodGroupApi, facts: Option<Arc<PodGroupFacts>>) {
+        self.objects[api as usize] = facts;
+    }
+
+    pub(super) fn object(&self, api: PodGroupApi) -> Option<&Arc<PodGroupFacts>> {
+        self.objects[api as usize].as_ref()
+    }
+
+    /// Judges every field anew.
+    pub(super) fn settle(&mut self, defaults: &GangDefaults) {
+        let (k, p, living) = (&self.koordinator, &self.pod_group, self.counts.live() > 0);
+        let object = self.pod_group();
+        let annotated = object.map(|object| &object.annotated);
+        let spec = object.map(|object| &object.spec);
+        let min = k.min.decided(living).or_else(|| p.min.decided(living)).copied();
+        let min = min.or_else(|| spec?.min);
+        let wait = k.wait.decided(living).copied().or_else(|| spec?.wait);
+        let mode = k.mode.decided(living).copied().or_else(|| annotated?.mode);
+        let policy = k.policy.decided(living).or_else(|| p.policy.decided(living)).copied();
+        let groups = k.groups.decided(living).or_else(|| p.groups.decided(living));
+        let groups = groups.or_else(|| annotated?.groups.as_ref());
+        let group = groups.map_or_else(|| GroupId::alone(&self.id), |listed| GroupId::listed(&self.id, listed));
+        let config = GangConfig {
+            min,
+            total: self.stated_total().unwrap_or(0).max(min.unwrap_or(0)),
+            mode: mode.unwrap_or_default(),
+            policy: policy.or_else(|| annotated?.policy).unwrap_or(defaults.policy),
+            wait: wait.unwrap_or(defaults.wait),
+        };
+        if group != self.group {
+            self.group = group;
+        }
+        self.config = config;
+        self.silent = self.members.is_empty() && self.group.is_alone();
+    }
+
+    fn stated_total(&self) -> Option<u32> {
+        let stated = self.koordinator.total.decided(self.counts.live() > 0).copied();
+        stated.or_else(|| self.pod_group()?.annotated.total)
+    }
+}
+
+/// The value that counts, where living members state different ones.
+fn dispute<T: Ord + Clone>(votes: &Votes<T>, living: bool, text: impl Fn(&T) -> String) -> Option<String> {
+    if votes.disagree() { votes.decided(living).map(text) } else { None }
+}

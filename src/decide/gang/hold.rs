@@ -1,0 +1,194 @@
+//! Why a gang is not attempted at all, in words for its owner.
+
+use std::fmt;
+
+use super::book::{GangBook, Resolved};
+use super::config::GroupId;
+use super::gang::Gang;
+use super::rule;
+use crate::contract::gang::{BadName, GangId};
+use crate::decide::world::Pod;
+
+/// Why the pods of a gang are held before any attempt.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Hold {
+    /// The name could name nothing.
+    BadName(BadName),
+    /// Members differ in what must be equal over the whole group.
+    Unequal {
+        /// The group.
+        group: GroupId,
+        /// `priority` or `schedulerName`.
+        what: &'static str,
+        /// One value.
+        one: Box<str>,
+        /// Another value.
+        other: Box<str>,
+    },
+    /// The members name a PodGroup that does not exist.
+    WaitingForPodGroup(GangId),
+    /// Nobody states a minimum.
+    NoMin(GangId),
+    /// Too few members.
+    TooFew {
+        /// The gang; one of the group of the pods that are held.
+        gang: GangId,
+        /// Members that count.
+        counted: u32,
+        /// How many it takes.
+        min: u32,
+        /// Members with scheduling gates, which do not count.
+        gated: u32,
+    },
+    /// A gang of the group is missing.
+    Missing {
+        /// The gang that lists it.
+        gang: GangId,
+        /// The one that is listed.
+        missing: GangId,
+    },
+    /// A gang of the group lists other gangs.
+    Mismatch {
+        /// The gang that lists it.
+        gang: GangId,
+        /// What it lists.
+        group: GroupId,
+        /// The one that is listed.
+        other: GangId,
+        /// What that one lists.
+        others: GroupId,
+    },
+    /// The wait was over before the group was satisfied.
+    TimedOut {
+        /// The group.
+        group: GroupId,
+        /// Pods that carry the mark.
+        marked: u32,
+    },
+}
+
+impl Hold {
+    /// Reason of the condition and of the event.
+    pub const fn reason(&self) -> &'static str {
+        match self {
+            Self::BadName(_) | Self::Unequal { .. } => "InvalidGang",
+            Self::WaitingForPodGroup(_) => "WaitingForPodGroup",
+            Self::NoMin(_) | Self::TooFew { .. } | Self::Missing { .. } => "GangIncomplete",
+            Self::Mismatch { .. } => "GangGroupMismatch",
+            Self::TimedOut { .. } => "GangTimeout",
+        }
+    }
+}
+
+impl fmt::Display for Hold {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::BadName(bad) => write!(f, "{bad}: correct the name, a pod never runs without the gang that it names"),
+            Self::Unequal { group, what, one, other } => write!(
+                f,
+                "gang {group}: its pods differ in {what} ({one} and {other}); it must be equal over the whole group"
+            ),
+            Self::WaitingForPodGroup(gang) => write!(f, "PodGroup {gang} does not exist yet: create it"),
+            Self::NoMin(gang) => {
+                write!(f, "gang {gang}: min-available missing; state it on the pods or as spec.minMember of a PodGroup")
+            }
+            Self::TooFew { gang, counted, min, gated } => {
+                write!(f, "gang {gang} has {counted} of {min} pods")?;
+                if *gated > 0 {
+                    write!(f, ", {gated} more are held by scheduling gates")?;
+                }
+                Ok(())
+            }
+            Self::Missing { gang, missing } => {
+                write!(f, "gang {gang} starts together with gang {missing}, which has no pods yet")
+            }
+            Self::Mismatch { gang, group, other, others } => write!(
+                f,
+                "gang {gang} lists the group {group} but gang {other} lists {others}: both must list the same gangs"
+            ),
+            Self::TimedOut { group, marked } => write!(
+                f,
+                "gang {group} was not satisfied within its waiting time: {marked} pods are marked as timed out and are not \
+                 scheduled; delete them, or remove the annotation gang.scheduling.koordinator.sh/timeout"
+            ),
+        }
+    }
+}
+
+impl GangBook {
+    /// Why this pod is held, beside what its gang's attempts say. `once`: the group was satisfied once.
+    pub fn holds_pod(&self, pod: &Pod, once: bool) -> Option<Hold> {
+        let declared = pod.facts.spec.gang.as_ref()?;
+        if let Err(bad) = self.named(declared)? {
+            return Some(Hold::BadName(bad.clone()));
+        }
+        let gang = self.gang_of(pod.id)?;
+        if declared.timed_out {
+            return Some(self.timed_out(gang.group()));
+        }
+        self.holds(gang, once)
+    }
+
+    /// Why no member of this gang is tried; `None` when its group may be attempted, or when it has no gang rule.
+    /// `once`: the group was satisfied once.
+    pub fn holds(&self, gang: &Gang, once: bool) -> Option<Hold> {
+        if gang.awaits_pod_group() {
+            return Some(Hold::WaitingForPodGroup(gang.id().clone()));
+        }
+        if gang.group().is_alone() && gang.config().min == Some(0) {
+            return None;
+        }
+        let own = || (gang.config().min.is_none()).then(|| Hold::NoMin(gang.id().clone()));
+        let group = match self.resolve(gang) {
+            Resolved::Whole(group) => group,
+            Resolved::Missing(missing) => {
+                return own().or_else(|| Some(Hold::Missing { gang: gang.id().clone(), missing }));
+            }
+            Resolved::Mismatch(other, others) => {
+                let group = gang.group().clone();
+                return own().or_else(|| Some(Hold::Mismatch { gang: gang.id().clone(), group, other, others }));
+            }
+        };
+        // The gang itself first, so that its pods hear of their own trouble before that of others.
+        let all = || std::iter::once(gang).chain(self.of_group(&group).filter(|other| other.id() != gang.id()));
+        if all().all(|gang| rule::is_over(gang.config().policy, once)) {
+            return all().find(|gang| gang.awaits_pod_group()).map(|gang| Hold::WaitingForPodGroup(gang.id().clone()));
+        }
+        if all().any(|gang| gang.counts().timed_out > 0) {
+            return Some(self.timed_out(&group));
+        }
+        all()
+            .find(|gang| gang.awaits_pod_group())
+            .map(|gang| Hold::WaitingForPodGroup(gang.id().clone()))
+            .or_else(|| all().find(|gang| gang.config().min.is_none()).map(|gang| Hold::NoMin(gang.id().clone())))
+            .or_else(|| self.unequal(&group))
+            .or_else(|| all().find_map(|gang| too_few(gang, once)))
+    }
+
+    fn timed_out(&self, group: &GroupId) -> Hold {
+        let marked = self.of_group(group).map(|gang| gang.counts().timed_out).sum();
+        Hold::TimedOut { group: group.clone(), marked }
+    }
+
+    fn unequal(&self, group: &GroupId) -> Option<Hold> {
+        let differ = |what, one: Box<str>, other: Box<str>| Hold::Unequal { group: group.clone(), what, one, other };
+        let mut priorities = self.of_group(group).flat_map(Gang::priorities);
+        let first = priorities.next()?;
+        if let Some(other) = priorities.find(|other| *other != first) {
+            return Some(differ("priority", first.to_string().into(), other.to_string().into()));
+        }
+        let mut schedulers = self.of_group(group).flat_map(Gang::schedulers);
+        let first = schedulers.next()?;
+        let other = schedulers.find(|other| *other != first)?;
+        Some(differ("schedulerName", first.into(), other.into()))
+    }
+}
+
+fn too_few(gang: &Gang, once: bool) -> Option<Hold> {
+    let (policy, counts, min) = (gang.config().policy, gang.counts(), gang.config().min?);
+    if rule::complete(policy, min, counts, once) {
+        return None;
+    }
+    let counted = rule::counted(policy, counts);
+    Some(Hold::TooFew { gang: gang.id().clone(), counted, min, gated: counts.gated })
+}
