@@ -5,12 +5,14 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{Binding, ObjectReference};
 use kube::Client;
-use kube::api::{Api, DeleteParams, ObjectMeta, Preconditions};
+use kube::api::{Api, DeleteParams, ObjectMeta, Patch, PatchParams, Preconditions};
+use serde_json::json;
 
 use super::feed_pod::FeedPod;
 use crate::contract::{PodKey, PodRef};
 use crate::decide::cycle::BindResult;
 use crate::decide::world::PodFacts;
+use crate::runtime::clock;
 
 /// Writes pods into nodes.
 #[derive(Clone)]
@@ -64,6 +66,26 @@ impl Binder {
     pub async fn read(&self, pod: &PodKey) -> Result<Option<PodFacts>, kube::Error> {
         let pods: Api<FeedPod> = Api::namespaced(self.client.clone(), &pod.namespace);
         Ok(pods.get_opt(&pod.name).await?.map(FeedPod::facts))
+    }
+
+    /// Says in the pod's conditions that it is preempted, and deletes it with its own grace period.
+    pub async fn evict(&self, pod: &PodRef, message: &str) -> Result<(), kube::Error> {
+        let condition = json!({
+            "type": "DisruptionTarget", "status": "True", "reason": "PreemptionByScheduler", "message": message,
+            "lastTransitionTime": format!("{:.0}", clock::wall()),
+        });
+        let patch = json!({"metadata": {"uid": pod.uid.as_str()}, "status": {"conditions": [condition]}});
+        let pods: Api<FeedPod> = Api::namespaced(self.client.clone(), &pod.key.namespace);
+        // For people and controllers only: the eviction does not depend on it.
+        pods.patch_status(&pod.key.name, &PatchParams::default(), &Patch::Strategic(patch)).await.map(drop).ok();
+        self.fence(pod).await
+    }
+
+    /// Writes `status.nominatedNodeName`.
+    pub async fn nominate(&self, pod: &PodRef, node: Option<&str>) -> Result<(), kube::Error> {
+        let patch = json!({"metadata": {"uid": pod.uid.as_str()}, "status": {"nominatedNodeName": node}});
+        let pods: Api<FeedPod> = Api::namespaced(self.client.clone(), &pod.key.namespace);
+        pods.patch_status(&pod.key.name, &PatchParams::default(), &Patch::Strategic(patch)).await.map(drop)
     }
 
     /// Deletes the pod of this uid.

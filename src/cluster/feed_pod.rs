@@ -40,6 +40,7 @@ pub struct FeedPodSpec {
     node_name: Option<Box<str>>,
     scheduler_name: Option<Box<str>>,
     priority: Option<i32>,
+    preemption_policy: Option<Box<str>>,
     node_selector: BTreeMap<String, String>,
     affinity: Option<Affinity>,
     tolerations: Vec<Toleration>,
@@ -166,6 +167,8 @@ impl FeedPod {
         let unpreferred = away.preferred_during_scheduling_ignored_during_execution.unwrap_or_default();
         PodSpec {
             priority: spec.priority.unwrap_or(0),
+            never_preempts: spec.preemption_policy.as_deref() == Some("Never"),
+            nominated: self.status.nominated_node_name.clone().filter(|name| !name.is_empty()),
             requests: self.requests().total(),
             node_selector: spec.node_selector.clone(),
             node_required,

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Namespace, PersistentVolume, PersistentVolumeClaim};
+use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use kube::Client;
 use kube::api::Api;
 use kube::runtime::watcher::Config;
@@ -13,6 +14,7 @@ use tokio::task::JoinSet;
 use super::feed::{Feed, FeedMessage};
 use super::feed_node::{FeedNode, claim_facts, volume_facts};
 use super::feed_pod::FeedPod;
+use super::feed_term::budget_facts;
 use super::node_lock::NodeLocks;
 use crate::contract::inventory::Device;
 use crate::contract::{AgentStatus, PodKey, PodUid, key};
@@ -109,7 +111,19 @@ pub fn start_feeds(
         }),
         gone: Box::new(|seen| Some(WorldEvent::ClaimGone(PodKey::new(&seen.namespace, &seen.name)))),
     };
-    let names = [nodes.name, pods.name, devices.name, agents.name, namespaces.name, volumes.name, claims.name];
+    let budgets = Feed {
+        name: "budgets",
+        api: Api::<PodDisruptionBudget>::all(client.clone()),
+        config: watched(),
+        optional: true,
+        told: Box::new(|budget| {
+            let (key, facts) = budget_facts(&budget);
+            Some(WorldEvent::Budget(key, facts))
+        }),
+        gone: Box::new(|seen| Some(WorldEvent::BudgetGone(PodKey::new(&seen.namespace, &seen.name)))),
+    };
+    let names =
+        [nodes.name, pods.name, devices.name, agents.name, namespaces.name, volumes.name, claims.name, budgets.name];
     tasks.spawn(nodes.run(out.clone()));
     tasks.spawn(pods.run(out.clone()));
     tasks.spawn(devices.run(out.clone()));
@@ -117,6 +131,7 @@ pub fn start_feeds(
     tasks.spawn(namespaces.run(out.clone()));
     tasks.spawn(volumes.run(out.clone()));
     tasks.spawn(claims.run(out.clone()));
+    tasks.spawn(budgets.run(out.clone()));
     names.into()
 }
 

@@ -3,9 +3,12 @@
 use k8s_openapi::api::core::v1::{
     self as core, NodeSelectorRequirement, NodeSelectorTerm, PodAffinityTerm, TopologySpreadConstraint,
 };
+use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1 as meta;
 
+use crate::contract::PodKey;
 use crate::contract::hint::{LabelSelector, Operator, Requirement};
+use crate::decide::world::BudgetFacts;
 use crate::decide::world::spec::{
     Labels, NodeOperator, NodeRequirement, NodeTerm, PodTerm, Spread, Taint, TaintEffect, Toleration,
     TolerationOperator,
@@ -130,4 +133,13 @@ pub(super) fn spread(spread: &TopologySpreadConstraint, labels: &Labels) -> Spre
         honor_affinity: honors(&spread.node_affinity_policy, true),
         honor_taints: honors(&spread.node_taints_policy, false),
     }
+}
+
+/// What a PodDisruptionBudget says.
+pub(super) fn budget_facts(budget: &PodDisruptionBudget) -> (PodKey, BudgetFacts) {
+    let meta = &budget.metadata;
+    let key = PodKey::new(meta.namespace.as_deref().unwrap_or_default(), meta.name.as_deref().unwrap_or_default());
+    let selects = budget.spec.as_ref().and_then(|spec| spec.selector.as_ref()).map(selector);
+    let allowed = budget.status.as_ref().map_or(0, |status| i64::from(status.disruptions_allowed.unwrap_or(0)));
+    (key, BudgetFacts { selector: selects, allowed })
 }

@@ -70,6 +70,8 @@ pub struct LightPodStatus {
     pub init_container_statuses: Vec<LightContainerStatus>,
     /// App containers.
     pub container_statuses: Vec<LightContainerStatus>,
+    /// Where others make room for it.
+    pub nominated_node_name: Option<Box<str>>,
     /// Extended resources that a DRA claim serves.
     pub extended_resource_claim_status: Option<LightClaimStatus>,
 }

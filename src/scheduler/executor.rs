@@ -90,6 +90,19 @@ impl Executor {
                 }
                 None
             }
+            Effect::Evict { pod, message } => {
+                if may_write {
+                    let result = self.binder.evict(&pod, &message).await;
+                    tracing::info!(pod = %pod.key, uid = %pod.uid, reason = %message, ?result, "evicted");
+                }
+                None
+            }
+            Effect::Nominate { pod, node } => {
+                if may_write && let Err(error) = self.binder.nominate(&pod, node.as_deref()).await {
+                    tracing::debug!(pod = %pod.key, %error, "nomination not written");
+                }
+                None
+            }
             Effect::Condition { pod, reason, message, first } => {
                 if may_write {
                     let since = first.then(clock::wall);

@@ -19,7 +19,7 @@ pub struct Metrics {
     gauges: [Gauge<i64, AtomicI64>; 6],
 }
 
-const COUNTERS: [(&str, &str); 8] = [
+const COUNTERS: [(&str, &str); 9] = [
     ("attempts", "Decisions"),
     ("nodes_judged", "Nodes judged for decisions"),
     ("unschedulable", "Decisions that found no node"),
@@ -28,6 +28,7 @@ const COUNTERS: [(&str, &str); 8] = [
     ("lock_contended", "Lock writes that found another lock"),
     ("fenced", "Holders of expired locks that were deleted"),
     ("resumed", "Half-done binds that were resumed"),
+    ("preempted", "Pods that were evicted to make room"),
 ];
 const GAUGES: [(&str, &str); 6] = [
     ("leading", "1 while this process leads"),
@@ -57,9 +58,9 @@ impl Metrics {
 
     /// Takes over what the engine counted.
     pub fn update(&self, engine: &Engine) {
-        let Stats { attempts, judged, unschedulable, bound, bind_failures, contended, fenced, resumed } =
+        let Stats { attempts, judged, unschedulable, bound, bind_failures, contended, fenced, resumed, preempted } =
             engine.stats();
-        let counts = [attempts, judged, unschedulable, bound, bind_failures, contended, fenced, resumed];
+        let counts = [attempts, judged, unschedulable, bound, bind_failures, contended, fenced, resumed, preempted];
         for (counter, count) in self.counters.iter().zip(counts) {
             counter.inner().store(count, Ordering::Relaxed);
         }

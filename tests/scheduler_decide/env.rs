@@ -45,6 +45,7 @@ pub struct Env {
     pub conditions: BTreeMap<String, String>,
     pub notices: Vec<(String, &'static str)>,
     pub fenced: BTreeSet<String>,
+    pub evicted: Vec<String>,
     lease: u64,
 }
 
@@ -77,6 +78,7 @@ impl Env {
             conditions: BTreeMap::new(),
             notices: Vec::new(),
             fenced: BTreeSet::new(),
+            evicted: Vec::new(),
             lease: 0,
         };
         env.lead();
@@ -303,6 +305,19 @@ impl Env {
                 self.change_pod(&pod.key.name.clone(), |facts| {
                     facts.handoff.deleting = Some(Deletion { at: facts.handoff.created, grace_seconds: 0 });
                 });
+            }
+            Effect::Evict { pod, .. } => {
+                self.evicted.push(pod.key.name.to_string());
+                self.change_pod(&pod.key.name.clone(), |facts| {
+                    facts.handoff.deleting = Some(Deletion { at: facts.handoff.created, grace_seconds: 30 });
+                });
+            }
+            Effect::Nominate { pod, node } => {
+                // The pod may be gone by now.
+                if let Some(facts) = self.pods.get_mut(&pod.key) {
+                    facts.spec.nominated = node;
+                    self.tell_pod(&pod.key);
+                }
             }
             Effect::Condition { pod, message, .. } => {
                 self.conditions.insert(pod.key.name.to_string(), message);

@@ -7,5 +7,6 @@ mod gatekeepers;
 mod indexed;
 mod lock_line;
 mod placement;
+mod preemption;
 mod recovery;
 mod streams;

@@ -21,12 +21,16 @@ impl Engine {
             return;
         };
         self.stats.attempts += 1;
+        let priority = pod.facts.spec.priority;
+        let shadows = self.shadow(priority, id, now);
+        let Some(pod) = self.world.pod(id) else { return };
         let view = View { world: &self.world, now: now.mono };
         let (choice, judged) = match self.config.search {
             Search::Indexed => self.index.choose(view, &self.plugins, pod, pinned),
             Search::Scanning => choose(view, &self.plugins, pod, pinned),
         };
         self.stats.judged += judged;
+        self.lift(shadows);
         if pinned.is_some() && !matches!(choice, Choice::Node(..)) {
             // It cannot be resumed under its lock: on with the others, and the lock goes when it has stood for a while.
             self.pinned.remove(&id);
@@ -43,7 +47,12 @@ impl Engine {
             }
             Choice::Nowhere(diagnosis) => {
                 self.stats.unschedulable += 1;
-                let message = diagnosis.message();
+                let mut message = diagnosis.message();
+                if !diagnosis.is_final()
+                    && let Some(way) = self.preempt(id, now, effects)
+                {
+                    message = format!("{message}; {way}");
+                }
                 self.queue.park(id, diagnosis.wake, now.mono, now.wall);
                 self.tell(id, "Unschedulable", message, now, effects);
             }

@@ -61,6 +61,21 @@ pub enum Effect {
         /// Age of the lock.
         age: Duration,
     },
+    /// DELETE the pod with its uid as precondition, saying in its conditions that it was preempted. No answer needed: whoever
+    /// waits for it asks again.
+    Evict {
+        /// Pod.
+        pod: PodRef,
+        /// For condition `DisruptionTarget`.
+        message: String,
+    },
+    /// Write `status.nominatedNodeName`.
+    Nominate {
+        /// Pod.
+        pod: PodRef,
+        /// Node; `None` takes the name away.
+        node: Option<Box<str>>,
+    },
     /// Set condition `PodScheduled` to False.
     Condition {
         /// Pod.

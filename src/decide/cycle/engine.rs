@@ -16,6 +16,7 @@ use super::errand::{BindAnswer, Errand};
 use super::flight::{Cancel, Flight, Line};
 use super::hold::Hold;
 use super::index::Index;
+use super::preempt::Nomination;
 use super::tell::Told;
 
 /// One reading of both clocks, brought by the caller.
@@ -120,6 +121,8 @@ pub struct Stats {
     pub fenced: u64,
     /// Half-done binds that were resumed.
     pub resumed: u64,
+    /// Pods that were evicted to make room.
+    pub preempted: u64,
 }
 
 /// Agents are looked over for staleness this often: each look costs a step per node.
@@ -130,6 +133,7 @@ const AGE: Duration = Duration::from_millis(500);
 pub(super) enum Timer {
     Flight(PodId),
     Permit(PodId),
+    Nomination(PodId),
     Node(NodeId),
     Release(NodeId, Box<str>),
     Tell(PodId),
@@ -148,6 +152,8 @@ pub struct Engine {
     pub(super) lines: BTreeMap<NodeId, Line>,
     /// Pods whose room is held and that are not on their way yet.
     pub(super) holds: BTreeMap<PodId, Hold>,
+    /// Pods for which others make room.
+    pub(super) nominations: BTreeMap<PodId, Nomination>,
     /// Flights whose volumes, or whatever else comes before the lock, are being prepared.
     pub(super) preparing: BTreeSet<PodId>,
     pub(super) tickets: BTreeMap<Ticket, PodId>,
@@ -187,6 +193,7 @@ impl Engine {
             flights: BTreeMap::new(),
             lines: BTreeMap::new(),
             holds: BTreeMap::new(),
+            nominations: BTreeMap::new(),
             preparing: BTreeSet::new(),
             tickets: BTreeMap::new(),
             timers: BTreeSet::new(),
@@ -222,6 +229,10 @@ impl Engine {
     /// Pods whose room is held and that are not on their way yet.
     pub fn holds(&self) -> &BTreeMap<PodId, Hold> {
         &self.holds
+    }
+    /// Pods for which others make room.
+    pub fn nominations(&self) -> &BTreeMap<PodId, Nomination> {
+        &self.nominations
     }
     /// Lines by node.
     pub fn lines(&self) -> &BTreeMap<NodeId, Line> {
@@ -263,7 +274,9 @@ impl Engine {
         self.asked.clear();
         self.resumed.clear();
         self.pinned.clear();
+        self.nominations.clear();
         if leading {
+            self.nominated_before(now);
             let waiting: Vec<PodId> = self.world.pods().map(|pod| pod.id).collect();
             for id in waiting {
                 self.enqueue(id, now);
@@ -319,10 +332,14 @@ impl Engine {
         if !changes.gone.is_empty() {
             self.prove_deleted();
         }
+        for uid in &changes.left {
+            self.victim_gone(uid, now);
+        }
         for id in &changes.gone {
             self.queue.remove(*id);
             self.told.remove(id);
             self.pinned.remove(id);
+            self.nominations.remove(id);
             self.let_go(*id);
             self.cancel(*id, Cancel::PodGone, now, effects);
         }
@@ -366,11 +383,13 @@ impl Engine {
             Place::Bound(_) => {
                 self.queue.remove(id);
                 self.told.remove(&id);
+                self.nominations.remove(&id);
                 self.let_go(id);
                 self.seen_bound(id, now, effects);
             }
             Place::Waiting | Place::Assumed(_) if deleting => {
                 self.queue.remove(id);
+                self.nominations.remove(&id);
                 self.let_go(id);
                 self.cancel(id, Cancel::PodGone, now, effects);
             }
@@ -404,6 +423,7 @@ impl Engine {
     fn fire(&mut self, timer: Timer, now: Moment, effects: &mut Effects) {
         match timer {
             Timer::Flight(id) => self.resume_flight(id, now, effects),
+            Timer::Nomination(id) => self.nomination_due(id, now, effects),
             Timer::Permit(id) => self.permit_again(id, now, effects),
             Timer::Node(id) => {
                 self.sweep(id, now, effects);

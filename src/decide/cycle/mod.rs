@@ -18,6 +18,7 @@ mod flight;
 mod hold;
 mod index;
 mod locks;
+mod preempt;
 mod report;
 mod tell;
 
@@ -30,3 +31,4 @@ pub use extend::Fits;
 pub use flight::{Flight, Line, Stage};
 pub use hold::Hold;
 pub use index::{Index, PodShape};
+pub use preempt::{Candidate, Nomination, Victim};

@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use crate::decide::cycle::Effects;
+use crate::decide::cycle::{Candidate, Effects};
 use crate::decide::world::{Node, NodeId, Pod, World};
 
-use super::outcome::{Outcome, Refusal};
+use super::outcome::Outcome;
 use super::reads::Reads;
 use super::slots::Slots;
 
@@ -77,17 +77,10 @@ pub trait Filter: Plugin {
     fn filter(&self, view: View<'_>, pod: &Pod, node: (NodeId, &Node), slots: &mut Slots) -> Outcome;
 }
 
-/// Looks for a way out when no node fits (preemption).
+/// Looks for a way out when no node fits: who leaves for this pod.
 pub trait PostFilter: Plugin {
-    /// Effects that may make room; `true` when there are any.
-    fn post_filter(
-        &self,
-        view: View<'_>,
-        pod: &Pod,
-        refusals: &[(NodeId, Refusal)],
-        slots: &mut Slots,
-        effects: &mut Effects,
-    ) -> bool;
+    /// The node whose victims are evicted; `None` evicts nobody.
+    fn pick<'a>(&self, candidates: &'a [Candidate]) -> Option<&'a Candidate>;
 }
 
 /// Prepares scoring over the nodes that fit.

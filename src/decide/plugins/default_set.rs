@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use crate::decide::framework::{Enabled, Plugins, RegistryError};
 
+use super::default_preemption::DefaultPreemption;
 use super::device_fit::{DeviceFit, NodesWithoutAgent};
 use super::device_topology::DeviceTopology;
 use super::dynamic_resources::DynamicResources;
@@ -54,6 +55,7 @@ pub fn default_plugins(set: &DefaultSet) -> Result<Plugins, RegistryError> {
             Arc::new(PodTopologySpread),
             device_fit,
         ],
+        post_filter: vec![Arc::new(DefaultPreemption)],
         score: vec![
             (Arc::new(RequestedToCapacityRatio(set.ratio.clone())), 3),
             (Arc::new(DeviceTopology), 1),

@@ -1,5 +1,6 @@
 //! The rules, one file each: what the rule looks at, its trait implementations, its pure function.
 
+pub mod default_preemption;
 mod default_set;
 pub mod device_fit;
 pub mod device_topology;

@@ -8,6 +8,7 @@ use crate::contract::{AgentStatus, PodKey, PodUid};
 use crate::contract::gang::{GangId, PodGroupApi};
 use crate::decide::gang::PodGroupFacts;
 
+use super::budget::BudgetFacts;
 use super::node::NodeFacts;
 use super::pod::PodFacts;
 use super::spec::{Labels, NodeTerm};
@@ -57,6 +58,10 @@ pub enum WorldEvent {
     PodGroup(Box<PodGroupFacts>),
     /// A PodGroup is gone, or its whole API.
     PodGroupGone(PodGroupApi, GangId),
+    /// A PodDisruptionBudget.
+    Budget(PodKey, BudgetFacts),
+    /// A PodDisruptionBudget is gone.
+    BudgetGone(PodKey),
 }
 
 /// What a persistent volume says about its place.
@@ -141,6 +146,8 @@ pub struct Changes {
     pub pods: Vec<PodId>,
     /// Pods that are gone.
     pub gone: Vec<PodId>,
+    /// Pods that held room and hold it no more: gone or ended.
+    pub left: Vec<PodUid>,
     /// Nodes whose lock, agent, devices or object changed.
     pub nodes: Vec<NodeId>,
 }

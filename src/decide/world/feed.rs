@@ -77,6 +77,12 @@ impl World {
             }
             WorldEvent::PodGroup(facts) => self.gangs.pod_group(*facts),
             WorldEvent::PodGroupGone(api, gang) => self.gangs.pod_group_gone(api, &gang),
+            WorldEvent::Budget(key, facts) => {
+                self.budgets.insert(key, facts);
+            }
+            WorldEvent::BudgetGone(key) => {
+                self.budgets.remove(&key);
+            }
         }
         changes
     }
@@ -233,6 +239,7 @@ impl World {
         self.enter_gang(id);
         let had_room = matches!(old_place, Place::Bound(_) | Place::Assumed(_));
         if place == Place::Ended && had_room {
+            changes.left.extend(self.pods.get(&id).map(|pod| pod.facts.handoff.pod.uid.clone()));
             changes.wake = changes.wake.or(Wake::POD_FREED);
         }
         if matches!(place, Place::Bound(_)) && (old_place != place || relabelled) {
@@ -263,6 +270,7 @@ impl World {
             self.bind_stamps.remove(stamp);
         }
         if pod.node().is_some() {
+            changes.left.push(pod.facts.handoff.pod.uid.clone());
             changes.wake = changes.wake.or(Wake::POD_FREED);
         }
         if let Some(node) = pod.node() {

@@ -3,6 +3,7 @@
 //! Bound pods' `device-allocated` is the truth about devices, whoever bound them. Every change raises the generation, so a
 //! decision can say which world it was made on.
 
+pub mod budget;
 pub mod devices;
 pub mod event;
 mod feed;
@@ -15,6 +16,7 @@ pub mod resources;
 pub mod spec;
 mod state;
 
+pub use budget::BudgetFacts;
 pub use devices::Stock;
 pub use event::{Changes, ClaimFacts, VolumeFacts, Wake, WorldEvent};
 pub use id::{NodeId, PodId};

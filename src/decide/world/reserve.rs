@@ -38,6 +38,16 @@ impl World {
         if let Some(pod) = self.pods.get(&id) {
             self.gangs.pod(pod);
         }
+    /// Takes a placed pod out of the accounts of its node, for a dry run; [`World::put_back`] must follow.
+    pub fn displace(&mut self, id: PodId) {
+        self.generation += 1;
+        self.discharge(id);
+    }
+
+    /// Undoes [`World::displace`].
+    pub fn put_back(&mut self, id: PodId) {
+        self.generation += 1;
+        self.charge(id);
     }
 
     /// Enters a pod into the accounts of its node.
@@ -50,6 +60,7 @@ impl World {
             && node.pods.insert(id)
         {
             node.used.add(&pod.facts.spec.requests);
+            *self.priorities.entry(pod.facts.spec.priority).or_insert(0) += 1;
             self.journal.note(at, self.nodes.len());
         }
         if anti {
@@ -82,6 +93,12 @@ impl World {
             && node.pods.remove(&id)
         {
             node.used.sub(&pod.facts.spec.requests);
+            if let Some(count) = self.priorities.get_mut(&pod.facts.spec.priority) {
+                *count -= 1;
+                if *count == 0 {
+                    self.priorities.remove(&pod.facts.spec.priority);
+                }
+            }
             self.journal.note(at, self.nodes.len());
         }
         self.anti.remove(&id);

@@ -18,6 +18,10 @@ pub struct PodSpec {
     pub labels: Labels,
     /// `spec.priority`.
     pub priority: i32,
+    /// `spec.preemptionPolicy` is `Never`: nobody is evicted for it.
+    pub never_preempts: bool,
+    /// `status.nominatedNodeName`.
+    pub nominated: Option<Box<str>>,
     /// What the pod takes from a node's allocatable.
     pub requests: Resources,
     /// `spec.nodeSelector`.

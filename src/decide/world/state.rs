@@ -8,6 +8,7 @@ use crate::contract::{DeviceId, PodKey, PodUid};
 use crate::decide::lock::{HolderState, Lookup};
 use crate::decide::pod::HandoffPod;
 
+use super::budget::BudgetFacts;
 use super::event::{ClaimFacts, VolumeFacts};
 use super::journal::Journal;
 use super::node::Node;
@@ -52,6 +53,9 @@ pub struct World {
     pub(super) namespaces: BTreeMap<Box<str>, Labels>,
     pub(super) volumes: BTreeMap<Box<str>, VolumeFacts>,
     pub(super) claims: BTreeMap<PodKey, ClaimFacts>,
+    pub(super) budgets: BTreeMap<PodKey, BudgetFacts>,
+    /// How many placed pods have each priority.
+    pub(super) priorities: BTreeMap<i32, usize>,
     /// The latest deletions, oldest first.
     pub(super) deleted: VecDeque<PodUid>,
     pub(super) gangs: GangBook,
@@ -159,6 +163,11 @@ impl World {
     /// Placed pods with required anti-affinity.
     pub fn placed_with_anti_affinity(&self) -> impl Iterator<Item = &Pod> {
         self.anti.iter().filter_map(|id| self.pods.get(id))
+    }
+
+    /// The lowest priority of a placed pod.
+    pub fn lowest_priority(&self) -> Option<i32> {
+        self.priorities.keys().next().copied()
     }
 
     /// Nodes with a lock annotation.

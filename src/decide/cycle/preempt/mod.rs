@@ -1,0 +1,15 @@
+//! Preemption: room for a pod that fits nowhere, at the cost of pods of lower priority.
+//!
+//! ```text
+//!   no node fits ──dry run per node──▶ candidates ──PostFilter picks──▶ nominated, victims evicted
+//!                                                                          │
+//!      tried again when they are gone; meanwhile its room is closed to equal and lower priority
+//! ```
+//!
+//! A dry run takes pods out of the world's accounts, asks the very rules that decide placement, and puts everything back.
+
+mod dry_run;
+mod nominate;
+
+pub use dry_run::{Candidate, Victim};
+pub use nominate::Nomination;

@@ -1,0 +1,199 @@
+//! A pod for which others make room: where, until when, and who may not take that room.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use crate::contract::PodUid;
+use crate::decide::cycle::effect::{Effect, Effects};
+use crate::decide::cycle::engine::{Engine, Moment, Timer};
+use crate::decide::framework::View;
+use crate::decide::plugins::device_fit;
+use crate::decide::world::{NodeId, Place, PodId, Wake};
+
+use super::dry_run::{Candidate, candidates};
+use crate::decide::cycle::choose::{judge, prepare};
+
+/// How long the room stays closed after the last victim is gone.
+const KEPT: Duration = Duration::from_secs(60);
+/// A victim that does not leave is evicted again after this time.
+const ASK_AGAIN: Duration = Duration::from_secs(10);
+
+/// Room that is being made.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Nomination {
+    /// Where.
+    pub node: NodeId,
+    /// Whoever has to leave and has not yet.
+    pub victims: BTreeSet<PodUid>,
+    /// Monotonic time until which the room stays closed; set when the last victim is gone.
+    pub until: Option<Duration>,
+}
+
+impl Engine {
+    /// Looks for victims for a pod that fits nowhere; evicts them and nominates the pod. Returns what to say about it.
+    pub(in crate::decide::cycle) fn preempt(
+        &mut self,
+        id: PodId,
+        now: Moment,
+        effects: &mut Effects,
+    ) -> Option<String> {
+        let pod = self.world.pod(id)?.clone();
+        if pod.facts.spec.never_preempts || self.plugins.enabled().post_filter.is_empty() {
+            return None;
+        }
+        if let Some(nomination) = self.nominations.get(&id).filter(|nomination| !nomination.victims.is_empty()) {
+            let node = self.world.node(nomination.node).map_or("", |node| &node.name);
+            return Some(format!("waits for {} pods to leave node {node}", nomination.victims.len()));
+        }
+        let shadows = self.shadow(pod.facts.spec.priority, id, now);
+        let found = candidates(&mut self.world, &self.plugins, &pod, now.mono);
+        self.lift(shadows);
+        let picked = self.plugins.enabled().post_filter.iter().find_map(|plugin| plugin.pick(&found))?.clone();
+        Some(self.nominate(id, &picked, now, effects))
+    }
+
+    /// Evicts the victims and closes the room on the node for everybody of the same or a lower priority.
+    pub(in crate::decide::cycle) fn nominate(
+        &mut self,
+        id: PodId,
+        picked: &Candidate,
+        now: Moment,
+        effects: &mut Effects,
+    ) -> String {
+        let (Some(pod), Some(node)) = (self.world.pod(id), self.world.node(picked.node)) else { return String::new() };
+        let (by, node_name) = (pod.facts.handoff.pod.clone(), node.name.clone());
+        let leaving = node.pods.iter().filter_map(|id| self.world.pod(*id)).filter(|other| {
+            other.facts.handoff.deleting.is_some() && other.facts.spec.priority < pod.facts.spec.priority
+        });
+        let mut victims: BTreeSet<PodUid> = leaving.map(|other| other.facts.handoff.pod.uid.clone()).collect();
+        let mut names = Vec::new();
+        for victim in &picked.victims {
+            let Some(other) = self.world.pod(victim.pod) else { continue };
+            let reference = other.facts.handoff.pod.clone();
+            victims.insert(reference.uid.clone());
+            names.push(reference.key.to_string());
+            let message = format!("preempted by pod {} ({}) on node {node_name}", by.key, by.uid);
+            effects.push(Effect::Notice {
+                pod: reference.clone(),
+                warning: false,
+                reason: "Preempted",
+                message: message.clone(),
+            });
+            effects.push(Effect::Evict { pod: reference, message });
+        }
+        self.stats.preempted += names.len() as u64;
+        let until = victims.is_empty().then(|| now.mono + KEPT);
+        self.timers.insert((until.unwrap_or(now.mono + ASK_AGAIN), Timer::Nomination(id)));
+        self.nominations.insert(id, Nomination { node: picked.node, victims, until });
+        effects.push(Effect::Nominate { pod: by, node: Some(node_name.clone()) });
+        if names.is_empty() {
+            format!("waits for pods that are leaving node {node_name}")
+        } else {
+            format!("evicting {} from node {node_name} to make room", names.join(", "))
+        }
+    }
+
+    /// A pod is gone or has ended: it may have been the last one somebody waited for.
+    pub(in crate::decide::cycle) fn victim_gone(&mut self, uid: &PodUid, now: Moment) {
+        for (id, nomination) in &mut self.nominations {
+            if nomination.victims.remove(uid) && nomination.victims.is_empty() {
+                let until = now.mono + KEPT;
+                nomination.until = Some(until);
+                self.timers.insert((until, Timer::Nomination(*id)));
+            }
+        }
+    }
+
+    /// The time of a nomination is over.
+    pub(in crate::decide::cycle) fn nomination_due(&mut self, id: PodId, now: Moment, effects: &mut Effects) {
+        let Some(nomination) = self.nominations.get(&id) else { return };
+        match nomination.until {
+            Some(until) if until <= now.mono => {
+                self.denominate(id, effects);
+                self.woken(Wake::POD_FREED);
+            }
+            Some(_) => {}
+            None => {
+                // An eviction may have failed; one that was heard is seen in the watch.
+                let asked = nomination.victims.iter().filter_map(|uid| self.world.pod(self.world.pod_id(uid)?));
+                for victim in asked.filter(|victim| victim.facts.handoff.deleting.is_none()) {
+                    let pod = victim.facts.handoff.pod.clone();
+                    effects.push(Effect::Evict { pod, message: "preempted, asked again".to_owned() });
+                }
+                self.timers.insert((now.mono + ASK_AGAIN, Timer::Nomination(id)));
+            }
+        }
+    }
+
+    /// Opens the room again. What the pod's status says is left alone when the pod has found a place.
+    pub(in crate::decide::cycle) fn denominate(&mut self, id: PodId, effects: &mut Effects) {
+        if self.nominations.remove(&id).is_some()
+            && let Some(pod) = self.world.pod(id).filter(|pod| pod.place == Place::Waiting)
+            && pod.facts.handoff.deleting.is_none()
+        {
+            effects.push(Effect::Nominate { pod: pod.facts.handoff.pod.clone(), node: None });
+        }
+    }
+
+    /// What a predecessor has nominated: the pod's status says where, and whoever is leaving there is waited for.
+    pub(in crate::decide::cycle) fn nominated_before(&mut self, now: Moment) {
+        let ours = self.world.pods().filter(|pod| pod.place == Place::Waiting && pod.facts.spec.nominated.is_some());
+        let ours: Vec<PodId> = ours.map(|pod| pod.id).collect();
+        for id in ours {
+            let Some(pod) = self.world.pod(id) else { continue };
+            if !self.config.scheduler_names.contains(&pod.facts.handoff.scheduler_name) {
+                continue;
+            }
+            let Some(at) = pod.facts.spec.nominated.as_deref().and_then(|name| self.world.node_id(name)) else {
+                continue;
+            };
+            let Some(node) = self.world.node(at) else { continue };
+            let leaving = node.pods.iter().filter_map(|other| self.world.pod(*other)).filter(|other| {
+                other.facts.handoff.deleting.is_some() && other.facts.spec.priority < pod.facts.spec.priority
+            });
+            let victims: BTreeSet<PodUid> = leaving.map(|other| other.facts.handoff.pod.uid.clone()).collect();
+            let until = victims.is_empty().then(|| now.mono + KEPT);
+            self.timers.insert((until.unwrap_or(now.mono + ASK_AGAIN), Timer::Nomination(id)));
+            self.nominations.insert(id, Nomination { node: at, victims, until });
+        }
+    }
+
+    /// Enters nominated pods of the same or a higher priority into the accounts of their nodes, as if they were there, so that
+    /// `except` sees what it may take. Where their devices are not free yet, the node is closed for such devices.
+    pub(in crate::decide::cycle) fn shadow(&mut self, priority: i32, except: PodId, now: Moment) -> Vec<PodId> {
+        if self.nominations.is_empty() {
+            return Vec::new();
+        }
+        let closed: Vec<(PodId, NodeId)> = self
+            .nominations
+            .iter()
+            .filter(|(id, _)| **id != except)
+            .filter(|(id, _)| {
+                let pod = self.world.pod(**id).filter(|pod| pod.place == Place::Waiting);
+                pod.is_some_and(|pod| pod.facts.spec.priority >= priority)
+            })
+            .map(|(id, nomination)| (*id, nomination.node))
+            .collect();
+        let mut shadows = Vec::new();
+        for (id, at) in closed {
+            let Some(pod) = self.world.pod(id) else { continue };
+            let view = View { world: &self.world, now: now.mono };
+            let devices = prepare(view, &self.plugins, pod).ok().and_then(|mut slots| {
+                let node = self.world.node(at)?;
+                let fits = judge(view, &self.plugins, pod, (at, node), &mut slots).is_fit();
+                fits.then(|| device_fit::plan(&slots, (at, node)))?.map(|plan| plan.allocation)
+            });
+            if self.world.assume(id, at, devices) {
+                shadows.push(id);
+            }
+        }
+        shadows
+    }
+
+    /// Takes the shadows out again.
+    pub(in crate::decide::cycle) fn lift(&mut self, shadows: Vec<PodId>) {
+        for id in shadows.into_iter().rev() {
+            self.world.forget(id);
+        }
+    }
+}

@@ -1,0 +1,145 @@
+//! Room at the cost of pods of lower priority: who leaves, who may not take the room, and that nobody leaves in vain.
+
+use std::collections::BTreeMap;
+
+use baton::contract::hint::LabelSelector;
+use baton::contract::{PodKey, key};
+use baton::decide::world::{BudgetFacts, WorldEvent};
+
+use crate::env::{Env, pod};
+
+const ONE: &[(&str, &str)] = &[(key::NVIDIA_GPU, "1")];
+const TWO: &[(&str, &str)] = &[(key::NVIDIA_GPU, "2")];
+
+fn submit(env: &mut Env, name: &str, limits: &[(&str, &str)], priority: i32) {
+    let mut facts = pod(name, limits, env.now);
+    facts.spec.priority = priority;
+    facts.spec.labels = BTreeMap::from([("app".to_owned(), name.to_owned())]);
+    env.submit(facts);
+    env.settle();
+    // The agent serves whoever was bound.
+    let locked: Vec<String> = env.locks.keys().cloned().collect();
+    for node in locked {
+        env.agent_releases(&node);
+    }
+    env.settle();
+}
+
+#[test]
+fn the_least_important_pod_leaves_and_its_devices_go_to_the_pod_that_it_left_for() {
+    let mut env = Env::new();
+    env.node("n", 2);
+    submit(&mut env, "low", ONE, 1);
+    submit(&mut env, "middle", ONE, 5);
+    let freed = env.devices_of("low");
+    submit(&mut env, "high", ONE, 9);
+    assert_eq!(env.evicted, ["low"]);
+    assert_eq!(env.node_of("high"), None, "nothing is taken before the victim is gone");
+    assert!(env.conditions["high"].contains("evicting ml/low from node n"), "{}", env.conditions["high"]);
+    assert_eq!(env.pods[&PodKey::new("ml", "high")].spec.nominated.as_deref(), Some("n"));
+    env.delete("low");
+    env.settle();
+    assert_eq!(env.node_of("high"), Some("n"));
+    assert_eq!(env.devices_of("high"), freed);
+    assert!(env.engine.nominations().is_empty());
+}
+
+#[test]
+fn nobody_leaves_where_it_would_not_help_or_where_the_pod_never_preempts() {
+    let mut env = Env::new();
+    env.node("n", 2);
+    submit(&mut env, "low", ONE, 1);
+    submit(&mut env, "equal", ONE, 9);
+    submit(&mut env, "too-big", TWO, 9);
+    assert_eq!(env.evicted, Vec::<String>::new());
+    let mut polite = pod("polite", ONE, env.now);
+    (polite.spec.priority, polite.spec.never_preempts) = (9, true);
+    env.submit(polite);
+    env.settle();
+    assert_eq!(env.evicted, Vec::<String>::new());
+}
+
+#[test]
+fn nobody_is_evicted_twice_while_victims_are_leaving() {
+    let mut env = Env::new();
+    env.node("n", 2);
+    submit(&mut env, "a", ONE, 1);
+    submit(&mut env, "b", ONE, 1);
+    submit(&mut env, "high", ONE, 9);
+    env.pod("other", &[("cpu", "1")]);
+    env.wait(5);
+    assert_eq!(env.evicted.len(), 1, "{:?}", env.evicted);
+}
+
+#[test]
+fn the_room_is_closed_to_equal_and_lower_priority_until_the_nominated_pod_has_it() {
+    let mut env = Env::new();
+    env.node("n", 1);
+    submit(&mut env, "low", ONE, 1);
+    submit(&mut env, "high", ONE, 9);
+    submit(&mut env, "rival", ONE, 5);
+    env.change_pod("high", |facts| facts.spec.gates = vec!["later".into()]);
+    env.delete("low");
+    env.settle();
+    assert_eq!((env.node_of("rival"), env.node_of("high")), (None, None), "the room waits for whom it was made");
+    env.wait(59);
+    assert_eq!(env.node_of("rival"), None);
+    env.wait(2);
+    assert_eq!(env.node_of("rival"), Some("n"), "not for ever");
+}
+
+#[test]
+fn a_more_important_pod_may_take_the_room() {
+    let mut env = Env::new();
+    env.node("n", 1);
+    submit(&mut env, "low", ONE, 1);
+    submit(&mut env, "high", ONE, 5);
+    env.delete("low");
+    let mut first = pod("higher", ONE, env.now);
+    first.spec.priority = 9;
+    env.submit(first);
+    env.settle();
+    assert_eq!((env.node_of("higher"), env.node_of("high")), (Some("n"), None));
+}
+
+#[test]
+fn a_budget_is_kept_where_another_node_costs_none_and_broken_where_nothing_else_helps() {
+    let mut env = Env::new();
+    env.node("a", 1);
+    env.node("b", 1);
+    submit(&mut env, "guarded", ONE, 1);
+    submit(&mut env, "free", ONE, 4);
+    let selector: LabelSelector = serde_json::from_str(r#"{"matchLabels":{"app":"guarded"}}"#).unwrap();
+    let budget = BudgetFacts { selector: Some(selector), allowed: 0 };
+    env.event(WorldEvent::Budget(PodKey::new("ml", "guard"), budget));
+    submit(&mut env, "first", ONE, 9);
+    assert_eq!(env.evicted, ["free"], "the more important pod leaves, for no budget guards it");
+    submit(&mut env, "second", ONE, 9);
+    assert_eq!(env.evicted, ["free", "guarded"], "a budget is a preference");
+}
+
+#[test]
+fn a_victim_whose_eviction_was_lost_is_evicted_again() {
+    let mut env = Env::new();
+    env.node("n", 1);
+    submit(&mut env, "low", ONE, 1);
+    submit(&mut env, "high", ONE, 9);
+    // The API server never heard of it.
+    env.change_pod("low", |facts| facts.handoff.deleting = None);
+    env.wait(11);
+    assert_eq!(env.evicted, ["low", "low"]);
+}
+
+#[test]
+fn a_successor_waits_for_the_victims_of_its_predecessor() {
+    let mut env = Env::new();
+    env.node("n", 8);
+    submit(&mut env, "low", &[(key::NVIDIA_GPU, "8")], 1);
+    submit(&mut env, "high", &[(key::NVIDIA_GPU, "8")], 9);
+    env.restart();
+    env.settle();
+    assert_eq!((env.evicted.len(), env.engine.nominations().len()), (1, 1));
+    env.delete("low");
+    env.settle();
+    assert_eq!(env.node_of("high"), Some("n"));
+}
