@@ -15,7 +15,7 @@ use crate::decide::queue::QueueState;
 #[derive(Clone)]
 pub struct Metrics {
     registry: Arc<Registry>,
-    counters: [Counter; 8],
+    counters: [Counter; 9],
     gauges: [Gauge<i64, AtomicI64>; 6],
 }
 
