@@ -38,6 +38,8 @@ impl World {
         if let Some(pod) = self.pods.get(&id) {
             self.gangs.pod(pod);
         }
+    }
+
     /// Takes a placed pod out of the accounts of its node, for a dry run; [`World::put_back`] must follow.
     pub fn displace(&mut self, id: PodId) {
         self.generation += 1;
