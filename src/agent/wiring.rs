@@ -144,8 +144,7 @@ impl Handoff for Wired {
     }
 
     fn registration_lost(&self) {
-        let service = self.service.clone();
-        tokio::spawn(async move { service.kubelet_restarted().await });
+        self.service.kubelet_restarted();
     }
 
     fn identity(&self) -> watch::Receiver<Identity> {

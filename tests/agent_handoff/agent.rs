@@ -100,6 +100,7 @@ impl Agent {
         tasks.spawn(async move { opened.open(StateDir::acquire(&state).await.unwrap(), &boot).await });
         tasks.spawn(unlocker::run(service.clone(), Duration::from_secs(5)));
         tasks.spawn(housekeeping::run(service.clone(), Duration::from_millis(500)));
+        let told = service.clone();
         let mut plugins = Plugins::start(PluginsConfig {
             directory: kubelet.join("device-plugins"),
             poll: Duration::from_millis(200),
@@ -109,7 +110,7 @@ impl Agent {
             grace: Duration::from_millis(200),
             pre_start: false,
             calls: service.clone(),
-            on_lost: Arc::new(|_, _| {}),
+            on_lost: Arc::new(move |_, _| told.kubelet_restarted()),
         });
         plugins.update(lists(&inventory.load())).unwrap();
         let agent = Self { service, plugins, tasks };

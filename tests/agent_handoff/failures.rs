@@ -1,9 +1,15 @@
 //! What breaks around the hand-off.
 
+use std::time::Duration;
+
 use baton::contract::LockRead;
+use baton::contract::deviceplugin::{AllocateRequest, ContainerAllocateRequest};
 use baton::contract::key::NVIDIA_GPU;
+use baton::runtime::clock;
 use baton::sim::apiserver::{Effect, FaultRule};
 use baton::sim::kubelet::PodResourcesMode;
+use kube::api::{Patch, PatchParams};
+use serde_json::json;
 
 use super::cluster::{Machine, eventually};
 use super::pods::Kind::App;
@@ -87,6 +93,36 @@ async fn a_kubelet_restart_keeps_ids_and_the_next_pod_is_served() {
     let b = gpus("b", &["GPU-7"]);
     machine.schedule(&b).await;
     machine.agrees(&b).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn without_pod_resources_a_call_after_a_kubelet_restart_is_not_taken_for_the_lock_holders() {
+    let machine = Machine::start().await;
+    // From here on the kubelet's calls are made by hand, and nothing lists its pods.
+    machine.kubelet.stop().await;
+    let call = |id: &str| AllocateRequest {
+        container_requests: vec![ContainerAllocateRequest { devices_ids: vec![id.to_owned()] }],
+    };
+    let service = &machine.agent().service;
+    machine.schedule(&gpus("before", &["GPU-1"])).await;
+    service.allocate(NVIDIA_GPU, call("GPU-1")).await.unwrap();
+    machine.unlocked().await;
+    machine.schedule(&gpus("holder", &["GPU-2"])).await;
+    service.kubelet_restarted();
+    let refused = service.allocate(NVIDIA_GPU, call("GPU-1")).await.unwrap_err();
+    assert!(refused.message().contains("default/before") && refused.message().contains("default/holder"), "{refused}");
+    assert_eq!(machine.agent().ledger_of("holder").await, Vec::<String>::new());
+    // Once the other runs, it cannot be the one that asks.
+    let running = json!({"status": {"phase": "Running", "containerStatuses": [{
+        "name": "main", "image": "busybox", "imageID": "", "ready": true, "restartCount": 0, "state": {"running": {}},
+    }]}});
+    machine.pods().patch_status("before", &PatchParams::default(), &Patch::Merge(running)).await.unwrap();
+    let until = clock::mono() + Duration::from_secs(30);
+    while service.allocate(NVIDIA_GPU, call("GPU-2")).await.is_err() {
+        assert!(clock::mono() < until, "the holder is not served");
+    }
+    assert_eq!(machine.agent().ledger_of("holder").await, ["GPU-2"]);
+    assert_eq!(machine.agent().ledger_of("before").await, ["GPU-1"]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

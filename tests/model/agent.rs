@@ -17,7 +17,7 @@ use super::coverage::Branch;
 use super::machine::Handoff;
 use super::properties::Broken;
 use super::setup::{DEVICE_NAMES, GPU, NODE_NAMES, container};
-use super::state::{Lock, PODS, State};
+use super::state::{Book, Lock, PODS, State};
 use super::view::name;
 
 /// Decisions that may ask for live reads one after another.
@@ -31,11 +31,15 @@ struct Desk {
     resources: PodResources,
     ledger: Ledger,
     passed: BTreeSet<baton::contract::PodUid>,
+    may_repeat: BTreeSet<baton::contract::PodUid>,
 }
 
 impl Handoff {
     fn desk(&self, state: &State, node: usize, throttled: bool) -> Desk {
-        let passed = (0..PODS).filter(|pod| state.pods[*pod].on(node) && state.books[*pod].passed);
+        let marked = |mark: fn(&Book) -> bool| {
+            let here = (0..PODS).filter(|pod| state.pods[*pod].on(node) && mark(&state.books[*pod]));
+            here.map(|pod| self.setup.table.pods[pod].pod.uid.clone()).collect()
+        };
         let resources = if throttled { PodResources::Throttled } else { self.resources(state, node) };
         let mut ledger = self.ledger(state, node);
         ledger.settle(&resources);
@@ -45,7 +49,8 @@ impl Handoff {
             lock: self.lock_read(state.nodes[node].lock),
             resources,
             ledger,
-            passed: passed.map(|pod| self.setup.table.pods[pod].pod.uid.clone()).collect(),
+            passed: marked(|book| book.passed),
+            may_repeat: marked(|book| book.may_repeat),
         }
     }
 
@@ -58,6 +63,7 @@ impl Handoff {
             ledger: &desk.ledger,
             inventory: &self.setup.table.inventory[desk.node],
             passed: &desk.passed,
+            may_repeat: &desk.may_repeat,
             fresh,
             watching: true,
             policy: &self.setup.table.policy,
@@ -274,6 +280,15 @@ impl Handoff {
             }
             self.keep(state, node, &ledger);
         }
+        Self::admits_again(state, node);
+    }
+
+    /// The agent starts, or sees the kubelet start: whoever was served may ask again.
+    pub fn admits_again(state: &mut State, node: usize) {
+        for pod in (0..PODS).filter(|pod| state.pods[*pod].on(node)) {
+            let book = &mut state.books[pod];
+            (book.passed, book.may_repeat) = (false, book.entries.iter().any(Option::is_some));
+        }
     }
 
     /// Memory is lost, the file stays.
@@ -281,7 +296,8 @@ impl Handoff {
         let is = &mut state.nodes[node];
         (is.agent_up, is.release) = (false, None);
         for pod in (0..PODS).filter(|pod| state.pods[*pod].on(node)) {
-            (state.books[pod].passed, state.books[pod].unusable) = (false, false);
+            let entries = state.books[pod].entries;
+            state.books[pod] = Book { entries, ..Book::default() };
         }
     }
 }

@@ -147,8 +147,8 @@ impl Handoff {
     /// Memory goes, checkpoint and containers stay; containers of pods that the API server does not have are killed. The
     /// agent hears of it and forgets whose admission is over.
     pub fn restart_kubelet(&self, state: &mut State, node: usize) {
+        Self::admits_again(state, node);
         for pod in (0..PODS).filter(|pod| state.pods[*pod].on(node)) {
-            state.books[pod].passed = false;
             if state.pods[pod].exists() {
                 (state.kube[pod].active, state.kube[pod].admitting) = (false, false);
             } else {

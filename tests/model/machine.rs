@@ -327,6 +327,10 @@ impl Handoff {
             let init = self.setup.shapes[pod] == Shape::Init;
             // A pod that asks for nothing more, or is not listed, is no candidate, whether passed by or not.
             state.books[pod].passed &= state.kube[pod].active && self.next_container(state, pod).is_some();
+            // Read only where the listing does not tell, and of pods that do not run.
+            let blind = !self.setup.pod_resources || state.left.throttles > 0;
+            let may_run = state.pods[pod].exists() && state.pods[pod].phase == Phase::Pending;
+            state.books[pod].may_repeat &= blind && may_run;
             for kept in state.books[pod].entries.iter_mut().flatten() {
                 kept.again &= init;
             }

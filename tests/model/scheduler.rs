@@ -6,7 +6,7 @@ use std::time::Duration;
 use baton::contract::PodRef;
 use baton::decide::handoff::unlock::Fate;
 use baton::decide::lock::{
-    AgentLiveness, Claim, GoneReason, HolderState, Intent, LockView, Policy, WaitReason, acquire, release_of_owner,
+    AgentLiveness, Claim, GoneReason, HolderState, Intent, LockView, Policy, WaitReason, acquire,
 };
 
 use super::coverage::Branch;
@@ -226,12 +226,9 @@ impl Handoff {
 
     /// The lock of a half-done bind goes: the owner's service ends it.
     pub fn abandon(&self, state: &mut State, scheduler: usize, node: usize) {
-        let Some(pod) = self.half_done(state, &state.schedulers[scheduler], node) else { return };
         let read = self.lock_read(state.nodes[node].lock);
-        let known = self.pod(state, pod);
-        let stamp = known.as_ref().and_then(|pod| pod.assignment.bind_timestamp.as_deref());
-        let owner = known.as_ref().and_then(|pod| release_of_owner(&read, &pod.pod, stamp));
-        if let Some(raw) = owner {
+        let holder = HolderState::of(&read, NODE_NAMES[node], &self.api(state), wall());
+        if let (Some(HolderState::Unbound(_)), Some(raw)) = (holder, read.raw()) {
             self.hit(Branch::Abandoned);
             state.schedulers[scheduler].release = Some((node as u8, self.lock_of_text(raw)));
         }

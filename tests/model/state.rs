@@ -83,11 +83,13 @@ pub struct Entry {
     pub orphan: bool,
 }
 
-/// What the agent of the pod's node holds of it: ledger on disk, two marks in memory.
+/// What the agent of the pod's node holds of it: ledger on disk, three marks in memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Book {
     pub entries: [Option<Entry>; CONTAINERS],
     pub passed: bool,
+    /// Served before the kubelet or the agent last started.
+    pub may_repeat: bool,
     pub unusable: bool,
 }
 

@@ -6,7 +6,7 @@ use baton::contract::{DeviceType, Holder, LockRead, LockValue, PodKey, PodRef, P
 use baton::decide::handoff::{
     self, Entry as Granted, Ledger, ListedPod, Listing, NodePods, PodResources, State as Settled, ledger::Slot,
 };
-use baton::decide::lock::Lookup;
+use baton::decide::lock::{Lookup, Named, names};
 use baton::decide::pod::{ContainerKind, Deletion, HandoffPod, Phase as PodPhase};
 
 use super::machine::Handoff;
@@ -201,10 +201,8 @@ impl Handoff {
             wall: wall(),
         };
         if self.setup.flaws.unlock_after_first
-            && let LockRead::Held { raw, .. } = &lock
-            && pods.iter().any(|pod| {
-                handoff::holder::names(&lock, pod) == handoff::holder::Named::Yes && ledger.holds(&pod.pod.uid)
-            })
+            && let LockRead::Held { value, raw } = &lock
+            && pods.iter().any(|pod| names(value, pod) == Named::Yes && ledger.holds(&pod.pod.uid))
         {
             return Fate::Release { raw: raw.clone(), why: handoff::unlock::Why::Served };
         }

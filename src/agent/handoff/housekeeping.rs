@@ -130,6 +130,7 @@ async fn expire(service: &HandoffService) {
     let dropped = {
         let seen = service.parts.view.seen();
         books.passed.retain(|uid| seen.pods.by_uid(uid).is_some());
+        books.may_repeat.retain(|uid| seen.pods.by_uid(uid).is_some());
         books.unusable.retain(|uid| seen.pods.by_uid(uid).is_some());
         books.ledger.expire(&seen.pods, &resources)
     };

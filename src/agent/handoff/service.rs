@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
@@ -71,6 +72,8 @@ pub struct HandoffService {
     pub(super) lock_matters: Notify,
     /// A call came before the ledger is known.
     pub(super) call_waits: Notify,
+    /// How often the kubelet was seen to start again.
+    pub(super) kubelet_starts: AtomicU64,
     /// Counts changes of the ledger.
     pub(super) ledger_changed: watch::Sender<u64>,
 }
@@ -80,8 +83,20 @@ pub(super) struct Books {
     pub ledger: Ledger,
     pub file: LedgerFile,
     pub passed: BTreeSet<PodUid>,
+    pub may_repeat: BTreeSet<PodUid>,
     pub unusable: BTreeSet<PodUid>,
     pub preference: Option<Remembered>,
+    /// Of [`HandoffService::kubelet_starts`]: the last that these marks know of.
+    pub kubelet_start: u64,
+}
+
+impl Books {
+    /// The kubelet admits its pods again: nobody's admission is over, and who was served may ask once more.
+    fn admits_again(&mut self) {
+        self.passed.clear();
+        self.preference = None;
+        self.may_repeat = self.ledger.iter().map(|entry| entry.pod.uid.clone()).collect();
+    }
 }
 
 /// The last preference call.
@@ -103,6 +118,7 @@ impl HandoffService {
             ready: watch::Sender::new(false),
             lock_matters: Notify::new(),
             call_waits: Notify::new(),
+            kubelet_starts: AtomicU64::new(0),
             ledger_changed: watch::Sender::new(0),
         })
     }
@@ -124,7 +140,17 @@ impl HandoffService {
 
     /// Starts serving with this ledger.
     pub(super) async fn begin(&self, ledger: Ledger, file: LedgerFile) {
-        let books = Books { ledger, file, passed: BTreeSet::new(), unusable: BTreeSet::new(), preference: None };
+        let mut books = Books {
+            ledger,
+            file,
+            passed: BTreeSet::new(),
+            may_repeat: BTreeSet::new(),
+            unusable: BTreeSet::new(),
+            preference: None,
+            kubelet_start: self.kubelet_starts.load(Ordering::SeqCst),
+        };
+        // What the kubelet did before this agent started is not known.
+        books.admits_again();
         *self.books.lock().await = Some(books);
         self.ready.send_replace(true);
         self.ledger_did_change(None);
@@ -186,6 +212,7 @@ impl HandoffService {
         let Some(books) = guard.as_mut() else {
             return Err(Refusal::nobody(Rule::NotServing, resource, "the ledger is not known yet"));
         };
+        self.heed_restarts(books);
         let call = Call { resource, count: i64::try_from(ids.len()).unwrap_or(i64::MAX), ids };
         let (known, resources) = self.sight_of_kubelet(books, &call, deadline).await;
         let (outcome, passed) = self.decide_live(books, &call, known.as_ref(), &resources, deadline).await?;
@@ -315,6 +342,7 @@ impl HandoffService {
             ledger: &books.ledger,
             inventory: &inventory,
             passed: &books.passed,
+            may_repeat: &books.may_repeat,
             fresh,
             watching: seen.pods_watching && seen.node_watching,
             policy: &self.settings.policy,
@@ -417,11 +445,17 @@ impl HandoffService {
         Refusal::nobody(Rule::Ledger, &key.resource, why)
     }
 
-    /// The kubelet has restarted: it admits its pods again, so nobody's admission is over.
-    pub async fn kubelet_restarted(&self) {
-        if let Some(books) = self.books.lock().await.as_mut() {
-            books.passed.clear();
-            books.preference = None;
+    /// The kubelet has restarted: it admits its pods again. Known to every call that begins after this, whatever is being
+    /// served now.
+    pub fn kubelet_restarted(&self) {
+        self.kubelet_starts.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// Brings the marks of admissions up to the kubelet's last start.
+    pub(super) fn heed_restarts(&self, books: &mut Books) {
+        let starts = self.kubelet_starts.load(Ordering::SeqCst);
+        if std::mem::replace(&mut books.kubelet_start, starts) != starts {
+            books.admits_again();
         }
     }
 }

@@ -48,6 +48,7 @@ impl HandoffService {
         self.is_ready_before(resource, deadline).await.ok()?;
         let mut guard = self.books.lock().await;
         let books = guard.as_mut()?;
+        self.heed_restarts(books);
         let call = Call { resource, count: i64::from(count), ids: &[] };
         let resources = Arc::new(self.list(books, deadline).await);
         let mut fresh = Fresh::default();

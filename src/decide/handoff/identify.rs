@@ -1,6 +1,6 @@
 //! Which pod is calling? Ids alone never tell: the kubelet reuses them inside a pod.
 
-use super::holder::{self, Named};
+use super::holder;
 use super::listing::Listing;
 use super::refusal::{Refusal, Rule};
 use super::sight::{Call, Fresh, Sight};
@@ -69,7 +69,7 @@ fn found(turn: Turn<'_>, how: How) -> Identified<'_> {
 
 /// The pod that the lock names, among those known here.
 fn lock_holder<'a>(sight: &Sight<'a>) -> Option<&'a HandoffPod> {
-    sight.pods.iter().find(|pod| matches!(holder::names(sight.lock, pod), Named::Yes | Named::OtherBind))
+    sight.pods.iter().find(|pod| holder::is_of(sight.lock, pod))
 }
 
 fn by_listing<'a>(sight: &Sight<'a>, call: &Call<'_>, listing: &Listing) -> Identified<'a> {
@@ -167,10 +167,11 @@ fn by_lock<'a>(sight: &Sight<'a>, call: &Call<'_>) -> Identified<'a> {
         .iter()
         .filter(|pod| pod.pod.uid != turn_of_holder.pod.pod.uid && sight.is_here(pod) && !pod.phase.is_terminal());
     let rivals = rivals.filter_map(|pod| turn(pod, None, call, sight.ledger));
-    // A holder that was served already would be repeating its call; after a kubelet restart so could any other pod whose
-    // admission is not known to be over, and the stored answer must not go to the wrong one.
-    let repeats = turn_of_holder.asked > 0;
-    let rival: Vec<Turn<'a>> = rivals.filter(|turn| !turn.running && (repeats || turn.asked == 0)).collect();
+    // A kubelet that has started again asks for served pods once more, until they run. A holder that was served already is
+    // proof of that; else whoever saw the kubelet go tells. The stored answer must not go to the wrong pod, nor the
+    // holder's devices to one that repeats.
+    let repeats = |turn: &Turn<'_>| turn_of_holder.asked > 0 || sight.may_repeat.contains(&turn.pod.pod.uid);
+    let rival: Vec<Turn<'a>> = rivals.filter(|turn| !turn.running && (turn.asked == 0 || repeats(turn))).collect();
     if rival.is_empty() {
         return found(turn_of_holder, How::Lock);
     }

@@ -171,6 +171,28 @@ fn without_pod_resources_the_lock_tells_unless_another_pod_could_be_calling() {
 }
 
 #[test]
+fn without_pod_resources_a_pod_served_before_the_kubelet_started_again_may_be_the_one_that_asks() {
+    let (mut served_before, holder) = (one("served", "GPU-0"), one("holder", "GPU-1"));
+    for resources in [PodResources::Unavailable, PodResources::Throttled] {
+        let mut scene = Scene::new(&[&served_before, &holder]).lock(&holder);
+        scene.resources = resources;
+        grant(&mut scene.ledger, &served_before, &[("main", &["GPU-0"])]);
+        let before = scene.ledger.clone();
+        assert_eq!(served(&scene.gpu(&["GPU-1"])).0, "holder", "the kubelet does not ask twice without a reason");
+        scene.ledger = before.clone();
+        scene.may_repeat.insert(served_before.pod.uid.clone());
+        let outcome = scene.gpu(&["GPU-0"]);
+        let refusal = refused(&outcome);
+        assert_eq!((refusal.rule, refusal.pods.len()), (Rule::Ambiguous, 2), "{refusal:?}");
+        assert!(refusal.text.contains("default/served") && refusal.text.contains("default/holder"), "{}", refusal.text);
+        served_before.containers[0].running = true;
+        scene.pods.apply(served_before.clone());
+        assert_eq!(served(&scene.gpu(&["GPU-1"])).0, "holder", "a pod that runs does not ask");
+        served_before.containers[0].running = false;
+    }
+}
+
+#[test]
 fn the_lock_holder_is_not_served_while_the_kubelet_admits_a_pod_that_is_gone() {
     let holder = one("holder", "GPU-0");
     let mut scene = Scene::new(&[&holder]).lock(&holder).listed(&[("gone", "main", GPU, &[])]);

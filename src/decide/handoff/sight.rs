@@ -38,6 +38,8 @@ pub struct Sight<'a> {
     pub inventory: &'a NodeInventory,
     /// Pods whose admission is over: another pod was seen calling after them, or a call of theirs was refused.
     pub passed: &'a BTreeSet<PodUid>,
+    /// Pods that were served before the kubelet last started, or before this agent did: the kubelet may ask for them again.
+    pub may_repeat: &'a BTreeSet<PodUid>,
     /// What was read live for this call.
     pub fresh: &'a Fresh,
     /// The watches of pods and node are running; if not, whatever a grant rests on is read live too.

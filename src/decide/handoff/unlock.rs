@@ -5,12 +5,11 @@ use std::collections::BTreeSet;
 
 use jiff::Timestamp;
 
-use super::holder::{self, Named};
 use super::inventory::NodeInventory;
 use super::ledger::Ledger;
 use super::pods::NodePods;
 use crate::contract::{LockRead, PodKey, PodUid};
-use crate::decide::lock::GoneReason;
+use crate::decide::lock::{GoneReason, HolderState, Named, judge_pod, names};
 use crate::decide::pod::HandoffPod;
 
 /// What to do with the lock.
@@ -88,47 +87,35 @@ pub struct LockSight<'a> {
 pub fn fate(lock: &LockRead, sight: &LockSight<'_>) -> Fate {
     let LockRead::Held { value, raw } = lock else { return Fate::Keep };
     let release = |why| Fate::Release { raw: raw.clone(), why };
-    if let Some(pod) = sight.pods.iter().find(|pod| holder::names(lock, pod) == Named::Yes) {
-        return fate_of(pod, sight).map_or(Fate::Keep, release);
-    }
-    // A bare time that no pod of this node carries: its pod may be unbound yet. The scheduler's rules end it.
-    let Some(named) = &value.holder else { return Fate::Keep };
-    match sight.live {
-        LiveHolder::NotRead => Fate::Ask(named.pod.clone()),
-        LiveHolder::NotFound => release(Why::Gone(GoneReason::NotFound)),
-        LiveHolder::Found(pod) => {
-            if named.uid.as_ref().is_some_and(|uid| *uid != pod.pod.uid) {
-                return release(Why::Gone(GoneReason::Recreated));
-            }
-            match pod.node.as_deref() {
-                None if pod.phase.is_terminal() => release(Why::Gone(GoneReason::Terminal)),
-                None => Fate::Keep,
-                Some(on) if on != sight.node => release(Why::Gone(GoneReason::Elsewhere)),
-                Some(_) if holder::names(lock, pod) == Named::Yes => fate_of(pod, sight).map_or(Fate::Keep, release),
-                // Bound here by another bind than this lock's: this lock never served anybody.
-                Some(_) => release(Why::Gone(GoneReason::Recreated)),
-            }
-        }
+    let holder = match sight.pods.iter().find(|pod| names(value, pod) == Named::Yes) {
+        Some(pod) => pod,
+        None => match (&value.holder, sight.live) {
+            // A bare time that no pod of this node carries: its pod may be unbound yet. The scheduler's rules end it.
+            (None, _) => return Fate::Keep,
+            (Some(named), LiveHolder::NotRead) => return Fate::Ask(named.pod.clone()),
+            (Some(_), LiveHolder::NotFound) => return release(Why::Gone(GoneReason::NotFound)),
+            (Some(_), LiveHolder::Found(pod)) => pod,
+        },
+    };
+    match judge_pod(value, holder, sight.node, sight.wall) {
+        HolderState::Gone(reason) => release(Why::Gone(reason)),
+        HolderState::Unknown | HolderState::Unbound(_) => Fate::Keep,
+        // Bound here by another bind than this lock's: this lock never served anybody.
+        HolderState::BoundHere(_) if names(value, holder) != Named::Yes => release(Why::Gone(GoneReason::Recreated)),
+        HolderState::BoundHere(_) => fate_of(holder, sight).map_or(Fate::Keep, release),
     }
 }
 
+/// Why the lock of a holder that is bound here and alive goes, if it does.
 fn fate_of(pod: &HandoffPod, sight: &LockSight<'_>) -> Option<Why> {
-    if pod.phase.is_terminal() {
-        return Some(Why::Gone(GoneReason::Terminal));
-    }
-    if pod.node.as_deref().is_some_and(|on| on != sight.node) {
-        return Some(Why::Gone(GoneReason::Elsewhere));
-    }
     if sight.ledger.fully_served(pod, sight.inventory) {
         return Some(Why::Served);
     }
-    match pod.deleting {
-        Some(deletion) if sight.wall > deletion.at => return Some(Why::Gone(GoneReason::PastGrace)),
-        // Calls of a pod that is being deleted are refused, so it will never be served.
-        Some(_) => return Some(Why::Deleting),
-        None => {}
+    // Calls of a pod that is being deleted are refused, so it will never be served.
+    if pod.deleting.is_some() {
+        return Some(Why::Deleting);
     }
-    (sight.unusable.contains(&pod.pod.uid) && pod.node.is_some()).then_some(Why::Unusable)
+    sight.unusable.contains(&pod.pod.uid).then_some(Why::Unusable)
 }
 
 #[cfg(test)]

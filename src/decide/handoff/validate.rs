@@ -3,7 +3,6 @@
 use std::collections::BTreeSet;
 
 use super::assignment::{Assignment, delivers, kind_of};
-use super::holder::{self, Named};
 use super::identify::Caller;
 use super::ledger::{Entry, Slot};
 use super::plan::Plan;
@@ -12,7 +11,8 @@ use super::refusal::{Refusal, Rule};
 use super::room::{self, ByPod, Claim};
 use super::sight::{Call, Fresh, Sight};
 use super::unassigned;
-use crate::contract::{DeviceEntry, DeviceId, DeviceType, GpuRequest};
+use crate::contract::{DeviceEntry, DeviceId, DeviceType, GpuRequest, LockRead};
+use crate::decide::lock::{Named, names};
 use crate::decide::pod::{ExpectedCall, HandoffPod, PodContainer};
 
 /// The devices for one call.
@@ -123,14 +123,19 @@ fn is_entitled(sight: &Sight<'_>, pod: &HandoffPod) -> Result<(), Broken> {
     let node = sight.node;
     let raw = sight.lock.raw().unwrap_or_default();
     let raw = &raw[..raw.floor_char_boundary(200)];
-    let why = match holder::names(sight.lock, pod) {
-        Named::Yes => return Ok(()),
-        Named::Free => format!(
+    let named = match sight.lock {
+        LockRead::Free => None,
+        LockRead::Held { value, .. } => Some(names(value, pod)),
+        LockRead::Malformed { .. } => Some(Named::No),
+    };
+    let why = match named {
+        Some(Named::Yes) => return Ok(()),
+        None => format!(
             "node {node} has no lock, so no scheduler is handing devices to this pod now; schedule it with one of {}",
             sight.policy.scheduler_names.join(", ")
         ),
-        Named::No => format!("the lock of node {node} is another pod's ({raw}); delete and re-create this pod"),
-        Named::OtherBind => format!(
+        Some(Named::No) => format!("the lock of node {node} is another pod's ({raw}); delete and re-create this pod"),
+        Some(Named::OtherBind) => format!(
             "the lock of node {node} ({raw}) is of another bind than the pod's bind-timestamp; delete and re-create the pod"
         ),
     };

@@ -2,6 +2,7 @@
 
 use jiff::Timestamp;
 
+use super::owner::{Named, names};
 use crate::contract::{LockRead, LockValue, PodKey, PodRef};
 use crate::decide::pod::HandoffPod;
 
@@ -55,25 +56,27 @@ pub enum HolderState {
 
 /// Judges the holder of the lock on `node`.
 pub fn judge_holder(lock: &LockValue, node: &str, pods: &impl Lookup, wall: Timestamp) -> HolderState {
-    let stamp = lock.bind_timestamp();
-    let found = match &lock.holder {
-        None => match pods.by_bind_timestamp(&stamp) {
-            Some(pod) => pod,
-            None => return HolderState::Unknown,
+    match &lock.holder {
+        None => match pods.by_bind_timestamp(&lock.bind_timestamp()) {
+            Some(pod) => judge_pod(lock, pod, node, wall),
+            None => HolderState::Unknown,
         },
-        Some(holder) => {
-            let Some(pod) = pods.by_key(&holder.pod) else { return HolderState::Gone(GoneReason::NotFound) };
-            let same = match &holder.uid {
-                Some(uid) => pod.pod.uid == *uid,
-                // Without a uid, the time proves the holder; an unbound pod carries no time yet.
-                None => pod.node.is_none() || pod.assignment.bind_timestamp.as_deref() == Some(stamp.as_str()),
-            };
-            if !same {
-                return HolderState::Gone(GoneReason::Recreated);
-            }
-            pod
-        }
-    };
+        Some(holder) => match pods.by_key(&holder.pod) {
+            Some(pod) => judge_pod(lock, pod, node, wall),
+            None => HolderState::Gone(GoneReason::NotFound),
+        },
+    }
+}
+
+/// Judges the holder of the lock on `node` by `found`, the pod of the name (or of the time) that the lock has.
+pub fn judge_pod(lock: &LockValue, found: &HandoffPod, node: &str, wall: Timestamp) -> HolderState {
+    let has_uid = lock.holder.as_ref().is_some_and(|holder| holder.uid.is_some());
+    match names(lock, found) {
+        Named::Yes => {}
+        // Without a uid, the time proves the holder; an unbound pod carries no time yet.
+        Named::OtherBind if has_uid || found.node.is_none() => {}
+        Named::OtherBind | Named::No => return HolderState::Gone(GoneReason::Recreated),
+    }
     if found.phase.is_terminal() {
         return HolderState::Gone(GoneReason::Terminal);
     }
@@ -87,9 +90,8 @@ pub fn judge_holder(lock: &LockValue, node: &str, pods: &impl Lookup, wall: Time
     }
 }
 
-/// [`judge_holder`] over whatever stands in the annotation; `None` when it is free.
 impl HolderState {
-    /// Judges any reading of the annotation.
+    /// [`judge_holder`] over whatever stands in the annotation; `None` when it is free.
     pub fn of(read: &LockRead, node: &str, pods: &impl Lookup, wall: Timestamp) -> Option<Self> {
         match read {
             LockRead::Free => None,

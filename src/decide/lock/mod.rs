@@ -11,8 +11,8 @@
 
 mod acquire;
 mod holder;
-mod release;
+mod owner;
 
 pub use acquire::{AgentLiveness, Claim, ExpiredHolder, Intent, LockView, Policy, WaitReason, acquire};
-pub use holder::{GoneReason, HolderState, Lookup, judge_holder};
-pub use release::{names, release_of_owner, release_of_proof};
+pub use holder::{GoneReason, HolderState, Lookup, judge_holder, judge_pod};
+pub use owner::{Named, names};
