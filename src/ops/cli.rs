@@ -6,7 +6,7 @@ use clap::{ArgMatches, Args, Command, FromArgMatches};
 
 use super::config::{self, ConfigError};
 use super::settings;
-use super::{daemon, get, manifests};
+use super::{audit, daemon, get, manifests};
 
 const ABOUT: &str =
     "Hands every GPU and RDMA NIC of a Kubernetes cluster to exactly the pod that the scheduler chose it for";
@@ -25,6 +25,11 @@ environment over file. The effective configuration and where each value came fro
 const GET: &str = "\
 Reads cluster objects and prints them; writes nothing. `locks` says of each locked node who holds it, for how long, whether
 that is normal, and what to do if not.";
+
+const AUDIT: &str = "\
+Reads nodes, pods and Device objects and checks what must hold at every moment: no device (or share of one) is held by two live
+pods, free and assigned add up, bound pods' assignments are complete, no lock stands for long. Prints what does not hold, with
+what to do; writes nothing. Exit code 1 when something does not hold.";
 
 const MANIFESTS: &str = "\
 Prints everything a cluster needs: `baton manifests | kubectl apply -f -`. With --dir it writes the files, with a
@@ -65,6 +70,9 @@ pub fn command() -> Command {
     command
         .subcommand(get::GetArgs::augment_args(
             Command::new("get").about("Show nodes, pods or locks with their devices").long_about(GET),
+        ))
+        .subcommand(audit::AuditArgs::augment_args(
+            Command::new("audit").about("Check what must always hold of a cluster").long_about(AUDIT),
         ))
         .subcommand(manifests::ManifestsArgs::augment_args(
             Command::new("manifests").about("Print or write the Kubernetes manifests").long_about(MANIFESTS),
@@ -107,7 +115,8 @@ fn run(matches: &ArgMatches) -> anyhow::Result<ExitCode> {
             let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
             runtime.block_on(super::demo::run(super::demo::DemoArgs::from_arg_matches(matches)?))
         }
-        Some(("get", matches)) => short(get::run(get::GetArgs::from_arg_matches(matches)?)),
+        Some(("get", matches)) => short(get::run(get::GetArgs::from_arg_matches(matches)?)).map(|()| ExitCode::SUCCESS),
+        Some(("audit", matches)) => short(audit::run(audit::AuditArgs::from_arg_matches(matches)?)),
         Some(("manifests", matches)) => {
             manifests::run(&manifests::ManifestsArgs::from_arg_matches(matches)?).map(|()| ExitCode::SUCCESS)
         }
@@ -119,7 +128,7 @@ fn run(matches: &ArgMatches) -> anyhow::Result<ExitCode> {
 }
 
 /// Runs a command that ends by itself on a runtime of one thread.
-fn short(work: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<ExitCode> {
+fn short<T>(work: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    runtime.block_on(work).map(|()| ExitCode::SUCCESS)
+    runtime.block_on(work)
 }

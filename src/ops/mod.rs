@@ -1,12 +1,14 @@
 //! What an operator touches: the command line, configuration, manifests, inspection, the demo. The only place that wires
 //! everything, and the only one that uses anyhow.
 
+pub mod audit;
 pub mod cli;
 pub mod config;
 mod daemon;
 #[cfg(feature = "sim")]
 pub mod demo;
 pub mod get;
+mod live;
 pub mod manifests;
 pub mod settings;
 

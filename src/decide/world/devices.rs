@@ -139,6 +139,11 @@ impl Stock {
         device.resources.get(resource).map(|amount| amount.value())
     }
 
+    /// `true` when the object lists the device.
+    pub fn lists(&self, id: &DeviceId) -> bool {
+        self.device.spec.devices.iter().any(|device| device.id == *id)
+    }
+
     /// `true` when the node has published devices of pods without an assignment.
     pub fn has_published(&self) -> bool {
         self.device.status.as_ref().is_some_and(|status| !status.allocations.is_empty())

@@ -67,10 +67,7 @@ pub struct GetArgs {
 
 /// Reads the cluster and prints.
 pub async fn run(args: GetArgs) -> anyhow::Result<()> {
-    // Several files in KUBECONFIG are merged by the client library itself.
-    let several = |path: &PathBuf| path.to_string_lossy().contains(':') && !path.exists();
-    let kubeconfig = args.kubeconfig.clone().filter(|path| !several(path));
-    let client = crate::cluster::client::connect(kubeconfig.as_deref()).await?;
+    let client = crate::ops::live::connect(args.kubeconfig.as_deref()).await?;
     let snapshot = snapshot::read(client, &args.agent_namespace).await?;
     print!("{}", render(&snapshot, &args)?);
     Ok(())

@@ -2,19 +2,18 @@
 
 use std::collections::BTreeMap;
 
-use anyhow::{Context, anyhow};
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::Node;
 use kube::Client;
-use kube::api::{Api, ListParams};
+use kube::api::Api;
 
-use crate::cluster::client::status_code;
 use crate::cluster::pod::LightPod;
 use crate::contract::inventory::Device;
 use crate::contract::{LockRead, PodKey};
 use crate::decide::lock::{HolderState, Lookup};
 use crate::decide::pod::HandoffPod;
+use crate::ops::live::{self, all};
 use crate::runtime::clock;
 
 /// The cluster at one moment.
@@ -59,15 +58,7 @@ pub fn name_of(node: &Node) -> &str {
 /// Reads the cluster, page by page.
 pub async fn read(client: Client, agent_namespace: &str) -> anyhow::Result<Snapshot> {
     let nodes = all(Api::<Node>::all(client.clone()), "nodes").await?;
-    let devices = match all(Api::<Device>::all(client.clone()), "devices").await {
-        Ok(devices) => devices,
-        Err(error) if error.downcast_ref::<kube::Error>().and_then(status_code) == Some(404) => {
-            return Err(anyhow!(
-                "the cluster does not know devices.scheduling.koordinator.sh: install the CRD with `baton crds | kubectl apply -f -`"
-            ));
-        }
-        Err(error) => return Err(error),
-    };
+    let devices = live::devices(client.clone()).await?;
     let pods = all(Api::<LightPod>::all(client.clone()), "pods").await?;
     let leases = all(Api::<Lease>::namespaced(client, agent_namespace), "leases").await?;
     let named = |name: Option<String>| name.unwrap_or_default();
@@ -77,25 +68,6 @@ pub async fn read(client: Client, agent_namespace: &str) -> anyhow::Result<Snaps
     snapshot.pods = pods.iter().map(LightPod::handoff).map(|pod| (pod.pod.key.clone(), pod)).collect();
     snapshot.leases = leases.into_iter().map(|lease| (named(lease.metadata.name.clone()), lease)).collect();
     Ok(snapshot)
-}
-
-async fn all<K>(api: Api<K>, what: &str) -> anyhow::Result<Vec<K>>
-where
-    K: Clone + std::fmt::Debug + serde::de::DeserializeOwned,
-{
-    let mut items = Vec::new();
-    let mut next = None;
-    loop {
-        let page = ListParams { limit: Some(500), continue_token: next, ..ListParams::default() };
-        let list = api.list(&page).await.with_context(|| {
-            format!("cannot list {what}; is the API server reachable, and may this user list {what}?")
-        })?;
-        items.extend(list.items);
-        next = list.metadata.continue_.filter(|token| !token.is_empty());
-        if next.is_none() {
-            return Ok(items);
-        }
-    }
 }
 
 #[cfg(test)]

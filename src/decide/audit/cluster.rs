@@ -1,0 +1,79 @@
+//! What must hold of a cluster at rest and in motion, read from its objects alone.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use jiff::Timestamp;
+
+use super::violation::Violation;
+use super::world::check;
+use crate::contract::{ContainerDevices, DeviceAllocation, DeviceId, LockRead};
+use crate::decide::handoff::assignment::{delivers, kind_of};
+use crate::decide::pod::HandoffPod;
+use crate::decide::world::{Node, Place, World};
+
+/// Checks a world that was just read from a cluster: [`check`]; bound pods' assignments are complete; no lock stands for
+/// longer than `lock_ends` (by the reader's clock `wall`).
+pub fn check_cluster(world: &World, wall: Timestamp, lock_ends: Duration) -> Vec<Violation> {
+    let mut found = check(world);
+    for pod in world.pods() {
+        let Place::Bound(id) = pod.place else { continue };
+        let Some(node) = world.node(id) else { continue };
+        let handoff = &pod.facts.handoff;
+        // Only our schedulers and those that speak our protocol note when they bound; others' pods are served without one.
+        if handoff.assignment.bind_timestamp.is_none() || !handoff.asks_for_devices() {
+            continue;
+        }
+        if let Err(why) = is_complete(handoff, node) {
+            found.push(Violation::Assignment { pod: pod.key().to_string(), node: node.name.clone(), why });
+        }
+    }
+    for node in world.locked().filter_map(|id| world.node(id)) {
+        let LockRead::Held { value, raw } = &node.lock.read else { continue };
+        let age = Duration::try_from(wall.duration_since(value.time)).unwrap_or_default();
+        if age > lock_ends {
+            found.push(Violation::Lock { node: node.name.clone(), value: raw.clone(), seconds: age.as_secs() });
+        }
+    }
+    found
+}
+
+/// Both annotations can be read and say the same; every call that the kubelet makes has devices, all of this node.
+fn is_complete(pod: &HandoffPod, node: &Node) -> Result<(), String> {
+    let text = &pod.assignment;
+    let merged = text.device_allocated.as_deref().map(DeviceAllocation::parse).transpose();
+    let split = text.container_devices.as_deref().map(ContainerDevices::parse).transpose();
+    let merged = merged.map_err(|error| error.to_string())?.unwrap_or_default();
+    let split = split.map_err(|error| error.to_string())?.flatten();
+    let held: BTreeSet<&DeviceId> = merged.devices.values().flatten().map(|entry| &entry.id).collect();
+    if held.is_empty() {
+        return Err("it was bound without devices".to_owned());
+    }
+    if let Some(split) = split {
+        if *split.node != *node.name {
+            return Err(format!("its devices were chosen on node {}", split.node));
+        }
+        for call in pod.expected_calls(|_| true).filter(delivers) {
+            let types = split.containers.get(&call.container.name);
+            if types.and_then(|types| types.get(&kind_of(call.resource))).is_none_or(Vec::is_empty) {
+                return Err(format!(
+                    "container {} asks for {} and was assigned none",
+                    call.container.name, call.resource
+                ));
+            }
+        }
+        let planned = split.containers.values().flat_map(BTreeMap::values).flatten().map(|entry| &entry.id).collect();
+        if held != planned {
+            return Err(format!("its two assignments name different devices: {} and {}", list(&held), list(&planned)));
+        }
+    }
+    let Some(stock) = &node.stock else { return Ok(()) };
+    match held.iter().find(|id| !stock.lists(id)) {
+        Some(id) => Err(format!("device {id} is not in the node's inventory")),
+        None => Ok(()),
+    }
+}
+
+fn list(ids: &BTreeSet<&DeviceId>) -> String {
+    ids.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ")
+}

@@ -1,0 +1,12 @@
+//! What must hold of every world at every moment: checked in tests after each step, by the soak and the model's runs, and by
+//! operators with `baton audit`.
+
+mod cluster;
+mod engine;
+mod violation;
+mod world;
+
+pub use cluster::check_cluster;
+pub use engine::check_engine;
+pub use violation::Violation;
+pub use world::check;

@@ -1,0 +1,104 @@
+//! What can be wrong, and how it is told.
+
+use serde::Serialize;
+
+use crate::contract::DeviceId;
+
+/// Something that must not be.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(tag = "kind", rename_all_fields = "camelCase")]
+pub enum Violation {
+    /// More of a device is held than there is.
+    DeviceTwice {
+        /// Node.
+        node: Box<str>,
+        /// Device.
+        device: DeviceId,
+        /// Which dimension: compute, memory or bandwidth.
+        what: &'static str,
+        /// Sum of what pods hold.
+        held: i64,
+        /// What there is.
+        total: i64,
+    },
+    /// The pool's free amount is not the inventory less what pods hold.
+    Pool {
+        /// Node.
+        node: Box<str>,
+        /// Device.
+        device: DeviceId,
+        /// Free by the pool.
+        free: i64,
+        /// Total less held.
+        expected: i64,
+    },
+    /// A node's accounts are not the sum of its pods.
+    Accounts {
+        /// Node.
+        node: Box<str>,
+    },
+    /// A pod is in the accounts of a node where it is not, or missing from those where it is.
+    Misplaced {
+        /// `namespace/name`.
+        pod: String,
+    },
+    /// A pod of ours that is not exactly one of queued, held, in flight, bound, ended.
+    States {
+        /// `namespace/name`.
+        pod: String,
+        /// Those it is in.
+        states: Vec<&'static str>,
+    },
+    /// Somebody stands in a node's line without a flight, or twice.
+    Line {
+        /// Node.
+        node: String,
+    },
+    /// A bound pod's assignment is not complete.
+    Assignment {
+        /// `namespace/name`.
+        pod: String,
+        /// Its node.
+        node: Box<str>,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// A lock that nothing ends.
+    Lock {
+        /// Node.
+        node: Box<str>,
+        /// The annotation.
+        value: Box<str>,
+        /// By the time in the value.
+        seconds: u64,
+    },
+}
+
+impl std::fmt::Display for Violation {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::DeviceTwice { node, device, what, held, total } => write!(
+                f,
+                "device {device} of node {node}: pods hold {held} of {total} {what}; `baton get pods -A -o wide` shows \
+                 which, delete all but one of them"
+            ),
+            Self::Pool { node, device, free, expected } => {
+                write!(f, "device {device} of node {node}: {free} counted as free, {expected} are")
+            }
+            Self::Accounts { node } => {
+                write!(f, "node {node}: what is counted as requested is not the sum of its pods")
+            }
+            Self::Misplaced { pod } => write!(f, "pod {pod} is counted on a node where it is not, or not where it is"),
+            Self::States { pod, states } => {
+                write!(f, "pod {pod} must be one of queued, held, in flight, bound and ended; it is {states:?}")
+            }
+            Self::Line { node } => write!(f, "{node}: somebody waits for its lock without a bind, or twice"),
+            Self::Assignment { pod, node, why } => {
+                write!(f, "pod {pod} on node {node}: {why}; delete and re-create it")
+            }
+            Self::Lock { node, value, seconds } => {
+                write!(f, "node {node} has been locked for {seconds} s by {value}; `baton get locks` says what to do")
+            }
+        }
+    }
+}

@@ -1,0 +1,74 @@
+//! Whether a world's accounts are right, and no device is held twice.
+
+use std::collections::BTreeMap;
+
+use super::violation::Violation;
+use crate::contract::{DeviceId, DeviceType, key};
+use crate::decide::world::{Node, Resources, World};
+
+/// Checks a world.
+pub fn check(world: &World) -> Vec<Violation> {
+    let mut found = Vec::new();
+    for (id, node) in world.mentioned() {
+        let mut used = Resources::default();
+        for pod in &node.pods {
+            match world.pod(*pod).filter(|pod| pod.node() == Some(id)) {
+                Some(pod) => used.add(&pod.facts.spec.requests),
+                None => found.push(Violation::Misplaced { pod: format!("{pod:?}") }),
+            }
+        }
+        used.sub(&Resources::default());
+        if used != node.used {
+            found.push(Violation::Accounts { node: node.name.clone() });
+        }
+        check_devices(world, node, &mut found);
+    }
+    for pod in world.pods() {
+        let counted = pod.node().is_none_or(|id| world.node(id).is_some_and(|node| node.pods.contains(&pod.id)));
+        if !counted {
+            found.push(Violation::Misplaced { pod: pod.key().to_string() });
+        }
+    }
+    found
+}
+
+fn check_devices(world: &World, node: &Node, found: &mut Vec<Violation>) {
+    let Some(stock) = &node.stock else { return };
+    let mut held: BTreeMap<(&DeviceId, &'static str), i64> = BTreeMap::new();
+    let holders = node.pods.iter().filter_map(|id| world.pod(*id)).filter_map(|pod| pod.devices.as_ref());
+    for devices in holders {
+        for entry in devices.of(&DeviceType::Gpu) {
+            *held.entry((&entry.id, "compute")).or_insert(0) += entry.amount(key::GPU_CORE);
+            *held.entry((&entry.id, "memory")).or_insert(0) += entry.amount(key::GPU_MEMORY);
+        }
+        for entry in devices.of(&DeviceType::Rdma) {
+            *held.entry((&entry.id, "bandwidth")).or_insert(0) += entry.amount(key::RDMA);
+        }
+    }
+    let pool = stock.pool();
+    let mut judge = |id: &DeviceId, what, total: i64, free: i64| {
+        let held = held.get(&(id, what)).copied().unwrap_or(0);
+        // A device of unknown size was never listed, only named by a pod.
+        if total == 0 {
+            return;
+        }
+        if held > total {
+            let (node, device) = (node.name.clone(), id.clone());
+            found.push(Violation::DeviceTwice { node, device, what, held, total });
+        }
+        if !stock.is_blocked(&DeviceType::Gpu) && !stock.has_published() && free != (total - held).max(0) {
+            let (node, device) = (node.name.clone(), id.clone());
+            found.push(Violation::Pool { node, device, free, expected: total - held });
+        }
+    };
+    for (at, gpu) in (0u8..).zip(&pool.devices().gpus) {
+        let (core, memory) = pool.gpu_room(at);
+        judge(&gpu.id, "compute", i64::from(gpu.core), i64::from(core));
+        if gpu.bytes_known {
+            judge(&gpu.id, "memory", gpu.memory, memory);
+        }
+    }
+    for (at, nic) in (0u8..).zip(&pool.devices().nics) {
+        judge(&nic.id, "bandwidth", i64::from(nic.percent), i64::from(pool.nic_room(at)));
+    }
+}

@@ -1,0 +1,66 @@
+//! The command line of `baton audit` and what it prints.
+
+use std::fmt::Write;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Args, ValueEnum};
+use serde_json::json;
+
+use super::read::{self, Report};
+use crate::contract::key;
+use crate::ops::live;
+
+/// How to print.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Output {
+    /// One JSON object: `{"nodes":3,"devices":3,"pods":12,"violations":[{"kind":"DeviceTwice","text":"…",…}]}`.
+    Json,
+}
+
+/// Arguments of `baton audit`.
+#[derive(Debug, Args)]
+pub struct AuditArgs {
+    /// Another format than lines.
+    #[arg(short, long, value_enum)]
+    pub output: Option<Output>,
+    /// Credentials; else KUBECONFIG, ~/.kube/config, or the pod's service account.
+    #[arg(long, env = "KUBECONFIG", value_name = "FILE")]
+    pub kubeconfig: Option<PathBuf>,
+    /// Node annotation of the lock.
+    #[arg(long, default_value = key::NODE_LOCK, value_name = "KEY")]
+    pub node_lock_key: String,
+    /// A lock that is older than this by its own time should have been ended.
+    #[arg(long, default_value = "10m", value_name = "DURATION", value_parser = humantime::parse_duration)]
+    pub lock_ends: std::time::Duration,
+}
+
+/// Reads, checks, prints. Exit code 1 when something does not hold.
+pub async fn run(args: AuditArgs) -> anyhow::Result<ExitCode> {
+    let client = live::connect(args.kubeconfig.as_deref()).await?;
+    let report = read::read(client, &args.node_lock_key, args.lock_ends).await?;
+    print!("{}", print(&report, args.output)?);
+    Ok(if report.violations.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(1) })
+}
+
+fn print(report: &Report, output: Option<Output>) -> anyhow::Result<String> {
+    let Report { nodes, devices, pods, violations } = report;
+    if output == Some(Output::Json) {
+        let mut printed = json!(report);
+        for (item, violation) in printed["violations"].as_array_mut().into_iter().flatten().zip(violations) {
+            item["text"] = json!(violation.to_string());
+        }
+        return Ok(serde_json::to_string_pretty(&printed)? + "\n");
+    }
+    let mut text = String::new();
+    for violation in violations {
+        writeln!(text, "{violation}")?;
+    }
+    let outcome = match violations.len() {
+        0 => "everything holds".to_owned(),
+        1 => "1 thing does not hold".to_owned(),
+        count => format!("{count} things do not hold"),
+    };
+    writeln!(text, "{nodes} nodes, {devices} Device objects, {pods} pods: {outcome}")?;
+    Ok(text)
+}

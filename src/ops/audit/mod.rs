@@ -1,0 +1,8 @@
+//! `baton audit`: does what must always hold of a cluster hold now? Everything is read from cluster objects; nothing is
+//! written.
+
+mod args;
+mod read;
+
+pub use args::{AuditArgs, Output, run};
+pub use read::{Report, read, report};

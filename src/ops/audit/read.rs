@@ -1,0 +1,151 @@
+//! The cluster as a scheduler would know it, and what is wrong with it.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use kube::{Api, Client};
+use serde::Serialize;
+
+use crate::cluster::feed_node::FeedNode;
+use crate::cluster::feed_pod::FeedPod;
+use crate::contract::inventory::Device;
+use crate::decide::audit::{Violation, check_cluster};
+use crate::decide::world::{World, WorldEvent, WorldPolicy};
+use crate::ops::live::{self, all};
+use crate::runtime::clock;
+
+/// What was looked at and what was found.
+#[derive(Debug, Clone, Serialize)]
+pub struct Report {
+    /// Nodes read.
+    pub nodes: usize,
+    /// Device objects read.
+    pub devices: usize,
+    /// Pods read.
+    pub pods: usize,
+    /// Empty when all holds.
+    pub violations: Vec<Violation>,
+}
+
+/// Reads the cluster and checks it. Pods are read last: a device that was given away in between is missing rather than held
+/// twice.
+pub async fn read(client: Client, lock_key: &str, lock_ends: Duration) -> anyhow::Result<Report> {
+    let nodes = all(Api::<FeedNode>::all(client.clone()), "nodes").await?;
+    let devices = live::devices(client.clone()).await?;
+    let pods = all(Api::<FeedPod>::all(client), "pods").await?;
+    Ok(report(nodes, devices, pods, lock_key, clock::wall(), lock_ends))
+}
+
+/// Checks these objects.
+pub fn report(
+    nodes: Vec<FeedNode>,
+    devices: Vec<Device>,
+    pods: Vec<FeedPod>,
+    lock_key: &str,
+    wall: Timestamp,
+    lock_ends: Duration,
+) -> Report {
+    let counts = (nodes.len(), devices.len(), pods.len());
+    let mut world = World::new(WorldPolicy::default());
+    let nodes = nodes.into_iter().map(|node| WorldEvent::Node(node.facts(lock_key)));
+    let devices = devices.into_iter().map(|device| WorldEvent::Devices(Box::new(device)));
+    let pods = pods.into_iter().map(|pod| WorldEvent::Pod(Box::new(pod.facts())));
+    for event in nodes.chain(devices).chain(pods) {
+        world.apply(event, Duration::ZERO, wall);
+    }
+    let violations = check_cluster(&world, wall, lock_ends);
+    Report { nodes: counts.0, devices: counts.1, pods: counts.2, violations }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::contract::key;
+    use serde_json::{Value, from_value, json};
+
+    const STAMP: &str = "1795226400000000000"; // 2026-11-21T02:00:00Z
+
+    fn node(name: &str, lock: Option<&str>) -> FeedNode {
+        let annotations = lock.map(|lock| json!({key::NODE_LOCK: lock})).unwrap_or_default();
+        from_value(json!({"metadata": {"name": name, "annotations": annotations}})).unwrap()
+    }
+
+    fn device(name: &str, ids: &[&str]) -> Device {
+        let whole = json!({"koordinator.sh/gpu-core": "100", "koordinator.sh/gpu-memory-ratio": "100", "koordinator.sh/gpu-memory": "80Gi"});
+        let gpus = ids
+            .iter()
+            .enumerate()
+            .map(|(minor, id)| json!({"type": "gpu", "id": id, "minor": minor, "health": true, "resources": whole}));
+        let spec = json!({"devices": gpus.collect::<Vec<_>>()});
+        from_value(json!({"apiVersion": "scheduling.koordinator.sh/v1alpha1", "kind": "Device", "metadata": {"name": name}, "spec": spec})).unwrap()
+    }
+
+    fn entry(id: &str) -> Value {
+        json!({"minor": 0, "id": id, "resources": {"koordinator.sh/gpu-core": "100", "koordinator.sh/gpu-memory-ratio": "100", "koordinator.sh/gpu-memory": "80Gi"}})
+    }
+
+    /// A bound pod of one container; `split` and `merged` name one device each.
+    fn pod(name: &str, node: &str, split: Option<&str>, merged: Option<&str>) -> FeedPod {
+        let mut annotations = json!({key::BIND_TIMESTAMP: STAMP});
+        if let Some(id) = split {
+            let text =
+                json!({"version": 1, "node": "node-a", "containers": {"main": {"gpu": [entry(id)]}}}).to_string();
+            annotations[key::CONTAINER_DEVICES] = json!(text);
+        }
+        if let Some(id) = merged {
+            annotations[key::DEVICE_ALLOCATED] = json!(json!({"gpu": [entry(id)]}).to_string());
+        }
+        from_value(json!({
+            "metadata": {"name": name, "namespace": "ml", "uid": format!("uid-{name}"), "creationTimestamp": "2026-11-21T02:00:00Z", "annotations": annotations},
+            "spec": {"nodeName": node, "schedulerName": "baton-scheduler", "containers": [{"name": "main", "resources": {"limits": {"nvidia.com/gpu": "1"}}}]},
+            "status": {"phase": "Running"},
+        }))
+        .unwrap()
+    }
+
+    fn found(nodes: Vec<FeedNode>, pods: Vec<FeedPod>) -> Vec<String> {
+        let devices = vec![device("node-a", &["GPU-0", "GPU-1"])];
+        let wall = "2026-11-21T02:36:00Z".parse().unwrap();
+        let report = report(nodes, devices, pods, key::NODE_LOCK, wall, Duration::from_mins(10));
+        report.violations.iter().map(ToString::to_string).collect()
+    }
+
+    fn of_pods(pods: Vec<FeedPod>) -> Vec<String> {
+        found(vec![node("node-a", None), node("node-b", None)], pods)
+    }
+
+    #[test]
+    fn pods_with_devices_of_their_own_are_sound() {
+        let pods =
+            vec![pod("a", "node-a", Some("GPU-0"), Some("GPU-0")), pod("b", "node-a", Some("GPU-1"), Some("GPU-1"))];
+        assert_eq!(of_pods(pods), Vec::<String>::new());
+    }
+
+    #[test]
+    fn a_device_of_two_pods_is_found() {
+        let pods = ["a", "b"].map(|name| pod(name, "node-a", Some("GPU-0"), Some("GPU-0"))).to_vec();
+        let said = of_pods(pods).join("\n");
+        assert!(said.contains("device GPU-0 of node node-a: pods hold 200 of 100 compute"), "{said}");
+    }
+
+    #[test]
+    fn an_assignment_that_is_not_complete_is_found() {
+        for (pod, because) in [
+            (pod("a", "node-a", None, None), "it was bound without devices"),
+            (pod("a", "node-b", Some("GPU-0"), Some("GPU-0")), "its devices were chosen on node node-a"),
+            (pod("a", "node-a", Some("GPU-0"), Some("GPU-1")), "name different devices: GPU-1 and GPU-0"),
+            (pod("a", "node-a", Some("GPU-9"), Some("GPU-9")), "device GPU-9 is not in the node's inventory"),
+        ] {
+            let said = of_pods(vec![pod]).join("\n");
+            assert!(said.contains("pod ml/a on node") && said.contains(because), "{because}: {said}");
+        }
+    }
+
+    #[test]
+    fn a_lock_that_nothing_ends_is_found() {
+        let young = found(vec![node("node-a", Some("2026-11-21T02:30:00Z,ml,a,uid-a"))], vec![]);
+        assert_eq!(young, Vec::<String>::new());
+        let old = found(vec![node("node-a", Some("2026-11-21T02:20:00Z,ml,a,uid-a"))], vec![]).join("\n");
+        assert!(old.contains("node node-a has been locked for 960 s by 2026-11-21T02:20:00Z,ml,a,uid-a"), "{old}");
+    }
+}

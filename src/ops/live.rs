@@ -1,0 +1,49 @@
+//! Reading a live cluster, page by page, with errors that say what to do.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, anyhow};
+use kube::Client;
+use kube::api::{Api, ListParams};
+
+use crate::cluster::client::{self, status_code};
+use crate::contract::inventory::Device;
+
+/// Connects with the credentials of `kubeconfig`; else of KUBECONFIG, ~/.kube/config, or the pod's service account.
+pub async fn connect(kubeconfig: Option<&Path>) -> anyhow::Result<Client> {
+    // Several files in KUBECONFIG are merged by the client library itself.
+    let several = |path: &&Path| path.to_string_lossy().contains(':') && !path.exists();
+    Ok(client::connect(kubeconfig.filter(|path| !several(path)).map(PathBuf::from).as_deref()).await?)
+}
+
+/// The Device objects.
+pub async fn devices(client: Client) -> anyhow::Result<Vec<Device>> {
+    all(Api::<Device>::all(client), "devices").await.map_err(|error| {
+        if error.downcast_ref::<kube::Error>().and_then(status_code) == Some(404) {
+            return anyhow!(
+                "the cluster does not know devices.scheduling.koordinator.sh: install the CRD with `baton crds | kubectl apply -f -`"
+            );
+        }
+        error
+    })
+}
+
+/// Every object, `what` in messages.
+pub async fn all<K>(api: Api<K>, what: &str) -> anyhow::Result<Vec<K>>
+where
+    K: Clone + std::fmt::Debug + serde::de::DeserializeOwned,
+{
+    let mut items = Vec::new();
+    let mut next = None;
+    loop {
+        let page = ListParams { limit: Some(500), continue_token: next, ..ListParams::default() };
+        let list = api.list(&page).await.with_context(|| {
+            format!("cannot list {what}; is the API server reachable, and may this user list {what}?")
+        })?;
+        items.extend(list.items);
+        next = list.metadata.continue_.filter(|token| !token.is_empty());
+        if next.is_none() {
+            return Ok(items);
+        }
+    }
+}
