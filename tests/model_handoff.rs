@@ -16,6 +16,8 @@
 
 #[path = "model/agent.rs"]
 mod agent;
+#[path = "model/answers.rs"]
+mod answers;
 #[path = "model/coverage.rs"]
 mod coverage;
 #[path = "model/heal.rs"]
@@ -24,6 +26,8 @@ mod heal;
 mod kubelet;
 #[path = "model/machine.rs"]
 mod machine;
+#[path = "model/memo.rs"]
+mod memo;
 #[path = "model/properties.rs"]
 mod properties;
 #[path = "model/scheduler.rs"]
@@ -318,6 +322,24 @@ fn every_fault_in_every_order_breaks_no_invariant() {
 #[test]
 fn a_repetition_under_a_throttled_listing_is_not_taken_for_the_lock_holders() {
     holds(reuse("reuse", "kt"), Extent::Whole);
+}
+
+/// `MODEL="dense cre,reuse kd"`: these shapes with these faults, to the end or to depth `MODEL_DEPTH`.
+#[test]
+#[ignore = "for looking closer: MODEL=\"dense cre\" cargo test --release --test model_handoff chosen -- --ignored --nocapture"]
+fn chosen_faults_break_no_invariant() {
+    for chosen in std::env::var("MODEL").unwrap_or_else(|_| "spread cr".to_owned()).split(',') {
+        let (shape, faults) = chosen.split_once(' ').unwrap_or((chosen, ""));
+        let setup = match shape {
+            "spread" => spread("spread", faults),
+            "dense" => dense("dense", faults),
+            "reuse" => reuse("reuse", faults),
+            "foreign" => foreign("foreign", faults),
+            other => panic!("MODEL: no shape {other:?}; there are spread, dense, reuse and foreign"),
+        };
+        let depth = std::env::var("MODEL_DEPTH").ok().map(|text| text.parse().expect("MODEL_DEPTH is a number"));
+        holds(setup, depth.map_or(Extent::Whole, Extent::Depth));
+    }
 }
 
 #[test]

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use baton::contract::{ContainerDevices, DeviceAllocation, DeviceId, DeviceType, key};
+use baton::ops::audit;
 use baton::sim::hardware::{NodeSpec, VirtualNode};
 use baton::sim::kubelet::{Kubelet, KubeletOptions};
 use k8s_openapi::api::core::v1::{Node, Pod};
@@ -243,26 +244,13 @@ impl Cluster {
         devices
     }
 
-    /// The promises that hold at any moment: no device (or over-full share) is held by two live pods, by assignment and by
-    /// the kubelets' belief.
+    /// The promises that hold at any moment, by the same rules as `baton audit`: no device (or over-full share) is held by two
+    /// live pods, assignments are complete.
     pub async fn check_no_device_twice(&self) {
-        let mut used: BTreeMap<(String, DeviceId, &str), i64> = BTreeMap::new();
-        for pod in self.pods().list(&Default::default()).await.expect("pods are listed") {
-            let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
-            let Some(node) = pod.spec.as_ref().and_then(|spec| spec.node_name.clone()) else { continue };
-            if matches!(phase, Some("Succeeded" | "Failed")) {
-                continue;
-            }
-            let text = pod.annotations().get(key::DEVICE_ALLOCATED).cloned().unwrap_or_default();
-            let allocation = DeviceAllocation::parse(&text).expect("assignment is readable");
-            for entry in allocation.devices.values().flatten() {
-                for resource in [key::GPU_CORE, key::GPU_MEMORY_RATIO, key::RDMA] {
-                    let sum = used.entry((node.clone(), entry.id.clone(), resource)).or_default();
-                    *sum += entry.amount(resource);
-                    assert!(*sum <= 100, "{} on {node}: {sum} of {resource} assigned", entry.id);
-                }
-            }
-        }
+        let report =
+            audit::read(self.client.clone(), key::NODE_LOCK, Duration::MAX).await.expect("the cluster is read");
+        assert!(report.pods > 0 || report.nodes > 0, "nothing was read");
+        assert!(report.violations.is_empty(), "{:#?}", report.violations);
     }
 }
 

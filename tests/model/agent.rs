@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use baton::decide::handoff::identify::{Caller, How};
 use baton::decide::handoff::prefer::{Preference, pick, preference};
 use baton::decide::handoff::rebuild::rebuild;
-use baton::decide::handoff::unlock::{Fate, Why};
+use baton::decide::handoff::unlock::Why;
 use baton::decide::handoff::{
     Call, EntryKey, Fresh, Ledger, Outcome, PodResources, Refusal, Rule, Sight, decide, passed_by, validate,
 };
@@ -222,13 +222,12 @@ impl Handoff {
 
     /// The unlocker looks at the lock.
     pub fn unlock(&self, state: &mut State, node: usize) {
-        let Fate::Release { raw, why } = self.fate(state, node) else { return };
+        let Some((lock, why)) = self.fate(state, node) else { return };
         self.hit(match why {
             Why::Served => Branch::UnlockServed,
             Why::Gone(_) => Branch::UnlockGone,
             Why::Deleting | Why::Unusable => Branch::UnlockDeleting,
         });
-        let lock = self.lock_of_text(&raw);
         self.judge_removal(state, node, lock, why);
         state.nodes[node].release = Some(lock);
     }

@@ -6,8 +6,6 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use baton::decide::handoff::unlock::Fate;
-
 use super::machine::{Action, Handoff, Trouble};
 use super::state::{Faults, Life, NODES, PODS, SCHEDULERS, State, Step};
 
@@ -80,7 +78,7 @@ impl Handoff {
         for node in (0..NODES).filter(|node| state.nodes[*node].agent_up) {
             if state.nodes[node].release.is_some() {
                 steps.push(Action::Unlocked { node, lost: false });
-            } else if matches!(self.fate(state, node), Fate::Release { .. }) {
+            } else if self.fate(state, node).is_some() {
                 steps.push(Action::Unlock { node });
             }
         }

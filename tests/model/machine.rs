@@ -56,11 +56,12 @@ pub enum Action {
 pub struct Handoff {
     pub setup: Setup,
     pub healer: std::sync::Arc<Healer>,
+    pub memo: std::sync::Arc<super::memo::Memo>,
 }
 
 impl Handoff {
     pub fn new(setup: Setup) -> Self {
-        Self { setup, healer: std::sync::Arc::default() }
+        Self { setup, healer: std::sync::Arc::default(), memo: std::sync::Arc::default() }
     }
 
     pub fn hit(&self, branch: Branch) {

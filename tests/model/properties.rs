@@ -43,7 +43,7 @@ pub const ALWAYS: [&str; 8] = [DEVICES, ANSWER, GRANTS, REMOVAL, ASSIGNMENT, FEN
 /// Everything that always holds; the branches that must be passed are added by the setup.
 pub fn of(setup: &Setup) -> Vec<Property<Handoff>> {
     let mut all: Vec<Property<Handoff>> = vec![
-        Property::always(DEVICES, |_, state: &State| devices_are_exclusive(state)),
+        Property::always(DEVICES, |model: &Handoff, state: &State| model.answers_are_sound(state)),
         Property::always(ANSWER, |_, state: &State| state.broken & Broken::Answer.bit() == 0),
         Property::always(GRANTS, |_, state: &State| state.broken & Broken::Grants.bit() == 0),
         Property::always(REMOVAL, |_, state: &State| state.broken & Broken::Removal.bit() == 0),
@@ -70,14 +70,6 @@ pub fn watch(last: &State, next: &mut State) {
     if changed {
         next.broken |= Broken::Assignment.bit();
     }
-}
-
-fn devices_are_exclusive(state: &State) -> bool {
-    let held = |pod: usize| {
-        let answers = state.kube[pod].answer.into_iter().flatten();
-        answers.filter(move |_| state.is_live(pod))
-    };
-    !(0..PODS).any(|pod| (0..pod).any(|other| held(pod).any(|device: u8| held(other).any(|also| also == device))))
 }
 
 fn assignments_are_complete(model: &Handoff, state: &State) -> bool {

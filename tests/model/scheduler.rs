@@ -4,7 +4,6 @@
 use std::time::Duration;
 
 use baton::contract::PodRef;
-use baton::decide::handoff::unlock::Fate;
 use baton::decide::lock::{
     AgentLiveness, Claim, GoneReason, HolderState, Intent, LockView, Policy, WaitReason, acquire,
 };
@@ -37,12 +36,33 @@ impl Handoff {
         is.flight = Some(Flight { pod: pod as u8, node: node as u8, devices, time, wrote: false, step: Step::Line });
     }
 
-    /// The intent of a claim on a node's lock.
-    pub fn intent(&self, state: &State, node: usize, claim: &Claim) -> Intent {
+    /// The intent of a claim on a node's lock, or of nobody who sweeps.
+    pub fn intent(&self, state: &State, node: usize, claim: Option<Lock>) -> Intent {
+        let is = &state.nodes[node];
+        let now = if is.expired { EXPIRY } else { Duration::from_secs(1) };
+        let liveness = self.liveness(state, node, now);
+        let alive = match liveness {
+            AgentLiveness::Stale => 0,
+            AgentLiveness::LiveSince(since) if since == now => 1,
+            AgentLiveness::LiveSince(_) => 2,
+        };
+        let key = (node, is.lock, is.expired, alive, state.pods, claim);
+        self.memo.intents.of(key, || {
+            let claim = match claim {
+                Some(of) => {
+                    let pod = self.setup.table.pods[usize::from(of.pod)].pod.clone();
+                    Claim { pod, time: time_of(of.pod, of.time) }
+                }
+                None => Claim { pod: PodRef::new("", "", ""), time: wall() },
+            };
+            self.judged(state, node, &claim, (liveness, now))
+        })
+    }
+
+    fn judged(&self, state: &State, node: usize, claim: &Claim, (liveness, now): (AgentLiveness, Duration)) -> Intent {
         let read = self.lock_read(state.nodes[node].lock);
         let api = self.api(state);
         let holder = HolderState::of(&read, NODE_NAMES[node], &api, wall()).unwrap_or(HolderState::Unknown);
-        let now = if state.nodes[node].expired { EXPIRY } else { Duration::from_secs(1) };
         let is_expired = state.nodes[node].expired;
         if self.setup.flaws.steal_on_expiry
             && let (true, Some(raw)) = (is_expired, read.raw())
@@ -50,7 +70,7 @@ impl Handoff {
             return Intent::TakeOver { old: raw.into(), proof: None };
         }
         let view = LockView { read, first_seen: Duration::ZERO, holder };
-        acquire(&view, claim, self.liveness(state, node, now), &Policy::default(), now, wall())
+        acquire(&view, claim, liveness, &Policy::default(), now, wall())
     }
 
     /// An agent that is up has been so for long enough to have released what it can; one that has not is not settled.
@@ -59,7 +79,7 @@ impl Handoff {
         if !is.agent_up {
             return AgentLiveness::Stale;
         }
-        let busy = is.expired && (is.release.is_some() || matches!(self.fate(state, node), Fate::Release { .. }));
+        let busy = is.expired && (is.release.is_some() || self.fate(state, node).is_some());
         AgentLiveness::LiveSince(if busy { now } else { Duration::ZERO })
     }
 
@@ -72,8 +92,7 @@ impl Handoff {
             self.end_flight(state, scheduler);
             return;
         }
-        let claim = Claim { pod: self.setup.table.pods[pod].pod.clone(), time: time_of(flight.pod, flight.time) };
-        match self.intent(state, node, &claim) {
+        match self.intent(state, node, Some(Lock { pod: flight.pod, time: flight.time })) {
             Intent::Set => {
                 flight.step = Step::Write { old: None, proven: true };
                 state.schedulers[scheduler].flight = Some(flight);
@@ -198,8 +217,7 @@ impl Handoff {
     /// lock, or fences an expired holder.
     pub fn sweep(&self, state: &mut State, scheduler: usize, node: usize) {
         let Some(lock) = state.nodes[node].lock else { return };
-        let nobody = Claim { pod: PodRef::new("", "", ""), time: wall() };
-        match self.intent(state, node, &nobody) {
+        match self.intent(state, node, None) {
             Intent::TakeOver { proof, .. } => {
                 self.hit(take_over(proof));
                 if !self.will_never_be_served(state, node, lock) {

@@ -183,8 +183,18 @@ impl Handoff {
         (0..PODS).filter(named).find(|pod| !state.pods[*pod].exists()).expect("an orphan has no object")
     }
 
-    /// What the agent of a node would do with its lock now.
-    pub fn fate(&self, state: &State, node: usize) -> handoff::unlock::Fate {
+    /// The lock value that the agent of a node would remove now, and why.
+    pub fn fate(&self, state: &State, node: usize) -> Option<(Lock, handoff::unlock::Why)> {
+        let lock = state.nodes[node].lock?;
+        let books =
+            std::array::from_fn(|pod| if state.pods[pod].on(node) { state.books[pod] } else { Default::default() });
+        self.memo.fates.of((node, Some(lock), state.pods, books), || match self.judged_fate(state, node) {
+            handoff::unlock::Fate::Release { raw, why } => Some((self.lock_of_text(&raw), why)),
+            handoff::unlock::Fate::Keep | handoff::unlock::Fate::Ask(_) => None,
+        })
+    }
+
+    fn judged_fate(&self, state: &State, node: usize) -> handoff::unlock::Fate {
         use handoff::unlock::{Fate, LiveHolder, LockSight, fate};
         let lock = self.lock_read(state.nodes[node].lock);
         let pods = self.node_pods(state, node);

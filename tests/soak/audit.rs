@@ -4,6 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use baton::contract::{DeviceAllocation, DeviceId, key};
+use baton::ops::audit::report;
+use baton::runtime::clock;
 use baton::sim::kubelet::KubeletView;
 use serde_json::Value;
 
@@ -28,6 +30,8 @@ pub struct Audit {
     locks: BTreeMap<String, Lock>,
     /// Number of looks.
     pub looks: u64,
+    /// Looks with the rules of `baton audit`.
+    pub judged: u64,
     /// Answers that were compared with assignments.
     pub answers: u64,
     /// Locks that were seen.
@@ -72,6 +76,18 @@ impl Audit {
         self.look_at_assignments(pods);
         self.look_at_kubelets(views);
         self.look_at_locks(nodes, now);
+    }
+
+    /// The rules of `baton audit` over the same objects. `devices` must have been taken before `pods`.
+    pub fn judge(&mut self, nodes: &[Value], devices: &[Value], pods: &[Value], lock_ends: Duration) {
+        fn all<T: serde::de::DeserializeOwned>(objects: &[Value]) -> Vec<T> {
+            let read = |object: &Value| serde_json::from_value(object.clone()).expect("the object can be read");
+            objects.iter().map(read).collect()
+        }
+        let lists = (all(nodes), all(devices), all(pods));
+        let report = report(lists.0, lists.1, lists.2, key::NODE_LOCK, clock::wall(), lock_ends);
+        assert!(report.violations.is_empty(), "BROKEN: {:#?}", report.violations);
+        self.judged += 1;
     }
 
     fn look_at_assignments(&mut self, pods: &[Value]) {

@@ -52,6 +52,8 @@ const SCHEDULER: &[&str] = &[
 ];
 /// No lock stands longer: expiry, agent settled, the holder's end, a new leader and a blackout, one after the other.
 const LOCK_BOUND: Duration = Duration::from_secs(60);
+/// API group of the Device objects.
+const DEVICES: &str = "scheduling.koordinator.sh";
 /// The longest that nothing may come to its end.
 const STUCK: Duration = Duration::from_secs(90);
 
@@ -73,6 +75,7 @@ pub async fn soak(plan: Plan) {
         let now = clock::mono();
         let views: Vec<_> = cluster.nodes.iter().map(|node| (node.name.clone(), node.kubelet.view())).collect();
         let server = cluster.control_plane.simulated().expect("simulated");
+        let devices = server.objects(DEVICES, "devices");
         let (pods, nodes) = (server.objects("", "pods"), server.objects("", "nodes"));
         audit.look(&views, &pods, &nodes, now);
         if let Some((node, value, age)) = audit.lost_lock(LOCK_BOUND, now) {
@@ -91,6 +94,7 @@ pub async fn soak(plan: Plan) {
         chaos.restart_kubelet(&cluster.nodes, progress).await;
         if now >= sampled_at + Duration::from_secs(1) {
             sampled_at = now;
+            audit.judge(&nodes, &devices, &pods, LOCK_BOUND);
             for (at, node) in cluster.nodes.iter().enumerate() {
                 let role = if at == 0 { "agent (never killed)" } else { "agents" };
                 node.agent.pid().into_iter().for_each(|pid| vitals.sample(role, pid, now));
@@ -120,10 +124,11 @@ pub async fn soak(plan: Plan) {
         done.agent_kills, done.scheduler_kills, done.kubelet_restarts, done.blackouts
     );
     println!(
-        "soak: 0 double assignments in {} looks ({} devices compared, {} pods with other kubelet ids), 0 lost locks of {} seen, longest {:.1?}",
+        "soak: 0 double assignments in {} looks ({} devices compared, {} pods with other kubelet ids), nothing broken in {} audits, 0 lost locks of {} seen, longest {:.1?}",
         audit.looks,
         audit.answers,
         audit.renamed.len(),
+        audit.judged,
         audit.locks_seen,
         audit.longest_lock
     );
