@@ -18,6 +18,13 @@ impl Conditions {
         Self(client)
     }
 
+    /// Writes one annotation of the pod of this uid, by way of its status: the right to write specs is not needed.
+    pub async fn annotate(&self, pod: &PodRef, key: &str, value: &str) -> Result<(), kube::Error> {
+        let patch = json!({"metadata": {"uid": pod.uid.as_str(), "annotations": {key: value}}});
+        let pods: Api<Pod> = Api::namespaced(self.0.clone(), &pod.key.namespace);
+        pods.patch_status(&pod.key.name, &PatchParams::default(), &Patch::Merge(patch)).await.map(drop)
+    }
+
     /// Says why the pod of this uid has no node. `since` is given when the condition has not been False before.
     pub async fn unscheduled(
         &self,

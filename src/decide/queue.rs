@@ -13,13 +13,16 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use crate::decide::framework::{QueueSort, Queued, SortKey};
+use crate::decide::gang::GroupId;
 use crate::decide::world::{PodId, Wake};
 
 /// What is tried as one.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Item {
     /// A pod by itself.
     Pod(PodId),
+    /// Gangs that start together.
+    Group(GroupId),
 }
 
 impl From<PodId> for Item {
@@ -65,6 +68,8 @@ struct Entry {
     state: QueueState,
     failures: u32,
     since: Duration,
+    /// Monotonic time of the last failure.
+    failed_at: Option<Duration>,
 }
 
 /// The queue.
@@ -75,6 +80,8 @@ pub struct Queue {
     active: BTreeMap<SortKey, Item>,
     timed: BTreeSet<(Duration, Item)>,
     parked: [BTreeSet<Item>; Wake::KINDS],
+    /// The latest time that was told.
+    now: Duration,
 }
 
 impl Queue {
@@ -86,6 +93,7 @@ impl Queue {
     /// Adds an item, or makes a changed one active again. One that is being tried stays so.
     pub fn add(&mut self, item: impl Into<Item>, mut queued: Queued, sort: &dyn QueueSort, now: Duration) {
         let item = item.into();
+        self.now = now;
         if let Some(entry) = self.entries.get_mut(&item) {
             queued.failed = entry.queued.failed;
             entry.queued = queued;
@@ -93,15 +101,32 @@ impl Queue {
                 return;
             }
         } else {
-            self.entries.insert(item, Entry { queued, state: QueueState::Taken, failures: 0, since: now });
+            let entry = Entry { queued, state: QueueState::Taken, failures: 0, since: now, failed_at: None };
+            self.entries.insert(item.clone(), entry);
         }
         self.activate(item, sort);
+    }
+
+    /// Something of a queued item changed that makes another try worthwhile: at once, or when its first back-off is over.
+    pub fn offer(&mut self, item: Item, mut queued: Queued, sort: &dyn QueueSort, now: Duration) {
+        self.now = now;
+        if let Some(entry) = self.entries.get_mut(&item) {
+            queued.failed = entry.queued.failed;
+            entry.queued = queued;
+            entry.failures = 0;
+        }
+        self.activate_rested(item, sort);
+    }
+
+    /// How often an item has failed since the last useful event.
+    pub fn failures(&self, item: impl Into<Item>) -> u32 {
+        self.entries.get(&item.into()).map_or(0, |entry| entry.failures)
     }
 
     /// Takes an item out for good.
     pub fn remove(&mut self, item: impl Into<Item>) {
         let item = item.into();
-        self.detach(item);
+        self.detach(&item);
         self.entries.remove(&item);
     }
 
@@ -117,14 +142,19 @@ impl Queue {
     /// Parks an item that was tried, until one of `wake`.
     pub fn park(&mut self, item: impl Into<Item>, wake: Wake, now: Duration, wall: Timestamp) {
         let item = item.into();
-        self.detach(item);
+        self.now = now;
+        self.detach(&item);
         let Some(entry) = self.entries.get_mut(&item) else { return };
         entry.queued.failed = Some(wall);
+        entry.failed_at = Some(now);
+        if matches!(item, Item::Group(_)) {
+            entry.failures += 1;
+        }
         // Without a wake, only the pod's own change helps: no need to look again.
         let latest = (!wake.is_none()).then(|| now + self.policy.parked_max);
         entry.state = QueueState::Parked(wake, latest);
         for kind in wake.kinds() {
-            self.parked[kind].insert(item);
+            self.parked[kind].insert(item.clone());
         }
         if let Some(at) = latest {
             self.timed.insert((at, item));
@@ -136,9 +166,10 @@ impl Queue {
         let item = item.into();
         let exponent = self.entries.get(&item).map_or(0, |entry| entry.failures.min(16));
         let at = now + (self.policy.backoff * (1 << exponent)).min(self.policy.backoff_max);
-        self.wait_until(item, at, wall);
+        self.wait_until(item.clone(), at, wall);
         if let Some(entry) = self.entries.get_mut(&item) {
             entry.failures += 1;
+            entry.failed_at = Some(now);
         }
         at
     }
@@ -146,7 +177,7 @@ impl Queue {
     /// Holds an item back until `at`.
     pub fn wait_until(&mut self, item: impl Into<Item>, at: Duration, wall: Timestamp) {
         let item = item.into();
-        self.detach(item);
+        self.detach(&item);
         let Some(entry) = self.entries.get_mut(&item) else { return };
         entry.queued.failed = Some(wall);
         entry.state = QueueState::BackOff(at);
@@ -156,7 +187,7 @@ impl Queue {
     /// Makes an item active at once; its back-off starts anew.
     pub fn activate(&mut self, item: impl Into<Item>, sort: &dyn QueueSort) {
         let item = item.into();
-        self.detach(item);
+        self.detach(&item);
         let Some(entry) = self.entries.get_mut(&item) else { return };
         let key = sort.key(&entry.queued);
         entry.state = QueueState::Active(key.clone());
@@ -165,18 +196,35 @@ impl Queue {
 
     /// Something happened: parked items that named it become active, their back-off forgotten.
     pub fn wake(&mut self, wake: Wake, sort: &dyn QueueSort) {
-        let woken: BTreeSet<Item> = wake.kinds().flat_map(|kind| self.parked[kind].iter().copied()).collect();
+        let woken: BTreeSet<Item> = wake.kinds().flat_map(|kind| self.parked[kind].iter().cloned()).collect();
         for item in woken {
             if let Some(entry) = self.entries.get_mut(&item) {
                 entry.failures = 0;
             }
-            self.activate(item, sort);
+            self.activate_rested(item, sort);
+        }
+    }
+
+    /// Makes an item active; a group, whose try costs as much as its members, not before its first back-off is over.
+    fn activate_rested(&mut self, item: Item, sort: &dyn QueueSort) {
+        let rested = match (&item, self.entries.get(&item)) {
+            (Item::Group(_), Some(Entry { failed_at: Some(at), .. })) => *at + self.policy.backoff,
+            _ => Duration::ZERO,
+        };
+        if rested <= self.now {
+            return self.activate(item, sort);
+        }
+        self.detach(&item);
+        if let Some(entry) = self.entries.get_mut(&item) {
+            entry.state = QueueState::BackOff(rested);
+            self.timed.insert((rested, item));
         }
     }
 
     /// Time passed.
     pub fn tick(&mut self, now: Duration, sort: &dyn QueueSort) {
-        while let Some((_, item)) = self.timed.first().copied().filter(|(at, _)| *at <= now) {
+        self.now = now;
+        while let Some((_, item)) = self.timed.first().cloned().filter(|(at, _)| *at <= now) {
             self.activate(item, sort);
         }
     }
@@ -200,24 +248,24 @@ impl Queue {
 
     /// Everything queued.
     pub fn iter(&self) -> impl Iterator<Item = (Item, &QueueState)> {
-        self.entries.iter().map(|(item, entry)| (*item, &entry.state))
+        self.entries.iter().map(|(item, entry)| (item.clone(), &entry.state))
     }
 
-    fn detach(&mut self, item: Item) {
-        let Some(entry) = self.entries.get_mut(&item) else { return };
+    fn detach(&mut self, item: &Item) {
+        let Some(entry) = self.entries.get_mut(item) else { return };
         match std::mem::replace(&mut entry.state, QueueState::Taken) {
             QueueState::Active(key) => {
                 self.active.remove(&key);
             }
             QueueState::BackOff(at) => {
-                self.timed.remove(&(at, item));
+                self.timed.remove(&(at, item.clone()));
             }
             QueueState::Parked(wake, latest) => {
                 for kind in wake.kinds() {
-                    self.parked[kind].remove(&item);
+                    self.parked[kind].remove(item);
                 }
                 if let Some(at) = latest {
-                    self.timed.remove(&(at, item));
+                    self.timed.remove(&(at, item.clone()));
                 }
             }
             QueueState::Taken => {}
@@ -238,6 +286,12 @@ mod tests {
         let created = Timestamp::from_second(created).unwrap();
         Queued { priority, sub_priority: 0, created, failed: None, class: 0, id: uid.into() }
     }
+    fn pod(item: &Item) -> Option<u64> {
+        match item {
+            Item::Pod(id) => Some(id.0),
+            Item::Group(_) => None,
+        }
+    }
     fn with(pods: &[(u64, i32, i64)]) -> Queue {
         let mut queue = Queue::new(QueuePolicy::default());
         for (id, priority, created) in pods {
@@ -249,7 +303,7 @@ mod tests {
     #[test]
     fn higher_priority_goes_first_then_the_older_then_the_id() {
         let mut queue = with(&[(1, 0, 10), (2, 0, 5), (3, 9, 20), (4, 0, 5)]);
-        let order: Vec<u64> = std::iter::from_fn(|| queue.pop()).map(|Item::Pod(id)| id.0).collect();
+        let order: Vec<u64> = std::iter::from_fn(|| queue.pop()).filter_map(|item| pod(&item)).collect();
         assert_eq!(order, [3, 2, 4, 1]);
     }
 
@@ -257,7 +311,7 @@ mod tests {
     fn a_parked_pod_wakes_only_for_what_its_rule_named() {
         let mut queue = with(&[(1, 0, 0)]);
         let id = queue.pop().unwrap();
-        queue.park(id, Wake::POD_FREED, s(1), WALL);
+        queue.park(id.clone(), Wake::POD_FREED, s(1), WALL);
         queue.wake(Wake::NODE_CHANGED.or(Wake::AGENT), &PrioritySort);
         queue.tick(s(299), &PrioritySort);
         assert_eq!(queue.pop(), None);
@@ -269,15 +323,15 @@ mod tests {
     fn back_off_doubles_from_one_to_ten_seconds_and_a_useful_event_resets_it() {
         let mut queue = with(&[(1, 0, 0)]);
         let id = queue.pop().unwrap();
-        let waits: Vec<u64> = (0..6).map(|_| queue.fail(id, s(0), WALL).as_secs()).collect();
+        let waits: Vec<u64> = (0..6).map(|_| queue.fail(id.clone(), s(0), WALL).as_secs()).collect();
         assert_eq!(waits, [1, 2, 4, 8, 10, 10]);
         queue.tick(s(9), &PrioritySort);
         assert_eq!(queue.pop(), None);
         queue.tick(s(10), &PrioritySort);
-        assert_eq!(queue.pop(), Some(id));
-        queue.park(id, Wake::AGENT, s(10), WALL);
+        assert_eq!(queue.pop(), Some(id.clone()));
+        queue.park(id.clone(), Wake::AGENT, s(10), WALL);
         queue.wake(Wake::AGENT, &PrioritySort);
-        assert_eq!(queue.pop(), Some(id));
+        assert_eq!(queue.pop(), Some(id.clone()));
         assert_eq!(queue.fail(id, s(20), WALL), s(21));
     }
 
@@ -285,11 +339,11 @@ mod tests {
     fn a_gated_pod_is_not_looked_at_again_until_it_changes() {
         let mut queue = with(&[(1, 0, 0)]);
         let id = queue.pop().unwrap();
-        queue.park(id, Wake::NONE, s(0), WALL);
+        queue.park(id.clone(), Wake::NONE, s(0), WALL);
         queue.wake(Wake::ANY, &PrioritySort);
         queue.tick(s(100_000), &PrioritySort);
         assert_eq!((queue.pop(), queue.next()), (None, None));
-        queue.add(id, queued(0, 0, "u1"), &PrioritySort, s(1));
+        queue.add(id.clone(), queued(0, 0, "u1"), &PrioritySort, s(1));
         assert_eq!(queue.pop(), Some(id));
     }
 }

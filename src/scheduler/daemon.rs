@@ -294,6 +294,7 @@ fn engine_config(options: &Options) -> EngineConfig {
         sweep: p.lock_sweep,
         retry: (defaults.retry.0, defaults.retry.1, p.bind_limit),
         condition_pause: p.condition_pause,
+        gangs: defaults.gangs,
         batch: defaults.batch,
         search: defaults.search,
     }

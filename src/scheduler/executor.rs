@@ -97,6 +97,13 @@ impl Executor {
                 }
                 None
             }
+            Effect::MarkTimedOut { pod, key } => {
+                if may_write {
+                    let result = self.conditions.annotate(&pod, key, "true").await;
+                    tracing::info!(pod = %pod.key, uid = %pod.uid, key, ?result, "marked");
+                }
+                None
+            }
             Effect::Nominate { pod, node } => {
                 if may_write && let Err(error) = self.binder.nominate(&pod, node.as_deref()).await {
                     tracing::debug!(pod = %pod.key, %error, "nomination not written");

@@ -58,8 +58,9 @@ impl Metrics {
 
     /// Takes over what the engine counted.
     pub fn update(&self, engine: &Engine) {
-        let Stats { attempts, judged, unschedulable, bound, bind_failures, contended, fenced, resumed, preempted } =
-            engine.stats();
+        let Stats {
+            attempts, judged, unschedulable, bound, bind_failures, contended, fenced, resumed, preempted, ..
+        } = engine.stats();
         let counts = [attempts, judged, unschedulable, bound, bind_failures, contended, fenced, resumed, preempted];
         for (counter, count) in self.counters.iter().zip(counts) {
             counter.inner().store(count, Ordering::Relaxed);

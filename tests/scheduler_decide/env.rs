@@ -1,8 +1,10 @@
 //! A cluster of plain values. It performs effects as the API server would, and tells the engine what a watch would.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
 use std::time::Duration;
 
+use baton::contract::gang::Committed;
 use baton::contract::inventory::{Device, DeviceInfo, DeviceSpec, DeviceStatus, DeviceTopology};
 use baton::contract::{
     AgentStatus, ContainerRequest, DeviceAllocation, Identity, LockRead, PodKey, PodRef, Quantity, key,
@@ -10,6 +12,7 @@ use baton::contract::{
 use baton::decide::audit;
 use baton::decide::cycle::{BindResult, Effect, Effects, Engine, EngineConfig, LockResult, Moment, Report};
 use baton::decide::framework::Plugins;
+use baton::decide::gang::Declared;
 use baton::decide::plugins::{DefaultSet, default_plugins};
 use baton::decide::pod::{AssignmentText, ContainerKind, Deletion, HandoffPod, Phase, PodContainer};
 use baton::decide::world::{NodeFacts, PodFacts, PodSpec, RequestParts, Resources, WorldEvent};
@@ -43,6 +46,7 @@ pub struct Env {
     pub binds: usize,
     pub lock_writes: usize,
     pub conditions: BTreeMap<String, String>,
+    pub reasons: BTreeMap<String, &'static str>,
     pub notices: Vec<(String, &'static str)>,
     pub fenced: BTreeSet<String>,
     pub evicted: Vec<String>,
@@ -76,6 +80,7 @@ impl Env {
             binds: 0,
             lock_writes: 0,
             conditions: BTreeMap::new(),
+            reasons: BTreeMap::new(),
             notices: Vec::new(),
             fenced: BTreeSet::new(),
             evicted: Vec::new(),
@@ -312,6 +317,15 @@ impl Env {
                     facts.handoff.deleting = Some(Deletion { at: facts.handoff.created, grace_seconds: 30 });
                 });
             }
+            Effect::MarkTimedOut { pod, .. } => {
+                if let Some(facts) = self.pods.get_mut(&pod.key)
+                    && let Some(declared) = &facts.spec.gang
+                {
+                    let marked = Declared { timed_out: true, ..(**declared).clone() };
+                    facts.spec.gang = Some(Arc::new(marked));
+                    self.tell_pod(&pod.key);
+                }
+            }
             Effect::Nominate { pod, node } => {
                 // The pod may be gone by now.
                 if let Some(facts) = self.pods.get_mut(&pod.key) {
@@ -319,7 +333,8 @@ impl Env {
                     self.tell_pod(&pod.key);
                 }
             }
-            Effect::Condition { pod, message, .. } => {
+            Effect::Condition { pod, message, reason, .. } => {
+                self.reasons.insert(pod.key.name.to_string(), reason);
                 self.conditions.insert(pod.key.name.to_string(), message);
             }
             Effect::Notice { pod, reason, .. } => self.notices.push((pod.key.name.to_string(), reason)),
@@ -365,6 +380,10 @@ impl Env {
             bind_timestamp: of(key::BIND_TIMESTAMP),
             ..AssignmentText::default()
         };
+        if let Some(declared) = &facts.spec.gang {
+            let committed = annotations.get(key::GANG_COMMITTED).and_then(|text| Committed::parse(text).ok());
+            facts.spec.gang = Some(Arc::new(Declared { committed, ..(**declared).clone() }));
+        }
         if fault.is_some() {
             // The watch lags as well: the engine must find out by itself.
             return BindResult::Retry("timed out".into(), None);

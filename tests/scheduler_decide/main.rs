@@ -3,6 +3,8 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a test that cannot go on says so
 
 mod env;
+mod gang;
+mod gang_env;
 mod gatekeepers;
 mod indexed;
 mod lock_line;

@@ -17,7 +17,7 @@ pub fn check_engine(engine: &Engine, scheduler_name: &str) -> Vec<Violation> {
             states.push("in flight");
         }
         match pod.place {
-            Place::Waiting if engine.queue().state(pod.id).is_some() && !flying => states.push("queued"),
+            Place::Waiting if engine.is_queued(pod) && !flying => states.push("queued"),
             Place::Assumed(_) if engine.holds().contains_key(&pod.id) => states.push("held"),
             // Assumed without a flight: bound by us, the watch is yet to show it.
             Place::Bound(_) | Place::Assumed(_) if !flying => states.push("bound"),

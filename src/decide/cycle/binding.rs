@@ -11,6 +11,7 @@ use super::effect::{Effect, Effects};
 use super::engine::{Engine, Moment, Search, Timer};
 use super::errand::BindVerdict;
 use super::flight::{Cancel, Flight, Line, Stage};
+use super::gang::Route;
 
 impl Engine {
     /// Decides one pod that was popped from the queue.
@@ -19,6 +20,12 @@ impl Engine {
         let Some(pod) = self.world.pod(id).filter(|pod| pod.place == Place::Waiting) else {
             self.queue.remove(id);
             return;
+        };
+        let owed = match self.route(pod) {
+            Route::Alone => None,
+            Route::Owed(commit) => Some(commit),
+            // It has become bound to a gang meanwhile.
+            Route::Group(_) | Route::Held(_) => return self.enqueue(id, now, effects),
         };
         self.stats.attempts += 1;
         let priority = pod.facts.spec.priority;
@@ -40,6 +47,9 @@ impl Engine {
         match choice {
             Choice::Node(node, slots) => {
                 if self.hold(id, node, *slots, now) {
+                    if let (Some(commit), Some(hold)) = (owed, self.holds.get_mut(&id)) {
+                        hold.annotations.insert(key::GANG_COMMITTED.to_owned(), commit.to_string());
+                    }
                     self.permit(id, now, effects);
                 } else {
                     self.queue.fail(id, now.mono, now.wall);
@@ -47,6 +57,9 @@ impl Engine {
             }
             Choice::Nowhere(diagnosis) => {
                 self.stats.unschedulable += 1;
+                if !diagnosis.is_final() && self.resolve_for_pod(id, now, effects) {
+                    return;
+                }
                 let mut message = diagnosis.message();
                 if !diagnosis.is_final()
                     && let Some(way) = self.preempt(id, now, effects)
@@ -99,6 +112,7 @@ impl Engine {
     /// The pod is bound by us.
     pub(super) fn land(&mut self, id: PodId, now: Moment, effects: &mut Effects) {
         let Some(flight) = self.drop_flight(id) else { return };
+        self.leave_commit(&flight, id, now, effects);
         self.stats.bound += 1;
         self.queue.remove(id);
         // Whoever asked for the bind tells people itself.
@@ -122,6 +136,7 @@ impl Engine {
     /// Ends a flight whose pod is not ours to bind any more: its lock goes, its room too.
     pub(super) fn end_flight(&mut self, id: PodId, now: Moment, effects: &mut Effects) {
         let Some(flight) = self.drop_flight(id) else { return };
+        self.leave_commit(&flight, id, now, effects);
         self.fail_errand(id, "the pod is gone or changed while it was being bound");
         if let Some(raw) = flight.lock_value {
             self.release(flight.node, &raw, "the bind did not come about", effects);
@@ -130,12 +145,23 @@ impl Engine {
         self.advance(flight.node, now, effects);
     }
 
+    /// Whoever of its commit waited for this flight only goes on.
+    fn leave_commit(&mut self, flight: &Flight, id: PodId, now: Moment, effects: &mut Effects) {
+        let free = flight.commit.map(|commit| self.member_left(commit, id)).unwrap_or_default();
+        free.into_iter().for_each(|id| self.go(id, now, effects));
+    }
+
     /// Ends a flight and sends the pod back to the queue.
     pub(super) fn give_up(&mut self, id: PodId, why: String, now: Moment, effects: &mut Effects) {
         self.stats.bind_failures += 1;
+        let commit = self.flights.get(&id).and_then(|flight| flight.commit);
+        if let Some(group) = commit.and_then(|commit| self.commits.get(&commit)).map(|commit| commit.group.clone()) {
+            self.member_failed(&group, &why, effects);
+            self.notice(id, true, "GangBindFailed", why.clone(), effects);
+        }
         let asked = self.fail_errand(id, &why);
         self.end_flight(id, now, effects);
-        self.enqueue(id, now);
+        self.enqueue(id, now, effects);
         self.queue.fail(id, now.mono, now.wall);
         if asked {
             return;
@@ -157,7 +183,7 @@ impl Engine {
                 self.fail_errand(id, &why);
                 // Not the pod's fault: it is tried at once.
                 self.end_flight(id, now, effects);
-                self.enqueue(id, now);
+                self.enqueue(id, now, effects);
                 self.queue.activate(id, self.plugins.queue_sort());
             }
         }

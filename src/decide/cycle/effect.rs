@@ -69,6 +69,14 @@ pub enum Effect {
         /// For condition `DisruptionTarget`.
         message: String,
     },
+    /// Write an annotation that says `"true"`: the wait of the pod's gang is over. No answer needed: what the watch does not show is
+    /// written again.
+    MarkTimedOut {
+        /// Pod.
+        pod: PodRef,
+        /// Annotation.
+        key: &'static str,
+    },
     /// Write `status.nominatedNodeName`.
     Nominate {
         /// Pod.

@@ -5,15 +5,18 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
+use crate::contract::gang::GangId;
 use crate::contract::{LockFormat, PodUid};
 use crate::decide::framework::{Plugins, Queued};
+use crate::decide::gang::{GangProgress, GroupId};
 use crate::decide::lock::Policy;
 use crate::decide::queue::{Item, Queue, QueuePolicy};
-use crate::decide::world::{Changes, NodeId, Place, PodId, Wake, World, WorldEvent, WorldPolicy};
+use crate::decide::world::{Changes, NodeId, Place, Pod, PodId, Wake, World, WorldEvent, WorldPolicy};
 
 use super::effect::{Effect, Effects, Ticket};
 use super::errand::{BindAnswer, Errand};
 use super::flight::{Cancel, Flight, Line};
+use super::gang::{Commit, GangPolicy, GroupRecord, Route};
 use super::hold::Hold;
 use super::index::Index;
 use super::preempt::Nomination;
@@ -75,6 +78,8 @@ pub struct EngineConfig {
     pub retry: (Duration, Duration, Duration),
     /// A condition whose reason stays is rewritten at most this often. 10 s.
     pub condition_pause: Duration,
+    /// How gangs are treated.
+    pub gangs: GangPolicy,
     /// Decisions per [`Engine::run`].
     pub batch: usize,
     /// How a node is looked for.
@@ -96,6 +101,7 @@ impl Default for EngineConfig {
             sweep: s(10),
             retry: (Duration::from_millis(100), s(5), s(60)),
             condition_pause: s(10),
+            gangs: GangPolicy::default(),
             batch: 64,
             search: Search::Indexed,
         }
@@ -123,6 +129,14 @@ pub struct Stats {
     pub resumed: u64,
     /// Pods that were evicted to make room.
     pub preempted: u64,
+    /// Attempts of groups of gangs.
+    pub group_attempts: u64,
+    /// Groups that were satisfied.
+    pub groups_satisfied: u64,
+    /// Groups whose wait was over.
+    pub group_timeouts: u64,
+    /// Groups that gave back what they held.
+    pub group_releases: u64,
 }
 
 /// Agents are looked over for staleness this often: each look costs a step per node.
@@ -133,6 +147,9 @@ const AGE: Duration = Duration::from_millis(500);
 pub(super) enum Timer {
     Flight(PodId),
     Permit(PodId),
+    GroupWait(GroupId),
+    TellGroup(GroupId),
+    Mark(GroupId),
     Nomination(PodId),
     Node(NodeId),
     Release(NodeId, Box<str>),
@@ -152,6 +169,12 @@ pub struct Engine {
     pub(super) lines: BTreeMap<NodeId, Line>,
     /// Pods whose room is held and that are not on their way yet.
     pub(super) holds: BTreeMap<PodId, Hold>,
+    /// Groups of gangs.
+    pub(super) groups: BTreeMap<GroupId, GroupRecord>,
+    /// The group of each gang when it was last looked at.
+    pub(super) group_of: BTreeMap<GangId, GroupId>,
+    /// Groups on their way.
+    pub(super) commits: BTreeMap<u64, Commit>,
     /// Pods for which others make room.
     pub(super) nominations: BTreeMap<PodId, Nomination>,
     /// Flights whose volumes, or whatever else comes before the lock, are being prepared.
@@ -193,6 +216,9 @@ impl Engine {
             flights: BTreeMap::new(),
             lines: BTreeMap::new(),
             holds: BTreeMap::new(),
+            groups: BTreeMap::new(),
+            group_of: BTreeMap::new(),
+            commits: BTreeMap::new(),
             nominations: BTreeMap::new(),
             preparing: BTreeSet::new(),
             tickets: BTreeMap::new(),
@@ -233,6 +259,10 @@ impl Engine {
     /// Pods for which others make room.
     pub fn nominations(&self) -> &BTreeMap<PodId, Nomination> {
         &self.nominations
+    }
+    /// What attempts of a group have come to.
+    pub fn gang_progress(&self, group: &GroupId) -> Option<&GangProgress> {
+        self.groups.get(group).map(|record| &record.progress)
     }
     /// Lines by node.
     pub fn lines(&self) -> &BTreeMap<NodeId, Line> {
@@ -275,11 +305,22 @@ impl Engine {
         self.resumed.clear();
         self.pinned.clear();
         self.nominations.clear();
+        self.groups.clear();
+        self.group_of.clear();
+        self.commits.clear();
         if leading {
             self.nominated_before(now);
             let waiting: Vec<PodId> = self.world.pods().map(|pod| pod.id).collect();
+            let gangs: BTreeSet<GroupId> = self.world.gangs().gangs().map(|gang| gang.group().clone()).collect();
+            for gang in self.world.gangs().gangs() {
+                self.group_of.insert(gang.id().clone(), gang.group().clone());
+            }
+            self.world.take_changed_gangs();
+            for group in gangs {
+                self.review(&group, now, &mut effects);
+            }
             for id in waiting {
-                self.enqueue(id, now);
+                self.enqueue(id, now, &mut effects);
             }
             self.sweep_all(now, &mut effects);
         }
@@ -291,7 +332,17 @@ impl Engine {
         let mut effects = Effects::new();
         let changes = self.world.apply(event, now.mono, now.wall);
         self.react(&changes, now, &mut effects);
+        self.heed_gangs(now, &mut effects);
         effects
+    }
+
+    /// Judges gangs that changed.
+    pub(super) fn heed_gangs(&mut self, now: Moment, effects: &mut Effects) {
+        if self.leading {
+            self.gangs_changed(now, effects);
+        } else {
+            self.world.take_changed_gangs();
+        }
     }
 
     /// Lets time pass and decides up to a batch of pods.
@@ -313,9 +364,11 @@ impl Engine {
         for _ in 0..self.config.batch {
             match self.queue.pop() {
                 Some(Item::Pod(id)) => self.attempt(id, now, &mut effects),
+                Some(Item::Group(group)) => self.attempt_group(&group, now, &mut effects),
                 None => break,
             }
         }
+        self.heed_gangs(now, &mut effects);
         effects
     }
 
@@ -393,13 +446,13 @@ impl Engine {
                 self.let_go(id);
                 self.cancel(id, Cancel::PodGone, now, effects);
             }
-            Place::Waiting => self.enqueue(id, now),
+            Place::Waiting => self.enqueue(id, now, effects),
             Place::Assumed(_) => {}
         }
     }
 
-    /// Queues a pod that is ours and waits.
-    pub(super) fn enqueue(&mut self, id: PodId, now: Moment) {
+    /// Queues a pod that is ours and waits: by itself, or with its group.
+    pub(super) fn enqueue(&mut self, id: PodId, now: Moment, effects: &mut Effects) {
         let Some(pod) = self.world.pod(id).filter(|pod| pod.place == Place::Waiting) else { return };
         let handoff = &pod.facts.handoff;
         if !self.leading
@@ -409,21 +462,36 @@ impl Engine {
         {
             return;
         }
+        let route = self.route(pod);
+        // Whoever completes a commit goes before others of its priority.
+        let sub_priority = if matches!(route, Route::Owed(_)) { i64::MAX } else { sub_priority_of(pod) };
         let queued = Queued {
             priority: pod.facts.spec.priority,
-            sub_priority: 0,
+            sub_priority,
             created: handoff.created,
             failed: None,
             class: 0,
             id: handoff.pod.uid.as_str().into(),
         };
-        self.queue.add(id, queued, self.plugins.queue_sort(), now.mono);
+        match route {
+            Route::Alone | Route::Owed(_) => self.queue.add(id, queued, self.plugins.queue_sort(), now.mono),
+            Route::Group(_) => self.queue.remove(id),
+            Route::Held(hold) => {
+                // Only a change of its own or of its gang helps.
+                self.queue.add(id, queued, self.plugins.queue_sort(), now.mono);
+                self.queue.park(id, Wake::NONE, now.mono, now.wall);
+                self.tell(id, hold.reason(), hold.to_string(), now, effects);
+            }
+        }
     }
 
     fn fire(&mut self, timer: Timer, now: Moment, effects: &mut Effects) {
         match timer {
             Timer::Flight(id) => self.resume_flight(id, now, effects),
             Timer::Nomination(id) => self.nomination_due(id, now, effects),
+            Timer::GroupWait(group) => self.group_due(&group, now, effects),
+            Timer::TellGroup(group) => self.tell_held(&group, now, effects),
+            Timer::Mark(group) => self.mark(&group, now, effects),
             Timer::Permit(id) => self.permit_again(id, now, effects),
             Timer::Node(id) => {
                 self.sweep(id, now, effects);
@@ -459,4 +527,9 @@ impl Engine {
     pub(super) fn woken(&mut self, wake: Wake) {
         self.queue.wake(wake, self.plugins.queue_sort());
     }
+}
+
+/// Order within a priority, as a pod by itself says it.
+fn sub_priority_of(pod: &Pod) -> i64 {
+    pod.facts.spec.gang.as_ref().map_or(0, |declared| declared.sub_priority)
 }

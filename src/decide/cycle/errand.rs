@@ -137,7 +137,7 @@ impl Engine {
             Ok(())
         } else {
             self.errands.remove(&id);
-            self.enqueue(id, now);
+            self.enqueue(id, now, effects);
             failed(format!("node {node_name}: a reservation was refused"))
         }
     }

@@ -28,6 +28,8 @@ pub struct Flight {
     pub locks: bool,
     /// The Binding's annotations, all but the time.
     pub annotations: BTreeMap<String, String>,
+    /// The commit of a group that it is part of.
+    pub commit: Option<u64>,
     /// Where it is.
     pub stage: Stage,
     /// A lock value of ours that may stand on the node.

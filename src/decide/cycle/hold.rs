@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use crate::contract::key;
 use crate::decide::framework::{Outcome, Slots, View};
+use crate::decide::gang::GroupId;
 use crate::decide::plugins::device_fit;
 use crate::decide::world::{Node, NodeId, Pod, PodId, Wake};
 
@@ -28,6 +29,10 @@ pub struct Hold {
     pub annotations: BTreeMap<String, String>,
     /// Monotonic time since which the room is held.
     pub since: Duration,
+    /// The group that holds it.
+    pub group: Option<GroupId>,
+    /// Once the group is satisfied: the commit that the pod is part of.
+    pub commit: Option<u64>,
 }
 
 impl Engine {
@@ -52,8 +57,9 @@ impl Engine {
         for plugin in &self.plugins.enabled().bind {
             annotations.extend(plugin.annotations(view, pod, node, &slots));
         }
+        let group = self.world.gangs().gang_of(id).map(|gang| gang.group().clone());
         self.world.assume(id, node, devices);
-        self.holds.insert(id, Hold { node, annotations, since: now.mono });
+        self.holds.insert(id, Hold { node, annotations, since: now.mono, group, commit: None });
         true
     }
 
@@ -124,9 +130,11 @@ impl Engine {
             locks: !calls.is_empty() && !exact,
             calls,
             annotations: hold.annotations,
+            commit: hold.commit,
             stage: Stage::Preparing,
             lock_value: resumed.then(|| node.lock.read.raw().map(Into::into)).flatten(),
-            turn: (-i64::from(pod.facts.spec.priority), self.serial, id),
+            // A commit in progress goes before others of its priority.
+            turn: (-2 * i64::from(pod.facts.spec.priority) - i64::from(hold.commit.is_some()), self.serial, id),
             since: now.mono,
             not_before: Duration::ZERO,
             failures: 0,
@@ -164,15 +172,34 @@ impl Engine {
             return;
         }
         self.preparing.remove(&id);
+        match flight.commit {
+            None => self.go(id, now, effects),
+            // Nobody of a commit locks before the volumes of all are settled.
+            Some(commit) => self.member_prepared(commit, id).into_iter().for_each(|id| self.go(id, now, effects)),
+        }
+    }
+
+    /// Sends a prepared flight for its lock or its Binding.
+    pub(super) fn go(&mut self, id: PodId, now: Moment, effects: &mut Effects) {
+        let Some(flight) = self.flights.get_mut(&id).filter(|flight| flight.stage == Stage::Preparing) else { return };
         flight.stage = Stage::Line;
         flight.not_before = Duration::ZERO;
-        let (locks, turn) = (flight.locks, flight.turn);
+        let (node, locks, turn) = (flight.node, flight.locks, flight.turn);
         if locks {
             self.lines.entry(node).or_default().waiting.insert(turn);
             self.advance(node, now, effects);
         } else {
             self.bind(id, effects);
         }
+    }
+
+    /// Why the decision behind a hold does not stand any more: the node is gone, a device is not healthy or went to another pod.
+    pub(super) fn hold_outdated(&self, id: PodId, node: NodeId) -> bool {
+        let Some(found) = self.world.node(node).filter(|node| node.facts.is_some()) else { return true };
+        let Some(pod) = self.world.pod(id) else { return true };
+        let Some(devices) = &pod.devices else { return false };
+        let sick = found.stock.as_ref().is_none_or(|stock| !stock.unhealthy_of(devices).is_empty());
+        sick || self.world.contested_device(id).is_some() || calls(pod, found).iter().any(|name| !found.serves(name))
     }
 
     /// Volumes changed: every flight that waits for them is looked at.

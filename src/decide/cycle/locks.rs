@@ -9,6 +9,7 @@ use crate::decide::world::{Node, NodeId, Place, PodId};
 use super::effect::{Effect, Effects};
 use super::engine::{Engine, Moment, Timer};
 use super::flight::{Cancel, Stage};
+use super::gang::Route;
 
 /// A holder that is being read, or that is being deleted, is not asked for again within this time.
 const ASK_AGAIN: std::time::Duration = std::time::Duration::from_secs(10);
@@ -138,10 +139,11 @@ impl Engine {
 
     /// Rule 6: a half-done bind of ours is resumed once under its lock; else its lock goes when it has stood for a while.
     fn resume_or_release(&mut self, node_id: NodeId, id: PodId, raw: &str, now: Moment, effects: &mut Effects) {
-        if !self.flights.contains_key(&id) && self.resumed.insert(raw.into()) {
+        let free = self.world.pod(id).is_some_and(|pod| matches!(self.route(pod), Route::Alone | Route::Owed(_)));
+        if free && !self.flights.contains_key(&id) && self.resumed.insert(raw.into()) {
             self.stats.resumed += 1;
             self.pinned.insert(id, node_id);
-            self.enqueue(id, now);
+            self.enqueue(id, now, effects);
             self.queue.activate(id, self.plugins.queue_sort());
             return;
         }

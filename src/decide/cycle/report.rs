@@ -19,6 +19,7 @@ impl Engine {
             Report::Release { node, old, result } => self.release_answered(&node, &old, result, now, &mut effects),
             Report::PodRead { pod, result } => self.pod_read(&pod, result, now, &mut effects),
         }
+        self.heed_gangs(now, &mut effects);
         effects
     }
 
@@ -77,7 +78,7 @@ impl Engine {
                 flight.stage = Stage::Line;
                 self.end_flight(id, now, effects);
                 // Should the watch still show it, it is tried again after a while; most often the deletion is on its way.
-                self.enqueue(id, now);
+                self.enqueue(id, now, effects);
                 self.queue.fail(id, now.mono, now.wall);
             }
             BindResult::Conflict(_) => {

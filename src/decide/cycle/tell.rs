@@ -20,8 +20,10 @@ pub struct Told {
 impl Engine {
     /// Says why a pod waits: at once when the reason is new, else at most once per pause.
     pub(super) fn tell(&mut self, id: PodId, reason: &'static str, message: String, now: Moment, out: &mut Effects) {
-        let pause = self.config.condition_pause;
-        let Some(pod) = self.world.pod(id).map(|pod| pod.facts.handoff.pod.clone()) else { return };
+        let Some(found) = self.world.pod(id) else { return };
+        let member = found.facts.spec.gang.is_some();
+        let pause = if member { self.config.gangs.condition_pause } else { self.config.condition_pause };
+        let pod = found.facts.handoff.pod.clone();
         if let Some(told) = self.told.get_mut(&id).filter(|told| told.reason == reason) {
             if told.message == message {
                 told.pending = None;

@@ -39,7 +39,7 @@ pub struct Queued {
     /// `spec.priority`.
     pub priority: i32,
     /// Order within a priority, higher first; 0 where nobody said.
-    pub sub_priority: i32,
+    pub sub_priority: i64,
     /// Creation.
     pub created: Timestamp,
     /// Last failed attempt, if any.

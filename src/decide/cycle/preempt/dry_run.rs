@@ -36,7 +36,12 @@ const LEAST_LOOKED_AT: usize = 100;
 
 /// Every node on which `pod` would fit when pods of lower priority left, up to a tenth of all nodes (at least 100).
 /// The world comes back as it was.
-pub(super) fn candidates(world: &mut World, plugins: &Plugins, pod: &Pod, now: Duration) -> Vec<Candidate> {
+pub(in crate::decide::cycle) fn candidates(
+    world: &mut World,
+    plugins: &Plugins,
+    pod: &Pod,
+    now: Duration,
+) -> Vec<Candidate> {
     if world.lowest_priority().is_none_or(|lowest| lowest >= pod.facts.spec.priority) {
         return Vec::new();
     }

@@ -11,5 +11,6 @@
 mod dry_run;
 mod nominate;
 
+pub(in crate::decide::cycle) use dry_run::candidates;
 pub use dry_run::{Candidate, Victim};
 pub use nominate::Nomination;

@@ -1,0 +1,319 @@
+//! One attempt of a group: a transaction on the world.
+
+use crate::contract::gang::Mode;
+use crate::decide::cycle::choose::{Choice, choose};
+use crate::decide::cycle::effect::Effects;
+use crate::decide::cycle::engine::{Engine, Moment, Search};
+use crate::decide::framework::View;
+use crate::decide::gang::{Gang, GroupId, MemberState};
+use crate::decide::queue::Item;
+use crate::decide::world::{PodId, Wake};
+
+use super::alike::{Kind, is_any};
+use super::offer::Offer;
+use super::record::Look;
+
+/// Cycles of one pass: enough for as many kinds of members to fail.
+const CYCLES: usize = 16;
+
+/// Why a member has no place.
+#[derive(Debug, Clone)]
+pub(super) struct Miss {
+    /// The member.
+    pub pod: PodId,
+    /// What every node said, or the fault.
+    pub text: String,
+    /// What may turn it.
+    pub wake: Wake,
+}
+
+/// What came of an attempt.
+pub(super) enum Attempt {
+    /// Every gang of the group has what it needs; these members are held for it.
+    Satisfied(Vec<PodId>),
+    /// The first member that found no place.
+    Short(Miss),
+}
+
+impl Engine {
+    /// Tries a group that was popped from the queue.
+    pub(in crate::decide::cycle) fn attempt_group(&mut self, group: &GroupId, now: Moment, effects: &mut Effects) {
+        self.try_group(group, true, now, effects);
+        // What the attempt itself has moved is no news.
+        self.world.take_changed_gangs();
+        self.after_attempt(group, now, effects);
+    }
+
+    /// Tries a group; `resolve`: lower holders may have to give way.
+    pub(super) fn try_group(&mut self, group: &GroupId, resolve: bool, now: Moment, effects: &mut Effects) {
+        let item = Item::Group(group.clone());
+        let once = self.satisfied_once(group);
+        let book = self.world.gangs();
+        let held = book.of_group(group).find_map(|gang| book.holds(gang, once));
+        let marking = self.groups.get(group).is_some_and(|record| !record.marking.is_empty());
+        if held.is_some() || marking || !self.groups.contains_key(group) {
+            self.queue.remove(item);
+            return;
+        }
+        if let Some(miss) = self.missing_resources(group) {
+            return self.short(group, miss, now, effects);
+        }
+        self.stats.group_attempts += 1;
+        self.drop_outdated(group);
+        if let Some(record) = self.groups.get_mut(group) {
+            record.progress.attempts += 1;
+            if self.queue.failures(item) == 0 {
+                // A useful event has come since.
+                record.failed.clear();
+            }
+        }
+        match self.attempt_once(group, now) {
+            Attempt::Satisfied(held) => self.commit_group(group, held, now, effects),
+            Attempt::Short(miss) => {
+                if resolve && self.resolve_holders(group, now, effects) {
+                    return;
+                }
+                if self.preempt_for_group(group, now, effects) {
+                    let text = format!("{}; others make room", miss.text);
+                    return self.short(group, Miss { text, ..miss }, now, effects);
+                }
+                self.short(group, miss, now, effects);
+            }
+        }
+    }
+
+    /// One attempt in the group's mode, without consequences beside what it holds.
+    pub(super) fn attempt_once(&mut self, group: &GroupId, now: Moment) -> Attempt {
+        if self.is_strict(group) { self.attempt_strict(group, now) } else { self.attempt_accumulating(group, now) }
+    }
+
+    /// Strict if any of its gangs is.
+    pub(super) fn is_strict(&self, group: &GroupId) -> bool {
+        self.world.gangs().of_group(group).any(|gang| gang.config().mode == Mode::Strict)
+    }
+
+    fn attempt_strict(&mut self, group: &GroupId, now: Moment) -> Attempt {
+        let once = self.satisfied_once(group);
+        let mut failed = self.groups.get(group).map(|record| record.failed.clone()).unwrap_or_default();
+        let mut first: Option<Miss> = None;
+        for _ in 0..CYCLES {
+            let offer = Offer::of(&self.world, group, &failed, once);
+            let mut held = Vec::new();
+            let mut miss = None;
+            for id in offer.needed(&self.world, &failed) {
+                match self.try_member(id, now) {
+                    Ok(()) => held.push(id),
+                    Err(found) => {
+                        miss = Some(found);
+                        break;
+                    }
+                }
+            }
+            self.note_cycle(group, &offer, miss.is_none());
+            let Some(miss) = miss else {
+                self.place_surplus(group, &mut held, now);
+                return Attempt::Satisfied(held);
+            };
+            self.undo(&held);
+            failed.extend(self.world.pod(miss.pod).map(Kind::of));
+            first.get_or_insert(miss);
+            if !offer.suffices_without(&self.world, &failed) {
+                break;
+            }
+        }
+        if let Some(mut held) = self.search(group, now) {
+            self.place_surplus(group, &mut held, now);
+            return Attempt::Satisfied(held);
+        }
+        if let Some(record) = self.groups.get_mut(group) {
+            record.failed = failed;
+        }
+        let nobody = Miss { pod: PodId(u64::MAX), text: "no member could be offered".to_owned(), wake: Wake::ANY };
+        Attempt::Short(first.unwrap_or(nobody))
+    }
+
+    fn attempt_accumulating(&mut self, group: &GroupId, now: Moment) -> Attempt {
+        let once = self.satisfied_once(group);
+        let failed = self.groups.get(group).map(|record| record.failed.clone()).unwrap_or_default();
+        let offer = Offer::of(&self.world, group, &failed, once);
+        let mut blocked: Vec<Kind> = Vec::new();
+        let mut first: Option<Miss> = None;
+        for gang in &offer.gangs {
+            let mut needed = gang.needed;
+            for id in &gang.pending {
+                if needed == 0 {
+                    break;
+                }
+                if self.world.pod(*id).is_none_or(|pod| is_any(&blocked, pod)) {
+                    continue;
+                }
+                match self.try_member(*id, now) {
+                    Ok(()) => needed -= 1,
+                    Err(miss) => {
+                        blocked.extend(self.world.pod(*id).map(Kind::of));
+                        first.get_or_insert(miss);
+                    }
+                }
+            }
+        }
+        self.note_cycle(group, &offer, true);
+        if Offer::of(&self.world, group, &[], once).is_satisfied() {
+            let mut held = self.held_members(group);
+            self.place_surplus(group, &mut held, now);
+            return Attempt::Satisfied(held);
+        }
+        if let Some(record) = self.groups.get_mut(group) {
+            record.failed = blocked;
+        }
+        let nobody = Miss { pod: PodId(u64::MAX), text: "no member could be offered".to_owned(), wake: Wake::ANY };
+        Attempt::Short(first.unwrap_or(nobody))
+    }
+
+    /// Members beyond the minimum, once the group is satisfied: whoever finds a place comes along, the others wait.
+    fn place_surplus(&mut self, group: &GroupId, held: &mut Vec<PodId>, now: Moment) {
+        let offer = Offer::of(&self.world, group, &[], true);
+        let mut blocked: Vec<Kind> = Vec::new();
+        for id in offer.all() {
+            if self.world.pod(id).is_none_or(|pod| is_any(&blocked, pod)) {
+                continue;
+            }
+            match self.try_member(id, now) {
+                Ok(()) => held.push(id),
+                Err(_) => blocked.extend(self.world.pod(id).map(Kind::of)),
+            }
+        }
+    }
+
+    /// Chooses a node for one member and holds its room.
+    pub(super) fn try_member(&mut self, id: PodId, now: Moment) -> Result<(), Miss> {
+        let miss = |text: String, wake: Wake| Miss { pod: id, text, wake };
+        let Some(priority) = self.world.pod(id).map(|pod| pod.facts.spec.priority) else {
+            return Err(miss("the pod is gone".to_owned(), Wake::NONE));
+        };
+        self.stats.attempts += 1;
+        let shadows = self.shadow(priority, id, now);
+        let found = self.world.pod(id).map(|pod| {
+            let view = View { world: &self.world, now: now.mono };
+            match self.config.search {
+                Search::Indexed => self.index.choose(view, &self.plugins, pod, None),
+                Search::Scanning => choose(view, &self.plugins, pod, None),
+            }
+        });
+        self.lift(shadows);
+        let Some((choice, judged)) = found else { return Err(miss("the pod is gone".to_owned(), Wake::NONE)) };
+        self.stats.judged += judged;
+        match choice {
+            Choice::Node(node, slots) => {
+                if self.hold(id, node, *slots, now) {
+                    Ok(())
+                } else {
+                    Err(miss("a reservation was refused".to_owned(), Wake::ANY))
+                }
+            }
+            Choice::Nowhere(diagnosis) => Err(miss(diagnosis.message(), diagnosis.wake)),
+            Choice::WaitUntil(_, refusal) => Err(miss(refusal.text.into_owned(), Wake::ANY)),
+            Choice::Fault(text) => Err(miss(text.into_owned(), Wake::ANY)),
+        }
+    }
+
+    /// Gives back what this attempt took. Nobody is woken: nothing was ever visible.
+    pub(super) fn undo(&mut self, held: &[PodId]) {
+        for id in held.iter().rev() {
+            if let Some(hold) = self.holds.remove(id) {
+                self.unreserve(*id, hold.node);
+            }
+        }
+    }
+
+    /// Members of this group that are held and not on their way.
+    pub(super) fn held_members(&self, group: &GroupId) -> Vec<PodId> {
+        let gangs = self.world.gangs().of_group(group);
+        let reserved = gangs.flat_map(Gang::members).filter(|member| member.state == MemberState::Reserved);
+        reserved.map(|member| member.pod).filter(|id| self.holds.contains_key(id)).collect()
+    }
+
+    /// Held members whose node or devices are not what they were.
+    fn drop_outdated(&mut self, group: &GroupId) {
+        for id in self.held_members(group) {
+            let Some(node) = self.holds.get(&id).map(|hold| hold.node) else { continue };
+            if self.hold_outdated(id, node) {
+                self.let_go(id);
+            }
+        }
+    }
+
+    /// Every member was offered in this cycle.
+    fn note_cycle(&mut self, group: &GroupId, offer: &Offer, valid: bool) {
+        let Some(record) = self.groups.get_mut(group) else { return };
+        let progress = &mut record.progress;
+        let cycle = progress.cycle;
+        progress.rounds.retain(|id, _| self.world.pod(*id).is_some());
+        progress.rounds.extend(offer.all().map(|id| (id, cycle)));
+        // The next cycle opens, and it is valid; what is shown is how the last one ended.
+        progress.cycle += 1;
+        progress.cycle_valid = valid;
+    }
+
+    /// What a PodGroup asks for in all is compared with what is free, before anything is tried.
+    fn missing_resources(&self, group: &GroupId) -> Option<Miss> {
+        for gang in self.world.gangs().of_group(group) {
+            let Some(object) = gang.pod_group().filter(|object| !object.min_resources.is_zero()) else { continue };
+            let mut wanted = object.min_resources.clone();
+            let placed = gang.members().filter(|member| {
+                matches!(member.state, MemberState::Bound | MemberState::Running | MemberState::Reserved)
+            });
+            placed.filter_map(|member| self.world.pod(member.pod)).for_each(|pod| wanted.sub(&pod.facts.spec.requests));
+            let mut free = crate::decide::world::Resources::default();
+            for (_, node) in self.world.nodes() {
+                let Some(facts) = node.facts.as_ref().filter(|facts| !facts.unschedulable) else { continue };
+                let mut left = facts.allocatable.clone();
+                left.sub(&node.used);
+                free.add(&left);
+            }
+            let short = [("cpu", wanted.milli_cpu, free.milli_cpu), ("memory", wanted.memory, free.memory)];
+            let mut short = short.into_iter().map(|(name, wanted, free)| (name, wanted, free));
+            let mut scalars = wanted.scalar.iter().map(|(name, wanted)| (&**name, *wanted, free.scalar(name)));
+            let found = short.find(|(_, wanted, free)| wanted > free);
+            let found = found.or_else(|| scalars.find(|(_, wanted, free)| wanted > free));
+            if let Some((name, wanted, free)) = found {
+                let text = format!(
+                    "gang {} asks for at least {wanted} {name} beyond what its members have, {free} are free in all",
+                    gang.id()
+                );
+                let pod = gang.members().next().map_or(PodId(u64::MAX), |member| member.pod);
+                return Some(Miss { pod, text, wake: Wake::ANY });
+            }
+        }
+        None
+    }
+
+    /// The group is parked; reservations of a NonStrict one stay and its clock runs.
+    fn short(&mut self, group: &GroupId, miss: Miss, now: Moment, effects: &mut Effects) {
+        self.stats.unschedulable += 1;
+        let held = self.held_members(group);
+        let looks: Vec<Look> = self.world.gangs().of_group(group).map(Look::of).collect();
+        let message = self.shortage(group, &miss);
+        let wake = miss.wake.or(Wake::NODE_ADDED);
+        self.queue.park(Item::Group(group.clone()), wake, now.mono, now.wall);
+        if let Some(record) = self.groups.get_mut(group) {
+            record.tried = Some(looks);
+            record.progress.last_failure = Some(message.clone());
+        }
+        self.run_clock(group, !held.is_empty(), now, effects);
+        for id in self.waiting_members(group) {
+            self.tell(id, "Unschedulable", message.clone(), now, effects);
+        }
+    }
+
+    /// `gang ml/a: 2 of 5 placed; pod ml/a-3: 0/4 nodes: 4 have fewer than 2 free GPUs`.
+    fn shortage(&self, group: &GroupId, miss: &Miss) -> String {
+        let counts = |gang: &Gang| {
+            let (policy, min) = (gang.config().policy, gang.config().min.unwrap_or(0));
+            let placed = crate::decide::gang::rule::weight(policy, gang.counts());
+            format!("gang {}: {placed} of {min} placed", gang.id())
+        };
+        let gangs: Vec<String> = self.world.gangs().of_group(group).take(8).map(counts).collect();
+        let culprit = self.world.pod(miss.pod).map(|pod| format!("pod {}: ", pod.key())).unwrap_or_default();
+        format!("{}; {culprit}{}", gangs.join(", "), miss.text)
+    }
+}

@@ -1,0 +1,111 @@
+//! A satisfied group goes on its way: the volumes of all members first, then locks and Bindings.
+
+use std::collections::BTreeSet;
+
+use crate::contract::gang::Committed;
+use crate::contract::key;
+use crate::decide::cycle::effect::{Effect, Effects};
+use crate::decide::cycle::engine::{Engine, Moment};
+use crate::decide::gang::{Gang, GroupId, MemberState};
+use crate::decide::queue::Item;
+use crate::decide::world::{PodId, Wake};
+
+use super::record::{Look, OnBindFailure};
+
+/// Members that were committed together and are on their way.
+#[derive(Debug, Clone)]
+pub(crate) struct Commit {
+    /// Their group.
+    pub group: GroupId,
+    /// Members whose flight has not ended.
+    pub members: BTreeSet<PodId>,
+    /// Of these, the ones whose volumes are not settled. While there is one, nobody locks.
+    pub unprepared: BTreeSet<PodId>,
+}
+
+impl Engine {
+    /// Sends the held members of a satisfied group on their way.
+    pub(super) fn commit_group(&mut self, group: &GroupId, held: Vec<PodId>, now: Moment, effects: &mut Effects) {
+        let stamp = self.stamp(now);
+        let committed = Committed { attempt: stamp, members: u32::try_from(held.len()).unwrap_or(u32::MAX) };
+        self.serial += 1;
+        let number = self.serial;
+        let text = committed.to_string();
+        for id in &held {
+            if let Some(hold) = self.holds.get_mut(id) {
+                hold.annotations.insert(key::GANG_COMMITTED.to_owned(), text.clone());
+                hold.commit = Some(number);
+            }
+        }
+        let looks: Vec<Look> = self.world.gangs().of_group(group).map(Look::of).collect();
+        let item = Item::Group(group.clone());
+        let Some(record) = self.groups.get_mut(group) else { return };
+        let news = !record.progress.satisfied_once;
+        record.progress.satisfied_once = true;
+        record.progress.last_failure = None;
+        record.progress.next_try = None;
+        record.progress.holding_since = None;
+        (record.holding, record.clock) = (None, None);
+        record.failed.clear();
+        record.tried = Some(looks);
+        if held.is_empty() {
+            self.queue.park(item, Wake::ANY, now.mono, now.wall);
+            return;
+        }
+        self.stats.groups_satisfied += 1;
+        self.queue.remove(item);
+        if news && let Some(first) = held.first() {
+            let message = format!("group {group} has room for {} pods: binding", held.len());
+            self.notice(*first, false, "GangSatisfied", message, effects);
+        }
+        let members: BTreeSet<PodId> = held.iter().copied().collect();
+        self.commits.insert(number, Commit { group: group.clone(), unprepared: members.clone(), members });
+        for id in held {
+            self.permit(id, now, effects);
+        }
+    }
+
+    /// What an attempt leaves behind is sorted out: members that the rule does not bind any more go by themselves, others wait.
+    pub(super) fn after_attempt(&mut self, group: &GroupId, now: Moment, effects: &mut Effects) {
+        self.review(group, now, effects);
+        let once = self.satisfied_once(group);
+        let over = |gang: &Gang| crate::decide::gang::rule::is_over(gang.config().policy, once);
+        if self.world.gangs().of_group(group).any(over) {
+            self.enqueue_members(group, now, effects);
+        }
+    }
+
+    /// A member's volumes are settled. `true` when nobody of its commit is waited for any more.
+    pub(in crate::decide::cycle) fn member_prepared(&mut self, commit: u64, id: PodId) -> Vec<PodId> {
+        let Some(commit) = self.commits.get_mut(&commit) else { return vec![id] };
+        commit.unprepared.remove(&id);
+        if commit.unprepared.is_empty() { commit.members.iter().copied().collect() } else { Vec::new() }
+    }
+
+    /// A member's flight has ended, well or not. Returns those who waited only for it.
+    pub(in crate::decide::cycle) fn member_left(&mut self, number: u64, id: PodId) -> Vec<PodId> {
+        let Some(commit) = self.commits.get_mut(&number) else { return Vec::new() };
+        commit.members.remove(&id);
+        let was_last = commit.unprepared.remove(&id) && commit.unprepared.is_empty();
+        let free = if was_last { commit.members.iter().copied().collect() } else { Vec::new() };
+        if commit.members.is_empty() {
+            self.commits.remove(&number);
+        }
+        free
+    }
+
+    /// A member could not be bound for good: with `evictGang` the others are deleted.
+    pub(in crate::decide::cycle) fn member_failed(&mut self, group: &GroupId, why: &str, effects: &mut Effects) {
+        if self.config.gangs.on_bind_failure != OnBindFailure::EvictGang {
+            return;
+        }
+        let gangs = self.world.gangs().of_group(group);
+        let others = gangs
+            .flat_map(Gang::members)
+            .filter(|member| matches!(member.state, MemberState::Bound | MemberState::Running | MemberState::Reserved));
+        for member in others {
+            let message = format!("a member of group {group} could not be bound: {why}");
+            effects.push(Effect::Evict { pod: member.identity.clone(), message });
+        }
+    }
+}

@@ -1,0 +1,172 @@
+//! Groups that accumulate reservations can block each other for ever. The first of them in rank gets what it lacks from the
+//! last ones: reservations are given back one group at a time, never Bindings.
+
+use std::cmp::Reverse;
+use std::time::Duration;
+
+use crate::contract::DeviceAllocation;
+use crate::decide::cycle::Hold;
+use crate::decide::cycle::effect::Effects;
+use crate::decide::cycle::engine::{Engine, Moment};
+use crate::decide::gang::GroupId;
+use crate::decide::world::PodId;
+
+use super::attempt::Attempt;
+
+/// Higher priority first, then whoever has held longest, then by id. Smaller goes first.
+type Rank = (Reverse<i32>, Duration, GroupId);
+
+/// What one group holds, to be put back as it was.
+struct Holdings {
+    group: GroupId,
+    pods: Vec<(PodId, Hold, Option<DeviceAllocation>)>,
+}
+
+impl Engine {
+    /// A group could not be satisfied. When that is only for what unsatisfied groups of lower rank hold, they give way, the
+    /// last one first, and every group that had to do with it is tried again in rank order. `true` when the group is satisfied.
+    pub(super) fn resolve_holders(&mut self, group: &GroupId, now: Moment, effects: &mut Effects) -> bool {
+        let holders = self.holders();
+        let own = holders.iter().find(|(_, _, id)| id == group).cloned();
+        if own.is_some() && holders.first() != own.as_ref() {
+            // Whoever ranks above it is to be helped first.
+            return false;
+        }
+        let priority = self.priority_of(group);
+        let below: Vec<GroupId> = holders
+            .iter()
+            .filter(|rank| match &own {
+                Some(own) => *rank > own,
+                // Who holds nothing outranks lower priority only.
+                None => rank.0.0 < priority,
+            })
+            .map(|(.., id)| id.clone())
+            .collect();
+        let held_before = self.held_members(group);
+        let attempt = |engine: &mut Self| match engine.attempt_once(group, now) {
+            Attempt::Satisfied(held) => Some(held),
+            Attempt::Short(_) => {
+                let more: Vec<PodId> =
+                    engine.held_members(group).into_iter().filter(|id| !held_before.contains(id)).collect();
+                engine.undo(&more);
+                None
+            }
+        };
+        let Some((held, released)) = self.give_way(&below, attempt) else { return false };
+        self.tell_released(&released, &format!("group {group} goes first"), effects);
+        self.commit_group(group, held, now, effects);
+        for next in &below {
+            if !released.contains(next) {
+                self.try_group(next, true, now, effects);
+            }
+        }
+        for last in released.iter().rev() {
+            self.try_group(last, false, now, effects);
+        }
+        true
+    }
+
+    /// A single pod fits nowhere: groups of lower priority that only hold room give it back. `true` when the pod is held now.
+    pub(in crate::decide::cycle) fn resolve_for_pod(&mut self, id: PodId, now: Moment, effects: &mut Effects) -> bool {
+        if self.holds.is_empty() {
+            return false;
+        }
+        let Some(pod) = self.world.pod(id) else { return false };
+        let (priority, key) = (pod.facts.spec.priority, pod.key().clone());
+        let below: Vec<GroupId> =
+            self.holders().into_iter().filter(|rank| rank.0.0 < priority).map(|(.., id)| id).collect();
+        let attempt = |engine: &mut Self| engine.try_member(id, now).ok();
+        let Some(((), released)) = self.give_way(&below, attempt) else { return false };
+        self.tell_released(&released, &format!("pod {key} goes first"), effects);
+        self.permit(id, now, effects);
+        for last in released.iter().rev() {
+            self.try_group(last, false, now, effects);
+        }
+        true
+    }
+
+    /// Lets groups give their room back, the last of `below` first, until `attempt` succeeds. When even all of it would not
+    /// help, nothing has changed. Returns what the attempt returned, and who gave way.
+    fn give_way<T>(
+        &mut self,
+        below: &[GroupId],
+        mut attempt: impl FnMut(&mut Self) -> Option<T>,
+    ) -> Option<(T, Vec<GroupId>)> {
+        if below.is_empty() {
+            return None;
+        }
+        // First whether it would help at all.
+        let all: Vec<Holdings> = below.iter().map(|group| self.take_holdings(group)).collect();
+        let before: Vec<PodId> = self.holds.keys().copied().collect();
+        let helps = attempt(self).is_some();
+        if helps {
+            let new: Vec<PodId> = self.holds.keys().filter(|id| !before.contains(id)).copied().collect();
+            self.undo(&new);
+        }
+        for holdings in all {
+            self.put_holdings(holdings);
+        }
+        if !helps {
+            return None;
+        }
+        let mut released = Vec::new();
+        for group in below.iter().rev() {
+            self.take_holdings(group);
+            released.push(group.clone());
+            if let Some(done) = attempt(self) {
+                return Some((done, released));
+            }
+        }
+        None
+    }
+
+    fn tell_released(&mut self, released: &[GroupId], why: &str, effects: &mut Effects) {
+        for group in released {
+            self.stats.group_releases += 1;
+            if let Some(record) = self.groups.get_mut(group) {
+                (record.holding, record.clock) = (None, None);
+                record.progress.holding_since = None;
+            }
+            if let Some(first) = self.waiting_members(group).first() {
+                let message = format!("group {group} gave its room back: {why}");
+                self.notice(*first, true, "GangHoldReleased", message, effects);
+            }
+        }
+    }
+
+    /// Unsatisfied groups that hold room, in rank order.
+    fn holders(&self) -> Vec<Rank> {
+        let mut ranks: Vec<Rank> = self
+            .groups
+            .iter()
+            .filter_map(|(group, record)| Some((Reverse(self.priority_of(group)), record.holding?, group.clone())))
+            .collect();
+        ranks.sort();
+        ranks
+    }
+
+    fn priority_of(&self, group: &GroupId) -> i32 {
+        self.world.gangs().of_group(group).flat_map(crate::decide::gang::Gang::priorities).max().unwrap_or(0)
+    }
+
+    fn take_holdings(&mut self, group: &GroupId) -> Holdings {
+        let mut pods = Vec::new();
+        for id in self.held_members(group) {
+            let devices = self.world.pod(id).and_then(|pod| pod.devices.clone());
+            if let Some(hold) = self.holds.remove(&id) {
+                self.unreserve(id, hold.node);
+                pods.push((id, hold, devices));
+            }
+        }
+        Holdings { group: group.clone(), pods }
+    }
+
+    fn put_holdings(&mut self, holdings: Holdings) {
+        debug_assert!(self.groups.contains_key(&holdings.group), "only known groups hold");
+        for (id, hold, devices) in holdings.pods {
+            if self.world.assume(id, hold.node, devices) {
+                self.holds.insert(id, hold);
+            }
+        }
+    }
+}

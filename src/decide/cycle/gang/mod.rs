@@ -1,0 +1,28 @@
+//! Gangs in the cycle: groups of gangs are queued, tried and committed as one.
+//!
+//! ```text
+//!            review (every change of a gang)
+//!               │                      ┌──────────── Strict: all or nothing, again in another order ─┐
+//!   held ◀──────┴──▶ queued ──pop──▶ attempt ──▶ satisfied ──▶ commit: volumes of all, then locks and Bindings
+//!    (reason told)     ▲                 │
+//!                      └── parked ◀──────┴── NonStrict: reservations stay, the clock runs ──▶ expired: released, marked
+//! ```
+//!
+//! A group attempt is a transaction on the world: members are assumed one by one, and when the group cannot be satisfied in
+//! Strict mode all of it is undone before anybody else looks.
+
+mod alike;
+mod attempt;
+mod clock;
+mod commit;
+mod deadlock;
+mod offer;
+mod preempt;
+mod record;
+mod review;
+mod search;
+
+pub(super) use commit::Commit;
+pub(super) use record::GroupRecord;
+pub use record::{GangPolicy, OnBindFailure, TimeoutClock};
+pub(super) use review::Route;

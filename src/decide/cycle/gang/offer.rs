@@ -1,0 +1,99 @@
+//! Which members are offered, and in which order.
+
+use std::cmp::Reverse;
+
+use jiff::Timestamp;
+
+use crate::contract::key;
+use crate::decide::gang::{Gang, GroupId, MemberState, rule};
+use crate::decide::world::{Pod, PodId, World};
+
+use super::alike::{Kind, is_any};
+
+/// Members of a group that may be offered.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Offer {
+    /// One entry per gang that still needs members, in id order.
+    pub gangs: Vec<GangOffer>,
+}
+
+/// Members of one gang.
+#[derive(Debug, Clone)]
+pub(super) struct GangOffer {
+    /// How many of them must get a place before the gang is satisfied.
+    pub needed: usize,
+    /// All that wait, best first: failed kinds last, then larger requests, creation, name.
+    pub pending: Vec<PodId>,
+}
+
+impl Offer {
+    /// The members of a group as they stand. `once`: the group was satisfied once.
+    pub fn of(world: &World, group: &GroupId, failed: &[Kind], once: bool) -> Self {
+        let gangs = world.gangs().of_group(group).filter(|gang| gang.group() == group);
+        Self { gangs: gangs.map(|gang| of_gang(world, gang, failed, once)).collect() }
+    }
+
+    /// The members without which the group cannot be satisfied: each gang's best, gangs in id order, failed kinds last.
+    pub fn needed(&self, world: &World, failed: &[Kind]) -> Vec<PodId> {
+        let all = self.gangs.iter().flat_map(|gang| gang.pending.iter().take(gang.needed)).copied();
+        let (last, first): (Vec<PodId>, Vec<PodId>) =
+            all.partition(|id| !failed.is_empty() && world.pod(*id).is_some_and(|pod| is_any(failed, pod)));
+        first.into_iter().chain(last).collect()
+    }
+
+    /// Every gang can reach its minimum without members of these kinds.
+    pub fn suffices_without(&self, world: &World, failed: &[Kind]) -> bool {
+        self.gangs.iter().all(|gang| {
+            let others = gang.pending.iter().filter(|id| world.pod(**id).is_some_and(|pod| !is_any(failed, pod)));
+            others.take(gang.needed).count() == gang.needed
+        })
+    }
+
+    /// Everybody who waits.
+    pub fn all(&self) -> impl Iterator<Item = PodId> + '_ {
+        self.gangs.iter().flat_map(|gang| gang.pending.iter().copied())
+    }
+
+    /// Nobody is needed any more.
+    pub fn is_satisfied(&self) -> bool {
+        self.gangs.iter().all(|gang| gang.needed == 0)
+    }
+}
+
+fn of_gang(world: &World, gang: &Gang, failed: &[Kind], once: bool) -> GangOffer {
+    let config = gang.config();
+    let needed = rule::needed(config.policy, config.min.unwrap_or(0), gang.counts(), once) as usize;
+    let waiting = gang.members().filter(|member| member.state == MemberState::Pending);
+    let mut pending: Vec<(Place<'_>, PodId)> =
+        waiting.filter_map(|member| Some((Place::of(world.pod(member.pod)?, failed), member.pod))).collect();
+    pending.sort();
+    GangOffer { needed, pending: pending.into_iter().map(|(_, id)| id).collect() }
+}
+
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+struct Place<'a> {
+    failed: bool,
+    size: Reverse<(i64, i64, i64)>,
+    created: Timestamp,
+    name: &'a str,
+}
+
+impl<'a> Place<'a> {
+    fn of(pod: &'a Pod, failed: &[Kind]) -> Self {
+        Self {
+            failed: !failed.is_empty() && is_any(failed, pod),
+            size: Reverse(size(pod)),
+            created: pod.facts.handoff.created,
+            name: &pod.key().name,
+        }
+    }
+}
+
+/// How much a pod asks for: GPUs in percent, then thousandths of CPU, then bytes.
+pub(super) fn size(pod: &Pod) -> (i64, i64, i64) {
+    let requests = &pod.facts.spec.requests;
+    let percent = [key::GPU, key::GPU_CORE, key::GPU_MEMORY_RATIO].map(|name| requests.scalar(name));
+    let gpus = requests.scalar(key::NVIDIA_GPU).saturating_mul(100);
+    let gpus = gpus.max(percent.into_iter().max().unwrap_or(0)).max(requests.scalar(key::RDMA) / 100);
+    (gpus, requests.milli_cpu, requests.memory)
+}

@@ -1,0 +1,91 @@
+//! What the scheduler keeps of a group between attempts, and how it treats groups.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use crate::contract::gang::MatchPolicy;
+use crate::decide::gang::{Gang, GangProgress};
+use crate::decide::world::PodId;
+
+use super::alike::Kind;
+
+/// When a group's wait begins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum TimeoutClock {
+    /// With the first member that is reserved and waits for others.
+    #[default]
+    Holding,
+    /// With the first failed attempt of a complete group.
+    Pending,
+}
+
+/// What becomes of the others when one member cannot be bound for good.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum OnBindFailure {
+    /// Nothing: that pod alone is tried again.
+    #[default]
+    Solo,
+    /// They are deleted, so that their controller starts the gang anew.
+    EvictGang,
+}
+
+/// How groups are treated.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct GangPolicy {
+    /// When a group's wait begins.
+    pub clock: TimeoutClock,
+    /// What becomes of the others when one member cannot be bound for good.
+    pub on_bind_failure: OnBindFailure,
+    /// The condition of a member whose reason stays is rewritten at most this often. 60 s.
+    pub condition_pause: Duration,
+}
+
+impl Default for GangPolicy {
+    fn default() -> Self {
+        Self {
+            clock: TimeoutClock::default(),
+            on_bind_failure: OnBindFailure::default(),
+            condition_pause: Duration::from_secs(60),
+        }
+    }
+}
+
+/// One group.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct GroupRecord {
+    /// What people see.
+    pub progress: GangProgress,
+    /// Why it was held when it was last looked at: reason and message.
+    pub held: Option<(&'static str, String)>,
+    /// Monotonic time of the first reservation that waits for others.
+    pub holding: Option<Duration>,
+    /// Monotonic time since which the wait runs.
+    pub clock: Option<Duration>,
+    /// Kinds of members that failed since the last useful event; they are offered last.
+    pub failed: Vec<Kind>,
+    /// What the gangs looked like at the last attempt that failed.
+    pub tried: Option<Vec<Look>>,
+    /// Members that are to be marked as timed out and are not yet.
+    pub marking: BTreeSet<PodId>,
+}
+
+/// What of a gang makes another attempt worthwhile when it changes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Look {
+    min: Option<u32>,
+    policy: MatchPolicy,
+    pending: u32,
+    /// Members that count without being offered.
+    counted: u32,
+}
+
+impl Look {
+    /// The gang as it stands.
+    pub fn of(gang: &Gang) -> Self {
+        let (config, counts) = (gang.config(), gang.counts());
+        let counted = crate::decide::gang::rule::weight(config.policy, counts);
+        Self { min: config.min, policy: config.policy, pending: counts.pending, counted }
+    }
+}

@@ -1,0 +1,263 @@
+//! After every change of a gang: may its group be tried, and which item is a pod queued under?
+
+use std::collections::BTreeSet;
+
+use crate::contract::gang::{Committed, GangId, key};
+use crate::decide::cycle::effect::Effects;
+use crate::decide::cycle::engine::{Engine, Moment, Timer};
+use crate::decide::framework::Queued;
+use crate::decide::gang::{Gang, GroupId, Hold, MemberState, rule};
+use crate::decide::queue::{Item, QueueState};
+use crate::decide::world::{Place, Pod, PodId};
+
+use super::record::Look;
+
+/// Under what a pod that waits is queued.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Route {
+    /// By itself.
+    Alone,
+    /// By itself, to complete a commit that broke off.
+    Owed(Committed),
+    /// With its group.
+    Group(GroupId),
+    /// Not at all until something changes.
+    Held(Hold),
+}
+
+impl Engine {
+    /// Under what a pod that waits is queued.
+    pub(in crate::decide::cycle) fn route(&self, pod: &Pod) -> Route {
+        let Some(declared) = &pod.facts.spec.gang else { return Route::Alone };
+        let book = self.world.gangs();
+        match book.named(declared) {
+            None => return Route::Alone,
+            Some(Err(bad)) => return Route::Held(Hold::BadName(bad.clone())),
+            Some(Ok(_)) => {}
+        }
+        let Some(gang) = book.gang_of(pod.id) else { return Route::Alone };
+        let group = gang.group();
+        if !declared.timed_out
+            && let Some(commit) = self.owed(gang, pod)
+        {
+            return Route::Owed(commit);
+        }
+        let once = self.satisfied_once(group);
+        if let Some(hold) = book.holds_pod(pod, once) {
+            return Route::Held(hold);
+        }
+        let config = gang.config();
+        let free = config.min == Some(0) && group.is_alone();
+        if free || rule::is_over(config.policy, once) { Route::Alone } else { Route::Group(group.clone()) }
+    }
+
+    /// The commit that this pod has to complete: it was there when that was decided.
+    fn owed(&self, gang: &Gang, pod: &Pod) -> Option<Committed> {
+        if gang.commits().is_empty() {
+            return None;
+        }
+        self.broken_commit(gang.group()).filter(|commit| pod.facts.handoff.created < commit.attempt)
+    }
+
+    /// The latest commit of a group, when fewer of its members live with a node than it names and none is on its way.
+    fn broken_commit(&self, group: &GroupId) -> Option<Committed> {
+        let gangs = || self.world.gangs().of_group(group);
+        let commit = *gangs().filter_map(|gang| gang.commits().keys().next_back()).max()?;
+        let bound: u32 = gangs().filter_map(|gang| gang.commits().get(&commit)).sum();
+        let under_way = gangs().any(|gang| gang.counts().reserved > 0);
+        (!under_way && bound < commit.members).then_some(commit)
+    }
+
+    /// Every gang of the group was satisfied at once, now or before.
+    pub(in crate::decide::cycle) fn satisfied_once(&self, group: &GroupId) -> bool {
+        self.groups.get(group).is_some_and(|record| record.progress.satisfied_once)
+    }
+
+    /// Looks at every gang that changed.
+    pub(in crate::decide::cycle) fn gangs_changed(&mut self, now: Moment, effects: &mut Effects) {
+        let changed = self.world.take_changed_gangs();
+        if changed.is_empty() {
+            return;
+        }
+        let mut groups: BTreeSet<GroupId> = BTreeSet::new();
+        for id in changed {
+            let group = self.world.gangs().gang(&id).map(|gang| gang.group().clone());
+            let before = match &group {
+                Some(group) => self.group_of.insert(id, group.clone()),
+                None => self.group_of.remove(&id),
+            };
+            groups.extend(before);
+            groups.extend(group);
+        }
+        for group in groups {
+            self.review(&group, now, effects);
+        }
+    }
+
+    /// Judges a group as its gangs stand: queued, held, or forgotten.
+    pub(in crate::decide::cycle) fn review(&mut self, group: &GroupId, now: Moment, effects: &mut Effects) {
+        let book = self.world.gangs();
+        let gangs: Vec<&Gang> = book.of_group(group).filter(|gang| gang.group() == group).collect();
+        if gangs.is_empty() {
+            self.release_group(group, "the group does not exist any more", effects);
+            self.queue.remove(Item::Group(group.clone()));
+            self.groups.remove(group);
+            return;
+        }
+        let live = gangs.iter().any(|gang| gang.counts().children() > 0);
+        let before = gangs.iter().any(|gang| !gang.commits().is_empty() || was_satisfied(gang))
+            || gangs.iter().all(|gang| {
+                let min = gang.config().min.unwrap_or(0);
+                min > 0 && gang.counts().placed() >= min
+            });
+        let looks: Vec<Look> = gangs.iter().map(|gang| Look::of(gang)).collect();
+        let record = self.groups.entry(group.clone()).or_default();
+        let was_once = record.progress.satisfied_once;
+        // Nobody lives: whoever comes under this name is a new generation.
+        record.progress.satisfied_once = live && (was_once || before);
+        let once = record.progress.satisfied_once;
+        let marking: Vec<PodId> = record.marking.iter().copied().collect();
+        for id in marking {
+            let open = self.world.pod(id).is_some_and(|pod| MemberState::of(pod) == MemberState::Pending);
+            if !open && let Some(record) = self.groups.get_mut(group) {
+                record.marking.remove(&id);
+            }
+        }
+        let book = self.world.gangs();
+        let gangs: Vec<&Gang> = book.of_group(group).filter(|gang| gang.group() == group).collect();
+        let held = gangs.iter().find_map(|gang| book.holds(gang, once));
+        let being_marked = self.groups.get(group).is_some_and(|record| !record.marking.is_empty());
+        let ruled = gangs.iter().any(|gang| {
+            let (config, counts) = (gang.config(), gang.counts());
+            counts.pending > 0 && !rule::is_over(config.policy, once) && !(config.min == Some(0) && group.is_alone())
+        });
+        let waiting: u32 = gangs.iter().map(|gang| gang.counts().pending).sum();
+        let owed = waiting > 0 && self.broken_commit(group).is_some();
+        let set_free = once && !was_once || owed;
+        match held {
+            Some(hold) => {
+                let (reason, message) = (hold.reason(), hold.to_string());
+                self.hold_group(group, reason, message, now, effects);
+            }
+            None if being_marked => {}
+            None => {
+                let Some(record) = self.groups.get_mut(group) else { return };
+                let was_held = record.held.take().is_some();
+                let changed = record.tried.as_ref() != Some(&looks);
+                if !ruled {
+                    self.queue.remove(Item::Group(group.clone()));
+                } else if self.queue.state(Item::Group(group.clone())).is_none() || was_held || changed {
+                    self.queue_group(group, now);
+                }
+            }
+        }
+        if set_free {
+            self.enqueue_members(group, now, effects);
+        }
+    }
+
+    /// Keeps a group from being tried and says why, to everybody when the reason is new.
+    fn hold_group(
+        &mut self,
+        group: &GroupId,
+        reason: &'static str,
+        message: String,
+        now: Moment,
+        effects: &mut Effects,
+    ) {
+        self.release_group(group, &message, effects);
+        self.queue.remove(Item::Group(group.clone()));
+        let Some(record) = self.groups.get_mut(group) else { return };
+        let news = record.held.as_ref().is_none_or(|(told, _)| *told != reason);
+        let changed = record.held.as_ref().is_none_or(|(_, told)| *told != message);
+        record.progress.last_failure = Some(message.clone());
+        record.held = Some((reason, message));
+        if news {
+            self.tell_held(group, now, effects);
+        } else if changed {
+            self.timers.insert((now.mono + self.config.gangs.condition_pause, Timer::TellGroup(group.clone())));
+        }
+    }
+
+    /// Tells every waiting member why its group is held.
+    pub(in crate::decide::cycle) fn tell_held(&mut self, group: &GroupId, now: Moment, effects: &mut Effects) {
+        if self.groups.get(group).is_none_or(|record| record.held.is_none()) {
+            return;
+        }
+        for id in self.waiting_members(group) {
+            // Each gang of a group may be held for a reason of its own.
+            let hold = self.world.pod(id).map(|pod| self.route(pod));
+            if let Some(Route::Held(hold)) = hold {
+                self.tell(id, hold.reason(), hold.to_string(), now, effects);
+            }
+        }
+    }
+
+    /// Members without a node that are ours to place.
+    pub(super) fn waiting_members(&self, group: &GroupId) -> Vec<PodId> {
+        let gangs = self.world.gangs().of_group(group).filter(|gang| gang.group() == group);
+        let members = gangs.flat_map(Gang::members).map(|member| member.pod);
+        members
+            .filter(|id| {
+                self.world.pod(*id).is_some_and(|pod| {
+                    pod.place == Place::Waiting
+                        && pod.facts.handoff.deleting.is_none()
+                        && self.config.scheduler_names.contains(&pod.facts.handoff.scheduler_name)
+                })
+            })
+            .collect()
+    }
+
+    /// Routes every waiting member anew.
+    pub(super) fn enqueue_members(&mut self, group: &GroupId, now: Moment, effects: &mut Effects) {
+        for id in self.waiting_members(group) {
+            self.enqueue(id, now, effects);
+        }
+    }
+
+    /// Puts a group into the queue, or makes it active when it may be tried again.
+    pub(super) fn queue_group(&mut self, group: &GroupId, now: Moment) {
+        let ours = |gang: &Gang| gang.schedulers().any(|name| self.config.scheduler_names.contains(name));
+        let gangs: Vec<&Gang> = self.world.gangs().of_group(group).collect();
+        if !self.leading || !gangs.iter().any(|gang| ours(gang)) {
+            return;
+        }
+        let oldest = gangs.iter().min_by_key(|gang| (gang.created(), gang.id()));
+        let queued = Queued {
+            priority: gangs.iter().flat_map(|gang| gang.priorities()).max().unwrap_or(0),
+            sub_priority: oldest.map_or(0, |gang| gang.sub_priority()),
+            created: oldest.and_then(|gang| gang.created()).unwrap_or(now.wall),
+            failed: None,
+            class: 0,
+            id: group.gangs().iter().map(GangId::to_string).collect::<Vec<_>>().join(",").into(),
+        };
+        let item = Item::Group(group.clone());
+        match self.queue.state(item.clone()) {
+            None => self.queue.add(item, queued, self.plugins.queue_sort(), now.mono),
+            Some(QueueState::Taken) => {}
+            Some(_) => self.queue.offer(item, queued, self.plugins.queue_sort(), now.mono),
+        }
+    }
+}
+
+/// The PodGroup says that the group was satisfied, and a member that lives is older than that.
+fn was_satisfied(gang: &Gang) -> bool {
+    let Some(group) = gang.pod_group() else { return false };
+    let said = group.status.conditions.iter().find(|condition| condition.type_ == key::CONDITION_SATISFIED);
+    let since = said.filter(|condition| condition.status == "True").map(|condition| condition.last_transition_time.0);
+    since.zip(gang.oldest_live()).is_some_and(|(since, oldest)| oldest <= since)
+}
+
+impl Engine {
+    /// `true` when a pod that waits is in the queue, by itself or with its group, or is held for a reason that was told.
+    pub fn is_queued(&self, pod: &Pod) -> bool {
+        match self.route(pod) {
+            Route::Group(group) => {
+                self.queue.state(Item::Group(group.clone())).is_some()
+                    || self.groups.get(&group).is_some_and(|record| record.held.is_some() || !record.marking.is_empty())
+            }
+            Route::Held(_) => true,
+            Route::Alone | Route::Owed(_) => self.queue.state(pod.id).is_some(),
+        }
+    }
+}
