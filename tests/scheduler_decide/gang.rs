@@ -1,6 +1,6 @@
+// Over 500 lines: the table of gang scenarios, one test each, reads as one.
 //! Gangs, scenario by scenario. Every rest also asserts that a Strict group holds nothing, that nothing is over-committed and
 //! that every pod is in one place; see [`Gangs::settle`].
-//! One thing although long: the table of scenarios, one test each.
 
 use std::collections::BTreeMap;
 

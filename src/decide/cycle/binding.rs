@@ -8,10 +8,11 @@ use crate::decide::world::{NodeId, Place, PodId, Wake};
 
 use super::choose::{Choice, choose};
 use super::effect::{Effect, Effects};
-use super::engine::{Engine, Moment, Search, Timer};
+use super::engine::{Engine, Timer};
 use super::errand::BindVerdict;
 use super::flight::{Cancel, Flight, Line, Stage};
 use super::gang::Route;
+use super::settings::{Moment, Search};
 
 impl Engine {
     /// Decides one pod that was popped from the queue.

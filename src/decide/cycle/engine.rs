@@ -5,139 +5,22 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
+use crate::contract::PodUid;
 use crate::contract::gang::GangId;
-use crate::contract::{LockFormat, PodUid};
 use crate::decide::framework::{Plugins, Queued};
 use crate::decide::gang::{GangProgress, GroupId};
-use crate::decide::lock::Policy;
-use crate::decide::queue::{Item, Queue, QueuePolicy};
-use crate::decide::world::{Changes, NodeId, Place, Pod, PodId, Wake, World, WorldEvent, WorldPolicy};
+use crate::decide::queue::{Item, Queue};
+use crate::decide::world::{Changes, NodeId, Place, Pod, PodId, Wake, World, WorldEvent};
 
 use super::effect::{Effect, Effects, Ticket};
 use super::errand::{BindAnswer, Errand};
 use super::flight::{Cancel, Flight, Line};
-use super::gang::{Commit, GangPolicy, GroupRecord, Route};
+use super::gang::{Commit, GroupRecord, Route};
 use super::hold::Hold;
 use super::index::Index;
 use super::preempt::Nomination;
+use super::settings::{EngineConfig, Moment, Stats};
 use super::tell::Told;
-
-/// One reading of both clocks, brought by the caller.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Moment {
-    /// Monotonic.
-    pub mono: Duration,
-    /// Wall.
-    pub wall: Timestamp,
-}
-
-/// When a bind takes the node lock.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum LockMode {
-    /// Always, where the kubelet will call.
-    #[default]
-    Always,
-    /// Not where the node's live agent identifies callers exactly.
-    Auto,
-}
-
-/// How a node is looked for. Both find the same.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Search {
-    /// Verdicts are kept between pods of one shape; only nodes that changed are judged again.
-    #[default]
-    Indexed,
-    /// Every node is judged for every pod: the reference.
-    Scanning,
-}
-
-/// Settings of the engine.
-#[derive(Debug, Clone)]
-pub struct EngineConfig {
-    /// Pods with one of these scheduler names are ours.
-    pub scheduler_names: BTreeSet<Box<str>>,
-    /// Pods with one of these names are bound by us when their scheduler asks ([`Engine::ask_bind`]); a lock that such a bind left
-    /// behind is removed, not resumed.
-    pub asking_names: BTreeSet<Box<str>>,
-    /// When the lock is taken.
-    pub lock_mode: LockMode,
-    /// How the lock is written.
-    pub lock_format: LockFormat,
-    /// Times of the lock protocol.
-    pub lock_policy: Policy,
-    /// Times of the queue.
-    pub queue: QueuePolicy,
-    /// Windows of observation.
-    pub world: WorldPolicy,
-    /// A lock of ours that nobody pursues is released when it stood unchanged for this long. 30 s.
-    pub abandoned: Duration,
-    /// How often locks are looked over. 10 s.
-    pub sweep: Duration,
-    /// First and longest pause between tries of a bind, and for how long it is tried. 100 ms, 5 s, 60 s.
-    pub retry: (Duration, Duration, Duration),
-    /// A condition whose reason stays is rewritten at most this often. 10 s.
-    pub condition_pause: Duration,
-    /// How gangs are treated.
-    pub gangs: GangPolicy,
-    /// Decisions per [`Engine::run`].
-    pub batch: usize,
-    /// How a node is looked for.
-    pub search: Search,
-}
-
-impl Default for EngineConfig {
-    fn default() -> Self {
-        let s = Duration::from_secs;
-        Self {
-            scheduler_names: ["baton-scheduler".into()].into(),
-            asking_names: BTreeSet::new(),
-            lock_mode: LockMode::Always,
-            lock_format: LockFormat::Uid,
-            lock_policy: Policy::default(),
-            queue: QueuePolicy::default(),
-            world: WorldPolicy::default(),
-            abandoned: s(30),
-            sweep: s(10),
-            retry: (Duration::from_millis(100), s(5), s(60)),
-            condition_pause: s(10),
-            gangs: GangPolicy::default(),
-            batch: 64,
-            search: Search::Indexed,
-        }
-    }
-}
-
-/// Counters since the start.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Stats {
-    /// Decisions.
-    pub attempts: u64,
-    /// Nodes that were judged for them.
-    pub judged: u64,
-    /// Decisions without a node.
-    pub unschedulable: u64,
-    /// Pods bound by this process.
-    pub bound: u64,
-    /// Binds that failed for good.
-    pub bind_failures: u64,
-    /// Lock writes that found somebody else's lock.
-    pub contended: u64,
-    /// Expired holders that were deleted.
-    pub fenced: u64,
-    /// Half-done binds that were resumed.
-    pub resumed: u64,
-    /// Pods that were evicted to make room.
-    pub preempted: u64,
-    /// Attempts of groups of gangs.
-    pub group_attempts: u64,
-    /// Groups that were satisfied.
-    pub groups_satisfied: u64,
-    /// Groups whose wait was over.
-    pub group_timeouts: u64,
-    /// Groups that gave back what they held.
-    pub group_releases: u64,
-}
 
 /// Agents are looked over for staleness this often: each look costs a step per node.
 const AGE: Duration = Duration::from_millis(500);

@@ -8,8 +8,9 @@ use crate::decide::framework::{Outcome, View};
 use crate::decide::world::{NodeId, Place, PodId};
 
 use super::effect::{Effect, Effects};
-use super::engine::{Engine, Moment, Timer};
+use super::engine::{Engine, Timer};
 use super::flight::{Cancel, Stage};
+use super::settings::Moment;
 
 /// Names one request of a bind; never used again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]

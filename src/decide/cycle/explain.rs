@@ -8,8 +8,9 @@ use crate::decide::queue::QueueState;
 use crate::decide::world::{Place, PodId};
 
 use super::choose::{Choice, choose, judge};
-use super::engine::{Engine, Moment};
+use super::engine::Engine;
 use super::flight::Stage;
+use super::settings::Moment;
 
 /// The answer for one pod.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]

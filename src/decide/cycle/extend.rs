@@ -8,7 +8,8 @@ use crate::decide::framework::{Outcome, Refusal, Slots, View};
 use crate::decide::world::devices::{Charge, Stock, kinds_of, request_of};
 use crate::decide::world::{Node, NodeId, Place, Pod, PodFacts, PodId, Wake};
 
-use super::engine::{Engine, Moment};
+use super::engine::Engine;
+use super::settings::Moment;
 
 /// Rules that kube-scheduler does not have.
 const OURS: [&str; 1] = ["DeviceFit"];

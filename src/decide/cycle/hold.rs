@@ -17,8 +17,9 @@ use crate::decide::plugins::device_fit;
 use crate::decide::world::{Node, NodeId, Pod, PodId, Wake};
 
 use super::effect::Effects;
-use super::engine::{Engine, LockMode, Moment, Timer};
+use super::engine::{Engine, Timer};
 use super::flight::{Flight, Stage};
+use super::settings::{LockMode, Moment};
 
 /// Room that is held for a pod that is not on its way yet.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -7,9 +7,10 @@ use crate::decide::lock::{Claim, GoneReason, HolderState, Intent, LockView, acqu
 use crate::decide::world::{Node, NodeId, Place, PodId};
 
 use super::effect::{Effect, Effects};
-use super::engine::{Engine, Moment, Timer};
+use super::engine::{Engine, Timer};
 use super::flight::{Cancel, Stage};
 use super::gang::Route;
+use super::settings::Moment;
 
 /// A holder that is being read, or that is being deleted, is not asked for again within this time.
 const ASK_AGAIN: std::time::Duration = std::time::Duration::from_secs(10);

@@ -21,11 +21,12 @@ mod index;
 mod locks;
 mod preempt;
 mod report;
+mod settings;
 mod tell;
 
 pub use choose::{Choice, Diagnosis, choose};
 pub use effect::{BindResult, Effect, Effects, LockResult, Report, Ticket};
-pub use engine::{Engine, EngineConfig, LockMode, Moment, Search, Stats};
+pub use engine::Engine;
 pub use errand::{AskId, BindAnswer, BindVerdict};
 pub use explain::{Explanation, NodeVerdict};
 pub use extend::Fits;
@@ -34,3 +35,4 @@ pub use gang::{GangPolicy, OnBindFailure, TimeoutClock};
 pub use hold::Hold;
 pub use index::{Index, PodShape};
 pub use preempt::{Candidate, Nomination, Victim};
+pub use settings::{EngineConfig, LockMode, Moment, Search, Stats};

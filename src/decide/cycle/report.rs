@@ -6,8 +6,9 @@ use crate::contract::{LockRead, PodKey};
 use crate::decide::world::{NodeId, PodFacts, PodId, WorldEvent};
 
 use super::effect::{BindResult, Effect, Effects, LockResult, Report, Ticket};
-use super::engine::{Engine, Moment, Timer};
+use super::engine::{Engine, Timer};
 use super::flight::{Cancel, Flight, Line, Stage};
+use super::settings::Moment;
 
 impl Engine {
     /// Takes in what came of an effect.

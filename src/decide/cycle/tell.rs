@@ -5,7 +5,8 @@ use std::time::Duration;
 use crate::decide::world::PodId;
 
 use super::effect::{Effect, Effects};
-use super::engine::{Engine, Moment, Timer};
+use super::engine::{Engine, Timer};
+use super::settings::Moment;
 
 /// What was last written for a pod.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -3,7 +3,8 @@
 use crate::contract::gang::Mode;
 use crate::decide::cycle::choose::{Choice, choose};
 use crate::decide::cycle::effect::Effects;
-use crate::decide::cycle::engine::{Engine, Moment, Search};
+use crate::decide::cycle::engine::Engine;
+use crate::decide::cycle::settings::{Moment, Search};
 use crate::decide::framework::View;
 use crate::decide::gang::{Gang, GroupId, MemberState};
 use crate::decide::queue::Item;

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use crate::contract::gang::key;
 use crate::decide::cycle::effect::{Effect, Effects};
-use crate::decide::cycle::engine::{Engine, Moment, Timer};
+use crate::decide::cycle::engine::{Engine, Timer};
+use crate::decide::cycle::settings::Moment;
 use crate::decide::gang::{Gang, GroupId, MemberState};
 use crate::decide::world::{PodId, Wake};
 

@@ -7,7 +7,8 @@ use std::time::Duration;
 use crate::contract::DeviceAllocation;
 use crate::decide::cycle::Hold;
 use crate::decide::cycle::effect::Effects;
-use crate::decide::cycle::engine::{Engine, Moment};
+use crate::decide::cycle::engine::Engine;
+use crate::decide::cycle::settings::Moment;
 use crate::decide::gang::GroupId;
 use crate::decide::world::PodId;
 

@@ -2,8 +2,9 @@
 
 use crate::decide::cycle::Candidate;
 use crate::decide::cycle::effect::Effects;
-use crate::decide::cycle::engine::{Engine, Moment};
+use crate::decide::cycle::engine::Engine;
 use crate::decide::cycle::preempt::candidates;
+use crate::decide::cycle::settings::Moment;
 use crate::decide::gang::GroupId;
 use crate::decide::world::PodId;
 

@@ -4,7 +4,8 @@ use std::collections::BTreeSet;
 
 use crate::contract::gang::{Committed, GangId, key};
 use crate::decide::cycle::effect::Effects;
-use crate::decide::cycle::engine::{Engine, Moment, Timer};
+use crate::decide::cycle::engine::{Engine, Timer};
+use crate::decide::cycle::settings::Moment;
 use crate::decide::framework::Queued;
 use crate::decide::gang::{Gang, GroupId, Hold, MemberState, rule};
 use crate::decide::queue::{Item, QueueState};

@@ -3,7 +3,8 @@
 use std::collections::BTreeSet;
 
 use crate::decide::cycle::choose::{Choice, choose};
-use crate::decide::cycle::engine::{Engine, Moment};
+use crate::decide::cycle::engine::Engine;
+use crate::decide::cycle::settings::Moment;
 use crate::decide::framework::View;
 use crate::decide::gang::GroupId;
 use crate::decide::world::{NodeId, PodId};

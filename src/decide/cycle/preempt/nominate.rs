@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use crate::contract::PodUid;
 use crate::decide::cycle::effect::{Effect, Effects};
-use crate::decide::cycle::engine::{Engine, Moment, Timer};
+use crate::decide::cycle::engine::{Engine, Timer};
+use crate::decide::cycle::settings::Moment;
 use crate::decide::framework::View;
 use crate::decide::plugins::device_fit;
 use crate::decide::world::{NodeId, Place, PodId, Wake};
