@@ -5,7 +5,7 @@ use kube::Client;
 use kube::runtime::events::{Event, EventType, Recorder, Reporter};
 use tokio::sync::mpsc;
 
-use crate::contract::PodRef;
+use crate::contract::{PodRef, tyjob};
 
 /// Events that may wait to be written; beyond that they are dropped, oldest reasons first come.
 const BACKLOG: usize = 256;
@@ -17,6 +17,15 @@ pub enum Subject {
     Pod(PodRef),
     /// A node, by name.
     Node(Box<str>),
+    /// A TYJob.
+    Job {
+        /// Namespace.
+        namespace: String,
+        /// Name.
+        name: String,
+        /// Uid.
+        uid: String,
+    },
 }
 
 /// One thing that happened, for people.
@@ -84,6 +93,10 @@ fn reference(subject: &Subject) -> ObjectReference {
         Subject::Pod(pod) => of("Pod", &pod.key.name, Some(&pod.key.namespace), pod.uid.as_str()),
         // The kubelet, too, writes node events with the name as uid; `kubectl describe node` finds them so.
         Subject::Node(name) => of("Node", name, None, name),
+        Subject::Job { namespace, name, uid } => ObjectReference {
+            api_version: Some(tyjob::keys::API_VERSION.to_owned()),
+            ..of(tyjob::keys::KIND, name, Some(namespace), uid)
+        },
     }
 }
 

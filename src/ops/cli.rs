@@ -41,6 +41,12 @@ on with the next pod. Several may run: one leads, by a Lease.
 
 Flags, environment and file as for `baton device-plugin`.";
 
+const CONTROLLER: &str = "\
+Takes TYJobs from submission to clean-up: validates them, makes their pods where the scheduler placed them, replaces failed ones,
+restarts a job whose leader is lost, and cleans up. Several may run: one leads, by a Lease.
+
+Flags, environment and file as for `baton device-plugin`.";
+
 #[cfg(feature = "sim")]
 const DEMO: &str = "\
 Starts a simulated cluster (API server, three nodes with virtual GPUs and NICs), the scheduler and the node daemons as they
@@ -55,6 +61,9 @@ pub fn command() -> Command {
     let scheduler = Command::new("scheduler")
         .about("Central scheduler: places pods and chooses their devices")
         .long_about(SCHEDULER);
+    let controller = Command::new("controller")
+        .about("Job controller: runs TYJobs, leaders with sets of workers")
+        .long_about(CONTROLLER);
     let command = Command::new("baton")
         .about(ABOUT)
         .version(env!("CARGO_PKG_VERSION"))
@@ -62,14 +71,15 @@ pub fn command() -> Command {
         .subcommand_required(true)
         .arg_required_else_help(true)
         .subcommand(config::arguments(device_plugin, &settings::agent()))
-        .subcommand(config::arguments(scheduler, &settings::scheduler()));
+        .subcommand(config::arguments(scheduler, &settings::scheduler()))
+        .subcommand(config::arguments(controller, &settings::controller()));
     #[cfg(feature = "sim")]
     let command = command.subcommand(super::demo::DemoArgs::augment_args(
         Command::new("demo").about("Show the whole hand-off on this machine").long_about(DEMO),
     ));
     command
         .subcommand(get::GetArgs::augment_args(
-            Command::new("get").about("Show nodes, pods or locks with their devices").long_about(GET),
+            Command::new("get").about("Show nodes, pods or locks with their devices, or TYJobs").long_about(GET),
         ))
         .subcommand(audit::AuditArgs::augment_args(
             Command::new("audit").about("Check what must always hold of a cluster").long_about(AUDIT),
@@ -110,6 +120,7 @@ fn run(matches: &ArgMatches) -> anyhow::Result<ExitCode> {
     match matches.subcommand() {
         Some(("device-plugin", matches)) => daemon::device_plugin(matches),
         Some(("scheduler", matches)) => daemon::scheduler(matches),
+        Some(("controller", matches)) => daemon::controller(matches),
         #[cfg(feature = "sim")]
         Some(("demo", matches)) => {
             let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;

@@ -8,6 +8,7 @@ use tokio_util::sync::CancellationToken;
 use super::config::{ConfigError, Loaded, Setting, load};
 use super::settings::{self, Daemon};
 use crate::agent;
+use crate::jobs::Controller;
 use crate::runtime::{shutdown, telemetry};
 use crate::scheduler::Scheduler;
 
@@ -29,6 +30,14 @@ pub(super) fn scheduler(matches: &ArgMatches) -> anyhow::Result<ExitCode> {
     let mut runtime = tokio::runtime::Builder::new_multi_thread();
     let runtime = runtime.worker_threads(SCHEDULER_THREADS).thread_name("baton").enable_all().build()?;
     serve(runtime, |stop| async move { Ok(Scheduler::new(options).await?.run(stop).await?) })
+}
+
+/// `baton controller`.
+pub(super) fn controller(matches: &ArgMatches) -> anyhow::Result<ExitCode> {
+    let options = configure("controller", &settings::controller(), matches)?;
+    options.validate().map_err(|error| wrong("controller", &error))?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    serve(runtime, |stop| async move { Ok(Controller::new(options).await?.run(stop).await?) })
 }
 
 /// Runs a daemon until it ends by itself or by a signal.

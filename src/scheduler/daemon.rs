@@ -14,7 +14,6 @@ use tokio_util::sync::CancellationToken;
 use super::admin::{self, LoopState, Question};
 use super::executor::Executor;
 use super::extender::{Ask, Desk, Extender, ExtenderError, Front};
-use super::leadership::{Standing, campaign};
 use super::metrics::Metrics;
 use super::options::{Options, OptionsError};
 use crate::cluster::bind::Binder;
@@ -22,6 +21,7 @@ use crate::cluster::client::{ConnectError, connect};
 use crate::cluster::condition::Conditions;
 use crate::cluster::feed::FeedMessage;
 use crate::cluster::feed_set::{FeedSettings, start_feeds};
+use crate::cluster::leadership::{Standing, campaign, identity};
 use crate::cluster::lease::{Candidate, LeaseConfig};
 use crate::cluster::node_lock::NodeLocks;
 use crate::cluster::notice::Notices;
@@ -130,7 +130,8 @@ impl Scheduler {
             let candidate = Candidate::new(client.clone(), lease_config(&options));
             tokio::spawn(campaign(candidate, standing.clone(), changed_out, retire.clone()))
         });
-        let (notices, _writer) = Notices::start(client.clone(), &options.scheduler_name, &identity(&options));
+        let (notices, _writer) =
+            Notices::start(client.clone(), &options.scheduler_name, &identity(&options.identity, "scheduler"));
         let executor = Executor {
             binder,
             locks,
@@ -300,22 +301,12 @@ fn engine_config(options: &Options) -> EngineConfig {
     }
 }
 
-fn identity(options: &Options) -> String {
-    if !options.identity.is_empty() {
-        return options.identity.clone();
-    }
-    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-    let host = if host.trim().is_empty() { "scheduler" } else { host.trim() };
-    // The process id alone repeats in containers; the start time does not.
-    format!("{host}_{}_{}", std::process::id(), clock::wall().as_millisecond())
-}
-
 fn lease_config(options: &Options) -> LeaseConfig {
     let p = &options.periods;
     LeaseConfig {
         duration: p.lease_duration,
         renew_deadline: p.lease_renew_deadline,
         retry: p.lease_retry,
-        ..LeaseConfig::new(&options.namespace, &options.lease_name, &identity(options))
+        ..LeaseConfig::new(&options.namespace, &options.lease_name, &identity(&options.identity, "scheduler"))
     }
 }

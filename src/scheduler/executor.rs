@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use tokio::sync::{Semaphore, mpsc};
 
-use super::leadership::Standing;
 use crate::cluster::bind::Binder;
 use crate::cluster::condition::Conditions;
+use crate::cluster::leadership::Standing;
 use crate::cluster::node_lock::{LockError, LockWrite, NodeLocks};
 use crate::cluster::notice::{Notice, Notices, Subject};
 use crate::decide::cycle::{BindResult, Effect, LockResult, Report};

@@ -5,7 +5,6 @@ pub mod choice;
 mod daemon;
 mod executor;
 pub mod extender;
-mod leadership;
 mod metrics;
 pub mod options;
 

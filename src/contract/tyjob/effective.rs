@@ -22,9 +22,9 @@ impl TyJob {
 
     /// The spec in force. Before the job started, an invalid spec has nothing to fall back on and is `Err`. A started job
     /// keeps the last valid spec when the written one is invalid or changes names, templates or volumes; only
-    /// `terminating` always counts as written.
-    pub fn effective(&self) -> Result<Effective, Vec<InvalidField>> {
-        let invalid = validate(self);
+    /// `terminating` always counts as written. `unreadable` is what [`TyJob::read`] could not read, which is invalid too.
+    pub fn effective(&self, unreadable: Option<&InvalidField>) -> Result<Effective, Vec<InvalidField>> {
+        let invalid = unreadable.map_or_else(|| validate(self), |field| vec![field.clone()]);
         let accepted = self.status.as_ref().and_then(|status| status.accepted_spec.as_ref());
         let accepted: Option<TyJobSpec> = accepted.and_then(|spec| serde_json::from_value(spec.clone()).ok());
         let accepted = accepted.filter(|_| self.started());

@@ -23,6 +23,6 @@ pub use spec::{
     BasicPolicy, CleanPodPolicy, JobQueuePolicy, Leader, MAX_PODS, MAX_WORKER_SETS, SchedulerPolicy, TyJob, TyJobSpec,
     WorkerSet,
 };
-pub use status::{Allocation, ScheduleState, Stage, TyJobStatus, condition};
+pub use status::{Allocation, ScheduleState, Stage, TyJobStatus, WorkerEnd, condition};
 pub use template::PodTemplate;
 pub use validate::{InvalidField, validate, validate_spec};

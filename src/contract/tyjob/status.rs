@@ -80,6 +80,15 @@ pub enum ScheduleState {
     ScheduledFailed,
 }
 
+/// How a worker that is not made again has ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+pub enum WorkerEnd {
+    /// It did its work; it counts towards `minWorkersNum`.
+    Succeeded,
+    /// It failed, and its set is at `restartLimit`.
+    Failed,
+}
+
 /// A place for one pod.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
@@ -113,6 +122,9 @@ pub struct TyJobStatus {
     pub schedule_state: Option<ScheduleState>,
     /// Restarts of the leader, with those of its containers. Also the number of the present attempt.
     pub restarts: i32,
+    /// Restarts of the present leader pod's containers, as last seen; they join `restarts` when the pod goes.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub leader_container_restarts: i32,
     /// Pod IP of the leader of the present attempt.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub leader_address: Option<String>,
@@ -132,6 +144,9 @@ pub struct TyJobStatus {
     /// Uids of failed workers that `workerSetRestarts` counts already and that are being deleted.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub replacing: Vec<String>,
+    /// Workers of the present attempt that have ended and are not made again, by pod.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub ended_workers: BTreeMap<String, WorkerEnd>,
     /// Conditions, by type.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "conditions_schema")]
@@ -199,6 +214,11 @@ impl TyJobStatus {
         }
         Value::Object(whole)
     }
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref)] // serde gives a reference
+fn is_zero(number: &i32) -> bool {
+    *number == 0
 }
 
 fn conditions_schema(generator: &mut schemars::SchemaGenerator) -> schemars::Schema {

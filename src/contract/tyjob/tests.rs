@@ -185,7 +185,7 @@ fn an_invalid_job_that_never_started_has_no_spec_in_force() {
         job["status"] = json!({});
         job["spec"]["priority"] = 11.into();
     });
-    assert_eq!(job.effective().unwrap_err()[0].field, "spec.priority");
+    assert_eq!(job.effective(None).unwrap_err()[0].field, "spec.priority");
 }
 
 #[test]
@@ -207,24 +207,27 @@ fn a_started_job_keeps_its_spec_when_an_edit_is_invalid_or_changes_what_is_immut
         }),
         ("spec.workerSets[*].name", &|spec| spec["workerSets"][1]["name"] = "other".into()),
     ] {
-        let effective = accepted(edit).effective().unwrap();
+        let effective = accepted(edit).effective(None).unwrap();
         assert_eq!(effective.refused[0].field, field);
         assert_eq!(effective.spec, plain, "{field}");
     }
-    let more = accepted(&|spec| spec["workerSets"][0]["counts"] = 7.into()).effective().unwrap();
+    let more = accepted(&|spec| spec["workerSets"][0]["counts"] = 7.into()).effective(None).unwrap();
     assert!(more.refused.is_empty() && more.spec.worker_sets[0].counts == 7);
     let ended = accepted(&|spec| {
         spec["priority"] = 11.into();
         spec["terminating"] = true.into();
     });
-    assert!(ended.effective().unwrap().spec.terminating, "the user can always end a job");
+    assert!(ended.effective(None).unwrap().spec.terminating, "the user can always end a job");
 }
 
 #[test]
-fn an_object_that_does_not_fit_the_type_says_which_half() {
+fn an_object_that_does_not_fit_the_type_says_which_half_and_keeps_the_other() {
     let mut value = golden();
     value["spec"]["priority"] = "high".into();
-    assert_eq!(TyJob::read(&value).unwrap_err().field, "spec");
+    let (job, unreadable) = TyJob::read(&value).unwrap();
+    assert_eq!(unreadable.as_ref().unwrap().field, "spec");
+    assert_eq!(job.status.as_ref().unwrap().restarts, 1);
+    assert_eq!(job.effective(unreadable.as_ref()).unwrap_err(), [unreadable.unwrap()]);
     value = golden();
     value["status"]["stage"] = "Dreaming".into();
     let error = TyJob::read(&value).unwrap_err();

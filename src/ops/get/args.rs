@@ -8,9 +8,10 @@ use serde::Serialize;
 
 use super::output::{self, Row};
 use super::snapshot::{self, Snapshot};
-use super::{locks, nodes, pods};
+use super::{jobs, locks, nodes, pods};
 use crate::contract::key;
 use crate::ops::config::print_yaml;
+use crate::runtime::clock;
 
 /// What to list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -24,6 +25,9 @@ pub enum Resource {
     /// Node locks: holder, age, state, and what to do.
     #[value(alias = "lock")]
     Locks,
+    /// TYJobs: stage, placement, ready workers; wide tells nodes and why.
+    #[value(alias = "job", alias = "tyjobs", alias = "tyjob", alias = "tyj")]
+    Jobs,
 }
 
 /// How to print.
@@ -48,10 +52,10 @@ pub struct GetArgs {
     /// Another format than the table.
     #[arg(short, long, value_enum)]
     pub output: Option<Output>,
-    /// Namespace of the pods to list.
+    /// Namespace of the pods or jobs to list.
     #[arg(short, long, default_value = "default")]
     pub namespace: String,
-    /// Pods of every namespace.
+    /// Pods or jobs of every namespace.
     #[arg(short = 'A', long)]
     pub all_namespaces: bool,
     /// Credentials; else KUBECONFIG, ~/.kube/config, or the pod's service account.
@@ -68,6 +72,12 @@ pub struct GetArgs {
 /// Reads the cluster and prints.
 pub async fn run(args: GetArgs) -> anyhow::Result<()> {
     let client = crate::ops::live::connect(args.kubeconfig.as_deref()).await?;
+    if args.resource == Resource::Jobs {
+        let namespace = (!args.all_namespaces).then_some(args.namespace.as_str());
+        let rows = jobs::rows(jobs::read(client).await?, namespace, clock::wall());
+        print!("{}", finish(rows, &args)?);
+        return Ok(());
+    }
     let snapshot = snapshot::read(client, &args.agent_namespace).await?;
     print!("{}", render(&snapshot, &args)?);
     Ok(())
@@ -80,6 +90,7 @@ fn render(snapshot: &Snapshot, args: &GetArgs) -> anyhow::Result<String> {
         Resource::Nodes => finish(nodes::rows(snapshot, &args.node_lock_key), args),
         Resource::Pods => finish(pods::rows(snapshot, namespace, &args.node_lock_key), args),
         Resource::Locks => finish(locks::rows(snapshot, &args.node_lock_key), args),
+        Resource::Jobs => bail!("jobs are not part of a snapshot of devices"),
     }
 }
 

@@ -2,6 +2,7 @@
 //! to do about it. Everything is read from cluster objects; nothing is written.
 
 mod args;
+mod jobs;
 mod locks;
 mod nodes;
 mod output;
@@ -9,6 +10,7 @@ mod pods;
 mod snapshot;
 
 pub use args::{GetArgs, Output, Resource, run};
+pub use jobs::JobRow;
 pub use locks::{LockRow, LockState};
 pub use nodes::{AgentRow, DeviceCount, NodeRow};
 #[cfg(feature = "sim")]

@@ -38,10 +38,11 @@ pub fn crds() -> Vec<CustomResourceDefinition> {
 }
 
 /// Template, where it goes, whether it is part of the installation.
-const TEMPLATES: [(&str, &str, bool); 10] = [
+const TEMPLATES: [(&str, &str, bool); 11] = [
     ("namespace.yaml", include_str!("templates/namespace.yaml"), true),
     ("daemonset.yaml", include_str!("templates/daemonset.yaml"), true),
     ("scheduler.yaml", include_str!("templates/scheduler.yaml"), true),
+    ("controller.yaml", include_str!("templates/controller.yaml"), true),
     ("kustomization.yaml", include_str!("templates/kustomization.yaml"), false),
     ("examples/one-gpu.yaml", include_str!("templates/examples/one-gpu.yaml"), false),
     ("examples/gpu-share.yaml", include_str!("templates/examples/gpu-share.yaml"), false),
@@ -171,6 +172,7 @@ mod tests {
         for (file, command) in [
             ("daemonset.yaml", "device-plugin"),
             ("scheduler.yaml", "scheduler"),
+            ("controller.yaml", "controller"),
             ("extender/extender.yaml", "scheduler"),
         ] {
             let files = files(&Values::default()).unwrap();

@@ -118,12 +118,66 @@ const SCHEDULER_OWN: &[Rule] = &[Rule {
     verbs: &["get", "list", "watch", "create", "update"],
 }];
 
-/// ServiceAccounts, roles and bindings of both daemons.
+const CONTROLLER: &[Rule] = &[
+    Rule {
+        why: "The jobs; patch puts the clean-up finalizer on and takes it off.",
+        group: "arranger.taichu.io",
+        resources: &["tyjobs"],
+        verbs: &["get", "list", "watch", "patch"],
+    },
+    Rule {
+        why: "Its half of their status.",
+        group: "arranger.taichu.io",
+        resources: &["tyjobs/status"],
+        verbs: &["patch"],
+    },
+    Rule {
+        why: "A pod's owner reference that holds its job's deletion back.",
+        group: "arranger.taichu.io",
+        resources: &["tyjobs/finalizers"],
+        verbs: &["update"],
+    },
+    Rule {
+        why: "The jobs' pods; patch tells one that waits which node is reserved for it now.",
+        group: "",
+        resources: &["pods"],
+        verbs: &["get", "list", "watch", "create", "delete", "patch"],
+    },
+    Rule {
+        why: "Whether the node of a dying pod is still there.",
+        group: "",
+        resources: &["nodes"],
+        verbs: &["list", "watch"],
+    },
+    Rule {
+        why: "What happened, where the job's owner looks.",
+        group: "",
+        resources: &["events"],
+        verbs: &["create", "patch"],
+    },
+    Rule {
+        why: "The same in the newer API group.",
+        group: "events.k8s.io",
+        resources: &["events"],
+        verbs: &["create", "patch"],
+    },
+];
+
+const CONTROLLER_OWN: &[Rule] = &[Rule {
+    why: "Leadership.",
+    group: "coordination.k8s.io",
+    resources: &["leases"],
+    verbs: &["get", "create", "update"],
+}];
+
+/// ServiceAccounts, roles and bindings of the daemons.
 pub(super) fn yaml(namespace: &str) -> String {
     let mut text = String::new();
-    for (name, cluster, own) in
-        [("baton-device-plugin", AGENT, AGENT_OWN), ("baton-scheduler", SCHEDULER, SCHEDULER_OWN)]
-    {
+    for (name, cluster, own) in [
+        ("baton-device-plugin", AGENT, AGENT_OWN),
+        ("baton-scheduler", SCHEDULER, SCHEDULER_OWN),
+        ("baton-controller", CONTROLLER, CONTROLLER_OWN),
+    ] {
         if !text.is_empty() {
             text.push_str("---\n");
         }
@@ -173,7 +227,7 @@ mod tests {
 
     #[test]
     fn no_rule_grants_everything_and_none_reads_secrets() {
-        for rule in [AGENT, AGENT_OWN, SCHEDULER, SCHEDULER_OWN].into_iter().flatten() {
+        for rule in [AGENT, AGENT_OWN, SCHEDULER, SCHEDULER_OWN, CONTROLLER, CONTROLLER_OWN].into_iter().flatten() {
             assert!(!rule.resources.contains(&"*") && !rule.verbs.contains(&"*") && rule.group != "*", "{}", rule.why);
             assert!(!rule.resources.contains(&"secrets") && !rule.verbs.contains(&"deletecollection"), "{}", rule.why);
         }

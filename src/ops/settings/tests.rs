@@ -15,7 +15,8 @@ fn row<O: Default>(setting: &Setting<O>) -> String {
 #[test]
 fn the_documentation_lists_every_key_with_its_default() {
     let text = include_str!("../../../docs/configuration.md");
-    let rows = super::agent().iter().map(row).chain(super::scheduler().iter().map(row)).collect::<Vec<_>>();
+    let daemons = super::agent().iter().map(row).chain(super::scheduler().iter().map(row)).collect::<Vec<_>>();
+    let rows = daemons.into_iter().chain(super::controller().iter().map(row)).collect::<Vec<_>>();
     let missing: Vec<String> = rows.into_iter().filter(|row| !text.contains(row.as_str())).collect();
     assert!(missing.is_empty(), "docs/configuration.md lacks these rows:\n{}", missing.join("\n"));
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use crate::cluster::lease::{Candidate, Standing as LeaseStanding};
+use super::lease::{Candidate, Standing as LeaseStanding};
 use crate::runtime::clock;
 
 /// Until when this process leads, shared with everything that writes.
@@ -35,6 +35,17 @@ impl Standing {
     }
 }
 
+/// The name of this process in a Lease: the given one, or else one made of the host and the process.
+pub fn identity(given: &str, daemon: &str) -> String {
+    if !given.is_empty() {
+        return given.to_owned();
+    }
+    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let host = if host.trim().is_empty() { daemon } else { host.trim() };
+    // The process id alone repeats in containers; the start time does not.
+    format!("{host}_{}_{}", std::process::id(), clock::wall().as_millisecond())
+}
+
 /// Runs for leadership until `stop`, then gives the Lease away. `changed` is told of every renewal and loss.
 pub async fn campaign(
     mut candidate: Candidate,
@@ -59,7 +70,7 @@ pub async fn campaign(
             Ok(Ok(LeaseStanding::Following { leader })) => {
                 standing.set(Duration::ZERO);
                 if led {
-                    tracing::warn!(leader, "another scheduler leads now");
+                    tracing::warn!(leader, "another process leads now");
                 }
                 led = false;
             }

@@ -1,0 +1,180 @@
+//! Every write of the job controller, each with the precondition that makes it harmless to repeat.
+
+use k8s_openapi::api::core::v1::Pod;
+use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, PostParams, Preconditions};
+use kube::core::Request;
+use kube::{Client, Resource};
+use serde_json::{Value, json};
+
+use super::client::status_code;
+use super::job_feed::{JobPod, OwnedPod, RawJob};
+use crate::contract::tyjob::{TyJob, TyJobStatus, keys};
+
+/// What became of a write to the job itself.
+#[derive(Debug)]
+pub enum JobWrite {
+    /// It is as wanted; the object as it is now.
+    Done(Box<RawJob>),
+    /// Somebody else wrote meanwhile: look again.
+    Conflict,
+    /// The job is gone.
+    Gone,
+}
+
+/// What became of a pod that was to be made.
+#[derive(Debug)]
+pub enum PodMade {
+    /// It is there and is the job's, made now or before.
+    Ours(Box<OwnedPod>),
+    /// A pod of the job has the name that is of another attempt or being deleted: it is waited for.
+    Former(Box<OwnedPod>),
+    /// Somebody else's pod has the name.
+    Foreign(String),
+    /// Such a pod can never be.
+    Invalid(String),
+    /// Refused for now: quota, admission, namespace.
+    Refused(String),
+    /// The name was taken a moment ago and is free now: look again.
+    Again,
+}
+
+/// Writes jobs and their pods.
+#[derive(Clone)]
+pub struct JobWriter(Client);
+
+impl JobWriter {
+    /// By this client.
+    pub fn new(client: Client) -> Self {
+        Self(client)
+    }
+
+    fn jobs(&self, job: &TyJob) -> Api<RawJob> {
+        Api::namespaced(self.0.clone(), job.metadata.namespace.as_deref().unwrap_or_default())
+    }
+
+    fn pods<K>(&self, job: &TyJob) -> Api<K>
+    where
+        K: Resource<DynamicType = (), Scope = k8s_openapi::NamespaceResourceScope>,
+    {
+        Api::namespaced(self.0.clone(), job.metadata.namespace.as_deref().unwrap_or_default())
+    }
+
+    /// Applies the controller's half of the status, if the job is still as it was read.
+    pub async fn status(&self, job: &TyJob, status: &TyJobStatus) -> Result<JobWrite, kube::Error> {
+        let meta = &job.metadata;
+        let name = meta.name.as_deref().unwrap_or_default();
+        let body = json!({
+            "apiVersion": keys::API_VERSION,
+            "kind": keys::KIND,
+            "metadata": {
+                "name": name, "namespace": meta.namespace, "uid": meta.uid, "resourceVersion": meta.resource_version,
+            },
+            "status": status.of_controller(),
+        });
+        let apply = PatchParams::apply(keys::CONTROLLER_MANAGER).force();
+        written(self.jobs(job).patch_status(name, &apply, &Patch::Apply(body)).await)
+    }
+
+    /// Puts the finalizer on the job, or takes it off, if the job is still as it was read.
+    pub async fn finalizer(&self, job: &TyJob, present: bool) -> Result<JobWrite, kube::Error> {
+        let meta = &job.metadata;
+        let others = meta.finalizers.iter().flatten().filter(|name| *name != keys::FINALIZER);
+        let mut finalizers: Vec<&str> = others.map(String::as_str).collect();
+        if present {
+            finalizers.push(keys::FINALIZER);
+        }
+        let patch = json!({ "metadata": {
+            "uid": meta.uid, "resourceVersion": meta.resource_version, "finalizers": finalizers,
+        }});
+        let params = PatchParams { field_manager: Some(keys::CONTROLLER_MANAGER.to_owned()), ..PatchParams::default() };
+        let name = meta.name.as_deref().unwrap_or_default();
+        written(self.jobs(job).patch(name, &params, &Patch::Merge(patch)).await)
+    }
+
+    /// Makes a pod; a pod that is there already counts only when it is of this job and attempt and stays.
+    pub async fn create(&self, job: &TyJob, name: &str, body: &Value) -> Result<PodMade, kube::Error> {
+        let params = PostParams { field_manager: Some(keys::CONTROLLER_MANAGER.to_owned()), ..PostParams::default() };
+        // As it is written: a typed pod would drop fields that this version does not know.
+        let namespace = job.metadata.namespace.as_deref().unwrap_or_default();
+        let request = Request::new(Pod::url_path(&(), Some(namespace)));
+        let bytes = serde_json::to_vec(body).map_err(kube::Error::SerdeError)?;
+        let mut request = request.create(&params, bytes).map_err(kube::Error::BuildRequest)?;
+        request.extensions_mut().insert("create");
+        let made: Result<JobPod, kube::Error> = self.0.request(request).await;
+        let error = match made {
+            Ok(pod) => return Ok(PodMade::Ours(Box::new(pod.facts()))),
+            Err(error) => error,
+        };
+        match status_code(&error) {
+            Some(409) => self.holder(job, name, body).await,
+            Some(400 | 422) => Ok(PodMade::Invalid(error.to_string())),
+            Some(403 | 404) => Ok(PodMade::Refused(error.to_string())),
+            _ => Err(error),
+        }
+    }
+
+    /// Who has a pod's name.
+    async fn holder(&self, job: &TyJob, name: &str, wanted: &Value) -> Result<PodMade, kube::Error> {
+        let Some(pod) = self.pods::<JobPod>(job).get_opt(name).await? else { return Ok(PodMade::Again) };
+        let facts = pod.facts();
+        if facts.job_uid.is_none() || facts.job_uid != job.metadata.uid {
+            let whose = facts.job_uid.map_or("no TYJob".to_owned(), |uid| format!("the TYJob of uid {uid}"));
+            return Ok(PodMade::Foreign(format!("a pod of this name is controlled by {whose}")));
+        }
+        let attempt = wanted["metadata"]["labels"][keys::ATTEMPT].as_str().and_then(|attempt| attempt.parse().ok());
+        let same = facts.view.attempt == attempt && facts.view.deleting.is_none();
+        Ok(if same { PodMade::Ours(Box::new(facts)) } else { PodMade::Former(Box::new(facts)) })
+    }
+
+    /// Deletes the pod of this uid; one that is gone or replaced is left alone.
+    pub async fn delete(&self, job: &TyJob, name: &str, uid: &str, force: bool) -> Result<(), kube::Error> {
+        let preconditions = Preconditions { uid: Some(uid.to_owned()), resource_version: None };
+        let params = DeleteParams {
+            preconditions: Some(preconditions),
+            grace_period_seconds: force.then_some(0),
+            ..DeleteParams::default()
+        };
+        harmless(self.pods::<Pod>(job).delete(name, &params).await.map(drop))
+    }
+
+    /// Tells the pod of this uid which node is reserved for it.
+    pub async fn reserve(&self, job: &TyJob, name: &str, uid: &str, node: &str) -> Result<(), kube::Error> {
+        let patch = json!({ "metadata": { "uid": uid, "annotations": { keys::ALLOCATION: node } } });
+        harmless(self.pods::<JobPod>(job).patch(name, &PatchParams::default(), &Patch::Merge(patch)).await.map(drop))
+    }
+
+    /// The pod of a name, if this job controls it: asked of the server, not of a watch.
+    pub async fn own_pod(&self, job: &TyJob, name: &str) -> Result<Option<OwnedPod>, kube::Error> {
+        let pod = self.pods::<JobPod>(job).get_opt(name).await?.map(JobPod::facts);
+        Ok(pod.filter(|pod| pod.job_uid.is_some() && pod.job_uid == job.metadata.uid))
+    }
+
+    /// Every pod that this job controls: asked of the server, not of a watch.
+    pub async fn own_pods(&self, job: &TyJob) -> Result<Vec<OwnedPod>, kube::Error> {
+        let name = job.metadata.name.as_deref().unwrap_or_default();
+        let list =
+            self.pods::<JobPod>(job).list(&ListParams::default().labels(&format!("{}={name}", keys::JOB))).await?;
+        let all = list.items.into_iter().map(JobPod::facts);
+        Ok(all.filter(|pod| pod.job_uid.is_some() && pod.job_uid == job.metadata.uid).collect())
+    }
+}
+
+/// A conflict is an answer, not a failure.
+fn written(result: Result<RawJob, kube::Error>) -> Result<JobWrite, kube::Error> {
+    match result {
+        Ok(job) => Ok(JobWrite::Done(Box::new(job))),
+        Err(error) => match status_code(&error) {
+            Some(409) => Ok(JobWrite::Conflict),
+            Some(404) => Ok(JobWrite::Gone),
+            _ => Err(error),
+        },
+    }
+}
+
+/// The object is gone, or is another one by now.
+fn harmless(result: Result<(), kube::Error>) -> Result<(), kube::Error> {
+    match result {
+        Err(error) if matches!(status_code(&error), Some(404 | 409)) => Ok(()),
+        other => other,
+    }
+}

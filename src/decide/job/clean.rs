@@ -1,0 +1,76 @@
+//! Pods that must go: of another attempt, too many, of a job that ended or is being deleted, and those that cannot go alone.
+
+use std::collections::BTreeSet;
+
+use jiff::{SignedDuration, Timestamp};
+
+use super::draft::Draft;
+use super::effect::Effect;
+use super::view::{NodeSight, PodView};
+use crate::contract::tyjob::{CleanPodPolicy, keys};
+
+/// A dying pod of a node that is silent for longer than this is taken for dead.
+const SILENCE: SignedDuration = SignedDuration::from_secs(5 * 60);
+
+impl Draft<'_> {
+    /// While the job lives: pods of another attempt and workers beyond their count go.
+    pub(super) fn sweep(&mut self) {
+        let wanted: BTreeSet<String> = self.spec.members(self.name).map(|member| member.name).collect();
+        let attempt = Some(self.status.restarts);
+        self.remove(|pod| pod.attempt != attempt || !wanted.contains(&pod.name));
+    }
+
+    /// When the job has ended: by its policy.
+    pub(super) fn clean(&mut self) {
+        match self.spec.clean_pod_policy {
+            CleanPodPolicy::All => self.remove(|_| true),
+            CleanPodPolicy::Running => self.remove(|pod| !pod.phase.is_terminal()),
+            CleanPodPolicy::None => {}
+        }
+    }
+
+    /// When the job is being deleted: every pod, then the finalizer, once the scheduler has given the places back too.
+    pub(super) fn leave(&mut self) {
+        self.remove(|_| true);
+        let finalizers = self.view.job.metadata.finalizers.iter().flatten();
+        let ours = finalizers.into_iter().any(|name| name == keys::FINALIZER);
+        if ours && self.pods.is_empty() && self.status.allocations.is_empty() {
+            self.effects.push(Effect::RemoveFinalizer);
+        }
+    }
+
+    /// Deletes the pods that match and are not being deleted, and by force every dying one that no kubelet will confirm.
+    fn remove(&mut self, unwanted: impl Fn(&PodView) -> bool) {
+        for pod in self.pods {
+            let delete = |force| Effect::Delete { name: pod.name.clone(), uid: pod.uid.clone(), force };
+            match pod.deleting {
+                None if unwanted(pod) => self.delete_once(delete(false)),
+                None => {}
+                Some(deadline) => match dead_at(pod, deadline) {
+                    Some(at) if at <= self.now => self.delete_once(delete(true)),
+                    Some(at) => self.effects.push(Effect::Wake { at }),
+                    None => {}
+                },
+            }
+        }
+    }
+
+    fn delete_once(&mut self, effect: Effect) {
+        if !self.effects.contains(&effect) {
+            self.effects.push(effect);
+        }
+    }
+}
+
+/// When a dying pod counts as dead although its kubelet says nothing; `None` while the node is heard of.
+fn dead_at(pod: &PodView, deadline: Timestamp) -> Option<Timestamp> {
+    match pod.sight {
+        NodeSight::There => None,
+        NodeSight::Gone => Some(deadline),
+        NodeSight::UnreachableSince(since) => {
+            let silent = since.saturating_add(SILENCE).unwrap_or(Timestamp::MAX);
+            // One second later: "over" is more than.
+            Some(deadline.max(silent.saturating_add(SignedDuration::from_secs(1)).unwrap_or(silent)))
+        }
+    }
+}

@@ -1,0 +1,84 @@
+//! A step under way: what is seen, and the status and effects as far as they are decided.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+
+use super::effect::Effect;
+use super::view::{JobView, PodView};
+use crate::contract::tyjob::{Allocation, Stage, TyJobSpec, TyJobStatus};
+
+/// Nodes that `status.nodes` names; the rest are counted.
+const NODES_SHOWN: usize = 8;
+
+pub(super) struct Draft<'a> {
+    pub view: &'a JobView<'a>,
+    pub pods: &'a [PodView],
+    pub now: Timestamp,
+    pub name: &'a str,
+    /// The spec in force.
+    pub spec: TyJobSpec,
+    pub status: TyJobStatus,
+    pub effects: Vec<Effect>,
+}
+
+impl<'a> Draft<'a> {
+    pub fn new(view: &'a JobView<'a>, pods: &'a [PodView], now: Timestamp) -> Self {
+        Self {
+            view,
+            pods,
+            now,
+            name: view.job.metadata.name.as_deref().unwrap_or_default(),
+            spec: view.job.spec.clone(),
+            status: view.job.status.clone().unwrap_or_default(),
+            effects: Vec::new(),
+        }
+    }
+
+    /// Pods of the present attempt, by name.
+    pub fn crew(&self) -> BTreeMap<&'a str, &'a PodView> {
+        let attempt = self.status.restarts;
+        let present = self.pods.iter().filter(|pod| pod.attempt == Some(attempt));
+        present.map(|pod| (pod.name.as_str(), pod)).collect()
+    }
+
+    /// The pod that holds a name, of whatever attempt.
+    pub fn holder(&self, name: &str) -> Option<&'a PodView> {
+        self.pods.iter().find(|pod| pod.name == name)
+    }
+
+    /// The place of a pod in the present attempt.
+    pub fn allocation(&self, pod: &str) -> Option<&Allocation> {
+        let attempt = self.status.restarts;
+        self.status.allocations.iter().find(|place| place.pod == pod && place.attempt == attempt)
+    }
+
+    pub fn tell(&mut self, warning: bool, reason: &'static str, message: String) {
+        self.effects.push(Effect::Tell { warning, reason, message });
+    }
+
+    /// Ends the job. Its pods go by the clean-up policy, in this step and all later ones.
+    pub fn end(&mut self, stage: Stage, message: String) {
+        self.status.stage = Some(stage);
+        self.status.completion_time = Some(Time(self.now));
+        self.status.message = Some(message);
+    }
+
+    /// Fills in what is derived from the rest.
+    pub fn summarize(&mut self) {
+        let status = &mut self.status;
+        status.observed_generation = self.view.job.metadata.generation;
+        status.total_workers = i32::try_from(self.spec.total_workers()).unwrap_or(i32::MAX);
+        status.ready = Some(format!("{}/{}", status.ready_workers, status.total_workers));
+        let places = status.allocations.iter().filter(|place| place.attempt == status.restarts);
+        let nodes: BTreeSet<&str> = places.map(|place| place.node.as_str()).collect();
+        let shown: Vec<&str> = nodes.iter().copied().take(NODES_SHOWN).collect();
+        let more = nodes.len() - shown.len();
+        let mut text = shown.join(",");
+        if more > 0 {
+            text.push_str(&format!(" +{more}"));
+        }
+        status.nodes = (!text.is_empty()).then_some(text);
+    }
+}

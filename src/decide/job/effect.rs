@@ -1,0 +1,52 @@
+//! What a step wants done once its status is written.
+
+use jiff::Timestamp;
+use serde_json::Value;
+
+/// One thing to do for a job. Each is harmless when repeated.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Effect {
+    /// Put the clean-up finalizer on the job.
+    AddFinalizer,
+    /// Take it away: no pod of the job is left.
+    RemoveFinalizer,
+    /// Make a pod.
+    Create {
+        /// Name.
+        name: String,
+        /// The whole object.
+        body: Value,
+    },
+    /// Delete a pod of this uid and no other.
+    Delete {
+        /// Name.
+        name: String,
+        /// Uid, the precondition.
+        uid: String,
+        /// Without grace: its kubelet will never confirm.
+        force: bool,
+    },
+    /// Tell a pod that has no node yet which one is reserved for it now.
+    Reserve {
+        /// Name.
+        name: String,
+        /// Uid, the precondition.
+        uid: String,
+        /// The node.
+        node: String,
+    },
+    /// An event on the job.
+    Tell {
+        /// Needs attention.
+        warning: bool,
+        /// PascalCase.
+        reason: &'static str,
+        /// What happened, to which pod, why.
+        message: String,
+    },
+    /// Look again at this time, whatever happens.
+    Wake {
+        /// When.
+        at: Timestamp,
+    },
+}

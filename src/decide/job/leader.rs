@@ -1,0 +1,135 @@
+//! The leader: made when there is a place, watched while it lives, and the end of an attempt when it is lost.
+
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+
+use super::conditions::{clear, set};
+use super::draft::Draft;
+use super::effect::Effect;
+use super::pod::{overridden_env, pod_of};
+use super::view::{ImageWait, NodeSight, Phase, PodView};
+use crate::contract::tyjob::{ScheduleState, Stage, condition};
+
+/// An image that cannot be pulled is tried for this long.
+const IMAGE_PATIENCE: SignedDuration = SignedDuration::from_secs(5 * 60);
+
+impl Draft<'_> {
+    /// Pending or Rescheduling: makes the leader where the scheduler placed it.
+    pub(super) fn wait_for_place(&mut self) {
+        let leader = self.spec.leader_pod(self.name);
+        let state = self.status.schedule_state;
+        if state == Some(ScheduleState::ScheduledFailed) {
+            let why = self.status.condition(condition::SCHEDULED).map_or("", |found| found.message.as_str());
+            return self.end(Stage::Failed, format!("the job does not fit into the cluster: {why}"));
+        }
+        let placed = matches!(state, Some(ScheduleState::ScheduledSucceed | ScheduleState::ScheduledPartly));
+        let Some(place) = self.allocation(&leader).filter(|_| placed).cloned() else {
+            self.status.message = Some(format!("attempt {} waits for a place", self.status.restarts));
+            return;
+        };
+        match self.holder(&leader) {
+            None => {
+                let member = self.spec.leader_member(self.name);
+                let body = pod_of(self.view, &self.spec, &member, &place, None);
+                self.status.message = Some(format!("the leader {leader} is being made for {}", place.node));
+                self.effects.push(Effect::Create { name: leader, body });
+            }
+            Some(pod) if pod.attempt == Some(self.status.restarts) && pod.deleting.is_none() => self.start(pod),
+            // Our own of another attempt, or dying: its name is waited for.
+            Some(_) => self.status.message = Some(format!("the former pod {leader} is not gone yet")),
+        }
+    }
+
+    fn start(&mut self, leader: &PodView) {
+        self.status.stage = Some(Stage::Starting);
+        self.status.start_time.get_or_insert(Time(self.now));
+        self.accept();
+        self.status.message = Some(format!("the leader {} is made and has no address yet", leader.name));
+        for (place, name) in overridden_env(&self.spec) {
+            self.tell(true, "EnvOverridden", format!("{place} sets {name} itself: its value is kept"));
+        }
+    }
+
+    /// Starting or Running.
+    pub(super) fn work(&mut self) {
+        let name = self.spec.leader_pod(self.name);
+        let leader = self.crew().get(name.as_str()).copied();
+        if leader.is_some_and(|pod| pod.phase == Phase::Succeeded) {
+            self.count_workers();
+            return self.end(Stage::Succeeded, format!("the leader {name} succeeded"));
+        }
+        if let Some(pod) = leader {
+            let seen = &mut self.status.leader_container_restarts;
+            *seen = (*seen).max(pod.container_restarts);
+        }
+        let lost = match leader {
+            None => Some("is gone".to_owned()),
+            Some(pod) if pod.phase == Phase::Failed => {
+                Some(format!("failed: {}", pod.failure.as_deref().unwrap_or("no reason given")))
+            }
+            Some(pod) if pod.deleting.is_some() => Some("is being deleted".to_owned()),
+            Some(pod) if pod.sight == NodeSight::Gone => {
+                Some(format!("has lost its node {}", pod.node.as_deref().unwrap_or_default()))
+            }
+            Some(_) => None,
+        };
+        match (lost, leader) {
+            (None, Some(pod)) => self.follow(pod),
+            (why, _) => self.lose_leader(&format!("the leader {name} {}", why.unwrap_or_default())),
+        }
+    }
+
+    /// The attempt is over. Its pods go with the next sweep, as pods of another attempt than the present one.
+    fn lose_leader(&mut self, why: &str) {
+        let status = &mut self.status;
+        let restarts = status.restarts.saturating_add(status.leader_container_restarts);
+        let limit = self.spec.restart_limit;
+        status.ready_workers = 0;
+        if restarts >= limit {
+            status.restarts = restarts;
+            let message = format!("{why}, and was restarted {restarts} times: restartLimit is {limit}");
+            return self.end(Stage::Failed, message);
+        }
+        status.restarts = restarts + 1;
+        status.leader_container_restarts = 0;
+        status.stage = Some(Stage::Rescheduling);
+        status.leader_address = None;
+        status.replacing.clear();
+        status.ended_workers.clear();
+        clear(status, condition::IMAGE_PULL, "LeaderLost", "the leader is made anew", self.now);
+        status.message = Some(format!("{why}: restart {} of {limit}", restarts + 1));
+    }
+
+    /// A leader that lives.
+    fn follow(&mut self, leader: &PodView) {
+        if self.status.stage == Some(Stage::Starting) && self.image_hopeless(leader) {
+            return;
+        }
+        if leader.ip.is_some() {
+            self.status.leader_address.clone_from(&leader.ip);
+        }
+        self.workers(leader);
+    }
+
+    /// Ends the job when the leader's image cannot be had.
+    fn image_hopeless(&mut self, leader: &PodView) -> bool {
+        let Some(ImageWait { reason, message }) = &leader.image else {
+            clear(&mut self.status, condition::IMAGE_PULL, "Pulled", "the leader's image is there", self.now);
+            return false;
+        };
+        let text = format!("{}: {reason}: {message}", leader.name);
+        set(&mut self.status, condition::IMAGE_PULL, true, "LeaderImage", &text, self.now);
+        let never = matches!(reason.as_str(), "InvalidImageName" | "ErrImageNeverPull");
+        let since = self.status.condition(condition::IMAGE_PULL).map_or(self.now, |found| found.last_transition_time.0);
+        let until = since.saturating_add(IMAGE_PATIENCE).unwrap_or(Timestamp::MAX);
+        if never || self.now > until {
+            let how_long = if never { "" } else { " for over 5 minutes" };
+            self.end(Stage::Failed, format!("the leader's image cannot be pulled{how_long}: {text}"));
+            return true;
+        }
+        // One second later: "over" is more than.
+        let at = until.saturating_add(SignedDuration::from_secs(1)).unwrap_or(until);
+        self.effects.push(Effect::Wake { at });
+        false
+    }
+}

@@ -1,0 +1,150 @@
+//! One step of a job: which stage it is in now, and what that asks for.
+
+use jiff::{Timestamp, Unit};
+
+use super::conditions::{clear, set};
+use super::draft::Draft;
+use super::effect::Effect;
+use super::view::{JobView, PodView, Trouble};
+use crate::contract::tyjob::{InvalidField, Stage, TyJobStatus, condition, keys};
+
+/// What a job's status must be, and what is to be done after it is written. `pods` are those that the job controls.
+///
+/// | from | when | to |
+/// | --- | --- | --- |
+/// | new | valid | Pending |
+/// | Pending, Rescheduling | placed for this attempt, leader pod there | Starting |
+/// | Pending, Rescheduling | `ScheduledFailed` | Failed |
+/// | Starting | leader and enough workers ready | Running |
+/// | Starting | the leader's image cannot be had | Failed |
+/// | Starting, Running | leader lost or failed | Rescheduling, or Failed at the limit |
+/// | Starting, Running | too few workers can still run | Failed |
+/// | all of these | leader succeeded, or `spec.terminating` | Succeeded |
+///
+/// Succeeded and Failed are never left; only pods are cleaned up there. A job that is being deleted loses its pods, then its
+/// finalizer.
+pub fn step(view: &JobView<'_>, pods: &[PodView], now: Timestamp) -> (TyJobStatus, Vec<Effect>) {
+    // Whole seconds, as the object stores them: what is read back equals what was meant.
+    let mut draft = Draft::new(view, pods, now.round(Unit::Second).unwrap_or(now));
+    let before = draft.status.stage;
+    if view.job.metadata.deletion_timestamp.is_some() {
+        draft.leave();
+        return (draft.status, draft.effects);
+    }
+    let effective = view.job.effective(view.unreadable);
+    if before.is_some_and(Stage::is_terminal) {
+        draft.spec = effective.map_or_else(|_| draft.spec.clone(), |effective| effective.spec);
+        draft.clean();
+        return (draft.status, draft.effects);
+    }
+    match effective {
+        Err(invalid) => draft.reject(&invalid),
+        Ok(effective) => {
+            draft.spec = effective.spec;
+            draft.refuse(&effective.refused);
+            draft.live();
+        }
+    }
+    draft.summarize();
+    if draft.status.stage.is_some_and(Stage::is_terminal) {
+        draft.clean();
+    } else {
+        draft.sweep();
+    }
+    draft.narrate(before);
+    (draft.status, draft.effects)
+}
+
+impl Draft<'_> {
+    /// The spec can never run and the job has not started.
+    fn reject(&mut self, invalid: &[InvalidField]) {
+        let text = list(invalid);
+        set(&mut self.status, condition::INVALID_SPEC, true, "Invalid", &text, self.now);
+        self.end(Stage::Failed, format!("the spec is invalid: {text}"));
+        self.tell(true, condition::INVALID_SPEC, text);
+    }
+
+    /// An edit that a started job cannot follow.
+    fn refuse(&mut self, refused: &[InvalidField]) {
+        let kind = condition::INVALID_UPDATE;
+        if refused.is_empty() {
+            clear(&mut self.status, kind, "Accepted", "the spec is in force as written", self.now);
+            if self.view.job.started() {
+                self.accept();
+            }
+        } else {
+            let text = list(refused);
+            if set(&mut self.status, kind, true, "Refused", &text, self.now) {
+                self.tell(true, kind, format!("the edit is refused and the last valid spec stays in force: {text}"));
+            }
+        }
+    }
+
+    /// Remembers the spec in force, for the time when an edit is refused.
+    pub fn accept(&mut self) {
+        self.status.accepted_spec = serde_json::to_value(&self.spec).ok();
+    }
+
+    /// A job with a spec that can run, in a stage that can be left.
+    fn live(&mut self) {
+        let stage = *self.status.stage.get_or_insert(Stage::Pending);
+        if self.spec.terminating {
+            return self.end(Stage::Succeeded, "ended by spec.terminating".to_owned());
+        }
+        let finalizers = self.view.job.metadata.finalizers.iter().flatten();
+        if !finalizers.into_iter().any(|name| name == keys::FINALIZER) {
+            // Nothing is made before its clean-up is sure.
+            self.effects.push(Effect::AddFinalizer);
+            return;
+        }
+        self.troubles();
+        if self.status.stage == Some(Stage::Failed) {
+            return;
+        }
+        if matches!(stage, Stage::Pending | Stage::Rescheduling) {
+            self.wait_for_place();
+        }
+        if matches!(self.status.stage, Some(Stage::Starting | Stage::Running)) {
+            self.work();
+        }
+    }
+
+    /// Pods that could not be made.
+    fn troubles(&mut self) {
+        let view = self.view;
+        let told = |wanted: fn(&Trouble) -> Option<&String>| {
+            let found = view.trouble.iter().filter_map(|(pod, trouble)| Some(format!("{pod}: {}", wanted(trouble)?)));
+            found.collect::<Vec<_>>().join("; ")
+        };
+        let foreign = told(|trouble| if let Trouble::Foreign(whose) = trouble { Some(whose) } else { None });
+        if foreign.is_empty() {
+            clear(&mut self.status, condition::NAME_CONFLICT, "Resolved", "every pod name is free or ours", self.now);
+        } else if set(&mut self.status, condition::NAME_CONFLICT, true, "ForeignPod", &foreign, self.now) {
+            self.tell(true, condition::NAME_CONFLICT, format!("left alone, and tried again: {foreign}"));
+        }
+        let refused = told(|trouble| if let Trouble::Refused(why) = trouble { Some(why) } else { None });
+        if refused.is_empty() {
+            clear(&mut self.status, condition::POD_REFUSED, "Resolved", "no pod is refused", self.now);
+        } else if set(&mut self.status, condition::POD_REFUSED, true, "Refused", &refused, self.now) {
+            self.tell(true, condition::POD_REFUSED, format!("tried again: {refused}"));
+        }
+        let invalid = told(|trouble| if let Trouble::Invalid(why) = trouble { Some(why) } else { None });
+        if !invalid.is_empty() {
+            set(&mut self.status, condition::INVALID_SPEC, true, "InvalidPod", &invalid, self.now);
+            self.end(Stage::Failed, format!("a template makes no valid pod: {invalid}"));
+            self.tell(true, condition::INVALID_SPEC, invalid);
+        }
+    }
+
+    /// One event per change of stage.
+    fn narrate(&mut self, before: Option<Stage>) {
+        let Some(stage) = self.status.stage.filter(|stage| before != Some(*stage)) else { return };
+        let warning = matches!(stage, Stage::Failed | Stage::Rescheduling);
+        let message = self.status.message.clone().unwrap_or_default();
+        self.tell(warning, stage.as_str(), message);
+    }
+}
+
+fn list(invalid: &[InvalidField]) -> String {
+    invalid.iter().map(InvalidField::to_string).collect::<Vec<_>>().join("; ")
+}

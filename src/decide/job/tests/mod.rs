@@ -1,0 +1,8 @@
+//! The life of a job, told in verbs over a small cluster: a scheduler's words, a kubelet's words, and the time.
+
+mod cases;
+mod chaos;
+mod faults;
+mod pods;
+mod rig;
+mod transitions;

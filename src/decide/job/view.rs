@@ -1,0 +1,104 @@
+//! What a step sees: the job and what was found out about its names, and every pod that belongs to it.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+
+use crate::contract::tyjob::{InvalidField, TyJob};
+
+/// A job as it was read last.
+#[derive(Debug, Clone, PartialEq)]
+pub struct JobView<'a> {
+    /// The object. Its `resourceVersion` is the precondition of the status that a step answers.
+    pub job: &'a TyJob,
+    /// The part of the object that does not fit its type; `job` then has a default there.
+    pub unreadable: Option<&'a InvalidField>,
+    /// Scheduler name of the pods.
+    pub scheduler_name: &'a str,
+    /// Pods that could not be made at the last try, by name.
+    pub trouble: &'a BTreeMap<String, Trouble>,
+}
+
+/// Why a pod could not be made.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Trouble {
+    /// A pod of this name is there that is not the job's; says whose it is.
+    Foreign(String),
+    /// The API server says that such a pod can never be.
+    Invalid(String),
+    /// The API server refuses it for now (quota, admission).
+    Refused(String),
+}
+
+/// A pod that the job controls (by uid), terminal and terminating ones included.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PodView {
+    /// Name.
+    pub name: String,
+    /// Uid.
+    pub uid: String,
+    /// Attempt that it was made for; none when the label is gone or unreadable.
+    pub attempt: Option<i32>,
+    /// Phase.
+    pub phase: Phase,
+    /// Condition `Ready`.
+    pub ready: bool,
+    /// Pod IP.
+    pub ip: Option<String>,
+    /// Node that it is bound to.
+    pub node: Option<String>,
+    /// What is known of that node.
+    pub sight: NodeSight,
+    /// Node that it says is reserved for it.
+    pub allocation: Option<String>,
+    /// End of its grace period, when it is being deleted.
+    pub deleting: Option<Timestamp>,
+    /// Σ restarts of its containers.
+    pub container_restarts: i32,
+    /// The first container that waits for its image, and why.
+    pub image: Option<ImageWait>,
+    /// Why it failed, for people: reason, message or exit codes.
+    pub failure: Option<String>,
+}
+
+/// Phase of a pod.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub enum Phase {
+    /// Not every container has started.
+    #[default]
+    Pending,
+    /// Bound and started.
+    Running,
+    /// Every container ended well.
+    Succeeded,
+    /// A container failed for good, or the pod was refused or evicted.
+    Failed,
+}
+
+impl Phase {
+    /// `true` when no container runs any more or will again.
+    pub fn is_terminal(self) -> bool {
+        matches!(self, Self::Succeeded | Self::Failed)
+    }
+}
+
+/// A container that waits for its image.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ImageWait {
+    /// `InvalidImageName`, `ErrImageNeverPull`, `ErrImagePull` or `ImagePullBackOff`.
+    pub reason: String,
+    /// The kubelet's words.
+    pub message: String,
+}
+
+/// What is known of a pod's node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub enum NodeSight {
+    /// It is there, or the pod has none.
+    #[default]
+    There,
+    /// Its kubelet has not been heard of since.
+    UnreachableSince(Timestamp),
+    /// The node object is gone.
+    Gone,
+}

@@ -1,0 +1,150 @@
+//! The workers: made once the leader has an address, replaced when they fail, counted until enough are ready.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::draft::Draft;
+use super::effect::Effect;
+use super::pod::pod_of;
+use super::view::{NodeSight, Phase, PodView};
+use crate::contract::tyjob::{Allocation, Stage, WorkerEnd};
+
+/// What the workers of a job come to.
+#[derive(Debug, Default)]
+pub(super) struct Tally {
+    /// Ready, or succeeded.
+    good: i64,
+    /// Failed, and of a set at its limit.
+    lost: i64,
+}
+
+impl Draft<'_> {
+    /// Makes, replaces and counts workers, and moves the stage by the count.
+    pub(super) fn workers(&mut self, leader: &PodView) {
+        let Tally { good, lost } = self.count_workers();
+        let wanted = i64::from(self.spec.min_workers_num);
+        let total = self.spec.total_workers();
+        if total - lost < wanted {
+            let message = format!(
+                "{lost} of {total} workers failed for good (restartLimit {}): minWorkersNum {wanted} cannot be reached",
+                self.spec.restart_limit
+            );
+            return self.end(Stage::Failed, message);
+        }
+        self.make_workers();
+        if self.status.stage == Some(Stage::Starting) && leader.ready && good >= wanted {
+            self.status.stage = Some(Stage::Running);
+        }
+        let status = &mut self.status;
+        status.message = Some(match (status.stage, &status.leader_address) {
+            (Some(Stage::Running), _) => format!("{good} of {total} workers are ready"),
+            (_, None) => match &leader.image {
+                Some(image) => format!("the leader {} has no image: {}", leader.name, image.reason),
+                None => format!("the leader {} is made and has no address yet", leader.name),
+            },
+            (_, Some(_)) if leader.ready => format!("{good} of {total} workers are ready, {wanted} are needed"),
+            (_, Some(_)) => format!("the leader {} is not ready yet", leader.name),
+        });
+    }
+
+    /// Counts, and settles what becomes of failed ones: each failure is counted once, by its uid, before the pod goes.
+    pub(super) fn count_workers(&mut self) -> Tally {
+        let crew = self.crew();
+        let limit = self.spec.restart_limit;
+        let mut tally = Tally::default();
+        let mut told = Vec::new();
+        let mut wanted = BTreeSet::new();
+        let status = &mut self.status;
+        let here: BTreeSet<&str> = crew.values().map(|pod| pod.uid.as_str()).collect();
+        status.replacing.retain(|uid| here.contains(uid.as_str()));
+        for member in self.spec.members(self.name).skip(1) {
+            wanted.insert(member.name.clone());
+            let set = member.worker_set.unwrap_or_default();
+            let spent = status.worker_set_restarts.get(set).copied().unwrap_or(0) >= limit;
+            match status.ended_workers.get(&member.name) {
+                Some(WorkerEnd::Succeeded) => {
+                    tally.good += 1;
+                    continue;
+                }
+                Some(WorkerEnd::Failed) if spent => {
+                    tally.lost += 1;
+                    continue;
+                }
+                // The limit was raised since.
+                Some(WorkerEnd::Failed) => drop(status.ended_workers.remove(&member.name)),
+                None => {}
+            }
+            let Some(pod) = crew.get(member.name.as_str()) else { continue };
+            let replaced = status.replacing.contains(&pod.uid);
+            match pod.phase {
+                Phase::Succeeded => {
+                    tally.good += 1;
+                    status.ended_workers.insert(member.name, WorkerEnd::Succeeded);
+                }
+                // One that is being deleted did not fail by itself: it is made again without being counted.
+                Phase::Failed if !replaced && pod.deleting.is_none() => {
+                    let why = pod.failure.as_deref().unwrap_or("no reason given");
+                    let restarts = status.worker_set_restarts.entry(set.to_owned()).or_default();
+                    if *restarts < limit {
+                        *restarts += 1;
+                        status.replacing.push(pod.uid.clone());
+                        let text = format!("{} failed: {why}; restart {restarts} of {limit} of {set}", member.name);
+                        told.push(("WorkerRestarted", text));
+                    } else {
+                        tally.lost += 1;
+                        let text = format!("{} failed for good: {why}; restartLimit is {limit}", member.name);
+                        told.push(("WorkerFailed", text));
+                        status.ended_workers.insert(member.name, WorkerEnd::Failed);
+                    }
+                }
+                Phase::Pending | Phase::Running if pod.ready && pod.deleting.is_none() => tally.good += 1,
+                _ => {}
+            }
+        }
+        status.ended_workers.retain(|name, _| wanted.contains(name));
+        status.ready_workers = i32::try_from(tally.good).unwrap_or(i32::MAX);
+        for (reason, text) in told {
+            self.tell(true, reason, text);
+        }
+        tally
+    }
+
+    /// Makes missing workers that have a place, and removes those that are replaced or have lost their node.
+    fn make_workers(&mut self) {
+        let crew = self.crew();
+        let places: BTreeMap<&str, &Allocation> = {
+            let attempt = self.status.restarts;
+            let present = self.status.allocations.iter().filter(|place| place.attempt == attempt);
+            present.map(|place| (place.pod.as_str(), place)).collect()
+        };
+        let held: BTreeSet<&str> = self.pods.iter().map(|pod| pod.name.as_str()).collect();
+        let address = self.status.leader_address.as_deref();
+        let mut effects = Vec::new();
+        for member in self.spec.members(self.name).skip(1) {
+            if self.status.ended_workers.contains_key(&member.name) {
+                continue;
+            }
+            let place = places.get(member.name.as_str());
+            match (crew.get(member.name.as_str()), place, address) {
+                (Some(pod), place, _) => effects.extend(self.tend(pod, place.copied())),
+                (None, Some(place), Some(_)) if !held.contains(member.name.as_str()) => {
+                    let body = pod_of(self.view, &self.spec, &member, place, address);
+                    effects.push(Effect::Create { name: member.name, body });
+                }
+                _ => {}
+            }
+        }
+        self.effects.append(&mut effects);
+    }
+
+    /// What a worker that exists needs.
+    fn tend(&self, pod: &PodView, place: Option<&Allocation>) -> Option<Effect> {
+        if pod.deleting.is_some() {
+            return None;
+        }
+        if self.status.replacing.contains(&pod.uid) || pod.sight == NodeSight::Gone {
+            return Some(Effect::Delete { name: pod.name.clone(), uid: pod.uid.clone(), force: false });
+        }
+        let place = place.filter(|place| pod.node.is_none() && pod.allocation.as_deref() != Some(&place.node))?;
+        Some(Effect::Reserve { name: pod.name.clone(), uid: pod.uid.clone(), node: place.node.clone() })
+    }
+}

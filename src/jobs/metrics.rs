@@ -1,0 +1,122 @@
+//! The controller's metrics in OpenMetrics text, and what the probes ask.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::encoding::text::encode;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::registry::Registry;
+
+use super::sight::Sight;
+use crate::contract::tyjob::Stage;
+
+const COUNTERS: [(&str, &str); 6] = [
+    ("steps", "Looks at a job"),
+    ("status_writes", "Status writes"),
+    ("conflicts", "Status writes that found a newer job"),
+    ("pods_made", "Pods made, or found made"),
+    ("pods_deleted", "Pods deleted"),
+    ("failures", "Looks that ended with a failed request"),
+];
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct InStage {
+    stage: String,
+}
+
+/// Counters and gauges; cheap to share.
+#[derive(Clone)]
+pub struct Metrics {
+    registry: Arc<Registry>,
+    counters: [Counter; 6],
+    leading: Gauge<i64, AtomicI64>,
+    queue: Gauge<i64, AtomicI64>,
+    jobs: Family<InStage, Gauge<i64, AtomicI64>>,
+    complete: Arc<AtomicBool>,
+}
+
+impl Metrics {
+    /// All at zero.
+    pub fn new() -> Self {
+        let mut registry = Registry::with_prefix("baton_controller");
+        let counters = COUNTERS.map(|(name, help)| {
+            let counter = Counter::default();
+            registry.register(name, help, counter.clone());
+            counter
+        });
+        let (leading, queue) = (Gauge::default(), Gauge::default());
+        let jobs = Family::default();
+        registry.register("leading", "1 while this process leads", leading.clone());
+        registry.register("queue", "Jobs to be looked at, now or later", queue.clone());
+        registry.register("jobs", "Jobs by stage", jobs.clone());
+        Self { registry: Arc::new(registry), counters, leading, queue, jobs, complete: Arc::default() }
+    }
+
+    /// A step was made.
+    pub fn stepped(&self) {
+        self.counters[0].inc();
+    }
+    /// A status was written.
+    pub fn wrote(&self) {
+        self.counters[1].inc();
+    }
+    /// A status was not written: the job is newer.
+    pub fn conflicted(&self) {
+        self.counters[2].inc();
+    }
+    /// A pod was made.
+    pub fn made(&self) {
+        self.counters[3].inc();
+    }
+    /// A pod was deleted.
+    pub fn deleted(&self) {
+        self.counters[4].inc();
+    }
+    /// A request failed.
+    pub fn failed(&self) {
+        self.counters[5].inc();
+    }
+
+    /// Takes over what a term knows.
+    pub fn show(&self, missing: usize, sight: &Sight, queue: usize) {
+        self.complete.store(missing == 0, Ordering::Relaxed);
+        self.leading.set(1);
+        self.queue.set(queue as i64);
+        let mut stages: BTreeMap<&str, i64> = BTreeMap::new();
+        for stage in
+            [Stage::Pending, Stage::Starting, Stage::Running, Stage::Rescheduling, Stage::Succeeded, Stage::Failed]
+        {
+            stages.insert(stage.as_str(), 0);
+        }
+        for (_, seen) in sight.jobs() {
+            let stage = seen.job.status.as_ref().and_then(|status| status.stage);
+            *stages.entry(stage.unwrap_or(Stage::Pending).as_str()).or_default() += 1;
+        }
+        for (stage, count) in stages {
+            self.jobs.get_or_create(&InStage { stage: stage.to_owned() }).set(count);
+        }
+    }
+
+    /// A term is over.
+    pub fn deposed(&self) {
+        self.leading.set(0);
+        self.complete.store(false, Ordering::Relaxed);
+    }
+
+    /// This process leads, and whether it knows every job.
+    pub fn standing(&self) -> (bool, bool) {
+        (self.leading.get() == 1, self.complete.load(Ordering::Relaxed))
+    }
+
+    /// The text.
+    pub fn print(&self) -> String {
+        let mut text = String::new();
+        // Writing to a string does not fail.
+        encode(&mut text, &self.registry).ok();
+        text
+    }
+}
