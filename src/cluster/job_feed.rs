@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::fmt::Debug;
 
 use futures::StreamExt;
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::api::{Api, ObjectMeta};
 use kube::runtime::WatchStreamExt;
@@ -108,6 +108,7 @@ struct Waiting {
 struct Terminated {
     exit_code: i32,
     reason: String,
+    finished_at: Option<Timestamp>,
 }
 
 /// What a kubelet says of an image that it cannot have.
@@ -143,7 +144,15 @@ impl JobPod {
             Some("Failed") => Phase::Failed,
             _ => Phase::Pending,
         };
+        // The time of deletion is the end of the grace; it was asked for that much earlier.
+        let grace = SignedDuration::from_secs(meta.deletion_grace_period_seconds.unwrap_or(0));
+        let asked = meta.deletion_timestamp.as_ref().and_then(|end| end.0.checked_sub(grace).ok());
+        let stopped = asked.is_some_and(|asked| {
+            let ends = status.container_statuses.iter().filter_map(|container| container.state.terminated.as_ref());
+            ends.filter_map(|ended| ended.finished_at).max().is_none_or(|last| last >= asked)
+        });
         let view = PodView {
+            stopped,
             attempt: label(keys::ATTEMPT).and_then(|attempt| attempt.parse().ok()),
             phase,
             ready: status.conditions.iter().any(|found| found.kind == "Ready" && found.status == "True"),
@@ -316,7 +325,7 @@ mod tests {
             "metadata": {
                 "name": "rl-actor-0", "namespace": "a", "uid": "u", "resourceVersion": "7",
                 "labels": { keys::JOB: "rl", keys::ATTEMPT: "2" }, "annotations": { keys::ALLOCATION: "n2" },
-                "deletionTimestamp": "2026-01-01T00:00:30Z",
+                "deletionTimestamp": "2026-01-01T00:00:30Z", "deletionGracePeriodSeconds": 30,
                 "ownerReferences": [
                     { "apiVersion": "v1", "kind": "ConfigMap", "name": "x", "uid": "other" },
                     { "apiVersion": keys::API_VERSION, "kind": "TYJob", "name": "rl", "uid": "job", "controller": true },
@@ -353,6 +362,17 @@ mod tests {
         let ended = json!([{ "name": "c", "state": { "terminated": { "exitCode": 137, "reason": "OOMKilled" } } }]);
         assert_eq!(told(json!({ "phase": "Failed", "containerStatuses": ended })), "c exited with 137 (OOMKilled)");
         assert_eq!(told(json!({ "phase": "Failed" })), "no reason given");
+    }
+
+    #[test]
+    fn a_pod_that_ended_before_its_deletion_was_asked_for_was_not_stopped() {
+        let ended = |at: &str| {
+            let state = json!({ "terminated": { "exitCode": 0, "reason": "Completed", "finishedAt": at } });
+            pod(json!({ "phase": "Succeeded", "containerStatuses": [{ "name": "c", "state": state }] })).stopped
+        };
+        // Thirty seconds of grace end at 00:00:30.
+        assert!(!ended("2025-12-31T23:59:59Z"));
+        assert!(ended("2026-01-01T00:00:00Z") && ended("2026-01-01T00:00:10Z"));
     }
 
     #[test]

@@ -54,7 +54,7 @@ impl Draft<'_> {
     pub(super) fn work(&mut self) {
         let name = self.spec.leader_pod(self.name);
         let leader = self.crew().get(name.as_str()).copied();
-        if leader.is_some_and(|pod| pod.phase == Phase::Succeeded) {
+        if leader.is_some_and(|pod| pod.phase == Phase::Succeeded && !pod.stopped) {
             self.count_workers();
             return self.end(Stage::Succeeded, format!("the leader {name} succeeded"));
         }

@@ -41,6 +41,8 @@ pub struct PodView {
     pub attempt: Option<i32>,
     /// Phase.
     pub phase: Phase,
+    /// It ended only after its deletion was asked for: that it ended well says nothing of its work.
+    pub stopped: bool,
     /// Condition `Ready`.
     pub ready: bool,
     /// Pod IP.

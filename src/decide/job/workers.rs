@@ -76,7 +76,7 @@ impl Draft<'_> {
             let Some(pod) = crew.get(member.name.as_str()) else { continue };
             let replaced = status.replacing.contains(&pod.uid);
             match pod.phase {
-                Phase::Succeeded => {
+                Phase::Succeeded if !pod.stopped => {
                     tally.good += 1;
                     status.ended_workers.insert(member.name, WorkerEnd::Succeeded);
                 }

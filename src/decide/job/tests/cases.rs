@@ -74,6 +74,18 @@ fn an_evicted_worker_is_made_again_without_being_counted() {
 }
 
 #[test]
+fn a_worker_that_ends_well_because_it_was_asked_to_go_is_made_again() {
+    let mut rig = Rig::running(1);
+    rig.evict("rl-actor-0");
+    rig.ends("rl-actor-0", Phase::Succeeded);
+    rig.pod("rl-actor-0").stopped = true;
+    rig.settle();
+    rig.bury();
+    rig.settle();
+    assert_eq!((rig.calls.as_slice(), rig.status().ended_workers.len()), (&["+rl-actor-0".to_owned()][..], 0));
+}
+
+#[test]
 fn more_counts_add_workers_and_fewer_remove_the_highest_indexes() {
     let mut rig = Rig::running(2);
     rig.job.spec.worker_sets[0].counts = 4;

@@ -142,6 +142,7 @@ impl Rig {
                     uid: format!("uid-{}", self.made),
                     attempt: labels[keys::ATTEMPT].as_str().and_then(|attempt| attempt.parse().ok()),
                     phase: Phase::Pending,
+                    stopped: false,
                     ready: false,
                     ip: None,
                     node: None,

@@ -297,6 +297,22 @@ fn a_leader_that_succeeds_ends_the_job_in_every_stage_that_has_one() {
 }
 
 #[test]
+fn a_leader_that_ends_well_because_it_was_asked_to_go_is_lost() {
+    let mut rig = Rig::running(1);
+    rig.evict("rl-learner");
+    rig.ends("rl-learner", Phase::Succeeded);
+    rig.pod("rl-learner").stopped = true;
+    rig.settle();
+    assert_eq!((rig.stage(), rig.status().restarts), (Stage::Rescheduling, 1));
+    // One that had ended before somebody deleted it has done its work.
+    let mut rig = Rig::running(1);
+    rig.ends("rl-learner", Phase::Succeeded);
+    rig.evict("rl-learner");
+    rig.settle();
+    assert_eq!(rig.stage(), Stage::Succeeded);
+}
+
+#[test]
 fn terminating_ends_a_job_in_every_stage() {
     let mut rigs = vec![Rig::new(spec(1)), Rig::running(1), Rig::running(1)];
     rigs[0].settle();

@@ -1,0 +1,126 @@
+//! The controller is killed with -9 at every call that it makes to the API server: every job ends as the undisturbed one.
+
+use std::collections::BTreeMap;
+
+use baton::contract::tyjob::Stage;
+use baton::sim::apiserver::{Effect, FaultRule, RuleId};
+
+use crate::daemon::Daemon;
+use crate::stage::{CONTROLLER, SOON, Theatre};
+use crate::wait::until;
+
+/// What a job comes to, as far as every run must agree.
+#[derive(Debug, PartialEq)]
+struct End {
+    stage: Option<Stage>,
+    restarts: i32,
+    worker_restarts: BTreeMap<String, i32>,
+    ready: Option<String>,
+    pods: usize,
+    finished: bool,
+}
+
+/// From submission over a worker's failure and a leader's to success; the controller is killed when `rule` hits.
+async fn run(theatre: &Theatre, name: &str, controller: &mut Daemon, mut rule: Option<RuleId>) -> (End, bool) {
+    theatre.submit(name, |_| ()).await;
+    let (leader, worker) = (format!("{name}-learner"), format!("{name}-actor-1"));
+    let (mut act, mut killed) = (0, false);
+    until(&format!("{name} has ended"), SOON, async || {
+        if rule.is_some_and(|rule| theatre.server.faults().fired(rule) > 0) {
+            controller.kill();
+            theatre.server.faults().clear();
+            controller.restart();
+            (rule, killed) = (None, true);
+        }
+        theatre.play_scheduler(name).await;
+        theatre.play_kubelets(name).await;
+        let crew = theatre.crew(name).await;
+        assert!(crew.len() <= 3, "{name}: more pods than asked: {:?}", crew.keys());
+        let status = theatre.status(name).await;
+        let all_ready = status.stage == Some(Stage::Running) && status.ready.as_deref() == Some("2/2");
+        match act {
+            0 if all_ready => theatre.ends(&worker, "Failed").await,
+            1 if all_ready && status.worker_set_restarts.get("actor") == Some(&1) => {
+                theatre.ends(&leader, "Failed").await;
+            }
+            2 if all_ready && status.restarts == 1 => theatre.ends(&leader, "Succeeded").await,
+            3 if status.stage.is_some_and(Stage::is_terminal) && crew.is_empty() => return Some(()),
+            _ => return None,
+        }
+        act += 1;
+        None
+    })
+    .await;
+    let status = theatre.status(name).await;
+    let end = End {
+        stage: status.stage,
+        restarts: status.restarts,
+        worker_restarts: status.worker_set_restarts,
+        ready: status.ready,
+        pods: theatre.crew(name).await.len(),
+        finished: status.completion_time.is_some(),
+    };
+    (end, killed)
+}
+
+async fn kills_at_every_call(effect: Effect) {
+    let theatre = Theatre::open().await;
+    let mut controller = theatre.controller(&["--leader-elect=false"]);
+    let (undisturbed, _) = run(&theatre, "calm", &mut controller, None).await;
+    assert_eq!((undisturbed.stage, undisturbed.restarts), (Some(Stage::Succeeded), 1));
+    assert_eq!(undisturbed.worker_restarts["actor"], 1);
+    let mut points = 0;
+    loop {
+        let mut rule = FaultRule::on("", "").after(points);
+        CONTROLLER.clone_into(&mut rule.user);
+        let rule = theatre.server.faults().add(rule.times(1), effect.clone());
+        controller.restart();
+        let (end, killed) = run(&theatre, &format!("kill-{points}"), &mut controller, Some(rule)).await;
+        assert_eq!(end, undisturbed, "killed at call {points}");
+        if !killed {
+            break;
+        }
+        theatre.server.faults().clear();
+        points += 1;
+    }
+    println!("killed at {points} calls");
+    assert!(points > 25, "only {points} calls");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn killed_before_any_call_is_applied() {
+    kills_at_every_call(Effect::Hang).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn killed_after_any_call_was_applied_and_before_its_answer() {
+    kills_at_every_call(Effect::DropAfter).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn refusals_conflicts_and_broken_watches_change_nothing_in_the_end() {
+    let theatre = Theatre::open().await;
+    let mut controller = theatre.controller(&["--leader-elect=false"]);
+    let (undisturbed, _) = run(&theatre, "calm", &mut controller, None).await;
+    for (number, effect) in [
+        Effect::Answer(500, None),
+        Effect::Answer(429, Some(1)),
+        Effect::Answer(409, None),
+        Effect::DropBefore,
+        Effect::DropAfter,
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        for verb in ["patch", "create", "delete"] {
+            let mut rule = FaultRule::on(verb, "").with_probability(0.3);
+            CONTROLLER.clone_into(&mut rule.user);
+            theatre.server.faults().add(rule, effect.clone());
+        }
+        theatre.server.faults().break_watches();
+        let (end, _) = run(&theatre, &format!("storm-{number}"), &mut controller, None).await;
+        assert_eq!(end, undisturbed, "{effect:?}");
+        theatre.server.faults().clear();
+        theatre.server.compact();
+    }
+}

@@ -1,0 +1,15 @@
+//! TYJobs through the real `baton controller`: the API server is simulated, the scheduler's and the kubelets' parts are played
+//! by the test, which writes what they write.
+
+#![cfg(feature = "sim")]
+#![allow(clippy::unwrap_used, clippy::panic)] // a test may
+
+#[path = "../cluster/daemon.rs"]
+mod daemon;
+mod docs;
+mod faults;
+mod life;
+mod schema;
+mod stage;
+#[path = "../cluster/wait.rs"]
+mod wait;
