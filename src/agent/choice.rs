@@ -1,15 +1,6 @@
 //! The words that options may have, each read from and printed as its flag's value.
 
-use std::fmt;
-use std::str::FromStr;
-
-/// A word that a flag does not know.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{word:?} is not known; expected {expected}")]
-pub struct UnknownWord {
-    word: String,
-    expected: String,
-}
+use crate::contract::word;
 
 macro_rules! words {
     ($(#[$doc:meta])* $name:ident { $($(#[$variant_doc:meta])* $variant:ident = $word:literal,)+ }) => {
@@ -27,22 +18,7 @@ macro_rules! words {
             }
         }
 
-        impl FromStr for $name {
-            type Err = UnknownWord;
-            fn from_str(text: &str) -> Result<Self, UnknownWord> {
-                let found = Self::ALL.iter().copied().find(|value| value.as_str() == text);
-                found.ok_or_else(|| {
-                    let expected: Vec<&str> = Self::ALL.iter().map(|value| value.as_str()).collect();
-                    UnknownWord { word: text.chars().take(80).collect(), expected: expected.join(", ") }
-                })
-            }
-        }
-
-        impl fmt::Display for $name {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str(self.as_str())
-            }
-        }
+        word::words!($name, $($word => Self::$variant,)+);
     };
 }
 

@@ -35,6 +35,10 @@ pub const PCIE_SWITCH: &str = "scheduling.koordinator.sh/pcie-switch";
 pub const NVLINK_DOMAIN: &str = "scheduling.koordinator.sh/nvlink-domain";
 /// Device label: model name.
 pub const MODEL: &str = "scheduling.koordinator.sh/model";
+/// Device object annotation: the sets of GPUs that the fabric can isolate, by size:
+/// `{"2":[{"minors":[0,1],"ringBusBandwidth":"200G","allocationScore":1}]}`.
+pub const GPU_PARTITIONS: &str = "scheduling.koordinator.sh/gpu-partitions";
+
 /// Device label: MIG profile, e.g. `1g.10gb`.
 pub const MIG_PROFILE: &str = "scheduling.koordinator.sh/mig-profile";
 /// Device label: UUID of the GPU that a MIG device is part of.

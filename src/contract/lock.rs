@@ -20,6 +20,8 @@ pub enum LockFormat {
     Timestamp,
 }
 
+super::word::words!(LockFormat, "uid" => Self::Uid, "triple" => Self::Triple, "timestamp" => Self::Timestamp);
+
 /// The pod that a lock names.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub struct Holder {

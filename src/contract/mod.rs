@@ -16,6 +16,7 @@ pub mod lock;
 pub mod quantity;
 pub mod request;
 pub mod tyjob;
+pub mod word;
 
 pub use agent_status::{AgentStatus, Identity};
 pub use allocation::{AllocationError, DeviceAllocation, DeviceEntry, Extension, Vf};

@@ -5,29 +5,9 @@ use crate::agent::choice::{
     DeviceIdStrategy, DeviceListStrategy, IdMismatch, LockMode, MigStrategy, PortPolicy, Unassigned,
 };
 use crate::agent::options::Options;
-use crate::contract::LockFormat;
-use crate::ops::config::{Setting, Value};
+use crate::ops::config::Setting;
 
 by_from_str!(DeviceIdStrategy, DeviceListStrategy, IdMismatch, LockMode, MigStrategy, PortPolicy, Unassigned);
-
-impl Value for LockFormat {
-    fn read(text: &str) -> Result<Self, String> {
-        match text {
-            "uid" => Ok(Self::Uid),
-            "triple" => Ok(Self::Triple),
-            "timestamp" => Ok(Self::Timestamp),
-            _ => Err(format!("{text:?} is not known; expected uid, triple, timestamp")),
-        }
-    }
-    fn show(&self) -> String {
-        match self {
-            Self::Uid => "uid",
-            Self::Triple => "triple",
-            Self::Timestamp => "timestamp",
-        }
-        .to_owned()
-    }
-}
 
 /// Every key of `baton device-plugin`, in the order of its help.
 pub fn agent() -> Vec<Setting<Daemon<Options>>> {

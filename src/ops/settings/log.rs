@@ -1,5 +1,6 @@
 //! What every daemon has beside its own options: how it logs.
 
+use crate::contract::LockFormat;
 use crate::ops::config::Setting;
 use crate::runtime::telemetry::LogFormat;
 
@@ -57,7 +58,7 @@ macro_rules! by_from_str {
 }
 pub(super) use by_from_str;
 
-by_from_str!(LogFormat);
+by_from_str!(LogFormat, LockFormat);
 
 /// The settings of [`LogOptions`].
 pub(super) fn log<O: 'static>() -> Vec<Setting<Daemon<O>>> {

@@ -1,11 +1,9 @@
 //! Pods that are scheduled all or none. kube-scheduler asks for one pod at a time, so an extender cannot hold a gang together.
 
-use std::fmt;
-use std::str::FromStr;
-
 use serde_json::Value;
 
 use crate::contract::gang::key;
+use crate::contract::word::words;
 
 /// What becomes of gang pods.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
@@ -18,30 +16,7 @@ pub enum GangPods {
     Ignore,
 }
 
-/// A word that is not one of those expected.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is not known; expected refuse, ignore")]
-pub struct UnknownGangPods(String);
-
-impl FromStr for GangPods {
-    type Err = UnknownGangPods;
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        match text {
-            "refuse" => Ok(Self::Refuse),
-            "ignore" => Ok(Self::Ignore),
-            other => Err(UnknownGangPods(other.chars().take(80).collect())),
-        }
-    }
-}
-
-impl fmt::Display for GangPods {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Refuse => "refuse",
-            Self::Ignore => "ignore",
-        })
-    }
-}
+words!(GangPods, "refuse" => Self::Refuse, "ignore" => Self::Ignore);
 
 /// Keys that name a pod's gang, as label or annotation.
 const KEYS: [&str; 4] = [key::POD_GROUP, key::POD_GROUP_NAME, key::COMMUNITY_POD_GROUP, key::NAME];

@@ -1,0 +1,54 @@
+//! Choices that are written as one word: reading, printing, and the error that lists what is known.
+
+/// A word that is not one of those expected.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{word:?} is not known; expected {expected}")]
+pub struct UnknownWord {
+    word: String,
+    expected: String,
+}
+
+impl UnknownWord {
+    /// `word` is what was read, however long; `expected` are the words that would do.
+    pub fn new(word: &str, expected: &[&str]) -> Self {
+        Self { word: word.chars().take(80).collect(), expected: expected.join(", ") }
+    }
+}
+
+/// Implements `FromStr` and `Display` for a type whose values are words: `words!(LockFormat, "uid" => Self::Uid, …)`.
+macro_rules! words {
+    ($type:ty, $($word:literal => $value:expr),+ $(,)?) => {
+        impl std::str::FromStr for $type {
+            type Err = $crate::contract::word::UnknownWord;
+            fn from_str(text: &str) -> Result<Self, Self::Err> {
+                match text {
+                    $($word => Ok($value),)+
+                    other => Err($crate::contract::word::UnknownWord::new(other, &[$($word),+])),
+                }
+            }
+        }
+        impl std::fmt::Display for $type {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str(match self {
+                    $(value if *value == $value => $word,)+
+                    _ => "",
+                })
+            }
+        }
+    };
+}
+pub(crate) use words;
+
+#[cfg(test)]
+mod tests {
+    use crate::contract::LockFormat;
+
+    #[test]
+    fn a_word_reads_as_it_prints_and_an_unknown_one_lists_what_is_known() {
+        for format in [LockFormat::Uid, LockFormat::Triple, LockFormat::Timestamp] {
+            assert_eq!(format.to_string().parse(), Ok(format));
+        }
+        let error = "both".repeat(100).parse::<LockFormat>().unwrap_err().to_string();
+        assert!(error.ends_with("is not known; expected uid, triple, timestamp") && error.len() < 140, "{error}");
+    }
+}
