@@ -15,7 +15,7 @@ use crate::contract::{Quantity, key};
 use crate::decide::gang::{Declared, Owner, Source};
 use crate::decide::pod::{ContainerKind, Phase};
 use crate::decide::world::spec::{DeviceWishes, HostPort, VolumeUse};
-use crate::decide::world::{PodFacts, PodSpec, RequestParts, Resources};
+use crate::decide::world::{PodFacts, PodSpec, Qos, Rated, RequestParts, Resources};
 
 /// A pod with the fields that scheduling needs; the rest is skipped while parsing. Watch and read with it, never write.
 #[derive(Debug, Clone, Deserialize, Resource)]
@@ -114,6 +114,18 @@ impl FeedResources {
         // The API server has validated the quantities.
         self.requests.iter().chain(limits).filter_map(|(name, text)| Some((&**name, text.parse().ok()?)))
     }
+
+    fn names_cpu_or_memory(&self) -> bool {
+        let names = |list: &Amounts| list.contains_key("cpu") || list.contains_key("memory");
+        names(&self.requests) || names(&self.limits)
+    }
+
+    /// Asked for and limited: CPU in thousandths, memory in bytes.
+    fn cpu_and_memory(&self) -> ([i64; 2], [i64; 2]) {
+        let limits = self.limits.iter().filter_map(|(name, text)| Some((&**name, text.parse().ok()?)));
+        let [asked, limits] = [Resources::of(self.asked()), Resources::of(limits)];
+        ([asked.milli_cpu, asked.memory], [limits.milli_cpu, limits.memory])
+    }
 }
 
 impl FeedContainer {
@@ -169,7 +181,9 @@ impl FeedPod {
             priority: spec.priority.unwrap_or(0),
             never_preempts: spec.preemption_policy.as_deref() == Some("Never"),
             nominated: self.status.nominated_node_name.clone().filter(|name| !name.is_empty()),
-            requests: self.requests().total(),
+            qos: self.qos(),
+            requests: self.requests(Rated::default()).total(),
+            rated: Rated::from(&self.requests(Rated::UNNAMED).total()),
             node_selector: spec.node_selector.clone(),
             node_required,
             node_preferred,
@@ -215,9 +229,16 @@ impl FeedPod {
         })
     }
 
-    fn requests(&self) -> RequestParts {
+    /// `unnamed` stands for what a container does not name.
+    fn requests(&self, unnamed: Rated) -> RequestParts {
         let spec = &self.spec;
-        let of = |container: &FeedContainer| Resources::of(container.resources.asked());
+        let of = |container: &FeedContainer| {
+            let asked = container.resources.asked();
+            let mut amounts =
+                Resources { milli_cpu: unnamed.milli_cpu, memory: unnamed.memory, ..Resources::default() };
+            asked.for_each(|(name, amount)| amounts.set(name, amount));
+            amounts
+        };
         let init = spec.init_containers.iter().map(|container| {
             let kind = if container.is_sidecar() { ContainerKind::Sidecar } else { ContainerKind::Init };
             (kind, of(container))
@@ -232,6 +253,15 @@ impl FeedPod {
                 .map(|level| level.asked().map(|(name, amount)| (name.into(), amount)).collect()),
             overhead: Resources::of(overhead),
         }
+    }
+
+    /// By the containers, unless the pod as a whole names CPU or memory.
+    fn qos(&self) -> Qos {
+        let spec = &self.spec;
+        if let Some(whole) = spec.resources.as_ref().filter(|level| level.names_cpu_or_memory()) {
+            return Qos::of([whole.cpu_and_memory()]);
+        }
+        Qos::of(spec.init_containers.iter().chain(&spec.containers).map(|part| part.resources.cpu_and_memory()))
     }
 
     fn host_ports(&self) -> Vec<HostPort> {

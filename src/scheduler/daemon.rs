@@ -28,7 +28,7 @@ use crate::cluster::notice::Notices;
 use crate::decide::cycle::{Effects, Engine, EngineConfig, Moment, Report};
 use crate::decide::framework::RegistryError;
 use crate::decide::lock::Policy;
-use crate::decide::plugins::{DefaultSet, default_plugins};
+use crate::decide::plugins::default_plugins;
 use crate::decide::queue::QueuePolicy;
 use crate::decide::world::WorldPolicy;
 use crate::runtime::admin::{AdminError, bind, serve};
@@ -80,8 +80,7 @@ impl Scheduler {
     pub async fn new(options: Options) -> Result<Self, SchedulerError> {
         options.validate()?;
         let client = connect(options.kubeconfig.as_deref()).await?;
-        let set = DefaultSet { without_agent: options.nodes_without_agent, ratio: options.ratio()? };
-        let engine = Engine::new(engine_config(&options), default_plugins(&set)?);
+        let engine = Engine::new(engine_config(&options), default_plugins(&options.plugin_set()?)?);
         let listener = match options.listen {
             Some(address) => Some(bind(address).await?),
             None => None,

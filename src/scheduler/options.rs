@@ -8,8 +8,9 @@ use std::time::Duration;
 use super::extender::ExtenderOptions;
 use crate::contract::{LockFormat, key};
 use crate::decide::cycle::LockMode;
+use crate::decide::framework::RegistryError;
 use crate::decide::lock::ExpiredHolder;
-use crate::decide::plugins::{NodesWithoutAgent, RatioConfig, RatioError};
+use crate::decide::plugins::{DefaultSet, NodesWithoutAgent, PluginChoice, RatioConfig, RatioError, default_plugins};
 
 /// The scheduler's configuration. [`Options::validate`] is called before anything starts.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -42,6 +43,8 @@ pub struct Options {
     pub ratio_shape: Vec<(i64, i64)>,
     /// `RequestedToCapacityRatio`: weights by resource name; `nvidia.com/gpu` stands for GPUs under any name.
     pub ratio_weights: Vec<(String, i64)>,
+    /// Which plugins are enabled, and the arguments of the others.
+    pub plugins: PluginChoice,
 
     /// kube-scheduler's calls.
     pub extender: ExtenderOptions,
@@ -103,6 +106,7 @@ impl Default for Options {
             nodes_without_agent: NodesWithoutAgent::default(),
             ratio_shape: vec![(0, 0), (100, 10)],
             ratio_weights: vec![(key::NVIDIA_GPU.into(), 4), ("cpu".into(), 1), ("memory".into(), 1)],
+            plugins: PluginChoice::default(),
             extender: ExtenderOptions::default(),
             leader_elect: true,
             lease_name: "baton-scheduler".into(),
@@ -157,6 +161,9 @@ pub enum OptionsError {
     /// Shape or weights.
     #[error(transparent)]
     Ratio(#[from] RatioError),
+    /// Plugins that cannot work together.
+    #[error(transparent)]
+    Plugins(#[from] RegistryError),
     /// kube-scheduler's calls.
     #[error("{0}")]
     Extender(String),
@@ -197,12 +204,14 @@ impl Options {
             return Err(OptionsError::Order { low, low_value, high, high_value });
         }
         self.extender.validate().map_err(|error| OptionsError::Extender(error.to_string()))?;
-        self.ratio().map(drop)
+        default_plugins(&self.plugin_set()?)?;
+        Ok(())
     }
 
-    /// Shape and weights, checked.
-    pub fn ratio(&self) -> Result<RatioConfig, OptionsError> {
-        Ok(RatioConfig::new(self.ratio_shape.clone(), self.ratio_weights.clone())?)
+    /// What the plugins are made from.
+    pub fn plugin_set(&self) -> Result<DefaultSet, OptionsError> {
+        let ratio = RatioConfig::new(self.ratio_shape.clone(), self.ratio_weights.clone())?;
+        Ok(DefaultSet { without_agent: self.nodes_without_agent, ratio, choice: self.plugins.clone() })
     }
 }
 

@@ -2,8 +2,8 @@
 
 use baton::contract::hint::TopologyScope;
 use baton::contract::key;
-use baton::decide::alloc::score::{Seen, fragmentation, largest_free_group, topology_fit, utilisation};
-use baton::decide::alloc::{Exclusive, GPU_PARTITIONS, Level, NodePool, Reason, Wishes, pick};
+use baton::decide::alloc::score::{Beside, Seen, fragmentation, largest_free_group, topology_fit, utilisation};
+use baton::decide::alloc::{Exclusive, Level, NodePool, Reason, Wishes, pick};
 use baton::decide::pod::ContainerKind::App;
 
 use super::nodes::{ask, gpu, gpu_minors, machine, nic_minors, object, place, pod, pool_of, wish};
@@ -104,7 +104,7 @@ fn a_partition_table_is_honoured_and_its_absence_refused_only_when_restricted() 
     assert_eq!(gpu_minors(&plain, &pick(&plain, &with("{}")).unwrap()), [0, 1]);
     let table = r#"{"2":[{"minors":[0,1],"ringBusBandwidth":"100G"},{"minors":[2,5],"ringBusBandwidth":"200G","allocationScore":1},{"minors":[6,7],"ringBusBandwidth":"400G","allocationScore":2}]}"#;
     let mut device = object(machine(2));
-    device.metadata.annotations = Some([(GPU_PARTITIONS.to_owned(), table.to_owned())].into());
+    device.metadata.annotations = Some([(key::GPU_PARTITIONS.to_owned(), table.to_owned())].into());
     let (mut pool, skipped) = NodePool::from_device(&device);
     assert_eq!(skipped, []);
     assert_eq!(gpu_minors(&pool, &place(&mut pool.clone(), &with(restricted)).unwrap()), [6, 7]);
@@ -114,8 +114,8 @@ fn a_partition_table_is_honoured_and_its_absence_refused_only_when_restricted() 
     let reason = pick(&pool, &with(restricted)).unwrap_err();
     assert_eq!(reason.to_string(), "no free GPU partition of 2 in the node's table");
     assert_eq!(gpu_minors(&pool, &pick(&pool, &with("{}")).unwrap()), [0, 1]);
-    device.metadata.annotations = Some([(GPU_PARTITIONS.to_owned(), "[".to_owned())].into());
-    assert!(NodePool::from_device(&device).1[0].to_string().contains(GPU_PARTITIONS));
+    device.metadata.annotations = Some([(key::GPU_PARTITIONS.to_owned(), "[".to_owned())].into());
+    assert!(NodePool::from_device(&device).1[0].to_string().contains(key::GPU_PARTITIONS));
 }
 
 #[test]
@@ -127,11 +127,17 @@ fn scores_tell_how_well_a_pick_lies_and_what_it_leaves() {
     assert!(topology_fit(&pool, &six) < 100);
     assert_eq!((utilisation(&pool, &four), utilisation(&pool, &six)), (50, 75));
     assert_eq!(largest_free_group(&pool, Level::Switch), 4);
-    let mix =
-        [Seen { core: 100, memory: 100, count: 1, weight: 1.0 }, Seen { core: 50, memory: 50, count: 1, weight: 1.0 }];
-    assert!(fragmentation(&pool, &mix).abs() < 1e-9, "an empty node wastes nothing");
+    let share =
+        |percent| Seen { core: percent, memory: percent, count: 1, milli_cpu: 4000, weight: 1.0, ..Seen::default() };
+    let mix = [share(100), share(50)];
+    assert!(fragmentation(&pool, Beside::PLENTY, &mix).abs() < 1e-9, "an empty node wastes nothing");
     place(&mut pool, &ask(&[(key::GPU, "30")])).unwrap();
-    assert!((fragmentation(&pool, &mix) - 0.35).abs() < 1e-9, "70% are of no use to a whole GPU, all of use to a half");
+    assert!(
+        (fragmentation(&pool, Beside::PLENTY, &mix) - 0.35).abs() < 1e-9,
+        "70% are of no use to a whole GPU, all of use to a half"
+    );
     place(&mut pool, &ask(&[(key::GPU, "30")])).unwrap();
-    assert!((fragmentation(&pool, &mix) - 0.4).abs() < 1e-9, "40% are of no use to either");
+    assert!((fragmentation(&pool, Beside::PLENTY, &mix) - 0.4).abs() < 1e-9, "40% are of no use to either");
+    let starved = Beside { milli_cpu: 3999, ..Beside::PLENTY };
+    assert!((fragmentation(&pool, starved, &mix) - 7.4).abs() < 1e-9, "without CPU all that is free is of no use");
 }

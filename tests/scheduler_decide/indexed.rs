@@ -7,10 +7,11 @@ use baton::decide::plugins::DefaultSet;
 use baton::decide::world::spec::{
     HostPort, NodeOperator, NodeRequirement, NodeTerm, PodTerm, Spread, Taint, TaintEffect, Toleration,
 };
-use baton::decide::world::{PodFacts, WorldEvent};
+use baton::decide::world::{PodFacts, Rated, WorldEvent};
 use proptest::prelude::*;
 
 use crate::env::{Env, gpu_device, pod};
+use crate::scores::sets;
 
 const NAMES: [&str; 6] = [key::NVIDIA_GPU, key::GPU, key::GPU_CORE, key::GPU_MEMORY_RATIO, key::GPU_SHARED, "cpu"];
 const REQUESTS: [&[(&str, &str)]; 7] = [
@@ -42,7 +43,7 @@ enum Step {
 fn step() -> impl Strategy<Value = Step> {
     let any = any::<usize>;
     prop_oneof![
-        16 => (0..REQUESTS.len(), 0..24usize).prop_map(|(request, trait_of_pod)| Step::Pod { request, trait_of_pod }),
+        16 => (0..REQUESTS.len(), 0..32usize).prop_map(|(request, trait_of_pod)| Step::Pod { request, trait_of_pod }),
         3 => any().prop_map(Step::Finish),
         3 => any().prop_map(Step::Delete),
         2 => (any(), 0..3usize).prop_map(|(node, zone)| Step::Label(node, zone)),
@@ -58,8 +59,12 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 fn env(search: Search) -> Env {
+    env_of(search, DefaultSet::default())
+}
+
+fn env_of(search: Search, set: DefaultSet) -> Env {
     let config = EngineConfig { search, lock_mode: LockMode::Auto, ..EngineConfig::default() };
-    Env::with(config, DefaultSet::default())
+    Env::with(config, set)
 }
 
 fn node(env: &mut Env, name: &str) {
@@ -80,6 +85,7 @@ fn with_trait(mut facts: PodFacts, which: usize) -> PodFacts {
     let everyone = LabelSelector { match_labels: [("app".into(), "x".into())].into(), match_expressions: vec![] };
     let near = PodTerm { selector: Some(everyone.clone()), topology_key: "zone".into(), ..PodTerm::default() };
     let spec = &mut facts.spec;
+    spec.rated = Rated::from(&spec.requests);
     spec.labels.insert("app".into(), if which.is_multiple_of(3) { "x" } else { "y" }.into());
     match which {
         0 => spec.node_preferred = vec![(10, zone(&["z0"])), (3, zone(&["z0", "z1"]))],
@@ -90,11 +96,13 @@ fn with_trait(mut facts: PodFacts, which: usize) -> PodFacts {
         5 => spec.host_ports = vec![HostPort { ip: "0.0.0.0".into(), protocol: "TCP".into(), port: 80 }],
         6 => spec.anti_affinity = vec![near],
         7 => spec.affinity = vec![near],
-        8 => {
+        11 => spec.pods_preferred = vec![(7, near)],
+        12 => spec.pods_preferred = vec![(-7, near)],
+        8 | 13 => {
             spec.spread = vec![Spread {
                 max_skew: 1,
                 topology_key: "zone".into(),
-                required: true,
+                required: which == 8,
                 selector: Some(everyone),
                 min_domains: 1,
                 honor_affinity: true,
@@ -164,9 +172,10 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(128))]
     #[test]
     fn the_index_chooses_the_nodes_and_devices_that_the_scan_chooses(
-        steps in proptest::collection::vec(step(), 1..80)
+        which in 0..4usize, steps in proptest::collection::vec(step(), 1..80)
     ) {
-        let (mut indexed, mut scanning) = (env(Search::Indexed), env(Search::Scanning));
+        let [mut indexed, mut scanning] =
+            [Search::Indexed, Search::Scanning].map(|search| env_of(search, sets().swap_remove(which)));
         for name in ["a", "b", "c", "d", "e"] {
             node(&mut indexed, name);
             node(&mut scanning, name);

@@ -11,4 +11,5 @@ mod lock_line;
 mod placement;
 mod preemption;
 mod recovery;
+mod scores;
 mod streams;

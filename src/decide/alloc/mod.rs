@@ -35,7 +35,7 @@ pub use assignment::Assignment;
 pub use devices::{Devices, Gpu, MAX_DEVICES, Mig, Nic, Skipped, VfSlot};
 pub use grant::{Grant, Part, Slot};
 pub use objective::{Objective, objective, worth};
-pub use partition::{GPU_PARTITIONS, Partition, PartitionTable};
+pub use partition::{Partition, PartitionTable};
 pub use phases::{merge, overlap, peak, split};
 pub use pick::pick;
 pub use place::{Group, Level, NOWHERE, Place, bit, bits};

@@ -9,9 +9,6 @@ use super::pool::NodePool;
 use crate::contract::inventory::Device;
 use crate::contract::{Quantity, key};
 
-/// Annotation of the Device object with the table: `{"2":[{"minors":[0,1],"ringBusBandwidth":"200G","allocationScore":1}]}`.
-pub const GPU_PARTITIONS: &str = "scheduling.koordinator.sh/gpu-partitions";
-
 /// Partitions by number of GPUs.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Deserialize)]
 pub struct PartitionTable(BTreeMap<u32, Vec<Partition>>);
@@ -33,14 +30,14 @@ pub struct Partition {
 impl PartitionTable {
     /// The table of a Device object; `None` where it has none.
     pub(super) fn of(device: &Device) -> Result<Option<Self>, String> {
-        let Some(text) = device.metadata.annotations.as_ref().and_then(|all| all.get(GPU_PARTITIONS)) else {
+        const NAME: &str = key::GPU_PARTITIONS;
+        let Some(text) = device.metadata.annotations.as_ref().and_then(|all| all.get(NAME)) else {
             return Ok(None);
         };
         if text.len() > key::MAX_ANNOTATION {
-            return Err(format!("{GPU_PARTITIONS} has {} bytes, the limit is {}", text.len(), key::MAX_ANNOTATION));
+            return Err(format!("{NAME} has {} bytes, the limit is {}", text.len(), key::MAX_ANNOTATION));
         }
-        serde_json::from_str(text)
-            .map_err(|error| format!("{GPU_PARTITIONS} cannot be read, so it is not used: {error}"))
+        serde_json::from_str(text).map_err(|error| format!("{NAME} cannot be read, so it is not used: {error}"))
     }
 }
 

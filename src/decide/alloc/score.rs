@@ -39,22 +39,42 @@ pub fn utilisation(pool: &NodePool, assignment: &Assignment) -> u32 {
 }
 
 /// A kind of request that the cluster sees, for [`fragmentation`].
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Seen {
     /// Percent of compute and of memory per GPU; 100 and 100 for whole GPUs.
     pub core: u16,
     /// Percent of memory per GPU.
     pub memory: u16,
+    /// Bytes of memory per GPU, where they are asked for instead of a percentage.
+    pub bytes: i64,
     /// Number of GPUs.
     pub count: u32,
+    /// Thousandths of a CPU beside the GPUs.
+    pub milli_cpu: i64,
+    /// Bytes of the node's memory beside the GPUs.
+    pub node_memory: i64,
     /// How often, in any unit.
     pub weight: f64,
 }
 
+/// What a node has left beside its devices: thousandths of a CPU and bytes of memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Beside {
+    /// Thousandths of a CPU.
+    pub milli_cpu: i64,
+    /// Bytes.
+    pub memory: i64,
+}
+
+impl Beside {
+    /// More than anybody asks for.
+    pub const PLENTY: Self = Self { milli_cpu: i64::MAX, memory: i64::MAX };
+}
+
 /// Compute (in GPUs) that is free on the node but of no use to a request drawn from `mix`: for each kind, the free compute of
-/// GPUs that the kind does not fit on, or of all when the node has too few that it fits on; averaged by weight. 0 for an empty
-/// mix. The difference between before and after a pick is the gradient that a score plugin weighs.
-pub fn fragmentation(pool: &NodePool, mix: &[Seen]) -> f64 {
+/// GPUs that the kind does not fit on, or of all when the node has too few that it fits on or too little beside them; averaged
+/// by weight. 0 for an empty mix. The difference between before and after a pick is the gradient that a score plugin weighs.
+pub fn fragmentation(pool: &NodePool, beside: Beside, mix: &[Seen]) -> f64 {
     let weight: f64 = mix.iter().map(|seen| seen.weight).sum();
     if weight <= 0.0 {
         return 0.0;
@@ -66,15 +86,18 @@ pub fn fragmentation(pool: &NodePool, mix: &[Seen]) -> f64 {
             let (mut fitting, mut useless) = (0u32, 0u32);
             for at in bits(summary.open_gpus) {
                 let (core, memory) = pool.gpu_room(at);
-                let memory = super::summary::share_of(memory, pool.devices().gpus[usize::from(at)].memory);
+                let gpu = &pool.devices().gpus[usize::from(at)];
+                let bytes = seen.bytes == 0 || (gpu.bytes_known && memory >= seen.bytes);
+                let memory = super::summary::share_of(memory, gpu.memory);
                 let whole = seen.core < 100 || seen.memory < 100 || summary.free_gpus & bit(at) != 0;
-                if whole && core >= seen.core && memory >= seen.memory {
+                if whole && core >= seen.core && memory >= seen.memory && bytes {
                     fitting += 1;
                 } else {
                     useless += u32::from(core);
                 }
             }
-            let useless = if fitting < seen.count { summary.core_free } else { useless };
+            let starved = seen.milli_cpu > beside.milli_cpu || seen.node_memory > beside.memory;
+            let useless = if starved || fitting < seen.count { summary.core_free } else { useless };
             seen.weight * f64::from(useless) / 100.0
         })
         .sum();

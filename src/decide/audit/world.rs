@@ -4,24 +4,30 @@ use std::collections::BTreeMap;
 
 use super::violation::Violation;
 use crate::contract::{DeviceId, DeviceType, key};
-use crate::decide::world::{Node, Resources, World};
+use crate::decide::world::{Node, Place, Rated, Resources, World};
 
 /// Checks a world.
 pub fn check(world: &World) -> Vec<Violation> {
     let mut found = Vec::new();
     for (id, node) in world.mentioned() {
-        let mut used = Resources::default();
+        let (mut used, mut rated) = (Resources::default(), Rated::default());
         for pod in &node.pods {
             match world.pod(*pod).filter(|pod| pod.node() == Some(id)) {
-                Some(pod) => used.add(&pod.facts.spec.requests),
+                Some(pod) => {
+                    used.add(&pod.facts.spec.requests);
+                    rated.add(pod.facts.spec.rated);
+                }
                 None => found.push(Violation::Misplaced { pod: format!("{pod:?}") }),
             }
         }
         used.sub(&Resources::default());
-        if used != node.used {
+        if used != node.used || rated != node.rated {
             found.push(Violation::Accounts { node: node.name.clone() });
         }
         check_devices(world, node, &mut found);
+    }
+    if !world.mix().counts(world.pods().filter(|pod| pod.place != Place::Ended).map(|pod| &pod.facts)) {
+        found.push(Violation::Mix);
     }
     for pod in world.pods() {
         let counted = pod.node().is_none_or(|id| world.node(id).is_some_and(|node| node.pods.contains(&pod.id)));

@@ -353,7 +353,7 @@ impl Engine {
             sub_priority,
             created: handoff.created,
             failed: None,
-            class: 0,
+            class: pod.facts.spec.qos as u8,
             id: handoff.pod.uid.as_str().into(),
         };
         match route {

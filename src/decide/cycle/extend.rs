@@ -14,7 +14,14 @@ use super::settings::Moment;
 /// Rules that kube-scheduler does not have.
 const OURS: [&str; 1] = ["DeviceFit"];
 /// Ratings that kube-scheduler makes itself.
-const THEIRS: [&str; 4] = ["NodeAffinity", "TaintToleration", "InterPodAffinity", "PodTopologySpread"];
+const THEIRS: [&str; 6] = [
+    "NodeAffinity",
+    "TaintToleration",
+    "InterPodAffinity",
+    "PodTopologySpread",
+    "NodeResourcesFit",
+    "NodeResourcesBalancedAllocation",
+];
 /// Stands for a pod that is judged and not kept.
 const NOBODY: PodId = PodId(u64::MAX);
 
@@ -91,7 +98,7 @@ impl Engine {
             }
         }
         let enabled = self.plugins.enabled();
-        for plugin in &enabled.pre_score {
+        for plugin in enabled.pre_score.iter().filter(|plugin| !THEIRS.contains(&plugin.name())) {
             if matches!(plugin.pre_score(view, &pod, &fitting, &mut slots), Outcome::Fault(_)) {
                 return rated;
             }

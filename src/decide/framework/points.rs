@@ -26,11 +26,9 @@ pub trait Plugin: Send + Sync {
     fn name(&self) -> &'static str;
 
     /// What the rule's Filter, PreScore and Score read for this pod; asked when every PreFilter has run. Whoever answers
-    /// [`Reads::Node`] is asked again about a node only when that has changed.
-    fn reads(&self, pod: &Pod, slots: &Slots) -> Reads {
-        let (_, _) = (pod, slots);
-        Reads::World
-    }
+    /// [`Reads::Node`] is asked again about a node only when that has changed. There is no default: a rule that says too
+    /// little would be answered from memory. A rule without these three says [`Reads::Node`].
+    fn reads(&self, pod: &Pod, slots: &Slots) -> Reads;
 }
 
 /// What the order of the queue may look at.
@@ -44,7 +42,7 @@ pub struct Queued {
     pub created: Timestamp,
     /// Last failed attempt, if any.
     pub failed: Option<Timestamp>,
-    /// Guaranteed, Burstable or BestEffort would go here; 0 where it does not matter.
+    /// Quality of service: 0 Guaranteed, 1 Burstable, 2 BestEffort; of a group, that of its lowest member.
     pub class: u8,
     /// Breaks ties: a pod's uid, a group's id.
     pub id: Box<str>,

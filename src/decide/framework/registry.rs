@@ -23,6 +23,23 @@ pub enum RegistryError {
         /// Extension point.
         point: &'static str,
     },
+    /// A rule that reads at one extension point what it prepares at another one.
+    #[error(
+        "plugin {name} is enabled at {point} and not at {before}, where it prepares for that: enable it at both, or at neither"
+    )]
+    Apart {
+        /// Plugin.
+        name: &'static str,
+        /// Where it is enabled.
+        point: &'static str,
+        /// Where it is not.
+        before: &'static str,
+    },
+    /// Nobody chooses devices.
+    #[error(
+        "plugin DeviceFit is not enabled at filter: pods would be bound without devices; enable it (nodesWithoutAgent: plain counts nodes without an agent as kube-scheduler does)"
+    )]
+    NoDevices,
     /// A weight that means nothing.
     #[error("plugin {name} has the weight {weight}: a score's weight is 1 to 100")]
     Weight {
@@ -76,8 +93,14 @@ impl Plugins {
         }
         once("PreFilter", enabled.pre_filter.iter().map(|p| p.name()))?;
         once("Filter", enabled.filter.iter().map(|p| p.name()))?;
+        once("PostFilter", enabled.post_filter.iter().map(|p| p.name()))?;
+        once("PreScore", enabled.pre_score.iter().map(|p| p.name()))?;
         once("Score", enabled.score.iter().map(|(p, _)| p.name()))?;
         once("Reserve", enabled.reserve.iter().map(|p| p.name()))?;
+        once("Permit", enabled.permit.iter().map(|p| p.name()))?;
+        once("PreBind", enabled.pre_bind.iter().map(|p| p.name()))?;
+        once("Bind", enabled.bind.iter().map(|p| p.name()))?;
+        once("PostBind", enabled.post_bind.iter().map(|p| p.name()))?;
         if let Some((plugin, weight)) = enabled.score.iter().find(|(_, weight)| !(1..=100).contains(weight)) {
             return Err(RegistryError::Weight { name: plugin.name(), weight: *weight });
         }

@@ -1,67 +1,96 @@
-//! The plugins that are enabled unless the configuration says otherwise.
+//! The plugins that are enabled unless the configuration says otherwise, and what of them can be chosen.
 
-use std::sync::Arc;
+use crate::decide::framework::{Plugins, RegistryError};
 
-use crate::decide::framework::{Enabled, Plugins, RegistryError};
-
-use super::default_preemption::DefaultPreemption;
-use super::device_fit::{DeviceFit, NodesWithoutAgent};
-use super::device_topology::DeviceTopology;
-use super::dynamic_resources::DynamicResources;
-use super::host_ports::NodePorts;
+use super::catalogue::Point;
+use super::device_fit::NodesWithoutAgent;
 use super::inter_pod_affinity::InterPodAffinity;
-use super::node_affinity::NodeAffinity;
-use super::node_name::NodeName;
-use super::priority_sort::PrioritySort;
-use super::requested_to_capacity_ratio::{RatioConfig, RequestedToCapacityRatio};
-use super::resources_fit::NodeResourcesFit;
-use super::scheduling_gates::SchedulingGates;
-use super::taints::TaintToleration;
-use super::topology_spread::PodTopologySpread;
-use super::unschedulable::NodeUnschedulable;
-use super::volumes::VolumeBinding;
+use super::lists::PluginLists;
+use super::requested_to_capacity_ratio::RatioConfig;
+use super::resources_fit_score::Strategy;
+use super::usage::Weights;
 
-/// What of the default set can be chosen.
+/// What of the set can be chosen.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct DefaultSet {
     /// For `DeviceFit`.
     pub without_agent: NodesWithoutAgent,
     /// For `RequestedToCapacityRatio`.
     pub ratio: RatioConfig,
+    /// Which plugins, and the others' arguments.
+    pub choice: PluginChoice,
 }
 
-/// The default set: cheap filters first, devices last.
+/// Which plugins are enabled, and the arguments of those that have some.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PluginChoice {
+    /// The enabled plugins.
+    pub lists: PluginLists,
+    /// For `NodeResourcesFit`.
+    pub strategy: Strategy,
+    /// For `NodeResourcesBalancedAllocation`.
+    pub balanced: Weights,
+    /// For `InterPodAffinity`.
+    pub affinity: InterPodAffinity,
+}
+
+impl Default for PluginChoice {
+    fn default() -> Self {
+        Self {
+            lists: PluginLists::default(),
+            strategy: Strategy::default(),
+            balanced: Weights::cpu_and_memory(),
+            affinity: InterPodAffinity::default(),
+        }
+    }
+}
+
+/// Names and weights of the default set: cheap filters first, devices last. Scores pack GPUs, then CPU and memory; preferences
+/// weigh as in kube-scheduler.
+pub(super) const DEFAULTS: &[(Point, &[(&str, i64)])] = &[
+    (Point::QueueSort, &[("PrioritySort", 1)]),
+    (
+        Point::PreFilter,
+        &[
+            ("SchedulingGates", 1),
+            ("DynamicResources", 1),
+            ("DeviceFit", 1),
+            ("VolumeBinding", 1),
+            ("InterPodAffinity", 1),
+            ("PodTopologySpread", 1),
+        ],
+    ),
+    (
+        Point::Filter,
+        &[
+            ("NodeUnschedulable", 1),
+            ("NodeName", 1),
+            ("TaintToleration", 1),
+            ("NodeAffinity", 1),
+            ("NodePorts", 1),
+            ("NodeResourcesFit", 1),
+            ("VolumeBinding", 1),
+            ("InterPodAffinity", 1),
+            ("PodTopologySpread", 1),
+            ("DeviceFit", 1),
+        ],
+    ),
+    (Point::PostFilter, &[("DefaultPreemption", 1)]),
+    (Point::PreScore, &[("PodTopologySpread", 1), ("InterPodAffinity", 1)]),
+    (
+        Point::Score,
+        &[
+            ("RequestedToCapacityRatio", 3),
+            ("DeviceTopology", 1),
+            ("NodeAffinity", 2),
+            ("TaintToleration", 3),
+            ("PodTopologySpread", 2),
+            ("InterPodAffinity", 2),
+        ],
+    ),
+];
+
+/// The plugins of a set.
 pub fn default_plugins(set: &DefaultSet) -> Result<Plugins, RegistryError> {
-    let device_fit = Arc::new(DeviceFit { without_agent: set.without_agent });
-    Plugins::new(Enabled {
-        queue_sort: vec![Arc::new(PrioritySort)],
-        pre_filter: vec![
-            Arc::new(SchedulingGates),
-            Arc::new(DynamicResources),
-            device_fit.clone(),
-            Arc::new(VolumeBinding),
-            Arc::new(InterPodAffinity),
-            Arc::new(PodTopologySpread),
-        ],
-        filter: vec![
-            Arc::new(NodeUnschedulable),
-            Arc::new(NodeName),
-            Arc::new(TaintToleration),
-            Arc::new(NodeAffinity),
-            Arc::new(NodePorts),
-            Arc::new(NodeResourcesFit),
-            Arc::new(VolumeBinding),
-            Arc::new(InterPodAffinity),
-            Arc::new(PodTopologySpread),
-            device_fit,
-        ],
-        post_filter: vec![Arc::new(DefaultPreemption)],
-        score: vec![
-            (Arc::new(RequestedToCapacityRatio(set.ratio.clone())), 3),
-            (Arc::new(DeviceTopology), 1),
-            (Arc::new(NodeAffinity), 2),
-            (Arc::new(TaintToleration), 3),
-        ],
-        ..Enabled::default()
-    })
+    set.choice.lists.build(set)
 }

@@ -7,7 +7,19 @@ use crate::decide::world::spec::{Labels, PodTerm};
 use crate::decide::world::{Node, NodeId, Pod, Wake, World};
 
 /// The rule.
-pub struct InterPodAffinity;
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct InterPodAffinity {
+    /// What a placed pod's required affinity weighs in the rating, 0..=100.
+    pub hard_weight: i64,
+    /// Rate pods without preferred terms without a look at what others prefer.
+    pub ignore_preferred_of_others: bool,
+}
+
+impl Default for InterPodAffinity {
+    fn default() -> Self {
+        Self { hard_weight: 1, ignore_preferred_of_others: false }
+    }
+}
 
 const NAME: &str = "InterPodAffinity";
 const WAKE: Wake = Wake::POD_PLACED.or(Wake::POD_FREED).or(Wake::NODE_ADDED).or(Wake::NODE_CHANGED).or(Wake::NAMESPACE);
@@ -24,6 +36,8 @@ struct Near {
     unwanted: Vec<Counts>,
     /// Places where pods live whose anti-affinity refuses this pod.
     refused: Counts,
+    /// Some placed pod's preferences mean this pod: it is rated by more than single nodes.
+    drawn: bool,
     /// The pod matches its own affinity terms: the first of a group may go anywhere.
     first_of_group: bool,
 }
@@ -36,15 +50,16 @@ impl Plugin for InterPodAffinity {
     fn reads(&self, pod: &Pod, slots: &Slots) -> Reads {
         let spec = &pod.facts.spec;
         let no_terms = spec.affinity.is_empty() && spec.anti_affinity.is_empty() && spec.pods_preferred.is_empty();
-        let refused = slots.get::<Near>().is_none_or(|near| !near.refused.is_empty());
-        if no_terms && !refused { Reads::Node } else { Reads::World }
+        let meant = slots.get::<Near>().is_none_or(|near| !near.refused.is_empty() || near.drawn);
+        if no_terms && !meant { Reads::Node } else { Reads::World }
     }
 }
 
 impl PreFilter for InterPodAffinity {
     fn pre_filter(&self, view: View<'_>, pod: &Pod, slots: &mut Slots) -> Outcome {
         let spec = &pod.facts.spec;
-        let mut near = Near { unwanted: vec![Counts::new(); spec.anti_affinity.len()], ..Near::default() };
+        let unwanted = vec![Counts::new(); spec.anti_affinity.len()];
+        let mut near = Near { unwanted, drawn: self.is_drawn(view.world, pod), ..Near::default() };
         for other in view.world.placed_with_anti_affinity().filter(|other| other.id != pod.id) {
             let Some(labels) = node_labels(view.world, other) else { continue };
             for term in &other.facts.spec.anti_affinity {
@@ -105,11 +120,11 @@ fn wanted_here(terms: &[PodTerm], near: &Near, labels: &Labels) -> bool {
 }
 
 /// Bound and assumed pods.
-fn placed(world: &World) -> impl Iterator<Item = &Pod> {
+pub(super) fn placed(world: &World) -> impl Iterator<Item = &Pod> {
     world.nodes().flat_map(|(_, node)| &node.pods).filter_map(|id| world.pod(*id))
 }
 
-fn node_labels<'a>(world: &'a World, pod: &Pod) -> Option<&'a Labels> {
+pub(super) fn node_labels<'a>(world: &'a World, pod: &Pod) -> Option<&'a Labels> {
     Some(&world.node(pod.node()?)?.facts.as_ref()?.labels)
 }
 
@@ -124,7 +139,7 @@ fn count(counts: &mut Counts, term: &PodTerm, labels: &Labels) {
 }
 
 /// `true` when `term`, written by `owner`, means `other`.
-fn matches(term: &PodTerm, owner: &Pod, other: &Pod, world: &World) -> bool {
+pub(super) fn matches(term: &PodTerm, owner: &Pod, other: &Pod, world: &World) -> bool {
     let namespace = &*other.key().namespace;
     let own_only = term.namespaces.is_empty() && term.namespace_selector.is_none();
     let no_labels = Labels::new();

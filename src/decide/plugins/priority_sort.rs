@@ -1,6 +1,7 @@
 //! `PrioritySort`: priority, sub-priority, then the last failure or else creation, then id.
 
-use crate::decide::framework::{Plugin, QueueSort, Queued, SortKey};
+use crate::decide::framework::{Plugin, QueueSort, Queued, Reads, Slots, SortKey};
+use crate::decide::world::Pod;
 
 /// The order.
 pub struct PrioritySort;
@@ -8,6 +9,10 @@ pub struct PrioritySort;
 impl Plugin for PrioritySort {
     fn name(&self) -> &'static str {
         "PrioritySort"
+    }
+
+    fn reads(&self, _: &Pod, _: &Slots) -> Reads {
+        Reads::Node
     }
 }
 

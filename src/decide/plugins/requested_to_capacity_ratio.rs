@@ -1,8 +1,9 @@
 //! `RequestedToCapacityRatio`: rates a node by how full it would be, by a user-defined shape.
 
-use crate::contract::key;
 use crate::decide::framework::{Plugin, Reads, Score, Slots, View};
 use crate::decide::world::{Node, NodeId, Pod};
+
+use super::usage::{Counted, Usage, WeightError, Weights};
 
 /// Why a shape or the weights mean nothing.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -18,29 +19,27 @@ pub enum RatioError {
     /// Not ascending.
     #[error("RequestedToCapacityRatio: utilization {1} does not come after {0}, expected ascending points")]
     Order(i64, i64),
-    /// A weight outside its range.
-    #[error("RequestedToCapacityRatio: weight {1} of {0} is out of range, expected 1 to 100")]
-    Weight(String, i64),
+    /// A weight that means nothing.
+    #[error("RequestedToCapacityRatio: {0}")]
+    Weight(#[from] WeightError),
 }
 
 /// Shape and weights, checked.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RatioConfig {
     shape: Vec<(i64, i64)>,
-    weights: Vec<(Box<str>, i64)>,
+    weights: Weights,
 }
 
 impl Default for RatioConfig {
     /// Binpack: GPUs weigh 4, CPU and memory 1.
     fn default() -> Self {
-        let weights = vec![(key::NVIDIA_GPU.into(), 4), ("cpu".into(), 1), ("memory".into(), 1)];
-        Self { shape: vec![(0, 0), (100, 10)], weights }
+        Self { shape: vec![(0, 0), (100, 10)], weights: Weights::gpus_first() }
     }
 }
 
 impl RatioConfig {
-    /// Points (utilization 0..=100, score 0..=10), ascending, and weights by resource name. `nvidia.com/gpu` stands for a
-    /// node's GPUs under whatever name they are asked for.
+    /// Points (utilization 0..=100, score 0..=10), ascending, and weights by resource name.
     pub fn new(shape: Vec<(i64, i64)>, weights: Vec<(String, i64)>) -> Result<Self, RatioError> {
         if shape.is_empty() {
             return Err(RatioError::NoPoints);
@@ -51,10 +50,30 @@ impl RatioConfig {
         if let Some(pair) = shape.windows(2).find(|pair| pair[0].0 >= pair[1].0) {
             return Err(RatioError::Order(pair[0].0, pair[1].0));
         }
-        if let Some((name, weight)) = weights.iter().find(|(_, weight)| !(1..=100).contains(weight)) {
-            return Err(RatioError::Weight(name.clone(), *weight));
+        Ok(Self { shape, weights: Weights::new(weights)? })
+    }
+
+    /// The points.
+    pub fn shape(&self) -> &[(i64, i64)] {
+        &self.shape
+    }
+
+    /// The weights.
+    pub fn weights(&self) -> &Weights {
+        &self.weights
+    }
+
+    /// How full the node would be, by the line: 0..=100. A resource that the node does not have is left out.
+    pub fn rate(&self, pod: &Pod, node: &Node) -> i64 {
+        let (mut sum, mut weights) = (0.0, 0);
+        for (name, weight) in self.weights.iter() {
+            let Usage { wanted, used, total } = Usage::of(name, Counted::Requests, pod, node);
+            if total > 0 {
+                sum += self.line((wanted + used) as f64 / total as f64) * weight as f64;
+                weights += weight;
+            }
         }
-        Ok(Self { shape, weights: weights.into_iter().map(|(name, weight)| (name.into(), weight)).collect() })
+        if weights == 0 { 0 } else { (sum / weights as f64 * 10.0).round() as i64 }
     }
 
     /// The line through the points, in tenths of a thousandth: utilization 0.0..=1.0 to score 0.0..=10.0.
@@ -89,43 +108,12 @@ impl Plugin for RequestedToCapacityRatio {
 
 impl Score for RequestedToCapacityRatio {
     fn score(&self, _: View<'_>, pod: &Pod, (_, node): (NodeId, &Node), _: &mut Slots) -> i64 {
-        let (mut sum, mut weights) = (0.0, 0);
-        for (name, weight) in &self.0.weights {
-            let (wanted, used, total) = amounts(name, pod, node);
-            if total > 0 {
-                sum += self.0.line((wanted + used) as f64 / total as f64) * *weight as f64;
-                weights += weight;
-            }
-        }
-        if weights == 0 { 0 } else { (sum / weights as f64 * 10.0).round() as i64 }
+        self.0.rate(pod, node)
     }
 
     fn is_absolute(&self) -> bool {
         true
     }
-}
-
-/// Wanted, used and total amounts of one resource.
-fn amounts(name: &str, pod: &Pod, node: &Node) -> (i64, i64, i64) {
-    let Some(facts) = &node.facts else { return (0, 0, 0) };
-    let (wanted, used, total) = (&pod.facts.spec.requests, &node.used, &facts.allocatable);
-    match name {
-        "cpu" => (wanted.milli_cpu, used.milli_cpu, total.milli_cpu),
-        "memory" => (wanted.memory, used.memory, total.memory),
-        "ephemeral-storage" => (wanted.ephemeral, used.ephemeral, total.ephemeral),
-        key::NVIDIA_GPU if node.stock.is_some() => {
-            let (used, total) = node.stock.as_ref().map_or((0, 0), super::super::world::Stock::gpu_percent);
-            (wanted_gpu_percent(pod), used, total)
-        }
-        name => (wanted.scalar(name), used.scalar(name), total.scalar(name)),
-    }
-}
-
-/// Percent of GPUs that the pod asks for, whatever name it uses.
-fn wanted_gpu_percent(pod: &Pod) -> i64 {
-    let wanted = &pod.facts.spec.requests;
-    let share = wanted.scalar(key::GPU_CORE).max(wanted.scalar(key::GPU_MEMORY_RATIO));
-    wanted.scalar(key::NVIDIA_GPU) * key::WHOLE + wanted.scalar(key::GPU) + share
 }
 
 #[cfg(test)]

@@ -4,8 +4,14 @@ use crate::contract::key;
 use crate::decide::framework::{Filter, Outcome, Plugin, Reads, Slots, Text, View};
 use crate::decide::world::{Node, NodeId, Pod, Resources, Wake};
 
+use super::resources_fit_score::Strategy;
+
 /// The rule.
-pub struct NodeResourcesFit;
+#[derive(Default)]
+pub struct NodeResourcesFit {
+    /// How it rates nodes.
+    pub strategy: Strategy,
+}
 
 const NAME: &str = "NodeResourcesFit";
 

@@ -74,7 +74,7 @@ fn required(pod: &Pod) -> impl Iterator<Item = &Spread> {
     pod.facts.spec.spread.iter().filter(|spread| spread.required)
 }
 
-fn is_place(spread: &Spread, pod: &Pod, facts: &NodeFacts) -> bool {
+pub(super) fn is_place(spread: &Spread, pod: &Pod, facts: &NodeFacts) -> bool {
     let spec = &pod.facts.spec;
     let hard = [TaintEffect::NoSchedule, TaintEffect::NoExecute];
     (!spread.honor_affinity || spec.accepts_node(&facts.name, &facts.labels))
@@ -83,7 +83,7 @@ fn is_place(spread: &Spread, pod: &Pod, facts: &NodeFacts) -> bool {
 
 /// Pods of the same namespace on the node that the selector selects; those being deleted do not count, and neither does
 /// anything for an empty selector.
-fn matching(spread: &Spread, pod: &Pod, node: &Node, world: &World) -> i64 {
+pub(super) fn matching(spread: &Spread, pod: &Pod, node: &Node, world: &World) -> i64 {
     let Some(selector) = &spread.selector else { return 0 };
     if selector.match_labels.is_empty() && selector.match_expressions.is_empty() {
         return 0;

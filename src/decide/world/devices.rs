@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use crate::contract::inventory::Device;
 use crate::contract::{DeviceAllocation, DeviceId, DeviceType, PodUid, key};
+use crate::decide::alloc::score::{Beside, Seen};
 use crate::decide::alloc::{Assignment, Exclusive, NodePool, PodDeviceRequest, RequestProblem, Wishes, pick, score};
 use crate::decide::pod::HandoffPod;
 
@@ -159,6 +160,18 @@ impl Stock {
         let assignment = pick(&self.pool, request).map_err(|reason| reason.summary())?;
         let quality = i64::from(score::topology_fit(&self.pool, &assignment));
         Ok(DeviceChoice { assignment, quality })
+    }
+
+    /// How much more of the free GPU compute (in GPUs) becomes of no use to a request drawn from `mix` when the pod takes its
+    /// devices; below zero when less does. `choice` is `None` for a pod that takes no devices; `left` is what the node has
+    /// beside them, before and after.
+    pub fn fragmentation_change(&self, choice: Option<&DeviceChoice>, left: [Beside; 2], mix: &[Seen]) -> f64 {
+        let after = choice.and_then(|choice| {
+            let mut pool = self.pool.clone();
+            pool.take(&choice.assignment.grant).ok().map(|()| pool)
+        });
+        score::fragmentation(after.as_ref().unwrap_or(&self.pool), left[1], mix)
+            - score::fragmentation(&self.pool, left[0], mix)
     }
 
     /// Writes down a choice that was made on this very state of the node.

@@ -218,6 +218,12 @@ impl World {
             }
             self.discharge(id);
         }
+        if let Some(old) = self.pods.get(&id).filter(|old| old.place != Place::Ended) {
+            self.mix.leave(&old.facts);
+        }
+        if !ended {
+            self.mix.join(&facts);
+        }
         let place = match (ended, bound, old_place) {
             (true, ..) => Place::Ended,
             (false, Some(node), _) => Place::Bound(self.mention(&node)),
@@ -260,6 +266,9 @@ impl World {
         self.discharge(id);
         let Some(pod) = self.pods.remove(&id) else { return };
         self.gangs.pod_gone(id);
+        if pod.place != Place::Ended {
+            self.mix.leave(&pod.facts);
+        }
         let handoff = &pod.facts.handoff;
         self.remember_deletion(handoff.pod.uid.clone());
         self.pod_ids.remove(&handoff.pod.uid);

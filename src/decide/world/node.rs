@@ -10,7 +10,7 @@ use crate::decide::lock::AgentLiveness;
 
 use super::PodId;
 use super::devices::Stock;
-use super::resources::Resources;
+use super::resources::{Rated, Resources};
 use super::spec::{Labels, Taint};
 
 /// What the Node object says.
@@ -71,6 +71,8 @@ pub struct Node {
     pub stock: Option<Stock>,
     /// Sum of the requests of [`Node::pods`].
     pub used: Resources,
+    /// The same as ratings count it.
+    pub rated: Rated,
     /// Bound and assumed pods that have not ended.
     pub pods: BTreeSet<PodId>,
 }
@@ -85,6 +87,7 @@ impl Node {
             agent: None,
             stock: None,
             used: Resources::default(),
+            rated: Rated::default(),
             pods: BTreeSet::new(),
         }
     }

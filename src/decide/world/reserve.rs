@@ -57,16 +57,21 @@ impl World {
         let Some(pod) = self.pods.get(&id) else { return };
         let Some(at) = pod.node() else { return };
         let anti = !pod.facts.spec.anti_affinity.is_empty();
+        let draws = !pod.facts.spec.affinity.is_empty() || !pod.facts.spec.pods_preferred.is_empty();
         let devices = pod.asks_for_devices() || pod.devices.is_some();
         if let Some(node) = self.nodes.get_mut(&at)
             && node.pods.insert(id)
         {
             node.used.add(&pod.facts.spec.requests);
             *self.priorities.entry(pod.facts.spec.priority).or_insert(0) += 1;
+            node.rated.add(pod.facts.spec.rated);
             self.journal.note(at, self.nodes.len());
         }
         if anti {
             self.anti.insert(id);
+        }
+        if draws {
+            self.drawing.insert(id);
         }
         if devices && !self.count_in(at, id) {
             self.recount_devices(at);
@@ -101,9 +106,11 @@ impl World {
                     self.priorities.remove(&pod.facts.spec.priority);
                 }
             }
+            node.rated.sub(pod.facts.spec.rated);
             self.journal.note(at, self.nodes.len());
         }
         self.anti.remove(&id);
+        self.drawing.remove(&id);
         if devices {
             self.recount_devices(at);
         }

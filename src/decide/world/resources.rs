@@ -18,6 +18,39 @@ pub struct Resources {
     pub scalar: BTreeMap<Box<str>, i64>,
 }
 
+/// CPU and memory as kube-scheduler rates nodes by them: a container that names neither counts as if it asked for
+/// [`Rated::UNNAMED`], so that many of those do not pile up on one node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Rated {
+    /// Thousandths of a CPU.
+    pub milli_cpu: i64,
+    /// Bytes.
+    pub memory: i64,
+}
+
+impl Rated {
+    /// 100m and 200 MiB.
+    pub const UNNAMED: Self = Self { milli_cpu: 100, memory: 200 << 20 };
+
+    /// Adds, saturating.
+    pub fn add(&mut self, other: Self) {
+        self.milli_cpu = self.milli_cpu.saturating_add(other.milli_cpu);
+        self.memory = self.memory.saturating_add(other.memory);
+    }
+
+    /// Takes away.
+    pub fn sub(&mut self, other: Self) {
+        self.milli_cpu = self.milli_cpu.saturating_sub(other.milli_cpu);
+        self.memory = self.memory.saturating_sub(other.memory);
+    }
+}
+
+impl From<&Resources> for Rated {
+    fn from(amounts: &Resources) -> Self {
+        Self { milli_cpu: amounts.milli_cpu, memory: amounts.memory }
+    }
+}
+
 /// What a pod's requests are computed from.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct RequestParts {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::contract::hint::LabelSelector;
 
-use super::resources::Resources;
+use super::resources::{Rated, Resources};
 use crate::decide::gang::Declared;
 
 /// Labels of a node, pod or namespace.
@@ -22,8 +22,12 @@ pub struct PodSpec {
     pub never_preempts: bool,
     /// `status.nominatedNodeName`.
     pub nominated: Option<Box<str>>,
+    /// Class of service by CPU and memory.
+    pub qos: Qos,
     /// What the pod takes from a node's allocatable.
     pub requests: Resources,
+    /// CPU and memory as ratings of spreading and packing count them.
+    pub rated: Rated,
     /// `spec.nodeSelector`.
     pub node_selector: Labels,
     /// `requiredDuringSchedulingIgnoredDuringExecution`: any term must match; `None` where nothing is required.
@@ -52,6 +56,39 @@ pub struct PodSpec {
     pub wishes: DeviceWishes,
     /// What the pod says about its gang; `None` where it names none.
     pub gang: Option<Arc<Declared>>,
+}
+
+/// Kubernetes' class of service; the better served goes first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+#[repr(u8)]
+pub enum Qos {
+    /// Every container limits CPU and memory and asks for as much.
+    Guaranteed,
+    /// Some container asks for or limits one of them.
+    Burstable,
+    /// Nobody asks for or limits either.
+    #[default]
+    BestEffort,
+}
+
+impl Qos {
+    /// By what each container (or else the pod as a whole) asks for and its limits, CPU in thousandths and memory in bytes;
+    /// an amount that is not above zero counts as not named.
+    pub fn of(parts: impl IntoIterator<Item = ([i64; 2], [i64; 2])>) -> Self {
+        let (mut asked, mut limits, mut all_limited) = ([0i64; 2], [0i64; 2], true);
+        for (part_asked, part_limits) in parts {
+            for at in 0..2 {
+                asked[at] = asked[at].saturating_add(part_asked[at].max(0));
+                limits[at] = limits[at].saturating_add(part_limits[at].max(0));
+                all_limited &= part_limits[at] > 0;
+            }
+        }
+        match (asked == [0; 2] && limits == [0; 2], all_limited && asked == limits) {
+            (true, _) => Self::BestEffort,
+            (false, true) => Self::Guaranteed,
+            (false, false) => Self::Burstable,
+        }
+    }
 }
 
 /// The user's annotations about devices, as they stand.

@@ -11,6 +11,7 @@ use crate::decide::pod::HandoffPod;
 use super::budget::BudgetFacts;
 use super::event::{ClaimFacts, VolumeFacts};
 use super::journal::Journal;
+use super::mix::Mix;
 use super::node::Node;
 use super::pod::Pod;
 use super::spec::Labels;
@@ -50,6 +51,10 @@ pub struct World {
     pub(super) locked: BTreeSet<NodeId>,
     /// Placed pods with required anti-affinity: they refuse others.
     pub(super) anti: BTreeSet<PodId>,
+    /// Placed pods with required affinity or preferred terms: they draw others near, or push them away.
+    pub(super) drawing: BTreeSet<PodId>,
+    /// What pods ask of GPUs.
+    pub(super) mix: Mix,
     pub(super) namespaces: BTreeMap<Box<str>, Labels>,
     pub(super) volumes: BTreeMap<Box<str>, VolumeFacts>,
     pub(super) claims: BTreeMap<PodKey, ClaimFacts>,
@@ -168,6 +173,16 @@ impl World {
     /// The lowest priority of a placed pod.
     pub fn lowest_priority(&self) -> Option<i32> {
         self.priorities.keys().next().copied()
+    }
+
+    /// Placed pods with required affinity or preferred (anti-)affinity.
+    pub fn placed_that_draw(&self) -> impl Iterator<Item = &Pod> {
+        self.drawing.iter().filter_map(|id| self.pods.get(id))
+    }
+
+    /// What pods ask of GPUs.
+    pub fn mix(&self) -> &Mix {
+        &self.mix
     }
 
     /// Nodes with a lock annotation.

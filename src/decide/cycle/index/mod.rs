@@ -2,7 +2,7 @@
 //! since are asked again.
 //!
 //! Promise: the index chooses exactly what [`choose`](super::choose()) chooses by asking every node. It serves pods of which
-//! every enabled rule says [`Reads::Node`](crate::decide::framework::Reads); all others, and pods pinned to a node, are decided
+//! no enabled rule says [`Reads::World`](crate::decide::framework::Reads); all others, and pods pinned to a node, are decided
 //! by that scan. A decision costs one judgement per node that changed since this shape was last asked for, each `O(log nodes)`
 //! to enter. Kept per shape and node: about 70 bytes; at most [`Index::SHAPES`] shapes, the longest unused one goes first.
 

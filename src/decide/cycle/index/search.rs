@@ -24,11 +24,13 @@ impl Index {
             Ok(slots) => slots,
             Err(end) => return (end, 0),
         };
-        if only.is_some() || !reads_nodes_only(plugins, pod, &slots) {
+        let reads = reads(plugins, pod, &slots);
+        if only.is_some() || reads == Reads::World {
             return scan(view, plugins, pod, only, slots);
         }
+        let epoch = (reads == Reads::Mix).then(|| view.world.mix().epoch());
         let (shape, mut table) = self.take(pod);
-        let Ok(asked) = table.catch_up(view, plugins, pod, &mut slots) else {
+        let Ok(asked) = table.catch_up(view, plugins, pod, &mut slots, epoch) else {
             // A rule failed: the scan tells which fault comes first.
             return scan(view, plugins, pod, only, slots);
         };
@@ -57,9 +59,11 @@ impl Index {
     }
 }
 
-fn reads_nodes_only(plugins: &Plugins, pod: &Pod, slots: &Slots) -> bool {
+/// The most that any enabled rule reads.
+fn reads(plugins: &Plugins, pod: &Pod, slots: &Slots) -> Reads {
     let enabled = plugins.enabled();
-    enabled.filter.iter().all(|plugin| plugin.reads(pod, slots) == Reads::Node)
-        && enabled.pre_score.iter().all(|plugin| plugin.reads(pod, slots) == Reads::Node)
-        && enabled.score.iter().all(|(plugin, _)| plugin.reads(pod, slots) == Reads::Node)
+    let filters = enabled.filter.iter().map(|plugin| plugin.reads(pod, slots));
+    let pre_scores = enabled.pre_score.iter().map(|plugin| plugin.reads(pod, slots));
+    let scores = enabled.score.iter().map(|(plugin, _)| plugin.reads(pod, slots));
+    filters.chain(pre_scores).chain(scores).max().unwrap_or(Reads::Node)
 }

@@ -3,12 +3,13 @@
 use crate::contract::{ContainerRequest, RequestError};
 use crate::decide::pod::{ContainerKind, PodContainer};
 use crate::decide::world::spec::{DeviceWishes, Labels, NodeTerm, Toleration};
-use crate::decide::world::{Pod, Resources};
+use crate::decide::world::{Pod, Rated, Resources};
 
 /// A pod without its name, its labels, and whatever only other pods and the queue care about.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PodShape {
     requests: Resources,
+    rated: Rated,
     wishes: DeviceWishes,
     node: Option<Box<str>>,
     selector: Labels,
@@ -42,6 +43,7 @@ impl PodShape {
         };
         Self {
             requests: spec.requests.clone(),
+            rated: spec.rated,
             wishes: spec.wishes.clone(),
             node: handoff.node.clone(),
             selector: spec.node_selector.clone(),
@@ -56,6 +58,7 @@ impl PodShape {
     pub fn is_of(&self, pod: &Pod) -> bool {
         let (spec, handoff) = (&pod.facts.spec, &pod.facts.handoff);
         self.requests == spec.requests
+            && self.rated == spec.rated
             && self.wishes == spec.wishes
             && self.node == handoff.node
             && self.selector == spec.node_selector

@@ -31,22 +31,26 @@ pub(super) struct Table {
     refusals: BTreeMap<Arc<Refusal>, usize>,
     /// Position in the world's journal up to which this is true; `None` before the first filling.
     mark: Option<u64>,
+    /// Epoch of the typical mix under which it is true; `None` when no rule reads the mix.
+    epoch: Option<u64>,
 }
 
 impl Table {
     /// Brings the table up to the world. Returns the nodes that were judged. A rule that could not judge leaves the table of no
-    /// use.
+    /// use. `epoch` is that of the typical mix, where a rule reads it: under another one, every node is judged again.
     pub fn catch_up(
         &mut self,
         view: View<'_>,
         plugins: &Plugins,
         pod: &Pod,
         slots: &mut Slots,
+        epoch: Option<u64>,
     ) -> Result<BTreeSet<NodeId>, Text> {
         let journal = view.world.journal();
-        let changed = self.mark.and_then(|mark| Some(journal.since(mark)?.collect()));
+        let mark = self.mark.filter(|_| self.epoch == epoch);
+        let changed = mark.and_then(|mark| Some(journal.since(mark)?.collect()));
         let stale: BTreeSet<NodeId> = changed.unwrap_or_else(|| {
-            *self = Self::default();
+            *self = Self { epoch, ..Self::default() };
             view.world.nodes().map(|(id, _)| id).collect()
         });
         for id in &stale {
