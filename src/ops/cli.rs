@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use clap::{ArgMatches, Args, Command, FromArgMatches};
+use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
 
 use super::config::{self, ConfigError};
 use super::settings;
@@ -71,7 +71,7 @@ pub fn command() -> Command {
         .subcommand_required(true)
         .arg_required_else_help(true)
         .subcommand(config::arguments(device_plugin, &settings::agent()))
-        .subcommand(config::arguments(scheduler, &settings::scheduler()))
+        .subcommand(config::arguments(scheduler, &settings::scheduler()).arg(print_config()))
         .subcommand(config::arguments(controller, &settings::controller()));
     #[cfg(feature = "sim")]
     let command = command.subcommand(super::demo::DemoArgs::augment_args(
@@ -90,6 +90,11 @@ pub fn command() -> Command {
         .subcommand(manifests::CrdsArgs::augment_args(
             Command::new("crds").about("Print the CustomResourceDefinitions"),
         ))
+}
+
+fn print_config() -> Arg {
+    let help = "Print the effective configuration as a file for --config-file, plugins included, and exit";
+    Arg::new(daemon::PRINT_CONFIG).long(daemon::PRINT_CONFIG).action(ArgAction::SetTrue).help(help)
 }
 
 /// Runs the process: parses, starts, and turns the outcome into an exit code.

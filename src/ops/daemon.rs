@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use clap::ArgMatches;
 use tokio_util::sync::CancellationToken;
 
-use super::config::{ConfigError, Loaded, Setting, load};
+use super::config::{ConfigError, Loaded, Section, Setting, load};
 use super::settings::{self, Daemon};
 use crate::agent;
 use crate::jobs::Controller;
@@ -15,9 +15,12 @@ use crate::scheduler::Scheduler;
 /// Threads that run tasks of the scheduler: its decisions are one task, the rest waits for the API server.
 const SCHEDULER_THREADS: usize = 2;
 
+/// Flag of `baton scheduler` that prints the effective configuration instead of starting.
+pub(super) const PRINT_CONFIG: &str = "print-config";
+
 /// `baton device-plugin`.
 pub(super) fn device_plugin(matches: &ArgMatches) -> anyhow::Result<ExitCode> {
-    let options = configure("device-plugin", &settings::agent(), matches)?;
+    let options = configure("device-plugin", &settings::agent(), &[], matches)?;
     options.validate().map_err(|error| wrong("device-plugin", &error))?;
     // The daemon knows the runtime that its memory and thread budgets assume.
     serve(agent::daemon::runtime()?, |stop| async move { Ok(agent::daemon::run(options, stop).await?) })
@@ -25,7 +28,15 @@ pub(super) fn device_plugin(matches: &ArgMatches) -> anyhow::Result<ExitCode> {
 
 /// `baton scheduler`.
 pub(super) fn scheduler(matches: &ArgMatches) -> anyhow::Result<ExitCode> {
-    let options = configure("scheduler", &settings::scheduler(), matches)?;
+    let (settings, sections) = (settings::scheduler(), settings::SCHEDULER_SECTIONS);
+    if matches.get_flag(PRINT_CONFIG) {
+        let loaded = read("scheduler", &settings, sections, matches)?;
+        loaded.options.options.validate().map_err(|error| wrong("scheduler", &error))?;
+        let head = settings::print_plugins(&loaded.options.options);
+        print!("{}", settings::print(head, &settings, &loaded.options)?);
+        return Ok(ExitCode::SUCCESS);
+    }
+    let options = configure("scheduler", &settings, sections, matches)?;
     options.validate().map_err(|error| wrong("scheduler", &error))?;
     let mut runtime = tokio::runtime::Builder::new_multi_thread();
     let runtime = runtime.worker_threads(SCHEDULER_THREADS).thread_name("baton").enable_all().build()?;
@@ -34,7 +45,7 @@ pub(super) fn scheduler(matches: &ArgMatches) -> anyhow::Result<ExitCode> {
 
 /// `baton controller`.
 pub(super) fn controller(matches: &ArgMatches) -> anyhow::Result<ExitCode> {
-    let options = configure("controller", &settings::controller(), matches)?;
+    let options = configure("controller", &settings::controller(), &[], matches)?;
     options.validate().map_err(|error| wrong("controller", &error))?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     serve(runtime, |stop| async move { Ok(Controller::new(options).await?.run(stop).await?) })
@@ -57,15 +68,26 @@ fn wrong(command: &'static str, error: &dyn std::fmt::Display) -> ConfigError {
     ConfigError::Unusable { command, problem: error.to_string() }
 }
 
+/// Reads the configuration of `baton <command>`.
+fn read<O: Default + 'static>(
+    command: &str,
+    settings: &[Setting<Daemon<O>>],
+    sections: &[Section<Daemon<O>>],
+    matches: &ArgMatches,
+) -> Result<Loaded<Daemon<O>>, ConfigError> {
+    let environment = |name: &str| std::env::var(name).ok();
+    load(settings, sections, matches, &environment, &format!("baton {command}"))
+}
+
 /// Reads the configuration of `baton <command>`, starts logging and logs the effective configuration with the source of each
 /// value.
 fn configure<O: Default + 'static>(
     command: &str,
     settings: &[Setting<Daemon<O>>],
+    sections: &[Section<Daemon<O>>],
     matches: &ArgMatches,
 ) -> anyhow::Result<O> {
-    let environment = |name: &str| std::env::var(name).ok();
-    let loaded: Loaded<Daemon<O>> = load(settings, matches, &environment, &format!("baton {command}"))?;
+    let loaded = read(command, settings, sections, matches)?;
     let log = &loaded.options.log;
     telemetry::init(log.format, &log.filter)
         .map_err(|error| ConfigError::Flag { name: "log", problem: error.to_string() })?;

@@ -8,7 +8,9 @@ use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Command};
 
 use super::nearest::nearest;
+use super::section::Section;
 use super::setting::Setting;
+use super::tree::Misplaced;
 use super::yaml;
 
 /// Where a value came from.
@@ -82,7 +84,7 @@ pub enum ConfigError {
         command: String,
     },
     /// The same key twice under two names.
-    #[error("{path}:{line}:{column}: {key:?} is the same key as {first:?} above: keep one")]
+    #[error("{path}:{line}:{column}: {key:?} says the same as {first:?}: keep one")]
     Twice {
         /// The file.
         path: PathBuf,
@@ -179,6 +181,7 @@ pub fn arguments<O: Default>(command: Command, settings: &[Setting<O>]) -> Comma
 /// Default, then file, then environment, then flags. `environment` answers by variable name; an empty variable is unset.
 pub fn load<O: Default>(
     settings: &[Setting<O>],
+    sections: &[Section<O>],
     matches: &ArgMatches,
     environment: &dyn Fn(&str) -> Option<String>,
     command: &str,
@@ -193,7 +196,7 @@ pub fn load<O: Default>(
         let path = PathBuf::from(path);
         let text = std::fs::read_to_string(&path);
         let text = text.map_err(|source| ConfigError::Unreadable { path: path.clone(), source, by })?;
-        apply_file(settings, &mut loaded, &path, &text, command)?;
+        apply_file(settings, sections, &mut loaded, &path, &text, command)?;
         loaded.file = Some(path);
     }
     for setting in settings {
@@ -216,6 +219,7 @@ pub fn load<O: Default>(
 
 fn apply_file<O>(
     settings: &[Setting<O>],
+    sections: &[Section<O>],
     loaded: &mut Loaded<O>,
     path: &Path,
     text: &str,
@@ -229,24 +233,40 @@ fn apply_file<O>(
         problem: error.problem,
     })?;
     let mut seen: BTreeMap<&str, String> = BTreeMap::new();
-    for entry in entries {
-        let (line, column) = entry.at;
-        let Some(setting) = settings.iter().find(|setting| setting.names().any(|name| name == entry.key)) else {
-            let meant = nearest(&entry.key, settings.iter().flat_map(Setting::names));
-            let command = command.to_owned();
-            return Err(ConfigError::UnknownKey { path: path(), line, column, key: entry.key, meant, command });
-        };
-        if let Some(first) = seen.insert(setting.name, entry.key.clone()) {
-            return Err(ConfigError::Twice { path: path(), line, column, key: entry.key, first });
+    let misplaced = |wrong: Misplaced| {
+        let (line, column) = wrong.at;
+        ConfigError::FileValue { path: path(), line, column, key: wrong.path, problem: wrong.problem }
+    };
+    for section in sections {
+        let Some(entry) = entries.iter().find(|entry| entry.key == section.name) else { continue };
+        if let Some(lacking) = section.needs.iter().find(|name| !entries.iter().any(|entry| entry.key == **name)) {
+            let problem = format!("the file says {} and no {lacking}: {}", section.name, section.advice);
+            return Err(misplaced(Misplaced { at: entry.at, path: entry.key.clone(), problem }));
         }
-        (setting.set)(&mut loaded.options, &entry.value).map_err(|problem| ConfigError::FileValue {
-            path: path(),
-            line: entry.value_at.0,
-            column: entry.value_at.1,
-            key: entry.key,
-            problem,
+        for said in (section.read)(&mut loaded.options, &entry.value).map_err(misplaced)? {
+            seen.insert(said, entry.key.clone());
+            loaded.sources.insert(said, Source::File { path: path(), line: entry.at.0 });
+        }
+    }
+    for entry in entries.iter().filter(|entry| !sections.iter().any(|section| section.name == entry.key)) {
+        let (line, column) = entry.at;
+        let key = || entry.key.clone();
+        let Some(setting) = settings.iter().find(|setting| setting.names().any(|name| name == entry.key)) else {
+            let known = settings.iter().flat_map(Setting::names).chain(sections.iter().map(|section| section.name));
+            let meant = nearest(&entry.key, known);
+            let command = command.to_owned();
+            return Err(ConfigError::UnknownKey { path: path(), line, column, key: key(), meant, command });
+        };
+        if let Some(first) = seen.insert(setting.name, key()) {
+            return Err(ConfigError::Twice { path: path(), line, column, key: key(), first });
+        }
+        let (line, column) = entry.value.at;
+        let wrong = |problem| ConfigError::FileValue { path: path(), line, column, key: key(), problem };
+        let value = entry.value.flat().ok_or_else(|| {
+            wrong("expected a value, a list of values or a mapping of values, not more levels".to_owned())
         })?;
-        loaded.sources.insert(setting.name, Source::File { path: path(), line });
+        (setting.set)(&mut loaded.options, &value).map_err(wrong)?;
+        loaded.sources.insert(setting.name, Source::File { path: path(), line: entry.at.0 });
     }
     Ok(())
 }
@@ -303,7 +323,7 @@ mod tests {
         let matches = command.try_get_matches_from(flags).unwrap();
         let look_up =
             |name: &str| environment.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned());
-        load(SETTINGS, &matches, &look_up, "baton t")
+        load(SETTINGS, &[], &matches, &look_up, "baton t")
     }
 
     #[test]
@@ -343,6 +363,7 @@ mod tests {
             (&[], &[], Some("verify-period: 10\n"), &["baton.yaml:1:16", "verify-period", "\"10\"", "30s"]),
             (&[], &[], Some("host: a\nnode-name: a\n"), &["baton.yaml:2:1", "\"host\""]),
             (&[], &[], Some("- a\n"), &["baton.yaml:1:1"]),
+            (&[], &[], Some("rdma: true\nhost: {a: {b: 1}}\n"), &["baton.yaml:2:7", "host", "levels"]),
             (&[], &[("RDMA", "maybe")], None, &["RDMA", "\"maybe\""]),
             (&["--verify-period", "x"], &[], None, &["--verify-period", "\"x\""]),
             (&["--config-file", "/nonexistent.yaml"], &[], None, &["/nonexistent.yaml", "flag"]),

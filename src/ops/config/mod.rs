@@ -5,10 +5,14 @@
 
 mod load;
 mod nearest;
+mod section;
 mod setting;
+mod tree;
 mod yaml;
 
 pub use load::{ConfigError, Loaded, Source, arguments, load};
 pub use nearest::nearest;
+pub use section::Section;
 pub use setting::{Setting, Value};
+pub use tree::{Fields, Misplaced, Spot, YamlNode, YamlValue};
 pub use yaml::{YamlEntry, YamlError, print as print_yaml, read as read_yaml};

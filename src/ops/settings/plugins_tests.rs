@@ -1,0 +1,146 @@
+//! The versioned file: what it says, what it refuses and where, and that the printed configuration reads back as itself.
+
+use clap::Command;
+
+use super::{Daemon, SCHEDULER_SECTIONS, print, print_plugins, scheduler};
+use crate::decide::plugins::{NodesWithoutAgent, Point, Strategy, default_plugins};
+use crate::ops::config::{ConfigError, Loaded, arguments, load};
+use crate::scheduler::Options;
+
+fn read(flags: &[&str], text: &str) -> Result<Loaded<Daemon<Options>>, ConfigError> {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("baton.yaml");
+    std::fs::write(&path, text).unwrap();
+    let command = arguments(Command::new("t").no_binary_name(true), &scheduler());
+    let path = path.display().to_string();
+    let matches = command.try_get_matches_from(flags.iter().copied().chain(["--config-file", &path])).unwrap();
+    load(&scheduler(), SCHEDULER_SECTIONS, &matches, &|_| None, "baton scheduler")
+}
+
+fn options(text: &str) -> Options {
+    read(&[], text).unwrap_or_else(|error| panic!("{error}\n{text}")).options.options
+}
+
+const HEAD: &str = "apiVersion: baton.io/v1alpha1\nkind: SchedulerConfiguration\n";
+
+/// The example of the documentation.
+fn example() -> &'static str {
+    let text = include_str!("../../../docs/configuration.md");
+    let mut blocks = text.split("```yaml\n").skip(1).filter_map(|rest| rest.split("```").next());
+    blocks.find(|block| block.contains("SchedulerConfiguration")).expect("an example in docs/configuration.md")
+}
+
+fn names(options: &Options, point: Point) -> Vec<(&'static str, i64)> {
+    options.plugins.lists.at(point).iter().map(|listed| (listed.name, listed.weight)).collect()
+}
+
+#[test]
+fn the_example_of_the_documentation_does_what_it_says() {
+    let options = options(example());
+    assert_eq!(options.validate(), Ok(()));
+    assert_eq!(names(&options, Point::QueueSort), [("QoSSort", 1)]);
+    let scores = names(&options, Point::Score);
+    assert_eq!(scores[0], ("RequestedToCapacityRatio", 5));
+    assert!(scores.contains(&("GpuFragmentation", 2)) && scores.contains(&("NodeResourcesFit", 1)), "{scores:?}");
+    assert!(!scores.iter().any(|(name, _)| *name == "DeviceTopology"), "{scores:?}");
+    assert_eq!(options.ratio_shape, [(0, 0), (70, 10), (100, 8)]);
+    assert_eq!(options.ratio_weights[0], ("nvidia.com/gpu".to_owned(), 8));
+    assert!(matches!(options.plugins.strategy, Strategy::MostAllocated(_)));
+    assert_eq!(options.plugins.affinity.hard_weight, 10);
+    assert_eq!(options.nodes_without_agent, NodesWithoutAgent::Refuse);
+    assert_eq!(options.concurrency, 32, "keys that are flags stand beside it");
+    default_plugins(&options.plugin_set().unwrap()).unwrap();
+}
+
+#[test]
+fn a_flag_wins_over_the_arguments_of_the_file() {
+    let text = format!(
+        "{HEAD}pluginConfig:\n- name: RequestedToCapacityRatio\n  args: {{shape: [{{utilization: 0, score: 10}}]}}\n"
+    );
+    assert_eq!(options(&text).ratio_shape, [(0, 10)]);
+    let loaded = read(&["--ratio-shape", "0=0,100=10"], &text).unwrap();
+    assert_eq!(loaded.options.options.ratio_shape, [(0, 0), (100, 10)]);
+    assert_eq!(loaded.sources["ratio-shape"].to_string(), "flag");
+    let sourced = read(&[], &text).unwrap();
+    assert!(sourced.sources["ratio-shape"].to_string().ends_with("baton.yaml:3"));
+}
+
+#[test]
+fn what_the_file_cannot_mean_is_named_with_its_place_and_the_nearest_word() {
+    let mut lacking = Vec::new();
+    for (text, parts) in [
+        ("plugins: {}\n", &["baton.yaml:1:1", "no apiVersion", "baton.io/v1alpha1"][..]),
+        ("apiVersion: baton.io/v2\nkind: SchedulerConfiguration\n", &[":1:13", "\"baton.io/v2\"", "baton.io/v1alpha1"]),
+        ("apiVersion: baton.io/v1alpha1\nkind: SchedulerConfig\n", &[":2:7", "expected SchedulerConfiguration"]),
+        ("plugins: {scor: {}}", &["plugins: unknown key \"scor\"", "\"score\"?"]),
+        (
+            "plugins:\n  filter:\n    enabled: [{name: NodeResourceFit}]\n",
+            &[":5:22", "\"NodeResourcesFit\"?", "enabled[0].name"],
+        ),
+        ("plugins:\n  score:\n    enabled:\n    - name: NodePorts\n", &[":6:13", "NodePorts has no score", "filter"]),
+        ("plugins: {score: {enabled: [{name: NodeAffinity, weight: 0}]}}", &["\"0\"", "1 to 100", "weight"]),
+        ("plugins: {score: {enabled: [{name: NodeAffinity, weight: x}]}}", &["\"x\"", "1 to 100"]),
+        ("plugins: {filter: {enabled: [{name: NodePorts, weight: 3}]}}", &["unknown key \"weight\"", "expected name"]),
+        ("plugins: {score: {enabled: [{name: NodeAffinity}, {name: NodeAffinity}]}}", &["twice"]),
+        ("plugins: {score: {enabled: [{weight: 2}]}}", &["name is missing"]),
+        ("plugins: {score: {enabled: NodeAffinity}}", &["plugins.score.enabled", "expected a list"]),
+        ("plugins: {score: {disabled: [{name: Devicetopology}]}}", &["\"DeviceTopology\"?"]),
+        ("plugins:\n  queueSort: {enabled: [{name: QoSSort}]}\n", &[":4:3", "PrioritySort and QoSSort", "disable one"]),
+        ("plugins: {queueSort: {disabled: [{name: '*'}]}}", &["no order of the queue"]),
+        ("plugins: {filter: {disabled: [{name: '*'}]}}", &["DeviceFit"]),
+        ("plugins: {preScore: {disabled: [{name: InterPodAffinity}]}}", &["InterPodAffinity", "preScore"]),
+        ("plugins: {bind: {enabled: [{name: Foo}]}}", &["\"Foo\" is not known"]),
+        ("pluginConfig: [{name: NodeResourcesfit}]", &["\"NodeResourcesFit\"?"]),
+        ("pluginConfig: [{name: DeviceFit}, {name: DeviceFit}]", &["DeviceFit has arguments twice"]),
+        ("pluginConfig: [{name: DeviceFit, args: {nodesWithoutAgent: plan}}]", &["\"plain\"?"]),
+        ("pluginConfig: [{name: InterPodAffinity, args: {hardPodAffinityWeight: 101}}]", &["\"101\"", "0 to 100"]),
+        ("pluginConfig: [{name: NodeResourcesFit, args: {kind: InterPodAffinityArgs}}]", &["NodeResourcesFitArgs"]),
+        (
+            "pluginConfig: [{name: NodeResourcesFit, args: {scoringStrategy: {type: Most}}}]",
+            &["expected LeastAllocated"],
+        ),
+        (
+            "pluginConfig: [{name: NodeResourcesFit, args: {scoringStrategy: {type: MostAllocated, requestedToCapacityRatio: {}}}}]",
+            &["no meaning with type MostAllocated"],
+        ),
+        (
+            "pluginConfig: [{name: NodeResourcesBalancedAllocation, args: {resources: [{name: cpu}, {name: cpu}]}}]",
+            &["cpu is named twice"],
+        ),
+        (
+            "pluginConfig:\n- name: RequestedToCapacityRatio\n  args:\n    shape:\n    - {utilization: 50, score: 1}\n    - {utilization: 50, score: 2}\n",
+            &[":8:7", "shape[1]", "50 does not come after 50"],
+        ),
+        (
+            "pluginConfig: [{name: RequestedToCapacityRatio, args: {shape: [{utilization: 0, score: 11}]}}]",
+            &["shape[0].score", "\"11\"", "0 to 10"],
+        ),
+        ("pluginConfig: [{name: RequestedToCapacityRatio, args: {shape: []}}]", &["at least one point"]),
+        (
+            "ratio-shape: 0=0\npluginConfig: [{name: RequestedToCapacityRatio, args: {shape: [{utilization: 0, score: 1}]}}]",
+            &[":3:1", "says the same as", "pluginConfig"],
+        ),
+    ] {
+        let headless = text.starts_with("apiVersion") || text == "plugins: {}\n";
+        let text = if headless { text.to_owned() } else { format!("{HEAD}{text}\n") };
+        let error = match read(&[], &text) {
+            Err(error) => error.to_string(),
+            Ok(_) => panic!("accepted:\n{text}"),
+        };
+        println!("{error}");
+        let lacks = parts.iter().filter(|part| !error.contains(**part));
+        lacking.extend(lacks.map(|part| format!("{text}{error} lacks {part}")));
+    }
+    assert!(lacking.is_empty(), "{}", lacking.join("\n\n"));
+}
+
+#[test]
+fn the_printed_configuration_reads_back_as_itself() {
+    for text in ["", HEAD, example()] {
+        let loaded = read(&[], text).unwrap();
+        let head = print_plugins(&loaded.options.options);
+        let printed = print(head, &scheduler(), &loaded.options).unwrap();
+        let back = read(&[], &printed).unwrap_or_else(|error| panic!("{error}\n{printed}"));
+        assert_eq!(back.options, loaded.options, "{printed}");
+    }
+}
