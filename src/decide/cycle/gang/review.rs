@@ -224,12 +224,14 @@ impl Engine {
             return;
         }
         let oldest = gangs.iter().min_by_key(|gang| (gang.created(), gang.id()));
+        let members = gangs.iter().flat_map(|gang| gang.members()).filter_map(|member| self.world.pod(member.pod));
+        let classes = members.map(|pod| pod.facts.spec.qos as u8);
         let queued = Queued {
             priority: gangs.iter().flat_map(|gang| gang.priorities()).max().unwrap_or(0),
             sub_priority: oldest.map_or(0, |gang| gang.sub_priority()),
             created: oldest.and_then(|gang| gang.created()).unwrap_or(now.wall),
             failed: None,
-            class: 0,
+            class: classes.max().unwrap_or(0),
             id: group.gangs().iter().map(GangId::to_string).collect::<Vec<_>>().join(",").into(),
         };
         let item = Item::Group(group.clone());
