@@ -226,7 +226,8 @@ fn event_channel() -> (EventSink, mpsc::Receiver<GpuEvent>) {
     (Arc::new(sink), receiver)
 }
 
-fn roots(options: &Options) -> Roots {
+/// Where the machine's files are.
+pub fn roots(options: &Options) -> Roots {
     let places = &options.places;
     Roots {
         sysfs: places.sysfs_root.clone(),
@@ -242,14 +243,19 @@ fn provider(options: &Options, sink: EventSink) -> Arc<dyn GpuProvider> {
         // The sink must outlive the recording, which has no events: the keeper takes a closed channel for a bug.
         return Arc::new(Recorded { scans: RecordedProvider::new(recording), _sink: sink });
     }
-    let nvml = NvmlOptions {
+    Arc::new(NvmlProvider::new(nvml_options(options), sink))
+}
+
+/// Where NVML is and how long it may take.
+pub fn nvml_options(options: &Options) -> NvmlOptions {
+    let places = &options.places;
+    NvmlOptions {
         library: places.nvml_library.clone(),
         driver_root: places.driver_root.clone(),
         sysfs: Some(places.sysfs_root.clone()),
         deadline: options.periods.nvml_deadline,
         ..NvmlOptions::default()
-    };
-    Arc::new(NvmlProvider::new(nvml, sink))
+    }
 }
 
 struct Recorded {

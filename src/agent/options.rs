@@ -267,9 +267,14 @@ impl Options {
 
     /// The daemon itself names the device nodes of GPUs: in its CDI spec or in the answer. Otherwise a runtime does.
     pub fn names_gpu_nodes(&self) -> bool {
+        self.pass_device_specs || (!self.foreign_cdi() && self.by_cdi())
+    }
+
+    /// Devices reach containers by CDI names, alone or beside other ways.
+    pub fn by_cdi(&self) -> bool {
         let by_cdi =
             |s: &DeviceListStrategy| matches!(s, DeviceListStrategy::CdiCri | DeviceListStrategy::CdiAnnotations);
-        self.pass_device_specs || (!self.foreign_cdi() && self.device_list_strategy.iter().any(by_cdi))
+        self.device_list_strategy.iter().any(by_cdi)
     }
 
     /// `true` when GPU CDI specs are somebody else's (the NVIDIA toolkit's, say).

@@ -6,7 +6,7 @@ use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
 
 use super::config::{self, ConfigError};
 use super::settings;
-use super::{audit, daemon, get, manifests};
+use super::{audit, daemon, doctor, get, manifests};
 
 const ABOUT: &str =
     "Hands every GPU and RDMA NIC of a Kubernetes cluster to exactly the pod that the scheduler chose it for";
@@ -21,6 +21,11 @@ lock away when the pod is served.
 
 Every flag is also an environment variable and a key of the YAML file given by --config-file: flag wins over environment,
 environment over file. The effective configuration and where each value came from is logged at start.";
+
+const DOCTOR: &str = "\
+Looks at this node as the node daemon would and prints a line for everything that must hold: ok, warn or fail, what was found,
+and what to do. It changes nothing. Run it with the daemon's own flags, environment or file:
+`kubectl -n baton-system exec <pod> -- /usr/bin/baton doctor`, or as root on the node. Exit code 1 when something failed.";
 
 const GET: &str = "\
 Reads cluster objects and prints them; writes nothing. `locks` says of each locked node who holds it, for how long, whether
@@ -78,6 +83,9 @@ pub fn command() -> Command {
         Command::new("demo").about("Show the whole hand-off on this machine").long_about(DEMO),
     ));
     command
+        .subcommand(doctor::arguments(
+            Command::new("doctor").about("Check this node and say what to do").long_about(DOCTOR),
+        ))
         .subcommand(get::GetArgs::augment_args(
             Command::new("get").about("Show nodes, pods or locks with their devices, or TYJobs").long_about(GET),
         ))
@@ -133,6 +141,11 @@ fn run(matches: &ArgMatches) -> anyhow::Result<ExitCode> {
         }
         Some(("get", matches)) => short(get::run(get::GetArgs::from_arg_matches(matches)?)).map(|()| ExitCode::SUCCESS),
         Some(("audit", matches)) => short(audit::run(audit::AuditArgs::from_arg_matches(matches)?)),
+        Some(("doctor", matches)) => {
+            let options = daemon::options("doctor", &settings::agent(), matches)?;
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+            runtime.block_on(doctor::run(options, matches))
+        }
         Some(("manifests", matches)) => {
             manifests::run(&manifests::ManifestsArgs::from_arg_matches(matches)?).map(|()| ExitCode::SUCCESS)
         }

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use clap::ArgMatches;
 use tokio_util::sync::CancellationToken;
 
-use super::config::{ConfigError, Loaded, Section, Setting, load};
+use super::config::{ConfigError, Loaded, Section, Setting, Source, load};
 use super::settings::{self, Daemon};
 use crate::agent;
 use crate::jobs::Controller;
@@ -92,6 +92,22 @@ fn configure<O: Default + 'static>(
     telemetry::init(log.format, &log.filter)
         .map_err(|error| ConfigError::Flag { name: "log", problem: error.to_string() })?;
     report(command, settings, &loaded);
+    Ok(loaded.options.options)
+}
+
+/// Reads the configuration of a command that ends by itself: it logs only when asked to.
+pub(super) fn options<O: Default + 'static>(
+    command: &str,
+    settings: &[Setting<Daemon<O>>],
+    matches: &ArgMatches,
+) -> anyhow::Result<O> {
+    let environment = |name: &str| std::env::var(name).ok();
+    let loaded: Loaded<Daemon<O>> = load(settings, &[], matches, &environment, &format!("baton {command}"))?;
+    if matches!(loaded.sources.get("log"), Some(Source::Flag)) {
+        let log = &loaded.options.log;
+        telemetry::init(log.format, &log.filter)
+            .map_err(|error| ConfigError::Flag { name: "log", problem: error.to_string() })?;
+    }
     Ok(loaded.options.options)
 }
 

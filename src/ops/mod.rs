@@ -7,6 +7,7 @@ pub mod config;
 mod daemon;
 #[cfg(feature = "sim")]
 pub mod demo;
+pub mod doctor;
 pub mod get;
 mod live;
 pub mod manifests;

@@ -17,6 +17,8 @@ use crate::decide::handoff::{Entry, Ledger};
 const VERSION: u32 = 1;
 /// No ledger of a real node is near this.
 const MAX_FILE: u64 = 64 << 20;
+const FILE: &str = "ledger.json";
+const LOCK: &str = "lock";
 /// How often a waiting instance tries to become the only one.
 const RETRY: Duration = Duration::from_millis(500);
 
@@ -58,7 +60,7 @@ impl StateDir {
         std::fs::create_dir_all(dir).map_err(failed("cannot be created"))?;
         let mut options = OpenOptions::new();
         options.create(true).truncate(false).write(true).mode(0o600);
-        let lock = options.open(dir.join("lock")).map_err(failed("its lock file cannot be opened"))?;
+        let lock = options.open(dir.join(LOCK)).map_err(failed("its lock file cannot be opened"))?;
         match rustix::fs::flock(&lock, rustix::fs::FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => Ok(Some(Self { dir: dir.to_owned(), _lock: lock })),
             Err(rustix::io::Errno::WOULDBLOCK) => Ok(None),
@@ -99,22 +101,12 @@ impl LedgerFile {
     }
 
     fn path(&self) -> PathBuf {
-        self.state.dir.join("ledger.json")
+        self.state.dir.join(FILE)
     }
 
     /// Reads it. Whatever is wrong with the file makes it lost, never an error.
     pub fn load(&self) -> Loaded {
-        let path = self.path();
-        let read = File::open(&path).and_then(|file| {
-            let mut bytes = Vec::new();
-            io::Read::read_to_end(&mut io::Read::take(file, MAX_FILE), &mut bytes)?;
-            Ok(bytes)
-        });
-        match read {
-            Ok(bytes) => parse(&bytes, &self.boot_id).map_or_else(Loaded::Lost, Loaded::Ledger),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Loaded::Lost("there is none yet".to_owned()),
-            Err(error) => Loaded::Lost(error.to_string()),
-        }
+        load(&self.state.dir, &self.boot_id)
     }
 
     /// Replaces it.
@@ -125,6 +117,31 @@ impl LedgerFile {
         let mut file = options.create(true).truncate(true).write(true).mode(0o600).open(&temporary)?;
         file.write_all(&text)?;
         std::fs::rename(&temporary, self.path())
+    }
+}
+
+/// Reads the ledger in the state directory `dir`, without holding that, as of the boot `boot_id`. Whatever is wrong with the
+/// file makes it lost.
+pub fn load(dir: &Path, boot_id: &str) -> Loaded {
+    let read = File::open(dir.join(FILE)).and_then(|file| {
+        let mut bytes = Vec::new();
+        io::Read::read_to_end(&mut io::Read::take(file, MAX_FILE), &mut bytes)?;
+        Ok(bytes)
+    });
+    match read {
+        Ok(bytes) => parse(&bytes, boot_id.trim()).map_or_else(Loaded::Lost, Loaded::Ledger),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Loaded::Lost("there is none yet".to_owned()),
+        Err(error) => Loaded::Lost(error.to_string()),
+    }
+}
+
+/// Whether a daemon holds the state directory `dir` now; creates nothing.
+pub fn is_held(dir: &Path) -> io::Result<bool> {
+    let lock = File::open(dir.join(LOCK))?;
+    match rustix::fs::flock(&lock, rustix::fs::FlockOperation::NonBlockingLockShared) {
+        Ok(()) => Ok(false),
+        Err(rustix::io::Errno::WOULDBLOCK) => Ok(true),
+        Err(errno) => Err(errno.into()),
     }
 }
 

@@ -1,6 +1,7 @@
 //! The GPU provider over NVML: scans and probes with deadlines, and keeps the event thread on every GPU that answers.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -81,6 +82,12 @@ impl NvmlProvider {
     pub fn listening(&self) -> BTreeSet<String> {
         let inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
         inner.listening.as_ref().map(|listening| listening.uuids.clone()).unwrap_or_default()
+    }
+
+    /// The library in use, as the loader was given it; `None` while NVML is not started.
+    pub fn library(&self) -> Option<PathBuf> {
+        let inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
+        inner.worker.as_ref().map(|worker| worker.library.clone())
     }
 
     /// NVML calls that hang now.

@@ -15,4 +15,4 @@ pub use nearest::nearest;
 pub use section::Section;
 pub use setting::{Setting, Value};
 pub use tree::{Fields, Misplaced, Spot, YamlNode, YamlValue};
-pub use yaml::{YamlEntry, YamlError, print as print_yaml, read as read_yaml};
+pub use yaml::{YamlEntry, YamlError, print as print_yaml, read as read_yaml, value as read_yaml_value};

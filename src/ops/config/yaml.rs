@@ -48,6 +48,12 @@ pub fn read(text: &str) -> Result<Vec<YamlEntry>, YamlError> {
     }
 }
 
+/// Reads any YAML (or JSON) document; the error is one line.
+pub fn value(text: &str) -> Result<serde_json::Value, String> {
+    let read = serde_saphyr::from_str(text);
+    read.map_err(|error| error.without_snippet().to_string().lines().next().unwrap_or_default().to_owned())
+}
+
 /// Prints any object as a YAML document without the leading `---`.
 pub fn print(value: &impl serde::Serialize) -> Result<String, serde_saphyr::ser::Error> {
     let options =

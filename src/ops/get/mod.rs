@@ -12,6 +12,7 @@ mod snapshot;
 pub use args::{GetArgs, Output, Resource, run};
 pub use jobs::JobRow;
 pub use locks::{LockRow, LockState};
+pub(super) use nodes::agent as agent_row;
 pub use nodes::{AgentRow, DeviceCount, NodeRow};
 #[cfg(feature = "sim")]
 pub(super) use output::plain;

@@ -73,7 +73,8 @@ pub fn rows(snapshot: &Snapshot, lock_key: &str) -> Vec<NodeRow> {
     snapshot.nodes.iter().map(|node| row(name_of(node))).collect()
 }
 
-fn agent(lease: &Lease, wall: Timestamp) -> AgentRow {
+/// What a Lease says of its agent.
+pub fn agent(lease: &Lease, wall: Timestamp) -> AgentRow {
     let text = lease.metadata.annotations.as_ref().and_then(|map| map.get(key::AGENT));
     let status = text.and_then(|text| AgentStatus::parse(text));
     let renewed = lease.spec.as_ref().and_then(|spec| spec.renew_time.as_ref());

@@ -7,3 +7,4 @@ mod rbac;
 
 pub use args::{CrdsArgs, ManifestsArgs, print_crds, run};
 pub use files::{File, Values, crds, files};
+pub use rbac::{Permission, agent_permissions};

@@ -170,6 +170,50 @@ const CONTROLLER_OWN: &[Rule] = &[Rule {
     verbs: &["get", "create", "update"],
 }];
 
+/// One thing that the node daemon must be allowed to do.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Permission {
+    /// API group, empty for core.
+    pub group: &'static str,
+    /// `devices` or `devices/status`.
+    pub resource: &'static str,
+    /// `patch`.
+    pub verb: &'static str,
+    /// Everywhere when `None`.
+    pub namespace: Option<String>,
+    /// What it is needed for.
+    pub why: &'static str,
+}
+
+impl Permission {
+    /// `leases.coordination.k8s.io in baton-system`.
+    pub fn title(&self) -> String {
+        let dot = if self.group.is_empty() { "" } else { "." };
+        let scope = self.namespace.as_ref().map(|namespace| format!(" in {namespace}")).unwrap_or_default();
+        format!("{}{dot}{}{scope}", self.resource, self.group)
+    }
+}
+
+/// Every permission of the node daemon, whose Lease lies in `namespace`.
+pub fn agent_permissions(namespace: &str) -> Vec<Permission> {
+    let everywhere = AGENT.iter().map(|rule| (rule, None));
+    let own = AGENT_OWN.iter().map(|rule| (rule, Some(namespace.to_owned())));
+    let mut all = Vec::new();
+    for (rule, namespace) in everywhere.chain(own) {
+        for resource in rule.resources {
+            let of = |verb: &&'static str| Permission {
+                group: rule.group,
+                resource,
+                verb,
+                namespace: namespace.clone(),
+                why: rule.why,
+            };
+            all.extend(rule.verbs.iter().map(of));
+        }
+    }
+    all
+}
+
 /// ServiceAccounts, roles and bindings of the daemons.
 pub(super) fn yaml(namespace: &str) -> String {
     let mut text = String::new();

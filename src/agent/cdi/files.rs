@@ -1,101 +1,26 @@
-//! CDI spec files: what the container runtime does for each of our names. Device nodes, read-only mounts and one variable;
-//! no hooks, so nothing of ours runs when a container starts.
+//! The spec files on disk: written when the machine changed, read back after a restart, compared with the machine.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::Write;
+use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-use serde::{Deserialize, Serialize};
-
-use super::answer::rdma::KIND as RDMA_KIND;
-use super::answer::{Parts, Table};
-use super::choice::DeviceListStrategy;
-use super::options::{OWN_GPU_KIND, Options};
+use super::rules;
+use super::spec::{Device, DeviceNode, Edits, Mount, Spec, VERSION};
+use crate::agent::answer::rdma::KIND as RDMA_KIND;
+use crate::agent::answer::{Parts, Table};
+use crate::agent::options::{OWN_GPU_KIND, Options};
 use crate::contract::{DeviceId, DeviceType};
 
-/// The oldest version of the format that has all we use: every runtime that knows CDI reads it.
-const VERSION: &str = "0.6.0";
 /// Largest spec file of ours that is read back.
 const MAX_FILE: u64 = 8 << 20;
-
-/// A CDI spec, as far as we write one.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Spec {
-    /// Version of the format.
-    pub cdi_version: String,
-    /// `vendor/class`.
-    pub kind: String,
-    /// What every device of the file brings along.
-    #[serde(default, skip_serializing_if = "Edits::is_empty")]
-    pub container_edits: Edits,
-    /// The devices.
-    pub devices: Vec<Device>,
-}
-
-/// One name.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Device {
-    /// The part after `=`.
-    pub name: String,
-    /// What it brings.
-    pub container_edits: Edits,
-}
-
-/// Changes to a container.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-pub struct Edits {
-    /// `NAME=value`.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub env: Vec<String>,
-    /// Device nodes.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub device_nodes: Vec<DeviceNode>,
-    /// Bind mounts.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub mounts: Vec<Mount>,
-}
-
-/// A device node.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct DeviceNode {
-    /// Path in the container.
-    pub path: PathBuf,
-    /// Path on the host, where it is another.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub host_path: Option<PathBuf>,
-    /// Cgroup permissions.
-    pub permissions: String,
-}
-
-/// A bind mount.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Mount {
-    /// On the host.
-    pub host_path: PathBuf,
-    /// In the container.
-    pub container_path: PathBuf,
-    /// Mount options.
-    pub options: Vec<String>,
-}
-
-impl Edits {
-    fn is_empty(&self) -> bool {
-        *self == Self::default()
-    }
-}
 
 /// A spec file cannot be written.
 #[derive(Debug, thiserror::Error)]
 #[error("CDI spec {} cannot be written: {source}; check --cdi-root", path.display())]
 pub struct CdiError {
     path: PathBuf,
-    source: std::io::Error,
+    source: io::Error,
 }
 
 /// The spec files of this node.
@@ -110,17 +35,8 @@ pub struct CdiFiles {
 impl CdiFiles {
     /// The files that `options` ask for. What an earlier daemon wrote is read: names in use may be known from there only.
     pub fn open(options: &Options) -> Self {
-        let by_cdi =
-            |s: &DeviceListStrategy| matches!(s, DeviceListStrategy::CdiCri | DeviceListStrategy::CdiAnnotations);
-        let mut kinds = Vec::new();
-        if options.device_list_strategy.iter().any(by_cdi) {
-            if !options.foreign_cdi() {
-                kinds.push((OWN_GPU_KIND, DeviceType::Gpu));
-            }
-            kinds.push((RDMA_KIND, DeviceType::Rdma));
-        }
-        let root = options.places.cdi_root.clone();
-        let written = kinds.iter().filter_map(|(kind, _)| Some((*kind, read(&path(&root, kind))?))).collect();
+        let (root, kinds) = (options.places.cdi_root.clone(), kinds(options));
+        let written = kinds.iter().filter_map(|(kind, _)| Some((*kind, read(&path(&root, kind)).ok()?))).collect();
         Self { root, kinds, written }
     }
 
@@ -130,6 +46,12 @@ impl CdiFiles {
         for (kind, of) in &self.kinds {
             let path = path(&self.root, kind);
             let spec = spec(kind, of, table, self.written.get(kind), in_use);
+            if spec.devices.is_empty() {
+                // A runtime calls a file without devices broken, and complains about it at every container.
+                remove(&path).map_err(|source| CdiError { path: path.clone(), source })?;
+                self.written.remove(kind);
+                continue;
+            }
             // Looked at again each time: /run is emptied by a reboot, and by people.
             if self.written.get(kind) == Some(&spec) && path.exists() {
                 continue;
@@ -142,7 +64,63 @@ impl CdiFiles {
     }
 }
 
-/// The spec of one kind. Without any device the file has none: a valid file needs at least an empty list.
+/// The kinds that the daemon writes files of.
+fn kinds(options: &Options) -> Vec<(&'static str, DeviceType)> {
+    if !options.by_cdi() {
+        return Vec::new();
+    }
+    let gpus = (!options.foreign_cdi()).then_some((OWN_GPU_KIND, DeviceType::Gpu));
+    gpus.into_iter().chain([(RDMA_KIND, DeviceType::Rdma)]).collect()
+}
+
+/// How a spec file compares with the machine.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Standing {
+    /// Names every device of the machine, and a runtime takes it.
+    Current(usize),
+    /// There is none; so many devices are in the machine.
+    Absent(usize),
+    /// It cannot be read, or a runtime would refuse it.
+    Unusable(String),
+    /// It is of another state of the machine: what differs.
+    Outdated(String),
+}
+
+/// The spec files that `options` ask for, compared with `table`. Only reads.
+pub fn standing(options: &Options, table: &Table) -> Vec<(PathBuf, Standing)> {
+    let of = |(kind, of): &(&'static str, DeviceType)| {
+        let path = path(&options.places.cdi_root, kind);
+        let wanted = spec(kind, of, table, None, &BTreeSet::new());
+        let standing = match read(&path) {
+            Ok(there) => compare(&there, &wanted),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Standing::Absent(wanted.devices.len()),
+            Err(error) => Standing::Unusable(error.to_string()),
+        };
+        (path, standing)
+    };
+    kinds(options).iter().map(of).collect()
+}
+
+/// Names beyond the wanted ones are devices that left while pods hold them.
+fn compare(there: &Spec, wanted: &Spec) -> Standing {
+    if let Some(problem) = rules::problems(there).into_iter().next() {
+        return Standing::Unusable(problem);
+    }
+    let differs = |new: &&Device| there.devices.iter().all(|old| old != *new);
+    let names: Vec<&str> = wanted.devices.iter().filter(differs).map(|device| device.name.as_str()).collect();
+    let mounts = |spec: &Spec| spec.container_edits.mounts.iter().map(|m| m.host_path.clone()).collect::<BTreeSet<_>>();
+    let (old, new) = (mounts(there), mounts(wanted));
+    if !names.is_empty() {
+        return Standing::Outdated(format!("these devices are missing in it or differ: {}", names.join(", ")));
+    }
+    if there.container_edits != wanted.container_edits {
+        let gone = old.difference(&new).next().map(|path| format!(", such as {}", path.display())).unwrap_or_default();
+        return Standing::Outdated(format!("it mounts other driver files than there are{gone}"));
+    }
+    Standing::Current(there.devices.len())
+}
+
+/// The spec of one kind.
 fn spec(kind: &str, of: &DeviceType, table: &Table, before: Option<&Spec>, in_use: &BTreeSet<DeviceId>) -> Spec {
     let with_nodes = table.of(of).filter(|(_, parts)| !parts.nodes.is_empty());
     let mut devices: Vec<Device> = with_nodes.map(|(id, parts)| device(id, parts, table)).collect();
@@ -189,20 +167,31 @@ fn path(root: &Path, kind: &str) -> PathBuf {
     root.join(format!("{}.json", kind.replace('/', "-")))
 }
 
-fn read(path: &Path) -> Option<Spec> {
-    let meta = std::fs::metadata(path).ok().filter(|meta| meta.is_file() && meta.len() <= MAX_FILE)?;
-    let _ = meta;
-    serde_json::from_slice(&std::fs::read(path).ok()?).ok()
+fn read(path: &Path) -> io::Result<Spec> {
+    let meta = std::fs::metadata(path)?;
+    if !meta.is_file() || meta.len() > MAX_FILE {
+        return Err(io::Error::other(format!("it is no file of at most {MAX_FILE} bytes")));
+    }
+    Ok(serde_json::from_slice(&std::fs::read(path)?)?)
+}
+
+fn remove(path: &Path) -> io::Result<()> {
+    match std::fs::remove_file(path) {
+        Ok(()) => tracing::info!(path = %path.display(), "CDI spec removed: the machine has no such device"),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        Err(error) => return Err(error),
+    }
+    Ok(())
 }
 
 /// Runtimes watch the directory and read at any moment: they see the old file or the new one, never a part.
-fn replace(path: &Path, spec: &Spec) -> std::io::Result<()> {
+fn replace(path: &Path, spec: &Spec) -> io::Result<()> {
     let directory = path.parent().unwrap_or(Path::new("/"));
     std::fs::create_dir_all(directory)?;
     // Runtimes read every *.json and *.yaml; this name is neither.
     let temporary = path.with_extension(format!("{}.tmp", std::process::id()));
     let mut file = std::fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o644).open(&temporary)?;
-    let written = serde_json::to_vec_pretty(spec).map_err(std::io::Error::from).and_then(|text| file.write_all(&text));
+    let written = serde_json::to_vec_pretty(spec).map_err(io::Error::from).and_then(|text| file.write_all(&text));
     let done = written.and_then(|()| std::fs::rename(&temporary, path));
     if done.is_err() {
         let _ = std::fs::remove_file(&temporary);

@@ -1,0 +1,71 @@
+//! Each permission of the node daemon's role, asked of the API server itself.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use futures::future::join_all;
+use k8s_openapi::api::authorization::v1::{ResourceAttributes, SelfSubjectAccessReview, SelfSubjectAccessReviewSpec};
+use kube::Client;
+use kube::api::{Api, PostParams};
+
+use super::report::Finding;
+use crate::ops::manifests::{Permission, agent_permissions};
+
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// One line for each resource.
+pub async fn look(client: &Client, namespace: &str) -> Vec<Finding> {
+    let asked = join_all(agent_permissions(namespace).into_iter().map(|permission| async {
+        let answer = tokio::time::timeout(PATIENCE, ask(client.clone(), &permission)).await;
+        let answer = answer.unwrap_or_else(|_| Err(format!("no answer within {} s", PATIENCE.as_secs())));
+        (permission, answer)
+    }))
+    .await;
+    let mut resources: BTreeMap<String, Vec<(Permission, Result<bool, String>)>> = BTreeMap::new();
+    for (permission, answer) in asked {
+        resources.entry(permission.title()).or_default().push((permission, answer));
+    }
+    resources.into_iter().map(|(title, asked)| line(&title, &asked)).collect()
+}
+
+fn line(title: &str, asked: &[(Permission, Result<bool, String>)]) -> Finding {
+    let verbs = |wanted: fn(&Result<bool, String>) -> bool| -> Vec<&str> {
+        asked.iter().filter(|(_, answer)| wanted(answer)).map(|(permission, _)| permission.verb).collect()
+    };
+    let why = asked.first().map(|(permission, _)| permission.why).unwrap_or_default();
+    if let Some(error) = asked.iter().find_map(|(_, answer)| answer.as_ref().err()) {
+        let advice = "the API server could not be asked; every user may create selfsubjectaccessreviews unless system:basic-user was changed";
+        return Finding::warn("permission", format!("{title}: {error}"), advice);
+    }
+    let (denied, allowed) = (verbs(|answer| *answer == Ok(false)), verbs(|answer| *answer == Ok(true)));
+    if denied.is_empty() {
+        return Finding::ok("permission", format!("{title}: {}", allowed.join(", ")));
+    }
+    let advice = format!(
+        "needed for: {why} Apply the roles again (`baton manifests | kubectl apply -f -`), and check the ServiceAccount of the daemon's pod"
+    );
+    Finding::fail("permission", format!("{title}: may not {}", denied.join(", ")), advice)
+}
+
+async fn ask(client: Client, permission: &Permission) -> Result<bool, String> {
+    let (resource, subresource) = match permission.resource.split_once('/') {
+        Some((resource, subresource)) => (resource, Some(subresource.to_owned())),
+        None => (permission.resource, None),
+    };
+    let review = SelfSubjectAccessReview {
+        spec: SelfSubjectAccessReviewSpec {
+            resource_attributes: Some(ResourceAttributes {
+                group: Some(permission.group.to_owned()),
+                resource: Some(resource.to_owned()),
+                subresource,
+                verb: Some(permission.verb.to_owned()),
+                namespace: permission.namespace.clone(),
+                ..ResourceAttributes::default()
+            }),
+            non_resource_attributes: None,
+        },
+        ..SelfSubjectAccessReview::default()
+    };
+    let answer = Api::<SelfSubjectAccessReview>::all(client).create(&PostParams::default(), &review).await;
+    answer.map(|review| review.status.is_some_and(|status| status.allowed)).map_err(|error| error.to_string())
+}

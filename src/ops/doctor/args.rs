@@ -1,0 +1,80 @@
+//! The command line of `baton doctor`, and the order of its looks.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Arg, ArgMatches, Command, builder::PossibleValuesParser};
+
+use super::report::Report;
+use super::{access, cdi, containerd, kubelet, machine, objects, offered, state};
+use crate::agent::Options;
+use crate::ops::config::{self, print_yaml};
+use crate::ops::settings;
+
+const OUTPUT: &str = "output";
+const HOST_ROOT: &str = "host-root";
+
+/// Adds the daemon's own flags, and those of the report.
+pub fn arguments(command: Command) -> Command {
+    let output = Arg::new(OUTPUT)
+        .short('o')
+        .long(OUTPUT)
+        .value_name("json|yaml")
+        .value_parser(PossibleValuesParser::new(["json", "yaml"]))
+        .help("Another format than text");
+    let root = Arg::new(HOST_ROOT)
+        .long(HOST_ROOT)
+        .value_name("DIR")
+        .help("Where the host's root is seen, for the container runtime's configuration [default: --driver-root when --host-driver-root is /, else /]");
+    config::arguments(command, &settings::agent()).arg(output).arg(root)
+}
+
+/// Looks and prints. The exit code is 1 when something failed.
+pub async fn run(mut options: Options, matches: &ArgMatches) -> anyhow::Result<ExitCode> {
+    if options.node_name.is_empty() {
+        options.node_name = host_name(&options).unwrap_or_default();
+    }
+    if let Err(error) = options.validate() {
+        return Err(config::ConfigError::Unusable { command: "doctor", problem: error.to_string() }.into());
+    }
+    let host_root = matches.get_one::<String>(HOST_ROOT).map_or_else(|| host_root(&options), PathBuf::from);
+    let report = examine(options, host_root).await?;
+    let text = match matches.get_one::<String>(OUTPUT).map(String::as_str) {
+        Some("json") => serde_json::to_string_pretty(&report.json())? + "\n",
+        Some(_) => print_yaml(&report.json())?,
+        None => report.text(),
+    };
+    print!("{text}");
+    Ok(if report.is_well() { ExitCode::SUCCESS } else { ExitCode::from(1) })
+}
+
+/// A kubelet without a name of its own takes the machine's.
+fn host_name(options: &Options) -> Option<String> {
+    let path = options.places.proc_root.join("sys/kernel/hostname");
+    std::fs::read_to_string(path).ok().map(|name| name.trim().to_ascii_lowercase())
+}
+
+fn host_root(options: &Options) -> PathBuf {
+    let places = &options.places;
+    match &places.host_driver_root {
+        Some(root) if root.as_os_str() == "/" => places.driver_root.clone(),
+        _ => "/".into(),
+    }
+}
+
+async fn examine(options: Options, host_root: PathBuf) -> anyhow::Result<Report> {
+    let looked = options.clone();
+    let (seen, mut findings) = tokio::task::spawn_blocking(move || machine::look(&looked)).await?;
+    let state = state::look(&options, seen.boot_id());
+    findings.extend(kubelet::look(&options).await);
+    findings.extend(cdi::look(&options, &seen, state.agent_runs()));
+    findings.extend(state.findings.clone());
+    let cluster = objects::read(&options).await;
+    findings.extend(cluster.findings.clone());
+    if let Some(client) = &cluster.client {
+        findings.extend(access::look(client, &options.namespace).await);
+    }
+    findings.push(containerd::look(&options, &host_root, cluster.node.as_ref()));
+    findings.extend(offered::look(&options, &seen, &cluster, state.agent_runs()));
+    Ok(Report::new(&options.node_name, findings))
+}

@@ -1,0 +1,236 @@
+//! Whether the container runtime of this node will understand CDI names: its version as the node tells it, and containerd's
+//! configuration where it can be read.
+
+use std::path::{Path, PathBuf};
+
+use k8s_openapi::api::core::v1::Node;
+
+use super::report::Finding;
+use crate::agent::Options;
+use crate::agent::choice::DeviceListStrategy;
+
+/// Where distributions keep containerd's configuration, below the host's root.
+const CONFIGS: [&str; 5] = [
+    "etc/containerd/config.toml",
+    "var/lib/rancher/k3s/agent/etc/containerd/config.toml",
+    "var/lib/rancher/rke2/agent/etc/containerd/config.toml",
+    "etc/k0s/containerd.toml",
+    "var/snap/microk8s/current/args/containerd.toml",
+];
+/// The section by version of the file: 3, 2, 1.
+const SECTIONS: [&str; 3] = ["io.containerd.cri.v1.runtime", "io.containerd.grpc.v1.cri", "cri"];
+/// Largest file that is read.
+const MAX_FILE: u64 = 1 << 20;
+
+/// What containerd's configuration says.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+struct Config {
+    path: PathBuf,
+    enable_cdi: Option<bool>,
+    spec_dirs: Option<Vec<String>>,
+}
+
+pub fn look(options: &Options, host_root: &Path, node: Option<&Node>) -> Finding {
+    if !options.by_cdi() {
+        return Finding::ok("runtime", "needs no CDI under this --device-list-strategy");
+    }
+    let info = node.and_then(|node| node.status.as_ref()?.node_info.as_ref());
+    if let Some(info) = info
+        && let Some(finding) = kubelet(options, &info.kubelet_version)
+    {
+        return finding;
+    }
+    let runtime = info.map(|info| info.container_runtime_version.as_str()).filter(|version| !version.is_empty());
+    let config = CONFIGS.iter().find_map(|path| read(host_root, Path::new(path)));
+    judge(runtime, config.as_ref(), &options.places.cdi_root)
+}
+
+/// Kubelets before 1.29 drop the CDI names of an answer without a word.
+fn kubelet(options: &Options, version: &str) -> Option<Finding> {
+    let by_field = options.device_list_strategy.contains(&DeviceListStrategy::CdiCri);
+    let old = numbers(version.trim_start_matches('v')).is_some_and(|version| version < (1, 29));
+    (old && by_field).then(|| {
+        let advice = "use --device-list-strategy=cdi-annotations or envvar with this kubelet, or --pass-device-specs";
+        Finding::fail("runtime", format!("kubelet {version} does not pass CDI names on (1.29 does)"), advice)
+    })
+}
+
+fn judge(runtime: Option<&str>, config: Option<&Config>, cdi_root: &Path) -> Finding {
+    let shown = runtime.unwrap_or("a runtime of unknown version");
+    let place = config.map(|config| format!(", {}", config.path.display())).unwrap_or_default();
+    let (name, version) = runtime.and_then(|text| text.split_once("://")).unwrap_or_default();
+    let version = numbers(version);
+    let said = config.and_then(|config| config.enable_cdi);
+    if name == "cri-o" && version.is_some_and(|version| version >= (1, 23)) {
+        return Finding::ok("runtime", format!("{shown} reads CDI specs"));
+    }
+    let on = "set enable_cdi = true in the CRI section of containerd's configuration and restart containerd";
+    let enabled = match (name, version, said) {
+        ("containerd", Some(version), _) if version < (1, 7) => {
+            let advice = "containerd 1.7 is the first that knows CDI: update it, or use --device-list-strategy=envvar with NVIDIA's runtime";
+            return Finding::fail("runtime", format!("{shown} does not know CDI"), advice);
+        }
+        (_, _, Some(enabled)) => enabled,
+        // 2.0 made it the default.
+        ("containerd", Some(version), None) if version >= (2, 0) => true,
+        ("containerd", Some(_), None) if config.is_some() => false,
+        ("containerd", Some(_), None) => {
+            let advice = format!(
+                "it is off by default in containerd 1.7: {on}; give --host-root to have the configuration read"
+            );
+            return Finding::warn("runtime", format!("{shown}: whether CDI is on cannot be seen"), advice);
+        }
+        _ => {
+            let advice = "any runtime of the last years reads CDI specs: containerd 1.7 with enable_cdi, containerd 2, CRI-O 1.23";
+            return Finding::warn("runtime", format!("{shown}: whether it knows CDI cannot be seen"), advice);
+        }
+    };
+    if !enabled {
+        return Finding::fail("runtime", format!("{shown}{place}: CDI is off"), on);
+    }
+    let same = |directory: &String| plain(Path::new(directory)) == plain(cdi_root);
+    match config.and_then(|config| config.spec_dirs.as_ref()) {
+        Some(directories) if !directories.iter().any(same) => {
+            let advice = format!("add {} to cdi_spec_dirs, or set --cdi-root to one of them", cdi_root.display());
+            let found = format!("{shown}{place}: cdi_spec_dirs is {}", directories.join(", "));
+            Finding::fail("runtime", found, advice)
+        }
+        _ => Finding::ok("runtime", format!("{shown}{place}: CDI is on")),
+    }
+}
+
+/// `/var/run` is a link to `/run` everywhere.
+fn plain(path: &Path) -> PathBuf {
+    path.strip_prefix("/var/run").map_or_else(|_| path.to_owned(), |rest| Path::new("/run").join(rest))
+}
+
+/// The first two numbers of `1.7.13` or `1.29.4+k3s1`.
+fn numbers(version: &str) -> Option<(u32, u32)> {
+    let mut parts = version.trim_start_matches('v').split(|c: char| !c.is_ascii_digit());
+    Some((parts.next()?.parse().ok()?, parts.next()?.parse().ok()?))
+}
+
+/// The configuration with the files that it imports, which win over it.
+fn read(host_root: &Path, path: &Path) -> Option<Config> {
+    let root = table(&host_root.join(path))?;
+    let mut config = Config { path: Path::new("/").join(path), ..Config::default() };
+    take(&mut config, &root);
+    let imports = root.get("imports").and_then(toml::Value::as_array).into_iter().flatten();
+    for pattern in imports.filter_map(toml::Value::as_str) {
+        for file in matching(host_root, pattern) {
+            table(&file).iter().for_each(|more| take(&mut config, more));
+        }
+    }
+    Some(config)
+}
+
+fn table(path: &Path) -> Option<toml::Table> {
+    std::fs::metadata(path).ok().filter(|meta| meta.is_file() && meta.len() <= MAX_FILE)?;
+    std::fs::read_to_string(path).ok()?.parse().ok()
+}
+
+fn take(config: &mut Config, root: &toml::Table) {
+    let Some(plugins) = root.get("plugins").and_then(toml::Value::as_table) else { return };
+    for section in SECTIONS.iter().filter_map(|name| plugins.get(*name)) {
+        if let Some(enabled) = section.get("enable_cdi").and_then(toml::Value::as_bool) {
+            config.enable_cdi = Some(enabled);
+        }
+        if let Some(directories) = section.get("cdi_spec_dirs").and_then(toml::Value::as_array) {
+            let directories = directories.iter().filter_map(toml::Value::as_str).map(str::to_owned);
+            config.spec_dirs = Some(directories.collect());
+        }
+    }
+}
+
+/// Files of an absolute pattern with one `*` in its last part, as containerd's own documentation writes them.
+fn matching(host_root: &Path, pattern: &str) -> Vec<PathBuf> {
+    let pattern = Path::new(pattern.trim_start_matches('/'));
+    let (Some(directory), Some(name)) = (pattern.parent(), pattern.file_name().and_then(|name| name.to_str())) else {
+        return Vec::new();
+    };
+    let Some((head, tail)) = name.split_once('*') else { return vec![host_root.join(pattern)] };
+    let fits = |name: &str| name.len() >= head.len() + tail.len() && name.starts_with(head) && name.ends_with(tail);
+    let entries = std::fs::read_dir(host_root.join(directory)).into_iter().flatten().flatten();
+    let mut files: Vec<PathBuf> =
+        entries.filter(|entry| entry.file_name().to_str().is_some_and(fits)).map(|entry| entry.path()).collect();
+    files.sort();
+    files
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::report::Level;
+    use super::*;
+
+    fn host(files: &[(&str, &str)]) -> tempfile::TempDir {
+        let root = tempfile::tempdir().unwrap();
+        for (path, text) in files {
+            let path = root.path().join(path);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, text).unwrap();
+        }
+        root
+    }
+
+    fn judged(runtime: Option<&str>, files: &[(&str, &str)]) -> (Level, String) {
+        let root = host(files);
+        let config = CONFIGS.iter().find_map(|path| read(root.path(), Path::new(path)));
+        let finding = judge(runtime, config.as_ref(), Path::new("/var/run/cdi"));
+        assert_eq!(finding.level == Level::Ok, finding.advice.is_none());
+        (finding.level, finding.found)
+    }
+
+    const CONFIG: &str = "etc/containerd/config.toml";
+    const V2: &str = "version = 2\n[plugins.\"io.containerd.grpc.v1.cri\"]\n";
+    const V3: &str = "version = 3\n[plugins.'io.containerd.cri.v1.runtime']\n";
+
+    #[test]
+    fn cdi_is_on_by_version_or_by_configuration() {
+        let on = format!("{V2}enable_cdi = true\n");
+        let off = format!("{V3}enable_cdi = false\n");
+        for (runtime, file, level) in [
+            (Some("containerd://1.7.13"), Some(on.as_str()), Level::Ok),
+            (Some("containerd://1.7.13"), Some(V2), Level::Fail),
+            (Some("containerd://1.7.13"), None, Level::Warn),
+            (Some("containerd://1.6.31"), Some(on.as_str()), Level::Fail),
+            (Some("containerd://2.0.1"), None, Level::Ok),
+            (Some("containerd://2.0.1-k3s2"), Some(off.as_str()), Level::Fail),
+            (Some("cri-o://1.30.0"), None, Level::Ok),
+            (None, Some(on.as_str()), Level::Ok),
+            (None, None, Level::Warn),
+            (Some("docker://24.0"), None, Level::Warn),
+        ] {
+            let files: Vec<_> = file.iter().map(|text| (CONFIG, *text)).collect();
+            let (found, text) = judged(runtime, &files);
+            assert_eq!(found, level, "{runtime:?} {file:?}: {text}");
+        }
+    }
+
+    #[test]
+    fn imported_files_win_and_other_distributions_are_found() {
+        let main = format!("imports = [\"/etc/containerd/conf.d/*.toml\"]\n{V2}enable_cdi = false\n");
+        let import = format!("{V2}enable_cdi = true\n");
+        let files = [(CONFIG, main.as_str()), ("etc/containerd/conf.d/99-cdi.toml", import.as_str())];
+        assert_eq!(judged(Some("containerd://1.7.2"), &files).0, Level::Ok);
+        let k3s = [("var/lib/rancher/k3s/agent/etc/containerd/config.toml", import.as_str())];
+        assert!(judged(Some("containerd://1.7.2"), &k3s).1.contains("/var/lib/rancher/k3s"));
+    }
+
+    #[test]
+    fn the_directory_must_be_one_that_the_runtime_reads() {
+        let dirs = |dirs: &str| format!("{V3}cdi_spec_dirs = [{dirs}]\n");
+        let run = dirs("\"/etc/cdi\", \"/run/cdi\"");
+        assert_eq!(judged(Some("containerd://2.1.0"), &[(CONFIG, &run)]).0, Level::Ok, "/var/run is /run");
+        let (level, text) = judged(Some("containerd://2.1.0"), &[(CONFIG, &dirs("\"/etc/cdi\""))]);
+        assert!(level == Level::Fail && text.contains("/etc/cdi"), "{text}");
+    }
+
+    #[test]
+    fn a_kubelet_that_drops_cdi_names_is_found() {
+        let options = Options::default();
+        assert!(kubelet(&options, "v1.28.9+k3s1").is_some());
+        assert!(kubelet(&options, "v1.29.0").is_none());
+        let by_annotation = Options { device_list_strategy: vec![DeviceListStrategy::CdiAnnotations], ..options };
+        assert!(kubelet(&by_annotation, "v1.28.9").is_none());
+    }
+}

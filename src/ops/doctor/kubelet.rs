@@ -1,0 +1,107 @@
+//! The kubelet's side: its directory, its registration socket, other plugins in it, and pod-resources.
+
+use std::os::unix::fs::FileTypeExt;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rustix::fs::Access;
+
+use super::report::Finding;
+use crate::agent::Options;
+use crate::agent::choice::LockMode;
+use crate::agent::handoff::PodResourcesClient;
+use crate::agent::kubelet::directory::KUBELET_SOCKET;
+use crate::decide::handoff::PodResources;
+use crate::runtime::clock;
+
+/// Longest wait for pod-resources: a throttled kubelet answers again within a second.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+pub async fn look(options: &Options) -> Vec<Finding> {
+    let directory = &options.places.kubelet_dir;
+    let mut findings = vec![place(directory)];
+    if directory.is_dir() {
+        findings.push(registration(directory));
+        findings.push(others(directory));
+    }
+    findings.push(pod_resources(options).await);
+    findings
+}
+
+fn place(directory: &Path) -> Finding {
+    let shown = directory.display();
+    if !directory.is_dir() {
+        let advice = "the kubelet makes it when it starts: is this a node, and is its --root-dir /var/lib/kubelet? else give --kubelet-dir (in a container, mount it there)";
+        return Finding::fail("kubelet-dir", format!("{shown} is no directory"), advice);
+    }
+    match rustix::fs::access(directory, Access::WRITE_OK | Access::EXEC_OK) {
+        Ok(()) => Finding::ok("kubelet-dir", format!("{shown} can be written")),
+        Err(error) => {
+            let advice = "the daemon's sockets lie here: run it as root, and mount the directory writable";
+            Finding::fail("kubelet-dir", format!("{shown} cannot be written: {error}"), advice)
+        }
+    }
+}
+
+fn registration(directory: &Path) -> Finding {
+    let socket = directory.join(KUBELET_SOCKET);
+    let shown = socket.display();
+    let advice = "start the kubelet; the daemon registers by itself within a second of its coming";
+    match std::fs::metadata(&socket) {
+        Err(error) => return Finding::fail("kubelet-socket", format!("{shown}: {error}"), advice),
+        Ok(meta) if !meta.file_type().is_socket() => {
+            let advice = "remove it and restart the kubelet, which makes its socket there";
+            return Finding::fail("kubelet-socket", format!("{shown} is no socket"), advice);
+        }
+        Ok(_) => {}
+    }
+    match UnixStream::connect(&socket) {
+        Ok(_) => Finding::ok("kubelet-socket", format!("{shown} answers")),
+        Err(error) => Finding::fail("kubelet-socket", format!("{shown} is there and nobody listens: {error}"), advice),
+    }
+}
+
+/// Two plugins of one resource name put each other out of service. Only a socket that answers is a plugin that runs.
+fn others(directory: &Path) -> Finding {
+    let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
+    let suspect = |path: &PathBuf| {
+        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default().to_ascii_lowercase();
+        let ours = name.starts_with("baton-") || name == KUBELET_SOCKET;
+        !ours && ["nvidia", "gpu", "rdma", "koordinator", "hami"].iter().any(|word| name.contains(word))
+    };
+    let mut found: Vec<String> = entries
+        .map(|entry| entry.path())
+        .filter(|path| suspect(path) && UnixStream::connect(path).is_ok())
+        .map(|path| path.file_name().unwrap_or_default().to_string_lossy().into_owned())
+        .collect();
+    found.sort();
+    if found.is_empty() {
+        return Finding::ok("other-plugin", "no other plugin of GPUs or NICs is here");
+    }
+    let advice = "two plugins of one resource name put each other out of service: take the other one off this node (its DaemonSet's node selector) if it offers nvidia.com/gpu, koordinator.sh/* or MIG names";
+    Finding::warn("other-plugin", format!("other plugins answer here: {}", found.join(", ")), advice)
+}
+
+async fn pod_resources(options: &Options) -> Finding {
+    let socket = &options.places.pod_resources_socket;
+    let shown = socket.display();
+    match PodResourcesClient::new(socket).list(clock::mono() + PATIENCE).await {
+        PodResources::Listed(listing) => {
+            Finding::ok("pod-resources", format!("{shown} lists {} pods", listing.pods.len()))
+        }
+        PodResources::Throttled => {
+            let advice = "something on this node asks more than 100 times a second; the daemon asks again within its budget, pods start later";
+            Finding::warn("pod-resources", format!("{shown} answers that it is asked too often"), advice)
+        }
+        PodResources::Unavailable => {
+            let advice = "mount the directory /var/lib/kubelet/pod-resources into the daemon, or give --pod-resources-socket; without it the node lock alone tells which pod is calling (--node-lock=always)";
+            Finding::bad(
+                options.node_lock == LockMode::Auto,
+                "pod-resources",
+                format!("{shown} does not answer"),
+                advice,
+            )
+        }
+    }
+}

@@ -1,0 +1,116 @@
+//! The API server, and this node's objects in it.
+
+use std::fmt::Display;
+use std::time::Duration;
+
+use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::api::core::v1::Node;
+use kube::Client;
+use kube::api::Api;
+
+use super::report::Finding;
+use crate::agent::Options;
+use crate::cluster::client::{connect, status_code};
+use crate::contract::AgentStatus;
+use crate::contract::inventory::Device;
+
+const PATIENCE: Duration = Duration::from_secs(5);
+const ADVICE: &str = "check --kubeconfig (in the cluster: the pod's service account), the network from this node, and the server's certificate";
+
+/// What was read. Absent things have a line that says so.
+#[derive(Default)]
+pub struct Cluster {
+    /// `None` when the API server cannot be reached.
+    pub client: Option<Client>,
+    /// This node.
+    pub node: Option<Node>,
+    /// Its devices; `Some(None)` when it could be asked for and is not there.
+    pub device: Option<Option<Device>>,
+    /// The agent's sign of life, likewise.
+    pub lease: Option<Option<Lease>>,
+    /// Lines about what could not be read.
+    pub findings: Vec<Finding>,
+}
+
+pub async fn read(options: &Options) -> Cluster {
+    let mut cluster = Cluster::default();
+    let client = match connect(options.kubeconfig.as_deref()).await {
+        Ok(client) => client,
+        Err(error) => {
+            cluster.findings.push(Finding::fail("api-server", error.to_string(), ADVICE));
+            return cluster;
+        }
+    };
+    match within(client.apiserver_version()).await {
+        Ok(version) => {
+            cluster.findings.push(Finding::ok("api-server", format!("answers, version {}", version.git_version)));
+        }
+        Err(error) => {
+            cluster.findings.push(Finding::fail("api-server", error.text, ADVICE));
+            return cluster;
+        }
+    }
+    let name = options.node_name.as_str();
+    match within(Api::<Node>::all(client.clone()).get_opt(name)).await {
+        Ok(Some(node)) => {
+            let info = node.status.as_ref().and_then(|status| status.node_info.as_ref());
+            let versions =
+                info.map(|info| format!(": kubelet {}, {}", info.kubelet_version, info.container_runtime_version));
+            cluster.findings.push(Finding::ok("node", format!("{name}{}", versions.unwrap_or_default())));
+            cluster.node = Some(node);
+        }
+        Ok(None) => {
+            let advice = "--node-name must be the node's name in the cluster (`kubectl get nodes`); in the DaemonSet it comes from spec.nodeName";
+            cluster.findings.push(Finding::fail("node", format!("the cluster has no node {name:?}"), advice));
+        }
+        Err(error) => cluster.findings.push(unread("node", &format!("node {name}"), &error)),
+    }
+    match within(Api::<Device>::all(client.clone()).get_opt(name)).await {
+        Ok(found) => cluster.device = Some(found),
+        Err(error) => cluster.findings.push(unread("device-object", &format!("Device {name}"), &error)),
+    }
+    let leases = Api::<Lease>::namespaced(client.clone(), &options.namespace);
+    let lease = AgentStatus::lease_name(name);
+    match within(leases.get_opt(&lease)).await {
+        Ok(found) => cluster.lease = Some(found),
+        Err(error) => cluster.findings.push(unread("agent", &format!("Lease {lease}"), &error)),
+    }
+    cluster.client = Some(client);
+    cluster
+}
+
+/// A question without a usable answer.
+struct Unread {
+    text: String,
+    code: Option<u16>,
+}
+
+async fn within<T>(ask: impl Future<Output = Result<T, kube::Error>>) -> Result<T, Unread> {
+    match tokio::time::timeout(PATIENCE, ask).await {
+        Ok(answer) => answer.map_err(|error| Unread { code: status_code(&error), text: chain(&error) }),
+        Err(_) => Err(Unread { text: format!("no answer within {} s", PATIENCE.as_secs()), code: None }),
+    }
+}
+
+/// The client's errors say what failed; why is in their sources.
+fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut next = error.source();
+    while let Some(source) = next {
+        let more = source.to_string();
+        if !text.contains(&more) {
+            text = format!("{text}: {more}");
+        }
+        next = source.source();
+    }
+    text
+}
+
+fn unread(check: &'static str, what: &dyn Display, error: &Unread) -> Finding {
+    let advice = match error.code {
+        Some(403) => "see the lines permission",
+        // A kind that the server does not know answers 404 to everything, which a missing object of a known kind does too.
+        _ => "ask again; if this stays, look at the API server",
+    };
+    Finding::fail(check, format!("{what} cannot be read: {}", error.text), advice)
+}

@@ -1,0 +1,158 @@
+//! What the daemon tells the cluster, compared with the machine and with what the kubelet tells: Lease, Device object, node.
+
+use std::collections::BTreeSet;
+
+use k8s_openapi::api::core::v1::Node;
+
+use super::machine::Seen;
+use super::objects::Cluster;
+use super::report::Finding;
+use crate::agent::Options;
+use crate::agent::inventory::device_infos;
+use crate::agent::offer::{InUse, offers};
+use crate::contract::inventory::Device;
+use crate::contract::{AgentStatus, key};
+use crate::ops::get::{AgentRow, agent_row};
+use crate::runtime::clock;
+
+pub fn look(options: &Options, seen: &Seen, cluster: &Cluster, agent_runs: Option<bool>) -> Vec<Finding> {
+    let runs = agent_runs == Some(true);
+    let mut findings = Vec::new();
+    let mut agent = None;
+    if let Some(lease) = &cluster.lease {
+        agent = lease.as_ref().map(|lease| agent_row(lease, clock::wall()));
+        findings.push(sign_of_life(options, agent.as_ref(), runs));
+    }
+    if let Some(device) = &cluster.device {
+        findings.push(inventory(options, seen, device.as_ref(), runs));
+    }
+    if let Some(node) = &cluster.node {
+        findings.extend(resources(options, seen, node, agent.filter(|agent| agent.fresh).as_ref()));
+    }
+    findings
+}
+
+fn sign_of_life(options: &Options, agent: Option<&AgentRow>, runs: bool) -> Finding {
+    let name = format!("Lease {}/{}", options.namespace, AgentStatus::lease_name(&options.node_name));
+    let advice = if runs {
+        "the daemon runs and cannot write its Lease: see the lines permission and api-server, and its log, and whether the namespace (--namespace) exists; the scheduler sends no pod here while the Lease is stale"
+    } else {
+        "start the daemon; the scheduler sends no pod with devices here while the Lease is stale"
+    };
+    let Some(agent) = agent else {
+        return Finding::bad(runs, "agent", format!("{name} does not exist"), advice);
+    };
+    let age = agent.renewed_seconds.map_or_else(|| "never".to_owned(), |seconds| format!("{seconds} s ago"));
+    if !agent.fresh {
+        return Finding::bad(runs, "agent", format!("{name} is stale: renewed {age}"), advice);
+    }
+    match (&agent.version, agent.identity) {
+        (Some(version), Some(identity)) => {
+            let identity = format!("{identity:?}").to_ascii_lowercase();
+            Finding::ok("agent", format!("{name} renewed {age}, version {version}, identity {identity}"))
+        }
+        _ => {
+            let advice = "another program writes this Lease, or a daemon of another version: one daemon for each node";
+            Finding::fail("agent", format!("{name} carries no status of a daemon"), advice)
+        }
+    }
+}
+
+/// The object is written when something changes, so it is judged by its content and not by its age.
+fn inventory(options: &Options, seen: &Seen, device: Option<&Device>, runs: bool) -> Finding {
+    let name = format!("Device {}", options.node_name);
+    let Some(device) = device else {
+        let advice = "the daemon makes it when it starts; the CRD must be there: `baton crds | kubectl apply -f -`";
+        return Finding::bad(runs, "device-object", format!("{name} does not exist"), advice);
+    };
+    let told: BTreeSet<&str> = device.spec.devices.iter().map(|device| device.id.as_str()).collect();
+    let sick: Vec<String> = device.spec.devices.iter().filter(|device| !device.health).map(sickness).collect();
+    if seen.complete {
+        let infos = device_infos(&seen.devices);
+        let here: BTreeSet<&str> = infos.iter().map(|device| device.id.as_str()).collect();
+        let (missing, extra) = (list(here.difference(&told)), list(told.difference(&here)));
+        if !missing.is_empty() || !extra.is_empty() {
+            let mut found = name;
+            if !missing.is_empty() {
+                found += &format!(" lacks {missing}");
+            }
+            if !extra.is_empty() {
+                found += &format!(" still names {extra}");
+            }
+            let advice = "the daemon writes it within --rescan-period of a change; a device in use stays in it until its pod ends; if this stays, look at the daemon's log";
+            return Finding::bad(runs && !missing.is_empty(), "device-object", found, advice);
+        }
+    }
+    if !sick.is_empty() {
+        let advice = "they take no new pods until they are well; the reason says what to do";
+        return Finding::warn("device-object", format!("{name}: {}", sick.join("; ")), advice);
+    }
+    Finding::ok("device-object", format!("{name} names the {} devices of this machine, all healthy", told.len()))
+}
+
+fn sickness(device: &crate::contract::inventory::DeviceInfo) -> String {
+    let condition = device.conditions.iter().find(|condition| condition.type_ == "Healthy");
+    let why = condition.map(|condition| format!(": {}: {}", condition.reason, condition.message));
+    format!("{} is unhealthy{}", device.id, why.unwrap_or_default())
+}
+
+fn list<'a>(names: impl Iterator<Item = &'a &'a str>) -> String {
+    names.copied().collect::<Vec<_>>().join(", ")
+}
+
+/// Each name: registered by the daemon, counted by the kubelet, as many as the machine has.
+fn resources(options: &Options, seen: &Seen, node: &Node, agent: Option<&AgentRow>) -> Vec<Finding> {
+    let Some(agent) = agent else { return foreign(node) };
+    if !seen.complete {
+        return Vec::new();
+    }
+    let lists = offers(&seen.devices, options, &InUse::new());
+    let line = |(name, (_, total)): (&str, (usize, usize))| resource(name, total as i64, node, agent);
+    lists.iter().map(|(name, list)| (&**name, list.counts())).map(line).collect()
+}
+
+fn resource(name: &str, here: i64, node: &Node, agent: &AgentRow) -> Finding {
+    if !agent.registered.iter().any(|registered| registered == name) {
+        let advice = "the kubelet has refused or lost the registration: see the lines kubelet-socket and other-plugin, and the daemon's log; it tries again by itself";
+        return Finding::fail("resource", format!("{name} is not registered with the kubelet"), advice);
+    }
+    let (allocatable, capacity) = (count(node, name, true), count(node, name, false));
+    match (allocatable, capacity) {
+        (Some(allocatable), Some(capacity)) if capacity == here && allocatable == capacity => {
+            Finding::ok("resource", format!("{name}: {allocatable} allocatable"))
+        }
+        (Some(allocatable), Some(capacity)) if capacity == here => {
+            let advice =
+                "the difference is unhealthy devices: see the line device-object; the kubelet follows within 10 s";
+            Finding::warn("resource", format!("{name}: {allocatable} of {capacity} allocatable"), advice)
+        }
+        (None, _) | (_, None) if here == 0 => Finding::ok("resource", format!("{name}: none in this machine")),
+        (allocatable, capacity) => {
+            let shown = |count: Option<i64>| count.map_or_else(|| "nothing".to_owned(), |count| count.to_string());
+            let found = format!(
+                "{name}: the machine has {here}, the kubelet says capacity {}, allocatable {}",
+                shown(capacity),
+                shown(allocatable)
+            );
+            let advice = "the kubelet follows within 10 s of a change; if this stays, another plugin may have registered the name after ours (see other-plugin), or restart the kubelet";
+            Finding::fail("resource", found, advice)
+        }
+    }
+}
+
+/// Device names that the node offers while no daemon of ours serves them.
+fn foreign(node: &Node) -> Vec<Finding> {
+    let status = node.status.as_ref().and_then(|status| status.allocatable.as_ref());
+    let names = status.into_iter().flatten().filter(|(name, count)| key::is_device_resource(name) && count.0 != "0");
+    let line = |(name, count): (&String, &k8s_openapi::apimachinery::pkg::api::resource::Quantity)| {
+        let advice = "another plugin offers this name: take it off this node before Baton comes; or our daemon has just ended, then the kubelet forgets the name after 5 minutes";
+        Finding::warn("resource", format!("{name}: {} allocatable, and no daemon of ours serves it", count.0), advice)
+    };
+    names.map(line).collect()
+}
+
+fn count(node: &Node, name: &str, allocatable: bool) -> Option<i64> {
+    let status = node.status.as_ref()?;
+    let counts = if allocatable { status.allocatable.as_ref()? } else { status.capacity.as_ref()? };
+    counts.get(name)?.0.parse().ok()
+}

@@ -1,0 +1,168 @@
+//! What was found, and how it is printed.
+
+use std::fmt::Write;
+
+use serde::Serialize;
+use serde_json::json;
+
+/// Every check, in the order of the report. `docs/doctor.md` explains each.
+pub const CHECKS: [&str; 20] = [
+    "nvml",
+    "gpu",
+    "device-nodes",
+    "driver-files",
+    "rdma",
+    "kubelet-dir",
+    "kubelet-socket",
+    "other-plugin",
+    "pod-resources",
+    "cdi-root",
+    "cdi-spec",
+    "state-dir",
+    "ledger",
+    "agent",
+    "api-server",
+    "permission",
+    "node",
+    "runtime",
+    "device-object",
+    "resource",
+];
+
+/// How bad it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Level {
+    /// As it must be.
+    Ok,
+    /// Pods are served, or nothing is installed yet; look at it.
+    Warn,
+    /// Pods do not get their devices.
+    Fail,
+}
+
+impl Level {
+    fn word(self) -> &'static str {
+        match self {
+            Self::Ok => "ok",
+            Self::Warn => "warn",
+            Self::Fail => "fail",
+        }
+    }
+}
+
+/// One line of the report.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Finding {
+    /// One of [`CHECKS`].
+    pub check: &'static str,
+    /// How bad it is.
+    pub level: Level,
+    /// What was looked at and what was found.
+    pub found: String,
+    /// What to do; absent when nothing is to be done.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub advice: Option<String>,
+}
+
+impl Finding {
+    /// As it must be.
+    pub fn ok(check: &'static str, found: impl Into<String>) -> Self {
+        Self { check, level: Level::Ok, found: found.into(), advice: None }
+    }
+
+    /// Look at it.
+    pub fn warn(check: &'static str, found: impl Into<String>, advice: impl Into<String>) -> Self {
+        Self { check, level: Level::Warn, found: found.into(), advice: Some(advice.into()) }
+    }
+
+    /// Pods do not get their devices.
+    pub fn fail(check: &'static str, found: impl Into<String>, advice: impl Into<String>) -> Self {
+        Self { check, level: Level::Fail, found: found.into(), advice: Some(advice.into()) }
+    }
+
+    /// A failure when `serious`, else a warning.
+    pub fn bad(serious: bool, check: &'static str, found: impl Into<String>, advice: impl Into<String>) -> Self {
+        if serious { Self::fail(check, found, advice) } else { Self::warn(check, found, advice) }
+    }
+}
+
+/// All lines.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Report {
+    /// The node as the cluster names it.
+    pub node: String,
+    /// In the order of [`CHECKS`].
+    pub findings: Vec<Finding>,
+}
+
+impl Report {
+    /// The findings of `node`, sorted by check.
+    pub fn new(node: &str, mut findings: Vec<Finding>) -> Self {
+        let rank = |finding: &Finding| CHECKS.iter().position(|check| *check == finding.check);
+        findings.sort_by_key(rank);
+        Self { node: node.to_owned(), findings }
+    }
+
+    /// How many findings are of `level`.
+    pub fn count(&self, level: Level) -> usize {
+        self.findings.iter().filter(|finding| finding.level == level).count()
+    }
+
+    /// Nothing failed.
+    pub fn is_well(&self) -> bool {
+        self.count(Level::Fail) == 0
+    }
+
+    /// `{"node", "summary": {"ok", "warn", "fail"}, "findings": [{"check", "level", "found", "advice"?}]}`.
+    pub fn json(&self) -> serde_json::Value {
+        let summary = json!({
+            "ok": self.count(Level::Ok), "warn": self.count(Level::Warn), "fail": self.count(Level::Fail),
+        });
+        json!({"node": self.node, "summary": summary, "findings": self.findings})
+    }
+
+    /// For people: one line for each finding, what to do below it, the counts at the end.
+    pub fn text(&self) -> String {
+        let mut text = String::new();
+        let width = self.findings.iter().map(|finding| finding.check.len()).max().unwrap_or_default();
+        // Further lines stand below the first.
+        let indent = " ".repeat(4 + 2 + width + 2);
+        for Finding { check, level, found, advice } in &self.findings {
+            let found = found.replace('\n', &format!("\n{indent}"));
+            let _ = writeln!(text, "{:<4}  {check:<width$}  {found}", level.word());
+            if let Some(advice) = advice {
+                let _ = writeln!(text, "{indent}→ {}", advice.replace('\n', &format!("\n{indent}  ")));
+            }
+        }
+        let (ok, warn, fail) = (self.count(Level::Ok), self.count(Level::Warn), self.count(Level::Fail));
+        let _ = writeln!(text, "\nnode {}: {ok} ok, {warn} to look at, {fail} failed", self.node);
+        text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_stand_in_the_order_of_the_checks_with_the_advice_below() {
+        let findings =
+            vec![Finding::fail("rdma", "mlx5_0:\nno port", "replace\nthe cable"), Finding::ok("nvml", "12.8")];
+        let report = Report::new("node-a", findings);
+        assert!(!report.is_well());
+        assert_eq!(
+            report.text(),
+            "ok    nvml  12.8\nfail  rdma  mlx5_0:\n            no port\n            → replace\n              the \
+             cable\n\nnode node-a: 1 ok, 0 to look at, 1 failed\n"
+        );
+        assert_eq!(report.json()["summary"]["fail"], 1);
+    }
+
+    #[test]
+    fn the_documentation_explains_every_check() {
+        let text = include_str!("../../../docs/doctor.md");
+        let missing: Vec<_> = CHECKS.iter().filter(|check| !text.contains(&format!("| `{check}` |"))).collect();
+        assert!(missing.is_empty(), "docs/doctor.md lacks {missing:?}");
+    }
+}

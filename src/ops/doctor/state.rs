@@ -1,0 +1,72 @@
+//! The state directory: writable, held by a running daemon or not, and the ledger in it.
+
+use std::io::ErrorKind;
+use std::path::Path;
+
+use rustix::fs::Access;
+
+use super::report::Finding;
+use crate::agent::Options;
+use crate::agent::handoff::ledger_file::{self, Loaded};
+
+/// What the state directory told.
+pub struct State {
+    /// The lines.
+    pub findings: Vec<Finding>,
+    runs: Option<bool>,
+}
+
+impl State {
+    /// Whether a node daemon holds the directory; `None` when that cannot be seen.
+    pub fn agent_runs(&self) -> Option<bool> {
+        self.runs
+    }
+}
+
+pub fn look(options: &Options, boot_id: &str) -> State {
+    let directory = &options.places.state_dir;
+    let shown = directory.display();
+    let mut findings = vec![place(directory)];
+    let runs = match ledger_file::is_held(directory) {
+        Ok(held) => Some(held),
+        Err(error) if error.kind() == ErrorKind::NotFound => Some(false),
+        Err(error) => {
+            let advice = "run the doctor as root on the node, or in the daemon's container";
+            findings.push(Finding::warn("agent", format!("the lock in {shown} cannot be looked at: {error}"), advice));
+            None
+        }
+    };
+    match runs {
+        Some(true) => findings.push(Finding::ok("agent", format!("a node daemon runs: it holds {shown}"))),
+        Some(false) => {
+            let advice = "`kubectl -n baton-system get pods -o wide` and the log of this node's baton-device-plugin; without it no pod gets devices here";
+            findings.push(Finding::warn("agent", format!("no node daemon runs: nobody holds {shown}"), advice));
+        }
+        None => {}
+    }
+    if directory.is_dir() {
+        findings.push(match ledger_file::load(directory, boot_id) {
+            Loaded::Ledger(ledger) => Finding::ok("ledger", format!("{} containers have devices", ledger.len())),
+            Loaded::Lost(why) if runs == Some(true) => {
+                let advice =
+                    "the daemon rebuilds it from the kubelet and the pods' annotations; look at its log if this stays";
+                Finding::warn("ledger", format!("{shown}: {why}"), advice)
+            }
+            Loaded::Lost(why) => Finding::ok("ledger", format!("{why}; the daemon makes it when it starts")),
+        });
+    }
+    State { findings, runs }
+}
+
+fn place(directory: &Path) -> Finding {
+    let there = directory.ancestors().find(|path| path.exists()).unwrap_or(Path::new("/"));
+    let shown = directory.display();
+    match rustix::fs::access(there, Access::WRITE_OK | Access::EXEC_OK) {
+        Ok(()) if there == directory => Finding::ok("state-dir", format!("{shown} can be written")),
+        Ok(()) => Finding::ok("state-dir", format!("{shown} is not there yet and can be made")),
+        Err(error) => {
+            let advice = "the ledger lies here: run the daemon as root, and give --state-dir a writable directory on a local disk";
+            Finding::fail("state-dir", format!("{shown}: {} cannot be written: {error}", there.display()), advice)
+        }
+    }
+}
