@@ -36,7 +36,7 @@ use crate::cluster::inventory::{InventoryWriter, Published};
 use crate::cluster::notice::Notices;
 use crate::decide::handoff::NodeInventory;
 use crate::hardware::{EventSink, GpuEvent, GpuProvider, NvmlOptions, NvmlProvider, RecordedProvider, Roots};
-use crate::runtime::{Backoff, admin, clock};
+use crate::runtime::{Backoff, Sentry, admin, clock};
 
 /// Hardware events that may wait. The keeper takes each within microseconds; a full channel is a storm of repetitions.
 const EVENTS: usize = 1024;
@@ -100,7 +100,7 @@ async fn start(
     open: OpenHandoff,
     ending: &CancellationToken,
 ) -> Result<Keeper, AgentError> {
-    let client = client::connect(options.kubeconfig.as_deref()).await?;
+    let client = client::connect_as("baton-device-plugin", options.kubeconfig.as_deref()).await?;
     let state = lock_and_listen(&options, &metrics, &probes, tasks).await?;
     probes.set_phase("looking at the hardware");
     let (sink, events) = event_channel();
@@ -128,6 +128,7 @@ async fn start(
     // may take longer than a kubelet shall wait; it is caught up with when it is there.
     let mut known = handoff.handed_out();
     let _ = tokio::time::timeout(LEDGER, known.wait_for(|version| *version > 0)).await;
+    let sentry = Sentry::start().map_err(AgentError::Thread)?;
     let (published, publication) = watch::channel(Arc::new(Published::default()));
     let tools = Tools {
         options: options.clone(),
@@ -140,8 +141,9 @@ async fn start(
         published,
         metrics: metrics.clone(),
         notices,
+        sentry: sentry.clone(),
     };
-    let plugins = Plugins::start(plugins_config(&options, handoff.clone(), &metrics));
+    let plugins = Plugins::start(plugins_config(&options, handoff.clone(), &metrics, sentry));
     let keeper = Keeper::start(tools, plugins, first)?;
     let states = keeper.plugins().states();
     probes.serve(Serving { states: states.clone(), socket: keeper.plugins().any_socket(), handoff: handoff.clone() });
@@ -272,12 +274,18 @@ impl GpuProvider for Recorded {
     }
 }
 
-fn plugins_config(options: &Options, handoff: Arc<dyn Handoff>, metrics: &Arc<Metrics>) -> PluginsConfig {
+fn plugins_config(
+    options: &Options,
+    handoff: Arc<dyn Handoff>,
+    metrics: &Arc<Metrics>,
+    sentry: Sentry,
+) -> PluginsConfig {
     let periods = &options.periods;
     let (metrics, told) = (metrics.clone(), handoff.clone());
     PluginsConfig {
         directory: options.places.kubelet_dir.clone(),
         poll: periods.kubelet_poll,
+        sentry,
         register_timeout: periods.register_timeout,
         backoff: Backoff::new(periods.backoff_min, periods.backoff_max),
         budget: periods.rpc_budget,

@@ -16,7 +16,8 @@ use super::error::AgentError;
 use super::health::HealthBook;
 use super::inventory::{device_infos, node_inventory, node_labels};
 use super::kubelet::Plugins;
-use super::look::{self, Finding, Scan};
+use super::links::Links;
+use super::look::{self, Finding, Ports, Scan};
 use super::metrics::Metrics;
 use super::offer::{InUse, configured, offers};
 use super::options::Options;
@@ -27,7 +28,7 @@ use crate::contract::inventory::DeviceHeld;
 use crate::decide::handoff::NodeInventory;
 use crate::hardware::driver::DriverFile;
 use crate::hardware::{GpuEvent, GpuProvider, Machine, Roots};
-use crate::runtime::clock;
+use crate::runtime::{Sentry, clock};
 
 /// What the keeper needs of the hand-off.
 pub trait Holdings: Send + Sync {
@@ -61,6 +62,8 @@ pub struct Tools {
     pub metrics: Arc<Metrics>,
     /// Events on the node.
     pub notices: Notices,
+    /// Who looks at the NICs.
+    pub sentry: Sentry,
 }
 
 /// See the module.
@@ -68,6 +71,7 @@ pub struct Keeper {
     tools: Tools,
     plugins: Plugins,
     book: HealthBook,
+    links: Links,
     cdi: CdiFiles,
     machine: Machine,
     devices: Vec<NodeDevice>,
@@ -83,7 +87,6 @@ pub struct Keeper {
 struct Busy {
     scan: bool,
     probe: bool,
-    ports: bool,
 }
 
 /// When the next looks are due.
@@ -98,6 +101,7 @@ impl Keeper {
     pub fn start(tools: Tools, plugins: Plugins, first: Scan) -> Result<Self, AgentError> {
         let mut keeper = Self {
             book: HealthBook::new(&tools.options)?,
+            links: Links::start(&tools.sentry, tools.roots.clone(), tools.options.periods.health_poll),
             cdi: CdiFiles::open(&tools.options),
             tools,
             plugins,
@@ -123,19 +127,23 @@ impl Keeper {
     /// Runs until something fails that only a new process can mend. Cancel-safe: drop it, then [`Keeper::finish`].
     pub async fn run(&mut self) -> AgentError {
         let periods = self.tools.options.periods;
-        let start = Instant::now();
         let mut due = Due {
-            scan: start + self.scan_period(),
-            poll: start + periods.health_poll,
-            probe: start + periods.recovery_probe,
+            scan: tick(self.scan_period()),
+            poll: tick(periods.health_poll),
+            probe: tick(periods.recovery_probe),
         };
         loop {
             let ailing = !self.book.ailing().is_empty();
+            let silent = !self.book.silent().is_empty();
             let done = tokio::select! {
                 event = self.tools.events.recv() => self.event(event),
                 Some(finding) = self.jobs.join_next() => match finding {
                     Ok(finding) => self.found(finding),
                     Err(error) => Err(AgentError::Panicked(error.to_string())),
+                },
+                ports = self.links.next() => match ports {
+                    Some(ports) => self.links(&ports),
+                    None => Err(AgentError::Panicked("the looks at the NICs ended".to_owned())),
                 },
                 panicked = self.plugins.failed() => Err(AgentError::Panicked(panicked)),
                 changed = self.tools.handed_out.changed() => match changed {
@@ -143,18 +151,17 @@ impl Keeper {
                     Err(_) => Err(AgentError::Panicked("the hand-off ended".to_owned())),
                 },
                 () = sleep_until(due.scan) => {
-                    due.scan = Instant::now() + self.scan_period();
+                    due.scan = tick(self.scan_period());
                     self.look_at_everything();
                     Ok(())
                 }
-                () = sleep_until(due.poll) => {
-                    due.poll = Instant::now() + periods.health_poll;
-                    self.look_at_ports();
+                () = sleep_until(due.poll), if silent => {
+                    due.poll = tick(periods.health_poll);
                     self.ask(self.book.silent());
                     Ok(())
                 }
                 () = sleep_until(due.probe), if ailing => {
-                    due.probe = Instant::now() + periods.recovery_probe;
+                    due.probe = tick(periods.recovery_probe);
                     self.ask(self.book.ailing());
                     Ok(())
                 }
@@ -179,14 +186,6 @@ impl Keeper {
         if !std::mem::replace(&mut self.busy.scan, true) {
             let (roots, provider) = (self.tools.roots.clone(), self.tools.provider.clone());
             self.jobs.spawn_blocking(move || Finding::Scan(Box::new(look::scan(&roots, &*provider))));
-        }
-    }
-
-    fn look_at_ports(&mut self) {
-        if !self.machine.nics.is_empty() && !std::mem::replace(&mut self.busy.ports, true) {
-            let (roots, nics) =
-                (self.tools.roots.clone(), self.machine.nics.iter().map(|nic| nic.bdf).collect::<Vec<_>>());
-            self.jobs.spawn_blocking(move || look::ports(&roots, &nics));
         }
     }
 
@@ -227,15 +226,18 @@ impl Keeper {
                 }
                 probes.iter().filter(|(uuid, probe)| self.book.probed(uuid, probe, now)).count() > 0
             }
-            Finding::Ports(ports) => {
-                self.busy.ports = false;
-                let poll = |(bdf, ports): &(_, Result<Vec<_>, String>)| {
-                    let ports = ports.as_ref().map(Vec::as_slice).map_err(Clone::clone);
-                    self.book.polled_ports(*bdf, ports, now)
-                };
-                ports.iter().map(poll).filter(|changed| *changed).count() > 0
-            }
         };
+        if changed { self.refresh() } else { Ok(()) }
+    }
+
+    /// The ports of the NICs were looked at.
+    fn links(&mut self, ports: &Ports) -> Result<(), AgentError> {
+        let now = clock::now();
+        let poll = |(bdf, ports): &(_, Result<Vec<_>, String>)| {
+            let ports = ports.as_ref().map(Vec::as_slice).map_err(Clone::clone);
+            self.book.polled_ports(*bdf, ports, now)
+        };
+        let changed = ports.iter().map(poll).filter(|changed| *changed).count() > 0;
         if changed { self.refresh() } else { Ok(()) }
     }
 
@@ -307,17 +309,19 @@ impl Keeper {
     fn refresh(&mut self) -> Result<(), AgentError> {
         let in_use = self.tools.holdings.in_use();
         let devices = self.list(&all(&in_use));
-        self.tell(&devices);
-        self.devices = devices;
-        let lists = offers(&self.devices, &self.tools.options, &in_use);
+        let lists = offers(&devices, &self.tools.options, &in_use);
         let mut registered = configured(&self.tools.options);
         registered.extend(lists.keys().cloned());
-        self.tools.holdings.set_inventory(node_inventory(&self.devices, registered));
+        // First those who would hand out a bad device, then those who read about it.
+        self.tools.holdings.set_inventory(node_inventory(&devices, registered));
         for (resource, list) in &lists {
             let (healthy, total) = list.counts();
             self.tools.metrics.offered(resource, healthy, total);
         }
         self.plugins.update(lists)?;
+        self.tell(&devices);
+        self.devices = devices;
+        self.links.watch(self.machine.nics.iter().map(|nic| nic.bdf).collect(), self.book.has_bad_links());
         let kinds: Vec<_> = self.devices.iter().map(|d| (d.kind(), &d.id, d.health.healthy)).collect();
         self.tools.metrics.devices(kinds.iter().map(|(kind, id, healthy)| (kind.as_str(), id.as_str(), *healthy)));
         self.publish();
@@ -367,6 +371,11 @@ impl Keeper {
             changed
         });
     }
+}
+
+/// The next of the ticks that everything of this period shares.
+fn tick(period: Duration) -> Instant {
+    Instant::now() + clock::until_tick(period)
 }
 
 fn all(in_use: &InUse) -> BTreeSet<DeviceId> {

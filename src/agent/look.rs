@@ -15,9 +15,10 @@ pub enum Finding {
     Scan(Box<Scan>),
     /// GPUs that were probed.
     Probes(Vec<(String, Result<Probe, NvmlError>)>),
-    /// NICs whose ports were read. Those that are not in view any more are left out: a scan judges that.
-    Ports(Vec<(Bdf, Result<Vec<Port>, String>)>),
 }
+
+/// NICs whose ports were read. Those that are not in view any more are left out: a scan judges that.
+pub type Ports = Vec<(Bdf, Result<Vec<Port>, String>)>;
 
 /// The whole machine.
 #[derive(Debug)]
@@ -62,15 +63,15 @@ pub fn probe(provider: &Arc<dyn GpuProvider>, uuids: Vec<String>) -> Finding {
 }
 
 /// Reads the ports of each NIC.
-pub fn ports(roots: &Roots, nics: &[Bdf]) -> Finding {
+pub fn ports(roots: &Roots, nics: &[Bdf]) -> Ports {
     let read = |sysfs: &Tree, bdf: Bdf| match rdma::ports(sysfs, bdf) {
         Ok(ports) => Some((bdf, Ok(ports))),
         Err(error) if error.is_absent() => None,
         Err(error) => Some((bdf, Err(error.to_string()))),
     };
     match roots.sysfs_tree() {
-        Ok(sysfs) => Finding::Ports(nics.iter().filter_map(|bdf| read(&sysfs, *bdf)).collect()),
-        Err(error) => Finding::Ports(nics.iter().map(|bdf| (*bdf, Err(error.to_string()))).collect()),
+        Ok(sysfs) => nics.iter().filter_map(|bdf| read(&sysfs, *bdf)).collect(),
+        Err(error) => nics.iter().map(|bdf| (*bdf, Err(error.to_string()))).collect(),
     }
 }
 

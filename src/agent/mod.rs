@@ -12,6 +12,7 @@ pub mod health;
 pub mod inventory;
 pub mod keeper;
 pub mod kubelet;
+pub mod links;
 pub mod look;
 pub mod metrics;
 pub mod offer;

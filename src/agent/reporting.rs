@@ -15,7 +15,8 @@ use crate::runtime::{Backoff, clock};
 
 const BACKOFF: Backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(30));
 
-/// Publishes the inventory: now, on every change, and when somebody else changed it (looked at every `period`).
+/// Publishes the inventory: now, on every change, and when somebody else changed it (looked at every `period`, on the tick that
+/// all of this period share).
 pub async fn inventory(mut writer: InventoryWriter, mut now: watch::Receiver<Arc<Published>>, period: Duration) {
     let mut backoff = BACKOFF;
     loop {
@@ -26,7 +27,7 @@ pub async fn inventory(mut writer: InventoryWriter, mut now: watch::Receiver<Arc
                 if written.device || written.labels {
                     tracing::info!(devices = wanted.devices.len(), ?written, "inventory published");
                 }
-                period
+                clock::until_tick(period)
             }
             Err(error) => {
                 let pause = backoff.fail_randomly();
@@ -53,7 +54,7 @@ pub async fn lease(
         let pause = match lease.renew(&status, clock::wall()).await {
             Ok(()) => {
                 backoff.succeed();
-                period
+                clock::until_tick(period)
             }
             Err(error) => {
                 let pause = backoff.fail_randomly().min(period);

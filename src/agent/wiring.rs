@@ -28,6 +28,7 @@ use crate::contract::inventory::{DeviceHeld, HeldBy};
 use crate::contract::{DeviceId, DeviceType, Identity, PodRef};
 use crate::decide::handoff::policy::{IdMismatch, LockMode, Policy, Unassigned};
 use crate::decide::handoff::{Entry, NodeInventory};
+use crate::runtime::clock;
 
 /// How often an absent PodResources is looked for.
 const LOOK_AGAIN: Duration = Duration::from_secs(2);
@@ -133,7 +134,8 @@ impl Wired {
             let identity = if self.pod_resources.is_available().await { Identity::Exact } else { Identity::Lock };
             self.identity.send_if_modified(|now| std::mem::replace(now, identity) != identity);
             let again = if identity == Identity::Exact { Duration::MAX } else { LOOK_AGAIN };
-            tokio::time::sleep(self.options.periods.heartbeat.min(again)).await;
+            // On the tick that the Lease is renewed at.
+            tokio::time::sleep(clock::until_tick(self.options.periods.heartbeat).min(again)).await;
         }
     }
 }

@@ -14,7 +14,7 @@ use super::attend::Hands;
 use super::event_loop::{Pace, Term, TermEnd};
 use super::metrics::Metrics;
 use super::options::{Options, OptionsError};
-use crate::cluster::client::{ConnectError, connect};
+use crate::cluster::client::{ConnectError, connect_as};
 use crate::cluster::job_feed::start_job_feeds;
 use crate::cluster::job_writer::JobWriter;
 use crate::cluster::leadership::{Standing, campaign, identity};
@@ -58,7 +58,7 @@ impl Controller {
     /// Checks the options, opens the admin address. An API server that is not there yet is waited for later.
     pub async fn new(options: Options) -> Result<Self, ControllerError> {
         options.validate()?;
-        let client = connect(options.kubeconfig.as_deref()).await?;
+        let client = connect_as("baton-controller", options.kubeconfig.as_deref()).await?;
         let listener = match options.listen {
             Some(address) => Some(bind(address).await?),
             None => None,

@@ -9,23 +9,17 @@ use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use futures::future::BoxFuture;
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
-use hyper_util::server::conn::auto;
-use hyper_util::service::TowerToHyperService;
-use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
-use tokio::task::JoinSet;
+use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
-use tower_http::catch_panic::CatchPanicLayer;
 use tower_http::limit::RequestBodyLimitLayer;
+
+use super::http::HttpServer;
 
 /// Connections served at once; further ones wait in the kernel's queue.
 const CONNECTIONS: usize = 32;
 /// Time for a request's head, so that a silent client does not hold a connection.
 const HEAD: Duration = Duration::from_secs(10);
-/// Time that open connections get at shutdown.
-const GRACE: Duration = Duration::from_secs(2);
-/// Largest request body, in bytes: enough for a scheduler extender's list of nodes.
+/// Largest request body, in bytes.
 const BODY: usize = 64 << 20;
 
 /// Answers one probe: the text goes to the client, with 200 or 503.
@@ -76,70 +70,15 @@ async fn probe(check: Check) -> Response {
 
 /// Serves until `stop`; then open requests get two seconds. A panicking handler answers 500 and harms nothing else.
 pub async fn serve(listener: TcpListener, router: Router, stop: CancellationToken) {
-    let router = router.layer(RequestBodyLimitLayer::new(BODY)).layer(CatchPanicLayer::new());
-    let permits = Arc::new(Semaphore::new(CONNECTIONS));
-    let mut connections = JoinSet::new();
-    loop {
-        let accepted = tokio::select! {
-            () = stop.cancelled() => break,
-            Some(_) = connections.join_next() => continue,
-            accepted = accept(&listener, &permits) => accepted,
-        };
-        let Some((stream, permit)) = accepted else { break };
-        let (router, stop) = (router.clone(), stop.clone());
-        connections.spawn(async move {
-            let _permit = permit;
-            connection(stream, router, stop).await;
-        });
-    }
-    let ended = async { while connections.join_next().await.is_some() {} };
-    if tokio::time::timeout(GRACE, ended).await.is_err() {
-        tracing::warn!("admin HTTP: connections still open at shutdown were cut");
-    }
-}
-
-type Permit = tokio::sync::OwnedSemaphorePermit;
-
-async fn accept(listener: &TcpListener, permits: &Arc<Semaphore>) -> Option<(TcpStream, Permit)> {
-    let permit = permits.clone().acquire_owned().await.ok()?;
-    loop {
-        match listener.accept().await {
-            Ok((stream, _)) => return Some((stream, permit)),
-            Err(error) => {
-                // Out of descriptors, or a client that left: a pause keeps this from spinning.
-                tracing::debug!(%error, "admin HTTP: accept failed");
-                tokio::time::sleep(Duration::from_millis(100)).await;
-            }
-        }
-    }
-}
-
-async fn connection(stream: TcpStream, router: Router, stop: CancellationToken) {
-    let mut builder = auto::Builder::new(TokioExecutor::new()).http1_only();
-    builder.http1().timer(TokioTimer::new()).header_read_timeout(HEAD).max_buf_size(64 << 10);
-    let connection = builder.serve_connection(TokioIo::new(stream), TowerToHyperService::new(router));
-    tokio::pin!(connection);
-    let mut stopping = false;
-    loop {
-        tokio::select! {
-            ended = &mut connection => {
-                if let Err(error) = ended {
-                    tracing::debug!(%error, "admin HTTP: connection ended");
-                }
-                return;
-            }
-            () = stop.cancelled(), if !stopping => {
-                stopping = true;
-                connection.as_mut().graceful_shutdown();
-            }
-        }
-    }
+    let server = HttpServer { name: "admin HTTP", listener, tls: None, connections: CONNECTIONS, head: HEAD };
+    server.serve(router.layer(RequestBodyLimitLayer::new(BODY)), stop).await;
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::TcpStream;
 
     fn admin() -> Admin {
         Admin {

@@ -25,7 +25,34 @@ pub fn mono() -> Duration {
     now().mono
 }
 
+/// Time until the next tick of a clock that ticks every `period` since the process started; never zero. Whatever has the same
+/// period falls on the same tick, and costs one wake-up together.
+pub fn until_tick(period: Duration) -> Duration {
+    left_of(period, mono())
+}
+
+fn left_of(period: Duration, now: Duration) -> Duration {
+    let period = period.max(Duration::from_millis(1));
+    let into = Duration::from_nanos((now.as_nanos() % period.as_nanos()) as u64);
+    period - into
+}
+
 /// Wall time.
 pub fn wall() -> Timestamp {
     now().wall
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn everything_of_one_period_falls_on_one_tick() {
+        let (second, ms) = (Duration::from_secs, Duration::from_millis);
+        assert_eq!(left_of(second(5), second(12)), second(3));
+        assert_eq!(left_of(second(5), second(15)), second(5), "a tick that has come is over");
+        for now in [ms(0), ms(1), ms(4999), ms(61_234)] {
+            assert_eq!((now + left_of(second(30), now)).as_millis() % 30_000, 0);
+        }
+    }
 }

@@ -1,9 +1,12 @@
-//! Process plumbing without a domain word: telemetry, shutdown, back-off, the only clock, admin HTTP.
+//! Process plumbing without a domain word: telemetry, shutdown, back-off, the only clock, HTTP.
 
 pub mod admin;
 pub mod backoff;
 pub mod clock;
+pub mod http;
+pub mod sentry;
 pub mod shutdown;
 pub mod telemetry;
 
 pub use backoff::Backoff;
+pub use sentry::Sentry;

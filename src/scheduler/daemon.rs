@@ -17,7 +17,7 @@ use super::extender::{Ask, Desk, Extender, ExtenderError, Front};
 use super::metrics::Metrics;
 use super::options::{Options, OptionsError};
 use crate::cluster::bind::Binder;
-use crate::cluster::client::{ConnectError, connect};
+use crate::cluster::client::{ConnectError, connect_as};
 use crate::cluster::condition::Conditions;
 use crate::cluster::feed::FeedMessage;
 use crate::cluster::feed_set::{FeedSettings, start_feeds};
@@ -79,7 +79,7 @@ impl Scheduler {
     /// Checks the options, opens the admin address. An API server that is not there yet is waited for later.
     pub async fn new(options: Options) -> Result<Self, SchedulerError> {
         options.validate()?;
-        let client = connect(options.kubeconfig.as_deref()).await?;
+        let client = connect_as("baton-scheduler", options.kubeconfig.as_deref()).await?;
         let engine = Engine::new(engine_config(&options), default_plugins(&options.plugin_set()?)?);
         let listener = match options.listen {
             Some(address) => Some(bind(address).await?),

@@ -16,7 +16,7 @@ use baton::cluster::notice::Notices;
 use baton::contract::deviceplugin::ContainerAllocateResponse;
 use baton::contract::{DeviceId, DeviceType, key};
 use baton::decide::handoff::{InventoryDevice, NodeInventory, Policy};
-use baton::runtime::Backoff;
+use baton::runtime::{Backoff, Sentry};
 use tokio::task::JoinSet;
 
 use super::cluster::{NODE, eventually};
@@ -104,6 +104,7 @@ impl Agent {
         let mut plugins = Plugins::start(PluginsConfig {
             directory: kubelet.join("device-plugins"),
             poll: Duration::from_millis(200),
+            sentry: Sentry::start().unwrap(),
             register_timeout: Duration::from_secs(5),
             backoff: Backoff::new(Duration::from_millis(50), Duration::from_secs(1)),
             budget: Duration::from_secs(2),

@@ -9,7 +9,7 @@ use std::time::Duration;
 use baton::sim::apiserver::ApiServer;
 use kube::Client;
 
-use crate::wait::until;
+use super::wait::until;
 
 /// A running API server; stops when dropped.
 pub enum ControlPlane {

@@ -24,7 +24,7 @@ impl Daemon {
         self.kill();
         let log = std::fs::OpenOptions::new().create(true).append(true).open(&self.log).expect("log file");
         let err = log.try_clone().expect("log file");
-        let child = Command::new(env!("CARGO_BIN_EXE_baton"))
+        let child = Command::new(binary())
             .args(&self.args)
             .env("RUST_LOG", std::env::var("RUST_LOG").unwrap_or_else(|_| "info".to_owned()))
             .stdin(Stdio::null())
@@ -66,6 +66,17 @@ impl Daemon {
     pub fn output(&self) -> String {
         std::fs::read_to_string(&self.log).unwrap_or_default()
     }
+}
+
+/// The binary under test: the one that `BATON_BINARY` names (the image's build, say), or else this build's.
+fn binary() -> OsString {
+    std::env::var_os("BATON_BINARY").unwrap_or_else(|| env!("CARGO_BIN_EXE_baton").into())
+}
+
+/// `true` when the environment names the binary.
+#[allow(dead_code)] // a bench says what it measured
+pub fn is_given() -> bool {
+    std::env::var_os("BATON_BINARY").is_some()
 }
 
 impl Drop for Daemon {

@@ -13,10 +13,10 @@ use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::api::{Api, DeleteParams, PostParams};
 use kube::{Client, ResourceExt};
 
-use crate::control_plane::ControlPlane;
-use crate::daemon::Daemon;
-use crate::pods::PodSpec;
-use crate::wait::until;
+use super::control_plane::ControlPlane;
+use super::daemon::Daemon;
+use super::pods::PodSpec;
+use super::wait::until;
 
 /// Longest wait for anything that should take moments.
 pub const SOON: Duration = Duration::from_secs(30);

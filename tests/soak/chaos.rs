@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use baton::sim::apiserver::{ApiServer, Blackout};
 
-use crate::daemon::Daemon;
-use crate::harness::TestNode;
+use crate::whole::daemon::Daemon;
+use crate::whole::harness::TestNode;
 
 /// What happened.
 #[derive(Debug, Default, Clone, Copy)]

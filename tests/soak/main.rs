@@ -7,16 +7,8 @@
 #![allow(clippy::unwrap_used, clippy::panic, missing_docs)] // tests
 #![allow(dead_code)] // parts of the harness that only tests/cluster uses
 
-#[path = "../cluster/control_plane.rs"]
-mod control_plane;
-#[path = "../cluster/daemon.rs"]
-mod daemon;
-#[path = "../cluster/harness.rs"]
-mod harness;
-#[path = "../cluster/pods.rs"]
-mod pods;
-#[path = "../cluster/wait.rs"]
-mod wait;
+#[path = "../cluster/whole.rs"]
+mod whole;
 
 mod audit;
 mod chaos;

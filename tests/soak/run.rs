@@ -8,11 +8,11 @@ use baton::runtime::clock;
 
 use crate::audit::Audit;
 use crate::chaos::Chaos;
-use crate::daemon::Daemon;
-use crate::harness::{Cluster, LOCK_GONE};
 use crate::load::Load;
-use crate::pods::pod;
 use crate::vitals::Vitals;
+use crate::whole::daemon::Daemon;
+use crate::whole::harness::{Cluster, LOCK_GONE};
+use crate::whole::pods::pod;
 
 /// What is held to be flat.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

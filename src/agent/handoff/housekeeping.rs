@@ -78,24 +78,28 @@ impl HandoffService {
 pub async fn run(service: Arc<HandoffService>, period: Duration) {
     let mut changes = service.parts.view.changes();
     let mut told: BTreeSet<(PodUid, &'static str, String)> = BTreeSet::new();
-    let mut next_verify = clock::mono() + period;
+    let mut next_verify = clock::mono() + clock::until_tick(period);
     loop {
         let wait = next_verify.saturating_sub(clock::mono());
         tokio::select! {
-            changed = changes.changed() => if changed.is_err() { return },
+            changed = changes.changed() => {
+                if changed.is_err() {
+                    return;
+                }
+                tokio::time::sleep(GATHER).await;
+            }
             () = tokio::time::sleep(wait) => {}
         }
-        tokio::time::sleep(GATHER).await;
         changes.borrow_and_update();
         if clock::mono() >= next_verify {
-            next_verify = clock::mono() + period;
+            next_verify = clock::mono() + clock::until_tick(period);
             verify_once(&service, &mut told).await;
         }
         expire(&service).await;
     }
 }
 
-/// Drops the entries of pods that ended. A pod that the watch does not show is read live first.
+/// Drops the entries of pods that ended. A pod that the watch does not show, and has not shown deleted, is read live first.
 async fn expire(service: &HandoffService) {
     if !service.is_ready() || !service.parts.view.is_synced() || !service.parts.view.is_watching() {
         return;
@@ -103,7 +107,8 @@ async fn expire(service: &HandoffService) {
     let absent: BTreeSet<PodKey> = {
         let books = service.books.lock().await;
         let Some(books) = books.as_ref() else { return };
-        let seen = service.parts.view.seen();
+        let mut seen = service.parts.view.seen();
+        seen.pods.forget_deleted(|uid| books.ledger.holds(uid));
         let ended = books
             .ledger
             .iter()
@@ -112,7 +117,9 @@ async fn expire(service: &HandoffService) {
         if ended.is_empty() {
             return;
         }
-        let gone = ended.into_iter().filter(|entry| seen.pods.by_uid(&entry.pod.uid).is_none());
+        let gone = ended
+            .into_iter()
+            .filter(|entry| seen.pods.by_uid(&entry.pod.uid).is_none() && !seen.pods.is_deleted(&entry.pod.uid));
         gone.map(|entry| entry.pod.key.clone()).collect()
     };
     for key in absent {

@@ -16,6 +16,13 @@ pub struct CallLabels {
     pub result: &'static str,
 }
 
+/// Which of the kubelet's calls.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub struct CallWord {
+    /// Name of the call.
+    pub call: &'static str,
+}
+
 /// One word.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub struct Word {
@@ -30,6 +37,10 @@ pub struct HandoffMetrics {
     pub allocations: Family<CallLabels, Counter>,
     /// Seconds of an Allocate call.
     pub allocate_seconds: Histogram,
+    /// Reads of the API server that calls waited for.
+    pub live_reads: Family<CallWord, Counter>,
+    /// Seconds that calls waited for the watch to bring what they overtook.
+    pub watch_wait_seconds: Histogram,
     /// How callers were identified.
     pub identified: Family<Word, Counter>,
     /// Calls in which the kubelet's ids were not the assigned devices.
@@ -49,6 +60,8 @@ impl Default for HandoffMetrics {
         Self {
             allocations: Family::default(),
             allocate_seconds: Histogram::new(exponential_buckets(0.000_1, 2.0, 16)),
+            live_reads: Family::default(),
+            watch_wait_seconds: Histogram::new(exponential_buckets(0.000_1, 2.0, 10)),
             identified: Family::default(),
             id_mismatches: Counter::default(),
             released: Family::default(),
@@ -64,6 +77,12 @@ impl HandoffMetrics {
     pub fn register(&self, registry: &mut Registry) {
         registry.register("baton_allocate", "Allocate calls by resource and result", self.allocations.clone());
         registry.register("baton_allocate_seconds", "Seconds of an Allocate call", self.allocate_seconds.clone());
+        registry.register("baton_live_reads", "Reads of the API server that calls waited for", self.live_reads.clone());
+        registry.register(
+            "baton_watch_wait_seconds",
+            "Seconds that calls waited for the watch to bring what they overtook",
+            self.watch_wait_seconds.clone(),
+        );
         registry.register("baton_identified", "How the calling pod was identified", self.identified.clone());
         registry.register(
             "baton_id_mismatch",

@@ -70,6 +70,19 @@ impl NodeView {
         self.changed.subscribe()
     }
 
+    /// Counts the changes.
+    pub fn version(&self) -> u64 {
+        *self.changed.borrow()
+    }
+
+    /// Waits for a version other than `seen`; `None` when `deadline` (monotonic) comes first.
+    pub async fn change_before(&self, seen: u64, deadline: Duration) -> Option<u64> {
+        let mut changes = self.changes();
+        let left = deadline.saturating_sub(clock::mono());
+        let other = tokio::time::timeout(left, changes.wait_for(|version| *version != seen)).await.ok()?.ok()?;
+        Some(*other)
+    }
+
     /// Pods and node are known.
     pub fn is_synced(&self) -> bool {
         let seen = self.seen();

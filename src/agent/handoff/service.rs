@@ -11,13 +11,13 @@ use tokio::sync::{Mutex, Notify, watch};
 use tonic::Status;
 
 use super::ledger_file::LedgerFile;
-use super::metrics::{HandoffMetrics, Word};
+use super::metrics::{CallWord, HandoffMetrics, Word};
 use super::node_view::NodeView;
 use super::pod_resources::PodResourcesClient;
 use super::world::World;
 use crate::agent::grant::{Answerer, Grant};
-use crate::contract::PodUid;
 use crate::contract::deviceplugin::{AllocateRequest, AllocateResponse, ContainerAllocateResponse};
+use crate::contract::{DeviceId, PodUid};
 use crate::decide::handoff::rebuild::{is_share, learn};
 use crate::decide::handoff::{
     Call, Code, Entry, EntryKey, Fresh, Ledger, NodeInventory, Outcome, PodResources, Policy, Refusal, Rule, Serving,
@@ -29,6 +29,9 @@ use crate::runtime::clock;
 const PREFERENCE_HOLDS: Duration = Duration::from_secs(1);
 /// Kept from the budget so that the error still reaches the kubelet in time.
 pub(super) const RESERVE: Duration = Duration::from_millis(50);
+/// The kubelet and this agent hear of a pod at the same moment; where the kubelet's call comes first, what it is about follows
+/// within moments. Asking the API server takes longer than that.
+const HEAD_START: Duration = Duration::from_millis(10);
 /// Decisions that may ask for live reads one after another.
 pub(super) const MAX_ROUNDS: usize = 6;
 
@@ -106,6 +109,27 @@ pub(super) struct Remembered {
     pub at: Duration,
     pub key: EntryKey,
     pub resources: Arc<PodResources>,
+}
+
+/// What one call has learned beyond the watches so far.
+pub(super) struct Asking {
+    call: &'static str,
+    deadline: Duration,
+    /// Read live.
+    pub fresh: Fresh,
+    /// Times that the API server was asked.
+    pub rounds: usize,
+    /// Until when the watch may catch up; set when something is missed for the first time.
+    head_start: Option<Duration>,
+    /// The view's version that was decided on last.
+    seen: u64,
+}
+
+impl Asking {
+    /// For a call that must be decided before `deadline` (monotonic), on what `view` shows now.
+    pub fn new(call: &'static str, deadline: Duration, view: &NodeView) -> Self {
+        Self { call, deadline, fresh: Fresh::default(), rounds: 0, head_start: None, seen: view.version() }
+    }
 }
 
 impl HandoffService {
@@ -305,9 +329,9 @@ impl HandoffService {
         resources: &PodResources,
         deadline: Duration,
     ) -> Result<(Outcome, Vec<PodUid>), Refusal> {
-        let mut fresh = Fresh::default();
-        for _ in 0..MAX_ROUNDS {
-            let (outcome, passed) = self.with_sight(books, resources, &fresh, |sight| {
+        let mut asking = Asking::new("Allocate", deadline, &self.parts.view);
+        while asking.rounds < MAX_ROUNDS {
+            let (outcome, passed) = self.with_sight(books, resources, &asking.fresh, |sight| {
                 let outcome = decide(sight, call, known);
                 let caller = match &outcome {
                     Outcome::Serve(serving) => Some(&serving.entry.pod.uid),
@@ -318,10 +342,28 @@ impl HandoffService {
                 (outcome, passed)
             });
             let Outcome::NeedLive(wanted) = outcome else { return Ok((outcome, passed)) };
-            self.read_live(&wanted, call.resource, deadline).await?;
-            fresh.add(wanted);
+            self.learn_more(&mut asking, wanted, call.resource).await?;
         }
         Err(self.too_late(call.resource))
+    }
+
+    /// Gets what a decision lacks: lets the watch catch up first, once in a call, and then asks the API server. The decision
+    /// has to be made again after each.
+    pub(super) async fn learn_more(&self, asking: &mut Asking, wanted: Fresh, resource: &str) -> Result<(), Refusal> {
+        let began = clock::mono();
+        let until = *asking.head_start.get_or_insert(asking.deadline.min(began + HEAD_START));
+        if self.parts.view.is_watching() && began < until {
+            let news = self.parts.view.change_before(asking.seen, until).await;
+            self.parts.metrics.watch_wait_seconds.observe(clock::mono().saturating_sub(began).as_secs_f64());
+            if let Some(version) = news {
+                asking.seen = version;
+                return Ok(());
+            }
+        }
+        asking.rounds += 1;
+        self.read_live(&wanted, asking, resource).await?;
+        asking.fresh.add(wanted);
+        Ok(())
     }
 
     /// Runs a decision on everything that is known now.
@@ -349,11 +391,13 @@ impl HandoffService {
         })
     }
 
-    pub(super) async fn read_live(&self, wanted: &Fresh, resource: &str, deadline: Duration) -> Result<(), Refusal> {
+    async fn read_live(&self, wanted: &Fresh, asking: &Asking, resource: &str) -> Result<(), Refusal> {
         let world = &self.parts.world;
+        let reads = wanted.pods.len() as u64 + u64::from(wanted.node);
+        self.parts.metrics.live_reads.get_or_create(&CallWord { call: asking.call }).inc_by(reads);
         let pods = futures::future::join_all(wanted.pods.iter().map(|key| world.pod(key)));
         let lock = async { if wanted.node { Some(world.lock().await) } else { None } };
-        let left = deadline.saturating_sub(clock::mono());
+        let left = asking.deadline.saturating_sub(clock::mono());
         let Ok((pods, lock)) = tokio::time::timeout(left, futures::future::join(pods, lock)).await else {
             return Err(self.too_late(resource));
         };
@@ -391,7 +435,9 @@ impl HandoffService {
         for notice in notices {
             self.parts.world.tell(notice);
         }
-        tracing::info!(pod = %key.uid, container = &*key.container, resource = &*key.resource, how = how.word(), "served");
+        if let Some(entry) = books.ledger.get(&key) {
+            told("served", entry, how.word());
+        }
         self.ledger_did_change(Some(books.ledger.len()));
         self.lock_matters.notify_one();
         Ok(answer)
@@ -413,7 +459,7 @@ impl HandoffService {
             books.ledger.restore(before);
             return Err(Self::unwritten(key, &error));
         }
-        tracing::info!(pod = %key.uid, container = &*key.container, resource = &*key.resource, "served again");
+        told("served again", &before, "repetition");
         self.ledger_did_change(None);
         self.lock_matters.notify_one();
         Ok(answer)
@@ -458,6 +504,13 @@ impl HandoffService {
             books.admits_again();
         }
     }
+}
+
+/// One line for each grant: who was given what.
+fn told(what: &str, entry: &Entry, how: &'static str) {
+    let devices: Vec<&str> = entry.devices().map(DeviceId::as_str).collect();
+    let Entry { pod, container, resource, .. } = entry;
+    tracing::info!(pod = %pod.key, uid = %pod.uid, container = &**container, resource = &**resource, devices = devices.join(","), how, "{what}");
 }
 
 fn status(refusal: &Refusal) -> Status {

@@ -5,14 +5,14 @@ use std::time::Duration;
 
 use tonic::Status;
 
-use super::service::{HandoffService, MAX_ROUNDS, RESERVE, Remembered};
+use super::service::{Asking, HandoffService, MAX_ROUNDS, RESERVE, Remembered};
 use crate::contract::deviceplugin::{
     ContainerPreferredAllocationResponse, PreStartContainerRequest, PreferredAllocationRequest,
     PreferredAllocationResponse,
 };
 use crate::decide::handoff::prefer::{self, Order, Preference};
 use crate::decide::handoff::verify::may_start;
-use crate::decide::handoff::{Call, EntryKey, Fresh, PodResources};
+use crate::decide::handoff::{Call, EntryKey, PodResources};
 use crate::runtime::clock;
 
 impl HandoffService {
@@ -51,14 +51,11 @@ impl HandoffService {
         self.heed_restarts(books);
         let call = Call { resource, count: i64::from(count), ids: &[] };
         let resources = Arc::new(self.list(books, deadline).await);
-        let mut fresh = Fresh::default();
-        for _ in 0..MAX_ROUNDS {
-            match self.with_sight(books, &resources, &fresh, |sight| prefer::preference(sight, &call)) {
+        let mut asking = Asking::new("GetPreferredAllocation", deadline, &self.parts.view);
+        while asking.rounds < MAX_ROUNDS {
+            match self.with_sight(books, &resources, &asking.fresh, |sight| prefer::preference(sight, &call)) {
                 Preference::Order(order, key) => return Some((order, key.map(|key| (key, resources)))),
-                Preference::NeedLive(wanted) => {
-                    self.read_live(&wanted, resource, deadline).await.ok()?;
-                    fresh.add(wanted);
-                }
+                Preference::NeedLive(wanted) => self.learn_more(&mut asking, wanted, resource).await.ok()?,
             }
         }
         None

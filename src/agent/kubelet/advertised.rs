@@ -50,7 +50,7 @@ pub struct TooMany {
     pub ids: usize,
     /// Devices behind them.
     pub devices: usize,
-    /// Encoded size.
+    /// Largest encoded size that it can have.
     pub bytes: usize,
 }
 
@@ -72,6 +72,14 @@ impl Units {
     }
 }
 
+impl AdvertisedDevice {
+    fn named(&self, id: String) -> Device {
+        let health = if self.healthy { "Healthy" } else { "Unhealthy" }.to_owned();
+        let topology = self.numa.map(|node| TopologyInfo { nodes: vec![NumaNode { id: i64::from(node) }] });
+        Device { id, health, topology }
+    }
+}
+
 impl Advertised {
     /// Offers nothing.
     pub fn none(units: Units) -> Self {
@@ -80,13 +88,22 @@ impl Advertised {
 
     /// The message, always with every id.
     pub fn message(&self) -> ListAndWatchResponse {
-        let devices = self.devices.iter().flat_map(|device| {
-            let health = if device.healthy { "Healthy" } else { "Unhealthy" };
-            let numa = device.numa.map(|node| TopologyInfo { nodes: vec![NumaNode { id: i64::from(node) }] });
-            let of = move |id| Device { id, health: health.to_owned(), topology: numa.clone() };
-            self.units.ids(&device.id).map(of)
-        });
+        let devices = self.devices.iter().flat_map(|device| self.units.ids(&device.id).map(|id| device.named(id)));
         ListAndWatchResponse { devices: devices.collect() }
+    }
+
+    /// Encoded bytes that the message has at most, whatever becomes of its devices' health. Spells out one id of each device.
+    fn largest(&self) -> usize {
+        let each = self.devices.iter().map(|device| {
+            let longest = match self.units {
+                Units::Whole => device.id.as_str().to_owned(),
+                Units::Shares(count) => device.id.unit(count.saturating_sub(1)),
+            };
+            let sick = AdvertisedDevice { healthy: false, ..device.clone() };
+            let one = ListAndWatchResponse { devices: vec![sick.named(longest)] };
+            one.encoded_len() * self.units.count()
+        });
+        each.sum()
     }
 
     /// Number of ids, healthy ones first.
@@ -97,7 +114,7 @@ impl Advertised {
 
     /// Refuses a list that the kubelet could not receive.
     pub fn check_size(&self, resource: &str) -> Result<(), TooMany> {
-        let bytes = self.message().encoded_len();
+        let bytes = self.largest();
         if bytes <= MAX_LIST {
             return Ok(());
         }
@@ -126,6 +143,19 @@ mod tests {
         let shares = of(Units::Shares(100), 2);
         assert_eq!(shares.counts(), (100, 200));
         assert!(shares.message().devices[199].id.ends_with("::99"));
+    }
+
+    #[test]
+    fn the_size_is_judged_by_the_largest_that_the_list_can_become() {
+        for (units, count) in [(Units::Whole, 0), (Units::Whole, 9), (Units::Shares(100), 3), (Units::Shares(7), 1)] {
+            let mut list = of(units, count);
+            list.devices.iter_mut().for_each(|device| device.healthy = false);
+            let (largest, exact) = (list.largest(), list.message().encoded_len());
+            // Units are told apart by one or two digits.
+            assert!(largest >= exact && largest <= exact + 10 * count, "{largest} for {exact}");
+            list.devices.iter_mut().for_each(|device| device.healthy = true);
+            assert_eq!(list.largest(), largest);
+        }
     }
 
     #[test]

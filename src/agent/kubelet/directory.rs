@@ -1,14 +1,18 @@
 //! Watches the kubelet's directory: by inotify for speed, and by looking every few seconds because inotify can miss what
-//! happens behind a symlink, a bind mount or a directory that was made anew.
+//! happens behind a symlink, a bind mount or a directory that was made anew. The looks are the sentry's, which wakes nobody
+//! while they show the same.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures::StreamExt;
 use inotify::{EventStream, Inotify, WatchMask};
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
+
+use crate::runtime::Sentry;
 
 /// File name of the kubelet's registration socket.
 pub const KUBELET_SOCKET: &str = "kubelet.sock";
@@ -40,19 +44,50 @@ pub fn identity(path: &Path) -> Option<SocketIdentity> {
     Some(SocketIdentity { device: meta.dev(), inode: meta.ino(), changed: (meta.ctime(), meta.ctime_nsec()) })
 }
 
+/// Device and inode of the directory.
+fn there(directory: &Path) -> Option<(u64, u64)> {
+    std::fs::metadata(directory).ok().map(|meta| (meta.dev(), meta.ino()))
+}
+
 /// Looks until `stop`. The receiver's value changes when something happened in the directory.
-pub fn watch(directory: PathBuf, poll: Duration, stop: CancellationToken) -> watch::Receiver<Seen> {
+pub fn watch(directory: PathBuf, poll: Duration, sentry: &Sentry, stop: CancellationToken) -> watch::Receiver<Seen> {
     let (sender, receiver) = watch::channel(look(&directory, 0));
+    let poll = Poll { directory: directory.clone(), period: poll, other: Arc::default() };
+    poll.post(sentry, stop.clone());
     tokio::spawn(async move {
         tokio::select! {
-            () = run(&directory, poll, &sender) => {}
+            () = run(&directory, &poll, &sender) => {}
             () = stop.cancelled() => {}
         }
     });
     receiver
 }
 
-async fn run(directory: &Path, poll: Duration, sender: &watch::Sender<Seen>) {
+/// The regular look.
+struct Poll {
+    directory: PathBuf,
+    period: Duration,
+    /// Told when a look showed something else than the one before.
+    other: Arc<Notify>,
+}
+
+impl Poll {
+    fn post(&self, sentry: &Sentry, stop: CancellationToken) {
+        let (directory, other) = (self.directory.clone(), self.other.clone());
+        let mut before = None;
+        let look = move || {
+            let now = (there(&directory), identity(&directory.join(KUBELET_SOCKET)));
+            // The first look tells as well: something may have happened since the start.
+            if before.replace(now) != Some(now) {
+                other.notify_one();
+            }
+            !stop.is_cancelled()
+        };
+        sentry.every(self.period, Box::new(look));
+    }
+}
+
+async fn run(directory: &Path, poll: &Poll, sender: &watch::Sender<Seen>) {
     let mut watcher = Watcher::default();
     let mut noticed = false;
     loop {
@@ -64,8 +99,12 @@ async fn run(directory: &Path, poll: Duration, sender: &watch::Sender<Seen>) {
             *seen = now;
             changed
         });
-        let pause = if present { poll } else { poll.min(ABSENT) };
-        noticed = tokio::time::timeout(pause, watcher.happening()).await.is_ok();
+        let again = if present { poll.period } else { ABSENT.min(poll.period) };
+        noticed = tokio::select! {
+            () = watcher.happening() => true,
+            () = poll.other.notified() => false,
+            () = tokio::time::sleep(again), if !watcher.is_attached() => false,
+        };
     }
 }
 
@@ -84,7 +123,7 @@ struct Watcher {
 impl Watcher {
     /// `false` while there is no such directory.
     fn attach(&mut self, directory: &Path) -> bool {
-        let there = std::fs::metadata(directory).ok().map(|meta| (meta.dev(), meta.ino()));
+        let there = there(directory);
         if there != self.on || self.events.is_none() {
             self.on = there;
             self.events = there.and_then(|_| match open(directory) {
@@ -96,6 +135,10 @@ impl Watcher {
             });
         }
         there.is_some()
+    }
+
+    fn is_attached(&self) -> bool {
+        self.events.is_some()
     }
 
     /// Resolves after something happened; never without a watch.
@@ -138,7 +181,8 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let dir = root.path().join("device-plugins");
         let stop = CancellationToken::new();
-        let mut seen = watch(dir.clone(), Duration::from_millis(50), stop.clone());
+        let sentry = Sentry::start().unwrap();
+        let mut seen = watch(dir.clone(), Duration::from_millis(50), &sentry, stop.clone());
         assert_eq!(seen.borrow().kubelet, None);
         std::fs::create_dir(&dir).unwrap();
         let real = root.path().join("real.sock");
@@ -157,7 +201,8 @@ mod tests {
     async fn what_happens_to_other_files_is_counted() {
         let dir = tempfile::tempdir().unwrap();
         let stop = CancellationToken::new();
-        let mut seen = watch(dir.path().to_owned(), Duration::from_secs(3600), stop.clone());
+        let sentry = Sentry::start().unwrap();
+        let mut seen = watch(dir.path().to_owned(), Duration::from_secs(3600), &sentry, stop.clone());
         tokio::task::yield_now().await;
         std::fs::write(dir.path().join("baton-1.sock"), "").unwrap();
         changed(&mut seen, |s| s.happenings > 0).await;

@@ -14,7 +14,7 @@ use super::directory::{self, Seen};
 use super::plugin::{Plugin, with_streams};
 use super::service::{DeviceCalls, Service};
 use super::socket;
-use crate::runtime::{Backoff, clock};
+use crate::runtime::{Backoff, Sentry, clock};
 
 /// How one resource name stands with the kubelet.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -38,6 +38,8 @@ pub struct PluginsConfig {
     pub directory: PathBuf,
     /// How often it is looked at beside inotify.
     pub poll: Duration,
+    /// Who looks.
+    pub sentry: Sentry,
     /// Time for one Register call.
     pub register_timeout: Duration,
     /// Waits after failed registrations.
@@ -99,7 +101,7 @@ impl Plugins {
         // Another number at each start: wall time is enough, because two starts are never in the same nanosecond.
         let start = clock::wall().as_nanosecond() as u32;
         socket::remove_stale(&config.directory, start);
-        let seen = directory::watch(config.directory.clone(), config.poll, stop.clone());
+        let seen = directory::watch(config.directory.clone(), config.poll, &config.sentry, stop.clone());
         let states = Arc::new(watch::Sender::new(PluginStates::new()));
         Self { config, start, stop, seen, lists: BTreeMap::new(), states, tasks: JoinSet::new() }
     }

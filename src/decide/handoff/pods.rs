@@ -1,6 +1,6 @@
 //! The pods of this node as the watch and live reads tell them, with each pod's assignment frozen at its first bound version.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::notice::Notice;
 use crate::contract::{PodKey, PodUid};
@@ -11,6 +11,8 @@ use crate::decide::pod::{AssignmentText, HandoffPod};
 pub struct NodePods {
     pods: BTreeMap<PodUid, HandoffPod>,
     edited: BTreeMap<PodUid, AssignmentText>,
+    /// Uids that the watch has shown deleted. A uid never comes back.
+    deleted: BTreeSet<PodUid>,
 }
 
 impl NodePods {
@@ -40,15 +42,27 @@ impl NodePods {
         found.and_then(|pod| self.apply(pod))
     }
 
-    /// The watch says that this pod is deleted.
+    /// The watch says that this pod is deleted: the server's own word for this uid, unlike its absence from a list, which may
+    /// be an old one.
     pub fn remove(&mut self, uid: &PodUid) {
         self.pods.remove(uid);
         self.edited.remove(uid);
+        self.deleted.insert(uid.clone());
+    }
+
+    /// The watch has shown that this pod is deleted.
+    pub fn is_deleted(&self, uid: &PodUid) -> bool {
+        self.deleted.contains(uid)
+    }
+
+    /// Forgets the deleted pods that nobody asks for any more.
+    pub fn forget_deleted(&mut self, asked_for: impl Fn(&PodUid) -> bool) {
+        self.deleted.retain(asked_for);
     }
 
     /// A relist: pods that are not in it are gone.
     pub fn replace(&mut self, pods: Vec<HandoffPod>) -> Vec<Notice> {
-        let uids: std::collections::BTreeSet<PodUid> = pods.iter().map(|pod| pod.pod.uid.clone()).collect();
+        let uids: BTreeSet<PodUid> = pods.iter().map(|pod| pod.pod.uid.clone()).collect();
         self.retain(|pod| uids.contains(&pod.pod.uid));
         pods.into_iter().filter_map(|pod| self.apply(pod)).collect()
     }
@@ -103,5 +117,21 @@ mod tests {
         assert_eq!(pods.iter().map(|pod| pod.pod.uid.clone()).collect::<Vec<_>>(), [new.pod.uid]);
         pods.apply_live(&old.pod.key, None);
         assert_eq!(pods.iter().count(), 0);
+    }
+
+    #[test]
+    fn only_the_watch_shows_a_pod_deleted_and_it_is_remembered_while_somebody_asks() {
+        let mut pods = NodePods::default();
+        let pod = gpu_pod("a", 1);
+        let uid = pod.pod.uid.clone();
+        pods.apply(pod.clone());
+        pods.replace(vec![]);
+        assert!(pods.by_uid(&uid).is_none() && !pods.is_deleted(&uid), "a list may be an old one");
+        pods.apply(pod);
+        pods.remove(&uid);
+        pods.forget_deleted(|asked| *asked == uid);
+        assert!(pods.is_deleted(&uid));
+        pods.forget_deleted(|_| false);
+        assert!(!pods.is_deleted(&uid));
     }
 }

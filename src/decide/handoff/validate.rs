@@ -230,9 +230,11 @@ fn are_usable(sight: &Sight<'_>, entries: &[DeviceEntry], kind: &DeviceType) -> 
     Ok(())
 }
 
-/// A pod that the watch does not show (any more) holds its devices until a live read has said that it is gone.
+/// A pod that the watch does not show holds its devices until the watch's own word or a live read has said that it is deleted.
 fn occupies(sight: &Sight<'_>, held: &Entry) -> bool {
-    let unconfirmed = sight.pods.by_uid(&held.pod.uid).is_none() && !sight.fresh.pods.contains(&held.pod.key);
+    let uid = &held.pod.uid;
+    let told = sight.pods.is_deleted(uid) || sight.fresh.pods.contains(&held.pod.key);
+    let unconfirmed = sight.pods.by_uid(uid).is_none() && !told;
     unconfirmed || sight.ledger.is_live(held, sight.pods, sight.resources)
 }
 

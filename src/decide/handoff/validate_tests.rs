@@ -138,6 +138,29 @@ fn a_device_whose_holder_is_found_gone_by_a_live_read_is_free() {
 }
 
 #[test]
+fn a_device_whose_holder_the_watch_shows_deleted_is_free_at_once_and_one_that_is_only_missing_is_asked_for() {
+    let (a, old) = (one("a", "GPU-0"), one("old", "GPU-0"));
+    for (deleted, asked_live) in [(true, 0), (false, 1)] {
+        let mut scene = Scene::new(&[&a, &old]).lock(&a).listed(&[("a", "main", GPU, &[])]);
+        grant(&mut scene.ledger, &old, &[("main", &["GPU-0"])]);
+        scene.live = vec![a.clone()];
+        if deleted {
+            scene.pods.remove(&old.pod.uid);
+        } else {
+            scene.pods.replace(vec![a.clone()]);
+        }
+        assert_eq!((served(&scene.gpu(&["GPU-0"])).2, scene.asked_live), (vec!["GPU-0".to_owned()], asked_live));
+    }
+    // The kubelet still has it: deleted by force, and its container may run.
+    let mut scene =
+        Scene::new(&[&a, &old]).lock(&a).listed(&[("a", "main", GPU, &[]), ("old", "main", GPU, &["GPU-0"])]);
+    grant(&mut scene.ledger, &old, &[("main", &["GPU-0"])]);
+    scene.pods.remove(&old.pod.uid);
+    scene.live = vec![a.clone()];
+    assert_eq!(rule(&mut scene, &["GPU-0"]), Rule::NoRoom);
+}
+
+#[test]
 fn without_a_running_watch_a_grant_rests_on_live_reads() {
     let a = one("a", "GPU-0");
     let mut scene = admitted(&a);
