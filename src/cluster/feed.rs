@@ -22,21 +22,37 @@ pub enum FeedMessage {
     Synced(&'static str),
 }
 
-/// Identity of an object that was seen.
+/// Identity of an object that was seen: one text, because there is one for every object of the cluster.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Seen {
-    /// Namespace; empty for cluster-scoped objects.
-    pub namespace: Box<str>,
-    /// Name.
-    pub name: Box<str>,
-    /// Uid.
-    pub uid: Box<str>,
+    /// Namespace, name and uid.
+    text: Box<str>,
+    /// Where the name begins, and the uid.
+    starts: (u32, u32),
 }
 
 impl Seen {
     fn of(meta: &ObjectMeta) -> Self {
-        let word = |text: &Option<String>| text.as_deref().unwrap_or_default().into();
-        Self { namespace: word(&meta.namespace), name: word(&meta.name), uid: word(&meta.uid) }
+        let word = |text: &Option<String>| text.as_deref().unwrap_or_default().to_owned();
+        let (namespace, name, uid) = (word(&meta.namespace), word(&meta.name), word(&meta.uid));
+        let name_at = namespace.len() as u32;
+        let starts = (name_at, name_at + name.len() as u32);
+        Self { text: (namespace + &name + &uid).into(), starts }
+    }
+
+    /// Namespace; empty for cluster-scoped objects.
+    pub fn namespace(&self) -> &str {
+        &self.text[..self.starts.0 as usize]
+    }
+
+    /// Name.
+    pub fn name(&self) -> &str {
+        &self.text[self.starts.0 as usize..self.starts.1 as usize]
+    }
+
+    /// Uid.
+    pub fn uid(&self) -> &str {
+        &self.text[self.starts.1 as usize..]
     }
 }
 
@@ -65,30 +81,47 @@ impl<K> Feed<K>
 where
     K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
 {
-    /// Watches until the receiver is dropped. Lists anew after an expired version, with back-off after errors, and tells what
-    /// vanished meanwhile.
+    /// Watches until the receiver is dropped. Takes the first objects from the watch itself where the API server can do that
+    /// (streaming lists), else from a list in pages. Lists anew after an expired version, with back-off after errors, and tells
+    /// what vanished meanwhile.
     pub async fn run(self, out: mpsc::Sender<FeedMessage>) {
-        let stream = watcher::watcher(self.api.clone(), self.config.clone()).default_backoff();
-        self.follow(stream, out).await;
+        let mut known = BTreeSet::new();
+        let streaming = watcher::watcher(self.api.clone(), self.config.clone().streaming_lists()).default_backoff();
+        if self.follow(streaming, true, &mut known, &out).await == Ended::NoStreamingLists {
+            tracing::info!(feed = self.name, "the API server has no streaming lists: listing in pages");
+            let paged = watcher::watcher(self.api.clone(), self.config.clone()).default_backoff();
+            self.follow(paged, false, &mut known, &out).await;
+        }
     }
 
-    async fn follow(self, stream: impl Stream<Item = watcher::Result<Event<K>>>, out: mpsc::Sender<FeedMessage>) {
+    async fn follow(
+        &self,
+        stream: impl Stream<Item = watcher::Result<Event<K>>>,
+        streaming: bool,
+        known: &mut BTreeSet<Seen>,
+        out: &mpsc::Sender<FeedMessage>,
+    ) -> Ended {
         let mut stream = std::pin::pin!(stream);
-        let mut known: BTreeSet<Seen> = BTreeSet::new();
         let mut fresh: BTreeSet<Seen> = BTreeSet::new();
+        let mut listing = false;
         while let Some(next) = stream.next().await {
             let mut events = Vec::new();
             let mut synced = false;
             match next {
-                Ok(Event::Init) => fresh.clear(),
+                // A server that does not know of streaming lists shows everything and never says that this was all.
+                Ok(Event::Init) if streaming && listing && !fresh.is_empty() => return Ended::NoStreamingLists,
+                Ok(Event::Init) => {
+                    listing = true;
+                    fresh.clear();
+                }
                 Ok(Event::InitApply(object)) => {
                     fresh.insert(Seen::of(object.meta()));
                     events.extend((self.told)(object));
                 }
                 Ok(Event::InitDone) => {
                     events.extend(known.difference(&fresh).filter_map(|seen| (self.gone)(seen)));
-                    known = std::mem::take(&mut fresh);
-                    synced = true;
+                    *known = std::mem::take(&mut fresh);
+                    (listing, synced) = (false, true);
                 }
                 Ok(Event::Apply(object)) => {
                     known.insert(Seen::of(object.meta()));
@@ -99,6 +132,7 @@ where
                     known.remove(&seen);
                     events.extend((self.gone)(&seen));
                 }
+                Err(error) if streaming && refuses_streaming(&error) => return Ended::NoStreamingLists,
                 Err(error) => {
                     tracing::warn!(feed = self.name, %error, "watch failed, trying again");
                     synced = self.optional && is_missing(&error);
@@ -106,14 +140,32 @@ where
             }
             for event in events {
                 if out.send(FeedMessage::Event(event)).await.is_err() {
-                    return;
+                    return Ended::NobodyListens;
                 }
             }
             if synced && out.send(FeedMessage::Synced(self.name)).await.is_err() {
-                return;
+                return Ended::NobodyListens;
             }
         }
+        Ended::NobodyListens
     }
+}
+
+/// Why a watch is not followed any more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Ended {
+    NobodyListens,
+    NoStreamingLists,
+}
+
+/// The API server does not take `sendInitialEvents`: it is older, or the feature is off.
+fn refuses_streaming(error: &watcher::Error) -> bool {
+    let code = match error {
+        watcher::Error::WatchStartFailed(kube::Error::Api(status)) => status.code,
+        watcher::Error::WatchError(status) => status.code,
+        _ => return false,
+    };
+    matches!(code, 400 | 422)
 }
 
 /// The API or the permission is not there.

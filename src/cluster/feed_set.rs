@@ -47,7 +47,7 @@ pub fn start_feeds(
             locks.saw(&node.metadata);
             Some(WorldEvent::Node(node.facts(&lock_key)))
         }),
-        gone: Box::new(|seen| Some(WorldEvent::NodeGone(seen.name.clone()))),
+        gone: Box::new(|seen| Some(WorldEvent::NodeGone(seen.name().into()))),
     };
     let pods = Feed {
         name: "pods",
@@ -56,7 +56,7 @@ pub fn start_feeds(
         optional: false,
         told: Box::new(|pod| Some(WorldEvent::Pod(Box::new(pod.facts())))),
         gone: Box::new(|seen| {
-            Some(WorldEvent::PodGone(PodKey::new(&seen.namespace, &seen.name), PodUid::new(&seen.uid)))
+            Some(WorldEvent::PodGone(PodKey::new(seen.namespace(), seen.name()), PodUid::new(seen.uid())))
         }),
     };
     let devices = Feed {
@@ -68,7 +68,7 @@ pub fn start_feeds(
             device.metadata.managed_fields = None;
             Some(WorldEvent::Devices(Box::new(device)))
         }),
-        gone: Box::new(|seen| Some(WorldEvent::DevicesGone(seen.name.clone()))),
+        gone: Box::new(|seen| Some(WorldEvent::DevicesGone(seen.name().into()))),
     };
     let agents = Feed {
         name: "agents",
@@ -76,7 +76,7 @@ pub fn start_feeds(
         config: watched(),
         optional: true,
         told: Box::new(|lease| agent_event(&lease)),
-        gone: Box::new(|seen| agent_node(&seen.name).map(|node| WorldEvent::AgentGone(node.into()))),
+        gone: Box::new(|seen| agent_node(seen.name()).map(|node| WorldEvent::AgentGone(node.into()))),
     };
     let namespaces = Feed {
         name: "namespaces",
@@ -87,7 +87,7 @@ pub fn start_feeds(
             let labels = namespace.metadata.labels.unwrap_or_default();
             Some(WorldEvent::Namespace(namespace.metadata.name?.into(), labels))
         }),
-        gone: Box::new(|seen| Some(WorldEvent::NamespaceGone(seen.name.clone()))),
+        gone: Box::new(|seen| Some(WorldEvent::NamespaceGone(seen.name().into()))),
     };
     let volumes = Feed {
         name: "volumes",
@@ -98,7 +98,7 @@ pub fn start_feeds(
             let name = volume.metadata.name.clone()?;
             Some(WorldEvent::Volume(name.into(), volume_facts(&volume)))
         }),
-        gone: Box::new(|seen| Some(WorldEvent::VolumeGone(seen.name.clone()))),
+        gone: Box::new(|seen| Some(WorldEvent::VolumeGone(seen.name().into()))),
     };
     let claims = Feed {
         name: "claims",
@@ -109,7 +109,7 @@ pub fn start_feeds(
             let (key, facts) = claim_facts(&claim);
             Some(WorldEvent::Claim(key, facts))
         }),
-        gone: Box::new(|seen| Some(WorldEvent::ClaimGone(PodKey::new(&seen.namespace, &seen.name)))),
+        gone: Box::new(|seen| Some(WorldEvent::ClaimGone(PodKey::new(seen.namespace(), seen.name())))),
     };
     let budgets = Feed {
         name: "budgets",
@@ -120,7 +120,7 @@ pub fn start_feeds(
             let (key, facts) = budget_facts(&budget);
             Some(WorldEvent::Budget(key, facts))
         }),
-        gone: Box::new(|seen| Some(WorldEvent::BudgetGone(PodKey::new(&seen.namespace, &seen.name)))),
+        gone: Box::new(|seen| Some(WorldEvent::BudgetGone(PodKey::new(seen.namespace(), seen.name())))),
     };
     let names =
         [nodes.name, pods.name, devices.name, agents.name, namespaces.name, volumes.name, claims.name, budgets.name];
