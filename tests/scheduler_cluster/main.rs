@@ -5,4 +5,9 @@
 mod bind;
 mod cluster;
 mod crash;
+#[path = "../cluster/daemon.rs"]
+#[allow(dead_code)] // other tests use more of it
+mod daemon;
 mod faults;
+mod feeds;
+mod killed;

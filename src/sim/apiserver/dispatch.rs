@@ -43,7 +43,7 @@ pub async fn serve(core: Arc<Core>, http: HttpRequest<Body>) -> Result<Response<
     };
     let request = Request::read(&head.method, &head.uri, &head.headers, user);
     count(&core, &request);
-    let mut drop_after = false;
+    let (mut drop_after, mut hang_after) = (false, false);
     let mut silent = false;
     match core.faults.hit(&request) {
         None => {}
@@ -54,6 +54,7 @@ pub async fn serve(core: Arc<Core>, http: HttpRequest<Body>) -> Result<Response<
         Some(Effect::DropBefore) => return Err(Dropped),
         Some(Effect::DropAfter) => drop_after = true,
         Some(Effect::Hang) => std::future::pending().await,
+        Some(Effect::HangAfter) => hang_after = true,
         Some(Effect::SilentWatch) => silent = true,
     }
     // What is moderately too large is read all the same, so that the client hears why it is refused.
@@ -62,6 +63,9 @@ pub async fn serve(core: Arc<Core>, http: HttpRequest<Body>) -> Result<Response<
         _ => return Ok(codec::failure(&Failure::too_large(codec::BODY_LIMIT))),
     };
     let answer = answer(&core, &head.method, &request, body, silent).unwrap_or_else(|f| codec::failure(&f));
+    if hang_after {
+        std::future::pending::<()>().await;
+    }
     if drop_after { Err(Dropped) } else { Ok(answer) }
 }
 
