@@ -43,7 +43,7 @@ impl FeedNode {
         let read = |text: &str| text.parse::<Quantity>().ok();
         let list = amounts.iter().filter_map(|(name, text)| Some((&**name, read(text)?)));
         NodeFacts {
-            allocatable: Resources::of(list),
+            allocatable: Resources::of(list).into(),
             max_pods: amounts.get("pods").and_then(|text| read(text)).map_or(0, Quantity::value),
             lock: self.metadata.annotations.as_ref().and_then(|all| all.get(lock_key)).map(|raw| raw.as_str().into()),
             name: self.metadata.name.unwrap_or_default().into(),

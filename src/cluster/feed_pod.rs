@@ -163,7 +163,7 @@ impl FeedPod {
         } else {
             spec
         };
-        PodFacts { handoff, spec }
+        PodFacts { handoff, spec: spec.into() }
     }
 
     fn placement(&self) -> PodSpec {

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 /// How surely the agent can tell which pod is calling Allocate.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Identity {
     /// By the kubelet's pod-resources: the node lock is not needed.
@@ -13,7 +13,7 @@ pub enum Identity {
 }
 
 /// Value of [`super::key::AGENT`].
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct AgentStatus {
     /// Version of the agent.
     pub version: String,

@@ -68,7 +68,7 @@ pub enum ExclusivePolicy {
 }
 
 /// A Kubernetes label selector.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct LabelSelector {
     /// All must be equal.
@@ -80,7 +80,7 @@ pub struct LabelSelector {
 }
 
 /// One expression of a label selector.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Requirement {
     /// Label key.
     pub key: String,
@@ -92,7 +92,7 @@ pub struct Requirement {
 }
 
 /// Operators of a label selector.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Operator {
     /// The label is one of the values.
     In,

@@ -6,7 +6,7 @@ use super::key::{self, WHOLE};
 use super::quantity::Quantity;
 
 /// The rule that a container's device request breaks. The text is what the pod's owner reads.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, thiserror::Error)]
 pub enum RequestError {
     /// Extended resources come in whole units.
     #[error("{name}: {amount} is not a whole, non-negative number")]
@@ -119,7 +119,7 @@ pub struct RdmaRequest {
 }
 
 /// Everything one container asks for, and the Allocate calls that will come of it.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct ContainerRequest {
     /// GPUs, if any.
     pub gpu: Option<GpuRequest>,

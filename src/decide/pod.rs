@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::contract::{ContainerRequest, PodRef, RequestError};
+use crate::contract::{ContainerRequest, PodRef, RequestError, Shared};
 
 /// One pod, as the hand-off sees it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -22,7 +22,7 @@ pub struct HandoffPod {
     /// `metadata.creationTimestamp`.
     pub created: jiff::Timestamp,
     /// Init containers and sidecars in spec order, then app containers in spec order.
-    pub containers: Vec<PodContainer>,
+    pub containers: Shared<Vec<PodContainer>>,
     /// The assignment's annotations, as they stand.
     pub assignment: AssignmentText,
 }
@@ -83,7 +83,7 @@ impl Phase {
 }
 
 /// One container, of any kind.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct PodContainer {
     /// Name, unique in the pod.
     pub name: Box<str>,

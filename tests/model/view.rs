@@ -49,7 +49,7 @@ impl Handoff {
             made.node = Some(NODE_NAMES[usize::from(bound.node)].into());
             made.assignment = self.setup.assignment(pod, bound.node, bound.devices, bound.time);
         }
-        for of in &mut made.containers {
+        for of in made.containers.iter_mut() {
             of.running = is.phase == Phase::Running && of.kind != ContainerKind::Init;
         }
         Some(made)

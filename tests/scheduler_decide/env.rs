@@ -130,7 +130,8 @@ impl Env {
             let units = if name == key::NVIDIA_GPU { 1 } else { 100 };
             allocatable.set(name, Quantity::units(i64::from(gpus) * units));
         }
-        let facts = NodeFacts { name: name.into(), allocatable, max_pods: 110, ..NodeFacts::default() };
+        let facts =
+            NodeFacts { name: name.into(), allocatable: allocatable.into(), max_pods: 110, ..NodeFacts::default() };
         self.nodes.insert(name.into(), facts);
         self.tell_node(name);
     }
@@ -416,10 +417,10 @@ pub fn pod(name: &str, limits: &[(&str, &str)], now: Duration) -> PodFacts {
             deleting: None,
             scheduled_condition: false,
             created: wall(now),
-            containers: vec![container],
+            containers: vec![container].into(),
             assignment: AssignmentText::default(),
         },
-        spec: PodSpec { requests: requests.total(), ..PodSpec::default() },
+        spec: PodSpec { requests: requests.total(), ..PodSpec::default() }.into(),
     }
 }
 

@@ -3,10 +3,11 @@
 use std::collections::BTreeMap;
 
 use super::grant::Slot;
+use super::held::Amounts;
 use super::partition::PartitionTable;
 use super::place::{Group, Level, NOWHERE, Names, Place, bit};
 use crate::contract::inventory::{Device, DeviceInfo, DeviceTopology};
-use crate::contract::{DeviceId, DeviceType, key};
+use crate::contract::{DeviceId, DeviceType, Shared, key};
 
 /// Most devices of one type on a node, and most virtual functions below one NIC.
 pub const MAX_DEVICES: usize = 128;
@@ -25,7 +26,7 @@ pub struct Skipped {
 }
 
 /// Labels of a device or of its virtual functions.
-pub(super) type Labels = BTreeMap<String, String>;
+pub type Labels = BTreeMap<String, String>;
 
 /// A physical GPU.
 #[derive(Debug, Clone, PartialEq)]
@@ -44,7 +45,9 @@ pub struct Gpu {
     pub bytes_known: bool,
     /// Listed and healthy.
     pub healthy: bool,
-    pub(super) labels: Labels,
+    pub(super) labels: Shared<Labels>,
+    /// What the inventory lists; `None` when it does not list the device.
+    pub(super) capacity: Option<Shared<Amounts>>,
 }
 
 /// A MIG device.
@@ -62,7 +65,9 @@ pub struct Mig {
     pub parent: Box<str>,
     /// Listed and healthy.
     pub healthy: bool,
-    pub(super) labels: Labels,
+    pub(super) labels: Shared<Labels>,
+    /// What the inventory lists; `None` when it does not list the device.
+    pub(super) capacity: Option<Shared<Amounts>>,
 }
 
 /// An RDMA NIC (a physical function).
@@ -80,7 +85,9 @@ pub struct Nic {
     pub vfs: Box<[VfSlot]>,
     /// Listed and healthy.
     pub healthy: bool,
-    pub(super) labels: Labels,
+    pub(super) labels: Shared<Labels>,
+    /// What the inventory lists; `None` when it does not list the device.
+    pub(super) capacity: Option<Shared<Amounts>>,
 }
 
 /// A virtual function of a NIC.
@@ -90,7 +97,7 @@ pub struct VfSlot {
     pub minor: i32,
     /// PCI address.
     pub bus_id: DeviceId,
-    pub(super) labels: Labels,
+    pub(super) labels: Shared<Labels>,
 }
 
 /// Every device of a node. Numbers of devices never change while the node is known: a device that leaves the inventory stays
@@ -130,11 +137,62 @@ impl Devices {
         self.nics.iter().position(|nic| nic.id == *id).map(|at| at as u8)
     }
 
+    /// What a device has of one resource; `None` when it is not listed or does not say.
+    pub fn capacity(&self, id: &DeviceId, resource: &str) -> Option<i64> {
+        self.amounts(id)?.iter().find(|(name, _)| **name == *resource).map(|(_, amount)| *amount)
+    }
+
+    /// `true` when the inventory lists the device, healthy or not.
+    pub fn lists(&self, id: &DeviceId) -> bool {
+        self.amounts(id).is_some()
+    }
+
+    fn amounts(&self, id: &DeviceId) -> Option<&Amounts> {
+        let gpu = || self.gpu_by_id(id).map(|at| &self.gpus[usize::from(at)].capacity);
+        let mig = || self.mig_by_id(id).map(|at| &self.migs[usize::from(at)].capacity);
+        let nic = || self.nic_by_id(id).map(|at| &self.nics[usize::from(at)].capacity);
+        gpu().or_else(mig).or_else(nic)?.as_deref()
+    }
+
+    /// `true` when the inventory lists the device and calls it healthy.
+    pub fn is_healthy(&self, id: &DeviceId) -> bool {
+        self.gpus.iter().any(|gpu| gpu.healthy && gpu.id == *id)
+            || self.migs.iter().any(|mig| mig.healthy && mig.id == *id)
+            || self.nics.iter().any(|nic| nic.healthy && nic.id == *id)
+    }
+
+    /// Lets equal labels and amounts be stored once, over all nodes.
+    pub(super) fn share(
+        &mut self,
+        mut labels: impl FnMut(&mut Shared<Labels>),
+        mut amounts: impl FnMut(&mut Shared<Amounts>),
+    ) {
+        for gpu in &mut self.gpus {
+            labels(&mut gpu.labels);
+            gpu.capacity.iter_mut().for_each(&mut amounts);
+        }
+        for mig in &mut self.migs {
+            labels(&mut mig.labels);
+            mig.capacity.iter_mut().for_each(&mut amounts);
+        }
+        for nic in &mut self.nics {
+            labels(&mut nic.labels);
+            nic.capacity.iter_mut().for_each(&mut amounts);
+            nic.vfs.iter_mut().for_each(|vf| labels(&mut vf.labels));
+        }
+    }
+
     /// Takes over what `device` lists; what it no longer lists becomes unhealthy.
     pub(super) fn update(&mut self, device: &Device) -> Vec<Skipped> {
-        self.gpus.iter_mut().for_each(|gpu| gpu.healthy = false);
-        self.migs.iter_mut().for_each(|mig| mig.healthy = false);
-        self.nics.iter_mut().for_each(|nic| nic.healthy = false);
+        for gpu in &mut self.gpus {
+            (gpu.healthy, gpu.capacity) = (false, None);
+        }
+        for mig in &mut self.migs {
+            (mig.healthy, mig.capacity) = (false, None);
+        }
+        for nic in &mut self.nics {
+            (nic.healthy, nic.capacity) = (false, None);
+        }
         let mut skipped = Vec::new();
         let mut seen = std::collections::BTreeSet::new();
         for info in &device.spec.devices {
@@ -187,7 +245,8 @@ impl Devices {
             memory,
             bytes_known: bytes.is_some(),
             healthy: info.health,
-            labels: info.labels.clone(),
+            labels: info.labels.clone().into(),
+            capacity: Some(capacity(info)),
         };
         let at = self.gpu_by_id(&info.id);
         put_at(&mut self.gpus, at, gpu, "GPUs")
@@ -201,7 +260,8 @@ impl Devices {
             profile: profile.into(),
             parent: info.labels.get(key::PARENT).map_or("", String::as_str).into(),
             healthy: info.health,
-            labels: info.labels.clone(),
+            labels: info.labels.clone().into(),
+            capacity: Some(capacity(info)),
         };
         let at = self.mig_by_id(&info.id);
         put_at(&mut self.migs, at, mig, "MIG devices")
@@ -212,10 +272,11 @@ impl Devices {
             .vf_groups
             .iter()
             .flat_map(|group| {
-                group.vfs.iter().map(|vf| VfSlot {
+                let labels = Shared::from(group.labels.clone());
+                group.vfs.iter().map(move |vf| VfSlot {
                     minor: vf.minor,
                     bus_id: vf.bus_id.clone(),
-                    labels: group.labels.clone(),
+                    labels: labels.clone(),
                 })
             })
             .collect();
@@ -236,7 +297,8 @@ impl Devices {
             percent: info.resources.get(key::RDMA).map_or(key::WHOLE, |q| q.value().min(key::WHOLE)) as u16,
             vfs: vfs.into(),
             healthy: info.health,
-            labels: info.labels.clone(),
+            labels: info.labels.clone().into(),
+            capacity: Some(capacity(info)),
         };
         put_at(&mut self.nics, at, nic, "NICs")?;
         if too_many > 0 {
@@ -257,20 +319,21 @@ impl Devices {
     /// Keeps a device that a pod holds but that no inventory has listed, as an unhealthy one, so that what is held is not
     /// lost. `false` when the node has too many devices.
     pub(super) fn stranger(&mut self, kind: &DeviceType, id: &DeviceId, minor: i32) -> bool {
-        let (id, labels) = (id.clone(), Labels::new());
+        let (id, labels, capacity) = (id.clone(), Shared::default(), None);
         let place = STRANGE;
         let put = match kind {
             DeviceType::Gpu if id.as_str().starts_with("MIG-") => {
                 let (profile, parent) = (Box::default(), Box::default());
-                let mig = Mig { id, minor, place, profile, parent, healthy: false, labels };
+                let mig = Mig { id, minor, place, profile, parent, healthy: false, labels, capacity };
                 put_at(&mut self.migs, None, mig, "MIG devices")
             }
             DeviceType::Gpu => {
-                let gpu = Gpu { id, minor, place, core: 0, memory: 0, bytes_known: false, healthy: false, labels };
+                let gpu =
+                    Gpu { id, minor, place, core: 0, memory: 0, bytes_known: false, healthy: false, labels, capacity };
                 put_at(&mut self.gpus, None, gpu, "GPUs")
             }
             DeviceType::Rdma => {
-                let nic = Nic { id, minor, place, percent: 0, vfs: Box::default(), healthy: false, labels };
+                let nic = Nic { id, minor, place, percent: 0, vfs: Box::default(), healthy: false, labels, capacity };
                 put_at(&mut self.nics, None, nic, "NICs")
             }
             DeviceType::Other(_) => return false,
@@ -319,6 +382,12 @@ impl Devices {
             }
         }
     }
+}
+
+/// What the inventory says a device has, by resource name.
+fn capacity(info: &DeviceInfo) -> Shared<Amounts> {
+    let amounts = info.resources.iter().map(|(name, amount)| (name.as_str().into(), amount.value()));
+    amounts.collect::<Amounts>().into()
 }
 
 /// Replaces number `at`, or appends.

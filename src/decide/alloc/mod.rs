@@ -12,6 +12,7 @@ mod devices;
 mod exclusive;
 mod gpu;
 mod grant;
+mod held;
 mod mig;
 mod need;
 mod nic;
@@ -32,8 +33,9 @@ mod whole;
 mod wishes;
 
 pub use assignment::Assignment;
-pub use devices::{Devices, Gpu, MAX_DEVICES, Mig, Nic, Skipped, VfSlot};
+pub use devices::{Devices, Gpu, Labels, MAX_DEVICES, Mig, Nic, Skipped, VfSlot};
 pub use grant::{Grant, Part, Slot};
+pub use held::{Amounts, Held, HeldDevice};
 pub use objective::{Objective, objective, worth};
 pub use partition::{Partition, PartitionTable};
 pub use phases::{merge, overlap, peak, split};

@@ -3,12 +3,13 @@
 
 use std::sync::Arc;
 
-use super::devices::{Devices, Skipped};
+use super::devices::{Devices, Labels, Skipped};
 use super::grant::{Grant, Part, Slot};
+use super::held::Amounts;
 use super::place::{bit, bits};
 use super::summary::Summary;
-use crate::contract::DeviceId;
 use crate::contract::inventory::Device;
+use crate::contract::{DeviceId, Shared};
 
 /// What is taken of one device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -90,6 +91,16 @@ impl NodePool {
         let skipped = Arc::make_mut(&mut self.devices).update(device);
         self.grow();
         skipped
+    }
+
+    /// `true` when both say the same of their devices, and the same is taken.
+    pub fn is_like(&self, other: &Self) -> bool {
+        self == other && self.devices.partitions == other.devices.partitions
+    }
+
+    /// Lets equal labels and amounts of devices be stored once, over all nodes.
+    pub fn share(&mut self, labels: impl FnMut(&mut Shared<Labels>), amounts: impl FnMut(&mut Shared<Amounts>)) {
+        Arc::make_mut(&mut self.devices).share(labels, amounts);
     }
 
     pub(super) fn devices_mut(&mut self) -> &mut Devices {

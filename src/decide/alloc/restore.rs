@@ -3,10 +3,11 @@
 
 use super::exclusive::closure;
 use super::grant::{Grant, Part, Slot};
+use super::held::{Held, HeldDevice};
 use super::place::bit;
 use super::pool::{NodePool, PoolError};
 use super::wishes::Exclusive;
-use crate::contract::{DeviceAllocation, DeviceEntry, DeviceId, DeviceType, key};
+use crate::contract::{DeviceAllocation, DeviceId, DeviceType, key};
 
 /// Something in a bound pod's assignment that this node's inventory does not bear out. Counted all the same.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -51,9 +52,14 @@ pub enum Misfit {
 impl NodePool {
     /// Counts what a bound pod holds by its `device-allocated`. The grant is to be given back when the pod ends.
     pub fn take_annotation(&mut self, allocation: &DeviceAllocation, exclusive: Exclusive) -> (Grant, Vec<Misfit>) {
+        self.take_held(&Held::of(allocation), exclusive)
+    }
+
+    /// Counts what a bound pod holds, as [`NodePool::take_annotation`] does.
+    pub fn take_held(&mut self, held: &Held, exclusive: Exclusive) -> (Grant, Vec<Misfit>) {
         let (mut parts, mut misfits) = (Vec::new(), Vec::new());
         for kind in [DeviceType::Gpu, DeviceType::Rdma] {
-            for entry in allocation.of(&kind) {
+            for entry in held.of_kind(&kind) {
                 parts.extend(self.part_of(&kind, entry, &mut misfits));
             }
         }
@@ -98,7 +104,7 @@ impl NodePool {
         grant
     }
 
-    fn part_of(&mut self, kind: &DeviceType, entry: &DeviceEntry, misfits: &mut Vec<Misfit>) -> Option<Part> {
+    fn part_of(&mut self, kind: &DeviceType, entry: &HeldDevice, misfits: &mut Vec<Misfit>) -> Option<Part> {
         let devices = self.devices();
         let known = match kind {
             DeviceType::Gpu => {
@@ -135,10 +141,10 @@ impl NodePool {
         }
         let nic = devices.nic_by_id(&entry.id)?;
         let mut vfs = 0;
-        for vf in entry.extension.iter().flat_map(|extension| &extension.vfs) {
-            match devices.nics[usize::from(nic)].vfs.iter().position(|slot| slot.bus_id == vf.bus_id) {
+        for bus_id in &entry.vfs {
+            match devices.nics[usize::from(nic)].vfs.iter().position(|slot| slot.bus_id == *bus_id) {
                 Some(at) => vfs |= bit(at as u8),
-                None => misfits.push(Misfit::UnknownVf { nic: entry.id.clone(), bus_id: vf.bus_id.clone() }),
+                None => misfits.push(Misfit::UnknownVf { nic: entry.id.clone(), bus_id: bus_id.clone() }),
             }
         }
         Some(Part::Nic { nic, percent: percent(entry.amount(key::RDMA)), vfs })

@@ -43,11 +43,11 @@ fn check_devices(world: &World, node: &Node, found: &mut Vec<Violation>) {
     let mut held: BTreeMap<(&DeviceId, &'static str), i64> = BTreeMap::new();
     let holders = node.pods.iter().filter_map(|id| world.pod(*id)).filter_map(|pod| pod.devices.as_ref());
     for devices in holders {
-        for entry in devices.of(&DeviceType::Gpu) {
+        for entry in devices.of_kind(&DeviceType::Gpu) {
             *held.entry((&entry.id, "compute")).or_insert(0) += entry.amount(key::GPU_CORE);
             *held.entry((&entry.id, "memory")).or_insert(0) += entry.amount(key::GPU_MEMORY);
         }
-        for entry in devices.of(&DeviceType::Rdma) {
+        for entry in devices.of_kind(&DeviceType::Rdma) {
             *held.entry((&entry.id, "bandwidth")).or_insert(0) += entry.amount(key::RDMA);
         }
     }

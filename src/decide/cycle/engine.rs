@@ -294,17 +294,16 @@ impl Engine {
         let touched = changes.nodes.iter().copied();
         let mut nodes: BTreeSet<NodeId> = touched.collect();
         // A pod that ended or went may have held a lock; a bound one may be somebody's proof.
-        if !changes.gone.is_empty() || changes.pods.iter().any(|id| !self.is_waiting(*id)) {
+        if !changes.gone.is_empty() {
             nodes.extend(self.world.locked());
+        }
+        for pod in changes.pods.iter().filter_map(|id| self.world.pod(*id)).filter(|pod| pod.place != Place::Waiting) {
+            nodes.extend(self.world.locked_for(pod.key()));
         }
         for id in nodes {
             self.sweep(id, now, effects);
             self.advance(id, now, effects);
         }
-    }
-
-    fn is_waiting(&self, id: PodId) -> bool {
-        self.world.pod(id).is_some_and(|pod| pod.place == Place::Waiting)
     }
 
     fn pod_changed(&mut self, id: PodId, now: Moment, effects: &mut Effects) {

@@ -14,7 +14,7 @@ use crate::contract::key::GANG_COMMITTED;
 type Words = BTreeMap<String, String>;
 
 /// Values of one level of precedence; `None` where nothing valid is said.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct Fields {
     /// Fewest members that may run; 0 means no gang rule.
     pub min: Option<u32>,
@@ -64,7 +64,7 @@ impl NamedBy {
 }
 
 /// The gang that a pod names, and by which key.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Named {
     /// The key.
     pub by: NamedBy,
@@ -86,7 +86,7 @@ pub struct Owner {
 }
 
 /// What a pod says about its gang. Pods without gang keys have none.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Declared {
     /// By the keys of annotations and labels.
     pub named: Option<Named>,

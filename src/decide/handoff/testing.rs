@@ -62,7 +62,7 @@ pub fn pod(name: &str, containers: Vec<PodContainer>) -> HandoffPod {
         deleting: None,
         scheduled_condition: true,
         created: jiff::Timestamp::UNIX_EPOCH,
-        containers,
+        containers: containers.into(),
         assignment: AssignmentText::default(),
     }
 }

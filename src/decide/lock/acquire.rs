@@ -213,7 +213,7 @@ mod tests {
             deleting: None,
             scheduled_condition: node.is_some(),
             created: at(T0),
-            containers: vec![],
+            containers: vec![].into(),
             assignment: AssignmentText::default(),
         }
     }

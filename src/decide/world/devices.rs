@@ -3,9 +3,11 @@
 use std::collections::BTreeSet;
 
 use crate::contract::inventory::Device;
-use crate::contract::{DeviceAllocation, DeviceId, DeviceType, PodUid, key};
+use crate::contract::{DeviceAllocation, DeviceId, DeviceType, PodUid, Shared, key};
 use crate::decide::alloc::score::{Beside, Seen};
-use crate::decide::alloc::{Assignment, Exclusive, NodePool, PodDeviceRequest, RequestProblem, Wishes, pick, score};
+use crate::decide::alloc::{
+    Amounts, Assignment, Exclusive, Held, Labels, NodePool, PodDeviceRequest, RequestProblem, Wishes, pick, score,
+};
 use crate::decide::pod::HandoffPod;
 
 use super::pod::Pod;
@@ -13,12 +15,21 @@ use super::pod::Pod;
 /// The devices of one node.
 #[derive(Debug, Clone)]
 pub struct Stock {
-    device: Device,
     /// Nothing taken.
     empty: NodePool,
     pool: NodePool,
+    /// `status.allocations`: devices of pods without an assignment.
+    published: Box<[Published]>,
     /// Types of which a bound pod holds devices that nobody has named yet.
     blocked: BTreeSet<DeviceType>,
+}
+
+/// Whole devices that the node says a pod holds.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Published {
+    kind: DeviceType,
+    uid: Box<str>,
+    minors: Box<[i32]>,
 }
 
 /// Devices that could be a pod's on one node.
@@ -52,7 +63,7 @@ impl DevicePlan {
 /// What one pod on the node takes.
 pub struct Charge<'a> {
     uid: &'a PodUid,
-    devices: Option<&'a DeviceAllocation>,
+    devices: Option<&'a Held>,
     exclusive: Exclusive,
     kinds: Vec<DeviceType>,
 }
@@ -71,20 +82,26 @@ impl<'a> Charge<'a> {
 
 impl Stock {
     /// All devices of the object, nothing taken.
-    pub fn new(device: Device) -> Self {
-        let (empty, _) = NodePool::from_device(&device);
-        Self { device, pool: empty.clone(), empty, blocked: BTreeSet::new() }
+    pub fn new(device: &Device) -> Self {
+        let (empty, _) = NodePool::from_device(device);
+        Self { pool: empty.clone(), empty, published: published(device), blocked: BTreeSet::new() }
+    }
+
+    /// Lets equal labels and amounts of devices be stored once, over all nodes. The caller counts afresh.
+    pub fn share(&mut self, labels: impl FnMut(&mut Shared<Labels>), amounts: impl FnMut(&mut Shared<Amounts>)) {
+        self.pool = NodePool::default();
+        self.empty.share(labels, amounts);
+        self.pool = self.empty.clone();
     }
 
     /// Takes over a newer object; the caller counts afresh. `true` when it says something new.
-    pub fn update(&mut self, device: Device) -> bool {
-        let same = self.device.spec == device.spec
-            && self.device.status == device.status
-            && self.device.metadata.labels == device.metadata.labels
-            && self.device.metadata.annotations == device.metadata.annotations;
+    pub fn update(&mut self, device: &Device) -> bool {
+        let mut empty = self.empty.clone();
+        empty.update(device);
+        let published = published(device);
+        let same = published == self.published && empty.is_like(&self.empty);
         if !same {
-            self.empty.update(&device);
-            self.device = device;
+            (self.empty, self.published) = (empty, published);
         }
         !same
     }
@@ -95,16 +112,16 @@ impl Stock {
         self.blocked.clear();
         for charge in charges {
             if let Some(devices) = charge.devices {
-                let (_, _) = self.pool.take_annotation(devices, charge.exclusive);
+                let (_, _) = self.pool.take_held(devices, charge.exclusive);
             }
             for kind in charge.kinds {
-                if charge.devices.is_some_and(|devices| !devices.of(&kind).is_empty()) {
+                if charge.devices.is_some_and(|devices| !devices.of_kind(&kind).is_empty()) {
                     continue;
                 }
-                let minors = published(&self.device, &kind, charge.uid);
-                match minors {
-                    Some(minors) => {
-                        self.pool.take_minors(&kind, &minors);
+                let told = self.published.iter().find(|held| held.kind == kind && *held.uid == *charge.uid.as_str());
+                match told {
+                    Some(told) => {
+                        self.pool.take_minors(&kind, &told.minors);
                     }
                     None => {
                         self.blocked.insert(kind);
@@ -118,11 +135,11 @@ impl Stock {
     /// named, or it does not fit beside what is counted.
     pub fn count_in(&mut self, charge: &Charge<'_>) -> bool {
         let Some(devices) = charge.devices else { return false };
-        if charge.kinds.iter().any(|kind| devices.of(kind).is_empty()) {
+        if charge.kinds.iter().any(|kind| devices.of_kind(kind).is_empty()) {
             return false;
         }
         let mut pool = self.pool.clone();
-        let (_, misfits) = pool.take_annotation(devices, charge.exclusive);
+        let (_, misfits) = pool.take_held(devices, charge.exclusive);
         if misfits.is_empty() {
             self.pool = pool;
         }
@@ -136,18 +153,17 @@ impl Stock {
 
     /// What a device has of one resource; `None` when it is not listed or does not say.
     pub fn capacity(&self, id: &DeviceId, resource: &str) -> Option<i64> {
-        let device = self.device.spec.devices.iter().find(|device| device.id == *id)?;
-        device.resources.get(resource).map(|amount| amount.value())
+        self.empty.devices().capacity(id, resource)
     }
 
     /// `true` when the object lists the device.
     pub fn lists(&self, id: &DeviceId) -> bool {
-        self.device.spec.devices.iter().any(|device| device.id == *id)
+        self.empty.devices().lists(id)
     }
 
     /// `true` when the node has published devices of pods without an assignment.
     pub fn has_published(&self) -> bool {
-        self.device.status.as_ref().is_some_and(|status| !status.allocations.is_empty())
+        !self.published.is_empty()
     }
 
     /// What is taken and free.
@@ -189,11 +205,9 @@ impl Stock {
     }
 
     /// Those of `devices` that are not listed as healthy.
-    pub fn unhealthy_of(&self, devices: &DeviceAllocation) -> Vec<DeviceId> {
-        let healthy: BTreeSet<&DeviceId> =
-            self.device.spec.devices.iter().filter(|device| device.health).map(|device| &device.id).collect();
-        let all = devices.devices.values().flatten().map(|entry| &entry.id);
-        all.filter(|id| !healthy.contains(id)).cloned().collect()
+    pub fn unhealthy_of(&self, devices: &Held) -> Vec<DeviceId> {
+        let all = devices.devices().iter().map(|entry| &entry.id);
+        all.filter(|id| !self.empty.devices().is_healthy(id)).cloned().collect()
     }
 
     /// One line per device: type, minor, id, health, what is free.
@@ -218,11 +232,16 @@ impl Stock {
     }
 }
 
-/// Minors that the node has published for a pod without an assignment.
-fn published(device: &Device, kind: &DeviceType, uid: &PodUid) -> Option<Vec<i32>> {
-    let held = device.status.iter().flat_map(|status| &status.allocations).filter(|held| held.kind == *kind);
-    let mut entries = held.flat_map(|held| &held.entries);
-    entries.find(|entry| entry.uuid == uid.as_str()).map(|entry| entry.minors.clone())
+/// What the node has published about pods without an assignment.
+fn published(device: &Device) -> Box<[Published]> {
+    let all = device.status.iter().flat_map(|status| &status.allocations);
+    let entries = all.flat_map(|held| held.entries.iter().map(|entry| (&held.kind, entry)));
+    let told = entries.map(|(kind, entry)| Published {
+        kind: kind.clone(),
+        uid: entry.uuid.as_str().into(),
+        minors: entry.minors.clone().into(),
+    });
+    told.collect()
 }
 
 /// The assignment that a bound pod's annotation records; `None` when there is none or it cannot be read.

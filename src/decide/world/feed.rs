@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use crate::contract::{LockRead, PodKey, PodUid};
+use crate::contract::{LockRead, PodKey, PodUid, Shared};
 
 use super::devices::{Stock, recorded_devices};
 use super::event::{Changes, Wake, WorldEvent};
@@ -13,6 +13,7 @@ use super::node::{Node, NodeFacts};
 use super::pod::{Place, Pod, PodFacts};
 use super::state::World;
 use super::{NodeId, PodId};
+use crate::decide::alloc::Held;
 
 impl World {
     /// Folds one event in. `now` is the monotonic time, `wall` the wall time.
@@ -33,13 +34,22 @@ impl World {
             WorldEvent::Devices(device) => {
                 let name = device.metadata.name.clone().unwrap_or_default();
                 self.mention(&name);
-                self.change_node(&name, &mut changes, Wake::DEVICES, |node| match &mut node.stock {
-                    Some(stock) => stock.update(*device),
-                    none => {
-                        *none = Some(Stock::new(*device));
-                        true
+                let mut shared = std::mem::take(&mut self.shared);
+                self.change_node(&name, &mut changes, Wake::DEVICES, |node| {
+                    let news = match &mut node.stock {
+                        Some(stock) => stock.update(&device),
+                        none => {
+                            *none = Some(Stock::new(&device));
+                            true
+                        }
+                    };
+                    if let Some(stock) = node.stock.as_mut().filter(|_| news) {
+                        let (labels, amounts) = (&mut shared.device_labels, &mut shared.amounts);
+                        stock.share(|value| labels.intern(value), |value| amounts.intern(value));
                     }
+                    news
                 });
+                self.shared = shared;
             }
             WorldEvent::DevicesGone(name) => {
                 self.change_node(&name, &mut changes, Wake::DEVICES, |node| node.stock.take().is_some());
@@ -47,6 +57,8 @@ impl World {
             WorldEvent::Agent { node, status, version, renewed } => {
                 self.mention(&node);
                 let stale = self.policy.agent_stale;
+                let mut status = status.map(Shared::from);
+                status.iter_mut().for_each(|status| self.shared.agents.intern(status));
                 self.change_node(&node, &mut changes, Wake::AGENT, |node| {
                     node.see_agent(status, &version, renewed, stale, (now, wall))
                 });
@@ -116,7 +128,7 @@ impl World {
         let id = NodeId(self.next_node);
         self.next_node += 1;
         self.node_ids.insert(name.into(), id);
-        self.nodes.insert(id, Node::mentioned(name));
+        self.nodes.insert(id, Box::new(Node::mentioned(name)));
         id
     }
 
@@ -133,10 +145,11 @@ impl World {
         self.forget_if_unused(id);
     }
 
-    fn node_set(&mut self, facts: NodeFacts, now: Duration, changes: &mut Changes) {
+    fn node_set(&mut self, mut facts: NodeFacts, now: Duration, changes: &mut Changes) {
         let name = facts.name.clone();
         let id = self.mention(&name);
-        let node = self.nodes.entry(id).or_insert_with(|| Node::mentioned(&name));
+        self.shared.allocatable.intern(&mut facts.allocatable);
+        let node = self.nodes.entry(id).or_insert_with(|| Box::new(Node::mentioned(&name)));
         let locked = node.see_lock(LockRead::parse(facts.lock.as_deref()), now);
         changes.wake = match &node.facts {
             None => Wake::NODE_ADDED,
@@ -164,40 +177,38 @@ impl World {
 
     fn index_lock(&mut self, id: NodeId) {
         match self.nodes.get(&id) {
-            Some(node) if node.lock.read.raw().is_some() => self.locked.insert(id),
-            _ => self.locked.remove(&id),
-        };
+            Some(node) => self.locked.note(id, &node.lock.read),
+            None => self.locked.note(id, &LockRead::Free),
+        }
     }
 
     pub(super) fn forget_if_unused(&mut self, id: NodeId) {
-        if self.nodes.get(&id).is_some_and(Node::is_forgotten)
+        if self.nodes.get(&id).is_some_and(|node| node.is_forgotten())
             && let Some(node) = self.nodes.remove(&id)
         {
             self.node_ids.remove(&node.name);
-            self.locked.remove(&id);
+            self.locked.note(id, &LockRead::Free);
             self.touch(id);
         }
     }
 
-    fn pod_set(&mut self, facts: PodFacts, changes: &mut Changes) {
-        let uid = facts.handoff.pod.uid.clone();
-        if let Some(old) = self.pod_keys.get(&facts.handoff.pod.key).copied()
-            && self.pod_ids.get(&uid) != Some(&old)
-        {
+    fn pod_set(&mut self, mut facts: PodFacts, changes: &mut Changes) {
+        let known = self.pod_id(&facts.handoff.pod.uid);
+        let namesake = self.pod_by_key(&facts.handoff.pod.key).map(|pod| pod.id);
+        if let Some(old) = namesake.filter(|old| known != Some(*old)) {
             // The name was given to a new pod and the deletion of the old one was not seen.
             self.drop_pod(old, changes);
         }
-        let known = self.pod_ids.get(&uid).copied();
         let ended = facts.handoff.phase.is_terminal();
-        let bound = facts.handoff.node.clone();
+        let recorded = self.digest(&mut facts);
         let id = known.unwrap_or_else(|| {
             let id = PodId(self.next_pod);
             self.next_pod += 1;
-            self.pod_ids.insert(uid, id);
-            self.pod_keys.insert(facts.handoff.pod.key.clone(), id);
+            self.by_uid.enter(&facts.handoff.pod.uid, id);
+            self.by_key.enter(&facts.handoff.pod.key, id);
             id
         });
-        let old = self.pods.get(&id);
+        let old = self.pods.get(&id).map(|pod| &**pod);
         // A watch may lag behind what was read live: nobody unbinds a pod, and nobody revives an ended one.
         let stale = |old: &Pod| match old.place {
             Place::Bound(_) => facts.handoff.node.is_none(),
@@ -207,16 +218,29 @@ impl World {
         if old.is_some_and(stale) {
             return;
         }
-        if old.is_some_and(|old| old.facts == facts && !matches!(old.place, Place::Assumed(_))) {
+        let bound = facts.handoff.node.is_some() && !ended;
+        let same = |old: &Pod| old.facts == facts && (!bound || old.devices == recorded);
+        if old.is_some_and(|old| same(old) && !matches!(old.place, Place::Assumed(_))) {
             return;
         }
         let (old_place, old_devices) = old.map_or((Place::Waiting, None), |old| (old.place, old.devices.clone()));
         let relabelled = old.is_some_and(|old| old.facts.spec.labels != facts.spec.labels);
+        // Our own choice, confirmed: the node's accounts stay as they are, and nobody need look at the node again.
+        let confirmed = old.is_some_and(|old| {
+            let here = facts.handoff.node.as_deref().and_then(|name| self.node_id(name));
+            bound
+                && matches!(old.place, Place::Assumed(node) if Some(node) == here)
+                && old.devices == recorded
+                && old.facts.spec == facts.spec
+                && old.facts.handoff.containers == facts.handoff.containers
+        });
         if let Some(old) = old {
-            if let Some(stamp) = old.facts.handoff.assignment.bind_timestamp.clone() {
-                self.bind_stamps.remove(&stamp);
+            if let Some(stamp) = &old.facts.handoff.assignment.bind_timestamp {
+                self.by_stamp.leave(&**stamp, id);
             }
-            self.discharge(id);
+            if !confirmed {
+                self.discharge(id);
+            }
         }
         if let Some(old) = self.pods.get(&id).filter(|old| old.place != Place::Ended) {
             self.mix.leave(&old.facts);
@@ -224,24 +248,26 @@ impl World {
         if !ended {
             self.mix.join(&facts);
         }
-        let place = match (ended, bound, old_place) {
+        let place = match (ended, &facts.handoff.node, old_place) {
             (true, ..) => Place::Ended,
-            (false, Some(node), _) => Place::Bound(self.mention(&node)),
+            (false, Some(node), _) => Place::Bound(self.mention(node)),
             (false, None, Place::Assumed(node)) => Place::Assumed(node),
             (false, None, _) => Place::Waiting,
         };
         let devices = match place {
-            Place::Bound(_) => recorded_devices(&facts.handoff),
+            Place::Bound(_) => recorded,
             Place::Assumed(_) => old_devices,
             Place::Waiting | Place::Ended => None,
         };
         if let (Some(stamp), Place::Bound(_)) = (&facts.handoff.assignment.bind_timestamp, place)
             && !stamp.is_empty()
         {
-            self.bind_stamps.insert(stamp.clone(), id);
+            self.by_stamp.enter(&**stamp, id);
         }
-        self.pods.insert(id, Pod { id, facts, place, devices });
-        self.charge(id);
+        self.pods.insert(id, Box::new(Pod { id, facts, place, devices }));
+        if !confirmed {
+            self.charge(id);
+        }
         self.enter_gang(id);
         let had_room = matches!(old_place, Place::Bound(_) | Place::Assumed(_));
         if place == Place::Ended && had_room {
@@ -254,9 +280,22 @@ impl World {
         changes.pods.push(id);
     }
 
+    /// Reads what a bound pod's annotation records, drops the texts that nobody reads again, and stores once what many pods say
+    /// alike.
+    fn digest(&mut self, facts: &mut PodFacts) -> Option<Held> {
+        let mut devices = recorded_devices(&facts.handoff).map(|devices| Held::of(&devices));
+        let assignment = &mut facts.handoff.assignment;
+        (assignment.device_allocated, assignment.container_devices) = (None, None);
+        self.shared.specs.intern(&mut facts.spec);
+        self.shared.containers.intern(&mut facts.handoff.containers);
+        let amounts = &mut self.shared.amounts;
+        devices.iter_mut().for_each(|held| held.share(|value| amounts.intern(value)));
+        devices
+    }
+
     fn pod_gone(&mut self, key: &PodKey, uid: &PodUid, changes: &mut Changes) {
-        let by_key = || self.pod_keys.get(key).copied();
-        let found = if uid.as_str().is_empty() { by_key() } else { self.pod_ids.get(uid).copied() };
+        let by_key = || self.pod_by_key(key).map(|pod| pod.id);
+        let found = if uid.as_str().is_empty() { by_key() } else { self.pod_id(uid) };
         if let Some(id) = found {
             self.drop_pod(id, changes);
         }
@@ -271,12 +310,10 @@ impl World {
         }
         let handoff = &pod.facts.handoff;
         self.remember_deletion(handoff.pod.uid.clone());
-        self.pod_ids.remove(&handoff.pod.uid);
-        if self.pod_keys.get(&handoff.pod.key) == Some(&id) {
-            self.pod_keys.remove(&handoff.pod.key);
-        }
+        self.by_uid.leave(&handoff.pod.uid, id);
+        self.by_key.leave(&handoff.pod.key, id);
         if let Some(stamp) = &handoff.assignment.bind_timestamp {
-            self.bind_stamps.remove(stamp);
+            self.by_stamp.leave(&**stamp, id);
         }
         if pod.node().is_some() {
             changes.left.push(pod.facts.handoff.pod.uid.clone());
@@ -290,6 +327,6 @@ impl World {
 
     /// Uids of every pod, for a feed that has listed anew.
     pub fn pod_uids(&self) -> BTreeSet<PodUid> {
-        self.pod_ids.keys().cloned().collect()
+        self.pods.values().map(|pod| pod.facts.handoff.pod.uid.clone()).collect()
     }
 }

@@ -164,10 +164,10 @@ mod tests {
                 deleting: None,
                 scheduled_condition: false,
                 created: jiff::Timestamp::UNIX_EPOCH,
-                containers: vec![container],
+                containers: vec![container].into(),
                 assignment: AssignmentText::default(),
             },
-            spec: PodSpec { requests: Resources { milli_cpu, ..Resources::default() }, ..PodSpec::default() },
+            spec: PodSpec { requests: Resources { milli_cpu, ..Resources::default() }, ..PodSpec::default() }.into(),
         }
     }
 

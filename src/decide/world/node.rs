@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use crate::contract::{AgentStatus, Holder, Identity, LockRead};
+use crate::contract::{AgentStatus, Holder, Identity, LockRead, Shared};
 use crate::decide::lock::AgentLiveness;
 
 use super::PodId;
@@ -25,7 +25,7 @@ pub struct NodeFacts {
     /// `spec.unschedulable`.
     pub unschedulable: bool,
     /// `status.allocatable`.
-    pub allocatable: Resources,
+    pub allocatable: Shared<Resources>,
     /// `status.allocatable.pods`.
     pub max_pods: i64,
     /// The lock annotation's value.
@@ -47,7 +47,7 @@ pub struct LockSeen {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Agent {
     /// What it serves; `None` when the annotation is missing or unreadable.
-    pub status: Option<AgentStatus>,
+    pub status: Option<Shared<AgentStatus>>,
     /// Version of the Lease that was last seen.
     pub version: Box<str>,
     /// Monotonic time at which that version was first seen.
@@ -101,7 +101,7 @@ impl Node {
     pub fn live_agent(&self) -> Option<&AgentStatus> {
         let agent = self.agent.as_ref()?;
         agent.live_since?;
-        agent.status.as_ref()
+        agent.status.as_deref()
     }
 
     /// For the lock's decisions.
@@ -141,7 +141,7 @@ impl Node {
     /// first sight belongs to a dead agent. `true` when liveness or status changed.
     pub fn see_agent(
         &mut self,
-        status: Option<AgentStatus>,
+        status: Option<Shared<AgentStatus>>,
         version: &str,
         renewed: Option<Timestamp>,
         stale: Duration,

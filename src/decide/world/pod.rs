@@ -7,7 +7,8 @@
 //!      └──────forget────────┘              (deleted or terminal from anywhere) ────┘
 //! ```
 
-use crate::contract::DeviceAllocation;
+use crate::contract::Shared;
+use crate::decide::alloc::Held;
 use crate::decide::pod::HandoffPod;
 
 use super::spec::PodSpec;
@@ -19,7 +20,7 @@ pub struct PodFacts {
     /// What the hand-off reads.
     pub handoff: HandoffPod,
     /// What placement reads.
-    pub spec: PodSpec,
+    pub spec: Shared<PodSpec>,
 }
 
 /// A pod.
@@ -32,7 +33,7 @@ pub struct Pod {
     /// Where it stands.
     pub place: Place,
     /// Devices it holds or is about to: from the annotation when bound, from the decision when assumed.
-    pub devices: Option<DeviceAllocation>,
+    pub devices: Option<Held>,
 }
 
 /// Where a pod stands. Every pod is exactly one of these.

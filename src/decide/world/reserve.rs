@@ -1,6 +1,6 @@
 //! Taking and giving back room: assume, forget, and the accounts behind them.
 
-use crate::contract::DeviceAllocation;
+use crate::decide::alloc::Held;
 
 use super::devices::{Charge, Stock};
 use super::pod::Place;
@@ -9,10 +9,12 @@ use super::{NodeId, PodId};
 
 impl World {
     /// Takes room on `node` for a pod that waits, ahead of the API. Nothing happens when the pod does not wait.
-    pub fn assume(&mut self, id: PodId, node: NodeId, devices: Option<DeviceAllocation>) -> bool {
+    pub fn assume(&mut self, id: PodId, node: NodeId, devices: Option<Held>) -> bool {
         let Some(pod) = self.pods.get_mut(&id).filter(|pod| pod.place == Place::Waiting) else { return false };
         pod.place = Place::Assumed(node);
         pod.devices = devices;
+        let amounts = &mut self.shared.amounts;
+        pod.devices.iter_mut().for_each(|held| held.share(|value| amounts.intern(value)));
         self.generation += 1;
         self.charge(id);
         self.enter_gang(id);
@@ -81,7 +83,7 @@ impl World {
     /// Counts one more pod's devices: what they sum up to does not depend on the order. `false` when it takes a recount.
     fn count_in(&mut self, at: NodeId, id: PodId) -> bool {
         let Some(stock) = self.nodes.get_mut(&at).and_then(|node| node.stock.as_mut()) else { return false };
-        let counted = self.pods.get(&id).and_then(Charge::of).is_some_and(|charge| stock.count_in(&charge));
+        let counted = self.pods.get(&id).and_then(|pod| Charge::of(pod)).is_some_and(|charge| stock.count_in(&charge));
         if cfg!(debug_assertions) && counted {
             let kept = stock.pool().clone();
             self.recount_devices(at);
@@ -121,6 +123,6 @@ impl World {
         let Some(node) = self.nodes.get_mut(&id) else { return };
         let Some(stock) = node.stock.as_mut() else { return };
         let pods = &self.pods;
-        stock.recount(node.pods.iter().filter_map(|id| pods.get(id)).filter_map(Charge::of));
+        stock.recount(node.pods.iter().filter_map(|id| pods.get(id)).filter_map(|pod| Charge::of(pod)));
     }
 }

@@ -6,7 +6,7 @@ use crate::contract::Quantity;
 use crate::decide::pod::ContainerKind;
 
 /// Amounts: CPU in thousandths, memory and ephemeral storage in bytes, everything else in whole units by name.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct Resources {
     /// Thousandths of a CPU.
     pub milli_cpu: i64,
@@ -20,7 +20,7 @@ pub struct Resources {
 
 /// CPU and memory as kube-scheduler rates nodes by them: a container that names neither counts as if it asked for
 /// [`Rated::UNNAMED`], so that many of those do not pile up on one node.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct Rated {
     /// Thousandths of a CPU.
     pub milli_cpu: i64,
@@ -102,7 +102,7 @@ impl Resources {
     }
 
     /// The larger amount of each.
-    pub fn max(&mut self, other: &Self) {
+    pub fn raise_to(&mut self, other: &Self) {
         self.combine(other, i64::max);
     }
 
@@ -136,16 +136,16 @@ impl RequestParts {
                 ContainerKind::Sidecar => {
                     running.add(request);
                     sidecars.add(request);
-                    peak.max(&sidecars);
+                    peak.raise_to(&sidecars);
                 }
                 ContainerKind::Init => {
                     let mut with_sidecars = sidecars.clone();
                     with_sidecars.add(request);
-                    peak.max(&with_sidecars);
+                    peak.raise_to(&with_sidecars);
                 }
             }
         }
-        running.max(&peak);
+        running.raise_to(&peak);
         for (name, amount) in self.pod_level.iter().flatten() {
             if matches!(&**name, "cpu" | "memory") || name.starts_with("hugepages-") {
                 running.set(name, *amount);

@@ -12,7 +12,7 @@ use crate::decide::gang::Declared;
 pub type Labels = BTreeMap<String, String>;
 
 /// The scheduling fields of a pod.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct PodSpec {
     /// `metadata.labels`.
     pub labels: Labels,
@@ -92,7 +92,7 @@ impl Qos {
 }
 
 /// The user's annotations about devices, as they stand.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct DeviceWishes {
     /// `device-allocate-hint`.
     pub hint: Option<Box<str>>,
@@ -103,7 +103,7 @@ pub struct DeviceWishes {
 }
 
 /// One node selector term: all parts must hold; a term without parts matches nothing.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct NodeTerm {
     /// Over labels.
     pub expressions: Vec<NodeRequirement>,
@@ -112,7 +112,7 @@ pub struct NodeTerm {
 }
 
 /// One requirement of a node selector term.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct NodeRequirement {
     /// Label or field.
     pub key: String,
@@ -123,7 +123,7 @@ pub struct NodeRequirement {
 }
 
 /// Operators of a node selector.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum NodeOperator {
     /// One of the values.
     In,
@@ -186,7 +186,7 @@ impl PodSpec {
 }
 
 /// A toleration. Absent parts are wild.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct Toleration {
     /// Taint key; empty tolerates every key (with `Exists`).
     pub key: String,
@@ -199,7 +199,7 @@ pub struct Toleration {
 }
 
 /// How a toleration compares the taint's value.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub enum TolerationOperator {
     /// Same value.
     #[default]
@@ -232,7 +232,7 @@ impl Toleration {
 }
 
 /// A taint of a node.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Taint {
     /// Key.
     pub key: String,
@@ -281,7 +281,7 @@ impl HostPort {
 }
 
 /// One term of pod affinity or anti-affinity, with the owner's own labels already merged in (`matchLabelKeys`).
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct PodTerm {
     /// Which pods; `None` selects no pod.
     pub selector: Option<LabelSelector>,
@@ -294,7 +294,7 @@ pub struct PodTerm {
 }
 
 /// One topology spread constraint, with the owner's own labels already merged in.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Spread {
     /// Most that a place may be above the least filled.
     pub max_skew: i64,
@@ -313,7 +313,7 @@ pub struct Spread {
 }
 
 /// A volume whose place matters.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum VolumeUse {
     /// A claim in the pod's namespace.
     Claim(Box<str>),

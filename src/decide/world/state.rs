@@ -4,17 +4,22 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use crate::contract::gang::GangId;
-use crate::contract::{DeviceId, PodKey, PodUid};
+use crate::contract::{AgentStatus, DeviceId, PodKey, PodUid};
+use crate::decide::alloc::{Amounts, Labels as DeviceLabels};
+use crate::decide::intern::Interner;
 use crate::decide::lock::{HolderState, Lookup};
-use crate::decide::pod::HandoffPod;
+use crate::decide::pod::{HandoffPod, PodContainer};
 
 use super::budget::BudgetFacts;
 use super::event::{ClaimFacts, VolumeFacts};
+use super::finder::Finder;
 use super::journal::Journal;
+use super::locked::LockedNodes;
 use super::mix::Mix;
 use super::node::Node;
 use super::pod::Pod;
-use super::spec::Labels;
+use super::resources::Resources;
+use super::spec::{Labels, PodSpec};
 use super::{NodeId, PodId};
 use crate::decide::gang::{GangBook, GangDefaults};
 
@@ -41,14 +46,17 @@ pub struct World {
     pub(super) journal: Journal,
     pub(super) next_node: u32,
     pub(super) next_pod: u64,
-    pub(super) nodes: BTreeMap<NodeId, Node>,
+    /// Records of many sizes are boxed: the map's own slots stay small.
+    pub(super) nodes: BTreeMap<NodeId, Box<Node>>,
     pub(super) node_ids: BTreeMap<Box<str>, NodeId>,
-    pub(super) pods: BTreeMap<PodId, Pod>,
-    pub(super) pod_ids: BTreeMap<PodUid, PodId>,
-    pub(super) pod_keys: BTreeMap<PodKey, PodId>,
-    pub(super) bind_stamps: BTreeMap<Box<str>, PodId>,
+    pub(super) pods: BTreeMap<PodId, Box<Pod>>,
+    pub(super) by_uid: Finder,
+    pub(super) by_key: Finder,
+    /// Bound pods by the time in their annotation.
+    pub(super) by_stamp: Finder,
+    pub(super) shared: SharedParts,
     /// Nodes with a lock annotation.
-    pub(super) locked: BTreeSet<NodeId>,
+    pub(super) locked: LockedNodes,
     /// Placed pods with required anti-affinity: they refuse others.
     pub(super) anti: BTreeSet<PodId>,
     /// Placed pods with required affinity or preferred terms: they draw others near, or push them away.
@@ -64,6 +72,17 @@ pub struct World {
     /// The latest deletions, oldest first.
     pub(super) deleted: VecDeque<PodUid>,
     pub(super) gangs: GangBook,
+}
+
+/// What many pods and nodes say alike.
+#[derive(Debug, Clone, Default)]
+pub(super) struct SharedParts {
+    pub specs: Interner<PodSpec>,
+    pub containers: Interner<Vec<PodContainer>>,
+    pub amounts: Interner<Amounts>,
+    pub device_labels: Interner<DeviceLabels>,
+    pub allocatable: Interner<Resources>,
+    pub agents: Interner<AgentStatus>,
 }
 
 /// Deletions that are remembered. A lock whose holder went earlier is settled by a live read.
@@ -92,17 +111,17 @@ impl World {
 
     /// Nodes that have a Node object, in order of appearance.
     pub fn nodes(&self) -> impl Iterator<Item = (NodeId, &Node)> {
-        self.nodes.iter().filter(|(_, node)| node.facts.is_some()).map(|(id, node)| (*id, node))
+        self.nodes.iter().filter(|(_, node)| node.facts.is_some()).map(|(id, node)| (*id, &**node))
     }
 
     /// Every node that anything mentions.
     pub fn mentioned(&self) -> impl Iterator<Item = (NodeId, &Node)> {
-        self.nodes.iter().map(|(id, node)| (*id, node))
+        self.nodes.iter().map(|(id, node)| (*id, &**node))
     }
 
     /// One node, if anything still mentions it.
     pub fn node(&self, id: NodeId) -> Option<&Node> {
-        self.nodes.get(&id)
+        self.nodes.get(&id).map(|node| &**node)
     }
 
     /// One node by name.
@@ -112,45 +131,41 @@ impl World {
 
     /// One pod.
     pub fn pod(&self, id: PodId) -> Option<&Pod> {
-        self.pods.get(&id)
+        self.pods.get(&id).map(|pod| &**pod)
     }
 
     /// One pod by uid.
     pub fn pod_id(&self, uid: &PodUid) -> Option<PodId> {
-        self.pod_ids.get(uid).copied()
+        let is_it = |id: &PodId| self.pod(*id).is_some_and(|pod| pod.facts.handoff.pod.uid == *uid);
+        self.by_uid.candidates(uid).find(is_it)
     }
 
     /// One pod by name.
     pub fn pod_by_key(&self, key: &PodKey) -> Option<&Pod> {
-        self.pods.get(self.pod_keys.get(key)?)
+        self.by_key.candidates(key).filter_map(|id| self.pod(id)).find(|pod| pod.key() == key)
     }
 
     /// `true` when a watch told that this very pod is gone, not long ago.
     pub fn was_deleted(&self, uid: &PodUid) -> bool {
-        !self.pod_ids.contains_key(uid) && self.deleted.contains(uid)
+        self.pod_id(uid).is_none() && self.deleted.contains(uid)
     }
 
     /// A device of this pod that is held beyond its capacity, with all pods of the node counted: somebody else was given it.
     pub fn contested_device(&self, id: PodId) -> Option<DeviceId> {
         let pod = self.pods.get(&id)?;
-        let (mine, node) = (pod.devices.as_ref()?, self.nodes.get(&pod.node()?)?);
+        let (mine, node): (_, &Node) = (pod.devices.as_ref()?, self.nodes.get(&pod.node()?)?);
         let others = node.pods.iter().filter(|other| **other != id).filter_map(|other| self.pods.get(other));
         let others: Vec<_> = others.filter_map(|other| other.devices.as_ref()).collect();
         let capacity = |id: &DeviceId, name: &str| node.stock.as_ref().and_then(|stock| stock.capacity(id, name));
-        for (kind, entries) in &mine.devices {
-            for entry in entries {
-                let held = others.iter().flat_map(|devices| devices.of(kind)).filter(|held| held.id == entry.id);
-                let held: Vec<_> = held.collect();
-                let over = entry.resources.keys().any(|name| {
-                    let sum: i64 = held.iter().map(|held| held.amount(name)).sum::<i64>() + entry.amount(name);
-                    capacity(&entry.id, name).is_some_and(|most| sum > most)
-                });
-                if over {
-                    return Some(entry.id.clone());
-                }
-            }
-        }
-        None
+        let over = mine.devices().iter().find(|entry| {
+            let held = others.iter().flat_map(|devices| devices.devices()).filter(|held| held.id == entry.id);
+            let held: Vec<_> = held.collect();
+            entry.amounts.iter().any(|(name, amount)| {
+                let sum: i64 = held.iter().map(|held| held.amount(name)).sum::<i64>() + amount;
+                capacity(&entry.id, name).is_some_and(|most| sum > most)
+            })
+        });
+        over.map(|entry| entry.id.clone())
     }
 
     pub(super) fn remember_deletion(&mut self, uid: PodUid) {
@@ -162,12 +177,12 @@ impl World {
 
     /// Every pod.
     pub fn pods(&self) -> impl Iterator<Item = &Pod> {
-        self.pods.values()
+        self.pods.values().map(|pod| &**pod)
     }
 
     /// Placed pods with required anti-affinity.
     pub fn placed_with_anti_affinity(&self) -> impl Iterator<Item = &Pod> {
-        self.anti.iter().filter_map(|id| self.pods.get(id))
+        self.anti.iter().filter_map(|id| self.pod(*id))
     }
 
     /// The lowest priority of a placed pod.
@@ -177,7 +192,7 @@ impl World {
 
     /// Placed pods with required affinity or preferred (anti-)affinity.
     pub fn placed_that_draw(&self) -> impl Iterator<Item = &Pod> {
-        self.drawing.iter().filter_map(|id| self.pods.get(id))
+        self.drawing.iter().filter_map(|id| self.pod(*id))
     }
 
     /// What pods ask of GPUs.
@@ -187,7 +202,12 @@ impl World {
 
     /// Nodes with a lock annotation.
     pub fn locked(&self) -> impl Iterator<Item = NodeId> + '_ {
-        self.locked.iter().copied()
+        self.locked.all()
+    }
+
+    /// Nodes with a lock that names a pod of this name, or that does not say whose it is.
+    pub fn locked_for(&self, pod: &PodKey) -> impl Iterator<Item = NodeId> + '_ {
+        self.locked.of(pod)
     }
 
     /// What the world knows of the holder of a node's lock; `None` when it is free.
@@ -226,6 +246,8 @@ impl Lookup for World {
         self.pod_by_key(key).map(|pod| &pod.facts.handoff)
     }
     fn by_bind_timestamp(&self, nanos: &str) -> Option<&HandoffPod> {
-        self.pods.get(self.bind_stamps.get(nanos)?).map(|pod| &pod.facts.handoff)
+        let pods = self.by_stamp.candidates(nanos).filter_map(|id| self.pod(id)).map(|pod| &pod.facts.handoff);
+        // Several pods may carry one time only by a copied annotation: the newest is meant.
+        pods.filter(|pod| pod.assignment.bind_timestamp.as_deref() == Some(nanos)).last()
     }
 }

@@ -116,8 +116,8 @@ mod tests {
         assert_eq!(pods.len(), 5 + BURST);
         for pod in pods {
             let light: LightPod = serde_json::from_value(serde_json::to_value(&pod.pod).unwrap()).unwrap();
-            for container in light.handoff().containers {
-                assert!(!container.request.unwrap().is_empty(), "{}/{}", pod.name, container.name);
+            for container in &light.handoff().containers {
+                assert!(!container.request.as_ref().unwrap().is_empty(), "{}/{}", pod.name, container.name);
             }
         }
     }

@@ -4,7 +4,7 @@
 use std::cmp::Reverse;
 use std::time::Duration;
 
-use crate::contract::DeviceAllocation;
+use crate::decide::alloc::Held;
 use crate::decide::cycle::Hold;
 use crate::decide::cycle::effect::Effects;
 use crate::decide::cycle::engine::Engine;
@@ -20,7 +20,7 @@ type Rank = (Reverse<i32>, Duration, GroupId);
 /// What one group holds, to be put back as it was.
 struct Holdings {
     group: GroupId,
-    pods: Vec<(PodId, Hold, Option<DeviceAllocation>)>,
+    pods: Vec<(PodId, Hold, Option<Held>)>,
 }
 
 impl Engine {

@@ -1,0 +1,69 @@
+//! `Held`: the devices that one pod holds, small enough to keep for every pod of a cluster.
+
+use crate::contract::{DeviceAllocation, DeviceEntry, DeviceId, DeviceType, Shared};
+
+/// Amounts by resource name, sorted by name. Pods that ask for the same hold the same.
+pub type Amounts = Box<[(Box<str>, i64)]>;
+
+/// One device, or a part of one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HeldDevice {
+    /// Identity.
+    pub id: DeviceId,
+    /// How much of it.
+    pub amounts: Shared<Amounts>,
+    /// Addresses of virtual functions of a NIC.
+    pub vfs: Box<[DeviceId]>,
+    /// Small number on the node.
+    pub minor: i32,
+}
+
+/// What one pod holds: GPUs and MIG devices, and NICs.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Held {
+    /// GPUs and MIG devices first.
+    devices: Box<[HeldDevice]>,
+    gpus: u32,
+}
+
+impl HeldDevice {
+    fn of(entry: &DeviceEntry) -> Self {
+        let amounts: Amounts =
+            entry.resources.iter().map(|(name, amount)| (name.as_str().into(), amount.value())).collect();
+        let vfs = entry.extension.iter().flat_map(|extension| &extension.vfs).map(|vf| vf.bus_id.clone());
+        Self { id: entry.id.clone(), amounts: amounts.into(), vfs: vfs.collect(), minor: entry.minor }
+    }
+
+    /// Amount of `resource`; zero when not named.
+    pub fn amount(&self, resource: &str) -> i64 {
+        self.amounts.iter().find(|(name, _)| **name == *resource).map_or(0, |(_, amount)| *amount)
+    }
+}
+
+impl Held {
+    /// What `device-allocated` says; device types that are not ours to count are left out.
+    pub fn of(allocation: &DeviceAllocation) -> Self {
+        let (gpus, nics) = (allocation.of(&DeviceType::Gpu), allocation.of(&DeviceType::Rdma));
+        Self { devices: gpus.iter().chain(nics).map(HeldDevice::of).collect(), gpus: gpus.len() as u32 }
+    }
+
+    /// The devices of one type.
+    pub fn of_kind(&self, kind: &DeviceType) -> &[HeldDevice] {
+        let (gpus, nics) = self.devices.split_at(self.gpus as usize);
+        match kind {
+            DeviceType::Gpu => gpus,
+            DeviceType::Rdma => nics,
+            DeviceType::Other(_) => &[],
+        }
+    }
+
+    /// Every device.
+    pub fn devices(&self) -> &[HeldDevice] {
+        &self.devices
+    }
+
+    /// Lets equal amounts be stored once.
+    pub fn share(&mut self, mut intern: impl FnMut(&mut Shared<Amounts>)) {
+        self.devices.iter_mut().for_each(|device| intern(&mut device.amounts));
+    }
+}
