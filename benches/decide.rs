@@ -6,6 +6,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, clippy::cast_precision_loss, missing_docs)] // a bench is a test
 
 #[path = "decide/cluster.rs"]
+#[allow(dead_code)] // the other bench uses more of it
 mod cluster;
 #[path = "decide/counting.rs"]
 mod counting;

@@ -54,6 +54,12 @@ impl Expect {
         self.judge(name, found, |limit| found <= limit, "limit");
     }
 
+    /// `found` must not be below the limit.
+    #[allow(dead_code)] // not every bench has such a figure
+    pub fn at_least(&mut self, name: &str, found: f64) {
+        self.judge(name, found, |limit| found >= limit, "least");
+    }
+
     /// `found` must be the stated number.
     pub fn exactly(&mut self, name: &str, found: f64) {
         self.judge(name, found, |limit| (found - limit).abs() < 1e-9, "equals");

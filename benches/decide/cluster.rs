@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use baton::contract::{AgentStatus, Identity, PodKey, Quantity, key};
-use baton::decide::cycle::{BindResult, Effect, Engine, EngineConfig, LockMode, Moment, Report, Search};
+use baton::decide::cycle::{BindResult, Effect, Effects, Engine, EngineConfig, LockMode, Moment, Report, Search};
 use baton::decide::plugins::{DefaultSet, default_plugins};
 use baton::decide::pod::AssignmentText;
 use baton::decide::world::{NodeFacts, PodFacts, Resources, WorldEvent};
@@ -84,7 +84,7 @@ impl Cluster {
         self.tell(WorldEvent::Node(NodeFacts {
             name: name.clone(),
             labels,
-            allocatable,
+            allocatable: allocatable.into(),
             max_pods: 110,
             ..NodeFacts::default()
         }));
@@ -110,6 +110,11 @@ impl Cluster {
 
     /// Submits a pod and times what the engine does until its Binding is on the way.
     pub fn decide(&mut self, ask: &Ask) -> Decision {
+        self.decide_by(ask, Engine::run)
+    }
+
+    /// As [`Cluster::decide`]; `run` is what runs the engine.
+    pub fn decide_by(&mut self, ask: &Ask, run: impl FnOnce(&mut Engine, Moment) -> Effects) -> Decision {
         self.serial += 1;
         self.now += Duration::from_millis(1);
         let mut facts = pod(&format!("job-{}", self.serial), ask.limits, self.now);
@@ -117,7 +122,7 @@ impl Cluster {
         self.tell(WorldEvent::Pod(Box::new(facts.clone())));
         let (now, judged) = (self.moment(), self.engine.stats().judged);
         let started = clock::now().mono;
-        let effects = self.engine.run(now);
+        let effects = run(&mut self.engine, now);
         let took = clock::now().mono.saturating_sub(started);
         let judged = self.engine.stats().judged - judged;
         let mut bound = false;
@@ -142,6 +147,34 @@ impl Cluster {
             self.tell(gone(&facts));
         }
         Decision { took, judged, bound }
+    }
+
+    /// Half of every node's GPUs are taken, by pods that somebody else bound.
+    pub fn fill_half(&mut self) {
+        for at in 0..self.nodes {
+            let node = node_name(at);
+            for (minor, slice) in [(0, 1), (1, 1), (2, 2)] {
+                self.serial += 1;
+                let limits: &[(&str, &str)] = &[(key::NVIDIA_GPU, if slice == 1 { "1" } else { "2" }), ("cpu", "8")];
+                let mut facts = pod(&format!("early-{}", self.serial), limits, self.now);
+                let gpus: Vec<String> = (minor..minor + slice)
+                    .map(|minor| {
+                        format!(
+                            r#"{{"minor":{minor},"id":"GPU-{node}-{minor}","resources":{{"{}":"100","{}":"{}","{}":"100"}}}}"#,
+                            key::GPU_CORE,
+                            key::GPU_MEMORY,
+                            80u64 << 30,
+                            key::GPU_MEMORY_RATIO
+                        )
+                    })
+                    .collect();
+                facts.handoff.node = Some(node.as_str().into());
+                facts.handoff.assignment.device_allocated = Some(format!(r#"{{"gpu":[{}]}}"#, gpus.join(",")).into());
+                self.tell(WorldEvent::Pod(Box::new(facts.clone())));
+                self.percent += 100 * slice;
+                self.bound.push((facts, 100 * slice));
+            }
+        }
     }
 
     /// A random pod ends.

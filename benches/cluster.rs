@@ -1,0 +1,100 @@
+//! The scheduler as it ships against an API server in a process of its own: bound pods per second, CPU per pod, resident
+//! memory, with the node lock off and on; beside a bare client that posts the same Bindings, and beside what the stock
+//! kube-scheduler was measured to do.
+//!
+//! `cargo bench --bench cluster -- --nodes 200 --pods 400` is quick; without arguments it is 5,000 of each. With
+//! `KUBEBUILDER_ASSETS` the API server is a real one. Nodes have Device objects and agents' Leases but no machine behind
+//! them: what an agent does about the lock is done here.
+#![allow(clippy::unchecked_time_subtraction)] // a test reads its clock in order
+#![allow(clippy::unwrap_used, clippy::panic, missing_docs)] // a bench is a test
+
+#[path = "cluster/agent.rs"]
+mod agent;
+#[path = "cluster/bound.rs"]
+mod bound;
+#[path = "../tests/cluster/control_plane.rs"]
+mod control_plane;
+#[path = "../tests/cluster/daemon.rs"]
+#[allow(dead_code)] // the tests use more of it
+mod daemon;
+#[allow(dead_code)] // other benches use more of it
+mod expect;
+#[path = "cluster/nodes.rs"]
+mod nodes;
+#[path = "cluster/pods.rs"]
+mod pods;
+#[path = "cluster/roofline.rs"]
+mod roofline;
+#[path = "cluster/scenario.rs"]
+mod scenario;
+#[path = "cluster/server.rs"]
+mod server;
+#[path = "../tests/cluster/wait.rs"]
+mod wait;
+
+use expect::Expect;
+use pods::Shape;
+use scenario::Scenario;
+
+/// The stock kube-scheduler on 5,000 nodes, one-GPU pods, on a machine with two cores: bound pods per second, milliseconds of
+/// CPU per pod, resident MiB.
+const STOCK: (f64, f64, f64) = (137.0, 5.2, 222.0);
+
+/// Size of the cluster.
+#[derive(Clone, Copy)]
+struct Size {
+    nodes: usize,
+    pods: usize,
+}
+
+impl Size {
+    fn of_arguments() -> Self {
+        let arguments: Vec<String> = std::env::args().collect();
+        let value = |name: &str| {
+            let at = arguments.iter().position(|word| word == name)?;
+            Some(arguments.get(at + 1)?.parse().unwrap_or_else(|_| panic!("{name} needs a number")))
+        };
+        Self { nodes: value("--nodes").unwrap_or(5000), pods: value("--pods").unwrap_or(5000) }
+    }
+}
+
+fn main() {
+    if server::is_asked_for() {
+        return server::serve();
+    }
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    runtime.block_on(measure(Size::of_arguments()));
+}
+
+async fn measure(size: Size) {
+    let mut expect = Expect::load("cluster");
+    let server = server::Server::start().await;
+    let began = baton::runtime::clock::mono();
+    nodes::create(&server.client, size.nodes).await;
+    let took = baton::runtime::clock::mono() - began;
+    println!("{} nodes with 8 GPUs each, {} pods with one GPU each (set up in {:.0?})", size.nodes, size.pods, took);
+
+    let off = Scenario { name: "lock off", lock: "auto", shape: Shape::OneGpu, pods: size.pods, on: None };
+    let off = off.run(&server).await;
+    off.show();
+    let bare = roofline::post(&server, &off.bindings).await;
+    println!("  {:12} {:>9.1} pods/s", "bare client", bare);
+    let on = Scenario { name: "lock on", lock: "always", shape: Shape::OneGpu, pods: size.pods, on: None };
+    let on = on.run(&server).await;
+    on.show();
+    let shares =
+        Scenario { name: "64 shares", lock: "always", shape: Shape::Share, pods: 64, on: Some(nodes::name(0)) };
+    let shares = shares.run(&server).await;
+    shares.show();
+
+    let (stock_rate, stock_cpu, stock_memory) = STOCK;
+    expect.at_least("rate_to_stock", off.rate / stock_rate);
+    expect.at_least("rate_to_bare_client", off.rate / bare);
+    expect.at_most("cpu_to_stock", off.cpu_ms / stock_cpu);
+    expect.at_most("resident_to_stock", off.resident_mib / stock_memory);
+    expect.at_least("locked_rate_to_stock", on.rate / stock_rate);
+    expect.at_most("locked_cpu_to_stock", on.cpu_ms / stock_cpu);
+    expect.at_most("locked_resident_to_stock", on.resident_mib / stock_memory);
+    expect.at_most("shares_on_one_node_seconds", shares.seconds);
+    expect.finish();
+}

@@ -1,0 +1,86 @@
+//! Instructions per decision, counted by callgrind: a gate that does not depend on how busy the machine is.
+//!
+//! Fixed worlds of 1,000, 5,000 and 20,000 nodes with eight GPUs, half of them taken; pods for 1, 2, 4 and 8 GPUs and for
+//! shares, and all of these in turn. Before each decision some pod has ended. The bench starts itself under valgrind; without
+//! valgrind it says so and passes.
+#![allow(clippy::unwrap_used, clippy::panic, clippy::cast_precision_loss, missing_docs)] // a bench is a test
+
+#[path = "instructions/callgrind.rs"]
+mod callgrind;
+#[path = "decide/cluster.rs"]
+#[allow(dead_code)] // the other bench uses more of it
+mod cluster;
+#[path = "../tests/scheduler_decide/env.rs"]
+#[allow(dead_code)] // the tests use more of it
+mod env;
+#[allow(dead_code)] // other benches use more of it
+mod expect;
+
+use baton::decide::cycle::{Effects, Engine, Moment, Search};
+use cluster::{Cluster, MIXED};
+use expect::Expect;
+
+/// Names the world's size to the process under valgrind.
+const NODES: &str = "BATON_BENCH_INSTRUCTIONS";
+const SIZES: [usize; 3] = [1000, 5000, 20_000];
+const DECISIONS: usize = 200;
+/// Verdicts are kept from here on: the first decision of a shape judges every node and is no figure of this bench.
+const WARM_UP: usize = 20;
+
+type Run = fn(&mut Engine, Moment) -> Effects;
+
+/// One function for each stream, so that callgrind tells them apart by name.
+macro_rules! streams {
+    ($($name:ident),*) => {
+        $(#[inline(never)]
+        fn $name(engine: &mut Engine, now: Moment) -> Effects {
+            // Not the last thing done: a tail call would leave no trace of this function.
+            std::hint::black_box(engine.run(now))
+        })*
+        const STREAMS: [(&str, Run); 6] = [$((stringify!($name), $name)),*];
+    };
+}
+streams!(one_gpu, two_gpus, four_gpus, eight_gpus, one_share, mixed_in_turn);
+
+fn main() {
+    if let Some(nodes) = std::env::var_os(NODES) {
+        return decide(nodes.to_str().unwrap().parse().unwrap());
+    }
+    if !callgrind::is_there() {
+        println!("skipped: valgrind is not installed, instructions cannot be counted");
+        return;
+    }
+    let mut expect = Expect::load("instructions");
+    let mut mixed = Vec::new();
+    for nodes in SIZES {
+        let costs = callgrind::costs(&[(NODES, &nodes.to_string())]);
+        for (name, _) in STREAMS {
+            let calls = costs.get(name).unwrap_or_else(|| panic!("callgrind saw no call of {name}"));
+            assert_eq!(calls.count as usize, DECISIONS, "every decision of {name} is counted");
+            let each = calls.instructions as f64 / DECISIONS as f64;
+            expect.at_most(&format!("{name}_{nodes}"), each);
+            if name == "mixed_in_turn" {
+                mixed.push(each);
+            }
+        }
+    }
+    let roots = (SIZES[2] as f64 / SIZES[0] as f64).sqrt();
+    expect.at_most("growth_to_root", mixed[2] / mixed[0] / roots);
+    expect.finish();
+}
+
+/// What is counted, in a process of its own.
+fn decide(nodes: usize) {
+    let mut cluster = Cluster::new(nodes, Search::Indexed);
+    cluster.fill_half();
+    cluster.lead();
+    for (at, (_, run)) in STREAMS.into_iter().enumerate() {
+        let asks = if at < MIXED.len() { &MIXED[at..=at] } else { &MIXED[..] };
+        for turn in 0..WARM_UP + DECISIONS {
+            cluster.end_one();
+            let ask = &asks[turn % asks.len()];
+            let decision = if turn < WARM_UP { cluster.decide(ask) } else { cluster.decide_by(ask, run) };
+            assert!(decision.bound, "a pod found no node in a half full world");
+        }
+    }
+}
