@@ -10,6 +10,7 @@ use prost::Message;
 use tokio::sync::{Mutex, Notify, watch};
 use tonic::Status;
 
+use super::books::Books;
 use super::ledger_file::LedgerFile;
 use super::metrics::{CallWord, HandoffMetrics, Word};
 use super::node_view::NodeView;
@@ -79,36 +80,6 @@ pub struct HandoffService {
     pub(super) kubelet_starts: AtomicU64,
     /// Counts changes of the ledger.
     pub(super) ledger_changed: watch::Sender<u64>,
-}
-
-/// What is only touched while a call is served.
-pub(super) struct Books {
-    pub ledger: Ledger,
-    pub file: LedgerFile,
-    pub passed: BTreeSet<PodUid>,
-    pub may_repeat: BTreeSet<PodUid>,
-    pub unusable: BTreeSet<PodUid>,
-    pub preference: Option<Remembered>,
-    /// Of [`HandoffService::kubelet_starts`]: the last that these marks know of.
-    pub kubelet_start: u64,
-}
-
-impl Books {
-    /// The kubelet admits its pods again: nobody's admission is over, and who was served may ask once more.
-    fn admits_again(&mut self) {
-        self.passed.clear();
-        self.preference = None;
-        self.may_repeat = self.ledger.iter().map(|entry| entry.pod.uid.clone()).collect();
-    }
-}
-
-/// The last preference call.
-pub(super) struct Remembered {
-    pub resource: Box<str>,
-    pub ids: BTreeSet<String>,
-    pub at: Duration,
-    pub key: EntryKey,
-    pub resources: Arc<PodResources>,
 }
 
 /// What one call has learned beyond the watches so far.

@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use tonic::Status;
 
-use super::service::{Asking, HandoffService, MAX_ROUNDS, RESERVE, Remembered};
+use super::books::Remembered;
+use super::service::{Asking, HandoffService, MAX_ROUNDS, RESERVE};
 use crate::contract::deviceplugin::{
     ContainerPreferredAllocationResponse, PreStartContainerRequest, PreferredAllocationRequest,
     PreferredAllocationResponse,
