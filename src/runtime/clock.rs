@@ -34,7 +34,7 @@ pub fn until_tick(period: Duration) -> Duration {
 fn left_of(period: Duration, now: Duration) -> Duration {
     let period = period.max(Duration::from_millis(1));
     let into = Duration::from_nanos((now.as_nanos() % period.as_nanos()) as u64);
-    period - into
+    period.saturating_sub(into)
 }
 
 /// Wall time.

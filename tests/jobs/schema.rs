@@ -29,10 +29,12 @@ async fn defaults_are_filled_in_and_unknown_parts_of_templates_are_kept() {
     assert_eq!(spec.leader.template.spec()["future"], json!({ "a": [1] }));
 }
 
+/// Spoils a job.
+type Edit = fn(&mut Value);
+
 #[tokio::test(flavor = "multi_thread")]
 async fn what_the_schema_can_refuse_is_refused_at_the_door() {
     let theatre = Theatre::open().await;
-    type Edit = fn(&mut Value);
     let bad: [(&str, Edit); 12] = [
         ("spec.priority", |job| job["spec"]["priority"] = 11.into()),
         ("spec.priority", |job| job["spec"]["priority"] = "high".into()),

@@ -228,7 +228,7 @@ fn row_13_the_annotation_beats_the_pod_group() {
 #[test]
 fn row_14_pods_wait_for_their_pod_group_and_go_at_once_when_it_appears() {
     let mut gangs = Gangs::new(8);
-    gangs.members("g", 3, &vec![(format!("label:{P}"), "g".to_owned())]);
+    gangs.members("g", 3, &[(format!("label:{P}"), "g".to_owned())]);
     gangs.settle();
     assert_eq!((gangs.count("g"), gangs.reason("g-1")), (0, "WaitingForPodGroup"));
     gangs.pod_group("ml/g", |facts| facts.spec.min = Some(3));
@@ -489,7 +489,7 @@ fn row_30_a_gang_that_cannot_be_is_held_with_its_reason() {
     gangs.members("bad", 2, &gang("Gang_A", "2", &[]));
     gangs.members("two", 2, &gang("two", "2", &[]));
     gangs.change("two-1", |facts: &mut PodFacts| facts.spec.priority = 7);
-    gangs.members("no-min", 2, &vec![(format!("{P}/name"), "no-min".to_owned())]);
+    gangs.members("no-min", 2, &[(format!("{P}/name"), "no-min".to_owned())]);
     gangs.wait(2);
     // The first two may have been bound before the priority was changed.
     assert_eq!((gangs.count("bad"), gangs.count("no-min")), (0, 0));
@@ -524,7 +524,7 @@ fn a_pod_group_that_vanishes_releases_what_its_gang_holds() {
     let mut gangs = Gangs::new(2);
     gangs.accumulating = true;
     gangs.pod_group("ml/g", |facts| facts.spec.min = Some(3));
-    gangs.members("g", 3, &vec![(P.to_owned(), "g".to_owned()), (format!("{G}mode"), "NonStrict".to_owned())]);
+    gangs.members("g", 3, &[(P.to_owned(), "g".to_owned()), (format!("{G}mode"), "NonStrict".to_owned())]);
     gangs.settle();
     assert_eq!(gangs.reserved("ml/g"), 2);
     let id = GangId::parse("ml/g").unwrap();
@@ -537,7 +537,7 @@ fn a_pod_group_that_vanishes_releases_what_its_gang_holds() {
 fn a_lowered_minimum_is_tried_at_once() {
     let mut gangs = Gangs::new(2);
     gangs.pod_group("ml/g", |facts| facts.spec.min = Some(3));
-    gangs.members("g", 3, &vec![(P.to_owned(), "g".to_owned())]);
+    gangs.members("g", 3, &[(P.to_owned(), "g".to_owned())]);
     gangs.wait(2);
     assert_eq!(gangs.count("g"), 0);
     gangs.pod_group("ml/g", |facts| facts.spec.min = Some(2));

@@ -75,10 +75,8 @@ impl<'a> Draft<'a> {
         let nodes: BTreeSet<&str> = places.map(|place| place.node.as_str()).collect();
         let shown: Vec<&str> = nodes.iter().copied().take(NODES_SHOWN).collect();
         let more = nodes.len() - shown.len();
-        let mut text = shown.join(",");
-        if more > 0 {
-            text.push_str(&format!(" +{more}"));
-        }
+        let shown = shown.join(",");
+        let text = if more > 0 { format!("{shown} +{more}") } else { shown };
         status.nodes = (!text.is_empty()).then_some(text);
     }
 }

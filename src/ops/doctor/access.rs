@@ -21,14 +21,17 @@ pub async fn look(client: &Client, namespace: &str) -> Vec<Finding> {
         (permission, answer)
     }))
     .await;
-    let mut resources: BTreeMap<String, Vec<(Permission, Result<bool, String>)>> = BTreeMap::new();
+    let mut resources: BTreeMap<String, Vec<Asked>> = BTreeMap::new();
     for (permission, answer) in asked {
         resources.entry(permission.title()).or_default().push((permission, answer));
     }
     resources.into_iter().map(|(title, asked)| line(&title, &asked)).collect()
 }
 
-fn line(title: &str, asked: &[(Permission, Result<bool, String>)]) -> Finding {
+/// A permission and whether the API server grants it, or why that is not known.
+type Asked = (Permission, Result<bool, String>);
+
+fn line(title: &str, asked: &[Asked]) -> Finding {
     let verbs = |wanted: fn(&Result<bool, String>) -> bool| -> Vec<&str> {
         asked.iter().filter(|(_, answer)| wanted(answer)).map(|(permission, _)| permission.verb).collect()
     };

@@ -100,11 +100,9 @@ fn library(options: &Options, scan: &Scan, nvml: &NvmlProvider) -> Finding {
 }
 
 fn gpu(options: &Options, gpu: &Gpu, provider: &dyn GpuProvider) -> Finding {
-    let mut found = format!("{} minor {} at {}: {}", gpu.uuid, gpu.minor, gpu.bdf, gpu.model);
     let split = gpu.mig.mode == MigMode::Enabled;
-    if split {
-        found += &format!(", split into {} MIG devices", gpu.mig.instances.len());
-    }
+    let parts = if split { format!(", split into {} MIG devices", gpu.mig.instances.len()) } else { String::new() };
+    let found = format!("{} minor {} at {}: {}{parts}", gpu.uuid, gpu.minor, gpu.bdf, gpu.model);
     let wrong = match provider.probe(&gpu.uuid) {
         Err(error) => Some(error.to_string()),
         Ok(probe) => match probe.outcome {

@@ -17,6 +17,9 @@ use crate::contract::inventory::Device;
 const PATIENCE: Duration = Duration::from_secs(5);
 const ADVICE: &str = "check --kubeconfig (in the cluster: the pod's service account), the network from this node, and the server's certificate";
 
+/// What the API server has of a name.
+pub struct Found<T>(pub Option<T>);
+
 /// What was read. Absent things have a line that says so.
 #[derive(Default)]
 pub struct Cluster {
@@ -24,10 +27,10 @@ pub struct Cluster {
     pub client: Option<Client>,
     /// This node.
     pub node: Option<Node>,
-    /// Its devices; `Some(None)` when it could be asked for and is not there.
-    pub device: Option<Option<Device>>,
+    /// Its devices, when they could be asked for.
+    pub device: Option<Found<Device>>,
     /// The agent's sign of life, likewise.
-    pub lease: Option<Option<Lease>>,
+    pub lease: Option<Found<Lease>>,
     /// Lines about what could not be read.
     pub findings: Vec<Finding>,
 }
@@ -66,13 +69,13 @@ pub async fn read(options: &Options) -> Cluster {
         Err(error) => cluster.findings.push(unread("node", &format!("node {name}"), &error)),
     }
     match within(Api::<Device>::all(client.clone()).get_opt(name)).await {
-        Ok(found) => cluster.device = Some(found),
+        Ok(found) => cluster.device = Some(Found(found)),
         Err(error) => cluster.findings.push(unread("device-object", &format!("Device {name}"), &error)),
     }
     let leases = Api::<Lease>::namespaced(client.clone(), &options.namespace);
     let lease = AgentStatus::lease_name(name);
     match within(leases.get_opt(&lease)).await {
-        Ok(found) => cluster.lease = Some(found),
+        Ok(found) => cluster.lease = Some(Found(found)),
         Err(error) => cluster.findings.push(unread("agent", &format!("Lease {lease}"), &error)),
     }
     cluster.client = Some(client);

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use k8s_openapi::api::core::v1::Node;
 
 use super::machine::Seen;
-use super::objects::Cluster;
+use super::objects::{Cluster, Found};
 use super::report::Finding;
 use crate::agent::Options;
 use crate::agent::inventory::device_infos;
@@ -19,11 +19,11 @@ pub fn look(options: &Options, seen: &Seen, cluster: &Cluster, agent_runs: Optio
     let runs = agent_runs == Some(true);
     let mut findings = Vec::new();
     let mut agent = None;
-    if let Some(lease) = &cluster.lease {
+    if let Some(Found(lease)) = &cluster.lease {
         agent = lease.as_ref().map(|lease| agent_row(lease, clock::wall()));
         findings.push(sign_of_life(options, agent.as_ref(), runs));
     }
-    if let Some(device) = &cluster.device {
+    if let Some(Found(device)) = &cluster.device {
         findings.push(inventory(options, seen, device.as_ref(), runs));
     }
     if let Some(node) = &cluster.node {
@@ -46,15 +46,12 @@ fn sign_of_life(options: &Options, agent: Option<&AgentRow>, runs: bool) -> Find
     if !agent.fresh {
         return Finding::bad(runs, "agent", format!("{name} is stale: renewed {age}"), advice);
     }
-    match (&agent.version, agent.identity) {
-        (Some(version), Some(identity)) => {
-            let identity = format!("{identity:?}").to_ascii_lowercase();
-            Finding::ok("agent", format!("{name} renewed {age}, version {version}, identity {identity}"))
-        }
-        _ => {
-            let advice = "another program writes this Lease, or a daemon of another version: one daemon for each node";
-            Finding::fail("agent", format!("{name} carries no status of a daemon"), advice)
-        }
+    if let (Some(version), Some(identity)) = (&agent.version, agent.identity) {
+        let identity = format!("{identity:?}").to_ascii_lowercase();
+        Finding::ok("agent", format!("{name} renewed {age}, version {version}, identity {identity}"))
+    } else {
+        let advice = "another program writes this Lease, or a daemon of another version: one daemon for each node";
+        Finding::fail("agent", format!("{name} carries no status of a daemon"), advice)
     }
 }
 
@@ -72,13 +69,9 @@ fn inventory(options: &Options, seen: &Seen, device: Option<&Device>, runs: bool
         let here: BTreeSet<&str> = infos.iter().map(|device| device.id.as_str()).collect();
         let (missing, extra) = (list(here.difference(&told)), list(told.difference(&here)));
         if !missing.is_empty() || !extra.is_empty() {
-            let mut found = name;
-            if !missing.is_empty() {
-                found += &format!(" lacks {missing}");
-            }
-            if !extra.is_empty() {
-                found += &format!(" still names {extra}");
-            }
+            let lacks = if missing.is_empty() { String::new() } else { format!(" lacks {missing}") };
+            let still = if extra.is_empty() { String::new() } else { format!(" still names {extra}") };
+            let found = format!("{name}{lacks}{still}");
             let advice = "the daemon writes it within --rescan-period of a change; a device in use stays in it until its pod ends; if this stays, look at the daemon's log";
             return Finding::bad(runs && !missing.is_empty(), "device-object", found, advice);
         }

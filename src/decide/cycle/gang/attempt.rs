@@ -272,7 +272,7 @@ impl Engine {
                 free.add(&left);
             }
             let short = [("cpu", wanted.milli_cpu, free.milli_cpu), ("memory", wanted.memory, free.memory)];
-            let mut short = short.into_iter().map(|(name, wanted, free)| (name, wanted, free));
+            let mut short = short.into_iter();
             let mut scalars = wanted.scalar.iter().map(|(name, wanted)| (&**name, *wanted, free.scalar(name)));
             let found = short.find(|(_, wanted, free)| wanted > free);
             let found = found.or_else(|| scalars.find(|(_, wanted, free)| wanted > free));

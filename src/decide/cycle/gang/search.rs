@@ -7,7 +7,7 @@ use crate::decide::cycle::engine::Engine;
 use crate::decide::cycle::settings::Moment;
 use crate::decide::framework::View;
 use crate::decide::gang::GroupId;
-use crate::decide::world::{NodeId, PodId};
+use crate::decide::world::{NodeId, PodId, Stock};
 
 use super::alike::Kind;
 use super::offer::Offer;
@@ -122,7 +122,7 @@ impl Engine {
         let labels = facts.labels.iter().filter(|(key, _)| *key != "kubernetes.io/hostname");
         let labels: Vec<_> = labels.collect();
         // What is free on each device, whichever device it is.
-        let lines = node.stock.as_ref().map(|stock| stock.describe()).unwrap_or_default();
+        let lines = node.stock.as_ref().map(Stock::describe).unwrap_or_default();
         let mut free: Vec<&str> = lines.iter().filter_map(|line| Some(line.rsplit_once(": ")?.1)).collect();
         free.sort_unstable();
         let wanted: Vec<bool> = rest.iter().map(|other| other.nodes.contains(&id)).collect();
