@@ -130,6 +130,8 @@ pub struct Periods {
     pub heartbeat: Duration,
     /// Ledger, kubelet and annotations are compared.
     pub verify: Duration,
+    /// A watch of the API server is asked to end after this long; one that is silent for longer still is dead.
+    pub watch_timeout: Duration,
     /// Budget of one Allocate, GetPreferredAllocation or PreStartContainer.
     pub rpc_budget: Duration,
     /// NVML is tried again after it could not be used.
@@ -209,6 +211,7 @@ impl Default for Periods {
             backoff_max: s(30),
             heartbeat: s(30),
             verify: s(30),
+            watch_timeout: s(120),
             rpc_budget: s(2),
             nvml_retry: s(10),
             nvml_deadline: s(5),

@@ -167,10 +167,10 @@ impl Handoff for Wired {
             tokio::select! {
                 () = stop.cancelled() => {}
                 () = ledger_then_mirror => tracing::error!("the ledger's mirror ended"),
-                () = self.view.watch_pods(client.clone(), node, |notice| self.world.tell(notice)) => {
+                () = self.view.watch_pods(client.clone(), node, periods.watch_timeout, |notice| self.world.tell(notice)) => {
                     tracing::error!("the watch of pods ended");
                 }
-                () = self.view.watch_node(client.clone(), node, &self.options.node_lock_key) => {
+                () = self.view.watch_node(client.clone(), node, &self.options.node_lock_key, periods.watch_timeout) => {
                     tracing::error!("the watch of the node ended");
                 }
                 () = unlocker::run(self.service.clone(), periods.unlock_retry) => tracing::error!("the unlocker ended"),

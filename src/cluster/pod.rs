@@ -8,6 +8,7 @@ use kube::api::ObjectMeta;
 use serde::Deserialize;
 
 use crate::contract::{ContainerRequest, PodRef, Quantity, key};
+use crate::decide::handoff::ListedContainers;
 use crate::decide::pod::{AssignmentText, ContainerKind, Deletion, HandoffPod, Phase, PodContainer};
 
 /// A pod with the fields that the hand-off needs; the rest is skipped while parsing. Watch and read with it, never write.
@@ -95,6 +96,28 @@ pub struct LightContainerStatus {
     pub name: Box<str>,
     /// Only `running` matters.
     pub state: LightState,
+    /// Devices that the kubelet says the container has (KEP-4680); absent where the kubelet does not tell.
+    #[serde(rename = "allocatedResourcesStatus")]
+    pub allocated: Vec<LightResourceStatus>,
+}
+
+/// One entry of `allocatedResourcesStatus`.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+pub struct LightResourceStatus {
+    /// Resource name, or `claim:<name>/<request>` of a DRA claim.
+    pub name: Box<str>,
+    /// Its devices.
+    pub resources: Vec<LightResourceHealth>,
+}
+
+/// One device of a container, as its status names it.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+pub struct LightResourceHealth {
+    /// The kubelet's id.
+    #[serde(rename = "resourceID")]
+    pub id: Box<str>,
 }
 
 /// Part of a container state.
@@ -171,6 +194,18 @@ impl LightPod {
         }
     }
 
+    /// The kubelet's ids by container and resource, as the statuses of the containers name them.
+    pub fn reported(&self) -> ListedContainers {
+        let statuses = self.status.init_container_statuses.iter().chain(&self.status.container_statuses);
+        let told = statuses.filter(|status| !status.allocated.is_empty());
+        let ids = |entry: &LightResourceStatus| entry.resources.iter().map(|device| device.id.clone()).collect();
+        told.map(|status| {
+            let resources = status.allocated.iter().map(|entry| (entry.name.clone(), ids(entry)));
+            (status.name.clone(), resources.collect())
+        })
+        .collect()
+    }
+
     fn dra_backed(&self, container: &str) -> Vec<Box<str>> {
         let mappings = self.status.extended_resource_claim_status.iter().flat_map(|claim| &claim.request_mappings);
         mappings.filter(|m| &*m.container_name == container).map(|m| m.resource_name.clone()).collect()
@@ -199,7 +234,10 @@ mod tests {
                     {"name": "side", "restartPolicy": "Always"}],
                 "containers": [{"name": "main", "resources": {"limits": {"koordinator.sh/gpu-core": "50"}}}]},
             "status": {"phase": "Running", "conditions": [{"type": "PodScheduled", "status": "True"}],
-                "containerStatuses": [{"name": "main", "state": {"running": {"startedAt": "2026-11-21T02:00:01Z"}}}],
+                "initContainerStatuses": [{"name": "init"}],
+                "containerStatuses": [{"name": "main", "state": {"running": {"startedAt": "2026-11-21T02:00:01Z"}},
+                    "allocatedResourcesStatus": [{"name": "koordinator.sh/gpu-core", "resources": [
+                        {"resourceID": "GPU-a::1", "health": "Healthy"}, {"resourceID": "GPU-a::2", "health": "Unknown"}]}]}],
                 "extendedResourceClaimStatus": {"requestMappings": [{"containerName": "init", "resourceName": "nvidia.com/gpu"}]}}
         }))
         .unwrap();
@@ -217,6 +255,8 @@ mod tests {
         assert!(record.is_live() && record.scheduled_condition);
         assert_eq!(record.deleting.unwrap().grace_seconds, 30);
         assert_eq!(record.assignment.bind_timestamp.as_deref(), Some("1"));
+        let reported = serde_json::to_value(pod.reported()).unwrap();
+        assert_eq!(reported, serde_json::json!({"main": {"koordinator.sh/gpu-core": ["GPU-a::1", "GPU-a::2"]}}));
         assert_eq!(record.expected_calls(|_| true).count(), 0, "DRA-backed and invalid requests make no call");
     }
 }

@@ -23,6 +23,9 @@ use super::cluster::{NODE, eventually};
 
 const NAMES: [&str; 4] = [key::NVIDIA_GPU, key::GPU_CORE, key::GPU_MEMORY_RATIO, key::RDMA];
 
+/// How long a watch lasts.
+const WATCH: Duration = Duration::from_secs(120);
+
 /// Answers with the devices' names in the environment.
 struct Names;
 
@@ -94,8 +97,8 @@ impl Agent {
         let mut tasks = JoinSet::new();
         tasks.spawn(async move { writer.await.unwrap_or_default() });
         let (pods, of) = (view.clone(), client.clone());
-        tasks.spawn(async move { pods.watch_pods(of, NODE, |_| {}).await });
-        tasks.spawn(async move { view.watch_node(client, NODE, key::NODE_LOCK).await });
+        tasks.spawn(async move { pods.watch_pods(of, NODE, WATCH, |_| {}).await });
+        tasks.spawn(async move { view.watch_node(client, NODE, key::NODE_LOCK, WATCH).await });
         let (opened, state, boot) = (service.clone(), root.join("state"), boot_id.to_owned());
         tasks.spawn(async move { opened.open(StateDir::acquire(&state).await.unwrap(), &boot).await });
         tasks.spawn(unlocker::run(service.clone(), Duration::from_secs(5)));

@@ -12,7 +12,7 @@ use kube::{Api, Client};
 use tokio::sync::watch;
 
 use crate::cluster::pod::LightPod;
-use crate::contract::{LockRead, PodKey};
+use crate::contract::{LockRead, PodKey, PodUid};
 use crate::decide::handoff::{NodePods, Notice};
 use crate::decide::pod::HandoffPod;
 use crate::runtime::clock;
@@ -126,17 +126,21 @@ impl NodeView {
     }
 
     /// The whole list of pods.
-    pub fn replace_pods(&self, pods: Vec<HandoffPod>) -> Vec<Notice> {
+    pub fn replace_pods(&self, pods: &[LightPod]) -> Vec<Notice> {
         self.update(|seen| {
             (seen.pods_synced, seen.pods_watching) = (true, true);
-            seen.pods.replace(pods)
+            let notices = seen.pods.replace(pods.iter().map(LightPod::handoff).collect());
+            for pod in pods {
+                report(&mut seen.pods, pod);
+            }
+            notices
         })
     }
 
-    /// Watches the pods that are bound to `node`, forever; `tell` gets what people should know.
-    pub async fn watch_pods(&self, client: Client, node: &str, tell: impl Fn(Notice)) {
+    /// Watches the pods that are bound to `node`, forever, each watch for at most `timeout`; `tell` gets what people should know.
+    pub async fn watch_pods(&self, client: Client, node: &str, timeout: Duration, tell: impl Fn(Notice)) {
         let pods: Api<LightPod> = Api::all(client);
-        let config = watched().fields(&format!("spec.nodeName={node}"));
+        let config = watched(timeout).fields(&format!("spec.nodeName={node}"));
         let stream = watcher(pods, config).default_backoff();
         self.follow_pods(stream, tell).await;
     }
@@ -147,20 +151,20 @@ impl NodeView {
         tell: impl Fn(Notice),
     ) {
         let mut stream = std::pin::pin!(stream);
-        let mut listing: Option<Vec<HandoffPod>> = None;
+        let mut listing: Option<Vec<LightPod>> = None;
         while let Some(event) = stream.next().await {
             match event {
                 Ok(Event::Init) => listing = Some(Vec::new()),
-                Ok(Event::InitApply(pod)) => listing.get_or_insert_default().push(pod.handoff()),
+                Ok(Event::InitApply(pod)) => listing.get_or_insert_default().push(pod),
                 Ok(Event::InitDone) => {
                     let pods = listing.take().unwrap_or_default();
                     tracing::debug!(pods = pods.len(), "pods of this node listed");
-                    self.replace_pods(pods).into_iter().for_each(&tell);
+                    self.replace_pods(&pods).into_iter().for_each(&tell);
                 }
                 Ok(Event::Apply(pod)) => {
                     let notice = self.update(|seen| {
                         seen.pods_watching = true;
-                        seen.pods.apply(pod.handoff())
+                        take_in(&mut seen.pods, &pod)
                     });
                     notice.into_iter().for_each(&tell);
                 }
@@ -177,9 +181,9 @@ impl NodeView {
     }
 
     /// Watches the lock annotation `lock_key` of `node`, forever.
-    pub async fn watch_node(&self, client: Client, node: &str, lock_key: &str) {
+    pub async fn watch_node(&self, client: Client, node: &str, lock_key: &str, timeout: Duration) {
         let nodes: Api<PartialObjectMeta<Node>> = Api::all(client);
-        let config = watched().fields(&format!("metadata.name={node}"));
+        let config = watched(timeout).fields(&format!("metadata.name={node}"));
         let stream = watcher(nodes, config).default_backoff();
         let mut stream = std::pin::pin!(stream);
         while let Some(event) = stream.next().await {
@@ -203,12 +207,21 @@ impl NodeView {
     }
 }
 
-/// The server closes a watch after this many seconds, and it goes on where it was; the library takes one that is silent for
-/// five seconds longer for dead.
-const WATCH_SECONDS: u32 = 120;
+/// The server closes a watch after `timeout`, and it goes on where it was; the library takes one that is silent for five
+/// seconds longer for dead.
+fn watched(timeout: Duration) -> watcher::Config {
+    watcher::Config::default().timeout(u32::try_from(timeout.as_secs()).unwrap_or(u32::MAX).max(1))
+}
 
-fn watched() -> watcher::Config {
-    watcher::Config::default().timeout(WATCH_SECONDS)
+fn take_in(pods: &mut NodePods, pod: &LightPod) -> Option<Notice> {
+    let notice = pods.apply(pod.handoff());
+    report(pods, pod);
+    notice
+}
+
+fn report(pods: &mut NodePods, pod: &LightPod) {
+    let uid = PodUid::new(pod.metadata.uid.as_deref().unwrap_or_default());
+    pods.report(&uid, pod.reported());
 }
 
 fn lock_of(node: &PartialObjectMeta<Node>, key: &str) -> LockRead {

@@ -25,13 +25,16 @@ pub struct Listing {
 /// Resource name → kubelet ids, without duplicates.
 pub type ListedResources = BTreeMap<Box<str>, BTreeSet<Box<str>>>;
 
+/// Container name → its devices.
+pub type ListedContainers = BTreeMap<Box<str>, ListedResources>;
+
 /// One active pod. Plain init containers are not listed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ListedPod {
     /// Namespace and name.
     pub key: PodKey,
     /// By container name.
-    pub containers: BTreeMap<Box<str>, ListedResources>,
+    pub containers: ListedContainers,
 }
 
 impl ListedPod {

@@ -40,7 +40,7 @@ pub use call::{Outcome, Serving, decide, passed_by};
 pub use identify::How;
 pub use inventory::{InventoryDevice, NodeInventory};
 pub use ledger::{Entry, EntryKey, Ledger, State};
-pub use listing::{ListedPod, Listing, PodResources};
+pub use listing::{ListedContainers, ListedPod, Listing, PodResources};
 pub use notice::Notice;
 pub use pods::NodePods;
 pub use policy::{IdMismatch, LockMode, Policy, Unassigned};

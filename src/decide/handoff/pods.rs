@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::listing::{ListedContainers, ListedResources};
 use super::notice::Notice;
 use crate::contract::{PodKey, PodUid};
 use crate::decide::pod::{AssignmentText, HandoffPod};
@@ -11,6 +12,8 @@ use crate::decide::pod::{AssignmentText, HandoffPod};
 pub struct NodePods {
     pods: BTreeMap<PodUid, HandoffPod>,
     edited: BTreeMap<PodUid, AssignmentText>,
+    /// What the pods' own statuses say that they have, where the kubelet tells there.
+    reported: BTreeMap<PodUid, ListedContainers>,
     /// Uids that the watch has shown deleted. A uid never comes back.
     deleted: BTreeSet<PodUid>,
 }
@@ -35,6 +38,20 @@ impl NodePods {
         notice
     }
 
+    /// Takes in the devices that the status of a known pod names.
+    pub fn report(&mut self, uid: &PodUid, reported: ListedContainers) {
+        if self.pods.contains_key(uid) && !reported.is_empty() {
+            self.reported.insert(uid.clone(), reported);
+        } else {
+            self.reported.remove(uid);
+        }
+    }
+
+    /// The devices that the pod's status names for one container; `None` where it names none.
+    pub fn reported(&self, uid: &PodUid, container: &str) -> Option<&ListedResources> {
+        self.reported.get(uid)?.get(container)
+    }
+
     /// A live read of `key`: whatever else was known under that name is gone.
     pub fn apply_live(&mut self, key: &PodKey, found: Option<HandoffPod>) -> Option<Notice> {
         let keep = found.as_ref().map(|pod| pod.pod.uid.clone());
@@ -47,6 +64,7 @@ impl NodePods {
     pub fn remove(&mut self, uid: &PodUid) {
         self.pods.remove(uid);
         self.edited.remove(uid);
+        self.reported.remove(uid);
         self.deleted.insert(uid.clone());
     }
 
@@ -71,6 +89,7 @@ impl NodePods {
         self.pods.retain(|_, pod| keep(pod));
         let pods = &self.pods;
         self.edited.retain(|uid, _| pods.contains_key(uid));
+        self.reported.retain(|uid, _| pods.contains_key(uid));
     }
 
     /// The pod of this uid.

@@ -1,9 +1,10 @@
-//! Does everybody agree? Compares PodResources, the ledger and the pods, after the fact.
+//! Does everybody agree? Compares PodResources, the ledger, the pods' annotations and the pods' statuses, after the fact.
 
 use std::collections::BTreeSet;
 
+use super::assignment::Assignment;
 use super::inventory::NodeInventory;
-use super::ledger::{Ledger, Slot};
+use super::ledger::{Entry, Ledger, Slot};
 use super::listing::Listing;
 use super::notice::Notice;
 use super::pods::NodePods;
@@ -15,7 +16,8 @@ pub const DIVERGENCE: &str = "DeviceDivergence";
 /// A pod that runs without the devices that it asked for: the kubelet made no call.
 pub const ADMITTED_WITHOUT_DEVICES: &str = "AdmittedWithoutDevices";
 
-/// Compares what the kubelet lists with what was served; every finding is one event on the pod.
+/// Compares what the kubelet lists, what the pods' statuses name and what the annotations say with what was served; every
+/// finding is one event on the pod.
 pub fn verify(
     node: &str,
     pods: &NodePods,
@@ -23,27 +25,54 @@ pub fn verify(
     ledger: &Ledger,
     inventory: &NodeInventory,
 ) -> Vec<Notice> {
-    let mut found = Vec::new();
-    for entry in ledger.iter().filter(|entry| !entry.slot.init && !entry.served.is_empty()) {
-        let listed: BTreeSet<DeviceId> = listing
-            .ids(&entry.pod.key, &entry.container, &entry.resource)
-            .filter_map(|id| DeviceId::of_kubelet_id(id).ok())
-            .collect();
-        let served: BTreeSet<DeviceId> = entry.devices().cloned().collect();
-        if pods.by_uid(&entry.pod.uid).is_some() && !listed.is_empty() && listed != served {
-            let print = |ids: &BTreeSet<DeviceId>| ids.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
-            let note = format!(
-                "container {}, {}: the kubelet holds {}, the container was given {}",
-                entry.container,
-                entry.resource,
-                print(&listed),
-                print(&served)
-            );
-            found.push(Notice::new(entry.pod.clone(), DIVERGENCE, note));
-        }
-    }
+    let served = ledger.iter().filter(|entry| !entry.served.is_empty());
+    let mut found: Vec<Notice> = served.flat_map(|entry| divergences(entry, pods, listing, inventory)).collect();
     found.extend(without_devices(node, pods, listing, ledger, inventory));
     found
+}
+
+/// What others say of one grant that it does not.
+fn divergences(entry: &Entry, pods: &NodePods, listing: &Listing, inventory: &NodeInventory) -> Vec<Notice> {
+    let Some(pod) = pods.by_uid(&entry.pod.uid) else { return Vec::new() };
+    let served: BTreeSet<DeviceId> = entry.devices().cloned().collect();
+    let mut found = Vec::new();
+    let mut tell = |who: &str, theirs: &BTreeSet<DeviceId>| {
+        let (container, resource) = (&entry.container, &entry.resource);
+        let (theirs, ours) = (print(theirs), print(&served));
+        let note = format!("container {container}, {resource}: {who} {theirs}, the container was given {ours}");
+        found.push(Notice::new(entry.pod.clone(), DIVERGENCE, note));
+    };
+    // A plain init container's devices go on to the next ones: only the grant itself is compared with the plan.
+    if !entry.slot.init {
+        let listed = devices(listing.ids(&entry.pod.key, &entry.container, &entry.resource));
+        if !listed.is_empty() && listed != served {
+            tell("the kubelet holds", &listed);
+        }
+        let status = pods.reported(&entry.pod.uid, &entry.container).and_then(|told| told.get(&entry.resource));
+        let reported = devices(status.into_iter().flatten().map(|id| &**id));
+        // What the kubelet holds has been told already.
+        if !reported.is_empty() && reported != served && reported != listed {
+            tell("the pod's status (allocatedResourcesStatus) names", &reported);
+        }
+    }
+    if entry.assigned
+        && let Ok(Some(assignment)) = Assignment::read(pod, inventory)
+    {
+        let assigned: BTreeSet<DeviceId> = assignment.named().cloned().collect();
+        if !served.is_subset(&assigned) {
+            tell("the pod's annotations assign", &assigned);
+        }
+    }
+    found
+}
+
+/// Devices behind the kubelet's ids.
+fn devices<'a>(ids: impl Iterator<Item = &'a str>) -> BTreeSet<DeviceId> {
+    ids.filter_map(|id| DeviceId::of_kubelet_id(id).ok()).collect()
+}
+
+fn print(ids: &BTreeSet<DeviceId>) -> String {
+    ids.iter().map(DeviceId::as_str).collect::<Vec<_>>().join(", ")
 }
 
 /// Pods past their admission for which no call came.
@@ -120,6 +149,48 @@ mod tests {
         };
         assert_eq!(reasons(&[("a", "main", GPU, &["GPU-1"])]), [DIVERGENCE]);
         assert_eq!(reasons(&[("a", "main", GPU, &["GPU-0"])]), Vec::<&str>::new());
+    }
+
+    #[test]
+    fn a_status_that_names_other_devices_than_were_served_is_told_and_not_twice() {
+        let pod = with_assignment(gpu_pod("a", 1), &[("main", &["GPU-0"])]);
+        let ledger = granted(&pod, &[("main", &["GPU-0"])]);
+        let notes = |listed: &[&str], reported: &[&str]| -> Vec<String> {
+            let mut pods = pods(&[&pod]);
+            let ids = reported.iter().map(|id| Box::from(*id)).collect();
+            pods.report(&pod.pod.uid, [("main".into(), [(GPU.into(), ids)].into())].into());
+            let listing = listing(&[("a", "main", GPU, listed)]);
+            let found = verify(NODE, &pods, &listing, &ledger, &inventory(4));
+            assert!(found.iter().all(|notice| notice.reason == DIVERGENCE));
+            found.into_iter().map(|notice| notice.note).collect()
+        };
+        assert_eq!(notes(&["GPU-0"], &["GPU-0"]), [""; 0]);
+        assert_eq!(notes(&["GPU-0"], &[]), [""; 0], "a kubelet that does not tell");
+        let told = notes(&["GPU-0"], &["GPU-2"]);
+        assert!(told.len() == 1 && told[0].contains("allocatedResourcesStatus) names GPU-2"), "{told:?}");
+        assert_eq!(notes(&["GPU-2"], &["GPU-2"]).len(), 1, "the kubelet and the status agree: one finding");
+        assert_eq!(notes(&["GPU-2"], &["GPU-3"]).len(), 2);
+    }
+
+    #[test]
+    fn a_share_is_compared_by_its_device_and_a_claim_not_at_all() {
+        let pod = with_assignment(gpu_pod("a", 1), &[("main", &["GPU-0"])]);
+        let ledger = granted(&pod, &[("main", &["GPU-0"])]);
+        let mut pods = pods(&[&pod]);
+        let of = |name: &str, id: &str| (Box::from(name), BTreeSet::from([Box::from(id)]));
+        let told = [of(GPU, "GPU-0::17"), of("claim:other/gpu", "GPU-3")];
+        pods.report(&pod.pod.uid, [("main".into(), told.into())].into());
+        let listing = listing(&[("a", "main", GPU, &["GPU-0::17"])]);
+        assert_eq!(verify(NODE, &pods, &listing, &ledger, &inventory(4)), []);
+    }
+
+    #[test]
+    fn a_grant_beside_the_annotations_is_told() {
+        let pod = with_assignment(gpu_pod("a", 1), &[("main", &["GPU-0"])]);
+        let ledger = granted(&pod, &[("main", &["GPU-1"])]);
+        let listing = listing(&[("a", "main", GPU, &["GPU-1"])]);
+        let found = verify(NODE, &pods(&[&pod]), &listing, &ledger, &inventory(4));
+        assert!(found.len() == 1 && found[0].note.contains("annotations assign GPU-0"), "{found:?}");
     }
 
     #[test]

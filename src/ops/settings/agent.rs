@@ -244,6 +244,12 @@ fn periods() -> Settings {
         field!("backoff-max", "DURATION", "Longest wait after a failed registration", options.periods.backoff_max),
         field!("heartbeat-period", "DURATION", "The Lease is renewed", options.periods.heartbeat),
         field!("verify-period", "DURATION", "Ledger, kubelet and annotations are compared", options.periods.verify),
+        field!(
+            "watch-timeout",
+            "DURATION",
+            "A watch of the API server is renewed after this; one that is silent five seconds longer is dead",
+            options.periods.watch_timeout
+        ),
         field!("rpc-budget", "DURATION", "Longest answer to the kubelet", options.periods.rpc_budget),
         field!(
             "nvml-retry-period",
