@@ -7,6 +7,8 @@
 
 #[path = "agent_handoff/agent.rs"]
 mod agent;
+#[path = "agent_handoff/choice.rs"]
+mod choice;
 #[path = "agent_handoff/cluster.rs"]
 mod cluster;
 #[path = "agent_handoff/failures.rs"]

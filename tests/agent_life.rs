@@ -15,5 +15,15 @@ mod health;
 mod hostile;
 #[path = "agent_life/kubelet.rs"]
 mod kubelet;
+#[path = "agent_life/mig.rs"]
+mod mig;
+#[path = "agent_life/registering.rs"]
+mod registering;
+#[path = "agent_life/registrar.rs"]
+mod registrar;
 #[path = "agent_life/rig.rs"]
 mod rig;
+#[path = "agent_life/running.rs"]
+mod running;
+#[path = "agent_life/schema.rs"]
+mod schema;

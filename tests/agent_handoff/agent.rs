@@ -76,15 +76,16 @@ fn lists(inventory: &NodeInventory) -> BTreeMap<Box<str>, Advertised> {
 }
 
 impl Agent {
-    /// Starts one whose state is in `root/state` and whose kubelet is in `root/kubelet`.
-    pub async fn start(client: kube::Client, root: &Path, boot_id: &str, policy: Policy) -> Self {
+    /// Starts one whose state is in `root/state` and whose kubelet is in `root/kubelet`; with `barrier` it verifies before
+    /// containers start.
+    pub async fn start(client: kube::Client, root: &Path, boot_id: &str, policy: Policy, barrier: bool) -> Self {
         let kubelet = root.join("kubelet");
         let (notices, writer) = Notices::start(client.clone(), "baton-agent", NODE);
         let world = Arc::new(KubeWorld::new(client.clone(), NODE, key::NODE_LOCK, notices));
         let view = Arc::new(NodeView::new());
         let inventory = Arc::new(ArcSwap::from_pointee(inventory()));
         let settings =
-            HandoffSettings { node: NODE.into(), policy, budget: Duration::from_secs(2), verify_before_start: false };
+            HandoffSettings { node: NODE.into(), policy, budget: Duration::from_secs(2), verify_before_start: barrier };
         let parts = Parts {
             view: view.clone(),
             world,
@@ -112,7 +113,7 @@ impl Agent {
             backoff: Backoff::new(Duration::from_millis(50), Duration::from_secs(1)),
             budget: Duration::from_secs(2),
             grace: Duration::from_millis(200),
-            pre_start: false,
+            pre_start: barrier,
             calls: service.clone(),
             on_lost: Arc::new(move |_, _| told.kubelet_restarted()),
         });

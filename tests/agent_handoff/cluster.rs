@@ -29,6 +29,7 @@ pub struct Machine {
     pub agent: Option<Agent>,
     pub policy: Policy,
     pub client: Client,
+    barrier: bool,
     root: tempfile::TempDir,
 }
 
@@ -54,6 +55,15 @@ impl Machine {
     }
 
     pub async fn with(policy: Policy) -> Self {
+        Self::of(policy, false).await
+    }
+
+    /// With `--verify-before-start`.
+    pub async fn with_barrier(policy: Policy) -> Self {
+        Self::of(policy, true).await
+    }
+
+    async fn of(policy: Policy, barrier: bool) -> Self {
         let root = tempfile::tempdir().unwrap();
         let api = ApiServer::start(Options::default()).await.unwrap();
         let client = client_of(&api, "admin", root.path()).await;
@@ -63,14 +73,14 @@ impl Machine {
         options.periods.source_delay = Duration::from_millis(200);
         let kubelet = Kubelet::start(options).await.unwrap();
         eventually("the node is there", || !api.objects("", "nodes").is_empty()).await;
-        let mut machine = Self { api, kubelet, agent: None, policy, client, root };
+        let mut machine = Self { api, kubelet, agent: None, policy, client, barrier, root };
         machine.start_agent().await;
         machine
     }
 
     pub async fn start_agent(&mut self) {
         let boot = self.kubelet.boot_id();
-        let agent = Agent::start(self.client.clone(), self.root.path(), &boot, self.policy.clone()).await;
+        let agent = Agent::start(self.client.clone(), self.root.path(), &boot, self.policy.clone(), self.barrier).await;
         self.agent = Some(agent);
         // The kubelet refuses pods for names that its node does not offer yet.
         eventually("the node offers its devices", || {
@@ -89,6 +99,20 @@ impl Machine {
     /// Loses the ledger's file.
     pub fn lose_ledger(&self) {
         std::fs::remove_file(self.root.path().join("state/ledger.json")).unwrap();
+    }
+
+    /// Where everything of this node lies.
+    pub fn root(&self) -> &Path {
+        self.root.path()
+    }
+
+    /// The ledger holds nothing of that pod any more.
+    pub async fn forgotten(&self, pod: &str) {
+        let until = clock::mono() + DEADLINE;
+        while !self.agent().ledger_of(pod).await.is_empty() {
+            assert!(clock::mono() < until, "{pod} still holds devices");
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
     }
 
     pub fn agent(&self) -> &Agent {

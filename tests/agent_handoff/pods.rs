@@ -13,6 +13,8 @@ pub struct PodSpec {
     pub name: &'static str,
     pub containers: Vec<Container>,
     pub node_name: Option<&'static str>,
+    /// How long plain init containers run.
+    pub init_seconds: &'static str,
 }
 
 #[derive(Clone)]
@@ -41,7 +43,7 @@ pub fn container(
 }
 
 pub fn pod(name: &'static str, containers: Vec<Container>) -> PodSpec {
-    PodSpec { name, containers, node_name: None }
+    PodSpec { name, containers, node_name: None, init_seconds: "0" }
 }
 
 /// One container `main` with whole GPUs.
@@ -57,7 +59,7 @@ impl PodSpec {
             of.map(|container| {
                 let limits: BTreeMap<&str, String> =
                     container.limits.iter().map(|(name, amount)| (*name, amount.to_string())).collect();
-                let seconds = if container.kind == Kind::Init { "0" } else { "3600" };
+                let seconds = if container.kind == Kind::Init { self.init_seconds } else { "3600" };
                 let mut made = json!({
                     "name": container.name, "image": "busybox", "command": ["/bin/sleep", seconds],
                     "resources": {"limits": limits},

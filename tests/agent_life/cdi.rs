@@ -1,10 +1,12 @@
 //! The CDI files that the daemon writes, judged by the rules of the format.
 
+use baton::agent::choice::MigStrategy;
 use baton::contract::key::{NVIDIA_GPU, RDMA};
 use baton::sim::hardware::NodeSpec;
 use serde_json::Value;
 
 use super::rig::{Rig, until};
+use super::schema::Schema;
 
 fn read(rig: &Rig, name: &str) -> Value {
     serde_json::from_slice(&std::fs::read(rig.path("cdi").join(name)).unwrap()).unwrap()
@@ -51,8 +53,52 @@ async fn files_that_a_reboot_took_away_stand_again_before_the_kubelet_is_registe
     daemon.stop().await;
 }
 
-/// The rules of CDI 0.6.0 for what we write: <https://github.com/cncf-tags/container-device-interface/blob/main/SPEC.md>.
+#[tokio::test]
+async fn the_file_of_split_gpus_keeps_the_rules_of_the_format() {
+    let mut rig = Rig::new(NodeSpec::new("cdi-mig"));
+    rig.options.mig_strategy = MigStrategy::Mixed;
+    rig.options.gpu_sharing = false;
+    let parts = rig.machine.mig(2, &["3g.40gb", "1c.3g.40gb", "1c.3g.40gb"]).unwrap();
+    let _kubelet = rig.kubelet().await;
+    let daemon = rig.daemon();
+    rig.until(NVIDIA_GPU, 7).await;
+    let gpu = read(&rig, "koordinator.sh-gpu.json");
+    check(&gpu);
+    let names: Vec<&str> =
+        gpu["devices"].as_array().unwrap().iter().map(|device| device["name"].as_str().unwrap()).collect();
+    assert!(parts.iter().all(|part| names.contains(&part.as_str())), "{names:?}");
+    daemon.stop().await;
+}
+
+#[tokio::test]
+async fn a_machine_without_devices_has_no_file_and_gets_them_with_its_devices() {
+    let mut rig = Rig::new(NodeSpec::new("cdi-empty"));
+    rig.options.gpu_sharing = false;
+    for gpu in 0..8 {
+        rig.machine.remove(gpu).unwrap();
+    }
+    let nics = rig.machine.sysfs_root().join("class/infiniband");
+    let aside = rig.machine.sysfs_root().join("class/aside");
+    std::fs::rename(&nics, &aside).unwrap();
+    let _kubelet = rig.kubelet().await;
+    let daemon = rig.daemon();
+    until("it listens", || !rig.sockets().is_empty()).await;
+    // Runtimes refuse a spec without devices, and complain about it at every container.
+    let files = || std::fs::read_dir(rig.path("cdi")).map_or(0, Iterator::count);
+    assert_eq!(files(), 0);
+    rig.machine.add(4).unwrap();
+    std::fs::rename(&aside, &nics).unwrap();
+    rig.until(RDMA, 400).await;
+    rig.until(NVIDIA_GPU, 1).await;
+    for file in ["koordinator.sh-gpu.json", "koordinator.sh-rdma.json"] {
+        check(&read(&rig, file));
+    }
+    daemon.stop().await;
+}
+
+/// The rules of CDI 0.6.0 for what we write, beside its schema: <https://github.com/cncf-tags/container-device-interface/blob/main/SPEC.md>.
 fn check(spec: &Value) {
+    assert_eq!(Schema::of_cdi().problems(spec), [""; 0], "{spec}");
     let object = spec.as_object().unwrap();
     assert!(
         object.keys().all(|key| ["cdiVersion", "kind", "annotations", "devices", "containerEdits"].contains(&&**key))

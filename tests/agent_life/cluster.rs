@@ -21,14 +21,14 @@ use super::rig::{Rig, until};
 const USER: &str = "system:serviceaccount:baton-system:baton-device-plugin";
 const GROUP: &str = "scheduling.koordinator.sh";
 
-struct Cluster {
-    api: ApiServer,
-    client: Client,
-    kubelet: Kubelet,
+pub struct Cluster {
+    pub api: ApiServer,
+    pub client: Client,
+    pub kubelet: Kubelet,
 }
 
 /// An API server in which the daemon may do what the documentation says, and nothing else.
-async fn cluster(rig: &mut Rig) -> Cluster {
+pub async fn cluster(rig: &mut Rig) -> Cluster {
     let api = ApiServer::start(Options::default()).await.unwrap();
     let admin = rig.path("admin.kubeconfig");
     std::fs::write(&admin, api.plain_kubeconfig("admin")).unwrap();
@@ -207,11 +207,11 @@ async fn a_pod_that_the_kubelet_chose_for_is_served_and_shown_everywhere() {
     daemon.stop().await;
 }
 
-fn free_port() -> SocketAddr {
+pub fn free_port() -> SocketAddr {
     std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
 }
 
-async fn get(address: SocketAddr, path: &str) -> String {
+pub async fn get(address: SocketAddr, path: &str) -> String {
     let mut stream = TcpStream::connect(address).await.unwrap();
     let request = format!("GET {path} HTTP/1.1\r\nHost: agent\r\nConnection: close\r\n\r\n");
     stream.write_all(request.as_bytes()).await.unwrap();

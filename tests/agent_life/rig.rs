@@ -71,7 +71,8 @@ impl Rig {
         periods.rescan = Duration::from_millis(200);
         periods.health_poll = Duration::from_millis(50);
         periods.recovery_probe = Duration::from_millis(20);
-        periods.recovery_window = Duration::from_millis(400);
+        // Long enough to be seen on a busy machine before it is over.
+        periods.recovery_window = Duration::from_millis(1500);
         periods.kubelet_poll = Duration::from_millis(200);
         periods.backoff_min = Duration::from_millis(50);
         periods.backoff_max = Duration::from_millis(500);

@@ -3,7 +3,7 @@
 //! ```text
 //!           kubelet.sock there           Register ok            stream opens
 //!  Absent ────────────────────► Calling ─────────────► Waiting ────────────► Registered
-//!    ▲                            │ ▲ failed: back-off     │ 10 s without        │ stream ends, kubelet.sock is another,
+//!    ▲                            │ ▲ failed: back-off     │ none in time        │ stream ends, kubelet.sock is another,
 //!    └────────────────────────────┘ └──────────────────────┴─────────────────────┘ or our socket is gone
 //! ```
 
@@ -22,8 +22,6 @@ use super::service::{Service, Streams, options};
 use crate::contract::deviceplugin::RegisterRequest;
 use crate::runtime::{Backoff, clock};
 
-/// How long the kubelet may take from its yes to opening ListAndWatch.
-const OPENING: Duration = Duration::from_secs(10);
 /// A kubelet that replaces a registration closes the old stream just before it opens the new one.
 const REPLACING: Duration = Duration::from_millis(100);
 /// A stream that lived shorter counts as a failure, so that a kubelet that refuses our list is not called in a circle.
@@ -148,10 +146,10 @@ impl Plugin {
         register(&self.directory.join(KUBELET_SOCKET), request, self.register_timeout).await
     }
 
-    /// Waits for a stream that opened after `before`.
+    /// Waits for a stream that opened after `before`, for as long as for the kubelet's yes: it opens one right after that.
     async fn opened(&mut self, before: u64) -> bool {
         let open = self.streams.wait_for(|streams| streams.opened > before);
-        matches!(tokio::time::timeout(OPENING, open).await, Ok(Ok(_)))
+        matches!(tokio::time::timeout(self.register_timeout, open).await, Ok(Ok(_)))
     }
 
     /// Holds until something is lost.

@@ -1,0 +1,94 @@
+//! Registration with a kubelet that refuses, forgets, drops and is replaced.
+
+use std::os::unix::fs::symlink;
+use std::time::Duration;
+
+use baton::contract::key::NVIDIA_GPU;
+use baton::sim::hardware::NodeSpec;
+
+use super::registrar::{Answer, Registrar};
+use super::rig::{Rig, until};
+
+/// One name only, and no wait longer than a moment.
+fn rig(name: &str) -> Rig {
+    let mut rig = Rig::new(NodeSpec::new(name));
+    rig.options.gpu_sharing = false;
+    rig.options.rdma = false;
+    rig.options.periods.register_timeout = Duration::from_millis(500);
+    rig.options.periods.backoff_max = Duration::from_millis(100);
+    std::fs::create_dir_all(&rig.options.places.kubelet_dir).unwrap();
+    rig
+}
+
+fn registrar(rig: &Rig, script: &[Answer]) -> Registrar {
+    let directory = &rig.options.places.kubelet_dir;
+    Registrar::start(&directory.join("kubelet.sock"), directory, script)
+}
+
+async fn until_held(registrar: &Registrar) {
+    until("a stream is held", || registrar.told(|told| told.held == 1)).await;
+}
+
+#[tokio::test]
+async fn a_registration_that_is_refused_is_made_again_until_it_is_taken() {
+    let rig = rig("refused");
+    let registrar = registrar(&rig, &[Answer::Refuse, Answer::Refuse, Answer::Refuse]);
+    let daemon = rig.daemon();
+    until_held(&registrar).await;
+    assert_eq!(registrar.answers(), [Answer::Refuse, Answer::Refuse, Answer::Refuse, Answer::Hold]);
+    registrar.told(|told| {
+        let (name, endpoint, _) = &told.registrations[0];
+        assert_eq!(name, NVIDIA_GPU);
+        assert!(!endpoint.contains('/') && endpoint.len() <= 32, "a bare file name: {endpoint}");
+    });
+    daemon.stop().await;
+}
+
+#[tokio::test]
+async fn a_kubelet_that_never_opens_the_stream_or_drops_it_is_registered_with_again() {
+    let rig = rig("dropped");
+    let registrar = registrar(&rig, &[Answer::Forget, Answer::Drop, Answer::Drop]);
+    let daemon = rig.daemon();
+    until_held(&registrar).await;
+    assert_eq!(registrar.answers(), [Answer::Forget, Answer::Drop, Answer::Drop, Answer::Hold]);
+    daemon.stop().await;
+}
+
+#[tokio::test]
+async fn every_request_to_the_kubelet_names_a_plain_authority() {
+    let rig = rig("authority");
+    let registrar = registrar(&rig, &[Answer::Refuse]);
+    let daemon = rig.daemon();
+    until_held(&registrar).await;
+    registrar.told(|told| assert_eq!(told.authorities, ["localhost", "localhost"]));
+    daemon.stop().await;
+}
+
+#[tokio::test]
+async fn a_link_in_the_place_of_the_kubelets_socket_is_followed_to_where_it_leads_next() {
+    let rig = rig("linked");
+    let directory = rig.options.places.kubelet_dir.clone();
+    let (first, second) = (rig.path("first.sock"), rig.path("second.sock"));
+    let old = Registrar::start(&first, &directory, &[]);
+    symlink(&first, directory.join("kubelet.sock")).unwrap();
+    let daemon = rig.daemon();
+    until_held(&old).await;
+    // Nothing happens in the watched directory itself: only a look finds it.
+    drop(old);
+    let new = Registrar::start(&second, &directory, &[]);
+    std::fs::rename(&second, &first).unwrap();
+    until_held(&new).await;
+    daemon.stop().await;
+}
+
+#[tokio::test]
+async fn a_socket_that_replaces_the_kubelets_is_registered_with_while_the_old_stream_is_open() {
+    let rig = rig("replaced");
+    let old = registrar(&rig, &[]);
+    let daemon = rig.daemon();
+    until_held(&old).await;
+    let new = registrar(&rig, &[]);
+    until_held(&new).await;
+    assert_eq!(old.told(|told| told.registrations.len()), 1);
+    daemon.stop().await;
+}

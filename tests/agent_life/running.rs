@@ -1,0 +1,153 @@
+//! Pods that run on while things break and restart around them.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use baton::contract::key::NVIDIA_GPU;
+use baton::sim::apiserver::{Effect, FaultRule};
+use baton::sim::hardware::{NodeSpec, NvmlReturn};
+use k8s_openapi::api::core::v1::Pod;
+use kube::Api;
+use kube::api::{DeleteParams, PostParams};
+use serde_json::{Value, json};
+
+use super::cluster::{Cluster, cluster, free_port, get};
+use super::rig::{PATIENCE, Rig, until};
+
+fn pods(cluster: &Cluster) -> Api<Pod> {
+    Api::namespaced(cluster.client.clone(), "default")
+}
+
+/// A pod on this node that the kubelet chooses devices for, with this environment.
+async fn create(cluster: &Cluster, name: &str, gpus: u32, env: Value) {
+    let pod: Pod = serde_json::from_value(json!({
+        "metadata": {"name": name, "namespace": "default"},
+        "spec": {"nodeName": "node-a", "terminationGracePeriodSeconds": 0, "containers": [{
+            "name": "main", "image": "i", "command": ["sleep", "3600"], "env": env,
+            "resources": {"limits": {NVIDIA_GPU: gpus.to_string()}}}]}
+    }))
+    .unwrap();
+    pods(cluster).create(&PostParams::default(), &pod).await.unwrap();
+}
+
+/// What the kubelet holds for it, once it runs.
+async fn running(cluster: &Cluster, name: &str) -> (BTreeSet<String>, i32) {
+    let key = format!("default/{name}");
+    until("it runs", || cluster.kubelet.view().get(&key).is_some_and(|pod| pod.containers["main"].running)).await;
+    let pod = cluster.kubelet.view()[&key].clone();
+    (pod.devices(NVIDIA_GPU), pod.containers["main"].restarts)
+}
+
+async fn until_allocatable(cluster: &Cluster, count: &str) {
+    until("the node offers its GPUs", || {
+        cluster.api.objects("", "nodes")[0]["status"]["allocatable"][NVIDIA_GPU] == count
+    })
+    .await;
+}
+
+/// The pods that the ledger names.
+async fn in_ledger(address: std::net::SocketAddr) -> Vec<String> {
+    let answer = get(address, "/ledger").await;
+    let lines: Vec<Value> = serde_json::from_str(answer.rsplit("\r\n\r\n").next().unwrap()).unwrap();
+    lines.iter().map(|line| line["pod"].as_str().unwrap().to_owned()).collect()
+}
+
+#[tokio::test]
+async fn a_running_pod_keeps_its_devices_through_a_fault_and_restarts_of_daemon_and_kubelet() {
+    let mut rig = Rig::new(NodeSpec::new("through"));
+    rig.options.gpu_sharing = false;
+    let cluster = cluster(&mut rig).await;
+    let mut daemon = rig.shipped();
+    until_allocatable(&cluster, "8").await;
+    create(&cluster, "p", 2, json!([])).await;
+    let before = running(&cluster, "p").await;
+    assert_eq!(before.0.len(), 2);
+    let sick = before.0.first().unwrap();
+    let gpu = rig.machine.gpu_uuids().iter().position(|uuid| uuid == sick).unwrap();
+    rig.machine.fault(gpu, NvmlReturn::ResetRequired).unwrap();
+    rig.until(NVIDIA_GPU, 7).await;
+    assert_eq!(running(&cluster, "p").await, before, "an unhealthy device does not end the pod that has it");
+    for (daemon_restarts, kubelet_restarts) in [(true, false), (false, true), (true, true)] {
+        if daemon_restarts {
+            daemon.stop().await;
+            rig.until(NVIDIA_GPU, 0).await;
+            daemon = rig.shipped();
+        }
+        if kubelet_restarts {
+            cluster.kubelet.restart().await.unwrap();
+        }
+        rig.until(NVIDIA_GPU, 7).await;
+        assert_eq!(running(&cluster, "p").await, before, "daemon {daemon_restarts}, kubelet {kubelet_restarts}");
+        let cdi = std::fs::read_to_string(rig.path("cdi/koordinator.sh-gpu.json")).unwrap();
+        assert!(before.0.iter().all(|uuid| cdi.contains(uuid)), "a restart of its container asks for both names");
+    }
+    until_allocatable(&cluster, "7").await;
+    create(&cluster, "q", 6, json!([])).await;
+    let others = running(&cluster, "q").await.0;
+    assert!(others.len() == 6 && others.is_disjoint(&before.0), "{others:?}");
+    rig.machine.fault(gpu, NvmlReturn::Success).unwrap();
+    rig.until(NVIDIA_GPU, 8).await;
+    assert_eq!(running(&cluster, "p").await, before);
+    daemon.stop().await;
+}
+
+#[tokio::test]
+async fn what_a_pod_writes_into_its_own_environment_gives_it_no_device() {
+    let mut rig = Rig::new(NodeSpec::new("env"));
+    rig.options.gpu_sharing = false;
+    rig.options.pass_device_specs = true;
+    let cluster = cluster(&mut rig).await;
+    let daemon = rig.shipped();
+    until_allocatable(&cluster, "8").await;
+    let greedy = json!([
+        {"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"},
+        {"name": "CUDA_VISIBLE_DEVICES", "value": "0,1,2,3,4,5,6,7"},
+        {"name": "NVIDIA_DRIVER_CAPABILITIES", "value": "all"}]);
+    create(&cluster, "greedy", 1, greedy).await;
+    let (devices, _) = running(&cluster, "greedy").await;
+    let uuid = devices.first().unwrap();
+    let injected = cluster.kubelet.view()["default/greedy"].containers["main"].injected.clone().unwrap();
+    assert_eq!(injected.cdi_devices, [format!("koordinator.sh/gpu={uuid}")]);
+    assert!(injected.envs.is_empty(), "nothing rests on a variable that the pod could set: {:?}", injected.envs);
+    let minor = rig.machine.gpu_uuids().iter().position(|other| other == uuid).unwrap();
+    let gpus: Vec<&String> = injected
+        .device_nodes
+        .keys()
+        .filter(|path| path.strip_prefix("/dev/nvidia").is_some_and(|rest| rest.parse::<u32>().is_ok()))
+        .collect();
+    assert_eq!(gpus, [&format!("/dev/nvidia{minor}")]);
+    // The spec's own edit comes after the pod's: a runtime hook that reads the variable finds no device to add.
+    let cdi = std::fs::read_to_string(rig.path("cdi/koordinator.sh-gpu.json")).unwrap();
+    let spec: Value = serde_json::from_str(&cdi).unwrap();
+    assert_eq!(spec["containerEdits"]["env"], json!(["NVIDIA_VISIBLE_DEVICES=void"]));
+    daemon.stop().await;
+}
+
+#[tokio::test]
+async fn a_watch_that_falls_silent_is_noticed_and_what_it_missed_is_learned() {
+    let mut rig = Rig::new(NodeSpec::new("mute"));
+    rig.options.gpu_sharing = false;
+    rig.options.periods.watch_timeout = Duration::from_secs(1);
+    rig.options.listen = Some(free_port());
+    let address = rig.options.listen.unwrap();
+    let cluster = cluster(&mut rig).await;
+    let daemon = rig.shipped();
+    until_allocatable(&cluster, "8").await;
+    create(&cluster, "p", 8, json!([])).await;
+    running(&cluster, "p").await;
+    assert_eq!(in_ledger(address).await, ["p"]);
+    let watches = FaultRule { agent: "baton-device-plugin".to_owned(), ..FaultRule::on("watch", "pods") };
+    let mute = cluster.api.faults().add(watches, Effect::SilentWatch);
+    cluster.api.faults().break_watches();
+    until("a watch is open that says nothing", || cluster.api.faults().fired(mute) > 0).await;
+    pods(&cluster).delete("p", &DeleteParams::default().grace_period(0)).await.unwrap();
+    let took = until("it is given up for another", || cluster.api.faults().fired(mute) > 1).await;
+    println!("a silent watch of one second was given up after {took:?}");
+    cluster.api.faults().remove(mute);
+    let until = baton::runtime::clock::mono() + PATIENCE;
+    while !in_ledger(address).await.is_empty() {
+        assert!(baton::runtime::clock::mono() < until, "the deleted pod still holds its devices");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    daemon.stop().await;
+}
