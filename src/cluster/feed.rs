@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::fmt::Debug;
+use std::time::Duration;
 
 use futures::{Stream, StreamExt};
 use kube::Resource;
@@ -12,6 +13,10 @@ use serde::de::DeserializeOwned;
 use tokio::sync::mpsc;
 
 use crate::decide::world::WorldEvent;
+use crate::runtime::backoff::Backoff;
+
+/// An API that is not installed is asked for again after these times, first and longest: whoever installs it waits no longer.
+const ABSENT: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(5));
 
 /// What a feed tells.
 #[derive(Debug, Clone)]
@@ -83,14 +88,35 @@ where
 {
     /// Watches until the receiver is dropped. Takes the first objects from the watch itself where the API server can do that
     /// (streaming lists), else from a list in pages. Lists anew after an expired version, with back-off after errors, and tells
-    /// what vanished meanwhile.
+    /// what vanished meanwhile. An optional API that is not installed is asked for again until it is.
     pub async fn run(self, out: mpsc::Sender<FeedMessage>) {
         let mut known = BTreeSet::new();
-        let streaming = watcher::watcher(self.api.clone(), self.config.clone().streaming_lists()).default_backoff();
-        if self.follow(streaming, true, &mut known, &out).await == Ended::NoStreamingLists {
-            tracing::info!(feed = self.name, "the API server has no streaming lists: listing in pages");
-            let paged = watcher::watcher(self.api.clone(), self.config.clone()).default_backoff();
-            self.follow(paged, false, &mut known, &out).await;
+        let mut streaming = true;
+        let mut absent = Backoff::new(ABSENT.0, ABSENT.1);
+        loop {
+            let config = if streaming { self.config.clone().streaming_lists() } else { self.config.clone() };
+            let stream = watcher::watcher(self.api.clone(), config).default_backoff();
+            match self.follow(stream, streaming, &mut known, &mut absent, &out).await {
+                Ended::NoStreamingLists => {
+                    tracing::info!(feed = self.name, "the API server has no streaming lists: listing in pages");
+                    streaming = false;
+                }
+                Ended::Absent => {
+                    if absent.failures() == 0 {
+                        tracing::info!(feed = self.name, "the API server does not know these objects: none for now");
+                    }
+                    // Whoever takes a definition away takes its objects along.
+                    let gone = std::mem::take(&mut known);
+                    let events = gone.iter().filter_map(|seen| (self.gone)(seen)).map(FeedMessage::Event);
+                    for message in events.chain([FeedMessage::Synced(self.name)]) {
+                        if out.send(message).await.is_err() {
+                            return;
+                        }
+                    }
+                    tokio::time::sleep(absent.fail_randomly()).await;
+                }
+                Ended::NobodyListens => return,
+            }
         }
     }
 
@@ -99,6 +125,7 @@ where
         stream: impl Stream<Item = watcher::Result<Event<K>>>,
         streaming: bool,
         known: &mut BTreeSet<Seen>,
+        absent: &mut Backoff,
         out: &mpsc::Sender<FeedMessage>,
     ) -> Ended {
         let mut stream = std::pin::pin!(stream);
@@ -121,6 +148,7 @@ where
                 Ok(Event::InitDone) => {
                     events.extend(known.difference(&fresh).filter_map(|seen| (self.gone)(seen)));
                     *known = std::mem::take(&mut fresh);
+                    absent.succeed();
                     (listing, synced) = (false, true);
                 }
                 Ok(Event::Apply(object)) => {
@@ -133,9 +161,10 @@ where
                     events.extend((self.gone)(&seen));
                 }
                 Err(error) if streaming && refuses_streaming(&error) => return Ended::NoStreamingLists,
+                Err(error) if self.optional && answered(&error) == Some(404) => return Ended::Absent,
                 Err(error) => {
                     tracing::warn!(feed = self.name, %error, "watch failed, trying again");
-                    synced = self.optional && is_missing(&error);
+                    synced = self.optional && answered(&error) == Some(403);
                 }
             }
             for event in events {
@@ -156,6 +185,7 @@ where
 enum Ended {
     NobodyListens,
     NoStreamingLists,
+    Absent,
 }
 
 /// The API server does not take `sendInitialEvents`: it is older, or the feature is off.
@@ -168,11 +198,11 @@ fn refuses_streaming(error: &watcher::Error) -> bool {
     matches!(code, 400 | 422)
 }
 
-/// The API or the permission is not there.
-fn is_missing(error: &watcher::Error) -> bool {
+/// The API server's answer to the start of a watch, when that was an error.
+fn answered(error: &watcher::Error) -> Option<u16> {
     match error {
         watcher::Error::InitialListFailed(kube::Error::Api(status))
-        | watcher::Error::WatchStartFailed(kube::Error::Api(status)) => matches!(status.code, 403 | 404),
-        _ => false,
+        | watcher::Error::WatchStartFailed(kube::Error::Api(status)) => Some(status.code),
+        _ => None,
     }
 }

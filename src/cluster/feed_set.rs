@@ -14,8 +14,10 @@ use tokio::task::JoinSet;
 use super::feed::{Feed, FeedMessage};
 use super::feed_node::{FeedNode, claim_facts, volume_facts};
 use super::feed_pod::FeedPod;
+use super::feed_pod_group::pod_groups;
 use super::feed_term::budget_facts;
 use super::node_lock::NodeLocks;
+use crate::contract::gang::PodGroupApi;
 use crate::contract::inventory::Device;
 use crate::contract::{AgentStatus, PodKey, PodUid, key};
 use crate::decide::world::WorldEvent;
@@ -27,6 +29,8 @@ pub struct FeedSettings {
     pub lock_key: String,
     /// Namespace of the agents' Leases.
     pub agent_namespace: String,
+    /// PodGroups of `scheduling.k8s.io` are read.
+    pub scheduling_groups: bool,
 }
 
 /// Starts every feed; `locks` is told what the watch of nodes shows. Returns the names whose [`FeedMessage::Synced`] completes the world.
@@ -122,8 +126,9 @@ pub fn start_feeds(
         }),
         gone: Box::new(|seen| Some(WorldEvent::BudgetGone(PodKey::new(seen.namespace(), seen.name())))),
     };
-    let names =
-        [nodes.name, pods.name, devices.name, agents.name, namespaces.name, volumes.name, claims.name, budgets.name];
+    let mut names: BTreeSet<&'static str> =
+        [nodes.name, pods.name, devices.name, agents.name, namespaces.name, volumes.name, claims.name, budgets.name]
+            .into();
     tasks.spawn(nodes.run(out.clone()));
     tasks.spawn(pods.run(out.clone()));
     tasks.spawn(devices.run(out.clone()));
@@ -132,7 +137,14 @@ pub fn start_feeds(
     tasks.spawn(volumes.run(out.clone()));
     tasks.spawn(claims.run(out.clone()));
     tasks.spawn(budgets.run(out.clone()));
-    names.into()
+    for api in PodGroupApi::ALL {
+        if api != PodGroupApi::Kubernetes || settings.scheduling_groups {
+            let groups = pod_groups(client, api, watched());
+            names.insert(groups.name);
+            tasks.spawn(groups.run(out.clone()));
+        }
+    }
+    names
 }
 
 /// A watch is closed by the server after this many seconds and goes on where it was. One that is silent for half a minute

@@ -7,6 +7,7 @@ pub mod condition;
 pub mod feed;
 pub mod feed_node;
 pub mod feed_pod;
+pub mod feed_pod_group;
 pub mod feed_set;
 mod feed_term;
 pub mod inventory;

@@ -107,8 +107,11 @@ impl Scheduler {
         let (question_out, question_in) = mpsc::channel(16);
         let (changed_out, changed_in) = watch::channel(0);
         let mut tasks = JoinSet::new();
-        let settings =
-            FeedSettings { lock_key: options.node_lock_key.clone(), agent_namespace: options.namespace.clone() };
+        let settings = FeedSettings {
+            lock_key: options.node_lock_key.clone(),
+            agent_namespace: options.namespace.clone(),
+            scheduling_groups: options.gangs.scheduling_group,
+        };
         let locks = NodeLocks::new(client.clone(), &options.node_lock_key);
         let missing = start_feeds(&client, &settings, &locks, &feed_out, &mut tasks);
         drop(feed_out);
@@ -289,12 +292,12 @@ fn engine_config(options: &Options) -> EngineConfig {
             expired_holder: options.expired_holder,
         },
         queue: QueuePolicy { backoff: p.backoff, backoff_max: p.backoff_max, ..QueuePolicy::default() },
-        world: WorldPolicy { agent_stale: p.agent_stale, ..WorldPolicy::default() },
+        world: WorldPolicy { agent_stale: p.agent_stale, gangs: options.gangs.defaults() },
         abandoned: p.lock_abandoned,
         sweep: p.lock_sweep,
         retry: (defaults.retry.0, defaults.retry.1, p.bind_limit),
         condition_pause: p.condition_pause,
-        gangs: defaults.gangs,
+        gangs: options.gangs.policy(),
         batch: defaults.batch,
         search: defaults.search,
     }

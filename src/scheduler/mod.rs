@@ -5,6 +5,7 @@ pub mod choice;
 mod daemon;
 mod executor;
 pub mod extender;
+pub mod gang;
 mod metrics;
 pub mod options;
 

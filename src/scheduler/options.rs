@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::extender::ExtenderOptions;
+use super::gang::GangOptions;
 use crate::contract::{LockFormat, key};
 use crate::decide::cycle::LockMode;
 use crate::decide::framework::RegistryError;
@@ -46,6 +47,8 @@ pub struct Options {
     /// Which plugins are enabled, and the arguments of the others.
     pub plugins: PluginChoice,
 
+    /// How gangs are treated.
+    pub gangs: GangOptions,
     /// kube-scheduler's calls.
     pub extender: ExtenderOptions,
 
@@ -107,6 +110,7 @@ impl Default for Options {
             ratio_shape: vec![(0, 0), (100, 10)],
             ratio_weights: vec![(key::NVIDIA_GPU.into(), 4), ("cpu".into(), 1), ("memory".into(), 1)],
             plugins: PluginChoice::default(),
+            gangs: GangOptions::default(),
             extender: ExtenderOptions::default(),
             leader_elect: true,
             lease_name: "baton-scheduler".into(),
@@ -167,6 +171,9 @@ pub enum OptionsError {
     /// kube-scheduler's calls.
     #[error("{0}")]
     Extender(String),
+    /// How gangs are treated.
+    #[error("{0}")]
+    Gangs(String),
 }
 
 impl Options {
@@ -204,6 +211,9 @@ impl Options {
             return Err(OptionsError::Order { low, low_value, high, high_value });
         }
         self.extender.validate().map_err(|error| OptionsError::Extender(error.to_string()))?;
+        if let Some(problem) = self.gangs.problem() {
+            return Err(OptionsError::Gangs(problem));
+        }
         default_plugins(&self.plugin_set()?)?;
         Ok(())
     }

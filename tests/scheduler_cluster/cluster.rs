@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use baton::contract::inventory::Device;
 use baton::contract::{AgentStatus, Identity, key};
+use baton::scheduler::gang::GangOptions;
 use baton::scheduler::{Options, Periods, Scheduler};
 use baton::sim::apiserver::{ApiServer, Options as ServerOptions};
 use k8s_openapi::api::coordination::v1::Lease;
@@ -101,6 +102,7 @@ impl Cluster {
                 bind_timeout: ms(2000),
                 ..Periods::default()
             },
+            gangs: GangOptions { condition_pause: ms(200), ..GangOptions::default() },
             ..self.options()
         }
     }

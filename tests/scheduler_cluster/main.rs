@@ -10,4 +10,6 @@ mod crash;
 mod daemon;
 mod faults;
 mod feeds;
+mod gang_feeds;
+mod gang_stage;
 mod killed;

@@ -37,7 +37,10 @@ impl Engine {
             }
         } else {
             let text = message.clone();
-            out.push(Effect::Notice { pod: pod.clone(), warning: true, reason: "FailedScheduling", message: text });
+            // A pod with a bad name is no member of anything: nobody else tells of it.
+            let lost = member && reason == "InvalidGang" && self.world.gangs().gang_of(id).is_none();
+            let event = if lost { reason } else { "FailedScheduling" };
+            out.push(Effect::Notice { pod: pod.clone(), warning: true, reason: event, message: text });
         }
         let first = !self.told.contains_key(&id);
         self.told.insert(id, Told { reason, message: message.clone(), at: now.mono, pending: None });

@@ -2,6 +2,7 @@
 
 mod agent;
 mod controller;
+mod gang;
 mod log;
 mod plugins;
 #[cfg(test)]

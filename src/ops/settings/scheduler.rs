@@ -1,5 +1,6 @@
 //! The keys of the central scheduler.
 
+use super::gang::gangs;
 use super::log::{Daemon, by_from_str, field, log};
 use crate::decide::cycle::LockMode;
 use crate::decide::lock::ExpiredHolder;
@@ -12,7 +13,7 @@ by_from_str!(LockMode, ExpiredHolder, NodesWithoutAgent, GangPods);
 
 /// Every key of `baton scheduler`, in the order of its help.
 pub fn scheduler() -> Vec<Setting<Daemon<Options>>> {
-    [identity(), lock(), placing(), extender(), leading(), periods(), log()].into_iter().flatten().collect()
+    [identity(), lock(), placing(), gangs(), extender(), leading(), periods(), log()].into_iter().flatten().collect()
 }
 
 type Settings = Vec<Setting<Daemon<Options>>>;

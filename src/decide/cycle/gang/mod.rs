@@ -21,6 +21,7 @@ mod preempt;
 mod record;
 mod review;
 mod search;
+mod warn;
 
 pub(super) use commit::Commit;
 pub(super) use record::GroupRecord;

@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use crate::contract::gang::MatchPolicy;
-use crate::decide::gang::{Gang, GangProgress};
+use crate::contract::gang::{GangId, MatchPolicy};
+use crate::decide::gang::{Gang, GangProgress, Warning};
 use crate::decide::world::PodId;
 
 use super::alike::Kind;
@@ -40,6 +40,8 @@ pub struct GangPolicy {
     pub on_bind_failure: OnBindFailure,
     /// The condition of a member whose reason stays is rewritten at most this often. 60 s.
     pub condition_pause: Duration,
+    /// PodGroups are made for gangs that are named by `pod-group.scheduling.sigs.k8s.io/name`.
+    pub create_pod_groups: bool,
 }
 
 impl Default for GangPolicy {
@@ -48,6 +50,7 @@ impl Default for GangPolicy {
             clock: TimeoutClock::default(),
             on_bind_failure: OnBindFailure::default(),
             condition_pause: Duration::from_secs(60),
+            create_pod_groups: false,
         }
     }
 }
@@ -67,6 +70,8 @@ pub(crate) struct GroupRecord {
     pub failed: Vec<Kind>,
     /// What the gangs looked like at the last attempt that failed.
     pub tried: Option<Vec<Look>>,
+    /// What was told to be wrong with the declarations.
+    pub warned: BTreeSet<(GangId, Warning)>,
     /// Members that are to be marked as timed out and are not yet.
     pub marking: BTreeSet<PodId>,
 }

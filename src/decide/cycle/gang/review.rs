@@ -155,6 +155,7 @@ impl Engine {
         if set_free {
             self.enqueue_members(group, now, effects);
         }
+        self.warn(group, effects);
     }
 
     /// Keeps a group from being tried and says why, to everybody when the reason is new.
@@ -174,6 +175,7 @@ impl Engine {
         record.progress.last_failure = Some(message.clone());
         record.held = Some((reason, message));
         if news {
+            self.notice_hold(group, effects);
             self.tell_held(group, now, effects);
         } else if changed {
             self.timers.insert((now.mono + self.config.gangs.condition_pause, Timer::TellGroup(group.clone())));
@@ -218,7 +220,7 @@ impl Engine {
 
     /// Puts a group into the queue, or makes it active when it may be tried again.
     pub(super) fn queue_group(&mut self, group: &GroupId, now: Moment) {
-        let ours = |gang: &Gang| gang.schedulers().any(|name| self.config.scheduler_names.contains(name));
+        let ours = |gang: &Gang| self.gang_is_ours(gang);
         let gangs: Vec<&Gang> = self.world.gangs().of_group(group).collect();
         if !self.leading || !gangs.iter().any(|gang| ours(gang)) {
             return;

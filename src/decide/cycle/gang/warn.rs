@@ -1,0 +1,56 @@
+//! Events about a group as a whole: one per change of state, on its oldest member that waits.
+
+use std::collections::BTreeSet;
+
+use crate::contract::gang::GangId;
+use crate::decide::cycle::effect::Effects;
+use crate::decide::cycle::engine::Engine;
+use crate::decide::gang::{Gang, GroupId, Warning};
+use crate::decide::world::PodId;
+
+impl Engine {
+    /// Says that a group is held, and why.
+    pub(super) fn notice_hold(&mut self, group: &GroupId, effects: &mut Effects) {
+        let Some((reason, message)) = self.groups.get(group).and_then(|record| record.held.clone()) else { return };
+        // The end of the wait was told when it came.
+        if reason != "GangTimeout"
+            && let Some(first) = self.waiting_members(group).first()
+        {
+            self.notice(*first, true, reason, message, effects);
+        }
+    }
+
+    /// Says what is wrong with the declarations of a group, each thing once for as long as it lasts.
+    pub(super) fn warn(&mut self, group: &GroupId, effects: &mut Effects) {
+        let gangs = self.world.gangs().of_group(group).filter(|gang| gang.group() == group);
+        let mut found: BTreeSet<(GangId, Warning)> = BTreeSet::new();
+        let mut news: Vec<(PodId, Warning)> = Vec::new();
+        let known = self.groups.get(group).map(|record| &record.warned);
+        for gang in gangs.filter(|gang| self.gang_is_ours(gang)) {
+            let Some(oldest) = gang.members().next().filter(|member| member.state.is_live()) else { continue };
+            for warning in gang.warnings() {
+                let key = (gang.id().clone(), warning);
+                if known.is_none_or(|known| !known.contains(&key)) {
+                    news.push((self.subject(gang, &key.1).unwrap_or(oldest.pod), key.1.clone()));
+                }
+                found.insert(key);
+            }
+        }
+        let Some(record) = self.groups.get_mut(group).filter(|record| record.warned != found) else { return };
+        record.warned = found;
+        for (pod, warning) in news {
+            self.notice(pod, true, warning.reason(), warning.to_string(), effects);
+        }
+    }
+
+    /// The member that a warning is about, where it is about one.
+    fn subject(&self, gang: &Gang, warning: &Warning) -> Option<PodId> {
+        let mut live = gang.members().take_while(|member| member.state.is_live());
+        live.find(|member| member.declared.warnings.contains(warning)).map(|member| member.pod)
+    }
+
+    /// One of its living members is for this scheduler.
+    pub(super) fn gang_is_ours(&self, gang: &Gang) -> bool {
+        gang.schedulers().any(|name| self.config.scheduler_names.contains(name))
+    }
+}
