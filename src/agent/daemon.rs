@@ -43,12 +43,12 @@ const EVENTS: usize = 1024;
 /// How long the first lists wait for the ledger.
 const LEDGER: Duration = Duration::from_secs(1);
 
-/// The runtime that the daemon is made for: one thread for everything that does not block, at most three for looks at the
-/// hardware and name resolution, which end when they are idle. NVML's two threads come on top.
+/// The runtime that the daemon is made for: one thread for everything that does not block, at most two for a look at the
+/// hardware and name resolution, which end when they are idle. NVML's two threads and the sentry come on top: six.
 pub fn runtime() -> std::io::Result<tokio::runtime::Runtime> {
     tokio::runtime::Builder::new_current_thread()
         .enable_all()
-        .max_blocking_threads(3)
+        .max_blocking_threads(2)
         .thread_stack_size(512 << 10)
         .thread_keep_alive(Duration::from_secs(2))
         .build()

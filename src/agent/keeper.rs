@@ -79,14 +79,44 @@ pub struct Keeper {
     driver: Vec<DriverFile>,
     nvml_failed: bool,
     jobs: JoinSet<Finding>,
-    busy: Busy,
+    looks: Looks,
 }
 
-/// Looks under way; a second one of a kind waits for the first.
+/// Looks at the GPUs that are wanted. One at a time is under way: they wait for each other in NVML anyway, and a thread each
+/// is more than the daemon may have.
 #[derive(Debug, Default)]
-struct Busy {
+struct Looks {
+    under_way: bool,
     scan: bool,
-    probe: bool,
+    probe: BTreeSet<String>,
+    /// The last look was a scan: waiting probes come next, so that neither keeps the other out.
+    scanned_last: bool,
+}
+
+impl Looks {
+    /// The look to take now, if there is one and none is under way.
+    fn next(&mut self) -> Option<Look> {
+        if self.under_way {
+            return None;
+        }
+        let probe_first = !self.probe.is_empty() && (self.scanned_last || !self.scan);
+        let look = if probe_first {
+            Look::Probe(std::mem::take(&mut self.probe).into_iter().collect())
+        } else if std::mem::take(&mut self.scan) {
+            Look::Scan
+        } else {
+            return None;
+        };
+        (self.under_way, self.scanned_last) = (true, !probe_first);
+        Some(look)
+    }
+}
+
+/// A look at the GPUs.
+#[derive(Debug, PartialEq, Eq)]
+enum Look {
+    Scan,
+    Probe(Vec<String>),
 }
 
 /// When the next looks are due.
@@ -111,7 +141,7 @@ impl Keeper {
             driver: Vec::new(),
             nvml_failed: false,
             jobs: JoinSet::new(),
-            busy: Busy::default(),
+            looks: Looks::default(),
         };
         keeper.adopt(first)?;
         keeper.rebuild()?;
@@ -183,16 +213,26 @@ impl Keeper {
     }
 
     fn look_at_everything(&mut self) {
-        if !std::mem::replace(&mut self.busy.scan, true) {
-            let (roots, provider) = (self.tools.roots.clone(), self.tools.provider.clone());
-            self.jobs.spawn_blocking(move || Finding::Scan(Box::new(look::scan(&roots, &*provider))));
-        }
+        self.looks.scan = true;
+        self.look();
     }
 
     fn ask(&mut self, uuids: Vec<String>) {
-        if !uuids.is_empty() && !std::mem::replace(&mut self.busy.probe, true) {
-            let provider = self.tools.provider.clone();
-            self.jobs.spawn_blocking(move || look::probe(&provider, uuids));
+        self.looks.probe.extend(uuids);
+        self.look();
+    }
+
+    fn look(&mut self) {
+        let provider = self.tools.provider.clone();
+        match self.looks.next() {
+            Some(Look::Scan) => {
+                let roots = self.tools.roots.clone();
+                self.jobs.spawn_blocking(move || Finding::Scan(Box::new(look::scan(&roots, &*provider))));
+            }
+            Some(Look::Probe(uuids)) => {
+                self.jobs.spawn_blocking(move || look::probe(&provider, uuids));
+            }
+            None => {}
         }
     }
 
@@ -211,15 +251,15 @@ impl Keeper {
 
     fn found(&mut self, finding: Finding) -> Result<(), AgentError> {
         let now = clock::now();
+        self.looks.under_way = false;
+        self.look();
         let changed = match finding {
             Finding::Scan(scan) => {
-                self.busy.scan = false;
                 self.adopt(*scan)?;
                 self.rebuild()?;
                 true
             }
             Finding::Probes(probes) => {
-                self.busy.probe = false;
                 if let Some(fatal) = probes.iter().find_map(|(_, p)| p.as_ref().err().filter(|error| error.is_fatal()))
                 {
                     return Err(AgentError::Nvml(fatal.clone()));
@@ -319,19 +359,20 @@ impl Keeper {
             self.tools.metrics.offered(resource, healthy, total);
         }
         self.plugins.update(lists)?;
-        self.tell(&devices);
-        self.devices = devices;
+        let before = std::mem::replace(&mut self.devices, devices);
+        self.publish();
+        // After the Device object: a scheduler reads that, people read this.
+        self.tell(&before);
         self.links.watch(self.machine.nics.iter().map(|nic| nic.bdf).collect(), self.book.has_bad_links());
         let kinds: Vec<_> = self.devices.iter().map(|d| (d.kind(), &d.id, d.health.healthy)).collect();
         self.tools.metrics.devices(kinds.iter().map(|(kind, id, healthy)| (kind.as_str(), id.as_str(), *healthy)));
-        self.publish();
         Ok(())
     }
 
     /// An event on the node for every device that goes out of service or comes back.
-    fn tell(&self, devices: &[NodeDevice]) {
-        for device in devices {
-            let before = self.devices.iter().find(|before| before.id == device.id);
+    fn tell(&self, before: &[NodeDevice]) {
+        for device in &self.devices {
+            let before = before.iter().find(|before| before.id == device.id);
             // A device that is seen for the first time and is well is no news.
             if before.is_none_or(|before| before.health.healthy) == device.health.healthy {
                 continue;
@@ -380,4 +421,29 @@ fn tick(period: Duration) -> Instant {
 
 fn all(in_use: &InUse) -> BTreeSet<DeviceId> {
     in_use.values().flatten().cloned().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_look_at_a_time_is_taken_and_neither_kind_keeps_the_other_out() {
+        let mut looks = Looks::default();
+        let want = |looks: &mut Looks| {
+            looks.scan = true;
+            looks.probe.extend(["GPU-b".to_owned(), "GPU-a".to_owned(), "GPU-a".to_owned()]);
+        };
+        assert_eq!(looks.next(), None);
+        want(&mut looks);
+        let mut taken = Vec::new();
+        for _ in 0..6 {
+            taken.push(looks.next().unwrap());
+            assert_eq!(looks.next(), None, "one is under way");
+            want(&mut looks);
+            looks.under_way = false;
+        }
+        let probe = || Look::Probe(vec!["GPU-a".to_owned(), "GPU-b".to_owned()]);
+        assert_eq!(taken, [Look::Scan, probe(), Look::Scan, probe(), Look::Scan, probe()]);
+    }
 }
