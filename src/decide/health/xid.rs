@@ -71,12 +71,14 @@ struct Selection {
 }
 
 impl Selection {
-    /// `all` or `xids` selects every XID; otherwise a comma list, in which what is no number is passed over.
+    /// `all` or `xids` selects every XID, as does 0, which is none; otherwise a comma list, in which what is no number is
+    /// passed over.
     fn parse(text: &str) -> Self {
-        let text = text.to_ascii_lowercase();
+        let text = text.to_lowercase();
         let words = || text.split(',').map(str::trim);
-        let all = words().any(|word| word == "all" || word == "xids");
-        let xids = if all { BTreeSet::new() } else { words().filter_map(|word| word.parse().ok()).collect() };
+        let number = |word: &str| word.bytes().all(|b| b.is_ascii_digit()).then(|| word.parse::<u64>().ok())?;
+        let all = words().any(|word| word == "all" || word == "xids" || number(word) == Some(0));
+        let xids = if all { BTreeSet::new() } else { words().filter_map(number).collect() };
         Self { all, xids }
     }
 }
@@ -106,7 +108,71 @@ impl XidPolicy {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
+
+    /// `getDisabledHealthCheckXids` and `IsDisabled` of NVIDIA's plugin, v0.20.0: its map of XIDs, in which 0 stands for all.
+    fn ignored_there(disable: &str, enable: &str, xid: u64) -> bool {
+        let parse = |text: &str| {
+            let mut map = BTreeMap::new();
+            for word in text.to_lowercase().split(',') {
+                match word.trim() {
+                    "all" | "xids" => return BTreeMap::from([(0, true)]),
+                    word if word.is_empty() || word.starts_with('+') => {}
+                    word => drop(word.parse::<u64>().ok().map(|xid| map.insert(xid, true))),
+                }
+            }
+            map
+        };
+        let mut disabled: BTreeMap<u64, bool> = parse(disable);
+        disabled.extend(APPLICATION_ERRORS.map(|xid| (xid, true)));
+        disabled.extend(parse(enable).into_keys().map(|xid| (xid, false)));
+        match (disabled.get(&0), disabled.get(&xid)) {
+            (Some(false), _) => false,
+            (_, Some(own)) => *own,
+            (all, None) => all.copied().unwrap_or(false),
+        }
+    }
+
+    const WORDS: &str = "(all|xids|ALL|Xids| all |13|31|48|79| 62 |0|00|x|-3|\\+5|18446744073709551616|)";
+
+    proptest! {
+        #[test]
+        fn the_two_variables_mean_what_they_mean_to_nvidias_plugin(
+            disable in proptest::collection::vec(WORDS, 0..5), enable in proptest::collection::vec(WORDS, 0..3),
+        ) {
+            let (disable, enable) = (disable.join(","), enable.join(","));
+            let policy = policy(Some(&disable), Some(&enable));
+            for xid in [1, 5, 13, 31, 43, 48, 62, 79, 109, u64::MAX] {
+                let ignored = policy.action(xid) == XidAction::Ignore;
+                prop_assert_eq!(ignored, ignored_there(&disable, &enable, xid), "{} / {}: {}", disable, enable, xid);
+            }
+        }
+
+        #[test]
+        fn no_text_of_the_variables_or_of_an_action_panics(text in "\\PC{0,80}", xid: u64) {
+            let policy = policy(Some(&text), Some(&text));
+            prop_assert!(policy.action(xid) >= XidAction::Ignore);
+            if let Ok(action) = text.parse::<XidAction>() {
+                prop_assert_eq!(action.to_string(), text);
+            }
+        }
+
+        #[test]
+        fn the_table_is_the_last_word_but_for_what_is_enabled_or_disabled_by_name(
+            xid in 1u64..200, written in 0usize..5, named: bool,
+        ) {
+            use XidAction::{Ignore, NeedsReboot, NeedsReset, Unhealthy, Warn};
+            let action = [Ignore, Warn, Unhealthy, NeedsReset, NeedsReboot][written];
+            let of = |disable, enable| XidPolicy::new([(xid, action)].into(), disable, enable).action(xid);
+            prop_assert_eq!(of(None, None), action);
+            let name = if named { xid.to_string() } else { "all".to_owned() };
+            prop_assert_eq!(of(Some(&name), None), Ignore);
+            let enabled = if action == Ignore { Unhealthy } else { action };
+            prop_assert_eq!(of(Some("all"), Some(&name)), enabled);
+        }
+    }
 
     fn policy(disable: Option<&str>, enable: Option<&str>) -> XidPolicy {
         XidPolicy::new(BTreeMap::new(), disable, enable)
