@@ -30,8 +30,10 @@ pub struct Options {
     pub fail_on_init_error: bool,
     /// Offer `koordinator.sh/gpu`, `gpu-core`, `gpu-memory-ratio` and `gpu.shared` beside whole GPUs.
     pub gpu_sharing: bool,
-    /// MPS runs on this node: shares get the MPS limits in their environment.
+    /// MPS runs on this node: shares get the MPS limits in their environment, and the way to its control daemon.
     pub mps: bool,
+    /// Directory of the MPS control daemon's files on the host, laid out as NVIDIA's: `<resource name>/pipe`, `shm`.
+    pub mps_root: PathBuf,
     /// Offer `koordinator.sh/rdma`.
     pub rdma: bool,
     /// Which ports of a NIC must be active for it to be healthy.
@@ -156,6 +158,7 @@ impl Default for Options {
             fail_on_init_error: true,
             gpu_sharing: true,
             mps: false,
+            mps_root: "/run/nvidia/mps".into(),
             rdma: true,
             rdma_port_policy: PortPolicy::Any,
             device_list_strategy: vec![DeviceListStrategy::CdiCri],
@@ -262,6 +265,9 @@ impl Options {
         }
         if self.scheduler_names.iter().all(String::is_empty) && self.node_lock == LockMode::Auto {
             return bad("--scheduler-names", "is empty; --node-lock=auto trusts only named schedulers".into());
+        }
+        if !self.mps_root.is_absolute() {
+            return bad("--mps-root", format!("{} is not absolute", self.mps_root.display()));
         }
         self.xid.validate()?;
         self.places.validate()?;

@@ -43,6 +43,9 @@ impl Answerer for Answers {
             gpu::add(&mut answer, &parts.collect::<Result<Vec<_>, _>>()?, &table, &self.options);
             if grant.shares {
                 answer.envs.extend(share::env(&gpus, self.options.mps));
+                if self.options.mps {
+                    share::reach_mps(&mut answer, &self.options.mps_root);
+                }
             }
         }
         if !nics.is_empty() {

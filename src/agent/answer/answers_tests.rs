@@ -106,6 +106,13 @@ fn gpu_and_nic_answers_never_use_the_same_key_and_hold_no_word_of_the_pod() {
     assert!(gpu.devices.iter().map(path).all(|of_gpu| nic.devices.iter().map(path).all(|of_nic| of_nic != of_gpu)));
     assert_eq!(gpu.envs["CUDA_DEVICE_MEMORY_LIMIT_0"], "8192m");
     assert_eq!(gpu.envs["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"], "25");
+    assert_eq!(gpu.envs["CUDA_MPS_PIPE_DIRECTORY"], "/mps/nvidia.com/gpu/pipe");
+    let mounts: Vec<(&str, &str)> =
+        gpu.mounts.iter().map(|mount| (mount.container_path.as_str(), mount.host_path.as_str())).collect();
+    assert!(mounts.contains(&("/mps/nvidia.com/gpu/pipe", "/run/nvidia/mps/nvidia.com/gpu/pipe")), "{mounts:?}");
+    assert!(mounts.contains(&("/dev/shm", "/run/nvidia/mps/shm")), "{mounts:?}");
+    let whole = answers.answer(&grant(DeviceType::Gpu, GPU, false)).unwrap();
+    assert!(!whole.envs.keys().any(|key| key.contains("MPS")), "a whole GPU is its container's own");
     for answer in [gpu, nic] {
         let text = format!("{answer:?}");
         assert!(["etc", "reboot", "/dev/sda"].iter().all(|word| !text.contains(word)), "{text}");

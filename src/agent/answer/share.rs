@@ -2,10 +2,14 @@
 //! HAMi-core); it does not enforce anything.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 
+use crate::contract::deviceplugin::{ContainerAllocateResponse, Mount};
 use crate::contract::{DeviceEntry, key};
 
 const MIB: i64 = 1 << 20;
+/// Where NVIDIA's plugin puts the MPS control daemon's pipe in a container: below `/mps`, by resource name.
+const MPS_PIPE: &str = "/mps/nvidia.com/gpu/pipe";
 
 /// Variables of a share over `entries`, in the order of the container's devices.
 pub fn env(entries: &[&DeviceEntry], mps: bool) -> BTreeMap<String, String> {
@@ -34,6 +38,16 @@ pub fn env(entries: &[&DeviceEntry], mps: bool) -> BTreeMap<String, String> {
         }
     }
     env
+}
+
+/// The way to the MPS control daemon whose files lie below `root` on the host, as NVIDIA's plugin gives it: the pipe's
+/// directory, named in the environment, and the shared memory that client and server meet in.
+pub fn reach_mps(answer: &mut ContainerAllocateResponse, root: &Path) {
+    answer.envs.insert("CUDA_MPS_PIPE_DIRECTORY".to_owned(), MPS_PIPE.to_owned());
+    for (container_path, below) in [(MPS_PIPE, "nvidia.com/gpu/pipe"), ("/dev/shm", "shm")] {
+        let host_path = root.join(below).to_string_lossy().into_owned();
+        answer.mounts.push(Mount { container_path: container_path.to_owned(), host_path, read_only: false });
+    }
 }
 
 #[cfg(test)]

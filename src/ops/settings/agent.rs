@@ -107,7 +107,18 @@ fn devices() -> Settings {
             options.gpu_sharing
         ),
         field!("rdma", "BOOL", "Offer koordinator.sh/rdma", options.rdma),
-        field!("mps", "BOOL", "MPS runs on this node: shares get its limits in their environment", options.mps),
+        field!(
+            "mps",
+            "BOOL",
+            "MPS runs on this node: shares get its limits in their environment and reach its control daemon",
+            options.mps
+        ),
+        field!(
+            "mps-root",
+            "DIR",
+            "Directory of the MPS control daemon on the host, with nvidia.com/gpu/pipe and shm in it as NVIDIA's lays it out",
+            options.mps_root
+        ),
     ]
 }
 
