@@ -71,6 +71,11 @@ impl HealthBook {
                 told(&self.gpus.observe(&gpu.uuid, &bad, now.mono));
             }
         }
+        for gpu in &machine.gpus.gpus {
+            if let Some(lacks) = &gpu.fabric {
+                told(&self.gpus.observe(&gpu.uuid, &bad(&Fault::Fabric(lacks.clone())), now.mono));
+            }
+        }
         for fault in &machine.gpus.faults {
             if let Some(uuid) = &fault.uuid {
                 told(&self.gpus.observe(uuid, &bad(&fault.fault), now.mono));
@@ -206,15 +211,7 @@ fn at(since: std::time::Duration, now: Now) -> jiff::Timestamp {
 }
 
 fn bad(fault: &Fault) -> Observation {
-    let reason = match fault {
-        Fault::Lost => "Lost",
-        Fault::ResetRequired => "ResetRequired",
-        Fault::Gone => "Gone",
-        Fault::Timeout(_) => "Timeout",
-        Fault::Unlisted(_) => "Unlisted",
-        Fault::Other(_) => "NvmlError",
-    };
-    Observation::Bad { reason, message: fault.to_string() }
+    Observation::Bad { reason: fault.reason(), message: fault.to_string() }
 }
 
 fn wants(recovery: Recovery) -> String {

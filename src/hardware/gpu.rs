@@ -31,6 +31,9 @@ pub struct Gpu {
     /// NVLink neighbourhood.
     #[serde(default)]
     pub nvlink: NvLinks,
+    /// What its registration with the NVSwitch fabric lacks; `None` where it is done, or there is no fabric.
+    #[serde(default)]
+    pub fabric: Option<String>,
     /// Where it sits on the PCI fabric; filled by the machine scan, unknown from NVML alone.
     #[serde(default)]
     pub place: Place,
@@ -184,6 +187,12 @@ pub enum Fault {
     /// The kernel driver has the function and NVML does not list it.
     #[error("the nvidia driver is bound to {0}, and NVML does not list it; look for its errors in the kernel log")]
     Unlisted(Bdf),
+    /// The NVSwitch fabric does not have it (yet).
+    #[error(
+        "the GPU is not registered with the NVSwitch fabric: {0}; no program can use it until it is (look after \
+         nvidia-fabricmanager on this node)"
+    )]
+    Fabric(String),
     /// Another answer of NVML, or one that makes no sense.
     #[error("NVML answered: {0}")]
     Other(String),
@@ -198,6 +207,7 @@ impl Fault {
             Self::Gone => "Gone",
             Self::Timeout(_) => "NvmlTimeout",
             Self::Unlisted(_) => "Unlisted",
+            Self::Fabric(_) => "FabricNotReady",
             Self::Other(_) => "NvmlError",
         }
     }

@@ -52,6 +52,28 @@ async fn an_application_error_takes_nothing_out_of_service() {
 }
 
 #[tokio::test]
+async fn gpus_wait_for_their_fabric_and_are_offered_when_it_has_them() {
+    let mut rig = Rig::new(NodeSpec::new("fabric"));
+    rig.options.gpu_sharing = false;
+    // As after a boot, while the fabric manager is still at work.
+    for gpu in 0..8 {
+        rig.machine.fabric(gpu, 2, 0).unwrap();
+    }
+    let _kubelet = rig.kubelet().await;
+    let daemon = rig.daemon();
+    super::rig::until("the machine is known", || !rig.handoff.inventory.lock().unwrap().devices.is_empty()).await;
+    let id = DeviceId::parse(&rig.machine.gpu_uuids()[0]).unwrap();
+    let why = rig.handoff.inventory.lock().unwrap().devices[&id].reason.clone();
+    assert!(why.as_ref().is_some_and(|why| why.contains("fabric")), "{why:?}");
+    rig.until(NVIDIA_GPU, 0).await;
+    for gpu in 0..8 {
+        rig.machine.fabric(gpu, 3, 0).unwrap();
+    }
+    rig.until(NVIDIA_GPU, 8).await;
+    daemon.stop().await;
+}
+
+#[tokio::test]
 async fn a_gpu_without_events_is_polled() {
     let rig = Rig::new(NodeSpec::new("polled"));
     rig.machine.support_events(false).unwrap();

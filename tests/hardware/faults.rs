@@ -69,6 +69,29 @@ fn a_gpu_that_needs_a_reset_says_so() {
 }
 
 #[test]
+fn a_gpu_that_its_fabric_does_not_have_is_found_and_says_what_lacks() {
+    let bench = Bench::new(Shape::Hgx);
+    assert!(bench.scan().gpus.iter().all(|gpu| gpu.fabric.is_none()), "registered, as the shape is built");
+    for (state, status, part) in [(1, 0, "not started"), (2, 0, "in progress"), (3, 999, "status 999")] {
+        bench.node.fabric(4, state, status).unwrap();
+        let scan = bench.scan();
+        assert_eq!(scan.gpus.len(), 8, "it answers");
+        assert!(scan.gpus[4].fabric.as_ref().unwrap().contains(part), "{:?}", scan.gpus[4].fabric);
+        let fault = bench.probe(4).outcome.unwrap_err();
+        assert!(fault.reason() == "FabricNotReady" && fault.to_string().contains("fabricmanager"), "{fault}");
+        assert!(bench.probe(5).is_clean());
+    }
+    bench.node.mig(4, &["1g.10gb"]).unwrap();
+    assert_eq!(bench.scan().gpus[4].fabric, None, "the parts of a split GPU use no fabric");
+    bench.node.unsplit(4).unwrap();
+    for state in [0, 3, 4] {
+        bench.node.fabric(4, state, 0).unwrap();
+        assert_eq!(bench.scan().gpus[4].fabric, None, "{state}");
+        assert!(bench.probe(4).is_clean());
+    }
+}
+
+#[test]
 fn a_gpu_that_nvml_does_not_know_is_gone() {
     let bench = Bench::new(Shape::Single);
     bench.scan();
@@ -186,8 +209,15 @@ fn a_dead_gpu_does_not_restart_nvml_at_every_scan() {
 #[test]
 fn every_fault_has_a_reason_in_one_word_and_a_text_that_says_what_to_do() {
     let bdf = "0000:3b:00.0".parse().unwrap();
-    let faults =
-        [Fault::Lost, Fault::ResetRequired, Fault::Gone, timeout(), Fault::Unlisted(bdf), Fault::Other("x".into())];
+    let faults = [
+        Fault::Lost,
+        Fault::ResetRequired,
+        Fault::Gone,
+        timeout(),
+        Fault::Unlisted(bdf),
+        Fault::Fabric("x".into()),
+        Fault::Other("x".into()),
+    ];
     for fault in faults {
         assert!(fault.reason().chars().all(char::is_alphanumeric));
         println!("{}: {fault}", fault.reason());

@@ -1,4 +1,4 @@
-//! The calls that nvml-wrapper does not offer safely: MIG instance ids, the far end of an NVLink, memory of old drivers,
+//! The calls that nvml-wrapper does not offer safely: MIG instance ids, the far end of an NVLink, the fabric, memory of old drivers,
 //! and one event set for all GPUs that keeps the instance ids of its events. Every `unsafe` of the crate's shipping code is in this file.
 
 // The wrapper's event type drops the MIG ids, its `register_events` frees the whole set when one GPU refuses, and it has
@@ -40,6 +40,17 @@ pub(super) fn memory_v1(device: &Device<'_>) -> Result<u64, NvmlError> {
         let mut memory = std::mem::zeroed();
         nvml_try(ask(device.handle(), &raw mut memory))?;
         Ok(memory.total)
+    }
+}
+
+/// How far a GPU's registration with the NVSwitch fabric is, and the result of one that is completed.
+pub(super) fn fabric(device: &Device<'_>) -> Result<(u8, u32), NvmlError> {
+    let ask = nvml_sym(device.nvml().lib().nvmlDeviceGetGpuFabricInfo.as_ref())?;
+    // SAFETY: the struct is plain C data for which zero is valid, and the out-pointer to it is; the handle is live.
+    unsafe {
+        let mut info = std::mem::zeroed();
+        nvml_try(ask(device.handle(), &raw mut info))?;
+        Ok((info.state, info.status))
     }
 }
 

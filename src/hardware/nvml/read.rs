@@ -62,6 +62,7 @@ pub(super) fn gpu(nvml: &Nvml, index: u32, links: &dyn Fn(&str) -> Option<NvLink
                 Some(known) => known,
                 None => nvlinks(&device)?,
             },
+            fabric: fabric(&device)?,
             place: Place::default(),
             uuid: uuid.clone(),
         })
@@ -200,6 +201,20 @@ fn nvlinks(device: &Device<'_>) -> Result<NvLinks, Fault> {
     Ok(links)
 }
 
+/// What the GPU's registration with the NVSwitch fabric lacks; `None` where it is done, or there is no fabric. Programs cannot
+/// start on a GPU that waits for it; the instances of a split GPU do without.
+fn fabric(device: &Device<'_>) -> Result<Option<String>, Fault> {
+    let lacks = match optional(raw::fabric(device))? {
+        Some((1, _)) => "it has not started".to_owned(),
+        Some((2, _)) => "it is in progress".to_owned(),
+        Some((3, status)) if status != 0 => format!("it ended with NVML status {status}"),
+        // Not supported, done, or a state of a newer driver.
+        Some(_) | None => return Ok(None),
+    };
+    let split = optional(device.mig_mode())?.is_some_and(|mode| mode.current != 0);
+    Ok((!split).then_some(lacks))
+}
+
 /// Distances from the GPU at `index` to each of `others`; pairs that NVML cannot judge are left out.
 pub(super) fn levels(nvml: &Nvml, index: u32, others: &[u32]) -> Result<Vec<(u32, Level)>, Fault> {
     let device = nvml.device_by_index(index).map_err(fault)?;
@@ -230,6 +245,9 @@ pub(super) fn probe(nvml: &Nvml, uuid: &str) -> Result<Recovery, Fault> {
     let answered = device.uuid().map_err(fault)?;
     if answered != uuid {
         return Err(Fault::Gone);
+    }
+    if let Some(lacks) = fabric(&device)? {
+        return Err(Fault::Fabric(lacks));
     }
     let field = FieldId(NVML_FI_DEV_GET_GPU_RECOVERY_ACTION);
     let values = optional(device.field_values_for(&[field]))?.unwrap_or_default();

@@ -58,12 +58,14 @@ pub mod device {
     pub const FAULT: u64 = 268;
     pub const SERIAL: u64 = 280;
     pub const LINKS: u64 = 312;
+    pub const FABRIC_STATE: u64 = 600;
+    pub const FABRIC_STATUS: u64 = 604;
     pub const MIG: u64 = 640;
     pub const MIG_SIZE: u64 = 160;
 }
 
 /// Every function that the library exports and counts.
-pub const FUNCTIONS: [&str; 35] = [
+pub const FUNCTIONS: [&str; 36] = [
     "nvmlInit_v2",
     "nvmlInit",
     "nvmlInitWithFlags",
@@ -89,6 +91,7 @@ pub const FUNCTIONS: [&str; 35] = [
     "nvmlDeviceGetNvLinkState",
     "nvmlDeviceGetNvLinkRemoteDeviceType",
     "nvmlDeviceGetNvLinkRemotePciInfo_v2",
+    "nvmlDeviceGetGpuFabricInfo",
     "nvmlDeviceGetFieldValues",
     "nvmlDeviceGetMigMode",
     "nvmlDeviceGetMaxMigDeviceCount",

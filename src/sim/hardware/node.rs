@@ -19,6 +19,8 @@ const EVENT_XID: u64 = 8;
 /// NVML's NVLink device types.
 const LINK_TO_GPU: u32 = 0;
 const LINK_TO_SWITCH: u32 = 2;
+/// NVML's state of a GPU that is registered with its fabric.
+const FABRIC_COMPLETED: u32 = 3;
 
 /// A virtual machine below one directory. GPUs and NICs are named by their position, from 0, in PCI order.
 #[derive(Debug)]
@@ -187,6 +189,13 @@ impl VirtualNode {
         self.set(gpu, device::RECOVERY, action.unwrap_or(0))
     }
 
+    /// What a GPU says of its registration with the NVSwitch fabric: NVML's state (0 not supported, 1 not started, 2 in progress,
+    /// 3 completed) and, for the last, with which result (0 is success).
+    pub fn fabric(&self, gpu: usize, state: u32, status: u32) -> io::Result<()> {
+        self.set(gpu, device::FABRIC_STATUS, status)?;
+        self.set(gpu, device::FABRIC_STATE, state)
+    }
+
     /// Splits a GPU into instances of these profiles; an empty list leaves MIG on without an instance. Every call makes
     /// new UUIDs, which are returned in order.
     pub fn mig(&self, gpu: usize, profiles: &[&str]) -> io::Result<Vec<String>> {
@@ -307,6 +316,7 @@ impl VirtualNode {
             NvLink::Switched => {
                 let switch = |link: usize| (LINK_TO_SWITCH, 0, 0x05 + (link / 5) as u8, 0);
                 let links: Vec<_> = (0..layout::MAX_LINKS).map(switch).collect();
+                self.fabric(gpu, FABRIC_COMPLETED, 0)?;
                 return self.library.links(gpu, &links);
             }
             NvLink::Pairs => vec![gpu ^ 1; 4],

@@ -256,6 +256,21 @@ EXPORT nvmlReturn_t nvmlDeviceGetNvLinkRemotePciInfo_v2(nvmlDevice_t handle, uns
     return ret;
 }
 
+typedef struct {
+    unsigned char clusterUuid[16];
+    nvmlReturn_t status;
+    unsigned int cliqueId;
+    unsigned char state;
+} nvmlGpuFabricInfo_t;
+
+EXPORT nvmlReturn_t nvmlDeviceGetGpuFabricInfo(nvmlDevice_t handle, nvmlGpuFabricInfo_t *info) {
+    DEVICE(handle, device);
+    memset(info, 0, sizeof(*info));
+    info->state = (unsigned char)device->fabric_state;
+    info->status = device->fabric_status;
+    return NVML_SUCCESS;
+}
+
 EXPORT nvmlReturn_t nvmlDeviceGetFieldValues(nvmlDevice_t handle, int count, nvmlFieldValue_t *values) {
     DEVICE(handle, device);
     for (int i = 0; i < count; i++) {

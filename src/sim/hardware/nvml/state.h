@@ -41,7 +41,8 @@ struct state_device {
     uint64_t ecc_double;
     char serial[32];
     struct state_link links[MAX_LINKS];
-    uint8_t pad[40];
+    uint32_t fabric_state, fabric_status; /* nvmlGpuFabricState_t; status counts once the state is completed */
+    uint8_t pad[32];
     struct state_mig mig[MAX_MIG];
     uint8_t rest[128];
 };
@@ -73,6 +74,7 @@ _Static_assert(sizeof(struct state_device) == 2048, "device");
 _Static_assert(offsetof(struct state_device, memory_bytes) == 224, "device.memory_bytes");
 _Static_assert(offsetof(struct state_device, ecc_double) == 272, "device.ecc_double");
 _Static_assert(offsetof(struct state_device, links) == 312, "device.links");
+_Static_assert(offsetof(struct state_device, fabric_state) == 600, "device.fabric_state");
 _Static_assert(offsetof(struct state_device, mig) == 640, "device.mig");
 _Static_assert(offsetof(struct state, driver_version) == 32, "driver_version");
 _Static_assert(offsetof(struct state, cuda_version) == 192, "cuda_version");
