@@ -89,7 +89,7 @@ fn the_feasible_nodes_of_every_recorded_case_are_those_of_kube_scheduler() {
             engine.event(WorldEvent::Pod(Box::new(facts)), moment());
             let explained = engine.explain(&key, moment()).unwrap();
             let found: BTreeSet<String> =
-                explained.nodes.iter().filter(|node| node.fits).map(|node| node.node.clone()).collect();
+                explained.verdict.nodes.iter().filter(|node| node.fits).map(|node| node.node.clone()).collect();
             let rules: BTreeSet<&str> =
                 case["rules"].as_array().unwrap().iter().map(|rule| rule.as_str().unwrap()).collect();
             for rule in rules {
@@ -103,7 +103,7 @@ fn the_feasible_nodes_of_every_recorded_case_are_those_of_kube_scheduler() {
                     file.file_name().unwrap().to_string_lossy(),
                     case["rules"],
                     case["message"],
-                    explained.message
+                    explained.verdict.message
                 ));
             }
         }

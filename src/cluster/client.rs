@@ -62,6 +62,16 @@ pub async fn connect_as(program: &'static str, kubeconfig: Option<&Path>) -> Res
     Client::try_from(config).map_err(|source| ConnectError::Client { source })
 }
 
+/// A client for plain HTTP at `url`, which is no API server: the scheduler's admin address.
+pub fn at(url: http::Uri) -> Result<Client, ConnectError> {
+    let mut config = Config::new(url);
+    config.default_retry = false;
+    config.connect_timeout = Some(Duration::from_secs(5));
+    config.read_timeout = Some(Duration::from_secs(15));
+    config.write_timeout = Some(Duration::from_secs(15));
+    Client::try_from(config).map_err(|source| ConnectError::Client { source })
+}
+
 /// HTTP status of a refusal by the API server; `None` for transport errors.
 pub fn status_code(error: &kube::Error) -> Option<u16> {
     match error {

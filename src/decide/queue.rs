@@ -62,14 +62,34 @@ pub enum QueueState {
     Taken,
 }
 
+/// One item of the queue, for whoever asks.
+#[derive(Debug, Clone, Copy)]
+pub struct Standing<'a> {
+    /// Where it is.
+    pub state: &'a QueueState,
+    /// `spec.priority`.
+    pub priority: i32,
+    /// Monotonic time since which it is queued.
+    pub since: Duration,
+    /// How often it was tried.
+    pub attempts: u32,
+}
+
 #[derive(Debug, Clone)]
 struct Entry {
     queued: Queued,
     state: QueueState,
     failures: u32,
+    attempts: u32,
     since: Duration,
     /// Monotonic time of the last failure.
     failed_at: Option<Duration>,
+}
+
+impl Entry {
+    fn standing(&self) -> Standing<'_> {
+        Standing { state: &self.state, priority: self.queued.priority, since: self.since, attempts: self.attempts }
+    }
 }
 
 /// The queue.
@@ -101,7 +121,8 @@ impl Queue {
                 return;
             }
         } else {
-            let entry = Entry { queued, state: QueueState::Taken, failures: 0, since: now, failed_at: None };
+            let state = QueueState::Taken;
+            let entry = Entry { queued, state, failures: 0, attempts: 0, since: now, failed_at: None };
             self.entries.insert(item.clone(), entry);
         }
         self.activate(item, sort);
@@ -135,6 +156,7 @@ impl Queue {
         let (_, item) = self.active.pop_first()?;
         if let Some(entry) = self.entries.get_mut(&item) {
             entry.state = QueueState::Taken;
+            entry.attempts += 1;
         }
         Some(item)
     }
@@ -244,6 +266,16 @@ impl Queue {
     pub fn since(&self, item: impl Into<Item>) -> Option<Duration> {
         let item = item.into();
         self.entries.get(&item).map(|entry| entry.since)
+    }
+
+    /// How an item stands, if it is queued at all.
+    pub fn standing(&self, item: impl Into<Item>) -> Option<Standing<'_>> {
+        self.entries.get(&item.into()).map(Entry::standing)
+    }
+
+    /// How every item stands.
+    pub fn standings(&self) -> impl Iterator<Item = (&Item, Standing<'_>)> {
+        self.entries.iter().map(|(item, entry)| (item, entry.standing()))
     }
 
     /// Everything queued.

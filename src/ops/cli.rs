@@ -6,7 +6,7 @@ use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
 
 use super::config::{self, ConfigError};
 use super::settings;
-use super::{audit, daemon, doctor, get, manifests};
+use super::{audit, daemon, doctor, explain, get, manifests};
 
 const ABOUT: &str =
     "Hands every GPU and RDMA NIC of a Kubernetes cluster to exactly the pod that the scheduler chose it for";
@@ -29,7 +29,16 @@ and what to do. It changes nothing. Run it with the daemon's own flags, environm
 
 const GET: &str = "\
 Reads cluster objects and prints them; writes nothing. `locks` says of each locked node who holds it, for how long, whether
-that is normal, and what to do if not.";
+that is normal, and what to do if not. `queue` is asked of the leading scheduler.";
+
+const EXPLAIN: &str = "\
+Asks the leading scheduler why something is where it is. `baton explain pod ns/name` tells the state, which rule refused which
+nodes, what would wake the pod, and what to do; -o wide adds every node and device. `baton explain --what-if -f pod.yaml` tells
+what would be decided for a pod that does not exist: node, devices and scores, or why not. Nothing is written.
+
+The scheduler is found through the API server: the pod proxy of the pods labelled app.kubernetes.io/name=baton-scheduler, which
+takes the rights to list pods and to get (what-if: to create) pods/proxy there. --admin-url asks an address instead, say that of
+`kubectl -n baton-system port-forward <leading pod> 9403`.";
 
 const AUDIT: &str = "\
 Reads nodes, pods and Device objects and checks what must hold at every moment: no device (or share of one) is held by two live
@@ -87,7 +96,12 @@ pub fn command() -> Command {
             Command::new("doctor").about("Check this node and say what to do").long_about(DOCTOR),
         ))
         .subcommand(get::GetArgs::augment_args(
-            Command::new("get").about("Show nodes, pods or locks with their devices, or TYJobs").long_about(GET),
+            Command::new("get")
+                .about("Show nodes, pods or locks with their devices, TYJobs, or the queue")
+                .long_about(GET),
+        ))
+        .subcommand(explain::ExplainArgs::augment_args(
+            Command::new("explain").about("Say why a pod is where it is, or what would be decided").long_about(EXPLAIN),
         ))
         .subcommand(audit::AuditArgs::augment_args(
             Command::new("audit").about("Check what must always hold of a cluster").long_about(AUDIT),
@@ -140,6 +154,9 @@ fn run(matches: &ArgMatches) -> anyhow::Result<ExitCode> {
             runtime.block_on(super::demo::run(super::demo::DemoArgs::from_arg_matches(matches)?))
         }
         Some(("get", matches)) => short(get::run(get::GetArgs::from_arg_matches(matches)?)).map(|()| ExitCode::SUCCESS),
+        Some(("explain", matches)) => {
+            short(explain::run(explain::ExplainArgs::from_arg_matches(matches)?)).map(|()| ExitCode::SUCCESS)
+        }
         Some(("audit", matches)) => short(audit::run(audit::AuditArgs::from_arg_matches(matches)?)),
         Some(("doctor", matches)) => {
             let options = daemon::options("doctor", &settings::agent(), matches)?;

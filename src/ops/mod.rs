@@ -8,7 +8,9 @@ mod daemon;
 #[cfg(feature = "sim")]
 pub mod demo;
 pub mod doctor;
+pub mod explain;
 pub mod get;
+mod leader;
 mod live;
 pub mod manifests;
 pub mod settings;

@@ -1,30 +1,40 @@
-//! Admin HTTP of the scheduler: probes, metrics, `/explain?pod=namespace/name`.
+//! Admin HTTP of the scheduler: probes, metrics, `/explain?pod=namespace/name`, what-if by a POST of a manifest to `/explain`, `/queue`.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Json;
 use axum::Router;
-use axum::extract::{Query, State};
+use axum::extract::rejection::StringRejection;
+use axum::extract::{DefaultBodyLimit, Query, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use serde::Deserialize;
 use tokio::sync::{mpsc, oneshot};
 
+use super::manifest;
 use super::metrics::Metrics;
 use crate::contract::PodKey;
-use crate::decide::cycle::Explanation;
+use crate::decide::cycle::{Explanation, QueueReport, WhatIf};
+use crate::decide::world::PodFacts;
 use crate::runtime::admin::{self, Admin};
 
 /// The event loop answers within this time, or the process is not live.
 const ANSWER: Duration = Duration::from_secs(5);
+
+/// Largest manifest, in bytes: what etcd stores of one object.
+const MANIFEST: usize = 3 << 19;
 
 /// A question to the event loop.
 #[derive(Debug)]
 pub enum Question {
     /// Why is this pod where it is?
     Explain(PodKey, oneshot::Sender<Option<Explanation>>),
+    /// What would be decided for this pod?
+    WhatIf(Box<PodFacts>, oneshot::Sender<WhatIf>),
+    /// What is queued?
+    Queue(oneshot::Sender<QueueReport>),
     /// Is the world complete, and does this process lead?
     State(oneshot::Sender<LoopState>),
 }
@@ -62,7 +72,11 @@ pub fn router(queries: mpsc::Sender<Question>, metrics: Metrics) -> Router {
     };
     admin::router(admin)
         .route("/leading", get(leading).with_state(queries.clone()))
-        .route("/explain", get(explain).with_state(queries))
+        .route(
+            "/explain",
+            get(explain).post(what_if).layer(DefaultBodyLimit::max(MANIFEST)).with_state(queries.clone()),
+        )
+        .route("/queue", get(queue).with_state(queries))
 }
 
 async fn state(queries: &mpsc::Sender<Question>) -> Result<LoopState, String> {
@@ -93,14 +107,51 @@ async fn explain(State(queries): State<mpsc::Sender<Question>>, Query(asked): Qu
     let Some((namespace, name)) = named else {
         return (StatusCode::BAD_REQUEST, "expected /explain?pod=namespace/name\n").into_response();
     };
-    let (answer, answered) = oneshot::channel();
     let key = PodKey::new(namespace, name);
-    if queries.send(Question::Explain(key.clone(), answer)).await.is_err() {
-        return (StatusCode::SERVICE_UNAVAILABLE, "the event loop has ended\n").into_response();
-    }
-    match answered.await {
+    match ask(&queries, |answer| Question::Explain(key.clone(), answer)).await {
         Ok(Some(explanation)) => Json(explanation).into_response(),
-        Ok(None) => (StatusCode::NOT_FOUND, format!("no pod {key}\n")).into_response(),
-        Err(_) => (StatusCode::SERVICE_UNAVAILABLE, "the event loop has ended\n").into_response(),
+        Ok(None) => (StatusCode::NOT_FOUND, format!("there is no pod {key}\n")).into_response(),
+        Err(why) => (StatusCode::SERVICE_UNAVAILABLE, why + "\n").into_response(),
     }
+}
+
+async fn what_if(State(queries): State<mpsc::Sender<Question>>, manifest: Result<String, StringRejection>) -> Response {
+    let manifest = match manifest {
+        Ok(manifest) => manifest,
+        Err(rejection) => return (rejection.status(), rejection.body_text() + "\n").into_response(),
+    };
+    let facts = match manifest::read(&manifest) {
+        Ok(facts) => Box::new(facts),
+        Err(error) => {
+            return (StatusCode::BAD_REQUEST, format!("the manifest cannot be used: {error}\n")).into_response();
+        }
+    };
+    match ask(&queries, |answer| Question::WhatIf(facts, answer)).await {
+        Ok(answer) => Json(answer).into_response(),
+        Err(why) => (StatusCode::SERVICE_UNAVAILABLE, why + "\n").into_response(),
+    }
+}
+
+async fn queue(State(queries): State<mpsc::Sender<Question>>) -> Response {
+    match ask(&queries, Question::Queue).await {
+        Ok(report) => Json(report).into_response(),
+        Err(why) => (StatusCode::SERVICE_UNAVAILABLE, why + "\n").into_response(),
+    }
+}
+
+/// Asks the event loop once the world is complete: before that, nothing that it says of pods is true.
+async fn ask<T>(
+    queries: &mpsc::Sender<Question>,
+    question: impl FnOnce(oneshot::Sender<T>) -> Question,
+) -> Result<T, String> {
+    let missing = state(queries).await?.missing;
+    if !missing.is_empty() {
+        return Err(format!("waiting for the first list of {}", missing.join(", ")));
+    }
+    let (answer, answered) = oneshot::channel();
+    let asked = async {
+        queries.send(question(answer)).await.map_err(|_| "the event loop has ended".to_owned())?;
+        answered.await.map_err(|_| "the event loop has ended".to_owned())
+    };
+    tokio::time::timeout(ANSWER, asked).await.map_err(|_| "the event loop does not answer".to_owned())?
 }

@@ -258,6 +258,8 @@ impl EventLoop {
         // Whoever asked may have left.
         match question {
             Question::Explain(pod, answer) => drop(answer.send(self.engine.explain(&pod, moment()))),
+            Question::WhatIf(facts, answer) => drop(answer.send(self.engine.what_if(*facts, moment()))),
+            Question::Queue(answer) => drop(answer.send(self.engine.queue_report(moment()))),
             Question::State(answer) => {
                 let missing = self.missing.iter().copied().collect();
                 drop(answer.send(LoopState { missing, leading: self.engine.is_leading() }));

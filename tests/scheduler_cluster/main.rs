@@ -8,6 +8,7 @@ mod crash;
 #[path = "../cluster/daemon.rs"]
 #[allow(dead_code)] // other tests use more of it
 mod daemon;
+mod explained;
 mod faults;
 mod feeds;
 mod gang_feeds;

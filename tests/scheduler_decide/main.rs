@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a test that cannot go on says so
 
 mod env;
+mod explained;
 mod gang;
 mod gang_env;
 mod gatekeepers;

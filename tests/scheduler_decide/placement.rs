@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use baton::contract::inventory::{DeviceHeld, DeviceStatus, HeldBy};
 use baton::contract::{DeviceType, Identity, PodKey, key};
-use baton::decide::cycle::EngineConfig;
+use baton::decide::cycle::{EngineConfig, PodState};
 use baton::decide::plugins::{DefaultSet, NodesWithoutAgent};
 use baton::decide::world::WorldEvent;
 use baton::decide::world::spec::{Taint, TaintEffect};
@@ -68,8 +68,8 @@ fn the_condition_counts_nodes_by_reason() {
     );
     assert!(env.notices.contains(&("big".into(), "FailedScheduling")));
     let explained = env.engine.explain(&PodKey::new("ml", "big"), env.moment()).unwrap();
-    assert_eq!((explained.state, explained.nodes.len()), ("parked", 4));
-    assert!(explained.nodes.iter().any(|node| node.node == "a" && node.devices.len() == 2));
+    assert_eq!((explained.state, explained.verdict.nodes.len()), (PodState::Parked, 4));
+    assert!(explained.verdict.nodes.iter().any(|node| node.node == "a" && node.devices.len() == 2));
 }
 
 #[test]

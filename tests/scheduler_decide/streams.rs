@@ -103,12 +103,14 @@ fn play(steps: &[Step]) -> String {
         env.settle();
     }
     if !env.locks.is_empty() {
-        let holders: Vec<_> = env.locks.keys().filter_map(|node| env.holder(node)).collect();
+        let holders: Vec<String> = env.locks.keys().filter_map(|node| env.holder(node)).map(str::to_owned).collect();
+        let now = env.moment();
         let states = holders.iter().map(|name| {
             let key = baton::contract::PodKey::new("ml", name);
-            (env.pods.get(&key).map(|pod| pod.handoff.clone()), env.engine.explain(&key, env.moment()))
+            (env.pods.get(&key).map(|pod| pod.handoff.clone()), env.engine.explain(&key, now))
         });
-        panic!("locks left: {:?}, their holders: {:#?}", env.locks, states.collect::<Vec<_>>());
+        let states: Vec<_> = states.collect();
+        panic!("locks left: {:?}, their holders: {states:#?}", env.locks);
     }
     assert!(env.engine.flights().is_empty(), "flights left: {:?}", env.engine.flights());
     format!("{:?}", env.pods.iter().map(|(key, pod)| (key, &pod.handoff.assignment)).collect::<Vec<_>>())

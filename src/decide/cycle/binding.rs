@@ -69,10 +69,12 @@ impl Engine {
                 }
                 self.queue.park(id, diagnosis.wake, now.mono, now.wall);
                 self.tell(id, "Unschedulable", message, now, effects);
+                self.note_rules(id, diagnosis.rules());
             }
             Choice::WaitUntil(at, refusal) => {
                 self.queue.wait_until(id, at, now.wall);
                 self.tell(id, "Unschedulable", refusal.text.into_owned(), now, effects);
+                self.note_rules(id, [refusal.rule]);
             }
             Choice::Fault(text) => {
                 self.queue.fail(id, now.mono, now.wall);

@@ -54,6 +54,11 @@ impl Diagnosis {
         if parts.is_empty() { format!("0/{nodes} nodes") } else { format!("0/{nodes} nodes: {}", parts.join(", ")) }
     }
 
+    /// The rules that refused.
+    pub fn rules(&self) -> impl Iterator<Item = &'static str> {
+        self.pod.iter().map(|refusal| refusal.rule).chain(self.refusals.keys().map(|refusal| refusal.rule))
+    }
+
     /// `true` when no other pod's leaving could help.
     pub fn is_final(&self) -> bool {
         self.pod.is_some()
@@ -133,21 +138,34 @@ fn best(
     if fitting.len() <= 1 {
         return Ok(fitting.first().copied());
     }
+    let mut totals: BTreeMap<NodeId, i64> = fitting.iter().map(|id| (*id, 0)).collect();
+    rate(view, plugins, pod, fitting, slots, |id, _, score, weight| {
+        *totals.entry(id).or_insert(0) += score * weight;
+    })?;
+    Ok(totals.into_iter().max_by(|a, b| a.1.cmp(&b.1).then(b.0.cmp(&a.0))).map(|(id, _)| id))
+}
+
+/// Runs PreScore and Score on nodes that fit; `each` hears node, rule, score 0..=100 and weight.
+pub(super) fn rate(
+    view: View<'_>,
+    plugins: &Plugins,
+    pod: &Pod,
+    fitting: &[NodeId],
+    slots: &mut Slots,
+    mut each: impl FnMut(NodeId, &'static str, i64, i64),
+) -> Result<(), Text> {
     for plugin in &plugins.enabled().pre_score {
         if let Outcome::Fault(text) = plugin.pre_score(view, pod, fitting, slots) {
             return Err(text);
         }
     }
-    let mut totals: BTreeMap<NodeId, i64> = fitting.iter().map(|id| (*id, 0)).collect();
     for (plugin, weight) in &plugins.enabled().score {
         let rate = |id: &NodeId| Some((*id, plugin.score(view, pod, (*id, view.world.node(*id)?), slots)));
         let mut scores: Vec<NodeScore> = fitting.iter().filter_map(rate).collect();
         if !plugin.is_absolute() {
             plugin.normalize(&mut scores);
         }
-        for (id, score) in scores {
-            *totals.entry(id).or_insert(0) += score.clamp(0, 100) * weight;
-        }
+        scores.into_iter().for_each(|(id, score)| each(id, plugin.name(), score.clamp(0, 100), *weight));
     }
-    Ok(totals.into_iter().max_by(|a, b| a.1.cmp(&b.1).then(b.0.cmp(&a.0))).map(|(id, _)| id))
+    Ok(())
 }

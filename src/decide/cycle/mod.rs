@@ -28,7 +28,10 @@ pub use choose::{Choice, Diagnosis, choose};
 pub use effect::{BindResult, Effect, Effects, LockResult, Report, Ticket};
 pub use engine::Engine;
 pub use errand::{AskId, BindAnswer, BindVerdict};
-pub use explain::{Explanation, NodeVerdict};
+pub use explain::{
+    DeviceDetail, Explanation, NodeVerdict, PodState, QueueItem, QueueReport, RatedNode, Rating, RuleCount, Verdict,
+    WhatIf,
+};
 pub use extend::Fits;
 pub use flight::{Flight, Line, Stage};
 pub use gang::{GangPolicy, OnBindFailure, TimeoutClock};

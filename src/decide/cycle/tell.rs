@@ -1,5 +1,6 @@
 //! Telling the pod's owner: the condition carries the changing detail, the event only the change of state.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use crate::decide::world::PodId;
@@ -14,6 +15,8 @@ pub struct Told {
     pub(super) reason: &'static str,
     pub(super) message: String,
     pub(super) at: Duration,
+    /// Rules that refused at the last try.
+    pub(super) rules: Box<[&'static str]>,
     /// A newer message that waits for the pause to end.
     pub(super) pending: Option<String>,
 }
@@ -42,9 +45,18 @@ impl Engine {
             let event = if lost { reason } else { "FailedScheduling" };
             out.push(Effect::Notice { pod: pod.clone(), warning: true, reason: event, message: text });
         }
-        let first = !self.told.contains_key(&id);
-        self.told.insert(id, Told { reason, message: message.clone(), at: now.mono, pending: None });
+        let before = self.told.remove(&id);
+        let first = before.is_none();
+        let rules = before.map(|told| told.rules).unwrap_or_default();
+        self.told.insert(id, Told { reason, message: message.clone(), at: now.mono, rules, pending: None });
         out.push(Effect::Condition { pod, reason, message, first });
+    }
+
+    /// Keeps which rules refused, for whoever asks, until the pod is on its way.
+    pub(super) fn note_rules(&mut self, id: PodId, rules: impl IntoIterator<Item = &'static str>) {
+        if let Some(told) = self.told.get_mut(&id) {
+            told.rules = BTreeSet::from_iter(rules).into_iter().collect();
+        }
     }
 
     pub(super) fn tell_pending(&mut self, id: PodId, now: Moment, out: &mut Effects) {

@@ -210,26 +210,43 @@ impl Stock {
         all.filter(|id| !self.empty.devices().is_healthy(id)).cloned().collect()
     }
 
-    /// One line per device: type, minor, id, health, what is free.
-    pub fn describe(&self) -> Vec<String> {
+    /// Every device and what is free of it.
+    pub fn describe(&self) -> Vec<DeviceRoom> {
         let devices = self.pool.devices();
-        let word = |healthy: bool| if healthy { "healthy" } else { "unhealthy" };
         let gpus = (0u8..).zip(&devices.gpus).map(|(at, gpu)| {
             let (core, memory) = self.pool.gpu_room(at);
             let memory = if gpu.bytes_known { memory >> 20 } else { memory };
             let unit = if gpu.bytes_known { "Mi" } else { "%" };
-            format!("gpu {} {}: {}, {core}% core and {memory}{unit} memory free", gpu.minor, gpu.id, word(gpu.healthy))
+            let free = format!("{core}% core and {memory}{unit} memory");
+            DeviceRoom { kind: "gpu", minor: gpu.minor, id: gpu.id.clone(), healthy: gpu.healthy, free }
         });
         let free_migs = self.pool.summary().free_migs;
         let migs = (0u8..).zip(&devices.migs).map(|(at, mig)| {
-            let free = if free_migs & (1 << at) == 0 { "not free" } else { "free" };
-            format!("mig {} {} ({}): {}, {free}", mig.minor, mig.id, mig.profile, word(mig.healthy))
+            let free = if free_migs & (1 << at) == 0 { "nothing" } else { "all" };
+            let free = format!("{free} of {}", mig.profile);
+            DeviceRoom { kind: "mig", minor: mig.minor, id: mig.id.clone(), healthy: mig.healthy, free }
         });
         let nics = (0u8..).zip(&devices.nics).map(|(at, nic)| {
-            format!("rdma {} {}: {}, {}% free", nic.minor, nic.id, word(nic.healthy), self.pool.nic_room(at))
+            let free = format!("{}%", self.pool.nic_room(at));
+            DeviceRoom { kind: "rdma", minor: nic.minor, id: nic.id.clone(), healthy: nic.healthy, free }
         });
         gpus.chain(migs).chain(nics).collect()
     }
+}
+
+/// One device and what is free of it, for people.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DeviceRoom {
+    /// `gpu`, `mig`, `rdma`.
+    pub kind: &'static str,
+    /// Small number on the node.
+    pub minor: i32,
+    /// Identity.
+    pub id: DeviceId,
+    /// Healthy.
+    pub healthy: bool,
+    /// `100% core and 81920Mi memory`.
+    pub free: String,
 }
 
 /// What the node has published about pods without an assignment.

@@ -131,6 +131,21 @@ impl Wake {
     pub const fn is_none(self) -> bool {
         self.0 == 0
     }
+    /// Each kind in words that follow "when".
+    pub fn words(self) -> impl Iterator<Item = &'static str> {
+        const WORDS: [&str; Wake::KINDS] = [
+            "a node is added",
+            "labels, taints or cordon of a node change",
+            "a node offers more",
+            "an agent becomes ready or serves more",
+            "the devices of a node change",
+            "a pod leaves its node",
+            "a pod is placed",
+            "labels of a namespace change",
+            "a volume or claim changes",
+        ];
+        self.kinds().map(|kind| WORDS[kind])
+    }
     /// The kinds, as numbers below [`Wake::KINDS`].
     pub fn kinds(self) -> impl Iterator<Item = usize> {
         (0..Self::KINDS).filter(move |kind| self.0 & (1 << kind) != 0)

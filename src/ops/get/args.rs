@@ -8,9 +8,10 @@ use serde::Serialize;
 
 use super::output::{self, Row};
 use super::snapshot::{self, Snapshot};
-use super::{jobs, locks, nodes, pods};
+use super::{jobs, locks, nodes, pods, queue};
 use crate::contract::key;
 use crate::ops::config::print_yaml;
+use crate::ops::leader::{Leader, LeaderArgs};
 use crate::runtime::clock;
 
 /// What to list.
@@ -28,6 +29,8 @@ pub enum Resource {
     /// TYJobs: stage, placement, ready workers; wide tells nodes and why.
     #[value(alias = "job", alias = "tyjobs", alias = "tyjob", alias = "tyj")]
     Jobs,
+    /// The scheduler's queue: state, attempts, next try, refusing rules. Asked of the scheduler itself.
+    Queue,
 }
 
 /// How to print.
@@ -67,10 +70,18 @@ pub struct GetArgs {
     /// Node annotation of the lock.
     #[arg(long, default_value = key::NODE_LOCK, value_name = "KEY")]
     pub node_lock_key: String,
+    /// Where the scheduler is, for the queue.
+    #[command(flatten)]
+    pub scheduler: LeaderArgs,
 }
 
 /// Reads the cluster and prints.
 pub async fn run(args: GetArgs) -> anyhow::Result<()> {
+    if args.resource == Resource::Queue {
+        let leader = Leader::find(&args.scheduler, args.kubeconfig.as_deref()).await?;
+        print!("{}", finish(queue::rows(&leader).await?, &args)?);
+        return Ok(());
+    }
     let client = crate::ops::live::connect(args.kubeconfig.as_deref()).await?;
     if args.resource == Resource::Jobs {
         let namespace = (!args.all_namespaces).then_some(args.namespace.as_str());
@@ -90,7 +101,7 @@ fn render(snapshot: &Snapshot, args: &GetArgs) -> anyhow::Result<String> {
         Resource::Nodes => finish(nodes::rows(snapshot, &args.node_lock_key), args),
         Resource::Pods => finish(pods::rows(snapshot, namespace, &args.node_lock_key), args),
         Resource::Locks => finish(locks::rows(snapshot, &args.node_lock_key), args),
-        Resource::Jobs => bail!("jobs are not part of a snapshot of devices"),
+        Resource::Jobs | Resource::Queue => bail!("jobs and the queue are not part of a snapshot of devices"),
     }
 }
 

@@ -7,6 +7,7 @@ mod locks;
 mod nodes;
 mod output;
 mod pods;
+mod queue;
 mod snapshot;
 
 pub use args::{GetArgs, Output, Resource, run};
@@ -14,7 +15,6 @@ pub use jobs::JobRow;
 pub use locks::{LockRow, LockState};
 pub(super) use nodes::agent as agent_row;
 pub use nodes::{AgentRow, DeviceCount, NodeRow};
-#[cfg(feature = "sim")]
-pub(super) use output::plain;
+pub(super) use output::{age, plain};
 pub use pods::PodRow;
 pub use snapshot::Snapshot;

@@ -122,8 +122,8 @@ impl Engine {
         let labels = facts.labels.iter().filter(|(key, _)| *key != "kubernetes.io/hostname");
         let labels: Vec<_> = labels.collect();
         // What is free on each device, whichever device it is.
-        let lines = node.stock.as_ref().map(Stock::describe).unwrap_or_default();
-        let mut free: Vec<&str> = lines.iter().filter_map(|line| Some(line.rsplit_once(": ")?.1)).collect();
+        let rooms = node.stock.as_ref().map(Stock::describe).unwrap_or_default();
+        let mut free: Vec<(bool, &str)> = rooms.iter().map(|room| (room.healthy, &*room.free)).collect();
         free.sort_unstable();
         let wanted: Vec<bool> = rest.iter().map(|other| other.nodes.contains(&id)).collect();
         let (allocatable, taints, pods) = (&facts.allocatable, &facts.taints, node.pods.len());

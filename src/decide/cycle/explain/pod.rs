@@ -1,0 +1,221 @@
+//! One pod: where it is, which rule refused which nodes, what would wake it, what to do.
+
+use crate::contract::{LockRead, PodKey};
+use crate::decide::cycle::choose::rate;
+use crate::decide::cycle::engine::Engine;
+use crate::decide::cycle::flight::{Flight, Stage};
+use crate::decide::cycle::gang::Route;
+use crate::decide::cycle::settings::Moment;
+use crate::decide::framework::View;
+use crate::decide::queue::{Item, QueueState, Standing};
+use crate::decide::world::{NodeId, Place, Pod, PodId};
+
+use super::answer::{Explanation, PodState, RatedNode, Rating, Verdict};
+use super::judged::{Judged, judge_all, wakes};
+
+/// Best nodes that are named.
+const BEST: usize = 5;
+
+impl Engine {
+    /// Explains the pod of that name; `None` when there is none.
+    pub fn explain(&mut self, key: &PodKey, now: Moment) -> Option<Explanation> {
+        let pod = self.world.pod_by_key(key)?;
+        let (id, place, priority) = (pod.id, pod.place, pod.facts.spec.priority);
+        let state = self.pod_state(pod);
+        let item = self.item_of(pod);
+        let standing = item.as_ref().and_then(|item| self.queue.standing(item.clone()));
+        let seconds = |at: std::time::Duration| at.saturating_sub(now.mono).as_secs();
+        let devices = pod.devices.iter().flat_map(|held| held.devices());
+        let mut explanation = Explanation {
+            pod: key.to_string(),
+            uid: pod.facts.handoff.pod.uid.to_string(),
+            state,
+            scheduler_name: pod.facts.handoff.scheduler_name.to_string(),
+            priority,
+            group: match &item {
+                Some(Item::Group(group)) => Some(group.to_string()),
+                _ => None,
+            },
+            node: self.node_name(pod.node()),
+            devices: devices.map(|device| format!("{} (minor {})", device.id, device.minor)).collect(),
+            queued_seconds: standing.map(|standing| now.mono.saturating_sub(standing.since).as_secs()),
+            attempts: standing.map_or(0, |standing| standing.attempts),
+            next_try_seconds: standing.and_then(next_try).map(seconds),
+            verdict: Verdict::default(),
+            generation: self.world.generation(),
+        };
+        let woken = match standing.map(|standing| standing.state) {
+            Some(QueueState::Parked(wake, _)) => Some(wakes(*wake)),
+            _ => None,
+        };
+        explanation.verdict.message = self.state_message(pod, now);
+        let held = match self.route(pod) {
+            Route::Held(hold) => Some(hold.to_string()),
+            Route::Alone | Route::Owed(_) | Route::Group(_) => None,
+        };
+        let waits = match state {
+            PodState::Active | PodState::BackOff | PodState::Parked | PodState::Following => true,
+            // Not ours to place, but what the nodes say may be asked.
+            PodState::Foreign => place == Place::Waiting,
+            _ => false,
+        };
+        if !waits {
+            return Some(explanation);
+        }
+        let judged = self.on_live_world(id, priority, now);
+        if state == PodState::Foreign {
+            explanation.verdict.nodes = judged.nodes;
+            return Some(explanation);
+        }
+        explanation.verdict = Verdict { wakes: woken.unwrap_or(judged.wakes), ..judged };
+        if let Some(hold) = held {
+            explanation.verdict.message = hold;
+        } else if let Some(nomination) = self.nominations.get(&id) {
+            let node = self.node_name(Some(nomination.node)).unwrap_or_default();
+            let left = nomination.victims.len();
+            let text = format!("; room is being made on node {node}, {left} pods have yet to leave");
+            explanation.verdict.message.push_str(&text);
+        }
+        Some(explanation)
+    }
+
+    /// What the rules say now to a pod that waits, with the room closed that others were promised.
+    fn on_live_world(&mut self, id: PodId, priority: i32, now: Moment) -> Verdict {
+        let shadows = self.shadow(priority, id, now);
+        let verdict = self.world.pod(id).map(|pod| {
+            let view = View { world: &self.world, now: now.mono };
+            let mut judged = judge_all(view, &self.plugins, pod);
+            if !judged.fitting.is_empty() {
+                let best = self.best_nodes(view, pod, &mut judged);
+                let node = best.first().map(|best| best.node.clone()).unwrap_or_default();
+                judged.verdict.message = format!("would go to node {node}");
+            }
+            judged.verdict
+        });
+        self.lift(shadows);
+        verdict.unwrap_or_default()
+    }
+
+    /// The nodes that fit, best first, the oldest first among equals.
+    pub(super) fn best_nodes(&self, view: View<'_>, pod: &Pod, judged: &mut Judged) -> Vec<RatedNode> {
+        let mut rated: Vec<(NodeId, RatedNode)> = judged
+            .fitting
+            .iter()
+            .map(|id| {
+                let node = self.node_name(Some(*id)).unwrap_or_default();
+                (*id, RatedNode { node, score: 0, ratings: Vec::new() })
+            })
+            .collect();
+        // Rules report every node in the same order.
+        let each = |id: NodeId, rule: &'static str, score: i64, weight: i64| {
+            if let Ok(at) = rated.binary_search_by_key(&id, |(id, _)| *id) {
+                rated[at].1.score += score * weight;
+                rated[at].1.ratings.push(Rating { rule: rule.to_owned(), score, weight });
+            }
+        };
+        if let Err(text) = rate(view, &self.plugins, pod, &judged.fitting, &mut judged.slots, each) {
+            judged.verdict.message = text.into_owned();
+        }
+        rated.sort_by(|a, b| b.1.score.cmp(&a.1.score).then(a.0.cmp(&b.0)));
+        rated.into_iter().take(BEST).map(|(_, node)| node).collect()
+    }
+
+    pub(super) fn node_name(&self, id: Option<NodeId>) -> Option<String> {
+        self.world.node(id?).map(|node| node.name.to_string())
+    }
+
+    /// Under what the pod is queued.
+    fn item_of(&self, pod: &Pod) -> Option<Item> {
+        let alone = Item::Pod(pod.id);
+        if self.queue.state(alone.clone()).is_some() {
+            return Some(alone);
+        }
+        let group = self.world.gangs().gang_of(pod.id)?.group().clone();
+        self.queue.state(Item::Group(group.clone())).map(|_| Item::Group(group))
+    }
+
+    /// Where a pod is.
+    pub(super) fn pod_state(&self, pod: &Pod) -> PodState {
+        if let Some(flight) = self.flights.get(&pod.id) {
+            return flight_state(flight);
+        }
+        if self.holds.contains_key(&pod.id) {
+            return PodState::Held;
+        }
+        let handoff = &pod.facts.handoff;
+        match pod.place {
+            Place::Bound(_) | Place::Assumed(_) => return PodState::Bound,
+            Place::Ended => return PodState::Ended,
+            Place::Waiting if handoff.deleting.is_some() => return PodState::Deleting,
+            Place::Waiting if !self.config.scheduler_names.contains(&handoff.scheduler_name) => {
+                return PodState::Foreign;
+            }
+            Place::Waiting if !self.leading => return PodState::Following,
+            Place::Waiting => {}
+        }
+        let state = self.item_of(pod).and_then(|item| self.queue.state(item));
+        match state {
+            Some(QueueState::BackOff(_)) => PodState::BackOff,
+            Some(QueueState::Parked(..)) => PodState::Parked,
+            Some(QueueState::Active(_) | QueueState::Taken) => PodState::Active,
+            // A member that its gang holds back is in no queue.
+            None => PodState::Parked,
+        }
+    }
+
+    /// What is to be said of a pod whose state says more than the rules.
+    fn state_message(&self, pod: &Pod, now: Moment) -> String {
+        let node = self.node_name(pod.node()).unwrap_or_default();
+        let handoff = &pod.facts.handoff;
+        match self.pod_state(pod) {
+            PodState::Foreign => {
+                let ours: Vec<&str> = self.config.scheduler_names.iter().map(|name| &**name).collect();
+                let (theirs, ours) = (&handoff.scheduler_name, ours.join(", "));
+                format!("spec.schedulerName is {theirs}; this scheduler places pods of {ours}")
+            }
+            PodState::Bound => format!("bound to node {node}"),
+            PodState::Ended => "has ended and holds nothing".to_owned(),
+            PodState::Deleting => "is being deleted and will not be placed".to_owned(),
+            PodState::Held => format!("holds its room on node {node} until its gang can start"),
+            PodState::Preparing => format!("goes to node {node}; waits for its volumes"),
+            PodState::WaitingForLock => {
+                let lock = pod.node().and_then(|id| self.world.node(id)).map(|node| &node.lock);
+                let age = lock.map_or(0, |lock| now.mono.saturating_sub(lock.first_seen).as_secs());
+                match lock.map(|lock| &lock.read) {
+                    Some(LockRead::Held { value, .. }) => {
+                        let holder =
+                            value.holder.as_ref().map_or("nobody that it names".to_owned(), |h| h.pod.to_string());
+                        format!("goes to node {node}; waits for its lock, held by {holder} for {age} s")
+                    }
+                    Some(LockRead::Malformed { .. }) => {
+                        format!("goes to node {node}; waits for its lock, which names no pod and is {age} s old")
+                    }
+                    Some(LockRead::Free) | None => format!("goes to node {node}; waits for its turn"),
+                }
+            }
+            PodState::Locking => format!("goes to node {node}; its lock is being written"),
+            PodState::Binding => format!("goes to node {node}; the Binding is being posted"),
+            PodState::Active | PodState::BackOff | PodState::Parked | PodState::Following => String::new(),
+        }
+    }
+}
+
+/// Where a flight is.
+pub(super) fn flight_state(flight: &Flight) -> PodState {
+    match flight.stage {
+        Stage::Preparing => PodState::Preparing,
+        Stage::Line => PodState::WaitingForLock,
+        Stage::Locking(_) => PodState::Locking,
+        Stage::Binding(_) | Stage::BindAgain | Stage::Reading | Stage::ReadAgain => PodState::Binding,
+    }
+}
+
+/// Monotonic time of the next try in any case.
+pub(super) fn next_try(standing: Standing<'_>) -> Option<std::time::Duration> {
+    match standing.state {
+        QueueState::Active(_) => Some(std::time::Duration::ZERO),
+        QueueState::BackOff(at) => Some(*at),
+        QueueState::Parked(_, latest) => *latest,
+        QueueState::Taken => None,
+    }
+}

@@ -1,0 +1,88 @@
+//! What would be decided for a pod that does not exist: the rules of a real decision, on the live world, with nothing taken.
+
+use crate::decide::cycle::engine::Engine;
+use crate::decide::cycle::preempt::candidates;
+use crate::decide::cycle::settings::Moment;
+use crate::decide::framework::View;
+use crate::decide::plugins::device_fit;
+use crate::decide::world::{Place, Pod, PodFacts, PodId};
+
+use super::answer::WhatIf;
+use super::judged::judge_all;
+
+/// The id of a pod that is in no world.
+const NOBODY: PodId = PodId(u64::MAX);
+
+impl Engine {
+    /// Judges a pod as if it were created now and its turn had come.
+    pub fn what_if(&mut self, facts: PodFacts, now: Moment) -> WhatIf {
+        let notes = self.notes(&facts);
+        let pod = Pod { id: NOBODY, facts, place: Place::Waiting, devices: None };
+        let priority = pod.facts.spec.priority;
+        let shadows = self.shadow(priority, NOBODY, now);
+        let view = View { world: &self.world, now: now.mono };
+        let mut judged = judge_all(view, &self.plugins, &pod);
+        let best = self.best_nodes(view, &pod, &mut judged);
+        let chosen = best.first().and_then(|best| self.world.node_id(&best.node));
+        let plan = chosen.and_then(|id| device_fit::plan(&judged.slots, (id, self.world.node(id)?)));
+        let devices = plan.iter().flat_map(|plan| plan.allocation.devices.values().flatten());
+        let devices = devices.map(|entry| format!("{} (minor {})", entry.id, entry.minor)).collect();
+        let node = self.node_name(chosen);
+        let mut verdict = judged.verdict;
+        let mut would_evict = Vec::new();
+        if let Some(node) = &node {
+            verdict.message = format!("would go to node {node}");
+            (verdict.wakes, verdict.advice) = (Vec::new(), Vec::new());
+        } else if !verdict.nodes.is_empty() && !pod.facts.spec.never_preempts {
+            let found = candidates(&mut self.world, &self.plugins, &pod, now.mono);
+            let picked = self.plugins.enabled().post_filter.iter().find_map(|plugin| plugin.pick(&found));
+            if let Some(picked) = picked {
+                let victims = picked.victims.iter().filter_map(|victim| self.world.pod(victim.pod));
+                would_evict = victims.map(|pod| pod.key().to_string()).collect();
+                let node = self.node_name(Some(picked.node)).unwrap_or_default();
+                let way = match would_evict.is_empty() {
+                    true => format!("; would wait for pods that are leaving node {node}"),
+                    false => format!("; would evict {} from node {node} to make room", would_evict.join(", ")),
+                };
+                verdict.message.push_str(&way);
+            }
+        }
+        self.lift(shadows);
+        WhatIf {
+            pod: pod.key().to_string(),
+            fits: node.is_some(),
+            node,
+            devices,
+            best,
+            would_evict,
+            notes,
+            verdict,
+            generation: self.world.generation(),
+        }
+    }
+
+    /// What the answer leaves out.
+    fn notes(&self, facts: &PodFacts) -> Vec<String> {
+        let mut notes = Vec::new();
+        let handoff = &facts.handoff;
+        if !self.config.scheduler_names.contains(&handoff.scheduler_name) {
+            let ours: Vec<&str> = self.config.scheduler_names.iter().map(|name| &**name).collect();
+            notes.push(format!(
+                "spec.schedulerName is {:?}: this scheduler would leave the pod alone; it places pods of {}",
+                handoff.scheduler_name,
+                ours.join(", ")
+            ));
+        }
+        if self.world.pod_by_key(&handoff.pod.key).is_some() {
+            notes.push("a pod of this name exists; it is counted beside this one".to_owned());
+        }
+        if facts.spec.gang.is_some() {
+            notes.push("the pod names a gang: it is judged here by itself, its gang decides when it starts".to_owned());
+        }
+        let ahead = self.queue.standings().filter(|(_, standing)| standing.priority >= facts.spec.priority).count();
+        if ahead > 0 {
+            notes.push(format!("{ahead} queued items of the same or a higher priority may take room first"));
+        }
+        notes
+    }
+}

@@ -1,0 +1,79 @@
+//! The command line of `baton explain`, and how an answer is printed.
+
+use std::path::PathBuf;
+
+use anyhow::bail;
+use clap::{Args, Subcommand};
+use serde::Serialize;
+
+use super::pod::{self, PodArgs};
+use super::what_if::{self, WhatIfArgs};
+use crate::ops::config::print_yaml;
+use crate::ops::get::Output;
+use crate::ops::leader::{Leader, LeaderArgs};
+
+/// What is to be explained.
+#[derive(Debug, Subcommand)]
+pub enum Subject {
+    /// A pod: its state, which rule refused which nodes, what would wake it, what to do.
+    #[command(visible_alias = "po", alias = "pods")]
+    Pod(PodArgs),
+}
+
+/// Arguments of `baton explain`.
+#[derive(Debug, Args)]
+pub struct ExplainArgs {
+    /// What is to be explained; none with --what-if.
+    #[command(subcommand)]
+    pub subject: Option<Subject>,
+    /// A pod that does not exist.
+    #[command(flatten)]
+    pub what_if: WhatIfArgs,
+    /// What all subjects share.
+    #[command(flatten)]
+    pub common: Common,
+}
+
+/// What all subjects share.
+#[derive(Debug, Args)]
+pub struct Common {
+    /// Another format than text; wide is text with every node and device.
+    #[arg(short, long, value_enum, global = true)]
+    pub output: Option<Output>,
+    /// Credentials; else KUBECONFIG, ~/.kube/config, or the pod's service account.
+    #[arg(long, env = "KUBECONFIG", value_name = "FILE", global = true)]
+    pub kubeconfig: Option<PathBuf>,
+    /// Where the scheduler is.
+    #[command(flatten)]
+    pub scheduler: LeaderArgs,
+}
+
+impl Common {
+    /// The leading scheduler.
+    pub async fn leader(&self) -> anyhow::Result<Leader> {
+        Leader::find(&self.scheduler, self.kubeconfig.as_deref()).await
+    }
+
+    /// The answer in the format that was asked for; `text` is told whether it is the wide one.
+    pub fn print<T: Serialize>(&self, answer: &T, text: impl FnOnce(&T, bool) -> String) -> anyhow::Result<String> {
+        Ok(match self.output {
+            Some(Output::Json) => serde_json::to_string_pretty(answer)? + "\n",
+            Some(Output::Yaml) => print_yaml(answer)?,
+            wide => text(answer, wide == Some(Output::Wide)),
+        })
+    }
+}
+
+/// Asks and prints.
+pub async fn run(args: ExplainArgs) -> anyhow::Result<()> {
+    let printed = match &args.subject {
+        _ if args.what_if.what_if => what_if::run(&args.what_if, &args.common).await?,
+        Some(Subject::Pod(pod)) if pod.what_if.what_if => what_if::run(&pod.what_if, &args.common).await?,
+        Some(Subject::Pod(pod)) => pod::run(pod, &args.common).await?,
+        None => {
+            bail!("nothing to explain: `baton explain pod namespace/name`, or `baton explain --what-if -f pod.yaml`")
+        }
+    };
+    print!("{printed}");
+    Ok(())
+}

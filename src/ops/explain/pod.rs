@@ -1,0 +1,166 @@
+//! `baton explain pod`: one pod, as the leading scheduler sees it.
+
+use std::fmt::Write;
+use std::time::Duration;
+
+use anyhow::bail;
+use clap::Args;
+
+use super::args::Common;
+use super::what_if::WhatIfArgs;
+use crate::decide::cycle::{Explanation, PodState, Verdict};
+use crate::ops::get::{age, plain};
+
+/// Arguments of `baton explain pod`.
+#[derive(Debug, Args)]
+pub struct PodArgs {
+    /// `namespace/name`, or a name in --namespace.
+    #[arg(required_unless_present = "what_if", value_name = "NAMESPACE/NAME")]
+    pub pod: Option<String>,
+    /// Namespace of a pod that is given by its name alone.
+    #[arg(short, long, default_value = "default")]
+    pub namespace: String,
+    /// A pod that does not exist.
+    #[command(flatten)]
+    pub what_if: WhatIfArgs,
+}
+
+pub(super) async fn run(args: &PodArgs, common: &Common) -> anyhow::Result<String> {
+    let (namespace, name) = named(args.pod.as_deref().unwrap_or_default(), &args.namespace)?;
+    let leader = common.leader().await?;
+    let explanation: Explanation = leader.get(&format!("/explain?pod={namespace}/{name}")).await?;
+    common.print(&explanation, text)
+}
+
+/// Namespace and name of an object that is given as `namespace/name` or `name`.
+fn named<'a>(given: &'a str, namespace: &'a str) -> anyhow::Result<(&'a str, &'a str)> {
+    let (namespace, name) = given.split_once('/').unwrap_or((namespace, given));
+    let is_name = |word: &str| {
+        !word.is_empty() && word.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-' || b == b'.')
+    };
+    if !is_name(namespace) || !is_name(name) {
+        bail!("{given:?} is no pod: expected namespace/name, or a name with --namespace");
+    }
+    Ok((namespace, name))
+}
+
+/// What `baton explain pod` prints; `wide` adds every node and device.
+pub fn text(explanation: &Explanation, wide: bool) -> String {
+    let mut out = String::new();
+    let seconds = |seconds| age(Duration::from_secs(seconds));
+    let Explanation { pod, state, verdict, .. } = explanation;
+    let _ = write!(out, "Pod {pod} is {}", state.words());
+    if let Some(queued) = explanation.queued_seconds {
+        let times = if explanation.attempts == 1 { "time" } else { "times" };
+        let _ = write!(out, "; queued for {}, tried {} {times}", seconds(queued), explanation.attempts);
+    }
+    out.push_str(".\n");
+    if let Some(group) = &explanation.group {
+        let _ = writeln!(out, "It starts together with the gang {group}.");
+    }
+    if !verdict.message.is_empty() {
+        let _ = writeln!(out, "  {}", verdict.message);
+    }
+    if !explanation.devices.is_empty() {
+        let _ = writeln!(out, "  devices: {}", explanation.devices.join(", "));
+    }
+    refusals(&mut out, verdict);
+    let next = explanation.next_try_seconds;
+    match state {
+        PodState::Parked if verdict.wakes.is_empty() && explanation.group.is_none() => {
+            out.push_str("\nOnly a change of the pod itself, or of its gang, wakes it.\n");
+        }
+        PodState::Parked => {
+            let latest = next.map(|left| format!("; at the latest in {}", seconds(left))).unwrap_or_default();
+            let _ = writeln!(out, "\nTried again when {}{latest}.", listed(&verdict.wakes));
+        }
+        PodState::BackOff => {
+            let _ = writeln!(out, "\nTried again in {}.", seconds(next.unwrap_or_default()));
+        }
+        _ => {}
+    }
+    advice(&mut out, verdict);
+    if wide {
+        nodes(&mut out, verdict);
+    }
+    out
+}
+
+/// The table of rules, reasons and nodes.
+pub(super) fn refusals(out: &mut String, verdict: &Verdict) {
+    if verdict.rules.is_empty() {
+        return;
+    }
+    let row = |rule: &crate::decide::cycle::RuleCount| {
+        let who = if rule.count == 0 { "the pod".to_owned() } else { rule.count.to_string() };
+        let more = if rule.count > rule.examples.len() && rule.count > 0 { ", …" } else { "" };
+        vec![who, rule.rule.clone(), rule.reason.clone(), rule.examples.join(", ") + more]
+    };
+    let _ = write!(out, "\n{}", plain(&["REFUSED", "BY RULE", "BECAUSE", "NODES"], verdict.rules.iter().map(row)));
+}
+
+/// What to do.
+pub(super) fn advice(out: &mut String, verdict: &Verdict) {
+    if verdict.advice.is_empty() {
+        return;
+    }
+    out.push_str("\nWhat helps:\n");
+    for text in &verdict.advice {
+        let _ = writeln!(out, "- {text}.");
+    }
+}
+
+/// Every node, and each of its devices.
+pub(super) fn nodes(out: &mut String, verdict: &Verdict) {
+    let mut rows = Vec::new();
+    for node in &verdict.nodes {
+        let why = match (&node.rule, &node.reason) {
+            (Some(rule), Some(reason)) => format!("{rule}: {reason}"),
+            (None, Some(reason)) => reason.clone(),
+            (_, None) => "fits".to_owned(),
+        };
+        rows.push(vec![node.node.clone(), why, String::new(), String::new(), String::new()]);
+        for device in &node.devices {
+            let health = if device.healthy { "healthy" } else { "unhealthy" };
+            rows.push(vec![
+                format!("  {} {}", device.kind, device.minor),
+                device.id.clone(),
+                health.to_owned(),
+                device.free.clone(),
+                device.held_by.join(", "),
+            ]);
+        }
+    }
+    if !rows.is_empty() {
+        let _ = write!(out, "\n{}", plain(&["NODE OR DEVICE", "VERDICT OR ID", "HEALTH", "FREE", "HELD BY"], rows));
+    }
+}
+
+/// `a`, `a or b`, `a, b or c`.
+fn listed(words: &[String]) -> String {
+    match words {
+        [] => "something changes".to_owned(),
+        [one] => one.clone(),
+        [first @ .., last] => format!("{} or {last}", first.join(", ")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pod_is_named_with_or_without_its_namespace() {
+        assert_eq!(named("ml/a", "default").unwrap(), ("ml", "a"));
+        assert_eq!(named("a", "ml").unwrap(), ("ml", "a"));
+        for bad in ["", "ml/", "/a", "ml/a/b", "a&pod=b", "A b"] {
+            assert!(named(bad, "ml").is_err(), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn what_wakes_a_pod_reads_as_a_sentence() {
+        let words = ["a".to_owned(), "b".to_owned(), "c".to_owned()];
+        assert_eq!((listed(&words[..1]), listed(&words)), ("a".to_owned(), "a, b or c".to_owned()));
+    }
+}

@@ -1,0 +1,76 @@
+//! `baton explain --what-if -f pod.yaml`: what would be decided for a pod that does not exist.
+
+use std::fmt::Write;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, bail};
+use clap::Args;
+
+use super::args::Common;
+use super::pod::{advice, nodes, refusals};
+use crate::decide::cycle::WhatIf;
+use crate::ops::get::plain;
+
+/// Largest manifest, in bytes.
+const MANIFEST: u64 = 1 << 20;
+
+/// A pod that does not exist.
+#[derive(Debug, Args)]
+pub struct WhatIfArgs {
+    /// Tell what would be decided for the pod of a manifest, against the live world; nothing is written.
+    #[arg(long, requires = "file")]
+    pub what_if: bool,
+    /// The manifest: YAML or JSON of one Pod; - reads standard input.
+    #[arg(short = 'f', long = "filename", value_name = "FILE", requires = "what_if")]
+    pub file: Option<PathBuf>,
+}
+
+pub(super) async fn run(args: &WhatIfArgs, common: &Common) -> anyhow::Result<String> {
+    let path = args.file.as_deref().unwrap_or(Path::new("-"));
+    let manifest = read(path)?;
+    let leader = common.leader().await?;
+    let answer: WhatIf = leader.post("/explain", manifest).await.with_context(|| path.display().to_string())?;
+    common.print(&answer, text)
+}
+
+fn read(path: &Path) -> anyhow::Result<String> {
+    let mut text = String::new();
+    let cannot = || format!("cannot read {}", path.display());
+    let source: Box<dyn Read> = match path.to_str() {
+        Some("-") => Box::new(std::io::stdin()),
+        _ => Box::new(std::fs::File::open(path).with_context(cannot)?),
+    };
+    source.take(MANIFEST + 1).read_to_string(&mut text).with_context(cannot)?;
+    if text.len() as u64 > MANIFEST {
+        bail!("{} is larger than {MANIFEST} bytes: no pod is", path.display());
+    }
+    Ok(text)
+}
+
+/// What `baton explain --what-if` prints; `wide` adds every node and device.
+pub fn text(answer: &WhatIf, wide: bool) -> String {
+    let mut out = String::new();
+    let WhatIf { pod, fits, verdict, .. } = answer;
+    let outcome = if *fits { "would be placed at once" } else { "would wait" };
+    let _ = writeln!(out, "Pod {pod} {outcome}.\n  {}", verdict.message);
+    if !answer.devices.is_empty() {
+        let _ = writeln!(out, "  devices: {}", answer.devices.join(", "));
+    }
+    for note in &answer.notes {
+        let _ = writeln!(out, "  note: {note}");
+    }
+    if !answer.best.is_empty() {
+        let row = |node: &crate::decide::cycle::RatedNode| {
+            let ratings = node.ratings.iter().map(|part| format!("{} {}×{}", part.rule, part.score, part.weight));
+            vec![node.node.clone(), node.score.to_string(), ratings.collect::<Vec<_>>().join(", ")]
+        };
+        let _ = write!(out, "\n{}", plain(&["BEST NODES", "SCORE", "MADE OF"], answer.best.iter().map(row)));
+    }
+    refusals(&mut out, verdict);
+    advice(&mut out, verdict);
+    if wide {
+        nodes(&mut out, verdict);
+    }
+    out
+}
