@@ -131,7 +131,9 @@ impl Wired {
     /// Callers are told exactly where PodResources answers.
     async fn watch_identity(&self) {
         loop {
-            let identity = if self.pod_resources.is_available().await { Identity::Exact } else { Identity::Lock };
+            // The comparison with the kubelet on the same tick, or the one before, has asked already.
+            let recent = self.options.periods.heartbeat + LOOK_AGAIN;
+            let identity = if self.pod_resources.is_available(recent).await { Identity::Exact } else { Identity::Lock };
             self.identity.send_if_modified(|now| std::mem::replace(now, identity) != identity);
             let again = if identity == Identity::Exact { Duration::MAX } else { LOOK_AGAIN };
             // On the tick that the Lease is renewed at.

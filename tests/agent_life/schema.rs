@@ -91,6 +91,8 @@ impl Schema {
     }
 }
 
+type Break = fn(&mut Value);
+
 #[test]
 fn documents_of_the_official_tests_are_judged_as_there() {
     let schema = Schema::of_cdi();
@@ -103,7 +105,6 @@ fn documents_of_the_official_tests_are_judged_as_there() {
     });
     assert_eq!(schema.problems(&good), [""; 0]);
     assert_eq!(schema.problems(&serde_json::json!({})).len(), 3);
-    type Break = fn(&mut Value);
     let breaks: [(Break, &str); 6] = [
         (|s| s["cdiVersion"] = 6.into(), "$.cdiVersion"),
         (|s| s["devices"][0]["name"] = Value::Null, "$.devices[0].name"),

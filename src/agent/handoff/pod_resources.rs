@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use hyper_util::rt::TokioIo;
@@ -26,17 +27,29 @@ const ATTEMPT: Duration = Duration::from_millis(800);
 pub struct PodResourcesClient {
     socket: PathBuf,
     channel: Mutex<Option<Channel>>,
+    /// When the kubelet answered last (monotonic milliseconds); 0 when it did not, the last time it was asked.
+    answered: AtomicU64,
 }
 
 impl PodResourcesClient {
     /// For the kubelet's `pod-resources/kubelet.sock`.
     pub fn new(socket: &Path) -> Self {
-        Self { socket: socket.to_owned(), channel: Mutex::new(None) }
+        Self { socket: socket.to_owned(), channel: Mutex::new(None), answered: AtomicU64::new(0) }
     }
 
     /// Lists the active pods. Asks again every 10 to 20 ms while the kubelet answers ResourceExhausted, until `deadline`
     /// (monotonic). Without a socket, or when the kubelet does not answer: [`PodResources::Unavailable`].
     pub async fn list(&self, deadline: Duration) -> PodResources {
+        let answer = self.list_before(deadline).await;
+        let answered = match &answer {
+            PodResources::Unavailable => 0,
+            PodResources::Listed(_) | PodResources::Throttled => (clock::mono().as_millis() as u64).max(1),
+        };
+        self.answered.store(answered, Ordering::Relaxed);
+        answer
+    }
+
+    async fn list_before(&self, deadline: Duration) -> PodResources {
         let mut reconnected = false;
         loop {
             let left = deadline.saturating_sub(clock::mono()).min(ATTEMPT);
@@ -68,9 +81,12 @@ impl PodResourcesClient {
         }
     }
 
-    /// `true` when the kubelet offers PodResources.
-    pub async fn is_available(&self) -> bool {
-        !matches!(self.list(clock::mono() + ATTEMPT).await, PodResources::Unavailable)
+    /// `true` when the kubelet offers PodResources. What others learned within the last `recent` is taken for the answer, so
+    /// that a daemon at rest does not ask twice.
+    pub async fn is_available(&self, recent: Duration) -> bool {
+        let answered = Duration::from_millis(self.answered.load(Ordering::Relaxed));
+        let known = !answered.is_zero() && clock::mono().saturating_sub(answered) <= recent;
+        known || !matches!(self.list(clock::mono() + ATTEMPT).await, PodResources::Unavailable)
     }
 
     async fn ask(&self) -> Result<ListPodResourcesResponse, Status> {

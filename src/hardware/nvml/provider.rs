@@ -121,8 +121,8 @@ impl Inner {
         let frame = self.frame(options)?;
         self.bound = bound;
         let (mut gpus, mut faults) = (Vec::new(), Vec::new());
-        for index in 0..frame.count {
-            match self.gpu(options, index)? {
+        for (index, answer) in self.gpus(options, frame.count)? {
+            match answer {
                 Ok(gpu) => gpus.push(gpu),
                 Err((uuid, fault)) => faults.push(GpuFault { index: Some(index), uuid, fault }),
             }
@@ -177,20 +177,35 @@ impl Inner {
         }
     }
 
-    /// One GPU, or why not; a GPU that a call hangs on is not asked again until the call returns.
-    fn gpu(&mut self, options: &NvmlOptions, index: u32) -> Result<Result<Gpu, Failed>, NvmlError> {
-        let silent = Err((None, Fault::Timeout(millis(options.deadline))));
-        let hangs = |about: &About| matches!(about, About::Gpu { index: Some(hung), .. } if *hung == index);
-        if self.hung.iter().any(|hung| hangs(&hung.about)) {
-            return Ok(silent);
+    /// Every GPU by index, or why not. They are asked for in one go; a GPU that a call hangs on is left out, and not asked again
+    /// until the call returns.
+    fn gpus(&mut self, options: &NvmlOptions, count: u32) -> Result<BTreeMap<u32, Result<Gpu, Failed>>, NvmlError> {
+        let silent = || Err((None, Fault::Timeout(millis(options.deadline))));
+        let hangs = |index: &u32| {
+            let is_it = |about: &About| matches!(about, About::Gpu { index: Some(hung), .. } if hung == index);
+            self.hung.iter().any(|hung| is_it(&hung.about))
+        };
+        let (hung, mut left): (Vec<u32>, Vec<u32>) = (0..count).partition(hangs);
+        let mut found: BTreeMap<u32, Result<Gpu, Failed>> = hung.into_iter().map(|index| (index, silent())).collect();
+        while !left.is_empty() {
+            let about = |index: &u32| About::Gpu { index: Some(*index), uuid: self.known.get(index).cloned() };
+            let abouts: Vec<About> = left.iter().map(about).collect();
+            let (wanted, links) = (left.clone(), self.links.clone());
+            let (answers, silence) = self.ask_each(options, &abouts, move |nvml, answer| {
+                let known = |uuid: &str| links.get(uuid).cloned();
+                // Nobody waits any more when one of them hung.
+                let _ = wanted.into_iter().all(|index| answer(read::gpu(nvml, index, &known)));
+            });
+            let unanswered = left.split_off(answers.len());
+            found.extend(left.into_iter().zip(answers));
+            left = unanswered;
+            match silence {
+                None => {}
+                Some(Silence::Hangs) => drop(found.insert(left.remove(0), silent())),
+                Some(Silence::Whole(error)) => return Err(error),
+            }
         }
-        let about = About::Gpu { index: Some(index), uuid: self.known.get(&index).cloned() };
-        let links = self.links.clone();
-        match self.ask(options, about, move |nvml| read::gpu(nvml, index, &|uuid| links.get(uuid).cloned())) {
-            Ok(answer) => Ok(answer),
-            Err(Silence::Hangs) => Ok(silent),
-            Err(Silence::Whole(error)) => Err(error),
-        }
+        Ok(found)
     }
 
     /// Gives faults the UUIDs that their GPUs had, and adds the GPUs that the kernel has and NVML keeps silent about.
@@ -327,30 +342,51 @@ impl Inner {
         about: About,
         question: impl FnOnce(&Arc<Nvml>) -> T + Send + 'static,
     ) -> Result<T, Silence> {
+        let asked = self.ask_each(options, &[about], move |nvml, answer| {
+            answer(question(nvml));
+        });
+        let (answers, silence) = asked;
+        answers.into_iter().next().ok_or(silence.unwrap_or(Silence::Hangs))
+    }
+
+    /// Asks about each of `abouts` in one go; the answers that came, and why there are no more.
+    fn ask_each<T: Send + 'static>(
+        &mut self,
+        options: &NvmlOptions,
+        abouts: &[About],
+        questions: impl FnOnce(&Arc<Nvml>, &dyn Fn(T) -> bool) + Send + 'static,
+    ) -> (Vec<T>, Option<Silence>) {
         self.forget_ended();
-        let worker = match self.worker.take() {
-            Some(worker) => worker,
-            None => self.start(options).map_err(Silence::Whole)?,
+        let worker = match self.worker.take().map_or_else(|| self.start(options), Ok) {
+            Ok(worker) => worker,
+            Err(error) => return (Vec::new(), Some(Silence::Whole(error))),
         };
-        match worker.ask(options.deadline, question) {
-            Ok(answer) => {
-                self.worker = Some(worker);
-                Ok(answer)
+        let (answers, why) = worker.ask_each(options.deadline, abouts.len(), questions);
+        let Some(why) = why else {
+            self.worker = Some(worker);
+            return (answers, None);
+        };
+        let about = abouts.get(answers.len()).cloned().unwrap_or(About::Machine);
+        let silence = self.leave(worker, why, about);
+        (answers, Some(silence))
+    }
+
+    /// Goes on without a thread that does not answer.
+    fn leave(&mut self, worker: Worker, why: Unanswered, about: About) -> Silence {
+        if matches!(why, Unanswered::Ended) {
+            let what = "the query thread ended unexpectedly".to_owned();
+            return Silence::Whole(NvmlError::Failed { path: worker.library, what });
+        }
+        let full = self.hung.len() >= MAX_HUNG;
+        let (ended, another) = worker.replace();
+        self.hung.push(Hung { about, ended });
+        match another {
+            _ if full => Silence::Whole(NvmlError::Exhausted(self.hung.len())),
+            Ok(another) => {
+                self.worker = Some(another);
+                Silence::Hangs
             }
-            Err(Unanswered::Hangs) => {
-                let full = self.hung.len() >= MAX_HUNG;
-                let (ended, another) = worker.replace();
-                self.hung.push(Hung { about, ended });
-                if full {
-                    return Err(Silence::Whole(NvmlError::Exhausted(self.hung.len())));
-                }
-                self.worker = Some(another.map_err(Silence::Whole)?);
-                Err(Silence::Hangs)
-            }
-            Err(Unanswered::Ended) => Err(Silence::Whole(NvmlError::Failed {
-                path: worker.library,
-                what: "the query thread ended unexpectedly".to_owned(),
-            })),
+            Err(error) => Silence::Whole(error),
         }
     }
 

@@ -116,19 +116,28 @@ impl Worker {
         Ok(Self { jobs, ended, library, nvml: weak })
     }
 
-    /// Runs `question` on the thread and waits for at most `deadline`.
-    pub fn ask<T: Send + 'static>(
+    /// Runs `questions` on the thread, which is woken once for them all, and waits for `count` answers, for each at most
+    /// `deadline`: those that came, and why there are no more. The callback is `false` when nobody waits any longer.
+    pub fn ask_each<T: Send + 'static>(
         &self,
         deadline: Duration,
-        question: impl FnOnce(&Arc<Nvml>) -> T + Send + 'static,
-    ) -> Result<T, Unanswered> {
-        let (tell, told) = mpsc::sync_channel(1);
-        let job: Job = Box::new(move |nvml| drop(tell.send(question(nvml))));
-        self.jobs.send(job).map_err(|_| Unanswered::Ended)?;
-        told.recv_timeout(deadline).map_err(|error| match error {
-            RecvTimeoutError::Timeout => Unanswered::Hangs,
-            RecvTimeoutError::Disconnected => Unanswered::Ended,
-        })
+        count: usize,
+        questions: impl FnOnce(&Arc<Nvml>, &dyn Fn(T) -> bool) + Send + 'static,
+    ) -> (Vec<T>, Option<Unanswered>) {
+        let (tell, told) = mpsc::channel();
+        let job: Job = Box::new(move |nvml| questions(nvml, &|answer| tell.send(answer).is_ok()));
+        let mut answers = Vec::with_capacity(count);
+        if self.jobs.send(job).is_err() {
+            return (answers, Some(Unanswered::Ended));
+        }
+        while answers.len() < count {
+            match told.recv_timeout(deadline) {
+                Ok(answer) => answers.push(answer),
+                Err(RecvTimeoutError::Timeout) => return (answers, Some(Unanswered::Hangs)),
+                Err(RecvTimeoutError::Disconnected) => return (answers, Some(Unanswered::Ended)),
+            }
+        }
+        (answers, None)
     }
 
     /// Lets the thread end after the job in hand; NVML is shut down when nobody else uses it.

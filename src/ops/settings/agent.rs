@@ -286,7 +286,25 @@ fn periods() -> Settings {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
+
+    proptest! {
+        #[test]
+        fn no_text_of_a_key_panics_and_what_is_taken_is_shown_as_it_reads_back(
+            text in r"(\PC{0,20}|[0-9a-z=,:/. -]{0,30}|(48=ignore|13=warn|79=needs-reset|7|,|all|xids|1m|single){0,4})",
+        ) {
+            for setting in agent() {
+                let (mut daemon, mut again) = (Daemon::<Options>::default(), Daemon::<Options>::default());
+                if (setting.set)(&mut daemon, &text).is_ok() {
+                    let shown = (setting.show)(&daemon);
+                    prop_assert_eq!((setting.set)(&mut again, &shown), Ok(()), "{}: {:?}", setting.name, shown);
+                    prop_assert_eq!(&again, &daemon, "{}", setting.name);
+                }
+            }
+        }
+    }
 
     #[test]
     fn every_default_reads_back_as_itself() {
