@@ -63,7 +63,15 @@ fn the_demo_ends_well_and_its_records_agree() {
         assert!(!whole.contains(gpu), "{gpu} is whole and shared");
     }
     assert_eq!(per_gpu.values().copied().collect::<Vec<_>>(), [2; 8]);
-    for line in ["lock set on", "bound to", "Allocate answered", "released after"] {
+    let chapter = [
+        "3 of 5 pods have a node",
+        "waits and holds nothing: gang default/job: 0 of 5 placed",
+        "submitted behind the gang, runs at once",
+        "all five run, nobody did anything",
+        "waits: gang default/learner starts together with gang actors/actor",
+        "both gangs run, bound as one",
+    ];
+    for line in ["lock set on", "bound to", "Allocate answered", "released after"].into_iter().chain(chapter) {
         assert!(err.contains(line), "progress lacks {line:?}:\n{err}");
     }
     println!("{} pods; lock held {:?} ms", pods.len(), pods.iter().map(|pod| &pod["lockHeldMs"]).collect::<Vec<_>>());

@@ -45,6 +45,7 @@ fn what_is_printed_is_the_whole_installation_with_the_crd() {
     let all = text(&baton(&["manifests"]).stdout);
     let crds = text(&baton(&["crds"]).stdout);
     assert!(all.contains(&crds) && crds.contains("devices.scheduling.koordinator.sh"));
+    assert!(crds.contains("name: podgroups.scheduling.sigs.k8s.io"), "{crds}");
     for kind in ["Namespace", "DaemonSet", "Deployment", "ClusterRole", "PodDisruptionBudget"] {
         assert!(
             all.contains(&format!("\nkind: {kind}\n")) || all.starts_with(&format!("apiVersion: v1\nkind: {kind}\n")),

@@ -3,8 +3,8 @@
 use std::borrow::Cow;
 
 use jiff::Timestamp;
-use k8s_openapi::NamespaceResourceScope;
 use kube::api::{Api, ObjectMeta};
+use kube::core::DynamicResourceScope;
 use kube::runtime::watcher::Config;
 use kube::{Client, Resource};
 use serde::Deserialize;
@@ -31,7 +31,7 @@ pub struct RawPodGroup {
 
 impl Resource for RawPodGroup {
     type DynamicType = PodGroupApi;
-    type Scope = NamespaceResourceScope;
+    type Scope = DynamicResourceScope;
 
     fn kind(_: &PodGroupApi) -> Cow<'_, str> {
         "PodGroup".into()

@@ -18,3 +18,4 @@ pub mod lease;
 pub mod node_lock;
 pub mod notice;
 pub mod pod;
+pub mod pod_group_writer;

@@ -29,7 +29,7 @@ and what to do. It changes nothing. Run it with the daemon's own flags, environm
 
 const GET: &str = "\
 Reads cluster objects and prints them; writes nothing. `locks` says of each locked node who holds it, for how long, whether
-that is normal, and what to do if not. `queue` is asked of the leading scheduler.";
+that is normal, and what to do if not. `gangs` and `queue` are asked of the leading scheduler.";
 
 const EXPLAIN: &str = "\
 Asks the leading scheduler why something is where it is. `baton explain pod ns/name` tells the state, which rule refused which
@@ -97,7 +97,7 @@ pub fn command() -> Command {
         ))
         .subcommand(get::GetArgs::augment_args(
             Command::new("get")
-                .about("Show nodes, pods or locks with their devices, TYJobs, or the queue")
+                .about("Show nodes, pods or locks with their devices, TYJobs, gangs, or the queue")
                 .long_about(GET),
         ))
         .subcommand(explain::ExplainArgs::augment_args(

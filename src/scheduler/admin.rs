@@ -13,6 +13,7 @@ use axum::routing::get;
 use serde::Deserialize;
 use tokio::sync::{mpsc, oneshot};
 
+use super::gang::{self, GangQuestion};
 use super::manifest;
 use super::metrics::Metrics;
 use crate::contract::PodKey;
@@ -35,6 +36,8 @@ pub enum Question {
     WhatIf(Box<PodFacts>, oneshot::Sender<WhatIf>),
     /// What is queued?
     Queue(oneshot::Sender<QueueReport>),
+    /// About gangs.
+    Gangs(GangQuestion),
     /// Is the world complete, and does this process lead?
     State(oneshot::Sender<LoopState>),
 }
@@ -71,6 +74,7 @@ pub fn router(queries: mpsc::Sender<Question>, metrics: Metrics) -> Router {
         metrics: Arc::new(move || scraped.print()),
     };
     admin::router(admin)
+        .merge(gang::router(queries.clone()))
         .route("/leading", get(leading).with_state(queries.clone()))
         .route(
             "/explain",
@@ -140,7 +144,7 @@ async fn queue(State(queries): State<mpsc::Sender<Question>>) -> Response {
 }
 
 /// Asks the event loop once the world is complete: before that, nothing that it says of pods is true.
-async fn ask<T>(
+pub(super) async fn ask<T>(
     queries: &mpsc::Sender<Question>,
     question: impl FnOnce(oneshot::Sender<T>) -> Question,
 ) -> Result<T, String> {

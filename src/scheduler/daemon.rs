@@ -25,6 +25,7 @@ use crate::cluster::leadership::{Standing, campaign, identity};
 use crate::cluster::lease::{Candidate, LeaseConfig};
 use crate::cluster::node_lock::NodeLocks;
 use crate::cluster::notice::Notices;
+use crate::cluster::pod_group_writer::PodGroups;
 use crate::decide::cycle::{Effects, Engine, EngineConfig, Moment, Report};
 use crate::decide::framework::RegistryError;
 use crate::decide::lock::Policy;
@@ -117,6 +118,9 @@ impl Scheduler {
         drop(feed_out);
         let metrics = Metrics::new();
         if let Some(listener) = listener {
+            if let Ok(address) = listener.local_addr() {
+                tracing::info!(%address, "admin HTTP");
+            }
             let router = admin::router(question_out.clone(), metrics.clone());
             tokio::spawn(serve(listener, router, stop.clone()));
         }
@@ -137,8 +141,9 @@ impl Scheduler {
         let executor = Executor {
             binder,
             locks,
-            conditions: Conditions::new(client),
+            conditions: Conditions::new(client.clone()),
             notices,
+            pod_groups: PodGroups::new(client),
             standing: standing.clone(),
             permits: Arc::new(Semaphore::new(options.concurrency)),
             reports: report_out,
@@ -191,7 +196,7 @@ impl EventLoop {
             self.desk.deliver(&mut self.engine);
             if clock::mono() >= self.counted + COUNT {
                 self.counted = clock::mono();
-                self.metrics.update(&self.engine);
+                self.metrics.update(&mut self.engine);
             }
             let wake = self.wake();
             tokio::select! {
@@ -257,6 +262,7 @@ impl EventLoop {
     fn answer(&mut self, question: Question) {
         // Whoever asked may have left.
         match question {
+            Question::Gangs(question) => question.answer(&self.engine, moment()),
             Question::Explain(pod, answer) => drop(answer.send(self.engine.explain(&pod, moment()))),
             Question::WhatIf(facts, answer) => drop(answer.send(self.engine.what_if(*facts, moment()))),
             Question::Queue(answer) => drop(answer.send(self.engine.queue_report(moment()))),

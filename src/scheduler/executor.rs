@@ -9,6 +9,7 @@ use crate::cluster::condition::Conditions;
 use crate::cluster::leadership::Standing;
 use crate::cluster::node_lock::{LockError, LockWrite, NodeLocks};
 use crate::cluster::notice::{Notice, Notices, Subject};
+use crate::cluster::pod_group_writer::PodGroups;
 use crate::decide::cycle::{BindResult, Effect, LockResult, Report};
 use crate::runtime::clock;
 
@@ -23,6 +24,8 @@ pub struct Executor {
     pub conditions: Conditions,
     /// Events.
     pub notices: Notices,
+    /// PodGroups.
+    pub pod_groups: PodGroups,
     /// Whether we may write.
     pub standing: Standing,
     /// Bounds the requests under way.
@@ -101,6 +104,21 @@ impl Executor {
                 if may_write {
                     let result = self.conditions.annotate(&pod, key, "true").await;
                     tracing::info!(pod = %pod.key, uid = %pod.uid, key, ?result, "marked");
+                }
+                None
+            }
+            Effect::PodGroupStatus(write) => {
+                let result = if may_write { self.pod_groups.status(&write).await.map(Some) } else { Ok(None) };
+                if let Err(error) = &result {
+                    tracing::debug!(gang = %write.gang, %error, "status of a PodGroup not written");
+                }
+                let result = result.ok().flatten().map(Box::new);
+                Some(Report::PodGroup { gang: write.gang, result })
+            }
+            Effect::MakePodGroup { gang, min, owners } => {
+                if may_write {
+                    let result = self.pod_groups.make(&gang, min, &owners).await;
+                    tracing::info!(gang = %gang, min, ?result, "PodGroup made");
                 }
                 None
             }

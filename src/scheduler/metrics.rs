@@ -8,6 +8,7 @@ use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 
+use super::gang::GangMetrics;
 use crate::decide::cycle::{Engine, Stats};
 use crate::decide::queue::QueueState;
 
@@ -17,6 +18,7 @@ pub struct Metrics {
     registry: Arc<Registry>,
     counters: [Counter; 9],
     gauges: [Gauge<i64, AtomicI64>; 6],
+    gangs: GangMetrics,
 }
 
 const COUNTERS: [(&str, &str); 9] = [
@@ -53,11 +55,13 @@ impl Metrics {
             registry.register(name, help, gauge.clone());
             gauge
         });
-        Self { registry: Arc::new(registry), counters, gauges }
+        let gangs = GangMetrics::new(&mut registry);
+        Self { registry: Arc::new(registry), counters, gauges, gangs }
     }
 
     /// Takes over what the engine counted.
-    pub fn update(&self, engine: &Engine) {
+    pub fn update(&self, engine: &mut Engine) {
+        self.gangs.update(engine);
         let Stats {
             attempts, judged, unschedulable, bound, bind_failures, contended, fenced, resumed, preempted, ..
         } = engine.stats();

@@ -129,8 +129,14 @@ impl Cluster {
 
     /// A node of 8 GPUs whose agent lives.
     pub async fn node(&self, name: &str) {
-        let amounts = json!({"cpu": "64", "memory": "512Gi", "pods": "110", "nvidia.com/gpu": "8", "koordinator.sh/gpu": "800",
-            "koordinator.sh/gpu-core": "800", "koordinator.sh/gpu-memory-ratio": "800", "koordinator.sh/gpu.shared": "800"});
+        self.node_of(name, 8).await;
+    }
+
+    /// A node of so many GPUs whose agent lives.
+    pub async fn node_of(&self, name: &str, count: u32) {
+        let units = (count * 100).to_string();
+        let amounts = json!({"cpu": "64", "memory": "512Gi", "pods": "110", "nvidia.com/gpu": count.to_string(), "koordinator.sh/gpu": units,
+            "koordinator.sh/gpu-core": units, "koordinator.sh/gpu-memory-ratio": units, "koordinator.sh/gpu.shared": units});
         let node = json!({"metadata": {"name": name, "annotations": {"other": "value"}}, "status": {"capacity": amounts, "allocatable": amounts,
             "conditions": [{"type": "Ready", "status": "True", "reason": "KubeletReady", "message": ""}]}});
         let node: Node = serde_json::from_value(node).unwrap();
@@ -138,7 +144,7 @@ impl Cluster {
         // A real API server takes no status from a create by everybody; written apart it holds everywhere.
         let status = json!({"status": serde_json::to_value(node.status).unwrap()});
         self.nodes().patch_status(name, &PatchParams::default(), &Patch::Merge(status)).await.unwrap();
-        let gpus: Vec<Value> = (0..8)
+        let gpus: Vec<Value> = (0..count)
             .map(|minor| {
                 json!({"type": "gpu", "id": format!("GPU-{name}-{minor}"), "minor": minor, "health": true,
                     "labels": {key::PCIE_SWITCH: format!("0000:{}0:00.0", minor / 4), key::NVLINK_DOMAIN: "0"},

@@ -53,7 +53,7 @@ fn places(cluster: &Cluster) -> BTreeMap<String, Option<String>> {
 }
 
 /// What the agents do: the lock of a pod that is bound goes.
-async fn serve(cluster: &Cluster, stop: &CancellationToken) {
+pub async fn serve(cluster: &Cluster, stop: &CancellationToken) {
     let releases = NodeLocks::new(cluster.client.clone(), key::NODE_LOCK);
     while !stop.is_cancelled() {
         let standing = locks(cluster);

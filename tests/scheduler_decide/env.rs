@@ -327,6 +327,8 @@ impl Env {
                     self.tell_pod(&pod.key);
                 }
             }
+            // Nobody here shows PodGroups changed by these.
+            Effect::PodGroupStatus(_) | Effect::MakePodGroup { .. } => {}
             Effect::Nominate { pod, node } => {
                 // The pod may be gone by now.
                 if let Some(facts) = self.pods.get_mut(&pod.key) {

@@ -126,6 +126,9 @@ pub struct PodGroupStatus {
     pub conditions: Vec<Condition>,
 }
 
+// Nothing in it differs from itself.
+impl Eq for PodGroupStatus {}
+
 impl PodGroupStatus {
     /// Since when a condition is True; `None` where it is not.
     pub fn since(&self, condition: &str) -> Option<Timestamp> {

@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use crate::contract::gang::{GangId, PodGroupApi, PodGroupStatus};
 use crate::contract::{LockRead, PodKey, PodRef};
+use crate::decide::gang::Owner;
 use crate::decide::world::PodFacts;
 
 /// Identifies one request; its report carries it back. A report with a ticket that nobody waits for is ignored.
@@ -77,6 +79,17 @@ pub enum Effect {
         /// Annotation.
         key: &'static str,
     },
+    /// Write the status of a PodGroup, if it is still the one that was read. Answer: [`Report::PodGroup`].
+    PodGroupStatus(Box<PodGroupWrite>),
+    /// Make the PodGroup of a gang; one that exists is left alone. No answer needed: the watch shows it, or it is made again.
+    MakePodGroup {
+        /// The gang.
+        gang: GangId,
+        /// `spec.minMember`.
+        min: u32,
+        /// Controllers of the pods.
+        owners: Vec<Owner>,
+    },
     /// Write `status.nominatedNodeName`.
     Nominate {
         /// Pod.
@@ -106,6 +119,21 @@ pub enum Effect {
         /// Text.
         message: String,
     },
+}
+
+/// A status to be written.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PodGroupWrite {
+    /// Which API.
+    pub api: PodGroupApi,
+    /// Namespace and name.
+    pub gang: GangId,
+    /// Precondition.
+    pub uid: Box<str>,
+    /// Precondition.
+    pub version: Box<str>,
+    /// All of it.
+    pub status: PodGroupStatus,
 }
 
 /// What came of an effect.
@@ -140,6 +168,13 @@ pub enum Report {
         pod: PodKey,
         /// The pod, `None` when there is none of that name, or why it could not be read.
         result: Result<Option<Box<PodFacts>>, String>,
+    },
+    /// Of [`Effect::PodGroupStatus`].
+    PodGroup {
+        /// The gang.
+        gang: GangId,
+        /// The status as it is stored now; `None` when it was not written.
+        result: Option<Box<PodGroupStatus>>,
     },
 }
 

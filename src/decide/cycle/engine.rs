@@ -33,6 +33,7 @@ pub(super) enum Timer {
     GroupWait(GroupId),
     TellGroup(GroupId),
     Mark(GroupId),
+    PodGroups(GroupId),
     Nomination(PodId),
     Node(NodeId),
     Release(NodeId, Box<str>),
@@ -56,6 +57,8 @@ pub struct Engine {
     pub(super) groups: BTreeMap<GroupId, GroupRecord>,
     /// The group of each gang when it was last looked at.
     pub(super) group_of: BTreeMap<GangId, GroupId>,
+    /// From creation to satisfaction, of groups since somebody took these.
+    pub(super) group_waits: Vec<Duration>,
     /// Groups on their way.
     pub(super) commits: BTreeMap<u64, Commit>,
     /// Pods for which others make room.
@@ -101,6 +104,7 @@ impl Engine {
             holds: BTreeMap::new(),
             groups: BTreeMap::new(),
             group_of: BTreeMap::new(),
+            group_waits: Vec::new(),
             commits: BTreeMap::new(),
             nominations: BTreeMap::new(),
             preparing: BTreeSet::new(),
@@ -146,6 +150,10 @@ impl Engine {
     /// What attempts of a group have come to.
     pub fn gang_progress(&self, group: &GroupId) -> Option<&GangProgress> {
         self.groups.get(group).map(|record| &record.progress)
+    }
+    /// How long groups waited that were satisfied since the last call.
+    pub fn take_group_waits(&mut self) -> Vec<Duration> {
+        std::mem::take(&mut self.group_waits)
     }
     /// Lines by node.
     pub fn lines(&self) -> &BTreeMap<NodeId, Line> {
@@ -374,6 +382,7 @@ impl Engine {
             Timer::GroupWait(group) => self.group_due(&group, now, effects),
             Timer::TellGroup(group) => self.tell_held(&group, now, effects),
             Timer::Mark(group) => self.mark(&group, now, effects),
+            Timer::PodGroups(group) => self.tell_pod_groups(&group, now, effects),
             Timer::Permit(id) => self.permit_again(id, now, effects),
             Timer::Node(id) => {
                 self.sweep(id, now, effects);

@@ -25,7 +25,7 @@ mod settings;
 mod tell;
 
 pub use choose::{Choice, Diagnosis, choose};
-pub use effect::{BindResult, Effect, Effects, LockResult, Report, Ticket};
+pub use effect::{BindResult, Effect, Effects, LockResult, PodGroupWrite, Report, Ticket};
 pub use engine::Engine;
 pub use errand::{AskId, BindAnswer, BindVerdict};
 pub use explain::{
@@ -34,7 +34,9 @@ pub use explain::{
 };
 pub use extend::Fits;
 pub use flight::{Flight, Line, Stage};
-pub use gang::{GangPolicy, OnBindFailure, TimeoutClock};
+pub use gang::{
+    GangExplanation, GangPolicy, GangStanding, GangView, MemberView, OnBindFailure, RootCause, TimeoutClock,
+};
 pub use hold::Hold;
 pub use index::{Index, PodShape};
 pub use preempt::{Candidate, Nomination, Victim};

@@ -153,6 +153,10 @@ impl Gang {
     pub fn oldest_live(&self) -> Option<Timestamp> {
         self.members.first_key_value().filter(|(rank, _)| !rank.ended).map(|(rank, _)| rank.created)
     }
+    /// When its newest living member was created.
+    pub fn newest_live(&self) -> Option<Timestamp> {
+        self.members.keys().take_while(|rank| !rank.ended).last().map(|rank| rank.created)
+    }
     /// That of the oldest member.
     pub fn sub_priority(&self) -> i64 {
         self.members.first_key_value().map_or(0, |(_, member)| member.declared.sub_priority)

@@ -16,6 +16,7 @@ mod member;
 mod pod_group;
 mod progress;
 pub mod rule;
+mod status;
 mod votes;
 mod warning;
 
@@ -27,5 +28,6 @@ pub use hold::Hold;
 pub use member::{Counts, Member, MemberState};
 pub use pod_group::PodGroupFacts;
 pub use progress::GangProgress;
+pub use status::{Sight, is_rewording, status};
 pub use votes::Rank;
 pub use warning::Warning;

@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use clap::{Args, ValueEnum};
 
 use super::cluster::Cluster;
+use super::gangs;
 use super::story;
 use super::table;
 use crate::runtime::shutdown;
@@ -67,6 +68,14 @@ impl Progress {
     }
 }
 
+/// Gangs first, because that chapter takes everything away again; then what stays to be looked at.
+async fn tell(cluster: &mut Cluster, progress: Progress) -> anyhow::Result<story::Outcome> {
+    let found = gangs::tell(cluster, progress).await?;
+    let mut outcome = story::tell(cluster, progress).await?;
+    outcome.report.blame(found);
+    Ok(outcome)
+}
+
 /// Starts the cluster, tells the story, prints the verdict. A signal ends the daemons and the demo at any point.
 pub async fn run(args: DemoArgs) -> anyhow::Result<ExitCode> {
     let stop = shutdown::on_signals()?;
@@ -78,7 +87,7 @@ pub async fn run(args: DemoArgs) -> anyhow::Result<ExitCode> {
     };
     let mut cluster = started?;
     let outcome = tokio::select! {
-        outcome = story::tell(&mut cluster, progress) => Some(outcome),
+        outcome = tell(&mut cluster, progress) => Some(outcome),
         () = stop.cancelled() => None,
     };
     let ok = match &outcome {

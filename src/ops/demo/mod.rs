@@ -6,6 +6,7 @@
 
 mod args;
 mod cluster;
+mod gangs;
 mod install;
 mod ledger;
 mod pods;

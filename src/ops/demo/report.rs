@@ -76,6 +76,12 @@ impl Report {
         let api_writes_per_pod = api_writes as f64 / pods.len().max(1) as f64;
         Self { ok: violations.is_empty(), pods, api_writes_per_pod, violations }
     }
+
+    /// Adds what else is wrong.
+    pub fn blame(&mut self, violations: Vec<String>) {
+        self.violations.extend(violations);
+        self.ok = self.violations.is_empty();
+    }
 }
 
 fn judge(pod: &PodReport) -> Vec<String> {

@@ -6,6 +6,7 @@ use anyhow::bail;
 use clap::{Args, Subcommand};
 use serde::Serialize;
 
+use super::gang::{self, GangArgs};
 use super::pod::{self, PodArgs};
 use super::what_if::{self, WhatIfArgs};
 use crate::ops::config::print_yaml;
@@ -18,6 +19,9 @@ pub enum Subject {
     /// A pod: its state, which rule refused which nodes, what would wake it, what to do.
     #[command(visible_alias = "po", alias = "pods")]
     Pod(PodArgs),
+    /// A gang: its group, how many are placed of how many needed, the root cause, what to do.
+    #[command(visible_alias = "gangs")]
+    Gang(GangArgs),
 }
 
 /// Arguments of `baton explain`.
@@ -70,8 +74,12 @@ pub async fn run(args: ExplainArgs) -> anyhow::Result<()> {
         _ if args.what_if.what_if => what_if::run(&args.what_if, &args.common).await?,
         Some(Subject::Pod(pod)) if pod.what_if.what_if => what_if::run(&pod.what_if, &args.common).await?,
         Some(Subject::Pod(pod)) => pod::run(pod, &args.common).await?,
+        Some(Subject::Gang(gang)) => gang::run(gang, &args.common).await?,
         None => {
-            bail!("nothing to explain: `baton explain pod namespace/name`, or `baton explain --what-if -f pod.yaml`")
+            bail!(
+                "nothing to explain: `baton explain pod namespace/name`, `baton explain gang namespace/name`, or \
+                 `baton explain --what-if -f pod.yaml`"
+            )
         }
     };
     print!("{printed}");

@@ -2,9 +2,11 @@
 //! not exist. Each subject has its own file.
 
 mod args;
+mod gang;
 mod pod;
 mod what_if;
 
 pub use args::{Common, ExplainArgs, Subject, run};
+pub use gang::text as gang_text;
 pub use pod::text as pod_text;
 pub use what_if::text as what_if_text;

@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use super::output::{self, Row};
 use super::snapshot::{self, Snapshot};
-use super::{jobs, locks, nodes, pods, queue};
+use super::{gangs, jobs, locks, nodes, pods, queue};
 use crate::contract::key;
 use crate::ops::config::print_yaml;
 use crate::ops::leader::{Leader, LeaderArgs};
@@ -29,6 +29,9 @@ pub enum Resource {
     /// TYJobs: stage, placement, ready workers; wide tells nodes and why.
     #[value(alias = "job", alias = "tyjobs", alias = "tyjob", alias = "tyj")]
     Jobs,
+    /// Gangs: members reserved and bound, cycle, attempts and why. Asked of the scheduler itself.
+    #[value(alias = "gang")]
+    Gangs,
     /// The scheduler's queue: state, attempts, next try, refusing rules. Asked of the scheduler itself.
     Queue,
 }
@@ -55,7 +58,7 @@ pub struct GetArgs {
     /// Another format than the table.
     #[arg(short, long, value_enum)]
     pub output: Option<Output>,
-    /// Namespace of the pods or jobs to list.
+    /// Namespace of the pods, jobs or gangs to list.
     #[arg(short, long, default_value = "default")]
     pub namespace: String,
     /// Pods or jobs of every namespace.
@@ -70,7 +73,7 @@ pub struct GetArgs {
     /// Node annotation of the lock.
     #[arg(long, default_value = key::NODE_LOCK, value_name = "KEY")]
     pub node_lock_key: String,
-    /// Where the scheduler is, for the queue.
+    /// Where the scheduler is, for gangs and the queue.
     #[command(flatten)]
     pub scheduler: LeaderArgs,
 }
@@ -80,6 +83,12 @@ pub async fn run(args: GetArgs) -> anyhow::Result<()> {
     if args.resource == Resource::Queue {
         let leader = Leader::find(&args.scheduler, args.kubeconfig.as_deref()).await?;
         print!("{}", finish(queue::rows(&leader).await?, &args)?);
+        return Ok(());
+    }
+    if args.resource == Resource::Gangs {
+        let namespace = (!args.all_namespaces).then_some(args.namespace.as_str());
+        let leader = Leader::find(&args.scheduler, args.kubeconfig.as_deref()).await?;
+        print!("{}", finish(gangs::rows(&leader, namespace).await?, &args)?);
         return Ok(());
     }
     let client = crate::ops::live::connect(args.kubeconfig.as_deref()).await?;
@@ -101,7 +110,9 @@ fn render(snapshot: &Snapshot, args: &GetArgs) -> anyhow::Result<String> {
         Resource::Nodes => finish(nodes::rows(snapshot, &args.node_lock_key), args),
         Resource::Pods => finish(pods::rows(snapshot, namespace, &args.node_lock_key), args),
         Resource::Locks => finish(locks::rows(snapshot, &args.node_lock_key), args),
-        Resource::Jobs | Resource::Queue => bail!("jobs and the queue are not part of a snapshot of devices"),
+        Resource::Jobs | Resource::Queue | Resource::Gangs => {
+            bail!("jobs, gangs and the queue are not part of a snapshot of devices")
+        }
     }
 }
 

@@ -2,6 +2,7 @@
 //! to do about it. Everything is read from cluster objects; nothing is written.
 
 mod args;
+mod gangs;
 mod jobs;
 mod locks;
 mod nodes;

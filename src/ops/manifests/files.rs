@@ -3,7 +3,7 @@
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 
 use super::rbac;
-use crate::contract::{inventory, key, tyjob};
+use crate::contract::{gang, inventory, key, tyjob};
 use crate::ops::config::print_yaml;
 
 /// What an installation chooses.
@@ -34,7 +34,7 @@ pub struct File {
 
 /// Every custom resource of Baton.
 pub fn crds() -> Vec<CustomResourceDefinition> {
-    vec![inventory::crd(), tyjob::crd()]
+    vec![inventory::crd(), gang::pod_group::crd(), tyjob::crd()]
 }
 
 /// Template, where it goes, whether it is part of the installation.

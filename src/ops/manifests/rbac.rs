@@ -72,6 +72,31 @@ const SCHEDULER: &[Rule] = &[
         resources: &["nodes"],
         verbs: &["get", "list", "watch", "patch"],
     },
+    Rule {
+        why: "Gangs; create makes those of auto-create-pod-group.",
+        group: "scheduling.sigs.k8s.io",
+        resources: &["podgroups"],
+        verbs: &["get", "list", "watch", "create"],
+    },
+    Rule { why: "Gangs of the community's API.", group: "scheduling.x-k8s.io", resources: &["podgroups"], verbs: READ },
+    Rule {
+        why: "Gangs of Kubernetes' own API, with scheduling-group.",
+        group: "scheduling.k8s.io",
+        resources: &["podgroups"],
+        verbs: READ,
+    },
+    Rule {
+        why: "Where a gang stands.",
+        group: "scheduling.sigs.k8s.io",
+        resources: &["podgroups/status"],
+        verbs: &["patch"],
+    },
+    Rule {
+        why: "The same in the community's API.",
+        group: "scheduling.x-k8s.io",
+        resources: &["podgroups/status"],
+        verbs: &["patch"],
+    },
     Rule { why: "Which devices there are.", group: "scheduling.koordinator.sh", resources: &["devices"], verbs: READ },
     Rule {
         why: "What the filters look at beside the node.",

@@ -13,6 +13,7 @@ use crate::decide::world::{PodId, Wake};
 use super::alike::{Kind, is_any};
 use super::offer::Offer;
 use super::record::Look;
+use super::view::RootCause;
 
 /// Cycles of one pass: enough for as many kinds of members to fail.
 const CYCLES: usize = 16;
@@ -294,11 +295,13 @@ impl Engine {
         let held = self.held_members(group);
         let looks: Vec<Look> = self.world.gangs().of_group(group).map(Look::of).collect();
         let message = self.shortage(group, &miss);
+        let culprit = self.world.pod(miss.pod).map(|pod| pod.key().to_string());
         let wake = miss.wake.or(Wake::NODE_ADDED);
         self.queue.park(Item::Group(group.clone()), wake, now.mono, now.wall);
         if let Some(record) = self.groups.get_mut(group) {
             record.tried = Some(looks);
             record.progress.last_failure = Some(message.clone());
+            record.root_cause = culprit.map(|pod| RootCause { pod, summary: miss.text.clone() });
         }
         self.run_clock(group, !held.is_empty(), now, effects);
         for id in self.waiting_members(group) {

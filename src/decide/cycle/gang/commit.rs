@@ -2,6 +2,8 @@
 
 use std::collections::BTreeSet;
 
+use jiff::SignedDuration;
+
 use crate::contract::gang::Committed;
 use crate::contract::key;
 use crate::decide::cycle::effect::{Effect, Effects};
@@ -48,6 +50,7 @@ impl Engine {
         record.progress.holding_since = None;
         (record.holding, record.clock) = (None, None);
         record.failed.clear();
+        record.root_cause = None;
         record.tried = Some(looks);
         if held.is_empty() {
             self.queue.park(item, Wake::ANY, now.mono, now.wall);
@@ -55,6 +58,12 @@ impl Engine {
         }
         self.stats.groups_satisfied += 1;
         self.queue.remove(item);
+        if news {
+            let created = self.world.gangs().of_group(group).filter_map(Gang::created).min();
+            let waited =
+                created.map(|created| now.wall.duration_since(created).max(SignedDuration::ZERO).unsigned_abs());
+            self.group_waits.extend(waited);
+        }
         if news && let Some(first) = held.first() {
             let message = format!("group {group} has room for {} pods: binding", held.len());
             self.notice(*first, false, "GangSatisfied", message, effects);

@@ -17,13 +17,16 @@ mod clock;
 mod commit;
 mod deadlock;
 mod offer;
+mod pod_groups;
 mod preempt;
 mod record;
 mod review;
 mod search;
+mod view;
 mod warn;
 
 pub(super) use commit::Commit;
 pub(super) use record::GroupRecord;
 pub use record::{GangPolicy, OnBindFailure, TimeoutClock};
 pub(super) use review::Route;
+pub use view::{GangExplanation, GangStanding, GangView, MemberView, RootCause};

@@ -1,6 +1,6 @@
 //! What the scheduler keeps of a group between attempts, and how it treats groups.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use crate::contract::gang::{GangId, MatchPolicy};
@@ -8,6 +8,8 @@ use crate::decide::gang::{Gang, GangProgress, Warning};
 use crate::decide::world::PodId;
 
 use super::alike::Kind;
+use super::pod_groups::Written;
+use super::view::RootCause;
 
 /// When a group's wait begins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
@@ -70,6 +72,12 @@ pub(crate) struct GroupRecord {
     pub failed: Vec<Kind>,
     /// What the gangs looked like at the last attempt that failed.
     pub tried: Option<Vec<Look>>,
+    /// The member that found no place at the last attempt.
+    pub root_cause: Option<RootCause>,
+    /// What was last written to the PodGroups.
+    pub written: BTreeMap<GangId, Written>,
+    /// When a PodGroup that was made is made again, should nobody show it.
+    pub made: BTreeMap<GangId, Duration>,
     /// What was told to be wrong with the declarations.
     pub warned: BTreeSet<(GangId, Warning)>,
     /// Members that are to be marked as timed out and are not yet.

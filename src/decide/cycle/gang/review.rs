@@ -156,6 +156,7 @@ impl Engine {
             self.enqueue_members(group, now, effects);
         }
         self.warn(group, effects);
+        self.tell_pod_groups(group, now, effects);
     }
 
     /// Keeps a group from being tried and says why, to everybody when the reason is new.

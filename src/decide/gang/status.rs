@@ -1,0 +1,175 @@
+//! What the status of a gang's PodGroup should say: a function of the gang as it stands and of what the status says now.
+
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+
+use super::gang::Gang;
+use super::progress::GangProgress;
+use super::rule;
+use crate::contract::gang::{PodGroupPhase, PodGroupStatus, key};
+
+/// What the scheduler knows of a gang beside its members.
+#[derive(Debug, Clone, Copy)]
+pub struct Sight<'a> {
+    /// Its group's attempts.
+    pub progress: &'a GangProgress,
+    /// When the group is tried again, where only time is waited for.
+    pub next_try: Option<Timestamp>,
+    /// Why its group is held: reason and message.
+    pub held: Option<(&'static str, &'a str)>,
+}
+
+impl Sight<'_> {
+    fn once(&self) -> bool {
+        self.progress.satisfied_once
+    }
+}
+
+/// The status that the PodGroup of `gang` should have, given the one that it has.
+pub fn status(gang: &Gang, sight: Sight<'_>, before: &PodGroupStatus, now: Timestamp) -> PodGroupStatus {
+    // On the wire times have whole seconds.
+    let now = Timestamp::from_second(now.as_second()).unwrap_or(now);
+    let counts = gang.counts();
+    let phase = phase(gang, sight.once(), before);
+    let finished = phase == PodGroupPhase::Finished;
+    let was_finished = before.phase == Some(PodGroupPhase::Finished);
+    let number = |count: u32| i32::try_from(count).unwrap_or(i32::MAX);
+    let mut next = PodGroupStatus {
+        phase: Some(phase),
+        occupied_by: occupied_by(gang).or_else(|| before.occupied_by.clone()),
+        scheduled: number(counts.placed()),
+        running: number(counts.running),
+        succeeded: number(counts.succeeded),
+        failed: number(counts.failed),
+        schedule_start_time: before.schedule_start_time.clone().filter(|_| finished || !was_finished),
+        conditions: before.conditions.clone(),
+    };
+    if finished && was_finished {
+        // Its pods may be cleaned up one by one; how many succeeded stays true.
+        next.succeeded = next.succeeded.max(before.succeeded);
+    }
+    if next.schedule_start_time.is_none() && phase != PodGroupPhase::Pending {
+        next.schedule_start_time = Some(Time(now));
+    }
+    conditions(gang, sight, &mut next, now);
+    next
+}
+
+/// Differs only in texts: nothing that a program would act on.
+pub fn is_rewording(old: &PodGroupStatus, new: &PodGroupStatus) -> bool {
+    let mute = |status: &PodGroupStatus| {
+        let mut status = status.clone();
+        status.conditions.iter_mut().for_each(|condition| condition.message.clear());
+        status
+    };
+    mute(old) == mute(new)
+}
+
+/// The first that matches.
+fn phase(gang: &Gang, once: bool, before: &PodGroupStatus) -> PodGroupPhase {
+    let (config, counts) = (gang.config(), gang.counts());
+    // Where no minimum rules, one member makes the difference.
+    let min = config.min.unwrap_or(1).max(1);
+    let kept = before.phase == Some(PodGroupPhase::Finished) && {
+        let since = before.since(key::CONDITION_FINISHED);
+        gang.newest_live().is_none_or(|newest| since.is_some_and(|since| newest < since))
+    };
+    if kept || counts.succeeded >= min {
+        PodGroupPhase::Finished
+    } else if counts.failed > 0 && counts.live() + counts.succeeded < min {
+        PodGroupPhase::Failed
+    } else if counts.running + counts.succeeded >= min {
+        PodGroupPhase::Running
+    } else if counts.placed() + counts.succeeded >= min {
+        PodGroupPhase::Scheduled
+    } else if counts.placed() > 0 {
+        PodGroupPhase::Scheduling
+    } else if counts.children() > 0 && rule::complete(config.policy, min, counts, once) {
+        PodGroupPhase::PreScheduling
+    } else {
+        PodGroupPhase::Pending
+    }
+}
+
+fn occupied_by(gang: &Gang) -> Option<String> {
+    let namespace = gang.id().namespace();
+    let owners: std::collections::BTreeSet<String> =
+        gang.owners().map(|owner| format!("{namespace}/{}", owner.name)).collect();
+    (!owners.is_empty()).then(|| owners.into_iter().collect::<Vec<_>>().join(","))
+}
+
+fn conditions(gang: &Gang, sight: Sight<'_>, next: &mut PodGroupStatus, now: Timestamp) {
+    let counts = gang.counts();
+    let min = gang.config().min.unwrap_or(0);
+    let placed = counts.placed() + counts.succeeded;
+    let list = &mut next.conditions;
+    if counts.all() > 0 {
+        let (yes, reason, message) = if placed >= min.max(1) {
+            (true, "Scheduled", format!("{placed} of {min} members have a node"))
+        } else if let Some((reason, message)) = sight.held {
+            (false, reason, message.to_owned())
+        } else if counts.reserved > 0 && sight.progress.holding_since.is_none() && sight.once() {
+            (false, "Binding", format!("{placed} of {min} members have a node, {} are being bound", counts.reserved))
+        } else {
+            (false, "Unschedulable", attempt_text(sight))
+        };
+        set(list, key::CONDITION_SCHEDULED, yes, reason, message, now);
+    }
+    if sight.once() {
+        let message = "every gang of the group had room for its members at once".to_owned();
+        set(list, key::CONDITION_SATISFIED, true, "GangSatisfied", message, now);
+    } else if counts.children() > 0 {
+        unset(list, key::CONDITION_SATISFIED, "NotSatisfied", "its members wait for a place", now);
+    }
+    if counts.timed_out > 0 {
+        let message = format!(
+            "{} pods are marked by the annotation {} and are not scheduled: delete them, or remove it",
+            counts.timed_out,
+            key::TIMEOUT
+        );
+        set(list, key::CONDITION_TIMEOUT, true, "GangTimeout", message, now);
+    } else {
+        unset(list, key::CONDITION_TIMEOUT, "NoMarks", "no pod is marked any more", now);
+    }
+    if next.phase == Some(PodGroupPhase::Finished) {
+        let message = format!("{} members succeeded", next.succeeded);
+        set(list, key::CONDITION_FINISHED, true, "Finished", message, now);
+    } else {
+        unset(list, key::CONDITION_FINISHED, "NewGeneration", "members were made anew", now);
+    }
+}
+
+fn attempt_text(sight: Sight<'_>) -> String {
+    let Some(failure) = &sight.progress.last_failure else { return "not tried yet".to_owned() };
+    let next = sight.next_try.map(|at| format!("; next try at {at:.0}")).unwrap_or_default();
+    format!("attempt {}: {failure}{next}", sight.progress.attempts)
+}
+
+fn set(list: &mut Vec<Condition>, name: &str, yes: bool, reason: &str, message: String, now: Timestamp) {
+    let status = if yes { "True" } else { "False" };
+    match list.iter_mut().find(|condition| condition.type_ == name) {
+        Some(known) => {
+            if known.status != status {
+                status.clone_into(&mut known.status);
+                known.last_transition_time = Time(now);
+            }
+            reason.clone_into(&mut known.reason);
+            known.message = message;
+        }
+        None => list.push(Condition {
+            type_: name.to_owned(),
+            status: status.to_owned(),
+            reason: reason.to_owned(),
+            message,
+            last_transition_time: Time(now),
+            observed_generation: None,
+        }),
+    }
+}
+
+/// Says that a condition does not hold any more; one that never held is not mentioned.
+fn unset(list: &mut Vec<Condition>, name: &str, reason: &str, message: &str, now: Timestamp) {
+    if list.iter().any(|condition| condition.type_ == name && condition.status == "True") {
+        set(list, name, false, reason, message.to_owned(), now);
+    }
+}

@@ -1,0 +1,113 @@
+//! `baton explain gang`: one gang and its group, as the leading scheduler sees them.
+
+use std::fmt::Write;
+
+use anyhow::anyhow;
+use clap::Args;
+
+use super::args::Common;
+use crate::contract::gang::GangId;
+use crate::decide::cycle::GangExplanation;
+use crate::ops::get::plain;
+
+/// Arguments of `baton explain gang`.
+#[derive(Debug, Args)]
+pub struct GangArgs {
+    /// `namespace/name`, or a name in --namespace.
+    #[arg(value_name = "NAMESPACE/NAME")]
+    pub gang: String,
+    /// Namespace of a gang that is given by its name alone.
+    #[arg(short, long, default_value = "default")]
+    pub namespace: String,
+}
+
+pub(super) async fn run(args: &GangArgs, common: &Common) -> anyhow::Result<String> {
+    let (namespace, name) = args.gang.split_once('/').unwrap_or((&args.namespace, &args.gang));
+    let id = GangId::new(namespace, name).map_err(|bad| anyhow!("{:?} is no gang: {bad}", args.gang))?;
+    let leader = common.leader().await?;
+    let explanation: GangExplanation = leader.get(&format!("/gangs/{}/{}", id.namespace(), id.name())).await?;
+    common.print(&explanation, text)
+}
+
+/// What `baton explain gang` prints; `wide` adds every member.
+pub fn text(explanation: &GangExplanation, wide: bool) -> String {
+    let mut out = String::new();
+    let words = match explanation.state.as_str() {
+        "held" => "is not tried",
+        "marked" => "was given up: its waiting time was over",
+        "waiting" => "waits for room and holds nothing",
+        "holding" => "holds room for some members and waits for the others",
+        "binding" => "has room and is being bound",
+        "satisfied" => "runs: its members have their nodes",
+        _ => "has no living member",
+    };
+    let _ = writeln!(out, "Gang {} {words}.", explanation.gang);
+    let _ = writeln!(out, "  {}", explanation.message);
+    out.push('\n');
+    let rows = explanation.group.iter().map(|gang| {
+        let phase = gang.phase.map(|phase| format!("{phase:?}")).unwrap_or_default();
+        vec![gang.gang.clone(), gang.placed.to_string(), gang.needed.to_string(), gang.children.to_string(), phase]
+    });
+    out.push_str(&plain(&["GANG", "PLACED", "NEEDED", "PODS", "PHASE"], rows));
+    for (gang, warning) in explanation.group.iter().flat_map(|gang| gang.warnings.iter().map(|w| (&gang.gang, w))) {
+        let _ = writeln!(out, "warning: {gang}: {warning}");
+    }
+    if let Some(cause) = &explanation.root_cause {
+        let _ = write!(out, "\nThe first pod without a place is {}:\n  {}\n", cause.pod, cause.summary);
+    }
+    if explanation.attempts > 0 {
+        let next = explanation.next_try.map(|at| format!(" ({at:.0})")).unwrap_or_default();
+        let _ = writeln!(out, "\nAttempts: {}. Tried again: {}{next}.", explanation.attempts, explanation.tried_again);
+    } else {
+        let _ = writeln!(out, "\nNot attempted. Tried: {}.", explanation.tried_again);
+    }
+    if let Some(since) = explanation.holding_since {
+        let _ = writeln!(out, "It holds room since {since:.0}, for at most {}.", explanation.wait_time);
+    }
+    if explanation.advice != "nothing" {
+        let _ = writeln!(out, "What to do: {}.", explanation.advice);
+    }
+    if wide {
+        out.push('\n');
+        let rows = explanation
+            .members
+            .iter()
+            .map(|member| vec![member.pod.clone(), member.state.clone(), member.node.clone().unwrap_or_default()]);
+        out.push_str(&plain(&["POD", "STATE", "NODE"], rows));
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::text;
+    use serde_json::json;
+
+    #[test]
+    fn the_text_says_who_waits_for_what_and_what_to_do() {
+        let explanation = json!({
+            "gang": "ml/train", "state": "waiting", "reason": "Unschedulable",
+            "message": "gang ml/train: 2 of 4 placed; pod ml/train-2: 0/2 nodes: 2 have fewer than 2 free GPUs",
+            "advice": "free or add what the root cause asks for",
+            "group": [{"gang": "ml/train", "placed": 2, "needed": 4, "children": 4, "phase": "PreScheduling",
+                "warnings": ["members disagree about mode"]}],
+            "rootCause": {"pod": "ml/train-2", "summary": "0/2 nodes: 2 have fewer than 2 free GPUs"},
+            "attempts": 3, "nextTry": "2026-11-22T00:00:05Z", "triedAgain": "when room, a node or an agent appears",
+            "holdingSince": null, "waitTime": "10m0s",
+            "members": [{"pod": "ml/train-2", "state": "Pending", "node": null}],
+        });
+        let explanation = serde_json::from_value(explanation).unwrap();
+        let plain = text(&explanation, false);
+        for part in [
+            "Gang ml/train waits for room and holds nothing.",
+            "ml/train   2        4        4      PreScheduling",
+            "The first pod without a place is ml/train-2:\n  0/2 nodes: 2 have fewer than 2 free GPUs",
+            "Attempts: 3. Tried again: when room, a node or an agent appears (2026-11-22T00:00:05Z).",
+            "What to do: free or add",
+            "warning: ml/train: members disagree about mode",
+        ] {
+            assert!(plain.contains(part), "{part:?} is missing:\n{plain}");
+        }
+        assert!(!plain.contains("Pending") && text(&explanation, true).contains("ml/train-2   Pending   -"));
+    }
+}
