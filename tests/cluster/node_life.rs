@@ -33,7 +33,8 @@ async fn a_reboot_rebuilds_the_ledger_and_nothing_is_given_twice() {
     cluster.nodes[0].kubelet.power_off().await.unwrap();
     cluster.nodes[0].kubelet.power_on().await.unwrap();
     cluster.nodes[0].agent.restart();
-    cluster.until_ready("node-0").await;
+    // The node's object still says what was before: a pod that comes before the registration is refused by the kubelet.
+    cluster.until_agent_is_ready().await;
     cluster.create(&pod("after").app("main", &[("nvidia.com/gpu", "6")])).await;
     cluster.until_running("after").await;
     assert_eq!(cluster.assigned("after").await, cluster.in_kubelet("node-0", "after"));

@@ -285,7 +285,9 @@ impl World {
     fn digest(&mut self, facts: &mut PodFacts) -> Option<Held> {
         let mut devices = recorded_devices(&facts.handoff).map(|devices| Held::of(&devices));
         let assignment = &mut facts.handoff.assignment;
-        (assignment.device_allocated, assignment.container_devices) = (None, None);
+        if !self.policy.keep_assignments {
+            (assignment.device_allocated, assignment.container_devices) = (None, None);
+        }
         self.shared.specs.intern(&mut facts.spec);
         self.shared.containers.intern(&mut facts.handoff.containers);
         let amounts = &mut self.shared.amounts;

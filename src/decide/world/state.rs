@@ -30,11 +30,13 @@ pub struct WorldPolicy {
     pub agent_stale: Duration,
     /// What holds for gangs where nobody says anything.
     pub gangs: GangDefaults,
+    /// Keep the texts of pods' assignments: an audit compares them with each other. A scheduler reads them once.
+    pub keep_assignments: bool,
 }
 
 impl Default for WorldPolicy {
     fn default() -> Self {
-        Self { agent_stale: Duration::from_secs(90), gangs: GangDefaults::default() }
+        Self { agent_stale: Duration::from_secs(90), gangs: GangDefaults::default(), keep_assignments: false }
     }
 }
 

@@ -46,7 +46,7 @@ pub fn report(
     lock_ends: Duration,
 ) -> Report {
     let counts = (nodes.len(), devices.len(), pods.len());
-    let mut world = World::new(WorldPolicy::default());
+    let mut world = World::new(WorldPolicy { keep_assignments: true, ..WorldPolicy::default() });
     let nodes = nodes.into_iter().map(|node| WorldEvent::Node(node.facts(lock_key)));
     let devices = devices.into_iter().map(|device| WorldEvent::Devices(Box::new(device)));
     let pods = pods.into_iter().map(|pod| WorldEvent::Pod(Box::new(pod.facts())));
