@@ -191,8 +191,7 @@ enum Ended {
 /// The API server does not take `sendInitialEvents`: it is older, or the feature is off.
 fn refuses_streaming(error: &watcher::Error) -> bool {
     let code = match error {
-        watcher::Error::WatchStartFailed(kube::Error::Api(status)) => status.code,
-        watcher::Error::WatchError(status) => status.code,
+        watcher::Error::WatchStartFailed(kube::Error::Api(status)) | watcher::Error::WatchError(status) => status.code,
         _ => return false,
     };
     matches!(code, 400 | 422)

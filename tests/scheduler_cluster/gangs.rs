@@ -249,6 +249,30 @@ async fn a_gang_that_waited_too_long_is_marked_and_runs_once_all_its_pods_are_ma
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn marks_that_cannot_be_written_are_tried_until_they_are() {
+    let stage = Stage::open().await;
+    let cluster = &stage.cluster;
+    cluster.cpus("n1", 2).await;
+    let status = || FaultRule { user: USER.to_owned(), ..FaultRule::on("patch", "pods").below("status") };
+    let rule = cluster.server.faults().add(status(), Effect::Answer(500, None));
+    cluster.members("g", 3, 3, json!({"mode": "NonStrict", "waiting-time": "500ms"})).await;
+    cluster.event("GangTimeout").await;
+    // Nothing is held any more, and nothing is tried while it is not known who is marked.
+    until("the room is given back", || async {
+        (stage.gang("g").await["waitingForBindChildren"] == json!([])).then_some(())
+    })
+    .await;
+    cluster.cpus("n2", 8).await;
+    stage.sentinel("lone").await;
+    assert!(cluster.bound_of("g").await.is_empty());
+    cluster.server.faults().remove(rule);
+    cluster.waits_with("g-0", "GangTimeout", "3 pods are marked").await;
+    for n in 0..3 {
+        assert_eq!(cluster.get(&format!("g-{n}")).await.unwrap().metadata.annotations.unwrap()[TIMEOUT], "true");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn both_gangs_of_a_group_are_marked_a_late_member_is_refused_and_a_restart_changes_nothing() {
     let mut stage = Stage::open().await;
     stage.cluster.cpus("n1", 3).await;

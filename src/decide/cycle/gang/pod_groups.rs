@@ -66,7 +66,7 @@ impl Engine {
         let mut failures = 0;
         if let Some(written) = written {
             failures = written.failures;
-            let known = &written.version == &object.version;
+            let known = written.version == object.version;
             due = match (&written.stored, written.under_way) {
                 (_, true) => written.at + LOST,
                 // The watch will show it.
@@ -118,16 +118,13 @@ impl Engine {
         let Some(group) = self.world.gangs().gang(id).map(|gang| gang.group().clone()) else { return };
         let Some(written) = self.groups.get_mut(&group).and_then(|record| record.written.get_mut(id)) else { return };
         written.under_way = false;
-        match result {
-            Some(stored) => {
-                written.failures = 0;
-                written.stored = Some(stored);
-            }
-            None => {
-                let pause = RETRY.0.saturating_mul(1 << written.failures.min(6)).min(RETRY.1);
-                written.failures += 1;
-                written.not_before = now.mono + pause;
-            }
+        if let Some(stored) = result {
+            written.failures = 0;
+            written.stored = Some(stored);
+        } else {
+            let pause = RETRY.0.saturating_mul(1 << written.failures.min(6)).min(RETRY.1);
+            written.failures += 1;
+            written.not_before = now.mono + pause;
         }
         self.tell_pod_groups(&group, now, effects);
     }

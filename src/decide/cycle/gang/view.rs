@@ -10,6 +10,7 @@ use crate::decide::cycle::engine::Engine;
 use crate::decide::cycle::settings::Moment;
 use crate::decide::gang::{Gang, GroupId, Hold, Member, MemberState, rule};
 use crate::decide::queue::{Item, QueueState};
+use crate::decide::world::Pod;
 
 /// One gang, an item of `/gangs`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -238,7 +239,7 @@ impl Engine {
     }
 
     fn member_view(&self, member: &Member) -> MemberView {
-        let node = self.world.pod(member.pod).and_then(|pod| pod.node()).and_then(|id| self.world.node(id));
+        let node = self.world.pod(member.pod).and_then(Pod::node).and_then(|id| self.world.node(id));
         MemberView {
             pod: member.identity.key.to_string(),
             state: word(member.state).to_owned(),

@@ -31,7 +31,7 @@ impl Engine {
             for warning in gang.warnings() {
                 let key = (gang.id().clone(), warning);
                 if known.is_none_or(|known| !known.contains(&key)) {
-                    news.push((self.subject(gang, &key.1).unwrap_or(oldest.pod), key.1.clone()));
+                    news.push((subject(gang, &key.1).unwrap_or(oldest.pod), key.1.clone()));
                 }
                 found.insert(key);
             }
@@ -43,14 +43,14 @@ impl Engine {
         }
     }
 
-    /// The member that a warning is about, where it is about one.
-    fn subject(&self, gang: &Gang, warning: &Warning) -> Option<PodId> {
-        let mut live = gang.members().take_while(|member| member.state.is_live());
-        live.find(|member| member.declared.warnings.contains(warning)).map(|member| member.pod)
-    }
-
     /// One of its living members is for this scheduler.
     pub(super) fn gang_is_ours(&self, gang: &Gang) -> bool {
         gang.schedulers().any(|name| self.config.scheduler_names.contains(name))
     }
+}
+
+/// The member that a warning is about, where it is about one.
+fn subject(gang: &Gang, warning: &Warning) -> Option<PodId> {
+    let mut live = gang.members().take_while(|member| member.state.is_live());
+    live.find(|member| member.declared.warnings.contains(warning)).map(|member| member.pod)
 }
