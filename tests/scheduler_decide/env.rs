@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use baton::contract::gang::Committed;
+use baton::contract::gang::{Committed, GangId};
 use baton::contract::inventory::{Device, DeviceInfo, DeviceSpec, DeviceStatus, DeviceTopology};
 use baton::contract::{
     AgentStatus, ContainerRequest, DeviceAllocation, Identity, LockRead, PodKey, PodRef, Quantity, key,
@@ -12,7 +12,7 @@ use baton::contract::{
 use baton::decide::audit;
 use baton::decide::cycle::{BindResult, Effect, Effects, Engine, EngineConfig, LockResult, Moment, Report};
 use baton::decide::framework::Plugins;
-use baton::decide::gang::Declared;
+use baton::decide::gang::{Declared, PodGroupFacts};
 use baton::decide::plugins::{DefaultSet, default_plugins};
 use baton::decide::pod::{AssignmentText, ContainerKind, Deletion, HandoffPod, Phase, PodContainer};
 use baton::decide::world::{NodeFacts, PodFacts, PodSpec, RequestParts, Resources, WorldEvent};
@@ -38,6 +38,12 @@ pub struct Env {
     pub locks: BTreeMap<String, String>,
     pub pods: BTreeMap<PodKey, PodFacts>,
     pub nodes: BTreeMap<String, NodeFacts>,
+    /// Nodes without a Device object and an agent.
+    pub plain: BTreeSet<String>,
+    pub pod_groups: BTreeMap<GangId, PodGroupFacts>,
+    config: EngineConfig,
+    /// Check all invariants before every effect too, not only at rest.
+    pub watchful: bool,
     pub bind_faults: VecDeque<Fault>,
     pub lock_faults: VecDeque<Fault>,
     /// Requests that stay unanswered until [`Env::deliver`].
@@ -68,11 +74,15 @@ impl Env {
 
     pub fn with_plugins(config: EngineConfig, plugins: Plugins) -> Self {
         let mut env = Self {
-            engine: Engine::new(config, plugins),
+            engine: Engine::new(config.clone(), plugins),
             now: Duration::from_secs(1000),
             locks: BTreeMap::new(),
             pods: BTreeMap::new(),
             nodes: BTreeMap::new(),
+            plain: BTreeSet::new(),
+            pod_groups: BTreeMap::new(),
+            config,
+            watchful: true,
             bind_faults: VecDeque::new(),
             lock_faults: VecDeque::new(),
             hold: false,
@@ -101,9 +111,15 @@ impl Env {
     /// A fresh scheduler on the same cluster: the old one's memory is gone, its requests are not answered.
     pub fn restart(&mut self) {
         self.held.clear();
-        self.engine = Engine::new(EngineConfig::default(), default_plugins(&DefaultSet::default()).unwrap());
+        self.engine = Engine::new(self.config.clone(), default_plugins(&DefaultSet::default()).unwrap());
+        for facts in self.pod_groups.values().cloned().collect::<Vec<_>>() {
+            self.event(WorldEvent::PodGroup(Box::new(facts)));
+        }
         for node in self.nodes.keys().cloned().collect::<Vec<_>>() {
             self.tell_node(&node);
+            if self.plain.contains(&node) {
+                continue;
+            }
             let event = WorldEvent::Devices(Box::new(gpu_device(&node, 8)));
             self.event(event);
             self.beat(&node, Identity::Lock, &NAMES);
@@ -251,6 +267,14 @@ impl Env {
         }
     }
 
+    /// Of the requests that were held, the first few reach the API server; the others never left.
+    pub fn deliver_only(&mut self, first: usize) {
+        self.hold = false;
+        let mut held = std::mem::take(&mut self.held);
+        held.truncate(first);
+        self.perform(held);
+    }
+
     pub fn deliver(&mut self) {
         self.hold = false;
         let held = std::mem::take(&mut self.held);
@@ -263,7 +287,9 @@ impl Env {
     }
 
     pub fn perform(&mut self, effects: Effects) {
-        self.audit();
+        if self.watchful {
+            self.audit();
+        }
         for effect in effects {
             let request = matches!(effect, Effect::Lock { .. } | Effect::Bind { .. } | Effect::Release { .. });
             if self.hold && request {

@@ -4,11 +4,10 @@
 
 use std::collections::BTreeMap;
 
-use baton::contract::gang::GangId;
 use baton::contract::key;
 use baton::decide::gang::MemberState;
+use baton::decide::world::PodFacts;
 use baton::decide::world::spec::{NodeOperator, NodeRequirement, NodeTerm};
-use baton::decide::world::{PodFacts, WorldEvent};
 
 use crate::env::{Env, Fault};
 use crate::gang_env::{G, Gangs, P, gang};
@@ -527,8 +526,7 @@ fn a_pod_group_that_vanishes_releases_what_its_gang_holds() {
     gangs.members("g", 3, &[(P.to_owned(), "g".to_owned()), (format!("{G}mode"), "NonStrict".to_owned())]);
     gangs.settle();
     assert_eq!(gangs.reserved("ml/g"), 2);
-    let id = GangId::parse("ml/g").unwrap();
-    gangs.env.event(WorldEvent::PodGroupGone(baton::contract::gang::PodGroupApi::Sigs, id));
+    gangs.pod_group_gone("ml/g");
     gangs.settle();
     assert_eq!((gangs.reserved("ml/g"), gangs.reason("g-1")), (0, "WaitingForPodGroup"));
 }

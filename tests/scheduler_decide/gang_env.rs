@@ -46,6 +46,16 @@ impl Gangs {
         self.env.change_node(name, |facts| facts.allocatable.set("cpu", Quantity::units(i64::from(cpus))));
     }
 
+    /// A node without devices and agent.
+    pub fn plain_node(&mut self, name: &str, cpus: u32, pool: &str) {
+        self.env.plain.insert(name.into());
+        self.env.plain_node(name, 0);
+        self.env.change_node(name, |facts| {
+            facts.allocatable.set("cpu", Quantity::units(i64::from(cpus)));
+            facts.labels = BTreeMap::from([("pool".to_owned(), pool.to_owned())]);
+        });
+    }
+
     /// `namespace/name`, or a name in `ml`.
     pub fn key(name: &str) -> PodKey {
         let (namespace, name) = name.split_once('/').unwrap_or(("ml", name));
@@ -86,7 +96,14 @@ impl Gangs {
         let mut facts = PodGroupFacts::new(PodGroupApi::Sigs, GangId::parse(name).unwrap());
         facts.created = crate::env::wall(self.env.now);
         change(&mut facts);
+        self.env.pod_groups.insert(facts.gang.clone(), facts.clone());
         self.env.event(WorldEvent::PodGroup(Box::new(facts)));
+    }
+
+    pub fn pod_group_gone(&mut self, name: &str) {
+        let id = GangId::parse(name).unwrap();
+        self.env.pod_groups.remove(&id);
+        self.env.event(WorldEvent::PodGroupGone(PodGroupApi::Sigs, id));
     }
 
     pub fn delete(&mut self, name: &str) {

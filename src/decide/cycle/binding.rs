@@ -22,12 +22,10 @@ impl Engine {
             self.queue.remove(id);
             return;
         };
-        let owed = match self.route(pod) {
-            Route::Alone => None,
-            Route::Owed(commit) => Some(commit),
+        if self.route(pod) != Route::Alone {
             // It has become bound to a gang meanwhile.
-            Route::Group(_) | Route::Held(_) => return self.enqueue(id, now, effects),
-        };
+            return self.enqueue(id, now, effects);
+        }
         self.stats.attempts += 1;
         let priority = pod.facts.spec.priority;
         let shadows = self.shadow(priority, id, now);
@@ -48,9 +46,7 @@ impl Engine {
         match choice {
             Choice::Node(node, slots) => {
                 if self.hold(id, node, *slots, now) {
-                    if let (Some(commit), Some(hold)) = (owed, self.holds.get_mut(&id)) {
-                        hold.annotations.insert(key::GANG_COMMITTED.to_owned(), commit.to_string());
-                    }
+                    self.commit_alone(id, now);
                     self.permit(id, now, effects);
                 } else {
                     self.queue.fail(id, now.mono, now.wall);
@@ -166,6 +162,7 @@ impl Engine {
         self.end_flight(id, now, effects);
         self.enqueue(id, now, effects);
         self.queue.fail(id, now.mono, now.wall);
+        self.rest_group_of(id, now);
         if asked {
             return;
         }

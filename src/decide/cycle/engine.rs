@@ -337,7 +337,7 @@ impl Engine {
                 self.cancel(id, Cancel::PodGone, now, effects);
             }
             Place::Waiting => self.enqueue(id, now, effects),
-            Place::Assumed(_) => {}
+            Place::Assumed(_) => self.member_moved(id, now, effects),
         }
     }
 
@@ -353,8 +353,7 @@ impl Engine {
             return;
         }
         let route = self.route(pod);
-        // Whoever completes a commit goes before others of its priority.
-        let sub_priority = if matches!(route, Route::Owed(_)) { i64::MAX } else { sub_priority_of(pod) };
+        let sub_priority = sub_priority_of(pod);
         let queued = Queued {
             priority: pod.facts.spec.priority,
             sub_priority,
@@ -364,8 +363,8 @@ impl Engine {
             id: handoff.pod.uid.as_str().into(),
         };
         match route {
-            Route::Alone | Route::Owed(_) => self.queue.add(id, queued, self.plugins.queue_sort(), now.mono),
-            Route::Group(_) => self.queue.remove(id),
+            Route::Alone => self.queue.add(id, queued, self.plugins.queue_sort(), now.mono),
+            Route::Group(_) | Route::Owed(_) => self.queue.remove(id),
             Route::Held(hold) => {
                 // Only a change of its own or of its gang helps.
                 self.queue.add(id, queued, self.plugins.queue_sort(), now.mono);

@@ -72,15 +72,21 @@ impl Engine {
         true
     }
 
-    /// Undoes the reservations and frees the room, unless the API has shown the pod bound meanwhile.
+    /// Undoes the reservations and frees the room, unless the API has shown the pod bound meanwhile. Whoever waits for room hears
+    /// of it.
     pub(super) fn unreserve(&mut self, id: PodId, node: NodeId) {
+        if self.give_back(id, node) {
+            self.woken(Wake::POD_FREED);
+        }
+    }
+
+    /// The same for room that nobody else ever missed: a try that is undone wakes nobody.
+    pub(super) fn give_back(&mut self, id: PodId, node: NodeId) -> bool {
         if let Some(pod) = self.world.pod(id) {
             let reserve = &self.plugins.enabled().reserve;
             reserve.iter().rev().for_each(|plugin| plugin.unreserve(pod, node));
         }
-        if self.world.forget(id) {
-            self.woken(Wake::POD_FREED);
-        }
+        self.world.forget(id)
     }
 
     /// Asks the gatekeepers about a held pod: it goes on its way, waits, or goes back to the queue.

@@ -1,22 +1,22 @@
 //! One attempt of a group: a transaction on the world.
 
-use crate::contract::gang::Mode;
+use crate::contract::gang::{Committed, Mode};
 use crate::decide::cycle::choose::{Choice, choose};
 use crate::decide::cycle::effect::Effects;
 use crate::decide::cycle::engine::Engine;
 use crate::decide::cycle::settings::{Moment, Search};
 use crate::decide::framework::View;
-use crate::decide::gang::{Gang, GroupId, MemberState};
+use crate::decide::gang::{Gang, GroupId, MemberState, rule};
 use crate::decide::queue::Item;
 use crate::decide::world::{PodId, Wake};
 
 use super::alike::{Kind, is_any};
-use super::offer::Offer;
+use super::offer::{Aim, Offer};
 use super::record::Look;
 use super::view::RootCause;
 
 /// Cycles of one pass: enough for as many kinds of members to fail.
-const CYCLES: usize = 16;
+const CYCLES: usize = 128;
 
 /// Why a member has no place.
 #[derive(Debug, Clone)]
@@ -27,6 +27,14 @@ pub(super) struct Miss {
     pub text: String,
     /// What may turn it.
     pub wake: Wake,
+}
+
+/// The first miss is the one that is told; whatever may turn any of them is worth another try.
+fn note(first: &mut Option<Miss>, miss: Miss) {
+    match first {
+        Some(first) => first.wake = first.wake.or(miss.wake),
+        None => *first = Some(miss),
+    }
 }
 
 /// What came of an attempt.
@@ -49,16 +57,34 @@ impl Engine {
     /// Tries a group; `resolve`: lower holders may have to give way.
     pub(super) fn try_group(&mut self, group: &GroupId, resolve: bool, now: Moment, effects: &mut Effects) {
         let item = Item::Group(group.clone());
-        let once = self.satisfied_once(group);
-        let book = self.world.gangs();
-        let held = book.of_group(group).find_map(|gang| book.holds(gang, once));
-        let marking = self.groups.get(group).is_some_and(|record| !record.marking.is_empty());
-        if held.is_some() || marking || !self.groups.contains_key(group) {
-            self.queue.remove(item);
+        let owing = self.who_owes(group);
+        if !owing.is_empty()
+            && let Some(commit) = self.broken_commit(group)
+            && self.complete_commit(group, commit, now, effects)
+        {
             return;
         }
-        if let Some(miss) = self.missing_resources(group) {
-            return self.short(group, miss, now, effects);
+        let once = self.satisfied_once(group);
+        let book = self.world.gangs();
+        let gangs = || book.of_group(group).filter(|gang| gang.group() == group);
+        let held = gangs().any(|gang| book.holds(gang, once).is_some());
+        let over = gangs().all(|gang| rule::is_over(gang.config().policy, once));
+        let marking = self.groups.get(group).is_some_and(|record| !record.marking.is_empty());
+        if held || over || marking || !self.groups.contains_key(group) {
+            if owing.is_empty() {
+                self.queue.remove(item);
+                return;
+            }
+            self.queue.park(item, Wake::ANY, now.mono, now.wall);
+            let looks: Vec<Look> = self.world.gangs().of_group(group).map(Look::of).collect();
+            if let Some(record) = self.groups.get_mut(group) {
+                record.tried = Some(looks);
+            }
+            let message = format!("there is no room yet for the rest of group {group}, a part of which is bound");
+            for id in owing {
+                self.tell(id, "Unschedulable", message.clone(), now, effects);
+            }
+            return;
         }
         self.stats.group_attempts += 1;
         self.drop_outdated(group);
@@ -70,7 +96,7 @@ impl Engine {
             }
         }
         match self.attempt_once(group, now) {
-            Attempt::Satisfied(held) => self.commit_group(group, held, now, effects),
+            Attempt::Satisfied(held) => self.commit_group(group, held, None, now, effects),
             Attempt::Short(miss) => {
                 if resolve && self.resolve_holders(group, now, effects) {
                     return;
@@ -86,7 +112,38 @@ impl Engine {
 
     /// One attempt in the group's mode, without consequences beside what it holds.
     pub(super) fn attempt_once(&mut self, group: &GroupId, now: Moment) -> Attempt {
-        if self.is_strict(group) { self.attempt_strict(group, now) } else { self.attempt_accumulating(group, now) }
+        if let Some(miss) = self.missing_resources(group) {
+            return Attempt::Short(miss);
+        }
+        let aim = Aim::Minimum { once: self.satisfied_once(group) };
+        if self.is_strict(group) {
+            self.attempt_strict(group, aim, now)
+        } else {
+            self.attempt_accumulating(group, aim, now)
+        }
+    }
+
+    /// Places the rest of a commit that broke off: all that the group still needs, or else whoever finds a place. `false` when
+    /// nobody of them does.
+    fn complete_commit(&mut self, group: &GroupId, commit: Committed, now: Moment, effects: &mut Effects) -> bool {
+        let bound: u32 = self.world.gangs().of_group(group).filter_map(|gang| gang.commits().get(&commit)).sum();
+        let rest = commit.members.saturating_sub(bound) as usize;
+        let mut held = match self.attempt_strict(group, Aim::Rest(commit), now) {
+            Attempt::Satisfied(held) => held,
+            Attempt::Short(_) => {
+                let offer = Offer::of(&self.world, group, &[], Aim::Rest(commit));
+                let needed = offer.needed(&self.world, &[]);
+                needed.into_iter().filter(|id| self.try_member(*id, now).is_ok()).collect()
+            }
+        };
+        // The best come first: whoever was not needed and is more than was decided waits.
+        let more = held.split_off(rest.min(held.len()));
+        self.undo(&more);
+        if held.is_empty() {
+            return false;
+        }
+        self.commit_group(group, held, Some(commit), now, effects);
+        true
     }
 
     /// Strict if any of its gangs is.
@@ -94,12 +151,11 @@ impl Engine {
         self.world.gangs().of_group(group).any(|gang| gang.config().mode == Mode::Strict)
     }
 
-    fn attempt_strict(&mut self, group: &GroupId, now: Moment) -> Attempt {
-        let once = self.satisfied_once(group);
+    fn attempt_strict(&mut self, group: &GroupId, aim: Aim, now: Moment) -> Attempt {
         let mut failed = self.groups.get(group).map(|record| record.failed.clone()).unwrap_or_default();
         let mut first: Option<Miss> = None;
         for _ in 0..CYCLES {
-            let offer = Offer::of(&self.world, group, &failed, once);
+            let offer = Offer::of(&self.world, group, &failed, aim);
             let mut held = Vec::new();
             let mut miss = None;
             for id in offer.needed(&self.world, &failed) {
@@ -113,18 +169,18 @@ impl Engine {
             }
             self.note_cycle(group, &offer, miss.is_none());
             let Some(miss) = miss else {
-                self.place_surplus(group, &mut held, now);
+                self.place_surplus(group, aim, &mut held, now);
                 return Attempt::Satisfied(held);
             };
             self.undo(&held);
             failed.extend(self.world.pod(miss.pod).map(Kind::of));
-            first.get_or_insert(miss);
+            note(&mut first, miss);
             if !offer.suffices_without(&self.world, &failed) {
                 break;
             }
         }
-        if let Some(mut held) = self.search(group, now) {
-            self.place_surplus(group, &mut held, now);
+        if let Some(mut held) = self.search(group, aim, now) {
+            self.place_surplus(group, aim, &mut held, now);
             return Attempt::Satisfied(held);
         }
         if let Some(record) = self.groups.get_mut(group) {
@@ -134,10 +190,9 @@ impl Engine {
         Attempt::Short(first.unwrap_or(nobody))
     }
 
-    fn attempt_accumulating(&mut self, group: &GroupId, now: Moment) -> Attempt {
-        let once = self.satisfied_once(group);
+    fn attempt_accumulating(&mut self, group: &GroupId, aim: Aim, now: Moment) -> Attempt {
         let failed = self.groups.get(group).map(|record| record.failed.clone()).unwrap_or_default();
-        let offer = Offer::of(&self.world, group, &failed, once);
+        let offer = Offer::of(&self.world, group, &failed, aim);
         let mut blocked: Vec<Kind> = Vec::new();
         let mut first: Option<Miss> = None;
         for gang in &offer.gangs {
@@ -153,17 +208,24 @@ impl Engine {
                     Ok(()) => needed -= 1,
                     Err(miss) => {
                         blocked.extend(self.world.pod(*id).map(Kind::of));
-                        first.get_or_insert(miss);
+                        note(&mut first, miss);
                     }
                 }
             }
         }
         self.note_cycle(group, &offer, true);
-        if Offer::of(&self.world, group, &[], once).is_satisfied() {
+        if Offer::of(&self.world, group, &[], aim).is_satisfied() {
             let mut held = self.held_members(group);
-            self.place_surplus(group, &mut held, now);
+            self.place_surplus(group, aim, &mut held, now);
             return Attempt::Satisfied(held);
         }
+        // What is held may stand in the way of what is not: all of the group is planned anew.
+        let holdings = self.take_holdings(group);
+        if let Some(mut held) = self.search(group, aim, now) {
+            self.place_surplus(group, aim, &mut held, now);
+            return Attempt::Satisfied(held);
+        }
+        self.put_holdings(holdings);
         if let Some(record) = self.groups.get_mut(group) {
             record.failed = blocked;
         }
@@ -172,8 +234,9 @@ impl Engine {
     }
 
     /// Members beyond the minimum, once the group is satisfied: whoever finds a place comes along, the others wait.
-    fn place_surplus(&mut self, group: &GroupId, held: &mut Vec<PodId>, now: Moment) {
-        let offer = Offer::of(&self.world, group, &[], true);
+    fn place_surplus(&mut self, group: &GroupId, aim: Aim, held: &mut Vec<PodId>, now: Moment) {
+        let aim = if matches!(aim, Aim::Rest(_)) { aim } else { Aim::Surplus };
+        let offer = Offer::of(&self.world, group, &[], aim);
         let mut blocked: Vec<Kind> = Vec::new();
         for id in offer.all() {
             if self.world.pod(id).is_none_or(|pod| is_any(&blocked, pod)) {
@@ -222,7 +285,7 @@ impl Engine {
     pub(super) fn undo(&mut self, held: &[PodId]) {
         for id in held.iter().rev() {
             if let Some(hold) = self.holds.remove(id) {
-                self.unreserve(*id, hold.node);
+                self.give_back(*id, hold.node);
             }
         }
     }

@@ -9,11 +9,12 @@ use crate::contract::key;
 use crate::decide::cycle::effect::{Effect, Effects};
 use crate::decide::cycle::engine::Engine;
 use crate::decide::cycle::settings::Moment;
-use crate::decide::gang::{Gang, GroupId, MemberState};
+use crate::decide::gang::{Gang, GroupId, MemberState, rule};
 use crate::decide::queue::Item;
 use crate::decide::world::{PodId, Wake};
 
 use super::record::{Look, OnBindFailure};
+use super::review::Route;
 
 /// Members that were committed together and are on their way.
 #[derive(Debug, Clone)]
@@ -28,9 +29,18 @@ pub(crate) struct Commit {
 
 impl Engine {
     /// Sends the held members of a satisfied group on their way.
-    pub(super) fn commit_group(&mut self, group: &GroupId, held: Vec<PodId>, now: Moment, effects: &mut Effects) {
+    /// `rest`: they complete that commit.
+    pub(super) fn commit_group(
+        &mut self,
+        group: &GroupId,
+        held: Vec<PodId>,
+        rest: Option<Committed>,
+        now: Moment,
+        effects: &mut Effects,
+    ) {
         let stamp = self.stamp(now);
-        let committed = Committed { attempt: stamp, members: u32::try_from(held.len()).unwrap_or(u32::MAX) };
+        let members = u32::try_from(held.len()).unwrap_or(u32::MAX);
+        let committed = rest.unwrap_or(Committed { attempt: stamp, members });
         self.serial += 1;
         let number = self.serial;
         let text = committed.to_string();
@@ -64,6 +74,7 @@ impl Engine {
                 created.map(|created| now.wall.duration_since(created).max(SignedDuration::ZERO).unsigned_abs());
             self.group_waits.extend(waited);
         }
+        self.denominate_group(group, effects);
         if news && let Some(first) = held.first() {
             let message = format!("group {group} has room for {} pods: binding", held.len());
             self.notice(*first, false, "GangSatisfied", message, effects);
@@ -75,11 +86,23 @@ impl Engine {
         }
     }
 
+    /// A member that no rule binds any more is a commit of its own: its Binding, too, proves that the group was satisfied.
+    pub(in crate::decide::cycle) fn commit_alone(&mut self, id: PodId, now: Moment) {
+        let Some(gang) = self.world.gangs().gang_of(id) else { return };
+        if !rule::is_over(gang.config().policy, self.satisfied_once(gang.group())) {
+            return;
+        }
+        let committed = Committed { attempt: self.stamp(now), members: 1 };
+        if let Some(hold) = self.holds.get_mut(&id) {
+            hold.annotations.insert(key::GANG_COMMITTED.to_owned(), committed.to_string());
+        }
+    }
+
     /// What an attempt leaves behind is sorted out: members that the rule does not bind any more go by themselves, others wait.
     pub(super) fn after_attempt(&mut self, group: &GroupId, now: Moment, effects: &mut Effects) {
         self.review(group, now, effects);
         let once = self.satisfied_once(group);
-        let over = |gang: &Gang| crate::decide::gang::rule::is_over(gang.config().policy, once);
+        let over = |gang: &Gang| rule::is_over(gang.config().policy, once);
         if self.world.gangs().of_group(group).any(over) {
             self.enqueue_members(group, now, effects);
         }
@@ -102,6 +125,13 @@ impl Engine {
             self.commits.remove(&number);
         }
         free
+    }
+
+    /// A member could not be bound: its group, which owes it now, tries again when it has rested.
+    pub(in crate::decide::cycle) fn rest_group_of(&mut self, id: PodId, now: Moment) {
+        let Some(Route::Owed(group)) = self.world.pod(id).map(|pod| self.route(pod)) else { return };
+        self.queue_group(&group, now);
+        self.queue.fail(Item::Group(group), now.mono, now.wall);
     }
 
     /// A member could not be bound for good: with `evictGang` the others are deleted.

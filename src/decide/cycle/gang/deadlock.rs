@@ -10,7 +10,7 @@ use crate::decide::cycle::effect::Effects;
 use crate::decide::cycle::engine::Engine;
 use crate::decide::cycle::settings::Moment;
 use crate::decide::gang::GroupId;
-use crate::decide::world::PodId;
+use crate::decide::world::{PodId, Wake};
 
 use super::attempt::Attempt;
 
@@ -18,7 +18,7 @@ use super::attempt::Attempt;
 type Rank = (Reverse<i32>, Duration, GroupId);
 
 /// What one group holds, to be put back as it was.
-struct Holdings {
+pub(super) struct Holdings {
     group: GroupId,
     pods: Vec<(PodId, Hold, Option<Held>)>,
 }
@@ -55,7 +55,7 @@ impl Engine {
         };
         let Some((held, released)) = self.give_way(&below, attempt) else { return false };
         self.tell_released(&released, &format!("group {group} goes first"), effects);
-        self.commit_group(group, held, now, effects);
+        self.commit_group(group, held, None, now, effects);
         for next in &below {
             if !released.contains(next) {
                 self.try_group(next, true, now, effects);
@@ -122,6 +122,7 @@ impl Engine {
     }
 
     fn tell_released(&mut self, released: &[GroupId], why: &str, effects: &mut Effects) {
+        self.woken(Wake::POD_FREED);
         for group in released {
             self.stats.group_releases += 1;
             if let Some(record) = self.groups.get_mut(group) {
@@ -150,19 +151,19 @@ impl Engine {
         self.world.gangs().of_group(group).flat_map(crate::decide::gang::Gang::priorities).max().unwrap_or(0)
     }
 
-    fn take_holdings(&mut self, group: &GroupId) -> Holdings {
+    pub(super) fn take_holdings(&mut self, group: &GroupId) -> Holdings {
         let mut pods = Vec::new();
         for id in self.held_members(group) {
             let devices = self.world.pod(id).and_then(|pod| pod.devices.clone());
             if let Some(hold) = self.holds.remove(&id) {
-                self.unreserve(id, hold.node);
+                self.give_back(id, hold.node);
                 pods.push((id, hold, devices));
             }
         }
         Holdings { group: group.clone(), pods }
     }
 
-    fn put_holdings(&mut self, holdings: Holdings) {
+    pub(super) fn put_holdings(&mut self, holdings: Holdings) {
         debug_assert!(self.groups.contains_key(&holdings.group), "only known groups hold");
         for (id, hold, devices) in holdings.pods {
             if self.world.assume(id, hold.node, devices) {

@@ -4,11 +4,26 @@ use std::cmp::Reverse;
 
 use jiff::Timestamp;
 
+use crate::contract::gang::Committed;
 use crate::contract::key;
 use crate::decide::gang::{Gang, GroupId, MemberState, rule};
 use crate::decide::world::{Pod, PodId, World};
 
 use super::alike::{Kind, is_any};
+
+/// What an attempt is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Aim {
+    /// Every gang's minimum, as its policy counts. `once`: the group was satisfied once.
+    Minimum {
+        /// The group's flag.
+        once: bool,
+    },
+    /// The rest of a commit that broke off: only members that were there when it was decided, and with what it has bound.
+    Rest(Committed),
+    /// Nobody is needed any more: whoever finds a place comes along.
+    Surplus,
+}
 
 /// Members of a group that may be offered.
 #[derive(Debug, Clone, Default)]
@@ -27,10 +42,10 @@ pub(super) struct GangOffer {
 }
 
 impl Offer {
-    /// The members of a group as they stand. `once`: the group was satisfied once.
-    pub fn of(world: &World, group: &GroupId, failed: &[Kind], once: bool) -> Self {
+    /// The members of a group as they stand.
+    pub fn of(world: &World, group: &GroupId, failed: &[Kind], aim: Aim) -> Self {
         let gangs = world.gangs().of_group(group).filter(|gang| gang.group() == group);
-        Self { gangs: gangs.map(|gang| of_gang(world, gang, failed, once)).collect() }
+        Self { gangs: gangs.map(|gang| of_gang(world, gang, failed, aim)).collect() }
     }
 
     /// The members without which the group cannot be satisfied: each gang's best, gangs in id order, failed kinds last.
@@ -60,13 +75,27 @@ impl Offer {
     }
 }
 
-fn of_gang(world: &World, gang: &Gang, failed: &[Kind], once: bool) -> GangOffer {
+fn of_gang(world: &World, gang: &Gang, failed: &[Kind], aim: Aim) -> GangOffer {
     let config = gang.config();
-    let needed = rule::needed(config.policy, config.min.unwrap_or(0), gang.counts(), once) as usize;
+    let min = config.min.unwrap_or(0);
     let waiting = gang.members().filter(|member| member.state == MemberState::Pending);
+    let waiting = waiting.filter_map(|member| world.pod(member.pod));
+    let was_there = |pod: &&Pod| match aim {
+        Aim::Rest(commit) => pod.facts.handoff.created < commit.attempt,
+        Aim::Minimum { .. } | Aim::Surplus => true,
+    };
     let mut pending: Vec<(Place<'_>, PodId)> =
-        waiting.filter_map(|member| Some((Place::of(world.pod(member.pod)?, failed), member.pod))).collect();
+        waiting.filter(was_there).map(|pod| (Place::of(pod, failed), pod.id)).collect();
     pending.sort();
+    let needed = match aim {
+        Aim::Minimum { once } => rule::needed(config.policy, min, gang.counts(), once) as usize,
+        Aim::Surplus => 0,
+        Aim::Rest(commit) => {
+            let bound = gang.commits().get(&commit).copied().unwrap_or(0) + gang.counts().waiting();
+            let missing = rule::needed(config.policy, min, gang.counts(), false).min(min.saturating_sub(bound));
+            (missing as usize).min(pending.len())
+        }
+    };
     GangOffer { needed, pending: pending.into_iter().map(|(_, id)| id).collect() }
 }
 

@@ -8,7 +8,7 @@ use crate::decide::cycle::settings::Moment;
 use crate::decide::gang::GroupId;
 use crate::decide::world::PodId;
 
-use super::offer::Offer;
+use super::offer::{Aim, Offer};
 
 impl Engine {
     /// Looks for victims for everybody whom the group needs. Evicts them and nominates the members, or changes nothing. `true` when
@@ -18,7 +18,7 @@ impl Engine {
             return false;
         }
         let once = self.satisfied_once(group);
-        let offer = Offer::of(&self.world, group, &[], once);
+        let offer = Offer::of(&self.world, group, &[], Aim::Minimum { once });
         let needed = offer.needed(&self.world, &[]);
         let waits = |id: &PodId| self.nominations.get(id).is_some_and(|nomination| !nomination.victims.is_empty());
         if needed.iter().any(waits) {

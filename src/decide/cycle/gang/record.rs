@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use crate::contract::gang::{GangId, MatchPolicy};
+use crate::contract::gang::{Committed, GangId, MatchPolicy};
 use crate::decide::gang::{Gang, GangProgress, Warning};
 use crate::decide::world::PodId;
 
@@ -80,6 +80,8 @@ pub(crate) struct GroupRecord {
     pub made: BTreeMap<GangId, Duration>,
     /// What was told to be wrong with the declarations.
     pub warned: BTreeSet<(GangId, Warning)>,
+    /// The latest commit that was seen whole: what its members come to later does not break it.
+    pub whole: Option<Committed>,
     /// Members that are to be marked as timed out and are not yet.
     pub marking: BTreeSet<PodId>,
 }

@@ -18,8 +18,8 @@ use super::record::Look;
 pub(crate) enum Route {
     /// By itself.
     Alone,
-    /// By itself, to complete a commit that broke off.
-    Owed(Committed),
+    /// With its group, to complete a commit that broke off, whatever else the group's rule says.
+    Owed(GroupId),
     /// With its group.
     Group(GroupId),
     /// Not at all until something changes.
@@ -38,10 +38,8 @@ impl Engine {
         }
         let Some(gang) = book.gang_of(pod.id) else { return Route::Alone };
         let group = gang.group();
-        if !declared.timed_out
-            && let Some(commit) = self.owed(gang, pod)
-        {
-            return Route::Owed(commit);
+        if !declared.timed_out && self.owes(gang, pod) {
+            return Route::Owed(group.clone());
         }
         let once = self.satisfied_once(group);
         if let Some(hold) = book.holds_pod(pod, once) {
@@ -52,21 +50,39 @@ impl Engine {
         if free || rule::is_over(config.policy, once) { Route::Alone } else { Route::Group(group.clone()) }
     }
 
-    /// The commit that this pod has to complete: it was there when that was decided.
-    fn owed(&self, gang: &Gang, pod: &Pod) -> Option<Committed> {
-        if gang.commits().is_empty() {
-            return None;
-        }
-        self.broken_commit(gang.group()).filter(|commit| pod.facts.handoff.created < commit.attempt)
+    /// A commit of its group broke off, and this pod was there when that was decided.
+    fn owes(&self, gang: &Gang, pod: &Pod) -> bool {
+        self.broken_commit(gang.group()).is_some_and(|commit| pod.facts.handoff.created < commit.attempt)
     }
 
-    /// The latest commit of a group, when fewer of its members live with a node than it names and none is on its way.
-    fn broken_commit(&self, group: &GroupId) -> Option<Committed> {
+    /// The latest commit of a group, when it was never seen whole and none of its members is on its way.
+    pub(super) fn broken_commit(&self, group: &GroupId) -> Option<Committed> {
+        let (commit, bound) = self.latest_commit(group)?;
+        let whole = self.groups.get(group).is_some_and(|record| record.whole.is_some_and(|whole| whole >= commit));
+        if whole || bound >= commit.members || self.commits.values().any(|under_way| under_way.group == *group) {
+            return None;
+        }
+        // Bound by us, the watch is yet to show it.
+        let reserved: u32 = self.world.gangs().of_group(group).map(|gang| gang.counts().reserved).sum();
+        let held = self.holds.values().filter(|hold| hold.group.as_ref() == Some(group)).count();
+        (reserved as usize <= held).then_some(commit)
+    }
+
+    /// The latest commit of several members of a group, and how many of them live with a node.
+    fn latest_commit(&self, group: &GroupId) -> Option<(Committed, u32)> {
         let gangs = || self.world.gangs().of_group(group);
-        let commit = *gangs().filter_map(|gang| gang.commits().keys().next_back()).max()?;
-        let bound: u32 = gangs().filter_map(|gang| gang.commits().get(&commit)).sum();
-        let under_way = gangs().any(|gang| gang.counts().reserved > 0);
-        (!under_way && bound < commit.members).then_some(commit)
+        let latest = |gang: &Gang| gang.commits().keys().rev().find(|commit| commit.members > 1).copied();
+        let commit = gangs().filter_map(latest).max()?;
+        Some((commit, gangs().filter_map(|gang| gang.commits().get(&commit)).sum()))
+    }
+
+    /// Members that have to complete a commit that broke off.
+    pub(super) fn who_owes(&self, group: &GroupId) -> Vec<PodId> {
+        let Some(commit) = self.broken_commit(group) else { return Vec::new() };
+        let gangs = self.world.gangs().of_group(group).filter(|gang| gang.group() == group);
+        let pending = gangs.flat_map(Gang::members).filter(|member| member.state == MemberState::Pending);
+        let pods = pending.filter_map(|member| self.world.pod(member.pod));
+        pods.filter(|pod| pod.facts.handoff.created < commit.attempt).map(|pod| pod.id).collect()
     }
 
     /// Every gang of the group was satisfied at once, now or before.
@@ -117,6 +133,13 @@ impl Engine {
         // Nobody lives: whoever comes under this name is a new generation.
         record.progress.satisfied_once = live && (was_once || before);
         let once = record.progress.satisfied_once;
+        if let Some((commit, bound)) = self.latest_commit(group)
+            && bound >= commit.members
+            && let Some(record) = self.groups.get_mut(group)
+        {
+            record.whole = record.whole.max(Some(commit));
+        }
+        let Some(record) = self.groups.get_mut(group) else { return };
         let marking: Vec<PodId> = record.marking.iter().copied().collect();
         for id in marking {
             let open = self.world.pod(id).is_some_and(|pod| MemberState::of(pod) == MemberState::Pending);
@@ -132,10 +155,17 @@ impl Engine {
             let (config, counts) = (gang.config(), gang.counts());
             counts.pending > 0 && !rule::is_over(config.policy, once) && !(config.min == Some(0) && group.is_alone())
         });
-        let waiting: u32 = gangs.iter().map(|gang| gang.counts().pending).sum();
-        let owed = waiting > 0 && self.broken_commit(group).is_some();
+        let owed = !self.who_owes(group).is_empty();
         let set_free = once && !was_once || owed;
         match held {
+            _ if owed => {
+                let Some(record) = self.groups.get_mut(group) else { return };
+                record.held = None;
+                let changed = record.tried.as_ref() != Some(&looks);
+                if changed || self.queue.state(Item::Group(group.clone())).is_none() {
+                    self.queue_group(group, now);
+                }
+            }
             Some(hold) => {
                 let (reason, message) = (hold.reason(), hold.to_string());
                 self.hold_group(group, reason, message, now, effects);
@@ -219,6 +249,15 @@ impl Engine {
         }
     }
 
+    /// A held pod that has moved to another group takes nothing along.
+    pub(in crate::decide::cycle) fn member_moved(&mut self, id: PodId, now: Moment, effects: &mut Effects) {
+        let group = self.world.gangs().gang_of(id).map(Gang::group);
+        if self.holds.get(&id).is_some_and(|hold| hold.group.as_ref() != group) {
+            self.let_go(id);
+            self.enqueue(id, now, effects);
+        }
+    }
+
     /// Puts a group into the queue, or makes it active when it may be tried again.
     pub(super) fn queue_group(&mut self, group: &GroupId, now: Moment) {
         let ours = |gang: &Gang| self.gang_is_ours(gang);
@@ -229,9 +268,15 @@ impl Engine {
         let oldest = gangs.iter().min_by_key(|gang| (gang.created(), gang.id()));
         let members = gangs.iter().flat_map(|gang| gang.members()).filter_map(|member| self.world.pod(member.pod));
         let classes = members.map(|pod| pod.facts.spec.qos as u8);
+        let owed = self.broken_commit(group).filter(|_| !self.who_owes(group).is_empty());
         let queued = Queued {
             priority: gangs.iter().flat_map(|gang| gang.priorities()).max().unwrap_or(0),
-            sub_priority: oldest.map_or(0, |gang| gang.sub_priority()),
+            // Whoever completes a commit goes before others of its priority, and of several the latest: its room was kept when
+            // the scheduler died.
+            sub_priority: owed.map_or_else(
+                || oldest.map_or(0, |gang| gang.sub_priority()),
+                |commit| i64::MAX / 2 + commit.attempt.as_second(),
+            ),
             created: oldest.and_then(|gang| gang.created()).unwrap_or(now.wall),
             failed: None,
             class: classes.max().unwrap_or(0),
@@ -258,12 +303,12 @@ impl Engine {
     /// `true` when a pod that waits is in the queue, by itself or with its group, or is held for a reason that was told.
     pub fn is_queued(&self, pod: &Pod) -> bool {
         match self.route(pod) {
-            Route::Group(group) => {
+            Route::Group(group) | Route::Owed(group) => {
                 self.queue.state(Item::Group(group.clone())).is_some()
                     || self.groups.get(&group).is_some_and(|record| record.held.is_some() || !record.marking.is_empty())
             }
             Route::Held(_) => true,
-            Route::Alone | Route::Owed(_) => self.queue.state(pod.id).is_some(),
+            Route::Alone => self.queue.state(pod.id).is_some(),
         }
     }
 }

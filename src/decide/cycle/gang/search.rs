@@ -10,7 +10,7 @@ use crate::decide::gang::GroupId;
 use crate::decide::world::{NodeId, PodId, Stock};
 
 use super::alike::Kind;
-use super::offer::Offer;
+use super::offer::{Aim, Offer};
 
 /// Members that are searched over. Larger groups of identical members need no search: their order does not matter.
 const MEMBERS: usize = 8;
@@ -28,9 +28,8 @@ struct Candidate {
 
 impl Engine {
     /// Places what the group needs, whichever members and nodes that takes. The members stay held; `None` leaves nothing held.
-    pub(super) fn search(&mut self, group: &GroupId, now: Moment) -> Option<Vec<PodId>> {
-        let once = self.satisfied_once(group);
-        let offer = Offer::of(&self.world, group, &[], once);
+    pub(super) fn search(&mut self, group: &GroupId, aim: Aim, now: Moment) -> Option<Vec<PodId>> {
+        let offer = Offer::of(&self.world, group, &[], aim);
         let mut kinds: Vec<Kind> = Vec::new();
         for id in offer.all() {
             let pod = self.world.pod(id)?;

@@ -9,6 +9,7 @@ use crate::decide::cycle::effect::{Effect, Effects};
 use crate::decide::cycle::engine::{Engine, Timer};
 use crate::decide::cycle::settings::Moment;
 use crate::decide::framework::View;
+use crate::decide::gang::{Gang, GroupId};
 use crate::decide::plugins::device_fit;
 use crate::decide::world::{NodeId, Place, PodId, Wake};
 
@@ -137,6 +138,13 @@ impl Engine {
         }
     }
 
+    /// A group has its room: what was kept for any of its members is open again.
+    pub(in crate::decide::cycle) fn denominate_group(&mut self, group: &GroupId, effects: &mut Effects) {
+        let of_group = |id: &PodId| self.world.gangs().gang_of(*id).is_some_and(|gang| gang.group() == group);
+        let nominated: Vec<PodId> = self.nominations.keys().copied().filter(of_group).collect();
+        nominated.into_iter().for_each(|id| self.denominate(id, effects));
+    }
+
     /// What a predecessor has nominated: the pod's status says where, and whoever is leaving there is waited for.
     pub(in crate::decide::cycle) fn nominated_before(&mut self, now: Moment) {
         let ours = self.world.pods().filter(|pod| pod.place == Place::Waiting && pod.facts.spec.nominated.is_some());
@@ -161,15 +169,17 @@ impl Engine {
     }
 
     /// Enters nominated pods of the same or a higher priority into the accounts of their nodes, as if they were there, so that
-    /// `except` sees what it may take. Where their devices are not free yet, the node is closed for such devices.
+    /// `except` sees what it may take; room that is made for its own group is not closed to it. Where their devices are not free yet, the node is closed for such devices.
     pub(in crate::decide::cycle) fn shadow(&mut self, priority: i32, except: PodId, now: Moment) -> Vec<PodId> {
         if self.nominations.is_empty() {
             return Vec::new();
         }
+        let own = self.world.gangs().gang_of(except).map(Gang::group);
         let closed: Vec<(PodId, NodeId)> = self
             .nominations
             .iter()
             .filter(|(id, _)| **id != except)
+            .filter(|(id, _)| own.is_none() || self.world.gangs().gang_of(**id).map(Gang::group) != own)
             .filter(|(id, _)| {
                 let pod = self.world.pod(**id).filter(|pod| pod.place == Place::Waiting);
                 pod.is_some_and(|pod| pod.facts.spec.priority >= priority)
