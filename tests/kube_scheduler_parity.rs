@@ -8,8 +8,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use baton::cluster::feed_node::{FeedNode, claim_facts, volume_facts};
+use baton::cluster::feed_node::FeedNode;
 use baton::cluster::feed_pod::FeedPod;
+use baton::cluster::feed_volume::{claim_facts, volume_facts};
 use baton::decide::cycle::{Engine, EngineConfig, Moment};
 use baton::decide::plugins::{DefaultSet, NodesWithoutAgent, default_plugins};
 use baton::decide::world::WorldEvent;

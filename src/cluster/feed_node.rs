@@ -1,15 +1,15 @@
-//! Nodes, volumes and claims for the scheduler.
+//! Nodes for the scheduler.
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::api::core::v1::{self as core, Node, PersistentVolume, PersistentVolumeClaim};
+use k8s_openapi::api::core::v1::{self as core, Node};
 use kube::Resource;
 use kube::api::ObjectMeta;
 use serde::Deserialize;
 
 use super::feed_term as term;
-use crate::contract::{PodKey, Quantity};
-use crate::decide::world::{ClaimFacts, NodeFacts, Resources, VolumeFacts};
+use crate::contract::Quantity;
+use crate::decide::world::{NodeFacts, Resources};
 
 /// A node with the fields that scheduling needs. Watch with it, never write.
 #[derive(Debug, Clone, Deserialize, Resource)]
@@ -52,27 +52,4 @@ impl FeedNode {
             unschedulable: self.spec.unschedulable,
         }
     }
-}
-
-/// The place of a persistent volume.
-pub fn volume_facts(volume: &PersistentVolume) -> VolumeFacts {
-    let affinity = volume.spec.as_ref().and_then(|spec| spec.node_affinity.as_ref()?.required.as_ref());
-    VolumeFacts {
-        required: affinity.map(|selector| selector.node_selector_terms.iter().map(term::node_term).collect()),
-        labels: volume.metadata.labels.clone().unwrap_or_default(),
-    }
-}
-
-/// A claim and its key.
-pub fn claim_facts(claim: &PersistentVolumeClaim) -> (PodKey, ClaimFacts) {
-    let meta = &claim.metadata;
-    let spec = claim.spec.as_ref();
-    let facts = ClaimFacts {
-        volume: spec.and_then(|spec| spec.volume_name.as_deref()).filter(|name| !name.is_empty()).map(Into::into),
-        complete: meta.annotations.as_ref().is_some_and(|all| all.contains_key("pv.kubernetes.io/bind-completed")),
-        class: spec.and_then(|spec| spec.storage_class_name.as_deref()).map(Into::into),
-        deleting: meta.deletion_timestamp.is_some(),
-        single_pod: spec.is_some_and(|spec| spec.access_modes.iter().flatten().any(|mode| mode == "ReadWriteOncePod")),
-    };
-    (PodKey::new(meta.namespace.as_deref().unwrap_or_default(), meta.name.as_deref().unwrap_or_default()), facts)
 }

@@ -281,7 +281,7 @@ impl FeedPod {
         let pod = self.metadata.name.as_deref().unwrap_or_default();
         let claims = self.spec.volumes.iter().filter_map(|volume| match &volume.persistent_volume_claim {
             Some(claim) => Some(VolumeUse::Claim(claim.claim_name.clone())),
-            None => volume.ephemeral.map(|_| VolumeUse::Claim(format!("{pod}-{}", volume.name).into())),
+            None => volume.ephemeral.map(|_| VolumeUse::Ephemeral(format!("{pod}-{}", volume.name).into())),
         });
         claims.collect()
     }

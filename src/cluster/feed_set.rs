@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Namespace, PersistentVolume, PersistentVolumeClaim};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
+use k8s_openapi::api::storage::v1::StorageClass;
 use kube::Client;
 use kube::api::Api;
 use kube::runtime::watcher::Config;
@@ -12,10 +13,11 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
 use super::feed::{Feed, FeedMessage};
-use super::feed_node::{FeedNode, claim_facts, volume_facts};
+use super::feed_node::FeedNode;
 use super::feed_pod::FeedPod;
 use super::feed_pod_group::pod_groups;
 use super::feed_term::budget_facts;
+use super::feed_volume::{claim_facts, class_facts, volume_facts};
 use super::node_lock::NodeLocks;
 use crate::contract::gang::PodGroupApi;
 use crate::contract::inventory::Device;
@@ -115,6 +117,17 @@ pub fn start_feeds(
         }),
         gone: Box::new(|seen| Some(WorldEvent::ClaimGone(PodKey::new(seen.namespace(), seen.name())))),
     };
+    let classes = Feed {
+        name: "storage classes",
+        api: Api::<StorageClass>::all(client.clone()),
+        config: watched(),
+        optional: true,
+        told: Box::new(|class| {
+            let facts = class_facts(&class);
+            Some(WorldEvent::Class(class.metadata.name?.into(), facts))
+        }),
+        gone: Box::new(|seen| Some(WorldEvent::ClassGone(seen.name().into()))),
+    };
     let budgets = Feed {
         name: "budgets",
         api: Api::<PodDisruptionBudget>::all(client.clone()),
@@ -126,9 +139,18 @@ pub fn start_feeds(
         }),
         gone: Box::new(|seen| Some(WorldEvent::BudgetGone(PodKey::new(seen.namespace(), seen.name())))),
     };
-    let mut names: BTreeSet<&'static str> =
-        [nodes.name, pods.name, devices.name, agents.name, namespaces.name, volumes.name, claims.name, budgets.name]
-            .into();
+    let mut names: BTreeSet<&'static str> = [
+        nodes.name,
+        pods.name,
+        devices.name,
+        agents.name,
+        namespaces.name,
+        volumes.name,
+        claims.name,
+        classes.name,
+        budgets.name,
+    ]
+    .into();
     tasks.spawn(nodes.run(out.clone()));
     tasks.spawn(pods.run(out.clone()));
     tasks.spawn(devices.run(out.clone()));
@@ -136,6 +158,7 @@ pub fn start_feeds(
     tasks.spawn(namespaces.run(out.clone()));
     tasks.spawn(volumes.run(out.clone()));
     tasks.spawn(claims.run(out.clone()));
+    tasks.spawn(classes.run(out.clone()));
     tasks.spawn(budgets.run(out.clone()));
     for api in PodGroupApi::ALL {
         if api != PodGroupApi::Kubernetes || settings.scheduling_groups {

@@ -26,6 +26,7 @@ use crate::cluster::lease::{Candidate, LeaseConfig};
 use crate::cluster::node_lock::NodeLocks;
 use crate::cluster::notice::Notices;
 use crate::cluster::pod_group_writer::PodGroups;
+use crate::cluster::volume::Volumes;
 use crate::decide::cycle::{Effects, Engine, EngineConfig, Moment, Report};
 use crate::decide::framework::RegistryError;
 use crate::decide::lock::Policy;
@@ -142,6 +143,7 @@ impl Scheduler {
             binder,
             locks,
             conditions: Conditions::new(client.clone()),
+            volumes: Volumes::new(client.clone()),
             notices,
             pod_groups: PodGroups::new(client),
             standing: standing.clone(),

@@ -10,6 +10,7 @@ use crate::cluster::leadership::Standing;
 use crate::cluster::node_lock::{LockError, LockWrite, NodeLocks};
 use crate::cluster::notice::{Notice, Notices, Subject};
 use crate::cluster::pod_group_writer::PodGroups;
+use crate::cluster::volume::Volumes;
 use crate::decide::cycle::{BindResult, Effect, LockResult, Report};
 use crate::runtime::clock;
 
@@ -22,6 +23,8 @@ pub struct Executor {
     pub locks: NodeLocks,
     /// Conditions.
     pub conditions: Conditions,
+    /// Claims and volumes.
+    pub volumes: Volumes,
     /// Events.
     pub notices: Notices,
     /// PodGroups.
@@ -119,6 +122,20 @@ impl Executor {
                 if may_write {
                     let result = self.pod_groups.make(&gang, min, &owners).await;
                     tracing::info!(gang = %gang, min, ?result, "PodGroup made");
+                }
+                None
+            }
+            Effect::SelectNode { claim, version, node } => {
+                if may_write {
+                    let result = self.volumes.select_node(&claim, &version, &node).await;
+                    tracing::info!(claim = %claim, node = %node, ?result, "node selected for a claim");
+                }
+                None
+            }
+            Effect::BindVolume { volume, version, claim, uid } => {
+                if may_write {
+                    let result = self.volumes.bind(&volume, &version, &claim, &uid).await;
+                    tracing::info!(volume = %volume, claim = %claim, ?result, "volume promised to a claim");
                 }
                 None
             }

@@ -17,3 +17,4 @@ mod gang_stage;
 mod gang_status;
 mod gangs;
 mod killed;
+mod volumes;

@@ -15,7 +15,9 @@ use baton::decide::framework::Plugins;
 use baton::decide::gang::{Declared, PodGroupFacts};
 use baton::decide::plugins::{DefaultSet, default_plugins};
 use baton::decide::pod::{AssignmentText, ContainerKind, Deletion, HandoffPod, Phase, PodContainer};
-use baton::decide::world::{NodeFacts, PodFacts, PodSpec, RequestParts, Resources, WorldEvent};
+use baton::decide::world::{
+    ClaimFacts, NodeFacts, PodFacts, PodSpec, RequestParts, Resources, VolumeFacts, WorldEvent,
+};
 use jiff::Timestamp;
 
 pub const OURS: &str = "baton-scheduler";
@@ -56,6 +58,11 @@ pub struct Env {
     pub notices: Vec<(String, &'static str)>,
     pub fenced: BTreeSet<String>,
     pub evicted: Vec<String>,
+    pub claims: BTreeMap<PodKey, ClaimFacts>,
+    pub volumes: BTreeMap<String, VolumeFacts>,
+    pub volume_writes: usize,
+    /// Writes to claims and volumes that get lost.
+    pub lost_volume_writes: usize,
     lease: u64,
 }
 
@@ -94,6 +101,10 @@ impl Env {
             notices: Vec::new(),
             fenced: BTreeSet::new(),
             evicted: Vec::new(),
+            claims: BTreeMap::new(),
+            volumes: BTreeMap::new(),
+            volume_writes: 0,
+            lost_volume_writes: 0,
             lease: 0,
         };
         env.lead();
@@ -355,6 +366,8 @@ impl Env {
             }
             // Nobody here shows PodGroups changed by these.
             Effect::PodGroupStatus(_) | Effect::MakePodGroup { .. } => {}
+            Effect::SelectNode { claim, version, node } => self.select_node(&claim, &version, node),
+            Effect::BindVolume { volume, version, claim, uid } => self.bind_volume(&volume, &version, (claim, uid)),
             Effect::Nominate { pod, node } => {
                 // The pod may be gone by now.
                 if let Some(facts) = self.pods.get_mut(&pod.key) {

@@ -16,3 +16,4 @@ mod preemption;
 mod recovery;
 mod scores;
 mod streams;
+mod volumes;

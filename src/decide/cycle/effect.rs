@@ -90,6 +90,27 @@ pub enum Effect {
         /// Controllers of the pods.
         owners: Vec<Owner>,
     },
+    /// Tell the provisioner of a claim for which node its volume is made, unless the claim has changed. No answer needed: what
+    /// the watch does not show is written again.
+    SelectNode {
+        /// Claim.
+        claim: PodKey,
+        /// resourceVersion that was judged.
+        version: Box<str>,
+        /// Node.
+        node: Box<str>,
+    },
+    /// Promise a volume to a claim, unless the volume has changed. No answer needed, as above.
+    BindVolume {
+        /// Volume.
+        volume: Box<str>,
+        /// resourceVersion that was judged.
+        version: Box<str>,
+        /// Claim.
+        claim: PodKey,
+        /// Its uid.
+        uid: Box<str>,
+    },
     /// Write `status.nominatedNodeName`.
     Nominate {
         /// Pod.

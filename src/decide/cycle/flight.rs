@@ -9,7 +9,7 @@ use crate::contract::PodRef;
 use crate::decide::lock::Claim;
 use crate::decide::world::{NodeId, PodId};
 
-use super::effect::Ticket;
+use super::effect::{Effect, Ticket};
 
 /// A pod whose node is chosen and whose room is held.
 #[derive(Debug, Clone)]
@@ -44,6 +44,8 @@ pub struct Flight {
     pub failures: u32,
     /// Monotonic time of the first failure of the current trouble.
     pub trouble_since: Option<Duration>,
+    /// What was asked for while preparing, and when: it is not asked for twice in a row.
+    pub asked: Vec<(Effect, Duration)>,
     /// Why the flight must end as soon as the request under way has been answered.
     pub cancelled: Option<Cancel>,
 }

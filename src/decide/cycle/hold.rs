@@ -14,13 +14,16 @@ use crate::contract::key;
 use crate::decide::alloc::Held;
 use crate::decide::framework::{Outcome, Slots, View};
 use crate::decide::gang::GroupId;
-use crate::decide::plugins::device_fit;
+use crate::decide::plugins::{device_fit, volumes};
 use crate::decide::world::{Node, NodeId, Pod, PodId, Wake};
 
 use super::effect::Effects;
 use super::engine::{Engine, Timer};
 use super::flight::{Flight, Stage};
 use super::settings::{LockMode, Moment};
+
+/// What comes before the lock is asked for again after this time, unless its object has changed.
+const ASK_AGAIN: Duration = Duration::from_secs(5);
 
 /// Room that is held for a pod that is not on its way yet.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -60,7 +63,12 @@ impl Engine {
             annotations.extend(plugin.annotations(view, pod, node, &slots));
         }
         let group = self.world.gangs().gang_of(id).map(|gang| gang.group().clone());
-        self.world.assume(id, node, devices);
+        let volumes = volumes::plan(&slots, node);
+        if self.world.assume(id, node, devices)
+            && let Some(plan) = volumes
+        {
+            self.world.plan_volumes(id, plan);
+        }
         self.holds.insert(id, Hold { node, annotations, since: now.mono, group, commit: None });
         true
     }
@@ -147,6 +155,7 @@ impl Engine {
             not_before: Duration::ZERO,
             failures: 0,
             trouble_since: None,
+            asked: Vec::new(),
             cancelled: None,
         };
         self.told.remove(&id);
@@ -161,8 +170,9 @@ impl Engine {
         let (node, since) = (flight.node, flight.since);
         let view = View { world: &self.world, now: now.mono };
         let mut wait: Option<Duration> = None;
+        let mut asked = Effects::new();
         for plugin in &self.plugins.enabled().pre_bind {
-            match plugin.pre_bind(view, pod, node, since, effects) {
+            match plugin.pre_bind(view, pod, node, since, &mut asked) {
                 Outcome::Fit => {}
                 Outcome::WaitUntil(at, _) => wait = Some(wait.map_or(at, |wait| wait.min(at))),
                 Outcome::Unfit(no) | Outcome::Never(no) => {
@@ -172,6 +182,11 @@ impl Engine {
             }
         }
         let Some(flight) = self.flights.get_mut(&id) else { return };
+        // Every change of any volume asks again: what is under way is not sent twice.
+        flight.asked.retain(|(_, at)| now.mono < *at + ASK_AGAIN);
+        asked.retain(|effect| !flight.asked.iter().any(|(known, _)| known == effect));
+        flight.asked.extend(asked.iter().map(|effect| (effect.clone(), now.mono)));
+        effects.extend(asked);
         if let Some(at) = wait {
             // Never at once again: time has to pass, or volumes to change.
             flight.not_before = at.max(now.mono + Duration::from_millis(1));

@@ -136,7 +136,7 @@ pub(super) const PLUGINS: &[(&str, Maker)] = &[
     ("NodeResourcesBalancedAllocation", |set| {
         made!(NodeResourcesBalancedAllocation(set.choice.balanced.clone()), score)
     }),
-    ("VolumeBinding", |_| made!(VolumeBinding, pre_filter, filter)),
+    ("VolumeBinding", |_| made!(VolumeBinding, pre_filter, filter, pre_bind)),
     ("InterPodAffinity", |set| made!(set.choice.affinity, pre_filter, filter, pre_score, score)),
     ("PodTopologySpread", |_| made!(PodTopologySpread, pre_filter, filter, pre_score, score)),
     ("DeviceFit", |set| made!(DeviceFit { without_agent: set.without_agent }, pre_filter, filter)),

@@ -88,6 +88,7 @@ pub(super) const DEFAULTS: &[(Point, &[(&str, i64)])] = &[
             ("InterPodAffinity", 2),
         ],
     ),
+    (Point::PreBind, &[("VolumeBinding", 1)]),
 ];
 
 /// The plugins of a set.

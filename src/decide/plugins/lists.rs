@@ -74,6 +74,8 @@ impl PluginLists {
         }
         self.are_together(Point::Filter, Point::PreFilter)?;
         self.are_together(Point::Score, Point::PreScore)?;
+        // Claims would stay without their volumes.
+        self.are_together(Point::Filter, Point::PreBind)?;
         if !self.has(Point::Filter, "DeviceFit") {
             return Err(RegistryError::NoDevices);
         }

@@ -11,7 +11,8 @@ use crate::decide::gang::PodGroupFacts;
 use super::budget::BudgetFacts;
 use super::node::NodeFacts;
 use super::pod::PodFacts;
-use super::spec::{Labels, NodeTerm};
+use super::spec::Labels;
+use super::volume::{ClaimFacts, ClassFacts, VolumeFacts};
 use super::{NodeId, PodId};
 
 /// One fact from a watch.
@@ -54,6 +55,10 @@ pub enum WorldEvent {
     Claim(PodKey, ClaimFacts),
     /// A claim is gone.
     ClaimGone(PodKey),
+    /// A storage class.
+    Class(Box<str>, ClassFacts),
+    /// A storage class is gone.
+    ClassGone(Box<str>),
     /// A PodGroup, new or changed.
     PodGroup(Box<PodGroupFacts>),
     /// A PodGroup is gone, or its whole API.
@@ -62,30 +67,6 @@ pub enum WorldEvent {
     Budget(PodKey, BudgetFacts),
     /// A PodDisruptionBudget is gone.
     BudgetGone(PodKey),
-}
-
-/// What a persistent volume says about its place.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct VolumeFacts {
-    /// `spec.nodeAffinity.required`.
-    pub required: Option<Vec<NodeTerm>>,
-    /// Labels; the zone and region labels name a place, several ones separated by `__`.
-    pub labels: Labels,
-}
-
-/// What a claim says.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct ClaimFacts {
-    /// `spec.volumeName`, once bound.
-    pub volume: Option<Box<str>>,
-    /// Annotation `pv.kubernetes.io/bind-completed` is there.
-    pub complete: bool,
-    /// `spec.storageClassName`.
-    pub class: Option<Box<str>>,
-    /// Deletion has been asked for.
-    pub deleting: bool,
-    /// `ReadWriteOncePod` is among the access modes.
-    pub single_pod: bool,
 }
 
 /// Kinds of change, as a set. A refusal names those that may turn it.

@@ -79,13 +79,23 @@ impl World {
             }
             WorldEvent::VolumeGone(name) => {
                 self.volumes.remove(&name);
+                changes.wake = Wake::VOLUME;
             }
             WorldEvent::Claim(key, facts) => {
+                self.claim_seen(&key, &facts);
                 self.claims.insert(key, facts);
                 changes.wake = Wake::VOLUME;
             }
             WorldEvent::ClaimGone(key) => {
                 self.claims.remove(&key);
+                changes.wake = Wake::VOLUME;
+            }
+            WorldEvent::Class(name, facts) => {
+                self.plans.classes.insert(name, facts);
+                changes.wake = Wake::VOLUME;
+            }
+            WorldEvent::ClassGone(name) => {
+                self.plans.classes.remove(&name);
             }
             WorldEvent::PodGroup(facts) => self.gangs.pod_group(*facts),
             WorldEvent::PodGroupGone(api, gang) => self.gangs.pod_group_gone(api, &gang),
@@ -264,6 +274,9 @@ impl World {
         {
             self.by_stamp.enter(&**stamp, id);
         }
+        if !matches!(place, Place::Assumed(_)) {
+            self.plans.plans.remove(&id);
+        }
         self.pods.insert(id, Box::new(Pod { id, facts, place, devices }));
         if !confirmed {
             self.charge(id);
@@ -306,6 +319,7 @@ impl World {
     fn drop_pod(&mut self, id: PodId, changes: &mut Changes) {
         self.discharge(id);
         let Some(pod) = self.pods.remove(&id) else { return };
+        self.plans.plans.remove(&id);
         self.gangs.pod_gone(id);
         if pod.place != Place::Ended {
             self.mix.leave(&pod.facts);

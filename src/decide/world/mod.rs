@@ -18,10 +18,11 @@ mod reserve;
 pub mod resources;
 pub mod spec;
 mod state;
+pub mod volume;
 
 pub use budget::BudgetFacts;
 pub use devices::Stock;
-pub use event::{Changes, ClaimFacts, VolumeFacts, Wake, WorldEvent};
+pub use event::{Changes, Wake, WorldEvent};
 pub use id::{NodeId, PodId};
 pub use journal::Journal;
 pub use mix::Mix;
@@ -30,3 +31,4 @@ pub use pod::{Place, Pod, PodFacts};
 pub use resources::{Rated, RequestParts, Resources};
 pub use spec::{PodSpec, Qos};
 pub use state::{World, WorldPolicy};
+pub use volume::{AccessModes, ClaimFacts, ClassFacts, VolumeFacts, VolumePlan};

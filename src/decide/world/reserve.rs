@@ -25,6 +25,7 @@ impl World {
     pub fn forget(&mut self, id: PodId) -> bool {
         let Some(Place::Assumed(node)) = self.pods.get(&id).map(|pod| pod.place) else { return false };
         self.discharge(id);
+        self.plans.plans.remove(&id);
         if let Some(pod) = self.pods.get_mut(&id) {
             pod.place = Place::Waiting;
             pod.devices = None;

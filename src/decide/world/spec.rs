@@ -317,4 +317,15 @@ pub struct Spread {
 pub enum VolumeUse {
     /// A claim in the pod's namespace.
     Claim(Box<str>),
+    /// The claim that a controller makes for a generic ephemeral volume of the pod, by its name.
+    Ephemeral(Box<str>),
+}
+
+impl VolumeUse {
+    /// Name of the claim.
+    pub fn claim(&self) -> &str {
+        match self {
+            Self::Claim(name) | Self::Ephemeral(name) => name,
+        }
+    }
 }

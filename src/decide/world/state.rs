@@ -11,7 +11,6 @@ use crate::decide::lock::{HolderState, Lookup};
 use crate::decide::pod::{HandoffPod, PodContainer};
 
 use super::budget::BudgetFacts;
-use super::event::{ClaimFacts, VolumeFacts};
 use super::finder::Finder;
 use super::journal::Journal;
 use super::locked::LockedNodes;
@@ -20,6 +19,7 @@ use super::node::Node;
 use super::pod::Pod;
 use super::resources::Resources;
 use super::spec::{Labels, PodSpec};
+use super::volume::{ClaimFacts, VolumeFacts, VolumePlans};
 use super::{NodeId, PodId};
 use crate::decide::gang::{GangBook, GangDefaults};
 
@@ -68,6 +68,8 @@ pub struct World {
     pub(super) namespaces: BTreeMap<Box<str>, Labels>,
     pub(super) volumes: BTreeMap<Box<str>, VolumeFacts>,
     pub(super) claims: BTreeMap<PodKey, ClaimFacts>,
+    /// What pods on their way have planned for their claims, and the storage classes.
+    pub(super) plans: VolumePlans,
     pub(super) budgets: BTreeMap<PodKey, BudgetFacts>,
     /// How many placed pods have each priority.
     pub(super) priorities: BTreeMap<i32, usize>,

@@ -88,13 +88,17 @@ pub fn text(explanation: &Explanation, wide: bool) -> String {
 
 /// The table of rules, reasons and nodes.
 pub(super) fn refusals(out: &mut String, verdict: &Verdict) {
+    // What refuses the pod itself is told already.
+    if let Some(rule) = verdict.rules.iter().find(|rule| rule.count == 0) {
+        let _ = writeln!(out, "  rule {} refuses the pod itself, whatever the nodes are", rule.rule);
+        return;
+    }
     if verdict.rules.is_empty() {
         return;
     }
     let row = |rule: &crate::decide::cycle::RuleCount| {
-        let who = if rule.count == 0 { "the pod".to_owned() } else { rule.count.to_string() };
-        let more = if rule.count > rule.examples.len() && rule.count > 0 { ", …" } else { "" };
-        vec![who, rule.rule.clone(), rule.reason.clone(), rule.examples.join(", ") + more]
+        let more = if rule.count > rule.examples.len() { ", …" } else { "" };
+        vec![rule.count.to_string(), rule.rule.clone(), rule.reason.clone(), rule.examples.join(", ") + more]
     };
     let _ = write!(out, "\n{}", plain(&["REFUSED", "BY RULE", "BECAUSE", "NODES"], verdict.rules.iter().map(row)));
 }

@@ -117,10 +117,16 @@ const SCHEDULER: &[Rule] = &[
         verbs: READ,
     },
     Rule {
-        why: "The chosen node of a claim that waits for its first consumer.",
+        why: "The chosen node of a claim that waits for its first consumer, or the volume that is promised to it.",
         group: "",
-        resources: &["persistentvolumeclaims"],
+        resources: &["persistentvolumeclaims", "persistentvolumes"],
         verbs: &["patch"],
+    },
+    Rule {
+        why: "When and where claims get their volumes.",
+        group: "storage.k8s.io",
+        resources: &["storageclasses"],
+        verbs: READ,
     },
     Rule {
         why: "What went wrong, where the pod's owner looks.",

@@ -34,6 +34,7 @@ pub(super) fn advice(rule: &str, reason: &str) -> Option<&'static str> {
         "NodeUnschedulable" => "Let the node take pods again with `kubectl uncordon`",
         "NodePorts" => "Another pod has that host port: use another one, or none",
         "NodeResourcesFit" if reason == "too many pods" => "The node's kubelet takes no more pods (maxPods)",
+        "NodeResourcesFit" if reason.starts_with("have ") => devices(),
         "NodeResourcesFit" => {
             "Ask for less, wait for pods to end, or add nodes: `kubectl describe node` shows what is requested"
         }
@@ -41,7 +42,19 @@ pub(super) fn advice(rule: &str, reason: &str) -> Option<&'static str> {
             "Pod affinity or anti-affinity, of this pod or of those that run, excludes the nodes: change the terms"
         }
         "PodTopologySpread" => "A topology spread constraint excludes the nodes: raise maxSkew, or use ScheduleAnyway",
-        "VolumeBinding" => "See the claim: `kubectl describe pvc`",
+        "VolumeBinding" if reason.contains("storage class") && reason.contains("does not exist") => {
+            "Make the storage class, or name another one in a new claim: `kubectl get storageclass`"
+        }
+        "VolumeBinding" if reason.contains("does not exist") || reason.contains("has not been made") => {
+            "Make the claim (an ephemeral volume's is made by the controller manager), or correct its name in the pod"
+        }
+        "VolumeBinding" if reason.starts_with("have no free volume") => {
+            "Nobody makes volumes of that class: add a PersistentVolume that is large enough and reachable from the node"
+        }
+        "VolumeBinding" if reason == "volume node affinity" || reason == "volume in another zone" => {
+            "The claim's volume is elsewhere: the pod can only go to nodes that reach it (`kubectl get pv -o wide`)"
+        }
+        "VolumeBinding" => "See what the claim and its provisioner say: `kubectl describe pvc`",
         "SchedulingGates" => "Whoever set the gates removes them from spec.schedulingGates when the pod may start",
         _ => return None,
     })

@@ -1,0 +1,92 @@
+//! Volumes, claims and storage classes for the scheduler.
+
+use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
+use k8s_openapi::api::storage::v1::StorageClass;
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity as Amount;
+use kube::api::ObjectMeta;
+
+use super::feed_term as term;
+use crate::contract::{PodKey, Quantity};
+use crate::decide::world::{AccessModes, ClaimFacts, ClassFacts, VolumeFacts};
+
+/// The older way to name the class.
+const BETA_CLASS: &str = "volume.beta.kubernetes.io/storage-class";
+/// The claim's volume is known on both sides.
+const BIND_COMPLETED: &str = "pv.kubernetes.io/bind-completed";
+/// For which node the volume of a claim is made.
+pub(super) const SELECTED_NODE: &str = "volume.kubernetes.io/selected-node";
+/// Makes no volumes.
+const NO_PROVISIONER: &str = "kubernetes.io/no-provisioner";
+
+fn annotation<'a>(meta: &'a ObjectMeta, key: &str) -> Option<&'a str> {
+    meta.annotations.as_ref()?.get(key).map(String::as_str)
+}
+
+fn bytes(amount: Option<&Amount>) -> i64 {
+    amount.and_then(|amount| amount.0.parse::<Quantity>().ok()).map_or(0, Quantity::value)
+}
+
+fn modes(words: Option<&Vec<String>>) -> AccessModes {
+    AccessModes::of(words.into_iter().flatten().map(String::as_str))
+}
+
+/// A persistent volume.
+pub fn volume_facts(volume: &PersistentVolume) -> VolumeFacts {
+    let (meta, spec) = (&volume.metadata, volume.spec.clone().unwrap_or_default());
+    let affinity = spec.node_affinity.as_ref().and_then(|affinity| affinity.required.as_ref());
+    let claim = spec.claim_ref.as_ref().map(|claim| {
+        let word = |text: &Option<String>| text.clone().unwrap_or_default();
+        (PodKey::new(&word(&claim.namespace), &word(&claim.name)), word(&claim.uid).into())
+    });
+    VolumeFacts {
+        required: affinity.map(|selector| selector.node_selector_terms.iter().map(term::node_term).collect()),
+        labels: meta.labels.clone().unwrap_or_default(),
+        class: annotation(meta, BETA_CLASS).or(spec.storage_class_name.as_deref()).map(Into::into),
+        capacity: bytes(spec.capacity.as_ref().and_then(|capacity| capacity.get("storage"))),
+        modes: modes(spec.access_modes.as_ref()),
+        block: spec.volume_mode.as_deref() == Some("Block"),
+        claim,
+        available: volume.status.as_ref().and_then(|status| status.phase.as_deref()) == Some("Available"),
+        deleting: meta.deletion_timestamp.is_some(),
+        version: meta.resource_version.clone().unwrap_or_default().into(),
+    }
+}
+
+/// A claim and its key.
+pub fn claim_facts(claim: &PersistentVolumeClaim) -> (PodKey, ClaimFacts) {
+    let (meta, spec) = (&claim.metadata, claim.spec.clone().unwrap_or_default());
+    let owner = meta.owner_references.iter().flatten().find(|owner| owner.controller == Some(true));
+    let requests = spec.resources.as_ref().and_then(|resources| resources.requests.as_ref());
+    let facts = ClaimFacts {
+        uid: meta.uid.clone().unwrap_or_default().into(),
+        volume: spec.volume_name.as_deref().filter(|name| !name.is_empty()).map(Into::into),
+        complete: annotation(meta, BIND_COMPLETED).is_some(),
+        lost: claim.status.as_ref().and_then(|status| status.phase.as_deref()) == Some("Lost"),
+        class: annotation(meta, BETA_CLASS).or(spec.storage_class_name.as_deref()).map(Into::into),
+        deleting: meta.deletion_timestamp.is_some(),
+        single_pod: spec.access_modes.iter().flatten().any(|mode| mode == "ReadWriteOncePod"),
+        modes: modes(spec.access_modes.as_ref()),
+        block: spec.volume_mode.as_deref() == Some("Block"),
+        request: bytes(requests.and_then(|requests| requests.get("storage"))),
+        selector: spec.selector.as_ref().map(term::selector),
+        selected_node: annotation(meta, SELECTED_NODE).filter(|node| !node.is_empty()).map(Into::into),
+        owner: owner.map(|owner| owner.uid.as_str().into()),
+        version: meta.resource_version.clone().unwrap_or_default().into(),
+    };
+    (PodKey::new(meta.namespace.as_deref().unwrap_or_default(), meta.name.as_deref().unwrap_or_default()), facts)
+}
+
+/// A storage class.
+pub fn class_facts(class: &StorageClass) -> ClassFacts {
+    let topologies = class.allowed_topologies.iter().flatten().map(|term| {
+        let labels = term.match_label_expressions.iter().flatten();
+        labels
+            .map(|label| (label.key.as_str().into(), label.values.iter().map(|v| v.as_str().into()).collect()))
+            .collect()
+    });
+    ClassFacts {
+        waits: class.volume_binding_mode.as_deref() == Some("WaitForFirstConsumer"),
+        provisions: class.provisioner != NO_PROVISIONER,
+        topologies: topologies.collect(),
+    }
+}

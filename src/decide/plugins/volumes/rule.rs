@@ -1,0 +1,90 @@
+//! The rule at its extension points; what comes before the Binding is in `pre_bind`.
+
+use std::collections::BTreeMap;
+
+use crate::decide::framework::{Filter, Outcome, Plugin, PreFilter, Reads, Slots, View};
+use crate::decide::world::volume::{Provision, VolumePlan};
+use crate::decide::world::{Node, NodeId, Pod, Wake};
+
+use super::claims::{Claims, sort};
+use super::match_volume::match_volume;
+use super::zone::in_zone;
+
+/// The rule.
+pub struct VolumeBinding;
+
+pub(super) const NAME: &str = "VolumeBinding";
+const WAKE: Wake = Wake::VOLUME.or(Wake::NODE_ADDED).or(Wake::NODE_CHANGED).or(Wake::POD_FREED);
+
+/// What is planned on each node that fits.
+#[derive(Default)]
+struct Plans(BTreeMap<NodeId, VolumePlan>);
+
+/// What must happen to the pod's claims when it goes to this node; `None` when nothing must.
+pub fn plan(slots: &Slots, node: NodeId) -> Option<VolumePlan> {
+    slots.get::<Plans>()?.0.get(&node).cloned()
+}
+
+impl Plugin for VolumeBinding {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn reads(&self, pod: &Pod, _: &Slots) -> Reads {
+        if pod.facts.spec.volumes.is_empty() { Reads::Node } else { Reads::World }
+    }
+}
+
+impl PreFilter for VolumeBinding {
+    fn pre_filter(&self, view: View<'_>, pod: &Pod, slots: &mut Slots) -> Outcome {
+        if pod.facts.spec.volumes.is_empty() {
+            return Outcome::Fit;
+        }
+        match sort(view, pod) {
+            Ok(claims) => slots.put(claims),
+            Err(no) => return no,
+        }
+        Outcome::Fit
+    }
+}
+
+impl Filter for VolumeBinding {
+    fn filter(&self, view: View<'_>, pod: &Pod, (id, node): (NodeId, &Node), slots: &mut Slots) -> Outcome {
+        let (Some(claims), Some(facts)) = (slots.get::<Claims>(), &node.facts) else { return Outcome::Fit };
+        let never = |text: String| Outcome::never(NAME, text, WAKE);
+        for volume in &claims.bound {
+            if !volume.reaches(&node.name, &facts.labels) {
+                return Outcome::never(NAME, "volume node affinity", WAKE);
+            }
+            if !in_zone(&volume.labels, &facts.labels) {
+                return Outcome::never(NAME, "volume in another zone", WAKE);
+            }
+        }
+        let mut plan = VolumePlan::default();
+        for claim in &claims.waiting {
+            let name = &claim.key.name;
+            let provision = || Provision { claim: (&**name).into(), seen: claim.facts.selected_node.is_some() };
+            match &claim.node {
+                Some(chosen) if *chosen == node.name => {
+                    plan.provision.push(provision());
+                    continue;
+                }
+                Some(chosen) => return never(format!("the volume of claim {name} is made for node {chosen}")),
+                None => {}
+            }
+            if let Some(volume) = match_volume(view, pod.id, claim, node, &plan.bind) {
+                plan.bind.push(((&**name).into(), volume.into()));
+            } else if claim.class.provisions_at(&facts.labels) {
+                plan.provision.push(provision());
+            } else if claim.class.provisions {
+                return never(format!("storage class {} makes no volumes there", claim.class_name));
+            } else {
+                return never(format!("have no free volume for claim {name}"));
+            }
+        }
+        if !claims.waiting.is_empty() {
+            slots.entry::<Plans>().0.insert(id, plan);
+        }
+        Outcome::Fit
+    }
+}
