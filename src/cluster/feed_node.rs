@@ -34,6 +34,15 @@ struct FeedNodeSpec {
 #[serde(default)]
 struct FeedNodeStatus {
     allocatable: BTreeMap<Box<str>, Box<str>>,
+    conditions: Vec<FeedNodeCondition>,
+}
+
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+struct FeedNodeCondition {
+    #[serde(rename = "type")]
+    kind: Box<str>,
+    status: Box<str>,
 }
 
 impl FeedNode {
@@ -42,7 +51,9 @@ impl FeedNode {
         let amounts = &self.status.allocatable;
         let read = |text: &str| text.parse::<Quantity>().ok();
         let list = amounts.iter().filter_map(|(name, text)| Some((&**name, read(text)?)));
+        let ready = self.status.conditions.iter().find(|found| &*found.kind == "Ready");
         NodeFacts {
+            not_ready: ready.is_some_and(|ready| &*ready.status != "True"),
             allocatable: Resources::of(list).into(),
             max_pods: amounts.get("pods").and_then(|text| read(text)).map_or(0, Quantity::value),
             lock: self.metadata.annotations.as_ref().and_then(|all| all.get(lock_key)).map(|raw| raw.as_str().into()),

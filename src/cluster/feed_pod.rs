@@ -15,7 +15,7 @@ use crate::contract::{Quantity, key};
 use crate::decide::gang::{Declared, Owner, Source};
 use crate::decide::pod::{ContainerKind, Phase};
 use crate::decide::world::spec::{DeviceWishes, HostPort, VolumeUse};
-use crate::decide::world::{PodFacts, PodSpec, Qos, Rated, RequestParts, Resources};
+use crate::decide::world::{JobClaim, PodFacts, PodSpec, Qos, Rated, RequestParts, Resources};
 
 /// A pod with the fields that scheduling needs; the rest is skipped while parsing. Watch and read with it, never write.
 #[derive(Debug, Clone, Deserialize, Resource)]
@@ -159,7 +159,13 @@ impl FeedPod {
         let handoff = light.handoff();
         // An ended pod holds nothing; what it asked for is not needed any more.
         let spec = if handoff.phase == Phase::Succeeded || handoff.phase == Phase::Failed {
-            PodSpec { labels: spec.labels, priority: spec.priority, gang: spec.gang, ..PodSpec::default() }
+            PodSpec {
+                labels: spec.labels,
+                priority: spec.priority,
+                gang: spec.gang,
+                job: spec.job,
+                ..PodSpec::default()
+            }
         } else {
             spec
         };
@@ -206,6 +212,7 @@ impl FeedPod {
                 partition: annotation(key::GPU_PARTITION_SPEC),
             },
             gang: self.gang().map(Arc::new),
+            job: self.job().map(Arc::new),
             labels,
         }
     }
@@ -227,6 +234,14 @@ impl FeedPod {
                 uid: owner.uid.as_str().into(),
             })
         })
+    }
+
+    fn job(&self) -> Option<JobClaim> {
+        let meta = &self.metadata;
+        let owner = meta.owner_references.iter().flatten().find(|owner| owner.controller == Some(true));
+        let owner = owner.map(|o| (o.kind.as_str(), o.api_version.as_str(), o.name.as_str(), o.uid.as_str()));
+        let label = |key: &str| meta.labels.as_ref()?.get(key).map(String::as_str);
+        JobClaim::read(owner, label, |key| meta.annotations.as_ref()?.get(key).map(String::as_str))
     }
 
     /// `unnamed` stands for what a container does not name.

@@ -18,6 +18,7 @@ use super::feed_pod::FeedPod;
 use super::feed_pod_group::pod_groups;
 use super::feed_term::budget_facts;
 use super::feed_volume::{claim_facts, class_facts, volume_facts};
+use super::feed_tyjob::tyjobs;
 use super::node_lock::NodeLocks;
 use crate::contract::gang::PodGroupApi;
 use crate::contract::inventory::Device;
@@ -160,6 +161,9 @@ pub fn start_feeds(
     tasks.spawn(claims.run(out.clone()));
     tasks.spawn(classes.run(out.clone()));
     tasks.spawn(budgets.run(out.clone()));
+    let jobs = tyjobs(client, watched());
+    names.insert(jobs.name);
+    tasks.spawn(jobs.run(out.clone()));
     for api in PodGroupApi::ALL {
         if api != PodGroupApi::Kubernetes || settings.scheduling_groups {
             let groups = pod_groups(client, api, watched());

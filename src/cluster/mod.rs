@@ -11,6 +11,7 @@ pub mod feed_pod_group;
 pub mod feed_set;
 mod feed_term;
 pub mod feed_volume;
+pub mod feed_tyjob;
 pub mod inventory;
 pub mod job_feed;
 pub mod job_writer;

@@ -11,6 +11,7 @@ pub mod health;
 pub mod intern;
 pub mod job;
 pub mod lock;
+pub mod placement;
 pub mod plugins;
 pub mod pod;
 pub mod queue;

@@ -23,6 +23,8 @@ pub enum Item {
     Pod(PodId),
     /// Gangs that start together.
     Group(GroupId),
+    /// All waiting TYJobs, in their own order.
+    Jobs,
 }
 
 impl From<PodId> for Item {
@@ -321,7 +323,7 @@ mod tests {
     fn pod(item: &Item) -> Option<u64> {
         match item {
             Item::Pod(id) => Some(id.0),
-            Item::Group(_) => None,
+            Item::Group(_) | Item::Jobs => None,
         }
     }
     fn with(pods: &[(u64, i32, i64)]) -> Queue {

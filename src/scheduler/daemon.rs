@@ -21,6 +21,7 @@ use crate::cluster::client::{ConnectError, connect_as};
 use crate::cluster::condition::Conditions;
 use crate::cluster::feed::FeedMessage;
 use crate::cluster::feed_set::{FeedSettings, start_feeds};
+use crate::cluster::feed_tyjob::JobStatuses;
 use crate::cluster::leadership::{Standing, campaign, identity};
 use crate::cluster::lease::{Candidate, LeaseConfig};
 use crate::cluster::node_lock::NodeLocks;
@@ -144,6 +145,7 @@ impl Scheduler {
             locks,
             conditions: Conditions::new(client.clone()),
             volumes: Volumes::new(client.clone()),
+            jobs: JobStatuses::new(client.clone()),
             notices,
             pod_groups: PodGroups::new(client),
             standing: standing.clone(),
@@ -308,6 +310,7 @@ fn engine_config(options: &Options) -> EngineConfig {
         retry: (defaults.retry.0, defaults.retry.1, p.bind_limit),
         condition_pause: p.condition_pause,
         gangs: options.gangs.policy(),
+        jobs: options.jobs.policy(),
         batch: defaults.batch,
         search: defaults.search,
     }

@@ -6,12 +6,13 @@ use tokio::sync::{Semaphore, mpsc};
 
 use crate::cluster::bind::Binder;
 use crate::cluster::condition::Conditions;
+use crate::cluster::feed_tyjob::JobStatuses;
 use crate::cluster::leadership::Standing;
 use crate::cluster::node_lock::{LockError, LockWrite, NodeLocks};
 use crate::cluster::notice::{Notice, Notices, Subject};
 use crate::cluster::pod_group_writer::PodGroups;
 use crate::cluster::volume::Volumes;
-use crate::decide::cycle::{BindResult, Effect, LockResult, Report};
+use crate::decide::cycle::{BindResult, Effect, JobWriteResult, LockResult, Report};
 use crate::runtime::clock;
 
 /// Everything that writes.
@@ -25,6 +26,8 @@ pub struct Executor {
     pub conditions: Conditions,
     /// Claims and volumes.
     pub volumes: Volumes,
+    /// TYJobs' statuses.
+    pub jobs: JobStatuses,
     /// Events.
     pub notices: Notices,
     /// PodGroups.
@@ -44,6 +47,13 @@ impl Executor {
         if let Effect::Notice { pod, warning, reason, message } = effect {
             tracing::debug!(pod = %pod.key, reason, message, "event");
             self.notices.tell(Notice { subject: Subject::Pod(pod), warning, reason, action: "Scheduling", message });
+            return;
+        }
+        if let Effect::JobNotice { job, warning, reason, message } = effect {
+            tracing::info!(job = %job.key, reason, message, "TYJob");
+            let (namespace, name) = (job.key.namespace.to_string(), job.key.name.to_string());
+            let subject = Subject::Job { namespace, name, uid: job.uid.to_string() };
+            self.notices.tell(Notice { subject, warning, reason, action: "Scheduling", message });
             return;
         }
         let this = self.clone();
@@ -154,7 +164,17 @@ impl Executor {
                 }
                 None
             }
-            Effect::Notice { .. } => None,
+            Effect::WriteJob { job, half } => {
+                let result = if may_write {
+                    self.jobs.write(&job, &half).await
+                } else {
+                    JobWriteResult::Failed("this scheduler does not lead any more".to_owned())
+                };
+                let places = half.allocations.len();
+                tracing::info!(job = %job.key, state = ?half.state, places, ?result, "TYJob status");
+                Some(Report::JobWritten { job, result })
+            }
+            Effect::Notice { .. } | Effect::JobNotice { .. } => None,
         }
     }
 }

@@ -9,6 +9,7 @@ pub mod gang;
 mod manifest;
 mod metrics;
 pub mod options;
+pub mod tyjob;
 
 pub use daemon::{Scheduler, SchedulerError};
 pub use options::{Options, OptionsError, Periods};

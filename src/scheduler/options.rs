@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use super::extender::ExtenderOptions;
 use super::gang::GangOptions;
+use super::tyjob::JobOptions;
 use crate::contract::{LockFormat, key};
 use crate::decide::cycle::LockMode;
 use crate::decide::framework::RegistryError;
@@ -49,6 +50,8 @@ pub struct Options {
 
     /// How gangs are treated.
     pub gangs: GangOptions,
+    /// How TYJobs are placed.
+    pub jobs: JobOptions,
     /// kube-scheduler's calls.
     pub extender: ExtenderOptions,
 
@@ -111,6 +114,7 @@ impl Default for Options {
             ratio_weights: vec![(key::NVIDIA_GPU.into(), 4), ("cpu".into(), 1), ("memory".into(), 1)],
             plugins: PluginChoice::default(),
             gangs: GangOptions::default(),
+            jobs: JobOptions::default(),
             extender: ExtenderOptions::default(),
             leader_elect: true,
             lease_name: "baton-scheduler".into(),
@@ -174,6 +178,9 @@ pub enum OptionsError {
     /// How gangs are treated.
     #[error("{0}")]
     Gangs(String),
+    /// How TYJobs are placed.
+    #[error("{0}")]
+    Jobs(String),
 }
 
 impl Options {
@@ -213,6 +220,9 @@ impl Options {
         self.extender.validate().map_err(|error| OptionsError::Extender(error.to_string()))?;
         if let Some(problem) = self.gangs.problem() {
             return Err(OptionsError::Gangs(problem));
+        }
+        if let Some(problem) = self.jobs.problem() {
+            return Err(OptionsError::Jobs(problem));
         }
         default_plugins(&self.plugin_set()?)?;
         Ok(())

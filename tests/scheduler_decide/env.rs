@@ -10,9 +10,12 @@ use baton::contract::{
     AgentStatus, ContainerRequest, DeviceAllocation, Identity, LockRead, PodKey, PodRef, Quantity, key,
 };
 use baton::decide::audit;
-use baton::decide::cycle::{BindResult, Effect, Effects, Engine, EngineConfig, LockResult, Moment, Report};
+use baton::decide::cycle::{
+    BindResult, Effect, Effects, Engine, EngineConfig, JobHalf, JobWriteResult, LockResult, Moment, Report,
+};
 use baton::decide::framework::Plugins;
 use baton::decide::gang::{Declared, PodGroupFacts};
+use baton::decide::placement::{JobFacts, JobIdentity};
 use baton::decide::plugins::{DefaultSet, default_plugins};
 use baton::decide::pod::{AssignmentText, ContainerKind, Deletion, HandoffPod, Phase, PodContainer};
 use baton::decide::world::{
@@ -63,6 +66,9 @@ pub struct Env {
     pub volume_writes: usize,
     /// Writes to claims and volumes that get lost.
     pub lost_volume_writes: usize,
+    pub jobs: BTreeMap<PodKey, JobFacts>,
+    pub job_writes: usize,
+    pub job_faults: VecDeque<Fault>,
     lease: u64,
 }
 
@@ -105,6 +111,9 @@ impl Env {
             volumes: BTreeMap::new(),
             volume_writes: 0,
             lost_volume_writes: 0,
+            jobs: BTreeMap::new(),
+            job_writes: 0,
+            job_faults: VecDeque::new(),
             lease: 0,
         };
         env.lead();
@@ -137,6 +146,9 @@ impl Env {
         }
         for key in self.pods.keys().cloned().collect::<Vec<_>>() {
             self.tell_pod(&key);
+        }
+        for key in self.jobs.keys().cloned().collect::<Vec<_>>() {
+            self.tell_job(&key);
         }
         self.lead();
     }
@@ -379,8 +391,36 @@ impl Env {
                 self.reasons.insert(pod.key.name.to_string(), reason);
                 self.conditions.insert(pod.key.name.to_string(), message);
             }
+            Effect::WriteJob { job, half } => {
+                self.job_writes += 1;
+                let result = self.write_job(&job, &half);
+                self.report(Report::JobWritten { job, result });
+            }
+            Effect::JobNotice { job, reason, .. } => self.notices.push((job.key.name.to_string(), reason)),
             Effect::Notice { pod, reason, .. } => self.notices.push((pod.key.name.to_string(), reason)),
         }
+    }
+
+    /// Applies the scheduler's half of a job's status, as the API server would.
+    fn write_job(&mut self, job: &JobIdentity, half: &JobHalf) -> JobWriteResult {
+        if self.job_faults.pop_front().is_some() {
+            return JobWriteResult::Failed("500".into());
+        }
+        let Some(facts) = self.jobs.get_mut(&job.key).filter(|facts| facts.job == *job) else {
+            return JobWriteResult::Gone;
+        };
+        facts.version += 1;
+        facts.state = Some(half.state);
+        facts.allocations.clone_from(&half.allocations);
+        facts.told = Some(half.told.clone());
+        let version = facts.version;
+        self.tell_job(&job.key.clone());
+        JobWriteResult::Done(version)
+    }
+
+    pub fn tell_job(&mut self, key: &PodKey) {
+        let facts = Box::new(self.jobs[key].clone());
+        self.event(WorldEvent::Job(facts));
     }
 
     fn swap(&mut self, node: &str, expected: Option<&str>, new: Option<&str>) -> LockResult {
@@ -432,6 +472,44 @@ impl Env {
         }
         self.tell_pod(&pod.key.clone());
         BindResult::Done
+    }
+}
+
+/// What the API server does with writes to claims and volumes.
+impl Env {
+    pub fn select_node(&mut self, claim: &PodKey, version: &str, node: Box<str>) {
+        let arrives = self.volume_write_arrives();
+        if let Some(facts) = self.claims.get_mut(claim).filter(|facts| arrives && *facts.version == *version) {
+            facts.selected_node = Some(node);
+            facts.version = format!("{version}1").into();
+            self.tell_claim(claim);
+        }
+    }
+
+    pub fn bind_volume(&mut self, volume: &str, version: &str, claim: (PodKey, Box<str>)) {
+        let arrives = self.volume_write_arrives();
+        if let Some(facts) = self.volumes.get_mut(volume).filter(|facts| arrives && *facts.version == *version) {
+            (facts.claim, facts.available) = (Some(claim), false);
+            facts.version = format!("{version}1").into();
+            self.tell_volume(volume);
+        }
+    }
+
+    fn volume_write_arrives(&mut self) -> bool {
+        self.volume_writes += 1;
+        let arrives = self.lost_volume_writes == 0;
+        self.lost_volume_writes = self.lost_volume_writes.saturating_sub(1);
+        arrives
+    }
+
+    pub fn tell_claim(&mut self, key: &PodKey) {
+        let facts = self.claims[key].clone();
+        self.event(WorldEvent::Claim(key.clone(), facts));
+    }
+
+    pub fn tell_volume(&mut self, name: &str) {
+        let facts = self.volumes[name].clone();
+        self.event(WorldEvent::Volume(name.into(), facts));
     }
 }
 

@@ -37,44 +37,6 @@ fn cluster() -> Env {
     env
 }
 
-/// What the API server does with the writes.
-impl Env {
-    pub fn select_node(&mut self, claim: &PodKey, version: &str, node: Box<str>) {
-        let arrives = self.volume_write_arrives();
-        if let Some(facts) = self.claims.get_mut(claim).filter(|facts| arrives && *facts.version == *version) {
-            facts.selected_node = Some(node);
-            facts.version = format!("{version}1").into();
-            self.tell_claim(claim);
-        }
-    }
-
-    pub fn bind_volume(&mut self, volume: &str, version: &str, claim: (PodKey, Box<str>)) {
-        let arrives = self.volume_write_arrives();
-        if let Some(facts) = self.volumes.get_mut(volume).filter(|facts| arrives && *facts.version == *version) {
-            (facts.claim, facts.available) = (Some(claim), false);
-            facts.version = format!("{version}1").into();
-            self.tell_volume(volume);
-        }
-    }
-
-    fn volume_write_arrives(&mut self) -> bool {
-        self.volume_writes += 1;
-        let arrives = self.lost_volume_writes == 0;
-        self.lost_volume_writes = self.lost_volume_writes.saturating_sub(1);
-        arrives
-    }
-
-    fn tell_claim(&mut self, key: &PodKey) {
-        let facts = self.claims[key].clone();
-        self.event(WorldEvent::Claim(key.clone(), facts));
-    }
-
-    fn tell_volume(&mut self, name: &str) {
-        let facts = self.volumes[name].clone();
-        self.event(WorldEvent::Volume(name.into(), facts));
-    }
-}
-
 impl Env {
     fn class(&mut self, name: &str, provisions: bool, zones: &[&str]) {
         let zones: Vec<_> = zones.iter().map(|zone| (*zone).into()).collect();

@@ -12,6 +12,7 @@ use super::engine::{Engine, Timer};
 use super::errand::BindVerdict;
 use super::flight::{Cancel, Flight, Line, Stage};
 use super::gang::Route;
+use super::jobs::JobRoute;
 use super::settings::{Moment, Search};
 
 impl Engine {
@@ -22,6 +23,15 @@ impl Engine {
             self.queue.remove(id);
             return;
         };
+        match self.job_route(pod) {
+            JobRoute::None => {}
+            JobRoute::Place(job) => return self.take_place(id, &job, now, effects),
+            JobRoute::Waits(why) => {
+                // Its job wakes it.
+                self.queue.park(id, Wake::NONE, now.mono, now.wall);
+                return self.tell(id, "Unschedulable", why, now, effects);
+            }
+        }
         if self.route(pod) != Route::Alone {
             // It has become bound to a gang meanwhile.
             return self.enqueue(id, now, effects);

@@ -6,7 +6,10 @@ use std::time::Duration;
 use crate::contract::gang::{GangId, PodGroupApi, PodGroupStatus};
 use crate::contract::{LockRead, PodKey, PodRef};
 use crate::decide::gang::Owner;
+use crate::decide::placement::JobIdentity;
 use crate::decide::world::PodFacts;
+
+use super::jobs::{JobHalf, JobWriteResult};
 
 /// Identifies one request; its report carries it back. A report with a ticket that nobody waits for is ignored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -16,7 +19,7 @@ pub struct Ticket(pub u64);
 pub type Effects = Vec<Effect>;
 
 /// One thing to do in the cluster.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub enum Effect {
     /// Set the node lock to `new` where there is none, or replace exactly `old`. Answer: [`Report::Lock`].
     Lock {
@@ -129,6 +132,24 @@ pub enum Effect {
         /// The condition becomes False with this write, as far as we know.
         first: bool,
     },
+    /// Write the scheduler's half of a TYJob's status. Answer: [`Report::JobWritten`].
+    WriteJob {
+        /// The job; another one of that name is left alone.
+        job: JobIdentity,
+        /// What it is to say.
+        half: Box<JobHalf>,
+    },
+    /// An event for people, on a TYJob.
+    JobNotice {
+        /// The job.
+        job: JobIdentity,
+        /// `Warning` or `Normal`.
+        warning: bool,
+        /// PascalCase.
+        reason: &'static str,
+        /// Text.
+        message: String,
+    },
     /// An event for people.
     Notice {
         /// Pod.
@@ -182,6 +203,13 @@ pub enum Report {
         ticket: Ticket,
         /// What came of it.
         result: BindResult,
+    },
+    /// Of [`Effect::WriteJob`].
+    JobWritten {
+        /// The job.
+        job: JobIdentity,
+        /// What came of it.
+        result: JobWriteResult,
     },
     /// Of [`Effect::ReadPod`].
     PodRead {

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use crate::contract::PodUid;
 use crate::contract::gang::GangId;
+use crate::contract::{PodKey, PodUid};
 use crate::decide::framework::{Plugins, Queued};
 use crate::decide::gang::{GangProgress, GroupId};
 use crate::decide::queue::{Item, Queue};
@@ -18,6 +18,7 @@ use super::flight::{Cancel, Flight, Line};
 use super::gang::{Commit, GroupRecord, Route};
 use super::hold::Hold;
 use super::index::Index;
+use super::jobs::JobDesk;
 use super::preempt::Nomination;
 use super::settings::{EngineConfig, Moment, Stats};
 use super::tell::Told;
@@ -39,6 +40,7 @@ pub(super) enum Timer {
     Release(NodeId, Box<str>),
     Tell(PodId),
     Errand(PodId),
+    Job(PodKey),
     Sweep,
 }
 
@@ -82,6 +84,8 @@ pub struct Engine {
     /// Binds that somebody waits for.
     pub(super) errands: BTreeMap<PodId, Errand>,
     pub(super) answers: Vec<BindAnswer>,
+    /// TYJobs.
+    pub(super) jobs: JobDesk,
     pub(super) stats: Stats,
     pub(super) leading: bool,
     /// When agents are looked over next.
@@ -119,6 +123,7 @@ impl Engine {
             told: BTreeMap::new(),
             errands: BTreeMap::new(),
             answers: Vec::new(),
+            jobs: JobDesk::default(),
             stats: Stats::default(),
             leading: false,
             age_at: Duration::ZERO,
@@ -199,6 +204,7 @@ impl Engine {
         self.groups.clear();
         self.group_of.clear();
         self.commits.clear();
+        self.lead_jobs(leading, now, &mut effects);
         if leading {
             self.nominated_before(now);
             let waiting: Vec<PodId> = self.world.pods().map(|pod| pod.id).collect();
@@ -224,6 +230,7 @@ impl Engine {
         let changes = self.world.apply(event, now.mono, now.wall);
         self.react(&changes, now, &mut effects);
         self.heed_gangs(now, &mut effects);
+        self.heed_jobs(now, &mut effects);
         effects
     }
 
@@ -253,13 +260,17 @@ impl Engine {
         }
         self.queue.tick(now.mono, self.plugins.queue_sort());
         for _ in 0..self.config.batch {
+            // Whoever has given a place back gets it again before anybody else looks.
+            self.heed_jobs(now, &mut effects);
             match self.queue.pop() {
+                Some(Item::Jobs) => self.jobs_round(now, &mut effects),
                 Some(Item::Pod(id)) => self.attempt(id, now, &mut effects),
                 Some(Item::Group(group)) => self.attempt_group(&group, now, &mut effects),
                 None => break,
             }
         }
         self.heed_gangs(now, &mut effects);
+        self.heed_jobs(now, &mut effects);
         effects
     }
 
@@ -293,6 +304,7 @@ impl Engine {
         if !self.leading {
             return;
         }
+        self.note_jobs(changes, now);
         if !changes.wake.is_none() {
             self.queue.wake(changes.wake, self.plugins.queue_sort());
         }
@@ -390,6 +402,7 @@ impl Engine {
             Timer::Release(node, raw) => self.release_again(node, &raw, effects),
             Timer::Tell(id) => self.tell_pending(id, now, effects),
             Timer::Errand(id) => self.errand_due(id, now, effects),
+            Timer::Job(key) => self.job_due(&key, now, effects),
             Timer::Sweep => self.sweep_all(now, effects),
         }
     }

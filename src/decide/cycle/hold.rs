@@ -94,7 +94,11 @@ impl Engine {
             let reserve = &self.plugins.enabled().reserve;
             reserve.iter().rev().for_each(|plugin| plugin.unreserve(pod, node));
         }
-        self.world.forget(id)
+        let freed = self.world.forget(id);
+        if freed {
+            self.note_job_pod(id);
+        }
+        freed
     }
 
     /// Asks the gatekeepers about a held pod: it goes on its way, waits, or goes back to the queue.

@@ -18,6 +18,7 @@ mod flight;
 mod gang;
 mod hold;
 mod index;
+mod jobs;
 mod locks;
 mod preempt;
 mod report;
@@ -39,5 +40,6 @@ pub use gang::{
 };
 pub use hold::Hold;
 pub use index::{Index, PodShape};
+pub use jobs::{JobExplanation, JobHalf, JobPlace, JobPolicy, JobRecord, JobWriteResult, NodeRating, SeatExplanation};
 pub use preempt::{Candidate, Nomination, Victim};
 pub use settings::{EngineConfig, LockMode, Moment, Search, Stats};

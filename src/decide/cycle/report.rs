@@ -18,12 +18,14 @@ impl Engine {
             Report::Lock { ticket, result } => self.lock_answered(ticket, result, now, &mut effects),
             Report::Bind { ticket, result } => self.bind_answered(ticket, result, now, &mut effects),
             Report::Release { node, old, result } => self.release_answered(&node, &old, result, now, &mut effects),
+            Report::JobWritten { job, result } => self.job_written(&job, result, now, &mut effects),
             Report::PodRead { pod, result } => self.pod_read(&pod, result, now, &mut effects),
             Report::PodGroup { gang, result } => {
                 self.pod_group_answered(&gang, result.map(|stored| *stored), now, &mut effects);
             }
         }
         self.heed_gangs(now, &mut effects);
+        self.heed_jobs(now, &mut effects);
         effects
     }
 

@@ -11,6 +11,7 @@ use crate::decide::queue::QueuePolicy;
 use crate::decide::world::WorldPolicy;
 
 use super::gang::GangPolicy;
+use super::jobs::JobPolicy;
 
 /// One reading of both clocks, brought by the caller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -70,6 +71,8 @@ pub struct EngineConfig {
     pub condition_pause: Duration,
     /// How gangs are treated.
     pub gangs: GangPolicy,
+    /// How TYJobs are treated.
+    pub jobs: JobPolicy,
     /// Decisions per [`Engine::run`].
     pub batch: usize,
     /// How a node is looked for.
@@ -92,6 +95,7 @@ impl Default for EngineConfig {
             retry: (Duration::from_millis(100), s(5), s(60)),
             condition_pause: s(10),
             gangs: GangPolicy::default(),
+            jobs: JobPolicy::default(),
             batch: 64,
             search: Search::Indexed,
         }
@@ -127,4 +131,12 @@ pub struct Stats {
     pub group_timeouts: u64,
     /// Groups that gave back what they held.
     pub group_releases: u64,
+    /// Rounds over the waiting TYJobs.
+    pub job_rounds: u64,
+    /// Attempts that gave a TYJob places.
+    pub jobs_placed: u64,
+    /// Places that their pods have taken over.
+    pub job_places_taken: u64,
+    /// Places that became void.
+    pub job_places_void: u64,
 }

@@ -204,6 +204,18 @@ impl Stock {
         (i64::from(summary.core_total.saturating_sub(summary.core_free)), i64::from(summary.core_total))
     }
 
+    /// Percent of compute or memory, whichever is less, that is free on each open GPU.
+    pub fn gpu_rooms(&self) -> Vec<i64> {
+        let devices = self.pool.devices();
+        let open = self.pool.summary().open_gpus;
+        let rooms = (0u8..).zip(&devices.gpus).filter(|(at, _)| open & (1 << at) != 0).map(|(at, gpu)| {
+            let (core, memory) = self.pool.gpu_room(at);
+            let memory = if gpu.memory > 0 { memory.saturating_mul(key::WHOLE) / gpu.memory } else { key::WHOLE };
+            i64::from(core).min(memory)
+        });
+        rooms.collect()
+    }
+
     /// Those of `devices` that are not listed as healthy.
     pub fn unhealthy_of(&self, devices: &Held) -> Vec<DeviceId> {
         let all = devices.devices().iter().map(|entry| &entry.id);

@@ -8,6 +8,8 @@ use crate::contract::{AgentStatus, PodKey, PodUid};
 use crate::contract::gang::{GangId, PodGroupApi};
 use crate::decide::gang::PodGroupFacts;
 
+use crate::decide::placement::{JobFacts, JobIdentity};
+
 use super::budget::BudgetFacts;
 use super::node::NodeFacts;
 use super::pod::PodFacts;
@@ -63,6 +65,10 @@ pub enum WorldEvent {
     PodGroup(Box<PodGroupFacts>),
     /// A PodGroup is gone, or its whole API.
     PodGroupGone(PodGroupApi, GangId),
+    /// A TYJob, new or changed.
+    Job(Box<JobFacts>),
+    /// A TYJob is gone.
+    JobGone(JobIdentity),
     /// A PodDisruptionBudget.
     Budget(PodKey, BudgetFacts),
     /// A PodDisruptionBudget is gone.
@@ -146,4 +152,6 @@ pub struct Changes {
     pub left: Vec<PodUid>,
     /// Nodes whose lock, agent, devices or object changed.
     pub nodes: Vec<NodeId>,
+    /// TYJobs whose object or pods changed.
+    pub jobs: Vec<PodKey>,
 }

@@ -99,6 +99,8 @@ impl World {
             }
             WorldEvent::PodGroup(facts) => self.gangs.pod_group(*facts),
             WorldEvent::PodGroupGone(api, gang) => self.gangs.pod_group_gone(api, &gang),
+            WorldEvent::Job(facts) => self.job_set(*facts, &mut changes),
+            WorldEvent::JobGone(job) => self.job_gone(job, &mut changes),
             WorldEvent::Budget(key, facts) => {
                 self.budgets.insert(key, facts);
             }
@@ -290,6 +292,7 @@ impl World {
         if matches!(place, Place::Bound(_)) && (old_place != place || relabelled) {
             changes.wake = changes.wake.or(Wake::POD_PLACED);
         }
+        self.note_job(id, changes);
         changes.pods.push(id);
     }
 
@@ -317,6 +320,7 @@ impl World {
     }
 
     fn drop_pod(&mut self, id: PodId, changes: &mut Changes) {
+        self.note_job(id, changes);
         self.discharge(id);
         let Some(pod) = self.pods.remove(&id) else { return };
         self.plans.plans.remove(&id);

@@ -24,6 +24,8 @@ pub struct NodeFacts {
     pub taints: Vec<Taint>,
     /// `spec.unschedulable`.
     pub unschedulable: bool,
+    /// Condition `Ready` is there and not True.
+    pub not_ready: bool,
     /// `status.allocatable`.
     pub allocatable: Shared<Resources>,
     /// `status.allocatable.pods`.

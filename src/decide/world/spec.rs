@@ -6,6 +6,7 @@ use std::sync::Arc;
 use crate::contract::hint::LabelSelector;
 
 use super::resources::{Rated, Resources};
+use crate::contract::tyjob::keys;
 use crate::decide::gang::Declared;
 
 /// Labels of a node, pod or namespace.
@@ -56,6 +57,37 @@ pub struct PodSpec {
     pub wishes: DeviceWishes,
     /// What the pod says about its gang; `None` where it names none.
     pub gang: Option<Arc<Declared>>,
+    /// The TYJob that controls the pod, where the pod says which node is reserved for it.
+    pub job: Option<Arc<JobClaim>>,
+}
+
+/// What a pod of the job controller says of itself. It counts only where the job agrees.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct JobClaim {
+    /// Name of the controlling TYJob.
+    pub name: Box<str>,
+    /// Its uid.
+    pub uid: Box<str>,
+    /// The attempt that the pod was made for; none when its label cannot be read.
+    pub attempt: Option<i32>,
+}
+
+impl JobClaim {
+    /// The claim of a pod with this controller: its kind, API version, name and uid; `None` unless that is a TYJob and the pod
+    /// carries the annotation of a reserved node.
+    pub fn read<'a>(
+        controller: Option<(&str, &str, &str, &str)>,
+        label: impl Fn(&str) -> Option<&'a str>,
+        annotation: impl Fn(&str) -> Option<&'a str>,
+    ) -> Option<Self> {
+        let (kind, api_version, name, uid) = controller?;
+        let group = api_version.split_once('/').map(|(group, _)| group);
+        if kind != keys::KIND || group != Some(keys::GROUP) || annotation(keys::ALLOCATION).is_none_or(str::is_empty) {
+            return None;
+        }
+        let attempt = label(keys::ATTEMPT).and_then(|attempt| attempt.parse().ok());
+        Some(Self { name: name.into(), uid: uid.into(), attempt })
+    }
 }
 
 /// Kubernetes' class of service; the better served goes first.

@@ -4,10 +4,11 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use crate::contract::gang::GangId;
-use crate::contract::{AgentStatus, DeviceId, PodKey, PodUid};
+use crate::contract::{AgentStatus, DeviceId, PodKey, PodUid, Shared};
 use crate::decide::alloc::{Amounts, Labels as DeviceLabels};
 use crate::decide::intern::Interner;
 use crate::decide::lock::{HolderState, Lookup};
+use crate::decide::placement::JobFacts;
 use crate::decide::pod::{HandoffPod, PodContainer};
 
 use super::budget::BudgetFacts;
@@ -76,6 +77,7 @@ pub struct World {
     /// The latest deletions, oldest first.
     pub(super) deleted: VecDeque<PodUid>,
     pub(super) gangs: GangBook,
+    pub(super) jobs: BTreeMap<PodKey, Shared<JobFacts>>,
 }
 
 /// What many pods and nodes say alike.

@@ -140,6 +140,13 @@ const SCHEDULER: &[Rule] = &[
         resources: &["events"],
         verbs: &["create", "patch"],
     },
+    Rule { why: "The jobs that are placed.", group: "arranger.taichu.io", resources: &["tyjobs"], verbs: READ },
+    Rule {
+        why: "Its half of their status: places.",
+        group: "arranger.taichu.io",
+        resources: &["tyjobs/status"],
+        verbs: &["patch"],
+    },
 ];
 
 const SCHEDULER_OWN: &[Rule] = &[Rule {

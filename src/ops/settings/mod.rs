@@ -11,6 +11,7 @@ mod print;
 mod scheduler;
 #[cfg(test)]
 mod tests;
+mod tyjob;
 
 pub use agent::agent;
 pub use controller::controller;

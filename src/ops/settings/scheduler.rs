@@ -2,6 +2,7 @@
 
 use super::gang::gangs;
 use super::log::{Daemon, by_from_str, field, log};
+use super::tyjob::tyjobs;
 use crate::decide::cycle::LockMode;
 use crate::decide::lock::ExpiredHolder;
 use crate::decide::plugins::NodesWithoutAgent;
@@ -13,7 +14,10 @@ by_from_str!(LockMode, ExpiredHolder, NodesWithoutAgent, GangPods);
 
 /// Every key of `baton scheduler`, in the order of its help.
 pub fn scheduler() -> Vec<Setting<Daemon<Options>>> {
-    [identity(), lock(), placing(), gangs(), extender(), leading(), periods(), log()].into_iter().flatten().collect()
+    [identity(), lock(), placing(), gangs(), tyjobs(), extender(), leading(), periods(), log()]
+        .into_iter()
+        .flatten()
+        .collect()
 }
 
 type Settings = Vec<Setting<Daemon<Options>>>;

@@ -22,10 +22,11 @@ impl Engine {
         let (kind, name) = match item {
             Item::Pod(id) => ("pod", self.world.pod(*id).map(|pod| pod.key().to_string()).unwrap_or_default()),
             Item::Group(group) => ("group", group.to_string()),
+            Item::Jobs => ("jobs", "waiting TYJobs".to_owned()),
         };
         let pod = match item {
             Item::Pod(id) => self.world.pod(*id),
-            Item::Group(_) => None,
+            Item::Group(_) | Item::Jobs => None,
         };
         let told = pod.and_then(|pod| self.told.get(&pod.id));
         let state = match (pod, standing.state) {

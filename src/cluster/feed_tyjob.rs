@@ -1,0 +1,248 @@
+//! TYJobs for the scheduler: what its objects say of placement, their feed, and the write of the scheduler's half of the
+//! status.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+use kube::Client;
+use kube::api::{Api, Patch, PatchParams};
+use kube::runtime::watcher::Config;
+use serde_json::{Map, Value, json};
+
+use super::client::status_code;
+use super::feed::Feed;
+use super::feed_pod::FeedPod;
+use super::job_feed::RawJob;
+use crate::contract::PodKey;
+use crate::contract::tyjob::{InvalidField, PodTemplate, Role, TyJob, TyJobSpec, TyJobStatus, condition, keys};
+use crate::decide::cycle::{JobHalf, JobWriteResult};
+use crate::decide::placement::{JobFacts, JobIdentity, JobSpec, Part, Told};
+use crate::decide::world::WorldEvent;
+
+/// The feed of TYJobs. Without the definition there are none.
+pub fn tyjobs(client: &Client, config: Config) -> Feed<RawJob> {
+    Feed {
+        name: "tyjobs",
+        api: Api::<RawJob>::all(client.clone()),
+        config,
+        optional: true,
+        told: Box::new(|job| {
+            let name = format!(
+                "{}/{}",
+                job.metadata.namespace.as_deref().unwrap_or_default(),
+                job.metadata.name.as_deref().unwrap_or_default()
+            );
+            match job_facts(job) {
+                Ok(facts) => Some(WorldEvent::Job(Box::new(facts))),
+                Err(problem) => {
+                    tracing::warn!(job = name, %problem, "TYJob is left alone: its status cannot be read");
+                    None
+                }
+            }
+        }),
+        gone: Box::new(|seen| {
+            Some(WorldEvent::JobGone(JobIdentity {
+                key: PodKey::new(seen.namespace(), seen.name()),
+                uid: seen.uid().into(),
+            }))
+        }),
+    }
+}
+
+/// The scheduler's record of a job. The error is a status that says nothing that can be relied on.
+pub fn job_facts(raw: RawJob) -> Result<JobFacts, InvalidField> {
+    let version = raw.metadata.resource_version.as_deref().and_then(|version| version.parse().ok()).unwrap_or(0);
+    let (job, unreadable) = raw.read()?;
+    let meta = &job.metadata;
+    let word = |text: &Option<String>| text.clone().unwrap_or_default();
+    let key = PodKey::new(&word(&meta.namespace), &word(&meta.name));
+    let status = job.status.clone().unwrap_or_default();
+    let told = status.condition(condition::SCHEDULED).map(|found| Told {
+        holds: found.status == "True",
+        reason: found.reason.as_str().into(),
+        message: found.message.as_str().into(),
+        since: found.last_transition_time.0,
+    });
+    let spec = match job.effective(unreadable.as_ref()) {
+        Ok(effective) => job_spec(&key, &status, &effective.spec),
+        Err(fields) => {
+            let text: Vec<String> = fields.iter().map(InvalidField::to_string).collect();
+            Err(text.join("; ").into())
+        }
+    };
+    Ok(JobFacts {
+        job: JobIdentity { key, uid: word(&meta.uid).into() },
+        version,
+        created: meta.creation_timestamp.as_ref().map_or(jiff::Timestamp::UNIX_EPOCH, |at| at.0),
+        deleting: meta.deletion_timestamp.is_some(),
+        stage: status.stage,
+        state: status.schedule_state,
+        attempt: status.restarts,
+        has_address: status.leader_address.as_deref().is_some_and(|address| !address.is_empty()),
+        ended: status.ended_workers.iter().map(|(pod, end)| (pod.as_str().into(), *end)).collect(),
+        told,
+        allocations: status.allocations,
+        spec,
+    })
+}
+
+fn job_spec(key: &PodKey, status: &TyJobStatus, spec: &TyJobSpec) -> Result<JobSpec, Box<str>> {
+    let part = |role, name: &str, counts, template| -> Result<Part, Box<str>> {
+        let pod = pod_of(key, status, spec, (role, name), template);
+        let pod: FeedPod = serde_json::from_value(pod).map_err(|error| format!("the template of {name}: {error}"))?;
+        let mut pod = pod.facts();
+        // A job is placed as a job, never as a gang too.
+        pod.spec.gang = None;
+        Ok(Part { role, name: name.into(), counts, pod })
+    };
+    let mut parts = vec![part(Role::Leader, &spec.leader.name, 1, &spec.leader.template)?];
+    for set in &spec.worker_sets {
+        parts.push(part(Role::Worker, &set.name, set.counts, &set.template)?);
+    }
+    Ok(JobSpec {
+        priority: spec.priority,
+        queue: spec.scheduler_policy.job_queue_policy,
+        basic: spec.scheduler_policy.basic_policy,
+        min_workers: i64::from(spec.min_workers_num),
+        terminating: spec.terminating,
+        parts,
+    })
+}
+
+/// What the scheduler would see of a pod that the controller makes of a template.
+fn pod_of(
+    key: &PodKey,
+    status: &TyJobStatus,
+    spec: &TyJobSpec,
+    (role, name): (Role, &str),
+    template: &PodTemplate,
+) -> Value {
+    let map = |which: &str| -> BTreeMap<&str, &str> { template.metadata(which).collect() };
+    let (mut labels, attempt) = (map("labels"), status.restarts.to_string());
+    labels.extend([(keys::JOB, &*key.name), (keys::ROLE, role.as_str()), (keys::ATTEMPT, &*attempt)]);
+    if role == Role::Worker {
+        labels.insert(keys::WORKER_SET, name);
+    }
+    let mut pod: Map<String, Value> = template.spec().as_object().cloned().unwrap_or_default();
+    let own = pod.remove("volumes").and_then(|volumes| volumes.as_array().cloned()).unwrap_or_default();
+    // The claim of an ephemeral volume is made with the pod: it says nothing about the place yet.
+    let volumes = own.iter().chain(&spec.volumes).filter(|volume| volume["ephemeral"].is_null());
+    pod.insert("volumes".to_owned(), volumes.cloned().collect());
+    // Whoever counts our own pods does not count this one.
+    pod.insert("schedulerName".to_owned(), "none".into());
+    json!({
+        "metadata": { "namespace": key.namespace, "name": name, "labels": labels, "annotations": map("annotations") },
+        "spec": pod,
+    })
+}
+
+/// Writes the scheduler's half of jobs' statuses.
+#[derive(Clone)]
+pub struct JobStatuses(Client);
+
+impl JobStatuses {
+    /// By this client.
+    pub fn new(client: Client) -> Self {
+        Self(client)
+    }
+
+    /// Applies the half to the job of this uid, with a field manager of its own: the controller's fields stay as they are.
+    pub async fn write(&self, job: &JobIdentity, half: &JobHalf) -> JobWriteResult {
+        let told = &half.told;
+        let status = TyJobStatus {
+            schedule_state: Some(half.state),
+            allocations: half.allocations.clone(),
+            conditions: vec![Condition {
+                type_: condition::SCHEDULED.to_owned(),
+                status: if told.holds { "True" } else { "False" }.to_owned(),
+                reason: told.reason.to_string(),
+                message: told.message.to_string(),
+                last_transition_time: Time(told.since),
+                observed_generation: None,
+            }],
+            ..TyJobStatus::default()
+        };
+        let body = json!({
+            "apiVersion": keys::API_VERSION,
+            "kind": keys::KIND,
+            "metadata": { "name": job.key.name, "namespace": job.key.namespace, "uid": job.uid },
+            "status": status.of_scheduler(),
+        });
+        let jobs: Api<TyJobMeta> = Api::namespaced(self.0.clone(), &job.key.namespace);
+        let apply = PatchParams::apply(keys::SCHEDULER_MANAGER).force();
+        match jobs.patch_status(&job.key.name, &apply, &Patch::Apply(body)).await {
+            Ok(job) => {
+                let version = job.metadata.resource_version.and_then(|version| version.parse().ok());
+                JobWriteResult::Done(version.unwrap_or(0))
+            }
+            // Another job of this name, or none.
+            Err(error) if matches!(status_code(&error), Some(404 | 409)) => JobWriteResult::Gone,
+            Err(error) => JobWriteResult::Failed(error.to_string()),
+        }
+    }
+}
+
+/// Of what a write answers, only the metadata is read.
+#[derive(Debug, Clone, serde::Deserialize, kube::Resource)]
+#[resource(inherit = TyJob)]
+struct TyJobMeta {
+    metadata: kube::api::ObjectMeta,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::contract::tyjob::{BasicPolicy, JobQueuePolicy};
+    use crate::decide::placement::{Folded, GPU_PERCENT};
+
+    fn raw(edit: impl FnOnce(&mut Value)) -> RawJob {
+        let container = |limits: Value| json!([{ "name": "main", "image": "i", "resources": { "limits": limits } }]);
+        let mut job = json!({
+            "apiVersion": keys::API_VERSION, "kind": keys::KIND,
+            "metadata": { "namespace": "ml", "name": "rl", "uid": "u", "resourceVersion": "42" },
+            "spec": {
+                "volumes": [{ "name": "data", "persistentVolumeClaim": { "claimName": "data" } }],
+                "leader": { "name": "learner", "template": {
+                    "metadata": { "labels": { "team": "a" } },
+                    "spec": {
+                        "containers": container(json!({ "cpu": "2", "nvidia.com/gpu": "1" })),
+                        "volumes": [{ "name": "scratch", "ephemeral": {} }],
+                        "nodeSelector": { "zone": "z" },
+                    },
+                }},
+                "workerSets": [{ "name": "actor", "counts": 3, "template": {
+                    "spec": { "containers": container(json!({ "cpu": "500m" })) },
+                }}],
+                "schedulerPolicy": { "jobQueuePolicy": "DRF", "basicPolicy": "Gang" },
+            },
+            "status": { "restarts": 2, "stage": "Pending" },
+        });
+        edit(&mut job);
+        serde_json::from_value(job).unwrap()
+    }
+
+    #[test]
+    fn a_job_becomes_what_its_pods_would_ask_for() {
+        let facts = job_facts(raw(|_| {})).unwrap();
+        assert_eq!((facts.version, facts.attempt, facts.has_address), (42, 2, false));
+        let spec = facts.spec.unwrap();
+        assert_eq!((spec.queue, spec.basic, spec.min_workers), (JobQueuePolicy::Drf, BasicPolicy::Gang, 1));
+        let [leader, actor] = &spec.parts[..] else { panic!("a leader and one set") };
+        let asked = &leader.pod.spec;
+        assert_eq!(Folded::wanted(&asked.requests).get(GPU_PERCENT), 100);
+        assert_eq!((asked.requests.milli_cpu, actor.pod.spec.requests.milli_cpu), (2000, 500));
+        assert_eq!(asked.node_selector.get("zone").map(String::as_str), Some("z"));
+        assert_eq!(asked.labels.get("team").map(String::as_str), Some("a"));
+        assert_eq!(asked.labels.get(keys::ROLE).map(String::as_str), Some("leader"));
+        assert_eq!(asked.volumes.len(), 1, "the shared claim, not the ephemeral one");
+        assert!(leader.pod.handoff.asks_for_devices() && asked.job.is_none());
+        assert_eq!(actor.counts, 3);
+    }
+
+    #[test]
+    fn a_job_that_cannot_be_has_no_spec_and_one_with_a_strange_status_is_left_alone() {
+        let facts = job_facts(raw(|job| job["spec"]["workerSets"] = json!([]))).unwrap();
+        assert!(facts.spec.unwrap_err().contains("spec.workerSets"));
+        assert!(job_facts(raw(|job| job["status"]["restarts"] = "two".into())).is_err());
+    }
+}

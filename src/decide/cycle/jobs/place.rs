@@ -1,0 +1,148 @@
+//! One pod of a job: which node its policy prefers, and the room there.
+
+use std::collections::BTreeMap;
+
+use crate::contract::tyjob::BasicPolicy;
+use crate::decide::alloc::Held;
+use crate::decide::cycle::choose::{Choice, judge, prepare};
+use crate::decide::cycle::engine::Engine;
+use crate::decide::cycle::settings::Moment;
+use crate::decide::framework::{Reads, View};
+use crate::decide::placement::{Beside, JobFacts, JobSpec, Metric, Rank, Seat};
+use crate::decide::plugins::device_fit;
+use crate::decide::world::{NodeId, Place, Pod, PodFacts, PodId, Resources, World};
+
+use super::table::{Table, filters_read};
+
+/// Stands for a pod that is judged and not there yet.
+pub(super) const NOBODY: PodId = PodId(u64::MAX);
+
+/// What of its job a pod's rating depends on.
+pub(super) struct Company<'a> {
+    pub policy: BasicPolicy,
+    /// Pods of the job by node.
+    pub here: &'a BTreeMap<NodeId, i64>,
+    /// What the pods without a place ask for, this one included, and how many there are of each.
+    pub missing: &'a [(Resources, i64)],
+}
+
+impl Company<'_> {
+    pub(super) fn rank(&self, world: &World, id: NodeId, metric: i64) -> Rank {
+        let here = self.here.get(&id).copied().unwrap_or(0);
+        Rank::of(self.policy, metric, here, || self.room(world, id))
+    }
+
+    fn room(&self, world: &World, id: NodeId) -> i64 {
+        let Some(node) = world.node(id) else { return 0 };
+        Beside::left_on(node).fit(self.missing.iter().map(|(requests, count)| (requests, *count)))
+    }
+
+    /// The fitting node with the highest rank, the first by name among equals.
+    pub(super) fn best(&self, world: &World, table: &Table) -> Option<NodeId> {
+        match self.policy {
+            BasicPolicy::JobAffinity => {
+                let known = self.here.iter().filter(|(_, count)| **count > 0).filter_map(|(id, _)| table.entry(*id));
+                let near = self.first(world, known);
+                near.or_else(|| self.roomiest(world, table))
+            }
+            BasicPolicy::JobAntiAffinity => {
+                let here = |id: &NodeId| self.here.get(id).copied().unwrap_or(0);
+                let lonely = table.fitting().find(|(_, _, id)| here(id) == 0);
+                lonely.map(|(_, _, id)| *id).or_else(|| self.first(world, table.fitting()))
+            }
+            _ => table.fitting().next().map(|(_, _, id)| *id),
+        }
+    }
+
+    fn first<'t>(&self, world: &World, entries: impl Iterator<Item = &'t super::table::Entry>) -> Option<NodeId> {
+        let ranked = entries.map(|(metric, name, id)| (self.rank(world, *id, metric.0), std::cmp::Reverse(name), *id));
+        ranked.max_by(|a, b| (a.0, &a.1).cmp(&(b.0, &b.1))).map(|(_, _, id)| id)
+    }
+
+    /// No pod of the job is anywhere near: where most of them fit. Nodes come by metric and name, so the first of the roomiest
+    /// is meant, and nobody beats one that takes all.
+    fn roomiest(&self, world: &World, table: &Table) -> Option<NodeId> {
+        let all: i64 = self.missing.iter().map(|(_, count)| count).sum();
+        let mut best: Option<(i64, NodeId)> = None;
+        for (_, _, id) in table.fitting() {
+            let room = self.room(world, *id);
+            if best.is_none_or(|(most, _)| room > most) {
+                best = Some((room, *id));
+            }
+            if room >= all {
+                break;
+            }
+        }
+        best.map(|(_, id)| id)
+    }
+}
+
+/// A pod that is not there yet, to be judged.
+pub(super) fn imagined(facts: PodFacts) -> Pod {
+    Pod { id: NOBODY, facts, place: Place::Waiting, devices: None }
+}
+
+impl Engine {
+    /// Finds the node that the policy prefers for a seat and keeps its room there. The error says why there is none.
+    pub(super) fn place_seat(
+        &mut self,
+        job: &JobFacts,
+        spec: &JobSpec,
+        seat: &Seat,
+        company: &Company<'_>,
+        now: Moment,
+    ) -> Result<(NodeId, PodId), String> {
+        let Some(part) = spec.parts.get(seat.part) else { return Err("the job has no such part".to_owned()) };
+        let pod = imagined(part.pod_of(&job.job, seat));
+        let view = View { world: &self.world, now: now.mono };
+        self.stats.attempts += 1;
+        let mut slots = prepare(view, &self.plugins, &pod).map_err(reason)?;
+        let metric = Metric::of(spec.basic, part.role);
+        let kept = filters_read(&self.plugins, &pod, &slots) == Reads::Node;
+        let mut taken = if kept { Some(self.jobs.tables.take(&pod, metric)) } else { None };
+        let mut fresh = Table::default();
+        let table = taken.as_mut().map_or(&mut fresh, |(_, _, table)| table);
+        let weights = &self.config.jobs.weights;
+        let asked = table.catch_up(view, &self.plugins, &pod, &mut slots, (metric, weights));
+        let found = asked.map_err(std::borrow::Cow::into_owned).and_then(|asked| {
+            self.stats.judged += asked.len() as u64;
+            let best = company.best(&self.world, table);
+            best.map(|id| (id, asked.contains(&id))).ok_or_else(|| table.diagnosis().message())
+        });
+        if let Some(table) = taken {
+            self.jobs.tables.keep(table);
+        }
+        let (id, fresh) = found?;
+        let Some(node) = self.world.node(id) else { return Err("the node is gone".to_owned()) };
+        if !fresh {
+            // The verdict stands; this is for what filters leave in the slots about the chosen node.
+            judge(view, &self.plugins, &pod, (id, node), &mut slots);
+        }
+        let devices = device_fit::plan(&slots, (id, node)).map(|plan| Held::of(&plan.allocation));
+        let facts = pod.facts;
+        Ok((id, self.world.reserve_place(facts, id, devices)))
+    }
+
+    /// Keeps room for a seat on a node that was chosen before. `None` when the seat does not fit there any more.
+    pub(super) fn reserve_at(&mut self, facts: PodFacts, id: NodeId, now: Moment) -> Option<PodId> {
+        let pod = imagined(facts);
+        let view = View { world: &self.world, now: now.mono };
+        let mut slots = prepare(view, &self.plugins, &pod).ok()?;
+        let node = self.world.node(id).filter(|node| node.facts.is_some())?;
+        if !judge(view, &self.plugins, &pod, (id, node), &mut slots).is_fit() {
+            return None;
+        }
+        let devices = device_fit::plan(&slots, (id, node)).map(|plan| Held::of(&plan.allocation));
+        Some(self.world.reserve_place(pod.facts, id, devices))
+    }
+}
+
+/// Why a pod fits nowhere, before any node was asked.
+pub(super) fn reason(end: Choice) -> String {
+    match end {
+        Choice::Nowhere(diagnosis) => diagnosis.message(),
+        Choice::WaitUntil(_, refusal) => refusal.text.into_owned(),
+        Choice::Fault(text) => text.into_owned(),
+        Choice::Node(..) => String::new(),
+    }
+}

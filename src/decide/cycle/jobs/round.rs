@@ -1,0 +1,329 @@
+//! One round over all waiting jobs, in their order.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use crate::contract::PodKey;
+use crate::contract::tyjob::{BasicPolicy, JobQueuePolicy, ScheduleState, WorkerEnd};
+use crate::decide::cycle::effect::Effects;
+use crate::decide::cycle::engine::Engine;
+use crate::decide::cycle::settings::Moment;
+use crate::decide::framework::Queued;
+use crate::decide::placement::{
+    Class, Demand, Folded, GPU_PERCENT, JobFacts, JobSpec, Offer, Ranked, Seat, Share, Tally, dominant_share, order,
+    unfit, verdict,
+};
+use crate::decide::queue::{Item, QueueState};
+use crate::decide::world::{NodeId, PodId, Resources, Wake};
+
+use super::place::{Company, NOBODY};
+use super::record::JobPlace;
+
+/// Events in a burst are taken together: a round rests for this part of the period.
+const REST: u32 = 10;
+/// What makes a job that fits nowhere worth another look.
+const NODES: Wake = Wake::NODE_ADDED.or(Wake::NODE_CHANGED).or(Wake::NODE_ROOM).or(Wake::AGENT).or(Wake::DEVICES);
+
+impl Engine {
+    /// Something happened that may turn a refusal.
+    pub(in crate::decide::cycle) fn jobs_news(&mut self, wake: Wake, now: Moment) {
+        if wake.is_none() || self.jobs.records.is_empty() {
+            return;
+        }
+        self.jobs.news = true;
+        if wake.meets(NODES) {
+            let unfit = self.jobs.records.iter_mut().filter(|(_, record)| record.class == Class::Unfit);
+            let unfit: Vec<PodKey> = unfit
+                .map(|(key, record)| {
+                    record.nodes_changed = true;
+                    key.clone()
+                })
+                .collect();
+            self.jobs.dirty.extend(unfit);
+        }
+        if self.queue.state(Item::Jobs).is_some() {
+            self.call_round(now);
+        }
+    }
+
+    /// Lets a round come soon: at once, or when the last one has rested.
+    pub(super) fn call_round(&mut self, now: Moment) {
+        let rest = self.config.jobs.period / REST;
+        let at = self.jobs.ran.map_or(Duration::ZERO, |ran| ran + rest);
+        match self.queue.state(Item::Jobs) {
+            Some(QueueState::Active(_) | QueueState::Taken) => return,
+            Some(QueueState::BackOff(due)) if *due <= at => return,
+            _ => {}
+        }
+        self.queue_round(at, now);
+    }
+
+    /// Queues the round: with the highest priority of a pod of a waiting job, and the time of the oldest one.
+    fn queue_round(&mut self, at: Duration, now: Moment) {
+        let waiting = self.jobs.records.iter().filter(|(_, record)| record.class == Class::Waiting);
+        let jobs = waiting.filter_map(|(key, _)| self.world.job(key));
+        let mut queued: Option<Queued> = None;
+        for job in jobs {
+            let priority = job.spec.as_ref().map_or(0, JobSpec::pod_priority);
+            let all = queued.get_or_insert_with(|| Queued {
+                priority,
+                sub_priority: 0,
+                created: job.created,
+                failed: None,
+                class: 0,
+                id: "tyjobs".into(),
+            });
+            all.priority = all.priority.max(priority);
+            all.created = all.created.min(job.created);
+        }
+        let Some(queued) = queued else { return self.queue.remove(Item::Jobs) };
+        self.queue.add(Item::Jobs, queued, self.plugins.queue_sort(), now.mono);
+        if at > now.mono {
+            self.queue.wait_until(Item::Jobs, at, now.wall);
+        }
+    }
+
+    /// Tries every waiting job once.
+    pub(in crate::decide::cycle) fn jobs_round(&mut self, now: Moment, effects: &mut Effects) {
+        self.heed_jobs(now, effects);
+        self.queue.remove(Item::Jobs);
+        let changed = self.jobs.news || self.jobs.mark != Some(self.world.journal().mark());
+        self.jobs.ran = Some(now.mono);
+        self.jobs.news = false;
+        if changed {
+            self.stats.job_rounds += 1;
+            for key in self.jobs_in_order() {
+                self.try_job(&key, now, effects);
+            }
+        }
+        self.fail_unfit(now, effects);
+        self.jobs.mark = Some(self.world.journal().mark());
+        self.queue_round(now.mono + self.config.jobs.period, now);
+    }
+
+    /// Waiting jobs in the order in which they are tried.
+    pub(super) fn jobs_in_order(&self) -> Vec<PodKey> {
+        order(self.ranked_jobs()).into_iter().map(|job| job.key).collect()
+    }
+
+    /// Waiting jobs with what their order looks at.
+    pub(super) fn ranked_jobs(&self) -> Vec<Ranked> {
+        let waiting = || {
+            let waiting = self.jobs.records.iter().filter(|(_, record)| record.class == Class::Waiting);
+            waiting.filter_map(|(key, _)| self.world.job(key).map(|job| (key, job)))
+        };
+        let fair = |job: &JobFacts| job.spec.as_ref().is_ok_and(|spec| spec.queue == JobQueuePolicy::Drf);
+        // Only these are ordered by their share.
+        let total = if waiting().any(|(_, job)| fair(job)) { self.cluster_total() } else { Folded::default() };
+        let ranked = waiting().filter_map(|(key, job)| {
+            let spec = job.spec.as_ref().ok()?;
+            let share = if fair(job) { dominant_share(&demand_of(spec), &total).0 } else { Share::NONE };
+            let (priority, created, queue) = (spec.priority, job.created, spec.queue);
+            Some(Ranked { key: key.clone(), priority, created, queue, share })
+        });
+        ranked.collect()
+    }
+
+    /// What Ready nodes that are not cordoned offer in all.
+    pub(super) fn cluster_total(&self) -> Folded {
+        let mut total = Folded::default();
+        for facts in self.world.nodes().filter_map(|(_, node)| node.facts.as_ref()) {
+            if !facts.unschedulable && !facts.not_ready {
+                total.add(&Folded::offered(&facts.allocatable), 1);
+            }
+        }
+        total
+    }
+
+    /// Places what of a job has no place, and judges what is kept.
+    fn try_job(&mut self, key: &PodKey, now: Moment, effects: &mut Effects) {
+        let Some(job) = self.world.job(key).cloned() else { return };
+        let (Ok(spec), Some(record)) = (&job.spec, self.jobs.records.get(key)) else { return };
+        let started = job.leads();
+        let open = job.open_seats();
+        let missing: Vec<Seat> = open.iter().filter(|seat| !record.places.contains_key(&seat.pod)).cloned().collect();
+        let mut here: BTreeMap<NodeId, i64> = BTreeMap::new();
+        for node in record.places.values().filter_map(|place| self.world.node_id(&place.node)) {
+            *here.entry(node).or_insert(0) += 1;
+        }
+        let mut asked = asked_for(spec, &missing);
+        let shadows = self.shadow(spec.pod_priority(), NOBODY, now);
+        let mut taken: Vec<(Box<str>, NodeId, PodId)> = Vec::new();
+        let mut failed: BTreeSet<usize> = BTreeSet::new();
+        let mut miss: Option<String> = None;
+        for seat in &missing {
+            if failed.contains(&seat.part) {
+                continue;
+            }
+            let requests: Vec<(Resources, i64)> =
+                if spec.basic == BasicPolicy::JobAffinity { remaining(spec, seat.part, &asked) } else { Vec::new() };
+            let company = Company { policy: spec.basic, here: &here, missing: &requests };
+            match self.place_seat(&job, spec, seat, &company, now) {
+                Ok((node, reservation)) => {
+                    *here.entry(node).or_insert(0) += 1;
+                    taken.push((seat.pod.clone(), node, reservation));
+                    if let Some(count) = asked.get_mut(seat.part) {
+                        *count -= 1;
+                    }
+                }
+                Err(why) => {
+                    failed.insert(seat.part);
+                    miss.get_or_insert_with(|| format!("{}: {why}", seat.pod));
+                    if !started && (seat.is_leader() || spec.basic == BasicPolicy::Gang) {
+                        break;
+                    }
+                }
+            }
+        }
+        self.lift(shadows);
+        self.settle_job(key, &job, taken, miss, now, effects);
+    }
+
+    /// Keeps what an attempt has found, or gives all of it back, and says so.
+    fn settle_job(
+        &mut self,
+        key: &PodKey,
+        job: &JobFacts,
+        taken: Vec<(Box<str>, NodeId, PodId)>,
+        miss: Option<String>,
+        now: Moment,
+        effects: &mut Effects,
+    ) {
+        let (Ok(spec), Some(record)) = (&job.spec, self.jobs.records.get_mut(key)) else { return };
+        let news = !taken.is_empty();
+        for (pod, node, reservation) in taken {
+            let node = self.world.node(node).map(|node| node.name.clone()).unwrap_or_default();
+            record.places.insert(pod, JobPlace { node, reservation: Some(reservation), since: now.mono });
+        }
+        let tally = tally(job, spec, |seat| record.places.contains_key(&seat.pod));
+        let judged = verdict(spec.basic, spec.min_workers, job.leads(), tally);
+        let total = spec.workers();
+        let miss = miss.map(|miss| format!("; {miss}")).unwrap_or_default();
+        if judged.keep {
+            record.unfit = None;
+            let (reason, text) = match judged.state {
+                ScheduleState::ScheduledSucceed => ("Placed", format!("the leader and {total} workers have a place")),
+                _ if tally.leader => {
+                    ("PlacedPartly", format!("the leader and {} of {total} workers have a place{miss}", tally.workers))
+                }
+                _ => ("PlacedPartly", format!("{} of {total} workers have a place{miss}", tally.workers)),
+            };
+            if news {
+                self.stats.jobs_placed += 1;
+                self.pods_may_come(key, now, effects);
+            }
+            return self.say(key, judged.state, reason, text, now, effects);
+        }
+        let needed = if spec.basic == BasicPolicy::Gang { total } else { spec.min_workers };
+        let text = match (tally.leader, spec.basic) {
+            (false, _) => format!("the leader has no place{miss}"),
+            (true, BasicPolicy::Gang) => {
+                format!("{} of {total} workers would have a place, all are needed{miss}", tally.workers)
+            }
+            (true, _) => format!("{} of {total} workers would have a place, {needed} are needed{miss}", tally.workers),
+        };
+        self.release_places(key);
+        let why = self.never_fits(spec, job, needed);
+        let Some(record) = self.jobs.records.get_mut(key) else { return };
+        record.unfit = why.map(|why| (record.unfit.as_ref().map_or(now.mono, |(since, _)| *since), why));
+        self.say(key, ScheduleState::Unscheduled, "Unschedulable", text, now, effects);
+    }
+
+    /// Why the job cannot be placed even on empty nodes.
+    fn never_fits(&self, spec: &JobSpec, job: &JobFacts, needed: i64) -> Option<String> {
+        let done = done_workers(job);
+        let demand = |at: usize| {
+            let part = spec.parts.get(at)?;
+            let amounts = Folded::wanted(&part.pod.spec.requests);
+            Some(Demand { name: part.name.clone(), amounts, counts: i64::from(part.counts) })
+        };
+        let workers: Vec<Demand> = (1..spec.parts.len()).filter_map(demand).collect();
+        unfit(
+            &demand(0)?,
+            &workers,
+            (needed - done).max(0),
+            spec.basic == BasicPolicy::Gang && done == 0,
+            &self.offers(),
+        )
+    }
+
+    /// What all known nodes offer, cordoned and NotReady ones included. A GPU that the node lists counts although its agent may
+    /// be away.
+    fn offers(&self) -> Vec<Offer> {
+        let mut kinds: BTreeMap<(&Resources, i64, i64), i64> = BTreeMap::new();
+        for (_, node) in self.world.nodes() {
+            let Some(facts) = &node.facts else { continue };
+            let gpus = node.stock.as_ref().map_or(0, |stock| stock.gpu_percent().1);
+            *kinds.entry((&*facts.allocatable, facts.max_pods, gpus)).or_insert(0) += 1;
+        }
+        let offers = kinds.into_iter().map(|((allocatable, pods, gpus), nodes)| {
+            let mut amounts = Folded::offered(allocatable);
+            amounts.raise(GPU_PERCENT, gpus);
+            Offer { amounts, pods, nodes }
+        });
+        offers.collect()
+    }
+
+    /// Jobs that did not fit for the whole grace end.
+    fn fail_unfit(&mut self, now: Moment, effects: &mut Effects) {
+        let grace = self.config.jobs.unfit_grace;
+        let due = self.jobs.records.iter().filter_map(|(key, record)| {
+            let (since, why) = record.unfit.as_ref().filter(|_| record.class == Class::Waiting)?;
+            (now.mono >= *since + grace).then(|| (key.clone(), why.clone()))
+        });
+        for (key, why) in due.collect::<Vec<_>>() {
+            if let Some(record) = self.jobs.records.get_mut(&key) {
+                (record.unfit, record.nodes_changed) = (None, false);
+                record.class = Class::Unfit;
+            }
+            self.say(&key, ScheduleState::ScheduledFailed, "Unfit", why, now, effects);
+        }
+    }
+}
+
+/// Σ of what all pods of a job ask for.
+pub(super) fn demand_of(spec: &JobSpec) -> Folded {
+    let mut sum = Folded::default();
+    for part in &spec.parts {
+        sum.add(&Folded::wanted(&part.pod.spec.requests), i64::from(part.counts.max(0)));
+    }
+    sum
+}
+
+/// What of a job has a place.
+pub(super) fn tally(job: &JobFacts, spec: &JobSpec, placed: impl Fn(&Seat) -> bool) -> Tally {
+    let mut tally = Tally { workers: done_workers(job), ..Tally::default() };
+    for seat in spec.seats(&job.job.key.name).filter(|seat| !job.ended.contains_key(&seat.pod)) {
+        match (placed(&seat), seat.is_leader()) {
+            (true, true) => tally.leader = true,
+            (true, false) => tally.workers += 1,
+            (false, _) => tally.missing += 1,
+        }
+    }
+    tally
+}
+
+/// Workers that have done their work.
+fn done_workers(job: &JobFacts) -> i64 {
+    job.ended.values().filter(|end| **end == WorkerEnd::Succeeded).count() as i64
+}
+
+/// Pods without a place, by part.
+pub(super) fn asked_for(spec: &JobSpec, missing: &[Seat]) -> Vec<i64> {
+    let mut asked = vec![0; spec.parts.len()];
+    for seat in missing {
+        if let Some(count) = asked.get_mut(seat.part) {
+            *count += 1;
+        }
+    }
+    asked
+}
+
+/// What the pods without a place ask for, those of `first` before the others.
+pub(super) fn remaining(spec: &JobSpec, first: usize, asked: &[i64]) -> Vec<(Resources, i64)> {
+    let parts = spec.parts.iter().zip(asked).enumerate();
+    let mut all: Vec<(bool, &Resources, i64)> =
+        parts.map(|(at, (part, count))| (at != first, &part.pod.spec.requests, *count)).collect();
+    all.sort_by_key(|(other, ..)| *other);
+    all.into_iter().filter(|(.., count)| *count > 0).map(|(_, requests, count)| (requests.clone(), count)).collect()
+}

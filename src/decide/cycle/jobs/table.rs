@@ -1,0 +1,161 @@
+//! What every node says to one shape of pod under one metric, ordered so that the best node is at hand.
+//!
+//! As for single pods ([`crate::decide::cycle::Index`]), a node is asked again only when it has changed. Pods of which a
+//! filter reads more than the node are asked about everywhere, each time.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use crate::decide::cycle::PodShape;
+use crate::decide::cycle::choose::{Diagnosis, judge};
+use crate::decide::framework::{Outcome, Plugins, Reads, Refusal, Slots, Text, View};
+use crate::decide::placement::{Load, Metric, Weights};
+use crate::decide::world::{NodeId, Pod};
+
+/// A fitting node: the better first, then by name.
+pub(super) type Entry = (Reverse<i64>, Box<str>, NodeId);
+
+enum Verdict {
+    Fits(Entry),
+    Refuses(Arc<Refusal>),
+}
+
+/// The nodes' answers to one shape.
+#[derive(Default)]
+pub(super) struct Table {
+    verdicts: BTreeMap<NodeId, Verdict>,
+    order: BTreeSet<Entry>,
+    refusals: BTreeMap<Arc<Refusal>, usize>,
+    /// Position in the world's journal up to which this is true.
+    mark: Option<u64>,
+}
+
+impl Table {
+    /// Brings the table up to the world; returns the nodes that were asked.
+    pub fn catch_up(
+        &mut self,
+        view: View<'_>,
+        plugins: &Plugins,
+        pod: &Pod,
+        slots: &mut Slots,
+        (metric, weights): (Metric, &Weights),
+    ) -> Result<BTreeSet<NodeId>, Text> {
+        let journal = view.world.journal();
+        let changed = self.mark.and_then(|mark| Some(journal.since(mark)?.collect()));
+        let stale: BTreeSet<NodeId> = changed.unwrap_or_else(|| {
+            *self = Self::default();
+            view.world.nodes().map(|(id, _)| id).collect()
+        });
+        self.mark = None;
+        for id in &stale {
+            self.leave(*id);
+            let Some(node) = view.world.node(*id).filter(|node| node.facts.is_some()) else { continue };
+            let verdict = match judge(view, plugins, pod, (*id, node), slots) {
+                Outcome::Fit => {
+                    let rating = metric.rate(&Load::of(node), &pod.facts.spec.requests, weights);
+                    Verdict::Fits((Reverse(rating), node.name.clone(), *id))
+                }
+                Outcome::Unfit(no) | Outcome::Never(no) | Outcome::WaitUntil(_, no) => Verdict::Refuses(Arc::new(no)),
+                Outcome::Fault(text) => return Err(text),
+            };
+            self.enter(*id, verdict);
+        }
+        self.mark = Some(journal.mark());
+        Ok(stale)
+    }
+
+    /// Fitting nodes, the best first.
+    pub fn fitting(&self) -> impl Iterator<Item = &Entry> {
+        self.order.iter()
+    }
+
+    /// The entry of a node, if it fits.
+    pub fn entry(&self, id: NodeId) -> Option<&Entry> {
+        match self.verdicts.get(&id)? {
+            Verdict::Fits(entry) => Some(entry),
+            Verdict::Refuses(_) => None,
+        }
+    }
+
+    /// What a node that does not fit says.
+    pub fn refusal(&self, id: NodeId) -> Option<&Refusal> {
+        match self.verdicts.get(&id)? {
+            Verdict::Fits(_) => None,
+            Verdict::Refuses(refusal) => Some(refusal),
+        }
+    }
+
+    /// Why no node fits.
+    pub fn diagnosis(&self) -> Diagnosis {
+        Diagnosis::of(self.verdicts.len(), self.refusals.clone())
+    }
+
+    fn leave(&mut self, id: NodeId) {
+        match self.verdicts.remove(&id) {
+            None => {}
+            Some(Verdict::Fits(entry)) => {
+                self.order.remove(&entry);
+            }
+            Some(Verdict::Refuses(refusal)) => {
+                if let Some(count) = self.refusals.get_mut(&refusal) {
+                    *count -= 1;
+                    if *count == 0 {
+                        self.refusals.remove(&refusal);
+                    }
+                }
+            }
+        }
+    }
+
+    fn enter(&mut self, id: NodeId, verdict: Verdict) {
+        let verdict = match verdict {
+            Verdict::Fits(entry) => {
+                self.order.insert(entry.clone());
+                Verdict::Fits(entry)
+            }
+            Verdict::Refuses(refusal) => {
+                // Equal refusals are stored once.
+                let known = self.refusals.get_key_value(&refusal).map(|(known, _)| known.clone());
+                let refusal = known.unwrap_or(refusal);
+                *self.refusals.entry(refusal.clone()).or_insert(0) += 1;
+                Verdict::Refuses(refusal)
+            }
+        };
+        self.verdicts.insert(id, verdict);
+    }
+}
+
+/// Tables of the shapes that were asked for lately.
+#[derive(Default)]
+pub(in crate::decide::cycle) struct Tables {
+    /// Latest used last.
+    kept: Vec<(PodShape, Metric, Table)>,
+}
+
+impl Tables {
+    /// Most tables that are kept.
+    const MOST: usize = 64;
+
+    /// The pod's table, or a fresh one in place of the longest unused. Give it back with [`Tables::keep`].
+    pub(super) fn take(&mut self, pod: &Pod, metric: Metric) -> (PodShape, Metric, Table) {
+        let found = self.kept.iter().rposition(|(shape, by, _)| *by == metric && shape.is_of(pod));
+        if let Some(at) = found {
+            return self.kept.remove(at);
+        }
+        if self.kept.len() >= Self::MOST {
+            self.kept.remove(0);
+        }
+        (PodShape::of(pod), metric, Table::default())
+    }
+
+    pub(super) fn keep(&mut self, table: (PodShape, Metric, Table)) {
+        self.kept.push(table);
+    }
+}
+
+/// The most that any filter reads.
+pub(super) fn filters_read(plugins: &Plugins, pod: &Pod, slots: &Slots) -> Reads {
+    let filters = plugins.enabled().filter.iter().map(|plugin| plugin.reads(pod, slots));
+    filters.max().unwrap_or(Reads::Node)
+}

@@ -1,0 +1,190 @@
+//! A TYJob as the scheduler keeps it: what placement reads of the object, and what a pod made of each template would ask for.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+
+use crate::contract::tyjob::{Allocation, BasicPolicy, JobQueuePolicy, Role, ScheduleState, Stage, WorkerEnd};
+use crate::contract::{PodKey, PodRef};
+use crate::decide::world::PodFacts;
+
+/// A job by name and uid.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct JobIdentity {
+    /// Namespace and name.
+    pub key: PodKey,
+    /// Uid.
+    pub uid: Box<str>,
+}
+
+/// What a job's object says.
+#[derive(Debug, Clone, PartialEq)]
+pub struct JobFacts {
+    /// Who it is.
+    pub job: JobIdentity,
+    /// resourceVersion as a number; 0 when it is none.
+    pub version: u64,
+    /// Creation.
+    pub created: Timestamp,
+    /// Deletion has been asked for.
+    pub deleting: bool,
+    /// Where the controller sees it.
+    pub stage: Option<Stage>,
+    /// How far the scheduler was.
+    pub state: Option<ScheduleState>,
+    /// `status.restarts`: places of another attempt are void.
+    pub attempt: i32,
+    /// The leader has an address: workers can be made.
+    pub has_address: bool,
+    /// Workers that have ended and are not made again.
+    pub ended: BTreeMap<Box<str>, WorkerEnd>,
+    /// Places, of any attempt.
+    pub allocations: Vec<Allocation>,
+    /// Condition `Scheduled`.
+    pub told: Option<Told>,
+    /// The spec in force, or why there is none.
+    pub spec: Result<JobSpec, Box<str>>,
+}
+
+/// A condition as it stands.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Told {
+    /// Status `True`.
+    pub holds: bool,
+    /// Reason.
+    pub reason: Box<str>,
+    /// Message.
+    pub message: Box<str>,
+    /// Last change of the status.
+    pub since: Timestamp,
+}
+
+/// What a valid job asks for.
+#[derive(Debug, Clone, PartialEq)]
+pub struct JobSpec {
+    /// 1 (last) to 10 (first).
+    pub priority: i32,
+    /// Order among jobs.
+    pub queue: JobQueuePolicy,
+    /// Nodes for the pods.
+    pub basic: BasicPolicy,
+    /// Workers that the job needs.
+    pub min_workers: i64,
+    /// The user has ended the job.
+    pub terminating: bool,
+    /// The leader, then the worker sets.
+    pub parts: Vec<Part>,
+}
+
+/// The leader or a worker set.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Part {
+    /// Leader or worker.
+    pub role: Role,
+    /// Name in the job.
+    pub name: Box<str>,
+    /// How many pods.
+    pub counts: i32,
+    /// What one pod asks for; who it is says nothing.
+    pub pod: PodFacts,
+}
+
+/// One pod that a job asks for.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Seat {
+    /// Name of the pod.
+    pub pod: Box<str>,
+    /// Position in [`JobSpec::parts`].
+    pub part: usize,
+    /// Index in the worker set; 0 for the leader.
+    pub index: i32,
+}
+
+impl Seat {
+    /// `true` for the leader.
+    pub fn is_leader(&self) -> bool {
+        self.part == 0
+    }
+}
+
+impl JobSpec {
+    /// Every pod of the job: the leader, then the workers by set in the order of the spec, then by index.
+    pub fn seats<'a>(&'a self, job: &'a str) -> impl Iterator<Item = Seat> + 'a {
+        self.parts.iter().enumerate().flat_map(move |(at, part)| {
+            (0..part.counts.max(0)).map(move |index| Seat { pod: part.pod_name(job, index).into(), part: at, index })
+        })
+    }
+
+    /// The seat of a pod name; `None` when the job asks for no such pod.
+    pub fn seat(&self, job: &str, pod: &str) -> Option<Seat> {
+        let rest = pod.strip_prefix(job)?.strip_prefix('-')?;
+        if self.parts.first().is_some_and(|leader| *leader.name == *rest) {
+            return Some(Seat { pod: pod.into(), part: 0, index: 0 });
+        }
+        let (set, index) = rest.rsplit_once('-')?;
+        let (at, part) = self.parts.iter().enumerate().skip(1).find(|(_, part)| *part.name == *set)?;
+        let number: i32 = index.parse().ok().filter(|number| (0..part.counts).contains(number))?;
+        (number.to_string() == index).then(|| Seat { pod: pod.into(), part: at, index: number })
+    }
+
+    /// Workers over all sets.
+    pub fn workers(&self) -> i64 {
+        self.parts.iter().skip(1).map(|part| i64::from(part.counts.max(0))).sum()
+    }
+
+    /// Highest priority of a pod of the job.
+    pub fn pod_priority(&self) -> i32 {
+        self.parts.iter().map(|part| part.pod.spec.priority).max().unwrap_or(0)
+    }
+}
+
+impl Part {
+    fn pod_name(&self, job: &str, index: i32) -> String {
+        match self.role {
+            Role::Leader => format!("{job}-{}", self.name),
+            Role::Worker => format!("{job}-{}-{index}", self.name),
+        }
+    }
+
+    /// The pod of a seat as the controller would make it, under a uid that no pod of the cluster can have.
+    pub fn pod_of(&self, job: &JobIdentity, seat: &Seat) -> PodFacts {
+        let mut facts = self.pod.clone();
+        facts.handoff.pod = PodRef::new(&job.key.namespace, &seat.pod, &format!("place/{}/{}", job.uid, seat.pod));
+        facts
+    }
+}
+
+impl JobFacts {
+    /// The seats that need a place: all but those of workers that have ended for good.
+    pub fn open_seats(&self) -> Vec<Seat> {
+        let Ok(spec) = &self.spec else { return Vec::new() };
+        spec.seats(&self.job.key.name).filter(|seat| !self.ended.contains_key(&seat.pod)).collect()
+    }
+
+    /// The leader pod has been made and lives as far as the controller knows: placed pods keep their places.
+    pub fn leads(&self) -> bool {
+        matches!(self.stage, Some(Stage::Starting | Stage::Running))
+    }
+
+    /// The job has ended, or is about to.
+    pub fn is_over(&self) -> bool {
+        self.deleting
+            || self.stage.is_some_and(Stage::is_terminal)
+            || self.spec.as_ref().is_ok_and(|spec| spec.terminating)
+    }
+
+    /// The place of a seat, as the object lists it.
+    pub fn allocation(&self, seat: &Seat, node: &str) -> Allocation {
+        let part = self.spec.as_ref().ok().and_then(|spec| spec.parts.get(seat.part));
+        let role = part.map_or(Role::Worker, |part| part.role);
+        let worker_set = part.filter(|part| part.role == Role::Worker).map(|part| part.name.to_string());
+        Allocation {
+            pod: seat.pod.to_string(),
+            role,
+            worker_set,
+            index: seat.index,
+            node: node.to_owned(),
+            attempt: self.attempt,
+        }
+    }
+}

@@ -1,0 +1,72 @@
+//! Amounts with every name of a GPU folded into one: percent of GPUs.
+
+use std::collections::BTreeMap;
+
+use crate::contract::key;
+use crate::decide::world::Resources;
+
+/// The name under which GPUs are counted, in percent.
+pub const GPU_PERCENT: &str = "gpu";
+
+/// Names that stand for GPUs and are folded. Bytes of GPU memory are an amount of their own.
+const FOLDED: [&str; 5] = [key::NVIDIA_GPU, key::GPU, key::GPU_CORE, key::GPU_MEMORY_RATIO, key::GPU_SHARED];
+
+/// Amounts by name: `cpu` in thousandths, `memory` and `ephemeral-storage` in bytes, `gpu` in percent, others in units.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub struct Folded(BTreeMap<Box<str>, i64>);
+
+impl Folded {
+    /// What a pod asks for: a container uses one of the names, so they add up. Of core and memory ratio the larger counts.
+    pub fn wanted(requests: &Resources) -> Self {
+        let of = |name| requests.scalar(name);
+        let shared = of(key::GPU_CORE).max(of(key::GPU_MEMORY_RATIO));
+        let gpu = of(key::NVIDIA_GPU).saturating_mul(key::WHOLE).saturating_add(of(key::GPU)).saturating_add(shared);
+        Self::with(requests, gpu)
+    }
+
+    /// What a node offers: the names are different words for the same GPUs, so the largest counts.
+    pub fn offered(allocatable: &Resources) -> Self {
+        let of = |name| allocatable.scalar(name);
+        let whole = of(key::NVIDIA_GPU).saturating_mul(key::WHOLE);
+        let gpu = [key::GPU, key::GPU_CORE, key::GPU_MEMORY_RATIO].map(of).into_iter().fold(whole, i64::max);
+        Self::with(allocatable, gpu)
+    }
+
+    fn with(amounts: &Resources, gpu: i64) -> Self {
+        let own = [
+            ("cpu", amounts.milli_cpu),
+            ("memory", amounts.memory),
+            ("ephemeral-storage", amounts.ephemeral),
+            (GPU_PERCENT, gpu),
+        ];
+        let scalars = amounts.scalar.iter().map(|(name, amount)| (&**name, *amount));
+        let scalars = scalars.filter(|(name, _)| !FOLDED.contains(name));
+        let all = own.into_iter().chain(scalars).filter(|(_, amount)| *amount != 0);
+        Self(all.map(|(name, amount)| (name.into(), amount)).collect())
+    }
+
+    /// One amount; zero when not named.
+    pub fn get(&self, name: &str) -> i64 {
+        self.0.get(name).copied().unwrap_or(0)
+    }
+
+    /// Makes one amount at least this much.
+    pub fn raise(&mut self, name: &str, amount: i64) {
+        if amount > self.get(name) {
+            self.0.insert(name.into(), amount);
+        }
+    }
+
+    /// Adds `times` of the other, saturating.
+    pub fn add(&mut self, other: &Self, times: i64) {
+        for (name, amount) in &other.0 {
+            let mine = self.0.entry(name.clone()).or_insert(0);
+            *mine = mine.saturating_add(amount.saturating_mul(times));
+        }
+    }
+
+    /// Names and amounts, none of them zero unless they have cancelled out.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, i64)> {
+        self.0.iter().map(|(name, amount)| (&**name, *amount))
+    }
+}

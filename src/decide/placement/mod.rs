@@ -1,0 +1,20 @@
+//! Placement of TYJobs, decided on values: which jobs are tried, in which order, which node a pod gets, what is kept of an
+//! attempt, and when a job can never fit. The cycle ([`crate::decide::cycle`]) runs these on the world.
+
+mod classify;
+mod facts;
+mod folded;
+mod order;
+mod rule;
+mod score;
+mod share;
+mod unfit;
+
+pub use classify::{Class, Situation, classify};
+pub use facts::{JobFacts, JobIdentity, JobSpec, Part, Seat, Told};
+pub use folded::{Folded, GPU_PERCENT};
+pub use order::{Ranked, order};
+pub use rule::{Tally, Verdict, verdict};
+pub use score::{Beside, Load, Metric, Rank, Weights};
+pub use share::{Share, dominant_share};
+pub use unfit::{Demand, Offer, unfit};

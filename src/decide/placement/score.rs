@@ -1,0 +1,220 @@
+//! How the basic policies rate a node for one pod.
+
+use crate::contract::tyjob::{BasicPolicy, Role};
+use crate::decide::world::{Node, Resources, Stock};
+
+use super::folded::{Folded, GPU_PERCENT};
+
+/// Weights of the resources in a rating.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Weights {
+    /// Of CPU.
+    pub cpu: u32,
+    /// Of memory.
+    pub memory: u32,
+    /// Of GPUs.
+    pub gpu: u32,
+    /// What `LeaderFirst` puts in the place of one of them.
+    pub raised: u32,
+}
+
+impl Default for Weights {
+    fn default() -> Self {
+        Self { cpu: 1, memory: 1, gpu: 1, raised: 3 }
+    }
+}
+
+/// CPU, memory and GPU of a node: what pods hold, and what there is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Load {
+    /// Held.
+    pub used: [i64; 3],
+    /// There.
+    pub total: [i64; 3],
+}
+
+impl Load {
+    /// Of a node. GPUs are counted by its devices where they are known, else by allocatable.
+    pub fn of(node: &Node) -> Self {
+        let Some(facts) = &node.facts else { return Self::default() };
+        let (used, total) = (&node.used, &facts.allocatable);
+        let (gpu_used, gpu_total) = match &node.stock {
+            Some(stock) => stock.gpu_percent(),
+            None if used.scalar.is_empty() && total.scalar.is_empty() => (0, 0),
+            None => (Folded::wanted(used).get(GPU_PERCENT), Folded::offered(total).get(GPU_PERCENT)),
+        };
+        Self { used: [used.milli_cpu, used.memory, gpu_used], total: [total.milli_cpu, total.memory, gpu_total] }
+    }
+
+    /// `(held + wanted) / total` of each resource, at most 1; `None` for one that the node has none of.
+    fn with(&self, wanted: [i64; 3]) -> [Option<f64>; 3] {
+        std::array::from_fn(|at| {
+            let total = self.total[at];
+            let held = self.used[at].saturating_add(wanted[at]).max(0);
+            (total > 0).then(|| (held as f64 / total as f64).min(1.0))
+        })
+    }
+}
+
+/// CPU, memory and GPU that a pod asks for, as [`Load`] counts them.
+pub fn wanted(requests: &Resources) -> [i64; 3] {
+    let gpu = if requests.scalar.is_empty() { 0 } else { Folded::wanted(requests).get(GPU_PERCENT) };
+    [requests.milli_cpu, requests.memory, gpu]
+}
+
+/// What of a rating depends on the node and the pod alone; higher is better.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Metric {
+    /// Weighted mean of utilisation.
+    Full,
+    /// The lowest weighted mean, with GPUs raised.
+    EmptyGpuRaised,
+    /// Weighted mean, with CPU raised.
+    FullCpuRaised,
+    /// Weighted mean, less where CPU and memory are used unequally.
+    Even,
+    /// The lowest weighted mean.
+    Empty,
+}
+
+/// Ratings are compared in billionths: nodes that are equal but for rounding are equal.
+const UNIT: f64 = 1e9;
+
+impl Metric {
+    /// The metric of a policy for a role.
+    pub fn of(policy: BasicPolicy, role: Role) -> Self {
+        match (policy, role) {
+            (BasicPolicy::Gang | BasicPolicy::BinPack | BasicPolicy::JobAffinity, _) => Self::Full,
+            (BasicPolicy::LeaderFirst, Role::Leader) => Self::EmptyGpuRaised,
+            (BasicPolicy::LeaderFirst, Role::Worker) => Self::FullCpuRaised,
+            (BasicPolicy::MinFragment, _) => Self::Even,
+            (BasicPolicy::JobAntiAffinity, _) => Self::Empty,
+        }
+    }
+
+    /// 0 to a billion.
+    pub fn rate(self, load: &Load, requests: &Resources, weights: &Weights) -> i64 {
+        let used = load.with(wanted(requests));
+        let Weights { cpu, memory, gpu, raised } = *weights;
+        let weights = match self {
+            Self::EmptyGpuRaised => [cpu, memory, raised],
+            Self::FullCpuRaised => [raised, memory, gpu],
+            Self::Full | Self::Even | Self::Empty => [cpu, memory, gpu],
+        };
+        // A node that has none of these resources is nobody's first choice.
+        let Some(mean) = mean(used, weights) else { return 0 };
+        let rating = match self {
+            Self::Full | Self::FullCpuRaised => mean,
+            Self::EmptyGpuRaised | Self::Empty => 1.0 - mean,
+            Self::Even => {
+                let apart = used[0].zip(used[1]).map_or(0.0, |(cpu, memory)| (cpu - memory).abs());
+                (1.0 - apart) * mean
+            }
+        };
+        (rating * UNIT).round() as i64
+    }
+}
+
+fn mean(used: [Option<f64>; 3], weights: [u32; 3]) -> Option<f64> {
+    let (mut sum, mut weight) = (0.0, 0.0);
+    for (used, by) in used.into_iter().zip(weights) {
+        if let Some(used) = used {
+            sum += used * f64::from(by);
+            weight += f64::from(by);
+        }
+    }
+    (weight > 0.0).then(|| sum / weight)
+}
+
+/// A rating as a policy compares it, first to last; the greater wins, ties go by name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, serde::Serialize)]
+pub struct Rank {
+    /// `JobAffinity`: pods of the job on the node. `JobAntiAffinity`: the same, below zero. Others: 0.
+    pub company: i64,
+    /// `JobAffinity`: how many more of the job's pods would fit there. Others: 0.
+    pub room: i64,
+    /// The metric, in billionths.
+    pub metric: i64,
+}
+
+impl Rank {
+    /// The rating of a node. `here`: pods of the job on it. `room`: how many more of them would fit; asked for where it counts.
+    pub fn of(policy: BasicPolicy, metric: i64, here: i64, room: impl FnOnce() -> i64) -> Self {
+        match policy {
+            BasicPolicy::JobAffinity => Self { company: here, room: room(), metric },
+            BasicPolicy::JobAntiAffinity => Self { company: -here, room: 0, metric },
+            _ => Self { company: 0, room: 0, metric },
+        }
+    }
+}
+
+/// What is left on a node for further pods, and what they would ask for.
+#[derive(Debug, Clone, Default)]
+pub struct Beside {
+    free: Resources,
+    pods: i64,
+    /// Percent of compute and of memory that is free on each GPU; `None` where the devices are not known.
+    gpus: Option<Vec<i64>>,
+}
+
+impl Beside {
+    /// What is left on a node.
+    pub fn left_on(node: &Node) -> Self {
+        let Some(facts) = &node.facts else { return Self::default() };
+        let mut free: Resources = (*facts.allocatable).clone();
+        free.sub(&node.used);
+        let gpus = |stock: &Stock| stock.gpu_rooms();
+        Self { free, pods: facts.max_pods - node.pods.len() as i64, gpus: node.stock.as_ref().map(gpus) }
+    }
+
+    /// How many of these pods fit, taken in this order: what each asks for, and how many there are.
+    pub fn fit<'a>(mut self, pods: impl IntoIterator<Item = (&'a Resources, i64)>) -> i64 {
+        let mut fitting = 0;
+        for (requests, count) in pods {
+            for _ in 0..count {
+                if !self.take(requests) {
+                    break;
+                }
+                fitting += 1;
+            }
+        }
+        fitting
+    }
+
+    fn take(&mut self, requests: &Resources) -> bool {
+        let gpu = wanted(requests)[2];
+        let counted = |name: &str| self.gpus.is_some() && name.starts_with("koordinator.sh/gpu");
+        let short = self.pods < 1
+            || requests.milli_cpu > self.free.milli_cpu.max(0)
+            || requests.memory > self.free.memory.max(0)
+            || requests.ephemeral > self.free.ephemeral.max(0)
+            || requests.scalar.iter().any(|(name, wanted)| !counted(name) && *wanted > self.free.scalar(name).max(0));
+        if short || !self.take_gpus(gpu) {
+            return false;
+        }
+        self.free.sub(requests);
+        self.pods -= 1;
+        true
+    }
+
+    /// Whole GPUs are taken whole; a share from the fullest GPU that has room for it.
+    fn take_gpus(&mut self, percent: i64) -> bool {
+        let Some(gpus) = self.gpus.as_mut().filter(|_| percent > 0) else { return true };
+        let (whole, share) = (percent / 100, percent % 100);
+        let free: Vec<usize> = (0..gpus.len()).filter(|at| gpus[*at] >= 100).take(whole as usize).collect();
+        if (free.len() as i64) < whole {
+            return false;
+        }
+        let best = (0..gpus.len()).filter(|at| gpus[*at] >= share && !free.contains(at)).min_by_key(|at| gpus[*at]);
+        if share > 0 && best.is_none() {
+            return false;
+        }
+        for at in free {
+            gpus[at] = 0;
+        }
+        if let Some(at) = best.filter(|_| share > 0) {
+            gpus[at] -= share;
+        }
+        true
+    }
+}

@@ -1,0 +1,79 @@
+//! TYJobs in the world, and room that is kept for pods that are not made yet.
+//!
+//! A place is a pod record of its own kind: assumed on its node, charged like any pod, and found by nobody under the name of
+//! the pod that it stands for. So whatever looks at a node sees its room as taken.
+
+use crate::contract::{PodKey, Shared};
+use crate::decide::alloc::Held;
+use crate::decide::placement::{JobFacts, JobIdentity};
+
+use super::event::Changes;
+use super::pod::{Place, Pod, PodFacts};
+use super::state::World;
+use super::{NodeId, PodId};
+
+impl World {
+    /// One job.
+    pub fn job(&self, key: &PodKey) -> Option<&Shared<JobFacts>> {
+        self.jobs.get(key)
+    }
+
+    /// Every job, by namespace and name.
+    pub fn jobs(&self) -> impl Iterator<Item = (&PodKey, &Shared<JobFacts>)> {
+        self.jobs.iter()
+    }
+
+    pub(super) fn job_set(&mut self, facts: JobFacts, changes: &mut Changes) {
+        let key = facts.job.key.clone();
+        let known = self.jobs.get(&key);
+        // What a write has answered may be ahead of the watch.
+        let late = |old: &JobFacts| old.job == facts.job && facts.version < old.version;
+        if known.is_some_and(|old| late(old) || **old == facts) {
+            return;
+        }
+        self.jobs.insert(key.clone(), facts.into());
+        changes.jobs.push(key);
+    }
+
+    pub(super) fn job_gone(&mut self, job: JobIdentity, changes: &mut Changes) {
+        // Another one may have its name by now.
+        if self.jobs.get(&job.key).is_some_and(|known| known.job.uid == job.uid) {
+            self.jobs.remove(&job.key);
+            changes.jobs.push(job.key);
+        }
+    }
+
+    /// Notes the job of a pod that came, changed or goes.
+    pub(super) fn note_job(&self, id: PodId, changes: &mut Changes) {
+        let pod = self.pods.get(&id);
+        let claim = pod.and_then(|pod| Some((pod.key(), pod.facts.spec.job.as_ref()?)));
+        changes.jobs.extend(claim.map(|(key, claim)| PodKey::new(&key.namespace, &claim.name)));
+    }
+
+    /// Keeps room on a node for a pod that is not there yet.
+    pub fn reserve_place(&mut self, mut facts: PodFacts, node: NodeId, devices: Option<Held>) -> PodId {
+        let id = PodId(self.next_pod);
+        self.next_pod += 1;
+        self.shared.specs.intern(&mut facts.spec);
+        self.shared.containers.intern(&mut facts.handoff.containers);
+        self.mix.join(&facts);
+        let mut pod = Pod { id, facts, place: Place::Assumed(node), devices };
+        let amounts = &mut self.shared.amounts;
+        pod.devices.iter_mut().for_each(|held| held.share(|value| amounts.intern(value)));
+        self.pods.insert(id, Box::new(pod));
+        self.generation += 1;
+        self.charge(id);
+        id
+    }
+
+    /// Gives back what [`World::reserve_place`] kept.
+    pub fn cancel_place(&mut self, id: PodId) {
+        self.discharge(id);
+        let Some(pod) = self.pods.remove(&id) else { return };
+        self.mix.leave(&pod.facts);
+        self.generation += 1;
+        if let Some(node) = pod.node() {
+            self.forget_if_unused(node);
+        }
+    }
+}

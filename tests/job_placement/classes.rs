@@ -1,0 +1,145 @@
+//! Which jobs are tried, and what is kept of an attempt: every row.
+
+use std::collections::BTreeMap;
+
+use baton::contract::tyjob::{BasicPolicy, JobQueuePolicy, Role, ScheduleState, Stage};
+use baton::contract::{PodKey, PodRef};
+use baton::decide::placement::{
+    Class, JobFacts, JobIdentity, JobSpec, Part, Seat, Situation, Tally, Verdict, classify, verdict,
+};
+use baton::decide::pod::{AssignmentText, HandoffPod, Phase};
+use baton::decide::world::{PodFacts, PodSpec};
+use jiff::Timestamp;
+
+fn template() -> PodFacts {
+    let handoff = HandoffPod {
+        pod: PodRef::new("ml", "template", "none"),
+        node: None,
+        scheduler_name: "".into(),
+        phase: Phase::Pending,
+        deleting: None,
+        scheduled_condition: false,
+        created: Timestamp::UNIX_EPOCH,
+        containers: vec![].into(),
+        assignment: AssignmentText::default(),
+    };
+    PodFacts { handoff, spec: PodSpec::default().into() }
+}
+
+fn job() -> JobFacts {
+    let part = |role, name: &str, counts| Part { role, name: name.into(), counts, pod: template() };
+    let parts = vec![part(Role::Leader, "learner", 1), part(Role::Worker, "actor", 2), part(Role::Worker, "eval", 1)];
+    let spec = JobSpec {
+        priority: 5,
+        queue: JobQueuePolicy::Priority,
+        basic: BasicPolicy::BinPack,
+        min_workers: 1,
+        terminating: false,
+        parts,
+    };
+    JobFacts {
+        job: JobIdentity { key: PodKey::new("ml", "rl"), uid: "u".into() },
+        version: 1,
+        created: Timestamp::UNIX_EPOCH,
+        deleting: false,
+        stage: Some(Stage::Pending),
+        state: None,
+        attempt: 0,
+        has_address: false,
+        ended: BTreeMap::new(),
+        allocations: vec![],
+        told: None,
+        spec: Ok(spec),
+    }
+}
+
+#[test]
+fn every_row_of_the_classification() {
+    use ScheduleState::{ScheduledFailed, ScheduledPartly, ScheduledSucceed, Unscheduled};
+    let with = |edit: fn(&mut JobFacts)| {
+        let mut job = job();
+        edit(&mut job);
+        job
+    };
+    let still = Situation { missing: true, nodes_changed: false };
+    let moved = Situation { missing: true, nodes_changed: true };
+    let whole = Situation { missing: false, nodes_changed: true };
+    let over: [fn(&mut JobFacts); 4] = [
+        |job| job.deleting = true,
+        |job| job.stage = Some(Stage::Succeeded),
+        |job| job.stage = Some(Stage::Failed),
+        |job| job.spec.as_mut().unwrap().terminating = true,
+    ];
+    for edit in over {
+        for state in [None, Some(Unscheduled), Some(ScheduledFailed), Some(ScheduledSucceed)] {
+            assert_eq!(classify(&with(edit), state, moved), Class::Over);
+        }
+    }
+    let invalid = with(|job| job.spec = Err("spec.leader.name".into()));
+    assert_eq!(classify(&invalid, None, moved), Class::Invalid);
+    let rows = [
+        (None, still, Class::Waiting),
+        (Some(Unscheduled), still, Class::Waiting),
+        (Some(ScheduledPartly), still, Class::Waiting),
+        (Some(ScheduledSucceed), still, Class::Waiting),
+        (Some(ScheduledSucceed), whole, Class::Placed),
+        (Some(ScheduledPartly), whole, Class::Placed),
+        (Some(ScheduledFailed), still, Class::Unfit),
+        (Some(ScheduledFailed), moved, Class::Waiting),
+    ];
+    for stage in [None, Some(Stage::Pending), Some(Stage::Starting), Some(Stage::Running), Some(Stage::Rescheduling)] {
+        for (state, situation, wanted) in rows {
+            let job = JobFacts { stage, ..job() };
+            assert_eq!(classify(&job, state, situation), wanted, "{stage:?} {state:?} {situation:?}");
+        }
+    }
+}
+
+#[test]
+fn every_row_of_what_is_kept() {
+    let tally = |leader, workers, missing| Tally { leader, workers, missing };
+    let judged = |policy, min, started, tally| {
+        let Verdict { state, keep } = verdict(policy, min, started, tally);
+        (state, keep)
+    };
+    let whole = (ScheduleState::ScheduledSucceed, true);
+    let partly = (ScheduleState::ScheduledPartly, true);
+    let nothing = (ScheduleState::Unscheduled, false);
+    for policy in [
+        BasicPolicy::BinPack,
+        BasicPolicy::LeaderFirst,
+        BasicPolicy::MinFragment,
+        BasicPolicy::JobAffinity,
+        BasicPolicy::JobAntiAffinity,
+    ] {
+        assert_eq!(judged(policy, 2, false, tally(true, 3, 0)), whole);
+        assert_eq!(judged(policy, 2, false, tally(true, 2, 1)), partly);
+        assert_eq!(judged(policy, 2, false, tally(true, 1, 2)), nothing);
+        assert_eq!(judged(policy, 2, false, tally(false, 3, 1)), nothing, "never without the leader");
+        assert_eq!(judged(policy, 0, false, tally(true, 0, 3)), partly, "the leader runs alone");
+        assert_eq!(judged(policy, 2, true, tally(true, 0, 3)), partly, "once started, places are kept");
+    }
+    assert_eq!(judged(BasicPolicy::Gang, 1, false, tally(true, 3, 0)), whole);
+    assert_eq!(judged(BasicPolicy::Gang, 1, false, tally(true, 2, 1)), nothing, "all or none");
+    assert_eq!(judged(BasicPolicy::Gang, 1, true, tally(true, 2, 1)), partly);
+}
+
+#[test]
+fn a_pod_name_leads_to_its_seat_and_back() {
+    let job = job();
+    let spec = job.spec.as_ref().unwrap();
+    let seats: Vec<Seat> = spec.seats("rl").collect();
+    let names: Vec<&str> = seats.iter().map(|seat| &*seat.pod).collect();
+    assert_eq!(names, ["rl-learner", "rl-actor-0", "rl-actor-1", "rl-eval-0"]);
+    for seat in &seats {
+        assert_eq!(spec.seat("rl", &seat.pod).as_ref(), Some(seat));
+    }
+    for strange in
+        ["rl-actor-2", "rl-actor-01", "rl-actor--1", "rl-eval", "rl-learner-0", "rl", "x-learner", "rl-actor-"]
+    {
+        assert_eq!(spec.seat("rl", strange), None, "{strange}");
+    }
+    let place = job.allocation(&seats[2], "n1");
+    assert_eq!((place.worker_set.as_deref(), place.index, place.role), (Some("actor"), 1, Role::Worker));
+    assert_eq!(job.allocation(&seats[0], "n1").worker_set, None);
+}

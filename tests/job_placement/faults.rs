@@ -1,0 +1,262 @@
+//! Places that become void, attempts that end, schedulers that restart, writes that fail.
+
+use baton::contract::PodKey;
+use baton::contract::tyjob::{ScheduleState, Stage, WorkerEnd};
+use baton::decide::pod::Phase;
+use baton::decide::world::{Place, WorldEvent};
+
+use crate::env::{Fault, pod};
+use crate::stage::{Jobs, key};
+
+const CPU: &[(&str, &str)] = &[("cpu", "1")];
+
+fn two_nodes() -> Jobs {
+    let mut jobs = Jobs::new();
+    jobs.node("a", 4, 0);
+    jobs.node("b", 4, 0);
+    jobs
+}
+
+#[test]
+fn a_leader_place_that_is_not_used_in_time_is_given_up_and_found_anew() {
+    let mut jobs = two_nodes();
+    jobs.run("rl", CPU, (1, CPU), |_| {});
+    assert_eq!(jobs.places("rl")["learner"], "a");
+    jobs.env.wait(59);
+    assert_eq!(jobs.env.engine.stats().job_places_void, 0);
+    jobs.env.change_node("a", |facts| facts.unschedulable = true);
+    jobs.env.wait(3);
+    assert_eq!(jobs.places("rl")["learner"], "b");
+    assert_eq!(jobs.places("rl")["actor-0"], "a", "nobody waits for it: there is no leader's address yet");
+    assert_eq!(jobs.state("rl"), Some(ScheduleState::ScheduledSucceed));
+}
+
+#[test]
+fn worker_places_run_out_only_once_the_leader_has_an_address() {
+    let mut jobs = two_nodes();
+    jobs.run("rl", CPU, (2, CPU), |_| {});
+    jobs.controller("rl");
+    jobs.env.wait(300);
+    assert_eq!(jobs.env.engine.stats().job_places_void, 0);
+    jobs.leader_up("rl");
+    jobs.env.wait(59);
+    assert_eq!((jobs.env.engine.stats().job_places_void, jobs.reserved()), (0, 2));
+    jobs.env.wait(3);
+    assert_eq!(jobs.env.engine.stats().job_places_void, 2);
+    assert_eq!((jobs.state("rl"), jobs.reserved()), (Some(ScheduleState::ScheduledSucceed), 2), "placed again");
+}
+
+#[test]
+fn a_vanished_node_voids_its_places_and_only_those() {
+    let mut jobs = two_nodes();
+    jobs.run("rl", CPU, (5, CPU), |_| {});
+    jobs.start("rl");
+    let before = jobs.places("rl");
+    assert_eq!(before.values().filter(|node| *node == "b").count(), 2);
+    jobs.env.nodes.remove("b");
+    jobs.env.event(WorldEvent::NodeGone("b".into()));
+    for (short, node) in &before {
+        if node == "b" {
+            jobs.env.delete(&format!("rl-{short}"));
+        }
+    }
+    jobs.env.wait(2);
+    assert_eq!((jobs.state("rl"), jobs.places("rl").len()), (Some(ScheduleState::ScheduledPartly), 4));
+    jobs.node("c", 4, 0);
+    jobs.env.wait(2);
+    let after = jobs.places("rl");
+    assert_eq!(jobs.state("rl"), Some(ScheduleState::ScheduledSucceed));
+    assert!(before.iter().all(|(pod, node)| after[pod] == if node == "a" { "a" } else { "c" }), "{after:?}");
+    jobs.controller("rl");
+    assert_eq!((jobs.env.bound(), jobs.reserved()), (6, 0));
+    jobs.check();
+}
+
+#[test]
+fn another_attempt_voids_every_place_and_the_job_is_placed_anew() {
+    let mut jobs = two_nodes();
+    jobs.run("rl", CPU, (2, CPU), |_| {});
+    jobs.start("rl");
+    jobs.change("rl", |facts| {
+        facts.attempt = 1;
+        facts.stage = Some(Stage::Rescheduling);
+        facts.has_address = false;
+    });
+    jobs.env.wait(1);
+    assert_eq!((jobs.state("rl"), jobs.reserved()), (Some(ScheduleState::ScheduledSucceed), 3));
+    assert!(jobs.facts("rl").allocations.iter().all(|place| place.attempt == 1));
+    // The pods of the first attempt go, those of the second take their places.
+    for name in ["rl-learner", "rl-actor-0", "rl-actor-1"] {
+        jobs.env.delete(name);
+    }
+    jobs.start("rl");
+    assert_eq!((jobs.env.bound(), jobs.reserved()), (3, 0));
+    jobs.check();
+}
+
+#[test]
+fn a_former_pod_that_is_not_gone_yet_does_not_use_up_the_time_of_the_place() {
+    let mut jobs = two_nodes();
+    jobs.run("rl", CPU, (1, CPU), |_| {});
+    jobs.start("rl");
+    jobs.change("rl", |facts| {
+        facts.attempt = 1;
+        facts.stage = Some(Stage::Rescheduling);
+        facts.has_address = false;
+    });
+    jobs.env.wait(200);
+    assert_eq!(jobs.env.engine.stats().job_places_void, 0);
+}
+
+#[test]
+fn a_restarted_scheduler_rebuilds_the_reservations_from_the_status_alone() {
+    let mut jobs = Jobs::new();
+    jobs.node("a", 64, 8);
+    let gpus: &[(&str, &str)] = &[("nvidia.com/gpu", "2")];
+    jobs.run("rl", gpus, (3, gpus), |_| {});
+    jobs.controller("rl");
+    let before = jobs.facts("rl").clone();
+    jobs.env.restart();
+    assert_eq!(jobs.reserved(), 3, "the leader is bound, the workers' room is kept");
+    jobs.env.pod("thief", &[("nvidia.com/gpu", "1")]);
+    jobs.env.settle();
+    assert_eq!(jobs.env.node_of("thief"), None);
+    assert_eq!(jobs.facts("rl"), &before, "nothing is written that stands there already");
+    jobs.leader_up("rl");
+    jobs.controller("rl");
+    assert_eq!((jobs.env.bound(), jobs.reserved()), (4, 0));
+    jobs.check();
+}
+
+#[test]
+fn a_deleted_job_gives_its_places_back_and_says_so() {
+    let mut jobs = two_nodes();
+    jobs.run("rl", CPU, (2, CPU), |_| {});
+    jobs.change("rl", |facts| facts.deleting = true);
+    assert_eq!((jobs.reserved(), jobs.facts("rl").allocations.len()), (0, 0), "its finalizer can go");
+    jobs.remove("rl");
+    assert!(jobs.env.engine.job_records().is_empty());
+    jobs.check();
+}
+
+#[test]
+fn a_worker_that_fails_keeps_its_place_for_the_next_one() {
+    let mut jobs = Jobs::new();
+    jobs.node("a", 3, 0);
+    jobs.run("rl", CPU, (2, CPU), |_| {});
+    jobs.start("rl");
+    jobs.env.change_pod("rl-actor-0", |facts| facts.handoff.phase = Phase::Failed);
+    jobs.env.pod("thief", CPU);
+    jobs.env.settle();
+    assert_eq!((jobs.env.node_of("thief"), jobs.reserved()), (None, 1));
+    jobs.env.delete("rl-actor-0");
+    jobs.env.settle();
+    jobs.controller("rl");
+    assert_eq!((jobs.env.node_of("rl-actor-0"), jobs.reserved()), (Some("a"), 0));
+}
+
+#[test]
+fn a_worker_that_has_done_its_work_gives_its_room_up_and_stays_listed() {
+    let mut jobs = Jobs::new();
+    jobs.node("a", 3, 0);
+    jobs.run("rl", CPU, (2, CPU), |_| {});
+    jobs.start("rl");
+    jobs.env.finish("rl-actor-0");
+    jobs.change("rl", |facts| {
+        facts.ended.insert("rl-actor-0".into(), WorkerEnd::Succeeded);
+    });
+    jobs.env.pod("next", CPU);
+    jobs.env.settle();
+    assert_eq!(jobs.env.node_of("next"), Some("a"));
+    assert_eq!((jobs.places("rl").len(), jobs.state("rl")), (3, Some(ScheduleState::ScheduledSucceed)));
+    jobs.env.wait(120);
+    assert_eq!(jobs.env.engine.stats().job_places_void, 0);
+}
+
+#[test]
+fn counts_that_are_raised_and_lowered_are_followed() {
+    let mut jobs = two_nodes();
+    jobs.run("rl", CPU, (2, CPU), |_| {});
+    jobs.start("rl");
+    jobs.change("rl", |facts| facts.spec.as_mut().unwrap().parts[1].counts = 4);
+    jobs.env.wait(1);
+    assert_eq!((jobs.places("rl").len(), jobs.state("rl")), (5, Some(ScheduleState::ScheduledSucceed)));
+    jobs.change("rl", |facts| facts.spec.as_mut().unwrap().parts[1].counts = 1);
+    jobs.env.wait(1);
+    assert_eq!((jobs.places("rl").len(), jobs.reserved()), (2, 0));
+}
+
+#[test]
+fn a_pod_that_does_not_fit_into_its_place_gets_another_one() {
+    let mut jobs = two_nodes();
+    jobs.run("rl", CPU, (1, CPU), |_| {});
+    jobs.env.change_node("a", |facts| facts.unschedulable = true);
+    let made = jobs.pod_of("rl", "rl-learner");
+    jobs.env.submit(made);
+    jobs.env.wait(2);
+    assert_eq!(jobs.env.node_of("rl-learner"), Some("b"), "the cordoned node does not take it");
+    assert_eq!(jobs.places("rl")["learner"], "b");
+}
+
+#[test]
+fn a_pod_of_another_attempt_is_not_bound() {
+    let mut jobs = two_nodes();
+    jobs.run("rl", CPU, (1, CPU), |_| {});
+    let made = jobs.pod_of("rl", "rl-actor-0");
+    jobs.change("rl", |facts| facts.attempt = 1);
+    jobs.env.submit(made);
+    jobs.env.wait(2);
+    assert_eq!(jobs.place_of("rl-actor-0"), Some(Place::Waiting));
+    assert!(jobs.env.conditions["rl-actor-0"].contains("another attempt"), "{:?}", jobs.env.conditions);
+}
+
+#[test]
+fn a_write_that_fails_is_repeated_until_the_status_says_what_was_decided() {
+    let mut jobs = two_nodes();
+    jobs.env.job_faults.extend([Fault::Fails, Fault::Fails, Fault::Fails]);
+    jobs.run("rl", CPU, (1, CPU), |_| {});
+    assert_eq!(jobs.state("rl"), None);
+    jobs.env.wait(5);
+    assert_eq!((jobs.state("rl"), jobs.places("rl").len()), (Some(ScheduleState::ScheduledSucceed), 2));
+    let writes = jobs.env.job_writes;
+    jobs.env.wait(30);
+    assert_eq!(jobs.env.job_writes, writes, "a job at rest is not written");
+}
+
+#[test]
+fn somebody_elses_edit_of_our_half_is_put_right() {
+    let mut jobs = two_nodes();
+    jobs.run("rl", CPU, (1, CPU), |_| {});
+    jobs.change("rl", |facts| facts.allocations.clear());
+    assert_eq!(jobs.places("rl").len(), 2);
+}
+
+#[test]
+fn a_failed_bind_leaves_the_place_to_the_pod() {
+    let mut jobs = Jobs::new();
+    jobs.node("a", 2, 0);
+    jobs.run("rl", CPU, (1, CPU), |_| {});
+    jobs.env.bind_faults.push_back(Fault::Refused);
+    let made = jobs.pod_of("rl", "rl-learner");
+    jobs.env.submit(made);
+    jobs.env.settle();
+    assert_eq!((jobs.env.node_of("rl-learner"), jobs.reserved()), (None, 2), "kept for the next try");
+    let thief = pod("thief", CPU, jobs.env.now);
+    jobs.env.submit(thief);
+    jobs.env.wait(3);
+    assert_eq!((jobs.env.node_of("thief"), jobs.env.node_of("rl-learner")), (None, Some("a")));
+}
+
+#[test]
+fn a_job_of_the_same_name_is_another_job() {
+    let mut jobs = two_nodes();
+    jobs.run("rl", CPU, (1, CPU), |_| {});
+    let mut next = jobs.job("rl", CPU, (1, CPU));
+    next.job.uid = "uid-next".into();
+    next.version = 50;
+    jobs.submit(next);
+    jobs.env.wait(1);
+    assert_eq!((jobs.places("rl").len(), jobs.reserved()), (2, 2));
+    assert_eq!(&*jobs.env.engine.job_records()[&PodKey::new("ml", "rl")].uid, "uid-next");
+    assert_eq!(key("rl"), PodKey::new("ml", "rl"));
+}

@@ -1,0 +1,131 @@
+//! Random clusters with jobs, gangs' rivals and single pods: whatever happens, nothing is over-committed, no job rests below
+//! its minimum, and a gang has all of its places or none.
+
+use baton::contract::tyjob::{BasicPolicy, JobQueuePolicy, Stage};
+use baton::decide::world::WorldEvent;
+
+use crate::stage::Jobs;
+
+/// SplitMix64: a seed says everything.
+struct Dice(u64);
+
+impl Dice {
+    fn below(&mut self, most: u32) -> u32 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        ((mixed ^ (mixed >> 31)) % u64::from(most)) as u32
+    }
+
+    fn pick<T: Copy>(&mut self, from: &[T]) -> T {
+        from[self.below(from.len() as u32) as usize]
+    }
+}
+
+const POLICIES: [BasicPolicy; 6] = [
+    BasicPolicy::Gang,
+    BasicPolicy::BinPack,
+    BasicPolicy::LeaderFirst,
+    BasicPolicy::MinFragment,
+    BasicPolicy::JobAffinity,
+    BasicPolicy::JobAntiAffinity,
+];
+
+/// Cases of one run; `BATON_JOB_CASES` asks for another number.
+fn cases() -> u64 {
+    std::env::var("BATON_JOB_CASES").ok().and_then(|text| text.parse().ok()).unwrap_or(1000)
+}
+
+#[test]
+fn jobs_and_pods_that_compete_never_take_more_than_there_is() {
+    for seed in 0..cases() {
+        let result = std::panic::catch_unwind(|| case(&mut Dice(seed)));
+        if let Err(panic) = result {
+            eprintln!("seed {seed}");
+            std::panic::resume_unwind(panic);
+        }
+    }
+}
+
+fn case(dice: &mut Dice) {
+    let mut jobs = Jobs::new();
+    for number in 0..=dice.below(3) {
+        let (cpus, gpus) = (2 + dice.below(7), dice.pick(&[0, 2, 4]));
+        jobs.node(&format!("n{number}"), cpus, gpus);
+    }
+    let asks: [&[(&str, &str)]; 4] = [
+        &[("cpu", "1")],
+        &[("cpu", "2")],
+        &[("cpu", "1"), ("nvidia.com/gpu", "1")],
+        &[("cpu", "1"), ("koordinator.sh/gpu", "50")],
+    ];
+    let (mut submitted, mut pods) = (Vec::new(), 0);
+    for _ in 0..4 + dice.below(8) {
+        match dice.below(10) {
+            0..=3 => {
+                let name = format!("j{}", submitted.len());
+                let workers = 1 + dice.below(4) as i32;
+                let (leader, worker) = (dice.pick(&asks), dice.pick(&asks));
+                let (basic, min) = (dice.pick(&POLICIES), i64::from(dice.below(workers as u32 + 1)));
+                let queue = dice.pick(&[JobQueuePolicy::Priority, JobQueuePolicy::Drf]);
+                let priority = 1 + dice.below(10) as i32;
+                jobs.run(&name, leader, (workers, worker), |spec| {
+                    (spec.basic, spec.min_workers, spec.queue, spec.priority) = (basic, min, queue, priority);
+                });
+                submitted.push(name);
+            }
+            4 | 5 => {
+                let limits = dice.pick(&asks);
+                jobs.env.pod(&format!("p{pods}"), limits);
+                jobs.env.settle();
+                pods += 1;
+            }
+            6 if !submitted.is_empty() => {
+                let name = submitted[dice.below(submitted.len() as u32) as usize].clone();
+                if jobs.facts(&name).stage == Some(Stage::Pending) {
+                    jobs.controller(&name);
+                    if jobs.env.node_of(&format!("{name}-learner")).is_some() {
+                        jobs.leader_up(&name);
+                        jobs.controller(&name);
+                    }
+                }
+            }
+            7 if !submitted.is_empty() => {
+                let name = submitted[dice.below(submitted.len() as u32) as usize].clone();
+                let stage = dice.pick(&[Stage::Failed, Stage::Succeeded, Stage::Rescheduling]);
+                if !jobs.facts(&name).is_over() {
+                    jobs.change(&name, |facts| {
+                        facts.stage = Some(stage);
+                        facts.attempt += i32::from(stage == Stage::Rescheduling);
+                        facts.has_address = false;
+                    });
+                    let own: Vec<_> =
+                        jobs.env.pods.keys().filter(|pod| pod.name.starts_with(&format!("{name}-"))).cloned().collect();
+                    for pod in own {
+                        jobs.env.delete(&pod.name);
+                        jobs.env.settle();
+                    }
+                }
+            }
+            8 => {
+                let name = format!("n{}", dice.below(3));
+                if jobs.env.nodes.contains_key(&name) && jobs.env.nodes.len() > 1 && dice.below(2) == 0 {
+                    let there = |facts: &baton::decide::world::PodFacts| facts.handoff.node.as_deref() == Some(&*name);
+                    let lost: Vec<_> = jobs.env.pods.values().filter(|facts| there(facts)).cloned().collect();
+                    jobs.env.locks.remove(&name);
+                    jobs.env.nodes.remove(&name);
+                    jobs.env.event(WorldEvent::NodeGone(name.as_str().into()));
+                    for facts in lost {
+                        jobs.env.delete(&facts.handoff.pod.key.name);
+                    }
+                }
+            }
+            _ => jobs.env.wait(u64::from(1 + dice.below(70))),
+        }
+        jobs.env.settle();
+        jobs.serve();
+        jobs.env.wait(1);
+        jobs.check();
+    }
+}
