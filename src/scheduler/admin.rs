@@ -16,6 +16,7 @@ use tokio::sync::{mpsc, oneshot};
 use super::gang::{self, GangQuestion};
 use super::manifest;
 use super::metrics::Metrics;
+use super::tyjob::{self, JobQuestion};
 use crate::contract::PodKey;
 use crate::decide::cycle::{Explanation, QueueReport, WhatIf};
 use crate::decide::world::PodFacts;
@@ -38,6 +39,8 @@ pub enum Question {
     Queue(oneshot::Sender<QueueReport>),
     /// About gangs.
     Gangs(GangQuestion),
+    /// Of a TYJob.
+    Job(JobQuestion),
     /// Is the world complete, and does this process lead?
     State(oneshot::Sender<LoopState>),
 }
@@ -75,6 +78,7 @@ pub fn router(queries: mpsc::Sender<Question>, metrics: Metrics) -> Router {
     };
     admin::router(admin)
         .merge(gang::router(queries.clone()))
+        .merge(tyjob::router(queries.clone()))
         .route("/leading", get(leading).with_state(queries.clone()))
         .route(
             "/explain",

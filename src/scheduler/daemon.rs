@@ -267,6 +267,7 @@ impl EventLoop {
         // Whoever asked may have left.
         match question {
             Question::Gangs(question) => question.answer(&self.engine, moment()),
+            Question::Job(question) => question.answer(&self.engine, moment()),
             Question::Explain(pod, answer) => drop(answer.send(self.engine.explain(&pod, moment()))),
             Question::WhatIf(facts, answer) => drop(answer.send(self.engine.what_if(*facts, moment()))),
             Question::Queue(answer) => drop(answer.send(self.engine.queue_report(moment()))),

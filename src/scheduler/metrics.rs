@@ -9,6 +9,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 
 use super::gang::GangMetrics;
+use super::tyjob::JobMetrics;
 use crate::decide::cycle::{Engine, Stats};
 use crate::decide::queue::QueueState;
 
@@ -19,6 +20,7 @@ pub struct Metrics {
     counters: [Counter; 9],
     gauges: [Gauge<i64, AtomicI64>; 6],
     gangs: GangMetrics,
+    jobs: JobMetrics,
 }
 
 const COUNTERS: [(&str, &str); 9] = [
@@ -55,13 +57,14 @@ impl Metrics {
             registry.register(name, help, gauge.clone());
             gauge
         });
-        let gangs = GangMetrics::new(&mut registry);
-        Self { registry: Arc::new(registry), counters, gauges, gangs }
+        let (gangs, jobs) = (GangMetrics::new(&mut registry), JobMetrics::new(&mut registry));
+        Self { registry: Arc::new(registry), counters, gauges, gangs, jobs }
     }
 
     /// Takes over what the engine counted.
     pub fn update(&self, engine: &mut Engine) {
         self.gangs.update(engine);
+        self.jobs.update(engine);
         let Stats {
             attempts, judged, unschedulable, bound, bind_failures, contended, fenced, resumed, preempted, ..
         } = engine.stats();

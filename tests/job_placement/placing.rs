@@ -251,7 +251,10 @@ fn what_is_explained_names_turn_share_ranks_and_refusals() {
     let large: &[(&str, &str)] = &[("cpu", "13")];
     jobs.run("rl", CPU, (3, large), |_| {});
     let told = jobs.env.engine.explain_job(&key("rl"), jobs.env.moment()).unwrap();
-    assert_eq!((told.class, told.turn, told.dominant_resource.as_deref()), ("waiting", Some((1, 1)), Some("cpu")));
+    assert_eq!(
+        (told.class.as_str(), told.turn, told.dominant_resource.as_deref()),
+        ("waiting", Some((1, 1)), Some("cpu"))
+    );
     assert!((told.dominant_share - 40.0 / 36.0).abs() < 1e-9);
     assert_eq!(told.seats.len(), 2, "pods that are alike are told together");
     let leader: Vec<&str> = told.seats[0].nodes.iter().map(|node| node.node.as_str()).collect();

@@ -1,5 +1,5 @@
 //! TYJobs through the real `baton controller`: the API server is simulated, the scheduler's and the kubelets' parts are played
-//! by the test, which writes what they write.
+//! by the test, which writes what they write. In `placed`, the scheduler is the real one too.
 
 #![cfg(feature = "sim")]
 #![allow(clippy::unwrap_used, clippy::panic)] // a test may
@@ -9,6 +9,7 @@ mod daemon;
 mod docs;
 mod faults;
 mod life;
+mod placed;
 mod schema;
 mod stage;
 #[path = "../cluster/wait.rs"]

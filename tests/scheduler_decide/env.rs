@@ -1,3 +1,4 @@
+// Over 500 lines: one cluster of plain values, with every effect performed in one place.
 //! A cluster of plain values. It performs effects as the API server would, and tells the engine what a watch would.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};

@@ -127,7 +127,7 @@ fn mean(used: [Option<f64>; 3], weights: [u32; 3]) -> Option<f64> {
 }
 
 /// A rating as a policy compares it, first to last; the greater wins, ties go by name.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, serde::Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, serde::Serialize, serde::Deserialize)]
 pub struct Rank {
     /// `JobAffinity`: pods of the job on the node. `JobAntiAffinity`: the same, below zero. Others: 0.
     pub company: i64,

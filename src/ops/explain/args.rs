@@ -7,6 +7,7 @@ use clap::{Args, Subcommand};
 use serde::Serialize;
 
 use super::gang::{self, GangArgs};
+use super::job::{self, JobArgs};
 use super::pod::{self, PodArgs};
 use super::what_if::{self, WhatIfArgs};
 use crate::ops::config::print_yaml;
@@ -22,6 +23,9 @@ pub enum Subject {
     /// A gang: its group, how many are placed of how many needed, the root cause, what to do.
     #[command(visible_alias = "gangs")]
     Gang(GangArgs),
+    /// A TYJob: its turn, its share of the cluster, its places, and what each node is to the pods without one.
+    #[command(visible_alias = "jobs", alias = "tyjob", alias = "tyj")]
+    Job(JobArgs),
 }
 
 /// Arguments of `baton explain`.
@@ -75,10 +79,11 @@ pub async fn run(args: ExplainArgs) -> anyhow::Result<()> {
         Some(Subject::Pod(pod)) if pod.what_if.what_if => what_if::run(&pod.what_if, &args.common).await?,
         Some(Subject::Pod(pod)) => pod::run(pod, &args.common).await?,
         Some(Subject::Gang(gang)) => gang::run(gang, &args.common).await?,
+        Some(Subject::Job(job)) => job::run(job, &args.common).await?,
         None => {
             bail!(
-                "nothing to explain: `baton explain pod namespace/name`, `baton explain gang namespace/name`, or \
-                 `baton explain --what-if -f pod.yaml`"
+                "nothing to explain: `baton explain pod namespace/name`, `baton explain gang namespace/name`, \
+                 `baton explain job namespace/name`, or `baton explain --what-if -f pod.yaml`"
             )
         }
     };

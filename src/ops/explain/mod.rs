@@ -3,10 +3,12 @@
 
 mod args;
 mod gang;
+mod job;
 mod pod;
 mod what_if;
 
 pub use args::{Common, ExplainArgs, Subject, run};
 pub use gang::text as gang_text;
+pub use job::text as job_text;
 pub use pod::text as pod_text;
 pub use what_if::text as what_if_text;

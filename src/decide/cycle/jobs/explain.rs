@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::contract::PodKey;
 use crate::contract::tyjob::{BasicPolicy, ScheduleState};
@@ -19,13 +19,13 @@ use super::round::{asked_for, demand_of, remaining};
 use super::table::Table;
 
 /// The answer for one job.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct JobExplanation {
     /// `namespace/name`.
     pub job: String,
     /// `waiting`, `placed`, `unfit`, `invalid` or `over`.
-    pub class: &'static str,
+    pub class: String,
     /// What the status is to say.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub schedule_state: Option<ScheduleState>,
@@ -52,7 +52,7 @@ pub struct JobExplanation {
 }
 
 /// One pod of the job, or several alike without a place.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct SeatExplanation {
     /// Name of the (first) pod.
@@ -63,9 +63,9 @@ pub struct SeatExplanation {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub node: Option<String>,
     /// `reserved`, `taken`, `ended` or `missing`.
-    pub state: &'static str,
+    pub state: String,
     /// Without a place: what each node is to it, the best first.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub nodes: Vec<NodeRating>,
     /// Without a place: why it cannot be anywhere, before any node is asked.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -73,7 +73,7 @@ pub struct SeatExplanation {
 }
 
 /// One node for one pod.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct NodeRating {
     /// Node.
@@ -103,7 +103,7 @@ impl Engine {
         let turn = order.iter().position(|other| other == key).map(|at| (at + 1, order.len()));
         let mut explanation = JobExplanation {
             job: key.to_string(),
-            class: word(class),
+            class: word(class).to_owned(),
             schedule_state: record.and_then(|record| record.state).or(job.state),
             message: said.unwrap_or_default(),
             turn,
@@ -148,8 +148,14 @@ impl Engine {
                 None => "missing",
             };
             let node = place.map(|place| place.node.to_string());
-            let mut line =
-                SeatExplanation { pod: seat.pod.to_string(), pods: 1, node, state, nodes: Vec::new(), refused: None };
+            let mut line = SeatExplanation {
+                pod: seat.pod.to_string(),
+                pods: 1,
+                node,
+                state: state.to_owned(),
+                nodes: Vec::new(),
+                refused: None,
+            };
             if state == "missing" && !job.is_over() {
                 if let Some(at) = of_part.get(&seat.part) {
                     told[*at].pods += 1;

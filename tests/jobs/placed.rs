@@ -1,0 +1,227 @@
+//! Whole paths: jobs through the real `baton scheduler` and the real `baton controller`, each with the rights of its role.
+//! Only the kubelets are played: they start what is bound.
+
+use std::collections::BTreeMap;
+
+use baton::contract::tyjob::{ScheduleState, Stage, condition, keys};
+use k8s_openapi::api::core::v1::Pod;
+use kube::ResourceExt;
+use kube::api::{DeleteParams, Patch, PatchParams};
+use serde_json::{Value, json};
+
+use crate::daemon::Daemon;
+use crate::stage::{SOON, Theatre};
+use crate::wait::until;
+
+/// The user that the scheduler is.
+const SCHEDULER: &str = "system:serviceaccount:baton-system:baton-scheduler";
+const POLICIES: [&str; 6] = ["Gang", "BinPack", "LeaderFirst", "MinFragment", "JobAffinity", "JobAntiAffinity"];
+
+impl Theatre {
+    /// The scheduler as it ships, with the rights of its role.
+    fn scheduler(&self, more: &[&str]) -> Daemon {
+        let path = self.dir.path().join("scheduler");
+        std::fs::write(&path, self.server.plain_kubeconfig(SCHEDULER)).unwrap();
+        let path = path.to_str().unwrap();
+        let fixed = ["scheduler", "--kubeconfig", path, "--listen", "127.0.0.1:0", "--job-period", "200ms"];
+        let quick = ["--lease-duration", "3s", "--lease-renew-deadline", "2s", "--lease-retry", "100ms"];
+        let all = fixed.iter().chain(&quick).chain(more);
+        Daemon::start(all.map(Into::into).collect(), self.dir.path().join("scheduler.log"))
+    }
+
+    /// What every node offers.
+    async fn offer(&self, cpu: &str) {
+        for number in 0..3 {
+            let offered = json!({ "cpu": cpu, "memory": "32Gi", "pods": "110" });
+            let patch = Patch::Merge(json!({ "status": { "capacity": offered, "allocatable": offered } }));
+            self.nodes().patch_status(&format!("node-{number}"), &PatchParams::default(), &patch).await.unwrap();
+        }
+    }
+
+    /// Kubelets start what is bound and bury what is deleted; pods of lost nodes are nobody's.
+    async fn play_bound(&self, job: &str) {
+        for (number, (name, pod)) in self.crew(job).await.into_iter().enumerate() {
+            let bound = pod.spec.as_ref().is_some_and(|spec| spec.node_name.is_some());
+            let phase = pod.status.as_ref().and_then(|status| status.phase.clone()).unwrap_or_default();
+            if pod.metadata.deletion_timestamp.is_some() {
+                let now = DeleteParams { grace_period_seconds: Some(0), ..DeleteParams::default() };
+                self.pods().delete(&name, &now).await.ok();
+            } else if bound && phase == "Pending" {
+                let ready = json!([{ "type": "Ready", "status": "True" }]);
+                let ip = format!("10.0.0.{number}");
+                self.say(&name, json!({ "phase": "Running", "podIP": ip, "conditions": ready })).await;
+            }
+        }
+    }
+
+    async fn whole_until(&self, what: &str, job: &str, mut done: impl AsyncFnMut() -> bool) {
+        until(what, SOON, async || {
+            self.play_bound(job).await;
+            done().await.then_some(())
+        })
+        .await;
+    }
+
+    async fn runs(&self, job: &str) {
+        self.whole_until(&format!("{job} runs"), job, async || {
+            let status = self.status(job).await;
+            status.stage == Some(Stage::Running) && status.ready.as_deref() == Some("2/2")
+        })
+        .await;
+    }
+
+    async fn succeeds(&self, job: &str) {
+        self.ends(&format!("{job}-learner"), "Succeeded").await;
+        self.whole_until(&format!("{job} succeeds"), job, async || {
+            self.status(job).await.stage == Some(Stage::Succeeded) && self.crew(job).await.is_empty()
+        })
+        .await;
+    }
+
+    async fn submit_with(&self, name: &str, policy: &str) {
+        self.submit(name, |job| {
+            job["spec"]["schedulerPolicy"] = json!({ "basicPolicy": policy });
+            for template in ["/spec/leader/template/spec/containers/0", "/spec/workerSets/0/template/spec/containers/0"]
+            {
+                let container: &mut Value = job.pointer_mut(template).unwrap();
+                container["resources"] = json!({ "limits": { "cpu": "1", "memory": "1Gi" } });
+            }
+        })
+        .await;
+    }
+}
+
+fn nodes(crew: &BTreeMap<String, Pod>) -> BTreeMap<String, String> {
+    let node = |pod: &Pod| pod.spec.as_ref().and_then(|spec| spec.node_name.clone()).unwrap_or_default();
+    crew.iter().map(|(name, pod)| (name.clone(), node(pod))).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_job_of_every_policy_goes_from_submission_to_success() {
+    let theatre = Theatre::open().await;
+    theatre.offer("4").await;
+    let scheduler = theatre.scheduler(&[]);
+    let _controller = theatre.controller(&[]);
+    for policy in POLICIES {
+        let name = policy.to_lowercase();
+        theatre.submit_with(&name, policy).await;
+        theatre.runs(&name).await;
+        let status = theatre.status(&name).await;
+        assert_eq!(status.schedule_state, Some(ScheduleState::ScheduledSucceed), "{policy}");
+        assert!(status.holds(condition::SCHEDULED), "{policy}: {status:?}");
+        let crew = theatre.crew(&name).await;
+        let places: BTreeMap<String, String> =
+            status.allocations.iter().map(|place| (place.pod.clone(), place.node.clone())).collect();
+        assert_eq!(nodes(&crew), places, "{policy}: every pod is where it was placed");
+        assert!(crew.values().all(|pod| pod.annotations()[keys::ALLOCATION] == places[&pod.name_any()]), "{policy}");
+        let used: std::collections::BTreeSet<&String> = places.values().collect();
+        match policy {
+            "JobAntiAffinity" => assert_eq!(used.len(), 3, "{places:?}"),
+            "BinPack" | "Gang" | "JobAffinity" | "MinFragment" => assert_eq!(used.len(), 1, "{policy}: {places:?}"),
+            _ => assert_eq!(used.len(), 2, "{places:?}"),
+        }
+        theatre.succeeds(&name).await;
+    }
+    let metrics = scheduler.get("/metrics").await.unwrap();
+    assert!(metrics.contains("baton_scheduler_job_places_taken_total 18"), "{metrics}");
+    let explained = scheduler.get("/jobs/default/gang").await.unwrap();
+    assert!(explained.contains("\"class\":\"over\"") && explained.contains("\"basicPolicy\":\"Gang\""), "{explained}");
+    let events = theatre.events("gang").await;
+    assert!(events.iter().any(|reason| reason == "Scheduled"), "{events:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_job_survives_the_death_of_both_daemons_at_every_stage() {
+    let theatre = Theatre::open().await;
+    theatre.offer("4").await;
+    let mut scheduler = theatre.scheduler(&[]);
+    let mut controller = theatre.controller(&[]);
+    theatre.submit_with("rl", "BinPack").await;
+    scheduler.restart();
+    theatre.whole_until("the job is placed", "rl", async || theatre.status("rl").await.allocations.len() == 3).await;
+    scheduler.restart();
+    controller.restart();
+    let places = theatre.status("rl").await.allocations;
+    theatre.whole_until("the leader is made", "rl", async || theatre.crew("rl").await.contains_key("rl-learner")).await;
+    scheduler.restart();
+    controller.restart();
+    theatre.runs("rl").await;
+    assert_eq!(theatre.status("rl").await.allocations, places, "places are rebuilt from the status alone");
+    scheduler.kill();
+    theatre.ends("rl-actor-0", "Failed").await;
+    controller.restart();
+    scheduler.restart();
+    theatre
+        .whole_until("the worker is replaced", "rl", async || {
+            let status = theatre.status("rl").await;
+            status.worker_set_restarts.get("actor") == Some(&1) && status.ready.as_deref() == Some("2/2")
+        })
+        .await;
+    theatre.succeeds("rl").await;
+    theatre.jobs().delete("rl", &DeleteParams::default()).await.unwrap();
+    theatre.whole_until("the job is gone", "rl", async || theatre.job("rl").await.is_none()).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lost_node_costs_a_worker_its_place_and_the_leader_a_restart() {
+    let theatre = Theatre::open().await;
+    theatre.offer("1").await;
+    let _scheduler = theatre.scheduler(&[]);
+    let _controller = theatre.controller(&[]);
+    theatre.submit_with("rl", "BinPack").await;
+    theatre.runs("rl").await;
+    let first = nodes(&theatre.crew("rl").await);
+    let lose = async |pod: &str| {
+        let node = nodes(&theatre.crew("rl").await)[pod].clone();
+        theatre.nodes().delete(&node, &DeleteParams::default()).await.unwrap();
+    };
+    lose("rl-actor-1").await;
+    theatre
+        .whole_until("the worker has lost its place", "rl", async || {
+            let status = theatre.status("rl").await;
+            status.schedule_state == Some(ScheduleState::ScheduledPartly) && status.allocations.len() == 2
+        })
+        .await;
+    theatre.node("node-3").await;
+    let offered = json!({ "cpu": "1", "memory": "32Gi", "pods": "110" });
+    let patch = Patch::Merge(json!({ "status": { "allocatable": offered } }));
+    theatre.nodes().patch_status("node-3", &PatchParams::default(), &patch).await.unwrap();
+    theatre
+        .whole_until("the worker has another place", "rl", async || {
+            let crew = nodes(&theatre.crew("rl").await);
+            crew.get("rl-actor-1").is_some_and(|node| node == "node-3")
+        })
+        .await;
+    theatre.runs("rl").await;
+    let second = nodes(&theatre.crew("rl").await);
+    assert_eq!(second["rl-actor-0"], first["rl-actor-0"], "whoever has a place keeps it");
+    lose("rl-learner").await;
+    theatre.node("node-4").await;
+    theatre.nodes().patch_status("node-4", &PatchParams::default(), &patch).await.unwrap();
+    theatre
+        .whole_until("the job runs again", "rl", async || {
+            let status = theatre.status("rl").await;
+            status.restarts == 1 && status.stage == Some(Stage::Running) && status.ready.as_deref() == Some("2/2")
+        })
+        .await;
+    theatre.succeeds("rl").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_job_that_can_never_fit_fails_after_the_grace() {
+    let theatre = Theatre::open().await;
+    theatre.offer("4").await;
+    let _scheduler = theatre.scheduler(&["--unfit-grace", "1s"]);
+    let _controller = theatre.controller(&[]);
+    theatre
+        .submit("rl", |job| {
+            let container = &mut job["spec"]["leader"]["template"]["spec"]["containers"][0];
+            container["resources"] = json!({ "limits": { "cpu": "5" } });
+        })
+        .await;
+    theatre.whole_until("the job fails", "rl", async || theatre.status("rl").await.stage == Some(Stage::Failed)).await;
+    let status = theatre.status("rl").await;
+    assert_eq!(status.schedule_state, Some(ScheduleState::ScheduledFailed));
+    let message = &status.condition(condition::SCHEDULED).unwrap().message;
+    assert!(message.contains("the leader learner fits on none of 3 nodes"), "{message}");
+}
