@@ -43,7 +43,7 @@ pub fn read(text: &str) -> Result<PodFacts, ManifestError> {
         let version = pod["apiVersion"].as_str().unwrap_or_default();
         return Err(ManifestError::Kind(if kind == "Pod" { format!("{version}/Pod") } else { kind.to_owned() }));
     }
-    if !pod["spec"]["containers"].as_array().is_some_and(|containers| !containers.is_empty()) {
+    if pod["spec"]["containers"].as_array().is_none_or(Vec::is_empty) {
         return Err(ManifestError::Field("spec.containers is empty: a pod has at least one container".to_owned()));
     }
     default_names(&mut pod);
@@ -63,7 +63,7 @@ fn default_names(pod: &mut Value) {
         ("name", prefix.unwrap_or_else(|| "what-if".to_owned())),
         ("uid", "what-if".to_owned()),
     ] {
-        if !metadata[key].as_str().is_some_and(|text| !text.is_empty()) {
+        if metadata[key].as_str().is_none_or(str::is_empty) {
             metadata[key] = json!(value);
         }
     }

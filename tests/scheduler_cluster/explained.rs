@@ -84,7 +84,7 @@ async fn what_if_answers_from_the_live_world_and_writes_nothing() {
     let bad = file("bad.yaml", &POD.replace("  containers:", "  containers: ]"));
     let (code, _, said) = baton(&scheduler, &["explain", "--what-if", "-f", &bad]).await;
     assert_eq!(code, Some(1));
-    assert!(said.contains("line 7") && said.contains("bad.yaml"), "{said}");
+    assert!(said.contains("line 8") && said.contains("bad.yaml"), "{said}");
     let large = file("large.yaml", &format!("{POD}# {}\n", "x".repeat(1 << 20)));
     let (code, _, said) = baton(&scheduler, &["explain", "--what-if", "-f", &large]).await;
     assert_eq!(code, Some(1));

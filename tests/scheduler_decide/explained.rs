@@ -163,7 +163,7 @@ fn the_documentation_quotes_what_is_printed() {
 fn accounts(env: &Env) -> Vec<(NodeId, String)> {
     let world = env.engine.world();
     let of = |(id, node): (NodeId, &baton::decide::world::Node)| {
-        let free = node.stock.as_ref().map(|stock| stock.describe());
+        let free = node.stock.as_ref().map(baton::decide::world::Stock::describe);
         (id, format!("{:?} {:?} {free:?}", node.used, node.pods))
     };
     world.nodes().map(of).collect()

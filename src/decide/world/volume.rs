@@ -102,6 +102,9 @@ impl AccessModes {
     }
 }
 
+/// A label and the values that will do.
+pub type LabelValues = (Box<str>, Vec<Box<str>>);
+
 /// What a storage class says.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ClassFacts {
@@ -110,13 +113,13 @@ pub struct ClassFacts {
     /// There is a provisioner: `kubernetes.io/no-provisioner` makes no volumes.
     pub provisions: bool,
     /// `allowedTopologies`: terms of which one must hold, each of labels and their values; empty allows every node.
-    pub topologies: Vec<Vec<(Box<str>, Vec<Box<str>>)>>,
+    pub topologies: Vec<Vec<LabelValues>>,
 }
 
 impl ClassFacts {
     /// `true` when the provisioner makes volumes for a node with these labels.
     pub fn provisions_at(&self, labels: &Labels) -> bool {
-        let holds = |(key, values): &(Box<str>, Vec<Box<str>>)| {
+        let holds = |(key, values): &LabelValues| {
             labels.get(&**key).is_some_and(|have| values.iter().any(|value| **value == **have))
         };
         let any = || self.topologies.iter().any(|term| !term.is_empty() && term.iter().all(holds));

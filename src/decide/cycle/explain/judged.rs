@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use crate::decide::alloc::Held;
 use crate::decide::cycle::choose::{Choice, Diagnosis, judge, prepare};
 use crate::decide::framework::{Outcome, Plugins, Refusal, Slots, View};
 use crate::decide::world::{Node, NodeId, Pod, Wake, World};
@@ -111,7 +112,7 @@ fn devices(world: &World, pod: &Pod, node: &Node) -> Vec<DeviceDetail> {
     let Some(stock) = node.stock.as_ref().filter(|_| pod.asks_for_devices()) else { return Vec::new() };
     let mut holders: BTreeMap<&str, Vec<String>> = BTreeMap::new();
     for other in node.pods.iter().filter_map(|id| world.pod(*id)) {
-        for device in other.devices.iter().flat_map(|held| held.devices()) {
+        for device in other.devices.iter().flat_map(Held::devices) {
             holders.entry(device.id.as_str()).or_default().push(other.key().to_string());
         }
     }

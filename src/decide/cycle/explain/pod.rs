@@ -1,6 +1,7 @@
 //! One pod: where it is, which rule refused which nodes, what would wake it, what to do.
 
 use crate::contract::{LockRead, PodKey};
+use crate::decide::alloc::Held;
 use crate::decide::cycle::choose::rate;
 use crate::decide::cycle::engine::Engine;
 use crate::decide::cycle::flight::{Flight, Stage};
@@ -25,7 +26,7 @@ impl Engine {
         let item = self.item_of(pod);
         let standing = item.as_ref().and_then(|item| self.queue.standing(item.clone()));
         let seconds = |at: std::time::Duration| at.saturating_sub(now.mono).as_secs();
-        let devices = pod.devices.iter().flat_map(|held| held.devices());
+        let devices = pod.devices.iter().flat_map(Held::devices);
         let mut explanation = Explanation {
             pod: key.to_string(),
             uid: pod.facts.handoff.pod.uid.to_string(),
@@ -156,10 +157,9 @@ impl Engine {
         let state = self.item_of(pod).and_then(|item| self.queue.state(item));
         match state {
             Some(QueueState::BackOff(_)) => PodState::BackOff,
-            Some(QueueState::Parked(..)) => PodState::Parked,
             Some(QueueState::Active(_) | QueueState::Taken) => PodState::Active,
             // A member that its gang holds back is in no queue.
-            None => PodState::Parked,
+            Some(QueueState::Parked(..)) | None => PodState::Parked,
         }
     }
 

@@ -40,9 +40,10 @@ impl Engine {
                 let victims = picked.victims.iter().filter_map(|victim| self.world.pod(victim.pod));
                 would_evict = victims.map(|pod| pod.key().to_string()).collect();
                 let node = self.node_name(Some(picked.node)).unwrap_or_default();
-                let way = match would_evict.is_empty() {
-                    true => format!("; would wait for pods that are leaving node {node}"),
-                    false => format!("; would evict {} from node {node} to make room", would_evict.join(", ")),
+                let way = if would_evict.is_empty() {
+                    format!("; would wait for pods that are leaving node {node}")
+                } else {
+                    format!("; would evict {} from node {node} to make room", would_evict.join(", "))
                 };
                 verdict.message.push_str(&way);
             }
