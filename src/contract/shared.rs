@@ -5,7 +5,7 @@ use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
 /// Reads and changes like the value itself. Cloning is cheap; changing copies where the value is held elsewhere too.
-#[derive(Clone, Eq, PartialOrd, Ord, Hash, Default)]
+#[derive(Clone, Eq, PartialOrd, Ord, Default)]
 pub struct Shared<T>(Arc<T>);
 
 impl<T> Shared<T> {
