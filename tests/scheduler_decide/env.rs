@@ -299,6 +299,13 @@ impl Env {
         self.perform(held);
     }
 
+    /// One of the requests that were held reaches the API server.
+    #[allow(dead_code)] // the model of gangs uses it
+    pub fn deliver_one(&mut self, at: usize) {
+        let effect = self.held.remove(at);
+        self.perform_one(effect);
+    }
+
     pub fn deliver(&mut self) {
         self.hold = false;
         let held = std::mem::take(&mut self.held);
