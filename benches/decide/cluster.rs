@@ -95,7 +95,7 @@ impl Cluster {
         self.tell(WorldEvent::Agent { node: name, status, version: "1".into(), renewed });
     }
 
-    fn moment(&self) -> Moment {
+    pub fn moment(&self) -> Moment {
         Moment { mono: self.now, wall: wall(self.now) }
     }
 

@@ -1,0 +1,153 @@
+//! Gangs on 5,000 nodes with eight GPUs, half of them taken: what one decision of a whole gang costs, gangs beside the same pods
+//! without gang, and gangs that can never fit beside gangs that can; with the limits of `expect.toml`.
+//!
+//! Times are of the engine alone: from a full queue to every Binding on its way, answers and watch included where it says so.
+#![allow(clippy::unwrap_used, clippy::panic, clippy::cast_precision_loss, missing_docs)] // a bench is a test
+
+#[path = "decide/cluster.rs"]
+#[allow(dead_code)] // other benches use more of it
+mod cluster;
+#[path = "../tests/scheduler_decide/env.rs"]
+#[allow(dead_code)] // the tests use more of it
+mod env;
+#[allow(dead_code)] // other benches use more of it
+mod expect;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use baton::contract::key;
+use baton::decide::cycle::{BindResult, Effect, Report, Search};
+use baton::decide::gang::{Declared, Source};
+use baton::decide::world::{PodFacts, WorldEvent};
+use baton::runtime::clock;
+use cluster::Cluster;
+use env::{pod, wall};
+use expect::Expect;
+
+const NODES: usize = 5000;
+const ONE: &[(&str, &str)] = &[(key::NVIDIA_GPU, "1"), ("cpu", "1")];
+/// More GPUs than any node has.
+const NEVER: &[(&str, &str)] = &[(key::NVIDIA_GPU, "64"), ("cpu", "1")];
+
+fn world() -> Cluster {
+    let mut cluster = Cluster::new(NODES, Search::Indexed);
+    cluster.fill_half();
+    cluster.lead();
+    cluster
+}
+
+fn declared(gang: &str, min: usize) -> Option<Arc<Declared>> {
+    let own = "gang.scheduling.koordinator.sh/";
+    let annotations: BTreeMap<String, String> = [("name", gang.to_owned()), ("min-available", min.to_string())]
+        .map(|(key, value)| (format!("{own}{key}"), value))
+        .into();
+    let source = Source { namespace: "ml", labels: None, annotations: Some(&annotations), scheduling_group: None };
+    Declared::read(&source, || None).map(Arc::new)
+}
+
+/// Members of one gang of all of them, or pods by themselves.
+fn members(gang: &str, count: usize, keys: bool, limits: &[(&str, &str)]) -> Vec<PodFacts> {
+    let said = keys.then(|| declared(gang, count)).flatten();
+    let member = |n: usize| {
+        let mut facts = pod(&format!("{gang}-{n}"), limits, Duration::from_secs(1000));
+        facts.spec.labels = [("app".to_owned(), "train".to_owned())].into();
+        facts.spec.gang.clone_from(&said);
+        facts
+    };
+    (0..count).map(member).collect()
+}
+
+/// Lets the engine decide until every pod of `pods` has its Binding answered, or nothing is left to do. Returns the time that the
+/// engine took and how many were bound.
+fn drain(cluster: &mut Cluster, pods: &[PodFacts], until: usize) -> (Duration, usize) {
+    let by_name: BTreeMap<&str, &PodFacts> =
+        pods.iter().map(|facts| (facts.handoff.pod.key.name.as_ref(), facts)).collect();
+    let now = cluster.moment();
+    let (mut took, mut bound) = (Duration::ZERO, 0);
+    while bound < until && cluster.engine.next().is_some_and(|at| at <= now.mono) {
+        let began = clock::now().mono;
+        let effects = cluster.engine.run(now);
+        for effect in effects {
+            let Effect::Bind { ticket, node, pod, .. } = effect else { continue };
+            bound += 1;
+            cluster.engine.report(Report::Bind { ticket, result: BindResult::Done }, now);
+            let mut facts = by_name[pod.key.name.as_ref()].clone();
+            facts.handoff.node = Some(node);
+            cluster.engine.event(WorldEvent::Pod(Box::new(facts)), now);
+        }
+        took += clock::now().mono.saturating_sub(began);
+    }
+    (took, bound)
+}
+
+fn submit(cluster: &mut Cluster, pods: &[PodFacts]) {
+    pods.iter().for_each(|facts| cluster.tell(WorldEvent::Pod(Box::new(facts.clone()))));
+}
+
+/// One decision of a gang of this size: the best of five, in milliseconds; the first, which judges every node, is left out.
+fn decision(size: usize) -> f64 {
+    let mut cluster = world();
+    let mut best = f64::MAX;
+    for round in 0..6 {
+        let pods = members(&format!("gang{round}"), size, true, ONE);
+        submit(&mut cluster, &pods);
+        let now = cluster.moment();
+        let began = clock::now().mono;
+        let effects = cluster.engine.run(now);
+        let took = clock::now().mono.saturating_sub(began);
+        let binds = effects.iter().filter(|effect| matches!(effect, Effect::Bind { .. })).count();
+        assert_eq!(binds, size, "the whole gang is on its way");
+        for facts in &pods {
+            let baton::contract::PodKey { namespace, name } = facts.handoff.pod.key.clone();
+            let key = baton::contract::PodKey { namespace, name };
+            cluster.tell(WorldEvent::PodGone(key, facts.handoff.pod.uid.clone()));
+        }
+        if round > 0 {
+            best = best.min(took.as_secs_f64() * 1000.0);
+        }
+    }
+    best
+}
+
+/// 500 × 20 pods, as gangs or by themselves: pods per second.
+fn rate(keys: bool) -> f64 {
+    let mut cluster = world();
+    let pods: Vec<PodFacts> = (0..500).flat_map(|gang| members(&format!("gang{gang:03}"), 20, keys, ONE)).collect();
+    submit(&mut cluster, &pods);
+    let (took, bound) = drain(&mut cluster, &pods, pods.len());
+    assert_eq!(bound, pods.len());
+    bound as f64 / took.as_secs_f64()
+}
+
+/// 25 gangs of 20 that fit, beside so many gangs of 100 that never do and go first: seconds.
+fn beside(infeasible: usize) -> f64 {
+    let mut cluster = world();
+    let mut pods: Vec<PodFacts> =
+        (0..infeasible).flat_map(|gang| members(&format!("a-never{gang:03}"), 100, true, NEVER)).collect();
+    let feasible: Vec<PodFacts> =
+        (0..25).flat_map(|gang| members(&format!("b-gang{gang:03}"), 20, true, ONE)).collect();
+    pods.extend(feasible.iter().cloned());
+    submit(&mut cluster, &pods);
+    let (took, bound) = drain(&mut cluster, &feasible, feasible.len());
+    assert_eq!(bound, feasible.len());
+    took.as_secs_f64()
+}
+
+fn main() {
+    let mut expect = Expect::load("gang");
+    println!("one decision of a gang on {NODES} nodes, wall clock of {}", wall(Duration::ZERO));
+    for size in [8, 100, 1000] {
+        expect.at_most(&format!("decision_{size}_ms"), decision(size));
+    }
+    println!("500 x 20 pods");
+    let (gangs, alone) = (rate(true), rate(false));
+    println!("  {gangs:.0} pods/s as gangs, {alone:.0} pods/s by themselves");
+    expect.at_least("rate_to_pods_alone", gangs / alone);
+    println!("500 feasible members, alone and beside 10,000 infeasible ones");
+    let (with, without) = (beside(100), beside(0));
+    println!("  {:.1} ms, {:.1} ms", without * 1000.0, with * 1000.0);
+    expect.at_most("slowed_by_infeasible", with / without);
+    expect.finish();
+}
