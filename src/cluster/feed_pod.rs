@@ -164,6 +164,7 @@ impl FeedPod {
                 priority: spec.priority,
                 gang: spec.gang,
                 job: spec.job,
+                refused: spec.refused,
                 ..PodSpec::default()
             }
         } else {
@@ -187,6 +188,7 @@ impl FeedPod {
             priority: spec.priority.unwrap_or(0),
             never_preempts: spec.preemption_policy.as_deref() == Some("Never"),
             nominated: self.status.nominated_node_name.clone().filter(|name| !name.is_empty()),
+            refused: self.status.refused(),
             qos: self.qos(),
             requests: self.requests(Rated::default()).total(),
             rated: Rated::from(&self.requests(Rated::UNNAMED).total()),

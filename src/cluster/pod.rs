@@ -65,6 +65,8 @@ pub struct LightResources {
 pub struct LightPodStatus {
     /// Phase.
     pub phase: Option<Box<str>>,
+    /// Why the pod is in it; a kubelet that refuses a pod says it here.
+    pub reason: Option<serde::de::IgnoredAny>,
     /// Conditions.
     pub conditions: Vec<LightCondition>,
     /// Init containers and sidecars.
@@ -75,6 +77,14 @@ pub struct LightPodStatus {
     pub nominated_node_name: Option<Box<str>>,
     /// Extended resources that a DRA claim serves.
     pub extended_resource_claim_status: Option<LightClaimStatus>,
+}
+
+impl LightPodStatus {
+    /// The kubelet has refused the pod: it failed for a reason of the kubelet's, and no container was ever made.
+    pub fn refused(&self) -> bool {
+        let made = !self.init_container_statuses.is_empty() || !self.container_statuses.is_empty();
+        self.phase.as_deref() == Some("Failed") && self.reason.is_some() && !made
+    }
 }
 
 /// Part of a condition.

@@ -321,6 +321,7 @@ impl Case {
             if leaving.is_empty() {
                 break;
             }
+            self.check_victims(&leaving);
             for key in leaving {
                 self.say(format!("{} was evicted", key.name));
                 self.delete(&key);
@@ -329,6 +330,25 @@ impl Case {
         self.gangs.env.audit();
         self.check_bound();
         self.check_holds();
+    }
+
+    /// A gang that lost members to others keeps its minimum, or nobody.
+    fn check_victims(&self, leaving: &[PodKey]) {
+        let gangs: BTreeSet<usize> = leaving.iter().filter_map(|key| self.members[key].gang).collect();
+        for at in gangs {
+            let plan = &self.plans[at];
+            let stay = self.count(at, MemberState::is_bound);
+            let succeeded = match plan.policy {
+                "waiting-running-succeed" => self.count(at, |state| state == MemberState::Succeeded),
+                _ => 0,
+            };
+            assert!(
+                stay == 0 || stay + succeeded >= plan.min,
+                "{stay} members of gang {} stay after evictions, its minimum is {}",
+                plan.name,
+                plan.min
+            );
+        }
     }
 
     fn count(&self, at: usize, which: impl Fn(MemberState) -> bool) -> u32 {

@@ -334,6 +334,7 @@ impl Engine {
                 self.queue.remove(id);
                 self.let_go(id);
                 self.cancel(id, Cancel::PodGone, now, effects);
+                self.member_refused(id, effects);
             }
             Place::Bound(_) => {
                 self.queue.remove(id);

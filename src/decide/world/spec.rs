@@ -23,6 +23,8 @@ pub struct PodSpec {
     pub never_preempts: bool,
     /// `status.nominatedNodeName`.
     pub nominated: Option<Box<str>>,
+    /// The kubelet has refused the pod: it has failed before any of its containers was made.
+    pub refused: bool,
     /// Class of service by CPU and memory.
     pub qos: Qos,
     /// What the pod takes from a node's allocatable.

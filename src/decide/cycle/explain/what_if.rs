@@ -34,7 +34,8 @@ impl Engine {
             verdict.message = format!("would go to node {node}");
             (verdict.wakes, verdict.advice) = (Vec::new(), Vec::new());
         } else if !verdict.nodes.is_empty() && !pod.facts.spec.never_preempts {
-            let found = candidates(&mut self.world, &self.plugins, &pod, now.mono);
+            let gone = self.chosen_victims();
+            let found = candidates(&mut self.world, &self.plugins, &pod, &gone, now.mono);
             let picked = self.plugins.enabled().post_filter.iter().find_map(|plugin| plugin.pick(&found));
             if let Some(picked) = picked {
                 let victims = picked.victims.iter().filter_map(|victim| self.world.pod(victim.pod));

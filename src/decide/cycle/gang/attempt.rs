@@ -320,7 +320,7 @@ impl Engine {
     }
 
     /// What a PodGroup asks for in all is compared with what is free, before anything is tried.
-    fn missing_resources(&self, group: &GroupId) -> Option<Miss> {
+    pub(super) fn missing_resources(&self, group: &GroupId) -> Option<Miss> {
         for gang in self.world.gangs().of_group(group) {
             let Some(object) = gang.pod_group().filter(|object| !object.min_resources.is_zero()) else { continue };
             let mut wanted = object.min_resources.clone();

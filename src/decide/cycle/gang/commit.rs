@@ -9,7 +9,7 @@ use crate::contract::key;
 use crate::decide::cycle::effect::{Effect, Effects};
 use crate::decide::cycle::engine::Engine;
 use crate::decide::cycle::settings::Moment;
-use crate::decide::gang::{Gang, GroupId, MemberState, rule};
+use crate::decide::gang::{Gang, GroupId, Member, MemberState, rule};
 use crate::decide::queue::Item;
 use crate::decide::world::{PodId, Wake};
 
@@ -132,6 +132,26 @@ impl Engine {
         let Some(Route::Owed(group)) = self.world.pod(id).map(|pod| self.route(pod)) else { return };
         self.queue_group(&group, now);
         self.queue.fail(Item::Group(group), now.mono, now.wall);
+    }
+
+    /// The kubelet may have refused a member: with `evictGang` those who were bound with it are deleted.
+    pub(in crate::decide::cycle) fn member_refused(&mut self, id: PodId, effects: &mut Effects) {
+        let Some(pod) = self.world.pod(id).filter(|pod| pod.facts.spec.refused) else { return };
+        let commit = pod.facts.spec.gang.as_ref().and_then(|declared| declared.committed);
+        let (Some(commit), Some(gang)) = (commit, self.world.gangs().gang_of(id)) else { return };
+        if !self.leading || self.config.gangs.on_bind_failure != OnBindFailure::EvictGang {
+            return;
+        }
+        let (group, text) = (gang.group(), commit.to_string());
+        let with_it = |member: &&Member| {
+            let flight = self.flights.get(&member.pod);
+            let going = flight.and_then(|flight| flight.annotations.get(key::GANG_COMMITTED)) == Some(&text);
+            going || (member.state.is_bound() && member.declared.committed == Some(commit))
+        };
+        for member in self.world.gangs().of_group(group).flat_map(Gang::members).filter(with_it) {
+            let message = format!("pod {} of group {group} was refused by its node's kubelet", pod.key());
+            effects.push(Effect::Evict { pod: member.identity.clone(), message });
+        }
     }
 
     /// A member could not be bound for good: with `evictGang` the others are deleted.

@@ -6,7 +6,7 @@ use crate::decide::cycle::engine::Engine;
 use crate::decide::cycle::preempt::candidates;
 use crate::decide::cycle::settings::Moment;
 use crate::decide::gang::GroupId;
-use crate::decide::world::PodId;
+use crate::decide::world::{NodeId, Pod, PodId};
 
 use super::offer::{Aim, Offer};
 
@@ -14,7 +14,7 @@ impl Engine {
     /// Looks for victims for everybody whom the group needs. Evicts them and nominates the members, or changes nothing. `true` when
     /// the group waits for victims.
     pub(super) fn preempt_for_group(&mut self, group: &GroupId, now: Moment, effects: &mut Effects) -> bool {
-        if self.plugins.enabled().post_filter.is_empty() || !self.is_strict(group) {
+        if self.plugins.enabled().post_filter.is_empty() {
             return false;
         }
         let once = self.satisfied_once(group);
@@ -34,6 +34,7 @@ impl Engine {
         }
         let mut held: Vec<PodId> = Vec::new();
         let mut out: Vec<PodId> = Vec::new();
+        let mut gone = self.chosen_victims();
         let mut plans: Vec<(PodId, Candidate)> = Vec::new();
         let mut whole = true;
         for id in needed {
@@ -42,28 +43,34 @@ impl Engine {
                 continue;
             }
             let Some(pod) = self.world.pod(id).cloned() else { continue };
-            let found = candidates(&mut self.world, &self.plugins, &pod, now.mono);
+            let shadows = self.shadow(pod.facts.spec.priority, id, now);
+            let found = candidates(&mut self.world, &self.plugins, &pod, &gone, now.mono);
+            self.lift(shadows);
             let picked = self.plugins.enabled().post_filter.iter().find_map(|plugin| plugin.pick(&found)).cloned();
             let Some(picked) = picked else {
                 whole = false;
                 break;
             };
-            for victim in &picked.victims {
-                self.world.displace(victim.pod);
-                out.push(victim.pod);
+            // Whoever is leaving that node already is waited for as well.
+            let leaving = self.leaving(picked.node, pod.facts.spec.priority);
+            for victim in picked.victims.iter().map(|victim| victim.pod).chain(leaving) {
+                if self.world.pod(victim).is_some_and(|pod| pod.node().is_some()) && !out.contains(&victim) {
+                    self.world.displace(victim);
+                    out.push(victim);
+                }
             }
+            gone.extend(picked.victims.iter().map(|victim| victim.pod));
             plans.push((id, picked));
             if self.try_member(id, now).is_ok() {
                 held.push(id);
             } else {
-                // Whoever is leaving already has not left yet.
                 whole = false;
                 break;
             }
         }
+        whole &= self.missing_resources(group).is_none();
         // Members that fit as it is need their room kept as well.
-        let places: Vec<(PodId, crate::decide::world::NodeId)> =
-            held.iter().filter_map(|id| Some((*id, self.holds.get(id)?.node))).collect();
+        let places: Vec<(PodId, NodeId)> = held.iter().filter_map(|id| Some((*id, self.holds.get(id)?.node))).collect();
         self.undo(&held);
         for id in out.into_iter().rev() {
             self.world.put_back(id);
@@ -74,8 +81,15 @@ impl Engine {
         for (id, node) in places {
             let victims = plans.iter().find(|(of, _)| *of == id).map(|(_, plan)| plan.victims.clone());
             let candidate = Candidate { node, victims: victims.unwrap_or_default() };
-            self.nominate(id, &candidate, now, effects);
+            self.nominate(id, &candidate, Some(group), now, effects);
         }
         true
+    }
+
+    /// Pods of lower priority whose deletion from this node is under way.
+    fn leaving(&self, node: NodeId, below: i32) -> Vec<PodId> {
+        let pods = self.world.node(node).into_iter().flat_map(|node| node.pods.iter().copied());
+        let leaves = |pod: &Pod| pod.facts.handoff.deleting.is_some() && pod.facts.spec.priority < below;
+        pods.filter(|id| self.world.pod(*id).is_some_and(leaves)).collect()
     }
 }

@@ -9,6 +9,8 @@ use crate::decide::cycle::choose::{judge, prepare};
 use crate::decide::framework::{Outcome, Plugins, View};
 use crate::decide::world::{NodeId, Place, Pod, PodId, World};
 
+use super::units::Units;
+
 /// A pod that would be evicted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Victim {
@@ -35,11 +37,12 @@ pub struct Candidate {
 const LEAST_LOOKED_AT: usize = 100;
 
 /// Every node on which `pod` would fit when pods of lower priority left, up to a tenth of all nodes (at least 100).
-/// The world comes back as it was.
+/// Pods in `gone` have been chosen to leave already. The world comes back as it was.
 pub(in crate::decide::cycle) fn candidates(
     world: &mut World,
     plugins: &Plugins,
     pod: &Pod,
+    gone: &BTreeSet<PodId>,
     now: Duration,
 ) -> Vec<Candidate> {
     if world.lowest_priority().is_none_or(|lowest| lowest >= pod.facts.spec.priority) {
@@ -48,55 +51,110 @@ pub(in crate::decide::cycle) fn candidates(
     let nodes: Vec<NodeId> = world.nodes().map(|(id, _)| id).collect();
     let enough = LEAST_LOOKED_AT.max(nodes.len() / 10);
     let mut found = Vec::new();
+    let mut units = Units::new(pod.facts.spec.priority, gone);
     for node in nodes {
         if found.len() >= enough {
             break;
         }
-        found.extend(on_node(world, plugins, pod, node, now));
+        found.extend(on_node(world, plugins, pod, node, &mut units, now));
     }
     found
 }
 
+/// What is put back as one, when it can stay.
+struct Lot {
+    pods: Vec<Victim>,
+    /// Everybody who leaves when these do: the rest of their gang, wherever it is.
+    others: Vec<PodId>,
+}
+
 /// Who must leave `node`; `None` when even all of lower priority would not help.
-fn on_node(world: &mut World, plugins: &Plugins, pod: &Pod, node: NodeId, now: Duration) -> Option<Candidate> {
+fn on_node(
+    world: &mut World,
+    plugins: &Plugins,
+    pod: &Pod,
+    node: NodeId,
+    units: &mut Units<'_>,
+    now: Duration,
+) -> Option<Candidate> {
     let lower = lower_priority(world, pod, node);
     if lower.is_empty() || matches!(verdict(world, plugins, pod, node, now), Outcome::Never(_)) {
         return None;
     }
-    for id in &lower {
-        world.displace(*id);
-    }
-    if !verdict(world, plugins, pod, node, now).is_fit() {
-        for id in &lower {
-            world.put_back(*id);
-        }
-        return None;
-    }
     // Whoever is leaving anyway stays out: waiting for it costs nobody anything.
     let (leaving, staying): (Vec<PodId>, Vec<PodId>) =
-        lower.iter().copied().partition(|id| world.pod(*id).is_some_and(|pod| pod.facts.handoff.deleting.is_some()));
-    let victims = spare(world, plugins, pod, node, &staying, now);
-    for id in leaving.iter().chain(victims.iter().map(|victim| &victim.pod)) {
-        world.put_back(*id);
+        lower.into_iter().partition(|id| world.pod(*id).is_some_and(|pod| pod.facts.handoff.deleting.is_some()));
+    let lots = lots(world, &staying, units);
+    let out: Vec<PodId> = leaving.iter().copied().chain(lots.iter().flat_map(|lot| &lot.pods).map(|v| v.pod)).collect();
+    for id in &out {
+        world.displace(*id);
     }
-    Some(Candidate { node, victims })
+    let fits = !out.is_empty() && verdict(world, plugins, pod, node, now).is_fit();
+    let victims = if fits { spare(world, plugins, pod, node, lots, now) } else { Vec::new() };
+    // Whoever was spared is back already.
+    let still = |id: &PodId| !fits || leaving.contains(id) || victims.iter().any(|victim| victim.pod == *id);
+    for id in out.into_iter().filter(still) {
+        world.put_back(id);
+    }
+    fits.then_some(Candidate { node, victims })
 }
 
-/// Puts back whoever can stay, the most important first, and among all those first whose eviction breaks a budget. What is
-/// left out are the victims.
-fn spare(world: &mut World, plugins: &Plugins, pod: &Pod, node: NodeId, out: &[PodId], now: Duration) -> Vec<Victim> {
-    let mut all: Vec<Victim> = judge_budgets(world, out);
-    all.sort_by(|a, b| {
-        b.breaks_budget.cmp(&a.breaks_budget).then(b.priority.cmp(&a.priority)).then(a.created.cmp(&b.created))
-    });
-    let mut victims = Vec::new();
-    for victim in all {
-        world.put_back(victim.pod);
-        if !verdict(world, plugins, pod, node, now).is_fit() {
-            world.displace(victim.pod);
-            victims.push(victim);
+/// Pods of one node as they can leave: one by one, or what a gang cannot spare as one lot. What may not leave at all is left out.
+fn lots(world: &World, staying: &[PodId], units: &mut Units<'_>) -> Vec<Lot> {
+    let mut lots = Vec::new();
+    let mut gangs: BTreeMap<_, Vec<Victim>> = BTreeMap::new();
+    for victim in judge_budgets(world, staying) {
+        match units.of(world, victim.pod) {
+            None => lots.push(Lot { pods: vec![victim], others: Vec::new() }),
+            Some(gang) => gangs.entry(gang).or_default().push(victim),
         }
     }
+    for (gang, mut members) in gangs {
+        let unit = units.get(&gang);
+        // The least important are the surplus; the leader never is.
+        members.sort_by_key(|member| {
+            (unit.leader == Some(member.pod), member.priority, std::cmp::Reverse(member.created))
+        });
+        let spared = members.iter().take_while(|member| unit.leader != Some(member.pod)).count().min(unit.surplus);
+        let core = members.split_off(spared);
+        lots.extend(members.into_iter().map(|member| Lot { pods: vec![member], others: Vec::new() }));
+        if !core.is_empty() && unit.movable {
+            lots.push(Lot { pods: core, others: unit.members.clone() });
+        }
+    }
+    lots
+}
+
+/// Puts back whatever can stay, the most important first, and among all those first whose eviction breaks a budget. What is
+/// left out are the victims.
+fn spare(
+    world: &mut World,
+    plugins: &Plugins,
+    pod: &Pod,
+    node: NodeId,
+    mut lots: Vec<Lot>,
+    now: Duration,
+) -> Vec<Victim> {
+    lots.sort_by_key(|lot| {
+        let breaks_budget = lot.pods.iter().any(|victim| victim.breaks_budget);
+        let highest = lot.pods.iter().map(|victim| victim.priority).max();
+        let earliest = lot.pods.iter().map(|victim| victim.created).min();
+        (std::cmp::Reverse((breaks_budget, highest, !lot.others.is_empty())), earliest)
+    });
+    let mut victims: Vec<Victim> = Vec::new();
+    let mut fallen: BTreeSet<PodId> = BTreeSet::new();
+    for lot in lots {
+        lot.pods.iter().for_each(|victim| world.put_back(victim.pod));
+        if !verdict(world, plugins, pod, node, now).is_fit() {
+            lot.pods.iter().for_each(|victim| world.displace(victim.pod));
+            fallen.extend(lot.others);
+            victims.extend(lot.pods);
+        }
+    }
+    // A gang that cannot be kept leaves whole, its members on other nodes too.
+    let known: BTreeSet<PodId> = victims.iter().map(|victim| victim.pod).collect();
+    let others: Vec<PodId> = fallen.difference(&known).copied().collect();
+    victims.extend(judge_budgets(world, &others));
     victims
 }
 

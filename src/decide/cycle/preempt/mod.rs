@@ -6,10 +6,13 @@
 //!      tried again when they are gone; meanwhile its room is closed to equal and lower priority
 //! ```
 //!
+//! A gang is never left with fewer members than its minimum: its surplus leaves first, else all of it.
+//!
 //! A dry run takes pods out of the world's accounts, asks the very rules that decide placement, and puts everything back.
 
 mod dry_run;
 mod nominate;
+mod units;
 
 pub(in crate::decide::cycle) use dry_run::candidates;
 pub use dry_run::{Candidate, Victim};

@@ -28,8 +28,10 @@ pub struct Nomination {
     pub node: NodeId,
     /// Whoever has to leave and has not yet.
     pub victims: BTreeSet<PodUid>,
-    /// Monotonic time until which the room stays closed; set when the last victim is gone.
+    /// Monotonic time until which the room stays closed; set when the last victim is gone, of a group when all of its are.
     pub until: Option<Duration>,
+    /// The group for which as a whole others make room.
+    pub group: Option<GroupId>,
 }
 
 impl Engine {
@@ -49,10 +51,17 @@ impl Engine {
             return Some(format!("waits for {} pods to leave node {node}", nomination.victims.len()));
         }
         let shadows = self.shadow(pod.facts.spec.priority, id, now);
-        let found = candidates(&mut self.world, &self.plugins, &pod, now.mono);
+        let gone = self.chosen_victims();
+        let found = candidates(&mut self.world, &self.plugins, &pod, &gone, now.mono);
         self.lift(shadows);
         let picked = self.plugins.enabled().post_filter.iter().find_map(|plugin| plugin.pick(&found))?.clone();
-        Some(self.nominate(id, &picked, now, effects))
+        Some(self.nominate(id, &picked, None, now, effects))
+    }
+
+    /// Everybody who has been evicted for somebody and is still there.
+    pub(in crate::decide::cycle) fn chosen_victims(&self) -> BTreeSet<PodId> {
+        let victims = self.nominations.values().flat_map(|nomination| &nomination.victims);
+        victims.filter_map(|uid| self.world.pod_id(uid)).collect()
     }
 
     /// Evicts the victims and closes the room on the node for everybody of the same or a lower priority.
@@ -60,6 +69,7 @@ impl Engine {
         &mut self,
         id: PodId,
         picked: &Candidate,
+        group: Option<&GroupId>,
         now: Moment,
         effects: &mut Effects,
     ) -> String {
@@ -85,9 +95,9 @@ impl Engine {
             effects.push(Effect::Evict { pod: reference, message });
         }
         self.stats.preempted += names.len() as u64;
-        let until = victims.is_empty().then(|| now.mono + KEPT);
+        let until = (victims.is_empty() && group.is_none()).then(|| now.mono + KEPT);
         self.timers.insert((until.unwrap_or(now.mono + ASK_AGAIN), Timer::Nomination(id)));
-        self.nominations.insert(id, Nomination { node: picked.node, victims, until });
+        self.nominations.insert(id, Nomination { node: picked.node, victims, until, group: group.cloned() });
         effects.push(Effect::Nominate { pod: by, node: Some(node_name.clone()) });
         if names.is_empty() {
             format!("waits for pods that are leaving node {node_name}")
@@ -98,11 +108,31 @@ impl Engine {
 
     /// A pod is gone or has ended: it may have been the last one somebody waited for.
     pub(in crate::decide::cycle) fn victim_gone(&mut self, uid: &PodUid, now: Moment) {
+        let mut freed: Vec<(PodId, Option<GroupId>)> = Vec::new();
         for (id, nomination) in &mut self.nominations {
             if nomination.victims.remove(uid) && nomination.victims.is_empty() {
-                let until = now.mono + KEPT;
+                freed.push((*id, nomination.group.clone()));
+            }
+        }
+        for (id, group) in freed {
+            self.last_victim_gone(id, group.as_ref(), now);
+        }
+    }
+
+    /// Nobody is waited for any more for this pod: the time of its room runs, of a group's when that is so for all of it.
+    fn last_victim_gone(&mut self, id: PodId, group: Option<&GroupId>, now: Moment) {
+        let until = now.mono + KEPT;
+        let together = |other: PodId, nomination: &Nomination| match group {
+            None => other == id,
+            Some(group) => nomination.group.as_ref() == Some(group),
+        };
+        if self.nominations.iter().any(|(other, found)| together(*other, found) && !found.victims.is_empty()) {
+            return;
+        }
+        for (other, nomination) in &mut self.nominations {
+            if together(*other, nomination) && nomination.until.is_none() {
                 nomination.until = Some(until);
-                self.timers.insert((until, Timer::Nomination(*id)));
+                self.timers.insert((until, Timer::Nomination(*other)));
             }
         }
     }
@@ -116,6 +146,12 @@ impl Engine {
                 self.woken(Wake::POD_FREED);
             }
             Some(_) => {}
+            None if nomination.victims.is_empty() => {
+                // Whoever waited with it may be gone.
+                let group = nomination.group.clone();
+                self.timers.insert((now.mono + ASK_AGAIN, Timer::Nomination(id)));
+                self.last_victim_gone(id, group.as_ref(), now);
+            }
             None => {
                 // An eviction may have failed; one that was heard is seen in the watch.
                 let asked = nomination.victims.iter().filter_map(|uid| self.world.pod(self.world.pod_id(uid)?));
@@ -162,9 +198,10 @@ impl Engine {
                 other.facts.handoff.deleting.is_some() && other.facts.spec.priority < pod.facts.spec.priority
             });
             let victims: BTreeSet<PodUid> = leaving.map(|other| other.facts.handoff.pod.uid.clone()).collect();
-            let until = victims.is_empty().then(|| now.mono + KEPT);
+            let group = self.world.gangs().gang_of(id).map(|gang| gang.group().clone());
+            let until = (victims.is_empty() && group.is_none()).then(|| now.mono + KEPT);
             self.timers.insert((until.unwrap_or(now.mono + ASK_AGAIN), Timer::Nomination(id)));
-            self.nominations.insert(id, Nomination { node: at, victims, until });
+            self.nominations.insert(id, Nomination { node: at, victims, until, group });
         }
     }
 

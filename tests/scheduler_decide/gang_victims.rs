@@ -1,0 +1,120 @@
+//! Gangs as victims: the surplus of a gang leaves first, and one more takes the whole gang along, wherever its members are.
+
+use baton::contract::PodKey;
+
+use crate::gang_env::{Gangs, gang};
+
+/// Nodes of one CPU each, and a gang of low priority on all of them.
+fn gang_on(nodes: usize, min: &str) -> Gangs {
+    let mut gangs = Gangs::with(Default::default());
+    for n in 0..nodes {
+        gangs.plain_node(&format!("n{n}"), 1, "x");
+    }
+    for n in 0..nodes {
+        let mut facts = gangs.facts(&format!("low-{n}"), &[("cpu", "1")], &gang("low", min, &[]));
+        facts.spec.priority = 1;
+        gangs.env.submit(facts);
+    }
+    gangs.settle();
+    assert_eq!(gangs.count("low"), nodes);
+    gangs
+}
+
+fn urgent(gangs: &mut Gangs, name: &str, keys: &[(String, String)]) {
+    let mut facts = gangs.facts(name, &[("cpu", "1")], keys);
+    facts.spec.priority = 9;
+    gangs.env.submit(facts);
+    gangs.settle();
+}
+
+/// Whoever is evicted is gone.
+fn leave(gangs: &mut Gangs) {
+    let leaving: Vec<PodKey> = gangs
+        .env
+        .pods
+        .iter()
+        .filter(|(_, facts)| facts.handoff.deleting.is_some())
+        .map(|(key, _)| key.clone())
+        .collect();
+    leaving.iter().for_each(|key| gangs.delete(&key.name));
+    gangs.wait(2);
+}
+
+#[test]
+fn the_surplus_of_a_gang_leaves_first_and_one_more_takes_all_of_it() {
+    let mut gangs = gang_on(4, "3");
+    urgent(&mut gangs, "first", &[]);
+    assert_eq!(gangs.env.evicted.len(), 1);
+    urgent(&mut gangs, "second", &[]);
+    assert_eq!(gangs.env.evicted.len(), 4, "the gang would be below its minimum: {:?}", gangs.env.evicted);
+    leave(&mut gangs);
+    assert_eq!((gangs.count("first"), gangs.count("second"), gangs.count("low")), (1, 1, 0));
+}
+
+#[test]
+fn a_pod_by_itself_leaves_rather_than_a_gang_that_cannot_spare_anybody() {
+    let mut gangs = gang_on(3, "3");
+    gangs.plain_node("alone", 1, "x");
+    let mut facts = gangs.facts("single", &[("cpu", "1")], &[]);
+    facts.spec.priority = 1;
+    gangs.env.submit(facts);
+    gangs.settle();
+    urgent(&mut gangs, "first", &[]);
+    assert_eq!(gangs.env.evicted, ["single"]);
+}
+
+#[test]
+fn a_gang_with_a_member_as_important_as_the_pod_is_no_victim_below_its_minimum() {
+    let mut gangs = gang_on(3, "3");
+    gangs.change("low-2", |facts| facts.spec.priority = 9);
+    urgent(&mut gangs, "first", &[]);
+    assert_eq!(gangs.env.evicted, Vec::<String>::new());
+}
+
+#[test]
+fn a_gang_that_preempts_counts_the_surplus_of_its_victims_once() {
+    // Two places are needed, the gang can spare one: all of it leaves, or nobody.
+    let mut gangs = gang_on(4, "3");
+    for n in 0..2 {
+        let mut facts = gangs.facts(&format!("high-{n}"), &[("cpu", "1")], &gang("high", "2", &[]));
+        facts.spec.priority = 9;
+        gangs.env.submit(facts);
+    }
+    gangs.settle();
+    assert_eq!(gangs.env.evicted.len(), 4, "{:?}", gangs.env.evicted);
+    assert_eq!(gangs.env.engine.nominations().len(), 2);
+    leave(&mut gangs);
+    assert_eq!((gangs.count("high"), gangs.count("low")), (2, 0));
+}
+
+#[test]
+fn two_places_that_a_gang_can_spare_cost_only_these() {
+    let mut gangs = gang_on(5, "3");
+    for n in 0..2 {
+        let mut facts = gangs.facts(&format!("high-{n}"), &[("cpu", "1")], &gang("high", "2", &[]));
+        facts.spec.priority = 9;
+        gangs.env.submit(facts);
+    }
+    gangs.settle();
+    assert_eq!(gangs.env.evicted.len(), 2, "{:?}", gangs.env.evicted);
+    leave(&mut gangs);
+    assert_eq!((gangs.count("high"), gangs.count("low")), (2, 3));
+}
+
+#[test]
+fn the_room_of_a_preempting_gang_stays_closed_while_one_of_its_victims_is_still_there() {
+    let mut gangs = gang_on(2, "0");
+    for n in 0..3 {
+        let mut facts = gangs.facts(&format!("high-{n}"), &[("cpu", "1")], &gang("high", "3", &[]));
+        facts.spec.priority = 9;
+        gangs.env.submit(facts);
+    }
+    gangs.plain_node("free", 1, "x");
+    gangs.wait(2);
+    assert_eq!((gangs.env.evicted.len(), gangs.env.engine.nominations().len()), (2, 3));
+    urgent(&mut gangs, "rival", &[]);
+    gangs.wait(90);
+    assert_eq!(gangs.count("rival"), 0, "the free node is kept for the third member as long as the others wait");
+    leave(&mut gangs);
+    assert_eq!(gangs.count("high"), 3);
+}
