@@ -7,6 +7,8 @@ mod explained;
 mod gang;
 mod gang_env;
 mod gang_random;
+mod gang_victims;
+mod gang_words;
 mod gatekeepers;
 mod indexed;
 mod lock_line;
