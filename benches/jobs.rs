@@ -6,7 +6,7 @@
 mod expect;
 
 use std::collections::BTreeMap;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use baton::contract::tyjob::{BasicPolicy, JobQueuePolicy, Role, Stage};
 use baton::contract::{ContainerRequest, PodKey, PodRef, Quantity};
@@ -15,6 +15,7 @@ use baton::decide::placement::{JobFacts, JobIdentity, JobSpec, Part};
 use baton::decide::plugins::{DefaultSet, default_plugins};
 use baton::decide::pod::{AssignmentText, ContainerKind, HandoffPod, Phase, PodContainer};
 use baton::decide::world::{NodeFacts, PodFacts, PodSpec, RequestParts, Resources, WorldEvent};
+use baton::runtime::clock;
 use jiff::Timestamp;
 
 const NODES: usize = 5000;
@@ -104,9 +105,9 @@ fn main() {
         engine.event(WorldEvent::Job(Box::new(job(number))), now(1));
     }
     engine.lead(true, now(1));
-    let start = Instant::now();
+    let start = clock::mono();
     let effects = engine.run(now(2));
-    let round = start.elapsed();
+    let round = clock::mono() - start;
     let placed: usize = engine.job_records().values().map(|record| record.places.len()).sum();
     println!("{placed} places for {JOBS} jobs on {NODES} nodes in {round:?}, {} effects", effects.len());
     let mut expect = expect::Expect::load("jobs");

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use baton::contract::tyjob::{BasicPolicy, JobQueuePolicy, Role, ScheduleState, Stage};
 use baton::contract::{PodKey, PodRef, Quantity};
-use baton::decide::cycle::EngineConfig;
+use baton::decide::cycle::{EngineConfig, JobRecord};
 use baton::decide::placement::{JobFacts, JobIdentity, JobSpec, Part};
 use baton::decide::plugins::DefaultSet;
 use baton::decide::pod::Phase;
@@ -184,7 +184,7 @@ impl Jobs {
 
     /// Reservations in the world.
     pub fn reserved(&self) -> usize {
-        self.env.engine.job_records().values().map(|record| record.reservations()).sum()
+        self.env.engine.job_records().values().map(JobRecord::reservations).sum()
     }
 
     /// Nobody holds more than there is, places are of jobs that want them, and no job rests below its minimum.

@@ -99,7 +99,7 @@ fn nodes(crew: &BTreeMap<String, Pod>) -> BTreeMap<String, String> {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_job_of_every_policy_goes_from_submission_to_success() {
     let theatre = Theatre::open().await;
-    theatre.offer("4").await;
+    theatre.offer("16").await;
     let scheduler = theatre.scheduler(&[]);
     let _controller = theatre.controller(&[]);
     for policy in POLICIES {
@@ -117,13 +117,17 @@ async fn a_job_of_every_policy_goes_from_submission_to_success() {
         let used: std::collections::BTreeSet<&String> = places.values().collect();
         match policy {
             "JobAntiAffinity" => assert_eq!(used.len(), 3, "{places:?}"),
-            "BinPack" | "Gang" | "JobAffinity" | "MinFragment" => assert_eq!(used.len(), 1, "{policy}: {places:?}"),
-            _ => assert_eq!(used.len(), 2, "{places:?}"),
+            // The last job's pods may be seen for a moment longer: the leader avoids them.
+            "LeaderFirst" => assert!(used.len() <= 2, "{places:?}"),
+            _ => assert_eq!(used.len(), 1, "{policy}: {places:?}"),
         }
         theatre.succeeds(&name).await;
     }
-    let metrics = scheduler.get("/metrics").await.unwrap();
-    assert!(metrics.contains("baton_scheduler_job_places_taken_total 18"), "{metrics}");
+    until("every taken place is counted", SOON, async || {
+        let metrics = scheduler.get("/metrics").await?;
+        metrics.contains("baton_scheduler_job_places_taken_total 18").then_some(())
+    })
+    .await;
     let explained = scheduler.get("/jobs/default/gang").await.unwrap();
     assert!(explained.contains("\"class\":\"over\"") && explained.contains("\"basicPolicy\":\"Gang\""), "{explained}");
     let events = theatre.events("gang").await;
