@@ -109,7 +109,7 @@ impl Gangs {
     fn state(&self, path: Vec<Step>, crashes: u8) -> State {
         let mut env = self.run(&path);
         let look = look(&env);
-        let half = bound(&env).iter().any(|count| *count == 1);
+        let half = bound(&env).contains(&1);
         State { heals: heals(&mut env), path, crashes, look, half }
     }
 }

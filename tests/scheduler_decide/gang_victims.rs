@@ -1,7 +1,14 @@
 //! Gangs as victims: the surplus of a gang leaves first, and one more takes the whole gang along, wherever its members are.
 
-use baton::contract::PodKey;
+use std::collections::BTreeMap;
+use std::sync::Arc;
 
+use baton::contract::PodKey;
+use baton::contract::tyjob::{BasicPolicy, JobQueuePolicy, Stage};
+use baton::decide::placement::{JobFacts, JobIdentity, JobSpec};
+use baton::decide::world::JobClaim;
+
+use crate::env::wall;
 use crate::gang_env::{Gangs, gang};
 
 /// Nodes of one CPU each, and a gang of low priority on all of them.
@@ -117,4 +124,56 @@ fn the_room_of_a_preempting_gang_stays_closed_while_one_of_its_victims_is_still_
     assert_eq!(gangs.count("rival"), 0, "the free node is kept for the third member as long as the others wait");
     leave(&mut gangs);
     assert_eq!(gangs.count("high"), 3);
+}
+
+/// A TYJob of a leader and three workers, of which it needs one, each on a node of its own.
+fn job() -> Gangs {
+    let mut gangs = Gangs::with(Default::default());
+    let identity = JobIdentity { key: PodKey::new("ml", "rl"), uid: "uid-rl".into() };
+    let facts = JobFacts {
+        job: identity,
+        version: 1,
+        created: wall(gangs.env.now),
+        deleting: false,
+        stage: Some(Stage::Running),
+        state: None,
+        attempt: 0,
+        has_address: true,
+        ended: BTreeMap::new(),
+        allocations: vec![],
+        told: None,
+        spec: Ok(JobSpec {
+            priority: 5,
+            queue: JobQueuePolicy::Priority,
+            basic: BasicPolicy::BinPack,
+            min_workers: 1,
+            terminating: true,
+            parts: vec![],
+        }),
+    };
+    gangs.env.jobs.insert(PodKey::new("ml", "rl"), facts);
+    gangs.env.tell_job(&PodKey::new("ml", "rl"));
+    for (n, name) in ["rl-learner", "rl-actor-0", "rl-actor-1", "rl-actor-2"].into_iter().enumerate() {
+        gangs.plain_node(&format!("n{n}"), 1, "x");
+        let mut facts = gangs.facts(name, &[("cpu", "1")], &[]);
+        facts.spec.priority = 1;
+        facts.spec.job = Some(Arc::new(JobClaim { name: "rl".into(), uid: "uid-rl".into(), attempt: Some(0) }));
+        let role = if n == 0 { "leader" } else { "worker" };
+        facts.spec.labels.insert("arranger.taichu.io/role".to_owned(), role.to_owned());
+        facts.handoff.node = Some(format!("n{n}").as_str().into());
+        gangs.env.submit(facts);
+    }
+    gangs.settle();
+    gangs
+}
+
+#[test]
+fn a_job_spares_workers_above_its_minimum_and_never_its_leader() {
+    let mut gangs = job();
+    for (name, evicted) in [("first", 1), ("second", 2), ("third", 4)] {
+        urgent(&mut gangs, name, &[]);
+        assert_eq!(gangs.env.evicted.len(), evicted, "{name}: {:?}", gangs.env.evicted);
+        let leader = gangs.env.evicted.contains(&"rl-learner".to_owned());
+        assert_eq!(leader, name == "third", "the leader leaves with all of the job only");
+    }
 }

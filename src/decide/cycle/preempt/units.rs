@@ -1,11 +1,21 @@
 //! Pods that fall together: a gang never keeps fewer members than its minimum. Its surplus members leave first and by
-//! themselves; one more, and all of them leave.
+//! themselves; one more, and all of them leave. A TYJob is a gang of its leader and the workers that it needs.
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use crate::contract::PodKey;
 use crate::contract::gang::{GangId, MatchPolicy};
+use crate::contract::tyjob::{Role, WorkerEnd, keys};
 use crate::decide::gang::{Gang, MemberState};
-use crate::decide::world::{PodId, World};
+use crate::decide::placement::JobFacts;
+use crate::decide::world::{Place, Pod, PodId, World};
+
+/// Names one set of pods.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum UnitId {
+    Gang(GangId),
+    Job(PodKey),
+}
 
 /// One set of pods, as far as a preemptor may touch it.
 #[derive(Debug, Clone, Default)]
@@ -26,28 +36,60 @@ pub(super) struct Units<'a> {
     below: i32,
     /// Pods that have been chosen already, and are not there for anybody.
     gone: &'a BTreeSet<PodId>,
-    gangs: BTreeMap<GangId, Unit>,
+    known: BTreeMap<UnitId, Unit>,
 }
 
 impl<'a> Units<'a> {
     pub fn new(below: i32, gone: &'a BTreeSet<PodId>) -> Self {
-        Self { below, gone, gangs: BTreeMap::new() }
+        Self { below, gone, known: BTreeMap::new() }
     }
 
     /// Notes the unit of a pod, and names it. `None` for a pod that may leave by itself.
-    pub fn of(&mut self, world: &World, id: PodId) -> Option<GangId> {
-        let gang = world.gangs().gang_of(id).filter(|gang| gang.config().min.is_some_and(|min| min > 0))?;
-        if !self.gangs.contains_key(gang.id()) {
-            let unit = self.gang(world, gang);
-            self.gangs.insert(gang.id().clone(), unit);
+    pub fn of(&mut self, world: &World, id: PodId) -> Option<UnitId> {
+        let job = world.pod(id).and_then(|pod| job_of(world, pod));
+        let gang = || world.gangs().gang_of(id).filter(|gang| gang.config().min.is_some_and(|min| min > 0));
+        let name = match job {
+            Some(job) => UnitId::Job(job.job.key.clone()),
+            None => UnitId::Gang(gang()?.id().clone()),
+        };
+        if !self.known.contains_key(&name) {
+            let unit = match job {
+                Some(job) => self.job(world, job),
+                None => self.gang(world, gang()?),
+            };
+            self.known.insert(name.clone(), unit);
         }
         // Whoever leaves already is counted among nobody.
-        self.gangs[gang.id()].members.contains(&id).then(|| gang.id().clone())
+        self.known[&name].members.contains(&id).then_some(name)
     }
 
     /// A unit that was noted.
-    pub fn get(&self, id: &GangId) -> &Unit {
-        &self.gangs[id]
+    pub fn get(&self, id: &UnitId) -> &Unit {
+        &self.known[id]
+    }
+
+    fn movable(&self, world: &World, members: &[PodId]) -> bool {
+        members.iter().all(|id| world.pod(*id).is_some_and(|pod| pod.facts.spec.priority < self.below))
+    }
+
+    /// The leader and as many workers as the job needs; workers that have ended well count.
+    fn job(&self, world: &World, job: &JobFacts) -> Unit {
+        let there = |pod: &&Pod| {
+            pod.node().is_some()
+                && pod.facts.handoff.deleting.is_none()
+                && !self.gone.contains(&pod.id)
+                && job_of(world, pod).is_some_and(|other| other.job == job.job)
+        };
+        let pods: Vec<&Pod> = world.pods().filter(there).collect();
+        let leads =
+            |pod: &&&Pod| pod.facts.spec.labels.get(keys::ROLE).is_some_and(|role| role == Role::Leader.as_str());
+        let leader = pods.iter().find(leads).map(|pod| pod.id);
+        let bound = pods.iter().filter(|pod| matches!(pod.place, Place::Bound(_)) && Some(pod.id) != leader).count();
+        let succeeded = job.ended.values().filter(|end| matches!(end, WorkerEnd::Succeeded)).count();
+        let min = job.spec.as_ref().map_or(usize::MAX, |spec| usize::try_from(spec.min_workers).unwrap_or(0));
+        let members: Vec<PodId> = pods.iter().map(|pod| pod.id).collect();
+        let movable = self.movable(world, &members);
+        Unit { members, surplus: (bound + succeeded).saturating_sub(min).min(bound), movable, leader }
     }
 
     fn gang(&self, world: &World, gang: &Gang) -> Unit {
@@ -60,7 +102,14 @@ impl<'a> Units<'a> {
             _ => 0,
         };
         let min = gang.config().min.unwrap_or(0) as usize;
-        let movable = members.iter().all(|id| world.pod(*id).is_some_and(|pod| pod.facts.spec.priority < self.below));
+        let movable = self.movable(world, &members);
         Unit { members, surplus: (bound + succeeded).saturating_sub(min).min(bound), movable, leader: None }
     }
+}
+
+/// The job that a pod belongs to, where the job is known and the same that made the pod.
+fn job_of<'a>(world: &'a World, pod: &Pod) -> Option<&'a JobFacts> {
+    let claim = pod.facts.spec.job.as_ref()?;
+    let job = world.job(&PodKey::new(&pod.key().namespace, &claim.name))?;
+    (*job.job.uid == *claim.uid).then_some(&**job)
 }
