@@ -12,6 +12,7 @@
 mod agent;
 #[path = "cluster/bound.rs"]
 mod bound;
+#[allow(dead_code)] // the tests use more of it
 #[path = "../tests/cluster/control_plane.rs"]
 mod control_plane;
 #[path = "../tests/cluster/daemon.rs"]

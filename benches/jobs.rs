@@ -107,7 +107,7 @@ fn main() {
     engine.lead(true, now(1));
     let start = clock::mono();
     let effects = engine.run(now(2));
-    let round = clock::mono() - start;
+    let round = clock::mono().saturating_sub(start);
     let placed: usize = engine.job_records().values().map(|record| record.places.len()).sum();
     println!("{placed} places for {JOBS} jobs on {NODES} nodes in {round:?}, {} effects", effects.len());
     let mut expect = expect::Expect::load("jobs");

@@ -37,7 +37,8 @@ impl<T: Ord + Clone> Interner<T> {
     }
 
     /// Number of values.
-    pub fn len(&self) -> usize {
+    #[cfg(test)]
+    fn len(&self) -> usize {
         self.values.len()
     }
 }
