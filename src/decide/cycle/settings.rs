@@ -48,7 +48,7 @@ pub enum Search {
 pub struct EngineConfig {
     /// Pods with one of these scheduler names are ours.
     pub scheduler_names: BTreeSet<Box<str>>,
-    /// Pods with one of these names are bound by us when their scheduler asks ([`Engine::ask_bind`]); a lock that such a bind left
+    /// Pods with one of these names are bound by us when their scheduler asks ([`Engine::ask_bind`](super::Engine::ask_bind)); a lock that such a bind left
     /// behind is removed, not resumed.
     pub asking_names: BTreeSet<Box<str>>,
     /// When the lock is taken.
@@ -73,7 +73,7 @@ pub struct EngineConfig {
     pub gangs: GangPolicy,
     /// How TYJobs are treated.
     pub jobs: JobPolicy,
-    /// Decisions per [`Engine::run`].
+    /// Decisions per [`Engine::run`](super::Engine::run).
     pub batch: usize,
     /// How a node is looked for.
     pub search: Search,

@@ -1,6 +1,6 @@
 //! The life of one TYJob: what its object, its pods and the time say must be written and done next.
 //!
-//! [`step`] is level-triggered and idempotent: it keeps nothing between calls. The status that it answers is written first,
+//! [`step()`] is level-triggered and idempotent: it keeps nothing between calls. The status that it answers is written first,
 //! against the version that was read; the effects follow only when that write went through, so that nothing is deleted
 //! before it is counted, and a crash between any two calls loses and repeats nothing.
 

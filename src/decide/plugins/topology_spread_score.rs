@@ -68,7 +68,7 @@ impl PreScore for PodTopologySpread {
 }
 
 impl Score for PodTopologySpread {
-    /// How crowded the node's places are; [`NO_PLACE`] where there is none.
+    /// How crowded the node's places are; `NO_PLACE` where there is none.
     fn score(&self, view: View<'_>, pod: &Pod, (_, node): (NodeId, &Node), slots: &mut Slots) -> i64 {
         let Some(SoftPlaces(places)) = slots.get::<SoftPlaces>() else { return 0 };
         let Some(facts) = node.facts.as_ref().filter(|_| has_all(pod, node)) else { return NO_PLACE };
