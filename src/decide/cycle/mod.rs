@@ -21,6 +21,7 @@ mod index;
 mod jobs;
 mod locks;
 mod preempt;
+mod refusals;
 mod report;
 mod settings;
 mod tell;

@@ -9,6 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use crate::decide::cycle::choose::{Diagnosis, judge};
+use crate::decide::cycle::refusals::Refusals;
 use crate::decide::framework::{NodeScore, Outcome, Plugins, Refusal, Slots, Text, View};
 use crate::decide::world::{Node, NodeId, Pod};
 
@@ -28,7 +29,7 @@ pub(super) struct Table {
     verdicts: BTreeMap<NodeId, Verdict>,
     /// Fitting nodes by normalised ratings; the highest sum first, the oldest node among equals.
     groups: BTreeMap<Ratings, BTreeSet<(Reverse<i64>, NodeId)>>,
-    refusals: BTreeMap<Arc<Refusal>, usize>,
+    refusals: Refusals,
     /// Position in the world's journal up to which this is true; `None` before the first filling.
     mark: Option<u64>,
     /// Epoch of the typical mix under which it is true; `None` when no rule reads the mix.
@@ -86,7 +87,7 @@ impl Table {
 
     /// Why no node fits.
     pub fn diagnosis(&self) -> Diagnosis {
-        Diagnosis::of(self.verdicts.len(), self.refusals.clone())
+        Diagnosis::of(self.verdicts.len(), self.refusals.counted().clone())
     }
 
     fn leave(&mut self, id: NodeId) {
@@ -100,18 +101,11 @@ impl Table {
                     }
                 }
             }
-            Some(Verdict::Refuses(refusal)) => {
-                if let Some(count) = self.refusals.get_mut(&refusal) {
-                    *count -= 1;
-                    if *count == 0 {
-                        self.refusals.remove(&refusal);
-                    }
-                }
-            }
+            Some(Verdict::Refuses(refusal)) => self.refusals.leave(&refusal),
         }
     }
 
-    /// Equal ratings and refusals are stored once.
+    /// Equal ratings are stored once.
     fn enter(&mut self, id: NodeId, verdict: Verdict) {
         let verdict = match verdict {
             Verdict::Fits(sum, ratings) => {
@@ -120,12 +114,7 @@ impl Table {
                 self.groups.entry(ratings.clone()).or_default().insert((Reverse(sum), id));
                 Verdict::Fits(sum, ratings)
             }
-            Verdict::Refuses(refusal) => {
-                let known = self.refusals.get_key_value(&refusal).map(|(known, _)| known.clone());
-                let refusal = known.unwrap_or(refusal);
-                *self.refusals.entry(refusal.clone()).or_insert(0) += 1;
-                Verdict::Refuses(refusal)
-            }
+            Verdict::Refuses(refusal) => Verdict::Refuses(self.refusals.enter(refusal)),
         };
         self.verdicts.insert(id, verdict);
     }

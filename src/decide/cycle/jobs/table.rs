@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use crate::decide::cycle::PodShape;
 use crate::decide::cycle::choose::{Diagnosis, judge};
+use crate::decide::cycle::refusals::Refusals;
 use crate::decide::framework::{Outcome, Plugins, Reads, Refusal, Slots, Text, View};
 use crate::decide::placement::{Load, Metric, Weights};
 use crate::decide::world::{NodeId, Pod};
@@ -26,7 +27,7 @@ enum Verdict {
 pub(super) struct Table {
     verdicts: BTreeMap<NodeId, Verdict>,
     order: BTreeSet<Entry>,
-    refusals: BTreeMap<Arc<Refusal>, usize>,
+    refusals: Refusals,
     /// Position in the world's journal up to which this is true.
     mark: Option<u64>,
 }
@@ -88,7 +89,7 @@ impl Table {
 
     /// Why no node fits.
     pub fn diagnosis(&self) -> Diagnosis {
-        Diagnosis::of(self.verdicts.len(), self.refusals.clone())
+        Diagnosis::of(self.verdicts.len(), self.refusals.counted().clone())
     }
 
     fn leave(&mut self, id: NodeId) {
@@ -97,14 +98,7 @@ impl Table {
             Some(Verdict::Fits(entry)) => {
                 self.order.remove(&entry);
             }
-            Some(Verdict::Refuses(refusal)) => {
-                if let Some(count) = self.refusals.get_mut(&refusal) {
-                    *count -= 1;
-                    if *count == 0 {
-                        self.refusals.remove(&refusal);
-                    }
-                }
-            }
+            Some(Verdict::Refuses(refusal)) => self.refusals.leave(&refusal),
         }
     }
 
@@ -114,13 +108,7 @@ impl Table {
                 self.order.insert(entry.clone());
                 Verdict::Fits(entry)
             }
-            Verdict::Refuses(refusal) => {
-                // Equal refusals are stored once.
-                let known = self.refusals.get_key_value(&refusal).map(|(known, _)| known.clone());
-                let refusal = known.unwrap_or(refusal);
-                *self.refusals.entry(refusal.clone()).or_insert(0) += 1;
-                Verdict::Refuses(refusal)
-            }
+            Verdict::Refuses(refusal) => Verdict::Refuses(self.refusals.enter(refusal)),
         };
         self.verdicts.insert(id, verdict);
     }
