@@ -9,3 +9,4 @@ mod optimal;
 mod phases;
 mod pool;
 mod shares;
+mod together;

@@ -5,6 +5,7 @@
 mod env;
 mod explained;
 mod gang;
+mod gang_devices;
 mod gang_env;
 mod gang_random;
 mod gang_victims;

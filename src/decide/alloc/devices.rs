@@ -90,6 +90,27 @@ pub struct Nic {
     pub(super) capacity: Option<Shared<Amounts>>,
 }
 
+impl Gpu {
+    /// Its labels.
+    pub fn labels(&self) -> &Labels {
+        &self.labels
+    }
+}
+
+impl Mig {
+    /// Its labels.
+    pub fn labels(&self) -> &Labels {
+        &self.labels
+    }
+}
+
+impl Nic {
+    /// Its labels.
+    pub fn labels(&self) -> &Labels {
+        &self.labels
+    }
+}
+
 /// A virtual function of a NIC.
 #[derive(Debug, Clone, PartialEq)]
 pub struct VfSlot {

@@ -19,7 +19,7 @@ impl Choice<'_> {
         if count == 0 {
             return Ok(());
         }
-        let candidates = self.eligible.free_gpus & within.gpus & !taken;
+        let candidates = self.eligible.free_gpus & within.gpus & !taken & !self.barred.gpus;
         if candidates.count_ones() < count {
             let (free, total) = (candidates.count_ones(), self.pool.summary().gpus);
             return Err(blame(self.pool, self.wishes, true).unwrap_or(Reason::FewGpus { wanted: count, free, total }));
@@ -99,7 +99,7 @@ impl Choice<'_> {
                 |mig: Option<(&str, u32)>| mig.filter(|(wanted, _)| *wanted == profile).map_or(0, |(_, count)| count);
             let counts: Vec<u32> = self.needs.iter().map(|need| of(need.mig)).collect();
             let count = peak(&self.kinds, &counts);
-            let free = mig::of_profile(self.pool, self.eligible.migs & within.migs, profile);
+            let free = mig::of_profile(self.pool, self.eligible.migs & within.migs & !self.barred.migs, profile);
             let Some(chosen) = mig::choose(self.pool, free, count) else {
                 let migs = &self.pool.devices().migs;
                 let total = migs.iter().filter(|mig| *mig.profile == *profile).count() as u32;

@@ -1,7 +1,7 @@
 //! Which devices of a node a pod gets: pure, on dense numbers and bit masks.
 //!
 //! [`NodePool`] holds one node's devices and what of them is taken; [`PodDeviceRequest`] what a pod asks for; [`pick()`] answers
-//! with an [`Assignment`] or a [`Reason`]. `pick` changes nothing: take the assignment's grant to hold it, give it back to
+//! with an [`Assignment`] or a [`Reason`], [`together()`] for several pods at once. `pick` changes nothing: take the assignment's grant to hold it, give it back to
 //! free it. [`NodePool::take_annotation`] counts what bound pods hold after a restart.
 //!
 //! Whole GPUs are chosen as a set by [`objective()`], shares by [`share::Fit`], NICs by nearness to the GPUs. The pod's *set*
@@ -29,6 +29,7 @@ pub mod score;
 pub mod share;
 mod solve;
 mod summary;
+mod together;
 mod whole;
 mod wishes;
 
@@ -46,5 +47,6 @@ pub use reason::{Reason, ShareMemory};
 pub use request::{PodDeviceRequest, RequestProblem, Shape, Want};
 pub use restore::Misfit;
 pub use summary::Summary;
+pub use together::together;
 pub use whole::{Best, MAX_SETS, best};
 pub use wishes::{Exclusive, Joint, Wishes};

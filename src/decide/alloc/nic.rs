@@ -71,7 +71,7 @@ impl Choice<'_> {
     fn whole_nics(&self, usable: u128, near: &[Place], plan: &mut NicPlan) -> Result<u128, Reason> {
         let counts: Vec<u32> = self.needs.iter().map(|need| need.nics).collect();
         let count = peak(&self.kinds, &counts);
-        let mut left = self.eligible.free_nics & usable;
+        let mut left = self.eligible.free_nics & usable & !self.barred.nics;
         if left.count_ones() < count {
             if self.eligible.free_nics.count_ones() >= count
                 && self.with_vf() & self.eligible.free_nics != self.eligible.free_nics
@@ -140,7 +140,7 @@ impl Choice<'_> {
         };
         let options = |pieces: &[(usize, u16)], chosen: &[u8]| {
             let (container, percent) = pieces[chosen.len()];
-            let mut fits: Vec<_> = bits((self.eligible.nics & usable) | whole)
+            let mut fits: Vec<_> = bits(((self.eligible.nics & usable) | whole) & !self.barred.nics_for(container))
                 .filter(|nic| whole & bit(*nic) == 0 || idle(*nic, container))
                 .filter(|nic| !pieces.iter().zip(chosen).any(|((c, _), on)| on == nic && *c == container))
                 .filter_map(|nic| {

@@ -12,6 +12,7 @@ use super::pool::NodePool;
 use super::reason::Reason;
 use super::request::PodDeviceRequest;
 use super::share::Fit;
+use super::together::Barred;
 use super::wishes::{Joint, Wishes};
 use crate::contract::hint::TopologyScope;
 use crate::decide::pod::ContainerKind;
@@ -19,6 +20,11 @@ use crate::decide::pod::ContainerKind;
 /// Chooses devices for `request`; changes nothing. Equal pools and shapes give equal answers. What is returned can be taken:
 /// every part has room, is healthy and open.
 pub fn pick(pool: &NodePool, request: &PodDeviceRequest) -> Result<Assignment, Reason> {
+    pick_without(pool, request, &Barred::default())
+}
+
+/// [`pick()`] with some devices barred: another choice.
+pub(super) fn pick_without(pool: &NodePool, request: &PodDeviceRequest, barred: &Barred) -> Result<Assignment, Reason> {
     if request.is_empty() {
         return Ok(Assignment::default());
     }
@@ -30,6 +36,7 @@ pub fn pick(pool: &NodePool, request: &PodDeviceRequest) -> Result<Assignment, R
         kinds: shape.wants.iter().map(|want| want.kind).collect(),
         needs: shape.wants.iter().map(|want| Need::of(want, &shape.wishes, &eligible)).collect(),
         eligible,
+        barred,
     };
     choice.run()
 }
@@ -41,6 +48,7 @@ pub(super) struct Choice<'a> {
     pub kinds: Vec<ContainerKind>,
     pub needs: Vec<Need<'a>>,
     pub eligible: Eligible,
+    pub barred: &'a Barred,
 }
 
 /// GPUs and MIG devices per container, and how good they are.

@@ -109,7 +109,7 @@ impl Choice<'_> {
     ) -> Vec<Fit> {
         let piece = pieces[chosen.len()];
         let own = plan.whole.iter().fold(0, |mask, at| mask | bit(*at));
-        let candidates = bits((self.eligible.gpus & within.gpus) | own);
+        let candidates = bits(((self.eligible.gpus & within.gpus) | own) & !self.barred.gpus_for(piece.container));
         candidates
             .filter_map(|gpu| {
                 if pieces.iter().zip(chosen).any(|(p, on)| *on == gpu && p.container == piece.container) {

@@ -42,6 +42,11 @@ pub fn plan(slots: &Slots, (id, node): (NodeId, &Node)) -> Option<DevicePlan> {
     Some(node.stock.as_ref()?.plan(choice, &slots.get::<Wanted>()?.request, &node.name))
 }
 
+/// Puts another choice in place of the one made for this node: one that leaves room for others.
+pub fn choose_instead(slots: &mut Slots, node: NodeId, choice: DeviceChoice) {
+    slots.entry::<Choices>().0.insert(node, choice);
+}
+
 /// The pod's devices, judged once.
 struct Wanted {
     request: crate::decide::alloc::PodDeviceRequest,

@@ -1,12 +1,13 @@
 //! A node's devices: the inventory of its Device object and what of it pods hold.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::contract::inventory::Device;
 use crate::contract::{DeviceAllocation, DeviceId, DeviceType, PodUid, Shared, key};
 use crate::decide::alloc::score::{Beside, Seen};
 use crate::decide::alloc::{
     Amounts, Assignment, Exclusive, Held, Labels, NodePool, PodDeviceRequest, RequestProblem, Wishes, pick, score,
+    together,
 };
 use crate::decide::pod::HandoffPod;
 
@@ -176,6 +177,38 @@ impl Stock {
         let assignment = pick(&self.pool, request).map_err(|reason| reason.summary())?;
         let quality = i64::from(score::topology_fit(&self.pool, &assignment));
         Ok(DeviceChoice { assignment, quality })
+    }
+
+    /// Devices for several pods at one time, whichever way each of them gets some; changes nothing. One of `tries` is one choice
+    /// for one pod; `None` when they ran out, too.
+    pub fn choose_together(&self, requests: &[&PodDeviceRequest], tries: &mut usize) -> Option<Vec<DeviceChoice>> {
+        let found = together(&self.pool, requests, tries)?;
+        Some(found.into_iter().map(|assignment| DeviceChoice { assignment, quality: 0 }).collect())
+    }
+
+    /// Everything that tells these devices apart from another node's for any pod, but their names; with `places`, where they
+    /// are as well.
+    pub fn look(&self, places: bool) -> String {
+        let devices = self.pool.devices();
+        let rooms = self.describe();
+        let at = |kind: &str, number: usize| -> String {
+            let (place, labels) = match kind {
+                "gpu" => (devices.gpus[number].place, devices.gpus[number].labels()),
+                "mig" => (devices.migs[number].place, devices.migs[number].labels()),
+                _ => (devices.nics[number].place, devices.nics[number].labels()),
+            };
+            format!("{place:?}{labels:?}")
+        };
+        let mut numbers: BTreeMap<&str, usize> = BTreeMap::new();
+        let mut looks: Vec<String> = Vec::with_capacity(rooms.len());
+        for room in &rooms {
+            let number = numbers.entry(room.kind).or_insert(0);
+            let place = if places { at(room.kind, *number) } else { String::new() };
+            *number += 1;
+            looks.push(format!("{}{}{}{place}", room.kind, room.healthy, room.free));
+        }
+        looks.sort_unstable();
+        looks.concat()
     }
 
     /// How much more of the free GPU compute (in GPUs) becomes of no use to a request drawn from `mix` when the pod takes its

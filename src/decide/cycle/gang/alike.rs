@@ -52,6 +52,12 @@ impl Kind {
     }
 }
 
+/// Where the pod fits depends on which pods run elsewhere.
+pub(super) fn looks_at_others(pod: &Pod) -> bool {
+    let spec = &pod.facts.spec;
+    !(spec.affinity.is_empty() && spec.anti_affinity.is_empty() && spec.spread.is_empty())
+}
+
 /// `true` when the pod is of one of these kinds.
 pub(super) fn is_any(kinds: &[Kind], pod: &Pod) -> bool {
     kinds.iter().any(|kind| kind.is_of(pod))

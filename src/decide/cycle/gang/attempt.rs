@@ -10,7 +10,7 @@ use crate::decide::gang::{Gang, GroupId, MemberState, rule};
 use crate::decide::queue::Item;
 use crate::decide::world::{PodId, Wake};
 
-use super::alike::{Kind, is_any};
+use super::alike::{Kind, is_any, looks_at_others};
 use super::offer::{Aim, Offer};
 use super::record::Look;
 use super::view::RootCause;
@@ -173,9 +173,12 @@ impl Engine {
                 return Attempt::Satisfied(held);
             };
             self.undo(&held);
-            failed.extend(self.world.pod(miss.pod).map(Kind::of));
+            let culprit = self.world.pod(miss.pod);
+            // Behind the others, whoever looks at other pods may find whom it wants to be near to.
+            let other_order = culprit.is_some_and(|pod| looks_at_others(pod) && !is_any(&failed, pod));
+            failed.extend(culprit.map(Kind::of));
             note(&mut first, miss);
-            if !offer.suffices_without(&self.world, &failed) {
+            if !other_order && !offer.suffices_without(&self.world, &failed) {
                 break;
             }
         }

@@ -10,6 +10,7 @@ use crate::decide::cycle::effect::Effects;
 use crate::decide::cycle::engine::Engine;
 use crate::decide::cycle::settings::Moment;
 use crate::decide::gang::GroupId;
+use crate::decide::world::volume::VolumePlan;
 use crate::decide::world::{PodId, Wake};
 
 use super::attempt::Attempt;
@@ -20,7 +21,16 @@ type Rank = (Reverse<i32>, Duration, GroupId);
 /// What one group holds, to be put back as it was.
 pub(super) struct Holdings {
     group: GroupId,
-    pods: Vec<(PodId, Hold, Option<Held>)>,
+    pods: Vec<Kept>,
+}
+
+/// How one member was held.
+pub(super) struct Kept {
+    /// The member.
+    pub pod: PodId,
+    hold: Hold,
+    devices: Option<Held>,
+    volumes: Option<VolumePlan>,
 }
 
 impl Engine {
@@ -152,23 +162,32 @@ impl Engine {
     }
 
     pub(super) fn take_holdings(&mut self, group: &GroupId) -> Holdings {
-        let mut pods = Vec::new();
-        for id in self.held_members(group) {
-            let devices = self.world.pod(id).and_then(|pod| pod.devices.clone());
-            if let Some(hold) = self.holds.remove(&id) {
-                self.give_back(id, hold.node);
-                pods.push((id, hold, devices));
-            }
-        }
+        let pods = self.held_members(group).into_iter().filter_map(|id| self.take_kept(id)).collect();
         Holdings { group: group.clone(), pods }
+    }
+
+    /// Takes back the room of one member.
+    pub(super) fn take_kept(&mut self, id: PodId) -> Option<Kept> {
+        let devices = self.world.pod(id).and_then(|pod| pod.devices.clone());
+        let volumes = self.world.volume_plan(id).cloned();
+        let hold = self.holds.remove(&id)?;
+        self.give_back(id, hold.node);
+        Some(Kept { pod: id, hold, devices, volumes })
+    }
+
+    /// Undoes [`Engine::take_kept`].
+    pub(super) fn put_kept(&mut self, kept: Kept) {
+        let Kept { pod, hold, devices, volumes } = kept;
+        if self.world.assume(pod, hold.node, devices) {
+            if let Some(plan) = volumes {
+                self.world.plan_volumes(pod, plan);
+            }
+            self.holds.insert(pod, hold);
+        }
     }
 
     pub(super) fn put_holdings(&mut self, holdings: Holdings) {
         debug_assert!(self.groups.contains_key(&holdings.group), "only known groups hold");
-        for (id, hold, devices) in holdings.pods {
-            if self.world.assume(id, hold.node, devices) {
-                self.holds.insert(id, hold);
-            }
-        }
+        holdings.pods.into_iter().for_each(|kept| self.put_kept(kept));
     }
 }

@@ -1,15 +1,23 @@
 //! The exact search: for a small group that no order of offering satisfies, every way of placing its members is tried.
+//!
+//! Members are placed one after the other. Each node is asked by its filters; where its devices are what lacks, the devices of
+//! all members of the group on that node are chosen anew together with the new one's. Equal members and nodes that look the
+//! same are not told apart, and a state that was in vain is not tried twice.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
-use crate::decide::cycle::choose::{Choice, choose};
+use crate::decide::alloc::PodDeviceRequest;
+use crate::decide::cycle::choose::{Choice, choose, judge, prepare};
 use crate::decide::cycle::engine::Engine;
 use crate::decide::cycle::settings::Moment;
 use crate::decide::framework::View;
 use crate::decide::gang::GroupId;
+use crate::decide::plugins::device_fit;
+use crate::decide::world::devices::{DeviceChoice, request_of};
 use crate::decide::world::{NodeId, PodId, Stock};
 
-use super::alike::Kind;
+use super::alike::{Kind, looks_at_others};
+use super::deadlock::Kept;
 use super::offer::{Aim, Offer};
 
 /// Members that are searched over. Larger groups of identical members need no search: their order does not matter.
@@ -17,124 +25,289 @@ const MEMBERS: usize = 8;
 /// Nodes that are searched over. A group of eight that fits on so many nodes is found without a search.
 const NODES: usize = 64;
 /// Placements that are tried.
-const STEPS: usize = 20_000;
+const STEPS: usize = 10_000;
+/// Device choices that are tried.
+const CHOICES: usize = 20_000;
 
 /// A member that may be placed, and the gang that counts it.
 struct Candidate {
     pod: PodId,
     gang: usize,
+    kind: usize,
     nodes: Vec<NodeId>,
+    /// What it asks of a node's devices; `None` for nothing.
+    request: Option<PodDeviceRequest>,
+}
+
+/// A search under way.
+struct Search {
+    candidates: Vec<Candidate>,
+    /// Class of each node that anybody may go to: nodes of one class looked the same when the search began.
+    classes: BTreeMap<NodeId, usize>,
+    needed: Vec<usize>,
+    left: Vec<usize>,
+    /// Placed members, by position in `candidates`, and their nodes.
+    placed: Vec<(usize, NodeId)>,
+    /// States from which the rest found no place.
+    dead: BTreeSet<State>,
+    steps: usize,
+    choices: usize,
+}
+
+/// The next candidate, what each gang still needs, and the kinds on each node that has any, by the node's class.
+type State = (usize, Vec<usize>, Vec<(usize, Vec<usize>)>);
+
+impl Search {
+    fn state(&self, next: usize) -> State {
+        let mut on: BTreeMap<NodeId, Vec<usize>> = BTreeMap::new();
+        for (at, node) in &self.placed {
+            on.entry(*node).or_default().push(self.candidates[*at].kind);
+        }
+        let mut nodes: Vec<(usize, Vec<usize>)> = on
+            .into_iter()
+            .map(|(node, mut kinds)| {
+                kinds.sort_unstable();
+                (self.classes.get(&node).copied().unwrap_or(usize::MAX), kinds)
+            })
+            .collect();
+        nodes.sort_unstable();
+        (next, self.needed.clone(), nodes)
+    }
+
+    /// Members placed on a node, first to last.
+    fn on(&self, node: NodeId) -> impl Iterator<Item = &Candidate> {
+        self.placed.iter().filter(move |(_, at)| *at == node).map(|(at, _)| &self.candidates[*at])
+    }
 }
 
 impl Engine {
-    /// Places what the group needs, whichever members and nodes that takes. The members stay held; `None` leaves nothing held.
+    /// Places what the group needs, whichever members, nodes and devices that takes. The members stay held; `None` leaves
+    /// nothing held.
     pub(super) fn search(&mut self, group: &GroupId, aim: Aim, now: Moment) -> Option<Vec<PodId>> {
         let offer = Offer::of(&self.world, group, &[], aim);
-        let mut kinds: Vec<Kind> = Vec::new();
-        for id in offer.all() {
-            let pod = self.world.pod(id)?;
-            if !kinds.iter().any(|kind| kind.is_of(pod)) {
-                kinds.push(Kind::of(pod));
-            }
-        }
         let members = offer.all().count();
-        if members == 0 || members > MEMBERS || kinds.len() < 2 {
+        if members == 0 || members > MEMBERS {
             return None;
         }
+        let mut kinds: Vec<Kind> = Vec::new();
         let mut candidates = Vec::new();
         for (at, gang) in offer.gangs.iter().enumerate() {
             for id in &gang.pending {
-                candidates.push(Candidate { pod: *id, gang: at, nodes: self.nodes_for(*id, now) });
+                let pod = self.world.pod(*id)?;
+                let kind = kinds.iter().position(|kind| kind.is_of(pod)).unwrap_or_else(|| {
+                    kinds.push(Kind::of(pod));
+                    kinds.len() - 1
+                });
+                let request = request_of(pod).ok().filter(|request| !request.is_empty());
+                candidates.push(Candidate { pod: *id, gang: at, kind, nodes: Vec::new(), request });
             }
         }
-        // Whoever has the fewest choices first.
-        candidates.sort_by_key(|candidate| candidate.nodes.len());
-        let mut needed: Vec<usize> = offer.gangs.iter().map(|gang| gang.needed).collect();
-        let mut left: Vec<usize> = offer.gangs.iter().map(|gang| gang.pending.len()).collect();
-        let mut held = Vec::new();
-        let mut steps = STEPS;
-        self.place_rest(&candidates, &mut needed, &mut left, &mut held, &mut steps, now).then_some(held)
-    }
-
-    fn nodes_for(&self, id: PodId, now: Moment) -> Vec<NodeId> {
-        let Some(pod) = self.world.pod(id) else { return Vec::new() };
-        let view = View { world: &self.world, now: now.mono };
-        let mut found = Vec::new();
-        for (node, _) in self.world.nodes() {
-            if found.len() >= NODES {
-                break;
-            }
-            if matches!(choose(view, &self.plugins, pod, Some(node)).0, Choice::Node(..)) {
-                found.push(node);
-            }
+        if kinds.len() < 2 && candidates.iter().all(|candidate| candidate.request.as_ref().is_none_or(is_simple)) {
+            return None;
         }
+        let first = candidates.first()?.pod;
+        // Priority is equal over the group: what is closed to one is closed to all.
+        let shadows = self.shadow(self.world.pod(first)?.facts.spec.priority, first, now);
+        let found = self.search_over(&offer, candidates, kinds.len(), now);
+        self.lift(shadows);
         found
     }
 
-    fn place_rest(
+    fn search_over(
         &mut self,
-        rest: &[Candidate],
-        needed: &mut [usize],
-        left: &mut [usize],
-        held: &mut Vec<PodId>,
-        steps: &mut usize,
+        offer: &Offer,
+        mut candidates: Vec<Candidate>,
+        kinds: usize,
         now: Moment,
-    ) -> bool {
-        if needed.iter().all(|needed| *needed == 0) {
+    ) -> Option<Vec<PodId>> {
+        let mut fits: Vec<Option<Vec<NodeId>>> = vec![None; kinds];
+        for candidate in &mut candidates {
+            let nodes = fits[candidate.kind].get_or_insert_with(|| self.nodes_for(candidate.pod, now));
+            candidate.nodes.clone_from(nodes);
+        }
+        // Whoever has the fewest choices first, equal members side by side; whoever looks at others behind them.
+        let social = |candidate: &Candidate| self.world.pod(candidate.pod).is_some_and(looks_at_others);
+        candidates.sort_by_key(|candidate| (social(candidate), candidate.nodes.len(), candidate.kind, candidate.gang));
+        let mut search = Search {
+            classes: self.classes_of(&candidates),
+            needed: offer.gangs.iter().map(|gang| gang.needed).collect(),
+            left: offer.gangs.iter().map(|gang| gang.pending.len()).collect(),
+            candidates,
+            placed: Vec::new(),
+            dead: BTreeSet::new(),
+            steps: STEPS,
+            choices: CHOICES,
+        };
+        let found = self.place_rest(&mut search, 0, now);
+        found.then(|| search.placed.iter().map(|(at, _)| search.candidates[*at].pod).collect())
+    }
+
+    /// Nodes that the pod may fit on, those first on which it does with nobody of its group placed.
+    fn nodes_for(&self, id: PodId, now: Moment) -> Vec<NodeId> {
+        let Some(pod) = self.world.pod(id) else { return Vec::new() };
+        let view = View { world: &self.world, now: now.mono };
+        let Ok(mut slots) = prepare(view, &self.plugins, pod) else { return Vec::new() };
+        let all = self.world.nodes();
+        let fits = all.filter(|node| judge(view, &self.plugins, pod, *node, &mut slots).is_fit());
+        let mut nodes: Vec<NodeId> = fits.map(|(id, _)| id).take(NODES).collect();
+        if looks_at_others(pod) && nodes.len() < NODES {
+            // Whoever is placed before it may be who it wants to be near to.
+            let others: Vec<NodeId> = self
+                .world
+                .nodes()
+                .map(|(id, _)| id)
+                .filter(|id| !nodes.contains(id))
+                .take(NODES - nodes.len())
+                .collect();
+            nodes.extend(others);
+        }
+        nodes
+    }
+
+    /// Tells nodes apart by everything that decides about placement, but their names.
+    fn classes_of(&self, candidates: &[Candidate]) -> BTreeMap<NodeId, usize> {
+        let plain = |request: &PodDeviceRequest| request.shape().wishes.is_plain();
+        let places = !candidates.iter().all(|candidate| candidate.request.as_ref().is_none_or(plain));
+        let social = candidates.iter().any(|candidate| self.world.pod(candidate.pod).is_some_and(looks_at_others));
+        let mut looks: BTreeMap<String, usize> = BTreeMap::new();
+        let mut classes = BTreeMap::new();
+        for id in candidates.iter().flat_map(|candidate| &candidate.nodes) {
+            if classes.contains_key(id) {
+                continue;
+            }
+            let Some(node) = self.world.node(*id) else { continue };
+            let Some(facts) = &node.facts else { continue };
+            let labels = facts.labels.iter().filter(|(key, _)| *key != "kubernetes.io/hostname");
+            let labels: Vec<_> = labels.collect();
+            let wanted: Vec<bool> = candidates.iter().map(|other| other.nodes.contains(id)).collect();
+            let devices = node.stock.as_ref().map(|stock| Stock::look(stock, places)).unwrap_or_default();
+            let name = if social { &*node.name } else { "" };
+            let (allocatable, taints, pods) = (&facts.allocatable, &facts.taints, node.pods.len());
+            let look =
+                format!("{name} {allocatable:?} {:?} {taints:?} {labels:?} {devices} {pods} {wanted:?}", node.used);
+            let next = looks.len();
+            classes.insert(*id, *looks.entry(look).or_insert(next));
+        }
+        classes
+    }
+
+    /// Places the candidates from `next` on; whatever was placed is taken back when that is in vain.
+    fn place_rest(&mut self, search: &mut Search, next: usize, now: Moment) -> bool {
+        if search.needed.iter().all(|needed| *needed == 0) {
             return true;
         }
-        let Some((first, rest)) = rest.split_first() else { return false };
-        if *steps == 0 || needed.iter().zip(left.iter()).any(|(needed, left)| needed > left) {
+        if next == search.candidates.len() || search.needed.iter().zip(&search.left).any(|(needed, left)| needed > left)
+        {
             return false;
         }
-        left[first.gang] -= 1;
-        if needed[first.gang] > 0 {
-            let mut seen: BTreeSet<String> = BTreeSet::new();
-            for node in &first.nodes {
+        let state = search.state(next);
+        if search.steps == 0 || search.dead.contains(&state) {
+            return false;
+        }
+        let Candidate { gang, pod, kind, .. } = search.candidates[next];
+        search.left[gang] -= 1;
+        if search.needed[gang] > 0 {
+            let mut seen: BTreeSet<(usize, Vec<usize>)> = BTreeSet::new();
+            for node in search.candidates[next].nodes.clone() {
+                let class = search.classes.get(&node).copied().unwrap_or(usize::MAX);
+                let mut beside: Vec<usize> = search.on(node).map(|other| other.kind).collect();
+                beside.sort_unstable();
                 // Nodes that look the same are one choice.
-                if !seen.insert(self.look_of(*node, rest)) {
+                if !seen.insert((class, beside)) {
                     continue;
                 }
-                *steps = steps.saturating_sub(1);
-                if !self.hold_on(first.pod, *node, now) {
-                    continue;
-                }
-                held.push(first.pod);
-                needed[first.gang] -= 1;
-                if self.place_rest(rest, needed, left, held, steps, now) {
+                search.steps = search.steps.saturating_sub(1);
+                let Some(before) = self.place_on(search, next, node, now) else { continue };
+                search.placed.push((next, node));
+                search.needed[gang] -= 1;
+                if self.place_rest(search, next + 1, now) {
                     return true;
                 }
-                needed[first.gang] += 1;
-                held.pop();
-                self.undo(&[first.pod]);
+                search.needed[gang] += 1;
+                search.placed.pop();
+                self.undo(&[pod]);
+                self.put_back_as(before);
+                if search.steps == 0 {
+                    break;
+                }
             }
         }
-        let without = self.place_rest(rest, needed, left, held, steps, now);
-        left[first.gang] += 1;
+        // Without it, and without those after it that are just the same.
+        let same = |other: &Candidate| other.kind == kind && other.gang == gang;
+        let run = search.candidates[next + 1..].iter().take_while(|other| same(other)).count();
+        search.left[gang] -= run;
+        let without = self.place_rest(search, next + 1 + run, now);
+        search.left[gang] += run + 1;
+        if !without {
+            search.dead.insert(state);
+        }
         without
     }
 
-    /// Everything that tells nodes apart for placement of what is left, but their names.
-    fn look_of(&self, id: NodeId, rest: &[Candidate]) -> String {
-        let Some(node) = self.world.node(id) else { return String::new() };
-        let Some(facts) = &node.facts else { return String::new() };
-        let labels = facts.labels.iter().filter(|(key, _)| *key != "kubernetes.io/hostname");
-        let labels: Vec<_> = labels.collect();
-        // What is free on each device, whichever device it is.
-        let rooms = node.stock.as_ref().map(Stock::describe).unwrap_or_default();
-        let mut free: Vec<(bool, &str)> = rooms.iter().map(|room| (room.healthy, &*room.free)).collect();
-        free.sort_unstable();
-        let wanted: Vec<bool> = rest.iter().map(|other| other.nodes.contains(&id)).collect();
-        let (allocatable, taints, pods) = (&facts.allocatable, &facts.taints, node.pods.len());
-        format!("{allocatable:?} {:?} {taints:?} {labels:?} {free:?} {pods} {wanted:?}", node.used)
+    /// Holds room for a candidate on a node; the devices of members that are there already may change for that. Returns how
+    /// those were held; `None` when there is no room, and then nothing has changed.
+    fn place_on(&mut self, search: &mut Search, next: usize, node: NodeId, now: Moment) -> Option<Vec<Kept>> {
+        let id = search.candidates[next].pod;
+        if self.hold_on(id, node, None, now) {
+            return Some(Vec::new());
+        }
+        search.candidates[next].request.as_ref()?;
+        let with_devices: Vec<usize> = search.placed.iter().filter(|(_, at)| *at == node).map(|(at, _)| *at).collect();
+        let with_devices: Vec<usize> =
+            with_devices.into_iter().filter(|at| search.candidates[*at].request.is_some()).chain([next]).collect();
+        if with_devices.len() < 2 {
+            return None;
+        }
+        let ids: Vec<PodId> = with_devices.iter().map(|at| search.candidates[*at].pod).collect();
+        let before: Vec<Kept> = ids.iter().filter_map(|id| self.take_kept(*id)).collect();
+        let requests: Vec<&PodDeviceRequest> =
+            with_devices.iter().filter_map(|at| search.candidates[*at].request.as_ref()).collect();
+        let stock = self.world.node(node).and_then(|node| node.stock.as_ref());
+        let chosen = stock.and_then(|stock| stock.choose_together(&requests, &mut search.choices));
+        let done = chosen.is_some_and(|chosen| {
+            let mut held = Vec::new();
+            let all = ids.iter().zip(chosen).all(|(id, choice)| {
+                let holds = self.hold_on(*id, node, Some(choice), now);
+                held.extend(holds.then_some(*id));
+                holds
+            });
+            if !all {
+                self.undo(&held);
+            }
+            all
+        });
+        if done {
+            return Some(before);
+        }
+        self.put_back_as(before);
+        None
     }
 
-    fn hold_on(&mut self, id: PodId, node: NodeId, now: Moment) -> bool {
+    /// Holds members as they were held before a search changed their devices.
+    fn put_back_as(&mut self, before: Vec<Kept>) {
+        let ids: Vec<PodId> = before.iter().map(|kept| kept.pod).collect();
+        self.undo(&ids);
+        before.into_iter().for_each(|kept| self.put_kept(kept));
+    }
+
+    fn hold_on(&mut self, id: PodId, node: NodeId, devices: Option<DeviceChoice>, now: Moment) -> bool {
         let Some(pod) = self.world.pod(id) else { return false };
         let view = View { world: &self.world, now: now.mono };
-        match choose(view, &self.plugins, pod, Some(node)).0 {
-            Choice::Node(node, slots) => self.hold(id, node, *slots, now),
-            _ => false,
+        let Choice::Node(node, mut slots) = choose(view, &self.plugins, pod, Some(node)).0 else { return false };
+        if let Some(choice) = devices {
+            device_fit::choose_instead(&mut slots, node, choice);
         }
+        self.hold(id, node, *slots, now)
     }
+}
+
+/// Of several pods that ask for just this, each takes the first place that fits and none takes more than it must: trying other
+/// devices finds no room for more of them.
+fn is_simple(request: &PodDeviceRequest) -> bool {
+    let shape = request.shape();
+    let one = |want: &crate::decide::alloc::Want| {
+        want.gpu.as_ref().is_none_or(|gpu| gpu.count() == 1 || matches!(gpu, crate::contract::GpuRequest::Whole { .. }))
+            && want.rdma.is_none_or(|rdma| rdma.count == 1)
+    };
+    shape.wishes.is_plain() && shape.wants.len() == 1 && shape.wants.iter().all(one)
 }
