@@ -75,6 +75,8 @@ pub struct Keeper {
     cdi: CdiFiles,
     machine: Machine,
     devices: Vec<NodeDevice>,
+    /// The devices as the cluster was told of them; `None` when nothing has changed since.
+    told: Option<Vec<NodeDevice>>,
     table: Arc<Table>,
     driver: Vec<DriverFile>,
     nvml_failed: bool,
@@ -137,6 +139,7 @@ impl Keeper {
             plugins,
             machine: Machine::default(),
             devices: Vec::new(),
+            told: None,
             table: Arc::default(),
             driver: Vec::new(),
             nvml_failed: false,
@@ -146,6 +149,7 @@ impl Keeper {
         keeper.adopt(first)?;
         keeper.rebuild()?;
         keeper.refresh()?;
+        keeper.tell_others();
         Ok(keeper)
     }
 
@@ -198,6 +202,11 @@ impl Keeper {
             };
             if let Err(error) = done {
                 return error;
+            }
+            if self.told.is_some() {
+                // Behind everything that is ready to run: the lists are in the kubelet's sockets before the rest is made.
+                tokio::task::yield_now().await;
+                self.tell_others();
             }
         }
     }
@@ -345,28 +354,33 @@ impl Keeper {
         list
     }
 
-    /// Judges the devices anew and tells everybody. Memory only: a bad device is in the kubelet's list within milliseconds.
+    /// Judges the devices anew and tells those who would hand out a bad one: this daemon and the kubelet. Memory only: a bad
+    /// device is in the kubelet's list within milliseconds. Who else is to know is told by [`Keeper::tell_others`].
     fn refresh(&mut self) -> Result<(), AgentError> {
         let in_use = self.tools.holdings.in_use();
         let devices = self.list(&all(&in_use));
         let lists = offers(&devices, &self.tools.options, &in_use);
         let mut registered = configured(&self.tools.options);
         registered.extend(lists.keys().cloned());
-        // First those who would hand out a bad device, then those who read about it.
         self.tools.holdings.set_inventory(node_inventory(&devices, registered));
-        for (resource, list) in &lists {
-            let (healthy, total) = list.counts();
-            self.tools.metrics.offered(resource, healthy, total);
-        }
         self.plugins.update(lists)?;
         let before = std::mem::replace(&mut self.devices, devices);
+        self.told.get_or_insert(before);
+        Ok(())
+    }
+
+    /// Tells the cluster and people what changed since they were told last.
+    fn tell_others(&mut self) {
+        let Some(before) = self.told.take() else { return };
         self.publish();
         // After the Device object: a scheduler reads that, people read this.
         self.tell(&before);
         self.links.watch(self.machine.nics.iter().map(|nic| nic.bdf).collect(), self.book.has_bad_links());
+        for (resource, (healthy, total)) in self.plugins.counts() {
+            self.tools.metrics.offered(&resource, healthy, total);
+        }
         let kinds: Vec<_> = self.devices.iter().map(|d| (d.kind(), &d.id, d.health.healthy)).collect();
         self.tools.metrics.devices(kinds.iter().map(|(kind, id, healthy)| (kind.as_str(), id.as_str(), *healthy)));
-        Ok(())
     }
 
     /// An event on the node for every device that goes out of service or comes back.

@@ -25,7 +25,7 @@ use crate::contract::deviceplugin::{
     PreferredAllocationResponse,
 };
 use crate::contract::inventory::{DeviceHeld, HeldBy};
-use crate::contract::{DeviceId, DeviceType, Identity, PodRef};
+use crate::contract::{DeviceId, DeviceType, Identity, PodRef, Shared};
 use crate::decide::handoff::policy::{IdMismatch, LockMode, Policy, Unassigned};
 use crate::decide::handoff::{Entry, NodeInventory};
 use crate::runtime::clock;
@@ -43,7 +43,7 @@ pub struct Wired {
     inventory: Arc<ArcSwap<NodeInventory>>,
     pod_resources: Arc<PodResourcesClient>,
     /// The ledger as of its last change: readers of it never wait for a call in hand.
-    entries: ArcSwap<Vec<Entry>>,
+    entries: ArcSwap<Vec<Shared<Entry>>>,
     handed_out: watch::Sender<u64>,
     identity: watch::Sender<Identity>,
     /// Taken by the one run.
@@ -156,7 +156,7 @@ impl Handoff for Wired {
     }
 
     fn ledger(&self) -> Vec<LedgerLine> {
-        self.entries.load().iter().map(line).collect()
+        self.entries.load().iter().map(|entry| line(entry)).collect()
     }
 
     fn run(self: Arc<Self>, stop: CancellationToken) -> BoxFuture<'static, ()> {
@@ -208,7 +208,7 @@ impl Holdings for Wired {
 }
 
 /// What pods hold without an assignment, by type and pod.
-fn held(entries: &[Entry]) -> Vec<DeviceHeld> {
+fn held(entries: &[Shared<Entry>]) -> Vec<DeviceHeld> {
     let mut by_type: BTreeMap<DeviceType, BTreeMap<&PodRef, Vec<i32>>> = BTreeMap::new();
     for entry in entries.iter().filter(|entry| !entry.assigned) {
         for (kind, device) in &entry.served {

@@ -26,7 +26,7 @@ impl HandoffService {
     /// Makes the ledger known: from its file in `state`, or from PodResources and the pods' annotations when that is lost,
     /// torn or of another boot. Then calls are served.
     pub async fn open(&self, state: StateDir, boot_id: &str) {
-        let file = LedgerFile::new(state, boot_id);
+        let mut file = LedgerFile::new(state, boot_id);
         let ledger = match file.load() {
             Loaded::Ledger(ledger) => {
                 tracing::info!(entries = ledger.len(), "ledger read");
@@ -148,7 +148,8 @@ async fn expire(service: &HandoffService) {
         if let Err(error) = books.file.save(&books.ledger) {
             tracing::warn!(%error, "the ledger could not be written");
         }
-        service.ledger_did_change(Some(books.ledger.len()));
+        service.parts.metrics.ledger_entries.set(books.ledger.len() as i64);
+        service.after.ledger_changed();
     }
 }
 

@@ -4,6 +4,7 @@
 //! [`housekeeping`] that settles, expires and verifies. The ledger's file and the lock on the state directory are in
 //! [`ledger_file`].
 
+mod after;
 mod books;
 mod calls;
 pub mod housekeeping;

@@ -10,15 +10,16 @@ use prost::Message;
 use tokio::sync::{Mutex, Notify, watch};
 use tonic::Status;
 
+use super::after::{After, Served};
 use super::books::Books;
 use super::ledger_file::LedgerFile;
-use super::metrics::{CallWord, HandoffMetrics, Word};
+use super::metrics::{CallWord, HandoffMetrics};
 use super::node_view::NodeView;
 use super::pod_resources::PodResourcesClient;
 use super::world::World;
 use crate::agent::grant::{Answerer, Grant};
 use crate::contract::deviceplugin::{AllocateRequest, AllocateResponse, ContainerAllocateResponse};
-use crate::contract::{DeviceId, PodUid};
+use crate::contract::{PodUid, Shared};
 use crate::decide::handoff::rebuild::{is_share, learn};
 use crate::decide::handoff::{
     Call, Code, Entry, EntryKey, Fresh, Ledger, NodeInventory, Outcome, PodResources, Policy, Refusal, Rule, Serving,
@@ -72,14 +73,12 @@ pub struct HandoffService {
     pub(super) books: Mutex<Option<Books>>,
     /// The ledger is known: calls are served.
     pub(super) ready: watch::Sender<bool>,
-    /// Something was served or refused: the lock may have to go.
-    pub(super) lock_matters: Notify,
     /// A call came before the ledger is known.
     pub(super) call_waits: Notify,
     /// How often the kubelet was seen to start again.
     pub(super) kubelet_starts: AtomicU64,
-    /// Counts changes of the ledger.
-    pub(super) ledger_changed: watch::Sender<u64>,
+    /// What follows from answers.
+    pub(super) after: Arc<After>,
 }
 
 /// What one call has learned beyond the watches so far.
@@ -106,15 +105,15 @@ impl Asking {
 impl HandoffService {
     /// A service that serves nothing until [`Self::open`] has given it a ledger.
     pub fn new(settings: HandoffSettings, parts: Parts) -> Arc<Self> {
+        let after = Arc::new(After::new(parts.world.clone(), parts.metrics.clone()));
         Arc::new(Self {
             settings,
             parts,
             books: Mutex::new(None),
             ready: watch::Sender::new(false),
-            lock_matters: Notify::new(),
             call_waits: Notify::new(),
             kubelet_starts: AtomicU64::new(0),
-            ledger_changed: watch::Sender::new(0),
+            after,
         })
     }
 
@@ -125,12 +124,13 @@ impl HandoffService {
 
     /// Announces every change of the ledger.
     pub fn ledger_changes(&self) -> watch::Receiver<u64> {
-        self.ledger_changed.subscribe()
+        self.after.ledger_changes()
     }
 
     /// The entries of the ledger: what every live pod was given. Empty before it is known.
-    pub async fn ledger(&self) -> Vec<Entry> {
-        self.books.lock().await.as_ref().map(|books| books.ledger.iter().cloned().collect()).unwrap_or_default()
+    pub async fn ledger(&self) -> Vec<Shared<Entry>> {
+        let books = self.books.lock().await;
+        books.as_ref().map(|books| books.ledger.stored().values().cloned().collect()).unwrap_or_default()
     }
 
     /// Starts serving with this ledger.
@@ -148,15 +148,8 @@ impl HandoffService {
         books.admits_again();
         *self.books.lock().await = Some(books);
         self.ready.send_replace(true);
-        self.ledger_did_change(None);
-        self.lock_matters.notify_one();
-    }
-
-    pub(super) fn ledger_did_change(&self, entries: Option<usize>) {
-        if let Some(entries) = entries {
-            self.parts.metrics.ledger_entries.set(entries as i64);
-        }
-        self.ledger_changed.send_modify(|version| *version += 1);
+        self.after.ledger_changed();
+        self.after.lock_matters();
     }
 
     /// Serves one Allocate call on `resource`'s socket. An error is a refusal; its text ends in the pod's status.
@@ -215,8 +208,7 @@ impl HandoffService {
         match outcome {
             Outcome::Serve(serving) => self.serve(books, *serving).map(|answer| (answer, "served")),
             Outcome::Repeat { key, how } => {
-                self.parts.metrics.identified.get_or_create(&Word { reason: how.word() }).inc();
-                self.repeat(books, &key, ids).map(|answer| (answer, "repeated"))
+                self.repeat(books, &key, ids, how.word()).map(|answer| (answer, "repeated"))
             }
             Outcome::Refuse(refusal) => {
                 for pod in &refusal.pods {
@@ -225,7 +217,7 @@ impl HandoffService {
                     }
                     if refusal.rule.makes_lock_useless() {
                         books.unusable.insert(pod.uid.clone());
-                        self.lock_matters.notify_one();
+                        self.after.lock_matters();
                     }
                 }
                 Err(refusal)
@@ -399,23 +391,20 @@ impl HandoffService {
             books.ledger.forget(&key);
             return Err(Self::unwritten(&key, &error));
         }
-        self.parts.metrics.identified.get_or_create(&Word { reason: how.word() }).inc();
-        if mismatch {
-            self.parts.metrics.id_mismatches.inc();
-        }
-        for notice in notices {
-            self.parts.world.tell(notice);
-        }
-        if let Some(entry) = books.ledger.get(&key) {
-            told("served", entry, how.word());
-        }
-        self.ledger_did_change(Some(books.ledger.len()));
-        self.lock_matters.notify_one();
+        let entries = books.ledger.len();
+        let entry = books.ledger.stored().get(&key).cloned();
+        self.after.spawn(Served { what: "served", entry, how: how.word(), mismatch, notices, entries });
         Ok(answer)
     }
 
     /// The stored answer again, with this call's ids on record. An entry that was rebuilt is answered anew.
-    fn repeat(&self, books: &mut Books, key: &EntryKey, ids: &[String]) -> Result<ContainerAllocateResponse, Refusal> {
+    fn repeat(
+        &self,
+        books: &mut Books,
+        key: &EntryKey,
+        ids: &[String],
+        how: &'static str,
+    ) -> Result<ContainerAllocateResponse, Refusal> {
         let gone = || Refusal::nobody(Rule::Ledger, &key.resource, "the entry of this call is gone");
         let entry = books.ledger.get(key).ok_or_else(gone)?;
         let stored = entry.answer.as_deref().and_then(|bytes| ContainerAllocateResponse::decode(bytes).ok());
@@ -424,15 +413,22 @@ impl HandoffService {
             None => self.answer(entry, is_share(entry))?,
         };
         let before = entry.clone();
+        let told = books.ledger.stored().get(key).cloned();
         books.ledger.repeat(key, ids.iter().map(|id| id.as_str().into()).collect());
         books.ledger.set_answer(key, answer.encode_to_vec());
         if let Err(error) = books.file.save(&books.ledger) {
             books.ledger.restore(before);
             return Err(Self::unwritten(key, &error));
         }
-        told("served again", &before, "repetition");
-        self.ledger_did_change(None);
-        self.lock_matters.notify_one();
+        let (entries, notices) = (books.ledger.len(), Vec::new());
+        self.after.spawn(Served {
+            what: "served again",
+            entry: told,
+            how,
+            mismatch: false,
+            notices,
+            entries,
+        });
         Ok(answer)
     }
 
@@ -475,13 +471,6 @@ impl HandoffService {
             books.admits_again();
         }
     }
-}
-
-/// One line for each grant: who was given what.
-fn told(what: &str, entry: &Entry, how: &'static str) {
-    let devices: Vec<&str> = entry.devices().map(DeviceId::as_str).collect();
-    let Entry { pod, container, resource, .. } = entry;
-    tracing::info!(pod = %pod.key, uid = %pod.uid, container = &**container, resource = &**resource, devices = devices.join(","), how, "{what}");
 }
 
 fn status(refusal: &Refusal) -> Status {

@@ -54,7 +54,7 @@ pub async fn run(service: Arc<HandoffService>, pace: Duration) {
             }
         };
         tokio::select! {
-            () = service.lock_matters.notified() => {}
+            () = service.after.until_lock_matters() => {}
             changed = changes.changed() => if changed.is_err() { return },
             () = tokio::time::sleep(wait) => {}
         }

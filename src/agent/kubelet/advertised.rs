@@ -1,9 +1,14 @@
 //! What one resource name offers: the full list that ListAndWatch sends, kept compact and spelled out only while sending.
+//!
+//! A list has hundreds of ids and goes out once for each name whenever a device's health changes; the kubelet shall know
+//! within milliseconds. So a list is written straight into the stream's buffer, in one pass and without a message in between:
+//! eight GPUs with a hundred shares each would be two thousand small allocations for every name.
 
-use prost::Message;
+use prost::bytes::BufMut;
+use prost::{Message, encode_length_delimiter, length_delimiter_len};
 
 use crate::contract::DeviceId;
-use crate::contract::deviceplugin::{Device, ListAndWatchResponse, NumaNode, TopologyInfo};
+use crate::contract::deviceplugin::{Device, NumaNode, TopologyInfo};
 
 /// Most bytes of one list. The kubelet receives at most 4 MiB; the rest is head-room for growth without a restart.
 pub const MAX_LIST: usize = 3 << 20;
@@ -55,15 +60,6 @@ pub struct TooMany {
 }
 
 impl Units {
-    /// The ids of `device`.
-    pub fn ids(self, device: &DeviceId) -> impl Iterator<Item = String> + '_ {
-        let (whole, shares) = match self {
-            Self::Whole => (Some(device.as_str().to_owned()), 0),
-            Self::Shares(count) => (None, count),
-        };
-        whole.into_iter().chain((0..shares).map(|unit| device.unit(unit)))
-    }
-
     fn count(self) -> usize {
         match self {
             Self::Whole => 1,
@@ -72,11 +68,50 @@ impl Units {
     }
 }
 
-impl AdvertisedDevice {
-    fn named(&self, id: String) -> Device {
-        let health = if self.healthy { "Healthy" } else { "Unhealthy" }.to_owned();
-        let topology = self.numa.map(|node| TopologyInfo { nodes: vec![NumaNode { id: i64::from(node) }] });
-        Device { id, health, topology }
+/// Between a device's id and the number of its share, as [`DeviceId::unit`] has it.
+const UNIT: &[u8] = b"::";
+/// Tags of `ListAndWatchResponse.devices` and of `Device.ID`: field 1, length-delimited.
+const FIELD_1: u8 = 1 << 3 | 2;
+
+/// What every id of one device has in common: the bytes of `Device` behind its id.
+fn rest_of_device(healthy: bool, numa: Option<u32>) -> Vec<u8> {
+    let health = if healthy { "Healthy" } else { "Unhealthy" }.to_owned();
+    let topology = numa.map(|node| TopologyInfo { nodes: vec![NumaNode { id: i64::from(node) }] });
+    Device { id: String::new(), health, topology }.encode_to_vec()
+}
+
+/// Bytes of a length-delimited field whose tag takes one.
+fn field_len(content: usize) -> usize {
+    1 + length_delimiter_len(content) + content
+}
+
+/// Tag and length of a field number 1.
+fn put_head(buffer: &mut impl BufMut, content: usize) {
+    buffer.put_u8(FIELD_1);
+    encode_length_delimiter(content, buffer).expect("the buffer was reserved for the whole message");
+}
+
+/// Decimal digits of a unit's number.
+struct Digits {
+    digits: [u8; 10],
+    from: usize,
+}
+
+impl Digits {
+    fn of(mut number: u32) -> Self {
+        let mut this = Self { digits: [b'0'; 10], from: 10 };
+        loop {
+            this.from -= 1;
+            this.digits[this.from] = b'0' + (number % 10) as u8;
+            number /= 10;
+            if number == 0 {
+                return this;
+            }
+        }
+    }
+
+    fn bytes(&self) -> &[u8] {
+        &self.digits[self.from..]
     }
 }
 
@@ -86,24 +121,44 @@ impl Advertised {
         Self { units, devices: Vec::new() }
     }
 
-    /// The message, always with every id.
-    pub fn message(&self) -> ListAndWatchResponse {
-        let devices = self.devices.iter().flat_map(|device| self.units.ids(&device.id).map(|id| device.named(id)));
-        ListAndWatchResponse { devices: devices.collect() }
+    /// Hands `put` the parts of every id and its device's number, in order.
+    fn each(&self, mut put: impl FnMut(usize, &str, &[u8], &[u8])) {
+        for (number, device) in self.devices.iter().enumerate() {
+            match self.units {
+                Units::Whole => put(number, device.id.as_str(), b"", b""),
+                Units::Shares(count) => {
+                    (0..count).for_each(|unit| put(number, device.id.as_str(), UNIT, Digits::of(unit).bytes()));
+                }
+            }
+        }
     }
 
-    /// Encoded bytes that the message has at most, whatever becomes of its devices' health. Spells out one id of each device.
-    fn largest(&self) -> usize {
-        let each = self.devices.iter().map(|device| {
-            let longest = match self.units {
-                Units::Whole => device.id.as_str().to_owned(),
-                Units::Shares(count) => device.id.unit(count.saturating_sub(1)),
-            };
-            let sick = AdvertisedDevice { healthy: false, ..device.clone() };
-            let one = ListAndWatchResponse { devices: vec![sick.named(longest)] };
-            one.encoded_len() * self.units.count()
+    /// Length of the message where the device number `n` has `rest(n)` bytes behind each id.
+    fn len_with(&self, rest: impl Fn(usize) -> usize) -> usize {
+        let mut len = 0;
+        self.each(|number, id, mark, unit| {
+            len += field_len(field_len(id.len() + mark.len() + unit.len()) + rest(number));
         });
-        each.sum()
+        len
+    }
+
+    /// Writes the `ListAndWatchResponse`, always with every id. Reserves once, by `reserve`.
+    pub fn encode<B: BufMut>(&self, buffer: &mut B, reserve: impl FnOnce(&mut B, usize)) {
+        let rests: Vec<Vec<u8>> = self.devices.iter().map(|d| rest_of_device(d.healthy, d.numa)).collect();
+        reserve(buffer, self.len_with(|number| rests[number].len()));
+        self.each(|number, id, mark, unit| {
+            let id_len = id.len() + mark.len() + unit.len();
+            let rest = &rests[number];
+            put_head(buffer, field_len(id_len) + rest.len());
+            put_head(buffer, id_len);
+            [id.as_bytes(), mark, unit, rest].into_iter().for_each(|part| buffer.put_slice(part));
+        });
+    }
+
+    /// Encoded bytes that the message has at most, whatever becomes of its devices' health.
+    fn largest(&self) -> usize {
+        let rests: Vec<usize> = self.devices.iter().map(|d| rest_of_device(false, d.numa).len()).collect();
+        self.len_with(|number| rests[number])
     }
 
     /// Number of ids, healthy ones first.
@@ -125,6 +180,8 @@ impl Advertised {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::contract::deviceplugin::ListAndWatchResponse;
+    use proptest::prelude::*;
 
     fn of(units: Units, count: usize) -> Advertised {
         let device = |n| AdvertisedDevice {
@@ -135,14 +192,67 @@ mod tests {
         Advertised { units, devices: (0..count).map(device).collect() }
     }
 
+    fn bytes(list: &Advertised) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        list.encode(&mut bytes, Vec::reserve_exact);
+        bytes
+    }
+
+    fn message(list: &Advertised) -> ListAndWatchResponse {
+        ListAndWatchResponse::decode(bytes(list).as_slice()).unwrap()
+    }
+
+    /// The message as the generated code would have it.
+    fn spelled_out(list: &Advertised) -> ListAndWatchResponse {
+        let of_device = |device: &AdvertisedDevice| {
+            let (healthy, numa) = (device.healthy, device.numa);
+            let named = move |id| Device {
+                id,
+                health: if healthy { "Healthy" } else { "Unhealthy" }.to_owned(),
+                topology: numa.map(|node| TopologyInfo { nodes: vec![NumaNode { id: i64::from(node) }] }),
+            };
+            let ids = match list.units {
+                Units::Whole => vec![device.id.to_string()],
+                Units::Shares(count) => (0..count).map(|unit| device.id.unit(unit)).collect(),
+            };
+            ids.into_iter().map(named).collect::<Vec<_>>()
+        };
+        ListAndWatchResponse { devices: list.devices.iter().flat_map(of_device).collect() }
+    }
+
+    proptest! {
+        #[test]
+        fn a_list_is_written_as_the_generated_code_would_write_it(
+            units in prop_oneof![Just(Units::Whole), (0u32..1200).prop_map(Units::Shares)],
+            devices in proptest::collection::vec(("[!-+0-9A-Za-z._-]{1,126}[a-z0-9]", any::<bool>(), proptest::option::of(any::<u32>())), 0..4),
+        ) {
+            let device = |(id, healthy, numa): (String, _, _)| AdvertisedDevice { id: DeviceId::parse(&id).unwrap(), healthy, numa };
+            let list = Advertised { units, devices: devices.into_iter().map(device).collect() };
+            prop_assert_eq!(bytes(&list), spelled_out(&list).encode_to_vec());
+        }
+    }
+
+    #[test]
+    fn a_list_takes_one_buffer_of_its_size_and_never_grows_it() {
+        let list = of(Units::Shares(100), 8);
+        let mut asked = Vec::new();
+        let mut buffer = Vec::new();
+        list.encode(&mut buffer, |buffer, len| {
+            asked.push(len);
+            buffer.reserve_exact(len);
+        });
+        assert_eq!(asked, [buffer.len()]);
+        assert_eq!(buffer.capacity(), buffer.len());
+    }
+
     #[test]
     fn a_whole_device_has_its_own_id_and_a_shared_one_a_hundred() {
-        let message = of(Units::Whole, 2).message();
-        let seen: Vec<_> = message.devices.iter().map(|d| (&d.id[28..], &*d.health, d.topology.is_some())).collect();
+        let whole = message(&of(Units::Whole, 2));
+        let seen: Vec<_> = whole.devices.iter().map(|d| (&d.id[28..], &*d.health, d.topology.is_some())).collect();
         assert_eq!(seen, [("000000000000", "Healthy", true), ("000000000001", "Unhealthy", false)]);
         let shares = of(Units::Shares(100), 2);
         assert_eq!(shares.counts(), (100, 200));
-        assert!(shares.message().devices[199].id.ends_with("::99"));
+        assert!(message(&shares).devices[199].id.ends_with("::99"));
     }
 
     #[test]
@@ -150,9 +260,8 @@ mod tests {
         for (units, count) in [(Units::Whole, 0), (Units::Whole, 9), (Units::Shares(100), 3), (Units::Shares(7), 1)] {
             let mut list = of(units, count);
             list.devices.iter_mut().for_each(|device| device.healthy = false);
-            let (largest, exact) = (list.largest(), list.message().encoded_len());
-            // Units are told apart by one or two digits.
-            assert!(largest >= exact && largest <= exact + 10 * count, "{largest} for {exact}");
+            let largest = list.largest();
+            assert_eq!(largest, bytes(&list).len());
             list.devices.iter_mut().for_each(|device| device.healthy = true);
             assert_eq!(list.largest(), largest);
         }

@@ -2,6 +2,7 @@
 
 pub mod advertised;
 pub mod directory;
+pub mod lists;
 pub mod plugin;
 pub mod plugins;
 pub mod register;

@@ -8,9 +8,9 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tonic::transport::Server;
 
+use super::lists::Routes;
 use super::service::Service;
 use super::socket::{self, Incoming, Unlink};
-use crate::contract::deviceplugin::device_plugin_server::DevicePluginServer;
 
 /// Largest message in either direction, as gRPC's default and the kubelet's limit have it.
 const MESSAGE: usize = 4 << 20;
@@ -37,8 +37,7 @@ impl Listening {
         service.stop = stop.clone();
         let budget = service.budget + Duration::from_secs(1);
         let resource = service.resource.clone();
-        let plugin =
-            DevicePluginServer::new(service).max_decoding_message_size(MESSAGE).max_encoding_message_size(MESSAGE);
+        let plugin = Routes::new(service, MESSAGE);
         let router = Server::builder()
             .timeout(budget)
             .concurrency_limit_per_connection(STREAMS as usize)

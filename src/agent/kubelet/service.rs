@@ -83,6 +83,14 @@ impl Service {
         Arc::new(Semaphore::new(CALLS))
     }
 
+    /// The list now, and again on every change; ends when the daemon stops.
+    pub fn listing(&self) -> Listing {
+        tracing::debug!(resource = %self.resource, "ListAndWatch opened");
+        let list = WatchStream::new(self.list.clone()).map(Ok);
+        let list = list.take_until(self.stop.clone().cancelled_owned()).boxed();
+        Listing { list, _open: Open::new(self.streams.clone()) }
+    }
+
     /// Runs one call within the budget and the number of places.
     async fn bounded<T>(&self, call: impl Future<Output = Result<T, Status>>) -> Result<Response<T>, Status> {
         let Ok(_place) = self.places.try_acquire() else {
@@ -97,17 +105,15 @@ impl Service {
 
 #[tonic::async_trait]
 impl DevicePlugin for Service {
-    type ListAndWatchStream = Listing;
+    /// Never used: see [`super::lists`], which answers ListAndWatch in front of this.
+    type ListAndWatchStream = futures::stream::Empty<Result<ListAndWatchResponse, Status>>;
 
     async fn get_device_plugin_options(&self, _: Request<Empty>) -> Result<Response<DevicePluginOptions>, Status> {
         Ok(Response::new(options(self.pre_start)))
     }
 
-    async fn list_and_watch(&self, _: Request<Empty>) -> Result<Response<Listing>, Status> {
-        tracing::debug!(resource = %self.resource, "ListAndWatch opened");
-        let list = WatchStream::new(self.list.clone()).map(|list| Ok(list.message()));
-        let list = list.take_until(self.stop.clone().cancelled_owned()).boxed();
-        Ok(Response::new(Listing { list, _open: Open::new(self.streams.clone()) }))
+    async fn list_and_watch(&self, _: Request<Empty>) -> Result<Response<Self::ListAndWatchStream>, Status> {
+        Err(Status::internal("ListAndWatch is answered in front of this service"))
     }
 
     async fn get_preferred_allocation(
@@ -138,12 +144,12 @@ pub fn options(pre_start: bool) -> DevicePluginOptions {
 
 /// One ListAndWatch stream: the list now, and again on every change. It ends when the daemon stops.
 pub struct Listing {
-    list: futures::stream::BoxStream<'static, Result<ListAndWatchResponse, Status>>,
+    list: futures::stream::BoxStream<'static, Result<Arc<Advertised>, Status>>,
     _open: Open,
 }
 
 impl Stream for Listing {
-    type Item = Result<ListAndWatchResponse, Status>;
+    type Item = Result<Arc<Advertised>, Status>;
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         self.list.as_mut().poll_next(cx)
     }

@@ -12,7 +12,7 @@ use super::assignment::delivers;
 use super::inventory::NodeInventory;
 use super::listing::PodResources;
 use super::pods::NodePods;
-use crate::contract::{DeviceEntry, DeviceId, DeviceType, PodRef, PodUid};
+use crate::contract::{DeviceEntry, DeviceId, DeviceType, PodRef, PodUid, Shared};
 use crate::decide::pod::{ContainerKind, HandoffPod};
 
 /// Which call an entry answers.
@@ -116,24 +116,30 @@ impl Entry {
     }
 }
 
-/// The whole ledger.
+/// The whole ledger. An entry that was not changed since is the same value for everybody who holds it: whoever writes it down
+/// or shows it has to do so for changed entries only.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Ledger {
-    entries: BTreeMap<EntryKey, Entry>,
+    entries: BTreeMap<EntryKey, Shared<Entry>>,
     next: u64,
 }
 
 impl Ledger {
     /// A ledger of these entries.
     pub fn of(entries: impl IntoIterator<Item = Entry>) -> Self {
-        let entries: BTreeMap<_, _> = entries.into_iter().map(|entry| (entry.key(), entry)).collect();
+        let entries: BTreeMap<_, Shared<Entry>> = entries.into_iter().map(|entry| (entry.key(), entry.into())).collect();
         let next = entries.values().map(|entry| entry.seq + 1).max().unwrap_or(0);
         Self { entries, next }
     }
 
     /// All entries, by key.
     pub fn iter(&self) -> impl Iterator<Item = &Entry> {
-        self.entries.values()
+        self.entries.values().map(|entry| &**entry)
+    }
+
+    /// All entries as they are stored, by key.
+    pub fn stored(&self) -> &BTreeMap<EntryKey, Shared<Entry>> {
+        &self.entries
     }
 
     /// Number of entries.
@@ -148,7 +154,7 @@ impl Ledger {
 
     /// The entry of one call.
     pub fn get(&self, key: &EntryKey) -> Option<&Entry> {
-        self.entries.get(key)
+        self.entries.get(key).map(|entry| &**entry)
     }
 
     /// How often the kubelet has asked for this container and resource; 0 when not served yet.
@@ -158,7 +164,7 @@ impl Ledger {
 
     /// Entries of one pod.
     pub fn of_pod<'a>(&'a self, uid: &'a PodUid) -> impl Iterator<Item = &'a Entry> {
-        self.entries.values().filter(move |entry| entry.pod.uid == *uid)
+        self.iter().filter(move |entry| entry.pod.uid == *uid)
     }
 
     /// Some call of this pod was served.
@@ -171,10 +177,11 @@ impl Ledger {
     pub fn record(&mut self, mut entry: Entry) {
         entry.seq = self.next;
         self.next += 1;
-        for earlier in self.entries.values_mut().filter(|earlier| earlier.pod.uid == entry.pod.uid) {
+        let own = |earlier: &&mut Shared<Entry>| earlier.pod.uid == entry.pod.uid && earlier.state != State::Committed;
+        for earlier in self.entries.values_mut().filter(own) {
             earlier.state = State::Committed;
         }
-        self.entries.insert(entry.key(), entry);
+        self.entries.insert(entry.key(), entry.into());
     }
 
     /// Takes back a grant whose answer never left.
@@ -184,7 +191,7 @@ impl Ledger {
 
     /// Puts an entry back as it was.
     pub fn restore(&mut self, entry: Entry) {
-        self.entries.insert(entry.key(), entry);
+        self.entries.insert(entry.key(), entry.into());
     }
 
     /// The kubelet asked again, perhaps with other ids.
@@ -199,7 +206,7 @@ impl Ledger {
 
     /// Keeps the answer that a rebuilt entry was given.
     pub fn set_answer(&mut self, key: &EntryKey, answer: Vec<u8>) {
-        if let Some(entry) = self.entries.get_mut(key) {
+        if let Some(entry) = self.entries.get_mut(key).filter(|entry| entry.answer.as_ref() != Some(&answer)) {
             entry.answer = Some(answer);
         }
     }
@@ -221,7 +228,7 @@ impl Ledger {
     }
 
     /// Drops the entries that hold nothing any more; returns them.
-    pub fn expire(&mut self, pods: &NodePods, resources: &PodResources) -> Vec<Entry> {
+    pub fn expire(&mut self, pods: &NodePods, resources: &PodResources) -> Vec<Shared<Entry>> {
         let dead: Vec<EntryKey> =
             self.iter().filter(|entry| !self.is_live(entry, pods, resources)).map(Entry::key).collect();
         dead.iter().filter_map(|key| self.entries.remove(key)).collect()

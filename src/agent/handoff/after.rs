@@ -1,0 +1,95 @@
+//! What follows from an answer and need not come before it: the log line, counters, events, the release of the lock, the
+//! copy of the ledger that others read. The kubelet admits the node's pods one at a time and waits for the answer.
+
+use std::sync::Arc;
+
+use tokio::sync::{Notify, watch};
+
+use super::metrics::{HandoffMetrics, Word};
+use super::world::World;
+use crate::contract::{DeviceId, Shared};
+use crate::decide::handoff::{Entry, Notice};
+
+/// Who hears of answers.
+pub(super) struct After {
+    world: Arc<dyn World>,
+    metrics: HandoffMetrics,
+    /// Something was served or refused: the lock may have to go.
+    lock_matters: Notify,
+    /// Counts changes of the ledger.
+    changes: watch::Sender<u64>,
+}
+
+/// A call that was answered with devices.
+pub(super) struct Served {
+    /// The log line's verb.
+    pub what: &'static str,
+    /// Who was given what.
+    pub entry: Option<Shared<Entry>>,
+    /// How the caller was told.
+    pub how: &'static str,
+    /// The kubelet chose other devices.
+    pub mismatch: bool,
+    /// What people are told.
+    pub notices: Vec<Notice>,
+    /// Entries of the ledger now.
+    pub entries: usize,
+}
+
+impl After {
+    pub fn new(world: Arc<dyn World>, metrics: HandoffMetrics) -> Self {
+        Self { world, metrics, lock_matters: Notify::new(), changes: watch::Sender::new(0) }
+    }
+
+    /// Announces every change of the ledger.
+    pub fn ledger_changes(&self) -> watch::Receiver<u64> {
+        self.changes.subscribe()
+    }
+
+    /// The ledger is another one now.
+    pub fn ledger_changed(&self) {
+        self.changes.send_modify(|version| *version += 1);
+    }
+
+    /// The lock may have to go.
+    pub fn lock_matters(&self) {
+        self.lock_matters.notify_one();
+    }
+
+    /// Waits until the lock may have to go.
+    pub async fn until_lock_matters(&self) {
+        self.lock_matters.notified().await;
+    }
+
+    /// Does the rest once the answer that is being returned has been written to the kubelet's socket.
+    pub fn spawn(self: &Arc<Self>, served: Served) {
+        let this = self.clone();
+        tokio::spawn(async move {
+            // Behind everything that is ready to run, the connection with the answer among it.
+            tokio::task::yield_now().await;
+            this.perform(served);
+        });
+    }
+
+    fn perform(&self, served: Served) {
+        // First those who wait for it: the lock is another pod's next turn.
+        self.lock_matters();
+        self.ledger_changed();
+        self.metrics.ledger_entries.set(served.entries as i64);
+        self.metrics.identified.get_or_create(&Word { reason: served.how }).inc();
+        if served.mismatch {
+            self.metrics.id_mismatches.inc();
+        }
+        served.notices.into_iter().for_each(|notice| self.world.tell(notice));
+        if let Some(entry) = &served.entry {
+            told(served.what, entry, served.how);
+        }
+    }
+}
+
+/// One line for each grant: who was given what.
+fn told(what: &str, entry: &Entry, how: &'static str) {
+    let devices: Vec<&str> = entry.devices().map(DeviceId::as_str).collect();
+    let Entry { pod, container, resource, .. } = entry;
+    tracing::info!(pod = %pod.key, uid = %pod.uid, container = &**container, resource = &**resource, devices = devices.join(","), how, "{what}");
+}
