@@ -2,15 +2,15 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::choice;
+use super::choice::{self, MigStrategy};
 use super::devices::Health;
 use super::options::{Options, OptionsError};
 use crate::contract::DeviceId;
 use crate::decide::health::{
-    Change, GpuEvent as Told, GpuHealth, LinkRule, NicHealth, Observation, PortPolicy, RecoveryRule, Status, XidAction,
-    XidPolicy,
+    Change, GpuEvent as Told, GpuHealth, Instance, LinkRule, NicHealth, Observation, PortPolicy, RecoveryRule, Status,
+    XidAction, XidPolicy,
 };
-use crate::hardware::gpu::Fault;
+use crate::hardware::gpu::{Fault, MigMode};
 use crate::hardware::nic::{Port, PortState};
 use crate::hardware::provider::Recovery;
 use crate::hardware::{Bdf, EventKind, GpuEvent, Machine, NvmlError, Probe};
@@ -24,6 +24,8 @@ pub struct HealthBook {
     gpus: GpuHealth,
     nics: NicHealth,
     ports: PortPolicy,
+    /// Instances of split GPUs are handed out on their own.
+    split: bool,
     /// GPUs that deliver no events.
     polled: BTreeSet<String>,
 }
@@ -57,6 +59,7 @@ impl HealthBook {
                 choice::PortPolicy::Any => PortPolicy::Any,
                 choice::PortPolicy::All => PortPolicy::All,
             },
+            split: options.mig_strategy != MigStrategy::None,
             polled: BTreeSet::new(),
         })
     }
@@ -93,9 +96,10 @@ impl HealthBook {
         }
     }
 
-    /// The driver told something.
-    pub fn heard(&mut self, event: &GpuEvent, now: Now) -> Heard {
+    /// The driver told something about `machine`.
+    pub fn heard(&mut self, event: &GpuEvent, machine: &Machine, now: Now) -> Heard {
         let uuid = event.uuid.as_deref();
+        let instance = self.instance(event, machine);
         let told_of = match &event.kind {
             EventKind::Xid(xid) => Told::Xid(*xid),
             EventKind::DoubleBitEcc => Told::DoubleBitEcc,
@@ -110,12 +114,21 @@ impl HealthBook {
                 return Heard::default();
             }
         };
-        let seen = self.gpus.event(uuid, event.mig, &told_of, now.mono);
+        let seen = self.gpus.event(uuid, instance, &told_of, now.mono);
         if seen.action >= XidAction::Warn {
             tracing::warn!(gpu = uuid, xid = seen.xid, action = %seen.action, "the driver reports an XID");
         }
         told(&seen.changes);
         Heard { xid: Some((seen.xid, seen.action)), changed: !seen.changes.is_empty(), probe_all: false }
+    }
+
+    /// The instance that an event is about. Libraries fill the instance ids of a GPU that is not split in different ways, with
+    /// "none" or with zeros: they mean something only where an instance of these ids is handed out on its own. Everything
+    /// else is about the whole GPU.
+    fn instance(&self, event: &GpuEvent, machine: &Machine) -> Option<Instance> {
+        let (gpu, instance) = (machine.gpus.gpu(event.uuid.as_deref()?)?, event.mig?);
+        let mut parts = gpu.mig.instances.iter().filter(|_| self.split && gpu.mig.mode == MigMode::Enabled);
+        parts.any(|part| (part.gpu_instance, part.compute_instance) == instance).then_some(instance)
     }
 
     /// A GPU was asked how it is. `true` when that changed anything.

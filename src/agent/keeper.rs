@@ -248,7 +248,7 @@ impl Keeper {
     fn event(&mut self, event: Option<GpuEvent>) -> Result<(), AgentError> {
         // The sink lives as long as the provider, which is ours.
         let Some(event) = event else { return Err(AgentError::Panicked("the event channel closed".to_owned())) };
-        let heard = self.book.heard(&event, clock::now());
+        let heard = self.book.heard(&event, &self.machine, clock::now());
         if let Some((xid, action)) = heard.xid {
             self.tools.metrics.xid(xid, &action.to_string());
         }

@@ -52,6 +52,25 @@ async fn an_application_error_takes_nothing_out_of_service() {
 }
 
 #[tokio::test]
+async fn an_xid_with_instance_ids_that_mean_nothing_is_about_the_whole_gpu() {
+    let mut rig = Rig::new(NodeSpec::new("zeros"));
+    rig.options.periods.recovery_window = Duration::from_secs(60);
+    rig.options.mig_strategy = MigStrategy::None;
+    // Split, and offered as a whole: nobody holds an instance of it.
+    rig.machine.mig(2, &["3g.40gb", "3g.40gb"]).unwrap();
+    let _kubelet = rig.kubelet().await;
+    let daemon = rig.daemon();
+    rig.until(NVIDIA_GPU, 8).await;
+    // NVIDIA's mock library fills the ids with zeros where a GPU is not split.
+    rig.machine.xid_on_instance(1, 79, (0, 0)).unwrap();
+    rig.until(NVIDIA_GPU, 7).await;
+    assert!(!rig.offered().await[NVIDIA_GPU].contains(&rig.machine.gpu_uuids()[1]));
+    rig.machine.xid_on_instance(2, 79, (1, 0)).unwrap();
+    rig.until(NVIDIA_GPU, 6).await;
+    daemon.stop().await;
+}
+
+#[tokio::test]
 async fn gpus_wait_for_their_fabric_and_are_offered_when_it_has_them() {
     let mut rig = Rig::new(NodeSpec::new("fabric"));
     rig.options.gpu_sharing = false;

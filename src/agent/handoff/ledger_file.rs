@@ -359,7 +359,11 @@ mod tests {
             let Some(before) = before else { continue };
             let mut now = vec![0; before.metadata().unwrap().len() as usize];
             before.read_exact_at(&mut now, 0).unwrap();
-            assert_eq!(Some(String::from_utf8(now).unwrap()), old, "{pod}: a reader that opened it before reads it whole");
+            assert_eq!(
+                Some(String::from_utf8(now).unwrap()),
+                old,
+                "{pod}: a reader that opened it before reads it whole"
+            );
         }
     }
 

@@ -421,14 +421,7 @@ impl HandoffService {
             return Err(Self::unwritten(key, &error));
         }
         let (entries, notices) = (books.ledger.len(), Vec::new());
-        self.after.spawn(Served {
-            what: "served again",
-            entry: told,
-            how,
-            mismatch: false,
-            notices,
-            entries,
-        });
+        self.after.spawn(Served { what: "served again", entry: told, how, mismatch: false, notices, entries });
         Ok(answer)
     }
 

@@ -127,7 +127,8 @@ pub struct Ledger {
 impl Ledger {
     /// A ledger of these entries.
     pub fn of(entries: impl IntoIterator<Item = Entry>) -> Self {
-        let entries: BTreeMap<_, Shared<Entry>> = entries.into_iter().map(|entry| (entry.key(), entry.into())).collect();
+        let entries: BTreeMap<_, Shared<Entry>> =
+            entries.into_iter().map(|entry| (entry.key(), entry.into())).collect();
         let next = entries.values().map(|entry| entry.seq + 1).max().unwrap_or(0);
         Self { entries, next }
     }
