@@ -146,7 +146,12 @@ async fn start(
     let plugins = Plugins::start(plugins_config(&options, handoff.clone(), &metrics, sentry));
     let keeper = Keeper::start(tools, plugins, first)?;
     let states = keeper.plugins().states();
-    probes.serve(Serving { states: states.clone(), socket: keeper.plugins().any_socket(), handoff: handoff.clone() });
+    probes.serve(Serving {
+        states: states.clone(),
+        socket: keeper.plugins().any_socket(),
+        handoff: handoff.clone(),
+        lacks: keeper.lacks(),
+    });
 
     let heartbeat = options.periods.heartbeat;
     let writer = InventoryWriter::new(client.clone(), &options.node_name);
@@ -256,6 +261,7 @@ pub fn nvml_options(options: &Options) -> NvmlOptions {
         driver_root: places.driver_root.clone(),
         sysfs: Some(places.sysfs_root.clone()),
         deadline: options.periods.nvml_deadline,
+        clock: Some(clock::mono),
         ..NvmlOptions::default()
     }
 }

@@ -86,7 +86,8 @@ impl HealthBook {
         }
         let present: BTreeSet<String> = machine.nics.iter().map(|nic| nic.bdf.to_string()).collect();
         self.nics.retain(|id| present.contains(id));
-        for nic in &machine.nics {
+        // One that was lent before it was ever seen has no ports that could be judged.
+        for nic in machine.nics.iter().filter(|nic| !nic.ports.is_empty()) {
             self.polled_ports(nic.bdf, Ok(&nic.ports), now);
         }
         for fault in &machine.nic_faults {

@@ -27,7 +27,7 @@ use crate::contract::DeviceId;
 use crate::contract::inventory::DeviceHeld;
 use crate::decide::handoff::NodeInventory;
 use crate::hardware::driver::DriverFile;
-use crate::hardware::{GpuEvent, GpuProvider, Machine, Roots};
+use crate::hardware::{Bdf, GpuEvent, GpuProvider, Machine, Nic, NvmlError, Roots, rdma};
 use crate::runtime::{Sentry, clock};
 
 /// What the keeper needs of the hand-off.
@@ -36,6 +36,8 @@ pub trait Holdings: Send + Sync {
     fn set_inventory(&self, inventory: NodeInventory);
     /// Devices that pods hold, by the name they were asked for under.
     fn in_use(&self) -> InUse;
+    /// Virtual functions that pods hold: they have no ids of their own at the kubelet.
+    fn functions_in_use(&self) -> BTreeSet<DeviceId>;
     /// Devices that pods hold without an assignment.
     fn held(&self) -> Vec<DeviceHeld>;
 }
@@ -80,6 +82,9 @@ pub struct Keeper {
     table: Arc<Table>,
     driver: Vec<DriverFile>,
     nvml_failed: bool,
+    /// NVML's last words, where it is there and cannot be used; and whether it keeps all devices from being offered.
+    refusal: Option<String>,
+    lacks: watch::Sender<Option<String>>,
     jobs: JoinSet<Finding>,
     looks: Looks,
 }
@@ -143,6 +148,8 @@ impl Keeper {
             table: Arc::default(),
             driver: Vec::new(),
             nvml_failed: false,
+            refusal: None,
+            lacks: watch::Sender::new(None),
             jobs: JoinSet::new(),
             looks: Looks::default(),
         };
@@ -156,6 +163,11 @@ impl Keeper {
     /// The plugins, for their states.
     pub fn plugins(&self) -> &Plugins {
         &self.plugins
+    }
+
+    /// Why no device is offered although there may be some.
+    pub fn lacks(&self) -> watch::Receiver<Option<String>> {
+        self.lacks.subscribe()
     }
 
     /// Runs until something fails that only a new process can mend. Cancel-safe: drop it, then [`Keeper::finish`].
@@ -305,6 +317,9 @@ impl Keeper {
             _ => {}
         }
         self.nvml_failed = scan.nvml.is_some();
+        // Without a library there are no GPUs to wait for: such nodes are served, too.
+        let refusal = scan.nvml.as_ref().filter(|error| !matches!(error, NvmlError::NoLibrary { .. }));
+        self.refusal = refusal.map(ToString::to_string);
         if scan.nvml.is_some() {
             machine.gpus = self.machine.gpus.clone();
         }
@@ -312,22 +327,33 @@ impl Keeper {
             tracing::warn!(nic = %fault.ibdev, why = %fault.reason, "an RDMA device cannot be read; the others are served");
         }
         machine.keep_silent(&self.machine);
-        let used = all(&self.tools.holdings.in_use());
+        let used = self.used(&self.tools.holdings.in_use());
         let faulty: BTreeSet<_> = machine.nic_faults.iter().filter_map(|fault| fault.bdf).collect();
         machine.keep_lent(&self.machine, |nic| {
             let lent = DeviceId::parse(&nic.bdf.to_string()).is_ok_and(|id| used.contains(&id));
             lent || faulty.contains(&nic.bdf)
         });
+        machine.add_lent(self.lent(&machine, &used));
         self.book.scanned(&machine, scan.nvml.as_ref(), now);
         self.machine = machine;
         self.driver = look::on_host(scan.driver, &self.tools.options.places);
         Ok(())
     }
 
+    /// NICs that pods hold and that were out of view already when this daemon started.
+    fn lent(&self, machine: &Machine, used: &BTreeSet<DeviceId>) -> Vec<Nic> {
+        let seen: BTreeSet<Bdf> = machine.nics.iter().map(|nic| nic.bdf).collect();
+        let addresses = used.iter().filter_map(|id| id.as_str().parse::<Bdf>().ok());
+        let missing: Vec<Bdf> = addresses.filter(|bdf| !seen.contains(bdf)).collect();
+        let Some(sysfs) = self.tools.roots.sysfs_tree().ok().filter(|_| !missing.is_empty()) else { return Vec::new() };
+        let dev = self.tools.roots.dev_tree().ok();
+        missing.into_iter().filter_map(|bdf| rdma::lent(&sysfs, dev.as_ref(), bdf)).collect()
+    }
+
     /// Looks the device nodes up again and writes the CDI files: needed when the machine may be another, not when only the
     /// health of a device is.
     fn rebuild(&mut self) -> Result<(), AgentError> {
-        let used = all(&self.tools.holdings.in_use());
+        let used = self.used(&self.tools.holdings.in_use());
         let dev = self.tools.roots.dev_tree().ok();
         let devices = self.list(&used);
         let mut table = Table::build(&devices, dev.as_ref(), self.driver.clone());
@@ -345,6 +371,13 @@ impl Keeper {
         Ok(())
     }
 
+    /// Everything that pods hold, by whatever name.
+    fn used(&self, in_use: &InUse) -> BTreeSet<DeviceId> {
+        let mut used = self.tools.holdings.functions_in_use();
+        used.extend(in_use.values().flatten().cloned());
+        used
+    }
+
     fn list(&self, used: &BTreeSet<DeviceId>) -> Vec<NodeDevice> {
         let now = clock::now();
         let faults = self.book.faults(&self.machine, now);
@@ -358,7 +391,7 @@ impl Keeper {
     /// device is in the kubelet's list within milliseconds. Who else is to know is told by [`Keeper::tell_others`].
     fn refresh(&mut self) -> Result<(), AgentError> {
         let in_use = self.tools.holdings.in_use();
-        let devices = self.list(&all(&in_use));
+        let devices = self.list(&self.used(&in_use));
         let lists = offers(&devices, &self.tools.options, &in_use);
         let mut registered = configured(&self.tools.options);
         registered.extend(lists.keys().cloned());
@@ -379,6 +412,8 @@ impl Keeper {
         for (resource, (healthy, total)) in self.plugins.counts() {
             self.tools.metrics.offered(&resource, healthy, total);
         }
+        let lacks = self.refusal.clone().filter(|_| self.devices.is_empty());
+        self.lacks.send_if_modified(|now| std::mem::replace(now, lacks.clone()) != lacks);
         let kinds: Vec<_> = self.devices.iter().map(|d| (d.kind(), &d.id, d.health.healthy)).collect();
         self.tools.metrics.devices(kinds.iter().map(|(kind, id, healthy)| (kind.as_str(), id.as_str(), *healthy)));
     }
@@ -431,10 +466,6 @@ impl Keeper {
 /// The next of the ticks that everything of this period shares.
 fn tick(period: Duration) -> Instant {
     Instant::now() + clock::until_tick(period)
-}
-
-fn all(in_use: &InUse) -> BTreeSet<DeviceId> {
-    in_use.values().flatten().cloned().collect()
 }
 
 #[cfg(test)]

@@ -36,6 +36,8 @@ pub struct Serving {
     pub socket: Option<PathBuf>,
     /// The hand-off.
     pub handoff: Arc<dyn Handoff>,
+    /// Why no device is offered although there may be some; `None` where it is known what there is.
+    pub lacks: watch::Receiver<Option<String>>,
 }
 
 impl Probes {
@@ -71,7 +73,7 @@ impl Probes {
         }
     }
 
-    /// Ready: the kubelet has every resource name.
+    /// Ready: the kubelet has every resource name, with a device or with the certainty that there is none.
     pub fn ready(&self) -> Result<String, String> {
         let Some(serving) = self.serving.get() else { return Err(format!("starting: {}", *self.phase.borrow())) };
         let states = serving.states.borrow();
@@ -82,6 +84,9 @@ impl Probes {
                 PluginState::Waiting(why) => Some(format!("{name}: {why}")),
             })
             .collect();
+        if let Some(lacks) = serving.lacks.borrow().as_ref().filter(|_| waiting.is_empty()) {
+            return Err(format!("registered without a device: {lacks}"));
+        }
         if waiting.is_empty() {
             Ok(format!("registered: {}", states.keys().map(|name| &**name).collect::<Vec<_>>().join(", ")))
         } else {

@@ -1,6 +1,6 @@
 //! The hand-off as it ships: its service with the node's watches, its unlocker and its housekeeping.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -200,6 +200,12 @@ impl Holdings for Wired {
             held.extend(entry.ids.iter().filter_map(|id| DeviceId::of_kubelet_id(id).ok()));
         }
         in_use
+    }
+
+    fn functions_in_use(&self) -> BTreeSet<DeviceId> {
+        let entries = self.entries.load();
+        let named = entries.iter().flat_map(|entry| entry.named());
+        named.filter(|id| entries.iter().all(|entry| entry.devices().all(|device| device != *id))).cloned().collect()
     }
 
     fn held(&self) -> Vec<DeviceHeld> {

@@ -82,6 +82,12 @@ impl DeviceEntry {
     pub fn amount(&self, resource: &str) -> i64 {
         self.resources.get(resource).map_or(0, |q| q.value())
     }
+
+    /// Ids of everything that this entry names: the device, and the virtual functions that stand for it.
+    pub fn named(&self) -> impl Iterator<Item = &DeviceId> {
+        let vfs = self.extension.iter().flat_map(|extension| &extension.vfs).map(|vf| &vf.bus_id);
+        std::iter::once(&self.id).chain(vfs)
+    }
 }
 
 /// Entries by type, as both annotations hold them.

@@ -52,24 +52,30 @@ pub struct DriverFile {
 }
 
 /// The driver's libraries and programs below `root`, by container path. A name found in several directories counts once,
-/// in the first; links that lead out of the root are left out.
+/// in the first. Links are followed as in the root's own system: absolute ones, as Debian's alternatives are, stay below it.
 pub fn files(root: &Tree) -> Vec<DriverFile> {
     let mut found: BTreeMap<String, DriverFile> = BTreeMap::new();
     let libraries = LIBRARY_DIRECTORIES.iter().map(|dir| (*dir, is_library as fn(&str) -> bool));
     let binaries = BINARY_DIRECTORIES.iter().map(|dir| (*dir, is_binary as fn(&str) -> bool));
     for (directory, wanted) in libraries.chain(binaries) {
         for name in root.names(directory).unwrap_or_default().into_iter().filter(|name| wanted(name)) {
-            let path = Path::new(directory).join(&name);
-            let Ok(resolved) = root.resolve(&path) else { continue };
+            let Ok(resolved) = root.resolve_as_root(Path::new(directory).join(&name)) else { continue };
             let host = root.root().join(resolved);
             if host.is_file() {
-                found.entry(name).or_insert(DriverFile { host, container: Path::new("/").join(path) });
+                let container = Path::new("/").join(in_container(directory)).join(&name);
+                found.entry(name).or_insert(DriverFile { host, container });
             }
         }
     }
     let mut files: Vec<DriverFile> = found.into_values().collect();
     files.sort_by(|a, b| a.container.cmp(&b.container));
     files
+}
+
+/// The directory in a container for what lies in `directory` on the host: loaders do not search below `nvidia/current`, and
+/// there is no hook that would tell them to.
+fn in_container(directory: &str) -> &str {
+    directory.strip_suffix("/nvidia/current").unwrap_or(directory)
 }
 
 /// `libcuda.so.1` and `libcuda.so.570.133.20`, not the link for linking (`libcuda.so`).

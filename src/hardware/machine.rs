@@ -126,6 +126,16 @@ impl Machine {
         kept
     }
 
+    /// Puts NICs among the others that this daemon never saw, because containers had them already when it started.
+    pub fn add_lent(&mut self, lent: impl IntoIterator<Item = Nic>) {
+        for nic in lent {
+            if self.nics.iter().all(|seen| seen.bdf != nic.bdf) {
+                self.nics.push(nic);
+            }
+        }
+        self.rank();
+    }
+
     /// Puts a NIC of an `earlier` snapshot back that left this view because a container has it exclusively (its network
     /// namespace took it along); the ranks stay as they were then.
     pub fn keep_lent(&mut self, earlier: &Machine, is_lent: impl Fn(&Nic) -> bool) {
@@ -134,6 +144,10 @@ impl Machine {
                 self.nics.push(nic.clone());
             }
         }
+        self.rank();
+    }
+
+    fn rank(&mut self) {
         self.nics.sort_by_key(|nic| nic.bdf);
         for (rank, nic) in self.nics.iter_mut().enumerate() {
             nic.minor = rank as u32;

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use super::bdf::Bdf;
 use super::nic::{CharDevices, Function, Nic, NicFault, Port, PortState};
 use super::pci;
+use super::place::Place;
 use super::tree::{Tree, TreeError, is_name};
 
 /// Most ports looked at; no NIC has more than two.
@@ -52,16 +53,64 @@ pub fn ports(sysfs: &Tree, bdf: Bdf) -> Result<Vec<Port>, TreeError> {
     }
     // Not every tree (a container's, a recording) has the bus; the class always says whose its entries are.
     let mut names = sysfs.names("class/infiniband")?.into_iter();
-    let is_it = |name: &String| {
-        let device = sysfs.resolve(class(name).join("device"));
-        device.is_ok_and(|device| address(sysfs, &device) == Some(bdf))
-    };
+    let is_it = |name: &String| device(sysfs, name).is_ok_and(|device| address(sysfs, &device) == Some(bdf));
     let absent = || TreeError::Io { path: directory.clone().into(), source: std::io::ErrorKind::NotFound.into() };
     read_ports(sysfs, class(&names.find(is_it).ok_or_else(absent)?))
 }
 
 fn class(name: &str) -> PathBuf {
     PathBuf::from("class/infiniband").join(name)
+}
+
+/// The PCI directory of a class entry: where its `device` link leads, and without one the function that its own path goes
+/// through.
+fn device(sysfs: &Tree, name: &str) -> Result<PathBuf, TreeError> {
+    let class = class(name);
+    sysfs.resolve(class.join("device")).or_else(|error| {
+        let is_function = |path: &&Path| path.file_name().and_then(|name| name.to_str()?.parse::<Bdf>().ok()).is_some();
+        let own = sysfs.resolve(&class).ok().filter(|_| error.is_absent());
+        own.and_then(|own| own.ancestors().find(is_function).map(Path::to_owned)).ok_or(error)
+    })
+}
+
+/// Where a device sits, by the bus and by its own directory: whichever shows the fabric. Copied trees have one of them.
+fn place(sysfs: &Tree, bdf: Bdf, device: &Path) -> Place {
+    let by_bus = pci::place(sysfs, bdf).ok();
+    by_bus.filter(|place| place.root_complex.is_some()).unwrap_or_else(|| pci::place_at(sysfs, device))
+}
+
+/// What can be told of a NIC that is not in view: its PCI function stays when a container's network namespace has taken the
+/// rest along. It has no ports, because nothing tells about them. `None` when the function is not there either.
+pub fn lent(sysfs: &Tree, dev: Option<&Tree>, bdf: Bdf) -> Option<Nic> {
+    let device = sysfs.resolve(format!("bus/pci/devices/{bdf}")).ok()?;
+    let mut chars = CharDevices::default();
+    for class in CLASSES {
+        for name in sysfs.names(device.join(class)).unwrap_or_default() {
+            chars.add(&name, node(dev?, &name));
+        }
+    }
+    chars.rdma_cm = node(dev?, "rdma_cm");
+    Some(Nic {
+        bdf,
+        minor: 0,
+        ibdev: String::new(),
+        node_guid: None,
+        firmware: None,
+        pci_id: pci_id(sysfs, &device),
+        ports: Vec::new(),
+        function: function(sysfs, &device).ok()?,
+        chars,
+        netdevs: Vec::new(),
+        place: place(sysfs, bdf, &device),
+    })
+}
+
+fn pci_id(sysfs: &Tree, device: &Path) -> Option<(u16, u16)> {
+    let hex = |file: &str| {
+        let text = sysfs.text(device.join(file)).ok()?;
+        u16::from_str_radix(text.trim_start_matches("0x"), 16).ok()
+    };
+    hex("vendor").zip(hex("device"))
 }
 
 /// PCI address of a device directory: its name, or what the kernel says in `uevent` where the directory was copied.
@@ -81,32 +130,27 @@ fn read(sysfs: &Tree, name: &str, chars: &BTreeMap<String, CharDevices>) -> Resu
     if entry.starts_with("devices/virtual") {
         return Ok(None);
     }
-    let device = sysfs.resolve(class.join("device")).map_err(no_address)?;
+    let device = device(sysfs, name).map_err(no_address)?;
     let last = device.file_name().and_then(|last| last.to_str()).unwrap_or_default();
     let bdf = address(sysfs, &device).ok_or_else(|| (None, format!("its device is {last:?}, not a PCI function")))?;
     let failed = |error: TreeError| (Some(bdf), error.to_string());
-    let place = pci::place(sysfs, bdf).unwrap_or_else(|_| pci::place_at(sysfs, &device));
     let ports = read_ports(sysfs, class.clone()).map_err(failed)?;
     if ports.is_empty() {
         return Err((Some(bdf), "has no readable port".to_owned()));
     }
     let optional = |file: &str| sysfs.text(class.join(file)).ok().filter(|text| !text.is_empty());
-    let hex = |file: &str| {
-        let text = sysfs.text(device.join(file)).ok()?;
-        u16::from_str_radix(text.trim_start_matches("0x"), 16).ok()
-    };
     Ok(Some(Nic {
         bdf,
         minor: 0,
         ibdev: name.to_owned(),
         node_guid: optional("node_guid"),
         firmware: optional("fw_ver"),
-        pci_id: hex("vendor").zip(hex("device")),
+        pci_id: pci_id(sysfs, &device),
         ports,
         function: function(sysfs, &device).map_err(failed)?,
         chars: chars.get(name).cloned().unwrap_or_default().with_shared(chars),
         netdevs: sysfs.names(device.join("net")).unwrap_or_default(),
-        place,
+        place: place(sysfs, bdf, &device),
     }))
 }
 
@@ -155,7 +199,27 @@ fn function(sysfs: &Tree, device: &Path) -> Result<Function, TreeError> {
 /// Key of the devices that every NIC shares; no device of the class can have this name.
 const SHARED: &str = "";
 
+/// Classes of a NIC's own character devices.
+const CLASSES: [&str; 3] = ["infiniband_verbs", "infiniband_mad", "infiniband_cm"];
+
+/// The node of a character device as containers see it; `None` where it does not exist.
+fn node(dev: &Tree, name: &str) -> Option<PathBuf> {
+    let path = PathBuf::from("infiniband").join(name);
+    dev.exists(&path).then(|| Path::new("/dev").join(path))
+}
+
 impl CharDevices {
+    fn add(&mut self, name: &str, node: Option<PathBuf>) {
+        let Some(path) = node else { return };
+        match name.trim_end_matches(|c: char| c.is_ascii_digit()) {
+            "uverbs" => self.uverbs = Some(path),
+            "umad" => self.umad.push(path),
+            "issm" => self.issm.push(path),
+            "ucm" => self.ucm = Some(path),
+            _ => {}
+        }
+    }
+
     fn with_shared(mut self, all: &BTreeMap<String, Self>) -> Self {
         self.rdma_cm = all.get(SHARED).and_then(|shared| shared.rdma_cm.clone());
         self
@@ -166,22 +230,12 @@ impl CharDevices {
 fn char_devices(sysfs: &Tree, dev: Option<&Tree>) -> BTreeMap<String, CharDevices> {
     let mut found: BTreeMap<String, CharDevices> = BTreeMap::new();
     let Some(dev) = dev else { return found };
-    let node = |name: &str| {
-        let path = PathBuf::from("infiniband").join(name);
-        dev.exists(&path).then(|| Path::new("/dev").join(path))
-    };
-    found.entry(SHARED.to_owned()).or_default().rdma_cm = node("rdma_cm");
-    for class in ["infiniband_verbs", "infiniband_mad", "infiniband_cm"] {
+    found.entry(SHARED.to_owned()).or_default().rdma_cm = node(dev, "rdma_cm");
+    for class in CLASSES {
         for name in sysfs.names(format!("class/{class}")).unwrap_or_default() {
             let Ok(owner) = sysfs.text(format!("class/{class}/{name}/ibdev")) else { continue };
-            let Some(path) = node(&name).filter(|_| is_name(&owner)) else { continue };
-            let devices = found.entry(owner).or_default();
-            match name.trim_end_matches(|c: char| c.is_ascii_digit()) {
-                "uverbs" => devices.uverbs = Some(path),
-                "umad" => devices.umad.push(path),
-                "issm" => devices.issm.push(path),
-                "ucm" => devices.ucm = Some(path),
-                _ => {}
+            if is_name(&owner) {
+                found.entry(owner).or_default().add(&name, node(dev, &name));
             }
         }
     }

@@ -1,6 +1,7 @@
 //! Bounded reading below one root: sysfs, procfs and `/dev` are input, so nothing in them may make us read elsewhere,
 //! block, or fill memory.
 
+use std::ffi::OsString;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read};
 use std::os::unix::fs::OpenOptionsExt;
@@ -10,6 +11,9 @@ use std::path::{Component, Path, PathBuf};
 pub const MAX_FILE: usize = 64 * 1024;
 /// Most entries read of any one directory.
 pub const MAX_ENTRIES: usize = 16_384;
+
+/// Most links followed for one path, as the kernel has it.
+const MAX_LINKS: usize = 40;
 
 /// A directory that everything read must lie in.
 #[derive(Clone, Debug)]
@@ -69,6 +73,16 @@ pub fn is_name(name: &str) -> bool {
     (1..=64).contains(&name.len()) && name.bytes().all(plain) && !name.starts_with('.')
 }
 
+/// Names of a path, the last one first.
+fn parts(path: &Path) -> impl Iterator<Item = OsString> {
+    let part = |part: Component<'_>| match part {
+        Component::Normal(name) => Some(name.to_owned()),
+        Component::ParentDir => Some("..".into()),
+        Component::RootDir | Component::CurDir | Component::Prefix(_) => None,
+    };
+    path.components().rev().filter_map(part)
+}
+
 impl Tree {
     /// The tree below `root`; the root itself may be a link.
     pub fn open(root: &Path) -> Result<Self, TreeError> {
@@ -91,6 +105,36 @@ impl Tree {
         let full = self.root.join(path);
         let full = full.canonicalize().map_err(|source| TreeError::Io { path: path.to_owned(), source })?;
         full.strip_prefix(&self.root).map(Path::to_owned).map_err(|_| escapes())
+    }
+
+    /// Follows every link of `path` as a process would whose root is this tree: absolute links lead back into it, and nothing
+    /// leads out. Returns the place relative to the root. For trees that are a root of their own, as a driver root is.
+    pub fn resolve_as_root(&self, path: impl AsRef<Path>) -> Result<PathBuf, TreeError> {
+        let path = path.as_ref();
+        let failed = |source| TreeError::Io { path: path.to_owned(), source };
+        let mut left: Vec<OsString> = parts(path).collect();
+        let (mut place, mut links) = (PathBuf::new(), 0);
+        while let Some(part) = left.pop() {
+            if part == ".." {
+                place.pop();
+                continue;
+            }
+            let full = self.root.join(&place).join(&part);
+            if !full.symlink_metadata().map_err(failed)?.is_symlink() {
+                place.push(part);
+                continue;
+            }
+            links += 1;
+            if links > MAX_LINKS {
+                return Err(failed(rustix::io::Errno::LOOP.into()));
+            }
+            let target = full.read_link().map_err(failed)?;
+            if target.is_absolute() {
+                place.clear();
+            }
+            left.extend(parts(&target));
+        }
+        Ok(place)
     }
 
     /// Whether `path` exists inside the root.

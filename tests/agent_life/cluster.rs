@@ -6,7 +6,7 @@ use std::time::Duration;
 use baton::contract::key::{AGENT, NODE_GPU_MODEL, NODE_GPU_VENDOR, NVIDIA_GPU};
 use baton::contract::{AgentStatus, Identity};
 use baton::sim::apiserver::{ApiServer, Options, Rule};
-use baton::sim::hardware::NodeSpec;
+use baton::sim::hardware::{NodeSpec, NvmlReturn, Shape};
 use baton::sim::kubelet::Kubelet;
 use k8s_openapi::api::core::v1::{Namespace, Pod};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
@@ -205,6 +205,40 @@ async fn a_pod_that_the_kubelet_chose_for_is_served_and_shown_everywhere() {
     assert!(metrics.contains(r#"baton_allocate_total{resource="nvidia.com/gpu",result="served"} 1"#), "{metrics}");
     assert!(metrics.contains(r#"baton_registered{resource="koordinator.sh/rdma"} 1"#), "{metrics}");
     daemon.stop().await;
+}
+
+#[tokio::test]
+async fn it_is_ready_with_a_device_or_when_there_is_none_for_certain() {
+    for (nics, start, ready) in [
+        (true, NvmlReturn::DriverNotLoaded, true),
+        (false, NvmlReturn::DriverNotLoaded, false),
+        (false, NvmlReturn::Success, true),
+    ] {
+        let mut rig = Rig::new(NodeSpec::new("ready").shaped(Shape::Pairs));
+        rig.options.listen = Some(free_port());
+        rig.options.fail_on_init_error = false;
+        rig.options.periods.nvml_retry = std::time::Duration::from_millis(100);
+        let address = rig.options.listen.unwrap();
+        if !nics {
+            std::fs::remove_dir_all(rig.machine.sysfs_root().join("class")).unwrap();
+        }
+        rig.machine.fail_start(start).unwrap();
+        let _kubelet = rig.kubelet().await;
+        let daemon = rig.daemon();
+        let mut said = String::new();
+        let begin = baton::runtime::clock::mono();
+        // Until it is registered: then it is ready, or says what it lacks.
+        while !said.contains("200 OK") && !said.contains("without a device") {
+            assert!(baton::runtime::clock::mono() - begin < super::rig::PATIENCE, "{said}");
+            tokio::task::yield_now().await;
+            said = get(address, "/readyz").await;
+        }
+        assert_eq!(said.contains("200 OK"), ready, "{said}");
+        rig.machine.fail_start(NvmlReturn::Success).unwrap();
+        rig.until(NVIDIA_GPU, 4).await;
+        assert!(get(address, "/readyz").await.contains("200 OK"));
+        daemon.stop().await;
+    }
 }
 
 pub fn free_port() -> SocketAddr {

@@ -119,6 +119,33 @@ async fn a_link_that_goes_down_takes_its_nic_out_and_three_good_polls_bring_it_b
 }
 
 #[tokio::test]
+async fn a_nic_and_a_virtual_function_that_pods_have_in_their_own_namespace_stay_reported() {
+    let rig = Rig::new(NodeSpec { vfs_per_nic: 2, ..NodeSpec::new("lent") });
+    let ids: Vec<DeviceId> =
+        rig.machine.nic_addresses().iter().map(|at| DeviceId::parse(&at.to_string()).unwrap()).collect();
+    // One pod has the last physical function, lent since before the daemon started; another one the first virtual function.
+    let (pf, vf) = (ids.len() - 3, 1);
+    rig.machine.lend_nic(pf).unwrap();
+    rig.handoff.in_use.lock().unwrap().insert(RDMA.into(), [ids[pf].clone()].into());
+    rig.handoff.functions.lock().unwrap().insert(ids[vf].clone());
+    let _kubelet = rig.kubelet().await;
+    let daemon = rig.daemon();
+    let functions = ids.len() / 3;
+    rig.until(RDMA, functions * 100).await;
+    let known = |id: &DeviceId| rig.handoff.inventory.lock().unwrap().devices.get(id).is_some_and(|d| d.healthy);
+    assert!(known(&ids[pf]), "lent, not out of order");
+    let cdi = || std::fs::read_to_string(rig.path("cdi/koordinator.sh-rdma.json")).unwrap();
+    assert!(cdi().contains(ids[vf].as_str()));
+    rig.machine.lend_nic(vf).unwrap();
+    // Another change shows that a scan has been since.
+    rig.machine.remove(0).unwrap();
+    rig.until(NVIDIA_GPU, 7).await;
+    assert!(cdi().contains(ids[vf].as_str()), "a container that restarts asks for this name again");
+    assert_eq!(rig.count(RDMA).await, functions * 100);
+    daemon.stop().await;
+}
+
+#[tokio::test]
 async fn an_unreadable_nic_does_not_hide_the_others() {
     let rig = Rig::new(NodeSpec::new("unreadable"));
     let class = rig.machine.sysfs_root().join("class/infiniband");

@@ -192,6 +192,7 @@ pub struct Chosen {
     answerer: Mutex<Option<Arc<dyn Answerer>>>,
     state: Mutex<Option<StateDir>>,
     pub in_use: Mutex<InUse>,
+    pub functions: Mutex<BTreeSet<DeviceId>>,
     pub inventory: Mutex<NodeInventory>,
     handed_out: watch::Sender<u64>,
     identity: watch::Sender<Identity>,
@@ -203,6 +204,7 @@ impl Default for Chosen {
             answerer: Mutex::default(),
             state: Mutex::default(),
             in_use: Mutex::default(),
+            functions: Mutex::default(),
             inventory: Mutex::default(),
             handed_out: watch::Sender::new(1),
             identity: watch::Sender::new(Identity::Exact),
@@ -274,6 +276,9 @@ impl Holdings for Chosen {
     }
     fn in_use(&self) -> InUse {
         self.in_use.lock().unwrap().clone()
+    }
+    fn functions_in_use(&self) -> BTreeSet<DeviceId> {
+        self.functions.lock().unwrap().clone()
     }
     fn held(&self) -> Vec<DeviceHeld> {
         Vec::new()

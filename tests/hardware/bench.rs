@@ -87,6 +87,7 @@ pub fn options(node: &VirtualNode) -> NvmlOptions {
         deadline: DEADLINE,
         init_deadline: DEADLINE,
         event_wait: Duration::from_millis(50),
+        clock: Some(baton::runtime::clock::mono),
     }
 }
 

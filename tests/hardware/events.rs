@@ -1,6 +1,6 @@
 //! Events, from the driver to the sink.
 
-use baton::hardware::EventKind;
+use baton::hardware::{EventKind, GpuEvent, GpuProvider, NvmlOptions, NvmlProvider};
 use baton::sim::hardware::Shape;
 
 use super::bench::{Bench, PATIENCE};
@@ -94,6 +94,57 @@ fn an_idle_listener_calls_nvml_only_to_wait() {
     let mut after = bench.node.nvml_calls().unwrap();
     after.retain(|name, count| before.get(name) != Some(count));
     assert_eq!(after.keys().collect::<Vec<_>>(), ["nvmlEventSetWait_v2"]);
+}
+
+#[test]
+fn a_library_that_does_not_wait_for_events_is_not_asked_in_a_circle() {
+    let bench = Bench::new(Shape::Hgx);
+    bench.node.wait_for_no_event().unwrap();
+    bench.scan();
+    let waits = || bench.node.nvml_calls().unwrap().get("nvmlEventSetWait_v2").copied().unwrap_or(0);
+    let (start, before) = (baton_clock(), waits());
+    while start.elapsed() < std::time::Duration::from_millis(500) {
+        std::thread::yield_now();
+    }
+    let asked = waits() - before;
+    assert!((1..=10).contains(&asked), "{asked} waits in half a second");
+    bench.node.xid(2, 79).unwrap();
+    assert_eq!(bench.event(|event| is_xid(&event.kind)).uuid, Some(bench.uuid(2)));
+}
+
+#[test]
+fn a_library_that_only_promises_events_has_its_gpus_polled() {
+    let bench = Bench::new(Shape::Pairs);
+    bench.node.promise_events_only().unwrap();
+    bench.scan();
+    let mut silent: Vec<_> = (0..4)
+        .map(|_| bench.event(|event| matches!(event.kind, EventKind::Unsupported(_))).uuid.unwrap())
+        .collect();
+    silent.sort_unstable();
+    let mut all: Vec<String> = (0..4).map(|gpu| bench.uuid(gpu)).collect();
+    all.sort_unstable();
+    assert_eq!(silent, all);
+    assert!(bench.events.try_recv().is_err(), "nothing was lost");
+}
+
+#[test]
+fn an_xid_of_a_healthy_gpu_does_not_wait_for_a_lost_one() {
+    let bench = Bench::new(Shape::Hgx);
+    let (sink, events) = std::sync::mpsc::channel();
+    let long = NvmlOptions { event_wait: PATIENCE, ..super::bench::options(&bench.node) };
+    let provider = NvmlProvider::new(long, std::sync::Arc::new(move |event: GpuEvent| drop(sink.send(event))));
+    bench.node.lost_instead_of_waiting().unwrap();
+    provider.scan().unwrap();
+    let next = |wanted: fn(&EventKind) -> bool| {
+        let mut all = std::iter::from_fn(|| events.recv_timeout(PATIENCE).ok());
+        all.find(|event| wanted(&event.kind)).expect("the event arrives in time")
+    };
+    next(|kind| *kind == EventKind::Lost);
+    let start = baton_clock();
+    bench.node.xid(4, 74).unwrap();
+    assert_eq!(next(is_xid).uuid, Some(bench.uuid(4)));
+    assert!(start.elapsed() < std::time::Duration::from_secs(2), "{:?}", start.elapsed());
+    assert!(events.try_iter().all(|event| event.kind != EventKind::Lost), "it is told once in a while, not in a storm");
 }
 
 #[test]

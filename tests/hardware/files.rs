@@ -37,12 +37,40 @@ fn driver_libraries_are_listed_with_their_links_as_files_of_their_own() {
 }
 
 #[test]
-fn a_driver_link_that_leads_out_of_the_driver_root_is_left_out() {
+fn driver_links_are_followed_as_in_the_drivers_own_system() {
     let bench = Bench::new(Shape::Single);
-    let libraries = bench.node.driver_root().join("usr/lib64");
-    symlink("/etc/shadow", libraries.join("libnvidia-opencl.so.1")).unwrap();
-    let files = driver::files(&Tree::open(&bench.node.driver_root()).unwrap());
-    assert!(files.iter().all(|file| !file.container.ends_with("libnvidia-opencl.so.1")));
+    let root = bench.node.driver_root();
+    let at = |path: &str| root.join(path);
+    // As Debian's alternatives have it, seen from a container that has the host's root below another directory.
+    for directory in ["usr/lib/x86_64-linux-gnu/nvidia/current", "etc/alternatives"] {
+        std::fs::create_dir_all(at(directory)).unwrap();
+    }
+    for name in ["libnvidia-opencl.so.1", "libnvidia-gpucomp.so.570.1"] {
+        std::fs::write(at("usr/lib/x86_64-linux-gnu/nvidia/current").join(name), "").unwrap();
+    }
+    symlink("/usr/lib/x86_64-linux-gnu/nvidia/current/libnvidia-opencl.so.1", at("etc/alternatives/opencl")).unwrap();
+    symlink("/etc/alternatives/opencl", at("usr/lib/x86_64-linux-gnu/libnvidia-opencl.so.1")).unwrap();
+    // Nothing leads out: more steps up than there are end at the driver's root.
+    symlink("../../../../../../../../etc/passwd", at("usr/lib64/libnvidia-pkcs11.so.1")).unwrap();
+    symlink("libnvidia-cfg.so.1", at("usr/lib64/libnvidia-cfg.so.1")).unwrap();
+    let files = driver::files(&Tree::open(&root).unwrap());
+    let of = |name: &str| {
+        let file = files.iter().find(|file| file.container.ends_with(name))?;
+        let host = file.host.strip_prefix(root.canonicalize().unwrap()).unwrap();
+        Some((file.container.display().to_string(), host.display().to_string()))
+    };
+    let pair = |container: &str, host: &str| Some((container.to_owned(), host.to_owned()));
+    let current = "usr/lib/x86_64-linux-gnu/nvidia/current";
+    assert_eq!(
+        of("libnvidia-opencl.so.1"),
+        pair("/usr/lib/x86_64-linux-gnu/libnvidia-opencl.so.1", &format!("{current}/libnvidia-opencl.so.1"))
+    );
+    assert_eq!(
+        of("libnvidia-gpucomp.so.570.1"),
+        pair("/usr/lib/x86_64-linux-gnu/libnvidia-gpucomp.so.570.1", &format!("{current}/libnvidia-gpucomp.so.570.1")),
+        "where loaders look"
+    );
+    assert_eq!((of("libnvidia-pkcs11.so.1"), of("libnvidia-cfg.so.1")), (None, None), "absent there, and a circle");
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use std::os::unix::fs::symlink;
 
 use baton::hardware::nic::{Function, PortState};
-use baton::hardware::{Bdf, rdma};
+use baton::hardware::{Bdf, Machine, Nic, rdma};
 use baton::sim::hardware::{NodeSpec, Shape};
 
 use super::bench::Bench;
@@ -148,6 +148,41 @@ fn a_nic_lent_to_a_container_stays_in_the_inventory() {
     assert_eq!(now.nics, earlier.nics);
     bench.node.return_nic(1).unwrap();
     assert_eq!(bench.machine().nics, earlier.nics);
+}
+
+#[test]
+fn a_nic_that_was_lent_before_it_was_ever_seen_is_told_from_its_pci_function() {
+    let bench = vfs(2);
+    let seen = bench.machine();
+    let at = seen.nics.iter().position(Nic::is_vf).unwrap();
+    for (lent, of) in [(0, "a physical function"), (at, "a virtual one")] {
+        let before = &seen.nics[lent];
+        bench.node.lend_nic(lent).unwrap();
+        let sysfs = bench.roots().sysfs_tree().unwrap();
+        let told = rdma::lent(&sysfs, bench.roots().dev_tree().ok().as_ref(), before.bdf).unwrap();
+        assert_eq!((told.bdf, &told.function, &told.place), (before.bdf, &before.function, &before.place), "{of}");
+        assert_eq!((&told.chars, told.pci_id), (&before.chars, before.pci_id), "{of}");
+        assert!(told.ports.is_empty());
+        let mut now = bench.machine();
+        now.add_lent([told]);
+        let ranks = |machine: &Machine| machine.nics.iter().map(|nic| (nic.bdf, nic.minor)).collect::<Vec<_>>();
+        assert_eq!(ranks(&now), ranks(&seen), "{of}");
+        bench.node.return_nic(lent).unwrap();
+    }
+    assert!(rdma::lent(&bench.roots().sysfs_tree().unwrap(), None, "0000:ff:1f.7".parse().unwrap()).is_none());
+}
+
+#[test]
+fn a_class_entry_without_a_device_link_is_found_by_its_own_path() {
+    let bench = Bench::new(Shape::Hgx);
+    let whole = bench.machine();
+    for nic in &whole.nics {
+        std::fs::remove_file(bench.roots().sysfs.join("class/infiniband").join(&nic.ibdev).join("device")).unwrap();
+    }
+    assert_eq!(bench.machine().nics, whole.nics);
+    let sysfs = bench.roots().sysfs_tree().unwrap();
+    std::fs::remove_dir_all(bench.roots().sysfs.join("bus")).unwrap();
+    assert_eq!(rdma::ports(&sysfs, whole.nics[1].bdf).unwrap(), whole.nics[1].ports);
 }
 
 #[test]

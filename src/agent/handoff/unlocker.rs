@@ -49,7 +49,10 @@ pub async fn run(service: Arc<HandoffService>, pace: Duration) {
                 ASK_AGAIN.min(pace)
             }
             Step::Failed => {
-                tokio::time::sleep(backoff.fail_randomly()).await;
+                tokio::select! {
+                    () = tokio::time::sleep(backoff.fail_randomly()) => {}
+                    () = resumed(&service) => {}
+                }
                 continue;
             }
         };
@@ -58,6 +61,22 @@ pub async fn run(service: Arc<HandoffService>, pace: Duration) {
             changed = changes.changed() => if changed.is_err() { return },
             () = tokio::time::sleep(wait) => {}
         }
+    }
+}
+
+/// Resolves when a watch that was broken runs again: the API server is back.
+async fn resumed(service: &HandoffService) {
+    let mut changes = service.parts.view.changes();
+    let mut was_watching = service.parts.view.is_watching();
+    loop {
+        if changes.changed().await.is_err() {
+            std::future::pending::<()>().await;
+        }
+        let is_watching = service.parts.view.is_watching();
+        if is_watching && !was_watching {
+            return;
+        }
+        was_watching = is_watching;
     }
 }
 

@@ -15,7 +15,7 @@ use tonic::transport::server::Connected;
 use super::directory::{SocketIdentity, identity};
 
 /// Longest file name of a plugin's socket.
-pub const SOCKET_NAME_MAX: usize = 32;
+pub const SOCKET_NAME_MAX: usize = 25;
 /// Longest path of a Unix socket that the kernel takes.
 pub const SOCKET_PATH_MAX: usize = 107;
 /// Connections of one socket at a time. The kubelet holds one or two; a further one waits.

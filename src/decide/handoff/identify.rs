@@ -126,10 +126,11 @@ fn nobody_listed<'a>(sight: &Sight<'a>, call: &Call<'_>, listing: &Listing, unkn
         return found(turn, How::Lock);
     }
     let keys = unknown.iter().cloned().chain(holder::key(sight.lock).cloned());
-    let rests_on = Fresh::pods_and_node(keys);
     if let Some(refusal) = invalid_request(sight, call, listing) {
-        return Identified::Refuse(refusal, rests_on);
+        let judged: Vec<PodKey> = refusal.pods.iter().map(|pod| pod.key.clone()).collect();
+        return Identified::Refuse(refusal, Fresh::pods_and_node(keys.chain(judged)));
     }
+    let rests_on = Fresh::pods_and_node(keys);
     let why = match unknown {
         [] => format!(
             "no pod on node {} that could be calling waits for {} of it; delete the pod, so that its owner or you create it again",

@@ -110,6 +110,11 @@ impl Entry {
         EntryKey::new(&self.pod.uid, &self.container, &self.resource)
     }
 
+    /// Ids of everything that the answer names: the served devices, and the virtual functions that stand for them.
+    pub fn named(&self) -> impl Iterator<Item = &DeviceId> {
+        self.served.iter().flat_map(|(_, entry)| entry.named())
+    }
+
     /// Ids of the served devices.
     pub fn devices(&self) -> impl Iterator<Item = &DeviceId> {
         self.served.iter().map(|(_, entry)| &entry.id)

@@ -72,7 +72,7 @@ pub fn devices(sight: &Sight<'_>, call: &Call<'_>, caller: &Caller<'_>) -> Resul
         refused.1.pods.extend(users);
         refused
     })?;
-    let served: BTreeSet<&DeviceId> = entries.iter().flat_map(named).collect();
+    let served: BTreeSet<&DeviceId> = entries.iter().flat_map(DeviceEntry::named).collect();
     let mismatch = !call.ids.is_empty() && !chosen.iter().all(|id| served.contains(id));
     if mismatch && sight.policy.id_mismatch == IdMismatch::Reject {
         let list =
@@ -87,12 +87,6 @@ pub fn devices(sight: &Sight<'_>, call: &Call<'_>, caller: &Caller<'_>) -> Resul
     let shares = entries.iter().any(|entry| !room::is_whole(&kind, entry));
     let served = entries.iter().map(|entry| (kind.clone(), entry.clone())).collect();
     Ok(Devices { served, shares, mismatch, assigned: true })
-}
-
-/// Ids under which a device may be known to the kubelet: its own and those of its virtual functions.
-fn named(entry: &DeviceEntry) -> impl Iterator<Item = &DeviceId> {
-    let vfs = entry.extension.iter().flat_map(|extension| &extension.vfs).map(|vf| &vf.bus_id);
-    std::iter::once(&entry.id).chain(vfs)
 }
 
 type Broken = (Rule, String);
@@ -212,7 +206,7 @@ fn fits_request(container: &PodContainer, kind: &DeviceType, entries: &[DeviceEn
 
 /// Every device exists here, is of the right kind and healthy; a divided GPU is not usable itself.
 fn are_usable(sight: &Sight<'_>, entries: &[DeviceEntry], kind: &DeviceType) -> Result<(), Broken> {
-    for (entry, id) in entries.iter().flat_map(|entry| named(entry).map(move |id| (entry, id))) {
+    for (entry, id) in entries.iter().flat_map(|entry| entry.named().map(move |id| (entry, id))) {
         let Some(device) = sight.inventory.devices.get(id).filter(|device| device.kind == *kind) else {
             let why = format!("node {} has no {kind} device {id}; delete and re-create the pod", sight.node);
             return Err((Rule::UnknownDevice, why));

@@ -1,4 +1,7 @@
 //! The event thread: waits inside NVML and hands each event on at once.
+//!
+//! A library may answer without waiting: NVML does so for as long as a GPU is lost, and a library that only claims to have
+//! events does so always. The thread pauses then by itself, so that it takes no processor.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -17,7 +20,11 @@ use crate::hardware::provider::{EventKind, EventSink, GpuEvent, NvmlError};
 /// A GPU that events are asked of: its handle's identity and its UUID.
 pub(super) type Heard = (usize, String);
 
-/// A running event thread. Dropping it stops the thread at its next wake-up; nothing is delivered after the drop.
+/// Between two waits that the library does not wait in.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// A running event thread. Dropping it stops the thread at its next wake-up; what it is woken up with is still delivered,
+/// because nobody else may hear of it.
 pub(super) struct Listening {
     /// GPUs whose events arrive.
     pub uuids: BTreeSet<String>,
@@ -74,7 +81,7 @@ pub(super) fn listen(
     events: Arc<Events>,
     heard: Vec<Heard>,
     sink: EventSink,
-    wait: Duration,
+    waiting: Waiting,
 ) -> Result<Listening, NvmlError> {
     let (alive, ended) = worker::life();
     let stop = Arc::new(AtomicBool::new(false));
@@ -83,25 +90,56 @@ pub(super) fn listen(
     worker::spawn("nvml-events", move || {
         let _alive = alive;
         let events = events;
-        run(&events, &heard, &sink, wait, &stopped);
+        run(&events, &heard, &sink, &waiting, &stopped);
     })?;
     Ok(Listening { uuids, stop, ended })
 }
 
-fn run(events: &Events, heard: &[Heard], sink: &EventSink, wait: Duration, stop: &AtomicBool) {
-    let millis = u32::try_from(wait.as_millis()).unwrap_or(u32::MAX).max(1);
-    while !stop.load(Ordering::Acquire) {
+/// How the thread waits.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Waiting {
+    /// Longest single wait.
+    pub longest: Duration,
+    /// Monotonic time.
+    pub clock: Option<fn() -> Duration>,
+}
+
+impl Waiting {
+    /// Waits inside the library; also tells whether it came back with nothing long before the time.
+    fn once(&self, events: &Events) -> (Result<Option<raw::RawEvent>, Wrapped>, bool) {
+        let millis = u32::try_from(self.longest.as_millis()).unwrap_or(u32::MAX).max(1);
+        let began = self.clock.map(|now| now());
         let waited = events.wait(millis);
-        if stop.load(Ordering::Acquire) {
-            return;
-        }
+        let took = self.clock.zip(began).map(|(now, began)| now().saturating_sub(began));
+        let early = matches!(waited, Ok(None)) && took.is_some_and(|took| took < self.longest / 2);
+        (waited, early)
+    }
+}
+
+fn run(events: &Events, heard: &[Heard], sink: &EventSink, waiting: &Waiting, stop: &AtomicBool) {
+    let all = |kind: &EventKind| {
+        heard.iter().for_each(|(_, uuid)| sink(GpuEvent { uuid: Some(uuid.clone()), mig: None, kind: kind.clone() }));
+    };
+    // NVML repeats "lost" without waiting; the probes that it starts are not to be.
+    let repeats = (waiting.longest.as_millis() / PAUSE.as_millis()).max(1);
+    let mut lost = 0;
+    while !stop.load(Ordering::Acquire) {
+        let (waited, early) = waiting.once(events);
         match waited {
-            Ok(None) => {}
+            Ok(None) if early => thread::park_timeout(PAUSE),
+            Ok(None) => lost = 0,
             Ok(Some(event)) => translate(&event, heard).into_iter().for_each(|event| sink(event)),
-            // NVML repeats this answer without waiting for as long as the GPU is lost; the probes find out which.
+            // It let events be asked for and has no way to deliver them.
+            Err(error @ (Wrapped::NotSupported | Wrapped::FailedToLoadSymbol(_) | Wrapped::FunctionNotFound)) => {
+                return all(&EventKind::Unsupported(error.to_string()));
+            }
+            // The probes find out which.
             Err(_) => {
-                sink(GpuEvent { uuid: None, mig: None, kind: EventKind::Lost });
-                thread::park_timeout(wait);
+                if lost % repeats == 0 && !stop.load(Ordering::Acquire) {
+                    sink(GpuEvent { uuid: None, mig: None, kind: EventKind::Lost });
+                }
+                lost += 1;
+                thread::park_timeout(PAUSE);
             }
         }
     }

@@ -8,6 +8,7 @@ use nvml_wrapper::error::NvmlError as Wrapped;
 use super::NvmlOptions;
 use crate::hardware::driver::LIBRARY_DIRECTORIES;
 use crate::hardware::provider::{Attempt, NvmlError};
+use crate::hardware::tree::Tree;
 
 /// The name that the loader searches for.
 const SONAME: &str = "libnvidia-ml.so.1";
@@ -17,7 +18,12 @@ pub fn candidates(options: &NvmlOptions) -> Vec<PathBuf> {
     if let Some(explicit) = &options.library {
         return vec![explicit.clone()];
     }
-    let below = LIBRARY_DIRECTORIES.iter().map(|directory| options.driver_root.join(directory).join(SONAME));
+    let root = Tree::open(&options.driver_root).ok();
+    let below = LIBRARY_DIRECTORIES.iter().map(|directory| {
+        // The loader would follow an absolute link out of the driver root, into this process's own.
+        let place = root.as_ref().and_then(|root| root.resolve_as_root(Path::new(directory).join(SONAME)).ok());
+        options.driver_root.join(place.unwrap_or_else(|| Path::new(directory).join(SONAME)))
+    });
     std::iter::once(PathBuf::from(SONAME)).chain(below).collect()
 }
 

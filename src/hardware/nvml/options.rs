@@ -18,6 +18,8 @@ pub struct NvmlOptions {
     pub init_deadline: Duration,
     /// Longest single wait for events; bounds how long a restart of NVML takes.
     pub event_wait: Duration,
+    /// Monotonic time, to notice a library that does not wait for events; `None` to trust it.
+    pub clock: Option<fn() -> Duration>,
 }
 
 impl Default for NvmlOptions {
@@ -29,6 +31,7 @@ impl Default for NvmlOptions {
             deadline: Duration::from_secs(2),
             init_deadline: Duration::from_secs(60),
             event_wait: Duration::from_secs(2),
+            clock: None,
         }
     }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use nvml_wrapper::Nvml;
 
-use super::events::{self, Deaf, Listening};
+use super::events::{self, Deaf, Listening, Waiting};
 use super::raw::Events;
 use super::read::{self, Failed, Frame};
 use super::worker::{Ended, Started, Unanswered, Worker};
@@ -299,7 +299,8 @@ impl Inner {
                 drop(self.ask(options, About::Machine, move |_| drop(events)));
                 return Ok(());
             }
-            let listening = events::listen(events, heard, sink.clone(), options.event_wait)?;
+            let waiting = Waiting { longest: options.event_wait, clock: options.clock };
+            let listening = events::listen(events, heard, sink.clone(), waiting)?;
             for uuid in &listening.uuids {
                 if self.told.insert(uuid.clone(), true) != Some(true) {
                     sink(GpuEvent { uuid: Some(uuid.clone()), mig: None, kind: EventKind::Listening });

@@ -180,9 +180,8 @@ fn nvlinks(device: &Device<'_>) -> Result<NvLinks, Fault> {
         let link = device.link_wrapper_for(number);
         match optional(link.is_active())? {
             Some(true) => {}
-            Some(false) => continue,
-            // No such link, and none after it.
-            None => break,
+            // Boards leave numbers out: none is not the end.
+            Some(false) | None => continue,
         }
         match optional(raw::remote_kind(device, number))? {
             Some(RemoteKind::Switch) => links.switched = true,

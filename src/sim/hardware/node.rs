@@ -182,6 +182,21 @@ impl VirtualNode {
         self.library.u32(layout::EVENTS_UNSUPPORTED, u32::from(!supported))
     }
 
+    /// A library that lets events be asked for and then says that it has none.
+    pub fn promise_events_only(&self) -> io::Result<()> {
+        self.library.u32(layout::EVENTS_UNSUPPORTED, 2)
+    }
+
+    /// A library whose wait for events ends at once when there is none.
+    pub fn wait_for_no_event(&self) -> io::Result<()> {
+        self.library.u32(layout::EVENTS_UNSUPPORTED, 3)
+    }
+
+    /// A wait for events says at once that a GPU is lost, unless there is an event.
+    pub fn lost_instead_of_waiting(&self) -> io::Result<()> {
+        self.library.u32(layout::EVENTS_UNSUPPORTED, 4)
+    }
+
     /// The recovery action that a GPU reports (0 none, 1 reset, 2 reboot, 3 drain, 4 drain and reset); `None`: this
     /// driver cannot say.
     pub fn recovery(&self, gpu: usize, action: Option<u32>) -> io::Result<()> {

@@ -46,14 +46,14 @@ EXPORT nvmlReturn_t nvmlEventSetFree(nvmlEventSet_t set) {
 
 EXPORT nvmlReturn_t nvmlDeviceGetSupportedEventTypes(nvmlDevice_t handle, unsigned long long *types) {
     DEVICE(handle, device);
-    if (nvml_state->events_unsupported) return NVML_ERROR_NOT_SUPPORTED;
+    if (nvml_state->events_unsupported == 1) return NVML_ERROR_NOT_SUPPORTED;
     *types = device->event_types;
     return NVML_SUCCESS;
 }
 
 EXPORT nvmlReturn_t nvmlDeviceRegisterEvents(nvmlDevice_t handle, unsigned long long types, nvmlEventSet_t set) {
     DEVICE(handle, device);
-    if (nvml_state->events_unsupported || device->event_types == 0) return NVML_ERROR_NOT_SUPPORTED;
+    if (nvml_state->events_unsupported == 1 || device->event_types == 0) return NVML_ERROR_NOT_SUPPORTED;
     if (types & ~(unsigned long long)device->event_types) return NVML_ERROR_NOT_SUPPORTED;
     if (handle->mig >= 0) return NVML_ERROR_INVALID_ARGUMENT;
     set->mask[handle->device] |= types;
@@ -94,10 +94,14 @@ static int64_t now_ms(void) {
 
 EXPORT nvmlReturn_t nvmlEventSetWait_v2(nvmlEventSet_t set, nvmlEventData_t *data, unsigned int timeout_ms) {
     LIBRARY();
-    int64_t until = now_ms() + timeout_ms;
+    /* As mock libraries do: one that has no events although it lets them be asked for, and one that does not wait. */
+    if (nvml_state->events_unsupported == 2) return NVML_ERROR_NOT_SUPPORTED;
+    int64_t until = now_ms() + (nvml_state->events_unsupported == 3 ? 0 : timeout_ms);
     for (;;) {
         if (nvml_state->call_error) return nvml_state->call_error;
         if (take(set, data)) return NVML_SUCCESS;
+        /* While a GPU is lost, NVML says so instead of waiting. */
+        if (nvml_state->events_unsupported == 4) return NVML_ERROR_GPU_IS_LOST;
         int64_t left = until - now_ms();
         if (left <= 0) return NVML_ERROR_TIMEOUT;
         struct pollfd wake = {set->wake, POLLIN, 0};
