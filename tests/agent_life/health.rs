@@ -177,6 +177,30 @@ async fn a_broken_nvml_hides_no_nic_and_is_waited_for_when_asked_to() {
 }
 
 #[tokio::test]
+async fn a_driver_that_is_reloaded_under_the_daemon_takes_its_gpus_out_and_brings_them_back() {
+    let mut rig = Rig::new(NodeSpec::new("reload"));
+    rig.options.fail_on_init_error = false;
+    rig.options.periods.nvml_retry = Duration::from_millis(100);
+    let _kubelet = rig.kubelet().await;
+    let daemon = rig.daemon();
+    rig.until(NVIDIA_GPU, 8).await;
+    // The library of the new driver is there, its kernel modules are not yet.
+    rig.machine.fail_start(NvmlReturn::LibRmVersionMismatch).unwrap();
+    rig.machine.fail_calls(NvmlReturn::LibRmVersionMismatch).unwrap();
+    rig.until(NVIDIA_GPU, 0).await;
+    assert_eq!(rig.count(RDMA).await, 400, "the NICs have another driver");
+    let id = DeviceId::parse(&rig.machine.gpu_uuids()[0]).unwrap();
+    let why = rig.handoff.inventory.lock().unwrap().devices[&id].reason.clone();
+    assert!(why.as_ref().is_some_and(|why| why.contains("version")), "{why:?}");
+    rig.machine.fail_start(NvmlReturn::Success).unwrap();
+    rig.machine.fail_calls(NvmlReturn::Success).unwrap();
+    rig.until(NVIDIA_GPU, 8).await;
+    rig.machine.xid(3, 79).unwrap();
+    rig.until(NVIDIA_GPU, 7).await;
+    daemon.stop().await;
+}
+
+#[tokio::test]
 async fn a_gpu_that_is_taken_out_and_put_back_leaves_the_list_and_returns_to_it() {
     let rig = Rig::new(NodeSpec::new("hotplug"));
     let _kubelet = rig.kubelet().await;

@@ -124,6 +124,56 @@ async fn what_a_pod_writes_into_its_own_environment_gives_it_no_device() {
 }
 
 #[tokio::test]
+async fn a_vendors_cdi_file_is_named_in_answers_and_none_is_written_beside_it() {
+    let mut rig = Rig::new(NodeSpec::new("vendor"));
+    rig.options.gpu_sharing = false;
+    rig.options.cdi_kind = "nvidia.com/gpu".into();
+    let cluster = cluster(&mut rig).await;
+    let daemon = rig.shipped();
+    until_allocatable(&cluster, "8").await;
+    create(&cluster, "p", 1, json!([])).await;
+    let (devices, _) = running(&cluster, "p").await;
+    let injected = cluster.kubelet.view()["default/p"].containers["main"].injected.clone().unwrap();
+    assert_eq!(injected.cdi_devices, [format!("nvidia.com/gpu={}", devices.first().unwrap())]);
+    let files: Vec<_> = std::fs::read_dir(rig.path("cdi")).unwrap().flatten().map(|file| file.file_name()).collect();
+    assert_eq!(files, ["koordinator.sh-rdma.json"], "two files that name one device make a runtime refuse both");
+    daemon.stop().await;
+}
+
+#[tokio::test]
+async fn pods_are_served_and_faults_reach_the_kubelet_while_no_write_of_the_daemon_is_answered() {
+    let mut rig = Rig::new(NodeSpec::new("unheard"));
+    rig.options.gpu_sharing = false;
+    rig.options.periods.rescan = Duration::from_secs(3600);
+    rig.options.periods.recovery_window = Duration::from_secs(3600);
+    let cluster = cluster(&mut rig).await;
+    let daemon = rig.shipped();
+    until_allocatable(&cluster, "8").await;
+    for (verb, resource) in
+        [("patch", "nodes"), ("patch", "devices"), ("create", "events"), ("patch", "events"), ("update", "leases")]
+    {
+        let writes = FaultRule { agent: "baton-device-plugin".to_owned(), ..FaultRule::on(verb, resource) };
+        cluster.api.faults().add(writes, Effect::Hang);
+    }
+    let calls = || {
+        let mut calls = rig.machine.nvml_calls().unwrap();
+        calls.remove("nvmlEventSetWait_v2");
+        calls
+    };
+    let before = calls();
+    create(&cluster, "p", 2, json!([])).await;
+    assert_eq!(running(&cluster, "p").await.0.len(), 2);
+    assert_eq!(calls(), before, "nothing was asked of NVML");
+    for (gpu, left) in [(0, 7), (7, 6)] {
+        rig.machine.xid(gpu, 79).unwrap();
+        rig.until(NVIDIA_GPU, left).await;
+    }
+    create(&cluster, "q", 2, json!([])).await;
+    assert_eq!(running(&cluster, "q").await.0.len(), 2);
+    daemon.stop().await;
+}
+
+#[tokio::test]
 async fn a_watch_that_falls_silent_is_noticed_and_what_it_missed_is_learned() {
     let mut rig = Rig::new(NodeSpec::new("mute"));
     rig.options.gpu_sharing = false;

@@ -117,9 +117,8 @@ fn a_library_that_only_promises_events_has_its_gpus_polled() {
     let bench = Bench::new(Shape::Pairs);
     bench.node.promise_events_only().unwrap();
     bench.scan();
-    let mut silent: Vec<_> = (0..4)
-        .map(|_| bench.event(|event| matches!(event.kind, EventKind::Unsupported(_))).uuid.unwrap())
-        .collect();
+    let mut silent: Vec<_> =
+        (0..4).map(|_| bench.event(|event| matches!(event.kind, EventKind::Unsupported(_))).uuid.unwrap()).collect();
     silent.sort_unstable();
     let mut all: Vec<String> = (0..4).map(|gpu| bench.uuid(gpu)).collect();
     all.sort_unstable();

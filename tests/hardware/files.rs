@@ -45,14 +45,14 @@ fn driver_links_are_followed_as_in_the_drivers_own_system() {
     for directory in ["usr/lib/x86_64-linux-gnu/nvidia/current", "etc/alternatives"] {
         std::fs::create_dir_all(at(directory)).unwrap();
     }
-    for name in ["libnvidia-opencl.so.1", "libnvidia-gpucomp.so.570.1"] {
+    for name in ["libnvidia-opencl.so.99", "libnvidia-gpucomp.so.570.1"] {
         std::fs::write(at("usr/lib/x86_64-linux-gnu/nvidia/current").join(name), "").unwrap();
     }
-    symlink("/usr/lib/x86_64-linux-gnu/nvidia/current/libnvidia-opencl.so.1", at("etc/alternatives/opencl")).unwrap();
-    symlink("/etc/alternatives/opencl", at("usr/lib/x86_64-linux-gnu/libnvidia-opencl.so.1")).unwrap();
+    symlink("/usr/lib/x86_64-linux-gnu/nvidia/current/libnvidia-opencl.so.99", at("etc/alternatives/opencl")).unwrap();
+    symlink("/etc/alternatives/opencl", at("usr/lib/x86_64-linux-gnu/libnvidia-opencl.so.99")).unwrap();
     // Nothing leads out: more steps up than there are end at the driver's root.
-    symlink("../../../../../../../../etc/passwd", at("usr/lib64/libnvidia-pkcs11.so.1")).unwrap();
-    symlink("libnvidia-cfg.so.1", at("usr/lib64/libnvidia-cfg.so.1")).unwrap();
+    symlink("../../../../../../../../etc/passwd", at("usr/lib64/libnvidia-pkcs11.so.99")).unwrap();
+    symlink("libnvidia-cfg.so.99", at("usr/lib64/libnvidia-cfg.so.99")).unwrap();
     let files = driver::files(&Tree::open(&root).unwrap());
     let of = |name: &str| {
         let file = files.iter().find(|file| file.container.ends_with(name))?;
@@ -62,15 +62,15 @@ fn driver_links_are_followed_as_in_the_drivers_own_system() {
     let pair = |container: &str, host: &str| Some((container.to_owned(), host.to_owned()));
     let current = "usr/lib/x86_64-linux-gnu/nvidia/current";
     assert_eq!(
-        of("libnvidia-opencl.so.1"),
-        pair("/usr/lib/x86_64-linux-gnu/libnvidia-opencl.so.1", &format!("{current}/libnvidia-opencl.so.1"))
+        of("libnvidia-opencl.so.99"),
+        pair("/usr/lib/x86_64-linux-gnu/libnvidia-opencl.so.99", &format!("{current}/libnvidia-opencl.so.99"))
     );
     assert_eq!(
         of("libnvidia-gpucomp.so.570.1"),
         pair("/usr/lib/x86_64-linux-gnu/libnvidia-gpucomp.so.570.1", &format!("{current}/libnvidia-gpucomp.so.570.1")),
         "where loaders look"
     );
-    assert_eq!((of("libnvidia-pkcs11.so.1"), of("libnvidia-cfg.so.1")), (None, None), "absent there, and a circle");
+    assert_eq!((of("libnvidia-pkcs11.so.99"), of("libnvidia-cfg.so.99")), (None, None), "absent there, and a circle");
 }
 
 #[test]
