@@ -40,6 +40,8 @@ pub struct QueuePolicy {
     pub backoff: Duration,
     /// Longest back-off. 10 s.
     pub backoff_max: Duration,
+    /// Longest back-off of a group of gangs. 60 s.
+    pub group_backoff_max: Duration,
     /// A parked pod is tried after this long even without an event. 5 min.
     pub parked_max: Duration,
 }
@@ -47,7 +49,7 @@ pub struct QueuePolicy {
 impl Default for QueuePolicy {
     fn default() -> Self {
         let s = Duration::from_secs;
-        Self { backoff: s(1), backoff_max: s(10), parked_max: s(300) }
+        Self { backoff: s(1), backoff_max: s(10), group_backoff_max: s(60), parked_max: s(300) }
     }
 }
 
@@ -189,7 +191,8 @@ impl Queue {
     pub fn fail(&mut self, item: impl Into<Item>, now: Duration, wall: Timestamp) -> Duration {
         let item = item.into();
         let exponent = self.entries.get(&item).map_or(0, |entry| entry.failures.min(16));
-        let at = now + (self.policy.backoff * (1 << exponent)).min(self.policy.backoff_max);
+        let most = if matches!(item, Item::Group(_)) { self.policy.group_backoff_max } else { self.policy.backoff_max };
+        let at = now + (self.policy.backoff * (1 << exponent)).min(most);
         self.wait_until(item.clone(), at, wall);
         if let Some(entry) = self.entries.get_mut(&item) {
             entry.failures += 1;

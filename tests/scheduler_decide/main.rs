@@ -6,6 +6,7 @@ mod env;
 mod explained;
 mod gang;
 mod gang_devices;
+mod gang_edges;
 mod gang_env;
 mod gang_random;
 mod gang_victims;

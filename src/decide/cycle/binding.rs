@@ -165,7 +165,7 @@ impl Engine {
         self.stats.bind_failures += 1;
         let commit = self.flights.get(&id).and_then(|flight| flight.commit);
         if let Some(group) = commit.and_then(|commit| self.commits.get(&commit)).map(|commit| commit.group.clone()) {
-            self.member_failed(&group, &why, effects);
+            self.member_failed(id, &group, &why, effects);
             self.notice(id, true, "GangBindFailed", why.clone(), effects);
         }
         let asked = self.fail_errand(id, &why);

@@ -7,6 +7,7 @@ use crate::decide::world::PodId;
 
 use super::effect::{Effect, Effects};
 use super::engine::{Engine, Timer};
+use super::gang::Route;
 use super::settings::Moment;
 
 /// What was last written for a pod.
@@ -43,7 +44,10 @@ impl Engine {
             // A pod with a bad name is no member of anything: nobody else tells of it.
             let lost = member && reason == "InvalidGang" && self.world.gangs().gang_of(id).is_none();
             let event = if lost { reason } else { "FailedScheduling" };
-            out.push(Effect::Notice { pod: pod.clone(), warning: true, reason: event, message: text });
+            // Of a gang one event says it for all.
+            if lost || self.route(found) == Route::Alone {
+                out.push(Effect::Notice { pod: pod.clone(), warning: true, reason: event, message: text });
+            }
         }
         let before = self.told.remove(&id);
         let first = before.is_none();

@@ -92,6 +92,11 @@ impl GangBook {
         std::mem::take(&mut self.changed)
     }
 
+    /// Forgets that gangs of this group changed.
+    pub fn settle_changed(&mut self, group: &GroupId) {
+        self.changed.retain(|gang| !group.contains(gang));
+    }
+
     /// Every PodGroup object.
     pub fn pod_groups(&self) -> impl Iterator<Item = &Arc<PodGroupFacts>> {
         self.gangs.values().flat_map(Gang::pod_groups)
@@ -133,6 +138,7 @@ impl GangBook {
         let same = |known: &Member| {
             *known.declared == **declared
                 && known.priority == pod.facts.spec.priority
+                && known.class == pod.facts.spec.qos as u8
                 && known.scheduler == handoff.scheduler_name
                 && known.state.is_live() == state.is_live()
         };
@@ -153,6 +159,7 @@ impl GangBook {
             identity: handoff.pod.clone(),
             state,
             priority: pod.facts.spec.priority,
+            class: pod.facts.spec.qos as u8,
             scheduler: handoff.scheduler_name.clone(),
             declared: Arc::clone(declared),
         };

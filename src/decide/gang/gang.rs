@@ -64,6 +64,8 @@ pub struct Gang {
     commits: BTreeMap<Committed, u32>,
     /// Controllers of all members.
     owners: BTreeMap<Owner, u32>,
+    /// Classes of service of all members.
+    classes: BTreeMap<u8, u32>,
     /// By [`PodGroupApi`], in its order.
     objects: [Option<Arc<PodGroupFacts>>; 3],
     pub(super) config: GangConfig,
@@ -89,6 +91,7 @@ impl Gang {
             expecting: 0,
             commits: BTreeMap::new(),
             owners: BTreeMap::new(),
+            classes: BTreeMap::new(),
             objects: [None, None, None],
             config,
             group,
@@ -131,6 +134,10 @@ impl Gang {
     /// Scheduler names of living members; more than one is invalid.
     pub fn schedulers(&self) -> impl Iterator<Item = &str> {
         self.schedulers.keys().map(|name| &**name)
+    }
+    /// The lowest class of service of a member.
+    pub fn class(&self) -> Option<u8> {
+        self.classes.last_key_value().map(|(class, _)| *class)
     }
     /// The PodGroup that counts.
     pub fn pod_group(&self) -> Option<&Arc<PodGroupFacts>> {
@@ -238,6 +245,7 @@ impl Gang {
         if let Some(owner) = &declared.owner {
             count_in(&mut self.owners, owner);
         }
+        count_in(&mut self.classes, &member.class);
         if member.state.is_live() {
             count_in(&mut self.priorities, &member.priority);
             count_in(&mut self.schedulers, &member.scheduler);
@@ -259,6 +267,7 @@ impl Gang {
         if let Some(owner) = &declared.owner {
             count_out(&mut self.owners, owner);
         }
+        count_out(&mut self.classes, &member.class);
         if member.state.is_live() {
             count_out(&mut self.priorities, &member.priority);
             count_out(&mut self.schedulers, &member.scheduler);

@@ -135,7 +135,9 @@ impl GangBook {
         if gang.awaits_pod_group() {
             return Some(Hold::WaitingForPodGroup(gang.id().clone()));
         }
-        if gang.group().is_alone() && gang.config().min == Some(0) {
+        let free = gang.group().is_alone() && gang.config().min == Some(0);
+        // Its group was satisfied, and that was all that it asked for: what becomes of the others does not matter any more.
+        if free || rule::is_over(gang.config().policy, once) {
             return None;
         }
         let own = || (gang.config().min.is_none()).then(|| Hold::NoMin(gang.id().clone()));
@@ -151,9 +153,6 @@ impl GangBook {
         };
         // The gang itself first, so that its pods hear of their own trouble before that of others.
         let all = || std::iter::once(gang).chain(self.of_group(&group).filter(|other| other.id() != gang.id()));
-        if all().all(|gang| rule::is_over(gang.config().policy, once)) {
-            return all().find(|gang| gang.awaits_pod_group()).map(|gang| Hold::WaitingForPodGroup(gang.id().clone()));
-        }
         if all().any(|gang| gang.counts().timed_out > 0) {
             return Some(self.timed_out(&group));
         }

@@ -74,6 +74,8 @@ pub struct Member {
     pub state: MemberState,
     /// `spec.priority`.
     pub priority: i32,
+    /// Quality of service: 0 Guaranteed, 1 Burstable, 2 BestEffort.
+    pub class: u8,
     /// `spec.schedulerName`.
     pub scheduler: Box<str>,
     /// What it says about the gang.

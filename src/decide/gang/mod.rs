@@ -28,6 +28,6 @@ pub use hold::Hold;
 pub use member::{Counts, Member, MemberState};
 pub use pod_group::PodGroupFacts;
 pub use progress::GangProgress;
-pub use status::{Sight, is_rewording, status};
+pub use status::{Sight, is_rewording, is_same_but_times, status};
 pub use votes::Rank;
 pub use warning::Warning;

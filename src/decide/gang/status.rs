@@ -55,6 +55,16 @@ pub fn status(gang: &Gang, sight: Sight<'_>, before: &PodGroupStatus, now: Times
     next
 }
 
+/// The same but for the times at which conditions changed: an API that does not store them makes those anew each time.
+pub fn is_same_but_times(old: &PodGroupStatus, new: &PodGroupStatus) -> bool {
+    let timeless = |status: &PodGroupStatus| {
+        let mut status = status.clone();
+        status.conditions.iter_mut().for_each(|condition| condition.last_transition_time = Time(Timestamp::UNIX_EPOCH));
+        status
+    };
+    timeless(old) == timeless(new)
+}
+
 /// Differs only in texts: nothing that a program would act on.
 pub fn is_rewording(old: &PodGroupStatus, new: &PodGroupStatus) -> bool {
     let mute = |status: &PodGroupStatus| {
@@ -101,9 +111,11 @@ fn occupied_by(gang: &Gang) -> Option<String> {
 fn conditions(gang: &Gang, sight: Sight<'_>, next: &mut PodGroupStatus, now: Timestamp) {
     let counts = gang.counts();
     let min = gang.config().min.unwrap_or(0);
-    let placed = counts.placed() + counts.succeeded;
+    // Of a finished gang whose pods are cleaned up the number that succeeded is kept.
+    let succeeded = counts.succeeded.max(u32::try_from(next.succeeded).unwrap_or(0));
+    let placed = counts.placed() + succeeded;
     let list = &mut next.conditions;
-    if counts.all() > 0 {
+    if counts.all() > 0 || next.phase == Some(PodGroupPhase::Finished) {
         let (yes, reason, message) = if placed >= min.max(1) {
             (true, "Scheduled", format!("{placed} of {min} members have a node"))
         } else if let Some((reason, message)) = sight.held {

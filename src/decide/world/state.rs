@@ -22,7 +22,7 @@ use super::resources::Resources;
 use super::spec::{Labels, PodSpec};
 use super::volume::{ClaimFacts, VolumeFacts, VolumePlans};
 use super::{NodeId, PodId};
-use crate::decide::gang::{GangBook, GangDefaults};
+use crate::decide::gang::{GangBook, GangDefaults, GroupId};
 
 /// Windows of observation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -229,6 +229,11 @@ impl World {
     /// Gangs that changed since the last call, by events, assumptions and their ends.
     pub fn take_changed_gangs(&mut self) -> BTreeSet<GangId> {
         self.gangs.take_changed()
+    }
+
+    /// Gangs of this group count as looked at.
+    pub fn settle_changed_gangs(&mut self, group: &GroupId) {
+        self.gangs.settle_changed(group);
     }
 
     /// Labels of a namespace.

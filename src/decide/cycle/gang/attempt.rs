@@ -13,8 +13,11 @@ use crate::decide::world::{PodId, Wake};
 use super::alike::{Kind, is_any, looks_at_others};
 use super::offer::{Aim, Offer};
 use super::record::Look;
+use super::review::Route;
 use super::view::RootCause;
 
+/// Orders that are tried with whoever is hard to place first.
+const CHOOSY: usize = 8;
 /// Cycles of one pass: enough for as many kinds of members to fail.
 const CYCLES: usize = 128;
 
@@ -49,8 +52,8 @@ impl Engine {
     /// Tries a group that was popped from the queue.
     pub(in crate::decide::cycle) fn attempt_group(&mut self, group: &GroupId, now: Moment, effects: &mut Effects) {
         self.try_group(group, true, now, effects);
-        // What the attempt itself has moved is no news.
-        self.world.take_changed_gangs();
+        // What the attempt itself has moved is no news; what it did to other groups is.
+        self.world.settle_changed_gangs(group);
         self.after_attempt(group, now, effects);
     }
 
@@ -87,7 +90,7 @@ impl Engine {
             return;
         }
         self.stats.group_attempts += 1;
-        self.drop_outdated(group);
+        self.drop_outdated(group, now);
         if let Some(record) = self.groups.get_mut(group) {
             record.progress.attempts += 1;
             if self.queue.failures(item) == 0 {
@@ -96,7 +99,13 @@ impl Engine {
             }
         }
         match self.attempt_once(group, now) {
-            Attempt::Satisfied(held) => self.commit_group(group, held, None, now, effects),
+            Attempt::Satisfied(held) => {
+                let nobody = held.is_empty();
+                self.commit_group(group, held, None, now, effects);
+                if nobody {
+                    self.tell_surplus(group, now, effects);
+                }
+            }
             Attempt::Short(miss) => {
                 if resolve && self.resolve_holders(group, now, effects) {
                     return;
@@ -182,8 +191,11 @@ impl Engine {
                 break;
             }
         }
-        if let Some(mut held) = self.search(group, aim, now) {
+        if let Some(mut held) = self.search(group, aim, now).or_else(|| self.choosy_first(group, aim, now)) {
             self.place_surplus(group, aim, &mut held, now);
+            if let Some(record) = self.groups.get_mut(group) {
+                record.progress.cycle_valid = true;
+            }
             return Attempt::Satisfied(held);
         }
         if let Some(record) = self.groups.get_mut(group) {
@@ -191,6 +203,45 @@ impl Engine {
         }
         let nobody = Miss { pod: PodId(u64::MAX), text: "no member could be offered".to_owned(), wake: Wake::ANY };
         Attempt::Short(first.unwrap_or(nobody))
+    }
+
+    /// Offers kinds that found no place before all others, the latest first: whoever fits in few places only comes before those
+    /// who took them. `None` leaves nothing held.
+    fn choosy_first(&mut self, group: &GroupId, aim: Aim, now: Moment) -> Option<Vec<PodId>> {
+        let offer = Offer::of(&self.world, group, &[], aim);
+        let all = offer.needed(&self.world, &[]);
+        let first = self.world.pod(*all.first()?).map(Kind::of)?;
+        if all.iter().all(|id| self.world.pod(*id).is_none_or(|pod| first.is_of(pod))) {
+            return None;
+        }
+        let mut choosy: Vec<Kind> = Vec::new();
+        for _ in 0..CHOOSY {
+            let rank = |id: &PodId| {
+                let pod = self.world.pod(*id);
+                let at = pod.and_then(|pod| choosy.iter().rposition(|kind| kind.is_of(pod)));
+                std::cmp::Reverse(at.map_or(0, |at| at + 1))
+            };
+            let mut order = all.clone();
+            order.sort_by_key(rank);
+            let mut held = Vec::new();
+            let miss = order.into_iter().find(|id| match self.try_member(*id, now) {
+                Ok(()) => {
+                    held.push(*id);
+                    false
+                }
+                Err(_) => true,
+            });
+            let Some(miss) = miss else { return Some(held) };
+            let none = held.is_empty();
+            self.undo(&held);
+            let kind = self.world.pod(miss).map(Kind::of)?;
+            if none || choosy.last() == Some(&kind) {
+                return None;
+            }
+            choosy.retain(|known| *known != kind);
+            choosy.push(kind);
+        }
+        None
     }
 
     fn attempt_accumulating(&mut self, group: &GroupId, aim: Aim, now: Moment) -> Attempt {
@@ -224,7 +275,7 @@ impl Engine {
         }
         // What is held may stand in the way of what is not: all of the group is planned anew.
         let holdings = self.take_holdings(group);
-        if let Some(mut held) = self.search(group, aim, now) {
+        if let Some(mut held) = self.search(group, aim, now).or_else(|| self.choosy_first(group, aim, now)) {
             self.place_surplus(group, aim, &mut held, now);
             return Attempt::Satisfied(held);
         }
@@ -249,6 +300,31 @@ impl Engine {
                 Ok(()) => held.push(id),
                 Err(_) => blocked.extend(self.world.pod(id).map(Kind::of)),
             }
+        }
+    }
+
+    /// Members that the satisfied group does not need found no place: they wait with it and say why.
+    fn tell_surplus(&mut self, group: &GroupId, now: Moment, effects: &mut Effects) {
+        let waiting: Vec<PodId> = self
+            .waiting_members(group)
+            .into_iter()
+            .filter(|id| self.world.pod(*id).is_some_and(|pod| matches!(self.route(pod), Route::Group(_))))
+            .collect();
+        let Some(first) = waiting.first().copied() else { return };
+        let Err(miss) = self.try_member(first, now) else {
+            // It fits after all: the next attempt takes it along.
+            self.undo(&[first]);
+            return self.queue_group(group, now);
+        };
+        let message = self.shortage(group, &miss);
+        let culprit = self.world.pod(miss.pod).map(|pod| pod.key().to_string());
+        if let Some(record) = self.groups.get_mut(group) {
+            record.progress.last_failure = Some(message.clone());
+            record.root_cause = culprit.map(|pod| RootCause { pod, summary: miss.text.clone() });
+        }
+        self.notice_waiting(group, "Unschedulable", &message, effects);
+        for id in waiting {
+            self.tell(id, "Unschedulable", message.clone(), now, effects);
         }
     }
 
@@ -300,12 +376,21 @@ impl Engine {
         reserved.map(|member| member.pod).filter(|id| self.holds.contains_key(id)).collect()
     }
 
-    /// Held members whose node or devices are not what they were.
-    fn drop_outdated(&mut self, group: &GroupId) {
+    /// Held members whose node or devices are not what they were, or whose node would not take them any more.
+    fn drop_outdated(&mut self, group: &GroupId, now: Moment) {
         for id in self.held_members(group) {
             let Some(node) = self.holds.get(&id).map(|hold| hold.node) else { continue };
             if self.hold_outdated(id, node) {
                 self.let_go(id);
+                continue;
+            }
+            let Some(kept) = self.take_kept(id) else { continue };
+            let view = View { world: &self.world, now: now.mono };
+            let choice = self.world.pod(id).map(|pod| choose(view, &self.plugins, pod, Some(node)).0);
+            if matches!(choice, Some(Choice::Node(..))) {
+                self.put_kept(kept);
+            } else {
+                self.woken(Wake::POD_FREED);
             }
         }
     }
@@ -338,7 +423,11 @@ impl Engine {
                 left.sub(&node.used);
                 free.add(&left);
             }
-            let short = [("cpu", wanted.milli_cpu, free.milli_cpu), ("memory", wanted.memory, free.memory)];
+            let short = [
+                ("cpu", wanted.milli_cpu, free.milli_cpu),
+                ("memory", wanted.memory, free.memory),
+                ("ephemeral-storage", wanted.ephemeral, free.ephemeral),
+            ];
             let mut short = short.into_iter();
             let mut scalars = wanted.scalar.iter().map(|(name, wanted)| (&**name, *wanted, free.scalar(name)));
             let found = short.find(|(_, wanted, free)| wanted > free);
@@ -370,6 +459,7 @@ impl Engine {
             record.root_cause = culprit.map(|pod| RootCause { pod, summary: miss.text.clone() });
         }
         self.run_clock(group, !held.is_empty(), now, effects);
+        self.notice_waiting(group, "Unschedulable", &message, effects);
         for id in self.waiting_members(group) {
             self.tell(id, "Unschedulable", message.clone(), now, effects);
         }

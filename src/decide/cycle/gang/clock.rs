@@ -41,7 +41,7 @@ impl Engine {
     }
 
     /// Sets the timer of a running clock.
-    fn arm(&mut self, group: &GroupId, now: Moment) {
+    pub(super) fn arm(&mut self, group: &GroupId, now: Moment) {
         let Some(since) = self.groups.get(group).and_then(|record| record.clock) else { return };
         let due = since.saturating_add(self.wait_of(group));
         self.timers.insert((due.max(now.mono), Timer::GroupWait(group.clone())));

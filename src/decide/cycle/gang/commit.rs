@@ -2,9 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use jiff::SignedDuration;
+use jiff::{SignedDuration, Timestamp};
 
-use crate::contract::gang::Committed;
+use crate::contract::gang::{Committed, MatchPolicy};
 use crate::contract::key;
 use crate::decide::cycle::effect::{Effect, Effects};
 use crate::decide::cycle::engine::Engine;
@@ -38,9 +38,9 @@ impl Engine {
         now: Moment,
         effects: &mut Effects,
     ) {
-        let stamp = self.stamp(now);
+        let attempt = self.attempt_stamp(group, now);
         let members = u32::try_from(held.len()).unwrap_or(u32::MAX);
-        let committed = rest.unwrap_or(Committed { attempt: stamp, members });
+        let committed = rest.unwrap_or(Committed { attempt, members });
         self.serial += 1;
         let number = self.serial;
         let text = committed.to_string();
@@ -58,13 +58,13 @@ impl Engine {
         record.progress.last_failure = None;
         record.progress.next_try = None;
         record.progress.holding_since = None;
-        (record.holding, record.clock) = (None, None);
+        (record.holding, record.clock, record.told) = (None, None, None);
         record.failed.clear();
         record.root_cause = None;
         record.tried = Some(looks);
         if held.is_empty() {
             self.queue.park(item, Wake::ANY, now.mono, now.wall);
-            return;
+            return self.enqueue_free(group, now, effects);
         }
         self.stats.groups_satisfied += 1;
         self.queue.remove(item);
@@ -84,6 +84,19 @@ impl Engine {
         for id in held {
             self.permit(id, now, effects);
         }
+        self.enqueue_free(group, now, effects);
+    }
+
+    /// When a commit was decided, later than every member was created and every earlier commit of the group, whatever the clocks of
+    /// API server and scheduler say.
+    fn attempt_stamp(&mut self, group: &GroupId, now: Moment) -> Timestamp {
+        let stamp = self.stamp(now);
+        let gangs = || self.world.gangs().of_group(group);
+        let second = SignedDuration::from_secs(1);
+        let newest = gangs().filter_map(Gang::newest_live).max().and_then(|newest| newest.checked_add(second).ok());
+        let earlier = gangs().filter_map(|gang| gang.commits().last_key_value()).map(|(commit, _)| commit.attempt).max();
+        let earlier = earlier.and_then(|last| last.checked_add(SignedDuration::from_nanos(1)).ok());
+        [newest, earlier].into_iter().flatten().fold(stamp, Timestamp::max)
     }
 
     /// A member that no rule binds any more is a commit of its own: its Binding, too, proves that the group was satisfied.
@@ -143,7 +156,12 @@ impl Engine {
             return;
         }
         let (group, text) = (gang.group(), commit.to_string());
+        // Where the rule stays, the gang is not what it must be without this one, whenever the others were bound.
+        let required = gang.config().policy != MatchPolicy::OnceSatisfied;
         let with_it = |member: &&Member| {
+            if required && matches!(member.state, MemberState::Bound | MemberState::Running | MemberState::Reserved) {
+                return true;
+            }
             let flight = self.flights.get(&member.pod);
             let going = flight.and_then(|flight| flight.annotations.get(key::GANG_COMMITTED)) == Some(&text);
             going || (member.state.is_bound() && member.declared.committed == Some(commit))
@@ -155,14 +173,21 @@ impl Engine {
     }
 
     /// A member could not be bound for good: with `evictGang` the others are deleted.
-    pub(in crate::decide::cycle) fn member_failed(&mut self, group: &GroupId, why: &str, effects: &mut Effects) {
+    pub(in crate::decide::cycle) fn member_failed(
+        &mut self,
+        id: PodId,
+        group: &GroupId,
+        why: &str,
+        effects: &mut Effects,
+    ) {
         if self.config.gangs.on_bind_failure != OnBindFailure::EvictGang {
             return;
         }
         let gangs = self.world.gangs().of_group(group);
         let others = gangs
             .flat_map(Gang::members)
-            .filter(|member| matches!(member.state, MemberState::Bound | MemberState::Running | MemberState::Reserved));
+            .filter(|member| matches!(member.state, MemberState::Bound | MemberState::Running | MemberState::Reserved))
+            .filter(|member| member.pod != id);
         for member in others {
             let message = format!("a member of group {group} could not be bound: {why}");
             effects.push(Effect::Evict { pod: member.identity.clone(), message });

@@ -7,7 +7,7 @@ use crate::contract::gang::{GangId, PodGroupApi, PodGroupStatus};
 use crate::decide::cycle::effect::{Effect, Effects, PodGroupWrite};
 use crate::decide::cycle::engine::{Engine, Timer};
 use crate::decide::cycle::settings::Moment;
-use crate::decide::gang::{Gang, GroupId, NamedBy, Sight, is_rewording, status};
+use crate::decide::gang::{Gang, GroupId, NamedBy, Sight, is_rewording, is_same_but_times, status};
 
 /// Counts change with every member that is bound: they are gathered for this long.
 const GATHER: Duration = Duration::from_secs(1);
@@ -69,10 +69,10 @@ impl Engine {
             let known = written.version == object.version;
             due = match (&written.stored, written.under_way) {
                 (_, true) => written.at + LOST,
+                // What the API server drops is not written again and again.
+                (Some(stored), false) if *stored == object.status && is_same_but_times(&written.wanted, &wanted) => return,
                 // The watch will show it.
                 (Some(_), false) if known => written.at + LOST,
-                // What the API server drops is not written again and again.
-                (Some(stored), false) if *stored == object.status && written.wanted == wanted => return,
                 (Some(_), false) if is_rewording(&object.status, &wanted) => {
                     written.at + self.config.gangs.condition_pause
                 }

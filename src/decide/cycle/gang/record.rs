@@ -3,9 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use crate::contract::gang::{Committed, GangId, MatchPolicy};
+use crate::contract::gang::{Committed, GangId, MatchPolicy, Mode};
 use crate::decide::gang::{Gang, GangProgress, Warning};
-use crate::decide::world::PodId;
+use crate::decide::world::{PodId, Resources};
 
 use super::alike::Kind;
 use super::pod_groups::Written;
@@ -68,6 +68,8 @@ pub(crate) struct GroupRecord {
     pub holding: Option<Duration>,
     /// Monotonic time since which the wait runs.
     pub clock: Option<Duration>,
+    /// Reason of the last event about why the group waits.
+    pub told: Option<&'static str>,
     /// Kinds of members that failed since the last useful event; they are offered last.
     pub failed: Vec<Kind>,
     /// What the gangs looked like at the last attempt that failed.
@@ -87,10 +89,13 @@ pub(crate) struct GroupRecord {
 }
 
 /// What of a gang makes another attempt worthwhile when it changes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Look {
     min: Option<u32>,
     policy: MatchPolicy,
+    mode: Mode,
+    /// What its PodGroup asks for in all.
+    resources: Option<Resources>,
     pending: u32,
     /// Members that count without being offered.
     counted: u32,
@@ -101,6 +106,14 @@ impl Look {
     pub fn of(gang: &Gang) -> Self {
         let (config, counts) = (gang.config(), gang.counts());
         let counted = crate::decide::gang::rule::weight(config.policy, counts);
-        Self { min: config.min, policy: config.policy, pending: counts.pending, counted }
+        let resources = gang.pod_group().filter(|object| !object.min_resources.is_zero());
+        Self {
+            min: config.min,
+            policy: config.policy,
+            mode: config.mode,
+            resources: resources.map(|object| object.min_resources.clone()),
+            pending: counts.pending,
+            counted,
+        }
     }
 }

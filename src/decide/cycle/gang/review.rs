@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::contract::gang::{Committed, GangId, key};
+use crate::contract::gang::{Committed, GangId, Mode, key};
 use crate::decide::cycle::effect::Effects;
 use crate::decide::cycle::engine::{Engine, Timer};
 use crate::decide::cycle::settings::Moment;
@@ -122,11 +122,13 @@ impl Engine {
             return;
         }
         let live = gangs.iter().any(|gang| gang.counts().children() > 0);
-        let before = gangs.iter().any(|gang| !gang.commits().is_empty() || was_satisfied(gang))
-            || gangs.iter().all(|gang| {
-                let min = gang.config().min.unwrap_or(0);
-                min > 0 && gang.counts().placed() >= min
-            });
+        let before = was_satisfied_before(group, &gangs);
+        let waits = gangs.iter().any(|gang| {
+            let counts = gang.counts();
+            counts.pending + counts.gated + counts.timed_out > 0
+        });
+        let waits = waits || self.groups.get(group).is_some_and(|record| record.holding.is_some());
+        let strict = gangs.iter().any(|gang| gang.config().mode == Mode::Strict);
         let looks: Vec<Look> = gangs.iter().map(|gang| Look::of(gang)).collect();
         let record = self.groups.entry(group.clone()).or_default();
         let was_once = record.progress.satisfied_once;
@@ -142,14 +144,18 @@ impl Engine {
         let Some(record) = self.groups.get_mut(group) else { return };
         let marking: Vec<PodId> = record.marking.iter().copied().collect();
         for id in marking {
-            let open = self.world.pod(id).is_some_and(|pod| MemberState::of(pod) == MemberState::Pending);
+            let open = self
+                .world
+                .pod(id)
+                .is_some_and(|pod| matches!(MemberState::of(pod), MemberState::Pending | MemberState::Gated));
             if !open && let Some(record) = self.groups.get_mut(group) {
                 record.marking.remove(&id);
             }
         }
         let book = self.world.gangs();
         let gangs: Vec<&Gang> = book.of_group(group).filter(|gang| gang.group() == group).collect();
-        let held = gangs.iter().find_map(|gang| book.holds(gang, once));
+        // Where nobody waits there is nobody to hold.
+        let held = gangs.iter().find_map(|gang| book.holds(gang, once)).filter(|_| waits);
         let being_marked = self.groups.get(group).is_some_and(|record| !record.marking.is_empty());
         let ruled = gangs.iter().any(|gang| {
             let (config, counts) = (gang.config(), gang.counts());
@@ -157,6 +163,10 @@ impl Engine {
         });
         let owed = !self.who_owes(group).is_empty();
         let set_free = once && !was_once || owed;
+        if strict && self.groups.get(group).is_some_and(|record| record.holding.is_some()) {
+            // It has accumulated until somebody said that it must not.
+            self.release_group(group, "its mode is Strict now", effects);
+        }
         match held {
             _ if owed => {
                 let Some(record) = self.groups.get_mut(group) else { return };
@@ -184,7 +194,13 @@ impl Engine {
         }
         if set_free {
             self.enqueue_members(group, now, effects);
+        } else {
+            self.enqueue_free(group, now, effects);
         }
+        if !waits && let Some(record) = self.groups.get_mut(group) {
+            (record.held, record.told) = (None, None);
+        }
+        self.arm(group, now);
         self.warn(group, effects);
         self.tell_pod_groups(group, now, effects);
     }
@@ -249,6 +265,30 @@ impl Engine {
         }
     }
 
+    /// Queues members that no rule binds any more, or never did, and that are not queued by themselves yet.
+    pub(super) fn enqueue_free(&mut self, group: &GroupId, now: Moment, effects: &mut Effects) {
+        let once = self.satisfied_once(group);
+        let book = self.world.gangs();
+        let free = |gang: &&Gang| {
+            let none = gang.config().min == Some(0) && group.is_alone();
+            gang.group() == group
+                && gang.counts().pending > 0
+                && (none || rule::is_over(gang.config().policy, once))
+                && book.holds(gang, once).is_none()
+        };
+        let pending = book.of_group(group).filter(free).flat_map(Gang::members);
+        let pending = pending.filter(|member| member.state == MemberState::Pending).map(|member| member.pod);
+        let lost = |id: &PodId| match self.queue.state(*id) {
+            None => true,
+            Some(QueueState::Parked(wake, _)) => wake.is_none(),
+            Some(_) => false,
+        };
+        let lost: Vec<PodId> = pending.filter(lost).collect();
+        for id in lost {
+            self.enqueue(id, now, effects);
+        }
+    }
+
     /// A held pod that has moved to another group takes nothing along.
     pub(in crate::decide::cycle) fn member_moved(&mut self, id: PodId, now: Moment, effects: &mut Effects) {
         let group = self.world.gangs().gang_of(id).map(Gang::group);
@@ -266,8 +306,6 @@ impl Engine {
             return;
         }
         let oldest = gangs.iter().min_by_key(|gang| (gang.created(), gang.id()));
-        let members = gangs.iter().flat_map(|gang| gang.members()).filter_map(|member| self.world.pod(member.pod));
-        let classes = members.map(|pod| pod.facts.spec.qos as u8);
         let owed = self.broken_commit(group).filter(|_| !self.who_owes(group).is_empty());
         let queued = Queued {
             priority: gangs.iter().flat_map(|gang| gang.priorities()).max().unwrap_or(0),
@@ -279,7 +317,7 @@ impl Engine {
             ),
             created: oldest.and_then(|gang| gang.created()).unwrap_or(now.wall),
             failed: None,
-            class: classes.max().unwrap_or(0),
+            class: gangs.iter().filter_map(|gang| gang.class()).max().unwrap_or(0),
             id: group.gangs().iter().map(GangId::to_string).collect::<Vec<_>>().join(",").into(),
         };
         let item = Item::Group(group.clone());
@@ -289,6 +327,20 @@ impl Engine {
             Some(_) => self.queue.offer(item, queued, self.plugins.queue_sort(), now.mono),
         }
     }
+}
+
+/// What is bound, or what the PodGroups say, proves that these gangs, which are a group, were satisfied at once: a Binding of a
+/// commit that was large enough for all of them, or for each of them something.
+fn was_satisfied_before(group: &GroupId, gangs: &[&Gang]) -> bool {
+    // A gang that does not exist had at least one member.
+    let missing = group.gangs().len().saturating_sub(gangs.len()) as u32;
+    let all: u32 = gangs.iter().map(|gang| gang.config().min.unwrap_or(0)).fold(missing, u32::saturating_add);
+    let of_all = |gang: &&Gang| gang.commits().keys().any(|commit| commit.members >= all.max(1));
+    let of_each = |gang: &&Gang| {
+        let min = gang.config().min.unwrap_or(0);
+        !gang.commits().is_empty() || was_satisfied(gang) || min > 0 && gang.counts().placed() >= min
+    };
+    gangs.iter().any(of_all) || missing == 0 && gangs.iter().all(of_each)
 }
 
 /// The PodGroup says that the group was satisfied, and a member that lives is older than that.

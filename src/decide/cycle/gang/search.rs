@@ -20,12 +20,14 @@ use super::alike::{Kind, looks_at_others};
 use super::deadlock::Kept;
 use super::offer::{Aim, Offer};
 
-/// Members that are searched over. Larger groups of identical members need no search: their order does not matter.
-const MEMBERS: usize = 8;
+/// Unlike members that are searched over. Identical members alone need no search: their order does not matter.
+const KINDS: usize = 8;
+/// Members that are searched over in all.
+const MEMBERS: usize = 32;
 /// Nodes that are searched over. A group of eight that fits on so many nodes is found without a search.
 const NODES: usize = 64;
-/// Placements that are tried.
-const STEPS: usize = 10_000;
+/// Placements that are tried for up to eight members, and for more.
+const STEPS: (usize, usize) = (10_000, 1_000);
 /// Device choices that are tried.
 const CHOICES: usize = 20_000;
 
@@ -102,7 +104,11 @@ impl Engine {
                 candidates.push(Candidate { pod: *id, gang: at, kind, nodes: Vec::new(), request });
             }
         }
-        if kinds.len() < 2 && candidates.iter().all(|candidate| candidate.request.as_ref().is_none_or(is_simple)) {
+        let social = kinds.len() == 1 && self.world.pod(candidates.first()?.pod).is_some_and(looks_at_others);
+        if kinds.len() > KINDS {
+            return None;
+        }
+        if kinds.len() < 2 && !social && candidates.iter().all(|candidate| candidate.request.as_ref().is_none_or(is_simple)) {
             return None;
         }
         let first = candidates.first()?.pod;
@@ -128,14 +134,20 @@ impl Engine {
         // Whoever has the fewest choices first, equal members side by side; whoever looks at others behind them.
         let social = |candidate: &Candidate| self.world.pod(candidate.pod).is_some_and(looks_at_others);
         candidates.sort_by_key(|candidate| (social(candidate), candidate.nodes.len(), candidate.kind, candidate.gang));
+        let mut left: Vec<usize> = vec![0; offer.gangs.len()];
+        candidates.iter().filter(|candidate| !candidate.nodes.is_empty()).for_each(|candidate| left[candidate.gang] += 1);
+        if offer.gangs.iter().zip(&left).any(|(gang, left)| gang.needed > *left) {
+            return None;
+        }
+        candidates.retain(|candidate| !candidate.nodes.is_empty());
         let mut search = Search {
+            steps: if candidates.len() > KINDS { STEPS.1 } else { STEPS.0 },
             classes: self.classes_of(&candidates),
             needed: offer.gangs.iter().map(|gang| gang.needed).collect(),
-            left: offer.gangs.iter().map(|gang| gang.pending.len()).collect(),
+            left,
             candidates,
             placed: Vec::new(),
             dead: BTreeSet::new(),
-            steps: STEPS,
             choices: CHOICES,
         };
         let found = self.place_rest(&mut search, 0, now);

@@ -177,9 +177,12 @@ impl Engine {
         }
     }
 
-    /// When a group that backs off is tried again.
+    /// When a group is tried again at the latest.
     pub(super) fn next_try(&self, group: &GroupId, now: Moment) -> Option<Timestamp> {
-        let Some(QueueState::BackOff(at)) = self.queue.state(Item::Group(group.clone())) else { return None };
+        let at = match self.queue.state(Item::Group(group.clone()))? {
+            QueueState::BackOff(at) | QueueState::Parked(_, Some(at)) => *at,
+            QueueState::Parked(_, None) | QueueState::Active(_) | QueueState::Taken => return None,
+        };
         let left = SignedDuration::try_from(at.saturating_sub(now.mono)).ok()?;
         now.wall.checked_add(left).ok()
     }
@@ -190,9 +193,12 @@ impl Engine {
         let group = gang.group();
         let record = self.groups.get(group);
         let progress = record.map(|record| record.progress.clone()).unwrap_or_default();
-        let held = self.world.gangs().holds(gang, progress.satisfied_once).filter(|_| gang.counts().live() > 0);
         let counts = gang.counts();
-        let placed = counts.placed() + counts.succeeded >= gang.config().min.unwrap_or(0).max(1);
+        // Where nobody waits there is nobody to hold.
+        let waits = counts.pending + counts.gated + counts.timed_out > 0 || progress.holding_since.is_some();
+        let held = self.world.gangs().holds(gang, progress.satisfied_once).filter(|_| waits);
+        let enough = counts.placed() + counts.succeeded >= gang.config().min.unwrap_or(0).max(1);
+        let placed = enough || !waits && progress.satisfied_once;
         let state = match &held {
             Some(hold) if hold.reason() == "GangTimeout" => "marked",
             Some(_) => "held",

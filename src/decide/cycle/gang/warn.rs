@@ -13,11 +13,27 @@ impl Engine {
     pub(super) fn notice_hold(&mut self, group: &GroupId, effects: &mut Effects) {
         let Some((reason, message)) = self.groups.get(group).and_then(|record| record.held.clone()) else { return };
         // The end of the wait was told when it came.
-        if reason != "GangTimeout"
-            && let Some(first) = self.waiting_members(group).first()
-        {
-            self.notice(*first, true, reason, message, effects);
+        if reason == "GangTimeout" {
+            if let Some(record) = self.groups.get_mut(group) {
+                record.told = Some(reason);
+            }
+            return;
         }
+        self.notice_waiting(group, reason, &message, effects);
+    }
+
+    /// Says why a group waits, once for as long as the reason stays.
+    pub(super) fn notice_waiting(
+        &mut self,
+        group: &GroupId,
+        reason: &'static str,
+        message: &str,
+        effects: &mut Effects,
+    ) {
+        let Some(first) = self.waiting_members(group).first().copied() else { return };
+        let Some(record) = self.groups.get_mut(group).filter(|record| record.told != Some(reason)) else { return };
+        record.told = Some(reason);
+        self.notice(first, true, reason, message.to_owned(), effects);
     }
 
     /// Says what is wrong with the declarations of a group, each thing once for as long as it lasts.
