@@ -45,6 +45,15 @@ impl Seen {
         Self { text: (namespace + &name + &uid).into(), starts }
     }
 
+    /// Another object of this namespace and name among those known.
+    fn former(&self, known: &BTreeSet<Self>) -> Option<Self> {
+        let name = &self.text[..self.starts.1 as usize];
+        let from = Self { text: name.into(), starts: (0, 0) };
+        let alike = known.range(from..).take_while(|seen| seen.text.starts_with(name));
+        let mut same = alike.filter(|seen| seen.starts == self.starts && seen.text != self.text);
+        same.next().cloned()
+    }
+
     /// Namespace; empty for cluster-scoped objects.
     pub fn namespace(&self) -> &str {
         &self.text[..self.starts.0 as usize]
@@ -142,7 +151,13 @@ where
                     fresh.clear();
                 }
                 Ok(Event::InitApply(object)) => {
-                    fresh.insert(Seen::of(object.meta()));
+                    let seen = Seen::of(object.meta());
+                    if let Some(former) = seen.former(known) {
+                        // It was made anew while nobody watched: the old one went first.
+                        events.extend((self.gone)(&former));
+                        known.remove(&former);
+                    }
+                    fresh.insert(seen);
                     events.extend((self.told)(object));
                 }
                 Ok(Event::InitDone) => {
