@@ -14,6 +14,7 @@ use tokio_util::sync::CancellationToken;
 use super::admin::{self, LoopState, Question};
 use super::executor::Executor;
 use super::extender::{Ask, Desk, Extender, ExtenderError, Front};
+use super::in_turn::Turns;
 use super::metrics::Metrics;
 use super::options::{Options, OptionsError};
 use crate::cluster::bind::Binder;
@@ -150,6 +151,7 @@ impl Scheduler {
             pod_groups: PodGroups::new(client),
             standing: standing.clone(),
             permits: Arc::new(Semaphore::new(options.concurrency)),
+            turns: Turns::default(),
             reports: report_out,
         };
         let desk = Desk::new(options.extender.bind_wait);

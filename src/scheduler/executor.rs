@@ -15,6 +15,8 @@ use crate::cluster::volume::Volumes;
 use crate::decide::cycle::{BindResult, Effect, JobWriteResult, LockResult, Report};
 use crate::runtime::clock;
 
+use super::in_turn::Turns;
+
 /// Everything that writes.
 #[derive(Clone)]
 pub struct Executor {
@@ -36,13 +38,15 @@ pub struct Executor {
     pub standing: Standing,
     /// Bounds the requests under way.
     pub permits: Arc<Semaphore>,
+    /// Conditions and Bindings of one pod, in their order.
+    pub turns: Turns,
     /// Where reports go.
     pub reports: mpsc::UnboundedSender<Report>,
 }
 
 impl Executor {
     /// Starts to perform `effect`. The engine serialises what belongs together (one writer per node lock, one request per
-    /// pod), so effects need no order among each other.
+    /// pod), so effects need no order among each other, but for what is written of a pod before its Binding.
     pub fn perform(&self, effect: Effect) {
         if let Effect::Notice { pod, warning, reason, message } = effect {
             tracing::debug!(pod = %pod.key, reason, message, "event");
@@ -57,7 +61,15 @@ impl Executor {
             return;
         }
         let this = self.clone();
+        let mut turn = match &effect {
+            Effect::Condition { pod, .. } | Effect::Bind { pod, .. } => Some(self.turns.take(&pod.uid)),
+            _ => None,
+        };
         tokio::spawn(async move {
+            // Before a permit is taken: who holds one must never wait for who needs one.
+            if let Some(turn) = &mut turn {
+                turn.come().await;
+            }
             let Ok(_permit) = this.permits.clone().acquire_owned().await else { return };
             if let Some(report) = this.request(effect).await {
                 // Nobody listens any more only when the process ends.

@@ -6,6 +6,7 @@ mod daemon;
 mod executor;
 pub mod extender;
 pub mod gang;
+mod in_turn;
 mod manifest;
 mod metrics;
 pub mod options;
