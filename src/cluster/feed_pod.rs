@@ -10,7 +10,7 @@ use serde::Deserialize;
 use serde::de::IgnoredAny;
 
 use super::feed_term as term;
-use super::pod::{LightContainer, LightPod, LightPodSpec, LightPodStatus, LightResources};
+use super::pod::{LightCondition, LightContainer, LightPod, LightPodSpec, LightPodStatus, LightResources};
 use crate::contract::{Quantity, key};
 use crate::decide::gang::{Declared, Owner, Source};
 use crate::decide::pod::{ContainerKind, Phase};
@@ -250,10 +250,9 @@ impl FeedPod {
     fn requests(&self, unnamed: Rated) -> RequestParts {
         let spec = &self.spec;
         let of = |container: &FeedContainer| {
-            let asked = container.resources.asked();
             let mut amounts =
                 Resources { milli_cpu: unnamed.milli_cpu, memory: unnamed.memory, ..Resources::default() };
-            asked.for_each(|(name, amount)| amounts.set(name, amount));
+            self.counted(container).into_iter().for_each(|(name, amount)| amounts.set(name, amount));
             amounts
         };
         let init = spec.init_containers.iter().map(|container| {
@@ -270,6 +269,26 @@ impl FeedPod {
                 .map(|level| level.asked().map(|(name, amount)| (name.into(), amount)).collect()),
             overhead: Resources::of(overhead),
         }
+    }
+
+    /// What counts of a container against its node: what it asks for, or while it is resized the most of that, of what it has
+    /// and of what the node keeps for it. A resize that the node will never do does not count.
+    fn counted<'a>(&'a self, container: &'a FeedContainer) -> BTreeMap<&'a str, Quantity> {
+        let asked: BTreeMap<&str, Quantity> = container.resources.asked().collect();
+        let statuses = self.status.init_container_statuses.iter().chain(&self.status.container_statuses);
+        let mut own = statuses.filter(|status| status.name == container.name);
+        let Some((status, has)) = own.find_map(|status| Some((status, status.resources.as_ref()?))) else {
+            return asked;
+        };
+        let refused =
+            |condition: &LightCondition| &*condition.kind == "PodResizePending" && &*condition.reason == "Infeasible";
+        let mut most = if self.status.conditions.iter().any(refused) { BTreeMap::new() } else { asked };
+        for (name, text) in has.requests.iter().chain(&status.kept) {
+            let Ok(amount) = text.parse::<Quantity>() else { continue };
+            let known = most.entry(name).or_insert(amount);
+            *known = (*known).max(amount);
+        }
+        most
     }
 
     /// By the containers, unless the pod as a whole names CPU or memory.

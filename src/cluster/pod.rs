@@ -96,6 +96,8 @@ pub struct LightCondition {
     pub kind: Box<str>,
     /// `True`, `False` or `Unknown`.
     pub status: Box<str>,
+    /// One word why.
+    pub reason: Box<str>,
 }
 
 /// Part of a container status.
@@ -106,9 +108,22 @@ pub struct LightContainerStatus {
     pub name: Box<str>,
     /// Only `running` matters.
     pub state: LightState,
+    /// What the container has now; differs from the spec while it is resized.
+    pub resources: Option<LightRequests>,
+    /// What the node keeps for the container.
+    #[serde(rename = "allocatedResources")]
+    pub kept: BTreeMap<Box<str>, Box<str>>,
     /// Devices that the kubelet says the container has (KEP-4680); absent where the kubelet does not tell.
     #[serde(rename = "allocatedResourcesStatus")]
     pub allocated: Vec<LightResourceStatus>,
+}
+
+/// Part of the resources in a container status.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+pub struct LightRequests {
+    /// `requests`.
+    pub requests: BTreeMap<Box<str>, Box<str>>,
 }
 
 /// One entry of `allocatedResourcesStatus`.

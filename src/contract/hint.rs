@@ -161,8 +161,17 @@ pub enum PartitionPolicy {
 }
 
 /// Reads `device-allocate-hint`.
+///
+/// What it says about types of other systems is theirs to read and is left out.
 pub fn parse_hints(text: &str) -> Result<DeviceHints, AllocationError> {
-    parse_json(key::DEVICE_ALLOCATE_HINT, r#"{"gpu":{"requiredTopologyScope":"PCIe"}}"#, text)
+    let expected = r#"{"gpu":{"requiredTopologyScope":"PCIe"}}"#;
+    let mut all: BTreeMap<DeviceType, serde_json::Value> = parse_json(key::DEVICE_ALLOCATE_HINT, expected, text)?;
+    all.retain(|kind, _| matches!(kind, DeviceType::Gpu | DeviceType::Rdma));
+    if all.is_empty() {
+        return Ok(DeviceHints::new());
+    }
+    // Read anew from text, so that an error says where it is.
+    parse_json(key::DEVICE_ALLOCATE_HINT, expected, &serde_json::to_string(&all).unwrap_or_default())
 }
 
 /// Reads `device-joint-allocate`.

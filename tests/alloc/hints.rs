@@ -141,3 +141,19 @@ fn scores_tell_how_well_a_pick_lies_and_what_it_leaves() {
     let starved = Beside { milli_cpu: 3999, ..Beside::PLENTY };
     assert!((fragmentation(&pool, starved, &mix) - 7.4).abs() < 1e-9, "without CPU all that is free is of no use");
 }
+
+#[test]
+fn what_is_said_about_types_of_other_systems_harms_nothing() {
+    let hint = Some(r#"{"gpu":{"requiredTopologyScope":"PCIe"},"fpga":{"allocateStrategy":"Spread"},"xpu":{"x":1}}"#);
+    let pool = super::nodes::pool_of(super::nodes::machine(4));
+    let request = super::nodes::wish(&[("nvidia.com/gpu", "2")], hint, None);
+    assert!(baton::decide::alloc::pick(&pool, &request).is_ok());
+}
+
+#[test]
+fn a_device_of_unknown_place_is_closed_by_its_own_exclusivity() {
+    let mut pool = super::nodes::pool_of(vec![super::nodes::gpu(0, "", "", 0)]);
+    let hint = Some(r#"{"gpu":{"exclusivePolicy":"PCIeLevel"}}"#);
+    super::nodes::place(&mut pool, &super::nodes::wish(&[("koordinator.sh/gpu", "30")], hint, None)).unwrap();
+    assert!(super::nodes::place(&mut pool, &super::nodes::ask(&[("koordinator.sh/gpu", "30")])).is_err());
+}

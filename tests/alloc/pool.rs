@@ -106,3 +106,38 @@ proptest! {
         prop_assert_eq!(pool.summary(), empty.summary());
     }
 }
+
+#[test]
+fn a_node_whose_gpus_are_all_cut_gives_its_mig_devices_to_whoever_asks_for_gpus() {
+    let mut parent = super::nodes::gpu(0, "s", "pci0", 0);
+    parent.resources.clear();
+    let cut = (0..3).map(|n| super::nodes::mig(&format!("MIG-{n}"), 0, "1g.10gb", "s"));
+    let mut pool = super::nodes::pool_of(std::iter::once(parent).chain(cut).collect());
+    let two = super::nodes::ask(&[("nvidia.com/gpu", "2")]);
+    let given = super::nodes::place(&mut pool, &two).unwrap();
+    assert_eq!(super::nodes::gpu_ids(&pool, &given), ["MIG-0", "MIG-1"]);
+    assert_eq!(given.device_allocated(&pool).of(&baton::contract::DeviceType::Gpu).len(), 2);
+    let refused = super::nodes::place(&mut pool, &two).unwrap_err();
+    assert!(refused.summary().contains("fewer than 2 free GPUs"), "{}", refused.summary());
+}
+
+#[test]
+fn virtual_functions_that_are_not_listed_any_more_are_not_given_and_labels_are_those_of_the_newest_object() {
+    let nic = |fabric: &str, vfs: &[&str]| {
+        super::nodes::object(vec![super::nodes::with_vfs(super::nodes::nic(0, "s", "r", 0), fabric, vfs)])
+    };
+    let mut pool = super::nodes::pool_of(nic("a", &["0000:00:00.1", "0000:00:00.2"]).spec.devices);
+    pool.update(&nic("b", &["0000:00:00.2", "0000:00:00.3"]));
+    let labelled = |fabric: &str| {
+        let hint = format!(r#"{{"rdma":{{"vfSelector":{{"matchLabels":{{"fabric":"{fabric}"}}}}}}}}"#);
+        super::nodes::wish(&[("koordinator.sh/rdma", "10")], Some(&hint), None)
+    };
+    assert!(super::nodes::place(&mut pool, &labelled("a")).is_err(), "no function says so any more");
+    let mut vfs = Vec::new();
+    while let Ok(given) = super::nodes::place(&mut pool, &labelled("b")) {
+        let entries = given.device_allocated(&pool);
+        let entry = entries.of(&baton::contract::DeviceType::Rdma)[0].clone();
+        vfs.extend(entry.extension.unwrap().vfs.into_iter().map(|vf| vf.bus_id.to_string()));
+    }
+    assert_eq!(vfs, ["0000:00:00.2", "0000:00:00.3"]);
+}

@@ -118,6 +118,8 @@ pub struct VfSlot {
     pub minor: i32,
     /// PCI address.
     pub bus_id: DeviceId,
+    /// The inventory lists it.
+    pub listed: bool,
     pub(super) labels: Shared<Labels>,
 }
 
@@ -297,6 +299,7 @@ impl Devices {
                 group.vfs.iter().map(move |vf| VfSlot {
                     minor: vf.minor,
                     bus_id: vf.bus_id.clone(),
+                    listed: true,
                     labels: labels.clone(),
                 })
             })
@@ -305,9 +308,14 @@ impl Devices {
         vfs.dedup_by(|a, b| a.bus_id == b.bus_id);
         let at = self.nic_by_id(&info.id);
         if let Some(known) = at.map(|at| &self.nics[usize::from(at)]) {
-            // Numbers of functions are kept as numbers of devices are.
-            let fresh = vfs.into_iter().filter(|vf| known.vfs.iter().all(|old| old.bus_id != vf.bus_id));
-            vfs = known.vfs.iter().cloned().chain(fresh).collect();
+            // Numbers of functions are kept as numbers of devices are: one that is not listed any more keeps its own, for a pod
+            // may hold it.
+            let former = known.vfs.iter().map(|old| {
+                let now = vfs.iter().find(|vf| vf.bus_id == old.bus_id);
+                now.cloned().unwrap_or_else(|| VfSlot { listed: false, ..old.clone() })
+            });
+            let fresh = vfs.iter().filter(|vf| known.vfs.iter().all(|old| old.bus_id != vf.bus_id)).cloned();
+            vfs = former.chain(fresh).collect();
         }
         let too_many = vfs.len().saturating_sub(MAX_DEVICES);
         vfs.truncate(MAX_DEVICES);

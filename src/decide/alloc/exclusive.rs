@@ -90,6 +90,12 @@ pub(super) fn closure(pool: &NodePool, parts: &[Part], exclusive: Exclusive) -> 
                     Slot::Nic(at) => devices.nics[usize::from(at)].place,
                     Slot::Mig(at) => devices.migs[usize::from(at)].place,
                 };
+                // A device of unknown place has no neighbours, and is closed itself.
+                match slot {
+                    Slot::Gpu(at) => gpus |= bit(at),
+                    Slot::Nic(at) => nics |= bit(at),
+                    Slot::Mig(at) => migs |= bit(at),
+                }
                 let group = devices.group(Level::Switch, place.switch);
                 gpus |= group.gpus;
                 nics |= group.nics;

@@ -16,7 +16,7 @@ impl Choice<'_> {
     pub(super) fn whole(&self, within: Within, taken: u128, plan: &mut GpuPlan) -> Result<(), Reason> {
         let counts: Vec<u32> = self.needs.iter().map(|need| need.whole).collect();
         let count = peak(&self.kinds, &counts);
-        if count == 0 {
+        if count == 0 || self.cut_into_instances() {
             return Ok(());
         }
         let candidates = self.eligible.free_gpus & within.gpus & !taken & !self.barred.gpus;
@@ -89,8 +89,29 @@ impl Choice<'_> {
         Reason::NotNear { wanted, near: near.min(wanted.saturating_sub(1)) }
     }
 
+    /// Every GPU of the node is cut into MIG devices: they are what it has for whoever asks for GPUs (strategy `single`).
+    fn cut_into_instances(&self) -> bool {
+        self.pool.summary().gpus == 0 && !self.pool.devices().migs.is_empty()
+    }
+
     /// Chooses the pod's MIG devices, profile by profile, and splits them over the containers.
     pub(super) fn migs(&self, within: Within, plan: &mut GpuPlan) -> Result<(), Reason> {
+        let counts: Vec<u32> = self.needs.iter().map(|need| need.whole).collect();
+        let count = peak(&self.kinds, &counts);
+        if count > 0 && self.cut_into_instances() {
+            let free = self.eligible.migs & within.migs & !self.barred.migs;
+            let Some(chosen) = mig::choose(self.pool, free, count) else {
+                let (free, total) = (free.count_ones(), self.pool.devices().migs.len() as u32);
+                return Err(blame(self.pool, self.wishes, true).unwrap_or(Reason::FewGpus {
+                    wanted: count,
+                    free,
+                    total,
+                }));
+            };
+            for (parts, own) in plan.containers.iter_mut().zip(split(&self.kinds, &counts, &chosen)) {
+                parts.extend(own.into_iter().map(|mig| Part::Mig { mig }));
+            }
+        }
         let mut profiles: Vec<&str> = self.needs.iter().filter_map(|need| Some(need.mig?.0)).collect();
         profiles.sort_unstable();
         profiles.dedup();

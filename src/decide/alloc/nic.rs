@@ -214,9 +214,9 @@ impl Choice<'_> {
         let taken = self.pool.used_nic(nic).vfs;
         let vfs = &self.pool.devices().nics[usize::from(nic)].vfs;
         let selector = self.wishes.rdma.vf_selector.as_ref();
-        let free = (0u8..)
-            .zip(vfs.iter())
-            .filter(|(at, vf)| taken & bit(*at) == 0 && selector.is_none_or(|selector| selector.matches(&vf.labels)));
+        let free = (0u8..).zip(vfs.iter()).filter(|(at, vf)| {
+            taken & bit(*at) == 0 && vf.listed && selector.is_none_or(|selector| selector.matches(&vf.labels))
+        });
         free.min_by(|a, b| a.1.bus_id.cmp(&b.1.bus_id)).map(|(at, _)| at)
     }
 

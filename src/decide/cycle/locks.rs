@@ -37,7 +37,10 @@ impl Engine {
                 return;
             }
             let claim = flight.claim();
-            match self.intent(node, &claim, now) {
+            let written = node.lock.read.raw().is_some_and(|raw| flight.lock_value.as_deref() == Some(raw));
+            // The value that this flight has written, the answer to which was lost, may not say whose it is.
+            let intent = if written { Intent::Own { time: flight.time } } else { self.intent(node, &claim, now) };
+            match intent {
                 Intent::Set => self.lock(id, None, effects),
                 Intent::Own { time } => {
                     let raw = node.lock.read.raw().map(Into::into);
@@ -70,6 +73,13 @@ impl Engine {
     fn next_in_line(&self, node_id: NodeId, now: Moment) -> Option<PodId> {
         let line = self.lines.get(&node_id).filter(|line| line.head.is_none())?;
         let &(_, _, first) = line.waiting.first()?;
+        let raw = self.world.node(node_id)?.lock.read.raw();
+        let wrote = |id: &PodId| self.flights.get(id).is_some_and(|flight| flight.lock_value.as_deref() == raw);
+        if raw.is_some()
+            && let Some((.., writer)) = line.waiting.iter().find(|(.., id)| wrote(id))
+        {
+            return Some(*writer);
+        }
         let holder = match self.world.holder(self.world.node(node_id)?, now.wall) {
             Some(HolderState::Unbound(pod)) => self.world.pod_id(&pod.uid),
             _ => None,

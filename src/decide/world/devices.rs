@@ -234,6 +234,11 @@ impl Stock {
     /// Used and total percent of GPU compute, the unhealthy ones' too.
     pub fn gpu_percent(&self) -> (i64, i64) {
         let summary = self.pool.summary();
+        if summary.core_total == 0 {
+            // Every GPU is cut into MIG devices: each counts as one.
+            let (all, free) = (self.pool.devices().migs.len() as i64, i64::from(summary.free_migs.count_ones()));
+            return ((all - free) * key::WHOLE, all * key::WHOLE);
+        }
         (i64::from(summary.core_total.saturating_sub(summary.core_free)), i64::from(summary.core_total))
     }
 

@@ -237,6 +237,11 @@ impl World {
         }
         let (old_place, old_devices) = old.map_or((Place::Waiting, None), |old| (old.place, old.devices.clone()));
         let relabelled = old.is_some_and(|old| old.facts.spec.labels != facts.spec.labels);
+        // A pod that is resized, or that is being deleted, leaves room to others.
+        let shrunk = old.is_some_and(|old| {
+            old.facts.spec.requests != facts.spec.requests
+                || old.facts.handoff.deleting.is_none() && facts.handoff.deleting.is_some()
+        });
         // Our own choice, confirmed: the node's accounts stay as they are, and nobody need look at the node again.
         let confirmed = old.is_some_and(|old| {
             let here = facts.handoff.node.as_deref().and_then(|name| self.node_id(name));
@@ -291,6 +296,9 @@ impl World {
         }
         if matches!(place, Place::Bound(_)) && (old_place != place || relabelled) {
             changes.wake = changes.wake.or(Wake::POD_PLACED);
+        }
+        if place == old_place && had_room && shrunk {
+            changes.wake = changes.wake.or(Wake::POD_FREED);
         }
         self.note_job(id, changes);
         changes.pods.push(id);

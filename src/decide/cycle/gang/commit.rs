@@ -94,7 +94,8 @@ impl Engine {
         let gangs = || self.world.gangs().of_group(group);
         let second = SignedDuration::from_secs(1);
         let newest = gangs().filter_map(Gang::newest_live).max().and_then(|newest| newest.checked_add(second).ok());
-        let earlier = gangs().filter_map(|gang| gang.commits().last_key_value()).map(|(commit, _)| commit.attempt).max();
+        let earlier =
+            gangs().filter_map(|gang| gang.commits().last_key_value()).map(|(commit, _)| commit.attempt).max();
         let earlier = earlier.and_then(|last| last.checked_add(SignedDuration::from_nanos(1)).ok());
         [newest, earlier].into_iter().flatten().fold(stamp, Timestamp::max)
     }

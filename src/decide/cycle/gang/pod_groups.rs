@@ -70,7 +70,9 @@ impl Engine {
             due = match (&written.stored, written.under_way) {
                 (_, true) => written.at + LOST,
                 // What the API server drops is not written again and again.
-                (Some(stored), false) if *stored == object.status && is_same_but_times(&written.wanted, &wanted) => return,
+                (Some(stored), false) if *stored == object.status && is_same_but_times(&written.wanted, &wanted) => {
+                    return;
+                }
                 // The watch will show it.
                 (Some(_), false) if known => written.at + LOST,
                 (Some(_), false) if is_rewording(&object.status, &wanted) => {

@@ -108,7 +108,10 @@ impl Engine {
         if kinds.len() > KINDS {
             return None;
         }
-        if kinds.len() < 2 && !social && candidates.iter().all(|candidate| candidate.request.as_ref().is_none_or(is_simple)) {
+        if kinds.len() < 2
+            && !social
+            && candidates.iter().all(|candidate| candidate.request.as_ref().is_none_or(is_simple))
+        {
             return None;
         }
         let first = candidates.first()?.pod;
@@ -135,7 +138,10 @@ impl Engine {
         let social = |candidate: &Candidate| self.world.pod(candidate.pod).is_some_and(looks_at_others);
         candidates.sort_by_key(|candidate| (social(candidate), candidate.nodes.len(), candidate.kind, candidate.gang));
         let mut left: Vec<usize> = vec![0; offer.gangs.len()];
-        candidates.iter().filter(|candidate| !candidate.nodes.is_empty()).for_each(|candidate| left[candidate.gang] += 1);
+        candidates
+            .iter()
+            .filter(|candidate| !candidate.nodes.is_empty())
+            .for_each(|candidate| left[candidate.gang] += 1);
         if offer.gangs.iter().zip(&left).any(|(gang, left)| gang.needed > *left) {
             return None;
         }
