@@ -1,10 +1,16 @@
-//! `baton demo` as a user runs it: exit code 0, and one JSON object that holds what it promises.
+//! `baton demo` as a user runs it: exit code 0, one JSON object that holds what it promises, and with `--keep` a cluster for
+//! kubectl.
 
 #![cfg(feature = "sim")]
 #![allow(clippy::unwrap_used, clippy::panic)] // a test may
 
+#[path = "demo/kubectl.rs"]
+mod kubectl;
+
 use std::collections::{BTreeMap, BTreeSet};
-use std::process::Command;
+use std::io::{BufRead, BufReader, Read};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
 
 use serde_json::Value;
 
@@ -12,11 +18,68 @@ fn strings(value: &Value) -> Vec<&str> {
     value.as_array().unwrap().iter().map(|id| id.as_str().unwrap()).collect()
 }
 
+/// `baton demo --keep`.
+struct Kept {
+    child: Child,
+    /// What it said until it invited to use the cluster.
+    told: String,
+    config: String,
+}
+
+impl Kept {
+    fn start() -> Self {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_baton"));
+        command.args(["demo", "--keep", "-o", "json"]).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
+        let (mut told, mut config) = (String::new(), None);
+        for line in lines.by_ref() {
+            let line = line.unwrap();
+            config = config.or(line.trim().strip_prefix("export KUBECONFIG=").map(str::to_owned));
+            told += &format!("{line}\n");
+            // The invitation's last command.
+            if line.trim() == "baton get locks" {
+                break;
+            }
+        }
+        // Nobody waits for what else it says.
+        std::thread::spawn(move || lines.for_each(drop));
+        let config = config.unwrap_or_else(|| panic!("the demo ended without an invitation:\n{told}"));
+        Self { child, told, config }
+    }
+
+    /// Ctrl-C. Whether it ended well, and its standard output.
+    fn end(&mut self) -> (bool, String) {
+        let pid = rustix::process::Pid::from_raw(i32::try_from(self.child.id()).unwrap()).unwrap();
+        rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
+        let mut out = String::new();
+        self.child.stdout.take().unwrap().read_to_string(&mut out).unwrap();
+        (self.child.wait().unwrap().success(), out)
+    }
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        // Its daemons end with it: they are told when it is asked to end, and killed when it is dropped.
+        if self.child.try_wait().is_ok_and(|ended| ended.is_none()) {
+            let pid = rustix::process::Pid::from_raw(self.child.id().cast_signed());
+            let _ = pid.map(|pid| rustix::process::kill_process(pid, rustix::process::Signal::INT));
+            let _ = self.child.wait();
+        }
+    }
+}
+
 #[test]
 fn the_demo_ends_well_and_its_records_agree() {
-    let output = Command::new(env!("CARGO_BIN_EXE_baton")).args(["demo", "-o", "json"]).output().unwrap();
-    let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    assert!(output.status.success(), "{out}\n{err}");
+    let mut demo = Kept::start();
+    let err = demo.told.clone();
+    if let Some(program) = kubectl::program() {
+        kubectl::job(&kubectl::Kubectl::new(program, Path::new(&demo.config)));
+    } else {
+        println!("no kubectl on the PATH and no BATON_KUBECTL: the kept cluster was not used");
+    }
+    let (success, out) = demo.end();
+    assert!(success, "{out}\n{err}");
     assert_eq!(out.lines().count(), 1, "one object and nothing else on standard output: {out}");
     let report: Value = serde_json::from_str(&out).unwrap();
     assert_eq!(report["ok"], true, "{report}");
@@ -63,6 +126,11 @@ fn the_demo_ends_well_and_its_records_agree() {
         assert!(!whole.contains(gpu), "{gpu} is whole and shared");
     }
     assert_eq!(per_gpu.values().copied().collect::<Vec<_>>(), [2; 8]);
+    let job = &report["job"];
+    assert_eq!(job["stages"], serde_json::json!(["Pending", "Starting", "Running", "Succeeded"]), "{job}");
+    assert_eq!((job["name"].as_str(), job["workerRestarts"].as_i64()), (Some("pong"), Some(1)));
+    assert_eq!((job["pods"].as_object().unwrap().len(), job["podsLeft"].as_u64()), (3, Some(0)), "{job}");
+    assert!(job["leaderAddress"].as_str().is_some_and(|address| !address.is_empty()));
     let chapter = [
         "3 of 5 pods have a node",
         "waits and holds nothing: gang default/job: 0 of 5 placed",
@@ -70,6 +138,11 @@ fn the_demo_ends_well_and_its_records_agree() {
         "all five run, nobody did anything",
         "waits: gang default/learner starts together with gang actors/actor",
         "both gangs run, bound as one",
+        "ScheduledSucceed: pong-learner on node-",
+        "stage Running: 2 of 2 workers are ready",
+        "restart 1 of 3",
+        "stage Succeeded: the leader pong-learner succeeded",
+        "its pods are gone, and what they held is free",
     ];
     for line in ["lock set on", "bound to", "Allocate answered", "released after"].into_iter().chain(chapter) {
         assert!(err.contains(line), "progress lacks {line:?}:\n{err}");

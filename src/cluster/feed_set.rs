@@ -17,7 +17,7 @@ use super::feed_node::FeedNode;
 use super::feed_pod::FeedPod;
 use super::feed_pod_group::pod_groups;
 use super::feed_term::budget_facts;
-use super::feed_tyjob::tyjobs;
+use super::feed_tyjob::{priority_classes, tyjobs};
 use super::feed_volume::{claim_facts, class_facts, volume_facts};
 use super::node_lock::NodeLocks;
 use crate::contract::gang::PodGroupApi;
@@ -164,6 +164,9 @@ pub fn start_feeds(
     let jobs = tyjobs(client, watched());
     names.insert(jobs.name);
     tasks.spawn(jobs.run(out.clone()));
+    let priorities = priority_classes(client, watched());
+    names.insert(priorities.name);
+    tasks.spawn(priorities.run(out.clone()));
     for api in PodGroupApi::ALL {
         if api != PodGroupApi::Kubernetes || settings.scheduling_groups {
             let groups = pod_groups(client, api, watched());

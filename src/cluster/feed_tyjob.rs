@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+use k8s_openapi::api::scheduling::v1::PriorityClass;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::Client;
 use kube::api::{Api, Patch, PatchParams};
@@ -16,7 +17,7 @@ use super::job_feed::RawJob;
 use crate::contract::PodKey;
 use crate::contract::tyjob::{InvalidField, PodTemplate, Role, TyJob, TyJobSpec, TyJobStatus, condition, keys};
 use crate::decide::cycle::{JobHalf, JobWriteResult};
-use crate::decide::placement::{JobFacts, JobIdentity, JobSpec, Part, Told};
+use crate::decide::placement::{JobFacts, JobIdentity, JobSpec, Part, PriorityClassFacts, Told};
 use crate::decide::world::WorldEvent;
 
 /// The feed of TYJobs. Without the definition there are none.
@@ -46,6 +47,22 @@ pub fn tyjobs(client: &Client, config: Config) -> Feed<RawJob> {
                 uid: seen.uid().into(),
             }))
         }),
+    }
+}
+
+/// The feed of PriorityClasses: a job's pods have none before admission gives it to them.
+pub fn priority_classes(client: &Client, config: Config) -> Feed<PriorityClass> {
+    Feed {
+        name: "priority classes",
+        api: Api::<PriorityClass>::all(client.clone()),
+        config,
+        optional: true,
+        told: Box::new(|class| {
+            let value = class.value.unwrap_or_default();
+            let facts = PriorityClassFacts { value, default: class.global_default.unwrap_or(false) };
+            Some(WorldEvent::PriorityClass(class.metadata.name?.into(), facts))
+        }),
+        gone: Box::new(|seen| Some(WorldEvent::PriorityClassGone(seen.name().into()))),
     }
 }
 
@@ -88,12 +105,15 @@ pub fn job_facts(raw: RawJob) -> Result<JobFacts, InvalidField> {
 
 fn job_spec(key: &PodKey, status: &TyJobStatus, spec: &TyJobSpec) -> Result<JobSpec, Box<str>> {
     let part = |role, name: &str, counts, template| -> Result<Part, Box<str>> {
-        let pod = pod_of(key, status, spec, (role, name), template);
+        let mut pod = pod_of(key, status, spec, (role, name), template);
+        as_served(&mut pod);
+        host_ports(&mut pod["spec"]);
         let pod: FeedPod = serde_json::from_value(pod).map_err(|error| format!("the template of {name}: {error}"))?;
         let mut pod = pod.facts();
         // A job is placed as a job, never as a gang too.
         pod.spec.gang = None;
-        Ok(Part { role, name: name.into(), counts, pod })
+        let class = template.spec()["priorityClassName"].as_str().filter(|class| !class.is_empty());
+        Ok(Part { role, name: name.into(), counts, class: class.map(Into::into), pod })
     };
     let mut parts = vec![part(Role::Leader, &spec.leader.name, 1, &spec.leader.template)?];
     for set in &spec.worker_sets {
@@ -136,6 +156,41 @@ fn pod_of(
     })
 }
 
+/// A template is kept as its author wrote it. Of a pod, the API server drops what is null, and writes quantities as texts.
+fn as_served(value: &mut Value) {
+    match value {
+        Value::Object(map) => {
+            map.retain(|_, value| !value.is_null());
+            for (key, value) in map {
+                as_served(value);
+                if matches!(key.as_str(), "limits" | "requests" | "overhead") {
+                    let amounts = value.as_object_mut().into_iter().flatten();
+                    amounts.filter(|(_, amount)| amount.is_number()).for_each(|(_, amount)| {
+                        *amount = amount.to_string().into();
+                    });
+                }
+            }
+        }
+        Value::Array(values) => values.iter_mut().for_each(as_served),
+        _ => {}
+    }
+}
+
+/// On the host's network every port is one of the host.
+fn host_ports(spec: &mut Value) {
+    if spec["hostNetwork"] != true {
+        return;
+    }
+    for list in ["initContainers", "containers"] {
+        let containers = spec.get_mut(list).and_then(Value::as_array_mut).into_iter().flatten();
+        let ports = containers.filter_map(|container| container.get_mut("ports")?.as_array_mut());
+        for port in ports.flatten().filter_map(Value::as_object_mut) {
+            let own = port.get("containerPort").cloned().unwrap_or(Value::Null);
+            port.entry("hostPort").or_insert(own);
+        }
+    }
+}
+
 /// Writes the scheduler's half of jobs' statuses.
 #[derive(Clone)]
 pub struct JobStatuses(Client);
@@ -175,8 +230,8 @@ impl JobStatuses {
                 let version = job.metadata.resource_version.and_then(|version| version.parse().ok());
                 JobWriteResult::Done(version.unwrap_or(0))
             }
-            // Another job of this name, or none.
-            Err(error) if matches!(status_code(&error), Some(404 | 409)) => JobWriteResult::Gone,
+            Err(error) if status_code(&error) == Some(404) => JobWriteResult::Gone,
+            // A conflict too: either the name is another job's by now, and the watch tells so, or it was about one moment.
             Err(error) => JobWriteResult::Failed(error.to_string()),
         }
     }
@@ -237,6 +292,20 @@ mod tests {
         assert_eq!(asked.volumes.len(), 1, "the shared claim, not the ephemeral one");
         assert!(leader.pod.handoff.asks_for_devices() && asked.job.is_none());
         assert_eq!(actor.counts, 3);
+    }
+
+    #[test]
+    fn numbers_and_nulls_of_a_template_are_read_as_the_api_server_reads_them() {
+        let facts = job_facts(raw(|job| {
+            let pod = &mut job["spec"]["leader"]["template"]["spec"];
+            pod["containers"][0]["resources"]["limits"] = json!({ "cpu": 0.5, "nvidia.com/gpu": 2 });
+            pod["overhead"] = json!({ "cpu": 1 });
+            pod["nodeSelector"] = Value::Null;
+            pod["affinity"] = json!({ "nodeAffinity": null });
+            pod["tolerations"] = Value::Null;
+        }));
+        let asked = facts.unwrap().spec.unwrap().parts[0].pod.spec.requests.clone();
+        assert_eq!((asked.milli_cpu, Folded::wanted(&asked).get(GPU_PERCENT)), (1500, 200));
     }
 
     #[test]

@@ -112,7 +112,18 @@ struct Terminated {
 }
 
 /// What a kubelet says of an image that it cannot have.
-const IMAGE_REASONS: [&str; 4] = ["InvalidImageName", "ErrImageNeverPull", "ErrImagePull", "ImagePullBackOff"];
+const IMAGE_REASONS: [&str; 7] = [
+    "InvalidImageName",
+    "ErrImageNeverPull",
+    "ErrImagePull",
+    "ImagePullBackOff",
+    "ImageInspectError",
+    "RegistryUnavailable",
+    "SignatureValidationFailed",
+];
+
+/// So many of [`IMAGE_REASONS`] never change to the better.
+const NO_HOPE: usize = 2;
 
 /// A pod and the job that controls it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -133,11 +144,13 @@ impl JobPod {
         let mut controller = owners.filter(|owner| owner.controller == Some(true) && owner.kind == keys::KIND);
         let label = |key: &str| meta.labels.as_ref().and_then(|labels| labels.get(key));
         let all = || status.init_container_statuses.iter().chain(&status.container_statuses);
-        let image = all().find_map(|container| {
+        // The most hopeless one tells most; of equals, the first.
+        let waits = all().filter_map(|container| {
             let waiting = container.state.waiting.as_ref()?;
-            let known = IMAGE_REASONS.contains(&waiting.reason.as_str());
-            known.then(|| ImageWait { reason: waiting.reason.clone(), message: waiting.message.clone() })
+            let hope = IMAGE_REASONS.iter().position(|reason| *reason == waiting.reason)?.min(NO_HOPE);
+            Some((hope, ImageWait { reason: waiting.reason.clone(), message: waiting.message.clone() }))
         });
+        let image = waits.min_by_key(|(hope, _)| *hope).map(|(_, image)| image);
         let phase = match status.phase.as_deref() {
             Some("Running") => Phase::Running,
             Some("Succeeded") => Phase::Succeeded,

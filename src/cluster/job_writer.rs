@@ -1,6 +1,6 @@
 //! Every write of the job controller, each with the precondition that makes it harmless to repeat.
 
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, PostParams, Preconditions};
 use kube::core::Request;
 use kube::{Client, Resource};
@@ -147,6 +147,12 @@ impl JobWriter {
     pub async fn own_pod(&self, job: &TyJob, name: &str) -> Result<Option<OwnedPod>, kube::Error> {
         let pod = self.pods::<JobPod>(job).get_opt(name).await?.map(JobPod::facts);
         Ok(pod.filter(|pod| pod.job_uid.is_some() && pod.job_uid == job.metadata.uid))
+    }
+
+    /// Whether there is a node of this name: asked of the server, not of a watch.
+    pub async fn has_node(&self, name: &str) -> Result<bool, kube::Error> {
+        let nodes: Api<Node> = Api::all(self.0.clone());
+        Ok(nodes.get_metadata_opt(name).await?.is_some())
     }
 
     /// Every pod that this job controls: asked of the server, not of a watch.

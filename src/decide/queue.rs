@@ -211,6 +211,15 @@ impl Queue {
         self.timed.insert((at, item));
     }
 
+    /// Holds an item back until `at` without a failure: it keeps its turn.
+    pub fn rest_until(&mut self, item: impl Into<Item>, at: Duration) {
+        let item = item.into();
+        self.detach(&item);
+        let Some(entry) = self.entries.get_mut(&item) else { return };
+        entry.state = QueueState::BackOff(at);
+        self.timed.insert((at, item));
+    }
+
     /// Makes an item active at once; its back-off starts anew.
     pub fn activate(&mut self, item: impl Into<Item>, sort: &dyn QueueSort) {
         let item = item.into();

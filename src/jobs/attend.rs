@@ -13,7 +13,7 @@ use crate::cluster::job_writer::{JobWrite, JobWriter, PodMade};
 use crate::cluster::leadership::Standing;
 use crate::cluster::notice::{Notice, Notices, Subject};
 use crate::contract::tyjob::{Stage, TyJob};
-use crate::decide::job::{Effect, JobView, PodView, Trouble, step};
+use crate::decide::job::{Effect, JobView, NodeSight, PodView, Trouble, step};
 use crate::runtime::clock;
 
 /// Pods of one job that are made or deleted at once.
@@ -55,7 +55,7 @@ pub struct Found {
     pub job: Option<Box<RawJob>>,
     /// Pods that were made or found.
     pub pods: Vec<OwnedPod>,
-    /// Pods that could not be made now.
+    /// Pods that could not be made now; what was known before where none was tried.
     pub trouble: BTreeMap<String, Trouble>,
     /// Look again at this time.
     pub wake: Option<Timestamp>,
@@ -65,7 +65,7 @@ pub struct Found {
 
 /// One look.
 pub async fn attend(hands: Hands, look: Look) -> Found {
-    let mut found = Found { key: look.key.clone(), ..Found::default() };
+    let mut found = Found { key: look.key.clone(), trouble: look.trouble.clone(), ..Found::default() };
     match attempt(&hands, look, &mut found).await {
         Ok(()) => {}
         Err(Stop::NotLeading) => found.again = true,
@@ -93,6 +93,7 @@ impl From<kube::Error> for Stop {
 async fn attempt(hands: &Hands, look: Look, found: &mut Found) -> Result<(), Stop> {
     let Look { seen: SeenJob { job, unreadable }, mut pods, trouble, .. } = look;
     hands.may_write()?;
+    confirm_nodes(hands, &mut pods).await?;
     confirm_leader(hands, &job, &mut pods, found).await?;
     let view = JobView {
         job: &job,
@@ -120,6 +121,7 @@ async fn attempt(hands: &Hands, look: Look, found: &mut Found) -> Result<(), Sto
             JobWrite::Gone => return Ok(()),
         }
     }
+    found.trouble.clear();
     perform(hands, &now, effects, found).await
 }
 
@@ -137,6 +139,23 @@ async fn confirm_leader(hands: &Hands, job: &TyJob, pods: &mut Vec<PodView>, fou
     if let Some(pod) = hands.writer.own_pod(job, &name).await? {
         pods.push(pod.view.clone());
         found.pods.push(pod);
+    }
+    Ok(())
+}
+
+/// A watch of nodes may be behind the watch of pods: a node counts as gone only when the server says so.
+async fn confirm_nodes(hands: &Hands, pods: &mut [PodView]) -> Result<(), Stop> {
+    let mut there: BTreeMap<String, bool> = BTreeMap::new();
+    for pod in pods.iter_mut().filter(|pod| pod.sight == NodeSight::Gone) {
+        let Some(node) = pod.node.clone() else { continue };
+        let known = match there.get(&node) {
+            Some(known) => *known,
+            None => hands.writer.has_node(&node).await?,
+        };
+        there.insert(node, known);
+        if known {
+            pod.sight = NodeSight::There;
+        }
     }
     Ok(())
 }

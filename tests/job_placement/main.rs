@@ -4,10 +4,13 @@
 #![allow(dead_code)] // the cluster of plain values has verbs for other tests too
 
 mod classes;
+mod edits;
 #[path = "../scheduler_decide/env.rs"]
 mod env;
 mod faults;
 mod fit;
+#[path = "../scheduler_decide/gang_env.rs"]
+mod gang_env;
 mod order;
 mod placing;
 mod scores;

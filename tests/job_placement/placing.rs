@@ -75,10 +75,18 @@ fn min_fragment_prefers_the_node_that_stays_even() {
 fn job_affinity_goes_where_all_of_the_job_fits_and_stays_there() {
     let mut jobs = uneven();
     jobs.run("rl", CPU, (6, CPU), |spec| spec.basic = BasicPolicy::JobAffinity);
-    assert!(jobs.places("rl").values().all(|node| node == "a"), "{:?}", jobs.places("rl"));
-    // b and c have room for four and less; a has five left: four of five stay on the fullest node that takes them all.
-    jobs.run("two", CPU, (4, CPU), |spec| spec.basic = BasicPolicy::JobAffinity);
-    assert!(jobs.places("two").values().all(|node| node == "b"), "{:?}", jobs.places("two"));
+    let on = |jobs: &Jobs, name: &str, node: &str, pods: usize| {
+        let places = jobs.places(name);
+        assert!(places.len() == pods && places.values().all(|there| there == node), "{places:?}");
+    };
+    on(&jobs, "rl", "a", 7);
+    // c has four left, a five, b six: only b takes all six.
+    jobs.run("two", CPU, (5, CPU), |spec| spec.basic = BasicPolicy::JobAffinity);
+    on(&jobs, "two", "b", 6);
+    jobs.change("two", |facts| facts.stage = Some(Stage::Failed));
+    // a and b take all five: a is the fuller one.
+    jobs.run("three", CPU, (4, CPU), |spec| spec.basic = BasicPolicy::JobAffinity);
+    on(&jobs, "three", "a", 5);
 }
 
 #[test]
@@ -236,10 +244,13 @@ fn an_invalid_job_and_one_that_has_ended_get_nothing() {
     let mut jobs = Jobs::new();
     jobs.node("a", 8, 0);
     let mut invalid = jobs.job("bad", CPU, (1, CPU));
-    invalid.spec = Err("spec.leader.name: empty".into());
+    (invalid.spec, invalid.stage) = (Err("spec.leader.name: empty".into()), None);
     jobs.submit(invalid);
     jobs.run("rl", CPU, (2, CPU), |_| {});
-    assert_eq!((jobs.state("bad"), jobs.reserved()), (None, 3));
+    assert_eq!((jobs.state("bad"), jobs.reserved()), (None, 3), "the controller ends it");
+    // The controller has seen it and has nothing against it: only the scheduler knows.
+    jobs.change("bad", |facts| facts.stage = Some(Stage::Pending));
+    assert_eq!((jobs.state("bad"), jobs.message("bad")), (Some(ScheduleState::Unscheduled), "spec.leader.name: empty"));
     jobs.change("rl", |facts| facts.stage = Some(Stage::Failed));
     assert_eq!(jobs.reserved(), 0);
     jobs.check();

@@ -1,9 +1,13 @@
-//! Random clusters with jobs, gangs' rivals and single pods: whatever happens, nothing is over-committed, no job rests below
-//! its minimum, and a gang has all of its places or none.
+//! Random clusters with jobs, gangs and single pods: whatever happens, nothing is over-committed, no job rests below
+//! its minimum, and a gang has its minimum or nothing.
+
+use std::collections::BTreeMap;
 
 use baton::contract::tyjob::{BasicPolicy, JobQueuePolicy, Stage};
 use baton::decide::world::WorldEvent;
 
+use crate::env::pod;
+use crate::gang_env::{declared, gang};
 use crate::stage::Jobs;
 
 /// SplitMix64: a seed says everything.
@@ -38,13 +42,32 @@ fn cases() -> u64 {
 }
 
 #[test]
-fn jobs_and_pods_that_compete_never_take_more_than_there_is() {
+fn jobs_gangs_and_pods_that_compete_never_take_more_than_there_is() {
     for seed in 0..cases() {
         let result = std::panic::catch_unwind(|| case(&mut Dice(seed)));
         if let Err(panic) = result {
             eprintln!("seed {seed}");
             std::panic::resume_unwind(panic);
         }
+    }
+}
+
+/// A gang as it was submitted.
+struct Group {
+    min: usize,
+    /// It had its minimum at some time: what it loses later is not held against it.
+    satisfied: bool,
+}
+
+/// Members of each gang that have a node.
+fn check_gangs(jobs: &Jobs, gangs: &mut BTreeMap<String, Group>) {
+    assert!(jobs.env.engine.holds().is_empty(), "a Strict gang holds nothing at rest");
+    for (name, group) in gangs {
+        let prefix = format!("{name}-");
+        let members = jobs.env.pods.values().filter(|facts| facts.handoff.pod.key.name.starts_with(&prefix));
+        let bound = members.filter(|facts| facts.handoff.node.is_some()).count();
+        group.satisfied |= bound >= group.min;
+        assert!(bound == 0 || group.satisfied, "{name}: {bound} of {} have a node", group.min);
     }
 }
 
@@ -61,8 +84,9 @@ fn case(dice: &mut Dice) {
         &[("cpu", "1"), ("koordinator.sh/gpu", "50")],
     ];
     let (mut submitted, mut pods) = (Vec::new(), 0);
+    let mut gangs: BTreeMap<String, Group> = BTreeMap::new();
     for _ in 0..4 + dice.below(8) {
-        match dice.below(10) {
+        match dice.below(12) {
             0..=3 => {
                 let name = format!("j{}", submitted.len());
                 let workers = 1 + dice.below(4) as i32;
@@ -121,11 +145,25 @@ fn case(dice: &mut Dice) {
                     }
                 }
             }
+            9 | 10 => {
+                let (name, members) = (format!("g{}", gangs.len()), 1 + dice.below(5));
+                let (min, limits) = (1 + dice.below(members), dice.pick(&asks));
+                let least = min.to_string();
+                let keys = gang(&name, &least, &[]);
+                for member in 0..members {
+                    let mut facts = pod(&format!("{name}-{member}"), limits, jobs.env.now);
+                    facts.spec.gang = declared("ml", &keys);
+                    jobs.env.submit(facts);
+                }
+                gangs.insert(name, Group { min: min as usize, satisfied: false });
+            }
             _ => jobs.env.wait(u64::from(1 + dice.below(70))),
         }
         jobs.env.settle();
         jobs.serve();
         jobs.env.wait(1);
+        jobs.serve();
         jobs.check();
+        check_gangs(&jobs, &mut gangs);
     }
 }

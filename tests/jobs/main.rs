@@ -8,8 +8,10 @@
 mod daemon;
 mod docs;
 mod faults;
+mod killed;
 mod life;
 mod placed;
+mod rivals;
 mod schema;
 mod stage;
 #[path = "../cluster/wait.rs"]

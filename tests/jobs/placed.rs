@@ -14,12 +14,12 @@ use crate::stage::{SOON, Theatre};
 use crate::wait::until;
 
 /// The user that the scheduler is.
-const SCHEDULER: &str = "system:serviceaccount:baton-system:baton-scheduler";
+pub const SCHEDULER: &str = "system:serviceaccount:baton-system:baton-scheduler";
 const POLICIES: [&str; 6] = ["Gang", "BinPack", "LeaderFirst", "MinFragment", "JobAffinity", "JobAntiAffinity"];
 
 impl Theatre {
     /// The scheduler as it ships, with the rights of its role.
-    fn scheduler(&self, more: &[&str]) -> Daemon {
+    pub fn scheduler(&self, more: &[&str]) -> Daemon {
         let path = self.dir.path().join("scheduler");
         std::fs::write(&path, self.server.plain_kubeconfig(SCHEDULER)).unwrap();
         let path = path.to_str().unwrap();
@@ -30,7 +30,7 @@ impl Theatre {
     }
 
     /// What every node offers.
-    async fn offer(&self, cpu: &str) {
+    pub async fn offer(&self, cpu: &str) {
         for number in 0..3 {
             let offered = json!({ "cpu": cpu, "memory": "32Gi", "pods": "110" });
             let patch = Patch::Merge(json!({ "status": { "capacity": offered, "allocatable": offered } }));
@@ -39,7 +39,7 @@ impl Theatre {
     }
 
     /// Kubelets start what is bound and bury what is deleted; pods of lost nodes are nobody's.
-    async fn play_bound(&self, job: &str) {
+    pub async fn play_bound(&self, job: &str) {
         for (number, (name, pod)) in self.crew(job).await.into_iter().enumerate() {
             let bound = pod.spec.as_ref().is_some_and(|spec| spec.node_name.is_some());
             let phase = pod.status.as_ref().and_then(|status| status.phase.clone()).unwrap_or_default();
@@ -78,7 +78,7 @@ impl Theatre {
         .await;
     }
 
-    async fn submit_with(&self, name: &str, policy: &str) {
+    pub async fn submit_with(&self, name: &str, policy: &str) {
         self.submit(name, |job| {
             job["spec"]["schedulerPolicy"] = json!({ "basicPolicy": policy });
             for template in ["/spec/leader/template/spec/containers/0", "/spec/workerSets/0/template/spec/containers/0"]

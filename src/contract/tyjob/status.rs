@@ -80,6 +80,18 @@ pub enum ScheduleState {
     ScheduledFailed,
 }
 
+impl ScheduleState {
+    /// As written in the object.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Unscheduled => "Unscheduled",
+            Self::ScheduledPartly => "ScheduledPartly",
+            Self::ScheduledSucceed => "ScheduledSucceed",
+            Self::ScheduledFailed => "ScheduledFailed",
+        }
+    }
+}
+
 /// How a worker that is not made again has ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 pub enum WorkerEnd {

@@ -108,13 +108,18 @@ impl Draft<'_> {
         if leader.ip.is_some() {
             self.status.leader_address.clone_from(&leader.ip);
         }
+        let moved = self.tend(leader, self.allocation(&leader.name));
+        self.effects.extend(moved);
         self.workers(leader);
     }
 
     /// Ends the job when the leader's image cannot be had.
     fn image_hopeless(&mut self, leader: &PodView) -> bool {
         let Some(ImageWait { reason, message }) = &leader.image else {
-            clear(&mut self.status, condition::IMAGE_PULL, "Pulled", "the leader's image is there", self.now);
+            // Between two tries the kubelet shows other reasons, too: only a container that starts ends the wait.
+            if leader.phase != Phase::Pending {
+                clear(&mut self.status, condition::IMAGE_PULL, "Pulled", "the leader's image is there", self.now);
+            }
             return false;
         };
         let text = format!("{}: {reason}: {message}", leader.name);

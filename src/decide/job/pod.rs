@@ -32,8 +32,8 @@ pub fn pod_of(
     label(keys::ATTEMPT, place.attempt.to_string());
     if let Some(set) = member.worker_set {
         label(keys::WORKER_SET, set.to_owned());
-        label(keys::INDEX, member.index.to_string());
     }
+    label(keys::INDEX, member.index.to_string());
     let mut annotations = owned(member.template, "annotations");
     annotations.insert(keys::ALLOCATION.to_owned(), place.node.as_str().into());
     let mut pod = member.template.spec().as_object().cloned().unwrap_or_default();
@@ -41,6 +41,9 @@ pub fn pod_of(
     pod.insert("restartPolicy".to_owned(), member.template.restart_policy().into());
     if !spec.volumes.is_empty() {
         let volumes = pod.entry("volumes").or_insert_with(|| json!([]));
+        if volumes.is_null() {
+            *volumes = json!([]);
+        }
         if let Some(volumes) = volumes.as_array_mut() {
             volumes.extend(spec.volumes.iter().cloned());
         }
@@ -111,12 +114,16 @@ fn add_environment(container: &mut Value, environment: &[(&'static str, String)]
 pub fn overridden_env(spec: &TyJobSpec) -> Vec<(String, &'static str)> {
     let sets = spec.worker_sets.iter().map(|set| (set.name.as_str(), &set.template));
     let mut found = Vec::new();
-    for (part, template) in std::iter::once((spec.leader.name.as_str(), &spec.leader.template)).chain(sets) {
+    for (at, (part, template)) in
+        std::iter::once((spec.leader.name.as_str(), &spec.leader.template)).chain(sets).enumerate()
+    {
+        // The leader is not told its own address.
+        let ours = if at == 0 { &ENV[..ENV.len() - 1] } else { &ENV[..] };
         for list in ["initContainers", "containers"] {
             for container in template.spec()[list].as_array().into_iter().flatten() {
                 let own = |name: &str| container["env"].as_array().into_iter().flatten().any(|e| e["name"] == name);
                 let place = format!("{part}/{}", container["name"].as_str().unwrap_or_default());
-                found.extend(ENV.into_iter().filter(|name| own(name)).map(|name| (place.clone(), name)));
+                found.extend(ours.iter().copied().filter(|name| own(name)).map(|name| (place.clone(), name)));
             }
         }
     }

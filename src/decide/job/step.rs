@@ -88,6 +88,7 @@ impl Draft<'_> {
     /// A job with a spec that can run, in a stage that can be left.
     fn live(&mut self) {
         let stage = *self.status.stage.get_or_insert(Stage::Pending);
+        self.status.message.get_or_insert_with(|| "the spec is valid, and waits for a place".to_owned());
         if self.spec.terminating {
             return self.end(Stage::Succeeded, "ended by spec.terminating".to_owned());
         }

@@ -136,8 +136,8 @@ impl Draft<'_> {
         self.effects.append(&mut effects);
     }
 
-    /// What a worker that exists needs.
-    fn tend(&self, pod: &PodView, place: Option<&Allocation>) -> Option<Effect> {
+    /// What a pod that exists needs.
+    pub(super) fn tend(&self, pod: &PodView, place: Option<&Allocation>) -> Option<Effect> {
         if pod.deleting.is_some() {
             return None;
         }

@@ -85,9 +85,23 @@ pub struct Part {
     pub name: Box<str>,
     /// How many pods.
     pub counts: i32,
+    /// PriorityClass that the template names.
+    pub class: Option<Box<str>>,
     /// What one pod asks for; who it is says nothing.
     pub pod: PodFacts,
 }
+
+/// A PriorityClass, as far as admission gives its value to pods.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PriorityClassFacts {
+    /// Priority of its pods.
+    pub value: i32,
+    /// Pods that name no class get this one.
+    pub default: bool,
+}
+
+/// PriorityClasses by name.
+pub type PriorityClasses = BTreeMap<Box<str>, PriorityClassFacts>;
 
 /// One pod that a job asks for.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -139,6 +153,19 @@ impl JobSpec {
 }
 
 impl Part {
+    /// Gives the pods the priority that admission will give them. A class that is not there gives none: such a pod is refused.
+    fn rate(&mut self, classes: &PriorityClasses) {
+        let priority = match &self.class {
+            Some(name) => classes.get(name).map(|class| class.value),
+            // Of several defaults the lowest counts.
+            None => classes.values().filter(|class| class.default).map(|class| class.value).min(),
+        };
+        let priority = priority.unwrap_or(0);
+        if self.pod.spec.priority != priority {
+            self.pod.spec.priority = priority;
+        }
+    }
+
     fn pod_name(&self, job: &str, index: i32) -> String {
         match self.role {
             Role::Leader => format!("{job}-{}", self.name),
@@ -159,6 +186,12 @@ impl JobFacts {
     pub fn open_seats(&self) -> Vec<Seat> {
         let Ok(spec) = &self.spec else { return Vec::new() };
         spec.seats(&self.job.key.name).filter(|seat| !self.ended.contains_key(&seat.pod)).collect()
+    }
+
+    /// Gives every pod of the job the priority of its class.
+    pub fn rate(&mut self, classes: &PriorityClasses) {
+        let parts = self.spec.as_mut().map(|spec| &mut spec.parts).into_iter().flatten();
+        parts.for_each(|part| part.rate(classes));
     }
 
     /// The leader pod has been made and lives as far as the controller knows: placed pods keep their places.

@@ -11,7 +11,7 @@ mod share;
 mod unfit;
 
 pub use classify::{Class, Situation, classify};
-pub use facts::{JobFacts, JobIdentity, JobSpec, Part, Seat, Told};
+pub use facts::{JobFacts, JobIdentity, JobSpec, Part, PriorityClassFacts, PriorityClasses, Seat, Told};
 pub use folded::{Folded, GPU_PERCENT};
 pub use order::{Ranked, order};
 pub use rule::{Tally, Verdict, verdict};

@@ -34,15 +34,14 @@ pub struct Load {
 }
 
 impl Load {
-    /// Of a node. GPUs are counted by its devices where they are known, else by allocatable.
+    /// Of a node: what its pods ask for, and what it says that it offers.
     pub fn of(node: &Node) -> Self {
         let Some(facts) = &node.facts else { return Self::default() };
         let (used, total) = (&node.used, &facts.allocatable);
-        let (gpu_used, gpu_total) = match &node.stock {
-            Some(stock) => stock.gpu_percent(),
-            None if used.scalar.is_empty() && total.scalar.is_empty() => (0, 0),
-            None => (Folded::wanted(used).get(GPU_PERCENT), Folded::offered(total).get(GPU_PERCENT)),
+        let gpu = |amounts: &Resources, fold: fn(&Resources) -> Folded| {
+            if amounts.scalar.is_empty() { 0 } else { fold(amounts).get(GPU_PERCENT) }
         };
+        let (gpu_used, gpu_total) = (gpu(used, Folded::wanted), gpu(total, Folded::offered));
         Self { used: [used.milli_cpu, used.memory, gpu_used], total: [total.milli_cpu, total.memory, gpu_total] }
     }
 

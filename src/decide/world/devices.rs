@@ -25,6 +25,17 @@ pub struct Stock {
     blocked: BTreeSet<DeviceType>,
 }
 
+/// What a node's devices come to, the unhealthy ones' too.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Listed {
+    /// Percent of GPU compute.
+    pub gpu_percent: i64,
+    /// Bytes of GPU memory; as many as one can think of where a GPU does not tell.
+    pub gpu_memory: i64,
+    /// Percent of NICs.
+    pub nic_percent: i64,
+}
+
 /// Whole devices that the node says a pod holds.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Published {
@@ -240,6 +251,18 @@ impl Stock {
             return ((all - free) * key::WHOLE, all * key::WHOLE);
         }
         (i64::from(summary.core_total.saturating_sub(summary.core_free)), i64::from(summary.core_total))
+    }
+
+    /// What there is, whoever holds it.
+    pub fn listed(&self) -> Listed {
+        let devices = self.empty.devices();
+        let whole = devices.gpus.iter().filter(|gpu| gpu.core > 0);
+        let bytes = whole.map(|gpu| if gpu.bytes_known { gpu.memory } else { i64::MAX });
+        Listed {
+            gpu_percent: self.gpu_percent().1,
+            gpu_memory: bytes.fold(0, i64::saturating_add),
+            nic_percent: devices.nics.iter().map(|nic| i64::from(nic.percent)).sum(),
+        }
     }
 
     /// Percent of compute or memory, whichever is less, that is free on each open GPU.

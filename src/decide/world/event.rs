@@ -8,7 +8,7 @@ use crate::contract::{AgentStatus, PodKey, PodUid};
 use crate::contract::gang::{GangId, PodGroupApi};
 use crate::decide::gang::PodGroupFacts;
 
-use crate::decide::placement::{JobFacts, JobIdentity};
+use crate::decide::placement::{JobFacts, JobIdentity, PriorityClassFacts};
 
 use super::budget::BudgetFacts;
 use super::node::NodeFacts;
@@ -69,6 +69,10 @@ pub enum WorldEvent {
     Job(Box<JobFacts>),
     /// A TYJob is gone.
     JobGone(JobIdentity),
+    /// A PriorityClass.
+    PriorityClass(Box<str>, PriorityClassFacts),
+    /// A PriorityClass is gone.
+    PriorityClassGone(Box<str>),
     /// A PodDisruptionBudget.
     Budget(PodKey, BudgetFacts),
     /// A PodDisruptionBudget is gone.

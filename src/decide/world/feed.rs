@@ -94,6 +94,8 @@ impl World {
                 self.plans.classes.insert(name, facts);
                 changes.wake = Wake::VOLUME;
             }
+            WorldEvent::PriorityClass(name, class) => self.priority_class(name, Some(class), &mut changes),
+            WorldEvent::PriorityClassGone(name) => self.priority_class(name, None, &mut changes),
             WorldEvent::ClassGone(name) => {
                 self.plans.classes.remove(&name);
             }

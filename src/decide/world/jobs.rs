@@ -5,7 +5,7 @@
 
 use crate::contract::{PodKey, Shared};
 use crate::decide::alloc::Held;
-use crate::decide::placement::{JobFacts, JobIdentity};
+use crate::decide::placement::{JobFacts, JobIdentity, PriorityClassFacts};
 
 use super::event::Changes;
 use super::pod::{Place, Pod, PodFacts};
@@ -23,7 +23,24 @@ impl World {
         self.jobs.iter()
     }
 
-    pub(super) fn job_set(&mut self, facts: JobFacts, changes: &mut Changes) {
+    /// A PriorityClass came, changed or is gone: what jobs' pods will have of it is another now.
+    pub(super) fn priority_class(&mut self, name: Box<str>, class: Option<PriorityClassFacts>, changes: &mut Changes) {
+        match class {
+            Some(class) => drop(self.priority_classes.insert(name, class)),
+            None => drop(self.priority_classes.remove(&name)),
+        }
+        for (key, known) in &mut self.jobs {
+            let mut facts = (**known).clone();
+            facts.rate(&self.priority_classes);
+            if **known != facts {
+                *known = facts.into();
+                changes.jobs.push(key.clone());
+            }
+        }
+    }
+
+    pub(super) fn job_set(&mut self, mut facts: JobFacts, changes: &mut Changes) {
+        facts.rate(&self.priority_classes);
         let key = facts.job.key.clone();
         let known = self.jobs.get(&key);
         // What a write has answered may be ahead of the watch.

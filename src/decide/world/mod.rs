@@ -22,7 +22,7 @@ mod state;
 pub mod volume;
 
 pub use budget::BudgetFacts;
-pub use devices::Stock;
+pub use devices::{Listed, Stock};
 pub use event::{Changes, Wake, WorldEvent};
 pub use id::{NodeId, PodId};
 pub use journal::Journal;

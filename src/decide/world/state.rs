@@ -8,7 +8,7 @@ use crate::contract::{AgentStatus, DeviceId, PodKey, PodUid, Shared};
 use crate::decide::alloc::{Amounts, Labels as DeviceLabels};
 use crate::decide::intern::Interner;
 use crate::decide::lock::{HolderState, Lookup};
-use crate::decide::placement::JobFacts;
+use crate::decide::placement::{JobFacts, PriorityClasses};
 use crate::decide::pod::{HandoffPod, PodContainer};
 
 use super::budget::BudgetFacts;
@@ -78,6 +78,7 @@ pub struct World {
     pub(super) deleted: VecDeque<PodUid>,
     pub(super) gangs: GangBook,
     pub(super) jobs: BTreeMap<PodKey, Shared<JobFacts>>,
+    pub(super) priority_classes: PriorityClasses,
 }
 
 /// What many pods and nodes say alike.

@@ -7,6 +7,7 @@ use clap::{Args, ValueEnum};
 
 use super::cluster::Cluster;
 use super::gangs;
+use super::jobs;
 use super::story;
 use super::table;
 use crate::runtime::shutdown;
@@ -68,10 +69,13 @@ impl Progress {
     }
 }
 
-/// Gangs first, because that chapter takes everything away again; then what stays to be looked at.
+/// Gangs and a TYJob first, because those chapters take everything away again; then what stays to be looked at.
 async fn tell(cluster: &mut Cluster, progress: Progress) -> anyhow::Result<story::Outcome> {
-    let found = gangs::tell(cluster, progress).await?;
+    let mut found = gangs::tell(cluster, progress).await?;
+    let (job, wrong) = jobs::tell(cluster, progress).await?;
+    found.extend(wrong);
     let mut outcome = story::tell(cluster, progress).await?;
+    outcome.report.job = job;
     outcome.report.blame(found);
     Ok(outcome)
 }
@@ -97,6 +101,9 @@ pub async fn run(args: DemoArgs) -> anyhow::Result<ExitCode> {
             } else {
                 progress.line(table::devices(outcome));
                 progress.line(table::pods(&outcome.report));
+                if let Some(job) = &outcome.report.job {
+                    progress.line(table::job(job));
+                }
                 progress.line(table::verdict(&outcome.report));
             }
             if args.keep {

@@ -29,6 +29,7 @@ const START_LIMIT: Duration = Duration::from_secs(60);
 /// As the service accounts of `daemonset/rbac.yaml`: the demo shows that those permissions suffice.
 const AGENT_USER: &str = "system:serviceaccount:baton-system:baton-device-plugin";
 const SCHEDULER_USER: &str = "system:serviceaccount:baton-system:baton-scheduler";
+const CONTROLLER_USER: &str = "system:serviceaccount:baton-system:baton-controller";
 
 /// One simulated node.
 pub struct DemoNode {
@@ -83,8 +84,10 @@ impl Cluster {
             cluster.nodes.push(node);
             cluster.daemons.push(daemon);
         }
-        let scheduler = cluster.scheduler(args.verbose)?;
-        cluster.daemons.push(scheduler);
+        for (role, user) in [("scheduler", SCHEDULER_USER), ("controller", CONTROLLER_USER)] {
+            let daemon = cluster.central(role, user, args.verbose)?;
+            cluster.daemons.push(daemon);
+        }
         cluster.wait_until_ready(progress).await?;
         Ok(cluster)
     }
@@ -140,14 +143,15 @@ impl Cluster {
         Ok((DemoNode { name, kubelet, admin, _machine: machine }, daemon))
     }
 
-    fn scheduler(&self, verbose: bool) -> anyhow::Result<Daemon> {
-        let kubeconfig = self.credentials("scheduler", SCHEDULER_USER)?;
+    /// A daemon that the cluster has one of.
+    fn central(&self, role: &str, user: &str, verbose: bool) -> anyhow::Result<Daemon> {
+        let kubeconfig = self.credentials(role, user)?;
         let line = vec![
-            "scheduler".to_owned(),
+            role.to_owned(),
             format!("--kubeconfig={}", kubeconfig.display()),
             format!("--listen={}", free_address()?),
         ];
-        Daemon::start("scheduler", line, self.path(), verbose)
+        Daemon::start(role, line, self.path(), verbose)
     }
 
     /// Waits until every node's allocatable holds what its Device object says.
@@ -223,8 +227,8 @@ impl Cluster {
         format!(
             "\nThe cluster keeps running; Ctrl-C ends it. Logs: {}/*.log\n\n  export KUBECONFIG={}\n\n  kubectl get \
              nodes,pods,devices\n  kubectl describe pod one-gpu\n  kubectl get pods -w\n  kubectl delete pod gpu-share\n  \
-             kubectl apply -f daemonset/examples/gpu-share.yaml\n  baton get nodes -o wide\n  baton get pods\n  baton get \
-             locks\n",
+             kubectl apply -f daemonset/examples/gpu-share.yaml\n  kubectl apply -f daemonset/examples/tyjob.yaml\n  kubectl \
+             get tyj -w\n  baton get nodes -o wide\n  baton get pods\n  baton get jobs\n  baton get locks\n",
             self.path().display(),
             self.kubeconfig.display()
         )

@@ -8,6 +8,7 @@ mod args;
 mod cluster;
 mod gangs;
 mod install;
+mod jobs;
 mod ledger;
 mod pods;
 mod process;
@@ -17,4 +18,4 @@ mod table;
 mod timeline;
 
 pub use args::{DemoArgs, run};
-pub use report::{Devices, PodReport, Report};
+pub use report::{Devices, JobReport, PodReport, Report};

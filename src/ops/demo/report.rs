@@ -53,6 +53,24 @@ pub struct PodReport {
     pub lock_held_ms: Option<f64>,
 }
 
+/// The TYJob.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct JobReport {
+    /// Name.
+    pub name: String,
+    /// Stages in the order in which a watch showed them.
+    pub stages: Vec<&'static str>,
+    /// Node of each pod when all of them ran, by pod.
+    pub pods: BTreeMap<String, String>,
+    /// Address of the leader, as its workers were told.
+    pub leader_address: String,
+    /// Workers that failed and were made again.
+    pub worker_restarts: i32,
+    /// Pods that were left when the job had ended.
+    pub pods_left: usize,
+}
+
 /// Everything.
 #[derive(Debug, Clone, Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -61,6 +79,9 @@ pub struct Report {
     pub ok: bool,
     /// In the order of submission.
     pub pods: Vec<PodReport>,
+    /// Absent on one node, where that chapter is left out.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub job: Option<JobReport>,
     /// Lock, binding and unlock requests that reached the API server, refused ones included, divided by pods.
     pub api_writes_per_pod: f64,
     /// What is wrong, one sentence each.
@@ -74,7 +95,7 @@ impl Report {
             violations.extend(judge(pod));
         }
         let api_writes_per_pod = api_writes as f64 / pods.len().max(1) as f64;
-        Self { ok: violations.is_empty(), pods, api_writes_per_pod, violations }
+        Self { ok: violations.is_empty(), pods, job: None, api_writes_per_pod, violations }
     }
 
     /// Adds what else is wrong.

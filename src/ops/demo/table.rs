@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use super::report::{Report, list};
+use super::report::{JobReport, Report, list};
 use super::story::Outcome;
 use crate::ops::get::plain;
 
@@ -39,6 +39,14 @@ pub fn pods(report: &Report) -> String {
         vec![pod.name.clone(), pod.node.clone(), devices, held, agree]
     };
     plain(&["POD", "NODE", "DEVICES", "LOCK HELD", "ANNOTATION, KUBELET, LEDGER"], report.pods.iter().map(row))
+}
+
+/// Job → its course, and where its pods were.
+pub fn job(job: &JobReport) -> String {
+    let pods = job.pods.iter().map(|(pod, node)| format!("{pod} on {node}")).collect::<Vec<_>>().join(", ");
+    let course = job.stages.join(", ");
+    let row = vec![job.name.clone(), course, job.worker_restarts.to_string(), pods, job.pods_left.to_string()];
+    plain(&["TYJOB", "STAGES", "REPLACED", "PODS", "PODS LEFT"], [row])
 }
 
 /// The last lines.

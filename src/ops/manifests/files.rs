@@ -38,7 +38,7 @@ pub fn crds() -> Vec<CustomResourceDefinition> {
 }
 
 /// Template, where it goes, whether it is part of the installation.
-const TEMPLATES: [(&str, &str, bool); 11] = [
+const TEMPLATES: [(&str, &str, bool); 12] = [
     ("namespace.yaml", include_str!("templates/namespace.yaml"), true),
     ("daemonset.yaml", include_str!("templates/daemonset.yaml"), true),
     ("scheduler.yaml", include_str!("templates/scheduler.yaml"), true),
@@ -48,6 +48,7 @@ const TEMPLATES: [(&str, &str, bool); 11] = [
     ("examples/gpu-share.yaml", include_str!("templates/examples/gpu-share.yaml"), false),
     ("examples/gpu-rdma.yaml", include_str!("templates/examples/gpu-rdma.yaml"), false),
     ("examples/multi-container.yaml", include_str!("templates/examples/multi-container.yaml"), false),
+    ("examples/tyjob.yaml", include_str!("templates/examples/tyjob.yaml"), false),
     ("extender/extender.yaml", include_str!("templates/extender/extender.yaml"), false),
     ("extender/kube-scheduler.yaml", include_str!("templates/extender/kube-scheduler.yaml"), false),
 ];
@@ -146,6 +147,7 @@ mod tests {
                     "RoleBinding" => typed::<rbac::v1::RoleBinding>(&document, &place),
                     "CustomResourceDefinition" => typed::<CustomResourceDefinition>(&document, &place),
                     "Service" => typed::<core::v1::Service>(&document, &place),
+                    "TYJob" => typed::<tyjob::TyJob>(&document, &place),
                     "Kustomization" | "KubeSchedulerConfiguration" => {}
                     other => panic!("{place}: {other} is not checked"),
                 }
@@ -216,10 +218,19 @@ mod tests {
         use crate::contract::ContainerRequest;
         let mut judged = 0;
         for file in files(&Values::default()).unwrap().iter().filter(|file| file.path.starts_with("examples/")) {
-            for pod in documents(&file.text) {
-                assert_eq!(pod["spec"]["schedulerName"], "baton-scheduler", "{}", file.path);
-                let lists = [&pod["spec"]["containers"], &pod["spec"]["initContainers"]];
-                for container in lists.into_iter().filter_map(Value::as_array).flatten() {
+            for object in documents(&file.text) {
+                let spec = &object["spec"];
+                let pods: Vec<&Value> = if object["kind"] == "TYJob" {
+                    let job: tyjob::TyJob = serde_json::from_value(object.clone()).unwrap();
+                    assert_eq!(tyjob::validate(&job), [], "{}", file.path);
+                    let sets = spec["workerSets"].as_array().unwrap();
+                    std::iter::once(&spec["leader"]).chain(sets).map(|part| &part["template"]["spec"]).collect()
+                } else {
+                    assert_eq!(spec["schedulerName"], "baton-scheduler", "{}", file.path);
+                    vec![spec]
+                };
+                let lists = pods.into_iter().flat_map(|pod| [&pod["containers"], &pod["initContainers"]]);
+                for container in lists.filter_map(Value::as_array).flatten() {
                     let limits = container["resources"]["limits"].as_object().cloned().unwrap_or_default();
                     let limits = limits.iter().map(|(name, amount)| {
                         let text = amount.as_str().map_or_else(|| amount.to_string(), str::to_owned);
@@ -230,7 +241,7 @@ mod tests {
                 }
             }
         }
-        assert!(judged >= 6, "only {judged} containers");
+        assert!(judged >= 8, "only {judged} containers");
     }
 
     #[test]

@@ -97,6 +97,12 @@ const SCHEDULER: &[Rule] = &[
         resources: &["podgroups/status"],
         verbs: &["patch"],
     },
+    Rule {
+        why: "The priority that pods of waiting jobs will have.",
+        group: "scheduling.k8s.io",
+        resources: &["priorityclasses"],
+        verbs: READ,
+    },
     Rule { why: "Which devices there are.", group: "scheduling.koordinator.sh", resources: &["devices"], verbs: READ },
     Rule {
         why: "What the filters look at beside the node.",
@@ -181,12 +187,7 @@ const CONTROLLER: &[Rule] = &[
         resources: &["pods"],
         verbs: &["get", "list", "watch", "create", "delete", "patch"],
     },
-    Rule {
-        why: "Whether the node of a dying pod is still there.",
-        group: "",
-        resources: &["nodes"],
-        verbs: &["list", "watch"],
-    },
+    Rule { why: "Whether the node of a dying pod is still there.", group: "", resources: &["nodes"], verbs: READ },
     Rule {
         why: "What happened, where the job's owner looks.",
         group: "",

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use crate::contract::PodKey;
 use crate::contract::tyjob::BasicPolicy;
 use crate::decide::alloc::Held;
 use crate::decide::cycle::choose::{Choice, judge, prepare};
@@ -93,7 +94,8 @@ impl Engine {
         now: Moment,
     ) -> Result<(NodeId, PodId), String> {
         let Some(part) = spec.parts.get(seat.part) else { return Err("the job has no such part".to_owned()) };
-        let pod = imagined(part.pod_of(&job.job, seat));
+        let facts = self.pod_to_place(job, spec, seat).unwrap_or_else(|| part.pod_of(&job.job, seat));
+        let pod = imagined(facts);
         let view = View { world: &self.world, now: now.mono };
         self.stats.attempts += 1;
         let mut slots = prepare(view, &self.plugins, &pod).map_err(reason)?;
@@ -121,6 +123,22 @@ impl Engine {
         let devices = device_fit::plan(&slots, (id, node)).map(|plan| Held::of(&plan.allocation));
         let facts = pod.facts;
         Ok((id, self.world.reserve_place(facts, id, devices)))
+    }
+
+    /// What is to be placed for a seat: the pod that waits for it, which admission may have changed, or else the template's.
+    pub(super) fn pod_to_place(&self, job: &JobFacts, spec: &JobSpec, seat: &Seat) -> Option<PodFacts> {
+        let mut facts = spec.parts.get(seat.part)?.pod_of(&job.job, seat);
+        let made = self.world.pod_by_key(&PodKey::new(&job.job.key.namespace, &seat.pod));
+        let made = made.filter(|pod| pod.place == Place::Waiting && pod.facts.handoff.deleting.is_none());
+        let claim = |pod: &Pod| pod.facts.spec.job.as_ref().map(|claim| (claim.uid.clone(), claim.attempt));
+        if let Some(made) = made.filter(|pod| claim(pod) == Some((job.job.uid.clone(), Some(job.attempt)))) {
+            // Who it is does not change: whoever counts the job's pods counts each once.
+            facts.handoff.containers = made.facts.handoff.containers.clone();
+            let mut asked = (*made.facts.spec).clone();
+            (asked.job, asked.gang, asked.nominated, asked.refused) = (None, None, None, false);
+            facts.spec = asked.into();
+        }
+        Some(facts)
     }
 
     /// Keeps room for a seat on a node that was chosen before. `None` when the seat does not fit there any more.

@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use crate::contract::PodKey;
 use crate::contract::tyjob::{Allocation, ScheduleState};
-use crate::decide::placement::{Class, Told, Weights};
+use crate::contract::{PodKey, Shared};
+use crate::decide::placement::{Class, JobFacts, Told, Weights};
 use crate::decide::world::PodId;
 
 use super::table::Tables;
@@ -84,11 +84,13 @@ pub struct JobRecord {
     pub said: Option<(&'static str, String, Duration)>,
     /// How it was classified last.
     pub class: Class,
+    /// The job as it was looked at last.
+    pub seen: Option<Shared<JobFacts>>,
     /// Monotonic time since which the leader has an address.
     pub address_since: Option<Duration>,
     /// Monotonic time since which the job is known not to fit, and why.
     pub unfit: Option<(Duration, String)>,
-    /// Nodes changed since the job was judged not to fit.
+    /// Nodes changed since the job was judged not to fit, or it asks for something else.
     pub nodes_changed: bool,
     /// A write is under way.
     pub writing: bool,
@@ -114,6 +116,7 @@ impl JobRecord {
             state: None,
             said: None,
             class: Class::Waiting,
+            seen: None,
             address_since: None,
             unfit: None,
             nodes_changed: false,
@@ -124,6 +127,20 @@ impl JobRecord {
             failures: 0,
             not_before: Duration::ZERO,
         }
+    }
+
+    /// Takes note of the job as it is now. `true` when it asks for something else than before, so that what was said of it does
+    /// not hold any more.
+    pub fn look(&mut self, job: &Shared<JobFacts>) -> bool {
+        let other = self.seen.as_ref().is_some_and(|seen| {
+            !std::ptr::eq::<JobFacts>(&**seen, &**job) && (&seen.spec, &seen.ended) != (&job.spec, &job.ended)
+        });
+        self.seen = Some(job.clone());
+        if other {
+            self.unfit = None;
+            self.nodes_changed = true;
+        }
+        other
     }
 
     /// Places that no pod has taken yet.

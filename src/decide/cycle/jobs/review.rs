@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
+use jiff::Unit;
+
 use crate::contract::PodKey;
+use crate::contract::tyjob::ScheduleState;
 use crate::decide::cycle::effect::Effects;
 use crate::decide::cycle::engine::{Engine, Timer};
 use crate::decide::cycle::settings::Moment;
@@ -75,12 +78,15 @@ impl Engine {
             self.jobs.records.insert(key.clone(), record);
             self.jobs.news = true;
         }
+        let edited = self.jobs.records.get_mut(key).is_some_and(|record| record.look(&job));
+        self.jobs.news |= edited;
         if job.is_over() || job.spec.is_err() {
             self.release_places(key);
             if let Some(record) = self.jobs.records.get_mut(key) {
                 record.class = if job.is_over() { Class::Over } else { Class::Invalid };
             }
             self.call_waiting(now);
+            self.say_unreadable(key, &job, now, effects);
             return self.clear_job(key, &job, now, effects);
         }
         if let Some(record) = self.jobs.records.get_mut(key) {
@@ -119,7 +125,8 @@ impl Engine {
                 continue;
             }
             let leader = seat.as_ref().is_some_and(crate::decide::placement::Seat::is_leader);
-            if matches!(occupant, Occupant::Other) {
+            // Only from now on can the controller make a pod for it: until now there was one, or this scheduler was not there.
+            if matches!(occupant, Occupant::Other) || place.reservation.is_none() {
                 place.since = now.mono;
             }
             let usable = match (leader, record.address_since) {
@@ -130,12 +137,8 @@ impl Engine {
             let expired = deadline.is_some_and(|deadline| deadline <= now.mono);
             let kept = node.filter(|_| !expired).is_some_and(|node| {
                 place.reservation.is_some() || {
-                    let part = seat.as_ref().and_then(|seat| Some((seat, spec.parts.get(seat.part)?)));
-                    let facts = part.map(|(seat, part)| part.pod_of(&job.job, seat));
+                    let facts = seat.as_ref().and_then(|seat| self.pod_to_place(job, spec, seat));
                     place.reservation = facts.and_then(|facts| self.reserve_at(facts, node, now));
-                    if place.reservation.is_some() {
-                        place.since = now.mono;
-                    }
                     place.reservation.is_some()
                 }
             });
@@ -183,7 +186,8 @@ impl Engine {
         match pod.place {
             _ if !ours => Occupant::Other,
             Place::Assumed(_) | Place::Bound(_) => Occupant::Settled,
-            Place::Ended if succeeded => Occupant::Settled,
+            // One that was asked to go has not done its work: it is made again, unless the job says otherwise.
+            Place::Ended if succeeded && handoff.deleting.is_none() => Occupant::Settled,
             Place::Ended => Occupant::Other,
             Place::Waiting if handoff.deleting.is_some() => Occupant::Other,
             Place::Waiting => Occupant::Nobody,
@@ -262,7 +266,12 @@ fn adopted(job: &JobFacts, now: Moment) -> JobRecord {
     });
     record.places = places.collect();
     let void = job.allocations.iter().any(|place| place.attempt != job.attempt);
-    // A state that was about another attempt says nothing about this one.
-    record.state = job.state.filter(|_| !void);
+    record.state = job.state;
+    if void {
+        // Said at once, whether or not there is room for the present attempt.
+        record.state = Some(ScheduleState::Unscheduled);
+        record.said = Some(("NewAttempt", format!("the places of attempt {} are to be found", job.attempt), now.mono));
+        record.told_since = Some((false, now.wall.round(Unit::Second).unwrap_or(now.wall)));
+    }
     record
 }

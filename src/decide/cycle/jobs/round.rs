@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use crate::contract::PodKey;
 use crate::contract::tyjob::{BasicPolicy, JobQueuePolicy, ScheduleState, WorkerEnd};
+use crate::contract::{PodKey, key};
 use crate::decide::cycle::effect::Effects;
 use crate::decide::cycle::engine::Engine;
 use crate::decide::cycle::settings::Moment;
@@ -14,13 +14,15 @@ use crate::decide::placement::{
     unfit, verdict,
 };
 use crate::decide::queue::{Item, QueueState};
-use crate::decide::world::{NodeId, PodId, Resources, Wake};
+use crate::decide::world::{Listed, NodeId, Place, PodId, Resources, Wake};
 
 use super::place::{Company, NOBODY};
 use super::record::JobPlace;
 
-/// Events in a burst are taken together: a round rests for this part of the period.
+/// Events in a burst are taken together where a round is much work: it rests for a millisecond per job, and at most for this
+/// part of the period. With fewer jobs than these, it comes with each event, before younger pods take the room.
 const REST: u32 = 10;
+const FEW: usize = 8;
 /// What makes a job that fits nowhere worth another look.
 const NODES: Wake = Wake::NODE_ADDED.or(Wake::NODE_CHANGED).or(Wake::NODE_ROOM).or(Wake::AGENT).or(Wake::DEVICES);
 
@@ -48,7 +50,10 @@ impl Engine {
 
     /// Lets a round come soon: at once, or when the last one has rested.
     pub(super) fn call_round(&mut self, now: Moment) {
-        let rest = self.config.jobs.period / REST;
+        let longest = self.config.jobs.period / REST;
+        let waiting = self.jobs.records.values().filter(|record| record.class == Class::Waiting);
+        let many = waiting.skip(FEW).take(longest.as_millis() as usize).count();
+        let rest = Duration::from_millis(many as u64).min(longest);
         let at = self.jobs.ran.map_or(Duration::ZERO, |ran| ran + rest);
         match self.queue.state(Item::Jobs) {
             Some(QueueState::Active(_) | QueueState::Taken) => return,
@@ -79,7 +84,7 @@ impl Engine {
         let Some(queued) = queued else { return self.queue.remove(Item::Jobs) };
         self.queue.add(Item::Jobs, queued, self.plugins.queue_sort(), now.mono);
         if at > now.mono {
-            self.queue.wait_until(Item::Jobs, at, now.wall);
+            self.queue.rest_until(Item::Jobs, at);
         }
     }
 
@@ -139,7 +144,7 @@ impl Engine {
     fn try_job(&mut self, key: &PodKey, now: Moment, effects: &mut Effects) {
         let Some(job) = self.world.job(key).cloned() else { return };
         let (Ok(spec), Some(record)) = (&job.spec, self.jobs.records.get(key)) else { return };
-        let started = job.leads();
+        let started = self.leader_made(&job);
         let open = job.open_seats();
         let missing: Vec<Seat> = open.iter().filter(|seat| !record.places.contains_key(&seat.pod)).cloned().collect();
         let mut here: BTreeMap<NodeId, i64> = BTreeMap::new();
@@ -189,6 +194,7 @@ impl Engine {
         now: Moment,
         effects: &mut Effects,
     ) {
+        let started = self.leader_made(job);
         let (Ok(spec), Some(record)) = (&job.spec, self.jobs.records.get_mut(key)) else { return };
         let news = !taken.is_empty();
         for (pod, node, reservation) in taken {
@@ -196,7 +202,7 @@ impl Engine {
             record.places.insert(pod, JobPlace { node, reservation: Some(reservation), since: now.mono });
         }
         let tally = tally(job, spec, |seat| record.places.contains_key(&seat.pod));
-        let judged = verdict(spec.basic, spec.min_workers, job.leads(), tally);
+        let judged = verdict(spec.basic, spec.min_workers, started, tally);
         let total = spec.workers();
         let miss = miss.map(|miss| format!("; {miss}")).unwrap_or_default();
         if judged.keep {
@@ -229,6 +235,15 @@ impl Engine {
         self.say(key, ScheduleState::Unscheduled, "Unschedulable", text, now, effects);
     }
 
+    /// The leader pod of the present attempt is there: places are kept from then on, whether the status says so already or not.
+    pub(super) fn leader_made(&self, job: &JobFacts) -> bool {
+        let leader = job.spec.as_ref().ok().and_then(|spec| spec.seats(&job.job.key.name).next());
+        let pod = leader.and_then(|seat| self.world.pod_by_key(&PodKey::new(&job.job.key.namespace, &seat.pod)));
+        let claim = pod.filter(|pod| pod.place != Place::Ended && pod.facts.handoff.deleting.is_none());
+        let claim = claim.and_then(|pod| pod.facts.spec.job.as_ref());
+        job.leads() || claim.is_some_and(|claim| claim.uid == job.job.uid && claim.attempt == Some(job.attempt))
+    }
+
     /// Why the job cannot be placed even on empty nodes.
     fn never_fits(&self, spec: &JobSpec, job: &JobFacts, needed: i64) -> Option<String> {
         let done = done_workers(job);
@@ -247,18 +262,27 @@ impl Engine {
         )
     }
 
-    /// What all known nodes offer, cordoned and NotReady ones included. A GPU that the node lists counts although its agent may
-    /// be away.
+    /// What all known nodes offer, cordoned and NotReady ones included. A device that the node lists counts although its agent
+    /// may be away.
     fn offers(&self) -> Vec<Offer> {
-        let mut kinds: BTreeMap<(&Resources, i64, i64), i64> = BTreeMap::new();
+        let mut kinds: BTreeMap<(&Resources, i64, Option<Listed>), i64> = BTreeMap::new();
         for (_, node) in self.world.nodes() {
             let Some(facts) = &node.facts else { continue };
-            let gpus = node.stock.as_ref().map_or(0, |stock| stock.gpu_percent().1);
-            *kinds.entry((&*facts.allocatable, facts.max_pods, gpus)).or_insert(0) += 1;
+            let listed = node.stock.as_ref().map(|stock| stock.listed());
+            *kinds.entry((&*facts.allocatable, facts.max_pods, listed)).or_insert(0) += 1;
         }
-        let offers = kinds.into_iter().map(|((allocatable, pods, gpus), nodes)| {
+        let offers = kinds.into_iter().map(|((allocatable, pods, listed), nodes)| {
             let mut amounts = Folded::offered(allocatable);
-            amounts.raise(GPU_PERCENT, gpus);
+            match listed {
+                Some(Listed { gpu_percent, gpu_memory, nic_percent }) => {
+                    amounts.raise(GPU_PERCENT, gpu_percent);
+                    amounts.raise(key::GPU_MEMORY, gpu_memory);
+                    amounts.raise(key::RDMA, nic_percent);
+                }
+                // No kubelet counts bytes of GPU memory: until the node's devices are listed, they may be any number.
+                None if amounts.get(GPU_PERCENT) > 0 => amounts.raise(key::GPU_MEMORY, i64::MAX),
+                None => {}
+            }
             Offer { amounts, pods, nodes }
         });
         offers.collect()

@@ -94,7 +94,7 @@ impl Engine {
         let node = place.and_then(|place| self.world.node_id(&place.node));
         let facts = job.spec.as_ref().ok().and_then(|spec| {
             let seat = spec.seat(&key.name, &name)?;
-            Some(spec.parts.get(seat.part)?.pod_of(&job.job, &seat))
+            self.pod_to_place(&job, spec, &seat)
         });
         let reservation = node.zip(facts).and_then(|(node, facts)| self.reserve_at(facts, node, now));
         let place = self.jobs.records.get_mut(key).and_then(|record| record.places.get_mut(&name));

@@ -64,6 +64,16 @@ impl Engine {
         }
     }
 
+    /// The controller has nothing against the job, and a pod of it cannot be imagined: only its owner can help.
+    pub(super) fn say_unreadable(&mut self, key: &PodKey, job: &JobFacts, now: Moment, effects: &mut Effects) {
+        if let Err(why) = &job.spec
+            && job.stage.is_some()
+            && !job.is_over()
+        {
+            self.say(key, ScheduleState::Unscheduled, "InvalidTemplate", why.to_string(), now, effects);
+        }
+    }
+
     /// A job that is being deleted gives its places back, so that its finalizer can go.
     pub(super) fn clear_job(&mut self, key: &PodKey, job: &JobFacts, now: Moment, effects: &mut Effects) {
         if !job.deleting || job.allocations.is_empty() {
@@ -81,7 +91,8 @@ impl Engine {
     /// Writes the half when it is not what the object shows, one write at a time.
     pub(super) fn write_job(&mut self, key: &PodKey, now: Moment, effects: &mut Effects) {
         let (Some(job), Some(record)) = (self.world.job(key), self.jobs.records.get_mut(key)) else { return };
-        if record.writing || job.is_over() && !job.deleting || job.spec.is_err() && !job.deleting {
+        let unseen = job.spec.is_err() && job.stage.is_none();
+        if record.writing || (job.is_over() || unseen) && !job.deleting {
             return;
         }
         let Some(half) = half_of(job, record) else { return };

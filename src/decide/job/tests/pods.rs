@@ -34,7 +34,10 @@ fn pods_carry_labels_owner_place_environment_and_volumes() {
     .unwrap();
     let rig = Rig::running_with(job);
     let (leader, worker) = (&rig.bodies["rl-learner"], &rig.bodies["rl-actor-1"]);
-    assert_eq!(leader["metadata"]["labels"], json!({ keys::JOB: "rl", keys::ROLE: "leader", keys::ATTEMPT: "0" }));
+    assert_eq!(
+        leader["metadata"]["labels"],
+        json!({ keys::JOB: "rl", keys::ROLE: "leader", keys::INDEX: "0", keys::ATTEMPT: "0" })
+    );
     assert_eq!(
         worker["metadata"]["labels"],
         json!({
@@ -73,6 +76,20 @@ fn the_users_own_variable_wins_with_a_warning() {
     assert_eq!(env(&rig.bodies["rl-learner"], "containers", 0)["TYJOB_ROLE"], "boss");
     let told = rig.told.iter().find(|(reason, _)| *reason == "EnvOverridden").unwrap();
     assert!(told.1.contains("learner/main") && told.1.contains("TYJOB_ROLE"), "{}", told.1);
+}
+
+#[test]
+fn only_variables_that_the_controller_would_set_are_warned_of() {
+    let mut job = spec(1);
+    job.leader.template.0["spec"]["containers"][0]["env"] = json!([{ "name": "TYJOB_LEADER_ADDRESS", "value": "me" }]);
+    job.volumes = vec![json!({ "name": "data", "emptyDir": {} })];
+    job.leader.template.0["spec"]["volumes"] = serde_json::Value::Null;
+    let mut rig = Rig::new(job);
+    rig.settle();
+    rig.place_all();
+    rig.settle();
+    assert!(!rig.told.iter().any(|(reason, _)| *reason == "EnvOverridden"), "{:?}", rig.told);
+    assert_eq!(rig.bodies["rl-learner"]["spec"]["volumes"][0]["name"], "data", "null is no list");
 }
 
 #[test]

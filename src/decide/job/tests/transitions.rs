@@ -169,13 +169,32 @@ fn an_image_that_is_pulled_in_time_starts_the_clock_anew() {
     let wait = Some(ImageWait { reason: "ImagePullBackOff".to_owned(), message: "not found".to_owned() });
     for _ in 0..2 {
         rig.pod("rl-learner").image.clone_from(&wait);
+        rig.pod("rl-learner").phase = Phase::Pending;
         rig.settle();
         rig.pass(299);
         rig.pod("rl-learner").image = None;
+        rig.pod("rl-learner").phase = Phase::Running;
         rig.settle();
     }
     assert_eq!(rig.stage(), Stage::Starting);
     assert!(!rig.status().holds(condition::IMAGE_PULL));
+}
+
+#[test]
+fn other_reasons_between_two_pulls_do_not_start_the_clock_anew() {
+    let mut rig = Rig::new(spec(1));
+    rig.settle();
+    rig.place_all();
+    rig.settle();
+    rig.bind("rl-learner");
+    for reason in ["ErrImagePull", "", "ImagePullBackOff", "", "ImagePullBackOff"] {
+        let wait = ImageWait { reason: reason.to_owned(), message: "not found".to_owned() };
+        rig.pod("rl-learner").image = Some(wait).filter(|_| !reason.is_empty());
+        rig.settle();
+        rig.pass(70);
+    }
+    rig.settle();
+    assert_eq!(rig.stage(), Stage::Failed);
 }
 
 #[test]

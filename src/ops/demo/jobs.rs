@@ -1,0 +1,243 @@
+//! The demo's chapter on TYJobs: a learner and its actors are placed as one, an actor that fails is made again, and when the
+//! learner has done its work nothing is left of the job.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use futures::StreamExt;
+use k8s_openapi::api::core::v1::{Node, Pod};
+use kube::ResourceExt;
+use kube::api::{Api, DeleteParams, ListParams, PostParams};
+use kube::runtime::watcher;
+use tokio::sync::mpsc;
+
+use super::args::Progress;
+use super::cluster::Cluster;
+use super::pods::NAMESPACE;
+use super::report::JobReport;
+use crate::contract::key::NODE_LOCK;
+use crate::contract::tyjob::{ScheduleState, Stage, TyJob, TyJobStatus, keys};
+use crate::ops::manifests::{Values, files};
+use crate::runtime::clock;
+
+/// Time for one scene.
+const LIMIT: Duration = Duration::from_secs(60);
+const LOOK: Duration = Duration::from_millis(20);
+/// The job that people can apply themselves.
+const EXAMPLE: &str = "examples/tyjob.yaml";
+/// Container of its pods.
+const CONTAINER: &str = "main";
+
+struct Chapter<'a> {
+    cluster: &'a mut Cluster,
+    progress: Progress,
+    job: TyJob,
+    /// `None`: everything that was there before has been shown.
+    seen: mpsc::UnboundedReceiver<Option<TyJob>>,
+    /// The job as the watch showed it last.
+    status: TyJobStatus,
+    stages: Vec<Stage>,
+    told: Option<ScheduleState>,
+    violations: Vec<String>,
+}
+
+/// Plays the chapter and takes everything away again. Answers what became of the job, and what went wrong.
+pub async fn tell(cluster: &mut Cluster, progress: Progress) -> anyhow::Result<(Option<JobReport>, Vec<String>)> {
+    // One machine's GPUs may be too few for it.
+    if cluster.nodes.len() < 2 {
+        return Ok((None, Vec::new()));
+    }
+    let file = files(&Values::default())?.into_iter().find(|file| file.path == EXAMPLE);
+    let file = file.with_context(|| format!("there is no {EXAMPLE}"))?;
+    let job: TyJob = serde_saphyr::from_str(&file.text).with_context(|| format!("{EXAMPLE} cannot be read"))?;
+    let (sender, seen) = mpsc::unbounded_channel();
+    let _watch = watch(cluster, sender);
+    let (status, stages, told, violations) = (TyJobStatus::default(), Vec::new(), None, Vec::new());
+    let mut chapter = Chapter { cluster, progress, job, seen, status, stages, told, violations };
+    let report = chapter.play().await?;
+    Ok((Some(report), chapter.violations))
+}
+
+impl Chapter<'_> {
+    async fn play(&mut self) -> anyhow::Result<JobReport> {
+        let (name, workers) = (self.job.name_any(), self.job.spec.total_workers());
+        let ready = format!("{workers}/{workers}");
+        let what =
+            format!("submitted: TYJob of a learner with a GPU and {workers} actors with half of one, all or none");
+        // Whatever happens to the job from here on is seen.
+        while self.seen.recv().await.context("the watch of TYJobs has ended")?.is_some() {}
+        self.say(&name, &what);
+        self.jobs().create(&PostParams::default(), &self.job).await?;
+        let runs = |status: &TyJobStatus| status.stage == Some(Stage::Running) && status.ready.as_ref() == Some(&ready);
+        self.wait("the job runs with all its workers", runs).await?;
+        let leader_address = self.status.leader_address.clone().unwrap_or_default();
+        self.say(&name, &format!("all actors run and were told that the learner is at {leader_address}"));
+        let pods = self.check_pods(&leader_address).await?;
+
+        let set = self.job.spec.worker_sets.first().map(|set| set.name.clone()).unwrap_or_default();
+        let actor = format!("{name}-{set}-0");
+        self.exit(&actor, &pods, 1);
+        let limit = self.job.spec.restart_limit;
+        let again = |status: &TyJobStatus| status.worker_set_restarts.get(&set) == Some(&1) && runs(status);
+        self.wait("the actor is made again", again).await?;
+        self.say(&actor, &format!("runs again on {}: restart 1 of {limit}", node_of(&pods, &actor)));
+        if self.check_pods(&leader_address).await? != pods {
+            self.violations.push(format!("TYJob {name}: pods have moved when one was made again"));
+        }
+
+        self.exit(&self.job.spec.leader_pod(&name), &pods, 0);
+        self.wait("the job has succeeded", |status| status.stage == Some(Stage::Succeeded)).await?;
+        let pods_left = self.gone().await?;
+        self.say(&name, "its pods are gone, and what they held is free");
+        let worker_restarts = self.status.worker_set_restarts.values().sum();
+        self.delete().await?;
+        let stages: Vec<&'static str> = self.stages.iter().map(|stage| stage.as_str()).collect();
+        if stages != [Stage::Pending, Stage::Starting, Stage::Running, Stage::Succeeded].map(Stage::as_str) {
+            self.violations.push(format!("TYJob {name} went through the stages {}", stages.join(", ")));
+        }
+        Ok(JobReport { name, stages, pods, leader_address, worker_restarts, pods_left })
+    }
+
+    fn say(&self, subject: &str, text: &str) {
+        self.cluster.say(self.progress, subject, text);
+    }
+
+    fn jobs(&self) -> Api<TyJob> {
+        Api::namespaced(self.cluster.client.clone(), NAMESPACE)
+    }
+
+    async fn pods(&self) -> anyhow::Result<Vec<Pod>> {
+        let pods: Api<Pod> = Api::namespaced(self.cluster.client.clone(), NAMESPACE);
+        let of_job = ListParams::default().labels(&format!("{}={}", keys::JOB, self.job.name_any()));
+        Ok(pods.list(&of_job).await?.items)
+    }
+
+    /// A process of the job ends.
+    fn exit(&mut self, pod: &str, pods: &BTreeMap<String, String>, code: i32) {
+        let node = node_of(pods, pod);
+        let kubelet = self.cluster.nodes.iter().find(|found| found.name == node).map(|found| &found.kubelet);
+        let ended = kubelet.is_some_and(|kubelet| kubelet.fail_container(NAMESPACE, pod, CONTAINER, code));
+        self.say(pod, &format!("its process ends with exit code {code}"));
+        if !ended {
+            self.violations.push(format!("pod {pod} had no running container on {node:?}"));
+        }
+    }
+
+    /// Where the pods are: one of each name, where the scheduler placed it, told of the leader.
+    async fn check_pods(&mut self, leader_address: &str) -> anyhow::Result<BTreeMap<String, String>> {
+        let mut nodes = BTreeMap::new();
+        for pod in self.pods().await? {
+            let (name, role) = (pod.name_any(), pod.labels().get(keys::ROLE).cloned().unwrap_or_default());
+            let spec = pod.spec.unwrap_or_default();
+            let env = spec.containers.first().and_then(|container| container.env.as_ref()).into_iter().flatten();
+            let told = env.into_iter().find(|entry| entry.name == keys::ENV_LEADER_ADDRESS);
+            let told = told.and_then(|entry| entry.value.as_deref());
+            if role == "worker" && told != Some(leader_address) {
+                self.violations
+                    .push(format!("pod {name} was told {told:?} as the leader's address, not {leader_address}"));
+            }
+            nodes.insert(name, spec.node_name.unwrap_or_default());
+        }
+        let places = self.status.allocations.iter().map(|place| (place.pod.clone(), place.node.clone()));
+        let places: BTreeMap<String, String> = places.collect();
+        if nodes != places {
+            self.violations.push(format!("TYJob {}: placed {places:?}, its pods are {nodes:?}", self.job.name_any()));
+        }
+        Ok(nodes)
+    }
+
+    /// Takes in what the watch brings, until `done`.
+    async fn wait(&mut self, what: &str, done: impl Fn(&TyJobStatus) -> bool) -> anyhow::Result<()> {
+        let deadline = clock::mono() + LIMIT;
+        while !done(&self.status) {
+            self.cluster.check_daemons()?;
+            if let Ok(seen) = tokio::time::timeout(LOOK, self.seen.recv()).await {
+                self.take(seen.context("the watch of TYJobs has ended")?);
+            }
+            self.in_time(deadline, what)?;
+        }
+        Ok(())
+    }
+
+    fn in_time(&self, deadline: Duration, what: &str) -> anyhow::Result<()> {
+        if clock::mono() > deadline {
+            let (limit, logs) = (LIMIT.as_secs(), self.cluster.last_lines(12));
+            let stand = format!("{:?} {:?}", self.status.stage, self.status.message);
+            bail!("not within {limit} s: {what}: {stand}; the daemons' last lines:\n{logs}");
+        }
+        Ok(())
+    }
+
+    fn take(&mut self, job: Option<TyJob>) {
+        let Some(job) = job else { return };
+        let name = job.name_any();
+        self.status = job.status.unwrap_or_default();
+        let state = self.status.schedule_state;
+        if state.is_some() && state != self.told {
+            self.told = state;
+            let places = self.status.allocations.iter().map(|place| format!("{} on {}", place.pod, place.node));
+            let places = places.collect::<Vec<_>>().join(", ");
+            self.say(&name, &format!("{}: {places}", state.map_or("", ScheduleState::as_str)));
+        }
+        if let Some(stage) = self.status.stage.filter(|stage| self.stages.last() != Some(stage)) {
+            self.stages.push(stage);
+            let message = self.status.message.as_deref().map(|message| format!(": {message}")).unwrap_or_default();
+            self.say(&name, &format!("stage {}{message}", stage.as_str()));
+        }
+    }
+
+    /// Waits until the job's pods are gone; answers how many are left.
+    async fn gone(&mut self) -> anyhow::Result<usize> {
+        let deadline = clock::mono() + LIMIT;
+        loop {
+            let left = self.pods().await?.len();
+            if left == 0 {
+                return Ok(left);
+            }
+            self.in_time(deadline, "the pods of the job are gone")?;
+            tokio::time::sleep(LOOK).await;
+        }
+    }
+
+    /// Deletes the job; nothing of it may be left, no finalizer and no lock.
+    async fn delete(&mut self) -> anyhow::Result<()> {
+        let name = self.job.name_any();
+        self.jobs().delete(&name, &DeleteParams::background()).await?;
+        let deadline = clock::mono() + LIMIT;
+        while self.jobs().get_opt(&name).await?.is_some() {
+            self.in_time(deadline, "the job is gone")?;
+            tokio::time::sleep(LOOK).await;
+        }
+        for node in Api::<Node>::all(self.cluster.client.clone()).list(&ListParams::default()).await?.items {
+            if let Some(lock) = node.annotations().get(NODE_LOCK) {
+                self.violations.push(format!("node {} is still locked after TYJob {name}: {lock}", node.name_any()));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn node_of<'a>(pods: &'a BTreeMap<String, String>, pod: &str) -> &'a str {
+    pods.get(pod).map_or("", String::as_str)
+}
+
+/// Every change of a TYJob, in order.
+fn watch(cluster: &Cluster, sender: mpsc::UnboundedSender<Option<TyJob>>) -> tokio::task::JoinSet<()> {
+    let jobs: Api<TyJob> = Api::namespaced(cluster.client.clone(), NAMESPACE);
+    let mut tasks = tokio::task::JoinSet::new();
+    tasks.spawn(async move {
+        let mut jobs = std::pin::pin!(watcher(jobs, watcher::Config::default()));
+        while let Some(event) = jobs.next().await {
+            let seen = match event {
+                Ok(watcher::Event::Apply(job) | watcher::Event::InitApply(job)) => Some(job),
+                Ok(watcher::Event::InitDone) => None,
+                Ok(_) | Err(_) => continue,
+            };
+            if sender.send(seen).is_err() {
+                return;
+            }
+        }
+    });
+    tasks
+}

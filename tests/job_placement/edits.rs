@@ -1,0 +1,185 @@
+//! What changes while a job waits or runs: its own spec, its pods, priorities, and what was said of it before.
+
+use baton::contract::tyjob::{BasicPolicy, ScheduleState, Stage};
+use baton::decide::placement::PriorityClassFacts;
+use baton::decide::world::WorldEvent;
+
+use crate::env::pod;
+use crate::stage::Jobs;
+
+const CPU: &[(&str, &str)] = &[("cpu", "1")];
+
+fn one_node(cpus: u32) -> Jobs {
+    let mut jobs = Jobs::new();
+    jobs.node("a", cpus, 0);
+    jobs
+}
+
+#[test]
+fn an_edit_of_a_waiting_job_is_tried_although_nothing_else_happens() {
+    let mut jobs = one_node(3);
+    jobs.run("rl", CPU, (4, CPU), |spec| spec.basic = BasicPolicy::Gang);
+    jobs.env.wait(20);
+    assert_eq!(jobs.state("rl"), Some(ScheduleState::Unscheduled));
+    jobs.change("rl", |facts| facts.spec.as_mut().unwrap().parts[1].counts = 2);
+    jobs.env.wait(1);
+    assert_eq!((jobs.state("rl"), jobs.places("rl").len()), (Some(ScheduleState::ScheduledSucceed), 3));
+    jobs.check();
+}
+
+#[test]
+fn a_job_that_waits_for_some_of_its_pods_is_tried_when_it_asks_for_others() {
+    let mut jobs = one_node(4);
+    let large: &[(&str, &str)] = &[("cpu", "3")];
+    jobs.run("rl", CPU, (1, CPU), |spec| {
+        let mut set = spec.parts[1].clone();
+        (set.name, set.pod) = ("large".into(), pod("large", large, std::time::Duration::ZERO));
+        spec.parts.push(set);
+    });
+    jobs.env.wait(5);
+    assert_eq!((jobs.state("rl"), jobs.places("rl").len()), (Some(ScheduleState::ScheduledPartly), 2));
+    jobs.change("rl", |facts| facts.spec.as_mut().unwrap().parts[1].counts = 2);
+    jobs.env.wait(1);
+    assert!(jobs.places("rl").contains_key("actor-1"), "{:?}", jobs.places("rl"));
+}
+
+#[test]
+fn what_was_said_of_a_spec_does_not_outlive_it() {
+    let mut jobs = one_node(4);
+    let huge: &[(&str, &str)] = &[("cpu", "100")];
+    jobs.run("rl", huge, (1, CPU), |_| {});
+    jobs.env.wait(200);
+    let small = jobs.job("other", CPU, (1, CPU)).spec.unwrap();
+    jobs.env.pod("busy", &[("cpu", "4")]);
+    jobs.env.settle();
+    jobs.change("rl", |facts| facts.spec = Ok(small));
+    jobs.env.wait(400);
+    assert_eq!(jobs.state("rl"), Some(ScheduleState::Unscheduled), "it fits, there is only no room now");
+    jobs.env.finish("busy");
+    jobs.env.wait(2);
+    assert_eq!(jobs.state("rl"), Some(ScheduleState::ScheduledSucceed));
+    jobs.run("huge", huge, (1, CPU), |_| {});
+    jobs.env.wait(400);
+    assert_eq!(jobs.state("huge"), Some(ScheduleState::ScheduledFailed));
+    let small = jobs.job("other", CPU, (1, CPU)).spec.unwrap();
+    jobs.change("huge", |facts| facts.spec = Ok(small));
+    jobs.env.wait(2);
+    assert_eq!(jobs.state("huge"), Some(ScheduleState::ScheduledSucceed), "while the controller has not ended it");
+}
+
+#[test]
+fn bytes_of_gpu_memory_are_counted_by_the_devices_and_not_by_what_kubelets_offer() {
+    let mut jobs = Jobs::new();
+    jobs.node("a", 64, 1);
+    jobs.env.pod("busy", &[("nvidia.com/gpu", "1")]);
+    jobs.env.settle();
+    let share = |memory| [("koordinator.sh/gpu-core", "50"), ("koordinator.sh/gpu-memory", memory)];
+    jobs.run("fits", &share("10Gi"), (1, CPU), |_| {});
+    jobs.run("never", &share("9000Gi"), (1, CPU), |_| {});
+    jobs.env.wait(400);
+    assert_eq!(jobs.state("fits"), Some(ScheduleState::Unscheduled), "{}", jobs.message("fits"));
+    assert_eq!(jobs.state("never"), Some(ScheduleState::ScheduledFailed));
+    jobs.env.finish("busy");
+    jobs.env.wait(2);
+    assert_eq!(jobs.state("fits"), Some(ScheduleState::ScheduledSucceed));
+}
+
+#[test]
+fn a_worker_that_is_deleted_after_minutes_keeps_its_place_for_the_next_one() {
+    let mut jobs = one_node(4);
+    jobs.node("b", 4, 0);
+    jobs.run("rl", CPU, (2, CPU), |_| {});
+    jobs.start("rl");
+    jobs.env.wait(300);
+    jobs.env.delete("rl-actor-0");
+    jobs.env.settle();
+    jobs.env.wait(2);
+    assert_eq!((jobs.places("rl")["actor-0"].as_str(), jobs.reserved()), ("a", 1));
+    assert_eq!(jobs.env.engine.stats().job_places_void, 0);
+    jobs.controller("rl");
+    assert_eq!((jobs.env.node_of("rl-actor-0"), jobs.reserved()), (Some("a"), 0));
+    jobs.env.delete("rl-actor-0");
+    jobs.env.wait(63);
+    assert_eq!(jobs.env.engine.stats().job_places_void, 1, "and no longer than a minute");
+    jobs.check();
+}
+
+#[test]
+fn the_oldest_waiting_job_goes_before_younger_pods_of_its_priority() {
+    let mut jobs = one_node(4);
+    jobs.env.pod("busy", &[("cpu", "4")]);
+    jobs.env.settle();
+    jobs.run("rl", &[("cpu", "2")], (1, &[("cpu", "2")]), |spec| spec.basic = BasicPolicy::Gang);
+    jobs.env.wait(50);
+    for number in 0..4 {
+        jobs.env.pod(&format!("young-{number}"), CPU);
+    }
+    jobs.env.wait(50);
+    jobs.env.finish("busy");
+    jobs.env.settle();
+    jobs.env.wait(2);
+    assert_eq!(jobs.state("rl"), Some(ScheduleState::ScheduledSucceed));
+    assert!((0..4).all(|number| jobs.env.node_of(&format!("young-{number}")).is_none()));
+}
+
+#[test]
+fn the_priority_class_of_a_template_decides_the_turn_as_that_of_pods_does() {
+    let mut jobs = one_node(4);
+    let high = PriorityClassFacts { value: 1000, default: false };
+    jobs.env.event(WorldEvent::PriorityClass("high".into(), high));
+    jobs.env.pod("busy", &[("cpu", "4")]);
+    jobs.env.settle();
+    let mut rival = pod("rival", &[("cpu", "3")], jobs.env.now);
+    rival.spec.priority = 100;
+    rival.spec.never_preempts = true;
+    jobs.env.submit(rival);
+    jobs.env.wait(5);
+    jobs.run("rl", CPU, (1, CPU), |spec| spec.parts[0].class = Some("high".into()));
+    let priority = |jobs: &Jobs| jobs.env.engine.world().job(&crate::stage::key("rl")).unwrap().spec.clone().unwrap();
+    assert_eq!(priority(&jobs).pod_priority(), 1000);
+    jobs.env.wait(5);
+    jobs.env.finish("busy");
+    jobs.env.settle();
+    jobs.env.wait(2);
+    assert_eq!((jobs.state("rl"), jobs.env.node_of("rival")), (Some(ScheduleState::ScheduledSucceed), None));
+    jobs.env.event(WorldEvent::PriorityClassGone("high".into()));
+    assert_eq!(priority(&jobs).pod_priority(), 0, "admission refuses such pods: nothing is known of them");
+    jobs.env.event(WorldEvent::PriorityClass("base".into(), PriorityClassFacts { value: 7, default: true }));
+    assert_eq!(priority(&jobs).parts[1].pod.spec.priority, 7, "what names no class has the default's");
+}
+
+#[test]
+fn once_the_leader_pod_is_there_places_are_kept_whatever_the_stage_says_so_far() {
+    let mut jobs = one_node(4);
+    jobs.node("b", 1, 0);
+    jobs.run("rl", CPU, (4, CPU), |spec| spec.min_workers = 4);
+    let made = jobs.pod_of("rl", "rl-learner");
+    jobs.env.submit(made);
+    jobs.env.settle();
+    jobs.serve();
+    assert_eq!(jobs.facts("rl").stage, Some(Stage::Pending));
+    let lost = if jobs.places("rl")["learner"] == "a" { "b" } else { "a" };
+    let before = jobs.places("rl").len();
+    let there = jobs.places("rl").values().filter(|node| *node == lost).count();
+    jobs.env.nodes.remove(lost);
+    jobs.env.event(WorldEvent::NodeGone(lost.into()));
+    jobs.env.wait(2);
+    assert_eq!(jobs.state("rl"), Some(ScheduleState::ScheduledPartly));
+    assert_eq!(jobs.places("rl").len(), before - there);
+}
+
+#[test]
+fn a_pod_that_admission_has_made_larger_is_placed_by_what_it_asks_for() {
+    let mut jobs = one_node(3);
+    jobs.node("b", 4, 0);
+    jobs.env.pod("on-a", &[("cpu", "1")]);
+    jobs.env.settle();
+    jobs.run("rl", CPU, (1, CPU), |_| {});
+    assert_eq!(jobs.places("rl")["learner"], "a", "the fuller node");
+    let mut made = jobs.pod_of("rl", "rl-learner");
+    made.spec.requests = baton::decide::world::Resources::of([("cpu", "3".parse().unwrap())]);
+    jobs.env.submit(made);
+    jobs.env.wait(2);
+    assert_eq!(jobs.places("rl")["learner"], "b");
+    assert_eq!(jobs.env.node_of("rl-learner"), Some("b"));
+}
