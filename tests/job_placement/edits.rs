@@ -169,6 +169,19 @@ fn once_the_leader_pod_is_there_places_are_kept_whatever_the_stage_says_so_far()
 }
 
 #[test]
+fn job_affinity_looks_for_room_where_the_others_may_go() {
+    let mut jobs = one_node(10);
+    jobs.node("b", 4, 0);
+    jobs.env.change_node("b", |facts| facts.labels = [("zone".to_owned(), "b".to_owned())].into());
+    jobs.run("rl", CPU, (3, CPU), |spec| {
+        spec.basic = BasicPolicy::JobAffinity;
+        spec.parts[1].pod.spec.node_selector = [("zone".to_owned(), "b".to_owned())].into();
+    });
+    assert!(jobs.places("rl").values().all(|node| node == "b"), "{:?}", jobs.places("rl"));
+    assert_eq!(jobs.places("rl").len(), 4);
+}
+
+#[test]
 fn a_pod_that_admission_has_made_larger_is_placed_by_what_it_asks_for() {
     let mut jobs = one_node(3);
     jobs.node("b", 4, 0);

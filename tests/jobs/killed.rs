@@ -244,3 +244,23 @@ async fn whichever_daemon_is_killed_at_some_of_its_calls_the_job_ends_as_undistu
 async fn whichever_daemon_is_killed_at_any_of_its_calls_the_job_ends_as_undisturbed() {
     kills(usize::MAX).await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn losses_and_storms_end_as_an_undisturbed_run() {
+    let mut pair = Pair::start().await;
+    let (undisturbed, _) = pair.run(Loss::Fails, None).await;
+    for loss in [Loss::Evicted, Loss::NodeGone] {
+        assert_eq!(pair.run(loss, None).await.0, undisturbed, "{loss:?}");
+    }
+    for effect in [Effect::Answer(409, None), Effect::Answer(410, None), Effect::Answer(500, None), Effect::DropAfter] {
+        for victim in [Victim::Controller, Victim::Scheduler] {
+            let mut rule = FaultRule::on("", "").with_probability(0.15);
+            victim.user().clone_into(&mut rule.user);
+            pair.theatre.server.faults().add(rule, effect.clone());
+        }
+        pair.theatre.server.compact();
+        pair.theatre.server.faults().break_watches();
+        assert_eq!(pair.run(Loss::Fails, None).await.0, undisturbed, "{effect:?}");
+        pair.theatre.server.faults().clear();
+    }
+}

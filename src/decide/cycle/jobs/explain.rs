@@ -6,14 +6,15 @@ use serde::{Deserialize, Serialize};
 
 use crate::contract::PodKey;
 use crate::contract::tyjob::{BasicPolicy, ScheduleState};
+use crate::decide::cycle::PodShape;
 use crate::decide::cycle::choose::prepare;
 use crate::decide::cycle::engine::Engine;
 use crate::decide::cycle::settings::Moment;
 use crate::decide::framework::View;
 use crate::decide::placement::{Class, Folded, JobFacts, JobSpec, Metric, Rank, Seat, dominant_share};
-use crate::decide::world::{NodeId, Resources};
+use crate::decide::world::{NodeId, Pod};
 
-use super::place::{Company, imagined, reason};
+use super::place::{Company, ask_others, imagined, reason};
 use super::record::JobRecord;
 use super::round::{asked_for, demand_of, remaining};
 use super::table::Table;
@@ -194,12 +195,15 @@ impl Engine {
         for node in places.filter_map(|place| self.world.node_id(&place.node)) {
             *here.entry(node).or_insert(0) += 1;
         }
-        let requests: Vec<(Resources, i64)> = if spec.basic == BasicPolicy::JobAffinity {
+        let asks = if spec.basic == BasicPolicy::JobAffinity {
             remaining(spec, seat.part, &asked_for(spec, missing))
         } else {
             Vec::new()
         };
-        let company = Company { policy: spec.basic, here: &here, missing: &requests };
+        let settings = (&self.plugins, &self.config.jobs.weights);
+        let fresh = |pod: &Pod, metric, _| (PodShape::of(pod), metric, Table::default());
+        let others = ask_others(view, settings, (job, spec), (seat, &pod), &asks, fresh);
+        let company = Company { policy: spec.basic, here: &here, missing: &asks, others: &others };
         let mut nodes: Vec<NodeRating> = Vec::new();
         for (id, node) in self.world.nodes() {
             let rank = table.entry(id).map(|(metric, _, _)| company.rank(&self.world, id, metric.0));

@@ -5,11 +5,12 @@ use std::collections::BTreeMap;
 use crate::contract::PodKey;
 use crate::contract::tyjob::BasicPolicy;
 use crate::decide::alloc::Held;
+use crate::decide::cycle::PodShape;
 use crate::decide::cycle::choose::{Choice, judge, prepare};
 use crate::decide::cycle::engine::Engine;
 use crate::decide::cycle::settings::Moment;
-use crate::decide::framework::{Reads, View};
-use crate::decide::placement::{Beside, JobFacts, JobSpec, Metric, Rank, Seat};
+use crate::decide::framework::{Plugins, Reads, View};
+use crate::decide::placement::{Beside, JobFacts, JobSpec, Metric, Rank, Seat, Weights};
 use crate::decide::plugins::device_fit;
 use crate::decide::world::{NodeId, Place, Pod, PodFacts, PodId, Resources, World};
 
@@ -23,8 +24,69 @@ pub(super) struct Company<'a> {
     pub policy: BasicPolicy,
     /// Pods of the job by node.
     pub here: &'a BTreeMap<NodeId, i64>,
-    /// What the pods without a place ask for, this one included, and how many there are of each.
-    pub missing: &'a [(Resources, i64)],
+    /// The pods without a place, this one included.
+    pub missing: &'a [Ask],
+    /// What nodes say to pods of other parts than that of the one that is placed.
+    pub others: &'a [Other],
+}
+
+/// Pods of one part that have no place.
+pub(super) struct Ask {
+    /// Position of the part.
+    pub part: usize,
+    /// What each asks for.
+    pub requests: Resources,
+    /// How many of them a node may take: all, or one where they want the same port of the host.
+    pub most: i64,
+}
+
+/// What nodes say to one shape of pods.
+pub(super) struct Other {
+    /// Parts whose pods have the shape.
+    parts: Vec<usize>,
+    /// To be kept for the next time, if it can be.
+    table: (PodShape, Metric, Table),
+    kept: bool,
+}
+
+/// Asks the nodes about pods of the other parts that have none, each shape once. `take` gives the table to begin with, one that
+/// is kept where `true` is said.
+pub(super) fn ask_others(
+    view: View<'_>,
+    (plugins, weights): (&Plugins, &Weights),
+    (job, spec): (&JobFacts, &JobSpec),
+    (seat, placed): (&Seat, &Pod),
+    missing: &[Ask],
+    mut take: impl FnMut(&Pod, Metric, bool) -> (PodShape, Metric, Table),
+) -> Vec<Other> {
+    let own = PodShape::of(placed);
+    let mut others: Vec<Other> = Vec::new();
+    for ask in missing.iter().filter(|ask| ask.part != seat.part) {
+        let Some(part) = spec.parts.get(ask.part) else { continue };
+        let pod = imagined(part.pod_of(&job.job, seat));
+        // A node that takes the one takes the other.
+        if own.is_of(&pod) {
+            continue;
+        }
+        if let Some(same) = others.iter_mut().find(|other| other.table.0.is_of(&pod)) {
+            same.parts.push(ask.part);
+            continue;
+        }
+        let metric = Metric::of(spec.basic, part.role);
+        let Ok(mut slots) = prepare(view, plugins, &pod) else {
+            // No node takes it.
+            let table = (PodShape::of(&pod), metric, Table::default());
+            others.push(Other { parts: vec![ask.part], table, kept: false });
+            continue;
+        };
+        let kept = filters_read(plugins, &pod, &slots) == Reads::Node;
+        let mut table = take(&pod, metric, kept);
+        // One that cannot be asked about is found out when it is placed.
+        if table.2.catch_up(view, plugins, &pod, &mut slots, (metric, weights)).is_ok() {
+            others.push(Other { parts: vec![ask.part], table, kept });
+        }
+    }
+    others
 }
 
 impl Company<'_> {
@@ -35,7 +97,12 @@ impl Company<'_> {
 
     fn room(&self, world: &World, id: NodeId) -> i64 {
         let Some(node) = world.node(id) else { return 0 };
-        Beside::left_on(node).fit(self.missing.iter().map(|(requests, count)| (requests, *count)))
+        let refused = |ask: &Ask| {
+            let other = self.others.iter().find(|other| other.parts.contains(&ask.part));
+            other.is_some_and(|other| other.table.2.entry(id).is_none())
+        };
+        let taken = self.missing.iter().filter(|ask| !refused(ask));
+        Beside::left_on(node).fit(taken.map(|ask| (&ask.requests, ask.most)))
     }
 
     /// The fitting node with the highest rank, the first by name among equals.
@@ -63,7 +130,7 @@ impl Company<'_> {
     /// No pod of the job is anywhere near: where most of them fit. Nodes come by metric and name, so the first of the roomiest
     /// is meant, and nobody beats one that takes all.
     fn roomiest(&self, world: &World, table: &Table) -> Option<NodeId> {
-        let all: i64 = self.missing.iter().map(|(_, count)| count).sum();
+        let all: i64 = self.missing.iter().map(|ask| ask.most).sum();
         let mut best: Option<(i64, NodeId)> = None;
         for (_, _, id) in table.fitting() {
             let room = self.room(world, *id);
@@ -101,16 +168,30 @@ impl Engine {
         let mut slots = prepare(view, &self.plugins, &pod).map_err(reason)?;
         let metric = Metric::of(spec.basic, part.role);
         let kept = filters_read(&self.plugins, &pod, &slots) == Reads::Node;
+        let (tables, weights) = (&mut self.jobs.tables, &self.config.jobs.weights);
+        let others = ask_others(
+            view,
+            (&self.plugins, weights),
+            (job, spec),
+            (seat, &pod),
+            company.missing,
+            |pod, metric, kept| {
+                if kept { tables.take(pod, metric) } else { (PodShape::of(pod), metric, Table::default()) }
+            },
+        );
+        let company = Company { policy: company.policy, here: company.here, missing: company.missing, others: &others };
         let mut taken = if kept { Some(self.jobs.tables.take(&pod, metric)) } else { None };
         let mut fresh = Table::default();
         let table = taken.as_mut().map_or(&mut fresh, |(_, _, table)| table);
-        let weights = &self.config.jobs.weights;
         let asked = table.catch_up(view, &self.plugins, &pod, &mut slots, (metric, weights));
         let found = asked.map_err(std::borrow::Cow::into_owned).and_then(|asked| {
             self.stats.judged += asked.len() as u64;
             let best = company.best(&self.world, table);
             best.map(|id| (id, asked.contains(&id))).ok_or_else(|| table.diagnosis().message())
         });
+        for other in others.into_iter().filter(|other| other.kept) {
+            self.jobs.tables.keep(other.table);
+        }
         if let Some(table) = taken {
             self.jobs.tables.keep(table);
         }

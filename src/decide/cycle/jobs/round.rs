@@ -16,7 +16,7 @@ use crate::decide::placement::{
 use crate::decide::queue::{Item, QueueState};
 use crate::decide::world::{Listed, NodeId, Place, PodId, Resources, Wake};
 
-use super::place::{Company, NOBODY};
+use super::place::{Ask, Company, NOBODY};
 use super::record::JobPlace;
 
 /// Events in a burst are taken together where a round is much work: it rests for a millisecond per job, and at most for this
@@ -148,7 +148,9 @@ impl Engine {
         let open = job.open_seats();
         let missing: Vec<Seat> = open.iter().filter(|seat| !record.places.contains_key(&seat.pod)).cloned().collect();
         let mut here: BTreeMap<NodeId, i64> = BTreeMap::new();
-        for node in record.places.values().filter_map(|place| self.world.node_id(&place.node)) {
+        // Who has done its work is no company any more.
+        let places = record.places.iter().filter(|(pod, _)| !job.ended.contains_key(*pod));
+        for node in places.filter_map(|(_, place)| self.world.node_id(&place.node)) {
             *here.entry(node).or_insert(0) += 1;
         }
         let mut asked = asked_for(spec, &missing);
@@ -160,9 +162,9 @@ impl Engine {
             if failed.contains(&seat.part) {
                 continue;
             }
-            let requests: Vec<(Resources, i64)> =
+            let asks =
                 if spec.basic == BasicPolicy::JobAffinity { remaining(spec, seat.part, &asked) } else { Vec::new() };
-            let company = Company { policy: spec.basic, here: &here, missing: &requests };
+            let company = Company { policy: spec.basic, here: &here, missing: &asks, others: &[] };
             match self.place_seat(&job, spec, seat, &company, now) {
                 Ok((node, reservation)) => {
                     *here.entry(node).or_insert(0) += 1;
@@ -344,10 +346,15 @@ pub(super) fn asked_for(spec: &JobSpec, missing: &[Seat]) -> Vec<i64> {
 }
 
 /// What the pods without a place ask for, those of `first` before the others.
-pub(super) fn remaining(spec: &JobSpec, first: usize, asked: &[i64]) -> Vec<(Resources, i64)> {
-    let parts = spec.parts.iter().zip(asked).enumerate();
-    let mut all: Vec<(bool, &Resources, i64)> =
-        parts.map(|(at, (part, count))| (at != first, &part.pod.spec.requests, *count)).collect();
-    all.sort_by_key(|(other, ..)| *other);
-    all.into_iter().filter(|(.., count)| *count > 0).map(|(_, requests, count)| (requests.clone(), count)).collect()
+pub(super) fn remaining(spec: &JobSpec, first: usize, asked: &[i64]) -> Vec<Ask> {
+    let parts = spec.parts.iter().zip(asked).enumerate().filter(|(_, (_, count))| **count > 0);
+    let mut all: Vec<Ask> = parts
+        .map(|(part, (asked, count))| {
+            let pod = &asked.pod.spec;
+            let most = if pod.host_ports.is_empty() { *count } else { 1 };
+            Ask { part, requests: pod.requests.clone(), most }
+        })
+        .collect();
+    all.sort_by_key(|ask| ask.part != first);
+    all
 }
