@@ -18,13 +18,14 @@ use super::inventory::{device_infos, node_inventory, node_labels};
 use super::kubelet::Plugins;
 use super::links::Links;
 use super::look::{self, Finding, Ports, Scan};
+use super::looks::{Look, Looks};
 use super::metrics::Metrics;
 use super::offer::{InUse, configured, offers};
 use super::options::Options;
 use crate::cluster::inventory::Published;
 use crate::cluster::notice::{Notice, Notices, Subject};
-use crate::contract::DeviceId;
 use crate::contract::inventory::DeviceHeld;
+use crate::contract::{DeviceId, key};
 use crate::decide::handoff::NodeInventory;
 use crate::hardware::driver::DriverFile;
 use crate::hardware::{Bdf, GpuEvent, GpuProvider, Machine, Nic, NvmlError, Roots, rdma};
@@ -87,43 +88,6 @@ pub struct Keeper {
     lacks: watch::Sender<Option<String>>,
     jobs: JoinSet<Finding>,
     looks: Looks,
-}
-
-/// Looks at the GPUs that are wanted. One at a time is under way: they wait for each other in NVML anyway, and a thread each
-/// is more than the daemon may have.
-#[derive(Debug, Default)]
-struct Looks {
-    under_way: bool,
-    scan: bool,
-    probe: BTreeSet<String>,
-    /// The last look was a scan: waiting probes come next, so that neither keeps the other out.
-    scanned_last: bool,
-}
-
-impl Looks {
-    /// The look to take now, if there is one and none is under way.
-    fn next(&mut self) -> Option<Look> {
-        if self.under_way {
-            return None;
-        }
-        let probe_first = !self.probe.is_empty() && (self.scanned_last || !self.scan);
-        let look = if probe_first {
-            Look::Probe(std::mem::take(&mut self.probe).into_iter().collect())
-        } else if std::mem::take(&mut self.scan) {
-            Look::Scan
-        } else {
-            return None;
-        };
-        (self.under_way, self.scanned_last) = (true, !probe_first);
-        Some(look)
-    }
-}
-
-/// A look at the GPUs.
-#[derive(Debug, PartialEq, Eq)]
-enum Look {
-    Scan,
-    Probe(Vec<String>),
 }
 
 /// When the next looks are due.
@@ -193,7 +157,7 @@ impl Keeper {
                 },
                 panicked = self.plugins.failed() => Err(AgentError::Panicked(panicked)),
                 changed = self.tools.handed_out.changed() => match changed {
-                    Ok(()) => self.refresh(),
+                    Ok(()) => self.handed_out(),
                     Err(_) => Err(AgentError::Panicked("the hand-off ended".to_owned())),
                 },
                 () = sleep_until(due.scan) => {
@@ -387,6 +351,20 @@ impl Keeper {
         list
     }
 
+    /// Pods were given devices, or gave them back. The lists show that only where something is listed because it is in use,
+    /// and the next call of the kubelet may be waiting: mostly there is nothing to do.
+    fn handed_out(&mut self) -> Result<(), AgentError> {
+        let in_use = self.tools.holdings.in_use();
+        let each = in_use.iter().filter(|(name, _)| key::is_device_resource(name));
+        if !self.plugins.offer_in_health(each.flat_map(|(name, ids)| ids.iter().map(|id| (&**name, id)))) {
+            return self.refresh();
+        }
+        if self.tools.published.borrow().held != self.tools.holdings.held() {
+            self.publish();
+        }
+        Ok(())
+    }
+
     /// Judges the devices anew and tells those who would hand out a bad one: this daemon and the kubelet. Memory only: a bad
     /// device is in the kubelet's list within milliseconds. Who else is to know is told by [`Keeper::tell_others`].
     fn refresh(&mut self) -> Result<(), AgentError> {
@@ -466,29 +444,4 @@ impl Keeper {
 /// The next of the ticks that everything of this period shares.
 fn tick(period: Duration) -> Instant {
     Instant::now() + clock::until_tick(period)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn one_look_at_a_time_is_taken_and_neither_kind_keeps_the_other_out() {
-        let mut looks = Looks::default();
-        let want = |looks: &mut Looks| {
-            looks.scan = true;
-            looks.probe.extend(["GPU-b".to_owned(), "GPU-a".to_owned(), "GPU-a".to_owned()]);
-        };
-        assert_eq!(looks.next(), None);
-        want(&mut looks);
-        let mut taken = Vec::new();
-        for _ in 0..6 {
-            taken.push(looks.next().unwrap());
-            assert_eq!(looks.next(), None, "one is under way");
-            want(&mut looks);
-            looks.under_way = false;
-        }
-        let probe = || Look::Probe(vec!["GPU-a".to_owned(), "GPU-b".to_owned()]);
-        assert_eq!(taken, [Look::Scan, probe(), Look::Scan, probe(), Look::Scan, probe()]);
-    }
 }

@@ -14,6 +14,7 @@ pub mod keeper;
 pub mod kubelet;
 pub mod links;
 pub mod look;
+mod looks;
 pub mod metrics;
 pub mod offer;
 pub mod options;

@@ -197,7 +197,9 @@ impl Holdings for Wired {
         for entry in self.entries.load().iter() {
             let held = in_use.entry(entry.resource.clone()).or_default();
             held.extend(entry.devices().cloned());
-            held.extend(entry.ids.iter().filter_map(|id| DeviceId::of_kubelet_id(id).ok()));
+            // Units of one device lie side by side.
+            let devices = entry.ids.chunk_by(|a, b| device_of(a) == device_of(b)).filter_map(<[_]>::first);
+            held.extend(devices.filter_map(|id| DeviceId::of_kubelet_id(id).ok()));
         }
         in_use
     }
@@ -235,6 +237,11 @@ fn held(entries: &[Shared<Entry>]) -> Vec<DeviceHeld> {
         .into_iter()
         .map(|(kind, pods)| DeviceHeld { kind, entries: pods.into_iter().map(of_pod).collect() })
         .collect()
+}
+
+/// The device's part of a kubelet id.
+fn device_of(id: &str) -> &str {
+    id.split_once("::").map_or(id, |(device, _)| device)
 }
 
 fn line(entry: &Entry) -> LedgerLine {

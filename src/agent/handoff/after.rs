@@ -93,3 +93,55 @@ fn told(what: &str, entry: &Entry, how: &'static str) {
     let Entry { pod, container, resource, .. } = entry;
     tracing::info!(pod = %pod.key, uid = %pod.uid, container = &**container, resource = &**resource, devices = devices.join(","), how, "{what}");
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use futures::future::BoxFuture;
+
+    use super::*;
+    use crate::agent::handoff::WorldError;
+    use crate::cluster::node_lock::LockWrite;
+    use crate::contract::{LockRead, PodKey, PodRef};
+    use crate::decide::pod::HandoffPod;
+
+    /// Hears what is told, and is asked nothing.
+    #[derive(Default)]
+    struct Ear(Mutex<Vec<&'static str>>);
+
+    impl World for Ear {
+        fn pod<'a>(&'a self, _: &'a PodKey) -> BoxFuture<'a, Result<Option<HandoffPod>, WorldError>> {
+            unreachable!("nothing is read after an answer")
+        }
+        fn lock(&self) -> BoxFuture<'_, Result<LockRead, WorldError>> {
+            unreachable!("nothing is read after an answer")
+        }
+        fn release<'a>(&'a self, _: &'a str) -> BoxFuture<'a, Result<LockWrite, WorldError>> {
+            unreachable!("whoever releases is only woken up")
+        }
+        fn tell(&self, notice: Notice) {
+            self.0.lock().unwrap().push(notice.reason);
+        }
+    }
+
+    #[tokio::test]
+    async fn nothing_that_follows_an_answer_comes_before_it_is_written() {
+        let ear = Arc::new(Ear::default());
+        let after = Arc::new(After::new(ear.clone(), HandoffMetrics::default()));
+        let mut changes = after.ledger_changes();
+        let notices = vec![Notice::new(PodRef::new("default", "p", "u"), "IdMismatch", "other ids".into())];
+        after.spawn(Served { what: "served", entry: None, how: "lock", mismatch: true, notices, entries: 3 });
+        // The connection: ready to run when the call returns, and it has to wake up another task to write.
+        let (seen, heard) = (changes.clone(), ear.clone());
+        let connection = tokio::spawn(async move {
+            let writer = tokio::spawn(async move { (*seen.borrow(), heard.0.lock().unwrap().len()) });
+            writer.await.unwrap()
+        });
+        assert_eq!(connection.await.unwrap(), (0, 0));
+        changes.changed().await.unwrap();
+        after.until_lock_matters().await;
+        assert_eq!(*ear.0.lock().unwrap(), ["IdMismatch"]);
+        assert_eq!((after.metrics.id_mismatches.get(), after.metrics.ledger_entries.get()), (1, 3));
+    }
+}

@@ -14,6 +14,7 @@ use super::directory::{self, Seen};
 use super::plugin::{Plugin, with_streams};
 use super::service::{DeviceCalls, Service};
 use super::socket;
+use crate::contract::DeviceId;
 use crate::runtime::{Backoff, Sentry, clock};
 
 /// How one resource name stands with the kubelet.
@@ -172,6 +173,16 @@ impl Plugins {
     /// What is offered now: healthy ids and all ids, by resource name.
     pub fn counts(&self) -> BTreeMap<Box<str>, (usize, usize)> {
         self.lists.iter().map(|(resource, list)| (resource.clone(), list.borrow().counts())).collect()
+    }
+
+    /// Everything that is offered is healthy, and each of `wanted`, a name with a device, is among it.
+    pub fn offer_in_health<'a>(&self, mut wanted: impl Iterator<Item = (&'a str, &'a DeviceId)>) -> bool {
+        let is_well = |list: &watch::Sender<Arc<Advertised>>| list.borrow().devices.iter().all(|device| device.healthy);
+        let has = |(name, id): (&str, &DeviceId)| {
+            let list = self.lists.get(name);
+            list.is_some_and(|list| list.borrow().devices.iter().any(|device| device.id == *id))
+        };
+        self.lists.values().all(is_well) && wanted.all(has)
     }
 
     /// Resolves with an error's text when a plugin's task ended by a panic.
