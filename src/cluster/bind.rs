@@ -8,6 +8,7 @@ use kube::Client;
 use kube::api::{Api, DeleteParams, ObjectMeta, Patch, PatchParams, Preconditions};
 use serde_json::json;
 
+use super::client::retry_after;
 use super::feed_pod::FeedPod;
 use crate::contract::{PodKey, PodRef};
 use crate::decide::cycle::BindResult;
@@ -108,9 +109,6 @@ fn judge(error: &kube::Error) -> BindResult {
         404 => BindResult::NotFound,
         409 => BindResult::Conflict(text),
         400 | 403 | 405 | 413 | 415 | 422 => BindResult::Refused(text),
-        _ => {
-            let after = status.details.as_ref().map(|details| details.retry_after_seconds).filter(|after| *after > 0);
-            BindResult::Retry(text, after.map(|seconds| Duration::from_secs(u64::from(seconds))))
-        }
+        _ => BindResult::Retry(text, retry_after(error)),
     }
 }

@@ -3,9 +3,13 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use http::{HeaderValue, header};
+use axum::body::Body;
+use http::{HeaderValue, Response, header};
+use kube::client::ClientBuilder;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
+use serde_json::json;
+use tower::util::MapResponseLayer;
 
 /// Why there is no client.
 #[derive(Debug, thiserror::Error)]
@@ -59,7 +63,29 @@ pub async fn connect_as(program: &'static str, kubeconfig: Option<&Path>) -> Res
     config.connect_timeout = Some(Duration::from_secs(5));
     config.read_timeout = Some(Duration::from_secs(330));
     config.write_timeout = Some(Duration::from_secs(15));
-    Client::try_from(config).map_err(|source| ConnectError::Client { source })
+    let builder = ClientBuilder::try_from(config).map_err(|source| ConnectError::Client { source })?;
+    Ok(builder.with_layer(&MapResponseLayer::new(|response: Response<_>| told_to_wait(response.map(Body::new)))).build())
+}
+
+/// An API server that is overloaded says so in plain text, and when to come again in a header that the library drops. It is
+/// made the Status that other refusals are.
+fn told_to_wait(response: Response<Body>) -> Response<Body> {
+    let code = response.status().as_u16();
+    let headers = response.headers();
+    let word = |name| headers.get(name).and_then(|value: &HeaderValue| value.to_str().ok());
+    let json = word(header::CONTENT_TYPE).is_some_and(|kind| kind.starts_with("application/json"));
+    let seconds = word(header::RETRY_AFTER).and_then(|text| text.trim().parse::<u32>().ok());
+    let Some(seconds) = seconds.filter(|_| matches!(code, 429 | 503) && !json) else { return response };
+    let status = json!({
+        "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure", "code": code,
+        "reason": if code == 429 { "TooManyRequests" } else { "ServiceUnavailable" },
+        "message": format!("the API server is overloaded and asks to wait {seconds} s"),
+        "details": {"retryAfterSeconds": seconds},
+    });
+    let (mut parts, _) = response.into_parts();
+    parts.headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    parts.headers.remove(header::CONTENT_LENGTH);
+    Response::from_parts(parts, Body::from(status.to_string()))
 }
 
 /// A client for plain HTTP at `url`, which is no API server: the scheduler's admin address.
@@ -72,10 +98,53 @@ pub fn at(url: http::Uri) -> Result<Client, ConnectError> {
     Client::try_from(config).map_err(|source| ConnectError::Client { source })
 }
 
+/// How long the API server asks to wait before the request is sent again.
+pub fn retry_after(error: &kube::Error) -> Option<Duration> {
+    let kube::Error::Api(status) = error else { return None };
+    let seconds = status.details.as_ref()?.retry_after_seconds;
+    (seconds > 0).then(|| Duration::from_secs(u64::from(seconds)))
+}
+
 /// HTTP status of a refusal by the API server; `None` for transport errors.
 pub fn status_code(error: &kube::Error) -> Option<u16> {
     match error {
         kube::Error::Api(status) => Some(status.code),
         _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn overloaded(code: u16, kind: &'static str, wait: Option<&'static str>) -> Response<Body> {
+        let mut answer = Response::builder().status(code).header(header::CONTENT_TYPE, kind);
+        if let Some(wait) = wait {
+            answer = answer.header(header::RETRY_AFTER, wait);
+        }
+        answer.body(Body::from("Too many requests, please try again later.")).unwrap()
+    }
+
+    async fn text(response: Response<Body>) -> String {
+        String::from_utf8(axum::body::to_bytes(response.into_body(), 4096).await.unwrap().to_vec()).unwrap()
+    }
+
+    #[tokio::test]
+    async fn an_overloaded_servers_plain_words_become_a_status_that_says_when_to_come_again() {
+        let answer = told_to_wait(overloaded(429, "text/plain; charset=utf-8", Some("7")));
+        let status: kube::core::Status = serde_json::from_str(&text(answer).await).unwrap();
+        assert_eq!(status.code, 429);
+        assert_eq!(retry_after(&kube::Error::Api(status.boxed())), Some(Duration::from_secs(7)));
+    }
+
+    #[tokio::test]
+    async fn answers_that_say_all_themselves_are_left_alone() {
+        for left in [
+            overloaded(429, "application/json", Some("7")),
+            overloaded(429, "text/plain", None),
+            overloaded(500, "text/plain", Some("7")),
+        ] {
+            assert!(text(told_to_wait(left)).await.starts_with("Too many"));
+        }
     }
 }

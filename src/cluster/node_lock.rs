@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use crate::contract::LockRead;
 
-use super::client::status_code;
+use super::client::{retry_after, status_code};
 
 /// Tries of one write before the caller is told that it did not happen.
 const TRIES: u32 = 5;
@@ -43,6 +43,16 @@ pub enum LockError {
         /// The last error.
         source: Box<kube::Error>,
     },
+}
+
+impl LockError {
+    /// How long the API server asks to wait before the next try.
+    pub fn retry_after(&self) -> Option<Duration> {
+        match self {
+            Self::NodeGone(_) => None,
+            Self::Api { source, .. } => retry_after(source),
+        }
+    }
 }
 
 /// The lock annotation of the cluster's nodes.
@@ -143,7 +153,8 @@ impl NodeLocks {
             }
             let patched = self.nodes.patch_metadata(node, &PatchParams::default(), &request).await;
             let Err(error) = patched else { return Ok(LockWrite::Done) };
-            if matches!(status_code(&error), Some(401 | 403 | 404)) {
+            // Whoever is told to wait does not ask again at once.
+            if matches!(status_code(&error), Some(401 | 403 | 404)) || retry_after(&error).is_some() {
                 return Err(failed(node, attempt + 1, error));
             }
             let (read, version_without_map) = match self.get(node).await {

@@ -81,7 +81,7 @@ impl Executor {
     async fn request(&self, effect: Effect) -> Option<Report> {
         // A lost leader stops writing before its lease ends; reading harms nobody.
         let may_write = self.standing.leads(clock::mono());
-        let failed = || LockResult::Failed("this scheduler does not lead any more".to_owned());
+        let failed = || LockResult::Failed("this scheduler does not lead any more".to_owned(), None);
         match effect {
             Effect::Lock { ticket, node, old, new } => {
                 let result = match &old {
@@ -196,6 +196,6 @@ fn answer(result: Result<LockWrite, LockError>) -> LockResult {
         Ok(LockWrite::Done) => LockResult::Done,
         Ok(LockWrite::Contended(read)) => LockResult::Contended(read),
         Err(LockError::NodeGone(_)) => LockResult::NodeGone,
-        Err(error @ LockError::Api { .. }) => LockResult::Failed(error.to_string()),
+        Err(error @ LockError::Api { .. }) => LockResult::Failed(error.to_string(), error.retry_after()),
     }
 }

@@ -342,11 +342,11 @@ impl Env {
                 self.lock_writes += 1;
                 let fault = self.lock_faults.pop_front();
                 if matches!(fault, Some(Fault::Fails | Fault::Refused)) {
-                    return self.report(Report::Lock { ticket, result: LockResult::Failed("500".into()) });
+                    return self.report(Report::Lock { ticket, result: LockResult::Failed("500".into(), None) });
                 }
                 let result = self.swap(&node, old.as_deref(), Some(&new));
                 self.tell_node(&node);
-                let result = if fault.is_some() { LockResult::Failed("lost".into()) } else { result };
+                let result = if fault.is_some() { LockResult::Failed("lost".into(), None) } else { result };
                 self.report(Report::Lock { ticket, result });
             }
             Effect::Release { node, old, .. } => {

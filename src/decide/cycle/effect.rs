@@ -236,8 +236,8 @@ pub enum LockResult {
     Contended(LockRead),
     /// No such node.
     NodeGone,
-    /// It may or may not have happened.
-    Failed(String),
+    /// It may or may not have happened; the server may have said when to try again.
+    Failed(String, Option<Duration>),
 }
 
 /// What came of a Binding.

@@ -66,9 +66,9 @@ impl Engine {
                     self.give_up(id, "the node is gone".to_owned(), now, effects);
                 }
             }
-            LockResult::Failed(why) => {
+            LockResult::Failed(why, after) => {
                 self.note_trouble(id, &why);
-                if !self.ended_by_cancel(id, now, effects) && !self.pause(id, Stage::Line, None, now) {
+                if !self.ended_by_cancel(id, now, effects) && !self.pause(id, Stage::Line, after, now) {
                     self.give_up(id, why, now, effects);
                 }
             }
@@ -203,7 +203,7 @@ impl Engine {
             LockResult::NodeGone => {
                 self.releases.remove(&key);
             }
-            LockResult::Failed(_) => {
+            LockResult::Failed(..) => {
                 self.releases.insert(key, false);
                 self.timers.insert((now.mono + Duration::from_secs(1), Timer::Release(id, old.into())));
             }
