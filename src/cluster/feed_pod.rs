@@ -322,3 +322,31 @@ impl FeedPod {
         claims.collect()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{Value, json};
+
+    fn cpu(asked: &str, has: Option<&str>, kept: &str, conditions: Value) -> i64 {
+        let mut status = json!({"name": "main", "allocatedResources": {"cpu": kept}});
+        if let Some(has) = has {
+            status["resources"] = json!({"requests": {"cpu": has, "memory": "1Gi"}});
+        }
+        let pod = json!({"metadata": {"name": "p", "namespace": "ml", "uid": "u"},
+            "spec": {"nodeName": "n", "containers": [{"name": "main", "resources": {"requests": {"cpu": asked}}}]},
+            "status": {"phase": "Running", "containerStatuses": [status], "conditions": conditions}});
+        serde_json::from_value::<FeedPod>(pod).unwrap().facts().spec.requests.milli_cpu
+    }
+
+    #[test]
+    fn a_pod_that_is_resized_counts_with_the_most_it_asks_for_has_and_is_kept_for_it() {
+        let infeasible = json!([{"type": "PodResizePending", "status": "True", "reason": "Infeasible"}]);
+        let deferred = json!([{"type": "PodResizePending", "status": "True", "reason": "Deferred"}]);
+        assert_eq!(cpu("1", Some("6"), "6", json!([])), 6_000, "smaller, and not done yet");
+        assert_eq!(cpu("8", Some("6"), "6", deferred), 8_000, "larger, and not done yet");
+        assert_eq!(cpu("100", Some("1"), "1", infeasible), 1_000, "never done");
+        assert_eq!(cpu("1", None, "6", json!([])), 1_000, "a kubelet that tells nothing of what a container has");
+        assert_eq!(cpu("2", Some("2"), "2", json!([])), 2_000);
+    }
+}

@@ -13,6 +13,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
 use super::feed::{Feed, FeedMessage};
+use super::feed_device::RawDevice;
 use super::feed_node::FeedNode;
 use super::feed_pod::FeedPod;
 use super::feed_pod_group::pod_groups;
@@ -21,8 +22,8 @@ use super::feed_tyjob::{priority_classes, tyjobs};
 use super::feed_volume::{claim_facts, class_facts, volume_facts};
 use super::node_lock::NodeLocks;
 use crate::contract::gang::PodGroupApi;
-use crate::contract::inventory::Device;
 use crate::contract::{AgentStatus, PodKey, PodUid, key};
+use crate::decide::alloc::NodePool;
 use crate::decide::world::WorldEvent;
 
 /// What the feeds need to know.
@@ -68,11 +69,17 @@ pub fn start_feeds(
     };
     let devices = Feed {
         name: "devices",
-        api: Api::<Device>::all(client.clone()),
+        api: Api::<RawDevice>::all(client.clone()),
         config: watched(),
         optional: true,
-        told: Box::new(|mut device: Device| {
-            device.metadata.managed_fields = None;
+        told: Box::new(|object: RawDevice| {
+            let (device, skipped) = object.read();
+            let (_, unusable) = NodePool::from_device(&device);
+            let unusable = unusable.iter().map(ToString::to_string);
+            for problem in skipped.into_iter().chain(unusable) {
+                let node = device.metadata.name.as_deref().unwrap_or_default();
+                tracing::warn!(node, problem, "an entry of the Device object is not used");
+            }
             Some(WorldEvent::Devices(Box::new(device)))
         }),
         gone: Box::new(|seen| Some(WorldEvent::DevicesGone(seen.name().into()))),

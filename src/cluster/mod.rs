@@ -5,6 +5,7 @@ pub mod bind;
 pub mod client;
 pub mod condition;
 pub mod feed;
+pub mod feed_device;
 pub mod feed_node;
 pub mod feed_pod;
 pub mod feed_pod_group;
