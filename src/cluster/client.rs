@@ -64,7 +64,9 @@ pub async fn connect_as(program: &'static str, kubeconfig: Option<&Path>) -> Res
     config.read_timeout = Some(Duration::from_secs(330));
     config.write_timeout = Some(Duration::from_secs(15));
     let builder = ClientBuilder::try_from(config).map_err(|source| ConnectError::Client { source })?;
-    Ok(builder.with_layer(&MapResponseLayer::new(|response: Response<_>| told_to_wait(response.map(Body::new)))).build())
+    Ok(builder
+        .with_layer(&MapResponseLayer::new(|response: Response<_>| told_to_wait(response.map(Body::new))))
+        .build())
 }
 
 /// An API server that is overloaded says so in plain text, and when to come again in a header that the library drops. It is

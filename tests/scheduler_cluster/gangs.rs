@@ -25,6 +25,11 @@ struct Stage {
 
 impl Stage {
     async fn open() -> Self {
+        Self::open_with("").await
+    }
+
+    /// With more flags.
+    async fn open_with(more: &str) -> Self {
         let cluster = Cluster::start().await;
         let dir = tempfile::tempdir().unwrap();
         cluster.server.allow(USER, vec![Rule::new("*", "*", "*")]);
@@ -33,7 +38,7 @@ impl Stage {
                      --backoff 100ms --backoff-max 500ms --gang-condition-pause 200ms";
         let mut args: Vec<OsString> =
             vec!["scheduler".into(), "--kubeconfig".into(), dir.path().join("kubeconfig").into()];
-        args.extend(words.split_whitespace().map(OsString::from));
+        args.extend(words.split_whitespace().chain(more.split_whitespace()).map(OsString::from));
         let scheduler = Daemon::start(args, dir.path().join("scheduler.log"));
         Self { cluster, scheduler, _dir: dir }
     }
@@ -336,4 +341,39 @@ async fn a_scheduler_killed_after_two_of_five_bindings_completes_the_other_three
     stage.scheduler.restart();
     stage.cluster.all_bound("g", 5).await;
     stage.cluster.waits_with("rival", "Unschedulable", "").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn with_evict_gang_the_others_of_a_member_that_cannot_be_bound_are_deleted() {
+    let stage = Stage::open_with("--on-bind-failure evictGang").await;
+    stage.cluster.cpus("n1", 8).await;
+    let binding = FaultRule { user: USER.to_owned(), ..FaultRule::on("create", "pods").below("binding").times(1) };
+    let rule = stage.cluster.server.faults().add(binding, Effect::Answer(422, None));
+    stage.cluster.members("g", 3, 3, json!({})).await;
+    let left = until("two of three are deleted", || async {
+        let pods = stage.cluster.pods().list(&Default::default()).await.unwrap();
+        let kept: Vec<String> = pods
+            .items
+            .iter()
+            .filter(|pod| pod.metadata.deletion_timestamp.is_none())
+            .filter_map(|pod| pod.metadata.name.clone())
+            .collect();
+        (kept.len() == 1).then_some(kept)
+    })
+    .await;
+    assert_eq!(stage.cluster.server.faults().fired(rule), 1);
+    let told = stage.cluster.events().await;
+    assert!(told.iter().any(|reason| reason == "GangBindFailed"), "{left:?} {told:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn with_the_pending_clock_a_strict_gang_that_holds_nothing_times_out_too() {
+    let stage = Stage::open_with("--timeout-clock pending").await;
+    stage.cluster.cpus("n1", 2).await;
+    stage.cluster.members("g", 3, 3, json!({"waiting-time": "1s"})).await;
+    for name in ["g-0", "g-1", "g-2"] {
+        stage.cluster.waits_with(name, "GangTimeout", "3 pods are marked").await;
+    }
+    let marked = stage.cluster.get("g-0").await.unwrap().metadata.annotations.unwrap();
+    assert_eq!(marked.get(TIMEOUT).map(String::as_str), Some("true"));
 }

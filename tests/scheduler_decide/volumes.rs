@@ -362,3 +362,83 @@ fn a_pod_that_is_deleted_while_its_volume_is_made_frees_its_room_and_its_volume(
     assert_eq!(env.node_of("q"), Some("a"));
     assert!(env.now > Duration::from_secs(1000));
 }
+
+#[test]
+fn a_claim_for_one_pod_only_is_freed_by_evicting_a_less_important_pod() {
+    let mut env = cluster();
+    env.class("local", false, &[]);
+    env.volume("pv", 20, "a");
+    env.claim("data", 10, |facts| facts.single_pod = true);
+    env.pod_with_claims("low", &["data"]);
+    env.control();
+    assert_eq!(env.node_of("low"), Some("a"));
+    env.agent_releases("a");
+    let mut facts = pod("high", ONE, env.now);
+    let mut spec = (*facts.spec).clone();
+    spec.volumes = vec![VolumeUse::Claim("data".into())];
+    spec.priority = 1000;
+    facts.spec = spec.into();
+    env.submit(facts);
+    env.settle();
+    assert!(env.conditions["high"].contains("claim data is in use by its one pod"), "{}", env.conditions["high"]);
+    assert_eq!(env.evicted, ["low"]);
+    env.delete("low");
+    env.wait(2);
+    assert_eq!(env.node_of("high"), Some("a"));
+}
+
+/// Two members of a gang with a claim each.
+fn gang_with_claims(env: &mut Env, mode: &str) {
+    let keys = crate::gang_env::gang("g", "2", &[("mode", mode)]);
+    for (name, claim) in [("p", "one"), ("q", "two")] {
+        let mut facts = pod(name, &[(key::NVIDIA_GPU, "8")], env.now);
+        let mut spec = (*facts.spec).clone();
+        spec.volumes = vec![VolumeUse::Claim(claim.into())];
+        spec.gang = crate::gang_env::declared("ml", &keys);
+        facts.spec = spec.into();
+        env.submit(facts);
+    }
+    env.settle();
+}
+
+#[test]
+fn nobody_of_a_gang_locks_a_node_before_the_volumes_of_all_its_members_are_settled() {
+    let mut env = cluster();
+    env.class("local", true, &[]);
+    env.claim("one", 10, |_| {});
+    env.claim("two", 10, |_| {});
+    gang_with_claims(&mut env, "Strict");
+    assert!(env.selected("one").is_some() && env.selected("two").is_some());
+    env.provision("one");
+    assert_eq!((env.lock_writes, env.bound()), (0, 0), "the other claim is not bound yet");
+    env.provision("two");
+    env.settle();
+    assert_eq!(env.bound(), 2);
+}
+
+#[test]
+fn a_gang_that_accumulates_keeps_what_it_planned_for_claims_over_failed_attempts() {
+    let mut env = cluster();
+    env.class("local", true, &[]);
+    env.claim("one", 10, |_| {});
+    env.claim("two", 10, |_| {});
+    env.pod("other", &[(key::NVIDIA_GPU, "8")]);
+    env.settle();
+    let taken = env.node_of("other").unwrap().to_owned();
+    env.agent_releases(&taken);
+    gang_with_claims(&mut env, "NonStrict");
+    env.wait(3);
+    assert_eq!(
+        (env.engine.holds().len(), env.volume_writes),
+        (1, 0),
+        "one of two has room, nothing is told to anybody"
+    );
+    env.finish("other");
+    env.wait(3);
+    assert!(env.selected("one").is_some() && env.selected("two").is_some());
+    assert_eq!(env.bound(), 1, "only the other pod");
+    env.provision("one");
+    env.provision("two");
+    env.settle();
+    assert_eq!(env.bound(), 3);
+}

@@ -26,6 +26,8 @@ pub struct Summary {
     pub core_free: u32,
     /// Percent of memory that is free on open GPUs.
     pub memory_free: u32,
+    /// Percent of all GPUs that is not free, of each the more used of compute and memory; what is not open counts as used.
+    pub taken: u32,
     /// Most compute free on one open GPU.
     pub core_most: u16,
     /// Most memory free on one open GPU, percent.
@@ -53,6 +55,7 @@ impl Summary {
         for (at, gpu) in (0u8..).zip(&devices.gpus).filter(|(_, gpu)| gpu.core > 0) {
             sum.gpus += 1;
             sum.core_total += u32::from(gpu.core);
+            sum.taken += u32::from(gpu.core);
             let used = pool.used_gpu(at);
             if gpu.healthy && used.closed == 0 {
                 sum.open_gpus |= bit(at);
@@ -66,6 +69,7 @@ impl Summary {
             let percent = share_of(memory, devices.gpus[usize::from(at)].memory);
             sum.core_free += u32::from(core);
             sum.memory_free += u32::from(percent);
+            sum.taken -= u32::from(core.min(percent));
             sum.core_most = sum.core_most.max(core);
             sum.memory_most = sum.memory_most.max(percent);
         }

@@ -24,7 +24,6 @@ use super::scheduling_gates::SchedulingGates;
 use super::taints::TaintToleration;
 use super::topology_spread::PodTopologySpread;
 use super::unschedulable::NodeUnschedulable;
-use super::volumes::VolumeBinding;
 
 /// An extension point, in the order of the cycle.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -136,7 +135,7 @@ pub(super) const PLUGINS: &[(&str, Maker)] = &[
     ("NodeResourcesBalancedAllocation", |set| {
         made!(NodeResourcesBalancedAllocation(set.choice.balanced.clone()), score)
     }),
-    ("VolumeBinding", |_| made!(VolumeBinding, pre_filter, filter, pre_bind)),
+    ("VolumeBinding", |set| made!(set.choice.volumes, pre_filter, filter, pre_bind)),
     ("InterPodAffinity", |set| made!(set.choice.affinity, pre_filter, filter, pre_score, score)),
     ("PodTopologySpread", |_| made!(PodTopologySpread, pre_filter, filter, pre_score, score)),
     ("DeviceFit", |set| made!(DeviceFit { without_agent: set.without_agent }, pre_filter, filter)),

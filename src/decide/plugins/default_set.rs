@@ -9,6 +9,7 @@ use super::lists::PluginLists;
 use super::requested_to_capacity_ratio::RatioConfig;
 use super::resources_fit_score::Strategy;
 use super::usage::Weights;
+use super::volumes::VolumeBinding;
 
 /// What of the set can be chosen.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -32,6 +33,8 @@ pub struct PluginChoice {
     pub balanced: Weights,
     /// For `InterPodAffinity`.
     pub affinity: InterPodAffinity,
+    /// For `VolumeBinding`.
+    pub volumes: VolumeBinding,
 }
 
 impl Default for PluginChoice {
@@ -41,6 +44,7 @@ impl Default for PluginChoice {
             strategy: Strategy::default(),
             balanced: Weights::cpu_and_memory(),
             affinity: InterPodAffinity::default(),
+            volumes: VolumeBinding::default(),
         }
     }
 }

@@ -47,6 +47,20 @@ pub fn choose_instead(slots: &mut Slots, node: NodeId, choice: DeviceChoice) {
     slots.entry::<Choices>().0.insert(node, choice);
 }
 
+/// Entries of `container-devices` that always stay below the size that annotations are read up to.
+const MOST_PARTS: u64 = 320;
+/// Containers of one assignment.
+const MAX_CONTAINERS: usize = 256;
+
+/// Entries that an assignment will have.
+fn parts(request: &crate::decide::alloc::PodDeviceRequest) -> u64 {
+    let wants = request.shape().wants.iter();
+    let of = |want: &crate::decide::alloc::Want| {
+        u64::from(want.gpu.as_ref().map_or(0, |gpu| gpu.count())) + u64::from(want.rdma.map_or(0, |nic| nic.count))
+    };
+    wants.map(of).sum()
+}
+
 /// The pod's devices, judged once.
 struct Wanted {
     request: crate::decide::alloc::PodDeviceRequest,
@@ -74,6 +88,13 @@ impl PreFilter for DeviceFit {
         }
         match request_of(pod) {
             Err(problem) => Outcome::never(NAME, problem.to_string(), Wake::NONE),
+            Ok(request) if parts(&request) > MOST_PARTS || request.names().len() > MAX_CONTAINERS => {
+                let (parts, containers) = (parts(&request), request.names().len());
+                let text = format!(
+                    "asks for {parts} device parts in {containers} containers; an assignment holds at most {MOST_PARTS} in {MAX_CONTAINERS}: split the pod"
+                );
+                Outcome::never(NAME, text, Wake::NONE)
+            }
             Ok(request) => {
                 let mut names: Vec<Box<str>> =
                     pod.facts.handoff.expected_calls(|_| true).map(|call| call.resource.into()).collect();

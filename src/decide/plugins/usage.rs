@@ -83,7 +83,9 @@ impl Usage {
             ("ephemeral-storage", _) => (spec.requests.ephemeral, used.ephemeral, total.ephemeral),
             (key::NVIDIA_GPU, _) if node.stock.is_some() => {
                 let (used, total) = node.stock.as_ref().map_or((0, 0), Stock::gpu_percent);
-                (wanted_gpu_percent(pod), used, total)
+                let bytes = spec.requests.scalar(key::GPU_MEMORY);
+                let memory = node.stock.as_ref().map_or(0, |stock| stock.memory_percent(bytes));
+                (wanted_gpu_percent(pod, memory), used, total)
             }
             (name, _) => (spec.requests.scalar(name), used.scalar(name), total.scalar(name)),
         };
@@ -98,9 +100,9 @@ impl Usage {
     }
 }
 
-/// Percent of GPUs that the pod asks for, whatever name it uses.
-fn wanted_gpu_percent(pod: &Pod) -> i64 {
+/// Percent of GPUs that the pod asks for, whatever name it uses; `memory` is what its bytes are in percent.
+fn wanted_gpu_percent(pod: &Pod, memory: i64) -> i64 {
     let wanted = &pod.facts.spec.requests;
-    let share = wanted.scalar(key::GPU_CORE).max(wanted.scalar(key::GPU_MEMORY_RATIO));
+    let share = wanted.scalar(key::GPU_CORE).max(wanted.scalar(key::GPU_MEMORY_RATIO)).max(memory);
     wanted.scalar(key::NVIDIA_GPU) * key::WHOLE + wanted.scalar(key::GPU) + share
 }

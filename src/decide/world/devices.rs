@@ -242,7 +242,13 @@ impl Stock {
         }
     }
 
-    /// Used and total percent of GPU compute, the unhealthy ones' too.
+    /// So many bytes in percent of one GPU's memory; 0 where that is not known.
+    pub fn memory_percent(&self, bytes: i64) -> i64 {
+        let known = self.pool.devices().gpus.iter().find(|gpu| gpu.bytes_known && gpu.memory > 0);
+        known.map_or(0, |gpu| bytes.saturating_mul(key::WHOLE) / gpu.memory)
+    }
+
+    /// Used and total percent of GPUs, of each the more used of compute and memory, the unhealthy ones too.
     pub fn gpu_percent(&self) -> (i64, i64) {
         let summary = self.pool.summary();
         if summary.core_total == 0 {
@@ -250,7 +256,7 @@ impl Stock {
             let (all, free) = (self.pool.devices().migs.len() as i64, i64::from(summary.free_migs.count_ones()));
             return ((all - free) * key::WHOLE, all * key::WHOLE);
         }
-        (i64::from(summary.core_total.saturating_sub(summary.core_free)), i64::from(summary.core_total))
+        (i64::from(summary.taken), i64::from(summary.core_total))
     }
 
     /// What there is, whoever holds it.

@@ -141,6 +141,7 @@ const WITH_ARGS: &[&str] = &[
     "NodeResourcesFit",
     "NodeResourcesBalancedAllocation",
     "InterPodAffinity",
+    "VolumeBinding",
     "DeviceFit",
 ];
 
@@ -165,6 +166,7 @@ fn read_args(options: &mut Options, node: &YamlNode) -> Result<Vec<&'static str>
                 }
             }
             "InterPodAffinity" => affinity_args(options, args, &path)?,
+            "VolumeBinding" => volume_args(options, args, &path)?,
             _ => said.extend(device_args(options, args, &path)?),
         }
     }
@@ -240,6 +242,16 @@ fn affinity_args(options: &mut Options, args: &YamlNode, path: &str) -> Result<(
     Ok(())
 }
 
+fn volume_args(options: &mut Options, args: &YamlNode, path: &str) -> Result<(), Misplaced> {
+    const LIMIT: &str = "bindTimeoutSeconds";
+    let fields = arguments(args, path, "VolumeBinding", &[LIMIT])?;
+    if let Some((_, node)) = fields.get(LIMIT) {
+        let seconds: i64 = node.number(&format!("{path}.{LIMIT}"), 1..=86_400)?;
+        options.plugins.volumes.bind_timeout = std::time::Duration::from_secs(seconds.unsigned_abs());
+    }
+    Ok(())
+}
+
 fn device_args(options: &mut Options, args: &YamlNode, path: &str) -> Result<Option<&'static str>, Misplaced> {
     let fields = arguments(args, path, "DeviceFit", &["nodesWithoutAgent"])?;
     let Some((_, node)) = fields.get("nodesWithoutAgent") else { return Ok(None) };
@@ -307,6 +319,7 @@ pub fn print(options: &Options) -> Vec<(&'static str, Value)> {
         {"name": "NodeResourcesFit", "args": {"scoringStrategy": strategy}},
         {"name": "NodeResourcesBalancedAllocation", "args": {"resources": resources(&choice.balanced)}},
         {"name": "InterPodAffinity", "args": affinity},
+        {"name": "VolumeBinding", "args": {"bindTimeoutSeconds": choice.volumes.bind_timeout.as_secs()}},
     ]);
     vec![
         ("apiVersion", API_VERSION.into()),

@@ -47,6 +47,7 @@ fn the_example_of_the_documentation_does_what_it_says() {
     assert_eq!(options.ratio_weights[0], ("nvidia.com/gpu".to_owned(), 8));
     assert!(matches!(options.plugins.strategy, Strategy::MostAllocated(_)));
     assert_eq!(options.plugins.affinity.hard_weight, 10);
+    assert_eq!(options.plugins.volumes.bind_timeout.as_secs(), 300);
     assert_eq!(options.nodes_without_agent, NodesWithoutAgent::Refuse);
     assert_eq!(options.concurrency, 32, "keys that are flags stand beside it");
     default_plugins(&options.plugin_set().unwrap()).unwrap();
@@ -94,6 +95,7 @@ fn what_the_file_cannot_mean_is_named_with_its_place_and_the_nearest_word() {
         ("pluginConfig: [{name: DeviceFit}, {name: DeviceFit}]", &["DeviceFit has arguments twice"]),
         ("pluginConfig: [{name: DeviceFit, args: {nodesWithoutAgent: plan}}]", &["\"plain\"?"]),
         ("pluginConfig: [{name: InterPodAffinity, args: {hardPodAffinityWeight: 101}}]", &["\"101\"", "0 to 100"]),
+        ("pluginConfig: [{name: VolumeBinding, args: {bindTimeoutSeconds: 0}}]", &["\"0\"", "1 to 86400"]),
         ("pluginConfig: [{name: NodeResourcesFit, args: {kind: InterPodAffinityArgs}}]", &["NodeResourcesFitArgs"]),
         (
             "pluginConfig: [{name: NodeResourcesFit, args: {scoringStrategy: {type: Most}}}]",

@@ -14,6 +14,8 @@ pub(super) struct Claims {
     pub bound: Vec<VolumeFacts>,
     /// Claims that wait for their first consumer, the smallest first.
     pub waiting: Vec<Waiting>,
+    /// A claim for one pod only that another pod has. Where that leaves, there is room.
+    pub taken: Option<Box<str>>,
 }
 
 /// A claim that waits for its first consumer.
@@ -51,7 +53,7 @@ pub(super) fn sort(view: View<'_>, pod: &Pod) -> Result<Claims, Outcome> {
             return never(format!("claim {name} is lost: its volume {volume} is gone"));
         }
         if claim.single_pod && is_taken(view, pod, name) {
-            return Err(Outcome::unfit(NAME, format!("claim {name} is in use by its one pod"), Wake::POD_FREED));
+            claims.taken = Some(name.into());
         }
         let volume = claim.volume.as_deref();
         if let Some(volume) = volume.filter(|_| claim.complete) {
@@ -95,7 +97,7 @@ pub(super) fn sort(view: View<'_>, pod: &Pod) -> Result<Claims, Outcome> {
 fn is_taken(view: View<'_>, pod: &Pod, claim: &str) -> bool {
     let uses = |other: &&Pod| {
         other.id != pod.id
-            && other.node().is_some()
+            && other.node().and_then(|at| view.world.node(at)).is_some_and(|node| node.pods.contains(&other.id))
             && other.key().namespace == pod.key().namespace
             && other.facts.spec.volumes.iter().any(|used| used.claim() == claim)
     };

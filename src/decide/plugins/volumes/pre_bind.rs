@@ -10,8 +10,6 @@ use crate::decide::world::{ClaimFacts, NodeId, Pod, Wake};
 
 use super::rule::{NAME, VolumeBinding};
 
-/// Claims that are not bound by then are given up, as in kube-scheduler.
-const LIMIT: Duration = Duration::from_secs(600);
 /// Without news, it is looked again.
 const AGAIN: Duration = Duration::from_secs(5);
 
@@ -42,12 +40,13 @@ impl PreBind for VolumeBinding {
             return Outcome::Fit;
         }
         let text = format!("waits for the volume of claim {}", waiting.join(", "));
-        if view.now >= since + LIMIT {
-            let text = format!("{text} for {} s, too long: see what its provisioner says", LIMIT.as_secs());
+        let limit = self.bind_timeout;
+        if view.now >= since + limit {
+            let text = format!("{text} for {} s, too long: see what its provisioner says", limit.as_secs());
             return Outcome::unfit(NAME, text, Wake::VOLUME);
         }
         let refusal = Refusal { rule: NAME, text: text.into(), wake: Wake::VOLUME };
-        Outcome::WaitUntil((since + LIMIT).min(view.now + AGAIN), refusal)
+        Outcome::WaitUntil((since + limit).min(view.now + AGAIN), refusal)
     }
 }
 

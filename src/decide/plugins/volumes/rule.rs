@@ -1,6 +1,7 @@
 //! The rule at its extension points; what comes before the Binding is in `pre_bind`.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use crate::decide::framework::{Filter, Outcome, Plugin, PreFilter, Reads, Slots, View};
 use crate::decide::world::volume::{Provision, VolumePlan};
@@ -11,7 +12,17 @@ use super::match_volume::match_volume;
 use super::zone::in_zone;
 
 /// The rule.
-pub struct VolumeBinding;
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct VolumeBinding {
+    /// Claims that are not bound by then are given up. 600 s, as in kube-scheduler.
+    pub bind_timeout: Duration,
+}
+
+impl Default for VolumeBinding {
+    fn default() -> Self {
+        Self { bind_timeout: Duration::from_secs(600) }
+    }
+}
 
 pub(super) const NAME: &str = "VolumeBinding";
 const WAKE: Wake = Wake::VOLUME.or(Wake::NODE_ADDED).or(Wake::NODE_CHANGED).or(Wake::POD_FREED);
@@ -52,6 +63,9 @@ impl Filter for VolumeBinding {
     fn filter(&self, view: View<'_>, pod: &Pod, (id, node): (NodeId, &Node), slots: &mut Slots) -> Outcome {
         let (Some(claims), Some(facts)) = (slots.get::<Claims>(), &node.facts) else { return Outcome::Fit };
         let never = |text: String| Outcome::never(NAME, text, WAKE);
+        if let Some(claim) = &claims.taken {
+            return Outcome::unfit(NAME, format!("claim {claim} is in use by its one pod"), Wake::POD_FREED);
+        }
         for volume in &claims.bound {
             if !volume.reaches(&node.name, &facts.labels) {
                 return Outcome::never(NAME, "volume node affinity", WAKE);
