@@ -8,11 +8,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use baton::contract::gang::Committed;
 use baton::contract::{PodKey, Quantity};
-use baton::decide::gang::MemberState;
+use baton::decide::gang::{Declared, MemberState};
 use baton::decide::pod::Phase;
 use fastrand::Rng;
 
-use crate::gang_env::{Gangs, gang};
+use crate::gang_env::{G, Gangs, P, declared, gang};
 use crate::packing::{Ask, Needs, Room, fits};
 
 const POLICIES: [&str; 4] = ["once-satisfied", "only-waiting", "waiting-and-running", "waiting-running-succeed"];
@@ -25,6 +25,8 @@ struct Plan {
     policy: &'static str,
     wait: u64,
     group: usize,
+    /// Its minimum is that of a PodGroup, which exists or does not.
+    object: Option<bool>,
 }
 
 #[derive(Clone)]
@@ -109,7 +111,11 @@ impl Case {
                 policy: POLICIES[self.rng.usize(..POLICIES.len())],
                 wait: self.rng.u64(5..=20),
                 group,
+                object: (size == 1 && self.rng.u8(..4) == 0).then_some(false),
             });
+            if self.plans[at].object.is_some() && self.rng.u8(..4) > 0 {
+                self.make_object(at);
+            }
             made.push((at, count));
         }
         self.groups.push(made.iter().map(|(at, _)| *at).collect());
@@ -124,11 +130,76 @@ impl Case {
             self.groups[plan.group].iter().map(|at| format!("\"ml/{}\"", self.plans[*at].name)).collect();
         let listed = format!("[{}]", listed.join(","));
         let mode = if plan.strict { "Strict" } else { "NonStrict" };
-        gang(
+        let mut keys = gang(
             &plan.name,
             &min,
             &[("mode", mode), ("match-policy", plan.policy), ("waiting-time", &wait), ("groups", &listed)],
-        )
+        );
+        if plan.object.is_some() {
+            keys.retain(|(key, _)| ![format!("{G}name"), format!("{G}min-available")].contains(key));
+            keys.push((P.to_owned(), plan.name.clone()));
+        }
+        keys
+    }
+
+    /// The PodGroup is there, with the minimum that holds now.
+    fn make_object(&mut self, at: usize) {
+        let (name, min) = (format!("ml/{}", self.plans[at].name), self.plans[at].min);
+        self.plans[at].object = Some(true);
+        self.gangs.pod_group(&name, |facts| facts.spec.min = Some(min));
+    }
+
+    /// Somebody edits the minimum of a gang, running or not.
+    fn edit(&mut self) {
+        let alone: Vec<usize> =
+            (0..self.plans.len()).filter(|at| self.groups[self.plans[*at].group].len() == 1).collect();
+        if alone.is_empty() {
+            return;
+        }
+        let at = alone[self.rng.usize(..alone.len())];
+        let min = self.rng.u32(1..=8);
+        self.say(format!(
+            "the minimum of gang {} is {min} from now on, it was {}",
+            self.plans[at].name, self.plans[at].min
+        ));
+        self.plans[at].min = min;
+        match self.plans[at].object {
+            Some(true) => self.make_object(at),
+            Some(false) => {}
+            None => {
+                let stated = declared("ml", &self.keys(at)).unwrap();
+                let members: Vec<PodKey> = self
+                    .members
+                    .iter()
+                    .filter(|(_, member)| member.gang == Some(at))
+                    .map(|(key, _)| key.clone())
+                    .collect();
+                for key in members {
+                    self.gangs.change(&key.name, |facts| {
+                        let before = facts.spec.gang.clone().unwrap();
+                        let (committed, timed_out) = (before.committed, before.timed_out);
+                        facts.spec.gang = Some(Declared { committed, timed_out, ..(*stated).clone() }.into());
+                    });
+                }
+            }
+        }
+    }
+
+    /// A PodGroup goes, or comes again.
+    fn object(&mut self) {
+        let named: Vec<usize> = (0..self.plans.len()).filter(|at| self.plans[*at].object.is_some()).collect();
+        if named.is_empty() {
+            return;
+        }
+        let at = named[self.rng.usize(..named.len())];
+        if self.plans[at].object == Some(true) {
+            self.say(format!("the PodGroup of gang {} is deleted", self.plans[at].name));
+            self.plans[at].object = Some(false);
+            self.gangs.pod_group_gone(&format!("ml/{}", self.plans[at].name));
+        } else {
+            self.say(format!("the PodGroup of gang {} is made", self.plans[at].name));
+            self.make_object(at);
+        }
     }
 
     fn ask(&mut self) -> Ask {
@@ -204,7 +275,7 @@ impl Case {
     }
 
     fn step(&mut self) {
-        match self.rng.u8(..14) {
+        match self.rng.u8(..17) {
             0..=2 => self.arrive(),
             3 => self.single(),
             4..=6 => {
@@ -230,6 +301,8 @@ impl Case {
                 }
             }
             9 => self.node(),
+            14 => self.edit(),
+            15 | 16 => self.object(),
             10 => {
                 self.say("restart".to_owned());
                 self.gangs.env.restart();
@@ -442,6 +515,9 @@ impl Case {
     /// What a group still needs, when all of its reservations are given back; `None` where nothing has to be tried.
     fn needs(&self, group: usize) -> Option<Vec<Needs>> {
         let gangs = &self.groups[group];
+        if gangs.iter().any(|at| self.plans[*at].object == Some(false)) {
+            return None;
+        }
         if gangs.iter().any(|at| self.count(*at, |state| state == MemberState::TimedOut) > 0) {
             return None;
         }

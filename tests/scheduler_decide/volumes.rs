@@ -44,7 +44,7 @@ impl Env {
         self.event(WorldEvent::Class(name.into(), ClassFacts { waits: true, provisions, topologies }));
     }
 
-    fn claim(&mut self, name: &str, gibibytes: i64, change: impl FnOnce(&mut ClaimFacts)) {
+    pub fn claim(&mut self, name: &str, gibibytes: i64, change: impl FnOnce(&mut ClaimFacts)) {
         let mut facts = ClaimFacts {
             uid: format!("uid-{name}").into(),
             class: Some("local".into()),
@@ -93,7 +93,7 @@ impl Env {
     }
 
     /// The provisioner makes the volume where it was told to.
-    fn provision(&mut self, claim: &str) {
+    pub fn provision(&mut self, claim: &str) {
         let key = PodKey::new("ml", claim);
         let node = self.claims[&key].selected_node.clone().expect("a node is selected");
         self.volume(&format!("pv-{claim}"), 10, &node);
@@ -113,7 +113,7 @@ impl Env {
         self.settle();
     }
 
-    fn selected(&self, claim: &str) -> Option<&str> {
+    pub fn selected(&self, claim: &str) -> Option<&str> {
         self.claims[&PodKey::new("ml", claim)].selected_node.as_deref()
     }
 

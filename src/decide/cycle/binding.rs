@@ -121,6 +121,9 @@ impl Engine {
     /// The pod is bound by us.
     pub(super) fn land(&mut self, id: PodId, now: Moment, effects: &mut Effects) {
         let Some(flight) = self.drop_flight(id) else { return };
+        if let Some(commit) = flight.commit {
+            self.member_bound(commit);
+        }
         self.leave_commit(&flight, id, now, effects);
         self.stats.bound += 1;
         self.queue.remove(id);

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use crate::contract::gang::GangId;
+use crate::contract::gang::{GangId, key, parse_sub_priority};
 use crate::contract::{PodKey, PodUid};
 use crate::decide::framework::{Plugins, Queued};
 use crate::decide::gang::{GangProgress, GroupId};
@@ -435,5 +435,8 @@ impl Engine {
 
 /// Order within a priority, as a pod by itself says it.
 fn sub_priority_of(pod: &Pod) -> i64 {
-    pod.facts.spec.gang.as_ref().map_or(0, |declared| declared.sub_priority)
+    match &pod.facts.spec.gang {
+        Some(declared) => declared.sub_priority,
+        None => parse_sub_priority(pod.facts.spec.labels.get(key::SUB_PRIORITY).map(String::as_str)),
+    }
 }

@@ -306,16 +306,19 @@ impl Engine {
     /// Members that the satisfied group does not need found no place: they wait with it and say why.
     fn tell_surplus(&mut self, group: &GroupId, now: Moment, effects: &mut Effects) {
         let waiting: Vec<PodId> = self
-            .waiting_members(group)
+            .pending_members(group)
             .into_iter()
             .filter(|id| self.world.pod(*id).is_some_and(|pod| matches!(self.route(pod), Route::Group(_))))
             .collect();
         let Some(first) = waiting.first().copied() else { return };
-        let Err(miss) = self.try_member(first, now) else {
+        let Err(mut miss) = self.try_member(first, now) else {
             // It fits after all: the next attempt takes it along.
             self.undo(&[first]);
             return self.queue_group(group, now);
         };
+        if let Some(way) = self.preempt(first, now, effects) {
+            miss.text = format!("{}; {way}", miss.text);
+        }
         let message = self.shortage(group, &miss);
         let culprit = self.world.pod(miss.pod).map(|pod| pod.key().to_string());
         if let Some(record) = self.groups.get_mut(group) {
@@ -460,7 +463,7 @@ impl Engine {
         }
         self.run_clock(group, !held.is_empty(), now, effects);
         self.notice_waiting(group, "Unschedulable", &message, effects);
-        for id in self.waiting_members(group) {
+        for id in self.pending_members(group) {
             self.tell(id, "Unschedulable", message.clone(), now, effects);
         }
     }

@@ -1,6 +1,7 @@
 //! A satisfied group goes on its way: the volumes of all members first, then locks and Bindings.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 
@@ -15,6 +16,9 @@ use crate::decide::world::{PodId, Wake};
 
 use super::record::{Look, OnBindFailure};
 use super::review::Route;
+
+/// First and longest rest of a group after a Binding that was refused.
+const REST: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
 
 /// Members that were committed together and are on their way.
 #[derive(Debug, Clone)]
@@ -141,11 +145,27 @@ impl Engine {
         free
     }
 
-    /// A member could not be bound: its group, which owes it now, tries again when it has rested.
+    /// A member could not be bound: its group, if that still has to try for it, does so when it has rested, longer each time.
     pub(in crate::decide::cycle) fn rest_group_of(&mut self, id: PodId, now: Moment) {
-        let Some(Route::Owed(group)) = self.world.pod(id).map(|pod| self.route(pod)) else { return };
+        let route = self.world.pod(id).map(|pod| self.route(pod));
+        let Some(Route::Owed(group) | Route::Group(group)) = route else { return };
+        let Some(record) = self.groups.get_mut(&group) else { return };
+        // Members that fail together are one failure.
+        if record.rest_until.is_none_or(|until| until <= now.mono) {
+            let pause = REST.0.saturating_mul(1 << record.bind_failures.min(6)).min(REST.1);
+            record.bind_failures += 1;
+            record.rest_until = Some(now.mono + pause);
+        }
         self.queue_group(&group, now);
-        self.queue.fail(Item::Group(group), now.mono, now.wall);
+    }
+
+    /// A member is bound: its group's next failure is the first one again.
+    pub(in crate::decide::cycle) fn member_bound(&mut self, commit: u64) {
+        if let Some(group) = self.commits.get(&commit).map(|commit| &commit.group)
+            && let Some(record) = self.groups.get_mut(group)
+        {
+            record.bind_failures = 0;
+        }
     }
 
     /// The kubelet may have refused a member: with `evictGang` those who were bound with it are deleted.

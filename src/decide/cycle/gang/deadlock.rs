@@ -19,12 +19,14 @@ use super::attempt::Attempt;
 type Rank = (Reverse<i32>, Duration, GroupId);
 
 /// What one group holds, to be put back as it was.
+#[derive(Clone)]
 pub(super) struct Holdings {
     group: GroupId,
     pods: Vec<Kept>,
 }
 
 /// How one member was held.
+#[derive(Clone)]
 pub(super) struct Kept {
     /// The member.
     pub pod: PodId,
@@ -39,9 +41,14 @@ impl Engine {
     pub(super) fn resolve_holders(&mut self, group: &GroupId, now: Moment, effects: &mut Effects) -> bool {
         let holders = self.holders();
         let own = holders.iter().find(|(_, _, id)| id == group).cloned();
-        if own.is_some() && holders.first() != own.as_ref() {
-            // Whoever ranks above it is to be helped first.
-            return false;
+        let above = holders.iter().take_while(|rank| own.is_some() && Some(*rank) != own.as_ref());
+        let above: Vec<GroupId> = above.map(|(.., id)| id.clone()).collect();
+        for (at, upper) in above.iter().enumerate() {
+            let below: Vec<GroupId> = holders[at + 1..].iter().map(|(.., id)| id.clone()).collect();
+            if self.would_help(upper, &below, now) {
+                // Whoever ranks above it and can be helped is to be helped first.
+                return false;
+            }
         }
         let priority = self.priority_of(group);
         let below: Vec<GroupId> = holders
@@ -53,17 +60,8 @@ impl Engine {
             })
             .map(|(.., id)| id.clone())
             .collect();
-        let held_before = self.held_members(group);
-        let attempt = |engine: &mut Self| match engine.attempt_once(group, now) {
-            Attempt::Satisfied(held) => Some(held),
-            Attempt::Short(_) => {
-                let more: Vec<PodId> =
-                    engine.held_members(group).into_iter().filter(|id| !held_before.contains(id)).collect();
-                engine.undo(&more);
-                None
-            }
-        };
-        let Some((held, released)) = self.give_way(&below, attempt) else { return false };
+        let (attempt, restore) = self.tries_of(group, now);
+        let Some((held, released)) = self.give_way(&below, attempt, restore) else { return false };
         self.tell_released(&released, &format!("group {group} goes first"), effects);
         self.commit_group(group, held, None, now, effects);
         for next in &below {
@@ -84,10 +82,10 @@ impl Engine {
         }
         let Some(pod) = self.world.pod(id) else { return false };
         let (priority, key) = (pod.facts.spec.priority, pod.key().clone());
-        let below: Vec<GroupId> =
-            self.holders().into_iter().filter(|rank| rank.0.0 < priority).map(|(.., id)| id).collect();
+        let below = self.holders_below(priority);
         let attempt = |engine: &mut Self| engine.try_member(id, now).ok();
-        let Some(((), released)) = self.give_way(&below, attempt) else { return false };
+        let restore = |engine: &mut Self| engine.undo(&[id]);
+        let Some(((), released)) = self.give_way(&below, attempt, restore) else { return false };
         self.tell_released(&released, &format!("pod {key} goes first"), effects);
         self.permit(id, now, effects);
         for last in released.iter().rev() {
@@ -97,41 +95,85 @@ impl Engine {
     }
 
     /// Lets groups give their room back, the last of `below` first, until `attempt` succeeds. When even all of it would not
-    /// help, nothing has changed. Returns what the attempt returned, and who gave way.
-    fn give_way<T>(
+    /// help, nothing has changed. `restore` undoes whatever an attempt did, be it only that a member is held elsewhere. Returns
+    /// what the attempt returned, and who gave way.
+    pub(in crate::decide::cycle) fn give_way<T>(
         &mut self,
         below: &[GroupId],
         mut attempt: impl FnMut(&mut Self) -> Option<T>,
+        mut restore: impl FnMut(&mut Self),
     ) -> Option<(T, Vec<GroupId>)> {
-        if below.is_empty() {
-            return None;
-        }
         // First whether it would help at all.
-        let all: Vec<Holdings> = below.iter().map(|group| self.take_holdings(group)).collect();
-        let before: Vec<PodId> = self.holds.keys().copied().collect();
-        let helps = attempt(self).is_some();
-        if helps {
-            let new: Vec<PodId> = self.holds.keys().filter(|id| !before.contains(id)).copied().collect();
-            self.undo(&new);
-        }
-        for holdings in all {
-            self.put_holdings(holdings);
-        }
-        if !helps {
+        if below.is_empty() || !self.helps(below, &mut attempt, &mut restore) {
             return None;
         }
-        let mut released = Vec::new();
+        let mut taken = Vec::new();
         for group in below.iter().rev() {
-            self.take_holdings(group);
-            released.push(group.clone());
+            taken.push(self.take_holdings(group));
             if let Some(done) = attempt(self) {
-                return Some((done, released));
+                return Some((done, taken.into_iter().map(|holdings| holdings.group).collect()));
             }
+            restore(self);
+        }
+        for holdings in taken.into_iter().rev() {
+            self.put_holdings(holdings);
         }
         None
     }
 
-    fn tell_released(&mut self, released: &[GroupId], why: &str, effects: &mut Effects) {
+    /// Whether `attempt` succeeds when all of `below` give way. Nothing changes.
+    fn helps<T>(
+        &mut self,
+        below: &[GroupId],
+        attempt: &mut impl FnMut(&mut Self) -> Option<T>,
+        restore: &mut impl FnMut(&mut Self),
+    ) -> bool {
+        let all: Vec<Holdings> = below.iter().map(|group| self.take_holdings(group)).collect();
+        let helps = attempt(self).is_some();
+        restore(self);
+        for holdings in all {
+            self.put_holdings(holdings);
+        }
+        helps
+    }
+
+    /// Whether a group would be satisfied if all of `below` gave way.
+    fn would_help(&mut self, group: &GroupId, below: &[GroupId], now: Moment) -> bool {
+        let shown = self.groups.get(group).map(|record| record.progress.clone());
+        let (mut attempt, mut restore) = self.tries_of(group, now);
+        let helps = self.helps(below, &mut attempt, &mut restore);
+        // It was not its turn: nobody counts this as an attempt.
+        if let (Some(record), Some(shown)) = (self.groups.get_mut(group), shown) {
+            record.progress = shown;
+        }
+        helps
+    }
+
+    /// How a group is tried, and how it is put back to where it is now: with what it holds, which may have moved to other nodes,
+    /// and with what is known to have failed.
+    fn tries_of(
+        &self,
+        group: &GroupId,
+        now: Moment,
+    ) -> (impl FnMut(&mut Self) -> Option<Vec<PodId>> + use<>, impl FnMut(&mut Self) + use<>) {
+        let own = self.copy_holdings(group);
+        let failed = self.groups.get(group).map(|record| record.failed.clone()).unwrap_or_default();
+        let (of_try, of_restore) = (group.clone(), group.clone());
+        let attempt = move |engine: &mut Self| match engine.attempt_once(&of_try, now) {
+            Attempt::Satisfied(held) => Some(held),
+            Attempt::Short(_) => None,
+        };
+        let restore = move |engine: &mut Self| {
+            engine.take_holdings(&of_restore);
+            engine.put_holdings(own.clone());
+            if let Some(record) = engine.groups.get_mut(&of_restore) {
+                record.failed.clone_from(&failed);
+            }
+        };
+        (attempt, restore)
+    }
+
+    pub(in crate::decide::cycle) fn tell_released(&mut self, released: &[GroupId], why: &str, effects: &mut Effects) {
         self.woken(Wake::POD_FREED);
         for group in released {
             self.stats.group_releases += 1;
@@ -157,13 +199,28 @@ impl Engine {
         ranks
     }
 
-    fn priority_of(&self, group: &GroupId) -> i32 {
+    /// Groups of strictly lower priority that hold room, in rank order.
+    pub(in crate::decide::cycle) fn holders_below(&self, priority: i32) -> Vec<GroupId> {
+        self.holders().into_iter().filter(|rank| rank.0.0 < priority).map(|(.., id)| id).collect()
+    }
+
+    pub(super) fn priority_of(&self, group: &GroupId) -> i32 {
         self.world.gangs().of_group(group).flat_map(crate::decide::gang::Gang::priorities).max().unwrap_or(0)
     }
 
     pub(super) fn take_holdings(&mut self, group: &GroupId) -> Holdings {
         let pods = self.held_members(group).into_iter().filter_map(|id| self.take_kept(id)).collect();
         Holdings { group: group.clone(), pods }
+    }
+
+    /// What a group holds, without taking it.
+    fn copy_holdings(&self, group: &GroupId) -> Holdings {
+        let copy = |id: PodId| {
+            let devices = self.world.pod(id).and_then(|pod| pod.devices.clone());
+            let volumes = self.world.volume_plan(id).cloned();
+            Some(Kept { pod: id, hold: self.holds.get(&id)?.clone(), devices, volumes })
+        };
+        Holdings { group: group.clone(), pods: self.held_members(group).into_iter().filter_map(copy).collect() }
     }
 
     /// Takes back the room of one member.

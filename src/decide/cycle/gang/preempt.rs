@@ -32,12 +32,30 @@ impl Engine {
         if needed.is_empty() || !needed.iter().all(may) {
             return false;
         }
+        // Where neither the room that others hold nor that of victims is enough, both together may be.
+        let below = self.holders_below(self.priority_of(group));
+        let planned = self.plan_victims(group, &needed, now).map(|plan| (plan, Vec::new()));
+        let planned =
+            planned.or_else(|| self.give_way(&below, |engine| engine.plan_victims(group, &needed, now), |_| {}));
+        let Some((plan, released)) = planned else { return false };
+        if !released.is_empty() {
+            self.tell_released(&released, &format!("group {group} goes first"), effects);
+        }
+        for (id, candidate) in plan {
+            self.nominate(id, &candidate, Some(group), now, effects);
+        }
+        true
+    }
+
+    /// Where each of `needed` would go, and who would have to leave for it; `None` when that is not enough for all, or when nobody
+    /// has to leave. Nothing changes.
+    fn plan_victims(&mut self, group: &GroupId, needed: &[PodId], now: Moment) -> Option<Vec<(PodId, Candidate)>> {
         let mut held: Vec<PodId> = Vec::new();
         let mut out: Vec<PodId> = Vec::new();
         let mut gone = self.chosen_victims();
         let mut plans: Vec<(PodId, Candidate)> = Vec::new();
         let mut whole = true;
-        for id in needed {
+        for id in needed.iter().copied() {
             if self.try_member(id, now).is_ok() {
                 held.push(id);
                 continue;
@@ -76,14 +94,11 @@ impl Engine {
             self.world.put_back(id);
         }
         if !whole || plans.is_empty() {
-            return false;
+            return None;
         }
-        for (id, node) in places {
-            let victims = plans.iter().find(|(of, _)| *of == id).map(|(_, plan)| plan.victims.clone());
-            let candidate = Candidate { node, victims: victims.unwrap_or_default() };
-            self.nominate(id, &candidate, Some(group), now, effects);
-        }
-        true
+        let victims = |id: PodId| plans.iter().find(|(of, _)| *of == id).map(|(_, plan)| plan.victims.clone());
+        let planned = |(id, node): (PodId, NodeId)| (id, Candidate { node, victims: victims(id).unwrap_or_default() });
+        Some(places.into_iter().map(planned).collect())
     }
 
     /// Pods of lower priority whose deletion from this node is under way.

@@ -86,6 +86,10 @@ pub(crate) struct GroupRecord {
     pub whole: Option<Committed>,
     /// Members that are to be marked as timed out and are not yet.
     pub marking: BTreeSet<PodId>,
+    /// Bindings of its members that were refused one after the other.
+    pub bind_failures: u32,
+    /// Monotonic time before which it is not tried, after a Binding that was refused.
+    pub rest_until: Option<Duration>,
 }
 
 /// What of a gang makes another attempt worthwhile when it changes.

@@ -258,6 +258,13 @@ impl Engine {
             .collect()
     }
 
+    /// Of these, the ones that nothing but room keeps waiting: a gated pod says so by itself, and nobody is to make room for it.
+    pub(super) fn pending_members(&self, group: &GroupId) -> Vec<PodId> {
+        let mut members = self.waiting_members(group);
+        members.retain(|id| self.world.pod(*id).is_some_and(|pod| pod.facts.spec.gates.is_empty()));
+        members
+    }
+
     /// Routes every waiting member anew.
     pub(super) fn enqueue_members(&mut self, group: &GroupId, now: Moment, effects: &mut Effects) {
         for id in self.waiting_members(group) {
@@ -322,9 +329,13 @@ impl Engine {
         };
         let item = Item::Group(group.clone());
         match self.queue.state(item.clone()) {
-            None => self.queue.add(item, queued, self.plugins.queue_sort(), now.mono),
-            Some(QueueState::Taken) => {}
-            Some(_) => self.queue.offer(item, queued, self.plugins.queue_sort(), now.mono),
+            None => self.queue.add(item.clone(), queued, self.plugins.queue_sort(), now.mono),
+            Some(QueueState::Taken) => return,
+            Some(_) => self.queue.offer(item.clone(), queued, self.plugins.queue_sort(), now.mono),
+        }
+        let rests = self.groups.get(group).and_then(|record| record.rest_until).filter(|until| now.mono < *until);
+        if let Some(until) = rests {
+            self.queue.wait_until(item, until, now.wall);
         }
     }
 }

@@ -311,10 +311,16 @@ const fn word(state: MemberState) -> &'static str {
     }
 }
 
-/// As Go prints it: `10m0s`, `1h30m0s`, `0.5s`.
+/// As Go prints it: `10m0s`, `1h30m0s`, `500ms`.
 fn go_duration(wait: std::time::Duration) -> String {
     let (hours, minutes) = (wait.as_secs() / 3600, wait.as_secs() / 60 % 60);
     let seconds = wait.as_secs_f64() - (hours * 3600 + minutes * 60) as f64;
+    let parts = [(1_000_000, "ms"), (1_000, "µs"), (1, "ns")];
+    if wait.as_secs() == 0
+        && let Some((unit, name)) = parts.into_iter().find(|(unit, _)| wait.as_nanos() >= *unit)
+    {
+        return format!("{}{name}", wait.as_nanos() as f64 / unit as f64);
+    }
     match (hours, minutes) {
         (0, 0) => format!("{seconds}s"),
         (0, _) => format!("{minutes}m{seconds}s"),
@@ -329,7 +335,9 @@ mod tests {
 
     #[test]
     fn waits_are_printed_as_go_does() {
-        for (millis, text) in [(600_000, "10m0s"), (5_400_000, "1h30m0s"), (500, "0.5s"), (5_000, "5s")] {
+        for (millis, text) in
+            [(600_000, "10m0s"), (5_400_000, "1h30m0s"), (500, "500ms"), (1_500, "1.5s"), (0, "0s"), (5_000, "5s")]
+        {
             assert_eq!(go_duration(Duration::from_millis(millis)), text);
         }
     }

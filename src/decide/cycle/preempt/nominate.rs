@@ -50,11 +50,20 @@ impl Engine {
             let node = self.world.node(nomination.node).map_or("", |node| &node.name);
             return Some(format!("waits for {} pods to leave node {node}", nomination.victims.len()));
         }
-        let shadows = self.shadow(pod.facts.spec.priority, id, now);
-        let gone = self.chosen_victims();
-        let found = candidates(&mut self.world, &self.plugins, &pod, &gone, now.mono);
-        self.lift(shadows);
-        let picked = self.plugins.enabled().post_filter.iter().find_map(|plugin| plugin.pick(&found))?.clone();
+        let pick = |engine: &mut Self| {
+            let shadows = engine.shadow(pod.facts.spec.priority, id, now);
+            let gone = engine.chosen_victims();
+            let found = candidates(&mut engine.world, &engine.plugins, &pod, &gone, now.mono);
+            engine.lift(shadows);
+            engine.plugins.enabled().post_filter.iter().find_map(|plugin| plugin.pick(&found)).cloned()
+        };
+        // Where neither the room that groups hold nor that of victims is enough, both together may be.
+        let below = self.holders_below(pod.facts.spec.priority);
+        let picked = pick(self).map(|picked| (picked, Vec::new()));
+        let (picked, released) = picked.or_else(|| self.give_way(&below, pick, |_| {}))?;
+        if !released.is_empty() {
+            self.tell_released(&released, &format!("pod {} goes first", pod.key()), effects);
+        }
         Some(self.nominate(id, &picked, None, now, effects))
     }
 

@@ -1,0 +1,510 @@
+// Over 500 lines: what a gang must survive, one test each, reads as one.
+//! What happens to gangs beside the table of scenarios: rules that vanish, holders that give way, members that ask for unlike
+//! things, Bindings that are refused.
+
+use std::collections::BTreeMap;
+
+use baton::contract::{Quantity, key};
+use baton::decide::cycle::EngineConfig;
+use baton::decide::gang::MemberState;
+use baton::decide::world::spec::{NodeOperator, NodeRequirement, NodeTerm, VolumeUse};
+use baton::decide::world::{ClassFacts, PodFacts, WorldEvent};
+
+use crate::env::Fault;
+use crate::gang_env::{G, Gangs, P, declared, gang};
+
+fn no_nodes() -> Gangs {
+    let mut gangs = Gangs::with(EngineConfig::default());
+    gangs.accumulating = true;
+    gangs
+}
+
+/// Goes to nodes of these pools only.
+fn within(facts: &mut PodFacts, pools: &[&str]) {
+    let values = pools.iter().map(|pool| (*pool).to_owned()).collect();
+    let term = NodeRequirement { key: "pool".into(), operator: NodeOperator::In, values };
+    facts.spec.node_required = Some(vec![NodeTerm { expressions: vec![term], fields: vec![] }]);
+}
+
+fn member_of(gangs: &mut Gangs, name: &str, cpus: &str, pools: &[&str], keys: &[(String, String)]) {
+    let mut facts = gangs.facts(name, &[("cpu", cpus)], keys);
+    within(&mut facts, pools);
+    gangs.env.submit(facts);
+}
+
+fn of_pod_group(name: &str) -> Vec<(String, String)> {
+    vec![(P.to_owned(), name.to_owned())]
+}
+
+fn restate(gangs: &mut Gangs, name: &str, keys: &[(String, String)]) {
+    gangs.change(name, |facts| {
+        let committed = facts.spec.gang.as_ref().and_then(|declared| declared.committed);
+        let fresh = declared("ml", keys)
+            .map(|declared| std::sync::Arc::new(baton::decide::gang::Declared { committed, ..(*declared).clone() }));
+        facts.spec.gang = fresh;
+    });
+}
+
+#[test]
+fn a_member_that_moves_when_others_give_way_never_leaves_two_pods_on_one_place() {
+    let mut gangs = no_nodes();
+    for (node, cpus) in [("x", 2), ("y", 2), ("z", 1)] {
+        gangs.plain_node(node, cpus, node);
+    }
+    let keys = |name: &'static str| gang(name, "2", &[("mode", "NonStrict")]);
+    // First in rank: holds x with the one that may go to y as well, and lacks x for the other.
+    member_of(&mut gangs, "t-0", "2", &["x", "later"], &keys("t"));
+    member_of(&mut gangs, "t-1", "1", &["x"], &keys("t"));
+    gangs.wait(1);
+    member_of(&mut gangs, "l-0", "2", &["y", "later"], &keys("l"));
+    member_of(&mut gangs, "l-1", "64", &["y"], &keys("l"));
+    gangs.wait(1);
+    member_of(&mut gangs, "m-0", "1", &["z"], &keys("m"));
+    member_of(&mut gangs, "m-1", "64", &["z"], &keys("m"));
+    gangs.wait(1);
+    assert_eq!(["ml/t", "ml/l", "ml/m"].map(|name| gangs.reserved(name)), [1, 1, 1]);
+    // y turns into a pool that the first may use.
+    gangs.env.change_node("y", |facts| facts.labels = BTreeMap::from([("pool".to_owned(), "later".to_owned())]));
+    gangs.wait(3);
+    assert_eq!((gangs.count("t"), gangs.env.node_of("t-0")), (2, Some("y")), "{:?}", gangs.env.notices);
+    assert_eq!(gangs.reserved("ml/l"), 0, "its room is taken");
+}
+
+#[test]
+fn a_minimum_that_is_lowered_to_zero_lets_every_member_go_alone() {
+    let mut gangs = Gangs::new(3);
+    gangs.pod_group("ml/g", |facts| facts.spec.min = Some(5));
+    gangs.members("g", 5, &of_pod_group("g"));
+    gangs.wait(2);
+    assert_eq!(gangs.count("g"), 0);
+    gangs.pod_group("ml/g", |facts| facts.spec.min = Some(0));
+    gangs.wait(2);
+    assert_eq!(gangs.count("g"), 3);
+    gangs.node("more", 2);
+    gangs.wait(2);
+    assert_eq!(gangs.count("g"), 5);
+}
+
+#[test]
+fn the_oldest_member_that_drops_the_minimum_frees_all_others() {
+    let mut gangs = Gangs::new(3);
+    gangs.members("g", 5, &gang("g", "5", &[]));
+    gangs.wait(2);
+    let oldest = gangs.env.engine.world().gangs().gangs().next().unwrap().members().next().unwrap();
+    let oldest = oldest.identity.key.name.to_string();
+    restate(&mut gangs, &oldest, &gang("g", "0", &[]));
+    gangs.wait(2);
+    assert_eq!(gangs.count("g"), 3);
+}
+
+#[test]
+fn pods_that_waited_for_a_pod_group_without_a_minimum_go_when_it_comes() {
+    let mut gangs = Gangs::new(8);
+    gangs.members("g", 3, &of_pod_group("g"));
+    gangs.wait(1);
+    assert_eq!(gangs.reason("g-0"), "WaitingForPodGroup");
+    gangs.pod_group("ml/g", |facts| facts.spec.min = Some(0));
+    gangs.settle();
+    assert_eq!(gangs.count("g"), 3);
+}
+
+#[test]
+fn a_late_pod_of_a_satisfied_gang_goes_when_the_pod_group_that_vanished_is_back() {
+    let mut gangs = Gangs::new(8);
+    gangs.pod_group("ml/g", |facts| facts.spec.min = Some(3));
+    gangs.members("g", 3, &of_pod_group("g"));
+    gangs.wait(1);
+    gangs.pod_group_gone("ml/g");
+    gangs.member("g-4", &of_pod_group("g"));
+    gangs.wait(1);
+    assert_eq!((gangs.count("g"), gangs.reason("g-4")), (3, "WaitingForPodGroup"));
+    gangs.pod_group("ml/g", |facts| facts.spec.min = Some(3));
+    gangs.settle();
+    assert_eq!(gangs.count("g"), 4);
+}
+
+#[test]
+fn a_policy_that_is_edited_to_once_satisfied_lets_the_surplus_go_alone() {
+    let mut gangs = Gangs::new(2);
+    let with = |policy| vec![(P.to_owned(), "g".to_owned()), (format!("{G}match-policy"), policy)];
+    gangs.pod_group("ml/g", |facts| facts.spec.min = Some(2));
+    gangs.members("g", 3, &with("waiting-and-running".to_owned()));
+    gangs.wait(2);
+    assert_eq!(gangs.count("g"), 2);
+    for n in 0..3 {
+        restate(&mut gangs, &format!("g-{n}"), &with("once-satisfied".to_owned()));
+    }
+    gangs.wait(2);
+    gangs.node("more", 1);
+    gangs.wait(2);
+    assert_eq!(gangs.count("g"), 3);
+}
+
+#[test]
+fn the_sub_priority_of_a_pod_by_itself_counts_too() {
+    let mut gangs = Gangs::new(1);
+    gangs.env.engine.lead(false, gangs.env.moment());
+    gangs.member("old", &[]);
+    let mut facts = gangs.facts("urgent", &[("cpu", "1")], &[]);
+    facts.handoff.created += std::time::Duration::from_secs(60);
+    facts.spec.labels.insert("koordinator.sh/priority".to_owned(), "10".to_owned());
+    gangs.env.submit(facts);
+    gangs.env.lead();
+    gangs.settle();
+    assert_eq!(gangs.bound(), ["urgent"]);
+}
+
+/// A node is its own zone.
+fn zone(gangs: &mut Gangs, node: &str) {
+    gangs.env.change_node(node, |facts| {
+        facts.labels.insert("zone".into(), node.into());
+    });
+}
+
+#[test]
+fn a_non_strict_gang_keeps_the_volume_plans_of_what_it_holds_over_failed_attempts() {
+    let mut gangs = no_nodes();
+    gangs.plain_node("a", 1, "x");
+    zone(&mut gangs, "a");
+    gangs
+        .env
+        .event(WorldEvent::Class("local".into(), ClassFacts { waits: true, provisions: true, topologies: vec![] }));
+    for n in 0..2 {
+        gangs.env.claim(&format!("c{n}"), 10, |_| ());
+        let mut facts = gangs.facts(&format!("g-{n}"), &[("cpu", "1")], &gang("g", "2", &[("mode", "NonStrict")]));
+        facts.spec.volumes = vec![VolumeUse::Claim(format!("c{n}").as_str().into())].into();
+        gangs.env.submit(facts);
+    }
+    gangs.wait(5);
+    assert_eq!(gangs.reserved("ml/g"), 1);
+    gangs.plain_node("b", 1, "x");
+    zone(&mut gangs, "b");
+    gangs.wait(3);
+    assert_eq!(gangs.count("g"), 0, "the volumes of both come first");
+    assert!(gangs.env.selected("c0").is_some() && gangs.env.selected("c1").is_some());
+    gangs.env.provision("c0");
+    gangs.settle();
+    assert_eq!(gangs.count("g"), 0);
+    gangs.env.provision("c1");
+    gangs.wait(1);
+    assert_eq!(gangs.count("g"), 2);
+}
+
+#[test]
+fn the_surplus_of_a_gang_that_is_satisfied_in_the_attempt_of_another_is_not_forgotten() {
+    let mut gangs = no_nodes();
+    for (node, cpus) in [("a", 3), ("b", 3), ("c", 4)] {
+        gangs.plain_node(node, cpus, node);
+    }
+    for (name, count) in [("a", 5), ("b", 6), ("c", 5)] {
+        for n in 0..count {
+            member_of(
+                &mut gangs,
+                &format!("{name}-{n}"),
+                "1",
+                &[name, "s"],
+                &gang(name, "5", &[("mode", "NonStrict")]),
+            );
+        }
+        gangs.wait(1);
+    }
+    for node in ["a", "b", "c"] {
+        gangs.env.change_node(node, |facts| facts.labels = BTreeMap::from([("pool".to_owned(), "s".to_owned())]));
+    }
+    gangs.wait(3);
+    assert_eq!((gangs.count("a"), gangs.count("b"), gangs.count("c")), (5, 5, 0));
+    let left = (0..6).map(|n| format!("b-{n}")).find(|name| gangs.state(name) == MemberState::Pending).unwrap();
+    assert_eq!(gangs.reason(&left), "Unschedulable");
+    (0..5).for_each(|n| gangs.env.finish(&format!("a-{n}")));
+    gangs.wait(3);
+    gangs.plain_node("more", 2, "s");
+    gangs.wait(3);
+    assert_eq!((gangs.count("b"), gangs.count("c")), (6, 5));
+}
+
+#[test]
+fn a_search_for_unlike_members_leaves_the_room_of_a_preempting_gang_alone() {
+    let mut gangs = no_nodes();
+    for node in ["n0", "n1"] {
+        gangs.plain_node(node, 1, "x");
+    }
+    for n in 0..2 {
+        let mut facts = gangs.facts(&format!("low-{n}"), &[("cpu", "1")], &[]);
+        facts.spec.priority = 1;
+        gangs.env.submit(facts);
+    }
+    gangs.wait(1);
+    for n in 0..3 {
+        let mut facts = gangs.facts(&format!("high-{n}"), &[("cpu", "1")], &gang("high", "3", &[]));
+        facts.spec.priority = 9;
+        gangs.env.submit(facts);
+    }
+    gangs.plain_node("free", 1, "x");
+    gangs.wait(2);
+    assert_eq!(gangs.env.engine.nominations().len(), 3);
+    for (n, cpus) in ["1", "500m"].into_iter().enumerate() {
+        let mut facts = gangs.facts(&format!("rival-{n}"), &[("cpu", cpus)], &gang("rival", "1", &[]));
+        facts.spec.priority = 5;
+        gangs.env.submit(facts);
+    }
+    gangs.wait(3);
+    assert_eq!(gangs.count("rival"), 0);
+}
+
+#[test]
+fn one_picky_member_among_many_alike_gets_its_only_place() {
+    for (count, mode) in [(10, "Strict"), (30, "Strict"), (10, "NonStrict")] {
+        let mut gangs = no_nodes();
+        gangs.plain_node("a", 1, "small");
+        gangs.plain_node("b", count - 1, "large");
+        let min = count.to_string();
+        let keys = gang("g", &min, &[("mode", mode)]);
+        gangs.members("g", count as usize - 1, &keys);
+        let mut facts = gangs.facts("g-zz", &[("cpu", "1")], &keys);
+        facts.spec.node_selector = BTreeMap::from([("pool".to_owned(), "small".to_owned())]);
+        gangs.env.submit(facts);
+        gangs.wait(3);
+        assert_eq!(gangs.bound().len(), count as usize, "{count} {mode}: {}", gangs.condition("g-0"));
+    }
+}
+
+#[test]
+fn a_group_that_was_satisfied_once_stays_free_when_one_of_its_gangs_is_cleaned_up() {
+    let mut gangs = Gangs::new(8);
+    let groups = ("groups", r#"["ml/a","ml/b"]"#);
+    gangs.members("a", 2, &gang("a", "2", &[groups]));
+    gangs.members("b", 3, &gang("b", "3", &[groups]));
+    gangs.wait(2);
+    assert_eq!(gangs.bound().len(), 5);
+    (0..2).for_each(|n| gangs.delete(&format!("a-{n}")));
+    gangs.delete("b-0");
+    gangs.member("b-9", &gang("b", "3", &[groups]));
+    gangs.wait(2);
+    assert_eq!(gangs.count("b-9"), 1, "{}", gangs.condition("b-9"));
+    gangs.env.restart();
+    gangs.delete("b-1");
+    gangs.member("b-8", &gang("b", "3", &[groups]));
+    gangs.wait(2);
+    assert_eq!(gangs.count("b-8"), 1, "after a restart too: {}", gangs.condition("b-8"));
+}
+
+#[test]
+fn a_gang_that_joins_one_that_runs_does_not_start_in_part() {
+    let mut gangs = Gangs::new(4);
+    gangs.members("a", 2, &gang("a", "2", &[]));
+    gangs.wait(1);
+    assert_eq!(gangs.count("a"), 2);
+    let groups = ("groups", r#"["ml/a","ml/b"]"#);
+    (0..2).for_each(|n| restate(&mut gangs, &format!("a-{n}"), &gang("a", "2", &[groups])));
+    gangs.members("b", 3, &gang("b", "3", &[groups]));
+    gangs.wait(3);
+    assert_eq!(gangs.count("b"), 0, "two of three would fit");
+    gangs.env.restart();
+    gangs.wait(3);
+    assert_eq!(gangs.count("b"), 0, "nor after a restart");
+}
+
+#[test]
+fn where_policies_differ_the_gang_whose_rule_is_over_is_not_held_by_the_other() {
+    let mut gangs = Gangs::new(8);
+    let groups = ("groups", r#"["ml/a","ml/b"]"#);
+    gangs.members("a", 2, &gang("a", "2", &[groups, ("match-policy", "only-waiting")]));
+    gangs.members("b", 2, &gang("b", "2", &[groups]));
+    gangs.wait(2);
+    assert_eq!(gangs.bound().len(), 4);
+    gangs.member("b-9", &gang("b", "2", &[groups]));
+    gangs.wait(2);
+    assert_eq!(gangs.count("b-9"), 1, "{}", gangs.condition("b-9"));
+    gangs.member("a-9", &gang("a", "2", &[groups, ("match-policy", "only-waiting")]));
+    gangs.wait(2);
+    assert_eq!((gangs.count("a-9"), gangs.reason("a-9")), (0, "GangIncomplete"));
+}
+
+#[test]
+fn members_that_no_rule_needs_say_why_they_wait_and_go_when_there_is_room() {
+    for policy in ["waiting-and-running", "waiting-running-succeed", "once-satisfied"] {
+        let mut gangs = Gangs::new(4);
+        gangs.members("g", 6, &gang("g", "3", &[("match-policy", policy)]));
+        gangs.wait(2);
+        assert_eq!(gangs.count("g"), 4, "{policy}");
+        let left: Vec<String> =
+            (0..6).map(|n| format!("g-{n}")).filter(|name| gangs.state(name) == MemberState::Pending).collect();
+        for name in &left {
+            assert_eq!(gangs.reason(name), "Unschedulable", "{policy} {name}");
+            assert!(gangs.condition(name).contains("0/1 nodes"), "{policy}: {}", gangs.condition(name));
+        }
+        gangs.node("more", 2);
+        gangs.wait(2);
+        assert_eq!(gangs.count("g"), 6, "{policy}");
+    }
+}
+
+#[test]
+fn an_important_member_that_no_rule_needs_preempts_by_itself() {
+    let mut gangs = Gangs::new(4);
+    for (name, priority, keys) in
+        [("low", 1, vec![]), ("high", 9, gang("g", "2", &[("match-policy", "waiting-and-running")]))]
+    {
+        for n in 0..2 {
+            let mut facts = gangs.facts(&format!("{name}-{n}"), &[("cpu", "1")], &keys);
+            facts.spec.priority = priority;
+            gangs.env.submit(facts);
+        }
+    }
+    gangs.wait(1);
+    assert_eq!(gangs.bound().len(), 4);
+    let mut facts = gangs.facts("high-9", &[("cpu", "1")], &gang("g", "2", &[("match-policy", "waiting-and-running")]));
+    facts.spec.priority = 9;
+    gangs.env.submit(facts);
+    gangs.wait(2);
+    assert_eq!(gangs.env.evicted.len(), 1);
+    let victim = gangs.env.evicted[0].clone();
+    gangs.delete(&victim);
+    gangs.wait(2);
+    assert_eq!(gangs.count("high-9"), 1);
+}
+
+#[test]
+fn a_binding_that_is_always_refused_is_tried_at_growing_distances() {
+    for policy in ["once-satisfied", "only-waiting", "waiting-and-running", "waiting-running-succeed"] {
+        let mut gangs = Gangs::new(8);
+        let keys = gang("g", "3", &[("match-policy", policy)]);
+        gangs.members("g", 3, &keys);
+        gangs.wait(1);
+        gangs.delete("g-0");
+        if policy == "only-waiting" {
+            gangs.delete("g-1");
+            gangs.delete("g-2");
+            gangs.members("h", 3, &[]);
+            gangs.settle();
+            (0..3).for_each(|n| gangs.delete(&format!("h-{n}")));
+        }
+        gangs.wait(1);
+        let before = gangs.env.binds;
+        gangs.env.bind_faults = std::iter::repeat_n(Fault::Refused, 10_000).collect();
+        let fresh = if policy == "only-waiting" { 3 } else { 1 };
+        gangs.members("n", fresh, &keys);
+        gangs.wait(60);
+        let tries = (gangs.env.binds - before) / fresh;
+        assert!((3..=12).contains(&tries), "{policy}: {tries} tries in a minute");
+        gangs.env.bind_faults.clear();
+        gangs.wait(61);
+        assert_eq!(gangs.count("n"), fresh, "{policy}");
+    }
+}
+
+#[test]
+fn a_gang_that_turns_strict_gives_back_what_it_holds() {
+    let mut gangs = Gangs::new(2);
+    gangs.accumulating = true;
+    gangs.members("g", 3, &gang("g", "3", &[("mode", "NonStrict")]));
+    gangs.wait(1);
+    assert_eq!(gangs.reserved("ml/g"), 2);
+    for n in 0..3 {
+        restate(&mut gangs, &format!("g-{n}"), &gang("g", "3", &[]));
+    }
+    gangs.settle();
+    assert_eq!(gangs.reserved("ml/g"), 0);
+}
+
+#[test]
+fn a_shorter_wait_and_smaller_resources_of_a_pod_group_count_at_once() {
+    let mut gangs = Gangs::new(2);
+    gangs.accumulating = true;
+    gangs.pod_group("ml/g", |facts| facts.spec.min = Some(3));
+    let keys = vec![(P.to_owned(), "g".to_owned()), (format!("{G}mode"), "NonStrict".to_owned())];
+    gangs.members("g", 3, &keys);
+    gangs.wait(10);
+    gangs.pod_group("ml/g", |facts| {
+        facts.spec.min = Some(3);
+        facts.spec.wait = Some(std::time::Duration::from_secs(12));
+    });
+    gangs.wait(4);
+    assert_eq!(gangs.state("g-0"), MemberState::TimedOut);
+
+    let mut gangs = Gangs::new(4);
+    let sized = |gangs: &mut Gangs, cpus: i64| {
+        gangs.pod_group("ml/g", |facts| {
+            facts.spec.min = Some(3);
+            facts.min_resources.set("cpu", Quantity::units(cpus));
+        });
+    };
+    sized(&mut gangs, 5);
+    gangs.members("g", 3, &of_pod_group("g"));
+    gangs.wait(5);
+    assert_eq!(gangs.count("g"), 0);
+    sized(&mut gangs, 3);
+    gangs.wait(2);
+    assert_eq!(gangs.count("g"), 3);
+}
+
+#[test]
+fn what_is_held_on_a_node_that_changes_is_judged_again() {
+    let mut gangs = no_nodes();
+    gangs.plain_node("a", 1, "x");
+    for n in 0..2 {
+        member_of(&mut gangs, &format!("g-{n}"), "1", &["x"], &gang("g", "2", &[("mode", "NonStrict")]));
+    }
+    gangs.wait(2);
+    assert_eq!(gangs.reserved("ml/g"), 1);
+    gangs.env.change_node("a", |facts| facts.labels = BTreeMap::from([("pool".to_owned(), "y".to_owned())]));
+    gangs.plain_node("b", 1, "x");
+    gangs.wait(3);
+    assert_eq!(gangs.count("g"), 0, "node a does not fit any more");
+    gangs.plain_node("c", 1, "x");
+    gangs.wait(3);
+    assert_eq!(gangs.count("g"), 2);
+    assert!((0..2).all(|n| gangs.env.node_of(&format!("g-{n}")) != Some("a")));
+}
+
+#[test]
+fn a_holder_that_nobody_can_help_does_not_keep_the_others_blocked() {
+    let mut gangs = no_nodes();
+    for (node, cpus) in [("t", 1), ("a", 2), ("b", 2)] {
+        gangs.plain_node(node, cpus, node);
+    }
+    member_of(&mut gangs, "t-0", "1", &["t"], &gang("t", "2", &[("mode", "NonStrict"), ("waiting-time", "168h")]));
+    member_of(
+        &mut gangs,
+        "t-1",
+        "1",
+        &["nowhere"],
+        &gang("t", "2", &[("mode", "NonStrict"), ("waiting-time", "168h")]),
+    );
+    gangs.wait(1);
+    for name in ["a", "b"] {
+        for n in 0..3 {
+            member_of(
+                &mut gangs,
+                &format!("{name}-{n}"),
+                "1",
+                &[name, "s"],
+                &gang(name, "3", &[("mode", "NonStrict")]),
+            );
+        }
+        gangs.wait(1);
+    }
+    assert_eq!(["ml/t", "ml/a", "ml/b"].map(|name| gangs.reserved(name)), [1, 2, 2]);
+    for node in ["a", "b"] {
+        gangs.env.change_node(node, |facts| facts.labels = BTreeMap::from([("pool".to_owned(), "s".to_owned())]));
+    }
+    gangs.wait(3);
+    assert_eq!((gangs.reserved("ml/t"), gangs.count("a")), (1, 3));
+}
+
+#[test]
+fn whole_gpus_that_only_one_order_places_are_found_for_more_than_eight_members_of_two_kinds() {
+    let mut gangs = no_nodes();
+    gangs.env.node("a", 4);
+    gangs.env.node("b", 6);
+    gangs.env.change_node("a", |facts| facts.labels = BTreeMap::from([("pool".to_owned(), "a".to_owned())]));
+    let keys = gang("g", "10", &[]);
+    (0..6).for_each(|n| gangs.asks(&format!("any-{n}"), &[(key::NVIDIA_GPU, "1")], &keys));
+    for n in 0..4 {
+        let mut facts = gangs.facts(&format!("picky-{n}"), &[(key::NVIDIA_GPU, "1")], &keys);
+        facts.spec.node_selector = BTreeMap::from([("pool".to_owned(), "a".to_owned())]);
+        gangs.env.submit(facts);
+    }
+    gangs.wait(3);
+    assert_eq!(gangs.bound().len(), 10, "{}", gangs.condition("any-0"));
+}
