@@ -508,3 +508,31 @@ fn whole_gpus_that_only_one_order_places_are_found_for_more_than_eight_members_o
     gangs.wait(3);
     assert_eq!(gangs.bound().len(), 10, "{}", gangs.condition("any-0"));
 }
+
+#[test]
+fn holders_give_way_and_pods_leave_for_one_gang_where_neither_alone_is_enough() {
+    let mut gangs = no_nodes();
+    gangs.plain_node("n", 4, "x");
+    let mut facts = gangs.facts("low", &[("cpu", "1")], &[]);
+    facts.spec.priority = 1;
+    gangs.env.submit(facts);
+    gangs.wait(1);
+    for n in 0..5 {
+        let mut facts =
+            gangs.facts(&format!("hold-{n}"), &[("cpu", "1")], &gang("hold", "5", &[("mode", "NonStrict")]));
+        facts.spec.priority = 1;
+        gangs.env.submit(facts);
+    }
+    gangs.wait(2);
+    assert_eq!((gangs.reserved("ml/hold"), gangs.count("low")), (3, 1));
+    for n in 0..4 {
+        let mut facts = gangs.facts(&format!("high-{n}"), &[("cpu", "1")], &gang("high", "4", &[]));
+        facts.spec.priority = 9;
+        gangs.env.submit(facts);
+    }
+    gangs.wait(2);
+    assert_eq!((gangs.env.evicted.clone(), gangs.reserved("ml/hold")), (vec!["low".to_owned()], 0));
+    gangs.delete("low");
+    gangs.wait(2);
+    assert_eq!(gangs.count("high"), 4);
+}
