@@ -77,7 +77,7 @@ fn least_compute(request: &PodDeviceRequest) -> i64 {
     let wants = request.shape().wants.iter().filter(|want| want.kind != ContainerKind::Init);
     let compute = wants.map(|want| match &want.gpu {
         Some(GpuRequest::Whole { count }) => i64::from(*count).saturating_mul(WHOLE),
-        Some(GpuRequest::Share { count, core, .. }) => i64::from(*count).saturating_mul(i64::from(*core)),
+        Some(GpuRequest::Share { count, core, .. }) => i64::from(*count).saturating_mul(*core),
         Some(GpuRequest::Mig { .. }) | None => 0,
     });
     compute.fold(0, i64::saturating_add)

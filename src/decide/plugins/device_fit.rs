@@ -56,7 +56,8 @@ const MAX_CONTAINERS: usize = 256;
 fn parts(request: &crate::decide::alloc::PodDeviceRequest) -> u64 {
     let wants = request.shape().wants.iter();
     let of = |want: &crate::decide::alloc::Want| {
-        u64::from(want.gpu.as_ref().map_or(0, |gpu| gpu.count())) + u64::from(want.rdma.map_or(0, |nic| nic.count))
+        u64::from(want.gpu.as_ref().map_or(0, crate::contract::GpuRequest::count))
+            + u64::from(want.rdma.map_or(0, |nic| nic.count))
     };
     wants.map(of).sum()
 }
