@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use baton::contract::key;
-use baton::decide::cycle::{BindResult, Effect, Report, Search};
+use baton::decide::cycle::{Effect, Search};
 use baton::decide::gang::{Declared, Source};
 use baton::decide::world::{PodFacts, WorldEvent};
 use baton::runtime::clock;
@@ -70,12 +70,9 @@ fn drain(cluster: &mut Cluster, pods: &[PodFacts], until: usize) -> (Duration, u
         let began = clock::now().mono;
         let effects = cluster.engine.run(now);
         for effect in effects {
-            let Effect::Bind { ticket, node, pod, .. } = effect else { continue };
+            let Effect::Bind { ticket, node, pod, annotations, .. } = effect else { continue };
             bound += 1;
-            cluster.engine.report(Report::Bind { ticket, result: BindResult::Done }, now);
-            let mut facts = by_name[pod.key.name.as_ref()].clone();
-            facts.handoff.node = Some(node);
-            cluster.engine.event(WorldEvent::Pod(Box::new(facts)), now);
+            cluster.bind(&mut by_name[pod.key.name.as_ref()].clone(), ticket, node, annotations);
         }
         took += clock::now().mono.saturating_sub(began);
     }

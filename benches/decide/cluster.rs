@@ -1,13 +1,19 @@
 //! A cluster of plain values around one engine: Bindings succeed at once and the watch tells of them.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use baton::contract::{AgentStatus, Identity, PodKey, Quantity, key};
-use baton::decide::cycle::{BindResult, Effect, Effects, Engine, EngineConfig, LockMode, Moment, Report, Search};
+use baton::decide::cycle::{
+    BindResult, Effect, Effects, Engine, EngineConfig, LockMode, Moment, Report, Search, Ticket,
+};
 use baton::decide::plugins::{DefaultSet, default_plugins};
 use baton::decide::pod::AssignmentText;
 use baton::decide::world::{NodeFacts, PodFacts, Resources, WorldEvent};
 use baton::runtime::clock;
+
+/// Of a Binding.
+pub type Annotations = BTreeMap<String, String>;
 
 use crate::env::{gpu_device, pod, wall};
 
@@ -127,20 +133,11 @@ impl Cluster {
         let judged = self.engine.stats().judged - judged;
         let mut bound = false;
         for effect in effects {
-            let Effect::Bind { ticket, node, mut annotations, .. } = effect else { continue };
+            let Effect::Bind { ticket, node, annotations, .. } = effect else { continue };
             bound = true;
-            facts.handoff.node = Some(node);
-            let mut text = |key: &str| annotations.remove(key).map(Into::into);
-            facts.handoff.assignment = AssignmentText {
-                device_allocated: text(key::DEVICE_ALLOCATED),
-                container_devices: text(key::CONTAINER_DEVICES),
-                bind_timestamp: text(key::BIND_TIMESTAMP),
-                ..AssignmentText::default()
-            };
-            self.engine.report(Report::Bind { ticket, result: BindResult::Done }, now);
+            self.bind(&mut facts, ticket, node, annotations);
         }
         if bound {
-            self.tell(WorldEvent::Pod(Box::new(facts.clone())));
             self.bound.push((facts, ask.percent));
             self.percent += ask.percent;
         } else {
@@ -149,11 +146,39 @@ impl Cluster {
         Decision { took, judged, bound }
     }
 
+    /// The API server takes a Binding, and the watch shows the pod with its assignment.
+    pub fn bind(&mut self, facts: &mut PodFacts, ticket: Ticket, node: Box<str>, mut annotations: Annotations) {
+        let mut text = |key: &str| annotations.remove(key).map(Into::into);
+        facts.handoff.node = Some(node);
+        facts.handoff.assignment = AssignmentText {
+            device_allocated: text(key::DEVICE_ALLOCATED),
+            container_devices: text(key::CONTAINER_DEVICES),
+            bind_timestamp: text(key::BIND_TIMESTAMP),
+            ..AssignmentText::default()
+        };
+        self.engine.report(Report::Bind { ticket, result: BindResult::Done }, self.moment());
+        self.tell(WorldEvent::Pod(Box::new(facts.clone())));
+    }
+
     /// Half of every node's GPUs are taken, by pods that somebody else bound.
     pub fn fill_half(&mut self) {
+        self.fill(|_| &[(0, 1), (1, 1), (2, 2)]);
+    }
+
+    /// Half of all GPUs are taken: of four nodes one is full, one is empty, and two are half full.
+    pub fn fill_unevenly(&mut self) {
+        self.fill(|at| match at % 4 {
+            0 => &[(0, 1), (1, 1), (2, 2), (4, 2), (6, 2)],
+            1 => &[],
+            _ => &[(0, 1), (1, 1), (2, 2)],
+        });
+    }
+
+    /// Takes GPUs of each node: the first minor of a pod, and how many, one or two.
+    fn fill(&mut self, taken: impl Fn(usize) -> &'static [(u64, u64)]) {
         for at in 0..self.nodes {
             let node = node_name(at);
-            for (minor, slice) in [(0, 1), (1, 1), (2, 2)] {
+            for &(minor, slice) in taken(at) {
                 self.serial += 1;
                 let limits: &[(&str, &str)] = &[(key::NVIDIA_GPU, if slice == 1 { "1" } else { "2" }), ("cpu", "8")];
                 let mut facts = pod(&format!("early-{}", self.serial), limits, self.now);
