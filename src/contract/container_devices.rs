@@ -40,6 +40,9 @@ struct Printed<'a> {
 }
 
 impl ContainerDevices {
+    /// How the text begins; the node's name follows.
+    pub const HEAD: &str = r#"{"version":1,"node":"#;
+
     /// Reads the annotation. An empty text (how the Binding writes "no devices") gives `None`.
     pub fn parse(text: &str) -> Result<Option<Self>, AllocationError> {
         const KEY: &str = key::CONTAINER_DEVICES;

@@ -6,6 +6,7 @@
 pub mod agent_status;
 pub mod allocation;
 pub mod container_devices;
+pub mod entry_text;
 pub mod extender;
 pub mod gang;
 pub mod hint;

@@ -193,16 +193,56 @@ fn magnitude(whole: &str, fraction: &str, scale: Scale) -> i128 {
     }
 }
 
+impl Quantity {
+    /// A whole number of units in its notation: number and suffix. `None` for parts of a unit.
+    fn whole(self) -> Option<(i64, &'static str)> {
+        let mut units = if self.is_whole() { i64::try_from(self.nanos / NANO).ok()? } else { return None };
+        if self.binary {
+            let power = if units == 0 { 0 } else { (units.trailing_zeros() / 10).min(6) };
+            return Some((units >> (10 * power), ["", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei"][power as usize]));
+        }
+        let mut power = 0;
+        while units != 0 && units % 1000 == 0 && power < 6 {
+            units /= 1000;
+            power += 1;
+        }
+        Some((units, ["", "k", "M", "G", "T", "P", "E"][power]))
+    }
+
+    /// Appends what [`Display`](fmt::Display) prints; it is written for every device of every pod that is bound.
+    pub fn push_to(self, out: &mut String) {
+        match self.whole() {
+            Some((number, suffix)) => {
+                push_integer(out, number);
+                out.push_str(suffix);
+            }
+            None => out.push_str(&self.to_string()),
+        }
+    }
+}
+
+/// Appends a number in decimal.
+pub(super) fn push_integer(out: &mut String, number: i64) {
+    let mut digits = [0u8; 20];
+    let (mut left, mut at) = (number.unsigned_abs(), digits.len());
+    loop {
+        at -= 1;
+        digits[at] = b'0' + (left % 10) as u8;
+        left /= 10;
+        if left == 0 {
+            break;
+        }
+    }
+    if number < 0 {
+        out.push('-');
+    }
+    out.push_str(std::str::from_utf8(&digits[at..]).unwrap_or_default());
+}
+
 impl fmt::Display for Quantity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.binary && self.is_whole() {
-            let mut units = self.nanos / NANO;
-            let mut power = 0;
-            while units != 0 && units % 1024 == 0 && power < 6 {
-                units /= 1024;
-                power += 1;
-            }
-            return write!(f, "{units}{}", ["", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei"][power]);
+        if let Some((number, suffix)) = self.whole() {
+            return write!(f, "{number}{suffix}");
         }
         let (mut n, mut power) = (self.nanos, 0);
         while n != 0 && n % 1000 == 0 && power < 9 {

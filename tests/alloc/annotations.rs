@@ -1,7 +1,7 @@
 //! Assignments as annotations, and bound pods read back from them.
 
 use baton::contract::{ContainerDevices, DeviceAllocation, DeviceType, key};
-use baton::decide::alloc::{Exclusive, Misfit, NodePool, Wishes, pick};
+use baton::decide::alloc::{Exclusive, Held, Misfit, NodePool, Wishes, pick};
 use baton::decide::pod::ContainerKind::{App, Init};
 use proptest::prelude::*;
 
@@ -124,6 +124,10 @@ proptest! {
             };
             let Ok(picked) = place(&mut planned, &request) else { continue };
             let printed = picked.device_allocated(&planned).print();
+            let written = picked.annotations(&planned, &request, "node \"a\"");
+            let split = picked.container_devices(&planned, &request, "node \"a\"").print();
+            prop_assert_eq!(written, [printed.clone(), split, picked.gpu_minors(&planned)]);
+            prop_assert_eq!(picked.held(&planned), Held::of(&picked.device_allocated(&planned)));
             let (grant, misfits) = restored.take_annotation(&DeviceAllocation::parse(&printed).unwrap(), request.shape().wishes.exclusive());
             prop_assert_eq!(misfits, vec![]);
             prop_assert_eq!(&grant, &picked.grant);

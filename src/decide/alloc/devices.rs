@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use super::grant::Slot;
 use super::held::Amounts;
+use super::layout::Layout;
 use super::partition::PartitionTable;
 use super::place::{Group, Level, NOWHERE, Names, Place, bit};
 use crate::contract::inventory::{Device, DeviceInfo, DeviceTopology};
@@ -137,6 +138,8 @@ pub struct Devices {
     pub partitions: Option<PartitionTable>,
     groups: [Vec<Group>; 4],
     names: [Names; 4],
+    /// Follows every change of the above.
+    layout: Shared<Layout>,
 }
 
 impl Devices {
@@ -184,11 +187,17 @@ impl Devices {
             || self.nics.iter().any(|nic| nic.healthy && nic.id == *id)
     }
 
-    /// Lets equal labels and amounts be stored once, over all nodes.
+    /// All that a choice reads, without identities.
+    pub(super) fn layout(&self) -> &Shared<Layout> {
+        &self.layout
+    }
+
+    /// Lets equal labels, amounts and layouts be stored once, over all nodes.
     pub(super) fn share(
         &mut self,
         mut labels: impl FnMut(&mut Shared<Labels>),
         mut amounts: impl FnMut(&mut Shared<Amounts>),
+        mut layouts: impl FnMut(&mut Shared<Layout>),
     ) {
         for gpu in &mut self.gpus {
             labels(&mut gpu.labels);
@@ -203,6 +212,8 @@ impl Devices {
             nic.capacity.iter_mut().for_each(&mut amounts);
             nic.vfs.iter_mut().for_each(|vf| labels(&mut vf.labels));
         }
+        self.layout = Layout::of(self).into();
+        layouts(&mut self.layout);
     }
 
     /// Takes over what `device` lists; what it no longer lists becomes unhealthy.
@@ -232,6 +243,7 @@ impl Devices {
             }
         }
         self.regroup();
+        self.layout = Layout::of(self).into();
         skipped
     }
 
@@ -367,6 +379,7 @@ impl Devices {
             }
             DeviceType::Other(_) => return false,
         };
+        self.layout = Layout::of(self).into();
         put.is_ok()
     }
 

@@ -47,6 +47,17 @@ impl Held {
         Self { devices: gpus.iter().chain(nics).map(HeldDevice::of).collect(), gpus: gpus.len() as u32 }
     }
 
+    /// Devices in the order that [`Held::of`] gives them: GPUs and MIG devices first.
+    pub(super) fn from_ordered(devices: impl Iterator<Item = (DeviceType, HeldDevice)>) -> Self {
+        let mut gpus = 0;
+        let devices = devices.map(|(kind, device)| {
+            gpus += u32::from(kind == DeviceType::Gpu);
+            device
+        });
+        let devices = devices.collect();
+        Self { devices, gpus }
+    }
+
     /// The devices of one type.
     pub fn of_kind(&self, kind: &DeviceType) -> &[HeldDevice] {
         let (gpus, nics) = self.devices.split_at(self.gpus as usize);

@@ -7,12 +7,14 @@
 //! Whole GPUs are chosen as a set by [`objective()`], shares by [`share::Fit`], NICs by nearness to the GPUs. The pod's *set*
 //! is the assignment; the split per container is a plan, because the kubelet reuses a finished init container's devices.
 
+mod annotate;
 mod assignment;
 mod devices;
 mod exclusive;
 mod gpu;
 mod grant;
 mod held;
+mod layout;
 mod mig;
 mod need;
 mod nic;
@@ -37,6 +39,7 @@ pub use assignment::Assignment;
 pub use devices::{Devices, Gpu, Labels, MAX_DEVICES, Mig, Nic, Skipped, VfSlot};
 pub use grant::{Grant, Part, Slot};
 pub use held::{Amounts, Held, HeldDevice};
+pub use layout::{Layout, PoolState};
 pub use objective::{Objective, objective, worth};
 pub use partition::{Partition, PartitionTable};
 pub use phases::{merge, overlap, peak, split};

@@ -10,11 +10,11 @@ use crate::contract::inventory::Device;
 use crate::contract::{Quantity, key};
 
 /// Partitions by number of GPUs.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Default, Deserialize)]
 pub struct PartitionTable(BTreeMap<u32, Vec<Partition>>);
 
 /// One partition.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Partition {
     /// Minors of its GPUs.

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use super::devices::{Devices, Labels, Skipped};
 use super::grant::{Grant, Part, Slot};
 use super::held::Amounts;
+use super::layout::Layout;
 use super::place::{bit, bits};
 use super::summary::Summary;
 use crate::contract::inventory::Device;
@@ -98,9 +99,18 @@ impl NodePool {
         self == other && self.devices.partitions == other.devices.partitions
     }
 
-    /// Lets equal labels and amounts of devices be stored once, over all nodes.
-    pub fn share(&mut self, labels: impl FnMut(&mut Shared<Labels>), amounts: impl FnMut(&mut Shared<Amounts>)) {
-        Arc::make_mut(&mut self.devices).share(labels, amounts);
+    /// Lets equal labels, amounts and layouts of devices be stored once, over all nodes.
+    pub fn share(
+        &mut self,
+        labels: impl FnMut(&mut Shared<Labels>),
+        amounts: impl FnMut(&mut Shared<Amounts>),
+        layouts: impl FnMut(&mut Shared<Layout>),
+    ) {
+        Arc::make_mut(&mut self.devices).share(labels, amounts, layouts);
+    }
+
+    pub(super) fn all_used(&self) -> impl Iterator<Item = &Used> {
+        self.gpus.iter().chain(&self.migs).chain(&self.nics)
     }
 
     pub(super) fn devices_mut(&mut self) -> &mut Devices {

@@ -65,7 +65,7 @@ pub struct Shape {
 /// The devices that one pod asks for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PodDeviceRequest {
-    names: Box<[Box<str>]>,
+    names: Arc<[Box<str>]>,
     shape: Arc<Shape>,
 }
 

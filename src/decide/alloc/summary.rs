@@ -103,6 +103,10 @@ pub(super) fn share_of(part: i64, whole: i64) -> u16 {
     if whole <= 0 {
         return 0;
     }
-    let percent = (i128::from(part) + slack) * 100 / i128::from(whole);
+    // Bytes of a GPU fit many times over; wider arithmetic costs, and this is asked for every GPU of every node looked at.
+    let percent = match part.checked_add(slack).and_then(|part| part.checked_mul(100)) {
+        Some(part) => part / whole,
+        None => ((i128::from(part) + i128::from(slack)) * 100 / i128::from(whole)).clamp(0, 100) as i64,
+    };
     percent.clamp(0, 100) as u16
 }

@@ -11,7 +11,6 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::contract::key;
-use crate::decide::alloc::Held;
 use crate::decide::framework::{Outcome, Slots, View};
 use crate::decide::gang::GroupId;
 use crate::decide::plugins::{device_fit, volumes};
@@ -57,7 +56,7 @@ impl Engine {
             key::SCHEDULER_KEYS.iter().map(|key| ((*key).to_owned(), String::new())).collect();
         let devices = plan.map(|plan| {
             annotations.extend(plan.annotations());
-            Held::of(&plan.allocation)
+            plan.held()
         });
         for plugin in &self.plugins.enabled().bind {
             annotations.extend(plugin.annotations(view, pod, node, &slots));

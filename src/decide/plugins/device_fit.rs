@@ -2,11 +2,12 @@
 //! the Binding.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use crate::contract::DeviceType;
 use crate::decide::framework::{Filter, Outcome, Plugin, PreFilter, Reads, Slots, View};
 use crate::decide::world::devices::{DeviceChoice, DevicePlan, request_of};
-use crate::decide::world::{Node, NodeId, Pod, Wake};
+use crate::decide::world::{KnownChoices, Node, NodeId, Pod, Wake};
 
 /// What becomes of device pods where no agent is live.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
@@ -27,24 +28,24 @@ pub struct DeviceFit {
 
 /// The devices chosen on each node that fits.
 #[derive(Default)]
-pub(super) struct Choices(BTreeMap<NodeId, DeviceChoice>);
+pub(super) struct Choices(BTreeMap<NodeId, Arc<DeviceChoice>>);
 
 impl Choices {
     /// The choice on one node.
     pub(super) fn of(&self, node: NodeId) -> Option<&DeviceChoice> {
-        self.0.get(&node)
+        self.0.get(&node).map(Arc::as_ref)
     }
 }
 
 /// What the Binding says about devices when the pod goes to this node; `None` when it needs to say nothing.
-pub fn plan(slots: &Slots, (id, node): (NodeId, &Node)) -> Option<DevicePlan> {
+pub fn plan<'a>(slots: &'a Slots, (id, node): (NodeId, &'a Node)) -> Option<DevicePlan<'a>> {
     let choice = slots.get::<Choices>()?.of(id)?;
     Some(node.stock.as_ref()?.plan(choice, &slots.get::<Wanted>()?.request, &node.name))
 }
 
 /// Puts another choice in place of the one made for this node: one that leaves room for others.
 pub fn choose_instead(slots: &mut Slots, node: NodeId, choice: DeviceChoice) {
-    slots.entry::<Choices>().0.insert(node, choice);
+    slots.entry::<Choices>().0.insert(node, choice.into());
 }
 
 /// Entries of `container-devices` that always stay below the size that annotations are read up to.
@@ -125,7 +126,8 @@ impl Filter for DeviceFit {
         if let Some(kind) = wanted.kinds.iter().find(|kind| stock.is_blocked(kind)) {
             return Outcome::unfit(NAME, format!("a pod without an assignment holds unknown {kind} devices"), ROOM);
         }
-        match stock.choose(&wanted.request) {
+        let request = wanted.request.clone();
+        match slots.entry::<KnownChoices>().choose(stock, &request) {
             Ok(choice) => {
                 slots.entry::<Choices>().0.insert(id, choice);
                 Outcome::Fit

@@ -6,8 +6,8 @@ use crate::contract::inventory::Device;
 use crate::contract::{DeviceAllocation, DeviceId, DeviceType, PodUid, Shared, key};
 use crate::decide::alloc::score::{Beside, Seen};
 use crate::decide::alloc::{
-    Amounts, Assignment, Exclusive, Held, Labels, NodePool, PodDeviceRequest, RequestProblem, Wishes, pick, score,
-    together,
+    Amounts, Assignment, Exclusive, Held, Labels, Layout, NodePool, PodDeviceRequest, RequestProblem, Wishes, pick,
+    score, together,
 };
 use crate::decide::pod::HandoffPod;
 
@@ -52,23 +52,29 @@ pub struct DeviceChoice {
     pub quality: i64,
 }
 
-/// Devices chosen for a pod on one node, ready for the Binding.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct DevicePlan {
-    /// What to hold.
-    pub allocation: DeviceAllocation,
-    /// `container-devices`.
-    pub split: Box<str>,
+/// Devices chosen for a pod on one node, on the state of the node that they were chosen on.
+#[derive(Debug, Clone, Copy)]
+pub struct DevicePlan<'a> {
+    choice: &'a DeviceChoice,
+    pool: &'a NodePool,
+    request: &'a PodDeviceRequest,
+    node: &'a str,
 }
 
-impl DevicePlan {
+impl DevicePlan<'_> {
     /// The Binding's device annotations.
     pub fn annotations(&self) -> [(String, String); 3] {
+        let [allocated, split, minors] = self.choice.assignment.annotations(self.pool, self.request, self.node);
         [
-            (key::DEVICE_ALLOCATED.to_owned(), self.allocation.print()),
-            (key::CONTAINER_DEVICES.to_owned(), self.split.to_string()),
-            (key::GPU_MINORS.to_owned(), self.allocation.gpu_minors()),
+            (key::DEVICE_ALLOCATED.to_owned(), allocated),
+            (key::CONTAINER_DEVICES.to_owned(), split),
+            (key::GPU_MINORS.to_owned(), minors),
         ]
+    }
+
+    /// What the pod holds then.
+    pub fn held(&self) -> Held {
+        self.choice.assignment.held(self.pool)
     }
 }
 
@@ -99,10 +105,15 @@ impl Stock {
         Self { pool: empty.clone(), empty, published: published(device), blocked: BTreeSet::new() }
     }
 
-    /// Lets equal labels and amounts of devices be stored once, over all nodes. The caller counts afresh.
-    pub fn share(&mut self, labels: impl FnMut(&mut Shared<Labels>), amounts: impl FnMut(&mut Shared<Amounts>)) {
+    /// Lets equal labels, amounts and layouts of devices be stored once, over all nodes. The caller counts afresh.
+    pub fn share(
+        &mut self,
+        labels: impl FnMut(&mut Shared<Labels>),
+        amounts: impl FnMut(&mut Shared<Amounts>),
+        layouts: impl FnMut(&mut Shared<Layout>),
+    ) {
         self.pool = NodePool::default();
-        self.empty.share(labels, amounts);
+        self.empty.share(labels, amounts, layouts);
         self.pool = self.empty.clone();
     }
 
@@ -234,12 +245,14 @@ impl Stock {
             - score::fragmentation(&self.pool, left[0], mix)
     }
 
-    /// Writes down a choice that was made on this very state of the node.
-    pub fn plan(&self, choice: &DeviceChoice, request: &PodDeviceRequest, node: &str) -> DevicePlan {
-        DevicePlan {
-            allocation: choice.assignment.device_allocated(&self.pool),
-            split: choice.assignment.container_devices(&self.pool, request, node).print().into(),
-        }
+    /// What a choice comes to that was made on this very state of the node.
+    pub fn plan<'a>(
+        &'a self,
+        choice: &'a DeviceChoice,
+        request: &'a PodDeviceRequest,
+        node: &'a str,
+    ) -> DevicePlan<'a> {
+        DevicePlan { choice, pool: &self.pool, request, node }
     }
 
     /// So many bytes in percent of one GPU's memory; 0 where that is not known.

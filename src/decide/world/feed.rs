@@ -45,7 +45,12 @@ impl World {
                     };
                     if let Some(stock) = node.stock.as_mut().filter(|_| news) {
                         let (labels, amounts) = (&mut shared.device_labels, &mut shared.amounts);
-                        stock.share(|value| labels.intern(value), |value| amounts.intern(value));
+                        let layouts = &mut shared.layouts;
+                        stock.share(
+                            |value| labels.intern(value),
+                            |value| amounts.intern(value),
+                            |value| layouts.intern(value),
+                        );
                     }
                     news
                 });

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::contract::gang::GangId;
 use crate::contract::{AgentStatus, DeviceId, PodKey, PodUid, Shared};
-use crate::decide::alloc::{Amounts, Labels as DeviceLabels};
+use crate::decide::alloc::{Amounts, Labels as DeviceLabels, Layout};
 use crate::decide::intern::Interner;
 use crate::decide::lock::{HolderState, Lookup};
 use crate::decide::placement::{JobFacts, PriorityClasses};
@@ -88,6 +88,7 @@ pub(super) struct SharedParts {
     pub containers: Interner<Vec<PodContainer>>,
     pub amounts: Interner<Amounts>,
     pub device_labels: Interner<DeviceLabels>,
+    pub layouts: Interner<Layout>,
     pub allocatable: Interner<Resources>,
     pub agents: Interner<AgentStatus>,
 }

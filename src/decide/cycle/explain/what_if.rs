@@ -25,8 +25,9 @@ impl Engine {
         let best = self.best_nodes(view, &pod, &mut judged);
         let chosen = best.first().and_then(|best| self.world.node_id(&best.node));
         let plan = chosen.and_then(|id| device_fit::plan(&judged.slots, (id, self.world.node(id)?)));
-        let devices = plan.iter().flat_map(|plan| plan.allocation.devices.values().flatten());
-        let devices = devices.map(|entry| format!("{} (minor {})", entry.id, entry.minor)).collect();
+        let held = plan.map(|plan| plan.held());
+        let devices = held.iter().flat_map(|held| held.devices());
+        let devices = devices.map(|device| format!("{} (minor {})", device.id, device.minor)).collect();
         let node = self.node_name(chosen);
         let mut verdict = judged.verdict;
         let mut would_evict = Vec::new();

@@ -30,6 +30,7 @@ impl Index {
         }
         let epoch = (reads == Reads::Mix).then(|| view.world.mix().epoch());
         let (shape, mut table) = self.take(pod);
+        slots.put(std::mem::take(&mut table.choices));
         let Ok(asked) = table.catch_up(view, plugins, pod, &mut slots, epoch) else {
             // A rule failed: the scan tells which fault comes first.
             return scan(view, plugins, pod, only, slots);
@@ -37,13 +38,16 @@ impl Index {
         let mut judged = asked.len() as u64;
         let chosen = table.best(plugins);
         let diagnosis = chosen.is_none().then(|| table.diagnosis());
-        self.shapes.push((shape, table));
-        let Some(id) = chosen else { return (Choice::Nowhere(diagnosis.unwrap_or_default()), judged) };
-        if let Some(node) = view.world.node(id).filter(|_| !asked.contains(&id)) {
+        if let Some((id, node)) =
+            chosen.filter(|id| !asked.contains(id)).and_then(|id| Some((id, view.world.node(id)?)))
+        {
             // The verdict stands; this is for what filters leave in the slots about the chosen node.
             judged += 1;
             judge(view, plugins, pod, (id, node), &mut slots);
         }
+        table.choices = slots.take().unwrap_or_default();
+        self.shapes.push((shape, table));
+        let Some(id) = chosen else { return (Choice::Nowhere(diagnosis.unwrap_or_default()), judged) };
         (Choice::Node(id, Box::new(slots)), judged)
     }
 

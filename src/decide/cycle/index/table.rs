@@ -11,7 +11,7 @@ use std::sync::Arc;
 use crate::decide::cycle::choose::{Diagnosis, judge};
 use crate::decide::cycle::refusals::Refusals;
 use crate::decide::framework::{NodeScore, Outcome, Plugins, Refusal, Slots, Text, View};
-use crate::decide::world::{Node, NodeId, Pod};
+use crate::decide::world::{KnownChoices, Node, NodeId, Pod};
 
 /// Raw ratings by the rules that normalise, in the order of the rules.
 type Ratings = Arc<[i64]>;
@@ -34,6 +34,8 @@ pub(super) struct Table {
     mark: Option<u64>,
     /// Epoch of the typical mix under which it is true; `None` when no rule reads the mix.
     epoch: Option<u64>,
+    /// Devices chosen for this shape on nodes as they looked then.
+    pub choices: KnownChoices,
 }
 
 impl Table {
@@ -54,12 +56,20 @@ impl Table {
             *self = Self { epoch, ..Self::default() };
             view.world.nodes().map(|(id, _)| id).collect()
         });
+        let mut ratings = Vec::new();
         for id in &stale {
-            self.leave(*id);
-            if let Some(node) = view.world.node(*id).filter(|node| node.facts.is_some()) {
-                let verdict = ask(view, plugins, pod, (*id, node), slots)?;
-                self.enter(*id, verdict);
+            let Some(node) = view.world.node(*id).filter(|node| node.facts.is_some()) else {
+                self.leave(*id);
+                continue;
+            };
+            let answer = ask(view, plugins, pod, (*id, node), slots, &mut ratings)?;
+            match (self.verdicts.get(id), &answer) {
+                (Some(Verdict::Fits(known, by)), Answer::Fits(sum)) if known == sum && **by == *ratings => continue,
+                (Some(Verdict::Refuses(known)), Answer::Refuses(refusal)) if **known == *refusal => continue,
+                _ => {}
             }
+            self.leave(*id);
+            self.enter(*id, answer, &ratings);
         }
         self.mark = Some(journal.mark());
         Ok(stale)
@@ -106,36 +116,44 @@ impl Table {
     }
 
     /// Equal ratings are stored once.
-    fn enter(&mut self, id: NodeId, verdict: Verdict) {
-        let verdict = match verdict {
-            Verdict::Fits(sum, ratings) => {
-                let known = self.groups.get_key_value(&ratings).map(|(known, _)| known.clone());
-                let ratings = known.unwrap_or(ratings);
+    fn enter(&mut self, id: NodeId, answer: Answer, ratings: &[i64]) {
+        let verdict = match answer {
+            Answer::Fits(sum) => {
+                let known = self.groups.get_key_value(ratings).map(|(known, _)| known.clone());
+                let ratings: Ratings = known.unwrap_or_else(|| ratings.into());
                 self.groups.entry(ratings.clone()).or_default().insert((Reverse(sum), id));
                 Verdict::Fits(sum, ratings)
             }
-            Verdict::Refuses(refusal) => Verdict::Refuses(self.refusals.enter(refusal)),
+            Answer::Refuses(refusal) => Verdict::Refuses(self.refusals.enter(Arc::new(refusal))),
         };
         self.verdicts.insert(id, verdict);
     }
 }
 
-/// Asks one node. The error is a rule that could not judge.
+/// What one node says now; the ratings of one that fits stand beside it.
+enum Answer {
+    Fits(i64),
+    Refuses(Refusal),
+}
+
+/// Asks one node, and leaves its ratings in `ratings`. The error is a rule that could not judge.
 fn ask(
     view: View<'_>,
     plugins: &Plugins,
     pod: &Pod,
     node: (NodeId, &Node),
     slots: &mut Slots,
-) -> Result<Verdict, Text> {
+    ratings: &mut Vec<i64>,
+) -> Result<Answer, Text> {
     match judge(view, plugins, pod, node, slots) {
         Outcome::Fit => {}
         Outcome::Unfit(refusal) | Outcome::Never(refusal) | Outcome::WaitUntil(_, refusal) => {
-            return Ok(Verdict::Refuses(Arc::new(refusal)));
+            return Ok(Answer::Refuses(refusal));
         }
         Outcome::Fault(text) => return Err(text),
     }
-    let (mut sum, mut ratings) = (0, Vec::new());
+    let mut sum = 0;
+    ratings.clear();
     for (plugin, weight) in &plugins.enabled().score {
         let rating = plugin.score(view, pod, node, slots);
         if plugin.is_absolute() {
@@ -144,5 +162,5 @@ fn ask(
             ratings.push(rating);
         }
     }
-    Ok(Verdict::Fits(sum, ratings.into()))
+    Ok(Answer::Fits(sum))
 }

@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 
 use crate::contract::PodKey;
 use crate::contract::tyjob::BasicPolicy;
-use crate::decide::alloc::Held;
 use crate::decide::cycle::PodShape;
 use crate::decide::cycle::choose::{Choice, judge, prepare};
 use crate::decide::cycle::engine::Engine;
@@ -201,7 +200,7 @@ impl Engine {
             // The verdict stands; this is for what filters leave in the slots about the chosen node.
             judge(view, &self.plugins, &pod, (id, node), &mut slots);
         }
-        let devices = device_fit::plan(&slots, (id, node)).map(|plan| Held::of(&plan.allocation));
+        let devices = device_fit::plan(&slots, (id, node)).map(|plan| plan.held());
         let facts = pod.facts;
         Ok((id, self.world.reserve_place(facts, id, devices)))
     }
@@ -231,7 +230,7 @@ impl Engine {
         if !judge(view, &self.plugins, &pod, (id, node), &mut slots).is_fit() {
             return None;
         }
-        let devices = device_fit::plan(&slots, (id, node)).map(|plan| Held::of(&plan.allocation));
+        let devices = device_fit::plan(&slots, (id, node)).map(|plan| plan.held());
         Some(self.world.reserve_place(pod.facts, id, devices))
     }
 }

@@ -4,7 +4,6 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use crate::contract::PodUid;
-use crate::decide::alloc::Held;
 use crate::decide::cycle::effect::{Effect, Effects};
 use crate::decide::cycle::engine::{Engine, Timer};
 use crate::decide::cycle::settings::Moment;
@@ -239,7 +238,7 @@ impl Engine {
             let devices = prepare(view, &self.plugins, pod).ok().and_then(|mut slots| {
                 let node = self.world.node(at)?;
                 let fits = judge(view, &self.plugins, pod, (at, node), &mut slots).is_fit();
-                fits.then(|| device_fit::plan(&slots, (at, node)))?.map(|plan| Held::of(&plan.allocation))
+                fits.then(|| device_fit::plan(&slots, (at, node)))?.map(|plan| plan.held())
             });
             if self.world.assume(id, at, devices) {
                 shadows.push(id);

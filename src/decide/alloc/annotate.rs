@@ -1,0 +1,189 @@
+//! What the Binding says about a pod's devices, written straight from the choice; and what to hold of them.
+
+use super::assignment::Assignment;
+use super::grant::Part;
+use super::held::{Amounts, Held, HeldDevice};
+use super::place::bits;
+use super::pool::NodePool;
+use super::request::PodDeviceRequest;
+use super::summary::share_of;
+use crate::contract::entry_text::{EntryText, push_json};
+use crate::contract::{ContainerDevices, DeviceType, Quantity, Shared, key};
+
+/// Resource names and amounts of one part, in the order of the names.
+enum Named {
+    Gpu([(&'static str, Quantity); 3]),
+    GpuWithoutBytes([(&'static str, Quantity); 2]),
+    Mig((String, Quantity)),
+    Nic([(&'static str, Quantity); 1]),
+}
+
+impl Named {
+    fn of(pool: &NodePool, part: Part) -> Self {
+        let devices = pool.devices();
+        match part {
+            Part::Gpu { gpu, core, memory } => {
+                let gpu = &devices.gpus[usize::from(gpu)];
+                let core = (key::GPU_CORE, Quantity::units(core.into()));
+                let ratio = (key::GPU_MEMORY_RATIO, Quantity::units(share_of(memory, gpu.memory).into()));
+                if gpu.bytes_known {
+                    Self::Gpu([core, (key::GPU_MEMORY, Quantity::bytes(memory)), ratio])
+                } else {
+                    Self::GpuWithoutBytes([core, ratio])
+                }
+            }
+            Part::Mig { mig } => {
+                let profile = &devices.migs[usize::from(mig)].profile;
+                Self::Mig((format!("{}{profile}", key::MIG_PREFIX), Quantity::units(1)))
+            }
+            Part::Nic { percent, .. } => Self::Nic([(key::RDMA, Quantity::units(percent.into()))]),
+        }
+    }
+
+    fn each(&self, look: impl FnOnce(&[(&str, Quantity)])) {
+        match self {
+            Self::Gpu(all) => look(all),
+            Self::GpuWithoutBytes(all) => look(all),
+            Self::Mig((name, amount)) => look(&[(name.as_str(), *amount)]),
+            Self::Nic(all) => look(all),
+        }
+    }
+}
+
+impl Assignment {
+    /// `device-allocated`, `container-devices` and `gpu-minors`, as [`Assignment::device_allocated`] and
+    /// [`Assignment::container_devices`] print them.
+    pub fn annotations(&self, pool: &NodePool, request: &PodDeviceRequest, node: &str) -> [String; 3] {
+        let mut parts: Vec<Part> = self.grant.parts.to_vec();
+        let mut allocated = String::with_capacity(256 * parts.len());
+        push_types(&mut allocated, pool, &mut parts);
+        if parts.is_empty() {
+            allocated.clear();
+        }
+        let mut minors = String::new();
+        for part in parts.iter().filter(|part| kind_of(**part) == DeviceType::Gpu) {
+            if !minors.is_empty() {
+                minors.push(',');
+            }
+            minors.push_str(&minor_of(pool, *part).to_string());
+        }
+        // Of a pod with one such container, that container's list is the pod's.
+        let alone = self.containers.len() == 1 && parts.len() == self.containers[0].len() && {
+            let mut own = self.containers[0].clone();
+            order(pool, &mut own);
+            own == parts
+        };
+        let mut split = String::with_capacity(allocated.len() + 64 * (1 + self.containers.len()));
+        split.push_str(ContainerDevices::HEAD);
+        push_json(&mut split, node);
+        split.push_str(",\"containers\":{");
+        let mut named: Vec<(&str, &Vec<Part>)> =
+            request.names().iter().map(|name| &**name).zip(&self.containers).collect();
+        named.sort_unstable_by_key(|(name, _)| *name);
+        for (at, (name, own)) in named.into_iter().enumerate() {
+            if at > 0 {
+                split.push(',');
+            }
+            push_json(&mut split, name);
+            split.push(':');
+            if alone && !allocated.is_empty() {
+                split.push_str(&allocated);
+                continue;
+            }
+            parts.clear();
+            parts.extend(own);
+            push_types(&mut split, pool, &mut parts);
+        }
+        split.push_str("}}");
+        [allocated, split, minors]
+    }
+
+    /// What the pod holds, as [`Held::of`] reads it from `device-allocated`.
+    pub fn held(&self, pool: &NodePool) -> Held {
+        let mut parts: Vec<Part> = self.grant.parts.to_vec();
+        order(pool, &mut parts);
+        let mut last: Option<(Part, Shared<Amounts>)> = None;
+        let devices = parts.into_iter().map(|part| {
+            let amounts = match &last {
+                Some((like, amounts)) if is_alike(pool, *like, part) => amounts.clone(),
+                _ => {
+                    let mut amounts = Amounts::default();
+                    Named::of(pool, part).each(|all| {
+                        amounts = all.iter().map(|(name, amount)| ((*name).into(), amount.value())).collect();
+                    });
+                    Shared::from(amounts)
+                }
+            };
+            last = Some((part, amounts.clone()));
+            let vfs = vfs_of(pool, part).map(|(_, address)| address.clone()).collect();
+            let device = HeldDevice { id: pool.id(part.slot()).clone(), amounts, vfs, minor: minor_of(pool, part) };
+            (kind_of(part), device)
+        });
+        Held::from_ordered(devices)
+    }
+}
+
+/// The same amounts of two devices that have the same.
+fn is_alike(pool: &NodePool, one: Part, other: Part) -> bool {
+    let gpus = &pool.devices().gpus;
+    match (one, other) {
+        (Part::Gpu { gpu: a, core, memory }, Part::Gpu { gpu: b, core: c, memory: m }) => {
+            let (a, b) = (&gpus[usize::from(a)], &gpus[usize::from(b)]);
+            (core, memory) == (c, m) && (a.memory, a.bytes_known) == (b.memory, b.bytes_known)
+        }
+        (Part::Nic { percent: a, .. }, Part::Nic { percent: b, .. }) => a == b,
+        _ => false,
+    }
+}
+
+fn kind_of(part: Part) -> DeviceType {
+    if matches!(part, Part::Nic { .. }) { DeviceType::Rdma } else { DeviceType::Gpu }
+}
+
+fn minor_of(pool: &NodePool, part: Part) -> i32 {
+    let devices = pool.devices();
+    match part {
+        Part::Gpu { gpu, .. } => devices.gpus[usize::from(gpu)].minor,
+        Part::Mig { mig } => devices.migs[usize::from(mig)].minor,
+        Part::Nic { nic, .. } => devices.nics[usize::from(nic)].minor,
+    }
+}
+
+fn vfs_of(pool: &NodePool, part: Part) -> impl Iterator<Item = (i32, &crate::contract::DeviceId)> {
+    let (nic, mask) = match part {
+        Part::Nic { nic, vfs, .. } => (Some(&pool.devices().nics[usize::from(nic)]), vfs),
+        _ => (None, 0),
+    };
+    let found = bits(mask).filter_map(move |at| nic?.vfs.get(usize::from(at)));
+    found.map(|vf| (vf.minor, &vf.bus_id))
+}
+
+/// By type, minor and id.
+fn order(pool: &NodePool, parts: &mut [Part]) {
+    let key = |part: &Part| (kind_of(*part), minor_of(pool, *part), pool.id(part.slot()));
+    parts.sort_by(|a, b| key(a).cmp(&key(b)));
+}
+
+/// `{"gpu":[…],"rdma":[…]}`; puts the parts in that order.
+fn push_types(out: &mut String, pool: &NodePool, parts: &mut [Part]) {
+    order(pool, parts);
+    out.push('{');
+    let mut of: Option<DeviceType> = None;
+    for part in parts.iter() {
+        let kind = kind_of(*part);
+        if of.as_ref() == Some(&kind) {
+            out.push(',');
+        } else {
+            out.push_str(if of.is_some() { "],\"" } else { "\"" });
+            out.push_str(kind.as_str());
+            out.push_str("\":[");
+            of = Some(kind);
+        }
+        let vfs: Vec<(i32, &crate::contract::DeviceId)> = vfs_of(pool, *part).collect();
+        Named::of(pool, *part).each(|resources| {
+            let (minor, id) = (minor_of(pool, *part), pool.id(part.slot()));
+            EntryText { minor, id, resources, vfs: &vfs }.push_to(out);
+        });
+    }
+    out.push_str(if of.is_some() { "]}" } else { "}" });
+}

@@ -1,0 +1,113 @@
+//! What two nodes of one make have in common: everything about their devices that a choice reads, which is all but the names.
+
+use super::devices::{Devices, Gpu, Labels, Mig, Nic, VfSlot};
+use super::held::Amounts;
+use super::partition::PartitionTable;
+use super::place::Place;
+use super::pool::{NodePool, Used};
+use crate::contract::Shared;
+
+/// The devices of a node without their identities. Nodes with equal layouts get equal choices while the same is taken.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub struct Layout {
+    gpus: Box<[GpuLike]>,
+    migs: Box<[MigLike]>,
+    nics: Box<[NicLike]>,
+    partitions: Option<PartitionTable>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+struct GpuLike {
+    minor: i32,
+    place: Place,
+    core: u16,
+    memory: i64,
+    bytes_known: bool,
+    healthy: bool,
+    labels: Shared<Labels>,
+    capacity: Option<Shared<Amounts>>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+struct MigLike {
+    minor: i32,
+    place: Place,
+    profile: Box<str>,
+    /// Number of the GPU that it is a part of.
+    parent: Option<u8>,
+    healthy: bool,
+    labels: Shared<Labels>,
+    capacity: Option<Shared<Amounts>>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+struct NicLike {
+    minor: i32,
+    place: Place,
+    percent: u16,
+    /// Number, whether the inventory lists it, labels.
+    vfs: Box<[(i32, bool, Shared<Labels>)]>,
+    healthy: bool,
+    labels: Shared<Labels>,
+    capacity: Option<Shared<Amounts>>,
+}
+
+impl Layout {
+    // Every field is named, so that a new one does not compile before somebody has said whether a choice reads it.
+    pub(super) fn of(devices: &Devices) -> Self {
+        let gpu = |gpu: &Gpu| {
+            let Gpu { id: _, minor, place, core, memory, bytes_known, healthy, labels, capacity } = gpu.clone();
+            GpuLike { minor, place, core, memory, bytes_known, healthy, labels, capacity }
+        };
+        let mig = |mig: &Mig| {
+            let Mig { id: _, minor, place, profile, parent, healthy, labels, capacity } = mig.clone();
+            let parent = devices.gpus.iter().position(|gpu| *gpu.id.as_str() == *parent).map(|at| at as u8);
+            MigLike { minor, place, profile, parent, healthy, labels, capacity }
+        };
+        let vf = |vf: &VfSlot| {
+            let VfSlot { minor, bus_id: _, listed, labels } = vf.clone();
+            (minor, listed, labels)
+        };
+        let nic = |nic: &Nic| {
+            let Nic { id: _, minor, place, percent, vfs, healthy, labels, capacity } = nic.clone();
+            NicLike { minor, place, percent, vfs: vfs.iter().map(vf).collect(), healthy, labels, capacity }
+        };
+        Self {
+            gpus: devices.gpus.iter().map(gpu).collect(),
+            migs: devices.migs.iter().map(mig).collect(),
+            nics: devices.nics.iter().map(nic).collect(),
+            partitions: devices.partitions.clone(),
+        }
+    }
+}
+
+/// All that a choice reads of a pool: the layout and what is taken.
+#[derive(Debug, Clone)]
+pub struct PoolState {
+    layout: Shared<Layout>,
+    used: Box<[Used]>,
+}
+
+impl PoolState {
+    /// Of this pool, now.
+    pub fn of(pool: &NodePool) -> Self {
+        Self { layout: pool.devices().layout().clone(), used: pool.all_used().copied().collect() }
+    }
+
+    /// Every choice on `pool` is what it was on the pool that this is of. A layout that is not stored once is not recognised,
+    /// which costs a choice and changes none.
+    pub fn is_of(&self, pool: &NodePool) -> bool {
+        self.layout.is_same(pool.devices().layout()) && pool.all_used().eq(&self.used)
+    }
+
+    /// Equal for pools of equal state; different for most others.
+    pub fn fingerprint(pool: &NodePool) -> u64 {
+        // FNV-1a over words: what it is mixed of are small numbers, and a wrong guess only costs a comparison.
+        let mix = |hash: u64, word: u64| (hash ^ word).wrapping_mul(0x0000_0100_0000_01b3).rotate_left(23);
+        pool.all_used().fold(0xcbf2_9ce4_8422_2325, |hash, used| {
+            let taken = mix(mix(hash, used.memory as u64), (u64::from(used.percent) << 32) | u64::from(used.holders));
+            let open = mix(taken, u64::from(used.closed));
+            if used.vfs == 0 { open } else { mix(mix(open, used.vfs as u64), (used.vfs >> 64) as u64) }
+        })
+    }
+}
