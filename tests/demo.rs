@@ -36,7 +36,8 @@ impl Kept {
         for line in lines.by_ref() {
             let line = line.unwrap();
             config = config.or(line.trim().strip_prefix("export KUBECONFIG=").map(str::to_owned));
-            told += &format!("{line}\n");
+            told.push_str(&line);
+            told.push('\n');
             // The invitation's last command.
             if line.trim() == "baton get locks" {
                 break;

@@ -51,8 +51,8 @@ impl EntryText<'_> {
 /// Appends `text` as a JSON string.
 pub fn push_json(out: &mut String, text: &str) {
     // Without an early end, so that many bytes are looked at at once: hardly any text is odd.
-    let odd = text.bytes().fold(false, |odd, byte| odd | (byte < b' ') | (byte == b'"') | (byte == b'\\'));
-    if !odd {
+    let special = |byte: u8| u8::from(byte < b' ') | u8::from(byte == b'"') | u8::from(byte == b'\\');
+    if text.bytes().fold(0, |odd, byte| odd | special(byte)) == 0 {
         out.push('"');
         out.push_str(text);
         out.push('"');

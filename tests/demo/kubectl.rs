@@ -4,7 +4,9 @@
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use baton::runtime::clock;
 
 const EXAMPLE: &str = "daemonset/examples/tyjob.yaml";
 /// For whatever should take seconds.
@@ -62,13 +64,13 @@ impl Kubectl {
     }
 
     fn until_gone(&self, what: &str) {
-        let deadline = Instant::now() + SOON;
+        let deadline = clock::now().mono + SOON;
         loop {
             let left = self.run(&format!("get {what} -o name"));
             if left.trim().is_empty() {
                 return;
             }
-            assert!(Instant::now() < deadline, "still there: {left}");
+            assert!(clock::now().mono < deadline, "still there: {left}");
             std::thread::yield_now();
         }
     }

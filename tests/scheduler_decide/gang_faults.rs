@@ -172,7 +172,7 @@ fn a_non_strict_gang_keeps_the_volume_plans_of_what_it_holds_over_failed_attempt
     for n in 0..2 {
         gangs.env.claim(&format!("c{n}"), 10, |_| ());
         let mut facts = gangs.facts(&format!("g-{n}"), &[("cpu", "1")], &gang("g", "2", &[("mode", "NonStrict")]));
-        facts.spec.volumes = vec![VolumeUse::Claim(format!("c{n}").as_str().into())].into();
+        facts.spec.volumes = vec![VolumeUse::Claim(format!("c{n}").as_str().into())];
         gangs.env.submit(facts);
     }
     gangs.wait(5);

@@ -1,5 +1,6 @@
 //! What would be decided for a pod that does not exist: the rules of a real decision, on the live world, with nothing taken.
 
+use crate::decide::alloc::Held;
 use crate::decide::cycle::engine::Engine;
 use crate::decide::cycle::preempt::candidates;
 use crate::decide::cycle::settings::Moment;
@@ -26,7 +27,7 @@ impl Engine {
         let chosen = best.first().and_then(|best| self.world.node_id(&best.node));
         let plan = chosen.and_then(|id| device_fit::plan(&judged.slots, (id, self.world.node(id)?)));
         let held = plan.map(|plan| plan.held());
-        let devices = held.iter().flat_map(|held| held.devices());
+        let devices = held.iter().flat_map(Held::devices);
         let devices = devices.map(|device| format!("{} (minor {})", device.id, device.minor)).collect();
         let node = self.node_name(chosen);
         let mut verdict = judged.verdict;

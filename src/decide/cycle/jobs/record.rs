@@ -132,9 +132,10 @@ impl JobRecord {
     /// Takes note of the job as it is now. `true` when it asks for something else than before, so that what was said of it does
     /// not hold any more.
     pub fn look(&mut self, job: &Shared<JobFacts>) -> bool {
-        let other = self.seen.as_ref().is_some_and(|seen| {
-            !std::ptr::eq::<JobFacts>(&**seen, &**job) && (&seen.spec, &seen.ended) != (&job.spec, &job.ended)
-        });
+        let other = self
+            .seen
+            .as_ref()
+            .is_some_and(|seen| !seen.is_same(job) && (&seen.spec, &seen.ended) != (&job.spec, &job.ended));
         self.seen = Some(job.clone());
         if other {
             self.unfit = None;

@@ -14,7 +14,7 @@ use crate::decide::placement::{
     unfit, verdict,
 };
 use crate::decide::queue::{Item, QueueState};
-use crate::decide::world::{Listed, NodeId, Place, PodId, Resources, Wake};
+use crate::decide::world::{Listed, NodeId, Place, PodId, Resources, Stock, Wake};
 
 use super::place::{Ask, Company, NOBODY};
 use super::record::JobPlace;
@@ -270,7 +270,7 @@ impl Engine {
         let mut kinds: BTreeMap<(&Resources, i64, Option<Listed>), i64> = BTreeMap::new();
         for (_, node) in self.world.nodes() {
             let Some(facts) = &node.facts else { continue };
-            let listed = node.stock.as_ref().map(|stock| stock.listed());
+            let listed = node.stock.as_ref().map(Stock::listed);
             *kinds.entry((&*facts.allocatable, facts.max_pods, listed)).or_insert(0) += 1;
         }
         let offers = kinds.into_iter().map(|((allocatable, pods, listed), nodes)| {
