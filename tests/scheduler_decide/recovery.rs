@@ -173,9 +173,12 @@ fn a_resumed_bind_goes_before_pods_that_would_wait_for_its_own_lock() {
     env.pods.insert(PodKey::new("ml", "younger"), younger);
     let time = crate::env::wall(env.now);
     env.locks.insert("n".into(), format!("{time:.9},ml,younger,uid-younger"));
+    env.now += std::time::Duration::from_secs(7);
     env.restart();
     env.settle();
     assert_eq!((env.node_of("younger"), env.node_of("older")), (Some("n"), None));
+    let bound = &env.pods[&PodKey::new("ml", "younger")].handoff.assignment.bind_timestamp;
+    assert_eq!(bound.as_deref(), Some(time.as_nanosecond().to_string().as_str()), "bound under the lock's own time");
     env.agent_releases("n");
     env.settle();
     assert_eq!(env.node_of("older"), Some("n"));

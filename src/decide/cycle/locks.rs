@@ -38,8 +38,13 @@ impl Engine {
             }
             let claim = flight.claim();
             let written = node.lock.read.raw().is_some_and(|raw| flight.lock_value.as_deref() == Some(raw));
-            // The value that this flight has written, the answer to which was lost, may not say whose it is.
-            let intent = if written { Intent::Own { time: flight.time } } else { self.intent(node, &claim, now) };
+            // The value that this flight has written, the answer to which was lost, may not say whose it is. One that does
+            // may be older than the flight: the bind is then under that lock's time.
+            let intent = match self.intent(node, &claim, now) {
+                Intent::Own { time } => Intent::Own { time },
+                _ if written => Intent::Own { time: flight.time },
+                other => other,
+            };
             match intent {
                 Intent::Set => self.lock(id, None, effects),
                 Intent::Own { time } => {
