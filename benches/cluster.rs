@@ -75,18 +75,37 @@ async fn measure(size: Size) {
     let took = baton::runtime::clock::mono() - began;
     println!("{} nodes with 8 GPUs each, {} pods with one GPU each (set up in {:.0?})", size.nodes, size.pods, took);
 
-    let off = Scenario { name: "lock off", lock: "auto", shape: Shape::OneGpu, pods: size.pods, on: None };
-    let off = off.run(&server).await;
+    let plain = Scenario {
+        name: "lock off",
+        lock: "auto",
+        shape: Shape::OneGpu,
+        pods: size.pods,
+        on: None,
+        gangs_of: None,
+        infeasible: 0,
+    };
+    let off = plain.run(&server).await;
     off.show();
     let bare = roofline::post(&server, &off.bindings).await;
     println!("  {:12} {:>9.1} pods/s", "bare client", bare);
-    let on = Scenario { name: "lock on", lock: "always", shape: Shape::OneGpu, pods: size.pods, on: None };
-    let on = on.run(&server).await;
+    let on = Scenario { name: "lock on", lock: "always", ..plain.clone() }.run(&server).await;
     on.show();
+    let one = Some(nodes::name(0));
     let shares =
-        Scenario { name: "64 shares", lock: "always", shape: Shape::Share, pods: 64, on: Some(nodes::name(0)) };
+        Scenario { name: "64 shares", lock: "always", shape: Shape::Share, pods: 64, on: one, ..plain.clone() };
     let shares = shares.run(&server).await;
     shares.show();
+    // 500 gangs of 20, the same pods without gang, and feasible gangs beside gangs that go nowhere.
+    let alone = Scenario { name: "pods alone", pods: 2 * size.pods, ..plain.clone() }.run(&server).await;
+    alone.show();
+    let gangs = Scenario { name: "gangs of 20", pods: 2 * size.pods, gangs_of: Some(20), ..plain.clone() };
+    let gangs = gangs.run(&server).await;
+    gangs.show();
+    let few = Scenario { name: "few gangs", pods: size.pods / 10, gangs_of: Some(20), ..plain.clone() };
+    let undisturbed = few.run(&server).await;
+    undisturbed.show();
+    let beside = Scenario { name: "beside others", infeasible: 2 * size.pods, ..few }.run(&server).await;
+    beside.show();
 
     let (stock_rate, stock_cpu, stock_memory) = STOCK;
     expect.at_least("rate_to_stock", off.rate / stock_rate);
@@ -97,5 +116,8 @@ async fn measure(size: Size) {
     expect.at_most("locked_cpu_to_stock", on.cpu_ms / stock_cpu);
     expect.at_most("locked_resident_to_stock", on.resident_mib / stock_memory);
     expect.at_most("shares_on_one_node_seconds", shares.seconds);
+    expect.at_least("gang_rate_to_pods_alone", gangs.rate / alone.rate);
+    println!("  {:.2} s undisturbed, {:.2} s beside pods that go nowhere", undisturbed.seconds, beside.seconds);
+    expect.at_most("slowed_by_infeasible", beside.seconds / undisturbed.seconds);
     expect.finish();
 }

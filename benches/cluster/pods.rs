@@ -18,6 +18,8 @@ pub enum Shape {
     OneGpu,
     /// One of eight shares of a GPU.
     Share,
+    /// More GPUs than any node has.
+    Never,
 }
 
 impl Shape {
@@ -25,21 +27,36 @@ impl Shape {
         match self {
             Self::OneGpu => json!({key::NVIDIA_GPU: "1", "cpu": "8", "memory": "64Gi"}),
             Self::Share => json!({key::GPU: "12", "cpu": "1", "memory": "8Gi"}),
+            Self::Never => json!({key::NVIDIA_GPU: "64", "cpu": "1"}),
         }
     }
 }
 
-/// Name of a pod.
-pub fn name(at: usize) -> String {
-    format!("worker-{at:05}")
+/// Pods of one kind.
+#[derive(Clone, Copy)]
+pub struct Batch<'a> {
+    /// What their names begin with.
+    pub name: &'a str,
+    pub count: usize,
+    pub shape: Shape,
+    /// The only node that they may go to.
+    pub on: Option<&'a str>,
+    /// All or none of so many at a time.
+    pub gangs_of: Option<usize>,
 }
 
-/// Creates `count` pods of one shape, on one node only if named.
-pub async fn create(client: &Client, count: usize, shape: Shape, on: Option<&str>) {
+/// Creates a batch of pods.
+pub async fn create(client: &Client, Batch { name, count, shape, on, gangs_of }: Batch<'_>) {
     let pods: Api<Pod> = Api::namespaced(client.clone(), NAMESPACE);
     let selector = on.map_or(json!({}), |node| json!({"kubernetes.io/hostname": node}));
+    let gang = |at: usize| match gangs_of {
+        None => json!({}),
+        Some(size) => json!({"gang.scheduling.koordinator.sh/name": format!("{name}-{:03}", at / size),
+            "gang.scheduling.koordinator.sh/min-available": size.to_string()}),
+    };
     let each = (0..count).map(|at| {
-        let pod = json!({"metadata": {"name": name(at), "labels": {"app": "train", "job": "resnet"}},
+        let pod = json!({"metadata": {"name": format!("{name}-{at:05}"), "annotations": gang(at),
+                "labels": {"app": "train", "job": "resnet"}},
             "spec": {"schedulerName": "baton-scheduler", "automountServiceAccountToken": false, "nodeSelector": selector,
                 "containers": [{"name": "main", "image": "registry.invalid/train:1", "command": ["train", "--epochs=90"],
                     "resources": {"limits": shape.limits()}}]}});

@@ -12,7 +12,7 @@ use kube::ResourceExt as _;
 use kube::api::{Api, ListParams};
 use tokio::sync::Semaphore;
 
-use crate::pods::{self, Shape};
+use crate::pods::{self, Batch, Shape};
 use crate::server::{NAMESPACE, Server};
 use crate::{bound, wait};
 
@@ -23,7 +23,8 @@ const AT_ONCE: usize = 64;
 /// scheduler's are.
 pub async fn post(server: &Server, bindings: &BTreeMap<String, BTreeMap<String, String>>) -> f64 {
     let client = &server.client;
-    pods::create(client, bindings.len(), Shape::OneGpu, None).await;
+    let (count, shape) = (bindings.len(), Shape::OneGpu);
+    pods::create(client, Batch { name: "worker", count, shape, on: None, gangs_of: None }).await;
     let all: Api<Pod> = Api::namespaced(client.clone(), NAMESPACE);
     let fresh = all.list_metadata(&ListParams::default()).await.unwrap();
     let uids: BTreeMap<String, String> =

@@ -12,7 +12,7 @@ use serde_json::json;
 use tokio::sync::mpsc;
 
 use crate::daemon::Daemon;
-use crate::pods::{self, Shape};
+use crate::pods::{self, Batch, Shape};
 use crate::server::{SYSTEM, Server};
 use crate::wait::until;
 use crate::{agent, bound};
@@ -24,6 +24,7 @@ const LEASE: &str = "baton-scheduler";
 const TICKS_PER_SECOND: f64 = 100.0;
 
 /// What is to be done.
+#[derive(Clone)]
 pub struct Scenario {
     pub name: &'static str,
     /// `--node-lock`.
@@ -32,6 +33,10 @@ pub struct Scenario {
     pub pods: usize,
     /// The only node that the pods may go to.
     pub on: Option<String>,
+    /// All or none of so many at a time.
+    pub gangs_of: Option<usize>,
+    /// So many older pods, in gangs of a hundred, can go nowhere.
+    pub infeasible: usize,
 }
 
 /// What it cost.
@@ -60,7 +65,10 @@ impl Scenario {
         let other =
             json!({"metadata": {"name": LEASE}, "spec": {"holderIdentity": "bench", "leaseDurationSeconds": 3600}});
         leases.create(&PostParams::default(), &serde_json::from_value(other).unwrap()).await.unwrap();
-        pods::create(&server.client, self.pods, self.shape, self.on.as_deref()).await;
+        let never = Batch { name: "never", count: self.infeasible, shape: Shape::Never, on: None, gangs_of: Some(100) };
+        pods::create(&server.client, never).await;
+        let (shape, on, gangs_of) = (self.shape, self.on.as_deref(), self.gangs_of);
+        pods::create(&server.client, Batch { name: "worker", count: self.pods, shape, on, gangs_of }).await;
         let mut scheduler = self.scheduler(server);
         until("the scheduler knows the cluster", LONG, async || {
             scheduler.output().contains("the world is complete").then_some(())
