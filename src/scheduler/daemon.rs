@@ -42,6 +42,8 @@ use crate::runtime::clock;
 const BACKLOG: usize = 4096;
 /// Messages that are folded in before the engine decides again.
 const GULP: usize = 1024;
+/// One in so many requests under way may be one that only tells.
+const TELLING: usize = 8;
 /// Metrics are brought up to date this often.
 const COUNT: Duration = Duration::from_secs(1);
 /// Requests under way at shutdown get this long.
@@ -151,6 +153,7 @@ impl Scheduler {
             pod_groups: PodGroups::new(client),
             standing: standing.clone(),
             permits: Arc::new(Semaphore::new(options.concurrency)),
+            telling: Arc::new(Semaphore::new(options.concurrency.div_ceil(TELLING))),
             turns: Turns::default(),
             reports: report_out,
         };

@@ -38,6 +38,8 @@ pub struct Executor {
     pub standing: Standing,
     /// Bounds the requests under way.
     pub permits: Arc<Semaphore>,
+    /// Bounds those of them that only tell: nobody's Binding waits behind thousands of conditions.
+    pub telling: Arc<Semaphore>,
     /// Conditions and Bindings of one pod, in their order.
     pub turns: Turns,
     /// Where reports go.
@@ -70,6 +72,10 @@ impl Executor {
             if let Some(turn) = &mut turn {
                 turn.come().await;
             }
+            let _telling = match &effect {
+                Effect::Condition { .. } | Effect::PodGroupStatus(_) => this.telling.clone().acquire_owned().await.ok(),
+                _ => None,
+            };
             let Ok(_permit) = this.permits.clone().acquire_owned().await else { return };
             if let Some(report) = this.request(effect).await {
                 // Nobody listens any more only when the process ends.

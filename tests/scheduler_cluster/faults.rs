@@ -97,3 +97,21 @@ async fn a_pod_deleted_before_allocate_frees_the_lock_at_once() {
     until("nothing in flight", || async { cluster.get("b").await.is_none().then_some(()) }).await;
     scheduler.stop().await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_binding_waits_for_no_other_pods_condition_however_many_have_no_answer() {
+    let cluster = Cluster::start().await;
+    cluster.node("n1").await;
+    let mut options = cluster.quick();
+    options.concurrency = 16;
+    let scheduler = cluster.scheduler_with(options).await;
+    let id = cluster.server.faults().add(FaultRule::on("patch", "pods").below("status"), Effect::Hang);
+    for at in 0..40 {
+        cluster.pod(&format!("big-{at}"), json!({"nvidia.com/gpu": "64"})).await;
+    }
+    until("conditions wait for an answer", async || (cluster.server.faults().fired(id) >= 2).then_some(())).await;
+    cluster.pod("a", json!({"nvidia.com/gpu": "1"})).await;
+    cluster.bound("a").await;
+    assert!(cluster.server.faults().fired(id) <= 4, "those that tell are bounded");
+    scheduler.kill().await;
+}
