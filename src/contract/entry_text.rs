@@ -1,7 +1,6 @@
 //! Device entries written straight into an annotation's text: the words that [`DeviceEntry`](super::DeviceEntry) prints,
 //! without making the entries first. A scheduler writes them for every pod that it binds.
 
-use super::quantity::push_integer;
 use super::{DeviceId, Quantity};
 
 /// One entry, as borrowed parts. Resources are in the order of their names.
@@ -63,7 +62,7 @@ pub fn push_json(out: &mut String, text: &str) {
 
 fn push_number(out: &mut String, before: &str, number: i32) {
     out.push_str(before);
-    push_integer(out, number.into());
+    out.push_str(itoa::Buffer::new().format(number));
 }
 
 #[cfg(test)]

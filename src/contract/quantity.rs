@@ -213,30 +213,12 @@ impl Quantity {
     pub fn push_to(self, out: &mut String) {
         match self.whole() {
             Some((number, suffix)) => {
-                push_integer(out, number);
+                out.push_str(itoa::Buffer::new().format(number));
                 out.push_str(suffix);
             }
             None => out.push_str(&self.to_string()),
         }
     }
-}
-
-/// Appends a number in decimal.
-pub(super) fn push_integer(out: &mut String, number: i64) {
-    let mut digits = [0u8; 20];
-    let (mut left, mut at) = (number.unsigned_abs(), digits.len());
-    loop {
-        at -= 1;
-        digits[at] = b'0' + (left % 10) as u8;
-        left /= 10;
-        if left == 0 {
-            break;
-        }
-    }
-    if number < 0 {
-        out.push('-');
-    }
-    out.push_str(std::str::from_utf8(&digits[at..]).unwrap_or_default());
 }
 
 impl fmt::Display for Quantity {

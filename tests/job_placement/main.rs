@@ -4,6 +4,8 @@
 #![allow(dead_code)] // the cluster of plain values has verbs for other tests too
 
 mod classes;
+#[path = "../jobs/dice.rs"]
+mod dice;
 mod edits;
 #[path = "../scheduler_decide/env.rs"]
 mod env;

@@ -6,26 +6,10 @@ use std::collections::BTreeMap;
 use baton::contract::tyjob::{BasicPolicy, JobQueuePolicy, Stage};
 use baton::decide::world::WorldEvent;
 
+use crate::dice::Dice;
 use crate::env::pod;
 use crate::gang_env::{declared, gang};
 use crate::stage::Jobs;
-
-/// SplitMix64: a seed says everything.
-struct Dice(u64);
-
-impl Dice {
-    fn below(&mut self, most: u32) -> u32 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        ((mixed ^ (mixed >> 31)) % u64::from(most)) as u32
-    }
-
-    fn pick<T: Copy>(&mut self, from: &[T]) -> T {
-        from[self.below(from.len() as u32) as usize]
-    }
-}
 
 const POLICIES: [BasicPolicy; 6] = [
     BasicPolicy::Gang,

@@ -6,6 +6,7 @@
 
 #[path = "../cluster/daemon.rs"]
 mod daemon;
+mod dice;
 mod docs;
 mod faults;
 mod killed;

@@ -10,6 +10,7 @@ use kube::ResourceExt;
 use kube::api::{DeleteParams, ListParams, PostParams};
 use serde_json::{Value, json};
 
+use crate::dice::Dice;
 use crate::stage::{SOON, Theatre};
 use crate::wait::until;
 
@@ -18,19 +19,6 @@ const CPUS: u32 = 4;
 const POLICIES: [&str; 6] = ["Gang", "BinPack", "LeaderFirst", "MinFragment", "JobAffinity", "JobAntiAffinity"];
 const QUEUES: [&str; 2] = ["Priority", "DRF"];
 const GANG: &str = "gang.scheduling.koordinator.sh/";
-
-/// SplitMix64: a seed says everything.
-struct Dice(u64);
-
-impl Dice {
-    fn below(&mut self, most: u32) -> u32 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        ((mixed ^ (mixed >> 31)) % u64::from(most)) as u32
-    }
-}
 
 /// What a case has submitted.
 #[derive(Debug, Default)]
@@ -93,7 +81,7 @@ impl Theatre {
                 0 | 1 => {
                     case.jobs += 1;
                     let workers = 1 + dice.below(4);
-                    let (min, policy, queue) = (dice.below(workers + 1), dice.below(6), dice.below(2));
+                    let (min, policy, queue) = (dice.below(workers + 1), dice.pick(&POLICIES), dice.pick(&QUEUES));
                     let (leader, worker, priority) = (1 + dice.below(3), 1 + dice.below(2), 1 + dice.below(10));
                     self.submit(&format!("j{number}"), |job| {
                         let spec = &mut job["spec"];
@@ -101,8 +89,8 @@ impl Theatre {
                         spec["priority"] = priority.into();
                         spec["workerSets"][0]["counts"] = workers.into();
                         spec["schedulerPolicy"] = json!({
-                            "basicPolicy": POLICIES[policy as usize],
-                            "jobQueuePolicy": QUEUES[queue as usize],
+                            "basicPolicy": policy,
+                            "jobQueuePolicy": queue,
                         });
                         spec["leader"]["template"]["spec"]["containers"][0]["resources"] = limits(leader);
                         spec["workerSets"][0]["template"]["spec"]["containers"][0]["resources"] = limits(worker);

@@ -91,30 +91,6 @@ fn put_head(buffer: &mut impl BufMut, content: usize) {
     encode_length_delimiter(content, buffer).expect("the buffer was reserved for the whole message");
 }
 
-/// Decimal digits of a unit's number.
-struct Digits {
-    digits: [u8; 10],
-    from: usize,
-}
-
-impl Digits {
-    fn of(mut number: u32) -> Self {
-        let mut this = Self { digits: [b'0'; 10], from: 10 };
-        loop {
-            this.from -= 1;
-            this.digits[this.from] = b'0' + (number % 10) as u8;
-            number /= 10;
-            if number == 0 {
-                return this;
-            }
-        }
-    }
-
-    fn bytes(&self) -> &[u8] {
-        &self.digits[self.from..]
-    }
-}
-
 impl Advertised {
     /// Offers nothing.
     pub fn none(units: Units) -> Self {
@@ -127,7 +103,9 @@ impl Advertised {
             match self.units {
                 Units::Whole => put(number, device.id.as_str(), b"", b""),
                 Units::Shares(count) => {
-                    (0..count).for_each(|unit| put(number, device.id.as_str(), UNIT, Digits::of(unit).bytes()));
+                    (0..count).for_each(|unit| {
+                        put(number, device.id.as_str(), UNIT, itoa::Buffer::new().format(unit).as_bytes());
+                    });
                 }
             }
         }

@@ -11,7 +11,7 @@ use crate::contract::entry_text::{EntryText, push_json};
 use crate::contract::{ContainerDevices, DeviceType, Quantity, Shared, key};
 
 /// Resource names and amounts of one part, in the order of the names.
-enum Named {
+pub(super) enum Named {
     Gpu([(&'static str, Quantity); 3]),
     GpuWithoutBytes([(&'static str, Quantity); 2]),
     Mig((String, Quantity)),
@@ -19,7 +19,7 @@ enum Named {
 }
 
 impl Named {
-    fn of(pool: &NodePool, part: Part) -> Self {
+    pub fn of(pool: &NodePool, part: Part) -> Self {
         let devices = pool.devices();
         match part {
             Part::Gpu { gpu, core, memory } => {
@@ -40,7 +40,7 @@ impl Named {
         }
     }
 
-    fn each(&self, look: impl FnOnce(&[(&str, Quantity)])) {
+    pub fn each(&self, look: impl FnOnce(&[(&str, Quantity)])) {
         match self {
             Self::Gpu(all) => look(all),
             Self::GpuWithoutBytes(all) => look(all),
@@ -136,11 +136,11 @@ fn is_alike(pool: &NodePool, one: Part, other: Part) -> bool {
     }
 }
 
-fn kind_of(part: Part) -> DeviceType {
+pub(super) fn kind_of(part: Part) -> DeviceType {
     if matches!(part, Part::Nic { .. }) { DeviceType::Rdma } else { DeviceType::Gpu }
 }
 
-fn minor_of(pool: &NodePool, part: Part) -> i32 {
+pub(super) fn minor_of(pool: &NodePool, part: Part) -> i32 {
     let devices = pool.devices();
     match part {
         Part::Gpu { gpu, .. } => devices.gpus[usize::from(gpu)].minor,
@@ -149,7 +149,7 @@ fn minor_of(pool: &NodePool, part: Part) -> i32 {
     }
 }
 
-fn vfs_of(pool: &NodePool, part: Part) -> impl Iterator<Item = (i32, &crate::contract::DeviceId)> {
+pub(super) fn vfs_of(pool: &NodePool, part: Part) -> impl Iterator<Item = (i32, &crate::contract::DeviceId)> {
     let (nic, mask) = match part {
         Part::Nic { nic, vfs, .. } => (Some(&pool.devices().nics[usize::from(nic)]), vfs),
         _ => (None, 0),

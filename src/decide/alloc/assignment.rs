@@ -1,11 +1,13 @@
 //! `Assignment`: the answer of `pick`, and the annotations that say it.
 
+use std::collections::BTreeMap;
+
+use super::annotate::{Named, kind_of, minor_of, vfs_of};
 use super::grant::{Grant, Part};
 use super::pool::NodePool;
 use super::request::PodDeviceRequest;
-use super::summary::share_of;
 use crate::contract::allocation::Entries;
-use crate::contract::{ContainerDevices, DeviceAllocation, DeviceEntry, DeviceType, Extension, Quantity, Vf, key};
+use crate::contract::{ContainerDevices, DeviceAllocation, DeviceEntry, DeviceType, Extension, Vf};
 
 /// The devices chosen for a pod on one node. The pod's set (`grant`) is the assignment; the split per container is a plan.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -48,32 +50,12 @@ fn entries(pool: &NodePool, parts: &[Part]) -> Entries {
 }
 
 fn entry(pool: &NodePool, part: Part) -> (DeviceType, DeviceEntry) {
-    let devices = pool.devices();
-    let id = pool.id(part.slot()).clone();
-    let units = |name: &str, amount: i64| (name.to_owned(), Quantity::units(amount));
-    match part {
-        Part::Gpu { gpu, core, memory } => {
-            let gpu = &devices.gpus[usize::from(gpu)];
-            let ratio = share_of(memory, gpu.memory);
-            let mut resources =
-                [units(key::GPU_CORE, core.into()), units(key::GPU_MEMORY_RATIO, ratio.into())].into_iter().collect();
-            if gpu.bytes_known {
-                std::collections::BTreeMap::insert(&mut resources, key::GPU_MEMORY.to_owned(), Quantity::bytes(memory));
-            }
-            (DeviceType::Gpu, DeviceEntry { minor: gpu.minor, id, resources, extension: None })
-        }
-        Part::Mig { mig } => {
-            let mig = &devices.migs[usize::from(mig)];
-            let resources = [units(&format!("{}{}", key::MIG_PREFIX, mig.profile), 1)].into();
-            (DeviceType::Gpu, DeviceEntry { minor: mig.minor, id, resources, extension: None })
-        }
-        Part::Nic { nic, percent, vfs } => {
-            let nic = &devices.nics[usize::from(nic)];
-            let chosen = super::place::bits(vfs).filter_map(|at| nic.vfs.get(usize::from(at)));
-            let vfs: Vec<Vf> = chosen.map(|vf| Vf { minor: vf.minor, bus_id: vf.bus_id.clone() }).collect();
-            let resources = [units(key::RDMA, percent.into())].into();
-            let extension = (!vfs.is_empty()).then_some(Extension { vfs });
-            (DeviceType::Rdma, DeviceEntry { minor: nic.minor, id, resources, extension })
-        }
-    }
+    let mut resources = BTreeMap::new();
+    Named::of(pool, part).each(|all| {
+        resources = all.iter().map(|(name, amount)| ((*name).to_owned(), *amount)).collect();
+    });
+    let vfs: Vec<Vf> = vfs_of(pool, part).map(|(minor, id)| Vf { minor, bus_id: id.clone() }).collect();
+    let extension = (!vfs.is_empty()).then_some(Extension { vfs });
+    let (minor, id) = (minor_of(pool, part), pool.id(part.slot()).clone());
+    (kind_of(part), DeviceEntry { minor, id, resources, extension })
 }

@@ -78,6 +78,10 @@ impl Engine {
 
     /// Members that have to complete a commit that broke off.
     pub(super) fn who_owes(&self, group: &GroupId) -> Vec<PodId> {
+        // Asked after every change of every gang: most often, above all while a commit is under way, nobody waits.
+        if self.world.gangs().of_group(group).all(|gang| gang.counts().pending == 0) {
+            return Vec::new();
+        }
         let Some(commit) = self.broken_commit(group) else { return Vec::new() };
         let gangs = self.world.gangs().of_group(group).filter(|gang| gang.group() == group);
         let pending = gangs.flat_map(Gang::members).filter(|member| member.state == MemberState::Pending);
