@@ -1,10 +1,13 @@
 //! GPUs and NICs chosen near each other.
 
 use baton::contract::{DeviceType, key};
-use baton::decide::alloc::{NodePool, Reason, pick};
+use baton::decide::alloc::{Assignment, NodePool, Part, PodDeviceRequest, Reason, Wishes, pick};
+use baton::decide::pod::ContainerKind::{self, App, Init};
 use proptest::prelude::*;
 
-use super::nodes::{ask, gpu, gpu_minors, machine, nic, nic_minors, object, place, pool_of, wish, with_vfs};
+use super::nodes::{
+    Limits, ask, gpu, gpu_minors, machine, mig, nic, nic_minors, object, place, pod, pool_of, wish, with_vfs,
+};
 
 const NEAR: Option<&str> = Some(r#"{"deviceTypes":["gpu","rdma"]}"#);
 const SAME: Option<&str> = Some(r#"{"deviceTypes":["gpu","rdma"],"requiredScope":"SamePCIe"}"#);
@@ -95,7 +98,247 @@ fn one_virtual_function_of_lowest_address_comes_from_each_nic_that_has_any() {
     assert_eq!(vf_of(&pool, &again).as_deref(), Some("0000:3c:00.2"));
 }
 
+const GPU: Limits<'static> = &[("nvidia.com/gpu", "1")];
+const NIC: Limits<'static> = &[(key::RDMA, "100")];
+const BOTH: Limits<'static> = &[("nvidia.com/gpu", "1"), (key::RDMA, "100")];
+
+fn joined(joint: Option<&str>, containers: &[(&str, ContainerKind, Limits<'_>)]) -> PodDeviceRequest {
+    pod(containers, Wishes::parse(None, joint, None).unwrap())
+}
+
+/// Minors of one container: GPUs (or parents of MIG devices), NICs.
+fn of_container(pool: &NodePool, assignment: &Assignment, container: usize) -> (Vec<i32>, Vec<i32>) {
+    let (mut gpus, mut nics) = (Vec::new(), Vec::new());
+    for part in &assignment.containers[container] {
+        match *part {
+            Part::Gpu { gpu, .. } => gpus.push(pool.devices().gpus[usize::from(gpu)].minor),
+            Part::Mig { mig } => gpus.push(pool.devices().migs[usize::from(mig)].minor),
+            Part::Nic { nic, .. } => nics.push(pool.devices().nics[usize::from(nic)].minor),
+        }
+    }
+    (gpus, nics)
+}
+
+/// One GPU and one NIC below each of so many switches, each on a root complex of its own.
+fn pairs(count: i32) -> NodePool {
+    let at = |n: i32| (format!("s{n}"), format!("r{n}"));
+    let gpus = (0..count).map(|n| gpu(n, &at(n).0, &at(n).1, 0));
+    let nics = (0..count).map(|n| nic(n, &at(n).0, &at(n).1, 0));
+    pool_of(gpus.chain(nics).collect())
+}
+
+#[test]
+fn a_container_without_nics_needs_none_near_its_gpus() {
+    let pool = pairs(4);
+    let picked = pick(&pool, &joined(SAME, &[("a", App, GPU), ("b", App, BOTH)])).unwrap();
+    let (gpus, nics) = of_container(&pool, &picked, 1);
+    assert_eq!(gpus, nics);
+    assert!(of_container(&pool, &picked, 0).1.is_empty());
+}
+
+#[test]
+fn each_container_gets_the_nic_of_its_own_gpus_switch() {
+    for joint in [NEAR, SAME] {
+        let pool = pairs(4);
+        let picked = pick(&pool, &joined(joint, &[("a", App, GPU), ("b", App, BOTH)])).unwrap();
+        let (gpus, nics) = of_container(&pool, &picked, 1);
+        assert_eq!(gpus, nics, "{joint:?}");
+    }
+}
+
+#[test]
+fn nics_on_the_root_complex_are_paired_container_by_container() {
+    let devices = vec![gpu(0, "s0", "r0", 0), gpu(1, "s1", "r1", 0), nic(0, "t1", "r1", 0), nic(1, "t0", "r0", 0)];
+    let pool = pool_of(devices);
+    let picked = pick(&pool, &joined(SAME, &[("a", App, BOTH), ("b", App, BOTH)])).unwrap();
+    for container in [0, 1] {
+        let (gpus, nics) = of_container(&pool, &picked, container);
+        assert_eq!(nics, [1 - gpus[0]], "container {container}");
+    }
+}
+
+#[test]
+fn containers_swap_gpus_where_only_that_brings_their_nics_near() {
+    // The only NIC is below the first switch, and the container that wants it comes last.
+    let devices = vec![gpu(0, "s0", "r0", 0), gpu(1, "s1", "r1", 0), gpu(2, "s2", "r2", 0), nic(0, "s1", "r1", 0)];
+    let pool = pool_of(devices);
+    let two: Limits<'_> = &[("nvidia.com/gpu", "2")];
+    let picked = pick(&pool, &joined(SAME, &[("a", App, two), ("b", App, BOTH)])).unwrap();
+    assert_eq!(of_container(&pool, &picked, 1), (vec![1], vec![0]));
+    assert_eq!(of_container(&pool, &picked, 0), (vec![0, 2], vec![]));
+}
+
+#[test]
+fn a_pod_of_gpu_containers_and_nic_containers_is_judged_as_one() {
+    let request = joined(SAME, &[("a", App, GPU), ("b", App, NIC)]);
+    let pool = pairs(2);
+    let picked = pick(&pool, &request).unwrap();
+    assert_eq!(of_container(&pool, &picked, 0).0, of_container(&pool, &picked, 1).1);
+    let far = pool_of(vec![gpu(0, "s0", "r0", 0), nic(0, "s1", "r1", 0)]);
+    assert_eq!(pick(&far, &request).unwrap_err(), Reason::NotNear { wanted: 1, near: 0 });
+}
+
+#[test]
+fn an_init_container_leaves_its_gpu_and_nic_to_the_next_one() {
+    let pool = pairs(1);
+    let picked = pick(&pool, &joined(SAME, &[("i", Init, BOTH), ("a", App, BOTH)])).unwrap();
+    assert_eq!(of_container(&pool, &picked, 0), (vec![0], vec![0]));
+    assert_eq!(of_container(&pool, &picked, 1), (vec![0], vec![0]));
+}
+
+#[test]
+fn several_shares_lie_where_one_nic_is_near_to_all_of_them() {
+    let devices = vec![
+        gpu(0, "s0", "r0", 0),
+        gpu(1, "s0", "r0", 0),
+        gpu(2, "s1", "r1", 0),
+        gpu(3, "s1", "r1", 0),
+        nic(0, "s0", "r0", 0),
+        nic(1, "s1", "r1", 0),
+    ];
+    let mut pool = pool_of(devices);
+    let only = |minor: i32, pool: &mut NodePool| {
+        // Best fit puts the second half beside the first; whole GPUs in between keep them apart.
+        let mut taken = Vec::new();
+        loop {
+            let assignment = place(pool, &ask(&[(key::GPU, "50")])).unwrap();
+            if gpu_minors(pool, &assignment) == [minor] {
+                break;
+            }
+            taken.push(assignment);
+        }
+        taken.iter().for_each(|assignment| pool.give_back(&assignment.grant).unwrap());
+    };
+    only(0, &mut pool);
+    only(2, &mut pool);
+    let limits: Limits<'_> = &[(key::GPU_SHARED, "2"), (key::GPU_MEMORY_RATIO, "100"), (key::RDMA, "100")];
+    let apart = pick(&pool, &wish(limits, None, NEAR)).unwrap();
+    assert_eq!(gpu_minors(&pool, &apart), [0, 2], "whole GPUs stay whole where nearness is a wish");
+    let picked = pick(&pool, &wish(limits, None, SAME)).unwrap();
+    assert_eq!((gpu_minors(&pool, &picked), nic_minors(&pool, &picked)), (vec![0, 1], vec![0]));
+}
+
+#[test]
+fn mig_devices_come_from_a_parent_that_has_a_nic() {
+    let devices = vec![
+        mig("MIG-a", 0, "1g.10gb", "s0"),
+        mig("MIG-b", 1, "1g.10gb", "s1"),
+        mig("MIG-c", 1, "1g.10gb", "s1"),
+        mig("MIG-d", 1, "1g.10gb", "s1"),
+        nic(0, "s1", "pci1", 0),
+    ];
+    let pool = pool_of(devices);
+    let limits: Limits<'_> = &[("nvidia.com/mig-1g.10gb", "1"), (key::RDMA, "100")];
+    for joint in [NEAR, SAME] {
+        let picked = pick(&pool, &joined(joint, &[("a", App, limits)])).unwrap();
+        assert_eq!(of_container(&pool, &picked, 0), (vec![1], vec![0]), "{joint:?}");
+    }
+    let two: Limits<'_> = &[("nvidia.com/mig-1g.10gb", "4"), (key::RDMA, "100")];
+    let reason = pick(&pool, &joined(SAME, &[("a", App, two)])).unwrap_err();
+    assert_eq!(reason, Reason::NotNear { wanted: 1, near: 0 });
+}
+
+#[test]
+fn a_share_without_nics_beside_a_whole_gpu_with_one_lies_anywhere() {
+    let devices = vec![gpu(0, "s0", "r0", 0), gpu(1, "s1", "r1", 0), nic(0, "s0", "r0", 0)];
+    let mut pool = pool_of(devices);
+    let share: Limits<'_> = &[(key::GPU, "50")];
+    let first = place(&mut pool, &ask(&[("nvidia.com/gpu", "1")])).unwrap();
+    place(&mut pool, &ask(share)).unwrap();
+    pool.give_back(&first.grant).unwrap();
+    let picked = pick(&pool, &joined(SAME, &[("a", App, BOTH), ("b", App, share)])).unwrap();
+    assert_eq!(of_container(&pool, &picked, 0), (vec![0], vec![0]));
+    assert_eq!(of_container(&pool, &picked, 1), (vec![1], vec![]));
+}
+
+#[test]
+fn containers_that_compete_for_nics_all_get_near_ones() {
+    // Two NICs below the first root complex, two below the second; one container wants three of both, the other one.
+    let devices = vec![
+        gpu(0, "s0", "r0", 0),
+        gpu(1, "s1", "r1", 0),
+        gpu(2, "s0", "r0", 0),
+        nic(0, "s0", "r0", 0),
+        nic(1, "s0", "r0", 0),
+        nic(2, "s1", "r1", 0),
+        nic(3, "s1", "r1", 0),
+    ];
+    let pool = pool_of(devices);
+    let many: Limits<'_> = &[("nvidia.com/gpu", "2"), (key::RDMA, "300")];
+    let picked = pick(&pool, &joined(SAME, &[("a", App, many), ("b", App, BOTH)])).unwrap();
+    let (gpus, nics) = of_container(&pool, &picked, 1);
+    assert_eq!((gpus[0] == 1, nics[0] >= 2), if gpus[0] == 1 { (true, true) } else { (false, false) });
+}
+
+/// Every container that has GPUs and NICs has them below the same switches or root complexes.
+fn holds_per_container(pool: &NodePool, assignment: &Assignment) -> bool {
+    (0..assignment.containers.len()).all(|container| {
+        let of = |per: i32| {
+            let place = |part: &Part| {
+                let devices = pool.devices();
+                let place = match *part {
+                    Part::Gpu { gpu, .. } => devices.gpus[usize::from(gpu)].place,
+                    Part::Mig { mig } => devices.migs[usize::from(mig)].place,
+                    Part::Nic { nic, .. } => devices.nics[usize::from(nic)].place,
+                };
+                if per == 0 { place.switch } else { place.root }
+            };
+            let parts = &assignment.containers[container];
+            let is_nic = |part: &&Part| matches!(part, Part::Nic { .. });
+            let nics: std::collections::BTreeSet<u8> = parts.iter().filter(is_nic).map(place).collect();
+            let gpus: std::collections::BTreeSet<u8> = parts.iter().filter(|part| !is_nic(part)).map(place).collect();
+            gpus.is_empty() || nics.is_empty() || gpus == nics
+        };
+        of(0) || of(1)
+    })
+}
+
 proptest! {
+    #[test]
+    fn same_pcie_holds_for_every_container_and_is_found_where_trying_all_ways_finds_it(
+        gpus in prop::collection::vec(0..4i32, 2..=5), nics in prop::collection::vec(0..4i32, 1..=4),
+        wants in prop::collection::vec((0..=2u32, 0..=2u32), 2..=3),
+    ) {
+        let root = |switch: i32| format!("r{}", switch / 2);
+        let mut devices: Vec<_> = (0..).zip(&gpus).map(|(at, s)| gpu(at, &format!("s{s}"), &root(*s), s / 2)).collect();
+        devices.extend((0..).zip(&nics).map(|(at, s)| nic(at, &format!("s{s}"), &root(*s), s / 2)));
+        let pool = pool_of(devices);
+        let texts: Vec<(String, String)> = wants.iter().map(|(g, n)| (g.to_string(), (n * 100).to_string())).collect();
+        let limits: Vec<Vec<(&str, &str)>> = wants.iter().zip(&texts).map(|((g, n), (gpus, nics))| {
+            let gpus = (*g > 0).then_some(("nvidia.com/gpu", gpus.as_str()));
+            gpus.into_iter().chain((*n > 0).then_some((key::RDMA, nics.as_str()))).collect()
+        }).collect();
+        let names = ["a", "b", "c"];
+        let containers: Vec<_> = limits.iter().zip(names).map(|(limits, name)| (name, App, limits.as_slice())).collect();
+        // Pods in which some container has both and none has NICs alone: there the rule is the containers' own.
+        prop_assume!(wants.iter().any(|(g, n)| *g > 0 && *n > 0) && wants.iter().all(|(g, n)| *n == 0 || *g > 0));
+        let request = joined(SAME, &containers);
+        let found = pick(&pool, &request);
+        if let Ok(assignment) = &found {
+            prop_assert!(holds_per_container(&pool, assignment), "{assignment:?}");
+        }
+        // All ways: each GPU and each NIC to one container or none.
+        let wanted: Vec<(u32, u32)> = wants.iter().copied().filter(|(g, n)| *g + *n > 0).collect();
+        let owners = wanted.len() + 1;
+        let possible = (0..owners.pow(gpus.len() as u32)).any(|code| {
+            let owner = |at: usize| code / owners.pow(at as u32) % owners;
+            let own = |c: usize| gpus.iter().enumerate().filter(move |(at, _)| owner(*at) == c + 1).map(|(_, s)| *s);
+            (0..wanted.len()).all(|c| own(c).count() as u32 == wanted[c].0)
+                && (0..owners.pow(nics.len() as u32)).any(|code| {
+                    let owner = |at: usize| code / owners.pow(at as u32) % owners;
+                    let near = |c: usize| nics.iter().enumerate().filter(move |(at, _)| owner(*at) == c + 1).map(|(_, s)| *s);
+                    (0..wanted.len()).all(|c| {
+                        let set = |list: &mut dyn Iterator<Item = i32>, per: i32| {
+                            list.map(|s| s / per).collect::<std::collections::BTreeSet<i32>>()
+                        };
+                        let same = |per| set(&mut own(c), per) == set(&mut near(c), per);
+                        near(c).count() as u32 == wanted[c].1 && (wanted[c].1 == 0 || same(1) || same(2))
+                    })
+                })
+        });
+        prop_assert_eq!(found.is_ok(), possible, "{:?} {:?} {:?}: {:?}", gpus, nics, wants, found);
+    }
+
     #[test]
     fn never_more_nics_than_asked_and_same_pcie_always_holds(
         gpus in prop::collection::vec((0..4i32, any::<bool>()), 1..=8), nics in prop::collection::vec(0..4i32, 0..=4),

@@ -4,12 +4,17 @@ use super::exclusive::blame;
 use super::grant::Part;
 use super::objective::objective;
 use super::partition;
-use super::phases::{peak, split};
+use super::phases::{overlap, peak, split};
 use super::pick::{Choice, GpuPlan, Within};
-use super::place::{Place, bits};
+use super::place::{bit, bits};
 use super::reason::Reason;
+use super::solve::solve;
 use super::{mig, whole};
 use crate::contract::hint::PartitionPolicy;
+use crate::decide::pod::ContainerKind;
+
+/// Most ways that are looked at to split one set of GPUs over containers with NICs.
+const MAX_SPLITS: u32 = 64;
 
 impl Choice<'_> {
     /// Chooses the pod's whole GPUs, except `taken` ones, and splits them over the containers.
@@ -24,35 +29,104 @@ impl Choice<'_> {
             let (free, total) = (candidates.count_ones(), self.pool.summary().gpus);
             return Err(blame(self.pool, self.wishes, true).unwrap_or(Reason::FewGpus { wanted: count, free, total }));
         }
-        let gpus = &self.pool.devices().gpus;
         let distance = |set: u128| {
             if !self.joint_nics() {
                 return Some(0);
             }
-            let mut places: Vec<Place> = bits(set).map(|at| gpus[usize::from(at)].place).collect();
-            places.sort_unstable();
-            places.dedup();
-            self.nic_distance(&places)
+            self.shared_out(set, &counts, plan).map(|(distance, _)| distance)
         };
         let chosen = match self.partitioned(candidates, count, &distance)? {
             Some(chosen) => Some(chosen),
             None => whole::best(self.pool, candidates, count, distance).set,
         };
-        let Some((set, value)) = chosen else { return Err(self.not_near(candidates)) };
+        let shared_out = chosen.and_then(|(set, value)| Some((value, self.shared_out(set, &counts, plan)?.1)));
+        let Some((value, split)) = shared_out else { return Err(self.not_near(candidates)) };
         plan.objective = Some(value);
-        // Containers take neighbours.
-        plan.whole = bits(set).collect();
-        plan.whole.sort_by_key(|at| {
+        plan.whole = self.neighbours(chosen.map_or(0, |(set, _)| set));
+        self.hand_out(&split, &mut plan.containers);
+        Ok(())
+    }
+
+    /// The GPUs of a set, those near each other side by side.
+    fn neighbours(&self, set: u128) -> Vec<u8> {
+        let gpus = &self.pool.devices().gpus;
+        let mut order: Vec<u8> = bits(set).collect();
+        order.sort_by_key(|at| {
             let gpu = &gpus[usize::from(*at)];
             (gpu.place.nvlink, gpu.place.numa, gpu.place.switch, gpu.minor, *at)
         });
-        for (parts, own) in plan.containers.iter_mut().zip(split(&self.kinds, &counts, &plan.whole)) {
-            parts.extend(own.into_iter().map(|gpu| {
-                let device = &gpus[usize::from(gpu)];
-                Part::Gpu { gpu, core: device.core, memory: device.memory }
+        order
+    }
+
+    fn hand_out(&self, split: &[Vec<u8>], containers: &mut [Vec<Part>]) {
+        for (parts, own) in containers.iter_mut().zip(split) {
+            parts.extend(own.iter().map(|gpu| {
+                let device = &self.pool.devices().gpus[usize::from(*gpu)];
+                Part::Gpu { gpu: *gpu, core: device.core, memory: device.memory }
             }));
         }
-        Ok(())
+    }
+
+    /// Which container gets which GPUs of `set`, and how far the NICs are then: containers take neighbours, unless another
+    /// way brings their NICs nearer. `None` where NICs must be near and no way brings them there.
+    fn shared_out(&self, set: u128, counts: &[u32], plan: &GpuPlan) -> Option<(u32, Vec<Vec<u8>>)> {
+        let first = split(&self.kinds, counts, &self.neighbours(set));
+        if !self.joint_nics() {
+            return Some((0, first));
+        }
+        let steps = |split: &[Vec<u8>]| {
+            let mut containers = plan.containers.clone();
+            self.hand_out(split, &mut containers);
+            self.nic_distance(&containers)
+        };
+        let mut best = steps(&first).map(|distance| (distance, first));
+        if best.as_ref().is_some_and(|(distance, _)| *distance == 0) || counts.iter().filter(|n| **n > 0).count() < 2 {
+            return best;
+        }
+        // Those that have NICs to be near choose first, plain init containers reuse what the others hold.
+        let mut order: Vec<usize> = (0..counts.len()).filter(|at| counts[*at] > 0).collect();
+        order.sort_by_key(|at| (self.kinds[*at] == ContainerKind::Init, !self.has_nics_to_be_near(*at), *at));
+        let mut tries = MAX_SPLITS;
+        let mut judge = |split: &[Vec<u8>]| {
+            tries -= 1;
+            if let Some(distance) = steps(split) {
+                if best.as_ref().is_none_or(|(least, _)| distance < *least) {
+                    best = Some((distance, split.to_vec()));
+                }
+            }
+            tries == 0 || best.as_ref().is_some_and(|(distance, _)| *distance == 0)
+        };
+        self.each_split(set, counts, &order, &mut vec![Vec::new(); counts.len()], &mut judge);
+        best
+    }
+
+    /// Calls `found` with ways to split `set` over the containers in `order`, until it answers `true`.
+    fn each_split(
+        &self,
+        set: u128,
+        counts: &[u32],
+        order: &[usize],
+        split: &mut Vec<Vec<u8>>,
+        found: &mut dyn FnMut(&[Vec<u8>]) -> bool,
+    ) -> bool {
+        let Some((at, rest)) = order.split_first() else { return found(split) };
+        let busy = split.iter().enumerate().filter(|(other, _)| overlap(&self.kinds, *other, *at));
+        let busy = busy.flat_map(|(_, own)| own).fold(0, |mask, gpu| mask | bit(*gpu));
+        let mut done = false;
+        let mut go = |own: Vec<u8>| {
+            if !done {
+                split[*at] = own;
+                done = self.each_split(set, counts, rest, split, found);
+                split[*at].clear();
+            }
+        };
+        if self.has_nics_to_be_near(*at) {
+            let cells = whole::cells(self.pool, set & !busy);
+            whole::each(&cells, counts[*at], 0, &mut |own| go(bits(own).collect()));
+        } else {
+            go(self.neighbours(set & !busy).into_iter().take(counts[*at] as usize).collect());
+        }
+        done
     }
 
     /// The best partition of the node's table, where the pod asks for one.
@@ -96,21 +170,11 @@ impl Choice<'_> {
 
     /// Chooses the pod's MIG devices, profile by profile, and splits them over the containers.
     pub(super) fn migs(&self, within: Within, plan: &mut GpuPlan) -> Result<(), Reason> {
+        let open = self.eligible.migs & within.migs & !self.barred.migs;
         let counts: Vec<u32> = self.needs.iter().map(|need| need.whole).collect();
-        let count = peak(&self.kinds, &counts);
-        if count > 0 && self.cut_into_instances() {
-            let free = self.eligible.migs & within.migs & !self.barred.migs;
-            let Some(chosen) = mig::choose(self.pool, free, count) else {
-                let (free, total) = (free.count_ones(), self.pool.devices().migs.len() as u32);
-                return Err(blame(self.pool, self.wishes, true).unwrap_or(Reason::FewGpus {
-                    wanted: count,
-                    free,
-                    total,
-                }));
-            };
-            for (parts, own) in plan.containers.iter_mut().zip(split(&self.kinds, &counts, &chosen)) {
-                parts.extend(own.into_iter().map(|mig| Part::Mig { mig }));
-            }
+        if counts.iter().any(|count| *count > 0) && self.cut_into_instances() {
+            let total = self.pool.devices().migs.len() as u32;
+            self.migs_of(open, &counts, plan, |wanted, free| Reason::FewGpus { wanted, free, total })?;
         }
         let mut profiles: Vec<&str> = self.needs.iter().filter_map(|need| Some(need.mig?.0)).collect();
         profiles.sort_unstable();
@@ -119,18 +183,93 @@ impl Choice<'_> {
             let of =
                 |mig: Option<(&str, u32)>| mig.filter(|(wanted, _)| *wanted == profile).map_or(0, |(_, count)| count);
             let counts: Vec<u32> = self.needs.iter().map(|need| of(need.mig)).collect();
-            let count = peak(&self.kinds, &counts);
-            let free = mig::of_profile(self.pool, self.eligible.migs & within.migs & !self.barred.migs, profile);
-            let Some(chosen) = mig::choose(self.pool, free, count) else {
-                let migs = &self.pool.devices().migs;
-                let total = migs.iter().filter(|mig| *mig.profile == *profile).count() as u32;
-                let few = Reason::FewMigs { profile: profile.into(), wanted: count, free: free.count_ones(), total };
-                return Err(blame(self.pool, self.wishes, true).unwrap_or(few));
-            };
-            for (parts, own) in plan.containers.iter_mut().zip(split(&self.kinds, &counts, &chosen)) {
-                parts.extend(own.into_iter().map(|mig| Part::Mig { mig }));
-            }
+            let total = self.pool.devices().migs.iter().filter(|mig| *mig.profile == *profile).count() as u32;
+            self.migs_of(mig::of_profile(self.pool, open, profile), &counts, plan, |wanted, free| Reason::FewMigs {
+                profile: profile.into(),
+                wanted,
+                free,
+                total,
+            })?;
         }
         Ok(())
+    }
+
+    /// `counts` of the MIG devices `free` for the containers.
+    fn migs_of(
+        &self,
+        free: u128,
+        counts: &[u32],
+        plan: &mut GpuPlan,
+        few: impl FnOnce(u32, u32) -> Reason,
+    ) -> Result<(), Reason> {
+        let count = peak(&self.kinds, counts);
+        let Some(chosen) = mig::choose(self.pool, free, count) else {
+            return Err(blame(self.pool, self.wishes, true).unwrap_or(few(count, free.count_ones())));
+        };
+        let mut split = split(&self.kinds, counts, &chosen);
+        if self.joint_nics() {
+            let Some(near) = self.migs_near_nics(free, counts, &plan.containers) else {
+                let migs = &self.pool.devices().migs;
+                let near = bits(free).map(|at| self.nics_near(migs[usize::from(at)].place)).max().unwrap_or(0);
+                let wanted = self.nics_wanted();
+                return Err(Reason::NotNear { wanted, near: near.min(wanted.saturating_sub(1)) });
+            };
+            split = near;
+        }
+        mig::hand_out(&split, &mut plan.containers);
+        Ok(())
+    }
+
+    /// The MIG devices of each container, on parents near its NICs; of equally near ones, on those with the fewest free.
+    fn migs_near_nics(&self, free: u128, counts: &[u32], others: &[Vec<Part>]) -> Option<Vec<Vec<u8>>> {
+        let most = peak(&self.kinds, counts);
+        let mut order: Vec<usize> = (0..counts.len()).collect();
+        order.sort_by_key(|at| (self.kinds[*at] == ContainerKind::Init, !self.has_nics_to_be_near(*at), *at));
+        let pieces: Vec<usize> =
+            order.into_iter().flat_map(|at| std::iter::repeat_n(at, counts[at] as usize)).collect();
+        let migs = &self.pool.devices().migs;
+        let siblings = |at: u8| {
+            let parent = &migs[usize::from(at)].parent;
+            bits(self.pool.summary().free_migs).filter(|other| migs[usize::from(*other)].parent == *parent).count()
+        };
+        let options = |chosen: &[u8]| {
+            let container = pieces[chosen.len()];
+            let held = || pieces.iter().zip(chosen.iter().copied());
+            let taken = held().fold(0, |mask, (_, at)| mask | bit(at));
+            let busy = held().filter(|(other, _)| overlap(&self.kinds, **other, container));
+            let busy = busy.fold(0, |mask, (_, at)| mask | bit(at));
+            let open = if taken.count_ones() < most { u128::MAX } else { taken };
+            let mut options: Vec<_> = bits(free & open & !busy)
+                .filter_map(|at| {
+                    let mig = &migs[usize::from(at)];
+                    let beside = held().any(|(_, other)| migs[usize::from(other)].parent == mig.parent);
+                    Some((
+                        self.steps_to_nics(container, mig.place)?,
+                        !beside,
+                        siblings(at),
+                        mig.minor,
+                        taken & bit(at) == 0,
+                        at,
+                    ))
+                })
+                .collect();
+            options.sort_unstable();
+            // Of one parent's devices that nobody holds, the first.
+            options.dedup_by(|b, a| b.4 && a.4 && migs[usize::from(a.5)].parent == migs[usize::from(b.5)].parent);
+            options.into_iter().map(|option| option.5).collect::<Vec<u8>>()
+        };
+        let as_split = |chosen: &[u8]| {
+            let mut split = vec![Vec::new(); counts.len()];
+            for (container, at) in pieces.iter().zip(chosen) {
+                split[*container].push(*at);
+            }
+            split
+        };
+        let holds = |chosen: &[u8]| {
+            let mut containers = others.to_vec();
+            mig::hand_out(&as_split(chosen), &mut containers);
+            self.nic_distance(&containers).is_some()
+        };
+        solve(pieces.len(), &options, &holds, &self.tries).map(|chosen| as_split(&chosen))
     }
 }

@@ -1,5 +1,6 @@
 //! MIG devices by profile: from the parents that are already cut into most, so that whole parents stay free.
 
+use super::grant::Part;
 use super::place::{bit, bits};
 use super::pool::NodePool;
 
@@ -7,6 +8,13 @@ use super::pool::NodePool;
 pub(super) fn of_profile(pool: &NodePool, candidates: u128, profile: &str) -> u128 {
     let migs = &pool.devices().migs;
     bits(candidates).filter(|at| *migs[usize::from(*at)].profile == *profile).fold(0, |mask, at| mask | bit(at))
+}
+
+/// Adds the MIG devices of `split` to what the containers hold.
+pub(super) fn hand_out(split: &[Vec<u8>], containers: &mut [Vec<Part>]) {
+    for (parts, own) in containers.iter_mut().zip(split) {
+        parts.extend(own.iter().map(|mig| Part::Mig { mig: *mig }));
+    }
 }
 
 /// Chooses `count` of `candidates`, all of one profile: on one parent where one suffices (of these, the one with the fewest

@@ -32,6 +32,11 @@ pub(super) struct GpuShare {
 }
 
 impl<'a> Need<'a> {
+    /// NICs, whole ones and shares.
+    pub fn nic_count(&self) -> u32 {
+        self.nics.saturating_add(self.nic_share.map_or(0, |(count, _)| count))
+    }
+
     pub fn of(want: &'a Want, wishes: &Wishes, eligible: &Eligible) -> Self {
         let mut need = Self::default();
         let all = |strategy, mask: u128, count| match strategy {

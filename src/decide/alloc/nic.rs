@@ -1,10 +1,11 @@
 //! RDMA NICs of a pod: whole ones, shares by best fit, one virtual function of each where there are any; near the GPUs.
 
 use super::exclusive::blame;
-use super::grant::Part;
-use super::phases::{merge, overlap, peak, split};
+use super::grant::{Part, Slot};
+use super::need::Need;
+use super::phases::{merge, overlap, peak};
 use super::pick::{Choice, Within};
-use super::place::{Level, Place, bit, bits};
+use super::place::{Level, NOWHERE, Place, bit, bits};
 use super::reason::Reason;
 use super::solve::solve;
 use crate::contract::hint::TopologyScope;
@@ -17,20 +18,50 @@ pub(super) struct NicPlan {
     pub distance: u32,
 }
 
+/// Where the GPUs are that the NICs of each container are to be near to.
+struct Near {
+    /// Places of each container's own GPUs and MIG devices.
+    own: Vec<Vec<Place>>,
+    /// Containers whose GPUs are not chosen yet.
+    waiting: Vec<bool>,
+    /// Places of all of the pod.
+    pod: Vec<Place>,
+}
+
+impl Near {
+    /// A container without GPUs is to be near those of the pod.
+    fn of(&self, container: usize) -> &[Place] {
+        match self.own.get(container) {
+            Some(own) if !own.is_empty() => own,
+            _ if self.waiting[container] => &[],
+            _ => &self.pod,
+        }
+    }
+}
+
+/// One NIC of one container, or a share of one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Piece {
+    container: usize,
+    /// Percent of a share; `None` for a whole NIC.
+    share: Option<u16>,
+}
+
 impl Choice<'_> {
-    /// Chooses the pod's NICs for GPUs at `near`. With `strict`, NICs and GPUs must lie below the same switches, or below the
-    /// same root complexes.
-    pub(super) fn nics(&self, near: &[Place], strict: bool) -> Result<NicPlan, Reason> {
+    /// Chooses the pod's NICs for GPUs that lie in `gpus`, container by container. With `strict`, the NICs and GPUs of each
+    /// container must lie below the same switches, or below the same root complexes.
+    pub(super) fn nics(&self, gpus: &[Vec<Part>], strict: bool) -> Result<NicPlan, Reason> {
         if self.needs.iter().all(|need| need.nics == 0 && need.nic_share.is_none()) {
             return Ok(NicPlan { containers: vec![Vec::new(); self.needs.len()], distance: 0 });
         }
+        let near = self.near(gpus);
         let scope = self.wishes.rdma.required_topology_scope;
         let everywhere = Within { gpus: u128::MAX, migs: u128::MAX, nics: u128::MAX };
         if matches!(scope, None | Some(TopologyScope::Node)) {
-            return self.nics_within(everywhere, near, strict);
+            return self.nics_within(everywhere, &near, strict);
         }
-        let plans = self.scopes(scope).into_iter().filter_map(|within| self.nics_within(within, near, strict).ok());
-        plans.min_by_key(|plan| plan.distance).ok_or_else(|| match self.nics_within(everywhere, near, strict) {
+        let plans = self.scopes(scope).into_iter().filter_map(|within| self.nics_within(within, &near, strict).ok());
+        plans.min_by_key(|plan| plan.distance).ok_or_else(|| match self.nics_within(everywhere, &near, strict) {
             Err(reason) => reason,
             Ok(_) => {
                 Reason::Scope { what: "NICs", scope: scope.unwrap_or(TopologyScope::Node), wanted: self.nics_wanted() }
@@ -38,10 +69,26 @@ impl Choice<'_> {
         })
     }
 
+    fn near(&self, gpus: &[Vec<Part>]) -> Near {
+        let devices = self.pool.devices();
+        let place = |part: &Part| match part.slot() {
+            Slot::Gpu(at) => devices.gpus[usize::from(at)].place,
+            Slot::Mig(at) => devices.migs[usize::from(at)].place,
+            Slot::Nic(at) => devices.nics[usize::from(at)].place,
+        };
+        let own: Vec<Vec<Place>> = gpus.iter().map(|parts| distinct(parts.iter().map(place))).collect();
+        let wants = |need: &Need<'_>| need.whole > 0 || need.share.is_some() || need.mig.is_some();
+        let waiting = |at: usize, need| wants(need) && own.get(at).is_none_or(Vec::is_empty);
+        Near {
+            waiting: self.needs.iter().enumerate().map(|(at, need)| waiting(at, need)).collect(),
+            pod: distinct(own.iter().flatten().copied()),
+            own,
+        }
+    }
+
     /// NICs that the pod holds at one time at most.
     pub(super) fn nics_wanted(&self) -> u32 {
-        let count = |need: &super::need::Need<'_>| need.nics + need.nic_share.map_or(0, |(count, _)| count);
-        peak(&self.kinds, &self.needs.iter().map(count).collect::<Vec<_>>())
+        peak(&self.kinds, &self.needs.iter().map(Need::nic_count).collect::<Vec<_>>())
     }
 
     /// Usable NICs below the switch or root complex of `place`.
@@ -52,148 +99,226 @@ impl Choice<'_> {
         bits(usable).filter(|at| nics[usize::from(*at)].place.distance(place) <= 1).count() as u32
     }
 
-    fn nics_within(&self, within: Within, near: &[Place], strict: bool) -> Result<NicPlan, Reason> {
-        let mut plan = NicPlan { containers: vec![Vec::new(); self.needs.len()], distance: 0 };
-        let usable = self.with_vf() & within.nics;
-        let whole = self.whole_nics(usable, near, &mut plan)?;
-        self.nic_shares(usable, whole, near, &mut plan)?;
-        if strict {
-            self.same_pcie(near, &plan)?;
+    /// GPUs of the container are to be near NICs: its own, or those of the pod where no container has both.
+    pub(super) fn has_nics_to_be_near(&self, container: usize) -> bool {
+        let both =
+            |need: &Need<'_>| need.nic_count() > 0 && (need.whole > 0 || need.share.is_some() || need.mig.is_some());
+        self.joint_nics() && (self.needs[container].nic_count() > 0 || !self.needs.iter().any(both))
+    }
+
+    /// Steps from `place` to the nearest NICs that the container could have there, as many as it asks for (or one of the pod's);
+    /// `None` where `SamePCIe` rules the place out. Says nothing about who else wants these NICs.
+    pub(super) fn steps_to_nics(&self, container: usize, place: Place) -> Option<u32> {
+        if !self.has_nics_to_be_near(container) {
+            return Some(0);
         }
-        for part in plan.containers.iter_mut().flatten() {
-            if let Part::Nic { nic, vfs, .. } = part {
-                *vfs = self.free_vf(*nic).map_or(0, bit);
-            }
+        let need = match &self.needs[container] {
+            own if own.nic_count() > 0 => own,
+            _ => self.needs.iter().find(|need| need.nic_count() > 0)?,
+        };
+        let share = need.nic_share.map_or(0, |(_, percent)| percent);
+        let usable = self.with_vf() & if need.nics > 0 { self.eligible.free_nics } else { self.eligible.nics };
+        let nics = &self.pool.devices().nics;
+        let open = bits(usable).filter(|at| self.pool.nic_room(*at) >= share);
+        let mut steps: Vec<u32> = open.map(|at| nics[usize::from(at)].place.distance(place)).collect();
+        steps.sort_unstable();
+        if self.strict() && steps.first().is_none_or(|nearest| *nearest > 1) {
+            return None;
+        }
+        Some(steps.into_iter().take(need.nic_count() as usize).sum())
+    }
+
+    fn nics_within(&self, within: Within, near: &Near, strict: bool) -> Result<NicPlan, Reason> {
+        let usable = self.with_vf() & within.nics;
+        let pieces = self.nic_pieces(usable)?;
+        let chosen =
+            if strict && self.too_many_places(near) { None } else { self.place_nics(&pieces, usable, near, strict) };
+        let Some(chosen) = chosen else {
+            return Err(match strict.then(|| self.place_nics(&pieces, usable, near, false)).flatten() {
+                Some(chosen) => self.too_far(&pieces, &chosen, near),
+                None => self.no_nic_room(&pieces, usable),
+            });
+        };
+        let nics = &self.pool.devices().nics;
+        let mut plan = NicPlan { containers: vec![Vec::new(); self.needs.len()], distance: 0 };
+        for (piece, at) in pieces.iter().zip(chosen) {
+            let nic = &nics[usize::from(at)];
+            plan.distance += distance(nic.place, near.of(piece.container));
+            let vfs = self.free_vf(at).map_or(0, bit);
+            let part = Part::Nic { nic: at, percent: piece.share.unwrap_or(nic.percent), vfs };
+            plan.containers[piece.container].push(part);
         }
         Ok(plan)
     }
 
-    fn whole_nics(&self, usable: u128, near: &[Place], plan: &mut NicPlan) -> Result<u128, Reason> {
-        let counts: Vec<u32> = self.needs.iter().map(|need| need.nics).collect();
-        let count = peak(&self.kinds, &counts);
-        let mut left = self.eligible.free_nics & usable & !self.barred.nics;
-        if left.count_ones() < count {
+    /// Every NIC and share that is asked for: whole NICs first, of containers that stay before those of plain init containers,
+    /// which take what the others hold later; of these, containers with GPUs of their own first.
+    fn nic_pieces(&self, usable: u128) -> Result<Vec<Piece>, Reason> {
+        let count = peak(&self.kinds, &self.needs.iter().map(|need| need.nics).collect::<Vec<_>>());
+        let free = self.eligible.free_nics & usable & !self.barred.nics;
+        let total = self.pool.summary().nics;
+        if free.count_ones() < count {
             if self.eligible.free_nics.count_ones() >= count
                 && self.with_vf() & self.eligible.free_nics != self.eligible.free_nics
             {
                 return Err(Reason::NoVf);
             }
-            let (free, total) = (left.count_ones(), self.pool.summary().nics);
-            return Err(blame(self.pool, self.wishes, false).unwrap_or(Reason::FewNics { wanted: count, free, total }));
+            let few = Reason::FewNics { wanted: count, free: free.count_ones(), total };
+            return Err(blame(self.pool, self.wishes, false).unwrap_or(few));
         }
-        let nics = &self.pool.devices().nics;
-        let mut chosen: Vec<u8> = Vec::with_capacity(count as usize);
-        while (chosen.len() as u32) < count {
-            // Near first; then evenly over switches and root complexes, as the GPUs are.
-            let Some(next) = bits(left).min_by_key(|at| {
-                let place = nics[usize::from(*at)].place;
-                let beside = |level: Level| {
-                    chosen.iter().filter(|c| nics[usize::from(**c)].place.at(level) == place.at(level)).count()
-                };
-                let crowd = if near.is_empty() { (0, 0) } else { (beside(Level::Switch), beside(Level::Root)) };
-                // Without GPUs to be near, NICs near each other.
-                let apart: u32 = if near.is_empty() {
-                    chosen.iter().map(|c| nics[usize::from(*c)].place.distance(place)).sum()
-                } else {
-                    0
-                };
-                (distance(place, near), crowd.0 > 0, crowd.1, crowd.0, apart, nics[usize::from(*at)].minor, *at)
-            }) else {
-                break;
-            };
-            left &= !bit(next);
-            plan.distance += distance(nics[usize::from(next)].place, near);
-            chosen.push(next);
+        let mut pieces = Vec::new();
+        for (container, need) in self.needs.iter().enumerate() {
+            pieces.extend((0..need.nics).map(|_| Piece { container, share: None }));
         }
-        // In the order of the GPUs that they are near to, so that containers with GPUs and NICs get neighbours.
-        let beside = |at: u8| near.iter().position(|gpu| nics[usize::from(at)].place.distance(*gpu) == 0);
-        chosen.sort_by_key(|at| (beside(*at).unwrap_or(usize::MAX), nics[usize::from(*at)].minor, *at));
-        for (parts, own) in plan.containers.iter_mut().zip(split(&self.kinds, &counts, &chosen)) {
-            parts.extend(own.into_iter().map(|nic| Part::Nic { nic, percent: nics[usize::from(nic)].percent, vfs: 0 }));
-        }
-        Ok(chosen.iter().fold(0, |mask, at| mask | bit(*at)))
-    }
-
-    fn nic_shares(&self, usable: u128, whole: u128, near: &[Place], plan: &mut NicPlan) -> Result<(), Reason> {
-        let mut pieces: Vec<(usize, u16)> = Vec::new();
+        let alone = |need: &Need<'_>| need.whole == 0 && need.share.is_none() && need.mig.is_none();
+        pieces.sort_by_key(|piece| {
+            (self.kinds[piece.container] == ContainerKind::Init, alone(&self.needs[piece.container]), piece.container)
+        });
         for (container, need) in self.needs.iter().enumerate() {
             if let Some((count, percent)) = need.nic_share {
                 // One container's shares lie on as many NICs; checked before a huge count is spelled out.
-                let total = self.pool.summary().nics;
                 if count > total {
                     let free = (self.eligible.nics & usable).count_ones();
                     return Err(Reason::FewNics { wanted: count, free, total });
                 }
-                pieces.extend((0..count).map(|_| (container, percent)));
+                pieces.extend((0..count).map(|_| Piece { container, share: Some(percent) }));
             }
         }
-        if pieces.is_empty() {
-            return Ok(());
-        }
-        let nics = &self.pool.devices().nics;
-        let whole_plan = plan.containers.clone();
-        let idle = |nic: u8, container: usize| {
-            whole_plan.iter().enumerate().all(|(other, parts)| {
-                !overlap(&self.kinds, other, container)
-                    || !parts.iter().any(|part| matches!(part, Part::Nic { nic: held, .. } if *held == nic))
-            })
-        };
-        let options = |pieces: &[(usize, u16)], chosen: &[u8]| {
-            let (container, percent) = pieces[chosen.len()];
-            let mut fits: Vec<_> = bits(((self.eligible.nics & usable) | whole) & !self.barred.nics_for(container))
-                .filter(|nic| whole & bit(*nic) == 0 || idle(*nic, container))
-                .filter(|nic| !pieces.iter().zip(chosen).any(|((c, _), on)| on == nic && *c == container))
-                .filter_map(|nic| {
-                    let on_it = pieces.iter().zip(chosen).filter(|(_, on)| **on == nic);
-                    let taken: u16 = on_it.map(|((_, percent), _)| *percent).sum();
-                    let left = self.pool.nic_room(nic).checked_sub(taken)?.checked_sub(percent)?;
-                    let foreign = whole & bit(nic) == 0;
-                    let fresh = foreign && self.pool.used_nic(nic).holders == 0 && taken == 0;
-                    let device = &nics[usize::from(nic)];
-                    let far = distance(device.place, near);
-                    let first = if self.wishes.joint.is_some() { far } else { 0 };
-                    Some((first, foreign, fresh, left, far, device.minor, nic))
-                })
-                .collect();
-            fits.sort_unstable();
-            fits.into_iter().map(|fit| fit.6).collect::<Vec<u8>>()
-        };
-        let together = pieces.iter().any(|(container, _)| self.kinds[*container] == ContainerKind::Init);
-        let placed = if together {
-            // As for GPU shares: what a finished init container held may go to any later container.
-            let fits = |nic: &u8| {
-                let mut containers = vec![Vec::new(); self.kinds.len()];
-                for (container, percent) in &pieces {
-                    containers[*container].push(Part::Nic { nic: *nic, percent: *percent, vfs: 0 });
-                }
-                let most = merge(&self.kinds, &containers);
-                let room = self.pool.nic_room(*nic);
-                let idle = whole & bit(*nic) == 0 || pieces.iter().all(|(container, _)| idle(*nic, *container));
-                idle && most.iter().all(|part| matches!(part, Part::Nic { percent, .. } if *percent <= room))
-            };
-            let single =
-                pieces.iter().enumerate().all(|(at, (c, _))| !pieces[..at].iter().any(|(other, _)| other == c));
-            let found = options(&pieces, &[]).into_iter().find(fits).filter(|_| single);
-            found.map(|nic| vec![nic; pieces.len()])
-        } else {
-            solve(pieces.len(), &|chosen| options(&pieces, chosen))
-        };
-        let Some(placed) = placed else { return Err(self.no_nic_room(&pieces, usable)) };
-        for ((container, percent), nic) in pieces.iter().zip(&placed) {
-            plan.distance += distance(nics[usize::from(*nic)].place, near);
-            plan.containers[*container].push(Part::Nic { nic: *nic, percent: *percent, vfs: 0 });
-        }
-        Ok(())
+        Ok(pieces)
     }
 
-    fn no_nic_room(&self, pieces: &[(usize, u16)], usable: u128) -> Reason {
+    /// A NIC for each piece.
+    fn place_nics(&self, pieces: &[Piece], usable: u128, near: &Near, strict: bool) -> Option<Vec<u8>> {
+        let is_share = |piece: &Piece| piece.share.is_some();
+        let together = pieces.iter().any(|piece| is_share(piece) && self.kinds[piece.container] == ContainerKind::Init);
+        let first_share = pieces.iter().position(is_share).unwrap_or(pieces.len());
+        let most = peak(&self.kinds, &self.needs.iter().map(|need| need.nics).collect::<Vec<_>>());
+        let options = |chosen: &[u8]| {
+            if chosen.len() < first_share {
+                self.whole_nic_options(pieces, chosen, usable, near, most)
+            } else if !together {
+                self.nic_share_options(pieces, chosen, usable, near)
+            } else if chosen.len() == first_share {
+                // As for GPU shares: what a finished init container held may go to any later container.
+                let on_one = |nic: &u8| self.carries_all(&pieces[first_share..], &pieces[..first_share], chosen, *nic);
+                self.nic_share_options(pieces, chosen, usable, near).into_iter().filter(on_one).collect()
+            } else {
+                vec![chosen[first_share]]
+            }
+        };
+        let near_enough = |container: usize, nic: u8| {
+            let places = near.of(container);
+            places.is_empty() || distance(self.pool.devices().nics[usize::from(nic)].place, places) <= 1
+        };
+        let options = |chosen: &[u8]| {
+            let mut options = options(chosen);
+            if strict {
+                options.retain(|nic| near_enough(pieces[chosen.len()].container, *nic));
+            }
+            options
+        };
+        let holds = |chosen: &[u8]| !strict || self.same_pcie(near, pieces, chosen);
+        solve(pieces.len(), &options, &holds, &self.tries)
+    }
+
+    /// NICs for the next whole one, best first: near its container's GPUs; then evenly over switches and root complexes, as the
+    /// GPUs are. Of NICs that nothing tells apart, the first.
+    fn whole_nic_options(&self, pieces: &[Piece], chosen: &[u8], usable: u128, near: &Near, most: u32) -> Vec<u8> {
+        let nics = &self.pool.devices().nics;
+        let container = pieces[chosen.len()].container;
+        let place = |at: u8| nics[usize::from(at)].place;
+        let held = || pieces.iter().zip(chosen.iter().copied());
+        let taken = held().fold(0, |mask, (_, at)| mask | bit(at));
+        let busy = held().filter(|(piece, _)| overlap(&self.kinds, piece.container, container));
+        let busy = busy.fold(0, |mask, (_, at)| mask | bit(at));
+        // Not more than the pod holds at one time.
+        let open = if taken.count_ones() < most { u128::MAX } else { taken };
+        let candidates = self.eligible.free_nics & usable & !self.barred.nics & open & !busy;
+        let near = near.of(container);
+        let mut options: Vec<_> = bits(candidates)
+            .map(|at| {
+                let beside = |level: Level| {
+                    let own = held().filter(|(piece, _)| piece.container == container);
+                    own.filter(|(_, other)| place(*other).at(level) == place(at).at(level)).count()
+                };
+                let crowd = if near.is_empty() { (0, 0) } else { (beside(Level::Switch), beside(Level::Root)) };
+                // Without GPUs to be near, NICs near each other.
+                let apart: u32 = if near.is_empty() {
+                    chosen.iter().map(|other| place(*other).distance(place(at))).sum()
+                } else {
+                    0
+                };
+                let fresh = taken & bit(at) == 0;
+                let minor = nics[usize::from(at)].minor;
+                (distance(place(at), near), crowd.0 > 0, crowd.1, crowd.0, apart, fresh, minor, at)
+            })
+            .collect();
+        options.sort_unstable();
+        let mut seen: Vec<Place> = Vec::new();
+        options.retain(|option| {
+            let like = option.5 && seen.contains(&place(option.7));
+            if option.5 {
+                seen.push(place(option.7));
+            }
+            !like
+        });
+        options.into_iter().map(|option| option.7).collect()
+    }
+
+    /// NICs for the next share, best first.
+    fn nic_share_options(&self, pieces: &[Piece], chosen: &[u8], usable: u128, near: &Near) -> Vec<u8> {
+        let nics = &self.pool.devices().nics;
+        let piece = pieces[chosen.len()];
+        let Some(percent) = piece.share else { return Vec::new() };
+        let held = || pieces.iter().zip(chosen.iter().copied());
+        let whole = held().filter(|(other, _)| other.share.is_none()).fold(0, |mask, (_, at)| mask | bit(at));
+        let mut fits: Vec<_> = bits(((self.eligible.nics & usable) | whole) & !self.barred.nics_for(piece.container))
+            .filter(|nic| self.is_idle_nic(pieces, chosen, *nic, piece.container))
+            .filter(|nic| {
+                !held().any(|(other, on)| on == *nic && other.share.is_some() && other.container == piece.container)
+            })
+            .filter_map(|nic| {
+                let taken: u16 = held().filter(|(_, on)| *on == nic).filter_map(|(other, _)| other.share).sum();
+                let left = self.pool.nic_room(nic).checked_sub(taken)?.checked_sub(percent)?;
+                let foreign = whole & bit(nic) == 0;
+                let fresh = foreign && self.pool.used_nic(nic).holders == 0 && taken == 0;
+                let device = &nics[usize::from(nic)];
+                let far = distance(device.place, near.of(piece.container));
+                let first = if self.wishes.joint.is_some() { far } else { 0 };
+                Some((first, foreign, fresh, left, far, device.minor, nic))
+            })
+            .collect();
+        fits.sort_unstable();
+        fits.into_iter().map(|fit| fit.6).collect()
+    }
+
+    /// No container that runs together with `container` holds the pod's own `nic` whole.
+    fn is_idle_nic(&self, pieces: &[Piece], chosen: &[u8], nic: u8, container: usize) -> bool {
+        let holders = pieces.iter().zip(chosen).filter(|(piece, on)| piece.share.is_none() && **on == nic);
+        holders.into_iter().all(|(piece, _)| !overlap(&self.kinds, piece.container, container))
+    }
+
+    /// One NIC has room for the most that all `shares` hold of it at one time.
+    fn carries_all(&self, shares: &[Piece], whole: &[Piece], on: &[u8], nic: u8) -> bool {
+        let mut containers = vec![Vec::new(); self.kinds.len()];
+        for piece in shares {
+            let one: &mut Vec<Part> = &mut containers[piece.container];
+            one.push(Part::Nic { nic, percent: piece.share.unwrap_or(0), vfs: 0 });
+        }
+        let (most, room) = (merge(&self.kinds, &containers), self.pool.nic_room(nic));
+        containers.iter().all(|own| own.len() <= 1)
+            && shares.iter().all(|piece| self.is_idle_nic(whole, on, nic, piece.container))
+            && most.iter().all(|part| matches!(part, Part::Nic { percent, .. } if *percent <= room))
+    }
+
+    fn no_nic_room(&self, pieces: &[Piece], usable: u128) -> Reason {
         if let Some(reason) = blame(self.pool, self.wishes, false) {
             return reason;
         }
         if self.eligible.nics != 0 && self.with_vf() & self.eligible.nics == 0 {
             return Reason::NoVf;
         }
-        let percent = pieces.iter().map(|(_, percent)| u32::from(*percent)).max().unwrap_or(0);
+        let percent = pieces.iter().filter_map(|piece| piece.share).map(u32::from).max().unwrap_or(0);
         let most = bits(self.eligible.nics & usable).map(|at| u32::from(self.pool.nic_room(at))).max().unwrap_or(0);
         Reason::NoNicRoom { percent, most }
     }
@@ -220,30 +345,71 @@ impl Choice<'_> {
         free.min_by(|a, b| a.1.bus_id.cmp(&b.1.bus_id)).map(|(at, _)| at)
     }
 
-    /// `SamePCIe`: the switches of the GPUs are the switches of the NICs, or their root complexes are the same.
-    fn same_pcie(&self, near: &[Place], plan: &NicPlan) -> Result<(), Reason> {
+    /// A container's GPUs lie in more places than it has NICs: `SamePCIe` cannot hold.
+    fn too_many_places(&self, near: &Near) -> bool {
+        let count = |own: &[Place], level| {
+            let mut groups: Vec<u8> = own.iter().map(|place| place.at(level)).collect();
+            groups.sort_unstable();
+            groups.dedup();
+            groups.len() as u32
+        };
+        near.own.iter().zip(&self.needs).any(|(own, need)| {
+            let nics = need.nic_count();
+            nics > 0 && count(own, Level::Switch) > nics && count(own, Level::Root) > nics
+        })
+    }
+
+    /// `SamePCIe`: the switches of a container's GPUs are the switches of its NICs, or their root complexes are the same. NICs
+    /// of containers without GPUs lie where GPUs of the pod are, and where all of them are when no container has both.
+    fn same_pcie(&self, near: &Near, pieces: &[Piece], chosen: &[u8]) -> bool {
         let nics = &self.pool.devices().nics;
-        let places: Vec<Place> = plan
-            .containers
-            .iter()
-            .flatten()
-            .filter_map(|part| match part {
-                Part::Nic { nic, .. } => Some(nics[usize::from(*nic)].place),
-                _ => None,
-            })
-            .collect();
         let covers = |of: &[Place], by: &[Place], level: Level| {
-            let known = |place: &Place| place.at(level) != super::place::NOWHERE;
+            let known = |place: &Place| place.at(level) != NOWHERE;
             of.iter().all(|place| known(place) && by.iter().any(|other| other.at(level) == place.at(level)))
         };
-        let same = |level| covers(near, &places, level) && covers(&places, near, level);
-        if same(Level::Switch) || same(Level::Root) {
-            return Ok(());
+        let same = |one: &[Place], other: &[Place]| {
+            [Level::Switch, Level::Root].into_iter().any(|level| covers(one, other, level) && covers(other, one, level))
+        };
+        let (mut lonely, mut both) = (Vec::new(), false);
+        for container in 0..self.needs.len() {
+            let own = pieces.iter().zip(chosen).filter(|(piece, _)| piece.container == container);
+            let places: Vec<Place> = own.map(|(_, at)| nics[usize::from(*at)].place).collect();
+            match near.own.get(container) {
+                _ if places.is_empty() => {}
+                Some(gpus) if !gpus.is_empty() => {
+                    both = true;
+                    if !same(gpus, &places) {
+                        return false;
+                    }
+                }
+                _ if near.waiting[container] => both = true,
+                _ => lonely.extend(places),
+            }
         }
-        let close = places.iter().filter(|place| near.iter().any(|gpu| gpu.distance(**place) <= 1)).count() as u32;
-        let wanted = self.nics_wanted();
-        Err(Reason::NotNear { wanted, near: close.min(wanted.saturating_sub(1)) })
+        if lonely.is_empty() || near.pod.is_empty() || near.waiting.contains(&true) {
+            return true;
+        }
+        let near_some = |level| covers(&lonely, &near.pod, level);
+        if both { near_some(Level::Switch) || near_some(Level::Root) } else { same(&near.pod, &lonely) }
     }
+
+    /// The refusal when NICs are there, but not near enough.
+    fn too_far(&self, pieces: &[Piece], chosen: &[u8], near: &Near) -> Reason {
+        let nics = &self.pool.devices().nics;
+        let is_close = |(piece, at): &(&Piece, &u8)| {
+            near.of(piece.container).iter().any(|gpu| gpu.distance(nics[usize::from(**at)].place) <= 1)
+        };
+        let close = pieces.iter().zip(chosen).filter(is_close).count() as u32;
+        let wanted = self.nics_wanted();
+        Reason::NotNear { wanted, near: close.min(wanted.saturating_sub(1)) }
+    }
+}
+
+fn distinct(places: impl Iterator<Item = Place>) -> Vec<Place> {
+    let mut places: Vec<Place> = places.collect();
+    places.sort_unstable();
+    places.dedup();
+    places
 }
 
 /// Steps from a NIC to the nearest GPU; 0 when there is none to be near to.

@@ -1,5 +1,7 @@
 //! `pick`: the devices of one node for one pod, or the reason why there are none.
 
+use std::cell::Cell;
+
 use super::assignment::Assignment;
 use super::exclusive::{Eligible, closure, eligible};
 use super::grant::{Grant, Part, Slot};
@@ -7,11 +9,12 @@ use super::need::Need;
 use super::nic::NicPlan;
 use super::objective::Objective;
 use super::phases::{merge, peak};
-use super::place::{Level, Place, bit};
+use super::place::{Level, bit};
 use super::pool::NodePool;
 use super::reason::Reason;
 use super::request::PodDeviceRequest;
 use super::share::Fit;
+use super::solve::MAX_TRIES_OF_POD;
 use super::together::Barred;
 use super::wishes::{Joint, Wishes};
 use crate::contract::hint::TopologyScope;
@@ -37,6 +40,7 @@ pub(super) fn pick_without(pool: &NodePool, request: &PodDeviceRequest, barred: 
         needs: shape.wants.iter().map(|want| Need::of(want, &shape.wishes, &eligible)).collect(),
         eligible,
         barred,
+        tries: Cell::new(MAX_TRIES_OF_POD),
     };
     choice.run()
 }
@@ -49,6 +53,8 @@ pub(super) struct Choice<'a> {
     pub needs: Vec<Need<'a>>,
     pub eligible: Eligible,
     pub barred: &'a Barred,
+    /// What searches may still try for this pod.
+    pub tries: Cell<u32>,
 }
 
 /// GPUs and MIG devices per container, and how good they are.
@@ -76,9 +82,7 @@ impl Choice<'_> {
             self.nics(&[], false)?;
         }
         let gpus = self.gpus()?;
-        let places = self.places(&gpus.containers);
-        let nics = self.nics(&places, self.wishes.joint == Some(Joint::SamePcie) && !places.is_empty())?;
-        let NicPlan { containers: nics, .. } = nics;
+        let NicPlan { containers: nics, .. } = self.nics(&gpus.containers, self.strict())?;
         let mut containers = gpus.containers;
         for (parts, nics) in containers.iter_mut().zip(nics) {
             parts.extend(nics);
@@ -94,26 +98,17 @@ impl Choice<'_> {
         self.wishes.joint.is_some() && self.needs.iter().any(|need| need.nics > 0 || need.nic_share.is_some())
     }
 
-    /// How far the NICs for GPUs at `places` would be; `None` when they cannot be used together.
-    pub fn nic_distance(&self, places: &[Place]) -> Option<u32> {
+    /// NICs must be near the GPUs.
+    pub fn strict(&self) -> bool {
+        self.wishes.joint == Some(Joint::SamePcie)
+    }
+
+    /// How far the NICs for containers with these GPUs would be; `None` when they cannot be used together.
+    pub fn nic_distance(&self, gpus: &[Vec<Part>]) -> Option<u32> {
         if !self.joint_nics() {
             return Some(0);
         }
-        self.nics(places, self.wishes.joint == Some(Joint::SamePcie)).ok().map(|plan| plan.distance)
-    }
-
-    /// Places of the GPUs and MIG devices of a plan.
-    fn places(&self, containers: &[Vec<Part>]) -> Vec<Place> {
-        let devices = self.pool.devices();
-        let place = |part: &Part| match part.slot() {
-            Slot::Gpu(at) => devices.gpus[usize::from(at)].place,
-            Slot::Mig(at) => devices.migs[usize::from(at)].place,
-            Slot::Nic(at) => devices.nics[usize::from(at)].place,
-        };
-        let mut places: Vec<Place> = containers.iter().flatten().map(place).collect();
-        places.sort_unstable();
-        places.dedup();
-        places
+        self.nics(gpus, self.strict()).ok().map(|plan| plan.distance)
     }
 
     /// The parts of the node that `scope` allows, each on its own.

@@ -33,6 +33,9 @@ pub struct Fit {
     pub number: u8,
 }
 
+/// Steps from a container's share on a GPU to the container's NICs; `None` where they are too far.
+type Distances = RefCell<BTreeMap<(usize, u8), Option<u32>>>;
+
 /// One share of one container.
 #[derive(Clone, Copy)]
 struct Piece {
@@ -66,18 +69,20 @@ impl Choice<'_> {
         } else if together {
             self.on_one_gpu(&pieces, within, plan)
         } else {
-            let distances = RefCell::new(BTreeMap::new());
-            solve(pieces.len(), &|chosen| {
-                let mut fits = self.fits(&pieces, chosen, within, plan, &distances);
-                fits.sort_unstable();
-                fits.into_iter().map(|fit| fit.number).collect()
-            })
+            self.on_any_gpus(&pieces, within, plan, self.strict())
         };
-        let Some(placed) = placed else { return Err(self.no_room(&pieces, within)) };
-        let distances = RefCell::new(BTreeMap::new());
+        let Some(placed) = placed else {
+            // With room on GPUs that have no NIC near, the NICs are to blame.
+            let far = self.strict() && self.joint_nics() && !together && core <= room;
+            if far && self.on_any_gpus(&pieces, within, plan, false).is_some() {
+                return Err(self.not_near(self.eligible.gpus & within.gpus));
+            }
+            return Err(self.no_room(&pieces, within));
+        };
+        let distances = Distances::default();
         for (at, (piece, gpu)) in pieces.iter().zip(&placed).enumerate() {
             let before = if together { &[][..] } else { &placed[..at] };
-            let fits = self.fits(&pieces[..=at], before, within, plan, &distances);
+            let fits = self.fits(&pieces[..=at], before, within, plan, &distances, false);
             plan.fits.extend(fits.into_iter().find(|fit| fit.number == *gpu));
             let parts: Vec<Part> = self.part(*gpu, piece.share).into_iter().collect();
             plan.containers[piece.container].extend(parts);
@@ -105,7 +110,8 @@ impl Choice<'_> {
         chosen: &[u8],
         within: Within,
         plan: &GpuPlan,
-        distances: &RefCell<BTreeMap<u8, Option<u32>>>,
+        distances: &Distances,
+        strict: bool,
     ) -> Vec<Fit> {
         let piece = pieces[chosen.len()];
         let own = plan.whole.iter().fold(0, |mask, at| mask | bit(*at));
@@ -132,11 +138,12 @@ impl Choice<'_> {
                 if c > core || m > memory {
                     return None;
                 }
-                let distance = *distances.borrow_mut().entry(gpu).or_insert_with(|| self.share_distance(gpu, plan));
+                let steps = || self.steps_to_nics(piece.container, device.place);
+                let distance = *distances.borrow_mut().entry((piece.container, gpu)).or_insert_with(steps);
                 Some(Fit {
                     foreign: !is_own,
                     breaks_whole: fresh,
-                    nic_distance: distance?,
+                    nic_distance: if strict { distance? } else { distance.unwrap_or(0) },
                     left: thousandths((core - c).into(), device.core.into()) + thousandths(memory - m, device.memory),
                     broken: if fresh { objective(self.pool, bit(gpu), 0).broken } else { 0 },
                     minor: device.minor,
@@ -146,12 +153,27 @@ impl Choice<'_> {
             .collect()
     }
 
-    /// Whole GPUs have chosen the NICs already, where there are any.
-    fn share_distance(&self, gpu: u8, plan: &GpuPlan) -> Option<u32> {
-        if !plan.whole.is_empty() {
-            return Some(0);
+    /// Each share onto its best fit that leaves room for the others; with `strict`, where their NICs are near.
+    fn on_any_gpus(&self, pieces: &[Piece], within: Within, plan: &GpuPlan, strict: bool) -> Option<Vec<u8>> {
+        let distances = Distances::default();
+        let options = |chosen: &[u8]| {
+            let mut fits = self.fits(pieces, chosen, within, plan, &distances, strict);
+            fits.sort_unstable();
+            fits.into_iter().map(|fit| fit.number).collect()
+        };
+        let holds = |chosen: &[u8]| !strict || self.nics_are_near(pieces, chosen, plan);
+        solve(pieces.len(), &options, &holds, &self.tries)
+    }
+
+    fn nics_are_near(&self, pieces: &[Piece], chosen: &[u8], plan: &GpuPlan) -> bool {
+        if !self.joint_nics() {
+            return true;
         }
-        self.nic_distance(&[self.pool.devices().gpus[usize::from(gpu)].place])
+        let mut containers = plan.containers.clone();
+        for (piece, gpu) in pieces.iter().zip(chosen) {
+            containers[piece.container].extend(self.part(*gpu, piece.share));
+        }
+        self.nic_distance(&containers).is_some()
     }
 
     /// No container that runs together with `container` holds the pod's own `gpu` whole.
@@ -166,8 +188,8 @@ impl Choice<'_> {
     /// The kubelet hands a finished init container's units to any later container, so all shares lie on one GPU: the best one
     /// that has room for the most that is held at one time.
     fn on_one_gpu(&self, pieces: &[Piece], within: Within, plan: &GpuPlan) -> Option<Vec<u8>> {
-        let distances = RefCell::new(BTreeMap::new());
-        let mut fits: Vec<Fit> = self.fits(pieces, &[], within, plan, &distances);
+        let distances = Distances::default();
+        let mut fits: Vec<Fit> = self.fits(pieces, &[], within, plan, &distances, self.strict());
         fits.sort_unstable();
         let gpu = fits.into_iter().map(|fit| fit.number).find(|gpu| {
             let mut containers = vec![Vec::new(); self.kinds.len()];
@@ -181,7 +203,9 @@ impl Choice<'_> {
             let fits = most
                 .iter()
                 .all(|part| matches!(part, Part::Gpu { core, memory, .. } if *core <= room.0 && *memory <= room.1));
-            idle && fits && pieces.iter().all(|piece| piece.share.count == 1)
+            idle && fits
+                && pieces.iter().all(|piece| piece.share.count == 1)
+                && (!self.strict() || self.nics_are_near(pieces, &vec![*gpu; pieces.len()], plan))
         })?;
         Some(vec![gpu; pieces.len()])
     }

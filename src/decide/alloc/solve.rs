@@ -1,28 +1,49 @@
 //! Puts pieces onto devices one after the other, each onto its first choice that leaves room for all others.
 
-/// Most choices that are tried; far above what pods of a few containers need, and a bound on hostile ones.
+use std::cell::Cell;
+
+/// Most choices that one search tries; far above what pods of a few containers need, and a bound on hostile ones.
 const MAX_TRIES: u32 = 1024;
 
+/// Most choices that all searches for one pod on one node try.
+pub(super) const MAX_TRIES_OF_POD: u32 = 1 << 16;
+
 /// A device for each of `pieces` pieces. `options(chosen)` tells the devices that the next piece may go to, best first, when
-/// the pieces before it lie on `chosen`. The first complete choice in that order is taken; `None` when there is none.
-pub(super) fn solve(pieces: usize, options: &dyn Fn(&[u8]) -> Vec<u8>) -> Option<Vec<u8>> {
-    fn go(pieces: usize, chosen: &mut Vec<u8>, options: &dyn Fn(&[u8]) -> Vec<u8>, tries: &mut u32) -> bool {
-        if chosen.len() == pieces {
-            return true;
+/// the pieces before it lie on `chosen`; `holds` what must be true of a complete choice. The first one in that order is taken;
+/// `None` when there is none. `left` counts the tries that the pod has left.
+pub(super) fn solve(
+    pieces: usize,
+    options: &dyn Fn(&[u8]) -> Vec<u8>,
+    holds: &dyn Fn(&[u8]) -> bool,
+    left: &Cell<u32>,
+) -> Option<Vec<u8>> {
+    struct Search<'a> {
+        pieces: usize,
+        options: &'a dyn Fn(&[u8]) -> Vec<u8>,
+        holds: &'a dyn Fn(&[u8]) -> bool,
+        tries: u32,
+    }
+    fn go(search: &mut Search<'_>, chosen: &mut Vec<u8>) -> bool {
+        if chosen.len() == search.pieces {
+            return (search.holds)(chosen);
         }
-        for device in options(chosen) {
-            if *tries == 0 {
+        for device in (search.options)(chosen) {
+            if search.tries == 0 {
                 return false;
             }
-            *tries -= 1;
+            search.tries -= 1;
             chosen.push(device);
-            if go(pieces, chosen, options, tries) {
+            if go(search, chosen) {
                 return true;
             }
             chosen.pop();
         }
         false
     }
-    let (mut chosen, mut tries) = (Vec::with_capacity(pieces), MAX_TRIES);
-    go(pieces, &mut chosen, options, &mut tries).then_some(chosen)
+    // The first way down is always tried: without wishes it is the only one that matters.
+    let granted = MAX_TRIES.min(left.get().max(pieces as u32));
+    let (mut chosen, mut search) = (Vec::with_capacity(pieces), Search { pieces, options, holds, tries: granted });
+    let found = go(&mut search, &mut chosen);
+    left.set(left.get().saturating_sub(granted - search.tries));
+    found.then_some(chosen)
 }

@@ -21,7 +21,7 @@ pub struct Best {
 }
 
 /// Candidates of one place, lowest minor first.
-struct Cell {
+pub(super) struct Cell {
     place: Place,
     gpus: Vec<u8>,
 }
@@ -53,7 +53,7 @@ pub fn best(pool: &NodePool, candidates: u128, count: u32, mut nic_distance: imp
     best
 }
 
-fn cells(pool: &NodePool, candidates: u128) -> Vec<Cell> {
+pub(super) fn cells(pool: &NodePool, candidates: u128) -> Vec<Cell> {
     let gpus = &pool.devices().gpus;
     let mut order: Vec<u8> = bits(candidates).collect();
     order.sort_by_key(|at| (gpus[usize::from(*at)].minor, *at));
@@ -83,7 +83,7 @@ fn ways(cells: &[Cell], count: u32) -> u64 {
 }
 
 /// Calls `found` with every way to take `left` GPUs from `cells`, in addition to `taken`.
-fn each(cells: &[Cell], left: u32, taken: u128, found: &mut impl FnMut(u128)) {
+pub(super) fn each(cells: &[Cell], left: u32, taken: u128, found: &mut impl FnMut(u128)) {
     if left == 0 {
         return found(taken);
     }
