@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use baton::contract::gang::Committed;
 use baton::contract::{AgentStatus, Identity, PodKey, Quantity, key};
 use baton::decide::cycle::{
     BindResult, Effect, Effects, Engine, EngineConfig, LockMode, Moment, Report, Search, Ticket,
@@ -154,6 +155,7 @@ impl Cluster {
             device_allocated: text(key::DEVICE_ALLOCATED),
             container_devices: text(key::CONTAINER_DEVICES),
             bind_timestamp: text(key::BIND_TIMESTAMP),
+            committed: annotations.get(key::GANG_COMMITTED).and_then(|text| Committed::parse(text).ok()),
             ..AssignmentText::default()
         };
         self.engine.report(Report::Bind { ticket, result: BindResult::Done }, self.moment());

@@ -7,6 +7,7 @@ use kube::Resource;
 use kube::api::ObjectMeta;
 use serde::Deserialize;
 
+use crate::contract::gang::Committed;
 use crate::contract::{ContainerRequest, PodRef, Quantity, key};
 use crate::decide::handoff::ListedContainers;
 use crate::decide::pod::{AssignmentText, ContainerKind, Deletion, HandoffPod, Phase, PodContainer};
@@ -215,6 +216,11 @@ impl LightPod {
                 container_devices: text(key::CONTAINER_DEVICES),
                 bind_timestamp: text(key::BIND_TIMESTAMP),
                 joint: text(key::DEVICE_JOINT_ALLOCATE).is_some_and(|value: Box<str>| !value.is_empty()),
+                committed: meta
+                    .annotations
+                    .as_ref()
+                    .and_then(|map| map.get(key::GANG_COMMITTED))
+                    .and_then(|text| Committed::parse(text).ok()),
             },
         }
     }

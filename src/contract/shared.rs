@@ -1,11 +1,12 @@
 //! `Shared`: a value that many records hold and few change. Equal values can be stored once; a copy is made when one changes.
 
+use std::cmp::Ordering;
 use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
 /// Reads and changes like the value itself. Cloning is cheap; changing copies where the value is held elsewhere too.
-#[derive(Clone, Eq, PartialOrd, Ord, Default)]
+#[derive(Clone, Eq, Default)]
 pub struct Shared<T>(Arc<T>);
 
 impl<T> Shared<T> {
@@ -23,6 +24,18 @@ impl<T> Shared<T> {
 impl<T: PartialEq> PartialEq for Shared<T> {
     fn eq(&self, other: &Self) -> bool {
         self.is_same(other) || *self.0 == *other.0
+    }
+}
+
+impl<T: Ord> PartialOrd for Shared<T> {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl<T: Ord> Ord for Shared<T> {
+    fn cmp(&self, other: &Self) -> Ordering {
+        if self.is_same(other) { Ordering::Equal } else { self.0.cmp(&other.0) }
     }
 }
 

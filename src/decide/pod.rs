@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use crate::contract::gang::Committed;
 use crate::contract::{ContainerRequest, PodRef, RequestError, Shared};
 
 /// One pod, as the hand-off sees it.
@@ -38,6 +39,8 @@ pub struct AssignmentText {
     pub bind_timestamp: Option<Box<str>>,
     /// `device-joint-allocate` is there: a container's GPUs and NICs were chosen for each other.
     pub joint: bool,
+    /// The commit of its group that bound the pod.
+    pub committed: Option<Committed>,
 }
 
 /// A deletion under way.

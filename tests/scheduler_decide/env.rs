@@ -397,7 +397,7 @@ impl Env {
             }
             Effect::Condition { pod, message, reason, .. } => {
                 self.reasons.insert(pod.key.name.to_string(), reason);
-                self.conditions.insert(pod.key.name.to_string(), message);
+                self.conditions.insert(pod.key.name.to_string(), message.as_ref().to_owned());
             }
             Effect::WriteJob { job, half } => {
                 self.job_writes += 1;
@@ -468,12 +468,9 @@ impl Env {
             device_allocated: of(key::DEVICE_ALLOCATED),
             container_devices: of(key::CONTAINER_DEVICES),
             bind_timestamp: of(key::BIND_TIMESTAMP),
+            committed: annotations.get(key::GANG_COMMITTED).and_then(|text| Committed::parse(text).ok()),
             ..AssignmentText::default()
         };
-        if let Some(declared) = &facts.spec.gang {
-            let committed = annotations.get(key::GANG_COMMITTED).and_then(|text| Committed::parse(text).ok());
-            facts.spec.gang = Some(Arc::new(Declared { committed, ..(**declared).clone() }));
-        }
         if fault.is_some() {
             // The watch lags as well: the engine must find out by itself.
             return BindResult::Retry("timed out".into(), None);

@@ -38,10 +38,7 @@ fn of_pod_group(name: &str) -> Vec<(String, String)> {
 
 fn restate(gangs: &mut Gangs, name: &str, keys: &[(String, String)]) {
     gangs.change(name, |facts| {
-        let committed = facts.spec.gang.as_ref().and_then(|declared| declared.committed);
-        let fresh = declared("ml", keys)
-            .map(|declared| std::sync::Arc::new(baton::decide::gang::Declared { committed, ..(*declared).clone() }));
-        facts.spec.gang = fresh;
+        facts.spec.gang = declared("ml", keys);
     });
 }
 

@@ -177,8 +177,8 @@ impl Case {
                 for key in members {
                     self.gangs.change(&key.name, |facts| {
                         let before = facts.spec.gang.clone().unwrap();
-                        let (committed, timed_out) = (before.committed, before.timed_out);
-                        facts.spec.gang = Some(Declared { committed, timed_out, ..(*stated).clone() }.into());
+                        let timed_out = before.timed_out;
+                        facts.spec.gang = Some(Declared { timed_out, ..(*stated).clone() }.into());
                     });
                 }
             }
@@ -363,8 +363,7 @@ impl Case {
     fn commits(&self, group: usize) -> BTreeMap<Committed, u32> {
         let mut found = BTreeMap::new();
         for (key, member) in &self.members {
-            let declared = self.gangs.env.pods[key].spec.gang.clone();
-            let commit = declared.and_then(|declared| declared.committed).filter(|commit| commit.members > 1);
+            let commit = self.gangs.env.pods[key].handoff.assignment.committed.filter(|commit| commit.members > 1);
             if let Some(commit) = commit
                 && member.gang.is_some_and(|at| self.plans[at].group == group)
                 && self.state(key) == MemberState::Bound

@@ -1,6 +1,7 @@
 //! What the cycle wants done, and what it hears back.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::contract::gang::{GangId, PodGroupApi, PodGroupStatus};
@@ -127,8 +128,8 @@ pub enum Effect {
         pod: PodRef,
         /// Condition reason.
         reason: &'static str,
-        /// Condition message.
-        message: String,
+        /// Condition message; members of one gang share it.
+        message: Arc<str>,
         /// The condition becomes False with this write, as far as we know.
         first: bool,
     },

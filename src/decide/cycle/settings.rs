@@ -125,6 +125,10 @@ pub struct Stats {
     pub preempted: u64,
     /// Attempts of groups of gangs.
     pub group_attempts: u64,
+    /// How often a group was judged anew as a whole.
+    pub group_reviews: u64,
+    /// Members that were gone through to see whom to offer.
+    pub group_offered: u64,
     /// Groups that were satisfied.
     pub groups_satisfied: u64,
     /// Groups whose wait was over.

@@ -1,6 +1,8 @@
 //! Telling the pod's owner: the condition carries the changing detail, the event only the change of state.
 
 use std::collections::BTreeSet;
+use std::collections::btree_map::Entry;
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::decide::world::PodId;
@@ -14,46 +16,80 @@ use super::settings::Moment;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Told {
     pub(super) reason: &'static str,
-    pub(super) message: String,
+    pub(super) message: Arc<str>,
     pub(super) at: Duration,
     /// Rules that refused at the last try.
     pub(super) rules: Box<[&'static str]>,
     /// A newer message that waits for the pause to end.
-    pub(super) pending: Option<String>,
+    pub(super) pending: Option<Arc<str>>,
 }
 
 impl Engine {
     /// Says why a pod waits: at once when the reason is new, else at most once per pause.
-    pub(super) fn tell(&mut self, id: PodId, reason: &'static str, message: String, now: Moment, out: &mut Effects) {
+    pub(super) fn tell(
+        &mut self,
+        id: PodId,
+        reason: &'static str,
+        message: impl Into<Arc<str>>,
+        now: Moment,
+        out: &mut Effects,
+    ) {
+        let message = message.into();
         let Some(found) = self.world.pod(id) else { return };
-        let member = found.facts.spec.gang.is_some();
-        let pause = if member { self.config.gangs.condition_pause } else { self.config.condition_pause };
-        let pod = found.facts.handoff.pod.clone();
-        if let Some(told) = self.told.get_mut(&id).filter(|told| told.reason == reason) {
-            if told.message == message {
-                told.pending = None;
-                return;
-            }
-            if now.mono < told.at + pause {
-                told.pending = Some(message);
-                self.timers.insert((told.at + pause, Timer::Tell(id)));
-                return;
-            }
-        } else {
-            let text = message.clone();
+        if self.told.get(&id).is_none_or(|told| told.reason != reason) {
+            let member = found.facts.spec.gang.is_some();
             // A pod with a bad name is no member of anything: nobody else tells of it.
             let lost = member && reason == "InvalidGang" && self.world.gangs().gang_of(id).is_none();
             let event = if lost { reason } else { "FailedScheduling" };
             // Of a gang one event says it for all.
             if lost || self.route(found) == Route::Alone {
-                out.push(Effect::Notice { pod: pod.clone(), warning: true, reason: event, message: text });
+                self.notice(id, true, event, message.as_ref().to_owned(), out);
             }
         }
-        let before = self.told.remove(&id);
-        let first = before.is_none();
-        let rules = before.map(|told| told.rules).unwrap_or_default();
-        self.told.insert(id, Told { reason, message: message.clone(), at: now.mono, rules, pending: None });
-        out.push(Effect::Condition { pod, reason, message, first });
+        self.tell_quietly(id, reason, &message, now, out);
+    }
+
+    /// Says why members of one gang wait: the same to all, and the gang's event has said it to people.
+    pub(super) fn tell_members(
+        &mut self,
+        members: Vec<PodId>,
+        reason: &'static str,
+        message: impl Into<Arc<str>>,
+        now: Moment,
+        out: &mut Effects,
+    ) {
+        let message = message.into();
+        members.into_iter().for_each(|id| self.tell_quietly(id, reason, &message, now, out));
+    }
+
+    /// The condition alone.
+    fn tell_quietly(&mut self, id: PodId, reason: &'static str, message: &Arc<str>, now: Moment, out: &mut Effects) {
+        let Some(found) = self.world.pod(id) else { return };
+        let member = found.facts.spec.gang.is_some();
+        let pause = if member { self.config.gangs.condition_pause } else { self.config.condition_pause };
+        let pod = found.facts.handoff.pod.clone();
+        let first = match self.told.entry(id) {
+            Entry::Vacant(entry) => {
+                let message = Arc::clone(message);
+                entry.insert(Told { reason, message, at: now.mono, rules: Box::default(), pending: None });
+                true
+            }
+            Entry::Occupied(mut entry) => {
+                let told = entry.get_mut();
+                if told.reason == reason && told.message == *message {
+                    told.pending = None;
+                    return;
+                }
+                if told.reason == reason && now.mono < told.at + pause {
+                    told.pending = Some(Arc::clone(message));
+                    self.timers.insert((told.at + pause, Timer::Tell(id)));
+                    return;
+                }
+                (told.reason, told.message, told.at, told.pending) = (reason, Arc::clone(message), now.mono, None);
+                false
+            }
+        };
+        out.push(Effect::Condition { pod, reason, message: Arc::clone(message), first });
     }
 
     /// Keeps which rules refused, for whoever asks, until the pod is on its way.

@@ -30,7 +30,16 @@ pub struct GangBook {
     /// By gang: sets of several gangs that name it.
     named: BTreeMap<GangId, BTreeSet<GroupId>>,
     /// Gangs that changed since [`GangBook::take_changed`].
-    changed: BTreeSet<GangId>,
+    changed: BTreeMap<GangId, Change>,
+}
+
+/// How much of a gang changed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Change {
+    /// Only where members stand: who they are and what anybody says is as it was.
+    Moved,
+    /// Anything.
+    Restated,
 }
 
 /// What became of a gang's group.
@@ -88,13 +97,13 @@ impl GangBook {
     }
 
     /// Gangs that changed since the last call: the gangs themselves and those that list them.
-    pub fn take_changed(&mut self) -> BTreeSet<GangId> {
+    pub fn take_changed(&mut self) -> BTreeMap<GangId, Change> {
         std::mem::take(&mut self.changed)
     }
 
     /// Forgets that gangs of this group changed.
     pub fn settle_changed(&mut self, group: &GroupId) {
-        self.changed.retain(|gang| !group.contains(gang));
+        self.changed.retain(|gang, _| !group.contains(gang));
     }
 
     /// Every PodGroup object.
@@ -134,21 +143,20 @@ impl GangBook {
         let Ok(gang) = &named.gang else { return self.pod_gone(pod.id) };
         let handoff = &pod.facts.handoff;
         let state = MemberState::of(pod);
-        let entry = self.pods.get(&pod.id);
         let same = |known: &Member| {
-            *known.declared == **declared
+            known.declared == *declared
                 && known.priority == pod.facts.spec.priority
                 && known.class == pod.facts.spec.qos as u8
                 && known.scheduler == handoff.scheduler_name
                 && known.state.is_live() == state.is_live()
         };
-        if let Some(entry) = entry.filter(|entry| entry.gang == *gang)
+        let committed = handoff.assignment.committed;
+        if let Some(entry) = self.pods.get(&pod.id).filter(|entry| entry.gang == *gang)
             && let Some(home) = self.gangs.get_mut(gang)
-            && let Some(known) = home.member(&entry.rank).filter(|known| same(known))
+            && let Some(moved) = home.move_member(&entry.rank, same, state, committed)
         {
-            if known.state != state {
-                home.move_member(&entry.rank, state);
-                self.changed.insert(gang.clone());
+            if moved && !self.changed.contains_key(gang) {
+                self.changed.insert(gang.clone(), Change::Moved);
             }
             return;
         }
@@ -161,6 +169,7 @@ impl GangBook {
             priority: pod.facts.spec.priority,
             class: pod.facts.spec.qos as u8,
             scheduler: handoff.scheduler_name.clone(),
+            committed,
             declared: Arc::clone(declared),
         };
         let home = self.gangs.entry(gang.clone()).or_insert_with(|| Gang::new(gang.clone(), &self.defaults));
@@ -214,7 +223,7 @@ impl GangBook {
         gang.settle(&self.defaults);
         let (empty, now, spoke) = (gang.is_empty(), gang.group.clone(), gang.silent != silent);
         let entered = self.groups.get(&before).is_some_and(|listing| listing.contains(id));
-        self.changed.insert(id.clone());
+        self.changed.insert(id.clone(), Change::Restated);
         if empty {
             self.gangs.remove(id);
         }
@@ -241,7 +250,7 @@ impl GangBook {
         listing.remove(id);
         let left: Vec<GangId> = listing.iter().cloned().collect();
         if !left.is_empty() {
-            self.changed.extend(left);
+            self.changed.extend(left.into_iter().map(|id| (id, Change::Restated)));
             return;
         }
         self.groups.remove(group);
@@ -258,8 +267,8 @@ impl GangBook {
     /// A gang appeared, vanished or changed its list: whoever names it is judged anew.
     fn touch_those_who_name(&mut self, id: &GangId) {
         let sets = self.named.get(id).into_iter().flatten();
-        let naming = sets.filter_map(|set| self.groups.get(set)).flatten().cloned();
-        self.changed.extend(naming.collect::<Vec<_>>());
+        let naming = sets.filter_map(|set| self.groups.get(set)).flatten();
+        self.changed.extend(naming.map(|id| (id.clone(), Change::Restated)));
     }
 }
 

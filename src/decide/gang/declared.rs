@@ -6,10 +6,9 @@ use std::time::Duration;
 
 use super::warning::Warning;
 use crate::contract::gang::{
-    BadName, BadValue, Committed, GangId, MatchPolicy, Mode, key, parse_groups, parse_min, parse_sub_priority,
-    parse_total, parse_wait,
+    BadName, BadValue, GangId, MatchPolicy, Mode, key, parse_groups, parse_min, parse_sub_priority, parse_total,
+    parse_wait,
 };
-use crate::contract::key::GANG_COMMITTED;
 
 type Words = BTreeMap<String, String>;
 
@@ -100,8 +99,6 @@ pub struct Declared {
     pub sub_priority: i64,
     /// Annotation `timeout` is `"true"`.
     pub timed_out: bool,
-    /// The commit that bound this pod.
-    pub committed: Option<Committed>,
     /// The pod's controller.
     pub owner: Option<Owner>,
     /// What is wrong with it.
@@ -240,7 +237,6 @@ impl Declared {
             pod_group,
             sub_priority: parse_sub_priority(from.label(key::SUB_PRIORITY)),
             timed_out: from.annotation(key::TIMEOUT) == Some("true"),
-            committed: from.annotation(GANG_COMMITTED).and_then(|text| Committed::parse(text).ok()),
             owner: owner(),
             warnings,
         })

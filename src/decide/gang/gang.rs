@@ -221,20 +221,29 @@ impl Gang {
         self.members.get(rank)
     }
 
-    /// Changes only where a member stands; its rank and what it says stay.
-    pub(super) fn move_member(&mut self, rank: &Rank, to: super::MemberState) {
-        let Some(member) = self.members.get_mut(rank) else { return };
-        let from = std::mem::replace(&mut member.state, to);
-        let commit = member.declared.committed;
+    /// Changes only where a member stands and which commit bound it; its rank and what it says stay. `None` where there is no such
+    /// member, or one that is not `same`; `false` when nothing has changed.
+    pub(super) fn move_member(
+        &mut self,
+        rank: &Rank,
+        same: impl FnOnce(&Member) -> bool,
+        to: super::MemberState,
+        commit: Option<Committed>,
+    ) -> Option<bool> {
+        let member = self.members.get_mut(rank).filter(|member| same(member))?;
+        let (from, was) = (member.state, member.committed);
+        if (from, was) == (to, commit) {
+            return Some(false);
+        }
+        (member.state, member.committed) = (to, commit);
         self.counts.leave(from);
         self.counts.enter(to);
-        if let Some(commit) = commit {
-            match (from.is_bound(), to.is_bound()) {
-                (false, true) => count_in(&mut self.commits, &commit),
-                (true, false) => count_out(&mut self.commits, &commit),
-                _ => {}
-            }
+        let (was, is) = (was.filter(|_| from.is_bound()), commit.filter(|_| to.is_bound()));
+        if was != is {
+            was.iter().for_each(|commit| count_out(&mut self.commits, commit));
+            is.iter().for_each(|commit| count_in(&mut self.commits, commit));
         }
+        Some(true)
     }
 
     pub(super) fn enter(&mut self, rank: Rank, member: Member, expects: bool) {
@@ -252,7 +261,7 @@ impl Gang {
             declared.warnings.iter().for_each(|warning| count_in(&mut self.warnings, warning));
             self.expecting += u32::from(expects);
         }
-        if let Some(commit) = declared.committed.as_ref().filter(|_| member.state.is_bound()) {
+        if let Some(commit) = member.committed.as_ref().filter(|_| member.state.is_bound()) {
             count_in(&mut self.commits, commit);
         }
         self.members.insert(rank, member);
@@ -274,7 +283,7 @@ impl Gang {
             declared.warnings.iter().for_each(|warning| count_out(&mut self.warnings, warning));
             self.expecting -= u32::from(expects);
         }
-        if let Some(commit) = declared.committed.as_ref().filter(|_| member.state.is_bound()) {
+        if let Some(commit) = member.committed.as_ref().filter(|_| member.state.is_bound()) {
             count_out(&mut self.commits, commit);
         }
     }

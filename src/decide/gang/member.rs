@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::declared::Declared;
 use crate::contract::PodRef;
+use crate::contract::gang::Committed;
 use crate::decide::pod::Phase;
 use crate::decide::world::{Place, Pod, PodId};
 
@@ -78,6 +79,8 @@ pub struct Member {
     pub class: u8,
     /// `spec.schedulerName`.
     pub scheduler: Box<str>,
+    /// The commit that bound it.
+    pub committed: Option<Committed>,
     /// What it says about the gang.
     pub declared: Arc<Declared>,
 }
@@ -143,6 +146,10 @@ impl Counts {
         self.pending + self.reserved + self.bound + self.running
     }
 
+    /// Members without a node: free to be tried, gated or marked.
+    pub const fn unplaced(&self) -> u32 {
+        self.pending + self.gated + self.timed_out
+    }
     /// Neither ended nor being deleted.
     pub const fn live(&self) -> u32 {
         self.children() + self.gated + self.timed_out

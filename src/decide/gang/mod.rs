@@ -20,7 +20,7 @@ mod status;
 mod votes;
 mod warning;
 
-pub use book::{GangBook, Resolved};
+pub use book::{Change, GangBook, Resolved};
 pub use config::{GangConfig, GangDefaults, GroupId};
 pub use declared::{Declared, Fields, Named, NamedBy, Owner, Source};
 pub use gang::Gang;

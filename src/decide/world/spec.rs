@@ -15,6 +15,9 @@ pub type Labels = BTreeMap<String, String>;
 /// The scheduling fields of a pod.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct PodSpec {
+    /// What the pod says about its gang; `None` where it names none. First, because equal specs are looked up by order: those of
+    /// different gangs, most often alike in all else, are told apart at once.
+    pub gang: Option<Arc<Declared>>,
     /// `metadata.labels`.
     pub labels: Labels,
     /// `spec.priority`.
@@ -57,8 +60,6 @@ pub struct PodSpec {
     pub volumes: Vec<VolumeUse>,
     /// The user's device wishes.
     pub wishes: DeviceWishes,
-    /// What the pod says about its gang; `None` where it names none.
-    pub gang: Option<Arc<Declared>>,
     /// The TYJob that controls the pod, where the pod says which node is reserved for it.
     pub job: Option<Arc<JobClaim>>,
 }

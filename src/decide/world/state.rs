@@ -22,7 +22,7 @@ use super::resources::Resources;
 use super::spec::{Labels, PodSpec};
 use super::volume::{ClaimFacts, VolumeFacts, VolumePlans};
 use super::{NodeId, PodId};
-use crate::decide::gang::{GangBook, GangDefaults, GroupId};
+use crate::decide::gang::{Change, GangBook, GangDefaults, GroupId};
 
 /// Windows of observation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -229,7 +229,7 @@ impl World {
     }
 
     /// Gangs that changed since the last call, by events, assumptions and their ends.
-    pub fn take_changed_gangs(&mut self) -> BTreeSet<GangId> {
+    pub fn take_changed_gangs(&mut self) -> BTreeMap<GangId, Change> {
         self.gangs.take_changed()
     }
 

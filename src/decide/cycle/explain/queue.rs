@@ -57,7 +57,9 @@ impl Engine {
             },
             rules: told.iter().flat_map(|told| &told.rules).map(|rule| (*rule).to_owned()).collect(),
             node: pod.and_then(|pod| self.node_name(pod.node())),
-            message: told.map(|told| told.pending.clone().unwrap_or_else(|| told.message.clone())).unwrap_or_default(),
+            message: told
+                .map(|told| told.pending.as_ref().unwrap_or(&told.message).as_ref().to_owned())
+                .unwrap_or_default(),
         };
         (order, report)
     }

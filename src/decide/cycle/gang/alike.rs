@@ -52,6 +52,15 @@ impl Kind {
     }
 }
 
+/// Surely of one kind: they share what they say. Pods of one template do; what else is alike may be told apart by this.
+pub(super) fn is_twin(one: &Pod, other: &Pod) -> bool {
+    let (of_one, of_other) = (&one.facts, &other.facts);
+    of_one.spec.is_same(&of_other.spec)
+        && of_one.handoff.containers.is_same(&of_other.handoff.containers)
+        && of_one.handoff.node == of_other.handoff.node
+        && one.key().namespace == other.key().namespace
+}
+
 /// Where the pod fits depends on which pods run elsewhere.
 pub(super) fn looks_at_others(pod: &Pod) -> bool {
     let spec = &pod.facts.spec;

@@ -10,7 +10,7 @@ use crate::decide::gang::{Gang, GroupId, MemberState, rule};
 use crate::decide::queue::Item;
 use crate::decide::world::{PodId, Wake};
 
-use super::alike::{Kind, is_any, looks_at_others};
+use super::alike::{Kind, is_any, is_twin, looks_at_others};
 use super::offer::{Aim, Offer};
 use super::record::Look;
 use super::review::Route;
@@ -84,9 +84,7 @@ impl Engine {
                 record.tried = Some(looks);
             }
             let message = format!("there is no room yet for the rest of group {group}, a part of which is bound");
-            for id in owing {
-                self.tell(id, "Unschedulable", message.clone(), now, effects);
-            }
+            self.tell_members(owing, "Unschedulable", message, now, effects);
             return;
         }
         self.stats.group_attempts += 1;
@@ -140,9 +138,8 @@ impl Engine {
         let mut held = match self.attempt_strict(group, Aim::Rest(commit), now) {
             Attempt::Satisfied(held) => held,
             Attempt::Short(_) => {
-                let offer = Offer::of(&self.world, group, &[], Aim::Rest(commit));
-                let needed = offer.needed(&self.world, &[]);
-                needed.into_iter().filter(|id| self.try_member(*id, now).is_ok()).collect()
+                let offer = self.offer(group, &[], Aim::Rest(commit));
+                offer.needed().filter(|id| self.try_member(*id, now).is_ok()).collect()
             }
         };
         // The best come first: whoever was not needed and is more than was decided waits.
@@ -163,11 +160,13 @@ impl Engine {
     fn attempt_strict(&mut self, group: &GroupId, aim: Aim, now: Moment) -> Attempt {
         let mut failed = self.groups.get(group).map(|record| record.failed.clone()).unwrap_or_default();
         let mut first: Option<Miss> = None;
+        let mut uniform = false;
         for _ in 0..CYCLES {
-            let offer = Offer::of(&self.world, group, &failed, aim);
+            let offer = self.offer(group, &failed, aim);
+            uniform = offer.is_uniform();
             let mut held = Vec::new();
             let mut miss = None;
-            for id in offer.needed(&self.world, &failed) {
+            for id in offer.needed() {
                 match self.try_member(id, now) {
                     Ok(()) => held.push(id),
                     Err(found) => {
@@ -178,7 +177,9 @@ impl Engine {
             }
             self.note_cycle(group, &offer, miss.is_none());
             let Some(miss) = miss else {
-                self.place_surplus(group, aim, &mut held, now);
+                if held.len() < offer.len() {
+                    self.place_surplus(group, aim, &mut held, now);
+                }
                 return Attempt::Satisfied(held);
             };
             self.undo(&held);
@@ -191,7 +192,7 @@ impl Engine {
                 break;
             }
         }
-        if let Some(mut held) = self.search(group, aim, now).or_else(|| self.choosy_first(group, aim, now)) {
+        if let Some(mut held) = self.another_way(group, aim, uniform, now) {
             self.place_surplus(group, aim, &mut held, now);
             if let Some(record) = self.groups.get_mut(group) {
                 record.progress.cycle_valid = true;
@@ -205,13 +206,27 @@ impl Engine {
         Attempt::Short(first.unwrap_or(nobody))
     }
 
+    /// Whoever may be offered, counted.
+    pub(super) fn offer(&mut self, group: &GroupId, failed: &[Kind], aim: Aim) -> Offer {
+        let offer = Offer::of(&self.world, group, failed, aim);
+        self.stats.group_offered += offer.len() as u64;
+        offer
+    }
+
+    /// What no order of failing last has found: the exact search, then whoever is hard to place first. `uniform`: all that wait are
+    /// of one kind, whose order does not matter.
+    fn another_way(&mut self, group: &GroupId, aim: Aim, uniform: bool, now: Moment) -> Option<Vec<PodId>> {
+        let found = self.search(group, aim, now);
+        if uniform { found } else { found.or_else(|| self.choosy_first(group, aim, now)) }
+    }
+
     /// Offers kinds that found no place before all others, the latest first: whoever fits in few places only comes before those
     /// who took them. `None` leaves nothing held.
     fn choosy_first(&mut self, group: &GroupId, aim: Aim, now: Moment) -> Option<Vec<PodId>> {
-        let offer = Offer::of(&self.world, group, &[], aim);
-        let all = offer.needed(&self.world, &[]);
-        let first = self.world.pod(*all.first()?).map(Kind::of)?;
-        if all.iter().all(|id| self.world.pod(*id).is_none_or(|pod| first.is_of(pod))) {
+        let all: Vec<PodId> = self.offer(group, &[], aim).needed().collect();
+        let one = self.world.pod(*all.first()?)?;
+        let first = Kind::of(one);
+        if all.iter().all(|id| self.world.pod(*id).is_none_or(|pod| is_twin(one, pod) || first.is_of(pod))) {
             return None;
         }
         let mut choosy: Vec<Kind> = Vec::new();
@@ -246,7 +261,7 @@ impl Engine {
 
     fn attempt_accumulating(&mut self, group: &GroupId, aim: Aim, now: Moment) -> Attempt {
         let failed = self.groups.get(group).map(|record| record.failed.clone()).unwrap_or_default();
-        let offer = Offer::of(&self.world, group, &failed, aim);
+        let offer = self.offer(group, &failed, aim);
         let mut blocked: Vec<Kind> = Vec::new();
         let mut first: Option<Miss> = None;
         for gang in &offer.gangs {
@@ -268,14 +283,14 @@ impl Engine {
             }
         }
         self.note_cycle(group, &offer, true);
-        if Offer::of(&self.world, group, &[], aim).is_satisfied() {
+        if self.offer(group, &[], aim).is_satisfied() {
             let mut held = self.held_members(group);
             self.place_surplus(group, aim, &mut held, now);
             return Attempt::Satisfied(held);
         }
         // What is held may stand in the way of what is not: all of the group is planned anew.
         let holdings = self.take_holdings(group);
-        if let Some(mut held) = self.search(group, aim, now).or_else(|| self.choosy_first(group, aim, now)) {
+        if let Some(mut held) = self.another_way(group, aim, false, now) {
             self.place_surplus(group, aim, &mut held, now);
             return Attempt::Satisfied(held);
         }
@@ -290,7 +305,7 @@ impl Engine {
     /// Members beyond the minimum, once the group is satisfied: whoever finds a place comes along, the others wait.
     fn place_surplus(&mut self, group: &GroupId, aim: Aim, held: &mut Vec<PodId>, now: Moment) {
         let aim = if matches!(aim, Aim::Rest(_)) { aim } else { Aim::Surplus };
-        let offer = Offer::of(&self.world, group, &[], aim);
+        let offer = self.offer(group, &[], aim);
         let mut blocked: Vec<Kind> = Vec::new();
         for id in offer.all() {
             if self.world.pod(id).is_none_or(|pod| is_any(&blocked, pod)) {
@@ -326,9 +341,7 @@ impl Engine {
             record.root_cause = culprit.map(|pod| RootCause { pod, summary: miss.text.clone() });
         }
         self.notice_waiting(group, "Unschedulable", &message, effects);
-        for id in waiting {
-            self.tell(id, "Unschedulable", message.clone(), now, effects);
-        }
+        self.tell_members(waiting, "Unschedulable", message, now, effects);
     }
 
     /// Chooses a node for one member and holds its room.
@@ -374,7 +387,7 @@ impl Engine {
 
     /// Members of this group that are held and not on their way.
     pub(super) fn held_members(&self, group: &GroupId) -> Vec<PodId> {
-        let gangs = self.world.gangs().of_group(group);
+        let gangs = self.world.gangs().of_group(group).filter(|gang| gang.counts().reserved > 0);
         let reserved = gangs.flat_map(Gang::members).filter(|member| member.state == MemberState::Reserved);
         reserved.map(|member| member.pod).filter(|id| self.holds.contains_key(id)).collect()
     }
@@ -403,8 +416,11 @@ impl Engine {
         let Some(record) = self.groups.get_mut(group) else { return };
         let progress = &mut record.progress;
         let cycle = progress.cycle;
-        progress.rounds.retain(|id, _| self.world.pod(*id).is_some());
         progress.rounds.extend(offer.all().map(|id| (id, cycle)));
+        let members: u32 = self.world.gangs().of_group(group).map(|gang| gang.counts().all()).sum();
+        if progress.rounds.len() > members as usize {
+            progress.rounds.retain(|id, _| self.world.pod(*id).is_some());
+        }
         // The next cycle opens, and it is valid; what is shown is how the last one ended.
         progress.cycle += 1;
         progress.cycle_valid = valid;
@@ -463,9 +479,7 @@ impl Engine {
         }
         self.run_clock(group, !held.is_empty(), now, effects);
         self.notice_waiting(group, "Unschedulable", &message, effects);
-        for id in self.pending_members(group) {
-            self.tell(id, "Unschedulable", message.clone(), now, effects);
-        }
+        self.tell_members(self.pending_members(group), "Unschedulable", message, now, effects);
     }
 
     /// `gang ml/a: 2 of 5 placed; pod ml/a-3: 0/4 nodes: 4 have fewer than 2 free GPUs`.

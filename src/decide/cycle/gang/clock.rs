@@ -33,9 +33,9 @@ impl Engine {
             TimeoutClock::Holding => record.clock = record.holding,
         }
         self.arm(group, now);
-        if starts && let Some(first) = self.held_members(group).first() {
-            let held = self.held_members(group).len();
-            let message = format!("group {group} holds room for {held} pods and waits for more");
+        let held = if starts { self.held_members(group) } else { Vec::new() };
+        if let Some(first) = held.first() {
+            let message = format!("group {group} holds room for {} pods and waits for more", held.len());
             self.notice(*first, false, "GangHold", message, effects);
         }
     }

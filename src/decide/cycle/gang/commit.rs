@@ -50,7 +50,8 @@ impl Engine {
         let text = committed.to_string();
         for id in &held {
             if let Some(hold) = self.holds.get_mut(id) {
-                hold.annotations.insert(key::GANG_COMMITTED.to_owned(), text.clone());
+                // The key is there: every Binding writes all of them.
+                hold.annotations.entry(key::GANG_COMMITTED.to_owned()).or_default().clone_from(&text);
                 hold.commit = Some(number);
             }
         }
@@ -120,7 +121,7 @@ impl Engine {
     pub(super) fn after_attempt(&mut self, group: &GroupId, now: Moment, effects: &mut Effects) {
         self.review(group, now, effects);
         let once = self.satisfied_once(group);
-        let over = |gang: &Gang| rule::is_over(gang.config().policy, once);
+        let over = |gang: &Gang| rule::is_over(gang.config().policy, once) && gang.counts().unplaced() > 0;
         if self.world.gangs().of_group(group).any(over) {
             self.enqueue_members(group, now, effects);
         }
@@ -171,7 +172,7 @@ impl Engine {
     /// The kubelet may have refused a member: with `evictGang` those who were bound with it are deleted.
     pub(in crate::decide::cycle) fn member_refused(&mut self, id: PodId, effects: &mut Effects) {
         let Some(pod) = self.world.pod(id).filter(|pod| pod.facts.spec.refused) else { return };
-        let commit = pod.facts.spec.gang.as_ref().and_then(|declared| declared.committed);
+        let commit = pod.facts.handoff.assignment.committed;
         let (Some(commit), Some(gang)) = (commit, self.world.gangs().gang_of(id)) else { return };
         if !self.leading || self.config.gangs.on_bind_failure != OnBindFailure::EvictGang {
             return;
@@ -185,7 +186,7 @@ impl Engine {
             }
             let flight = self.flights.get(&member.pod);
             let going = flight.and_then(|flight| flight.annotations.get(key::GANG_COMMITTED)) == Some(&text);
-            going || (member.state.is_bound() && member.declared.committed == Some(commit))
+            going || (member.state.is_bound() && member.committed == Some(commit))
         };
         for member in self.world.gangs().of_group(group).flat_map(Gang::members).filter(with_it) {
             let message = format!("pod {} of group {group} was refused by its node's kubelet", pod.key());

@@ -60,6 +60,9 @@ impl Engine {
             })
             .map(|(.., id)| id.clone())
             .collect();
+        if below.is_empty() {
+            return false;
+        }
         let (attempt, restore) = self.tries_of(group, now);
         let Some((held, released)) = self.give_way(&below, attempt, restore) else { return false };
         self.tell_released(&released, &format!("group {group} goes first"), effects);
@@ -181,9 +184,9 @@ impl Engine {
                 (record.holding, record.clock) = (None, None);
                 record.progress.holding_since = None;
             }
-            if let Some(first) = self.waiting_members(group).first() {
+            if let Some(first) = self.waiting(group).next().map(|member| member.pod) {
                 let message = format!("group {group} gave its room back: {why}");
-                self.notice(*first, true, "GangHoldReleased", message, effects);
+                self.notice(first, true, "GangHoldReleased", message, effects);
             }
         }
     }
@@ -193,7 +196,8 @@ impl Engine {
         let mut ranks: Vec<Rank> = self
             .groups
             .iter()
-            .filter_map(|(group, record)| Some((Reverse(self.priority_of(group)), record.holding?, group.clone())))
+            .filter_map(|(group, record)| Some((group, record.holding?)))
+            .map(|(group, since)| (Reverse(self.priority_of(group)), since, group.clone()))
             .collect();
         ranks.sort();
         ranks

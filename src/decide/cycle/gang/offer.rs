@@ -9,7 +9,7 @@ use crate::contract::key;
 use crate::decide::gang::{Gang, GroupId, MemberState, rule};
 use crate::decide::world::{Pod, PodId, World};
 
-use super::alike::{Kind, is_any};
+use super::alike::{Kind, is_any, is_twin};
 
 /// What an attempt is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -39,6 +39,10 @@ pub(super) struct GangOffer {
     pub needed: usize,
     /// All that wait, best first: failed kinds last, then larger requests, creation, name.
     pub pending: Vec<PodId>,
+    /// How many of these are of no failed kind.
+    fresh: usize,
+    /// All of them surely are of one kind.
+    alike: bool,
 }
 
 impl Offer {
@@ -49,19 +53,40 @@ impl Offer {
     }
 
     /// The members without which the group cannot be satisfied: each gang's best, gangs in id order, failed kinds last.
-    pub fn needed(&self, world: &World, failed: &[Kind]) -> Vec<PodId> {
-        let all = self.gangs.iter().flat_map(|gang| gang.pending.iter().take(gang.needed)).copied();
-        let (last, first): (Vec<PodId>, Vec<PodId>) =
-            all.partition(|id| !failed.is_empty() && world.pod(*id).is_some_and(|pod| is_any(failed, pod)));
-        first.into_iter().chain(last).collect()
+    pub fn needed(&self) -> impl Iterator<Item = PodId> + '_ {
+        let fresh = self.gangs.iter().flat_map(|gang| &gang.pending[..gang.needed.min(gang.fresh)]);
+        let failed = self.gangs.iter().flat_map(|gang| {
+            let upto = gang.needed.clamp(gang.fresh, gang.pending.len());
+            &gang.pending[gang.fresh..upto]
+        });
+        fresh.chain(failed).copied()
     }
 
     /// Every gang can reach its minimum without members of these kinds.
     pub fn suffices_without(&self, world: &World, failed: &[Kind]) -> bool {
         self.gangs.iter().all(|gang| {
-            let others = gang.pending.iter().filter(|id| world.pod(**id).is_some_and(|pod| !is_any(failed, pod)));
+            let mut last: Option<(&Pod, bool)> = None;
+            let others = gang.pending.iter().filter(|id| {
+                let Some(pod) = world.pod(**id) else { return false };
+                let other = match last {
+                    Some((before, other)) if is_twin(before, pod) => other,
+                    _ => !is_any(failed, pod),
+                };
+                last = Some((pod, other));
+                other
+            });
             others.take(gang.needed).count() == gang.needed
         })
+    }
+
+    /// Everybody who waits is of one kind: their order does not matter.
+    pub fn is_uniform(&self) -> bool {
+        self.gangs.len() == 1 && self.gangs.iter().all(|gang| gang.alike)
+    }
+
+    /// How many wait.
+    pub fn len(&self) -> usize {
+        self.gangs.iter().map(|gang| gang.pending.len()).sum()
     }
 
     /// Everybody who waits.
@@ -84,9 +109,21 @@ fn of_gang(world: &World, gang: &Gang, failed: &[Kind], aim: Aim) -> GangOffer {
         Aim::Rest(commit) => pod.facts.handoff.created < commit.attempt,
         Aim::Minimum { .. } | Aim::Surplus => true,
     };
-    let mut pending: Vec<(Place<'_>, PodId)> =
-        waiting.filter(was_there).map(|pod| (Place::of(pod, failed), pod.id)).collect();
+    let mut pending: Vec<(Place<'_>, PodId)> = Vec::with_capacity(gang.counts().pending as usize);
+    let (mut last, mut alike): (Option<&Pod>, bool) = (None, true);
+    for pod in waiting.filter(was_there) {
+        let place = match (last, pending.last()) {
+            (Some(before), Some((place, _))) if is_twin(before, pod) => place.of_twin(pod),
+            _ => {
+                alike &= last.is_none();
+                Place::of(pod, failed)
+            }
+        };
+        pending.push((place, pod.id));
+        last = Some(pod);
+    }
     pending.sort();
+    let fresh = pending.partition_point(|(place, _)| !place.failed);
     let needed = match aim {
         Aim::Minimum { once } => rule::needed(config.policy, min, gang.counts(), once) as usize,
         Aim::Surplus => 0,
@@ -96,7 +133,7 @@ fn of_gang(world: &World, gang: &Gang, failed: &[Kind], aim: Aim) -> GangOffer {
             (missing as usize).min(pending.len())
         }
     };
-    GangOffer { needed, pending: pending.into_iter().map(|(_, id)| id).collect() }
+    GangOffer { needed, pending: pending.into_iter().map(|(_, id)| id).collect(), fresh, alike }
 }
 
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
@@ -115,6 +152,11 @@ impl<'a> Place<'a> {
             created: pod.facts.handoff.created,
             name: &pod.key().name,
         }
+    }
+
+    /// That of a pod that asks for the same.
+    fn of_twin(&self, pod: &'a Pod) -> Self {
+        Self { failed: self.failed, size: self.size, created: pod.facts.handoff.created, name: &pod.key().name }
     }
 }
 

@@ -8,7 +8,7 @@ use crate::decide::cycle::settings::Moment;
 use crate::decide::gang::GroupId;
 use crate::decide::world::{NodeId, Pod, PodId};
 
-use super::offer::{Aim, Offer};
+use super::offer::Aim;
 
 impl Engine {
     /// Looks for victims for everybody whom the group needs. Evicts them and nominates the members, or changes nothing. `true` when
@@ -18,13 +18,17 @@ impl Engine {
             return false;
         }
         let once = self.satisfied_once(group);
-        let offer = Offer::of(&self.world, group, &[], Aim::Minimum { once });
-        let needed = offer.needed(&self.world, &[]);
+        // Most often nobody has less to say than the group.
+        let lowest = self.world.lowest_priority();
+        let outranks = lowest.is_some_and(|lowest| lowest < self.priority_of(group));
+        if !outranks && self.nominations.is_empty() {
+            return false;
+        }
+        let needed: Vec<PodId> = self.offer(group, &[], Aim::Minimum { once }).needed().collect();
         let waits = |id: &PodId| self.nominations.get(id).is_some_and(|nomination| !nomination.victims.is_empty());
         if needed.iter().any(waits) {
             return true;
         }
-        let lowest = self.world.lowest_priority();
         let may = |id: &PodId| {
             let pod = self.world.pod(*id).filter(|pod| !pod.facts.spec.never_preempts);
             pod.is_some_and(|pod| lowest.is_some_and(|lowest| lowest < pod.facts.spec.priority))

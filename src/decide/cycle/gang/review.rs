@@ -1,15 +1,15 @@
 //! After every change of a gang: may its group be tried, and which item is a pod queued under?
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 
 use crate::contract::gang::{Committed, GangId, Mode, key};
 use crate::decide::cycle::effect::Effects;
 use crate::decide::cycle::engine::{Engine, Timer};
 use crate::decide::cycle::settings::Moment;
 use crate::decide::framework::Queued;
-use crate::decide::gang::{Gang, GroupId, Hold, MemberState, rule};
+use crate::decide::gang::{Change, Gang, GroupId, Hold, Member, MemberState, rule};
 use crate::decide::queue::{Item, QueueState};
-use crate::decide::world::{Place, Pod, PodId};
+use crate::decide::world::{Pod, PodId};
 
 use super::record::Look;
 
@@ -100,23 +100,64 @@ impl Engine {
         if changed.is_empty() {
             return;
         }
-        let mut groups: BTreeSet<GroupId> = BTreeSet::new();
-        for id in changed {
+        let mut groups: BTreeMap<GroupId, Change> = BTreeMap::new();
+        for (id, change) in changed {
             let group = self.world.gangs().gang(&id).map(|gang| gang.group().clone());
             let before = match &group {
+                Some(group) if self.group_of.get(&id) == Some(group) => None,
                 Some(group) => self.group_of.insert(id, group.clone()),
                 None => self.group_of.remove(&id),
             };
-            groups.extend(before);
-            groups.extend(group);
+            for group in before.into_iter().chain(group) {
+                let known = groups.entry(group).or_insert(change);
+                *known = change.max(*known);
+            }
         }
-        for group in groups {
-            self.review(&group, now, effects);
+        for (group, change) in groups {
+            if change == Change::Moved && self.is_at_rest(&group) {
+                self.note_whole(&group);
+                self.tell_pod_groups(&group, now, effects);
+            } else {
+                self.review(&group, now, effects);
+            }
+        }
+    }
+
+    /// Nobody of a satisfied group waits or is held: members that only move on, as they do when their Bindings are seen, leave
+    /// every verdict as it is.
+    fn is_at_rest(&self, group: &GroupId) -> bool {
+        let Some(record) = self.groups.get(group) else { return false };
+        if !record.progress.satisfied_once
+            || record.holding.is_some()
+            || record.clock.is_some()
+            || record.held.is_some()
+            || record.told.is_some()
+            || !record.marking.is_empty()
+            || self.queue.state(Item::Group(group.clone())).is_some()
+        {
+            return false;
+        }
+        let book = self.world.gangs();
+        let at_rest = |id: &GangId| {
+            let gang = book.gang(id).filter(|gang| gang.group() == group);
+            gang.is_some_and(|gang| gang.counts().unplaced() == 0 && gang.counts().children() > 0)
+        };
+        group.gangs().iter().all(at_rest)
+    }
+
+    /// Remembers the latest commit when it is seen whole.
+    fn note_whole(&mut self, group: &GroupId) {
+        if let Some((commit, bound)) = self.latest_commit(group)
+            && bound >= commit.members
+            && let Some(record) = self.groups.get_mut(group)
+        {
+            record.whole = record.whole.max(Some(commit));
         }
     }
 
     /// Judges a group as its gangs stand: queued, held, or forgotten.
     pub(in crate::decide::cycle) fn review(&mut self, group: &GroupId, now: Moment, effects: &mut Effects) {
+        self.stats.group_reviews += 1;
         let book = self.world.gangs();
         let gangs: Vec<&Gang> = book.of_group(group).filter(|gang| gang.group() == group).collect();
         if gangs.is_empty() {
@@ -127,10 +168,7 @@ impl Engine {
         }
         let live = gangs.iter().any(|gang| gang.counts().children() > 0);
         let before = was_satisfied_before(group, &gangs);
-        let waits = gangs.iter().any(|gang| {
-            let counts = gang.counts();
-            counts.pending + counts.gated + counts.timed_out > 0
-        });
+        let waits = gangs.iter().any(|gang| gang.counts().unplaced() > 0);
         let waits = waits || self.groups.get(group).is_some_and(|record| record.holding.is_some());
         let strict = gangs.iter().any(|gang| gang.config().mode == Mode::Strict);
         let looks: Vec<Look> = gangs.iter().map(|gang| Look::of(gang)).collect();
@@ -139,12 +177,7 @@ impl Engine {
         // Nobody lives: whoever comes under this name is a new generation.
         record.progress.satisfied_once = live && (was_once || before);
         let once = record.progress.satisfied_once;
-        if let Some((commit, bound)) = self.latest_commit(group)
-            && bound >= commit.members
-            && let Some(record) = self.groups.get_mut(group)
-        {
-            record.whole = record.whole.max(Some(commit));
-        }
+        self.note_whole(group);
         let Some(record) = self.groups.get_mut(group) else { return };
         let marking: Vec<PodId> = record.marking.iter().copied().collect();
         for id in marking {
@@ -159,7 +192,7 @@ impl Engine {
         let book = self.world.gangs();
         let gangs: Vec<&Gang> = book.of_group(group).filter(|gang| gang.group() == group).collect();
         // Where nobody waits there is nobody to hold.
-        let held = gangs.iter().find_map(|gang| book.holds(gang, once)).filter(|_| waits);
+        let held = if waits { gangs.iter().find_map(|gang| book.holds(gang, once)) } else { None };
         let being_marked = self.groups.get(group).is_some_and(|record| !record.marking.is_empty());
         let ruled = gangs.iter().any(|gang| {
             let (config, counts) = (gang.config(), gang.counts());
@@ -247,26 +280,28 @@ impl Engine {
         }
     }
 
-    /// Members without a node that are ours to place.
+    /// Members without a node that are ours to place, the oldest first.
+    pub(super) fn waiting<'a>(&'a self, group: &'a GroupId) -> impl Iterator<Item = &'a Member> {
+        let gangs = self.world.gangs().of_group(group);
+        let gangs = gangs.filter(move |gang| gang.group() == group && gang.counts().unplaced() > 0);
+        gangs.flat_map(Gang::members).filter(|member| {
+            matches!(member.state, MemberState::Pending | MemberState::Gated | MemberState::TimedOut)
+                && self.config.scheduler_names.contains(&member.scheduler)
+        })
+    }
+
+    /// Ids of [`Engine::waiting`].
     pub(super) fn waiting_members(&self, group: &GroupId) -> Vec<PodId> {
-        let gangs = self.world.gangs().of_group(group).filter(|gang| gang.group() == group);
-        let members = gangs.flat_map(Gang::members).map(|member| member.pod);
-        members
-            .filter(|id| {
-                self.world.pod(*id).is_some_and(|pod| {
-                    pod.place == Place::Waiting
-                        && pod.facts.handoff.deleting.is_none()
-                        && self.config.scheduler_names.contains(&pod.facts.handoff.scheduler_name)
-                })
-            })
-            .collect()
+        self.waiting(group).map(|member| member.pod).collect()
     }
 
     /// Of these, the ones that nothing but room keeps waiting: a gated pod says so by itself, and nobody is to make room for it.
     pub(super) fn pending_members(&self, group: &GroupId) -> Vec<PodId> {
-        let mut members = self.waiting_members(group);
-        members.retain(|id| self.world.pod(*id).is_some_and(|pod| pod.facts.spec.gates.is_empty()));
-        members
+        let gated = |member: &Member| match member.state {
+            MemberState::Pending => false,
+            _ => self.world.pod(member.pod).is_none_or(|pod| !pod.facts.spec.gates.is_empty()),
+        };
+        self.waiting(group).filter(|member| !gated(member)).map(|member| member.pod).collect()
     }
 
     /// Routes every waiting member anew.

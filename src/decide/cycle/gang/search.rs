@@ -86,9 +86,12 @@ impl Engine {
     /// Places what the group needs, whichever members, nodes and devices that takes. The members stay held; `None` leaves
     /// nothing held.
     pub(super) fn search(&mut self, group: &GroupId, aim: Aim, now: Moment) -> Option<Vec<PodId>> {
-        let offer = Offer::of(&self.world, group, &[], aim);
-        let members = offer.all().count();
-        if members == 0 || members > MEMBERS {
+        let waiting: u32 = self.world.gangs().of_group(group).map(|gang| gang.counts().pending).sum();
+        if !matches!(aim, Aim::Rest(_)) && waiting as usize > MEMBERS {
+            return None;
+        }
+        let offer = self.offer(group, &[], aim);
+        if offer.len() == 0 || offer.len() > MEMBERS {
             return None;
         }
         let mut kinds: Vec<Kind> = Vec::new();

@@ -30,7 +30,7 @@ impl Engine {
         message: &str,
         effects: &mut Effects,
     ) {
-        let Some(first) = self.waiting_members(group).first().copied() else { return };
+        let Some(first) = self.waiting(group).next().map(|member| member.pod) else { return };
         let Some(record) = self.groups.get_mut(group).filter(|record| record.told != Some(reason)) else { return };
         record.told = Some(reason);
         self.notice(first, true, reason, message.to_owned(), effects);
