@@ -166,6 +166,7 @@ impl JobPod {
         });
         let view = PodView {
             stopped,
+            disrupted: phase == Phase::Failed && disrupted(&status),
             attempt: label(keys::ATTEMPT).and_then(|attempt| attempt.parse().ok()),
             phase,
             ready: status.conditions.iter().any(|found| found.kind == "Ready" && found.status == "True"),
@@ -183,6 +184,14 @@ impl JobPod {
         let job_uid = controller.next().map(|owner| owner.uid.clone());
         OwnedPod { job_uid, version: meta.resource_version.unwrap_or_default(), view }
     }
+}
+
+/// The pod was ended for the sake of others: preempted, drained, collected after its node, or stopped with it. A pod that the
+/// kubelet evicts for what it uses is not among these, although its condition says so too: a pod that fills its node would be
+/// made again for ever.
+fn disrupted(status: &JobPodStatus) -> bool {
+    let told = |found: &JobCondition| found.kind == "DisruptionTarget" && found.status == "True";
+    status.conditions.iter().any(told) && status.reason.as_deref() != Some("Evicted")
 }
 
 /// Why a pod failed: what its status says, or else how its containers ended.
@@ -363,6 +372,21 @@ mod tests {
         assert_eq!((view.ip.as_deref(), view.node.as_deref()), (Some("10.0.0.1"), Some("n1")));
         assert_eq!((view.allocation.as_deref(), view.deleting.is_some()), (Some("n2"), true));
         assert!(view.image.is_none() && view.failure.is_none());
+    }
+
+    #[test]
+    fn a_pod_that_failed_for_the_sake_of_others_is_told_from_one_that_used_too_much() {
+        let conditions = json!([{ "type": "DisruptionTarget", "status": "True", "reason": "TerminationByKubelet" }]);
+        for (phase, reason, disrupted) in [
+            ("Failed", json!("Terminated"), true),
+            ("Failed", json!("Evicted"), false),
+            ("Failed", Value::Null, true),
+            ("Running", Value::Null, false),
+        ] {
+            let view = pod(json!({ "phase": phase, "reason": reason, "conditions": conditions }));
+            assert_eq!(view.disrupted, disrupted, "{phase} {reason}");
+        }
+        assert!(!pod(json!({ "phase": "Failed" })).disrupted);
     }
 
     #[test]

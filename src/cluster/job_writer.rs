@@ -107,6 +107,7 @@ impl JobWriter {
         };
         match status_code(&error) {
             Some(409) => self.holder(job, name, body).await,
+            Some(422) if is_policy(&error) => Ok(PodMade::Refused(error.to_string())),
             Some(400 | 422) => Ok(PodMade::Invalid(error.to_string())),
             Some(403 | 404) => Ok(PodMade::Refused(error.to_string())),
             _ => Err(error),
@@ -165,6 +166,12 @@ impl JobWriter {
     }
 }
 
+/// An admission policy refused the object. It answers with the code of an invalid one, and may be lifted: the API server itself
+/// says "is invalid" of what can never be, and never "is forbidden".
+fn is_policy(error: &kube::Error) -> bool {
+    matches!(error, kube::Error::Api(status) if status.message.contains(" is forbidden: "))
+}
+
 /// A conflict is an answer, not a failure.
 fn written(result: Result<RawJob, kube::Error>) -> Result<JobWrite, kube::Error> {
     match result {
@@ -182,5 +189,25 @@ fn harmless(result: Result<(), kube::Error>) -> Result<(), kube::Error> {
     match result {
         Err(error) if matches!(status_code(&error), Some(404 | 409)) => Ok(()),
         other => other,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_policy_refuses_with_the_code_of_an_invalid_object_and_other_words() {
+        let said = |message: &str| {
+            let status: kube::core::Status = serde_json::from_value(
+                json!({ "status": "Failure", "code": 422, "reason": "Invalid", "message": message }),
+            )
+            .unwrap();
+            is_policy(&kube::Error::Api(Box::new(status)))
+        };
+        assert!(said(
+            "pods \"rl-learner\" is forbidden: ValidatingAdmissionPolicy 'images' with binding 'all' denied request: no tag"
+        ));
+        assert!(!said("Pod \"rl-learner\" is invalid: spec.containers[0].image: Required value"));
     }
 }

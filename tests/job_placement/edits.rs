@@ -1,10 +1,15 @@
 //! What changes while a job waits or runs: its own spec, its pods, priorities, and what was said of it before.
 
-use baton::contract::tyjob::{BasicPolicy, ScheduleState, Stage};
-use baton::decide::placement::PriorityClassFacts;
-use baton::decide::world::WorldEvent;
+use std::collections::BTreeSet;
 
-use crate::env::pod;
+use baton::contract::hint::LabelSelector;
+use baton::contract::tyjob::{BasicPolicy, ScheduleState, Stage};
+use baton::contract::{DeviceId, Quantity};
+use baton::decide::placement::PriorityClassFacts;
+use baton::decide::world::spec::PodTerm;
+use baton::decide::world::{PodFacts, WorldEvent};
+
+use crate::env::{gpu_device, pod};
 use crate::stage::Jobs;
 
 const CPU: &[(&str, &str)] = &[("cpu", "1")];
@@ -195,4 +200,98 @@ fn a_pod_that_admission_has_made_larger_is_placed_by_what_it_asks_for() {
     jobs.env.wait(2);
     assert_eq!(jobs.places("rl")["learner"], "b");
     assert_eq!(jobs.env.node_of("rl-learner"), Some("b"));
+}
+
+#[test]
+fn job_affinity_counts_pods_that_keep_apart_as_few_as_a_node_can_hold() {
+    let mut jobs = one_node(10);
+    jobs.node("b", 4, 0);
+    jobs.env.pod("on-a", &[("cpu", "6")]);
+    for name in ["a", "b"] {
+        jobs.env.change_node(name, |facts| {
+            let labels = [("kubernetes.io/hostname", name), ("zone", name)];
+            facts.labels = labels.map(|(key, value)| (key.to_owned(), value.to_owned())).into();
+        });
+    }
+    jobs.env.change_node("b", |facts| facts.unschedulable = true);
+    jobs.env.settle();
+    assert_eq!(jobs.env.node_of("on-a"), Some("a"));
+    jobs.env.change_node("b", |facts| facts.unschedulable = false);
+    jobs.env.settle();
+    // Four would fit on a by their amounts, and three of them keep apart; b has room for the leader, one of them and both judges.
+    jobs.run("rl", CPU, (3, CPU), |spec| {
+        spec.basic = BasicPolicy::JobAffinity;
+        let mut judge = spec.parts[1].clone();
+        (judge.name, judge.counts) = ("judge".into(), 2);
+        let actor = &mut spec.parts[1].pod.spec;
+        actor.labels = [("app".to_owned(), "actor".to_owned())].into();
+        let selector = LabelSelector { match_labels: actor.labels.clone(), ..LabelSelector::default() };
+        actor.anti_affinity = vec![PodTerm {
+            selector: Some(selector),
+            topology_key: "kubernetes.io/hostname".to_owned(),
+            ..PodTerm::default()
+        }];
+        spec.parts.push(judge);
+        let zone = |facts: &mut PodFacts| facts.spec.node_selector = [("zone".to_owned(), "b".to_owned())].into();
+        zone(&mut spec.parts[2].pod);
+    });
+    let places = jobs.places("rl");
+    assert_eq!(places["learner"], "b", "{places:?}");
+    let apart: BTreeSet<&String> = (0..3).filter_map(|index| places.get(&format!("actor-{index}"))).collect();
+    assert_eq!((apart.len(), places.len()), (2, 5), "{places:?}");
+}
+
+#[test]
+fn job_affinity_counts_shares_of_several_gpus_by_the_devices() {
+    let mut jobs = Jobs::new();
+    jobs.node("a", 64, 3);
+    jobs.node("b", 8, 2);
+    // Sixty percent of two GPUs each: three GPUs hold one such pod, as two do.
+    let share: &[(&str, &str)] = &[
+        ("koordinator.sh/gpu.shared", "2"),
+        ("koordinator.sh/gpu-core", "120"),
+        ("koordinator.sh/gpu-memory-ratio", "120"),
+    ];
+    jobs.run("rl", CPU, (2, share), |spec| spec.basic = BasicPolicy::JobAffinity);
+    let places = jobs.places("rl");
+    assert_eq!(
+        (places["learner"].as_str(), places["actor-0"].as_str()),
+        ("b", "b"),
+        "the fuller of equals: {places:?}"
+    );
+    assert_eq!(places.get("actor-1").map(String::as_str), Some("a"), "{places:?}");
+}
+
+#[test]
+fn mig_devices_that_a_node_lists_count_although_its_agent_is_away() {
+    let mut jobs = Jobs::new();
+    jobs.node("a", 8, 0);
+    let mut device = gpu_device("a", 2);
+    for (number, info) in device.spec.devices.iter_mut().enumerate() {
+        info.id = DeviceId::parse(&format!("MIG-{number}")).unwrap();
+        info.resources = [("nvidia.com/mig-1g.10gb".to_owned(), Quantity::units(1))].into();
+    }
+    jobs.env.event(WorldEvent::Devices(Box::new(device)));
+    let mig: &[(&str, &str)] = &[("nvidia.com/mig-1g.10gb", "1")];
+    let other: &[(&str, &str)] = &[("nvidia.com/mig-7g.80gb", "1")];
+    jobs.run("fits", mig, (1, mig), |_| {});
+    jobs.run("never", other, (1, CPU), |_| {});
+    jobs.env.wait(400);
+    assert_eq!(jobs.state("fits"), Some(ScheduleState::Unscheduled), "{}", jobs.message("fits"));
+    assert_eq!(jobs.state("never"), Some(ScheduleState::ScheduledFailed));
+}
+
+#[test]
+fn a_pod_that_its_job_does_not_ask_for_any_more_takes_no_room() {
+    let mut jobs = one_node(4);
+    jobs.run("rl", CPU, (2, CPU), |_| {});
+    jobs.start("rl");
+    let made = jobs.pod_of("rl", "rl-actor-1");
+    jobs.env.delete("rl-actor-1");
+    // Counts go down while the pod is being made.
+    jobs.change("rl", |facts| facts.spec.as_mut().unwrap().parts[1].counts = 1);
+    jobs.env.submit(made);
+    jobs.env.wait(2);
+    assert_eq!(jobs.env.node_of("rl-actor-1"), None);
+    jobs.check();
 }

@@ -6,6 +6,7 @@
 mod classes;
 #[path = "../jobs/dice.rs"]
 mod dice;
+mod docs;
 mod edits;
 #[path = "../scheduler_decide/env.rs"]
 mod env;

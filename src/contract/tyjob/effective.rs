@@ -21,7 +21,7 @@ impl TyJob {
     }
 
     /// The spec in force. Before the job started, an invalid spec has nothing to fall back on and is `Err`. A started job
-    /// keeps the last valid spec when the written one is invalid or changes names, templates or volumes; only
+    /// keeps the last valid spec when the written one is invalid or changes templates, volumes or the leader's name; only
     /// `terminating` always counts as written. `unreadable` is what [`TyJob::read`] could not read, which is invalid too.
     pub fn effective(&self, unreadable: Option<&InvalidField>) -> Result<Effective, Vec<InvalidField>> {
         let invalid = unreadable.map_or_else(|| validate(self), |field| vec![field.clone()]);
@@ -34,13 +34,26 @@ impl TyJob {
         };
         match accepted {
             _ if refused.is_empty() => Ok(Effective { spec: self.spec.clone(), refused }),
-            Some(accepted) => {
-                let spec = TyJobSpec { terminating: self.spec.terminating, ..accepted };
-                Ok(Effective { spec, refused })
-            }
+            Some(accepted) => Ok(Effective { spec: fall_back(accepted, &self.spec), refused }),
             None => Err(refused),
         }
     }
+
+    /// The spec in force of a job whose leader pod has just been seen for the first time: as written, unless the edit since the
+    /// pod was made is one that a started job cannot follow.
+    pub fn spec_at_start(&self, written: &TyJobSpec) -> TyJobSpec {
+        let accepted = self.status.as_ref().and_then(|status| status.accepted_spec.as_ref());
+        let accepted: Option<TyJobSpec> = accepted.and_then(|spec| serde_json::from_value(spec.clone()).ok());
+        match accepted {
+            Some(accepted) if !frozen(&accepted, written).is_empty() => fall_back(accepted, written),
+            _ => written.clone(),
+        }
+    }
+}
+
+/// The user can always end a job.
+fn fall_back(accepted: TyJobSpec, written: &TyJobSpec) -> TyJobSpec {
+    TyJobSpec { terminating: written.terminating, ..accepted }
 }
 
 /// What may not change once a job started.
@@ -55,10 +68,10 @@ fn frozen(old: &TyJobSpec, new: &TyJobSpec) -> Vec<InvalidField> {
     same(old.volumes == new.volumes, "spec.volumes".to_owned());
     same(old.leader.name == new.leader.name, "spec.leader.name".to_owned());
     same(old.leader.template == new.leader.template, "spec.leader.template".to_owned());
-    let names = |spec: &TyJobSpec| -> Vec<String> { spec.worker_sets.iter().map(|set| set.name.clone()).collect() };
-    same(names(old) == names(new), "spec.workerSets[*].name".to_owned());
-    for (index, (old, new)) in old.worker_sets.iter().zip(&new.worker_sets).enumerate() {
-        same(old.template == new.template, format!("spec.workerSets[{index}].template"));
+    // By name: the list is a map to the API server, whose merges may order it anew. Sets that come and go are counts.
+    for (index, set) in new.worker_sets.iter().enumerate() {
+        let former = old.worker_sets.iter().find(|former| former.name == set.name);
+        same(former.is_none_or(|former| former.template == set.template), format!("spec.workerSets[{index}].template"));
     }
     changed
 }

@@ -205,7 +205,10 @@ fn a_started_job_keeps_its_spec_when_an_edit_is_invalid_or_changes_what_is_immut
         ("spec.workerSets[1].template", &|spec| {
             spec["workerSets"][1]["template"]["spec"]["hostNetwork"] = true.into();
         }),
-        ("spec.workerSets[*].name", &|spec| spec["workerSets"][1]["name"] = "other".into()),
+        ("spec.workerSets[0].template", &|spec| {
+            spec["workerSets"].as_array_mut().unwrap().reverse();
+            spec["workerSets"][0]["template"]["spec"]["hostNetwork"] = true.into();
+        }),
     ] {
         let effective = accepted(edit).effective(None).unwrap();
         assert_eq!(effective.refused[0].field, field);
@@ -213,6 +216,11 @@ fn a_started_job_keeps_its_spec_when_an_edit_is_invalid_or_changes_what_is_immut
     }
     let more = accepted(&|spec| spec["workerSets"][0]["counts"] = 7.into()).effective(None).unwrap();
     assert!(more.refused.is_empty() && more.spec.worker_sets[0].counts == 7);
+    let others = accepted(&|spec| {
+        spec["workerSets"].as_array_mut().unwrap().reverse();
+        spec["workerSets"][0]["name"] = "other".into();
+    });
+    assert!(others.effective(None).unwrap().refused.is_empty(), "sets are known by name, and may come and go");
     let ended = accepted(&|spec| {
         spec["priority"] = 11.into();
         spec["terminating"] = true.into();

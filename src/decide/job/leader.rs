@@ -29,6 +29,8 @@ impl Draft<'_> {
         };
         match self.holder(&leader) {
             None => {
+                // Written before the pod is made: what is edited from then on comes after the start.
+                self.accept();
                 let member = self.spec.leader_member(self.name);
                 let body = pod_of(self.view, &self.spec, &member, &place, None);
                 self.status.message = Some(format!("the leader {leader} is being made for {}", place.node));
@@ -43,6 +45,7 @@ impl Draft<'_> {
     fn start(&mut self, leader: &PodView) {
         self.status.stage = Some(Stage::Starting);
         self.status.start_time.get_or_insert(Time(self.now));
+        self.spec = self.view.job.spec_at_start(&self.spec);
         self.accept();
         self.status.message = Some(format!("the leader {} is made and has no address yet", leader.name));
         for (place, name) in overridden_env(&self.spec) {

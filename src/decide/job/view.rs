@@ -43,6 +43,8 @@ pub struct PodView {
     pub phase: Phase,
     /// It ended only after its deletion was asked for: that it ended well says nothing of its work.
     pub stopped: bool,
+    /// It failed because somebody made room or the node went down, not by itself: the pod says so.
+    pub disrupted: bool,
     /// Condition `Ready`.
     pub ready: bool,
     /// Pod IP.

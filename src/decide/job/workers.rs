@@ -83,6 +83,11 @@ impl Draft<'_> {
                 // One that is being deleted did not fail by itself: it is made again without being counted.
                 Phase::Failed if !replaced && pod.deleting.is_none() => {
                     let why = pod.failure.as_deref().unwrap_or("no reason given");
+                    if pod.disrupted {
+                        status.replacing.push(pod.uid.clone());
+                        told.push(("WorkerDisrupted", format!("{} was ended from outside: {why}", member.name)));
+                        continue;
+                    }
                     let restarts = status.worker_set_restarts.entry(set.to_owned()).or_default();
                     if *restarts < limit {
                         *restarts += 1;

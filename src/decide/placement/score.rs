@@ -1,7 +1,7 @@
 //! How the basic policies rate a node for one pod.
 
 use crate::contract::tyjob::{BasicPolicy, Role};
-use crate::decide::world::{Node, Resources, Stock};
+use crate::decide::world::{Node, Resources};
 
 use super::folded::{Folded, GPU_PERCENT};
 
@@ -144,76 +144,5 @@ impl Rank {
             BasicPolicy::JobAntiAffinity => Self { company: -here, room: 0, metric },
             _ => Self { company: 0, room: 0, metric },
         }
-    }
-}
-
-/// What is left on a node for further pods, and what they would ask for.
-#[derive(Debug, Clone, Default)]
-pub struct Beside {
-    free: Resources,
-    pods: i64,
-    /// Percent of compute and of memory that is free on each GPU; `None` where the devices are not known.
-    gpus: Option<Vec<i64>>,
-}
-
-impl Beside {
-    /// What is left on a node.
-    pub fn left_on(node: &Node) -> Self {
-        let Some(facts) = &node.facts else { return Self::default() };
-        let mut free: Resources = (*facts.allocatable).clone();
-        free.sub(&node.used);
-        let gpus = |stock: &Stock| stock.gpu_rooms();
-        Self { free, pods: facts.max_pods - node.pods.len() as i64, gpus: node.stock.as_ref().map(gpus) }
-    }
-
-    /// How many of these pods fit, taken in this order: what each asks for, and how many there are.
-    pub fn fit<'a>(mut self, pods: impl IntoIterator<Item = (&'a Resources, i64)>) -> i64 {
-        let mut fitting = 0;
-        for (requests, count) in pods {
-            for _ in 0..count {
-                if !self.take(requests) {
-                    break;
-                }
-                fitting += 1;
-            }
-        }
-        fitting
-    }
-
-    fn take(&mut self, requests: &Resources) -> bool {
-        let gpu = wanted(requests)[2];
-        let counted = |name: &str| self.gpus.is_some() && name.starts_with("koordinator.sh/gpu");
-        let short = self.pods < 1
-            || requests.milli_cpu > self.free.milli_cpu.max(0)
-            || requests.memory > self.free.memory.max(0)
-            || requests.ephemeral > self.free.ephemeral.max(0)
-            || requests.scalar.iter().any(|(name, wanted)| !counted(name) && *wanted > self.free.scalar(name).max(0));
-        if short || !self.take_gpus(gpu) {
-            return false;
-        }
-        self.free.sub(requests);
-        self.pods -= 1;
-        true
-    }
-
-    /// Whole GPUs are taken whole; a share from the fullest GPU that has room for it.
-    fn take_gpus(&mut self, percent: i64) -> bool {
-        let Some(gpus) = self.gpus.as_mut().filter(|_| percent > 0) else { return true };
-        let (whole, share) = (percent / 100, percent % 100);
-        let free: Vec<usize> = (0..gpus.len()).filter(|at| gpus[*at] >= 100).take(whole as usize).collect();
-        if (free.len() as i64) < whole {
-            return false;
-        }
-        let best = (0..gpus.len()).filter(|at| gpus[*at] >= share && !free.contains(at)).min_by_key(|at| gpus[*at]);
-        if share > 0 && best.is_none() {
-            return false;
-        }
-        for at in free {
-            gpus[at] = 0;
-        }
-        if let Some(at) = best.filter(|_| share > 0) {
-            gpus[at] -= share;
-        }
-        true
     }
 }

@@ -138,6 +138,15 @@ fn count(counts: &mut Counts, term: &PodTerm, labels: &Labels) {
     }
 }
 
+/// Topology keys by which these two cannot be in one place, as either of them requires.
+pub(in crate::decide) fn keep_apart<'a>(a: &'a Pod, b: &'a Pod, world: &World) -> Vec<&'a str> {
+    let terms = |owner: &'a Pod, other: &'a Pod| {
+        let all = owner.facts.spec.anti_affinity.iter();
+        all.filter(move |term| matches(term, owner, other, world)).map(|term| term.topology_key.as_str())
+    };
+    terms(a, b).chain(terms(b, a)).collect()
+}
+
 /// `true` when `term`, written by `owner`, means `other`.
 pub(super) fn matches(term: &PodTerm, owner: &Pod, other: &Pod, world: &World) -> bool {
     let namespace = &*other.key().namespace;

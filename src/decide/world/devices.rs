@@ -26,7 +26,7 @@ pub struct Stock {
 }
 
 /// What a node's devices come to, the unhealthy ones' too.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Listed {
     /// Percent of GPU compute.
     pub gpu_percent: i64,
@@ -34,6 +34,8 @@ pub struct Listed {
     pub gpu_memory: i64,
     /// Percent of NICs.
     pub nic_percent: i64,
+    /// MIG devices by resource name.
+    pub migs: BTreeMap<String, i64>,
 }
 
 /// Whole devices that the node says a pod holds.
@@ -277,10 +279,15 @@ impl Stock {
         let devices = self.empty.devices();
         let whole = devices.gpus.iter().filter(|gpu| gpu.core > 0);
         let bytes = whole.map(|gpu| if gpu.bytes_known { gpu.memory } else { i64::MAX });
+        let mut migs = BTreeMap::new();
+        for mig in &devices.migs {
+            *migs.entry(format!("{}{}", key::MIG_PREFIX, mig.profile)).or_insert(0) += 1;
+        }
         Listed {
             gpu_percent: self.gpu_percent().1,
             gpu_memory: bytes.fold(0, i64::saturating_add),
             nic_percent: devices.nics.iter().map(|nic| i64::from(nic.percent)).sum(),
+            migs,
         }
     }
 

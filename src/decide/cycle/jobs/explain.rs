@@ -191,12 +191,13 @@ impl Engine {
         let asked = table.catch_up(view, &self.plugins, &pod, &mut slots, (metric, &self.config.jobs.weights));
         asked.map_err(std::borrow::Cow::into_owned)?;
         let mut here: BTreeMap<NodeId, i64> = BTreeMap::new();
-        let places = record.into_iter().flat_map(|record| record.places.values());
-        for node in places.filter_map(|place| self.world.node_id(&place.node)) {
+        let places = record.into_iter().flat_map(|record| &record.places);
+        let places = places.filter(|(pod, _)| !job.ended.contains_key(*pod));
+        for node in places.filter_map(|(_, place)| self.world.node_id(&place.node)) {
             *here.entry(node).or_insert(0) += 1;
         }
         let asks = if spec.basic == BasicPolicy::JobAffinity {
-            remaining(spec, seat.part, &asked_for(spec, missing))
+            remaining(&self.world, (job, spec), seat.part, &asked_for(spec, missing))
         } else {
             Vec::new()
         };

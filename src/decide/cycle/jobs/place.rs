@@ -9,9 +9,9 @@ use crate::decide::cycle::choose::{Choice, judge, prepare};
 use crate::decide::cycle::engine::Engine;
 use crate::decide::cycle::settings::Moment;
 use crate::decide::framework::{Plugins, Reads, View};
-use crate::decide::placement::{Beside, JobFacts, JobSpec, Metric, Rank, Seat, Weights};
+use crate::decide::placement::{Guests, JobFacts, JobSpec, Metric, Rank, Seat, Weights, room_for};
 use crate::decide::plugins::device_fit;
-use crate::decide::world::{NodeId, Place, Pod, PodFacts, PodId, Resources, World};
+use crate::decide::world::{NodeId, Place, Pod, PodFacts, PodId, World};
 
 use super::table::{Table, filters_read};
 
@@ -24,19 +24,9 @@ pub(super) struct Company<'a> {
     /// Pods of the job by node.
     pub here: &'a BTreeMap<NodeId, i64>,
     /// The pods without a place, this one included.
-    pub missing: &'a [Ask],
+    pub missing: &'a [Guests],
     /// What nodes say to pods of other parts than that of the one that is placed.
     pub others: &'a [Other],
-}
-
-/// Pods of one part that have no place.
-pub(super) struct Ask {
-    /// Position of the part.
-    pub part: usize,
-    /// What each asks for.
-    pub requests: Resources,
-    /// How many of them a node may take: all, or one where they want the same port of the host.
-    pub most: i64,
 }
 
 /// What nodes say to one shape of pods.
@@ -55,7 +45,7 @@ pub(super) fn ask_others(
     (plugins, weights): (&Plugins, &Weights),
     (job, spec): (&JobFacts, &JobSpec),
     (seat, placed): (&Seat, &Pod),
-    missing: &[Ask],
+    missing: &[Guests],
     mut take: impl FnMut(&Pod, Metric, bool) -> (PodShape, Metric, Table),
 ) -> Vec<Other> {
     let own = PodShape::of(placed);
@@ -96,12 +86,11 @@ impl Company<'_> {
 
     fn room(&self, world: &World, id: NodeId) -> i64 {
         let Some(node) = world.node(id) else { return 0 };
-        let refused = |ask: &Ask| {
+        let refused = |ask: &Guests| {
             let other = self.others.iter().find(|other| other.parts.contains(&ask.part));
             other.is_some_and(|other| other.table.2.entry(id).is_none())
         };
-        let taken = self.missing.iter().filter(|ask| !refused(ask));
-        Beside::left_on(node).fit(taken.map(|ask| (&ask.requests, ask.most)))
+        room_for(node, self.missing.iter().filter(|ask| !refused(ask)))
     }
 
     /// The fitting node with the highest rank, the first by name among equals.
@@ -129,7 +118,7 @@ impl Company<'_> {
     /// No pod of the job is anywhere near: where most of them fit. Nodes come by metric and name, so the first of the roomiest
     /// is meant, and nobody beats one that takes all.
     fn roomiest(&self, world: &World, table: &Table) -> Option<NodeId> {
-        let all: i64 = self.missing.iter().map(|ask| ask.most).sum();
+        let all: i64 = self.missing.iter().map(|ask| ask.count).sum();
         let mut best: Option<(i64, NodeId)> = None;
         for (_, _, id) in table.fitting() {
             let room = self.room(world, *id);

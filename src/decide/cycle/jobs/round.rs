@@ -5,18 +5,22 @@ use std::time::Duration;
 
 use crate::contract::tyjob::{BasicPolicy, JobQueuePolicy, ScheduleState, WorkerEnd};
 use crate::contract::{PodKey, key};
+use crate::decide::alloc::PodDeviceRequest;
 use crate::decide::cycle::effect::Effects;
 use crate::decide::cycle::engine::Engine;
 use crate::decide::cycle::settings::Moment;
 use crate::decide::framework::Queued;
 use crate::decide::placement::{
-    Class, Demand, Folded, GPU_PERCENT, JobFacts, JobSpec, Offer, Ranked, Seat, Share, Tally, dominant_share, order,
-    unfit, verdict,
+    Class, Demand, Folded, GPU_PERCENT, Guests, JobFacts, JobSpec, Offer, Part, Ranked, Seat, Share, Tally,
+    dominant_share, is_plain, order, unfit, verdict,
 };
+use crate::decide::plugins::inter_pod_affinity::keep_apart;
 use crate::decide::queue::{Item, QueueState};
-use crate::decide::world::{Listed, NodeId, Place, PodId, Resources, Stock, Wake};
+use crate::decide::world::devices::request_of;
+use crate::decide::world::spec::HostPort;
+use crate::decide::world::{Listed, NodeId, Place, Pod, PodId, Resources, Stock, Wake, World};
 
-use super::place::{Ask, Company, NOBODY};
+use super::place::{Company, NOBODY, imagined};
 use super::record::JobPlace;
 
 /// Events in a burst are taken together where a round is much work: it rests for a millisecond per job, and at most for this
@@ -162,8 +166,11 @@ impl Engine {
             if failed.contains(&seat.part) {
                 continue;
             }
-            let asks =
-                if spec.basic == BasicPolicy::JobAffinity { remaining(spec, seat.part, &asked) } else { Vec::new() };
+            let asks = if spec.basic == BasicPolicy::JobAffinity {
+                remaining(&self.world, (&job, spec), seat.part, &asked)
+            } else {
+                Vec::new()
+            };
             let company = Company { policy: spec.basic, here: &here, missing: &asks, others: &[] };
             match self.place_seat(&job, spec, seat, &company, now) {
                 Ok((node, reservation)) => {
@@ -276,10 +283,11 @@ impl Engine {
         let offers = kinds.into_iter().map(|((allocatable, pods, listed), nodes)| {
             let mut amounts = Folded::offered(allocatable);
             match listed {
-                Some(Listed { gpu_percent, gpu_memory, nic_percent }) => {
+                Some(Listed { gpu_percent, gpu_memory, nic_percent, migs }) => {
                     amounts.raise(GPU_PERCENT, gpu_percent);
                     amounts.raise(key::GPU_MEMORY, gpu_memory);
                     amounts.raise(key::RDMA, nic_percent);
+                    migs.into_iter().for_each(|(name, count)| amounts.raise(&name, count));
                 }
                 // No kubelet counts bytes of GPU memory: until the node's devices are listed, they may be any number.
                 None if amounts.get(GPU_PERCENT) > 0 => amounts.raise(key::GPU_MEMORY, i64::MAX),
@@ -345,16 +353,37 @@ pub(super) fn asked_for(spec: &JobSpec, missing: &[Seat]) -> Vec<i64> {
     asked
 }
 
-/// What the pods without a place ask for, those of `first` before the others.
-pub(super) fn remaining(spec: &JobSpec, first: usize, asked: &[i64]) -> Vec<Ask> {
-    let parts = spec.parts.iter().zip(asked).enumerate().filter(|(_, (_, count))| **count > 0);
-    let mut all: Vec<Ask> = parts
-        .map(|(part, (asked, count))| {
-            let pod = &asked.pod.spec;
-            let most = if pod.host_ports.is_empty() { *count } else { 1 };
-            Ask { part, requests: pod.requests.clone(), most }
-        })
-        .collect();
-    all.sort_by_key(|ask| ask.part != first);
+/// The pods without a place, those of `first` before the others.
+pub(super) fn remaining(world: &World, (job, spec): (&JobFacts, &JobSpec), first: usize, asked: &[i64]) -> Vec<Guests> {
+    let parts = || spec.parts.iter().zip(asked).enumerate().filter(|(_, (_, count))| **count > 0);
+    let imagine = |at: usize, part: &Part| {
+        let seat = Seat { pod: part.name.clone(), part: at, index: 0 };
+        imagined(part.pod_of(&job.job, &seat))
+    };
+    let pods: Vec<(usize, Pod, i64)> = parts().map(|(at, (part, count))| (at, imagine(at, part), *count)).collect();
+    let requests: Vec<Option<PodDeviceRequest>> = pods.iter().map(|(_, pod, _)| request_of(pod).ok()).collect();
+    // Percents that are taken and devices that are taken cannot be counted side by side.
+    let by_name = requests.iter().flatten().any(|request| !is_plain(request));
+    let mut all: Vec<Guests> = Vec::with_capacity(pods.len());
+    for ((part, pod, count), request) in pods.iter().zip(requests) {
+        let apart = pods.iter().flat_map(|(other, theirs, _)| {
+            let ports =
+                ports_clash(&pod.facts.spec.host_ports, &theirs.facts.spec.host_ports).then_some((*other, None));
+            let keys = keep_apart(pod, theirs, world).into_iter().map(|key| (*other, Some(key.into())));
+            ports.into_iter().chain(keys)
+        });
+        all.push(Guests {
+            part: *part,
+            requests: pod.facts.spec.requests.clone(),
+            devices: request.filter(|request| by_name && !request.is_empty()),
+            count: *count,
+            apart: apart.collect(),
+        });
+    }
+    all.sort_by_key(|guests| guests.part != first);
     all
+}
+
+fn ports_clash(ours: &[HostPort], theirs: &[HostPort]) -> bool {
+    ours.iter().any(|port| theirs.iter().any(|other| port.conflicts(other)))
 }

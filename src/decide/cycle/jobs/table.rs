@@ -12,7 +12,7 @@ use crate::decide::cycle::choose::{Diagnosis, judge};
 use crate::decide::cycle::refusals::Refusals;
 use crate::decide::framework::{Outcome, Plugins, Reads, Refusal, Slots, Text, View};
 use crate::decide::placement::{Load, Metric, Weights};
-use crate::decide::world::{NodeId, Pod};
+use crate::decide::world::{KnownChoices, NodeId, Pod};
 
 /// A fitting node: the better first, then by name.
 pub(super) type Entry = (Reverse<i64>, Box<str>, NodeId);
@@ -30,11 +30,27 @@ pub(super) struct Table {
     refusals: Refusals,
     /// Position in the world's journal up to which this is true.
     mark: Option<u64>,
+    /// Devices chosen for this shape on nodes as they looked then.
+    choices: KnownChoices,
 }
 
 impl Table {
     /// Brings the table up to the world; returns the nodes that were asked.
     pub fn catch_up(
+        &mut self,
+        view: View<'_>,
+        plugins: &Plugins,
+        pod: &Pod,
+        slots: &mut Slots,
+        by: (Metric, &Weights),
+    ) -> Result<BTreeSet<NodeId>, Text> {
+        slots.put(std::mem::take(&mut self.choices));
+        let asked = self.ask_changed(view, plugins, pod, slots, by);
+        self.choices = slots.take().unwrap_or_default();
+        asked
+    }
+
+    fn ask_changed(
         &mut self,
         view: View<'_>,
         plugins: &Plugins,

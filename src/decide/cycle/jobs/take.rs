@@ -22,17 +22,18 @@ pub(in crate::decide::cycle) enum JobRoute {
 }
 
 impl Engine {
-    /// A claim counts only where the job of that name and uid asks for a pod of this name.
+    /// A claim counts only where the job of that name and uid is there; and a place is had only where it asks for such a pod.
     pub(in crate::decide::cycle) fn job_route(&self, pod: &Pod) -> JobRoute {
         let Some(claim) = &pod.facts.spec.job else { return JobRoute::None };
         let key = PodKey::new(&pod.key().namespace, &claim.name);
         let job = self.world.job(&key).filter(|job| job.job.uid == claim.uid);
         let Some((job, record)) = job.zip(self.jobs.records.get(&key)) else { return JobRoute::None };
         let asked = job.spec.as_ref().ok().and_then(|spec| spec.seat(&key.name, &pod.key().name));
-        if asked.is_none() {
-            return JobRoute::None;
-        }
         let job = &key;
+        if asked.is_none() {
+            // Made when the job asked for more: its controller takes it away, and its room is not the job's any more.
+            return JobRoute::Waits(format!("TYJob {job} asks for no pod of this name"));
+        }
         match record.class {
             Class::Over | Class::Invalid => return JobRoute::Waits(format!("TYJob {job} has ended")),
             _ if claim.attempt != Some(record.attempt) => {

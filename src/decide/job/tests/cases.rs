@@ -74,6 +74,91 @@ fn an_evicted_worker_is_made_again_without_being_counted() {
 }
 
 #[test]
+fn a_worker_that_fails_for_the_sake_of_others_is_made_again_without_being_counted() {
+    let mut job = spec(1);
+    job.restart_limit = 0;
+    let mut rig = Rig::running_with(job);
+    for _ in 0..3 {
+        rig.calls.clear();
+        rig.ends("rl-actor-0", Phase::Failed);
+        rig.pod("rl-actor-0").disrupted = true;
+        rig.settle();
+        rig.bury();
+        rig.settle();
+        assert_eq!(rig.calls, ["-rl-actor-0", "+rl-actor-0"]);
+        rig.ready_all();
+    }
+    assert_eq!((rig.stage(), rig.status().worker_set_restarts.len()), (Stage::Running, 0));
+    assert_eq!(rig.told.iter().filter(|(reason, _)| *reason == "WorkerDisrupted").count(), 3);
+}
+
+#[test]
+fn a_template_that_is_edited_after_the_leader_was_made_counts_as_an_edit_after_the_start() {
+    let mut rig = Rig::new(spec(1));
+    rig.settle();
+    rig.place_all();
+    // The leader is made, and its controller dies before it writes Starting.
+    rig.step();
+    assert_eq!((rig.stage(), rig.names()), (Stage::Pending, vec!["rl-learner"]));
+    rig.bind("rl-learner");
+    for set in &mut rig.job.spec.worker_sets {
+        set.template.0["spec"]["hostNetwork"] = true.into();
+    }
+    rig.job.spec.leader.template.0["spec"]["hostNetwork"] = true.into();
+    rig.settle();
+    assert_eq!(rig.stage(), Stage::Starting);
+    assert!(rig.status().holds(condition::INVALID_UPDATE));
+    assert!(
+        rig.bodies["rl-actor-0"]["spec"]["hostNetwork"].is_null(),
+        "workers are made of what the leader was made of"
+    );
+    // What a started job can follow is followed.
+    let mut rig = Rig::new(spec(1));
+    rig.settle();
+    rig.place_all();
+    rig.step();
+    rig.job.spec.worker_sets[0].counts = 2;
+    rig.settle();
+    assert_eq!((rig.stage(), rig.status().total_workers), (Stage::Starting, 2));
+    assert!(!rig.status().holds(condition::INVALID_UPDATE));
+}
+
+#[test]
+fn a_refused_leader_is_made_of_the_template_as_it_is_edited_meanwhile() {
+    let mut rig = Rig::new(spec(1));
+    rig.settle();
+    rig.place_all();
+    rig.trouble.insert("rl-learner".to_owned(), Trouble::Refused("exceeded quota".to_owned()));
+    rig.settle();
+    rig.job.spec.leader.template.0["spec"]["hostNetwork"] = true.into();
+    rig.trouble.clear();
+    rig.settle();
+    assert_eq!(rig.bodies["rl-learner"]["spec"]["hostNetwork"], true);
+    assert!(rig.stage() == Stage::Starting && !rig.status().holds(condition::INVALID_UPDATE));
+}
+
+#[test]
+fn worker_sets_of_a_started_job_may_change_their_order_come_and_go() {
+    let mut job = spec(1);
+    let mut judge = job.worker_sets[0].clone();
+    judge.name = "judge".to_owned();
+    judge.template.0["spec"]["hostNetwork"] = true.into();
+    job.worker_sets.push(judge.clone());
+    let mut rig = Rig::running_with(job);
+    rig.job.spec.worker_sets.reverse();
+    rig.settle();
+    assert_eq!((rig.calls.len(), rig.status().holds(condition::INVALID_UPDATE)), (0, false));
+    judge.name = "critic".to_owned();
+    rig.job.spec.worker_sets = vec![rig.job.spec.worker_sets[1].clone(), judge];
+    rig.settle();
+    rig.bury();
+    rig.place_all();
+    rig.settle();
+    assert_eq!(rig.calls, ["-rl-judge-0", "+rl-critic-0"]);
+    assert!(!rig.status().holds(condition::INVALID_UPDATE));
+}
+
+#[test]
 fn a_worker_that_ends_well_because_it_was_asked_to_go_is_made_again() {
     let mut rig = Rig::running(1);
     rig.evict("rl-actor-0");

@@ -143,6 +143,7 @@ impl Rig {
                     attempt: labels[keys::ATTEMPT].as_str().and_then(|attempt| attempt.parse().ok()),
                     phase: Phase::Pending,
                     stopped: false,
+                    disrupted: false,
                     ready: false,
                     ip: None,
                     node: None,
