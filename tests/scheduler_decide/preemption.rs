@@ -143,3 +143,95 @@ fn a_successor_waits_for_the_victims_of_its_predecessor() {
     env.settle();
     assert_eq!(env.node_of("high"), Some("n"));
 }
+
+/// Two nodes of one zone: a victim on the first, and `high` nominated to that.
+fn nominated_in_a_zone(change: impl FnOnce(&mut baton::decide::world::PodSpec)) -> Env {
+    let mut env = Env::new();
+    env.node("n1", 1);
+    env.node("n2", 0);
+    for (name, node) in [("n1", "one"), ("n2", "two")] {
+        env.change_node(name, |facts| {
+            facts.labels = [("zone".to_owned(), "z".to_owned()), ("host".to_owned(), node.to_owned())].into();
+        });
+    }
+    submit(&mut env, "low", ONE, 1);
+    let mut high = pod("high", ONE, env.now);
+    high.spec.priority = 9;
+    high.spec.labels = BTreeMap::from([("app".to_owned(), "high".to_owned())]);
+    change(&mut high.spec);
+    env.submit(high);
+    env.settle();
+    assert_eq!(env.pods[&PodKey::new("ml", "high")].spec.nominated.as_deref(), Some("n1"));
+    env
+}
+
+fn near(app: &str, topology_key: &str) -> baton::decide::world::spec::PodTerm {
+    let selector = serde_json::from_str(&format!(r#"{{"matchLabels":{{"app":"{app}"}}}}"#)).unwrap();
+    baton::decide::world::spec::PodTerm {
+        selector: Some(selector),
+        topology_key: topology_key.to_owned(),
+        ..Default::default()
+    }
+}
+
+#[test]
+fn a_pod_is_not_bound_near_one_that_is_only_nominated() {
+    let mut env = nominated_in_a_zone(|_| {});
+    let mut friend = pod("friend", &[("cpu", "1")], env.now);
+    friend.spec.affinity = vec![near("high", "zone")];
+    env.submit(friend);
+    env.settle();
+    assert_eq!(env.node_of("friend"), None, "whether it ever comes, nobody knows");
+    env.delete("low");
+    env.settle();
+    env.wait(2);
+    assert!(env.node_of("high").is_some() && env.node_of("friend").is_some());
+}
+
+#[test]
+fn a_nominated_pods_anti_affinity_closes_its_own_node_and_no_other() {
+    let mut env = nominated_in_a_zone(|spec| spec.anti_affinity = vec![near("rival", "zone")]);
+    let mut rival = pod("rival", &[("cpu", "1")], env.now);
+    rival.spec.labels = BTreeMap::from([("app".to_owned(), "rival".to_owned())]);
+    env.submit(rival);
+    env.settle();
+    assert_eq!(env.node_of("rival"), Some("n2"));
+}
+
+#[test]
+fn a_pod_that_keeps_away_from_a_nominated_one_does_not_take_its_node() {
+    let mut env = nominated_in_a_zone(|_| {});
+    let mut shy = pod("shy", &[("cpu", "1")], env.now);
+    shy.spec.anti_affinity = vec![near("high", "host")];
+    shy.spec.node_selector = [("host".to_owned(), "one".to_owned())].into();
+    env.submit(shy);
+    env.settle();
+    assert_eq!(env.node_of("shy"), None);
+}
+
+#[test]
+fn a_nominated_pod_fills_no_place_of_a_spread_that_must_hold() {
+    let spread = |name: &str| baton::decide::world::spec::Spread {
+        max_skew: 1,
+        topology_key: "host".to_owned(),
+        required: true,
+        selector: serde_json::from_str(&format!(r#"{{"matchLabels":{{"app":"{name}"}}}}"#)).ok(),
+        min_domains: 1,
+        honor_affinity: true,
+        honor_taints: false,
+    };
+    let mut env = nominated_in_a_zone(|_| {});
+    let placed = |env: &mut Env, name: &str| {
+        let mut facts = pod(name, &[("cpu", "1")], env.now);
+        facts.spec.labels = BTreeMap::from([("app".to_owned(), "high".to_owned())]);
+        facts.spec.node_selector = [("host".to_owned(), "two".to_owned())].into();
+        facts.spec.spread = vec![spread("high")];
+        facts.spec.spread[0].honor_affinity = false;
+        env.submit(facts);
+        env.settle();
+    };
+    placed(&mut env, "first");
+    assert_eq!(env.node_of("first"), Some("n2"));
+    placed(&mut env, "second");
+    assert_eq!(env.node_of("second"), None, "the nominated pod is not on the other node yet");
+}

@@ -28,7 +28,7 @@ const WAKE: Wake = Wake::POD_PLACED.or(Wake::POD_FREED).or(Wake::NODE_ADDED).or(
 type Counts = BTreeMap<(String, String), usize>;
 
 /// What is counted once per pod and read per node.
-#[derive(Default)]
+#[derive(Clone, Default)]
 struct Near {
     /// Places with pods that match all affinity terms.
     wanted: Counts,
@@ -38,8 +38,35 @@ struct Near {
     refused: Counts,
     /// Some placed pod's preferences mean this pod: it is rated by more than single nodes.
     drawn: bool,
+    /// Some nominated pod's anti-affinity means this pod: its node refuses it.
+    shunned: bool,
     /// The pod matches its own affinity terms: the first of a group may go anywhere.
     first_of_group: bool,
+}
+
+impl Near {
+    /// Counts the terms of `pod` that mean a placed pod.
+    fn count_meant(&mut self, pod: &Pod, other: &Pod, world: &World) {
+        let (spec, Some(labels)) = (&pod.facts.spec, node_labels(world, other)) else { return };
+        if !spec.affinity.is_empty() && spec.affinity.iter().all(|term| matches(term, pod, other, world)) {
+            spec.affinity.iter().for_each(|term| count(&mut self.wanted, term, labels));
+        }
+        for (term, counts) in spec.anti_affinity.iter().zip(&mut self.unwanted) {
+            if matches(term, pod, other, world) {
+                count(counts, term, labels);
+            }
+        }
+    }
+
+    /// Counts the anti-affinity of a placed pod that means `pod`.
+    fn count_refusing(&mut self, pod: &Pod, other: &Pod, world: &World) {
+        let Some(labels) = node_labels(world, other) else { return };
+        for term in &other.facts.spec.anti_affinity {
+            if matches(term, other, pod, world) {
+                count(&mut self.refused, term, labels);
+            }
+        }
+    }
 }
 
 impl Plugin for InterPodAffinity {
@@ -50,7 +77,7 @@ impl Plugin for InterPodAffinity {
     fn reads(&self, pod: &Pod, slots: &Slots) -> Reads {
         let spec = &pod.facts.spec;
         let no_terms = spec.affinity.is_empty() && spec.anti_affinity.is_empty() && spec.pods_preferred.is_empty();
-        let meant = slots.get::<Near>().is_none_or(|near| !near.refused.is_empty() || near.drawn);
+        let meant = slots.get::<Near>().is_none_or(|near| !near.refused.is_empty() || near.drawn || near.shunned);
         if no_terms && !meant { Reads::Node } else { Reads::World }
     }
 }
@@ -61,24 +88,13 @@ impl PreFilter for InterPodAffinity {
         let unwanted = vec![Counts::new(); spec.anti_affinity.len()];
         let mut near = Near { unwanted, drawn: self.is_drawn(view.world, pod), ..Near::default() };
         for other in view.world.placed_with_anti_affinity().filter(|other| other.id != pod.id) {
-            let Some(labels) = node_labels(view.world, other) else { continue };
-            for term in &other.facts.spec.anti_affinity {
-                if matches(term, other, pod, view.world) {
-                    count(&mut near.refused, term, labels);
-                }
-            }
+            near.count_refusing(pod, other, view.world);
         }
+        let means = |other: &Pod| other.facts.spec.anti_affinity.iter().any(|term| matches(term, other, pod, view.world));
+        near.shunned = view.world.shadows().any(|other| other.id != pod.id && means(other));
         if !spec.affinity.is_empty() || !spec.anti_affinity.is_empty() {
             for other in placed(view.world).filter(|other| other.id != pod.id) {
-                let Some(labels) = node_labels(view.world, other) else { continue };
-                if !spec.affinity.is_empty() && spec.affinity.iter().all(|term| matches(term, pod, other, view.world)) {
-                    spec.affinity.iter().for_each(|term| count(&mut near.wanted, term, labels));
-                }
-                for (term, counts) in spec.anti_affinity.iter().zip(&mut near.unwanted) {
-                    if matches(term, pod, other, view.world) {
-                        count(counts, term, labels);
-                    }
-                }
+                near.count_meant(pod, other, view.world);
             }
             near.first_of_group = spec.affinity.iter().all(|term| matches(term, pod, pod, view.world));
         }
@@ -88,24 +104,39 @@ impl PreFilter for InterPodAffinity {
 }
 
 impl Filter for InterPodAffinity {
-    fn filter(&self, _: View<'_>, pod: &Pod, (_, node): (NodeId, &Node), slots: &mut Slots) -> Outcome {
+    /// As things are, and once more with the pods that are nominated to the node: whether they come, nobody knows.
+    fn filter(&self, view: View<'_>, pod: &Pod, (id, node): (NodeId, &Node), slots: &mut Slots) -> Outcome {
         let (Some(near), Some(facts)) = (slots.get::<Near>(), &node.facts) else { return Outcome::Fit };
-        let (spec, labels) = (&pod.facts.spec, &facts.labels);
-        if !wanted_here(&spec.affinity, near, labels) {
-            return Outcome::never(NAME, "pod affinity", WAKE);
+        let outcome = judge(near, pod, &facts.labels);
+        let mut shadows = view.world.shadows_on(id).filter(|other| other.id != pod.id).peekable();
+        if !outcome.is_fit() || shadows.peek().is_none() {
+            return outcome;
         }
-        let crowded =
-            |(term, counts): (&PodTerm, &Counts)| place(term, labels).is_some_and(|at| counts.contains_key(&at));
-        if spec.anti_affinity.iter().zip(&near.unwanted).any(crowded) {
-            return Outcome::unfit(NAME, "pod anti-affinity", WAKE);
+        let mut with = near.clone();
+        for other in shadows {
+            with.count_refusing(pod, other, view.world);
+            with.count_meant(pod, other, view.world);
         }
-        let refused = !near.refused.is_empty()
-            && labels.iter().any(|(key, value)| near.refused.contains_key(&(key.clone(), value.clone())));
-        if refused {
-            return Outcome::unfit(NAME, "anti-affinity of a pod there", WAKE);
-        }
-        Outcome::Fit
+        judge(&with, pod, &facts.labels)
     }
+}
+
+fn judge(near: &Near, pod: &Pod, labels: &Labels) -> Outcome {
+    let spec = &pod.facts.spec;
+    if !wanted_here(&spec.affinity, near, labels) {
+        return Outcome::never(NAME, "pod affinity", WAKE);
+    }
+    let crowded =
+        |(term, counts): (&PodTerm, &Counts)| place(term, labels).is_some_and(|at| counts.contains_key(&at));
+    if spec.anti_affinity.iter().zip(&near.unwanted).any(crowded) {
+        return Outcome::unfit(NAME, "pod anti-affinity", WAKE);
+    }
+    let refused = !near.refused.is_empty()
+        && labels.iter().any(|(key, value)| near.refused.contains_key(&(key.clone(), value.clone())));
+    if refused {
+        return Outcome::unfit(NAME, "anti-affinity of a pod there", WAKE);
+    }
+    Outcome::Fit
 }
 
 fn wanted_here(terms: &[PodTerm], near: &Near, labels: &Labels) -> bool {
@@ -119,9 +150,10 @@ fn wanted_here(terms: &[PodTerm], near: &Near, labels: &Labels) -> bool {
     all_there || (near.wanted.is_empty() && near.first_of_group)
 }
 
-/// Bound and assumed pods.
+/// Bound and assumed pods; those that only have room kept for them are not there.
 pub(super) fn placed(world: &World) -> impl Iterator<Item = &Pod> {
-    world.nodes().flat_map(|(_, node)| &node.pods).filter_map(|id| world.pod(*id))
+    let there = world.nodes().flat_map(|(_, node)| &node.pods).filter(|id| !world.is_shadow(**id));
+    there.filter_map(|id| world.pod(*id))
 }
 
 pub(super) fn node_labels<'a>(world: &'a World, pod: &Pod) -> Option<&'a Labels> {

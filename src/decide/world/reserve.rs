@@ -21,10 +21,21 @@ impl World {
         true
     }
 
+    /// [`World::assume`] for a pod that is nominated and not there: its room is taken, and rules about other pods see it on this
+    /// node only, beside how things are without it. [`World::forget`] ends it.
+    pub fn keep_room(&mut self, id: PodId, node: NodeId, devices: Option<Held>) -> bool {
+        let kept = self.assume(id, node, devices);
+        if kept {
+            self.shadows.insert(id);
+        }
+        kept
+    }
+
     /// Gives back what [`World::assume`] took. Nothing happens when the API has shown the pod bound meanwhile.
     pub fn forget(&mut self, id: PodId) -> bool {
         let Some(Place::Assumed(node)) = self.pods.get(&id).map(|pod| pod.place) else { return false };
         self.discharge(id);
+        self.shadows.remove(&id);
         self.plans.plans.remove(&id);
         if let Some(pod) = self.pods.get_mut(&id) {
             pod.place = Place::Waiting;

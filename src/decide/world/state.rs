@@ -64,6 +64,8 @@ pub struct World {
     pub(super) anti: BTreeSet<PodId>,
     /// Placed pods with required affinity or preferred terms: they draw others near, or push them away.
     pub(super) drawing: BTreeSet<PodId>,
+    /// Assumed pods that only have room kept for them: nominated, and not there.
+    pub(super) shadows: BTreeSet<PodId>,
     /// What pods ask of GPUs.
     pub(super) mix: Mix,
     pub(super) namespaces: BTreeMap<Box<str>, Labels>,
@@ -188,9 +190,25 @@ impl World {
         self.pods.values().map(|pod| &**pod)
     }
 
-    /// Placed pods with required anti-affinity.
+    /// Placed pods with required anti-affinity; those that only have room kept for them are not there.
     pub fn placed_with_anti_affinity(&self) -> impl Iterator<Item = &Pod> {
-        self.anti.iter().filter_map(|id| self.pod(*id))
+        self.anti.iter().filter(|id| !self.is_shadow(**id)).filter_map(|id| self.pod(*id))
+    }
+
+    /// The pod is assumed where it is nominated, so that others see the room that is kept for it.
+    pub fn is_shadow(&self, id: PodId) -> bool {
+        !self.shadows.is_empty() && self.shadows.contains(&id)
+    }
+
+    /// Pods that have room kept for them on this node.
+    pub fn shadows_on(&self, node: NodeId) -> impl Iterator<Item = &Pod> {
+        let here = self.shadows.iter().filter_map(|id| self.pod(*id));
+        here.filter(move |pod| pod.node() == Some(node))
+    }
+
+    /// Every pod that has room kept for it.
+    pub fn shadows(&self) -> impl Iterator<Item = &Pod> {
+        self.shadows.iter().filter_map(|id| self.pod(*id))
     }
 
     /// The lowest priority of a placed pod.
@@ -200,7 +218,7 @@ impl World {
 
     /// Placed pods with required affinity or preferred (anti-)affinity.
     pub fn placed_that_draw(&self) -> impl Iterator<Item = &Pod> {
-        self.drawing.iter().filter_map(|id| self.pod(*id))
+        self.drawing.iter().filter(|id| !self.is_shadow(**id)).filter_map(|id| self.pod(*id))
     }
 
     /// What pods ask of GPUs.

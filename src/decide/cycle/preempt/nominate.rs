@@ -213,8 +213,8 @@ impl Engine {
         }
     }
 
-    /// Enters nominated pods of the same or a higher priority into the accounts of their nodes, as if they were there, so that
-    /// `except` sees what it may take; room that is made for its own group is not closed to it. Where their devices are not free yet, the node is closed for such devices.
+    /// Enters nominated pods of the same or a higher priority into the accounts of their nodes, so that `except` sees what it may
+    /// take: a node must fit with those nominated to it and, where rules read other pods, without any of them as well; room that is made for its own group is not closed to it. Where their devices are not free yet, the node is closed for such devices.
     pub(in crate::decide::cycle) fn shadow(&mut self, priority: i32, except: PodId, now: Moment) -> Vec<PodId> {
         if self.nominations.is_empty() {
             return Vec::new();
@@ -240,7 +240,7 @@ impl Engine {
                 let fits = judge(view, &self.plugins, pod, (at, node), &mut slots).is_fit();
                 fits.then(|| device_fit::plan(&slots, (at, node)))?.map(|plan| plan.held())
             });
-            if self.world.assume(id, at, devices) {
+            if self.world.keep_room(id, at, devices) {
                 shadows.push(id);
             }
         }
