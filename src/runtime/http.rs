@@ -22,6 +22,9 @@ const UNREAD: u32 = 15_000;
 /// Time that open connections get at shutdown.
 const GRACE: Duration = Duration::from_secs(2);
 
+/// The TLS of the next connection: certificates may be renewed meanwhile.
+pub type Tls = Arc<dyn Fn() -> TlsAcceptor + Send + Sync>;
+
 /// One address and what its clients may do.
 pub struct HttpServer {
     /// What is served, for logs.
@@ -29,7 +32,7 @@ pub struct HttpServer {
     /// The open address.
     pub listener: TcpListener,
     /// `None`: plain text.
-    pub tls: Option<TlsAcceptor>,
+    pub tls: Option<Tls>,
     /// Connections served at once; further ones wait in the kernel's queue.
     pub connections: usize,
     /// Time for a request's head, so that a silent client does not hold a connection. An idle one is closed after it.
@@ -49,7 +52,7 @@ impl HttpServer {
                 accepted = self.accept(&permits) => accepted,
             };
             let Some((stream, permit)) = accepted else { break };
-            let client = Client { name: self.name, tls: self.tls.clone(), head: self.head };
+            let client = Client { name: self.name, tls: self.tls.as_ref().map(|tls| tls()), head: self.head };
             let (router, stop) = (router.clone(), stop.clone());
             connections.spawn(async move {
                 let _permit = permit;

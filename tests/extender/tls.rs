@@ -79,6 +79,33 @@ async fn only_clients_with_a_certificate_of_the_authority_are_served() {
     assert_eq!(livez(&rig, folder.path(), Some("kube-scheduler")).await, Some(200));
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn renewed_files_count_from_the_next_connection_on_and_unusable_ones_change_nothing() {
+    let (folder, renewed) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    certificates(folder.path());
+    certificates(renewed.path());
+    let file = |name: &str| folder.path().join(name).display().to_string();
+    let flags = [
+        format!("--extender-tls-cert={}", file("localhost.pem")),
+        format!("--extender-tls-key={}", file("localhost.key")),
+        format!("--extender-client-ca={}", file("ca.pem")),
+    ];
+    let former = tempfile::tempdir().unwrap();
+    for name in ["ca.pem", "kube-scheduler.pem", "kube-scheduler.key"] {
+        std::fs::copy(folder.path().join(name), former.path().join(name)).unwrap();
+    }
+    let rig = Rig::start_with(&["n1"], &flags.each_ref().map(String::as_str)).await;
+    assert_eq!(livez(&rig, former.path(), Some("kube-scheduler")).await, Some(200));
+    // A key that does not belong to the certificate: a renewal that is half done.
+    std::fs::copy(renewed.path().join("localhost.key"), folder.path().join("localhost.key")).unwrap();
+    assert_eq!(livez(&rig, former.path(), Some("kube-scheduler")).await, Some(200));
+    for name in ["localhost.pem", "ca.pem"] {
+        std::fs::copy(renewed.path().join(name), folder.path().join(name)).unwrap();
+    }
+    assert_eq!(livez(&rig, renewed.path(), Some("kube-scheduler")).await, Some(200));
+    assert_eq!(livez(&rig, former.path(), Some("kube-scheduler")).await, None, "the former authority counts no more");
+}
+
 #[test]
 fn plain_http_outside_loopback_half_a_tls_configuration_and_missing_files_end_the_start() {
     let run = |args: &[&str]| {

@@ -1,17 +1,17 @@
 //! The extender's address and the limits of its clients.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::net::TcpListener;
-use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 
 use super::ask::Front;
 use super::options::{ExtenderError, ExtenderOptions};
-use super::tls::acceptor;
+use super::tls::Renewed;
 use super::verbs;
-use crate::runtime::http::HttpServer;
+use crate::runtime::http::{HttpServer, Tls};
 
 /// Largest request body, in bytes.
 pub const MAX_BODY: usize = 8 << 20;
@@ -23,7 +23,7 @@ const HEAD: Duration = Duration::from_secs(60);
 /// The extender's open address.
 pub struct Extender {
     listener: TcpListener,
-    tls: Option<TlsAcceptor>,
+    tls: Option<Tls>,
 }
 
 impl Extender {
@@ -31,7 +31,7 @@ impl Extender {
     pub async fn open(options: &ExtenderOptions) -> Result<Option<Self>, ExtenderError> {
         options.validate()?;
         let Some(address) = options.listen else { return Ok(None) };
-        let tls = acceptor(options)?;
+        let tls = Renewed::open(options)?.map(|tls| -> Tls { Arc::new(move || tls.acceptor()) });
         let listener = TcpListener::bind(address).await.map_err(|source| ExtenderError::Listen { address, source })?;
         tracing::info!(%address, tls = tls.is_some(), "serving kube-scheduler's extender calls");
         Ok(Some(Self { listener, tls }))

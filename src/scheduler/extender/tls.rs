@@ -1,7 +1,8 @@
 //! TLS with client certificates: only kube-scheduler may ask for binds.
 
-use std::path::Path;
-use std::sync::Arc;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::crypto::ring;
@@ -12,31 +13,88 @@ use tokio_rustls::rustls::{RootCertStore, ServerConfig};
 
 use super::options::{ExtenderError, ExtenderOptions};
 
-/// The acceptor that the options ask for; `None` for plain HTTP. Files are read once, here.
-pub(super) fn acceptor(options: &ExtenderOptions) -> Result<Option<TlsAcceptor>, ExtenderError> {
-    let (Some(cert), Some(key), Some(ca)) = (&options.tls_cert, &options.tls_key, &options.client_ca) else {
-        return Ok(None);
-    };
-    let chain = certificates("extender-tls-cert", cert)?;
-    let private =
-        PrivateKeyDer::from_pem_file(key).map_err(|error| unusable("extender-tls-key", key, &error.to_string()))?;
-    let mut roots = RootCertStore::empty();
-    for authority in certificates("extender-client-ca", ca)? {
-        roots.add(authority).map_err(|error| unusable("extender-client-ca", ca, &error.to_string()))?;
+/// TLS from three files, which are read again when they change: certificates are renewed while the process runs.
+pub(super) struct Renewed {
+    files: Files,
+    state: Mutex<State>,
+}
+
+struct Files {
+    cert: PathBuf,
+    key: PathBuf,
+    ca: PathBuf,
+}
+
+struct State {
+    acceptor: TlsAcceptor,
+    /// How the files looked when they were last read, whether they could be used or not.
+    read: Looks,
+}
+
+/// Of each file what changes with its content: inode, length, time of change. A missing file has none.
+type Looks = [Option<(u64, u64, i64, i64)>; 3];
+
+impl Renewed {
+    /// Reads the files that the options name; `None` for plain HTTP.
+    pub fn open(options: &ExtenderOptions) -> Result<Option<Self>, ExtenderError> {
+        let (Some(cert), Some(key), Some(ca)) = (&options.tls_cert, &options.tls_key, &options.client_ca) else {
+            return Ok(None);
+        };
+        let files = Files { cert: cert.clone(), key: key.clone(), ca: ca.clone() };
+        let read = files.looks();
+        let acceptor = files.acceptor()?;
+        Ok(Some(Self { files, state: Mutex::new(State { acceptor, read }) }))
     }
-    let provider = Arc::new(ring::default_provider());
-    let tls = |error: &dyn std::fmt::Display| ExtenderError::Tls(error.to_string());
-    let clients = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider.clone())
-        .build()
-        .map_err(|error| tls(&error))?;
-    let mut config = ServerConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
-        .map_err(|error| tls(&error))?
-        .with_client_cert_verifier(clients)
-        .with_single_cert(chain, private)
-        .map_err(|error| tls(&error))?;
-    config.alpn_protocols = vec![b"http/1.1".to_vec()];
-    Ok(Some(TlsAcceptor::from(Arc::new(config))))
+
+    /// For the next connection. Files that cannot be used, half-written ones too, leave what was read before in force.
+    pub fn acceptor(&self) -> TlsAcceptor {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let looks = self.files.looks();
+        if looks != state.read {
+            state.read = looks;
+            match self.files.acceptor() {
+                Ok(acceptor) => {
+                    state.acceptor = acceptor;
+                    tracing::info!(certificate = %self.files.cert.display(), "the extender's TLS files were read anew");
+                }
+                Err(error) => tracing::warn!(%error, "the extender's TLS files have changed; the former ones stay in use"),
+            }
+        }
+        state.acceptor.clone()
+    }
+}
+
+impl Files {
+    fn looks(&self) -> Looks {
+        [&self.cert, &self.key, &self.ca].map(|path| {
+            let meta = std::fs::metadata(path).ok()?;
+            Some((meta.ino(), meta.len(), meta.ctime(), meta.ctime_nsec()))
+        })
+    }
+
+    fn acceptor(&self) -> Result<TlsAcceptor, ExtenderError> {
+        let Self { cert, key, ca } = self;
+        let chain = certificates("extender-tls-cert", cert)?;
+        let private =
+            PrivateKeyDer::from_pem_file(key).map_err(|error| unusable("extender-tls-key", key, &error.to_string()))?;
+        let mut roots = RootCertStore::empty();
+        for authority in certificates("extender-client-ca", ca)? {
+            roots.add(authority).map_err(|error| unusable("extender-client-ca", ca, &error.to_string()))?;
+        }
+        let provider = Arc::new(ring::default_provider());
+        let tls = |error: &dyn std::fmt::Display| ExtenderError::Tls(error.to_string());
+        let clients = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider.clone())
+            .build()
+            .map_err(|error| tls(&error))?;
+        let mut config = ServerConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .map_err(|error| tls(&error))?
+            .with_client_cert_verifier(clients)
+            .with_single_cert(chain, private)
+            .map_err(|error| tls(&error))?;
+        config.alpn_protocols = vec![b"http/1.1".to_vec()];
+        Ok(TlsAcceptor::from(Arc::new(config)))
+    }
 }
 
 fn certificates(key: &'static str, path: &Path) -> Result<Vec<CertificateDer<'static>>, ExtenderError> {
