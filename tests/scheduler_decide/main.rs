@@ -4,6 +4,7 @@
 
 mod env;
 mod explained;
+mod extender;
 mod gang;
 mod gang_devices;
 mod gang_edges;

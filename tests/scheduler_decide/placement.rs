@@ -203,3 +203,32 @@ fn gpus_are_packed_onto_the_node_that_is_fullest() {
     assert_eq!(env.node_of("second"), Some(home.as_str()));
     assert_ne!(env.node_of("whole"), Some(home.as_str()));
 }
+
+#[test]
+fn exclusivity_is_what_the_pod_asked_for_when_it_was_placed() {
+    let share: &[(&str, &str)] = &[(key::GPU, "30")];
+    let alone = Some(r#"{"gpu":{"exclusivePolicy":"DeviceLevel"}}"#.into());
+    let mut env = Env::new();
+    env.node("n", 1);
+    let mut first = pod("first", share, env.now);
+    first.spec.wishes.hint = alone.clone();
+    env.submit(first);
+    env.settle();
+    env.agent_releases("n");
+    env.settle();
+    // Whoever may edit the pod neither opens what was promised to it …
+    env.change_pod("first", |facts| facts.spec.wishes.hint = None);
+    env.pod("second", share);
+    env.settle();
+    assert_eq!((env.node_of("first"), env.node_of("second")), (Some("n"), None));
+    env.delete("first");
+    env.settle();
+    assert_eq!(env.node_of("second"), Some("n"));
+    env.agent_releases("n");
+    env.settle();
+    // … nor closes what it shares.
+    env.change_pod("second", |facts| facts.spec.wishes.hint = alone);
+    env.pod("third", share);
+    env.settle();
+    assert_eq!(env.node_of("third"), Some("n"));
+}

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use crate::contract::{LockRead, PodRef};
-use crate::decide::framework::{Outcome, View};
+use crate::decide::framework::{Outcome, Slots, View};
 use crate::decide::world::{NodeId, Place, PodId};
 
 use super::effect::{Effect, Effects};
@@ -99,7 +99,7 @@ impl Engine {
         if *known.key() != pod.key {
             return failed(format!("uid {} is the pod {}, not {}", pod.uid, known.key(), pod.key));
         }
-        let Some((target, node)) = self.known_node(node_name) else {
+        let Some((target, _)) = self.known_node(node_name) else {
             return failed(format!("node {node_name} is not known"));
         };
         let name_of = |id: NodeId| self.world.node(id).map_or("", |node| &node.name);
@@ -121,9 +121,12 @@ impl Engine {
         if known.facts.handoff.deleting.is_some() {
             return failed(format!("pod {} is being deleted", pod.key));
         }
-        let view = View { world: &self.world, now: now.mono };
-        let mut slots = self.prepare(view, known).map_err(BindVerdict::Failed)?;
-        match self.judge_ours(view, known, (target, node), &mut slots) {
+        let facts = known.facts.clone();
+        let shadows = self.shadow_nominated(&facts, now);
+        let judged = self.judge_bind(id, target, now);
+        self.lift(shadows);
+        let (slots, outcome) = judged.map_err(BindVerdict::Failed)?;
+        match outcome {
             Outcome::Fit => {}
             Outcome::Unfit(no) | Outcome::Never(no) | Outcome::WaitUntil(_, no) => {
                 return failed(format!("node {node_name}: {}", no.text));
@@ -141,6 +144,15 @@ impl Engine {
             self.enqueue(id, now, effects);
             failed(format!("node {node_name}: a reservation was refused"))
         }
+    }
+
+    fn judge_bind(&self, id: PodId, target: NodeId, now: Moment) -> Result<(Slots, Outcome), String> {
+        let gone = || "the pod or the node is gone".to_owned();
+        let (pod, node) = (self.world.pod(id).ok_or_else(gone)?, self.world.node(target).ok_or_else(gone)?);
+        let view = View { world: &self.world, now: now.mono };
+        let mut slots = self.prepare(view, pod)?;
+        let outcome = self.judge_ours(view, pod, (target, node), &mut slots);
+        Ok((slots, outcome))
     }
 
     fn wait_for(&mut self, id: PodId, errand: Errand) {

@@ -9,7 +9,9 @@ use crate::decide::world::devices::{Charge, Stock, kinds_of, request_of};
 use crate::decide::world::{Node, NodeId, Place, Pod, PodFacts, PodId, Wake};
 
 use super::engine::Engine;
+use super::preempt::{Victim, judge_budgets};
 use super::settings::Moment;
+use crate::decide::plugins::device_fit;
 
 /// Rules that kube-scheduler does not have.
 const OURS: [&str; 1] = ["DeviceFit"];
@@ -36,9 +38,25 @@ pub struct Fits {
     pub never: BTreeMap<String, String>,
 }
 
+/// Who leaves a node.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Room {
+    /// The victims.
+    pub victims: Vec<PodUid>,
+    /// How many more of them break a disruption budget than of those that were proposed.
+    pub more_broken: i64,
+}
+
 impl Engine {
     /// Judges the devices of each of `nodes` for a pod that another scheduler places.
-    pub fn fit_devices(&self, facts: &PodFacts, nodes: &[String], now: Moment) -> Fits {
+    pub fn fit_devices(&mut self, facts: &PodFacts, nodes: &[String], now: Moment) -> Fits {
+        let shadows = self.shadow_nominated(facts, now);
+        let fits = self.fit_beside_nominated(facts, nodes, now);
+        self.lift(shadows);
+        fits
+    }
+
+    fn fit_beside_nominated(&self, facts: &PodFacts, nodes: &[String], now: Moment) -> Fits {
         let view = View { world: &self.world, now: now.mono };
         let pod = visiting(facts);
         let mut fits = Fits::default();
@@ -124,45 +142,62 @@ impl Engine {
     }
 
     /// Which victims make room for the pod's devices on each node: those that were proposed, and where they do not free enough,
-    /// further pods of lower priority with devices, the least important first. A node that stays unfit is left out.
+    /// further pods of lower priority with devices: those first whose eviction breaks no disruption budget, of these the least
+    /// important. A node that stays unfit is left out.
     pub fn make_room(
+        &mut self,
+        facts: &PodFacts,
+        proposed: &BTreeMap<String, Vec<PodUid>>,
+        now: Moment,
+    ) -> BTreeMap<String, Room> {
+        let shadows = self.shadow_nominated(facts, now);
+        let room = self.room_beside_nominated(facts, proposed, now);
+        self.lift(shadows);
+        room
+    }
+
+    fn room_beside_nominated(
         &self,
         facts: &PodFacts,
         proposed: &BTreeMap<String, Vec<PodUid>>,
         now: Moment,
-    ) -> BTreeMap<String, Vec<PodUid>> {
+    ) -> BTreeMap<String, Room> {
+        let as_proposed = |victims: &Vec<PodUid>| Room { victims: victims.clone(), more_broken: 0 };
         let view = View { world: &self.world, now: now.mono };
         let pod = visiting(facts);
         let mut found = BTreeMap::new();
         let Ok(mut slots) = self.prepare(view, &pod) else { return found };
         for (name, victims) in proposed {
             if !pod.asks_for_devices() {
-                found.insert(name.clone(), victims.clone());
+                found.insert(name.clone(), as_proposed(victims));
                 continue;
             }
             let Some((id, node)) = self.known_node(name) else { continue };
             let turns = match self.judge_ours(view, &pod, (id, node), &mut slots) {
                 Outcome::Fit => {
-                    found.insert(name.clone(), victims.clone());
+                    found.insert(name.clone(), as_proposed(victims));
                     continue;
                 }
                 Outcome::Unfit(no) => no.wake.meets(Wake::POD_FREED),
                 _ => false,
             };
-            if turns && let Some(victims) = self.enough(&pod, node, victims) {
-                found.insert(name.clone(), victims);
+            if turns && let Some(room) = self.enough(&pod, node, victims) {
+                found.insert(name.clone(), room);
             }
         }
         found
     }
 
     /// The proposed victims, extended until the devices suffice, and without the additions that turn out not to be needed.
-    fn enough(&self, pod: &Pod, node: &Node, proposed: &[PodUid]) -> Option<Vec<PodUid>> {
+    fn enough(&self, pod: &Pod, node: &Node, proposed: &[PodUid]) -> Option<Room> {
         let on_node = || node.pods.iter().filter_map(|id| self.world.pod(*id));
         let fits = |gone: &BTreeSet<&PodUid>| fits_without(pod, node, on_node(), gone);
-        let mut gone: BTreeSet<&PodUid> = proposed.iter().collect();
+        // Whoever is leaving anyway costs nobody anything.
+        let leaving = on_node().filter(|other| other.facts.handoff.deleting.is_some());
+        let leaving = leaving.map(|other| &other.facts.handoff.pod.uid);
+        let mut gone: BTreeSet<&PodUid> = proposed.iter().chain(leaving).collect();
         if fits(&gone) {
-            return Some(proposed.to_vec());
+            return Some(Room { victims: proposed.to_vec(), more_broken: 0 });
         }
         let lower = |other: &&Pod| {
             other.facts.spec.priority < pod.facts.spec.priority
@@ -170,28 +205,71 @@ impl Engine {
                 && matches!(other.place, Place::Bound(_))
                 && !gone.contains(&other.facts.handoff.pod.uid)
         };
-        let mut others: Vec<&Pod> = on_node().filter(lower).collect();
-        // The youngest of the lowest priority goes first.
-        others
-            .sort_by_key(|other| (other.facts.spec.priority, std::cmp::Reverse(other.facts.handoff.created), other.id));
-        let mut added: Vec<&PodUid> = Vec::new();
-        for other in others {
-            added.push(&other.facts.handoff.pod.uid);
-            gone.insert(&other.facts.handoff.pod.uid);
+        let others: Vec<PodId> = on_node().filter(lower).map(|other| other.id).collect();
+        let asked: Vec<PodId> = proposed.iter().filter_map(|uid| self.world.pod_id(uid)).collect();
+        let everybody: Vec<PodId> = asked.iter().chain(&others).copied().collect();
+        let mut others: Vec<Victim> = judge_budgets(&self.world, &everybody);
+        others.retain(|victim| !asked.contains(&victim.pod));
+        // The youngest of the lowest priority goes first, and among all those first whose eviction breaks no budget.
+        others.sort_by_key(|v| (v.breaks_budget, v.priority, std::cmp::Reverse(v.created), v.pod));
+        let uid = |victim: &Victim| self.world.pod(victim.pod).map(|pod| &pod.facts.handoff.pod.uid);
+        let mut added: Vec<(PodId, &PodUid)> = Vec::new();
+        for (id, uid) in others.iter().filter_map(|victim| Some((victim.pod, uid(victim)?))) {
+            added.push((id, uid));
+            gone.insert(uid);
             if fits(&gone) {
                 // Of the additions the most important is spared first, where the rest is enough.
                 for at in (0..added.len()).rev() {
-                    gone.remove(added[at]);
+                    gone.remove(added[at].1);
                     if fits(&gone) {
                         added.remove(at);
                     } else {
-                        gone.insert(added[at]);
+                        gone.insert(added[at].1);
                     }
                 }
-                return Some(proposed.iter().chain(added).cloned().collect());
+                let broken = |pods: &[PodId]| {
+                    judge_budgets(&self.world, pods).iter().filter(|victim| victim.breaks_budget).count() as i64
+                };
+                let all: Vec<PodId> = asked.iter().copied().chain(added.iter().map(|(id, _)| *id)).collect();
+                return Some(Room {
+                    victims: proposed.iter().chain(added.iter().map(|(_, uid)| *uid)).cloned().collect(),
+                    more_broken: broken(&all) - broken(&asked),
+                });
             }
         }
         None
+    }
+
+    /// Enters pods that others make room for, of the same or a higher priority, with the devices that they ask for: kube-scheduler
+    /// keeps that room itself, but not what it does not know. [`Engine::lift`] must follow.
+    pub(super) fn shadow_nominated(&mut self, facts: &PodFacts, now: Moment) -> Vec<PodId> {
+        let own = &facts.handoff.pod.uid;
+        let except = self.world.pod_id(own).unwrap_or(NOBODY);
+        let mut shadows = self.shadow(facts.spec.priority, except, now);
+        let counts = |pod: &&Pod| {
+            pod.facts.spec.priority >= facts.spec.priority
+                && pod.facts.handoff.pod.uid != *own
+                && pod.facts.handoff.deleting.is_none()
+                && pod.asks_for_devices()
+                && self.config.asking_names.contains(&pod.facts.handoff.scheduler_name)
+        };
+        let mut theirs: Vec<(i32, PodId)> =
+            self.world.nominated().filter(counts).map(|pod| (-pod.facts.spec.priority, pod.id)).collect();
+        theirs.sort_unstable();
+        for (_, id) in theirs {
+            let Some(pod) = self.world.pod(id) else { continue };
+            let node = pod.facts.spec.nominated.as_deref().and_then(|name| self.known_node(name));
+            let Some((at, node)) = node else { continue };
+            let view = View { world: &self.world, now: now.mono };
+            let devices = self.prepare(view, pod).ok().and_then(|mut slots| {
+                let fits = self.judge_ours(view, pod, (at, node), &mut slots).is_fit();
+                fits.then(|| device_fit::plan(&slots, (at, node)))?.map(|plan| plan.held())
+            });
+            if self.world.keep_room(id, at, devices) {
+                shadows.push(id);
+            }
+        }
+        shadows
     }
 
     /// Runs the rules' preparation; the error is why the pod fits nowhere.
@@ -223,7 +301,7 @@ impl Engine {
 }
 
 fn visiting(facts: &PodFacts) -> Pod {
-    Pod { id: NOBODY, facts: facts.clone(), place: Place::Waiting, devices: None }
+    Pod::unplaced(NOBODY, facts.clone())
 }
 
 /// `true` when the pod would fit if enough pods left.

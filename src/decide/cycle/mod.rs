@@ -34,7 +34,7 @@ pub use explain::{
     DeviceDetail, Explanation, NodeVerdict, PodState, QueueItem, QueueReport, RatedNode, Rating, RuleCount, Verdict,
     WhatIf,
 };
-pub use extend::Fits;
+pub use extend::{Fits, Room};
 pub use flight::{Flight, Line, Stage};
 pub use gang::{
     GangExplanation, GangPolicy, GangStanding, GangView, MemberView, OnBindFailure, RootCause, TimeoutClock,

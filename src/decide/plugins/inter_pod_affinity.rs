@@ -90,7 +90,8 @@ impl PreFilter for InterPodAffinity {
         for other in view.world.placed_with_anti_affinity().filter(|other| other.id != pod.id) {
             near.count_refusing(pod, other, view.world);
         }
-        let means = |other: &Pod| other.facts.spec.anti_affinity.iter().any(|term| matches(term, other, pod, view.world));
+        let means =
+            |other: &Pod| other.facts.spec.anti_affinity.iter().any(|term| matches(term, other, pod, view.world));
         near.shunned = view.world.shadows().any(|other| other.id != pod.id && means(other));
         if !spec.affinity.is_empty() || !spec.anti_affinity.is_empty() {
             for other in placed(view.world).filter(|other| other.id != pod.id) {
@@ -126,8 +127,7 @@ fn judge(near: &Near, pod: &Pod, labels: &Labels) -> Outcome {
     if !wanted_here(&spec.affinity, near, labels) {
         return Outcome::never(NAME, "pod affinity", WAKE);
     }
-    let crowded =
-        |(term, counts): (&PodTerm, &Counts)| place(term, labels).is_some_and(|at| counts.contains_key(&at));
+    let crowded = |(term, counts): (&PodTerm, &Counts)| place(term, labels).is_some_and(|at| counts.contains_key(&at));
     if spec.anti_affinity.iter().zip(&near.unwanted).any(crowded) {
         return Outcome::unfit(NAME, "pod anti-affinity", WAKE);
     }

@@ -11,7 +11,7 @@ use crate::decide::alloc::{
 };
 use crate::decide::pod::HandoffPod;
 
-use super::pod::Pod;
+use super::pod::{Pod, PodFacts};
 
 /// The devices of one node.
 #[derive(Debug, Clone)]
@@ -94,7 +94,7 @@ impl<'a> Charge<'a> {
         if !pod.asks_for_devices() && pod.devices.is_none() {
             return None;
         }
-        let exclusive = wishes_of(pod).map(|wishes| wishes.exclusive()).unwrap_or_default();
+        let exclusive = pod.exclusive;
         let uid = &pod.facts.handoff.pod.uid;
         Some(Self { uid, devices: pod.devices.as_ref(), exclusive, kinds: kinds_of(pod) })
     }
@@ -386,12 +386,20 @@ pub fn kinds_of(pod: &Pod) -> Vec<DeviceType> {
     kinds.into_iter().collect()
 }
 
-fn wishes_of(pod: &Pod) -> Result<Wishes, crate::contract::AllocationError> {
-    let wishes = &pod.facts.spec.wishes;
+/// Whom the pod does not want near its devices, as its annotations stand now.
+pub(super) fn exclusive_of(facts: &PodFacts) -> Exclusive {
+    if facts.spec.wishes.hint.is_none() {
+        return Exclusive::default();
+    }
+    wishes_of(facts).map(|wishes| wishes.exclusive()).unwrap_or_default()
+}
+
+fn wishes_of(facts: &PodFacts) -> Result<Wishes, crate::contract::AllocationError> {
+    let wishes = &facts.spec.wishes;
     Wishes::parse(wishes.hint.as_deref(), wishes.joint.as_deref(), wishes.partition.as_deref())
 }
 
 /// The pod's devices as one request, or the rule that it breaks.
 pub fn request_of(pod: &Pod) -> Result<PodDeviceRequest, RequestProblem> {
-    PodDeviceRequest::of_containers(&pod.facts.handoff.containers, wishes_of(pod)?)
+    PodDeviceRequest::of_containers(&pod.facts.handoff.containers, wishes_of(&pod.facts)?)
 }

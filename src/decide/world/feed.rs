@@ -7,13 +7,13 @@ use jiff::Timestamp;
 
 use crate::contract::{LockRead, PodKey, PodUid, Shared};
 
-use super::devices::{Stock, recorded_devices};
+use super::devices::{Stock, exclusive_of, recorded_devices};
 use super::event::{Changes, Wake, WorldEvent};
 use super::node::{Node, NodeFacts};
 use super::pod::{Place, Pod, PodFacts};
 use super::state::World;
 use super::{NodeId, PodId};
-use crate::decide::alloc::Held;
+use crate::decide::alloc::{Exclusive, Held};
 
 impl World {
     /// Folds one event in. `now` is the monotonic time, `wall` the wall time.
@@ -243,6 +243,7 @@ impl World {
             return;
         }
         let (old_place, old_devices) = old.map_or((Place::Waiting, None), |old| (old.place, old.devices.clone()));
+        let old_exclusive = old.map(|old| old.exclusive).unwrap_or_default();
         let relabelled = old.is_some_and(|old| old.facts.spec.labels != facts.spec.labels);
         // A pod that is resized, or that is being deleted, leaves room to others.
         let shrunk = old.is_some_and(|old| {
@@ -291,7 +292,19 @@ impl World {
         if !matches!(place, Place::Assumed(_)) {
             self.plans.plans.remove(&id);
         }
-        self.pods.insert(id, Box::new(Pod { id, facts, place, devices }));
+        // The first sight of a pod on a node counts, as it does for the node's agent.
+        let exclusive = match (old_place, place) {
+            (Place::Bound(_) | Place::Assumed(_), Place::Bound(_) | Place::Assumed(_)) => old_exclusive,
+            (_, Place::Bound(_)) => exclusive_of(&facts),
+            _ => Exclusive::default(),
+        };
+        self.pods.insert(id, Box::new(Pod { id, facts, place, devices, exclusive }));
+        let nominated = self.pods.get(&id).is_some_and(|pod| pod.facts.spec.nominated.is_some());
+        if nominated && matches!(place, Place::Waiting | Place::Assumed(_)) {
+            self.nominated.insert(id);
+        } else {
+            self.nominated.remove(&id);
+        }
         if !confirmed {
             self.charge(id);
         }
@@ -339,6 +352,7 @@ impl World {
         self.discharge(id);
         let Some(pod) = self.pods.remove(&id) else { return };
         self.plans.plans.remove(&id);
+        self.nominated.remove(&id);
         self.gangs.pod_gone(id);
         if pod.place != Place::Ended {
             self.mix.leave(&pod.facts);

@@ -7,6 +7,7 @@ use crate::contract::{PodKey, Shared};
 use crate::decide::alloc::Held;
 use crate::decide::placement::{JobFacts, JobIdentity, PriorityClassFacts};
 
+use super::devices::exclusive_of;
 use super::event::Changes;
 use super::pod::{Place, Pod, PodFacts};
 use super::state::World;
@@ -74,7 +75,8 @@ impl World {
         self.shared.specs.intern(&mut facts.spec);
         self.shared.containers.intern(&mut facts.handoff.containers);
         self.mix.join(&facts);
-        let mut pod = Pod { id, facts, place: Place::Assumed(node), devices };
+        let exclusive = exclusive_of(&facts);
+        let mut pod = Pod { place: Place::Assumed(node), devices, exclusive, ..Pod::unplaced(id, facts) };
         let amounts = &mut self.shared.amounts;
         pod.devices.iter_mut().for_each(|held| held.share(|value| amounts.intern(value)));
         self.pods.insert(id, Box::new(pod));

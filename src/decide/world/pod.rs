@@ -8,7 +8,7 @@
 //! ```
 
 use crate::contract::Shared;
-use crate::decide::alloc::Held;
+use crate::decide::alloc::{Exclusive, Held};
 use crate::decide::pod::HandoffPod;
 
 use super::spec::PodSpec;
@@ -34,6 +34,8 @@ pub struct Pod {
     pub place: Place,
     /// Devices it holds or is about to: from the annotation when bound, from the decision when assumed.
     pub devices: Option<Held>,
+    /// Who else may be near these devices, as the pod asked when it was placed; what its author writes later changes nothing.
+    pub exclusive: Exclusive,
 }
 
 /// Where a pod stands. Every pod is exactly one of these.
@@ -50,6 +52,11 @@ pub enum Place {
 }
 
 impl Pod {
+    /// A pod that is in no world: to be judged, not kept.
+    pub fn unplaced(id: PodId, facts: PodFacts) -> Self {
+        Self { id, facts, place: Place::Waiting, devices: None, exclusive: Exclusive::default() }
+    }
+
     /// The node whose room this pod takes.
     pub fn node(&self) -> Option<NodeId> {
         match self.place {

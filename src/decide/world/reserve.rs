@@ -2,7 +2,7 @@
 
 use crate::decide::alloc::Held;
 
-use super::devices::{Charge, Stock};
+use super::devices::{Charge, Stock, exclusive_of};
 use super::pod::Place;
 use super::state::World;
 use super::{NodeId, PodId};
@@ -13,6 +13,7 @@ impl World {
         let Some(pod) = self.pods.get_mut(&id).filter(|pod| pod.place == Place::Waiting) else { return false };
         pod.place = Place::Assumed(node);
         pod.devices = devices;
+        pod.exclusive = exclusive_of(&pod.facts);
         let amounts = &mut self.shared.amounts;
         pod.devices.iter_mut().for_each(|held| held.share(|value| amounts.intern(value)));
         self.generation += 1;

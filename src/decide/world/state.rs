@@ -17,7 +17,7 @@ use super::journal::Journal;
 use super::locked::LockedNodes;
 use super::mix::Mix;
 use super::node::Node;
-use super::pod::Pod;
+use super::pod::{Place, Pod};
 use super::resources::Resources;
 use super::spec::{Labels, PodSpec};
 use super::volume::{ClaimFacts, VolumeFacts, VolumePlans};
@@ -66,6 +66,8 @@ pub struct World {
     pub(super) drawing: BTreeSet<PodId>,
     /// Assumed pods that only have room kept for them: nominated, and not there.
     pub(super) shadows: BTreeSet<PodId>,
+    /// Pods whose status names a node that others leave for them.
+    pub(super) nominated: BTreeSet<PodId>,
     /// What pods ask of GPUs.
     pub(super) mix: Mix,
     pub(super) namespaces: BTreeMap<Box<str>, Labels>,
@@ -204,6 +206,11 @@ impl World {
     pub fn shadows_on(&self, node: NodeId) -> impl Iterator<Item = &Pod> {
         let here = self.shadows.iter().filter_map(|id| self.pod(*id));
         here.filter(move |pod| pod.node() == Some(node))
+    }
+
+    /// Waiting pods whose status names a node that others leave for them.
+    pub fn nominated(&self) -> impl Iterator<Item = &Pod> {
+        self.nominated.iter().filter_map(|id| self.pod(*id)).filter(|pod| pod.place == Place::Waiting)
     }
 
     /// Every pod that has room kept for it.

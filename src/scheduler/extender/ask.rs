@@ -9,7 +9,7 @@ use tokio::sync::{mpsc, oneshot};
 use super::gang::GangPods;
 use crate::cluster::bind::Binder;
 use crate::contract::{PodRef, PodUid};
-use crate::decide::cycle::{AskId, BindVerdict, Fits};
+use crate::decide::cycle::{AskId, BindVerdict, Fits, Room};
 use crate::decide::world::PodFacts;
 
 /// Why there is no answer: the process starts, ends, or does not lead.
@@ -24,7 +24,7 @@ pub enum Ask {
     /// How good nodes are, 0..=100.
     Rate(Box<PodFacts>, Vec<String>, Answer<Vec<(String, i64)>>),
     /// Which victims make room.
-    Room(Box<PodFacts>, BTreeMap<String, Vec<PodUid>>, Answer<BTreeMap<String, Vec<PodUid>>>),
+    Room(Box<PodFacts>, BTreeMap<String, Vec<PodUid>>, Answer<BTreeMap<String, Room>>),
     /// Bind this pod to this node. `found` is what a live read of the pod has shown.
     Bind {
         /// Names the request.
@@ -89,7 +89,7 @@ impl Front {
         &self,
         pod: PodFacts,
         victims: BTreeMap<String, Vec<PodUid>>,
-    ) -> Result<BTreeMap<String, Vec<PodUid>>, NoAnswer> {
+    ) -> Result<BTreeMap<String, Room>, NoAnswer> {
         self.ask(|answer| Ask::Room(Box::new(pod), victims, answer)).await
     }
 

@@ -57,7 +57,9 @@ impl Renewed {
                     state.acceptor = acceptor;
                     tracing::info!(certificate = %self.files.cert.display(), "the extender's TLS files were read anew");
                 }
-                Err(error) => tracing::warn!(%error, "the extender's TLS files have changed; the former ones stay in use"),
+                Err(error) => {
+                    tracing::warn!(%error, "the extender's TLS files have changed; the former ones stay in use")
+                }
             }
         }
         state.acceptor.clone()

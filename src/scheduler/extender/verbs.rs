@@ -17,7 +17,7 @@ use crate::contract::extender::{
     ExtenderPreemptionResult, HostPriority, MAX_SCORE, MetaPod, MetaVictims,
 };
 use crate::contract::{PodRef, PodUid};
-use crate::decide::cycle::Fits;
+use crate::decide::cycle::{Fits, Room};
 
 /// Every verb but bind answers within this time.
 const ANSWER: Duration = Duration::from_secs(5);
@@ -114,9 +114,10 @@ async fn preempt(State(front): State<Front>, request: Request) -> Result<Json<Ex
         proposed.iter().map(|(node, victims)| (node.clone(), uids(victims))).collect();
     let unavailable = |error| Refused(StatusCode::SERVICE_UNAVAILABLE, error);
     let room = in_time(front.room(pod, victims)).await.map_err(unavailable)?;
-    let with_budget = |(node, uids): (String, Vec<PodUid>)| {
-        let num_pdb_violations = proposed.get(&node).map_or(0, |victims| victims.num_pdb_violations);
-        let pods = uids.iter().map(|uid| MetaPod { uid: uid.to_string() }).collect();
+    let with_budget = |(node, room): (String, Room)| {
+        let theirs = proposed.get(&node).map_or(0, |victims| victims.num_pdb_violations);
+        let num_pdb_violations = theirs + room.more_broken;
+        let pods = room.victims.iter().map(|uid| MetaPod { uid: uid.to_string() }).collect();
         (node, MetaVictims { pods, num_pdb_violations })
     };
     Ok(Json(ExtenderPreemptionResult { node_name_to_meta_victims: room.into_iter().map(with_budget).collect() }))

@@ -6,7 +6,7 @@ use crate::decide::cycle::preempt::candidates;
 use crate::decide::cycle::settings::Moment;
 use crate::decide::framework::View;
 use crate::decide::plugins::device_fit;
-use crate::decide::world::{Place, Pod, PodFacts, PodId};
+use crate::decide::world::{Pod, PodFacts, PodId};
 
 use super::answer::WhatIf;
 use super::judged::judge_all;
@@ -18,7 +18,7 @@ impl Engine {
     /// Judges a pod as if it were created now and its turn had come.
     pub fn what_if(&mut self, facts: PodFacts, now: Moment) -> WhatIf {
         let notes = self.notes(&facts);
-        let pod = Pod { id: NOBODY, facts, place: Place::Waiting, devices: None };
+        let pod = Pod::unplaced(NOBODY, facts);
         let priority = pod.facts.spec.priority;
         let shadows = self.shadow(priority, NOBODY, now);
         let view = View { world: &self.world, now: now.mono };

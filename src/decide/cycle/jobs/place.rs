@@ -135,7 +135,7 @@ impl Company<'_> {
 
 /// A pod that is not there yet, to be judged.
 pub(super) fn imagined(facts: PodFacts) -> Pod {
-    Pod { id: NOBODY, facts, place: Place::Waiting, devices: None }
+    Pod::unplaced(NOBODY, facts)
 }
 
 impl Engine {

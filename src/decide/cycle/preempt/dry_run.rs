@@ -159,8 +159,8 @@ fn spare(
 }
 
 /// Says of each pod whether evicting it, after those before it, would break a budget. The most important ones use the budget
-/// last.
-fn judge_budgets(world: &World, pods: &[PodId]) -> Vec<Victim> {
+/// first, as in kube-scheduler.
+pub(in crate::decide::cycle) fn judge_budgets(world: &World, pods: &[PodId]) -> Vec<Victim> {
     let mut victims: Vec<Victim> = pods
         .iter()
         .filter_map(|id| {

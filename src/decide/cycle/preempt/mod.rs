@@ -14,6 +14,6 @@ mod dry_run;
 mod nominate;
 mod units;
 
-pub(in crate::decide::cycle) use dry_run::candidates;
 pub use dry_run::{Candidate, Victim};
+pub(in crate::decide::cycle) use dry_run::{candidates, judge_budgets};
 pub use nominate::Nomination;

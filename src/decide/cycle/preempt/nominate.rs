@@ -191,8 +191,7 @@ impl Engine {
 
     /// What a predecessor has nominated: the pod's status says where, and whoever is leaving there is waited for.
     pub(in crate::decide::cycle) fn nominated_before(&mut self, now: Moment) {
-        let ours = self.world.pods().filter(|pod| pod.place == Place::Waiting && pod.facts.spec.nominated.is_some());
-        let ours: Vec<PodId> = ours.map(|pod| pod.id).collect();
+        let ours: Vec<PodId> = self.world.nominated().map(|pod| pod.id).collect();
         for id in ours {
             let Some(pod) = self.world.pod(id) else { continue };
             if !self.config.scheduler_names.contains(&pod.facts.handoff.scheduler_name) {
