@@ -210,3 +210,74 @@ proptest! {
         }
     }
 }
+
+fn percent_pod(containers: &[(&str, &str, &str)]) -> PodDeviceRequest {
+    // Count of GPUs, compute and memory in all.
+    let limits: Vec<[(&str, &str); 3]> = containers
+        .iter()
+        .map(|(count, core, memory)| {
+            [(key::GPU_SHARED, *count), (key::GPU_CORE, *core), (key::GPU_MEMORY_RATIO, *memory)]
+        })
+        .collect();
+    let names = ["a", "b", "c", "d", "e", "f", "g", "h", "i", "j"];
+    let all: Vec<_> = names.iter().zip(&limits).map(|(name, limits)| (*name, App, &limits[..])).collect();
+    pod(&all, Wishes::default())
+}
+
+#[test]
+fn shares_of_several_containers_are_found_wherever_they_fit() {
+    let mut pool = pool_of((0..8).map(|minor| gpu(minor, "s", "r", 0)).collect());
+    for minor in 0..4 {
+        let held = ask(&[(key::GPU, "40")]);
+        let mut assignment = pick(&pool, &held).unwrap();
+        // Each on a GPU of its own.
+        let Part::Gpu { core, memory, .. } = assignment.grant.parts[0] else { panic!() };
+        assignment.grant.parts = [Part::Gpu { gpu: minor, core, memory }].into();
+        pool.take(&assignment.grant).unwrap();
+    }
+    let found = pick(&pool, &percent_pod(&[("4", "160", "160"), ("8", "480", "480")])).unwrap();
+    assert_eq!(found.containers[0].len(), 4);
+    let small: Vec<(&str, &str, &str)> = (0..10).map(|at| if at < 5 { ("1", "40", "40") } else { ("1", "60", "60") }).collect();
+    let empty = pool_of((0..5).map(|minor| gpu(minor, "s", "r", 0)).collect());
+    assert!(pick(&empty, &percent_pod(&small)).is_ok());
+}
+
+proptest! {
+    #[test]
+    fn shares_are_found_exactly_where_trying_all_ways_finds_them(
+        held in prop::collection::vec(0..=9i64, 4..=8), wants in prop::collection::vec((1..=4u32, 1..=9i64), 1..=3),
+    ) {
+        let mut pool = pool_of((0..held.len() as i32).map(|minor| gpu(minor, "s", "r", 0)).collect());
+        for (at, tenths) in held.iter().enumerate().filter(|(_, tenths)| **tenths > 0) {
+            let part = Part::Gpu { gpu: at as u8, core: (tenths * 10) as u16, memory: MEMORY * tenths / 10 };
+            pool.take(&Grant { parts: [part].into(), ..Grant::default() }).unwrap();
+        }
+        let texts: Vec<[String; 2]> = wants.iter().map(|(count, tenths)| [count.to_string(), (i64::from(*count) * tenths * 10).to_string()]).collect();
+        let containers: Vec<(&str, &str, &str)> = texts.iter().map(|[count, amount]| (count.as_str(), amount.as_str(), amount.as_str())).collect();
+        let found = pick(&pool, &percent_pod(&containers));
+        // All ways: rooms in tenths, container after container, each on distinct GPUs.
+        fn fits(rooms: &mut Vec<i64>, wants: &[(u32, i64)], from: usize, left: u32) -> bool {
+            let Some(((count, size), rest)) = wants.split_first() else { return true };
+            if left == 0 {
+                return match rest.first() {
+                    None => true,
+                    Some((next, _)) => fits(rooms, rest, 0, *next),
+                };
+            }
+            let _ = count;
+            for at in from..rooms.len() {
+                if rooms[at] >= *size {
+                    rooms[at] -= size;
+                    if fits(rooms, wants, at + 1, left - 1) {
+                        return true;
+                    }
+                    rooms[at] += size;
+                }
+            }
+            false
+        }
+        let mut rooms: Vec<i64> = held.iter().map(|tenths| 10 - tenths).collect();
+        let possible = fits(&mut rooms, &wants, 0, wants[0].0);
+        prop_assert_eq!(found.is_ok(), possible, "{:?} {:?}: {:?}", held, wants, found);
+    }
+}

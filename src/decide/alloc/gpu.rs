@@ -6,15 +6,17 @@ use super::objective::objective;
 use super::partition;
 use super::phases::{overlap, peak, split};
 use super::pick::{Choice, GpuPlan, Within};
-use super::place::{bit, bits};
+use super::place::{Place, bit, bits};
 use super::reason::Reason;
-use super::solve::solve;
+use super::solve::{Search, by_owner, solve};
 use super::{mig, whole};
 use crate::contract::hint::PartitionPolicy;
 use crate::decide::pod::ContainerKind;
 
 /// Most ways that are looked at to split one set of GPUs over containers with NICs.
-const MAX_SPLITS: u32 = 64;
+const MAX_SPLITS: u32 = 256;
+/// What one of them costs of the pod's tries.
+const SPLIT: u32 = 8;
 
 impl Choice<'_> {
     /// Chooses the pod's whole GPUs, except `taken` ones, and splits them over the containers.
@@ -88,13 +90,17 @@ impl Choice<'_> {
         order.sort_by_key(|at| (self.kinds[*at] == ContainerKind::Init, !self.has_nics_to_be_near(*at), *at));
         let mut tries = MAX_SPLITS;
         let mut judge = |split: &[Vec<u8>]| {
+            if tries == 0 || self.tries.get() < SPLIT {
+                return true;
+            }
             tries -= 1;
+            self.tries.set(self.tries.get() - SPLIT);
             if let Some(distance) = steps(split) {
                 if best.as_ref().is_none_or(|(least, _)| distance < *least) {
                     best = Some((distance, split.to_vec()));
                 }
             }
-            tries == 0 || best.as_ref().is_some_and(|(distance, _)| *distance == 0)
+            best.as_ref().is_some_and(|(distance, _)| *distance == 0)
         };
         self.each_split(set, counts, &order, &mut vec![Vec::new(); counts.len()], &mut judge);
         best
@@ -122,7 +128,16 @@ impl Choice<'_> {
         };
         if self.has_nics_to_be_near(*at) {
             let cells = whole::cells(self.pool, set & !busy);
-            whole::each(&cells, counts[*at], 0, &mut |own| go(bits(own).collect()));
+            let gpus = &self.pool.devices().gpus;
+            let near = |own: u128| {
+                let places: Vec<Place> = bits(own).map(|at| gpus[usize::from(at)].place).collect();
+                self.may_be_near(*at, &places)
+            };
+            whole::each(&cells, counts[*at], 0, &mut |own| {
+                if near(own) {
+                    go(bits(own).collect());
+                }
+            });
         } else {
             go(self.neighbours(set & !busy).into_iter().take(counts[*at] as usize).collect());
         }
@@ -270,6 +285,8 @@ impl Choice<'_> {
             mig::hand_out(&as_split(chosen), &mut containers);
             self.nic_distance(&containers).is_some()
         };
-        solve(pieces.len(), &options, &holds, &self.tries).map(|chosen| as_split(&chosen))
+        let state = |chosen: &[u8]| by_owner(&pieces, chosen);
+        let search = Search { pieces: pieces.len(), options: &options, holds: &holds, state: &state };
+        solve(&search, &self.tries).map(|chosen| as_split(&chosen))
     }
 }

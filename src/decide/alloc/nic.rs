@@ -7,7 +7,7 @@ use super::phases::{merge, overlap, peak};
 use super::pick::{Choice, Within};
 use super::place::{Level, NOWHERE, Place, bit, bits};
 use super::reason::Reason;
-use super::solve::solve;
+use super::solve::{Search, by_owner, solve};
 use crate::contract::hint::TopologyScope;
 use crate::decide::pod::ContainerKind;
 
@@ -218,7 +218,9 @@ impl Choice<'_> {
             options
         };
         let holds = |chosen: &[u8]| !strict || self.same_pcie(near, pieces, chosen);
-        solve(pieces.len(), &options, &holds, &self.tries)
+        let state = |chosen: &[u8]| by_owner(pieces, chosen);
+        let search = Search { pieces: pieces.len(), options: &options, holds: &holds, state: &state };
+        solve(&search, &self.tries)
     }
 
     /// NICs for the next whole one, best first: near its container's GPUs; then evenly over switches and root complexes, as the
@@ -345,18 +347,27 @@ impl Choice<'_> {
         free.min_by(|a, b| a.1.bus_id.cmp(&b.1.bus_id)).map(|(at, _)| at)
     }
 
-    /// A container's GPUs lie in more places than it has NICs: `SamePCIe` cannot hold.
+    /// Some container's GPUs lie in more places than it has NICs: `SamePCIe` cannot hold.
     fn too_many_places(&self, near: &Near) -> bool {
-        let count = |own: &[Place], level| {
+        near.own.iter().enumerate().any(|(container, own)| self.too_many(container, own))
+    }
+
+    fn too_many(&self, container: usize, own: &[Place]) -> bool {
+        let count = |level| {
             let mut groups: Vec<u8> = own.iter().map(|place| place.at(level)).collect();
             groups.sort_unstable();
             groups.dedup();
             groups.len() as u32
         };
-        near.own.iter().zip(&self.needs).any(|(own, need)| {
-            let nics = need.nic_count();
-            nics > 0 && count(own, Level::Switch) > nics && count(own, Level::Root) > nics
-        })
+        let nics = self.needs[container].nic_count();
+        nics > 0 && count(Level::Switch) > nics && count(Level::Root) > nics
+    }
+
+    /// `SamePCIe` may hold for a container with GPUs in these places, as far as can be said without choosing NICs.
+    pub(super) fn may_be_near(&self, container: usize, own: &[Place]) -> bool {
+        !self.strict()
+            || !self.too_many(container, own)
+                && own.iter().all(|place| self.steps_to_nics(container, *place).is_some())
     }
 
     /// `SamePCIe`: the switches of a container's GPUs are the switches of its NICs, or their root complexes are the same. NICs

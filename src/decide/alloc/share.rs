@@ -11,7 +11,7 @@ use super::phases::{merge, overlap};
 use super::pick::{Choice, GpuPlan, Within};
 use super::place::{bit, bits};
 use super::reason::{Reason, ShareMemory};
-use super::solve::solve;
+use super::solve::{Search, State, by_owner, solve};
 use crate::decide::pod::ContainerKind;
 
 /// How well a share fits a GPU. Compared field by field in this order; smaller is better.
@@ -153,6 +153,28 @@ impl Choice<'_> {
             .collect()
     }
 
+    /// What is left of each GPU when the pieces before the next lie on `chosen`, whichever GPU it is.
+    fn rooms(&self, pieces: &[Piece], chosen: &[u8], within: Within) -> State {
+        let container = pieces.get(chosen.len()).map(|piece| piece.container);
+        let mut rooms: Vec<[i64; 6]> = bits(self.eligible.gpus & within.gpus)
+            .map(|gpu| {
+                let device = &self.pool.devices().gpus[usize::from(gpu)];
+                let (core, mut memory) = self.pool.gpu_room(gpu);
+                let (mut core, mut own) = (i64::from(core), false);
+                for (piece, _) in pieces.iter().zip(chosen).filter(|(_, on)| **on == gpu) {
+                    own |= Some(piece.container) == container;
+                    if let Some(Part::Gpu { core: c, memory: m, .. }) = self.part(gpu, piece.share) {
+                        core -= i64::from(c);
+                        memory -= m;
+                    }
+                }
+                [core, memory, i64::from(own), i64::from(device.core), device.memory, i64::from(device.bytes_known)]
+            })
+            .collect();
+        rooms.sort_unstable();
+        rooms.into_iter().flatten().collect()
+    }
+
     /// Each share onto its best fit that leaves room for the others; with `strict`, where their NICs are near.
     fn on_any_gpus(&self, pieces: &[Piece], within: Within, plan: &GpuPlan, strict: bool) -> Option<Vec<u8>> {
         let distances = Distances::default();
@@ -162,7 +184,12 @@ impl Choice<'_> {
             fits.into_iter().map(|fit| fit.number).collect()
         };
         let holds = |chosen: &[u8]| !strict || self.nics_are_near(pieces, chosen, plan);
-        solve(pieces.len(), &options, &holds, &self.tries)
+        // GPUs that nothing tells apart but what is free of them may change places, unless it matters where they are.
+        let alike = !strict && plan.whole.is_empty() && self.barred.has_no_shares();
+        let owners: Vec<usize> = pieces.iter().map(|piece| piece.container).collect();
+        let state = |chosen: &[u8]| if alike { self.rooms(pieces, chosen, within) } else { by_owner(&owners, chosen) };
+        let search = Search { pieces: pieces.len(), options: &options, holds: &holds, state: &state };
+        solve(&search, &self.tries)
     }
 
     fn nics_are_near(&self, pieces: &[Piece], chosen: &[u8], plan: &GpuPlan) -> bool {

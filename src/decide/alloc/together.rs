@@ -38,6 +38,11 @@ impl Barred {
         self.gpu_shares.get(container).copied().unwrap_or(0)
     }
 
+    /// No GPU is barred for shares.
+    pub fn has_no_shares(&self) -> bool {
+        self.gpu_shares.iter().all(|mask| *mask == 0)
+    }
+
     /// NICs that must not carry a share of the container.
     pub fn nics_for(&self, container: usize) -> u128 {
         self.nic_shares.get(container).copied().unwrap_or(0)
