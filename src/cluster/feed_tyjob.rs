@@ -59,7 +59,8 @@ pub fn priority_classes(client: &Client, config: Config) -> Feed<PriorityClass> 
         optional: true,
         told: Box::new(|class| {
             let value = class.value.unwrap_or_default();
-            let facts = PriorityClassFacts { value, default: class.global_default.unwrap_or(false) };
+            let never_preempts = class.preemption_policy.as_deref() == Some("Never");
+            let facts = PriorityClassFacts { value, default: class.global_default.unwrap_or(false), never_preempts };
             Some(WorldEvent::PriorityClass(class.metadata.name?.into(), facts))
         }),
         gone: Box::new(|seen| Some(WorldEvent::PriorityClassGone(seen.name().into()))),

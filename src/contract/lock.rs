@@ -85,7 +85,7 @@ impl LockValue {
             return None;
         }
         let mut fields = raw.split(',');
-        let time: Timestamp = fields.next()?.parse().ok()?;
+        let time = rfc3339(fields.next()?)?;
         let rest: Vec<&str> = fields.collect();
         let holder = match rest.as_slice() {
             [] => None,
@@ -121,6 +121,34 @@ impl LockValue {
     pub fn matches_bind_timestamp(&self, annotation: &str) -> bool {
         annotation.len() <= 20 && annotation.parse::<i128>().is_ok_and(|nanos| nanos == self.time.as_nanosecond())
     }
+}
+
+/// A time as RFC 3339 writes it and nothing else that looks like one. Digits after the ninth are below our clock.
+fn rfc3339(text: &str) -> Option<Timestamp> {
+    let (head, rest) = text.split_at_checked(19)?;
+    let shape = head.bytes().zip(b"0000-00-00T00:00:00").all(|(byte, like)| match like {
+        b'0' => byte.is_ascii_digit(),
+        b'T' => byte.eq_ignore_ascii_case(&b'T'),
+        other => byte == *other,
+    });
+    let (fraction, zone) = match rest.strip_prefix('.') {
+        Some(rest) => rest.split_at(rest.find(|c: char| !c.is_ascii_digit())?),
+        None => ("", rest),
+    };
+    let offset = |zone: &str| {
+        zone.len() == 6
+            && zone.bytes().zip(b"+00:00").all(|(byte, like)| match like {
+                b'+' => matches!(byte, b'+' | b'-'),
+                b'0' => byte.is_ascii_digit(),
+                other => byte == *other,
+            })
+    };
+    if !shape || rest.starts_with('.') && fraction.is_empty() || !(zone.eq_ignore_ascii_case("z") || offset(zone)) {
+        return None;
+    }
+    let kept = &fraction[..fraction.len().min(9)];
+    let point = if kept.is_empty() { "" } else { "." };
+    format!("{head}{point}{kept}{zone}").to_ascii_uppercase().parse().ok()
 }
 
 /// RFC 3339, UTC, nine fractional digits.
@@ -159,7 +187,7 @@ mod tests {
     #[test]
     fn any_rfc_3339_precision_and_offset_is_read() {
         for raw in
-            ["2026-11-21T02:35:12Z", "2026-11-21T02:35:12.1Z", "2026-11-21T03:35:12+01:00", "2026-11-21T02:35:12Z,ns,p"]
+            ["2026-11-21T02:35:12Z", "2026-11-21T02:35:12.1Z", "2026-11-21t02:35:12.1234567890Z,ns,p,u", "2026-11-21T03:35:12+01:00", "2026-11-21T02:35:12Z,ns,p"]
         {
             assert!(matches!(LockRead::parse(Some(raw)), LockRead::Held { .. }), "{raw}");
         }
@@ -169,6 +197,11 @@ mod tests {
     fn a_malformed_value_is_an_unknown_holder_and_keeps_its_text() {
         for raw in [
             "",
+            "2026-11-21T02:35Z",
+            "20261121T023512Z",
+            "2026-11-21T02:35:12.Z",
+            "2026-11-21T02:35:12",
+            "2026-11-21T02:35:12+00:00[UTC]",
             "yes",
             "2026-11-21",
             "12:00,ns,p",

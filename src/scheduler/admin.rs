@@ -18,8 +18,7 @@ use super::manifest;
 use super::metrics::Metrics;
 use super::tyjob::{self, JobQuestion};
 use crate::contract::PodKey;
-use crate::decide::cycle::{Explanation, QueueReport, WhatIf};
-use crate::decide::world::PodFacts;
+use crate::decide::cycle::{Explanation, QueueReport, Unadmitted, WhatIf};
 use crate::runtime::admin::{self, Admin};
 
 /// The event loop answers within this time, or the process is not live.
@@ -34,7 +33,7 @@ pub enum Question {
     /// Why is this pod where it is?
     Explain(PodKey, oneshot::Sender<Option<Explanation>>),
     /// What would be decided for this pod?
-    WhatIf(Box<PodFacts>, oneshot::Sender<WhatIf>),
+    WhatIf(Box<Unadmitted>, oneshot::Sender<Result<WhatIf, String>>),
     /// What is queued?
     Queue(oneshot::Sender<QueueReport>),
     /// About gangs.
@@ -128,14 +127,15 @@ async fn what_if(State(queries): State<mpsc::Sender<Question>>, manifest: Result
         Ok(manifest) => manifest,
         Err(rejection) => return (rejection.status(), rejection.body_text() + "\n").into_response(),
     };
-    let facts = match manifest::read(&manifest) {
-        Ok(facts) => Box::new(facts),
+    let pod = match manifest::read(&manifest) {
+        Ok(pod) => Box::new(pod),
         Err(error) => {
             return (StatusCode::BAD_REQUEST, format!("the manifest cannot be used: {error}\n")).into_response();
         }
     };
-    match ask(&queries, |answer| Question::WhatIf(facts, answer)).await {
-        Ok(answer) => Json(answer).into_response(),
+    match ask(&queries, |answer| Question::WhatIf(pod, answer)).await {
+        Ok(Ok(answer)) => Json(answer).into_response(),
+        Ok(Err(why)) => (StatusCode::BAD_REQUEST, format!("the API server would refuse the pod: {why}\n")).into_response(),
         Err(why) => (StatusCode::SERVICE_UNAVAILABLE, why + "\n").into_response(),
     }
 }

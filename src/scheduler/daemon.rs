@@ -274,7 +274,7 @@ impl EventLoop {
             Question::Gangs(question) => question.answer(&self.engine, moment()),
             Question::Job(question) => question.answer(&self.engine, moment()),
             Question::Explain(pod, answer) => drop(answer.send(self.engine.explain(&pod, moment()))),
-            Question::WhatIf(facts, answer) => drop(answer.send(self.engine.what_if(*facts, moment()))),
+            Question::WhatIf(pod, answer) => drop(answer.send(self.engine.what_if_admitted(*pod, moment()))),
             Question::Queue(answer) => drop(answer.send(self.engine.queue_report(moment()))),
             Question::State(answer) => {
                 let missing = self.missing.iter().copied().collect();

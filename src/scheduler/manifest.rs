@@ -4,7 +4,7 @@ use serde_json::{Map, Value, json};
 
 use crate::cluster::feed_pod::FeedPod;
 use crate::contract::Quantity;
-use crate::decide::world::PodFacts;
+use crate::decide::cycle::Unadmitted;
 
 /// A manifest that is no pod. The text says where and what was expected.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -29,8 +29,8 @@ pub enum ManifestError {
     Field(String),
 }
 
-/// Reads one Pod from YAML or JSON and fills in what the API server would.
-pub fn read(text: &str) -> Result<PodFacts, ManifestError> {
+/// Reads one Pod from YAML or JSON and fills in what the API server would, but for what only the cluster knows.
+pub fn read(text: &str) -> Result<Unadmitted, ManifestError> {
     let mut pod: Value = serde_saphyr::from_str(text).map_err(|error| {
         let (line, column) = error.location().map_or((1, 1), |at| (at.line(), at.column()));
         let full = error.without_snippet().to_string();
@@ -48,8 +48,54 @@ pub fn read(text: &str) -> Result<PodFacts, ManifestError> {
     }
     default_names(&mut pod);
     default_spec(&mut pod["spec"])?;
+    merge_label_keys(&mut pod);
+    let text = |value: &Value| value.as_str().filter(|text| !text.is_empty()).map(str::to_owned);
+    let class = text(&pod["spec"]["priorityClassName"]).map(Into::into);
+    let priority = pod["spec"]["priority"].as_i64().map(|priority| priority as i32);
+    let never_preempts = text(&pod["spec"]["preemptionPolicy"]).map(|policy| policy == "Never");
+    // Asking for a key that is not there has made it.
+    if let Some(fields) = pod["spec"].as_object_mut() {
+        fields.retain(|_, value| !value.is_null());
+    }
     let pod: FeedPod = serde_json::from_value(pod).map_err(|error| ManifestError::Field(error.to_string()))?;
-    Ok(pod.facts())
+    Ok(Unadmitted { facts: pod.facts(), class, priority, never_preempts })
+}
+
+/// `matchLabelKeys` and `mismatchLabelKeys` of pod affinity: the API server writes the pod's own values into the selectors.
+fn merge_label_keys(pod: &mut Value) {
+    let labels = pod["metadata"]["labels"].clone();
+    let Some(affinity) = pod["spec"].get_mut("affinity").and_then(Value::as_object_mut) else { return };
+    for kind in ["podAffinity", "podAntiAffinity"] {
+        let Some(terms) = affinity.get_mut(kind).and_then(Value::as_object_mut) else { continue };
+        let each = |list: Option<&mut Value>, inner: bool| {
+            for entry in list.and_then(Value::as_array_mut).into_iter().flatten() {
+                let term = if inner { entry.get_mut("podAffinityTerm") } else { Some(entry) };
+                if let Some(term) = term {
+                    merge_into(term, &labels);
+                }
+            }
+        };
+        each(terms.get_mut("requiredDuringSchedulingIgnoredDuringExecution"), false);
+        each(terms.get_mut("preferredDuringSchedulingIgnoredDuringExecution"), true);
+    }
+}
+
+fn merge_into(term: &mut Value, labels: &Value) {
+    for (keys, operator) in [("matchLabelKeys", "In"), ("mismatchLabelKeys", "NotIn")] {
+        let keys: Vec<String> =
+            term.get(keys).and_then(Value::as_array).into_iter().flatten().filter_map(|k| Some(k.as_str()?.to_owned())).collect();
+        for key in keys {
+            let (Some(value), Some(selector)) = (labels.get(&key), term.get_mut("labelSelector")) else { continue };
+            let Some(selector) = selector.as_object_mut() else { continue };
+            let list = selector.entry("matchExpressions").or_insert_with(|| json!([]));
+            if list.is_null() {
+                *list = json!([]);
+            }
+            if let Some(list) = list.as_array_mut() {
+                list.push(json!({"key": key, "operator": operator, "values": [value]}));
+            }
+        }
+    }
 }
 
 fn default_names(pod: &mut Value) {
@@ -79,21 +125,21 @@ fn default_spec(spec: &mut Value) -> Result<(), ManifestError> {
     if spec["schedulerName"].is_null() {
         spec["schedulerName"] = json!("default-scheduler");
     }
-    // The classes that every cluster has; others are not read here.
-    if spec["priority"].is_null() {
-        match spec["priorityClassName"].as_str() {
-            Some("system-cluster-critical") => spec["priority"] = json!(2_000_000_000),
-            Some("system-node-critical") => spec["priority"] = json!(2_000_001_000),
-            Some(class) if !class.is_empty() => {
-                let text = format!("spec.priorityClassName {class} is not looked up: give its value as spec.priority");
-                return Err(ManifestError::Field(text));
-            }
-            _ => {}
-        }
-    }
     for list in ["initContainers", "containers"] {
         for (at, container) in spec[list].as_array_mut().into_iter().flatten().enumerate() {
             amounts(&mut container["resources"], &format!("spec.{list}[{at}].resources"))?;
+        }
+    }
+    if spec["hostNetwork"] == json!(true) {
+        // On the node's own network a container port is a port of the node.
+        let lists = ["initContainers", "containers"].map(|list| spec[list].as_array().cloned());
+        for (list, containers) in ["initContainers", "containers"].into_iter().zip(lists) {
+            let Some(mut containers) = containers else { continue };
+            let ports = containers.iter_mut().filter_map(|container| container.get_mut("ports")?.as_array_mut());
+            for port in ports.flatten().filter(|port| port["hostPort"].as_i64().unwrap_or(0) == 0) {
+                port["hostPort"] = port["containerPort"].clone();
+            }
+            spec[list] = Value::Array(containers);
         }
     }
     if spec["resources"].is_object() {
@@ -151,13 +197,13 @@ mod tests {
 
     #[test]
     fn a_manifest_is_read_as_the_api_server_would_store_it() {
-        let facts = read(POD).unwrap();
+        let facts = read(POD).unwrap().facts;
         assert_eq!(facts.handoff.pod.key.to_string(), "default/a");
         assert_eq!(&*facts.handoff.scheduler_name, "baton-scheduler");
         assert_eq!(facts.handoff.wanted()["nvidia.com/gpu"], 4);
         assert_eq!(facts.spec.requests.milli_cpu, 500, "requests come from limits");
         let bare = "{\"apiVersion\": \"v1\", \"kind\": \"Pod\", \"spec\": {\"containers\": [{\"name\": \"c\"}]}}";
-        let facts = read(bare).unwrap();
+        let facts = read(bare).unwrap().facts;
         assert_eq!((&*facts.handoff.pod.key.name, &*facts.handoff.scheduler_name), ("what-if", "default-scheduler"));
     }
 
@@ -174,7 +220,25 @@ mod tests {
         assert!(error("just words").contains("kind"));
         assert!(error("").contains("kind"));
         assert!(error(&format!("{POD}---\n{POD}")).contains("line"), "two documents");
-        let class = POD.replace("  containers:", "  priorityClassName: gold\n  containers:");
-        assert!(error(&class).contains("give its value as spec.priority"));
+    }
+
+    #[test]
+    fn what_the_api_server_fills_in_is_filled_in() {
+        let class = POD.replace("  containers:", "  priorityClassName: gold\n  preemptionPolicy: Never\n  containers:");
+        let read_back = read(&class).unwrap();
+        assert_eq!((read_back.class.as_deref(), read_back.priority), (Some("gold"), None));
+        assert_eq!(read_back.never_preempts, Some(true));
+        let ports = POD.replace("  containers:", "  hostNetwork: true\n  containers:");
+        let ports = ports.replace("    image: x", "    image: x\n    ports: [{containerPort: 8080}, {containerPort: 1, hostPort: 2}]");
+        let facts = read(&ports).unwrap().facts;
+        assert_eq!(facts.spec.host_ports.iter().map(|port| port.port).collect::<Vec<_>>(), [8080, 2]);
+        let keys = POD.replace("  name: a", "  name: a\n  labels: {app: web, hash: x1}").replace(
+            "  containers:",
+            "  affinity:\n    podAntiAffinity:\n      requiredDuringSchedulingIgnoredDuringExecution:\n      - topologyKey: h\n        labelSelector: {matchLabels: {app: web}}\n        matchLabelKeys: [hash, absent]\n        mismatchLabelKeys: [app]\n  containers:",
+        );
+        let facts = read(&keys).unwrap().facts;
+        let selector = facts.spec.anti_affinity[0].selector.clone().unwrap();
+        let keys: Vec<&str> = selector.match_expressions.iter().map(|one| one.key.as_str()).collect();
+        assert_eq!(keys, ["hash", "app"], "{selector:?}");
     }
 }

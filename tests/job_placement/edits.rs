@@ -130,7 +130,7 @@ fn the_oldest_waiting_job_goes_before_younger_pods_of_its_priority() {
 #[test]
 fn the_priority_class_of_a_template_decides_the_turn_as_that_of_pods_does() {
     let mut jobs = one_node(4);
-    let high = PriorityClassFacts { value: 1000, default: false };
+    let high = PriorityClassFacts { value: 1000, default: false, never_preempts: false };
     jobs.env.event(WorldEvent::PriorityClass("high".into(), high));
     jobs.env.pod("busy", &[("cpu", "4")]);
     jobs.env.settle();
@@ -149,7 +149,7 @@ fn the_priority_class_of_a_template_decides_the_turn_as_that_of_pods_does() {
     assert_eq!((jobs.state("rl"), jobs.env.node_of("rival")), (Some(ScheduleState::ScheduledSucceed), None));
     jobs.env.event(WorldEvent::PriorityClassGone("high".into()));
     assert_eq!(priority(&jobs).pod_priority(), 0, "admission refuses such pods: nothing is known of them");
-    jobs.env.event(WorldEvent::PriorityClass("base".into(), PriorityClassFacts { value: 7, default: true }));
+    jobs.env.event(WorldEvent::PriorityClass("base".into(), PriorityClassFacts { value: 7, default: true, never_preempts: false }));
     assert_eq!(priority(&jobs).parts[1].pod.spec.priority, 7, "what names no class has the default's");
 }
 

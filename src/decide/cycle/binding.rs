@@ -4,12 +4,14 @@ use std::time::Duration;
 
 use crate::contract::{LockRead, key};
 use crate::decide::framework::View;
+use crate::decide::plugins::scheduling_gates;
 use crate::decide::world::{NodeId, Place, PodId, Wake};
 
 use super::choose::{Choice, choose};
 use super::effect::{Effect, Effects};
 use super::engine::{Engine, Timer};
 use super::errand::BindVerdict;
+use super::explain::JOB;
 use super::flight::{Cancel, Flight, Line, Stage};
 use super::gang::Route;
 use super::jobs::JobRoute;
@@ -29,7 +31,8 @@ impl Engine {
             JobRoute::Waits(why) => {
                 // Its job wakes it.
                 self.queue.park(id, Wake::NONE, now.mono, now.wall);
-                return self.tell(id, "Unschedulable", why, now, effects);
+                self.tell(id, "Unschedulable", why, now, effects);
+                return self.note_rules(id, [JOB]);
             }
         }
         if self.route(pod) != Route::Alone {
@@ -63,6 +66,10 @@ impl Engine {
                 }
             }
             Choice::Nowhere(diagnosis) => {
+                if diagnosis.pod.as_ref().is_some_and(|refusal| refusal.rule == scheduling_gates::NAME) {
+                    // The API server has said so in the pod's condition. Whoever reads "Unschedulable" makes room for it.
+                    return self.queue.park(id, diagnosis.wake, now.mono, now.wall);
+                }
                 self.stats.unschedulable += 1;
                 if !diagnosis.is_final() && self.resolve_for_pod(id, now, effects) {
                     return;

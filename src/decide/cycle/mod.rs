@@ -31,7 +31,7 @@ pub use effect::{BindResult, Effect, Effects, LockResult, PodGroupWrite, Report,
 pub use engine::Engine;
 pub use errand::{AskId, BindAnswer, BindVerdict};
 pub use explain::{
-    DeviceDetail, Explanation, NodeVerdict, PodState, QueueItem, QueueReport, RatedNode, Rating, RuleCount, Verdict,
+    DeviceDetail, Explanation, NodeVerdict, PodState, QueueItem, QueueReport, RatedNode, Rating, RuleCount, Unadmitted, Verdict,
     WhatIf,
 };
 pub use extend::{Fits, Room};

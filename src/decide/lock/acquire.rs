@@ -294,6 +294,21 @@ mod tests {
     }
 
     #[test]
+    fn a_holder_without_uid_that_somebody_bound_here_without_a_time_may_be_alive() {
+        let raw = "2026-11-21T02:00:00Z,ml,other";
+        let unproven = Pods(vec![pod("other", Some("n"))]);
+        let young = intent(Some(raw), &unproven, LIVE, MIN);
+        assert!(matches!(young, Intent::Wait { .. }), "{young:?}");
+        assert!(matches!(intent(Some(raw), &unproven, LIVE, 5 * MIN), Intent::TakeOver { proof: None, .. }));
+        let mut rebound = pod("other", Some("n"));
+        rebound.assignment.bind_timestamp = Some("1".into());
+        let proven = intent(Some(raw), &Pods(vec![rebound]), LIVE, MIN);
+        assert!(matches!(proven, Intent::TakeOver { proof: Some(GoneReason::Recreated), .. }), "{proven:?}");
+        let gone = intent(Some(raw), &Pods(vec![pod("other", Some("elsewhere"))]), LIVE, MIN);
+        assert!(matches!(gone, Intent::TakeOver { proof: Some(GoneReason::Elsewhere), .. }), "{gone:?}");
+    }
+
+    #[test]
     fn an_expired_live_holder_is_fenced_only_when_the_agent_has_been_live_for_a_while() {
         let pods = Pods(vec![pod("other", Some("n"))]);
         let raw = held_by("other");

@@ -71,10 +71,14 @@ pub fn judge_holder(lock: &LockValue, node: &str, pods: &impl Lookup, wall: Time
 /// Judges the holder of the lock on `node` by `found`, the pod of the name (or of the time) that the lock has.
 pub fn judge_pod(lock: &LockValue, found: &HandoffPod, node: &str, wall: Timestamp) -> HolderState {
     let has_uid = lock.holder.as_ref().is_some_and(|holder| holder.uid.is_some());
+    let timed = found.assignment.bind_timestamp.as_deref().is_some_and(|time| !time.is_empty());
+    let mut proven = true;
     match names(lock, found) {
         Named::Yes => {}
         // Without a uid, the time proves the holder; an unbound pod carries no time yet.
         Named::OtherBind if has_uid || found.node.is_none() => {}
+        // Bound by somebody who writes no time: it may be the holder or another pod of its name.
+        Named::OtherBind if !timed => proven = false,
         Named::OtherBind | Named::No => return HolderState::Gone(GoneReason::Recreated),
     }
     if found.phase.is_terminal() {
@@ -85,6 +89,7 @@ pub fn judge_pod(lock: &LockValue, found: &HandoffPod, node: &str, wall: Timesta
     }
     match found.node.as_deref() {
         None => HolderState::Unbound(found.pod.clone()),
+        Some(on) if on == node && !proven => HolderState::Unknown,
         Some(on) if on == node => HolderState::BoundHere(found.pod.clone()),
         Some(_) => HolderState::Gone(GoneReason::Elsewhere),
     }

@@ -98,6 +98,8 @@ pub struct PriorityClassFacts {
     pub value: i32,
     /// Pods that name no class get this one.
     pub default: bool,
+    /// `preemptionPolicy` is `Never`: nobody is evicted for its pods.
+    pub never_preempts: bool,
 }
 
 /// PriorityClasses by name.

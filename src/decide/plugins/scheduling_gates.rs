@@ -6,7 +6,8 @@ use crate::decide::world::{Pod, Wake};
 /// The rule.
 pub struct SchedulingGates;
 
-const NAME: &str = "SchedulingGates";
+/// As the configuration calls it.
+pub const NAME: &str = "SchedulingGates";
 
 impl Plugin for SchedulingGates {
     fn name(&self) -> &'static str {

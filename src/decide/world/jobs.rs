@@ -24,6 +24,44 @@ impl World {
         self.jobs.iter()
     }
 
+    /// The priority that admission gives a pod which names this class and these values itself, and whether nobody is evicted for
+    /// it. The error is what admission would say.
+    pub fn admit_priority(
+        &self,
+        class: Option<&str>,
+        priority: Option<i32>,
+        never: Option<bool>,
+    ) -> Result<(i32, bool), String> {
+        let system = |name: &str| match name {
+            "system-cluster-critical" => Some(2_000_000_000),
+            "system-node-critical" => Some(2_000_001_000),
+            _ => None,
+        };
+        let built_in =
+            |name: &str| Some(PriorityClassFacts { value: system(name)?, default: false, never_preempts: false });
+        let found = match class {
+            Some(name) => {
+                let known = self.priority_classes.get(name).copied().or_else(|| built_in(name));
+                Some(known.ok_or_else(|| format!("no PriorityClass with name {name} was found"))?)
+            }
+            // Of several defaults the lowest counts.
+            None => self.priority_classes.values().filter(|class| class.default).min_by_key(|class| class.value).copied(),
+        };
+        let (value, never_of_class) = found.map_or((0, false), |class| (class.value, class.never_preempts));
+        match (class, priority) {
+            (Some(name), Some(given)) if given != value => {
+                return Err(format!("spec.priority is {given}, but PriorityClass {name} gives {value}: leave it out"));
+            }
+            // A priority without a class is how an administrator asks "what if it had this one".
+            (None, Some(given)) => return Ok((given, never.unwrap_or(false))),
+            _ => {}
+        }
+        if class.is_some() && never.is_some_and(|never| never != never_of_class) {
+            return Err("spec.preemptionPolicy is another one than that of the pod's PriorityClass: leave it out".to_owned());
+        }
+        Ok((value, never.unwrap_or(never_of_class)))
+    }
+
     /// A PriorityClass came, changed or is gone: what jobs' pods will have of it is another now.
     pub(super) fn priority_class(&mut self, name: Box<str>, class: Option<PriorityClassFacts>, changes: &mut Changes) {
         match class {

@@ -8,6 +8,9 @@ mod pod;
 mod queue;
 mod what_if;
 
+pub(super) use queue::JOB;
+pub use what_if::Unadmitted;
+
 pub use answer::{
     DeviceDetail, Explanation, NodeVerdict, PodState, QueueItem, QueueReport, RatedNode, Rating, RuleCount, Verdict,
     WhatIf,

@@ -2,11 +2,18 @@
 
 use crate::decide::cycle::engine::Engine;
 use crate::decide::cycle::settings::Moment;
+use crate::decide::gang::Gang;
+use crate::decide::plugins::scheduling_gates;
 use crate::decide::queue::{Item, QueueState, Standing};
 
 use super::answer::{PodState, QueueItem, QueueReport};
 use super::judged::wakes;
 use super::pod::next_try;
+
+/// What keeps a pod whose gang cannot start.
+const GANG: &str = "Gang";
+/// What keeps a pod whose TYJob has no places.
+pub(in crate::decide::cycle) const JOB: &str = "TYJob";
 
 impl Engine {
     /// What the queue holds.
@@ -14,7 +21,61 @@ impl Engine {
         let mut items: Vec<_> =
             self.queue.standings().map(|(item, standing)| self.report_one(item, standing, now)).collect();
         items.sort_by(|a, b| a.0.cmp(&b.0));
-        QueueReport { leading: self.leading, items: items.into_iter().map(|(_, item)| item).collect() }
+        let mut items: Vec<QueueItem> = items.into_iter().map(|(_, item)| item).collect();
+        items.extend(self.held_groups());
+        QueueReport { leading: self.leading, items }
+    }
+
+    /// Groups that a rule of gangs keeps out of the queue, by id.
+    fn held_groups(&self) -> impl Iterator<Item = QueueItem> {
+        self.groups.iter().filter_map(|(group, record)| {
+            let (reason, message) = record.held.as_ref()?;
+            let mut gangs = self.world.gangs().of_group(group);
+            let waits = |gang: &Gang| gang.counts().pending + gang.counts().gated + gang.counts().timed_out > 0;
+            let priority = gangs.find(|gang| waits(gang))?.members().map(|member| self.world.pod(member.pod));
+            let priority = priority.flatten().map(|pod| pod.facts.spec.priority).max();
+            Some(QueueItem {
+                kind: "group".to_owned(),
+                name: group.to_string(),
+                priority: priority.unwrap_or(0),
+                state: PodState::Parked,
+                attempts: record.progress.attempts as u32,
+                queued_seconds: 0,
+                next_try_seconds: None,
+                wakes: vec!["the gang or its members change".to_owned()],
+                rules: vec![GANG.to_owned(), (*reason).to_owned()],
+                node: None,
+                message: message.clone(),
+            })
+        })
+    }
+
+    /// Rules that refuse a waiting item, and what they say.
+    fn refused_by(&self, item: &Item) -> (Vec<String>, String) {
+        match item {
+            Item::Pod(id) => match self.told.get(id) {
+                Some(told) => (
+                    told.rules.iter().map(|rule| (*rule).to_owned()).collect(),
+                    told.pending.as_ref().unwrap_or(&told.message).as_ref().to_owned(),
+                ),
+                // Nobody is told of a gate: the API server has said so.
+                None => {
+                    let gates = self.world.pod(*id).map(|pod| pod.facts.spec.gates.join(", ")).unwrap_or_default();
+                    let gated = !gates.is_empty();
+                    let rules = gated.then(|| scheduling_gates::NAME.to_owned()).into_iter().collect();
+                    (rules, if gated { format!("scheduling is gated by {gates}") } else { String::new() })
+                }
+            },
+            Item::Group(group) => {
+                let Some(record) = self.groups.get(group) else { return Default::default() };
+                let message = record.progress.last_failure.clone().unwrap_or_default();
+                let refused = record.root_cause.is_some() || record.held.is_some();
+                let mut rules: Vec<String> = refused.then(|| GANG.to_owned()).into_iter().collect();
+                rules.extend(record.held.as_ref().map(|(reason, _)| (*reason).to_owned()));
+                (rules, message)
+            }
+            Item::Jobs => (vec![JOB.to_owned()], String::new()),
+        }
     }
 
     /// The item, and its place in the report.
@@ -28,7 +89,7 @@ impl Engine {
             Item::Pod(id) => self.world.pod(*id),
             Item::Group(_) | Item::Jobs => None,
         };
-        let told = pod.and_then(|pod| self.told.get(&pod.id));
+        let (rules, message) = self.refused_by(item);
         let state = match (pod, standing.state) {
             (Some(pod), QueueState::Taken) => self.pod_state(pod),
             (None, QueueState::Taken) => PodState::Held,
@@ -55,11 +116,9 @@ impl Engine {
                 QueueState::Parked(wake, _) => wakes(*wake),
                 _ => Vec::new(),
             },
-            rules: told.iter().flat_map(|told| &told.rules).map(|rule| (*rule).to_owned()).collect(),
+            rules,
             node: pod.and_then(|pod| self.node_name(pod.node())),
-            message: told
-                .map(|told| told.pending.as_ref().unwrap_or(&told.message).as_ref().to_owned())
-                .unwrap_or_default(),
+            message,
         };
         (order, report)
     }

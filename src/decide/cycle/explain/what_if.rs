@@ -14,7 +14,29 @@ use super::judged::judge_all;
 /// The id of a pod that is in no world.
 const NOBODY: PodId = PodId(u64::MAX);
 
+/// A pod as its manifest has it, before admission gave it a priority.
+#[derive(Debug, Clone)]
+pub struct Unadmitted {
+    /// All but the priority.
+    pub facts: PodFacts,
+    /// `spec.priorityClassName`.
+    pub class: Option<Box<str>>,
+    /// `spec.priority`.
+    pub priority: Option<i32>,
+    /// `spec.preemptionPolicy` is there, and whether it is `Never`.
+    pub never_preempts: Option<bool>,
+}
+
 impl Engine {
+    /// [`Engine::what_if`] for a pod that has its priority from the cluster's PriorityClasses. The error is why the API server
+    /// would not take it.
+    pub fn what_if_admitted(&mut self, pod: Unadmitted, now: Moment) -> Result<WhatIf, String> {
+        let Unadmitted { mut facts, class, priority, never_preempts } = pod;
+        let (priority, never) = self.world.admit_priority(class.as_deref(), priority, never_preempts)?;
+        (facts.spec.priority, facts.spec.never_preempts) = (priority, never);
+        Ok(self.what_if(facts, now))
+    }
+
     /// Judges a pod as if it were created now and its turn had come.
     pub fn what_if(&mut self, facts: PodFacts, now: Moment) -> WhatIf {
         let notes = self.notes(&facts);
