@@ -135,7 +135,9 @@ async fn what_if(State(queries): State<mpsc::Sender<Question>>, manifest: Result
     };
     match ask(&queries, |answer| Question::WhatIf(pod, answer)).await {
         Ok(Ok(answer)) => Json(answer).into_response(),
-        Ok(Err(why)) => (StatusCode::BAD_REQUEST, format!("the API server would refuse the pod: {why}\n")).into_response(),
+        Ok(Err(why)) => {
+            (StatusCode::BAD_REQUEST, format!("the API server would refuse the pod: {why}\n")).into_response()
+        }
         Err(why) => (StatusCode::SERVICE_UNAVAILABLE, why + "\n").into_response(),
     }
 }

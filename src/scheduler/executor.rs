@@ -64,7 +64,9 @@ impl Executor {
         }
         let this = self.clone();
         let mut turn = match &effect {
-            Effect::Condition { pod, .. } | Effect::Bind { pod, .. } => Some(self.turns.take(&pod.uid)),
+            Effect::Condition { pod, .. } | Effect::Nominate { pod, .. } | Effect::Bind { pod, .. } => {
+                Some(self.turns.take(&pod.uid))
+            }
             _ => None,
         };
         tokio::spawn(async move {

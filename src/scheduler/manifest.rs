@@ -82,8 +82,13 @@ fn merge_label_keys(pod: &mut Value) {
 
 fn merge_into(term: &mut Value, labels: &Value) {
     for (keys, operator) in [("matchLabelKeys", "In"), ("mismatchLabelKeys", "NotIn")] {
-        let keys: Vec<String> =
-            term.get(keys).and_then(Value::as_array).into_iter().flatten().filter_map(|k| Some(k.as_str()?.to_owned())).collect();
+        let keys: Vec<String> = term
+            .get(keys)
+            .and_then(Value::as_array)
+            .into_iter()
+            .flatten()
+            .filter_map(|k| Some(k.as_str()?.to_owned()))
+            .collect();
         for key in keys {
             let (Some(value), Some(selector)) = (labels.get(&key), term.get_mut("labelSelector")) else { continue };
             let Some(selector) = selector.as_object_mut() else { continue };
@@ -229,7 +234,10 @@ mod tests {
         assert_eq!((read_back.class.as_deref(), read_back.priority), (Some("gold"), None));
         assert_eq!(read_back.never_preempts, Some(true));
         let ports = POD.replace("  containers:", "  hostNetwork: true\n  containers:");
-        let ports = ports.replace("    image: x", "    image: x\n    ports: [{containerPort: 8080}, {containerPort: 1, hostPort: 2}]");
+        let ports = ports.replace(
+            "    image: x",
+            "    image: x\n    ports: [{containerPort: 8080}, {containerPort: 1, hostPort: 2}]",
+        );
         let facts = read(&ports).unwrap().facts;
         assert_eq!(facts.spec.host_ports.iter().map(|port| port.port).collect::<Vec<_>>(), [8080, 2]);
         let keys = POD.replace("  name: a", "  name: a\n  labels: {app: web, hash: x1}").replace(

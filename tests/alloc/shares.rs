@@ -237,7 +237,8 @@ fn shares_of_several_containers_are_found_wherever_they_fit() {
     }
     let found = pick(&pool, &percent_pod(&[("4", "160", "160"), ("8", "480", "480")])).unwrap();
     assert_eq!(found.containers[0].len(), 4);
-    let small: Vec<(&str, &str, &str)> = (0..10).map(|at| if at < 5 { ("1", "40", "40") } else { ("1", "60", "60") }).collect();
+    let small: Vec<(&str, &str, &str)> =
+        (0..10).map(|at| if at < 5 { ("1", "40", "40") } else { ("1", "60", "60") }).collect();
     let empty = pool_of((0..5).map(|minor| gpu(minor, "s", "r", 0)).collect());
     assert!(pick(&empty, &percent_pod(&small)).is_ok());
 }

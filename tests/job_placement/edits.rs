@@ -149,7 +149,10 @@ fn the_priority_class_of_a_template_decides_the_turn_as_that_of_pods_does() {
     assert_eq!((jobs.state("rl"), jobs.env.node_of("rival")), (Some(ScheduleState::ScheduledSucceed), None));
     jobs.env.event(WorldEvent::PriorityClassGone("high".into()));
     assert_eq!(priority(&jobs).pod_priority(), 0, "admission refuses such pods: nothing is known of them");
-    jobs.env.event(WorldEvent::PriorityClass("base".into(), PriorityClassFacts { value: 7, default: true, never_preempts: false }));
+    jobs.env.event(WorldEvent::PriorityClass(
+        "base".into(),
+        PriorityClassFacts { value: 7, default: true, never_preempts: false },
+    ));
     assert_eq!(priority(&jobs).parts[1].pod.spec.priority, 7, "what names no class has the default's");
 }
 

@@ -232,3 +232,111 @@ fn exclusivity_is_what_the_pod_asked_for_when_it_was_placed() {
     env.settle();
     assert_eq!(env.node_of("third"), Some("n"));
 }
+
+#[test]
+fn a_gated_pod_is_left_in_peace_and_told_of_where_somebody_asks() {
+    let mut env = Env::new();
+    env.node("n", 1);
+    let mut gated = pod("gated", ONE, env.now);
+    gated.spec.gates = vec!["kueue.x-k8s.io/admission".into()];
+    env.submit(gated);
+    env.settle();
+    assert!(!env.conditions.contains_key("gated"), "its condition SchedulingGated is the API server's");
+    let now = env.moment();
+    let queued = env.engine.queue_report(now).items;
+    assert_eq!(queued[0].rules, ["SchedulingGates"]);
+    assert!(queued[0].message.contains("kueue.x-k8s.io/admission"), "{queued:?}");
+    env.change_pod("gated", |facts| facts.spec.gates.clear());
+    env.settle();
+    assert_eq!(env.node_of("gated"), Some("n"));
+}
+
+#[test]
+fn what_a_bound_pod_holds_is_what_its_first_version_says() {
+    let mut env = Env::new();
+    env.node("n", 2);
+    env.pod("first", ONE);
+    env.settle();
+    env.agent_releases("n");
+    env.settle();
+    let other = if env.devices_of("first").of(&DeviceType::Gpu)[0].minor == 0 { 1 } else { 0 };
+    for text in [None, Some(format!(r#"{{"gpu":[{{"minor":{other},"id":"GPU-n-{other}","resources":{{}}}}]}}"#))] {
+        env.change_pod("first", |facts| facts.handoff.assignment.device_allocated = text.map(Into::into));
+        env.settle();
+    }
+    env.pod("second", ONE);
+    env.settle();
+    assert_eq!(env.node_of("second"), Some("n"));
+    assert_eq!(env.devices_of("second").of(&DeviceType::Gpu)[0].minor, other);
+}
+
+#[test]
+fn an_annotation_on_a_pod_that_asks_for_nothing_holds_nothing() {
+    let mut env = Env::new();
+    env.node("n", 1);
+    let mut forged = pod("forged", &[("cpu", "1")], env.now);
+    forged.handoff.node = Some("n".into());
+    let device = gpu_device("n", 1).spec.devices[0].id.clone();
+    let text = format!(r#"{{"gpu":[{{"minor":0,"id":"{device}","resources":{{"koordinator.sh/gpu-core":"100"}}}}]}}"#);
+    forged.handoff.assignment.device_allocated = Some(text.into());
+    env.submit(forged);
+    env.pod("real", ONE);
+    env.settle();
+    assert_eq!(env.node_of("real"), Some("n"));
+}
+
+#[test]
+fn an_absurd_request_leaves_the_nodes_accounts_as_they_were() {
+    let mut env = Env::new();
+    env.node("n", 0);
+    env.pod("large", &[("cpu", "60")]);
+    env.settle();
+    let mut absurd = pod("absurd", &[("cpu", "10P")], env.now);
+    absurd.handoff.node = Some("n".into());
+    env.submit(absurd);
+    env.pod("small", &[("cpu", "8")]);
+    env.settle();
+    assert_eq!(env.node_of("small"), None);
+    env.delete("absurd");
+    env.settle();
+    env.wait(2);
+    assert_eq!(env.node_of("small"), None, "60 of 64 are in use");
+    env.delete("large");
+    env.settle();
+    assert_eq!(env.node_of("small"), Some("n"));
+}
+
+#[test]
+fn a_late_event_of_the_pod_that_had_the_name_before_changes_nothing() {
+    let mut env = Env::new();
+    env.node("n", 1);
+    let old = pod("web-0", ONE, env.now);
+    env.wait(5);
+    let mut new = pod("web-0", ONE, env.now);
+    new.handoff.pod = baton::contract::PodRef::new("ml", "web-0", "uid-new");
+    env.submit(new);
+    env.settle();
+    assert_eq!(env.node_of("web-0"), Some("n"));
+    env.event(WorldEvent::Pod(Box::new(old.clone())));
+    env.event(WorldEvent::PodGone(old.handoff.pod.key.clone(), old.handoff.pod.uid.clone()));
+    env.pod("other", ONE);
+    env.settle();
+    assert_eq!(env.node_of("other"), None, "the device is the new one's");
+}
+
+#[test]
+fn what_if_takes_priority_and_policy_from_the_clusters_classes() {
+    use baton::decide::placement::PriorityClassFacts;
+    let mut env = Env::new();
+    for (name, value, default, never_preempts) in [("gold", 1000, false, true), ("base", 7, true, false)] {
+        env.event(WorldEvent::PriorityClass(name.into(), PriorityClassFacts { value, default, never_preempts }));
+    }
+    let world = env.engine.world();
+    assert_eq!(world.admit_priority(Some("gold"), None, None), Ok((1000, true)));
+    assert_eq!(world.admit_priority(None, None, None), Ok((7, false)));
+    assert_eq!(world.admit_priority(None, Some(3), Some(true)), Ok((3, true)));
+    assert_eq!(world.admit_priority(Some("system-node-critical"), None, None), Ok((2_000_001_000, false)));
+    assert!(world.admit_priority(Some("lead"), None, None).unwrap_err().contains("no PriorityClass with name lead"));
+    assert!(world.admit_priority(Some("gold"), Some(1), None).unwrap_err().contains("gives 1000"));
+    assert!(world.admit_priority(Some("gold"), None, Some(false)).is_err());
+}

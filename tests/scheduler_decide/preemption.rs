@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use baton::contract::hint::LabelSelector;
 use baton::contract::{PodKey, key};
+use baton::decide::world::spec::{Taint, TaintEffect};
 use baton::decide::world::{BudgetFacts, WorldEvent};
 
 use crate::env::{Env, pod};
@@ -234,4 +235,29 @@ fn a_nominated_pod_fills_no_place_of_a_spread_that_must_hold() {
     assert_eq!(env.node_of("first"), Some("n2"));
     placed(&mut env, "second");
     assert_eq!(env.node_of("second"), None, "the nominated pod is not on the other node yet");
+}
+
+#[test]
+fn a_pod_makes_room_elsewhere_when_the_node_that_others_leave_for_it_dies() {
+    let mut env = Env::new();
+    env.node("n1", 1);
+    env.node("n2", 1);
+    submit(&mut env, "first", ONE, 1);
+    submit(&mut env, "second", ONE, 2);
+    submit(&mut env, "high", ONE, 9);
+    assert_eq!(env.evicted, ["first"]);
+    let dead = env.node_of("first").unwrap().to_owned();
+    env.change_node(&dead, |facts| {
+        facts.taints = vec![Taint {
+            key: "node.kubernetes.io/unreachable".into(),
+            value: String::new(),
+            effect: TaintEffect::NoSchedule,
+        }];
+    });
+    env.settle();
+    env.wait(11);
+    assert_eq!(env.evicted, ["first", "second"], "the first one's kubelet never says that it is gone");
+    env.delete("second");
+    env.settle();
+    assert!(env.node_of("high").is_some_and(|node| node != dead));
 }

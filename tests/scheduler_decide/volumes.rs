@@ -442,3 +442,25 @@ fn a_gang_that_accumulates_keeps_what_it_planned_for_claims_over_failed_attempts
     env.settle();
     assert_eq!(env.bound(), 3);
 }
+
+#[test]
+fn a_claim_whose_volume_is_promised_elsewhere_gets_no_other_one() {
+    let mut env = cluster();
+    env.class("local", false, &[]);
+    env.volume("pv-a", 10, "a");
+    env.volume("pv-b", 10, "b");
+    let key = PodKey::new("ml", "data");
+    env.volumes.get_mut("pv-a").unwrap().claim = Some((key, "".into()));
+    env.tell_volume("pv-a");
+    env.claim("data", 5, |_| {});
+    let mut facts = pod("p", ONE, env.now);
+    facts.spec.volumes = vec![VolumeUse::Claim("data".into())];
+    facts.spec.node_selector = [("zone".to_owned(), "b".to_owned())].into();
+    env.submit(facts);
+    env.settle();
+    assert_eq!(env.node_of("p"), None, "its volume is on the other node");
+    env.change_pod("p", |facts| facts.spec.node_selector.clear());
+    env.settle();
+    let now = env.moment();
+    assert_eq!(env.engine.explain(&PodKey::new("ml", "p"), now).unwrap().node.as_deref(), Some("a"));
+}

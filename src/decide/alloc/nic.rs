@@ -366,8 +366,7 @@ impl Choice<'_> {
     /// `SamePCIe` may hold for a container with GPUs in these places, as far as can be said without choosing NICs.
     pub(super) fn may_be_near(&self, container: usize, own: &[Place]) -> bool {
         !self.strict()
-            || !self.too_many(container, own)
-                && own.iter().all(|place| self.steps_to_nics(container, *place).is_some())
+            || !self.too_many(container, own) && own.iter().all(|place| self.steps_to_nics(container, *place).is_some())
     }
 
     /// `SamePCIe`: the switches of a container's GPUs are the switches of its NICs, or their root complexes are the same. NICs

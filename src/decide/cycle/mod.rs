@@ -31,8 +31,8 @@ pub use effect::{BindResult, Effect, Effects, LockResult, PodGroupWrite, Report,
 pub use engine::Engine;
 pub use errand::{AskId, BindAnswer, BindVerdict};
 pub use explain::{
-    DeviceDetail, Explanation, NodeVerdict, PodState, QueueItem, QueueReport, RatedNode, Rating, RuleCount, Unadmitted, Verdict,
-    WhatIf,
+    DeviceDetail, Explanation, NodeVerdict, PodState, QueueItem, QueueReport, RatedNode, Rating, RuleCount, Unadmitted,
+    Verdict, WhatIf,
 };
 pub use extend::{Fits, Room};
 pub use flight::{Flight, Line, Stage};

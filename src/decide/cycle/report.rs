@@ -203,9 +203,10 @@ impl Engine {
             LockResult::NodeGone => {
                 self.releases.remove(&key);
             }
-            LockResult::Failed(..) => {
+            LockResult::Failed(_, at_least) => {
                 self.releases.insert(key, false);
-                self.timers.insert((now.mono + Duration::from_secs(1), Timer::Release(id, old.into())));
+                let wait = Duration::from_secs(1).max(at_least.unwrap_or_default());
+                self.timers.insert((now.mono + wait, Timer::Release(id, old.into())));
             }
         }
         self.sweep(id, now, effects);

@@ -30,7 +30,9 @@ impl Filter for NodeResourcesFit {
         match shortage(&pod.facts.spec.requests, node) {
             None => Outcome::Fit,
             Some(text) => {
-                Outcome::unfit(NAME, text, Wake::POD_FREED.or(Wake::NODE_ROOM).or(Wake::NODE_ADDED).or(Wake::AGENT))
+                // Bytes of GPU memory come with the agent and its inventory.
+                let room = Wake::POD_FREED.or(Wake::NODE_ROOM).or(Wake::NODE_ADDED);
+                Outcome::unfit(NAME, text, room.or(Wake::AGENT).or(Wake::DEVICES))
             }
         }
     }
@@ -43,7 +45,7 @@ fn shortage(request: &Resources, node: &Node) -> Option<Text> {
     if node.pods.len() as i64 + 1 > facts.max_pods {
         return Some("too many pods".into());
     }
-    let short = |wanted: i64, have: i64, used: i64| wanted > 0 && wanted > have - used;
+    let short = |wanted: i64, have: i64, used: i64| wanted > 0 && wanted > have.saturating_sub(used);
     if short(request.milli_cpu, have.milli_cpu, used.milli_cpu) {
         return Some("insufficient cpu".into());
     }

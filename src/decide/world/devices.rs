@@ -119,10 +119,11 @@ impl Stock {
         self.pool = self.empty.clone();
     }
 
-    /// Takes over a newer object; the caller counts afresh. `true` when it says something new.
+    /// Takes over a newer object; the caller counts afresh, by the devices' ids. `true` when it says something new. What is not
+    /// listed any more goes, and comes back as a stranger while a pod holds it: it is no capacity, nobody's successor has its
+    /// minor, and it takes no place for longer than that.
     pub fn update(&mut self, device: &Device) -> bool {
-        let mut empty = self.empty.clone();
-        empty.update(device);
+        let (empty, _) = NodePool::from_device(device);
         let published = published(device);
         let same = published == self.published && empty.is_like(&self.empty);
         if !same {
@@ -364,6 +365,14 @@ fn published(device: &Device) -> Box<[Published]> {
 pub fn recorded_devices(pod: &HandoffPod) -> Option<DeviceAllocation> {
     let text = pod.assignment.device_allocated.as_deref().filter(|text| !text.is_empty())?;
     DeviceAllocation::parse(text).ok()
+}
+
+/// Some container asks for devices, or for something that only another system understands.
+pub(super) fn may_hold(pod: &HandoffPod) -> bool {
+    pod.containers.iter().any(|container| match &container.request {
+        Ok(request) => !request.names.is_empty(),
+        Err(_) => true,
+    })
 }
 
 /// Device types that a pod's containers ask for.

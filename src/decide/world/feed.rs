@@ -7,7 +7,7 @@ use jiff::Timestamp;
 
 use crate::contract::{LockRead, PodKey, PodUid, Shared};
 
-use super::devices::{Stock, exclusive_of, recorded_devices};
+use super::devices::{Stock, exclusive_of, may_hold, recorded_devices};
 use super::event::{Changes, Wake, WorldEvent};
 use super::node::{Node, NodeFacts};
 use super::pod::{Place, Pod, PodFacts};
@@ -213,13 +213,26 @@ impl World {
 
     fn pod_set(&mut self, mut facts: PodFacts, changes: &mut Changes) {
         let known = self.pod_id(&facts.handoff.pod.uid);
+        // A live read may be ahead of the watch, which then tells once more of the pod that had the name before.
+        let later = |pod: &Pod| pod.facts.handoff.created > facts.handoff.created;
+        if known.is_none()
+            && self
+                .pod_by_key(&facts.handoff.pod.key)
+                .is_some_and(|pod| later(pod) || self.was_deleted(&facts.handoff.pod.uid))
+        {
+            return;
+        }
         let namesake = self.pod_by_key(&facts.handoff.pod.key).map(|pod| pod.id);
         if let Some(old) = namesake.filter(|old| known != Some(*old)) {
             // The name was given to a new pod and the deletion of the old one was not seen.
             self.drop_pod(old, changes);
         }
         let ended = facts.handoff.phase.is_terminal();
-        let recorded = self.digest(&mut facts);
+        let mut recorded = self.digest(&mut facts);
+        if let Some(old) = known.and_then(|id| self.pods.get(&id)).filter(|old| matches!(old.place, Place::Bound(_))) {
+            // The first version with a node name counts; nobody's later edit changes what the node's agent serves.
+            recorded.clone_from(&old.devices);
+        }
         let id = known.unwrap_or_else(|| {
             let id = PodId(self.next_pod);
             self.next_pod += 1;
@@ -327,7 +340,9 @@ impl World {
     /// Reads what a bound pod's annotation records, drops the texts that nobody reads again, and stores once what many pods say
     /// alike.
     fn digest(&mut self, facts: &mut PodFacts) -> Option<Held> {
-        let mut devices = recorded_devices(&facts.handoff).map(|devices| Held::of(&devices));
+        // Nobody holds what he does not ask for, whatever his annotation says: the node's agent is never asked for it.
+        let asks = may_hold(&facts.handoff);
+        let mut devices = recorded_devices(&facts.handoff).filter(|_| asks).map(|devices| Held::of(&devices));
         let assignment = &mut facts.handoff.assignment;
         if !self.policy.keep_assignments {
             (assignment.device_allocated, assignment.container_devices) = (None, None);

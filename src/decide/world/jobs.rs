@@ -45,7 +45,9 @@ impl World {
                 Some(known.ok_or_else(|| format!("no PriorityClass with name {name} was found"))?)
             }
             // Of several defaults the lowest counts.
-            None => self.priority_classes.values().filter(|class| class.default).min_by_key(|class| class.value).copied(),
+            None => {
+                self.priority_classes.values().filter(|class| class.default).min_by_key(|class| class.value).copied()
+            }
         };
         let (value, never_of_class) = found.map_or((0, false), |class| (class.value, class.never_preempts));
         match (class, priority) {
@@ -57,7 +59,9 @@ impl World {
             _ => {}
         }
         if class.is_some() && never.is_some_and(|never| never != never_of_class) {
-            return Err("spec.preemptionPolicy is another one than that of the pod's PriorityClass: leave it out".to_owned());
+            return Err(
+                "spec.preemptionPolicy is another one than that of the pod's PriorityClass: leave it out".to_owned()
+            );
         }
         Ok((value, never.unwrap_or(never_of_class)))
     }

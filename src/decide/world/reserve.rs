@@ -4,6 +4,7 @@ use crate::decide::alloc::Held;
 
 use super::devices::{Charge, Stock, exclusive_of};
 use super::pod::Place;
+use super::resources::{Rated, Resources};
 use super::state::World;
 use super::{NodeId, PodId};
 
@@ -115,13 +116,22 @@ impl World {
             && node.pods.remove(&id)
         {
             node.used.sub(&pod.facts.spec.requests);
+            node.rated.sub(pod.facts.spec.rated);
+            if pod.facts.spec.requests.is_absurd() {
+                // Sums end at the largest number: what was lost there is counted anew.
+                let pods = &self.pods;
+                let specs = || node.pods.iter().filter_map(|id| pods.get(id)).map(|pod| &pod.facts.spec);
+                let (mut used, mut rated) = (Resources::default(), Rated::default());
+                specs().for_each(|spec| used.add(&spec.requests));
+                specs().for_each(|spec| rated.add(spec.rated));
+                (node.used, node.rated) = (used, rated);
+            }
             if let Some(count) = self.priorities.get_mut(&pod.facts.spec.priority) {
                 *count -= 1;
                 if *count == 0 {
                     self.priorities.remove(&pod.facts.spec.priority);
                 }
             }
-            node.rated.sub(pod.facts.spec.rated);
             self.journal.note(at, self.nodes.len());
         }
         self.anti.remove(&id);

@@ -106,6 +106,15 @@ impl Resources {
         self.combine(other, i64::max);
     }
 
+    /// More than a cluster has, so that sums with it may end at the largest number.
+    pub fn is_absurd(&self) -> bool {
+        let most = i64::MAX >> 10;
+        self.milli_cpu > most
+            || self.memory > most
+            || self.ephemeral > most
+            || self.scalar.values().any(|amount| *amount > most)
+    }
+
     /// `true` when nothing is asked for.
     pub fn is_zero(&self) -> bool {
         self.milli_cpu == 0

@@ -195,7 +195,7 @@ fn lower_priority(world: &World, pod: &Pod, node: NodeId) -> Vec<PodId> {
 }
 
 /// What every rule says of `pod` on `node` as the accounts stand.
-fn verdict(world: &World, plugins: &Plugins, pod: &Pod, node: NodeId, now: Duration) -> Outcome {
+pub(super) fn verdict(world: &World, plugins: &Plugins, pod: &Pod, node: NodeId, now: Duration) -> Outcome {
     let view = View { world, now };
     let Some(found) = world.node(node).filter(|node| node.facts.is_some()) else {
         return Outcome::Fault("the node is gone".into());

@@ -7,12 +7,12 @@ use crate::contract::PodUid;
 use crate::decide::cycle::effect::{Effect, Effects};
 use crate::decide::cycle::engine::{Engine, Timer};
 use crate::decide::cycle::settings::Moment;
-use crate::decide::framework::View;
+use crate::decide::framework::{Outcome, View};
 use crate::decide::gang::{Gang, GroupId};
 use crate::decide::plugins::device_fit;
-use crate::decide::world::{NodeId, Place, PodId, Wake};
+use crate::decide::world::{NodeId, Place, Pod, PodId, Wake};
 
-use super::dry_run::{Candidate, candidates};
+use super::dry_run::{Candidate, candidates, verdict};
 use crate::decide::cycle::choose::{judge, prepare};
 
 /// How long the room stays closed after the last victim is gone.
@@ -45,6 +45,9 @@ impl Engine {
         if pod.facts.spec.never_preempts || self.plugins.enabled().post_filter.is_empty() {
             return None;
         }
+        if self.nominations.get(&id).is_some_and(|nomination| self.is_hopeless(&pod, nomination.node, now)) {
+            self.denominate(id, effects);
+        }
         if let Some(nomination) = self.nominations.get(&id).filter(|nomination| !nomination.victims.is_empty()) {
             let node = self.world.node(nomination.node).map_or("", |node| &node.name);
             return Some(format!("waits for {} pods to leave node {node}", nomination.victims.len()));
@@ -64,6 +67,13 @@ impl Engine {
             self.tell_released(&released, &format!("pod {} goes first", pod.key()), effects);
         }
         Some(self.nominate(id, &picked, None, now, effects))
+    }
+
+    /// The node refuses the pod whoever leaves, or has died: what leaves it may never be gone.
+    fn is_hopeless(&self, pod: &Pod, node: NodeId, now: Moment) -> bool {
+        let Some(found) = self.world.node(node).filter(|node| node.facts.is_some()) else { return true };
+        let served = !pod.asks_for_devices() || found.stock.is_none() || found.live_agent().is_some();
+        !served || matches!(verdict(&self.world, &self.plugins, pod, node, now.mono), Outcome::Never(_))
     }
 
     /// Everybody who has been evicted for somebody and is still there.
@@ -159,6 +169,11 @@ impl Engine {
                 let group = nomination.group.clone();
                 self.timers.insert((now.mono + ASK_AGAIN, Timer::Nomination(id)));
                 self.last_victim_gone(id, group.as_ref(), now);
+            }
+            None if self.world.pod(id).is_some_and(|pod| self.is_hopeless(pod, nomination.node, now)) => {
+                self.denominate(id, effects);
+                self.woken(Wake::POD_FREED);
+                self.queue.activate(id, self.plugins.queue_sort());
             }
             None => {
                 // An eviction may have failed; one that was heard is seen in the watch.

@@ -10,8 +10,8 @@ use super::rule::NAME;
 /// The claims of one pod.
 #[derive(Default)]
 pub(super) struct Claims {
-    /// Volumes of bound claims.
-    pub bound: Vec<VolumeFacts>,
+    /// Volumes of bound claims; `true` where the pod names the claim, so that the volume's zone labels count.
+    pub bound: Vec<(VolumeFacts, bool)>,
     /// Claims that wait for their first consumer, the smallest first.
     pub waiting: Vec<Waiting>,
     /// A claim for one pod only that another pod has. Where that leaves, there is room.
@@ -60,7 +60,7 @@ pub(super) fn sort(view: View<'_>, pod: &Pod) -> Result<Claims, Outcome> {
             let Some(facts) = view.world.volume(volume) else {
                 return never(format!("volume {volume} of claim {name} does not exist"));
             };
-            claims.bound.push(facts.clone());
+            claims.bound.push((facts.clone(), matches!(used, VolumeUse::Claim(_))));
             continue;
         }
         let class_name = claim.class.as_deref().filter(|class| !class.is_empty());
@@ -80,7 +80,7 @@ pub(super) fn sort(view: View<'_>, pod: &Pod) -> Result<Claims, Outcome> {
         // Another pod on its way to its node uses the claim too: where that goes, the volume goes.
         match view.world.planned_for(&key, pod.id) {
             Some((_, Some(volume))) => {
-                claims.bound.extend(view.world.volume(volume).cloned());
+                claims.bound.extend(view.world.volume(volume).map(|facts| (facts.clone(), false)));
                 continue;
             }
             Some((at, None)) if node.is_none() => node = view.world.node(at).map(|node| node.name.clone()),

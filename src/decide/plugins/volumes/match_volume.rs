@@ -15,25 +15,25 @@ pub(super) fn match_volume<'a>(
 ) -> Option<&'a str> {
     let labels = &node.facts.as_ref()?.labels;
     let facts = &claim.facts;
-    let fits = |volume: &VolumeFacts| {
-        !volume.deleting
-            && volume.block == facts.block
-            && volume.capacity >= facts.request
-            && volume.modes.cover(facts.modes)
-            && volume.reaches(&node.name, labels)
-    };
+    let fits =
+        |volume: &VolumeFacts| !volume.deleting && volume.block == facts.block && volume.capacity >= facts.request;
+    let mut open = view
+        .world
+        .volumes_of(&claim.class_name)
+        .filter(|(name, volume)| fits(volume) && taken.iter().all(|(_, other)| **other != **name));
+    // Promised to this claim by whoever made it: no other one is looked at, here or on nodes that it does not reach.
+    if let Some((name, volume)) = open.find(|(_, volume)| volume.is_for(&claim.key, &facts.uid)) {
+        return volume.reaches(&node.name, labels).then_some(name);
+    }
     let mut best: Option<(&str, &VolumeFacts)> = None;
     for (name, volume) in view.world.volumes_of(&claim.class_name) {
-        if taken.iter().any(|(_, other)| **other == *name) || !fits(volume) {
-            continue;
-        }
-        // Promised to this claim by whoever made it: no other one is looked at.
-        if volume.is_for(&claim.key, &facts.uid) {
-            return Some(name);
-        }
         let selected = facts.selector.as_ref().is_none_or(|selector| selector.matches(&volume.labels));
-        let free = volume.available && volume.claim.is_none() && !view.world.is_promised(name, pod);
-        if free && selected && best.is_none_or(|(_, best)| volume.capacity < best.capacity) {
+        let free = volume.available
+            && volume.claim.is_none()
+            && taken.iter().all(|(_, other)| **other != *name)
+            && !view.world.is_promised(name, pod);
+        let serves = fits(volume) && volume.modes.cover(facts.modes) && volume.reaches(&node.name, labels);
+        if serves && free && selected && best.is_none_or(|(_, best)| volume.capacity < best.capacity) {
             best = Some((name, volume));
         }
     }

@@ -66,11 +66,11 @@ impl Filter for VolumeBinding {
         if let Some(claim) = &claims.taken {
             return Outcome::unfit(NAME, format!("claim {claim} is in use by its one pod"), Wake::POD_FREED);
         }
-        for volume in &claims.bound {
+        for (volume, zoned) in &claims.bound {
             if !volume.reaches(&node.name, &facts.labels) {
                 return Outcome::never(NAME, "volume node affinity", WAKE);
             }
-            if !in_zone(&volume.labels, &facts.labels) {
+            if *zoned && !in_zone(&volume.labels, &facts.labels) {
                 return Outcome::never(NAME, "volume in another zone", WAKE);
             }
         }
@@ -80,6 +80,9 @@ impl Filter for VolumeBinding {
             let provision = || Provision { claim: (&**name).into(), seen: claim.facts.selected_node.is_some() };
             match &claim.node {
                 Some(chosen) if *chosen == node.name => {
+                    if !claim.class.provisions_at(&facts.labels) {
+                        return never(format!("storage class {} makes no volumes there", claim.class_name));
+                    }
                     plan.provision.push(provision());
                     continue;
                 }
