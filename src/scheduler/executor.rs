@@ -176,13 +176,17 @@ impl Executor {
                 None
             }
             Effect::Condition { pod, reason, message, first } => {
-                if may_write {
-                    let since = first.then(clock::wall);
-                    if let Err(error) = self.conditions.unscheduled(&pod, reason, &message, since).await {
+                if !may_write {
+                    return Some(Report::ConditionLost { pod: pod.uid });
+                }
+                let since = first.then(clock::wall);
+                match self.conditions.unscheduled(&pod, reason, &message, since).await {
+                    Ok(()) => None,
+                    Err(error) => {
                         tracing::debug!(pod = %pod.key, %error, "condition not written");
+                        Some(Report::ConditionLost { pod: pod.uid })
                     }
                 }
-                None
             }
             Effect::WriteJob { job, half } => {
                 let result = if may_write {

@@ -148,9 +148,21 @@ fn definition(api: PodGroupApi) -> CustomResourceDefinition {
         return crd();
     }
     let mut text = serde_json::to_value(crd()).unwrap();
+    if api == PodGroupApi::Kubernetes {
+        let open = json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});
+        text["spec"]["versions"][0]["name"] = api.version().into();
+        text["spec"]["versions"][0]["additionalPrinterColumns"] = json!([]);
+        text["spec"]["versions"][0]["schema"]["openAPIV3Schema"] =
+            json!({"type": "object", "properties": {"spec": open, "status": open}});
+    }
     text["metadata"]["name"] = format!("podgroups.{}", api.group()).into();
-    text["metadata"]["annotations"] = json!({});
+    // Whoever defines something in a group of Kubernetes' own must say who allows it.
+    text["metadata"]["annotations"] =
+        json!({"api-approved.kubernetes.io": "https://github.com/kubernetes/kubernetes/pull/135500"});
     text["spec"]["group"] = api.group().into();
+    if api == PodGroupApi::Kubernetes {
+        return serde_json::from_value(text).unwrap();
+    }
     let status = &mut text["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["status"]["properties"];
     let kept = ["phase", "occupiedBy", "running", "succeeded", "failed", "scheduleStartTime"];
     status.as_object_mut().unwrap().retain(|name, _| kept.contains(&name.as_str()));

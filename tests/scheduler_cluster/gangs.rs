@@ -3,6 +3,7 @@
 use std::ffi::OsString;
 use std::time::Duration;
 
+use baton::contract::gang::PodGroupApi;
 use baton::sim::apiserver::{Effect, FaultRule, Rule};
 use kube::api::{Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
@@ -198,6 +199,8 @@ async fn two_gangs_of_a_group_start_together_and_gangs_are_shown_with_their_fiel
         "attempts",
         "nextTry",
         "lastFailure",
+        "createTime",
+        "pendingChildren",
     ];
     expected.sort_unstable();
     assert_eq!(fields, expected);
@@ -376,4 +379,43 @@ async fn with_the_pending_clock_a_strict_gang_that_holds_nothing_times_out_too()
     }
     let marked = stage.cluster.get("g-0").await.unwrap().metadata.annotations.unwrap();
     assert_eq!(marked.get(TIMEOUT).map(String::as_str), Some("true"));
+}
+
+/// Pods `train-0` … of one CPU that name their gang by `spec.schedulingGroup`.
+async fn of_scheduling_group(cluster: &Cluster, count: usize) {
+    for n in 0..count {
+        let pod = json!({"metadata": {"name": format!("train-{n}")},
+            "spec": {"schedulerName": "baton-scheduler", "automountServiceAccountToken": false,
+                "schedulingGroup": {"podGroupName": "train"},
+                "containers": [{"name": "main", "image": "x", "resources": {"requests": {"cpu": "1"}}}]}});
+        cluster.pods().create(&PostParams::default(), &serde_json::from_value(pod).unwrap()).await.unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn pods_of_a_scheduling_group_wait_for_its_pod_group_and_start_together() {
+    let stage = Stage::open_with("--scheduling-group=true").await;
+    let cluster = &stage.cluster;
+    cluster.cpus("n1", 2).await;
+    cluster.pod_group_crd(PodGroupApi::Kubernetes).await;
+    of_scheduling_group(cluster, 3).await;
+    cluster.waits_with("train-0", "WaitingForPodGroup", "PodGroup ml/train does not exist yet").await;
+    let spec = json!({"schedulingPolicy": {"gang": {"minCount": 3}}});
+    cluster.pod_group_of(PodGroupApi::Kubernetes, "train", spec).await;
+    cluster.waits_with("train-2", "Unschedulable", "gang ml/train: 0 of 3 placed").await;
+    let view = stage.gang("train").await;
+    assert_eq!((&view["minRequiredNumber"], &view["boundChildren"]), (&json!(3), &json!([])), "{view:#}");
+    cluster.cpus("n2", 1).await;
+    cluster.all_bound("train", 3).await;
+    let object = cluster.pod_groups(PodGroupApi::Kubernetes).get("train").await.unwrap();
+    assert_eq!(object.data.get("status").cloned().unwrap_or_default(), Value::Null, "its status is not ours to write");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_scheduling_group_names_nothing_where_the_installation_does_not_read_it() {
+    let stage = Stage::open().await;
+    stage.cluster.cpus("n1", 2).await;
+    of_scheduling_group(&stage.cluster, 3).await;
+    stage.cluster.all_bound("train", 2).await;
+    assert_eq!(stage.gang("train").await, Value::Null);
 }

@@ -20,7 +20,7 @@ use baton::decide::placement::{JobFacts, JobIdentity};
 use baton::decide::plugins::{DefaultSet, default_plugins};
 use baton::decide::pod::{AssignmentText, ContainerKind, Deletion, HandoffPod, Phase, PodContainer};
 use baton::decide::world::{
-    ClaimFacts, NodeFacts, PodFacts, PodSpec, RequestParts, Resources, VolumeFacts, WorldEvent,
+    ClaimFacts, ClassFacts, NodeFacts, PodFacts, PodSpec, RequestParts, Resources, VolumeFacts, WorldEvent,
 };
 use jiff::Timestamp;
 
@@ -58,12 +58,18 @@ pub struct Env {
     pub binds: usize,
     pub lock_writes: usize,
     pub conditions: BTreeMap<String, String>,
+    /// Writes of conditions that get lost.
+    pub lost_conditions: usize,
     pub reasons: BTreeMap<String, &'static str>,
     pub notices: Vec<(String, &'static str)>,
     pub fenced: BTreeSet<String>,
     pub evicted: Vec<String>,
+    /// Deletions that get lost.
+    pub lost_evictions: usize,
     pub claims: BTreeMap<PodKey, ClaimFacts>,
     pub volumes: BTreeMap<String, VolumeFacts>,
+    /// Storage classes that a restart finds again.
+    pub classes: BTreeMap<String, ClassFacts>,
     pub volume_writes: usize,
     /// Writes to claims and volumes that get lost.
     pub lost_volume_writes: usize,
@@ -104,12 +110,15 @@ impl Env {
             binds: 0,
             lock_writes: 0,
             conditions: BTreeMap::new(),
+            lost_conditions: 0,
+            lost_evictions: 0,
             reasons: BTreeMap::new(),
             notices: Vec::new(),
             fenced: BTreeSet::new(),
             evicted: Vec::new(),
             claims: BTreeMap::new(),
             volumes: BTreeMap::new(),
+            classes: BTreeMap::new(),
             volume_writes: 0,
             lost_volume_writes: 0,
             jobs: BTreeMap::new(),
@@ -144,6 +153,15 @@ impl Env {
             let event = WorldEvent::Devices(Box::new(gpu_device(&node, 8)));
             self.event(event);
             self.beat(&node, Identity::Lock, &NAMES);
+        }
+        for (name, facts) in self.classes.clone() {
+            self.event(WorldEvent::Class(name.into(), facts));
+        }
+        for name in self.volumes.keys().cloned().collect::<Vec<_>>() {
+            self.tell_volume(&name);
+        }
+        for key in self.claims.keys().cloned().collect::<Vec<_>>() {
+            self.tell_claim(&key);
         }
         for key in self.pods.keys().cloned().collect::<Vec<_>>() {
             self.tell_pod(&key);
@@ -369,6 +387,7 @@ impl Env {
                     facts.handoff.deleting = Some(Deletion { at: facts.handoff.created, grace_seconds: 0 });
                 });
             }
+            Effect::Evict { .. } if self.lost_evictions > 0 => self.lost_evictions -= 1,
             Effect::Evict { pod, .. } => {
                 self.evicted.push(pod.key.name.to_string());
                 self.change_pod(&pod.key.name.clone(), |facts| {
@@ -394,6 +413,10 @@ impl Env {
                     facts.spec.nominated = node;
                     self.tell_pod(&pod.key);
                 }
+            }
+            Effect::Condition { pod, .. } if self.lost_conditions > 0 => {
+                self.lost_conditions -= 1;
+                self.report(Report::ConditionLost { pod: pod.uid });
             }
             Effect::Condition { pod, message, reason, .. } => {
                 self.reasons.insert(pod.key.name.to_string(), reason);

@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 
 use baton::contract::{Quantity, key};
-use baton::decide::cycle::EngineConfig;
+use baton::decide::cycle::{EngineConfig, GangPolicy, OnBindFailure};
 use baton::decide::gang::MemberState;
 use baton::decide::world::spec::{NodeOperator, NodeRequirement, NodeTerm, VolumeUse};
 use baton::decide::world::{ClassFacts, PodFacts, WorldEvent};
@@ -532,4 +532,215 @@ fn holders_give_way_and_pods_leave_for_one_gang_where_neither_alone_is_enough() 
     gangs.delete("low");
     gangs.wait(2);
     assert_eq!(gangs.count("high"), 4);
+}
+
+/// A gang of three, each with a claim that waits for it.
+fn gang_with_claims() -> Gangs {
+    let mut gangs = no_nodes();
+    gangs.plain_node("a", 8, "x");
+    zone(&mut gangs, "a");
+    gangs
+        .env
+        .event(WorldEvent::Class("local".into(), ClassFacts { waits: true, provisions: true, topologies: vec![] }));
+    for n in 0..3 {
+        gangs.env.claim(&format!("c{n}"), 10, |_| ());
+        let mut facts = gangs.facts(&format!("g-{n}"), &[("cpu", "1")], &gang("g", "3", &[]));
+        facts.spec.volumes = vec![VolumeUse::Claim(format!("c{n}").as_str().into())];
+        gangs.env.submit(facts);
+    }
+    gangs.env.settle();
+    assert_eq!((gangs.count("g"), gangs.reserved("ml/g")), (0, 3));
+    gangs
+}
+
+#[test]
+fn when_the_volume_of_one_member_cannot_be_made_nobody_of_the_gang_goes() {
+    let mut gangs = gang_with_claims();
+    gangs.env.provision("c0");
+    gangs.env.provision("c1");
+    gangs.env.change_claim("c2", |facts| facts.selected_node = None);
+    gangs.env.settle();
+    assert_eq!((gangs.count("g"), gangs.reserved("ml/g")), (0, 0), "nobody has locked yet: all of it goes back");
+    assert_eq!((gangs.told("GangBindFailed"), gangs.told("GangHoldReleased")), (1, 1));
+    gangs.env.now += std::time::Duration::from_secs(2);
+    gangs.env.settle();
+    assert_eq!(gangs.reserved("ml/g"), 3, "it is tried again when it has rested");
+    gangs.env.provision("c2");
+    gangs.settle();
+    assert_eq!(gangs.count("g"), 3);
+}
+
+#[test]
+fn a_member_that_is_deleted_before_the_first_lock_takes_the_others_back() {
+    let mut gangs = gang_with_claims();
+    gangs.delete("g-2");
+    gangs.settle();
+    assert_eq!(gangs.reserved("ml/g"), 0);
+    ["c0", "c1"].iter().for_each(|claim| gangs.env.provision(claim));
+    gangs.wait(3);
+    assert_eq!((gangs.count("g"), gangs.reason("g-0")), (0, "GangIncomplete"));
+    let mut facts = gangs.facts("g-2", &[("cpu", "1")], &gang("g", "3", &[]));
+    facts.spec.volumes = vec![];
+    gangs.env.submit(facts);
+    gangs.wait(3);
+    assert_eq!(gangs.count("g"), 3);
+}
+
+#[test]
+fn the_rest_of_a_commit_is_bound_where_its_locks_stand_after_a_crash() {
+    let mut gangs = no_nodes();
+    for node in ["n1", "n2", "n3"] {
+        gangs.env.node(node, 1);
+    }
+    gangs.env.hold = true;
+    let keys = gang("g", "3", &[("match-policy", "only-waiting")]);
+    (0..3).for_each(|n| gangs.asks(&format!("g-{n}"), &[(baton::contract::key::NVIDIA_GPU, "1")], &keys));
+    gangs.env.settle();
+    assert_eq!(gangs.env.held.len(), 3, "the locks: {:?}", gangs.env.held);
+    (0..3).for_each(|_| gangs.env.deliver_one(0));
+    let is_bind = |effect: &baton::decide::cycle::Effect| matches!(effect, baton::decide::cycle::Effect::Bind { .. });
+    assert!(gangs.env.held.len() == 3 && gangs.env.held.iter().all(is_bind), "{:?}", gangs.env.held);
+    gangs.env.deliver_only(1);
+    let holders: Vec<Option<String>> =
+        ["n1", "n2", "n3"].iter().map(|node| gangs.env.holder(node).map(str::to_owned)).collect();
+    // A node that comes first in every respect.
+    gangs.env.node("m0", 1);
+    gangs.env.restart();
+    gangs.settle();
+    assert_eq!(gangs.count("g"), 3);
+    for (node, holder) in ["n1", "n2", "n3"].iter().zip(holders) {
+        let holder = holder.unwrap();
+        assert_eq!(gangs.env.node_of(&holder), Some(*node), "{holder} holds the lock of {node}");
+    }
+}
+
+fn of_priority(gangs: &mut Gangs, name: &str, priority: i32, keys: &[(String, String)]) {
+    let mut facts = gangs.facts(name, &[("cpu", "1")], keys);
+    facts.spec.priority = priority;
+    gangs.env.submit(facts);
+}
+
+#[test]
+fn a_member_that_owes_makes_room_for_itself_as_any_pod_of_its_priority_does() {
+    let mut gangs = no_nodes();
+    gangs.plain_node("n", 2, "x");
+    gangs.env.hold = true;
+    (0..2).for_each(|n| of_priority(&mut gangs, &format!("high-{n}"), 100, &gang("high", "2", &[])));
+    of_priority(&mut gangs, "low", 0, &[]);
+    gangs.env.settle();
+    // The first one's Binding is refused before the second one is bound.
+    for refused in [true, false] {
+        gangs.env.bind_faults.extend(refused.then_some(Fault::Refused));
+        gangs.env.deliver_one(0);
+        gangs.env.settle();
+    }
+    gangs.env.deliver();
+    gangs.settle();
+    assert_eq!((gangs.count("high"), gangs.count("low")), (1, 1), "the other's room was free for a second");
+    gangs.wait(3);
+    assert_eq!(gangs.env.evicted, ["low"]);
+    gangs.delete("low");
+    gangs.wait(3);
+    assert_eq!(gangs.count("high"), 2);
+}
+
+#[test]
+fn a_condition_that_is_lost_is_written_again() {
+    let mut gangs = no_nodes();
+    gangs.plain_node("n", 1, "x");
+    gangs.env.lost_conditions = 3;
+    gangs.members("g", 2, &gang("g", "2", &[]));
+    gangs.settle();
+    gangs.wait(5);
+    for name in ["g-0", "g-1"] {
+        assert_eq!(gangs.reason(name), "Unschedulable");
+        assert!(gangs.condition(name).contains("0 of 2 placed"), "{}", gangs.condition(name));
+    }
+}
+
+#[test]
+fn what_was_told_before_another_one_led_is_told_again() {
+    let mut gangs = no_nodes();
+    gangs.plain_node("n", 1, "x");
+    gangs.members("g", 2, &gang("g", "2", &[]));
+    gangs.settle();
+    gangs.env.engine.lead(false, gangs.env.moment());
+    gangs.env.reasons.insert("g-0".to_owned(), "GangIncomplete");
+    gangs.env.lead();
+    gangs.settle();
+    assert_eq!(gangs.reason("g-0"), "Unschedulable");
+}
+
+#[test]
+fn members_that_others_keep_away_are_told_apart_by_their_labels() {
+    use baton::contract::hint::LabelSelector;
+    use baton::decide::world::spec::PodTerm;
+    for mode in ["Strict", "NonStrict"] {
+        let mut gangs = no_nodes();
+        gangs.plain_node("n", 4, "x");
+        zone(&mut gangs, "n");
+        let mut guard = gangs.facts("guard", &[("cpu", "1")], &[]);
+        let selector: LabelSelector = serde_json::from_str(r#"{"matchLabels": {"role": "ps"}}"#).unwrap();
+        let away = PodTerm {
+            selector: Some(selector),
+            namespaces: vec![],
+            namespace_selector: None,
+            topology_key: "zone".into(),
+        };
+        guard.spec.anti_affinity = vec![away];
+        gangs.env.submit(guard);
+        gangs.settle();
+        for (name, role) in [("g-0", "ps"), ("g-1", "worker"), ("g-2", "worker")] {
+            let mut facts = gangs.facts(name, &[("cpu", "1")], &gang("g", "2", &[("mode", mode)]));
+            facts.spec.labels = BTreeMap::from([("role".to_owned(), role.to_owned())]);
+            gangs.env.submit(facts);
+        }
+        gangs.settle();
+        assert_eq!(gangs.bound(), ["g-1", "g-2", "guard"], "{mode}");
+    }
+}
+
+#[test]
+fn a_gang_that_gets_its_rest_by_another_hand_is_satisfied() {
+    let mut gangs = no_nodes();
+    gangs.plain_node("n", 2, "x");
+    let more = [("mode", "NonStrict"), ("match-policy", "waiting-and-running"), ("waiting-time", "60s")];
+    gangs.members("g", 3, &gang("g", "3", &more));
+    gangs.settle();
+    assert_eq!((gangs.count("g"), gangs.reserved("ml/g")), (0, 2));
+    gangs.plain_node("other", 1, "y");
+    let left = (0..3).map(|n| format!("g-{n}")).find(|name| gangs.state(name) == MemberState::Pending).unwrap();
+    gangs.env.change_node("other", |facts| facts.unschedulable = true);
+    gangs.change(&left, |facts| facts.handoff.node = Some("other".into()));
+    gangs.wait(2);
+    assert_eq!(gangs.count("g"), 3);
+}
+
+#[test]
+fn every_quorum_of_a_gang_whose_rule_stays_is_told() {
+    let mut gangs = no_nodes();
+    gangs.plain_node("n", 4, "x");
+    let keys = gang("g", "2", &[("match-policy", "only-waiting")]);
+    gangs.members("g", 2, &keys);
+    gangs.settle();
+    assert_eq!(gangs.told("GangSatisfied"), 1);
+    (0..2).for_each(|n| gangs.delete(&format!("g-{n}")));
+    (2..4).for_each(|n| gangs.member(&format!("g-{n}"), &keys));
+    gangs.settle();
+    assert_eq!((gangs.count("g"), gangs.told("GangSatisfied")), (2, 2));
+}
+
+#[test]
+fn with_evict_gang_a_deletion_that_is_lost_is_asked_for_again() {
+    let policy = GangPolicy { on_bind_failure: OnBindFailure::EvictGang, ..GangPolicy::default() };
+    let mut gangs = Gangs::with(EngineConfig { gangs: policy, ..EngineConfig::default() });
+    gangs.accumulating = true;
+    gangs.plain_node("n", 4, "x");
+    gangs.env.lost_evictions = 2;
+    gangs.env.bind_faults.extend([Fault::Refused]);
+    gangs.members("g", 3, &gang("g", "3", &[]));
+    gangs.settle();
+    assert_eq!(gangs.env.evicted, Vec::<String>::new(), "both were lost");
+    gangs.wait(11);
+    assert_eq!(gangs.env.evicted.len(), 2);
 }

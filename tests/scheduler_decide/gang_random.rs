@@ -10,6 +10,8 @@ use baton::contract::gang::Committed;
 use baton::contract::{PodKey, Quantity};
 use baton::decide::gang::{Declared, MemberState};
 use baton::decide::pod::Phase;
+use baton::decide::world::spec::{NodeOperator, NodeRequirement, NodeTerm, VolumeUse};
+use baton::decide::world::{AccessModes, ClassFacts, VolumeFacts, WorldEvent};
 use fastrand::Rng;
 
 use crate::gang_env::{G, Gangs, P, declared, gang};
@@ -34,6 +36,8 @@ struct Member {
     gang: Option<usize>,
     ask: Ask,
     priority: i32,
+    /// It has a claim of its own, whose volume is made when its node is chosen.
+    claim: bool,
 }
 
 struct Case {
@@ -61,6 +65,9 @@ impl Case {
         let mut gangs = Gangs::with(Default::default());
         gangs.accumulating = true;
         gangs.env.watchful = false;
+        let class = ClassFacts { waits: true, provisions: true, topologies: vec![] };
+        gangs.env.classes.insert("local".to_owned(), class.clone());
+        gangs.env.event(WorldEvent::Class("local".into(), class));
         let equal = rng.u8(..4) > 0;
         let mut case = Self {
             gangs,
@@ -218,6 +225,10 @@ impl Case {
         if let Some(pool) = member.ask.pool {
             facts.spec.node_selector = BTreeMap::from([("pool".to_owned(), pool.to_owned())]);
         }
+        if member.claim {
+            self.gangs.env.claim(&name, 10, |_| ());
+            facts.spec.volumes = vec![VolumeUse::Claim(name.as_str().into())];
+        }
         self.members.insert(facts.handoff.pod.key.clone(), member);
         self.gangs.env.submit(facts);
     }
@@ -229,9 +240,11 @@ impl Case {
         for (at, count) in self.plan() {
             let alike = count > 8 || self.rng.bool();
             let first = self.ask();
-            for _ in 0..count {
+            // Few of one gang: each claim makes its pod unlike all others.
+            let claims = if count <= 8 && self.rng.u8(..4) == 0 { self.rng.usize(1..=2) } else { 0 };
+            for n in 0..count {
                 let ask = if alike { first } else { self.ask() };
-                coming.push(Member { gang: Some(at), ask, priority });
+                coming.push(Member { gang: Some(at), ask, priority, claim: n < claims });
             }
             let plan = &self.plans[at];
             let what = format!(
@@ -244,7 +257,8 @@ impl Case {
         let at_once = self.rng.bool();
         for member in coming {
             let name = self.plans[member.gang.unwrap()].name.clone();
-            self.say(format!("  a member of {name} asks for {:?}", member.ask));
+            let claim = if member.claim { " and a volume" } else { "" };
+            self.say(format!("  a member of {name} asks for {:?}{claim}", member.ask));
             self.submit(&name, member);
             if !at_once {
                 self.rest();
@@ -254,8 +268,8 @@ impl Case {
 
     fn single(&mut self) {
         let priority = if self.equal { 0 } else { self.rng.i32(0..=1) };
-        let member = Member { gang: None, ask: self.ask(), priority };
-        self.say(format!("a pod by itself asks for {:?}, priority {priority}", member.ask));
+        let member = Member { gang: None, ask: self.ask(), priority, claim: self.rng.u8(..8) == 0 };
+        self.say(format!("a pod by itself asks for {:?}, priority {priority}, volume {}", member.ask, member.claim));
         self.submit("single", member);
     }
 
@@ -268,6 +282,43 @@ impl Case {
         self.gangs.delete(&key.name);
         self.was_bound.remove(key);
         self.members.remove(key);
+        let env = &mut self.gangs.env;
+        if env.claims.remove(key).is_some() {
+            env.event(WorldEvent::ClaimGone(key.clone()));
+            let volume = format!("pv-{}", key.name);
+            if env.volumes.remove(&volume).is_some() {
+                env.event(WorldEvent::VolumeGone(volume.into()));
+            }
+        }
+    }
+
+    /// The provisioner makes every volume that it was told a node for, where only that node reaches it. `false` when there was
+    /// none to be made.
+    fn provision(&mut self) -> bool {
+        let env = &mut self.gangs.env;
+        let open = env.claims.iter().filter(|(_, facts)| !facts.complete);
+        let open = open.filter_map(|(key, facts)| Some((key.clone(), facts.uid.clone(), facts.selected_node.clone()?)));
+        let open: Vec<(PodKey, Box<str>, Box<str>)> = open.collect();
+        for (key, uid, node) in &open {
+            let values = vec![node.to_string()];
+            let here = NodeRequirement { key: "metadata.name".into(), operator: NodeOperator::In, values };
+            let volume = VolumeFacts {
+                required: Some(vec![NodeTerm { expressions: vec![], fields: vec![here] }]),
+                class: Some("local".into()),
+                capacity: 10 << 30,
+                modes: AccessModes::of(["ReadWriteOnce"]),
+                claim: Some((key.clone(), uid.clone())),
+                version: "1".into(),
+                ..VolumeFacts::default()
+            };
+            let name = format!("pv-{}", key.name);
+            env.volumes.insert(name.clone(), volume);
+            env.tell_volume(&name);
+            env.change_claim(&key.name, |facts| {
+                (facts.volume, facts.complete) = (Some(name.as_str().into()), true);
+            });
+        }
+        !open.is_empty()
     }
 
     fn state(&self, key: &PodKey) -> MemberState {
@@ -328,7 +379,7 @@ impl Case {
             self.say(what);
             for _ in 0..count {
                 let name = self.plans[at].name.clone();
-                self.submit(&name, Member { gang: Some(at), ask, priority });
+                self.submit(&name, Member { gang: Some(at), ask, priority, claim: false });
             }
         }
         self.gangs.env.now += std::time::Duration::from_secs(1);
@@ -337,6 +388,8 @@ impl Case {
         let through = self.rng.usize(..=held);
         self.say(format!("crash after {through} of {held} requests"));
         self.gangs.env.deliver_only(through);
+        // Nobody waits for the volumes of whoever was on its way any more.
+        self.gangs.env.claims.values_mut().filter(|facts| !facts.complete).for_each(|facts| facts.selected_node = None);
         self.gangs.env.restart();
         self.forget();
     }
@@ -388,6 +441,9 @@ impl Case {
     fn rest(&mut self) {
         loop {
             self.gangs.env.settle();
+            if self.provision() {
+                continue;
+            }
             let leaving: Vec<PodKey> =
                 self.members.keys().filter(|key| self.state(key) == MemberState::Terminating).cloned().collect();
             if leaving.is_empty() {
@@ -439,6 +495,8 @@ impl Case {
             }
         }
         for key in fresh {
+            let ready = self.gangs.env.claims.get(&key).is_none_or(|claim| claim.complete);
+            assert!(ready, "{} is bound before its volume is settled", key.name);
             self.say(format!("  {} is bound", key.name));
             self.was_bound.insert(key);
         }

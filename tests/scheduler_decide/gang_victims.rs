@@ -177,3 +177,51 @@ fn a_job_spares_workers_above_its_minimum_and_never_its_leader() {
         assert_eq!(leader, name == "third", "the leader leaves with all of the job only");
     }
 }
+
+/// A node whose only pod, of this priority, takes all of it.
+fn full_node(gangs: &mut Gangs, name: &str, priority: i32) {
+    gangs.plain_node(name, 4, name);
+    let mut facts = gangs.facts(&format!("low-{name}"), &[("cpu", "4")], &[]);
+    facts.spec.priority = priority;
+    facts.spec.node_selector = BTreeMap::from([("pool".to_owned(), name.to_owned())]);
+    gangs.env.submit(facts);
+    gangs.settle();
+    assert_eq!(gangs.env.node_of(&format!("low-{name}")), Some(name));
+}
+
+fn unlike(gangs: &mut Gangs, name: &str, cpus: &str, pool: Option<&str>) {
+    let mut facts = gangs.facts(name, &[("cpu", cpus)], &gang("high", "2", &[]));
+    facts.spec.priority = 9;
+    if let Some(pool) = pool {
+        facts.spec.node_selector = BTreeMap::from([("pool".to_owned(), pool.to_owned())]);
+    }
+    gangs.env.submit(facts);
+}
+
+#[test]
+fn unlike_members_get_victims_where_each_of_them_can_go() {
+    let mut gangs = Gangs::with(Default::default());
+    // Whoever chooses by itself takes the room of the least important pod, and leaves the picky one without.
+    full_node(&mut gangs, "x", 1);
+    full_node(&mut gangs, "y", 2);
+    full_node(&mut gangs, "z", 3);
+    unlike(&mut gangs, "high-0", "3", None);
+    unlike(&mut gangs, "high-1", "2", Some("x"));
+    gangs.settle();
+    assert_eq!(gangs.env.evicted.len(), 2, "{:?}", gangs.env.evicted);
+    assert!(gangs.env.evicted.contains(&"low-x".to_owned()), "{:?}", gangs.env.evicted);
+    assert!(gangs.env.evicted.contains(&"low-y".to_owned()), "the least important that helps: {:?}", gangs.env.evicted);
+    leave(&mut gangs);
+    assert_eq!((gangs.count("high"), gangs.count("low")), (2, 1));
+    assert_eq!(gangs.env.node_of("high-1"), Some("x"));
+}
+
+#[test]
+fn nobody_is_evicted_for_unlike_members_that_would_not_all_fit() {
+    let mut gangs = Gangs::with(Default::default());
+    full_node(&mut gangs, "x", 1);
+    unlike(&mut gangs, "high-0", "3", None);
+    unlike(&mut gangs, "high-1", "2", Some("x"));
+    gangs.settle();
+    assert_eq!((gangs.env.evicted.len(), gangs.count("low")), (0, 1));
+}

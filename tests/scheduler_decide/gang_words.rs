@@ -125,6 +125,8 @@ fn scheduling_group_names_a_gang_only_behind_its_flag() {
     let said = Declared::read(&source, || None).unwrap();
     let name = |flag| said.named(flag).unwrap().gang.clone().unwrap().to_string();
     assert_eq!((name(true), name(false)), ("ml/first".to_owned(), "ml/other".to_owned()));
+    let reasons = |flag| said.all_warnings(flag).map(|warning| warning.reason()).collect::<Vec<_>>();
+    assert_eq!((reasons(true), reasons(false)), (vec!["GangNameConflict"], vec![]), "two names, where both are read");
 
     let defaults = GangDefaults { scheduling_groups: true, ..GangDefaults::default() };
     let world = WorldPolicy { gangs: defaults, ..WorldPolicy::default() };
@@ -134,7 +136,7 @@ fn scheduling_group_names_a_gang_only_behind_its_flag() {
     facts.spec.gang = Some(Arc::new(said));
     gangs.env.submit(facts);
     gangs.settle();
-    assert_eq!(gangs.reason("p"), "WaitingForPodGroup");
+    assert_eq!((gangs.reason("p"), gangs.told("GangNameConflict")), ("WaitingForPodGroup", 1));
     let mut group = PodGroupFacts::new(PodGroupApi::Kubernetes, GangId::parse("ml/first").unwrap());
     group.spec.min = Some(1);
     gangs.env.event(WorldEvent::PodGroup(Box::new(group)));
@@ -439,4 +441,41 @@ fn with_evict_gang_the_others_of_its_commit_leave_with_a_member_that_the_kubelet
         gangs.change("g-0", |facts| facts.spec.nominated = None);
         assert_eq!(gangs.env.evicted.len(), evicted, "once");
     }
+}
+
+#[test]
+fn a_pod_whose_first_name_is_none_hears_of_the_second_one_too() {
+    let mut gangs = Gangs::new(4);
+    gangs.member("p", &keys(&[(&format!("label:{P}"), "Not_A_Name"), (&format!("{G}name"), "g")]));
+    gangs.settle();
+    assert_eq!((gangs.reason("p"), gangs.told("InvalidGang"), gangs.told("GangNameConflict")), ("InvalidGang", 1, 1));
+}
+
+#[test]
+fn of_members_made_in_one_second_the_first_by_name_decides_whatever_their_uids() {
+    for uids in [["x", "y"], ["y", "x"]] {
+        let mut gangs = Gangs::new(0);
+        for ((name, min), uid) in [("p0", "3"), ("p1", "5")].into_iter().zip(uids) {
+            let mut facts = gangs.facts(name, &[("cpu", "1")], &gang("g", min, &[]));
+            facts.handoff.pod = baton::contract::PodRef::new("ml", name, uid);
+            gangs.env.submit(facts);
+        }
+        assert_eq!(config(&gangs, "ml/g").min, Some(3));
+    }
+}
+
+#[test]
+fn marks_hold_a_late_member_back_even_when_the_other_gang_of_the_group_is_gone() {
+    let mut gangs = Gangs::new(2);
+    gangs.accumulating = true;
+    let keys =
+        |name| gang(name, "2", &[("mode", "NonStrict"), ("waiting-time", "5s"), ("groups", r#"["ml/a","ml/b"]"#)]);
+    gangs.members("a", 2, &keys("a"));
+    gangs.members("b", 2, &keys("b"));
+    gangs.wait(8);
+    assert_eq!((gangs.reason("a-0"), gangs.reason("b-0")), ("GangTimeout", "GangTimeout"));
+    (0..2).for_each(|n| gangs.delete(&format!("a-{n}")));
+    gangs.member("b-late", &keys("b"));
+    gangs.settle();
+    assert_eq!(gangs.reason("b-late"), "GangTimeout");
 }

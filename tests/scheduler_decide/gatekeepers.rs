@@ -10,6 +10,7 @@ use baton::decide::plugins::{DefaultSet, default_plugins};
 use baton::decide::world::{NodeId, Pod, Wake};
 
 use crate::env::Env;
+use crate::gang_env::{Gangs, gang};
 
 const ONE: &[(&str, &str)] = &[(key::NVIDIA_GPU, "1")];
 
@@ -113,4 +114,40 @@ fn what_comes_before_the_lock_is_awaited_without_a_lock_and_its_refusal_sends_th
     refused.settle();
     assert_eq!((refused.bound(), refused.lock_writes, refused.engine.flights().len()), (0, 0, 0));
     assert!(refused.notices.contains(&("a".into(), "FailedBinding")), "{:?}", refused.notices);
+}
+
+/// Says no to one pod.
+struct Bouncer(&'static str);
+
+impl Plugin for Bouncer {
+    fn name(&self) -> &'static str {
+        "Bouncer"
+    }
+    fn reads(&self, _: &Pod, _: &Slots) -> Reads {
+        Reads::Node
+    }
+}
+
+impl Permit for Bouncer {
+    fn permit(&self, _: View<'_>, pod: &Pod, _: NodeId, _: &mut Slots) -> Outcome {
+        if &*pod.key().name == self.0 { Outcome::unfit("Bouncer", "not you", Wake::VOLUME) } else { Outcome::Fit }
+    }
+}
+
+#[test]
+fn a_member_that_is_not_permitted_takes_its_gang_back_and_a_surplus_one_does_not() {
+    for (min, bound) in [("3", 0), ("2", 2)] {
+        let mut enabled = default_plugins(&DefaultSet::default()).unwrap().enabled().clone();
+        enabled.permit.push(Arc::new(Bouncer("g-1")));
+        let mut gangs = Gangs {
+            env: Env::with_plugins(EngineConfig::default(), Plugins::new(enabled).unwrap()),
+            accumulating: false,
+        };
+        gangs.node("n", 8);
+        gangs.members("g", 3, &gang("g", min, &[]));
+        gangs.settle();
+        assert_eq!(gangs.count("g"), bound, "min {min}");
+        gangs.wait(5);
+        assert_eq!((gangs.count("g"), gangs.env.engine.flights().len()), (bound, 0), "nobody waits for it for ever");
+    }
 }

@@ -14,6 +14,7 @@ mod gang_phases;
 mod gang_random;
 mod gang_victims;
 mod gang_words;
+mod gang_work;
 mod gatekeepers;
 mod indexed;
 mod lock_line;

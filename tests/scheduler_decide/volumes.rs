@@ -58,7 +58,7 @@ impl Env {
         self.tell_claim(&PodKey::new("ml", name));
     }
 
-    fn change_claim(&mut self, name: &str, change: impl FnOnce(&mut ClaimFacts)) {
+    pub fn change_claim(&mut self, name: &str, change: impl FnOnce(&mut ClaimFacts)) {
         let key = PodKey::new("ml", name);
         let facts = self.claims.get_mut(&key).unwrap();
         change(facts);

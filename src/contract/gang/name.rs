@@ -14,6 +14,13 @@ pub struct BadName {
     rule: &'static str,
 }
 
+impl BadName {
+    /// What was said, its beginning where it is long.
+    pub fn value(&self) -> &str {
+        &self.value
+    }
+}
+
 /// Namespace and name of a gang, printed `namespace/name`. Cheap to clone; ordered as printed names are.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct GangId {

@@ -155,12 +155,14 @@ impl Engine {
     /// Ends a flight whose pod is not ours to bind any more: its lock goes, its room too.
     pub(super) fn end_flight(&mut self, id: PodId, now: Moment, effects: &mut Effects) {
         let Some(flight) = self.drop_flight(id) else { return };
-        self.leave_commit(&flight, id, now, effects);
         self.fail_errand(id, "the pod is gone or changed while it was being bound");
         if let Some(raw) = flight.lock_value {
             self.release(flight.node, &raw, "the bind did not come about", effects);
         }
         self.unreserve(id, flight.node);
+        if let Some(commit) = flight.commit {
+            self.member_lost(commit, id, now, effects);
+        }
         self.advance(flight.node, now, effects);
     }
 
@@ -175,7 +177,7 @@ impl Engine {
         self.stats.bind_failures += 1;
         let commit = self.flights.get(&id).and_then(|flight| flight.commit);
         if let Some(group) = commit.and_then(|commit| self.commits.get(&commit)).map(|commit| commit.group.clone()) {
-            self.member_failed(id, &group, &why, effects);
+            self.member_failed(id, &group, &why, now, effects);
             self.notice(id, true, "GangBindFailed", why.clone(), effects);
         }
         let asked = self.fail_errand(id, &why);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::contract::gang::{GangId, PodGroupApi, PodGroupStatus};
-use crate::contract::{LockRead, PodKey, PodRef};
+use crate::contract::{LockRead, PodKey, PodRef, PodUid};
 use crate::decide::gang::Owner;
 use crate::decide::placement::JobIdentity;
 use crate::decide::world::PodFacts;
@@ -122,7 +122,7 @@ pub enum Effect {
         /// Node; `None` takes the name away.
         node: Option<Box<str>>,
     },
-    /// Set condition `PodScheduled` to False.
+    /// Set condition `PodScheduled` to False. Answer when it was not written: [`Report::ConditionLost`].
     Condition {
         /// Pod.
         pod: PodRef,
@@ -218,6 +218,11 @@ pub enum Report {
         pod: PodKey,
         /// The pod, `None` when there is none of that name, or why it could not be read.
         result: Result<Option<Box<PodFacts>>, String>,
+    },
+    /// Of [`Effect::Condition`], when it was not written.
+    ConditionLost {
+        /// Pod.
+        pod: PodUid,
     },
     /// Of [`Effect::PodGroupStatus`].
     PodGroup {

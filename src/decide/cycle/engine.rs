@@ -39,6 +39,7 @@ pub(super) enum Timer {
     Node(NodeId),
     Release(NodeId, Box<str>),
     Tell(PodId),
+    SentAway(PodId),
     Errand(PodId),
     Job(PodKey),
     Sweep,
@@ -63,6 +64,10 @@ pub struct Engine {
     pub(super) group_waits: Vec<Duration>,
     /// Groups on their way.
     pub(super) commits: BTreeMap<u64, Commit>,
+    /// Pods that were deleted with their gang, and why.
+    pub(super) sent_away: BTreeMap<PodId, String>,
+    /// Members of a commit that were let go before they were on their way.
+    pub(super) strays: Vec<(u64, PodId)>,
     /// Pods for which others make room.
     pub(super) nominations: BTreeMap<PodId, Nomination>,
     /// Flights whose volumes, or whatever else comes before the lock, are being prepared.
@@ -110,6 +115,8 @@ impl Engine {
             group_of: BTreeMap::new(),
             group_waits: Vec::new(),
             commits: BTreeMap::new(),
+            sent_away: BTreeMap::new(),
+            strays: Vec::new(),
             nominations: BTreeMap::new(),
             preparing: BTreeSet::new(),
             tickets: BTreeMap::new(),
@@ -201,9 +208,13 @@ impl Engine {
         self.resumed.clear();
         self.pinned.clear();
         self.nominations.clear();
+        // Whoever led meanwhile may have told something else.
+        self.told.clear();
         self.groups.clear();
         self.group_of.clear();
         self.commits.clear();
+        self.sent_away.clear();
+        self.strays.clear();
         self.lead_jobs(leading, now, &mut effects);
         if leading {
             self.nominated_before(now);
@@ -237,6 +248,7 @@ impl Engine {
     /// Judges gangs that changed.
     pub(super) fn heed_gangs(&mut self, now: Moment, effects: &mut Effects) {
         if self.leading {
+            self.settle_strays(now, effects);
             self.gangs_changed(now, effects);
         } else {
             self.world.take_changed_gangs();
@@ -334,7 +346,7 @@ impl Engine {
                 self.queue.remove(id);
                 self.let_go(id);
                 self.cancel(id, Cancel::PodGone, now, effects);
-                self.member_refused(id, effects);
+                self.member_refused(id, now, effects);
             }
             Place::Bound(_) => {
                 self.queue.remove(id);
@@ -401,6 +413,7 @@ impl Engine {
                 self.advance(id, now, effects);
             }
             Timer::Release(node, raw) => self.release_again(node, &raw, effects),
+            Timer::SentAway(id) => self.sent_away_due(id, now, effects),
             Timer::Tell(id) => self.tell_pending(id, now, effects),
             Timer::Errand(id) => self.errand_due(id, now, effects),
             Timer::Job(key) => self.job_due(&key, now, effects),

@@ -76,6 +76,7 @@ impl Engine {
     pub(super) fn let_go(&mut self, id: PodId) -> bool {
         let Some(hold) = self.holds.remove(&id) else { return false };
         self.unreserve(id, hold.node);
+        self.strays.extend(hold.commit.map(|commit| (commit, id)));
         true
     }
 

@@ -20,6 +20,7 @@ impl Engine {
             Report::Release { node, old, result } => self.release_answered(&node, &old, result, now, &mut effects),
             Report::JobWritten { job, result } => self.job_written(&job, result, now, &mut effects),
             Report::PodRead { pod, result } => self.pod_read(&pod, result, now, &mut effects),
+            Report::ConditionLost { pod } => self.condition_lost(&pod, now),
             Report::PodGroup { gang, result } => {
                 self.pod_group_answered(&gang, result.map(|stored| *stored), now, &mut effects);
             }

@@ -1,16 +1,22 @@
 //! Telling the pod's owner: the condition carries the changing detail, the event only the change of state.
 
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::collections::btree_map::Entry;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::contract::PodUid;
+use crate::decide::gang::Warning;
 use crate::decide::world::PodId;
 
 use super::effect::{Effect, Effects};
 use super::engine::{Engine, Timer};
 use super::gang::Route;
 use super::settings::Moment;
+
+/// First and longest pause before a condition that was lost is written again.
+const REWRITE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
 
 /// What was last written for a pod.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -20,8 +26,14 @@ pub struct Told {
     pub(super) at: Duration,
     /// Rules that refused at the last try.
     pub(super) rules: Box<[&'static str]>,
-    /// A newer message that waits for the pause to end.
+    /// A newer message that waits for the pause to end, or one that was lost and is written again.
     pub(super) pending: Option<Arc<str>>,
+    /// The last write made the condition False, as far as we know.
+    first: bool,
+    /// The last write did not come about.
+    lost: bool,
+    /// Writes that did not, in a row.
+    failures: u32,
 }
 
 impl Engine {
@@ -41,6 +53,12 @@ impl Engine {
             // A pod with a bad name is no member of anything: nobody else tells of it.
             let lost = member && reason == "InvalidGang" && self.world.gangs().gang_of(id).is_none();
             let event = if lost { reason } else { "FailedScheduling" };
+            let flag = self.world.gangs().defaults().scheduling_groups;
+            let declared = found.facts.spec.gang.iter().filter(|_| lost).flat_map(|said| said.all_warnings(flag));
+            let names = declared.filter(|warning| matches!(&**warning, Warning::TwoNames { .. }));
+            for warning in names.map(Cow::into_owned).collect::<Vec<_>>() {
+                self.notice(id, true, warning.reason(), warning.to_string(), out);
+            }
             // Of a gang one event says it for all.
             if lost || self.route(found) == Route::Alone {
                 self.notice(id, true, event, message.as_ref().to_owned(), out);
@@ -71,11 +89,17 @@ impl Engine {
         let first = match self.told.entry(id) {
             Entry::Vacant(entry) => {
                 let message = Arc::clone(message);
-                entry.insert(Told { reason, message, at: now.mono, rules: Box::default(), pending: None });
+                let (rules, at, first) = (Box::default(), now.mono, true);
+                entry.insert(Told { reason, message, at, rules, pending: None, first, lost: false, failures: 0 });
                 true
             }
             Entry::Occupied(mut entry) => {
                 let told = entry.get_mut();
+                if told.reason == reason && told.lost {
+                    // It is written again when its time comes, with the latest text.
+                    told.pending = Some(Arc::clone(message));
+                    return;
+                }
                 if told.reason == reason && told.message == *message {
                     told.pending = None;
                     return;
@@ -86,7 +110,10 @@ impl Engine {
                     return;
                 }
                 (told.reason, told.message, told.at, told.pending) = (reason, Arc::clone(message), now.mono, None);
-                false
+                // What never arrived was not the first.
+                told.first &= told.lost;
+                (told.lost, told.failures) = (false, 0);
+                told.first
             }
         };
         out.push(Effect::Condition { pod, reason, message: Arc::clone(message), first });
@@ -101,9 +128,28 @@ impl Engine {
 
     pub(super) fn tell_pending(&mut self, id: PodId, now: Moment, out: &mut Effects) {
         let Some(told) = self.told.get_mut(&id) else { return };
+        let Some(message) = told.pending.take() else { return };
         let reason = told.reason;
-        if let Some(message) = told.pending.take() {
-            self.tell(id, reason, message, now, out);
+        if !told.lost {
+            return self.tell(id, reason, message, now, out);
         }
+        (told.message, told.at, told.lost) = (Arc::clone(&message), now.mono, false);
+        let first = told.first;
+        if let Some(pod) = self.world.pod(id) {
+            out.push(Effect::Condition { pod: pod.facts.handoff.pod.clone(), reason, message, first });
+        }
+    }
+
+    /// A condition was not written: it is tried again, later each time, for as long as the pod waits.
+    pub(super) fn condition_lost(&mut self, pod: &PodUid, now: Moment) {
+        let Some(id) = self.world.pod_id(pod) else { return };
+        let Some(told) = self.told.get_mut(&id) else { return };
+        told.lost = true;
+        if told.pending.is_none() {
+            told.pending = Some(Arc::clone(&told.message));
+        }
+        let pause = REWRITE.0.saturating_mul(1 << told.failures.min(6)).min(REWRITE.1);
+        told.failures += 1;
+        self.timers.insert((now.mono + pause, Timer::Tell(id)));
     }
 }

@@ -161,7 +161,8 @@ impl GangBook {
             return;
         }
         self.pod_gone_but(pod.id, Some(gang));
-        let rank = Rank { ended: !state.is_live(), created: handoff.created, uid: handoff.pod.uid.as_str().into() };
+        let name = handoff.pod.key.name.as_ref().into();
+        let rank = Rank { ended: !state.is_live(), created: handoff.created, name };
         let member = Member {
             pod: pod.id,
             identity: handoff.pod.clone(),
@@ -173,7 +174,7 @@ impl GangBook {
             declared: Arc::clone(declared),
         };
         let home = self.gangs.entry(gang.clone()).or_insert_with(|| Gang::new(gang.clone(), &self.defaults));
-        home.enter(rank.clone(), member, named.by.expects_pod_group());
+        home.enter(rank.clone(), member, self.defaults.scheduling_groups);
         self.pods.insert(pod.id, Entry { gang: gang.clone(), rank });
         self.settle(gang);
     }
@@ -188,9 +189,7 @@ impl GangBook {
         let Some(Entry { gang, rank }) = self.pods.remove(&pod) else { return };
         let flag = self.defaults.scheduling_groups;
         if let Some(home) = self.gangs.get_mut(&gang) {
-            let named = home.member(&rank).and_then(|member| member.declared.named(flag));
-            let expects = named.is_some_and(|named| named.by.expects_pod_group());
-            home.leave(&rank, expects);
+            home.leave(&rank, flag);
         }
         if stays != Some(&gang) {
             self.settle(&gang);

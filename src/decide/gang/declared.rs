@@ -1,5 +1,6 @@
 //! What one object says about its gang: read once, at the border, with a verdict per value.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
@@ -71,6 +72,16 @@ pub struct Named {
     pub gang: Result<GangId, BadName>,
 }
 
+impl Named {
+    /// What was said, a name or not.
+    pub fn name(&self) -> &str {
+        match &self.gang {
+            Ok(gang) => gang.name(),
+            Err(bad) => bad.value(),
+        }
+    }
+}
+
 /// The controller of a pod.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Owner {
@@ -101,7 +112,7 @@ pub struct Declared {
     pub timed_out: bool,
     /// The pod's controller.
     pub owner: Option<Owner>,
-    /// What is wrong with it.
+    /// What is wrong with its values, and with names in annotations and labels.
     pub warnings: Vec<Warning>,
 }
 
@@ -245,6 +256,16 @@ impl Declared {
     /// The gang that counts; `scheduling_groups` says whether `spec.schedulingGroup` is read.
     pub fn named(&self, scheduling_groups: bool) -> Option<&Named> {
         self.scheduling_group.as_ref().filter(|_| scheduling_groups).or(self.named.as_ref())
+    }
+
+    /// What is wrong with it; `scheduling_groups` says whether `spec.schedulingGroup` is read.
+    pub fn all_warnings(&self, scheduling_groups: bool) -> impl Iterator<Item = Cow<'_, Warning>> {
+        let both = self.scheduling_group.as_ref().filter(|_| scheduling_groups).zip(self.named.as_ref());
+        let differ = both.filter(|(used, ignored)| used.name() != ignored.name()).map(|(used, ignored)| {
+            let word = |named: &Named| (named.by.key(), excerpt(named.name()));
+            Cow::Owned(Warning::TwoNames { used: word(used), ignored: word(ignored) })
+        });
+        self.warnings.iter().map(Cow::Borrowed).chain(differ)
     }
 }
 

@@ -217,10 +217,6 @@ impl Gang {
         self.members.is_empty() && self.objects.iter().all(Option::is_none)
     }
 
-    pub(super) fn member(&self, rank: &Rank) -> Option<&Member> {
-        self.members.get(rank)
-    }
-
     /// Changes only where a member stands and which commit bound it; its rank and what it says stay. `None` where there is no such
     /// member, or one that is not `same`; `false` when nothing has changed.
     pub(super) fn move_member(
@@ -246,7 +242,8 @@ impl Gang {
         Some(true)
     }
 
-    pub(super) fn enter(&mut self, rank: Rank, member: Member, expects: bool) {
+    /// `flag`: `spec.schedulingGroup` is read.
+    pub(super) fn enter(&mut self, rank: Rank, member: Member, flag: bool) {
         let declared: &Declared = &member.declared;
         self.koordinator.cast(&rank, &declared.koordinator);
         self.pod_group.cast(&rank, &declared.pod_group);
@@ -258,8 +255,8 @@ impl Gang {
         if member.state.is_live() {
             count_in(&mut self.priorities, &member.priority);
             count_in(&mut self.schedulers, &member.scheduler);
-            declared.warnings.iter().for_each(|warning| count_in(&mut self.warnings, warning));
-            self.expecting += u32::from(expects);
+            declared.all_warnings(flag).for_each(|warning| count_in(&mut self.warnings, &*warning));
+            self.expecting += u32::from(expects_pod_group(declared, flag));
         }
         if let Some(commit) = member.committed.as_ref().filter(|_| member.state.is_bound()) {
             count_in(&mut self.commits, commit);
@@ -267,9 +264,10 @@ impl Gang {
         self.members.insert(rank, member);
     }
 
-    pub(super) fn leave(&mut self, rank: &Rank, expects: bool) {
+    /// `flag` as it was when the member was entered.
+    pub(super) fn leave(&mut self, rank: &Rank, flag: bool) {
         let Some(member) = self.members.remove(rank) else { return };
-        let declared = &member.declared;
+        let declared: &Declared = &member.declared;
         self.koordinator.withdraw(rank, &declared.koordinator);
         self.pod_group.withdraw(rank, &declared.pod_group);
         self.counts.leave(member.state);
@@ -280,8 +278,8 @@ impl Gang {
         if member.state.is_live() {
             count_out(&mut self.priorities, &member.priority);
             count_out(&mut self.schedulers, &member.scheduler);
-            declared.warnings.iter().for_each(|warning| count_out(&mut self.warnings, warning));
-            self.expecting -= u32::from(expects);
+            declared.all_warnings(flag).for_each(|warning| count_out(&mut self.warnings, &*warning));
+            self.expecting -= u32::from(expects_pod_group(declared, flag));
         }
         if let Some(commit) = member.committed.as_ref().filter(|_| member.state.is_bound()) {
             count_out(&mut self.commits, commit);
@@ -328,6 +326,10 @@ impl Gang {
         let stated = self.koordinator.total.decided(self.counts.live() > 0).copied();
         stated.or_else(|| self.pod_group()?.annotated.total)
     }
+}
+
+fn expects_pod_group(declared: &Declared, flag: bool) -> bool {
+    declared.named(flag).is_some_and(|named| named.by.expects_pod_group())
 }
 
 /// The value that counts, where living members state different ones.

@@ -140,6 +140,11 @@ impl GangBook {
         if free || rule::is_over(gang.config().policy, once) {
             return None;
         }
+        // Marks count whatever has become of the others.
+        let here = || self.of_group(gang.group()).filter(|other| other.group() == gang.group());
+        if here().any(|other| other.counts().timed_out > 0) {
+            return Some(self.timed_out(gang.group()));
+        }
         let own = || (gang.config().min.is_none()).then(|| Hold::NoMin(gang.id().clone()));
         let group = match self.resolve(gang) {
             Resolved::Whole(group) => group,
@@ -153,9 +158,6 @@ impl GangBook {
         };
         // The gang itself first, so that its pods hear of their own trouble before that of others.
         let all = || std::iter::once(gang).chain(self.of_group(&group).filter(|other| other.id() != gang.id()));
-        if all().any(|gang| gang.counts().timed_out > 0) {
-            return Some(self.timed_out(&group));
-        }
         all()
             .find(|gang| gang.awaits_pod_group())
             .map(|gang| Hold::WaitingForPodGroup(gang.id().clone()))

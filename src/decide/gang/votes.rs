@@ -5,15 +5,15 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 
-/// Age of a member: the living before the ended, then the older, then by uid.
+/// Age of a member: the living before the ended, then the older, then by name: whoever made them within one second made them in that order.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Rank {
     /// Terminal or being deleted.
     pub ended: bool,
     /// `metadata.creationTimestamp`.
     pub created: Timestamp,
-    /// `metadata.uid`.
-    pub uid: Arc<str>,
+    /// `metadata.name`, unique among the members of one gang.
+    pub name: Arc<str>,
 }
 
 /// The values that members state for one field, each change in time logarithmic in their number.
@@ -83,8 +83,8 @@ pub(super) fn count_out<K: Ord>(counts: &mut BTreeMap<K, u32>, key: &K) {
 mod tests {
     use super::*;
 
-    fn rank(ended: bool, created: i64, uid: &str) -> Rank {
-        Rank { ended, created: Timestamp::from_second(created).unwrap(), uid: uid.into() }
+    fn rank(ended: bool, created: i64, name: &str) -> Rank {
+        Rank { ended, created: Timestamp::from_second(created).unwrap(), name: name.into() }
     }
 
     #[test]
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn the_uid_decides_among_members_of_one_second() {
+    fn the_name_decides_among_members_of_one_second() {
         let mut votes = Votes::default();
         votes.cast(&rank(false, 1, "b"), Some(&2));
         votes.cast(&rank(false, 1, "a"), Some(&1));

@@ -180,7 +180,7 @@ pub(in crate::decide) fn keep_apart<'a>(a: &'a Pod, b: &'a Pod, world: &World) -
 }
 
 /// `true` when `term`, written by `owner`, means `other`.
-pub(super) fn matches(term: &PodTerm, owner: &Pod, other: &Pod, world: &World) -> bool {
+pub(in crate::decide) fn matches(term: &PodTerm, owner: &Pod, other: &Pod, world: &World) -> bool {
     let namespace = &*other.key().namespace;
     let own_only = term.namespaces.is_empty() && term.namespace_selector.is_none();
     let no_labels = Labels::new();

@@ -1,5 +1,7 @@
 //! Gangs, as the leading scheduler tells of them.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
 use super::output::Row;
@@ -40,6 +42,11 @@ impl Row for GangRow {
         "POLICY",
         "WAIT",
         "CYCLE",
+        "ROUNDS",
+        "PENDING",
+        "TOTAL",
+        "CREATED",
+        "HOLDING SINCE",
         "GROUP",
         "NEXT TRY",
         "WHY",
@@ -63,9 +70,22 @@ impl Row for GangRow {
             gang.match_policy.clone(),
             gang.wait_time.clone(),
             format!("{} ({})", gang.schedule_cycle, if gang.schedule_cycle_valid { "valid" } else { "invalid" }),
+            rounds(gang),
+            gang.pending_children.len().to_string(),
+            gang.total_children_num.to_string(),
+            gang.create_time.map(|at| format!("{at:.0}")).unwrap_or_default(),
+            gang.holding_since.map(|at| format!("{at:.0}")).unwrap_or_default(),
             gang.gang_group.join(","),
             gang.next_try.map(|at| format!("{at:.0}")).unwrap_or_default(),
             gang.last_failure.clone().unwrap_or_default(),
         ]
     }
+}
+
+/// How many children were last offered in which cycle: `1:3,2:1`.
+fn rounds(gang: &GangView) -> String {
+    let mut children: BTreeMap<u32, usize> = BTreeMap::new();
+    gang.children_schedule_round_map.values().for_each(|round| *children.entry(*round).or_default() += 1);
+    let words: Vec<String> = children.iter().map(|(round, count)| format!("{round}:{count}")).collect();
+    words.join(",")
 }

@@ -1,13 +1,20 @@
 //! Members that ask for the same: what is found out about one holds for all of them.
 
+use std::collections::BTreeMap;
+
 use crate::decide::cycle::PodShape;
-use crate::decide::world::Pod;
+use crate::decide::plugins::inter_pod_affinity;
 use crate::decide::world::spec::{HostPort, Labels, PodTerm, Spread, VolumeUse};
+use crate::decide::world::{Pod, PodId, World};
 
 /// Everything of a pod that decides where it fits. Pods of one kind fit the same places.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Kind {
     shape: PodShape,
+    /// `spec.resourceClaims` is not empty.
+    resource_claims: bool,
+    /// Terms of others that keep it away, with the namespace of whoever states them.
+    refused_by: Vec<(Box<str>, PodTerm)>,
     /// What looks at other pods; `None` for most pods.
     around: Option<Box<Around>>,
 }
@@ -23,9 +30,37 @@ struct Around {
     volumes: Vec<VolumeUse>,
 }
 
-impl Kind {
+/// Required anti-affinity that may meet members of a group: of pods with a place, and of its own members. Of equal terms one
+/// pod stands for all.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Refusals(Vec<(PodId, PodTerm)>);
+
+impl Refusals {
+    /// All that `members` may meet.
+    pub fn of<'a>(world: &'a World, members: impl Iterator<Item = &'a Pod>) -> Self {
+        let mut known: BTreeMap<(&str, &PodTerm), PodId> = BTreeMap::new();
+        let mut last: Option<&Pod> = None;
+        for pod in world.placed_with_anti_affinity().chain(members) {
+            if !last.is_some_and(|last| last.facts.spec.is_same(&pod.facts.spec)) {
+                for term in &pod.facts.spec.anti_affinity {
+                    known.entry((&pod.key().namespace, term)).or_insert(pod.id);
+                }
+            }
+            last = Some(pod);
+        }
+        Self(known.into_iter().map(|((_, term), owner)| (owner, term.clone())).collect())
+    }
+
+    fn meeting(&self, world: &World, pod: &Pod) -> Vec<(Box<str>, PodTerm)> {
+        let meets = |(owner, term): &(PodId, PodTerm)| {
+            let owner = world.pod(*owner)?;
+            inter_pod_affinity::matches(term, owner, pod, world).then(|| (owner.key().namespace.clone(), term.clone()))
+        };
+        self.0.iter().filter_map(meets).collect()
+    }
+
     /// The pod's kind.
-    pub fn of(pod: &Pod) -> Self {
+    pub fn kind(&self, world: &World, pod: &Pod) -> Kind {
         let spec = &pod.facts.spec;
         let alone = spec.host_ports.is_empty()
             && spec.affinity.is_empty()
@@ -43,12 +78,18 @@ impl Kind {
                 volumes: spec.volumes.clone(),
             })
         });
-        Self { shape: PodShape::of(pod), around }
+        let refused_by = self.meeting(world, pod);
+        Kind { shape: PodShape::of(pod), resource_claims: spec.resource_claims, refused_by, around }
     }
 
-    /// `self == Kind::of(pod)`, cheaply for pods that do not look at others.
-    pub fn is_of(&self, pod: &Pod) -> bool {
-        self.shape.is_of(pod) && *self == Self::of(pod)
+    /// `*kind == self.kind(pod)`, cheaply for pods that do not look at others.
+    pub fn is(&self, world: &World, kind: &Kind, pod: &Pod) -> bool {
+        kind.shape.is_of(pod) && *kind == self.kind(world, pod)
+    }
+
+    /// `true` when the pod is of one of these kinds.
+    pub fn is_any(&self, world: &World, kinds: &[Kind], pod: &Pod) -> bool {
+        kinds.iter().any(|kind| self.is(world, kind, pod))
     }
 }
 
@@ -65,9 +106,4 @@ pub(super) fn is_twin(one: &Pod, other: &Pod) -> bool {
 pub(super) fn looks_at_others(pod: &Pod) -> bool {
     let spec = &pod.facts.spec;
     !(spec.affinity.is_empty() && spec.anti_affinity.is_empty() && spec.spread.is_empty())
-}
-
-/// `true` when the pod is of one of these kinds.
-pub(super) fn is_any(kinds: &[Kind], pod: &Pod) -> bool {
-    kinds.iter().any(|kind| kind.is_of(pod))
 }

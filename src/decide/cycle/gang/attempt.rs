@@ -8,13 +8,12 @@ use crate::decide::cycle::settings::{Moment, Search};
 use crate::decide::framework::View;
 use crate::decide::gang::{Gang, GroupId, MemberState, rule};
 use crate::decide::queue::Item;
-use crate::decide::world::{PodId, Wake};
+use crate::decide::world::{NodeId, Pod, PodId, Wake};
 
-use super::alike::{Kind, is_any, is_twin, looks_at_others};
+use super::alike::{Kind, is_twin, looks_at_others};
 use super::offer::{Aim, Offer};
 use super::record::Look;
-use super::review::Route;
-use super::view::RootCause;
+use super::search::MEMBERS;
 
 /// Orders that are tried with whoever is hard to place first.
 const CHOOSY: usize = 8;
@@ -83,8 +82,7 @@ impl Engine {
             if let Some(record) = self.groups.get_mut(group) {
                 record.tried = Some(looks);
             }
-            let message = format!("there is no room yet for the rest of group {group}, a part of which is bound");
-            self.tell_members(owing, "Unschedulable", message, now, effects);
+            self.make_room_for_rest(group, owing, now, effects);
             return;
         }
         self.stats.group_attempts += 1;
@@ -152,6 +150,25 @@ impl Engine {
         true
     }
 
+    /// Members that owe find no place, and no rule is left that would make room for them: as for pods by themselves, lower groups
+    /// that only hold room give way, or else pods of lower priority leave, for one member at a time.
+    fn make_room_for_rest(&mut self, group: &GroupId, owing: Vec<PodId>, now: Moment, effects: &mut Effects) {
+        let mut message = format!("there is no room yet for the rest of group {group}, a part of which is bound");
+        if let Some((first, commit)) = owing.first().copied().zip(self.broken_commit(group)) {
+            let below = self.holders_below(self.priority_of(group));
+            let attempt = |engine: &mut Self| engine.try_member(first, now).ok();
+            if let Some(((), released)) = self.give_way(&below, attempt, |engine| engine.undo(&[first])) {
+                self.tell_released(&released, &format!("the rest of group {group} goes first"), effects);
+                self.commit_group(group, vec![first], Some(commit), now, effects);
+                return released.iter().rev().for_each(|last| self.try_group(last, false, now, effects));
+            }
+            if let Some(way) = self.preempt(first, now, effects) {
+                message = format!("{message}; {way}");
+            }
+        }
+        self.tell_members(owing, "Unschedulable", message, now, effects);
+    }
+
     /// Strict if any of its gangs is.
     pub(super) fn is_strict(&self, group: &GroupId) -> bool {
         self.world.gangs().of_group(group).any(|gang| gang.config().mode == Mode::Strict)
@@ -160,10 +177,10 @@ impl Engine {
     fn attempt_strict(&mut self, group: &GroupId, aim: Aim, now: Moment) -> Attempt {
         let mut failed = self.groups.get(group).map(|record| record.failed.clone()).unwrap_or_default();
         let mut first: Option<Miss> = None;
-        let mut uniform = false;
+        let (mut uniform, mut members) = (false, 0);
         for _ in 0..CYCLES {
             let offer = self.offer(group, &failed, aim);
-            uniform = offer.is_uniform();
+            (uniform, members) = (offer.is_uniform(), offer.len());
             let mut held = Vec::new();
             let mut miss = None;
             for id in offer.needed() {
@@ -175,7 +192,12 @@ impl Engine {
                     }
                 }
             }
-            self.note_cycle(group, &offer, miss.is_none());
+            if miss.is_some()
+                && let Some(record) = self.groups.get_mut(group)
+            {
+                record.progress.cycle_valid = false;
+            }
+            self.note_cycle(group, &offer);
             let Some(miss) = miss else {
                 if held.len() < offer.len() {
                     self.place_surplus(group, aim, &mut held, now);
@@ -185,18 +207,18 @@ impl Engine {
             self.undo(&held);
             let culprit = self.world.pod(miss.pod);
             // Behind the others, whoever looks at other pods may find whom it wants to be near to.
-            let other_order = culprit.is_some_and(|pod| looks_at_others(pod) && !is_any(&failed, pod));
-            failed.extend(culprit.map(Kind::of));
+            let other_order =
+                culprit.is_some_and(|pod| looks_at_others(pod) && !offer.is_any(&self.world, &failed, pod));
+            failed.extend(culprit.map(|pod| offer.kind(&self.world, pod)));
             note(&mut first, miss);
             if !other_order && !offer.suffices_without(&self.world, &failed) {
                 break;
             }
         }
-        if let Some(mut held) = self.another_way(group, aim, uniform, now) {
+        // Of many that are alike, whoever is tried first is as good as any other.
+        let hopeless = uniform && members > MEMBERS;
+        if !hopeless && let Some(mut held) = self.another_way(group, aim, uniform, now) {
             self.place_surplus(group, aim, &mut held, now);
-            if let Some(record) = self.groups.get_mut(group) {
-                record.progress.cycle_valid = true;
-            }
             return Attempt::Satisfied(held);
         }
         if let Some(record) = self.groups.get_mut(group) {
@@ -216,24 +238,31 @@ impl Engine {
     /// What no order of failing last has found: the exact search, then whoever is hard to place first. `uniform`: all that wait are
     /// of one kind, whose order does not matter.
     fn another_way(&mut self, group: &GroupId, aim: Aim, uniform: bool, now: Moment) -> Option<Vec<PodId>> {
-        let found = self.search(group, aim, now);
-        if uniform { found } else { found.or_else(|| self.choosy_first(group, aim, now)) }
+        let offer = self.offer(group, &[], aim);
+        let found = self.search(&offer, now);
+        let found = if uniform { found } else { found.or_else(|| self.choosy_first(&offer, now)) };
+        if found.is_some() {
+            // Each other order that is tried is a further cycle.
+            self.note_cycle(group, &offer);
+        }
+        found
     }
 
     /// Offers kinds that found no place before all others, the latest first: whoever fits in few places only comes before those
     /// who took them. `None` leaves nothing held.
-    fn choosy_first(&mut self, group: &GroupId, aim: Aim, now: Moment) -> Option<Vec<PodId>> {
-        let all: Vec<PodId> = self.offer(group, &[], aim).needed().collect();
+    fn choosy_first(&mut self, offer: &Offer, now: Moment) -> Option<Vec<PodId>> {
+        let all: Vec<PodId> = offer.needed().collect();
         let one = self.world.pod(*all.first()?)?;
-        let first = Kind::of(one);
-        if all.iter().all(|id| self.world.pod(*id).is_none_or(|pod| is_twin(one, pod) || first.is_of(pod))) {
+        let (first, kinds) = (offer.kind(&self.world, one), &offer.refusals);
+        let like_first = |pod: &Pod| is_twin(one, pod) || kinds.is(&self.world, &first, pod);
+        if all.iter().all(|id| self.world.pod(*id).is_none_or(like_first)) {
             return None;
         }
         let mut choosy: Vec<Kind> = Vec::new();
         for _ in 0..CHOOSY {
             let rank = |id: &PodId| {
                 let pod = self.world.pod(*id);
-                let at = pod.and_then(|pod| choosy.iter().rposition(|kind| kind.is_of(pod)));
+                let at = pod.and_then(|pod| choosy.iter().rposition(|kind| kinds.is(&self.world, kind, pod)));
                 std::cmp::Reverse(at.map_or(0, |at| at + 1))
             };
             let mut order = all.clone();
@@ -249,7 +278,7 @@ impl Engine {
             let Some(miss) = miss else { return Some(held) };
             let none = held.is_empty();
             self.undo(&held);
-            let kind = self.world.pod(miss).map(Kind::of)?;
+            let kind = offer.kind(&self.world, self.world.pod(miss)?);
             if none || choosy.last() == Some(&kind) {
                 return None;
             }
@@ -270,19 +299,19 @@ impl Engine {
                 if needed == 0 {
                     break;
                 }
-                if self.world.pod(*id).is_none_or(|pod| is_any(&blocked, pod)) {
+                if self.world.pod(*id).is_none_or(|pod| offer.is_any(&self.world, &blocked, pod)) {
                     continue;
                 }
                 match self.try_member(*id, now) {
                     Ok(()) => needed -= 1,
                     Err(miss) => {
-                        blocked.extend(self.world.pod(*id).map(Kind::of));
+                        blocked.extend(self.world.pod(*id).map(|pod| offer.kind(&self.world, pod)));
                         note(&mut first, miss);
                     }
                 }
             }
         }
-        self.note_cycle(group, &offer, true);
+        self.note_cycle(group, &offer);
         if self.offer(group, &[], aim).is_satisfied() {
             let mut held = self.held_members(group);
             self.place_surplus(group, aim, &mut held, now);
@@ -308,40 +337,14 @@ impl Engine {
         let offer = self.offer(group, &[], aim);
         let mut blocked: Vec<Kind> = Vec::new();
         for id in offer.all() {
-            if self.world.pod(id).is_none_or(|pod| is_any(&blocked, pod)) {
+            if self.world.pod(id).is_none_or(|pod| offer.is_any(&self.world, &blocked, pod)) {
                 continue;
             }
             match self.try_member(id, now) {
                 Ok(()) => held.push(id),
-                Err(_) => blocked.extend(self.world.pod(id).map(Kind::of)),
+                Err(_) => blocked.extend(self.world.pod(id).map(|pod| offer.kind(&self.world, pod))),
             }
         }
-    }
-
-    /// Members that the satisfied group does not need found no place: they wait with it and say why.
-    fn tell_surplus(&mut self, group: &GroupId, now: Moment, effects: &mut Effects) {
-        let waiting: Vec<PodId> = self
-            .pending_members(group)
-            .into_iter()
-            .filter(|id| self.world.pod(*id).is_some_and(|pod| matches!(self.route(pod), Route::Group(_))))
-            .collect();
-        let Some(first) = waiting.first().copied() else { return };
-        let Err(mut miss) = self.try_member(first, now) else {
-            // It fits after all: the next attempt takes it along.
-            self.undo(&[first]);
-            return self.queue_group(group, now);
-        };
-        if let Some(way) = self.preempt(first, now, effects) {
-            miss.text = format!("{}; {way}", miss.text);
-        }
-        let message = self.shortage(group, &miss);
-        let culprit = self.world.pod(miss.pod).map(|pod| pod.key().to_string());
-        if let Some(record) = self.groups.get_mut(group) {
-            record.progress.last_failure = Some(message.clone());
-            record.root_cause = culprit.map(|pod| RootCause { pod, summary: miss.text.clone() });
-        }
-        self.notice_waiting(group, "Unschedulable", &message, effects);
-        self.tell_members(waiting, "Unschedulable", message, now, effects);
     }
 
     /// Chooses a node for one member and holds its room.
@@ -352,14 +355,24 @@ impl Engine {
         };
         self.stats.attempts += 1;
         let shadows = self.shadow(priority, id, now);
-        let found = self.world.pod(id).map(|pod| {
+        let pinned = self.pinned.get(&id).copied();
+        let mut choose_on = |only: Option<NodeId>| {
+            let pod = self.world.pod(id)?;
             let view = View { world: &self.world, now: now.mono };
-            match self.config.search {
-                Search::Indexed => self.index.choose(view, &self.plugins, pod, None),
-                Search::Scanning => choose(view, &self.plugins, pod, None),
-            }
-        });
+            Some(match self.config.search {
+                Search::Indexed => self.index.choose(view, &self.plugins, pod, only),
+                Search::Scanning => choose(view, &self.plugins, pod, only),
+            })
+        };
+        // Under the lock that it holds, if that can be; elsewhere the lock would stand until it counts as abandoned.
+        let there = pinned.and_then(|_| choose_on(pinned)).filter(|(choice, _)| matches!(choice, Choice::Node(..)));
+        let gone = pinned.is_some() && there.is_none();
+        let found = there.or_else(|| choose_on(None));
         self.lift(shadows);
+        if gone {
+            // It cannot be resumed there: the lock goes when it has stood for a while.
+            self.pinned.remove(&id);
+        }
         let Some((choice, judged)) = found else { return Err(miss("the pod is gone".to_owned(), Wake::NONE)) };
         self.stats.judged += judged;
         match choice {
@@ -411,8 +424,8 @@ impl Engine {
         }
     }
 
-    /// Every member was offered in this cycle.
-    fn note_cycle(&mut self, group: &GroupId, offer: &Offer, valid: bool) {
+    /// Every member was offered in this cycle: the next one opens, and no member has failed in it.
+    fn note_cycle(&mut self, group: &GroupId, offer: &Offer) {
         let Some(record) = self.groups.get_mut(group) else { return };
         let progress = &mut record.progress;
         let cycle = progress.cycle;
@@ -421,76 +434,7 @@ impl Engine {
         if progress.rounds.len() > members as usize {
             progress.rounds.retain(|id, _| self.world.pod(*id).is_some());
         }
-        // The next cycle opens, and it is valid; what is shown is how the last one ended.
         progress.cycle += 1;
-        progress.cycle_valid = valid;
-    }
-
-    /// What a PodGroup asks for in all is compared with what is free, before anything is tried.
-    pub(super) fn missing_resources(&self, group: &GroupId) -> Option<Miss> {
-        for gang in self.world.gangs().of_group(group) {
-            let Some(object) = gang.pod_group().filter(|object| !object.min_resources.is_zero()) else { continue };
-            let mut wanted = object.min_resources.clone();
-            let placed = gang.members().filter(|member| {
-                matches!(member.state, MemberState::Bound | MemberState::Running | MemberState::Reserved)
-            });
-            placed.filter_map(|member| self.world.pod(member.pod)).for_each(|pod| wanted.sub(&pod.facts.spec.requests));
-            let mut free = crate::decide::world::Resources::default();
-            for (_, node) in self.world.nodes() {
-                let Some(facts) = node.facts.as_ref().filter(|facts| !facts.unschedulable) else { continue };
-                let mut left = facts.allocatable.clone();
-                left.sub(&node.used);
-                free.add(&left);
-            }
-            let short = [
-                ("cpu", wanted.milli_cpu, free.milli_cpu),
-                ("memory", wanted.memory, free.memory),
-                ("ephemeral-storage", wanted.ephemeral, free.ephemeral),
-            ];
-            let mut short = short.into_iter();
-            let mut scalars = wanted.scalar.iter().map(|(name, wanted)| (&**name, *wanted, free.scalar(name)));
-            let found = short.find(|(_, wanted, free)| wanted > free);
-            let found = found.or_else(|| scalars.find(|(_, wanted, free)| wanted > free));
-            if let Some((name, wanted, free)) = found {
-                let text = format!(
-                    "gang {} asks for at least {wanted} {name} beyond what its members have, {free} are free in all",
-                    gang.id()
-                );
-                let pod = gang.members().next().map_or(PodId(u64::MAX), |member| member.pod);
-                return Some(Miss { pod, text, wake: Wake::ANY });
-            }
-        }
-        None
-    }
-
-    /// The group is parked; reservations of a NonStrict one stay and its clock runs.
-    fn short(&mut self, group: &GroupId, miss: Miss, now: Moment, effects: &mut Effects) {
-        self.stats.unschedulable += 1;
-        let held = self.held_members(group);
-        let looks: Vec<Look> = self.world.gangs().of_group(group).map(Look::of).collect();
-        let message = self.shortage(group, &miss);
-        let culprit = self.world.pod(miss.pod).map(|pod| pod.key().to_string());
-        let wake = miss.wake.or(Wake::NODE_ADDED);
-        self.queue.park(Item::Group(group.clone()), wake, now.mono, now.wall);
-        if let Some(record) = self.groups.get_mut(group) {
-            record.tried = Some(looks);
-            record.progress.last_failure = Some(message.clone());
-            record.root_cause = culprit.map(|pod| RootCause { pod, summary: miss.text.clone() });
-        }
-        self.run_clock(group, !held.is_empty(), now, effects);
-        self.notice_waiting(group, "Unschedulable", &message, effects);
-        self.tell_members(self.pending_members(group), "Unschedulable", message, now, effects);
-    }
-
-    /// `gang ml/a: 2 of 5 placed; pod ml/a-3: 0/4 nodes: 4 have fewer than 2 free GPUs`.
-    fn shortage(&self, group: &GroupId, miss: &Miss) -> String {
-        let counts = |gang: &Gang| {
-            let (policy, min) = (gang.config().policy, gang.config().min.unwrap_or(0));
-            let placed = crate::decide::gang::rule::weight(policy, gang.counts());
-            format!("gang {}: {placed} of {min} placed", gang.id())
-        };
-        let gangs: Vec<String> = self.world.gangs().of_group(group).take(8).map(counts).collect();
-        let culprit = self.world.pod(miss.pod).map(|pod| format!("pod {}: ", pod.key())).unwrap_or_default();
-        format!("{}; {culprit}{}", gangs.join(", "), miss.text)
+        progress.cycle_valid = true;
     }
 }

@@ -106,6 +106,7 @@ impl Engine {
         for id in &held {
             if let Some(hold) = self.holds.remove(id) {
                 self.unreserve(*id, hold.node);
+                self.strays.extend(hold.commit.map(|commit| (commit, *id)));
             }
         }
         if let Some(first) = held.first() {

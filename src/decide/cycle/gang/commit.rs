@@ -8,7 +8,7 @@ use jiff::{SignedDuration, Timestamp};
 use crate::contract::gang::{Committed, MatchPolicy};
 use crate::contract::key;
 use crate::decide::cycle::effect::{Effect, Effects};
-use crate::decide::cycle::engine::Engine;
+use crate::decide::cycle::engine::{Engine, Timer};
 use crate::decide::cycle::settings::Moment;
 use crate::decide::gang::{Gang, GroupId, Member, MemberState, rule};
 use crate::decide::queue::Item;
@@ -20,6 +20,9 @@ use super::review::Route;
 /// First and longest rest of a group after a Binding that was refused.
 const REST: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
 
+/// A pod that was deleted with its gang and is still there is deleted again after this time.
+const SEND_AGAIN: Duration = Duration::from_secs(10);
+
 /// Members that were committed together and are on their way.
 #[derive(Debug, Clone)]
 pub(crate) struct Commit {
@@ -29,6 +32,10 @@ pub(crate) struct Commit {
     pub members: BTreeSet<PodId>,
     /// Of these, the ones whose volumes are not settled. While there is one, nobody locks.
     pub unprepared: BTreeSet<PodId>,
+    /// The group had been satisfied before.
+    once: bool,
+    /// It completes one that broke off: whoever finds a place goes.
+    rest: bool,
 }
 
 impl Engine {
@@ -59,7 +66,7 @@ impl Engine {
         let item = Item::Group(group.clone());
         let Some(record) = self.groups.get_mut(group) else { return };
         let news = !record.progress.satisfied_once;
-        record.progress.satisfied_once = true;
+        (record.progress.satisfied_once, record.called_off) = (true, false);
         record.progress.last_failure = None;
         record.progress.next_try = None;
         record.progress.holding_since = None;
@@ -80,12 +87,17 @@ impl Engine {
             self.group_waits.extend(waited);
         }
         self.denominate_group(group, effects);
-        if news && let Some(first) = held.first() {
+        // Where the rule stays, each new quorum is one.
+        let stays = |gang: &Gang| gang.config().policy != MatchPolicy::OnceSatisfied;
+        let quorum = news || rest.is_none() && self.world.gangs().of_group(group).any(stays);
+        if quorum && let Some(first) = held.first() {
             let message = format!("group {group} has room for {} pods: binding", held.len());
             self.notice(*first, false, "GangSatisfied", message, effects);
         }
         let members: BTreeSet<PodId> = held.iter().copied().collect();
-        self.commits.insert(number, Commit { group: group.clone(), unprepared: members.clone(), members });
+        let unprepared = members.clone();
+        let commit = Commit { group: group.clone(), unprepared, members, once: !news, rest: rest.is_some() };
+        self.commits.insert(number, commit);
         for id in held {
             self.permit(id, now, effects);
         }
@@ -146,6 +158,58 @@ impl Engine {
         free
     }
 
+    /// A member of a commit is on its way no more and has given its room back. While nobody of the commit has gone for a lock,
+    /// and without it not every gang has what it needs, nobody goes: all is as before the commit.
+    pub(in crate::decide::cycle) fn member_lost(&mut self, number: u64, id: PodId, now: Moment, effects: &mut Effects) {
+        let Some(commit) = self.commits.get(&number) else { return };
+        let waits = !commit.unprepared.is_empty() && commit.members.contains(&id) && !commit.rest;
+        let lacks = |gang: &Gang| {
+            let config = gang.config();
+            rule::needed(config.policy, config.min.unwrap_or(0), gang.counts(), commit.once) > 0
+        };
+        if waits && self.world.gangs().of_group(&commit.group).any(lacks) {
+            return self.call_off(number, id, now, effects);
+        }
+        self.member_left(number, id).into_iter().for_each(|id| self.go(id, now, effects));
+    }
+
+    /// Takes everybody of a commit back.
+    fn call_off(&mut self, number: u64, lost: PodId, now: Moment, effects: &mut Effects) {
+        let Some(Commit { group, mut members, once, .. }) = self.commits.remove(&number) else { return };
+        members.remove(&lost);
+        for id in &members {
+            if let Some(hold) = self.holds.remove(id) {
+                self.unreserve(*id, hold.node);
+            } else if let Some(flight) = self.drop_flight(*id) {
+                if let Some(raw) = flight.lock_value {
+                    self.release(flight.node, &raw, "the bind did not come about", effects);
+                }
+                self.unreserve(*id, flight.node);
+            }
+        }
+        self.stats.group_releases += 1;
+        if let Some(record) = self.groups.get_mut(&group) {
+            (record.progress.satisfied_once, record.called_off) = (once, true);
+        }
+        if let Some(first) = members.first() {
+            let message =
+                format!("room of {} pods given back: a member of group {group} was lost on its way", members.len());
+            self.notice(*first, true, "GangHoldReleased", message, effects);
+        }
+        self.rest_group_of(lost, now);
+    }
+
+    /// Members whose room was given back while they were part of a commit.
+    pub(in crate::decide::cycle) fn settle_strays(&mut self, now: Moment, effects: &mut Effects) {
+        for (commit, id) in std::mem::take(&mut self.strays) {
+            self.member_lost(commit, id, now, effects);
+            if self.world.pod(id).is_some_and(|pod| MemberState::of(pod) == MemberState::Pending) {
+                // Whoever was not permitted is not asked for again at once.
+                self.rest_group_of(id, now);
+            }
+        }
+    }
+
     /// A member could not be bound: its group, if that still has to try for it, does so when it has rested, longer each time.
     pub(in crate::decide::cycle) fn rest_group_of(&mut self, id: PodId, now: Moment) {
         let route = self.world.pod(id).map(|pod| self.route(pod));
@@ -170,7 +234,7 @@ impl Engine {
     }
 
     /// The kubelet may have refused a member: with `evictGang` those who were bound with it are deleted.
-    pub(in crate::decide::cycle) fn member_refused(&mut self, id: PodId, effects: &mut Effects) {
+    pub(in crate::decide::cycle) fn member_refused(&mut self, id: PodId, now: Moment, effects: &mut Effects) {
         let Some(pod) = self.world.pod(id).filter(|pod| pod.facts.spec.refused) else { return };
         let commit = pod.facts.handoff.assignment.committed;
         let (Some(commit), Some(gang)) = (commit, self.world.gangs().gang_of(id)) else { return };
@@ -188,10 +252,10 @@ impl Engine {
             let going = flight.and_then(|flight| flight.annotations.get(key::GANG_COMMITTED)) == Some(&text);
             going || (member.state.is_bound() && member.committed == Some(commit))
         };
-        for member in self.world.gangs().of_group(group).flat_map(Gang::members).filter(with_it) {
-            let message = format!("pod {} of group {group} was refused by its node's kubelet", pod.key());
-            effects.push(Effect::Evict { pod: member.identity.clone(), message });
-        }
+        let members = self.world.gangs().of_group(group).flat_map(Gang::members).filter(with_it);
+        let members: Vec<PodId> = members.map(|member| member.pod).collect();
+        let message = format!("pod {} of group {group} was refused by its node's kubelet", pod.key());
+        members.into_iter().for_each(|id| self.send_away(id, message.clone(), now, effects));
     }
 
     /// A member could not be bound for good: with `evictGang` the others are deleted.
@@ -200,6 +264,7 @@ impl Engine {
         id: PodId,
         group: &GroupId,
         why: &str,
+        now: Moment,
         effects: &mut Effects,
     ) {
         if self.config.gangs.on_bind_failure != OnBindFailure::EvictGang {
@@ -210,9 +275,24 @@ impl Engine {
             .flat_map(Gang::members)
             .filter(|member| matches!(member.state, MemberState::Bound | MemberState::Running | MemberState::Reserved))
             .filter(|member| member.pod != id);
-        for member in others {
-            let message = format!("a member of group {group} could not be bound: {why}");
-            effects.push(Effect::Evict { pod: member.identity.clone(), message });
+        let others: Vec<PodId> = others.map(|member| member.pod).collect();
+        let message = format!("a member of group {group} could not be bound: {why}");
+        others.into_iter().for_each(|id| self.send_away(id, message.clone(), now, effects));
+    }
+
+    /// Deletes a pod, until the watch shows that.
+    fn send_away(&mut self, id: PodId, message: String, now: Moment, effects: &mut Effects) {
+        let Some(pod) = self.world.pod(id).map(|pod| pod.facts.handoff.pod.clone()) else { return };
+        effects.push(Effect::Evict { pod, message: message.clone() });
+        self.sent_away.insert(id, message);
+        self.timers.insert((now.mono + SEND_AGAIN, Timer::SentAway(id)));
+    }
+
+    /// A deletion may not have been heard.
+    pub(in crate::decide::cycle) fn sent_away_due(&mut self, id: PodId, now: Moment, effects: &mut Effects) {
+        let Some(message) = self.sent_away.remove(&id) else { return };
+        if self.world.pod(id).is_some_and(|pod| MemberState::of(pod).is_live()) {
+            self.send_away(id, message, now, effects);
         }
     }
 }

@@ -90,6 +90,7 @@ impl Engine {
         let restore = |engine: &mut Self| engine.undo(&[id]);
         let Some(((), released)) = self.give_way(&below, attempt, restore) else { return false };
         self.tell_released(&released, &format!("pod {key} goes first"), effects);
+        self.commit_alone(id, now);
         self.permit(id, now, effects);
         for last in released.iter().rev() {
             self.try_group(last, false, now, effects);

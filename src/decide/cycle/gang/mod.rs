@@ -16,12 +16,14 @@ mod attempt;
 mod clock;
 mod commit;
 mod deadlock;
+mod joint_preempt;
 mod offer;
 mod pod_groups;
 mod preempt;
 mod record;
 mod review;
 mod search;
+mod short;
 mod view;
 mod warn;
 

@@ -9,7 +9,7 @@ use crate::contract::key;
 use crate::decide::gang::{Gang, GroupId, MemberState, rule};
 use crate::decide::world::{Pod, PodId, World};
 
-use super::alike::{Kind, is_any, is_twin};
+use super::alike::{Kind, Refusals, is_twin};
 
 /// What an attempt is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -30,6 +30,8 @@ pub(super) enum Aim {
 pub(super) struct Offer {
     /// One entry per gang that still needs members, in id order.
     pub gangs: Vec<GangOffer>,
+    /// Who keeps members away.
+    pub refusals: Refusals,
 }
 
 /// Members of one gang.
@@ -48,8 +50,30 @@ pub(super) struct GangOffer {
 impl Offer {
     /// The members of a group as they stand.
     pub fn of(world: &World, group: &GroupId, failed: &[Kind], aim: Aim) -> Self {
+        let was_there = |pod: &&Pod| match aim {
+            Aim::Rest(commit) => pod.facts.handoff.created < commit.attempt,
+            Aim::Minimum { .. } | Aim::Surplus => true,
+        };
+        let waiting = |gang: &Gang| -> Vec<&Pod> {
+            let waiting = gang.members().filter(|member| member.state == MemberState::Pending);
+            waiting.filter_map(|member| world.pod(member.pod)).filter(was_there).collect()
+        };
         let gangs = world.gangs().of_group(group).filter(|gang| gang.group() == group);
-        Self { gangs: gangs.map(|gang| of_gang(world, gang, failed, aim)).collect() }
+        let gangs: Vec<(&Gang, Vec<&Pod>)> = gangs.map(|gang| (gang, waiting(gang))).collect();
+        let refusals = Refusals::of(world, gangs.iter().flat_map(|(_, pods)| pods.iter().copied()));
+        let failed = |pod: &Pod| !failed.is_empty() && refusals.is_any(world, failed, pod);
+        let gangs = gangs.into_iter().map(|(gang, pods)| of_gang(gang, pods, &failed, aim)).collect();
+        Self { gangs, refusals }
+    }
+
+    /// The pod's kind.
+    pub fn kind(&self, world: &World, pod: &Pod) -> Kind {
+        self.refusals.kind(world, pod)
+    }
+
+    /// `true` when the pod is of one of these kinds.
+    pub fn is_any(&self, world: &World, kinds: &[Kind], pod: &Pod) -> bool {
+        self.refusals.is_any(world, kinds, pod)
     }
 
     /// The members without which the group cannot be satisfied: each gang's best, gangs in id order, failed kinds last.
@@ -70,7 +94,7 @@ impl Offer {
                 let Some(pod) = world.pod(**id) else { return false };
                 let other = match last {
                     Some((before, other)) if is_twin(before, pod) => other,
-                    _ => !is_any(failed, pod),
+                    _ => !self.is_any(world, failed, pod),
                 };
                 last = Some((pod, other));
                 other
@@ -100,23 +124,17 @@ impl Offer {
     }
 }
 
-fn of_gang(world: &World, gang: &Gang, failed: &[Kind], aim: Aim) -> GangOffer {
+fn of_gang(gang: &Gang, pods: Vec<&Pod>, failed: &dyn Fn(&Pod) -> bool, aim: Aim) -> GangOffer {
     let config = gang.config();
     let min = config.min.unwrap_or(0);
-    let waiting = gang.members().filter(|member| member.state == MemberState::Pending);
-    let waiting = waiting.filter_map(|member| world.pod(member.pod));
-    let was_there = |pod: &&Pod| match aim {
-        Aim::Rest(commit) => pod.facts.handoff.created < commit.attempt,
-        Aim::Minimum { .. } | Aim::Surplus => true,
-    };
-    let mut pending: Vec<(Place<'_>, PodId)> = Vec::with_capacity(gang.counts().pending as usize);
+    let mut pending: Vec<(Place<'_>, PodId)> = Vec::with_capacity(pods.len());
     let (mut last, mut alike): (Option<&Pod>, bool) = (None, true);
-    for pod in waiting.filter(was_there) {
+    for pod in pods {
         let place = match (last, pending.last()) {
             (Some(before), Some((place, _))) if is_twin(before, pod) => place.of_twin(pod),
             _ => {
                 alike &= last.is_none();
-                Place::of(pod, failed)
+                Place::of(pod, failed(pod))
             }
         };
         pending.push((place, pod.id));
@@ -145,13 +163,8 @@ struct Place<'a> {
 }
 
 impl<'a> Place<'a> {
-    fn of(pod: &'a Pod, failed: &[Kind]) -> Self {
-        Self {
-            failed: !failed.is_empty() && is_any(failed, pod),
-            size: Reverse(size(pod)),
-            created: pod.facts.handoff.created,
-            name: &pod.key().name,
-        }
+    fn of(pod: &'a Pod, failed: bool) -> Self {
+        Self { failed, size: Reverse(size(pod)), created: pod.facts.handoff.created, name: &pod.key().name }
     }
 
     /// That of a pod that asks for the same.

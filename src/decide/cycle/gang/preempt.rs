@@ -38,9 +38,13 @@ impl Engine {
         }
         // Where neither the room that others hold nor that of victims is enough, both together may be.
         let below = self.holders_below(self.priority_of(group));
-        let planned = self.plan_victims(group, &needed, now).map(|plan| (plan, Vec::new()));
-        let planned =
-            planned.or_else(|| self.give_way(&below, |engine| engine.plan_victims(group, &needed, now), |_| {}));
+        // One after the other first; unlike members may need another plan.
+        let plan = |engine: &mut Self| {
+            let one_by_one = engine.plan_victims(group, &needed, now);
+            one_by_one.or_else(|| engine.plan_victims_jointly(group, now))
+        };
+        let planned = plan(self).map(|plan| (plan, Vec::new()));
+        let planned = planned.or_else(|| self.give_way(&below, plan, |_| {}));
         let Some((plan, released)) = planned else { return false };
         if !released.is_empty() {
             self.tell_released(&released, &format!("group {group} goes first"), effects);

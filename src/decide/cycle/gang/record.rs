@@ -84,6 +84,8 @@ pub(crate) struct GroupRecord {
     pub warned: BTreeSet<(GangId, Warning)>,
     /// The latest commit that was seen whole: what its members come to later does not break it.
     pub whole: Option<Committed>,
+    /// Its latest commit was taken back: what a PodGroup says of that is not true any more.
+    pub called_off: bool,
     /// Members that are to be marked as timed out and are not yet.
     pub marking: BTreeSet<PodId>,
     /// Bindings of its members that were refused one after the other.

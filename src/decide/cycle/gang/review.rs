@@ -167,7 +167,8 @@ impl Engine {
             return;
         }
         let live = gangs.iter().any(|gang| gang.counts().children() > 0);
-        let before = was_satisfied_before(group, &gangs);
+        let said = self.groups.get(group).is_none_or(|record| !record.called_off);
+        let before = was_satisfied_before(group, &gangs, said);
         let waits = gangs.iter().any(|gang| gang.counts().unplaced() > 0);
         let waits = waits || self.groups.get(group).is_some_and(|record| record.holding.is_some());
         let strict = gangs.iter().any(|gang| gang.config().mode == Mode::Strict);
@@ -192,12 +193,18 @@ impl Engine {
         let book = self.world.gangs();
         let gangs: Vec<&Gang> = book.of_group(group).filter(|gang| gang.group() == group).collect();
         // Where nobody waits there is nobody to hold.
-        let held = if waits { gangs.iter().find_map(|gang| book.holds(gang, once)) } else { None };
+        let asks = |gang: &&&Gang| gang.counts().unplaced() + gang.counts().reserved > 0;
+        let held = if waits { gangs.iter().filter(asks).find_map(|gang| book.holds(gang, once)) } else { None };
         let being_marked = self.groups.get(group).is_some_and(|record| !record.marking.is_empty());
-        let ruled = gangs.iter().any(|gang| {
-            let (config, counts) = (gang.config(), gang.counts());
-            counts.pending > 0 && !rule::is_over(config.policy, once) && !(config.min == Some(0) && group.is_alone())
-        });
+        // Who holds may have got the rest by somebody else's hand.
+        let holding = self.groups.get(group).is_some_and(|record| record.holding.is_some());
+        let ruled = holding
+            || gangs.iter().any(|gang| {
+                let (config, counts) = (gang.config(), gang.counts());
+                counts.pending > 0
+                    && !rule::is_over(config.policy, once)
+                    && !(config.min == Some(0) && group.is_alone())
+            });
         let owed = !self.who_owes(group).is_empty();
         let set_free = once && !was_once || owed;
         if strict && self.groups.get(group).is_some_and(|record| record.holding.is_some()) {
@@ -380,15 +387,15 @@ impl Engine {
 }
 
 /// What is bound, or what the PodGroups say, proves that these gangs, which are a group, were satisfied at once: a Binding of a
-/// commit that was large enough for all of them, or for each of them something.
-fn was_satisfied_before(group: &GroupId, gangs: &[&Gang]) -> bool {
+/// commit that was large enough for all of them, or for each of them something. `said`: PodGroups are believed.
+fn was_satisfied_before(group: &GroupId, gangs: &[&Gang], said: bool) -> bool {
     // A gang that does not exist had at least one member.
     let missing = group.gangs().len().saturating_sub(gangs.len()) as u32;
     let all: u32 = gangs.iter().map(|gang| gang.config().min.unwrap_or(0)).fold(missing, u32::saturating_add);
     let of_all = |gang: &&Gang| gang.commits().keys().any(|commit| commit.members >= all.max(1));
     let of_each = |gang: &&Gang| {
         let min = gang.config().min.unwrap_or(0);
-        !gang.commits().is_empty() || was_satisfied(gang) || min > 0 && gang.counts().placed() >= min
+        !gang.commits().is_empty() || said && was_satisfied(gang) || min > 0 && gang.counts().placed() >= min
     };
     gangs.iter().any(of_all) || missing == 0 && gangs.iter().all(of_each)
 }

@@ -11,19 +11,18 @@ use crate::decide::cycle::choose::{Choice, choose, judge, prepare};
 use crate::decide::cycle::engine::Engine;
 use crate::decide::cycle::settings::Moment;
 use crate::decide::framework::View;
-use crate::decide::gang::GroupId;
 use crate::decide::plugins::device_fit;
 use crate::decide::world::devices::{DeviceChoice, request_of};
 use crate::decide::world::{NodeId, PodId, Stock};
 
 use super::alike::{Kind, looks_at_others};
 use super::deadlock::Kept;
-use super::offer::{Aim, Offer};
+use super::offer::Offer;
 
 /// Unlike members that are searched over. Identical members alone need no search: their order does not matter.
 const KINDS: usize = 8;
 /// Members that are searched over in all.
-const MEMBERS: usize = 32;
+pub(super) const MEMBERS: usize = 32;
 /// Nodes that are searched over. A group of eight that fits on so many nodes is found without a search.
 const NODES: usize = 64;
 /// Placements that are tried for up to eight members, and for more.
@@ -85,12 +84,7 @@ impl Search {
 impl Engine {
     /// Places what the group needs, whichever members, nodes and devices that takes. The members stay held; `None` leaves
     /// nothing held.
-    pub(super) fn search(&mut self, group: &GroupId, aim: Aim, now: Moment) -> Option<Vec<PodId>> {
-        let waiting: u32 = self.world.gangs().of_group(group).map(|gang| gang.counts().pending).sum();
-        if !matches!(aim, Aim::Rest(_)) && waiting as usize > MEMBERS {
-            return None;
-        }
-        let offer = self.offer(group, &[], aim);
+    pub(super) fn search(&mut self, offer: &Offer, now: Moment) -> Option<Vec<PodId>> {
         if offer.len() == 0 || offer.len() > MEMBERS {
             return None;
         }
@@ -99,8 +93,9 @@ impl Engine {
         for (at, gang) in offer.gangs.iter().enumerate() {
             for id in &gang.pending {
                 let pod = self.world.pod(*id)?;
-                let kind = kinds.iter().position(|kind| kind.is_of(pod)).unwrap_or_else(|| {
-                    kinds.push(Kind::of(pod));
+                let known = kinds.iter().position(|kind| offer.refusals.is(&self.world, kind, pod));
+                let kind = known.unwrap_or_else(|| {
+                    kinds.push(offer.kind(&self.world, pod));
                     kinds.len() - 1
                 });
                 let request = request_of(pod).ok().filter(|request| !request.is_empty());
@@ -120,7 +115,7 @@ impl Engine {
         let first = candidates.first()?.pod;
         // Priority is equal over the group: what is closed to one is closed to all.
         let shadows = self.shadow(self.world.pod(first)?.facts.spec.priority, first, now);
-        let found = self.search_over(&offer, candidates, kinds.len(), now);
+        let found = self.search_over(offer, candidates, kinds.len(), now);
         self.lift(shadows);
         found
     }

@@ -34,9 +34,15 @@ pub struct GangView {
     pub gang_group: Vec<String>,
     /// Members that may be scheduled or are, `namespace/name`.
     pub children: Vec<String>,
-    /// Of these, those for which room is reserved.
+    /// When its PodGroup was made, else its oldest living member.
+    #[serde(default)]
+    pub create_time: Option<Timestamp>,
+    /// Of the children, those that wait for a place.
+    #[serde(default)]
+    pub pending_children: Vec<String>,
+    /// Of the children, those for which room is reserved.
     pub waiting_for_bind_children: Vec<String>,
-    /// Of these, those that have a node.
+    /// Of the children, those that have a node.
     pub bound_children: Vec<String>,
     /// Number of the group's schedule cycle.
     pub schedule_cycle: u32,
@@ -162,6 +168,8 @@ impl Engine {
             wait_time: go_duration(config.wait),
             gang_group: group.gangs().iter().map(GangId::to_string).collect(),
             children: named(MemberState::is_child),
+            create_time: gang.created(),
+            pending_children: named(|state| state == MemberState::Pending),
             waiting_for_bind_children: named(|state| state == MemberState::Reserved),
             bound_children: named(MemberState::is_bound),
             schedule_cycle: progress.cycle,

@@ -38,6 +38,7 @@ impl Engine {
 
     /// Says what is wrong with the declarations of a group, each thing once for as long as it lasts.
     pub(super) fn warn(&mut self, group: &GroupId, effects: &mut Effects) {
+        let flag = self.world.gangs().defaults().scheduling_groups;
         let gangs = self.world.gangs().of_group(group).filter(|gang| gang.group() == group);
         let mut found: BTreeSet<(GangId, Warning)> = BTreeSet::new();
         let mut news: Vec<(PodId, Warning)> = Vec::new();
@@ -47,7 +48,7 @@ impl Engine {
             for warning in gang.warnings() {
                 let key = (gang.id().clone(), warning);
                 if known.is_none_or(|known| !known.contains(&key)) {
-                    news.push((subject(gang, &key.1).unwrap_or(oldest.pod), key.1.clone()));
+                    news.push((subject(gang, &key.1, flag).unwrap_or(oldest.pod), key.1.clone()));
                 }
                 found.insert(key);
             }
@@ -66,7 +67,7 @@ impl Engine {
 }
 
 /// The member that a warning is about, where it is about one.
-fn subject(gang: &Gang, warning: &Warning) -> Option<PodId> {
+fn subject(gang: &Gang, warning: &Warning, flag: bool) -> Option<PodId> {
     let mut live = gang.members().take_while(|member| member.state.is_live());
-    live.find(|member| member.declared.warnings.contains(warning)).map(|member| member.pod)
+    live.find(|member| member.declared.all_warnings(flag).any(|known| *known == *warning)).map(|member| member.pod)
 }

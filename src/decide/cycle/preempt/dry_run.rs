@@ -62,10 +62,11 @@ pub(in crate::decide::cycle) fn candidates(
 }
 
 /// What is put back as one, when it can stay.
-struct Lot {
-    pods: Vec<Victim>,
+pub(in crate::decide::cycle) struct Lot {
+    /// Whoever leaves or stays together.
+    pub pods: Vec<Victim>,
     /// Everybody who leaves when these do: the rest of their gang, wherever it is.
-    others: Vec<PodId>,
+    pub others: Vec<PodId>,
 }
 
 /// Who must leave `node`; `None` when even all of lower priority would not help.
@@ -99,8 +100,8 @@ fn on_node(
     fits.then_some(Candidate { node, victims })
 }
 
-/// Pods of one node as they can leave: one by one, or what a gang cannot spare as one lot. What may not leave at all is left out.
-fn lots(world: &World, staying: &[PodId], units: &mut Units<'_>) -> Vec<Lot> {
+/// Pods as they can leave: one by one, or what a gang cannot spare as one lot. What may not leave at all is left out.
+pub(in crate::decide::cycle) fn lots(world: &World, staying: &[PodId], units: &mut Units<'_>) -> Vec<Lot> {
     let mut lots = Vec::new();
     let mut gangs: BTreeMap<_, Vec<Victim>> = BTreeMap::new();
     for victim in judge_budgets(world, staying) {
@@ -135,12 +136,7 @@ fn spare(
     mut lots: Vec<Lot>,
     now: Duration,
 ) -> Vec<Victim> {
-    lots.sort_by_key(|lot| {
-        let breaks_budget = lot.pods.iter().any(|victim| victim.breaks_budget);
-        let highest = lot.pods.iter().map(|victim| victim.priority).max();
-        let earliest = lot.pods.iter().map(|victim| victim.created).min();
-        (std::cmp::Reverse((breaks_budget, highest, !lot.others.is_empty())), earliest)
-    });
+    in_order_of_worth(&mut lots);
     let mut victims: Vec<Victim> = Vec::new();
     let mut fallen: BTreeSet<PodId> = BTreeSet::new();
     for lot in lots {
@@ -156,6 +152,16 @@ fn spare(
     let others: Vec<PodId> = fallen.difference(&known).copied().collect();
     victims.extend(judge_budgets(world, &others));
     victims
+}
+
+/// Whoever is to stay before others comes first.
+pub(in crate::decide::cycle) fn in_order_of_worth(lots: &mut [Lot]) {
+    lots.sort_by_key(|lot| {
+        let breaks_budget = lot.pods.iter().any(|victim| victim.breaks_budget);
+        let highest = lot.pods.iter().map(|victim| victim.priority).max();
+        let earliest = lot.pods.iter().map(|victim| victim.created).min();
+        (std::cmp::Reverse((breaks_budget, highest, !lot.others.is_empty())), earliest)
+    });
 }
 
 /// Says of each pod whether evicting it, after those before it, would break a budget. The most important ones use the budget
@@ -182,7 +188,8 @@ pub(in crate::decide::cycle) fn judge_budgets(world: &World, pods: &[PodId]) -> 
     victims
 }
 
-fn lower_priority(world: &World, pod: &Pod, node: NodeId) -> Vec<PodId> {
+/// Bound pods of a node that are less important than `pod`.
+pub(in crate::decide::cycle) fn lower_priority(world: &World, pod: &Pod, node: NodeId) -> Vec<PodId> {
     let Some(node) = world.node(node) else { return Vec::new() };
     let pods: BTreeSet<PodId> = node.pods.iter().copied().collect();
     pods.into_iter()

@@ -15,5 +15,6 @@ mod nominate;
 mod units;
 
 pub use dry_run::{Candidate, Victim};
-pub(in crate::decide::cycle) use dry_run::{candidates, judge_budgets};
+pub(in crate::decide::cycle) use dry_run::{Lot, candidates, in_order_of_worth, judge_budgets, lots, lower_priority};
 pub use nominate::Nomination;
+pub(in crate::decide::cycle) use units::Units;

@@ -201,7 +201,12 @@ impl Engine {
     pub(in crate::decide::cycle) fn denominate_group(&mut self, group: &GroupId, effects: &mut Effects) {
         let of_group = |id: &PodId| self.world.gangs().gang_of(*id).is_some_and(|gang| gang.group() == group);
         let nominated: Vec<PodId> = self.nominations.keys().copied().filter(of_group).collect();
+        if nominated.is_empty() {
+            return;
+        }
         nominated.into_iter().for_each(|id| self.denominate(id, effects));
+        // It may have gone elsewhere, and what was kept for it fits others.
+        self.woken(Wake::POD_FREED);
     }
 
     /// What a predecessor has nominated: the pod's status says where, and whoever is leaving there is waited for.

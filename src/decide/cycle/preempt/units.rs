@@ -12,14 +12,14 @@ use crate::decide::world::{Place, Pod, PodId, World};
 
 /// Names one set of pods.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum UnitId {
+pub(in crate::decide::cycle) enum UnitId {
     Gang(GangId),
     Job(PodKey),
 }
 
 /// One set of pods, as far as a preemptor may touch it.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Unit {
+pub(in crate::decide::cycle) struct Unit {
     /// Every member with room, wherever it is; whoever has been chosen already is left out.
     pub members: Vec<PodId>,
     /// So many may leave while the others stay.
@@ -31,7 +31,7 @@ pub(super) struct Unit {
 }
 
 /// The units of one dry run.
-pub(super) struct Units<'a> {
+pub(in crate::decide::cycle) struct Units<'a> {
     /// Only pods below this priority may leave.
     below: i32,
     /// Pods that have been chosen already, and are not there for anybody.

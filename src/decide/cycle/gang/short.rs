@@ -1,0 +1,113 @@
+//! A group that is short of room: what it lacks, who hears of it, and what its PodGroup asks for in all.
+
+use crate::contract::gang::MatchPolicy;
+use crate::decide::cycle::effect::Effects;
+use crate::decide::cycle::engine::Engine;
+use crate::decide::cycle::settings::Moment;
+use crate::decide::gang::{Gang, GroupId, MemberState};
+use crate::decide::queue::Item;
+use crate::decide::world::{PodId, Wake};
+
+use super::attempt::Miss;
+use super::record::Look;
+use super::review::Route;
+use super::view::RootCause;
+
+impl Engine {
+    /// Members that the satisfied group does not need found no place: they wait with it and say why.
+    pub(super) fn tell_surplus(&mut self, group: &GroupId, now: Moment, effects: &mut Effects) {
+        let waiting: Vec<PodId> = self
+            .pending_members(group)
+            .into_iter()
+            .filter(|id| self.world.pod(*id).is_some_and(|pod| matches!(self.route(pod), Route::Group(_))))
+            .collect();
+        let Some(first) = waiting.first().copied() else { return };
+        let Err(mut miss) = self.try_member(first, now) else {
+            // It fits after all: the next attempt takes it along.
+            self.undo(&[first]);
+            return self.queue_group(group, now);
+        };
+        // Under only-waiting nobody counts it any more by the time that others have left.
+        let gang = self.world.gangs().gang_of(first);
+        let lasts = gang.is_some_and(|gang| gang.config().policy != MatchPolicy::OnlyWaiting);
+        if lasts && let Some(way) = self.preempt(first, now, effects) {
+            miss.text = format!("{}; {way}", miss.text);
+        }
+        let message = self.shortage(group, &miss);
+        let culprit = self.world.pod(miss.pod).map(|pod| pod.key().to_string());
+        if let Some(record) = self.groups.get_mut(group) {
+            record.progress.last_failure = Some(message.clone());
+            record.root_cause = culprit.map(|pod| RootCause { pod, summary: miss.text.clone() });
+        }
+        self.notice_waiting(group, "Unschedulable", &message, effects);
+        self.tell_members(waiting, "Unschedulable", message, now, effects);
+    }
+
+    /// What a PodGroup asks for in all is compared with what is free, before anything is tried.
+    pub(super) fn missing_resources(&self, group: &GroupId) -> Option<Miss> {
+        for gang in self.world.gangs().of_group(group) {
+            let Some(object) = gang.pod_group().filter(|object| !object.min_resources.is_zero()) else { continue };
+            let mut wanted = object.min_resources.clone();
+            let placed = gang.members().filter(|member| {
+                matches!(member.state, MemberState::Bound | MemberState::Running | MemberState::Reserved)
+            });
+            placed.filter_map(|member| self.world.pod(member.pod)).for_each(|pod| wanted.sub(&pod.facts.spec.requests));
+            let mut free = crate::decide::world::Resources::default();
+            for (_, node) in self.world.nodes() {
+                let Some(facts) = node.facts.as_ref().filter(|facts| !facts.unschedulable) else { continue };
+                let mut left = facts.allocatable.clone();
+                left.sub(&node.used);
+                free.add(&left);
+            }
+            let short = [
+                ("cpu", wanted.milli_cpu, free.milli_cpu),
+                ("memory", wanted.memory, free.memory),
+                ("ephemeral-storage", wanted.ephemeral, free.ephemeral),
+            ];
+            let mut short = short.into_iter();
+            let mut scalars = wanted.scalar.iter().map(|(name, wanted)| (&**name, *wanted, free.scalar(name)));
+            let found = short.find(|(_, wanted, free)| wanted > free);
+            let found = found.or_else(|| scalars.find(|(_, wanted, free)| wanted > free));
+            if let Some((name, wanted, free)) = found {
+                let text = format!(
+                    "gang {} asks for at least {wanted} {name} beyond what its members have, {free} are free in all",
+                    gang.id()
+                );
+                let pod = gang.members().next().map_or(PodId(u64::MAX), |member| member.pod);
+                return Some(Miss { pod, text, wake: Wake::ANY });
+            }
+        }
+        None
+    }
+
+    /// The group is parked; reservations of a NonStrict one stay and its clock runs.
+    pub(super) fn short(&mut self, group: &GroupId, miss: Miss, now: Moment, effects: &mut Effects) {
+        self.stats.unschedulable += 1;
+        let held = self.held_members(group);
+        let looks: Vec<Look> = self.world.gangs().of_group(group).map(Look::of).collect();
+        let message = self.shortage(group, &miss);
+        let culprit = self.world.pod(miss.pod).map(|pod| pod.key().to_string());
+        let wake = miss.wake.or(Wake::NODE_ADDED);
+        self.queue.park(Item::Group(group.clone()), wake, now.mono, now.wall);
+        if let Some(record) = self.groups.get_mut(group) {
+            record.tried = Some(looks);
+            record.progress.last_failure = Some(message.clone());
+            record.root_cause = culprit.map(|pod| RootCause { pod, summary: miss.text.clone() });
+        }
+        self.run_clock(group, !held.is_empty(), now, effects);
+        self.notice_waiting(group, "Unschedulable", &message, effects);
+        self.tell_members(self.pending_members(group), "Unschedulable", message, now, effects);
+    }
+
+    /// `gang ml/a: 2 of 5 placed; pod ml/a-3: 0/4 nodes: 4 have fewer than 2 free GPUs`.
+    fn shortage(&self, group: &GroupId, miss: &Miss) -> String {
+        let counts = |gang: &Gang| {
+            let (policy, min) = (gang.config().policy, gang.config().min.unwrap_or(0));
+            let placed = crate::decide::gang::rule::weight(policy, gang.counts());
+            format!("gang {}: {placed} of {min} placed", gang.id())
+        };
+        let gangs: Vec<String> = self.world.gangs().of_group(group).take(8).map(counts).collect();
+        let culprit = self.world.pod(miss.pod).map(|pod| format!("pod {}: ", pod.key())).unwrap_or_default();
+        format!("{}; {culprit}{}", gangs.join(", "), miss.text)
+    }
+}
