@@ -22,7 +22,6 @@ use super::quantity::Quantity;
     singular = "device",
     status = "DeviceStatus",
     derive = "PartialEq",
-    printcolumn = r#"{"name":"Devices","type":"string","jsonPath":".spec.devices[*].type"}"#,
     printcolumn = r#"{"name":"Age","type":"date","jsonPath":".metadata.creationTimestamp"}"#
 )]
 pub struct DeviceSpec {

@@ -1,7 +1,8 @@
 //! What the API server says of a TYJob before anybody else sees it.
 
 use baton::contract::tyjob::{BasicPolicy, CleanPodPolicy};
-use kube::api::{Api, DynamicObject, PostParams};
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::api::{Api, DynamicObject, Patch, PatchParams, PostParams};
 use kube::core::{ApiResource, GroupVersionKind};
 use serde_json::{Value, json};
 
@@ -56,4 +57,126 @@ async fn what_the_schema_can_refuse_is_refused_at_the_door() {
         let error = create(&theatre, job(&format!("bad-{number}"), edit)).await.unwrap_err().to_string();
         assert!(error.contains(field), "{field}: {error}");
     }
+}
+
+/// An answer of the API server that refuses: its code and its words.
+fn refusal<T: std::fmt::Debug>(answer: Result<T, kube::Error>) -> (u16, String) {
+    match answer {
+        Err(kube::Error::Api(status)) => (status.code, status.message.clone()),
+        other => panic!("not refused: {other:?}"),
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_rule_between_fields_refuses_at_the_door_with_its_field_and_its_words() {
+    let theatre = Theatre::open().await;
+    let long = "a".repeat(61);
+    let bad: [(&str, &str, &str, Edit); 9] = [
+        ("a.b", "<nil>", "the name of a job is the first part", |_| {}),
+        ("rl", "spec.leader.name", "the leader pod <job>-<leader> would have", |job| {
+            job["spec"]["leader"]["name"] = "a".repeat(62).into();
+        }),
+        (&long, "spec.workerSets", "a worker pod <job>-<workerset>-<index> would have", |job| {
+            job["spec"]["leader"]["name"] = "l".into();
+            job["spec"]["workerSets"][0]["name"] = "w".into();
+        }),
+        ("rl", "spec.minWorkersNum", "minWorkersNum is more than the workers", |job| {
+            job["spec"]["minWorkersNum"] = 1000.into();
+        }),
+        ("rl", "spec.workerSets", "more than 5000 workers in all", |job| {
+            let mut other = job["spec"]["workerSets"][0].clone();
+            other["name"] = "other".into();
+            other["counts"] = 5000.into();
+            job["spec"]["workerSets"].as_array_mut().unwrap().push(other);
+        }),
+        ("rl", "spec.leader.template.spec.restartPolicy", "restartPolicy Always never ends", |job| {
+            job["spec"]["leader"]["template"]["spec"]["restartPolicy"] = "Always".into();
+        }),
+        ("rl", "spec.leader.name", "the leader and a worker would have the same pod name", |job| {
+            job["spec"]["leader"]["name"] = "actor-0".into();
+        }),
+        ("rl", "spec.leader.template.spec.schedulerName", "leave it out", |job| {
+            job["spec"]["leader"]["template"]["spec"]["schedulerName"] = "other".into();
+        }),
+        ("rl", "spec.workerSets[0].template.spec.nodeName", "leave it out", |job| {
+            job["spec"]["workerSets"][0]["template"]["spec"]["nodeName"] = "node-1".into();
+        }),
+    ];
+    for (name, field, words, edit) in bad {
+        let (code, text) = refusal(create(&theatre, job(name, edit)).await);
+        assert_eq!(code, 422, "{text}");
+        assert!(text.contains(words) && text.contains(field), "{field}, {words}: {text}");
+        assert!(text.contains("Invalid value: \"object\""), "{text}");
+    }
+    // An edit is held to the same rules.
+    theatre.submit("rl", |_| {}).await;
+    let edit = Patch::Merge(json!({ "spec": { "minWorkersNum": 1000 } }));
+    let (code, text) = refusal(theatre.jobs().patch("rl", &PatchParams::default(), &edit).await);
+    assert!(code == 422 && text.contains("minWorkersNum is more than the workers"), "{text}");
+    // With a mistake of another kind, rules are not looked at.
+    let both = job("both", |job| {
+        job["spec"]["minWorkersNum"] = 1000.into();
+        job["spec"]["cleanPodPolicy"] = "Some".into();
+    });
+    let (_, text) = refusal(create(&theatre, both).await);
+    assert!(
+        text.contains("some validation rules were not checked") && !text.contains("minWorkersNum is more"),
+        "{text}"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_definition_whose_rule_is_no_cel_is_refused_and_what_a_new_rule_forbids_stays_where_it_is_untouched() {
+    let theatre = Theatre::open().await;
+    let definitions: Api<CustomResourceDefinition> = Api::all(theatre.client.clone());
+    let definition = |rule: &str| {
+        json!({
+            "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+            "metadata": { "name": "boxes.example.com" },
+            "spec": {
+                "group": "example.com", "scope": "Namespaced",
+                "names": { "plural": "boxes", "singular": "box", "kind": "Box", "listKind": "BoxList" },
+                "versions": [{ "name": "v1", "served": true, "storage": true, "schema": { "openAPIV3Schema": {
+                    "type": "object",
+                    "properties": { "spec": { "type": "object", "properties": {
+                        "size": {
+                            "type": "object",
+                            "properties": { "wide": { "type": "integer" } },
+                            "x-kubernetes-validations": [{ "rule": rule }],
+                        },
+                        "colour": { "type": "string" },
+                    }}},
+                }}}],
+            },
+        })
+    };
+    let apply = PatchParams::apply("test").force();
+    let (code, text) =
+        refusal(definitions.patch("boxes.example.com", &apply, &Patch::Apply(definition("self.wide >"))).await);
+    assert!(
+        code == 422 && text.contains("x-kubernetes-validations[0].rule") && text.contains("compilation failed"),
+        "{text}"
+    );
+    definitions.patch("boxes.example.com", &apply, &Patch::Apply(definition("self.wide > 0"))).await.unwrap();
+    let boxes: Api<DynamicObject> = Api::namespaced_with(
+        theatre.client.clone(),
+        "default",
+        &ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk("example.com", "v1", "Box"), "boxes"),
+    );
+    let one = json!({ "apiVersion": "example.com/v1", "kind": "Box", "metadata": { "name": "one" },
+        "spec": { "size": { "wide": 2 }, "colour": "red" } });
+    let mut none = one.clone();
+    none["metadata"]["name"] = "none".into();
+    none["spec"]["size"]["wide"] = 0.into();
+    let (_, text) = refusal(boxes.create(&PostParams::default(), &serde_json::from_value(none).unwrap()).await);
+    assert!(text.contains("spec.size: Invalid value: \"object\": failed rule: self.wide > 0"), "{text}");
+    boxes.create(&PostParams::default(), &serde_json::from_value(one).unwrap()).await.unwrap();
+    // A stricter rule: the part that it forbids may stay, and may not be written anew.
+    definitions.patch("boxes.example.com", &apply, &Patch::Apply(definition("self.wide > 5"))).await.unwrap();
+    let patch =
+        async |spec: Value| boxes.patch("one", &PatchParams::default(), &Patch::Merge(json!({ "spec": spec }))).await;
+    patch(json!({ "colour": "blue" })).await.unwrap();
+    let (_, text) = refusal(patch(json!({ "size": { "wide": 3 } })).await);
+    assert!(text.contains("failed rule: self.wide > 5"), "{text}");
+    patch(json!({ "size": { "wide": 6 } })).await.unwrap();
 }

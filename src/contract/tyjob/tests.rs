@@ -63,6 +63,36 @@ fn the_schema_has_the_defaults_of_the_types_and_none_in_the_status() {
     assert_eq!(most.as_f64(), Some(f64::from(MAX_PODS)));
 }
 
+/// A real server adds up what each rule may cost at most and refuses the whole definition above its budget; what a rule goes
+/// over without a bound counts as if it filled a request.
+#[test]
+fn everything_that_a_rule_goes_over_has_a_bound() {
+    let crd = serde_json::to_value(crd()).unwrap();
+    let spec = &crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"];
+    let set = &spec["workerSets"]["items"]["properties"];
+    assert_eq!(spec["workerSets"]["maxItems"], MAX_WORKER_SETS);
+    for name in [&spec["leader"]["properties"]["name"], &set["name"]] {
+        assert_eq!(name["maxLength"], 63, "{name}");
+    }
+    // Lists and maps without a bound are gone over by no rule: these are all the rules there are.
+    let mut rules = Vec::new();
+    collect(&crd, &mut rules);
+    let loops: Vec<&String> =
+        rules.iter().filter(|rule| [".all(", ".map(", ".exists("].iter().any(|word| rule.contains(word))).collect();
+    assert!(rules.len() >= 9 && loops.iter().all(|rule| rule.contains("orkerSets.")), "{loops:?}");
+}
+
+fn collect(value: &Value, rules: &mut Vec<String>) {
+    match value {
+        Value::Object(map) => {
+            rules.extend(map.get("rule").and_then(Value::as_str).map(str::to_owned));
+            map.values().for_each(|inner| collect(inner, rules));
+        }
+        Value::Array(items) => items.iter().for_each(|inner| collect(inner, rules)),
+        _ => {}
+    }
+}
+
 #[test]
 fn every_name_and_number_out_of_its_range_is_named() {
     let long = "a".repeat(64);

@@ -58,6 +58,7 @@ pub fn validate(value: &Value) -> Vec<Cause> {
             causes.push(Cause::invalid(format!("{at}.type"), &schema["type"], "must be object at the root"));
         } else {
             structural(schema, &at, &mut causes);
+            super::validate::check_rules(schema, &at, &mut causes);
         }
     }
     causes

@@ -16,6 +16,7 @@
 //! * admission webhooks and policies, quotas, limit ranges, service addresses, conversion between versions;
 //! * controllers: workloads (Deployments, Jobs, …) are stored and nothing more; kept are garbage collection, namespace
 //!   removal and the readiness taints of nodes ([`Options`]);
+//! * of the CEL rules of custom types, their cost and the check of their types before anything is judged by them;
 //! * gzip of answers; time to live of events.
 
 mod admission;

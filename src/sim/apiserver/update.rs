@@ -36,6 +36,7 @@ fn creates(resource: &Resource) -> bool {
 impl Write<'_> {
     /// PUT.
     pub fn replace(&mut self, body: &Value) -> Result<Written, Failure> {
+        self.replaces = true;
         let name = self.request.target.name.clone();
         let given = meta(body, "name");
         if !given.is_empty() && given != name {

@@ -25,6 +25,8 @@ pub struct Write<'a> {
     pub request: &'a Request,
     /// Warnings for the client.
     pub warnings: Vec<String>,
+    /// A PUT.
+    pub replaces: bool,
 }
 
 /// The result of a write.
@@ -38,7 +40,7 @@ pub struct Written {
 impl<'a> Write<'a> {
     /// A write for a request.
     pub fn new(core: &'a Core, resource: &'a Arc<Resource>, request: &'a Request) -> Self {
-        Self { core, resource, request, warnings: Vec::new() }
+        Self { core, resource, request, warnings: Vec::new(), replaces: false }
     }
 
     /// The manager of an update (not an apply).
@@ -219,13 +221,16 @@ impl<'a> Write<'a> {
         if self.resource.is_pods() {
             causes.extend(validate::pod(value));
         }
-        causes.extend(self.validate_custom(value));
+        causes.extend(self.validate_custom(value, None));
         causes
     }
 
-    fn validate_custom(&self, value: &Value) -> Vec<Cause> {
+    /// `current` is the object before an update.
+    fn validate_custom(&self, value: &Value, current: Option<&Value>) -> Vec<Cause> {
         if let Some(custom) = &self.resource.custom {
-            return validate::custom(&custom.schema, value);
+            let mut causes = validate::custom(&custom.schema, value);
+            validate::rules(&custom.schema, value, current, &mut causes);
+            return causes;
         }
         if self.resource.is("apiextensions.k8s.io", "customresourcedefinitions") {
             return super::definitions::validate(value);
@@ -266,16 +271,17 @@ impl<'a> Write<'a> {
         let resource = self.resource;
         let name = meta(current, "name").to_owned();
         let Made { mut value, record, pinned } = made;
-        if let Some(uid) = value["metadata"]["uid"].as_str().filter(|u| !u.is_empty() && *u != meta(current, "uid")) {
-            return Err(Failure::conflict(
-                resource,
-                &resource.plural,
-                &name,
-                &format!(
-                    "Precondition failed: UID in precondition: {uid}, UID in object meta: {}",
-                    meta(current, "uid")
-                ),
-            ));
+        let uid = value["metadata"]["uid"].as_str().filter(|uid| !uid.is_empty() && *uid != meta(current, "uid"));
+        // The status of a custom object takes nothing from the metadata: there, another uid is dropped without a word.
+        if let Some(uid) = uid.filter(|_| resource.custom.is_none() || self.request.target.subresource != "status") {
+            // Only a PUT makes a precondition of it; a patch would change what cannot change.
+            if self.replaces {
+                let found = meta(current, "uid");
+                let why = format!("Precondition failed: UID in precondition: {uid}, UID in object meta: {found}");
+                return Err(Failure::conflict(resource, &resource.plural, &name, &why));
+            }
+            let cause = Cause::invalid("metadata.uid", &json!(uid), "field is immutable");
+            return Err(Failure::invalid(resource, &name, &[cause]));
         }
         if let Some(version) = pinned
             && version != live.version.to_string()
@@ -291,7 +297,7 @@ impl<'a> Write<'a> {
         if resource.is_pods() && self.request.target.subresource.is_empty() {
             causes.extend(validate::pod_update(&value, current));
         }
-        causes.extend(self.validate_custom(&value));
+        causes.extend(self.validate_custom(&value, Some(current)));
         if !causes.is_empty() {
             return Err(Failure::invalid(resource, &name, &causes));
         }

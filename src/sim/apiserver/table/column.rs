@@ -88,14 +88,8 @@ impl Column {
         if self.path == "age" {
             return json!(age(item["metadata"]["creationTimestamp"].as_str(), now));
         }
-        let found = find(item, &self.path);
-        let first = match found.as_slice() {
-            [] => return Value::Null,
-            [one] => (*one).clone(),
-            several => {
-                return json!(several.iter().map(|v| plain(v)).collect::<Vec<_>>().join(","));
-            }
-        };
+        // Of several, a real server shows the first.
+        let Some(first) = find(item, &self.path).first().map(|first| (*first).clone()) else { return Value::Null };
         match (self.kind.as_str(), first) {
             ("date", Value::String(time)) => json!(age(Some(&time), now)),
             ("date", _) => json!("<unknown>"),

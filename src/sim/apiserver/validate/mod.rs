@@ -4,9 +4,11 @@ mod meta;
 mod names;
 mod pod;
 pub mod quantity;
+mod rules;
 mod structural;
 
 pub use meta::{metadata, metadata_update};
 pub use names::{label_key, label_value};
 pub use pod::{pod, pod_update};
+pub use rules::{check_rules, rules};
 pub use structural::{apply_defaults, custom, prune};
