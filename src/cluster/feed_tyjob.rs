@@ -202,8 +202,9 @@ impl JobStatuses {
         Self(client)
     }
 
-    /// Applies the half to the job of this uid, with a field manager of its own: the controller's fields stay as they are.
-    pub async fn write(&self, job: &JobIdentity, half: &JobHalf) -> JobWriteResult {
+    /// Applies the half to the job of this uid, with a field manager of its own: the controller's fields stay as they are. Only
+    /// the version keeps it from another job of the name: of a custom object's status, the server drops a uid without a word.
+    pub async fn write(&self, job: &JobIdentity, version: u64, half: &JobHalf) -> JobWriteResult {
         let told = &half.told;
         let status = TyJobStatus {
             schedule_state: Some(half.state),
@@ -218,12 +219,15 @@ impl JobStatuses {
             }],
             ..TyJobStatus::default()
         };
-        let body = json!({
+        let mut body = json!({
             "apiVersion": keys::API_VERSION,
             "kind": keys::KIND,
             "metadata": { "name": job.key.name, "namespace": job.key.namespace, "uid": job.uid },
             "status": status.of_scheduler(),
         });
+        if version > 0 {
+            body["metadata"]["resourceVersion"] = version.to_string().into();
+        }
         let jobs: Api<TyJobMeta> = Api::namespaced(self.0.clone(), &job.key.namespace);
         let apply = PatchParams::apply(keys::SCHEDULER_MANAGER).force();
         match jobs.patch_status(&job.key.name, &apply, &Patch::Apply(body)).await {
@@ -232,7 +236,7 @@ impl JobStatuses {
                 JobWriteResult::Done(version.unwrap_or(0))
             }
             Err(error) if status_code(&error) == Some(404) => JobWriteResult::Gone,
-            // A conflict too: either the name is another job's by now, and the watch tells so, or it was about one moment.
+            Err(error) if status_code(&error) == Some(409) && version > 0 => JobWriteResult::Stale,
             Err(error) => JobWriteResult::Failed(error.to_string()),
         }
     }

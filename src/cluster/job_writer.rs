@@ -141,7 +141,12 @@ impl JobWriter {
     /// Tells the pod of this uid which node is reserved for it.
     pub async fn reserve(&self, job: &TyJob, name: &str, uid: &str, node: &str) -> Result<(), kube::Error> {
         let patch = json!({ "metadata": { "uid": uid, "annotations": { keys::ALLOCATION: node } } });
-        harmless(self.pods::<JobPod>(job).patch(name, &PatchParams::default(), &Patch::Merge(patch)).await.map(drop))
+        let told = self.pods::<JobPod>(job).patch(name, &PatchParams::default(), &Patch::Merge(patch)).await.map(drop);
+        match told {
+            // A uid cannot be changed, says the server: another pod has the name by now, and the watch will tell.
+            Err(error) if status_code(&error) == Some(422) => Ok(()),
+            told => harmless(told),
+        }
     }
 
     /// The pod of a name, if this job controls it: asked of the server, not of a watch.

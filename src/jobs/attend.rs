@@ -12,7 +12,7 @@ use crate::cluster::job_feed::{OwnedPod, RawJob};
 use crate::cluster::job_writer::{JobWrite, JobWriter, PodMade};
 use crate::cluster::leadership::Standing;
 use crate::cluster::notice::{Notice, Notices, Subject};
-use crate::contract::tyjob::{Stage, TyJob};
+use crate::contract::tyjob::{Stage, TyJob, condition};
 use crate::decide::job::{Effect, JobView, NodeSight, PodView, Trouble, step};
 use crate::runtime::clock;
 
@@ -42,8 +42,8 @@ pub struct Look {
     pub seen: SeenJob,
     /// Its pods.
     pub pods: Vec<PodView>,
-    /// Pods that could not be made at the last look.
-    pub trouble: BTreeMap<String, Trouble>,
+    /// Pods that could not be made at the last look; `None` before the first one that got as far as making pods.
+    pub trouble: Option<BTreeMap<String, Trouble>>,
 }
 
 /// What came of a look.
@@ -56,7 +56,9 @@ pub struct Found {
     /// Pods that were made or found.
     pub pods: Vec<OwnedPod>,
     /// Pods that could not be made now; what was known before where none was tried.
-    pub trouble: BTreeMap<String, Trouble>,
+    pub trouble: Option<BTreeMap<String, Trouble>>,
+    /// The status tells of pods that could not be made, and before this look nobody knew whether that still holds.
+    pub unsure: bool,
     /// Look again at this time.
     pub wake: Option<Timestamp>,
     /// A request failed, or an answer is out of date: look again after a pause.
@@ -95,11 +97,13 @@ async fn attempt(hands: &Hands, look: Look, found: &mut Found) -> Result<(), Sto
     hands.may_write()?;
     confirm_nodes(hands, &mut pods).await?;
     confirm_leader(hands, &job, &mut pods, found).await?;
+    let told = |kind: &str| job.status.as_ref().is_some_and(|status| status.holds(kind));
+    found.unsure = trouble.is_none() && (told(condition::NAME_CONFLICT) || told(condition::POD_REFUSED));
     let view = JobView {
         job: &job,
         unreadable: unreadable.as_ref(),
         scheduler_name: &hands.scheduler_name,
-        trouble: &trouble,
+        trouble: trouble.as_ref(),
     };
     hands.metrics.stepped();
     let (status, effects) = step(&view, &pods, clock::wall());
@@ -121,7 +125,7 @@ async fn attempt(hands: &Hands, look: Look, found: &mut Found) -> Result<(), Sto
             JobWrite::Gone => return Ok(()),
         }
     }
-    found.trouble.clear();
+    found.trouble = Some(BTreeMap::new());
     perform(hands, &now, effects, found).await
 }
 
@@ -187,19 +191,21 @@ async fn perform(hands: &Hands, job: &TyJob, effects: Vec<Effect>, found: &mut F
     let mut answers = futures::stream::iter(of_pods.into_iter().map(|effect| perform_one(hands, job, effect)))
         .buffer_unordered(AT_ONCE);
     let mut stop = None;
+    let mut trouble = BTreeMap::new();
     while let Some(answer) = answers.next().await {
         match answer {
             Ok(None) => {}
             Ok(Some((name, made))) => match made {
                 PodMade::Ours(pod) | PodMade::Former(pod) => found.pods.push(*pod),
-                PodMade::Foreign(whose) => drop(found.trouble.insert(name, Trouble::Foreign(whose))),
-                PodMade::Invalid(why) => drop(found.trouble.insert(name, Trouble::Invalid(why))),
-                PodMade::Refused(why) => drop(found.trouble.insert(name, Trouble::Refused(why))),
+                PodMade::Foreign(whose) => drop(trouble.insert(name, Trouble::Foreign(whose))),
+                PodMade::Invalid(why) => drop(trouble.insert(name, Trouble::Invalid(why))),
+                PodMade::Refused(why) => drop(trouble.insert(name, Trouble::Refused(why))),
                 PodMade::Again => found.again = true,
             },
             Err(error) => stop = Some(error),
         }
     }
+    found.trouble = Some(trouble);
     stop.map_or(Ok(()), Err)
 }
 

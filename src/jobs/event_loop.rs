@@ -2,6 +2,7 @@
 //! step asked for, and all of them every now and then. No job is looked at twice at once.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::mem::Discriminant;
 use std::time::Duration;
 
 use tokio::sync::mpsc;
@@ -150,14 +151,14 @@ impl Term {
                 continue;
             };
             let pods = self.sight.crew(&seen.job);
-            let trouble = self.troubles.get(&key).cloned().unwrap_or_default();
+            let trouble = self.troubles.get(&key).cloned();
             self.busy.insert(key.clone());
             self.looks.spawn(attend(self.hands.clone(), Look { key, seen, pods, trouble }));
         }
     }
 
     fn take(&mut self, found: Found) {
-        let Found { key, job, pods, trouble, wake, again } = found;
+        let Found { key, job, pods, trouble, unsure, wake, again } = found;
         self.busy.remove(&key);
         if let Some(job) = job {
             // The watch tells it too; whoever comes first, the step that follows finds nothing to do twice.
@@ -170,12 +171,14 @@ impl Term {
         if self.busy.is_empty() {
             self.sight.forget_buried();
         }
-        let former = self.troubles.get(&key);
-        let news = former.map_or(!trouble.is_empty(), |former| *former != trouble);
-        let pause = again || !trouble.is_empty();
-        if trouble.is_empty() {
-            self.troubles.remove(&key);
-        } else {
+        let news = match (self.troubles.get(&key), &trouble) {
+            (_, None) => false,
+            (None, Some(trouble)) => unsure || !trouble.is_empty(),
+            // Words may be others each time (an id of the request, what a quota has used): they alone can wait for the next try.
+            (Some(former), Some(trouble)) => kinds(former) != kinds(trouble),
+        };
+        let pause = again || trouble.as_ref().is_some_and(|trouble| !trouble.is_empty());
+        if let Some(trouble) = trouble {
             self.troubles.insert(key.clone(), trouble);
         }
         let now = clock::now();
@@ -216,4 +219,9 @@ impl Term {
         let due = self.due.values().min().map_or(NAP, |at| at.saturating_sub(now));
         due.min(NAP).min(self.hands.standing.until().saturating_sub(now)).max(Duration::from_millis(1))
     }
+}
+
+/// Which pods are in trouble, and in which.
+fn kinds(trouble: &BTreeMap<String, Trouble>) -> Vec<(&str, Discriminant<Trouble>)> {
+    trouble.iter().map(|(pod, trouble)| (pod.as_str(), std::mem::discriminant(trouble))).collect()
 }

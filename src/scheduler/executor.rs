@@ -188,9 +188,9 @@ impl Executor {
                     }
                 }
             }
-            Effect::WriteJob { job, half } => {
+            Effect::WriteJob { job, version, half } => {
                 let result = if may_write {
-                    self.jobs.write(&job, &half).await
+                    self.jobs.write(&job, version, &half).await
                 } else {
                     JobWriteResult::Failed("this scheduler does not lead any more".to_owned())
                 };

@@ -10,7 +10,7 @@ use baton::decide::world::spec::PodTerm;
 use baton::decide::world::{PodFacts, WorldEvent};
 
 use crate::env::{gpu_device, pod};
-use crate::stage::Jobs;
+use crate::stage::{Jobs, key};
 
 const CPU: &[(&str, &str)] = &[("cpu", "1")];
 
@@ -297,4 +297,90 @@ fn a_pod_that_its_job_does_not_ask_for_any_more_takes_no_room() {
     jobs.env.wait(2);
     assert_eq!(jobs.env.node_of("rl-actor-1"), None);
     jobs.check();
+}
+
+/// A job of a leader and three workers that runs on a node of four CPUs, and a pod of higher priority that comes.
+fn preempted() -> (Jobs, String) {
+    let mut jobs = one_node(4);
+    jobs.run("rl", CPU, (3, CPU), |_| {});
+    jobs.start("rl");
+    assert_eq!(jobs.env.bound(), 4);
+    let mut urgent = pod("urgent", CPU, jobs.env.now);
+    urgent.spec.priority = 100;
+    jobs.env.submit(urgent);
+    jobs.env.settle();
+    let [victim] = &jobs.env.evicted[..] else { panic!("one worker: {:?}", jobs.env.evicted) };
+    assert!(victim.starts_with("rl-actor"), "a surplus worker: {victim}");
+    let victim = victim.clone();
+    (jobs, victim)
+}
+
+#[test]
+fn room_that_was_made_by_preemption_of_a_worker_is_not_kept_for_its_successor() {
+    let (mut jobs, victim) = preempted();
+    jobs.env.delete(&victim);
+    jobs.env.settle();
+    assert_eq!(jobs.env.node_of("urgent"), Some("a"), "in the same instant");
+    jobs.serve();
+    jobs.env.wait(70);
+    assert_eq!(jobs.env.evicted.len(), 1, "one pod of one CPU costs one worker: {:?}", jobs.env.evicted);
+    assert_eq!((jobs.places("rl").len(), jobs.state("rl")), (3, Some(ScheduleState::ScheduledPartly)));
+    jobs.check();
+}
+
+#[test]
+fn room_that_was_made_before_a_restart_is_not_kept_for_the_job_either() {
+    let (mut jobs, victim) = preempted();
+    jobs.env.change_pod("urgent", |facts| facts.spec.nominated = Some("a".into()));
+    jobs.env.pods.remove(&key(&victim)).unwrap();
+    jobs.env.restart();
+    jobs.env.settle();
+    jobs.env.wait(2);
+    assert_eq!(jobs.env.node_of("urgent"), Some("a"));
+}
+
+#[test]
+fn a_template_that_changes_before_the_leader_is_made_is_placed_anew() {
+    let mut jobs = one_node(4);
+    jobs.run("rl", CPU, (2, CPU), |spec| spec.basic = BasicPolicy::Gang);
+    assert_eq!((jobs.state("rl"), jobs.reserved()), (Some(ScheduleState::ScheduledSucceed), 3));
+    let large = jobs.job("other", CPU, (2, &[("cpu", "3")])).spec.unwrap();
+    jobs.change("rl", |facts| facts.spec.as_mut().unwrap().parts[1].pod = large.parts[1].pod.clone());
+    jobs.env.wait(2);
+    assert_eq!((jobs.state("rl"), jobs.reserved()), (Some(ScheduleState::Unscheduled), 0), "{}", jobs.message("rl"));
+    jobs.node("b", 4, 0);
+    jobs.env.wait(2);
+    assert_eq!(jobs.state("rl"), Some(ScheduleState::ScheduledSucceed));
+    jobs.check();
+}
+
+#[test]
+fn what_changes_within_the_pause_is_said_after_it() {
+    let mut jobs = one_node(2);
+    jobs.run("rl", CPU, (3, CPU), |_| {});
+    assert!(jobs.message("rl").starts_with("the leader and 1 of 3 workers have a place"), "{}", jobs.message("rl"));
+    jobs.node("b", 1, 0);
+    jobs.env.wait(2);
+    assert_eq!(jobs.places("rl").len(), 3);
+    jobs.env.wait(12);
+    assert!(jobs.message("rl").starts_with("the leader and 2 of 3 workers have a place"), "{}", jobs.message("rl"));
+    // The number of a job that is placed whole, too.
+    jobs.change("rl", |facts| facts.spec.as_mut().unwrap().parts[1].counts = 2);
+    jobs.change("rl", |facts| facts.spec.as_mut().unwrap().parts[1].counts = 1);
+    jobs.env.wait(12);
+    assert_eq!(jobs.message("rl"), "the leader and 1 workers have a place");
+}
+
+#[test]
+fn pods_that_a_job_has_left_behind_leave_one_by_one() {
+    let mut jobs = one_node(4);
+    jobs.run("rl", CPU, (3, CPU), |spec| spec.min_workers = 3);
+    jobs.start("rl");
+    // The leader has succeeded; cleanPodPolicy None leaves the others alone.
+    jobs.change("rl", |facts| facts.stage = Some(Stage::Succeeded));
+    let mut urgent = pod("urgent", CPU, jobs.env.now);
+    urgent.spec.priority = 100;
+    jobs.env.submit(urgent);
+    jobs.env.settle();
+    assert_eq!(jobs.env.evicted.len(), 1, "{:?}", jobs.env.evicted);
 }

@@ -260,3 +260,22 @@ fn a_job_of_the_same_name_is_another_job() {
     assert_eq!(&*jobs.env.engine.job_records()[&PodKey::new("ml", "rl")].uid, "uid-next");
     assert_eq!(key("rl"), PodKey::new("ml", "rl"));
 }
+
+#[test]
+fn a_write_that_somebody_came_before_is_decided_again_on_what_is_there_now() {
+    let mut jobs = two_nodes();
+    // The controller writes, and the watch has not shown it when the scheduler decides.
+    jobs.run("rl", CPU, (1, CPU), |_| {});
+    assert_eq!(jobs.state("rl"), Some(ScheduleState::ScheduledSucceed));
+    jobs.env.jobs.get_mut(&key("rl")).unwrap().version += 1;
+    let written = jobs.env.job_writes;
+    let lost = jobs.places("rl")["actor-0"].clone();
+    jobs.env.nodes.remove(&*lost);
+    jobs.env.event(WorldEvent::NodeGone(lost.as_str().into()));
+    jobs.env.wait(5);
+    assert_eq!(jobs.env.job_writes, written + 1, "not again before the watch has shown what came between");
+    jobs.change("rl", |_| {});
+    jobs.env.wait(2);
+    assert!(jobs.places("rl").values().all(|node| *node != lost), "{:?}", jobs.places("rl"));
+    jobs.check();
+}

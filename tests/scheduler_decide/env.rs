@@ -422,9 +422,9 @@ impl Env {
                 self.reasons.insert(pod.key.name.to_string(), reason);
                 self.conditions.insert(pod.key.name.to_string(), message.as_ref().to_owned());
             }
-            Effect::WriteJob { job, half } => {
+            Effect::WriteJob { job, version, half } => {
                 self.job_writes += 1;
-                let result = self.write_job(&job, &half);
+                let result = self.write_job(&job, version, &half);
                 self.report(Report::JobWritten { job, result });
             }
             Effect::JobNotice { job, reason, .. } => self.notices.push((job.key.name.to_string(), reason)),
@@ -432,14 +432,17 @@ impl Env {
         }
     }
 
-    /// Applies the scheduler's half of a job's status, as the API server would.
-    fn write_job(&mut self, job: &JobIdentity, half: &JobHalf) -> JobWriteResult {
+    /// Applies the scheduler's half of a job's status, as the API server would: to whatever job has the name, if it is of that
+    /// version.
+    fn write_job(&mut self, job: &JobIdentity, version: u64, half: &JobHalf) -> JobWriteResult {
         if self.job_faults.pop_front().is_some() {
             return JobWriteResult::Failed("500".into());
         }
-        let Some(facts) = self.jobs.get_mut(&job.key).filter(|facts| facts.job == *job) else {
-            return JobWriteResult::Gone;
-        };
+        let Some(facts) = self.jobs.get_mut(&job.key) else { return JobWriteResult::Gone };
+        if version > 0 && version != facts.version {
+            return JobWriteResult::Stale;
+        }
+        assert_eq!(facts.job, *job, "written to another job of the name");
         facts.version += 1;
         facts.state = Some(half.state);
         facts.allocations.clone_from(&half.allocations);

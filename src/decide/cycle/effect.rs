@@ -137,6 +137,8 @@ pub enum Effect {
     WriteJob {
         /// The job; another one of that name is left alone.
         job: JobIdentity,
+        /// The version of the object that this was decided on: written only while it is that one. 0 when it is not known.
+        version: u64,
         /// What it is to say.
         half: Box<JobHalf>,
     },

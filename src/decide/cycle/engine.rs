@@ -213,11 +213,14 @@ impl Engine {
         self.groups.clear();
         self.group_of.clear();
         self.commits.clear();
-        self.sent_away.clear();
+self.sent_away.clear();
         self.strays.clear();
+        if leading {
+            // Before jobs keep room again: what was made for others is not theirs.
+            self.nominated_before(now);
+        }
         self.lead_jobs(leading, now, &mut effects);
         if leading {
-            self.nominated_before(now);
             let waiting: Vec<PodId> = self.world.pods().map(|pod| pod.id).collect();
             let gangs: BTreeSet<GroupId> = self.world.gangs().gangs().map(|gang| gang.group().clone()).collect();
             for gang in self.world.gangs().gangs() {

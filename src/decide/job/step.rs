@@ -112,9 +112,9 @@ impl Draft<'_> {
 
     /// Pods that could not be made.
     fn troubles(&mut self) {
-        let view = self.view;
+        let Some(trouble) = self.view.trouble else { return };
         let told = |wanted: fn(&Trouble) -> Option<&String>| {
-            let found = view.trouble.iter().filter_map(|(pod, trouble)| Some(format!("{pod}: {}", wanted(trouble)?)));
+            let found = trouble.iter().filter_map(|(pod, trouble)| Some(format!("{pod}: {}", wanted(trouble)?)));
             found.collect::<Vec<_>>().join("; ")
         };
         let foreign = told(|trouble| if let Trouble::Foreign(whose) = trouble { Some(whose) } else { None });

@@ -15,8 +15,9 @@ pub struct JobView<'a> {
     pub unreadable: Option<&'a InvalidField>,
     /// Scheduler name of the pods.
     pub scheduler_name: &'a str,
-    /// Pods that could not be made at the last try, by name.
-    pub trouble: &'a BTreeMap<String, Trouble>,
+    /// Pods that could not be made at the last try, by name; `None` before the first try of whoever looks: what the status says
+    /// of them then stands.
+    pub trouble: Option<&'a BTreeMap<String, Trouble>>,
 }
 
 /// Why a pod could not be made.

@@ -210,17 +210,19 @@ impl Engine {
         Some(facts)
     }
 
-    /// Keeps room for a seat on a node that was chosen before. `None` when the seat does not fit there any more.
-    pub(super) fn reserve_at(&mut self, facts: PodFacts, id: NodeId, now: Moment) -> Option<PodId> {
+    /// Keeps room for a seat on a node that was chosen before. `None` when the seat does not fit there any more, or the room is
+    /// meant for others: of pods that room was made for, `except` is the seat's own.
+    pub(super) fn reserve_at(&mut self, facts: PodFacts, id: NodeId, except: PodId, now: Moment) -> Option<PodId> {
+        let shadows = self.shadow(facts.spec.priority, except, now);
         let pod = imagined(facts);
         let view = View { world: &self.world, now: now.mono };
-        let mut slots = prepare(view, &self.plugins, &pod).ok()?;
-        let node = self.world.node(id).filter(|node| node.facts.is_some())?;
-        if !judge(view, &self.plugins, &pod, (id, node), &mut slots).is_fit() {
-            return None;
-        }
-        let devices = device_fit::plan(&slots, (id, node)).map(|plan| plan.held());
-        Some(self.world.reserve_place(pod.facts, id, devices))
+        let devices = prepare(view, &self.plugins, &pod).ok().and_then(|mut slots| {
+            let node = self.world.node(id).filter(|node| node.facts.is_some())?;
+            let fits = judge(view, &self.plugins, &pod, (id, node), &mut slots).is_fit();
+            fits.then(|| device_fit::plan(&slots, (id, node)).map(|plan| plan.held()))
+        });
+        self.lift(shadows);
+        Some(self.world.reserve_place(pod.facts, id, devices?))
     }
 }
 

@@ -54,6 +54,8 @@ pub enum JobWriteResult {
     Done(u64),
     /// No job of that name and uid.
     Gone,
+    /// Somebody has written meanwhile, or the name is another job's by now: what was decided is to be looked at again.
+    Stale,
     /// It may or may not have happened.
     Failed(String),
 }
@@ -82,6 +84,8 @@ pub struct JobRecord {
     pub state: Option<ScheduleState>,
     /// Reason and message of condition `Scheduled`; its time of writing.
     pub said: Option<(&'static str, String, Duration)>,
+    /// Reason and message that are to be said when the present ones have stood long enough.
+    pub unsaid: Option<(&'static str, String)>,
     /// How it was classified last.
     pub class: Class,
     /// The job as it was looked at last.
@@ -98,6 +102,10 @@ pub struct JobRecord {
     pub written: Option<JobHalf>,
     /// That version; 0 before the first write.
     pub version: u64,
+    /// The version of the object that the last write was made for.
+    pub pinned: u64,
+    /// The newest version that is known to be out of date: nothing is written before a newer one is seen.
+    pub stale: u64,
     /// Last change of the condition's status.
     pub told_since: Option<(bool, Timestamp)>,
     /// Writes that failed in a row.
@@ -115,6 +123,7 @@ impl JobRecord {
             places: BTreeMap::new(),
             state: None,
             said: None,
+            unsaid: None,
             class: Class::Waiting,
             seen: None,
             address_since: None,
@@ -123,25 +132,35 @@ impl JobRecord {
             writing: false,
             written: None,
             version: 0,
+            pinned: 0,
+            stale: 0,
             told_since: None,
             failures: 0,
             not_before: Duration::ZERO,
         }
     }
 
-    /// Takes note of the job as it is now. `true` when it asks for something else than before, so that what was said of it does
-    /// not hold any more.
-    pub fn look(&mut self, job: &Shared<JobFacts>) -> bool {
-        let other = self
-            .seen
-            .as_ref()
-            .is_some_and(|seen| !seen.is_same(job) && (&seen.spec, &seen.ended) != (&job.spec, &job.ended));
-        self.seen = Some(job.clone());
+    /// Takes note of the job as it is now. Answers what it was when it asks for something else now, so that what was said of it
+    /// does not hold any more.
+    pub fn look(&mut self, job: &Shared<JobFacts>) -> Option<Shared<JobFacts>> {
+        let former = self.seen.replace(job.clone())?;
+        let other = !former.is_same(job) && (&former.spec, &former.ended) != (&job.spec, &job.ended);
         if other {
             self.unfit = None;
             self.nodes_changed = true;
         }
-        other
+        other.then_some(former)
+    }
+
+    /// The pods with a place whose template is another one now.
+    pub fn remade(&self, former: &JobFacts, job: &JobFacts) -> Vec<Box<str>> {
+        let template = |job: &JobFacts, pod: &str| {
+            let spec = job.spec.as_ref().ok()?;
+            let seat = spec.seat(&job.job.key.name, pod)?;
+            Some(spec.parts.get(seat.part)?.pod.clone())
+        };
+        let placed = self.places.keys();
+        placed.filter(|pod| template(former, pod) != template(job, pod)).cloned().collect()
     }
 
     /// Places that no pod has taken yet.

@@ -14,6 +14,7 @@ use crate::decide::pod::Phase;
 use crate::decide::queue::Item;
 use crate::decide::world::{Changes, Place, Wake};
 
+use super::place::NOBODY;
 use super::record::{JobPlace, JobRecord};
 
 /// What stands in for a place at the moment.
@@ -70,16 +71,21 @@ impl Engine {
         let same = |record: &JobRecord| record.uid == job.job.uid && record.attempt == job.attempt;
         let known = self.jobs.records.get(key);
         if known.is_none_or(|record| !same(record)) {
-            let former =
-                known.filter(|record| record.uid == job.job.uid).map(|record| (record.writing, record.version));
+            let former = known.filter(|record| record.uid == job.job.uid).cloned();
             self.forget_job(key);
             let mut record = adopted(&job, now);
-            (record.writing, record.version) = former.unwrap_or_default();
+            if let Some(former) = former {
+                // A write that is under way is answered yet.
+                (record.writing, record.version) = (former.writing, former.version);
+                (record.pinned, record.stale) = (former.pinned, former.stale);
+            }
             self.jobs.records.insert(key.clone(), record);
             self.jobs.news = true;
         }
-        let edited = self.jobs.records.get_mut(key).is_some_and(|record| record.look(&job));
-        self.jobs.news |= edited;
+        if let Some(former) = self.jobs.records.get_mut(key).and_then(|record| record.look(&job)) {
+            self.jobs.news = true;
+            self.give_up_remade(key, &former, &job);
+        }
         if job.is_over() || job.spec.is_err() {
             self.release_places(key);
             if let Some(record) = self.jobs.records.get_mut(key) {
@@ -98,6 +104,23 @@ impl Engine {
         }
         self.keep_places(key, &job, now);
         self.conclude(key, &job, now, effects);
+    }
+
+    /// Until the leader pod is there, a template may change: room that was kept by the old one says nothing of the new one.
+    fn give_up_remade(&mut self, key: &PodKey, former: &JobFacts, job: &JobFacts) {
+        if self.leader_made(job) {
+            return;
+        }
+        let Some(record) = self.jobs.records.get_mut(key) else { return };
+        let pods = record.remade(former, job);
+        let places: Vec<JobPlace> = pods.iter().filter_map(|pod| record.places.remove(pod)).collect();
+        let mut freed = false;
+        for mut place in places {
+            freed |= self.free_place(&mut place);
+        }
+        if freed {
+            self.woken(Wake::POD_FREED);
+        }
     }
 
     /// Goes over the places of a job: reservations are made and given back, void places go.
@@ -138,7 +161,7 @@ impl Engine {
             let kept = node.filter(|_| !expired).is_some_and(|node| {
                 place.reservation.is_some() || {
                     let facts = seat.as_ref().and_then(|seat| self.pod_to_place(job, spec, seat));
-                    place.reservation = facts.and_then(|facts| self.reserve_at(facts, node, now));
+                    place.reservation = facts.and_then(|facts| self.reserve_at(facts, node, NOBODY, now));
                     place.reservation.is_some()
                 }
             });
@@ -226,6 +249,7 @@ impl Engine {
 
     /// A timer of a job is due.
     pub(in crate::decide::cycle) fn job_due(&mut self, key: &PodKey, now: Moment, effects: &mut Effects) {
+        self.say_late(key, now);
         self.review_job(key, now, effects);
     }
 

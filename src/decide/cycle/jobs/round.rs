@@ -158,13 +158,20 @@ impl Engine {
             *here.entry(node).or_insert(0) += 1;
         }
         let mut asked = asked_for(spec, &missing);
-        let shadows = self.shadow(spec.pod_priority(), NOBODY, now);
+        let mut shadows: (Option<i32>, Vec<PodId>) = (None, Vec::new());
         let mut taken: Vec<(Box<str>, NodeId, PodId)> = Vec::new();
         let mut failed: BTreeSet<usize> = BTreeSet::new();
         let mut miss: Option<String> = None;
         for seat in &missing {
             if failed.contains(&seat.part) {
                 continue;
+            }
+            // Room that was made for others is closed to each pod by its own priority.
+            let priority = spec.parts.get(seat.part).map(|part| part.pod.spec.priority);
+            if shadows.0 != priority {
+                self.lift(std::mem::take(&mut shadows.1));
+                let closed = priority.map(|priority| self.shadow(priority, NOBODY, now));
+                shadows = (priority, closed.unwrap_or_default());
             }
             let asks = if spec.basic == BasicPolicy::JobAffinity {
                 remaining(&self.world, (&job, spec), seat.part, &asked)
@@ -189,7 +196,7 @@ impl Engine {
                 }
             }
         }
-        self.lift(shadows);
+        self.lift(shadows.1);
         self.settle_job(key, &job, taken, miss, now, effects);
     }
 

@@ -31,9 +31,16 @@ impl Engine {
         let Some(record) = self.jobs.records.get_mut(key) else { return };
         text.truncate(text.floor_char_boundary(MAX_MESSAGE));
         let turned = record.state != Some(state);
-        let paused = record.said.as_ref().is_some_and(|(said, _, at)| *said == reason && now.mono < *at + pause);
-        if turned || !paused {
-            record.said = Some((reason, text.clone(), now.mono));
+        record.unsaid = None;
+        match record.said.as_ref().filter(|(said, _, at)| !turned && *said == reason && now.mono < *at + pause) {
+            Some((_, said, at)) if *said != text => {
+                record.unsaid = Some((reason, text.clone()));
+                self.timers.insert((*at + pause, Timer::Job(key.clone())));
+            }
+            Some(_) => {}
+            // The same words again are no news, whenever they were said.
+            None if !turned && record.said.as_ref().is_some_and(|(said, old, _)| *said == reason && *old == text) => {}
+            None => record.said = Some((reason, text.clone(), now.mono)),
         }
         let holds = matches!(state, ScheduleState::ScheduledSucceed | ScheduleState::ScheduledPartly);
         if record.told_since.is_none_or(|(held, _)| held != holds) {
@@ -56,11 +63,18 @@ impl Engine {
 
     /// Every pod has its place, and the status is to say so.
     pub(super) fn stay_placed(&mut self, key: &PodKey, job: &JobFacts, now: Moment, effects: &mut Effects) {
-        let state = self.jobs.records.get(key).and_then(|record| record.state);
-        if state != Some(ScheduleState::ScheduledSucceed) {
-            let workers = job.spec.as_ref().map_or(0, crate::decide::placement::JobSpec::workers);
-            let text = format!("the leader and {workers} workers have a place");
-            self.say(key, ScheduleState::ScheduledSucceed, "Placed", text, now, effects);
+        let workers = job.spec.as_ref().map_or(0, crate::decide::placement::JobSpec::workers);
+        let text = format!("the leader and {workers} workers have a place");
+        self.say(key, ScheduleState::ScheduledSucceed, "Placed", text, now, effects);
+    }
+
+    /// Says what had to wait, when its time has come.
+    pub(super) fn say_late(&mut self, key: &PodKey, now: Moment) {
+        let pause = self.config.condition_pause;
+        let Some(record) = self.jobs.records.get_mut(key) else { return };
+        let due = record.said.as_ref().is_none_or(|(_, _, at)| now.mono >= *at + pause);
+        if let Some((reason, text)) = record.unsaid.take_if(|_| due) {
+            record.said = Some((reason, text, now.mono));
         }
     }
 
@@ -101,13 +115,19 @@ impl Engine {
         if late || shows(job, &half) {
             return;
         }
+        // Versions that cannot be compared pin nothing.
+        let version = if record.version == u64::MAX { 0 } else { job.version.max(record.version) };
+        if version > 0 && version <= record.stale {
+            // The watch will show what came between.
+            return;
+        }
         if now.mono < record.not_before {
             self.timers.insert((record.not_before, Timer::Job(key.clone())));
             return;
         }
-        record.writing = true;
+        (record.writing, record.pinned) = (true, version);
         record.written = Some(half.clone());
-        effects.push(Effect::WriteJob { job: job.job.clone(), half: Box::new(half) });
+        effects.push(Effect::WriteJob { job: job.job.clone(), version, half: Box::new(half) });
     }
 
     /// What came of a write.
@@ -129,6 +149,10 @@ impl Engine {
             }
             // The watch tells.
             JobWriteResult::Gone => return,
+            JobWriteResult::Stale => {
+                record.written = None;
+                record.stale = record.pinned;
+            }
             JobWriteResult::Failed(_) => {
                 let wait: Duration = (first * (1 << record.failures.min(16))).min(longest);
                 record.failures += 1;

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::contract::PodKey;
 use crate::contract::gang::{GangId, MatchPolicy};
-use crate::contract::tyjob::{Role, WorkerEnd, keys};
+use crate::contract::tyjob::{Role, Stage, WorkerEnd, keys};
 use crate::decide::gang::{Gang, MemberState};
 use crate::decide::placement::JobFacts;
 use crate::decide::world::{Place, Pod, PodId, World};
@@ -107,9 +107,10 @@ impl<'a> Units<'a> {
     }
 }
 
-/// The job that a pod belongs to, where the job is known and the same that made the pod.
+/// The job that a pod belongs to, where the job is known and the same that made the pod. One that has ended needs nobody.
 fn job_of<'a>(world: &'a World, pod: &Pod) -> Option<&'a JobFacts> {
     let claim = pod.facts.spec.job.as_ref()?;
     let job = world.job(&PodKey::new(&pod.key().namespace, &claim.name))?;
-    (*job.job.uid == *claim.uid).then_some(&**job)
+    let ended = job.stage.is_some_and(Stage::is_terminal);
+    (*job.job.uid == *claim.uid && !ended).then_some(&**job)
 }

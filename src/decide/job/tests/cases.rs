@@ -128,10 +128,10 @@ fn a_refused_leader_is_made_of_the_template_as_it_is_edited_meanwhile() {
     let mut rig = Rig::new(spec(1));
     rig.settle();
     rig.place_all();
-    rig.trouble.insert("rl-learner".to_owned(), Trouble::Refused("exceeded quota".to_owned()));
+    rig.trouble.get_or_insert_default().insert("rl-learner".to_owned(), Trouble::Refused("exceeded quota".to_owned()));
     rig.settle();
     rig.job.spec.leader.template.0["spec"]["hostNetwork"] = true.into();
-    rig.trouble.clear();
+    rig.trouble = Some(std::collections::BTreeMap::new());
     rig.settle();
     assert_eq!(rig.bodies["rl-learner"]["spec"]["hostNetwork"], true);
     assert!(rig.stage() == Stage::Starting && !rig.status().holds(condition::INVALID_UPDATE));
@@ -299,13 +299,20 @@ fn a_changed_template_of_a_started_job_is_refused_and_of_a_pending_one_taken() {
 fn a_foreign_pod_of_a_wanted_name_is_a_conflict_that_passes() {
     let mut rig = Rig::running(1);
     rig.pods.remove("rl-actor-0");
-    rig.trouble.insert("rl-actor-0".to_owned(), Trouble::Foreign("the pod is owned by nobody".to_owned()));
+    rig.trouble
+        .get_or_insert_default()
+        .insert("rl-actor-0".to_owned(), Trouble::Foreign("the pod is owned by nobody".to_owned()));
     rig.settle();
     let conflict = rig.status().condition(condition::NAME_CONFLICT).unwrap().clone();
     assert_eq!((conflict.status.as_str(), rig.stage()), ("True", Stage::Running));
     assert!(conflict.message.contains("rl-actor-0: the pod is owned by nobody"));
     assert_eq!(rig.calls, Vec::<String>::new(), "it is never deleted");
-    rig.trouble.clear();
+    // A controller that has just started has not tried yet: nothing is resolved so far.
+    let known = rig.trouble.take();
+    let (status, _) = rig.look();
+    assert_eq!(status.condition(condition::NAME_CONFLICT), Some(&conflict));
+    rig.trouble = known;
+    rig.trouble = Some(std::collections::BTreeMap::new());
     rig.settle();
     assert_eq!(
         (rig.calls.as_slice(), rig.status().holds(condition::NAME_CONFLICT)),
@@ -318,10 +325,12 @@ fn a_pod_that_can_never_be_fails_the_job_and_one_that_is_refused_for_now_is_told
     let mut rig = Rig::new(spec(1));
     rig.settle();
     rig.place_all();
-    rig.trouble.insert("rl-learner".to_owned(), Trouble::Refused("exceeded quota".to_owned()));
+    rig.trouble.get_or_insert_default().insert("rl-learner".to_owned(), Trouble::Refused("exceeded quota".to_owned()));
     rig.settle();
     assert!(rig.status().holds(condition::POD_REFUSED) && rig.stage() == Stage::Pending);
-    rig.trouble.insert("rl-learner".to_owned(), Trouble::Invalid("cpu: must be positive".to_owned()));
+    rig.trouble
+        .get_or_insert_default()
+        .insert("rl-learner".to_owned(), Trouble::Invalid("cpu: must be positive".to_owned()));
     rig.settle();
     assert_eq!(rig.stage(), Stage::Failed);
     assert!(rig.status().message.unwrap().contains("cpu: must be positive"));

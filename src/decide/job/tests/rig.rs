@@ -27,7 +27,8 @@ pub struct Rig {
     pub job: TyJob,
     pub pods: BTreeMap<String, PodView>,
     pub bodies: BTreeMap<String, Value>,
-    pub trouble: BTreeMap<String, Trouble>,
+    /// `None`: whoever looks has just started.
+    pub trouble: Option<BTreeMap<String, Trouble>>,
     pub now: Timestamp,
     /// Events, oldest first: reason and message.
     pub told: Vec<(&'static str, String)>,
@@ -47,7 +48,7 @@ impl Rig {
             job,
             pods: BTreeMap::new(),
             bodies: BTreeMap::new(),
-            trouble: BTreeMap::new(),
+            trouble: Some(BTreeMap::new()),
             now: "2026-01-01T00:00:00Z".parse().unwrap(),
             told: Vec::new(),
             calls: Vec::new(),
@@ -87,8 +88,12 @@ impl Rig {
     }
 
     pub fn look(&self) -> (TyJobStatus, Vec<Effect>) {
-        let view =
-            JobView { job: &self.job, unreadable: None, scheduler_name: "baton-scheduler", trouble: &self.trouble };
+        let view = JobView {
+            job: &self.job,
+            unreadable: None,
+            scheduler_name: "baton-scheduler",
+            trouble: self.trouble.as_ref(),
+        };
         let pods: Vec<PodView> = self.pods.values().cloned().collect();
         let first = step(&view, &pods, self.now);
         assert_eq!(first, step(&view, &pods, self.now), "the same view, the same answer");
@@ -132,7 +137,8 @@ impl Rig {
                 assert!(self.job.metadata.finalizers.is_some(), "nothing is made before its clean-up is sure");
                 let spec = self.job.effective(None).unwrap().spec;
                 assert!(spec.members("rl").any(|member| member.name == name), "{name} was never asked for");
-                if self.pods.contains_key(&name) || self.trouble.contains_key(&name) {
+                if self.pods.contains_key(&name) || self.trouble.as_ref().is_some_and(|found| found.contains_key(&name))
+                {
                     return false;
                 }
                 self.made += 1;
