@@ -33,12 +33,11 @@ struct News {
     at: Duration,
 }
 
-/// One XID on each GPU of the first node, one after another.
-pub async fn measure(cluster: &Cluster) -> Vec<Sample> {
-    let node = &cluster.nodes[0];
-    let (told, mut news) = mpsc::unbounded_channel();
-    let mut lists = 0;
-    for socket in sockets(&node.kubelet.options().device_plugins_dir()) {
+/// Reads a plugin's lists and tells of each, on a thread of its own, as a kubelet is a process of its own: the simulated one
+/// works on the same lists in this process at the same time, under locks that no reader shall wait for. `false` is told where
+/// the lists have no GPUs.
+fn read_lists(socket: PathBuf, told: mpsc::UnboundedSender<News>, has_gpus: std::sync::mpsc::Sender<bool>) {
+    let reading = async move {
         let mut stream = DevicePluginClient::new(dial(&socket, PATIENCE).await.unwrap())
             .max_decoding_message_size(4 << 20)
             .list_and_watch(Empty {})
@@ -46,26 +45,37 @@ pub async fn measure(cluster: &Cluster) -> Vec<Sample> {
             .unwrap()
             .into_inner();
         let first = stream.message().await.unwrap().unwrap();
-        if !first.devices.iter().any(|device| device.id.starts_with("GPU-")) {
-            continue;
-        }
-        lists += 1;
-        let (told, who) = (told.clone(), socket.display().to_string());
-        tokio::spawn(async move {
-            while let Ok(Some(list)) = stream.message().await {
-                let at = clock::mono();
-                let mut gpus: BTreeMap<&str, bool> = BTreeMap::new();
-                for device in &list.devices {
-                    let gpu = device.id.split("::").next().unwrap_or_default();
-                    *gpus.entry(gpu).or_default() |= device.health == "Unhealthy";
-                }
-                let unhealthy = gpus.values().filter(|sick| **sick).count();
-                if told.send(News { who: who.clone(), unhealthy, at }).is_err() {
-                    return;
-                }
+        let wanted = first.devices.iter().any(|device| device.id.starts_with("GPU-"));
+        has_gpus.send(wanted).unwrap();
+        let who = socket.display().to_string();
+        while let Ok(Some(list)) = if wanted { stream.message().await } else { Ok(None) } {
+            let at = clock::mono();
+            let mut gpus: BTreeMap<&str, bool> = BTreeMap::new();
+            for device in &list.devices {
+                let gpu = device.id.split("::").next().unwrap_or_default();
+                *gpus.entry(gpu).or_default() |= device.health == "Unhealthy";
             }
-        });
-    }
+            let unhealthy = gpus.values().filter(|sick| **sick).count();
+            if told.send(News { who: who.clone(), unhealthy, at }).is_err() {
+                return;
+            }
+        }
+    };
+    std::thread::spawn(move || {
+        tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(reading);
+    });
+}
+
+/// One XID on each GPU of the first node, one after another.
+pub async fn measure(cluster: &Cluster) -> Vec<Sample> {
+    let node = &cluster.nodes[0];
+    let (told, mut news) = mpsc::unbounded_channel();
+    let sockets = sockets(&node.kubelet.options().device_plugins_dir());
+    let (has_gpus, answers) = std::sync::mpsc::channel();
+    let all = sockets.len();
+    sockets.into_iter().for_each(|socket| read_lists(socket, told.clone(), has_gpus.clone()));
+    let lists =
+        tokio::task::spawn_blocking(move || answers.iter().take(all).filter(|wanted| *wanted).count()).await.unwrap();
     assert_eq!(lists, 5, "whole GPUs, and four names of shares");
     let devices: Api<Device> = Api::all(cluster.client.clone());
     let version = devices.get_metadata(&node.name).await.unwrap().metadata.resource_version.unwrap();

@@ -52,16 +52,16 @@ pub struct Written {
     pub labels: bool,
 }
 
+/// Longest field manager.
+const MAX_MANAGER: usize = 128;
+
 impl InventoryWriter {
     /// A writer for `node`, with a field manager of its own.
     pub fn new(client: Client, node: &str) -> Self {
-        Self {
-            devices: Api::all(client.clone()),
-            nodes: Api::all(client),
-            node: node.to_owned(),
-            manager: format!("baton-agent-{node}"),
-            last: None,
-        }
+        // The API server takes no longer one; who shares it writes another object.
+        let mut manager = format!("baton-agent-{node}");
+        manager.truncate(manager.floor_char_boundary(MAX_MANAGER));
+        Self { devices: Api::all(client.clone()), nodes: Api::all(client), node: node.to_owned(), manager, last: None }
     }
 
     /// Makes the API say `now`. Nothing is written when it says so already; what others changed or deleted is put back.

@@ -47,10 +47,15 @@ pub struct Notice {
 #[derive(Clone)]
 pub struct Notices(mpsc::Sender<Notice>);
 
+/// Longest `reportingInstance`.
+const MAX_INSTANCE: usize = 128;
+
 impl Notices {
     /// Starts the writer. `component` shows in `kubectl describe` as the source; `instance` is the pod or node name.
     /// The writer ends when the last handle is dropped.
     pub fn start(client: Client, component: &str, instance: &str) -> (Self, tokio::task::JoinHandle<()>) {
+        // An event with a longer one is refused.
+        let instance = &instance[..instance.floor_char_boundary(MAX_INSTANCE)];
         let reporter = Reporter { controller: component.to_owned(), instance: Some(instance.to_owned()) };
         let recorder = Recorder::new(client, reporter);
         let (sender, mut receiver) = mpsc::channel::<Notice>(BACKLOG);

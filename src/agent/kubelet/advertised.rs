@@ -1,8 +1,11 @@
 //! What one resource name offers: the full list that ListAndWatch sends, kept compact and spelled out only while sending.
 //!
 //! A list has hundreds of ids and goes out once for each name whenever a device's health changes; the kubelet shall know
-//! within milliseconds. So a list is written straight into the stream's buffer, in one pass and without a message in between:
-//! eight GPUs with a hundred shares each would be two thousand small allocations for every name.
+//! within milliseconds. So a list is written in one pass and without a message in between (eight GPUs with a hundred shares each
+//! would be two thousand small allocations), and once: names that offer the same share one list, and every stream of it takes
+//! the bytes that the first one had written.
+
+use std::sync::OnceLock;
 
 use prost::bytes::BufMut;
 use prost::{Message, encode_length_delimiter, length_delimiter_len};
@@ -20,7 +23,26 @@ pub struct Advertised {
     pub units: Units,
     /// The devices in stable order. A device that is in use stays in the list, healthy or not.
     pub devices: Vec<AdvertisedDevice>,
+    written: Written,
 }
+
+/// The message, once somebody has asked for it. It follows from the list, and says nothing of its own.
+#[derive(Debug, Default)]
+struct Written(OnceLock<Vec<u8>>);
+
+impl Clone for Written {
+    fn clone(&self) -> Self {
+        Self::default()
+    }
+}
+
+impl PartialEq for Written {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
+}
+
+impl Eq for Written {}
 
 /// Ids of one device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -92,9 +114,23 @@ fn put_head(buffer: &mut impl BufMut, content: usize) {
 }
 
 impl Advertised {
+    /// Offers these devices.
+    pub fn new(units: Units, devices: Vec<AdvertisedDevice>) -> Self {
+        Self { units, devices, written: Written::default() }
+    }
+
     /// Offers nothing.
     pub fn none(units: Units) -> Self {
-        Self { units, devices: Vec::new() }
+        Self::new(units, Vec::new())
+    }
+
+    /// The encoded `ListAndWatchResponse`. From the first time on, the list is as it is.
+    pub fn message(&self) -> &[u8] {
+        self.written.0.get_or_init(|| {
+            let mut bytes = Vec::new();
+            self.encode(&mut bytes, Vec::reserve_exact);
+            bytes
+        })
     }
 
     /// Hands `put` the parts of every id and its device's number, in order.
@@ -167,7 +203,7 @@ mod tests {
             healthy: n != 1,
             numa: (n == 0).then_some(0),
         };
-        Advertised { units, devices: (0..count).map(device).collect() }
+        Advertised::new(units, (0..count).map(device).collect())
     }
 
     fn bytes(list: &Advertised) -> Vec<u8> {
@@ -205,8 +241,11 @@ mod tests {
             devices in proptest::collection::vec(("[!-+0-9A-Za-z._-]{1,126}[a-z0-9]", any::<bool>(), proptest::option::of(any::<u32>())), 0..4),
         ) {
             let device = |(id, healthy, numa): (String, _, _)| AdvertisedDevice { id: DeviceId::parse(&id).unwrap(), healthy, numa };
-            let list = Advertised { units, devices: devices.into_iter().map(device).collect() };
+            let list = Advertised::new(units, devices.into_iter().map(device).collect());
             prop_assert_eq!(bytes(&list), spelled_out(&list).encode_to_vec());
+            prop_assert_eq!(list.message(), bytes(&list));
+            let copy = list.clone();
+            prop_assert_eq!(copy.message(), list.message());
         }
     }
 

@@ -1,11 +1,12 @@
 //! ListAndWatch, in front of the generated service: its lists are written into the stream as they are kept, see
-//! [`Advertised::encode`]. Every other call goes on to the generated code.
+//! [`Advertised::message`]. Every other call goes on to the generated code.
 
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use futures::future::{BoxFuture, Ready, ready};
+use prost::bytes::BufMut;
 use tonic::body::Body;
 use tonic::codec::{Codec, EncodeBuf, Encoder};
 use tonic::server::{Grpc, NamedService, ServerStreamingService};
@@ -96,7 +97,9 @@ impl Encoder for AsKept {
     type Error = Status;
 
     fn encode(&mut self, list: Arc<Advertised>, buffer: &mut EncodeBuf<'_>) -> Result<(), Status> {
-        list.encode(buffer, EncodeBuf::reserve);
+        let message = list.message();
+        buffer.reserve(message.len());
+        buffer.put_slice(message);
         Ok(())
     }
 }

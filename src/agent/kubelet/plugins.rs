@@ -116,10 +116,14 @@ impl Plugins {
         for (resource, sender) in &self.lists {
             if !lists.contains_key(resource) {
                 let none = Advertised::none(sender.borrow().units);
-                replace(sender, none);
+                replace(sender, Arc::new(none));
             }
         }
+        let mut made: Vec<Arc<Advertised>> = Vec::new();
         for (resource, list) in lists {
+            // Names that offer the same send the same bytes.
+            let list = made.iter().find(|same| ***same == list).cloned().unwrap_or_else(|| Arc::new(list));
+            made.push(list.clone());
             match self.lists.get(&resource) {
                 Some(sender) => replace(sender, list),
                 None => self.add(resource, list),
@@ -128,8 +132,8 @@ impl Plugins {
         Ok(())
     }
 
-    fn add(&mut self, resource: Box<str>, list: Advertised) {
-        let (sender, list) = watch::channel(Arc::new(list));
+    fn add(&mut self, resource: Box<str>, list: Arc<Advertised>) {
+        let (sender, list) = watch::channel(list);
         let stop = self.stop.child_token();
         let (service, streams) = with_streams(|streams| Service {
             resource: resource.as_ref().into(),
@@ -203,11 +207,11 @@ impl Plugins {
     }
 }
 
-fn replace(sender: &watch::Sender<Arc<Advertised>>, list: Advertised) {
+fn replace(sender: &watch::Sender<Arc<Advertised>>, list: Arc<Advertised>) {
     sender.send_if_modified(|now| {
-        let changed = **now != list;
+        let changed = **now != *list;
         if changed {
-            *now = Arc::new(list);
+            *now = list;
         }
         changed
     });

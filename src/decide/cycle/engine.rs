@@ -213,7 +213,7 @@ impl Engine {
         self.groups.clear();
         self.group_of.clear();
         self.commits.clear();
-self.sent_away.clear();
+        self.sent_away.clear();
         self.strays.clear();
         if leading {
             // Before jobs keep room again: what was made for others is not theirs.
