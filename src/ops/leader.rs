@@ -14,8 +14,8 @@ use serde::de::DeserializeOwned;
 use super::live;
 use crate::cluster::client;
 
-/// Label of the scheduler's pods.
-const LABEL: &str = "app.kubernetes.io/name=baton-scheduler";
+/// Labels of the scheduler's pods, standing alone and as kube-scheduler's extender.
+const LABEL: &str = "app.kubernetes.io/name in (baton-scheduler,baton-extender)";
 /// Name of the admin port in their containers, and the port where none has that name.
 const PORT: (&str, i32) = ("admin", 9403);
 
