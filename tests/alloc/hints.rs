@@ -157,3 +157,11 @@ fn a_device_of_unknown_place_is_closed_by_its_own_exclusivity() {
     super::nodes::place(&mut pool, &super::nodes::wish(&[("koordinator.sh/gpu", "30")], hint, None)).unwrap();
     assert!(super::nodes::place(&mut pool, &super::nodes::ask(&[("koordinator.sh/gpu", "30")])).is_err());
 }
+
+#[test]
+fn one_gpu_of_unknown_place_lies_below_one_switch_and_two_do_not() {
+    let hint = Some(r#"{"gpu":{"requiredTopologyScope":"PCIe"}}"#);
+    let pool = pool_of(vec![gpu(0, "", "", 0), gpu(1, "", "", 0)]);
+    assert!(pick(&pool, &wish(&[("nvidia.com/gpu", "1")], hint, None)).is_ok());
+    assert!(pick(&pool, &wish(&[("nvidia.com/gpu", "2")], hint, None)).is_err());
+}

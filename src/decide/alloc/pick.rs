@@ -9,7 +9,7 @@ use super::need::Need;
 use super::nic::NicPlan;
 use super::objective::Objective;
 use super::phases::{merge, peak};
-use super::place::{Level, bit};
+use super::place::{Level, NOWHERE, Place, bit};
 use super::pool::NodePool;
 use super::reason::Reason;
 use super::request::PodDeviceRequest;
@@ -128,8 +128,16 @@ impl Choice<'_> {
             Some(TopologyScope::Pcie) => Level::Switch,
             Some(TopologyScope::NumaNode) => Level::Numa,
         };
-        let groups = self.pool.devices().groups(level).iter();
-        groups.map(|group| Within { gpus: group.gpus, migs: group.migs, nics: group.nics }).collect()
+        let devices = self.pool.devices();
+        let groups = devices.groups(level).iter();
+        let known = groups.map(|group| Within { gpus: group.gpus, migs: group.migs, nics: group.nics });
+        // A device of unknown place is near itself.
+        let lost = |place: &Place| place.at(level) == NOWHERE;
+        let one = |gpus, migs, nics| Within { gpus, migs, nics };
+        let gpus = (0u8..).zip(&devices.gpus).filter(|(_, gpu)| lost(&gpu.place)).map(|(at, _)| one(bit(at), 0, 0));
+        let migs = (0u8..).zip(&devices.migs).filter(|(_, mig)| lost(&mig.place)).map(|(at, _)| one(0, bit(at), 0));
+        let nics = (0u8..).zip(&devices.nics).filter(|(_, nic)| lost(&nic.place)).map(|(at, _)| one(0, 0, bit(at)));
+        known.chain(gpus).chain(migs).chain(nics).collect()
     }
 
     fn gpus(&self) -> Result<GpuPlan, Reason> {

@@ -6,7 +6,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::contract::PodUid;
 use crate::decide::framework::{Outcome, Refusal, Slots, View};
 use crate::decide::world::devices::{Charge, Stock, kinds_of, request_of};
-use crate::decide::world::{Node, NodeId, Place, Pod, PodFacts, PodId, Wake};
+use crate::decide::alloc::PodDeviceRequest;
+use crate::decide::world::{KnownChoices, Node, NodeId, Place, Pod, PodFacts, PodId, Wake};
 
 use super::engine::Engine;
 use super::preempt::{Victim, judge_budgets};
@@ -67,6 +68,7 @@ impl Engine {
                 return fits;
             }
         };
+        let (request, mut emptied) = (request_of(&pod).ok(), KnownChoices::default());
         let flight = self.world.pod_id(&facts.handoff.pod.uid).and_then(|id| self.flights.get(&id));
         for name in nodes {
             let known = self.known_node(name);
@@ -85,7 +87,7 @@ impl Engine {
             };
             match outcome {
                 Outcome::Fit => fits.fitting.push(name.clone()),
-                Outcome::Unfit(no) if flight.is_some() || may_turn(&no, &pod, known) => {
+                Outcome::Unfit(no) if flight.is_some() || may_turn(&no, &pod, known, &request, &mut emptied) => {
                     fits.failed.insert(name.clone(), no.text.into_owned());
                 }
                 Outcome::Unfit(no) | Outcome::Never(no) | Outcome::WaitUntil(_, no) => {
@@ -304,10 +306,22 @@ fn visiting(facts: &PodFacts) -> Pod {
     Pod::unplaced(NOBODY, facts.clone())
 }
 
-/// `true` when the pod would fit if enough pods left.
-fn may_turn(no: &Refusal, pod: &Pod, node: Option<(NodeId, &Node)>) -> bool {
-    let empty = |(_, node): (NodeId, &Node)| fits_without(pod, node, std::iter::empty(), &BTreeSet::new());
-    no.wake.meets(Wake::POD_FREED) && node.is_none_or(empty)
+/// `true` when the pod would fit if enough pods left. `emptied` keeps what nodes without pods have answered.
+fn may_turn(
+    no: &Refusal,
+    pod: &Pod,
+    node: Option<(NodeId, &Node)>,
+    request: &Option<PodDeviceRequest>,
+    emptied: &mut KnownChoices,
+) -> bool {
+    if !no.wake.meets(Wake::POD_FREED) {
+        return false;
+    }
+    let Some((_, node)) = node else { return true };
+    let (Some(stock), Some(request)) = (&node.stock, request) else { return false };
+    let mut stock: Stock = stock.clone();
+    stock.recount(std::iter::empty());
+    !kinds_of(pod).iter().any(|kind| stock.is_blocked(kind)) && emptied.choose(&stock, request).is_ok()
 }
 
 /// The devices of `node` suffice when of the pods on it only those outside `gone` stay.
