@@ -13,6 +13,7 @@ use crate::contract::inventory::{Device, DeviceInfo, DeviceSpec, DeviceStatus};
 #[resource(inherit = Device)]
 pub struct RawDevice {
     /// Metadata.
+    #[serde(deserialize_with = "super::light_meta::read")]
     pub metadata: ObjectMeta,
     /// Spec, unread.
     #[serde(default)]
@@ -25,8 +26,7 @@ pub struct RawDevice {
 impl RawDevice {
     /// The object with every entry that can be read, and what is wrong with the others.
     pub fn read(self) -> (Device, Vec<String>) {
-        let Self { mut metadata, mut spec, status } = self;
-        metadata.managed_fields = None;
+        let Self { metadata, mut spec, status } = self;
         let mut skipped = Vec::new();
         let listed = match spec["devices"].take() {
             Value::Array(listed) => listed,

@@ -16,6 +16,7 @@ use crate::decide::world::{NodeFacts, Resources};
 #[resource(inherit = Node)]
 pub struct FeedNode {
     /// Metadata.
+    #[serde(deserialize_with = "super::light_meta::read")]
     pub metadata: ObjectMeta,
     #[serde(default)]
     spec: FeedNodeSpec,

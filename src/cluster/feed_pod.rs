@@ -22,6 +22,7 @@ use crate::decide::world::{JobClaim, PodFacts, PodSpec, Qos, Rated, RequestParts
 #[resource(inherit = Pod)]
 pub struct FeedPod {
     /// Metadata.
+    #[serde(deserialize_with = "super::light_meta::read")]
     pub metadata: ObjectMeta,
     /// Desired state.
     #[serde(default)]

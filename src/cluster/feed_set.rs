@@ -2,7 +2,6 @@
 
 use std::collections::BTreeSet;
 
-use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Namespace, PersistentVolume, PersistentVolumeClaim};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::api::storage::v1::StorageClass;
@@ -14,6 +13,7 @@ use tokio::task::JoinSet;
 
 use super::feed::{Feed, FeedMessage};
 use super::feed_device::RawDevice;
+use super::feed_lease::{FeedLease, agent_node};
 use super::feed_node::FeedNode;
 use super::feed_pod::FeedPod;
 use super::feed_pod_group::pod_groups;
@@ -22,7 +22,7 @@ use super::feed_tyjob::{priority_classes, tyjobs};
 use super::feed_volume::{claim_facts, class_facts, volume_facts};
 use super::node_lock::NodeLocks;
 use crate::contract::gang::PodGroupApi;
-use crate::contract::{AgentStatus, PodKey, PodUid, key};
+use crate::contract::{PodKey, PodUid};
 use crate::decide::alloc::NodePool;
 use crate::decide::world::WorldEvent;
 
@@ -86,10 +86,10 @@ pub fn start_feeds(
     };
     let agents = Feed {
         name: "agents",
-        api: Api::<Lease>::namespaced(client.clone(), &settings.agent_namespace),
+        api: Api::<FeedLease>::namespaced(client.clone(), &settings.agent_namespace),
         config: watched(),
         optional: true,
-        told: Box::new(|lease| agent_event(&lease)),
+        told: Box::new(FeedLease::event),
         gone: Box::new(|seen| agent_node(seen.name()).map(|node| WorldEvent::AgentGone(node.into()))),
     };
     let namespaces = Feed {
@@ -190,19 +190,4 @@ const WATCH_SECONDS: u32 = 120;
 
 fn watched() -> Config {
     Config::default().timeout(WATCH_SECONDS)
-}
-
-fn agent_node(lease: &str) -> Option<&str> {
-    lease.strip_prefix(&AgentStatus::lease_name("")).filter(|node| !node.is_empty())
-}
-
-fn agent_event(lease: &Lease) -> Option<WorldEvent> {
-    let node = agent_node(lease.metadata.name.as_deref()?)?;
-    let annotation = lease.metadata.annotations.as_ref().and_then(|all| all.get(key::AGENT));
-    Some(WorldEvent::Agent {
-        node: node.into(),
-        status: annotation.and_then(|text| AgentStatus::parse(text)),
-        version: lease.metadata.resource_version.clone().unwrap_or_default().into(),
-        renewed: lease.spec.as_ref().and_then(|spec| spec.renew_time.as_ref()).map(|time| time.0),
-    })
 }

@@ -17,6 +17,7 @@ use crate::decide::pod::{AssignmentText, ContainerKind, Deletion, HandoffPod, Ph
 #[resource(inherit = Pod)]
 pub struct LightPod {
     /// Metadata.
+    #[serde(deserialize_with = "super::light_meta::read")]
     pub metadata: ObjectMeta,
     /// Desired state.
     #[serde(default)]

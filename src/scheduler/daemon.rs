@@ -38,10 +38,11 @@ use crate::decide::world::WorldPolicy;
 use crate::runtime::admin::{AdminError, bind, serve};
 use crate::runtime::clock;
 
-/// Messages that feeds may be ahead of the loop.
-const BACKLOG: usize = 4096;
+/// Messages that feeds may be ahead of the loop. Each may be a Device object as it was read, 20 kB: while the cluster is listed,
+/// feeds are faster than the loop, and what once stood in line stays in the process's memory.
+const BACKLOG: usize = 128;
 /// Messages that are folded in before the engine decides again.
-const GULP: usize = 1024;
+const GULP: usize = 128;
 /// One in so many requests under way may be one that only tells.
 const TELLING: usize = 8;
 /// Metrics are brought up to date this often.

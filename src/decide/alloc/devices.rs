@@ -192,13 +192,15 @@ impl Devices {
         &self.layout
     }
 
-    /// Lets equal labels, amounts and layouts be stored once, over all nodes.
+    /// Lets equal labels, amounts and layouts be stored once, over all nodes. Names of places go: no object is taken over any
+    /// more.
     pub(super) fn share(
         &mut self,
         mut labels: impl FnMut(&mut Shared<Labels>),
         mut amounts: impl FnMut(&mut Shared<Amounts>),
         mut layouts: impl FnMut(&mut Shared<Layout>),
     ) {
+        self.names = Default::default();
         for gpu in &mut self.gpus {
             labels(&mut gpu.labels);
             gpu.capacity.iter_mut().for_each(&mut amounts);
@@ -214,6 +216,7 @@ impl Devices {
         }
         self.layout = Layout::of(self).into();
         layouts(&mut self.layout);
+        self.groups.iter_mut().for_each(Vec::shrink_to_fit);
     }
 
     /// Takes over what `device` lists; what it no longer lists becomes unhealthy.

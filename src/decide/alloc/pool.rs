@@ -86,6 +86,18 @@ impl NodePool {
         (pool, skipped)
     }
 
+    /// The same devices without accounts of what is taken: to be kept beside a pool, not to be asked.
+    pub fn without_accounts(&self) -> Self {
+        Self { devices: self.devices.clone(), ..Self::default() }
+    }
+
+    /// The same devices, nothing taken.
+    pub fn emptied(&self) -> Self {
+        let mut pool = self.without_accounts();
+        pool.grow();
+        pool
+    }
+
     /// Takes over a newer Device object. What is taken stays taken and grants stay valid; a device that is no longer listed
     /// becomes unhealthy.
     pub fn update(&mut self, device: &Device) -> Vec<Skipped> {

@@ -4,9 +4,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::contract::PodUid;
+use crate::decide::alloc::PodDeviceRequest;
 use crate::decide::framework::{Outcome, Refusal, Slots, View};
 use crate::decide::world::devices::{Charge, Stock, kinds_of, request_of};
-use crate::decide::alloc::PodDeviceRequest;
 use crate::decide::world::{KnownChoices, Node, NodeId, Place, Pod, PodFacts, PodId, Wake};
 
 use super::engine::Engine;

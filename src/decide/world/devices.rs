@@ -103,8 +103,8 @@ impl<'a> Charge<'a> {
 impl Stock {
     /// All devices of the object, nothing taken.
     pub fn new(device: &Device) -> Self {
-        let (empty, _) = NodePool::from_device(device);
-        Self { pool: empty.clone(), empty, published: published(device), blocked: BTreeSet::new() }
+        let (pool, _) = NodePool::from_device(device);
+        Self { empty: pool.without_accounts(), pool, published: published(device), blocked: BTreeSet::new() }
     }
 
     /// Lets equal labels, amounts and layouts of devices be stored once, over all nodes. The caller counts afresh.
@@ -116,14 +116,15 @@ impl Stock {
     ) {
         self.pool = NodePool::default();
         self.empty.share(labels, amounts, layouts);
-        self.pool = self.empty.clone();
+        self.pool = self.empty.emptied();
     }
 
     /// Takes over a newer object; the caller counts afresh, by the devices' ids. `true` when it says something new. What is not
     /// listed any more goes, and comes back as a stranger while a pod holds it: it is no capacity, nobody's successor has its
     /// minor, and it takes no place for longer than that.
     pub fn update(&mut self, device: &Device) -> bool {
-        let (empty, _) = NodePool::from_device(device);
+        let (pool, _) = NodePool::from_device(device);
+        let empty = pool.without_accounts();
         let published = published(device);
         let same = published == self.published && empty.is_like(&self.empty);
         if !same {
@@ -134,7 +135,7 @@ impl Stock {
 
     /// Counts what pods hold: by their assignment, else by what the node has published, else the type is blocked.
     pub fn recount<'a>(&mut self, charges: impl Iterator<Item = Charge<'a>>) {
-        self.pool = self.empty.clone();
+        self.pool = self.empty.emptied();
         self.blocked.clear();
         for charge in charges {
             if let Some(devices) = charge.devices {
