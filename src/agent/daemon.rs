@@ -100,7 +100,7 @@ async fn start(
     open: OpenHandoff,
     ending: &CancellationToken,
 ) -> Result<Keeper, AgentError> {
-    let client = client::connect_as("baton-device-plugin", options.kubeconfig.as_deref()).await?;
+    let (client, resumed) = client::connect_and_tell("baton-device-plugin", options.kubeconfig.as_deref()).await?;
     let state = lock_and_listen(&options, &metrics, &probes, tasks).await?;
     probes.set_phase("looking at the hardware");
     let (sink, events) = event_channel();
@@ -117,6 +117,7 @@ async fn start(
         state,
         inventory: first_inventory(&options, &first),
         client: client.clone(),
+        resumed,
         answerer: answers.clone(),
         metrics: metrics.clone(),
         notices: notices.clone(),

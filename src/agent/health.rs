@@ -39,6 +39,9 @@ pub struct Heard {
     pub changed: bool,
     /// Every GPU has to be probed now.
     pub probe_all: bool,
+    /// This GPU has to be probed now, or every one where the event names none: the driver puts the number of the last error
+    /// on all that happen together, so what is ignored may hide what is not.
+    pub probe: Option<Option<String>>,
 }
 
 impl HealthBook {
@@ -120,7 +123,9 @@ impl HealthBook {
             tracing::warn!(gpu = uuid, xid = seen.xid, action = %seen.action, "the driver reports an XID");
         }
         told(&seen.changes);
-        Heard { xid: Some((seen.xid, seen.action)), changed: !seen.changes.is_empty(), probe_all: false }
+        let changed = !seen.changes.is_empty();
+        let probe = (!changed).then(|| event.uuid.clone());
+        Heard { xid: Some((seen.xid, seen.action)), changed, probe_all: false, probe }
     }
 
     /// The instance that an event is about. Libraries fill the instance ids of a GPU that is not split in different ways, with

@@ -228,7 +228,10 @@ impl Keeper {
         if let Some((xid, action)) = heard.xid {
             self.tools.metrics.xid(xid, &action.to_string());
         }
-        if heard.probe_all {
+        if let Some(Some(uuid)) = &heard.probe {
+            self.ask(vec![uuid.clone()]);
+        }
+        if heard.probe_all || heard.probe == Some(None) {
             self.ask(self.machine.gpus.gpus.iter().map(|gpu| gpu.uuid.clone()).collect());
         }
         if heard.changed { self.refresh() } else { Ok(()) }

@@ -15,6 +15,7 @@ use super::kubelet::DeviceCalls;
 use super::metrics::Metrics;
 use super::options::Options;
 use crate::cluster::notice::Notices;
+use crate::cluster::requests::Resumed;
 use crate::contract::{DeviceId, DeviceType, Identity};
 use crate::decide::handoff::NodeInventory;
 
@@ -62,6 +63,8 @@ pub struct Opening {
     pub inventory: NodeInventory,
     /// The API server.
     pub client: kube::Client,
+    /// Tells of its watches that resume.
+    pub resumed: Resumed,
     /// Builds answers.
     pub answerer: Arc<dyn Answerer>,
     /// Counters.

@@ -20,6 +20,7 @@ use super::kubelet::DeviceCalls;
 use super::offer::InUse;
 use super::options::Options;
 use super::seam::{Handoff, LedgerLine, Opening};
+use crate::cluster::requests::Resumed;
 use crate::contract::deviceplugin::{
     AllocateRequest, AllocateResponse, PreStartContainerRequest, PreferredAllocationRequest,
     PreferredAllocationResponse,
@@ -37,6 +38,7 @@ const LOOK_AGAIN: Duration = Duration::from_secs(2);
 pub struct Wired {
     options: Arc<Options>,
     client: kube::Client,
+    resumed: Resumed,
     service: Arc<HandoffService>,
     view: Arc<NodeView>,
     world: Arc<dyn World>,
@@ -52,7 +54,7 @@ pub struct Wired {
 
 /// Builds it. Nothing runs before [`Handoff::run`].
 pub fn open(opening: Opening) -> Arc<dyn Handoff> {
-    let Opening { options, state, inventory, client, answerer, metrics, notices, boot_id } = opening;
+    let Opening { options, state, inventory, client, resumed, answerer, metrics, notices, boot_id } = opening;
     let view = Arc::new(NodeView::new());
     let world: Arc<dyn World> =
         Arc::new(KubeWorld::new(client.clone(), &options.node_name, &options.node_lock_key, notices));
@@ -76,6 +78,7 @@ pub fn open(opening: Opening) -> Arc<dyn Handoff> {
         service: HandoffService::new(settings, parts),
         options,
         client,
+        resumed,
         view,
         world,
         inventory,
@@ -175,6 +178,7 @@ impl Handoff for Wired {
                 () = self.view.watch_node(client.clone(), node, &self.options.node_lock_key, periods.watch_timeout) => {
                     tracing::error!("the watch of the node ended");
                 }
+                () = self.view.follow_resumed(self.resumed.clone()) => tracing::error!("nobody follows the watches"),
                 () = unlocker::run(self.service.clone(), periods.unlock_retry) => tracing::error!("the unlocker ended"),
                 () = housekeeping::run(self.service.clone(), periods.verify) => {
                     tracing::error!("the housekeeping ended");

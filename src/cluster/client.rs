@@ -6,10 +6,12 @@ use std::time::Duration;
 use axum::body::Body;
 use http::{HeaderValue, Response, header};
 use kube::client::ClientBuilder;
-use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::config::{KubeConfigOptions, Kubeconfig, KubeconfigError};
 use kube::{Client, Config};
 use serde_json::json;
 use tower::util::MapResponseLayer;
+
+use super::requests::{ANSWER, Requests, Resumed};
 
 /// Why there is no client.
 #[derive(Debug, thiserror::Error)]
@@ -20,7 +22,7 @@ pub enum ConnectError {
         /// The file.
         path: PathBuf,
         /// Why.
-        source: kube::config::KubeconfigError,
+        source: KubeconfigError,
     },
     /// Neither in a cluster nor is there a kubeconfig.
     #[error(
@@ -49,14 +51,15 @@ pub async fn connect(kubeconfig: Option<&Path>) -> Result<Client, ConnectError> 
 /// The library's blind retry of 429, 503 and 504 is off: a binding or an eviction that is sent again by a layer below is not
 /// the caller's decision any more. Callers back off themselves.
 pub async fn connect_as(program: &'static str, kubeconfig: Option<&Path>) -> Result<Client, ConnectError> {
-    let mut config = match kubeconfig {
-        Some(path) => {
-            let file = |source| ConnectError::Kubeconfig { path: path.to_owned(), source };
-            let parsed = Kubeconfig::read_from(path).map_err(file)?;
-            Config::from_custom_kubeconfig(parsed, &KubeConfigOptions::default()).await.map_err(file)?
-        }
-        None => Config::infer().await.map_err(|source| ConnectError::Infer { source })?,
-    };
+    Ok(connect_and_tell(program, kubeconfig).await?.0)
+}
+
+/// [`connect_as`], and what tells of watches that resume.
+pub async fn connect_and_tell(
+    program: &'static str,
+    kubeconfig: Option<&Path>,
+) -> Result<(Client, Resumed), ConnectError> {
+    let mut config = configuration(kubeconfig).await?;
     let agent = format!("{program}/{}", env!("CARGO_PKG_VERSION"));
     config.headers.extend(HeaderValue::from_str(&agent).ok().map(|agent| (header::USER_AGENT, agent)));
     config.default_retry = false;
@@ -64,9 +67,52 @@ pub async fn connect_as(program: &'static str, kubeconfig: Option<&Path>) -> Res
     config.read_timeout = Some(Duration::from_secs(330));
     config.write_timeout = Some(Duration::from_secs(15));
     let builder = ClientBuilder::try_from(config).map_err(|source| ConnectError::Client { source })?;
-    Ok(builder
-        .with_layer(&MapResponseLayer::new(|response: Response<_>| told_to_wait(response.map(Body::new))))
-        .build())
+    let resumed = Resumed::new();
+    let client = builder
+        .with_layer(&Requests { resumed: resumed.clone(), answer: ANSWER })
+        .with_layer(&MapResponseLayer::new(told_to_wait))
+        .build();
+    Ok((client, resumed))
+}
+
+async fn configuration(kubeconfig: Option<&Path>) -> Result<Config, ConnectError> {
+    let Some(path) = kubeconfig else {
+        let config = Config::infer().await.map_err(|source| ConnectError::Infer { source })?;
+        let named = Kubeconfig::read().is_ok_and(|file| names_proxy(&file));
+        return Ok(without_stray_proxy(config, named));
+    };
+    let failed = |source| ConnectError::Kubeconfig { path: path.to_owned(), source };
+    let file = read(path).map_err(failed)?;
+    let named = names_proxy(&file);
+    let config = Config::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await.map_err(failed)?;
+    Ok(without_stray_proxy(config, named))
+}
+
+/// One file, or several as in `KUBECONFIG=a:b`: what the first says counts, and those that are not there do not.
+fn read(path: &Path) -> Result<Kubeconfig, KubeconfigError> {
+    let several: Vec<PathBuf> = std::env::split_paths(path).filter(|part| part.exists()).collect();
+    if path.exists() || several.is_empty() {
+        return Kubeconfig::read_from(path);
+    }
+    let files = several.iter().map(Kubeconfig::read_from).collect::<Result<Vec<_>, _>>()?;
+    files.into_iter().try_fold(Kubeconfig::default(), Kubeconfig::merge)
+}
+
+/// The cluster of the current context is reached through a proxy, by the file's own word.
+fn names_proxy(file: &Kubeconfig) -> bool {
+    let context = file.contexts.iter().find(|context| Some(&context.name) == file.current_context.as_ref());
+    let cluster = context.and_then(|context| context.context.as_ref()).map(|context| &context.cluster);
+    let cluster = file.clusters.iter().find(|found| Some(&found.name) == cluster);
+    cluster.and_then(|found| found.cluster.as_ref()).is_some_and(|found| found.proxy_url.is_some())
+}
+
+/// The library takes `HTTPS_PROXY` for the cluster's proxy and does not heed `NO_PROXY`: the API server of a cluster is
+/// reached directly, unless the kubeconfig says otherwise.
+fn without_stray_proxy(mut config: Config, named: bool) -> Config {
+    if let Some(proxy) = config.proxy_url.take_if(|_| !named) {
+        tracing::info!(%proxy, "the proxy of the environment is not used for the API server; name it as proxy-url in the kubeconfig if it must be");
+    }
+    config
 }
 
 /// An API server that is overloaded says so in plain text, and when to come again in a header that the library drops. It is

@@ -24,4 +24,5 @@ pub mod node_lock;
 pub mod notice;
 pub mod pod;
 pub mod pod_group_writer;
+pub mod requests;
 pub mod volume;

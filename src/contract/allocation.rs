@@ -43,6 +43,11 @@ pub enum AllocationError {
     },
 }
 
+/// Writers in Go leave `null` where they mean an empty list or map.
+fn null_is_empty<'de, T: Default + Deserialize<'de>, D: serde::Deserializer<'de>>(from: D) -> Result<T, D::Error> {
+    Ok(Option::deserialize(from)?.unwrap_or_default())
+}
+
 /// One device, or a part of one, given to a pod.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeviceEntry {
@@ -51,7 +56,7 @@ pub struct DeviceEntry {
     /// GPU or MIG UUID, or PCI address.
     pub id: DeviceId,
     /// How much of the device, by resource name; written as strings, read as strings or numbers.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "null_is_empty")]
     pub resources: BTreeMap<String, Quantity>,
     /// Virtual functions of a NIC.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -62,7 +67,7 @@ pub struct DeviceEntry {
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Extension {
     /// SR-IOV virtual functions.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, skip_serializing_if = "Vec::is_empty", deserialize_with = "null_is_empty")]
     pub vfs: Vec<Vf>,
 }
 

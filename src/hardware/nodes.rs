@@ -23,10 +23,12 @@ pub fn control(dev: &Tree) -> Vec<PathBuf> {
         .collect()
 }
 
-/// Capability nodes of a MIG instance (GPU instance, then compute instance); absent ones are skipped.
-pub fn mig(dev: &Tree, instance: &MigInstance) -> Vec<PathBuf> {
-    let caps = [instance.gpu_instance_cap, instance.compute_instance_cap];
-    caps.iter().flatten().filter_map(|cap| node(dev, &format!("nvidia-caps/nvidia-cap{cap}"))).collect()
+/// What a container needs of a MIG instance: the node of its GPU, then the capability nodes of the GPU instance and of the
+/// compute instance. None when one of them is not there: with a part of them CUDA finds no device.
+pub fn mig(dev: &Tree, gpu_minor: u32, instance: &MigInstance) -> Vec<PathBuf> {
+    let cap = |cap: Option<u32>| node(dev, &format!("nvidia-caps/nvidia-cap{}", cap?));
+    let all = [gpu(dev, gpu_minor), cap(instance.gpu_instance_cap), cap(instance.compute_instance_cap)];
+    all.into_iter().collect::<Option<Vec<_>>>().unwrap_or_default()
 }
 
 fn node(dev: &Tree, name: &str) -> Option<PathBuf> {

@@ -7,6 +7,7 @@ pub mod http;
 pub mod sentry;
 pub mod shutdown;
 pub mod telemetry;
+pub mod vital;
 
 pub use backoff::Backoff;
 pub use sentry::Sentry;

@@ -76,8 +76,10 @@ impl RealControlPlane {
         );
         let certs = dir.join("certs");
         std::fs::create_dir_all(&certs).expect("certificate directory");
-        let key = rcgen_key();
-        std::fs::write(certs.join("sa.key"), &key).expect("service account key");
+        // The signing key is read as PKCS#8; the other flag takes public keys, and no EC private key in that form.
+        let key = rcgen::KeyPair::generate().expect("key");
+        std::fs::write(certs.join("sa.key"), key.serialize_pem()).expect("service account key");
+        std::fs::write(certs.join("sa.pub"), key.public_key_pem()).expect("service account key");
         std::fs::write(certs.join("tokens.csv"), format!("{TOKEN},baton-test,baton-test,\"system:masters\"\n"))
             .expect("token file");
         let apiserver = spawn(
@@ -92,7 +94,7 @@ impl RealControlPlane {
                 .arg(format!("--token-auth-file={}", certs.join("tokens.csv").display()))
                 .arg("--authorization-mode=RBAC")
                 .arg("--service-account-issuer=https://localhost")
-                .arg(format!("--service-account-key-file={}", certs.join("sa.key").display()))
+                .arg(format!("--service-account-key-file={}", certs.join("sa.pub").display()))
                 .arg(format!("--service-account-signing-key-file={}", certs.join("sa.key").display()))
                 .arg("--service-cluster-ip-range=10.0.0.0/24")
                 .arg("--allow-privileged=true")
@@ -100,11 +102,12 @@ impl RealControlPlane {
                 .arg("--disable-admission-plugins=ServiceAccount,TaintNodesByCondition"),
         );
         let ca_file = certs.join("apiserver.crt");
-        until("kube-apiserver writes its certificate", Duration::from_secs(60), async || {
-            ca_file.exists().then_some(())
+        // It writes its own certificate and then that of the CA which signed it.
+        let ca = until("kube-apiserver writes its certificates", Duration::from_secs(60), async || {
+            let text = std::fs::read_to_string(&ca_file).ok()?;
+            (text.matches("END CERTIFICATE").count() == 2).then_some(text)
         })
         .await;
-        let ca = std::fs::read_to_string(&ca_file).expect("certificate");
         let this = Self { etcd, apiserver, port, ca };
         let path = dir.join("admin.kubeconfig");
         std::fs::write(&path, this.kubeconfig()).expect("kubeconfig");
@@ -137,10 +140,6 @@ impl Drop for RealControlPlane {
             let _ = child.wait();
         }
     }
-}
-
-fn rcgen_key() -> String {
-    rcgen::KeyPair::generate().expect("key").serialize_pem()
 }
 
 fn spawn(dir: &Path, name: &str, command: &mut Command) -> Child {

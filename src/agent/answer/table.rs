@@ -40,9 +40,8 @@ impl Table {
             let (index, found) = match &device.body {
                 Body::Gpu { gpu, .. } => (gpu.index.to_string(), gpu_node(gpu.minor).into_iter().collect()),
                 Body::Mig { parent_index, rank, instance, .. } => {
-                    let parent = gpu_node(device.minor.unsigned_abs());
-                    let caps = dev.map(|dev| nodes::mig(dev, instance)).unwrap_or_default();
-                    (format!("{parent_index}:{rank}"), parent.into_iter().chain(caps).collect())
+                    let found = dev.map(|dev| nodes::mig(dev, device.minor.unsigned_abs(), instance));
+                    (format!("{parent_index}:{rank}"), found.unwrap_or_default())
                 }
                 Body::Nic { nic, .. } | Body::Vf { nic, .. } => (String::new(), nic.chars.all().cloned().collect()),
             };

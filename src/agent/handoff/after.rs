@@ -9,6 +9,7 @@ use super::metrics::{HandoffMetrics, Word};
 use super::world::World;
 use crate::contract::{DeviceId, Shared};
 use crate::decide::handoff::{Entry, Notice};
+use crate::runtime::vital;
 
 /// Who hears of answers.
 pub(super) struct After {
@@ -64,7 +65,7 @@ impl After {
     /// Does the rest once the answer that is being returned has been written to the kubelet's socket.
     pub fn spawn(self: &Arc<Self>, served: Served) {
         let this = self.clone();
-        tokio::spawn(async move {
+        vital::spawn("what follows an answer", async move {
             // Behind everything that is ready to run, the connection with the answer among it.
             tokio::task::yield_now().await;
             this.perform(served);

@@ -9,9 +9,11 @@ use kube::api::PartialObjectMeta;
 use kube::runtime::WatchStreamExt;
 use kube::runtime::watcher::{self, Event, watcher};
 use kube::{Api, Client};
+use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::watch;
 
 use crate::cluster::pod::LightPod;
+use crate::cluster::requests::Resumed;
 use crate::contract::{LockRead, PodKey, PodUid};
 use crate::decide::handoff::{NodePods, Notice};
 use crate::decide::pod::HandoffPod;
@@ -177,6 +179,34 @@ impl NodeView {
                     self.update(|seen| seen.pods_watching = false);
                 }
             }
+        }
+    }
+
+    /// Follows the watches of pods and of the node that resume after they broke, forever: nothing was missed, and the next
+    /// change may be hours away.
+    pub async fn follow_resumed(&self, resumed: Resumed) {
+        let mut paths = resumed.paths();
+        loop {
+            match paths.recv().await {
+                Ok(path) => self.resumed(&path),
+                Err(RecvError::Lagged(_)) => {}
+                Err(RecvError::Closed) => std::future::pending().await,
+            }
+        }
+    }
+
+    fn resumed(&self, path: &str) {
+        let seen = self.seen();
+        let (pods, node) = (path.ends_with("/pods"), path.ends_with("/nodes"));
+        let news =
+            (pods && seen.pods_synced && !seen.pods_watching) || (node && seen.node_synced && !seen.node_watching);
+        drop(seen);
+        if news {
+            tracing::info!(path, "the watch runs again");
+            self.update(|seen| {
+                seen.pods_watching |= pods;
+                seen.node_watching |= node;
+            });
         }
     }
 

@@ -34,6 +34,8 @@ pub(super) const RESERVE: Duration = Duration::from_millis(50);
 /// The kubelet and this agent hear of a pod at the same moment; where the kubelet's call comes first, what it is about follows
 /// within moments. Asking the API server takes longer than that.
 const HEAD_START: Duration = Duration::from_millis(10);
+/// Between two attempts to read live.
+const ASK_AGAIN: Duration = Duration::from_millis(75);
 /// Decisions that may ask for live reads one after another.
 pub(super) const MAX_ROUNDS: usize = 6;
 
@@ -324,7 +326,22 @@ impl HandoffService {
             }
         }
         asking.rounds += 1;
-        self.read_live(&wanted, asking, resource).await?;
+        loop {
+            let Err(refusal) = self.read_live(&wanted, asking, resource).await else { break };
+            // The kubelet fails a pod for good: an answer that did not come once is asked for again while there is time, and
+            // the watch may bring it meanwhile.
+            let again = clock::mono() + ASK_AGAIN;
+            if again + ASK_AGAIN > asking.deadline {
+                return Err(refusal);
+            }
+            tracing::debug!(%refusal.text, "asking the API server again");
+            if let Some(version) = self.parts.view.change_before(asking.seen, again).await {
+                asking.seen = version;
+                // Nothing was read: this was no round.
+                asking.rounds -= 1;
+                return Ok(());
+            }
+        }
         asking.fresh.add(wanted);
         Ok(())
     }

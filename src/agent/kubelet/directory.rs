@@ -13,6 +13,7 @@ use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::runtime::Sentry;
+use crate::runtime::vital;
 
 /// File name of the kubelet's registration socket.
 pub const KUBELET_SOCKET: &str = "kubelet.sock";
@@ -54,7 +55,7 @@ pub fn watch(directory: PathBuf, poll: Duration, sentry: &Sentry, stop: Cancella
     let (sender, receiver) = watch::channel(look(&directory, 0));
     let poll = Poll { directory: directory.clone(), period: poll, other: Arc::default() };
     poll.post(sentry, stop.clone());
-    tokio::spawn(async move {
+    vital::spawn("device-plugins directory", async move {
         tokio::select! {
             () = run(&directory, &poll, &sender) => {}
             () = stop.cancelled() => {}

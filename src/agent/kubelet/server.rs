@@ -11,6 +11,7 @@ use tonic::transport::Server;
 use super::lists::Routes;
 use super::service::Service;
 use super::socket::{self, Incoming, Unlink};
+use crate::runtime::vital;
 
 /// Largest message in either direction, as gRPC's default and the kubelet's limit have it.
 const MESSAGE: usize = 4 << 20;
@@ -47,7 +48,7 @@ impl Listening {
             .http2_max_local_error_reset_streams(Some(64))
             .add_service(plugin);
         let ended = stop.clone().cancelled_owned();
-        let server = tokio::spawn(async move {
+        let server = vital::spawn("device plugin socket", async move {
             let incoming = Incoming::new(listener).into_stream();
             if let Err(error) = router.serve_with_incoming_shutdown(incoming, ended).await {
                 tracing::error!(%resource, %error, "the server of a device plugin socket ended");

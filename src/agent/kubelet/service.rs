@@ -20,7 +20,7 @@ use crate::contract::deviceplugin::{
     PreStartContainerResponse, PreferredAllocationRequest, PreferredAllocationResponse,
 };
 
-/// Calls of one socket that are worked on at once; the kubelet makes one at a time.
+/// Calls of one socket that are worked on at once. The kubelet admits one pod at a time, but starts containers side by side.
 const CALLS: usize = 8;
 
 /// Answers the calls that need a decision. `resource` is the name whose socket was called.
@@ -91,12 +91,14 @@ impl Service {
         Listing { list, _open: Open::new(self.streams.clone()) }
     }
 
-    /// Runs one call within the budget and the number of places.
+    /// Runs one call within the budget and the number of places; for a place it waits within the budget too.
     async fn bounded<T>(&self, call: impl Future<Output = Result<T, Status>>) -> Result<Response<T>, Status> {
-        let Ok(_place) = self.places.try_acquire() else {
-            return Err(Status::resource_exhausted(format!("{CALLS} calls for {} are in hand already", self.resource)));
+        let placed = async {
+            let full = |_| Status::resource_exhausted(format!("{CALLS} calls for {} are in hand", self.resource));
+            let _place = self.places.acquire().await.map_err(full)?;
+            call.await
         };
-        match tokio::time::timeout(self.budget, call).await {
+        match tokio::time::timeout(self.budget, placed).await {
             Ok(answer) => answer.map(Response::new),
             Err(_) => Err(Status::deadline_exceeded(format!("{}: no answer within {:?}", self.resource, self.budget))),
         }

@@ -3,10 +3,12 @@
 use super::identify::{Caller, How, Identified, identify};
 use super::ledger::{Entry, EntryKey, Slot, State};
 use super::notice::Notice;
+use super::rebuild;
 use super::refusal::Refusal;
 use super::sight::{Call, Fresh, Sight};
 use super::validate;
-use crate::contract::PodUid;
+use crate::contract::{ContainerRequest, PodKey, PodRef, PodUid, Quantity};
+use crate::decide::pod::{AssignmentText, ContainerKind, HandoffPod, Phase, PodContainer};
 
 /// What the agent does with a call.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -47,18 +49,47 @@ pub fn decide(sight: &Sight<'_>, call: &Call<'_>, known: Option<&EntryKey>) -> O
     let caller = match remembered.map_or_else(|| identify(sight, call), Identified::Caller) {
         Identified::Caller(caller) => caller,
         Identified::NeedLive(missing) => return Outcome::NeedLive(missing),
+        Identified::Stranger { key, container } => return serve_stranger(sight, call, key, &container),
         Identified::Refuse(refusal, rests_on) => return refuse(sight, refusal, rests_on),
     };
     let rests_on = Fresh::pods_and_node([caller.pod.pod.key.clone()]);
     if let Some(missing) = rests_on.missing(sight.fresh).filter(|_| !sight.watching) {
         return Outcome::NeedLive(missing);
     }
+    serve(sight, call, &caller)
+}
+
+/// A static pod is admitted before the API server has its mirror: what the call says of it is all that there is.
+fn serve_stranger(sight: &Sight<'_>, call: &Call<'_>, key: PodKey, container: &str) -> Outcome {
+    let limit = Some((call.resource, Quantity::units(call.count)));
+    let container = PodContainer {
+        name: container.into(),
+        kind: ContainerKind::App,
+        request: ContainerRequest::judge(limit.into_iter()),
+        running: false,
+        dra_backed: Vec::new(),
+    };
+    let pod = HandoffPod {
+        pod: PodRef { uid: rebuild::unknown_uid(&key), key },
+        node: Some(sight.node.into()),
+        scheduler_name: "".into(),
+        phase: Phase::Pending,
+        deleting: None,
+        scheduled_condition: false,
+        created: jiff::Timestamp::UNIX_EPOCH,
+        containers: vec![container].into(),
+        assignment: AssignmentText::default(),
+    };
+    serve(sight, call, &Caller { pod: &pod, container: &pod.containers[0], how: How::PodResources })
+}
+
+fn serve(sight: &Sight<'_>, call: &Call<'_>, caller: &Caller<'_>) -> Outcome {
     let key = EntryKey::new(&caller.pod.pod.uid, &caller.container.name, call.resource);
     if sight.ledger.get(&key).is_some() {
         return Outcome::Repeat { key, how: caller.how };
     }
-    match validate::devices(sight, call, &caller) {
-        Ok(devices) => Outcome::Serve(Box::new(serving(call, &caller, devices))),
+    match validate::devices(sight, call, caller) {
+        Ok(devices) => Outcome::Serve(Box::new(serving(call, caller, devices))),
         Err(refused) => {
             let (refusal, rests_on) = *refused;
             refuse(sight, refusal, rests_on)

@@ -2,9 +2,10 @@
 
 use super::holder;
 use super::listing::Listing;
+use super::policy::Unassigned;
 use super::refusal::{Refusal, Rule};
 use super::sight::{Call, Fresh, Sight};
-use super::turn::{Turn, turn};
+use super::turn::{Turn, turns};
 use crate::contract::PodKey;
 use crate::decide::pod::{HandoffPod, PodContainer};
 
@@ -51,6 +52,13 @@ pub enum Identified<'a> {
     Caller(Caller<'a>),
     /// Nobody, or too many; final only when everything it rests on was read live.
     Refuse(Refusal, Fresh),
+    /// The kubelet lists one pod more than the API server has, a static pod under admission: its mirror comes later.
+    Stranger {
+        /// Its name as listed.
+        key: PodKey,
+        /// The only container without this resource.
+        container: Box<str>,
+    },
     /// These must be read live before anything can be said.
     NeedLive(Fresh),
 }
@@ -73,7 +81,7 @@ fn lock_holder<'a>(sight: &Sight<'a>) -> Option<&'a HandoffPod> {
 }
 
 fn by_listing<'a>(sight: &Sight<'a>, call: &Call<'_>, listing: &Listing) -> Identified<'a> {
-    let mut turns: Vec<Turn<'a>> = Vec::new();
+    let mut waiting: Vec<Turn<'a>> = Vec::new();
     let mut unknown: Vec<PodKey> = Vec::new();
     for listed in &listing.pods {
         let mut known = false;
@@ -81,7 +89,7 @@ fn by_listing<'a>(sight: &Sight<'a>, call: &Call<'_>, listing: &Listing) -> Iden
             // An ended pod stays ended; only its successor could be calling, and the watch brings that.
             known |= sight.is_here(pod) && (pod.deleting.is_none() || pod.phase.is_terminal());
             if sight.may_call(pod) {
-                turns.extend(turn(pod, Some(listed), call, sight.ledger));
+                waiting.extend(turns(pod, Some(listed), call, sight.ledger));
             }
         }
         if !known && listed.lacks(call.resource) {
@@ -91,8 +99,8 @@ fn by_listing<'a>(sight: &Sight<'a>, call: &Call<'_>, listing: &Listing) -> Iden
     if let Some(missing) = Fresh::pods(unknown.iter().cloned()).missing(sight.fresh) {
         return Identified::NeedLive(missing);
     }
-    let mut left = likeliest(turns, sight);
-    left.dedup_by_key(|turn| &turn.pod.pod.uid);
+    let mut left = likeliest(waiting, sight);
+    left.dedup_by_key(|turn| (&turn.pod.pod.uid, &turn.container.name));
     match left.as_slice() {
         [only] => {
             let named = lock_holder(sight).is_some_and(|holder| holder.pod.uid == only.pod.pod.uid);
@@ -103,15 +111,17 @@ fn by_listing<'a>(sight: &Sight<'a>, call: &Call<'_>, listing: &Listing) -> Iden
     }
 }
 
-/// Unserved before served; pods whose admission is over come last. Unserved containers that run were admitted without a
-/// call and will not call.
+/// Unserved before served, pods under admission before those that run, and containers that run last. Unserved containers that
+/// run were admitted without a call and will not call.
 fn likeliest<'a>(turns: Vec<Turn<'a>>, sight: &Sight<'_>) -> Vec<Turn<'a>> {
-    let rank = |turn: &Turn<'_>| match (turn.asked, turn.running) {
-        (0, true) => None,
-        (0, false) if !sight.passed.contains(&turn.pod.pod.uid) => Some(0),
-        (0, false) => Some(1),
-        (_, false) => Some(2),
-        (_, true) => Some(3),
+    let rank = |turn: &Turn<'_>| match (turn.asked, turn.container.running, turn.admitted) {
+        (0, true, _) => None,
+        (0, false, false) if !sight.passed.contains(&turn.pod.pod.uid) => Some(0),
+        (0, false, false) => Some(1),
+        (_, false, false) => Some(2),
+        (0, false, true) => Some(3),
+        (_, false, true) => Some(4),
+        (_, true, _) => Some(5),
     };
     let best = turns.iter().filter_map(rank).min();
     turns.into_iter().filter(|turn| best.is_some() && rank(turn) == best).collect()
@@ -121,7 +131,7 @@ fn likeliest<'a>(turns: Vec<Turn<'a>>, sight: &Sight<'_>) -> Vec<Turn<'a>> {
 /// the pod under admission, so this is a kubelet of another kind) and nobody that is listed is a riddle.
 fn nobody_listed<'a>(sight: &Sight<'a>, call: &Call<'_>, listing: &Listing, unknown: &[PodKey]) -> Identified<'a> {
     let holder = lock_holder(sight).filter(|pod| sight.may_call(pod) && !listing.lists(&pod.pod.key));
-    let its_turn = holder.and_then(|pod| turn(pod, None, call, sight.ledger)).filter(|turn| turn.asked == 0);
+    let its_turn = holder.and_then(|pod| only_turn(pod, call, sight)).filter(|turn| turn.asked == 0);
     if let Some(turn) = its_turn.filter(|_| unknown.is_empty()) {
         return found(turn, How::Lock);
     }
@@ -131,14 +141,37 @@ fn nobody_listed<'a>(sight: &Sight<'a>, call: &Call<'_>, listing: &Listing, unkn
         return Identified::Refuse(refusal, Fresh::pods_and_node(keys.chain(judged)));
     }
     let rests_on = Fresh::pods_and_node(keys);
+    if let Some((key, container)) = stranger(sight, call, listing, unknown) {
+        return match rests_on.missing(sight.fresh) {
+            Some(missing) => Identified::NeedLive(missing),
+            None => Identified::Stranger { key, container },
+        };
+    }
     let why = match unknown {
         [] => format!(
             "no pod on node {} that could be calling waits for {} of it; delete the pod, so that its owner or you create it again",
             sight.node, call.count
         ),
-        [pod, ..] => format!("the kubelet seems to be admitting pod {pod}, which is deleted or not bound to this node"),
+        [pod, ..] => format!(
+            "the kubelet seems to be admitting pod {pod}, which is deleted or not bound to this node, or is a static pod: no \
+             scheduler assigns devices to those (--unassigned-pods=serve serves one whose only container asks)"
+        ),
     };
     Identified::Refuse(Refusal::nobody(Rule::Unidentified, call.resource, why), rests_on)
+}
+
+/// The one listed pod that the API server does not have under any uid, where the operator lets unassigned pods be served.
+fn stranger(sight: &Sight<'_>, call: &Call<'_>, listing: &Listing, unknown: &[PodKey]) -> Option<(PodKey, Box<str>)> {
+    let [key] = unknown else { return None };
+    if sight.policy.unassigned != Unassigned::Serve || sight.pods.of_key(key).next().is_some() {
+        return None;
+    }
+    let mut listed = listing.of(key);
+    let (pod, None) = (listed.next()?, listed.next()) else { return None };
+    let mut lacking = pod.containers.keys().filter(|container| pod.ids(container, call.resource).is_none());
+    // With several nothing tells which one asks: the listing has no order.
+    let (container, None) = (lacking.next()?, lacking.next()) else { return None };
+    Some((key.clone(), container.clone()))
 }
 
 /// A listed pod that asks for this resource in a way that cannot be served, and came here past the scheduler.
@@ -155,7 +188,7 @@ fn invalid_request(sight: &Sight<'_>, call: &Call<'_>, listing: &Listing) -> Opt
 fn by_lock<'a>(sight: &Sight<'a>, call: &Call<'_>) -> Identified<'a> {
     let holder_key = || Fresh::pods_and_node(holder::key(sight.lock).cloned());
     let holder = lock_holder(sight).filter(|pod| sight.may_call(pod));
-    let Some(turn_of_holder) = holder.and_then(|pod| turn(pod, None, call, sight.ledger)) else {
+    let Some(turn_of_holder) = holder.and_then(|pod| only_turn(pod, call, sight)) else {
         let why = format!(
             "cannot tell which pod is calling: the kubelet's PodResources API does not answer and the lock of node {} \
              names no pod that waits for {} of it; enable the PodResources API (--pod-resources-socket)",
@@ -167,12 +200,12 @@ fn by_lock<'a>(sight: &Sight<'a>, call: &Call<'_>) -> Identified<'a> {
         .pods
         .iter()
         .filter(|pod| pod.pod.uid != turn_of_holder.pod.pod.uid && sight.is_here(pod) && !pod.phase.is_terminal());
-    let rivals = rivals.filter_map(|pod| turn(pod, None, call, sight.ledger));
+    let rivals = rivals.flat_map(|pod| turns(pod, None, call, sight.ledger));
     // A kubelet that has started again asks for served pods once more, until they run. A holder that was served already is
     // proof of that; else whoever saw the kubelet go tells. The stored answer must not go to the wrong pod, nor the
     // holder's devices to one that repeats.
     let repeats = |turn: &Turn<'_>| turn_of_holder.asked > 0 || sight.may_repeat.contains(&turn.pod.pod.uid);
-    let rival: Vec<Turn<'a>> = rivals.filter(|turn| !turn.running && (turn.asked == 0 || repeats(turn))).collect();
+    let rival: Vec<Turn<'a>> = rivals.filter(|turn| !turn.admitted && (turn.asked == 0 || repeats(turn))).collect();
     if rival.is_empty() {
         return found(turn_of_holder, How::Lock);
     }
@@ -180,17 +213,26 @@ fn by_lock<'a>(sight: &Sight<'a>, call: &Call<'_>) -> Identified<'a> {
     ambiguous(&all, call)
 }
 
+/// Whose turn it is in the pod as far as the ledger tells.
+fn only_turn<'a>(pod: &'a HandoffPod, call: &Call<'_>, sight: &Sight<'_>) -> Option<Turn<'a>> {
+    turns(pod, None, call, sight.ledger).into_iter().next()
+}
+
 fn ambiguous<'a>(turns: &[Turn<'_>], call: &Call<'_>) -> Identified<'a> {
+    let one_pod = turns.iter().all(|turn| turn.pod.pod.uid == turns[0].pod.pod.uid);
     let names: Vec<String> =
         turns.iter().take(4).map(|turn| format!("{} (container {})", turn.pod.pod.key, turn.container.name)).collect();
     let text = format!(
-        "{}: {} pods could be calling for {} of it and nothing tells them apart: {}; delete the one that should not be here",
+        "{}: {} {} could be calling for {} of it and nothing tells them apart: {}; {}",
         call.resource,
         turns.len(),
+        if one_pod { "containers" } else { "pods" },
         call.count,
-        names.join(" and ")
+        names.join(" and "),
+        if one_pod { "the kubelet asks again" } else { "delete the one that should not be here" },
     );
-    let pods: Vec<_> = turns.iter().map(|turn| turn.pod.pod.clone()).collect();
+    let mut pods: Vec<_> = turns.iter().map(|turn| turn.pod.pod.clone()).collect();
+    pods.dedup();
     let rests_on = Fresh::pods_and_node(pods.iter().map(|pod| pod.key.clone()));
     Identified::Refuse(Refusal { rule: Rule::Ambiguous, text, pods }, rests_on)
 }

@@ -223,3 +223,100 @@ fn an_invalid_request_that_came_past_the_scheduler_is_named() {
     assert!(refused(&outcome).text.contains("pod default/bad, container main"), "{outcome:?}");
     assert!(refused(&outcome).text.contains("gpu-core alone"));
 }
+
+/// Two containers with a GPU each, both served.
+fn pair(name: &str, devices: [&str; 2], counts: [i64; 2]) -> HandoffPod {
+    let [first, second] = counts.map(|count| [(GPU, count)]);
+    let p = pod(name, vec![container("a", ContainerKind::App, &first), container("b", ContainerKind::App, &second)]);
+    let p = with_assignment(p, &[("a", &[devices[0]]), ("b", &[devices[1]])]);
+    HandoffPod { phase: Phase::Running, ..p }
+}
+
+fn running(mut pod: HandoffPod, containers: &[bool]) -> HandoffPod {
+    let mut all: Vec<_> = pod.containers.to_vec();
+    all.iter_mut().zip(containers).for_each(|(container, running)| container.running = *running);
+    pod.containers = all.into();
+    pod
+}
+
+fn repeated(outcome: &Outcome) -> &str {
+    let Outcome::Repeat { key, .. } = outcome else { panic!("not a repetition: {outcome:?}") };
+    &key.container
+}
+
+#[test]
+fn a_kubelet_that_lost_its_checkpoint_asks_for_the_container_that_it_starts_again_and_not_for_the_one_that_runs() {
+    let p = running(pair("p", ["GPU-0", "GPU-1"], [1, 1]), &[true, false]);
+    let mut scene = Scene::new(&[&p]).listed(&[("p", "a", GPU, &[]), ("p", "b", GPU, &[])]);
+    grant(&mut scene.ledger, &p, &[("a", &["GPU-0"]), ("b", &["GPU-1"])]);
+    assert_eq!(repeated(&scene.gpu(&["GPU-5"])), "b");
+}
+
+#[test]
+fn a_running_container_that_asks_for_another_number_does_not_hide_the_one_that_starts_again() {
+    let p = running(pair("p", ["GPU-0", "GPU-1"], [2, 1]), &[true, false]);
+    let mut scene = Scene::new(&[&p]).listed(&[("p", "a", GPU, &[]), ("p", "b", GPU, &[])]);
+    grant(&mut scene.ledger, &p, &[("a", &["GPU-0"]), ("b", &["GPU-1"])]);
+    assert_eq!(repeated(&scene.gpu(&["GPU-5"])), "b");
+}
+
+#[test]
+fn of_two_pods_after_a_lost_checkpoint_the_one_with_a_container_that_does_not_run_is_calling() {
+    let p = running(pair("p", ["GPU-0", "GPU-1"], [1, 1]), &[true, false]);
+    let q = running(pair("q", ["GPU-2", "GPU-3"], [1, 1]), &[true, true]);
+    let rows: &[(&str, &str, &str, &[&str])] =
+        &[("p", "a", GPU, &[]), ("p", "b", GPU, &[]), ("q", "a", GPU, &[]), ("q", "b", GPU, &[])];
+    let mut scene = Scene::new(&[&p, &q]).listed(rows);
+    grant(&mut scene.ledger, &p, &[("a", &["GPU-0"]), ("b", &["GPU-1"])]);
+    grant(&mut scene.ledger, &q, &[("a", &["GPU-2"]), ("b", &["GPU-3"])]);
+    assert_eq!(repeated(&scene.gpu(&["GPU-5"])), "b");
+}
+
+#[test]
+fn containers_that_all_seem_to_run_are_read_live_and_refused_rather_than_guessed() {
+    let p = running(pair("p", ["GPU-0", "GPU-1"], [1, 1]), &[true, true]);
+    let mut scene = Scene::new(&[&p]).listed(&[("p", "a", GPU, &[]), ("p", "b", GPU, &[])]);
+    grant(&mut scene.ledger, &p, &[("a", &["GPU-0"]), ("b", &["GPU-1"])]);
+    let outcome = scene.gpu(&["GPU-5"]);
+    assert_eq!((refused(&outcome).rule, refused(&outcome).pods.len()), (Rule::Ambiguous, 1));
+    assert!(refused(&outcome).text.contains("the kubelet asks again"));
+    scene.live = vec![running(p, &[true, false])];
+    assert_eq!(repeated(&scene.gpu(&["GPU-5"])), "b", "the status has come");
+}
+
+#[test]
+fn a_pod_admitted_while_the_plugin_was_away_is_served_at_its_second_container_while_the_first_runs() {
+    let p = running(pair("p", ["GPU-0", "GPU-1"], [1, 1]), &[true, false]);
+    let mut scene = Scene::new(&[&p]).lock(&p).listed(&[("p", "a", GPU, &[]), ("p", "b", GPU, &[])]);
+    assert_eq!(served(&scene.gpu(&["GPU-5"])), ("p".into(), "b".into(), vec!["GPU-1".into()]));
+}
+
+#[test]
+fn an_init_container_that_has_ended_does_not_call_while_a_later_container_runs() {
+    let gpu = [(GPU, 1)];
+    let containers = [("init", ContainerKind::Init), ("a", ContainerKind::App), ("b", ContainerKind::App)];
+    let p = pod("p", containers.map(|(name, kind)| container(name, kind, &gpu)).to_vec());
+    let p = with_assignment(p, &[("init", &["GPU-0"]), ("a", &["GPU-0"]), ("b", &["GPU-1"])]);
+    let p = running(HandoffPod { phase: Phase::Running, ..p }, &[false, true, false]);
+    let mut scene = Scene::new(&[&p]).listed(&[("p", "a", GPU, &[]), ("p", "b", GPU, &[])]);
+    grant(&mut scene.ledger, &p, &[("init", &["GPU-0"]), ("a", &["GPU-0"]), ("b", &["GPU-1"])]);
+    assert_eq!(repeated(&scene.gpu(&["GPU-5"])), "b");
+}
+
+#[test]
+fn a_static_pod_is_served_what_the_kubelet_chose_where_unassigned_pods_are_served() {
+    let mut scene = Scene::new(&[]).listed(&[("static-node-a", "main", GPU, &[])]);
+    let outcome = scene.gpu(&["GPU-5"]);
+    assert_eq!(refused(&outcome).rule, Rule::Unidentified);
+    assert!(refused(&outcome).text.contains("--unassigned-pods=serve"), "{}", refused(&outcome).text);
+    scene.policy.unassigned = Unassigned::Serve;
+    assert_eq!(served(&scene.gpu(&["GPU-5"])), ("static-node-a".into(), "main".into(), vec!["GPU-5".into()]));
+    assert_eq!(repeated(&scene.gpu(&["GPU-5"])), "main", "and again what it has");
+}
+
+#[test]
+fn a_static_pod_with_several_containers_that_could_be_asking_is_refused() {
+    let mut scene = Scene::new(&[]).listed(&[("static-node-a", "a", GPU, &[]), ("static-node-a", "b", GPU, &[])]);
+    scene.policy.unassigned = Unassigned::Serve;
+    assert_eq!(refused(&scene.gpu(&["GPU-5"])).rule, Rule::Unidentified);
+}

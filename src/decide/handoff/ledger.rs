@@ -253,21 +253,33 @@ impl Ledger {
     pub fn is_live(&self, entry: &Entry, pods: &NodePods, resources: &PodResources) -> bool {
         match pods.by_uid(&entry.pod.uid) {
             Some(pod) if !pod.phase.is_terminal() => true,
-            Some(pod) => pod.containers.iter().any(|c| c.running) && self.is_listed(entry, resources),
+            Some(pod) => pod.containers.iter().any(|c| c.running) && self.is_listed(entry, pods, resources),
             None => match resources {
                 PodResources::Throttled => true,
-                _ => self.is_listed(entry, resources),
+                _ => self.is_listed(entry, pods, resources),
             },
         }
     }
 
     /// PodResources shows ids of this entry under its pod's name; for an entry that is never listed itself (an init
-    /// container's), those of any other entry of the pod.
-    fn is_listed(&self, entry: &Entry, resources: &PodResources) -> bool {
+    /// container's), those of any other entry of the pod. PodResources has no uids: what a pod made anew under the name holds
+    /// is not its predecessor's, unless the kubelet lists both.
+    fn is_listed(&self, entry: &Entry, pods: &NodePods, resources: &PodResources) -> bool {
         let Some(listing) = resources.listing() else { return false };
-        let shown = |of: &Entry| {
+        let holds_listed = |of: &Entry| {
             listing.ids(&of.pod.key, &of.container, &of.resource).any(|id| of.ids.iter().any(|own| **own == *id))
         };
+        let alone = listing.of(&entry.pod.key).nth(1).is_none();
+        let inherited = |of: &Entry| {
+            let heir = |other: &Entry| {
+                other.pod.key == of.pod.key
+                    && other.pod.uid != of.pod.uid
+                    && (&other.container, &other.resource) == (&of.container, &of.resource)
+                    && pods.by_uid(&other.pod.uid).is_some_and(|pod| !pod.phase.is_terminal())
+            };
+            alone && pods.by_uid(&of.pod.uid).is_none() && self.iter().any(|other| heir(other) && holds_listed(other))
+        };
+        let shown = |of: &Entry| holds_listed(of) && !inherited(of);
         if entry.slot.init {
             self.of_pod(&entry.pod.uid).any(|other| !other.slot.init && shown(other))
         } else {

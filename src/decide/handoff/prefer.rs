@@ -43,6 +43,9 @@ pub fn preference(sight: &Sight<'_>, call: &Call<'_>) -> Preference {
                 None => Preference::Order(Order { named: named_by_others(sight, None), ..Order::default() }, None),
             };
         }
+        Identified::Stranger { .. } => {
+            return Preference::Order(Order { named: named_by_others(sight, None), ..Order::default() }, None);
+        }
         Identified::Caller(caller) => caller,
     };
     let uid = &caller.pod.pod.uid;

@@ -13,7 +13,7 @@ use super::listing::{ListedPod, Listing};
 use super::plan::Plan;
 use super::pods::NodePods;
 use super::room;
-use crate::contract::{DeviceEntry, DeviceId, DeviceType, PodRef, PodUid};
+use crate::contract::{DeviceEntry, DeviceId, DeviceType, PodKey, PodRef, PodUid};
 use crate::decide::pod::{ExpectedCall, HandoffPod, Phase};
 
 /// Rebuilds every entry that PodResources or the API server proves. Entries have no answer: a repetition is answered anew.
@@ -39,15 +39,16 @@ pub fn rebuild(node: &str, pods: &NodePods, listing: &Listing, inventory: &NodeI
 }
 
 /// Adds what PodResources lists and the ledger does not know: pods that the kubelet re-admitted without calling, or that
-/// another plugin served before this agent came. `true` when anything was added.
+/// another plugin served before this agent came; and the ids of what was rebuilt before the kubelet listed it. `true` when
+/// anything was added.
 pub fn learn(ledger: &mut Ledger, node: &str, pods: &NodePods, listing: &Listing, inventory: &NodeInventory) -> bool {
-    let before = ledger.len();
+    let mut learned = false;
     for listed in &listing.pods {
         if let Some(pod) = of_key(node, pods, listed) {
-            pod_entries(ledger, pod, listed, inventory);
+            learned |= pod_entries(ledger, pod, listed, inventory);
         }
     }
-    ledger.len() > before
+    learned
 }
 
 /// The pod that is listed. Of two of one name the one that is not being deleted is the successor.
@@ -62,11 +63,12 @@ fn has_started(pod: &HandoffPod) -> bool {
     pod.phase == Phase::Running || pod.containers.iter().any(|container| container.running)
 }
 
-fn pod_entries(ledger: &mut Ledger, pod: &HandoffPod, listed: &ListedPod, inventory: &NodeInventory) {
+fn pod_entries(ledger: &mut Ledger, pod: &HandoffPod, listed: &ListedPod, inventory: &NodeInventory) -> bool {
     // What is listed may still be the predecessor's of the same name.
     if ledger.iter().any(|entry| entry.pod.key == pod.pod.key && entry.pod.uid != pod.pod.uid) {
-        return;
+        return false;
     }
+    let mut added = false;
     let calls: Vec<ExpectedCall<'_>> = pod.expected_calls(|name| inventory.registers(name)).collect();
     let reached = pod.containers.iter().rposition(|container| listed.has_devices(&container.name));
     let only_init = calls.iter().all(|call| Slot::of(pod, &call.container.name).init);
@@ -83,9 +85,10 @@ fn pod_entries(ledger: &mut Ledger, pod: &HandoffPod, listed: &ListedPod, invent
             ids.is_some()
         };
         if is_served {
-            add(ledger, pod, call, &ids.cloned().unwrap_or_default(), State::Committed, inventory);
+            added |= add(ledger, pod, call, &ids.cloned().unwrap_or_default(), State::Committed, inventory);
         }
     }
+    added
 }
 
 fn add(
@@ -95,10 +98,15 @@ fn add(
     ids: &BTreeSet<Box<str>>,
     state: State,
     inventory: &NodeInventory,
-) {
+) -> bool {
     let key = EntryKey::new(&pod.pod.uid, &call.container.name, call.resource);
-    if ledger.get(&key).is_some() {
-        return;
+    if let Some(known) = ledger.get(&key) {
+        // No call is without ids: this one was rebuilt before the kubelet listed what it holds.
+        let was_without = known.ids.is_empty() && known.state == State::Intent;
+        if !was_without || ids.is_empty() {
+            return false;
+        }
+        ledger.forget(&key);
     }
     let assignment = Assignment::read(pod, inventory).ok().flatten();
     let served = match (&assignment, delivers(call)) {
@@ -119,6 +127,7 @@ fn add(
         seq: 0,
         assigned: assignment.is_some(),
     });
+    true
 }
 
 fn planned(
@@ -146,9 +155,14 @@ fn by_ids(ids: &BTreeSet<Box<str>>, resource: &str, inventory: &NodeInventory) -
     devices.into_iter().map(|id| (kind_of(resource), entry(id))).collect()
 }
 
+/// Stands for the uid of a pod that the API server does not have.
+pub(super) fn unknown_uid(key: &PodKey) -> PodUid {
+    PodUid::new(&format!("unknown:{key}"))
+}
+
 /// A listed pod that the API server does not know: its devices are in use for as long as it is listed.
 fn orphan_entries(ledger: &mut Ledger, listed: &ListedPod, inventory: &NodeInventory) {
-    let uid = PodUid::new(&format!("unknown:{}", listed.key));
+    let uid = unknown_uid(&listed.key);
     for (container, resources) in &listed.containers {
         for (resource, ids) in
             resources.iter().filter(|(resource, ids)| inventory.registers(resource) && !ids.is_empty())
@@ -218,6 +232,24 @@ mod tests {
         assert!(rebuilt(&pod).is_empty(), "it may be still to come");
         pod.phase = Phase::Running;
         assert_eq!(devices(&rebuilt(&pod), "main").unwrap(), ["GPU-2"]);
+    }
+
+    #[test]
+    fn what_was_rebuilt_before_the_kubelet_listed_it_takes_the_ids_that_are_listed_later() {
+        let mut assigned = with_assignment(gpu_pod("a", 1), &[("main", &["GPU-2"])]);
+        let mut unassigned = gpu_pod("b", 1);
+        (assigned.phase, unassigned.phase) = (Phase::Running, Phase::Running);
+        let all = pods(&[&assigned, &unassigned]);
+        let mut ledger = rebuild(NODE, &all, &Listing::default(), &inventory(4));
+        assert_eq!(ledger.iter().map(|entry| entry.ids.len()).collect::<Vec<_>>(), [0, 0]);
+        let listing = listing(&[("a", "main", GPU, &["GPU-2"]), ("b", "main", GPU, &["GPU-1"])]);
+        assert!(learn(&mut ledger, NODE, &all, &listing, &inventory(4)));
+        for (pod, device) in [(&assigned, "GPU-2"), (&unassigned, "GPU-1")] {
+            let entry = ledger.of_pod(&pod.pod.uid).next().unwrap();
+            assert_eq!((&*entry.ids, entry.state), ([Box::from(device)].as_slice(), State::Committed));
+            assert_eq!(entry.devices().map(ToString::to_string).collect::<Vec<_>>(), [device], "nobody else gets it");
+        }
+        assert!(!learn(&mut ledger, NODE, &all, &listing, &inventory(4)), "once");
     }
 
     #[test]

@@ -268,3 +268,28 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn a_pod_made_anew_under_its_name_with_the_same_devices_is_served_every_call() {
+    let limits = [(crate::contract::key::NVIDIA_GPU, 1)];
+    let two = |uid: &str| {
+        let containers = ["a", "b"].map(|name| container(name, ContainerKind::App, &limits)).to_vec();
+        let mut pod = with_assignment(pod("web-0", containers), &[("a", &["GPU-0"]), ("b", &["GPU-1"])]);
+        pod.pod.uid = crate::contract::PodUid::new(uid);
+        pod
+    };
+    let (old, new) = (two("first"), two("second"));
+    let rows =
+        |first: &'static [&'static str]| [("web-0", "a", limits[0].0, first), ("web-0", "b", limits[0].0, &[][..])];
+    let mut scene = Scene::new(&[&new]).lock(&new).listed(&rows(&[]));
+    grant(&mut scene.ledger, &old, &[("a", &["GPU-0"]), ("b", &["GPU-1"])]);
+    scene.pods.remove(&old.pod.uid);
+    assert_eq!(served(&scene.gpu(&["GPU-0"])).1, "a");
+    scene = scene.listed(&rows(&["GPU-0"]));
+    assert_eq!(served(&scene.gpu(&["GPU-1"])).1, "b", "what is listed is the new pod's");
+    let both = [("web-0", "a", limits[0].0, &["GPU-0"][..]), ("web-0", "b", limits[0].0, &["GPU-1"][..])];
+    scene = scene.listed(&both);
+    let dropped = scene.ledger.expire(&scene.pods, &scene.resources);
+    assert_eq!(dropped.iter().filter(|entry| entry.pod.uid == old.pod.uid).count(), 2, "and the old one's entries go");
+    assert!(scene.ledger.iter().all(|entry| entry.pod.uid == new.pod.uid));
+}

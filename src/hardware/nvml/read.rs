@@ -27,7 +27,8 @@ pub(super) struct Frame {
 pub(super) fn frame(nvml: &Nvml) -> Result<Frame, Wrapped> {
     Ok(Frame {
         driver_version: nvml.sys_driver_version()?,
-        nvml_version: nvml.sys_nvml_version()?,
+        // Only told: a library that does not know its own version still knows its GPUs.
+        nvml_version: nvml.sys_nvml_version().unwrap_or_else(|_| "unknown".to_owned()),
         cuda_version: nvml.sys_cuda_driver_version().ok().and_then(|version| u32::try_from(version).ok()),
         count: nvml.device_count()?,
     })
@@ -49,7 +50,7 @@ pub(super) fn gpu(nvml: &Nvml, index: u32, links: &dyn Fn(&str) -> Option<NvLink
             Err(Wrapped::FailedToLoadSymbol(_) | Wrapped::FunctionNotFound) => raw::memory_v1(&device),
             answer => answer.map(|memory| memory.total),
         })?;
-        let capability = optional(device.cuda_compute_capability())?;
+        let capability = welcome("compute capability", device.cuda_compute_capability())?;
         Ok(Gpu {
             minor: device.minor_number().map_err(fault)?,
             index,
@@ -101,6 +102,17 @@ fn optional<T>(answer: Result<T, Wrapped>) -> Result<Option<T>, Fault> {
     }
 }
 
+/// An answer without which a GPU can be given all the same: only one that tells of the GPU's own end is a fault.
+fn welcome<T>(what: &'static str, answer: Result<T, Wrapped>) -> Result<Option<T>, Fault> {
+    match optional(answer) {
+        Err(Fault::Other(why)) => {
+            tracing::debug!(what, why, "NVML does not tell");
+            Ok(None)
+        }
+        answer => answer,
+    }
+}
+
 fn mig(device: &Device<'_>, parent_memory: Option<u64>) -> Result<Mig, Fault> {
     let Some(mode) = optional(device.mig_mode())? else { return Ok(Mig::default()) };
     if mode.current == 0 {
@@ -123,21 +135,26 @@ fn mig(device: &Device<'_>, parent_memory: Option<u64>) -> Result<Mig, Fault> {
 fn mig_instance(instance: &Device<'_>, parent_memory: Option<u64>) -> Result<Option<MigInstance>, Fault> {
     let read = || -> Result<MigInstance, Wrapped> {
         let (gpu_instance, compute_instance) = raw::instance_ids(instance)?;
-        let attributes = instance.attributes()?;
         let name = instance.name().unwrap_or_default();
-        let profile = named_profile(&name).map_or_else(
-            || {
+        let (profile, memory_bytes) = match (instance.attributes(), named_profile(&name)) {
+            (Ok(attributes), Some(profile)) => (profile.to_owned(), Some(attributes.memory_size_mb << 20)),
+            (Ok(attributes), None) => {
                 let slices = (attributes.compute_instance_slice_count, attributes.gpu_instance_slice_count);
-                profile_name(slices.0, slices.1, attributes.memory_size_mb, parent_memory)
-            },
-            str::to_owned,
-        );
+                let profile = profile_name(slices.0, slices.1, attributes.memory_size_mb, parent_memory);
+                (profile, Some(attributes.memory_size_mb << 20))
+            }
+            // Its name tells what it is.
+            (Err(Wrapped::NotSupported | Wrapped::FailedToLoadSymbol(_) | Wrapped::Unknown), Some(profile)) => {
+                (profile.to_owned(), instance.memory_info().ok().map(|memory| memory.total))
+            }
+            (Err(error), _) => return Err(error),
+        };
         Ok(MigInstance {
             uuid: instance.uuid()?,
             profile,
             gpu_instance,
             compute_instance,
-            memory_bytes: Some(attributes.memory_size_mb << 20),
+            memory_bytes,
             gpu_instance_cap: None,
             compute_instance_cap: None,
         })
@@ -178,15 +195,16 @@ fn nvlinks(device: &Device<'_>) -> Result<NvLinks, Fault> {
     let mut links = NvLinks::default();
     for number in 0..MAX_LINKS {
         let link = device.link_wrapper_for(number);
-        match optional(link.is_active())? {
+        match welcome("NVLink state", link.is_active())? {
             Some(true) => {}
             // Boards leave numbers out: none is not the end.
             Some(false) | None => continue,
         }
-        match optional(raw::remote_kind(device, number))? {
+        match welcome("NVLink remote device", raw::remote_kind(device, number))? {
             Some(RemoteKind::Switch) => links.switched = true,
             Some(RemoteKind::Gpu) | None => {
-                let remote = optional(link.remote_pci_info())?.and_then(|pci| pci.bus_id.parse::<Bdf>().ok());
+                let remote = welcome("NVLink remote PCI address", link.remote_pci_info())?;
+                let remote = remote.and_then(|pci| pci.bus_id.parse::<Bdf>().ok());
                 let Some(remote) = remote else { continue };
                 match links.peers.iter_mut().find(|(peer, _)| *peer == remote) {
                     Some((_, count)) => *count += 1,
@@ -203,7 +221,7 @@ fn nvlinks(device: &Device<'_>) -> Result<NvLinks, Fault> {
 /// What the GPU's registration with the NVSwitch fabric lacks; `None` where it is done, or there is no fabric. Programs cannot
 /// start on a GPU that waits for it; the instances of a split GPU do without.
 fn fabric(device: &Device<'_>) -> Result<Option<String>, Fault> {
-    let lacks = match optional(raw::fabric(device))? {
+    let lacks = match welcome("fabric state", raw::fabric(device))? {
         Some((1, _)) => "it has not started".to_owned(),
         Some((2, _)) => "it is in progress".to_owned(),
         Some((3, status)) if status != 0 => format!("it ended with NVML status {status}"),
@@ -220,7 +238,7 @@ pub(super) fn levels(nvml: &Nvml, index: u32, others: &[u32]) -> Result<Vec<(u32
     let mut levels = Vec::with_capacity(others.len());
     for other in others {
         let Ok(second) = nvml.device_by_index(*other) else { continue };
-        if let Some(level) = optional(device.topology_common_ancestor(second))? {
+        if let Some(level) = welcome("topology", device.topology_common_ancestor(second))? {
             levels.push((*other, level_of(level)));
         }
     }

@@ -1,0 +1,220 @@
+//! What holds for every request to the API server: none waits for ever for its answer, no list is older than the moment it
+//! was asked for, and whoever follows a watch hears that it runs again.
+
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use axum::body::{Body, Bytes, HttpBody};
+use http::{Request, Response, Uri};
+use tokio::sync::broadcast;
+use tower::{BoxError, Layer, Service};
+use tower_http::timeout::TimeoutBody;
+
+/// Within this comes the answer of everything that is no watch, and each further part of a long one. An API server gives up on
+/// a request after 60 s at the latest and admission webhooks have 10 s by default: what takes longer is an answer that got
+/// lost on its way, of which nothing else would tell for minutes.
+pub const ANSWER: Duration = Duration::from_secs(15);
+/// The head of a watch's answer comes within this; then events come as they happen.
+const WATCH_HEAD: Duration = Duration::from_secs(60);
+/// Watches that resumed and nobody has heard of yet; who misses some hears of the later ones.
+const UNHEARD: usize = 16;
+
+/// Tells of watches that go on where they were broken off: the library itself says nothing then until the next change.
+#[derive(Debug, Clone)]
+pub struct Resumed(broadcast::Sender<Box<str>>);
+
+impl Resumed {
+    pub(super) fn new() -> Self {
+        Self(broadcast::Sender::new(UNHEARD))
+    }
+
+    /// The paths (`/api/v1/pods`) of the watches that resume from now on.
+    pub fn paths(&self) -> broadcast::Receiver<Box<str>> {
+        self.0.subscribe()
+    }
+}
+
+/// The layer of a client.
+#[derive(Debug, Clone)]
+pub(super) struct Requests {
+    pub resumed: Resumed,
+    pub answer: Duration,
+}
+
+impl<S> Layer<S> for Requests {
+    type Service = Requesting<S>;
+
+    fn layer(&self, inner: S) -> Requesting<S> {
+        Requesting { inner, by: self.clone() }
+    }
+}
+
+/// What [`Requests`] makes of a service.
+#[derive(Debug, Clone)]
+pub(super) struct Requesting<S> {
+    inner: S,
+    by: Requests,
+}
+
+impl<S, Q, A> Service<Request<Q>> for Requesting<S>
+where
+    S: Service<Request<Q>, Response = Response<A>, Error = BoxError>,
+    S::Future: Send + 'static,
+    A: HttpBody<Data = Bytes> + Send + 'static,
+    A::Error: Into<BoxError>,
+{
+    type Response = Response<Body>;
+    type Error = BoxError;
+    type Future = Pin<Box<dyn Future<Output = Result<Response<Body>, BoxError>> + Send>>;
+
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
+        self.inner.poll_ready(context)
+    }
+
+    fn call(&mut self, mut request: Request<Q>) -> Self::Future {
+        let kind = Kind::of(request.uri());
+        if kind == Kind::List
+            && let Some(uri) = newest(request.uri())
+        {
+            *request.uri_mut() = uri;
+        }
+        let head = if kind == Kind::Other { self.by.answer } else { WATCH_HEAD };
+        let what = format!("{} {}", request.method(), request.uri().path());
+        let path: Box<str> = request.uri().path().into();
+        let (sent, each, resumed) = (self.inner.call(request), self.by.answer, self.by.resumed.clone());
+        Box::pin(async move {
+            let late = |_| format!("the API server did not answer {what} within {} s", head.as_secs());
+            let response = tokio::time::timeout(head, sent).await.map_err(late)??;
+            if kind == Kind::Other {
+                return Ok(response.map(|body| Body::new(TimeoutBody::new(each, body))));
+            }
+            if kind == Kind::Resumption && response.status().is_success() {
+                // Nobody listens: nobody wants to know.
+                let _ = resumed.0.send(path);
+            }
+            Ok(response.map(Body::new))
+        })
+    }
+}
+
+/// What a request is, as far as this goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    /// A watch that begins with the objects there are.
+    List,
+    /// A watch from a version on.
+    Resumption,
+    /// Answered once.
+    Other,
+}
+
+impl Kind {
+    fn of(uri: &Uri) -> Self {
+        let has = |wanted: &str| uri.query().is_some_and(|query| query.split('&').any(|pair| pair == wanted));
+        match (has("watch=true"), has("sendInitialEvents=true")) {
+            (false, _) => Self::Other,
+            (true, true) => Self::List,
+            (true, false) => Self::Resumption,
+        }
+    }
+}
+
+/// The same without `resourceVersion=0`, "any version, however old": what such a list lacks would count as gone, though the
+/// server's cache may only be behind. Without a version the server brings its cache up to date first.
+fn newest(uri: &Uri) -> Option<Uri> {
+    let query = uri.query()?;
+    let kept: Vec<&str> = query.split('&').filter(|pair| *pair != "resourceVersion=0").collect();
+    if kept.len() == query.split('&').count() {
+        return None;
+    }
+    let mut parts = uri.clone().into_parts();
+    parts.path_and_query = Some(format!("{}?{}", uri.path(), kept.join("&")).parse().ok()?);
+    Uri::from_parts(parts).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::convert::Infallible;
+    use tokio_stream::StreamExt as _;
+
+    const LIST: &str =
+        "/api/v1/pods?watch=true&resourceVersion=0&sendInitialEvents=true&resourceVersionMatch=NotOlderThan";
+    const RESUMPTION: &str = "/api/v1/pods?watch=true&resourceVersion=7";
+
+    /// Stands for [`ANSWER`].
+    const SOON: Duration = Duration::from_secs(1);
+
+    /// A client over `server`, which answers each request by its URI.
+    fn client<F, A>(
+        server: F,
+        resumed: Resumed,
+    ) -> impl Service<Request<()>, Response = Response<Body>, Error = BoxError>
+    where
+        F: Fn(Uri) -> A + Clone + Send + 'static,
+        A: Future<Output = Response<Body>> + Send + 'static,
+    {
+        let served = tower::service_fn(move |request: Request<()>| {
+            let answer = server(request.uri().clone());
+            async move { Ok::<_, BoxError>(answer.await) }
+        });
+        Requests { resumed, answer: SOON }.layer(served)
+    }
+
+    async fn get(
+        client: &mut impl Service<Request<()>, Response = Response<Body>, Error = BoxError>,
+        uri: &str,
+    ) -> Result<Response<Body>, BoxError> {
+        client.call(Request::get(uri).body(()).unwrap()).await
+    }
+
+    #[tokio::test]
+    async fn an_answer_that_never_comes_is_an_error_that_names_the_request() {
+        let mut client = client(|_| std::future::pending(), Resumed::new());
+        let error = get(&mut client, "/api/v1/nodes/a").await.unwrap_err();
+        assert_eq!(error.to_string(), "the API server did not answer GET /api/v1/nodes/a within 1 s");
+    }
+
+    #[tokio::test]
+    async fn an_answer_that_stops_in_its_middle_is_an_error_and_a_watch_that_is_silent_is_none() {
+        let first = || tokio_stream::once(Ok::<_, Infallible>("{"));
+        let stuck = move |_| async move { Response::new(Body::from_stream(first().chain(tokio_stream::pending()))) };
+        let mut client = client(stuck, Resumed::new());
+        let list = get(&mut client, "/api/v1/pods").await.unwrap();
+        assert!(axum::body::to_bytes(list.into_body(), 4096).await.is_err());
+        let watch = get(&mut client, RESUMPTION).await.unwrap();
+        let silent = axum::body::to_bytes(watch.into_body(), 4096);
+        assert!(tokio::time::timeout(SOON * 2, silent).await.is_err(), "it goes on");
+    }
+
+    #[tokio::test]
+    async fn a_list_by_watch_is_asked_for_as_of_now_and_nothing_else_is_changed() {
+        let told = |uri: Uri| async move { Response::new(Body::from(uri.to_string())) };
+        let mut client = client(told, Resumed::new());
+        for (asked, sent) in [
+            (LIST, "/api/v1/pods?watch=true&sendInitialEvents=true&resourceVersionMatch=NotOlderThan"),
+            (RESUMPTION, RESUMPTION),
+            ("/api/v1/pods?limit=500&resourceVersion=0", "/api/v1/pods?limit=500&resourceVersion=0"),
+        ] {
+            let answer = get(&mut client, asked).await.unwrap();
+            assert_eq!(axum::body::to_bytes(answer.into_body(), 4096).await.unwrap(), sent.as_bytes());
+        }
+    }
+
+    #[tokio::test]
+    async fn only_a_watch_that_resumes_is_told() {
+        let resumed = Resumed::new();
+        let mut paths = resumed.paths();
+        let gone = |uri: Uri| async move {
+            let code = if uri.path().ends_with("nodes") { 410 } else { 200 };
+            Response::builder().status(code).body(Body::empty()).unwrap()
+        };
+        let mut client = client(gone, resumed);
+        for asked in [LIST, "/api/v1/pods", "/api/v1/nodes?watch=true&resourceVersion=7", RESUMPTION] {
+            get(&mut client, asked).await.unwrap();
+        }
+        assert_eq!(&*paths.try_recv().unwrap(), "/api/v1/pods");
+        assert!(paths.try_recv().is_err(), "once");
+    }
+}
