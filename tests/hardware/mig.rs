@@ -32,9 +32,11 @@ fn instances_are_found_with_profile_ids_and_capabilities() {
     // From the driver's table: 135 capabilities a GPU, nine a GPU instance, the first of them its own.
     let third = &gpu.mig.instances[2];
     assert_eq!((third.gpu_instance_cap, third.compute_instance_cap), (Some(3 + 135 + 63), Some(3 + 135 + 63 + 1)));
-    let paths: Vec<String> =
-        nodes::mig(&bench.roots().dev_tree().unwrap(), third).iter().map(|path| path.display().to_string()).collect();
-    assert_eq!(paths, ["/dev/nvidia-caps/nvidia-cap201", "/dev/nvidia-caps/nvidia-cap202"]);
+    let dev = bench.roots().dev_tree().unwrap();
+    let paths = || nodes::mig(&dev, gpu.minor, third).iter().map(|path| path.display().to_string()).collect::<Vec<_>>();
+    assert_eq!(paths(), ["/dev/nvidia1", "/dev/nvidia-caps/nvidia-cap201", "/dev/nvidia-caps/nvidia-cap202"]);
+    std::fs::remove_file(bench.node.dev_root().join("nvidia-caps/nvidia-cap202")).unwrap();
+    assert!(paths().is_empty(), "a part of them opens no instance");
 }
 
 #[test]
