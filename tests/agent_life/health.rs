@@ -252,8 +252,11 @@ async fn a_device_in_use_is_never_dropped_from_the_list() {
 }
 
 #[tokio::test]
-async fn an_xid_is_in_the_next_list_message_within_milliseconds() {
+async fn an_xid_is_in_the_next_list_message_without_a_poll_or_a_scan() {
     let mut rig = Rig::new(NodeSpec::new("fast"));
+    // The bench measures the time; here nothing but the event can bring it.
+    rig.options.periods.health_poll = Duration::from_secs(3600);
+    rig.options.periods.rescan = Duration::from_secs(3600);
     // One thread is daemon and kubelet here, and an unoptimised build takes its time over thousands of share ids.
     rig.options.gpu_sharing = false;
     rig.options.periods.recovery_window = Duration::from_secs(60);
@@ -279,6 +282,5 @@ async fn an_xid_is_in_the_next_list_message_within_milliseconds() {
     }
     took.sort();
     println!("XID to the list message: best {:?}, median {:?}, worst {:?}", took[0], took[4], took[7]);
-    assert!(took[0] < Duration::from_millis(10), "{took:?}");
     daemon.stop().await;
 }
