@@ -8,6 +8,7 @@ pub mod framework;
 pub mod gang;
 pub mod handoff;
 pub mod health;
+pub mod help;
 pub mod intern;
 pub mod job;
 pub mod lock;

@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::fmt;
 
 use crate::contract::hint::{ExclusivePolicy, TopologyScope};
+use crate::decide::help::Help;
 
 /// Why no devices were chosen. `Display` tells about this node; [`Reason::summary`] is the same on every node with the same
 /// refusal, so that refusals can be counted: `0/12 nodes: 7 have fewer than 4 free GPUs, …`.
@@ -128,6 +129,24 @@ fn policy_word(policy: ExclusivePolicy) -> &'static str {
 }
 
 impl Reason {
+    /// What would help.
+    pub fn help(&self) -> Help {
+        match self {
+            Self::FewGpus { .. }
+            | Self::NoShareRoom { .. }
+            | Self::FewMigs { .. }
+            | Self::FewNics { .. }
+            | Self::NoNicRoom { .. }
+            | Self::Scope { .. }
+            | Self::NotNear { .. }
+            | Self::NotAlone { .. }
+            | Self::NoVf
+            | Self::Partition { table: true, .. } => Help::Room,
+            Self::NoMatch { .. } => Help::Selector,
+            Self::Partition { table: false, .. } => Help::PartitionTable,
+        }
+    }
+
     /// The refusal without this node's numbers, worded to follow a count of nodes.
     pub fn summary(&self) -> Cow<'static, str> {
         match self {

@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::time::Duration;
 
+use crate::decide::help::Help;
 use crate::decide::world::Wake;
 
 /// Words for people; constant ones cost nothing.
@@ -17,6 +18,8 @@ pub struct Refusal {
     pub text: Text,
     /// Changes that may turn it.
     pub wake: Wake,
+    /// What people can do.
+    pub help: Help,
 }
 
 /// A rule's answer. It says who retries and when.
@@ -38,12 +41,21 @@ pub enum Outcome {
 impl Outcome {
     /// A refusal that other pods' leaving may turn.
     pub fn unfit(rule: &'static str, text: impl Into<Text>, wake: Wake) -> Self {
-        Self::Unfit(Refusal { rule, text: text.into(), wake })
+        Self::Unfit(Refusal { rule, text: text.into(), wake, help: Help::Rule })
     }
 
     /// A refusal that other pods' leaving cannot turn.
     pub fn never(rule: &'static str, text: impl Into<Text>, wake: Wake) -> Self {
-        Self::Never(Refusal { rule, text: text.into(), wake })
+        Self::Never(Refusal { rule, text: text.into(), wake, help: Help::Rule })
+    }
+
+    /// The same answer, with what would help.
+    #[must_use]
+    pub fn helped_by(mut self, help: Help) -> Self {
+        if let Self::Unfit(no) | Self::Never(no) | Self::WaitUntil(_, no) = &mut self {
+            no.help = help;
+        }
+        self
     }
 
     /// `true` for yes.

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use crate::contract::DeviceType;
 use crate::decide::framework::{Filter, Outcome, Plugin, PreFilter, Reads, Slots, View};
+use crate::decide::help::Help;
 use crate::decide::world::devices::{DeviceChoice, DevicePlan, request_of};
 use crate::decide::world::{KnownChoices, Node, NodeId, Pod, Wake};
 
@@ -117,14 +118,18 @@ impl Filter for DeviceFit {
         match (served, self.without_agent) {
             (Some(None), _) => {}
             (_, NodesWithoutAgent::Plain) => return Outcome::Fit,
-            (None, _) => return Outcome::unfit(NAME, "agent not ready", wake),
-            (Some(Some(name)), _) => return Outcome::unfit(NAME, format!("agent does not serve {name}"), wake),
+            (None, _) => return Outcome::unfit(NAME, "agent not ready", wake).helped_by(Help::Daemon),
+            (Some(Some(name)), _) => {
+                let text = format!("agent does not serve {name}");
+                return Outcome::unfit(NAME, text, wake).helped_by(Help::Registration);
+            }
         }
         let Some(stock) = &node.stock else {
-            return Outcome::unfit(NAME, "no device inventory", Wake::DEVICES);
+            return Outcome::unfit(NAME, "no device inventory", Wake::DEVICES).helped_by(Help::Inventory);
         };
         if let Some(kind) = wanted.kinds.iter().find(|kind| stock.is_blocked(kind)) {
-            return Outcome::unfit(NAME, format!("a pod without an assignment holds unknown {kind} devices"), ROOM);
+            let text = format!("a pod without an assignment holds unknown {kind} devices");
+            return Outcome::unfit(NAME, text, ROOM).helped_by(Help::Unassigned);
         }
         let request = wanted.request.clone();
         match slots.entry::<KnownChoices>().choose(stock, &request) {
@@ -132,7 +137,7 @@ impl Filter for DeviceFit {
                 slots.entry::<Choices>().0.insert(id, choice);
                 Outcome::Fit
             }
-            Err(text) => Outcome::unfit(NAME, text, ROOM),
+            Err(no) => Outcome::unfit(NAME, no.text, ROOM).helped_by(no.help),
         }
     }
 }

@@ -9,6 +9,7 @@ use crate::decide::alloc::{
     Amounts, Assignment, Exclusive, Held, Labels, Layout, NodePool, PodDeviceRequest, RequestProblem, Wishes, pick,
     score, together,
 };
+use crate::decide::help::Help;
 use crate::decide::pod::HandoffPod;
 
 use super::pod::{Pod, PodFacts};
@@ -44,6 +45,15 @@ struct Published {
     kind: DeviceType,
     uid: Box<str>,
     minors: Box<[i32]>,
+}
+
+/// Why there is no choice.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NoChoice {
+    /// Worded to follow a count of nodes.
+    pub text: std::borrow::Cow<'static, str>,
+    /// What people can do.
+    pub help: Help,
 }
 
 /// Devices that could be a pod's on one node.
@@ -198,9 +208,10 @@ impl Stock {
         &self.pool
     }
 
-    /// Chooses devices; changes nothing. The error follows a count of nodes.
-    pub fn choose(&self, request: &PodDeviceRequest) -> Result<DeviceChoice, std::borrow::Cow<'static, str>> {
-        let assignment = pick(&self.pool, request).map_err(|reason| reason.summary())?;
+    /// Chooses devices; changes nothing.
+    pub fn choose(&self, request: &PodDeviceRequest) -> Result<DeviceChoice, NoChoice> {
+        let assignment =
+            pick(&self.pool, request).map_err(|reason| NoChoice { text: reason.summary(), help: reason.help() })?;
         let quality = i64::from(score::topology_fit(&self.pool, &assignment));
         Ok(DeviceChoice { assignment, quality })
     }

@@ -1,15 +1,14 @@
 //! Choices that were made before: nodes of one make on which the same is taken give the same answer to the same request.
 
-use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::decide::alloc::{PodDeviceRequest, PoolState};
 
-use super::devices::{DeviceChoice, Stock};
+use super::devices::{DeviceChoice, NoChoice, Stock};
 
 /// A choice, or why there is none.
-pub type Chosen = Result<Arc<DeviceChoice>, Cow<'static, str>>;
+pub type Chosen = Result<Arc<DeviceChoice>, NoChoice>;
 
 /// Choices for **one** shape of request; whoever keeps them keeps them apart by shape.
 #[derive(Debug, Default)]

@@ -65,10 +65,10 @@ pub(super) fn judge_all(view: View<'_>, plugins: &Plugins, pod: &Pod) -> Judged 
     } else if fitting.is_empty() {
         verdict.message = diagnosis.message();
     }
-    let mut rules: Vec<RuleCount> = counts.into_iter().map(|(refusal, names)| counted(&refusal, names)).collect();
-    rules.sort_by(|a, b| b.count.cmp(&a.count).then_with(|| a.reason.cmp(&b.reason)));
-    verdict.advice = advised(&rules);
-    verdict.rules = rules;
+    let mut counts: Vec<(Refusal, Vec<String>)> = counts.into_iter().collect();
+    counts.sort_by(|(a, on), (b, there)| there.len().cmp(&on.len()).then_with(|| a.text.cmp(&b.text)));
+    verdict.advice = advised(counts.iter().map(|(refusal, _)| refusal));
+    verdict.rules = counts.into_iter().map(|(refusal, names)| counted(&refusal, names)).collect();
     Judged { verdict, fitting, slots }
 }
 
@@ -77,7 +77,8 @@ fn refused(end: Choice) -> Verdict {
     let of = |refusal: Refusal| {
         let rules = vec![counted(&refusal, Vec::new())];
         let message = refusal.text.to_string();
-        Verdict { message, advice: advised(&rules), wakes: wakes(refusal.wake), rules, nodes: Vec::new() }
+        let advice = advised([&refusal].into_iter());
+        Verdict { message, advice, wakes: wakes(refusal.wake), rules, nodes: Vec::new() }
     };
     match end {
         Choice::Nowhere(Diagnosis { pod: Some(refusal), .. }) | Choice::WaitUntil(_, refusal) => of(refusal),
@@ -92,9 +93,9 @@ fn counted(refusal: &Refusal, mut names: Vec<String>) -> RuleCount {
     RuleCount { rule: refusal.rule.to_owned(), reason: refusal.text.to_string(), count, examples: names }
 }
 
-fn advised(rules: &[RuleCount]) -> Vec<String> {
+fn advised<'a>(refusals: impl Iterator<Item = &'a Refusal>) -> Vec<String> {
     let mut all = Vec::new();
-    for text in rules.iter().filter_map(|rule| advice(&rule.rule, &rule.reason)) {
+    for text in refusals.filter_map(advice) {
         if !all.iter().any(|known| known == text) {
             all.push(text.to_owned());
         }

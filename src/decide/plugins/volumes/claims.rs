@@ -2,6 +2,7 @@
 
 use crate::contract::PodKey;
 use crate::decide::framework::{Outcome, View};
+use crate::decide::help::Help;
 use crate::decide::world::spec::VolumeUse;
 use crate::decide::world::{ClaimFacts, ClassFacts, Pod, VolumeFacts, Wake};
 
@@ -34,12 +35,14 @@ pub(super) fn sort(view: View<'_>, pod: &Pod) -> Result<Claims, Outcome> {
     for used in &pod.facts.spec.volumes {
         let name = used.claim();
         let key = PodKey::new(&pod.key().namespace, name);
-        let never = |text: String| Err(Outcome::never(NAME, text, Wake::VOLUME));
+        let helped = |text: String, help| Err(Outcome::never(NAME, text, Wake::VOLUME).helped_by(help));
+        let never = |text| helped(text, Help::Rule);
         let Some(claim) = view.world.claim(&key) else {
-            return never(match used {
+            let text = match used {
                 VolumeUse::Claim(_) => format!("claim {name} does not exist"),
                 VolumeUse::Ephemeral(_) => format!("claim {name} of an ephemeral volume has not been made yet"),
-            });
+            };
+            return helped(text, Help::Claim);
         };
         let is_own = claim.owner.as_deref() == Some(pod.facts.handoff.pod.uid.as_str());
         if matches!(used, VolumeUse::Ephemeral(_)) && !is_own {
@@ -66,12 +69,13 @@ pub(super) fn sort(view: View<'_>, pod: &Pod) -> Result<Claims, Outcome> {
         let class_name = claim.class.as_deref().filter(|class| !class.is_empty());
         let class = class_name.and_then(|class| view.world.storage_class(class));
         let (Some(class_name), Some(class), None) = (class_name, class, volume) else {
-            return never(match (class_name, class, volume) {
-                (Some(class), None, None) => {
-                    format!("claim {name} is not bound to a volume, and its storage class {class} does not exist")
-                }
-                _ => format!("claim {name} is not bound to a volume"),
-            });
+            return match (class_name, class, volume) {
+                (Some(class), None, None) => helped(
+                    format!("claim {name} is not bound to a volume, and its storage class {class} does not exist"),
+                    Help::StorageClass,
+                ),
+                _ => never(format!("claim {name} is not bound to a volume")),
+            };
         };
         if !class.waits {
             return never(format!("claim {name} is not bound to a volume"));

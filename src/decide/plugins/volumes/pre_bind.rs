@@ -5,6 +5,7 @@ use std::time::Duration;
 use crate::contract::PodKey;
 use crate::decide::cycle::{Effect, Effects};
 use crate::decide::framework::{Outcome, PreBind, Refusal, View};
+use crate::decide::help::Help;
 use crate::decide::world::volume::Provision;
 use crate::decide::world::{ClaimFacts, NodeId, Pod, Wake};
 
@@ -45,7 +46,7 @@ impl PreBind for VolumeBinding {
             let text = format!("{text} for {} s, too long: see what its provisioner says", limit.as_secs());
             return Outcome::unfit(NAME, text, Wake::VOLUME);
         }
-        let refusal = Refusal { rule: NAME, text: text.into(), wake: Wake::VOLUME };
+        let refusal = Refusal { rule: NAME, text: text.into(), wake: Wake::VOLUME, help: Help::Rule };
         Outcome::WaitUntil((since + limit).min(view.now + AGAIN), refusal)
     }
 }

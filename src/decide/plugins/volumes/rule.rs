@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::decide::framework::{Filter, Outcome, Plugin, PreFilter, Reads, Slots, View};
+use crate::decide::help::Help;
 use crate::decide::world::volume::{Provision, VolumePlan};
 use crate::decide::world::{Node, NodeId, Pod, Wake};
 
@@ -68,10 +69,10 @@ impl Filter for VolumeBinding {
         }
         for (volume, zoned) in &claims.bound {
             if !volume.reaches(&node.name, &facts.labels) {
-                return Outcome::never(NAME, "volume node affinity", WAKE);
+                return Outcome::never(NAME, "volume node affinity", WAKE).helped_by(Help::Reach);
             }
             if *zoned && !in_zone(&volume.labels, &facts.labels) {
-                return Outcome::never(NAME, "volume in another zone", WAKE);
+                return Outcome::never(NAME, "volume in another zone", WAKE).helped_by(Help::Reach);
             }
         }
         let mut plan = VolumePlan::default();
@@ -96,7 +97,7 @@ impl Filter for VolumeBinding {
             } else if claim.class.provisions {
                 return never(format!("storage class {} makes no volumes there", claim.class_name));
             } else {
-                return never(format!("have no free volume for claim {name}"));
+                return never(format!("have no free volume for claim {name}")).helped_by(Help::Volume);
             }
         }
         if !claims.waiting.is_empty() {
