@@ -228,12 +228,12 @@ async fn a_bare_machine_is_told_what_is_missing_and_what_to_do() {
 async fn each_denied_permission_is_named_with_what_it_is_for() {
     let node = Node::new(NodeSpec::new("denied")).await;
     let _kubelet = node.kubelet().await;
-    node.permit(|words| !matches!(words, "patch nodes" | "create leases" | "patch devices/status"));
+    node.permit(|words| !matches!(words, "patch nodes" | "create leases" | "patch devices"));
     let said = node.doctor(&[]).await;
     assert_eq!(said.code, Some(1));
     said.has("permission", "fail", &["nodes: may not patch", "node lock", "baton manifests"]);
     said.has("permission", "fail", &["leases.coordination.k8s.io in baton-system: may not create"]);
-    said.has("permission", "fail", &["devices/status.scheduling.koordinator.sh: may not patch"]);
+    said.has("permission", "fail", &["devices.scheduling.koordinator.sh: may not patch"]);
     said.has("permission", "ok", &["pods: get, list, watch"]);
     assert_eq!(said.lines("permission").iter().filter(|(level, _)| level == "fail").count(), 3);
     // An API server that is away is one line, not one for each question.
@@ -295,6 +295,15 @@ async fn a_lost_gpu_and_a_link_that_is_down_are_told() {
     let said = node.doctor(&[]).await;
     said.has("gpu", "fail", &["fell off the bus", "nvidia-smi"]);
     assert_eq!(said.lines("gpu").iter().filter(|(level, _)| level == "ok").count(), 7);
+    let nics = said.lines("nic").iter().filter(|(level, _)| level == "ok").count();
+    node.machine.set_port(0, false).unwrap();
+    let said = node.doctor(&[]).await;
+    assert_eq!(said.lines("nic").iter().filter(|(level, _)| level == "ok").count(), nics - 1, "one link is down");
+    assert!(
+        said.lines("nic").iter().any(|(level, text)| level != "ok" && text.contains("down")),
+        "{:?}",
+        said.lines("nic")
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -28,17 +28,11 @@ const AGENT: &[Rule] = &[
     Rule {
         why: "The inventory of this node.",
         group: "scheduling.koordinator.sh",
-        resources: &["devices", "devices/status"],
+        resources: &["devices"],
         verbs: &["get", "create", "patch"],
     },
     Rule {
         why: "What went wrong, where the pod's owner looks.",
-        group: "",
-        resources: &["events"],
-        verbs: &["create", "patch"],
-    },
-    Rule {
-        why: "The same in the newer API group.",
         group: "events.k8s.io",
         resources: &["events"],
         verbs: &["create", "patch"],
@@ -54,17 +48,12 @@ const AGENT_OWN: &[Rule] = &[Rule {
 
 const SCHEDULER: &[Rule] = &[
     Rule {
-        why: "What waits and what runs; delete is the fence around a holder that was never served.",
+        why: "What waits and what runs; delete is the fence around a holder that was never served, and preemption.",
         group: "",
         resources: &["pods"],
         verbs: &["get", "list", "watch", "delete"],
     },
-    Rule {
-        why: "Assignment and bind are one write.",
-        group: "",
-        resources: &["pods/binding", "pods/eviction"],
-        verbs: &["create"],
-    },
+    Rule { why: "Assignment and bind are one write.", group: "", resources: &["pods/binding"], verbs: &["create"] },
     Rule { why: "Why a pod is not scheduled.", group: "", resources: &["pods/status"], verbs: &["patch"] },
     Rule {
         why: "Capacity, labels, taints; patch sets and removes the node lock.",
@@ -107,13 +96,7 @@ const SCHEDULER: &[Rule] = &[
     Rule {
         why: "What the filters look at beside the node.",
         group: "",
-        resources: &["namespaces", "persistentvolumes", "persistentvolumeclaims", "services", "replicationcontrollers"],
-        verbs: READ,
-    },
-    Rule {
-        why: "The same: spreading by owner.",
-        group: "apps",
-        resources: &["replicasets", "statefulsets"],
+        resources: &["namespaces", "persistentvolumes", "persistentvolumeclaims"],
         verbs: READ,
     },
     Rule {
@@ -136,12 +119,6 @@ const SCHEDULER: &[Rule] = &[
     },
     Rule {
         why: "What went wrong, where the pod's owner looks.",
-        group: "",
-        resources: &["events"],
-        verbs: &["create", "patch"],
-    },
-    Rule {
-        why: "The same in the newer API group.",
         group: "events.k8s.io",
         resources: &["events"],
         verbs: &["create", "patch"],
@@ -190,12 +167,6 @@ const CONTROLLER: &[Rule] = &[
     Rule { why: "Whether the node of a dying pod is still there.", group: "", resources: &["nodes"], verbs: READ },
     Rule {
         why: "What happened, where the job's owner looks.",
-        group: "",
-        resources: &["events"],
-        verbs: &["create", "patch"],
-    },
-    Rule {
-        why: "The same in the newer API group.",
         group: "events.k8s.io",
         resources: &["events"],
         verbs: &["create", "patch"],
@@ -214,7 +185,7 @@ const CONTROLLER_OWN: &[Rule] = &[Rule {
 pub struct Permission {
     /// API group, empty for core.
     pub group: &'static str,
-    /// `devices` or `devices/status`.
+    /// `devices` or `pods/status`.
     pub resource: &'static str,
     /// `patch`.
     pub verb: &'static str,
