@@ -1,11 +1,12 @@
 //! The rows of the fault table that need whole processes: what dies, is late, or is written by somebody else.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use baton::cluster::node_lock::{LockWrite, NodeLocks};
-use baton::contract::key;
+use baton::contract::{DeviceType, key};
 use baton::runtime::clock;
-use baton::sim::apiserver::Blackout;
+use baton::sim::apiserver::{Blackout, Effect, FaultRule};
 use baton::sim::kubelet::PodResourcesMode;
 use k8s_openapi::api::core::v1::{Event, Pod};
 use kube::api::{Api, DeleteParams, PostParams};
@@ -117,10 +118,23 @@ async fn a_kubelet_restarted_inside_allocate_asks_again_and_gets_the_same_device
     until_in_kubelet(&cluster, "p").await;
     cluster.nodes[0].kubelet.restart().await.unwrap();
     slow(&cluster, None);
-    if cluster.until_phase("p", &["Running", "Failed"]).await == "Running" {
-        served_exactly(&cluster, "p").await;
-        cluster.delete("p").await;
+    cluster.until_running("p").await;
+    served_exactly(&cluster, "p").await;
+    // What the containers were started with is the split that the scheduler wrote, whatever ids the kubelet asked for first.
+    let split = cluster.split("p").await;
+    let view = cluster.nodes[0].kubelet.view();
+    for container in ["a", "b"] {
+        let answers = view["default/p"].containers[container].answers.values();
+        let given: BTreeSet<String> = answers.flat_map(|answer| answer.cdi_devices.clone()).collect();
+        let planned = split.of(container, &DeviceType::Gpu).iter();
+        let planned: BTreeSet<String> = planned.map(|entry| format!("koordinator.sh/gpu={}", entry.id)).collect();
+        assert_eq!(given, planned, "container {container}");
     }
+    let calls = cluster.nodes[0].agent.get("/metrics").await.unwrap_or_default();
+    let answered = calls.lines().filter(|line| line.starts_with("baton_allocate_total{"));
+    let answered: u64 = answered.filter_map(|line| line.rsplit_once(' ')?.1.parse::<u64>().ok()).sum();
+    assert!(answered >= 3, "two containers, and the call in which the kubelet died: {answered} calls\n{calls}");
+    cluster.delete("p").await;
     all_is_free(&cluster).await;
 }
 
@@ -175,11 +189,33 @@ async fn a_pod_deleted_during_allocate_is_answered_and_then_freed() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_pod_deleted_before_its_lock_is_skipped() {
     let cluster = Cluster::start(1).await;
-    cluster.create(&pod("holder").app("main", ALL)).await;
-    served_exactly(&cluster, "holder").await;
-    cluster.create(&pod("waiting").app("main", ONE)).await;
-    cluster.delete("waiting").await;
-    cluster.delete("holder").await;
+    // Nothing is to reach this pod: a Binding for it would be seen here.
+    let bound = cluster.control_plane.simulated().map(|server| {
+        let rule = FaultRule::on("create", "pods").below("binding").named("deleted");
+        (server, server.faults().add(rule, Effect::Answer(500, None)))
+    });
+    late(&cluster, Some(6000));
+    cluster.create(&pod("holder").app("main", ONE)).await;
+    cluster.until_bound("holder").await;
+    cluster.create(&pod("deleted").app("main", ONE)).await;
+    cluster.create(&pod("next").app("main", ONE)).await;
+    until("both stand in line", SOON, async || {
+        let metrics = cluster.scheduler.get("/metrics").await?;
+        metrics.lines().any(|line| line == "baton_scheduler_in_flight 2").then_some(())
+    })
+    .await;
+    cluster.delete("deleted").await;
+    let lock = cluster.lock("node-0").await.unwrap_or_default();
+    assert!(lock.contains(",holder,"), "deleted while the other holds the lock: {lock:?}");
+    late(&cluster, None);
+    served_exactly(&cluster, "next").await;
+    assert_eq!(cluster.assigned("holder").await, cluster.in_kubelet("node-0", "holder"));
+    if let Some((server, id)) = bound {
+        assert_eq!(server.faults().fired(id), 0, "a Binding was posted for a pod that was gone");
+    }
+    for name in ["holder", "next"] {
+        cluster.delete(name).await;
+    }
     all_is_free(&cluster).await;
 }
 

@@ -161,6 +161,15 @@ impl Cluster {
         self.pods().create(&PostParams::default(), &pod.build()).await.expect("pod is created");
     }
 
+    /// Creates a pod where the API server may be away; `true` when it is there.
+    #[allow(dead_code)] // not every test binary takes the server away
+    pub async fn try_create(&self, pod: &PodSpec) -> bool {
+        match self.pods().create(&PostParams::default(), &pod.build()).await {
+            Err(kube::Error::Api(status)) => status.code == 409,
+            made => made.is_ok(),
+        }
+    }
+
     /// The pod as the API server has it.
     pub async fn pod(&self, name: &str) -> Option<Pod> {
         // A connection that a blackout has cut fails once.

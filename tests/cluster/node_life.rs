@@ -3,9 +3,12 @@
 use std::time::Duration;
 
 use baton::contract::key;
+use baton::runtime::clock;
+use baton::sim::apiserver::Blackout;
 
-use crate::harness::{Cluster, LOCK_GONE};
+use crate::harness::{Cluster, LOCK_GONE, SOON};
 use crate::pods::pod;
+use crate::wait::until;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_kubelet_restart_leaves_running_pods_their_devices_and_new_ones_are_served() {
@@ -73,10 +76,10 @@ async fn a_pod_recreated_under_its_name_is_another_pod() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_api_server_blackout_leaves_running_pods_alone_and_work_goes_on_after_it() {
+async fn broken_watches_and_a_compaction_leave_running_pods_alone_and_work_goes_on_after_them() {
     let cluster = Cluster::start(1).await;
     let Some(server) = cluster.control_plane.simulated() else {
-        eprintln!("skipped: a real API server is not taken away");
+        eprintln!("skipped: the watches of a real API server are not cut");
         return;
     };
     cluster.create(&pod("before").app("main", &[("nvidia.com/gpu", "1")])).await;
@@ -86,6 +89,40 @@ async fn an_api_server_blackout_leaves_running_pods_alone_and_work_goes_on_after
     server.compact();
     cluster.create(&pod("after").app("main", &[("nvidia.com/gpu", "1")])).await;
     cluster.until_running("after").await;
+    assert_eq!(cluster.in_kubelet("node-0", "before"), devices);
+    cluster.check_no_device_twice().await;
+    cluster.until_unlocked(LOCK_GONE).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_api_server_that_is_away_leaves_running_pods_alone_and_work_goes_on_when_it_is_back() {
+    let cluster = Cluster::start(1).await;
+    let Some(server) = cluster.control_plane.simulated() else {
+        eprintln!("skipped: a real API server is not taken away");
+        return;
+    };
+    cluster.create(&pod("before").app("main", &[("nvidia.com/gpu", "1")])).await;
+    cluster.until_running("before").await;
+    let devices = cluster.in_kubelet("node-0", "before");
+    for mode in [Blackout::Refuse, Blackout::Hang] {
+        server.faults().blackout(mode);
+        let end = clock::mono() + Duration::from_secs(3);
+        until("the API server was away for a while", SOON, async || {
+            assert_eq!(cluster.in_kubelet("node-0", "before"), devices, "a running pod was touched");
+            let live = cluster.nodes[0].agent.get("/livez").await.unwrap_or_default();
+            assert!(live.starts_with("HTTP/1.1 200"), "the node daemon must not be restarted for it: {live}");
+            (clock::mono() >= end).then_some(())
+        })
+        .await;
+        server.faults().blackout(Blackout::None);
+        let name = format!("after-{mode:?}").to_lowercase();
+        until("pods can be made again", SOON, async || {
+            let made = cluster.try_create(&pod(&name).app("main", &[("nvidia.com/gpu", "1")])).await;
+            made.then_some(())
+        })
+        .await;
+        cluster.until_running(&name).await;
+    }
     assert_eq!(cluster.in_kubelet("node-0", "before"), devices);
     cluster.check_no_device_twice().await;
     cluster.until_unlocked(LOCK_GONE).await;

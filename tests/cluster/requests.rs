@@ -36,6 +36,9 @@ async fn every_kind_of_pod_gets_exactly_its_devices_and_no_lock_stays() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_burst_of_shares_on_one_node_is_served_one_by_one_and_writes_three_times_a_pod() {
     let cluster = Cluster::start(1).await;
+    if let Some(server) = cluster.control_plane.simulated() {
+        server.counts().reset();
+    }
     for number in 0..16 {
         cluster.create(&pod(&format!("half-{number}")).app("main", &[(key::GPU, "50")])).await;
     }
@@ -46,6 +49,17 @@ async fn a_burst_of_shares_on_one_node_is_served_one_by_one_and_writes_three_tim
     }
     cluster.check_no_device_twice().await;
     cluster.until_unlocked(LOCK_GONE).await;
+    if let Some(server) = cluster.control_plane.simulated() {
+        let of = |verb: &str, resource: &str, below: &str| {
+            server.counts().sum(|counted| {
+                (counted.verb.as_str(), counted.resource.as_str(), counted.subresource.as_str())
+                    == (verb, resource, below)
+            })
+        };
+        assert_eq!(of("create", "pods", "binding"), 16, "one Binding for each, none refused");
+        assert_eq!(of("patch", "nodes", ""), 32, "each took the lock once and had it taken off once: one by one");
+        assert_eq!(of("patch", "pods", "") + of("update", "pods", ""), 0, "nothing else is written of a pod");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

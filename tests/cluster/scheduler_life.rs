@@ -53,10 +53,14 @@ async fn killed_right_after_the_bind_nothing_is_assigned_twice() {
 async fn lost_answers_of_lock_and_bind_are_recognised_as_done() {
     let cluster = Cluster::start(1).await;
     let Some(server) = cluster.control_plane.simulated() else { return eprintln!("skipped: needs injected faults") };
-    server.faults().add(FaultRule::on("patch", "nodes").below("-").times(1), Effect::DropAfter);
-    server.faults().add(FaultRule::on("create", "pods").below("binding").times(1), Effect::DropAfter);
+    let lost = [
+        FaultRule::on("patch", "nodes").below("-").times(1),
+        FaultRule::on("create", "pods").below("binding").times(1),
+    ];
+    let lost = lost.map(|rule| server.faults().add(rule, Effect::DropAfter));
     cluster.create(&pod("p").app("main", &[("nvidia.com/gpu", "1")])).await;
     cluster.until_running("p").await;
+    assert_eq!(lost.map(|id| server.faults().fired(id)), [1, 1], "an answer that was to be lost was given");
     assert_eq!(cluster.assigned("p").await, cluster.in_kubelet("node-0", "p"));
     cluster.until_unlocked(LOCK_GONE).await;
 }

@@ -68,9 +68,12 @@ async fn an_api_server_that_is_away_for_a_while_is_waited_for() {
     let cluster = Cluster::start().await;
     cluster.node("n1").await;
     cluster.pod("a", json!({"nvidia.com/gpu": "1"})).await;
-    cluster.server.faults().blackout(Blackout::Refuse);
+    let away = cluster.server.faults().add(FaultRule::default(), Effect::DropBefore);
     let scheduler = cluster.scheduler().await;
-    tokio::time::sleep(std::time::Duration::from_millis(300)).await;
+    until("the scheduler asks in vain, and again", async || (cluster.server.faults().fired(away) >= 10).then_some(()))
+        .await;
+    cluster.server.faults().blackout(Blackout::Refuse);
+    cluster.server.faults().remove(away);
     cluster.server.faults().blackout(Blackout::None);
     cluster.bound("a").await;
     cluster.server.faults().break_watches();
