@@ -1,5 +1,6 @@
-# The image of both daemons. glibc, because NVML is a glibc library that the daemon loads at run time.
-FROM rust:1.95-bookworm AS build
+# The image of the daemons. glibc, because NVML is a glibc library that the daemon loads at run time.
+# The version of rust-toolchain.toml, which stays outside: the image has no need of rustfmt and clippy.
+FROM rust:1.95.0-bookworm AS build
 WORKDIR /src
 COPY . .
 # Without the simulated cluster, and small: the image holds what ships, nothing else.

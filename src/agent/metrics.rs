@@ -138,4 +138,21 @@ mod tests {
         }
         assert!(!text.contains("GPU-a"), "a device that left is forgotten");
     }
+
+    #[test]
+    fn every_metric_is_documented() {
+        let metrics = Metrics::default();
+        let handoff = metrics.handoff();
+        handoff.count_call("nvidia.com/gpu", "served", 0.0003);
+        handoff.live_reads.get_or_create(&crate::agent::handoff::metrics::CallWord { call: "Allocate" }).inc();
+        for family in [&handoff.identified, &handoff.released, &handoff.divergences] {
+            family.get_or_create(&crate::agent::handoff::metrics::Word { reason: "lock" }).inc();
+        }
+        metrics.registration_lost("nvidia.com/gpu", "socket");
+        metrics.registered("nvidia.com/gpu", true);
+        metrics.xid(48, "unhealthy");
+        metrics.devices([("gpu", "GPU-a", true)].into_iter());
+        metrics.offered("nvidia.com/gpu", 1, 1);
+        crate::runtime::documented::check(&metrics.print(), "baton device-plugin");
+    }
 }

@@ -120,3 +120,15 @@ impl Metrics {
         text
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_metric_is_documented() {
+        let metrics = Metrics::new();
+        metrics.jobs.get_or_create(&InStage { stage: "Running".to_owned() }).set(1);
+        crate::runtime::documented::check(&metrics.print(), "baton controller");
+    }
+}

@@ -3,6 +3,8 @@
 pub mod admin;
 pub mod backoff;
 pub mod clock;
+#[cfg(test)]
+pub(crate) mod documented;
 pub mod http;
 pub mod sentry;
 pub mod shutdown;

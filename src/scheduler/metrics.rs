@@ -103,3 +103,11 @@ impl Default for Metrics {
         Self::new()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn every_metric_is_documented() {
+        crate::runtime::documented::check(&super::Metrics::new().print(), "baton scheduler");
+    }
+}
