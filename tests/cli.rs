@@ -3,11 +3,16 @@
 #![allow(clippy::unwrap_used, clippy::panic)] // a test may
 
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
+
+fn command(args: &[&str], environment: &[(&str, &str)]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_baton"));
+    command.env_clear().envs(environment.iter().copied()).args(args);
+    command
+}
 
 fn baton(args: &[&str], environment: &[(&str, &str)]) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_baton"));
-    command.env_clear().envs(environment.iter().copied()).args(args).output().unwrap()
+    command(args, environment).output().unwrap()
 }
 
 /// Runs, expects this exit code, and returns what was said on standard error.
@@ -127,4 +132,91 @@ fn the_help_teaches_exit_codes_and_layers() {
     says(&help(&["--help"]), &["Exit codes", "device-plugin", "scheduler", "get", "manifests", "crds"]);
     let text = help(&["device-plugin", "--help"]);
     says(&text, &["MIG_STRATEGY", "[default: none]", "--nvidia-driver-root", "flag wins over environment"]);
+}
+
+#[test]
+fn every_command_is_told_by_its_own_words() {
+    let help = |args: &[&str]| String::from_utf8(baton(args, &[]).stdout).unwrap();
+    assert!(!help(&["--help"]).contains("Arguments of"));
+    for (command, words) in [
+        ("get", "writes nothing"),
+        ("explain", "component=scheduler"),
+        ("audit", "Exit code 1 when something does not hold"),
+        ("manifests", "kubectl apply -f -"),
+        ("crds", "PodGroup"),
+        ("doctor", "[default: the name of this machine]"),
+    ] {
+        says(&help(&[command, "--help"]), &[words]);
+    }
+}
+
+#[test]
+fn a_reader_that_has_gone_is_no_error_and_a_full_disk_is_one() {
+    for args in [&["crds"][..], &["crds", "-o", "json"], &["manifests"], &["scheduler", "--print-config"]] {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let output = command(args, &[]).stdout(writer).stderr(Stdio::piped()).spawn().unwrap().wait_with_output();
+        let output = output.unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!((output.status.code(), &*said), (Some(0), ""), "{args:?}");
+        let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
+        let output = command(args, &[]).stdout(full).stderr(Stdio::piped()).spawn().unwrap().wait_with_output();
+        let output = output.unwrap();
+        assert_eq!(output.status.code(), Some(1), "{args:?}");
+        says(&String::from_utf8_lossy(&output.stderr), &["cannot write to standard output", "No space left"]);
+    }
+}
+
+#[test]
+fn a_question_about_nothing_or_about_a_name_that_cannot_be_ends_with_2() {
+    says(&fails(2, &["explain"], &[]), &["nothing to explain", "baton explain pod"]);
+    for subject in ["pod", "gang", "job"] {
+        let url = ("BATON_ADMIN_URL", "http://127.0.0.1:1");
+        says(&fails(2, &["explain", subject, "a b"], &[url]), &["\"a b\"", subject, "namespace/name"]);
+        says(&fails(2, &["explain", subject, "a/b/c"], &[url]), &["a/b/c"]);
+    }
+    says(&fails(2, &["get", "queue", "--admin-url", "foo"], &[]), &["foo", "http://127.0.0.1:9403"]);
+}
+
+#[test]
+fn whoever_waits_for_a_silent_api_server_is_told_so() {
+    use std::io::{BufRead, BufReader};
+    // It takes connections and never answers.
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let config = kubeconfig(folder.path());
+    let text = std::fs::read_to_string(&config).unwrap();
+    std::fs::write(&config, text.replace("127.0.0.1:1'", &format!("{}'", silent.local_addr().unwrap()))).unwrap();
+    let url = format!("http://{}", silent.local_addr().unwrap());
+    for (args, words) in [
+        (&["get", "nodes", "--kubeconfig", &config][..], "reading nodes: 0 so far"),
+        (&["audit", "--kubeconfig", &config], "reading nodes: 0 so far"),
+        (&["explain", "pod", "a/b", "--kubeconfig", &config], "looking for the scheduler"),
+        (&["explain", "pod", "a/b", "--admin-url", &url], "asking the scheduler at http://127.0.0.1:"),
+    ] {
+        let mut child = command(args, &[]).stderr(Stdio::piped()).spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stderr.take().unwrap()).read_line(&mut line).unwrap();
+        child.kill().unwrap();
+        child.wait().unwrap();
+        says(&line, &[words]);
+    }
+}
+
+#[test]
+fn what_no_api_server_takes_is_refused_by_every_daemon_at_its_start() {
+    for (command, flag) in [
+        ("device-plugin", "--node-lock-key=a/b/c"),
+        ("scheduler", "--node-lock-key=a/b/c"),
+        ("scheduler", "--node-lock-key=x y"),
+        ("scheduler", "--namespace=A_b"),
+        ("scheduler", "--concurrency=18446744073709551615"),
+        ("controller", "--namespace=A_b"),
+        ("controller", "--lease-name=x y"),
+        ("controller", "--concurrency=18446744073709551615"),
+        ("device-plugin", "--recovery-probe-period=500000000000y"),
+    ] {
+        let (name, value) = flag.split_once('=').unwrap();
+        says(&fails(2, &[command, flag], &[("NODE_NAME", "a")]), &[name, value]);
+    }
 }

@@ -24,6 +24,8 @@ struct Kept {
     /// What it said until it invited to use the cluster.
     told: String,
     config: String,
+    /// What it says that the scheduler's address is.
+    admin: String,
 }
 
 impl Kept {
@@ -32,10 +34,11 @@ impl Kept {
         command.args(["demo", "--keep", "-o", "json"]).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().unwrap();
         let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
-        let (mut told, mut config) = (String::new(), None);
+        let (mut told, mut config, mut admin) = (String::new(), None, None);
         for line in lines.by_ref() {
             let line = line.unwrap();
             config = config.or(line.trim().strip_prefix("export KUBECONFIG=").map(str::to_owned));
+            admin = admin.or(line.trim().strip_prefix("export BATON_ADMIN_URL=").map(str::to_owned));
             told.push_str(&line);
             told.push('\n');
             // The invitation's last command.
@@ -46,7 +49,18 @@ impl Kept {
         // Nobody waits for what else it says.
         std::thread::spawn(move || lines.for_each(drop));
         let config = config.unwrap_or_else(|| panic!("the demo ended without an invitation:\n{told}"));
-        Self { child, told, config }
+        let admin = admin.unwrap_or_else(|| panic!("the invitation does not name the scheduler:\n{told}"));
+        Self { child, told, config, admin }
+    }
+
+    /// What `baton` says where the invitation's variables are set.
+    fn baton(&self, arguments: &[&str]) -> String {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_baton"));
+        command.args(arguments).current_dir(env!("CARGO_MANIFEST_DIR"));
+        let output = command.env("KUBECONFIG", &self.config).env("BATON_ADMIN_URL", &self.admin).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.success(), "baton {arguments:?}: {said}");
+        String::from_utf8(output.stdout).unwrap()
     }
 
     /// Ctrl-C. Whether it ended well, and its standard output.
@@ -74,6 +88,11 @@ impl Drop for Kept {
 fn the_demo_ends_well_and_its_records_agree() {
     let mut demo = Kept::start();
     let err = demo.told.clone();
+    for line in err.lines().filter_map(|line| line.trim().strip_prefix("baton ")) {
+        demo.baton(&line.split(' ').collect::<Vec<_>>());
+    }
+    assert!(demo.baton(&["explain", "pod", "default/one-gpu"]).contains("one-gpu"));
+    assert!(demo.baton(&["get", "gangs", "-A"]).contains("No gang"), "the chapter on gangs took them away");
     if let Some(program) = kubectl::program() {
         kubectl::job(&kubectl::Kubectl::new(program, Path::new(&demo.config)));
     } else {

@@ -295,14 +295,14 @@ async fn a_lost_gpu_and_a_link_that_is_down_are_told() {
     let said = node.doctor(&[]).await;
     said.has("gpu", "fail", &["fell off the bus", "nvidia-smi"]);
     assert_eq!(said.lines("gpu").iter().filter(|(level, _)| level == "ok").count(), 7);
-    let nics = said.lines("nic").iter().filter(|(level, _)| level == "ok").count();
+    let nics = said.lines("rdma").iter().filter(|(level, _)| level == "ok").count();
     node.machine.set_port(0, false).unwrap();
     let said = node.doctor(&[]).await;
-    assert_eq!(said.lines("nic").iter().filter(|(level, _)| level == "ok").count(), nics - 1, "one link is down");
+    assert_eq!(said.lines("rdma").iter().filter(|(level, _)| level == "ok").count(), nics - 1, "one link is down");
     assert!(
-        said.lines("nic").iter().any(|(level, text)| level != "ok" && text.contains("down")),
+        said.lines("rdma").iter().any(|(level, text)| level != "ok" && text.contains("Down")),
         "{:?}",
-        said.lines("nic")
+        said.lines("rdma")
     );
 }
 

@@ -49,6 +49,16 @@ fn every_document_is_reached_from_the_readme() {
     }
 }
 
+#[test]
+fn the_layout_in_contributing_names_every_folder() {
+    let text = read(&root().join("CONTRIBUTING.md"));
+    for entry in std::fs::read_dir(root().join("src")).unwrap().map(Result::unwrap) {
+        let name = entry.file_name().into_string().unwrap();
+        let told = !entry.path().is_dir() || text.contains(&format!("| `{name}/` |"));
+        assert!(told, "CONTRIBUTING.md has no row for src/{name}");
+    }
+}
+
 /// Where reasons of events and conditions are chosen.
 const DECIDES: [&str; 9] = [
     "src/decide/handoff",

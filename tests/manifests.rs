@@ -56,6 +56,28 @@ fn what_is_printed_is_the_whole_installation_with_the_crd() {
     assert_eq!(json["items"][0]["kind"], "CustomResourceDefinition");
 }
 
+#[test]
+fn an_installation_beside_kube_scheduler_can_be_applied_as_it_is_printed() {
+    let own = text(&baton(&["manifests"]).stdout);
+    let beside = text(&baton(&["manifests", "--extender"]).stdout);
+    assert!(
+        !beside.contains("KubeSchedulerConfiguration")
+            && !beside.contains("kind: PodDisruptionBudget\nmetadata:\n  name: baton-scheduler")
+    );
+    let deployments = |text: &str| {
+        let named = text.split("\nkind: Deployment\nmetadata:\n  name: ").skip(1);
+        named.map(|rest| rest.lines().next().unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    assert_eq!(deployments(&own), ["baton-scheduler", "baton-controller"]);
+    assert_eq!(deployments(&beside), ["baton-controller", "baton-extender"]);
+    for kind in ["Namespace", "CustomResourceDefinition", "ClusterRole", "DaemonSet", "Service"] {
+        assert!(beside.contains(&format!("kind: {kind}\n")), "{kind}");
+    }
+    let config = text(&baton(&["manifests", "--extender=scheduler-config"]).stdout);
+    assert_eq!(config.matches("\nkind: ").count(), 1, "one document");
+    assert!(config.contains("\nkind: KubeSchedulerConfiguration\n"), "{config}");
+}
+
 fn names(folder: &Path) -> Vec<String> {
     let mut found = Vec::new();
     let mut todo = vec![folder.to_owned()];

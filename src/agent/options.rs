@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::choice::{DeviceIdStrategy, DeviceListStrategy, IdMismatch, LockMode, MigStrategy, PortPolicy, Unassigned};
+use crate::contract::name::{BadName, check_annotation_key, check_label_name, check_subdomain};
 use crate::contract::{LockFormat, key};
 
 /// The node daemon's configuration. [`Default`] holds what the documentation states; [`Self::validate`] is called before
@@ -241,28 +242,19 @@ impl Options {
         if self.node_name.is_empty() {
             return bad("--node-name", "is empty; set it, or NODE_NAME from spec.nodeName by the downward API".into());
         }
-        if !is_dns_name(&self.node_name) {
-            return bad(
-                "--node-name",
-                format!("{:?} is no node name: lower-case letters, digits, - and .", self.node_name),
-            );
-        }
-        if !is_dns_name(&self.namespace) {
-            return bad("--namespace", format!("{:?} is no namespace", self.namespace));
-        }
+        let named = |option, checked: Result<(), BadName>| {
+            checked.map_err(|bad| OptionsError { option, problem: bad.to_string() })
+        };
+        named("--node-name", check_subdomain("node name", &self.node_name))?;
+        named("--namespace", check_label_name("namespace", &self.namespace))?;
         if self.device_list_strategy.is_empty() {
             return bad("--device-list-strategy", "is empty; cdi-cri is the default".into());
         }
         match self.cdi_kind.split_once('/') {
-            Some((vendor, class)) if is_dns_name(vendor) && is_cdi_class(class) => {}
+            Some((vendor, class)) if check_subdomain("vendor", vendor).is_ok() && is_cdi_class(class) => {}
             _ => return bad("--cdi-kind", format!("{:?} is no CDI kind; expected vendor/class", self.cdi_kind)),
         }
-        if !is_annotation_key(&self.node_lock_key) {
-            return bad(
-                "--node-lock-key",
-                format!("{:?} is no annotation key; expected prefix/name", self.node_lock_key),
-            );
-        }
+        named("--node-lock-key", check_annotation_key("node lock key", &self.node_lock_key))?;
         if self.scheduler_names.iter().all(String::is_empty) && self.node_lock == LockMode::Auto {
             return bad("--scheduler-names", "is empty; --node-lock=auto trusts only named schedulers".into());
         }
@@ -338,51 +330,34 @@ impl XidOptions {
 impl Periods {
     fn validate(&self) -> Result<(), OptionsError> {
         for (option, period) in [
-            ("rescan period", self.rescan),
-            ("health poll period", self.health_poll),
-            ("recovery probe period", self.recovery_probe),
-            ("kubelet poll period", self.kubelet_poll),
-            ("register timeout", self.register_timeout),
-            ("shortest back-off", self.backoff_min),
-            ("heartbeat period", self.heartbeat),
-            ("verify period", self.verify),
-            ("rpc budget", self.rpc_budget),
-            ("nvml retry period", self.nvml_retry),
-            ("nvml deadline", self.nvml_deadline),
-            ("unlock retry period", self.unlock_retry),
+            ("--rescan-period", self.rescan),
+            ("--health-poll-period", self.health_poll),
+            ("--recovery-probe-period", self.recovery_probe),
+            ("--kubelet-poll-period", self.kubelet_poll),
+            ("--register-timeout", self.register_timeout),
+            ("--backoff-min", self.backoff_min),
+            ("--heartbeat-period", self.heartbeat),
+            ("--verify-period", self.verify),
+            ("--rpc-budget", self.rpc_budget),
+            ("--nvml-retry-period", self.nvml_retry),
+            ("--nvml-deadline", self.nvml_deadline),
+            ("--unlock-retry-period", self.unlock_retry),
         ] {
             if period < Duration::from_millis(1) {
                 return Err(OptionsError { option, problem: format!("{period:?} is too short; at least 1 ms") });
             }
         }
         if self.backoff_max < self.backoff_min {
-            let problem = format!("{:?} is below the shortest, {:?}", self.backoff_max, self.backoff_min);
-            return Err(OptionsError { option: "longest back-off", problem });
+            let problem = format!("{:?} is below --backoff-min, {:?}", self.backoff_max, self.backoff_min);
+            return Err(OptionsError { option: "--backoff-max", problem });
         }
         Ok(())
     }
 }
 
-fn is_dns_name(text: &str) -> bool {
-    let word = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit();
-    let edges = text.bytes().next().is_some_and(word) && text.bytes().last().is_some_and(word);
-    edges && text.len() <= 253 && text.bytes().all(|b| word(b) || b == b'-' || b == b'.')
-}
-
 fn is_cdi_class(text: &str) -> bool {
     let inner = |b: u8| b.is_ascii_alphanumeric() || b == b'-' || b == b'_';
     text.bytes().next().is_some_and(|b| b.is_ascii_alphabetic()) && text.bytes().all(inner)
-}
-
-fn is_annotation_key(text: &str) -> bool {
-    let name = match text.split_once('/') {
-        Some((prefix, name)) if is_dns_name(prefix) => name,
-        Some(_) => return false,
-        None => text,
-    };
-    let edge = |b: u8| b.is_ascii_alphanumeric();
-    let edges = name.bytes().next().is_some_and(edge) && name.bytes().last().is_some_and(edge);
-    edges && name.len() <= 63 && name.bytes().all(|b| edge(b) || matches!(b, b'-' | b'_' | b'.'))
 }
 
 #[cfg(test)]
@@ -402,15 +377,18 @@ mod tests {
     #[test]
     fn what_cannot_work_is_refused_naming_flag_and_value() {
         type Break = fn(&mut Options);
-        let cases: [(Break, &str, &str); 8] = [
+        let cases: [(Break, &str, &str); 11] = [
             (|o| o.node_name = "Node_A".into(), "--node-name", "Node_A"),
+            (|o| o.node_name = "a..b".into(), "--node-name", "a..b"),
+            (|o| o.namespace = "a.b".into(), "--namespace", "a.b"),
+            (|o| o.node_lock_key = "x y".into(), "--node-lock-key", "x y"),
             (|o| o.device_list_strategy.clear(), "--device-list-strategy", "empty"),
             (|o| o.cdi_kind = "gpu".into(), "--cdi-kind", "vendor/class"),
             (|o| o.node_lock_key = "a/b/c".into(), "--node-lock-key", "a/b/c"),
             (|o| o.places.state_dir = "state".into(), "--state-dir", "not absolute"),
             (|o| o.places.kubelet_dir = format!("/{}", "k".repeat(90)).into(), "--kubelet-dir", "too long"),
             (|o| drop(o.xid.actions.insert(48, "explode".into())), "--xid-actions", "explode"),
-            (|o| o.periods.rescan = Duration::ZERO, "rescan", "too short"),
+            (|o| o.periods.rescan = Duration::ZERO, "--rescan-period", "too short"),
         ];
         for (break_it, option, part) in cases {
             let mut options = good();

@@ -7,7 +7,7 @@ use tokio::sync::mpsc;
 
 use crate::contract::{PodRef, tyjob};
 
-/// Events that may wait to be written; beyond that they are dropped, oldest reasons first come.
+/// Events that may wait to be written; those that come when as many wait are dropped.
 const BACKLOG: usize = 256;
 
 /// What an event is about.

@@ -2,6 +2,8 @@
 
 /// Largest value that is read from one annotation, in bytes. A larger value is refused whole.
 pub const MAX_ANNOTATION: usize = 64 * 1024;
+/// Largest object, in bytes: what etcd stores of one.
+pub const MAX_OBJECT: usize = 3 << 19;
 
 /// Pod annotation: the devices of the pod, merged over its containers (written in the Binding).
 pub const DEVICE_ALLOCATED: &str = "scheduling.koordinator.sh/device-allocated";

@@ -14,6 +14,7 @@ pub mod id;
 pub mod inventory;
 pub mod key;
 pub mod lock;
+pub mod name;
 pub mod quantity;
 pub mod request;
 pub mod shared;

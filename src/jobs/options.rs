@@ -4,6 +4,8 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use crate::contract::name::{BadName, check_label_name, check_subdomain};
+
 /// The controller's configuration. [`Options::validate`] is called before anything starts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Options {
@@ -59,6 +61,9 @@ impl Default for Options {
     }
 }
 
+/// More requests at a time than an API server answers one client.
+const MAX_CONCURRENCY: usize = 4096;
+
 /// Why a configuration cannot work.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum OptionsError {
@@ -68,6 +73,24 @@ pub enum OptionsError {
     /// A field that must be above zero.
     #[error("{0} is zero: give a value above zero")]
     Zero(&'static str),
+    /// A name that no API server takes.
+    #[error("{option}: {bad}")]
+    Name {
+        /// The flag.
+        option: &'static str,
+        /// Why.
+        bad: BadName,
+    },
+    /// A number above what can be served.
+    #[error("{option} is {value}: give at most {most}")]
+    TooMany {
+        /// The flag.
+        option: &'static str,
+        /// Its value.
+        value: usize,
+        /// The most.
+        most: usize,
+    },
     /// Two fields in the wrong order.
     #[error("{low} ({low_value:?}) must be below {high} ({high_value:?})")]
     Order {
@@ -93,12 +116,23 @@ impl Options {
         if let Some((name, _)) = words.iter().find(|(_, value)| value.is_empty()) {
             return Err(OptionsError::Empty(name));
         }
+        let names = [
+            ("--namespace", check_label_name("namespace", &self.namespace)),
+            ("--lease-name", check_subdomain("Lease name", &self.lease_name)),
+        ];
+        for (option, checked) in names {
+            checked.map_err(|bad| OptionsError::Name { option, bad })?;
+        }
         let above_zero = [("lease-retry", self.lease_retry), ("backoff", self.backoff), ("resync", self.resync)];
         if let Some((name, _)) = above_zero.iter().find(|(_, value)| value.is_zero()) {
             return Err(OptionsError::Zero(name));
         }
         if self.concurrency == 0 {
             return Err(OptionsError::Zero("concurrency"));
+        }
+        if self.concurrency > MAX_CONCURRENCY {
+            let (option, value) = ("--concurrency", self.concurrency);
+            return Err(OptionsError::TooMany { option, value, most: MAX_CONCURRENCY });
         }
         let ordered = [
             ("lease-retry", self.lease_retry, "lease-renew-deadline", self.lease_renew_deadline),
@@ -121,6 +155,9 @@ mod tests {
         let said = |options: Options| options.validate().unwrap_err().to_string();
         assert!(said(Options { scheduler_name: String::new(), ..Options::default() }).contains("scheduler-name"));
         assert!(said(Options { concurrency: 0, ..Options::default() }).contains("concurrency"));
+        assert!(said(Options { concurrency: usize::MAX, ..Options::default() }).contains("at most 4096"));
+        assert!(said(Options { namespace: "A_b".into(), ..Options::default() }).contains("\"A_b\""));
+        assert!(said(Options { lease_name: "x y".into(), ..Options::default() }).contains("--lease-name"));
         let late = Options { lease_renew_deadline: Duration::from_secs(20), ..Options::default() };
         assert!(said(late).contains("lease-duration"));
     }

@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
 
 use super::config::{self, ConfigError};
+use super::say::{Usage, chain, remark};
 use super::settings;
 use super::{audit, daemon, doctor, explain, get, manifests};
 
@@ -36,8 +37,8 @@ Asks the leading scheduler why something is where it is. `baton explain pod ns/n
 nodes, what would wake the pod, and what to do; -o wide adds every node and device. `baton explain --what-if -f pod.yaml` tells
 what would be decided for a pod that does not exist: node, devices and scores, or why not. Nothing is written.
 
-The scheduler is found through the API server: the pod proxy of the pods labelled app.kubernetes.io/name=baton-scheduler, which
-takes the rights to list pods and to get (what-if: to create) pods/proxy there. --admin-url asks an address instead, say that of
+The scheduler is found through the API server: the pod proxy of the pods labelled app.kubernetes.io/part-of=baton and
+app.kubernetes.io/component=scheduler, which takes the rights to list pods and to get (what-if: to create) pods/proxy there. --admin-url asks an address instead, say that of
 `kubectl -n baton-system port-forward <leading pod> 9403`.";
 
 const AUDIT: &str = "\
@@ -48,6 +49,10 @@ what to do; writes nothing. Exit code 1 when something does not hold.";
 const MANIFESTS: &str = "\
 Prints everything a cluster needs: `baton manifests | kubectl apply -f -`. With --dir it writes the files, with a
 kustomization and example pods: `baton manifests --dir daemonset && kubectl apply -k daemonset`.";
+
+const CRDS: &str = "\
+Prints the definitions of Device, PodGroup and TYJob, without which none of the daemons does its work: `baton crds | kubectl
+apply --server-side -f -`. `baton manifests` prints them too.";
 
 const SCHEDULER: &str = "\
 Places pods that ask for it by spec.schedulerName, chooses their devices, locks the node, binds with the assignment, and goes
@@ -88,30 +93,28 @@ pub fn command() -> Command {
         .subcommand(config::arguments(scheduler, &settings::scheduler()).arg(print_config()))
         .subcommand(config::arguments(controller, &settings::controller()));
     #[cfg(feature = "sim")]
-    let command = command.subcommand(super::demo::DemoArgs::augment_args(
-        Command::new("demo").about("Show the whole hand-off on this machine").long_about(DEMO),
-    ));
+    let command = command.subcommand(
+        super::demo::DemoArgs::augment_args(Command::new("demo"))
+            .about("Show the whole hand-off on this machine")
+            .long_about(DEMO),
+    );
+    // Deriving the arguments puts the doc comment of their type over the texts of the command: those come after.
+    let get = get::GetArgs::augment_args(Command::new("get"))
+        .about("Show nodes, pods or locks with their devices, TYJobs, gangs, or the queue");
+    let explain = explain::ExplainArgs::augment_args(Command::new("explain"))
+        .about("Say why a pod, a gang or a TYJob is where it is, or what would be decided");
+    let audit = audit::AuditArgs::augment_args(Command::new("audit")).about("Check what must always hold of a cluster");
+    let manifests = manifests::ManifestsArgs::augment_args(Command::new("manifests"))
+        .about("Print or write the Kubernetes manifests");
+    let crds = manifests::CrdsArgs::augment_args(Command::new("crds")).about("Print the CustomResourceDefinitions");
+    let doctor = Command::new("doctor").about("Check this node and say what to do").long_about(DOCTOR);
     command
-        .subcommand(doctor::arguments(
-            Command::new("doctor").about("Check this node and say what to do").long_about(DOCTOR),
-        ))
-        .subcommand(get::GetArgs::augment_args(
-            Command::new("get")
-                .about("Show nodes, pods or locks with their devices, TYJobs, gangs, or the queue")
-                .long_about(GET),
-        ))
-        .subcommand(explain::ExplainArgs::augment_args(
-            Command::new("explain").about("Say why a pod is where it is, or what would be decided").long_about(EXPLAIN),
-        ))
-        .subcommand(audit::AuditArgs::augment_args(
-            Command::new("audit").about("Check what must always hold of a cluster").long_about(AUDIT),
-        ))
-        .subcommand(manifests::ManifestsArgs::augment_args(
-            Command::new("manifests").about("Print or write the Kubernetes manifests").long_about(MANIFESTS),
-        ))
-        .subcommand(manifests::CrdsArgs::augment_args(
-            Command::new("crds").about("Print the CustomResourceDefinitions"),
-        ))
+        .subcommand(doctor::arguments(doctor))
+        .subcommand(get.long_about(GET))
+        .subcommand(explain.long_about(EXPLAIN))
+        .subcommand(audit.long_about(AUDIT))
+        .subcommand(manifests.long_about(MANIFESTS))
+        .subcommand(crds.long_about(CRDS))
 }
 
 fn print_config() -> Arg {
@@ -126,21 +129,11 @@ pub fn main() -> ExitCode {
     match run(&matches) {
         Ok(code) => code,
         Err(error) => {
-            // One line for each cause; the first says what, the last says why.
-            eprintln!("baton: {}", chain(&error));
-            let wrong_words = error.downcast_ref::<ConfigError>().is_some();
+            remark(format_args!("baton: {}", chain(error.as_ref())));
+            let wrong_words = error.is::<ConfigError>() || error.is::<Usage>();
             ExitCode::from(if wrong_words { 2 } else { 1 })
         }
     }
-}
-
-/// The causes of an error in one line. A message that already holds its cause does not repeat it.
-fn chain(error: &anyhow::Error) -> String {
-    error.chain().map(ToString::to_string).fold(String::new(), |text, cause| match text {
-        text if text.is_empty() => cause,
-        text if text.contains(&cause) => text,
-        text => format!("{text}: {cause}"),
-    })
 }
 
 fn run(matches: &ArgMatches) -> anyhow::Result<ExitCode> {
@@ -177,4 +170,20 @@ fn run(matches: &ArgMatches) -> anyhow::Result<ExitCode> {
 fn short<T>(work: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(work)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_command_tells_what_it_is_for_in_one_line_and_in_its_help() {
+        for command in command().get_subcommands() {
+            let name = command.get_name();
+            let about = command.get_about().unwrap_or_else(|| panic!("{name} has no text")).to_string();
+            assert!(!about.contains("Arguments of") && !about.contains('`'), "{name}: {about}");
+            let long = command.get_long_about().unwrap_or_else(|| panic!("{name} has no long text")).to_string();
+            assert!(long.len() > about.len() && !long.contains("Arguments of"), "{name}: {long}");
+        }
+    }
 }

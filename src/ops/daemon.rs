@@ -6,6 +6,7 @@ use clap::ArgMatches;
 use tokio_util::sync::CancellationToken;
 
 use super::config::{ConfigError, Loaded, Section, Setting, Source, load};
+use super::say::say;
 use super::settings::{self, Daemon};
 use crate::agent;
 use crate::jobs::Controller;
@@ -33,7 +34,7 @@ pub(super) fn scheduler(matches: &ArgMatches) -> anyhow::Result<ExitCode> {
         let loaded = read("scheduler", &settings, sections, matches)?;
         loaded.options.options.validate().map_err(|error| wrong("scheduler", &error))?;
         let head = settings::print_plugins(&loaded.options.options);
-        print!("{}", settings::print(head, &settings, &loaded.options)?);
+        say(settings::print(head, &settings, &loaded.options)?)?;
         return Ok(ExitCode::SUCCESS);
     }
     let options = configure("scheduler", &settings, sections, matches)?;

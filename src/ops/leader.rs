@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use anyhow::{Context, anyhow, bail};
+use anyhow::{Context, anyhow};
 use clap::Args;
 use http::{Request, Uri};
 use k8s_openapi::api::core::v1::Pod;
@@ -12,10 +12,11 @@ use kube::client::Body;
 use serde::de::DeserializeOwned;
 
 use super::live;
+use super::say::Usage;
 use crate::cluster::client;
 
-/// Labels of the scheduler's pods, standing alone and as kube-scheduler's extender.
-const LABEL: &str = "app.kubernetes.io/name in (baton-scheduler,baton-extender)";
+/// Labels of the pods that schedule, whether by themselves or as kube-scheduler's extender.
+pub(super) const LABELS: &str = "app.kubernetes.io/part-of=baton,app.kubernetes.io/component=scheduler";
 /// Name of the admin port in their containers, and the port where none has that name.
 const PORT: (&str, i32) = ("admin", 9403);
 
@@ -44,7 +45,7 @@ impl Leader {
     pub async fn find(args: &LeaderArgs, kubeconfig: Option<&Path>) -> anyhow::Result<Self> {
         if let Some(url) = &args.admin_url {
             if url.scheme_str() != Some("http") && url.scheme_str() != Some("https") {
-                bail!("--admin-url {url}: expected a URL like http://127.0.0.1:9403");
+                return Err(Usage(format!("--admin-url {url}: expected a URL like http://127.0.0.1:9403")).into());
             }
             return Ok(Self { client: client::at(url.clone())?, prefix: String::new(), place: url.to_string() });
         }
@@ -52,7 +53,9 @@ impl Leader {
         let client = live::connect(kubeconfig).await.context(how)?;
         let namespace = &args.scheduler_namespace;
         let pods: Api<Pod> = Api::namespaced(client.clone(), namespace);
-        let pods = pods.list(&ListParams::default().labels(LABEL)).await.context(how)?;
+        let params = ListParams::default().labels(LABELS);
+        let looking = || format!("looking for the scheduler in namespace {namespace}");
+        let pods = live::patiently(pods.list(&params), looking).await.context(how)?;
         let mut silent = Vec::new();
         for pod in &pods.items {
             let name = pod.metadata.name.clone().unwrap_or_default();
@@ -72,7 +75,7 @@ impl Leader {
                 Err(error) => silent.push(format!("{name}: {error:#}")),
             }
         }
-        let found = if silent.is_empty() { format!("no pod there has the label {LABEL}") } else { silent.join(", ") };
+        let found = if silent.is_empty() { format!("no pod there has the labels {LABELS}") } else { silent.join(", ") };
         Err(anyhow!(
             "no scheduler leads in namespace {namespace}: {found}; --scheduler-namespace or --admin-url says where it is"
         ))
@@ -102,10 +105,13 @@ impl Leader {
         let uri = format!("{}{path}", self.prefix);
         let request = Request::builder().method(method).uri(uri).body(Body::from(body.into_bytes()))?;
         let cannot = || format!("cannot ask the scheduler at {}", self.place);
-        let response = self.client.send(request).await.with_context(cannot)?;
-        let status = response.status().as_u16();
-        let bytes = response.into_body().collect_bytes().await.with_context(cannot)?;
-        Ok((status, String::from_utf8_lossy(&bytes).into_owned()))
+        let answer = async {
+            let response = self.client.send(request).await.with_context(cannot)?;
+            let status = response.status().as_u16();
+            let bytes = response.into_body().collect_bytes().await.with_context(cannot)?;
+            Ok((status, String::from_utf8_lossy(&bytes).into_owned()))
+        };
+        live::patiently(answer, || format!("asking the scheduler at {}", self.place)).await
     }
 }
 

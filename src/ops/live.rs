@@ -1,11 +1,14 @@
 //! Reading a live cluster, page by page, with errors that say what to do.
 
+use std::cell::Cell;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::{Context, anyhow};
 use kube::Client;
 use kube::api::{Api, ListParams};
 
+use super::say::remark;
 use crate::cluster::client::{self, status_code};
 use crate::contract::inventory::Device;
 
@@ -33,17 +36,35 @@ pub async fn all<K>(api: Api<K>, what: &str) -> anyhow::Result<Vec<K>>
 where
     K: Clone + std::fmt::Debug + serde::de::DeserializeOwned,
 {
-    let mut items = Vec::new();
-    let mut next = None;
-    loop {
-        let page = ListParams { limit: Some(500), continue_token: next, ..ListParams::default() };
-        let list = api.list(&page).await.with_context(|| {
-            format!("cannot list {what}; is the API server reachable, and may this user list {what}?")
-        })?;
-        items.extend(list.items);
-        next = list.metadata.continue_.filter(|token| !token.is_empty());
-        if next.is_none() {
-            return Ok(items);
+    let read = Cell::new(0);
+    let reading = async {
+        let mut items = Vec::new();
+        let mut next = None;
+        loop {
+            let page = ListParams { limit: Some(500), continue_token: next, ..ListParams::default() };
+            let list = api.list(&page).await.with_context(|| {
+                format!("cannot list {what}; is the API server reachable, and may this user list {what}?")
+            })?;
+            items.extend(list.items);
+            read.set(items.len());
+            next = list.metadata.continue_.filter(|token| !token.is_empty());
+            if next.is_none() {
+                return Ok(items);
+            }
         }
+    };
+    patiently(reading, || format!("reading {what}: {} so far", read.get())).await
+}
+
+/// Waits for `work`, and tells on standard error what it waits for once that takes longer than a person expects.
+pub async fn patiently<T>(work: impl Future<Output = T>, told: impl Fn() -> String) -> T {
+    let mut work = std::pin::pin!(work);
+    let mut silence = Duration::from_secs(1);
+    loop {
+        match tokio::time::timeout(silence, work.as_mut()).await {
+            Ok(done) => return done,
+            Err(_) => remark(told()),
+        }
+        silence = Duration::from_secs(5);
     }
 }

@@ -13,6 +13,7 @@ pub mod get;
 mod leader;
 mod live;
 pub mod manifests;
+mod say;
 pub mod settings;
 
 pub use cli::main;

@@ -18,14 +18,12 @@ use super::manifest;
 use super::metrics::Metrics;
 use super::tyjob::{self, JobQuestion};
 use crate::contract::PodKey;
+use crate::contract::key::MAX_OBJECT;
 use crate::decide::cycle::{Explanation, QueueReport, Unadmitted, WhatIf};
 use crate::runtime::admin::{self, Admin};
 
 /// The event loop answers within this time, or the process is not live.
 const ANSWER: Duration = Duration::from_secs(5);
-
-/// Largest manifest, in bytes: what etcd stores of one object.
-const MANIFEST: usize = 3 << 19;
 
 /// A question to the event loop.
 #[derive(Debug)]
@@ -81,7 +79,7 @@ pub fn router(queries: mpsc::Sender<Question>, metrics: Metrics) -> Router {
         .route("/leading", get(leading).with_state(queries.clone()))
         .route(
             "/explain",
-            get(explain).post(what_if).layer(DefaultBodyLimit::max(MANIFEST)).with_state(queries.clone()),
+            get(explain).post(what_if).layer(DefaultBodyLimit::max(MAX_OBJECT)).with_state(queries.clone()),
         )
         .route("/queue", get(queue).with_state(queries))
 }

@@ -8,6 +8,7 @@ use std::time::Duration;
 use super::extender::ExtenderOptions;
 use super::gang::GangOptions;
 use super::tyjob::JobOptions;
+use crate::contract::name::{BadName, check_annotation_key, check_label_name, check_subdomain};
 use crate::contract::{LockFormat, key};
 use crate::decide::cycle::LockMode;
 use crate::decide::framework::RegistryError;
@@ -145,6 +146,9 @@ impl Default for Periods {
     }
 }
 
+/// More requests at a time than an API server answers one client.
+const MAX_CONCURRENCY: usize = 4096;
+
 /// Why a configuration cannot work.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum OptionsError {
@@ -154,6 +158,24 @@ pub enum OptionsError {
     /// A field that must be above zero.
     #[error("{0} is zero: give a value above zero")]
     Zero(&'static str),
+    /// A name that no API server takes.
+    #[error("{option}: {bad}")]
+    Name {
+        /// The flag.
+        option: &'static str,
+        /// Why.
+        bad: BadName,
+    },
+    /// A number above what can be served.
+    #[error("{option} is {value}: give at most {most}")]
+    TooMany {
+        /// The flag.
+        option: &'static str,
+        /// Its value.
+        value: usize,
+        /// The most.
+        most: usize,
+    },
     /// Two fields in the wrong order.
     #[error("{low} ({low_value:?}) must be below {high} ({high_value:?})")]
     Order {
@@ -195,6 +217,14 @@ impl Options {
         if let Some((name, _)) = words.iter().find(|(_, value)| value.is_empty()) {
             return Err(OptionsError::Empty(name));
         }
+        let names = [
+            ("--namespace", check_label_name("namespace", &self.namespace)),
+            ("--lease-name", check_subdomain("Lease name", &self.lease_name)),
+            ("--node-lock-key", check_annotation_key("node lock key", &self.node_lock_key)),
+        ];
+        for (option, checked) in names {
+            checked.map_err(|bad| OptionsError::Name { option, bad })?;
+        }
         let p = &self.periods;
         let above_zero = [
             ("lease-retry", p.lease_retry),
@@ -209,6 +239,10 @@ impl Options {
         }
         if self.concurrency == 0 {
             return Err(OptionsError::Zero("concurrency"));
+        }
+        if self.concurrency > MAX_CONCURRENCY {
+            let (option, value) = ("--concurrency", self.concurrency);
+            return Err(OptionsError::TooMany { option, value, most: MAX_CONCURRENCY });
         }
         let ordered = [
             ("lease-retry", p.lease_retry, "lease-renew-deadline", p.lease_renew_deadline),
@@ -249,5 +283,12 @@ mod tests {
         assert!(options.validate().unwrap_err().to_string().contains("lease-duration"));
         options = Options { ratio_shape: vec![(0, 11)], ..Options::default() };
         assert!(options.validate().is_err());
+        let said = |options: Options| options.validate().unwrap_err().to_string();
+        for key in ["a/b/c", "x y"] {
+            let said = said(Options { node_lock_key: key.into(), ..Options::default() });
+            assert!(said.contains("--node-lock-key") && said.contains(key), "{said}");
+        }
+        assert!(said(Options { namespace: "A_b".into(), ..Options::default() }).contains("\"A_b\""));
+        assert!(said(Options { concurrency: usize::MAX, ..Options::default() }).contains("at most 4096"));
     }
 }

@@ -6,7 +6,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use baton::agent::handoff::metrics::CallWord;
 use baton::agent::handoff::{
     HandoffMetrics, HandoffService, HandoffSettings, KubeWorld, NodeView, Parts, PodResourcesClient, StateDir,
     housekeeping, unlocker,
@@ -44,7 +43,6 @@ pub struct Agent {
     pub service: Arc<HandoffService>,
     plugins: Plugins,
     tasks: JoinSet<()>,
-    metrics: HandoffMetrics,
 }
 
 /// Eight GPUs `GPU-0…` of 80 GiB, four NICs `0000:0<n>:00.0`.
@@ -88,14 +86,13 @@ impl Agent {
         let inventory = Arc::new(ArcSwap::from_pointee(inventory()));
         let settings =
             HandoffSettings { node: NODE.into(), policy, budget: Duration::from_secs(2), verify_before_start: barrier };
-        let metrics = HandoffMetrics::default();
         let parts = Parts {
             view: view.clone(),
             world,
             inventory: inventory.clone(),
             answerer: Arc::new(Names),
             pod_resources: Arc::new(PodResourcesClient::new(&kubelet.join("pod-resources/kubelet.sock"))),
-            metrics: metrics.clone(),
+            metrics: HandoffMetrics::default(),
         };
         let service = HandoffService::new(settings, parts);
         let mut tasks = JoinSet::new();
@@ -121,7 +118,7 @@ impl Agent {
             on_lost: Arc::new(move |_, _| told.kubelet_restarted()),
         });
         plugins.update(lists(&inventory.load())).unwrap();
-        let agent = Self { service, plugins, tasks, metrics };
+        let agent = Self { service, plugins, tasks };
         let states = agent.plugins.states();
         eventually("all names are registered and the ledger is known", || {
             let registered =
@@ -130,11 +127,6 @@ impl Agent {
         })
         .await;
         agent
-    }
-
-    /// Reads of the API server that Allocate calls waited for.
-    pub fn live_reads(&self) -> u64 {
-        self.metrics.live_reads.get_or_create(&CallWord { call: "Allocate" }).get()
     }
 
     /// Ends it. The state directory is free afterwards.

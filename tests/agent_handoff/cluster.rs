@@ -19,8 +19,6 @@ use super::agent::Agent;
 use super::pods::PodSpec;
 
 pub const NODE: &str = "node-a";
-/// As whom the agent talks to the API server.
-pub const AGENT: &str = "agent";
 /// Everything here takes milliseconds; a busy machine may take longer.
 const DEADLINE: Duration = Duration::from_secs(30);
 
@@ -82,8 +80,7 @@ impl Machine {
 
     pub async fn start_agent(&mut self) {
         let boot = self.kubelet.boot_id();
-        let client = client_of(&self.api, AGENT, self.root.path()).await;
-        let agent = Agent::start(client, self.root.path(), &boot, self.policy.clone(), self.barrier).await;
+        let agent = Agent::start(self.client.clone(), self.root.path(), &boot, self.policy.clone(), self.barrier).await;
         self.agent = Some(agent);
         // The kubelet refuses pods for names that its node does not offer yet.
         eventually("the node offers its devices", || {

@@ -11,9 +11,10 @@ mod name;
 pub mod pod_group;
 mod value;
 
+pub use super::name::BadName;
 pub use committed::Committed;
 pub use duration::{GoDuration, MAX_WAIT, parse_go_duration, parse_wait};
 pub use groups::{MAX_GROUP, parse_groups};
-pub use name::{BadName, GangId, check_label_name, check_subdomain};
+pub use name::GangId;
 pub use pod_group::{PodGroup, PodGroupApi, PodGroupPhase, PodGroupSpec, PodGroupStatus};
 pub use value::{BadValue, MatchPolicy, Mode, parse_min, parse_sub_priority, parse_total};

@@ -5,21 +5,7 @@ use std::sync::Arc;
 
 use serde::{Serialize, Serializer};
 
-/// A name that could name no object.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, thiserror::Error)]
-#[error("{what} {value:?} {rule}")]
-pub struct BadName {
-    what: &'static str,
-    value: Box<str>,
-    rule: &'static str,
-}
-
-impl BadName {
-    /// What was said, its beginning where it is long.
-    pub fn value(&self) -> &str {
-        &self.value
-    }
-}
+use crate::contract::name::{BadName, bad, check_label_name, check_subdomain};
 
 /// Namespace and name of a gang, printed `namespace/name`. Cheap to clone; ordered as printed names are.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -64,44 +50,6 @@ impl fmt::Display for GangId {
 impl Serialize for GangId {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_str(self)
-    }
-}
-
-fn bad(what: &'static str, value: &str, rule: &'static str) -> BadName {
-    BadName { what, value: value.chars().take(80).collect::<String>().into(), rule }
-}
-
-fn is_label(text: &str) -> bool {
-    let edge = |byte: Option<&u8>| byte.is_some_and(|b| b.is_ascii_lowercase() || b.is_ascii_digit());
-    let bytes = text.as_bytes();
-    edge(bytes.first())
-        && edge(bytes.last())
-        && bytes.iter().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || *b == b'-')
-}
-
-/// An RFC 1123 label: 1 to 63 of a-z, 0-9 and `-`, alphanumeric at both ends.
-pub fn check_label_name(what: &'static str, text: &str) -> Result<(), BadName> {
-    if text.len() > 63 {
-        Err(bad(what, text, "is longer than 63 characters"))
-    } else if !is_label(text) {
-        Err(bad(what, text, "is no RFC 1123 label: lower case letters, digits and -, alphanumeric at both ends"))
-    } else {
-        Ok(())
-    }
-}
-
-/// An RFC 1123 subdomain: at most 253 characters, labels joined by dots.
-pub fn check_subdomain(what: &'static str, text: &str) -> Result<(), BadName> {
-    if text.len() > 253 {
-        Err(bad(what, text, "is longer than 253 characters"))
-    } else if !text.split('.').all(is_label) {
-        Err(bad(
-            what,
-            text,
-            "is no RFC 1123 subdomain: lower case letters, digits, - and ., alphanumeric at both ends of each part",
-        ))
-    } else {
-        Ok(())
     }
 }
 

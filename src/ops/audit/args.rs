@@ -9,13 +9,17 @@ use serde_json::json;
 
 use super::read::{self, Report};
 use crate::contract::key;
+use crate::ops::config::print_yaml;
 use crate::ops::live;
+use crate::ops::say::say;
 
 /// How to print.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Output {
     /// One JSON object: `{"nodes":3,"devices":3,"pods":12,"violations":[{"kind":"DeviceTwice","text":"…",…}]}`.
     Json,
+    /// The same as YAML.
+    Yaml,
 }
 
 /// Arguments of `baton audit`.
@@ -39,18 +43,21 @@ pub struct AuditArgs {
 pub async fn run(args: AuditArgs) -> anyhow::Result<ExitCode> {
     let client = live::connect(args.kubeconfig.as_deref()).await?;
     let report = read::read(client, &args.node_lock_key, args.lock_ends).await?;
-    print!("{}", print(&report, args.output)?);
+    say(print(&report, args.output)?)?;
     Ok(if report.violations.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(1) })
 }
 
 fn print(report: &Report, output: Option<Output>) -> anyhow::Result<String> {
     let Report { nodes, devices, pods, violations } = report;
-    if output == Some(Output::Json) {
+    if let Some(output) = output {
         let mut printed = json!(report);
         for (item, violation) in printed["violations"].as_array_mut().into_iter().flatten().zip(violations) {
             item["text"] = json!(violation.to_string());
         }
-        return Ok(serde_json::to_string_pretty(&printed)? + "\n");
+        return Ok(match output {
+            Output::Json => serde_json::to_string_pretty(&printed)? + "\n",
+            Output::Yaml => print_yaml(&printed)?,
+        });
     }
     let mut text = String::new();
     for violation in violations {

@@ -38,6 +38,9 @@ impl<O> Setting<O> {
     }
 }
 
+/// The longest duration. A clock cannot count to one of a billion years.
+const LONGEST: Duration = Duration::from_secs(365 * 86_400);
+
 /// A type that an option may have.
 pub trait Value: Sized {
     /// Reads what a user wrote; the error says what was expected.
@@ -79,8 +82,9 @@ impl Value for PathBuf {
 
 impl Value for Duration {
     fn read(text: &str) -> Result<Self, String> {
-        humantime::parse_duration(text)
-            .map_err(|error| format!("{text:?} is no duration ({error}); expected for example 500ms, 30s or 5m"))
+        let duration = humantime::parse_duration(text)
+            .map_err(|error| format!("{text:?} is no duration ({error}); expected for example 500ms, 30s or 5m"))?;
+        if duration > LONGEST { Err(format!("{text:?} is too long; at most 365days")) } else { Ok(duration) }
     }
     fn show(&self) -> String {
         humantime::format_duration(*self).to_string()
@@ -180,6 +184,7 @@ mod tests {
         assert!(bool::read("maybe").unwrap_err().contains("true nor false"));
         assert!(Duration::read("10").unwrap_err().contains("30s"));
         assert!(Duration::read("-1s").is_err());
+        assert!(Duration::read("500000000000y").unwrap_err().contains("365days"));
         assert!(SocketAddr::read("9402").unwrap_err().contains(":9402"));
         assert!(BTreeMap::<u64, String>::read("48").unwrap_err().contains("key=value"));
         assert!(u64::read("-1").unwrap_err().contains("-1"));

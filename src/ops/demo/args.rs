@@ -10,6 +10,7 @@ use super::gangs;
 use super::jobs;
 use super::story;
 use super::table;
+use crate::ops::say::{remark, say};
 use crate::runtime::shutdown;
 
 /// As shells count it: ended by SIGINT.
@@ -62,9 +63,10 @@ impl Progress {
     /// Prints one line.
     pub fn line(self, line: impl std::fmt::Display) {
         if self.to_stderr {
-            eprintln!("{line}");
+            remark(line);
         } else {
-            println!("{line}");
+            // A demo whose text nobody reads any more still ends its daemons in order.
+            let _ = say(format_args!("{line}\n"));
         }
     }
 }
@@ -97,7 +99,7 @@ pub async fn run(args: DemoArgs) -> anyhow::Result<ExitCode> {
     let ok = match &outcome {
         Some(Ok(outcome)) => {
             if json {
-                println!("{}", serde_json::to_string(&outcome.report)?);
+                say(serde_json::to_string(&outcome.report)? + "\n")?;
             } else {
                 progress.line(table::devices(outcome));
                 progress.line(table::pods(&outcome.report));

@@ -55,6 +55,8 @@ pub struct Cluster {
     pub start: Duration,
     kubeconfig: PathBuf,
     daemons: Vec<Daemon>,
+    /// Admin address of the scheduler, which is no pod that `baton explain` could find.
+    scheduler: String,
     /// Last, so that files go after those who use them.
     folder: TempDir,
 }
@@ -71,7 +73,8 @@ impl Cluster {
         std::fs::write(&kubeconfig, server.kubeconfig("admin"))?;
         let client = connect(Some(&kubeconfig)).await?;
         let daemons = Vec::new();
-        let mut cluster = Self { server, client, nodes: Vec::new(), start, kubeconfig, daemons, folder };
+        let scheduler = free_address()?;
+        let mut cluster = Self { server, client, nodes: Vec::new(), start, kubeconfig, daemons, scheduler, folder };
         cluster.say(progress, "cluster", &format!("simulated API server at {}", cluster.server.tls_url()));
         let applied = install(&cluster.client).await?;
         cluster.say(progress, "cluster", &format!("{applied} objects installed: namespace, CRDs, RBAC"));
@@ -84,8 +87,11 @@ impl Cluster {
             cluster.nodes.push(node);
             cluster.daemons.push(daemon);
         }
-        for (role, user) in [("scheduler", SCHEDULER_USER), ("controller", CONTROLLER_USER)] {
-            let daemon = cluster.central(role, user, args.verbose)?;
+        let listens = [cluster.scheduler.clone(), free_address()?];
+        for ((role, user), listen) in
+            [("scheduler", SCHEDULER_USER), ("controller", CONTROLLER_USER)].into_iter().zip(listens)
+        {
+            let daemon = cluster.central(role, user, &listen, args.verbose)?;
             cluster.daemons.push(daemon);
         }
         cluster.wait_until_ready(progress).await?;
@@ -144,13 +150,10 @@ impl Cluster {
     }
 
     /// A daemon that the cluster has one of.
-    fn central(&self, role: &str, user: &str, verbose: bool) -> anyhow::Result<Daemon> {
+    fn central(&self, role: &str, user: &str, listen: &str, verbose: bool) -> anyhow::Result<Daemon> {
         let kubeconfig = self.credentials(role, user)?;
-        let line = vec![
-            role.to_owned(),
-            format!("--kubeconfig={}", kubeconfig.display()),
-            format!("--listen={}", free_address()?),
-        ];
+        let line =
+            vec![role.to_owned(), format!("--kubeconfig={}", kubeconfig.display()), format!("--listen={listen}")];
         Daemon::start(role, line, self.path(), verbose)
     }
 
@@ -225,12 +228,15 @@ impl Cluster {
     /// What to type while the cluster is kept.
     pub fn invitation(&self) -> String {
         format!(
-            "\nThe cluster keeps running; Ctrl-C ends it. Logs: {}/*.log\n\n  export KUBECONFIG={}\n\n  kubectl get \
-             nodes,pods,devices\n  kubectl describe pod one-gpu\n  kubectl get pods -w\n  kubectl delete pod gpu-share\n  \
-             kubectl apply -f daemonset/examples/gpu-share.yaml\n  kubectl apply -f daemonset/examples/tyjob.yaml\n  kubectl \
-             get tyj -w\n  baton get nodes -o wide\n  baton get pods\n  baton get jobs\n  baton get locks\n",
+            "\nThe cluster keeps running; Ctrl-C ends it. Logs: {}/*.log\n\n  export KUBECONFIG={}\n  export \
+             BATON_ADMIN_URL=http://{}\n\n  kubectl get nodes,pods,devices\n  kubectl describe pod one-gpu\n  kubectl get pods \
+             -w\n  kubectl delete pod gpu-share\n  kubectl apply -f daemonset/examples/gpu-share.yaml\n  kubectl apply -f \
+             daemonset/examples/tyjob.yaml\n  kubectl get tyj -w\n  baton get nodes -o wide\n  baton get pods\n  baton get \
+             jobs\n  baton explain pod default/one-gpu\n  baton explain --what-if -f daemonset/examples/gpu-rdma.yaml\n  baton get \
+             queue\n  baton get locks\n",
             self.path().display(),
-            self.kubeconfig.display()
+            self.kubeconfig.display(),
+            self.scheduler
         )
     }
 

@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 use super::args::Progress;
 use super::cluster::Cluster;
 use super::pods::{NAMESPACE, SCHEDULER};
+use crate::contract::gang::key::{GROUPS, MIN_AVAILABLE, NAME};
 use crate::contract::key::{GANG_COMMITTED, NVIDIA_GPU};
 use crate::runtime::clock;
 
@@ -18,9 +19,6 @@ use crate::runtime::clock;
 const LIMIT: Duration = Duration::from_secs(60);
 const LOOK: Duration = Duration::from_millis(20);
 const SECOND_NAMESPACE: &str = "actors";
-const NAME: &str = "gang.scheduling.koordinator.sh/name";
-const MIN: &str = "gang.scheduling.koordinator.sh/min-available";
-const GROUPS: &str = "gang.scheduling.koordinator.sh/groups";
 
 /// One pod of the chapter: name, namespace, GPUs, node where it must be one, annotations.
 struct Member<'a> {
@@ -88,7 +86,7 @@ impl Chapter<'_> {
     /// The same with two annotations.
     async fn as_a_gang(&mut self, joining: &str) -> anyhow::Result<()> {
         self.say("job", "submitted as a gang of 5: all of them or none");
-        self.submit(&job(&json!({NAME: "job", MIN: "5"}))).await?;
+        self.submit(&job(&json!({NAME: "job", MIN_AVAILABLE: "5"}))).await?;
         let pods = self.wait("all five say why they wait", NAMESPACE, "job-", |pods| {
             pods.iter().all(|pod| pod.reason == "Unschedulable" && pod.message.contains("0 of 5 placed"))
         });
@@ -116,7 +114,7 @@ impl Chapter<'_> {
     /// A group of two gangs in two namespaces.
     async fn across_namespaces(&mut self) -> anyhow::Result<()> {
         let groups = format!("[\"{NAMESPACE}/learner\", \"{SECOND_NAMESPACE}/actor\"]");
-        let keys = |name: &str, min: &str| json!({NAME: name, MIN: min, GROUPS: groups});
+        let keys = |name: &str, min: &str| json!({NAME: name, MIN_AVAILABLE: min, GROUPS: groups});
         let member = |namespace, name: &str, gpus, annotations| Member {
             namespace,
             name: name.to_owned(),

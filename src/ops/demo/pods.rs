@@ -4,6 +4,7 @@ use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
 
 use crate::contract::key;
+use crate::ops::manifests::{Values, files};
 
 /// Namespace of the demo's pods.
 pub const NAMESPACE: &str = "default";
@@ -41,7 +42,7 @@ pub struct DemoPod {
 pub fn first() -> Vec<DemoPod> {
     let gpu = |count: u32| json!({ key::NVIDIA_GPU: count.to_string() });
     vec![
-        pod("one-gpu", "one whole GPU", (1, 0), json!({}), json!({"containers": [container("main", &gpu(1))]})),
+        example("one-gpu", "one whole GPU", (1, 0)),
         pod(
             "two-containers",
             "two containers, two GPUs and one",
@@ -56,20 +57,8 @@ pub fn first() -> Vec<DemoPod> {
             init["command"] = json!(["true"]);
             json!({"initContainers": [init, sidecar], "containers": [container("main", &gpu(1))]})
         }),
-        pod(
-            "gpu-share",
-            "half of one GPU",
-            (1, 0),
-            json!({}),
-            json!({"containers": [container("main", &json!({key::GPU_CORE: "50", key::GPU_MEMORY_RATIO: "50"}))]}),
-        ),
-        pod(
-            TOGETHER,
-            "4 GPUs and 2 NICs under one switch",
-            (4, 2),
-            json!({key::DEVICE_JOINT_ALLOCATE: r#"{"deviceTypes":["gpu","rdma"],"requiredScope":"SamePCIe"}"#}),
-            json!({"containers": [container("main", &json!({key::NVIDIA_GPU: "4", key::RDMA: "200"}))]}),
-        ),
+        example("gpu-share", "half of one GPU", (1, 0)),
+        example(TOGETHER, "4 GPUs and 2 NICs under one switch", (4, 2)),
     ]
 }
 
@@ -88,6 +77,16 @@ pub fn burst(node: &str, count: usize) -> Vec<DemoPod> {
         )
     };
     (0..count).map(one).collect()
+}
+
+/// The example of this name as it is in `daemonset/`, so that whoever applies it to the kept cluster changes nothing.
+fn example(name: &str, what: &'static str, needs: (usize, usize)) -> DemoPod {
+    let path = format!("examples/{name}.yaml");
+    let files = files(&Values::default()).unwrap_or_default();
+    let text = files.iter().find(|file| file.path == path).map(|file| file.text.as_str()).unwrap_or_default();
+    let mut pod: Pod = serde_saphyr::from_str(text).expect("an example is a pod: a test of the manifests reads it");
+    pod.metadata.namespace = Some(NAMESPACE.to_owned());
+    DemoPod { name: name.to_owned(), what, needs: Needs { gpus: needs.0, nics: needs.1 }, pod }
 }
 
 fn container(name: &str, limits: &Value) -> Value {

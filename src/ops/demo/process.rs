@@ -9,6 +9,8 @@ use anyhow::Context;
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, Command};
 
+use crate::ops::say::remark;
+
 /// Time from SIGTERM to SIGKILL.
 const GRACE: Duration = Duration::from_secs(5);
 
@@ -74,7 +76,7 @@ fn forward(name: String, stderr: tokio::process::ChildStderr, mut file: File) {
         let mut lines = BufReader::new(stderr).lines();
         while let Ok(Some(line)) = lines.next_line().await {
             use std::io::Write;
-            eprintln!("[{name}] {line}");
+            remark(format_args!("[{name}] {line}"));
             let _ = writeln!(file, "{line}");
         }
     });

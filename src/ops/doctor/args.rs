@@ -9,6 +9,7 @@ use super::report::Report;
 use super::{access, cdi, containerd, kubelet, machine, objects, offered, state};
 use crate::agent::Options;
 use crate::ops::config::{self, print_yaml};
+use crate::ops::say::say;
 use crate::ops::settings;
 
 const OUTPUT: &str = "output";
@@ -26,7 +27,10 @@ pub fn arguments(command: Command) -> Command {
         .long(HOST_ROOT)
         .value_name("DIR")
         .help("Where the host's root is seen, for the container runtime's configuration [default: --driver-root when --host-driver-root is /, else /]");
-    config::arguments(command, &settings::agent()).arg(output).arg(root)
+    let node = "Name of this node in the cluster [env: NODE_NAME] [default: the name of this machine]";
+    let command = config::arguments(command, &settings::agent()).arg(output).arg(root);
+    // The daemon must be told its name; whoever looks at a machine by hand need not know it.
+    command.mut_arg("node-name", |arg| arg.help(node))
 }
 
 /// Looks and prints. The exit code is 1 when something failed.
@@ -44,7 +48,7 @@ pub async fn run(mut options: Options, matches: &ArgMatches) -> anyhow::Result<E
         Some(_) => print_yaml(&report.json())?,
         None => report.text(),
     };
-    print!("{text}");
+    say(text)?;
     Ok(if report.is_well() { ExitCode::SUCCESS } else { ExitCode::from(1) })
 }
 

@@ -13,6 +13,7 @@ use crate::agent::Options;
 use crate::cluster::client::{connect, status_code};
 use crate::contract::AgentStatus;
 use crate::contract::inventory::Device;
+use crate::ops::say::chain;
 
 const PATIENCE: Duration = Duration::from_secs(5);
 const ADVICE: &str = "check --kubeconfig (in the cluster: the pod's service account), the network from this node, and the server's certificate";
@@ -93,20 +94,6 @@ async fn within<T>(ask: impl Future<Output = Result<T, kube::Error>>) -> Result<
         Ok(answer) => answer.map_err(|error| Unread { code: status_code(&error), text: chain(&error) }),
         Err(_) => Err(Unread { text: format!("no answer within {} s", PATIENCE.as_secs()), code: None }),
     }
-}
-
-/// The client's errors say what failed; why is in their sources.
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut next = error.source();
-    while let Some(source) = next {
-        let more = source.to_string();
-        if !text.contains(&more) {
-            text = format!("{text}: {more}");
-        }
-        next = source.source();
-    }
-    text
 }
 
 fn unread(check: &'static str, what: &dyn Display, error: &Unread) -> Finding {

@@ -12,6 +12,7 @@ use crate::agent::inventory::device_infos;
 use crate::agent::offer::{InUse, offers};
 use crate::contract::inventory::Device;
 use crate::contract::{AgentStatus, key};
+use crate::decide::world::WorldPolicy;
 use crate::ops::get::{AgentRow, agent_row};
 use crate::runtime::clock;
 
@@ -20,7 +21,7 @@ pub fn look(options: &Options, seen: &Seen, cluster: &Cluster, agent_runs: Optio
     let mut findings = Vec::new();
     let mut agent = None;
     if let Some(Found(lease)) = &cluster.lease {
-        agent = lease.as_ref().map(|lease| agent_row(lease, clock::wall()));
+        agent = lease.as_ref().map(|lease| agent_row(lease, clock::wall(), WorldPolicy::default().agent_stale));
         findings.push(sign_of_life(options, agent.as_ref(), runs));
     }
     if let Some(Found(device)) = &cluster.device {

@@ -2,7 +2,6 @@
 
 use std::path::PathBuf;
 
-use anyhow::bail;
 use clap::{Args, Subcommand};
 use serde::Serialize;
 
@@ -13,6 +12,7 @@ use super::what_if::{self, WhatIfArgs};
 use crate::ops::config::print_yaml;
 use crate::ops::get::Output;
 use crate::ops::leader::{Leader, LeaderArgs};
+use crate::ops::say::{Usage, say};
 
 /// What is to be explained.
 #[derive(Debug, Subcommand)]
@@ -81,12 +81,10 @@ pub async fn run(args: ExplainArgs) -> anyhow::Result<()> {
         Some(Subject::Gang(gang)) => gang::run(gang, &args.common).await?,
         Some(Subject::Job(job)) => job::run(job, &args.common).await?,
         None => {
-            bail!(
-                "nothing to explain: `baton explain pod namespace/name`, `baton explain gang namespace/name`, \
-                 `baton explain job namespace/name`, or `baton explain --what-if -f pod.yaml`"
-            )
+            let text = "nothing to explain: `baton explain pod namespace/name`, `baton explain gang namespace/name`, \
+                        `baton explain job namespace/name`, or `baton explain --what-if -f pod.yaml`";
+            return Err(Usage(text.to_owned()).into());
         }
     };
-    print!("{printed}");
-    Ok(())
+    say(printed)
 }

@@ -2,11 +2,10 @@
 
 use std::fmt::Write;
 
-use anyhow::anyhow;
 use clap::Args;
 
 use super::args::Common;
-use crate::contract::gang::GangId;
+use super::named::named;
 use crate::decide::cycle::GangExplanation;
 use crate::ops::get::plain;
 
@@ -22,10 +21,9 @@ pub struct GangArgs {
 }
 
 pub(super) async fn run(args: &GangArgs, common: &Common) -> anyhow::Result<String> {
-    let (namespace, name) = args.gang.split_once('/').unwrap_or((&args.namespace, &args.gang));
-    let id = GangId::new(namespace, name).map_err(|bad| anyhow!("{:?} is no gang: {bad}", args.gang))?;
+    let (namespace, name) = named("gang", &args.gang, &args.namespace)?;
     let leader = common.leader().await?;
-    let explanation: GangExplanation = leader.get(&format!("/gangs/{}/{}", id.namespace(), id.name())).await?;
+    let explanation: GangExplanation = leader.get(&format!("/gangs/{namespace}/{name}")).await?;
     common.print(&explanation, text)
 }
 

@@ -5,6 +5,7 @@ use std::fmt::Write;
 use clap::Args;
 
 use super::args::Common;
+use super::named::named;
 use crate::decide::cycle::{JobExplanation, NodeRating, SeatExplanation};
 use crate::ops::get::plain;
 
@@ -25,7 +26,7 @@ pub struct JobArgs {
 }
 
 pub(super) async fn run(args: &JobArgs, common: &Common) -> anyhow::Result<String> {
-    let (namespace, name) = args.job.split_once('/').unwrap_or((&args.namespace, &args.job));
+    let (namespace, name) = named("job", &args.job, &args.namespace)?;
     let leader = common.leader().await?;
     let answer: JobExplanation = leader.get(&format!("/jobs/{namespace}/{name}")).await?;
     common.print(&answer, text)

@@ -4,6 +4,7 @@
 mod args;
 mod gang;
 mod job;
+mod named;
 mod pod;
 mod what_if;
 

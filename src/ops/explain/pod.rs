@@ -3,10 +3,10 @@
 use std::fmt::Write;
 use std::time::Duration;
 
-use anyhow::bail;
 use clap::Args;
 
 use super::args::Common;
+use super::named::named;
 use super::what_if::WhatIfArgs;
 use crate::decide::cycle::{Explanation, PodState, Verdict};
 use crate::ops::get::{age, plain};
@@ -26,22 +26,10 @@ pub struct PodArgs {
 }
 
 pub(super) async fn run(args: &PodArgs, common: &Common) -> anyhow::Result<String> {
-    let (namespace, name) = named(args.pod.as_deref().unwrap_or_default(), &args.namespace)?;
+    let (namespace, name) = named("pod", args.pod.as_deref().unwrap_or_default(), &args.namespace)?;
     let leader = common.leader().await?;
     let explanation: Explanation = leader.get(&format!("/explain?pod={namespace}/{name}")).await?;
     common.print(&explanation, text)
-}
-
-/// Namespace and name of an object that is given as `namespace/name` or `name`.
-fn named<'a>(given: &'a str, namespace: &'a str) -> anyhow::Result<(&'a str, &'a str)> {
-    let (namespace, name) = given.split_once('/').unwrap_or((namespace, given));
-    let is_name = |word: &str| {
-        !word.is_empty() && word.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-' || b == b'.')
-    };
-    if !is_name(namespace) || !is_name(name) {
-        bail!("{given:?} is no pod: expected namespace/name, or a name with --namespace");
-    }
-    Ok((namespace, name))
 }
 
 /// What `baton explain pod` prints; `wide` adds every node and device.
@@ -152,15 +140,6 @@ fn listed(words: &[String]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_pod_is_named_with_or_without_its_namespace() {
-        assert_eq!(named("ml/a", "default").unwrap(), ("ml", "a"));
-        assert_eq!(named("a", "ml").unwrap(), ("ml", "a"));
-        for bad in ["", "ml/", "/a", "ml/a/b", "a&pod=b", "A b"] {
-            assert!(named(bad, "ml").is_err(), "{bad:?}");
-        }
-    }
 
     #[test]
     fn what_wakes_a_pod_reads_as_a_sentence() {

@@ -9,11 +9,9 @@ use clap::Args;
 
 use super::args::Common;
 use super::pod::{advice, nodes, refusals};
+use crate::contract::key::MAX_OBJECT;
 use crate::decide::cycle::WhatIf;
 use crate::ops::get::plain;
-
-/// Largest manifest, in bytes.
-const MANIFEST: u64 = 1 << 20;
 
 /// A pod that does not exist.
 #[derive(Debug, Args)]
@@ -41,9 +39,9 @@ fn read(path: &Path) -> anyhow::Result<String> {
         Some("-") => Box::new(std::io::stdin()),
         _ => Box::new(std::fs::File::open(path).with_context(cannot)?),
     };
-    source.take(MANIFEST + 1).read_to_string(&mut text).with_context(cannot)?;
-    if text.len() as u64 > MANIFEST {
-        bail!("{} is larger than {MANIFEST} bytes: no pod is", path.display());
+    source.take(MAX_OBJECT as u64 + 1).read_to_string(&mut text).with_context(cannot)?;
+    if text.len() > MAX_OBJECT {
+        bail!("{} is larger than {MAX_OBJECT} bytes: no pod is", path.display());
     }
     Ok(text)
 }

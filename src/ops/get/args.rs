@@ -1,17 +1,19 @@
 //! The command line of `baton get` and what it prints.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use anyhow::bail;
 use clap::{Args, ValueEnum};
 use serde::Serialize;
 
 use super::output::{self, Row};
-use super::snapshot::{self, Snapshot};
+use super::snapshot::{self, Rules, Snapshot};
 use super::{gangs, jobs, locks, nodes, pods, queue};
 use crate::contract::key;
 use crate::ops::config::print_yaml;
 use crate::ops::leader::{Leader, LeaderArgs};
+use crate::ops::say::say;
 use crate::runtime::clock;
 
 /// What to list.
@@ -73,43 +75,51 @@ pub struct GetArgs {
     /// Node annotation of the lock.
     #[arg(long, default_value = key::NODE_LOCK, value_name = "KEY")]
     pub node_lock_key: String,
+    /// As the scheduler has it: a lock of this age is expired.
+    #[arg(long, default_value = "5m", value_name = "DURATION", value_parser = humantime::parse_duration)]
+    pub node_lock_expiry: Duration,
+    /// As the scheduler has it: an agent that was silent for this long is stale.
+    #[arg(long, default_value = "90s", value_name = "DURATION", value_parser = humantime::parse_duration)]
+    pub agent_stale: Duration,
     /// Where the scheduler is, for gangs and the queue.
     #[command(flatten)]
     pub scheduler: LeaderArgs,
+}
+
+impl GetArgs {
+    fn rules(&self) -> Rules {
+        Rules { lock_key: self.node_lock_key.clone(), expiry: self.node_lock_expiry, stale: self.agent_stale }
+    }
 }
 
 /// Reads the cluster and prints.
 pub async fn run(args: GetArgs) -> anyhow::Result<()> {
     if args.resource == Resource::Queue {
         let leader = Leader::find(&args.scheduler, args.kubeconfig.as_deref()).await?;
-        print!("{}", finish(queue::rows(&leader).await?, &args)?);
-        return Ok(());
+        return say(finish(queue::rows(&leader).await?, &args)?);
     }
     if args.resource == Resource::Gangs {
         let namespace = (!args.all_namespaces).then_some(args.namespace.as_str());
         let leader = Leader::find(&args.scheduler, args.kubeconfig.as_deref()).await?;
-        print!("{}", finish(gangs::rows(&leader, namespace).await?, &args)?);
-        return Ok(());
+        return say(finish(gangs::rows(&leader, namespace).await?, &args)?);
     }
     let client = crate::ops::live::connect(args.kubeconfig.as_deref()).await?;
     if args.resource == Resource::Jobs {
         let namespace = (!args.all_namespaces).then_some(args.namespace.as_str());
         let rows = jobs::rows(jobs::read(client).await?, namespace, clock::wall());
-        print!("{}", finish(rows, &args)?);
-        return Ok(());
+        return say(finish(rows, &args)?);
     }
     let snapshot = snapshot::read(client, &args.agent_namespace).await?;
-    print!("{}", render(&snapshot, &args)?);
-    Ok(())
+    say(render(&snapshot, &args)?)
 }
 
 /// What `baton get` prints for `snapshot`.
 fn render(snapshot: &Snapshot, args: &GetArgs) -> anyhow::Result<String> {
     let namespace = (!args.all_namespaces).then_some(args.namespace.as_str());
     match args.resource {
-        Resource::Nodes => finish(nodes::rows(snapshot, &args.node_lock_key), args),
+        Resource::Nodes => finish(nodes::rows(snapshot, &args.rules()), args),
         Resource::Pods => finish(pods::rows(snapshot, namespace, &args.node_lock_key), args),
-        Resource::Locks => finish(locks::rows(snapshot, &args.node_lock_key), args),
+        Resource::Locks => finish(locks::rows(snapshot, &args.rules()), args),
         Resource::Jobs | Resource::Queue | Resource::Gangs => {
             bail!("jobs, gangs and the queue are not part of a snapshot of devices")
         }

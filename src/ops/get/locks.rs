@@ -5,9 +5,9 @@ use std::time::Duration;
 use serde::Serialize;
 
 use super::output::{Row, age};
-use super::snapshot::{Snapshot, name_of};
+use super::snapshot::{Rules, Snapshot, name_of};
 use crate::contract::{LockRead, PodRef};
-use crate::decide::lock::{HolderState, Policy};
+use crate::decide::lock::HolderState;
 
 /// What a lock is at this moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -62,18 +62,19 @@ pub struct LockRow {
 }
 
 /// Every lock, by node.
-pub fn rows(snapshot: &Snapshot, key: &str) -> Vec<LockRow> {
-    let locked = snapshot.nodes.iter().filter_map(|node| Some((node, snapshot.lock(node, key)?)));
-    locked.map(|(node, (read, holder))| row(snapshot, name_of(node), key, &read, &holder)).collect()
+pub fn rows(snapshot: &Snapshot, rules: &Rules) -> Vec<LockRow> {
+    let locked = snapshot.nodes.iter().filter_map(|node| Some((node, snapshot.lock(node, &rules.lock_key)?)));
+    locked.map(|(node, (read, holder))| row(snapshot, name_of(node), rules, &read, &holder)).collect()
 }
 
-fn row(snapshot: &Snapshot, node: &str, key: &str, read: &LockRead, holder: &HolderState) -> LockRow {
+fn row(snapshot: &Snapshot, node: &str, rules: &Rules, read: &LockRead, holder: &HolderState) -> LockRow {
+    let key = &rules.lock_key;
     let value = match read {
         LockRead::Held { value, .. } => Some(value),
         LockRead::Free | LockRead::Malformed { .. } => None,
     };
     let age = value.and_then(|value| Duration::try_from(snapshot.wall.duration_since(value.time)).ok());
-    let expired = age.is_some_and(|age| age > Policy::default().expiry);
+    let expired = age.is_some_and(|age| age > rules.expiry);
     let named = value.and_then(|value| value.holder.as_ref());
     let live = match holder {
         HolderState::Unbound(pod) | HolderState::BoundHere(pod) => Some(pod),
@@ -89,11 +90,12 @@ fn row(snapshot: &Snapshot, node: &str, key: &str, read: &LockRead, holder: &Hol
     };
     let advice = match (state, holder) {
         (LockState::Binding, _) if expired => {
-            "its scheduler left it unbound: is `baton scheduler` running? It resumes or releases within 60s".to_owned()
+            "its scheduler left it unbound: is `baton scheduler` running? It resumes or releases it within a minute".to_owned()
         }
         (LockState::Binding, _) => "normal: its bind is in flight".to_owned(),
         (LockState::Held, _) if expired => {
-            "holder was never served: look at the agent's log and `kubectl describe pod`; the scheduler evicts it"
+            "holder was never served: look at the agent's log and `kubectl describe pod`; the scheduler evicts it (not with \
+             --expired-holder=wait)"
                 .to_owned()
         }
         (LockState::Held, _) => "normal: the kubelet is admitting the pod".to_owned(),
@@ -101,7 +103,7 @@ fn row(snapshot: &Snapshot, node: &str, key: &str, read: &LockRead, holder: &Hol
         (_, HolderState::Gone(reason)) => {
             format!("holder {reason}: the next bind takes it over, or: {}", remove(node, key))
         }
-        _ => format!("taken over after 5m unchanged, or: {}", remove(node, key)),
+        _ => format!("taken over after {} unchanged, or: {}", humantime::format_duration(rules.expiry), remove(node, key)),
     };
     LockRow {
         node: node.to_owned(),
@@ -152,12 +154,12 @@ impl Row for LockRow {
 mod tests {
     use super::*;
     use crate::contract::key;
-    use crate::ops::get::snapshot::tests::cluster;
+    use crate::ops::get::snapshot::tests::{cluster, rules};
 
     #[test]
     fn each_state_of_a_lock_is_told_apart() {
         let mut cluster = cluster();
-        let states = |cluster: &Snapshot| rows(cluster, key::NODE_LOCK).iter().map(|row| row.state).collect::<Vec<_>>();
+        let states = |cluster: &Snapshot| rows(cluster, &rules()).iter().map(|row| row.state).collect::<Vec<_>>();
         assert_eq!(states(&cluster), [LockState::Held, LockState::Dangling, LockState::Malformed]);
         let train = cluster.pods.values_mut().next().unwrap();
         train.containers[0].running = true;
@@ -173,11 +175,15 @@ mod tests {
     #[test]
     fn an_expired_lock_gets_another_advice() {
         let mut cluster = cluster();
-        let normal = rows(&cluster, key::NODE_LOCK).remove(0);
+        let normal = rows(&cluster, &rules()).remove(0);
         assert!(normal.advice.contains("normal"), "{normal:?}");
         assert_eq!(normal.age_seconds, Some(47));
         cluster.wall = "2026-11-21T02:45:00Z".parse().unwrap();
-        let expired = rows(&cluster, key::NODE_LOCK).remove(0);
+        let expired = rows(&cluster, &rules()).remove(0);
         assert!(expired.advice.contains("never served"), "{expired:?}");
+        let longer = Rules { expiry: Duration::from_secs(3600), ..rules() };
+        let rows = rows(&cluster, &longer);
+        assert!(rows[0].advice.contains("normal"), "not expired where the cluster waits for an hour: {rows:?}");
+        assert!(rows[2].advice.contains("after 1h unchanged"), "{rows:?}");
     }
 }

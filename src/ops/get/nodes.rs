@@ -8,12 +8,9 @@ use k8s_openapi::api::coordination::v1::Lease;
 use serde::Serialize;
 
 use super::output::{Row, age};
-use super::snapshot::{Snapshot, name_of};
+use super::snapshot::{Rules, Snapshot, name_of};
 use crate::contract::inventory::Device;
 use crate::contract::{AgentStatus, DeviceAllocation, DeviceType, Identity, key};
-
-/// A Lease that was not renewed for this long is an agent that is not there.
-const STALE: Duration = Duration::from_secs(90);
 
 /// One node.
 #[derive(Debug, Clone, Serialize)]
@@ -56,25 +53,26 @@ pub struct AgentRow {
     pub identity: Option<Identity>,
     /// Since the last renewal, by this machine's clock.
     pub renewed_seconds: Option<u64>,
-    /// Renewed within 90 s.
+    /// Renewed within the time that the scheduler allows.
     pub fresh: bool,
 }
 
 /// Every node.
-pub fn rows(snapshot: &Snapshot, lock_key: &str) -> Vec<NodeRow> {
-    let locks = super::locks::rows(snapshot, lock_key);
+pub fn rows(snapshot: &Snapshot, rules: &Rules) -> Vec<NodeRow> {
+    let locks = super::locks::rows(snapshot, rules);
+    let agent = |lease| agent(lease, snapshot.wall, rules.stale);
     let row = |name: &str| NodeRow {
         name: name.to_owned(),
         gpu: count(snapshot, name, &DeviceType::Gpu),
         rdma: count(snapshot, name, &DeviceType::Rdma),
-        agent: snapshot.leases.get(&AgentStatus::lease_name(name)).map(|lease| agent(lease, snapshot.wall)),
+        agent: snapshot.leases.get(&AgentStatus::lease_name(name)).map(agent),
         lock: locks.iter().find(|lock| lock.node == name).cloned(),
     };
     snapshot.nodes.iter().map(|node| row(name_of(node))).collect()
 }
 
 /// What a Lease says of its agent.
-pub fn agent(lease: &Lease, wall: Timestamp) -> AgentRow {
+pub fn agent(lease: &Lease, wall: Timestamp, stale: Duration) -> AgentRow {
     let text = lease.metadata.annotations.as_ref().and_then(|map| map.get(key::AGENT));
     let status = text.and_then(|text| AgentStatus::parse(text));
     let renewed = lease.spec.as_ref().and_then(|spec| spec.renew_time.as_ref());
@@ -85,7 +83,7 @@ pub fn agent(lease: &Lease, wall: Timestamp) -> AgentRow {
         identity: status.as_ref().map(|status| status.identity),
         registered: status.map(|status| status.registered).unwrap_or_default(),
         renewed_seconds: renewed.map(|renewed| renewed.as_secs()),
-        fresh: renewed.is_some_and(|renewed| renewed <= STALE),
+        fresh: renewed.is_some_and(|renewed| renewed <= stale),
     }
 }
 
@@ -188,12 +186,12 @@ impl Row for NodeRow {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ops::get::snapshot::tests::cluster;
+    use crate::ops::get::snapshot::tests::{cluster, rules};
 
     #[test]
     fn devices_are_free_partly_used_or_unhealthy() {
         let mut cluster = cluster();
-        let gpus = |cluster: &Snapshot, at: usize| rows(cluster, key::NODE_LOCK)[at].gpu.clone();
+        let gpus = |cluster: &Snapshot, at: usize| rows(cluster, &rules())[at].gpu.clone();
         assert_eq!(gpus(&cluster, 0), DeviceCount { total: 2, free: 1, partly: 0, unhealthy: 0 });
         assert_eq!(gpus(&cluster, 1), DeviceCount { total: 1, free: 0, partly: 0, unhealthy: 1 });
         let train = cluster.pods.values_mut().next().unwrap();
@@ -207,10 +205,10 @@ mod tests {
     #[test]
     fn an_agent_is_stale_after_ninety_seconds() {
         let mut cluster = cluster();
-        let fresh = |cluster: &Snapshot| rows(cluster, key::NODE_LOCK)[0].agent.clone().unwrap().fresh;
+        let fresh = |cluster: &Snapshot| rows(cluster, &rules())[0].agent.clone().unwrap().fresh;
         assert!(fresh(&cluster));
         cluster.wall = "2026-11-21T02:37:21Z".parse().unwrap();
         assert!(!fresh(&cluster));
-        assert!(rows(&cluster, key::NODE_LOCK)[2].agent.is_none());
+        assert!(rows(&cluster, &rules())[2].agent.is_none());
     }
 }

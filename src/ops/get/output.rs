@@ -12,7 +12,7 @@ pub trait Row {
     const PLURAL: &'static str;
     /// Printed instead of an empty table.
     const NONE: &'static str;
-    /// Headers; those after the first `narrow()` are shown with `-o wide` only.
+    /// Headers; those after the first [`Self::NARROW`] are shown with `-o wide` only.
     const HEADERS: &'static [&'static str];
     /// How many columns the plain table has.
     const NARROW: usize;

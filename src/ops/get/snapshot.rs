@@ -1,6 +1,7 @@
 //! One reading of every object that `baton get` looks at.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::Lease;
@@ -29,6 +30,17 @@ pub struct Snapshot {
     pub pods: BTreeMap<PodKey, HandoffPod>,
     /// Leases of the agents' namespace by name.
     pub leases: BTreeMap<String, Lease>,
+}
+
+/// What the daemons of this cluster were told, as far as it decides what a lock or an agent is.
+#[derive(Debug, Clone)]
+pub struct Rules {
+    /// Node annotation of the lock.
+    pub lock_key: String,
+    /// A lock of this age is expired.
+    pub expiry: Duration,
+    /// An agent that was silent for this long is stale.
+    pub stale: Duration,
 }
 
 impl Lookup for Snapshot {
@@ -77,6 +89,12 @@ pub(super) mod tests {
 
     fn gpu(id: &str, minor: i32, health: bool) -> Value {
         json!({"type": "gpu", "id": id, "minor": minor, "health": health, "resources": {"koordinator.sh/gpu-core": "100"}})
+    }
+
+    /// The daemons' defaults.
+    pub fn rules() -> Rules {
+        let (lock_key, expiry) = (crate::contract::key::NODE_LOCK.to_owned(), Duration::from_secs(300));
+        Rules { lock_key, expiry, stale: Duration::from_secs(90) }
     }
 
     /// Two GPUs on node-a, one of them with ml/train, which holds the lock; a dangling lock on node-b, a broken one on node-c.

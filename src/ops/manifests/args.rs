@@ -5,8 +5,18 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, bail};
 use clap::{Args, ValueEnum};
 
-use super::files::{File, Values, crds, files};
+use super::files::{EXTENDER, File, KUBE_SCHEDULER, SCHEDULER, Values, crds, files};
 use crate::ops::config::print_yaml;
+use crate::ops::say::say;
+
+/// What `--extender` prints.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Extender {
+    /// Everything to apply.
+    Installation,
+    /// The configuration of kube-scheduler.
+    SchedulerConfig,
+}
 
 /// Arguments of `baton manifests`.
 #[derive(Debug, Args)]
@@ -17,13 +27,22 @@ pub struct ManifestsArgs {
     /// With --dir: change nothing, and fail when a file is missing or differs.
     #[arg(long, requires = "dir")]
     pub check: bool,
-    /// Print what an installation beside the stock kube-scheduler needs: its configuration, and the extender.
-    #[arg(long, conflicts_with = "dir")]
-    pub extender: bool,
-    /// Image of both daemons.
+    /// Print an installation that serves the stock kube-scheduler: alone, everything to apply, with the extender in place of
+    /// the Deployment baton-scheduler; with =scheduler-config, the file for kube-scheduler's --config.
+    #[arg(
+        long,
+        value_enum,
+        value_name = "WHAT",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "installation",
+        conflicts_with = "dir"
+    )]
+    pub extender: Option<Extender>,
+    /// Image of every daemon.
     #[arg(long, default_value_t = Values::default().image)]
     pub image: String,
-    /// Namespace of both daemons and of their Leases.
+    /// Namespace of the daemons and of their Leases.
     #[arg(long, default_value_t = Values::default().namespace)]
     pub namespace: String,
 }
@@ -36,10 +55,14 @@ pub fn run(args: &ManifestsArgs) -> anyhow::Result<()> {
         Some(dir) if args.check => check(dir, &files),
         Some(dir) => write(dir, &files),
         None => {
-            let printed = |file: &&File| if args.extender { file.path.starts_with("extender/") } else { file.applied };
+            let printed = |file: &&File| match (args.extender, file.path) {
+                (None, _) => file.applied,
+                (Some(Extender::SchedulerConfig), path) => path == KUBE_SCHEDULER,
+                (Some(Extender::Installation), SCHEDULER) => false,
+                (Some(Extender::Installation), path) => file.applied || path == EXTENDER,
+            };
             let documents: Vec<&str> = files.iter().filter(printed).map(|file| file.text.as_str()).collect();
-            print!("{}", documents.join("---\n"));
-            Ok(())
+            say(documents.join("---\n"))
         }
     }
 }
@@ -50,7 +73,7 @@ fn write(dir: &Path, files: &[File]) -> anyhow::Result<()> {
         let folder = path.parent().unwrap_or(dir);
         std::fs::create_dir_all(folder).with_context(|| format!("cannot make the directory {}", folder.display()))?;
         std::fs::write(&path, &file.text).with_context(|| format!("cannot write {}", path.display()))?;
-        println!("{}", path.display());
+        say(format_args!("{}\n", path.display()))?;
     }
     Ok(())
 }
@@ -62,8 +85,7 @@ fn check(dir: &Path, files: &[File]) -> anyhow::Result<()> {
     if !stale.is_empty() {
         bail!("not what this version generates: {}; run `baton manifests --dir {}`", stale.join(", "), dir.display());
     }
-    println!("{} files in {} are what this version generates", files.len(), dir.display());
-    Ok(())
+    say(format_args!("{} files in {} are what this version generates\n", files.len(), dir.display()))
 }
 
 /// How `baton crds` prints.
@@ -89,12 +111,11 @@ pub fn print_crds(args: &CrdsArgs) -> anyhow::Result<()> {
     match args.output {
         Format::Yaml => {
             let documents: Result<Vec<String>, _> = crds.iter().map(print_yaml).collect();
-            print!("{}", documents?.join("---\n"));
+            say(documents?.join("---\n"))
         }
         Format::Json => {
             let list = serde_json::json!({ "apiVersion": "v1", "kind": "List", "items": crds });
-            println!("{}", serde_json::to_string_pretty(&list)?);
+            say(serde_json::to_string_pretty(&list)? + "\n")
         }
     }
-    Ok(())
 }

@@ -9,9 +9,9 @@ use crate::ops::config::print_yaml;
 /// What an installation chooses.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Values {
-    /// Image of both daemons.
+    /// Image of every daemon.
     pub image: String,
-    /// Namespace of both daemons and of their Leases.
+    /// Namespace of the daemons and of their Leases.
     pub namespace: String,
 }
 
@@ -37,11 +37,18 @@ pub fn crds() -> Vec<CustomResourceDefinition> {
     vec![inventory::crd(), gang::pod_group::crd(), tyjob::crd()]
 }
 
+/// The scheduler that schedules by itself.
+pub(super) const SCHEDULER: &str = "scheduler.yaml";
+/// The scheduler that also serves kube-scheduler.
+pub(super) const EXTENDER: &str = "extender/extender.yaml";
+/// How kube-scheduler finds it.
+pub(super) const KUBE_SCHEDULER: &str = "extender/kube-scheduler.yaml";
+
 /// Template, where it goes, whether it is part of the installation.
 const TEMPLATES: [(&str, &str, bool); 12] = [
     ("namespace.yaml", include_str!("templates/namespace.yaml"), true),
     ("daemonset.yaml", include_str!("templates/daemonset.yaml"), true),
-    ("scheduler.yaml", include_str!("templates/scheduler.yaml"), true),
+    (SCHEDULER, include_str!("templates/scheduler.yaml"), true),
     ("controller.yaml", include_str!("templates/controller.yaml"), true),
     ("kustomization.yaml", include_str!("templates/kustomization.yaml"), false),
     ("examples/one-gpu.yaml", include_str!("templates/examples/one-gpu.yaml"), false),
@@ -49,8 +56,8 @@ const TEMPLATES: [(&str, &str, bool); 12] = [
     ("examples/gpu-rdma.yaml", include_str!("templates/examples/gpu-rdma.yaml"), false),
     ("examples/multi-container.yaml", include_str!("templates/examples/multi-container.yaml"), false),
     ("examples/tyjob.yaml", include_str!("templates/examples/tyjob.yaml"), false),
-    ("extender/extender.yaml", include_str!("templates/extender/extender.yaml"), false),
-    ("extender/kube-scheduler.yaml", include_str!("templates/extender/kube-scheduler.yaml"), false),
+    (EXTENDER, include_str!("templates/extender/extender.yaml"), false),
+    (KUBE_SCHEDULER, include_str!("templates/extender/kube-scheduler.yaml"), false),
 ];
 
 /// Every file, in the order in which a cluster wants them.
@@ -66,11 +73,11 @@ pub fn files(values: &Values) -> anyhow::Result<Vec<File>> {
 
 /// Puts values and names of the contract into a template.
 fn fill(template: &str, values: &Values) -> String {
-    let (image_name, image_tag) = values.image.rsplit_once(':').unwrap_or((&values.image, "latest"));
+    let (image_name, image_version) = split_image(&values.image);
     [
         ("${image}", values.image.as_str()),
         ("${image_name}", image_name),
-        ("${image_tag}", image_tag),
+        ("${image_version}", &image_version),
         ("${namespace}", &values.namespace),
         ("${nvidia_gpu}", key::NVIDIA_GPU),
         ("${gpu}", key::GPU),
@@ -84,6 +91,19 @@ fn fill(template: &str, values: &Values) -> String {
     ]
     .into_iter()
     .fold(template.to_owned(), |text, (name, value)| text.replace(name, value))
+}
+
+/// Name of an image, and its tag or digest as a kustomization says it. A `:` before the last `/` belongs to a port.
+fn split_image(image: &str) -> (&str, String) {
+    if let Some((name, digest)) = image.split_once('@') {
+        let tagged = name.rsplit_once(':').filter(|(_, tag)| !tag.contains('/'));
+        let name = tagged.map_or(name, |(name, _)| name);
+        return (name, format!("digest: {digest}"));
+    }
+    match image.rsplit_once(':').filter(|(_, tag)| !tag.contains('/')) {
+        Some((name, tag)) => (name, format!("newTag: \"{tag}\"")),
+        None => (image, "newTag: latest".to_owned()),
+    }
 }
 
 #[cfg(test)]
@@ -242,6 +262,38 @@ mod tests {
             }
         }
         assert!(judged >= 8, "only {judged} containers");
+    }
+
+    #[test]
+    fn an_image_has_a_tag_a_digest_or_neither() {
+        for (image, name, version) in [
+            ("baton:0.1.0", "baton", "newTag: \"0.1.0\""),
+            ("reg:5000/baton", "reg:5000/baton", "newTag: latest"),
+            ("reg:5000/baton:2", "reg:5000/baton", "newTag: \"2\""),
+            ("r/b@sha256:abc", "r/b", "digest: sha256:abc"),
+            ("reg:5000/b:1@sha256:abc", "reg:5000/b", "digest: sha256:abc"),
+        ] {
+            assert_eq!(split_image(image), (name, version.to_owned()), "{image}");
+            let values = Values { image: image.to_owned(), ..Values::default() };
+            let files = files(&values).unwrap();
+            let text = &files.iter().find(|file| file.path == "kustomization.yaml").unwrap().text;
+            let images = documents(text)[0]["images"].clone();
+            assert_eq!((&images[0]["name"], &images[0]["newName"]), (&name.into(), &name.into()), "{text}");
+        }
+    }
+
+    #[test]
+    fn the_schedulers_of_both_installations_are_found_by_the_same_labels() {
+        for path in [SCHEDULER, EXTENDER] {
+            let files = files(&Values::default()).unwrap();
+            let text = &files.iter().find(|file| file.path == path).unwrap().text;
+            let documents = documents(text);
+            let workload = documents.iter().find(|document| document["kind"] == "Deployment").unwrap();
+            let labels = &workload["spec"]["template"]["metadata"]["labels"];
+            for (label, value) in crate::ops::leader::LABELS.split(',').filter_map(|pair| pair.split_once('=')) {
+                assert_eq!(labels[label], value, "{path}");
+            }
+        }
     }
 
     #[test]

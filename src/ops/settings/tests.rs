@@ -17,6 +17,13 @@ fn the_documentation_lists_every_key_with_its_default() {
     let text = include_str!("../../../docs/configuration.md");
     let daemons = super::agent().iter().map(row).chain(super::scheduler().iter().map(row)).collect::<Vec<_>>();
     let rows = daemons.into_iter().chain(super::controller().iter().map(row)).collect::<Vec<_>>();
-    let missing: Vec<String> = rows.into_iter().filter(|row| !text.contains(row.as_str())).collect();
+    let missing: Vec<&str> = rows.iter().map(String::as_str).filter(|row| !text.contains(row)).collect();
     assert!(missing.is_empty(), "docs/configuration.md lacks these rows:\n{}", missing.join("\n"));
+    // A row of a key has its variable in the second column; tables of other things have none.
+    let is_key = |line: &&str| {
+        let variable = line.strip_prefix("| `").and_then(|rest| rest.split(" | ").nth(1));
+        variable.is_some_and(|cell| cell.starts_with('`') && !cell.chars().any(|c| c.is_ascii_lowercase()))
+    };
+    let stale: Vec<&str> = text.lines().filter(is_key).filter(|line| !rows.iter().any(|row| row == line)).collect();
+    assert!(stale.is_empty(), "docs/configuration.md tells of keys that there are not:\n{}", stale.join("\n"));
 }

@@ -53,7 +53,8 @@ async fn explain(
     };
     match ask(&questions, |answer| Question::Gangs(GangQuestion::Explain(id.clone(), answer))).await {
         Ok(Some(explanation)) => Json(explanation).into_response(),
-        Ok(None) => (StatusCode::NOT_FOUND, format!("there is no gang {id}; /gangs lists them all\n")).into_response(),
+        Ok(None) => (StatusCode::NOT_FOUND, format!("there is no gang {id}; `baton get gangs -A` lists them all\n"))
+            .into_response(),
         Err(why) => (StatusCode::SERVICE_UNAVAILABLE, why + "\n").into_response(),
     }
 }
