@@ -22,8 +22,11 @@ static ENV: LazyLock<Arc<Env>> = LazyLock::new(|| {
     Arc::new(env)
 });
 
+/// A rule that can be run, or why it is none.
+type Compiled = Result<Arc<Program>, String>;
+
 /// Rules are compiled once.
-static COMPILED: LazyLock<Mutex<HashMap<String, Result<Arc<Program>, String>>>> = LazyLock::new(Mutex::default);
+static COMPILED: LazyLock<Mutex<HashMap<String, Compiled>>> = LazyLock::new(Mutex::default);
 
 /// Kubernetes' own `sum` of a list of integers.
 fn sum(This(list): This<Arc<Vec<cel::Value>>>) -> Result<i64, ExecutionError> {
@@ -34,7 +37,7 @@ fn sum(This(list): This<Arc<Vec<cel::Value>>>) -> Result<i64, ExecutionError> {
     })
 }
 
-fn compiled(rule: &str) -> Result<Arc<Program>, String> {
+fn compiled(rule: &str) -> Compiled {
     let mut known = COMPILED.lock().unwrap_or_else(PoisonError::into_inner);
     let compile = || ENV.compile(rule).map(Arc::new).map_err(|error| error.to_string());
     known.entry(rule.to_owned()).or_insert_with(compile).clone()
@@ -252,7 +255,7 @@ fn spelled(schema: &Value, value: &Value, is_root: bool, rules: &[&str]) -> cel:
 
 /// A property's name as CEL can spell it.
 fn escaped(name: &str) -> String {
-    const RESERVED: [&str; 22] = [
+    const RESERVED: [&str; 21] = [
         "true",
         "false",
         "null",
@@ -274,7 +277,6 @@ fn escaped(name: &str) -> String {
         "var",
         "void",
         "while",
-        "",
     ];
     if RESERVED.contains(&name) {
         return format!("__{name}__");
