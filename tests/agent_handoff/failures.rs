@@ -1,17 +1,19 @@
 //! What breaks around the hand-off.
 
+use std::sync::Arc;
 use std::time::Duration;
 
+use baton::agent::handoff::NodeView;
 use baton::contract::LockRead;
 use baton::contract::deviceplugin::{AllocateRequest, ContainerAllocateRequest};
-use baton::contract::key::NVIDIA_GPU;
+use baton::contract::key::{NODE_LOCK, NVIDIA_GPU};
 use baton::runtime::clock;
-use baton::sim::apiserver::{Effect, FaultRule};
+use baton::sim::apiserver::{Blackout, Effect, FaultRule};
 use baton::sim::kubelet::PodResourcesMode;
 use kube::api::{Patch, PatchParams};
 use serde_json::json;
 
-use super::cluster::{Machine, eventually};
+use super::cluster::{Machine, NODE, eventually};
 use super::pods::Kind::App;
 use super::pods::{container, gpus, pod};
 
@@ -136,4 +138,26 @@ async fn broken_watches_make_grants_rest_on_live_reads() {
         machine.bind(&spec, &uid, time).await;
         machine.agrees(&spec).await;
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn watches_that_resume_without_any_news_are_known_to_run_again() {
+    let machine = Machine::start().await;
+    let path = machine.root().join("watcher.kubeconfig");
+    std::fs::write(&path, machine.api.plain_kubeconfig("admin")).unwrap();
+    let (client, resumed) = baton::cluster::client::connect_and_tell("baton", Some(&path)).await.unwrap();
+    let view = Arc::new(NodeView::new());
+    let mut tasks = tokio::task::JoinSet::new();
+    let (watched, of) = (view.clone(), client.clone());
+    tasks.spawn(async move { watched.watch_pods(of, NODE, Duration::from_secs(120), |_| {}).await });
+    let watched = view.clone();
+    tasks.spawn(async move { watched.watch_node(client, NODE, NODE_LOCK, Duration::from_secs(120)).await });
+    let watched = view.clone();
+    tasks.spawn(async move { watched.follow_resumed(resumed).await });
+    eventually("the watches run", || view.is_synced() && view.is_watching()).await;
+    machine.api.faults().blackout(Blackout::Refuse);
+    machine.api.faults().break_watches();
+    eventually("that they broke is seen", || !view.is_watching()).await;
+    machine.api.faults().blackout(Blackout::None);
+    eventually("they run again, and no pod or node has changed", || view.is_watching()).await;
 }
