@@ -1,5 +1,4 @@
 # The image of the daemons. glibc, because NVML is a glibc library that the daemon loads at run time.
-# The version of rust-toolchain.toml, which stays outside: the image has no need of rustfmt and clippy.
 FROM rust:1.95.0-bookworm AS build
 WORKDIR /src
 COPY . .
