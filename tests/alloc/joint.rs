@@ -270,6 +270,26 @@ fn containers_that_compete_for_nics_all_get_near_ones() {
     assert_eq!((gpus[0] == 1, nics[0] >= 2), if gpus[0] == 1 { (true, true) } else { (false, false) });
 }
 
+#[test]
+fn a_split_over_many_places_is_found_though_most_can_be_refused_at_sight() {
+    let of =
+        |at: i32, info: fn(i32, &str, &str, i32) -> baton::contract::inventory::DeviceInfo, place: (i32, i32, i32)| {
+            info(at, &format!("s{}", place.0), &format!("r{}", place.1), place.2)
+        };
+    let gpus = [(4, 2, 1), (5, 2, 1), (0, 0, 0), (5, 2, 1), (3, 1, 0), (3, 1, 0), (2, 1, 0), (5, 2, 1)];
+    let nics = [(0, 0, 0), (5, 2, 1), (0, 0, 0), (4, 2, 1)];
+    let gpus = (0..).zip(gpus).map(|(at, place)| of(at, gpu, place));
+    let nics = (0..).zip(nics).map(|(at, place)| of(at, nic, place));
+    let pool = pool_of(gpus.chain(nics).collect());
+    let containers: [(&str, ContainerKind, Limits<'_>); 3] = [
+        ("a", App, &[("nvidia.com/gpu", "2"), (key::RDMA, "100")]),
+        ("b", App, &[("nvidia.com/gpu", "3")]),
+        ("c", App, &[("nvidia.com/gpu", "3"), (key::RDMA, "200")]),
+    ];
+    let picked = pick(&pool, &joined(SAME, &containers)).unwrap();
+    assert!(holds_per_container(&pool, &picked));
+}
+
 /// Every container that has GPUs and NICs has them below the same switches or root complexes.
 fn holds_per_container(pool: &NodePool, assignment: &Assignment) -> bool {
     (0..assignment.containers.len()).all(|container| {

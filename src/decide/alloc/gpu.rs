@@ -95,10 +95,10 @@ impl Choice<'_> {
             }
             tries -= 1;
             self.tries.set(self.tries.get() - SPLIT);
-            if let Some(distance) = steps(split) {
-                if best.as_ref().is_none_or(|(least, _)| distance < *least) {
-                    best = Some((distance, split.to_vec()));
-                }
+            if let Some(distance) = steps(split)
+                && best.as_ref().is_none_or(|(least, _)| distance < *least)
+            {
+                best = Some((distance, split.to_vec()));
             }
             best.as_ref().is_some_and(|(distance, _)| *distance == 0)
         };

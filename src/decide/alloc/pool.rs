@@ -87,11 +87,13 @@ impl NodePool {
     }
 
     /// The same devices without accounts of what is taken: to be kept beside a pool, not to be asked.
+    #[must_use]
     pub fn without_accounts(&self) -> Self {
         Self { devices: self.devices.clone(), ..Self::default() }
     }
 
     /// The same devices, nothing taken.
+    #[must_use]
     pub fn emptied(&self) -> Self {
         let mut pool = self.without_accounts();
         pool.grow();

@@ -87,7 +87,9 @@ impl Engine {
             };
             match outcome {
                 Outcome::Fit => fits.fitting.push(name.clone()),
-                Outcome::Unfit(no) if flight.is_some() || may_turn(&no, &pod, known, &request, &mut emptied) => {
+                Outcome::Unfit(no)
+                    if flight.is_some() || may_turn(&no, &pod, known, request.as_ref(), &mut emptied) =>
+                {
                     fits.failed.insert(name.clone(), no.text.into_owned());
                 }
                 Outcome::Unfit(no) | Outcome::Never(no) | Outcome::WaitUntil(_, no) => {
@@ -311,7 +313,7 @@ fn may_turn(
     no: &Refusal,
     pod: &Pod,
     node: Option<(NodeId, &Node)>,
-    request: &Option<PodDeviceRequest>,
+    request: Option<&PodDeviceRequest>,
     emptied: &mut KnownChoices,
 ) -> bool {
     if !no.wake.meets(Wake::POD_FREED) {

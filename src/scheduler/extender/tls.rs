@@ -58,7 +58,7 @@ impl Renewed {
                     tracing::info!(certificate = %self.files.cert.display(), "the extender's TLS files were read anew");
                 }
                 Err(error) => {
-                    tracing::warn!(%error, "the extender's TLS files have changed; the former ones stay in use")
+                    tracing::warn!(%error, "the extender's TLS files have changed; the former ones stay in use");
                 }
             }
         }

@@ -53,19 +53,17 @@ impl Engine {
     /// Rules that refuse a waiting item, and what they say.
     fn refused_by(&self, item: &Item) -> (Vec<String>, String) {
         match item {
-            Item::Pod(id) => match self.told.get(id) {
-                Some(told) => (
-                    told.rules.iter().map(|rule| (*rule).to_owned()).collect(),
-                    told.pending.as_ref().unwrap_or(&told.message).as_ref().to_owned(),
-                ),
-                // Nobody is told of a gate: the API server has said so.
-                None => {
-                    let gates = self.world.pod(*id).map(|pod| pod.facts.spec.gates.join(", ")).unwrap_or_default();
-                    let gated = !gates.is_empty();
-                    let rules = gated.then(|| scheduling_gates::NAME.to_owned()).into_iter().collect();
-                    (rules, if gated { format!("scheduling is gated by {gates}") } else { String::new() })
+            Item::Pod(id) => {
+                if let Some(told) = self.told.get(id) {
+                    let rules = told.rules.iter().map(|rule| (*rule).to_owned()).collect();
+                    return (rules, told.pending.as_ref().unwrap_or(&told.message).as_ref().to_owned());
                 }
-            },
+                // Nobody is told of a gate: the API server has said so.
+                let gates = self.world.pod(*id).map(|pod| pod.facts.spec.gates.join(", ")).unwrap_or_default();
+                let gated = !gates.is_empty();
+                let rules = gated.then(|| scheduling_gates::NAME.to_owned()).into_iter().collect();
+                (rules, if gated { format!("scheduling is gated by {gates}") } else { String::new() })
+            }
             Item::Group(group) => {
                 let Some(record) = self.groups.get(group) else { return Default::default() };
                 let message = record.progress.last_failure.clone().unwrap_or_default();
