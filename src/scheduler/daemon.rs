@@ -156,6 +156,7 @@ impl Scheduler {
             permits: Arc::new(Semaphore::new(options.concurrency)),
             telling: Arc::new(Semaphore::new(options.concurrency.div_ceil(TELLING))),
             turns: Turns::default(),
+            limit: options.periods.bind_timeout,
             reports: report_out,
         };
         let desk = Desk::new(options.extender.bind_wait);

@@ -1,6 +1,7 @@
 //! Performs the engine's effects: one task each, bounded in number, reported back as values.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::sync::{Semaphore, mpsc};
 
@@ -42,6 +43,8 @@ pub struct Executor {
     pub telling: Arc<Semaphore>,
     /// Conditions and Bindings of one pod, in their order.
     pub turns: Turns,
+    /// What has no answer by then counts as lost: it may or may not have happened.
+    pub limit: Duration,
     /// Where reports go.
     pub reports: mpsc::UnboundedSender<Report>,
 }
@@ -79,7 +82,12 @@ impl Executor {
                 _ => None,
             };
             let Ok(_permit) = this.permits.clone().acquire_owned().await else { return };
-            if let Some(report) = this.request(effect).await {
+            let lost = unanswered(&effect, this.limit);
+            let answered = tokio::time::timeout(this.limit, this.request(effect)).await;
+            if answered.is_err() {
+                tracing::warn!(limit = ?this.limit, "the API server has not answered a request");
+            }
+            if let Some(report) = answered.unwrap_or(lost) {
                 // Nobody listens any more only when the process ends.
                 this.reports.send(report).ok();
             }
@@ -201,6 +209,33 @@ impl Executor {
             Effect::Notice { .. } | Effect::JobNotice { .. } => None,
         }
     }
+}
+
+/// What is reported of an effect when no answer came.
+fn unanswered(effect: &Effect, limit: Duration) -> Option<Report> {
+    let why = || format!("no answer within {limit:?}");
+    Some(match effect {
+        Effect::Lock { ticket, .. } => Report::Lock { ticket: *ticket, result: LockResult::Failed(why(), None) },
+        Effect::Release { node, old, .. } => {
+            let result = LockResult::Failed(why(), None);
+            Report::Release { node: node.clone(), old: old.clone(), result }
+        }
+        Effect::Bind { ticket, .. } => Report::Bind { ticket: *ticket, result: BindResult::Retry(why(), None) },
+        Effect::ReadPod { pod } => Report::PodRead { pod: pod.clone(), result: Err(why()) },
+        Effect::PodGroupStatus(write) => Report::PodGroup { gang: write.gang.clone(), result: None },
+        Effect::WriteJob { job, .. } => Report::JobWritten { job: job.clone(), result: JobWriteResult::Failed(why()) },
+        Effect::Condition { pod, .. } => Report::ConditionLost { pod: pod.uid.clone() },
+        // Whoever waits for one of these asks again by itself, or nobody waits.
+        Effect::Fence { .. }
+        | Effect::Evict { .. }
+        | Effect::MarkTimedOut { .. }
+        | Effect::MakePodGroup { .. }
+        | Effect::SelectNode { .. }
+        | Effect::BindVolume { .. }
+        | Effect::Nominate { .. }
+        | Effect::Notice { .. }
+        | Effect::JobNotice { .. } => return None,
+    })
 }
 
 fn answer(result: Result<LockWrite, LockError>) -> LockResult {

@@ -1,5 +1,7 @@
 //! Answers that are lost, refused or late.
 
+use std::time::Duration;
+
 use baton::sim::apiserver::{Blackout, Effect, FaultRule};
 use serde_json::json;
 
@@ -107,6 +109,7 @@ async fn a_binding_waits_for_no_other_pods_condition_however_many_have_no_answer
     cluster.node("n1").await;
     let mut options = cluster.quick();
     options.concurrency = 16;
+    options.periods.bind_timeout = Duration::from_secs(300);
     let scheduler = cluster.scheduler_with(options).await;
     let id = cluster.server.faults().add(FaultRule::on("patch", "pods").below("status"), Effect::Hang);
     for at in 0..40 {
@@ -117,4 +120,35 @@ async fn a_binding_waits_for_no_other_pods_condition_however_many_have_no_answer
     cluster.bound("a").await;
     assert!(cluster.server.faults().fired(id) <= 4, "those that tell are bounded");
     scheduler.kill().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_condition_that_has_no_answer_keeps_its_own_pod_from_its_binding_for_a_while_only() {
+    let cluster = Cluster::start().await;
+    let mut options = cluster.quick();
+    options.periods.bind_timeout = Duration::from_millis(500);
+    let scheduler = cluster.scheduler_with(options).await;
+    let rule = FaultRule::on("patch", "pods").below("status").times(1);
+    let id = cluster.server.faults().add(rule, Effect::Hang);
+    cluster.pod("a", json!({"nvidia.com/gpu": "1"})).await;
+    until("its condition waits for an answer", async || (cluster.server.faults().fired(id) == 1).then_some(())).await;
+    cluster.node("n1").await;
+    cluster.bound("a").await;
+    scheduler.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_condition_that_is_refused_or_has_no_answer_is_written_again() {
+    let cluster = Cluster::start().await;
+    let mut options = cluster.quick();
+    options.periods.bind_timeout = Duration::from_millis(500);
+    let scheduler = cluster.scheduler_with(options).await;
+    for effect in [Effect::Answer(500, None), Effect::Hang] {
+        let id = cluster.server.faults().add(FaultRule::on("patch", "pods").below("status").times(1), effect);
+        let name = format!("p-{}", cluster.pods().list(&Default::default()).await.unwrap().items.len());
+        cluster.pod(&name, json!({"nvidia.com/gpu": "1"})).await;
+        until("the write is lost", async || (cluster.server.faults().fired(id) == 1).then_some(())).await;
+        cluster.waits_with(&name, "Unschedulable", "").await;
+    }
+    scheduler.stop().await;
 }

@@ -649,6 +649,11 @@ impl Case {
                 break;
             }
         }
+        if !self.gangs.env.engine.nominations().is_empty() {
+            // Room that is kept for somebody opens after a minute at the latest.
+            self.pass(65);
+            self.rest();
+        }
         self.check_nothing_fits();
         self.pass(60);
         self.rest();

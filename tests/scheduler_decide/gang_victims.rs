@@ -225,3 +225,59 @@ fn nobody_is_evicted_for_unlike_members_that_would_not_all_fit() {
     gangs.settle();
     assert_eq!((gangs.env.evicted.len(), gangs.count("low")), (0, 1));
 }
+
+#[test]
+fn room_that_was_kept_for_a_gang_is_open_when_the_gang_is_deleted() {
+    let mut gangs = gang_on(2, "1");
+    let keys = gang("high", "2", &[]);
+    urgent(&mut gangs, "high-0", &keys);
+    urgent(&mut gangs, "high-1", &keys);
+    assert_eq!(gangs.env.evicted.len(), 2);
+    let mut late = gangs.facts("late", &[("cpu", "1")], &[]);
+    late.spec.priority = 1;
+    gangs.env.submit(late);
+    gangs.delete("low-0");
+    gangs.settle();
+    assert_eq!(gangs.count("late"), 0, "it is kept for the gang, which waits for the other one");
+    gangs.delete("high-0");
+    gangs.delete("high-1");
+    gangs.settle();
+    assert_eq!(gangs.count("late"), 1);
+}
+
+#[test]
+fn a_gang_looks_for_other_victims_when_the_node_of_one_dies_with_it() {
+    let mut gangs = gang_on(3, "1");
+    let keys = gang("high", "2", &[]);
+    urgent(&mut gangs, "high-0", &keys);
+    urgent(&mut gangs, "high-1", &keys);
+    let evicted = gangs.env.evicted.clone();
+    assert_eq!(evicted.len(), 2);
+    let dead = gangs.env.node_of(&evicted[0]).unwrap().to_owned();
+    gangs.delete(&evicted[1]);
+    gangs.env.change_node(&dead, |facts| facts.unschedulable = true);
+    gangs.wait(3);
+    assert_eq!(gangs.env.evicted.len(), 3, "{:?}", gangs.env.evicted);
+    let last = gangs.env.evicted[2].clone();
+    gangs.delete(&last);
+    gangs.wait(3);
+    assert_eq!(gangs.count("high"), 2);
+}
+
+#[test]
+fn nobody_joins_a_gang_whose_members_are_about_to_leave() {
+    let mut gangs = Gangs::with(Default::default());
+    gangs.plain_node("n1", 2, "x");
+    let keys = gang("low", "2", &[("match-policy", "waiting-and-running")]);
+    gangs.members("low", 3, &keys);
+    gangs.settle();
+    assert_eq!(gangs.count("low"), 2);
+    let mut high = gangs.facts("high", &[("cpu", "2")], &[]);
+    high.spec.priority = 9;
+    gangs.env.submit(high);
+    gangs.plain_node("n2", 1, "x");
+    gangs.wait(2);
+    assert_eq!((gangs.env.evicted.len(), gangs.count("low")), (2, 2), "the third one stays away");
+    leave(&mut gangs);
+    assert_eq!((gangs.count("high"), gangs.count("low")), (1, 0), "alone it is below the minimum");
+}

@@ -309,7 +309,7 @@ impl Engine {
             self.queue.remove(*id);
             self.told.remove(id);
             self.pinned.remove(id);
-            self.nominations.remove(id);
+            self.forget_nomination(*id, now);
             self.let_go(*id);
             self.cancel(*id, Cancel::PodGone, now, effects);
         }
@@ -354,13 +354,13 @@ impl Engine {
             Place::Bound(_) => {
                 self.queue.remove(id);
                 self.told.remove(&id);
-                self.nominations.remove(&id);
+                self.forget_nomination(id, now);
                 self.let_go(id);
                 self.seen_bound(id, now, effects);
             }
             Place::Waiting | Place::Assumed(_) if deleting => {
                 self.queue.remove(id);
-                self.nominations.remove(&id);
+                self.forget_nomination(id, now);
                 self.let_go(id);
                 self.cancel(id, Cancel::PodGone, now, effects);
             }

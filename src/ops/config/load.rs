@@ -1,5 +1,6 @@
 //! Puts the layers on top of each other and remembers which one each value came from.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -251,7 +252,8 @@ fn apply_file<O>(
     for entry in entries.iter().filter(|entry| !sections.iter().any(|section| section.name == entry.key)) {
         let (line, column) = entry.at;
         let key = || entry.key.clone();
-        let Some(setting) = settings.iter().find(|setting| setting.names().any(|name| name == entry.key)) else {
+        let word = kebab(&entry.key);
+        let Some(setting) = settings.iter().find(|setting| setting.names().any(|name| name == word)) else {
             let known = settings.iter().flat_map(Setting::names).chain(sections.iter().map(|section| section.name));
             let meant = nearest(&entry.key, known);
             let command = command.to_owned();
@@ -269,6 +271,21 @@ fn apply_file<O>(
         loaded.sources.insert(setting.name, Source::File { path: path(), line: entry.at.0 });
     }
     Ok(())
+}
+
+/// `verifyPeriod`, as Kubernetes' own files have their keys, means `verify-period`.
+fn kebab(key: &str) -> Cow<'_, str> {
+    if key.contains('-') || !key.contains(|c: char| c.is_ascii_uppercase()) {
+        return key.into();
+    }
+    let mut word = String::with_capacity(key.len() + 4);
+    for c in key.chars() {
+        if c.is_ascii_uppercase() {
+            word.push('-');
+        }
+        word.push(c.to_ascii_lowercase());
+    }
+    word.into()
 }
 
 #[cfg(test)]
@@ -342,6 +359,15 @@ mod tests {
     }
 
     #[test]
+    fn the_files_keys_may_be_written_as_those_of_kubernetes_are() {
+        let loaded = run(&[], &[], Some("verifyPeriod: 3s\nnodeName: a\n")).unwrap();
+        assert_eq!((loaded.options.period, loaded.options.name.as_str()), (Duration::from_secs(3), "a"));
+        let twice = run(&[], &[], Some("verifyPeriod: 3s\nverify-period: 4s\n")).unwrap_err();
+        assert!(matches!(twice, ConfigError::Twice { .. }), "{twice}");
+        assert!(matches!(run(&[], &[], Some("VerifyPeriod: 3s\n")), Err(ConfigError::UnknownKey { .. })));
+    }
+
+    #[test]
     fn switches_stand_alone_and_aliases_mean_the_same() {
         assert!(run(&["--rdma"], &[], None).unwrap().options.rdma);
         assert!(!run(&["--rdma=false"], &[("RDMA", "true")], None).unwrap().options.rdma);
@@ -358,7 +384,7 @@ mod tests {
                 Some("rdma: true\nnode-nam: a\n"),
                 &["baton.yaml:2:1", "\"node-nam\"", "\"node-name\"?"][..],
             ),
-            (&[], &[], Some("nodeName: a\n"), &["baton.yaml:1:1", "\"node-name\"?"]),
+            (&[], &[], Some("Nodename: a\n"), &["baton.yaml:1:1", "\"node-name\"?"]),
             (&[], &[], Some("something: a\n"), &["baton.yaml:1:1", "`baton t --help`"]),
             (&[], &[], Some("verify-period: 10\n"), &["baton.yaml:1:16", "verify-period", "\"10\"", "30s"]),
             (&[], &[], Some("host: a\nnode-name: a\n"), &["baton.yaml:2:1", "\"host\""]),

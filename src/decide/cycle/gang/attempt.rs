@@ -85,6 +85,11 @@ impl Engine {
             self.make_room_for_rest(group, owing, now, effects);
             return;
         }
+        if self.loses_members(group) {
+            // Whoever is about to leave still counts as bound: nobody joins them. Their deletion is seen soon.
+            self.queue.park(item, Wake::ANY, now.mono, now.wall);
+            return;
+        }
         self.stats.group_attempts += 1;
         self.drop_outdated(group, now);
         if let Some(record) = self.groups.get_mut(group) {
@@ -113,6 +118,18 @@ impl Engine {
                 self.short(group, miss, now, effects);
             }
         }
+    }
+
+    /// Bound members were chosen to make room for others, and their deletion is not seen yet.
+    fn loses_members(&self, group: &GroupId) -> bool {
+        if self.nominations.is_empty() {
+            return false;
+        }
+        let bound = |id: &PodId| {
+            let pod = self.world.pod(*id).filter(|pod| MemberState::of(pod).is_bound());
+            pod.is_some() && self.world.gangs().gang_of(*id).is_some_and(|gang| gang.group() == group)
+        };
+        self.chosen_victims().iter().any(bound)
     }
 
     /// One attempt in the group's mode, without consequences beside what it holds.

@@ -25,6 +25,14 @@ impl Engine {
             return false;
         }
         let needed: Vec<PodId> = self.offer(group, &[], Aim::Minimum { once }).needed().collect();
+        // One member's node has died: what was planned for all of them does not stand any more.
+        let hopeless = |id: &PodId| {
+            let nominated = self.nominations.get(id).zip(self.world.pod(*id));
+            nominated.is_some_and(|(nomination, pod)| self.is_hopeless(pod, nomination.node, now))
+        };
+        if needed.iter().any(hopeless) {
+            self.denominate_group(group, effects);
+        }
         let waits = |id: &PodId| self.nominations.get(id).is_some_and(|nomination| !nomination.victims.is_empty());
         if needed.iter().any(waits) {
             return true;

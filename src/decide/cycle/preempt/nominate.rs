@@ -70,7 +70,7 @@ impl Engine {
     }
 
     /// The node refuses the pod whoever leaves, or has died: what leaves it may never be gone.
-    fn is_hopeless(&self, pod: &Pod, node: NodeId, now: Moment) -> bool {
+    pub(in crate::decide::cycle) fn is_hopeless(&self, pod: &Pod, node: NodeId, now: Moment) -> bool {
         let Some(found) = self.world.node(node).filter(|node| node.facts.is_some()) else { return true };
         let served = !pod.asks_for_devices() || found.stock.is_none() || found.live_agent().is_some();
         !served || matches!(verdict(&self.world, &self.plugins, pod, node, now.mono), Outcome::Never(_))
@@ -162,6 +162,7 @@ impl Engine {
             Some(until) if until <= now.mono => {
                 self.denominate(id, effects);
                 self.woken(Wake::POD_FREED);
+                self.jobs_news(Wake::POD_FREED, now);
             }
             Some(_) => {}
             None if nomination.victims.is_empty() => {
@@ -184,6 +185,14 @@ impl Engine {
                 }
                 self.timers.insert((now.mono + ASK_AGAIN, Timer::Nomination(id)));
             }
+        }
+    }
+
+    /// The pod needs no room any more: what was kept for it is open, and whoever waits for room hears of it.
+    pub(in crate::decide::cycle) fn forget_nomination(&mut self, id: PodId, now: Moment) {
+        if self.nominations.remove(&id).is_some() {
+            self.woken(Wake::POD_FREED);
+            self.jobs_news(Wake::POD_FREED, now);
         }
     }
 
