@@ -717,6 +717,31 @@ fn a_gang_that_gets_its_rest_by_another_hand_is_satisfied() {
 }
 
 #[test]
+fn a_gang_whose_rule_ends_by_another_hand_lets_its_holders_go_and_others_have_their_turn() {
+    let mut gangs = no_nodes();
+    gangs.plain_node("n", 1, "x");
+    let more = [("mode", "NonStrict"), ("match-policy", "once-satisfied"), ("waiting-time", "600s")];
+    gangs.members("g", 3, &gang("g", "2", &more));
+    gangs.settle();
+    assert_eq!((gangs.count("g"), gangs.reserved("ml/g")), (0, 1));
+    gangs.plain_node("other", 3, "y");
+    gangs.env.change_node("other", |facts| facts.unschedulable = true);
+    let left: Vec<String> =
+        (0..3).map(|n| format!("g-{n}")).filter(|name| gangs.state(name) == MemberState::Pending).collect();
+    assert_eq!(left.len(), 2);
+    for name in left {
+        gangs.change(&name, |facts| facts.handoff.node = Some("other".into()));
+    }
+    gangs.plain_node("free", 1, "z");
+    let mut late = gangs.facts("late", &[("cpu", "1")], &[]);
+    late.spec.priority = -1;
+    gangs.env.submit(late);
+    gangs.wait(3);
+    assert_eq!((gangs.count("g"), gangs.count("late")), (3, 1), "{}", gangs.condition("late"));
+    assert_eq!(gangs.reserved("ml/g"), 0);
+}
+
+#[test]
 fn every_quorum_of_a_gang_whose_rule_stays_is_told() {
     let mut gangs = no_nodes();
     gangs.plain_node("n", 4, "x");

@@ -4,9 +4,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use baton::contract::PodKey;
+use baton::contract::hint::LabelSelector;
 use baton::contract::tyjob::{BasicPolicy, JobQueuePolicy, Stage};
 use baton::decide::placement::{JobFacts, JobIdentity, JobSpec};
 use baton::decide::world::JobClaim;
+use baton::decide::world::spec::PodTerm;
 
 use crate::env::wall;
 use crate::gang_env::{Gangs, gang};
@@ -280,4 +282,35 @@ fn nobody_joins_a_gang_whose_members_are_about_to_leave() {
     assert_eq!((gangs.env.evicted.len(), gangs.count("low")), (2, 2), "the third one stays away");
     leave(&mut gangs);
     assert_eq!((gangs.count("high"), gangs.count("low")), (1, 0), "alone it is below the minimum");
+}
+
+#[test]
+fn members_that_want_to_be_near_each_other_keep_their_room_until_the_victims_have_left() {
+    let mut gangs = gang_on(2, "0");
+    let keys = gang("high", "2", &[]);
+    let mut first = gangs.facts("high-ps", &[("cpu", "1")], &keys);
+    first.spec.priority = 9;
+    first.spec.labels = [("app".to_owned(), "ps".to_owned())].into();
+    let mut second = gangs.facts("high-worker", &[("cpu", "1")], &keys);
+    second.spec.priority = 9;
+    let selector =
+        LabelSelector { match_labels: [("app".to_owned(), "ps".to_owned())].into(), ..LabelSelector::default() };
+    let namespaces = vec!["ml".into()];
+    second.spec.affinity =
+        vec![PodTerm { selector: Some(selector), topology_key: "pool".into(), namespaces, ..PodTerm::default() }];
+    gangs.env.submit(first);
+    gangs.env.submit(second);
+    gangs.settle();
+    assert_eq!(gangs.env.evicted.len(), 2, "{:?}", gangs.env.evicted);
+    let victims = gangs.env.evicted.clone();
+    urgent(&mut gangs, "late", &[]);
+    gangs.wait(25);
+    let asked: std::collections::BTreeSet<&String> = gangs.env.evicted.iter().collect();
+    assert_eq!((asked.len(), gangs.env.engine.nominations().len()), (2, 2), "{:?}", gangs.env.evicted);
+    gangs.delete(&victims[0]);
+    gangs.wait(25);
+    assert_eq!((gangs.count("late"), gangs.env.engine.nominations().len()), (0, 2), "the room is the gang's");
+    gangs.delete(&victims[1]);
+    gangs.wait(3);
+    assert_eq!((gangs.count("high"), gangs.count("late")), (2, 0));
 }

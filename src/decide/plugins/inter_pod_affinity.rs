@@ -109,8 +109,14 @@ impl Filter for InterPodAffinity {
     fn filter(&self, view: View<'_>, pod: &Pod, (id, node): (NodeId, &Node), slots: &mut Slots) -> Outcome {
         let (Some(near), Some(facts)) = (slots.get::<Near>(), &node.facts) else { return Outcome::Fit };
         let outcome = judge(near, pod, &facts.labels);
+        let spec = &pod.facts.spec;
+        let no_terms = spec.affinity.is_empty() && spec.anti_affinity.is_empty();
+        // Most pods mean nobody, and none of those that are nominated means them.
+        if !outcome.is_fit() || no_terms && !near.shunned {
+            return outcome;
+        }
         let mut shadows = view.world.shadows_on(id).filter(|other| other.id != pod.id).peekable();
-        if !outcome.is_fit() || shadows.peek().is_none() {
+        if shadows.peek().is_none() {
             return outcome;
         }
         let mut with = near.clone();

@@ -57,8 +57,11 @@ impl Filter for PodTopologySpread {
     fn filter(&self, view: View<'_>, pod: &Pod, (id, node): (NodeId, &Node), slots: &mut Slots) -> Outcome {
         let (Some(places), Some(facts)) = (slots.get::<Places>(), &node.facts) else { return Outcome::Fit };
         let outcome = judge(places, pod, facts);
+        if !outcome.is_fit() || required(pod).next().is_none() {
+            return outcome;
+        }
         let mut shadows = view.world.shadows_on(id).filter(|other| other.id != pod.id).peekable();
-        if !outcome.is_fit() || shadows.peek().is_none() {
+        if shadows.peek().is_none() {
             return outcome;
         }
         let mut with = places.clone();

@@ -29,6 +29,7 @@ impl World {
         let kept = self.assume(id, node, devices);
         if kept {
             self.shadows.insert(id);
+            self.shadows_at.entry(node).or_default().push(id);
         }
         kept
     }
@@ -37,7 +38,17 @@ impl World {
     pub fn forget(&mut self, id: PodId) -> bool {
         let Some(Place::Assumed(node)) = self.pods.get(&id).map(|pod| pod.place) else { return false };
         self.discharge(id);
-        self.shadows.remove(&id);
+        if self.shadows.remove(&id)
+            && let Some(here) = self.shadows_at.get_mut(&node)
+        {
+            // They go in the opposite order.
+            if let Some(at) = here.iter().rposition(|other| *other == id) {
+                here.remove(at);
+            }
+            if here.is_empty() {
+                self.shadows_at.remove(&node);
+            }
+        }
         self.plans.plans.remove(&id);
         if let Some(pod) = self.pods.get_mut(&id) {
             pod.place = Place::Waiting;

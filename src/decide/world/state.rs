@@ -66,6 +66,8 @@ pub struct World {
     pub(super) drawing: BTreeSet<PodId>,
     /// Assumed pods that only have room kept for them: nominated, and not there.
     pub(super) shadows: BTreeSet<PodId>,
+    /// The same by node: every filter asks for those of its node.
+    pub(super) shadows_at: BTreeMap<NodeId, Vec<PodId>>,
     /// Pods whose status names a node that others leave for them.
     pub(super) nominated: BTreeSet<PodId>,
     /// What pods ask of GPUs.
@@ -204,8 +206,7 @@ impl World {
 
     /// Pods that have room kept for them on this node.
     pub fn shadows_on(&self, node: NodeId) -> impl Iterator<Item = &Pod> {
-        let here = self.shadows.iter().filter_map(|id| self.pod(*id));
-        here.filter(move |pod| pod.node() == Some(node))
+        self.shadows_at.get(&node).into_iter().flatten().filter_map(|id| self.pod(*id))
     }
 
     /// Waiting pods whose status names a node that others leave for them.

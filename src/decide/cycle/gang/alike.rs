@@ -94,7 +94,7 @@ impl Refusals {
 }
 
 /// Surely of one kind: they share what they say. Pods of one template do; what else is alike may be told apart by this.
-pub(super) fn is_twin(one: &Pod, other: &Pod) -> bool {
+pub(in crate::decide::cycle) fn is_twin(one: &Pod, other: &Pod) -> bool {
     let (of_one, of_other) = (&one.facts, &other.facts);
     of_one.spec.is_same(&of_other.spec)
         && of_one.handoff.containers.is_same(&of_other.handoff.containers)

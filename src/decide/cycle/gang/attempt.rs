@@ -69,7 +69,7 @@ impl Engine {
         let once = self.satisfied_once(group);
         let book = self.world.gangs();
         let gangs = || book.of_group(group).filter(|gang| gang.group() == group);
-        let held = gangs().any(|gang| book.holds(gang, once).is_some());
+        let held = self.why_held(group).is_some();
         let over = gangs().all(|gang| rule::is_over(gang.config().policy, once));
         let marking = self.groups.get(group).is_some_and(|record| !record.marking.is_empty());
         if held || over || marking || !self.groups.contains_key(group) {
@@ -423,7 +423,7 @@ impl Engine {
     }
 
     /// Held members whose node or devices are not what they were, or whose node would not take them any more.
-    fn drop_outdated(&mut self, group: &GroupId, now: Moment) {
+    pub(super) fn drop_outdated(&mut self, group: &GroupId, now: Moment) {
         for id in self.held_members(group) {
             let Some(node) = self.holds.get(&id).map(|hold| hold.node) else { continue };
             if self.hold_outdated(id, node) {

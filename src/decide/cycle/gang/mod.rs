@@ -27,6 +27,7 @@ mod short;
 mod view;
 mod warn;
 
+pub(super) use alike::is_twin;
 pub(super) use commit::Commit;
 pub(super) use record::GroupRecord;
 pub use record::{GangPolicy, OnBindFailure, TimeoutClock};

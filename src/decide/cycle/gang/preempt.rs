@@ -6,7 +6,7 @@ use crate::decide::cycle::engine::Engine;
 use crate::decide::cycle::preempt::candidates;
 use crate::decide::cycle::settings::Moment;
 use crate::decide::gang::GroupId;
-use crate::decide::world::{NodeId, Pod, PodId};
+use crate::decide::world::{NodeId, Pod, PodId, Wake};
 
 use super::offer::Aim;
 
@@ -26,12 +26,10 @@ impl Engine {
         }
         let needed: Vec<PodId> = self.offer(group, &[], Aim::Minimum { once }).needed().collect();
         // One member's node has died: what was planned for all of them does not stand any more.
-        let hopeless = |id: &PodId| {
-            let nominated = self.nominations.get(id).zip(self.world.pod(*id));
-            nominated.is_some_and(|(nomination, pod)| self.is_hopeless(pod, nomination.node, now))
-        };
-        if needed.iter().any(hopeless) {
+        let nominated = needed.iter().filter_map(|id| Some((self.world.pod(*id)?, self.nominations.get(id)?.node)));
+        if self.is_any_hopeless(nominated, now) {
             self.denominate_group(group, effects);
+            self.jobs_news(Wake::POD_FREED, now);
         }
         let waits = |id: &PodId| self.nominations.get(id).is_some_and(|nomination| !nomination.victims.is_empty());
         if needed.iter().any(waits) {

@@ -9,7 +9,7 @@ use crate::decide::cycle::settings::Moment;
 use crate::decide::framework::Queued;
 use crate::decide::gang::{Change, Gang, GroupId, Hold, Member, MemberState, rule};
 use crate::decide::queue::{Item, QueueState};
-use crate::decide::world::{Pod, PodId};
+use crate::decide::world::{Place, Pod, PodId};
 
 use super::record::Look;
 
@@ -179,6 +179,7 @@ impl Engine {
         record.progress.satisfied_once = live && (was_once || before);
         let once = record.progress.satisfied_once;
         self.note_whole(group);
+        self.set_holders_free(group, now, effects);
         let Some(record) = self.groups.get_mut(group) else { return };
         let marking: Vec<PodId> = record.marking.iter().copied().collect();
         for id in marking {
@@ -192,9 +193,7 @@ impl Engine {
         }
         let book = self.world.gangs();
         let gangs: Vec<&Gang> = book.of_group(group).filter(|gang| gang.group() == group).collect();
-        // Where nobody waits there is nobody to hold.
-        let asks = |gang: &&&Gang| gang.counts().unplaced() + gang.counts().reserved > 0;
-        let held = if waits { gangs.iter().filter(asks).find_map(|gang| book.holds(gang, once)) } else { None };
+        let held = if waits { self.why_held(group) } else { None };
         let being_marked = self.groups.get(group).is_some_and(|record| !record.marking.is_empty());
         // Who holds may have got the rest by somebody else's hand.
         let holding = self.groups.get(group).is_some_and(|record| record.holding.is_some());
@@ -247,6 +246,43 @@ impl Engine {
         self.arm(group, now);
         self.warn(group, effects);
         self.tell_pod_groups(group, now, effects);
+    }
+
+    /// Why the group is not tried. Where nobody waits there is nobody to hold.
+    pub(super) fn why_held(&self, group: &GroupId) -> Option<Hold> {
+        let (book, once) = (self.world.gangs(), self.satisfied_once(group));
+        let asks = |gang: &&Gang| gang.counts().unplaced() + gang.counts().reserved > 0;
+        let gangs = book.of_group(group).filter(|gang| gang.group() == group);
+        gangs.filter(asks).find_map(|gang| book.holds(gang, once))
+    }
+
+    /// Somebody else's hand has satisfied the group, and no rule binds its members any more: whoever holds room goes on its way.
+    fn set_holders_free(&mut self, group: &GroupId, now: Moment, effects: &mut Effects) {
+        let once = self.satisfied_once(group);
+        let ruled = |gang: &Gang| gang.group() == group && !rule::is_over(gang.config().policy, once);
+        if self.groups.get(group).is_none_or(|record| record.holding.is_none())
+            || self.world.gangs().of_group(group).any(ruled)
+        {
+            return;
+        }
+        let before = self.held_members(group);
+        self.drop_outdated(group, now);
+        let held = self.held_members(group);
+        if held.is_empty() {
+            self.queue.remove(Item::Group(group.clone()));
+            if let Some(record) = self.groups.get_mut(group) {
+                (record.holding, record.clock) = (None, None);
+                record.progress.holding_since = None;
+            }
+        } else {
+            self.commit_group(group, held, None, now, effects);
+        }
+        for id in before {
+            // Its room was not what it had been.
+            if self.world.pod(id).is_some_and(|pod| pod.place == Place::Waiting) {
+                self.enqueue(id, now, effects);
+            }
+        }
     }
 
     /// Keeps a group from being tried and says why, to everybody when the reason is new.

@@ -202,7 +202,7 @@ pub(in crate::decide::cycle) fn lower_priority(world: &World, pod: &Pod, node: N
 }
 
 /// What every rule says of `pod` on `node` as the accounts stand.
-pub(super) fn verdict(world: &World, plugins: &Plugins, pod: &Pod, node: NodeId, now: Duration) -> Outcome {
+fn verdict(world: &World, plugins: &Plugins, pod: &Pod, node: NodeId, now: Duration) -> Outcome {
     let view = View { world, now };
     let Some(found) = world.node(node).filter(|node| node.facts.is_some()) else {
         return Outcome::Fault("the node is gone".into());

@@ -1,18 +1,21 @@
 //! A pod for which others make room: where, until when, and who may not take that room.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::contract::PodUid;
 use crate::decide::cycle::effect::{Effect, Effects};
 use crate::decide::cycle::engine::{Engine, Timer};
+use crate::decide::cycle::gang::is_twin;
 use crate::decide::cycle::settings::Moment;
-use crate::decide::framework::{Outcome, View};
+use crate::decide::framework::{Filter, Outcome, Reads, Slots, View};
 use crate::decide::gang::{Gang, GroupId};
 use crate::decide::plugins::device_fit;
+use crate::decide::queue::Item;
 use crate::decide::world::{NodeId, Place, Pod, PodId, Wake};
 
-use super::dry_run::{Candidate, candidates, verdict};
+use super::dry_run::{Candidate, candidates};
 use crate::decide::cycle::choose::{judge, prepare};
 
 /// How long the room stays closed after the last victim is gone.
@@ -47,6 +50,8 @@ impl Engine {
         }
         if self.nominations.get(&id).is_some_and(|nomination| self.is_hopeless(&pod, nomination.node, now)) {
             self.denominate(id, effects);
+            self.woken(Wake::POD_FREED);
+            self.jobs_news(Wake::POD_FREED, now);
         }
         if let Some(nomination) = self.nominations.get(&id).filter(|nomination| !nomination.victims.is_empty()) {
             let node = self.world.node(nomination.node).map_or("", |node| &node.name);
@@ -71,9 +76,36 @@ impl Engine {
 
     /// The node refuses the pod whoever leaves, or has died: what leaves it may never be gone.
     pub(in crate::decide::cycle) fn is_hopeless(&self, pod: &Pod, node: NodeId, now: Moment) -> bool {
-        let Some(found) = self.world.node(node).filter(|node| node.facts.is_some()) else { return true };
-        let served = !pod.asks_for_devices() || found.stock.is_none() || found.live_agent().is_some();
-        !served || matches!(verdict(&self.world, &self.plugins, pod, node, now.mono), Outcome::Never(_))
+        self.is_any_hopeless([(pod, node)], now)
+    }
+
+    /// One of these nodes refuses its pod whoever leaves, or has died. Only what a node says by itself counts: members of a group
+    /// that want to be near each other all wait, so that none of them finds the others.
+    pub(in crate::decide::cycle) fn is_any_hopeless<'a>(
+        &self,
+        nominated: impl IntoIterator<Item = (&'a Pod, NodeId)>,
+        now: Moment,
+    ) -> bool {
+        let view = View { world: &self.world, now: now.mono };
+        let mut last: Option<(&Pod, Option<Slots>)> = None;
+        nominated.into_iter().any(|(pod, id)| {
+            let Some(node) = self.world.node(id).filter(|node| node.facts.is_some()) else { return true };
+            if pod.asks_for_devices() && node.stock.is_some() && node.live_agent().is_none() {
+                return true;
+            }
+            // Pods of one template are prepared once.
+            let slots = match last.take() {
+                Some((before, slots)) if is_twin(before, pod) => slots,
+                _ => prepare(view, &self.plugins, pod).ok(),
+            };
+            let (_, slots) = last.insert((pod, slots));
+            let Some(slots) = slots else { return false };
+            let refuses = |plugin: &Arc<dyn Filter>| {
+                plugin.reads(pod, slots) == Reads::Node
+                    && matches!(plugin.filter(view, pod, (id, node), slots), Outcome::Never(_))
+            };
+            self.plugins.enabled().filter.iter().any(refuses)
+        })
     }
 
     /// Everybody who has been evicted for somebody and is still there.
@@ -172,9 +204,20 @@ impl Engine {
                 self.last_victim_gone(id, group.as_ref(), now);
             }
             None if self.world.pod(id).is_some_and(|pod| self.is_hopeless(pod, nomination.node, now)) => {
-                self.denominate(id, effects);
+                match nomination.group.clone() {
+                    // What was planned for all of them does not stand any more.
+                    Some(group) => {
+                        self.denominate(id, effects);
+                        self.denominate_group(&group, effects);
+                        self.queue.activate(Item::Group(group), self.plugins.queue_sort());
+                    }
+                    None => {
+                        self.denominate(id, effects);
+                        self.queue.activate(id, self.plugins.queue_sort());
+                    }
+                }
                 self.woken(Wake::POD_FREED);
-                self.queue.activate(id, self.plugins.queue_sort());
+                self.jobs_news(Wake::POD_FREED, now);
             }
             None => {
                 // An eviction may have failed; one that was heard is seen in the watch.
