@@ -130,21 +130,24 @@ fn default_spec(spec: &mut Value) -> Result<(), ManifestError> {
     if spec["schedulerName"].is_null() {
         spec["schedulerName"] = json!("default-scheduler");
     }
+    let on_host = spec["hostNetwork"] == json!(true);
     for list in ["initContainers", "containers"] {
         for (at, container) in spec[list].as_array_mut().into_iter().flatten().enumerate() {
-            amounts(&mut container["resources"], &format!("spec.{list}[{at}].resources"))?;
-        }
-    }
-    if spec["hostNetwork"] == json!(true) {
-        // On the node's own network a container port is a port of the node.
-        let lists = ["initContainers", "containers"].map(|list| spec[list].as_array().cloned());
-        for (list, containers) in ["initContainers", "containers"].into_iter().zip(lists) {
-            let Some(mut containers) = containers else { continue };
-            let ports = containers.iter_mut().filter_map(|container| container.get_mut("ports")?.as_array_mut());
-            for port in ports.flatten().filter(|port| port["hostPort"].as_i64().unwrap_or(0) == 0) {
-                port["hostPort"] = port["containerPort"].clone();
+            if !container.is_object() {
+                return Err(ManifestError::Field(format!("spec.{list}[{at}] is {container}: expected a container")));
             }
-            spec[list] = Value::Array(containers);
+            amounts(&mut container["resources"], &format!("spec.{list}[{at}].resources"))?;
+            let ports = container.get_mut("ports").and_then(Value::as_array_mut);
+            for (number, port) in ports.into_iter().flatten().enumerate() {
+                let Some(port) = port.as_object_mut() else {
+                    let problem = format!("is {port}: expected `containerPort: number`");
+                    return Err(ManifestError::Field(format!("spec.{list}[{at}].ports[{number}] {problem}")));
+                };
+                // On the node's own network a container port is a port of the node.
+                if on_host && port.get("hostPort").and_then(Value::as_i64).unwrap_or(0) == 0 {
+                    port.insert("hostPort".to_owned(), port.get("containerPort").cloned().unwrap_or_default());
+                }
+            }
         }
     }
     if spec["resources"].is_object() {
@@ -223,6 +226,13 @@ mod tests {
         assert!(error(&POD.replace("500m", "many")).contains("spec.containers[0].resources.limits.cpu"));
         assert!(error("apiVersion: v1\nkind: Pod\n").contains("spec.containers"));
         assert!(error("just words").contains("kind"));
+        let ports = POD.replace("  containers:", "  hostNetwork: true\n  containers:");
+        let ports = ports.replace("    image: x", "    image: x\n    ports: [8080]");
+        assert!(error(&ports).contains("spec.containers[0].ports[0] is 8080"));
+        assert!(
+            error(&POD.replace("  - name: main", "  - main\n  - name: main"))
+                .contains("spec.containers[0] is \"main\"")
+        );
         assert!(error("").contains("kind"));
         assert!(error(&format!("{POD}---\n{POD}")).contains("line"), "two documents");
     }

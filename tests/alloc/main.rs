@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, missing_docs)] // helpers of tests, not only `#[test]` functions
 
 mod annotations;
+mod bounded;
 mod hints;
 mod joint;
 mod nodes;

@@ -192,6 +192,10 @@ impl Devices {
         &self.layout
     }
 
+    pub(super) fn set_layout(&mut self, layout: Shared<Layout>) {
+        self.layout = layout;
+    }
+
     /// Lets equal labels, amounts and layouts be stored once, over all nodes. Names of places go: no object is taken over any
     /// more.
     pub(super) fn share(

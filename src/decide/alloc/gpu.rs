@@ -1,22 +1,20 @@
 //! Whole GPUs and MIG devices of a pod: how many at one time, which, and who of the containers gets which.
 
+use std::cell::Cell;
+
 use super::exclusive::blame;
-use super::grant::Part;
+use super::grant::{Part, Slot};
 use super::objective::objective;
 use super::partition;
 use super::phases::{overlap, peak, split};
 use super::pick::{Choice, GpuPlan, Within};
-use super::place::{Place, bit, bits};
+use super::place::{bit, bits};
 use super::reason::Reason;
 use super::solve::{Search, by_owner, solve};
+use super::splits::Splits;
 use super::{mig, whole};
 use crate::contract::hint::PartitionPolicy;
 use crate::decide::pod::ContainerKind;
-
-/// Most ways that are looked at to split one set of GPUs over containers with NICs.
-const MAX_SPLITS: u32 = 256;
-/// What one of them costs of the pod's tries.
-const SPLIT: u32 = 8;
 
 impl Choice<'_> {
     /// Chooses the pod's whole GPUs, except `taken` ones, and splits them over the containers.
@@ -31,17 +29,28 @@ impl Choice<'_> {
             let (free, total) = (candidates.count_ones(), self.pool.summary().gpus);
             return Err(blame(self.pool, self.wishes, true).unwrap_or(Reason::FewGpus { wanted: count, free, total }));
         }
+        let splits = Splits::new(self, candidates, &counts, &plan.containers);
+        if self.wishes.partition.is_none() && !splits.may_fit(candidates) {
+            return Err(self.not_near(candidates));
+        }
+        let any = Cell::new(false);
         let distance = |set: u128| {
             if !self.joint_nics() {
                 return Some(0);
             }
-            self.shared_out(set, &counts, plan).map(|(distance, _)| distance)
+            // A place that was found is good enough when there is no time left to find a better one.
+            if any.get() && self.tries.get() == 0 {
+                return None;
+            }
+            let (distance, _) = splits.of(set)?;
+            any.set(true);
+            Some(distance)
         };
         let chosen = match self.partitioned(candidates, count, &distance)? {
             Some(chosen) => Some(chosen),
             None => whole::best(self.pool, candidates, count, distance).set,
         };
-        let shared_out = chosen.and_then(|(set, value)| Some((value, self.shared_out(set, &counts, plan)?.1)));
+        let shared_out = chosen.and_then(|(set, value)| Some((value, self.afresh(|| splits.of(set))?.1)));
         let Some((value, split)) = shared_out else { return Err(self.not_near(candidates)) };
         plan.objective = Some(value);
         plan.whole = self.neighbours(chosen.map_or(0, |(set, _)| set));
@@ -50,7 +59,7 @@ impl Choice<'_> {
     }
 
     /// The GPUs of a set, those near each other side by side.
-    fn neighbours(&self, set: u128) -> Vec<u8> {
+    pub(super) fn neighbours(&self, set: u128) -> Vec<u8> {
         let gpus = &self.pool.devices().gpus;
         let mut order: Vec<u8> = bits(set).collect();
         order.sort_by_key(|at| {
@@ -60,88 +69,13 @@ impl Choice<'_> {
         order
     }
 
-    fn hand_out(&self, split: &[Vec<u8>], containers: &mut [Vec<Part>]) {
+    pub(super) fn hand_out(&self, split: &[Vec<u8>], containers: &mut [Vec<Part>]) {
         for (parts, own) in containers.iter_mut().zip(split) {
             parts.extend(own.iter().map(|gpu| {
                 let device = &self.pool.devices().gpus[usize::from(*gpu)];
                 Part::Gpu { gpu: *gpu, core: device.core, memory: device.memory }
             }));
         }
-    }
-
-    /// Which container gets which GPUs of `set`, and how far the NICs are then: containers take neighbours, unless another
-    /// way brings their NICs nearer. `None` where NICs must be near and no way brings them there.
-    fn shared_out(&self, set: u128, counts: &[u32], plan: &GpuPlan) -> Option<(u32, Vec<Vec<u8>>)> {
-        let first = split(&self.kinds, counts, &self.neighbours(set));
-        if !self.joint_nics() {
-            return Some((0, first));
-        }
-        let steps = |split: &[Vec<u8>]| {
-            let mut containers = plan.containers.clone();
-            self.hand_out(split, &mut containers);
-            self.nic_distance(&containers)
-        };
-        let mut best = steps(&first).map(|distance| (distance, first));
-        if best.as_ref().is_some_and(|(distance, _)| *distance == 0) || counts.iter().filter(|n| **n > 0).count() < 2 {
-            return best;
-        }
-        // Those that have NICs to be near choose first, plain init containers reuse what the others hold.
-        let mut order: Vec<usize> = (0..counts.len()).filter(|at| counts[*at] > 0).collect();
-        order.sort_by_key(|at| (self.kinds[*at] == ContainerKind::Init, !self.has_nics_to_be_near(*at), *at));
-        let mut tries = MAX_SPLITS;
-        let mut judge = |split: &[Vec<u8>]| {
-            if tries == 0 || self.tries.get() < SPLIT {
-                return true;
-            }
-            tries -= 1;
-            self.tries.set(self.tries.get() - SPLIT);
-            if let Some(distance) = steps(split)
-                && best.as_ref().is_none_or(|(least, _)| distance < *least)
-            {
-                best = Some((distance, split.to_vec()));
-            }
-            best.as_ref().is_some_and(|(distance, _)| *distance == 0)
-        };
-        self.each_split(set, counts, &order, &mut vec![Vec::new(); counts.len()], &mut judge);
-        best
-    }
-
-    /// Calls `found` with ways to split `set` over the containers in `order`, until it answers `true`.
-    fn each_split(
-        &self,
-        set: u128,
-        counts: &[u32],
-        order: &[usize],
-        split: &mut Vec<Vec<u8>>,
-        found: &mut dyn FnMut(&[Vec<u8>]) -> bool,
-    ) -> bool {
-        let Some((at, rest)) = order.split_first() else { return found(split) };
-        let busy = split.iter().enumerate().filter(|(other, _)| overlap(&self.kinds, *other, *at));
-        let busy = busy.flat_map(|(_, own)| own).fold(0, |mask, gpu| mask | bit(*gpu));
-        let mut done = false;
-        let mut go = |own: Vec<u8>| {
-            if !done {
-                split[*at] = own;
-                done = self.each_split(set, counts, rest, split, found);
-                split[*at].clear();
-            }
-        };
-        if self.has_nics_to_be_near(*at) {
-            let cells = whole::cells(self.pool, set & !busy);
-            let gpus = &self.pool.devices().gpus;
-            let near = |own: u128| {
-                let places: Vec<Place> = bits(own).map(|at| gpus[usize::from(at)].place).collect();
-                self.may_be_near(*at, &places)
-            };
-            whole::each(&cells, counts[*at], 0, &mut |own| {
-                if near(own) {
-                    go(bits(own).collect());
-                }
-            });
-        } else {
-            go(self.neighbours(set & !busy).into_iter().take(counts[*at] as usize).collect());
-        }
-        done
     }
 
     /// The best partition of the node's table, where the pod asks for one.
@@ -186,11 +120,6 @@ impl Choice<'_> {
     /// Chooses the pod's MIG devices, profile by profile, and splits them over the containers.
     pub(super) fn migs(&self, within: Within, plan: &mut GpuPlan) -> Result<(), Reason> {
         let open = self.eligible.migs & within.migs & !self.barred.migs;
-        let counts: Vec<u32> = self.needs.iter().map(|need| need.whole).collect();
-        if counts.iter().any(|count| *count > 0) && self.cut_into_instances() {
-            let total = self.pool.devices().migs.len() as u32;
-            self.migs_of(open, &counts, plan, |wanted, free| Reason::FewGpus { wanted, free, total })?;
-        }
         let mut profiles: Vec<&str> = self.needs.iter().filter_map(|need| Some(need.mig?.0)).collect();
         profiles.sort_unstable();
         profiles.dedup();
@@ -205,6 +134,21 @@ impl Choice<'_> {
                 free,
                 total,
             })?;
+        }
+        // Whoever takes any comes after those that want certain ones, and takes none that these hold at the same time.
+        let counts: Vec<u32> = self.needs.iter().map(|need| need.whole).collect();
+        if counts.iter().any(|count| *count > 0) && self.cut_into_instances() {
+            let total = self.pool.devices().migs.len() as u32;
+            let beside = |holder: usize| {
+                let mut takers = (0..counts.len()).filter(|taker| counts[*taker] > 0);
+                takers.any(|taker| overlap(&self.kinds, holder, taker))
+            };
+            let held = plan.containers.iter().enumerate().filter(|(holder, _)| beside(*holder));
+            let held = held.flat_map(|(_, parts)| parts).fold(0, |mask, part| match part.slot() {
+                Slot::Mig(at) => mask | bit(at),
+                _ => mask,
+            });
+            self.migs_of(open & !held, &counts, plan, |wanted, free| Reason::FewGpus { wanted, free, total })?;
         }
         Ok(())
     }

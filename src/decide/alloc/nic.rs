@@ -60,13 +60,27 @@ impl Choice<'_> {
         if matches!(scope, None | Some(TopologyScope::Node)) {
             return self.nics_within(everywhere, &near, strict);
         }
-        let plans = self.scopes(scope).into_iter().filter_map(|within| self.nics_within(within, &near, strict).ok());
-        plans.min_by_key(|plan| plan.distance).ok_or_else(|| match self.nics_within(everywhere, &near, strict) {
+        self.nearest(&near, strict).ok_or_else(|| match self.nics_within(everywhere, &near, strict) {
             Err(reason) => reason,
             Ok(_) => {
                 Reason::Scope { what: "NICs", scope: scope.unwrap_or(TopologyScope::Node), wanted: self.nics_wanted() }
             }
         })
+    }
+
+    /// [`Self::nics`] without a word about why there are none: that takes a search of its own.
+    pub(super) fn nics_if_any(&self, gpus: &[Vec<Part>], strict: bool) -> Option<NicPlan> {
+        self.nearest(&self.near(gpus), strict)
+    }
+
+    /// The nearest NICs within one of the parts of the node that the pod's scope allows.
+    fn nearest(&self, near: &Near, strict: bool) -> Option<NicPlan> {
+        let scopes = self.scopes(self.wishes.rdma.required_topology_scope).into_iter();
+        let plans = scopes.filter_map(|within| {
+            let usable = self.with_vf() & within.nics;
+            self.plan_nics(&self.nic_pieces(usable).ok()?, usable, near, strict)
+        });
+        plans.min_by_key(|plan| plan.distance)
     }
 
     fn near(&self, gpus: &[Vec<Part>]) -> Near {
@@ -112,15 +126,23 @@ impl Choice<'_> {
         if !self.has_nics_to_be_near(container) {
             return Some(0);
         }
-        let need = match &self.needs[container] {
-            own if own.nic_count() > 0 => own,
-            _ => self.needs.iter().find(|need| need.nic_count() > 0)?,
-        };
+        match &self.needs[container] {
+            own if own.nic_count() > 0 => self.steps_to_nics_of(own, &[place]),
+            // One that any container has will do.
+            _ => {
+                let others = self.needs.iter().filter(|need| need.nic_count() > 0);
+                others.filter_map(|need| self.steps_to_nics_of(need, &[place])).min()
+            }
+        }
+    }
+
+    /// Least steps from the nearest of `places` to as many NICs as `need` asks for, each a NIC that it could have.
+    pub(super) fn steps_to_nics_of(&self, need: &Need<'_>, places: &[Place]) -> Option<u32> {
         let share = need.nic_share.map_or(0, |(_, percent)| percent);
         let usable = self.with_vf() & if need.nics > 0 { self.eligible.free_nics } else { self.eligible.nics };
         let nics = &self.pool.devices().nics;
         let open = bits(usable).filter(|at| self.pool.nic_room(*at) >= share);
-        let mut steps: Vec<u32> = open.map(|at| nics[usize::from(at)].place.distance(place)).collect();
+        let mut steps: Vec<u32> = open.map(|at| distance(nics[usize::from(at)].place, places)).collect();
         steps.sort_unstable();
         if self.strict() && steps.first().is_none_or(|nearest| *nearest > 1) {
             return None;
@@ -128,17 +150,30 @@ impl Choice<'_> {
         Some(steps.into_iter().take(need.nic_count() as usize).sum())
     }
 
+    /// Near GPUs in these places there are as many NICs as the container asks for, whoever else wants them.
+    pub(super) fn has_enough_near(&self, container: usize, places: &[Place]) -> bool {
+        let need = &self.needs[container];
+        let usable = self.with_vf() & if need.nics > 0 { self.eligible.free_nics } else { self.eligible.nics };
+        let nics = &self.pool.devices().nics;
+        let near = bits(usable).filter(|at| distance(nics[usize::from(*at)].place, places) <= 1).count();
+        near >= need.nic_count() as usize
+    }
+
     fn nics_within(&self, within: Within, near: &Near, strict: bool) -> Result<NicPlan, Reason> {
         let usable = self.with_vf() & within.nics;
         let pieces = self.nic_pieces(usable)?;
-        let chosen =
-            if strict && self.too_many_places(near) { None } else { self.place_nics(&pieces, usable, near, strict) };
-        let Some(chosen) = chosen else {
-            return Err(match strict.then(|| self.place_nics(&pieces, usable, near, false)).flatten() {
-                Some(chosen) => self.too_far(&pieces, &chosen, near),
-                None => self.no_nic_room(&pieces, usable),
-            });
-        };
+        let plan = self.plan_nics(&pieces, usable, near, strict);
+        plan.ok_or_else(|| match strict.then(|| self.place_nics(&pieces, usable, near, false)).flatten() {
+            Some(chosen) => self.too_far(&pieces, &chosen, near),
+            None => self.no_nic_room(&pieces, usable),
+        })
+    }
+
+    fn plan_nics(&self, pieces: &[Piece], usable: u128, near: &Near, strict: bool) -> Option<NicPlan> {
+        if strict && self.too_many_places(near) {
+            return None;
+        }
+        let chosen = self.place_nics(pieces, usable, near, strict)?;
         let nics = &self.pool.devices().nics;
         let mut plan = NicPlan { containers: vec![Vec::new(); self.needs.len()], distance: 0 };
         for (piece, at) in pieces.iter().zip(chosen) {
@@ -148,7 +183,7 @@ impl Choice<'_> {
             let part = Part::Nic { nic: at, percent: piece.share.unwrap_or(nic.percent), vfs };
             plan.containers[piece.container].push(part);
         }
-        Ok(plan)
+        Some(plan)
     }
 
     /// Every NIC and share that is asked for: whole NICs first, of containers that stay before those of plain init containers,
@@ -189,6 +224,7 @@ impl Choice<'_> {
 
     /// A NIC for each piece.
     fn place_nics(&self, pieces: &[Piece], usable: u128, near: &Near, strict: bool) -> Option<Vec<u8>> {
+        self.looked.set(self.looked.get() + 1);
         let is_share = |piece: &Piece| piece.share.is_some();
         let together = pieces.iter().any(|piece| is_share(piece) && self.kinds[piece.container] == ContainerKind::Init);
         let first_share = pieces.iter().position(is_share).unwrap_or(pieces.len());
@@ -352,7 +388,7 @@ impl Choice<'_> {
         near.own.iter().enumerate().any(|(container, own)| self.too_many(container, own))
     }
 
-    fn too_many(&self, container: usize, own: &[Place]) -> bool {
+    pub(super) fn too_many(&self, container: usize, own: &[Place]) -> bool {
         let count = |level| {
             let mut groups: Vec<u8> = own.iter().map(|place| place.at(level)).collect();
             groups.sort_unstable();
@@ -361,12 +397,6 @@ impl Choice<'_> {
         };
         let nics = self.needs[container].nic_count();
         nics > 0 && count(Level::Switch) > nics && count(Level::Root) > nics
-    }
-
-    /// `SamePCIe` may hold for a container with GPUs in these places, as far as can be said without choosing NICs.
-    pub(super) fn may_be_near(&self, container: usize, own: &[Place]) -> bool {
-        !self.strict()
-            || !self.too_many(container, own) && own.iter().all(|place| self.steps_to_nics(container, *place).is_some())
     }
 
     /// `SamePCIe`: the switches of a container's GPUs are the switches of its NICs, or their root complexes are the same. NICs

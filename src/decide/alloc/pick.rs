@@ -26,8 +26,23 @@ pub fn pick(pool: &NodePool, request: &PodDeviceRequest) -> Result<Assignment, R
     pick_without(pool, request, &Barred::default())
 }
 
+/// [`pick()`], and how many sets of GPUs and ways to give them NICs it has looked at: what it has cost, whatever the machine.
+pub fn pick_counting(pool: &NodePool, request: &PodDeviceRequest) -> (Result<Assignment, Reason>, u64) {
+    let looked = Cell::new(0);
+    (pick_with(pool, request, &Barred::default(), &looked), looked.get())
+}
+
 /// [`pick()`] with some devices barred: another choice.
 pub(super) fn pick_without(pool: &NodePool, request: &PodDeviceRequest, barred: &Barred) -> Result<Assignment, Reason> {
+    pick_with(pool, request, barred, &Cell::new(0))
+}
+
+fn pick_with(
+    pool: &NodePool,
+    request: &PodDeviceRequest,
+    barred: &Barred,
+    looked: &Cell<u64>,
+) -> Result<Assignment, Reason> {
     if request.is_empty() {
         return Ok(Assignment::default());
     }
@@ -41,6 +56,7 @@ pub(super) fn pick_without(pool: &NodePool, request: &PodDeviceRequest, barred: 
         eligible,
         barred,
         tries: Cell::new(MAX_TRIES_OF_POD),
+        looked,
     };
     choice.run()
 }
@@ -55,6 +71,8 @@ pub(super) struct Choice<'a> {
     pub barred: &'a Barred,
     /// What searches may still try for this pod.
     pub tries: Cell<u32>,
+    /// Sets of GPUs and ways to give them NICs that were looked at.
+    pub looked: &'a Cell<u64>,
 }
 
 /// GPUs and MIG devices per container, and how good they are.
@@ -82,7 +100,7 @@ impl Choice<'_> {
             self.nics(&[], false)?;
         }
         let gpus = self.gpus()?;
-        let NicPlan { containers: nics, .. } = self.nics(&gpus.containers, self.strict())?;
+        let NicPlan { containers: nics, .. } = self.afresh(|| self.nics(&gpus.containers, self.strict()))?;
         let mut containers = gpus.containers;
         for (parts, nics) in containers.iter_mut().zip(nics) {
             parts.extend(nics);
@@ -91,6 +109,15 @@ impl Choice<'_> {
         let parts: Box<[Part]> = merge(&self.kinds, &containers).into();
         let (closed_gpus, closed_nics, closed_migs) = closure(self.pool, &parts, self.wishes.exclusive());
         Ok(Assignment { grant: Grant { parts, closed_gpus, closed_nics, closed_migs }, containers })
+    }
+
+    /// Searches with tries of its own: what was found while there were some is found again when the other places that were
+    /// looked at have used them up.
+    pub fn afresh<T>(&self, search: impl FnOnce() -> T) -> T {
+        let left = self.tries.replace(MAX_TRIES_OF_POD);
+        let found = search();
+        self.tries.set(left);
+        found
     }
 
     /// NICs have a say in the choice of GPUs.
@@ -108,7 +135,7 @@ impl Choice<'_> {
         if !self.joint_nics() {
             return Some(0);
         }
-        self.nics(gpus, self.strict()).ok().map(|plan| plan.distance)
+        self.nics_if_any(gpus, self.strict()).map(|plan| plan.distance)
     }
 
     /// The parts of the node that `scope` allows, each on its own.

@@ -123,6 +123,15 @@ impl NodePool {
         Arc::make_mut(&mut self.devices).share(labels, amounts, layouts);
     }
 
+    /// Keeps the layout of an earlier count where it says the same: a state is recognised by it, and devices that no inventory
+    /// lists make one anew each time.
+    pub fn keep_layout(&mut self, earlier: &Self) {
+        let (layout, earlier) = (self.devices.layout(), earlier.devices.layout());
+        if !layout.is_same(earlier) && *layout == *earlier {
+            self.devices_mut().set_layout(earlier.clone());
+        }
+    }
+
     pub(super) fn all_used(&self) -> impl Iterator<Item = &Used> {
         self.gpus.iter().chain(&self.migs).chain(&self.nics)
     }

@@ -22,8 +22,8 @@ pub struct Best {
 
 /// Candidates of one place, lowest minor first.
 pub(super) struct Cell {
-    place: Place,
-    gpus: Vec<u8>,
+    pub place: Place,
+    pub gpus: Vec<u8>,
 }
 
 /// Chooses `count` of `candidates`. `nic_distance` tells how far the NICs of a set would be, `None` when the set cannot be
@@ -44,7 +44,10 @@ pub fn best(pool: &NodePool, candidates: u128, count: u32, mut nic_distance: imp
         }
     };
     if ways(&cells, count) <= MAX_SETS {
-        each(&cells, count, 0, &mut |set| judge(set, &mut best));
+        each(&cells, count, 0, &mut |set| {
+            judge(set, &mut best);
+            false
+        });
     } else {
         for seed in 0..cells.len() {
             judge(grown(&cells, seed, count), &mut best);
@@ -69,7 +72,7 @@ pub(super) fn cells(pool: &NodePool, candidates: u128) -> Vec<Cell> {
 }
 
 /// In how many ways `count` GPUs can be counted out of the cells; saturates.
-fn ways(cells: &[Cell], count: u32) -> u64 {
+pub(super) fn ways(cells: &[Cell], count: u32) -> u64 {
     let count = count as usize;
     let mut ways = vec![0u64; count + 1];
     ways[0] = 1;
@@ -82,26 +85,27 @@ fn ways(cells: &[Cell], count: u32) -> u64 {
     ways[count]
 }
 
-/// Calls `found` with every way to take `left` GPUs from `cells`, in addition to `taken`.
-pub(super) fn each(cells: &[Cell], left: u32, taken: u128, found: &mut impl FnMut(u128)) {
+/// Calls `found` with ways to take `left` GPUs from `cells`, in addition to `taken`, until it answers `true`.
+pub(super) fn each(cells: &[Cell], left: u32, taken: u128, found: &mut impl FnMut(u128) -> bool) -> bool {
     if left == 0 {
         return found(taken);
     }
-    let Some((cell, rest)) = cells.split_first() else { return };
+    let Some((cell, rest)) = cells.split_first() else { return false };
     let later: u32 = rest.iter().map(|cell| cell.gpus.len() as u32).sum();
     let mut set = taken;
     for n in 0..=cell.gpus.len().min(left as usize) {
         if n > 0 {
             set |= bit(cell.gpus[n - 1]);
         }
-        if left - n as u32 <= later {
-            each(rest, left - n as u32, set, found);
+        if left - n as u32 <= later && each(rest, left - n as u32, set, found) {
+            return true;
         }
     }
+    false
 }
 
 /// `count` GPUs from the cell `seed` and the cells nearest to it.
-fn grown(cells: &[Cell], seed: usize, count: u32) -> u128 {
+pub(super) fn grown(cells: &[Cell], seed: usize, count: u32) -> u128 {
     let start = cells[seed].place;
     let mut order: Vec<usize> = (0..cells.len()).collect();
     let other_domain = |place: Place| place.nvlink != start.nvlink;

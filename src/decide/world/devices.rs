@@ -145,7 +145,7 @@ impl Stock {
 
     /// Counts what pods hold: by their assignment, else by what the node has published, else the type is blocked.
     pub fn recount<'a>(&mut self, charges: impl Iterator<Item = Charge<'a>>) {
-        self.pool = self.empty.emptied();
+        let before = std::mem::replace(&mut self.pool, self.empty.emptied());
         self.blocked.clear();
         for charge in charges {
             if let Some(devices) = charge.devices {
@@ -166,6 +166,7 @@ impl Stock {
                 }
             }
         }
+        self.pool.keep_layout(&before);
     }
 
     /// Counts one more pod. `false`, and nothing has changed, when all pods must be counted afresh: not all that it holds is
