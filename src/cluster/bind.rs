@@ -15,6 +15,9 @@ use crate::decide::cycle::BindResult;
 use crate::decide::world::PodFacts;
 use crate::runtime::clock;
 
+/// How long an eviction waits until its reason is written: a small part of what it may take in all.
+const TELLING: Duration = Duration::from_secs(2);
+
 /// Writes pods into nodes.
 #[derive(Clone)]
 pub struct Binder {
@@ -77,8 +80,10 @@ impl Binder {
         });
         let patch = json!({"metadata": {"uid": pod.uid.as_str()}, "status": {"conditions": [condition]}});
         let pods: Api<FeedPod> = Api::namespaced(self.client.clone(), &pod.key.namespace);
-        // For people and controllers only: the eviction does not depend on it.
-        pods.patch_status(&pod.key.name, &PatchParams::default(), &Patch::Strategic(patch)).await.map(drop).ok();
+        // For people and controllers only: the eviction does not depend on it, nor waits for it for long.
+        let (params, patch) = (PatchParams::default(), Patch::Strategic(patch));
+        let told = pods.patch_status(&pod.key.name, &params, &patch);
+        tokio::time::timeout(TELLING, told).await.ok();
         self.fence(pod).await
     }
 

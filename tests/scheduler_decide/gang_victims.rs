@@ -314,3 +314,24 @@ fn members_that_want_to_be_near_each_other_keep_their_room_until_the_victims_hav
     gangs.wait(3);
     assert_eq!((gangs.count("high"), gangs.count("late")), (2, 0));
 }
+
+#[test]
+fn a_gang_that_waits_for_the_deletion_of_a_member_says_so() {
+    let mut gangs = Gangs::with(Default::default());
+    gangs.plain_node("n1", 2, "x");
+    let keys = gang("low", "2", &[("match-policy", "waiting-and-running")]);
+    gangs.members("low", 3, &keys);
+    gangs.settle();
+    // The same condition with other words is not written more often than this.
+    gangs.wait(61);
+    gangs.env.lost_evictions = 100;
+    let mut high = gangs.facts("high", &[("cpu", "2")], &[]);
+    high.spec.priority = 9;
+    gangs.env.submit(high);
+    gangs.plain_node("n2", 1, "x");
+    gangs.wait(5);
+    let bound = gangs.bound();
+    assert_eq!((gangs.env.evicted.len(), gangs.count("low")), (0, 2));
+    let third = (0..3).map(|n| format!("low-{n}")).find(|name| !bound.contains(name)).unwrap();
+    assert!(gangs.condition(&third).contains("is about to make room for others"), "{}", gangs.condition(&third));
+}

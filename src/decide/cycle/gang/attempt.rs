@@ -1,9 +1,12 @@
 //! One attempt of a group: a transaction on the world.
 
+use std::time::Duration;
+
 use crate::contract::gang::{Committed, Mode};
 use crate::decide::cycle::choose::{Choice, choose};
 use crate::decide::cycle::effect::Effects;
 use crate::decide::cycle::engine::Engine;
+use crate::decide::cycle::preempt::Nomination;
 use crate::decide::cycle::settings::{Moment, Search};
 use crate::decide::framework::View;
 use crate::decide::gang::{Gang, GroupId, MemberState, rule};
@@ -19,6 +22,8 @@ use super::search::MEMBERS;
 const CHOOSY: usize = 8;
 /// Cycles of one pass: enough for as many kinds of members to fail.
 const CYCLES: usize = 128;
+/// How long the deletion of a member that was chosen to leave is waited for.
+const LEAVING: Duration = Duration::from_secs(60);
 
 /// Why a member has no place.
 #[derive(Debug, Clone)]
@@ -85,10 +90,10 @@ impl Engine {
             self.make_room_for_rest(group, owing, now, effects);
             return;
         }
-        if self.loses_members(group) {
+        if let Some(pod) = self.leaving_member(group, now) {
             // Whoever is about to leave still counts as bound: nobody joins them. Their deletion is seen soon.
-            self.queue.park(item, Wake::ANY, now.mono, now.wall);
-            return;
+            let text = "is about to make room for others, and nobody joins it".to_owned();
+            return self.short(group, Miss { pod, text, wake: Wake::ANY }, now, effects);
         }
         self.stats.group_attempts += 1;
         self.drop_outdated(group, now);
@@ -120,16 +125,16 @@ impl Engine {
         }
     }
 
-    /// Bound members were chosen to make room for others, and their deletion is not seen yet.
-    fn loses_members(&self, group: &GroupId) -> bool {
-        if self.nominations.is_empty() {
-            return false;
-        }
+    /// A bound member that was chosen to make room for others, and whose deletion is yet to be seen: where that does not come
+    /// about, the group goes on without waiting for it.
+    fn leaving_member(&self, group: &GroupId, now: Moment) -> Option<PodId> {
+        let young = |nomination: &&Nomination| now.mono < nomination.since + LEAVING;
+        let victims = self.nominations.values().filter(young).flat_map(|nomination| &nomination.victims);
         let bound = |id: &PodId| {
             let pod = self.world.pod(*id).filter(|pod| MemberState::of(pod).is_bound());
             pod.is_some() && self.world.gangs().gang_of(*id).is_some_and(|gang| gang.group() == group)
         };
-        self.chosen_victims().iter().any(bound)
+        victims.filter_map(|uid| self.world.pod_id(uid)).find(bound)
     }
 
     /// One attempt in the group's mode, without consequences beside what it holds.

@@ -11,7 +11,7 @@ use crate::decide::cycle::engine::Engine;
 use crate::decide::cycle::settings::Moment;
 use crate::decide::gang::GroupId;
 use crate::decide::world::volume::VolumePlan;
-use crate::decide::world::{PodId, Wake};
+use crate::decide::world::{NodeId, PodId, Wake};
 
 use super::attempt::Attempt;
 
@@ -33,6 +33,13 @@ pub(super) struct Kept {
     hold: Hold,
     devices: Option<Held>,
     volumes: Option<VolumePlan>,
+}
+
+impl Kept {
+    /// Where it was held.
+    pub const fn node(&self) -> NodeId {
+        self.hold.node
+    }
 }
 
 impl Engine {

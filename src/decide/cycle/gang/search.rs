@@ -30,6 +30,40 @@ const STEPS: (usize, usize) = (10_000, 1_000);
 /// Device choices that are tried.
 const CHOICES: usize = 20_000;
 
+/// Looks at a node that cost as much as one placement that is tried.
+const LOOKS: usize = 16;
+/// Searches that one budget begins.
+const SEARCHES: usize = 64;
+
+/// What one search, or several over the same group, may take.
+pub(super) struct Budget {
+    steps: usize,
+    choices: usize,
+    /// What it takes to begin one.
+    least: usize,
+}
+
+impl Budget {
+    /// One search.
+    fn of_one() -> Self {
+        Self { steps: STEPS.0, choices: CHOICES, least: 0 }
+    }
+
+    /// Several searches that together take no more than one.
+    pub fn of_many(offer: &Offer) -> Self {
+        let steps = if offer.len() > KINDS { STEPS.1 } else { STEPS.0 };
+        Self { steps, choices: CHOICES, least: steps / SEARCHES }
+    }
+
+    /// A search is about to begin, with looks at nodes that cost as much as these steps. `false` when nothing is left for it.
+    fn begin(&mut self, looks: usize) -> bool {
+        if self.least > 0 {
+            self.steps = self.steps.saturating_sub(self.least + looks);
+        }
+        self.steps > 0 && self.choices > 0
+    }
+}
+
 /// A member that may be placed, and the gang that counts it.
 struct Candidate {
     pod: PodId,
@@ -85,6 +119,32 @@ impl Engine {
     /// Places what the group needs, whichever members, nodes and devices that takes. The members stay held; `None` leaves
     /// nothing held.
     pub(super) fn search(&mut self, offer: &Offer, now: Moment) -> Option<Vec<PodId>> {
+        self.search_within(offer, &mut Budget::of_one(), now)
+    }
+
+    /// [`Engine::search`] that takes no more than is left of a budget.
+    pub(super) fn search_within(&mut self, offer: &Offer, budget: &mut Budget, now: Moment) -> Option<Vec<PodId>> {
+        let (candidates, kinds) = self.searchable(offer)?;
+        if !budget.begin(self.world.nodes().count() * kinds / LOOKS) {
+            return None;
+        }
+        let first = candidates.first()?.pod;
+        // Priority is equal over the group: what is closed to one is closed to all.
+        let shadows = self.shadow(self.world.pod(first)?.facts.spec.priority, first, now);
+        let found = self.search_over(offer, candidates, kinds, budget, now);
+        self.lift(shadows);
+        found
+    }
+
+    /// One member of each kind, where a search may find more than offering one after the other.
+    pub(super) fn one_of_each_kind(&self, offer: &Offer) -> Option<Vec<PodId>> {
+        let (candidates, kinds) = self.searchable(offer)?;
+        let first = |kind| candidates.iter().find(|candidate| candidate.kind == kind).map(|candidate| candidate.pod);
+        (0..kinds).map(first).collect()
+    }
+
+    /// Whom a search would place, and of how many kinds they are; `None` where there is nothing to search over.
+    fn searchable(&self, offer: &Offer) -> Option<(Vec<Candidate>, usize)> {
         if offer.len() == 0 || offer.len() > MEMBERS {
             return None;
         }
@@ -103,21 +163,9 @@ impl Engine {
             }
         }
         let social = kinds.len() == 1 && self.world.pod(candidates.first()?.pod).is_some_and(looks_at_others);
-        if kinds.len() > KINDS {
-            return None;
-        }
-        if kinds.len() < 2
-            && !social
-            && candidates.iter().all(|candidate| candidate.request.as_ref().is_none_or(is_simple))
-        {
-            return None;
-        }
-        let first = candidates.first()?.pod;
-        // Priority is equal over the group: what is closed to one is closed to all.
-        let shadows = self.shadow(self.world.pod(first)?.facts.spec.priority, first, now);
-        let found = self.search_over(offer, candidates, kinds.len(), now);
-        self.lift(shadows);
-        found
+        let simple = |candidate: &Candidate| candidate.request.as_ref().is_none_or(is_simple);
+        let vain = kinds.len() > KINDS || kinds.len() < 2 && !social && candidates.iter().all(simple);
+        (!vain).then_some((candidates, kinds.len()))
     }
 
     fn search_over(
@@ -125,6 +173,7 @@ impl Engine {
         offer: &Offer,
         mut candidates: Vec<Candidate>,
         kinds: usize,
+        budget: &mut Budget,
         now: Moment,
     ) -> Option<Vec<PodId>> {
         let mut fits: Vec<Option<Vec<NodeId>>> = vec![None; kinds];
@@ -144,17 +193,20 @@ impl Engine {
             return None;
         }
         candidates.retain(|candidate| !candidate.nodes.is_empty());
+        let steps = budget.steps.min(if candidates.len() > KINDS { STEPS.1 } else { STEPS.0 });
         let mut search = Search {
-            steps: if candidates.len() > KINDS { STEPS.1 } else { STEPS.0 },
+            steps,
             classes: self.classes_of(&candidates),
             needed: offer.gangs.iter().map(|gang| gang.needed).collect(),
             left,
             candidates,
             placed: Vec::new(),
             dead: BTreeSet::new(),
-            choices: CHOICES,
+            choices: budget.choices,
         };
         let found = self.place_rest(&mut search, 0, now);
+        budget.steps -= steps - search.steps;
+        budget.choices = search.choices;
         found.then(|| search.placed.iter().map(|(at, _)| search.candidates[*at].pod).collect())
     }
 
@@ -306,7 +358,7 @@ impl Engine {
         before.into_iter().for_each(|kept| self.put_kept(kept));
     }
 
-    fn hold_on(&mut self, id: PodId, node: NodeId, devices: Option<DeviceChoice>, now: Moment) -> bool {
+    pub(super) fn hold_on(&mut self, id: PodId, node: NodeId, devices: Option<DeviceChoice>, now: Moment) -> bool {
         let Some(pod) = self.world.pod(id) else { return false };
         let view = View { world: &self.world, now: now.mono };
         let Choice::Node(node, mut slots) = choose(view, &self.plugins, pod, Some(node)).0 else { return false };

@@ -1,7 +1,6 @@
 //! A pod for which others make room: where, until when, and who may not take that room.
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
 use std::time::Duration;
 
 use crate::contract::PodUid;
@@ -9,7 +8,7 @@ use crate::decide::cycle::effect::{Effect, Effects};
 use crate::decide::cycle::engine::{Engine, Timer};
 use crate::decide::cycle::gang::is_twin;
 use crate::decide::cycle::settings::Moment;
-use crate::decide::framework::{Filter, Outcome, Reads, Slots, View};
+use crate::decide::framework::{Outcome, Reads, Slots, View};
 use crate::decide::gang::{Gang, GroupId};
 use crate::decide::plugins::device_fit;
 use crate::decide::queue::Item;
@@ -28,6 +27,8 @@ const ASK_AGAIN: Duration = Duration::from_secs(10);
 pub struct Nomination {
     /// Where.
     pub node: NodeId,
+    /// Monotonic time when this was decided, or read from the pod's status.
+    pub since: Duration,
     /// Whoever has to leave and has not yet.
     pub victims: BTreeSet<PodUid>,
     /// Monotonic time until which the room stays closed; set when the last victim is gone, of a group when all of its are.
@@ -99,12 +100,23 @@ impl Engine {
                 _ => prepare(view, &self.plugins, pod).ok(),
             };
             let (_, slots) = last.insert((pod, slots));
-            let Some(slots) = slots else { return false };
-            let refuses = |plugin: &Arc<dyn Filter>| {
-                plugin.reads(pod, slots) == Reads::Node
-                    && matches!(plugin.filter(view, pod, (id, node), slots), Outcome::Never(_))
-            };
-            self.plugins.enabled().filter.iter().any(refuses)
+            slots.as_mut().is_some_and(|slots| self.refuses_for_good(pod, id, slots, now))
+        })
+    }
+
+    /// The node by itself refuses the pod, whoever leaves.
+    pub(in crate::decide::cycle) fn refuses_for_good(
+        &self,
+        pod: &Pod,
+        id: NodeId,
+        slots: &mut Slots,
+        now: Moment,
+    ) -> bool {
+        let view = View { world: &self.world, now: now.mono };
+        let Some(node) = self.world.node(id) else { return true };
+        self.plugins.enabled().filter.iter().any(|plugin| {
+            plugin.reads(pod, slots) == Reads::Node
+                && matches!(plugin.filter(view, pod, (id, node), slots), Outcome::Never(_))
         })
     }
 
@@ -147,7 +159,8 @@ impl Engine {
         self.stats.preempted += names.len() as u64;
         let until = (victims.is_empty() && group.is_none()).then(|| now.mono + KEPT);
         self.timers.insert((until.unwrap_or(now.mono + ASK_AGAIN), Timer::Nomination(id)));
-        self.nominations.insert(id, Nomination { node: picked.node, victims, until, group: group.cloned() });
+        let (node, group) = (picked.node, group.cloned());
+        self.nominations.insert(id, Nomination { node, since: now.mono, victims, until, group });
         effects.push(Effect::Nominate { pod: by, node: Some(node_name.clone()) });
         if names.is_empty() {
             format!("waits for pods that are leaving node {node_name}")
@@ -280,7 +293,7 @@ impl Engine {
             let group = self.world.gangs().gang_of(id).map(|gang| gang.group().clone());
             let until = (victims.is_empty() && group.is_none()).then(|| now.mono + KEPT);
             self.timers.insert((until.unwrap_or(now.mono + ASK_AGAIN), Timer::Nomination(id)));
-            self.nominations.insert(id, Nomination { node: at, victims, until, group });
+            self.nominations.insert(id, Nomination { node: at, since: now.mono, victims, until, group });
         }
     }
 
