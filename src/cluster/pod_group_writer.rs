@@ -1,5 +1,8 @@
 //! Writes PodGroups: their status with a precondition, and objects for gangs that have none.
 
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, PoisonError};
+
 use kube::Client;
 use kube::api::{Api, Patch, PatchParams, PostParams};
 use kube::core::Request;
@@ -16,12 +19,27 @@ const FIELDS: [&str; 4] = ["phase", "occupiedBy", "scheduleStartTime", "conditio
 
 /// Writes PodGroups.
 #[derive(Clone)]
-pub struct PodGroups(Client);
+pub struct PodGroups {
+    client: Client,
+    plain: Arc<Mutex<Plain>>,
+}
+
+/// APIs whose CRD declares no status subresource, as Koordinator's own does: there the status is a field of the object like
+/// any other, and its own path answers 404.
+#[derive(Default)]
+struct Plain {
+    known: BTreeSet<PodGroupApi>,
+    warned: BTreeSet<PodGroupApi>,
+}
 
 impl PodGroups {
     /// By this client.
     pub fn new(client: Client) -> Self {
-        Self(client)
+        Self { client, plain: Arc::default() }
+    }
+
+    fn plain<T>(&self, look: impl FnOnce(&mut Plain) -> T) -> T {
+        look(&mut self.plain.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Writes a status if the object is still the one that was read; the status as it is stored then.
@@ -36,9 +54,35 @@ impl PodGroups {
         let patch = json!({
             "apiVersion": write.api.api_version(), "kind": "PodGroup", "metadata": meta, "status": status,
         });
-        let groups: Api<RawPodGroup> = Api::namespaced_with(self.0.clone(), write.gang.namespace(), &write.api);
-        let stored = groups.patch_status(write.gang.name(), &PatchParams::default(), &Patch::Merge(patch)).await?;
-        Ok(stored.facts(write.api).map(|facts| facts.status).unwrap_or_default())
+        let groups: Api<RawPodGroup> = Api::namespaced_with(self.client.clone(), write.gang.namespace(), &write.api);
+        let (name, params, patch) = (write.gang.name(), PatchParams::default(), Patch::Merge(patch));
+        let read = |stored: RawPodGroup| stored.facts(write.api).map(|facts| facts.status).unwrap_or_default();
+        if self.plain(|plain| plain.known.contains(&write.api)) {
+            let stored = read(groups.patch(name, &params, &patch).await?);
+            if stored.phase == write.status.phase {
+                return Ok(stored);
+            }
+            // The CRD has got the subresource since: the object's own path leaves the status as it is.
+            self.plain(|plain| plain.known.remove(&write.api));
+        }
+        match groups.patch_status(name, &params, &patch).await {
+            Err(error) if status_code(&error) == Some(404) => {
+                // Either there is no such object, and this is answered with 404 too, or the path is not served.
+                let stored = read(groups.patch(name, &params, &patch).await?);
+                let first = self.plain(|plain| {
+                    plain.known.insert(write.api);
+                    plain.warned.insert(write.api)
+                });
+                if first {
+                    tracing::warn!(
+                        api = write.api.api_version(),
+                        "the CRD of PodGroups has no status subresource; the status is written with the object"
+                    );
+                }
+                Ok(stored)
+            }
+            other => other.map(read),
+        }
     }
 
     /// Makes the PodGroup of a gang; one that exists is left as it is.
@@ -64,7 +108,7 @@ impl PodGroups {
         let mut request =
             Request::new(path).create(&PostParams::default(), bytes).map_err(kube::Error::BuildRequest)?;
         request.extensions_mut().insert("create");
-        match self.0.request::<Value>(request).await {
+        match self.client.request::<Value>(request).await {
             Err(error) if status_code(&error) == Some(409) => Ok(()),
             other => other.map(drop),
         }

@@ -50,6 +50,16 @@ impl Cluster {
         until("the PodGroup CRD", || async { groups.list(&Default::default()).await.ok() }).await;
     }
 
+    /// Koordinator's own, which has no status subresource.
+    pub async fn plain_pod_group_crd(&self) {
+        let mut text = serde_json::to_value(crd()).unwrap();
+        text["spec"]["versions"][0].as_object_mut().unwrap().remove("subresources").unwrap();
+        let crds: Api<CustomResourceDefinition> = Api::all(self.client.clone());
+        crds.create(&PostParams::default(), &serde_json::from_value(text).unwrap()).await.unwrap();
+        let groups = self.pod_groups(PodGroupApi::Sigs);
+        until("the PodGroup CRD", || async { groups.list(&Default::default()).await.ok() }).await;
+    }
+
     pub fn pod_groups(&self, api: PodGroupApi) -> Api<DynamicObject> {
         Api::namespaced_with(self.client.clone(), "ml", &api.resource())
     }

@@ -97,6 +97,29 @@ async fn the_status_follows_the_gang_from_its_first_member_to_its_end_and_is_not
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_pod_group_whose_crd_has_no_status_path_gets_its_status_with_the_object() {
+    let cluster = Cluster::start().await;
+    cluster.plain_pod_group_crd().await;
+    cluster.pod_group("g", json!({"minMember": 2})).await;
+    let denied = cluster.pod_groups(PodGroupApi::Sigs);
+    let patch = Patch::Merge(json!({"status": {"phase": "Running"}}));
+    let error = denied.patch_status("g", &PatchParams::default(), &patch).await.unwrap_err();
+    assert!(matches!(&error, kube::Error::Api(status) if status.code == 404), "{error}");
+    let scheduler = cluster.scheduler().await;
+    members(&cluster, "g", 0..1).await;
+    says(&cluster, "g", "one of two", |status| status["phase"] == "Pending").await;
+    cluster.server.counts().reset();
+    cluster.cpus("n1", 4).await;
+    members(&cluster, "g", 1..2).await;
+    let status = says(&cluster, "g", "both scheduled", |status| status["phase"] == "Scheduled").await;
+    assert_eq!((&status["scheduled"], &condition(&status, "GangSatisfied")["status"]), (&json!(2), &json!("True")));
+    assert_eq!(writes(&cluster), 0, "the path that is not there is not tried again");
+    let object = cluster.pod_groups(PodGroupApi::Sigs).get("g").await.unwrap();
+    assert_eq!(object.data["spec"]["minMember"], 2);
+    scheduler.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_restarted_scheduler_knows_from_the_pod_group_that_the_gang_was_satisfied() {
     let cluster = Cluster::start().await;
     cluster.pod_group_crd(PodGroupApi::Sigs).await;

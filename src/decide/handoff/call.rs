@@ -65,7 +65,7 @@ fn serve_stranger(sight: &Sight<'_>, call: &Call<'_>, key: PodKey, container: &s
     let container = PodContainer {
         name: container.into(),
         kind: ContainerKind::App,
-        request: ContainerRequest::judge(limit.into_iter()),
+        request: ContainerRequest::judge(limit),
         running: false,
         dra_backed: Vec::new(),
     };

@@ -15,7 +15,7 @@ pub use classify::{Class, Situation, classify};
 pub use facts::{JobFacts, JobIdentity, JobSpec, Part, PriorityClassFacts, PriorityClasses, Seat, Told};
 pub use folded::{Folded, GPU_PERCENT};
 pub use order::{Ranked, order};
-pub use room::{Guests, is_plain, room_for};
+pub use room::{Guests, KnownRooms, is_plain, room_for};
 pub use rule::{Tally, Verdict, verdict};
 pub use score::{Load, Metric, Rank, Weights};
 pub use share::{Share, dominant_share};

@@ -1,9 +1,11 @@
 //! How many more pods of a job a node has room for, when all that is known is what each of them takes and which of them keep
 //! apart. Whether the node takes such a pod at all is for the filters to say.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use crate::contract::key;
 use crate::contract::request::GpuRequest;
-use crate::decide::alloc::{NodePool, PodDeviceRequest, pick};
+use crate::decide::alloc::{NodePool, PodDeviceRequest, PoolState, pick};
 use crate::decide::world::spec::Labels;
 use crate::decide::world::{Node, Resources, Stock};
 
@@ -56,6 +58,102 @@ pub fn room_for<'a>(node: &Node, guests: impl IntoIterator<Item = &'a Guests>) -
         }
     }
     fitting
+}
+
+/// The room of nodes that were asked before: one that looks like another, in all that these pods take, has the same room.
+/// Devices are picked one pod after the other, which is not to be done on thousands of nodes that are all alike.
+pub struct KnownRooms<'a> {
+    guests: &'a [Guests],
+    /// Most that all the pods together take: more than that is as good as that.
+    most: Resources,
+    count: i64,
+    by_look: BTreeMap<Look, Vec<Seen>>,
+    asked: usize,
+}
+
+/// What a node has for the pods, cut at what they take.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+struct Look {
+    fingerprint: Option<u64>,
+    gpus: Option<Vec<i64>>,
+    free: Vec<i64>,
+    pods: i64,
+    /// Which pods are to be counted there, and which of the labels that keep them apart the node has.
+    welcome: Vec<bool>,
+    labels: Vec<bool>,
+}
+
+/// Devices of a node that was asked, and its room.
+type Seen = (Option<PoolState>, i64);
+
+impl<'a> KnownRooms<'a> {
+    /// Nodes that are looked at device by device for one decision; of further ones that look different nobody asks.
+    pub const MOST: usize = 128;
+
+    /// Nothing known yet of the room for these.
+    pub fn new(guests: &'a [Guests]) -> Self {
+        let mut most = Resources::default();
+        for guest in guests {
+            let times = |amount: &i64| amount.saturating_mul(guest.count);
+            let scalar = guest.requests.scalar.iter().map(|(name, amount)| (name.clone(), times(amount))).collect();
+            let Resources { milli_cpu, memory, ephemeral, .. } = &guest.requests;
+            most.add(&Resources {
+                milli_cpu: times(milli_cpu),
+                memory: times(memory),
+                ephemeral: times(ephemeral),
+                scalar,
+            });
+        }
+        let count = guests.iter().map(|guest| guest.count).sum();
+        Self { guests, most, count, by_look: BTreeMap::new(), asked: 0 }
+    }
+
+    /// How many of those that `welcome` lets in fit on the node; `None` for a node that would have to be looked at in detail when
+    /// enough were.
+    pub fn room(&mut self, node: &Node, welcome: impl Fn(&Guests) -> bool) -> Option<i64> {
+        let guests: &'a [Guests] = self.guests;
+        let here = || guests.iter().filter(|guest| welcome(guest));
+        let Some(left) = Left::on(node).filter(|_| here().any(|guest| guest.devices.is_some())) else {
+            return Some(room_for(node, here()));
+        };
+        let look = self.look(node, &left, &welcome);
+        let pool = left.stock.map(Stock::pool);
+        let same = |state: &Option<PoolState>| match (state, pool) {
+            (Some(state), Some(pool)) => state.is_of(pool),
+            (None, None) => true,
+            _ => false,
+        };
+        if let Some((_, room)) = self.by_look.get(&look).into_iter().flatten().find(|(state, _)| same(state)) {
+            debug_assert_eq!(*room, room_for(node, here()), "nodes that look alike have the same room");
+            return Some(*room);
+        }
+        if self.asked >= Self::MOST {
+            return None;
+        }
+        let room = room_for(node, here());
+        self.asked += 1;
+        self.by_look.entry(look).or_default().push((pool.map(PoolState::of), room));
+        Some(room)
+    }
+
+    fn look(&self, node: &Node, left: &Left<'_>, welcome: impl Fn(&Guests) -> bool) -> Look {
+        let Resources { milli_cpu, memory, ephemeral, scalar } = &self.most;
+        let free = &left.free;
+        let mut amounts =
+            vec![free.milli_cpu.min(*milli_cpu), free.memory.min(*memory), free.ephemeral.min(*ephemeral)];
+        amounts.extend(scalar.iter().map(|(name, most)| free.scalar(name).min(*most)));
+        let labels = node.facts.as_ref().map(|facts| &facts.labels);
+        let keys: BTreeSet<&str> =
+            self.guests.iter().flat_map(|guest| &guest.apart).filter_map(|(_, key)| key.as_deref()).collect();
+        Look {
+            fingerprint: left.stock.map(|stock| PoolState::fingerprint(stock.pool())),
+            gpus: left.gpus.clone(),
+            free: amounts,
+            pods: left.pods.min(self.count),
+            welcome: self.guests.iter().map(welcome).collect(),
+            labels: keys.into_iter().map(|key| labels.is_some_and(|labels| labels.contains_key(key))).collect(),
+        }
+    }
 }
 
 impl Guests {

@@ -62,12 +62,17 @@ const SCHEDULER: &[Rule] = &[
         verbs: &["get", "list", "watch", "patch"],
     },
     Rule {
-        why: "Gangs; create makes those of auto-create-pod-group.",
+        why: "Gangs; create makes those of auto-create-pod-group; patch writes the status where the CRD has no path for it.",
         group: "scheduling.sigs.k8s.io",
         resources: &["podgroups"],
-        verbs: &["get", "list", "watch", "create"],
+        verbs: &["get", "list", "watch", "create", "patch"],
     },
-    Rule { why: "Gangs of the community's API.", group: "scheduling.x-k8s.io", resources: &["podgroups"], verbs: READ },
+    Rule {
+        why: "Gangs of the community's API; patch as above.",
+        group: "scheduling.x-k8s.io",
+        resources: &["podgroups"],
+        verbs: &["get", "list", "watch", "patch"],
+    },
     Rule {
         why: "Gangs of Kubernetes' own API, with scheduling-group.",
         group: "scheduling.k8s.io",

@@ -227,8 +227,12 @@ fn subresource(
     body: &Bytes,
 ) -> Result<Response<Body>, Failure> {
     let target = &request.target;
-    let found =
-        resource.subresources.iter().find(|s| s.name == target.subresource).ok_or_else(Failure::unknown_resource)?;
+    let found = resource.subresources.iter().find(|s| s.name == target.subresource);
+    // Of a custom resource, a path that its version does not declare reads as if the object were not there.
+    let found = found.ok_or_else(|| match &resource.custom {
+        Some(_) => Failure::not_found(resource, &target.name),
+        None => Failure::unknown_resource(),
+    })?;
     if !found.verbs.contains(&target.verb) {
         return Err(Failure::method_not_allowed());
     }

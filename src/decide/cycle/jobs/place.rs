@@ -9,7 +9,7 @@ use crate::decide::cycle::choose::{Choice, judge, prepare};
 use crate::decide::cycle::engine::Engine;
 use crate::decide::cycle::settings::Moment;
 use crate::decide::framework::{Plugins, Reads, View};
-use crate::decide::placement::{Guests, JobFacts, JobSpec, Metric, Rank, Seat, Weights, room_for};
+use crate::decide::placement::{Guests, JobFacts, JobSpec, KnownRooms, Metric, Rank, Seat, Weights, room_for};
 use crate::decide::plugins::device_fit;
 use crate::decide::world::{NodeId, Place, Pod, PodFacts, PodId, World};
 
@@ -86,11 +86,13 @@ impl Company<'_> {
 
     fn room(&self, world: &World, id: NodeId) -> i64 {
         let Some(node) = world.node(id) else { return 0 };
-        let refused = |ask: &Guests| {
-            let other = self.others.iter().find(|other| other.parts.contains(&ask.part));
-            other.is_some_and(|other| other.table.2.entry(id).is_none())
-        };
-        room_for(node, self.missing.iter().filter(|ask| !refused(ask)))
+        room_for(node, self.missing.iter().filter(|ask| self.is_welcome(ask, id)))
+    }
+
+    /// No rule keeps pods of this shape from the node.
+    fn is_welcome(&self, ask: &Guests, id: NodeId) -> bool {
+        let other = self.others.iter().find(|other| other.parts.contains(&ask.part));
+        other.is_none_or(|other| other.table.2.entry(id).is_some())
     }
 
     /// The fitting node with the highest rank, the first by name among equals.
@@ -116,12 +118,15 @@ impl Company<'_> {
     }
 
     /// No pod of the job is anywhere near: where most of them fit. Nodes come by metric and name, so the first of the roomiest
-    /// is meant, and nobody beats one that takes all.
+    /// is meant, and nobody beats one that takes all. Where devices have to be picked to know, [`KnownRooms::MOST`] nodes that
+    /// differ are asked.
     fn roomiest(&self, world: &World, table: &Table) -> Option<NodeId> {
         let all: i64 = self.missing.iter().map(|ask| ask.count).sum();
+        let mut rooms = KnownRooms::new(self.missing);
         let mut best: Option<(i64, NodeId)> = None;
         for (_, _, id) in table.fitting() {
-            let room = self.room(world, *id);
+            let Some(node) = world.node(*id) else { continue };
+            let Some(room) = rooms.room(node, |ask| self.is_welcome(ask, *id)) else { continue };
             if best.is_none_or(|(most, _)| room > most) {
                 best = Some((room, *id));
             }

@@ -28,7 +28,11 @@ impl Engine {
         let key = PodKey::new(&pod.key().namespace, &claim.name);
         let job = self.world.job(&key).filter(|job| job.job.uid == claim.uid);
         let Some((job, record)) = job.zip(self.jobs.records.get(&key)) else { return JobRoute::None };
-        let asked = job.spec.as_ref().ok().and_then(|spec| spec.seat(&key.name, &pod.key().name));
+        let spec = match &job.spec {
+            Ok(spec) => spec,
+            Err(why) => return JobRoute::Waits(format!("TYJob {key} cannot be read now: {why}")),
+        };
+        let asked = spec.seat(&key.name, &pod.key().name);
         let job = &key;
         if asked.is_none() {
             // Made when the job asked for more: its controller takes it away, and its room is not the job's any more.
