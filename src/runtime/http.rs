@@ -52,7 +52,7 @@ impl HttpServer {
                 accepted = self.accept(&permits) => accepted,
             };
             let Some((stream, permit)) = accepted else { break };
-            let client = Client { name: self.name, tls: self.tls.as_ref().map(|tls| tls()), head: self.head };
+            let client = Client { name: self.name, tls: self.tls.clone(), head: self.head };
             let (router, stop) = (router.clone(), stop.clone());
             connections.spawn(async move {
                 let _permit = permit;
@@ -83,7 +83,7 @@ impl HttpServer {
 /// How one connection is treated.
 struct Client {
     name: &'static str,
-    tls: Option<TlsAcceptor>,
+    tls: Option<Tls>,
     head: Duration,
 }
 
@@ -91,8 +91,13 @@ impl Client {
     async fn greet(self, stream: TcpStream, router: Router, stop: CancellationToken) {
         stream.set_nodelay(true).ok();
         rustix::net::sockopt::set_tcp_user_timeout(&stream, UNREAD).ok();
-        let Some(tls) = &self.tls else { return self.connection(stream, router, stop).await };
-        match tokio::time::timeout(HANDSHAKE, tls.accept(stream)).await {
+        let Some(tls) = self.tls.clone() else { return self.connection(stream, router, stop).await };
+        // It may look at files, which a hung mount makes wait: not where connections are accepted, nor for long.
+        let shaken = async {
+            let acceptor = tokio::task::spawn_blocking(move || tls()).await.map_err(std::io::Error::other)?;
+            acceptor.accept(stream).await
+        };
+        match tokio::time::timeout(HANDSHAKE, shaken).await {
             Ok(Ok(stream)) => self.connection(stream, router, stop).await,
             Ok(Err(error)) => tracing::warn!(server = self.name, %error, "TLS handshake refused"),
             Err(_) => tracing::warn!(server = self.name, "TLS handshake not finished in time"),

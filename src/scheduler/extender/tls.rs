@@ -2,7 +2,7 @@
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::crypto::ring;
@@ -17,6 +17,8 @@ use super::options::{ExtenderError, ExtenderOptions};
 pub(super) struct Renewed {
     files: Files,
     state: Mutex<State>,
+    /// Held by who looks at the files: whoever comes meanwhile takes what is there.
+    looking: Mutex<()>,
 }
 
 struct Files {
@@ -31,6 +33,11 @@ struct State {
     read: Looks,
 }
 
+/// A lock that is held for a few instructions only.
+fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
+    state.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// Of each file what changes with its content: inode, length, time of change. A missing file has none.
 type Looks = [Option<(u64, u64, i64, i64)>; 3];
 
@@ -43,18 +50,23 @@ impl Renewed {
         let files = Files { cert: cert.clone(), key: key.clone(), ca: ca.clone() };
         let read = files.looks();
         let acceptor = files.acceptor()?;
-        Ok(Some(Self { files, state: Mutex::new(State { acceptor, read }) }))
+        Ok(Some(Self { files, state: Mutex::new(State { acceptor, read }), looking: Mutex::default() }))
     }
 
-    /// For the next connection. Files that cannot be used, half-written ones too, leave what was read before in force.
+    /// For the next connection; blocks as long as the files do. Files that cannot be used, half-written ones too, leave what was
+    /// read before in force.
     pub fn acceptor(&self) -> TlsAcceptor {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let _looking = match self.looking.try_lock() {
+            Ok(looking) => looking,
+            Err(TryLockError::Poisoned(looking)) => looking.into_inner(),
+            Err(TryLockError::WouldBlock) => return lock(&self.state).acceptor.clone(),
+        };
         let looks = self.files.looks();
-        if looks != state.read {
-            state.read = looks;
+        let changed = std::mem::replace(&mut lock(&self.state).read, looks) != looks;
+        if changed {
             match self.files.acceptor() {
                 Ok(acceptor) => {
-                    state.acceptor = acceptor;
+                    lock(&self.state).acceptor = acceptor;
                     tracing::info!(certificate = %self.files.cert.display(), "the extender's TLS files were read anew");
                 }
                 Err(error) => {
@@ -62,7 +74,7 @@ impl Renewed {
                 }
             }
         }
-        state.acceptor.clone()
+        lock(&self.state).acceptor.clone()
     }
 }
 
