@@ -11,10 +11,12 @@ use tokio::sync::broadcast;
 use tower::{BoxError, Layer, Service};
 use tower_http::timeout::TimeoutBody;
 
-/// Within this comes the answer of everything that is no watch, and each further part of a long one. An API server gives up on
-/// a request after 60 s at the latest and admission webhooks have 10 s by default: what takes longer is an answer that got
-/// lost on its way, of which nothing else would tell for minutes.
-pub const ANSWER: Duration = Duration::from_secs(15);
+use crate::runtime::clock;
+
+/// Within this comes the answer of everything that is no watch, and each further part of a long one. An overloaded API server
+/// says so after 15 s in its queue and admission webhooks have 10 s by default: what takes longer is an answer that got lost on
+/// its way, of which nothing else would tell for minutes.
+pub const ANSWER: Duration = Duration::from_secs(20);
 /// The head of a watch's answer comes within this; then events come as they happen.
 const WATCH_HEAD: Duration = Duration::from_secs(60);
 /// Watches that resumed and nobody has heard of yet; who misses some hears of the later ones.
@@ -22,15 +24,18 @@ const UNHEARD: usize = 16;
 
 /// Tells of watches that go on where they were broken off: the library itself says nothing then until the next change.
 #[derive(Debug, Clone)]
-pub struct Resumed(broadcast::Sender<Box<str>>);
+pub struct Resumed(broadcast::Sender<Resumption>);
+
+/// The path of a watch (`/api/v1/pods`) and the monotonic time at which its answer began.
+pub type Resumption = (Box<str>, Duration);
 
 impl Resumed {
     pub(super) fn new() -> Self {
         Self(broadcast::Sender::new(UNHEARD))
     }
 
-    /// The paths (`/api/v1/pods`) of the watches that resume from now on.
-    pub fn paths(&self) -> broadcast::Receiver<Box<str>> {
+    /// The watches that resume from now on.
+    pub fn paths(&self) -> broadcast::Receiver<Resumption> {
         self.0.subscribe()
     }
 }
@@ -91,7 +96,7 @@ where
             }
             if kind == Kind::Resumption && response.status().is_success() {
                 // Nobody listens: nobody wants to know.
-                let _ = resumed.0.send(path);
+                let _ = resumed.0.send((path, clock::mono()));
             }
             Ok(response.map(Body::new))
         })
@@ -214,7 +219,7 @@ mod tests {
         for asked in [LIST, "/api/v1/pods", "/api/v1/nodes?watch=true&resourceVersion=7", RESUMPTION] {
             get(&mut client, asked).await.unwrap();
         }
-        assert_eq!(&*paths.try_recv().unwrap(), "/api/v1/pods");
+        assert_eq!(&*paths.try_recv().unwrap().0, "/api/v1/pods");
         assert!(paths.try_recv().is_err(), "once");
     }
 }

@@ -26,9 +26,8 @@ mod tests {
     fn a_panic_in_a_vital_task_ends_the_process() {
         if std::env::var_os(CHILD).is_some() {
             let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-            runtime
-                .block_on(super::spawn("test", async { assert!(std::env::var_os(CHILD).is_none(), "as wanted") }))
-                .unwrap();
+            let failing = async { assert!(std::env::var_os(CHILD).is_none(), "as wanted") };
+            runtime.block_on(async { super::spawn("test", failing).await.unwrap() });
             return;
         }
         let name = "runtime::vital::tests::a_panic_in_a_vital_task_ends_the_process";

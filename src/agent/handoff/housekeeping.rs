@@ -8,7 +8,7 @@ use super::ledger_file::{LedgerFile, Loaded, StateDir};
 use super::metrics::Word;
 use super::service::HandoffService;
 use crate::contract::{PodKey, PodUid};
-use crate::decide::handoff::rebuild::rebuild;
+use crate::decide::handoff::rebuild::{adopt, rebuild};
 use crate::decide::handoff::verify::verify;
 use crate::decide::handoff::{Ledger, Listing, Notice, PodResources};
 use crate::runtime::{Backoff, clock};
@@ -134,17 +134,18 @@ async fn expire(service: &HandoffService) {
     let resources = service.parts.pod_resources.list(clock::mono() + LIST_BUDGET).await;
     let mut books = service.books.lock().await;
     let Some(books) = books.as_mut() else { return };
-    let dropped = {
+    let (dropped, adopted) = {
         let seen = service.parts.view.seen();
+        let adopted = adopt(&mut books.ledger, &service.settings.node, &seen.pods);
         books.passed.retain(|uid| seen.pods.by_uid(uid).is_some());
         books.may_repeat.retain(|uid| seen.pods.by_uid(uid).is_some());
         books.unusable.retain(|uid| seen.pods.by_uid(uid).is_some());
-        books.ledger.expire(&seen.pods, &resources)
+        (books.ledger.expire(&seen.pods, &resources), adopted)
     };
     for entry in &dropped {
         tracing::info!(pod = %entry.pod, container = &*entry.container, resource = &*entry.resource, "ended; its devices are free");
     }
-    if !dropped.is_empty() {
+    if adopted || !dropped.is_empty() {
         if let Err(error) = books.file.save(&books.ledger) {
             tracing::warn!(%error, "the ledger could not be written");
         }

@@ -40,6 +40,10 @@ pub struct Seen {
     pub pods_watching: bool,
     /// The watch of the node runs.
     pub node_watching: bool,
+    /// When the watch of the pods broke last, monotonic.
+    pub pods_broke: Duration,
+    /// When the watch of the node broke last, monotonic.
+    pub node_broke: Duration,
 }
 
 impl Default for NodeView {
@@ -51,6 +55,8 @@ impl Default for NodeView {
             node_synced: false,
             pods_watching: false,
             node_watching: false,
+            pods_broke: Duration::ZERO,
+            node_broke: Duration::ZERO,
         };
         Self { seen: Mutex::new(seen), changed: watch::Sender::new(0) }
     }
@@ -117,14 +123,19 @@ impl NodeView {
         result
     }
 
-    /// A live read of one pod.
+    /// A live read of one pod. What was known already is no news.
     pub fn apply_live(&self, key: &PodKey, found: Option<HandoffPod>) -> Option<Notice> {
+        if self.seen().pods.of_key(key).eq(found.as_ref()) {
+            return None;
+        }
         self.update(|seen| seen.pods.apply_live(key, found))
     }
 
     /// A live read of the lock, or what our own write left.
     pub fn apply_lock(&self, lock: LockRead) {
-        self.update(|seen| seen.lock = lock);
+        if self.seen().lock != lock {
+            self.update(|seen| seen.lock = lock);
+        }
     }
 
     /// The whole list of pods.
@@ -176,7 +187,7 @@ impl NodeView {
                 }),
                 Err(error) => {
                     tracing::warn!(%error, "watch of this node's pods broke; trying again");
-                    self.update(|seen| seen.pods_watching = false);
+                    self.update(|seen| (seen.pods_watching, seen.pods_broke) = (false, clock::mono()));
                 }
             }
         }
@@ -188,18 +199,19 @@ impl NodeView {
         let mut paths = resumed.paths();
         loop {
             match paths.recv().await {
-                Ok(path) => self.resumed(&path),
+                Ok((path, at)) => self.resumed(&path, at),
                 Err(RecvError::Lagged(_)) => {}
                 Err(RecvError::Closed) => std::future::pending().await,
             }
         }
     }
 
-    fn resumed(&self, path: &str) {
+    fn resumed(&self, path: &str, at: Duration) {
         let seen = self.seen();
-        let (pods, node) = (path.ends_with("/pods"), path.ends_with("/nodes"));
-        let news =
-            (pods && seen.pods_synced && !seen.pods_watching) || (node && seen.node_synced && !seen.node_watching);
+        // A watch that begins with an error, as one from a version that is gone, has not resumed.
+        let pods = path.ends_with("/pods") && seen.pods_synced && !seen.pods_watching && seen.pods_broke < at;
+        let node = path.ends_with("/nodes") && seen.node_synced && !seen.node_watching && seen.node_broke < at;
+        let news = pods || node;
         drop(seen);
         if news {
             tracing::info!(path, "the watch runs again");
@@ -230,7 +242,7 @@ impl NodeView {
                 Ok(Event::Delete(_)) => self.update(|seen| seen.lock = LockRead::Free),
                 Err(error) => {
                     tracing::warn!(%error, "watch of this node broke; trying again");
-                    self.update(|seen| seen.node_watching = false);
+                    self.update(|seen| (seen.node_watching, seen.node_broke) = (false, clock::mono()));
                 }
             }
         }

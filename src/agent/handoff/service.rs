@@ -95,12 +95,22 @@ pub(super) struct Asking {
     head_start: Option<Duration>,
     /// The view's version that was decided on last.
     seen: u64,
+    /// After a read that failed: the API server is not asked again before this.
+    not_before: Duration,
 }
 
 impl Asking {
     /// For a call that must be decided before `deadline` (monotonic), on what `view` shows now.
     pub fn new(call: &'static str, deadline: Duration, view: &NodeView) -> Self {
-        Self { call, deadline, fresh: Fresh::default(), rounds: 0, head_start: None, seen: view.version() }
+        Self {
+            call,
+            deadline,
+            fresh: Fresh::default(),
+            rounds: 0,
+            head_start: None,
+            seen: view.version(),
+            not_before: Duration::ZERO,
+        }
     }
 }
 
@@ -327,15 +337,17 @@ impl HandoffService {
         }
         asking.rounds += 1;
         loop {
+            tokio::time::sleep(asking.not_before.saturating_sub(clock::mono())).await;
             let Err(refusal) = self.read_live(&wanted, asking, resource).await else { break };
             // The kubelet fails a pod for good: an answer that did not come once is asked for again while there is time, and
-            // the watch may bring it meanwhile.
-            let again = clock::mono() + ASK_AGAIN;
-            if again + ASK_AGAIN > asking.deadline {
+            // the watch may bring it meanwhile. What this read has brought is no news.
+            asking.not_before = clock::mono() + ASK_AGAIN;
+            asking.seen = self.parts.view.version();
+            if asking.not_before + ASK_AGAIN > asking.deadline {
                 return Err(refusal);
             }
             tracing::debug!(%refusal.text, "asking the API server again");
-            if let Some(version) = self.parts.view.change_before(asking.seen, again).await {
+            if let Some(version) = self.parts.view.change_before(asking.seen, asking.not_before).await {
                 asking.seen = version;
                 // Nothing was read: this was no round.
                 asking.rounds -= 1;

@@ -80,7 +80,8 @@ fn serve_stranger(sight: &Sight<'_>, call: &Call<'_>, key: PodKey, container: &s
         containers: vec![container].into(),
         assignment: AssignmentText::default(),
     };
-    serve(sight, call, &Caller { pod: &pod, container: &pod.containers[0], how: How::PodResources })
+    // Never a repetition: what was stored may be an earlier pod's of that name, and the kubelet asks because it keeps nothing.
+    grant(sight, call, &Caller { pod: &pod, container: &pod.containers[0], how: How::PodResources })
 }
 
 fn serve(sight: &Sight<'_>, call: &Call<'_>, caller: &Caller<'_>) -> Outcome {
@@ -88,6 +89,10 @@ fn serve(sight: &Sight<'_>, call: &Call<'_>, caller: &Caller<'_>) -> Outcome {
     if sight.ledger.get(&key).is_some() {
         return Outcome::Repeat { key, how: caller.how };
     }
+    grant(sight, call, caller)
+}
+
+fn grant(sight: &Sight<'_>, call: &Call<'_>, caller: &Caller<'_>) -> Outcome {
     match validate::devices(sight, call, caller) {
         Ok(devices) => Outcome::Serve(Box::new(serving(call, caller, devices))),
         Err(refused) => {

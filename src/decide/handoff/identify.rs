@@ -111,17 +111,16 @@ fn by_listing<'a>(sight: &Sight<'a>, call: &Call<'_>, listing: &Listing) -> Iden
     }
 }
 
-/// Unserved before served, pods under admission before those that run, and containers that run last. Unserved containers that
-/// run were admitted without a call and will not call.
+/// Under admission, unserved before served. Then everybody of whom something runs: the API's word on which container has ended
+/// may be on its way, so that it does not tell one pod from another. Unserved containers that run were admitted without a call
+/// and will not call.
 fn likeliest<'a>(turns: Vec<Turn<'a>>, sight: &Sight<'_>) -> Vec<Turn<'a>> {
     let rank = |turn: &Turn<'_>| match (turn.asked, turn.container.running, turn.admitted) {
         (0, true, _) => None,
         (0, false, false) if !sight.passed.contains(&turn.pod.pod.uid) => Some(0),
         (0, false, false) => Some(1),
         (_, false, false) => Some(2),
-        (0, false, true) => Some(3),
-        (_, false, true) => Some(4),
-        (_, true, _) => Some(5),
+        (_, _, true) | (_, true, false) => Some(3),
     };
     let best = turns.iter().filter_map(rank).min();
     turns.into_iter().filter(|turn| best.is_some() && rank(turn) == best).collect()

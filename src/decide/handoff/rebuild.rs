@@ -42,7 +42,7 @@ pub fn rebuild(node: &str, pods: &NodePods, listing: &Listing, inventory: &NodeI
 /// another plugin served before this agent came; and the ids of what was rebuilt before the kubelet listed it. `true` when
 /// anything was added.
 pub fn learn(ledger: &mut Ledger, node: &str, pods: &NodePods, listing: &Listing, inventory: &NodeInventory) -> bool {
-    let mut learned = false;
+    let mut learned = adopt(ledger, node, pods);
     for listed in &listing.pods {
         if let Some(pod) = of_key(node, pods, listed) {
             learned |= pod_entries(ledger, pod, listed, inventory);
@@ -102,8 +102,7 @@ fn add(
     let key = EntryKey::new(&pod.pod.uid, &call.container.name, call.resource);
     if let Some(known) = ledger.get(&key) {
         // No call is without ids: this one was rebuilt before the kubelet listed what it holds.
-        let was_without = known.ids.is_empty() && known.state == State::Intent;
-        if !was_without || ids.is_empty() {
+        if !known.ids.is_empty() || ids.is_empty() {
             return false;
         }
         ledger.forget(&key);
@@ -153,6 +152,26 @@ fn by_ids(ids: &BTreeSet<Box<str>>, resource: &str, inventory: &NodeInventory) -
         DeviceEntry { minor, id, resources: std::collections::BTreeMap::new(), extension: None }
     };
     devices.into_iter().map(|id| (kind_of(resource), entry(id))).collect()
+}
+
+/// A pod that the API server did not have when it was served or found is there now, as the mirror of a static pod comes after
+/// its admission: what it holds is filed under its own uid. `true` when anything changed.
+pub fn adopt(ledger: &mut Ledger, node: &str, pods: &NodePods) -> bool {
+    let of_pod = |entry: &Entry| {
+        let stranger = entry.pod.uid == unknown_uid(&entry.pod.key);
+        let mut live = pods.of_key(&entry.pod.key).filter(|pod| pod.node.as_deref() == Some(node) && pod.is_live());
+        let pod = live.next().filter(|_| stranger)?;
+        let (slot, uid) = (Slot::of(pod, &entry.container), pod.pod.uid.clone());
+        let free = ledger.get(&EntryKey::new(&uid, &entry.container, &entry.resource)).is_none();
+        free.then(|| (entry.key(), Entry { slot, pod: pod.pod.clone(), ..entry.clone() }))
+    };
+    let adopted: Vec<(EntryKey, Entry)> = ledger.iter().filter_map(of_pod).collect();
+    let any = !adopted.is_empty();
+    for (key, entry) in adopted {
+        ledger.forget(&key);
+        ledger.restore(entry);
+    }
+    any
 }
 
 /// Stands for the uid of a pod that the API server does not have.
@@ -250,6 +269,33 @@ mod tests {
             assert_eq!(entry.devices().map(ToString::to_string).collect::<Vec<_>>(), [device], "nobody else gets it");
         }
         assert!(!learn(&mut ledger, NODE, &all, &listing, &inventory(4)), "once");
+    }
+
+    #[test]
+    fn every_call_of_a_pod_that_was_rebuilt_unlisted_takes_its_ids() {
+        let container = container("main", App, &[(GPU, 1), (key::RDMA, 1)]);
+        let pod = HandoffPod { phase: Phase::Running, ..pod("a", vec![container]) };
+        let all = pods(&[&pod]);
+        let mut ledger = rebuild(NODE, &all, &Listing::default(), &inventory(4));
+        assert_eq!(ledger.len(), 2);
+        let listing = listing(&[("a", "main", GPU, &["GPU-2"]), ("a", "main", key::RDMA, &["nic-1::0"])]);
+        assert!(learn(&mut ledger, NODE, &all, &listing, &inventory(4)));
+        assert!(ledger.iter().all(|entry| entry.ids.len() == 1 && entry.devices().count() == 1), "{ledger:?}");
+    }
+
+    #[test]
+    fn what_a_static_pod_holds_is_its_mirrors_once_that_is_there() {
+        let listing = listing(&[("x", "main", GPU, &["GPU-3"])]);
+        let mut ledger = rebuild(NODE, &NodePods::default(), &listing, &inventory(4));
+        let mirror = gpu_pod("x", 1);
+        assert!(!adopt(&mut ledger, NODE, &NodePods::default()));
+        assert!(adopt(&mut ledger, NODE, &pods(&[&mirror])));
+        let entry = ledger.of_pod(&mirror.pod.uid).next().unwrap();
+        assert_eq!(
+            (entry.devices().map(ToString::to_string).collect::<Vec<_>>(), ledger.len()),
+            (vec!["GPU-3".into()], 1)
+        );
+        assert!(!adopt(&mut ledger, NODE, &pods(&[&mirror])), "once");
     }
 
     #[test]

@@ -24,9 +24,9 @@ pub(super) struct Turn<'a> {
 /// behind the first container that lacks this resource nobody is asked for yet. Plain init containers are never listed.
 /// What remains is the unserved before the served, then the kubelet's order.
 ///
-/// A kubelet that has lost its checkpoint asks once more, outside of any admission, for a container that it starts again,
-/// whatever the containers before it do. So one that runs comes after all that do not; and among several that the API shows
-/// running, one has ended and its status is still on its way.
+/// A kubelet that has lost its checkpoint admits its pods once more and asks for what does not run, ended init containers
+/// among that; then, outside of any admission, for each container that it starts again. So one that runs comes after all that
+/// do not; and among several that the API shows running, one has ended and its status is still on its way.
 pub(super) fn turns<'a>(
     pod: &'a HandoffPod,
     listed: Option<&ListedPod>,
@@ -36,19 +36,14 @@ pub(super) fn turns<'a>(
     let reached = listed.map_or(0, |listed| {
         pod.containers.iter().rposition(|container| listed.has_devices(&container.name)).unwrap_or(0)
     });
-    // What runs proves that the plain init containers before it have ended.
-    let started = pod.containers.iter().rposition(|container| container.running).unwrap_or(0);
     let admitted = pod.containers.iter().any(|container| container.running);
     let mut candidates = Vec::new();
     for (order, container) in pod.containers.iter().enumerate() {
         let is_listed_kind = container.kind != ContainerKind::Init;
         let Some(count) = asks(pod, container, call.resource) else { continue };
         if let Some(listed) = listed {
-            let done = if is_listed_kind {
-                listed.ids(&container.name, call.resource).is_some()
-            } else {
-                order < reached.max(started)
-            };
+            let done =
+                if is_listed_kind { listed.ids(&container.name, call.resource).is_some() } else { order < reached };
             if done {
                 continue;
             }

@@ -102,15 +102,14 @@ fn optional<T>(answer: Result<T, Wrapped>) -> Result<Option<T>, Fault> {
     }
 }
 
-/// An answer without which a GPU can be given all the same: only one that tells of the GPU's own end is a fault.
+/// An answer without which a GPU can be given all the same, and that some libraries do not know how to refuse. What may pass
+/// stays a fault: it is asked again.
 fn welcome<T>(what: &'static str, answer: Result<T, Wrapped>) -> Result<Option<T>, Fault> {
-    match optional(answer) {
-        Err(Fault::Other(why)) => {
-            tracing::debug!(what, why, "NVML does not tell");
-            Ok(None)
-        }
-        answer => answer,
+    if matches!(answer, Err(Wrapped::Unknown)) {
+        tracing::debug!(what, "NVML does not tell");
+        return Ok(None);
     }
+    optional(answer)
 }
 
 fn mig(device: &Device<'_>, parent_memory: Option<u64>) -> Result<Mig, Fault> {
@@ -221,7 +220,7 @@ fn nvlinks(device: &Device<'_>) -> Result<NvLinks, Fault> {
 /// What the GPU's registration with the NVSwitch fabric lacks; `None` where it is done, or there is no fabric. Programs cannot
 /// start on a GPU that waits for it; the instances of a split GPU do without.
 fn fabric(device: &Device<'_>) -> Result<Option<String>, Fault> {
-    let lacks = match welcome("fabric state", raw::fabric(device))? {
+    let lacks = match optional(raw::fabric(device))? {
         Some((1, _)) => "it has not started".to_owned(),
         Some((2, _)) => "it is in progress".to_owned(),
         Some((3, status)) if status != 0 => format!("it ended with NVML status {status}"),
