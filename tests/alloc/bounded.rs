@@ -2,7 +2,7 @@
 
 use baton::contract::key;
 use baton::decide::alloc::{Assignment, NodePool, Part, PodDeviceRequest, Reason, Wishes, pick_counting};
-use baton::decide::pod::ContainerKind::{App, Init};
+use baton::decide::pod::ContainerKind::{self, App, Init};
 
 use super::nodes::{Limits, gpu, mig, nic, pod, pool_of};
 
@@ -89,11 +89,16 @@ fn the_work_is_bounded_where_nothing_can_be_said_beforehand() {
 
 #[test]
 fn gpus_beside_a_nic_that_only_another_container_may_have_are_near_enough() {
-    // Containers with NICs have no GPUs; the NIC that is left is too full for the first of them, and just right for the second.
-    let mut pool = pool_of(vec![gpu(0, "s0", "r0", 0), nic(0, "s0", "r0", 0), nic(1, "s1", "r1", 1)]);
+    // Containers with NICs have no GPUs: one wants a whole NIC, and the NIC beside the first GPU has room for the other's share.
+    let at = |n: i32| (format!("s{n}"), format!("r{n}"));
+    let devices = (0..2).flat_map(|n| [gpu(n, &at(n).0, &at(n).1, n), nic(n, &at(n).0, &at(n).1, n)]);
+    let mut pool = pool_of(devices.collect());
     super::nodes::place(&mut pool, &super::nodes::ask(&[(key::RDMA, "40")])).unwrap();
-    let gpu: Limits<'_> = &[("nvidia.com/gpu", "1")];
-    let containers = [("g", App, gpu), ("half", Init, &[(key::RDMA, "50")] as Limits<'_>)];
+    let containers: [(&str, ContainerKind, Limits<'_>); 3] = [
+        ("g", App, &[("nvidia.com/gpu", "2")]),
+        ("whole", App, &[(key::RDMA, "100")]),
+        ("half", App, &[(key::RDMA, "50")]),
+    ];
     let request = pod(&containers, Wishes::parse(None, SAME, None).unwrap());
     chosen(&pool, &request, 20).unwrap();
 }
