@@ -217,17 +217,14 @@ impl Engine {
                 self.last_victim_gone(id, group.as_ref(), now);
             }
             None if self.world.pod(id).is_some_and(|pod| self.is_hopeless(pod, nomination.node, now)) => {
-                match nomination.group.clone() {
+                let group = nomination.group.clone();
+                self.denominate(id, effects);
+                if let Some(group) = group {
                     // What was planned for all of them does not stand any more.
-                    Some(group) => {
-                        self.denominate(id, effects);
-                        self.denominate_group(&group, effects);
-                        self.queue.activate(Item::Group(group), self.plugins.queue_sort());
-                    }
-                    None => {
-                        self.denominate(id, effects);
-                        self.queue.activate(id, self.plugins.queue_sort());
-                    }
+                    self.denominate_group(&group, effects);
+                    self.queue.activate(Item::Group(group), self.plugins.queue_sort());
+                } else {
+                    self.queue.activate(id, self.plugins.queue_sort());
                 }
                 self.woken(Wake::POD_FREED);
                 self.jobs_news(Wake::POD_FREED, now);
