@@ -52,7 +52,11 @@ fn an_unknown_key_and_a_bad_value_in_the_file_are_named_with_line_and_column() {
     let file = folder.path().join("baton.yaml");
     let path = file.to_str().unwrap();
     for (command, text, parts) in [
-        ("device-plugin", "node-name: a\nmigStrategy: none\n", ["baton.yaml:2:1", "migStrategy", "\"mig-strategy\"?"]),
+        (
+            "device-plugin",
+            "node-name: a\nmig-strategie: none\n",
+            ["baton.yaml:2:1", "mig-strategie", "\"mig-strategy\"?"],
+        ),
         ("device-plugin", "mig-strategy: double\n", ["baton.yaml:1:15", "double", "none, single, mixed"]),
         ("device-plugin", "rdma: [\n", ["baton.yaml:", "", ""]),
         ("scheduler", "lease-duration: 15\n", ["baton.yaml:1:17", "lease-duration", "30s"]),

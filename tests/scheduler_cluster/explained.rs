@@ -85,7 +85,7 @@ async fn what_if_answers_from_the_live_world_and_writes_nothing() {
     let (code, _, said) = baton(&scheduler, &["explain", "--what-if", "-f", &bad]).await;
     assert_eq!(code, Some(1));
     assert!(said.contains("line 8") && said.contains("bad.yaml"), "{said}");
-    let large = file("large.yaml", &format!("{POD}# {}\n", "x".repeat(1 << 20)));
+    let large = file("large.yaml", &format!("{POD}# {}\n", "x".repeat(3 << 19)));
     let (code, _, said) = baton(&scheduler, &["explain", "--what-if", "-f", &large]).await;
     assert_eq!(code, Some(1));
     assert!(said.contains("large.yaml"), "{said}");

@@ -106,6 +106,8 @@ pub struct JobRecord {
     pub pinned: u64,
     /// The newest version that is known to be out of date: nothing is written before a newer one is seen.
     pub stale: u64,
+    /// Until when a newer version than that is waited for, monotonic.
+    pub stale_until: Duration,
     /// Last change of the condition's status.
     pub told_since: Option<(bool, Timestamp)>,
     /// Writes that failed in a row.
@@ -134,6 +136,7 @@ impl JobRecord {
             version: 0,
             pinned: 0,
             stale: 0,
+            stale_until: Duration::ZERO,
             told_since: None,
             failures: 0,
             not_before: Duration::ZERO,

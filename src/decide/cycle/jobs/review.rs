@@ -77,7 +77,7 @@ impl Engine {
             if let Some(former) = former {
                 // A write that is under way is answered yet.
                 (record.writing, record.version) = (former.writing, former.version);
-                (record.pinned, record.stale) = (former.pinned, former.stale);
+                (record.pinned, record.stale, record.stale_until) = (former.pinned, former.stale, former.stale_until);
             }
             self.jobs.records.insert(key.clone(), record);
             self.jobs.news = true;

@@ -16,6 +16,9 @@ use super::record::{JobHalf, JobRecord, JobWriteResult};
 /// Longest message of the condition, in bytes.
 const MAX_MESSAGE: usize = 1024;
 
+/// A conflict is about something that the watch shows within this; then the write is tried again as it is.
+const WATCH_TELLS: Duration = Duration::from_secs(10);
+
 impl Engine {
     /// Notes what became of a job and writes it: a new state at once, another message of the same state now and then.
     pub(super) fn say(
@@ -117,8 +120,9 @@ impl Engine {
         }
         // Versions that cannot be compared pin nothing.
         let version = if record.version == u64::MAX { 0 } else { job.version.max(record.version) };
-        if version > 0 && version <= record.stale {
-            // The watch will show what came between.
+        if version > 0 && version <= record.stale && now.mono < record.stale_until {
+            // The watch will show what came between; if nothing did, the conflict was of another sort and may be over.
+            self.timers.insert((record.stale_until, Timer::Job(key.clone())));
             return;
         }
         if now.mono < record.not_before {
@@ -150,6 +154,7 @@ impl Engine {
             // The watch tells.
             JobWriteResult::Gone => return,
             JobWriteResult::Stale => {
+                record.stale_until = now.mono + WATCH_TELLS;
                 record.written = None;
                 record.stale = record.pinned;
             }
