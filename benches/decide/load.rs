@@ -66,6 +66,7 @@ fn bound(at: usize) -> PodFacts {
         container_devices: Some(format!("1;main:gpu:{minor}").into()),
         bind_timestamp: Some(format!("{}", 1_700_000_000_000_000_000 + at as u64).into()),
         joint: false,
+        ..AssignmentText::default()
     };
     facts
 }

@@ -243,6 +243,27 @@ fn shares_of_several_containers_are_found_wherever_they_fit() {
     assert!(pick(&empty, &percent_pod(&small)).is_ok());
 }
 
+/// All ways: rooms in tenths, container after container, each on distinct GPUs.
+fn fits(rooms: &mut Vec<i64>, wants: &[(u32, i64)], from: usize, left: u32) -> bool {
+    let Some(((_, size), rest)) = wants.split_first() else { return true };
+    if left == 0 {
+        return match rest.first() {
+            None => true,
+            Some((next, _)) => fits(rooms, rest, 0, *next),
+        };
+    }
+    for at in from..rooms.len() {
+        if rooms[at] >= *size {
+            rooms[at] -= size;
+            if fits(rooms, wants, at + 1, left - 1) {
+                return true;
+            }
+            rooms[at] += size;
+        }
+    }
+    false
+}
+
 proptest! {
     #[test]
     fn shares_are_found_exactly_where_trying_all_ways_finds_them(
@@ -256,27 +277,6 @@ proptest! {
         let texts: Vec<[String; 2]> = wants.iter().map(|(count, tenths)| [count.to_string(), (i64::from(*count) * tenths * 10).to_string()]).collect();
         let containers: Vec<(&str, &str, &str)> = texts.iter().map(|[count, amount]| (count.as_str(), amount.as_str(), amount.as_str())).collect();
         let found = pick(&pool, &percent_pod(&containers));
-        // All ways: rooms in tenths, container after container, each on distinct GPUs.
-        fn fits(rooms: &mut Vec<i64>, wants: &[(u32, i64)], from: usize, left: u32) -> bool {
-            let Some(((count, size), rest)) = wants.split_first() else { return true };
-            if left == 0 {
-                return match rest.first() {
-                    None => true,
-                    Some((next, _)) => fits(rooms, rest, 0, *next),
-                };
-            }
-            let _ = count;
-            for at in from..rooms.len() {
-                if rooms[at] >= *size {
-                    rooms[at] -= size;
-                    if fits(rooms, wants, at + 1, left - 1) {
-                        return true;
-                    }
-                    rooms[at] += size;
-                }
-            }
-            false
-        }
         let mut rooms: Vec<i64> = held.iter().map(|tenths| 10 - tenths).collect();
         let possible = fits(&mut rooms, &wants, 0, wants[0].0);
         prop_assert_eq!(found.is_ok(), possible, "{:?} {:?}: {:?}", held, wants, found);

@@ -259,7 +259,7 @@ fn what_a_bound_pod_holds_is_what_its_first_version_says() {
     env.settle();
     env.agent_releases("n");
     env.settle();
-    let other = if env.devices_of("first").of(&DeviceType::Gpu)[0].minor == 0 { 1 } else { 0 };
+    let other = i32::from(env.devices_of("first").of(&DeviceType::Gpu)[0].minor == 0);
     for text in [None, Some(format!(r#"{{"gpu":[{{"minor":{other},"id":"GPU-n-{other}","resources":{{}}}}]}}"#))] {
         env.change_pod("first", |facts| facts.handoff.assignment.device_allocated = text.map(Into::into));
         env.settle();

@@ -36,7 +36,7 @@ struct Ways {
     /// Containers of which every choice is looked at.
     exact: Vec<bool>,
     looks: u32,
-    ways: u32,
+    searches: u32,
 }
 
 impl Ways {
@@ -94,7 +94,7 @@ impl<'a, 'b> Splits<'a, 'b> {
             least: self.least(set),
             exact: (0..self.counts.len()).map(few).collect(),
             looks: MAX_LOOKS,
-            ways: MAX_SPLITS,
+            searches: MAX_SPLITS,
         };
         if !ways.is_best() {
             self.each(0, &mut ways);
@@ -168,10 +168,10 @@ impl<'a, 'b> Splits<'a, 'b> {
     /// Chooses NICs for a complete split; `true` when it is time to stop.
     fn judge(&self, ways: &mut Ways) -> bool {
         let left = self.choice.tries.get();
-        if ways.ways == 0 || left < SPLIT {
+        if ways.searches == 0 || left < SPLIT {
             return true;
         }
-        ways.ways -= 1;
+        ways.searches -= 1;
         self.choice.tries.set(left - SPLIT);
         if let Some(distance) = self.steps(&ways.split)
             && ways.best.as_ref().is_none_or(|(least, _)| distance < *least)
