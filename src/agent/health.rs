@@ -1,6 +1,7 @@
 //! Brings what the hardware says to the decisions about health, and what they decide to the list of devices.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use super::choice::{self, MigStrategy};
 use super::devices::Health;
@@ -16,6 +17,8 @@ use crate::hardware::provider::Recovery;
 use crate::hardware::{Bdf, EventKind, GpuEvent, Machine, NvmlError, Probe};
 use crate::runtime::clock::Now;
 
+/// Between two probes of one GPU that ignored events led to.
+const PROBE_PAUSE: Duration = Duration::from_secs(1);
 /// Clean probes that bring a GPU back.
 const PROBES: u32 = 3;
 
@@ -28,6 +31,8 @@ pub struct HealthBook {
     split: bool,
     /// GPUs that deliver no events.
     polled: BTreeSet<String>,
+    /// When an ignored event last led to a probe of a GPU, monotonic.
+    suspected: BTreeMap<String, Duration>,
 }
 
 /// What an event asks of the agent.
@@ -37,11 +42,8 @@ pub struct Heard {
     pub xid: Option<(u64, XidAction)>,
     /// Something changed.
     pub changed: bool,
-    /// Every GPU has to be probed now.
-    pub probe_all: bool,
-    /// This GPU has to be probed now, or every one where the event names none: the driver puts the number of the last error
-    /// on all that happen together, so what is ignored may hide what is not.
-    pub probe: Option<Option<String>>,
+    /// UUIDs of the GPUs that have to be probed now.
+    pub probe: Vec<String>,
 }
 
 impl HealthBook {
@@ -64,6 +66,7 @@ impl HealthBook {
             },
             split: options.mig_strategy != MigStrategy::None,
             polled: BTreeSet::new(),
+            suspected: BTreeMap::new(),
         })
     }
 
@@ -71,6 +74,7 @@ impl HealthBook {
     pub fn scanned(&mut self, machine: &Machine, nvml: Option<&NvmlError>, now: Now) {
         self.gpus.retain(machine.gpus.gpus.iter().map(|gpu| gpu.uuid.as_str()));
         self.polled.retain(|uuid| machine.gpus.gpu(uuid).is_some());
+        self.suspected.retain(|uuid, _| machine.gpus.gpu(uuid).is_some());
         if let Some(error) = nvml {
             let bad = Observation::Bad { reason: "NvmlUnavailable", message: error.to_string() };
             for gpu in &machine.gpus.gpus {
@@ -107,7 +111,10 @@ impl HealthBook {
         let told_of = match &event.kind {
             EventKind::Xid(xid) => Told::Xid(*xid),
             EventKind::DoubleBitEcc => Told::DoubleBitEcc,
-            EventKind::Lost => return Heard { probe_all: true, ..Heard::default() },
+            EventKind::Lost => {
+                let probe = machine.gpus.gpus.iter().map(|gpu| gpu.uuid.clone()).collect();
+                return Heard { probe, ..Heard::default() };
+            }
             EventKind::Unsupported(why) => {
                 tracing::info!(gpu = uuid, why, "this GPU delivers no events; it is polled");
                 self.polled.extend(event.uuid.clone());
@@ -124,8 +131,19 @@ impl HealthBook {
         }
         told(&seen.changes);
         let changed = !seen.changes.is_empty();
-        let probe = (!changed).then(|| event.uuid.clone());
-        Heard { xid: Some((seen.xid, seen.action)), changed, probe_all: false, probe }
+        let probe = if changed { Vec::new() } else { self.suspected(uuid, machine, now.mono) };
+        Heard { xid: Some((seen.xid, seen.action)), changed, probe }
+    }
+
+    /// The GPUs that an ignored event is about, every one where it names none: the driver puts the number of the last error on
+    /// all that happen together, so what is ignored may hide what is not. An application that faults in a loop makes hundreds
+    /// of events a second: each GPU is due once in a [`PROBE_PAUSE`].
+    fn suspected(&mut self, uuid: Option<&str>, machine: &Machine, now: Duration) -> Vec<String> {
+        let about = machine.gpus.gpus.iter().filter(|gpu| uuid.is_none_or(|uuid| gpu.uuid == uuid));
+        let due = about.filter(|gpu| self.suspected.get(&gpu.uuid).is_none_or(|last| now >= *last + PROBE_PAUSE));
+        let due: Vec<String> = due.map(|gpu| gpu.uuid.clone()).collect();
+        self.suspected.extend(due.iter().map(|uuid| (uuid.clone(), now)));
+        due
     }
 
     /// The instance that an event is about. Libraries fill the instance ids of a GPU that is not split in different ways, with
@@ -224,7 +242,7 @@ fn health_of(status: &Status, now: Now) -> Option<Health> {
 }
 
 /// Wall time of a monotonic moment.
-fn at(since: std::time::Duration, now: Now) -> jiff::Timestamp {
+fn at(since: Duration, now: Now) -> jiff::Timestamp {
     let ago = jiff::SignedDuration::try_from(now.mono.saturating_sub(since)).unwrap_or_default();
     now.wall.checked_sub(ago).unwrap_or(now.wall)
 }
@@ -253,5 +271,46 @@ fn told(changes: &[Change]) {
                 tracing::warn!(gpu = %change.uuid, part = ?change.instance, why = %cause, "a GPU is out of service");
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::hardware::gpu::{Gpu, GpuScan, Mig, NvLinks};
+
+    fn gpu(uuid: &str, index: u32) -> Gpu {
+        Gpu {
+            uuid: uuid.into(),
+            minor: index,
+            index,
+            bdf: format!("0000:{index:02x}:00.0").parse().unwrap(),
+            model: "test".into(),
+            memory_bytes: None,
+            compute_capability: None,
+            mig: Mig::default(),
+            nvlink: NvLinks::default(),
+            fabric: None,
+            place: crate::hardware::place::Place::default(),
+        }
+    }
+
+    #[test]
+    fn an_ignored_xid_has_its_gpu_probed_once_a_second_whatever_the_others_do() {
+        let mut book = HealthBook::new(&Options::default()).unwrap();
+        let gpus = GpuScan { gpus: vec![gpu("GPU-a", 0), gpu("GPU-b", 1)], ..GpuScan::default() };
+        let machine = Machine { gpus, ..Machine::default() };
+        book.scanned(&machine, None, Now { mono: Duration::ZERO, wall: jiff::Timestamp::UNIX_EPOCH });
+        let mut heard = |uuid: Option<&str>, xid, millis| {
+            let event = GpuEvent { uuid: uuid.map(Into::into), mig: None, kind: EventKind::Xid(xid) };
+            let now = Now { mono: Duration::from_millis(millis), wall: jiff::Timestamp::UNIX_EPOCH };
+            book.heard(&event, &machine, now).probe
+        };
+        assert_eq!(heard(Some("GPU-a"), 45, 0), ["GPU-a"], "another error may hide behind it");
+        assert!(heard(Some("GPU-a"), 45, 999).is_empty());
+        assert_eq!(heard(Some("GPU-b"), 45, 999), ["GPU-b"], "a noisy neighbour does not hide it");
+        assert_eq!(heard(None, 45, 1000), ["GPU-a"], "b was just asked");
+        assert!(heard(Some("GPU-c"), 45, 5000).is_empty(), "there is no such GPU");
+        assert!(heard(Some("GPU-a"), 79, 5000).is_empty(), "what takes it out of service needs no proof");
     }
 }

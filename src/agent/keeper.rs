@@ -69,9 +69,6 @@ pub struct Tools {
     pub sentry: Sentry,
 }
 
-/// Between two probes that ignored events led to.
-const PROBE_PAUSE: Duration = Duration::from_secs(1);
-
 /// See the module.
 pub struct Keeper {
     tools: Tools,
@@ -91,8 +88,6 @@ pub struct Keeper {
     lacks: watch::Sender<Option<String>>,
     jobs: JoinSet<Finding>,
     looks: Looks,
-    /// Ignored events lead to no probe before this, monotonic.
-    probe_again: Duration,
 }
 
 /// When the next looks are due.
@@ -117,7 +112,6 @@ impl Keeper {
             table: Arc::default(),
             driver: Vec::new(),
             nvml_failed: false,
-            probe_again: Duration::ZERO,
             refusal: None,
             lacks: watch::Sender::new(None),
             jobs: JoinSet::new(),
@@ -234,17 +228,8 @@ impl Keeper {
         if let Some((xid, action)) = heard.xid {
             self.tools.metrics.xid(xid, &action.to_string());
         }
-        // An application that faults in a loop makes hundreds of events a second.
-        let now = clock::mono();
-        let probe = heard.probe.filter(|_| now >= self.probe_again);
-        if probe.is_some() {
-            self.probe_again = now + PROBE_PAUSE;
-        }
-        if let Some(Some(uuid)) = &probe {
-            self.ask(vec![uuid.clone()]);
-        }
-        if heard.probe_all || probe == Some(None) {
-            self.ask(self.machine.gpus.gpus.iter().map(|gpu| gpu.uuid.clone()).collect());
+        if !heard.probe.is_empty() {
+            self.ask(heard.probe);
         }
         if heard.changed { self.refresh() } else { Ok(()) }
     }

@@ -13,7 +13,7 @@ use super::admin;
 use super::attend::Hands;
 use super::event_loop::{Pace, Term, TermEnd};
 use super::metrics::Metrics;
-use super::options::{Options, OptionsError};
+use super::options::Options;
 use crate::cluster::client::{ConnectError, connect_as};
 use crate::cluster::job_feed::start_job_feeds;
 use crate::cluster::job_writer::JobWriter;
@@ -22,6 +22,7 @@ use crate::cluster::lease::{Candidate, LeaseConfig};
 use crate::cluster::notice::Notices;
 use crate::runtime::admin::{AdminError, bind, serve};
 use crate::runtime::clock;
+use crate::runtime::options::OptionError;
 
 /// Messages that the watches may be ahead of the loop.
 const BACKLOG: usize = 4096;
@@ -35,7 +36,7 @@ const ROUND: Duration = Duration::from_secs(1);
 pub enum ControllerError {
     /// A setting that cannot work.
     #[error(transparent)]
-    Options(#[from] OptionsError),
+    Options(#[from] OptionError),
     /// No API server to talk to.
     #[error(transparent)]
     Connect(#[from] ConnectError),

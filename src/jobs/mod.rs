@@ -10,4 +10,4 @@ mod options;
 mod sight;
 
 pub use daemon::{Controller, ControllerError};
-pub use options::{Options, OptionsError};
+pub use options::Options;

@@ -4,7 +4,8 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::contract::name::{BadName, check_label_name, check_subdomain};
+use crate::contract::name::{check_label_name, check_subdomain};
+use crate::runtime::options::{self, OptionError};
 
 /// The controller's configuration. [`Options::validate`] is called before anything starts.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -61,87 +62,24 @@ impl Default for Options {
     }
 }
 
-/// More requests at a time than an API server answers one client.
-const MAX_CONCURRENCY: usize = 4096;
-
-/// Why a configuration cannot work.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum OptionsError {
-    /// A field that must not be empty.
-    #[error("{0} is empty: give a value")]
-    Empty(&'static str),
-    /// A field that must be above zero.
-    #[error("{0} is zero: give a value above zero")]
-    Zero(&'static str),
-    /// A name that no API server takes.
-    #[error("{option}: {bad}")]
-    Name {
-        /// The flag.
-        option: &'static str,
-        /// Why.
-        bad: BadName,
-    },
-    /// A number above what can be served.
-    #[error("{option} is {value}: give at most {most}")]
-    TooMany {
-        /// The flag.
-        option: &'static str,
-        /// Its value.
-        value: usize,
-        /// The most.
-        most: usize,
-    },
-    /// Two fields in the wrong order.
-    #[error("{low} ({low_value:?}) must be below {high} ({high_value:?})")]
-    Order {
-        /// The smaller.
-        low: &'static str,
-        /// Its value.
-        low_value: Duration,
-        /// The larger.
-        high: &'static str,
-        /// Its value.
-        high_value: Duration,
-    },
-}
-
 impl Options {
     /// Checks what types cannot.
-    pub fn validate(&self) -> Result<(), OptionsError> {
+    pub fn validate(&self) -> Result<(), OptionError> {
         let words = [
-            ("scheduler-name", &self.scheduler_name),
-            ("namespace", &self.namespace),
-            ("lease-name", &self.lease_name),
+            ("scheduler-name", &*self.scheduler_name),
+            ("namespace", &*self.namespace),
+            ("lease-name", &*self.lease_name),
         ];
-        if let Some((name, _)) = words.iter().find(|(_, value)| value.is_empty()) {
-            return Err(OptionsError::Empty(name));
-        }
-        let names = [
-            ("--namespace", check_label_name("namespace", &self.namespace)),
-            ("--lease-name", check_subdomain("Lease name", &self.lease_name)),
-        ];
-        for (option, checked) in names {
-            checked.map_err(|bad| OptionsError::Name { option, bad })?;
-        }
-        let above_zero = [("lease-retry", self.lease_retry), ("backoff", self.backoff), ("resync", self.resync)];
-        if let Some((name, _)) = above_zero.iter().find(|(_, value)| value.is_zero()) {
-            return Err(OptionsError::Zero(name));
-        }
-        if self.concurrency == 0 {
-            return Err(OptionsError::Zero("concurrency"));
-        }
-        if self.concurrency > MAX_CONCURRENCY {
-            let (option, value) = ("--concurrency", self.concurrency);
-            return Err(OptionsError::TooMany { option, value, most: MAX_CONCURRENCY });
-        }
-        let ordered = [
-            ("lease-retry", self.lease_retry, "lease-renew-deadline", self.lease_renew_deadline),
-            ("lease-renew-deadline", self.lease_renew_deadline, "lease-duration", self.lease_duration),
-        ];
-        match ordered.into_iter().find(|(_, low, _, high)| low >= high) {
-            Some((low, low_value, high, high_value)) => Err(OptionsError::Order { low, low_value, high, high_value }),
-            None => Ok(()),
-        }
+        options::filled(&words)?;
+        options::named("--namespace", check_label_name("namespace", &self.namespace))?;
+        options::named("--lease-name", check_subdomain("Lease name", &self.lease_name))?;
+        options::above_zero(&[("lease-retry", self.lease_retry), ("backoff", self.backoff), ("resync", self.resync)])?;
+        options::concurrency(self.concurrency)?;
+        options::ascending(&[
+            ("lease-retry", self.lease_retry),
+            ("lease-renew-deadline", self.lease_renew_deadline),
+            ("lease-duration", self.lease_duration),
+        ])
     }
 }
 

@@ -6,6 +6,7 @@ pub mod clock;
 #[cfg(test)]
 pub(crate) mod documented;
 pub mod http;
+pub mod options;
 pub mod sentry;
 pub mod shutdown;
 pub mod telemetry;

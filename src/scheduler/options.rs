@@ -8,12 +8,13 @@ use std::time::Duration;
 use super::extender::ExtenderOptions;
 use super::gang::GangOptions;
 use super::tyjob::JobOptions;
-use crate::contract::name::{BadName, check_annotation_key, check_label_name, check_subdomain};
+use crate::contract::name::{check_annotation_key, check_label_name, check_subdomain};
 use crate::contract::{LockFormat, key};
 use crate::decide::cycle::LockMode;
 use crate::decide::framework::RegistryError;
 use crate::decide::lock::ExpiredHolder;
 use crate::decide::plugins::{DefaultSet, NodesWithoutAgent, PluginChoice, RatioConfig, RatioError, default_plugins};
+use crate::runtime::options::{self, OptionError};
 
 /// The scheduler's configuration. [`Options::validate`] is called before anything starts.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -146,48 +147,12 @@ impl Default for Periods {
     }
 }
 
-/// More requests at a time than an API server answers one client.
-const MAX_CONCURRENCY: usize = 4096;
-
 /// Why a configuration cannot work.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum OptionsError {
-    /// A field that must not be empty.
-    #[error("{0} is empty: give a value")]
-    Empty(&'static str),
-    /// A field that must be above zero.
-    #[error("{0} is zero: give a value above zero")]
-    Zero(&'static str),
-    /// A name that no API server takes.
-    #[error("{option}: {bad}")]
-    Name {
-        /// The flag.
-        option: &'static str,
-        /// Why.
-        bad: BadName,
-    },
-    /// A number above what can be served.
-    #[error("{option} is {value}: give at most {most}")]
-    TooMany {
-        /// The flag.
-        option: &'static str,
-        /// Its value.
-        value: usize,
-        /// The most.
-        most: usize,
-    },
-    /// Two fields in the wrong order.
-    #[error("{low} ({low_value:?}) must be below {high} ({high_value:?})")]
-    Order {
-        /// The smaller.
-        low: &'static str,
-        /// Its value.
-        low_value: Duration,
-        /// The larger.
-        high: &'static str,
-        /// Its value.
-        high_value: Duration,
-    },
+    /// An option that other daemons have, too.
+    #[error(transparent)]
+    Common(#[from] OptionError),
     /// Shape or weights.
     #[error(transparent)]
     Ratio(#[from] RatioError),
@@ -209,48 +174,30 @@ impl Options {
     /// Checks what types cannot.
     pub fn validate(&self) -> Result<(), OptionsError> {
         let words = [
-            ("scheduler-name", &self.scheduler_name),
-            ("namespace", &self.namespace),
-            ("node-lock-key", &self.node_lock_key),
-            ("lease-name", &self.lease_name),
+            ("scheduler-name", &*self.scheduler_name),
+            ("namespace", &*self.namespace),
+            ("node-lock-key", &*self.node_lock_key),
+            ("lease-name", &*self.lease_name),
         ];
-        if let Some((name, _)) = words.iter().find(|(_, value)| value.is_empty()) {
-            return Err(OptionsError::Empty(name));
-        }
-        let names = [
-            ("--namespace", check_label_name("namespace", &self.namespace)),
-            ("--lease-name", check_subdomain("Lease name", &self.lease_name)),
-            ("--node-lock-key", check_annotation_key("node lock key", &self.node_lock_key)),
-        ];
-        for (option, checked) in names {
-            checked.map_err(|bad| OptionsError::Name { option, bad })?;
-        }
+        options::filled(&words)?;
+        options::named("--namespace", check_label_name("namespace", &self.namespace))?;
+        options::named("--lease-name", check_subdomain("Lease name", &self.lease_name))?;
+        options::named("--node-lock-key", check_annotation_key("node lock key", &self.node_lock_key))?;
         let p = &self.periods;
-        let above_zero = [
+        options::above_zero(&[
             ("lease-retry", p.lease_retry),
             ("agent-stale", p.agent_stale),
             ("lock-sweep", p.lock_sweep),
             ("backoff", p.backoff),
             ("bind-timeout", p.bind_timeout),
             ("node-lock-expiry", self.node_lock_expiry),
-        ];
-        if let Some((name, _)) = above_zero.iter().find(|(_, value)| value.is_zero()) {
-            return Err(OptionsError::Zero(name));
-        }
-        if self.concurrency == 0 {
-            return Err(OptionsError::Zero("concurrency"));
-        }
-        if self.concurrency > MAX_CONCURRENCY {
-            let (option, value) = ("--concurrency", self.concurrency);
-            return Err(OptionsError::TooMany { option, value, most: MAX_CONCURRENCY });
-        }
-        let ordered = [
-            ("lease-retry", p.lease_retry, "lease-renew-deadline", p.lease_renew_deadline),
-            ("lease-renew-deadline", p.lease_renew_deadline, "lease-duration", p.lease_duration),
-        ];
-        if let Some((low, low_value, high, high_value)) = ordered.into_iter().find(|(_, low, _, high)| low >= high) {
-            return Err(OptionsError::Order { low, low_value, high, high_value });
-        }
+        ])?;
+        options::concurrency(self.concurrency)?;
+        options::ascending(&[
+            ("lease-retry", p.lease_retry),
+            ("lease-renew-deadline", p.lease_renew_deadline),
+            ("lease-duration", p.lease_duration),
+        ])?;
         self.extender.validate().map_err(|error| OptionsError::Extender(error.to_string()))?;
         if let Some(problem) = self.gangs.problem() {
             return Err(OptionsError::Gangs(problem));

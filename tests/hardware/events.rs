@@ -92,8 +92,9 @@ fn an_idle_listener_calls_nvml_only_to_wait() {
     bench.node.xid(0, 13).unwrap();
     bench.event(|event| is_xid(&event.kind));
     let mut after = bench.node.nvml_calls().unwrap();
-    after.retain(|name, count| before.get(name) != Some(count));
-    assert_eq!(after.keys().collect::<Vec<_>>(), ["nvmlEventSetWait_v2"]);
+    // The wait that the event ended may have begun before the first count.
+    after.retain(|name, count| before.get(name) != Some(count) && name != "nvmlEventSetWait_v2");
+    assert!(after.is_empty(), "{after:?}");
 }
 
 #[test]

@@ -16,7 +16,7 @@ use super::record::{JobHalf, JobRecord, JobWriteResult};
 /// Longest message of the condition, in bytes.
 const MAX_MESSAGE: usize = 1024;
 
-/// A conflict is about something that the watch shows within this; then the write is tried again as it is.
+/// Longest time in which the watch has to show what a conflict was about; then the write is tried again as it is.
 const WATCH_TELLS: Duration = Duration::from_secs(10);
 
 impl Engine {
@@ -154,7 +154,9 @@ impl Engine {
             // The watch tells.
             JobWriteResult::Gone => return,
             JobWriteResult::Stale => {
-                record.stale_until = now.mono + WATCH_TELLS;
+                let wait: Duration = (first * (1 << record.failures.min(16))).min(WATCH_TELLS);
+                record.failures += 1;
+                record.stale_until = now.mono + wait;
                 record.written = None;
                 record.stale = record.pinned;
             }

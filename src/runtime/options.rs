@@ -1,0 +1,83 @@
+//! Checks of options that more than one daemon has, each with an error that names option and value.
+
+use std::fmt::Display;
+use std::time::Duration;
+
+/// More requests at a time than an API server answers one client.
+const MAX_CONCURRENCY: usize = 4096;
+
+/// Why an option cannot work.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum OptionError {
+    /// It must not be empty.
+    #[error("{0} is empty: give a value")]
+    Empty(&'static str),
+    /// It must be above zero.
+    #[error("{0} is zero: give a value above zero")]
+    Zero(&'static str),
+    /// A name that no API server takes.
+    #[error("{option}: {problem}")]
+    Name {
+        /// The flag.
+        option: &'static str,
+        /// Why, with the value.
+        problem: String,
+    },
+    /// A number above what can be served.
+    #[error("{option} is {value}: give at most {most}")]
+    TooMany {
+        /// The flag.
+        option: &'static str,
+        /// Its value.
+        value: usize,
+        /// The most.
+        most: usize,
+    },
+    /// Two periods in the wrong order.
+    #[error("{low} ({low_value:?}) must be below {high} ({high_value:?})")]
+    Order {
+        /// The smaller.
+        low: &'static str,
+        /// Its value.
+        low_value: Duration,
+        /// The larger.
+        high: &'static str,
+        /// Its value.
+        high_value: Duration,
+    },
+}
+
+/// Every word says something.
+pub fn filled(words: &[(&'static str, &str)]) -> Result<(), OptionError> {
+    let empty = words.iter().find(|(_, word)| word.is_empty());
+    empty.map_or(Ok(()), |(option, _)| Err(OptionError::Empty(option)))
+}
+
+/// The outcome of a check of a name, as the option's error.
+pub fn named<E: Display>(option: &'static str, checked: Result<(), E>) -> Result<(), OptionError> {
+    checked.map_err(|bad| OptionError::Name { option, problem: bad.to_string() })
+}
+
+/// Every period lasts.
+pub fn above_zero(periods: &[(&'static str, Duration)]) -> Result<(), OptionError> {
+    let zero = periods.iter().find(|(_, period)| period.is_zero());
+    zero.map_or(Ok(()), |(option, _)| Err(OptionError::Zero(option)))
+}
+
+/// Each period is below the one after it.
+pub fn ascending(periods: &[(&'static str, Duration)]) -> Result<(), OptionError> {
+    let wrong = periods.windows(2).find(|pair| pair[0].1 >= pair[1].1);
+    wrong.map_or(Ok(()), |pair| {
+        let [(low, low_value), (high, high_value)] = [pair[0], pair[1]];
+        Err(OptionError::Order { low, low_value, high, high_value })
+    })
+}
+
+/// `--concurrency`: at least one request at a time, and no more than the API server serves one client.
+pub fn concurrency(value: usize) -> Result<(), OptionError> {
+    match value {
+        0 => Err(OptionError::Zero("concurrency")),
+        1..=MAX_CONCURRENCY => Ok(()),
+        _ => Err(OptionError::TooMany { option: "--concurrency", value, most: MAX_CONCURRENCY }),
+    }
+}
