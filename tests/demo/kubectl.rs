@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
+use baton::contract::tyjob::Stage;
 use baton::runtime::clock;
 
 const EXAMPLE: &str = "daemonset/examples/tyjob.yaml";
@@ -102,9 +103,9 @@ pub fn job(k: &Kubectl) {
             columns = words;
             continue;
         }
-        // A job without a stage yet has an empty cell.
+        // A job without a stage yet has an empty cell: the next column's word is in its place.
         let stage = words[1].clone();
-        if stage.chars().all(char::is_alphabetic) && stages.last() != Some(&stage) {
+        if serde_json::from_value::<Stage>(stage.clone().into()).is_ok() && stages.last() != Some(&stage) {
             stages.push(stage);
         }
         if words.contains(&"2/2".to_owned()) && words[1] == "Running" {

@@ -16,8 +16,8 @@ use super::record::{JobHalf, JobRecord, JobWriteResult};
 /// Longest message of the condition, in bytes.
 const MAX_MESSAGE: usize = 1024;
 
-/// Longest time in which the watch has to show what a conflict was about; then the write is tried again as it is.
-const WATCH_TELLS: Duration = Duration::from_secs(10);
+/// In this time the watch shows what a conflict was about; then the write is tried again as it is, ever more seldom.
+const WATCH_TELLS: Duration = Duration::from_secs(1);
 
 impl Engine {
     /// Notes what became of a job and writes it: a new state at once, another message of the same state now and then.
@@ -154,7 +154,7 @@ impl Engine {
             // The watch tells.
             JobWriteResult::Gone => return,
             JobWriteResult::Stale => {
-                let wait: Duration = (first * (1 << record.failures.min(16))).min(WATCH_TELLS);
+                let wait: Duration = (WATCH_TELLS * (1 << record.failures.min(16))).min(longest);
                 record.failures += 1;
                 record.stale_until = now.mono + wait;
                 record.written = None;
