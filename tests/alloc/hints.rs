@@ -6,7 +6,7 @@ use baton::decide::alloc::score::{Beside, Seen, fragmentation, largest_free_grou
 use baton::decide::alloc::{Exclusive, Level, NodePool, Reason, Wishes, pick};
 use baton::decide::pod::ContainerKind::App;
 
-use super::nodes::{ask, gpu, gpu_minors, machine, nic_minors, object, place, pod, pool_of, wish};
+use super::nodes::{ask, gpu, gpu_ids, gpu_minors, machine, mig, nic_minors, object, place, pod, pool_of, wish};
 
 #[test]
 fn a_selector_chooses_the_model() {
@@ -164,4 +164,15 @@ fn one_gpu_of_unknown_place_lies_below_one_switch_and_two_do_not() {
     let pool = pool_of(vec![gpu(0, "", "", 0), gpu(1, "", "", 0)]);
     assert!(pick(&pool, &wish(&[("nvidia.com/gpu", "1")], hint, None)).is_ok());
     assert!(pick(&pool, &wish(&[("nvidia.com/gpu", "2")], hint, None)).is_err());
+}
+
+#[test]
+fn within_a_required_scope_mig_devices_come_from_the_parent_that_is_cut_into_most() {
+    let cut = [("MIG-a", 0, "s0"), ("MIG-b", 0, "s0"), ("MIG-c", 1, "s1")];
+    let pool = pool_of(cut.map(|(id, parent, switch)| mig(id, parent, "1g.10gb", switch)).into());
+    for scope in ["PCIe", "Device"] {
+        let hint = format!(r#"{{"gpu":{{"requiredTopologyScope":"{scope}"}}}}"#);
+        let request = wish(&[("nvidia.com/mig-1g.10gb", "1")], Some(&hint), None);
+        assert_eq!(gpu_ids(&pool, &pick(&pool, &request).unwrap()), ["MIG-c"], "{scope}");
+    }
 }

@@ -114,6 +114,14 @@ fn a_small_request_leaves_the_larger_free_groups_whole() {
 }
 
 #[test]
+fn of_two_groups_that_lose_as_much_the_larger_one_stays_together() {
+    let pool = pool_of((0..5).map(|at| gpu(at, if at < 3 { "s0" } else { "s1" }, "r", 0)).collect());
+    assert_eq!(gpu_minors(&pool, &pick(&pool, &ask(&[("nvidia.com/gpu", "2")])).unwrap()), [3, 4]);
+    let pool = pool_of((0..6).map(|at| gpu(at, if at < 5 { "s0" } else { "s1" }, "r", 0)).collect());
+    assert_eq!(gpu_minors(&pool, &pick(&pool, &ask(&[("nvidia.com/gpu", "1")])).unwrap()), [5]);
+}
+
+#[test]
 fn a_sick_gpu_is_never_chosen_and_the_refusal_counts_without_it() {
     let mut devices = machine(2);
     devices[3].health = false;

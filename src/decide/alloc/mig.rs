@@ -17,6 +17,18 @@ pub(super) fn hand_out(split: &[Vec<u8>], containers: &mut [Vec<Part>]) {
     }
 }
 
+/// Free MIG devices of the parents that these parts are of: the fewer, the more these are cut into already.
+pub(super) fn opened(pool: &NodePool, containers: &[Vec<Part>]) -> u32 {
+    let migs = &pool.devices().migs;
+    let taken = containers.iter().flatten().filter_map(|part| match part {
+        Part::Mig { mig } => Some(&migs[usize::from(*mig)].parent),
+        _ => None,
+    });
+    let parents: Vec<_> = taken.collect();
+    let open = bits(pool.summary().free_migs).filter(|at| parents.contains(&&migs[usize::from(*at)].parent));
+    open.count() as u32
+}
+
 /// Chooses `count` of `candidates`, all of one profile: on one parent where one suffices (of these, the one with the fewest
 /// free MIG devices), else from the parents with the most candidates, to touch few.
 pub(super) fn choose(pool: &NodePool, candidates: u128, count: u32) -> Option<Vec<u8>> {

@@ -23,9 +23,11 @@ pub struct Objective {
 }
 
 /// Worth of `free` free GPUs in one group: the sum of the squares of the powers of two that `free` is made of, so that 8
-/// together (64) are worth more than 4 + 4 (32), and 7 (16 + 4 + 1) little more than 6 (16 + 4).
+/// together (64) are worth more than 4 + 4 (32), and 7 (16 + 4 + 1) little more than 6 (16 + 4). Where these are equal, below
+/// them (a node's squares of all levels are less than 2^16) the larger group counts more: of 3 and 2, 3 stay together.
 pub fn worth(free: u32) -> u64 {
-    (0..8).filter(|power| free & (1 << power) != 0).map(|power| 1u64 << (2 * power)).sum()
+    let powers = (0..8).filter(|power| free & (1 << power) != 0).map(|power| 1u64 << (2 * power)).sum::<u64>();
+    (powers << 16) + u64::from(free * free)
 }
 
 /// Judges the set of GPUs `set` (a mask of numbers in `pool`), all of them free.

@@ -5,6 +5,7 @@ use std::cell::Cell;
 use super::assignment::Assignment;
 use super::exclusive::{Eligible, closure, eligible};
 use super::grant::{Grant, Part, Slot};
+use super::mig::opened;
 use super::need::Need;
 use super::nic::NicPlan;
 use super::objective::Objective;
@@ -174,7 +175,10 @@ impl Choice<'_> {
             return self.gpus_within(everywhere);
         }
         let plans = self.scopes(scope).into_iter().filter_map(|within| self.gpus_within(within).ok());
-        let best = plans.min_by(|a, b| (&a.objective, &a.fits).cmp(&(&b.objective, &b.fits)));
+        let plans = plans.map(|plan| (opened(self.pool, &plan.containers), plan));
+        let best =
+            plans.min_by(|(of_a, a), (of_b, b)| (&a.objective, &a.fits, of_a).cmp(&(&b.objective, &b.fits, of_b)));
+        let best = best.map(|(_, plan)| plan);
         best.ok_or_else(|| {
             let counts: Vec<u32> = self.needs.iter().map(|need| need.whole).collect();
             let wanted = peak(&self.kinds, &counts).max(1);
