@@ -137,7 +137,7 @@ impl Cluster {
         let units = (count * 100).to_string();
         let amounts = json!({"cpu": "64", "memory": "512Gi", "pods": "110", "nvidia.com/gpu": count.to_string(), "koordinator.sh/gpu": units,
             "koordinator.sh/gpu-core": units, "koordinator.sh/gpu-memory-ratio": units, "koordinator.sh/gpu.shared": units});
-        let node = json!({"metadata": {"name": name, "annotations": {"other": "value"}}, "status": {"capacity": amounts, "allocatable": amounts,
+        let node = json!({"metadata": {"name": name, "labels": {"kubernetes.io/hostname": name}, "annotations": {"other": "value"}}, "status": {"capacity": amounts, "allocatable": amounts,
             "conditions": [{"type": "Ready", "status": "True", "reason": "KubeletReady", "message": ""}]}});
         let node: Node = serde_json::from_value(node).unwrap();
         let created = self.nodes().create(&PostParams::default(), &node).await.unwrap();

@@ -34,8 +34,8 @@ impl Storage {
     }
 
     async fn volume(&self, name: &str, class: &str, node: &str, claim: Value) {
-        let affinity = json!({"required": {"nodeSelectorTerms": [{"matchFields":
-            [{"key": "metadata.name", "operator": "In", "values": [node]}]}]}});
+        let affinity = json!({"required": {"nodeSelectorTerms": [{"matchExpressions":
+            [{"key": "kubernetes.io/hostname", "operator": "In", "values": [node]}]}]}});
         let volume = json!({"metadata": {"name": name}, "spec": {"storageClassName": class, "accessModes": ["ReadWriteOnce"],
             "capacity": {"storage": "20Gi"}, "local": {"path": "/data"}, "nodeAffinity": affinity, "claimRef": claim}});
         self.volumes.create(&PostParams::default(), &serde_json::from_value(volume).unwrap()).await.unwrap();

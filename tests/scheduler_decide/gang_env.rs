@@ -52,7 +52,8 @@ impl Gangs {
         self.env.plain_node(name, 0);
         self.env.change_node(name, |facts| {
             facts.allocatable.set("cpu", Quantity::units(i64::from(cpus)));
-            facts.labels = BTreeMap::from([("pool".to_owned(), pool.to_owned())]);
+            let labels = [("pool", pool), ("kubernetes.io/hostname", name)];
+            facts.labels = labels.map(|(key, value)| (key.to_owned(), value.to_owned())).into();
         });
     }
 

@@ -301,9 +301,9 @@ impl Case {
         let open: Vec<(PodKey, Box<str>, Box<str>)> = open.collect();
         for (key, uid, node) in &open {
             let values = vec![node.to_string()];
-            let here = NodeRequirement { key: "metadata.name".into(), operator: NodeOperator::In, values };
+            let here = NodeRequirement { key: "kubernetes.io/hostname".into(), operator: NodeOperator::In, values };
             let volume = VolumeFacts {
-                required: Some(vec![NodeTerm { expressions: vec![], fields: vec![here] }]),
+                required: Some(vec![NodeTerm { expressions: vec![here], fields: vec![] }]),
                 class: Some("local".into()),
                 capacity: 10 << 30,
                 modes: AccessModes::of(["ReadWriteOnce"]),

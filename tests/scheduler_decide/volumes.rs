@@ -464,3 +464,21 @@ fn a_claim_whose_volume_is_promised_elsewhere_gets_no_other_one() {
     let now = env.moment();
     assert_eq!(env.engine.explain(&PodKey::new("ml", "p"), now).unwrap().node.as_deref(), Some("a"));
 }
+
+#[test]
+fn what_a_volume_says_of_a_node_by_its_name_holds_for_a_node_without_a_name() {
+    for (operator, reached) in [(NodeOperator::In, false), (NodeOperator::NotIn, true)] {
+        let mut env = cluster();
+        env.class("local", false, &[]);
+        env.volume("only", 10, "a");
+        let values = vec!["a".to_owned()];
+        let named = NodeRequirement { key: "metadata.name".into(), operator, values };
+        let facts = env.volumes.get_mut("only").unwrap();
+        facts.required.as_mut().unwrap()[0].fields = vec![named];
+        env.tell_volume("only");
+        env.claim("data", 10, |_| {});
+        env.pod_with_claims("p", &["data"]);
+        env.control();
+        assert_eq!(env.node_of("p"), reached.then_some("a"), "kubelets and kube-scheduler ask the labels only");
+    }
+}

@@ -35,9 +35,10 @@ pub struct VolumeFacts {
 }
 
 impl VolumeFacts {
-    /// `true` when the volume's node affinity accepts the node.
-    pub fn reaches(&self, node: &str, labels: &Labels) -> bool {
-        self.required.as_ref().is_none_or(|terms| terms.iter().any(|term| term.matches(node, labels)))
+    /// `true` when the volume's node affinity accepts a node with these labels. Of volumes, kubelets and kube-scheduler ask the
+    /// labels only: to what a term says of the node's name, every node is one without a name.
+    pub fn reaches(&self, labels: &Labels) -> bool {
+        self.required.as_ref().is_none_or(|terms| terms.iter().any(|term| term.matches("", labels)))
     }
 
     /// `true` when the volume is promised to this very claim.

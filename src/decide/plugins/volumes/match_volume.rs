@@ -23,7 +23,7 @@ pub(super) fn match_volume<'a>(
         .filter(|(name, volume)| fits(volume) && taken.iter().all(|(_, other)| **other != **name));
     // Promised to this claim by whoever made it: no other one is looked at, here or on nodes that it does not reach.
     if let Some((name, volume)) = open.find(|(_, volume)| volume.is_for(&claim.key, &facts.uid)) {
-        return volume.reaches(&node.name, labels).then_some(name);
+        return volume.reaches(labels).then_some(name);
     }
     let mut best: Option<(&str, &VolumeFacts)> = None;
     for (name, volume) in view.world.volumes_of(&claim.class_name) {
@@ -32,7 +32,7 @@ pub(super) fn match_volume<'a>(
             && volume.claim.is_none()
             && taken.iter().all(|(_, other)| **other != *name)
             && !view.world.is_promised(name, pod);
-        let serves = fits(volume) && volume.modes.cover(facts.modes) && volume.reaches(&node.name, labels);
+        let serves = fits(volume) && volume.modes.cover(facts.modes) && volume.reaches(labels);
         if serves && free && selected && best.is_none_or(|(_, best)| volume.capacity < best.capacity) {
             best = Some((name, volume));
         }

@@ -119,9 +119,9 @@ fn reachable(view: View<'_>, key: &PodKey, facts: &ClaimFacts, node: NodeId) -> 
     let Some(volume) = facts.volume.as_deref() else { return Progress::Waits };
     // The claim may be shown bound before its new volume is shown at all.
     let Some(found) = view.world.volume(volume) else { return Progress::Waits };
-    let here = view.world.node(node).and_then(|node| Some((&*node.name, &node.facts.as_ref()?.labels)));
+    let here = view.world.node(node).and_then(|node| node.facts.as_ref());
     match here {
-        Some((name, labels)) if found.reaches(name, labels) => Progress::Done,
+        Some(facts) if found.reaches(&facts.labels) => Progress::Done,
         _ => Progress::Failed(format!("volume {volume} of claim {} cannot be reached from the chosen node", key.name)),
     }
 }

@@ -68,7 +68,7 @@ impl Filter for VolumeBinding {
             return Outcome::unfit(NAME, format!("claim {claim} is in use by its one pod"), Wake::POD_FREED);
         }
         for (volume, zoned) in &claims.bound {
-            if !volume.reaches(&node.name, &facts.labels) {
+            if !volume.reaches(&facts.labels) {
                 return Outcome::never(NAME, "volume node affinity", WAKE).helped_by(Help::Reach);
             }
             if *zoned && !in_zone(&volume.labels, &facts.labels) {
