@@ -129,6 +129,34 @@ fn a_restarted_scheduler_rebuilds_the_reservations_from_the_status_alone() {
 }
 
 #[test]
+fn a_restarted_scheduler_keeps_places_beside_a_pod_that_waits_for_others_to_leave_their_node() {
+    let mut jobs = Jobs::new();
+    jobs.node("a", 64, 8);
+    let gpus = |count| [("nvidia.com/gpu", count)];
+    jobs.env.pod("low", &gpus("6"));
+    jobs.env.settle();
+    jobs.serve();
+    jobs.run("rl", &gpus("1"), (1, &gpus("1")), |_| {});
+    let places = jobs.places("rl");
+    assert_eq!((places.len(), jobs.reserved()), (2, 2));
+    let mut high = pod("high", &gpus("6"), jobs.env.now);
+    high.spec.priority = 9;
+    jobs.env.submit(high);
+    jobs.env.settle();
+    assert_eq!(jobs.env.evicted, ["low"]);
+    jobs.env.restart();
+    jobs.env.settle();
+    assert_eq!((jobs.places("rl"), jobs.reserved(), jobs.env.engine.stats().job_places_void), (places, 2, 0));
+    jobs.env.delete("low");
+    jobs.env.settle();
+    jobs.serve();
+    assert_eq!(jobs.env.node_of("high"), Some("a"));
+    jobs.start("rl");
+    assert_eq!((jobs.env.bound(), jobs.reserved()), (3, 0));
+    jobs.check();
+}
+
+#[test]
 fn a_deleted_job_gives_its_places_back_and_says_so() {
     let mut jobs = two_nodes();
     jobs.run("rl", CPU, (2, CPU), |_| {});

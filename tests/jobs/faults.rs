@@ -126,3 +126,31 @@ async fn refusals_conflicts_and_broken_watches_change_nothing_in_the_end() {
         theatre.server.compact();
     }
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_that_is_never_answered_keeps_a_job_from_going_on_for_seconds_only() {
+    let theatre = Theatre::open().await;
+    let _controller = theatre.controller(&["--leader-elect=false"]);
+    let of_controller = |mut rule: FaultRule, effect| {
+        CONTROLLER.clone_into(&mut rule.user);
+        theatre.server.faults().add(rule.times(1), effect)
+    };
+    let lost = [
+        of_controller(FaultRule::on("create", "pods"), Effect::Hang),
+        of_controller(FaultRule::on("patch", "tyjobs").below("status").named("done"), Effect::HangAfter),
+    ];
+    for job in ["made", "done"] {
+        theatre.submit(job, |_| ()).await;
+    }
+    until("both jobs run", SOON, async || {
+        for job in ["made", "done"] {
+            theatre.play_scheduler(job).await;
+            theatre.play_kubelets(job).await;
+        }
+        let stages = [theatre.status("made").await.stage, theatre.status("done").await.stage];
+        (stages == [Some(Stage::Running); 2]).then_some(())
+    })
+    .await;
+    assert_eq!(lost.map(|rule| theatre.server.faults().fired(rule)), [1, 1]);
+    assert_eq!((theatre.crew("made").await.len(), theatre.crew("done").await.len()), (3, 3));
+}

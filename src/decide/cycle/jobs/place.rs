@@ -216,9 +216,23 @@ impl Engine {
     }
 
     /// Keeps room for a seat on a node that was chosen before. `None` when the seat does not fit there any more, or the room is
-    /// meant for others: of pods that room was made for, `except` is the seat's own.
-    pub(super) fn reserve_at(&mut self, facts: PodFacts, id: NodeId, except: PodId, now: Moment) -> Option<PodId> {
-        let shadows = self.shadow(facts.spec.priority, except, now);
+    /// meant for others: of pods that room was made for, `except` is the seat's own. `again`: another leader kept it there, beside
+    /// the room of those who still wait for others to leave.
+    pub(super) fn reserve_at(
+        &mut self,
+        facts: PodFacts,
+        id: NodeId,
+        (except, again): (PodId, bool),
+        now: Moment,
+    ) -> Option<PodId> {
+        let mut shadows = self.shadow(facts.spec.priority, except, now);
+        if again {
+            // Nobody can say yet which devices will be theirs; that closes the node for others who come, not for who was there.
+            let waits = |pod: &Pod| pod.asks_for_devices() && pod.devices.is_none();
+            let (waiting, placed) = shadows.into_iter().partition(|id| self.world.pod(*id).is_some_and(waits));
+            self.lift(waiting);
+            shadows = placed;
+        }
         let pod = imagined(facts);
         let view = View { world: &self.world, now: now.mono };
         let devices = prepare(view, &self.plugins, &pod).ok().and_then(|mut slots| {

@@ -70,7 +70,8 @@ impl Engine {
         let Some(job) = self.world.job(key).cloned() else { return self.forget_job(key) };
         let same = |record: &JobRecord| record.uid == job.job.uid && record.attempt == job.attempt;
         let known = self.jobs.records.get(key);
-        if known.is_none_or(|record| !same(record)) {
+        let again = known.is_none_or(|record| !same(record));
+        if again {
             let former = known.filter(|record| record.uid == job.job.uid).cloned();
             self.forget_job(key);
             let mut record = adopted(&job, now);
@@ -102,7 +103,7 @@ impl Engine {
                 record.address_since = Some(now.mono);
             }
         }
-        self.keep_places(key, &job, now);
+        self.keep_places((key, &job), again, now);
         self.conclude(key, &job, now, effects);
     }
 
@@ -124,7 +125,8 @@ impl Engine {
     }
 
     /// Goes over the places of a job: reservations are made and given back, void places go.
-    fn keep_places(&mut self, key: &PodKey, job: &JobFacts, now: Moment) {
+    /// `again`: they are what another leader has left.
+    fn keep_places(&mut self, (key, job): (&PodKey, &JobFacts), again: bool, now: Moment) {
         let Ok(spec) = &job.spec else { return };
         let Some(mut record) = self.jobs.records.remove(key) else { return };
         self.adopt_bound(&mut record, job, now);
@@ -161,7 +163,7 @@ impl Engine {
             let kept = node.filter(|_| !expired).is_some_and(|node| {
                 place.reservation.is_some() || {
                     let facts = seat.as_ref().and_then(|seat| self.pod_to_place(job, spec, seat));
-                    place.reservation = facts.and_then(|facts| self.reserve_at(facts, node, NOBODY, now));
+                    place.reservation = facts.and_then(|facts| self.reserve_at(facts, node, (NOBODY, again), now));
                     place.reservation.is_some()
                 }
             });

@@ -101,7 +101,7 @@ impl Engine {
             let seat = spec.seat(&key.name, &name)?;
             self.pod_to_place(&job, spec, &seat)
         });
-        let reservation = node.zip(facts).and_then(|(node, facts)| self.reserve_at(facts, node, id, now));
+        let reservation = node.zip(facts).and_then(|(node, facts)| self.reserve_at(facts, node, (id, false), now));
         let place = self.jobs.records.get_mut(key).and_then(|record| record.places.get_mut(&name));
         match (place, reservation) {
             (Some(place), Some(reservation)) => place.reservation = Some(reservation),
