@@ -187,6 +187,21 @@ impl Queue {
         }
     }
 
+    /// A parked item is tried at `at` at the latest.
+    pub fn hurry(&mut self, item: impl Into<Item>, at: Duration) {
+        let item = item.into();
+        let Some(entry) = self.entries.get_mut(&item) else { return };
+        let QueueState::Parked(_, latest) = &mut entry.state else { return };
+        if latest.is_some_and(|latest| latest <= at) {
+            return;
+        }
+        let former = latest.replace(at);
+        if let Some(former) = former {
+            self.timed.remove(&(former, item.clone()));
+        }
+        self.timed.insert((at, item));
+    }
+
     /// Backs an item off after a failure that no event can be expected to mend. Returns when it will be tried.
     pub fn fail(&mut self, item: impl Into<Item>, now: Duration, wall: Timestamp) -> Duration {
         let item = item.into();

@@ -94,7 +94,7 @@ async fn a_job_that_needs_five_pods_waits_as_a_whole_and_starts_when_nodes_join(
         stage.worker(&format!("job-{n}"), 2, gang.clone()).await;
     }
     for name in ["job-ps", "job-0", "job-1", "job-2", "job-3"] {
-        cluster.waits_with(name, "Unschedulable", "gang ml/job: 0 of 5 placed; pod ml/job-").await;
+        cluster.waits_with(name, "Unschedulable", "gang ml/job: 0 of 5 placed").await;
     }
     let view = stage.gang("job").await;
     assert_eq!((&view["waitingForBindChildren"], &view["boundChildren"]), (&json!([]), &json!([])), "{view:#}");
@@ -174,7 +174,7 @@ async fn two_gangs_of_a_group_start_together_and_gangs_are_shown_with_their_fiel
     cluster.members("a", 2, 2, groups.clone()).await;
     cluster.waits_with("a-0", "GangIncomplete", "starts together with gang ml/b").await;
     cluster.members("b", 3, 3, groups).await;
-    cluster.waits_with("a-0", "Unschedulable", "gang ml/a: 0 of 2 placed, gang ml/b: 0 of 3 placed").await;
+    cluster.waits_with("a-0", "Unschedulable", "group ml/a, ml/b; gang ml/a: 0 of 2 placed").await;
     assert!(cluster.bound_of("").await.is_empty());
     let view = stage.gang("b").await;
     let mut fields: Vec<&str> = view.as_object().unwrap().keys().map(String::as_str).collect();

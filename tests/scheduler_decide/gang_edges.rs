@@ -3,15 +3,28 @@
 use std::collections::BTreeMap;
 
 use baton::contract::PodKey;
+use baton::contract::gang::key::CONDITION_SATISFIED;
 use baton::decide::cycle::{EngineConfig, OnBindFailure};
 use baton::decide::gang::MemberState;
 use baton::decide::world::spec::{NodeOperator, NodeRequirement, NodeTerm};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 
 use crate::env::Fault;
 use crate::gang_env::{G, Gangs, P, declared, gang};
 
 fn group(keys: &[&str]) -> String {
     format!("[{}]", keys.iter().map(|key| format!("\"{key}\"")).collect::<Vec<_>>().join(","))
+}
+
+fn condition(name: &str, since: jiff::Timestamp) -> Condition {
+    Condition {
+        type_: name.to_owned(),
+        status: "True".to_owned(),
+        reason: name.to_owned(),
+        message: String::new(),
+        last_transition_time: Time(since),
+        observed_generation: None,
+    }
 }
 
 fn named(name: &str) -> Vec<(String, String)> {
@@ -341,4 +354,45 @@ fn a_running_gang_that_only_counts_who_waits_is_not_shown_as_failed() {
     assert_eq!(shown[0].last_failure, None);
     let id = baton::contract::gang::GangId::parse("ml/g").unwrap();
     assert_eq!(gangs.env.engine.explain_gang(&id, moment).unwrap().state, "satisfied");
+}
+
+#[test]
+fn pods_made_in_the_second_in_which_the_former_ones_were_called_satisfied_need_their_minimum() {
+    let mut gangs = Gangs::new(4);
+    gangs.pod_group("ml/g", |facts| facts.spec.min = Some(2));
+    gangs.members("g", 2, &named("g"));
+    gangs.settle();
+    assert_eq!(gangs.count("g"), 2);
+    gangs.env.now += std::time::Duration::from_secs(1);
+    let since = crate::env::wall(gangs.env.now);
+    gangs.pod_group("ml/g", |facts| {
+        facts.spec.min = Some(2);
+        facts.status.conditions = vec![condition(CONDITION_SATISFIED, since)];
+    });
+    ["g-0", "g-1"].iter().for_each(|name| gangs.delete(name));
+    gangs.settle();
+    gangs.member("again", &named("g"));
+    gangs.wait(2);
+    assert_eq!((gangs.count("again"), gangs.reason("again")), (0, "GangIncomplete"));
+    gangs.member("too", &named("g"));
+    gangs.wait(2);
+    assert_eq!((gangs.count("again"), gangs.count("too")), (1, 1));
+}
+
+#[test]
+fn each_gang_of_a_group_that_is_held_hears_of_its_own_trouble_whatever_holds_the_first_one() {
+    let mut gangs = Gangs::new(8);
+    let of_group = (format!("{G}groups"), group(&["ml/a", "ml/b", "ml/c"]));
+    let mut keys = gang("a", "1", &[]);
+    keys.push(of_group.clone());
+    gangs.member("a-0", &keys);
+    let mut keys = named("b");
+    keys.push(of_group);
+    gangs.member("b-0", &keys);
+    gangs.settle();
+    assert_eq!((gangs.reason("a-0"), gangs.reason("b-0")), ("GangIncomplete", "WaitingForPodGroup"));
+    gangs.pod_group("ml/b", |facts| facts.spec.min = Some(1));
+    gangs.settle();
+    assert_eq!(gangs.reason("b-0"), "GangIncomplete");
+    assert!(gangs.condition("b-0").contains("which has no pods yet"), "{}", gangs.condition("b-0"));
 }

@@ -335,3 +335,21 @@ fn a_gang_that_waits_for_the_deletion_of_a_member_says_so() {
     let third = (0..3).map(|n| format!("low-{n}")).find(|name| !bound.contains(name)).unwrap();
     assert!(gangs.condition(&third).contains("is about to make room for others"), "{}", gangs.condition(&third));
 }
+
+#[test]
+fn a_gang_whose_member_is_asked_to_leave_in_vain_goes_on_after_a_minute() {
+    let mut gangs = Gangs::with(Default::default());
+    gangs.plain_node("n1", 2, "x");
+    let keys = gang("low", "2", &[("match-policy", "waiting-and-running")]);
+    gangs.members("low", 3, &keys);
+    gangs.settle();
+    gangs.env.lost_evictions = 100;
+    let mut high = gangs.facts("high", &[("cpu", "2")], &[]);
+    high.spec.priority = 9;
+    gangs.env.submit(high);
+    gangs.plain_node("n2", 1, "x");
+    gangs.wait(58);
+    assert_eq!(gangs.count("low"), 2);
+    gangs.wait(3);
+    assert_eq!(gangs.count("low"), 3, "{:?}", gangs.env.conditions);
+}

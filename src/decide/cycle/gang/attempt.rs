@@ -1,12 +1,12 @@
 //! One attempt of a group: a transaction on the world.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::contract::gang::{Committed, Mode};
+use crate::contract::gang::{Committed, GangId, Mode};
 use crate::decide::cycle::choose::{Choice, choose};
 use crate::decide::cycle::effect::Effects;
 use crate::decide::cycle::engine::Engine;
-use crate::decide::cycle::preempt::Nomination;
 use crate::decide::cycle::settings::{Moment, Search};
 use crate::decide::framework::View;
 use crate::decide::gang::{Gang, GroupId, MemberState, rule};
@@ -34,6 +34,15 @@ pub(super) struct Miss {
     pub text: String,
     /// What may turn it.
     pub wake: Wake,
+    /// By gang: members that had found room by then, and gave it back.
+    pub found: BTreeMap<GangId, u32>,
+}
+
+impl Miss {
+    /// One that nobody gave room back for.
+    pub const fn of(pod: PodId, text: String, wake: Wake) -> Self {
+        Self { pod, text, wake, found: BTreeMap::new() }
+    }
 }
 
 /// The first miss is the one that is told; whatever may turn any of them is worth another try.
@@ -74,7 +83,7 @@ impl Engine {
         let once = self.satisfied_once(group);
         let book = self.world.gangs();
         let gangs = || book.of_group(group).filter(|gang| gang.group() == group);
-        let held = self.why_held(group).is_some();
+        let held = self.why_held(group).next().is_some();
         let over = gangs().all(|gang| rule::is_over(gang.config().policy, once));
         let marking = self.groups.get(group).is_some_and(|record| !record.marking.is_empty());
         if held || over || marking || !self.groups.contains_key(group) {
@@ -90,10 +99,11 @@ impl Engine {
             self.make_room_for_rest(group, owing, now, effects);
             return;
         }
-        if let Some(pod) = self.leaving_member(group, now) {
+        if let Some((pod, until)) = self.leaving_member(group, now) {
             // Whoever is about to leave still counts as bound: nobody joins them. Their deletion is seen soon.
             let text = "is about to make room for others, and nobody joins it".to_owned();
-            return self.short(group, Miss { pod, text, wake: Wake::ANY }, now, effects);
+            self.short(group, Miss::of(pod, text, Wake::ANY), now, effects);
+            return self.queue.hurry(item, until);
         }
         self.stats.group_attempts += 1;
         self.drop_outdated(group, now);
@@ -126,15 +136,17 @@ impl Engine {
     }
 
     /// A bound member that was chosen to make room for others, and whose deletion is yet to be seen: where that does not come
-    /// about, the group goes on without waiting for it.
-    fn leaving_member(&self, group: &GroupId, now: Moment) -> Option<PodId> {
-        let young = |nomination: &&Nomination| now.mono < nomination.since + LEAVING;
-        let victims = self.nominations.values().filter(young).flat_map(|nomination| &nomination.victims);
+    /// about, the group goes on without waiting for it from the time that is answered.
+    fn leaving_member(&self, group: &GroupId, now: Moment) -> Option<(PodId, Duration)> {
+        let young = self.nominations.values().map(|nomination| (nomination, nomination.since + LEAVING));
+        let young = young.filter(|(_, until)| now.mono < *until);
+        let victims = young.flat_map(|(nomination, until)| nomination.victims.iter().map(move |uid| (uid, until)));
         let bound = |id: &PodId| {
             let pod = self.world.pod(*id).filter(|pod| MemberState::of(pod).is_bound());
             pod.is_some() && self.world.gangs().gang_of(*id).is_some_and(|gang| gang.group() == group)
         };
-        victims.filter_map(|uid| self.world.pod_id(uid)).find(bound)
+        let leaving = victims.filter_map(|(uid, until)| Some((self.world.pod_id(uid).filter(bound)?, until)));
+        leaving.max_by_key(|(_, until)| *until)
     }
 
     /// One attempt in the group's mode, without consequences beside what it holds.
@@ -200,6 +212,7 @@ impl Engine {
         let mut failed = self.groups.get(group).map(|record| record.failed.clone()).unwrap_or_default();
         let mut first: Option<Miss> = None;
         let (mut uniform, mut members) = (false, 0);
+        let mut most: BTreeMap<GangId, u32> = BTreeMap::new();
         for _ in 0..CYCLES {
             let offer = self.offer(group, &failed, aim);
             (uniform, members) = (offer.is_uniform(), offer.len());
@@ -226,6 +239,10 @@ impl Engine {
                 }
                 return Attempt::Satisfied(held);
             };
+            let found = self.by_gang(&held);
+            if found.values().sum::<u32>() > most.values().sum::<u32>() {
+                most = found;
+            }
             self.undo(&held);
             let culprit = self.world.pod(miss.pod);
             // Behind the others, whoever looks at other pods may find whom it wants to be near to.
@@ -246,8 +263,20 @@ impl Engine {
         if let Some(record) = self.groups.get_mut(group) {
             record.failed = failed;
         }
-        let nobody = Miss { pod: PodId(u64::MAX), text: "no member could be offered".to_owned(), wake: Wake::ANY };
-        Attempt::Short(first.unwrap_or(nobody))
+        let nobody = || Miss::of(PodId(u64::MAX), "no member could be offered".to_owned(), Wake::ANY);
+        Attempt::Short(Miss { found: most, ..first.unwrap_or_else(nobody) })
+    }
+
+    /// How many of these pods each gang has.
+    fn by_gang(&self, pods: &[PodId]) -> BTreeMap<GangId, u32> {
+        let mut counts = BTreeMap::new();
+        for gang in pods.iter().filter_map(|id| self.world.gangs().gang_of(*id)) {
+            match counts.get_mut(gang.id()) {
+                Some(count) => *count += 1,
+                None => drop(counts.insert(gang.id().clone(), 1)),
+            }
+        }
+        counts
     }
 
     /// Whoever may be offered, counted.
@@ -349,8 +378,8 @@ impl Engine {
         if let Some(record) = self.groups.get_mut(group) {
             record.failed = blocked;
         }
-        let nobody = Miss { pod: PodId(u64::MAX), text: "no member could be offered".to_owned(), wake: Wake::ANY };
-        Attempt::Short(first.unwrap_or(nobody))
+        let nobody = || Miss::of(PodId(u64::MAX), "no member could be offered".to_owned(), Wake::ANY);
+        Attempt::Short(first.unwrap_or_else(nobody))
     }
 
     /// Members beyond the minimum, once the group is satisfied: whoever finds a place comes along, the others wait.
@@ -371,7 +400,7 @@ impl Engine {
 
     /// Chooses a node for one member and holds its room.
     pub(super) fn try_member(&mut self, id: PodId, now: Moment) -> Result<(), Miss> {
-        let miss = |text: String, wake: Wake| Miss { pod: id, text, wake };
+        let miss = |text: String, wake: Wake| Miss::of(id, text, wake);
         let Some(priority) = self.world.pod(id).map(|pod| pod.facts.spec.priority) else {
             return Err(miss("the pod is gone".to_owned(), Wake::NONE));
         };

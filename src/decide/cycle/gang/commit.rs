@@ -66,7 +66,7 @@ impl Engine {
         let item = Item::Group(group.clone());
         let Some(record) = self.groups.get_mut(group) else { return };
         let news = !record.progress.satisfied_once;
-        (record.progress.satisfied_once, record.called_off) = (true, false);
+        (record.progress.satisfied_once, record.outlived) = (true, false);
         record.progress.last_failure = None;
         record.progress.next_try = None;
         record.progress.holding_since = None;
@@ -189,7 +189,7 @@ impl Engine {
         }
         self.stats.group_releases += 1;
         if let Some(record) = self.groups.get_mut(&group) {
-            (record.progress.satisfied_once, record.called_off) = (once, true);
+            (record.progress.satisfied_once, record.outlived) = (once, true);
         }
         if let Some(first) = members.first() {
             let message =

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use crate::contract::gang::{Committed, GangId, MatchPolicy, Mode};
-use crate::decide::gang::{Gang, GangProgress, Warning};
+use crate::decide::gang::{Gang, GangProgress, Hold, Warning};
 use crate::decide::world::{PodId, Resources};
 
 use super::alike::Kind;
@@ -64,6 +64,8 @@ pub(crate) struct GroupRecord {
     pub progress: GangProgress,
     /// Why it was held when it was last looked at: reason and message.
     pub held: Option<(&'static str, String)>,
+    /// The same as each of its gangs has it.
+    pub holds: Vec<Hold>,
     /// Monotonic time of the first reservation that waits for others.
     pub holding: Option<Duration>,
     /// Monotonic time since which the wait runs.
@@ -84,8 +86,9 @@ pub(crate) struct GroupRecord {
     pub warned: BTreeSet<(GangId, Warning)>,
     /// The latest commit that was seen whole: what its members come to later does not break it.
     pub whole: Option<Committed>,
-    /// Its latest commit was taken back: what a PodGroup says of that is not true any more.
-    pub called_off: bool,
+    /// Its latest commit was taken back, or nobody of it lives any more: what a PodGroup says of having been satisfied is of
+    /// another generation, whatever the whole seconds of its time may suggest.
+    pub outlived: bool,
     /// Members that are to be marked as timed out and are not yet.
     pub marking: BTreeSet<PodId>,
     /// Bindings of its members that were refused one after the other.

@@ -167,7 +167,7 @@ impl Engine {
             return;
         }
         let live = gangs.iter().any(|gang| gang.counts().children() > 0);
-        let said = self.groups.get(group).is_none_or(|record| !record.called_off);
+        let said = self.groups.get(group).is_none_or(|record| !record.outlived);
         let before = was_satisfied_before(group, &gangs, said);
         let waits = gangs.iter().any(|gang| gang.counts().unplaced() > 0);
         let waits = waits || self.groups.get(group).is_some_and(|record| record.holding.is_some());
@@ -177,6 +177,7 @@ impl Engine {
         let was_once = record.progress.satisfied_once;
         // Nobody lives: whoever comes under this name is a new generation.
         record.progress.satisfied_once = live && (was_once || before);
+        record.outlived |= !live;
         let once = record.progress.satisfied_once;
         self.note_whole(group);
         self.set_holders_free(group, now, effects);
@@ -193,7 +194,7 @@ impl Engine {
         }
         let book = self.world.gangs();
         let gangs: Vec<&Gang> = book.of_group(group).filter(|gang| gang.group() == group).collect();
-        let held = if waits { self.why_held(group) } else { None };
+        let holds: Vec<Hold> = if waits { self.why_held(group).collect() } else { Vec::new() };
         let being_marked = self.groups.get(group).is_some_and(|record| !record.marking.is_empty());
         // Who holds may have got the rest by somebody else's hand.
         let holding = self.groups.get(group).is_some_and(|record| record.holding.is_some());
@@ -210,7 +211,7 @@ impl Engine {
             // It has accumulated until somebody said that it must not.
             self.release_group(group, "its mode is Strict now", effects);
         }
-        match held {
+        match holds.len() {
             _ if owed => {
                 let Some(record) = self.groups.get_mut(group) else { return };
                 record.held = None;
@@ -219,12 +220,8 @@ impl Engine {
                     self.queue_group(group, now);
                 }
             }
-            Some(hold) => {
-                let (reason, message) = (hold.reason(), hold.to_string());
-                self.hold_group(group, reason, message, now, effects);
-            }
-            None if being_marked => {}
-            None => {
+            0 if being_marked => {}
+            0 => {
                 let Some(record) = self.groups.get_mut(group) else { return };
                 let was_held = record.held.take().is_some();
                 let changed = record.tried.as_ref() != Some(&looks);
@@ -234,6 +231,7 @@ impl Engine {
                     self.queue_group(group, now);
                 }
             }
+            _ => self.hold_group(group, holds, now, effects),
         }
         if set_free {
             self.enqueue_members(group, now, effects);
@@ -248,12 +246,12 @@ impl Engine {
         self.tell_pod_groups(group, now, effects);
     }
 
-    /// Why the group is not tried. Where nobody waits there is nobody to hold.
-    pub(super) fn why_held(&self, group: &GroupId) -> Option<Hold> {
+    /// Why the group is not tried, as each of its gangs has it. Where nobody waits there is nobody to hold.
+    pub(super) fn why_held<'a>(&'a self, group: &'a GroupId) -> impl Iterator<Item = Hold> {
         let (book, once) = (self.world.gangs(), self.satisfied_once(group));
         let asks = |gang: &&Gang| gang.counts().unplaced() + gang.counts().reserved > 0;
-        let gangs = book.of_group(group).filter(|gang| gang.group() == group);
-        gangs.filter(asks).find_map(|gang| book.holds(gang, once))
+        let gangs = book.of_group(group).filter(move |gang| gang.group() == group);
+        gangs.filter(asks).filter_map(move |gang| book.holds(gang, once))
     }
 
     /// Somebody else's hand has satisfied the group, and no rule binds its members any more: whoever holds room goes on its way.
@@ -285,22 +283,16 @@ impl Engine {
         }
     }
 
-    /// Keeps a group from being tried and says why, to everybody when the reason is new.
-    fn hold_group(
-        &mut self,
-        group: &GroupId,
-        reason: &'static str,
-        message: String,
-        now: Moment,
-        effects: &mut Effects,
-    ) {
+    /// Keeps a group from being tried and says why, to everybody when the reason of one of its gangs is new.
+    fn hold_group(&mut self, group: &GroupId, holds: Vec<Hold>, now: Moment, effects: &mut Effects) {
+        let Some((reason, message)) = holds.first().map(|hold| (hold.reason(), hold.to_string())) else { return };
         self.release_group(group, &message, effects);
         self.queue.remove(Item::Group(group.clone()));
         let Some(record) = self.groups.get_mut(group) else { return };
-        let news = record.held.as_ref().is_none_or(|(told, _)| *told != reason);
-        let changed = record.held.as_ref().is_none_or(|(_, told)| *told != message);
+        let news = record.held.is_none() || !record.holds.iter().map(Hold::reason).eq(holds.iter().map(Hold::reason));
+        let changed = record.holds != holds;
         record.progress.last_failure = Some(message.clone());
-        record.held = Some((reason, message));
+        (record.held, record.holds) = (Some((reason, message)), holds);
         if news {
             self.notice_hold(group, effects);
             self.tell_held(group, now, effects);

@@ -74,7 +74,7 @@ impl Engine {
                     gang.id()
                 );
                 let pod = gang.members().next().map_or(PodId(u64::MAX), |member| member.pod);
-                return Some(Miss { pod, text, wake: Wake::ANY });
+                return Some(Miss::of(pod, text, Wake::ANY));
             }
         }
         None
@@ -99,15 +99,18 @@ impl Engine {
         self.tell_members(self.pending_members(group), "Unschedulable", message, now, effects);
     }
 
-    /// `gang ml/a: 2 of 5 placed; pod ml/a-3: 0/4 nodes: 4 have fewer than 2 free GPUs`.
+    /// `gang ml/a: 0 of 5 placed (3 found room); pod ml/a-3: 0/4 nodes: 4 have fewer than 2 free GPUs`: a Strict group places
+    /// nobody before all of it fits, so beside it stands how far the attempt came. Several gangs are told as their group.
     fn shortage(&self, group: &GroupId, miss: &Miss) -> String {
         let counts = |gang: &Gang| {
             let (policy, min) = (gang.config().policy, gang.config().min.unwrap_or(0));
             let placed = crate::decide::gang::rule::weight(policy, gang.counts());
-            format!("gang {}: {placed} of {min} placed", gang.id())
+            let found = miss.found.get(gang.id()).map(|found| format!(" ({found} found room)")).unwrap_or_default();
+            format!("gang {}: {placed} of {min} placed{found}", gang.id())
         };
         let gangs: Vec<String> = self.world.gangs().of_group(group).take(8).map(counts).collect();
+        let of_group = if group.is_alone() { String::new() } else { format!("group {group}; ") };
         let culprit = self.world.pod(miss.pod).map(|pod| format!("pod {}: ", pod.key())).unwrap_or_default();
-        format!("{}; {culprit}{}", gangs.join(", "), miss.text)
+        format!("{of_group}{}; {culprit}{}", gangs.join(", "), miss.text)
     }
 }
