@@ -1,7 +1,7 @@
 //! Places that become void, attempts that end, schedulers that restart, writes that fail.
 
 use baton::contract::PodKey;
-use baton::contract::tyjob::{ScheduleState, Stage, WorkerEnd};
+use baton::contract::tyjob::{BasicPolicy, ScheduleState, Stage, WorkerEnd};
 use baton::decide::pod::Phase;
 use baton::decide::world::{Place, WorldEvent};
 
@@ -308,4 +308,87 @@ fn a_write_that_somebody_came_before_is_decided_again_on_what_is_there_now() {
     jobs.env.wait(2);
     assert!(jobs.places("rl").values().all(|node| *node != lost), "{:?}", jobs.places("rl"));
     jobs.check();
+}
+
+/// Four CPUs of which a Gang of the least priority holds some, and a job before it that wants them all.
+fn a_job_before_a_gang() -> Jobs {
+    let mut jobs = Jobs::new();
+    jobs.node("a", 4, 0);
+    jobs.node("b", 2, 0);
+    jobs.run("gang", &[("cpu", "4")], (1, &[("cpu", "2")]), |spec| {
+        (spec.basic, spec.priority) = (BasicPolicy::Gang, 1);
+    });
+    jobs.run("first", &[("cpu", "3")], (1, CPU), |spec| spec.priority = 9);
+    jobs.env.pod("thief", &[("cpu", "4")]);
+    jobs.env.settle();
+    assert_eq!((jobs.state("first"), jobs.env.node_of("thief")), (Some(ScheduleState::Unscheduled), None));
+    jobs
+}
+
+#[test]
+fn what_a_job_gives_back_in_a_round_is_for_the_jobs_that_were_tried_before_it() {
+    let mut jobs = a_job_before_a_gang();
+    jobs.env.nodes.remove("b");
+    jobs.env.event(WorldEvent::NodeGone("b".into()));
+    jobs.env.settle();
+    assert_eq!((jobs.state("gang"), jobs.places("gang").len()), (Some(ScheduleState::Unscheduled), 0));
+    assert_eq!((jobs.state("first"), jobs.places("first").len()), (Some(ScheduleState::ScheduledSucceed), 2));
+    assert_eq!(jobs.env.node_of("thief"), None, "a younger pod comes after them");
+    let rounds = jobs.env.engine.stats().job_rounds;
+    jobs.env.wait(30);
+    assert_eq!(jobs.env.engine.stats().job_rounds, rounds, "then there is nothing to try again");
+    jobs.check();
+}
+
+#[test]
+fn what_a_job_gives_back_because_it_asks_for_more_goes_to_the_one_that_waits() {
+    let mut jobs = a_job_before_a_gang();
+    jobs.change("gang", |facts| facts.spec.as_mut().unwrap().parts[1].counts = 9);
+    assert_eq!((jobs.state("gang"), jobs.reserved()), (Some(ScheduleState::Unscheduled), 2));
+    assert_eq!((jobs.state("first"), jobs.env.node_of("thief")), (Some(ScheduleState::ScheduledSucceed), None));
+}
+
+#[test]
+fn the_room_of_a_job_that_is_over_goes_to_the_next_job_before_a_younger_pod_takes_it() {
+    let mut jobs = a_job_before_a_gang();
+    jobs.change("gang", |facts| facts.deleting = true);
+    assert_eq!((jobs.state("first"), jobs.env.node_of("thief")), (Some(ScheduleState::ScheduledSucceed), None));
+}
+
+#[test]
+fn a_job_that_loses_a_place_is_judged_before_anything_is_written() {
+    let gang = |jobs: &mut Jobs| {
+        jobs.run("rl", &[("cpu", "2")], (2, CPU), |spec| spec.basic = BasicPolicy::Gang);
+        assert_eq!(jobs.places("rl")["actor-1"], "b");
+        jobs.env.job_writes
+    };
+    let mut jobs = Jobs::new();
+    jobs.node("a", 3, 0);
+    jobs.node("b", 1, 0);
+    let writes = gang(&mut jobs);
+    jobs.env.nodes.remove("b");
+    jobs.env.event(WorldEvent::NodeGone("b".into()));
+    jobs.env.settle();
+    assert_eq!((jobs.state("rl"), jobs.places("rl").len()), (Some(ScheduleState::Unscheduled), 0));
+    assert_eq!(jobs.env.job_writes, writes + 1, "nobody reads that a gang of two pods may start");
+
+    let mut jobs = Jobs::new();
+    jobs.node("a", 3, 0);
+    jobs.node("b", 1, 0);
+    let writes = gang(&mut jobs);
+    let large = jobs.job("other", CPU, (1, &[("cpu", "3")])).spec.unwrap().parts[1].pod.clone();
+    jobs.change("rl", |facts| facts.spec.as_mut().unwrap().parts[1].pod = large);
+    assert_eq!((jobs.state("rl"), jobs.places("rl").len()), (Some(ScheduleState::Unscheduled), 0));
+    assert_eq!(jobs.env.job_writes, writes + 1, "nor after an edit of the template");
+}
+
+#[test]
+fn a_place_that_is_found_anew_where_it_was_is_not_written() {
+    let mut jobs = Jobs::new();
+    jobs.node("a", 4, 0);
+    jobs.run("rl", CPU, (2, CPU), |_| {});
+    let writes = jobs.env.job_writes;
+    jobs.env.wait(200);
+    assert_eq!(jobs.env.engine.stats().job_places_void, 3, "the controller is away");
+    assert_eq!((jobs.env.job_writes, jobs.places("rl").len()), (writes, 3));
 }

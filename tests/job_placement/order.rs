@@ -1,10 +1,17 @@
 //! Queue policies: the figures of DRF, folded GPU names, and the mixed order.
 
+use std::time::Duration;
+
 use baton::contract::PodKey;
-use baton::contract::tyjob::JobQueuePolicy;
-use baton::decide::placement::{Folded, GPU_PERCENT, Ranked, Share, dominant_share, order};
-use baton::decide::world::Resources;
+use baton::contract::tyjob::{JobQueuePolicy, ScheduleState};
+use baton::decide::placement::{
+    Folded, GPU_PERCENT, JobFacts, PriorityClassFacts, Ranked, Share, dominant_share, order,
+};
+use baton::decide::world::{Resources, WorldEvent};
 use jiff::Timestamp;
+
+use crate::env::{pod, wall};
+use crate::stage::Jobs;
 
 fn amounts(list: &[(&str, &str)]) -> Resources {
     Resources::of(list.iter().map(|(name, amount)| (*name, amount.parse().unwrap())))
@@ -101,4 +108,61 @@ fn in_a_mixed_queue_drf_jobs_share_out_among_themselves_the_places_that_priority
         ranked("p1", 1, 0, by_priority, share("1")),
     ];
     assert_eq!(names(jobs), ["p9", "d5-small", "p7", "d6-middle", "d8-large", "p1"]);
+}
+
+/// One node of four CPUs, and a PriorityClass of 1000.
+fn one_node() -> Jobs {
+    let mut jobs = Jobs::new();
+    jobs.node("n", 4, 0);
+    let class = PriorityClassFacts { value: 1000, default: false, never_preempts: true };
+    jobs.env.event(WorldEvent::PriorityClass("high".into(), class));
+    jobs
+}
+
+/// A job of a leader of one CPU and a worker of this many.
+fn tell_job(jobs: &mut Jobs, name: &str, worker: &str, edit: impl FnOnce(&mut JobFacts)) {
+    let mut facts = jobs.job(name, &[("cpu", "1")], (1, &[("cpu", worker)]));
+    edit(&mut facts);
+    jobs.submit(facts);
+}
+
+fn tell_pod(jobs: &mut Jobs, priority: i32, age: u64) {
+    let mut single = pod("single", &[("cpu", "4")], jobs.env.now - Duration::from_secs(age));
+    (single.spec.priority, single.spec.never_preempts) = (priority, true);
+    jobs.env.submit(single);
+}
+
+fn high(facts: &mut JobFacts) {
+    facts.spec.as_mut().unwrap().parts[0].class = Some("high".into());
+}
+
+#[test]
+fn a_round_has_the_priority_of_the_highest_job_that_waits_whenever_it_came() {
+    let mut jobs = one_node();
+    tell_job(&mut jobs, "a", "9", |_| {});
+    tell_pod(&mut jobs, 100, 0);
+    tell_job(&mut jobs, "b", "3", high);
+    jobs.env.settle();
+    assert_eq!((jobs.state("b"), jobs.env.node_of("single")), (Some(ScheduleState::ScheduledSucceed), None));
+}
+
+#[test]
+fn a_round_has_the_time_of_the_oldest_job_that_waits_whenever_it_came() {
+    let mut jobs = one_node();
+    tell_job(&mut jobs, "a", "9", |_| {});
+    tell_pod(&mut jobs, 0, 10);
+    let old = wall(jobs.env.now - Duration::from_secs(20));
+    tell_job(&mut jobs, "b", "3", |facts| facts.created = old);
+    jobs.env.settle();
+    assert_eq!((jobs.state("b"), jobs.env.node_of("single")), (Some(ScheduleState::ScheduledSucceed), None));
+}
+
+#[test]
+fn a_round_does_not_keep_the_priority_of_a_job_that_is_gone() {
+    let mut jobs = one_node();
+    tell_job(&mut jobs, "a", "3", |_| {});
+    tell_job(&mut jobs, "b", "9", high);
+    tell_pod(&mut jobs, 100, 0);
+    jobs.remove("b");
+    assert_eq!((jobs.state("a"), jobs.env.node_of("single")), (Some(ScheduleState::Unscheduled), Some("n")));
 }

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use baton::contract::gang::{Committed, GangId};
 use baton::contract::inventory::{Device, DeviceInfo, DeviceSpec, DeviceStatus, DeviceTopology};
+use baton::contract::tyjob::ScheduleState;
 use baton::contract::{
     AgentStatus, ContainerRequest, DeviceAllocation, Identity, LockRead, PodKey, PodRef, Quantity, key,
 };
@@ -443,6 +444,15 @@ impl Env {
             return JobWriteResult::Stale;
         }
         assert_eq!(facts.job, *job, "written to another job of the name");
+        let seats = facts.spec.as_ref().map_or(Vec::new(), |_| facts.open_seats());
+        let listed = |pod: &str| half.allocations.iter().any(|place| &place.pod == pod);
+        if half.state == ScheduleState::ScheduledSucceed && !facts.is_over() {
+            assert!(
+                seats.iter().all(|seat| listed(&seat.pod)),
+                "{} has no place for all of its pods: {half:?}",
+                job.key
+            );
+        }
         facts.version += 1;
         facts.state = Some(half.state);
         facts.allocations.clone_from(&half.allocations);

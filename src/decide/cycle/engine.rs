@@ -277,6 +277,7 @@ impl Engine {
         for _ in 0..self.config.batch {
             // Whoever has given a place back gets it again before anybody else looks.
             self.heed_jobs(now, &mut effects);
+            self.key_round(now);
             match self.queue.pop() {
                 Some(Item::Jobs) => self.jobs_round(now, &mut effects),
                 Some(Item::Pod(id)) => self.attempt(id, now, &mut effects),

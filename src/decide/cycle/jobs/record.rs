@@ -185,4 +185,6 @@ pub(in crate::decide::cycle) struct JobDesk {
     pub mark: Option<u64>,
     /// Something beside nodes has changed since.
     pub news: bool,
+    /// Other jobs wait than when the round was queued, or they ask for something else.
+    pub unkeyed: bool,
 }

@@ -9,13 +9,14 @@ use crate::contract::tyjob::ScheduleState;
 use crate::decide::cycle::effect::Effects;
 use crate::decide::cycle::engine::{Engine, Timer};
 use crate::decide::cycle::settings::Moment;
-use crate::decide::placement::{Class, JobFacts, Situation, classify};
+use crate::decide::placement::{Class, JobFacts, Situation, classify, verdict};
 use crate::decide::pod::Phase;
 use crate::decide::queue::Item;
 use crate::decide::world::{Changes, Place, Wake};
 
 use super::place::NOBODY;
 use super::record::{JobPlace, JobRecord};
+use super::round::tally;
 
 /// What stands in for a place at the moment.
 enum Occupant {
@@ -55,7 +56,7 @@ impl Engine {
     /// Starts with what the objects say, or forgets everything.
     pub(in crate::decide::cycle) fn lead_jobs(&mut self, leading: bool, now: Moment, effects: &mut Effects) {
         for key in self.jobs.records.keys().cloned().collect::<Vec<_>>() {
-            self.release_places(&key);
+            self.release_places(&key, now);
         }
         self.jobs.records.clear();
         (self.jobs.ran, self.jobs.mark, self.jobs.news) = (None, None, true);
@@ -67,13 +68,13 @@ impl Engine {
     }
 
     fn review_job(&mut self, key: &PodKey, now: Moment, effects: &mut Effects) {
-        let Some(job) = self.world.job(key).cloned() else { return self.forget_job(key) };
+        let Some(job) = self.world.job(key).cloned() else { return self.forget_job(key, now) };
         let same = |record: &JobRecord| record.uid == job.job.uid && record.attempt == job.attempt;
         let known = self.jobs.records.get(key);
         let again = known.is_none_or(|record| !same(record));
         if again {
             let former = known.filter(|record| record.uid == job.job.uid).cloned();
-            self.forget_job(key);
+            self.forget_job(key, now);
             let mut record = adopted(&job, now);
             if let Some(former) = former {
                 // A write that is under way is answered yet.
@@ -81,17 +82,16 @@ impl Engine {
                 (record.pinned, record.stale, record.stale_until) = (former.pinned, former.stale, former.stale_until);
             }
             self.jobs.records.insert(key.clone(), record);
-            self.jobs.news = true;
+            (self.jobs.news, self.jobs.unkeyed) = (true, true);
         }
         if let Some(former) = self.jobs.records.get_mut(key).and_then(|record| record.look(&job)) {
             self.jobs.news = true;
-            self.give_up_remade(key, &former, &job);
+            self.jobs.unkeyed = true;
+            self.give_up_remade(key, &former, &job, now);
         }
         if job.is_over() || job.spec.is_err() {
-            self.release_places(key);
-            if let Some(record) = self.jobs.records.get_mut(key) {
-                record.class = if job.is_over() { Class::Over } else { Class::Invalid };
-            }
+            self.release_places(key, now);
+            self.class_is(key, if job.is_over() { Class::Over } else { Class::Invalid });
             self.call_waiting(now);
             self.say_unreadable(key, &job, now, effects);
             return self.clear_job(key, &job, now, effects);
@@ -108,7 +108,7 @@ impl Engine {
     }
 
     /// Until the leader pod is there, a template may change: room that was kept by the old one says nothing of the new one.
-    fn give_up_remade(&mut self, key: &PodKey, former: &JobFacts, job: &JobFacts) {
+    fn give_up_remade(&mut self, key: &PodKey, former: &JobFacts, job: &JobFacts, now: Moment) {
         if self.leader_made(job) {
             return;
         }
@@ -120,7 +120,7 @@ impl Engine {
             freed |= self.free_place(&mut place);
         }
         if freed {
-            self.woken(Wake::POD_FREED);
+            self.room_freed(now);
         }
     }
 
@@ -182,7 +182,7 @@ impl Engine {
         self.stats.job_places_void += void;
         self.jobs.records.insert(key.clone(), record);
         if freed {
-            self.woken(Wake::POD_FREED);
+            self.room_freed(now);
         }
     }
 
@@ -226,18 +226,34 @@ impl Engine {
         let situation = Situation { missing, nodes_changed: record.nodes_changed };
         let class = classify(job, record.state, situation);
         let fresh = class == Class::Waiting && record.class != Class::Waiting || record.state.is_none();
-        if let Some(record) = self.jobs.records.get_mut(key) {
-            record.class = class;
-        }
+        self.class_is(key, class);
         match class {
             Class::Waiting => {
-                self.jobs.news |= fresh;
+                self.jobs.news |= fresh || self.is_outdated(key);
                 self.call_round(now);
             }
             Class::Placed => self.stay_placed(key, job, now, effects),
             Class::Over | Class::Invalid | Class::Unfit => {}
         }
         self.write_job(key, now, effects);
+    }
+
+    fn class_is(&mut self, key: &PodKey, class: Class) {
+        let Some(record) = self.jobs.records.get_mut(key) else { return };
+        self.jobs.unkeyed |= (record.class == Class::Waiting) != (class == Class::Waiting);
+        record.class = class;
+    }
+
+    /// The places that are left do not come to what was said of them: the next round says what they come to.
+    pub(super) fn is_outdated(&self, key: &PodKey) -> bool {
+        let (Some(job), Some(record)) = (self.world.job(key), self.jobs.records.get(key)) else { return false };
+        let placed = matches!(record.state, Some(ScheduleState::ScheduledSucceed | ScheduleState::ScheduledPartly));
+        let Some(spec) = job.spec.as_ref().ok().filter(|_| placed && record.class == Class::Waiting) else {
+            return false;
+        };
+        let tally = tally(job, spec, |seat| record.places.contains_key(&seat.pod));
+        let judged = verdict(spec.basic, spec.min_workers, self.leader_made(job), tally);
+        record.state != Some(judged.state)
     }
 
     /// Sees to it that a round comes while some job waits.
@@ -255,13 +271,14 @@ impl Engine {
         self.review_job(key, now, effects);
     }
 
-    fn forget_job(&mut self, key: &PodKey) {
-        self.release_places(key);
+    fn forget_job(&mut self, key: &PodKey, now: Moment) {
+        self.release_places(key, now);
         self.jobs.records.remove(key);
+        self.jobs.unkeyed = true;
     }
 
     /// Gives back every place of a job.
-    pub(super) fn release_places(&mut self, key: &PodKey) {
+    pub(super) fn release_places(&mut self, key: &PodKey, now: Moment) {
         let Some(record) = self.jobs.records.get_mut(key) else { return };
         let places = std::mem::take(&mut record.places);
         let mut freed = false;
@@ -269,8 +286,14 @@ impl Engine {
             freed |= self.free_place(&mut place);
         }
         if freed {
-            self.woken(Wake::POD_FREED);
+            self.room_freed(now);
         }
+    }
+
+    /// Room is free that a job had: whoever waits for some is tried, jobs and pods.
+    fn room_freed(&mut self, now: Moment) {
+        self.woken(Wake::POD_FREED);
+        self.jobs_news(Wake::POD_FREED, now);
     }
 
     /// Gives back the room of one place.

@@ -7,7 +7,7 @@ use crate::contract::tyjob::{BasicPolicy, JobQueuePolicy, ScheduleState, WorkerE
 use crate::contract::{PodKey, key};
 use crate::decide::alloc::PodDeviceRequest;
 use crate::decide::cycle::effect::Effects;
-use crate::decide::cycle::engine::Engine;
+use crate::decide::cycle::engine::{Engine, Timer};
 use crate::decide::cycle::settings::Moment;
 use crate::decide::framework::Queued;
 use crate::decide::placement::{
@@ -67,6 +67,18 @@ impl Engine {
         self.queue_round(at, now);
     }
 
+    /// Gives a queued round the priority and time of the jobs that wait now.
+    pub(in crate::decide::cycle) fn key_round(&mut self, now: Moment) {
+        if !std::mem::take(&mut self.jobs.unkeyed) {
+            return;
+        }
+        match self.queue.state(Item::Jobs) {
+            Some(QueueState::Active(_)) => self.queue_round(now.mono, now),
+            Some(QueueState::BackOff(due)) => self.queue_round(*due, now),
+            _ => {}
+        }
+    }
+
     /// Queues the round: with the highest priority of a pod of a waiting job, and the time of the oldest one.
     fn queue_round(&mut self, at: Duration, now: Moment) {
         let waiting = self.jobs.records.iter().filter(|(_, record)| record.class == Class::Waiting);
@@ -107,6 +119,10 @@ impl Engine {
         }
         self.fail_unfit(now, effects);
         self.jobs.mark = Some(self.world.journal().mark());
+        if self.jobs.news {
+            // A job lost what it had: that is for jobs that were tried before it, too.
+            return self.call_round(now);
+        }
         self.queue_round(now.mono + self.config.jobs.period, now);
     }
 
@@ -213,16 +229,18 @@ impl Engine {
         let started = self.leader_made(job);
         let (Ok(spec), Some(record)) = (&job.spec, self.jobs.records.get_mut(key)) else { return };
         let news = !taken.is_empty();
-        for (pod, node, reservation) in taken {
-            let node = self.world.node(node).map(|node| node.name.clone()).unwrap_or_default();
-            record.places.insert(pod, JobPlace { node, reservation: Some(reservation), since: now.mono });
-        }
-        let tally = tally(job, spec, |seat| record.places.contains_key(&seat.pod));
+        let found: BTreeSet<&str> = taken.iter().map(|(pod, ..)| &**pod).collect();
+        let placed = |seat: &Seat| record.places.contains_key(&seat.pod) || found.contains(&*seat.pod);
+        let tally = tally(job, spec, placed);
         let judged = verdict(spec.basic, spec.min_workers, started, tally);
         let total = spec.workers();
         let miss = miss.map(|miss| format!("; {miss}")).unwrap_or_default();
         if judged.keep {
             record.unfit = None;
+            for (pod, node, reservation) in taken {
+                let node = self.world.node(node).map(|node| node.name.clone()).unwrap_or_default();
+                record.places.insert(pod, JobPlace { node, reservation: Some(reservation), since: now.mono });
+            }
             let (reason, text) = match judged.state {
                 ScheduleState::ScheduledSucceed => ("Placed", format!("the leader and {total} workers have a place")),
                 _ if tally.leader => {
@@ -232,6 +250,8 @@ impl Engine {
             };
             if news {
                 self.stats.jobs_placed += 1;
+                // Found where they were, places show in no write that would have the job looked at again.
+                self.timers.insert((now.mono + self.config.jobs.reservation_timeout, Timer::Job(key.clone())));
                 self.pods_may_come(key, now, effects);
             }
             return self.say(key, judged.state, reason, text, now, effects);
@@ -244,7 +264,9 @@ impl Engine {
             }
             (true, _) => format!("{} of {total} workers would have a place, {needed} are needed{miss}", tally.workers),
         };
-        self.release_places(key);
+        // Nobody has seen what this attempt took; what the job had before is news.
+        taken.into_iter().for_each(|(.., reservation)| self.world.cancel_place(reservation));
+        self.release_places(key, now);
         let why = self.never_fits(spec, job, needed);
         let Some(record) = self.jobs.records.get_mut(key) else { return };
         record.unfit = why.map(|why| (record.unfit.as_ref().map_or(now.mono, |(since, _)| *since), why));

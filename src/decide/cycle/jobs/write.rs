@@ -107,9 +107,10 @@ impl Engine {
 
     /// Writes the half when it is not what the object shows, one write at a time.
     pub(super) fn write_job(&mut self, key: &PodKey, now: Moment, effects: &mut Effects) {
+        let outdated = self.is_outdated(key);
         let (Some(job), Some(record)) = (self.world.job(key), self.jobs.records.get_mut(key)) else { return };
         let unseen = job.spec.is_err() && job.stage.is_none();
-        if record.writing || (job.is_over() || unseen) && !job.deleting {
+        if record.writing || (job.is_over() || unseen) && !job.deleting || outdated {
             return;
         }
         let Some(half) = half_of(job, record) else { return };
