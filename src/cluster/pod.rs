@@ -8,7 +8,8 @@ use kube::api::ObjectMeta;
 use serde::Deserialize;
 
 use crate::contract::gang::Committed;
-use crate::contract::{ContainerRequest, PodRef, Quantity, key};
+use crate::contract::hint::{Counting, DeviceHint, parse_hints};
+use crate::contract::{ContainerRequest, DeviceType, PodRef, Quantity, key};
 use crate::decide::handoff::ListedContainers;
 use crate::decide::pod::{AssignmentText, ContainerKind, Deletion, HandoffPod, Phase, PodContainer};
 
@@ -179,6 +180,10 @@ impl LightPod {
         let meta = &self.metadata;
         let text =
             |key: &str| meta.annotations.as_ref().and_then(|map| map.get(key)).map(|value| value.as_str().into());
+        let hints = meta.annotations.as_ref().and_then(|map| parse_hints(map.get(key::DEVICE_ALLOCATE_HINT)?).ok());
+        let counting = |kind| {
+            hints.as_ref().and_then(|hints| hints.get(&kind)).map_or_else(Counting::default, DeviceHint::counting)
+        };
         let status = &self.status;
         let running = |name: &str| {
             let mut all = status.init_container_statuses.iter().chain(&status.container_statuses);
@@ -217,6 +222,8 @@ impl LightPod {
                 container_devices: text(key::CONTAINER_DEVICES),
                 bind_timestamp: text(key::BIND_TIMESTAMP),
                 joint: text(key::DEVICE_JOINT_ALLOCATE).is_some_and(|value: Box<str>| !value.is_empty()),
+                gpus: counting(DeviceType::Gpu),
+                nics: counting(DeviceType::Rdma),
                 committed: meta
                     .annotations
                     .as_ref()

@@ -8,6 +8,7 @@ use super::allocation::{AllocationError, parse_json};
 use super::id::DeviceType;
 use super::key;
 use super::quantity::Quantity;
+use super::request::RdmaRequest;
 
 /// `device-allocate-hint`: wishes per device type.
 pub type DeviceHints = BTreeMap<DeviceType, DeviceHint>;
@@ -40,6 +41,56 @@ pub enum AllocateStrategy {
     ApplyForAll,
     /// The request is a count of devices.
     RequestsAsCount,
+}
+
+/// How many devices a request stands for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Count {
+    /// So many.
+    Exactly(u32),
+    /// Every one that matches, at least one.
+    All,
+}
+
+/// The part of a hint that says how many devices an amount stands for: the scheduler chooses by it, and the node counts what
+/// was chosen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Counting {
+    /// `allocateStrategy`.
+    pub strategy: Option<AllocateStrategy>,
+    /// `exclusivePolicy` is `DeviceLevel`.
+    pub alone: bool,
+}
+
+impl Counting {
+    /// Devices that a request for `count` of them stands for.
+    pub fn devices(self, count: u32) -> Count {
+        match self.strategy {
+            Some(AllocateStrategy::ApplyForAll) => Count::All,
+            Some(AllocateStrategy::RequestsAsCount) | None => Count::Exactly(count),
+        }
+    }
+
+    /// NICs that `rdma` stands for, and percent of each.
+    pub fn nics(self, rdma: RdmaRequest) -> (Count, i64) {
+        let RdmaRequest { count, percent } = rdma;
+        match self.strategy {
+            // The amount itself is a number of NICs; each gives one unit, or all of itself where it is exclusive.
+            Some(AllocateStrategy::RequestsAsCount) => {
+                let amount = if count == 1 { percent as u32 } else { count.saturating_mul(key::WHOLE as u32) };
+                (Count::Exactly(amount), if self.alone { key::WHOLE } else { 1 })
+            }
+            Some(AllocateStrategy::ApplyForAll) | None => (self.devices(count), percent),
+        }
+    }
+}
+
+impl DeviceHint {
+    /// How it counts devices.
+    pub fn counting(&self) -> Counting {
+        let alone = self.exclusive_policy == Some(ExclusivePolicy::DeviceLevel);
+        Counting { strategy: self.allocate_strategy, alone }
+    }
 }
 
 /// Topology levels, narrowest first.

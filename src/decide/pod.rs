@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::contract::gang::Committed;
+use crate::contract::hint::Counting;
 use crate::contract::{ContainerRequest, PodRef, RequestError, Shared};
 
 /// One pod, as the hand-off sees it.
@@ -39,6 +40,10 @@ pub struct AssignmentText {
     pub bind_timestamp: Option<Box<str>>,
     /// `device-joint-allocate` is there: a container's GPUs and NICs were chosen for each other.
     pub joint: bool,
+    /// How many GPUs an amount stands for, by `device-allocate-hint`.
+    pub gpus: Counting,
+    /// How many NICs.
+    pub nics: Counting,
     /// The commit of its group that bound the pod.
     pub committed: Option<Committed>,
 }

@@ -15,6 +15,8 @@ pub struct PodSpec {
     pub node_name: Option<&'static str>,
     /// How long plain init containers run.
     pub init_seconds: &'static str,
+    /// `device-allocate-hint`.
+    pub hint: Option<&'static str>,
 }
 
 #[derive(Clone)]
@@ -43,7 +45,7 @@ pub fn container(
 }
 
 pub fn pod(name: &'static str, containers: Vec<Container>) -> PodSpec {
-    PodSpec { name, containers, node_name: None, init_seconds: "0" }
+    PodSpec { name, containers, node_name: None, init_seconds: "0", hint: None }
 }
 
 /// One container `main` with whole GPUs.
@@ -79,6 +81,9 @@ impl PodSpec {
         if let Some(node) = self.node_name {
             spec["nodeName"] = json!(node);
             metadata["annotations"] = json!(self.annotations(jiff::Timestamp::UNIX_EPOCH));
+        }
+        if let Some(hint) = self.hint {
+            metadata["annotations"][key::DEVICE_ALLOCATE_HINT] = json!(hint);
         }
         json!({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec})
     }

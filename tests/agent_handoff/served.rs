@@ -81,6 +81,22 @@ async fn gpus_and_nics_come_together() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_share_of_every_nic_and_a_count_of_nics_are_served_as_planned() {
+    let machine = Machine::start().await;
+    let nics = ["0000:00:00.0", "0000:01:00.0", "0000:02:00.0", "0000:03:00.0"];
+    let plan = |nics: &[&'static str], percent| nics.iter().map(|nic| (*nic, percent)).collect::<Vec<_>>();
+    let mut every = pod("every", vec![container("main", App, &[(RDMA, 10)], &plan(&nics, 10))]);
+    every.hint = Some(r#"{"rdma":{"allocateStrategy":"ApplyForAll"}}"#);
+    let mut two = pod("two", vec![container("main", App, &[(RDMA, 2)], &plan(&nics[..2], 1))]);
+    two.hint = Some(r#"{"rdma":{"allocateStrategy":"RequestsAsCount"}}"#);
+    for (spec, served) in [(&every, nics.join(",")), (&two, nics[..2].join(","))] {
+        machine.schedule(spec).await;
+        machine.agrees(spec).await;
+        assert_eq!(machine.env(spec.name, "main", "NICS"), served);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn pods_bound_in_reverse_order_of_creation_get_their_own_devices() {
     let machine = Machine::start().await;
     let (a, b) = (gpus("a", &["GPU-0"]), gpus("b", &["GPU-1"]));

@@ -1,6 +1,7 @@
 //! Device choice, from Device objects and container limits to annotations and back.
 #![allow(clippy::unwrap_used, missing_docs)] // helpers of tests, not only `#[test]` functions
 
+mod accepted;
 mod annotations;
 mod bounded;
 mod hints;

@@ -4,9 +4,9 @@ use super::exclusive::Eligible;
 use super::reason::ShareMemory;
 use super::request::Want;
 use super::wishes::Wishes;
-use crate::contract::hint::{AllocateStrategy, ExclusivePolicy};
+use crate::contract::GpuRequest;
+use crate::contract::hint::Count;
 use crate::contract::key::WHOLE;
-use crate::contract::{GpuRequest, RdmaRequest};
 
 /// One container's needs.
 #[derive(Debug, Clone, Default)]
@@ -39,11 +39,11 @@ impl<'a> Need<'a> {
 
     pub fn of(want: &'a Want, wishes: &Wishes, eligible: &Eligible) -> Self {
         let mut need = Self::default();
-        let all = |strategy, mask: u128, count| match strategy {
-            Some(AllocateStrategy::ApplyForAll) => mask.count_ones().max(1),
-            _ => count,
+        let number = |count, mask: u128| match count {
+            Count::All => mask.count_ones().max(1),
+            Count::Exactly(count) => count,
         };
-        let gpus = |count| all(wishes.gpu.allocate_strategy, eligible.matching.0, count);
+        let gpus = |count| number(wishes.gpu.counting().devices(count), eligible.matching.0);
         match &want.gpu {
             None => {}
             Some(GpuRequest::Whole { count }) => need.whole = gpus(*count),
@@ -56,16 +56,9 @@ impl<'a> Need<'a> {
             }
             Some(GpuRequest::Mig { profile, count }) => need.mig = Some((profile, *count)),
         }
-        if let Some(RdmaRequest { count, percent }) = want.rdma {
-            let (count, percent) = match wishes.rdma.allocate_strategy {
-                // The amount itself is a number of NICs; each gives one unit, or all of itself where it is exclusive.
-                Some(AllocateStrategy::RequestsAsCount) => {
-                    let amount = if count == 1 { percent as u32 } else { count.saturating_mul(WHOLE as u32) };
-                    let alone = wishes.rdma.exclusive_policy == Some(ExclusivePolicy::DeviceLevel);
-                    (amount, if alone { WHOLE } else { 1 })
-                }
-                strategy => (all(strategy, eligible.matching.1, count), percent),
-            };
+        if let Some(rdma) = want.rdma {
+            let (count, percent) = wishes.rdma.counting().nics(rdma);
+            let count = number(count, eligible.matching.1);
             if percent == WHOLE {
                 need.nics = count;
             } else {

@@ -367,7 +367,8 @@ impl Choice<'_> {
         let must = self.wishes.rdma.vf_selector.is_some();
         let gives = |at: &u8| {
             let none = nics[usize::from(*at)].vfs.is_empty();
-            (none && !must) || self.free_vf(*at).is_some()
+            // A NIC that got its functions while somebody used it as one is not divided before that one has gone.
+            (none && !must) || (self.pool.used_nic(*at).undivided == 0 && self.free_vf(*at).is_some())
         };
         bits(self.eligible.nics).filter(gives).fold(0, |mask, at| mask | bit(at))
     }

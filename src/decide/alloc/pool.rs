@@ -25,6 +25,8 @@ pub(super) struct Used {
     pub holders: u32,
     /// Pods whose exclusivity closes the device to others.
     pub closed: u32,
+    /// Pods that hold a part of a NIC itself, and no virtual function of it.
+    pub undivided: u32,
 }
 
 /// Why a grant cannot be taken or given back. Nothing has changed then.
@@ -215,6 +217,7 @@ impl NodePool {
                     Part::Nic { percent, vfs, .. } => {
                         used.percent += u32::from(percent);
                         used.vfs |= vfs;
+                        used.undivided += u32::from(vfs == 0);
                     }
                 }
             }
@@ -250,6 +253,7 @@ impl NodePool {
                     Part::Nic { percent, vfs, .. } => {
                         used.percent -= u32::from(percent);
                         used.vfs &= !vfs;
+                        used.undivided = used.undivided.saturating_sub(u32::from(vfs == 0));
                     }
                 }
             }

@@ -43,6 +43,11 @@ impl Load {
         self.merge(other, i64::saturating_add)
     }
 
+    /// Both hold the same virtual function for one pod, which has it once for all its containers.
+    fn joined(self, other: Self) -> Self {
+        Self { whole: self.whole.max(other.whole), ..self.plus(other) }
+    }
+
     fn peak(self, other: Self) -> Self {
         self.merge(other, i64::max)
     }
@@ -74,33 +79,38 @@ pub fn is_whole(kind: &DeviceType, entry: &DeviceEntry) -> bool {
     !(names_share && share)
 }
 
+/// What one claim loads of one device.
+struct Loaded {
+    device: DeviceId,
+    load: Load,
+    /// A virtual function that goes with a NIC: the pod's containers hold it together.
+    with_nic: bool,
+}
+
 /// The devices that one claim loads: the device itself, or a part and its parent.
-fn loads_of(claim: &Claim<'_>, inventory: &NodeInventory) -> Vec<(DeviceId, Load)> {
-    let entry = claim.entry;
+fn loads_of(claim: &Claim<'_>, inventory: &NodeInventory) -> Vec<Loaded> {
+    let (entry, nic) = (claim.entry, *claim.kind == DeviceType::Rdma);
     let part = Load { parts: 1, ..Load::default() };
-    let whole = Load { whole: 1, ..Load::default() };
+    let whole = Load { whole: 1, rdma: if nic { key::WHOLE } else { 0 }, ..Load::default() };
+    let is_whole = is_whole(claim.kind, entry);
     if let Some(extension) = entry.extension.as_ref().filter(|extension| !extension.vfs.is_empty()) {
-        let mut loads: Vec<_> = extension.vfs.iter().map(|vf| (vf.bus_id.clone(), whole)).collect();
-        loads.push((entry.id.clone(), part));
-        return loads;
+        let load = if is_whole { whole } else { Load { whole: 1, rdma: entry.amount(key::RDMA), ..Load::default() } };
+        let vfs = extension.vfs.iter().map(|vf| Loaded { device: vf.bus_id.clone(), load, with_nic: true });
+        return vfs.chain([Loaded { device: entry.id.clone(), load: part, with_nic: false }]).collect();
     }
     let mut loads = Vec::new();
     if let Some(parent) = inventory.devices.get(&entry.id).and_then(|device| device.parent.clone()) {
-        loads.push((parent, part));
+        loads.push(Loaded { device: parent, load: part, with_nic: false });
     }
-    if is_whole(claim.kind, entry) {
-        loads.push((entry.id.clone(), whole));
-    } else {
-        let load = Load {
-            shares: 1,
-            core: entry.amount(key::GPU_CORE),
-            ratio: entry.amount(key::GPU_MEMORY_RATIO),
-            memory: entry.amount(key::GPU_MEMORY),
-            rdma: entry.amount(key::RDMA),
-            ..Load::default()
-        };
-        loads.push((entry.id.clone(), load));
-    }
+    let share = Load {
+        shares: 1,
+        core: entry.amount(key::GPU_CORE),
+        ratio: entry.amount(key::GPU_MEMORY_RATIO),
+        memory: entry.amount(key::GPU_MEMORY),
+        rdma: entry.amount(key::RDMA),
+        ..Load::default()
+    };
+    loads.push(Loaded { device: entry.id.clone(), load: if is_whole { whole } else { share }, with_nic: false });
     loads
 }
 
@@ -109,9 +119,9 @@ fn loads_of(claim: &Claim<'_>, inventory: &NodeInventory) -> Vec<(DeviceId, Load
 pub fn phases(claims: &[Claim<'_>], inventory: &NodeInventory) -> Vec<Loads> {
     let sum = |members: &mut dyn Iterator<Item = &Claim<'_>>| {
         let mut loads = Loads::new();
-        for (device, load) in members.flat_map(|claim| loads_of(claim, inventory)) {
+        for Loaded { device, load, with_nic } in members.flat_map(|claim| loads_of(claim, inventory)) {
             let slot = loads.entry(device).or_default();
-            *slot = slot.plus(load);
+            *slot = if with_nic { slot.joined(load) } else { slot.plus(load) };
         }
         loads
     };

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use super::assignment::AssignmentError;
 use super::inventory::NodeInventory;
 use crate::contract::allocation::Entries;
+use crate::contract::hint::Count;
 use crate::contract::{ContainerRequest, DeviceAllocation, DeviceEntry, DeviceType, GpuRequest, Quantity, key};
 use crate::decide::pod::{ContainerKind, HandoffPod};
 
@@ -19,7 +20,7 @@ struct Left<'a> {
 
 /// What one container wants of each device.
 struct Want {
-    count: usize,
+    count: Count,
     /// `None`: the whole entry as it stands. Else percent and bytes.
     part: Option<Vec<(&'static str, i64)>>,
     mig_profile: Option<Box<str>>,
@@ -35,7 +36,9 @@ pub(super) fn split(
         let fresh = || allocated.of(&kind).iter().map(|entry| Left { entry, taken: false, used: BTreeMap::new() });
         let mut long_running: Vec<Left<'_>> = fresh().collect();
         for container in &pod.containers {
-            let Some(want) = container.request.as_ref().ok().and_then(|request| want(request, &kind)) else { continue };
+            let Some(want) = container.request.as_ref().ok().and_then(|request| want(pod, request, &kind)) else {
+                continue;
+            };
             let mut front: Vec<Left<'_>>;
             let pool = match container.kind {
                 ContainerKind::Init => {
@@ -45,11 +48,15 @@ pub(super) fn split(
                 ContainerKind::Sidecar | ContainerKind::App => &mut long_running,
             };
             let taken = take(pool, &want, inventory);
-            if taken.len() < want.count {
+            let wanted = match want.count {
+                Count::Exactly(count) => count as usize,
+                Count::All => 1,
+            };
+            if taken.len() < wanted {
                 return Err(AssignmentError::TooFew {
                     container: container.name.clone(),
                     kind,
-                    wanted: want.count,
+                    wanted,
                     found: taken.len(),
                 });
             }
@@ -59,17 +66,19 @@ pub(super) fn split(
     Ok(containers)
 }
 
-fn want(request: &ContainerRequest, kind: &DeviceType) -> Option<Want> {
+fn want(pod: &HandoffPod, request: &ContainerRequest, kind: &DeviceType) -> Option<Want> {
     if *kind == DeviceType::Rdma {
-        let rdma = request.rdma?;
-        let part = (rdma.percent < key::WHOLE).then(|| vec![(key::RDMA, rdma.percent)]);
-        return Some(Want { count: rdma.count as usize, part, mig_profile: None });
+        let (count, percent) = pod.assignment.nics.nics(request.rdma?);
+        let part = (percent < key::WHOLE).then(|| vec![(key::RDMA, percent)]);
+        return Some(Want { count, part, mig_profile: None });
     }
     let gpu = request.gpu.as_ref()?;
-    let count = gpu.count() as usize;
+    let count = pod.assignment.gpus.devices(gpu.count());
     Some(match gpu {
         GpuRequest::Whole { .. } => Want { count, part: None, mig_profile: None },
-        GpuRequest::Mig { profile, .. } => Want { count, part: None, mig_profile: Some(profile.clone()) },
+        GpuRequest::Mig { profile, count } => {
+            Want { count: Count::Exactly(*count), part: None, mig_profile: Some(profile.clone()) }
+        }
         GpuRequest::Share { core, ratio, memory, .. } => {
             let parts = [(key::GPU_CORE, Some(*core)), (key::GPU_MEMORY_RATIO, *ratio), (key::GPU_MEMORY, *memory)];
             let part = parts.into_iter().filter_map(|(name, amount)| Some((name, amount?))).collect();
@@ -81,7 +90,7 @@ fn want(request: &ContainerRequest, kind: &DeviceType) -> Option<Want> {
 fn take(pool: &mut [Left<'_>], want: &Want, inventory: &NodeInventory) -> Vec<DeviceEntry> {
     let mut taken = Vec::new();
     for left in pool.iter_mut() {
-        if taken.len() == want.count {
+        if matches!(want.count, Count::Exactly(count) if taken.len() == count as usize) {
             break;
         }
         let profile = inventory.devices.get(&left.entry.id).and_then(|device| device.mig_profile.as_ref());

@@ -11,7 +11,8 @@ use super::refusal::{Refusal, Rule};
 use super::room::{self, ByPod, Claim};
 use super::sight::{Call, Fresh, Sight};
 use super::unassigned;
-use crate::contract::{DeviceEntry, DeviceId, DeviceType, GpuRequest, LockRead};
+use crate::contract::hint::Count;
+use crate::contract::{DeviceEntry, DeviceId, DeviceType, GpuRequest, LockRead, key};
 use crate::decide::lock::{Named, names};
 use crate::decide::pod::{ExpectedCall, HandoffPod, PodContainer};
 
@@ -60,7 +61,7 @@ pub fn devices(sight: &Sight<'_>, call: &Call<'_>, caller: &Caller<'_>) -> Resul
     let chosen: BTreeSet<DeviceId> = call.ids.iter().filter_map(|id| DeviceId::of_kubelet_id(id).ok()).collect();
     plan.adopt(container, &kind, &chosen);
     let entries = plan.of(&container.name, &kind);
-    fits_request(container, &kind, entries).map_err(|why| refuse(Rule::Plan, why))?;
+    fits_request(pod, container, &kind, entries).map_err(|why| refuse(Rule::Plan, why))?;
     are_usable(sight, entries, &kind).map_err(|(rule, why)| refuse(rule, why))?;
     have_room(sight, pod, container, &kind, entries).map_err(|full| {
         let users = full.users.iter().filter_map(|uid| sight.ledger.of_pod(uid).next());
@@ -181,22 +182,31 @@ fn unassigned_devices(
 }
 
 /// As many devices as the container asks for, and of the sort it asks for.
-fn fits_request(container: &PodContainer, kind: &DeviceType, entries: &[DeviceEntry]) -> Result<(), String> {
+fn fits_request(
+    pod: &HandoffPod,
+    container: &PodContainer,
+    kind: &DeviceType,
+    entries: &[DeviceEntry],
+) -> Result<(), String> {
     let request = container.request.as_ref().map_err(ToString::to_string)?;
-    let wanted = match kind {
-        DeviceType::Rdma => request.rdma.map_or(0, |rdma| rdma.count),
-        _ => request.gpu.as_ref().map_or(0, GpuRequest::count),
+    let (wanted, wants_whole) = match (kind, &request.gpu) {
+        (DeviceType::Rdma, _) => match request.rdma.map(|rdma| pod.assignment.nics.nics(rdma)) {
+            Some((count, percent)) => (count, percent >= key::WHOLE),
+            None => (Count::Exactly(0), false),
+        },
+        (_, Some(GpuRequest::Mig { count, .. })) => (Count::Exactly(*count), true),
+        (_, Some(gpu)) => (pod.assignment.gpus.devices(gpu.count()), !matches!(gpu, GpuRequest::Share { .. })),
+        (_, None) => (Count::Exactly(0), false),
     };
-    if entries.len() != wanted as usize {
-        return Err(format!(
-            "it asks for {wanted} {kind} devices and the assignment has {} for it; delete and re-create the pod",
-            entries.len()
-        ));
+    let why = match wanted {
+        Count::Exactly(wanted) if entries.len() != wanted as usize => format!("{wanted} {kind} devices"),
+        Count::All if entries.is_empty() => format!("all {kind} devices that match (ApplyForAll)"),
+        _ => String::new(),
+    };
+    if !why.is_empty() {
+        let found = entries.len();
+        return Err(format!("it asks for {why} and the assignment has {found} for it; delete and re-create the pod"));
     }
-    let wants_whole = match kind {
-        DeviceType::Rdma => request.rdma.is_some_and(|rdma| rdma.percent >= crate::contract::key::WHOLE),
-        _ => !matches!(request.gpu, Some(GpuRequest::Share { .. }) | None),
-    };
     let has_vf = |entry: &DeviceEntry| entry.extension.as_ref().is_some_and(|extension| !extension.vfs.is_empty());
     match entries.iter().find(|entry| wants_whole && !room::is_whole(kind, entry) && !has_vf(entry)) {
         Some(entry) => Err(format!("it asks for whole devices and the assignment has a share of {}", entry.id)),

@@ -3,6 +3,7 @@
 use super::scene::{Scene, refused, served};
 use super::testing::{container, gpu_pod, grant, merged, pod, share_of, whole, with_assignment, with_entries};
 use super::*;
+use crate::contract::hint::{AllocateStrategy, Counting};
 use crate::contract::key;
 use crate::decide::pod::{ContainerKind, Deletion, HandoffPod};
 use proptest::prelude::*;
@@ -107,6 +108,20 @@ fn an_assignment_that_does_not_fit_the_request_is_refused() {
     assert_eq!(rule(&mut admitted(&two), &["GPU-0", "GPU-1"]), Rule::Plan);
     let part = with_entries(gpu_pod("a", 1), &[("main", vec![share_of("GPU-0", 50, 50, 1)])]);
     assert_eq!(rule(&mut admitted(&part), &["GPU-0"]), Rule::Plan);
+}
+
+#[test]
+fn a_hint_that_changes_what_an_amount_stands_for_changes_how_many_devices_are_expected() {
+    let all = Counting { strategy: Some(AllocateStrategy::ApplyForAll), alone: false };
+    let mut every = with_assignment(gpu_pod("a", 1), &[("main", &["GPU-0", "GPU-1", "GPU-2"])]);
+    assert_eq!(rule(&mut admitted(&every), &["GPU-0"]), Rule::Plan);
+    every.assignment.gpus = all;
+    let outcome = admitted(&every).gpu(&["GPU-0"]);
+    assert_eq!(served(&outcome).2, ["GPU-0", "GPU-1", "GPU-2"]);
+    let mut none = with_assignment(gpu_pod("a", 1), &[("main", &[])]);
+    none.assignment.gpus = all;
+    let outcome = admitted(&none).gpu(&["GPU-0"]);
+    assert!(refused(&outcome).rule == Rule::Plan && refused(&outcome).text.contains("ApplyForAll"), "{outcome:?}");
 }
 
 #[test]

@@ -44,14 +44,16 @@ fn divergences(entry: &Entry, pods: &NodePods, listing: &Listing, inventory: &No
     };
     // A plain init container's devices go on to the next ones: only the grant itself is compared with the plan.
     if !entry.slot.init {
-        let listed = devices(listing.ids(&entry.pod.key, &entry.container, &entry.resource));
-        if !listed.is_empty() && listed != served {
+        let ids = || listing.ids(&entry.pod.key, &entry.container, &entry.resource);
+        let listed = devices(ids());
+        if !listed.is_empty() && !names(&listed, ids().count(), &served) {
             tell("the kubelet holds", &listed);
         }
         let status = pods.reported(&entry.pod.uid, &entry.container).and_then(|told| told.get(&entry.resource));
         let reported = devices(status.into_iter().flatten().map(|id| &**id));
         // What the kubelet holds has been told already.
-        if !reported.is_empty() && reported != served && reported != listed {
+        let count = status.map_or(0, |ids| ids.len());
+        if !reported.is_empty() && !names(&reported, count, &served) && reported != listed {
             tell("the pod's status (allocatedResourcesStatus) names", &reported);
         }
     }
@@ -64,6 +66,11 @@ fn divergences(entry: &Entry, pods: &NodePods, listing: &Listing, inventory: &No
         }
     }
     found
+}
+
+/// What the kubelet holds, by so many ids, are the served devices. Fewer ids than devices (`ApplyForAll`) cannot name them all.
+fn names(held: &BTreeSet<DeviceId>, ids: usize, served: &BTreeSet<DeviceId>) -> bool {
+    held == served || (ids < served.len() && held.is_subset(served))
 }
 
 /// Devices behind the kubelet's ids.
@@ -119,7 +126,7 @@ pub fn may_start(resource: &str, ids: &[String], ledger: &Ledger, pods: &NodePod
     }
     let chosen: BTreeSet<DeviceId> = ids.iter().filter_map(|id| DeviceId::of_kubelet_id(id).ok()).collect();
     let agrees = |entry: &&&super::ledger::Entry| {
-        entry.served.is_empty() || entry.devices().cloned().collect::<BTreeSet<_>>() == chosen
+        entry.served.is_empty() || names(&chosen, asked.len(), &entry.devices().cloned().collect())
     };
     match holders.iter().find(|entry| !agrees(entry)) {
         Some(entry) if !holders.iter().any(|entry| agrees(&entry)) => Err(format!(
@@ -210,5 +217,22 @@ mod tests {
         let all = pods(&[&pod]);
         assert_eq!(may_start(GPU, &["GPU-0".to_owned()], &ledger, &all), Ok(()));
         assert!(may_start(GPU, &["GPU-1".to_owned()], &ledger, &all).is_err());
+    }
+
+    #[test]
+    fn fewer_ids_than_devices_agree_where_they_are_among_them() {
+        let pod = with_assignment(gpu_pod("a", 1), &[("main", &["GPU-0", "GPU-1"])]);
+        let may = |id: &str| {
+            let mut ledger = granted(&pod, &[("main", &["GPU-0", "GPU-1"])]);
+            let key = ledger.iter().next().unwrap().key();
+            ledger.repeat(&key, vec![id.into()]);
+            may_start(GPU, &[id.to_owned()], &ledger, &pods(&[&pod]))
+        };
+        assert_eq!(may("GPU-1"), Ok(()));
+        assert!(may("GPU-2").unwrap_err().contains("committed GPU-2"));
+        let ledger = granted(&pod, &[("main", &["GPU-0", "GPU-1"])]);
+        let found = |id| verify(NODE, &pods(&[&pod]), &listing(&[("a", "main", GPU, &[id])]), &ledger, &inventory(4));
+        assert_eq!(found("GPU-1"), []);
+        assert_eq!(found("GPU-2").len(), 1);
     }
 }
