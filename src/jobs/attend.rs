@@ -125,7 +125,6 @@ async fn attempt(hands: &Hands, look: Look, found: &mut Found) -> Result<(), Sto
             JobWrite::Gone => return Ok(()),
         }
     }
-    found.trouble = Some(BTreeMap::new());
     perform(hands, &now, effects, found).await
 }
 
@@ -188,11 +187,15 @@ async fn perform(hands: &Hands, job: &TyJob, effects: Vec<Effect>, found: &mut F
             Effect::Create { .. } | Effect::Delete { .. } | Effect::Reserve { .. } => {}
         }
     }
-    let mut answers = futures::stream::iter(of_pods.into_iter().map(|effect| perform_one(hands, job, effect)))
-        .buffer_unordered(AT_ONCE);
+    let requests = of_pods.into_iter().map(async |effect| {
+        let name = if let Effect::Create { name, .. } = &effect { Some(name.clone()) } else { None };
+        (name, perform_one(hands, job, effect).await)
+    });
+    let mut answers = futures::stream::iter(requests).buffer_unordered(AT_ONCE);
     let mut stop = None;
+    let former = found.trouble.take();
     let mut trouble = BTreeMap::new();
-    while let Some(answer) = answers.next().await {
+    while let Some((name, answer)) = answers.next().await {
         match answer {
             Ok(None) => {}
             Ok(Some((name, made))) => match made {
@@ -202,10 +205,17 @@ async fn perform(hands: &Hands, job: &TyJob, effects: Vec<Effect>, found: &mut F
                 PodMade::Refused(why) => drop(trouble.insert(name, Trouble::Refused(why))),
                 PodMade::Again => found.again = true,
             },
-            Err(error) => stop = Some(error),
+            Err(error) => {
+                // Nobody has said that the name is free now.
+                let known = name.and_then(|name| Some((name.clone(), former.as_ref()?.get(&name)?.clone())));
+                trouble.extend(known);
+                stop = Some(error);
+            }
         }
     }
-    found.trouble = Some(trouble);
+    // Where nothing was known and not everything was tried, what the status says stands.
+    let unknown = former.is_none() && stop.is_some() && trouble.is_empty();
+    found.trouble = (!unknown).then_some(trouble);
     stop.map_or(Ok(()), Err)
 }
 
