@@ -71,7 +71,11 @@ impl<'a> Draft<'a> {
         status.observed_generation = self.view.job.metadata.generation;
         status.total_workers = i32::try_from(self.spec.total_workers()).unwrap_or(i32::MAX);
         status.ready = Some(format!("{}/{}", status.ready_workers, status.total_workers));
-        let places = status.allocations.iter().filter(|place| place.attempt == status.restarts);
+        // At the limit, restarts of containers count too: the places stay those of the attempt that ended.
+        let ended = status.stage.is_some_and(Stage::is_terminal);
+        let former = self.view.job.status.as_ref().filter(|_| ended);
+        let attempt = former.map_or(status.restarts, |former| former.restarts);
+        let places = status.allocations.iter().filter(|place| place.attempt == attempt);
         let nodes: BTreeSet<&str> = places.map(|place| place.node.as_str()).collect();
         let shown: Vec<&str> = nodes.iter().copied().take(NODES_SHOWN).collect();
         let more = nodes.len() - shown.len();

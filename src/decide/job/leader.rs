@@ -8,7 +8,7 @@ use super::draft::Draft;
 use super::effect::Effect;
 use super::pod::{overridden_env, pod_of};
 use super::view::{ImageWait, NodeSight, Phase, PodView};
-use crate::contract::tyjob::{ScheduleState, Stage, condition};
+use crate::contract::tyjob::{ScheduleState, Stage, TyJobSpec, condition};
 
 /// An image that cannot be pulled is tried for this long.
 const IMAGE_PATIENCE: SignedDuration = SignedDuration::from_secs(5 * 60);
@@ -18,9 +18,17 @@ impl Draft<'_> {
     pub(super) fn wait_for_place(&mut self) {
         let leader = self.spec.leader_pod(self.name);
         let state = self.status.schedule_state;
+        // Made before and not written as started: what has become of it counts, whatever became of its place.
+        let made = self.crew().get(leader.as_str()).copied();
+        if let Some(pod) = made.filter(|pod| pod.phase == Phase::Succeeded && !pod.stopped) {
+            return self.start(pod);
+        }
         if state == Some(ScheduleState::ScheduledFailed) {
             let why = self.status.condition(condition::SCHEDULED).map_or("", |found| found.message.as_str());
             return self.end(Stage::Failed, format!("the job does not fit into the cluster: {why}"));
+        }
+        if let Some(pod) = made.filter(|pod| pod.deleting.is_none()) {
+            return self.start(pod);
         }
         let placed = matches!(state, Some(ScheduleState::ScheduledSucceed | ScheduleState::ScheduledPartly));
         let Some(place) = self.allocation(&leader).filter(|_| placed).cloned() else {
@@ -36,7 +44,6 @@ impl Draft<'_> {
                 self.status.message = Some(format!("the leader {leader} is being made for {}", place.node));
                 self.effects.push(Effect::Create { name: leader, body });
             }
-            Some(pod) if pod.attempt == Some(self.status.restarts) && pod.deleting.is_none() => self.start(pod),
             // Our own of another attempt, or dying: its name is waited for.
             Some(_) => self.status.message = Some(format!("the former pod {leader} is not gone yet")),
         }
@@ -48,7 +55,12 @@ impl Draft<'_> {
         self.spec = self.view.job.spec_at_start(&self.spec);
         self.accept();
         self.status.message = Some(format!("the leader {} is made and has no address yet", leader.name));
-        for (place, name) in overridden_env(&self.spec) {
+        self.tell_overridden(None);
+    }
+
+    /// Variables that templates set themselves, of parts that `former` does not have.
+    pub(super) fn tell_overridden(&mut self, former: Option<&TyJobSpec>) {
+        for (place, name) in overridden_env(&self.spec, former) {
             self.tell(true, "EnvOverridden", format!("{place} sets {name} itself: its value is kept"));
         }
     }
@@ -89,7 +101,7 @@ impl Draft<'_> {
         let limit = self.spec.restart_limit;
         status.ready_workers = 0;
         if restarts >= limit {
-            status.restarts = restarts;
+            (status.restarts, status.leader_container_restarts) = (restarts, 0);
             let message = format!("{why}, and was restarted {restarts} times: restartLimit is {limit}");
             return self.end(Stage::Failed, message);
         }

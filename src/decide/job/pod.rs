@@ -110,13 +110,18 @@ fn add_environment(container: &mut Value, environment: &[(&'static str, String)]
     }
 }
 
-/// Variables of ours that a container sets itself, with the container: `(leader/main, TYJOB_NAME)`.
-pub fn overridden_env(spec: &TyJobSpec) -> Vec<(String, &'static str)> {
+/// Variables of ours that a container sets itself, with the container: `(leader/main, TYJOB_NAME)`. Of a job that has started,
+/// those of worker sets that `former` does not have.
+pub fn overridden_env(spec: &TyJobSpec, former: Option<&TyJobSpec>) -> Vec<(String, &'static str)> {
     let sets = spec.worker_sets.iter().map(|set| (set.name.as_str(), &set.template));
     let mut found = Vec::new();
     for (at, (part, template)) in
         std::iter::once((spec.leader.name.as_str(), &spec.leader.template)).chain(sets).enumerate()
     {
+        let known = |former: &TyJobSpec| at == 0 || former.worker_sets.iter().any(|set| set.name == part);
+        if former.is_some_and(known) {
+            continue;
+        }
         // The leader is not told its own address.
         let ours = if at == 0 { &ENV[..ENV.len() - 1] } else { &ENV[..] };
         for list in ["initContainers", "containers"] {

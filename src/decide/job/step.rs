@@ -70,7 +70,11 @@ impl Draft<'_> {
         if refused.is_empty() {
             clear(&mut self.status, kind, "Accepted", "the spec is in force as written", self.now);
             if self.view.job.started() {
+                let former = self.status.accepted_spec.take();
                 self.accept();
+                if let Some(former) = former.and_then(|spec| serde_json::from_value(spec).ok()) {
+                    self.tell_overridden(Some(&former));
+                }
             }
         } else {
             let text = list(refused);

@@ -1,5 +1,7 @@
 //! Workers, edits, clean-up and deletion.
 
+use serde_json::json;
+
 use super::rig::{Rig, spec};
 use crate::contract::tyjob::{CleanPodPolicy, ScheduleState, Stage, condition};
 use crate::decide::job::{NodeSight, Phase, Trouble};
@@ -408,4 +410,22 @@ fn a_pod_of_an_older_attempt_or_without_a_readable_one_is_removed() {
     rig.pod("rl-actor-1").attempt = Some(7);
     rig.settle();
     assert_eq!(rig.calls, ["-rl-actor-0", "-rl-actor-1"]);
+}
+
+#[test]
+fn a_worker_set_that_is_added_later_is_told_of_the_variables_that_it_sets_itself_once() {
+    let mut rig = Rig::running(1);
+    let mut added = rig.job.spec.worker_sets[0].clone();
+    added.name = "late".to_owned();
+    added.template = serde_json::from_value(json!({ "spec": { "containers": [
+        { "name": "main", "image": "late", "env": [{ "name": "TYJOB_INDEX", "value": "7" }] },
+    ] } }))
+    .unwrap();
+    rig.job.spec.worker_sets.push(added);
+    rig.settle();
+    rig.pass(60);
+    rig.settle();
+    let told: Vec<_> = rig.told.iter().filter(|(reason, _)| *reason == "EnvOverridden").collect();
+    assert_eq!(told.len(), 1, "{told:?}");
+    assert!(told[0].1.contains("late/main sets TYJOB_INDEX itself"), "{told:?}");
 }

@@ -364,3 +364,54 @@ fn a_terminal_stage_is_never_left() {
         assert_eq!((rig.stage(), rig.pods.len()), (stage, 0));
     }
 }
+
+/// A job whose leader was made, and its controller killed before it wrote that down.
+fn made_and_not_written() -> Rig {
+    let mut rig = Rig::new(spec(2));
+    rig.settle();
+    rig.place_all();
+    rig.settle();
+    rig.job.status.as_mut().unwrap().stage = Some(Stage::Pending);
+    rig
+}
+
+#[test]
+fn a_leader_that_was_made_counts_whatever_became_of_its_place_since() {
+    for state in [ScheduleState::Unscheduled, ScheduleState::ScheduledFailed] {
+        for deleted in [false, true] {
+            let mut rig = made_and_not_written();
+            rig.ends("rl-learner", Phase::Succeeded);
+            rig.place(&[], state);
+            if deleted {
+                rig.evict("rl-learner");
+            }
+            rig.settle();
+            assert_eq!(rig.stage(), Stage::Succeeded, "{state:?}, deleted: {deleted}");
+        }
+    }
+    let mut rig = made_and_not_written();
+    rig.place(&[], ScheduleState::Unscheduled);
+    rig.settle();
+    assert_eq!((rig.stage(), rig.names()), (Stage::Starting, vec!["rl-learner"]), "it lives");
+    let mut rig = made_and_not_written();
+    rig.place(&[], ScheduleState::Unscheduled);
+    rig.ends("rl-learner", Phase::Failed);
+    rig.settle();
+    assert_eq!((rig.stage(), rig.status().restarts), (Stage::Rescheduling, 1));
+    let mut rig = made_and_not_written();
+    rig.place(&[], ScheduleState::ScheduledFailed);
+    rig.settle();
+    assert_eq!(rig.stage(), Stage::Failed, "there is no room for it in the whole cluster");
+}
+
+#[test]
+fn a_job_that_fails_at_its_limit_with_restarts_of_containers_still_shows_its_nodes() {
+    let mut rig = Rig::running(1);
+    rig.pod("rl-learner").container_restarts = 4;
+    rig.ends("rl-learner", Phase::Failed);
+    let before = rig.status().nodes;
+    rig.settle();
+    assert_eq!((rig.stage(), rig.status().restarts), (Stage::Failed, 4));
+    assert_eq!(rig.status().leader_container_restarts, 0, "they are counted");
+    assert!(before.is_some() && rig.status().nodes == before, "{before:?}, {:?}", rig.status().nodes);
+}
