@@ -392,3 +392,41 @@ fn a_place_that_is_found_anew_where_it_was_is_not_written() {
     assert_eq!(jobs.env.engine.stats().job_places_void, 3, "the controller is away");
     assert_eq!((jobs.env.job_writes, jobs.places("rl").len()), (writes, 3));
 }
+
+#[test]
+fn a_pod_that_is_bound_elsewhere_than_its_place_has_its_place_there() {
+    let mut jobs = two_nodes();
+    jobs.run("rl", CPU, (2, CPU), |_| {});
+    assert_eq!(jobs.places("rl")["actor-0"], "a");
+    jobs.controller("rl");
+    jobs.leader_up("rl");
+    let mut made = jobs.pod_of("rl", "rl-actor-0");
+    made.handoff.node = Some("b".into());
+    jobs.env.submit(made);
+    jobs.env.settle();
+    assert_eq!((jobs.places("rl")["actor-0"].as_str(), jobs.reserved()), ("b", 1), "somebody bound it by hand");
+    assert_eq!(jobs.state("rl"), Some(ScheduleState::ScheduledSucceed));
+    jobs.check();
+}
+
+#[test]
+fn places_are_kept_when_the_leader_has_ended_before_its_controller_saw_it() {
+    let mut jobs = Jobs::new();
+    jobs.node("a", 3, 0);
+    jobs.node("b", 1, 0);
+    jobs.run("rl", &[("cpu", "2")], (2, CPU), |spec| spec.min_workers = 2);
+    assert_eq!(jobs.places("rl")["actor-1"], "b");
+    let made = jobs.pod_of("rl", "rl-learner");
+    jobs.env.submit(made);
+    jobs.env.settle();
+    jobs.serve();
+    jobs.env.finish("rl-learner");
+    jobs.env.pod("next", &[("cpu", "2")]);
+    jobs.env.settle();
+    assert_eq!(jobs.env.node_of("next"), Some("a"), "its room is somebody else's by now");
+    jobs.env.nodes.remove("b");
+    jobs.env.event(WorldEvent::NodeGone("b".into()));
+    jobs.env.settle();
+    assert_eq!(jobs.facts("rl").stage, Some(Stage::Pending));
+    assert_eq!((jobs.state("rl"), jobs.places("rl").len()), (Some(ScheduleState::ScheduledPartly), 2));
+}

@@ -144,6 +144,9 @@ impl Engine {
             let node = node.filter(|id| self.world.node(*id).is_some_and(|node| node.facts.is_some()));
             if seat.is_none() || ended || matches!(occupant, Occupant::Settled) {
                 freed |= self.free_place(place);
+                if let Some(node) = self.node_of_pod(key, &pod).filter(|_| matches!(occupant, Occupant::Settled)) {
+                    place.node = node;
+                }
                 if seat.is_none() {
                     record.places.remove(&pod);
                 }
@@ -201,6 +204,12 @@ impl Engine {
                 record.places.insert(seat.pod, place);
             }
         }
+    }
+
+    /// Where a pod of the job is.
+    fn node_of_pod(&self, key: &PodKey, pod: &str) -> Option<Box<str>> {
+        let node = self.world.pod_by_key(&PodKey::new(&key.namespace, pod))?.node()?;
+        Some(self.world.node(node)?.name.clone())
     }
 
     fn occupant(&self, key: &PodKey, record: &JobRecord, pod: &str) -> Occupant {

@@ -18,7 +18,7 @@ use crate::decide::plugins::inter_pod_affinity::keep_apart;
 use crate::decide::queue::{Item, QueueState};
 use crate::decide::world::devices::request_of;
 use crate::decide::world::spec::HostPort;
-use crate::decide::world::{Listed, NodeId, Place, Pod, PodId, Resources, Stock, Wake, World};
+use crate::decide::world::{Listed, NodeId, Pod, PodId, Resources, Stock, Wake, World};
 
 use super::place::{Company, NOBODY, imagined};
 use super::record::JobPlace;
@@ -274,10 +274,11 @@ impl Engine {
     }
 
     /// The leader pod of the present attempt is there: places are kept from then on, whether the status says so already or not.
+    /// One that has ended was made too; its controller says what comes of that.
     pub(super) fn leader_made(&self, job: &JobFacts) -> bool {
         let leader = job.spec.as_ref().ok().and_then(|spec| spec.seats(&job.job.key.name).next());
         let pod = leader.and_then(|seat| self.world.pod_by_key(&PodKey::new(&job.job.key.namespace, &seat.pod)));
-        let claim = pod.filter(|pod| pod.place != Place::Ended && pod.facts.handoff.deleting.is_none());
+        let claim = pod.filter(|pod| pod.facts.handoff.deleting.is_none());
         let claim = claim.and_then(|pod| pod.facts.spec.job.as_ref());
         job.leads() || claim.is_some_and(|claim| claim.uid == job.job.uid && claim.attempt == Some(job.attempt))
     }
