@@ -87,6 +87,11 @@ fn shape(schema: &mut Value) {
             "the leader and a worker would have the same pod name",
             Some(".leader.name"),
         ),
+        rule(
+            "self.workerSets.all(s, s.name != self.leader.name)",
+            "the leader and a worker set have the same name",
+            Some(".leader.name"),
+        ),
     ]);
     let sets = &mut spec["properties"]["workerSets"];
     sets["minItems"] = 1.into();

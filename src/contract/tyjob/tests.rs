@@ -139,6 +139,7 @@ fn a_leader_named_as_a_worker_of_its_set_is_refused_only_where_the_index_exists(
     assert_eq!(named("actor-1"), ["spec.workerSets[0].name"]);
     assert_eq!(named("actor-2"), Vec::<String>::new());
     assert_eq!(named("actor-01"), Vec::<String>::new());
+    assert_eq!(named("actor"), ["spec.workerSets[0].name"], "names are unique in a job");
 }
 
 #[test]

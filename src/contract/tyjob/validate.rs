@@ -64,6 +64,9 @@ fn worker_sets(found: &mut Findings, job: &str, spec: &TyJobSpec) {
         if !names.insert(set.name.as_str()) {
             found.add(format!("{at}.name"), format!("{:?} is the name of another worker set too", set.name));
         }
+        if set.name == spec.leader.name {
+            found.add(format!("{at}.name"), format!("{:?} is the name of the leader too", set.name));
+        }
         found.range(&format!("{at}.counts"), set.counts, 1, MAX_PODS);
         found.generated(&format!("{at}.name"), &worker_pod(job, &set.name, set.counts.max(1) - 1));
         let taken = spec.leader.name.strip_prefix(&format!("{}-", set.name)).and_then(index_of);

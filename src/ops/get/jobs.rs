@@ -76,7 +76,8 @@ fn row(raw: RawJob, now: Timestamp) -> JobRow {
         uid: meta.uid.unwrap_or_default(),
         stage: status.stage,
         schedule_state: status.schedule_state,
-        ready: format!("{}/{}", status.ready_workers, job.spec.total_workers()),
+        // As `kubectl` shows it: of the spec in force, which may be another one than the written.
+        ready: status.ready.unwrap_or_else(|| format!("{}/{}", status.ready_workers, job.spec.total_workers())),
         restarts: status.restarts,
         priority: problem.is_none().then_some(job.spec.priority),
         age_seconds: now.duration_since(created).as_secs().try_into().unwrap_or(0),
@@ -159,5 +160,16 @@ mod tests {
         let rows = jobs(|job| job["spec"]["priority"] = "high".into());
         assert!(rows[0].priority.is_none() && rows[0].message.as_deref().unwrap().contains("high"));
         assert_eq!(rows[0].stage, Some(Stage::Running));
+    }
+
+    #[test]
+    fn workers_are_counted_by_the_spec_in_force_as_kubectl_does() {
+        let refused = jobs(|job| job["spec"]["workerSets"][0]["counts"] = 9.into());
+        assert_eq!(refused[0].ready, "2/3", "what an edit that is refused asks for is not what the job has");
+        let new = jobs(|job| {
+            job["spec"]["workerSets"][0]["counts"] = 9.into();
+            job["status"] = serde_json::json!({});
+        });
+        assert!(new[0].ready.starts_with("0/") && new[0].ready != "0/3", "{}", new[0].ready);
     }
 }
