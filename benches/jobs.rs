@@ -60,9 +60,23 @@ fn pod(cpu: &str, memory: &str) -> PodFacts {
 
 fn job(number: usize) -> JobFacts {
     let queue = if number.is_multiple_of(2) { JobQueuePolicy::Priority } else { JobQueuePolicy::Drf };
-    let leader = Part { role: Role::Leader, name: "learner".into(), counts: 1, class: None, pod: pod("4", "8Gi") };
+    let leader = Part {
+        role: Role::Leader,
+        name: "learner".into(),
+        counts: 1,
+        class: None,
+        indexed: false,
+        pod: pod("4", "8Gi"),
+    };
     let cpu = ["500m", "1", "1500m"][number % 3];
-    let worker = Part { role: Role::Worker, name: "actor".into(), counts: WORKERS, class: None, pod: pod(cpu, "2Gi") };
+    let worker = Part {
+        role: Role::Worker,
+        name: "actor".into(),
+        counts: WORKERS,
+        class: None,
+        indexed: false,
+        pod: pod(cpu, "2Gi"),
+    };
     JobFacts {
         job: JobIdentity { key: PodKey::new("ml", &format!("job-{number:04}")), uid: format!("uid-{number}").into() },
         version: 1,

@@ -105,16 +105,17 @@ pub fn job_facts(raw: RawJob) -> Result<JobFacts, InvalidField> {
 }
 
 fn job_spec(key: &PodKey, status: &TyJobStatus, spec: &TyJobSpec) -> Result<JobSpec, Box<str>> {
-    let part = |role, name: &str, counts, template| -> Result<Part, Box<str>> {
+    let part = |role, name: &str, counts, template: &PodTemplate| -> Result<Part, Box<str>> {
         let mut pod = pod_of(key, status, spec, (role, name), template);
         as_served(&mut pod);
+        merge_keys(&mut pod);
         host_ports(&mut pod["spec"]);
         let pod: FeedPod = serde_json::from_value(pod).map_err(|error| format!("the template of {name}: {error}"))?;
         let mut pod = pod.facts();
         // A job is placed as a job, never as a gang too.
         pod.spec.gang = None;
         let class = template.spec()["priorityClassName"].as_str().filter(|class| !class.is_empty());
-        Ok(Part { role, name: name.into(), counts, class: class.map(Into::into), pod })
+        Ok(Part { role, name: name.into(), counts, class: class.map(Into::into), indexed: indexed(spec), pod })
     };
     let mut parts = vec![part(Role::Leader, &spec.leader.name, 1, &spec.leader.template)?];
     for set in &spec.worker_sets {
@@ -141,8 +142,9 @@ fn pod_of(
     let map = |which: &str| -> BTreeMap<&str, &str> { template.metadata(which).collect() };
     let (mut labels, attempt) = (map("labels"), status.restarts.to_string());
     labels.extend([(keys::JOB, &*key.name), (keys::ROLE, role.as_str()), (keys::ATTEMPT, &*attempt)]);
-    if role == Role::Worker {
-        labels.insert(keys::WORKER_SET, name);
+    match role {
+        Role::Leader => drop(labels.insert(keys::INDEX, "0")),
+        Role::Worker => drop(labels.insert(keys::WORKER_SET, name)),
     }
     let mut pod: Map<String, Value> = template.spec().as_object().cloned().unwrap_or_default();
     let own = pod.remove("volumes").and_then(|volumes| volumes.as_array().cloned()).unwrap_or_default();
@@ -174,6 +176,41 @@ fn as_served(value: &mut Value) {
         }
         Value::Array(values) => values.iter_mut().for_each(as_served),
         _ => {}
+    }
+}
+
+/// Some pod of the job looks at the index of others: it counts for the place of each.
+fn indexed(spec: &TyJobSpec) -> bool {
+    let sets = spec.worker_sets.iter().map(|set| &set.template);
+    let named = |terms: &Value| terms.to_string().contains(keys::INDEX);
+    std::iter::once(&spec.leader.template).chain(sets).any(|template| {
+        let pod = template.spec();
+        named(&pod["affinity"]) || named(&pod["topologySpreadConstraints"])
+    })
+}
+
+/// The terms of pods that are alike but for these labels: the API server puts the pod's own values into the selectors.
+fn merge_keys(pod: &mut Value) {
+    let labels = pod["metadata"]["labels"].clone();
+    for (kind, list) in [
+        ("podAffinity", "requiredDuringSchedulingIgnoredDuringExecution"),
+        ("podAffinity", "preferredDuringSchedulingIgnoredDuringExecution"),
+        ("podAntiAffinity", "requiredDuringSchedulingIgnoredDuringExecution"),
+        ("podAntiAffinity", "preferredDuringSchedulingIgnoredDuringExecution"),
+    ] {
+        let terms = pod["spec"].pointer_mut(&format!("/affinity/{kind}/{list}")).and_then(Value::as_array_mut);
+        for term in terms.into_iter().flatten() {
+            let term = if term["podAffinityTerm"].is_object() { &mut term["podAffinityTerm"] } else { term };
+            for (which, operator) in [("matchLabelKeys", "In"), ("mismatchLabelKeys", "NotIn")] {
+                let keys = term[which].as_array().cloned().unwrap_or_default();
+                let own = keys.iter().filter_map(|key| Some((key, labels.get(key.as_str()?)?)));
+                let merged = own.map(|(key, value)| json!({ "key": key, "operator": operator, "values": [value] }));
+                let merged: Vec<Value> = merged.collect();
+                let Some(selector) = term["labelSelector"].as_object_mut() else { continue };
+                let expressions = selector.entry("matchExpressions").or_insert_with(|| json!([]));
+                expressions.as_array_mut().into_iter().for_each(|all| all.extend(merged.iter().cloned()));
+            }
+        }
     }
 }
 
@@ -253,7 +290,7 @@ struct TyJobMeta {
 mod tests {
     use super::*;
     use crate::contract::tyjob::{BasicPolicy, JobQueuePolicy};
-    use crate::decide::placement::{Folded, GPU_PERCENT};
+    use crate::decide::placement::{Folded, GPU_PERCENT, Seat};
 
     fn raw(edit: impl FnOnce(&mut Value)) -> RawJob {
         let container = |limits: Value| json!([{ "name": "main", "image": "i", "resources": { "limits": limits } }]);
@@ -297,6 +334,31 @@ mod tests {
         assert_eq!(asked.volumes.len(), 1, "the shared claim, not the ephemeral one");
         assert!(leader.pod.handoff.asks_for_devices() && asked.job.is_none());
         assert_eq!(actor.counts, 3);
+    }
+
+    #[test]
+    fn pods_are_planned_with_the_labels_that_they_will_have_and_what_terms_make_of_them() {
+        let near = |selector: Value, keys: Value| {
+            json!({ "podAffinity": { "requiredDuringSchedulingIgnoredDuringExecution": [{
+                "topologyKey": "kubernetes.io/hostname", "labelSelector": selector, "matchLabelKeys": keys,
+            }] } })
+        };
+        let facts = job_facts(raw(|job| {
+            let selector = json!({ "matchLabels": { keys::ROLE: "leader", keys::INDEX: "0" } });
+            job["spec"]["workerSets"][0]["template"]["spec"]["affinity"] = near(selector, json!([keys::JOB]));
+        }));
+        let facts = facts.unwrap();
+        let spec = facts.spec.as_ref().unwrap();
+        let label = |part: usize, index| {
+            let seat = Seat { pod: "p".into(), part, index };
+            spec.parts[part].pod_of(&facts.job, &seat).spec.labels.get(keys::INDEX).cloned()
+        };
+        assert_eq!((label(0, 0).as_deref(), label(1, 2).as_deref()), (Some("0"), Some("2")));
+        let merged = &spec.parts[1].pod.spec.affinity[0].selector.as_ref().unwrap().match_expressions[0];
+        assert_eq!((merged.key.as_str(), &*merged.values), (keys::JOB, &["rl".to_owned()][..]));
+        // Where nobody asks, all workers of a set are one record.
+        let plain = job_facts(raw(|_| {})).unwrap().spec.unwrap();
+        assert!(plain.parts.iter().all(|part| !part.indexed));
     }
 
     #[test]

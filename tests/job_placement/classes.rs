@@ -27,7 +27,14 @@ fn template() -> PodFacts {
 }
 
 fn job() -> JobFacts {
-    let part = |role, name: &str, counts| Part { role, name: name.into(), counts, class: None, pod: template() };
+    let part = |role, name: &str, counts| Part {
+        role,
+        name: name.into(),
+        counts,
+        class: None,
+        indexed: false,
+        pod: template(),
+    };
     let parts = vec![part(Role::Leader, "learner", 1), part(Role::Worker, "actor", 2), part(Role::Worker, "eval", 1)];
     let spec = JobSpec {
         priority: 5,

@@ -11,6 +11,8 @@ use baton::contract::tyjob::{BasicPolicy, Role};
 use baton::decide::placement::{Load, Metric, Rank, Weights};
 use baton::decide::world::Resources;
 
+use crate::stage::Jobs;
+
 fn cluster() -> [(&'static str, Load); 4] {
     let load = |cpu: i64, memory, gpu, gpus| Load { used: [cpu * 1000, memory, gpu], total: [10_000, 100, gpus] };
     [("a", load(0, 0, 0, 800)), ("b", load(5, 20, 400, 800)), ("c", load(8, 70, 0, 0)), ("d", load(2, 20, 600, 800))]
@@ -94,4 +96,28 @@ fn affinity_compares_company_then_room_then_use_and_anti_affinity_company_then_u
     assert!(rank(apart, 1, 0, 0) > rank(apart, 9, 1, 9));
     assert!(rank(apart, 9, 1, 0) > rank(apart, 1, 1, 9));
     assert_eq!(rank(BasicPolicy::BinPack, 5, 7, 7), Rank { company: 0, room: 0, metric: 5 });
+}
+
+#[test]
+fn what_a_node_has_given_of_its_gpus_is_the_sum_of_what_each_pod_takes() {
+    let mut jobs = Jobs::new();
+    jobs.node("a", 8, 2);
+    jobs.node("b", 8, 2);
+    let share = |core, ratio| [("koordinator.sh/gpu-core", core), ("koordinator.sh/gpu-memory-ratio", ratio)];
+    // a: 60 and 60 of 200 percent; b: 100 of 200. Sums of each name alone would make a 70.
+    for (name, other, limits) in [
+        ("p", "b", &share("60", "10")[..]),
+        ("q", "b", &share("10", "60")),
+        ("r", "a", &[("koordinator.sh/gpu", "100")]),
+    ] {
+        jobs.env.change_node(other, |facts| facts.unschedulable = true);
+        jobs.env.pod(name, limits);
+        jobs.env.settle();
+        jobs.serve();
+        jobs.env.change_node(other, |facts| facts.unschedulable = false);
+    }
+    assert_eq!(jobs.env.bound(), 3);
+    let asked: &[(&str, &str)] = &[("koordinator.sh/gpu", "20")];
+    jobs.run("rl", asked, (1, asked), |_| {});
+    assert_eq!(jobs.places("rl").into_values().collect::<Vec<_>>(), ["a", "a"], "{}", jobs.message("rl"));
 }

@@ -45,7 +45,7 @@ impl Jobs {
         let part = |role, name: &str, counts, limits| {
             let mut facts = pod(name, limits, self.env.now);
             facts.handoff.scheduler_name = "none".into();
-            Part { role, name: name.into(), counts, class: None, pod: facts }
+            Part { role, name: name.into(), counts, class: None, indexed: false, pod: facts }
         };
         JobFacts {
             job: JobIdentity { key: key(name), uid: format!("uid-{name}").into() },

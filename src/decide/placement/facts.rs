@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 
-use crate::contract::tyjob::{Allocation, BasicPolicy, JobQueuePolicy, Role, ScheduleState, Stage, WorkerEnd};
+use crate::contract::tyjob::{Allocation, BasicPolicy, JobQueuePolicy, Role, ScheduleState, Stage, WorkerEnd, keys};
 use crate::contract::{PodKey, PodRef};
 use crate::decide::world::PodFacts;
 
@@ -87,6 +87,8 @@ pub struct Part {
     pub counts: i32,
     /// PriorityClass that the template names.
     pub class: Option<Box<str>>,
+    /// Rules of the job look at the label that tells its pods' indexes apart.
+    pub indexed: bool,
     /// What one pod asks for; who it is says nothing.
     pub pod: PodFacts,
 }
@@ -178,6 +180,9 @@ impl Part {
     /// The pod of a seat as the controller would make it, under a uid that no pod of the cluster can have.
     pub fn pod_of(&self, job: &JobIdentity, seat: &Seat) -> PodFacts {
         let mut facts = self.pod.clone();
+        if self.indexed {
+            facts.spec.labels.insert(keys::INDEX.to_owned(), seat.index.to_string());
+        }
         facts.handoff.pod = PodRef::new(&job.key.namespace, &seat.pod, &format!("place/{}/{}", job.uid, seat.pod));
         facts
     }

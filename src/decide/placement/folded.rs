@@ -15,13 +15,21 @@ const FOLDED: [&str; 5] = [key::NVIDIA_GPU, key::GPU, key::GPU_CORE, key::GPU_ME
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct Folded(BTreeMap<Box<str>, i64>);
 
+/// Percent of GPUs that a pod asks for: a container uses one of the names, so they add up. Of core and memory ratio the larger
+/// counts.
+pub fn gpu_percent(requests: &Resources) -> i64 {
+    if requests.scalar.is_empty() {
+        return 0;
+    }
+    let of = |name| requests.scalar(name);
+    let shared = of(key::GPU_CORE).max(of(key::GPU_MEMORY_RATIO));
+    of(key::NVIDIA_GPU).saturating_mul(key::WHOLE).saturating_add(of(key::GPU)).saturating_add(shared)
+}
+
 impl Folded {
-    /// What a pod asks for: a container uses one of the names, so they add up. Of core and memory ratio the larger counts.
+    /// What a pod asks for; of GPUs, [`gpu_percent`].
     pub fn wanted(requests: &Resources) -> Self {
-        let of = |name| requests.scalar(name);
-        let shared = of(key::GPU_CORE).max(of(key::GPU_MEMORY_RATIO));
-        let gpu = of(key::NVIDIA_GPU).saturating_mul(key::WHOLE).saturating_add(of(key::GPU)).saturating_add(shared);
-        Self::with(requests, gpu)
+        Self::with(requests, gpu_percent(requests))
     }
 
     /// What a node offers: the names are different words for the same GPUs, so the largest counts.

@@ -1,9 +1,10 @@
 //! How the basic policies rate a node for one pod.
 
+use crate::contract::key;
 use crate::contract::tyjob::{BasicPolicy, Role};
-use crate::decide::world::{Node, Resources};
+use crate::decide::world::{Node, Resources, World};
 
-use super::folded::{Folded, GPU_PERCENT};
+use super::folded::{Folded, GPU_PERCENT, gpu_percent};
 
 /// Weights of the resources in a rating.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -35,13 +36,17 @@ pub struct Load {
 
 impl Load {
     /// Of a node: what its pods ask for, and what it says that it offers.
-    pub fn of(node: &Node) -> Self {
+    pub fn of(world: &World, node: &Node) -> Self {
         let Some(facts) = &node.facts else { return Self::default() };
         let (used, total) = (&node.used, &facts.allocatable);
-        let gpu = |amounts: &Resources, fold: fn(&Resources) -> Folded| {
-            if amounts.scalar.is_empty() { 0 } else { fold(amounts).get(GPU_PERCENT) }
+        let gpu_total = if total.scalar.is_empty() { 0 } else { Folded::offered(total).get(GPU_PERCENT) };
+        let gpu_used = if used.scalar(key::GPU_CORE) > 0 && used.scalar(key::GPU_MEMORY_RATIO) > 0 {
+            // The larger of the two counts for each pod, so their sums do not tell.
+            let pods = node.pods.iter().filter_map(|id| world.pod(*id));
+            pods.fold(0, |sum: i64, pod| sum.saturating_add(gpu_percent(&pod.facts.spec.requests)))
+        } else {
+            gpu_percent(used)
         };
-        let (gpu_used, gpu_total) = (gpu(used, Folded::wanted), gpu(total, Folded::offered));
         Self { used: [used.milli_cpu, used.memory, gpu_used], total: [total.milli_cpu, total.memory, gpu_total] }
     }
 
@@ -57,8 +62,7 @@ impl Load {
 
 /// CPU, memory and GPU that a pod asks for, as [`Load`] counts them.
 pub fn wanted(requests: &Resources) -> [i64; 3] {
-    let gpu = if requests.scalar.is_empty() { 0 } else { Folded::wanted(requests).get(GPU_PERCENT) };
-    [requests.milli_cpu, requests.memory, gpu]
+    [requests.milli_cpu, requests.memory, gpu_percent(requests)]
 }
 
 /// What of a rating depends on the node and the pod alone; higher is better.

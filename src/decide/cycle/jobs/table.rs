@@ -70,7 +70,7 @@ impl Table {
             let Some(node) = view.world.node(*id).filter(|node| node.facts.is_some()) else { continue };
             let verdict = match judge(view, plugins, pod, (*id, node), slots) {
                 Outcome::Fit => {
-                    let rating = metric.rate(&Load::of(node), &pod.facts.spec.requests, weights);
+                    let rating = metric.rate(&Load::of(view.world, node), &pod.facts.spec.requests, weights);
                     Verdict::Fits((Reverse(rating), node.name.clone(), *id))
                 }
                 Outcome::Unfit(no) | Outcome::Never(no) | Outcome::WaitUntil(_, no) => Verdict::Refuses(Arc::new(no)),
