@@ -143,6 +143,16 @@ impl Queue {
         self.activate_rested(item, sort);
     }
 
+    /// An item's turn is another one now; whether and when it is tried is not.
+    pub fn restate(&mut self, item: Item, mut queued: Queued, sort: &dyn QueueSort) {
+        let Some(entry) = self.entries.get_mut(&item) else { return };
+        queued.failed = entry.queued.failed;
+        entry.queued = queued;
+        if matches!(entry.state, QueueState::Active(_)) {
+            self.activate(item, sort);
+        }
+    }
+
     /// How often an item has failed since the last useful event.
     pub fn failures(&self, item: impl Into<Item>) -> u32 {
         self.entries.get(&item.into()).map_or(0, |entry| entry.failures)

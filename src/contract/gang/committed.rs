@@ -10,7 +10,7 @@ use crate::contract::key::GANG_COMMITTED;
 /// One commit of a group: `<attempt>/<members>`, the attempt being the wall time of its decision in decimal Unix nanoseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Committed {
-    /// When the commit was decided; different for any two commits of one process.
+    /// When the commit was decided; different for any two commits of a group. Its last three digits name the group.
     pub attempt: Timestamp,
     /// Pods that it binds, over all gangs of the group; ≥ 1.
     pub members: u32,

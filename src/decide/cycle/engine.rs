@@ -365,7 +365,10 @@ impl Engine {
                 self.let_go(id);
                 self.cancel(id, Cancel::PodGone, now, effects);
             }
-            Place::Waiting => self.enqueue(id, now, effects),
+            Place::Waiting => {
+                self.enqueue(id, now, effects);
+                self.member_changed(id, now);
+            }
             Place::Assumed(_) => self.member_moved(id, now, effects),
         }
     }

@@ -135,7 +135,7 @@ impl Gang {
     pub fn schedulers(&self) -> impl Iterator<Item = &str> {
         self.schedulers.keys().map(|name| &**name)
     }
-    /// The lowest class of service of a member.
+    /// The lowest class of service of a living member.
     pub fn class(&self) -> Option<u8> {
         self.classes.last_key_value().map(|(class, _)| *class)
     }
@@ -251,8 +251,8 @@ impl Gang {
         if let Some(owner) = &declared.owner {
             count_in(&mut self.owners, owner);
         }
-        count_in(&mut self.classes, &member.class);
         if member.state.is_live() {
+            count_in(&mut self.classes, &member.class);
             count_in(&mut self.priorities, &member.priority);
             count_in(&mut self.schedulers, &member.scheduler);
             declared.all_warnings(flag).for_each(|warning| count_in(&mut self.warnings, &*warning));
@@ -274,8 +274,8 @@ impl Gang {
         if let Some(owner) = &declared.owner {
             count_out(&mut self.owners, owner);
         }
-        count_out(&mut self.classes, &member.class);
         if member.state.is_live() {
+            count_out(&mut self.classes, &member.class);
             count_out(&mut self.priorities, &member.priority);
             count_out(&mut self.schedulers, &member.scheduler);
             declared.all_warnings(flag).for_each(|warning| count_out(&mut self.warnings, &*warning));

@@ -94,7 +94,7 @@ fn phase(gang: &Gang, once: bool, before: &PodGroupStatus) -> PodGroupPhase {
         PodGroupPhase::Scheduled
     } else if counts.placed() > 0 {
         PodGroupPhase::Scheduling
-    } else if counts.children() > 0 && rule::complete(config.policy, min, counts, once) {
+    } else if config.min.is_some() && counts.children() > 0 && rule::complete(config.policy, min, counts, once) {
         PodGroupPhase::PreScheduling
     } else {
         PodGroupPhase::Pending

@@ -15,8 +15,9 @@ use crate::decide::world::{NodeId, Pod, PodId, Wake};
 
 use super::alike::{Kind, is_twin, looks_at_others};
 use super::offer::{Aim, Offer};
-use super::record::Look;
+use super::record::{Look, TimeoutClock};
 use super::search::MEMBERS;
+use super::short::Miss;
 
 /// Orders that are tried with whoever is hard to place first.
 const CHOOSY: usize = 8;
@@ -24,26 +25,6 @@ const CHOOSY: usize = 8;
 const CYCLES: usize = 128;
 /// How long the deletion of a member that was chosen to leave is waited for.
 const LEAVING: Duration = Duration::from_secs(60);
-
-/// Why a member has no place.
-#[derive(Debug, Clone)]
-pub(super) struct Miss {
-    /// The member.
-    pub pod: PodId,
-    /// What every node said, or the fault.
-    pub text: String,
-    /// What may turn it.
-    pub wake: Wake,
-    /// By gang: members that had found room by then, and gave it back.
-    pub found: BTreeMap<GangId, u32>,
-}
-
-impl Miss {
-    /// One that nobody gave room back for.
-    pub const fn of(pod: PodId, text: String, wake: Wake) -> Self {
-        Self { pod, text, wake, found: BTreeMap::new() }
-    }
-}
 
 /// The first miss is the one that is told; whatever may turn any of them is worth another try.
 fn note(first: &mut Option<Miss>, miss: Miss) {
@@ -165,7 +146,8 @@ impl Engine {
     /// Places the rest of a commit that broke off: all that the group still needs, or else whoever finds a place. `false` when
     /// nobody of them does.
     fn complete_commit(&mut self, group: &GroupId, commit: Committed, now: Moment, effects: &mut Effects) -> bool {
-        let bound: u32 = self.world.gangs().of_group(group).filter_map(|gang| gang.commits().get(&commit)).sum();
+        let gangs = self.world.gangs().of_group(group).filter(|gang| gang.group() == group);
+        let bound: u32 = gangs.filter_map(|gang| gang.commits().get(&commit)).sum();
         let rest = commit.members.saturating_sub(bound) as usize;
         let mut held = match self.attempt_strict(group, Aim::Rest(commit), now) {
             Attempt::Satisfied(held) => held,
@@ -210,7 +192,7 @@ impl Engine {
 
     fn attempt_strict(&mut self, group: &GroupId, aim: Aim, now: Moment) -> Attempt {
         let mut failed = self.groups.get(group).map(|record| record.failed.clone()).unwrap_or_default();
-        let mut first: Option<Miss> = None;
+        let mut told: Option<Miss> = None;
         let (mut uniform, mut members) = (false, 0);
         let mut most: BTreeMap<GangId, u32> = BTreeMap::new();
         for _ in 0..CYCLES {
@@ -249,7 +231,9 @@ impl Engine {
             let other_order =
                 culprit.is_some_and(|pod| looks_at_others(pod) && !offer.is_any(&self.world, &failed, pod));
             failed.extend(culprit.map(|pod| offer.kind(&self.world, pod)));
-            note(&mut first, miss);
+            // The one without which it does not suffice any more is told; whatever may turn any of them is worth another try.
+            let wake = told.map_or(miss.wake, |before: Miss| before.wake.or(miss.wake));
+            told = Some(Miss { wake, ..miss });
             if !other_order && !offer.suffices_without(&self.world, &failed) {
                 break;
             }
@@ -264,11 +248,11 @@ impl Engine {
             record.failed = failed;
         }
         let nobody = || Miss::of(PodId(u64::MAX), "no member could be offered".to_owned(), Wake::ANY);
-        Attempt::Short(Miss { found: most, ..first.unwrap_or_else(nobody) })
+        Attempt::Short(Miss { found: most, ..told.unwrap_or_else(nobody) })
     }
 
     /// How many of these pods each gang has.
-    fn by_gang(&self, pods: &[PodId]) -> BTreeMap<GangId, u32> {
+    pub(super) fn by_gang(&self, pods: &[PodId]) -> BTreeMap<GangId, u32> {
         let mut counts = BTreeMap::new();
         for gang in pods.iter().filter_map(|id| self.world.gangs().gang_of(*id)) {
             match counts.get_mut(gang.id()) {
@@ -453,7 +437,8 @@ impl Engine {
     pub(super) fn held_members(&self, group: &GroupId) -> Vec<PodId> {
         let gangs = self.world.gangs().of_group(group).filter(|gang| gang.counts().reserved > 0);
         let reserved = gangs.flat_map(Gang::members).filter(|member| member.state == MemberState::Reserved);
-        reserved.map(|member| member.pod).filter(|id| self.holds.contains_key(id)).collect()
+        let ours = |id: &PodId| self.holds.get(id).is_some_and(|hold| hold.group.as_ref() == Some(group));
+        reserved.map(|member| member.pod).filter(ours).collect()
     }
 
     /// Held members whose node or devices are not what they were, or whose node would not take them any more.
@@ -471,6 +456,15 @@ impl Engine {
                 self.put_kept(kept);
             } else {
                 self.woken(Wake::POD_FREED);
+            }
+        }
+        let none = self.held_members(group).is_empty();
+        if let Some(record) = self.groups.get_mut(group).filter(|record| none && record.holding.is_some()) {
+            // All of it is released: whoever is held next waits from then on.
+            record.holding = None;
+            record.progress.holding_since = None;
+            if self.config.gangs.clock == TimeoutClock::Holding {
+                record.clock = None;
             }
         }
     }

@@ -67,7 +67,7 @@ impl Engine {
         if let Some(first) = first {
             self.notice(first, true, "GangTimeout", why, effects);
         }
-        let gangs = self.world.gangs().of_group(group);
+        let gangs = self.world.gangs().of_group(group).filter(|gang| gang.group() == group);
         let open = gangs
             .flat_map(Gang::members)
             .filter(|member| matches!(member.state, MemberState::Pending | MemberState::Gated));

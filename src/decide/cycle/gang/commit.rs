@@ -36,6 +36,10 @@ pub(crate) struct Commit {
     once: bool,
     /// It completes one that broke off: whoever finds a place goes.
     rest: bool,
+    /// What the Bindings say.
+    committed: Committed,
+    /// How many more members are to be bound until all that it names were.
+    missing: u32,
 }
 
 impl Engine {
@@ -62,10 +66,22 @@ impl Engine {
                 hold.commit = Some(number);
             }
         }
+        let gangs = || self.world.gangs().of_group(group).filter(|gang| gang.group() == group);
         let looks: Vec<Look> = self.world.gangs().of_group(group).map(Look::of).collect();
         let item = Item::Group(group.clone());
+        // Where the rule stays, each new quorum is one: without the held members some gang would not have what it needs.
+        let with_them = self.by_gang(&held);
+        let needs = |gang: &Gang| {
+            let (policy, min) = (gang.config().policy, gang.config().min.unwrap_or(0));
+            let own = with_them.get(gang.id()).copied().unwrap_or(0);
+            policy != MatchPolicy::OnceSatisfied && rule::weight(policy, gang.counts()).saturating_sub(own) < min
+        };
+        let quorum = rest.is_none() && gangs().any(needs);
+        let landed: u32 = gangs().filter_map(|gang| gang.commits().get(&committed)).sum();
+        let missing = committed.members.saturating_sub(landed);
         let Some(record) = self.groups.get_mut(group) else { return };
         let news = !record.progress.satisfied_once;
+        let quorum = news || quorum;
         (record.progress.satisfied_once, record.outlived) = (true, false);
         record.progress.last_failure = None;
         record.progress.next_try = None;
@@ -78,7 +94,6 @@ impl Engine {
             self.queue.park(item, Wake::ANY, now.mono, now.wall);
             return self.enqueue_free(group, now, effects);
         }
-        self.stats.groups_satisfied += 1;
         self.queue.remove(item);
         if news {
             let created = self.world.gangs().of_group(group).filter_map(Gang::created).min();
@@ -87,16 +102,15 @@ impl Engine {
             self.group_waits.extend(waited);
         }
         self.denominate_group(group, effects);
-        // Where the rule stays, each new quorum is one.
-        let stays = |gang: &Gang| gang.config().policy != MatchPolicy::OnceSatisfied;
-        let quorum = news || rest.is_none() && self.world.gangs().of_group(group).any(stays);
+        self.stats.groups_satisfied += u64::from(quorum);
         if quorum && let Some(first) = held.first() {
             let message = format!("group {group} has room for {} pods: binding", held.len());
             self.notice(*first, false, "GangSatisfied", message, effects);
         }
         let members: BTreeSet<PodId> = held.iter().copied().collect();
         let unprepared = members.clone();
-        let commit = Commit { group: group.clone(), unprepared, members, once: !news, rest: rest.is_some() };
+        let (once, rest) = (!news, rest.is_some());
+        let commit = Commit { group: group.clone(), unprepared, members, once, rest, committed, missing };
         self.commits.insert(number, commit);
         for id in held {
             self.permit(id, now, effects);
@@ -105,25 +119,29 @@ impl Engine {
     }
 
     /// When a commit was decided, later than every member was created and every earlier commit of the group, whatever the clocks of
-    /// API server and scheduler say.
+    /// API server and scheduler say; and whose it is.
     fn attempt_stamp(&mut self, group: &GroupId, now: Moment) -> Timestamp {
         let stamp = self.stamp(now);
         let gangs = || self.world.gangs().of_group(group);
         let second = SignedDuration::from_secs(1);
         let newest = gangs().filter_map(Gang::newest_live).max().and_then(|newest| newest.checked_add(second).ok());
-        let earlier =
-            gangs().filter_map(|gang| gang.commits().last_key_value()).map(|(commit, _)| commit.attempt).max();
-        let earlier = earlier.and_then(|last| last.checked_add(SignedDuration::from_nanos(1)).ok());
-        [newest, earlier].into_iter().flatten().fold(stamp, Timestamp::max)
+        let seen = gangs().filter_map(|gang| gang.commits().last_key_value()).map(|(commit, _)| commit.attempt);
+        let earlier = seen.chain(self.groups.get(group).and_then(|record| record.attempt)).max();
+        let attempt = group.sign([newest, earlier].into_iter().flatten().fold(stamp, Timestamp::max));
+        if let Some(record) = self.groups.get_mut(group) {
+            record.attempt = Some(attempt);
+        }
+        attempt
     }
 
     /// A member that no rule binds any more is a commit of its own: its Binding, too, proves that the group was satisfied.
     pub(in crate::decide::cycle) fn commit_alone(&mut self, id: PodId, now: Moment) {
         let Some(gang) = self.world.gangs().gang_of(id) else { return };
-        if !rule::is_over(gang.config().policy, self.satisfied_once(gang.group())) {
+        let group = gang.group().clone();
+        if !rule::is_over(gang.config().policy, self.satisfied_once(&group)) {
             return;
         }
-        let committed = Committed { attempt: self.stamp(now), members: 1 };
+        let committed = Committed { attempt: group.sign(self.stamp(now)), members: 1 };
         if let Some(hold) = self.holds.get_mut(&id) {
             hold.annotations.insert(key::GANG_COMMITTED.to_owned(), committed.to_string());
         }
@@ -226,10 +244,15 @@ impl Engine {
 
     /// A member is bound: its group's next failure is the first one again.
     pub(in crate::decide::cycle) fn member_bound(&mut self, commit: u64) {
-        if let Some(group) = self.commits.get(&commit).map(|commit| &commit.group)
-            && let Some(record) = self.groups.get_mut(group)
+        if let Some(commit) = self.commits.get_mut(&commit)
+            && let Some(record) = self.groups.get_mut(&commit.group)
         {
             record.bind_failures = 0;
+            commit.missing = commit.missing.saturating_sub(1);
+            if commit.missing == 0 {
+                // Whoever has ended by now was bound all the same: nothing broke off.
+                record.whole = record.whole.max(Some(commit.committed));
+            }
         }
     }
 

@@ -8,7 +8,11 @@ use crate::decide::cycle::settings::Moment;
 use crate::decide::gang::GroupId;
 use crate::decide::world::{NodeId, Pod, PodId, Wake};
 
+use super::alike::Kind;
 use super::offer::Aim;
+
+/// Orders that are tried, each without one more kind of members.
+const ORDERS: usize = 8;
 
 impl Engine {
     /// Looks for victims for everybody whom the group needs. Evicts them and nominates the members, or changes nothing. `true` when
@@ -46,7 +50,7 @@ impl Engine {
         let below = self.holders_below(self.priority_of(group));
         // One after the other first; unlike members may need another plan.
         let plan = |engine: &mut Self| {
-            let one_by_one = engine.plan_victims(group, &needed, now);
+            let one_by_one = engine.plan_victims(group, now);
             one_by_one.or_else(|| engine.plan_victims_jointly(group, now))
         };
         let planned = plan(self).map(|plan| (plan, Vec::new()));
@@ -61,14 +65,37 @@ impl Engine {
         true
     }
 
-    /// Where each of `needed` would go, and who would have to leave for it; `None` when that is not enough for all, or when nobody
-    /// has to leave. Nothing changes.
-    fn plan_victims(&mut self, group: &GroupId, needed: &[PodId], now: Moment) -> Option<Vec<(PodId, Candidate)>> {
+    /// Where each member that is needed would go, and who would have to leave for it; `None` when that is not enough for all, or
+    /// when nobody has to leave. Members for whom nobody can make room are left out as long as the others suffice. Nothing changes.
+    fn plan_victims(&mut self, group: &GroupId, now: Moment) -> Option<Vec<(PodId, Candidate)>> {
+        let aim = Aim::Minimum { once: self.satisfied_once(group) };
+        let mut failed: Vec<Kind> = Vec::new();
+        for _ in 0..ORDERS {
+            let offer = self.offer(group, &failed, aim);
+            let needed: Vec<PodId> = offer.needed().collect();
+            match self.plan_in_order(group, &needed, now) {
+                Ok(plan) => return plan,
+                Err(miss) => failed.push(offer.kind(&self.world, self.world.pod(miss)?)),
+            }
+            if !offer.suffices_without(&self.world, &failed) {
+                return None;
+            }
+        }
+        None
+    }
+
+    /// The same for these members, one after the other; the error is the first for whom nobody can make room.
+    fn plan_in_order(
+        &mut self,
+        group: &GroupId,
+        needed: &[PodId],
+        now: Moment,
+    ) -> Result<Option<Vec<(PodId, Candidate)>>, PodId> {
         let mut held: Vec<PodId> = Vec::new();
         let mut out: Vec<PodId> = Vec::new();
         let mut gone = self.chosen_victims();
         let mut plans: Vec<(PodId, Candidate)> = Vec::new();
-        let mut whole = true;
+        let mut missed = None;
         for id in needed.iter().copied() {
             if self.try_member(id, now).is_ok() {
                 held.push(id);
@@ -80,7 +107,7 @@ impl Engine {
             self.lift(shadows);
             let picked = self.plugins.enabled().post_filter.iter().find_map(|plugin| plugin.pick(&found)).cloned();
             let Some(picked) = picked else {
-                whole = false;
+                missed = Some(id);
                 break;
             };
             // Whoever is leaving that node already is waited for as well.
@@ -96,23 +123,26 @@ impl Engine {
             if self.try_member(id, now).is_ok() {
                 held.push(id);
             } else {
-                whole = false;
+                missed = Some(id);
                 break;
             }
         }
-        whole &= self.missing_resources(group).is_none();
+        let enough = self.missing_resources(group).is_none();
         // Members that fit as it is need their room kept as well.
         let places: Vec<(PodId, NodeId)> = held.iter().filter_map(|id| Some((*id, self.holds.get(id)?.node))).collect();
         self.undo(&held);
         for id in out.into_iter().rev() {
             self.world.put_back(id);
         }
-        if !whole || plans.is_empty() {
-            return None;
+        if let Some(missed) = missed {
+            return Err(missed);
+        }
+        if !enough || plans.is_empty() {
+            return Ok(None);
         }
         let victims = |id: PodId| plans.iter().find(|(of, _)| *of == id).map(|(_, plan)| plan.victims.clone());
         let planned = |(id, node): (PodId, NodeId)| (id, Candidate { node, victims: victims(id).unwrap_or_default() });
-        Some(places.into_iter().map(planned).collect())
+        Ok(Some(places.into_iter().map(planned).collect()))
     }
 
     /// Pods of lower priority whose deletion from this node is under way.

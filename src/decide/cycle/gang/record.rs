@@ -3,6 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use jiff::Timestamp;
+
 use crate::contract::gang::{Committed, GangId, MatchPolicy, Mode};
 use crate::decide::gang::{Gang, GangProgress, Hold, Warning};
 use crate::decide::world::{PodId, Resources};
@@ -84,6 +86,8 @@ pub(crate) struct GroupRecord {
     pub made: BTreeMap<GangId, Duration>,
     /// What was told to be wrong with the declarations.
     pub warned: BTreeSet<(GangId, Warning)>,
+    /// Wall time of the latest commit that this process has decided.
+    pub attempt: Option<Timestamp>,
     /// The latest commit that was seen whole: what its members come to later does not break it.
     pub whole: Option<Committed>,
     /// Its latest commit was taken back, or nobody of it lives any more: what a PodGroup says of having been satisfied is of

@@ -63,15 +63,17 @@ impl Engine {
             return None;
         }
         // Bound by us, the watch is yet to show it.
-        let reserved: u32 = self.world.gangs().of_group(group).map(|gang| gang.counts().reserved).sum();
+        let gangs = self.world.gangs().of_group(group).filter(|gang| gang.group() == group);
+        let reserved: u32 = gangs.map(|gang| gang.counts().reserved).sum();
         let held = self.holds.values().filter(|hold| hold.group.as_ref() == Some(group)).count();
         (reserved as usize <= held).then_some(commit)
     }
 
-    /// The latest commit of several members of a group, and how many of them live with a node.
+    /// The latest commit of several members that the group has made, and how many of them live with a node.
     fn latest_commit(&self, group: &GroupId) -> Option<(Committed, u32)> {
-        let gangs = || self.world.gangs().of_group(group);
-        let latest = |gang: &Gang| gang.commits().keys().rev().find(|commit| commit.members > 1).copied();
+        let gangs = || self.world.gangs().of_group(group).filter(|gang| gang.group() == group);
+        let of_group = |commit: &&Committed| commit.members > 1 && group.made(commit);
+        let latest = |gang: &Gang| gang.commits().keys().rev().find(of_group).copied();
         let commit = gangs().filter_map(latest).max()?;
         Some((commit, gangs().filter_map(|gang| gang.commits().get(&commit)).sum()))
     }
@@ -108,6 +110,13 @@ impl Engine {
                 Some(group) => self.group_of.insert(id, group.clone()),
                 None => self.group_of.remove(&id),
             };
+            if let (Some(former), Some(group)) = (&before, &group)
+                && self.satisfied_once(former)
+                && group.gangs().iter().all(|gang| former.contains(gang))
+            {
+                // Who was satisfied together with others was satisfied.
+                self.groups.entry(group.clone()).or_default().progress.satisfied_once = true;
+            }
             for group in before.into_iter().chain(group) {
                 let known = groups.entry(group).or_insert(change);
                 *known = change.max(*known);
@@ -158,6 +167,9 @@ impl Engine {
     /// Judges a group as its gangs stand: queued, held, or forgotten.
     pub(in crate::decide::cycle) fn review(&mut self, group: &GroupId, now: Moment, effects: &mut Effects) {
         self.stats.group_reviews += 1;
+        if self.has_left(group) {
+            self.release_group(group, "one of its gangs belongs to another group now", effects);
+        }
         let book = self.world.gangs();
         let gangs: Vec<&Gang> = book.of_group(group).filter(|gang| gang.group() == group).collect();
         if gangs.is_empty() {
@@ -229,6 +241,9 @@ impl Engine {
                     self.queue.remove(Item::Group(group.clone()));
                 } else if self.queue.state(Item::Group(group.clone())).is_none() || was_held || changed {
                     self.queue_group(group, now);
+                } else {
+                    let queued = self.queued(group, now);
+                    self.queue.restate(Item::Group(group.clone()), queued, self.plugins.queue_sort());
                 }
             }
             _ => self.hold_group(group, holds, now, effects),
@@ -244,6 +259,14 @@ impl Engine {
         self.arm(group, now);
         self.warn(group, effects);
         self.tell_pod_groups(group, now, effects);
+    }
+
+    /// Room is held under this group for members of a gang that lists another one now.
+    fn has_left(&self, group: &GroupId) -> bool {
+        let others = self.world.gangs().of_group(group).filter(|gang| gang.group() != group);
+        let reserved = others.filter(|gang| gang.counts().reserved > 0).flat_map(Gang::members);
+        let mut held = reserved.filter_map(|member| self.holds.get(&member.pod));
+        held.any(|hold| hold.group.as_ref() == Some(group))
     }
 
     /// Why the group is not tried, as each of its gangs has it. Where nobody waits there is nobody to hold.
@@ -370,6 +393,16 @@ impl Engine {
         }
     }
 
+    /// A waiting member asks for something else now, or tolerates more: its group is worth another try, as a pod by itself is.
+    pub(in crate::decide::cycle) fn member_changed(&mut self, id: PodId, now: Moment) {
+        let Some(Route::Group(group) | Route::Owed(group)) = self.world.pod(id).map(|pod| self.route(pod)) else {
+            return;
+        };
+        if self.queue.state(Item::Group(group.clone())).is_some() {
+            self.queue_group(&group, now);
+        }
+    }
+
     /// A held pod that has moved to another group takes nothing along.
     pub(in crate::decide::cycle) fn member_moved(&mut self, id: PodId, now: Moment, effects: &mut Effects) {
         let group = self.world.gangs().gang_of(id).map(Gang::group);
@@ -379,16 +412,12 @@ impl Engine {
         }
     }
 
-    /// Puts a group into the queue, or makes it active when it may be tried again.
-    pub(super) fn queue_group(&mut self, group: &GroupId, now: Moment) {
-        let ours = |gang: &Gang| self.gang_is_ours(gang);
-        let gangs: Vec<&Gang> = self.world.gangs().of_group(group).collect();
-        if !self.leading || !gangs.iter().any(|gang| ours(gang)) {
-            return;
-        }
+    /// Where the group stands in the queue.
+    fn queued(&self, group: &GroupId, now: Moment) -> Queued {
+        let gangs: Vec<&Gang> = self.world.gangs().of_group(group).filter(|gang| gang.group() == group).collect();
         let oldest = gangs.iter().min_by_key(|gang| (gang.created(), gang.id()));
         let owed = self.broken_commit(group).filter(|_| !self.who_owes(group).is_empty());
-        let queued = Queued {
+        Queued {
             priority: gangs.iter().flat_map(|gang| gang.priorities()).max().unwrap_or(0),
             // Whoever completes a commit goes before others of its priority, and of several the latest: its room was kept when
             // the scheduler died.
@@ -400,7 +429,16 @@ impl Engine {
             failed: None,
             class: gangs.iter().filter_map(|gang| gang.class()).max().unwrap_or(0),
             id: group.gangs().iter().map(GangId::to_string).collect::<Vec<_>>().join(",").into(),
-        };
+        }
+    }
+
+    /// Puts a group into the queue, or makes it active when it may be tried again.
+    pub(super) fn queue_group(&mut self, group: &GroupId, now: Moment) {
+        let mut gangs = self.world.gangs().of_group(group);
+        if !self.leading || !gangs.any(|gang| self.gang_is_ours(gang)) {
+            return;
+        }
+        let queued = self.queued(group, now);
         let item = Item::Group(group.clone());
         match self.queue.state(item.clone()) {
             None => self.queue.add(item.clone(), queued, self.plugins.queue_sort(), now.mono),
@@ -420,10 +458,12 @@ fn was_satisfied_before(group: &GroupId, gangs: &[&Gang], said: bool) -> bool {
     // A gang that does not exist had at least one member.
     let missing = group.gangs().len().saturating_sub(gangs.len()) as u32;
     let all: u32 = gangs.iter().map(|gang| gang.config().min.unwrap_or(0)).fold(missing, u32::saturating_add);
-    let of_all = |gang: &&Gang| gang.commits().keys().any(|commit| commit.members >= all.max(1));
+    let of_all = |gang: &&Gang| gang.commits().keys().any(|commit| commit.members >= all.max(1) && group.made(commit));
     let of_each = |gang: &&Gang| {
         let min = gang.config().min.unwrap_or(0);
-        !gang.commits().is_empty() || said && was_satisfied(gang) || min > 0 && gang.counts().placed() >= min
+        let alone = GroupId::alone(gang.id());
+        let committed = gang.commits().keys().any(|commit| group.made(commit) || alone.made(commit));
+        committed || said && was_satisfied(gang) || min > 0 && gang.counts().placed() >= min
     };
     gangs.iter().any(of_all) || missing == 0 && gangs.iter().all(of_each)
 }

@@ -1,6 +1,9 @@
 //! A group that is short of room: what it lacks, who hears of it, and what its PodGroup asks for in all.
 
-use crate::contract::gang::MatchPolicy;
+use std::collections::BTreeMap;
+
+use crate::contract::Quantity;
+use crate::contract::gang::{GangId, MatchPolicy};
 use crate::decide::cycle::effect::Effects;
 use crate::decide::cycle::engine::Engine;
 use crate::decide::cycle::settings::Moment;
@@ -8,10 +11,29 @@ use crate::decide::gang::{Gang, GroupId, MemberState};
 use crate::decide::queue::Item;
 use crate::decide::world::{PodId, Wake};
 
-use super::attempt::Miss;
 use super::record::Look;
 use super::review::Route;
 use super::view::RootCause;
+
+/// Why a member has no place.
+#[derive(Debug, Clone)]
+pub(super) struct Miss {
+    /// The member.
+    pub pod: PodId,
+    /// What every node said, or the fault.
+    pub text: String,
+    /// What may turn it.
+    pub wake: Wake,
+    /// By gang: members that had found room by then, and gave it back.
+    pub found: BTreeMap<GangId, u32>,
+}
+
+impl Miss {
+    /// One that nobody gave room back for.
+    pub const fn of(pod: PodId, text: String, wake: Wake) -> Self {
+        Self { pod, text, wake, found: BTreeMap::new() }
+    }
+}
 
 impl Engine {
     /// Members that the satisfied group does not need found no place: they wait with it and say why.
@@ -60,12 +82,14 @@ impl Engine {
                 free.add(&left);
             }
             let short = [
-                ("cpu", wanted.milli_cpu, free.milli_cpu),
-                ("memory", wanted.memory, free.memory),
-                ("ephemeral-storage", wanted.ephemeral, free.ephemeral),
+                ("cpu", Quantity::millis(wanted.milli_cpu), Quantity::millis(free.milli_cpu)),
+                ("memory", Quantity::bytes(wanted.memory), Quantity::bytes(free.memory)),
+                ("ephemeral-storage", Quantity::bytes(wanted.ephemeral), Quantity::bytes(free.ephemeral)),
             ];
             let mut short = short.into_iter();
-            let mut scalars = wanted.scalar.iter().map(|(name, wanted)| (&**name, *wanted, free.scalar(name)));
+            let units = |name: &str| Quantity::units(free.scalar(name));
+            let mut scalars =
+                wanted.scalar.iter().map(|(name, wanted)| (&**name, Quantity::units(*wanted), units(name)));
             let found = short.find(|(_, wanted, free)| wanted > free);
             let found = found.or_else(|| scalars.find(|(_, wanted, free)| wanted > free));
             if let Some((name, wanted, free)) = found {
@@ -96,7 +120,10 @@ impl Engine {
         }
         self.run_clock(group, !held.is_empty(), now, effects);
         self.notice_waiting(group, "Unschedulable", &message, effects);
-        self.tell_members(self.pending_members(group), "Unschedulable", message, now, effects);
+        // Whoever holds room waits as well, and for the same reason.
+        let mut waiting = held;
+        waiting.extend(self.pending_members(group));
+        self.tell_members(waiting, "Unschedulable", message, now, effects);
     }
 
     /// `gang ml/a: 0 of 5 placed (3 found room); pod ml/a-3: 0/4 nodes: 4 have fewer than 2 free GPUs`: a Strict group places

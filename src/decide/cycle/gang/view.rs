@@ -140,13 +140,16 @@ impl Engine {
         self.world.gangs().gangs().map(|gang| self.gang_view(gang, now)).collect()
     }
 
-    /// Groups that wait for a place for some member.
+    /// Groups of ours of which some member waits whom a rule binds.
     pub fn waiting_groups(&self) -> usize {
-        let waits = |group: &GroupId| {
-            let mut gangs = self.world.gangs().of_group(group);
-            gangs.any(|gang| gang.counts().pending + gang.counts().timed_out + gang.counts().gated > 0)
+        let waits = |group: &GroupId, once: bool| {
+            let gangs = self.world.gangs().of_group(group).filter(|gang| gang.group() == group);
+            let bound_by_rule = |gang: &Gang| !rule::is_over(gang.config().policy, once);
+            let free = |gang: &Gang| gang.config().min == Some(0) && group.is_alone();
+            let mut ours = gangs.filter(|gang| self.gang_is_ours(gang) && bound_by_rule(gang) && !free(gang));
+            ours.any(|gang| gang.counts().unplaced() > 0)
         };
-        self.groups.iter().filter(|(group, record)| !record.progress.satisfied_once && waits(group)).count()
+        self.groups.iter().filter(|(group, record)| waits(group, record.progress.satisfied_once)).count()
     }
 
     fn gang_view(&self, gang: &Gang, now: Moment) -> GangView {
