@@ -8,6 +8,7 @@ use jiff::Timestamp;
 
 use super::metrics::Metrics;
 use super::sight::{JobKey, SeenJob};
+use crate::cluster::client::status_code;
 use crate::cluster::job_feed::{OwnedPod, RawJob};
 use crate::cluster::job_writer::{JobWrite, JobWriter, PodMade};
 use crate::cluster::leadership::Standing;
@@ -110,7 +111,17 @@ async fn attempt(hands: &Hands, look: Look, found: &mut Found) -> Result<(), Sto
     let mut now = job.clone();
     if job.status.as_ref() != Some(&status) {
         hands.may_write()?;
-        match hands.writer.status(&job, &status).await? {
+        let written = hands.writer.status(&job, &status).await;
+        if written.as_ref().is_err_and(|error| status_code(error) == Some(422)) {
+            // A job that came in before the schema did may break a rule that every write of it is held to: where its status
+            // cannot say so, an event does.
+            for effect in &effects {
+                if let Effect::Tell { warning: true, reason, message } = effect {
+                    tell(hands, &job, true, reason, message.clone());
+                }
+            }
+        }
+        match written? {
             JobWrite::Done(written) => {
                 hands.metrics.wrote();
                 tell_stage(&job, status.stage);

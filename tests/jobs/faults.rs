@@ -2,8 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use baton::contract::tyjob::Stage;
+use baton::contract::tyjob::{Stage, condition};
 use baton::sim::apiserver::{Effect, FaultRule, RuleId};
+use kube::api::PostParams;
 
 use crate::daemon::Daemon;
 use crate::stage::{CONTROLLER, SOON, Theatre};
@@ -153,4 +154,32 @@ async fn a_request_that_is_never_answered_keeps_a_job_from_going_on_for_seconds_
     .await;
     assert_eq!(lost.map(|rule| theatre.server.faults().fired(rule)), [1, 1]);
     assert_eq!((theatre.crew("made").await.len(), theatre.crew("done").await.len()), (3, 3));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_conflict_is_not_called_resolved_because_a_request_fails_otherwise() {
+    let theatre = Theatre::open().await;
+    let _controller = theatre.controller(&["--leader-elect=false"]);
+    let foreign = serde_json::json!({
+        "metadata": { "name": "rl-actor-0" }, "spec": { "containers": [{ "name": "main", "image": "i" }] },
+    });
+    theatre.pods().create(&PostParams::default(), &serde_json::from_value(foreign).unwrap()).await.unwrap();
+    theatre.submit("rl", |_| ()).await;
+    let conflict = async || {
+        let status = theatre.status("rl").await;
+        status.condition(condition::NAME_CONFLICT).map(|found| (found.status == "True", found.last_transition_time.0))
+    };
+    theatre.play_until("the conflict is told", "rl", async || conflict().await.is_some()).await;
+    theatre.play_until("the others are there", "rl", async || theatre.crew("rl").await.len() == 2).await;
+    let first = conflict().await;
+    let mut rule = FaultRule::on("create", "pods");
+    CONTROLLER.clone_into(&mut rule.user);
+    let rule = theatre.server.faults().add(rule.times(8), Effect::Answer(503, None));
+    until("some requests have failed", SOON, async || {
+        assert_eq!(conflict().await, first, "nobody has said that the name is free");
+        (theatre.server.faults().fired(rule) == 8).then_some(())
+    })
+    .await;
+    assert_eq!(conflict().await, first);
+    assert!(first.unwrap().0);
 }

@@ -1,12 +1,13 @@
 //! What the API server says of a TYJob before anybody else sees it.
 
-use baton::contract::tyjob::{BasicPolicy, CleanPodPolicy};
+use baton::contract::tyjob::{BasicPolicy, CleanPodPolicy, crd};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::{Api, DynamicObject, Patch, PatchParams, PostParams};
 use kube::core::{ApiResource, GroupVersionKind};
 use serde_json::{Value, json};
 
-use crate::stage::{Theatre, job};
+use crate::stage::{SOON, Theatre, job};
+use crate::wait::until;
 
 async fn create(theatre: &Theatre, job: Value) -> Result<DynamicObject, kube::Error> {
     let resource = ApiResource::from_gvk(&GroupVersionKind::gvk("arranger.taichu.io", "v1alpha1", "TYJob"));
@@ -71,7 +72,7 @@ fn refusal<T: std::fmt::Debug>(answer: Result<T, kube::Error>) -> (u16, String) 
 async fn every_rule_between_fields_refuses_at_the_door_with_its_field_and_its_words() {
     let theatre = Theatre::open().await;
     let long = "a".repeat(61);
-    let bad: [(&str, &str, &str, Edit); 9] = [
+    let bad: [(&str, &str, &str, Edit); 10] = [
         ("a.b", "<nil>", "the name of a job is the first part", |_| {}),
         ("rl", "spec.leader.name", "the leader pod <job>-<leader> would have", |job| {
             job["spec"]["leader"]["name"] = "a".repeat(62).into();
@@ -94,6 +95,9 @@ async fn every_rule_between_fields_refuses_at_the_door_with_its_field_and_its_wo
         }),
         ("rl", "spec.leader.name", "the leader and a worker would have the same pod name", |job| {
             job["spec"]["leader"]["name"] = "actor-0".into();
+        }),
+        ("rl", "spec.leader.name", "the leader and a worker set have the same name", |job| {
+            job["spec"]["leader"]["name"] = "actor".into();
         }),
         ("rl", "spec.leader.template.spec.schedulerName", "leave it out", |job| {
             job["spec"]["leader"]["template"]["spec"]["schedulerName"] = "other".into();
@@ -179,4 +183,28 @@ async fn a_definition_whose_rule_is_no_cel_is_refused_and_what_a_new_rule_forbid
     let (_, text) = refusal(patch(json!({ "size": { "wide": 3 } })).await);
     assert!(text.contains("failed rule: self.wide > 5"), "{text}");
     patch(json!({ "size": { "wide": 6 } })).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_job_that_came_in_before_the_rules_and_breaks_one_is_told_of_it() {
+    let theatre = Theatre::open().await;
+    let definitions: Api<CustomResourceDefinition> = Api::all(theatre.client.clone());
+    let apply = async |definition: Value| {
+        let apply = PatchParams::apply("test").force();
+        definitions.patch("tyjobs.arranger.taichu.io", &apply, &Patch::Apply(definition)).await.unwrap();
+    };
+    let with_rules = serde_json::to_value(crd()).unwrap();
+    let mut without = with_rules.clone();
+    let schema = without["spec"]["versions"][0]["schema"]["openAPIV3Schema"].as_object_mut().unwrap();
+    assert!(schema.remove("x-kubernetes-validations").is_some());
+    apply(without).await;
+    create(&theatre, job("a.b", |_| {})).await.unwrap();
+    apply(with_rules).await;
+    assert_eq!(refusal(create(&theatre, job("c.d", |_| {})).await).0, 422, "the rules are in force");
+    let _controller = theatre.controller(&["--leader-elect=false"]);
+    until("the owner is told", SOON, async || {
+        theatre.events("a.b").await.iter().any(|reason| reason == "InvalidSpec").then_some(())
+    })
+    .await;
+    assert!(theatre.crew("a.b").await.is_empty());
 }
