@@ -10,6 +10,7 @@ mod gang_devices;
 mod gang_edges;
 mod gang_env;
 mod gang_faults;
+mod gang_groups;
 mod gang_moves;
 mod gang_phases;
 mod gang_random;

@@ -1,0 +1,183 @@
+//! Whose a commit is and whose a hold: what gangs did alone, with others, or before their pods were relabelled satisfies no other
+//! group. Never is a member bound while its group, as all its gangs declare it now, is not satisfied.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use baton::contract::Quantity;
+use baton::contract::gang::{GangId, MatchPolicy, Mode};
+use baton::decide::gang::MemberState;
+
+use crate::gang_env::{Gangs, P, declared, gang};
+
+fn restate(gangs: &mut Gangs, name: &str, keys: &[(String, String)]) {
+    gangs.change(name, |facts| facts.spec.gang = declared("ml", keys));
+}
+
+fn restate_all(gangs: &mut Gangs, prefix: &str, count: usize, keys: &[(String, String)]) {
+    (0..count).for_each(|n| restate(gangs, &format!("{prefix}-{n}"), keys));
+}
+
+fn listed(gangs: &[&str]) -> Option<Arc<BTreeSet<GangId>>> {
+    Some(Arc::new(gangs.iter().map(|gang| GangId::parse(gang).unwrap()).collect()))
+}
+
+/// Now, and after a restart.
+fn always(gangs: &mut Gangs, check: impl Fn(&Gangs, &str)) {
+    gangs.wait(2);
+    check(gangs, "at once");
+    gangs.env.restart();
+    gangs.wait(2);
+    check(gangs, "after a restart");
+}
+
+#[test]
+fn a_gang_that_lists_another_one_does_not_complete_that_ones_broken_commit() {
+    for list in [r#"["ml/b"]"#, r#"["ml/b","ml/missing"]"#] {
+        let mut gangs = Gangs::new(8);
+        gangs.members("a", 2, &gang("a", "2", &[("groups", list)]));
+        gangs.members("b", 3, &gang("b", "3", &[]));
+        gangs.settle();
+        assert_eq!((gangs.count("a"), gangs.count("b")), (0, 3), "{list}");
+        gangs.env.finish("b-0");
+        let reason = gangs.reason("a-0").to_owned();
+        always(&mut gangs, |gangs, when| {
+            assert_eq!((gangs.count("a"), gangs.reason("a-0")), (0, &*reason), "{list} {when}");
+        });
+    }
+}
+
+#[test]
+fn a_gang_whose_list_nobody_shares_does_not_owe_what_its_former_group_began() {
+    let mut gangs = Gangs::new(3);
+    gangs.env = crate::env::Env::new();
+    gangs.env.node("n", 8);
+    let both = ("groups", r#"["ml/a","ml/b"]"#);
+    let policy = ("match-policy", "waiting-and-running");
+    for name in ["a", "b"] {
+        let keys = gang(name, "2", &[both, policy]);
+        (0..2).for_each(|n| gangs.asks(&format!("{name}-{n}"), &[("nvidia.com/gpu", "1")], &keys));
+    }
+    gangs.env.now += Duration::from_secs(1);
+    gangs.env.settle();
+    assert_eq!(gangs.bound().len(), 1, "the others stand in line for the lock");
+    // The scheduler dies, and until another one leads the gang of whoever is bound has nothing to do with the other any more.
+    gangs.env.engine.lead(false, gangs.env.moment());
+    let (began, other) = if gangs.count("a") == 1 { ("a", "b") } else { ("b", "a") };
+    restate_all(&mut gangs, began, 2, &gang(began, "2", &[policy]));
+    gangs.env.restart();
+    gangs.wait(2);
+    assert_eq!((gangs.count(other), gangs.reason(&format!("{other}-0"))), (0, "GangGroupMismatch"));
+    assert_eq!(gangs.count(began), 2, "alone it has room for both: {}", gangs.condition(&format!("{began}-1")));
+}
+
+#[test]
+fn a_bound_pod_that_is_relabelled_before_its_new_gang_exists_does_not_satisfy_it() {
+    let mut gangs = Gangs::new(4);
+    gangs.members("ra", 3, &gang("ra", "3", &[]));
+    gangs.settle();
+    restate(&mut gangs, "ra-0", &gang("rb", "3", &[]));
+    gangs.members("rb", 3, &gang("rb", "3", &[]));
+    always(&mut gangs, |gangs, when| assert_eq!(gangs.count("rb"), 0, "one place for three, {when}"));
+}
+
+#[test]
+fn a_group_that_is_made_later_does_not_owe_what_one_of_its_gangs_has_lost() {
+    for policy in ["once-satisfied", "waiting-and-running"] {
+        let policy = ("match-policy", policy);
+        let mut gangs = Gangs::new(5);
+        gangs.members("a", 3, &gang("a", "2", &[policy]));
+        gangs.members("b", 3, &gang("b", "3", &[("groups", r#"["ml/a"]"#), policy]));
+        gangs.wait(1);
+        assert_eq!((gangs.count("a"), gangs.count("b")), (3, 0));
+        gangs.env.finish("a-0");
+        gangs.env.change_node("n", |facts| facts.allocatable.set("cpu", Quantity::units(4)));
+        restate_all(&mut gangs, "a", 3, &gang("a", "2", &[("groups", r#"["ml/b"]"#), policy]));
+        always(&mut gangs, |gangs, when| assert_eq!(gangs.count("b"), 0, "two places for three, {policy:?} {when}"));
+        if policy.1 == "waiting-and-running" {
+            gangs.node("more", 1);
+            gangs.wait(2);
+            assert_eq!(gangs.count("b"), 3, "{}", gangs.condition("b-0"));
+        }
+    }
+}
+
+#[test]
+fn a_group_of_gangs_that_all_have_their_minimum_is_satisfied_whenever_it_was_made() {
+    let mut gangs = Gangs::new(5);
+    gangs.members("a", 2, &gang("a", "2", &[]));
+    gangs.members("b", 2, &gang("b", "2", &[]));
+    gangs.settle();
+    let both = ("groups", r#"["ml/a","ml/b"]"#);
+    ["a", "b"].iter().for_each(|name| restate_all(&mut gangs, name, 2, &gang(name, "2", &[both])));
+    gangs.member("a-9", &gang("a", "2", &[both]));
+    gangs.wait(2);
+    assert_eq!(gangs.count("a-9"), 1, "{}", gangs.condition("a-9"));
+}
+
+/// One of two gangs that wait together, by its PodGroup.
+fn say(gangs: &mut Gangs, name: &str, min: u32, wait: Option<Duration>, group: &[&str]) {
+    gangs.pod_group(&format!("ml/{name}"), |facts| {
+        (facts.spec.min, facts.spec.wait) = (Some(min), wait);
+        facts.annotated.mode = Some(Mode::NonStrict);
+        facts.annotated.policy = Some(MatchPolicy::WaitingAndRunning);
+        facts.annotated.groups = listed(group);
+    });
+}
+
+/// The groups that hold room.
+fn holders(gangs: &Gangs) -> String {
+    let holds = gangs.env.engine.holds().values();
+    let holders: BTreeSet<String> = holds.map(|hold| hold.group.as_ref().unwrap().to_string()).collect();
+    holders.into_iter().collect::<Vec<_>>().join("; ")
+}
+
+#[test]
+fn a_gang_that_leaves_its_group_gives_back_what_that_holds_and_starts_as_a_whole() {
+    let mut gangs = Gangs::new(4);
+    gangs.accumulating = true;
+    let both = ["ml/a", "ml/b"];
+    say(&mut gangs, "a", 3, None, &both);
+    say(&mut gangs, "b", 2, None, &both);
+    let of = |name: &str| vec![(P.to_owned(), name.to_owned())];
+    for name in ["b-0", "b-1"] {
+        let mut facts = gangs.facts(name, &[("cpu", "1")], &of("b"));
+        facts.handoff.node = Some("n".into());
+        gangs.env.submit(facts);
+    }
+    gangs.members("a", 3, &of("a"));
+    gangs.wait(2);
+    assert_eq!((gangs.count("a"), gangs.reserved("ml/a"), &*holders(&gangs)), (0, 2, "ml/a, ml/b"));
+    let week = Duration::from_secs(7 * 24 * 3600);
+    say(&mut gangs, "a", 3, Some(week), &[]);
+    assert_eq!((gangs.count("a"), gangs.told("GangHoldReleased")), (0, 1));
+    gangs.wait(2);
+    assert_eq!((gangs.count("a"), gangs.reserved("ml/a"), &*holders(&gangs)), (0, 2, "ml/a"), "it is tried alone");
+    // The ten minutes of the group that it has left are not its own.
+    gangs.wait(620);
+    assert_eq!((gangs.state("a-2"), gangs.reserved("ml/a")), (MemberState::Pending, 2));
+    gangs.node("more", 1);
+    gangs.wait(2);
+    assert_eq!(gangs.count("a"), 3, "{}", gangs.condition("a-2"));
+}
+
+#[test]
+fn members_of_a_gang_that_has_left_do_not_take_the_holdings_along_when_one_pod_is_edited() {
+    let mut gangs = Gangs::new(4);
+    gangs.accumulating = true;
+    let more = [("mode", "NonStrict"), ("match-policy", "waiting-and-running")];
+    let both = [more[0], more[1], ("groups", r#"["ml/a","ml/b"]"#)];
+    for name in ["b-0", "b-1"] {
+        let mut facts = gangs.facts(name, &[("cpu", "1")], &gang("b", "2", &both));
+        facts.handoff.node = Some("n".into());
+        gangs.env.submit(facts);
+    }
+    gangs.members("a", 3, &gang("a", "3", &both));
+    gangs.wait(2);
+    assert_eq!((gangs.reserved("ml/a"), &*holders(&gangs)), (2, "ml/a, ml/b"));
+    // The oldest pod decides for all of them.
+    restate(&mut gangs, "a-0", &gang("a", "3", &[more[0], more[1], ("groups", "")]));
+    gangs.wait(2);
+    assert_eq!((gangs.count("a"), gangs.reserved("ml/a"), &*holders(&gangs)), (0, 2, "ml/a"));
+}
