@@ -24,7 +24,7 @@ use super::keeper::{Keeper, Tools};
 use super::kubelet::{Plugins, PluginsConfig};
 use super::look::{self, Scan};
 use super::metrics::Metrics;
-use super::offer::{InUse, offers};
+use super::offer::{InUse, Unseen, configured, offers};
 use super::options::Options;
 use super::probes::{self, Probes, Serving};
 use super::reporting;
@@ -40,6 +40,10 @@ use crate::runtime::{Backoff, Sentry, admin, clock};
 
 /// Hardware events that may wait. The keeper takes each within microseconds; a full channel is a storm of repetitions.
 const EVENTS: usize = 1024;
+/// The task that renews the Lease.
+const LEASE: &str = "lease";
+/// How long the end waits for the Lease to say so.
+const LAST_WORD: Duration = Duration::from_secs(1);
 /// How long the first lists wait for the ledger.
 const LEDGER: Duration = Duration::from_secs(1);
 
@@ -87,6 +91,9 @@ pub async fn run_with(options: Options, shutdown: CancellationToken, open: OpenH
     }
     // Calls in hand still need the hand-off: it goes after them, and with it the lock on the state directory.
     keeper.finish().await;
+    // The Lease says last that nothing is registered any more: schedulers need not find out by its age.
+    let told = async { while tasks.join_next().await.is_some_and(|ended| !matches!(ended, Ok(LEASE))) {} };
+    let _ = tokio::time::timeout(LAST_WORD, told).await;
     ending.cancel();
     tasks.shutdown().await;
     failure.map_or(Ok(()), Err)
@@ -149,7 +156,7 @@ async fn start(
     let states = keeper.plugins().states();
     probes.serve(Serving {
         states: states.clone(),
-        socket: keeper.plugins().any_socket(),
+        socket: keeper.plugins().first_socket(),
         handoff: handoff.clone(),
         lacks: keeper.lacks(),
     });
@@ -158,7 +165,7 @@ async fn start(
     let writer = InventoryWriter::new(client.clone(), &options.node_name);
     let lease = AgentLease::new(client, &options.namespace, &options.node_name);
     tasks.spawn(named("inventory", reporting::inventory(writer, publication, heartbeat)));
-    tasks.spawn(named("lease", reporting::lease(lease, states.clone(), handoff.identity(), heartbeat)));
+    tasks.spawn(named(LEASE, reporting::lease(lease, states.clone(), handoff.identity(), heartbeat)));
     tasks.spawn(named("registration metrics", count_registered(states, metrics, looked)));
     Ok(keeper)
 }
@@ -167,7 +174,8 @@ async fn start(
 fn first_inventory(options: &Options, first: &Scan) -> NodeInventory {
     let Ok(machine) = &first.machine else { return NodeInventory::default() };
     let list = devices::list(machine, options.mig_strategy, &BTreeMap::new(), clock::wall());
-    let registered = offers(&list, options, &InUse::new()).into_keys().collect();
+    let mut registered = configured(options);
+    registered.extend(offers(&list, options, &InUse::new(), Unseen::default()).into_keys());
     node_inventory(&list, registered)
 }
 

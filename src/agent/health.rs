@@ -8,7 +8,7 @@ use super::devices::Health;
 use super::options::{Options, OptionsError};
 use crate::contract::DeviceId;
 use crate::decide::health::{
-    Change, GpuEvent as Told, GpuHealth, Instance, LinkRule, NicHealth, Observation, PortPolicy, RecoveryRule, Status,
+    Ailment, Change, GpuEvent as Told, GpuHealth, LinkRule, NicHealth, Observation, PortPolicy, RecoveryRule, Status,
     XidAction, XidPolicy,
 };
 use crate::hardware::gpu::{Fault, MigMode};
@@ -33,6 +33,8 @@ pub struct HealthBook {
     polled: BTreeSet<String>,
     /// When an ignored event last led to a probe of a GPU, monotonic.
     suspected: BTreeMap<String, Duration>,
+    /// What the agent before this one knew of GPUs that were not seen yet.
+    recalled: Vec<Ailment>,
 }
 
 /// What an event asks of the agent.
@@ -67,6 +69,7 @@ impl HealthBook {
             split: options.mig_strategy != MigStrategy::None,
             polled: BTreeSet::new(),
             suspected: BTreeMap::new(),
+            recalled: Vec::new(),
         })
     }
 
@@ -75,6 +78,14 @@ impl HealthBook {
         self.gpus.retain(machine.gpus.gpus.iter().map(|gpu| gpu.uuid.as_str()));
         self.polled.retain(|uuid| machine.gpus.gpu(uuid).is_some());
         self.suspected.retain(|uuid, _| machine.gpus.gpu(uuid).is_some());
+        let recalled = std::mem::take(&mut self.recalled).into_iter();
+        let (seen, unseen): (Vec<_>, _) = recalled.partition(|known| machine.gpus.gpu(&known.uuid).is_some());
+        self.recalled = unseen;
+        told(&self.gpus.recall(&seen, now.mono));
+        self.gpus.retain_instances(|gpu, mig| {
+            let gpu = machine.gpus.gpu(gpu);
+            gpu.is_some_and(|gpu| gpu.mig.instances.iter().any(|part| part.uuid == mig))
+        });
         if let Some(error) = nvml {
             let bad = Observation::Bad { reason: "NvmlUnavailable", message: error.to_string() };
             for gpu in &machine.gpus.gpus {
@@ -104,6 +115,19 @@ impl HealthBook {
         }
     }
 
+    /// What an agent after this one has to know of GPUs, in order.
+    pub fn ailments(&self) -> Vec<Ailment> {
+        let mut all = self.gpus.ailments();
+        all.extend(self.recalled.iter().cloned());
+        all.sort_unstable();
+        all
+    }
+
+    /// What the agent before this one knew: it counts as soon as a scan shows the GPU.
+    pub fn recall(&mut self, ailments: Vec<Ailment>) {
+        self.recalled = ailments;
+    }
+
     /// The driver told something about `machine`.
     pub fn heard(&mut self, event: &GpuEvent, machine: &Machine, now: Now) -> Heard {
         let uuid = event.uuid.as_deref();
@@ -125,7 +149,7 @@ impl HealthBook {
                 return Heard::default();
             }
         };
-        let seen = self.gpus.event(uuid, instance, &told_of, now.mono);
+        let seen = self.gpus.event(uuid, instance.as_deref(), &told_of, now.mono);
         if seen.action >= XidAction::Warn {
             tracing::warn!(gpu = uuid, xid = seen.xid, action = %seen.action, "the driver reports an XID");
         }
@@ -149,10 +173,11 @@ impl HealthBook {
     /// The instance that an event is about. Libraries fill the instance ids of a GPU that is not split in different ways, with
     /// "none" or with zeros: they mean something only where an instance of these ids is handed out on its own. Everything
     /// else is about the whole GPU.
-    fn instance(&self, event: &GpuEvent, machine: &Machine) -> Option<Instance> {
+    fn instance(&self, event: &GpuEvent, machine: &Machine) -> Option<String> {
         let (gpu, instance) = (machine.gpus.gpu(event.uuid.as_deref()?)?, event.mig?);
         let mut parts = gpu.mig.instances.iter().filter(|_| self.split && gpu.mig.mode == MigMode::Enabled);
-        parts.any(|part| (part.gpu_instance, part.compute_instance) == instance).then_some(instance)
+        let part = parts.find(|part| (part.gpu_instance, part.compute_instance) == instance)?;
+        Some(part.uuid.clone())
     }
 
     /// A GPU was asked how it is. `true` when that changed anything.
@@ -221,8 +246,7 @@ impl HealthBook {
         for gpu in &machine.gpus.gpus {
             put(&gpu.uuid, health_of(&self.gpus.status(&gpu.uuid, None), now));
             for part in &gpu.mig.instances {
-                let instance = Some((part.gpu_instance, part.compute_instance));
-                put(&part.uuid, health_of(&self.gpus.status(&gpu.uuid, instance), now));
+                put(&part.uuid, health_of(&self.gpus.status(&gpu.uuid, Some(&part.uuid)), now));
             }
         }
         for nic in &machine.nics {
@@ -312,5 +336,19 @@ mod tests {
         assert_eq!(heard(None, 45, 1000), ["GPU-a"], "b was just asked");
         assert!(heard(Some("GPU-c"), 45, 5000).is_empty(), "there is no such GPU");
         assert!(heard(Some("GPU-a"), 79, 5000).is_empty(), "what takes it out of service needs no proof");
+    }
+
+    #[test]
+    fn what_the_agent_before_knew_waits_for_its_gpu() {
+        let now = Now { mono: Duration::ZERO, wall: jiff::Timestamp::UNIX_EPOCH };
+        let ailment = |uuid: &str| Ailment { uuid: uuid.into(), instance: None, xid: 79 };
+        let mut book = HealthBook::new(&Options::default()).unwrap();
+        book.recall(vec![ailment("GPU-b"), ailment("GPU-a")]);
+        book.scanned(&Machine::default(), None, now);
+        assert_eq!(book.ailments(), [ailment("GPU-a"), ailment("GPU-b")], "NVML may be down when the agent starts");
+        let gpus = GpuScan { gpus: vec![gpu("GPU-a", 0)], ..GpuScan::default() };
+        book.scanned(&Machine { gpus, ..Machine::default() }, None, now);
+        assert_eq!(book.ailing(), ["GPU-a"]);
+        assert_eq!(book.ailments(), [ailment("GPU-a"), ailment("GPU-b")]);
     }
 }

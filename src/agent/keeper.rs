@@ -14,13 +14,14 @@ use super::cdi::CdiFiles;
 use super::devices::{self, NodeDevice};
 use super::error::AgentError;
 use super::health::HealthBook;
+use super::health_file::HealthFile;
 use super::inventory::{device_infos, node_inventory, node_labels};
 use super::kubelet::Plugins;
 use super::links::Links;
 use super::look::{self, Finding, Ports, Scan};
 use super::looks::{Look, Looks};
 use super::metrics::Metrics;
-use super::offer::{InUse, configured, offers};
+use super::offer::{InUse, Unseen, configured, offers};
 use super::options::Options;
 use crate::cluster::inventory::Published;
 use crate::cluster::notice::{Notice, Notices, Subject};
@@ -74,6 +75,8 @@ pub struct Keeper {
     tools: Tools,
     plugins: Plugins,
     book: HealthBook,
+    /// Where what it knows outlives this process; `None` where the machine names no boot.
+    kept: Option<HealthFile>,
     links: Links,
     cdi: CdiFiles,
     machine: Machine,
@@ -102,6 +105,7 @@ impl Keeper {
     pub fn start(tools: Tools, plugins: Plugins, first: Scan) -> Result<Self, AgentError> {
         let mut keeper = Self {
             book: HealthBook::new(&tools.options)?,
+            kept: None,
             links: Links::start(&tools.sentry, tools.roots.clone(), tools.options.periods.health_poll),
             cdi: CdiFiles::open(&tools.options),
             tools,
@@ -117,11 +121,20 @@ impl Keeper {
             jobs: JoinSet::new(),
             looks: Looks::default(),
         };
+        keeper.recall(&first);
         keeper.adopt(first)?;
         keeper.rebuild()?;
         keeper.refresh()?;
         keeper.tell_others();
         Ok(keeper)
+    }
+
+    /// What the agent before this one knew of GPUs. The state directory is ours: whoever wrote there has ended.
+    fn recall(&mut self, first: &Scan) {
+        let Some(boot_id) = first.machine.as_ref().ok().and_then(|machine| machine.boot_id.as_ref()) else { return };
+        let (file, ailments) = HealthFile::open(&self.tools.options.places.state_dir, boot_id);
+        self.book.recall(ailments);
+        self.kept = Some(file);
     }
 
     /// The plugins, for their states.
@@ -370,7 +383,8 @@ impl Keeper {
     fn refresh(&mut self) -> Result<(), AgentError> {
         let in_use = self.tools.holdings.in_use();
         let devices = self.list(&self.used(&in_use));
-        let lists = offers(&devices, &self.tools.options, &in_use);
+        let unseen = Unseen { gpus: self.refusal.is_some(), nics: !self.machine.nic_faults.is_empty() };
+        let lists = offers(&devices, &self.tools.options, &in_use, unseen);
         let mut registered = configured(&self.tools.options);
         registered.extend(lists.keys().cloned());
         self.tools.holdings.set_inventory(node_inventory(&devices, registered));
@@ -384,6 +398,9 @@ impl Keeper {
     fn tell_others(&mut self) {
         let Some(before) = self.told.take() else { return };
         self.publish();
+        if let Some(file) = &mut self.kept {
+            file.keep(self.book.ailments());
+        }
         // After the Device object: a scheduler reads that, people read this.
         self.tell(&before);
         self.links.watch(self.machine.nics.iter().map(|nic| nic.bdf).collect(), self.book.has_bad_links());

@@ -9,6 +9,7 @@ pub mod error;
 pub mod grant;
 pub mod handoff;
 pub mod health;
+mod health_file;
 pub mod inventory;
 pub mod keeper;
 pub mod kubelet;

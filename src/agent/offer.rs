@@ -11,8 +11,7 @@ use crate::contract::{DeviceId, key};
 /// Devices that pods hold, by the resource name they were asked for under.
 pub type InUse = BTreeMap<Box<str>, BTreeSet<DeviceId>>;
 
-/// The names that are registered whatever is in the machine; with the mixed MIG strategy the profiles found come on top. A
-/// registered name that offers nothing makes the kubelet refuse a pod, where an unknown one would let it run without devices.
+/// The names that are offered by configuration; with the mixed MIG strategy the profiles found come on top.
 pub fn configured(options: &Options) -> BTreeSet<Box<str>> {
     let mut names: BTreeSet<Box<str>> = [key::NVIDIA_GPU.into()].into();
     if options.gpu_sharing {
@@ -24,8 +23,26 @@ pub fn configured(options: &Options) -> BTreeSet<Box<str>> {
     names
 }
 
-/// The lists. A device in use stays in its list, marked unhealthy when it is not in `devices` any more.
-pub fn offers(devices: &[NodeDevice], options: &Options, in_use: &InUse) -> BTreeMap<Box<str>, Advertised> {
+/// Kinds of devices that may be in the machine although none is listed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Unseen {
+    /// There is an NVML library and it cannot be used.
+    pub gpus: bool,
+    /// Some RDMA device cannot be read.
+    pub nics: bool,
+}
+
+/// The lists, of names with a device. A device in use stays in its list, marked unhealthy when it is not in `devices` any more.
+///
+/// A name that the machine has nothing for is not registered at all: the kubelet refuses a pod whose limit of a registered name
+/// is zero ("no healthy devices present") where the name has no healthy device. What is only out of sight is registered, and
+/// once registered a name stays so: a pod that asks for a name that the kubelet does not know runs without devices.
+pub fn offers(
+    devices: &[NodeDevice],
+    options: &Options,
+    in_use: &InUse,
+    unseen: Unseen,
+) -> BTreeMap<Box<str>, Advertised> {
     let units = |name: &str| match name {
         key::NVIDIA_GPU => Units::Whole,
         name if name.starts_with(key::MIG_PREFIX) => Units::Whole,
@@ -48,6 +65,10 @@ pub fn offers(devices: &[NodeDevice], options: &Options, in_use: &InUse) -> BTre
             }
         }
     }
+    lists.retain(|name, list| {
+        let may_come = if &**name == key::RDMA { unseen.nics } else { unseen.gpus };
+        may_come || !list.devices.is_empty()
+    });
     lists
 }
 

@@ -32,8 +32,8 @@ pub struct Probes {
 pub struct Serving {
     /// State of every resource name.
     pub states: watch::Receiver<PluginStates>,
-    /// Path of one of our sockets; there is no file while the kubelet is absent.
-    pub socket: Option<PathBuf>,
+    /// Path of one of our sockets; there is no file while the kubelet is absent, or while there is nothing to register.
+    pub socket: PathBuf,
     /// The hand-off.
     pub handoff: Arc<dyn Handoff>,
     /// Why no device is offered although there may be some; `None` where it is known what there is.
@@ -55,11 +55,11 @@ impl Probes {
 
     /// Alive: a call to ourselves, through the socket that the kubelet uses, is answered.
     pub async fn live(&self) -> Result<String, String> {
-        let Some(socket) = self.serving.get().and_then(|serving| serving.socket.clone()) else {
+        let Some(socket) = self.serving.get().map(|serving| serving.socket.clone()) else {
             return Ok(format!("starting: {}", *self.phase.borrow()));
         };
         if !socket.exists() {
-            return Ok("no socket: the kubelet is absent".to_owned());
+            return Ok("no socket: the kubelet is absent, or there is nothing to register".to_owned());
         }
         let call = async {
             let channel = dial(&socket, SELF_CALL).await.map_err(|error| error.to_string())?;
@@ -87,7 +87,9 @@ impl Probes {
         if let Some(lacks) = serving.lacks.borrow().as_ref().filter(|_| waiting.is_empty()) {
             return Err(format!("registered without a device: {lacks}"));
         }
-        if waiting.is_empty() {
+        if states.is_empty() {
+            Ok("nothing to register: this machine has no device".to_owned())
+        } else if waiting.is_empty() {
             Ok(format!("registered: {}", states.keys().map(|name| &**name).collect::<Vec<_>>().join(", ")))
         } else {
             Err(waiting.join("\n"))

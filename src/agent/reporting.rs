@@ -41,7 +41,8 @@ pub async fn inventory(mut writer: InventoryWriter, mut now: watch::Receiver<Arc
     }
 }
 
-/// Renews the Lease: every `period`, and at once when a registration or the way of identification changes.
+/// Renews the Lease: every `period`, and at once when a registration or the way of identification changes. When whoever tells
+/// of registrations has ended, it says a last time that there is none.
 pub async fn lease(
     mut lease: AgentLease,
     mut states: watch::Receiver<PluginStates>,
@@ -75,8 +76,12 @@ pub async fn lease(
             }
         };
         if let Ok(true) = tokio::time::timeout(pause, changed).await {
-            return;
+            break;
         }
+    }
+    let status = status(&PluginStates::new(), *identity.borrow());
+    if let Err(error) = lease.renew(&status, clock::wall()).await {
+        tell(&error, 1, "the Lease still names what was registered");
     }
 }
 

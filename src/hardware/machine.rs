@@ -148,9 +148,6 @@ impl Machine {
     }
 
     fn rank(&mut self) {
-        self.nics.sort_by_key(|nic| nic.bdf);
-        for (rank, nic) in self.nics.iter_mut().enumerate() {
-            nic.minor = rank as u32;
-        }
+        super::nic::rank(&mut self.nics);
     }
 }

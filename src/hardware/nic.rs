@@ -13,7 +13,7 @@ use super::place::Place;
 pub struct Nic {
     /// PCI address: the id in every annotation and every kubelet id.
     pub bdf: Bdf,
-    /// Rank by PCI address among the NICs of this scan; the `minor` of the inventory.
+    /// The `minor` of the inventory, see [`rank`].
     pub minor: u32,
     /// The kernel's name of the moment, `mlx5_0` or `rocep59s0`.
     pub ibdev: String,
@@ -44,6 +44,25 @@ impl Nic {
     /// A virtual function (`physfn` exists).
     pub fn is_vf(&self) -> bool {
         matches!(self.function, Function::Virtual { .. })
+    }
+}
+
+/// Puts NICs in the order of their PCI addresses and numbers them. A virtual function has the number of its NIC: the numbers of
+/// the others, which stand in annotations of running pods, stay when functions are made or go. One whose NIC is not seen (a
+/// virtual machine got it alone) is a NIC.
+pub fn rank(nics: &mut [Nic]) {
+    nics.sort_by_key(|nic| nic.bdf);
+    let whole: Vec<Bdf> = nics.iter().filter(|nic| !nic.is_vf()).map(|nic| nic.bdf).collect();
+    let parent = |nic: &Nic| match &nic.function {
+        Function::Virtual { pf } if whole.contains(pf) => *pf,
+        _ => nic.bdf,
+    };
+    let mut listed: Vec<Bdf> = nics.iter().map(parent).collect();
+    listed.sort_unstable();
+    listed.dedup();
+    for nic in nics {
+        let of = parent(nic);
+        nic.minor = listed.partition_point(|bdf| *bdf < of) as u32;
     }
 }
 

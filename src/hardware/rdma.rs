@@ -38,10 +38,7 @@ pub fn scan(sysfs: &Tree, dev: Option<&Tree>) -> (Vec<Nic>, Vec<NicFault>) {
             Err((bdf, reason)) => faults.push(NicFault { ibdev: name, bdf, reason }),
         }
     }
-    nics.sort_by_key(|nic| nic.bdf);
-    for (rank, nic) in nics.iter_mut().enumerate() {
-        nic.minor = rank as u32;
-    }
+    super::nic::rank(&mut nics);
     (nics, faults)
 }
 

@@ -5,6 +5,7 @@ use baton::contract::key::{NVIDIA_GPU, RDMA};
 use baton::sim::hardware::NodeSpec;
 use serde_json::Value;
 
+use super::cluster::{free_port, get};
 use super::rig::{Rig, until};
 use super::schema::Schema;
 
@@ -71,8 +72,10 @@ async fn the_file_of_split_gpus_keeps_the_rules_of_the_format() {
 }
 
 #[tokio::test]
-async fn a_machine_without_devices_has_no_file_and_gets_them_with_its_devices() {
+async fn a_machine_without_devices_has_no_name_and_no_file_and_gets_them_with_its_devices() {
     let mut rig = Rig::new(NodeSpec::new("cdi-empty"));
+    let address = free_port();
+    rig.options.listen = Some(address);
     rig.options.gpu_sharing = false;
     for gpu in 0..8 {
         rig.machine.remove(gpu).unwrap();
@@ -82,7 +85,17 @@ async fn a_machine_without_devices_has_no_file_and_gets_them_with_its_devices() 
     std::fs::rename(&nics, &aside).unwrap();
     let _kubelet = rig.kubelet().await;
     let daemon = rig.daemon();
-    until("it listens", || !rig.sockets().is_empty()).await;
+    let begin = baton::runtime::clock::mono();
+    let mut said = String::new();
+    while !said.contains("nothing to register") {
+        assert!(baton::runtime::clock::mono() - begin < super::rig::PATIENCE, "{said}");
+        tokio::task::yield_now().await;
+        said = get(address, "/readyz").await;
+    }
+    assert!(said.contains("200 OK"), "{said}");
+    assert!(get(address, "/livez").await.contains("200 OK"));
+    // The kubelet would refuse pods whose limit of a name is zero where the name is registered and has no healthy device.
+    assert!(rig.sockets().is_empty());
     // Runtimes refuse a spec without devices, and complain about it at every container.
     let files = || std::fs::read_dir(rig.path("cdi")).map_or(0, Iterator::count);
     assert_eq!(files(), 0);

@@ -150,6 +150,16 @@ async fn an_object_that_somebody_deletes_is_put_back() {
 }
 
 #[tokio::test]
+async fn the_last_word_of_an_orderly_end_is_that_nothing_is_registered() {
+    let mut rig = Rig::new(NodeSpec::new("last"));
+    let cluster = cluster(&mut rig).await;
+    let daemon = rig.shipped();
+    until("all is registered", || cluster.status().is_some_and(|status| status.registered.len() == 6)).await;
+    daemon.stop().await;
+    until("nothing is registered", || cluster.status().is_some_and(|status| status.registered.is_empty())).await;
+}
+
+#[tokio::test]
 async fn a_lost_registration_shows_in_the_lease_at_once() {
     let mut rig = Rig::new(NodeSpec::new("lost"));
     let cluster = cluster(&mut rig).await;

@@ -52,6 +52,30 @@ async fn an_application_error_takes_nothing_out_of_service() {
 }
 
 #[tokio::test]
+async fn a_restarted_daemon_knows_the_sick_gpus_until_they_recover_or_the_node_reboots() {
+    let mut rig = Rig::new(NodeSpec::new("again"));
+    rig.options.periods.recovery_window = Duration::from_secs(3600);
+    let _kubelet = rig.kubelet().await;
+    let daemon = rig.daemon();
+    rig.until(NVIDIA_GPU, 8).await;
+    rig.machine.xid(1, 79).unwrap();
+    rig.until(NVIDIA_GPU, 7).await;
+    let kept = rig.options.places.state_dir.join("health.json");
+    super::rig::until("what is known is kept", || kept.exists()).await;
+    daemon.stop().await;
+    let daemon = rig.daemon();
+    let sick = DeviceId::parse(&rig.machine.gpu_uuids()[1]).unwrap();
+    let refused = || rig.handoff.inventory.lock().unwrap().devices.get(&sick).is_some_and(|gpu| gpu.reason.is_some());
+    super::rig::until("the sick one is known", refused).await;
+    rig.until(NVIDIA_GPU, 7).await;
+    daemon.stop().await;
+    rig.machine.reboot().unwrap();
+    let daemon = rig.daemon();
+    rig.until(NVIDIA_GPU, 8).await;
+    daemon.stop().await;
+}
+
+#[tokio::test]
 async fn an_xid_with_instance_ids_that_mean_nothing_is_about_the_whole_gpu() {
     let mut rig = Rig::new(NodeSpec::new("zeros"));
     rig.options.periods.recovery_window = Duration::from_secs(60);

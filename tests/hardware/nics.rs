@@ -173,6 +173,21 @@ fn a_nic_that_was_lent_before_it_was_ever_seen_is_told_from_its_pci_function() {
 }
 
 #[test]
+fn virtual_functions_have_their_nics_minor_and_shift_no_other() {
+    let without = Bench::new(Shape::Hgx).machine();
+    let bench = vfs(2);
+    let machine = bench.machine();
+    let whole: Vec<u32> = machine.nics.iter().filter(|nic| !nic.is_vf()).map(|nic| nic.minor).collect();
+    assert_eq!(whole, without.nics.iter().map(|nic| nic.minor).collect::<Vec<_>>());
+    for nic in &machine.nics {
+        if let Function::Virtual { pf } = &nic.function {
+            let parent = machine.nics.iter().find(|other| other.bdf == *pf).unwrap();
+            assert_eq!(nic.minor, parent.minor);
+        }
+    }
+}
+
+#[test]
 fn a_class_entry_without_a_device_link_is_found_by_its_own_path() {
     let bench = Bench::new(Shape::Hgx);
     let whole = bench.machine();

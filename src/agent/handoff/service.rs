@@ -159,6 +159,7 @@ impl HandoffService {
         };
         // What the kubelet did before this agent started is not known.
         books.admits_again();
+        self.parts.metrics.ledger_entries.set(books.ledger.len() as i64);
         *self.books.lock().await = Some(books);
         self.ready.send_replace(true);
         self.after.ledger_changed();
@@ -177,6 +178,9 @@ impl HandoffService {
             Err(refusal) => refusal.rule.word(),
         };
         self.parts.metrics.count_call(resource, result, seconds);
+        if matches!(&answered, Err(refusal) if refusal.rule == Rule::IdMismatch) {
+            self.parts.metrics.id_mismatches.inc();
+        }
         match answered {
             Ok((answer, _)) => Ok(AllocateResponse { container_responses: vec![answer] }),
             Err(refusal) => {

@@ -169,9 +169,9 @@ impl Plugins {
         self.states.subscribe()
     }
 
-    /// Path of the first plugin's socket, for a call to ourselves.
-    pub fn any_socket(&self) -> Option<PathBuf> {
-        (!self.lists.is_empty()).then(|| self.config.directory.join(socket::name(self.start, 0)))
+    /// Path of the first plugin's socket, for a call to ourselves. There is no file while nothing is offered.
+    pub fn first_socket(&self) -> PathBuf {
+        self.config.directory.join(socket::name(self.start, 0))
     }
 
     /// What is offered now: healthy ids and all ids, by resource name.

@@ -9,9 +9,6 @@ use super::xid::{XidAction, XidPolicy};
 /// XID that comes with a double-bit ECC error; the bare event is judged as it.
 const XID_DOUBLE_BIT_ECC: u64 = 48;
 
-/// GPU instance and compute instance.
-pub type Instance = (u32, u32);
-
 /// When an unhealthy GPU is healthy again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RecoveryRule {
@@ -138,10 +135,23 @@ impl Status {
 pub struct Change {
     /// The GPU.
     pub uuid: String,
-    /// The instance, when only that one is concerned; `None` concerns the GPU with all its instances and shares.
-    pub instance: Option<Instance>,
+    /// UUID of the MIG device, when only that one is concerned; `None` concerns the GPU with all its instances and shares.
+    pub instance: Option<String>,
     /// Its status from here on.
     pub status: Status,
+}
+
+/// A critical error that keeps a GPU, or an instance of it, out of service; what a restarted agent has to be told, because
+/// the driver tells it once. What a probe found it finds again.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
+pub struct Ailment {
+    /// The GPU.
+    pub uuid: String,
+    /// UUID of the MIG device, when only that one is concerned.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub instance: Option<String>,
+    /// The error.
+    pub xid: u64,
 }
 
 /// What an event came to: the action to count it under, and what changed.
@@ -162,12 +172,14 @@ struct Down {
     since: Duration,
     clean: u32,
     first_clean: Duration,
+    /// An agent before this one saw it.
+    recalled: bool,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Track {
     whole: Option<Down>,
-    instances: BTreeMap<Instance, Down>,
+    instances: BTreeMap<String, Down>,
 }
 
 /// Health of every GPU of a node.
@@ -191,13 +203,20 @@ impl GpuHealth {
         self.gpus = uuids.into_iter().map(keep).collect();
     }
 
+    /// The MIG devices that the machine has now: what is new starts healthy, though it may have the numbers of one that is gone.
+    pub fn retain_instances(&mut self, is_there: impl Fn(&str, &str) -> bool) {
+        for (uuid, track) in &mut self.gpus {
+            track.instances.retain(|instance, _| is_there(uuid, instance));
+        }
+    }
+
     /// Status of a GPU, or of an instance, which is out of service with its GPU. An unknown GPU is unhealthy.
-    pub fn status(&self, uuid: &str, instance: Option<Instance>) -> Status {
+    pub fn status(&self, uuid: &str, instance: Option<&str>) -> Status {
         let Some(track) = self.gpus.get(uuid) else {
             let message = format!("{uuid} is not in this machine");
             return Status::Unhealthy { cause: Cause::Probe { reason: "Gone", message }, since: Duration::ZERO };
         };
-        let own = instance.and_then(|instance| track.instances.get(&instance));
+        let own = instance.and_then(|instance| track.instances.get(instance));
         track.whole.as_ref().or(own).map_or(Status::Healthy, Down::status)
     }
 
@@ -207,8 +226,38 @@ impl GpuHealth {
         self.gpus.iter().filter(move |(_, track)| ails(track)).map(|(uuid, _)| uuid.as_str())
     }
 
+    /// What an agent after this one has to know.
+    pub fn ailments(&self) -> Vec<Ailment> {
+        let of_track = |(uuid, track): (&String, &Track)| {
+            let whole = track.whole.iter().map(|down| (None, down));
+            let downs = whole.chain(track.instances.iter().map(|(id, down)| (Some(id.clone()), down)));
+            let ailment = |(instance, down): (Option<String>, &Down)| {
+                Some(Ailment { uuid: uuid.clone(), instance, xid: down.cause.xid()? })
+            };
+            downs.filter_map(ailment).collect::<Vec<_>>()
+        };
+        self.gpus.iter().flat_map(of_track).collect()
+    }
+
+    /// Takes over what the agent before knew, under today's policy. Whoever is not in this machine is forgotten.
+    pub fn recall(&mut self, ailments: &[Ailment], now: Duration) -> Vec<Change> {
+        let mut changes = Vec::new();
+        for Ailment { uuid, instance, xid } in ailments {
+            changes.extend(self.event(Some(uuid), instance.as_deref(), &GpuEvent::Xid(*xid), now).changes);
+            let track = self.gpus.get_mut(uuid);
+            let down = track.and_then(|track| match instance {
+                None => track.whole.as_mut(),
+                Some(instance) => track.instances.get_mut(instance),
+            });
+            if let Some(down) = down {
+                down.recalled = true;
+            }
+        }
+        changes
+    }
+
     /// Judges an event. Without a UUID it concerns every GPU; with an instance only that one.
-    pub fn event(&mut self, uuid: Option<&str>, instance: Option<Instance>, event: &GpuEvent, now: Duration) -> Seen {
+    pub fn event(&mut self, uuid: Option<&str>, instance: Option<&str>, event: &GpuEvent, now: Duration) -> Seen {
         let xid = match event {
             GpuEvent::Xid(xid) => *xid,
             GpuEvent::DoubleBitEcc => XID_DOUBLE_BIT_ECC,
@@ -254,10 +303,11 @@ impl Down {
             self.first_clean = now;
         }
         self.clean = self.clean.saturating_add(1);
-        // A reset shows as the driver's own "nothing to do"; a reboot ends this process.
+        // A reset shows as the driver's own "nothing to do". Drivers that cannot say that leave it to people, who have to stop
+        // the agent for a reset. A reboot ends this process, and what is kept for the next one.
         let allowed = match self.cause.severity() {
             XidAction::NeedsReboot => false,
-            XidAction::NeedsReset => stated,
+            XidAction::NeedsReset => stated || self.recalled,
             _ => true,
         };
         allowed && self.clean >= rule.probes && now.saturating_sub(self.first_clean) >= rule.span
@@ -265,18 +315,21 @@ impl Down {
 }
 
 impl Track {
-    fn fail(&mut self, uuid: &str, instance: Option<Instance>, cause: Cause, now: Duration) -> Option<Change> {
-        let new = || Down { cause: cause.clone(), since: now, clean: 0, first_clean: now };
-        let change = |status| Some(Change { uuid: uuid.to_owned(), instance, status });
+    fn fail(&mut self, uuid: &str, instance: Option<&str>, cause: Cause, now: Duration) -> Option<Change> {
+        let new = || Down { cause: cause.clone(), since: now, clean: 0, first_clean: now, recalled: false };
+        let part = instance.map(str::to_owned);
+        let change = |status| Some(Change { uuid: uuid.to_owned(), instance: part, status });
         let down = match instance {
             None => self.whole.as_mut(),
-            Some(instance) => self.instances.get_mut(&instance),
+            Some(instance) => self.instances.get_mut(instance),
         };
         if let Some(down) = down {
             down.clean = 0;
-            // The first cause stays, unless the new one asks for more.
-            if cause.severity() > down.cause.severity() {
+            // The first cause stays, unless the new one asks for more or is the driver's own word on what a probe only felt.
+            let says_more = cause.xid().is_some() && down.cause.xid().is_none();
+            if cause.severity() > down.cause.severity() || says_more && cause.severity() == down.cause.severity() {
                 down.cause = cause;
+                down.recalled = false;
                 return change(down.status());
             }
             return None;
@@ -284,7 +337,7 @@ impl Track {
         let status = new().status();
         match instance {
             None => self.whole = Some(new()),
-            Some(instance) => drop(self.instances.insert(instance, new())),
+            Some(instance) => drop(self.instances.insert(instance.to_owned(), new())),
         }
         change(status)
     }
@@ -299,7 +352,7 @@ impl Track {
         self.instances.retain(|instance, down| {
             let recovered = down.clean(stated, rule, now);
             if recovered {
-                back(Some(*instance));
+                back(Some(instance.clone()));
             }
             !recovered
         });

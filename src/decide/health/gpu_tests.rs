@@ -49,7 +49,7 @@ fn an_ignored_or_warned_xid_changes_nothing_and_is_told() {
 #[test]
 fn an_event_without_a_gpu_concerns_them_all() {
     let mut health = node(&[]);
-    let seen = health.event(None, Some((1, 0)), &GpuEvent::Xid(79), s(1));
+    let seen = health.event(None, Some("MIG-1"), &GpuEvent::Xid(79), s(1));
     assert_eq!(seen.changes.len(), 2);
     assert!(seen.changes.iter().all(|change| change.instance.is_none()));
 }
@@ -64,12 +64,12 @@ fn a_double_bit_error_is_judged_as_its_xid() {
 #[test]
 fn an_event_on_an_instance_spares_its_siblings_and_one_on_the_gpu_spares_none() {
     let mut health = node(&[]);
-    health.event(Some("GPU-a"), Some((1, 0)), &GpuEvent::Xid(94), s(1));
-    assert!(!health.status("GPU-a", Some((1, 0))).is_healthy());
-    assert!(health.status("GPU-a", Some((2, 0))).is_healthy());
+    health.event(Some("GPU-a"), Some("MIG-1"), &GpuEvent::Xid(94), s(1));
+    assert!(!health.status("GPU-a", Some("MIG-1")).is_healthy());
+    assert!(health.status("GPU-a", Some("MIG-2")).is_healthy());
     assert!(health.status("GPU-a", None).is_healthy());
     xid(&mut health, "GPU-a", 79, 2);
-    assert!(!health.status("GPU-a", Some((2, 0))).is_healthy());
+    assert!(!health.status("GPU-a", Some("MIG-2")).is_healthy());
 }
 
 #[test]
@@ -205,7 +205,8 @@ proptest! {
         let (mut now, mut clean) = (0, Vec::new());
         for (wait, step) in steps {
             now += wait;
-            let before = health.status("GPU-a", None).is_healthy();
+            let told_before = health.status("GPU-a", None);
+            let before = told_before.is_healthy();
             match step {
                 Step::Clean => clean.push(now),
                 Step::Lost => clean.clear(),
@@ -218,7 +219,7 @@ proptest! {
                 Step::Lost => health.observe("GPU-a", &lost(), s(now)),
             };
             let after = health.status("GPU-a", None).is_healthy();
-            prop_assert_eq!(before != after, !changes.is_empty());
+            prop_assert_eq!(told_before != health.status("GPU-a", None), !changes.is_empty());
             if after && !before {
                 prop_assert!(clean.len() >= 3 && clean[clean.len() - 1] - clean[0] >= 60);
             }
@@ -227,4 +228,51 @@ proptest! {
             }
         }
     }
+}
+
+#[test]
+fn what_an_agent_before_knew_keeps_a_gpu_out_as_if_it_had_been_seen_here() {
+    let mut health = node(&[(95, XidAction::NeedsReboot), (48, XidAction::NeedsReset)]);
+    xid(&mut health, "GPU-a", 95, 0);
+    xid(&mut health, "GPU-b", 48, 0);
+    health.observe("GPU-b", &lost(), s(1));
+    let known = health.ailments();
+    assert_eq!(known.iter().map(|ailment| ailment.xid).collect::<Vec<_>>(), [95, 48]);
+    let mut next = node(&[(95, XidAction::NeedsReboot), (48, XidAction::NeedsReset)]);
+    next.recall(&known, s(0));
+    assert_eq!(next.ailments(), known);
+    let clean = Observation::Clean { stated: false };
+    for second in [0, 30, 60] {
+        next.observe("GPU-a", &clean, s(second));
+        next.observe("GPU-b", &clean, s(second));
+    }
+    assert!(!next.status("GPU-a", None).is_healthy(), "only a reboot mends it");
+    assert!(next.status("GPU-b", None).is_healthy(), "a driver that cannot tell of a reset leaves it to the restart");
+    let mut tolerant = node(&[(95, XidAction::Ignore), (48, XidAction::Ignore)]);
+    assert!(tolerant.recall(&known, s(0)).is_empty(), "today's policy counts");
+    let mut other = node(&[]);
+    other.retain(["GPU-c"]);
+    assert!(other.recall(&known, s(0)).is_empty());
+}
+
+#[test]
+fn a_new_mig_device_starts_healthy_whatever_the_one_before_it_had() {
+    let mut health = node(&[]);
+    health.event(Some("GPU-a"), Some("MIG-1"), &GpuEvent::Xid(94), s(1));
+    health.event(Some("GPU-b"), Some("MIG-3"), &GpuEvent::Xid(94), s(1));
+    health.retain_instances(|gpu, mig| (gpu, mig) == ("GPU-b", "MIG-3"));
+    assert!(health.status("GPU-a", Some("MIG-1")).is_healthy());
+    assert!(health.status("GPU-a", Some("MIG-2")).is_healthy());
+    assert_eq!(health.ailing().collect::<Vec<_>>(), ["GPU-b"]);
+}
+
+#[test]
+fn an_xid_is_told_although_a_probe_came_before_it() {
+    let mut health = node(&[]);
+    health.observe("GPU-a", &lost(), s(1));
+    assert_eq!(xid(&mut health, "GPU-a", 79, 2).changes.len(), 1);
+    health.observe("GPU-a", &lost(), s(3));
+    let Status::Unhealthy { cause, .. } = health.status("GPU-a", None) else { panic!("healthy") };
+    assert_eq!(cause.xid(), Some(79));
+    assert_eq!(health.ailments().len(), 1, "an agent after this one is told");
 }

@@ -13,6 +13,6 @@ mod gpu;
 mod nic;
 mod xid;
 
-pub use gpu::{Cause, Change, GpuEvent, GpuHealth, Instance, Observation, RecoveryRule, Seen, Status};
+pub use gpu::{Ailment, Cause, Change, GpuEvent, GpuHealth, Observation, RecoveryRule, Seen, Status};
 pub use nic::{LinkRule, NicHealth, PortPolicy};
 pub use xid::{BadAction, XidAction, XidPolicy};

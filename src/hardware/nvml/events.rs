@@ -128,7 +128,7 @@ fn run(events: &Events, heard: &[Heard], sink: &EventSink, waiting: &Waiting, st
         match waited {
             Ok(None) if early => thread::park_timeout(PAUSE),
             Ok(None) => lost = 0,
-            Ok(Some(event)) => translate(&event, heard).into_iter().for_each(|event| sink(event)),
+            Ok(Some(event)) => translate(&event, heard, events).into_iter().for_each(|event| sink(event)),
             // It let events be asked for and has no way to deliver them.
             Err(error @ (Wrapped::NotSupported | Wrapped::FailedToLoadSymbol(_) | Wrapped::FunctionNotFound)) => {
                 return all(&EventKind::Unsupported(error.to_string()));
@@ -145,13 +145,17 @@ fn run(events: &Events, heard: &[Heard], sink: &EventSink, waiting: &Waiting, st
     }
 }
 
-/// `None` for kinds that were not asked for.
-fn translate(event: &RawEvent, heard: &[Heard]) -> Option<GpuEvent> {
+/// `None` for kinds that were not asked for. An event of nobody knows whom is about every GPU.
+fn translate(event: &RawEvent, heard: &[Heard], events: &Events) -> Option<GpuEvent> {
     let kind = match event.kind {
         EVENT_XID => EventKind::Xid(event.data),
         EVENT_DOUBLE_BIT_ECC => EventKind::DoubleBitEcc,
         _ => return None,
     };
-    let uuid = heard.iter().find(|(handle, _)| *handle == event.device).map(|(_, uuid)| uuid.clone());
+    let registered = heard.iter().find(|(handle, _)| *handle == event.handle_id()).map(|(_, uuid)| uuid.clone());
+    let uuid = registered.or_else(|| {
+        let uuid = events.uuid(event).ok()?;
+        heard.iter().any(|(_, known)| *known == uuid).then_some(uuid)
+    });
     Some(GpuEvent { uuid, mig: event.mig, kind })
 }

@@ -17,6 +17,8 @@ pub(super) const EVENT_XID: u64 = 8;
 pub(super) const EVENT_DOUBLE_BIT_ECC: u64 = 2;
 /// "No instance" in an event.
 const NO_INSTANCE: u32 = u32::MAX;
+/// `NVML_DEVICE_UUID_V2_BUFFER_SIZE`.
+const UUID_BYTES: usize = 96;
 
 /// GPU instance and compute instance of a MIG device.
 pub(super) fn instance_ids(device: &Device<'_>) -> Result<(u32, u32), NvmlError> {
@@ -80,8 +82,8 @@ pub(super) fn remote_kind(device: &Device<'_>, link: u32) -> Result<RemoteKind, 
 /// An event as NVML gave it.
 #[derive(Debug)]
 pub(super) struct RawEvent {
-    /// Identity of the device handle, as [`handle_id`] gives it.
-    pub device: usize,
+    /// The device's handle.
+    handle: *mut c_void,
     pub kind: u64,
     pub data: u64,
     pub mig: Option<(u32, u32)>,
@@ -136,7 +138,37 @@ impl Events {
         }
         let instance = (data.gpuInstanceId, data.computeInstanceId);
         let mig = (instance.0 != NO_INSTANCE && instance.1 != NO_INSTANCE).then_some(instance);
-        Ok(Some(RawEvent { device: data.device.addr(), kind: data.eventType, data: data.eventData, mig }))
+        Ok(Some(RawEvent { handle: data.device.cast(), kind: data.eventType, data: data.eventData, mig }))
+    }
+
+    /// UUID of the GPU that an event is about, asked of the library: for events whose handle is not the one that was registered,
+    /// but a MIG device's, or another one of the same GPU.
+    pub fn uuid(&self, event: &RawEvent) -> Result<String, NvmlError> {
+        if event.handle.is_null() {
+            return Err(NvmlError::InvalidArg);
+        }
+        let ask = nvml_sym(self.nvml.lib().nvmlDeviceGetUUID.as_ref())?;
+        let mut text = [0; UUID_BYTES];
+        // SAFETY: the handle came from this very library with the event; both out-pointers are valid and the length is theirs.
+        unsafe {
+            let mut gpu = event.handle.cast();
+            if let Ok(parent) = nvml_sym(self.nvml.lib().nvmlDeviceGetDeviceHandleFromMigDeviceHandle.as_ref()) {
+                let mut of = std::ptr::null_mut();
+                if nvml_try(parent(gpu, &raw mut of)).is_ok() && !of.is_null() {
+                    gpu = of;
+                }
+            }
+            nvml_try(ask(gpu, text.as_mut_ptr(), UUID_BYTES as u32))?;
+        }
+        let bytes: Vec<u8> = text.iter().take_while(|byte| **byte != 0).map(|byte| *byte as u8).collect();
+        String::from_utf8(bytes).map_err(|_| NvmlError::Unknown)
+    }
+}
+
+impl RawEvent {
+    /// What identifies the handle inside this library, as [`handle_id`] does.
+    pub fn handle_id(&self) -> usize {
+        self.handle.addr()
     }
 }
 

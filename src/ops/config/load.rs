@@ -167,7 +167,7 @@ pub fn arguments<O: Default>(command: Command, settings: &[Setting<O>]) -> Comma
             .long(setting.name)
             .visible_aliases(setting.aliases.iter().copied())
             .value_name(setting.value)
-            .action(ArgAction::Set)
+            .action(if setting.is_list() { ArgAction::Append } else { ArgAction::Set })
             .allow_hyphen_values(true)
             .help(help);
         if setting.is_switch() {
@@ -208,9 +208,10 @@ pub fn load<O: Default>(
             loaded.sources.insert(setting.name, Source::Environment(variable));
         }
         if matches.value_source(setting.name) == Some(ValueSource::CommandLine)
-            && let Some(value) = matches.get_one::<String>(setting.name)
+            && let Some(values) = matches.get_many::<String>(setting.name)
         {
-            (setting.set)(&mut loaded.options, value)
+            let value = values.map(String::as_str).collect::<Vec<_>>().join(",");
+            (setting.set)(&mut loaded.options, &value)
                 .map_err(|problem| ConfigError::Flag { name: setting.name, problem })?;
             loaded.sources.insert(setting.name, Source::Flag);
         }
@@ -279,11 +280,17 @@ fn kebab(key: &str) -> Cow<'_, str> {
         return key.into();
     }
     let mut word = String::with_capacity(key.len() + 4);
-    for c in key.chars() {
-        if c.is_ascii_uppercase() {
+    let mut before = None::<char>;
+    let mut chars = key.chars().peekable();
+    while let Some(c) = chars.next() {
+        // `deviceIDStrategy` is device, id, strategy.
+        let ends_capitals = chars.peek().is_some_and(char::is_ascii_lowercase);
+        let begins = before.is_none_or(|before| !before.is_ascii_uppercase() || ends_capitals);
+        if c.is_ascii_uppercase() && begins {
             word.push('-');
         }
         word.push(c.to_ascii_lowercase());
+        before = Some(c);
     }
     word.into()
 }
@@ -299,6 +306,7 @@ mod tests {
         name: String,
         period: Duration,
         rdma: bool,
+        words: Vec<String>,
     }
 
     const SETTINGS: &[Setting<Options>] = &[
@@ -325,6 +333,14 @@ mod tests {
             help: "RDMA.",
             set: |o, t| Value::read(t).map(|v| o.rdma = v),
             show: |o| o.rdma.show(),
+        },
+        Setting {
+            name: "device-id-words",
+            aliases: &[],
+            value: "LIST",
+            help: "Words.",
+            set: |o, t| Value::read(t).map(|v| o.words = v),
+            show: |o| o.words.show(),
         },
     ];
 
@@ -365,6 +381,15 @@ mod tests {
         let twice = run(&[], &[], Some("verifyPeriod: 3s\nverify-period: 4s\n")).unwrap_err();
         assert!(matches!(twice, ConfigError::Twice { .. }), "{twice}");
         assert!(matches!(run(&[], &[], Some("VerifyPeriod: 3s\n")), Err(ConfigError::UnknownKey { .. })));
+    }
+
+    #[test]
+    fn a_list_may_be_given_in_several_flags_and_abbreviations_have_capitals() {
+        let loaded =
+            run(&["--device-id-words=a,b", "--device-id-words", "c"], &[("DEVICE_ID_WORDS", "z")], None).unwrap();
+        assert_eq!(loaded.options.words, ["a", "b", "c"]);
+        let loaded = run(&[], &[], Some("deviceIDWords: x\n")).unwrap();
+        assert_eq!(loaded.options.words, ["x"]);
     }
 
     #[test]

@@ -32,6 +32,11 @@ impl<O> Setting<O> {
         self.value == "BOOL"
     }
 
+    /// The flag may stand more than once, as NVIDIA's lists may; the values then count as one comma list.
+    pub fn is_list(&self) -> bool {
+        self.value.ends_with("LIST") || self.value.ends_with('…')
+    }
+
     /// The environment variables, the first that is set counts: `MIG_STRATEGY`.
     pub fn variables(&self) -> impl Iterator<Item = String> {
         self.names().map(|name| name.to_uppercase().replace('-', "_"))
@@ -52,8 +57,8 @@ pub trait Value: Sized {
 impl Value for bool {
     fn read(text: &str) -> Result<Self, String> {
         match text.to_ascii_lowercase().as_str() {
-            "true" | "on" | "yes" | "1" => Ok(true),
-            "false" | "off" | "no" | "0" => Ok(false),
+            "true" | "on" | "yes" | "t" | "1" => Ok(true),
+            "false" | "off" | "no" | "f" | "0" => Ok(false),
             _ => Err(format!("{text:?} is neither true nor false")),
         }
     }
@@ -171,6 +176,9 @@ mod tests {
     #[test]
     fn what_is_shown_reads_back() {
         round("on", true);
+        // As Go reads them.
+        round("T", true);
+        round("f", false);
         round("1m 30s", Duration::from_secs(90));
         round(":9402", SocketAddr::from(([0, 0, 0, 0], 9402)));
         round("none", None::<PathBuf>);

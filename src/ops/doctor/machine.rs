@@ -128,14 +128,14 @@ fn nodes(options: &Options, seen: &Seen) -> Option<Finding> {
     }
     let without: Vec<&str> = gpus.iter().filter(|(_, p)| p.nodes.is_empty()).map(|(id, _)| id.as_str()).collect();
     let root = options.places.dev_root.display();
-    let control = seen.table.control.iter().any(|path| path.ends_with("nvidiactl"));
-    if without.is_empty() && control {
+    let has = |name: &&str| seen.table.control.iter().any(|path| path.ends_with(name));
+    // CUDA needs both; the others serve profilers and displays.
+    let control: Vec<&str> = ["nvidiactl", "nvidia-uvm"].into_iter().filter(|name| !has(name)).collect();
+    if without.is_empty() && control.is_empty() {
         return Some(Finding::ok("device-nodes", format!("{} GPUs and the control nodes below {root}", gpus.len())));
     }
     let mut missing: Vec<String> = without.iter().map(|id| format!("the node of {id}")).collect();
-    if !control {
-        missing.push("nvidiactl".to_owned());
-    }
+    missing.extend(control.iter().map(|name| (*name).to_owned()));
     let found = format!("missing below {root}: {}", missing.join(", "));
     let advice =
         "run nvidia-modprobe -u -c=0 or nvidia-smi once on the host, or nvidia-persistenced at boot; check --dev-root";

@@ -9,7 +9,7 @@ use super::objects::{Cluster, Found};
 use super::report::Finding;
 use crate::agent::Options;
 use crate::agent::inventory::device_infos;
-use crate::agent::offer::{InUse, offers};
+use crate::agent::offer::{InUse, Unseen, offers};
 use crate::contract::inventory::Device;
 use crate::contract::{AgentStatus, key};
 use crate::decide::world::WorldPolicy;
@@ -100,7 +100,7 @@ fn resources(options: &Options, seen: &Seen, node: &Node, agent: Option<&AgentRo
     if !seen.complete {
         return Vec::new();
     }
-    let lists = offers(&seen.devices, options, &InUse::new());
+    let lists = offers(&seen.devices, options, &InUse::new(), Unseen::default());
     let line = |(name, (_, total)): (&str, (usize, usize))| resource(name, total as i64, node, agent);
     lists.iter().map(|(name, list)| (&**name, list.counts())).map(line).collect()
 }

@@ -80,7 +80,7 @@ fn places() -> Settings {
         field!(
             "state-dir",
             "DIR",
-            "The ledger, and the lock that keeps a second daemon of this node waiting",
+            "The ledger, the GPUs that an XID keeps out of service, and the lock that keeps a second daemon of this node waiting",
             options.places.state_dir
         ),
     ]
