@@ -3,9 +3,12 @@
 
 use std::collections::BTreeMap;
 
+use baton::contract::gang::GangId;
 use baton::contract::key;
-use baton::decide::world::Resources;
+use baton::decide::pod::Phase;
+use baton::decide::world::spec::Qos;
 use baton::decide::world::spec::{Taint, TaintEffect, Toleration, TolerationOperator};
+use baton::decide::world::{Resources, WorldEvent};
 
 use crate::gang_env::{Gangs, P, declared, gang};
 
@@ -224,4 +227,52 @@ fn a_commit_whose_first_member_has_ended_before_the_last_one_was_bound_is_whole(
     assert_eq!(gangs.bound().len(), 3);
     gangs.wait(3);
     assert_eq!(gangs.bound().len(), 3, "a fourth one needs a quorum");
+}
+
+#[test]
+fn members_that_disagree_in_two_dialects_are_told_so() {
+    let mut gangs = Gangs::new(0);
+    let older = [(format!("{P}/name"), "g".to_owned()), (format!("{P}/min-available"), "3".to_owned())];
+    gangs.member("g-0", &older);
+    gangs.member("g-1", &[older[0].clone()]);
+    gangs.settle();
+    assert_eq!(gangs.told("GangConfigConflict"), 0);
+    gangs.member("g-2", &gang("g", "5", &[]));
+    gangs.settle();
+    assert_eq!(gangs.told("GangConfigConflict"), 1);
+}
+
+#[test]
+fn the_class_of_a_gang_is_that_of_its_lowest_living_member() {
+    let mut gangs = Gangs::new(2);
+    gangs.members("g", 2, &gang("g", "2", &[]));
+    (0..2).for_each(|n| gangs.change(&format!("g-{n}"), |facts| facts.spec.qos = Qos::Guaranteed));
+    gangs.settle();
+    // Of one that has ended, nothing is read any more that it asked for.
+    gangs.change("g-1", |facts| {
+        facts.handoff.phase = Phase::Succeeded;
+        facts.spec.qos = Qos::default();
+    });
+    gangs.settle();
+    let id = GangId::parse("ml/g").unwrap();
+    let class = gangs.env.engine.world().gangs().gang(&id).unwrap().class();
+    assert_eq!(class, Some(Qos::Guaranteed as u8));
+}
+
+#[test]
+fn the_wait_begins_anew_when_all_that_was_held_is_lost() {
+    let mut gangs = Gangs::with(Default::default());
+    gangs.accumulating = true;
+    gangs.plain_node("n", 1, "x");
+    gangs.members("g", 2, &gang("g", "2", &[("mode", "NonStrict"), ("waiting-time", "60s")]));
+    gangs.wait(50);
+    assert_eq!(gangs.reserved("ml/g"), 1);
+    gangs.env.nodes.remove("n");
+    gangs.env.event(WorldEvent::NodeGone("n".into()));
+    gangs.wait(2);
+    gangs.plain_node("m", 1, "x");
+    gangs.wait(40);
+    assert_eq!((gangs.reserved("ml/g"), gangs.told("GangTimeout")), (1, 0));
+    gangs.wait(30);
+    assert_eq!((gangs.reserved("ml/g"), gangs.told("GangTimeout")), (0, 1));
 }

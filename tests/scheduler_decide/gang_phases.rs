@@ -101,3 +101,23 @@ fn finished_stays_while_its_pods_are_cleaned_up_and_ends_with_a_new_generation()
     again.members("new", 3, &[(P.to_owned(), "g".to_owned())]);
     assert_eq!(told(&again, &cleaned).phase, Some(PreScheduling));
 }
+
+#[test]
+fn finished_stays_where_the_object_keeps_no_conditions() {
+    let mut finished = told(&stand(2, (0, 0, 1, 2, 0)), &PodGroupStatus::default());
+    assert_eq!(finished.phase, Some(Finished));
+    finished.conditions.clear();
+    let cleaned = told(&stand(2, (0, 0, 1, 1, 0)), &finished);
+    assert_eq!((cleaned.phase, cleaned.succeeded), (Some(Finished), 2));
+    let mut again = stand(2, (0, 0, 0, 1, 0));
+    again.env.now += std::time::Duration::from_secs(60);
+    again.members("new", 2, &[(P.to_owned(), "g".to_owned())]);
+    assert_eq!(told(&again, &finished).phase, Some(PreScheduling));
+}
+
+#[test]
+fn a_gang_without_a_minimum_is_pending() {
+    let mut gangs = stand(1, (1, 0, 0, 0, 0));
+    gangs.pod_group("ml/g", |_| {});
+    assert_eq!(told(&gangs, &PodGroupStatus::default()).phase, Some(Pending));
+}

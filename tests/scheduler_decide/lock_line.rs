@@ -103,6 +103,27 @@ fn a_bind_that_fails_for_a_minute_is_given_up_and_its_lock_released() {
 }
 
 #[test]
+fn time_in_the_line_of_a_node_is_no_time_of_trouble() {
+    let mut env = Env::new();
+    env.node("n", 8);
+    env.lock_faults.push_back(Fault::Fails);
+    env.pod("a", ONE);
+    env.settle();
+    // While it pauses, a more important one takes the lock, whose call comes late.
+    let mut high = pod("high", ONE, env.now);
+    high.spec.priority = 10;
+    env.submit(high);
+    env.settle();
+    assert_eq!((env.holder("n"), env.node_of("a")), (Some("high"), None));
+    env.wait(65);
+    assert_eq!(env.holder("n"), Some("high"));
+    env.lock_faults.push_back(Fault::Fails);
+    env.agent_releases("n");
+    env.wait(2);
+    assert_eq!((env.node_of("a"), env.engine.stats().bind_failures), (Some("n"), 0));
+}
+
+#[test]
 fn a_pod_deleted_while_its_lock_is_written_leaves_no_lock() {
     let mut env = Env::new();
     env.node("n", 8);

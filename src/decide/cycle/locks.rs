@@ -65,6 +65,10 @@ impl Engine {
                 }
                 Intent::Fence { pod, age } => self.fence(node_id, pod, age, now, effects),
                 Intent::Wait { recheck, .. } => {
+                    // It stands in line now: what was in trouble before has not lasted.
+                    if let Some(flight) = self.flights.get_mut(&id) {
+                        flight.trouble_since = None;
+                    }
                     if let Some(at) = recheck {
                         self.timers.insert((at, Timer::Node(node_id)));
                     }

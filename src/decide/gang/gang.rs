@@ -164,6 +164,10 @@ impl Gang {
     pub fn newest_live(&self) -> Option<Timestamp> {
         self.members.keys().take_while(|rank| !rank.ended).last().map(|rank| rank.created)
     }
+    /// When its newest member that has ended was created.
+    pub fn newest_ended(&self) -> Option<Timestamp> {
+        self.members.last_key_value().filter(|(rank, _)| rank.ended).map(|(rank, _)| rank.created)
+    }
     /// That of the oldest member.
     pub fn sub_priority(&self) -> i64 {
         self.members.first_key_value().map_or(0, |(_, member)| member.declared.sub_priority)
@@ -189,6 +193,16 @@ impl Gang {
             warnings.extend(stated.map(|used| Warning::Disagreement { key, used: used.into() }));
         };
         disagree(key::MIN_AVAILABLE, dispute(&k.min, living, u32::to_string));
+        let min = |declared: &Declared| (declared.koordinator.min, declared.pod_group.min);
+        disagree(key::MIN_AVAILABLE, self.dispute_across((&k.min, &p.min), min).map(|min| min.to_string()));
+        let policy = |declared: &Declared| (declared.koordinator.policy, declared.pod_group.policy);
+        disagree(
+            key::MATCH_POLICY,
+            self.dispute_across((&k.policy, &p.policy), policy).map(|policy| policy.to_string()),
+        );
+        let groups = |declared: &Declared| (declared.koordinator.groups.clone(), declared.pod_group.groups.clone());
+        let across = self.dispute_across((&k.groups, &p.groups), groups);
+        disagree(key::GROUPS, across.map(|listed| GroupId::listed(&self.id, &listed).to_string()));
         disagree(key::WAITING_TIME, dispute(&k.wait, living, |wait| format!("{wait:?}")));
         disagree(key::TOTAL_NUMBER, dispute(&k.total, living, u32::to_string));
         disagree(key::MODE, dispute(&k.mode, living, Mode::to_string));
@@ -211,6 +225,22 @@ impl Gang {
             warnings.push(Warning::TotalBelowMin { total, min });
         }
         warnings
+    }
+
+    /// The value of the first level that counts, where a living member states another one at the second level and none at the
+    /// first. `own` gives both of a member. Nothing where members differ at the first level already.
+    fn dispute_across<T: Ord + Clone>(
+        &self,
+        (first, second): (&Votes<T>, &Votes<T>),
+        own: impl Fn(&Declared) -> (Option<T>, Option<T>),
+    ) -> Option<T> {
+        let used = first.decided(self.counts.live() > 0).filter(|used| !first.disagree() && second.has_other(used))?;
+        let differs = |member: &Member| {
+            let (stated, below) = own(&member.declared);
+            stated.is_none() && below.is_some_and(|below| below != *used)
+        };
+        let mut living = self.members.iter().filter(|(rank, _)| !rank.ended).map(|(_, member)| member);
+        living.any(differs).then(|| used.clone())
     }
 
     pub(super) fn is_empty(&self) -> bool {

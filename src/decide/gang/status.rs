@@ -82,7 +82,12 @@ fn phase(gang: &Gang, once: bool, before: &PodGroupStatus) -> PodGroupPhase {
     let min = config.min.unwrap_or(1).max(1);
     let kept = before.phase == Some(PodGroupPhase::Finished) && {
         let since = before.since(key::CONDITION_FINISHED);
-        gang.newest_live().is_none_or(|newest| since.is_some_and(|since| newest < since))
+        // Where the object keeps no conditions, whoever lives and is no younger than those who have ended is of their generation.
+        let former = |newest: Timestamp| match since {
+            Some(since) => newest < since,
+            None => before.conditions.is_empty() && gang.newest_ended().is_some_and(|ended| newest <= ended),
+        };
+        gang.newest_live().is_none_or(former)
     };
     if kept || counts.succeeded >= min {
         PodGroupPhase::Finished

@@ -57,6 +57,11 @@ impl<T: Ord + Clone> Votes<T> {
     pub(super) fn disagree(&self) -> bool {
         self.living.len() > 1
     }
+
+    /// Some living member states another value than this.
+    pub(super) fn has_other(&self, value: &T) -> bool {
+        self.living.keys().any(|stated| stated != value)
+    }
 }
 
 /// Counts one more of `key`.

@@ -58,7 +58,15 @@ impl Engine {
         }
         let held = record.held.as_ref().map(|(reason, message)| (*reason, message.as_str()));
         let sight = Sight { progress: &record.progress, next_try: self.next_try(group, now), held };
-        let wanted = status(gang, sight, &object.status, now.wall);
+        let kept = written.map(|written| &written.wanted.conditions);
+        let wanted = match kept.filter(|kept| object.status.conditions.is_empty() && !kept.is_empty()) {
+            // An object that keeps no conditions says no more what it was told.
+            Some(kept) => {
+                let before = PodGroupStatus { conditions: kept.clone(), ..object.status.clone() };
+                status(gang, sight, &before, now.wall)
+            }
+            None => status(gang, sight, &object.status, now.wall),
+        };
         if wanted == object.status {
             return;
         }
