@@ -445,7 +445,7 @@ impl Env {
         }
         assert_eq!(facts.job, *job, "written to another job of the name");
         let seats = facts.spec.as_ref().map_or(Vec::new(), |_| facts.open_seats());
-        let listed = |pod: &str| half.allocations.iter().any(|place| &place.pod == pod);
+        let listed = |pod: &str| half.allocations.iter().any(|place| place.pod == pod);
         if half.state == ScheduleState::ScheduledSucceed && !facts.is_over() {
             assert!(
                 seats.iter().all(|seat| listed(&seat.pod)),
