@@ -134,13 +134,20 @@ pub fn label_value(text: &str) -> String {
     kept.trim_matches(|c: char| !c.is_ascii_alphanumeric()).to_owned()
 }
 
-/// The devices as the hand-off sees them.
+fn is_split(device: &NodeDevice) -> bool {
+    matches!(device.body, Body::Gpu { split: true, .. })
+}
+
+/// The devices as the hand-off sees them. A GPU of which only the MIG devices are handed out takes no pod itself.
 pub fn node_inventory(devices: &[NodeDevice], registered: BTreeSet<Box<str>>) -> NodeInventory {
     let of = |device: &NodeDevice| InventoryDevice {
         kind: device.kind(),
         minor: device.minor,
-        healthy: device.health.healthy,
-        reason: (!device.health.healthy).then(|| device.health.message.clone()),
+        healthy: device.health.healthy && !is_split(device),
+        reason: match is_split(device) {
+            true => Some("it is split into MIG devices".into()),
+            false => (!device.health.healthy).then(|| device.health.message.clone()),
+        },
         memory_bytes: device.memory(),
         parent: device.parent().cloned(),
         mig_profile: match &device.body {

@@ -7,11 +7,14 @@ use jiff::Timestamp;
 use super::value::BadValue;
 use crate::contract::key::GANG_COMMITTED;
 
-/// One commit of a group: `<attempt>/<members>`, the attempt being the wall time of its decision in decimal Unix nanoseconds.
+/// One commit of a group: `<attempt>/<members>`, the attempt being the wall time of its decision in decimal Unix nanoseconds, and
+/// behind a dot, where its writer said so, three digits that name the group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Committed {
-    /// When the commit was decided; different for any two commits of a group. Its last three digits name the group.
+    /// When the commit was decided; different for any two commits of a group.
     pub attempt: Timestamp,
+    /// Whose it is, below 1,000; `None`: the group's that its pod is in now.
+    pub group: Option<u16>,
     /// Pods that it binds, over all gangs of the group; ≥ 1.
     pub members: u32,
 }
@@ -22,9 +25,14 @@ impl Committed {
         let read = || {
             let (attempt, members) = text.split_once('/')?;
             let digits = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
+            let (attempt, group) = match attempt.split_once('.') {
+                None => (attempt, None),
+                Some((attempt, group)) if group.len() == 3 && digits(group) => (attempt, Some(group.parse().ok()?)),
+                Some(_) => return None,
+            };
             let attempt = digits(attempt).then(|| attempt.parse().ok())??;
             let members = digits(members).then(|| members.parse::<u32>().ok())?.filter(|members| *members > 0)?;
-            Some(Self { attempt: Timestamp::from_nanosecond(attempt).ok()?, members })
+            Some(Self { attempt: Timestamp::from_nanosecond(attempt).ok()?, group, members })
         };
         read().ok_or_else(|| BadValue::new(GANG_COMMITTED, text, "is not <Unix nanoseconds>/<number of members>"))
     }
@@ -32,7 +40,11 @@ impl Committed {
 
 impl fmt::Display for Committed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}", self.attempt.as_nanosecond(), self.members)
+        write!(f, "{}", self.attempt.as_nanosecond())?;
+        if let Some(group) = self.group {
+            write!(f, ".{group:03}")?;
+        }
+        write!(f, "/{}", self.members)
     }
 }
 
@@ -43,15 +55,36 @@ mod tests {
 
     #[test]
     fn anything_else_is_refused() {
-        for text in ["", "/", "1/", "/1", "1/0", "-1/2", "1/-2", "1/2/3", "a/1", "+1/1", "99999999999999999999999/1"] {
+        for text in [
+            "",
+            "/",
+            "1/",
+            "/1",
+            "1/0",
+            "-1/2",
+            "1/-2",
+            "1/2/3",
+            "a/1",
+            "+1/1",
+            "99999999999999999999999/1",
+            "1./2",
+            "1.12/2",
+            "1.1234/2",
+            "1.-12/2",
+            ".123/2",
+        ] {
             assert!(Committed::parse(text).is_err(), "{text}");
         }
     }
 
     proptest! {
         #[test]
-        fn what_is_printed_is_read_back(nanos in 0i128..4_000_000_000_000_000_000, members in 1u32..) {
-            let committed = Committed { attempt: Timestamp::from_nanosecond(nanos).unwrap(), members };
+        fn what_is_printed_is_read_back(
+            nanos in 0i128..4_000_000_000_000_000_000,
+            group in proptest::option::of(0u16..1000),
+            members in 1u32..,
+        ) {
+            let committed = Committed { attempt: Timestamp::from_nanosecond(nanos).unwrap(), group, members };
             prop_assert_eq!(Committed::parse(&committed.to_string()), Ok(committed));
         }
     }

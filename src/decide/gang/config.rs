@@ -72,23 +72,23 @@ impl GroupId {
         self.0.len() == 1
     }
 
-    /// The time of a commit of this group that was decided at `at` or a microsecond later: its last three digits say whose it is.
-    pub fn sign(&self, at: Timestamp) -> Timestamp {
-        let micros = at.as_nanosecond().div_euclid(1000) + 1;
-        Timestamp::from_nanosecond(micros * 1000 + self.digits()).unwrap_or(at)
+    /// A commit of this group.
+    pub fn commit(&self, attempt: Timestamp, members: u32) -> Committed {
+        Committed { attempt, group: Some(self.digits()), members }
     }
 
     /// `true` when the commit was this group's. A pod that moves to another gang takes its annotations along, and a group that
-    /// is made later finds what its gangs have done before: neither proves that all of it was satisfied.
+    /// is made later finds what its gangs have done before: neither proves that all of it was satisfied. A commit that does not
+    /// say whose it is, is.
     pub fn made(&self, commit: &Committed) -> bool {
-        commit.attempt.as_nanosecond().rem_euclid(1000) == self.digits()
+        commit.group.is_none_or(|group| group == self.digits())
     }
 
     /// The same for the same gangs in every process: FNV-1a over their names.
-    fn digits(&self) -> i128 {
+    fn digits(&self) -> u16 {
         let names = self.0.iter().flat_map(|gang| [gang.namespace(), "/", gang.name(), ","]);
         let mix = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
-        i128::from(names.flat_map(str::bytes).fold(0xcbf2_9ce4_8422_2325, mix) % 1000)
+        (names.flat_map(str::bytes).fold(0xcbf2_9ce4_8422_2325, mix) % 1000) as u16
     }
 
     /// `true` when the gang is in it.

@@ -118,13 +118,16 @@ pub fn may_start(resource: &str, ids: &[String], ledger: &Ledger, pods: &NodePod
         .filter(|entry| &*entry.resource == resource && live(&entry.pod.uid))
         .filter(|entry| entry.ids.iter().map(|id| &**id).collect::<BTreeSet<_>>() == asked)
         .collect();
+    let chosen: BTreeSet<DeviceId> = ids.iter().filter_map(|id| DeviceId::of_kubelet_id(id).ok()).collect();
+    if holders.is_empty() && !chosen.is_empty() && rebuilt_for(resource, &chosen, ledger, live) {
+        return Ok(());
+    }
     if holders.is_empty() {
         return Err(format!(
             "{resource}: no container was given these devices ({}); it is not started",
             ids.join(", ")
         ));
     }
-    let chosen: BTreeSet<DeviceId> = ids.iter().filter_map(|id| DeviceId::of_kubelet_id(id).ok()).collect();
     let agrees = |entry: &&&super::ledger::Entry| {
         entry.served.is_empty() || names(&chosen, asked.len(), &entry.devices().cloned().collect())
     };
@@ -138,6 +141,17 @@ pub fn may_start(resource: &str, ids: &[String], ledger: &Ledger, pods: &NodePod
         )),
         _ => Ok(()),
     }
+}
+
+/// The kubelet never lists plain init containers, so that entries which were rebuilt for them have no ids. The kubelet takes
+/// their devices from those of the pod: some live pod that has such an entry was given all that were chosen.
+fn rebuilt_for(resource: &str, chosen: &BTreeSet<DeviceId>, ledger: &Ledger, live: impl Fn(&PodUid) -> bool) -> bool {
+    let nameless = ledger.iter().filter(|entry| &*entry.resource == resource && entry.ids.is_empty());
+    nameless.filter(|entry| live(&entry.pod.uid)).any(|entry| {
+        let of_pod = ledger.iter().filter(|other| other.pod.uid == entry.pod.uid);
+        let given: BTreeSet<&DeviceId> = of_pod.flat_map(super::ledger::Entry::devices).collect();
+        chosen.iter().all(|id| given.contains(id))
+    })
 }
 
 #[cfg(test)]

@@ -55,7 +55,7 @@ impl Engine {
     ) {
         let attempt = self.attempt_stamp(group, now);
         let members = u32::try_from(held.len()).unwrap_or(u32::MAX);
-        let committed = rest.unwrap_or(Committed { attempt, members });
+        let committed = rest.unwrap_or_else(|| group.commit(attempt, members));
         self.serial += 1;
         let number = self.serial;
         let text = committed.to_string();
@@ -119,7 +119,7 @@ impl Engine {
     }
 
     /// When a commit was decided, later than every member was created and every earlier commit of the group, whatever the clocks of
-    /// API server and scheduler say; and whose it is.
+    /// API server and scheduler say.
     fn attempt_stamp(&mut self, group: &GroupId, now: Moment) -> Timestamp {
         let stamp = self.stamp(now);
         let gangs = || self.world.gangs().of_group(group);
@@ -127,7 +127,9 @@ impl Engine {
         let newest = gangs().filter_map(Gang::newest_live).max().and_then(|newest| newest.checked_add(second).ok());
         let seen = gangs().filter_map(|gang| gang.commits().last_key_value()).map(|(commit, _)| commit.attempt);
         let earlier = seen.chain(self.groups.get(group).and_then(|record| record.attempt)).max();
-        let attempt = group.sign([newest, earlier].into_iter().flatten().fold(stamp, Timestamp::max));
+        let later = SignedDuration::from_micros(1);
+        let attempt = [newest, earlier].into_iter().flatten().fold(stamp, Timestamp::max);
+        let attempt = attempt.checked_add(later).unwrap_or(attempt);
         if let Some(record) = self.groups.get_mut(group) {
             record.attempt = Some(attempt);
         }
@@ -141,7 +143,7 @@ impl Engine {
         if !rule::is_over(gang.config().policy, self.satisfied_once(&group)) {
             return;
         }
-        let committed = Committed { attempt: group.sign(self.stamp(now)), members: 1 };
+        let committed = group.commit(self.stamp(now), 1);
         if let Some(hold) = self.holds.get_mut(&id) {
             hold.annotations.insert(key::GANG_COMMITTED.to_owned(), committed.to_string());
         }
