@@ -97,7 +97,7 @@ impl Cluster {
         }));
         self.tell(WorldEvent::Devices(Box::new(gpu_device(&name, GPUS))));
         let registered = SERVED.iter().map(|name| (*name).to_owned()).collect();
-        let status = Some(AgentStatus { version: "1".into(), registered, identity: Identity::Exact });
+        let status = Some(AgentStatus { version: "1".into(), registered, identity: Identity::Exact, lockless: None });
         let renewed = Some(wall(self.now));
         self.tell(WorldEvent::Agent { node: name, status, version: "1".into(), renewed });
     }

@@ -165,7 +165,8 @@ async fn start(
     let writer = InventoryWriter::new(client.clone(), &options.node_name);
     let lease = AgentLease::new(client, &options.namespace, &options.node_name);
     tasks.spawn(named("inventory", reporting::inventory(writer, publication, heartbeat)));
-    tasks.spawn(named(LEASE, reporting::lease(lease, states.clone(), handoff.identity(), heartbeat)));
+    let telling = reporting::lease(lease, states.clone(), handoff.identity(), options.lockless(), heartbeat);
+    tasks.spawn(named(LEASE, telling));
     tasks.spawn(named("registration metrics", count_registered(states, metrics, looked)));
     Ok(keeper)
 }

@@ -236,6 +236,14 @@ pub struct OptionsError {
 }
 
 impl Options {
+    /// Schedulers whose pods are served without a node lock.
+    pub fn lockless(&self) -> Vec<String> {
+        match self.node_lock {
+            LockMode::Always => Vec::new(),
+            LockMode::Auto => self.scheduler_names.clone(),
+        }
+    }
+
     /// Checks what can be checked without looking at the machine.
     pub fn validate(&self) -> Result<(), OptionsError> {
         let bad = |option, problem: String| Err(OptionsError { option, problem });

@@ -47,11 +47,12 @@ pub async fn lease(
     mut lease: AgentLease,
     mut states: watch::Receiver<PluginStates>,
     mut identity: watch::Receiver<Identity>,
+    lockless: Vec<String>,
     period: Duration,
 ) {
     let mut backoff = BACKOFF;
     loop {
-        let status = status(&states.borrow_and_update(), *identity.borrow_and_update());
+        let status = status(&states.borrow_and_update(), *identity.borrow_and_update(), &lockless);
         let pause = match lease.renew(&status, clock::wall()).await {
             Ok(()) => {
                 backoff.succeed();
@@ -70,7 +71,7 @@ pub async fn lease(
                     changed = identity.changed() => changed.is_err(),
                 };
                 // Reasons for waiting change often; the Lease tells only what is registered.
-                if ended || self::status(&states.borrow(), *identity.borrow()) != status {
+                if ended || self::status(&states.borrow(), *identity.borrow(), &lockless) != status {
                     return ended;
                 }
             }
@@ -79,7 +80,7 @@ pub async fn lease(
             break;
         }
     }
-    let status = status(&PluginStates::new(), *identity.borrow());
+    let status = status(&PluginStates::new(), *identity.borrow(), &lockless);
     if let Err(error) = lease.renew(&status, clock::wall()).await {
         tell(&error, 1, "the Lease still names what was registered");
     }
@@ -94,12 +95,13 @@ fn tell(error: &kube::Error, failures: u32, what: &str) {
     }
 }
 
-/// What the Lease says.
-pub fn status(states: &PluginStates, identity: Identity) -> AgentStatus {
+/// What the Lease says. Pods of the schedulers in `lockless` are served without a node lock.
+pub fn status(states: &PluginStates, identity: Identity, lockless: &[String]) -> AgentStatus {
     let registered = states.iter().filter(|(_, state)| **state == PluginState::Registered);
     AgentStatus {
         version: env!("CARGO_PKG_VERSION").to_owned(),
         registered: registered.map(|(name, _)| name.to_string()).collect(),
         identity,
+        lockless: Some(lockless.to_vec()),
     }
 }

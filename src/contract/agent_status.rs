@@ -21,12 +21,23 @@ pub struct AgentStatus {
     pub registered: Vec<String>,
     /// Identification method.
     pub identity: Identity,
+    /// Schedulers (`spec.schedulerName`) whose pods it serves without a node lock, where it tells callers apart exactly; none
+    /// under `--node-lock=always`. `None`, not said: every scheduler's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lockless: Option<Vec<String>>,
 }
 
 impl AgentStatus {
     /// Reads the annotation; `None` when it is absent, too large or not of this shape: then the node has no usable agent.
     pub fn parse(text: &str) -> Option<Self> {
         (text.len() <= super::key::MAX_ANNOTATION).then(|| serde_json::from_str(text).ok()).flatten()
+    }
+
+    /// `true` where pods of `scheduler` need no node lock: callers are told apart exactly, and the agent serves those pods
+    /// without one.
+    pub fn needs_no_lock(&self, scheduler: &str) -> bool {
+        let serves = |names: &Vec<String>| names.iter().any(|name| name == scheduler);
+        self.identity == Identity::Exact && self.lockless.as_ref().is_none_or(serves)
     }
 
     /// The annotation's text.
@@ -51,5 +62,17 @@ mod tests {
         assert_eq!(status.identity, Identity::Exact);
         assert_eq!(status.print(), golden);
         assert_eq!(AgentStatus::parse("{}"), None);
+    }
+
+    #[test]
+    fn the_lock_is_needed_unless_the_agent_tells_callers_apart_and_serves_the_scheduler_without() {
+        let status = |identity: &str, more: &str| {
+            AgentStatus::parse(&format!(r#"{{"version":"1","registered":[],"identity":"{identity}"{more}}}"#)).unwrap()
+        };
+        assert!(status("exact", "").needs_no_lock("any"));
+        assert!(status("exact", r#","lockless":["a","b"]"#).needs_no_lock("b"));
+        assert!(!status("exact", r#","lockless":["a"]"#).needs_no_lock("b"));
+        assert!(!status("exact", r#","lockless":[]"#).needs_no_lock("a"));
+        assert!(!status("lock", r#","lockless":["a"]"#).needs_no_lock("a"));
     }
 }

@@ -106,6 +106,7 @@ async fn with_auto_and_an_exact_agent_the_binding_is_the_only_write() {
         version: "t".into(),
         registered: crate::cluster::NAMES.map(str::to_owned).to_vec(),
         identity: Identity::Exact,
+        lockless: None,
     };
     let leases: kube::Api<k8s_openapi::api::coordination::v1::Lease> =
         kube::Api::namespaced(cluster.client.clone(), "baton-system");

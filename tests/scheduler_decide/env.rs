@@ -201,9 +201,13 @@ impl Env {
     }
 
     pub fn beat(&mut self, node: &str, identity: Identity, registered: &[&str]) {
-        self.lease += 1;
         let registered = registered.iter().map(|name| (*name).to_owned()).collect();
-        let status = Some(AgentStatus { version: "1".into(), registered, identity });
+        self.beat_status(node, AgentStatus { version: "1".into(), registered, identity, lockless: None });
+    }
+
+    pub fn beat_status(&mut self, node: &str, status: AgentStatus) {
+        self.lease += 1;
+        let status = Some(status);
         let version = self.lease.to_string().into();
         self.event(WorldEvent::Agent { node: node.into(), status, version, renewed: Some(wall(self.now)) });
     }

@@ -140,7 +140,7 @@ impl Engine {
         self.serial += 1;
         let (Some(pod), Some(node)) = (self.world.pod(id), self.world.node(hold.node)) else { return };
         let calls = calls(pod, node);
-        let exact = self.config.lock_mode == LockMode::Auto && node.identifies_exactly();
+        let exact = self.config.lock_mode == LockMode::Auto && node.needs_no_lock(&pod.facts.handoff.scheduler_name);
         let resumed = self.pinned.remove(&id) == Some(hold.node);
         let flight = Flight {
             pod: pod.facts.handoff.pod.clone(),

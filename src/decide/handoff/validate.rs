@@ -107,11 +107,17 @@ fn may_be_served(sight: &Sight<'_>, pod: &HandoffPod) -> Result<(), Broken> {
     Ok(())
 }
 
-/// Under `always` the lock is this bind's, or the pod has been served before; under `auto` a known scheduler placed it.
+/// The lock is this bind's, or, under `auto`, a known scheduler placed the pod. Under `always` a pod that has been served
+/// before needs neither.
 fn is_entitled(sight: &Sight<'_>, pod: &HandoffPod) -> Result<(), Broken> {
-    if sight.policy.lock == LockMode::Auto {
-        return was_scheduled(sight, pod);
+    match sight.policy.lock {
+        LockMode::Always => is_locked(sight, pod),
+        // A lock of this bind proves as much as a name.
+        LockMode::Auto => was_scheduled(sight, pod).or_else(|why| is_locked(sight, pod).map_err(|_| why)),
     }
+}
+
+fn is_locked(sight: &Sight<'_>, pod: &HandoffPod) -> Result<(), Broken> {
     if sight.ledger.holds(&pod.pod.uid) {
         return Ok(());
     }

@@ -93,6 +93,8 @@ fn under_auto_a_known_scheduler_must_have_placed_the_pod() {
     let mut foreign = a.clone();
     foreign.scheduler_name = "default-scheduler".into();
     assert_eq!(rule(&mut auto(&foreign), &["GPU-0"]), Rule::Scheduler);
+    let mut locked = auto(&foreign).lock(&foreign);
+    assert_eq!(served(&locked.gpu(&["GPU-0"])).2, ["GPU-0"], "a lock of this bind is proof enough");
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use crate::contract::{AgentStatus, Holder, Identity, LockRead, Shared};
+use crate::contract::{AgentStatus, Holder, LockRead, Shared};
 use crate::decide::lock::AgentLiveness;
 
 use super::PodId;
@@ -120,9 +120,9 @@ impl Node {
             && self.facts.as_ref().is_some_and(|facts| facts.allocatable.scalar(resource) > 0)
     }
 
-    /// `true` while the agent tells callers apart without the lock.
-    pub fn identifies_exactly(&self) -> bool {
-        self.live_agent().is_some_and(|status| status.identity == Identity::Exact)
+    /// `true` while the agent serves pods of `scheduler` without the lock.
+    pub fn needs_no_lock(&self, scheduler: &str) -> bool {
+        self.live_agent().is_some_and(|status| status.needs_no_lock(scheduler))
     }
 
     /// Records a reading of the lock. The time of a value that stays is kept. `true` when the value changed.
