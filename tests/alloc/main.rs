@@ -3,6 +3,7 @@
 
 mod accepted;
 mod annotations;
+mod apart;
 mod bounded;
 mod hints;
 mod joint;

@@ -4,14 +4,14 @@ use std::cell::Cell;
 
 use super::exclusive::blame;
 use super::grant::{Part, Slot};
-use super::objective::objective;
+use super::objective::{Objective, Spread, objective};
 use super::partition;
 use super::phases::{overlap, peak, split};
 use super::pick::{Choice, GpuPlan, Within};
 use super::place::{bit, bits};
 use super::reason::Reason;
 use super::solve::{Search, by_owner, solve};
-use super::splits::Splits;
+use super::splits::{Splits, Way};
 use super::{mig, whole};
 use crate::contract::hint::PartitionPolicy;
 use crate::decide::pod::ContainerKind;
@@ -20,11 +20,11 @@ impl Choice<'_> {
     /// Chooses the pod's whole GPUs, except `taken` ones, and splits them over the containers.
     pub(super) fn whole(&self, within: Within, taken: u128, plan: &mut GpuPlan) -> Result<(), Reason> {
         let counts: Vec<u32> = self.needs.iter().map(|need| need.whole).collect();
-        let count = peak(&self.kinds, &counts);
-        if count == 0 || self.cut_into_instances() {
+        let count = self.whole_wanted();
+        if count == 0 {
             return Ok(());
         }
-        let candidates = self.eligible.free_gpus & within.gpus & !taken & !self.barred.gpus;
+        let candidates = self.free_for_whole(within) & !taken;
         if candidates.count_ones() < count {
             let (free, total) = (candidates.count_ones(), self.pool.summary().gpus);
             return Err(blame(self.pool, self.wishes, true).unwrap_or(Reason::FewGpus { wanted: count, free, total }));
@@ -34,28 +34,39 @@ impl Choice<'_> {
             return Err(self.not_near(candidates));
         }
         let any = Cell::new(false);
-        let distance = |set: u128| {
-            if !self.joint_nics() {
-                return Some(0);
+        let value = |set: u128| {
+            if splits.are_trivial() {
+                return Some((Spread::default(), 0));
             }
             // A place that was found is good enough when there is no time left to find a better one.
             if any.get() && self.tries.get() == 0 {
                 return None;
             }
-            let (distance, _) = splits.of(set)?;
+            let Way { spread, distance, .. } = splits.of(set)?;
             any.set(true);
-            Some(distance)
+            Some((spread, distance))
         };
-        let chosen = match self.partitioned(candidates, count, &distance)? {
+        let chosen = match self.partitioned(candidates, count, &value)? {
             Some(chosen) => Some(chosen),
-            None => whole::best(self.pool, candidates, count, distance).set,
+            None => whole::best_split(self.pool, candidates, count, value).set,
         };
-        let shared_out = chosen.and_then(|(set, value)| Some((value, self.afresh(|| splits.of(set))?.1)));
+        let shared_out = chosen.and_then(|(set, value)| Some((value, self.afresh(|| splits.of(set))?.split)));
         let Some((value, split)) = shared_out else { return Err(self.not_near(candidates)) };
         plan.objective = Some(value);
         plan.whole = self.neighbours(chosen.map_or(0, |(set, _)| set));
         self.hand_out(&split, &mut plan.containers);
         Ok(())
+    }
+
+    /// Whole GPUs that the pod holds at one time at most.
+    pub(super) fn whole_wanted(&self) -> u32 {
+        let counts: Vec<u32> = self.needs.iter().map(|need| need.whole).collect();
+        if self.cut_into_instances() { 0 } else { peak(&self.kinds, &counts) }
+    }
+
+    /// GPUs that may be given whole.
+    pub(super) fn free_for_whole(&self, within: Within) -> u128 {
+        self.eligible.free_gpus & within.gpus & !self.barred.gpus
     }
 
     /// The GPUs of a set, those near each other side by side.
@@ -83,14 +94,16 @@ impl Choice<'_> {
         &self,
         candidates: u128,
         count: u32,
-        distance: &impl Fn(u128) -> Option<u32>,
-    ) -> Result<Option<(u128, super::objective::Objective)>, Reason> {
+        value: &impl Fn(u128) -> Option<(Spread, u32)>,
+    ) -> Result<Option<(u128, Objective)>, Reason> {
         let Some(spec) = &self.wishes.partition else { return Ok(None) };
         let table = self.pool.devices().partitions.as_ref();
         let best = table.and_then(|table| {
             partition::sets(table, self.pool, candidates, count, spec.ring_bus_bandwidth)
                 .filter_map(|(set, score)| {
-                    Some((std::cmp::Reverse(score), objective(self.pool, set, distance(set)?), set))
+                    let (spread, distance) = value(set)?;
+                    let value = Objective { spread, ..objective(self.pool, set, distance) };
+                    Some((std::cmp::Reverse(score), value, set))
                 })
                 .min()
         });

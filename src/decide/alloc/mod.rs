@@ -41,7 +41,7 @@ pub use devices::{Devices, Gpu, Labels, MAX_DEVICES, Mig, Nic, Skipped, VfSlot};
 pub use grant::{Grant, Part, Slot};
 pub use held::{Amounts, Held, HeldDevice};
 pub use layout::{Layout, PoolState};
-pub use objective::{Objective, objective, worth};
+pub use objective::{Objective, Spread, objective, worth};
 pub use partition::{Partition, PartitionTable};
 pub use phases::{merge, overlap, peak, split};
 pub use pick::{pick, pick_counting};

@@ -3,9 +3,38 @@
 use super::place::{Level, bits};
 use super::pool::NodePool;
 
+/// How far apart the GPUs of each container lie, summed over a pod's containers. Compared field by field in this order;
+/// smaller is better.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub struct Spread {
+    /// 1. NVLink domains.
+    pub nvlink_domains: u32,
+    /// 2. Containers whose GPUs are not all below one PCIe switch.
+    pub beyond_switch: u32,
+    /// 3. NUMA nodes.
+    pub numa_nodes: u32,
+    /// 4. PCIe switches.
+    pub switches: u32,
+}
+
+impl Spread {
+    /// Both, of two containers.
+    #[must_use]
+    pub fn plus(self, other: Self) -> Self {
+        Self {
+            nvlink_domains: self.nvlink_domains + other.nvlink_domains,
+            beyond_switch: self.beyond_switch + other.beyond_switch,
+            numa_nodes: self.numa_nodes + other.numa_nodes,
+            switches: self.switches + other.switches,
+        }
+    }
+}
+
 /// How bad a set of whole GPUs is. Compared field by field in this order; smaller is better.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Objective {
+    /// 0. How far apart each container's own GPUs lie, where several containers want some and NICs have no say; else nothing.
+    pub spread: Spread,
     /// 1. NVLink domains that the set lies in; a GPU without domain counts as one of its own.
     pub nvlink_domains: u32,
     /// 2. Steps from the GPUs to the NICs that would come with them (joint allocation only, else 0).
@@ -55,5 +84,14 @@ pub fn objective(pool: &NodePool, set: u128, nic_distance: u32) -> Objective {
     let nvlink_domains = spans(Level::Nvlink, true);
     let minors = bits(set).fold(0, |mask, at| mask | 1 << (127 - devices.gpus[usize::from(at)].minor.clamp(0, 127)));
     let beyond_switch = switches > 1;
-    Objective { nvlink_domains, nic_distance, beyond_switch, numa_nodes, switches, broken, minors: !minors }
+    Objective {
+        spread: Spread::default(),
+        nvlink_domains,
+        nic_distance,
+        beyond_switch,
+        numa_nodes,
+        switches,
+        broken,
+        minors: !minors,
+    }
 }

@@ -183,13 +183,22 @@ impl Choice<'_> {
             fits.sort_unstable();
             fits.into_iter().map(|fit| fit.number).collect()
         };
-        let holds = |chosen: &[u8]| !strict || self.nics_are_near(pieces, chosen, plan);
+        let holds = |chosen: &[u8]| {
+            self.leaves_whole(chosen, within, plan) && (!strict || self.nics_are_near(pieces, chosen, plan))
+        };
         // GPUs that nothing tells apart but what is free of them may change places, unless it matters where they are.
         let alike = !strict && plan.whole.is_empty() && self.barred.has_no_shares();
         let owners: Vec<usize> = pieces.iter().map(|piece| piece.container).collect();
         let state = |chosen: &[u8]| if alike { self.rooms(pieces, chosen, within) } else { by_owner(&owners, chosen) };
         let search = Search { pieces: pieces.len(), options: &options, holds: &holds, state: &state };
         solve(&search, &self.tries)
+    }
+
+    /// Where whole GPUs are chosen after the shares, enough are left for them.
+    fn leaves_whole(&self, chosen: &[u8], within: Within, plan: &GpuPlan) -> bool {
+        let wanted = if plan.whole.is_empty() { self.whole_wanted() } else { 0 };
+        let taken = chosen.iter().fold(0, |mask, gpu| mask | bit(*gpu));
+        wanted == 0 || (self.free_for_whole(within) & !taken).count_ones() >= wanted
     }
 
     fn nics_are_near(&self, pieces: &[Piece], chosen: &[u8], plan: &GpuPlan) -> bool {
@@ -231,6 +240,7 @@ impl Choice<'_> {
                 .iter()
                 .all(|part| matches!(part, Part::Gpu { core, memory, .. } if *core <= room.0 && *memory <= room.1));
             idle && fits
+                && self.leaves_whole(&[*gpu], within, plan)
                 && pieces.iter().all(|piece| piece.share.count == 1)
                 && (!self.strict() || self.nics_are_near(pieces, &vec![*gpu; pieces.len()], plan))
         })?;

@@ -1,10 +1,12 @@
-//! Who of a pod's containers gets which GPUs of a set, where their NICs have a say.
+//! Who of a pod's containers gets which GPUs of a set: those that are near each other, or, where they have a say, near NICs.
 
 use super::grant::Part;
 use super::need::Need;
+use super::objective::Spread;
 use super::phases::{overlap, split};
 use super::pick::Choice;
-use super::place::{Level, Place, bit, bits};
+use super::place::{Group, Level, Place, bit, bits};
+use super::pool::NodePool;
 use super::whole;
 use crate::decide::pod::ContainerKind;
 
@@ -14,6 +16,8 @@ const MAX_SPLITS: u32 = 256;
 const SPLIT: u32 = 8;
 /// Most GPUs of one container that are looked at for one set.
 const MAX_LOOKS: u32 = 8192;
+/// The same where NICs have no say.
+const MAX_NEAREST: u32 = 1024;
 
 /// The containers of one pod that want whole GPUs, and what they hold besides.
 pub(super) struct Splits<'a, 'b> {
@@ -24,6 +28,17 @@ pub(super) struct Splits<'a, 'b> {
     order: Vec<usize>,
     /// The GPUs that each container may have, as far as one GPU alone can tell.
     reach: Vec<u128>,
+}
+
+/// One way to split a set.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Way {
+    /// How far apart the GPUs of each container lie, where NICs have no say.
+    pub spread: Spread,
+    /// How far the NICs are, where they have.
+    pub distance: u32,
+    /// GPUs by container.
+    pub split: Vec<Vec<u8>>,
 }
 
 /// The search among the ways to split one set.
@@ -43,6 +58,20 @@ impl Ways {
     fn is_best(&self) -> bool {
         self.best.as_ref().is_some_and(|(distance, _)| *distance <= self.least)
     }
+}
+
+/// The search for the way in which each container's own GPUs are nearest to each other.
+struct Nearest {
+    set: u128,
+    /// Containers in the order in which they choose.
+    order: Vec<usize>,
+    /// What the containers from each place in that order on come to at least.
+    least: Vec<Spread>,
+    split: Vec<Vec<u8>>,
+    /// Of the containers that have chosen.
+    so_far: Spread,
+    best: Way,
+    looks: u32,
 }
 
 impl<'a, 'b> Splits<'a, 'b> {
@@ -68,15 +97,81 @@ impl<'a, 'b> Splits<'a, 'b> {
         self.may_all_fit(0, |_| open)
     }
 
+    /// There is one container to give GPUs to, and no NIC has a say.
+    pub fn are_trivial(&self) -> bool {
+        self.order.len() < 2 && !self.choice.joint_nics()
+    }
+
     /// Which container gets which GPUs of `set`, and how far the NICs are then: containers take neighbours, unless another
-    /// way brings their NICs nearer. `None` where NICs must be near and no way brings them there.
-    pub fn of(&self, set: u128) -> Option<(u32, Vec<Vec<u8>>)> {
+    /// way brings their GPUs nearer to each other, or to their NICs where these have a say. `None` where NICs must be near
+    /// and no way brings them there.
+    pub fn of(&self, set: u128) -> Option<Way> {
         let choice = self.choice;
         choice.looked.set(choice.looked.get() + 1);
         let first = split(&choice.kinds, self.counts, &choice.neighbours(set));
         if !choice.joint_nics() {
-            return Some((0, first));
+            return Some(self.nearest(set, first));
         }
+        let (distance, split) = self.near_nics(set, first)?;
+        Some(Way { spread: Spread::default(), distance, split })
+    }
+
+    /// The way in which each container's own GPUs of `set` are nearest to each other; `first` where none is better.
+    fn nearest(&self, set: u128, first: Vec<Vec<u8>>) -> Way {
+        if self.order.len() < 2 {
+            return Way { spread: Spread::default(), distance: 0, split: first };
+        }
+        let pool = self.choice.pool;
+        let mut order = self.order.clone();
+        // Large ones are hard to place.
+        order.sort_by_key(|at| {
+            (self.choice.kinds[*at] == ContainerKind::Init, std::cmp::Reverse(self.counts[*at]), *at)
+        });
+        let of = |at: &usize| spread(pool, first[*at].iter().fold(0, |mask, gpu| mask | bit(*gpu)));
+        let mut least = vec![Spread::default(); order.len() + 1];
+        for (depth, at) in order.iter().enumerate().rev() {
+            least[depth] = least[depth + 1].plus(least_spread(pool, set, self.counts[*at]));
+        }
+        let best =
+            Way { spread: order.iter().map(of).fold(Spread::default(), Spread::plus), distance: 0, split: first };
+        let split = vec![Vec::new(); self.counts.len()];
+        let mut search = Nearest { set, order, least, split, so_far: Spread::default(), best, looks: MAX_NEAREST };
+        if search.best.spread > search.least[0] {
+            self.each_near(0, &mut search);
+        }
+        search.best
+    }
+
+    /// Goes through the GPUs that the containers from `depth` on may have; `true` when it is time to stop.
+    fn each_near(&self, depth: usize, search: &mut Nearest) -> bool {
+        let Some(at) = search.order.get(depth).copied() else {
+            search.best = Way { spread: search.so_far, distance: 0, split: search.split.clone() };
+            return search.best.spread <= search.least[0];
+        };
+        let choice = self.choice;
+        let before = search.so_far;
+        let cells = whole::cells(choice.pool, self.open(at, search.set, &search.split));
+        whole::each(&cells, self.counts[at], 0, &mut |own| {
+            let left = choice.tries.get();
+            if search.looks == 0 || left == 0 {
+                return true;
+            }
+            search.looks -= 1;
+            choice.tries.set(left - 1);
+            search.so_far = before.plus(spread(choice.pool, own));
+            if search.so_far.plus(search.least[depth + 1]) >= search.best.spread {
+                return false;
+            }
+            search.split[at] = bits(own).collect();
+            let done = self.each_near(depth + 1, search);
+            search.split[at].clear();
+            done
+        })
+    }
+
+    /// [`Self::of`] where NICs have a say: how far they are, and the split.
+    fn near_nics(&self, set: u128, first: Vec<Vec<u8>>) -> Option<(u32, Vec<Vec<u8>>)> {
+        let choice = self.choice;
         if !self.may_fit(set) {
             return None;
         }
@@ -126,20 +221,20 @@ impl<'a, 'b> Splits<'a, 'b> {
         let choice = self.choice;
         let count = self.counts[at];
         if !choice.has_nics_to_be_near(at) {
-            let open = self.open(at, ways);
+            let open = self.open(at, ways.set, &ways.split);
             ways.split[at] = choice.neighbours(open).into_iter().take(count as usize).collect();
             let done = self.each(depth + 1, ways);
             ways.split[at].clear();
             return done;
         }
-        if !self.may_all_fit(depth, |later| self.open(later, ways)) {
+        if !self.may_all_fit(depth, |later| self.open(later, ways.set, &ways.split)) {
             return false;
         }
         // Of two containers that ask for the same, one order is as good as the other.
         let twin = depth.checked_sub(1).map(|before| self.order[before]);
         let twin = twin.filter(|other| ways.exact[at] && self.are_twins(*other, at));
         let before = twin.map(|other| self.places(ways.split[other].iter().fold(0, |mask, gpu| mask | bit(*gpu))));
-        let cells = whole::cells(choice.pool, self.open(at, ways) & self.reach[at]);
+        let cells = whole::cells(choice.pool, self.open(at, ways.set, &ways.split) & self.reach[at]);
         let broad = !ways.exact[at] && whole::ways(&cells, count) > whole::MAX_SETS;
         let mut look = |own: u128| {
             let left = choice.tries.get();
@@ -182,9 +277,9 @@ impl<'a, 'b> Splits<'a, 'b> {
     }
 
     /// GPUs of the set that nobody holds who runs together with the container.
-    fn open(&self, at: usize, ways: &Ways) -> u128 {
-        let held = ways.split.iter().enumerate().filter(|(other, _)| overlap(&self.choice.kinds, *other, at));
-        ways.set & !held.flat_map(|(_, own)| own).fold(0, |mask, gpu| mask | bit(*gpu))
+    fn open(&self, at: usize, set: u128, split: &[Vec<u8>]) -> u128 {
+        let held = split.iter().enumerate().filter(|(other, _)| overlap(&self.choice.kinds, *other, at));
+        set & !held.flat_map(|(_, own)| own).fold(0, |mask, gpu| mask | bit(*gpu))
     }
 
     /// Each of the containers from `depth` on may find GPUs near NICs among those that are `open` to it, and those that stay
@@ -248,5 +343,48 @@ impl<'a, 'b> Splits<'a, 'b> {
         let mut places: Vec<Place> = bits(set).map(|at| gpus[usize::from(at)].place).collect();
         places.sort_unstable();
         places
+    }
+}
+
+/// How far apart the GPUs of one container lie.
+fn spread(pool: &NodePool, own: u128) -> Spread {
+    let groups = |level: Level| {
+        let taken = |group: &Group| group.gpus & own;
+        let all = pool.devices().groups(level).iter().map(taken).filter(|taken| *taken != 0);
+        let (count, placed) = all.fold((0, 0), |(count, placed), taken| (count + 1, placed | taken));
+        // One of unknown place is in a group of its own.
+        count + (own & !placed).count_ones()
+    };
+    let switches = groups(Level::Switch);
+    Spread {
+        nvlink_domains: groups(Level::Nvlink),
+        beyond_switch: u32::from(switches > 1),
+        numa_nodes: groups(Level::Numa),
+        switches,
+    }
+}
+
+/// No `count` GPUs of `set` lie nearer to each other than this.
+fn least_spread(pool: &NodePool, set: u128, count: u32) -> Spread {
+    let fewest = |level: Level| {
+        let mut sizes: Vec<u32> =
+            pool.devices().groups(level).iter().map(|group| (group.gpus & set).count_ones()).collect();
+        sizes.sort_unstable_by_key(|size| std::cmp::Reverse(*size));
+        let (mut left, mut groups) = (count, 0);
+        for size in sizes.into_iter().take_while(|size| *size > 0) {
+            if left == 0 {
+                break;
+            }
+            left = left.saturating_sub(size);
+            groups += 1;
+        }
+        groups + left
+    };
+    let switches = fewest(Level::Switch);
+    Spread {
+        nvlink_domains: fewest(Level::Nvlink),
+        beyond_switch: u32::from(switches > 1),
+        numa_nodes: fewest(Level::Numa),
+        switches,
     }
 }

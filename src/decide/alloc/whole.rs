@@ -4,7 +4,7 @@
 //! minors are ever part of the best set: the search counts how many to take from each cell. Up to 16 candidates that is at
 //! most 12,870 sets and the answer is exact; it stays exact above as long as the counts are few, and is greedy beyond.
 
-use super::objective::{Objective, objective};
+use super::objective::{Objective, Spread, objective};
 use super::place::{Place, bit, bits};
 use super::pool::NodePool;
 
@@ -29,6 +29,16 @@ pub(super) struct Cell {
 /// Chooses `count` of `candidates`. `nic_distance` tells how far the NICs of a set would be, `None` when the set cannot be
 /// used; it is 0 where NICs do not matter.
 pub fn best(pool: &NodePool, candidates: u128, count: u32, mut nic_distance: impl FnMut(u128) -> Option<u32>) -> Best {
+    best_split(pool, candidates, count, |set| Some((Spread::default(), nic_distance(set)?)))
+}
+
+/// [`best()`] for several containers: `split` tells, besides, how far apart their own GPUs of a set would lie.
+pub(super) fn best_split(
+    pool: &NodePool,
+    candidates: u128,
+    count: u32,
+    mut split: impl FnMut(u128) -> Option<(Spread, u32)>,
+) -> Best {
     let mut best = Best { set: None, looked_at: 0 };
     if count == 0 || candidates.count_ones() < count {
         return best;
@@ -36,8 +46,8 @@ pub fn best(pool: &NodePool, candidates: u128, count: u32, mut nic_distance: imp
     let cells = cells(pool, candidates);
     let mut judge = |set: u128, best: &mut Best| {
         best.looked_at += 1;
-        if let Some(distance) = nic_distance(set) {
-            let value = objective(pool, set, distance);
+        if let Some((spread, distance)) = split(set) {
+            let value = Objective { spread, ..objective(pool, set, distance) };
             if best.set.is_none_or(|(_, least)| value < least) {
                 best.set = Some((set, value));
             }
