@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use baton::contract::hint::LabelSelector;
 use baton::contract::{PodKey, PodUid, key};
-use baton::decide::cycle::{AskId, BindVerdict, EngineConfig};
-use baton::decide::plugins::DefaultSet;
+use baton::decide::cycle::{AskId, BindVerdict, EngineConfig, PodState};
+use baton::decide::plugins::{DefaultSet, NodesWithoutAgent};
 use baton::decide::pod::Deletion;
 use baton::decide::world::{BudgetFacts, PodFacts, WorldEvent};
 
@@ -46,6 +46,58 @@ fn fitting(env: &mut Env, facts: &PodFacts, nodes: &[&str]) -> Vec<String> {
     let nodes: Vec<String> = nodes.iter().map(|node| (*node).to_owned()).collect();
     let now = env.moment();
     env.engine.fit_devices(facts, &nodes, now).fitting
+}
+
+#[test]
+fn gpus_of_nodes_without_an_agent_are_counted_for_kube_scheduler_too() {
+    let config = EngineConfig { asking_names: [THEIRS.into()].into(), ..EngineConfig::default() };
+    let set = DefaultSet { without_agent: NodesWithoutAgent::Plain, ..DefaultSet::default() };
+    let mut env = Env::with(config, set);
+    env.plain_node("n", 2);
+    let third = theirs(&env, "third", ONE, 0);
+    for name in ["first", "second"] {
+        assert_eq!(fitting(&mut env, &third, &["n"]), ["n"]);
+        bound(&mut env, name, ONE, 0);
+    }
+    assert_eq!(fitting(&mut env, &third, &["n"]), [""; 0]);
+    env.submit(third.clone());
+    let now = env.moment();
+    let effects = env.engine.ask_bind(AskId(1), &third.handoff.pod, "n", std::time::Duration::from_secs(10), now);
+    env.perform(effects);
+    let answers = env.engine.take_answers();
+    assert!(
+        matches!(&answers[0].verdict, BindVerdict::Failed(why) if why.contains("fewer than 1 free GPUs")),
+        "{answers:?}"
+    );
+    env.delete("first");
+    assert_eq!(fitting(&mut env, &third, &["n"]), ["n"]);
+}
+
+#[test]
+fn a_pod_of_kube_scheduler_is_explained_by_what_it_is_told_here_and_its_bind_is_listed() {
+    let mut env = env();
+    env.node("n", 1);
+    bound(&mut env, "first", ONE, 0);
+    let waiting = theirs(&env, "waiting", ONE, 0);
+    env.submit(waiting.clone());
+    let key = PodKey::new("ml", "waiting");
+    let now = env.moment();
+    let told = env.engine.explain(&key, now).unwrap().verdict;
+    assert!(
+        told.message.contains(THEIRS) && told.message.contains("0/1 nodes: 1 have fewer than 1 free GPUs"),
+        "{told:?}"
+    );
+    assert!(!told.rules.is_empty() && told.nodes.len() == 1, "{told:?}");
+    env.delete("first");
+    let told = env.engine.explain(&key, env.moment()).unwrap().verdict;
+    assert!(told.message.ends_with("fits node n"), "{told:?}");
+    env.set_lock("n", "who knows");
+    let now = env.moment();
+    let effects = env.engine.ask_bind(AskId(1), &waiting.handoff.pod, "n", std::time::Duration::from_secs(10), now);
+    env.perform(effects);
+    let listed = env.engine.queue_report(env.moment()).items;
+    let bind = listed.iter().find(|item| item.name == key.to_string()).unwrap();
+    assert_eq!((bind.node.as_deref(), bind.state), (Some("n"), PodState::WaitingForLock), "{bind:?}");
 }
 
 #[test]

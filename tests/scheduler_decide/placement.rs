@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use baton::contract::inventory::{DeviceHeld, DeviceStatus, HeldBy};
-use baton::contract::{DeviceType, Identity, PodKey, key};
+use baton::contract::{AgentStatus, DeviceType, Identity, PodKey, key};
 use baton::decide::cycle::{EngineConfig, PodState};
 use baton::decide::plugins::{DefaultSet, NodesWithoutAgent};
 use baton::decide::world::WorldEvent;
@@ -48,6 +48,45 @@ fn with_auto_the_lock_is_left_out_where_the_agent_identifies_exactly() {
         env.settle();
         assert_eq!((env.node_of("a"), env.lock_writes), (Some("n"), writes));
     }
+}
+
+#[test]
+fn with_auto_the_lock_is_written_where_the_agent_serves_the_pods_scheduler_only_with_one() {
+    let config = EngineConfig { lock_mode: baton::decide::cycle::LockMode::Auto, ..EngineConfig::default() };
+    for (lockless, writes) in [(&["other", "baton-scheduler"][..], 0), (&["other"], 1), (&[], 1)] {
+        let mut env = Env::with(config.clone(), DefaultSet::default());
+        env.node("n", 8);
+        let lockless = Some(lockless.iter().map(|name| (*name).to_owned()).collect());
+        let registered = vec![key::NVIDIA_GPU.to_owned()];
+        env.beat_status("n", AgentStatus { version: "1".into(), registered, identity: Identity::Exact, lockless });
+        env.pod("a", ONE);
+        env.settle();
+        assert_eq!((env.node_of("a"), env.lock_writes), (Some("n"), writes));
+    }
+}
+
+#[test]
+fn gpus_that_the_kubelet_offers_no_more_are_told_as_their_agents_trouble() {
+    let mut env = Env::new();
+    env.node("n", 8);
+    env.node("without", 0);
+    env.change_node("n", |facts| {
+        let mut left = (*facts.allocatable).clone();
+        left.set(key::NVIDIA_GPU, "0".parse().unwrap());
+        facts.allocatable = left.into();
+    });
+    env.pod("a", ONE);
+    env.settle();
+    let few = "1 have fewer than 1 free GPUs";
+    assert_eq!(env.conditions["a"], format!("0/2 nodes: 1 agent does not serve nvidia.com/gpu, {few}"));
+    env.now += Duration::from_secs(120);
+    env.settle();
+    env.pod("b", ONE);
+    env.settle();
+    assert_eq!(env.conditions["b"], format!("0/2 nodes: 1 agent not ready, {few}"));
+    env.node("n", 8);
+    env.settle();
+    assert_eq!(env.node_of("a"), Some("n"));
 }
 
 #[test]
@@ -115,7 +154,7 @@ fn a_name_that_the_agent_does_not_serve_or_the_kubelet_has_zeroed_is_named() {
     env.change_node("n", |facts| facts.allocatable.set(key::NVIDIA_GPU, baton::contract::Quantity::units(0)));
     env.pod("b", ONE);
     env.settle();
-    assert_eq!(env.conditions["b"], "0/1 nodes: 1 have fewer than 1 free GPUs");
+    assert_eq!(env.conditions["b"], "0/1 nodes: 1 agent does not serve nvidia.com/gpu");
 }
 
 #[test]

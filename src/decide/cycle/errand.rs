@@ -47,6 +47,13 @@ pub(super) struct Errand {
     trouble: Option<String>,
 }
 
+impl Errand {
+    /// For how long somebody has been waiting.
+    pub(super) fn waited(&self, now: Moment) -> Duration {
+        self.wait.saturating_sub(self.deadline.saturating_sub(now.mono))
+    }
+}
+
 impl Engine {
     /// Binds `pod` to `node` with devices chosen now, behind those that wait for the same node. The answer comes by
     /// [`Engine::take_answers`], at the latest soon after `wait`, unless a Binding is under way then.

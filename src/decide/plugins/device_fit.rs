@@ -10,6 +10,8 @@ use crate::decide::help::Help;
 use crate::decide::world::devices::{DeviceChoice, DevicePlan, request_of};
 use crate::decide::world::{KnownChoices, Node, NodeId, Pod, Wake};
 
+use super::resources_fit::device_shortage;
+
 /// What becomes of device pods where no agent is live.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -111,13 +113,19 @@ impl PreFilter for DeviceFit {
 }
 
 impl Filter for DeviceFit {
-    fn filter(&self, _: View<'_>, _: &Pod, (id, node): (NodeId, &Node), slots: &mut Slots) -> Outcome {
+    fn filter(&self, _: View<'_>, pod: &Pod, (id, node): (NodeId, &Node), slots: &mut Slots) -> Outcome {
         let Some(wanted) = slots.get::<Wanted>() else { return Outcome::Fit };
         let served = node.live_agent().map(|_| wanted.names.iter().find(|name| !node.serves(name)));
         let wake = Wake::AGENT.or(Wake::NODE_ROOM).or(Wake::NODE_ADDED);
         match (served, self.without_agent) {
             (Some(None), _) => {}
-            (_, NodesWithoutAgent::Plain) => return Outcome::Fit,
+            // Also where nobody but this rule counts: kube-scheduler leaves these names to its extender.
+            (_, NodesWithoutAgent::Plain) => {
+                return match device_shortage(&pod.facts.spec.requests, node) {
+                    None => Outcome::Fit,
+                    Some((text, help)) => Outcome::unfit(NAME, text, wake.or(ROOM)).helped_by(help),
+                };
+            }
             (None, _) => return Outcome::unfit(NAME, "agent not ready", wake).helped_by(Help::Daemon),
             (Some(Some(name)), _) => {
                 let text = format!("agent does not serve {name}");

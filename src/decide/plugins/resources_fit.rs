@@ -46,7 +46,6 @@ fn shortage(request: &Resources, node: &Node) -> Option<(Text, Help)> {
     if node.pods.len() as i64 + 1 > facts.max_pods {
         return Some(("too many pods".into(), Help::MaxPods));
     }
-    let short = |wanted: i64, have: i64, used: i64| wanted > 0 && wanted > have.saturating_sub(used);
     if short(request.milli_cpu, have.milli_cpu, used.milli_cpu) {
         return Some(("insufficient cpu".into(), Help::Rule));
     }
@@ -56,13 +55,49 @@ fn shortage(request: &Resources, node: &Node) -> Option<(Text, Help)> {
     if short(request.ephemeral, have.ephemeral, used.ephemeral) {
         return Some(("insufficient ephemeral-storage".into(), Help::Rule));
     }
-    let lacking = request.scalar.iter().find(|(name, wanted)| {
-        short(**wanted, have.scalar(name), used.scalar(name)) && !is_counted_by_devices(name, node)
-    });
-    lacking.map(|(name, wanted)| match &**name {
+    scalar_shortage(request, node, |_| true)
+}
+
+/// The same of devices alone.
+pub(super) fn device_shortage(request: &Resources, node: &Node) -> Option<(Text, Help)> {
+    scalar_shortage(request, node, key::is_device_resource)
+}
+
+fn short(wanted: i64, have: i64, used: i64) -> bool {
+    wanted > 0 && wanted > have.saturating_sub(used)
+}
+
+fn scalar_shortage(request: &Resources, node: &Node, counts: impl Fn(&str) -> bool) -> Option<(Text, Help)> {
+    let facts = node.facts.as_ref()?;
+    let (have, used) = (&facts.allocatable, &node.used);
+    let (name, wanted) = request.scalar.iter().find(|(name, wanted)| {
+        counts(name) && short(**wanted, have.scalar(name), used.scalar(name)) && !is_counted_by_devices(name, node)
+    })?;
+    // The kubelet offers none of what is there and healthy: nobody serves it now.
+    if have.scalar(name) == 0 && has_healthy(node, name) {
+        return Some(match node.live_agent() {
+            None => ("agent not ready".into(), Help::Daemon),
+            Some(_) => (format!("agent does not serve {name}").into(), Help::Registration),
+        });
+    }
+    Some(match &**name {
         key::NVIDIA_GPU => (format!("have fewer than {wanted} free GPUs").into(), Help::Room),
         name => (format!("insufficient {name}").into(), Help::Rule),
     })
+}
+
+/// The node's inventory lists a healthy device that is handed out by this name.
+fn has_healthy(node: &Node, name: &str) -> bool {
+    let Some(stock) = &node.stock else { return false };
+    let devices = stock.pool().devices();
+    if let Some(profile) = name.strip_prefix(key::MIG_PREFIX) {
+        return devices.migs.iter().any(|mig| mig.healthy && *mig.profile == *profile);
+    }
+    match name {
+        key::RDMA => devices.nics.iter().any(|nic| nic.healthy),
+        name if key::is_device_resource(name) => devices.gpus.iter().any(|gpu| gpu.healthy && gpu.core > 0),
+        _ => false,
+    }
 }
 
 /// Bytes of GPU memory are no resource of the kubelet: the device rule counts them where an agent serves shares.

@@ -63,7 +63,14 @@ impl Engine {
         if !waits {
             return Some(explanation);
         }
-        let judged = self.on_live_world(id, priority, now);
+        let asked = self.asks_by_extender(id);
+        let judged = self.on_live_world(id, priority, asked, now);
+        if asked {
+            let Explanation { scheduler_name, verdict, .. } = &mut explanation;
+            let message = format!("{scheduler_name} places it and asks here about devices: {}", judged.message);
+            *verdict = Verdict { message, ..judged };
+            return Some(explanation);
+        }
         if state == PodState::Foreign {
             explanation.verdict.nodes = judged.nodes;
             return Some(explanation);
@@ -80,16 +87,33 @@ impl Engine {
         Some(explanation)
     }
 
-    /// What the rules say now to a pod that waits, with the room closed that others were promised.
-    fn on_live_world(&mut self, id: PodId, priority: i32, now: Moment) -> Verdict {
-        let shadows = self.shadow(priority, id, now);
+    /// Another scheduler places the pod, and asks this one about its devices.
+    fn asks_by_extender(&self, id: PodId) -> bool {
+        self.world.pod(id).is_some_and(|pod| {
+            let name = &pod.facts.handoff.scheduler_name;
+            self.config.asking_names.contains(name) && !self.config.scheduler_names.contains(name)
+        })
+    }
+
+    /// What the rules say now to a pod that waits, with the room closed that others were promised. Where a pod that is `asked`
+    /// about goes is not decided here.
+    fn on_live_world(&mut self, id: PodId, priority: i32, asked: bool, now: Moment) -> Verdict {
+        let facts = self.world.pod(id).filter(|_| asked).map(|pod| pod.facts.clone());
+        let shadows = match facts {
+            Some(facts) => self.shadow_nominated(&facts, now),
+            None => self.shadow(priority, id, now),
+        };
         let verdict = self.world.pod(id).map(|pod| {
             let view = View { world: &self.world, now: now.mono };
             let mut judged = judge_all(view, &self.plugins, pod);
             if !judged.fitting.is_empty() {
                 let best = self.best_nodes(view, pod, &mut judged);
                 let node = best.first().map(|best| best.node.clone()).unwrap_or_default();
-                judged.verdict.message = format!("would go to node {node}");
+                judged.verdict.message = match judged.fitting.len() {
+                    1 if asked => format!("fits node {node}"),
+                    count if asked => format!("fits {count} nodes"),
+                    _ => format!("would go to node {node}"),
+                };
             }
             judged.verdict
         });
@@ -164,7 +188,7 @@ impl Engine {
     }
 
     /// What is to be said of a pod whose state says more than the rules.
-    fn state_message(&self, pod: &Pod, now: Moment) -> String {
+    pub(super) fn state_message(&self, pod: &Pod, now: Moment) -> String {
         let node = self.node_name(pod.node()).unwrap_or_default();
         let handoff = &pod.facts.handoff;
         match self.pod_state(pod) {

@@ -23,7 +23,28 @@ impl Engine {
         items.sort_by(|a, b| a.0.cmp(&b.0));
         let mut items: Vec<QueueItem> = items.into_iter().map(|(_, item)| item).collect();
         items.extend(self.held_groups());
+        items.extend(self.asked_binds(now));
         QueueReport { leading: self.leading, items }
+    }
+
+    /// Binds that another scheduler waits for: they are in no queue.
+    fn asked_binds(&self, now: Moment) -> impl Iterator<Item = QueueItem> {
+        self.errands.iter().filter_map(move |(id, errand)| {
+            let pod = self.world.pod(*id)?;
+            Some(QueueItem {
+                kind: "pod".to_owned(),
+                name: pod.key().to_string(),
+                priority: pod.facts.spec.priority,
+                state: self.pod_state(pod),
+                attempts: 1,
+                queued_seconds: errand.waited(now).as_secs(),
+                next_try_seconds: None,
+                wakes: Vec::new(),
+                rules: Vec::new(),
+                node: self.node_name(pod.node()),
+                message: self.state_message(pod, now),
+            })
+        })
     }
 
     /// Groups that a rule of gangs keeps out of the queue, by id.
