@@ -76,6 +76,10 @@ fn an_installation_beside_kube_scheduler_can_be_applied_as_it_is_printed() {
     let config = text(&baton(&["manifests", "--extender=scheduler-config"]).stdout);
     assert_eq!(config.matches("\nkind: ").count(), 1, "one document");
     assert!(config.contains("\nkind: KubeSchedulerConfiguration\n"), "{config}");
+    for profile in ["1g.5gb", "1g.10gb", "3g.40gb", "7g.141gb"] {
+        let managed = format!("\n  - name: nvidia.com/mig-{profile}\n    ignoredByScheduler: true\n");
+        assert!(config.contains(&managed), "a MIG pod passes the extender by: {profile}");
+    }
 }
 
 fn names(folder: &Path) -> Vec<String> {

@@ -100,8 +100,11 @@ fn topology(place: &Place, device: &NodeDevice) -> DeviceTopology {
     }
 }
 
+/// Functions that can be handed out: one that is worse than its NIC (its device nodes are missing) is left out, so that
+/// schedulers, which take the lowest address, take the next one.
 fn vf_groups(device: &NodeDevice, all: &[NodeDevice]) -> Vec<VfGroup> {
-    let vfs = all.iter().filter_map(|part| match &part.body {
+    let usable = |part: &NodeDevice| part.health.healthy || !device.health.healthy;
+    let vfs = all.iter().filter(|part| usable(part)).filter_map(|part| match &part.body {
         Body::Vf { parent, number, .. } if *parent == device.id => {
             Some(VirtualFunction { minor: *number as i32, bus_id: part.id.clone() })
         }

@@ -98,6 +98,7 @@ async fn inventory_labels_and_lease_stand_in_the_api_and_nothing_is_written_with
         cluster.status().is_some_and(|status| status.registered.len() == 6 && status.identity == Identity::Exact)
     })
     .await;
+    assert_eq!(cluster.status().unwrap().lockless, Some(vec![]), "no pod is served without a lock by default");
 
     let writes = |resource: &str| {
         cluster.api.counts().sum(|c| {
@@ -107,6 +108,27 @@ async fn inventory_labels_and_lease_stand_in_the_api_and_nothing_is_written_with
     let (devices, leases) = (writes("devices"), writes("leases"));
     until("the Lease is renewed five times", || writes("leases") >= leases + 5).await;
     assert_eq!(writes("devices"), devices, "nothing changed");
+    daemon.stop().await;
+}
+
+#[tokio::test]
+async fn a_virtual_function_without_its_device_node_is_not_offered_to_schedulers() {
+    let mut rig = Rig::new(NodeSpec { vfs_per_nic: 2, ..NodeSpec::new("half-loaded") });
+    let vf = rig.machine.nic_addresses()[1].to_string();
+    let verbs = rig.machine.sysfs_root().join("class/infiniband_verbs");
+    let all = std::fs::read_dir(&verbs).unwrap().map(|entry| entry.unwrap());
+    let own = all.filter(|entry| entry.path().canonicalize().unwrap().display().to_string().contains(&vf));
+    for entry in own {
+        std::fs::remove_file(rig.machine.dev_root().join("infiniband").join(entry.file_name())).unwrap();
+    }
+    let cluster = cluster(&mut rig).await;
+    let daemon = rig.shipped();
+    until("the Device object stands", || cluster.device().is_some()).await;
+    let device = cluster.device().unwrap();
+    let nics = device["spec"]["devices"].as_array().unwrap().iter().filter(|device| device["type"] == "rdma");
+    let groups: Vec<Value> = nics.map(|nic| nic["vfGroups"][0]["vfs"].clone()).collect();
+    assert_eq!((groups[0].as_array().unwrap().len(), &groups[0][0]["minor"]), (1, &json!(1)), "{device}");
+    assert_eq!(groups[1].as_array().unwrap().len(), 2);
     daemon.stop().await;
 }
 

@@ -1,6 +1,6 @@
 //! What the scheduler chooses, the node serves: both sides of the hand-off judge the same assignment alike.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use baton::contract::inventory::Device;
 use baton::contract::{ContainerRequest, DeviceId, DeviceType, LockRead, PodKey, PodRef, Quantity, key};
@@ -117,8 +117,8 @@ impl Node {
                 resources: &resources,
                 ledger: &self.ledger,
                 inventory: &self.inventory,
-                passed: &Default::default(),
-                may_repeat: &Default::default(),
+                passed: &BTreeSet::new(),
+                may_repeat: &BTreeSet::new(),
                 fresh: &Fresh::pods_and_node(self.pods.iter().map(|pod| pod.pod.key.clone())),
                 watching: true,
                 policy: &policy,
