@@ -41,7 +41,7 @@ pub async fn post(server: &Server, bindings: &BTreeMap<String, BTreeMap<String, 
         let (binder, pod, annotations) =
             (binder.clone(), PodRef::new(NAMESPACE, name, &uids[name]), annotations.clone());
         tokio::spawn(async move {
-            let result = binder.bind(&pod, &split.node, annotations).await;
+            let result = binder.bind(&pod, &split.node, &annotations).await;
             assert!(matches!(result, BindResult::Done), "{pod}: {result:?}");
             drop(permit);
         });

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use baton::contract::gang::Committed;
-use baton::contract::{AgentStatus, Identity, PodKey, Quantity, key};
+use baton::contract::{AgentStatus, Identity, PodKey, Quantity, Shared, key};
 use baton::decide::cycle::{
     BindResult, Effect, Effects, Engine, EngineConfig, LockMode, Moment, Report, Search, Ticket,
 };
@@ -14,7 +14,7 @@ use baton::decide::world::{NodeFacts, PodFacts, Resources, WorldEvent};
 use baton::runtime::clock;
 
 /// Of a Binding.
-pub type Annotations = BTreeMap<String, String>;
+pub type Annotations = Shared<BTreeMap<String, String>>;
 
 use crate::env::{gpu_device, pod, wall};
 
@@ -148,8 +148,8 @@ impl Cluster {
     }
 
     /// The API server takes a Binding, and the watch shows the pod with its assignment.
-    pub fn bind(&mut self, facts: &mut PodFacts, ticket: Ticket, node: Box<str>, mut annotations: Annotations) {
-        let mut text = |key: &str| annotations.remove(key).map(Into::into);
+    pub fn bind(&mut self, facts: &mut PodFacts, ticket: Ticket, node: Box<str>, annotations: Annotations) {
+        let text = |key: &str| annotations.get(key).map(|text| text.as_str().into());
         facts.handoff.node = Some(node);
         facts.handoff.assignment = AssignmentText {
             device_allocated: text(key::DEVICE_ALLOCATED),

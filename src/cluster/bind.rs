@@ -32,13 +32,13 @@ impl Binder {
     }
 
     /// `POST pods/binding` with the pod's uid as precondition: assignment and node in one atomic write.
-    pub async fn bind(&self, pod: &PodRef, node: &str, annotations: BTreeMap<String, String>) -> BindResult {
+    pub async fn bind(&self, pod: &PodRef, node: &str, annotations: &BTreeMap<String, String>) -> BindResult {
         let binding = Binding {
             metadata: ObjectMeta {
                 name: Some(pod.key.name.to_string()),
                 namespace: Some(pod.key.namespace.to_string()),
                 uid: Some(pod.uid.to_string()),
-                annotations: Some(annotations),
+                annotations: Some(annotations.clone()),
                 ..ObjectMeta::default()
             },
             target: ObjectReference {

@@ -3,35 +3,25 @@
 
 use super::{DeviceId, Quantity};
 
-/// One entry, as borrowed parts. Resources are in the order of their names.
+/// One entry without its resources, as borrowed parts.
 #[derive(Debug, Clone, Copy)]
 pub struct EntryText<'a> {
     /// Small number on the node.
     pub minor: i32,
     /// Identity.
     pub id: &'a DeviceId,
-    /// Amounts by resource name.
-    pub resources: &'a [(&'a str, Quantity)],
     /// Virtual functions of a NIC: number and address.
     pub vfs: &'a [(i32, &'a DeviceId)],
 }
 
 impl EntryText<'_> {
-    /// Appends the entry as compact JSON.
-    pub fn push_to(&self, out: &mut String) {
+    /// Appends the entry as compact JSON; `resources` appends the members of its `resources`, as [`push_amounts`] does.
+    pub fn push_to(&self, out: &mut String, resources: impl FnOnce(&mut String)) {
         push_number(out, "{\"minor\":", self.minor);
         out.push_str(",\"id\":");
         push_json(out, self.id.as_str());
         out.push_str(",\"resources\":{");
-        for (at, (name, amount)) in self.resources.iter().enumerate() {
-            if at > 0 {
-                out.push(',');
-            }
-            push_json(out, name);
-            out.push_str(":\"");
-            amount.push_to(out);
-            out.push('"');
-        }
+        resources(out);
         out.push('}');
         if !self.vfs.is_empty() {
             out.push_str(",\"extension\":{\"vfs\":[");
@@ -44,6 +34,19 @@ impl EntryText<'_> {
             out.push_str("]}");
         }
         out.push('}');
+    }
+}
+
+/// Appends amounts by resource name, in the order given, as members of a JSON object.
+pub fn push_amounts(out: &mut String, amounts: &[(&str, Quantity)]) {
+    for (at, (name, amount)) in amounts.iter().enumerate() {
+        if at > 0 {
+            out.push(',');
+        }
+        push_json(out, name);
+        out.push_str(":\"");
+        amount.push_to(out);
+        out.push('"');
     }
 }
 
@@ -93,7 +96,7 @@ mod tests {
             };
             let borrowed: Vec<(i32, &DeviceId)> = vfs.iter().map(|(minor, id)| (*minor, id)).collect();
             let mut text = String::new();
-            EntryText { minor, id: &id, resources: &amounts, vfs: &borrowed }.push_to(&mut text);
+            EntryText { minor, id: &id, vfs: &borrowed }.push_to(&mut text, |out| push_amounts(out, &amounts));
             prop_assert_eq!(text, serde_json::to_string(&entry).unwrap());
         }
     }

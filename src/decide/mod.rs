@@ -16,4 +16,5 @@ pub mod placement;
 pub mod plugins;
 pub mod pod;
 pub mod queue;
+pub mod text;
 pub mod world;

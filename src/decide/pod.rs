@@ -138,13 +138,12 @@ impl HandoffPod {
         &'a self,
         is_registered: impl Fn(&str) -> bool + 'a,
     ) -> impl Iterator<Item = ExpectedCall<'a>> + 'a {
-        self.containers.iter().flat_map(move |container| {
+        let called = self.containers.iter().flat_map(|container| {
             let names = container.request.as_ref().map(ContainerRequest::called_names).into_iter().flatten();
-            let is_registered = &is_registered;
-            names
-                .filter(|(name, _)| is_registered(name) && !container.dra_backed.iter().any(|dra| &**dra == *name))
-                .map(|(resource, count)| ExpectedCall { container, resource, count })
-                .collect::<Vec<_>>()
+            names.map(move |(resource, count)| ExpectedCall { container, resource, count })
+        });
+        called.filter(move |ExpectedCall { container, resource, .. }| {
+            is_registered(resource) && !container.dra_backed.iter().any(|dra| **dra == **resource)
         })
     }
 

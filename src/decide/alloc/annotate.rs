@@ -1,5 +1,8 @@
 //! What the Binding says about a pod's devices, written straight from the choice; and what to hold of them.
 
+use std::cmp::Ordering;
+use std::ops::Range;
+
 use super::assignment::Assignment;
 use super::grant::Part;
 use super::held::{Amounts, Held, HeldDevice};
@@ -7,7 +10,7 @@ use super::place::bits;
 use super::pool::NodePool;
 use super::request::PodDeviceRequest;
 use super::summary::share_of;
-use crate::contract::entry_text::{EntryText, push_json};
+use crate::contract::entry_text::{EntryText, push_amounts, push_json};
 use crate::contract::{ContainerDevices, DeviceType, Quantity, Shared, key};
 
 /// Resource names and amounts of one part, in the order of the names.
@@ -65,14 +68,10 @@ impl Assignment {
             if !minors.is_empty() {
                 minors.push(',');
             }
-            minors.push_str(&minor_of(pool, *part).to_string());
+            minors.push_str(itoa::Buffer::new().format(minor_of(pool, *part)));
         }
         // Of a pod with one such container, that container's list is the pod's.
-        let alone = self.containers.len() == 1 && parts.len() == self.containers[0].len() && {
-            let mut own = self.containers[0].clone();
-            order(pool, &mut own);
-            own == parts
-        };
+        let alone = self.containers.len() == 1 && self.containers[0][..] == self.grant.parts[..];
         let mut split = String::with_capacity(allocated.len() + 64 * (1 + self.containers.len()));
         split.push_str(ContainerDevices::HEAD);
         push_json(&mut split, node);
@@ -100,24 +99,37 @@ impl Assignment {
 
     /// What the pod holds, as [`Held::of`] reads it from `device-allocated`.
     pub fn held(&self, pool: &NodePool) -> Held {
-        let mut parts: Vec<Part> = self.grant.parts.to_vec();
-        order(pool, &mut parts);
+        self.held_of(pool, &self.amounts(pool))
+    }
+
+    /// How much of each device the pod holds, in the order of the grant: the same on every node that looks like this one.
+    pub fn amounts(&self, pool: &NodePool) -> Box<[Shared<Amounts>]> {
         let mut last: Option<(Part, Shared<Amounts>)> = None;
-        let devices = parts.into_iter().map(|part| {
+        let amounts = self.grant.parts.iter().map(|part| {
             let amounts = match &last {
-                Some((like, amounts)) if is_alike(pool, *like, part) => amounts.clone(),
+                Some((like, amounts)) if is_alike(pool, *like, *part) => amounts.clone(),
                 _ => {
                     let mut amounts = Amounts::default();
-                    Named::of(pool, part).each(|all| {
+                    Named::of(pool, *part).each(|all| {
                         amounts = all.iter().map(|(name, amount)| ((*name).into(), amount.value())).collect();
                     });
                     Shared::from(amounts)
                 }
             };
-            last = Some((part, amounts.clone()));
+            last = Some((*part, amounts.clone()));
+            amounts
+        });
+        amounts.collect()
+    }
+
+    /// [`Assignment::held`], where [`Assignment::amounts`] are known.
+    pub fn held_of(&self, pool: &NodePool, amounts: &[Shared<Amounts>]) -> Held {
+        let mut parts: Vec<(Part, &Shared<Amounts>)> = self.grant.parts.iter().copied().zip(amounts).collect();
+        parts.sort_by(|a, b| in_order(pool, a.0, b.0));
+        let devices = parts.into_iter().map(|(part, amounts)| {
             let vfs = vfs_of(pool, part).map(|(_, address)| address.clone()).collect();
-            let device = HeldDevice { id: pool.id(part.slot()).clone(), amounts, vfs, minor: minor_of(pool, part) };
-            (kind_of(part), device)
+            let (id, amounts, minor) = (pool.id(part.slot()).clone(), amounts.clone(), minor_of(pool, part));
+            (kind_of(part), HeldDevice { id, amounts, vfs, minor })
         });
         Held::from_ordered(devices)
     }
@@ -159,16 +171,18 @@ pub(super) fn vfs_of(pool: &NodePool, part: Part) -> impl Iterator<Item = (i32, 
 }
 
 /// By type, minor and id.
-fn order(pool: &NodePool, parts: &mut [Part]) {
-    let key = |part: &Part| (kind_of(*part), minor_of(pool, *part), pool.id(part.slot()));
-    parts.sort_by(|a, b| key(a).cmp(&key(b)));
+fn in_order(pool: &NodePool, a: Part, b: Part) -> Ordering {
+    let key = |part: Part| (matches!(part, Part::Nic { .. }), minor_of(pool, part));
+    key(a).cmp(&key(b)).then_with(|| pool.id(a.slot()).cmp(pool.id(b.slot())))
 }
 
 /// `{"gpu":[…],"rdma":[…]}`; puts the parts in that order.
 fn push_types(out: &mut String, pool: &NodePool, parts: &mut [Part]) {
-    order(pool, parts);
+    parts.sort_by(|a, b| in_order(pool, *a, *b));
     out.push('{');
     let mut of: Option<DeviceType> = None;
+    // Devices of one pod most often have the same amounts: their text is written once.
+    let mut last: Option<(Part, Range<usize>)> = None;
     for part in parts.iter() {
         let kind = kind_of(*part);
         if of.as_ref() == Some(&kind) {
@@ -180,9 +194,13 @@ fn push_types(out: &mut String, pool: &NodePool, parts: &mut [Part]) {
             of = Some(kind);
         }
         let vfs: Vec<(i32, &crate::contract::DeviceId)> = vfs_of(pool, *part).collect();
-        Named::of(pool, *part).each(|resources| {
-            let (minor, id) = (minor_of(pool, *part), pool.id(part.slot()));
-            EntryText { minor, id, resources, vfs: &vfs }.push_to(out);
+        EntryText { minor: minor_of(pool, *part), id: pool.id(part.slot()), vfs: &vfs }.push_to(out, |out| {
+            let from = out.len();
+            match &last {
+                Some((like, text)) if is_alike(pool, *like, *part) => out.extend_from_within(text.clone()),
+                _ => Named::of(pool, *part).each(|amounts| push_amounts(out, amounts)),
+            }
+            last = Some((*part, from..out.len()));
         });
     }
     out.push_str(if of.is_some() { "]}" } else { "}" });

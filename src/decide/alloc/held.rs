@@ -75,6 +75,17 @@ impl Held {
 
     /// Lets equal amounts be stored once.
     pub fn share(&mut self, mut intern: impl FnMut(&mut Shared<Amounts>)) {
-        self.devices.iter_mut().for_each(|device| intern(&mut device.amounts));
+        // Most often all devices of a pod share theirs already.
+        let mut last: Option<(Shared<Amounts>, Shared<Amounts>)> = None;
+        for device in &mut self.devices {
+            match &last {
+                Some((own, stored)) if own.is_same(&device.amounts) => device.amounts = stored.clone(),
+                _ => {
+                    let own = device.amounts.clone();
+                    intern(&mut device.amounts);
+                    last = Some((own, device.amounts.clone()));
+                }
+            }
+        }
     }
 }

@@ -85,26 +85,27 @@ impl Layout {
 #[derive(Debug, Clone)]
 pub struct PoolState {
     layout: Shared<Layout>,
-    used: Box<[Used]>,
+    used: [Box<[Used]>; 3],
 }
 
 impl PoolState {
     /// Of this pool, now.
     pub fn of(pool: &NodePool) -> Self {
-        Self { layout: pool.devices().layout().clone(), used: pool.all_used().copied().collect() }
+        Self { layout: pool.devices().layout().clone(), used: pool.used_by_kind().map(Into::into) }
     }
 
     /// Every choice on `pool` is what it was on the pool that this is of. A layout that is not stored once is not recognised,
     /// which costs a choice and changes none.
     pub fn is_of(&self, pool: &NodePool) -> bool {
-        self.layout.is_same(pool.devices().layout()) && pool.all_used().eq(&self.used)
+        self.layout.is_same(pool.devices().layout())
+            && pool.used_by_kind().iter().zip(&self.used).all(|(used, mine)| **used == **mine)
     }
 
-    /// Equal for pools of equal state; different for most others.
-    pub fn fingerprint(pool: &NodePool) -> u64 {
+    /// Equal for pools of equal state; different for most others. A pool keeps its own.
+    pub(super) fn fingerprint(pool: &NodePool) -> u64 {
         // FNV-1a over words: what it is mixed of are small numbers, and a wrong guess only costs a comparison.
         let mix = |hash: u64, word: u64| (hash ^ word).wrapping_mul(0x0000_0100_0000_01b3).rotate_left(23);
-        pool.all_used().fold(0xcbf2_9ce4_8422_2325, |hash, used| {
+        pool.used_by_kind().into_iter().flatten().fold(0xcbf2_9ce4_8422_2325, |hash, used| {
             let taken = mix(mix(hash, used.memory as u64), (u64::from(used.percent) << 32) | u64::from(used.holders));
             let open = mix(taken, u64::from(used.closed));
             if used.vfs == 0 { open } else { mix(mix(open, used.vfs as u64), (used.vfs >> 64) as u64) }

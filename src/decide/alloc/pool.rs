@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::devices::{Devices, Labels, Skipped};
 use super::grant::{Grant, Part, Slot};
 use super::held::Amounts;
-use super::layout::Layout;
+use super::layout::{Layout, PoolState};
 use super::place::{bit, bits};
 use super::summary::Summary;
 use crate::contract::inventory::Device;
@@ -69,6 +69,7 @@ pub struct NodePool {
     migs: Vec<Used>,
     nics: Vec<Used>,
     summary: Summary,
+    fingerprint: u64,
 }
 
 /// Two pools are equal when they hold the same devices and the same of them is taken.
@@ -134,8 +135,9 @@ impl NodePool {
         }
     }
 
-    pub(super) fn all_used(&self) -> impl Iterator<Item = &Used> {
-        self.gpus.iter().chain(&self.migs).chain(&self.nics)
+    /// GPUs, MIG devices, NICs.
+    pub(super) fn used_by_kind(&self) -> [&[Used]; 3] {
+        [&self.gpus, &self.migs, &self.nics]
     }
 
     pub(super) fn devices_mut(&mut self) -> &mut Devices {
@@ -147,7 +149,17 @@ impl NodePool {
         self.gpus.resize(self.devices.gpus.len(), Used::default());
         self.migs.resize(self.devices.migs.len(), Used::default());
         self.nics.resize(self.devices.nics.len(), Used::default());
+        self.sum_up();
+    }
+
+    fn sum_up(&mut self) {
         self.summary = Summary::of(self);
+        self.fingerprint = PoolState::fingerprint(self);
+    }
+
+    /// Equal for pools on which the same is taken; different for most others. Kept up to date, free to read.
+    pub fn fingerprint(&self) -> u64 {
+        self.fingerprint
     }
 
     /// What the node has.
@@ -223,7 +235,7 @@ impl NodePool {
             }
         }
         self.close(grant, |closed| *closed += 1);
-        self.summary = Summary::of(self);
+        self.sum_up();
     }
 
     /// Gives `grant` back, all or nothing.
@@ -259,7 +271,7 @@ impl NodePool {
             }
         }
         self.close(grant, |closed| *closed = closed.saturating_sub(1));
-        self.summary = Summary::of(self);
+        self.sum_up();
         Ok(())
     }
 

@@ -76,8 +76,14 @@ pub fn choose(view: View<'_>, plugins: &Plugins, pod: &Pod, only: Option<NodeId>
 /// Runs PreFilter. The error ends the cycle.
 pub(super) fn prepare(view: View<'_>, plugins: &Plugins, pod: &Pod) -> Result<Slots, Choice> {
     let mut slots = Slots::default();
+    prepare_in(view, plugins, pod, &mut slots)?;
+    Ok(slots)
+}
+
+/// The same in slots that are there already.
+pub(super) fn prepare_in(view: View<'_>, plugins: &Plugins, pod: &Pod, slots: &mut Slots) -> Result<(), Choice> {
     for plugin in &plugins.enabled().pre_filter {
-        match plugin.pre_filter(view, pod, &mut slots) {
+        match plugin.pre_filter(view, pod, slots) {
             Outcome::Fit => {}
             Outcome::Unfit(refusal) | Outcome::Never(refusal) => {
                 let wake = refusal.wake;
@@ -87,7 +93,7 @@ pub(super) fn prepare(view: View<'_>, plugins: &Plugins, pod: &Pod) -> Result<Sl
             Outcome::Fault(text) => return Err(Choice::Fault(text)),
         }
     }
-    Ok(slots)
+    Ok(())
 }
 
 /// Runs Filter to Score.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::contract::gang::{GangId, PodGroupApi, PodGroupStatus};
-use crate::contract::{LockRead, PodKey, PodRef, PodUid};
+use crate::contract::{LockRead, PodKey, PodRef, PodUid, Shared};
 use crate::decide::gang::Owner;
 use crate::decide::placement::JobIdentity;
 use crate::decide::world::PodFacts;
@@ -51,7 +51,7 @@ pub enum Effect {
         /// Node.
         node: Box<str>,
         /// All of the scheduler's keys.
-        annotations: BTreeMap<String, String>,
+        annotations: Shared<BTreeMap<String, String>>,
     },
     /// GET the pod. Answer: [`Report::PodRead`].
     ReadPod {

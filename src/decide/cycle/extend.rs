@@ -323,7 +323,7 @@ fn may_turn(
     let (Some(stock), Some(request)) = (&node.stock, request) else { return false };
     let mut stock: Stock = stock.clone();
     stock.recount(std::iter::empty());
-    !kinds_of(pod).iter().any(|kind| stock.is_blocked(kind)) && emptied.choose(&stock, request).is_ok()
+    !kinds_of(pod).iter().any(|kind| stock.is_blocked(&kind)) && emptied.choose(&stock, request).is_ok()
 }
 
 /// The devices of `node` suffice when of the pods on it only those outside `gone` stay.
@@ -331,5 +331,5 @@ fn fits_without<'a>(pod: &Pod, node: &Node, on: impl Iterator<Item = &'a Pod>, g
     let (Some(stock), Ok(request)) = (&node.stock, request_of(pod)) else { return false };
     let mut stock: Stock = stock.clone();
     stock.recount(on.filter(|other| !gone.contains(&other.facts.handoff.pod.uid)).filter_map(Charge::of));
-    !kinds_of(pod).iter().any(|kind| stock.is_blocked(kind)) && stock.choose(&request).is_ok()
+    !kinds_of(pod).iter().any(|kind| stock.is_blocked(&kind)) && stock.choose(&request).is_ok()
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use crate::contract::PodRef;
+use crate::contract::{PodRef, Shared};
 use crate::decide::lock::Claim;
 use crate::decide::world::{NodeId, PodId};
 
@@ -27,7 +27,7 @@ pub struct Flight {
     /// The lock is taken first.
     pub locks: bool,
     /// The Binding's annotations, all but the time.
-    pub annotations: BTreeMap<String, String>,
+    pub annotations: Shared<BTreeMap<String, String>>,
     /// The commit of a group that it is part of.
     pub commit: Option<u64>,
     /// Where it is.

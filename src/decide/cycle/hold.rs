@@ -10,7 +10,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::contract::key;
+use crate::contract::{Shared, key};
 use crate::decide::framework::{Outcome, Slots, View};
 use crate::decide::gang::GroupId;
 use crate::decide::plugins::{device_fit, volumes};
@@ -30,7 +30,7 @@ pub struct Hold {
     /// The node.
     pub node: NodeId,
     /// The Binding's annotations, all but the time.
-    pub annotations: BTreeMap<String, String>,
+    pub annotations: Shared<BTreeMap<String, String>>,
     /// Monotonic time since which the room is held.
     pub since: Duration,
     /// The group that holds it.
@@ -52,10 +52,14 @@ impl Engine {
             }
         }
         let plan = self.world.node(node).and_then(|found| device_fit::plan(&slots, (node, found)));
-        let mut annotations: BTreeMap<String, String> =
-            key::SCHEDULER_KEYS.iter().map(|key| ((*key).to_owned(), String::new())).collect();
+        // What nobody says is written as empty: a pod may carry another scheduler's words.
+        let mut annotations = BTreeMap::from(key::SCHEDULER_KEYS.map(|key| (key.to_owned(), String::new())));
         let devices = plan.map(|plan| {
-            annotations.extend(plan.annotations());
+            for (key, text) in plan.annotations() {
+                if let Some(value) = annotations.get_mut(key) {
+                    *value = text;
+                }
+            }
             plan.held()
         });
         for plugin in &self.plugins.enabled().bind {
@@ -63,12 +67,12 @@ impl Engine {
         }
         let group = self.world.gangs().gang_of(id).map(|gang| gang.group().clone());
         let volumes = volumes::plan(&slots, node);
-        if self.world.assume(id, node, devices)
+        if self.world.assume_chosen(id, node, devices, device_fit::choice(&slots, node))
             && let Some(plan) = volumes
         {
             self.world.plan_volumes(id, plan);
         }
-        self.holds.insert(id, Hold { node, annotations, since: now.mono, group, commit: None });
+        self.holds.insert(id, Hold { node, annotations: annotations.into(), since: now.mono, group, commit: None });
         true
     }
 

@@ -9,11 +9,12 @@ pub mod reads;
 pub mod registry;
 pub mod slots;
 
-pub use outcome::{Outcome, Refusal, Text};
+pub use crate::decide::text::Text;
+pub use outcome::{Outcome, Refusal};
 pub use points::{
     Bind, Filter, NodeScore, Permit, Plugin, PostBind, PostFilter, PreBind, PreFilter, PreScore, QueueSort, Queued,
     Reserve, Score, SortKey, View,
 };
 pub use reads::Reads;
 pub use registry::{Enabled, Plugins, RegistryError};
-pub use slots::Slots;
+pub use slots::{Kept, Slots};

@@ -1,13 +1,10 @@
 //! What a rule may answer. "No" is not an error: it explains itself and says what may turn it.
 
-use std::borrow::Cow;
 use std::time::Duration;
 
 use crate::decide::help::Help;
+use crate::decide::text::Text;
 use crate::decide::world::Wake;
-
-/// Words for people; constant ones cost nothing.
-pub type Text = Cow<'static, str>;
 
 /// A rule's "no".
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]

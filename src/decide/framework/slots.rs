@@ -1,44 +1,81 @@
-//! What plugins keep from one extension point to the next within one cycle of one pod.
+//! What plugins keep from one extension point to the next within one cycle of one pod, and from one pod to the next.
 
 use std::any::{Any, TypeId};
 
-/// One value per type. A cycle has a handful of them, so they are looked for one by one.
+/// One value per type. There are a handful of them, so they are looked for one by one.
 #[derive(Default)]
-pub struct Slots(Vec<(TypeId, Box<dyn Any>)>);
+struct Values(Vec<(TypeId, Box<dyn Any + Send>)>);
 
-impl Slots {
+impl Values {
     fn at<T: Any>(&self) -> Option<usize> {
         self.0.iter().position(|(id, _)| *id == TypeId::of::<T>())
     }
 
-    /// Stores a value in place of an earlier one of its type.
-    pub fn put<T: Any>(&mut self, value: T) {
-        let value = Box::new(value);
-        match self.at::<T>() {
-            Some(at) => self.0[at].1 = value,
-            None => self.0.push((TypeId::of::<T>(), value)),
-        }
-    }
-
-    /// The value of this type.
-    pub fn get<T: Any>(&self) -> Option<&T> {
+    fn get<T: Any>(&self) -> Option<&T> {
         self.0[self.at::<T>()?].1.downcast_ref()
     }
 
-    /// The value of this type, made when it is not there.
-    ///
-    /// # Panics
-    /// Never: a value is only ever filed under its own type.
-    pub fn entry<T: Any + Default>(&mut self) -> &mut T {
+    fn put<T: Any + Send>(&mut self, value: T) {
+        match self.at::<T>() {
+            Some(at) => self.0[at].1 = Box::new(value),
+            None => self.0.push((TypeId::of::<T>(), Box::new(value))),
+        }
+    }
+
+    fn entry<T: Any + Send + Default>(&mut self) -> &mut T {
         let at = self.at::<T>().unwrap_or_else(|| {
             self.0.push((TypeId::of::<T>(), Box::new(T::default())));
             self.0.len() - 1
         });
         self.0[at].1.downcast_mut().expect("a slot holds a value of the type that it is filed under")
     }
+}
 
-    /// Takes the value of this type out.
-    pub fn take<T: Any>(&mut self) -> Option<T> {
-        Some(*self.0.swap_remove(self.at::<T>()?).1.downcast().ok()?)
+/// What plugins keep from one pod to the next of the same [`PodShape`](crate::decide::cycle::PodShape): it follows from nothing
+/// else of a pod than its shape, or says itself for which pods it holds. Losing it costs time and changes no answer.
+#[derive(Default)]
+pub struct Kept(Values);
+
+/// One value per type for one cycle, and what is [`Kept`].
+#[derive(Default)]
+pub struct Slots {
+    values: Values,
+    kept: Kept,
+}
+
+impl Slots {
+    /// Slots of a pod whose shape was seen before.
+    pub fn with(kept: Kept) -> Self {
+        Self { kept, ..Self::default() }
+    }
+
+    /// Stores a value in place of an earlier one of its type.
+    pub fn put<T: Any + Send>(&mut self, value: T) {
+        self.values.put(value);
+    }
+
+    /// The value of this type.
+    pub fn get<T: Any>(&self) -> Option<&T> {
+        self.values.get()
+    }
+
+    /// The value of this type, made when it is not there.
+    pub fn entry<T: Any + Send + Default>(&mut self) -> &mut T {
+        self.values.entry()
+    }
+
+    /// What is kept of this type, made when it is not there.
+    pub fn kept<T: Any + Send + Default>(&mut self) -> &mut T {
+        self.kept.0.entry()
+    }
+
+    /// Goes on with what was kept for the pod's shape.
+    pub fn keep(&mut self, kept: Kept) {
+        self.kept = kept;
+    }
+
+    /// Takes out what is kept, for the next pod.
+    pub fn take_kept(&mut self) -> Kept {
+        std::mem::take(&mut self.kept)
     }
 }

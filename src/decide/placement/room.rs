@@ -146,7 +146,7 @@ impl<'a> KnownRooms<'a> {
         let keys: BTreeSet<&str> =
             self.guests.iter().flat_map(|guest| &guest.apart).filter_map(|(_, key)| key.as_deref()).collect();
         Look {
-            fingerprint: left.stock.map(|stock| PoolState::fingerprint(stock.pool())),
+            fingerprint: left.stock.map(|stock| stock.pool().fingerprint()),
             gpus: left.gpus.clone(),
             free: amounts,
             pods: left.pods.min(self.count),

@@ -22,11 +22,11 @@ impl Score for NodeResourcesBalancedAllocation {
     /// 75 where the pod changes nothing, up to 100 where it evens out, down to 50 where it unbalances. A pod that asks for none of
     /// the resources is not rated: all such pods would go to one node.
     fn score(&self, _: View<'_>, pod: &Pod, (_, node): (NodeId, &Node), _: &mut Slots) -> i64 {
-        let of = |(name, _)| (Usage::of(name, Counted::Requests, pod, node).wanted, name);
-        if self.0.iter().map(of).all(|(wanted, _)| wanted == 0) {
+        let wanted = |(resource, _)| Usage::of(resource, Counted::Requests, pod, node).wanted;
+        if self.0.iter().map(wanted).all(|wanted| wanted == 0) {
             return 0;
         }
-        let usages = self.0.iter().map(|(name, _)| Usage::if_concerned(name, Counted::Requests, pod, node));
+        let usages = self.0.iter().map(|(resource, _)| Usage::if_concerned(resource, Counted::Requests, pod, node));
         let usages: Vec<Usage> = usages.filter(|usage| usage.total > 0).collect();
         let share = |amount: i64, total: i64| (amount as f64 / total as f64).min(1.0);
         let with = evenness(usages.iter().map(|usage| share(usage.wanted + usage.used, usage.total)).collect());

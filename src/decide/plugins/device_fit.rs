@@ -1,16 +1,17 @@
 //! `DeviceFit`: the node's agent serves every name that the pod asks for, and its devices have room; the choice is kept for
 //! the Binding.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::contract::DeviceType;
+use crate::contract::{AgentStatus, Shared};
+use crate::decide::alloc::PodDeviceRequest;
 use crate::decide::framework::{Filter, Outcome, Plugin, PreFilter, Reads, Slots, View};
 use crate::decide::help::Help;
-use crate::decide::world::devices::{DeviceChoice, DevicePlan, request_of};
-use crate::decide::world::{KnownChoices, Node, NodeId, Pod, Wake};
+use crate::decide::pod::PodContainer;
+use crate::decide::world::devices::{DeviceChoice, DevicePlan, Kinds, kinds_of, request_of};
+use crate::decide::world::{KnownChoices, Node, NodeId, Pod, Resources, Wake};
 
-use super::resources_fit::device_shortage;
+use super::resources_fit::{Lacks, device_shortage};
 
 /// What becomes of device pods where no agent is live.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
@@ -29,26 +30,45 @@ pub struct DeviceFit {
     pub without_agent: NodesWithoutAgent,
 }
 
-/// The devices chosen on each node that fits.
+/// The devices chosen on each node that fits, in the order of the nodes: that is how they are asked, most often.
 #[derive(Default)]
-pub(super) struct Choices(BTreeMap<NodeId, Arc<DeviceChoice>>);
+pub(super) struct Choices(Vec<(NodeId, Arc<DeviceChoice>)>);
 
 impl Choices {
+    fn put(&mut self, node: NodeId, choice: Arc<DeviceChoice>) {
+        if self.0.last().is_none_or(|(last, _)| *last < node) {
+            return self.0.push((node, choice));
+        }
+        match self.0.binary_search_by_key(&node, |(id, _)| *id) {
+            Ok(at) => self.0[at].1 = choice,
+            Err(at) => self.0.insert(at, (node, choice)),
+        }
+    }
+
     /// The choice on one node.
     pub(super) fn of(&self, node: NodeId) -> Option<&DeviceChoice> {
-        self.0.get(&node).map(Arc::as_ref)
+        let at = match self.0.last() {
+            Some((last, _)) if *last == node => self.0.len() - 1,
+            _ => self.0.binary_search_by_key(&node, |(id, _)| *id).ok()?,
+        };
+        Some(&self.0[at].1)
     }
 }
 
 /// What the Binding says about devices when the pod goes to this node; `None` when it needs to say nothing.
 pub fn plan<'a>(slots: &'a Slots, (id, node): (NodeId, &'a Node)) -> Option<DevicePlan<'a>> {
-    let choice = slots.get::<Choices>()?.of(id)?;
-    Some(node.stock.as_ref()?.plan(choice, &slots.get::<Wanted>()?.request, &node.name))
+    let choice = choice(slots, id)?;
+    Some(node.stock.as_ref()?.plan(choice, &slots.get::<Arc<Wanted>>()?.request, &node.name))
+}
+
+/// The devices chosen on this node.
+pub fn choice(slots: &Slots, node: NodeId) -> Option<&DeviceChoice> {
+    slots.get::<Choices>()?.of(node)
 }
 
 /// Puts another choice in place of the one made for this node: one that leaves room for others.
 pub fn choose_instead(slots: &mut Slots, node: NodeId, choice: DeviceChoice) {
-    slots.entry::<Choices>().0.insert(node, choice.into());
+    slots.entry::<Choices>().put(node, choice.into());
 }
 
 /// Entries of `container-devices` that always stay below the size that annotations are read up to.
@@ -57,7 +77,7 @@ const MOST_PARTS: u64 = 320;
 const MAX_CONTAINERS: usize = 256;
 
 /// Entries that an assignment will have.
-fn parts(request: &crate::decide::alloc::PodDeviceRequest) -> u64 {
+fn parts(request: &PodDeviceRequest) -> u64 {
     let wants = request.shape().wants.iter();
     let of = |want: &crate::decide::alloc::Want| {
         u64::from(want.gpu.as_ref().map_or(0, crate::contract::GpuRequest::count))
@@ -66,11 +86,41 @@ fn parts(request: &crate::decide::alloc::PodDeviceRequest) -> u64 {
     wants.map(of).sum()
 }
 
-/// The pod's devices, judged once.
+/// The devices of a pod, and of every pod of its shape with the same containers, judged once.
 struct Wanted {
-    request: crate::decide::alloc::PodDeviceRequest,
+    containers: Shared<Vec<PodContainer>>,
+    request: PodDeviceRequest,
     names: Vec<Box<str>>,
-    kinds: Vec<DeviceType>,
+    kinds: Kinds,
+}
+
+/// Whether a node's agent serves all names that a pod asks for.
+enum Service<'a> {
+    All,
+    NoAgent,
+    Not(&'a str),
+}
+
+/// The last node's agent and allocatable, if it served all names: nodes of one make say the same of themselves.
+#[derive(Default)]
+struct Served(Option<(Shared<AgentStatus>, Shared<Resources>)>);
+
+impl Served {
+    fn by<'a>(&mut self, node: &Node, names: &'a [Box<str>]) -> Service<'a> {
+        let Some(status) = node.live_agent() else { return Service::NoAgent };
+        let have = node.facts.as_ref().map(|facts| &facts.allocatable);
+        if let (Some((like, had)), Some(have)) = (&self.0, have)
+            && like.is_same(status)
+            && had.is_same(have)
+        {
+            return Service::All;
+        }
+        if let Some(name) = names.iter().find(|name| !node.serves(name)) {
+            return Service::Not(name);
+        }
+        self.0 = have.map(|have| (status.clone(), have.clone()));
+        Service::All
+    }
 }
 
 const NAME: &str = "DeviceFit";
@@ -91,6 +141,12 @@ impl PreFilter for DeviceFit {
         if !pod.asks_for_devices() {
             return Outcome::Fit;
         }
+        let known = slots.kept::<Option<Arc<Wanted>>>().clone();
+        if let Some(known) = known.filter(|known| known.containers.is_same(&pod.facts.handoff.containers)) {
+            debug_assert_eq!(Ok(&known.request), request_of(pod).as_ref(), "pods of one shape have the same wishes");
+            slots.put(known);
+            return Outcome::Fit;
+        }
         match request_of(pod) {
             Err(problem) => Outcome::never(NAME, problem.to_string(), Wake::NONE),
             Ok(request) if parts(&request) > MOST_PARTS || request.names().len() > MAX_CONTAINERS => {
@@ -105,7 +161,10 @@ impl PreFilter for DeviceFit {
                     pod.facts.handoff.expected_calls(|_| true).map(|call| call.resource.into()).collect();
                 names.sort();
                 names.dedup();
-                slots.put(Wanted { request, names, kinds: crate::decide::world::devices::kinds_of(pod) });
+                let containers = pod.facts.handoff.containers.clone();
+                let wanted = Arc::new(Wanted { containers, request, names, kinds: kinds_of(pod) });
+                *slots.kept() = Some(wanted.clone());
+                slots.put(wanted);
                 Outcome::Fit
             }
         }
@@ -114,20 +173,19 @@ impl PreFilter for DeviceFit {
 
 impl Filter for DeviceFit {
     fn filter(&self, _: View<'_>, pod: &Pod, (id, node): (NodeId, &Node), slots: &mut Slots) -> Outcome {
-        let Some(wanted) = slots.get::<Wanted>() else { return Outcome::Fit };
-        let served = node.live_agent().map(|_| wanted.names.iter().find(|name| !node.serves(name)));
+        let Some(wanted) = slots.get::<Arc<Wanted>>().cloned() else { return Outcome::Fit };
         let wake = Wake::AGENT.or(Wake::NODE_ROOM).or(Wake::NODE_ADDED);
-        match (served, self.without_agent) {
-            (Some(None), _) => {}
+        match (slots.kept::<Served>().by(node, &wanted.names), self.without_agent) {
+            (Service::All, _) => {}
             // Also where nobody but this rule counts: kube-scheduler leaves these names to its extender.
             (_, NodesWithoutAgent::Plain) => {
-                return match device_shortage(&pod.facts.spec.requests, node) {
+                return match device_shortage(&pod.facts.spec.requests, node, slots.kept::<Lacks>()) {
                     None => Outcome::Fit,
                     Some((text, help)) => Outcome::unfit(NAME, text, wake.or(ROOM)).helped_by(help),
                 };
             }
-            (None, _) => return Outcome::unfit(NAME, "agent not ready", wake).helped_by(Help::Daemon),
-            (Some(Some(name)), _) => {
+            (Service::NoAgent, _) => return Outcome::unfit(NAME, "agent not ready", wake).helped_by(Help::Daemon),
+            (Service::Not(name), _) => {
                 let text = format!("agent does not serve {name}");
                 return Outcome::unfit(NAME, text, wake).helped_by(Help::Registration);
             }
@@ -139,10 +197,9 @@ impl Filter for DeviceFit {
             let text = format!("a pod without an assignment holds unknown {kind} devices");
             return Outcome::unfit(NAME, text, ROOM).helped_by(Help::Unassigned);
         }
-        let request = wanted.request.clone();
-        match slots.entry::<KnownChoices>().choose(stock, &request) {
+        match slots.kept::<KnownChoices>().choose(stock, &wanted.request) {
             Ok(choice) => {
-                slots.entry::<Choices>().0.insert(id, choice);
+                slots.entry::<Choices>().put(id, choice);
                 Outcome::Fit
             }
             Err(no) => Outcome::unfit(NAME, no.text, ROOM).helped_by(no.help),

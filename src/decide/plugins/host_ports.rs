@@ -14,7 +14,7 @@ impl Plugin for NodePorts {
     }
 
     fn reads(&self, pod: &Pod, _: &Slots) -> Reads {
-        if pod.facts.spec.host_ports.is_empty() { Reads::Node } else { Reads::World }
+        if pod.facts.spec.host_ports.is_empty() { Reads::Nothing } else { Reads::World }
     }
 }
 

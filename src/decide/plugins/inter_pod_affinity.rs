@@ -78,7 +78,7 @@ impl Plugin for InterPodAffinity {
         let spec = &pod.facts.spec;
         let no_terms = spec.affinity.is_empty() && spec.anti_affinity.is_empty() && spec.pods_preferred.is_empty();
         let meant = slots.get::<Near>().is_none_or(|near| !near.refused.is_empty() || near.drawn || near.shunned);
-        if no_terms && !meant { Reads::Node } else { Reads::World }
+        if no_terms && !meant { Reads::Nothing } else { Reads::World }
     }
 }
 

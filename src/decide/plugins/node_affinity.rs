@@ -14,8 +14,10 @@ impl Plugin for NodeAffinity {
         NAME
     }
 
-    fn reads(&self, _: &Pod, _: &Slots) -> Reads {
-        Reads::Node
+    fn reads(&self, pod: &Pod, _: &Slots) -> Reads {
+        let spec = &pod.facts.spec;
+        let anywhere = spec.node_selector.is_empty() && spec.node_required.is_none() && spec.node_preferred.is_empty();
+        if anywhere { Reads::Nothing } else { Reads::Node }
     }
 }
 

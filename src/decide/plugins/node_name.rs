@@ -13,8 +13,8 @@ impl Plugin for NodeName {
         NAME
     }
 
-    fn reads(&self, _: &Pod, _: &Slots) -> Reads {
-        Reads::Node
+    fn reads(&self, pod: &Pod, _: &Slots) -> Reads {
+        if pod.facts.handoff.node.is_none() { Reads::Nothing } else { Reads::Node }
     }
 }
 

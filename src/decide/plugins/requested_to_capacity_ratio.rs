@@ -66,8 +66,8 @@ impl RatioConfig {
     /// How full the node would be, by the line: 0..=100. A resource that the node does not have is left out.
     pub fn rate(&self, pod: &Pod, node: &Node) -> i64 {
         let (mut sum, mut weights) = (0.0, 0);
-        for (name, weight) in self.weights.iter() {
-            let Usage { wanted, used, total } = Usage::of(name, Counted::Requests, pod, node);
+        for (resource, weight) in self.weights.iter() {
+            let Usage { wanted, used, total } = Usage::of(resource, Counted::Requests, pod, node);
             if total > 0 {
                 sum += self.line((wanted + used) as f64 / total as f64) * weight as f64;
                 weights += weight;

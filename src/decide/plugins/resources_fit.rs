@@ -27,8 +27,8 @@ impl Plugin for NodeResourcesFit {
 }
 
 impl Filter for NodeResourcesFit {
-    fn filter(&self, _: View<'_>, pod: &Pod, (_, node): (NodeId, &Node), _: &mut Slots) -> Outcome {
-        match shortage(&pod.facts.spec.requests, node) {
+    fn filter(&self, _: View<'_>, pod: &Pod, (_, node): (NodeId, &Node), slots: &mut Slots) -> Outcome {
+        match shortage(&pod.facts.spec.requests, node, slots.kept::<Lacks>()) {
             None => Outcome::Fit,
             Some((text, help)) => {
                 // Bytes of GPU memory come with the agent and its inventory.
@@ -39,8 +39,26 @@ impl Filter for NodeResourcesFit {
     }
 }
 
+/// What nodes with too little of an extended resource say: many say the same.
+#[derive(Default)]
+pub(super) struct Lacks(Vec<(Box<str>, i64, Text)>);
+
+impl Lacks {
+    fn text(&mut self, name: &str, wanted: i64) -> Text {
+        if let Some((_, _, text)) = self.0.iter().find(|(known, amount, _)| **known == *name && *amount == wanted) {
+            return text.clone();
+        }
+        let text = Text::from(match name {
+            key::NVIDIA_GPU => format!("have fewer than {wanted} free GPUs"),
+            name => format!("insufficient {name}"),
+        });
+        self.0.push((name.into(), wanted, text.clone()));
+        text
+    }
+}
+
 /// What the node has too little of; `None` when the request fits.
-fn shortage(request: &Resources, node: &Node) -> Option<(Text, Help)> {
+fn shortage(request: &Resources, node: &Node, lacks: &mut Lacks) -> Option<(Text, Help)> {
     let facts = node.facts.as_ref()?;
     let (have, used) = (&facts.allocatable, &node.used);
     if node.pods.len() as i64 + 1 > facts.max_pods {
@@ -55,19 +73,24 @@ fn shortage(request: &Resources, node: &Node) -> Option<(Text, Help)> {
     if short(request.ephemeral, have.ephemeral, used.ephemeral) {
         return Some(("insufficient ephemeral-storage".into(), Help::Rule));
     }
-    scalar_shortage(request, node, |_| true)
+    scalar_shortage(request, node, lacks, |_| true)
 }
 
 /// The same of devices alone.
-pub(super) fn device_shortage(request: &Resources, node: &Node) -> Option<(Text, Help)> {
-    scalar_shortage(request, node, key::is_device_resource)
+pub(super) fn device_shortage(request: &Resources, node: &Node, lacks: &mut Lacks) -> Option<(Text, Help)> {
+    scalar_shortage(request, node, lacks, key::is_device_resource)
 }
 
 fn short(wanted: i64, have: i64, used: i64) -> bool {
     wanted > 0 && wanted > have.saturating_sub(used)
 }
 
-fn scalar_shortage(request: &Resources, node: &Node, counts: impl Fn(&str) -> bool) -> Option<(Text, Help)> {
+fn scalar_shortage(
+    request: &Resources,
+    node: &Node,
+    lacks: &mut Lacks,
+    counts: impl Fn(&str) -> bool,
+) -> Option<(Text, Help)> {
     let facts = node.facts.as_ref()?;
     let (have, used) = (&facts.allocatable, &node.used);
     let (name, wanted) = request.scalar.iter().find(|(name, wanted)| {
@@ -80,10 +103,8 @@ fn scalar_shortage(request: &Resources, node: &Node, counts: impl Fn(&str) -> bo
             Some(_) => (format!("agent does not serve {name}").into(), Help::Registration),
         });
     }
-    Some(match &**name {
-        key::NVIDIA_GPU => (format!("have fewer than {wanted} free GPUs").into(), Help::Room),
-        name => (format!("insufficient {name}").into(), Help::Rule),
-    })
+    let help = if **name == *key::NVIDIA_GPU { Help::Room } else { Help::Rule };
+    Some((lacks.text(name, *wanted), help))
 }
 
 /// The node's inventory lists a healthy device that is handed out by this name.

@@ -61,8 +61,8 @@ impl Score for NodeResourcesFit {
 /// The weighted mean over the resources that the node has and that concern the pod; 0 when there are none.
 fn mean(weights: &Weights, pod: &Pod, node: &Node, percent: fn(i128, i128) -> i128) -> i64 {
     let (mut sum, mut all) = (0, 0);
-    for (name, weight) in weights.iter() {
-        let Usage { wanted, used, total } = Usage::if_concerned(name, Counted::Rated, pod, node);
+    for (resource, weight) in weights.iter() {
+        let Usage { wanted, used, total } = Usage::if_concerned(resource, Counted::Rated, pod, node);
         if total > 0 {
             sum += percent(i128::from(wanted) + i128::from(used), i128::from(total)) * i128::from(weight);
             all += i128::from(weight);

@@ -33,10 +33,13 @@ impl Filter for TaintToleration {
 impl Score for TaintToleration {
     /// Number of soft taints that are not tolerated.
     fn score(&self, _: View<'_>, pod: &Pod, (_, node): (NodeId, &Node), _: &mut Slots) -> i64 {
+        let taints = node.facts.as_ref().map_or(&[][..], |facts| &facts.taints);
+        if taints.is_empty() {
+            return 0;
+        }
         let soft =
             |toleration: &&Toleration| toleration.effect.is_none_or(|effect| effect == TaintEffect::PreferNoSchedule);
         let tolerations: Vec<&Toleration> = pod.facts.spec.tolerations.iter().filter(soft).collect();
-        let taints = node.facts.as_ref().map_or(&[][..], |facts| &facts.taints);
         let soft_taints = taints.iter().filter(|taint| taint.effect == TaintEffect::PreferNoSchedule);
         soft_taints.filter(|taint| !tolerations.iter().any(|toleration| toleration.covers(taint))).count() as i64
     }

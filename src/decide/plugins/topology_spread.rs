@@ -23,7 +23,7 @@ impl Plugin for PodTopologySpread {
     }
 
     fn reads(&self, pod: &Pod, _: &Slots) -> Reads {
-        if pod.facts.spec.spread.is_empty() { Reads::Node } else { Reads::World }
+        if pod.facts.spec.spread.is_empty() { Reads::Nothing } else { Reads::World }
     }
 }
 

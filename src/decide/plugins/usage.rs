@@ -1,7 +1,7 @@
 //! How full a node is in one resource, for the ratings of packing, spreading and balance.
 
 use crate::contract::key;
-use crate::decide::world::{Node, Pod, Stock};
+use crate::decide::world::{Node, Pod, Resources, Stock};
 
 /// Why a resource's weight means nothing.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -14,39 +14,79 @@ pub enum WeightError {
     Twice(String),
 }
 
-/// Weights by resource name, checked. `nvidia.com/gpu` stands for a node's GPUs under whatever name they are asked for.
+/// A resource that ratings look at: its name is told apart once, not for every node.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Weights(Box<[(Box<str>, i64)]>);
+pub enum Rateable {
+    /// `cpu`.
+    Cpu,
+    /// `memory`.
+    Memory,
+    /// `ephemeral-storage`.
+    Ephemeral,
+    /// `nvidia.com/gpu`: a node's GPUs under whatever name they are asked for.
+    Gpu,
+    /// Any other.
+    Other(Box<str>),
+}
+
+impl Rateable {
+    /// By its name.
+    pub fn of(name: &str) -> Self {
+        match name {
+            "cpu" => Self::Cpu,
+            "memory" => Self::Memory,
+            "ephemeral-storage" => Self::Ephemeral,
+            key::NVIDIA_GPU => Self::Gpu,
+            other => Self::Other(other.into()),
+        }
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &str {
+        match self {
+            Self::Cpu => "cpu",
+            Self::Memory => "memory",
+            Self::Ephemeral => "ephemeral-storage",
+            Self::Gpu => key::NVIDIA_GPU,
+            Self::Other(name) => name,
+        }
+    }
+}
+
+/// Weights by resource, checked.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Weights(Box<[(Rateable, i64)]>);
 
 impl Weights {
     /// Each weight is 1 to 100, each name is there once.
     pub fn new(weights: impl IntoIterator<Item = (String, i64)>) -> Result<Self, WeightError> {
-        let mut checked: Vec<(Box<str>, i64)> = Vec::new();
+        let mut checked: Vec<(Rateable, i64)> = Vec::new();
         for (name, weight) in weights {
             if !(1..=100).contains(&weight) {
                 return Err(WeightError::Range(name, weight));
             }
-            if checked.iter().any(|(known, _)| **known == *name) {
+            let resource = Rateable::of(&name);
+            if checked.iter().any(|(known, _)| *known == resource) {
                 return Err(WeightError::Twice(name));
             }
-            checked.push((name.into(), weight));
+            checked.push((resource, weight));
         }
         Ok(Self(checked.into()))
     }
 
     /// CPU and memory alike: kube-scheduler's default.
     pub fn cpu_and_memory() -> Self {
-        Self([("cpu".into(), 1), ("memory".into(), 1)].into())
+        Self([(Rateable::Cpu, 1), (Rateable::Memory, 1)].into())
     }
 
     /// GPUs weigh 4, CPU and memory 1.
     pub fn gpus_first() -> Self {
-        Self([(key::NVIDIA_GPU.into(), 4), ("cpu".into(), 1), ("memory".into(), 1)].into())
+        Self([(Rateable::Gpu, 4), (Rateable::Cpu, 1), (Rateable::Memory, 1)].into())
     }
 
-    /// Names and weights, in the order given.
-    pub fn iter(&self) -> impl Iterator<Item = (&str, i64)> {
-        self.0.iter().map(|(name, weight)| (&**name, *weight))
+    /// Resources and weights, in the order given.
+    pub fn iter(&self) -> impl Iterator<Item = (&Rateable, i64)> {
+        self.0.iter().map(|(resource, weight)| (resource, *weight))
     }
 }
 
@@ -72,37 +112,48 @@ pub struct Usage {
 
 impl Usage {
     /// Of one resource. GPUs are counted in percent where the node's devices are known.
-    pub fn of(name: &str, counted: Counted, pod: &Pod, node: &Node) -> Self {
+    pub fn of(resource: &Rateable, counted: Counted, pod: &Pod, node: &Node) -> Self {
         let Some(facts) = &node.facts else { return Self::default() };
         let (spec, used, total) = (&pod.facts.spec, &node.used, &facts.allocatable);
-        let (wanted, used, total) = match (name, counted) {
-            ("cpu", Counted::Requests) => (spec.requests.milli_cpu, used.milli_cpu, total.milli_cpu),
-            ("cpu", Counted::Rated) => (spec.rated.milli_cpu, node.rated.milli_cpu, total.milli_cpu),
-            ("memory", Counted::Requests) => (spec.requests.memory, used.memory, total.memory),
-            ("memory", Counted::Rated) => (spec.rated.memory, node.rated.memory, total.memory),
-            ("ephemeral-storage", _) => (spec.requests.ephemeral, used.ephemeral, total.ephemeral),
-            (key::NVIDIA_GPU, _) if node.stock.is_some() => {
-                let (used, total) = node.stock.as_ref().map_or((0, 0), Stock::gpu_percent);
-                let bytes = spec.requests.scalar(key::GPU_MEMORY);
-                let memory = node.stock.as_ref().map_or(0, |stock| stock.memory_percent(bytes));
-                (wanted_gpu_percent(pod, memory), used, total)
-            }
-            (name, _) => (spec.requests.scalar(name), used.scalar(name), total.scalar(name)),
+        let (wanted, used, total) = match (resource, counted) {
+            (Rateable::Cpu, Counted::Requests) => (spec.requests.milli_cpu, used.milli_cpu, total.milli_cpu),
+            (Rateable::Cpu, Counted::Rated) => (spec.rated.milli_cpu, node.rated.milli_cpu, total.milli_cpu),
+            (Rateable::Memory, Counted::Requests) => (spec.requests.memory, used.memory, total.memory),
+            (Rateable::Memory, Counted::Rated) => (spec.rated.memory, node.rated.memory, total.memory),
+            (Rateable::Ephemeral, _) => (spec.requests.ephemeral, used.ephemeral, total.ephemeral),
+            (Rateable::Gpu | Rateable::Other(_), _) => match &node.stock {
+                Some(stock) if *resource == Rateable::Gpu => {
+                    let (used, total) = stock.gpu_percent();
+                    (wanted_gpu_percent(&spec.requests, stock), used, total)
+                }
+                _ => {
+                    let name = resource.name();
+                    (spec.requests.scalar(name), used.scalar(name), total.scalar(name))
+                }
+            },
         };
         Self { wanted, used, total }
     }
 
     /// The same, but of no total where the pod does not ask for an extended resource: it is left out of the rating then.
-    pub fn if_concerned(name: &str, counted: Counted, pod: &Pod, node: &Node) -> Self {
-        let usage = Self::of(name, counted, pod, node);
-        let always = matches!(name, "cpu" | "memory" | "ephemeral-storage");
+    pub fn if_concerned(resource: &Rateable, counted: Counted, pod: &Pod, node: &Node) -> Self {
+        let usage = Self::of(resource, counted, pod, node);
+        let always = matches!(resource, Rateable::Cpu | Rateable::Memory | Rateable::Ephemeral);
         if usage.wanted == 0 && !always { Self::default() } else { usage }
     }
 }
 
-/// Percent of GPUs that the pod asks for, whatever name it uses; `memory` is what its bytes are in percent.
-fn wanted_gpu_percent(pod: &Pod, memory: i64) -> i64 {
-    let wanted = &pod.facts.spec.requests;
-    let share = wanted.scalar(key::GPU_CORE).max(wanted.scalar(key::GPU_MEMORY_RATIO)).max(memory);
-    wanted.scalar(key::NVIDIA_GPU) * key::WHOLE + wanted.scalar(key::GPU) + share
+/// Percent of these GPUs that the pod asks for, whatever name it uses.
+fn wanted_gpu_percent(wanted: &Resources, stock: &Stock) -> i64 {
+    let (mut whole, mut share) = (0, 0);
+    for (name, amount) in &wanted.scalar {
+        match &**name {
+            key::NVIDIA_GPU => whole += amount * key::WHOLE,
+            key::GPU => whole += amount,
+            key::GPU_CORE | key::GPU_MEMORY_RATIO => share = share.max(*amount),
+            key::GPU_MEMORY => share = share.max(stock.memory_percent(*amount)),
+            _ => {}
+        }
+    }
+    whole + share
 }

@@ -11,6 +11,7 @@ use crate::decide::alloc::{
 };
 use crate::decide::help::Help;
 use crate::decide::pod::HandoffPod;
+use crate::decide::text::Text;
 
 use super::pod::{Pod, PodFacts};
 
@@ -51,7 +52,7 @@ struct Published {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NoChoice {
     /// Worded to follow a count of nodes.
-    pub text: std::borrow::Cow<'static, str>,
+    pub text: Text,
     /// What people can do.
     pub help: Help,
 }
@@ -60,6 +61,7 @@ pub struct NoChoice {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeviceChoice {
     assignment: Assignment,
+    amounts: Box<[Shared<Amounts>]>,
     /// 0..=100: how well the devices lie together.
     pub quality: i64,
 }
@@ -75,18 +77,14 @@ pub struct DevicePlan<'a> {
 
 impl DevicePlan<'_> {
     /// The Binding's device annotations.
-    pub fn annotations(&self) -> [(String, String); 3] {
+    pub fn annotations(&self) -> [(&'static str, String); 3] {
         let [allocated, split, minors] = self.choice.assignment.annotations(self.pool, self.request, self.node);
-        [
-            (key::DEVICE_ALLOCATED.to_owned(), allocated),
-            (key::CONTAINER_DEVICES.to_owned(), split),
-            (key::GPU_MINORS.to_owned(), minors),
-        ]
+        [(key::DEVICE_ALLOCATED, allocated), (key::CONTAINER_DEVICES, split), (key::GPU_MINORS, minors)]
     }
 
     /// What the pod holds then.
     pub fn held(&self) -> Held {
-        self.choice.assignment.held(self.pool)
+        self.choice.assignment.held_of(self.pool, &self.choice.amounts)
     }
 }
 
@@ -95,7 +93,22 @@ pub struct Charge<'a> {
     uid: &'a PodUid,
     devices: Option<&'a Held>,
     exclusive: Exclusive,
-    kinds: Vec<DeviceType>,
+    kinds: Kinds,
+}
+
+/// Device types that a pod's containers ask for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Kinds {
+    gpu: bool,
+    rdma: bool,
+}
+
+impl Kinds {
+    /// Each of them.
+    pub fn iter(self) -> impl Iterator<Item = DeviceType> {
+        let gpu = self.gpu.then_some(DeviceType::Gpu);
+        gpu.into_iter().chain(self.rdma.then_some(DeviceType::Rdma))
+    }
 }
 
 impl<'a> Charge<'a> {
@@ -151,7 +164,7 @@ impl Stock {
             if let Some(devices) = charge.devices {
                 let (_, _) = self.pool.take_held(devices, charge.exclusive);
             }
-            for kind in charge.kinds {
+            for kind in charge.kinds.iter() {
                 if charge.devices.is_some_and(|devices| !devices.of_kind(&kind).is_empty()) {
                     continue;
                 }
@@ -170,11 +183,14 @@ impl Stock {
     }
 
     /// Counts one more pod. `false`, and nothing has changed, when all pods must be counted afresh: not all that it holds is
-    /// named, or it does not fit beside what is counted.
-    pub fn count_in(&mut self, charge: &Charge<'_>) -> bool {
+    /// named, or it does not fit beside what is counted. `choice` is where what it holds comes from, if that is known.
+    pub fn count_in(&mut self, charge: &Charge<'_>, choice: Option<&DeviceChoice>) -> bool {
         let Some(devices) = charge.devices else { return false };
-        if charge.kinds.iter().any(|kind| devices.of_kind(kind).is_empty()) {
+        if charge.kinds.iter().any(|kind| devices.of_kind(&kind).is_empty()) {
             return false;
+        }
+        if let Some(choice) = choice {
+            return self.pool.take(&choice.assignment.grant).is_ok();
         }
         let mut pool = self.pool.clone();
         let (_, misfits) = pool.take_held(devices, charge.exclusive);
@@ -211,17 +227,21 @@ impl Stock {
 
     /// Chooses devices; changes nothing.
     pub fn choose(&self, request: &PodDeviceRequest) -> Result<DeviceChoice, NoChoice> {
-        let assignment =
-            pick(&self.pool, request).map_err(|reason| NoChoice { text: reason.summary(), help: reason.help() })?;
+        let assignment = pick(&self.pool, request)
+            .map_err(|reason| NoChoice { text: reason.summary().into(), help: reason.help() })?;
         let quality = i64::from(score::topology_fit(&self.pool, &assignment));
-        Ok(DeviceChoice { assignment, quality })
+        Ok(DeviceChoice { amounts: assignment.amounts(&self.pool), assignment, quality })
     }
 
     /// Devices for several pods at one time, whichever way each of them gets some; changes nothing. One of `tries` is one choice
     /// for one pod; `None` when they ran out, too.
     pub fn choose_together(&self, requests: &[&PodDeviceRequest], tries: &mut usize) -> Option<Vec<DeviceChoice>> {
         let found = together(&self.pool, requests, tries)?;
-        Some(found.into_iter().map(|assignment| DeviceChoice { assignment, quality: 0 }).collect())
+        let choice = |assignment: Assignment| {
+            let amounts = assignment.amounts(&self.pool);
+            DeviceChoice { assignment, amounts, quality: 0 }
+        };
+        Some(found.into_iter().map(choice).collect())
     }
 
     /// Everything that tells these devices apart from another node's for any pod, but their names; with `places`, where they
@@ -389,8 +409,8 @@ pub(super) fn may_hold(pod: &HandoffPod) -> bool {
 }
 
 /// Device types that a pod's containers ask for.
-pub fn kinds_of(pod: &Pod) -> Vec<DeviceType> {
-    let mut kinds: BTreeSet<DeviceType> = BTreeSet::new();
+pub fn kinds_of(pod: &Pod) -> Kinds {
+    let mut kinds = Kinds::default();
     for container in &pod.facts.handoff.containers {
         let Ok(request) = &container.request else { continue };
         let served_otherwise =
@@ -398,14 +418,10 @@ pub fn kinds_of(pod: &Pod) -> Vec<DeviceType> {
         if served_otherwise {
             continue;
         }
-        if request.gpu.is_some() {
-            kinds.insert(DeviceType::Gpu);
-        }
-        if request.rdma.is_some() {
-            kinds.insert(DeviceType::Rdma);
-        }
+        kinds.gpu |= request.gpu.is_some();
+        kinds.rdma |= request.rdma.is_some();
     }
-    kinds.into_iter().collect()
+    kinds
 }
 
 /// Whom the pod does not want near its devices, as its annotations stand now.

@@ -122,7 +122,7 @@ impl World {
     pub fn age(&mut self, now: Duration) -> Vec<NodeId> {
         let stale = self.policy.agent_stale;
         let aged: Vec<NodeId> =
-            self.nodes.iter_mut().filter_map(|(id, node)| node.age_agent(stale, now).then_some(*id)).collect();
+            self.nodes.iter_mut().filter_map(|(id, node)| node.age_agent(stale, now).then_some(id)).collect();
         self.generation += u64::from(!aged.is_empty());
         for id in &aged {
             self.touch(*id);
@@ -132,7 +132,7 @@ impl World {
 
     /// Records what a writer found in a node's lock, ahead of the watch. `true` when it is news.
     pub fn observe_lock(&mut self, id: NodeId, read: LockRead, now: Duration) -> bool {
-        let Some(node) = self.nodes.get_mut(&id) else { return false };
+        let Some(node) = self.nodes.get_mut(id) else { return false };
         let news = node.see_lock(read, now);
         self.index_lock(id);
         self.generation += u64::from(news);
@@ -153,7 +153,7 @@ impl World {
 
     fn change_node(&mut self, name: &str, changes: &mut Changes, wake: Wake, change: impl FnOnce(&mut Node) -> bool) {
         let Some(id) = self.node_id(name) else { return };
-        let Some(node) = self.nodes.get_mut(&id) else { return };
+        let Some(node) = self.nodes.get_mut(id) else { return };
         if change(node) {
             changes.wake = changes.wake.or(wake);
             changes.nodes.push(id);
@@ -168,7 +168,7 @@ impl World {
         let name = facts.name.clone();
         let id = self.mention(&name);
         self.shared.allocatable.intern(&mut facts.allocatable);
-        let node = self.nodes.entry(id).or_insert_with(|| Box::new(Node::mentioned(&name)));
+        let Some(node) = self.nodes.get_mut(id) else { return };
         let locked = node.see_lock(LockRead::parse(facts.lock.as_deref()), now);
         changes.wake = match &node.facts {
             None => Wake::NODE_ADDED,
@@ -195,15 +195,15 @@ impl World {
     }
 
     fn index_lock(&mut self, id: NodeId) {
-        match self.nodes.get(&id) {
+        match self.nodes.get(id) {
             Some(node) => self.locked.note(id, &node.lock.read),
             None => self.locked.note(id, &LockRead::Free),
         }
     }
 
     pub(super) fn forget_if_unused(&mut self, id: NodeId) {
-        if self.nodes.get(&id).is_some_and(|node| node.is_forgotten())
-            && let Some(node) = self.nodes.remove(&id)
+        if self.nodes.get(id).is_some_and(|node| node.is_forgotten())
+            && let Some(node) = self.nodes.remove(id)
         {
             self.node_ids.remove(&node.name);
             self.locked.note(id, &LockRead::Free);
@@ -229,7 +229,7 @@ impl World {
         }
         let ended = facts.handoff.phase.is_terminal();
         let mut recorded = self.digest(&mut facts);
-        if let Some(old) = known.and_then(|id| self.pods.get(&id)).filter(|old| matches!(old.place, Place::Bound(_))) {
+        if let Some(old) = known.and_then(|id| self.pods.get(id)).filter(|old| matches!(old.place, Place::Bound(_))) {
             // The first version with a node name counts; nobody's later edit changes what the node's agent serves.
             recorded.clone_from(&old.devices);
         }
@@ -240,7 +240,7 @@ impl World {
             self.by_key.enter(&facts.handoff.pod.key, id);
             id
         });
-        let old = self.pods.get(&id).map(|pod| &**pod);
+        let old = self.pods.get(id).map(|pod| &**pod);
         // A watch may lag behind what was read live: nobody unbinds a pod, and nobody revives an ended one.
         let stale = |old: &Pod| match old.place {
             Place::Bound(_) => facts.handoff.node.is_none(),
@@ -280,7 +280,7 @@ impl World {
                 self.discharge(id);
             }
         }
-        if let Some(old) = self.pods.get(&id).filter(|old| old.place != Place::Ended) {
+        if let Some(old) = self.pods.get(id).filter(|old| old.place != Place::Ended) {
             self.mix.leave(&old.facts);
         }
         if !ended {
@@ -312,7 +312,7 @@ impl World {
             _ => Exclusive::default(),
         };
         self.pods.insert(id, Box::new(Pod { id, facts, place, devices, exclusive }));
-        let nominated = self.pods.get(&id).is_some_and(|pod| pod.facts.spec.nominated.is_some());
+        let nominated = self.pods.get(id).is_some_and(|pod| pod.facts.spec.nominated.is_some());
         if nominated && matches!(place, Place::Waiting | Place::Assumed(_)) {
             self.nominated.insert(id);
         } else {
@@ -324,7 +324,7 @@ impl World {
         self.enter_gang(id);
         let had_room = matches!(old_place, Place::Bound(_) | Place::Assumed(_));
         if place == Place::Ended && had_room {
-            changes.left.extend(self.pods.get(&id).map(|pod| pod.facts.handoff.pod.uid.clone()));
+            changes.left.extend(self.pods.get(id).map(|pod| pod.facts.handoff.pod.uid.clone()));
             changes.wake = changes.wake.or(Wake::POD_FREED);
         }
         if matches!(place, Place::Bound(_)) && (old_place != place || relabelled) {
@@ -365,7 +365,7 @@ impl World {
     fn drop_pod(&mut self, id: PodId, changes: &mut Changes) {
         self.note_job(id, changes);
         self.discharge(id);
-        let Some(pod) = self.pods.remove(&id) else { return };
+        let Some(pod) = self.pods.remove(id) else { return };
         self.plans.plans.remove(&id);
         self.nominated.remove(&id);
         self.gangs.pod_gone(id);

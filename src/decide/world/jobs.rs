@@ -105,7 +105,7 @@ impl World {
 
     /// Notes the job of a pod that came, changed or goes.
     pub(super) fn note_job(&self, id: PodId, changes: &mut Changes) {
-        let pod = self.pods.get(&id);
+        let pod = self.pods.get(id);
         let claim = pod.and_then(|pod| Some((pod.key(), pod.facts.spec.job.as_ref()?)));
         changes.jobs.extend(claim.map(|(key, claim)| PodKey::new(&key.namespace, &claim.name)));
     }
@@ -130,7 +130,7 @@ impl World {
     /// Gives back what [`World::reserve_place`] kept.
     pub fn cancel_place(&mut self, id: PodId) {
         self.discharge(id);
-        let Some(pod) = self.pods.remove(&id) else { return };
+        let Some(pod) = self.pods.remove(id) else { return };
         self.mix.leave(&pod.facts);
         self.generation += 1;
         if let Some(node) = pod.node() {

@@ -24,7 +24,7 @@ impl KnownChoices {
     /// [`Stock::choose`], looked up where it was asked before.
     pub fn choose(&mut self, stock: &Stock, request: &PodDeviceRequest) -> Chosen {
         let pool = stock.pool();
-        let fingerprint = PoolState::fingerprint(pool);
+        let fingerprint = pool.fingerprint();
         let known = self.by_fingerprint.get(&fingerprint).into_iter().flatten().find(|(state, _)| state.is_of(pool));
         if let Some((_, chosen)) = known {
             debug_assert!(

@@ -4,6 +4,7 @@
 //! decision can say which world it was made on.
 
 pub mod budget;
+mod dense;
 pub mod devices;
 pub mod event;
 mod feed;
@@ -23,6 +24,7 @@ mod state;
 pub mod volume;
 
 pub use budget::BudgetFacts;
+pub use dense::{Dense, DenseId};
 pub use devices::{Listed, Stock};
 pub use event::{Changes, Wake, WorldEvent};
 pub use id::{NodeId, PodId};

@@ -100,10 +100,10 @@ impl Node {
     }
 
     /// The agent's status while it is live.
-    pub fn live_agent(&self) -> Option<&AgentStatus> {
+    pub fn live_agent(&self) -> Option<&Shared<AgentStatus>> {
         let agent = self.agent.as_ref()?;
         agent.live_since?;
-        agent.status.as_deref()
+        agent.status.as_ref()
     }
 
     /// For the lock's decisions.

@@ -2,7 +2,7 @@
 
 use crate::decide::alloc::Held;
 
-use super::devices::{Charge, Stock, exclusive_of};
+use super::devices::{Charge, DeviceChoice, Stock, exclusive_of};
 use super::pod::Place;
 use super::resources::{Rated, Resources};
 use super::state::World;
@@ -11,14 +11,25 @@ use super::{NodeId, PodId};
 impl World {
     /// Takes room on `node` for a pod that waits, ahead of the API. Nothing happens when the pod does not wait.
     pub fn assume(&mut self, id: PodId, node: NodeId, devices: Option<Held>) -> bool {
-        let Some(pod) = self.pods.get_mut(&id).filter(|pod| pod.place == Place::Waiting) else { return false };
+        self.assume_chosen(id, node, devices, None)
+    }
+
+    /// [`World::assume`] with the choice that `devices` come from: it need not be read back from them.
+    pub fn assume_chosen(
+        &mut self,
+        id: PodId,
+        node: NodeId,
+        devices: Option<Held>,
+        choice: Option<&DeviceChoice>,
+    ) -> bool {
+        let Some(pod) = self.pods.get_mut(id).filter(|pod| pod.place == Place::Waiting) else { return false };
         pod.place = Place::Assumed(node);
         pod.devices = devices;
         pod.exclusive = exclusive_of(&pod.facts);
         let amounts = &mut self.shared.amounts;
         pod.devices.iter_mut().for_each(|held| held.share(|value| amounts.intern(value)));
         self.generation += 1;
-        self.charge(id);
+        self.charge_chosen(id, choice);
         self.enter_gang(id);
         true
     }
@@ -36,7 +47,7 @@ impl World {
 
     /// Gives back what [`World::assume`] took. Nothing happens when the API has shown the pod bound meanwhile.
     pub fn forget(&mut self, id: PodId) -> bool {
-        let Some(Place::Assumed(node)) = self.pods.get(&id).map(|pod| pod.place) else { return false };
+        let Some(Place::Assumed(node)) = self.pods.get(id).map(|pod| pod.place) else { return false };
         self.discharge(id);
         if self.shadows.remove(&id)
             && let Some(here) = self.shadows_at.get_mut(&node)
@@ -50,7 +61,7 @@ impl World {
             }
         }
         self.plans.plans.remove(&id);
-        if let Some(pod) = self.pods.get_mut(&id) {
+        if let Some(pod) = self.pods.get_mut(id) {
             pod.place = Place::Waiting;
             pod.devices = None;
         }
@@ -62,7 +73,7 @@ impl World {
 
     /// Tells the book of gangs where a pod stands.
     pub(super) fn enter_gang(&mut self, id: PodId) {
-        if let Some(pod) = self.pods.get(&id) {
+        if let Some(pod) = self.pods.get(id) {
             self.gangs.pod(pod);
         }
     }
@@ -81,18 +92,26 @@ impl World {
 
     /// Enters a pod into the accounts of its node.
     pub(super) fn charge(&mut self, id: PodId) {
-        let Some(pod) = self.pods.get(&id) else { return };
+        self.charge_chosen(id, None);
+    }
+
+    fn charge_chosen(&mut self, id: PodId, choice: Option<&DeviceChoice>) {
+        let Some(pod) = self.pods.get(id) else { return };
         let Some(at) = pod.node() else { return };
         let anti = !pod.facts.spec.anti_affinity.is_empty();
         let draws = !pod.facts.spec.affinity.is_empty() || !pod.facts.spec.pods_preferred.is_empty();
         let devices = pod.asks_for_devices() || pod.devices.is_some();
-        if let Some(node) = self.nodes.get_mut(&at)
-            && node.pods.insert(id)
-        {
-            node.used.add(&pod.facts.spec.requests);
-            *self.priorities.entry(pod.facts.spec.priority).or_insert(0) += 1;
-            node.rated.add(pod.facts.spec.rated);
-            self.journal.note(at, self.nodes.len());
+        let (nodes, mut counted) = (self.nodes.len(), false);
+        if let Some(node) = self.nodes.get_mut(at) {
+            if node.pods.insert(id) {
+                node.used.add(&pod.facts.spec.requests);
+                *self.priorities.entry(pod.facts.spec.priority).or_insert(0) += 1;
+                node.rated.add(pod.facts.spec.rated);
+                self.journal.note(at, nodes);
+            }
+            // One more pod is counted in: what all sum up to does not depend on the order.
+            let charge = node.stock.as_mut().filter(|_| devices).zip(Charge::of(pod));
+            counted = charge.is_some_and(|(stock, charge)| stock.count_in(&charge, choice));
         }
         if anti {
             self.anti.insert(id);
@@ -100,30 +119,23 @@ impl World {
         if draws {
             self.drawing.insert(id);
         }
-        if devices && !self.count_in(at, id) {
+        if devices && !counted {
             self.recount_devices(at);
-        }
-    }
-
-    /// Counts one more pod's devices: what they sum up to does not depend on the order. `false` when it takes a recount.
-    fn count_in(&mut self, at: NodeId, id: PodId) -> bool {
-        let Some(stock) = self.nodes.get_mut(&at).and_then(|node| node.stock.as_mut()) else { return false };
-        let counted = self.pods.get(&id).and_then(|pod| Charge::of(pod)).is_some_and(|charge| stock.count_in(&charge));
-        if cfg!(debug_assertions) && counted {
-            let kept = stock.pool().clone();
+        } else if cfg!(debug_assertions) && counted {
+            let pool =
+                |world: &Self| world.nodes.get(at).and_then(|node| node.stock.as_ref()).map(Stock::pool).cloned();
+            let kept = pool(self);
             self.recount_devices(at);
-            let afresh = self.nodes.get(&at).and_then(|node| node.stock.as_ref()).map(Stock::pool);
-            debug_assert_eq!(Some(&kept), afresh, "counting pods in one by one gives what counting afresh gives");
+            debug_assert_eq!(kept, pool(self), "counting pods in one by one gives what counting afresh gives");
         }
-        counted
     }
 
     /// Takes a pod out of the accounts of its node.
     pub(super) fn discharge(&mut self, id: PodId) {
-        let Some(pod) = self.pods.get(&id) else { return };
+        let Some(pod) = self.pods.get(id) else { return };
         let Some(at) = pod.node() else { return };
         let devices = pod.asks_for_devices() || pod.devices.is_some();
-        if let Some(node) = self.nodes.get_mut(&at)
+        if let Some(node) = self.nodes.get_mut(at)
             && node.pods.remove(&id)
         {
             node.used.sub(&pod.facts.spec.requests);
@@ -131,7 +143,7 @@ impl World {
             if pod.facts.spec.requests.is_absurd() {
                 // Sums end at the largest number: what was lost there is counted anew.
                 let pods = &self.pods;
-                let specs = || node.pods.iter().filter_map(|id| pods.get(id)).map(|pod| &pod.facts.spec);
+                let specs = || node.pods.iter().filter_map(|id| pods.get(*id)).map(|pod| &pod.facts.spec);
                 let (mut used, mut rated) = (Resources::default(), Rated::default());
                 specs().for_each(|spec| used.add(&spec.requests));
                 specs().for_each(|spec| rated.add(spec.rated));
@@ -154,9 +166,9 @@ impl World {
 
     /// Counts a node's devices afresh from the pods on it: whatever leaves or changes a node does this, so nothing drifts.
     pub(super) fn recount_devices(&mut self, id: NodeId) {
-        let Some(node) = self.nodes.get_mut(&id) else { return };
+        let Some(node) = self.nodes.get_mut(id) else { return };
         let Some(stock) = node.stock.as_mut() else { return };
         let pods = &self.pods;
-        stock.recount(node.pods.iter().filter_map(|id| pods.get(id)).filter_map(|pod| Charge::of(pod)));
+        stock.recount(node.pods.iter().filter_map(|id| pods.get(*id)).filter_map(|pod| Charge::of(pod)));
     }
 }

@@ -128,8 +128,12 @@ impl Resources {
         self.memory = with(self.memory, other.memory);
         self.ephemeral = with(self.ephemeral, other.ephemeral);
         for (name, amount) in &other.scalar {
-            let mine = self.scalar.entry(name.clone()).or_insert(0);
-            *mine = with(*mine, *amount);
+            match self.scalar.get_mut(name) {
+                Some(mine) => *mine = with(*mine, *amount),
+                None => {
+                    self.scalar.insert(name.clone(), with(0, *amount));
+                }
+            }
         }
     }
 }

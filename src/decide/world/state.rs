@@ -12,6 +12,7 @@ use crate::decide::placement::{JobFacts, PriorityClasses};
 use crate::decide::pod::{HandoffPod, PodContainer};
 
 use super::budget::BudgetFacts;
+use super::dense::Dense;
 use super::finder::Finder;
 use super::journal::Journal;
 use super::locked::LockedNodes;
@@ -50,9 +51,9 @@ pub struct World {
     pub(super) next_node: u32,
     pub(super) next_pod: u64,
     /// Records of many sizes are boxed: the map's own slots stay small.
-    pub(super) nodes: BTreeMap<NodeId, Box<Node>>,
+    pub(super) nodes: Dense<NodeId, Box<Node>>,
     pub(super) node_ids: BTreeMap<Box<str>, NodeId>,
-    pub(super) pods: BTreeMap<PodId, Box<Pod>>,
+    pub(super) pods: Dense<PodId, Box<Pod>>,
     pub(super) by_uid: Finder,
     pub(super) by_key: Finder,
     /// Bound pods by the time in their annotation.
@@ -125,17 +126,17 @@ impl World {
 
     /// Nodes that have a Node object, in order of appearance.
     pub fn nodes(&self) -> impl Iterator<Item = (NodeId, &Node)> {
-        self.nodes.iter().filter(|(_, node)| node.facts.is_some()).map(|(id, node)| (*id, &**node))
+        self.nodes.iter().filter(|(_, node)| node.facts.is_some()).map(|(id, node)| (id, &**node))
     }
 
     /// Every node that anything mentions.
     pub fn mentioned(&self) -> impl Iterator<Item = (NodeId, &Node)> {
-        self.nodes.iter().map(|(id, node)| (*id, &**node))
+        self.nodes.iter().map(|(id, node)| (id, &**node))
     }
 
     /// One node, if anything still mentions it.
     pub fn node(&self, id: NodeId) -> Option<&Node> {
-        self.nodes.get(&id).map(|node| &**node)
+        self.nodes.get(id).map(|node| &**node)
     }
 
     /// One node by name.
@@ -145,7 +146,7 @@ impl World {
 
     /// One pod.
     pub fn pod(&self, id: PodId) -> Option<&Pod> {
-        self.pods.get(&id).map(|pod| &**pod)
+        self.pods.get(id).map(|pod| &**pod)
     }
 
     /// One pod by uid.
@@ -166,9 +167,9 @@ impl World {
 
     /// A device of this pod that is held beyond its capacity, with all pods of the node counted: somebody else was given it.
     pub fn contested_device(&self, id: PodId) -> Option<DeviceId> {
-        let pod = self.pods.get(&id)?;
-        let (mine, node): (_, &Node) = (pod.devices.as_ref()?, self.nodes.get(&pod.node()?)?);
-        let others = node.pods.iter().filter(|other| **other != id).filter_map(|other| self.pods.get(other));
+        let pod = self.pods.get(id)?;
+        let (mine, node): (_, &Node) = (pod.devices.as_ref()?, self.nodes.get(pod.node()?)?);
+        let others = node.pods.iter().filter(|other| **other != id).filter_map(|other| self.pods.get(*other));
         let others: Vec<_> = others.filter_map(|other| other.devices.as_ref()).collect();
         let capacity = |id: &DeviceId, name: &str| node.stock.as_ref().and_then(|stock| stock.capacity(id, name));
         let over = mine.devices().iter().find(|entry| {

@@ -201,8 +201,8 @@ impl World {
         let Some(selected) = facts.selected_node.as_deref() else { return };
         let (pods, nodes) = (&self.pods, &self.nodes);
         for (id, plan) in &mut self.plans.plans {
-            let Some(pod) = pods.get(id).filter(|pod| pod.key().namespace == key.namespace) else { continue };
-            let here = pod.node().and_then(|node| nodes.get(&node)).is_some_and(|node| *node.name == *selected);
+            let Some(pod) = pods.get(*id).filter(|pod| pod.key().namespace == key.namespace) else { continue };
+            let here = pod.node().and_then(|node| nodes.get(node)).is_some_and(|node| *node.name == *selected);
             for provision in plan.provision.iter_mut().filter(|provision| here && *provision.claim == *key.name) {
                 provision.seen = true;
             }

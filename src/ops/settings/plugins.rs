@@ -191,7 +191,7 @@ fn ratio_args(options: &mut Options, args: &YamlNode, path: &str) -> Result<Vec<
     }
     if let Some((_, node)) = fields.get("resources") {
         let weights = weights(node, &format!("{path}.resources"))?;
-        options.ratio_weights = weights.iter().map(|(name, weight)| (name.to_owned(), weight)).collect();
+        options.ratio_weights = weights.iter().map(|(resource, weight)| (resource.name().to_owned(), weight)).collect();
         said.push("ratio-weights");
     }
     Ok(said)
@@ -220,7 +220,7 @@ fn fit_args(args: &YamlNode, path: &str) -> Result<Strategy, Misplaced> {
             let path = format!("{path}.requestedToCapacityRatio");
             let inner = ratio.fields(&path, &["shape"])?;
             let points = shape(needed(ratio, &inner, &path, "shape")?, &format!("{path}.shape"))?;
-            let weights = weights.iter().map(|(name, weight)| (name.to_owned(), weight)).collect();
+            let weights = weights.iter().map(|(resource, weight)| (resource.name().to_owned(), weight)).collect();
             let config = RatioConfig::new(points, weights).map_err(|error| ratio.wrong(&path, error.to_string()))?;
             Ok(Strategy::RequestedToCapacityRatio(config))
         }
@@ -303,7 +303,7 @@ fn weights(node: &YamlNode, path: &str) -> Result<Weights, Misplaced> {
 pub fn print(options: &Options) -> Vec<(&'static str, Value)> {
     let choice = &options.plugins;
     let resources = |weights: &Weights| -> Vec<Value> {
-        weights.iter().map(|(name, weight)| json!({"name": name, "weight": weight})).collect()
+        weights.iter().map(|(resource, weight)| json!({"name": resource.name(), "weight": weight})).collect()
     };
     let mut strategy = json!({"type": choice.strategy.name(), "resources": resources(choice.strategy.weights())});
     if let Strategy::RequestedToCapacityRatio(config) = &choice.strategy {

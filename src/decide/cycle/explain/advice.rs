@@ -79,7 +79,7 @@ mod tests {
     use crate::decide::world::Wake;
 
     fn of(reason: &Reason) -> &'static str {
-        let (text, help) = (reason.summary(), reason.help());
+        let (text, help) = (reason.summary().into(), reason.help());
         advice(&Refusal { rule: "DeviceFit", text, wake: Wake::NONE, help }).unwrap()
     }
 

@@ -6,6 +6,7 @@
 //! by that scan. A decision costs one judgement per node that changed since this shape was last asked for, each `O(log nodes)`
 //! to enter. Kept per shape and node: about 70 bytes; at most [`Index::SHAPES`] shapes, the longest unused one goes first.
 
+mod concern;
 mod search;
 mod shape;
 mod table;

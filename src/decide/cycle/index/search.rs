@@ -1,17 +1,37 @@
 //! The search over kept verdicts.
 
-use crate::decide::cycle::choose::{Choice, judge, prepare, scan};
-use crate::decide::framework::{Plugins, Reads, Slots, View};
-use crate::decide::world::{NodeId, Pod};
+use crate::contract::Shared;
+use crate::decide::cycle::choose::{Choice, prepare_in, scan};
+use crate::decide::framework::{Kept, Plugins, Reads, Slots, View};
+use crate::decide::pod::PodContainer;
+use crate::decide::world::{NodeId, Pod, PodSpec};
 
+use super::concern::Concern;
 use super::shape::PodShape;
 use super::table::Table;
 
 /// Verdicts of the shapes that were asked for lately. It belongs to one world and one set of plugins.
 #[derive(Default)]
 pub struct Index {
-    /// Latest used last.
-    shapes: Vec<(PodShape, Table)>,
+    /// Latest used last; boxed, because they change places.
+    shapes: Vec<Box<Known>>,
+}
+
+/// What is known of one shape.
+struct Known {
+    shape: PodShape,
+    /// The latest pod's parts that say its shape, all but the node: pods of one template share them.
+    like: (Shared<PodSpec>, Shared<Vec<PodContainer>>),
+    table: Table,
+    kept: Kept,
+}
+
+impl Known {
+    fn is_of(&self, pod: &Pod) -> bool {
+        let (spec, containers) = &self.like;
+        let (handoff, same) = (&pod.facts.handoff, spec.is_same(&pod.facts.spec));
+        same && containers.is_same(&handoff.containers) && *self.shape.node() == handoff.node || self.shape.is_of(pod)
+    }
 }
 
 impl Index {
@@ -20,54 +40,59 @@ impl Index {
 
     /// Chooses as [`choose`](super::super::choose()) does. Also tells how many nodes were judged.
     pub fn choose(&mut self, view: View<'_>, plugins: &Plugins, pod: &Pod, only: Option<NodeId>) -> (Choice, u64) {
-        let mut slots = match prepare(view, plugins, pod) {
-            Ok(slots) => slots,
-            Err(end) => return (end, 0),
-        };
-        let reads = reads(plugins, pod, &slots);
-        if only.is_some() || reads == Reads::World {
-            return scan(view, plugins, pod, only, slots);
+        let at = self.shapes.iter().rposition(|known| known.is_of(pod));
+        let mut slots = Slots::with(at.map(|at| std::mem::take(&mut self.shapes[at].kept)).unwrap_or_default());
+        let prepared = prepare_in(view, plugins, pod, &mut slots);
+        let concern = Concern::of(plugins, pod, &slots);
+        if prepared.is_err() || only.is_some() || concern.reads == Reads::World {
+            if let Some(at) = at {
+                self.shapes[at].kept = slots.take_kept();
+            }
+            return match prepared {
+                Err(end) => (end, 0),
+                Ok(()) => scan(view, plugins, pod, only, slots),
+            };
         }
-        let epoch = (reads == Reads::Mix).then(|| view.world.mix().epoch());
-        let (shape, mut table) = self.take(pod);
-        slots.put(std::mem::take(&mut table.choices));
-        let Ok(asked) = table.catch_up(view, plugins, pod, &mut slots, epoch) else {
+        let epoch = (concern.reads == Reads::Mix).then(|| view.world.mix().epoch());
+        let known = self.latest(at, pod);
+        let Ok(asked) = known.table.catch_up(view, plugins, (pod, &concern), &mut slots, epoch) else {
             // A rule failed: the scan tells which fault comes first.
+            self.shapes.pop();
             return scan(view, plugins, pod, only, slots);
         };
         let mut judged = asked.len() as u64;
-        let chosen = table.best(plugins);
-        let diagnosis = chosen.is_none().then(|| table.diagnosis());
+        let chosen = known.table.best(plugins);
+        let diagnosis = chosen.is_none().then(|| known.table.diagnosis());
         if let Some((id, node)) =
-            chosen.filter(|id| !asked.contains(id)).and_then(|id| Some((id, view.world.node(id)?)))
+            chosen.filter(|id| asked.binary_search(id).is_err()).and_then(|id| Some((id, view.world.node(id)?)))
         {
             // The verdict stands; this is for what filters leave in the slots about the chosen node.
             judged += 1;
-            judge(view, plugins, pod, (id, node), &mut slots);
+            concern.judge(view, plugins, pod, (id, node), &mut slots);
         }
-        table.choices = slots.take().unwrap_or_default();
-        self.shapes.push((shape, table));
+        known.kept = slots.take_kept();
         let Some(id) = chosen else { return (Choice::Nowhere(diagnosis.unwrap_or_default()), judged) };
         (Choice::Node(id, Box::new(slots)), judged)
     }
 
-    /// The pod's table, or a fresh one in place of the longest unused.
-    fn take(&mut self, pod: &Pod) -> (PodShape, Table) {
-        if let Some(at) = self.shapes.iter().rposition(|(shape, _)| shape.is_of(pod)) {
-            return self.shapes.remove(at);
+    /// What is known of the pod's shape, as the latest used: that at `at`, or nothing yet in place of the longest unused.
+    fn latest(&mut self, at: Option<usize>, pod: &Pod) -> &mut Known {
+        if let Some(at) = at {
+            self.shapes[at..].rotate_left(1);
+        } else {
+            if self.shapes.len() == Self::SHAPES {
+                self.shapes.remove(0);
+            }
+            let (table, kept) = (Table::default(), Kept::default());
+            self.shapes.push(Box::new(Known { shape: PodShape::of(pod), like: like(pod), table, kept }));
         }
-        if self.shapes.len() == Self::SHAPES {
-            self.shapes.remove(0);
-        }
-        (PodShape::of(pod), Table::default())
+        let latest = self.shapes.len() - 1;
+        let known = &mut self.shapes[latest];
+        known.like = like(pod);
+        known
     }
 }
 
-/// The most that any enabled rule reads.
-fn reads(plugins: &Plugins, pod: &Pod, slots: &Slots) -> Reads {
-    let enabled = plugins.enabled();
-    let filters = enabled.filter.iter().map(|plugin| plugin.reads(pod, slots));
-    let pre_scores = enabled.pre_score.iter().map(|plugin| plugin.reads(pod, slots));
-    let scores = enabled.score.iter().map(|(plugin, _)| plugin.reads(pod, slots));
-    filters.chain(pre_scores).chain(scores).max().unwrap_or(Reads::Node)
+fn like(pod: &Pod) -> (Shared<PodSpec>, Shared<Vec<PodContainer>>) {
+    (pod.facts.spec.clone(), pod.facts.handoff.containers.clone())
 }

@@ -54,6 +54,11 @@ impl PodShape {
         }
     }
 
+    /// The node that the pod names.
+    pub(super) fn node(&self) -> &Option<Box<str>> {
+        &self.node
+    }
+
     /// `self == PodShape::of(pod)`, without building it.
     pub fn is_of(&self, pod: &Pod) -> bool {
         let (spec, handoff) = (&pod.facts.spec, &pod.facts.handoff);

@@ -8,10 +8,12 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use crate::decide::cycle::choose::{Diagnosis, judge};
+use crate::decide::cycle::choose::Diagnosis;
 use crate::decide::cycle::refusals::Refusals;
 use crate::decide::framework::{NodeScore, Outcome, Plugins, Refusal, Slots, Text, View};
-use crate::decide::world::{KnownChoices, Node, NodeId, Pod};
+use crate::decide::world::{Dense, NodeId, Pod};
+
+use super::concern::Concern;
 
 /// Raw ratings by the rules that normalise, in the order of the rules.
 type Ratings = Arc<[i64]>;
@@ -26,50 +28,69 @@ enum Verdict {
 /// The nodes' answers to one shape.
 #[derive(Default)]
 pub(super) struct Table {
-    verdicts: BTreeMap<NodeId, Verdict>,
-    /// Fitting nodes by normalised ratings; the highest sum first, the oldest node among equals.
-    groups: BTreeMap<Ratings, BTreeSet<(Reverse<i64>, NodeId)>>,
-    refusals: Refusals,
+    verdicts: Dense<NodeId, Verdict>,
+    ranks: Ranks,
     /// Position in the world's journal up to which this is true; `None` before the first filling.
     mark: Option<u64>,
     /// Epoch of the typical mix under which it is true; `None` when no rule reads the mix.
     epoch: Option<u64>,
-    /// Devices chosen for this shape on nodes as they looked then.
-    pub choices: KnownChoices,
+}
+
+/// The same verdicts in the order in which they are asked for.
+#[derive(Default)]
+struct Ranks {
+    /// Fitting nodes by normalised ratings; the highest sum first, the oldest node among equals.
+    groups: BTreeMap<Ratings, BTreeSet<(Reverse<i64>, NodeId)>>,
+    refusals: Refusals,
 }
 
 impl Table {
-    /// Brings the table up to the world. Returns the nodes that were judged. A rule that could not judge leaves the table of no
-    /// use. `epoch` is that of the typical mix, where a rule reads it: under another one, every node is judged again.
+    /// Brings the table up to the world. Returns the nodes that were judged, in order. A rule that could not judge leaves the table
+    /// of no use. `epoch` is that of the typical mix, where a rule reads it: under another one, every node is judged again.
     pub fn catch_up(
         &mut self,
         view: View<'_>,
         plugins: &Plugins,
-        pod: &Pod,
+        (pod, concern): (&Pod, &Concern),
         slots: &mut Slots,
         epoch: Option<u64>,
-    ) -> Result<BTreeSet<NodeId>, Text> {
+    ) -> Result<Vec<NodeId>, Text> {
         let journal = view.world.journal();
         let mark = self.mark.filter(|_| self.epoch == epoch);
-        let changed = mark.and_then(|mark| Some(journal.since(mark)?.collect()));
-        let stale: BTreeSet<NodeId> = changed.unwrap_or_else(|| {
+        let changed: Option<Vec<NodeId>> = mark.and_then(|mark| Some(journal.since(mark)?.collect()));
+        let mut stale = changed.unwrap_or_else(|| {
             *self = Self { epoch, ..Self::default() };
             view.world.nodes().map(|(id, _)| id).collect()
         });
+        stale.sort_unstable();
+        stale.dedup();
         let mut ratings = Vec::new();
         for id in &stale {
             let Some(node) = view.world.node(*id).filter(|node| node.facts.is_some()) else {
-                self.leave(*id);
+                if let Some(verdict) = self.verdicts.remove(*id) {
+                    self.ranks.leave(*id, verdict);
+                }
                 continue;
             };
-            let answer = ask(view, plugins, pod, (*id, node), slots, &mut ratings)?;
-            match (self.verdicts.get(id), &answer) {
-                (Some(Verdict::Fits(known, by)), Answer::Fits(sum)) if known == sum && **by == *ratings => continue,
-                (Some(Verdict::Refuses(known)), Answer::Refuses(refusal)) if **known == *refusal => continue,
-                _ => {}
+            let answer = match concern.judge(view, plugins, pod, (*id, node), slots) {
+                Outcome::Fit => {
+                    Answer::Fits(concern.rate(view, plugins, pod, (*id, node), slots, &mut ratings), &ratings)
+                }
+                Outcome::Unfit(refusal) | Outcome::Never(refusal) | Outcome::WaitUntil(_, refusal) => {
+                    Answer::Refuses(refusal)
+                }
+                Outcome::Fault(text) => return Err(text),
+            };
+            match self.verdicts.get_mut(*id) {
+                Some(known) if known.is(&answer) => {}
+                Some(known) => {
+                    let former = std::mem::replace(known, self.ranks.enter(*id, answer));
+                    self.ranks.leave(*id, former);
+                }
+                None => {
+                    self.verdicts.insert(*id, self.ranks.enter(*id, answer));
+                }
             }
-            self.leave(*id);
-            self.enter(*id, answer, &ratings);
         }
         self.mark = Some(journal.mark());
         Ok(stale)
@@ -78,14 +99,14 @@ impl Table {
     /// The node with the highest weighted score; the oldest among equals.
     pub fn best(&self, plugins: &Plugins) -> Option<NodeId> {
         let heads: Vec<(i64, NodeId)> =
-            self.groups.values().filter_map(|nodes| nodes.first()).map(|(sum, id)| (sum.0, *id)).collect();
+            self.ranks.groups.values().filter_map(|nodes| nodes.first()).map(|(sum, id)| (sum.0, *id)).collect();
         if heads.len() <= 1 {
             return heads.first().map(|(_, id)| *id);
         }
         let mut totals = heads;
         let relative = plugins.enabled().score.iter().filter(|(plugin, _)| !plugin.is_absolute());
         for (at, (plugin, weight)) in relative.enumerate() {
-            let ratings = self.groups.keys().zip(&totals).map(|(ratings, (_, id))| (*id, ratings[at]));
+            let ratings = self.ranks.groups.keys().zip(&totals).map(|(ratings, (_, id))| (*id, ratings[at]));
             let mut scores: Vec<NodeScore> = ratings.collect();
             plugin.normalize(&mut scores);
             for ((total, _), (_, score)) in totals.iter_mut().zip(scores) {
@@ -97,13 +118,14 @@ impl Table {
 
     /// Why no node fits.
     pub fn diagnosis(&self) -> Diagnosis {
-        Diagnosis::of(self.verdicts.len(), self.refusals.counted().clone())
+        Diagnosis::of(self.verdicts.len(), self.ranks.refusals.counted().clone())
     }
+}
 
-    fn leave(&mut self, id: NodeId) {
-        match self.verdicts.remove(&id) {
-            None => {}
-            Some(Verdict::Fits(sum, ratings)) => {
+impl Ranks {
+    fn leave(&mut self, id: NodeId, verdict: Verdict) {
+        match verdict {
+            Verdict::Fits(sum, ratings) => {
                 if let Some(nodes) = self.groups.get_mut(&ratings) {
                     nodes.remove(&(Reverse(sum), id));
                     if nodes.is_empty() {
@@ -111,56 +133,42 @@ impl Table {
                     }
                 }
             }
-            Some(Verdict::Refuses(refusal)) => self.refusals.leave(&refusal),
+            Verdict::Refuses(refusal) => self.refusals.leave(&refusal),
         }
     }
 
-    /// Equal ratings are stored once.
-    fn enter(&mut self, id: NodeId, answer: Answer, ratings: &[i64]) {
-        let verdict = match answer {
-            Answer::Fits(sum) => {
-                let known = self.groups.get_key_value(ratings).map(|(known, _)| known.clone());
-                let ratings: Ratings = known.unwrap_or_else(|| ratings.into());
+    /// Equal ratings and equal refusals are stored once.
+    fn enter(&mut self, id: NodeId, answer: Answer<'_>) -> Verdict {
+        match answer {
+            Answer::Fits(sum, ratings) => {
+                if let Some((known, _)) = self.groups.get_key_value(ratings) {
+                    let known = known.clone();
+                    if let Some(nodes) = self.groups.get_mut(ratings) {
+                        nodes.insert((Reverse(sum), id));
+                    }
+                    return Verdict::Fits(sum, known);
+                }
+                let ratings: Ratings = ratings.into();
                 self.groups.entry(ratings.clone()).or_default().insert((Reverse(sum), id));
                 Verdict::Fits(sum, ratings)
             }
             Answer::Refuses(refusal) => Verdict::Refuses(self.refusals.enter(Arc::new(refusal))),
-        };
-        self.verdicts.insert(id, verdict);
+        }
     }
 }
 
-/// What one node says now; the ratings of one that fits stand beside it.
-enum Answer {
-    Fits(i64),
+/// What one node says now: the weighted sum of the absolute ratings and the others, or why not.
+enum Answer<'a> {
+    Fits(i64, &'a [i64]),
     Refuses(Refusal),
 }
 
-/// Asks one node, and leaves its ratings in `ratings`. The error is a rule that could not judge.
-fn ask(
-    view: View<'_>,
-    plugins: &Plugins,
-    pod: &Pod,
-    node: (NodeId, &Node),
-    slots: &mut Slots,
-    ratings: &mut Vec<i64>,
-) -> Result<Answer, Text> {
-    match judge(view, plugins, pod, node, slots) {
-        Outcome::Fit => {}
-        Outcome::Unfit(refusal) | Outcome::Never(refusal) | Outcome::WaitUntil(_, refusal) => {
-            return Ok(Answer::Refuses(refusal));
-        }
-        Outcome::Fault(text) => return Err(text),
-    }
-    let mut sum = 0;
-    ratings.clear();
-    for (plugin, weight) in &plugins.enabled().score {
-        let rating = plugin.score(view, pod, node, slots);
-        if plugin.is_absolute() {
-            sum += rating.clamp(0, 100) * weight;
-        } else {
-            ratings.push(rating);
+impl Verdict {
+    fn is(&self, answer: &Answer<'_>) -> bool {
+        match (self, answer) {
+            (Self::Fits(known, by), Answer::Fits(sum, ratings)) => known == sum && **by == **ratings,
+            (Self::Refuses(known), Answer::Refuses(refusal)) => **known == *refusal,
+            _ => false,
         }
     }
-    Ok(Answer::Fits(sum))
 }

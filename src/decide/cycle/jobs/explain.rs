@@ -10,7 +10,7 @@ use crate::decide::cycle::PodShape;
 use crate::decide::cycle::choose::prepare;
 use crate::decide::cycle::engine::Engine;
 use crate::decide::cycle::settings::Moment;
-use crate::decide::framework::View;
+use crate::decide::framework::{Text, View};
 use crate::decide::placement::{Class, Folded, JobFacts, JobSpec, Metric, Rank, Seat, dominant_share};
 use crate::decide::world::{NodeId, Pod};
 
@@ -189,7 +189,7 @@ impl Engine {
         let mut table = Table::default();
         let metric = Metric::of(spec.basic, part.role);
         let asked = table.catch_up(view, &self.plugins, &pod, &mut slots, (metric, &self.config.jobs.weights));
-        asked.map_err(std::borrow::Cow::into_owned)?;
+        asked.map_err(Text::into_owned)?;
         let mut here: BTreeMap<NodeId, i64> = BTreeMap::new();
         let places = record.into_iter().flat_map(|record| &record.places);
         let places = places.filter(|(pod, _)| !job.ended.contains_key(*pod));

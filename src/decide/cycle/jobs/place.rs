@@ -8,7 +8,7 @@ use crate::decide::cycle::PodShape;
 use crate::decide::cycle::choose::{Choice, judge, prepare};
 use crate::decide::cycle::engine::Engine;
 use crate::decide::cycle::settings::Moment;
-use crate::decide::framework::{Plugins, Reads, View};
+use crate::decide::framework::{Plugins, Reads, Text, View};
 use crate::decide::placement::{Guests, JobFacts, JobSpec, KnownRooms, Metric, Rank, Seat, Weights, room_for};
 use crate::decide::plugins::device_fit;
 use crate::decide::world::{NodeId, Place, Pod, PodFacts, PodId, World};
@@ -68,7 +68,7 @@ pub(super) fn ask_others(
             others.push(Other { parts: vec![ask.part], table, kept: false });
             continue;
         };
-        let kept = filters_read(plugins, &pod, &slots) == Reads::Node;
+        let kept = filters_read(plugins, &pod, &slots) <= Reads::Node;
         let mut table = take(&pod, metric, kept);
         // One that cannot be asked about is found out when it is placed.
         if table.2.catch_up(view, plugins, &pod, &mut slots, (metric, weights)).is_ok() {
@@ -160,7 +160,7 @@ impl Engine {
         self.stats.attempts += 1;
         let mut slots = prepare(view, &self.plugins, &pod).map_err(reason)?;
         let metric = Metric::of(spec.basic, part.role);
-        let kept = filters_read(&self.plugins, &pod, &slots) == Reads::Node;
+        let kept = filters_read(&self.plugins, &pod, &slots) <= Reads::Node;
         let (tables, weights) = (&mut self.jobs.tables, &self.config.jobs.weights);
         let others = ask_others(
             view,
@@ -177,7 +177,7 @@ impl Engine {
         let mut fresh = Table::default();
         let table = taken.as_mut().map_or(&mut fresh, |(_, _, table)| table);
         let asked = table.catch_up(view, &self.plugins, &pod, &mut slots, (metric, weights));
-        let found = asked.map_err(std::borrow::Cow::into_owned).and_then(|asked| {
+        let found = asked.map_err(Text::into_owned).and_then(|asked| {
             self.stats.judged += asked.len() as u64;
             let best = company.best(&self.world, table);
             best.map(|id| (id, asked.contains(&id))).ok_or_else(|| table.diagnosis().message())

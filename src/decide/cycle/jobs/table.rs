@@ -10,9 +10,9 @@ use std::sync::Arc;
 use crate::decide::cycle::PodShape;
 use crate::decide::cycle::choose::{Diagnosis, judge};
 use crate::decide::cycle::refusals::Refusals;
-use crate::decide::framework::{Outcome, Plugins, Reads, Refusal, Slots, Text, View};
+use crate::decide::framework::{Kept, Outcome, Plugins, Reads, Refusal, Slots, Text, View};
 use crate::decide::placement::{Load, Metric, Weights};
-use crate::decide::world::{KnownChoices, NodeId, Pod};
+use crate::decide::world::{NodeId, Pod};
 
 /// A fitting node: the better first, then by name.
 pub(super) type Entry = (Reverse<i64>, Box<str>, NodeId);
@@ -30,8 +30,8 @@ pub(super) struct Table {
     refusals: Refusals,
     /// Position in the world's journal up to which this is true.
     mark: Option<u64>,
-    /// Devices chosen for this shape on nodes as they looked then.
-    choices: KnownChoices,
+    /// What plugins keep for this shape.
+    kept: Kept,
 }
 
 impl Table {
@@ -44,9 +44,9 @@ impl Table {
         slots: &mut Slots,
         by: (Metric, &Weights),
     ) -> Result<BTreeSet<NodeId>, Text> {
-        slots.put(std::mem::take(&mut self.choices));
+        slots.keep(std::mem::take(&mut self.kept));
         let asked = self.ask_changed(view, plugins, pod, slots, by);
-        self.choices = slots.take().unwrap_or_default();
+        self.kept = slots.take_kept();
         asked
     }
 

@@ -115,7 +115,7 @@ impl Engine {
         let view = View { world: &self.world, now: now.mono };
         let Some(node) = self.world.node(id) else { return true };
         self.plugins.enabled().filter.iter().any(|plugin| {
-            plugin.reads(pod, slots) == Reads::Node
+            plugin.reads(pod, slots) <= Reads::Node
                 && matches!(plugin.filter(view, pod, (id, node), slots), Outcome::Never(_))
         })
     }

@@ -43,7 +43,7 @@ impl Plugin for VolumeBinding {
     }
 
     fn reads(&self, pod: &Pod, _: &Slots) -> Reads {
-        if pod.facts.spec.volumes.is_empty() { Reads::Node } else { Reads::World }
+        if pod.facts.spec.volumes.is_empty() { Reads::Nothing } else { Reads::World }
     }
 }
 
