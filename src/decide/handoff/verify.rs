@@ -234,6 +234,21 @@ mod tests {
     }
 
     #[test]
+    fn a_container_whose_entry_was_rebuilt_without_ids_starts_with_devices_of_its_pod_and_no_others() {
+        let pod = with_assignment(gpu_pod("a", 2), &[("main", &["GPU-0", "GPU-1"])]);
+        let mut ledger = granted(&pod, &[("main", &["GPU-0", "GPU-1"])]);
+        let key = ledger.iter().next().unwrap().key();
+        ledger.repeat(&key, Vec::new());
+        let may = |ids: &[&str]| {
+            let ids: Vec<String> = ids.iter().map(|id| (*id).to_owned()).collect();
+            may_start(GPU, &ids, &ledger, &pods(&[&pod]))
+        };
+        assert_eq!(may(&["GPU-0", "GPU-1"]), Ok(()));
+        assert!(may(&["GPU-0", "GPU-2"]).is_err());
+        assert!(may(&["GPU-2"]).is_err());
+    }
+
+    #[test]
     fn fewer_ids_than_devices_agree_where_they_are_among_them() {
         let pod = with_assignment(gpu_pod("a", 1), &[("main", &["GPU-0", "GPU-1"])]);
         let may = |id: &str| {
