@@ -147,9 +147,10 @@ pub fn node_inventory(devices: &[NodeDevice], registered: BTreeSet<Box<str>>) ->
         kind: device.kind(),
         minor: device.minor,
         healthy: device.health.healthy && !is_split(device),
-        reason: match is_split(device) {
-            true => Some("it is split into MIG devices".into()),
-            false => (!device.health.healthy).then(|| device.health.message.clone()),
+        reason: if is_split(device) {
+            Some("it is split into MIG devices".into())
+        } else {
+            (!device.health.healthy).then(|| device.health.message.clone())
         },
         memory_bytes: device.memory(),
         parent: device.parent().cloned(),

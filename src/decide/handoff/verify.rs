@@ -52,7 +52,7 @@ fn divergences(entry: &Entry, pods: &NodePods, listing: &Listing, inventory: &No
         let status = pods.reported(&entry.pod.uid, &entry.container).and_then(|told| told.get(&entry.resource));
         let reported = devices(status.into_iter().flatten().map(|id| &**id));
         // What the kubelet holds has been told already.
-        let count = status.map_or(0, |ids| ids.len());
+        let count = status.map_or(0, BTreeSet::len);
         if !reported.is_empty() && !names(&reported, count, &served) && reported != listed {
             tell("the pod's status (allocatedResourcesStatus) names", &reported);
         }
