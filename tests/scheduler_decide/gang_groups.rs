@@ -19,8 +19,8 @@ fn restate_all(gangs: &mut Gangs, prefix: &str, count: usize, keys: &[(String, S
     (0..count).for_each(|n| restate(gangs, &format!("{prefix}-{n}"), keys));
 }
 
-fn listed(gangs: &[&str]) -> Option<Arc<BTreeSet<GangId>>> {
-    Some(Arc::new(gangs.iter().map(|gang| GangId::parse(gang).unwrap()).collect()))
+fn listed(gangs: &[&str]) -> Arc<BTreeSet<GangId>> {
+    Arc::new(gangs.iter().map(|gang| GangId::parse(gang).unwrap()).collect())
 }
 
 /// Now, and after a restart.
@@ -122,7 +122,7 @@ fn say(gangs: &mut Gangs, name: &str, min: u32, wait: Option<Duration>, group: &
         (facts.spec.min, facts.spec.wait) = (Some(min), wait);
         facts.annotated.mode = Some(Mode::NonStrict);
         facts.annotated.policy = Some(MatchPolicy::WaitingAndRunning);
-        facts.annotated.groups = listed(group);
+        facts.annotated.groups = Some(listed(group));
     });
 }
 

@@ -1,6 +1,6 @@
 //! A satisfied group goes on its way: the volumes of all members first, then locks and Bindings.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
@@ -70,11 +70,12 @@ impl Engine {
         let looks: Vec<Look> = self.world.gangs().of_group(group).map(Look::of).collect();
         let item = Item::Group(group.clone());
         // Where the rule stays, each new quorum is one: without the held members some gang would not have what it needs.
-        let with_them = self.by_gang(&held);
+        let stays = |gang: &Gang| gang.config().policy != MatchPolicy::OnceSatisfied;
+        let with_them = if gangs().any(stays) { self.by_gang(&held) } else { BTreeMap::new() };
         let needs = |gang: &Gang| {
             let (policy, min) = (gang.config().policy, gang.config().min.unwrap_or(0));
             let own = with_them.get(gang.id()).copied().unwrap_or(0);
-            policy != MatchPolicy::OnceSatisfied && rule::weight(policy, gang.counts()).saturating_sub(own) < min
+            stays(gang) && rule::weight(policy, gang.counts()).saturating_sub(own) < min
         };
         let quorum = rest.is_none() && gangs().any(needs);
         let landed: u32 = gangs().filter_map(|gang| gang.commits().get(&committed)).sum();
