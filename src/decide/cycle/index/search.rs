@@ -13,7 +13,8 @@ use super::table::Table;
 /// Verdicts of the shapes that were asked for lately. It belongs to one world and one set of plugins.
 #[derive(Default)]
 pub struct Index {
-    /// Latest used last; boxed, because they change places.
+    /// Latest used last; boxed, because they change places at every decision.
+    #[allow(clippy::vec_box)]
     shapes: Vec<Box<Known>>,
 }
 
@@ -30,7 +31,8 @@ impl Known {
     fn is_of(&self, pod: &Pod) -> bool {
         let (spec, containers) = &self.like;
         let (handoff, same) = (&pod.facts.handoff, spec.is_same(&pod.facts.spec));
-        same && containers.is_same(&handoff.containers) && *self.shape.node() == handoff.node || self.shape.is_of(pod)
+        same && containers.is_same(&handoff.containers) && self.shape.node() == handoff.node.as_deref()
+            || self.shape.is_of(pod)
     }
 }
 

@@ -55,8 +55,8 @@ impl PodShape {
     }
 
     /// The node that the pod names.
-    pub(super) fn node(&self) -> &Option<Box<str>> {
-        &self.node
+    pub(super) fn node(&self) -> Option<&str> {
+        self.node.as_deref()
     }
 
     /// `self == PodShape::of(pod)`, without building it.
