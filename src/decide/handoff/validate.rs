@@ -12,7 +12,7 @@ use super::room::{self, ByPod, Claim};
 use super::sight::{Call, Fresh, Sight};
 use super::unassigned;
 use crate::contract::hint::Count;
-use crate::contract::{DeviceEntry, DeviceId, DeviceType, GpuRequest, LockRead, key};
+use crate::contract::{DeviceEntry, DeviceId, DeviceType, GpuRequest, LockRead, PodKey, key};
 use crate::decide::lock::{Named, names};
 use crate::decide::pod::{ExpectedCall, HandoffPod, PodContainer};
 
@@ -71,6 +71,8 @@ pub fn devices(sight: &Sight<'_>, call: &Call<'_>, caller: &Caller<'_>) -> Resul
         let why = format!("{full}{by}; delete and re-create the pod so that it is assigned free devices");
         let mut refused = refuse(Rule::NoRoom, why);
         refused.1.pods.extend(users);
+        // Whoever else has what is assigned is asked about at once: eight GPUs of a node may have eight holders that are gone.
+        refused.1.pods.extend(holders(sight, pod, entries));
         refused
     })?;
     let served: BTreeSet<&DeviceId> = entries.iter().flat_map(DeviceEntry::named).collect();
@@ -246,6 +248,20 @@ fn occupies(sight: &Sight<'_>, held: &Entry) -> bool {
     let told = sight.pods.is_deleted(uid) || sight.fresh.pods.contains(&held.pod.key);
     let unconfirmed = sight.pods.by_uid(uid).is_none() && !told;
     unconfirmed || sight.ledger.is_live(held, sight.pods, sight.resources)
+}
+
+/// Other pods that have one of these devices.
+fn holders(sight: &Sight<'_>, pod: &HandoffPod, entries: &[DeviceEntry]) -> BTreeSet<PodKey> {
+    let wanted: BTreeSet<&DeviceId> =
+        entries.iter().flat_map(|entry| entry.named().chain(std::iter::once(&entry.id))).collect();
+    let has = |held: &&Entry| {
+        held.pod.uid != pod.pod.uid
+            && held
+                .served
+                .iter()
+                .any(|(_, entry)| wanted.contains(&entry.id) || entry.named().any(|id| wanted.contains(id)))
+    };
+    sight.ledger.iter().filter(has).filter(|held| occupies(sight, held)).map(|held| held.pod.key.clone()).collect()
 }
 
 /// The container's devices beside everything that is served to live pods, this pod's other containers included.

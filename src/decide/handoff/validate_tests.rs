@@ -155,6 +155,20 @@ fn a_device_whose_holder_is_found_gone_by_a_live_read_is_free() {
 }
 
 #[test]
+fn the_holders_of_all_devices_of_a_node_are_asked_for_at_once() {
+    let gpus = ["GPU-0", "GPU-1", "GPU-2", "GPU-3", "GPU-4", "GPU-5", "GPU-6", "GPU-7"];
+    let all = with_assignment(gpu_pod("all", 8), &[("main", &gpus)]);
+    let mut scene = admitted(&all);
+    for gpu in gpus {
+        let gone = one(&format!("gone-{gpu}"), gpu);
+        grant(&mut scene.ledger, &gone, &[("main", &[gpu])]);
+    }
+    let outcome = scene.gpu(&gpus);
+    assert_eq!(served(&outcome).2.len(), 8, "{outcome:?}");
+    assert_eq!(scene.asked_live, 1, "the API server shows none of them");
+}
+
+#[test]
 fn a_device_whose_holder_the_watch_shows_deleted_is_free_at_once_and_one_that_is_only_missing_is_asked_for() {
     let (a, old) = (one("a", "GPU-0"), one("old", "GPU-0"));
     for (deleted, asked_live) in [(true, 0), (false, 1)] {
