@@ -27,7 +27,7 @@ pub fn gpu_percent(requests: &Resources) -> i64 {
 }
 
 impl Folded {
-    /// What a pod asks for; of GPUs, [`gpu_percent`].
+    /// What a pod asks for; of GPUs, `gpu_percent`.
     pub fn wanted(requests: &Resources) -> Self {
         Self::with(requests, gpu_percent(requests))
     }
