@@ -127,8 +127,8 @@ impl JobWriter {
         Ok(if same { PodMade::Ours(Box::new(facts)) } else { PodMade::Former(Box::new(facts)) })
     }
 
-    /// Deletes the pod of this uid; one that is gone or replaced is left alone.
-    pub async fn delete(&self, job: &TyJob, name: &str, uid: &str, force: bool) -> Result<(), kube::Error> {
+    /// Deletes the pod of this uid; one that is gone or replaced is left alone. `false`: a conflict; look again.
+    pub async fn delete(&self, job: &TyJob, name: &str, uid: &str, force: bool) -> Result<bool, kube::Error> {
         let preconditions = Preconditions { uid: Some(uid.to_owned()), resource_version: None };
         let params = DeleteParams {
             preconditions: Some(preconditions),
@@ -138,13 +138,13 @@ impl JobWriter {
         harmless(self.pods::<Pod>(job).delete(name, &params).await.map(drop))
     }
 
-    /// Tells the pod of this uid which node is reserved for it.
-    pub async fn reserve(&self, job: &TyJob, name: &str, uid: &str, node: &str) -> Result<(), kube::Error> {
+    /// Tells the pod of this uid which node is reserved for it. `false`: a conflict; look again.
+    pub async fn reserve(&self, job: &TyJob, name: &str, uid: &str, node: &str) -> Result<bool, kube::Error> {
         let patch = json!({ "metadata": { "uid": uid, "annotations": { keys::ALLOCATION: node } } });
         let told = self.pods::<JobPod>(job).patch(name, &PatchParams::default(), &Patch::Merge(patch)).await.map(drop);
         match told {
             // A uid cannot be changed, says the server: another pod has the name by now, and the watch will tell.
-            Err(error) if status_code(&error) == Some(422) => Ok(()),
+            Err(error) if status_code(&error) == Some(422) => Ok(true),
             told => harmless(told),
         }
     }
@@ -189,11 +189,16 @@ fn written(result: Result<RawJob, kube::Error>) -> Result<JobWrite, kube::Error>
     }
 }
 
-/// The object is gone, or is another one by now.
-fn harmless(result: Result<(), kube::Error>) -> Result<(), kube::Error> {
+/// The object is gone (`true`), or, with a conflict, mostly another one by now: then the watch will tell, but a conflict may
+/// have another cause that nothing follows.
+fn harmless(result: Result<(), kube::Error>) -> Result<bool, kube::Error> {
     match result {
-        Err(error) if matches!(status_code(&error), Some(404 | 409)) => Ok(()),
-        other => other,
+        Ok(()) => Ok(true),
+        Err(error) => match status_code(&error) {
+            Some(404) => Ok(true),
+            Some(409) => Ok(false),
+            _ => Err(error),
+        },
     }
 }
 

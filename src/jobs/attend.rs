@@ -242,14 +242,16 @@ async fn perform_one(hands: &Hands, job: &TyJob, effect: Effect) -> Result<Optio
             Ok(Some((name, made)))
         }
         Effect::Delete { name, uid, force } => {
-            hands.writer.delete(job, &name, &uid, force).await?;
+            if !hands.writer.delete(job, &name, &uid, force).await? {
+                return Ok(Some((name, PodMade::Again)));
+            }
             hands.metrics.deleted();
             tracing::info!(job = job.metadata.name, pod = name, uid, force, "the pod is deleted");
             Ok(None)
         }
         Effect::Reserve { name, uid, node } => {
-            hands.writer.reserve(job, &name, &uid, &node).await?;
-            Ok(None)
+            let told = hands.writer.reserve(job, &name, &uid, &node).await?;
+            Ok((!told).then_some((name, PodMade::Again)))
         }
         _ => Ok(None),
     }
