@@ -355,13 +355,7 @@ fn spread(pool: &NodePool, own: u128) -> Spread {
         // One of unknown place is in a group of its own.
         count + (own & !placed).count_ones()
     };
-    let switches = groups(Level::Switch);
-    Spread {
-        nvlink_domains: groups(Level::Nvlink),
-        beyond_switch: u32::from(switches > 1),
-        numa_nodes: groups(Level::Numa),
-        switches,
-    }
+    spread_by(groups)
 }
 
 /// No `count` GPUs of `set` lie nearer to each other than this.
@@ -380,11 +374,16 @@ fn least_spread(pool: &NodePool, set: u128, count: u32) -> Spread {
         }
         groups + left
     };
-    let switches = fewest(Level::Switch);
+    spread_by(fewest)
+}
+
+/// By how many groups of each level there are.
+fn spread_by(groups: impl Fn(Level) -> u32) -> Spread {
+    let switches = groups(Level::Switch);
     Spread {
-        nvlink_domains: fewest(Level::Nvlink),
+        nvlink_domains: groups(Level::Nvlink),
         beyond_switch: u32::from(switches > 1),
-        numa_nodes: fewest(Level::Numa),
+        numa_nodes: groups(Level::Numa),
         switches,
     }
 }

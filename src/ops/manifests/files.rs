@@ -71,8 +71,8 @@ pub fn files(values: &Values) -> anyhow::Result<Vec<File>> {
     Ok(files)
 }
 
-/// MIG profiles by the table in NVIDIA's MIG user guide (A30, A100, H100, GH200, H200, B200, RTX PRO 6000), as resource names
-/// spell them.
+/// MIG profiles that are known of A30, A100, H100, GH200, H200, B200 and RTX PRO 6000, as resource names spell them. Not the
+/// last word: NVIDIA's MIG user guide is, and new models bring new ones.
 const MIG_PROFILES: [&str; 49] = [
     "1g.5gb",
     "1g.5gb.me",
