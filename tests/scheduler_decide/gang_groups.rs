@@ -6,8 +6,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use baton::contract::Quantity;
-use baton::contract::gang::{Committed, GangId, MatchPolicy, Mode};
+use baton::contract::gang::{Committed, GangId, MatchPolicy, Mode, key::CONDITION_SATISFIED};
 use baton::decide::gang::MemberState;
+use baton::decide::world::spec::VolumeUse;
+use baton::decide::world::{ClassFacts, WorldEvent};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 
 use crate::gang_env::{Gangs, P, declared, gang};
 
@@ -201,5 +204,72 @@ fn a_broken_commit_that_does_not_say_whose_it_is_is_the_present_groups() {
         gangs.env.restart();
         gangs.wait(2);
         assert_eq!(gangs.count("g"), 5, "{nanos}: {}", gangs.condition("g-4"));
+    }
+}
+
+#[test]
+fn a_pod_group_that_calls_a_former_group_satisfied_is_not_believed_about_the_present_one() {
+    let mut gangs = Gangs::new(5);
+    let since = crate::env::wall(gangs.env.now + Duration::from_secs(1));
+    let condition = || Condition {
+        type_: CONDITION_SATISFIED.to_owned(),
+        status: "True".to_owned(),
+        reason: "GangSatisfied".to_owned(),
+        message: String::new(),
+        last_transition_time: Time(since),
+        observed_generation: None,
+    };
+    for name in ["a", "b"] {
+        gangs.pod_group(&format!("ml/{name}"), |facts| facts.spec.min = Some(2));
+        gangs.members(name, 2, &vec![(P.to_owned(), name.to_owned())]);
+    }
+    gangs.settle();
+    assert_eq!(gangs.bound().len(), 4);
+    ["a-0", "b-0"].iter().for_each(|name| gangs.delete(name));
+    for name in ["a", "b"] {
+        gangs.pod_group(&format!("ml/{name}"), |facts| {
+            facts.spec.min = Some(2);
+            facts.annotated.groups = Some(listed(&["ml/a", "ml/b"]));
+            facts.status.conditions = vec![condition()];
+        });
+    }
+    gangs.member("a-9", &vec![(P.to_owned(), "a".to_owned())]);
+    always(&mut gangs, |gangs, when| {
+        assert_eq!((gangs.count("a-9"), gangs.reason("a-9")), (0, "GangIncomplete"), "{when}");
+    });
+}
+
+/// A gang of two on its way: the volume of one is not settled yet.
+fn on_its_way(gangs: &mut Gangs, keys: &[(String, String)]) {
+    let class = ClassFacts { waits: true, provisions: true, topologies: vec![] };
+    gangs.env.classes.insert("local".to_owned(), class.clone());
+    gangs.env.event(WorldEvent::Class("local".into(), class));
+    gangs.env.claim("g-0", 10, |_| ());
+    for name in ["g-0", "g-1"] {
+        let mut facts = gangs.facts(name, &[("cpu", "1")], keys);
+        if name == "g-0" {
+            facts.spec.volumes = vec![VolumeUse::Claim("g-0".into())];
+        }
+        gangs.env.submit(facts);
+    }
+    gangs.settle();
+    assert_eq!((gangs.env.engine.flights().len(), gangs.count("g")), (2, 0), "both are on their way");
+}
+
+#[test]
+fn a_group_that_changes_before_the_first_lock_takes_its_commit_back() {
+    for whole in [true, false] {
+        let mut gangs = Gangs::new(8);
+        on_its_way(&mut gangs, &gang("g", "2", &[]));
+        if whole {
+            // It is to start with another gang, which is not there yet.
+            restate_all(&mut gangs, "g", 2, &gang("g", "2", &[("groups", r#"["ml/other"]"#)]));
+        } else {
+            // One of its pods goes to another gang.
+            restate(&mut gangs, "g-1", &gang("h", "2", &[]));
+        }
+        gangs.settle();
+        assert_eq!((gangs.env.engine.flights().len(), gangs.count("g")), (0, 0), "{whole}");
+        assert_eq!([gangs.reason("g-0"), gangs.reason("g-1")], ["GangIncomplete"; 2], "{whole}");
     }
 }

@@ -189,15 +189,27 @@ impl Engine {
             rule::needed(config.policy, config.min.unwrap_or(0), gang.counts(), commit.once) > 0
         };
         if waits && self.world.gangs().of_group(&commit.group).any(lacks) {
-            return self.call_off(number, id, now, effects);
+            let why = format!("a member of group {} was lost on its way", commit.group);
+            return self.call_off(number, Some(id), &why, now, effects);
         }
         self.member_left(number, id).into_iter().for_each(|id| self.go(id, now, effects));
     }
 
-    /// Takes everybody of a commit back.
-    fn call_off(&mut self, number: u64, lost: PodId, now: Moment, effects: &mut Effects) {
+    /// Takes back what was committed for a group that is not what it was, as long as nobody of the commit has gone for a lock.
+    pub(super) fn call_off_unlocked(&mut self, group: &GroupId, why: &str, now: Moment, effects: &mut Effects) {
+        let unlocked = |commit: &Commit| commit.group == *group && !commit.unprepared.is_empty();
+        let unlocked = self.commits.iter().filter(|(_, commit)| unlocked(commit)).map(|(number, _)| *number);
+        for number in unlocked.collect::<Vec<_>>() {
+            self.call_off(number, None, why, now, effects);
+        }
+    }
+
+    /// Takes everybody of a commit back, but for `lost`, who has given its room back.
+    fn call_off(&mut self, number: u64, lost: Option<PodId>, why: &str, now: Moment, effects: &mut Effects) {
         let Some(Commit { group, mut members, once, .. }) = self.commits.remove(&number) else { return };
-        members.remove(&lost);
+        if let Some(lost) = lost {
+            members.remove(&lost);
+        }
         for id in &members {
             if let Some(hold) = self.holds.remove(id) {
                 self.unreserve(*id, hold.node);
@@ -213,11 +225,14 @@ impl Engine {
             (record.progress.satisfied_once, record.outlived) = (once, true);
         }
         if let Some(first) = members.first() {
-            let message =
-                format!("room of {} pods given back: a member of group {group} was lost on its way", members.len());
+            let message = format!("room of {} pods given back: {why}", members.len());
             self.notice(*first, true, "GangHoldReleased", message, effects);
         }
-        self.rest_group_of(lost, now);
+        match lost {
+            Some(lost) => self.rest_group_of(lost, now),
+            // Each waits with the group that is its own now.
+            None => members.into_iter().for_each(|id| self.enqueue(id, now, effects)),
+        }
     }
 
     /// Members whose room was given back while they were part of a commit.

@@ -107,7 +107,7 @@ impl Engine {
             let group = self.world.gangs().gang(&id).map(|gang| gang.group().clone());
             let before = match &group {
                 Some(group) if self.group_of.get(&id) == Some(group) => None,
-                Some(group) => self.group_of.insert(id, group.clone()),
+                Some(group) => self.group_of.insert(id.clone(), group.clone()),
                 None => self.group_of.remove(&id),
             };
             if let (Some(former), Some(group)) = (&before, &group)
@@ -116,6 +116,10 @@ impl Engine {
             {
                 // Who was satisfied together with others was satisfied.
                 self.groups.entry(group.clone()).or_default().progress.satisfied_once = true;
+            }
+            if let Some(former) = before.as_ref().filter(|_| group.is_some()) {
+                let why = format!("gang {id} belongs to another group now");
+                self.call_off_unlocked(former, &why, now, effects);
             }
             for group in before.into_iter().chain(group) {
                 let known = groups.entry(group).or_insert(change);
@@ -406,7 +410,11 @@ impl Engine {
     /// A held pod that has moved to another group takes nothing along.
     pub(in crate::decide::cycle) fn member_moved(&mut self, id: PodId, now: Moment, effects: &mut Effects) {
         let group = self.world.gangs().gang_of(id).map(Gang::group);
-        if self.holds.get(&id).is_some_and(|hold| hold.group.as_ref() != group) {
+        let commit = self.flights.get(&id).and_then(|flight| self.commits.get(&flight.commit?));
+        if let Some(former) = commit.map(|commit| commit.group.clone()).filter(|former| Some(former) != group) {
+            let why = format!("a member of group {former} belongs to another gang now");
+            self.call_off_unlocked(&former, &why, now, effects);
+        } else if self.holds.get(&id).is_some_and(|hold| hold.group.as_ref() != group) {
             self.let_go(id);
             self.enqueue(id, now, effects);
         }
@@ -461,11 +469,18 @@ fn was_satisfied_before(group: &GroupId, gangs: &[&Gang], said: bool) -> bool {
     let of_all = |gang: &&Gang| gang.commits().keys().any(|commit| commit.members >= all.max(1) && group.made(commit));
     let of_each = |gang: &&Gang| {
         let min = gang.config().min.unwrap_or(0);
-        let alone = GroupId::alone(gang.id());
-        let committed = gang.commits().keys().any(|commit| group.made(commit) || alone.made(commit));
+        let committed = gang.commits().keys().any(|commit| group.made(commit));
+        // Who was satisfied with others was so alone; of a larger group that says nothing.
+        let said = said && (group.is_alone() || !was_bound_elsewhere(gang, group));
         committed || said && was_satisfied(gang) || min > 0 && gang.counts().placed() >= min
     };
     gangs.iter().any(of_all) || missing == 0 && gangs.iter().all(of_each)
+}
+
+/// Members that live were bound for another group of the gang, and none for this one.
+fn was_bound_elsewhere(gang: &Gang, group: &GroupId) -> bool {
+    let mut commits = gang.commits().keys().peekable();
+    commits.peek().is_some() && commits.all(|commit| !group.made(commit))
 }
 
 /// The PodGroup says that the group was satisfied, and a member that lives is older than that.
