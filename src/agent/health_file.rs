@@ -1,8 +1,9 @@
-//! What the driver told once and an agent after this one has to know: which GPUs a critical error keeps out of service.
+//! What the driver told once and an agent after this one has to know: which GPUs there are, for those that keep silent by then,
+//! and which of them a critical error keeps out of service.
 //!
-//! One file, `health.json`, in the state directory, replaced by a rename; it counts for the boot that it was written in. Not
-//! synced: after a power loss the boot is another one. Whatever is wrong with it makes it none: the GPUs start healthy then,
-//! as they do without it.
+//! One file, `health.json`, in the state directory, replaced by a rename; errors count for the boot that it was written in. Not
+//! synced: after a power loss the boot is another one. Whatever is wrong with it makes it none: the GPUs that answer start healthy
+//! then, as they do without it.
 
 use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
@@ -11,6 +12,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use crate::decide::health::Ailment;
+use crate::hardware::GpuScan;
 
 const FILE: &str = "health.json";
 const TEMPORARY: &str = "health.json.new";
@@ -25,6 +27,20 @@ struct Content {
     version: u32,
     boot_id: String,
     gpus: Vec<Ailment>,
+    /// The GPUs as they answered last; absent in files of earlier versions.
+    #[serde(default)]
+    seen: GpuScan,
+}
+
+/// What an agent left to the one after it.
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
+pub struct Kept {
+    /// Errors of this boot.
+    pub ailments: Vec<Ailment>,
+    /// The GPUs as they answered last.
+    pub seen: GpuScan,
+    /// They answered before the last boot: what the machine has now may be another thing.
+    pub is_of_earlier_boot: bool,
 }
 
 /// The file, and what is in it.
@@ -32,36 +48,52 @@ struct Content {
 pub struct HealthFile {
     dir: PathBuf,
     boot_id: String,
-    written: Vec<Ailment>,
+    /// `None` where what stands there is not what is known now.
+    written: Option<(Vec<Ailment>, GpuScan)>,
 }
 
 impl HealthFile {
     /// In the state directory `dir`, for the boot `boot_id`; and what the agent before this one left there.
-    pub fn open(dir: &Path, boot_id: &str) -> (Self, Vec<Ailment>) {
+    pub fn open(dir: &Path, boot_id: &str) -> (Self, Kept) {
         let found = load(&dir.join(FILE)).unwrap_or_else(|why| {
-            tracing::warn!(file = %dir.join(FILE).display(), "what was known of sick GPUs is lost: {why}");
+            tracing::warn!(file = %dir.join(FILE).display(), "what was known of silent and of sick GPUs is lost: {why}");
             None
         });
-        let found = found.filter(|content| content.boot_id == boot_id).map(|content| content.gpus).unwrap_or_default();
-        (Self { dir: dir.to_owned(), boot_id: boot_id.to_owned(), written: found.clone() }, found)
+        let new = |written| Self { dir: dir.to_owned(), boot_id: boot_id.to_owned(), written };
+        match found {
+            None => (new(None), Kept::default()),
+            Some(Content { boot_id: earlier, seen, .. }) if earlier != boot_id => {
+                (new(None), Kept { ailments: Vec::new(), seen, is_of_earlier_boot: true })
+            }
+            Some(Content { gpus, seen, .. }) => {
+                let kept = Kept { ailments: gpus.clone(), seen: seen.clone(), is_of_earlier_boot: false };
+                (new(Some((gpus, seen))), kept)
+            }
+        }
     }
 
     /// Writes it where it says something else.
-    pub fn keep(&mut self, gpus: Vec<Ailment>) {
-        if gpus == self.written {
+    pub fn keep(&mut self, gpus: Vec<Ailment>, seen: &GpuScan) {
+        // Who kept silent is told by the next scan.
+        let seen = GpuScan { faults: Vec::new(), ..seen.clone() };
+        if self.written.as_ref().is_some_and(|written| (&written.0, &written.1) == (&gpus, &seen)) {
             return;
         }
-        if let Err(error) = self.write(&gpus) {
-            tracing::warn!(
-                file = %self.dir.join(FILE).display(),
-                "an agent after this one will not know which GPUs are sick: {error}"
-            );
+        match self.write(&gpus, &seen) {
+            Ok(()) => self.written = Some((gpus, seen)),
+            Err(error) => {
+                tracing::warn!(
+                    file = %self.dir.join(FILE).display(),
+                    "an agent after this one will not know which GPUs are sick or silent: {error}"
+                );
+                self.written = None;
+            }
         }
-        self.written = gpus;
     }
 
-    fn write(&self, gpus: &[Ailment]) -> io::Result<()> {
-        let content = Content { version: VERSION, boot_id: self.boot_id.clone(), gpus: gpus.to_vec() };
+    fn write(&self, gpus: &[Ailment], seen: &GpuScan) -> io::Result<()> {
+        let content =
+            Content { version: VERSION, boot_id: self.boot_id.clone(), gpus: gpus.to_vec(), seen: seen.clone() };
         let mut options = std::fs::OpenOptions::new();
         let mut file = options.create(true).truncate(true).write(true).mode(0o600).open(self.dir.join(TEMPORARY))?;
         file.write_all(&serde_json::to_vec(&content)?)?;
@@ -92,16 +124,24 @@ mod tests {
         Ailment { uuid: uuid.into(), instance: Some("MIG-1".into()), xid: 79 }
     }
 
+    fn seen(uuid: &str) -> GpuScan {
+        let gpu = serde_json::json!({"uuid": uuid, "minor": 0, "index": 0, "bdf": "00000000:1a:00.0", "model": "H100"});
+        let scan = serde_json::json!({"driverVersion": "570", "nvmlVersion": "12.570", "gpus": [gpu]});
+        serde_json::from_value(scan).unwrap()
+    }
+
     #[test]
-    fn what_was_kept_is_found_in_the_same_boot_and_in_no_other() {
+    fn errors_are_found_in_the_same_boot_only_and_gpus_in_any() {
         let dir = tempfile::tempdir().unwrap();
         let (mut file, found) = HealthFile::open(dir.path(), "boot-1");
-        assert!(found.is_empty());
-        file.keep(vec![ailment("GPU-a")]);
-        assert_eq!(HealthFile::open(dir.path(), "boot-1").1, [ailment("GPU-a")]);
-        assert!(HealthFile::open(dir.path(), "boot-2").1.is_empty());
-        file.keep(Vec::new());
-        assert!(HealthFile::open(dir.path(), "boot-1").1.is_empty());
+        assert_eq!(found, Kept::default());
+        file.keep(vec![ailment("GPU-a")], &seen("GPU-a"));
+        let same = Kept { ailments: vec![ailment("GPU-a")], seen: seen("GPU-a"), is_of_earlier_boot: false };
+        assert_eq!(HealthFile::open(dir.path(), "boot-1").1, same);
+        let next = Kept { ailments: vec![], seen: seen("GPU-a"), is_of_earlier_boot: true };
+        assert_eq!(HealthFile::open(dir.path(), "boot-2").1, next);
+        file.keep(Vec::new(), &seen("GPU-a"));
+        assert!(HealthFile::open(dir.path(), "boot-1").1.ailments.is_empty());
     }
 
     #[test]
@@ -112,9 +152,29 @@ mod tests {
         {
             std::fs::write(dir.path().join(FILE), text).unwrap();
             let (mut file, found) = HealthFile::open(dir.path(), "b");
-            assert!(found.is_empty(), "{text}");
-            file.keep(vec![ailment("GPU-a")]);
-            assert_eq!(HealthFile::open(dir.path(), "b").1, [ailment("GPU-a")]);
+            assert_eq!(found, Kept::default(), "{text}");
+            file.keep(vec![ailment("GPU-a")], &GpuScan::default());
+            assert_eq!(HealthFile::open(dir.path(), "b").1.ailments, [ailment("GPU-a")]);
         }
+    }
+
+    #[test]
+    fn a_file_of_an_earlier_version_says_nothing_of_silent_gpus() {
+        let dir = tempfile::tempdir().unwrap();
+        let text = r#"{"version":1,"bootId":"b","gpus":[{"uuid":"GPU-a","xid":79}]}"#;
+        std::fs::write(dir.path().join(FILE), text).unwrap();
+        let found = HealthFile::open(dir.path(), "b").1;
+        assert_eq!((found.ailments.len(), found.seen), (1, GpuScan::default()));
+    }
+
+    #[test]
+    fn what_could_not_be_written_is_written_when_that_is_possible_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let state = dir.path().join("state");
+        let (mut file, _) = HealthFile::open(&state, "b");
+        file.keep(vec![ailment("GPU-a")], &GpuScan::default());
+        std::fs::create_dir(&state).unwrap();
+        file.keep(vec![ailment("GPU-a")], &GpuScan::default());
+        assert_eq!(HealthFile::open(&state, "b").1.ailments, [ailment("GPU-a")]);
     }
 }

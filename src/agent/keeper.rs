@@ -29,7 +29,7 @@ use crate::contract::inventory::DeviceHeld;
 use crate::contract::{DeviceId, key};
 use crate::decide::handoff::NodeInventory;
 use crate::hardware::driver::DriverFile;
-use crate::hardware::{Bdf, GpuEvent, GpuProvider, Machine, Nic, NvmlError, Roots, rdma};
+use crate::hardware::{Bdf, GpuEvent, GpuProvider, Machine, Nic, NvmlError, Roots, pci, rdma};
 use crate::runtime::{Sentry, clock};
 
 /// What the keeper needs of the hand-off.
@@ -129,12 +129,18 @@ impl Keeper {
         Ok(keeper)
     }
 
-    /// What the agent before this one knew of GPUs. The state directory is ours: whoever wrote there has ended.
+    /// What the agent before this one knew of GPUs: those that do not answer now are out of service, not gone. The state directory
+    /// is ours: whoever wrote there has ended.
     fn recall(&mut self, first: &Scan) {
         let Some(boot_id) = first.machine.as_ref().ok().and_then(|machine| machine.boot_id.as_ref()) else { return };
-        let (file, ailments) = HealthFile::open(&self.tools.options.places.state_dir, boot_id);
-        self.book.recall(ailments);
+        let (file, kept) = HealthFile::open(&self.tools.options.places.state_dir, boot_id);
+        self.book.recall(kept.ailments);
         self.kept = Some(file);
+        self.machine.gpus = kept.seen;
+        if kept.is_of_earlier_boot {
+            let sysfs = self.tools.roots.sysfs_tree().ok();
+            self.machine.gpus.keep_after_boot(|bdf| sysfs.as_ref().is_some_and(|sysfs| pci::is_present(sysfs, bdf)));
+        }
     }
 
     /// The plugins, for their states.
@@ -399,7 +405,7 @@ impl Keeper {
         let Some(before) = self.told.take() else { return };
         self.publish();
         if let Some(file) = &mut self.kept {
-            file.keep(self.book.ailments());
+            file.keep(self.book.ailments(), &self.machine.gpus);
         }
         // After the Device object: a scheduler reads that, people read this.
         self.tell(&before);

@@ -219,6 +219,27 @@ impl GpuScan {
         self.gpus.iter().find(|gpu| gpu.uuid == uuid)
     }
 
+    /// Names faults that name no GPU, by the index or the PCI address that a GPU of an `earlier` scan had. Indexes shift when a GPU
+    /// leaves: one that answers elsewhere is not meant.
+    pub fn name_faults(&mut self, earlier: &GpuScan) {
+        for fault in self.faults.iter_mut().filter(|fault| fault.uuid.is_none()) {
+            let is_it = |gpu: &&Gpu| match fault.fault {
+                Fault::Unlisted(bdf) => gpu.bdf == bdf,
+                _ => Some(gpu.index) == fault.index,
+            };
+            let known = earlier.gpus.iter().find(is_it);
+            fault.uuid =
+                known.filter(|gpu| self.gpus.iter().all(|seen| seen.uuid != gpu.uuid)).map(|gpu| gpu.uuid.clone());
+        }
+    }
+
+    /// What a scan before the last boot says of a machine that has not answered since: the GPUs that are still plugged in, not how
+    /// they were split.
+    pub fn keep_after_boot(&mut self, is_present: impl Fn(Bdf) -> bool) {
+        self.gpus.retain(|gpu| is_present(gpu.bdf));
+        self.gpus.iter_mut().for_each(|gpu| gpu.mig.instances.clear());
+    }
+
     /// Distance of two GPUs, whichever comes first; `None` when NVML did not tell.
     pub fn level(&self, a: &str, b: &str) -> Option<Level> {
         let found = self.pairs.iter().find(|p| (p.a == a && p.b == b) || (p.a == b && p.b == a));

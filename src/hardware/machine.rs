@@ -108,6 +108,7 @@ impl Machine {
     /// then, and returns their faults. They are unhealthy, not gone: what runs on them must stay accounted. A GPU that is
     /// neither listed nor at fault any more has left the machine.
     pub fn keep_silent(&mut self, earlier: &Machine) -> Vec<GpuFault> {
+        self.gpus.name_faults(&earlier.gpus);
         let mut kept = Vec::new();
         for fault in &self.gpus.faults {
             let known = fault.uuid.as_deref().and_then(|uuid| earlier.gpus.gpu(uuid));

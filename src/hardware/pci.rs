@@ -18,6 +18,11 @@ pub fn place(sysfs: &Tree, bdf: Bdf) -> Result<Place, TreeError> {
     Ok(place_at(sysfs, &sysfs.resolve(format!("bus/pci/devices/{bdf}"))?))
 }
 
+/// The kernel sees this device, whichever driver it has.
+pub fn is_present(sysfs: &Tree, bdf: Bdf) -> bool {
+    sysfs.exists(format!("bus/pci/devices/{bdf}"))
+}
+
 /// Where the device with this resolved directory sits; what is hidden stays unknown.
 pub fn place_at(sysfs: &Tree, path: &Path) -> Place {
     let (root_complex, above) = ancestors(path);

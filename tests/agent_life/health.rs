@@ -61,7 +61,8 @@ async fn a_restarted_daemon_knows_the_sick_gpus_until_they_recover_or_the_node_r
     rig.machine.xid(1, 79).unwrap();
     rig.until(NVIDIA_GPU, 7).await;
     let kept = rig.options.places.state_dir.join("health.json");
-    super::rig::until("what is known is kept", || kept.exists()).await;
+    let is_kept = || std::fs::read_to_string(&kept).is_ok_and(|text| text.contains("\"xid\":79"));
+    super::rig::until("what is known is kept", is_kept).await;
     daemon.stop().await;
     let daemon = rig.daemon();
     let sick = DeviceId::parse(&rig.machine.gpu_uuids()[1]).unwrap();
@@ -73,6 +74,44 @@ async fn a_restarted_daemon_knows_the_sick_gpus_until_they_recover_or_the_node_r
     let daemon = rig.daemon();
     rig.until(NVIDIA_GPU, 8).await;
     daemon.stop().await;
+}
+
+#[tokio::test]
+async fn gpus_that_a_restarted_daemon_cannot_see_are_out_of_service_and_not_gone() {
+    let mut rig = Rig::new(NodeSpec::new("unseen"));
+    rig.options.fail_on_init_error = false;
+    let _kubelet = rig.kubelet().await;
+    let daemon = rig.daemon();
+    rig.until(NVIDIA_GPU, 8).await;
+    daemon.stop().await;
+    let out_of_service = |reason: &str| {
+        let inventory = rig.handoff.inventory.lock().unwrap();
+        let gpus = rig.machine.gpu_uuids();
+        let gpus = gpus.iter().filter_map(|uuid| inventory.devices.get(&DeviceId::parse(uuid).unwrap()));
+        gpus.filter(|gpu| gpu.reason.as_ref().is_some_and(|why| why.contains(reason))).count()
+    };
+    // One fell off the bus while no daemon ran; NVML does not tell its UUID any more.
+    rig.machine.lose(2).unwrap();
+    let daemon = rig.daemon();
+    super::rig::until("seven answer", || rig.handoff.inventory.lock().unwrap().devices.len() >= 8).await;
+    rig.until(NVIDIA_GPU, 7).await;
+    assert_eq!(out_of_service("fell off the bus"), 1);
+    rig.machine.find(2).unwrap();
+    rig.until(NVIDIA_GPU, 8).await;
+    daemon.stop().await;
+    // The driver is being replaced, then the node boots and the driver is not loaded yet.
+    for (answer, boots) in [(NvmlReturn::LibRmVersionMismatch, false), (NvmlReturn::DriverNotLoaded, true)] {
+        rig.machine.fail_start(answer).unwrap();
+        if boots {
+            rig.machine.reboot().unwrap();
+        }
+        let daemon = rig.daemon();
+        super::rig::until("all are known and out of service", || out_of_service("driver") == 8).await;
+        rig.until(NVIDIA_GPU, 0).await;
+        rig.machine.fail_start(NvmlReturn::Success).unwrap();
+        rig.until(NVIDIA_GPU, 8).await;
+        daemon.stop().await;
+    }
 }
 
 #[tokio::test]
