@@ -29,7 +29,7 @@ pub struct Sight {
     /// Pod uids by job uid. Pods may be shown before their job.
     crews: BTreeMap<String, BTreeSet<String>>,
     nodes: BTreeMap<String, NodeSight>,
-    /// Uids of pods that are gone, for reports that come later than the watch.
+    /// Uids of jobs and pods that are gone, for reports that come later than the watch.
     buried: BTreeSet<String>,
 }
 
@@ -41,7 +41,7 @@ impl Sight {
             JobMessage::JobGone(namespace, name) => {
                 let key = (namespace, name);
                 if let Some(gone) = self.jobs.remove(&key) {
-                    self.keys.remove(&gone.job.metadata.uid.unwrap_or_default());
+                    self.bury(gone);
                 }
                 vec![key]
             }
@@ -58,6 +58,9 @@ impl Sight {
         let meta = &raw.metadata;
         let key = (meta.namespace.clone()?, meta.name.clone()?);
         let (uid, version) = (meta.uid.clone()?, meta.resource_version.clone());
+        if self.buried.contains(&uid) {
+            return None;
+        }
         if let Some(known) = self.jobs.get(&key)
             && known.job.metadata.uid.as_ref() == Some(&uid)
             && older(version.as_deref(), known.job.metadata.resource_version.as_deref())
@@ -66,8 +69,10 @@ impl Sight {
         }
         match raw.read() {
             Ok((job, unreadable)) => {
-                if let Some(former) = self.jobs.insert(key.clone(), SeenJob { job, unreadable }) {
-                    self.keys.remove(&former.job.metadata.uid.unwrap_or_default());
+                if let Some(former) = self.jobs.insert(key.clone(), SeenJob { job, unreadable })
+                    && former.job.metadata.uid.as_ref() != Some(&uid)
+                {
+                    self.bury(former);
                 }
                 self.keys.insert(uid, key.clone());
                 Some(key)
@@ -77,6 +82,13 @@ impl Sight {
                 None
             }
         }
+    }
+
+    /// A job is gone. The answer to a request that was under way may still show it, and must not hide a job of its name.
+    fn bury(&mut self, gone: SeenJob) {
+        let uid = gone.job.metadata.uid.unwrap_or_default();
+        self.keys.remove(&uid);
+        self.buried.insert(uid);
     }
 
     /// A pod from the watch or from the answer to a write.
@@ -119,7 +131,7 @@ impl Sight {
         }
     }
 
-    /// Nothing is under way any more that could report a pod that is gone.
+    /// Nothing is under way any more that could report what is gone.
     pub fn forget_buried(&mut self) {
         self.buried.clear();
     }
@@ -220,6 +232,23 @@ mod tests {
         assert_eq!(sight.saw_pod(pod("p", "6", "k", "")), []);
         sight.fold(JobMessage::PodGone("p".to_owned()));
         assert_eq!(sight.saw_pod(pod("p", "8", "k", "")), [], "a report that is later than the watch");
+    }
+
+    #[test]
+    fn a_job_that_is_gone_does_not_come_back_in_place_of_the_next_one_of_its_name() {
+        for told_gone in [true, false] {
+            let mut sight = Sight::default();
+            sight.saw_job(job("j", "12"));
+            if told_gone {
+                sight.fold(JobMessage::JobGone("a".to_owned(), "rl".to_owned()));
+                assert_eq!(sight.saw_job(job("j", "13")), None, "the answer that took its finalizer off");
+                assert!(sight.job(&key()).is_none());
+            }
+            assert_eq!(sight.saw_job(job("k", "15")), Some(key()));
+            assert_eq!(sight.saw_job(job("j", "14")), None, "the same, later still");
+            assert_eq!(sight.job(&key()).unwrap().job.metadata.uid.as_deref(), Some("k"));
+            assert_eq!(sight.saw_job(job("k", "16")), Some(key()));
+        }
     }
 
     #[test]
