@@ -243,6 +243,40 @@ fn the_state_of_a_pod_is_told_in_every_stage() {
     assert!(env.engine.explain(&PodKey::new("ml", "nobody"), now).is_none());
 }
 
+/// Members of the gang `ml/g` of two, each of four GPUs.
+fn member(env: &mut Env, name: &str) {
+    let keys = crate::gang_env::gang("g", "2", &[]);
+    env.submit(changed(name, FOUR, env.now, |facts| facts.spec.gang = crate::gang_env::declared("ml", &keys)));
+}
+
+#[test]
+fn a_member_is_explained_by_what_its_gang_lacks_whoever_came_first() {
+    let mut env = Env::new();
+    env.node("n", 6);
+    member(&mut env, "g-0");
+    env.settle();
+    env.wait(2);
+    let told = explain(&mut env, "g-0", false);
+    assert!(told.contains("starts together with the gang ml/g") && told.contains("has 1 of 2 pods"), "{told}");
+    assert!(told.contains("baton explain gang ml/g") && told.contains("the gang or its members change"), "{told}");
+    assert!(!told.contains("REFUSED") && !told.contains("would go to"), "no node has to do with it: {told}");
+    let report = env.engine.queue_report(env.moment());
+    let held = report.items.iter().find(|item| item.kind == "group").unwrap();
+    assert!(held.queued_seconds >= 2 && held.rules == ["Gang"], "{held:?}");
+    member(&mut env, "g-1");
+    env.settle();
+    env.wait(2);
+    for name in ["g-0", "g-1"] {
+        let told = explain(&mut env, name, false);
+        assert!(told.contains("starts together with the gang ml/g") && told.contains("tried 1 time"), "{told}");
+        assert!(told.contains("gang ml/g: 0 of 2 placed") && told.contains("by itself: would go to node n"), "{told}");
+        assert!(!told.contains("Only a change of the pod itself"), "{told}");
+    }
+    let report = env.engine.queue_report(env.moment());
+    let names: Vec<&str> = report.items.iter().map(|item| &*item.name).collect();
+    assert_eq!(names, ["ml/g"], "the first one stands in no line of its own any more");
+}
+
 #[test]
 fn the_queue_tells_state_attempts_next_try_and_refusing_rules() {
     let mut env = Env::new();

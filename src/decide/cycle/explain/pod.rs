@@ -8,6 +8,7 @@ use crate::decide::cycle::flight::{Flight, Stage};
 use crate::decide::cycle::gang::Route;
 use crate::decide::cycle::settings::Moment;
 use crate::decide::framework::View;
+use crate::decide::gang::GroupId;
 use crate::decide::queue::{Item, QueueState, Standing};
 use crate::decide::world::{NodeId, Place, Pod, PodId};
 
@@ -23,7 +24,8 @@ impl Engine {
         let pod = self.world.pod_by_key(key)?;
         let (id, place, priority) = (pod.id, pod.place, pod.facts.spec.priority);
         let state = self.pod_state(pod);
-        let item = self.item_of(pod);
+        let route = self.route(pod);
+        let item = self.item_of(pod, &route);
         let standing = item.as_ref().and_then(|item| self.queue.standing(item.clone()));
         let seconds = |at: std::time::Duration| at.saturating_sub(now.mono).as_secs();
         let devices = pod.devices.iter().flat_map(Held::devices);
@@ -33,9 +35,10 @@ impl Engine {
             state,
             scheduler_name: pod.facts.handoff.scheduler_name.to_string(),
             priority,
-            group: match &item {
-                Some(Item::Group(group)) => Some(group.to_string()),
-                _ => None,
+            group: match &route {
+                Route::Group(group) | Route::Owed(group) => Some(group.to_string()),
+                Route::Held(_) => self.world.gangs().gang_of(id).map(|gang| gang.group().to_string()),
+                Route::Alone => None,
             },
             node: self.node_name(pod.node()),
             devices: devices.map(|device| format!("{} (minor {})", device.id, device.minor)).collect(),
@@ -50,10 +53,6 @@ impl Engine {
             _ => None,
         };
         explanation.verdict.message = self.state_message(pod, now);
-        let held = match self.route(pod) {
-            Route::Held(hold) => Some(hold.to_string()),
-            Route::Alone | Route::Owed(_) | Route::Group(_) => None,
-        };
         let waits = match state {
             PodState::Active | PodState::BackOff | PodState::Parked | PodState::Following => true,
             // Not ours to place, but what the nodes say may be asked.
@@ -75,16 +74,50 @@ impl Engine {
             explanation.verdict.nodes = judged.nodes;
             return Some(explanation);
         }
-        explanation.verdict = Verdict { wakes: woken.unwrap_or(judged.wakes), ..judged };
-        if let Some(hold) = held {
-            explanation.verdict.message = hold;
-        } else if let Some(nomination) = self.nominations.get(&id) {
+        explanation.verdict = match &route {
+            Route::Alone => Verdict { wakes: woken.unwrap_or(judged.wakes), ..judged },
+            Route::Group(group) | Route::Owed(group) => self.of_member(id, group, woken, judged, now),
+            // No node has anything to do with it.
+            Route::Held(hold) => Verdict {
+                message: hold.to_string(),
+                advice: self.gang_advice(id, now).into_iter().collect(),
+                wakes: vec![super::queue::GANG_CHANGES.to_owned()],
+                ..Verdict::default()
+            },
+        };
+        if let Some(nomination) = self.nominations.get(&id) {
             let node = self.node_name(Some(nomination.node)).unwrap_or_default();
             let left = nomination.victims.len();
             let text = format!("; room is being made on node {node}, {left} pods have yet to leave");
             explanation.verdict.message.push_str(&text);
         }
         Some(explanation)
+    }
+
+    /// A member starts with its gang or not at all: what its gang lacks comes first, what the nodes say to the pod by itself second.
+    fn of_member(
+        &self,
+        id: PodId,
+        group: &GroupId,
+        woken: Option<Vec<String>>,
+        judged: Verdict,
+        now: Moment,
+    ) -> Verdict {
+        let failure = self.groups.get(group).and_then(|record| record.progress.last_failure.clone());
+        let gang = failure.unwrap_or_else(|| format!("gang {group} was not tried yet"));
+        let own = if judged.message.is_empty() { String::new() } else { format!("; by itself: {}", judged.message) };
+        let mut advice: Vec<String> = self.gang_advice(id, now).into_iter().collect();
+        advice.extend(judged.advice);
+        Verdict { message: gang + &own, advice, wakes: woken.unwrap_or(judged.wakes), ..judged }
+    }
+
+    /// What helps the gang of a pod, and where more is told.
+    fn gang_advice(&self, id: PodId, now: Moment) -> Option<String> {
+        let gang = self.world.gangs().gang_of(id)?.id().clone();
+        let advice = self.explain_gang(&gang, now)?.advice;
+        let mut letters = advice.chars();
+        let first = letters.next()?.to_uppercase();
+        Some(format!("{first}{}; `baton explain gang {gang}` tells of all members", letters.as_str()))
     }
 
     /// Another scheduler places the pod, and asks this one about its devices.
@@ -150,13 +183,12 @@ impl Engine {
     }
 
     /// Under what the pod is queued.
-    fn item_of(&self, pod: &Pod) -> Option<Item> {
-        let alone = Item::Pod(pod.id);
-        if self.queue.state(alone.clone()).is_some() {
-            return Some(alone);
-        }
-        let group = self.world.gangs().gang_of(pod.id)?.group().clone();
-        self.queue.state(Item::Group(group.clone())).map(|_| Item::Group(group))
+    fn item_of(&self, pod: &Pod, route: &Route) -> Option<Item> {
+        let item = match route {
+            Route::Alone | Route::Held(_) => Item::Pod(pod.id),
+            Route::Group(group) | Route::Owed(group) => Item::Group(group.clone()),
+        };
+        self.queue.state(item.clone()).map(|_| item)
     }
 
     /// Where a pod is.
@@ -178,7 +210,7 @@ impl Engine {
             Place::Waiting if !self.leading => return PodState::Following,
             Place::Waiting => {}
         }
-        let state = self.item_of(pod).and_then(|item| self.queue.state(item));
+        let state = self.item_of(pod, &self.route(pod)).and_then(|item| self.queue.state(item));
         match state {
             Some(QueueState::BackOff(_)) => PodState::BackOff,
             Some(QueueState::Active(_) | QueueState::Taken) => PodState::Active,

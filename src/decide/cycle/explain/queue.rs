@@ -1,5 +1,7 @@
 //! Everything queued, in flight first, then in the order in which it is tried.
 
+use jiff::SignedDuration;
+
 use crate::decide::cycle::engine::Engine;
 use crate::decide::cycle::settings::Moment;
 use crate::decide::gang::Gang;
@@ -12,6 +14,8 @@ use super::pod::next_try;
 
 /// What keeps a pod whose gang cannot start.
 const GANG: &str = "Gang";
+/// What wakes a gang that is held.
+pub(super) const GANG_CHANGES: &str = "the gang or its members change";
 /// What keeps a pod whose TYJob has no places.
 pub(in crate::decide::cycle) const JOB: &str = "TYJob";
 
@@ -22,7 +26,7 @@ impl Engine {
             self.queue.standings().map(|(item, standing)| self.report_one(item, standing, now)).collect();
         items.sort_by(|a, b| a.0.cmp(&b.0));
         let mut items: Vec<QueueItem> = items.into_iter().map(|(_, item)| item).collect();
-        items.extend(self.held_groups());
+        items.extend(self.held_groups(now));
         items.extend(self.asked_binds(now));
         QueueReport { leading: self.leading, items }
     }
@@ -48,25 +52,28 @@ impl Engine {
     }
 
     /// Groups that a rule of gangs keeps out of the queue, by id.
-    fn held_groups(&self) -> impl Iterator<Item = QueueItem> {
-        self.groups.iter().filter_map(|(group, record)| {
+    fn held_groups(&self, now: Moment) -> impl Iterator<Item = QueueItem> {
+        self.groups.iter().filter_map(move |(group, record)| {
             let (reason, message) = record.held.as_ref()?;
             let mut gangs = self.world.gangs().of_group(group);
             let waits = |gang: &Gang| gang.counts().pending + gang.counts().gated + gang.counts().timed_out > 0;
             let priority = gangs.find(|gang| waits(gang))?.members().map(|member| self.world.pod(member.pod));
             let priority = priority.flatten().map(|pod| pod.facts.spec.priority).max();
+            let members = self.waiting(group).filter_map(|member| self.world.pod(member.pod));
+            let since = members.map(|pod| pod.facts.handoff.created).min().unwrap_or(now.wall);
+            let waited = now.wall.duration_since(since).max(SignedDuration::ZERO).unsigned_abs();
             Some(QueueItem {
                 kind: "group".to_owned(),
                 name: group.to_string(),
                 priority: priority.unwrap_or(0),
                 state: PodState::Parked,
                 attempts: record.progress.attempts as u32,
-                queued_seconds: 0,
+                queued_seconds: waited.as_secs(),
                 next_try_seconds: None,
-                wakes: vec!["the gang or its members change".to_owned()],
-                rules: vec![GANG.to_owned(), (*reason).to_owned()],
+                wakes: vec![GANG_CHANGES.to_owned()],
+                rules: vec![GANG.to_owned()],
                 node: None,
-                message: message.clone(),
+                message: format!("{reason}: {message}"),
             })
         })
     }
@@ -89,9 +96,7 @@ impl Engine {
                 let Some(record) = self.groups.get(group) else { return Default::default() };
                 let message = record.progress.last_failure.clone().unwrap_or_default();
                 let refused = record.root_cause.is_some() || record.held.is_some();
-                let mut rules: Vec<String> = refused.then(|| GANG.to_owned()).into_iter().collect();
-                rules.extend(record.held.as_ref().map(|(reason, _)| (*reason).to_owned()));
-                (rules, message)
+                (refused.then(|| GANG.to_owned()).into_iter().collect(), message)
             }
             Item::Jobs => (vec![JOB.to_owned()], String::new()),
         }

@@ -13,6 +13,7 @@
 
 mod alike;
 mod attempt;
+mod before;
 mod clock;
 mod commit;
 mod deadlock;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::contract::gang::{Committed, GangId, Mode, key};
+use crate::contract::gang::{Committed, GangId, Mode};
 use crate::decide::cycle::effect::Effects;
 use crate::decide::cycle::engine::{Engine, Timer};
 use crate::decide::cycle::settings::Moment;
@@ -11,6 +11,7 @@ use crate::decide::gang::{Change, Gang, GroupId, Hold, Member, MemberState, rule
 use crate::decide::queue::{Item, QueueState};
 use crate::decide::world::{Place, Pod, PodId};
 
+use super::before::was_satisfied_before;
 use super::record::Look;
 
 /// Under what a pod that waits is queued.
@@ -241,6 +242,10 @@ impl Engine {
                 let Some(record) = self.groups.get_mut(group) else { return };
                 let was_held = record.held.take().is_some();
                 let changed = record.tried.as_ref() != Some(&looks);
+                if was_held && ruled {
+                    // They were parked by themselves while nobody could try them together.
+                    self.waiting_members(group).into_iter().for_each(|id| self.queue.remove(id));
+                }
                 if !ruled {
                     self.queue.remove(Item::Group(group.clone()));
                 } else if self.queue.state(Item::Group(group.clone())).is_none() || was_held || changed {
@@ -343,7 +348,7 @@ impl Engine {
     }
 
     /// Members without a node that are ours to place, the oldest first.
-    pub(super) fn waiting<'a>(&'a self, group: &'a GroupId) -> impl Iterator<Item = &'a Member> {
+    pub(in crate::decide::cycle) fn waiting<'a>(&'a self, group: &'a GroupId) -> impl Iterator<Item = &'a Member> {
         let gangs = self.world.gangs().of_group(group);
         let gangs = gangs.filter(move |gang| gang.group() == group && gang.counts().unplaced() > 0);
         gangs.flat_map(Gang::members).filter(|member| {
@@ -458,37 +463,6 @@ impl Engine {
             self.queue.wait_until(item, until, now.wall);
         }
     }
-}
-
-/// What is bound, or what the PodGroups say, proves that these gangs, which are a group, were satisfied at once: a Binding of a
-/// commit that was large enough for all of them, or for each of them something. `said`: PodGroups are believed.
-fn was_satisfied_before(group: &GroupId, gangs: &[&Gang], said: bool) -> bool {
-    // A gang that does not exist had at least one member.
-    let missing = group.gangs().len().saturating_sub(gangs.len()) as u32;
-    let all: u32 = gangs.iter().map(|gang| gang.config().min.unwrap_or(0)).fold(missing, u32::saturating_add);
-    let of_all = |gang: &&Gang| gang.commits().keys().any(|commit| commit.members >= all.max(1) && group.made(commit));
-    let of_each = |gang: &&Gang| {
-        let min = gang.config().min.unwrap_or(0);
-        let committed = gang.commits().keys().any(|commit| group.made(commit));
-        // Who was satisfied with others was so alone; of a larger group that says nothing.
-        let said = said && (group.is_alone() || !was_bound_elsewhere(gang, group));
-        committed || said && was_satisfied(gang) || min > 0 && gang.counts().placed() >= min
-    };
-    gangs.iter().any(of_all) || missing == 0 && gangs.iter().all(of_each)
-}
-
-/// Members that live were bound for another group of the gang, and none for this one.
-fn was_bound_elsewhere(gang: &Gang, group: &GroupId) -> bool {
-    let mut commits = gang.commits().keys().peekable();
-    commits.peek().is_some() && commits.all(|commit| !group.made(commit))
-}
-
-/// The PodGroup says that the group was satisfied, and a member that lives is older than that.
-fn was_satisfied(gang: &Gang) -> bool {
-    let Some(group) = gang.pod_group() else { return false };
-    let said = group.status.conditions.iter().find(|condition| condition.type_ == key::CONDITION_SATISFIED);
-    let since = said.filter(|condition| condition.status == "True").map(|condition| condition.last_transition_time.0);
-    since.zip(gang.oldest_live()).is_some_and(|(since, oldest)| oldest <= since)
 }
 
 impl Engine {
