@@ -81,6 +81,7 @@ impl Metrics {
     /// The kubelet has the resource, or not.
     pub fn registered(&self, resource: &str, yes: bool) {
         self.registered.get_or_create(&labels([("resource", resource)])).set(i64::from(yes));
+        self.handoff.expect_calls(resource);
     }
 
     /// An XID was reported and judged.
@@ -127,8 +128,12 @@ mod tests {
         metrics.devices([("gpu", "GPU-a", false)].into_iter());
         metrics.devices([("gpu", "GPU-b", true)].into_iter());
         metrics.offered("nvidia.com/gpu", 3, 4);
+        metrics.registered("nvidia.com/gpu.shared", true);
         let text = metrics.print();
         for line in [
+            r#"baton_allocate_refused_total{resource="nvidia.com/gpu"} 1"#,
+            r#"baton_allocate_refused_total{resource="nvidia.com/gpu.shared"} 0"#,
+            r#"baton_divergence_total{reason="DeviceDivergence"} 0"#,
             r#"baton_allocate_total{resource="nvidia.com/gpu",result="no-room"} 1"#,
             r#"baton_xid_events_total{xid="48",action="unhealthy"} 1"#,
             r#"baton_device_healthy{type="gpu",id="GPU-b"} 1"#,

@@ -11,7 +11,7 @@ use super::kubelet::plugins::PluginStates;
 use crate::cluster::agent_lease::AgentLease;
 use crate::cluster::inventory::{InventoryWriter, Published};
 use crate::contract::{AgentStatus, Identity};
-use crate::runtime::{Backoff, clock};
+use crate::runtime::{Backoff, clock, words};
 
 const BACKOFF: Backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(30));
 
@@ -89,9 +89,9 @@ pub async fn lease(
 fn tell(error: &kube::Error, failures: u32, what: &str) {
     // The first is news; the rest is the same outage.
     if failures == 1 {
-        tracing::warn!(%error, "{what}");
+        tracing::warn!(error = words(error), "{what}");
     } else {
-        tracing::debug!(%error, failures, "{what}");
+        tracing::debug!(error = words(error), failures, "{what}");
     }
 }
 

@@ -14,6 +14,7 @@ use tokio::sync::mpsc;
 
 use crate::decide::world::WorldEvent;
 use crate::runtime::backoff::Backoff;
+use crate::runtime::words;
 
 /// An API that is not installed is asked for again after these times, first and longest: whoever installs it waits no longer.
 const ABSENT: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(5));
@@ -178,7 +179,7 @@ where
                 Err(error) if streaming && refuses_streaming(&error) => return Ended::NoStreamingLists,
                 Err(error) if self.optional && answered(&error) == Some(404) => return Ended::Absent,
                 Err(error) => {
-                    tracing::warn!(feed = self.name, %error, "watch failed, trying again");
+                    tracing::warn!(feed = self.name, error = words(&error), "watch failed, trying again");
                     synced = self.optional && answered(&error) == Some(403);
                 }
             }

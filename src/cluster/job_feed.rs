@@ -18,6 +18,7 @@ use tokio::task::JoinSet;
 
 use crate::contract::tyjob::{InvalidField, TyJob, keys};
 use crate::decide::job::{ImageWait, NodeSight, Phase, PodView};
+use crate::runtime::words;
 
 /// A TYJob as it is on the wire, whatever it says.
 #[derive(Debug, Clone, Deserialize, Resource)]
@@ -326,7 +327,7 @@ async fn follow<K>(
                 known.remove(&seen);
                 messages.push(lost(&seen));
             }
-            Err(error) => tracing::warn!(feed = name, %error, "watch failed, trying again"),
+            Err(error) => tracing::warn!(feed = name, error = words(&error), "watch failed, trying again"),
         }
         for message in messages {
             if out.send(message).await.is_err() {

@@ -8,7 +8,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::lease::{Candidate, Standing as LeaseStanding};
-use crate::runtime::clock;
+use crate::runtime::{clock, words};
 
 /// Until when this process leads, shared with everything that writes.
 #[derive(Debug, Clone, Default)]
@@ -74,7 +74,7 @@ pub async fn campaign(
                 }
                 led = false;
             }
-            Ok(Err(error)) => tracing::warn!(%error, "the Lease could not be renewed, trying again"),
+            Ok(Err(error)) => tracing::warn!(error = words(&error), "the Lease could not be renewed, trying again"),
             Err(_) => tracing::warn!("the Lease could not be renewed in time, trying again"),
         }
         if led && !candidate.leads(clock::mono()) {
@@ -90,6 +90,9 @@ pub async fn campaign(
     standing.set(Duration::ZERO);
     changed.send_modify(|version| *version += 1);
     if let Err(error) = candidate.release(clock::wall()).await {
-        tracing::warn!(%error, "the Lease could not be given away; the next leader waits until it expires");
+        tracing::warn!(
+            error = words(&error),
+            "the Lease could not be given away; the next leader waits until it expires"
+        );
     }
 }

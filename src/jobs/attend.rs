@@ -15,7 +15,7 @@ use crate::cluster::leadership::Standing;
 use crate::cluster::notice::{Notice, Notices, Subject};
 use crate::contract::tyjob::{Stage, TyJob, condition};
 use crate::decide::job::{Effect, JobView, NodeSight, PodView, Trouble, step};
-use crate::runtime::clock;
+use crate::runtime::{clock, words};
 
 /// Pods of one job that are made or deleted at once.
 const AT_ONCE: usize = 8;
@@ -75,7 +75,7 @@ pub async fn attend(hands: Hands, look: Look) -> Found {
         Err(Stop::Failed(error)) => {
             hands.metrics.failed();
             let job = format!("{}/{}", found.key.0, found.key.1);
-            tracing::warn!(job, error = &error as &dyn std::error::Error, "a request failed, the job is tried again");
+            tracing::warn!(job, error = words(&error), "a request failed, the job is tried again");
             found.again = true;
         }
     }

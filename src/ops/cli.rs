@@ -5,9 +5,10 @@ use std::process::ExitCode;
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
 
 use super::config::{self, ConfigError};
-use super::say::{Usage, chain, remark};
+use super::say::{Usage, remark};
 use super::settings;
 use super::{audit, daemon, doctor, explain, get, manifests};
+use crate::runtime::words;
 
 const ABOUT: &str =
     "Hands every GPU and RDMA NIC of a Kubernetes cluster to exactly the pod that the scheduler chose it for";
@@ -129,7 +130,7 @@ pub fn main() -> ExitCode {
     match run(&matches) {
         Ok(code) => code,
         Err(error) => {
-            remark(format_args!("baton: {}", chain(error.as_ref())));
+            remark(format_args!("baton: {}", words(error.as_ref())));
             let wrong_words = error.is::<ConfigError>() || error.is::<Usage>();
             ExitCode::from(if wrong_words { 2 } else { 1 })
         }

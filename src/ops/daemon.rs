@@ -1,5 +1,6 @@
 //! Starting a daemon: its configuration from flags, environment and file, logging, signals, and its end.
 
+use std::collections::BTreeMap;
 use std::process::ExitCode;
 
 use clap::ArgMatches;
@@ -13,6 +14,9 @@ use crate::jobs::Controller;
 use crate::runtime::{shutdown, telemetry};
 use crate::scheduler::Scheduler;
 
+/// Where each key's value came from.
+type Sources = BTreeMap<&'static str, Source>;
+
 /// Threads that run tasks of the scheduler: its decisions are one task, the rest waits for the API server.
 const SCHEDULER_THREADS: usize = 2;
 
@@ -21,8 +25,8 @@ pub(super) const PRINT_CONFIG: &str = "print-config";
 
 /// `baton device-plugin`.
 pub(super) fn device_plugin(matches: &ArgMatches) -> anyhow::Result<ExitCode> {
-    let options = configure("device-plugin", &settings::agent(), &[], matches)?;
-    options.validate().map_err(|error| wrong("device-plugin", &error))?;
+    let (options, sources) = configure("device-plugin", &settings::agent(), &[], matches)?;
+    options.validate().map_err(|error| wrong("device-plugin", &error, &sources))?;
     // The daemon knows the runtime that its memory and thread budgets assume.
     serve(agent::daemon::runtime()?, |stop| async move { Ok(agent::daemon::run(options, stop).await?) })
 }
@@ -32,13 +36,13 @@ pub(super) fn scheduler(matches: &ArgMatches) -> anyhow::Result<ExitCode> {
     let (settings, sections) = (settings::scheduler(), settings::SCHEDULER_SECTIONS);
     if matches.get_flag(PRINT_CONFIG) {
         let loaded = read("scheduler", &settings, sections, matches)?;
-        loaded.options.options.validate().map_err(|error| wrong("scheduler", &error))?;
+        loaded.options.options.validate().map_err(|error| wrong("scheduler", &error, &loaded.sources))?;
         let head = settings::print_plugins(&loaded.options.options);
         say(settings::print(head, &settings, &loaded.options)?)?;
         return Ok(ExitCode::SUCCESS);
     }
-    let options = configure("scheduler", &settings, sections, matches)?;
-    options.validate().map_err(|error| wrong("scheduler", &error))?;
+    let (options, sources) = configure("scheduler", &settings, sections, matches)?;
+    options.validate().map_err(|error| wrong("scheduler", &error, &sources))?;
     let mut runtime = tokio::runtime::Builder::new_multi_thread();
     let runtime = runtime.worker_threads(SCHEDULER_THREADS).thread_name("baton").enable_all().build()?;
     serve(runtime, |stop| async move { Ok(Scheduler::new(options).await?.run(stop).await?) })
@@ -46,8 +50,8 @@ pub(super) fn scheduler(matches: &ArgMatches) -> anyhow::Result<ExitCode> {
 
 /// `baton controller`.
 pub(super) fn controller(matches: &ArgMatches) -> anyhow::Result<ExitCode> {
-    let options = configure("controller", &settings::controller(), &[], matches)?;
-    options.validate().map_err(|error| wrong("controller", &error))?;
+    let (options, sources) = configure("controller", &settings::controller(), &[], matches)?;
+    options.validate().map_err(|error| wrong("controller", &error, &sources))?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     serve(runtime, |stop| async move { Ok(Controller::new(options).await?.run(stop).await?) })
 }
@@ -64,9 +68,17 @@ where
     Ok(ExitCode::SUCCESS)
 }
 
-/// Options that are each readable and cannot work together, or not at all.
-fn wrong(command: &'static str, error: &dyn std::fmt::Display) -> ConfigError {
-    ConfigError::Unusable { command, problem: error.to_string() }
+/// Options that are each readable and cannot work together, or not at all. Where the first word is a key that somebody has set, it
+/// is told where.
+fn wrong(command: &'static str, error: &dyn std::fmt::Display, sources: &Sources) -> ConfigError {
+    let problem = error.to_string();
+    let key = problem.trim_start_matches('-');
+    let key = key.split(|letter: char| !letter.is_ascii_alphanumeric() && letter != '-').next().unwrap_or_default();
+    let place = match sources.get(key) {
+        Some(source @ (Source::File { .. } | Source::Environment(_))) => format!(" (set by {source})"),
+        Some(Source::Flag | Source::Default) | None => String::new(),
+    };
+    ConfigError::Unusable { command, problem: problem + &place }
 }
 
 /// Reads the configuration of `baton <command>`.
@@ -87,13 +99,13 @@ fn configure<O: Default + 'static>(
     settings: &[Setting<Daemon<O>>],
     sections: &[Section<Daemon<O>>],
     matches: &ArgMatches,
-) -> anyhow::Result<O> {
+) -> anyhow::Result<(O, Sources)> {
     let loaded = read(command, settings, sections, matches)?;
     let log = &loaded.options.log;
     telemetry::init(log.format, &log.filter)
         .map_err(|error| ConfigError::Flag { name: "log", problem: error.to_string() })?;
     report(command, settings, &loaded);
-    Ok(loaded.options.options)
+    Ok((loaded.options.options, loaded.sources))
 }
 
 /// Reads the configuration of a command that ends by itself: it logs only when asked to.

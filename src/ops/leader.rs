@@ -23,12 +23,20 @@ const PORT: (&str, i32) = ("admin", 9403);
 /// Where the scheduler is.
 #[derive(Debug, Clone, Args)]
 pub struct LeaderArgs {
-    /// Admin HTTP of the leading scheduler, e.g. http://127.0.0.1:9403; else it is found through the API server.
-    #[arg(long, env = "BATON_ADMIN_URL", value_name = "URL", global = true)]
+    /// Admin HTTP of the leading scheduler, e.g. http://127.0.0.1:9403; else BATON_ADMIN_URL, or it is found through the API
+    /// server.
+    #[arg(long, value_name = "URL", global = true)]
     pub admin_url: Option<Uri>,
     /// Namespace of the scheduler's pods.
     #[arg(long, default_value = "baton-system", value_name = "NAMESPACE", global = true)]
     pub scheduler_namespace: String,
+}
+
+/// An empty variable counts as unset.
+fn admin_url(variable: Option<String>) -> Result<Option<Uri>, Usage> {
+    let Some(text) = variable.filter(|text| !text.is_empty()) else { return Ok(None) };
+    let url = text.parse().map_err(|error| Usage(format!("BATON_ADMIN_URL {text:?}: {error}")))?;
+    Ok(Some(url))
 }
 
 /// The leading scheduler.
@@ -43,7 +51,7 @@ pub struct Leader {
 impl Leader {
     /// Finds it. An address that was given is taken as it is.
     pub async fn find(args: &LeaderArgs, kubeconfig: Option<&Path>) -> anyhow::Result<Self> {
-        if let Some(url) = &args.admin_url {
+        if let Some(url) = &args.admin_url.clone().or(admin_url(std::env::var("BATON_ADMIN_URL").ok())?) {
             if url.scheme_str() != Some("http") && url.scheme_str() != Some("https") {
                 return Err(Usage(format!("--admin-url {url}: expected a URL like http://127.0.0.1:9403")).into());
             }

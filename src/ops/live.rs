@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::{Context, anyhow};
+use anyhow::anyhow;
 use kube::Client;
 use kube::api::{Api, ListParams};
 
@@ -14,9 +14,9 @@ use crate::contract::inventory::Device;
 
 /// Connects with the credentials of `kubeconfig`; else of KUBECONFIG, ~/.kube/config, or the pod's service account.
 pub async fn connect(kubeconfig: Option<&Path>) -> anyhow::Result<Client> {
-    // Several files in KUBECONFIG are merged by the client library itself.
-    let several = |path: &&Path| path.to_string_lossy().contains(':') && !path.exists();
-    Ok(client::connect(kubeconfig.filter(|path| !several(path)).map(PathBuf::from).as_deref()).await?)
+    // An empty variable counts as unset, as kubectl has it.
+    let variable = std::env::var_os("KUBECONFIG").filter(|paths| !paths.is_empty()).map(PathBuf::from);
+    Ok(client::connect(kubeconfig.map(PathBuf::from).or(variable).as_deref()).await?)
 }
 
 /// The Device objects.
@@ -42,9 +42,7 @@ where
         let mut next = None;
         loop {
             let page = ListParams { limit: Some(500), continue_token: next, ..ListParams::default() };
-            let list = api.list(&page).await.with_context(|| {
-                format!("cannot list {what}; is the API server reachable, and may this user list {what}?")
-            })?;
+            let list = api.list(&page).await.map_err(|error| cannot_list(what, error))?;
             items.extend(list.items);
             read.set(items.len());
             next = list.metadata.continue_.filter(|token| !token.is_empty());
@@ -54,6 +52,17 @@ where
         }
     };
     patiently(reading, || format!("reading {what}: {} so far", read.get())).await
+}
+
+/// Who is refused has to be given rights; who gets no answer has to look for the server.
+fn cannot_list(what: &str, error: kube::Error) -> anyhow::Error {
+    let hint = match status_code(&error) {
+        Some(401) => "the API server does not accept these credentials",
+        Some(403) => "this user may not; what baton reads with one's own rights is in docs/operate.md",
+        Some(_) => "the API server refuses",
+        None => "is the API server reachable?",
+    };
+    anyhow::Error::from(error).context(format!("cannot list {what}; {hint}"))
 }
 
 /// Waits for `work`, and tells on standard error what it waits for once that takes longer than a person expects.

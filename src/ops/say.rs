@@ -1,6 +1,5 @@
 //! What commands print: text that reaches its reader whole, or the reason why it did not.
 
-use std::error::Error;
 use std::fmt::Display;
 use std::io::{ErrorKind, Write, stderr, stdout};
 
@@ -18,21 +17,6 @@ pub fn say(text: impl Display) -> anyhow::Result<()> {
 /// Prints a line on standard error. Where that is closed nobody can be told anyway.
 pub fn remark(line: impl Display) {
     let _ = writeln!(stderr(), "{line}");
-}
-
-/// The causes of an error in one line: the first says what, the last says why. A message that already holds its cause does not
-/// repeat it.
-pub fn chain(error: &dyn Error) -> String {
-    let mut text = error.to_string();
-    let mut next = error.source();
-    while let Some(cause) = next {
-        let why = cause.to_string();
-        if !text.contains(&why) {
-            text = format!("{text}: {why}");
-        }
-        next = cause.source();
-    }
-    text
 }
 
 /// A command line that asks for what there is not. Ends the process with exit code 2.

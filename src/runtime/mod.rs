@@ -11,6 +11,8 @@ pub mod sentry;
 pub mod shutdown;
 pub mod telemetry;
 pub mod vital;
+pub mod words;
 
 pub use backoff::Backoff;
 pub use sentry::Sentry;
+pub use words::words;

@@ -54,9 +54,28 @@ impl fmt::Display for LogFormat {
     }
 }
 
+/// Libraries that log as errors what their callers try again, and tell of anyway.
+const QUIET: &str = "kube_client::client::builder=off,rustls_platform_verifier=off";
+
+/// A bare word is a target to tracing-subscriber, of which then everything is logged, and nothing else: a misspelt level would
+/// silence the process.
+fn check_levels(filter: &str) -> Result<(), TelemetryError> {
+    let is_level = |text: &str| text.parse::<tracing::level_filters::LevelFilter>().is_ok();
+    let bad =
+        filter.split(',').map(str::trim).find(|part| !part.is_empty() && !part.contains(['=', '[']) && !is_level(part));
+    match bad {
+        None => Ok(()),
+        Some(part) => Err(TelemetryError::Filter {
+            filter: filter.chars().take(200).collect(),
+            problem: format!("{part:?} is no level: error, warn, info, debug, trace or off"),
+        }),
+    }
+}
+
 /// Starts logging for the whole process. `filter` is in tracing-subscriber's language (`info,baton::agent=debug`).
 pub fn init(format: LogFormat, filter: &str) -> Result<(), TelemetryError> {
-    let filter = EnvFilter::try_new(filter).map_err(|error| TelemetryError::Filter {
+    check_levels(filter)?;
+    let filter = EnvFilter::try_new(format!("{QUIET},{filter}")).map_err(|error| TelemetryError::Filter {
         filter: filter.chars().take(200).collect(),
         problem: error.to_string(),
     })?;
@@ -71,6 +90,17 @@ pub fn init(format: LogFormat, filter: &str) -> Result<(), TelemetryError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_word_that_is_no_level_is_refused_instead_of_silencing_everything() {
+        for bad in ["warning", "inf", "info,baton", "nonsense"] {
+            let error = init(LogFormat::Text, bad).unwrap_err().to_string();
+            assert!(error.contains(bad) && error.contains("is no level"), "{error}");
+        }
+        for good in ["", "info", "WARN", "off", "info,baton::agent=debug", "baton=trace", "debug, kube=warn"] {
+            assert!(check_levels(good).is_ok(), "{good}");
+        }
+    }
 
     #[test]
     fn unknown_formats_and_broken_filters_are_named() {

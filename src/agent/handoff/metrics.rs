@@ -7,6 +7,9 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
 
+/// What the verify loop may find.
+pub const DIVERGENCES: [&str; 2] = ["DeviceDivergence", "AdmittedWithoutDevices"];
+
 /// Resource and outcome of a call.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub struct CallLabels {
@@ -14,6 +17,13 @@ pub struct CallLabels {
     pub resource: String,
     /// `served`, `repeated`, or the rule of a refusal.
     pub result: &'static str,
+}
+
+/// A resource name.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub struct Resource {
+    /// The name.
+    pub resource: String,
 }
 
 /// Which of the kubelet's calls.
@@ -35,6 +45,8 @@ pub struct Word {
 pub struct HandoffMetrics {
     /// Allocate calls by resource and result.
     pub allocations: Family<CallLabels, Counter>,
+    /// Allocate calls that were refused.
+    pub refused: Family<Resource, Counter>,
     /// Seconds of an Allocate call.
     pub allocate_seconds: Histogram,
     /// Reads of the API server that calls waited for.
@@ -59,6 +71,7 @@ impl Default for HandoffMetrics {
     fn default() -> Self {
         Self {
             allocations: Family::default(),
+            refused: Family::default(),
             allocate_seconds: Histogram::new(exponential_buckets(0.000_1, 2.0, 16)),
             live_reads: Family::default(),
             watch_wait_seconds: Histogram::new(exponential_buckets(0.000_1, 2.0, 10)),
@@ -76,6 +89,7 @@ impl HandoffMetrics {
     /// Registers all of them.
     pub fn register(&self, registry: &mut Registry) {
         registry.register("baton_allocate", "Allocate calls by resource and result", self.allocations.clone());
+        registry.register("baton_allocate_refused", "Allocate calls that were refused", self.refused.clone());
         registry.register("baton_allocate_seconds", "Seconds of an Allocate call", self.allocate_seconds.clone());
         registry.register("baton_live_reads", "Reads of the API server that calls waited for", self.live_reads.clone());
         registry.register(
@@ -97,11 +111,23 @@ impl HandoffMetrics {
         );
         registry.register("baton_ledger_entries", "Entries of the ledger", self.ledger_entries.clone());
         registry.register("baton_divergence", "Findings of the verify loop", self.divergences.clone());
+        // An alert sees a counter grow only from a value that it has seen.
+        for reason in DIVERGENCES {
+            let _ = self.divergences.get_or_create(&Word { reason });
+        }
+    }
+
+    /// Calls may come for this resource from here on.
+    pub fn expect_calls(&self, resource: &str) {
+        let _ = self.refused.get_or_create(&Resource { resource: resource.to_owned() });
     }
 
     /// Counts one Allocate call.
     pub fn count_call(&self, resource: &str, result: &'static str, seconds: f64) {
         self.allocations.get_or_create(&CallLabels { resource: resource.to_owned(), result }).inc();
+        if !matches!(result, "served" | "repeated") {
+            self.refused.get_or_create(&Resource { resource: resource.to_owned() }).inc();
+        }
         self.allocate_seconds.observe(seconds);
     }
 }

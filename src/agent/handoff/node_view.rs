@@ -17,7 +17,7 @@ use crate::cluster::requests::Resumed;
 use crate::contract::{LockRead, PodKey, PodUid};
 use crate::decide::handoff::{NodePods, Notice};
 use crate::decide::pod::HandoffPod;
-use crate::runtime::clock;
+use crate::runtime::{clock, words};
 
 /// What is known of this node. Cheap to read; every change is announced.
 pub struct NodeView {
@@ -186,7 +186,7 @@ impl NodeView {
                     seen.pods.remove(&pod.handoff().pod.uid);
                 }),
                 Err(error) => {
-                    tracing::warn!(%error, "watch of this node's pods broke; trying again");
+                    tracing::warn!(error = words(&error), "watch of this node's pods broke; trying again");
                     self.update(|seen| (seen.pods_watching, seen.pods_broke) = (false, clock::mono()));
                 }
             }
@@ -241,7 +241,7 @@ impl NodeView {
                 Ok(Event::InitDone) => self.update(|seen| seen.node_watching = true),
                 Ok(Event::Delete(_)) => self.update(|seen| seen.lock = LockRead::Free),
                 Err(error) => {
-                    tracing::warn!(%error, "watch of this node broke; trying again");
+                    tracing::warn!(error = words(&error), "watch of this node broke; trying again");
                     self.update(|seen| (seen.node_watching, seen.node_broke) = (false, clock::mono()));
                 }
             }

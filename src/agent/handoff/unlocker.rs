@@ -9,7 +9,7 @@ use crate::cluster::node_lock::LockWrite;
 use crate::contract::{LockRead, PodKey};
 use crate::decide::handoff::unlock::{Fate, LiveHolder, LockSight, Why, fate};
 use crate::decide::pod::HandoffPod;
-use crate::runtime::{Backoff, clock};
+use crate::runtime::{Backoff, clock, words};
 
 /// Between two live reads of a holder that the watch does not show.
 const ASK_AGAIN: Duration = Duration::from_secs(3);
@@ -154,7 +154,7 @@ async fn ask(service: &HandoffService, lock: &LockRead, key: &PodKey, asked: &mu
     let found = match service.parts.world.pod(key).await {
         Ok(found) => found,
         Err(error) => {
-            tracing::debug!(%error, "the lock's holder could not be read");
+            tracing::debug!(error = words(&error), "the lock's holder could not be read");
             return Step::Failed;
         }
     };
@@ -186,7 +186,7 @@ async fn release(service: &HandoffService, lock: &LockRead, raw: &str, why: Why)
             Step::Rest
         }
         Err(error) => {
-            tracing::warn!(%error, "the node lock could not be released; trying again");
+            tracing::warn!(error = words(&error), "the node lock could not be released; trying again");
             Step::Failed
         }
     }

@@ -12,8 +12,8 @@ use crate::decide::handoff::assignment::{delivers, kind_of};
 use crate::decide::pod::HandoffPod;
 use crate::decide::world::{Node, Place, World};
 
-/// Checks a world that was just read from a cluster: [`check`]; bound pods' assignments are complete; no lock stands for
-/// longer than `lock_ends` (by the reader's clock `wall`).
+/// Checks a world that was just read from a cluster: [`check`]; bound pods' assignments are complete; every lock says
+/// whose it is, and none stands for longer than `lock_ends` (by the reader's clock `wall`).
 pub fn check_cluster(world: &World, wall: Timestamp, lock_ends: Duration) -> Vec<Violation> {
     let mut found = check(world);
     for pod in world.pods() {
@@ -29,10 +29,18 @@ pub fn check_cluster(world: &World, wall: Timestamp, lock_ends: Duration) -> Vec
         }
     }
     for node in world.locked().filter_map(|id| world.node(id)) {
-        let LockRead::Held { value, raw } = &node.lock.read else { continue };
-        let age = Duration::try_from(wall.duration_since(value.time)).unwrap_or_default();
-        if age > lock_ends {
-            found.push(Violation::Lock { node: node.name.clone(), value: raw.clone(), seconds: age.as_secs() });
+        match &node.lock.read {
+            LockRead::Free => {}
+            LockRead::Malformed { raw } => {
+                found.push(Violation::MalformedLock { node: node.name.clone(), value: raw.clone() });
+            }
+            LockRead::Held { value, raw } => {
+                let age = Duration::try_from(wall.duration_since(value.time)).unwrap_or_default();
+                if age > lock_ends {
+                    let seconds = age.as_secs();
+                    found.push(Violation::Lock { node: node.name.clone(), value: raw.clone(), seconds });
+                }
+            }
         }
     }
     found

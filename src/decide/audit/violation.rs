@@ -65,6 +65,13 @@ pub enum Violation {
         /// What is wrong with it.
         why: String,
     },
+    /// A lock annotation that names neither a time nor a pod: whoever wrote it does not speak the protocol.
+    MalformedLock {
+        /// Node.
+        node: Box<str>,
+        /// The annotation.
+        value: Box<str>,
+    },
     /// A lock that nothing ends.
     Lock {
         /// Node.
@@ -98,6 +105,9 @@ impl std::fmt::Display for Violation {
             Self::Line { node } => write!(f, "{node}: somebody waits for its lock without a bind, or twice"),
             Self::Assignment { pod, node, why } => {
                 write!(f, "pod {pod} on node {node}: {why}; delete and re-create it")
+            }
+            Self::MalformedLock { node, value } => {
+                write!(f, "node {node} is locked by {value:?}, which names no pod; `baton get locks` says what to do")
             }
             Self::Lock { node, value, seconds } => {
                 write!(f, "node {node} has been locked for {seconds} s by {value}; `baton get locks` says what to do")

@@ -29,7 +29,7 @@ pub struct AuditArgs {
     #[arg(short, long, value_enum)]
     pub output: Option<Output>,
     /// Credentials; else KUBECONFIG, ~/.kube/config, or the pod's service account.
-    #[arg(long, env = "KUBECONFIG", value_name = "FILE")]
+    #[arg(long, value_name = "FILE")]
     pub kubeconfig: Option<PathBuf>,
     /// Node annotation of the lock.
     #[arg(long, default_value = key::NODE_LOCK, value_name = "KEY")]

@@ -13,7 +13,7 @@ use crate::agent::Options;
 use crate::cluster::client::{connect, status_code};
 use crate::contract::AgentStatus;
 use crate::contract::inventory::Device;
-use crate::ops::say::chain;
+use crate::runtime::words;
 
 const PATIENCE: Duration = Duration::from_secs(5);
 const ADVICE: &str = "check --kubeconfig (in the cluster: the pod's service account), the network from this node, and the server's certificate";
@@ -91,7 +91,7 @@ struct Unread {
 
 async fn within<T>(ask: impl Future<Output = Result<T, kube::Error>>) -> Result<T, Unread> {
     match tokio::time::timeout(PATIENCE, ask).await {
-        Ok(answer) => answer.map_err(|error| Unread { code: status_code(&error), text: chain(&error) }),
+        Ok(answer) => answer.map_err(|error| Unread { code: status_code(&error), text: words(&error) }),
         Err(_) => Err(Unread { text: format!("no answer within {} s", PATIENCE.as_secs()), code: None }),
     }
 }

@@ -49,7 +49,7 @@ pub struct Common {
     #[arg(short, long, value_enum, global = true)]
     pub output: Option<Output>,
     /// Credentials; else KUBECONFIG, ~/.kube/config, or the pod's service account.
-    #[arg(long, env = "KUBECONFIG", value_name = "FILE", global = true)]
+    #[arg(long, value_name = "FILE", global = true)]
     pub kubeconfig: Option<PathBuf>,
     /// Where the scheduler is.
     #[command(flatten)]

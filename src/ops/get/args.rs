@@ -55,19 +55,19 @@ pub struct GetArgs {
     /// What to list.
     #[arg(value_enum)]
     pub resource: Resource,
-    /// Only these names; locks go by the name of their node.
+    /// Only these: names, or namespace/name; locks go by the name of their node.
     pub names: Vec<String>,
     /// Another format than the table.
     #[arg(short, long, value_enum)]
     pub output: Option<Output>,
-    /// Namespace of the pods, jobs or gangs to list.
+    /// Namespace of the pods, jobs or gangs to list; the queue is that of all namespaces.
     #[arg(short, long, default_value = "default")]
     pub namespace: String,
-    /// Pods or jobs of every namespace.
+    /// Pods, jobs or gangs of every namespace.
     #[arg(short = 'A', long)]
     pub all_namespaces: bool,
     /// Credentials; else KUBECONFIG, ~/.kube/config, or the pod's service account.
-    #[arg(long, env = "KUBECONFIG", value_name = "FILE")]
+    #[arg(long, value_name = "FILE")]
     pub kubeconfig: Option<PathBuf>,
     /// Namespace of the agents' Leases.
     #[arg(long, default_value = "baton-system", value_name = "NAMESPACE")]
@@ -87,6 +87,18 @@ pub struct GetArgs {
 }
 
 impl GetArgs {
+    /// What is listed, by namespace; a name with its own namespace is looked for there.
+    fn within(&self) -> Option<&str> {
+        let elsewhere = self.names.iter().any(|name| name.contains('/'));
+        (!self.all_namespaces && !elsewhere).then_some(self.namespace.as_str())
+    }
+
+    /// A name without namespace is one of the namespace that is listed.
+    fn means(&self, row: &impl Row, given: &str) -> bool {
+        let elsewhere = row.namespace().is_some_and(|namespace| !self.all_namespaces && namespace != self.namespace);
+        row.is(given) && (given.contains('/') || !elsewhere || self.resource == Resource::Queue)
+    }
+
     fn rules(&self) -> Rules {
         Rules { lock_key: self.node_lock_key.clone(), expiry: self.node_lock_expiry, stale: self.agent_stale }
     }
@@ -99,13 +111,13 @@ pub async fn run(args: GetArgs) -> anyhow::Result<()> {
         return say(finish(queue::rows(&leader).await?, &args)?);
     }
     if args.resource == Resource::Gangs {
-        let namespace = (!args.all_namespaces).then_some(args.namespace.as_str());
+        let namespace = args.within();
         let leader = Leader::find(&args.scheduler, args.kubeconfig.as_deref()).await?;
         return say(finish(gangs::rows(&leader, namespace).await?, &args)?);
     }
     let client = crate::ops::live::connect(args.kubeconfig.as_deref()).await?;
     if args.resource == Resource::Jobs {
-        let namespace = (!args.all_namespaces).then_some(args.namespace.as_str());
+        let namespace = args.within();
         let rows = jobs::rows(jobs::read(client).await?, namespace, clock::wall());
         return say(finish(rows, &args)?);
     }
@@ -115,7 +127,7 @@ pub async fn run(args: GetArgs) -> anyhow::Result<()> {
 
 /// What `baton get` prints for `snapshot`.
 fn render(snapshot: &Snapshot, args: &GetArgs) -> anyhow::Result<String> {
-    let namespace = (!args.all_namespaces).then_some(args.namespace.as_str());
+    let namespace = args.within();
     match args.resource {
         Resource::Nodes => finish(nodes::rows(snapshot, &args.rules()), args),
         Resource::Pods => finish(pods::rows(snapshot, namespace, &args.node_lock_key), args),
@@ -127,15 +139,18 @@ fn render(snapshot: &Snapshot, args: &GetArgs) -> anyhow::Result<String> {
 }
 
 fn finish<R: Row + Serialize>(mut rows: Vec<R>, args: &GetArgs) -> anyhow::Result<String> {
-    if let Some(missing) = args.names.iter().find(|name| !rows.iter().any(|row| row.name() == **name)) {
+    if let Some(missing) = args.names.iter().find(|name| !rows.iter().any(|row| args.means(row, name))) {
         bail!("{} {missing:?} not found; `baton get {}` lists what there is", R::WHAT, R::PLURAL);
     }
-    rows.retain(|row| args.names.is_empty() || args.names.iter().any(|name| row.name() == *name));
+    rows.retain(|row| args.names.is_empty() || args.names.iter().any(|name| args.means(row, name)));
     let items = serde_json::json!({ "items": rows });
     Ok(match args.output {
         Some(Output::Json) => serde_json::to_string_pretty(&items)? + "\n",
         Some(Output::Yaml) => print_yaml(&items)?,
-        None | Some(Output::Wide) if rows.is_empty() => format!("{}\n", R::NONE),
+        None | Some(Output::Wide) if rows.is_empty() => {
+            let none = if args.all_namespaces { R::NONE.split(';').next().unwrap_or_default() } else { R::NONE };
+            format!("{}.\n", none.trim_end_matches('.'))
+        }
         wide => output::table(&rows, wide == Some(Output::Wide)),
     })
 }
@@ -184,6 +199,16 @@ mod tests {
         assert!(yaml.contains("state: dangling") && yaml.contains("does not exist"), "{yaml}");
         let table = printed("locks").unwrap();
         assert!(table.contains("malformed") && table.contains("taken over"), "{table}");
+    }
+
+    #[test]
+    fn a_pod_is_named_alone_in_its_namespace_or_with_its_namespace_anywhere() {
+        for line in ["pods ml/train", "pods train -n ml", "pods -A train", "pods -n ml ml/train"] {
+            assert!(printed(line).unwrap().contains("train"), "{line}");
+        }
+        for line in ["pods train", "pods other/train", "pods ml/train train"] {
+            assert!(printed(line).unwrap_err().to_string().contains("not found"), "{line}");
+        }
     }
 
     #[test]

@@ -55,6 +55,9 @@ impl Row for GangRow {
     fn name(&self) -> &str {
         &self.0.name
     }
+    fn namespace(&self) -> Option<&str> {
+        Some(&self.0.namespace)
+    }
     fn cells(&self) -> Vec<String> {
         let gang = &self.0;
         vec![

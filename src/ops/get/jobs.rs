@@ -109,6 +109,9 @@ impl Row for JobRow {
     fn name(&self) -> &str {
         &self.name
     }
+    fn namespace(&self) -> Option<&str> {
+        Some(&self.namespace)
+    }
     fn cells(&self) -> Vec<String> {
         let state = self.schedule_state.map(|state| format!("{state:?}"));
         vec![

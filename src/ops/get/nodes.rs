@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::api::core::v1::Node;
 use serde::Serialize;
 
 use super::output::{Row, age};
@@ -18,6 +19,8 @@ use crate::contract::{AgentStatus, DeviceAllocation, DeviceType, Identity, key};
 pub struct NodeRow {
     /// Name.
     pub name: String,
+    /// As kubectl says it: `Ready` or `NotReady`, and `SchedulingDisabled` behind a comma where the node is cordoned.
+    pub status: String,
     /// GPUs, MIG devices among them.
     pub gpu: DeviceCount,
     /// RDMA NICs.
@@ -61,14 +64,23 @@ pub struct AgentRow {
 pub fn rows(snapshot: &Snapshot, rules: &Rules) -> Vec<NodeRow> {
     let locks = super::locks::rows(snapshot, rules);
     let agent = |lease| agent(lease, snapshot.wall, rules.stale);
-    let row = |name: &str| NodeRow {
+    let row = |node: &Node, name: &str| NodeRow {
         name: name.to_owned(),
+        status: status(node),
         gpu: count(snapshot, name, &DeviceType::Gpu),
         rdma: count(snapshot, name, &DeviceType::Rdma),
         agent: snapshot.leases.get(&AgentStatus::lease_name(name)).map(agent),
         lock: locks.iter().find(|lock| lock.node == name).cloned(),
     };
-    snapshot.nodes.iter().map(|node| row(name_of(node))).collect()
+    snapshot.nodes.iter().map(|node| row(node, name_of(node))).collect()
+}
+
+fn status(node: &Node) -> String {
+    let conditions = node.status.iter().flat_map(|status| status.conditions.iter().flatten());
+    let ready = conditions.into_iter().any(|condition| condition.type_ == "Ready" && condition.status == "True");
+    let cordoned = node.spec.as_ref().and_then(|spec| spec.unschedulable) == Some(true);
+    let ready = if ready { "Ready" } else { "NotReady" };
+    if cordoned { format!("{ready},SchedulingDisabled") } else { ready.to_owned() }
 }
 
 /// What a Lease says of its agent.
@@ -137,6 +149,7 @@ impl Row for NodeRow {
     const NONE: &'static str = "The cluster has no nodes.";
     const HEADERS: &'static [&'static str] = &[
         "NAME",
+        "STATUS",
         "GPUS FREE",
         "SHARED",
         "UNHEALTHY",
@@ -148,7 +161,7 @@ impl Row for NodeRow {
         "IDENTITY",
         "REGISTERED",
     ];
-    const NARROW: usize = 8;
+    const NARROW: usize = 9;
     fn name(&self) -> &str {
         &self.name
     }
@@ -159,7 +172,13 @@ impl Row for NodeRow {
         let freshness = agent.map_or_else(
             || "none".to_owned(),
             |agent| {
-                let word = if agent.fresh { "fresh" } else { "stale" };
+                let silent = agent.registered.is_empty() && self.gpu.total + self.rdma.total > 0;
+                let word = match agent.fresh {
+                    // The last word of a daemon that ends, and of one whose kubelet has not heard it yet.
+                    true if silent => "unregistered",
+                    true => "fresh",
+                    false => "stale",
+                };
                 format!("{word} {}", agent.renewed_seconds.map(seconds).unwrap_or_default())
             },
         );
@@ -169,6 +188,7 @@ impl Row for NodeRow {
         });
         vec![
             self.name.clone(),
+            self.status.clone(),
             self.gpu.cell(),
             self.gpu.partly.to_string(),
             (self.gpu.unhealthy + self.rdma.unhealthy).to_string(),

@@ -18,6 +18,15 @@ pub trait Row {
     const NARROW: usize;
     /// The name that the command line may select.
     fn name(&self) -> &str;
+    /// Its namespace, where it has one.
+    fn namespace(&self) -> Option<&str> {
+        None
+    }
+    /// The command line means this row: by its name, or by `namespace/name`.
+    fn is(&self, given: &str) -> bool {
+        self.name() == given
+            || given.split_once('/').is_some_and(|(space, name)| self.namespace() == Some(space) && self.name() == name)
+    }
     /// One cell for each header.
     fn cells(&self) -> Vec<String>;
 }

@@ -99,6 +99,9 @@ impl Row for PodRow {
     fn name(&self) -> &str {
         &self.name
     }
+    fn namespace(&self) -> Option<&str> {
+        Some(&self.namespace)
+    }
     fn cells(&self) -> Vec<String> {
         let wants: Vec<String> = self.wants.iter().map(|(name, amount)| format!("{name}={amount}")).collect();
         let counts: Vec<String> = self.devices.iter().map(|(kind, ids)| format!("{} {kind}", ids.len())).collect();

@@ -42,6 +42,9 @@ impl Row for QueueRow {
     fn name(&self) -> &str {
         &self.0.name
     }
+    fn namespace(&self) -> Option<&str> {
+        self.0.name.split_once('/').map(|(namespace, _)| namespace)
+    }
     fn cells(&self) -> Vec<String> {
         let item = &self.0;
         let seconds = |seconds| age(std::time::Duration::from_secs(seconds));
