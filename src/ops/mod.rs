@@ -15,5 +15,6 @@ mod live;
 pub mod manifests;
 mod say;
 pub mod settings;
+mod values;
 
 pub use cli::main;

@@ -234,10 +234,12 @@ fn the_state_of_a_pod_is_told_in_every_stage() {
     let (second, message) = state("second");
     assert_eq!(second, PodState::WaitingForLock);
     assert!(message.contains("held by ml/first"), "{message}");
+    assert!(explain(&mut env, "second", false).contains("baton get locks"));
     env.submit(changed("theirs", ONE, env.now, |facts| facts.handoff.scheduler_name = "default-scheduler".into()));
     env.finish("first");
     let told = explain(&mut env, "theirs", false);
     assert!(told.contains("spec.schedulerName is default-scheduler"), "{told}");
+    assert!(told.contains("What helps") && told.contains("schedulerName: baton-scheduler"), "{told}");
     assert!(explain(&mut env, "first", false).contains("has ended"));
     let now = env.moment();
     assert!(env.engine.explain(&PodKey::new("ml", "nobody"), now).is_none());

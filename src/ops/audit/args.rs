@@ -12,6 +12,7 @@ use crate::contract::key;
 use crate::ops::config::print_yaml;
 use crate::ops::live;
 use crate::ops::say::say;
+use crate::ops::values;
 
 /// How to print.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -32,7 +33,7 @@ pub struct AuditArgs {
     #[arg(long, value_name = "FILE")]
     pub kubeconfig: Option<PathBuf>,
     /// Node annotation of the lock.
-    #[arg(long, default_value = key::NODE_LOCK, value_name = "KEY")]
+    #[arg(long, default_value = key::NODE_LOCK, value_name = "KEY", value_parser = values::annotation_key)]
     pub node_lock_key: String,
     /// A lock that is older than this by its own time should have been ended.
     #[arg(long, default_value = "10m", value_name = "DURATION", value_parser = humantime::parse_duration)]

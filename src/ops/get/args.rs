@@ -14,6 +14,7 @@ use crate::contract::key;
 use crate::ops::config::print_yaml;
 use crate::ops::leader::{Leader, LeaderArgs};
 use crate::ops::say::say;
+use crate::ops::values;
 use crate::runtime::clock;
 
 /// What to list.
@@ -61,7 +62,7 @@ pub struct GetArgs {
     #[arg(short, long, value_enum)]
     pub output: Option<Output>,
     /// Namespace of the pods, jobs or gangs to list; the queue is that of all namespaces.
-    #[arg(short, long, default_value = "default")]
+    #[arg(short, long, default_value = "default", value_parser = values::namespace)]
     pub namespace: String,
     /// Pods, jobs or gangs of every namespace.
     #[arg(short = 'A', long)]
@@ -70,10 +71,10 @@ pub struct GetArgs {
     #[arg(long, value_name = "FILE")]
     pub kubeconfig: Option<PathBuf>,
     /// Namespace of the agents' Leases.
-    #[arg(long, default_value = "baton-system", value_name = "NAMESPACE")]
+    #[arg(long, default_value = "baton-system", value_name = "NAMESPACE", value_parser = values::namespace)]
     pub agent_namespace: String,
     /// Node annotation of the lock.
-    #[arg(long, default_value = key::NODE_LOCK, value_name = "KEY")]
+    #[arg(long, default_value = key::NODE_LOCK, value_name = "KEY", value_parser = values::annotation_key)]
     pub node_lock_key: String,
     /// As the scheduler has it: a lock of this age is expired.
     #[arg(long, default_value = "5m", value_name = "DURATION", value_parser = humantime::parse_duration)]

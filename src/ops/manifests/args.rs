@@ -8,6 +8,7 @@ use clap::{Args, ValueEnum};
 use super::files::{EXTENDER, File, KUBE_SCHEDULER, SCHEDULER, Values, crds, files};
 use crate::ops::config::print_yaml;
 use crate::ops::say::say;
+use crate::ops::values;
 
 /// What `--extender` prints.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -40,10 +41,10 @@ pub struct ManifestsArgs {
     )]
     pub extender: Option<Extender>,
     /// Image of every daemon.
-    #[arg(long, default_value_t = Values::default().image)]
+    #[arg(long, default_value_t = Values::default().image, value_parser = values::image)]
     pub image: String,
     /// Namespace of the daemons and of their Leases.
-    #[arg(long, default_value_t = Values::default().namespace)]
+    #[arg(long, default_value_t = Values::default().namespace, value_parser = values::namespace)]
     pub namespace: String,
 }
 

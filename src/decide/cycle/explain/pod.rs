@@ -15,6 +15,9 @@ use crate::decide::world::{NodeId, Place, Pod, PodId};
 use super::answer::{Explanation, PodState, RatedNode, Rating, Verdict};
 use super::judged::{Judged, judge_all, wakes};
 
+/// What helps who waits for a node's lock.
+const LOCK: &str = "Mostly nothing is to be done: the lock is free again when the pod before has its devices. `baton get locks` says who \
+                    holds it, whether that is as it should be, and what to do if not";
 /// Best nodes that are named.
 const BEST: usize = 5;
 
@@ -59,6 +62,9 @@ impl Engine {
             PodState::Foreign => place == Place::Waiting,
             _ => false,
         };
+        if state == PodState::WaitingForLock {
+            explanation.verdict.advice = vec![LOCK.to_owned()];
+        }
         if !waits {
             return Some(explanation);
         }
@@ -72,6 +78,11 @@ impl Engine {
         }
         if state == PodState::Foreign {
             explanation.verdict.nodes = judged.nodes;
+            let ours = self.config.scheduler_names.first().map_or("", |name| name);
+            let advice = format!(
+                "Make the pod anew with `schedulerName: {ours}` if it is to be placed here: it cannot be changed"
+            );
+            explanation.verdict.advice = vec![advice];
             return Some(explanation);
         }
         explanation.verdict = match &route {

@@ -1,0 +1,31 @@
+//! Words of the command line that name something in the cluster: a typing error is told before anything is asked or printed.
+
+use crate::contract::name::{check_annotation_key, check_label_name};
+
+/// A node annotation's key.
+pub fn annotation_key(text: &str) -> Result<String, String> {
+    check_annotation_key("annotation key", text).map(|()| text.to_owned()).map_err(|bad| bad.to_string())
+}
+
+/// A namespace.
+pub fn namespace(text: &str) -> Result<String, String> {
+    check_label_name("namespace", text).map(|()| text.to_owned()).map_err(|bad| bad.to_string())
+}
+
+/// An image's reference, as far as a shell may have lost it.
+pub fn image(text: &str) -> Result<String, String> {
+    let bad = text.is_empty() || text.contains(|letter: char| letter.is_whitespace() || letter.is_control());
+    if bad { Err("expected an image such as registry.example/baton:v1".to_owned()) } else { Ok(text.to_owned()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_cannot_be_a_name_is_refused() {
+        assert!(annotation_key("scheduling.koordinator.sh/node-lock").is_ok() && annotation_key("bad key").is_err());
+        assert!(namespace("ml").is_ok() && namespace("Bad NS").is_err() && namespace("").is_err());
+        assert!(image("a.b:5000/c@sha256:00").is_ok() && image("").is_err() && image("a b").is_err());
+    }
+}
