@@ -146,7 +146,7 @@ fn every_command_is_told_by_its_own_words() {
         ("get", "writes nothing"),
         ("explain", "component=scheduler"),
         ("audit", "Exit code 1 when something does not hold"),
-        ("manifests", "kubectl apply -f -"),
+        ("manifests", "kubectl apply --server-side -f -"),
         ("crds", "PodGroup"),
         ("doctor", "[default: the name of this machine]"),
     ] {

@@ -48,8 +48,8 @@ pods, free and assigned add up, bound pods' assignments are complete, no lock st
 what to do; writes nothing. Exit code 1 when something does not hold.";
 
 const MANIFESTS: &str = "\
-Prints everything a cluster needs: `baton manifests | kubectl apply -f -`. With --dir it writes the files, with a
-kustomization and example pods: `baton manifests --dir daemonset && kubectl apply -k daemonset`.";
+Prints everything a cluster needs: `baton manifests | kubectl apply --server-side -f -`. With --dir it writes the files, with a
+kustomization and example pods: `baton manifests --dir my-baton && kubectl apply --server-side -k my-baton`.";
 
 const CRDS: &str = "\
 Prints the definitions of Device, PodGroup and TYJob, without which none of the daemons does its work: `baton crds | kubectl

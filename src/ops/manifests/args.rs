@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, bail};
 use clap::{Args, ValueEnum};
 
-use super::files::{EXTENDER, File, KUBE_SCHEDULER, SCHEDULER, Values, crds, files};
+use super::files::{EXTENDER, File, KUBE_SCHEDULER, Kinds, SCHEDULER, Values, crds, files};
 use crate::ops::config::print_yaml;
 use crate::ops::say::say;
 use crate::ops::values;
@@ -46,11 +46,15 @@ pub struct ManifestsArgs {
     /// Namespace of the daemons and of their Leases.
     #[arg(long, default_value_t = Values::default().namespace, value_parser = values::namespace)]
     pub namespace: String,
+    /// Which CustomResourceDefinitions come along: where Koordinator or the community's scheduler plugins brought Device or
+    /// PodGroup already, keep theirs with `own`.
+    #[arg(long, value_enum, default_value = "all", value_name = "WHICH")]
+    pub crds: Kinds,
 }
 
 /// Prints or writes the manifests.
 pub fn run(args: &ManifestsArgs) -> anyhow::Result<()> {
-    let values = Values { image: args.image.clone(), namespace: args.namespace.clone() };
+    let values = Values { image: args.image.clone(), namespace: args.namespace.clone(), crds: args.crds };
     let files = files(&values)?;
     match &args.dir {
         Some(dir) if args.check => check(dir, &files),

@@ -1,5 +1,6 @@
 //! The files of `daemonset/`: templates with the values that code knows, RBAC from its table, CRDs from their types.
 
+use clap::ValueEnum;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 
 use super::rbac;
@@ -13,11 +14,35 @@ pub struct Values {
     pub image: String,
     /// Namespace of the daemons and of their Leases.
     pub namespace: String,
+    /// Which CustomResourceDefinitions come along.
+    pub crds: Kinds,
 }
 
 impl Default for Values {
     fn default() -> Self {
-        Self { image: format!("baton:{}", env!("CARGO_PKG_VERSION")), namespace: "baton-system".to_owned() }
+        let image = format!("baton:{}", env!("CARGO_PKG_VERSION"));
+        Self { image, namespace: "baton-system".to_owned(), crds: Kinds::All }
+    }
+}
+
+/// A choice of CustomResourceDefinitions: two of ours have names that others bring, too.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Kinds {
+    /// Device, PodGroup and TYJob.
+    All,
+    /// Those that nobody else brings: TYJob.
+    Own,
+    /// None.
+    None,
+}
+
+impl Kinds {
+    fn crds(self) -> Vec<CustomResourceDefinition> {
+        match self {
+            Self::All => crds(),
+            Self::Own => vec![tyjob::crd()],
+            Self::None => Vec::new(),
+        }
     }
 }
 
@@ -37,6 +62,7 @@ pub fn crds() -> Vec<CustomResourceDefinition> {
     vec![inventory::crd(), gang::pod_group::crd(), tyjob::crd()]
 }
 
+const CRDS: &str = "crds.yaml";
 /// The scheduler that schedules by itself.
 pub(super) const SCHEDULER: &str = "scheduler.yaml";
 /// The scheduler that also serves kube-scheduler.
@@ -64,10 +90,10 @@ const TEMPLATES: [(&str, &str, bool); 12] = [
 pub fn files(values: &Values) -> anyhow::Result<Vec<File>> {
     let template = |(path, text, applied): (&'static str, &str, bool)| File { path, text: fill(text, values), applied };
     let mut files: Vec<File> = TEMPLATES.into_iter().map(template).collect();
-    let documents: Result<Vec<String>, _> = crds().iter().map(print_yaml).collect();
-    let crds = File { path: "crds.yaml", text: documents?.join("---\n"), applied: true };
+    let documents: Vec<String> = values.crds.crds().iter().map(print_yaml).collect::<Result<_, _>>()?;
+    let crds = File { path: CRDS, text: documents.join("---\n"), applied: true };
     let rbac = File { path: "rbac.yaml", text: rbac::yaml(&values.namespace), applied: true };
-    files.splice(1..1, [crds, rbac]);
+    files.splice(1..1, Some(crds).filter(|file| !file.text.is_empty()).into_iter().chain([rbac]));
     Ok(files)
 }
 
@@ -134,7 +160,9 @@ fn mig_profiles() -> String {
 /// Puts values and names of the contract into a template.
 fn fill(template: &str, values: &Values) -> String {
     let (image_name, image_version) = split_image(&values.image);
+    let crds = if values.crds == Kinds::None { String::new() } else { format!("- {CRDS}\n") };
     [
+        ("${crds}", crds.as_str()),
         ("${image}", values.image.as_str()),
         ("${image_name}", image_name),
         ("${image_version}", &image_version),
@@ -343,6 +371,22 @@ mod tests {
     }
 
     #[test]
+    fn kinds_that_others_bring_are_left_out_where_that_is_wished() {
+        let names = |crds| {
+            let files = files(&Values { crds, ..Values::default() }).unwrap();
+            let kustomization = &files.iter().find(|file| file.path == "kustomization.yaml").unwrap().text;
+            let file = files.iter().find(|file| file.path == CRDS);
+            assert_eq!(kustomization.contains("\n- crds.yaml\n- rbac.yaml\n"), file.is_some(), "{kustomization}");
+            let documents = file.map(|file| documents(&file.text)).unwrap_or_default();
+            let name = |crd: &Value| crd["metadata"]["name"].as_str().unwrap().split('.').next().unwrap().to_owned();
+            documents.iter().map(name).collect::<Vec<_>>()
+        };
+        assert_eq!(names(Kinds::All), ["devices", "podgroups", "tyjobs"]);
+        assert_eq!(names(Kinds::Own), ["tyjobs"]);
+        assert!(names(Kinds::None).is_empty());
+    }
+
+    #[test]
     fn the_schedulers_of_both_installations_are_found_by_the_same_labels() {
         for path in [SCHEDULER, EXTENDER] {
             let files = files(&Values::default()).unwrap();
@@ -358,7 +402,8 @@ mod tests {
 
     #[test]
     fn another_image_and_namespace_reach_every_file() {
-        let values = Values { image: "registry.example/baton:2".to_owned(), namespace: "gpu-system".to_owned() };
+        let (image, namespace) = ("registry.example/baton:2".to_owned(), "gpu-system".to_owned());
+        let values = Values { image, namespace, ..Values::default() };
         for file in files(&values).unwrap().iter().filter(|file| file.applied) {
             assert!(
                 !file.text.contains("baton-system") && !file.text.contains(&Values::default().image),

@@ -6,5 +6,5 @@ mod files;
 mod rbac;
 
 pub use args::{CrdsArgs, ManifestsArgs, print_crds, run};
-pub use files::{File, Values, crds, files};
+pub use files::{File, Kinds, Values, crds, files};
 pub use rbac::{Permission, agent_permissions};

@@ -185,6 +185,19 @@ const CONTROLLER_OWN: &[Rule] = &[Rule {
     verbs: &["get", "create", "update"],
 }];
 
+/// What people may do: `baton-view` and `baton-edit` are added to the cluster's roles of these names.
+const VIEW: &[Rule] = &[
+    Rule { why: "Where jobs stand.", group: "arranger.taichu.io", resources: &["tyjobs"], verbs: READ },
+    Rule { why: "Where gangs stand.", group: "scheduling.sigs.k8s.io", resources: &["podgroups"], verbs: READ },
+];
+
+const WRITE: &[&str] = &["create", "update", "patch", "delete", "deletecollection"];
+
+const EDIT: &[Rule] = &[
+    Rule { why: "Submitting and ending jobs.", group: "arranger.taichu.io", resources: &["tyjobs"], verbs: WRITE },
+    Rule { why: "Declaring gangs.", group: "scheduling.sigs.k8s.io", resources: &["podgroups"], verbs: WRITE },
+];
+
 /// One thing that the node daemon must be allowed to do.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Permission {
@@ -250,6 +263,14 @@ pub(super) fn yaml(namespace: &str) -> String {
         binding(&mut text, "ClusterRole", name, namespace);
         binding(&mut text, "Role", name, namespace);
     }
+    // Whoever may edit may read: `edit` and `admin` take in what `view` has, by the cluster's own rules.
+    for (name, into, rules) in [("baton-view", &["view"][..], VIEW), ("baton-edit", &["edit", "admin"], EDIT)] {
+        head(&mut text, "ClusterRole", name, None);
+        for role in into {
+            let _ = writeln!(text, "    rbac.authorization.k8s.io/aggregate-to-{role}: \"true\"");
+        }
+        grants(&mut text, rules);
+    }
     text
 }
 
@@ -263,6 +284,10 @@ fn head(text: &mut String, kind: &str, name: &str, namespace: Option<&str>) {
 
 fn role(text: &mut String, kind: &str, name: &str, namespace: Option<&str>, rules: &[Rule]) {
     head(text, kind, name, namespace);
+    grants(text, rules);
+}
+
+fn grants(text: &mut String, rules: &[Rule]) {
     text.push_str("rules:\n");
     for Rule { why, group, resources, verbs } in rules {
         let (resources, verbs) = (resources.join(", "), verbs.join(", "));
@@ -289,6 +314,10 @@ mod tests {
         for rule in [AGENT, AGENT_OWN, SCHEDULER, SCHEDULER_OWN, CONTROLLER, CONTROLLER_OWN].into_iter().flatten() {
             assert!(!rule.resources.contains(&"*") && !rule.verbs.contains(&"*") && rule.group != "*", "{}", rule.why);
             assert!(!rule.resources.contains(&"secrets") && !rule.verbs.contains(&"deletecollection"), "{}", rule.why);
+        }
+        // Places and positions are the daemons' to write, and what others declare is not ours to grant.
+        for rule in [VIEW, EDIT].into_iter().flatten() {
+            assert!(rule.resources.iter().all(|resource| ["tyjobs", "podgroups"].contains(resource)), "{}", rule.why);
         }
         // The node daemon runs on every node: it can delete nothing and change no pod.
         for rule in [AGENT, AGENT_OWN].into_iter().flatten() {
