@@ -4,9 +4,10 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
-use kube::Client;
+use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta, OwnerReference};
 use kube::api::{Api, PostParams};
+use kube::{Client, Resource};
 
 use super::client::status_code;
 use crate::contract::{AgentStatus, key};
@@ -17,9 +18,10 @@ const STALE: Duration = Duration::from_secs(90);
 /// One agent's Lease.
 pub struct AgentLease {
     api: Api<Lease>,
+    nodes: Api<Node>,
     node: String,
     name: String,
-    /// The object as last written or read; its version makes the next write a compare-and-swap.
+    /// The object as last written or read, with its owner; its version makes the next write a compare-and-swap.
     current: Option<Lease>,
 }
 
@@ -27,7 +29,8 @@ impl AgentLease {
     /// The Lease of `node`'s agent in `namespace`.
     pub fn new(client: Client, namespace: &str, node: &str) -> Self {
         Self {
-            api: Api::namespaced(client, namespace),
+            api: Api::namespaced(client.clone(), namespace),
+            nodes: Api::all(client),
             node: node.to_owned(),
             name: AgentStatus::lease_name(node),
             current: None,
@@ -35,19 +38,19 @@ impl AgentLease {
     }
 
     /// Writes `status` and the time. One request as long as nobody else writes the Lease; a conflict is read and written
-    /// over once, because there is one agent for each node.
+    /// over once, because there is one agent for each node. Where there is no Node nothing is written: the Lease goes with it.
     pub async fn renew(&mut self, status: &AgentStatus, wall: Timestamp) -> Result<(), kube::Error> {
         for last_try in [false, true] {
             let base = match self.current.take() {
-                Some(lease) => Some(lease),
-                None => self.api.get_opt(&self.name).await?,
+                Some(lease) => lease,
+                None => self.owned(self.api.get_opt(&self.name).await?.unwrap_or_default()).await?,
             };
-            let result = match base {
-                None => self.api.create(&PostParams::default(), &self.filled(Lease::default(), status, wall)).await,
-                Some(lease) => {
-                    let filled = self.filled(lease, status, wall);
-                    self.api.replace(&self.name, &PostParams::default(), &filled).await
-                }
+            let is_new = base.metadata.resource_version.is_none();
+            let filled = self.filled(base, status, wall);
+            let result = if is_new {
+                self.api.create(&PostParams::default(), &filled).await
+            } else {
+                self.api.replace(&self.name, &PostParams::default(), &filled).await
             };
             match result {
                 Ok(written) => {
@@ -59,6 +62,20 @@ impl AgentLease {
             }
         }
         Ok(())
+    }
+
+    /// With the Node as its owner, as the kubelet's own Leases have it: when the Node goes, the garbage collector takes the Lease,
+    /// and the next renewal, which finds none, asks for the uid of whatever Node has the name then.
+    async fn owned(&self, mut lease: Lease) -> Result<Lease, kube::Error> {
+        let node = self.nodes.get_metadata(&self.node).await?;
+        lease.metadata.owner_references = Some(vec![OwnerReference {
+            api_version: Node::api_version(&()).into_owned(),
+            kind: Node::kind(&()).into_owned(),
+            name: self.node.clone(),
+            uid: node.metadata.uid.unwrap_or_default(),
+            ..OwnerReference::default()
+        }]);
+        Ok(lease)
     }
 
     fn filled(&self, lease: Lease, status: &AgentStatus, wall: Timestamp) -> Lease {

@@ -8,9 +8,9 @@ use baton::contract::{AgentStatus, Identity};
 use baton::sim::apiserver::{ApiServer, Options, Rule};
 use baton::sim::hardware::{NodeSpec, NvmlReturn, Shape};
 use baton::sim::kubelet::Kubelet;
-use k8s_openapi::api::core::v1::{Namespace, Pod};
+use k8s_openapi::api::core::v1::{Namespace, Node, Pod};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
-use kube::api::PostParams;
+use kube::api::{DeleteParams, PostParams};
 use kube::{Api, Client};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -108,6 +108,43 @@ async fn inventory_labels_and_lease_stand_in_the_api_and_nothing_is_written_with
     let (devices, leases) = (writes("devices"), writes("leases"));
     until("the Lease is renewed five times", || writes("leases") >= leases + 5).await;
     assert_eq!(writes("devices"), devices, "nothing changed");
+    daemon.stop().await;
+}
+
+#[tokio::test]
+async fn the_lease_goes_with_its_node_and_stands_again_with_the_next_one_of_that_name() {
+    let mut rig = Rig::new(NodeSpec::new("replaced"));
+    rig.options.periods.heartbeat = Duration::from_millis(100);
+    let cluster = cluster(&mut rig).await;
+    let daemon = rig.shipped();
+    let lease = || {
+        cluster
+            .api
+            .objects("coordination.k8s.io", "leases")
+            .into_iter()
+            .find(|lease| lease["metadata"]["name"] == "baton-agent-node-a")
+    };
+    let owner = || lease().map(|lease| lease["metadata"]["ownerReferences"][0].clone());
+    until("the Lease stands", || lease().is_some()).await;
+    let mut node = cluster.api.objects("", "nodes")[0].clone();
+    let first = node["metadata"]["uid"].clone();
+    let expected = json!({"apiVersion": "v1", "kind": "Node", "name": "node-a", "uid": first});
+    assert_eq!(owner(), Some(expected));
+
+    let nodes: Api<Node> = Api::all(cluster.client.clone());
+    nodes.delete("node-a", &DeleteParams::default()).await.unwrap();
+    until("the Lease is collected", || lease().is_none()).await;
+    let looked = || cluster.api.counts().sum(|c| c.user == USER && c.resource == "leases" && c.verb == "get");
+    let before = looked();
+    until("the daemon has tried to renew it twice", || looked() >= before + 2).await;
+    assert_eq!(lease(), None, "it would stay for ever");
+
+    for field in ["uid", "resourceVersion", "creationTimestamp", "managedFields"] {
+        node["metadata"].as_object_mut().unwrap().remove(field);
+    }
+    nodes.create(&PostParams::default(), &serde_json::from_value(node).unwrap()).await.unwrap();
+    until("the next Node owns it", || owner().is_some_and(|owner| owner["uid"] != first)).await;
+    assert_eq!(owner().unwrap()["uid"], cluster.api.objects("", "nodes")[0]["metadata"]["uid"]);
     daemon.stop().await;
 }
 
