@@ -9,6 +9,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 
 use super::handoff::HandoffMetrics;
+use crate::runtime::build_info;
 
 type Labels = Vec<(&'static str, String)>;
 type Count = Counter<u64, AtomicU64>;
@@ -39,6 +40,7 @@ impl Default for Metrics {
         };
         let m = &mut metrics;
         let r = &mut m.registry;
+        build_info::register(r);
         m.handoff.register(r);
         r.register(
             "baton_registrations_lost",

@@ -13,6 +13,7 @@ use prometheus_client::registry::Registry;
 
 use super::sight::Sight;
 use crate::contract::tyjob::Stage;
+use crate::runtime::build_info;
 
 const COUNTERS: [(&str, &str); 6] = [
     ("steps", "Looks at a job"),
@@ -42,7 +43,9 @@ pub struct Metrics {
 impl Metrics {
     /// All at zero.
     pub fn new() -> Self {
-        let mut registry = Registry::with_prefix("baton_controller");
+        let mut whole = Registry::default();
+        build_info::register(&mut whole);
+        let registry = whole.sub_registry_with_prefix("baton_controller");
         let counters = COUNTERS.map(|(name, help)| {
             let counter = Counter::default();
             registry.register(name, help, counter.clone());
@@ -53,7 +56,7 @@ impl Metrics {
         registry.register("leading", "1 while this process leads", leading.clone());
         registry.register("queue", "Jobs to be looked at, now or later", queue.clone());
         registry.register("jobs", "Jobs by stage", jobs.clone());
-        Self { registry: Arc::new(registry), counters, leading, queue, jobs, complete: Arc::default() }
+        Self { registry: Arc::new(whole), counters, leading, queue, jobs, complete: Arc::default() }
     }
 
     /// A step was made.

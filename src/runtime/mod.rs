@@ -2,6 +2,7 @@
 
 pub mod admin;
 pub mod backoff;
+pub mod build_info;
 pub mod clock;
 #[cfg(test)]
 pub(crate) mod documented;

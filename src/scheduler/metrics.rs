@@ -1,17 +1,25 @@
 //! The scheduler's metrics in OpenMetrics text.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::time::Duration;
 
 use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
-use prometheus_client::registry::Registry;
+use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
+use prometheus_client::registry::{Registry, Unit};
 
 use super::gang::GangMetrics;
 use super::tyjob::JobMetrics;
 use crate::decide::cycle::{Engine, Stats};
 use crate::decide::queue::QueueState;
+use crate::decide::world::World;
+use crate::runtime::{build_info, clock};
+
+/// Nodes by `state`.
+type Agents = Family<[(&'static str, &'static str); 1], Gauge<i64, AtomicI64>>;
 
 /// Counters and gauges; cheap to share.
 #[derive(Clone)]
@@ -19,6 +27,9 @@ pub struct Metrics {
     registry: Arc<Registry>,
     counters: [Counter; 9],
     gauges: [Gauge<i64, AtomicI64>; 6],
+    agents: Agents,
+    oldest_lock: Gauge<f64, AtomicU64>,
+    pod_waits: Histogram,
     gangs: GangMetrics,
     jobs: JobMetrics,
 }
@@ -46,7 +57,9 @@ const GAUGES: [(&str, &str); 6] = [
 impl Metrics {
     /// All at zero.
     pub fn new() -> Self {
-        let mut registry = Registry::with_prefix("baton_scheduler");
+        let mut whole = Registry::default();
+        build_info::register(&mut whole);
+        let registry = whole.sub_registry_with_prefix("baton_scheduler");
         let counters = COUNTERS.map(|(name, help)| {
             let counter = Counter::default();
             registry.register(name, help, counter.clone());
@@ -57,8 +70,20 @@ impl Metrics {
             registry.register(name, help, gauge.clone());
             gauge
         });
-        let (gangs, jobs) = (GangMetrics::new(&mut registry), JobMetrics::new(&mut registry));
-        Self { registry: Arc::new(registry), counters, gauges, gangs, jobs }
+        let agents = Agents::default();
+        for (state, count) in signs_of_life(&World::default()) {
+            agents.get_or_create(&[("state", state)]).set(count);
+        }
+        registry.register("agents", "Nodes known, by their daemon's sign of life", agents.clone());
+        let oldest_lock = Gauge::default();
+        let help = "How long the oldest lock of a node stands unchanged; 0 without a lock";
+        registry.register_with_unit("oldest_lock", help, Unit::Seconds, oldest_lock.clone());
+        // The API server tells creation in whole seconds: 1 s to 2.3 hours.
+        let pod_waits = Histogram::new(exponential_buckets(1.0, 2.0, 14));
+        let help = "From the creation of a pod to its bind by this process";
+        registry.register_with_unit("pod_wait", help, Unit::Seconds, pod_waits.clone());
+        let (gangs, jobs) = (GangMetrics::new(registry), JobMetrics::new(registry));
+        Self { registry: Arc::new(whole), counters, gauges, agents, oldest_lock, pod_waits, gangs, jobs }
     }
 
     /// Takes over what the engine counted.
@@ -87,6 +112,11 @@ impl Metrics {
         for (gauge, value) in self.gauges.iter().zip(values) {
             gauge.set(value);
         }
+        for (state, count) in signs_of_life(engine.world()) {
+            self.agents.get_or_create(&[("state", state)]).set(count);
+        }
+        self.oldest_lock.set(oldest_lock(engine.world(), clock::mono()).as_secs_f64());
+        engine.take_pod_waits().into_iter().for_each(|wait| self.pod_waits.observe(wait.as_secs_f64()));
     }
 
     /// The text.
@@ -104,10 +134,52 @@ impl Default for Metrics {
     }
 }
 
+/// Nodes whose daemon is alive, is silent, and never gave a sign.
+fn signs_of_life(world: &World) -> [(&'static str, i64); 3] {
+    let mut states = [("fresh", 0), ("stale", 0), ("none", 0)];
+    for (_, node) in world.nodes() {
+        let state = match &node.agent {
+            Some(agent) if agent.live_since.is_some() => 0,
+            Some(_) => 1,
+            None => 2,
+        };
+        states[state].1 += 1;
+    }
+    states
+}
+
+/// How long the lock that was seen first has stood.
+fn oldest_lock(world: &World, now: Duration) -> Duration {
+    let seen = world.locked().filter_map(|id| Some(world.node(id)?.lock.first_seen));
+    seen.min().map(|first| now.saturating_sub(first)).unwrap_or_default()
+}
+
 #[cfg(test)]
 mod tests {
+    use super::*;
+    use crate::decide::world::{NodeFacts, WorldEvent};
+
     #[test]
     fn every_metric_is_documented() {
-        crate::runtime::documented::check(&super::Metrics::new().print(), "baton scheduler");
+        crate::runtime::documented::check(&Metrics::new().print(), "baton scheduler");
+    }
+
+    #[test]
+    fn nodes_are_counted_by_their_daemons_and_the_oldest_lock_is_told() {
+        let at = |seconds| Duration::from_secs(seconds);
+        let wall = jiff::Timestamp::UNIX_EPOCH;
+        let mut world = World::default();
+        for (name, lock) in [("a", None), ("b", Some("locked")), ("c", None)] {
+            let facts = NodeFacts { name: name.into(), lock: lock.map(Into::into), ..NodeFacts::default() };
+            world.apply(WorldEvent::Node(facts), at(3), wall);
+        }
+        for (node, renewed) in [("a", wall), ("b", wall - jiff::SignedDuration::from_hours(1))] {
+            let (status, version) = (None, "1".into());
+            world.apply(WorldEvent::Agent { node: node.into(), status, version, renewed: Some(renewed) }, at(3), wall);
+        }
+        assert_eq!(signs_of_life(&world), [("fresh", 1), ("stale", 1), ("none", 1)]);
+        assert_eq!(oldest_lock(&world, at(10)), at(7));
+        world.apply(WorldEvent::Node(NodeFacts { name: "b".into(), ..NodeFacts::default() }), at(11), wall);
+        assert_eq!(oldest_lock(&world, at(12)), Duration::ZERO);
     }
 }

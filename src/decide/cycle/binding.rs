@@ -140,6 +140,8 @@ impl Engine {
             self.notice(id, false, "Scheduled", message, effects);
         }
         if let Some(pod) = self.world.pod(id) {
+            let waited = now.wall.duration_since(pod.facts.handoff.created);
+            self.pod_waits.push(Duration::try_from(waited).unwrap_or_default());
             for plugin in &self.plugins.enabled().post_bind {
                 plugin.post_bind(pod, flight.node, effects);
             }

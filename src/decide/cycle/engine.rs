@@ -62,6 +62,8 @@ pub struct Engine {
     pub(super) group_of: BTreeMap<GangId, GroupId>,
     /// From creation to satisfaction, of groups since somebody took these.
     pub(super) group_waits: Vec<Duration>,
+    /// From creation to bind, of pods since somebody took these.
+    pub(super) pod_waits: Vec<Duration>,
     /// Groups on their way.
     pub(super) commits: BTreeMap<u64, Commit>,
     /// Pods that were deleted with their gang, and why.
@@ -114,6 +116,7 @@ impl Engine {
             groups: BTreeMap::new(),
             group_of: BTreeMap::new(),
             group_waits: Vec::new(),
+            pod_waits: Vec::new(),
             commits: BTreeMap::new(),
             sent_away: BTreeMap::new(),
             strays: Vec::new(),
@@ -166,6 +169,10 @@ impl Engine {
     /// How long groups waited that were satisfied since the last call.
     pub fn take_group_waits(&mut self) -> Vec<Duration> {
         std::mem::take(&mut self.group_waits)
+    }
+    /// How long pods waited that were bound since the last call.
+    pub fn take_pod_waits(&mut self) -> Vec<Duration> {
+        std::mem::take(&mut self.pod_waits)
     }
     /// Lines by node.
     pub fn lines(&self) -> &BTreeMap<NodeId, Line> {

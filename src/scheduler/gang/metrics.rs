@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
-use prometheus_client::registry::Registry;
+use prometheus_client::registry::{Registry, Unit};
 
 use crate::decide::cycle::{Engine, Stats};
 
@@ -36,8 +36,8 @@ impl GangMetrics {
         registry.register("gangs_waiting", "Groups of gangs that wait for a place", waiting.clone());
         // 0.1 s to 27 minutes.
         let waits = Histogram::new(exponential_buckets(0.1, 2.0, 15));
-        let help = "Seconds from the creation of a group of gangs to its satisfaction";
-        registry.register("gang_wait_seconds", help, waits.clone());
+        let help = "From the creation of a group of gangs to its satisfaction";
+        registry.register_with_unit("gang_wait", help, Unit::Seconds, waits.clone());
         Self { counters, waiting, waits }
     }
 
