@@ -115,6 +115,7 @@ pub fn router(probes: Arc<Probes>, metrics: Arc<Metrics>) -> Router {
             Box::pin(async move { ready })
         }),
         metrics: Arc::new(move || metrics.print()),
+        more: &["/ledger"],
     };
     let json = [(header::CONTENT_TYPE, "application/json")];
     admin::router(admin).route("/ledger", get(move || async move { (json, ledger.ledger()) }))

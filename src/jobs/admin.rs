@@ -37,5 +37,6 @@ pub fn router(metrics: Metrics, pulse: watch::Receiver<Duration>) -> Router {
             })
         }),
         metrics: Arc::new(move || scraped.print()),
+        more: &[],
     })
 }

@@ -1,4 +1,4 @@
-//! Admin HTTP of a daemon: `/livez`, `/readyz`, `/metrics`, and whatever routes the daemon merges in.
+//! Admin HTTP of a daemon: `/livez`, `/readyz`, `/metrics`, and whatever routes the daemon merges in; `/` lists them.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -36,6 +36,8 @@ pub struct Admin {
     pub ready: Check,
     /// `/metrics`.
     pub metrics: Metrics,
+    /// What the daemon merges in, for whoever asks at `/`.
+    pub more: &'static [&'static str],
 }
 
 /// The admin address cannot be used.
@@ -53,12 +55,16 @@ pub async fn bind(address: SocketAddr) -> Result<TcpListener, AdminError> {
 
 /// The routes of [`Admin`].
 pub fn router(admin: Admin) -> Router {
-    let Admin { live, ready, metrics } = admin;
+    let Admin { live, ready, metrics, more } = admin;
+    let paths = ["/livez", "/readyz", "/metrics"].into_iter().chain(more.iter().copied());
+    let paths: String = paths.map(|path| format!("{path}\n")).collect();
     let open_metrics = [(header::CONTENT_TYPE, "application/openmetrics-text; version=1.0.0; charset=utf-8")];
     Router::new()
         .route("/livez", get(move || probe(live)))
         .route("/readyz", get(move || probe(ready)))
         .route("/metrics", get(move || async move { (open_metrics, metrics()) }))
+        .route("/", get(move || async move { paths }))
+        .fallback(|| async { (StatusCode::NOT_FOUND, "no such path; / lists those that there are\n") })
 }
 
 async fn probe(check: Check) -> Response {
@@ -85,6 +91,7 @@ mod tests {
             live: Arc::new(|| Box::pin(async { Ok("alive".to_owned()) })),
             ready: Arc::new(|| Box::pin(async { Err("nothing is registered".to_owned()) })),
             metrics: Arc::new(|| "# EOF\n".to_owned()),
+            more: &["/boom"],
         }
     }
 
@@ -111,7 +118,9 @@ mod tests {
         let ready = get(address, "/readyz").await;
         assert!(ready.starts_with("HTTP/1.1 503") && ready.ends_with("nothing is registered\n"), "{ready}");
         assert!(get(address, "/metrics").await.contains("openmetrics-text"));
-        assert!(get(address, "/other").await.starts_with("HTTP/1.1 404"));
+        let other = get(address, "/other").await;
+        assert!(other.starts_with("HTTP/1.1 404") && other.ends_with("/ lists those that there are\n"), "{other}");
+        assert!(get(address, "/").await.ends_with("\r\n\r\n/livez\n/readyz\n/metrics\n/boom\n"));
         stop.cancel();
         server.await.unwrap();
         assert!(TcpStream::connect(address).await.is_err());

@@ -1,4 +1,5 @@
-//! Admin HTTP of the scheduler: probes, metrics, `/explain?pod=namespace/name`, what-if by a POST of a manifest to `/explain`, `/queue`.
+//! Admin HTTP of the scheduler: probes, metrics, `/leading`, `/explain?pod=namespace/name`, what-if by a POST of a manifest to
+//! `/explain`, `/queue`.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -72,6 +73,14 @@ pub fn router(queries: mpsc::Sender<Question>, metrics: Metrics) -> Router {
             })
         }),
         metrics: Arc::new(move || scraped.print()),
+        more: &[
+            "/leading",
+            "/explain?pod=NAMESPACE/NAME",
+            "/queue",
+            "/gangs",
+            "/gangs/NAMESPACE/NAME",
+            "/jobs/NAMESPACE/NAME",
+        ],
     };
     admin::router(admin)
         .merge(gang::router(queries.clone()))
