@@ -41,7 +41,7 @@ impl Kept {
             admin = admin.or(line.trim().strip_prefix("export BATON_ADMIN_URL=").map(str::to_owned));
             told.push_str(&line);
             told.push('\n');
-            // The invitation's last command.
+            // The invitation's last command that ends.
             if line.trim() == "baton get locks" {
                 break;
             }
@@ -88,6 +88,8 @@ impl Drop for Kept {
 fn the_demo_ends_well_and_its_records_agree() {
     let mut demo = Kept::start();
     let err = demo.told.clone();
+    let folder = Path::new(env!("CARGO_BIN_EXE_baton")).parent().unwrap().display();
+    assert!(err.contains(&format!("export PATH={folder}:$PATH")), "{err}");
     for line in err.lines().filter_map(|line| line.trim().strip_prefix("baton ")) {
         demo.baton(&line.split(' ').collect::<Vec<_>>());
     }

@@ -109,7 +109,7 @@ pub async fn run(args: DemoArgs) -> anyhow::Result<ExitCode> {
                 progress.line(table::verdict(&outcome.report));
             }
             if args.keep {
-                progress.line(cluster.invitation());
+                progress.line(cluster.invitation()?);
                 stop.cancelled().await;
             }
             outcome.report.ok

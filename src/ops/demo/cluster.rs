@@ -18,6 +18,7 @@ use super::process::Daemon;
 use crate::cluster::client::connect;
 use crate::contract::inventory::Device;
 use crate::contract::{DeviceType, key};
+use crate::ops::manifests::{Values, files};
 use crate::runtime::clock;
 use crate::sim::apiserver::{ApiServer, Options as ServerOptions};
 use crate::sim::hardware::{NodeSpec, Shape, VirtualNode};
@@ -226,18 +227,26 @@ impl Cluster {
     }
 
     /// What to type while the cluster is kept.
-    pub fn invitation(&self) -> String {
-        format!(
-            "\nThe cluster keeps running; Ctrl-C ends it. Logs: {}/*.log\n\n  export KUBECONFIG={}\n  export \
-             BATON_ADMIN_URL=http://{}\n\n  kubectl get nodes,pods,devices\n  kubectl describe pod one-gpu\n  kubectl get pods \
-             -w\n  kubectl delete pod gpu-share\n  kubectl apply -f daemonset/examples/gpu-share.yaml\n  kubectl apply -f \
-             daemonset/examples/tyjob.yaml\n  kubectl get tyj -w\n  baton get nodes -o wide\n  baton get pods\n  baton get \
-             jobs\n  baton explain pod default/one-gpu\n  baton explain --what-if -f daemonset/examples/gpu-rdma.yaml\n  baton get \
-             queue\n  baton get locks\n",
-            self.path().display(),
-            self.kubeconfig.display(),
-            self.scheduler
-        )
+    pub fn invitation(&self) -> anyhow::Result<String> {
+        let examples = self.path().join("examples");
+        std::fs::create_dir_all(&examples)?;
+        for file in files(&Values::default())?.iter().filter(|file| file.path.starts_with("examples/")) {
+            std::fs::write(self.path().join(file.path), &file.text)?;
+        }
+        let program = std::env::current_exe().context("cannot find this program's own path")?;
+        Ok(format!(
+            "\nThe cluster keeps running; Ctrl-C ends it. Logs: {logs}/*.log\n\n  export KUBECONFIG={kubeconfig}\n  export \
+             BATON_ADMIN_URL=http://{scheduler}\n  export PATH={path}:$PATH\n\n  kubectl get nodes,pods,devices\n  kubectl \
+             describe pod one-gpu\n  kubectl delete pod gpu-share\n  kubectl apply -f {examples}/gpu-share.yaml\n  kubectl apply -f \
+             {examples}/tyjob.yaml\n  kubectl get tyj\n  baton get nodes -o wide\n  baton get pods\n  baton get jobs\n  baton \
+             explain pod default/one-gpu\n  baton explain --what-if -f {examples}/gpu-rdma.yaml\n  baton get queue\n  baton get \
+             locks\n  kubectl get pods -w\n",
+            logs = self.path().display(),
+            kubeconfig = self.kubeconfig.display(),
+            scheduler = self.scheduler,
+            path = program.parent().unwrap_or(Path::new("")).display(),
+            examples = examples.display(),
+        ))
     }
 
     /// Ends the daemons, then the kubelets.

@@ -24,6 +24,8 @@ use crate::runtime::clock;
 
 /// Time for the pods of one stage.
 const STAGE_LIMIT: Duration = Duration::from_secs(60);
+/// What is told comes from three sources, each of which may be late: lines are held back for this long and told in order.
+const PATIENCE: Duration = Duration::from_millis(200);
 /// How often the kubelets' device managers are looked at.
 const LOOK: Duration = Duration::from_millis(2);
 
@@ -54,7 +56,8 @@ struct Story {
 pub async fn tell(cluster: &mut Cluster, progress: Progress) -> anyhow::Result<Outcome> {
     let (sender, seen) = mpsc::unbounded_channel();
     let _watches = watch(cluster, &sender);
-    let mut story = Story { timeline: Timeline::default(), pods: BTreeMap::new(), seen, answered: BTreeSet::new() };
+    let (timeline, pods) = (Timeline::default(), BTreeMap::new());
+    let mut story = Story { timeline, pods, seen, answered: BTreeSet::new() };
     let mut violations = Vec::new();
     let mut submitted: Vec<String> = Vec::new();
     cluster.server.counts().reset();
@@ -143,9 +146,22 @@ async fn stage(
     submitted: &mut Vec<String>,
     progress: Progress,
 ) -> anyhow::Result<Vec<String>> {
+    let came_to = follow(cluster, story, pods, submitted, progress).await;
+    story.tell(Duration::MAX, progress);
+    came_to
+}
+
+async fn follow(
+    cluster: &mut Cluster,
+    story: &mut Story,
+    pods: &[DemoPod],
+    submitted: &mut Vec<String>,
+    progress: Progress,
+) -> anyhow::Result<Vec<String>> {
     let api: Api<Pod> = Api::namespaced(cluster.client.clone(), NAMESPACE);
     for pod in pods {
-        cluster.say(progress, &pod.name, &format!("submitted: {}", pod.what));
+        let at = clock::mono().saturating_sub(cluster.start);
+        story.timeline.keep([Line { at, subject: pod.name.clone(), text: format!("submitted: {}", pod.what) }]);
         api.create(&PostParams::default(), &pod.pod).await?;
         submitted.push(pod.name.clone());
     }
@@ -193,24 +209,28 @@ impl Story {
     /// Takes in what the watches brought and what the kubelets hold, for a moment.
     async fn look(&mut self, cluster: &Cluster, progress: Progress) {
         let mut next = tokio::time::timeout(LOOK, self.seen.recv()).await.ok().flatten();
-        // First the kubelets, then what arrived until now: so that no later batch holds an earlier time.
-        let mut lines = self.answers(cluster);
         while let Some((at, seen)) = next {
             let at = at.saturating_sub(cluster.start);
-            lines.extend(match seen {
+            let lines = match seen {
                 Seen::Node(name, lock) => self.timeline.node(at, &name, lock.as_deref()),
                 Seen::Pod(pod) => {
                     let lines = self.timeline.pod(at, &pod);
                     self.pods.insert(pod.pod.key.clone(), *pod);
                     lines
                 }
-            });
+            };
+            self.timeline.keep(lines);
             next = self.seen.try_recv().ok();
         }
-        lines.sort_by_key(|line| line.at);
-        for line in lines {
-            progress.line(line);
-        }
+        // After what the watches brought: of a pod that is not known to be bound the kubelets are not asked.
+        let lines = self.answers(cluster);
+        self.timeline.keep(lines);
+        self.tell(clock::mono().saturating_sub(cluster.start).saturating_sub(PATIENCE), progress);
+    }
+
+    /// Tells what happened up to `until`.
+    fn tell(&mut self, until: Duration, progress: Progress) {
+        self.timeline.due(until).into_iter().for_each(|line| progress.line(line));
     }
 
     /// Tells what the kubelets' device managers got since the last look.
@@ -222,11 +242,10 @@ impl Story {
             return lines;
         }
         let views: BTreeMap<&str, _> =
-            cluster.nodes.iter().map(|node| (node.name.as_str(), node.kubelet.view())).collect();
-        let at = clock::mono().saturating_sub(cluster.start);
+            cluster.nodes.iter().map(|node| (node.name.as_str(), (&node.kubelet, node.kubelet.view()))).collect();
         for pod in waiting {
-            let view = pod.node.as_deref().and_then(|node| views.get(node)?.get(&pod.pod.key.to_string()));
-            let Some(view) = view else { continue };
+            let Some((kubelet, view)) = pod.node.as_deref().and_then(|node| views.get(node)) else { continue };
+            let Some(view) = view.get(&pod.pod.key.to_string()) else { continue };
             let mut expected = 0;
             let mut told = 0;
             for call in pod.expected_calls(|_| true) {
@@ -235,6 +254,8 @@ impl Story {
                 let Some(ids) = container.and_then(|container| container.devices.get(call.resource)) else { continue };
                 told += 1;
                 let name = &call.container.name;
+                let at = kubelet.answered_at(&view.uid, name, call.resource).unwrap_or_else(clock::mono);
+                let at = at.saturating_sub(cluster.start);
                 lines.extend(self.timeline.answered(at, &pod.pod.key, name, call.resource, ids.len()));
             }
             if expected == told {

@@ -34,6 +34,8 @@ pub struct Timeline {
     locks: BTreeMap<String, (String, Option<PodKey>, Duration)>,
     pods: BTreeMap<PodKey, Told>,
     held: BTreeMap<PodKey, Duration>,
+    /// Lines that were not told yet.
+    kept: Vec<Line>,
 }
 
 /// What was already told of one pod.
@@ -108,8 +110,23 @@ impl Timeline {
         told.answered.insert((container.to_owned(), resource.to_owned())).then(|| Line {
             at,
             subject: pod.name.to_string(),
-            text: format!("Allocate answered: container {container}, {resource}, {ids} ids"),
+            text: format!(
+                "Allocate answered: container {container}, {resource}, {ids} id{}",
+                if ids == 1 { "" } else { "s" }
+            ),
         })
+    }
+
+    /// Keeps lines until they are due.
+    pub fn keep(&mut self, lines: impl IntoIterator<Item = Line>) {
+        self.kept.extend(lines);
+    }
+
+    /// The lines up to `until`, in the order of their times.
+    pub fn due(&mut self, until: Duration) -> Vec<Line> {
+        self.kept.sort_by_key(|line| line.at);
+        let later = self.kept.partition_point(|line| line.at <= until);
+        self.kept.drain(..later).collect()
     }
 
     /// How long the pod's lock was held, once it was set and released.
@@ -170,6 +187,17 @@ mod tests {
         let lines = timeline.node(ms(30), "n", Some("garbage"));
         assert_eq!(lines.len(), 2);
         assert_eq!(lines[1].subject, "garbage");
+    }
+
+    #[test]
+    fn what_comes_late_is_told_in_its_place() {
+        let mut timeline = Timeline::default();
+        let line = |at, text: &str| Line { at: ms(at), subject: "p".to_owned(), text: text.to_owned() };
+        timeline.keep([line(30, "released"), line(10, "bound")]);
+        assert_eq!(timeline.due(ms(9)), []);
+        timeline.keep([line(20, "answered"), line(30, "running")]);
+        assert_eq!(timeline.due(ms(20)), [line(10, "bound"), line(20, "answered")]);
+        assert_eq!(timeline.due(Duration::MAX), [line(30, "released"), line(30, "running")]);
     }
 
     #[test]

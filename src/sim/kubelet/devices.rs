@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use super::grants::{Grant, Grants, Ids, NO_NUMA};
 use crate::contract::deviceplugin::{ContainerAllocateResponse, Device, DevicePluginOptions};
+use crate::runtime::clock;
 
 /// The word for a healthy device on the wire.
 pub const HEALTHY: &str = "Healthy";
@@ -52,6 +53,8 @@ pub struct Devices {
     pub allocated: BTreeMap<String, Ids>,
     /// Who holds what.
     pub grants: Grants,
+    /// Monotonic time at which the plugin's answer was there, by pod uid, container and resource; not in the checkpoint.
+    pub answered: BTreeMap<(String, String, String), Duration>,
 }
 
 impl Devices {
@@ -143,6 +146,7 @@ impl Devices {
         }
         for uid in gone {
             self.grants.remove(&uid);
+            self.answered.retain(|(pod, ..), _| *pod != uid);
         }
         self.allocated = self.grants.in_use();
     }
@@ -172,6 +176,7 @@ impl Devices {
             }
         }
         self.grants.insert(uid, container, resource, Grant { by_numa, answer });
+        self.answered.insert((uid.to_owned(), container.to_owned(), resource.to_owned()), clock::mono());
     }
 
     /// The NUMA nodes that a device reports.

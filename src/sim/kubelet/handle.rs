@@ -61,6 +61,13 @@ impl Kubelet {
         self.machine().map(|machine| view(&machine)).unwrap_or_default()
     }
 
+    /// Monotonic time at which the plugin's answer for a container and a resource was there; `None` before, and after a restart.
+    pub fn answered_at(&self, uid: &str, container: &str, resource: &str) -> Option<Duration> {
+        let machine = self.machine()?;
+        let call = (uid.to_owned(), container.to_owned(), resource.to_owned());
+        locked(&machine.state).devices.answered.get(&call).copied()
+    }
+
     /// The node's current boot id.
     pub fn boot_id(&self) -> String {
         let hash = format!("{:032x}", fnv(&format!("{}/{}", self.options.node_name, locked(&self.running).boots)));
