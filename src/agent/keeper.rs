@@ -293,6 +293,11 @@ impl Keeper {
         let mut machine = scan.machine?;
         let now = clock::now();
         match &scan.nvml {
+            // On most such nodes there is no GPU, and nobody has to do anything.
+            Some(error @ NvmlError::NoLibrary { .. }) if !self.nvml_failed => {
+                tracing::warn!("there is no NVML library here: no GPU is served until there is one");
+                tracing::debug!("{error}");
+            }
             Some(error) if !self.nvml_failed => {
                 tracing::error!("NVML cannot be used, GPUs are out of service until it can: {error}");
             }
