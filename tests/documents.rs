@@ -5,6 +5,9 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
+use k8s_openapi::api::admissionregistration::v1::{MutatingAdmissionPolicy, MutatingAdmissionPolicyBinding};
+use serde_json::Value;
+
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
@@ -171,4 +174,96 @@ fn every_key_that_declares_a_gang_is_documented() {
         assert!(text.contains(key) || text.contains(&format!("`{}`", short(key))), "docs/gang.md lacks {key}");
     }
     assert!(checked > 15, "{checked} keys");
+}
+
+/// Every block of YAML that stands by itself on a page, with its page.
+fn yaml_blocks() -> Vec<(String, String)> {
+    let pages = files(&["docs", "README.md"], "md").into_iter().map(|page| (page.display().to_string(), read(&page)));
+    let blocks = |(page, text): (String, String)| {
+        let after: Vec<String> = text.split("\n```yaml\n").skip(1).map(str::to_owned).collect();
+        after.into_iter().map(move |rest| (page.clone(), rest.split("\n```").next().unwrap().to_owned() + "\n"))
+    };
+    pages.flat_map(blocks).collect()
+}
+
+/// The block that follows a mark.
+fn marked(page: &str, mark: &str) -> Vec<Value> {
+    let text = read(&root().join(page));
+    let after = text.split(&format!("<!-- {mark} -->\n```yaml\n")).nth(1).unwrap_or_else(|| panic!("no block {mark}"));
+    documents(after.split("```").next().unwrap())
+}
+
+fn documents(text: &str) -> Vec<Value> {
+    serde_saphyr::from_str_multiple(text).unwrap_or_else(|error| panic!("{error}\n{text}"))
+}
+
+/// Reads a document as its Kubernetes type and back: a field that the type does not know would be lost on the way.
+fn typed<T: serde::de::DeserializeOwned + serde::Serialize>(document: &Value) {
+    let read: T = serde_json::from_value(document.clone()).unwrap();
+    assert_eq!(serde_json::to_value(&read).unwrap(), *document);
+}
+
+#[test]
+fn every_block_of_yaml_can_be_read() {
+    let blocks = yaml_blocks();
+    assert!(blocks.len() > 15, "{} blocks", blocks.len());
+    for (page, text) in blocks {
+        let read: Result<Vec<Value>, _> = serde_saphyr::from_str_multiple(&text);
+        assert!(read.is_ok_and(|documents| !documents.is_empty()), "{page}: {text}");
+    }
+}
+
+#[test]
+fn the_example_of_an_overlay_changes_what_is_there() {
+    let manifests =
+        files(&["daemonset"], "yaml").into_iter().filter(|file| file.parent().unwrap().ends_with("daemonset"));
+    let manifests: Vec<Value> = manifests.flat_map(|file| documents(&read(&file))).collect();
+    let overlay = marked("docs/operate.md", "overlay").remove(0);
+    let text = |value: &Value| value.as_str().map(str::to_owned);
+    for change in overlay["patches"].as_array().unwrap() {
+        let (kind, name) = (text(&change["target"]["kind"]), text(&change["target"]["name"]));
+        let is_it = |found: &&Value| {
+            text(&found["kind"]) == kind && (name.is_none() || text(&found["metadata"]["name"]) == name)
+        };
+        let found = manifests.iter().find(is_it).unwrap_or_else(|| panic!("nothing to change: {change}"));
+        let patch = documents(change["patch"].as_str().unwrap()).remove(0);
+        for container in patch["spec"]["template"]["spec"]["containers"].as_array().into_iter().flatten() {
+            let there = found["spec"]["template"]["spec"]["containers"].as_array().unwrap();
+            assert!(there.iter().any(|there| there["name"] == container["name"]), "it would be one more: {container}");
+        }
+    }
+}
+
+#[test]
+fn the_example_of_a_policy_has_the_fields_of_its_kinds() {
+    let [policy, binding] = marked("docs/operate.md", "admission").try_into().unwrap();
+    typed::<MutatingAdmissionPolicy>(&policy);
+    typed::<MutatingAdmissionPolicyBinding>(&binding);
+    assert_eq!(binding["spec"]["policyName"], policy["metadata"]["name"]);
+}
+
+#[test]
+fn every_alert_looks_at_metrics_that_there_are_and_is_explained() {
+    let page = read(&root().join("docs/metrics.md"));
+    let rules = marked("docs/metrics.md", "alerts").remove(0);
+    let rules = rules["spec"]["groups"][0]["rules"].as_array().unwrap().clone();
+    let mut explained: Vec<&str> =
+        page.lines().filter_map(|line| line.strip_prefix("| `Baton")?.split('`').next()).collect();
+    for rule in &rules {
+        let (alert, expression) = (rule["alert"].as_str().unwrap(), rule["expr"].as_str().unwrap());
+        let names = expression
+            .split(|c: char| !c.is_ascii_alphanumeric() && c != '_')
+            .filter(|word| word.starts_with("baton_"));
+        let names: Vec<&str> = names.collect();
+        assert!(!names.is_empty(), "{alert}");
+        for name in names {
+            let (counter, plain) = (name.strip_suffix("_total"), name);
+            let row =
+                counter.map_or_else(|| format!("\n| `{plain}` | gauge |"), |name| format!("\n| `{name}` | counter |"));
+            assert!(page.contains(&row), "{alert}: no row{row}");
+        }
+        explained.retain(|name| format!("Baton{name}") != alert);
+        assert!(page.contains(&format!("\n| `{alert}` |")), "{alert} is not explained");
+    }
+    assert!(explained.is_empty(), "explained and not there: {explained:?}");
 }
