@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use baton::cluster::feed_node::FeedNode;
 use baton::cluster::feed_pod::FeedPod;
-use baton::cluster::feed_volume::{claim_facts, volume_facts};
+use baton::cluster::feed_volume::{claim_facts, class_facts, volume_facts};
 use baton::decide::cycle::{Engine, EngineConfig, Moment};
 use baton::decide::plugins::{DefaultSet, NodesWithoutAgent, default_plugins};
 use baton::decide::world::WorldEvent;
@@ -26,10 +26,12 @@ fn moment() -> Moment {
     Moment { mono: Duration::from_secs(1), wall: Timestamp::UNIX_EPOCH }
 }
 
-/// A recorded object lacks what the API server adds: here a uid.
+/// A recorded object may lack what the API server adds: here a uid.
 fn pod(value: &Value, uid: &str) -> FeedPod {
     let mut value = value.clone();
-    value["metadata"]["uid"] = json!(uid);
+    if value["metadata"]["uid"].is_null() {
+        value["metadata"]["uid"] = json!(uid);
+    }
     serde_json::from_value(value).expect("a recorded pod")
 }
 
@@ -58,6 +60,11 @@ fn world_of(cluster: &Value) -> Engine {
     for claim in list(cluster, "persistentVolumeClaims") {
         let (key, facts) = claim_facts(&serde_json::from_value(claim).expect("a recorded claim"));
         events.push(WorldEvent::Claim(key, facts));
+    }
+    for class in list(cluster, "storageClasses") {
+        let class = serde_json::from_value(class).expect("a recorded storage class");
+        let facts = class_facts(&class);
+        events.push(WorldEvent::Class(class.metadata.name.unwrap().into(), facts));
     }
     for (at, bound) in list(cluster, "pods").iter().enumerate() {
         events.push(WorldEvent::Pod(Box::new(pod(bound, &format!("bound-{at}")).facts())));

@@ -153,6 +153,15 @@ pub fn retry_after(error: &kube::Error) -> Option<Duration> {
     (seconds > 0).then(|| Duration::from_secs(u64::from(seconds)))
 }
 
+/// What a person reads of the error: of a refusal the API server's own words. The library's text has them twice, the second
+/// time as the dump of a Rust value.
+pub fn said(error: &kube::Error) -> String {
+    match error {
+        kube::Error::Api(status) if !status.message.is_empty() => status.message.clone(),
+        _ => error.to_string(),
+    }
+}
+
 /// HTTP status of a refusal by the API server; `None` for transport errors.
 pub fn status_code(error: &kube::Error) -> Option<u16> {
     match error {
@@ -183,6 +192,14 @@ mod tests {
         let status: kube::core::Status = serde_json::from_str(&text(answer).await).unwrap();
         assert_eq!(status.code, 429);
         assert_eq!(retry_after(&kube::Error::Api(status.boxed())), Some(Duration::from_secs(7)));
+    }
+
+    #[test]
+    fn a_refusal_is_told_in_the_api_servers_own_words() {
+        let status = kube::core::Status::failure("Pod \"a\" is invalid: spec: no", "Invalid").with_code(422);
+        assert_eq!(said(&kube::Error::Api(status.boxed())), "Pod \"a\" is invalid: spec: no");
+        let wordless = kube::core::Status::failure("", "Conflict").with_code(409);
+        assert!(said(&kube::Error::Api(wordless.boxed())).contains("Conflict"));
     }
 
     #[tokio::test]

@@ -7,11 +7,11 @@ use std::time::Duration;
 use futures::{Stream, StreamExt};
 use kube::Resource;
 use kube::api::{Api, ObjectMeta};
-use kube::runtime::WatchStreamExt;
 use kube::runtime::watcher::{self, Config, Event};
 use serde::de::DeserializeOwned;
 use tokio::sync::mpsc;
 
+use super::rewatch::{CENTRAL, patient};
 use crate::decide::world::WorldEvent;
 use crate::runtime::backoff::Backoff;
 use crate::runtime::words;
@@ -105,7 +105,7 @@ where
         let mut absent = Backoff::new(ABSENT.0, ABSENT.1);
         loop {
             let config = if streaming { self.config.clone().streaming_lists() } else { self.config.clone() };
-            let stream = watcher::watcher(self.api.clone(), config).default_backoff();
+            let stream = patient(watcher::watcher(self.api.clone(), config), CENTRAL);
             match self.follow(stream, streaming, &mut known, &mut absent, &out).await {
                 Ended::NoStreamingLists => {
                     tracing::info!(feed = self.name, "the API server has no streaming lists: listing in pages");

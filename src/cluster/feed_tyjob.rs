@@ -10,7 +10,7 @@ use kube::api::{Api, Patch, PatchParams};
 use kube::runtime::watcher::Config;
 use serde_json::{Map, Value, json};
 
-use super::client::status_code;
+use super::client::{said, status_code};
 use super::feed::Feed;
 use super::feed_pod::FeedPod;
 use super::job_feed::RawJob;
@@ -274,7 +274,7 @@ impl JobStatuses {
             }
             Err(error) if status_code(&error) == Some(404) => JobWriteResult::Gone,
             Err(error) if status_code(&error) == Some(409) && version > 0 => JobWriteResult::Stale,
-            Err(error) => JobWriteResult::Failed(error.to_string()),
+            Err(error) => JobWriteResult::Failed(said(&error)),
         }
     }
 }

@@ -7,7 +7,6 @@ use futures::StreamExt;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::api::{Api, ObjectMeta};
-use kube::runtime::WatchStreamExt;
 use kube::runtime::watcher::{Config, Event, watcher};
 use kube::{Client, Resource};
 use serde::Deserialize;
@@ -16,6 +15,7 @@ use serde_json::Value;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
+use super::rewatch::{CENTRAL, patient};
 use crate::contract::tyjob::{InvalidField, TyJob, keys};
 use crate::decide::job::{ImageWait, NodeSight, Phase, PodView};
 use crate::runtime::words;
@@ -299,7 +299,7 @@ async fn follow<K>(
         let (namespace, name, uid) = (namespace.clone(), name.clone(), uid.clone());
         gone(&ObjectMeta { namespace, name, uid, ..ObjectMeta::default() })
     };
-    let mut stream = std::pin::pin!(watcher(api, config).default_backoff());
+    let mut stream = std::pin::pin!(patient(watcher(api, config), CENTRAL));
     let (mut known, mut fresh) = (BTreeSet::<Seen>::new(), BTreeSet::<Seen>::new());
     while let Some(next) = stream.next().await {
         let mut messages = Vec::new();

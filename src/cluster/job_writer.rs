@@ -6,7 +6,7 @@ use kube::core::Request;
 use kube::{Client, Resource};
 use serde_json::{Value, json};
 
-use super::client::status_code;
+use super::client::{said, status_code};
 use super::job_feed::{JobPod, OwnedPod, RawJob};
 use crate::contract::tyjob::{TyJob, TyJobStatus, keys};
 
@@ -107,9 +107,9 @@ impl JobWriter {
         };
         match status_code(&error) {
             Some(409) => self.holder(job, name, body).await,
-            Some(422) if is_policy(&error) => Ok(PodMade::Refused(error.to_string())),
-            Some(400 | 422) => Ok(PodMade::Invalid(error.to_string())),
-            Some(403 | 404) => Ok(PodMade::Refused(error.to_string())),
+            Some(422) if is_policy(&error) => Ok(PodMade::Refused(said(&error))),
+            Some(400 | 422) => Ok(PodMade::Invalid(said(&error))),
+            Some(403 | 404) => Ok(PodMade::Refused(said(&error))),
             _ => Err(error),
         }
     }

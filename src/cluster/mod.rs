@@ -25,4 +25,5 @@ pub mod notice;
 pub mod pod;
 pub mod pod_group_writer;
 pub mod requests;
+pub mod rewatch;
 pub mod volume;

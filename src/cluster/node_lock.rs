@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use crate::contract::LockRead;
 
-use super::client::{retry_after, status_code};
+use super::client::{retry_after, said, status_code};
 
 /// Tries of one write before the caller is told that it did not happen.
 const TRIES: u32 = 5;
@@ -34,7 +34,7 @@ pub enum LockError {
     #[error("node {0} does not exist")]
     NodeGone(String),
     /// The API server refused or could not be reached; the write may or may not have happened.
-    #[error("the lock of node {node} could not be written after {tries} tries: {source}")]
+    #[error("the lock of node {node} could not be written after {tries} tries: {}", said(source))]
     Api {
         /// The node.
         node: String,

@@ -6,6 +6,7 @@ use std::time::Duration;
 use tokio::sync::{Semaphore, mpsc};
 
 use crate::cluster::bind::Binder;
+use crate::cluster::client::said;
 use crate::cluster::condition::Conditions;
 use crate::cluster::feed_tyjob::JobStatuses;
 use crate::cluster::leadership::Standing;
@@ -124,7 +125,7 @@ impl Executor {
             }
             Effect::ReadPod { pod } => {
                 let result = self.binder.read(&pod).await;
-                let result = result.map(|found| found.map(Box::new)).map_err(|error| error.to_string());
+                let result = result.map(|found| found.map(Box::new)).map_err(|error| said(&error));
                 Some(Report::PodRead { pod, result })
             }
             Effect::Fence { pod, node, age } => {

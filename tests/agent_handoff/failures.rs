@@ -55,6 +55,17 @@ async fn a_lost_ledger_is_rebuilt_from_the_kubelet() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_throttled_kubelet_leaves_time_for_the_live_reads_that_a_silent_watch_needs() {
+    let machine = Machine::start().await;
+    machine.kubelet.controls().set_pod_resources(PodResourcesMode::Throttled);
+    machine.api.faults().add(FaultRule::on("watch", "nodes"), Effect::Answer(503, None));
+    machine.api.faults().break_watches();
+    let a = gpus("a", &["GPU-5"]);
+    machine.schedule(&a).await;
+    machine.runs("a").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn without_pod_resources_the_lock_identifies() {
     let machine = Machine::start().await;
     machine.kubelet.controls().set_pod_resources(PodResourcesMode::Absent);

@@ -6,7 +6,6 @@ use std::time::Duration;
 use futures::{Stream, StreamExt};
 use k8s_openapi::api::core::v1::Node;
 use kube::api::PartialObjectMeta;
-use kube::runtime::WatchStreamExt;
 use kube::runtime::watcher::{self, Event, watcher};
 use kube::{Api, Client};
 use tokio::sync::broadcast::error::RecvError;
@@ -14,6 +13,7 @@ use tokio::sync::watch;
 
 use crate::cluster::pod::LightPod;
 use crate::cluster::requests::Resumed;
+use crate::cluster::rewatch::{ON_EVERY_NODE, patient};
 use crate::contract::{LockRead, PodKey, PodUid};
 use crate::decide::handoff::{NodePods, Notice};
 use crate::decide::pod::HandoffPod;
@@ -154,7 +154,7 @@ impl NodeView {
     pub async fn watch_pods(&self, client: Client, node: &str, timeout: Duration, tell: impl Fn(Notice)) {
         let pods: Api<LightPod> = Api::all(client);
         let config = watched(timeout).fields(&format!("spec.nodeName={node}"));
-        let stream = watcher(pods, config).default_backoff();
+        let stream = patient(watcher(pods, config), ON_EVERY_NODE);
         self.follow_pods(stream, tell).await;
     }
 
@@ -226,7 +226,7 @@ impl NodeView {
     pub async fn watch_node(&self, client: Client, node: &str, lock_key: &str, timeout: Duration) {
         let nodes: Api<PartialObjectMeta<Node>> = Api::all(client);
         let config = watched(timeout).fields(&format!("metadata.name={node}"));
-        let stream = watcher(nodes, config).default_backoff();
+        let stream = patient(watcher(nodes, config), ON_EVERY_NODE);
         let mut stream = std::pin::pin!(stream);
         while let Some(event) = stream.next().await {
             match event {

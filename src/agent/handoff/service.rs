@@ -281,7 +281,10 @@ impl HandoffService {
     }
 
     pub(super) async fn list(&self, books: &mut Books, deadline: Duration) -> PodResources {
-        let resources = self.parts.pod_resources.list(deadline).await;
+        // A kubelet that goes on throttling must not use up the time of the live reads that the decision may need.
+        let reads = self.settings.budget / 4;
+        let until = deadline.saturating_sub(reads).max(deadline.min(clock::mono() + reads));
+        let resources = self.parts.pod_resources.list(until).await;
         self.take_in(books, &resources);
         resources
     }

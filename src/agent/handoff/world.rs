@@ -3,7 +3,7 @@
 use futures::future::BoxFuture;
 use kube::{Api, Client};
 
-use crate::cluster::client::status_code;
+use crate::cluster::client::{said, status_code};
 use crate::cluster::node_lock::{LockWrite, NodeLocks};
 use crate::cluster::notice::{self, Notices, Subject};
 use crate::cluster::pod::LightPod;
@@ -52,7 +52,7 @@ impl World for KubeWorld {
             match pods.get(&key.name).await {
                 Ok(pod) => Ok(Some(pod.handoff())),
                 Err(error) if status_code(&error) == Some(404) => Ok(None),
-                Err(error) => Err(WorldError(format!("pod {key} cannot be read: {error}"))),
+                Err(error) => Err(WorldError(format!("pod {key} cannot be read: {}", said(&error)))),
             }
         })
     }
