@@ -11,7 +11,9 @@ use kube::{Client, Config};
 use serde_json::json;
 use tower::util::MapResponseLayer;
 
+use super::client_certificate;
 use super::requests::{ANSWER, Requests, Resumed};
+use crate::runtime::words;
 
 /// Why there is no client.
 #[derive(Debug, thiserror::Error)]
@@ -66,6 +68,7 @@ pub async fn connect_and_tell(
     config.connect_timeout = Some(Duration::from_secs(5));
     config.read_timeout = Some(Duration::from_secs(330));
     config.write_timeout = Some(Duration::from_secs(15));
+    client_certificate::allow_for(&config);
     let builder = ClientBuilder::try_from(config).map_err(|source| ConnectError::Client { source })?;
     let resumed = Resumed::new();
     let client = builder
@@ -153,12 +156,11 @@ pub fn retry_after(error: &kube::Error) -> Option<Duration> {
     (seconds > 0).then(|| Duration::from_secs(u64::from(seconds)))
 }
 
-/// What a person reads of the error: of a refusal the API server's own words. The library's text has them twice, the second
-/// time as the dump of a Rust value.
+/// What the owner of an object reads of the error: of a refusal the API server's own words and nothing else.
 pub fn said(error: &kube::Error) -> String {
     match error {
         kube::Error::Api(status) if !status.message.is_empty() => status.message.clone(),
-        _ => error.to_string(),
+        _ => words(error),
     }
 }
 

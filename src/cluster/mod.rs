@@ -3,6 +3,7 @@
 pub mod agent_lease;
 pub mod bind;
 pub mod client;
+mod client_certificate;
 pub mod condition;
 pub mod feed;
 pub mod feed_device;
