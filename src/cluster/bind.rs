@@ -3,9 +3,10 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::{Binding, ObjectReference};
 use kube::Client;
-use kube::api::{Api, DeleteParams, ObjectMeta, Patch, PatchParams, Preconditions};
+use kube::api::{Api, DeleteParams, Patch, PatchParams, Preconditions};
+use serde::Serialize;
+use serde::de::IgnoredAny;
 use serde_json::json;
 
 use super::client::retry_after;
@@ -17,6 +18,32 @@ use crate::runtime::clock;
 
 /// How long an eviction waits until its reason is written: a small part of what it may take in all.
 const TELLING: Duration = Duration::from_secs(2);
+
+/// `v1/Binding`, of what is at hand: the library's type wants a copy of every text.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Binding<'a> {
+    api_version: &'static str,
+    kind: &'static str,
+    metadata: BindingMeta<'a>,
+    target: Target<'a>,
+}
+
+#[derive(Serialize)]
+struct BindingMeta<'a> {
+    name: &'a str,
+    namespace: &'a str,
+    uid: &'a str,
+    annotations: &'a BTreeMap<String, String>,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Target<'a> {
+    api_version: &'static str,
+    kind: &'static str,
+    name: &'a str,
+}
 
 /// Writes pods into nodes.
 #[derive(Clone)]
@@ -33,33 +60,25 @@ impl Binder {
 
     /// `POST pods/binding` with the pod's uid as precondition: assignment and node in one atomic write.
     pub async fn bind(&self, pod: &PodRef, node: &str, annotations: &BTreeMap<String, String>) -> BindResult {
+        let PodKey { namespace, name } = &pod.key;
         let binding = Binding {
-            metadata: ObjectMeta {
-                name: Some(pod.key.name.to_string()),
-                namespace: Some(pod.key.namespace.to_string()),
-                uid: Some(pod.uid.to_string()),
-                annotations: Some(annotations.clone()),
-                ..ObjectMeta::default()
-            },
-            target: ObjectReference {
-                api_version: Some("v1".to_owned()),
-                kind: Some("Node".to_owned()),
-                name: Some(node.to_owned()),
-                ..ObjectReference::default()
-            },
+            api_version: "v1",
+            kind: "Binding",
+            metadata: BindingMeta { name, namespace, uid: pod.uid.as_str(), annotations },
+            target: Target { api_version: "v1", kind: "Node", name: node },
         };
         let body = match serde_json::to_vec(&binding) {
             Ok(body) => body,
             Err(error) => return BindResult::Refused(format!("the Binding cannot be written: {error}")),
         };
-        let uri = format!("/api/v1/namespaces/{}/pods/{}/binding", pod.key.namespace, pod.key.name);
+        let uri = format!("/api/v1/namespaces/{namespace}/pods/{name}/binding");
         let request =
             axum::http::Request::post(uri).header(axum::http::header::CONTENT_TYPE, "application/json").body(body);
         let request = match request {
             Ok(request) => request,
             Err(error) => return BindResult::Refused(format!("the Binding cannot be sent: {error}")),
         };
-        match tokio::time::timeout(self.timeout, self.client.request::<serde_json::Value>(request)).await {
+        match tokio::time::timeout(self.timeout, self.client.request::<IgnoredAny>(request)).await {
             Ok(Ok(_)) => BindResult::Done,
             Ok(Err(error)) => judge(&error),
             Err(_) => BindResult::Retry(format!("no answer within {:?}", self.timeout), None),

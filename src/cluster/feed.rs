@@ -39,11 +39,9 @@ pub struct Seen {
 
 impl Seen {
     fn of(meta: &ObjectMeta) -> Self {
-        let word = |text: &Option<String>| text.as_deref().unwrap_or_default().to_owned();
-        let (namespace, name, uid) = (word(&meta.namespace), word(&meta.name), word(&meta.uid));
-        let name_at = namespace.len() as u32;
-        let starts = (name_at, name_at + name.len() as u32);
-        Self { text: (namespace + &name + &uid).into(), starts }
+        let words = [&meta.namespace, &meta.name, &meta.uid].map(|word| word.as_deref().unwrap_or_default());
+        let name_at = words[0].len() as u32;
+        Self { text: words.concat().into(), starts: (name_at, name_at + words[1].len() as u32) }
     }
 
     /// Another object of this namespace and name among those known.

@@ -14,7 +14,7 @@ use super::pod::{LightCondition, LightContainer, LightPod, LightPodSpec, LightPo
 use crate::contract::{Quantity, key};
 use crate::decide::gang::{Declared, Owner, Source};
 use crate::decide::pod::{ContainerKind, Phase};
-use crate::decide::world::spec::{DeviceWishes, HostPort, VolumeUse};
+use crate::decide::world::spec::{DeviceWishes, HostPort, Spread, VolumeUse};
 use crate::decide::world::{JobClaim, PodFacts, PodSpec, Qos, Rated, RequestParts, Resources};
 
 /// A pod with the fields that scheduling needs; the rest is skipped while parsing. Watch and read with it, never write.
@@ -123,19 +123,20 @@ impl FeedResources {
 
     /// Asked for and limited: CPU in thousandths, memory in bytes.
     fn cpu_and_memory(&self) -> ([i64; 2], [i64; 2]) {
-        let limits = self.limits.iter().filter_map(|(name, text)| Some((&**name, text.parse().ok()?)));
-        let [asked, limits] = [Resources::of(self.asked()), Resources::of(limits)];
-        ([asked.milli_cpu, asked.memory], [limits.milli_cpu, limits.memory])
+        let amount = |list: &Amounts, name: &str| list.get(name)?.parse::<Quantity>().ok();
+        let asked =
+            |name: &str| amount(if self.requests.contains_key(name) { &self.requests } else { &self.limits }, name);
+        let cpu = |amount: Option<Quantity>| amount.map_or(0, Quantity::milli_value);
+        let memory = |amount: Option<Quantity>| amount.map_or(0, Quantity::value);
+        let limits = [cpu(amount(&self.limits, "cpu")), memory(amount(&self.limits, "memory"))];
+        ([cpu(asked("cpu")), memory(asked("memory"))], limits)
     }
 }
 
 impl FeedContainer {
-    fn light(&self) -> LightContainer {
-        LightContainer {
-            name: self.name.clone(),
-            restart_policy: self.restart_policy.clone(),
-            resources: LightResources { limits: self.resources.limits.clone() },
-        }
+    fn light(self) -> LightContainer {
+        let Self { name, restart_policy, resources: FeedResources { limits, .. }, .. } = self;
+        LightContainer { name, restart_policy, resources: LightResources { limits } }
     }
 
     fn is_sidecar(&self) -> bool {
@@ -145,15 +146,18 @@ impl FeedContainer {
 
 impl FeedPod {
     /// The world's record.
-    pub fn facts(self) -> PodFacts {
-        let spec = self.placement();
+    pub fn facts(mut self) -> PodFacts {
+        let mut spec = self.placement();
+        // Moved, not copied: this is done for every event of every pod.
+        spec.labels = self.metadata.labels.take().unwrap_or_default();
+        spec.node_selector = std::mem::take(&mut self.spec.node_selector);
         let light = LightPod {
             metadata: self.metadata,
             spec: LightPodSpec {
                 node_name: self.spec.node_name,
                 scheduler_name: self.spec.scheduler_name,
-                init_containers: self.spec.init_containers.iter().map(FeedContainer::light).collect(),
-                containers: self.spec.containers.iter().map(FeedContainer::light).collect(),
+                init_containers: self.spec.init_containers.into_iter().map(FeedContainer::light).collect(),
+                containers: self.spec.containers.into_iter().map(FeedContainer::light).collect(),
             },
             status: self.status,
         };
@@ -174,9 +178,10 @@ impl FeedPod {
         PodFacts { handoff, spec: spec.into() }
     }
 
+    /// All but labels and node selector.
     fn placement(&self) -> PodSpec {
         let spec = &self.spec;
-        let labels = self.metadata.labels.clone().unwrap_or_default();
+        let [asked, rated] = self.requests();
         let annotation =
             |key: &str| self.metadata.annotations.as_ref()?.get(key).map(|text| Box::<str>::from(text.as_str()));
         let affinity = spec.affinity.clone().unwrap_or_default();
@@ -191,9 +196,9 @@ impl FeedPod {
             nominated: self.status.nominated_node_name.clone().filter(|name| !name.is_empty()),
             refused: self.status.refused(),
             qos: self.qos(),
-            requests: self.requests(Rated::default()).total(),
-            rated: Rated::from(&self.requests(Rated::UNNAMED).total()),
-            node_selector: spec.node_selector.clone(),
+            requests: asked.total(),
+            rated: Rated::from(&rated.total()),
+            node_selector: BTreeMap::new(),
             node_required,
             node_preferred,
             tolerations: spec.tolerations.iter().map(term::toleration).collect(),
@@ -207,7 +212,7 @@ impl FeedPod {
                 .map(|weighted| (i64::from(weighted.weight), term::pod_term(&weighted.pod_affinity_term)))
                 .chain(unpreferred.iter().map(|w| (-i64::from(w.weight), term::pod_term(&w.pod_affinity_term))))
                 .collect(),
-            spread: spec.topology_spread_constraints.iter().map(|spread| term::spread(spread, &labels)).collect(),
+            spread: self.spread(),
             volumes: self.volumes(),
             wishes: DeviceWishes {
                 hint: annotation(key::DEVICE_ALLOCATE_HINT),
@@ -216,8 +221,14 @@ impl FeedPod {
             },
             gang: self.gang().map(Arc::new),
             job: self.job().map(Arc::new),
-            labels,
+            labels: BTreeMap::new(),
         }
+    }
+
+    fn spread(&self) -> Vec<Spread> {
+        let none = BTreeMap::new();
+        let labels = self.metadata.labels.as_ref().unwrap_or(&none);
+        self.spec.topology_spread_constraints.iter().map(|spread| term::spread(spread, labels)).collect()
     }
 
     fn gang(&self) -> Option<Declared> {
@@ -247,49 +258,61 @@ impl FeedPod {
         JobClaim::read(owner, label, |key| meta.annotations.as_ref()?.get(key).map(String::as_str))
     }
 
-    /// `unnamed` stands for what a container does not name.
-    fn requests(&self, unnamed: Rated) -> RequestParts {
+    /// What the containers ask for; and CPU and memory alone, as nodes are rated by them.
+    fn requests(&self) -> [RequestParts; 2] {
         let spec = &self.spec;
-        let of = |container: &FeedContainer| {
-            let mut amounts =
-                Resources { milli_cpu: unnamed.milli_cpu, memory: unnamed.memory, ..Resources::default() };
-            self.counted(container).into_iter().for_each(|(name, amount)| amounts.set(name, amount));
-            amounts
-        };
-        let init = spec.init_containers.iter().map(|container| {
-            let kind = if container.is_sidecar() { ContainerKind::Sidecar } else { ContainerKind::Init };
-            (kind, of(container))
-        });
-        let app = spec.containers.iter().map(|container| (ContainerKind::App, of(container)));
         let overhead = spec.overhead.iter().filter_map(|(name, text)| Some((&**name, text.parse().ok()?)));
-        RequestParts {
-            containers: init.chain(app).collect(),
+        let mut asked = RequestParts {
+            containers: Vec::with_capacity(spec.init_containers.len() + spec.containers.len()),
             pod_level: spec
                 .resources
                 .as_ref()
                 .map(|level| level.asked().map(|(name, amount)| (name.into(), amount)).collect()),
             overhead: Resources::of(overhead),
+        };
+        let mut rated = asked.clone();
+        let Rated { milli_cpu, memory } = Rated::UNNAMED;
+        for (container, init) in
+            spec.init_containers.iter().map(|init| (init, true)).chain(spec.containers.iter().map(|app| (app, false)))
+        {
+            let kind = match (init, container.is_sidecar()) {
+                (true, true) => ContainerKind::Sidecar,
+                (true, false) => ContainerKind::Init,
+                (false, _) => ContainerKind::App,
+            };
+            let (mut own, mut seen) = (Resources::default(), Resources { milli_cpu, memory, ..Resources::default() });
+            self.count(container, |name, amount| {
+                own.set(name, amount);
+                if matches!(name, "cpu" | "memory") {
+                    seen.set(name, amount);
+                }
+            });
+            asked.containers.push((kind, own));
+            rated.containers.push((kind, seen));
         }
+        [asked, rated]
     }
 
     /// What counts of a container against its node: what it asks for, or while it is resized the most of that, of what it has
     /// and of what the node keeps for it. A resize that the node will never do does not count.
-    fn counted<'a>(&'a self, container: &'a FeedContainer) -> BTreeMap<&'a str, Quantity> {
-        let asked: BTreeMap<&str, Quantity> = container.resources.asked().collect();
+    fn count<'a>(&'a self, container: &'a FeedContainer, mut each: impl FnMut(&str, Quantity)) {
         let statuses = self.status.init_container_statuses.iter().chain(&self.status.container_statuses);
         let mut own = statuses.filter(|status| status.name == container.name);
         let Some((status, has)) = own.find_map(|status| Some((status, status.resources.as_ref()?))) else {
-            return asked;
+            return container.resources.asked().for_each(|(name, amount)| each(name, amount));
         };
         let refused =
             |condition: &LightCondition| &*condition.kind == "PodResizePending" && &*condition.reason == "Infeasible";
-        let mut most = if self.status.conditions.iter().any(refused) { BTreeMap::new() } else { asked };
+        let mut most: BTreeMap<&str, Quantity> = BTreeMap::new();
+        if !self.status.conditions.iter().any(refused) {
+            most.extend(container.resources.asked());
+        }
         for (name, text) in has.requests.iter().chain(&status.kept) {
             let Ok(amount) = text.parse::<Quantity>() else { continue };
             let known = most.entry(name).or_insert(amount);
             *known = (*known).max(amount);
         }
-        most
+        most.into_iter().for_each(|(name, amount)| each(name, amount));
     }
 
     /// By the containers, unless the pod as a whole names CPU or memory.

@@ -1,7 +1,9 @@
 //! The devices of a pod as its annotations write them: `device-allocated` and the entries shared with `container-devices`.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
+use serde::de::{Error as _, MapAccess, Visitor};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -115,17 +117,9 @@ impl DeviceAllocation {
         if text.is_empty() {
             return Ok(Self::default());
         }
-        let raw: BTreeMap<String, Value> = parse_json(key::DEVICE_ALLOCATED, EXPECTED, text)?;
-        let mut allocation = Self::default();
-        for (kind, value) in raw {
-            match DeviceType::from(kind) {
-                DeviceType::Other(kind) => {
-                    allocation.other.insert(kind.into(), value);
-                }
-                kind => {
-                    allocation.devices.insert(kind.clone(), entries(key::DEVICE_ALLOCATED, EXPECTED, &kind, value)?);
-                }
-            }
+        let ByType(allocation) = parse_json(key::DEVICE_ALLOCATED, EXPECTED, text)?;
+        for (kind, list) in &allocation.devices {
+            judge(key::DEVICE_ALLOCATED, kind, list)?;
         }
         Ok(allocation)
     }
@@ -157,6 +151,38 @@ impl DeviceAllocation {
     }
 }
 
+/// What the annotation says, not judged.
+struct ByType(DeviceAllocation);
+
+impl<'de> Deserialize<'de> for ByType {
+    fn deserialize<D: serde::Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        struct Reader;
+        impl<'de> Visitor<'de> for Reader {
+            type Value = ByType;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a map")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut from: A) -> Result<ByType, A::Error> {
+                let mut found = DeviceAllocation::default();
+                while let Some(kind) = from.next_key::<String>()? {
+                    match DeviceType::from(kind) {
+                        DeviceType::Other(kind) => drop(found.other.insert(kind.into(), from.next_value()?)),
+                        kind => {
+                            let list =
+                                from.next_value().map_err(|error| A::Error::custom(format!("{kind}: {error}")))?;
+                            found.devices.insert(kind, list);
+                        }
+                    }
+                }
+                Ok(ByType(found))
+            }
+        }
+        from.deserialize_map(Reader)
+    }
+}
+
 /// Reads capped JSON.
 pub(super) fn parse_json<'a, T: Deserialize<'a>>(
     key: &'static str,
@@ -169,7 +195,7 @@ pub(super) fn parse_json<'a, T: Deserialize<'a>>(
     serde_json::from_str(text).map_err(|error| AllocationError::Shape { key, problem: error.to_string(), expected })
 }
 
-/// Reads and judges the entries of one device type: no device twice, no negative minor or amount.
+/// Reads and judges the entries of one device type.
 pub(super) fn entries(
     key: &'static str,
     expected: &'static str,
@@ -181,12 +207,18 @@ pub(super) fn entries(
         problem: format!("{kind}: {error}"),
         expected,
     })?;
+    judge(key, kind, &list)?;
+    Ok(list)
+}
+
+/// No device twice, no negative minor or amount.
+fn judge(key: &'static str, kind: &DeviceType, list: &[DeviceEntry]) -> Result<(), AllocationError> {
     let meaning = |problem| Err(AllocationError::Meaning { key, problem });
     if list.len() > MAX_ENTRIES {
         return meaning(format!("{kind} lists {} devices, the limit is {MAX_ENTRIES}", list.len()));
     }
     let mut seen = std::collections::BTreeSet::new();
-    for entry in &list {
+    for entry in list {
         if entry.minor < 0 {
             return meaning(format!("{kind} {} has the negative minor {}", entry.id, entry.minor));
         }
@@ -197,7 +229,7 @@ pub(super) fn entries(
             return meaning(format!("{kind} {} has the negative amount {amount} of {name}", entry.id));
         }
     }
-    Ok(list)
+    Ok(())
 }
 
 #[cfg(test)]
