@@ -118,7 +118,8 @@ async fn start(
     probes.set_phase("opening the ledger");
     let answers = Arc::new(Answers::new(options.clone()));
     // The writer ends by itself when the last who may tell something is gone.
-    let (notices, _) = Notices::start(client.clone(), "baton-device-plugin", &options.node_name);
+    let (notices, _) =
+        Notices::start(client.clone(), "baton-device-plugin", &options.node_name, || std::future::ready(()));
     let opening = Opening {
         options: options.clone(),
         state,

@@ -52,8 +52,16 @@ const MAX_INSTANCE: usize = 128;
 
 impl Notices {
     /// Starts the writer. `component` shows in `kubectl describe` as the source; `instance` is the pod or node name.
-    /// The writer ends when the last handle is dropped.
-    pub fn start(client: Client, component: &str, instance: &str) -> (Self, tokio::task::JoinHandle<()>) {
+    /// Before each event it waits for `calm`. The writer ends when the last handle is dropped.
+    pub fn start<C>(
+        client: Client,
+        component: &str,
+        instance: &str,
+        calm: impl Fn() -> C + Send + 'static,
+    ) -> (Self, tokio::task::JoinHandle<()>)
+    where
+        C: Future<Output = ()> + Send + 'static,
+    {
         // An event with a longer one is refused.
         let instance = &instance[..instance.floor_char_boundary(MAX_INSTANCE)];
         let reporter = Reporter { controller: component.to_owned(), instance: Some(instance.to_owned()) };
@@ -61,6 +69,7 @@ impl Notices {
         let (sender, mut receiver) = mpsc::channel::<Notice>(BACKLOG);
         let writer = tokio::spawn(async move {
             while let Some(notice) = receiver.recv().await {
+                calm().await;
                 let subject = reference(&notice.subject);
                 let event = Event {
                     type_: if notice.warning { EventType::Warning } else { EventType::Normal },

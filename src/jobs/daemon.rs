@@ -90,7 +90,7 @@ impl Controller {
             let candidate = Candidate::new(client.clone(), lease_config(&options, &name));
             tokio::spawn(campaign(candidate, standing.clone(), changed_out, retire.clone()))
         });
-        let (notices, _writer) = Notices::start(client.clone(), &options.lease_name, &name);
+        let (notices, _writer) = Notices::start(client.clone(), &options.lease_name, &name, || std::future::ready(()));
         let hands = Hands {
             writer: JobWriter::new(client.clone()),
             notices,

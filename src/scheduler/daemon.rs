@@ -5,6 +5,8 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::FutureExt as _;
+use futures::future::BoxFuture;
 use kube::Client;
 use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, mpsc, watch};
@@ -12,6 +14,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use super::admin::{self, LoopState, Question};
+use super::ahead::Ahead;
 use super::executor::Executor;
 use super::extender::{Ask, Desk, Extender, ExtenderError, Front};
 use super::in_turn::Turns;
@@ -43,8 +46,12 @@ use crate::runtime::clock;
 const BACKLOG: usize = 128;
 /// Messages that are folded in before the engine decides again.
 const GULP: usize = 128;
+/// Decisions stop at so many times the requests that may be under way: enough that no permit is idle while the loop decides.
+const AHEAD: usize = 2;
 /// One in so many requests under way may be one that only tells.
 const TELLING: usize = 8;
+/// While Bindings are under way, an event is written this often: as often as kube-scheduler's client may write any.
+const GIVE_WAY: Duration = Duration::from_millis(20);
 /// Metrics are brought up to date this often.
 const COUNT: Duration = Duration::from_secs(1);
 /// Requests under way at shutdown get this long.
@@ -142,9 +149,10 @@ impl Scheduler {
             let candidate = Candidate::new(client.clone(), lease_config(&options));
             tokio::spawn(campaign(candidate, standing.clone(), changed_out, retire.clone()))
         });
-        let (notices, _writer) =
-            Notices::start(client.clone(), &options.scheduler_name, &identity(&options.identity, "scheduler"));
-        let executor = Executor {
+        let ahead = Ahead::new(options.concurrency * AHEAD);
+        let instance = identity(&options.identity, "scheduler");
+        let (notices, _writer) = Notices::start(client.clone(), &options.scheduler_name, &instance, giving_way(&ahead));
+        let executor = Arc::new(Executor {
             binder,
             locks,
             conditions: Conditions::new(client.clone()),
@@ -155,10 +163,11 @@ impl Scheduler {
             standing: standing.clone(),
             permits: Arc::new(Semaphore::new(options.concurrency)),
             telling: Arc::new(Semaphore::new(options.concurrency.div_ceil(TELLING))),
+            ahead,
             turns: Turns::default(),
             limit: options.periods.bind_timeout,
             reports: report_out,
-        };
+        });
         let desk = Desk::new(options.extender.bind_wait);
         let mut event_loop = EventLoop { engine, executor, standing, metrics, missing, desk, counted: Duration::ZERO };
         let result = event_loop.run(feed_in, report_in, question_in, asked, changed_in, &stop).await;
@@ -177,7 +186,7 @@ impl Scheduler {
 
 struct EventLoop {
     engine: Engine,
-    executor: Executor,
+    executor: Arc<Executor>,
     standing: Standing,
     metrics: Metrics,
     /// Feeds whose first list is not complete.
@@ -202,14 +211,15 @@ impl EventLoop {
         let mut answers = Vec::with_capacity(GULP);
         loop {
             self.judge_leadership();
-            let effects = self.engine.run(moment());
+            let room = self.executor.ahead.has_room();
+            let effects = if room { self.engine.run(moment()) } else { self.engine.pass(moment()) };
             self.perform(effects);
             self.desk.deliver(&mut self.engine);
             if clock::mono() >= self.counted + COUNT {
                 self.counted = clock::mono();
                 self.metrics.update(&mut self.engine);
             }
-            let wake = self.wake();
+            let wake = self.wake(room);
             tokio::select! {
                 () = stop.cancelled() => return Ok(()),
                 count = feed.recv_many(&mut messages, GULP) => {
@@ -232,6 +242,7 @@ impl EventLoop {
                     self.perform(effects);
                 }
                 Ok(()) = changed.changed() => {}
+                () = self.executor.ahead.room(), if !room => {}
                 () = tokio::time::sleep(wake) => {}
             }
         }
@@ -261,11 +272,12 @@ impl EventLoop {
         }
     }
 
-    /// Time until something is due: a timer of the engine, or the end of leadership.
-    fn wake(&self) -> Duration {
+    /// Time until something is due: a timer of the engine, a decision where there is `room` for one, or the end of leadership.
+    fn wake(&self, room: bool) -> Duration {
         let now = clock::mono();
         let longest = Duration::from_secs(1);
-        let due = self.engine.next().map_or(longest, |at| at.saturating_sub(now));
+        let due = if room { self.engine.next() } else { self.engine.next_timer() };
+        let due = due.map_or(longest, |at| at.saturating_sub(now));
         let end = if self.engine.is_leading() { self.standing.until().saturating_sub(now) } else { longest };
         due.min(end).min(longest)
     }
@@ -289,6 +301,15 @@ impl EventLoop {
         for effect in effects {
             self.executor.perform(effect);
         }
+    }
+}
+
+/// Events wait while decisions do, for a while: they would take their turns at the API server.
+fn giving_way(ahead: &Arc<Ahead>) -> impl Fn() -> BoxFuture<'static, ()> + Send + 'static + use<> {
+    let ahead = ahead.clone();
+    move || {
+        let ahead = ahead.clone();
+        async move { drop(tokio::time::timeout(GIVE_WAY, ahead.calm()).await) }.boxed()
     }
 }
 

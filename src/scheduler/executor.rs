@@ -17,10 +17,10 @@ use crate::cluster::volume::Volumes;
 use crate::decide::cycle::{BindResult, Effect, JobWriteResult, LockResult, Report};
 use crate::runtime::clock;
 
+use super::ahead::Ahead;
 use super::in_turn::Turns;
 
 /// Everything that writes.
-#[derive(Clone)]
 pub struct Executor {
     /// Bindings, reads, fences.
     pub binder: Binder,
@@ -42,6 +42,8 @@ pub struct Executor {
     pub permits: Arc<Semaphore>,
     /// Bounds those of them that only tell: nobody's Binding waits behind thousands of conditions.
     pub telling: Arc<Semaphore>,
+    /// Counts what decisions wait for.
+    pub ahead: Arc<Ahead>,
     /// Conditions and Bindings of one pod, in their order.
     pub turns: Turns,
     /// What has no answer by then counts as lost: it may or may not have happened.
@@ -53,7 +55,7 @@ pub struct Executor {
 impl Executor {
     /// Starts to perform `effect`. The engine serialises what belongs together (one writer per node lock, one request per
     /// pod), so effects need no order among each other, but for what is written of a pod before its Binding.
-    pub fn perform(&self, effect: Effect) {
+    pub fn perform(self: &Arc<Self>, effect: Effect) {
         if let Effect::Notice { pod, warning, reason, message } = effect {
             tracing::debug!(pod = %pod.key, reason, message, "event");
             self.notices.tell(Notice { subject: Subject::Pod(pod), warning, reason, action: "Scheduling", message });
@@ -73,7 +75,9 @@ impl Executor {
             }
             _ => None,
         };
+        let entered = matches!(effect, Effect::Lock { .. } | Effect::Bind { .. }).then(|| self.ahead.enter());
         tokio::spawn(async move {
+            let _entered = entered;
             // Before a permit is taken: who holds one must never wait for who needs one.
             if let Some(turn) = &mut turn {
                 turn.come().await;
@@ -84,7 +88,8 @@ impl Executor {
             };
             let Ok(_permit) = this.permits.clone().acquire_owned().await else { return };
             let lost = unanswered(&effect, this.limit);
-            let answered = tokio::time::timeout(this.limit, this.request(effect)).await;
+            // On the heap from here on: of the tasks that wait for a permit there may be thousands.
+            let answered = tokio::time::timeout(this.limit, Box::pin(this.request(effect))).await;
             if answered.is_err() {
                 tracing::warn!(limit = ?this.limit, "the API server has not answered a request");
             }

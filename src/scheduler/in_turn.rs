@@ -4,11 +4,12 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use tokio::sync::watch;
+use tokio::sync::oneshot;
 
 use crate::contract::PodUid;
 
-type Ended = watch::Receiver<()>;
+/// Nothing is ever sent: the other end is dropped.
+type Ended = oneshot::Receiver<()>;
 
 /// The last write under way of each pod.
 #[derive(Debug, Clone, Default)]
@@ -21,13 +22,13 @@ pub struct Turn {
     pod: PodUid,
     number: u64,
     before: Option<Ended>,
-    _running: watch::Sender<()>,
+    _running: oneshot::Sender<()>,
 }
 
 impl Turns {
     /// Takes the next turn of a pod; wait for it with [`Turn::come`].
     pub fn take(&self, pod: &PodUid) -> Turn {
-        let (running, ended) = watch::channel(());
+        let (running, ended) = oneshot::channel();
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let number = all.get(pod).map_or(0, |(number, _)| number + 1);
         let before = all.insert(pod.clone(), (number, ended)).map(|(_, ended)| ended);
@@ -38,9 +39,9 @@ impl Turns {
 impl Turn {
     /// Waits until the write before this one has ended.
     pub async fn come(&mut self) {
-        if let Some(mut before) = self.before.take() {
-            // The other end is never written to, only dropped.
-            before.changed().await.ok();
+        if let Some(before) = &mut self.before {
+            before.await.ok();
+            self.before = None;
         }
     }
 }

@@ -1,6 +1,7 @@
 //! The central scheduler's daemon: watches feed one engine, its effects are performed and reported back.
 
 mod admin;
+mod ahead;
 pub mod choice;
 mod daemon;
 mod executor;

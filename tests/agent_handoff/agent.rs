@@ -80,7 +80,7 @@ impl Agent {
     /// containers start.
     pub async fn start(client: kube::Client, root: &Path, boot_id: &str, policy: Policy, barrier: bool) -> Self {
         let kubelet = root.join("kubelet");
-        let (notices, writer) = Notices::start(client.clone(), "baton-agent", NODE);
+        let (notices, writer) = Notices::start(client.clone(), "baton-agent", NODE, || std::future::ready(()));
         let world = Arc::new(KubeWorld::new(client.clone(), NODE, key::NODE_LOCK, notices));
         let view = Arc::new(NodeView::new());
         let inventory = Arc::new(ArcSwap::from_pointee(inventory()));

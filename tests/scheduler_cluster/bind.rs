@@ -7,7 +7,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use crate::cluster::{Cluster, until};
 
-async fn http(address: std::net::SocketAddr, path: &str) -> (String, String) {
+pub async fn http(address: std::net::SocketAddr, path: &str) -> (String, String) {
     let mut stream = tokio::net::TcpStream::connect(address).await.unwrap();
     let request = format!("GET {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
     stream.write_all(request.as_bytes()).await.unwrap();

@@ -2,9 +2,11 @@
 
 use std::time::Duration;
 
+use baton::scheduler::Options;
 use baton::sim::apiserver::{Blackout, Effect, FaultRule};
 use serde_json::json;
 
+use crate::bind::http;
 use crate::cluster::{Cluster, until};
 
 /// One pod through one fault: bound once, the lock names it, nothing is left over.
@@ -63,6 +65,39 @@ async fn a_lock_refused_with_500_429_409_or_422() {
     for status in [500, 429, 409, 422] {
         survives(lock().times(2), Effect::Answer(status, None)).await;
     }
+}
+
+/// 200 pods, two requests at a time, and an API server that answers no Binding: two may be sent, two may wait for their turn,
+/// and the batch that was begun is 64.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_more_is_decided_than_can_soon_be_sent_and_all_of_it_when_the_answers_come() {
+    let cluster = Cluster::start().await;
+    cluster.node("n1").await;
+    cluster.node("n2").await;
+    let held = cluster.server.faults().add(FaultRule::on("create", "pods").below("binding"), Effect::Hang);
+    let names: Vec<String> = (0..200).map(|at| format!("p{at:03}")).collect();
+    for name in &names {
+        cluster.pod(name, json!({"cpu": "100m"})).await;
+    }
+    let scheduler = cluster.scheduler_with(Options { concurrency: 2, ..cluster.quick() }).await;
+    until("two Bindings wait for their answer", async || (cluster.server.faults().fired(held) >= 2).then_some(()))
+        .await;
+    let waiting = metric(scheduler.admin, "baton_scheduler_queue_active").await;
+    assert!((130.0..=200.0).contains(&waiting), "{waiting} pods are not decided yet");
+    cluster.server.faults().remove(held);
+    for name in &names {
+        cluster.bound(name).await;
+    }
+    scheduler.stop().await;
+}
+
+async fn metric(admin: std::net::SocketAddr, name: &str) -> f64 {
+    until("the metrics are up to date", async || {
+        let (_, text) = http(admin, "/metrics").await;
+        let line = text.lines().find_map(|line| line.strip_prefix(name)?.trim().parse::<f64>().ok())?;
+        (line > 0.0).then_some(line)
+    })
+    .await
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

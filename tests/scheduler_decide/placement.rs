@@ -29,6 +29,19 @@ fn a_pod_is_bound_with_its_devices_and_all_keys_in_one_binding_after_the_lock() 
 }
 
 #[test]
+fn while_its_effects_wait_the_engine_lets_time_pass_and_decides_nothing() {
+    let mut env = Env::new();
+    env.node("n", 8);
+    env.pod("a", ONE);
+    let effects = env.engine.pass(env.moment());
+    assert!(effects.is_empty() && env.engine.flights().is_empty(), "{effects:?}");
+    let due = |at: Option<Duration>| at.is_some_and(|at| at <= env.now);
+    assert!(due(env.engine.next()) && !due(env.engine.next_timer()), "a decision is due, and no timer");
+    env.settle();
+    assert_eq!(env.node_of("a"), Some("n"));
+}
+
+#[test]
 fn a_pod_without_devices_is_bound_without_a_lock() {
     let mut env = Env::new();
     env.node("n", 8);

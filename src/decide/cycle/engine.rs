@@ -267,6 +267,15 @@ impl Engine {
 
     /// Lets time pass and decides up to a batch of pods.
     pub fn run(&mut self, now: Moment) -> Effects {
+        self.step(now, self.config.batch)
+    }
+
+    /// Lets time pass and decides nothing: whoever performs the effects has enough of them.
+    pub fn pass(&mut self, now: Moment) -> Effects {
+        self.step(now, 0)
+    }
+
+    fn step(&mut self, now: Moment, decisions: usize) -> Effects {
         let mut effects = Effects::new();
         if now.mono >= self.age_at {
             self.age_at = now.mono + AGE;
@@ -281,7 +290,7 @@ impl Engine {
             self.fire(timer, now, &mut effects);
         }
         self.queue.tick(now.mono, self.plugins.queue_sort());
-        for _ in 0..self.config.batch {
+        for _ in 0..decisions {
             // Whoever has given a place back gets it again before anybody else looks.
             self.heed_jobs(now, &mut effects);
             self.key_round(now);
@@ -302,8 +311,12 @@ impl Engine {
         if !self.leading {
             return None;
         }
-        let timer = self.timers.first().map(|(at, _)| *at);
-        [timer, self.queue.next()].into_iter().flatten().min()
+        [self.next_timer(), self.queue.next()].into_iter().flatten().min()
+    }
+
+    /// When [`Engine::pass`] has something to do.
+    pub fn next_timer(&self) -> Option<Duration> {
+        self.timers.first().map(|(at, _)| *at).filter(|_| self.leading)
     }
 
     pub(super) fn react(&mut self, changes: &Changes, now: Moment, effects: &mut Effects) {
