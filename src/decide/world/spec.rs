@@ -255,7 +255,7 @@ impl Toleration {
         if self.effect.is_some_and(|effect| effect != taint.effect) || (!self.key.is_empty() && self.key != taint.key) {
             return false;
         }
-        let numbers = || Some((taint.value.parse::<i64>().ok()?, self.value.parse::<i64>().ok()?));
+        let numbers = || Some((canonical(&taint.value)?, canonical(&self.value)?));
         match self.operator {
             TolerationOperator::Equal => self.value == taint.value,
             TolerationOperator::Exists => true,
@@ -264,6 +264,12 @@ impl Toleration {
             TolerationOperator::Unknown => false,
         }
     }
+}
+
+/// A taint's number as kube-scheduler reads it: a decimal integer in its only spelling. `007`, `+7` and `-0` are no numbers here,
+/// other than in node affinity.
+fn canonical(text: &str) -> Option<i64> {
+    text.parse().ok().filter(|number: &i64| number.to_string() == text)
 }
 
 /// A taint of a node.
@@ -362,5 +368,20 @@ impl VolumeUse {
         match self {
             Self::Claim(name) | Self::Ephemeral(name) => name,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_of_taints_are_compared_in_their_only_spelling() {
+        for (text, number) in
+            [("7", Some(7)), ("-2", Some(-2)), ("0", Some(0)), ("007", None), ("-0", None), ("+7", None)]
+        {
+            assert_eq!(canonical(text), number, "{text}");
+        }
+        assert_eq!((canonical(""), canonical("9223372036854775808")), (None, None));
     }
 }
