@@ -56,8 +56,7 @@ pub async fn bind(address: SocketAddr) -> Result<TcpListener, AdminError> {
 /// The routes of [`Admin`].
 pub fn router(admin: Admin) -> Router {
     let Admin { live, ready, metrics, more } = admin;
-    let paths = ["/livez", "/readyz", "/metrics"].into_iter().chain(more.iter().copied());
-    let paths: String = paths.map(|path| format!("{path}\n")).collect();
+    let paths = [&["/livez", "/readyz", "/metrics"], more].concat().join("\n") + "\n";
     let open_metrics = [(header::CONTENT_TYPE, "application/openmetrics-text; version=1.0.0; charset=utf-8")];
     Router::new()
         .route("/livez", get(move || probe(live)))
