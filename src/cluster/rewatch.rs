@@ -51,8 +51,8 @@ fn pause_after<K>(next: &watcher::Result<Event<K>>, backoff: &mut Backoff) -> Du
 
 fn is_expired(error: &watcher::Error) -> bool {
     match error {
-        watcher::Error::WatchError(status) => status.code == 410,
-        watcher::Error::InitialListFailed(kube::Error::Api(status))
+        watcher::Error::WatchError(status)
+        | watcher::Error::InitialListFailed(kube::Error::Api(status))
         | watcher::Error::WatchStartFailed(kube::Error::Api(status))
         | watcher::Error::WatchFailed(kube::Error::Api(status)) => status.code == 410,
         _ => false,
