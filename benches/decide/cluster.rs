@@ -1,20 +1,16 @@
 //! A cluster of plain values around one engine: Bindings succeed at once and the watch tells of them.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 use baton::contract::gang::Committed;
 use baton::contract::{AgentStatus, Identity, PodKey, Quantity, Shared, key};
 use baton::decide::cycle::{
-    BindResult, Effect, Effects, Engine, EngineConfig, LockMode, Moment, Report, Search, Ticket,
+    Annotations, BindResult, Effect, Effects, Engine, EngineConfig, LockMode, Moment, Report, Search, Ticket,
 };
 use baton::decide::plugins::{DefaultSet, default_plugins};
 use baton::decide::pod::AssignmentText;
 use baton::decide::world::{NodeFacts, PodFacts, Resources, WorldEvent};
 use baton::runtime::clock;
-
-/// Of a Binding.
-pub type Annotations = Shared<BTreeMap<String, String>>;
 
 use crate::env::{gpu_device, pod, wall};
 
@@ -148,8 +144,8 @@ impl Cluster {
     }
 
     /// The API server takes a Binding, and the watch shows the pod with its assignment.
-    pub fn bind(&mut self, facts: &mut PodFacts, ticket: Ticket, node: Box<str>, annotations: Annotations) {
-        let text = |key: &str| annotations.get(key).map(|text| text.as_str().into());
+    pub fn bind(&mut self, facts: &mut PodFacts, ticket: Ticket, node: Box<str>, annotations: Shared<Annotations>) {
+        let text = |key: &str| annotations.get(key).map(Into::into);
         facts.handoff.node = Some(node);
         facts.handoff.assignment = AssignmentText {
             device_allocated: text(key::DEVICE_ALLOCATED),

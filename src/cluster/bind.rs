@@ -1,6 +1,5 @@
 //! Posts Bindings, reads single pods, fences holders. One request each: who may try again is decided elsewhere.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 use kube::Client;
@@ -22,19 +21,19 @@ const TELLING: Duration = Duration::from_secs(2);
 /// `v1/Binding`, of what is at hand: the library's type wants a copy of every text.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Binding<'a> {
+struct Binding<'a, A> {
     api_version: &'static str,
     kind: &'static str,
-    metadata: BindingMeta<'a>,
+    metadata: BindingMeta<'a, A>,
     target: Target<'a>,
 }
 
 #[derive(Serialize)]
-struct BindingMeta<'a> {
+struct BindingMeta<'a, A> {
     name: &'a str,
     namespace: &'a str,
     uid: &'a str,
-    annotations: &'a BTreeMap<String, String>,
+    annotations: &'a A,
 }
 
 #[derive(Serialize)]
@@ -59,7 +58,8 @@ impl Binder {
     }
 
     /// `POST pods/binding` with the pod's uid as precondition: assignment and node in one atomic write.
-    pub async fn bind(&self, pod: &PodRef, node: &str, annotations: &BTreeMap<String, String>) -> BindResult {
+    /// `annotations` are written as an object of texts.
+    pub async fn bind(&self, pod: &PodRef, node: &str, annotations: &(impl Serialize + Sync)) -> BindResult {
         let PodKey { namespace, name } = &pod.key;
         let binding = Binding {
             api_version: "v1",

@@ -1,6 +1,7 @@
 //! Identities: pods, devices, device types.
 
 use std::fmt;
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
@@ -23,7 +24,7 @@ fn excerpt(value: &str) -> String {
 /// colon at the end (whose units would read as another device's).
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
-pub struct DeviceId(Box<str>);
+pub struct DeviceId(Arc<str>);
 
 impl DeviceId {
     /// Checks and wraps `value`.
@@ -69,7 +70,7 @@ impl TryFrom<String> for DeviceId {
 
 impl From<DeviceId> for String {
     fn from(id: DeviceId) -> Self {
-        id.0.into()
+        id.as_str().to_owned()
     }
 }
 

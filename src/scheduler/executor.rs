@@ -121,7 +121,7 @@ impl Executor {
             }
             Effect::Bind { ticket, pod, node, annotations } => {
                 let result = if may_write {
-                    self.binder.bind(&pod, &node, &annotations).await
+                    self.binder.bind(&pod, &node, &*annotations).await
                 } else {
                     BindResult::Retry("this scheduler does not lead any more".to_owned(), None)
                 };

@@ -1,7 +1,7 @@
 //! Taking and giving back.
 
 use baton::contract::key;
-use baton::decide::alloc::{Grant, NodePool, Part, PoolError, Slot, Wishes, pick};
+use baton::decide::alloc::{Aftermath, Grant, NodePool, Part, PoolError, Slot, Wishes, pick};
 use baton::decide::pod::ContainerKind::{App, Init, Sidecar};
 use proptest::prelude::*;
 
@@ -20,6 +20,28 @@ fn a_grant_above_capacity_is_refused_and_names_the_device() {
     assert_eq!(pool.give_back(&half).unwrap_err().to_string(), "device GPU-3: more is given back than is taken");
     let strange = Grant { parts: [Part::Mig { mig: 7 }].into(), ..Grant::default() };
     assert_eq!(pool.take(&strange).unwrap_err(), PoolError::NoDevice(Slot::Mig(7)));
+}
+
+#[test]
+fn a_grant_leaves_the_same_of_every_pool_in_one_state_and_is_taken_afresh_from_another() {
+    let grant = |core| Grant { parts: [Part::Gpu { gpu: 3, core, memory: MEMORY / 4 }].into(), ..Grant::default() };
+    let (empty, known, some) = (pool_of(machine(2)), Aftermath::default(), grant(30));
+    let (mut first, mut second, mut plain) = (empty.clone(), empty.clone(), empty.clone());
+    plain.take(&some).unwrap();
+    first.take_as_before(&some, &known).unwrap();
+    second.take_as_before(&some, &known).unwrap();
+    let same = |pool: &NodePool, other: &NodePool| {
+        assert_eq!((pool, pool.summary(), pool.fingerprint()), (other, other.summary(), other.fingerprint()));
+    };
+    same(&first, &plain);
+    same(&second, &plain);
+    plain.take(&some).unwrap();
+    second.take_as_before(&some, &known).unwrap();
+    same(&second, &plain);
+    first.take(&grant(60)).unwrap();
+    let full = first.clone();
+    assert_eq!(first.take_as_before(&some, &known).unwrap_err(), full.clone().take(&some).unwrap_err());
+    assert_eq!(first, full, "nothing has changed");
 }
 
 #[test]

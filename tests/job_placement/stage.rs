@@ -194,7 +194,7 @@ impl Jobs {
             let facts = node.facts.as_ref().unwrap();
             let mut left = (*facts.allocatable).clone();
             left.sub(&node.used);
-            let short = left.milli_cpu < 0 || left.memory < 0 || left.scalar.values().any(|left| *left < 0);
+            let short = left.milli_cpu < 0 || left.memory < 0 || left.scalar.iter().any(|(_, left)| left < 0);
             assert!(!short && node.pods.len() as i64 <= facts.max_pods, "{} is over-committed: {left:?}", node.name);
         }
         let imagined = world.pods().filter(|pod| pod.facts.handoff.pod.uid.as_str().starts_with("place/"));

@@ -13,7 +13,7 @@ use baton::contract::{
 };
 use baton::decide::audit;
 use baton::decide::cycle::{
-    BindResult, Effect, Effects, Engine, EngineConfig, JobHalf, JobWriteResult, LockResult, Moment, Report,
+    Annotations, BindResult, Effect, Effects, Engine, EngineConfig, JobHalf, JobWriteResult, LockResult, Moment, Report,
 };
 use baton::decide::framework::Plugins;
 use baton::decide::gang::{Declared, PodGroupFacts};
@@ -489,7 +489,7 @@ impl Env {
         LockResult::Done
     }
 
-    fn bind(&mut self, pod: &PodRef, node: &str, annotations: &BTreeMap<String, String>) -> BindResult {
+    fn bind(&mut self, pod: &PodRef, node: &str, annotations: &Annotations) -> BindResult {
         assert_eq!(annotations.len(), key::SCHEDULER_KEYS.len(), "every scheduler key is written");
         let fault = self.bind_faults.pop_front();
         match fault {
@@ -501,7 +501,7 @@ impl Env {
         if facts.handoff.pod.uid != pod.uid || facts.handoff.node.is_some() || facts.handoff.deleting.is_some() {
             return BindResult::Conflict("409".into());
         }
-        let of = |key: &str| annotations.get(key).map(|value| value.as_str().into());
+        let of = |key: &str| annotations.get(key).map(Into::into);
         facts.handoff.node = Some(node.into());
         facts.handoff.scheduled_condition = true;
         facts.handoff.assignment = AssignmentText {

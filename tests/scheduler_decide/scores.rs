@@ -349,8 +349,8 @@ proptest! {
         for (_, node) in one.engine.world().nodes() {
             let have = &node.facts.as_ref().unwrap().allocatable;
             prop_assert!(node.used.milli_cpu <= have.milli_cpu && node.used.memory <= have.memory);
-            for (name, used) in &node.used.scalar {
-                prop_assert!(*used <= have.scalar(name), "{}: {used} of {name}", node.name);
+            for (name, used) in node.used.scalar.iter() {
+                prop_assert!(used <= have.scalar(name), "{}: {used} of {name}", node.name);
             }
         }
         let places = |env: &Env| env.pods.values().map(|pod| pod.handoff.node.clone()).collect::<Vec<_>>();

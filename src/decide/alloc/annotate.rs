@@ -2,6 +2,7 @@
 
 use std::cmp::Ordering;
 use std::ops::Range;
+use std::sync::Arc;
 
 use super::assignment::Assignment;
 use super::grant::Part;
@@ -53,17 +54,40 @@ impl Named {
     }
 }
 
+/// Room for one entry: ids and resource names are not much longer.
+const ENTRY: usize = 192;
+
+/// How much of one device: for the accounts, and as the annotation says it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Portion {
+    amounts: Shared<Amounts>,
+    text: Arc<str>,
+}
+
 impl Assignment {
     /// `device-allocated`, `container-devices` and `gpu-minors`, as [`Assignment::device_allocated`] and
     /// [`Assignment::container_devices`] print them.
     pub fn annotations(&self, pool: &NodePool, request: &PodDeviceRequest, node: &str) -> [String; 3] {
+        self.annotations_of(pool, &[], request, node)
+    }
+
+    /// [`Assignment::annotations`], where [`Assignment::portions`] are known.
+    pub fn annotations_of(
+        &self,
+        pool: &NodePool,
+        portions: &[Portion],
+        request: &PodDeviceRequest,
+        node: &str,
+    ) -> [String; 3] {
+        let known = |part: Part| self.grant.parts.iter().zip(portions).find(|(own, _)| **own == part);
+        let text = |part: Part| known(part).map(|(_, portion)| &*portion.text);
         let mut parts: Vec<Part> = self.grant.parts.to_vec();
-        let mut allocated = String::with_capacity(256 * parts.len());
-        push_types(&mut allocated, pool, &mut parts);
+        let mut allocated = String::with_capacity(ENTRY * parts.len());
+        push_types(&mut allocated, pool, &mut parts, text);
         if parts.is_empty() {
             allocated.clear();
         }
-        let mut minors = String::new();
+        let mut minors = String::with_capacity(4 * parts.len());
         for part in parts.iter().filter(|part| kind_of(**part) == DeviceType::Gpu) {
             if !minors.is_empty() {
                 minors.push(',');
@@ -91,7 +115,7 @@ impl Assignment {
             }
             parts.clear();
             parts.extend(own);
-            push_types(&mut split, pool, &mut parts);
+            push_types(&mut split, pool, &mut parts, text);
         }
         split.push_str("}}");
         [allocated, split, minors]
@@ -99,36 +123,38 @@ impl Assignment {
 
     /// What the pod holds, as [`Held::of`] reads it from `device-allocated`.
     pub fn held(&self, pool: &NodePool) -> Held {
-        self.held_of(pool, &self.amounts(pool))
+        self.held_of(pool, &self.portions(pool))
     }
 
     /// How much of each device the pod holds, in the order of the grant: the same on every node that looks like this one.
-    pub fn amounts(&self, pool: &NodePool) -> Box<[Shared<Amounts>]> {
-        let mut last: Option<(Part, Shared<Amounts>)> = None;
-        let amounts = self.grant.parts.iter().map(|part| {
-            let amounts = match &last {
-                Some((like, amounts)) if is_alike(pool, *like, *part) => amounts.clone(),
+    pub fn portions(&self, pool: &NodePool) -> Box<[Portion]> {
+        let mut last: Option<(Part, Portion)> = None;
+        let portions = self.grant.parts.iter().map(|part| {
+            let portion = match &last {
+                Some((like, portion)) if is_alike(pool, *like, *part) => portion.clone(),
                 _ => {
-                    let mut amounts = Amounts::default();
+                    let (mut amounts, mut text) = (Amounts::default(), String::new());
                     Named::of(pool, *part).each(|all| {
                         amounts = all.iter().map(|(name, amount)| ((*name).into(), amount.value())).collect();
+                        push_amounts(&mut text, all);
                     });
-                    Shared::from(amounts)
+                    Portion { amounts: amounts.into(), text: text.into() }
                 }
             };
-            last = Some((*part, amounts.clone()));
-            amounts
+            last = Some((*part, portion.clone()));
+            portion
         });
-        amounts.collect()
+        portions.collect()
     }
 
-    /// [`Assignment::held`], where [`Assignment::amounts`] are known.
-    pub fn held_of(&self, pool: &NodePool, amounts: &[Shared<Amounts>]) -> Held {
-        let mut parts: Vec<(Part, &Shared<Amounts>)> = self.grant.parts.iter().copied().zip(amounts).collect();
+    /// [`Assignment::held`], where [`Assignment::portions`] are known.
+    pub fn held_of(&self, pool: &NodePool, portions: &[Portion]) -> Held {
+        let mut parts: Vec<(Part, &Portion)> = self.grant.parts.iter().copied().zip(portions).collect();
         parts.sort_by(|a, b| in_order(pool, a.0, b.0));
-        let devices = parts.into_iter().map(|(part, amounts)| {
+        let devices = parts.into_iter().map(|(part, portion)| {
             let vfs = vfs_of(pool, part).map(|(_, address)| address.clone()).collect();
-            let (id, amounts, minor) = (pool.id(part.slot()).clone(), amounts.clone(), minor_of(pool, part));
+            let (id, minor) = (pool.id(part.slot()).clone(), minor_of(pool, part));
+            let amounts = portion.amounts.clone();
             (kind_of(part), HeldDevice { id, amounts, vfs, minor })
         });
         Held::from_ordered(devices)
@@ -176,8 +202,8 @@ fn in_order(pool: &NodePool, a: Part, b: Part) -> Ordering {
     key(a).cmp(&key(b)).then_with(|| pool.id(a.slot()).cmp(pool.id(b.slot())))
 }
 
-/// `{"gpu":[…],"rdma":[…]}`; puts the parts in that order.
-fn push_types(out: &mut String, pool: &NodePool, parts: &mut [Part]) {
+/// `{"gpu":[…],"rdma":[…]}`; puts the parts in that order. `text` tells amounts that have been written before.
+fn push_types<'a>(out: &mut String, pool: &NodePool, parts: &mut [Part], text: impl Fn(Part) -> Option<&'a str>) {
     parts.sort_by(|a, b| in_order(pool, *a, *b));
     out.push('{');
     let mut of: Option<DeviceType> = None;
@@ -197,8 +223,11 @@ fn push_types(out: &mut String, pool: &NodePool, parts: &mut [Part]) {
         EntryText { minor: minor_of(pool, *part), id: pool.id(part.slot()), vfs: &vfs }.push_to(out, |out| {
             let from = out.len();
             match &last {
-                Some((like, text)) if is_alike(pool, *like, *part) => out.extend_from_within(text.clone()),
-                _ => Named::of(pool, *part).each(|amounts| push_amounts(out, amounts)),
+                Some((like, written)) if is_alike(pool, *like, *part) => out.extend_from_within(written.clone()),
+                _ => match text(*part) {
+                    Some(text) => out.push_str(text),
+                    None => Named::of(pool, *part).each(|amounts| push_amounts(out, amounts)),
+                },
             }
             last = Some((*part, from..out.len()));
         });

@@ -1,10 +1,11 @@
 //! What two nodes of one make have in common: everything about their devices that a choice reads, which is all but the names.
 
+use super::accounts::Accounts;
 use super::devices::{Devices, Gpu, Labels, Mig, Nic, VfSlot};
 use super::held::Amounts;
 use super::partition::PartitionTable;
 use super::place::Place;
-use super::pool::{NodePool, Used};
+use super::pool::NodePool;
 use crate::contract::Shared;
 
 /// The devices of a node without their identities. Nodes with equal layouts get equal choices while the same is taken.
@@ -85,30 +86,23 @@ impl Layout {
 #[derive(Debug, Clone)]
 pub struct PoolState {
     layout: Shared<Layout>,
-    used: [Box<[Used]>; 3],
+    accounts: Shared<Accounts>,
 }
 
 impl PoolState {
     /// Of this pool, now.
     pub fn of(pool: &NodePool) -> Self {
-        Self { layout: pool.devices().layout().clone(), used: pool.used_by_kind().map(Into::into) }
+        Self { layout: pool.devices().layout().clone(), accounts: pool.accounts().clone() }
     }
 
     /// Every choice on `pool` is what it was on the pool that this is of. A layout that is not stored once is not recognised,
     /// which costs a choice and changes none.
     pub fn is_of(&self, pool: &NodePool) -> bool {
-        self.layout.is_same(pool.devices().layout())
-            && pool.used_by_kind().iter().zip(&self.used).all(|(used, mine)| **used == **mine)
+        self.layout.is_same(pool.devices().layout()) && self.accounts == *pool.accounts()
     }
 
-    /// Equal for pools of equal state; different for most others. A pool keeps its own.
-    pub(super) fn fingerprint(pool: &NodePool) -> u64 {
-        // FNV-1a over words: what it is mixed of are small numbers, and a wrong guess only costs a comparison.
-        let mix = |hash: u64, word: u64| (hash ^ word).wrapping_mul(0x0000_0100_0000_01b3).rotate_left(23);
-        pool.used_by_kind().into_iter().flatten().fold(0xcbf2_9ce4_8422_2325, |hash, used| {
-            let taken = mix(mix(hash, used.memory as u64), (u64::from(used.percent) << 32) | u64::from(used.holders));
-            let open = mix(taken, u64::from(used.closed));
-            if used.vfs == 0 { open } else { mix(mix(open, used.vfs as u64), (used.vfs >> 64) as u64) }
-        })
+    /// [`NodePool::fingerprint`] of such pools.
+    pub fn fingerprint(&self) -> u64 {
+        self.accounts.fingerprint
     }
 }

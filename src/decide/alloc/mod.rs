@@ -7,6 +7,8 @@
 //! Whole GPUs are chosen as a set by [`objective()`], shares by [`share::Fit`], NICs by nearness to the GPUs. The pod's *set*
 //! is the assignment; the split per container is a plan, because the kubelet reuses a finished init container's devices.
 
+mod accounts;
+mod aftermath;
 mod annotate;
 mod assignment;
 mod devices;
@@ -36,6 +38,8 @@ mod together;
 mod whole;
 mod wishes;
 
+pub use aftermath::Aftermath;
+pub use annotate::Portion;
 pub use assignment::Assignment;
 pub use devices::{Devices, Gpu, Labels, MAX_DEVICES, Mig, Nic, Skipped, VfSlot};
 pub use grant::{Grant, Part, Slot};

@@ -3,31 +3,15 @@
 
 use std::sync::Arc;
 
+use super::accounts::{Accounts, Used};
 use super::devices::{Devices, Labels, Skipped};
 use super::grant::{Grant, Part, Slot};
 use super::held::Amounts;
-use super::layout::{Layout, PoolState};
-use super::place::{bit, bits};
+use super::layout::Layout;
+use super::place::bits;
 use super::summary::Summary;
 use crate::contract::inventory::Device;
 use crate::contract::{DeviceId, Shared};
-
-/// What is taken of one device.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(super) struct Used {
-    /// GPU memory in the GPU's own unit.
-    pub memory: i64,
-    /// Virtual functions.
-    pub vfs: u128,
-    /// Percent of compute, or of the NIC.
-    pub percent: u32,
-    /// Pods that hold a part.
-    pub holders: u32,
-    /// Pods whose exclusivity closes the device to others.
-    pub closed: u32,
-    /// Pods that hold a part of a NIC itself, and no virtual function of it.
-    pub undivided: u32,
-}
 
 /// Why a grant cannot be taken or given back. Nothing has changed then.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -65,11 +49,7 @@ pub enum PoolError {
 #[derive(Debug, Clone, Default)]
 pub struct NodePool {
     devices: Arc<Devices>,
-    gpus: Vec<Used>,
-    migs: Vec<Used>,
-    nics: Vec<Used>,
-    summary: Summary,
-    fingerprint: u64,
+    accounts: Shared<Accounts>,
 }
 
 /// Two pools are equal when they hold the same devices and the same of them is taken.
@@ -77,7 +57,7 @@ impl PartialEq for NodePool {
     fn eq(&self, other: &Self) -> bool {
         let (a, b) = (&self.devices, &other.devices);
         (Arc::ptr_eq(a, b) || (a.gpus == b.gpus && a.migs == b.migs && a.nics == b.nics))
-            && (&self.gpus, &self.migs, &self.nics) == (&other.gpus, &other.migs, &other.nics)
+            && self.accounts == other.accounts
     }
 }
 
@@ -135,9 +115,13 @@ impl NodePool {
         }
     }
 
-    /// GPUs, MIG devices, NICs.
-    pub(super) fn used_by_kind(&self) -> [&[Used]; 3] {
-        [&self.gpus, &self.migs, &self.nics]
+    pub(super) fn accounts(&self) -> &Shared<Accounts> {
+        &self.accounts
+    }
+
+    /// Takes over what another pool of this layout has come to.
+    pub(super) fn set_accounts(&mut self, accounts: Shared<Accounts>) {
+        self.accounts = accounts;
     }
 
     pub(super) fn devices_mut(&mut self) -> &mut Devices {
@@ -146,20 +130,26 @@ impl NodePool {
 
     /// Gives every device a record; call after devices were added.
     pub(super) fn grow(&mut self) {
-        self.gpus.resize(self.devices.gpus.len(), Used::default());
-        self.migs.resize(self.devices.migs.len(), Used::default());
-        self.nics.resize(self.devices.nics.len(), Used::default());
-        self.sum_up();
+        let devices = &self.devices;
+        let records = [devices.gpus.len(), devices.migs.len(), devices.nics.len()];
+        self.change(|accounts| {
+            accounts.gpus.resize(records[0], Used::default());
+            accounts.migs.resize(records[1], Used::default());
+            accounts.nics.resize(records[2], Used::default());
+        });
     }
 
-    fn sum_up(&mut self) {
-        self.summary = Summary::of(self);
-        self.fingerprint = PoolState::fingerprint(self);
+    /// The one way in which what is taken changes: what it comes to follows.
+    fn change(&mut self, change: impl FnOnce(&mut Accounts)) {
+        change(&mut self.accounts);
+        let summary = Summary::of(self);
+        let accounts = &mut *self.accounts;
+        (accounts.summary, accounts.fingerprint) = (summary, accounts.mark());
     }
 
     /// Equal for pools on which the same is taken; different for most others. Kept up to date, free to read.
     pub fn fingerprint(&self) -> u64 {
-        self.fingerprint
+        self.accounts.fingerprint
     }
 
     /// What the node has.
@@ -169,17 +159,17 @@ impl NodePool {
 
     /// What is free, in a few numbers; kept up to date, free to read.
     pub fn summary(&self) -> &Summary {
-        &self.summary
+        &self.accounts.summary
     }
 
     pub(super) fn used_gpu(&self, at: u8) -> &Used {
-        &self.gpus[usize::from(at)]
+        &self.accounts.gpus[usize::from(at)]
     }
     pub(super) fn used_mig(&self, at: u8) -> &Used {
-        &self.migs[usize::from(at)]
+        &self.accounts.migs[usize::from(at)]
     }
     pub(super) fn used_nic(&self, at: u8) -> &Used {
-        &self.nics[usize::from(at)]
+        &self.accounts.nics[usize::from(at)]
     }
 
     /// Free compute (percent) and memory (the GPU's unit) of a GPU; never negative.
@@ -196,17 +186,17 @@ impl NodePool {
     /// Takes `grant`, all or nothing: never above a device's capacity, never a device that is closed.
     pub fn take(&mut self, grant: &Grant) -> Result<(), PoolError> {
         grant.parts.iter().try_for_each(|part| self.admits(*part))?;
-        for at in bits(grant.closed_gpus).filter(|at| usize::from(*at) < self.gpus.len()) {
+        for at in bits(grant.closed_gpus).filter(|at| usize::from(*at) < self.accounts.gpus.len()) {
             if self.used_gpu(at).holders > 0 {
                 return Err(PoolError::Closed { device: self.devices.gpus[usize::from(at)].id.clone() });
             }
         }
-        for at in bits(grant.closed_nics).filter(|at| usize::from(*at) < self.nics.len()) {
+        for at in bits(grant.closed_nics).filter(|at| usize::from(*at) < self.accounts.nics.len()) {
             if self.used_nic(at).holders > 0 {
                 return Err(PoolError::Closed { device: self.devices.nics[usize::from(at)].id.clone() });
             }
         }
-        for at in bits(grant.closed_migs).filter(|at| usize::from(*at) < self.migs.len()) {
+        for at in bits(grant.closed_migs).filter(|at| usize::from(*at) < self.accounts.migs.len()) {
             if self.used_mig(at).holders > 0 {
                 return Err(PoolError::Closed { device: self.devices.migs[usize::from(at)].id.clone() });
             }
@@ -217,32 +207,14 @@ impl NodePool {
 
     /// Takes `grant` without asking for room: what a bound pod holds is a fact.
     pub(super) fn count(&mut self, grant: &Grant) {
-        for part in &grant.parts {
-            if let Some(used) = self.used_mut(part.slot()) {
-                used.holders += 1;
-                match *part {
-                    Part::Gpu { core, memory, .. } => {
-                        used.percent += u32::from(core);
-                        used.memory = used.memory.saturating_add(memory);
-                    }
-                    Part::Mig { .. } => {}
-                    Part::Nic { percent, vfs, .. } => {
-                        used.percent += u32::from(percent);
-                        used.vfs |= vfs;
-                        used.undivided += u32::from(vfs == 0);
-                    }
-                }
-            }
-        }
-        self.close(grant, |closed| *closed += 1);
-        self.sum_up();
+        self.change(|accounts| accounts.count(grant));
     }
 
     /// Gives `grant` back, all or nothing.
     pub fn give_back(&mut self, grant: &Grant) -> Result<(), PoolError> {
         for part in &grant.parts {
             let slot = part.slot();
-            let used = *self.used_mut(slot).ok_or(PoolError::NoDevice(slot))?;
+            let used = self.accounts.used(slot).ok_or(PoolError::NoDevice(slot))?;
             let held = used.holders > 0
                 && match *part {
                     Part::Gpu { core, memory, .. } => used.percent >= u32::from(core) && used.memory >= memory,
@@ -253,32 +225,14 @@ impl NodePool {
                 return Err(PoolError::NotTaken { device: self.id(slot).clone() });
             }
         }
-        for part in &grant.parts {
-            if let Some(used) = self.used_mut(part.slot()) {
-                used.holders -= 1;
-                match *part {
-                    Part::Gpu { core, memory, .. } => {
-                        used.percent -= u32::from(core);
-                        used.memory -= memory;
-                    }
-                    Part::Mig { .. } => {}
-                    Part::Nic { percent, vfs, .. } => {
-                        used.percent -= u32::from(percent);
-                        used.vfs &= !vfs;
-                        used.undivided = used.undivided.saturating_sub(u32::from(vfs == 0));
-                    }
-                }
-            }
-        }
-        self.close(grant, |closed| *closed = closed.saturating_sub(1));
-        self.sum_up();
+        self.change(|accounts| accounts.discount(grant));
         Ok(())
     }
 
     /// Whether one part has room.
     pub(super) fn admits(&self, part: Part) -> Result<(), PoolError> {
         let slot = part.slot();
-        let used = self.used(slot).ok_or(PoolError::NoDevice(slot))?;
+        let used = self.accounts.used(slot).ok_or(PoolError::NoDevice(slot))?;
         let device = || self.id(slot).clone();
         if used.closed > 0 {
             return Err(PoolError::Closed { device: device() });
@@ -316,34 +270,5 @@ impl NodePool {
             Slot::Mig(at) => &self.devices.migs[usize::from(at)].id,
             Slot::Nic(at) => &self.devices.nics[usize::from(at)].id,
         }
-    }
-
-    fn used(&self, slot: Slot) -> Option<&Used> {
-        match slot {
-            Slot::Gpu(at) => self.gpus.get(usize::from(at)),
-            Slot::Mig(at) => self.migs.get(usize::from(at)),
-            Slot::Nic(at) => self.nics.get(usize::from(at)),
-        }
-    }
-
-    fn used_mut(&mut self, slot: Slot) -> Option<&mut Used> {
-        match slot {
-            Slot::Gpu(at) => self.gpus.get_mut(usize::from(at)),
-            Slot::Mig(at) => self.migs.get_mut(usize::from(at)),
-            Slot::Nic(at) => self.nics.get_mut(usize::from(at)),
-        }
-    }
-
-    fn close(&mut self, grant: &Grant, change: impl Fn(&mut u32)) {
-        let each = |mask: u128, list: &mut [Used]| {
-            for (at, used) in list.iter_mut().enumerate() {
-                if mask & bit(at as u8) != 0 {
-                    change(&mut used.closed);
-                }
-            }
-        };
-        each(grant.closed_gpus, &mut self.gpus);
-        each(grant.closed_nics, &mut self.nics);
-        each(grant.closed_migs, &mut self.migs);
     }
 }

@@ -100,8 +100,11 @@ impl Summary {
 /// share asked for in percent reads back as that percent, also summed over a hundred shares.
 pub(super) fn share_of(part: i64, whole: i64) -> u16 {
     let slack = if whole >= 1 << 20 { 128 } else { 0 };
-    if whole <= 0 {
+    if whole <= 0 || part == 0 {
         return 0;
+    }
+    if part == whole {
+        return 100;
     }
     // Bytes of a GPU fit many times over; wider arithmetic costs, and this is asked for every GPU of every node looked at.
     let percent = match part.checked_add(slack).and_then(|part| part.checked_mul(100)) {

@@ -102,7 +102,7 @@ impl Engine {
         let Some(flight) = self.flights.get_mut(&id) else { return };
         flight.stage = Stage::Binding(ticket);
         let stamp = flight.time.as_nanosecond().to_string();
-        flight.annotations.insert(key::BIND_TIMESTAMP.to_owned(), stamp);
+        flight.annotations.set(key::BIND_TIMESTAMP, stamp);
         effects.push(Effect::Bind {
             ticket,
             pod: flight.pod.clone(),

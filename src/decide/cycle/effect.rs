@@ -1,6 +1,5 @@
 //! What the cycle wants done, and what it hears back.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,6 +9,7 @@ use crate::decide::gang::Owner;
 use crate::decide::placement::JobIdentity;
 use crate::decide::world::PodFacts;
 
+use super::annotations::Annotations;
 use super::jobs::{JobHalf, JobWriteResult};
 
 /// Identifies one request; its report carries it back. A report with a ticket that nobody waits for is ignored.
@@ -51,7 +51,7 @@ pub enum Effect {
         /// Node.
         node: Box<str>,
         /// All of the scheduler's keys.
-        annotations: Shared<BTreeMap<String, String>>,
+        annotations: Shared<Annotations>,
     },
     /// GET the pod. Answer: [`Report::PodRead`].
     ReadPod {

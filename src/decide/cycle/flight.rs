@@ -1,6 +1,6 @@
 //! A pod on its way from the decision to its node, and the line in which pods wait for a node's lock.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -9,6 +9,7 @@ use crate::contract::{PodRef, Shared};
 use crate::decide::lock::Claim;
 use crate::decide::world::{NodeId, PodId};
 
+use super::annotations::Annotations;
 use super::effect::{Effect, Ticket};
 
 /// A pod whose node is chosen and whose room is held.
@@ -23,11 +24,11 @@ pub struct Flight {
     /// Written into the lock and into `bind-timestamp`.
     pub time: Timestamp,
     /// The kubelet will call for these names, so the lock is taken first; empty binds without a lock.
-    pub calls: Vec<Box<str>>,
+    pub calls: Shared<Vec<Box<str>>>,
     /// The lock is taken first.
     pub locks: bool,
     /// The Binding's annotations, all but the time.
-    pub annotations: Shared<BTreeMap<String, String>>,
+    pub annotations: Shared<Annotations>,
     /// The commit of a group that it is part of.
     pub commit: Option<u64>,
     /// Where it is.

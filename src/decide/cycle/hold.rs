@@ -7,15 +7,17 @@
 //!              └── let go (the room is free again)
 //! ```
 
-use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::contract::{Shared, key};
 use crate::decide::framework::{Outcome, Slots, View};
 use crate::decide::gang::GroupId;
-use crate::decide::plugins::{device_fit, volumes};
+use crate::decide::plugins::device_fit::{self, Wanted};
+use crate::decide::plugins::volumes;
 use crate::decide::world::{Node, NodeId, Pod, PodId, Wake};
 
+use super::annotations::Annotations;
 use super::effect::Effects;
 use super::engine::{Engine, Timer};
 use super::flight::{Flight, Stage};
@@ -30,7 +32,9 @@ pub struct Hold {
     /// The node.
     pub node: NodeId,
     /// The Binding's annotations, all but the time.
-    pub annotations: Shared<BTreeMap<String, String>>,
+    pub annotations: Shared<Annotations>,
+    /// What the pod was judged to want of devices.
+    pub wanted: Option<Arc<Wanted>>,
     /// Monotonic time since which the room is held.
     pub since: Duration,
     /// The group that holds it.
@@ -53,18 +57,15 @@ impl Engine {
         }
         let plan = self.world.node(node).and_then(|found| device_fit::plan(&slots, (node, found)));
         // What nobody says is written as empty: a pod may carry another scheduler's words.
-        let mut annotations = BTreeMap::from(key::SCHEDULER_KEYS.map(|key| (key.to_owned(), String::new())));
+        let mut annotations = Annotations::empty(&key::SCHEDULER_KEYS);
         let devices = plan.map(|plan| {
-            for (key, text) in plan.annotations() {
-                if let Some(value) = annotations.get_mut(key) {
-                    *value = text;
-                }
-            }
+            plan.annotations().into_iter().for_each(|(key, text)| annotations.set(key, text));
             plan.held()
         });
         for plugin in &self.plugins.enabled().bind {
-            annotations.extend(plugin.annotations(view, pod, node, &slots));
+            plugin.annotations(view, pod, node, &slots).into_iter().for_each(|(key, text)| annotations.set(key, text));
         }
+        let wanted = device_fit::wanted(&slots).cloned();
         let group = self.world.gangs().gang_of(id).map(|gang| gang.group().clone());
         let volumes = volumes::plan(&slots, node);
         if self.world.assume_chosen(id, node, devices, device_fit::choice(&slots, node))
@@ -72,7 +73,8 @@ impl Engine {
         {
             self.world.plan_volumes(id, plan);
         }
-        self.holds.insert(id, Hold { node, annotations: annotations.into(), since: now.mono, group, commit: None });
+        let annotations = annotations.into();
+        self.holds.insert(id, Hold { node, annotations, wanted, since: now.mono, group, commit: None });
         true
     }
 
@@ -143,7 +145,7 @@ impl Engine {
         let time = self.stamp(now);
         self.serial += 1;
         let (Some(pod), Some(node)) = (self.world.pod(id), self.world.node(hold.node)) else { return };
-        let calls = calls(pod, node);
+        let calls = calls(pod, node, hold.wanted.as_deref());
         let exact = self.config.lock_mode == LockMode::Auto && node.needs_no_lock(&pod.facts.handoff.scheduler_name);
         let resumed = self.pinned.remove(&id) == Some(hold.node);
         let flight = Flight {
@@ -230,7 +232,8 @@ impl Engine {
         let Some(pod) = self.world.pod(id) else { return true };
         let Some(devices) = &pod.devices else { return false };
         let sick = found.stock.as_ref().is_none_or(|stock| !stock.unhealthy_of(devices).is_empty());
-        sick || self.world.contested_device(id).is_some() || calls(pod, found).iter().any(|name| !found.serves(name))
+        sick || self.world.contested_device(id).is_some()
+            || calls(pod, found, None).iter().any(|name| !found.serves(name))
     }
 
     /// Volumes changed: every flight that waits for them is looked at.
@@ -241,11 +244,16 @@ impl Engine {
     }
 }
 
-/// Names of the Allocate calls that will come for `pod` on `node`.
-fn calls(pod: &Pod, node: &Node) -> Vec<Box<str>> {
+/// Names of the Allocate calls that will come for `pod` on `node`: most often all that it wants.
+fn calls(pod: &Pod, node: &Node, wanted: Option<&Wanted>) -> Shared<Vec<Box<str>>> {
+    if let Some(names) = wanted.and_then(|wanted| wanted.names_of(pod))
+        && names.iter().all(|name| node.serves(name))
+    {
+        return names.clone();
+    }
     let mut names: Vec<Box<str>> =
         pod.facts.handoff.expected_calls(|name| node.serves(name)).map(|call| call.resource.into()).collect();
     names.sort();
     names.dedup();
-    names
+    names.into()
 }

@@ -7,6 +7,7 @@
 //!     └──── release, forget ◀──────────┴───────── final failure ◀────────┘
 //! ```
 
+mod annotations;
 mod binding;
 mod choose;
 mod effect;
@@ -26,6 +27,7 @@ mod report;
 mod settings;
 mod tell;
 
+pub use annotations::Annotations;
 pub use choose::{Choice, Diagnosis, choose};
 pub use effect::{BindResult, Effect, Effects, LockResult, PodGroupWrite, Report, Ticket};
 pub use engine::Engine;

@@ -7,29 +7,57 @@ use crate::decide::framework::Refusal;
 
 /// Refusals, and how many nodes gave each.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Refusals(BTreeMap<Arc<Refusal>, usize>);
+pub(super) struct Refusals {
+    places: BTreeMap<Arc<Refusal>, usize>,
+    /// By place; what nobody says has no count, and its place is given to another.
+    counts: Vec<(Arc<Refusal>, usize)>,
+    free: Vec<usize>,
+}
+
+/// Where a refusal is counted, as long as a node gives it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Said(usize);
 
 impl Refusals {
-    /// One more node says this. Keep what is returned: it is what every such node said.
-    pub fn enter(&mut self, refusal: Arc<Refusal>) -> Arc<Refusal> {
-        let known = self.0.get_key_value(&refusal).map(|(known, _)| known.clone());
-        let refusal = known.unwrap_or(refusal);
-        *self.0.entry(refusal.clone()).or_insert(0) += 1;
-        refusal
+    /// One more node says this.
+    pub fn enter(&mut self, refusal: Refusal) -> Said {
+        if let Some(at) = self.places.get(&refusal) {
+            self.counts[*at].1 += 1;
+            return Said(*at);
+        }
+        let refusal = Arc::new(refusal);
+        let counted = (refusal.clone(), 1);
+        let at = match self.free.pop() {
+            Some(at) => {
+                self.counts[at] = counted;
+                at
+            }
+            None => {
+                self.counts.push(counted);
+                self.counts.len() - 1
+            }
+        };
+        self.places.insert(refusal, at);
+        Said(at)
     }
 
     /// One node less says this; what nobody says is forgotten.
-    pub fn leave(&mut self, refusal: &Refusal) {
-        if let Some(count) = self.0.get_mut(refusal) {
-            *count -= 1;
-            if *count == 0 {
-                self.0.remove(refusal);
-            }
+    pub fn leave(&mut self, said: Said) {
+        let (refusal, count) = &mut self.counts[said.0];
+        *count -= 1;
+        if *count == 0 {
+            self.places.remove(refusal);
+            self.free.push(said.0);
         }
     }
 
+    /// What was said.
+    pub fn get(&self, said: Said) -> &Refusal {
+        &self.counts[said.0].0
+    }
+
     /// Every refusal and its count.
-    pub fn counted(&self) -> &BTreeMap<Arc<Refusal>, usize> {
-        &self.0
+    pub fn counted(&self) -> BTreeMap<Arc<Refusal>, usize> {
+        self.places.iter().map(|(refusal, at)| (refusal.clone(), self.counts[*at].1)).collect()
     }
 }

@@ -69,6 +69,11 @@ impl Slots {
         self.kept.0.entry()
     }
 
+    /// The value of one type for this cycle, and what is kept of another one, made when it is not there.
+    pub fn with_kept<T: Any, K: Any + Send + Default>(&mut self) -> Option<(&T, &mut K)> {
+        Some((self.values.get()?, self.kept.0.entry()))
+    }
+
     /// Goes on with what was kept for the pod's shape.
     pub fn keep(&mut self, kept: Kept) {
         self.kept = kept;

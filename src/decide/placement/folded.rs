@@ -47,8 +47,7 @@ impl Folded {
             ("ephemeral-storage", amounts.ephemeral),
             (GPU_PERCENT, gpu),
         ];
-        let scalars = amounts.scalar.iter().map(|(name, amount)| (&**name, *amount));
-        let scalars = scalars.filter(|(name, _)| !FOLDED.contains(name));
+        let scalars = amounts.scalar.iter().filter(|(name, _)| !FOLDED.contains(name));
         let all = own.into_iter().chain(scalars).filter(|(_, amount)| *amount != 0);
         Self(all.map(|(name, amount)| (name.into(), amount)).collect())
     }

@@ -94,13 +94,13 @@ impl<'a> KnownRooms<'a> {
     pub fn new(guests: &'a [Guests]) -> Self {
         let mut most = Resources::default();
         for guest in guests {
-            let times = |amount: &i64| amount.saturating_mul(guest.count);
-            let scalar = guest.requests.scalar.iter().map(|(name, amount)| (name.clone(), times(amount))).collect();
+            let times = |amount: i64| amount.saturating_mul(guest.count);
+            let scalar = guest.requests.scalar.iter().map(|(name, amount)| (name.into(), times(amount))).collect();
             let Resources { milli_cpu, memory, ephemeral, .. } = &guest.requests;
             most.add(&Resources {
-                milli_cpu: times(milli_cpu),
-                memory: times(memory),
-                ephemeral: times(ephemeral),
+                milli_cpu: times(*milli_cpu),
+                memory: times(*memory),
+                ephemeral: times(*ephemeral),
                 scalar,
             });
         }
@@ -141,7 +141,7 @@ impl<'a> KnownRooms<'a> {
         let free = &left.free;
         let mut amounts =
             vec![free.milli_cpu.min(*milli_cpu), free.memory.min(*memory), free.ephemeral.min(*ephemeral)];
-        amounts.extend(scalar.iter().map(|(name, most)| free.scalar(name).min(*most)));
+        amounts.extend(scalar.iter().map(|(name, most)| free.scalar(name).min(most)));
         let labels = node.facts.as_ref().map(|facts| &facts.labels);
         let keys: BTreeSet<&str> =
             self.guests.iter().flat_map(|guest| &guest.apart).filter_map(|(_, key)| key.as_deref()).collect();
@@ -196,7 +196,7 @@ impl<'a> Left<'a> {
             || requests.milli_cpu > self.free.milli_cpu.max(0)
             || requests.memory > self.free.memory.max(0)
             || requests.ephemeral > self.free.ephemeral.max(0)
-            || requests.scalar.iter().any(|(name, wanted)| !counted(name) && *wanted > self.free.scalar(name).max(0));
+            || requests.scalar.iter().any(|(name, wanted)| !counted(name) && wanted > self.free.scalar(name).max(0));
         if short || !self.take_devices(guest) {
             return false;
         }

@@ -11,7 +11,7 @@ use crate::decide::pod::PodContainer;
 use crate::decide::world::devices::{DeviceChoice, DevicePlan, Kinds, kinds_of, request_of};
 use crate::decide::world::{KnownChoices, Node, NodeId, Pod, Resources, Wake};
 
-use super::resources_fit::{Lacks, device_shortage};
+use super::resources_fit::device_shortage;
 
 /// What becomes of device pods where no agent is live.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
@@ -31,8 +31,14 @@ pub struct DeviceFit {
 }
 
 /// The devices chosen on each node that fits, in the order of the nodes: that is how they are asked, most often.
-#[derive(Default)]
 pub(super) struct Choices(Vec<(NodeId, Arc<DeviceChoice>)>);
+
+/// With room for as many nodes as most decisions ask.
+impl Default for Choices {
+    fn default() -> Self {
+        Self(Vec::with_capacity(16))
+    }
+}
 
 impl Choices {
     fn put(&mut self, node: NodeId, choice: Arc<DeviceChoice>) {
@@ -87,11 +93,25 @@ fn parts(request: &PodDeviceRequest) -> u64 {
 }
 
 /// The devices of a pod, and of every pod of its shape with the same containers, judged once.
-struct Wanted {
+#[derive(Debug, PartialEq, Eq)]
+pub struct Wanted {
     containers: Shared<Vec<PodContainer>>,
     request: PodDeviceRequest,
-    names: Vec<Box<str>>,
+    names: Shared<Vec<Box<str>>>,
     kinds: Kinds,
+}
+
+impl Wanted {
+    /// Names of the Allocate calls that come for the pod where an agent serves all that it asks for; `None` when its containers
+    /// are other ones by now.
+    pub fn names_of(&self, pod: &Pod) -> Option<&Shared<Vec<Box<str>>>> {
+        self.containers.is_same(&pod.facts.handoff.containers).then_some(&self.names)
+    }
+}
+
+/// What the pod wants of devices; `None` when it wants none.
+pub fn wanted(slots: &Slots) -> Option<&Arc<Wanted>> {
+    slots.get()
 }
 
 /// Whether a node's agent serves all names that a pod asks for.
@@ -121,6 +141,13 @@ impl Served {
         self.0 = have.map(|have| (status.clone(), have.clone()));
         Service::All
     }
+}
+
+/// What is remembered from one node, and one pod of a shape, to the next.
+#[derive(Default)]
+struct Memory {
+    served: Served,
+    choices: KnownChoices,
 }
 
 const NAME: &str = "DeviceFit";
@@ -162,7 +189,7 @@ impl PreFilter for DeviceFit {
                 names.sort();
                 names.dedup();
                 let containers = pod.facts.handoff.containers.clone();
-                let wanted = Arc::new(Wanted { containers, request, names, kinds: kinds_of(pod) });
+                let wanted = Arc::new(Wanted { containers, request, names: names.into(), kinds: kinds_of(pod) });
                 *slots.kept() = Some(wanted.clone());
                 slots.put(wanted);
                 Outcome::Fit
@@ -173,16 +200,15 @@ impl PreFilter for DeviceFit {
 
 impl Filter for DeviceFit {
     fn filter(&self, _: View<'_>, pod: &Pod, (id, node): (NodeId, &Node), slots: &mut Slots) -> Outcome {
-        let Some(wanted) = slots.get::<Arc<Wanted>>().cloned() else { return Outcome::Fit };
+        let Some((wanted, memory)) = slots.with_kept::<Arc<Wanted>, Memory>() else { return Outcome::Fit };
         let wake = Wake::AGENT.or(Wake::NODE_ROOM).or(Wake::NODE_ADDED);
-        match (slots.kept::<Served>().by(node, &wanted.names), self.without_agent) {
+        match (memory.served.by(node, &wanted.names), self.without_agent) {
             (Service::All, _) => {}
             // Also where nobody but this rule counts: kube-scheduler leaves these names to its extender.
             (_, NodesWithoutAgent::Plain) => {
-                return match device_shortage(&pod.facts.spec.requests, node, slots.kept::<Lacks>()) {
-                    None => Outcome::Fit,
-                    Some((text, help)) => Outcome::unfit(NAME, text, wake.or(ROOM)).helped_by(help),
-                };
+                let Some(shortage) = device_shortage(&pod.facts.spec.requests, node) else { return Outcome::Fit };
+                let (text, help) = shortage.told(slots);
+                return Outcome::unfit(NAME, text, wake.or(ROOM)).helped_by(help);
             }
             (Service::NoAgent, _) => return Outcome::unfit(NAME, "agent not ready", wake).helped_by(Help::Daemon),
             (Service::Not(name), _) => {
@@ -197,7 +223,7 @@ impl Filter for DeviceFit {
             let text = format!("a pod without an assignment holds unknown {kind} devices");
             return Outcome::unfit(NAME, text, ROOM).helped_by(Help::Unassigned);
         }
-        match slots.kept::<KnownChoices>().choose(stock, &wanted.request) {
+        match memory.choices.choose(stock, &wanted.request) {
             Ok(choice) => {
                 slots.entry::<Choices>().put(id, choice);
                 Outcome::Fit

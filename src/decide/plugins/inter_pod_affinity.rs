@@ -44,7 +44,15 @@ struct Near {
     first_of_group: bool,
 }
 
+/// Neither the pod nor anybody near any node means anybody: said in place of a [`Near`] without contents.
+struct Nobody;
+
 impl Near {
+    /// `true` when some other pod means this one.
+    fn is_meant(&self) -> bool {
+        !self.refused.is_empty() || self.drawn || self.shunned
+    }
+
     /// Counts the terms of `pod` that mean a placed pod.
     fn count_meant(&mut self, pod: &Pod, other: &Pod, world: &World) {
         let (spec, Some(labels)) = (&pod.facts.spec, node_labels(world, other)) else { return };
@@ -77,8 +85,8 @@ impl Plugin for InterPodAffinity {
     fn reads(&self, pod: &Pod, slots: &Slots) -> Reads {
         let spec = &pod.facts.spec;
         let no_terms = spec.affinity.is_empty() && spec.anti_affinity.is_empty() && spec.pods_preferred.is_empty();
-        let meant = slots.get::<Near>().is_none_or(|near| !near.refused.is_empty() || near.drawn || near.shunned);
-        if no_terms && !meant { Reads::Nothing } else { Reads::World }
+        let meant = || slots.get::<Near>().is_none_or(Near::is_meant);
+        if slots.get::<Nobody>().is_some() || no_terms && !meant() { Reads::Nothing } else { Reads::World }
     }
 }
 
@@ -99,7 +107,12 @@ impl PreFilter for InterPodAffinity {
             }
             near.first_of_group = spec.affinity.iter().all(|term| matches(term, pod, pod, view.world));
         }
-        slots.put(near);
+        let no_terms = spec.affinity.is_empty() && spec.anti_affinity.is_empty() && spec.pods_preferred.is_empty();
+        if no_terms && !near.is_meant() {
+            slots.put(Nobody);
+        } else {
+            slots.put(near);
+        }
         Outcome::Fit
     }
 }

@@ -28,12 +28,37 @@ impl Plugin for NodeResourcesFit {
 
 impl Filter for NodeResourcesFit {
     fn filter(&self, _: View<'_>, pod: &Pod, (_, node): (NodeId, &Node), slots: &mut Slots) -> Outcome {
-        match shortage(&pod.facts.spec.requests, node, slots.kept::<Lacks>()) {
+        match shortage(&pod.facts.spec.requests, node) {
             None => Outcome::Fit,
-            Some((text, help)) => {
+            Some(shortage) => {
                 // Bytes of GPU memory come with the agent and its inventory.
                 let room = Wake::POD_FREED.or(Wake::NODE_ROOM).or(Wake::NODE_ADDED);
+                let (text, help) = shortage.told(slots);
                 Outcome::unfit(NAME, text, room.or(Wake::AGENT).or(Wake::DEVICES)).helped_by(help)
+            }
+        }
+    }
+}
+
+/// What a node has too little of.
+pub(super) enum Shortage<'a> {
+    /// Said in constant words.
+    Plain(&'static str, Help),
+    /// Of an extended resource, beside what is wanted of it.
+    Extended(&'a str, i64),
+    /// The kubelet offers none of what is there and healthy.
+    Unserved(&'a str),
+}
+
+impl Shortage<'_> {
+    /// The words for it, and what people can do.
+    pub(super) fn told(self, slots: &mut Slots) -> (Text, Help) {
+        match self {
+            Self::Plain(text, help) => (text.into(), help),
+            Self::Unserved(name) => (format!("agent does not serve {name}").into(), Help::Registration),
+            Self::Extended(name, wanted) => {
+                let help = if name == key::NVIDIA_GPU { Help::Room } else { Help::Rule };
+                (slots.kept::<Lacks>().text(name, wanted), help)
             }
         }
     }
@@ -41,11 +66,11 @@ impl Filter for NodeResourcesFit {
 
 /// What nodes with too little of an extended resource say: many say the same.
 #[derive(Default)]
-pub(super) struct Lacks(Vec<(Box<str>, i64, Text)>);
+struct Lacks(Vec<(Box<str>, i64, Text)>);
 
 impl Lacks {
     fn text(&mut self, name: &str, wanted: i64) -> Text {
-        if let Some((_, _, text)) = self.0.iter().find(|(known, amount, _)| **known == *name && *amount == wanted) {
+        if let Some((_, _, text)) = self.0.iter().find(|(known, amount, _)| *amount == wanted && **known == *name) {
             return text.clone();
         }
         let text = Text::from(match name {
@@ -58,53 +83,47 @@ impl Lacks {
 }
 
 /// What the node has too little of; `None` when the request fits.
-fn shortage(request: &Resources, node: &Node, lacks: &mut Lacks) -> Option<(Text, Help)> {
+fn shortage<'a>(request: &'a Resources, node: &Node) -> Option<Shortage<'a>> {
     let facts = node.facts.as_ref()?;
     let (have, used) = (&facts.allocatable, &node.used);
     if node.pods.len() as i64 + 1 > facts.max_pods {
-        return Some(("too many pods".into(), Help::MaxPods));
+        return Some(Shortage::Plain("too many pods", Help::MaxPods));
     }
     if short(request.milli_cpu, have.milli_cpu, used.milli_cpu) {
-        return Some(("insufficient cpu".into(), Help::Rule));
+        return Some(Shortage::Plain("insufficient cpu", Help::Rule));
     }
     if short(request.memory, have.memory, used.memory) {
-        return Some(("insufficient memory".into(), Help::Rule));
+        return Some(Shortage::Plain("insufficient memory", Help::Rule));
     }
     if short(request.ephemeral, have.ephemeral, used.ephemeral) {
-        return Some(("insufficient ephemeral-storage".into(), Help::Rule));
+        return Some(Shortage::Plain("insufficient ephemeral-storage", Help::Rule));
     }
-    scalar_shortage(request, node, lacks, |_| true)
+    scalar_shortage(request, node, |_| true)
 }
 
 /// The same of devices alone.
-pub(super) fn device_shortage(request: &Resources, node: &Node, lacks: &mut Lacks) -> Option<(Text, Help)> {
-    scalar_shortage(request, node, lacks, key::is_device_resource)
+pub(super) fn device_shortage<'a>(request: &'a Resources, node: &Node) -> Option<Shortage<'a>> {
+    scalar_shortage(request, node, key::is_device_resource)
 }
 
 fn short(wanted: i64, have: i64, used: i64) -> bool {
     wanted > 0 && wanted > have.saturating_sub(used)
 }
 
-fn scalar_shortage(
-    request: &Resources,
-    node: &Node,
-    lacks: &mut Lacks,
-    counts: impl Fn(&str) -> bool,
-) -> Option<(Text, Help)> {
+fn scalar_shortage<'a>(request: &'a Resources, node: &Node, counts: impl Fn(&str) -> bool) -> Option<Shortage<'a>> {
     let facts = node.facts.as_ref()?;
     let (have, used) = (&facts.allocatable, &node.used);
     let (name, wanted) = request.scalar.iter().find(|(name, wanted)| {
-        counts(name) && short(**wanted, have.scalar(name), used.scalar(name)) && !is_counted_by_devices(name, node)
+        counts(name) && short(*wanted, have.scalar(name), used.scalar(name)) && !is_counted_by_devices(name, node)
     })?;
     // The kubelet offers none of what is there and healthy: nobody serves it now.
     if have.scalar(name) == 0 && has_healthy(node, name) {
         return Some(match node.live_agent() {
-            None => ("agent not ready".into(), Help::Daemon),
-            Some(_) => (format!("agent does not serve {name}").into(), Help::Registration),
+            None => Shortage::Plain("agent not ready", Help::Daemon),
+            Some(_) => Shortage::Unserved(name),
         });
     }
-    let help = if **name == *key::NVIDIA_GPU { Help::Room } else { Help::Rule };
-    Some((lacks.text(name, *wanted), help))
+    Some(Shortage::Extended(name, wanted))
 }
 
 /// The node's inventory lists a healthy device that is handed out by this name.

@@ -146,12 +146,12 @@ impl Usage {
 /// Percent of these GPUs that the pod asks for, whatever name it uses.
 fn wanted_gpu_percent(wanted: &Resources, stock: &Stock) -> i64 {
     let (mut whole, mut share) = (0, 0);
-    for (name, amount) in &wanted.scalar {
-        match &**name {
+    for (name, amount) in wanted.scalar.iter() {
+        match name {
             key::NVIDIA_GPU => whole += amount * key::WHOLE,
             key::GPU => whole += amount,
-            key::GPU_CORE | key::GPU_MEMORY_RATIO => share = share.max(*amount),
-            key::GPU_MEMORY => share = share.max(stock.memory_percent(*amount)),
+            key::GPU_CORE | key::GPU_MEMORY_RATIO => share = share.max(amount),
+            key::GPU_MEMORY => share = share.max(stock.memory_percent(amount)),
             _ => {}
         }
     }

@@ -6,8 +6,8 @@ use crate::contract::inventory::Device;
 use crate::contract::{DeviceAllocation, DeviceId, DeviceType, PodUid, Shared, key};
 use crate::decide::alloc::score::{Beside, Seen};
 use crate::decide::alloc::{
-    Amounts, Assignment, Exclusive, Held, Labels, Layout, NodePool, PodDeviceRequest, RequestProblem, Wishes, pick,
-    score, together,
+    Aftermath, Amounts, Assignment, Exclusive, Held, Labels, Layout, NodePool, PodDeviceRequest, Portion,
+    RequestProblem, Wishes, pick, score, together,
 };
 use crate::decide::help::Help;
 use crate::decide::pod::HandoffPod;
@@ -61,9 +61,16 @@ pub struct NoChoice {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeviceChoice {
     assignment: Assignment,
-    amounts: Box<[Shared<Amounts>]>,
+    portions: Box<[Portion]>,
+    after: Aftermath,
     /// 0..=100: how well the devices lie together.
     pub quality: i64,
+}
+
+impl DeviceChoice {
+    fn of(pool: &NodePool, assignment: Assignment, quality: i64) -> Self {
+        Self { portions: assignment.portions(pool), assignment, after: Aftermath::default(), quality }
+    }
 }
 
 /// Devices chosen for a pod on one node, on the state of the node that they were chosen on.
@@ -78,13 +85,14 @@ pub struct DevicePlan<'a> {
 impl DevicePlan<'_> {
     /// The Binding's device annotations.
     pub fn annotations(&self) -> [(&'static str, String); 3] {
-        let [allocated, split, minors] = self.choice.assignment.annotations(self.pool, self.request, self.node);
+        let DeviceChoice { assignment, portions, .. } = self.choice;
+        let [allocated, split, minors] = assignment.annotations_of(self.pool, portions, self.request, self.node);
         [(key::DEVICE_ALLOCATED, allocated), (key::CONTAINER_DEVICES, split), (key::GPU_MINORS, minors)]
     }
 
     /// What the pod holds then.
     pub fn held(&self) -> Held {
-        self.choice.assignment.held_of(self.pool, &self.choice.amounts)
+        self.choice.assignment.held_of(self.pool, &self.choice.portions)
     }
 }
 
@@ -190,7 +198,7 @@ impl Stock {
             return false;
         }
         if let Some(choice) = choice {
-            return self.pool.take(&choice.assignment.grant).is_ok();
+            return self.pool.take_as_before(&choice.assignment.grant, &choice.after).is_ok();
         }
         let mut pool = self.pool.clone();
         let (_, misfits) = pool.take_held(devices, charge.exclusive);
@@ -230,18 +238,14 @@ impl Stock {
         let assignment = pick(&self.pool, request)
             .map_err(|reason| NoChoice { text: reason.summary().into(), help: reason.help() })?;
         let quality = i64::from(score::topology_fit(&self.pool, &assignment));
-        Ok(DeviceChoice { amounts: assignment.amounts(&self.pool), assignment, quality })
+        Ok(DeviceChoice::of(&self.pool, assignment, quality))
     }
 
     /// Devices for several pods at one time, whichever way each of them gets some; changes nothing. One of `tries` is one choice
     /// for one pod; `None` when they ran out, too.
     pub fn choose_together(&self, requests: &[&PodDeviceRequest], tries: &mut usize) -> Option<Vec<DeviceChoice>> {
         let found = together(&self.pool, requests, tries)?;
-        let choice = |assignment: Assignment| {
-            let amounts = assignment.amounts(&self.pool);
-            DeviceChoice { assignment, amounts, quality: 0 }
-        };
-        Some(found.into_iter().map(choice).collect())
+        Some(found.into_iter().map(|assignment| DeviceChoice::of(&self.pool, assignment, 0)).collect())
     }
 
     /// Everything that tells these devices apart from another node's for any pod, but their names; with `places`, where they

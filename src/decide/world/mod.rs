@@ -33,7 +33,7 @@ pub use known_choices::KnownChoices;
 pub use mix::Mix;
 pub use node::{Agent, LockSeen, Node, NodeFacts};
 pub use pod::{Place, Pod, PodFacts};
-pub use resources::{Rated, RequestParts, Resources};
+pub use resources::{Rated, RequestParts, Resources, Scalars};
 pub use spec::{JobClaim, PodSpec, Qos};
 pub use state::{World, WorldPolicy};
 pub use volume::{AccessModes, ClaimFacts, ClassFacts, VolumeFacts, VolumePlan};

@@ -1,6 +1,7 @@
 //! Amounts of what a node offers and pods ask for, and kube-scheduler's arithmetic of a pod's request.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use crate::contract::Quantity;
 use crate::decide::pod::ContainerKind;
@@ -15,7 +16,53 @@ pub struct Resources {
     /// Bytes.
     pub ephemeral: i64,
     /// Extended resources, huge pages.
-    pub scalar: BTreeMap<Box<str>, i64>,
+    pub scalar: Scalars,
+}
+
+/// Whole amounts by name, in the order of the names. There are a handful of them, so they are looked for one by one: names
+/// mostly differ in length. A sum takes its names from what was added, so that few nodes have names of their own.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub struct Scalars(Vec<(Arc<str>, i64)>);
+
+impl Scalars {
+    /// The amount of this name.
+    pub fn get(&self, name: &str) -> Option<i64> {
+        self.0.iter().find(|(known, _)| **known == *name).map(|(_, amount)| *amount)
+    }
+
+    /// Sets an amount.
+    pub fn insert(&mut self, name: Arc<str>, amount: i64) {
+        *self.entry(&name) = amount;
+    }
+
+    /// Names and amounts, by name.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, i64)> {
+        self.0.iter().map(|(name, amount)| (&**name, *amount))
+    }
+
+    /// `true` when nothing is named.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// The amount of this name, to be changed; zero when it was not there.
+    fn entry(&mut self, name: &Arc<str>) -> &mut i64 {
+        let known = self.0.iter().position(|(known, _)| **known == **name);
+        let at = known.unwrap_or_else(|| {
+            let at = self.0.partition_point(|(known, _)| **known < **name);
+            self.0.insert(at, (name.clone(), 0));
+            at
+        });
+        &mut self.0[at].1
+    }
+}
+
+impl FromIterator<(Arc<str>, i64)> for Scalars {
+    fn from_iter<I: IntoIterator<Item = (Arc<str>, i64)>>(amounts: I) -> Self {
+        let mut all = Self::default();
+        amounts.into_iter().for_each(|(name, amount)| all.insert(name, amount));
+        all
+    }
 }
 
 /// CPU and memory as kube-scheduler rates nodes by them: a container that names neither counts as if it asked for
@@ -87,7 +134,7 @@ impl Resources {
 
     /// The amount of an extended resource; zero when not named.
     pub fn scalar(&self, name: &str) -> i64 {
-        self.scalar.get(name).copied().unwrap_or(0)
+        self.scalar.get(name).unwrap_or(0)
     }
 
     /// Adds, saturating.
@@ -98,7 +145,7 @@ impl Resources {
     /// Takes away; may go below zero on an over-committed node.
     pub fn sub(&mut self, other: &Self) {
         self.combine(other, i64::saturating_sub);
-        self.scalar.retain(|_, amount| *amount != 0);
+        self.scalar.0.retain(|(_, amount)| *amount != 0);
     }
 
     /// The larger amount of each.
@@ -112,7 +159,7 @@ impl Resources {
         self.milli_cpu > most
             || self.memory > most
             || self.ephemeral > most
-            || self.scalar.values().any(|amount| *amount > most)
+            || self.scalar.iter().any(|(_, amount)| amount > most)
     }
 
     /// `true` when nothing is asked for.
@@ -120,20 +167,16 @@ impl Resources {
         self.milli_cpu == 0
             && self.memory == 0
             && self.ephemeral == 0
-            && self.scalar.values().all(|amount| *amount == 0)
+            && self.scalar.iter().all(|(_, amount)| amount == 0)
     }
 
     fn combine(&mut self, other: &Self, with: impl Fn(i64, i64) -> i64) {
         self.milli_cpu = with(self.milli_cpu, other.milli_cpu);
         self.memory = with(self.memory, other.memory);
         self.ephemeral = with(self.ephemeral, other.ephemeral);
-        for (name, amount) in &other.scalar {
-            match self.scalar.get_mut(name) {
-                Some(mine) => *mine = with(*mine, *amount),
-                None => {
-                    self.scalar.insert(name.clone(), with(0, *amount));
-                }
-            }
+        for (name, amount) in &other.scalar.0 {
+            let mine = self.scalar.entry(name);
+            *mine = with(*mine, *amount);
         }
     }
 }
@@ -186,6 +229,20 @@ mod tests {
         assert_eq!(total(vec![(Init, cpu(500)), (App, cpu(100)), (App, cpu(100))]), 500);
         assert_eq!(total(vec![(Sidecar, cpu(300)), (Init, cpu(500)), (App, cpu(100))]), 800);
         assert_eq!(total(vec![(Init, cpu(500)), (Sidecar, cpu(300)), (App, cpu(400))]), 700);
+    }
+
+    #[test]
+    fn amounts_by_name_stay_in_order_and_go_when_nothing_is_left() {
+        let of = |amounts: &[(&str, i64)]| Resources {
+            scalar: amounts.iter().map(|(name, amount)| (Arc::from(*name), *amount)).collect(),
+            ..Resources::default()
+        };
+        let mut sum = of(&[("b", 2), ("aa", 1), ("b", 3)]);
+        assert_eq!(sum.scalar.iter().collect::<Vec<_>>(), [("aa", 1), ("b", 3)]);
+        sum.add(&of(&[("ab", 4), ("b", 1)]));
+        assert_eq!(sum, of(&[("b", 4), ("ab", 4), ("aa", 1)]));
+        sum.sub(&of(&[("aa", 1), ("c", 1)]));
+        assert_eq!((sum.scalar("b"), sum.scalar("aa"), sum.scalar.get("aa"), sum.scalar("c")), (4, 0, None, -1));
     }
 
     #[test]

@@ -61,8 +61,7 @@ impl Engine {
         let text = committed.to_string();
         for id in &held {
             if let Some(hold) = self.holds.get_mut(id) {
-                // The key is there: every Binding writes all of them.
-                hold.annotations.entry(key::GANG_COMMITTED.to_owned()).or_default().clone_from(&text);
+                hold.annotations.set(key::GANG_COMMITTED, text.clone());
                 hold.commit = Some(number);
             }
         }
@@ -146,7 +145,7 @@ impl Engine {
         }
         let committed = group.commit(self.stamp(now), 1);
         if let Some(hold) = self.holds.get_mut(&id) {
-            hold.annotations.insert(key::GANG_COMMITTED.to_owned(), committed.to_string());
+            hold.annotations.set(key::GANG_COMMITTED, committed.to_string());
         }
     }
 
@@ -290,7 +289,7 @@ impl Engine {
                 return true;
             }
             let flight = self.flights.get(&member.pod);
-            let going = flight.and_then(|flight| flight.annotations.get(key::GANG_COMMITTED)) == Some(&text);
+            let going = flight.and_then(|flight| flight.annotations.get(key::GANG_COMMITTED)) == Some(text.as_str());
             going || (member.state.is_bound() && member.committed == Some(commit))
         };
         let members = self.world.gangs().of_group(group).flat_map(Gang::members).filter(with_it);

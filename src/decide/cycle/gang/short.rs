@@ -88,8 +88,7 @@ impl Engine {
             ];
             let mut short = short.into_iter();
             let units = |name: &str| Quantity::units(free.scalar(name));
-            let mut scalars =
-                wanted.scalar.iter().map(|(name, wanted)| (&**name, Quantity::units(*wanted), units(name)));
+            let mut scalars = wanted.scalar.iter().map(|(name, wanted)| (name, Quantity::units(wanted), units(name)));
             let found = short.find(|(_, wanted, free)| wanted > free);
             let found = found.or_else(|| scalars.find(|(_, wanted, free)| wanted > free));
             if let Some((name, wanted, free)) = found {

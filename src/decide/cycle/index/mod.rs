@@ -7,6 +7,8 @@
 //! to enter. Kept per shape and node: about 70 bytes; at most [`Index::SHAPES`] shapes, the longest unused one goes first.
 
 mod concern;
+mod node_set;
+mod ranks;
 mod search;
 mod shape;
 mod table;

@@ -29,10 +29,13 @@ struct Known {
 
 impl Known {
     fn is_of(&self, pod: &Pod) -> bool {
+        self.is_like(pod) && self.shape.node() == pod.facts.handoff.node.as_deref() || self.shape.is_of(pod)
+    }
+
+    /// Another pod of the latest one's template.
+    fn is_like(&self, pod: &Pod) -> bool {
         let (spec, containers) = &self.like;
-        let (handoff, same) = (&pod.facts.handoff, spec.is_same(&pod.facts.spec));
-        same && containers.is_same(&handoff.containers) && self.shape.node() == handoff.node.as_deref()
-            || self.shape.is_of(pod)
+        spec.is_same(&pod.facts.spec) && containers.is_same(&pod.facts.handoff.containers)
     }
 }
 
@@ -63,7 +66,7 @@ impl Index {
             return scan(view, plugins, pod, only, slots);
         };
         let mut judged = asked.len() as u64;
-        let chosen = known.table.best(plugins);
+        let chosen = known.table.best(plugins, &concern);
         let diagnosis = chosen.is_none().then(|| known.table.diagnosis());
         if let Some((id, node)) =
             chosen.filter(|id| asked.binary_search(id).is_err()).and_then(|id| Some((id, view.world.node(id)?)))
@@ -90,7 +93,9 @@ impl Index {
         }
         let latest = self.shapes.len() - 1;
         let known = &mut self.shapes[latest];
-        known.like = like(pod);
+        if !known.is_like(pod) {
+            known.like = like(pod);
+        }
         known
     }
 }

@@ -5,11 +5,10 @@
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
 
 use crate::decide::cycle::PodShape;
 use crate::decide::cycle::choose::{Diagnosis, judge};
-use crate::decide::cycle::refusals::Refusals;
+use crate::decide::cycle::refusals::{Refusals, Said};
 use crate::decide::framework::{Kept, Outcome, Plugins, Reads, Refusal, Slots, Text, View};
 use crate::decide::placement::{Load, Metric, Weights};
 use crate::decide::world::{NodeId, Pod};
@@ -19,7 +18,7 @@ pub(super) type Entry = (Reverse<i64>, Box<str>, NodeId);
 
 enum Verdict {
     Fits(Entry),
-    Refuses(Arc<Refusal>),
+    Refuses(Said),
 }
 
 /// The nodes' answers to one shape.
@@ -68,15 +67,18 @@ impl Table {
         for id in &stale {
             self.leave(*id);
             let Some(node) = view.world.node(*id).filter(|node| node.facts.is_some()) else { continue };
-            let verdict = match judge(view, plugins, pod, (*id, node), slots) {
+            match judge(view, plugins, pod, (*id, node), slots) {
                 Outcome::Fit => {
                     let rating = metric.rate(&Load::of(view.world, node), &pod.facts.spec.requests, weights);
-                    Verdict::Fits((Reverse(rating), node.name.clone(), *id))
+                    let entry = (Reverse(rating), node.name.clone(), *id);
+                    self.order.insert(entry.clone());
+                    self.verdicts.insert(*id, Verdict::Fits(entry));
                 }
-                Outcome::Unfit(no) | Outcome::Never(no) | Outcome::WaitUntil(_, no) => Verdict::Refuses(Arc::new(no)),
+                Outcome::Unfit(no) | Outcome::Never(no) | Outcome::WaitUntil(_, no) => {
+                    self.verdicts.insert(*id, Verdict::Refuses(self.refusals.enter(no)));
+                }
                 Outcome::Fault(text) => return Err(text),
-            };
-            self.enter(*id, verdict);
+            }
         }
         self.mark = Some(journal.mark());
         Ok(stale)
@@ -99,13 +101,13 @@ impl Table {
     pub fn refusal(&self, id: NodeId) -> Option<&Refusal> {
         match self.verdicts.get(&id)? {
             Verdict::Fits(_) => None,
-            Verdict::Refuses(refusal) => Some(refusal),
+            Verdict::Refuses(said) => Some(self.refusals.get(*said)),
         }
     }
 
     /// Why no node fits.
     pub fn diagnosis(&self) -> Diagnosis {
-        Diagnosis::of(self.verdicts.len(), self.refusals.counted().clone())
+        Diagnosis::of(self.verdicts.len(), self.refusals.counted())
     }
 
     fn leave(&mut self, id: NodeId) {
@@ -114,19 +116,8 @@ impl Table {
             Some(Verdict::Fits(entry)) => {
                 self.order.remove(&entry);
             }
-            Some(Verdict::Refuses(refusal)) => self.refusals.leave(&refusal),
+            Some(Verdict::Refuses(said)) => self.refusals.leave(said),
         }
-    }
-
-    fn enter(&mut self, id: NodeId, verdict: Verdict) {
-        let verdict = match verdict {
-            Verdict::Fits(entry) => {
-                self.order.insert(entry.clone());
-                Verdict::Fits(entry)
-            }
-            Verdict::Refuses(refusal) => Verdict::Refuses(self.refusals.enter(refusal)),
-        };
-        self.verdicts.insert(id, verdict);
     }
 }
 
