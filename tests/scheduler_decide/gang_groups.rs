@@ -221,7 +221,7 @@ fn a_pod_group_that_calls_a_former_group_satisfied_is_not_believed_about_the_pre
     };
     for name in ["a", "b"] {
         gangs.pod_group(&format!("ml/{name}"), |facts| facts.spec.min = Some(2));
-        gangs.members(name, 2, &vec![(P.to_owned(), name.to_owned())]);
+        gangs.members(name, 2, &[(P.to_owned(), name.to_owned())]);
     }
     gangs.settle();
     assert_eq!(gangs.bound().len(), 4);
@@ -233,7 +233,7 @@ fn a_pod_group_that_calls_a_former_group_satisfied_is_not_believed_about_the_pre
             facts.status.conditions = vec![condition()];
         });
     }
-    gangs.member("a-9", &vec![(P.to_owned(), "a".to_owned())]);
+    gangs.member("a-9", &[(P.to_owned(), "a".to_owned())]);
     always(&mut gangs, |gangs, when| {
         assert_eq!((gangs.count("a-9"), gangs.reason("a-9")), (0, "GangIncomplete"), "{when}");
     });

@@ -27,15 +27,12 @@ impl Refusals {
         }
         let refusal = Arc::new(refusal);
         let counted = (refusal.clone(), 1);
-        let at = match self.free.pop() {
-            Some(at) => {
-                self.counts[at] = counted;
-                at
-            }
-            None => {
-                self.counts.push(counted);
-                self.counts.len() - 1
-            }
+        let at = if let Some(at) = self.free.pop() {
+            self.counts[at] = counted;
+            at
+        } else {
+            self.counts.push(counted);
+            self.counts.len() - 1
         };
         self.places.insert(refusal, at);
         Said(at)
