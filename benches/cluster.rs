@@ -101,7 +101,12 @@ async fn measure(size: Size) {
     let gangs = Scenario { name: "gangs of 20", pods: 2 * size.pods, gangs_of: Some(20), ..plain.clone() };
     let gangs = gangs.run(&server).await;
     gangs.show();
-    let few = Scenario { name: "few gangs", pods: size.pods / 10, gangs_of: Some(20), ..plain.clone() };
+    let few = Scenario {
+        name: "few gangs",
+        pods: (size.pods / 10).next_multiple_of(20),
+        gangs_of: Some(20),
+        ..plain.clone()
+    };
     let undisturbed = few.run(&server).await;
     undisturbed.show();
     let beside = Scenario { name: "beside others", infeasible: 2 * size.pods, ..few }.run(&server).await;
