@@ -60,15 +60,16 @@ const QUIET: &str = "kube_client::client::builder=off,rustls_platform_verifier=o
 /// A bare word is a target to tracing-subscriber, of which then everything is logged, and nothing else: a misspelt level would
 /// silence the process.
 fn check_levels(filter: &str) -> Result<(), TelemetryError> {
+    let unreadable = |problem| TelemetryError::Filter { filter: filter.chars().take(200).collect(), problem };
+    if filter.trim().is_empty() {
+        return Err(unreadable("it is empty".to_owned()));
+    }
     let is_level = |text: &str| text.parse::<tracing::level_filters::LevelFilter>().is_ok();
     let bad =
         filter.split(',').map(str::trim).find(|part| !part.is_empty() && !part.contains(['=', '[']) && !is_level(part));
     match bad {
         None => Ok(()),
-        Some(part) => Err(TelemetryError::Filter {
-            filter: filter.chars().take(200).collect(),
-            problem: format!("{part:?} is no level: error, warn, info, debug, trace or off"),
-        }),
+        Some(part) => Err(unreadable(format!("{part:?} is no level: error, warn, info, debug, trace or off"))),
     }
 }
 
@@ -97,7 +98,8 @@ mod tests {
             let error = init(LogFormat::Text, bad).unwrap_err().to_string();
             assert!(error.contains(bad) && error.contains("is no level"), "{error}");
         }
-        for good in ["", "info", "WARN", "off", "info,baton::agent=debug", "baton=trace", "debug, kube=warn"] {
+        assert!(init(LogFormat::Text, " ").unwrap_err().to_string().contains("it is empty"));
+        for good in ["info", "WARN", "off", "info,baton::agent=debug", "baton=trace", "debug, kube=warn"] {
             assert!(check_levels(good).is_ok(), "{good}");
         }
     }

@@ -7,8 +7,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
 
-/// What the verify loop may find.
-pub const DIVERGENCES: [&str; 2] = ["DeviceDivergence", "AdmittedWithoutDevices"];
+use crate::decide::handoff::verify;
 
 /// Resource and outcome of a call.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -112,7 +111,7 @@ impl HandoffMetrics {
         registry.register("baton_ledger_entries", "Entries of the ledger", self.ledger_entries.clone());
         registry.register("baton_divergence", "Findings of the verify loop", self.divergences.clone());
         // An alert sees a counter grow only from a value that it has seen.
-        for reason in DIVERGENCES {
+        for reason in verify::REASONS {
             let _ = self.divergences.get_or_create(&Word { reason });
         }
     }

@@ -11,10 +11,12 @@ use super::pods::NodePods;
 use crate::contract::{DeviceId, PodUid};
 use crate::decide::pod::Phase;
 
-/// Events that `verify` gives, by reason.
+/// The kubelet, the annotation and the ledger name different devices.
 pub const DIVERGENCE: &str = "DeviceDivergence";
 /// A pod that runs without the devices that it asked for: the kubelet made no call.
 pub const ADMITTED_WITHOUT_DEVICES: &str = "AdmittedWithoutDevices";
+/// Reasons of the events that `verify` gives.
+pub const REASONS: [&str; 2] = [DIVERGENCE, ADMITTED_WITHOUT_DEVICES];
 
 /// Compares what the kubelet lists, what the pods' statuses name and what the annotations say with what was served; every
 /// finding is one event on the pod.
