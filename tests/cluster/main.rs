@@ -3,6 +3,7 @@
 #![allow(clippy::unchecked_time_subtraction)] // a test reads its clock in order
 #![allow(clippy::unwrap_used, clippy::panic, missing_docs)] // tests
 
+mod auto;
 mod control_plane;
 mod daemon;
 mod faults;

@@ -51,6 +51,11 @@ impl PodSpec {
     pub fn joint(self) -> Self {
         self.annotation(key::DEVICE_JOINT_ALLOCATE, r#"{"deviceTypes":["gpu","rdma"],"requiredScope":"SamePCIe"}"#)
     }
+    /// Its name.
+    #[allow(dead_code)] // not every test binary asks
+    pub fn name(&self) -> &str {
+        &self.name
+    }
     /// The object.
     pub fn build(&self) -> Pod {
         serde_json::from_value(json!({
