@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::decide::framework::{NodeScore, Outcome, Plugins, Refusal, Slots, Text, View};
+use crate::decide::framework::{NodeScore, Outcome, Plugins, Reads, Refusal, Slots, Text, View};
 use crate::decide::world::{Node, NodeId, Pod, Wake};
 
 /// The answer.
@@ -151,7 +151,8 @@ fn best(
     Ok(totals.into_iter().max_by(|a, b| a.1.cmp(&b.1).then(b.0.cmp(&a.0))).map(|(id, _)| id))
 }
 
-/// Runs PreScore and Score on nodes that fit; `each` hears node, rule, score 0..=100 and weight.
+/// Runs PreScore and Score on nodes that fit; `each` hears node, rule, score 0..=100 and weight. A rule that the pod does not
+/// concern says 0 of every node.
 pub(super) fn rate(
     view: View<'_>,
     plugins: &Plugins,
@@ -168,7 +169,7 @@ pub(super) fn rate(
     for (plugin, weight) in &plugins.enabled().score {
         let rate = |id: &NodeId| Some((*id, plugin.score(view, pod, (*id, view.world.node(*id)?), slots)));
         let mut scores: Vec<NodeScore> = fitting.iter().filter_map(rate).collect();
-        if !plugin.is_absolute() {
+        if !plugin.is_absolute() && plugin.reads(pod, slots) != Reads::Nothing {
             plugin.normalize(&mut scores);
         }
         scores.into_iter().for_each(|(id, score)| each(id, plugin.name(), score.clamp(0, 100), *weight));

@@ -68,9 +68,11 @@ impl PreScore for PodTopologySpread {
 }
 
 impl Score for PodTopologySpread {
-    /// How crowded the node's places are; `NO_PLACE` where there is none.
+    /// How crowded the node's places are; `NO_PLACE` where there is none, so that a pod without soft constraints rates every node 0.
     fn score(&self, view: View<'_>, pod: &Pod, (_, node): (NodeId, &Node), slots: &mut Slots) -> i64 {
-        let Some(SoftPlaces(places)) = slots.get::<SoftPlaces>() else { return 0 };
+        let Some(SoftPlaces(places)) = slots.get::<SoftPlaces>() else {
+            return if pod.facts.spec.spread.is_empty() { 0 } else { NO_PLACE };
+        };
         let Some(facts) = node.facts.as_ref().filter(|_| has_all(pod, node)) else { return NO_PLACE };
         let crowd = soft(pod).zip(places).map(|(spread, soft)| {
             let count = if spread.topology_key == HOSTNAME {

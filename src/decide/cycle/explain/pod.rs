@@ -165,8 +165,15 @@ impl Engine {
         verdict.unwrap_or_default()
     }
 
-    /// The nodes that fit, best first, the oldest first among equals.
+    /// The best of [`Engine::rated_nodes`].
     pub(super) fn best_nodes(&self, view: View<'_>, pod: &Pod, judged: &mut Judged) -> Vec<RatedNode> {
+        let mut nodes = self.rated_nodes(view, pod, judged);
+        nodes.truncate(BEST);
+        nodes
+    }
+
+    /// The nodes that fit, best first, the oldest first among equals.
+    pub(super) fn rated_nodes(&self, view: View<'_>, pod: &Pod, judged: &mut Judged) -> Vec<RatedNode> {
         let mut rated: Vec<(NodeId, RatedNode)> = judged
             .fitting
             .iter()
@@ -186,7 +193,7 @@ impl Engine {
             judged.verdict.message = text.into_owned();
         }
         rated.sort_by(|a, b| b.1.score.cmp(&a.1.score).then(a.0.cmp(&b.0)));
-        rated.into_iter().take(BEST).map(|(_, node)| node).collect()
+        rated.into_iter().map(|(_, node)| node).collect()
     }
 
     pub(super) fn node_name(&self, id: Option<NodeId>) -> Option<String> {

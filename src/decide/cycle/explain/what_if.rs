@@ -8,7 +8,7 @@ use crate::decide::framework::View;
 use crate::decide::plugins::device_fit;
 use crate::decide::world::{Pod, PodFacts, PodId};
 
-use super::answer::WhatIf;
+use super::answer::{RatedNode, WhatIf};
 use super::judged::judge_all;
 
 /// The id of a pod that is in no world.
@@ -85,6 +85,18 @@ impl Engine {
             verdict,
             generation: self.world.generation(),
         }
+    }
+
+    /// Rates a pod that does not exist: every node that fits, best first, with what each rule says. [`Engine::what_if`] tells
+    /// of the best few.
+    pub fn ratings(&mut self, facts: PodFacts, now: Moment) -> Vec<RatedNode> {
+        let pod = Pod::unplaced(NOBODY, facts);
+        let shadows = self.shadow(pod.facts.spec.priority, NOBODY, now);
+        let view = View { world: &self.world, now: now.mono };
+        let mut judged = judge_all(view, &self.plugins, &pod);
+        let nodes = self.rated_nodes(view, &pod, &mut judged);
+        self.lift(shadows);
+        nodes
     }
 
     /// What the answer leaves out.
