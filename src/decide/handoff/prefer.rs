@@ -93,8 +93,14 @@ pub fn pick(order: &Order, available: &[String], must_include: &[String], size: 
     }
     picked.add(order.own.iter().chain(&order.rest).flat_map(units_of));
     let named: BTreeSet<&str> = order.named.iter().map(DeviceId::as_str).collect();
+    // What no assignment plans comes from one device where one has room for all of it, best from one that gives already: a
+    // share that is spread over devices is refused.
+    let left = size.saturating_sub(picked.ids.len());
+    let too_small = |of: &str| by_device[of].iter().filter(|id| !picked.seen.contains(*id)).count() < left;
+    let stranger = |of: &str| too_small(of) || picked.ids.iter().all(|id| device(id) != of);
+    let rank: BTreeMap<&str, (bool, bool)> = by_device.keys().map(|of| (*of, (stranger(of), too_small(of)))).collect();
     let mut others = all.clone();
-    others.sort_by_key(|id| (named.contains(device(id)), device(id), unit(id)));
+    others.sort_by_key(|id| (rank[device(id)], named.contains(device(id)), device(id), unit(id)));
     picked.add(others.into_iter());
     picked.ids.into_iter().map(str::to_owned).collect()
 }
@@ -162,6 +168,27 @@ mod tests {
         assert_eq!(picked.iter().filter(|id| id.starts_with("GPU-3::")).count(), 30);
         assert_eq!(picked.iter().filter(|id| id.starts_with("GPU-1::")).count(), 30);
         assert_eq!(picked[0], "GPU-3::0");
+    }
+
+    #[test]
+    fn a_share_without_a_plan_comes_from_one_device_that_has_room_for_it() {
+        let units = |g: &str, n: usize| (0..n).map(|k| format!("GPU-{g}::{k}")).collect::<Vec<_>>();
+        let available: Vec<String> = [units("a", 70), units("b", 90), units("c", 85)].concat();
+        let from = |order: &Order, must: &[String], size| -> BTreeMap<String, usize> {
+            let mut from = BTreeMap::new();
+            for id in pick(order, &available, must, size) {
+                *from.entry(device(&id).to_owned()).or_default() += 1;
+            }
+            from
+        };
+        let one = |device: &str, units| BTreeMap::from([(device.to_owned(), units)]);
+        let nobodys = order(&[], &[], &[]);
+        assert_eq!(from(&nobodys, &[], 80), one("GPU-b", 80), "the first has too little");
+        assert_eq!(from(&nobodys, &[], 60), one("GPU-a", 60));
+        assert_eq!(from(&order(&[], &[], &["GPU-b"]), &[], 80), one("GPU-c", 80), "nobody's before somebody's");
+        assert_eq!(from(&order(&[], &[], &["GPU-c"]), &[], 90), one("GPU-b", 90));
+        assert_eq!(from(&nobodys, &names(&["GPU-c::7"]), 60), one("GPU-c", 60), "where it must take one anyway");
+        assert_eq!(from(&nobodys, &[], 100).values().sum::<usize>(), 100, "no device has room for all: never too few");
     }
 
     proptest! {
