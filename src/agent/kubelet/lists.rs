@@ -15,6 +15,7 @@ use tonic_prost::ProstDecoder;
 
 use super::advertised::Advertised;
 use super::service::{Listing, Service};
+use super::socket::Connection;
 use crate::contract::deviceplugin::Empty;
 use crate::contract::deviceplugin::device_plugin_server::{DevicePluginServer, SERVICE_NAME};
 
@@ -69,8 +70,9 @@ impl ServerStreamingService<Empty> for Lists {
     type ResponseStream = Listing;
     type Future = Ready<Result<Response<Listing>, Status>>;
 
-    fn call(&mut self, _: Request<Empty>) -> Self::Future {
-        ready(Ok(Response::new(self.0.listing())))
+    fn call(&mut self, request: Request<Empty>) -> Self::Future {
+        let asked = request.extensions().get::<Connection>().is_some_and(Connection::asked_for_options);
+        ready(Ok(Response::new(self.0.listing(asked))))
     }
 }
 

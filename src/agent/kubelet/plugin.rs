@@ -91,10 +91,10 @@ impl Plugin {
                 continue;
             }
             let opened_at = clock::mono();
-            let lost = if self.opened(before).await {
+            let lost = if let Some(stream) = self.opened(before).await {
                 self.report.set(PluginState::Registered);
                 tracing::info!(resource = %self.service.resource, "registered with the kubelet");
-                self.held(kubelet, listening.as_ref()).await
+                self.held(kubelet, listening.as_ref(), stream).await
             } else {
                 Lost::NeverOpened
             };
@@ -147,13 +147,19 @@ impl Plugin {
     }
 
     /// Waits for a stream that opened after `before`, for as long as for the kubelet's yes: it opens one right after that.
-    async fn opened(&mut self, before: u64) -> bool {
+    async fn opened(&mut self, before: u64) -> Option<Followed> {
         let open = self.streams.wait_for(|streams| streams.opened > before);
-        matches!(tokio::time::timeout(self.register_timeout, open).await, Ok(Ok(_)))
+        let streams = tokio::time::timeout(self.register_timeout, open).await.ok()?.ok()?;
+        Some(Followed::since(before, &streams))
     }
 
     /// Holds until something is lost.
-    async fn held(&mut self, kubelet: Option<super::directory::SocketIdentity>, listening: Option<&Listening>) -> Lost {
+    async fn held(
+        &mut self,
+        kubelet: Option<super::directory::SocketIdentity>,
+        listening: Option<&Listening>,
+        mut stream: Followed,
+    ) -> Lost {
         loop {
             let now = self.seen.borrow_and_update().kubelet;
             if now.is_some() && now != kubelet {
@@ -168,7 +174,7 @@ impl Plugin {
                         std::future::pending::<()>().await;
                     }
                 }
-                () = all_ended(&mut self.streams) => return Lost::StreamEnded,
+                () = stream.ended(&mut self.streams) => return Lost::StreamEnded,
             }
         }
     }
@@ -191,21 +197,136 @@ impl Plugin {
     }
 }
 
-/// Resolves when no stream is open and none opens within the time that replacing one takes.
-async fn all_ended(streams: &mut watch::Receiver<Streams>) {
-    loop {
-        if streams.wait_for(|streams| streams.open == 0).await.is_err() {
-            std::future::pending::<()>().await;
-        }
-        let again = streams.wait_for(|streams| streams.open > 0);
-        if tokio::time::timeout(REPLACING, again).await.is_err() {
-            return;
+/// The kubelet's stream. Other processes may open ListAndWatch too (a debugging tool, an exporter); the kubelet never opens one
+/// again by itself, so the end of its own must not hide behind theirs. It asks for the options on the same connection first
+/// (Kubernetes 1.36, `devicemanager.PluginConnected`); who does not is taken for the kubelet only until somebody does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Followed {
+    /// Number of the stream.
+    number: u64,
+    asked: bool,
+    /// Streams up to this one are other people's, or over.
+    before: u64,
+    /// Streams that had been opened when this one was last seen open.
+    seen: u64,
+}
+
+impl Followed {
+    /// The likeliest of those opened after `before`; one that is over already counts as ended.
+    fn since(before: u64, streams: &Streams) -> Self {
+        let (number, asked) = likeliest(streams, before).unwrap_or((streams.opened, false));
+        Self { number, asked, before, seen: number }
+    }
+
+    /// Resolves when the stream has ended and no other opens within the time that replacing one takes. Cancel-safe.
+    async fn ended(&mut self, streams: &mut watch::Receiver<Streams>) {
+        loop {
+            let mut now = streams.borrow_and_update().clone();
+            if !now.open.contains_key(&self.number) {
+                let (seen, asked) = (self.seen, self.asked);
+                let next = |streams: &Streams| likeliest(streams, seen).filter(|(_, asks)| *asks || !asked);
+                let again = streams.wait_for(|streams| next(streams).is_some());
+                let again = tokio::time::timeout(REPLACING, again).await.map(|again| again.ok().map(|now| now.clone()));
+                match again {
+                    Ok(Some(again)) => now = again,
+                    Ok(None) => std::future::pending().await,
+                    Err(_) => return,
+                }
+                *self = Self::since(seen, &now);
+            } else if let Some((number, true)) = likeliest(&now, self.before).filter(|_| !self.asked) {
+                (self.number, self.asked) = (number, true);
+            }
+            self.seen = now.opened;
+            if streams.changed().await.is_err() {
+                std::future::pending::<()>().await;
+            }
         }
     }
+}
+
+/// Of the open streams after `before` the first whose connection asked for the options, else the first.
+fn likeliest(streams: &Streams, before: u64) -> Option<(u64, bool)> {
+    let mut after = streams.open.range(before + 1..).map(|(number, asked)| (*number, *asked));
+    after.clone().find(|(_, asked)| *asked).or_else(|| after.next())
 }
 
 /// The service of a plugin and the receiver of its streams.
 pub fn with_streams(make: impl FnOnce(Arc<watch::Sender<Streams>>) -> Service) -> (Service, watch::Receiver<Streams>) {
     let (sender, receiver) = watch::channel(Streams::default());
     (make(Arc::new(sender)), receiver)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Rig {
+        streams: watch::Sender<Streams>,
+        followed: Followed,
+    }
+
+    impl Rig {
+        /// The kubelet's stream is the second one.
+        fn new() -> Self {
+            let streams = watch::Sender::new(Streams::default());
+            let mut rig = Self { followed: Followed::since(0, &Streams::default()), streams };
+            rig.open(false);
+            rig.open(true);
+            rig.followed = Followed::since(1, &rig.streams.borrow());
+            rig
+        }
+
+        fn open(&mut self, asked: bool) -> u64 {
+            self.streams.send_modify(|streams| {
+                streams.opened += 1;
+                streams.open.insert(streams.opened, asked);
+            });
+            self.streams.borrow().opened
+        }
+
+        fn close(&mut self, number: u64) {
+            self.streams.send_modify(|streams| assert!(streams.open.remove(&number).is_some()));
+        }
+
+        /// Whether the followed stream is over, when nothing more happens.
+        async fn is_over(&mut self) -> bool {
+            let mut streams = self.streams.subscribe();
+            tokio::time::timeout(REPLACING * 3, self.followed.ended(&mut streams)).await.is_ok()
+        }
+    }
+
+    #[tokio::test]
+    async fn other_peoples_streams_do_not_hide_the_end_of_the_kubelets() {
+        let mut rig = Rig::new();
+        rig.open(false);
+        assert!(!rig.is_over().await);
+        rig.close(2);
+        assert!(rig.is_over().await, "those of before and of meanwhile are still open");
+    }
+
+    #[tokio::test]
+    async fn a_kubelet_may_replace_its_stream() {
+        let mut rig = Rig::new();
+        assert!(!rig.is_over().await);
+        rig.close(2);
+        let next = rig.open(true);
+        assert!(!rig.is_over().await);
+        rig.close(next);
+        assert!(rig.is_over().await);
+    }
+
+    #[tokio::test]
+    async fn whoever_opens_first_is_the_kubelet_only_until_somebody_asks_for_the_options() {
+        let mut rig = Rig::new();
+        rig.close(2);
+        let first = rig.open(false);
+        rig.followed = Followed::since(2, &rig.streams.borrow());
+        assert!(!rig.is_over().await);
+        let kubelets = rig.open(true);
+        assert!(!rig.is_over().await);
+        rig.close(first);
+        assert!(!rig.is_over().await);
+        rig.close(kubelets);
+        assert!(rig.is_over().await);
+    }
 }

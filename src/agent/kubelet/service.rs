@@ -1,5 +1,6 @@
 //! The five calls of one resource name, over the decisions that stand behind [`DeviceCalls`].
 
+use std::collections::BTreeMap;
 use std::pin::Pin;
 use std::sync::Arc;
 
@@ -14,6 +15,7 @@ use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status};
 
 use super::advertised::Advertised;
+use super::socket::Connection;
 use crate::contract::deviceplugin::device_plugin_server::DevicePlugin;
 use crate::contract::deviceplugin::{
     AllocateRequest, AllocateResponse, DevicePluginOptions, Empty, ListAndWatchResponse, PreStartContainerRequest,
@@ -56,7 +58,7 @@ pub struct Service {
     pub list: watch::Receiver<Arc<Advertised>>,
     /// The decisions.
     pub calls: Arc<dyn DeviceCalls>,
-    /// Number of open ListAndWatch streams.
+    /// Open ListAndWatch streams.
     pub streams: Arc<watch::Sender<Streams>>,
     /// Ends the streams, so that the server can end.
     pub stop: CancellationToken,
@@ -69,11 +71,12 @@ pub struct Service {
 }
 
 /// ListAndWatch streams of one socket.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Streams {
-    /// Open now.
-    pub open: u32,
-    /// Opened since the start.
+    /// Open now, by number: whether its connection asked for our options first, as the kubelet does. Other processes of the node's
+    /// administrator may look at the list as well.
+    pub open: BTreeMap<u64, bool>,
+    /// Opened since the start: the number of the last one.
     pub opened: u64,
 }
 
@@ -84,11 +87,12 @@ impl Service {
     }
 
     /// The list now, and again on every change; ends when the daemon stops.
-    pub fn listing(&self) -> Listing {
+    /// `asked` says whether the connection asked for the options before.
+    pub fn listing(&self, asked: bool) -> Listing {
         tracing::debug!(resource = %self.resource, "ListAndWatch opened");
         let list = WatchStream::new(self.list.clone()).map(Ok);
         let list = list.take_until(self.stop.clone().cancelled_owned()).boxed();
-        Listing { list, _open: Open::new(self.streams.clone()) }
+        Listing { list, _open: Open::new(self.streams.clone(), asked) }
     }
 
     /// Runs one call within the budget and the number of places; for a place it waits within the budget too.
@@ -110,7 +114,13 @@ impl DevicePlugin for Service {
     /// Never used: see [`super::lists`], which answers ListAndWatch in front of this.
     type ListAndWatchStream = futures::stream::Empty<Result<ListAndWatchResponse, Status>>;
 
-    async fn get_device_plugin_options(&self, _: Request<Empty>) -> Result<Response<DevicePluginOptions>, Status> {
+    async fn get_device_plugin_options(
+        &self,
+        request: Request<Empty>,
+    ) -> Result<Response<DevicePluginOptions>, Status> {
+        if let Some(connection) = request.extensions().get::<Connection>() {
+            connection.asks_for_options();
+        }
         Ok(Response::new(options(self.pre_start)))
     }
 
@@ -158,20 +168,27 @@ impl Stream for Listing {
 }
 
 /// Counts a stream for as long as it lives; the transport drops it as soon as the peer is gone.
-struct Open(Arc<watch::Sender<Streams>>);
+struct Open {
+    streams: Arc<watch::Sender<Streams>>,
+    number: u64,
+}
 
 impl Open {
-    fn new(streams: Arc<watch::Sender<Streams>>) -> Self {
+    fn new(streams: Arc<watch::Sender<Streams>>, asked: bool) -> Self {
+        let mut number = 0;
         streams.send_modify(|seen| {
-            seen.open += 1;
             seen.opened += 1;
+            number = seen.opened;
+            seen.open.insert(number, asked);
         });
-        Self(streams)
+        Self { streams, number }
     }
 }
 
 impl Drop for Open {
     fn drop(&mut self) {
-        self.0.send_modify(|seen| seen.open = seen.open.saturating_sub(1));
+        self.streams.send_modify(|seen| {
+            seen.open.remove(&self.number);
+        });
     }
 }

@@ -4,6 +4,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
 
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
@@ -126,7 +127,7 @@ impl Incoming {
                     }
                     // Strangers are turned away first, so that they cannot use up the places.
                     if let Ok(permit) = self.permits.clone().acquire_owned().await {
-                        return Peer { stream, _permit: permit };
+                        return Peer { stream, connection: Connection::default(), _permit: permit };
                     }
                 }
                 Err(error) => {
@@ -155,12 +156,33 @@ impl Incoming {
 /// A connection of an allowed peer; its place is free again when it ends.
 pub struct Peer {
     stream: UnixStream,
+    connection: Connection,
     _permit: OwnedSemaphorePermit,
 }
 
+/// What is known of a connection. Every request on it carries this.
+#[derive(Clone, Debug, Default)]
+pub struct Connection {
+    options: Arc<AtomicBool>,
+}
+
+impl Connection {
+    /// The peer asked for the plugin's options.
+    pub fn asks_for_options(&self) {
+        self.options.store(true, Ordering::Release);
+    }
+
+    /// It did so before.
+    pub fn asked_for_options(&self) -> bool {
+        self.options.load(Ordering::Acquire)
+    }
+}
+
 impl Connected for Peer {
-    type ConnectInfo = ();
-    fn connect_info(&self) {}
+    type ConnectInfo = Connection;
+    fn connect_info(&self) -> Connection {
+        self.connection.clone()
+    }
 }
 
 impl AsyncRead for Peer {
