@@ -46,8 +46,8 @@ pub enum Body {
         parent: DeviceId,
         /// Number of its GPU in NVML.
         parent_index: u32,
-        /// Its rank below the GPU.
-        rank: u32,
+        /// Its number below the GPU in NVML, as NVIDIA's plugin counts them: with gaps where instances were destroyed.
+        slot: u32,
         /// Model of the GPU.
         model: String,
         /// The instance.
@@ -194,7 +194,7 @@ fn mig_devices<'a>(
             body: Body::Mig {
                 parent: parent.clone(),
                 parent_index: gpu.index,
-                rank: rank as u32,
+                slot: instance.slot.unwrap_or(rank as u32),
                 model: gpu.model.clone(),
                 instance: instance.clone(),
             },

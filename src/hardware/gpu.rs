@@ -84,6 +84,10 @@ pub struct MigInstance {
     pub compute_instance: u32,
     /// Memory of the instance in bytes.
     pub memory_bytes: Option<u64>,
+    /// Its number below the GPU in NVML (`nvmlDeviceGetMigDeviceHandleByIndex`). Free numbers between stay free. Recordings of
+    /// earlier versions have none.
+    #[serde(default)]
+    pub slot: Option<u32>,
     /// M of `/dev/nvidia-caps/nvidia-cap<M>` for the GPU instance, from `mig-minors`; `None` without that file.
     #[serde(default)]
     pub gpu_instance_cap: Option<u32>,

@@ -1,9 +1,16 @@
 //! Split GPUs.
 
+use std::collections::BTreeMap;
+
+use baton::agent::answer::Table;
+use baton::agent::choice::MigStrategy;
+use baton::agent::devices::list;
+use baton::contract::DeviceId;
 use baton::hardware::gpu::MigMode;
 use baton::hardware::nodes;
 use baton::hardware::nvml::profile_name;
 use baton::sim::hardware::Shape;
+use jiff::Timestamp;
 
 use super::bench::Bench;
 
@@ -65,6 +72,28 @@ fn a_new_partition_is_seen_live_with_new_uuids() {
     assert_eq!((scan.gpus[0].mig.mode, scan.gpus[0].mig.instances.len()), (MigMode::Enabled, 0));
     bench.node.unsplit(0).unwrap();
     assert_eq!(bench.scan().gpus[0].mig.mode, MigMode::Disabled);
+}
+
+#[test]
+fn instances_keep_their_numbers_in_nvml_when_one_before_them_is_destroyed() {
+    let bench = Bench::new(Shape::Hgx);
+    let uuids = bench.node.mig(0, &["3g.40gb", "2g.20gb", "1g.10gb"]).unwrap();
+    bench.node.destroy_mig(0, 1).unwrap();
+    let scan = bench.scan();
+    let slots: Vec<(&str, Option<u32>)> =
+        scan.gpus[0].mig.instances.iter().map(|i| (i.uuid.as_str(), i.slot)).collect();
+    assert_eq!(slots, [(uuids[0].as_str(), Some(0)), (uuids[2].as_str(), Some(2))]);
+    let table = Table::build(
+        &list(&bench.machine(), MigStrategy::Mixed, &BTreeMap::new(), Timestamp::UNIX_EPOCH),
+        None,
+        Vec::new(),
+    );
+    let index = |uuid: &str| table.devices[&DeviceId::parse(uuid).unwrap()].index.clone();
+    assert_eq!(
+        (index(&uuids[0]), index(&uuids[2])),
+        ("0:0".to_owned(), "0:2".to_owned()),
+        "as nvidia-smi and NVIDIA's plugin"
+    );
 }
 
 #[test]

@@ -40,9 +40,14 @@ impl Answerer for Answers {
         if !gpus.is_empty() {
             let parts =
                 gpus.iter().map(|entry| find(&table, &entry.id, &DeviceType::Gpu, self.options.names_gpu_nodes()));
-            gpu::add(&mut answer, &parts.collect::<Result<Vec<_>, _>>()?, &table, &self.options);
+            let parts = parts.collect::<Result<Vec<_>, _>>()?;
+            gpu::add(&mut answer, &parts, &table, &self.options);
             if grant.shares {
-                answer.envs.extend(share::env(&gpus, self.options.mps));
+                let mut in_container: Vec<_> =
+                    gpus.iter().zip(&parts).map(|(entry, (_, of))| (of.bdf, *entry)).collect();
+                in_container.sort_by_key(|(bdf, _)| *bdf);
+                let in_container: Vec<&DeviceEntry> = in_container.into_iter().map(|(_, entry)| entry).collect();
+                answer.envs.extend(share::env(&in_container, self.options.mps));
                 if self.options.mps {
                     share::reach_mps(&mut answer, &self.options.mps_root);
                 }

@@ -16,10 +16,12 @@ fn answers(change: impl FnOnce(&mut Options)) -> Answers {
     let parts = |kind: DeviceType, index: &str, nodes: &[&str]| Parts {
         kind,
         index: index.into(),
+        bdf: format!("0000:{:02x}:00.0", 0x20 - index.parse().unwrap_or(0)).parse().unwrap(),
         nodes: nodes.iter().map(Into::into).collect(),
     };
     let devices = [
         (GPU, parts(DeviceType::Gpu, "3", &["/dev/nvidia3"])),
+        ("GPU-b", parts(DeviceType::Gpu, "5", &["/dev/nvidia5"])),
         ("GPU-gone", parts(DeviceType::Gpu, "4", &[])),
         (NIC, parts(DeviceType::Rdma, "", &["/dev/infiniband/uverbs0", "/dev/infiniband/rdma_cm"])),
         (VF, parts(DeviceType::Rdma, "", &["/dev/infiniband/uverbs4", "/dev/infiniband/rdma_cm"])),
@@ -117,6 +119,31 @@ fn gpu_and_nic_answers_never_use_the_same_key_and_hold_no_word_of_the_pod() {
         let text = format!("{answer:?}");
         assert!(["etc", "reboot", "/dev/sda"].iter().all(|word| !text.contains(word)), "{text}");
     }
+}
+
+#[test]
+fn limits_of_a_share_are_numbered_as_the_container_sees_its_devices_and_not_as_they_were_assigned() {
+    let mut grant = grant(DeviceType::Gpu, GPU, true);
+    let mut larger = grant.entries[0].clone();
+    larger.1.id = DeviceId::parse("GPU-b").unwrap();
+    larger.1.resources.insert(key::GPU_MEMORY.to_owned(), Quantity::bytes(16 << 30));
+    grant.entries.push(larger);
+    let limits = |grant: &Grant| {
+        let envs = answers(|options| options.mps = true).answer(grant).unwrap().envs;
+        [
+            "CUDA_DEVICE_MEMORY_LIMIT_0",
+            "CUDA_DEVICE_MEMORY_LIMIT_1",
+            "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT",
+            "CUDA_DEVICE_ORDER",
+        ]
+        .map(|key| envs.get(key).cloned().unwrap_or_default())
+    };
+    let expected = ["16384m", "8192m", "0=16384M,1=8192M", "PCI_BUS_ID"].map(str::to_owned);
+    assert_eq!(limits(&grant), expected, "the second has the lower PCI address");
+    grant.entries.reverse();
+    assert_eq!(limits(&grant), expected);
+    grant.entries.pop();
+    assert_eq!(limits(&grant), ["16384m", "", "0=16384M", ""].map(str::to_owned), "one device has one number");
 }
 
 #[test]

@@ -11,7 +11,9 @@ const MIB: i64 = 1 << 20;
 /// Where NVIDIA's plugin puts the MPS control daemon's pipe in a container: below `/mps`, by resource name.
 const MPS_PIPE: &str = "/mps/nvidia.com/gpu/pipe";
 
-/// Variables of a share over `entries`, in the order of the container's devices.
+/// Variables of a share over `entries`, in the order of the container's devices: by PCI address, as NVML counts them. CUDA does so
+/// only where `CUDA_DEVICE_ORDER` is `PCI_BUS_ID`; by default it puts the fastest first (CUDA programming guide, "CUDA environment
+/// variables"). So where the limits differ, and a mistaken number would matter, the order is said too.
 pub fn env(entries: &[&DeviceEntry], mps: bool) -> BTreeMap<String, String> {
     let mut env = BTreeMap::new();
     // One number for all devices of the container: the smallest, so that no device is overused.
@@ -24,6 +26,9 @@ pub fn env(entries: &[&DeviceEntry], mps: bool) -> BTreeMap<String, String> {
         .collect();
     for (at, mib) in &memory {
         env.insert(format!("CUDA_DEVICE_MEMORY_LIMIT_{at}"), format!("{mib}m"));
+    }
+    if memory.windows(2).any(|pair| pair[0].1 != pair[1].1) {
+        env.insert("CUDA_DEVICE_ORDER".to_owned(), "PCI_BUS_ID".to_owned());
     }
     if let Some(core) = core {
         env.insert("CUDA_DEVICE_SM_LIMIT".to_owned(), core.to_string());
@@ -72,6 +77,7 @@ mod tests {
         let expected = [
             ("CUDA_DEVICE_MEMORY_LIMIT_0", "40960m"),
             ("CUDA_DEVICE_MEMORY_LIMIT_1", "20480m"),
+            ("CUDA_DEVICE_ORDER", "PCI_BUS_ID"),
             ("CUDA_DEVICE_SM_LIMIT", "30"),
         ];
         assert_eq!(plain, expected.map(|(k, v)| (k.to_owned(), v.to_owned())).into());

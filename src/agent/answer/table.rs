@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use crate::agent::devices::{Body, NodeDevice};
 use crate::contract::{DeviceId, DeviceType};
 use crate::hardware::driver::DriverFile;
-use crate::hardware::{Tree, nodes};
+use crate::hardware::{Bdf, Tree, nodes};
 
 /// Everything an answer may name. All of it comes from this machine, nothing from a pod.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -28,6 +28,8 @@ pub struct Parts {
     pub kind: DeviceType,
     /// The driver's index of the moment: `3`, or `3:0` for a MIG device. Empty for a NIC.
     pub index: String,
+    /// PCI address; a MIG device has its GPU's.
+    pub bdf: Bdf,
     /// Device nodes, as paths in the container; [`Table::on_host`] says where they lie.
     pub nodes: Vec<PathBuf>,
 }
@@ -39,13 +41,13 @@ impl Table {
         let parts = devices.iter().map(|device| {
             let (index, found) = match &device.body {
                 Body::Gpu { gpu, .. } => (gpu.index.to_string(), gpu_node(gpu.minor).into_iter().collect()),
-                Body::Mig { parent_index, rank, instance, .. } => {
+                Body::Mig { parent_index, slot, instance, .. } => {
                     let found = dev.map(|dev| nodes::mig(dev, device.minor.unsigned_abs(), instance));
-                    (format!("{parent_index}:{rank}"), found.unwrap_or_default())
+                    (format!("{parent_index}:{slot}"), found.unwrap_or_default())
                 }
                 Body::Nic { nic, .. } | Body::Vf { nic, .. } => (String::new(), nic.chars.all().cloned().collect()),
             };
-            (device.id.clone(), Parts { kind: device.kind(), index, nodes: found })
+            (device.id.clone(), Parts { kind: device.kind(), index, bdf: device.bdf, nodes: found })
         });
         let dev_root = dev.map(|dev| dev.root().to_owned()).filter(|root| root != Path::new("/dev"));
         Self { devices: parts.collect(), control: dev.map(nodes::control).unwrap_or_default(), driver, dev_root }

@@ -120,7 +120,7 @@ fn mig(device: &Device<'_>, parent_memory: Option<u64>) -> Result<Mig, Fault> {
     let mut instances = Vec::new();
     for index in 0..optional(device.mig_device_count())?.unwrap_or(0) {
         match device.mig_device_by_index(index) {
-            Ok(instance) => instances.extend(mig_instance(&instance, parent_memory)?),
+            Ok(instance) => instances.extend(mig_instance(&instance, index, parent_memory)?),
             // Slots are sparse, and NVML refuses beyond the last.
             Err(Wrapped::NotFound | Wrapped::InvalidArg) => {}
             Err(error) => return Err(fault(error)),
@@ -131,7 +131,7 @@ fn mig(device: &Device<'_>, parent_memory: Option<u64>) -> Result<Mig, Fault> {
 }
 
 /// One instance; `None` when it was destroyed between listing and asking.
-fn mig_instance(instance: &Device<'_>, parent_memory: Option<u64>) -> Result<Option<MigInstance>, Fault> {
+fn mig_instance(instance: &Device<'_>, slot: u32, parent_memory: Option<u64>) -> Result<Option<MigInstance>, Fault> {
     let read = || -> Result<MigInstance, Wrapped> {
         let (gpu_instance, compute_instance) = raw::instance_ids(instance)?;
         let name = instance.name().unwrap_or_default();
@@ -154,6 +154,7 @@ fn mig_instance(instance: &Device<'_>, parent_memory: Option<u64>) -> Result<Opt
             gpu_instance,
             compute_instance,
             memory_bytes,
+            slot: Some(slot),
             gpu_instance_cap: None,
             compute_instance_cap: None,
         })

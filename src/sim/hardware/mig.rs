@@ -89,3 +89,8 @@ pub fn write(library: &Library, slot: usize, instances: &[Instance]) -> io::Resu
     library.u32(Library::field(slot, device::MIG_MODE), 2)?;
     library.u32(Library::field(slot, device::MIG_COUNT), instances.len() as u32)
 }
+
+/// Takes one instance away; its number stays free.
+pub fn destroy(library: &Library, slot: usize, at: usize) -> io::Result<()> {
+    library.text(Library::field(slot, device::MIG + at as u64 * device::MIG_SIZE), 96, "")
+}

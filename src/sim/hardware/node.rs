@@ -226,6 +226,11 @@ impl VirtualNode {
         Ok(instances.into_iter().map(|instance| instance.uuid).collect())
     }
 
+    /// Destroys the instance with this number on a GPU; the others keep their numbers.
+    pub fn destroy_mig(&self, gpu: usize, at: usize) -> io::Result<()> {
+        mig::destroy(&self.library, gpu, at)
+    }
+
     /// Switches MIG off on a GPU.
     pub fn unsplit(&self, gpu: usize) -> io::Result<()> {
         self.set(gpu, device::MIG_COUNT, 0)?;

@@ -29,7 +29,8 @@ EXPORT nvmlReturn_t nvmlDeviceGetMigDeviceHandleByIndex(nvmlDevice_t handle, uns
     DEVICE(handle, device);
     if (device->mig_mode != MODE_ENABLED) return NVML_ERROR_NOT_SUPPORTED;
     if (index >= MAX_MIG) return NVML_ERROR_INVALID_ARGUMENT;
-    if (index >= device->mig_count) return NVML_ERROR_NOT_FOUND;
+    /* A destroyed instance leaves its number free; the others keep theirs. */
+    if (index >= device->mig_count || !device->mig[index].uuid[0]) return NVML_ERROR_NOT_FOUND;
     return state_mig_handle(handle->device, index, mig);
 }
 
