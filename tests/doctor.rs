@@ -269,6 +269,26 @@ async fn broken_files_other_plugins_and_a_dead_socket_are_found() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_spec_file_that_cannot_be_because_no_gpu_has_a_node_is_not_called_needless() {
+    let node = Node::new(NodeSpec::new("nodeless")).await;
+    let empty = node.path("empty-dev");
+    std::fs::create_dir_all(&empty).unwrap();
+    let said = node.doctor(&[&format!("--dev-root={}", empty.display())]).await;
+    let uuid = &node.machine.gpu_uuids()[0];
+    said.has("device-nodes", "fail", &[]);
+    said.has(
+        "cdi-spec",
+        "fail",
+        &["koordinator.sh-gpu.json is not there: no device node of", uuid, "see the line device-nodes"],
+    );
+    assert!(
+        said.lines("cdi-spec").iter().all(|(_, text)| !text.contains("not needed")),
+        "{:?}",
+        said.lines("cdi-spec")
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_vendor_spec_must_name_every_gpu_by_uuid() {
     let node = Node::new(NodeSpec::new("vendor")).await;
     let kind = ["--cdi-kind=nvidia.com/gpu"];

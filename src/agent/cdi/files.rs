@@ -80,6 +80,8 @@ pub enum Standing {
     Current(usize),
     /// There is none; so many devices are in the machine.
     Absent(usize),
+    /// There is none, because none of these devices has a device node.
+    NoNodes(Vec<DeviceId>),
     /// It cannot be read, or a runtime would refuse it.
     Unusable(String),
     /// It is of another state of the machine: what differs.
@@ -93,7 +95,12 @@ pub fn standing(options: &Options, table: &Table) -> Vec<(PathBuf, Standing)> {
         let wanted = spec(kind, of, table, None, &BTreeSet::new());
         let standing = match read(&path) {
             Ok(there) => compare(&there, &wanted),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Standing::Absent(wanted.devices.len()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => match wanted.devices.len() {
+                0 if table.of(of).next().is_some() => {
+                    Standing::NoNodes(table.of(of).map(|(id, _)| id.clone()).collect())
+                }
+                devices => Standing::Absent(devices),
+            },
             Err(error) => Standing::Unusable(error.to_string()),
         };
         (path, standing)

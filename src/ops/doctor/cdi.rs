@@ -10,7 +10,7 @@ use super::machine::Seen;
 use super::report::Finding;
 use crate::agent::Options;
 use crate::agent::cdi::{Standing, standing};
-use crate::contract::DeviceType;
+use crate::contract::{DeviceId, DeviceType};
 use crate::ops::config::read_yaml_value;
 
 /// Where vendors' static specs lie, beside `--cdi-root`.
@@ -57,6 +57,11 @@ fn own(path: &Path, standing: Standing, agent_runs: Option<bool>) -> Finding {
         Standing::Current(devices) => Finding::ok("cdi-spec", format!("{shown} is current: {devices} devices")),
         Standing::Absent(0) => {
             Finding::ok("cdi-spec", format!("{shown} is not needed: the machine has no such device"))
+        }
+        Standing::NoNodes(devices) => {
+            let ids: Vec<&str> = devices.iter().map(DeviceId::as_str).collect();
+            let advice = "the file can name a device only by its node: see the line device-nodes";
+            Finding::fail("cdi-spec", format!("{shown} is not there: no device node of {}", ids.join(", ")), advice)
         }
         Standing::Absent(devices) => {
             let advice = if runs {
