@@ -24,6 +24,7 @@ use super::keeper::{Keeper, Tools};
 use super::kubelet::{Plugins, PluginsConfig};
 use super::look::{self, Scan};
 use super::metrics::Metrics;
+use super::nic_reads::NicReads;
 use super::offer::{InUse, Unseen, configured, offers};
 use super::options::Options;
 use super::probes::{self, Probes, Serving};
@@ -48,7 +49,8 @@ const LAST_WORD: Duration = Duration::from_secs(1);
 const LEDGER: Duration = Duration::from_secs(1);
 
 /// The runtime that the daemon is made for: one thread for everything that does not block, at most two for a look at the
-/// hardware and name resolution, which end when they are idle. NVML's two threads and the sentry come on top: six.
+/// hardware and name resolution, which end when they are idle. NVML's two threads and the sentry come on top: six. While a look
+/// reads the NICs, that thread waits for one of its own; only what hangs in them keeps more.
 pub fn runtime() -> std::io::Result<tokio::runtime::Runtime> {
     tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -113,7 +115,8 @@ async fn start(
     let (sink, events) = event_channel();
     let roots = roots(&options);
     let provider = provider(&options, sink);
-    let first = first_scan(&options, &roots, &provider).await?;
+    let reads = NicReads::new(options.periods.nic_deadline);
+    let first = first_scan(&options, &roots, &provider, &reads).await?;
     let looked = clock::mono();
     probes.set_phase("opening the ledger");
     let answers = Arc::new(Answers::new(options.clone()));
@@ -151,6 +154,7 @@ async fn start(
         metrics: metrics.clone(),
         notices,
         sentry: sentry.clone(),
+        reads,
     };
     let plugins = Plugins::start(plugins_config(&options, handoff.clone(), &metrics, sentry));
     let keeper = Keeper::start(tools, plugins, first)?;
@@ -224,9 +228,14 @@ async fn lock_and_listen(
 }
 
 /// The first look. With `--fail-on-init-error=false` NVML may fail: the keeper tries it again, and the NICs do not wait.
-async fn first_scan(options: &Options, roots: &Roots, provider: &Arc<dyn GpuProvider>) -> Result<Scan, AgentError> {
-    let (roots, provider) = (roots.clone(), provider.clone());
-    let scan = tokio::task::spawn_blocking(move || look::scan(&roots, &*provider)).await;
+async fn first_scan(
+    options: &Options,
+    roots: &Roots,
+    provider: &Arc<dyn GpuProvider>,
+    reads: &NicReads,
+) -> Result<Scan, AgentError> {
+    let (roots, provider, reads) = (roots.clone(), provider.clone(), reads.clone());
+    let scan = tokio::task::spawn_blocking(move || look::scan(&roots, &*provider, &reads)).await;
     let mut scan = scan.map_err(|error| AgentError::Panicked(error.to_string()))?;
     if let Some(error) = scan.nvml.take_if(|error| options.fail_on_init_error || error.is_fatal()) {
         return Err(AgentError::Init(error));

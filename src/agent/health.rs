@@ -5,11 +5,12 @@ use std::time::Duration;
 
 use super::choice::{self, MigStrategy};
 use super::devices::Health;
+use super::nic_reads::Trouble;
 use super::options::{Options, OptionsError};
 use crate::contract::DeviceId;
 use crate::decide::health::{
-    Ailment, Change, GpuEvent as Told, GpuHealth, LinkRule, NicHealth, Observation, PortPolicy, RecoveryRule, Status,
-    XidAction, XidPolicy,
+    Ailment, Change, GpuEvent as Told, GpuHealth, LinkFault, LinkRule, NicHealth, Observation, PortPolicy,
+    RecoveryRule, Status, XidAction, XidPolicy,
 };
 use crate::hardware::gpu::{Fault, MigMode};
 use crate::hardware::nic::{Port, PortState};
@@ -21,6 +22,8 @@ use crate::runtime::clock::Now;
 const PROBE_PAUSE: Duration = Duration::from_secs(1);
 /// Clean probes that bring a GPU back.
 const PROBES: u32 = 3;
+/// Reason of a NIC whose ports do not carry traffic, or do not say.
+const LINK_DOWN: &str = "LinkDown";
 
 /// Health of every device of the node.
 pub struct HealthBook {
@@ -110,7 +113,8 @@ impl HealthBook {
         }
         for fault in &machine.nic_faults {
             if let Some(bdf) = fault.bdf {
-                self.polled_ports(bdf, Err(fault.reason.clone()), now);
+                let trouble = if fault.hangs { Trouble::Hangs } else { Trouble::Unreadable };
+                self.polled_ports(bdf, Err(trouble(fault.reason.clone())), now);
             }
         }
     }
@@ -195,8 +199,13 @@ impl HealthBook {
     }
 
     /// The ports of a NIC were looked at. `true` when that changed its health.
-    pub fn polled_ports(&mut self, bdf: Bdf, ports: Result<&[Port], String>, now: Now) -> bool {
+    pub fn polled_ports(&mut self, bdf: Bdf, ports: Result<&[Port], Trouble>, now: Now) -> bool {
         let id = bdf.to_string();
+        let ports = ports.map_err(|trouble| match trouble {
+            Trouble::Unreadable(message) => LinkFault { reason: LINK_DOWN, message },
+            Trouble::Hangs(message) => LinkFault { reason: "NicTimeout", message },
+        });
+        let down = |message| Err(LinkFault { reason: LINK_DOWN, message });
         let up = ports.and_then(|ports| {
             let up = self.ports.is_up(ports.iter().map(|port| port.state == PortState::Active));
             let states: Vec<String> =
@@ -204,16 +213,16 @@ impl HealthBook {
             if up {
                 Ok(())
             } else if states.is_empty() {
-                Err("it has no port".to_owned())
+                down("it has no port".to_owned())
             } else {
-                Err(states.join(", "))
+                down(states.join(", "))
             }
         });
         let changed = self.nics.poll(&id, up, now.mono);
         match changed {
             Some(true) => tracing::info!(nic = %id, "the NIC is healthy again"),
             Some(false) => {
-                tracing::warn!(nic = %id, why = self.nics.fault(&id).map(|(why, _)| why), "a NIC is out of service");
+                tracing::warn!(nic = %id, why = self.nics.fault(&id).map(|(why, _)| &*why.message), "a NIC is out of service");
             }
             None => {}
         }
@@ -251,7 +260,8 @@ impl HealthBook {
         }
         for nic in &machine.nics {
             let id = nic.bdf.to_string();
-            let fault = self.nics.fault(&id).map(|(why, since)| Health::bad("LinkDown", why, at(since, now)));
+            let fault = self.nics.fault(&id);
+            let fault = fault.map(|(why, since)| Health::bad(why.reason, why.message.as_str(), at(since, now)));
             put(&id, fault);
         }
         faults

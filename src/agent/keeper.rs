@@ -21,6 +21,7 @@ use super::links::Links;
 use super::look::{self, Finding, Ports, Scan};
 use super::looks::{Look, Looks};
 use super::metrics::Metrics;
+use super::nic_reads::NicReads;
 use super::offer::{InUse, Unseen, configured, offers};
 use super::options::Options;
 use crate::cluster::inventory::Published;
@@ -68,6 +69,8 @@ pub struct Tools {
     pub notices: Notices,
     /// Who looks at the NICs.
     pub sentry: Sentry,
+    /// The reads of NICs under way.
+    pub reads: NicReads,
 }
 
 /// See the module.
@@ -103,10 +106,13 @@ struct Due {
 impl Keeper {
     /// Takes the first look at the machine as it is. CDI files stand and the lists are offered when this returns.
     pub fn start(tools: Tools, plugins: Plugins, first: Scan) -> Result<Self, AgentError> {
+        let roots = tools.roots.clone();
+        let ports = Box::new(move |bdf| look::ports(&roots, bdf));
+        let period = tools.options.periods.health_poll;
         let mut keeper = Self {
             book: HealthBook::new(&tools.options)?,
             kept: None,
-            links: Links::start(&tools.sentry, tools.roots.clone(), tools.options.periods.health_poll),
+            links: Links::start(&tools.sentry, ports, tools.reads.clone(), period).map_err(AgentError::Thread)?,
             cdi: CdiFiles::open(&tools.options),
             tools,
             plugins,
@@ -171,8 +177,8 @@ impl Keeper {
                     Err(error) => Err(AgentError::Panicked(error.to_string())),
                 },
                 ports = self.links.next() => match ports {
-                    Some(ports) => self.links(&ports),
-                    None => Err(AgentError::Panicked("the looks at the NICs ended".to_owned())),
+                    Ok(ports) => self.links(&ports),
+                    Err(error) => Err(AgentError::Thread(error)),
                 },
                 panicked = self.plugins.failed() => Err(AgentError::Panicked(panicked)),
                 changed = self.tools.handed_out.changed() => match changed {
@@ -230,8 +236,8 @@ impl Keeper {
         let provider = self.tools.provider.clone();
         match self.looks.next() {
             Some(Look::Scan) => {
-                let roots = self.tools.roots.clone();
-                self.jobs.spawn_blocking(move || Finding::Scan(Box::new(look::scan(&roots, &*provider))));
+                let (roots, reads) = (self.tools.roots.clone(), self.tools.reads.clone());
+                self.jobs.spawn_blocking(move || Finding::Scan(Box::new(look::scan(&roots, &*provider, &reads))));
             }
             Some(Look::Probe(uuids)) => {
                 self.jobs.spawn_blocking(move || look::probe(&provider, uuids));
@@ -277,7 +283,7 @@ impl Keeper {
     /// The ports of the NICs were looked at.
     fn links(&mut self, ports: &Ports) -> Result<(), AgentError> {
         let now = clock::now();
-        let poll = |(bdf, ports): &(_, Result<Vec<_>, String>)| {
+        let poll = |(bdf, ports): &(_, Result<Vec<_>, _>)| {
             let ports = ports.as_ref().map(Vec::as_slice).map_err(Clone::clone);
             self.book.polled_ports(*bdf, ports, now)
         };
@@ -328,11 +334,12 @@ impl Keeper {
         Ok(())
     }
 
-    /// NICs that pods hold and that were out of view already when this daemon started.
+    /// NICs that pods hold and that were out of view already when this daemon started, and those that hung already then.
     fn lent(&self, machine: &Machine, used: &BTreeSet<DeviceId>) -> Vec<Nic> {
         let seen: BTreeSet<Bdf> = machine.nics.iter().map(|nic| nic.bdf).collect();
         let addresses = used.iter().filter_map(|id| id.as_str().parse::<Bdf>().ok());
-        let missing: Vec<Bdf> = addresses.filter(|bdf| !seen.contains(bdf)).collect();
+        let hung = machine.nic_faults.iter().filter(|fault| fault.hangs).filter_map(|fault| fault.bdf);
+        let missing: BTreeSet<Bdf> = addresses.chain(hung).filter(|bdf| !seen.contains(bdf)).collect();
         let Some(sysfs) = self.tools.roots.sysfs_tree().ok().filter(|_| !missing.is_empty()) else { return Vec::new() };
         let dev = self.tools.roots.dev_tree().ok();
         missing.into_iter().filter_map(|bdf| rdma::lent(&sysfs, dev.as_ref(), bdf)).collect()

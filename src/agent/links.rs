@@ -1,53 +1,70 @@
 //! The regular look at the ports of the NICs: by the sentry, because sysfs may block, and told only when there is something to
-//! judge.
+//! judge. A NIC that holds the sentry up is left behind, and the sentry with it.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use tokio::sync::mpsc;
 
-use super::look::{self, Ports};
-use crate::hardware::nic::PortState;
-use crate::hardware::{Bdf, Roots};
+use super::look::Ports;
+use super::nic_reads::{NicReads, Ticket, Trouble};
+use crate::hardware::Bdf;
+use crate::hardware::nic::{Port, PortState};
 use crate::runtime::Sentry;
+use crate::runtime::alarm::{Alarm, Rings, alarm};
+
+/// Reads the ports of one NIC; `None` when it is not in view any more.
+pub type ReadPorts = Box<dyn Fn(Bdf) -> Option<Result<Vec<Port>, String>> + Send + Sync>;
 
 /// What is looked at, and what came of it.
 pub struct Links {
     watched: Arc<Watched>,
+    sentry: Sentry,
+    period: Duration,
     found: mpsc::Receiver<Ports>,
+    late: Rings,
 }
 
-#[derive(Default)]
 struct Watched {
     nics: ArcSwap<Vec<Bdf>>,
     /// A NIC is out of service: every look counts.
     ailing: AtomicBool,
+    read: ReadPorts,
+    reads: NicReads,
+    /// The read in hand.
+    in_hand: Mutex<Option<(Bdf, Ticket)>>,
+    /// Rings when it is late.
+    alarm: Alarm,
+    told: Mutex<Option<Ports>>,
+    tell: mpsc::Sender<Ports>,
 }
 
 impl Links {
-    /// Looks every `period`; at nothing before [`Links::watch`].
-    pub fn start(sentry: &Sentry, roots: Roots, period: Duration) -> Self {
-        let watched = Arc::new(Watched::default());
+    /// Looks every `period`; at nothing before [`Links::watch`]. Must be called on a runtime.
+    pub fn start(sentry: &Sentry, read: ReadPorts, reads: NicReads, period: Duration) -> std::io::Result<Self> {
         // One waits while another is judged. What finds no room is looked at again.
         let (tell, found) = mpsc::channel(1);
-        let of = watched.clone();
-        let mut told: Option<Ports> = None;
-        let look = move || {
-            let nics = of.nics.load();
-            if nics.is_empty() {
-                return !tell.is_closed();
-            }
-            let ports = look::ports(&roots, &nics);
-            let quiet = all_active(&ports) && !of.ailing.load(Ordering::Acquire) && told.as_ref() == Some(&ports);
-            if !quiet && tell.try_send(ports.clone()).is_ok() {
-                told = Some(ports);
-            }
-            !tell.is_closed()
+        let (alarm, late) = alarm()?;
+        let watched = Watched {
+            nics: ArcSwap::default(),
+            ailing: AtomicBool::default(),
+            read,
+            reads,
+            in_hand: Mutex::default(),
+            alarm,
+            told: Mutex::default(),
+            tell,
         };
-        sentry.every(period, Box::new(look));
-        Self { watched, found }
+        let links = Self { watched: Arc::new(watched), sentry: sentry.clone(), period, found, late };
+        links.post();
+        Ok(links)
+    }
+
+    fn post(&self) {
+        let watched = self.watched.clone();
+        self.sentry.every(self.period, Box::new(move || watched.look()));
     }
 
     /// Looks at these from now on; at all of them each time while one is `ailing`.
@@ -56,9 +73,67 @@ impl Links {
         self.watched.ailing.store(ailing, Ordering::Release);
     }
 
-    /// The next look that has to be judged; `None` when the sentry is gone.
-    pub async fn next(&mut self) -> Option<Ports> {
-        self.found.recv().await
+    /// The next look that has to be judged. The error is the system's lack of threads. Cancel-safe.
+    pub async fn next(&mut self) -> std::io::Result<Ports> {
+        loop {
+            tokio::select! {
+                // This has a sender of its own.
+                Some(found) = self.found.recv() => return Ok(found),
+                () = self.late.next() => {}
+            }
+            if let Some((bdf, trouble)) = self.watched.leave_behind() {
+                self.sentry.relieve()?;
+                self.post();
+                return Ok(vec![(bdf, Err(trouble))]);
+            }
+        }
+    }
+}
+
+impl Drop for Links {
+    fn drop(&mut self) {
+        self.found.close();
+    }
+}
+
+impl Watched {
+    /// `false` when nobody wants another.
+    fn look(&self) -> bool {
+        let mut ports = Ports::new();
+        for bdf in self.nics.load().iter().copied() {
+            match self.reads.begin(Some(bdf)) {
+                Err(trouble) => ports.push((bdf, Err(trouble))),
+                Ok(ticket) => {
+                    self.hold(Some((bdf, ticket)));
+                    self.alarm.set(self.reads.deadline());
+                    let read = (self.read)(bdf);
+                    if !self.reads.end(ticket) {
+                        // Another look was posted in the place of this one.
+                        return false;
+                    }
+                    ports.extend(read.map(|read| (bdf, read.map_err(Trouble::Unreadable))));
+                }
+            }
+        }
+        self.alarm.clear();
+        self.hold(None);
+        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        let quiet = all_active(&ports) && !self.ailing.load(Ordering::Acquire) && told.as_ref() == Some(&ports);
+        let is_news = !ports.is_empty() && !quiet;
+        if is_news && self.tell.try_send(ports.clone()).is_ok() {
+            *told = Some(ports);
+        }
+        !self.tell.is_closed()
+    }
+
+    fn hold(&self, read: Option<(Bdf, Ticket)>) {
+        *self.in_hand.lock().unwrap_or_else(PoisonError::into_inner) = read;
+    }
+
+    /// The read in hand when it is late: nobody waits for it any more.
+    fn leave_behind(&self) -> Option<(Bdf, Trouble)> {
+        let (bdf, ticket) = (*self.in_hand.lock().unwrap_or_else(PoisonError::into_inner))?;
+        Some((bdf, self.reads.leave_behind(ticket)?))
     }
 }
 
@@ -66,4 +141,51 @@ fn all_active(ports: &Ports) -> bool {
     ports.iter().all(|(_, ports)| {
         ports.as_ref().is_ok_and(|ports| !ports.is_empty() && ports.iter().all(|port| port.state == PortState::Active))
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::channel;
+
+    use super::*;
+
+    fn nic(at: u32) -> Bdf {
+        format!("0000:{at:02x}:00.0").parse().unwrap()
+    }
+
+    fn port(state: PortState) -> Port {
+        Port { number: 1, state, phys_state: None, link_layer: None, rate: None }
+    }
+
+    #[tokio::test]
+    async fn a_nic_that_hangs_is_told_at_its_deadline_and_the_others_are_still_looked_at() {
+        let sentry = Sentry::start().unwrap();
+        let (open, gate) = channel::<()>();
+        let gate = Mutex::new(gate);
+        let down = Arc::new(AtomicBool::new(false));
+        let seen = down.clone();
+        let read = move |bdf| {
+            if bdf == nic(0) {
+                let _ = gate.lock().unwrap().recv();
+            }
+            let is_down = bdf == nic(1) && seen.load(Ordering::Acquire);
+            Some(Ok(vec![port(if is_down { PortState::Down } else { PortState::Active })]))
+        };
+        let period = Duration::from_millis(5);
+        let reads = NicReads::new(Duration::from_millis(40));
+        let mut links = Links::start(&sentry, Box::new(read), reads, period).unwrap();
+        links.watch(vec![nic(0), nic(1)], false);
+        let patience = Duration::from_secs(20);
+        let mut next = async || tokio::time::timeout(patience, links.next()).await.expect("a look").unwrap();
+        let first = next().await;
+        assert!(matches!(&first[..], [(bdf, Err(Trouble::Hangs(_)))] if *bdf == nic(0)), "{first:?}");
+        down.store(true, Ordering::Release);
+        let is_down = |ports: &Ports| {
+            matches!(&ports[..], [(_, Err(Trouble::Hangs(_))), (bdf, Ok(ports))]
+                if *bdf == nic(1) && ports[0].state == PortState::Down)
+        };
+        while !is_down(&next().await) {}
+        drop(open);
+        while next().await.iter().any(|(_, ports)| ports.is_err()) {}
+    }
 }

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::nic_reads::{NicReads, Trouble};
 use super::options::Places;
 use crate::hardware::driver::{self, DriverFile};
 use crate::hardware::nic::Port;
@@ -18,7 +19,7 @@ pub enum Finding {
 }
 
 /// NICs whose ports were read. Those that are not in view any more are left out: a scan judges that.
-pub type Ports = Vec<(Bdf, Result<Vec<Port>, String>)>;
+pub type Ports = Vec<(Bdf, Result<Vec<Port>, Trouble>)>;
 
 /// The whole machine.
 #[derive(Debug)]
@@ -31,10 +32,11 @@ pub struct Scan {
     pub driver: Vec<DriverFile>,
 }
 
-/// Looks at everything. NVML's failure does not hide the NICs.
-pub fn scan(roots: &Roots, provider: &dyn GpuProvider) -> Scan {
-    let (machine, nvml) = match machine::scan(roots, provider) {
-        Err(ScanError::Gpus(error)) => (machine::scan(roots, &NullProvider), Some(error)),
+/// Looks at everything. NVML's failure does not hide the NICs, nor does a NIC that hangs hide anything.
+pub fn scan(roots: &Roots, provider: &dyn GpuProvider, reads: &NicReads) -> Scan {
+    let nics = |sysfs: &Tree, dev: &Tree| rdma::scan_by(sysfs, Some(dev), |entries, read| reads.entries(entries, read));
+    let (machine, nvml) = match machine::scan_by(roots, provider, nics) {
+        Err(ScanError::Gpus(error)) => (machine::scan_by(roots, &NullProvider, nics), Some(error)),
         scanned => (scanned, None),
     };
     let driver = Tree::open(&roots.driver).map(|root| driver::files(&root)).unwrap_or_default();
@@ -62,16 +64,12 @@ pub fn probe(provider: &Arc<dyn GpuProvider>, uuids: Vec<String>) -> Finding {
     )
 }
 
-/// Reads the ports of each NIC.
-pub fn ports(roots: &Roots, nics: &[Bdf]) -> Ports {
-    let read = |sysfs: &Tree, bdf: Bdf| match rdma::ports(sysfs, bdf) {
-        Ok(ports) => Some((bdf, Ok(ports))),
-        Err(error) if error.is_absent() => None,
-        Err(error) => Some((bdf, Err(error.to_string()))),
-    };
-    match roots.sysfs_tree() {
-        Ok(sysfs) => nics.iter().filter_map(|bdf| read(&sysfs, *bdf)).collect(),
-        Err(error) => nics.iter().map(|bdf| (*bdf, Err(error.to_string()))).collect(),
+/// Reads the ports of a NIC; `None` when it is not in view any more.
+pub fn ports(roots: &Roots, bdf: Bdf) -> Option<Result<Vec<Port>, String>> {
+    match roots.sysfs_tree().map_err(|error| error.to_string()).map(|sysfs| rdma::ports(&sysfs, bdf)) {
+        Ok(Err(error)) if error.is_absent() => None,
+        Ok(ports) => Some(ports.map_err(|error| error.to_string())),
+        Err(error) => Some(Err(error)),
     }
 }
 

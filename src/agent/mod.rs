@@ -17,6 +17,7 @@ pub mod links;
 pub mod look;
 mod looks;
 pub mod metrics;
+pub mod nic_reads;
 pub mod offer;
 pub mod options;
 pub mod probes;

@@ -141,6 +141,8 @@ pub struct Periods {
     pub nvml_retry: Duration,
     /// One NVML query may take this long before its device counts as wedged.
     pub nvml_deadline: Duration,
+    /// A read of a NIC in sysfs may take this long; then the NIC is out of service until it comes back.
+    pub nic_deadline: Duration,
     /// A lock whose pod is served is looked for.
     pub unlock_retry: Duration,
     /// Calls in hand get this long at SIGTERM.
@@ -219,6 +221,7 @@ impl Default for Periods {
             rpc_budget: s(2),
             nvml_retry: s(10),
             nvml_deadline: s(5),
+            nic_deadline: s(2),
             unlock_retry: s(5),
             shutdown_grace: s(3),
         }
@@ -349,6 +352,7 @@ impl Periods {
             ("--rpc-budget", self.rpc_budget),
             ("--nvml-retry-period", self.nvml_retry),
             ("--nvml-deadline", self.nvml_deadline),
+            ("--nic-deadline", self.nic_deadline),
             ("--unlock-retry-period", self.unlock_retry),
         ] {
             if period < Duration::from_millis(1) {

@@ -81,6 +81,15 @@ impl Roots {
 
 /// Looks at the whole machine. Blocks as long as the provider does; one bad device never hides the others.
 pub fn scan(roots: &Roots, provider: &dyn GpuProvider) -> Result<Machine, ScanError> {
+    scan_by(roots, provider, |sysfs, dev| rdma::scan(sysfs, Some(dev)))
+}
+
+/// [`scan`] with another way to look at the NICs.
+pub fn scan_by(
+    roots: &Roots,
+    provider: &dyn GpuProvider,
+    nics: impl FnOnce(&Tree, &Tree) -> (Vec<Nic>, Vec<NicFault>),
+) -> Result<Machine, ScanError> {
     let (sysfs, proc, dev) = (roots.sysfs_tree()?, roots.proc_tree()?, roots.dev_tree()?);
     let mut gpus = provider.scan()?;
     let minors: Vec<u32> = gpus.gpus.iter().filter(|g| !g.mig.instances.is_empty()).map(|g| g.minor).collect();
@@ -94,7 +103,7 @@ pub fn scan(roots: &Roots, provider: &dyn GpuProvider) -> Result<Machine, ScanEr
         }
     }
     gpus.gpus.sort_by_key(|gpu| gpu.bdf);
-    let (nics, nic_faults) = rdma::scan(&sysfs, Some(&dev));
+    let (nics, nic_faults) = nics(&sysfs, &dev);
     Ok(Machine { gpus, nics, nic_faults, boot_id: nodes::boot_id(&proc) })
 }
 

@@ -178,4 +178,7 @@ pub struct NicFault {
     pub bdf: Option<Bdf>,
     /// What could not be read and why.
     pub reason: String,
+    /// A read of it does not come back.
+    #[serde(default)]
+    pub hangs: bool,
 }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use super::bdf::Bdf;
 use super::nic::{CharDevices, Function, Nic, NicFault, Port, PortState};
@@ -12,30 +13,71 @@ use super::tree::{Tree, TreeError, is_name};
 /// Most ports looked at; no NIC has more than two.
 const MAX_PORTS: usize = 16;
 
+/// An entry of the class.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// Its name.
+    pub ibdev: String,
+    /// Its PCI address, where its links tell.
+    pub bdf: Option<Bdf>,
+}
+
+impl Entry {
+    /// It could not be read.
+    pub fn fault(&self, reason: String, hangs: bool) -> NicFault {
+        NicFault { ibdev: self.ibdev.clone(), bdf: self.bdf, reason, hangs }
+    }
+}
+
+/// Reads one entry; `None` for a device without hardware (rxe, siw). May hang in the NIC's firmware.
+pub type ReadEntry = Arc<dyn Fn(&Entry) -> Result<Option<Nic>, NicFault> + Send + Sync>;
+
 /// NICs by PCI address with their minors, and the entries that could not be read. A machine without the class has none.
 pub fn scan(sysfs: &Tree, dev: Option<&Tree>) -> (Vec<Nic>, Vec<NicFault>) {
+    scan_by(sysfs, dev, |entries, read| entries.iter().map(|entry| read(entry)).collect())
+}
+
+/// [`scan`] with another way to have the entries read, one answer for each.
+pub fn scan_by(
+    sysfs: &Tree,
+    dev: Option<&Tree>,
+    read_all: impl FnOnce(&[Entry], &ReadEntry) -> Vec<Result<Option<Nic>, NicFault>>,
+) -> (Vec<Nic>, Vec<NicFault>) {
     let (mut nics, mut faults) = (Vec::<Nic>::new(), Vec::new());
     let names = match sysfs.names("class/infiniband") {
         Ok(names) => names,
         Err(absent) if absent.is_absent() => return (nics, faults),
         Err(error) => {
-            faults.push(NicFault { ibdev: String::new(), bdf: None, reason: error.to_string() });
+            faults.push(NicFault { ibdev: String::new(), bdf: None, reason: error.to_string(), hangs: false });
             return (nics, faults);
         }
     };
-    let chars = char_devices(sysfs, dev);
-    for name in names {
-        match read(sysfs, &name, &chars) {
+    if names.is_empty() {
+        return (nics, faults);
+    }
+    let entry = |ibdev: String| {
+        let bdf = device(sysfs, &ibdev).ok().and_then(|device| address(sysfs, &device));
+        Entry { ibdev, bdf }
+    };
+    let entries: Vec<Entry> = names.into_iter().map(entry).collect();
+    let (tree, chars) = (sysfs.clone(), char_devices(sysfs, dev));
+    let read: ReadEntry = Arc::new(move |entry| {
+        let fault = |(bdf, reason)| NicFault { ibdev: entry.ibdev.clone(), bdf, reason, hangs: false };
+        read(&tree, &entry.ibdev, &chars).map_err(fault)
+    });
+    for (entry, answer) in entries.iter().zip(read_all(&entries, &read)) {
+        match answer {
             Ok(Some(nic)) => match nics.iter().find(|other| other.bdf == nic.bdf) {
                 None => nics.push(nic),
                 Some(other) => faults.push(NicFault {
                     reason: format!("shares PCI address {} with {}; only that one is served", nic.bdf, other.ibdev),
-                    ibdev: name,
+                    ibdev: entry.ibdev.clone(),
                     bdf: Some(nic.bdf),
+                    hangs: false,
                 }),
             },
             Ok(None) => {}
-            Err((bdf, reason)) => faults.push(NicFault { ibdev: name, bdf, reason }),
+            Err(fault) => faults.push(fault),
         }
     }
     super::nic::rank(&mut nics);

@@ -1,6 +1,7 @@
 //! Process plumbing without a domain word: telemetry, shutdown, back-off, the only clock, HTTP.
 
 pub mod admin;
+pub mod alarm;
 pub mod backoff;
 pub mod build_info;
 pub mod clock;

@@ -1,9 +1,10 @@
 //! A thread that looks at things at a steady pace and disturbs nobody while nothing changes.
 //!
 //! A timer on the runtime would wake its thread, a second one for whatever may block, and the first again for the answer. Here
-//! one wake-up serves all looks that are due, and only news goes further.
+//! one wake-up serves all looks that are due, and only news goes further. A look that does not come back can be left behind
+//! ([`Sentry::relieve`]): the others go on.
 
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
@@ -15,10 +16,27 @@ const STACK: usize = 256 << 10;
 /// Looks at something and tells whoever waits for news. `false` when nobody does any more.
 pub type Look = Box<dyn FnMut() -> bool + Send>;
 
-/// The thread. It ends when this is dropped, after the look in hand.
-#[derive(Debug, Clone)]
+/// The thread. It ends when the last clone is dropped, after the look in hand.
+#[derive(Clone)]
 pub struct Sentry {
-    posts: Sender<Post>,
+    hold: Arc<Hold>,
+}
+
+/// Closes the posts with the last clone.
+struct Hold(Arc<Posts>);
+
+#[derive(Default)]
+struct Posts {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    posts: Vec<Post>,
+    closed: bool,
+    /// How many threads were left behind: a thread of an earlier shift takes no look any more.
+    shift: u64,
 }
 
 struct Post {
@@ -30,42 +48,81 @@ struct Post {
 impl Sentry {
     /// Starts the thread; it sleeps until there is something to look at.
     pub fn start() -> std::io::Result<Self> {
-        let (posts, new) = channel();
-        thread::Builder::new().name("sentry".to_owned()).stack_size(STACK).spawn(move || watch(&new))?;
-        Ok(Self { posts })
+        let posts = Arc::new(Posts::default());
+        posts.stand(0)?;
+        Ok(Self { hold: Arc::new(Hold(posts)) })
     }
 
     /// Looks every `period` from now on, together with everything else of that period. A look may block; the others wait for
-    /// it then.
+    /// it then, until it is left behind.
     pub fn every(&self, period: Duration, look: Look) {
         let due = clock::mono() + clock::until_tick(period);
-        // The thread lives as long as this.
-        let _ = self.posts.send(Post { period, due, look });
+        self.hold.0.lock().posts.push(Post { period, due, look });
+        self.hold.0.changed.notify_all();
+    }
+
+    /// Puts another thread in the place of one that does not come back from its look. The look in hand stays with the old
+    /// thread, which ends when it comes back; if it is still wanted then, the new thread goes on with it.
+    pub fn relieve(&self) -> std::io::Result<()> {
+        let shift = {
+            let mut state = self.hold.0.lock();
+            state.shift += 1;
+            state.shift
+        };
+        self.hold.0.stand(shift)
     }
 }
 
-fn watch(new: &Receiver<Post>) {
-    let mut posts: Vec<Post> = Vec::new();
-    loop {
-        let next = posts.iter().map(|post| post.due).min();
-        let came = match next {
-            Some(due) => new.recv_timeout(due.saturating_sub(clock::mono())),
-            None => new.recv().map_err(|_| RecvTimeoutError::Disconnected),
-        };
-        match came {
-            Ok(post) => posts.push(post),
-            Err(RecvTimeoutError::Disconnected) => return,
-            Err(RecvTimeoutError::Timeout) => {
-                let now = clock::mono();
-                posts.retain_mut(|post| {
-                    if post.due > now {
-                        return true;
-                    }
+impl std::fmt::Debug for Sentry {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Sentry").finish_non_exhaustive()
+    }
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        let mut state = self.0.lock();
+        state.closed = true;
+        // Looks may own what their owners wait for.
+        state.posts.clear();
+        self.0.changed.notify_all();
+    }
+}
+
+impl Posts {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn stand(self: &Arc<Self>, shift: u64) -> std::io::Result<()> {
+        let posts = self.clone();
+        thread::Builder::new().name("sentry".to_owned()).stack_size(STACK).spawn(move || posts.watch(shift)).map(drop)
+    }
+
+    fn watch(&self, shift: u64) {
+        let mut state = self.lock();
+        while !state.closed && state.shift == shift {
+            let next = state.posts.iter().enumerate().min_by_key(|(_, post)| post.due).map(|(at, post)| (at, post.due));
+            let left = next.map(|(at, due)| (at, due.saturating_sub(clock::mono())));
+            state = match left {
+                None => self.changed.wait(state).unwrap_or_else(PoisonError::into_inner),
+                Some((at, Duration::ZERO)) => {
+                    let mut post = state.posts.swap_remove(at);
+                    drop(state);
                     let wanted = (post.look)();
                     post.due = clock::mono() + clock::until_tick(post.period);
-                    wanted
-                });
-            }
+                    let mut state = self.lock();
+                    if wanted && !state.closed {
+                        state.posts.push(post);
+                        // Another thread may stand here by now.
+                        if state.shift != shift {
+                            self.changed.notify_all();
+                        }
+                    }
+                    state
+                }
+                Some((_, left)) => self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0,
+            };
         }
     }
 }
@@ -96,5 +153,32 @@ mod tests {
         drop(sentry);
         // The thread drops its looks, and with them the last sender.
         assert!(told.iter().all(|who| who == "long"));
+    }
+
+    #[test]
+    fn a_look_that_hangs_is_left_behind_and_taken_up_again_when_it_comes_back() {
+        let sentry = Sentry::start().unwrap();
+        let (tell, told) = channel();
+        let (open, gate) = channel::<()>();
+        let hangs = tell.clone();
+        let mut begun = false;
+        sentry.every(
+            Duration::from_millis(5),
+            Box::new(move || {
+                if !std::mem::replace(&mut begun, true) {
+                    hangs.send("hangs").unwrap();
+                    gate.recv().unwrap();
+                }
+                hangs.send("back").is_ok()
+            }),
+        );
+        assert_eq!(told.recv().unwrap(), "hangs");
+        sentry.every(Duration::from_millis(5), Box::new(move || tell.send("other").is_ok()));
+        sentry.relieve().unwrap();
+        assert!(told.iter().take(5).all(|who| who == "other"), "the others go on");
+        open.send(()).unwrap();
+        assert_eq!(told.iter().filter(|who| *who == "back").take(3).count(), 3);
+        drop(sentry);
+        assert!(told.iter().all(|_| true), "both threads end");
     }
 }

@@ -14,5 +14,5 @@ mod nic;
 mod xid;
 
 pub use gpu::{Ailment, Cause, Change, GpuEvent, GpuHealth, Observation, RecoveryRule, Seen, Status};
-pub use nic::{LinkRule, NicHealth, PortPolicy};
+pub use nic::{LinkFault, LinkRule, NicHealth, PortPolicy};
 pub use xid::{BadAction, XidAction, XidPolicy};

@@ -51,10 +51,19 @@ impl Default for LinkRule {
     }
 }
 
+/// Why a NIC is out of service.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LinkFault {
+    /// One word.
+    pub reason: &'static str,
+    /// What was seen.
+    pub message: String,
+}
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Down {
     since: Duration,
-    message: String,
+    fault: LinkFault,
     good: u32,
 }
 
@@ -83,7 +92,7 @@ impl NicHealth {
 
     /// Judges one poll: `Ok` when the NIC is up by its policy, `Err` with what is wrong. Returns the new health when it
     /// changed.
-    pub fn poll(&mut self, id: &str, up: Result<(), String>, now: Duration) -> Option<bool> {
+    pub fn poll(&mut self, id: &str, up: Result<(), LinkFault>, now: Duration) -> Option<bool> {
         match (up, self.down.get_mut(id)) {
             (Ok(()), None) => None,
             (Ok(()), Some(down)) => {
@@ -94,20 +103,20 @@ impl NicHealth {
                 }
                 back.then_some(true)
             }
-            (Err(message), Some(down)) => {
-                (down.good, down.message) = (0, message);
+            (Err(fault), Some(down)) => {
+                (down.good, down.fault) = (0, fault);
                 None
             }
-            (Err(message), None) => {
-                self.down.insert(id.to_owned(), Down { since: now, message, good: 0 });
+            (Err(fault), None) => {
+                self.down.insert(id.to_owned(), Down { since: now, fault, good: 0 });
                 Some(false)
             }
         }
     }
 
     /// What is wrong with a NIC and since when; `None` when it is healthy.
-    pub fn fault(&self, id: &str) -> Option<(&str, Duration)> {
-        self.down.get(id).map(|down| (down.message.as_str(), down.since))
+    pub fn fault(&self, id: &str) -> Option<(&LinkFault, Duration)> {
+        self.down.get(id).map(|down| (&down.fault, down.since))
     }
 }
 
@@ -117,8 +126,12 @@ mod tests {
 
     const NIC: &str = "0000:3b:00.0";
 
+    fn down() -> LinkFault {
+        LinkFault { reason: "LinkDown", message: "port 1 is Down".into() }
+    }
+
     fn poll(health: &mut NicHealth, up: bool, at: u64) -> Option<bool> {
-        health.poll(NIC, if up { Ok(()) } else { Err("port 1 is Down".into()) }, Duration::from_secs(at))
+        health.poll(NIC, if up { Ok(()) } else { Err(down()) }, Duration::from_secs(at))
     }
 
     #[test]
@@ -137,7 +150,7 @@ mod tests {
         for at in 1..50 {
             assert_eq!(poll(&mut health, at % 3 != 0, at), None, "{at}");
         }
-        assert_eq!(health.fault(NIC), Some(("port 1 is Down", Duration::ZERO)));
+        assert_eq!(health.fault(NIC), Some((&down(), Duration::ZERO)));
     }
 
     #[test]

@@ -8,6 +8,7 @@ use crate::agent::answer::Table;
 use crate::agent::choice::{MigStrategy, PortPolicy};
 use crate::agent::devices::{self, NodeDevice};
 use crate::agent::look::{self, Scan};
+use crate::agent::nic_reads::NicReads;
 use crate::agent::{Options, daemon};
 use crate::hardware::gpu::MigMode;
 use crate::hardware::nic::PortState;
@@ -43,7 +44,7 @@ pub fn look(options: &Options) -> (Seen, Vec<Finding>) {
         Some(recording) => recording,
         None => &*nvml,
     };
-    let scan = look::scan(&roots, provider);
+    let scan = look::scan(&roots, provider, &NicReads::new(options.periods.nic_deadline));
     let mut findings = vec![library(options, &scan, &nvml)];
     let mut seen = Seen { devices: Vec::new(), table: Table::default(), complete: scan.nvml.is_none(), boot_id: None };
     let machine = match &scan.machine {

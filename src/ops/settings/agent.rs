@@ -275,6 +275,12 @@ fn periods() -> Settings {
             options.periods.nvml_deadline
         ),
         field!(
+            "nic-deadline",
+            "DURATION",
+            "A read in sysfs that takes longer makes its NIC unhealthy",
+            options.periods.nic_deadline
+        ),
+        field!(
             "unlock-retry-period",
             "DURATION",
             "A lock whose pod is served is looked for",

@@ -1,0 +1,242 @@
+//! Reading of NICs that may hang: sysfs asks a NIC's firmware for the state of its ports, and one that is stuck answers after a
+//! minute or never. A read past its deadline is left behind with its thread, the NIC is out of service until that read comes
+//! back, and the others are read by another thread.
+
+use std::collections::BTreeMap;
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use crate::hardware::rdma::{Entry, ReadEntry};
+use crate::hardware::{Bdf, Nic, NicFault};
+use crate::runtime::clock;
+
+/// Reads that are left behind before no more are begun: each keeps a thread.
+const MAX_HUNG: usize = 8;
+/// Stack of a thread that reads NICs; only touched pages count.
+const STACK: usize = 256 << 10;
+
+/// Why nothing is known of the ports of a NIC.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Trouble {
+    /// The kernel says no.
+    Unreadable(String),
+    /// A read of it does not come back, or is not tried because too many do not.
+    Hangs(String),
+}
+
+/// The reads under way. Clones share them.
+#[derive(Debug, Clone)]
+pub struct NicReads {
+    deadline: Duration,
+    state: Arc<Mutex<State>>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    next: u64,
+    under_way: BTreeMap<u64, Read>,
+}
+
+#[derive(Debug)]
+struct Read {
+    /// `None` where an entry of the class does not say whose it is.
+    bdf: Option<Bdf>,
+    began: Duration,
+    left_behind: bool,
+}
+
+/// A read under way.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Ticket(u64);
+
+impl NicReads {
+    /// Reads are left behind after `deadline`.
+    pub fn new(deadline: Duration) -> Self {
+        Self { deadline, state: Arc::default() }
+    }
+
+    /// How long a read may take.
+    pub fn deadline(&self) -> Duration {
+        self.deadline
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Begins to read a NIC, unless a read of it hangs.
+    pub fn begin(&self, bdf: Option<Bdf>) -> Result<Ticket, Trouble> {
+        let mut state = self.lock();
+        let hung = || state.under_way.values().filter(|read| read.left_behind);
+        if hung().any(|read| read.bdf == bdf) {
+            return Err(self.hangs());
+        }
+        if hung().count() >= MAX_HUNG {
+            let what =
+                format!("not read: reads of {MAX_HUNG} NICs do not come back, and no more are tried until one does");
+            return Err(Trouble::Hangs(what));
+        }
+        let ticket = state.next;
+        state.next += 1;
+        state.under_way.insert(ticket, Read { bdf, began: clock::mono(), left_behind: false });
+        Ok(Ticket(ticket))
+    }
+
+    /// A read came back. `false` when nobody waits for it any more: its thread has to go.
+    pub fn end(&self, ticket: Ticket) -> bool {
+        self.lock().under_way.remove(&ticket.0).is_some_and(|read| !read.left_behind)
+    }
+
+    /// Leaves a read behind that has not come back, when it is past its deadline.
+    pub fn leave_behind(&self, ticket: Ticket) -> Option<Trouble> {
+        let mut state = self.lock();
+        let read = state.under_way.get_mut(&ticket.0)?;
+        // The wait may have ended a moment before the clock says so.
+        let is_late = clock::mono() + Duration::from_millis(1) >= read.began + self.deadline;
+        if read.left_behind || !is_late {
+            return None;
+        }
+        read.left_behind = true;
+        Some(self.hangs())
+    }
+
+    fn hangs(&self) -> Trouble {
+        let deadline = self.deadline;
+        Trouble::Hangs(format!(
+            "a read of its state in sysfs has not come back after {deadline:?}; its firmware may be stuck"
+        ))
+    }
+
+    /// Reads all entries one after another on a thread of its own, and goes on without those that hang. Blocks, for each that
+    /// hangs up to the deadline.
+    pub fn entries(&self, entries: &[Entry], read: &ReadEntry) -> Vec<Result<Option<Nic>, NicFault>> {
+        let mut answers = Vec::with_capacity(entries.len());
+        while let Some(left) = entries.get(answers.len()..).filter(|left| !left.is_empty()) {
+            if let Some(fault) = self.entries_of_one_thread(left, read, &mut answers) {
+                answers.push(Err(fault));
+            }
+        }
+        answers
+    }
+
+    /// The answers of `left` up to the one that hangs.
+    fn entries_of_one_thread(
+        &self,
+        left: &[Entry],
+        read: &ReadEntry,
+        answers: &mut Vec<Result<Option<Nic>, NicFault>>,
+    ) -> Option<NicFault> {
+        let (tell, told) = mpsc::channel();
+        let (reads, work, read) = (self.clone(), left.to_vec(), read.clone());
+        let body = move || {
+            for entry in work {
+                let begun = reads.begin(entry.bdf);
+                if tell.send(Told::Begun(begun.clone())).is_err() {
+                    if let Ok(ticket) = begun {
+                        reads.end(ticket);
+                    }
+                    return;
+                }
+                let Ok(ticket) = begun else { continue };
+                let answer = read(&entry);
+                if !reads.end(ticket) || tell.send(Told::Read(answer)).is_err() {
+                    return;
+                }
+            }
+        };
+        if let Err(error) = std::thread::Builder::new().name("nic-read".to_owned()).stack_size(STACK).spawn(body) {
+            return left.first().map(|entry| entry.fault(format!("no thread to read it: {error}"), false));
+        }
+        for entry in left {
+            let ticket = match told.recv() {
+                Ok(Told::Begun(Ok(ticket))) => ticket,
+                Ok(Told::Begun(Err(Trouble::Hangs(why) | Trouble::Unreadable(why)))) => {
+                    answers.push(Err(entry.fault(why, true)));
+                    continue;
+                }
+                Ok(Told::Read(_)) | Err(_) => {
+                    return Some(entry.fault("its read ended unexpectedly".to_owned(), false));
+                }
+            };
+            loop {
+                match told.recv_timeout(self.deadline) {
+                    Ok(Told::Read(answer)) => break answers.push(answer),
+                    Ok(Told::Begun(_)) | Err(RecvTimeoutError::Disconnected) => {
+                        return Some(entry.fault("its read ended unexpectedly".to_owned(), false));
+                    }
+                    Err(RecvTimeoutError::Timeout) => {
+                        if let Some(Trouble::Hangs(why) | Trouble::Unreadable(why)) = self.leave_behind(ticket) {
+                            return Some(entry.fault(why, true));
+                        }
+                    }
+                }
+            }
+        }
+        None
+    }
+}
+
+/// What a reading thread tells.
+enum Told {
+    Begun(Result<Ticket, Trouble>),
+    Read(Result<Option<Nic>, NicFault>),
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::{Receiver, channel};
+
+    use super::*;
+
+    const SHORT: Duration = Duration::from_millis(30);
+
+    fn entry(at: u32) -> Entry {
+        Entry { ibdev: format!("mlx5_{at}"), bdf: Some(format!("0000:{at:02x}:00.0").parse().unwrap()) }
+    }
+
+    /// Answers "no hardware" for each entry but those named, which wait for the gate.
+    fn stuck(at: &'static [u32], gate: Receiver<()>) -> ReadEntry {
+        let gate = Mutex::new(gate);
+        Arc::new(move |read: &Entry| {
+            if at.iter().any(|at| entry(*at) == *read) {
+                let _ = gate.lock().unwrap().recv();
+            }
+            Ok(None)
+        })
+    }
+
+    fn why(answer: &Result<Option<Nic>, NicFault>) -> Option<&str> {
+        answer.as_ref().err().filter(|fault| fault.hangs).map(|fault| fault.reason.as_str())
+    }
+
+    #[test]
+    fn a_nic_whose_read_hangs_is_at_fault_alone_and_is_read_again_when_the_read_comes_back() {
+        let (open, gate) = channel();
+        let (reads, read) = (NicReads::new(SHORT), stuck(&[1], gate));
+        let all: Vec<Entry> = (0..4).map(entry).collect();
+        let first = reads.entries(&all, &read);
+        assert_eq!(first.iter().map(|answer| why(answer).is_some()).collect::<Vec<_>>(), [false, true, false, false]);
+        assert!(why(&first[1]).unwrap().contains("has not come back after 30ms"), "{first:?}");
+        let again = reads.entries(&all, &read);
+        assert_eq!(again, first, "it is not asked again, so nothing waits for it");
+        assert_eq!(reads.lock().under_way.len(), 1, "one thread is left behind");
+        drop(open);
+        while !reads.lock().under_way.is_empty() {
+            std::thread::yield_now();
+        }
+        assert!(reads.entries(&all, &read).iter().all(Result::is_ok));
+    }
+
+    #[test]
+    fn no_read_is_begun_when_too_many_hang() {
+        let (_open, gate) = channel();
+        static ALL: [u32; 10] = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9];
+        let reads = NicReads::new(Duration::from_millis(2));
+        // The gate is a lock as well: whoever comes second hangs before it.
+        let answers = reads.entries(&ALL.map(entry), &stuck(&ALL, gate));
+        assert!(answers.iter().all(|answer| why(answer).is_some()), "{answers:?}");
+        assert!(why(&answers[9]).unwrap().starts_with("not read: reads of 8 NICs"), "{answers:?}");
+        assert_eq!(reads.lock().under_way.len(), MAX_HUNG);
+    }
+}
