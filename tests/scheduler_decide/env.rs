@@ -59,6 +59,7 @@ pub struct Env {
     pub binds: usize,
     pub lock_writes: usize,
     pub conditions: BTreeMap<String, String>,
+    pub condition_writes: usize,
     /// Writes of conditions that get lost.
     pub lost_conditions: usize,
     pub reasons: BTreeMap<String, &'static str>,
@@ -111,6 +112,7 @@ impl Env {
             binds: 0,
             lock_writes: 0,
             conditions: BTreeMap::new(),
+            condition_writes: 0,
             lost_conditions: 0,
             lost_evictions: 0,
             reasons: BTreeMap::new(),
@@ -424,6 +426,7 @@ impl Env {
                 self.report(Report::ConditionLost { pod: pod.uid });
             }
             Effect::Condition { pod, message, reason, .. } => {
+                self.condition_writes += 1;
                 self.reasons.insert(pod.key.name.to_string(), reason);
                 self.conditions.insert(pod.key.name.to_string(), message.as_ref().to_owned());
             }

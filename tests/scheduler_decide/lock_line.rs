@@ -2,6 +2,10 @@
 
 use baton::contract::{PodKey, PodRef, key};
 
+use baton::decide::cycle::EngineConfig;
+use baton::decide::lock::{ExpiredHolder, Policy};
+use baton::decide::plugins::DefaultSet;
+
 use crate::env::{Env, Fault, pod};
 
 const ONE: &[(&str, &str)] = &[(key::NVIDIA_GPU, "1")];
@@ -233,4 +237,125 @@ fn what_another_scheduler_bound_is_read_before_its_devices_are_given_again() {
     env.settle();
     assert_eq!((env.node_of("ours"), env.binds, env.holder("n")), (None, 0, None));
     assert_eq!(env.conditions["ours"], "0/1 nodes: 1 have fewer than 1 free GPUs");
+}
+
+fn waits(env: &Env, name: &str) -> Option<(&'static str, String)> {
+    Some((*env.reasons.get(name)?, env.conditions[name].clone()))
+}
+
+#[test]
+fn who_waits_for_a_lock_that_stands_is_told_whose_it_is_since_when_and_what_ends_it() {
+    let mut env = Env::new();
+    env.node("n", 8);
+    env.pod("first", ONE);
+    env.settle();
+    env.pod("second", ONE);
+    env.wait(4);
+    assert_eq!(waits(&env, "second"), None, "most locks go within moments");
+    env.wait(2);
+    let text = "goes to node n and waits for its lock, held by pod ml/first since 2026-11-21T02:16:40Z: it goes when that pod has \
+                its devices; if it still stands at 2026-11-21T02:21:40Z, that pod is deleted";
+    assert_eq!(waits(&env, "second"), Some(("WaitingForNodeLock", text.to_owned())));
+    env.wait(200);
+    assert_eq!(env.condition_writes, 1, "nothing new is to be said while the lock stands");
+    let events = |env: &Env| env.notices.iter().filter(|(_, reason)| *reason == "WaitingForNodeLock").count();
+    assert_eq!(events(&env), 1);
+    env.agent_releases("n");
+    env.settle();
+    assert_eq!((env.node_of("second"), env.condition_writes), (Some("n"), 1));
+    env.wait(60);
+    assert_eq!((env.condition_writes, events(&env)), (1, 1), "a bound pod is told nothing");
+}
+
+#[test]
+fn a_lock_that_names_nobody_or_cannot_be_read_is_told_with_the_time_at_which_it_is_taken_over() {
+    for (lock, whose) in [
+        ("garbage", "its lock, which cannot be read and was there at 2026-11-21T02:16:40Z"),
+        ("2026-11-21T02:16:00Z", "its lock of 2026-11-21T02:16:00Z, which names no pod"),
+    ] {
+        let mut env = Env::new();
+        env.node("n", 8);
+        env.set_lock("n", lock);
+        env.pod("a", ONE);
+        env.wait(6);
+        let text = format!(
+            "goes to node n and waits for {whose}: if it still stands at 2026-11-21T02:21:40Z, it is taken over"
+        );
+        assert_eq!(waits(&env, "a"), Some(("WaitingForNodeLock", text)), "{lock}");
+        env.wait(300);
+        assert_eq!((env.node_of("a"), env.condition_writes), (Some("n"), 1), "{lock}");
+    }
+}
+
+#[test]
+fn a_line_that_moves_writes_nothing_for_half_a_minute_and_then_once_for_each() {
+    let mut env = Env::new();
+    env.node("n", 8);
+    for at in 0..64 {
+        env.pod(&format!("p{at:02}"), EIGHTH);
+    }
+    env.settle();
+    for _ in 0..29 {
+        env.wait(1);
+        env.agent_releases("n");
+        env.settle();
+    }
+    assert_eq!((env.bound(), env.condition_writes), (30, 0));
+    for _ in 0..20 {
+        env.wait(1);
+        env.agent_releases("n");
+        env.settle();
+    }
+    let (reason, text) = waits(&env, "p60").unwrap();
+    assert_eq!(reason, "WaitingForNodeLock");
+    assert!(text.starts_with("goes to node n and waits for its turn there"), "{text}");
+    assert!(env.condition_writes <= 34, "{} writes", env.condition_writes);
+}
+
+#[test]
+fn a_told_wait_that_outlives_the_expiry_without_an_agent_says_so_and_a_requeued_pod_says_why() {
+    let mut env = Env::with(
+        EngineConfig {
+            lock_policy: Policy { expired_holder: ExpiredHolder::Wait, ..Policy::default() },
+            ..EngineConfig::default()
+        },
+        DefaultSet::default(),
+    );
+    env.node("n", 8);
+    env.pod("first", ONE);
+    env.settle();
+    env.pod("second", ONE);
+    env.wait(10);
+    assert!(env.conditions["second"].contains("is left to you"), "{}", env.conditions["second"]);
+    env.wait(310);
+    assert!(env.conditions["second"].contains("it has expired, and"), "{}", env.conditions["second"]);
+    assert_eq!(env.condition_writes, 2);
+    env.now += std::time::Duration::from_secs(90);
+    env.settle();
+    assert_eq!(waits(&env, "second"), Some(("Unschedulable", "0/1 nodes: 1 agent not ready".to_owned())));
+}
+
+#[test]
+fn a_lost_word_of_waiting_is_said_again_and_never_after_the_bind() {
+    let mut env = Env::new();
+    env.node("n", 8);
+    env.pod("first", ONE);
+    env.settle();
+    env.pod("second", ONE);
+    env.lost_conditions = 1;
+    env.wait(6);
+    env.wait(3);
+    assert_eq!((env.lost_conditions, env.condition_writes), (0, 1));
+    env.pod("third", ONE);
+    env.lost_conditions = 1;
+    env.wait(10);
+    env.lost_conditions = 1;
+    env.agent_releases("n");
+    env.settle();
+    env.agent_releases("n");
+    env.settle();
+    let told = env.condition_writes;
+    assert_eq!((env.node_of("second"), env.node_of("third")), (Some("n"), Some("n")));
+    env.wait(120);
+    assert_eq!((env.condition_writes, env.lost_conditions), (told, 1), "nothing is written of bound pods");
 }

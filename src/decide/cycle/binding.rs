@@ -128,6 +128,7 @@ impl Engine {
     /// The pod is bound by us.
     pub(super) fn land(&mut self, id: PodId, now: Moment, effects: &mut Effects) {
         let Some(flight) = self.drop_flight(id) else { return };
+        self.told.remove(&id);
         if let Some(commit) = flight.commit {
             self.member_bound(commit);
         }
@@ -248,6 +249,7 @@ impl Engine {
             let line: &mut Line = self.lines.entry(node).or_default();
             line.head = None;
             line.waiting.insert(turn);
+            self.watch_line(node, now);
         }
         self.timers.insert((at, Timer::Flight(id)));
         true

@@ -37,6 +37,7 @@ pub(super) enum Timer {
     PodGroups(GroupId),
     Nomination(PodId),
     Node(NodeId),
+    Line(NodeId),
     Release(NodeId, Box<str>),
     Tell(PodId),
     SentAway(PodId),
@@ -439,6 +440,7 @@ impl Engine {
                 self.sweep(id, now, effects);
                 self.advance(id, now, effects);
             }
+            Timer::Line(id) => self.look_over_line(id, now, effects),
             Timer::Release(node, raw) => self.release_again(node, &raw, effects),
             Timer::SentAway(id) => self.sent_away_due(id, now, effects),
             Timer::Tell(id) => self.tell_pending(id, now, effects),

@@ -11,6 +11,7 @@ use crate::decide::world::{NodeId, PodId};
 
 use super::annotations::Annotations;
 use super::effect::{Effect, Ticket};
+use super::line::SaidOfLock;
 
 /// A pod whose node is chosen and whose room is held.
 #[derive(Debug, Clone)]
@@ -39,6 +40,8 @@ pub struct Flight {
     pub turn: Turn,
     /// Monotonic time of the decision.
     pub since: Duration,
+    /// Monotonic time since which it stands in the line.
+    pub in_line: Duration,
     /// Not tried before this monotonic time.
     pub not_before: Duration,
     /// Tries that failed in a row.
@@ -101,6 +104,10 @@ pub struct Line {
     pub waiting: BTreeSet<Turn>,
     /// Holding or writing the lock, not yet bound.
     pub head: Option<PodId>,
+    /// When it is looked over, to tell those who have waited for long.
+    pub look_at: Option<Duration>,
+    /// What those were told of the lock that stands.
+    pub said: Option<SaidOfLock>,
 }
 
 impl Line {

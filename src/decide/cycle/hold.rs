@@ -162,13 +162,14 @@ impl Engine {
             // A commit in progress goes before others of its priority.
             turn: (-2 * i64::from(pod.facts.spec.priority) - i64::from(hold.commit.is_some()), self.serial, id),
             since: now.mono,
+            in_line: now.mono,
             not_before: Duration::ZERO,
             failures: 0,
             trouble_since: None,
             asked: Vec::new(),
             cancelled: None,
         };
-        self.told.remove(&id);
+        self.told_before(id);
         self.flights.insert(id, flight);
         self.prepare_flight(id, now, effects);
     }
@@ -217,10 +218,12 @@ impl Engine {
         let Some(flight) = self.flights.get_mut(&id).filter(|flight| flight.stage == Stage::Preparing) else { return };
         flight.stage = Stage::Line;
         flight.not_before = Duration::ZERO;
+        flight.in_line = now.mono;
         let (node, locks, turn) = (flight.node, flight.locks, flight.turn);
         if locks {
             self.lines.entry(node).or_default().waiting.insert(turn);
             self.advance(node, now, effects);
+            self.watch_line(node, now);
         } else {
             self.bind(id, effects);
         }

@@ -191,7 +191,7 @@ impl Engine {
         self.world.pod(id).is_some_and(|pod| names.contains(&pod.facts.handoff.scheduler_name))
     }
 
-    fn intent(&self, node: &Node, claim: &Claim, now: Moment) -> Intent {
+    pub(super) fn intent(&self, node: &Node, claim: &Claim, now: Moment) -> Intent {
         let view = LockView {
             read: node.lock.read.clone(),
             first_seen: node.lock.first_seen,

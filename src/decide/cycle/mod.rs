@@ -20,6 +20,7 @@ mod gang;
 mod hold;
 mod index;
 mod jobs;
+mod line;
 mod locks;
 mod preempt;
 mod refusals;

@@ -57,7 +57,7 @@ impl Engine {
                 }
                 // A lock that comes and goes under our hands: not at once again.
                 if !(free && self.pause(id, Stage::Line, None, now)) {
-                    self.back_to_line(id);
+                    self.back_to_line(id, now);
                     self.advance(node, now, effects);
                 }
             }
@@ -177,11 +177,13 @@ impl Engine {
         true
     }
 
-    fn back_to_line(&mut self, id: PodId) {
+    fn back_to_line(&mut self, id: PodId, now: Moment) {
         let Some(flight) = self.flights.get(&id) else { return };
         let line: &mut Line = self.lines.entry(flight.node).or_default();
         line.head = None;
         line.waiting.insert(flight.turn);
+        let node = flight.node;
+        self.watch_line(node, now);
     }
 
     fn release_answered(&mut self, node: &str, old: &str, result: LockResult, now: Moment, effects: &mut Effects) {

@@ -81,7 +81,14 @@ impl Engine {
     }
 
     /// The condition alone.
-    fn tell_quietly(&mut self, id: PodId, reason: &'static str, message: &Arc<str>, now: Moment, out: &mut Effects) {
+    pub(super) fn tell_quietly(
+        &mut self,
+        id: PodId,
+        reason: &'static str,
+        message: &Arc<str>,
+        now: Moment,
+        out: &mut Effects,
+    ) {
         let Some(found) = self.world.pod(id) else { return };
         let member = found.facts.spec.gang.is_some();
         let pause = if member { self.config.gangs.condition_pause } else { self.config.condition_pause };
@@ -126,7 +133,22 @@ impl Engine {
         }
     }
 
+    /// A pod goes on its way: what it was told does not hold any more, though its condition stays False until it is bound.
+    pub(super) fn told_before(&mut self, id: PodId) {
+        let Some(told) = self.told.get_mut(&id) else { return };
+        if told.lost {
+            // What is written there nobody knows.
+            self.told.remove(&id);
+            return;
+        }
+        (told.reason, told.message, told.rules, told.pending) = ("", "".into(), Box::default(), None);
+    }
+
     pub(super) fn tell_pending(&mut self, id: PodId, now: Moment, out: &mut Effects) {
+        if self.has_left_line(id) {
+            self.told.remove(&id);
+            return;
+        }
         let Some(told) = self.told.get_mut(&id) else { return };
         let Some(message) = told.pending.take() else { return };
         let reason = told.reason;
@@ -144,6 +166,10 @@ impl Engine {
     pub(super) fn condition_lost(&mut self, pod: &PodUid, now: Moment) {
         let Some(id) = self.world.pod_id(pod) else { return };
         let Some(told) = self.told.get_mut(&id) else { return };
+        if told.reason.is_empty() {
+            self.told.remove(&id);
+            return;
+        }
         told.lost = true;
         if told.pending.is_none() {
             told.pending = Some(Arc::clone(&told.message));

@@ -82,7 +82,7 @@ impl Engine {
     fn refused_by(&self, item: &Item) -> (Vec<String>, String) {
         match item {
             Item::Pod(id) => {
-                if let Some(told) = self.told.get(id) {
+                if let Some(told) = self.told.get(id).filter(|told| !told.message.is_empty()) {
                     let rules = told.rules.iter().map(|rule| (*rule).to_owned()).collect();
                     return (rules, told.pending.as_ref().unwrap_or(&told.message).as_ref().to_owned());
                 }
