@@ -2,18 +2,19 @@
 
 use baton::cluster::feed_pod::FeedPod;
 use baton::contract::hint::LabelSelector;
-use baton::contract::{PodKey, key};
+use baton::contract::inventory::DeviceInfo;
+use baton::contract::{Identity, PodKey, key};
 use baton::decide::cycle::EngineConfig;
 use baton::decide::framework::{NodeScore, Slots, View};
 use baton::decide::plugins::{
-    DefaultSet, Disabled, InterPodAffinity, Listed, Point, Strategy as Scoring, Weights, default_plugins,
+    DefaultSet, Disabled, InterPodAffinity, Listed, Point, RatioConfig, Strategy as Scoring, Weights, default_plugins,
 };
 use baton::decide::world::spec::{PodTerm, Spread};
-use baton::decide::world::{PodFacts, Qos, Rated};
+use baton::decide::world::{PodFacts, Qos, Rated, WorldEvent};
 use proptest::prelude::*;
 use serde_json::json;
 
-use crate::env::{Env, pod};
+use crate::env::{Env, gpu_device, pod};
 
 const HALF: &[(&str, &str)] = &[(key::GPU, "50")];
 const ONE: &[(&str, &str)] = &[(key::NVIDIA_GPU, "1")];
@@ -372,4 +373,65 @@ pub fn sets() -> Vec<DefaultSet> {
     ]);
     let fragments = scored(&[("GpuFragmentation", 10), ("RequestedToCapacityRatio", 1), ("TaintToleration", 3)]);
     vec![DefaultSet::default(), packing, spreading, fragments]
+}
+
+/// A node of so many whole GPUs and MIG devices of one profile, seven to a parent.
+fn cut(env: &mut Env, node: &str, whole: u32, migs: i32) {
+    let mut device = gpu_device(node, whole);
+    let parent = |at: i32| format!("GPU-{node}-{}", whole as i32 + at / 7);
+    device.spec.devices.extend((0..migs).map(|at| DeviceInfo {
+        id: baton::contract::DeviceId::parse(&format!("MIG-{node}-{at}")).unwrap(),
+        minor: whole as i32 + at / 7,
+        labels: [(key::MIG_PROFILE.to_owned(), "1g.10gb".to_owned()), (key::PARENT.to_owned(), parent(at))].into(),
+        resources: [(MIG.to_owned(), "1".parse().unwrap())].into(),
+        ..gpu_device(node, 1).spec.devices.remove(0)
+    }));
+    env.plain_node(node, whole);
+    env.change_node(node, |facts| facts.allocatable.set(MIG, baton::contract::Quantity::units(i64::from(migs))));
+    env.event(WorldEvent::Devices(Box::new(device)));
+    env.beat(node, Identity::Lock, &[key::NVIDIA_GPU, MIG]);
+}
+
+const MIG: &str = "nvidia.com/mig-1g.10gb";
+
+/// Puts a pod with these limits on the node.
+fn put(env: &mut Env, node: &str, name: &str, limits: &[(&str, &str)]) {
+    let mut facts = pod(name, limits, env.now);
+    facts.spec.node_selector = [("only".to_owned(), node.to_owned())].into();
+    env.change_node(node, |facts| facts.labels = [("only".to_owned(), node.to_owned())].into());
+    env.submit(facts);
+    env.settle();
+    assert_eq!(env.node_of(name), Some(node));
+    env.agent_releases(node);
+    env.settle();
+}
+
+#[test]
+fn a_request_for_mig_devices_fills_a_node_by_as_many_as_it_asks_for() {
+    let mut set = scored(&[("RequestedToCapacityRatio", 1)]);
+    set.ratio = RatioConfig::new(vec![(0, 0), (100, 10)], vec![(key::NVIDIA_GPU.to_owned(), 1)]).unwrap();
+    let mut env = env(set.clone());
+    cut(&mut env, "a", 0, 7);
+    cut(&mut env, "b", 0, 14);
+    put(&mut env, "a", "three", &[(MIG, "3")]);
+    put(&mut env, "b", "seven", &[(MIG, "7")]);
+    env.hold = true;
+    env.pod("asks", &[(MIG, "1")]);
+    let rated = rate(&env, &set, "asks");
+    assert_eq!(rated, [("a".to_owned(), 57, 57), ("b".to_owned(), 57, 57)], "4 of 7 and 8 of 14");
+}
+
+#[test]
+fn on_a_mixed_node_mig_requests_look_at_mig_devices_and_others_at_whole_gpus() {
+    let mut set = scored(&[("RequestedToCapacityRatio", 1)]);
+    set.ratio = RatioConfig::new(vec![(0, 0), (100, 10)], vec![(key::NVIDIA_GPU.to_owned(), 1)]).unwrap();
+    let mut env = env(set.clone());
+    cut(&mut env, "m", 4, 7);
+    put(&mut env, "m", "whole", &[(key::NVIDIA_GPU, "1")]);
+    put(&mut env, "m", "parts", &[(MIG, "5")]);
+    env.hold = true;
+    for (name, asked, score) in [("mig", MIG, 86), ("gpu", key::NVIDIA_GPU, 50)] {
+        env.pod(name, &[(asked, "1")]);
+        assert_eq!(rate(&env, &set, name), [("m".to_owned(), score, score)], "{name}: 6 of 7, 2 of 4");
+    }
 }

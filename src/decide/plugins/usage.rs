@@ -122,10 +122,7 @@ impl Usage {
             (Rateable::Memory, Counted::Rated) => (spec.rated.memory, node.rated.memory, total.memory),
             (Rateable::Ephemeral, _) => (spec.requests.ephemeral, used.ephemeral, total.ephemeral),
             (Rateable::Gpu | Rateable::Other(_), _) => match &node.stock {
-                Some(stock) if *resource == Rateable::Gpu => {
-                    let (used, total) = stock.gpu_percent();
-                    (wanted_gpu_percent(&spec.requests, stock), used, total)
-                }
+                Some(stock) if *resource == Rateable::Gpu => of_gpus(&spec.requests, stock),
                 _ => {
                     let name = resource.name();
                     (spec.requests.scalar(name), used.scalar(name), total.scalar(name))
@@ -143,7 +140,25 @@ impl Usage {
     }
 }
 
-/// Percent of these GPUs that the pod asks for, whatever name it uses.
+/// Wanted, used and total percent of a node's GPUs, as far as they concern the pod: who asks for MIG devices finds a node as full as
+/// those are, anybody else as full as the GPUs are that are not cut. On a node with no other GPUs each MIG device counts as one.
+fn of_gpus(requests: &Resources, stock: &Stock) -> (i64, i64, i64) {
+    let migs = requests.scalar.iter().filter(|(name, _)| name.starts_with(key::MIG_PREFIX));
+    let migs: i64 = migs.map(|(_, amount)| amount * key::WHOLE).sum();
+    let gpus = wanted_gpu_percent(requests, stock);
+    let (used, total) = match (migs, gpus) {
+        (0, _) => stock.gpu_percent(),
+        (_, 0) => stock.mig_percent(),
+        (_, _) if stock.is_cut_whole() => stock.mig_percent(),
+        (_, _) => {
+            let (gpus, migs) = (stock.gpu_percent(), stock.mig_percent());
+            (gpus.0 + migs.0, gpus.1 + migs.1)
+        }
+    };
+    (gpus + migs, used, total)
+}
+
+/// Percent of GPUs that the pod asks for, whatever name it uses; MIG devices not counted.
 fn wanted_gpu_percent(wanted: &Resources, stock: &Stock) -> i64 {
     let (mut whole, mut share) = (0, 0);
     for (name, amount) in wanted.scalar.iter() {

@@ -304,12 +304,22 @@ impl Stock {
     /// Used and total percent of GPUs, of each the more used of compute and memory, the unhealthy ones too.
     pub fn gpu_percent(&self) -> (i64, i64) {
         let summary = self.pool.summary();
-        if summary.core_total == 0 {
-            // Every GPU is cut into MIG devices: each counts as one.
-            let (all, free) = (self.pool.devices().migs.len() as i64, i64::from(summary.free_migs.count_ones()));
-            return ((all - free) * key::WHOLE, all * key::WHOLE);
+        if self.is_cut_whole() {
+            return self.mig_percent();
         }
         (i64::from(summary.taken), i64::from(summary.core_total))
+    }
+
+    /// `true` where there is no GPU that is not cut into MIG devices.
+    pub fn is_cut_whole(&self) -> bool {
+        self.pool.summary().core_total == 0
+    }
+
+    /// Used and total MIG devices in percent: each counts as one GPU, whatever its profile.
+    pub fn mig_percent(&self) -> (i64, i64) {
+        let free = i64::from(self.pool.summary().free_migs.count_ones());
+        let all = self.pool.devices().migs.len() as i64;
+        ((all - free) * key::WHOLE, all * key::WHOLE)
     }
 
     /// What there is, whoever holds it.
