@@ -184,10 +184,13 @@ impl Executor {
                 None
             }
             Effect::Nominate { pod, node } => {
-                if may_write && let Err(error) = self.binder.nominate(&pod, node.as_deref()).await {
-                    tracing::debug!(pod = %pod.key, %error, "nomination not written");
+                let lost = Report::NominationLost { pod: pod.uid.clone() };
+                if !may_write {
+                    return Some(lost);
                 }
-                None
+                let error = self.binder.nominate(&pod, node.as_deref()).await.err()?;
+                tracing::debug!(pod = %pod.key, %error, "nomination not written");
+                Some(lost)
             }
             Effect::Condition { pod, reason, message, first } => {
                 if !may_write {
@@ -231,6 +234,7 @@ fn unanswered(effect: &Effect, limit: Duration) -> Option<Report> {
         Effect::PodGroupStatus(write) => Report::PodGroup { gang: write.gang.clone(), result: None },
         Effect::WriteJob { job, .. } => Report::JobWritten { job: job.clone(), result: JobWriteResult::Failed(why()) },
         Effect::Condition { pod, .. } => Report::ConditionLost { pod: pod.uid.clone() },
+        Effect::Nominate { pod, .. } => Report::NominationLost { pod: pod.uid.clone() },
         // Whoever waits for one of these asks again by itself, or nobody waits.
         Effect::Fence { .. }
         | Effect::Evict { .. }
@@ -238,7 +242,6 @@ fn unanswered(effect: &Effect, limit: Duration) -> Option<Report> {
         | Effect::MakePodGroup { .. }
         | Effect::SelectNode { .. }
         | Effect::BindVolume { .. }
-        | Effect::Nominate { .. }
         | Effect::Notice { .. }
         | Effect::JobNotice { .. } => return None,
     })

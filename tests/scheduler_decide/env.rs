@@ -68,6 +68,9 @@ pub struct Env {
     pub evicted: Vec<String>,
     /// Deletions that get lost.
     pub lost_evictions: usize,
+    /// Writes of nominations that get lost.
+    pub lost_nominations: usize,
+    pub nomination_writes: usize,
     pub claims: BTreeMap<PodKey, ClaimFacts>,
     pub volumes: BTreeMap<String, VolumeFacts>,
     /// Storage classes that a restart finds again.
@@ -115,6 +118,8 @@ impl Env {
             condition_writes: 0,
             lost_conditions: 0,
             lost_evictions: 0,
+            lost_nominations: 0,
+            nomination_writes: 0,
             reasons: BTreeMap::new(),
             notices: Vec::new(),
             fenced: BTreeSet::new(),
@@ -414,7 +419,12 @@ impl Env {
             Effect::PodGroupStatus(_) | Effect::MakePodGroup { .. } => {}
             Effect::SelectNode { claim, version, node } => self.select_node(&claim, &version, node),
             Effect::BindVolume { volume, version, claim, uid } => self.bind_volume(&volume, &version, (claim, uid)),
+            Effect::Nominate { pod, .. } if self.lost_nominations > 0 => {
+                self.lost_nominations -= 1;
+                self.report(Report::NominationLost { pod: pod.uid });
+            }
             Effect::Nominate { pod, node } => {
+                self.nomination_writes += 1;
                 // The pod may be gone by now.
                 if let Some(facts) = self.pods.get_mut(&pod.key) {
                     facts.spec.nominated = node;

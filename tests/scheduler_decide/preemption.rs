@@ -261,3 +261,58 @@ fn a_pod_makes_room_elsewhere_when_the_node_that_others_leave_for_it_dies() {
     env.settle();
     assert!(env.node_of("high").is_some_and(|node| node != dead));
 }
+
+#[test]
+fn a_nomination_that_was_not_written_is_written_again_later_each_time_for_as_long_as_it_holds() {
+    let mut env = Env::new();
+    env.node("n", 1);
+    submit(&mut env, "low", ONE, 1);
+    env.lost_nominations = 3;
+    submit(&mut env, "high", ONE, 9);
+    let nominated = |env: &Env| env.pods[&PodKey::new("ml", "high")].spec.nominated.clone();
+    assert_eq!((nominated(&env), env.lost_nominations), (None, 2));
+    env.wait(1);
+    assert_eq!((nominated(&env), env.lost_nominations), (None, 1));
+    env.wait(2);
+    assert_eq!((nominated(&env), env.lost_nominations), (None, 0));
+    env.wait(3);
+    assert_eq!(nominated(&env), None, "the third pause is four seconds");
+    env.wait(1);
+    assert_eq!((nominated(&env).as_deref(), env.nomination_writes), (Some("n"), 1));
+    env.wait(30);
+    assert_eq!(env.nomination_writes, 1, "nothing is written that stands there already");
+}
+
+#[test]
+fn a_nomination_whose_removal_was_not_written_is_removed_again() {
+    let mut env = Env::new();
+    env.node("n", 1);
+    submit(&mut env, "low", ONE, 1);
+    submit(&mut env, "high", ONE, 9);
+    let nominated = |env: &Env| env.pods[&PodKey::new("ml", "high")].spec.nominated.clone();
+    assert_eq!(nominated(&env).as_deref(), Some("n"));
+    // The node refuses it for good, whoever leaves.
+    env.lost_nominations = 1;
+    env.change_node("n", |facts| facts.unschedulable = true);
+    env.wait(11);
+    assert_eq!((env.engine.nominations().len(), env.lost_nominations), (0, 0));
+    env.wait(2);
+    assert_eq!(nominated(&env), None);
+}
+
+#[test]
+fn a_lost_nomination_of_a_pod_that_has_found_its_place_or_went_is_not_written_any_more() {
+    let mut env = Env::new();
+    env.node("n", 2);
+    submit(&mut env, "low", ONE, 1);
+    submit(&mut env, "low-too", ONE, 1);
+    env.lost_nominations = 2;
+    submit(&mut env, "first", ONE, 9);
+    submit(&mut env, "second", ONE, 9);
+    env.delete("second");
+    env.delete("low");
+    env.settle();
+    assert_eq!(env.node_of("first"), Some("n"));
+    env.wait(60);
+    assert_eq!(env.nomination_writes, 0);
+}

@@ -115,7 +115,7 @@ pub enum Effect {
         /// Its uid.
         uid: Box<str>,
     },
-    /// Write `status.nominatedNodeName`.
+    /// Write `status.nominatedNodeName`. Answer when it was not written: [`Report::NominationLost`].
     Nominate {
         /// Pod.
         pod: PodRef,
@@ -223,6 +223,11 @@ pub enum Report {
     },
     /// Of [`Effect::Condition`], when it was not written.
     ConditionLost {
+        /// Pod.
+        pod: PodUid,
+    },
+    /// Of [`Effect::Nominate`], when it was not written.
+    NominationLost {
         /// Pod.
         pod: PodUid,
     },

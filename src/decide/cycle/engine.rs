@@ -36,6 +36,7 @@ pub(super) enum Timer {
     Mark(GroupId),
     PodGroups(GroupId),
     Nomination(PodId),
+    Nominate(PodId),
     Node(NodeId),
     Line(NodeId),
     Release(NodeId, Box<str>),
@@ -73,6 +74,8 @@ pub struct Engine {
     pub(super) strays: Vec<(u64, PodId)>,
     /// Pods for which others make room.
     pub(super) nominations: BTreeMap<PodId, Nomination>,
+    /// Nominations that are not written as they are, and how often in a row that has failed.
+    pub(super) unwritten: BTreeMap<PodId, u32>,
     /// Flights whose volumes, or whatever else comes before the lock, are being prepared.
     pub(super) preparing: BTreeSet<PodId>,
     pub(super) tickets: BTreeMap<Ticket, PodId>,
@@ -122,6 +125,7 @@ impl Engine {
             sent_away: BTreeMap::new(),
             strays: Vec::new(),
             nominations: BTreeMap::new(),
+            unwritten: BTreeMap::new(),
             preparing: BTreeSet::new(),
             tickets: BTreeMap::new(),
             timers: BTreeSet::new(),
@@ -216,6 +220,7 @@ impl Engine {
         self.resumed.clear();
         self.pinned.clear();
         self.nominations.clear();
+        self.unwritten.clear();
         // Whoever led meanwhile may have told something else.
         self.told.clear();
         self.groups.clear();
@@ -331,6 +336,7 @@ impl Engine {
             self.queue.remove(*id);
             self.told.remove(id);
             self.pinned.remove(id);
+            self.unwritten.remove(id);
             self.forget_nomination(*id, now);
             self.let_go(*id);
             self.cancel(*id, Cancel::PodGone, now, effects);
@@ -431,6 +437,7 @@ impl Engine {
         match timer {
             Timer::Flight(id) => self.resume_flight(id, now, effects),
             Timer::Nomination(id) => self.nomination_due(id, now, effects),
+            Timer::Nominate(id) => self.nominate_again(id, effects),
             Timer::GroupWait(group) => self.group_due(&group, now, effects),
             Timer::TellGroup(group) => self.tell_held(&group, now, effects),
             Timer::Mark(group) => self.mark(&group, now, effects),

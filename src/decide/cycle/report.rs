@@ -21,6 +21,7 @@ impl Engine {
             Report::JobWritten { job, result } => self.job_written(&job, result, now, &mut effects),
             Report::PodRead { pod, result } => self.pod_read(&pod, result, now, &mut effects),
             Report::ConditionLost { pod } => self.condition_lost(&pod, now),
+            Report::NominationLost { pod } => self.nomination_lost(&pod, now),
             Report::PodGroup { gang, result } => {
                 self.pod_group_answered(&gang, result.map(|stored| *stored), now, &mut effects);
             }

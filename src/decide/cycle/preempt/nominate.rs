@@ -19,6 +19,8 @@ use crate::decide::cycle::choose::{judge, prepare};
 
 /// How long the room stays closed after the last victim is gone.
 const KEPT: Duration = Duration::from_secs(60);
+/// First and longest pause before a nomination that was lost is written again.
+const REWRITE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
 /// A victim that does not leave is evicted again after this time.
 const ASK_AGAIN: Duration = Duration::from_secs(10);
 
@@ -161,6 +163,7 @@ impl Engine {
         self.timers.insert((until.unwrap_or(now.mono + ASK_AGAIN), Timer::Nomination(id)));
         let (node, group) = (picked.node, group.cloned());
         self.nominations.insert(id, Nomination { node, since: now.mono, victims, until, group });
+        self.unwritten.remove(&id);
         effects.push(Effect::Nominate { pod: by, node: Some(node_name.clone()) });
         if names.is_empty() {
             format!("waits for pods that are leaving node {node_name}")
@@ -256,6 +259,34 @@ impl Engine {
             && pod.facts.handoff.deleting.is_none()
         {
             effects.push(Effect::Nominate { pod: pod.facts.handoff.pod.clone(), node: None });
+            self.unwritten.remove(&id);
+        }
+    }
+
+    /// A nomination, or that there is none any more, was not written: it is tried again, later each time, for as long as the pod waits.
+    pub(in crate::decide::cycle) fn nomination_lost(&mut self, pod: &PodUid, now: Moment) {
+        let Some(id) = self.world.pod_id(pod).filter(|_| self.leading) else { return };
+        let failures = self.unwritten.entry(id).or_default();
+        let pause = REWRITE.0.saturating_mul(1 << (*failures).min(6)).min(REWRITE.1);
+        *failures += 1;
+        self.timers.insert((now.mono + pause, Timer::Nominate(id)));
+    }
+
+    /// Writes what holds now, unless the pod's status says so already.
+    pub(in crate::decide::cycle) fn nominate_again(&mut self, id: PodId, effects: &mut Effects) {
+        if !self.unwritten.contains_key(&id) {
+            return;
+        }
+        let wanted = self.nominations.get(&id).and_then(|nomination| self.world.node(nomination.node));
+        let wanted = wanted.map(|node| node.name.clone());
+        let waits = |pod: &&Pod| pod.place == Place::Waiting && pod.facts.handoff.deleting.is_none();
+        match self.world.pod(id).filter(waits) {
+            Some(pod) if pod.facts.spec.nominated != wanted => {
+                effects.push(Effect::Nominate { pod: pod.facts.handoff.pod.clone(), node: wanted });
+            }
+            _ => {
+                self.unwritten.remove(&id);
+            }
         }
     }
 
