@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use k8s_openapi::api::core::v1::{Namespace, PersistentVolume, PersistentVolumeClaim};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
-use k8s_openapi::api::storage::v1::StorageClass;
+use k8s_openapi::api::storage::v1::{CSIDriver, CSIStorageCapacity, StorageClass};
 use kube::Client;
 use kube::api::Api;
 use kube::runtime::watcher::Config;
@@ -19,7 +19,7 @@ use super::feed_pod::FeedPod;
 use super::feed_pod_group::pod_groups;
 use super::feed_term::budget_facts;
 use super::feed_tyjob::{priority_classes, tyjobs};
-use super::feed_volume::{claim_facts, class_facts, volume_facts};
+use super::feed_volume::{capacity_facts, claim_facts, class_facts, driver_counts, volume_facts};
 use super::node_lock::NodeLocks;
 use crate::contract::gang::PodGroupApi;
 use crate::contract::{PodKey, PodUid};
@@ -136,6 +136,29 @@ pub fn start_feeds(
         }),
         gone: Box::new(|seen| Some(WorldEvent::ClassGone(seen.name().into()))),
     };
+    let drivers = Feed {
+        name: "CSI drivers",
+        api: Api::<CSIDriver>::all(client.clone()),
+        config: watched(),
+        optional: true,
+        told: Box::new(|driver| {
+            let counts = driver_counts(&driver);
+            Some(WorldEvent::Driver(driver.metadata.name?.into(), counts))
+        }),
+        gone: Box::new(|seen| Some(WorldEvent::Driver(seen.name().into(), false))),
+    };
+    let capacities = Feed {
+        name: "storage capacities",
+        api: Api::<CSIStorageCapacity>::all(client.clone()),
+        config: watched(),
+        optional: true,
+        told: Box::new(|capacity| {
+            let facts = capacity_facts(&capacity);
+            let meta = capacity.metadata;
+            Some(WorldEvent::Capacity(PodKey::new(&meta.namespace?, &meta.name?), facts))
+        }),
+        gone: Box::new(|seen| Some(WorldEvent::Capacity(PodKey::new(seen.namespace(), seen.name()), None))),
+    };
     let budgets = Feed {
         name: "budgets",
         api: Api::<PodDisruptionBudget>::all(client.clone()),
@@ -156,6 +179,8 @@ pub fn start_feeds(
         volumes.name,
         claims.name,
         classes.name,
+        drivers.name,
+        capacities.name,
         budgets.name,
     ]
     .into();
@@ -167,6 +192,8 @@ pub fn start_feeds(
     tasks.spawn(volumes.run(out.clone()));
     tasks.spawn(claims.run(out.clone()));
     tasks.spawn(classes.run(out.clone()));
+    tasks.spawn(drivers.run(out.clone()));
+    tasks.spawn(capacities.run(out.clone()));
     tasks.spawn(budgets.run(out.clone()));
     let jobs = tyjobs(client, watched());
     names.insert(jobs.name);

@@ -1,13 +1,13 @@
 //! Volumes, claims and storage classes for the scheduler.
 
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
-use k8s_openapi::api::storage::v1::StorageClass;
+use k8s_openapi::api::storage::v1::{CSIDriver, CSIStorageCapacity, StorageClass};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity as Amount;
 use kube::api::ObjectMeta;
 
 use super::feed_term as term;
 use crate::contract::{PodKey, Quantity};
-use crate::decide::world::{AccessModes, ClaimFacts, ClassFacts, VolumeFacts};
+use crate::decide::world::{AccessModes, CapacityFacts, ClaimFacts, ClassFacts, VolumeFacts};
 
 /// The older way to name the class.
 const BETA_CLASS: &str = "volume.beta.kubernetes.io/storage-class";
@@ -86,7 +86,21 @@ pub fn class_facts(class: &StorageClass) -> ClassFacts {
     });
     ClassFacts {
         waits: class.volume_binding_mode.as_deref() == Some("WaitForFirstConsumer"),
-        provisions: class.provisioner != NO_PROVISIONER,
+        provisions: !matches!(class.provisioner.as_str(), "" | NO_PROVISIONER),
+        provisioner: class.provisioner.as_str().into(),
         topologies: topologies.collect(),
     }
+}
+
+/// Whether the capacity that a CSI driver publishes is to be heeded.
+pub fn driver_counts(driver: &CSIDriver) -> bool {
+    driver.spec.storage_capacity == Some(true)
+}
+
+/// What a driver can still make; `None` when that is nothing, or no node is said to reach it.
+pub fn capacity_facts(capacity: &CSIStorageCapacity) -> Option<CapacityFacts> {
+    // The largest volume says more than all that is left.
+    let limit = capacity.maximum_volume_size.as_ref().or(capacity.capacity.as_ref())?;
+    let nodes = term::selector(capacity.node_topology.as_ref()?);
+    Some(CapacityFacts::new(&capacity.storage_class_name, bytes(Some(limit)), nodes)).filter(|facts| facts.limit > 0)
 }

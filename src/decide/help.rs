@@ -28,6 +28,8 @@ pub enum Help {
     Claim,
     /// A volume of a class that nobody provisions is missing.
     Volume,
+    /// A CSI driver has too little free storage where the node is.
+    Storage,
     /// The pod's volume is somewhere else.
     Reach,
 }

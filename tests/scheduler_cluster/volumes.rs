@@ -1,7 +1,7 @@
 //! Claims that wait for their first consumer, against an API server; the test plays the provisioner and the volume controller.
 
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
-use k8s_openapi::api::storage::v1::StorageClass;
+use k8s_openapi::api::storage::v1::{CSIDriver, CSIStorageCapacity, StorageClass};
 use kube::ResourceExt;
 use kube::api::{Api, Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
@@ -113,5 +113,58 @@ async fn a_volume_that_is_there_is_promised_to_the_claim_and_the_pod_goes_to_its
     );
     storage.complete("data", "disk").await;
     assert_eq!(cluster.bound("p").await.spec.unwrap().node_name.as_deref(), Some("n2"));
+    scheduler.stop().await;
+}
+
+/// What a driver can still make for one node.
+async fn capacity(cluster: &Cluster, node: &str, fields: Value) {
+    let capacities: Api<CSIStorageCapacity> = Api::namespaced(cluster.client.clone(), "ml");
+    let mut object = json!({"apiVersion": "storage.k8s.io/v1", "kind": "CSIStorageCapacity", "metadata": {"name": node},
+        "storageClassName": "fast", "nodeTopology": {"matchLabels": {"kubernetes.io/hostname": node}}});
+    for (key, value) in fields.as_object().unwrap() {
+        object[key] = value.clone();
+    }
+    let params = PatchParams::apply("csi-provisioner").force();
+    capacities.patch(node, &params, &Patch::Apply(object)).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_claim_goes_where_its_driver_has_storage_enough_and_waits_where_none_has() {
+    let cluster = Cluster::start().await;
+    for node in ["n1", "n2", "n3"] {
+        cluster.node(node).await;
+    }
+    let storage = Storage::of(&cluster);
+    storage.class("fast", "csi.example.com").await;
+    let drivers: Api<CSIDriver> = Api::all(cluster.client.clone());
+    let driver = json!({"metadata": {"name": "csi.example.com"}, "spec": {"storageCapacity": true}});
+    drivers.create(&PostParams::default(), &serde_json::from_value(driver).unwrap()).await.unwrap();
+    // Claims ask for 10Gi. The largest volume counts, where it is told.
+    capacity(&cluster, "n1", json!({"capacity": "100Gi", "maximumVolumeSize": "9Gi"})).await;
+    capacity(&cluster, "n2", json!({"capacity": "9Gi"})).await;
+    let scheduler = cluster.scheduler().await;
+    storage.claim("data", "fast").await;
+    pod(&cluster, "p", "data").await;
+    let message = until("the condition says why", || async {
+        let conditions = cluster.pods().get("p").await.ok()?.status?.conditions?;
+        conditions.into_iter().find(|c| c.type_ == "PodScheduled" && c.status == "False")?.message
+    })
+    .await;
+    assert_eq!(message, "0/3 nodes: 3 have too little free storage of class fast for claim data");
+    capacity(&cluster, "n2", json!({"capacity": "10Gi"})).await;
+    let claim = until("the node is selected", || async {
+        storage.claims.get("data").await.ok().filter(|claim| claim.annotations().contains_key(SELECTED))
+    })
+    .await;
+    assert_eq!(claim.annotations()[SELECTED], "n2");
+    // A driver that withdraws is asked no more.
+    let patch = json!({"spec": {"storageCapacity": false}});
+    drivers.patch("csi.example.com", &PatchParams::default(), &Patch::Merge(patch)).await.unwrap();
+    storage.claim("more", "fast").await;
+    pod(&cluster, "q", "more").await;
+    until("a node is selected", || async {
+        storage.claims.get("more").await.unwrap().annotations().contains_key(SELECTED).then_some(())
+    })
+    .await;
     scheduler.stop().await;
 }

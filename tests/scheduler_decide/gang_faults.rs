@@ -163,9 +163,10 @@ fn a_non_strict_gang_keeps_the_volume_plans_of_what_it_holds_over_failed_attempt
     let mut gangs = no_nodes();
     gangs.plain_node("a", 1, "x");
     zone(&mut gangs, "a");
-    gangs
-        .env
-        .event(WorldEvent::Class("local".into(), ClassFacts { waits: true, provisions: true, topologies: vec![] }));
+    gangs.env.event(WorldEvent::Class(
+        "local".into(),
+        ClassFacts { waits: true, provisions: true, ..ClassFacts::default() },
+    ));
     for n in 0..2 {
         gangs.env.claim(&format!("c{n}"), 10, |_| ());
         let mut facts = gangs.facts(&format!("g-{n}"), &[("cpu", "1")], &gang("g", "2", &[("mode", "NonStrict")]));
@@ -539,9 +540,10 @@ fn gang_with_claims() -> Gangs {
     let mut gangs = no_nodes();
     gangs.plain_node("a", 8, "x");
     zone(&mut gangs, "a");
-    gangs
-        .env
-        .event(WorldEvent::Class("local".into(), ClassFacts { waits: true, provisions: true, topologies: vec![] }));
+    gangs.env.event(WorldEvent::Class(
+        "local".into(),
+        ClassFacts { waits: true, provisions: true, ..ClassFacts::default() },
+    ));
     for n in 0..3 {
         gangs.env.claim(&format!("c{n}"), 10, |_| ());
         let mut facts = gangs.facts(&format!("g-{n}"), &[("cpu", "1")], &gang("g", "3", &[]));

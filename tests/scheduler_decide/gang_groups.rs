@@ -241,7 +241,7 @@ fn a_pod_group_that_calls_a_former_group_satisfied_is_not_believed_about_the_pre
 
 /// A gang of two on its way: the volume of one is not settled yet.
 fn on_its_way(gangs: &mut Gangs, keys: &[(String, String)]) {
-    let class = ClassFacts { waits: true, provisions: true, topologies: vec![] };
+    let class = ClassFacts { waits: true, provisions: true, ..ClassFacts::default() };
     gangs.env.classes.insert("local".to_owned(), class.clone());
     gangs.env.event(WorldEvent::Class("local".into(), class));
     gangs.env.claim("g-0", 10, |_| ());

@@ -65,7 +65,7 @@ impl Case {
         let mut gangs = Gangs::with(Default::default());
         gangs.accumulating = true;
         gangs.env.watchful = false;
-        let class = ClassFacts { waits: true, provisions: true, topologies: vec![] };
+        let class = ClassFacts { waits: true, provisions: true, ..ClassFacts::default() };
         gangs.env.classes.insert("local".to_owned(), class.clone());
         gangs.env.event(WorldEvent::Class("local".into(), class));
         let equal = rng.u8(..4) > 0;

@@ -25,5 +25,6 @@ mod placement;
 mod preemption;
 mod recovery;
 mod scores;
+mod storage;
 mod streams;
 mod volumes;

@@ -26,7 +26,7 @@ fn zone(zone: &str) -> NodeTerm {
 }
 
 /// Nodes `a` and `b`, each its own zone.
-fn cluster() -> Env {
+pub fn cluster() -> Env {
     let mut env = Env::with(EngineConfig::default(), DefaultSet::default());
     for name in ["a", "b"] {
         env.node(name, 8);
@@ -38,10 +38,13 @@ fn cluster() -> Env {
 }
 
 impl Env {
-    fn class(&mut self, name: &str, provisions: bool, zones: &[&str]) {
+    pub fn class(&mut self, name: &str, provisions: bool, zones: &[&str]) {
         let zones: Vec<_> = zones.iter().map(|zone| (*zone).into()).collect();
         let topologies = if zones.is_empty() { vec![] } else { vec![vec![("zone".into(), zones)]] };
-        self.event(WorldEvent::Class(name.into(), ClassFacts { waits: true, provisions, topologies }));
+        self.event(WorldEvent::Class(
+            name.into(),
+            ClassFacts { waits: true, provisions, provisioner: "csi.example.com".into(), topologies },
+        ));
     }
 
     pub fn claim(&mut self, name: &str, gibibytes: i64, change: impl FnOnce(&mut ClaimFacts)) {
@@ -66,7 +69,7 @@ impl Env {
         self.tell_claim(&key);
     }
 
-    fn volume(&mut self, name: &str, gibibytes: i64, at: &str) {
+    pub fn volume(&mut self, name: &str, gibibytes: i64, at: &str) {
         let facts = VolumeFacts {
             required: Some(vec![zone(at)]),
             class: Some("local".into()),
@@ -104,7 +107,7 @@ impl Env {
         self.control();
     }
 
-    fn pod_with_claims(&mut self, name: &str, claims: &[&str]) {
+    pub fn pod_with_claims(&mut self, name: &str, claims: &[&str]) {
         let mut facts = pod(name, ONE, self.now);
         let mut spec = (*facts.spec).clone();
         spec.volumes = claims.iter().map(|claim| VolumeUse::Claim((*claim).into())).collect();
@@ -117,11 +120,11 @@ impl Env {
         self.claims[&PodKey::new("ml", claim)].selected_node.as_deref()
     }
 
-    fn promised(&self, volume: &str) -> Option<&str> {
+    pub fn promised(&self, volume: &str) -> Option<&str> {
         self.volumes[volume].claim.as_ref().map(|(claim, _)| &*claim.name)
     }
 
-    fn state(&mut self, pod: &str) -> PodState {
+    pub fn state(&mut self, pod: &str) -> PodState {
         let now = self.moment();
         self.engine.explain(&PodKey::new("ml", pod), now).unwrap().state
     }
@@ -294,7 +297,7 @@ fn what_is_wrong_with_a_claim_is_said() {
     };
     assert_eq!(said("missing"), "claim missing does not exist");
     let mut env = cluster();
-    env.event(WorldEvent::Class("now".into(), ClassFacts { waits: false, provisions: true, topologies: vec![] }));
+    env.event(WorldEvent::Class("now".into(), ClassFacts { waits: false, provisions: true, ..ClassFacts::default() }));
     env.claim("leaving", 1, |facts| facts.deleting = true);
     env.claim("lost", 1, |facts| {
         (facts.lost, facts.volume, facts.complete) = (true, Some("pv".into()), true);

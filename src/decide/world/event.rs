@@ -11,6 +11,7 @@ use crate::decide::gang::PodGroupFacts;
 use crate::decide::placement::{JobFacts, JobIdentity, PriorityClassFacts};
 
 use super::budget::BudgetFacts;
+use super::capacity::CapacityFacts;
 use super::node::NodeFacts;
 use super::pod::PodFacts;
 use super::spec::Labels;
@@ -61,6 +62,10 @@ pub enum WorldEvent {
     Class(Box<str>, ClassFacts),
     /// A storage class is gone.
     ClassGone(Box<str>),
+    /// A CSI driver, and whether the capacity that it publishes counts (`spec.storageCapacity`); `false` for one that is gone.
+    Driver(Box<str>, bool),
+    /// What a driver can still make for some nodes; `None` for what is gone, or of no use.
+    Capacity(PodKey, Option<CapacityFacts>),
     /// A PodGroup, new or changed.
     PodGroup(Box<PodGroupFacts>),
     /// A PodGroup is gone, or its whole API.
@@ -102,7 +107,7 @@ impl Wake {
     pub const POD_PLACED: Self = Self(1 << 6);
     /// Namespaces.
     pub const NAMESPACE: Self = Self(1 << 7);
-    /// Volumes and claims.
+    /// Volumes and claims, and room for more.
     pub const VOLUME: Self = Self(1 << 8);
     /// Number of kinds.
     pub const KINDS: usize = 9;
@@ -133,7 +138,7 @@ impl Wake {
             "a pod leaves its node",
             "a pod is placed",
             "labels of a namespace change",
-            "a volume or claim changes",
+            "a volume or claim changes, or a driver has more storage",
         ];
         self.kinds().map(|kind| WORDS[kind])
     }

@@ -104,6 +104,17 @@ impl World {
             WorldEvent::ClassGone(name) => {
                 self.plans.classes.remove(&name);
             }
+            WorldEvent::Driver(name, counts) => {
+                if self.capacities.driver(name, counts) {
+                    changes.wake = Wake::VOLUME;
+                }
+            }
+            WorldEvent::Capacity(key, facts) => {
+                let counts = facts.as_ref().is_some_and(|facts| self.publishes(&facts.class));
+                if self.capacities.object(key, facts) && counts {
+                    changes.wake = Wake::VOLUME;
+                }
+            }
             WorldEvent::PodGroup(facts) => self.gangs.pod_group(*facts),
             WorldEvent::PodGroupGone(api, gang) => self.gangs.pod_group_gone(api, &gang),
             WorldEvent::Job(facts) => self.job_set(*facts, &mut changes),

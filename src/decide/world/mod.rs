@@ -4,6 +4,7 @@
 //! decision can say which world it was made on.
 
 pub mod budget;
+pub mod capacity;
 mod dense;
 pub mod devices;
 pub mod event;
@@ -24,6 +25,7 @@ mod state;
 pub mod volume;
 
 pub use budget::BudgetFacts;
+pub use capacity::CapacityFacts;
 pub use dense::{Dense, DenseId};
 pub use devices::{Listed, Stock};
 pub use event::{Changes, Wake, WorldEvent};

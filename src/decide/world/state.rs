@@ -12,6 +12,7 @@ use crate::decide::placement::{JobFacts, PriorityClasses};
 use crate::decide::pod::{HandoffPod, PodContainer};
 
 use super::budget::BudgetFacts;
+use super::capacity::Capacities;
 use super::dense::Dense;
 use super::finder::Finder;
 use super::journal::Journal;
@@ -78,6 +79,7 @@ pub struct World {
     pub(super) claims: BTreeMap<PodKey, ClaimFacts>,
     /// What pods on their way have planned for their claims, and the storage classes.
     pub(super) plans: VolumePlans,
+    pub(super) capacities: Capacities,
     pub(super) budgets: BTreeMap<PodKey, BudgetFacts>,
     /// How many placed pods have each priority.
     pub(super) priorities: BTreeMap<i32, usize>,

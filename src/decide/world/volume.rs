@@ -113,6 +113,8 @@ pub struct ClassFacts {
     pub waits: bool,
     /// There is a provisioner: `kubernetes.io/no-provisioner` makes no volumes.
     pub provisions: bool,
+    /// `provisioner`: the CSI driver, if it is one.
+    pub provisioner: Box<str>,
     /// `allowedTopologies`: terms of which one must hold, each of labels and their values; empty allows every node.
     pub topologies: Vec<Vec<LabelValues>>,
 }

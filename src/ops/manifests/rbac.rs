@@ -117,9 +117,9 @@ const SCHEDULER: &[Rule] = &[
         verbs: &["patch"],
     },
     Rule {
-        why: "When and where claims get their volumes.",
+        why: "When and where claims get their volumes, and how much storage is left there.",
         group: "storage.k8s.io",
-        resources: &["storageclasses"],
+        resources: &["csidrivers", "csistoragecapacities", "storageclasses"],
         verbs: READ,
     },
     Rule {

@@ -77,6 +77,7 @@ fn shows(resource: &Resource) -> bool {
                 | "resourcequotas"
         )
         || resource.is("storage.k8s.io", "storageclasses")
+        || resource.is("storage.k8s.io", "csidrivers")
 }
 
 /// Deletes one object.

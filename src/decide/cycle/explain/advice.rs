@@ -40,6 +40,10 @@ pub(super) fn advice(refusal: &Refusal) -> Option<&'static str> {
         Help::Volume => {
             "Nobody makes volumes of that class: add a PersistentVolume that is large enough and reachable from the node"
         }
+        Help::Storage => {
+            "The class's CSI driver publishes how much it can still make, and for those nodes that is less than the claim asks for: \
+             `kubectl get csistoragecapacities -A` shows it; free storage, or make a smaller claim"
+        }
         Help::Reach => {
             "The claim's volume is elsewhere: the pod can only go to nodes that reach it (`kubectl get pv -o wide`)"
         }

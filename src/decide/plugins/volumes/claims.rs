@@ -3,6 +3,7 @@
 use crate::contract::PodKey;
 use crate::decide::framework::{Outcome, View};
 use crate::decide::help::Help;
+use crate::decide::world::capacity::Storage;
 use crate::decide::world::spec::VolumeUse;
 use crate::decide::world::{ClaimFacts, ClassFacts, Pod, VolumeFacts, Wake};
 
@@ -27,6 +28,8 @@ pub(super) struct Waiting {
     pub class: ClassFacts,
     /// Its volume is made for this node, or will be: no other one will do.
     pub node: Option<Box<str>>,
+    /// Where its driver has storage enough; `None` where nobody says.
+    pub storage: Option<Storage>,
 }
 
 /// Sorts the pod's claims; the error says why no node will do.
@@ -91,7 +94,8 @@ pub(super) fn sort(view: View<'_>, pod: &Pod) -> Result<Claims, Outcome> {
             _ => {}
         }
         let (facts, class) = (claim.clone(), class.clone());
-        claims.waiting.push(Waiting { key, facts, class_name: class_name.into(), class, node });
+        let storage = view.world.storage_for(class_name, claim.request);
+        claims.waiting.push(Waiting { key, facts, class_name: class_name.into(), class, node, storage });
     }
     claims.waiting.sort_by(|a, b| a.facts.request.cmp(&b.facts.request).then_with(|| a.key.cmp(&b.key)));
     claims.waiting.dedup_by(|a, b| a.key == b.key);

@@ -78,11 +78,19 @@ impl Filter for VolumeBinding {
         let mut plan = VolumePlan::default();
         for claim in &claims.waiting {
             let name = &claim.key.name;
+            let is_full = || claim.storage.as_ref().is_some_and(|storage| !storage.is_near(&facts.labels));
+            let full = || {
+                let text = format!("have too little free storage of class {} for claim {name}", claim.class_name);
+                never(text).helped_by(Help::Storage)
+            };
             let provision = || Provision { claim: (&**name).into(), seen: claim.facts.selected_node.is_some() };
             match &claim.node {
                 Some(chosen) if *chosen == node.name => {
                     if !claim.class.provisions_at(&facts.labels) {
                         return never(format!("storage class {} makes no volumes there", claim.class_name));
+                    }
+                    if is_full() {
+                        return full();
                     }
                     plan.provision.push(provision());
                     continue;
@@ -93,6 +101,9 @@ impl Filter for VolumeBinding {
             if let Some(volume) = match_volume(view, pod.id, claim, node, &plan.bind) {
                 plan.bind.push(((&**name).into(), volume.into()));
             } else if claim.class.provisions_at(&facts.labels) {
+                if is_full() {
+                    return full();
+                }
                 plan.provision.push(provision());
             } else if claim.class.provisions {
                 return never(format!("storage class {} makes no volumes there", claim.class_name));

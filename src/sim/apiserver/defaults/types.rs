@@ -79,6 +79,14 @@ pub fn decode_time(resource: &Resource, value: &mut Value) {
             set(value, "", "reclaimPolicy", json!("Delete"));
             set(value, "", "volumeBindingMode", json!("Immediate"));
         }
+        ("storage.k8s.io", "csidrivers") => {
+            set(value, "/spec", "attachRequired", json!(true));
+            set(value, "/spec", "podInfoOnMount", json!(false));
+            set(value, "/spec", "storageCapacity", json!(false));
+            set(value, "/spec", "fsGroupPolicy", json!("ReadWriteOnceWithFSType"));
+            set(value, "/spec", "volumeLifecycleModes", json!(["Persistent"]));
+            set(value, "/spec", "requiresRepublish", json!(false));
+        }
         ("scheduling.k8s.io", "priorityclasses") => set(value, "", "preemptionPolicy", json!("PreemptLowerPriority")),
         ("rbac.authorization.k8s.io", "clusterrolebindings" | "rolebindings") => {
             for subject in value["subjects"].as_array_mut().into_iter().flatten() {

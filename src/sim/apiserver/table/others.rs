@@ -21,6 +21,8 @@ const TABLES: &[(&str, &str, &[&str])] = &[
     ("policy", "poddisruptionbudgets", &["Min Available=.spec.minAvailable", "Max Unavailable=.spec.maxUnavailable", "Allowed Disruptions=.status.disruptionsAllowed"]),
     ("coordination.k8s.io", "leases", &["Holder=.spec.holderIdentity"]),
     ("scheduling.k8s.io", "priorityclasses", &["Value=.value", "Global-Default=.globalDefault"]),
+    ("storage.k8s.io", "csidrivers", &["AttachRequired=.spec.attachRequired", "PodInfoOnMount=.spec.podInfoOnMount", "StorageCapacity=.spec.storageCapacity", "RequiresRepublish=.spec.requiresRepublish", "Modes=.spec.volumeLifecycleModes[*]"]),
+    ("storage.k8s.io", "csistoragecapacities", &["Created At=.metadata.creationTimestamp"]),
     ("storage.k8s.io", "storageclasses", &["Provisioner=.provisioner", "ReclaimPolicy=.reclaimPolicy", "VolumeBindingMode=.volumeBindingMode"]),
     ("apiextensions.k8s.io", "customresourcedefinitions", &["Created At=.metadata.creationTimestamp"]),
 ];
