@@ -7,6 +7,7 @@ use kube::Resource;
 use kube::api::ObjectMeta;
 use serde::Deserialize;
 
+use super::feed_image::Listed;
 use super::feed_term as term;
 use crate::contract::Quantity;
 use crate::decide::world::{NodeFacts, Resources};
@@ -36,6 +37,7 @@ struct FeedNodeSpec {
 struct FeedNodeStatus {
     allocatable: BTreeMap<Box<str>, Box<str>>,
     conditions: Vec<FeedNodeCondition>,
+    images: Vec<FeedNodeImage>,
 }
 
 #[derive(Debug, Clone, Default, Deserialize)]
@@ -46,12 +48,25 @@ struct FeedNodeCondition {
     status: Box<str>,
 }
 
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct FeedNodeImage {
+    names: Vec<Listed>,
+    size_bytes: i64,
+}
+
 impl FeedNode {
     /// The world's record. `lock_key` is the annotation of the node lock.
     pub fn facts(self, lock_key: &str) -> NodeFacts {
         let amounts = &self.status.allocatable;
         let read = |text: &str| text.parse::<Quantity>().ok();
         let list = amounts.iter().filter_map(|(name, text)| Some((&**name, read(text)?)));
+        let image =
+            |image: &FeedNodeImage| image.names.iter().map(|name| (name.0, image.size_bytes)).collect::<Vec<_>>();
+        let mut images: Vec<_> = self.status.images.iter().flat_map(image).collect();
+        // The first of a name counts.
+        images.sort_by_key(|(name, _)| *name);
+        images.dedup_by_key(|(name, _)| *name);
         let ready = self.status.conditions.iter().find(|found| &*found.kind == "Ready");
         NodeFacts {
             not_ready: ready.is_some_and(|ready| &*ready.status != "True"),
@@ -62,6 +77,7 @@ impl FeedNode {
             labels: self.metadata.labels.unwrap_or_default(),
             taints: self.spec.taints.iter().filter_map(term::taint).collect(),
             unschedulable: self.spec.unschedulable,
+            images: images.into(),
         }
     }
 }

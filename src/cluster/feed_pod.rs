@@ -9,8 +9,10 @@ use kube::api::ObjectMeta;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 
+use super::feed_image::Asked;
 use super::feed_term as term;
 use super::pod::{LightCondition, LightContainer, LightPod, LightPodSpec, LightPodStatus, LightResources};
+use crate::contract::image::ImageName;
 use crate::contract::{Quantity, key};
 use crate::decide::gang::{Declared, Owner, Source};
 use crate::decide::pod::{ContainerKind, Phase};
@@ -72,6 +74,7 @@ struct Named {
 #[serde(rename_all = "camelCase", default)]
 struct FeedContainer {
     name: Box<str>,
+    image: Asked,
     restart_policy: Option<Box<str>>,
     resources: FeedResources,
     ports: Vec<FeedPort>,
@@ -100,6 +103,13 @@ struct FeedVolume {
     name: Box<str>,
     persistent_volume_claim: Option<FeedClaim>,
     ephemeral: Option<IgnoredAny>,
+    image: Option<FeedImage>,
+}
+
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+struct FeedImage {
+    reference: Asked,
 }
 
 #[derive(Debug, Clone, Default, Deserialize)]
@@ -214,6 +224,7 @@ impl FeedPod {
                 .collect(),
             spread: self.spread(),
             volumes: self.volumes(),
+            images: self.images(),
             wishes: DeviceWishes {
                 hint: annotation(key::DEVICE_ALLOCATE_HINT),
                 joint: annotation(key::DEVICE_JOINT_ALLOCATE),
@@ -335,6 +346,12 @@ impl FeedPod {
             })
         });
         taken.collect()
+    }
+
+    fn images(&self) -> Box<[ImageName]> {
+        let containers = self.spec.init_containers.iter().chain(&self.spec.containers).map(|part| part.image);
+        let volumes = self.spec.volumes.iter().filter_map(|volume| volume.image.as_ref()).map(|image| image.reference);
+        containers.chain(volumes).filter_map(|asked| asked.0).collect()
     }
 
     fn volumes(&self) -> Vec<VolumeUse> {

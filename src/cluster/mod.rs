@@ -7,6 +7,7 @@ mod client_certificate;
 pub mod condition;
 pub mod feed;
 pub mod feed_device;
+mod feed_image;
 mod feed_lease;
 pub mod feed_node;
 pub mod feed_pod;

@@ -11,6 +11,7 @@ pub mod extender;
 pub mod gang;
 pub mod hint;
 pub mod id;
+pub mod image;
 pub mod inventory;
 pub mod key;
 pub mod lock;

@@ -333,7 +333,7 @@ fn engine_config(options: &Options) -> EngineConfig {
             expired_holder: options.expired_holder,
         },
         queue: QueuePolicy { backoff: p.backoff, backoff_max: p.backoff_max, ..QueuePolicy::default() },
-        world: WorldPolicy { agent_stale: p.agent_stale, gangs: options.gangs.defaults(), keep_assignments: false },
+        world: WorldPolicy { agent_stale: p.agent_stale, gangs: options.gangs.defaults(), ..WorldPolicy::default() },
         abandoned: p.lock_abandoned,
         sweep: p.lock_sweep,
         retry: (defaults.retry.0, defaults.retry.1, p.bind_limit),

@@ -1,6 +1,7 @@
 //! The index against the scan: the same cluster, the same stream, the same effects; and fewer nodes judged.
 
 use baton::contract::hint::LabelSelector;
+use baton::contract::image::ImageName;
 use baton::contract::{Identity, key};
 use baton::decide::cycle::{EngineConfig, LockMode, Search};
 use baton::decide::plugins::DefaultSet;
@@ -38,6 +39,7 @@ enum Step {
     NodeBack(usize),
     Silence(u64),
     NoDevices(usize),
+    Images(usize, usize),
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -55,6 +57,7 @@ fn step() -> impl Strategy<Value = Step> {
         2 => any().prop_map(Step::NodeBack),
         1 => (1..100u64).prop_map(Step::Silence),
         1 => any().prop_map(Step::NoDevices),
+        3 => (any(), 0..8usize).prop_map(|(node, images)| Step::Images(node, images)),
     ]
 }
 
@@ -111,9 +114,15 @@ fn with_trait(mut facts: PodFacts, which: usize) -> PodFacts {
         }
         9 => spec.gates = vec!["wait".into()],
         10 => spec.wishes.hint = Some(r#"{"gpu":{"requiredTopologyScope":"PCIe"}}"#.into()),
+        14..=17 => spec.images = [image(which % 3)].into(),
+        18..=19 => spec.images = [image(which % 3), image(2)].into(),
         _ => {}
     }
     facts
+}
+
+fn image(which: usize) -> ImageName {
+    ImageName::asked(&format!("image-{which}"))
 }
 
 fn play_one(env: &mut Env, at: usize, step: &Step) {
@@ -157,6 +166,12 @@ fn play_one(env: &mut Env, at: usize, step: &Step) {
         Step::NodeGone(n) => env.event(WorldEvent::NodeGone(at_node(*n).as_str().into())),
         Step::NodeBack(n) => node(env, &at_node(*n)),
         Step::Silence(seconds) => env.now += std::time::Duration::from_secs(*seconds),
+        Step::Images(n, which) => env.change_node(&at_node(*n), |facts| {
+            let has = |at: &usize| which & (1 << at) != 0;
+            let mut images: Vec<_> = (0..3).filter(has).map(|at| (image(at), (1 + at as i64) << 30)).collect();
+            images.sort_unstable();
+            facts.images = images.into();
+        }),
         Step::NoDevices(n) => env.event(WorldEvent::DevicesGone(at_node(*n).as_str().into())),
     }
     env.settle();
@@ -172,7 +187,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(128))]
     #[test]
     fn the_index_chooses_the_nodes_and_devices_that_the_scan_chooses(
-        which in 0..4usize, steps in proptest::collection::vec(step(), 1..80)
+        which in 0..5usize, steps in proptest::collection::vec(step(), 1..80)
     ) {
         let [mut indexed, mut scanning] =
             [Search::Indexed, Search::Scanning].map(|search| env_of(search, sets().swap_remove(which)));

@@ -2,6 +2,7 @@
 
 use baton::cluster::feed_pod::FeedPod;
 use baton::contract::hint::LabelSelector;
+use baton::contract::image::ImageName;
 use baton::contract::inventory::DeviceInfo;
 use baton::contract::{Identity, PodKey, key};
 use baton::decide::cycle::EngineConfig;
@@ -53,7 +54,7 @@ fn rate(env: &Env, set: &DefaultSet, name: &str) -> Vec<(String, i64, i64)> {
     let raw: Vec<NodeScore> = fitting.iter().map(|node| (node.0, score.score(view, pod, *node, &mut slots))).collect();
     let mut normal = raw.clone();
     if !score.is_absolute() {
-        score.normalize(&mut normal);
+        score.normalize(view, pod, &mut normal);
     }
     let both = fitting.iter().zip(raw.iter().zip(&normal));
     both.map(|((_, node), (raw, normal))| (node.name.to_string(), raw.1, normal.1)).collect()
@@ -61,6 +62,50 @@ fn rate(env: &Env, set: &DefaultSet, name: &str) -> Vec<(String, i64, i64)> {
 
 fn normal(rated: &[(String, i64, i64)]) -> Vec<(&str, i64)> {
     rated.iter().map(|(node, _, score)| (node.as_str(), *score)).collect()
+}
+
+/// The node lists these images, of so many MiB.
+fn lists(env: &mut Env, node: &str, images: &[(&str, i64)]) {
+    let listed = |(name, size): &(&str, i64)| (ImageName::listed(name), *size << 20);
+    let mut listed: Vec<_> = images.iter().map(listed).collect();
+    listed.sort_unstable();
+    env.change_node(node, |facts| facts.images = listed.into());
+}
+
+#[test]
+fn an_image_draws_pods_by_its_size_and_by_how_many_nodes_have_it() {
+    let set = scored(&[("ImageLocality", 1)]);
+    let mut env = env(set.clone());
+    ["a", "b", "c", "d"].iter().for_each(|name| env.plain_node(name, 0));
+    lists(&mut env, "a", &[("train:latest", 1000), ("small:1", 22)]);
+    let mut facts = labelled("p", "x");
+    facts.spec.images = ["train", "small:1"].map(ImageName::asked).into();
+    env.submit(facts);
+    let score = |env: &Env| normal(&rate(env, &set, "p")).iter().map(|(_, score)| *score).collect::<Vec<_>>();
+    assert_eq!(score(&env), [23, 0, 0, 0], "a quarter of 1000 and of 22 MiB");
+    lists(&mut env, "b", &[("train:latest", 7000)]);
+    assert_eq!(score(&env), [49, 48, 0, 0], "half of the size that was told first");
+    env.event(WorldEvent::NodeGone("d".into()));
+    assert_eq!(score(&env), [66, 65, 0], "two of three nodes");
+    lists(&mut env, "a", &[]);
+    assert_eq!(score(&env), [0, 31, 0], "one of three nodes");
+    lists(&mut env, "b", &[]);
+    lists(&mut env, "c", &[("train:latest", 7000)]);
+    assert_eq!(score(&env), [0, 0, 100], "its size is told anew once nobody has it");
+}
+
+#[test]
+fn images_are_forgotten_where_no_rule_asks_for_them() {
+    let mut env = env(DefaultSet::default());
+    env.plain_node("a", 0);
+    lists(&mut env, "a", &[("train:latest", 1000)]);
+    let mut facts = labelled("p", "x");
+    facts.spec.images = [ImageName::asked("train")].into();
+    env.submit(facts);
+    let world = env.engine.world();
+    assert!(world.nodes().all(|(_, node)| node.facts.as_ref().is_some_and(|facts| facts.images.is_empty())));
+    assert!(world.pod_by_key(&PodKey::new("ml", "p")).is_some_and(|pod| pod.facts.spec.images.is_empty()));
+    assert_eq!(world.image(ImageName::listed("train:latest")), None);
 }
 
 /// Nodes without devices, each with its zone (none when empty) and its own hostname.
@@ -372,7 +417,8 @@ pub fn sets() -> Vec<DefaultSet> {
         ("TaintToleration", 3),
     ]);
     let fragments = scored(&[("GpuFragmentation", 10), ("RequestedToCapacityRatio", 1), ("TaintToleration", 3)]);
-    vec![DefaultSet::default(), packing, spreading, fragments]
+    let images = scored(&[("ImageLocality", 10), ("NodeResourcesFit", 1), ("TaintToleration", 3)]);
+    vec![DefaultSet::default(), packing, spreading, fragments, images]
 }
 
 /// A node of so many whole GPUs and MIG devices of one profile, seven to a parent.

@@ -170,7 +170,7 @@ pub(super) fn rate(
         let rate = |id: &NodeId| Some((*id, plugin.score(view, pod, (*id, view.world.node(*id)?), slots)));
         let mut scores: Vec<NodeScore> = fitting.iter().filter_map(rate).collect();
         if !plugin.is_absolute() && plugin.reads(pod, slots) != Reads::Nothing {
-            plugin.normalize(&mut scores);
+            plugin.normalize(view, pod, &mut scores);
         }
         scores.into_iter().for_each(|(id, score)| each(id, plugin.name(), score.clamp(0, 100), *weight));
     }

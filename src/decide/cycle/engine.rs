@@ -9,6 +9,7 @@ use crate::contract::gang::{GangId, key, parse_sub_priority};
 use crate::contract::{PodKey, PodUid};
 use crate::decide::framework::{Plugins, Queued};
 use crate::decide::gang::{GangProgress, GroupId};
+use crate::decide::plugins::image_locality;
 use crate::decide::queue::{Item, Queue};
 use crate::decide::world::{Changes, NodeId, Place, Pod, PodId, Wake, World, WorldEvent};
 
@@ -107,7 +108,8 @@ pub struct Engine {
 
 impl Engine {
     /// An engine that follows until [`Engine::lead`] is called.
-    pub fn new(config: EngineConfig, plugins: Plugins) -> Self {
+    pub fn new(mut config: EngineConfig, plugins: Plugins) -> Self {
+        config.world.images = plugins.enabled().score.iter().any(|(plugin, _)| plugin.name() == image_locality::NAME);
         Self {
             world: World::new(config.world),
             queue: Queue::new(config.queue),

@@ -17,13 +17,14 @@ use crate::decide::plugins::device_fit;
 /// Rules that kube-scheduler does not have.
 const OURS: [&str; 1] = ["DeviceFit"];
 /// Ratings that kube-scheduler makes itself.
-const THEIRS: [&str; 6] = [
+const THEIRS: [&str; 7] = [
     "NodeAffinity",
     "TaintToleration",
     "InterPodAffinity",
     "PodTopologySpread",
     "NodeResourcesFit",
     "NodeResourcesBalancedAllocation",
+    "ImageLocality",
 ];
 /// Stands for a pod that is judged and not kept.
 const NOBODY: PodId = PodId(u64::MAX);
@@ -132,7 +133,7 @@ impl Engine {
                 let Some(node) = self.world.node(*id) else { continue };
                 scores.push((*id, plugin.score(view, &pod, (*id, node), &mut slots)));
             }
-            plugin.normalize(&mut scores);
+            plugin.normalize(view, &pod, &mut scores);
             for (id, score) in scores {
                 *totals.entry(id).or_insert(0) += score.clamp(0, 100) * weight;
             }

@@ -101,9 +101,10 @@ pub trait Score: Plugin {
     }
 
     /// Brings the raw ratings of all nodes to 0..=100. The default takes them as they are. Only which ratings there are may
-    /// matter, not how many nodes have each: equal ratings stay equal.
-    fn normalize(&self, scores: &mut [NodeScore]) {
-        let _ = scores;
+    /// matter, not how many nodes have each: equal ratings stay equal. Unlike ratings, which may be kept, it is asked at every
+    /// decision: what it reads of the world may change at any time.
+    fn normalize(&self, view: View<'_>, pod: &Pod, scores: &mut [NodeScore]) {
+        let _ = (view, pod, scores);
     }
 }
 

@@ -14,6 +14,7 @@ use super::device_topology::DeviceTopology;
 use super::dynamic_resources::DynamicResources;
 use super::fragmentation::GpuFragmentation;
 use super::host_ports::NodePorts;
+use super::image_locality::ImageLocality;
 use super::node_affinity::NodeAffinity;
 use super::node_name::NodeName;
 use super::priority_sort::PrioritySort;
@@ -142,6 +143,7 @@ pub(super) const PLUGINS: &[(&str, Maker)] = &[
     ("DefaultPreemption", |_| made!(DefaultPreemption, post_filter)),
     ("RequestedToCapacityRatio", |set| made!(RequestedToCapacityRatio(set.ratio.clone()), score)),
     ("DeviceTopology", |_| made!(DeviceTopology, score)),
+    ("ImageLocality", |_| made!(ImageLocality, score)),
     ("GpuFragmentation", |_| made!(GpuFragmentation, score)),
 ];
 

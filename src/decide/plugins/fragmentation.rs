@@ -39,7 +39,7 @@ impl Score for GpuFragmentation {
         (-change * PARTS).round() as i64
     }
 
-    fn normalize(&self, scores: &mut [NodeScore]) {
+    fn normalize(&self, _: View<'_>, _: &Pod, scores: &mut [NodeScore]) {
         stretch(scores);
     }
 }

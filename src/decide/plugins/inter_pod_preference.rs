@@ -77,7 +77,7 @@ impl Score for InterPodAffinity {
     }
 
     /// The weakest is 0, the strongest 100, evenly between; all 0 when they are alike.
-    fn normalize(&self, scores: &mut [NodeScore]) {
+    fn normalize(&self, _: View<'_>, _: &Pod, scores: &mut [NodeScore]) {
         stretch(scores);
     }
 }

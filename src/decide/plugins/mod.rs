@@ -9,6 +9,7 @@ pub mod device_topology;
 pub mod dynamic_resources;
 pub mod fragmentation;
 pub mod host_ports;
+pub mod image_locality;
 pub mod inter_pod_affinity;
 mod inter_pod_preference;
 mod lists;

@@ -38,7 +38,7 @@ impl Score for NodeAffinity {
         preferred.filter(|(_, term)| term.matches(&node.name, &facts.labels)).map(|(weight, _)| weight).sum()
     }
 
-    fn normalize(&self, scores: &mut [NodeScore]) {
+    fn normalize(&self, _: View<'_>, _: &Pod, scores: &mut [NodeScore]) {
         normalize_to_hundred(scores, false);
     }
 }

@@ -44,7 +44,7 @@ impl Score for TaintToleration {
         soft_taints.filter(|taint| !tolerations.iter().any(|toleration| toleration.covers(taint))).count() as i64
     }
 
-    fn normalize(&self, scores: &mut [NodeScore]) {
+    fn normalize(&self, _: View<'_>, _: &Pod, scores: &mut [NodeScore]) {
         normalize_to_hundred(scores, true);
     }
 }

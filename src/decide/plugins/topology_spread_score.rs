@@ -85,7 +85,7 @@ impl Score for PodTopologySpread {
         crowd.sum::<f64>().round() as i64
     }
 
-    fn normalize(&self, scores: &mut [NodeScore]) {
+    fn normalize(&self, _: View<'_>, _: &Pod, scores: &mut [NodeScore]) {
         let places = || scores.iter().map(|(_, score)| *score).filter(|score| *score != NO_PLACE);
         let (least, most) = (places().min().unwrap_or(0), places().max().unwrap_or(0));
         for (_, score) in scores.iter_mut() {

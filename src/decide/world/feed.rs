@@ -23,6 +23,10 @@ impl World {
         match event {
             WorldEvent::Node(facts) => self.node_set(facts, now, &mut changes),
             WorldEvent::NodeGone(name) => {
+                if let Some(facts) = self.node_id(&name).and_then(|id| self.nodes.get(id)?.facts.as_ref()) {
+                    self.images.leave(&facts.images);
+                    self.node_objects -= 1;
+                }
                 self.change_node(&name, &mut changes, Wake::POD_PLACED, |node| {
                     node.facts = None;
                     node.see_lock(LockRead::Free, now);
@@ -179,6 +183,9 @@ impl World {
         let name = facts.name.clone();
         let id = self.mention(&name);
         self.shared.allocatable.intern(&mut facts.allocatable);
+        if !self.policy.images {
+            facts.images = Box::default();
+        }
         let Some(node) = self.nodes.get_mut(id) else { return };
         let locked = node.see_lock(LockRead::parse(facts.lock.as_deref()), now);
         changes.wake = match &node.facts {
@@ -198,8 +205,15 @@ impl World {
         if locked || !changes.wake.is_none() {
             changes.nodes.push(id);
         }
+        let listed = node.facts.as_ref().map_or(&[][..], |old| &old.images);
+        let pulled = *listed != *facts.images;
+        if pulled {
+            self.images.leave(listed);
+            self.images.enter(&facts.images);
+        }
+        self.node_objects += usize::from(node.facts.is_none());
         node.facts = Some(facts);
-        if !changes.wake.is_none() {
+        if pulled || !changes.wake.is_none() {
             self.touch(id);
         }
         self.index_lock(id);
@@ -223,6 +237,9 @@ impl World {
     }
 
     fn pod_set(&mut self, mut facts: PodFacts, changes: &mut Changes) {
+        if !self.policy.images && !facts.spec.images.is_empty() {
+            facts.spec.images = Box::default();
+        }
         let known = self.pod_id(&facts.handoff.pod.uid);
         // A live read may be ahead of the watch, which then tells once more of the pod that had the name before.
         let later = |pod: &Pod| pod.facts.handoff.created > facts.handoff.created;

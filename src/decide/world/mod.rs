@@ -11,6 +11,7 @@ pub mod event;
 mod feed;
 mod finder;
 mod id;
+mod images;
 mod jobs;
 pub mod journal;
 mod known_choices;

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
+use crate::contract::image::ImageName;
 use crate::contract::{AgentStatus, Holder, LockRead, Shared};
 use crate::decide::lock::AgentLiveness;
 
@@ -32,6 +33,9 @@ pub struct NodeFacts {
     pub max_pods: i64,
     /// The lock annotation's value.
     pub lock: Option<Box<str>>,
+    /// `status.images`: every name once, in order, and the image's bytes. Empty unless
+    /// [`WorldPolicy::images`](super::WorldPolicy::images).
+    pub images: Box<[(ImageName, i64)]>,
 }
 
 /// The lock as this process has observed it.

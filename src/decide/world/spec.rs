@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::contract::hint::LabelSelector;
+use crate::contract::image::ImageName;
 
 use super::resources::{Rated, Resources};
 use crate::contract::tyjob::keys;
@@ -58,6 +59,8 @@ pub struct PodSpec {
     pub spread: Vec<Spread>,
     /// Claims and volumes that have a place.
     pub volumes: Vec<VolumeUse>,
+    /// Images of init containers, containers and volumes. Empty unless [`WorldPolicy::images`](super::WorldPolicy::images).
+    pub images: Box<[ImageName]>,
     /// The user's device wishes.
     pub wishes: DeviceWishes,
     /// The TYJob that controls the pod, where the pod says which node is reserved for it.

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use crate::contract::gang::GangId;
+use crate::contract::image::ImageName;
 use crate::contract::{AgentStatus, DeviceId, PodKey, PodUid, Shared};
 use crate::decide::alloc::{Amounts, Labels as DeviceLabels, Layout};
 use crate::decide::intern::Interner;
@@ -15,6 +16,7 @@ use super::budget::BudgetFacts;
 use super::capacity::Capacities;
 use super::dense::Dense;
 use super::finder::Finder;
+use super::images::Images;
 use super::journal::Journal;
 use super::locked::LockedNodes;
 use super::mix::Mix;
@@ -35,11 +37,18 @@ pub struct WorldPolicy {
     pub gangs: GangDefaults,
     /// Keep the texts of pods' assignments: an audit compares them with each other. A scheduler reads them once.
     pub keep_assignments: bool,
+    /// Keep which images nodes have and pods ask for: a rule asks.
+    pub images: bool,
 }
 
 impl Default for WorldPolicy {
     fn default() -> Self {
-        Self { agent_stale: Duration::from_secs(90), gangs: GangDefaults::default(), keep_assignments: false }
+        Self {
+            agent_stale: Duration::from_secs(90),
+            gangs: GangDefaults::default(),
+            keep_assignments: false,
+            images: false,
+        }
     }
 }
 
@@ -53,6 +62,9 @@ pub struct World {
     pub(super) next_pod: u64,
     /// Records of many sizes are boxed: the map's own slots stay small.
     pub(super) nodes: Dense<NodeId, Box<Node>>,
+    /// Nodes that have a Node object.
+    pub(super) node_objects: usize,
+    pub(super) images: Images,
     pub(super) node_ids: BTreeMap<Box<str>, NodeId>,
     pub(super) pods: Dense<PodId, Box<Pod>>,
     pub(super) by_uid: Finder,
@@ -129,6 +141,16 @@ impl World {
     /// Nodes that have a Node object, in order of appearance.
     pub fn nodes(&self) -> impl Iterator<Item = (NodeId, &Node)> {
         self.nodes.iter().filter(|(_, node)| node.facts.is_some()).map(|(id, node)| (id, &**node))
+    }
+
+    /// How many those are.
+    pub fn node_objects(&self) -> usize {
+        self.node_objects
+    }
+
+    /// Bytes of an image, and how many nodes have it; `None` where no node lists it.
+    pub fn image(&self, name: ImageName) -> Option<(i64, usize)> {
+        self.images.find(name)
     }
 
     /// Every node that anything mentions.

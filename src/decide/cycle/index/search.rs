@@ -66,7 +66,7 @@ impl Index {
             return scan(view, plugins, pod, only, slots);
         };
         let mut judged = asked.len() as u64;
-        let chosen = known.table.best(plugins, &concern);
+        let chosen = known.table.best(view, plugins, (pod, &concern));
         let diagnosis = chosen.is_none().then(|| known.table.diagnosis());
         if let Some((id, node)) =
             chosen.filter(|id| asked.binary_search(id).is_err()).and_then(|id| Some((id, view.world.node(id)?)))

@@ -1,5 +1,6 @@
 //! The part of a pod that rules about single nodes may read: pods of one shape get the same answers.
 
+use crate::contract::image::ImageName;
 use crate::contract::{ContainerRequest, RequestError};
 use crate::decide::pod::{ContainerKind, PodContainer};
 use crate::decide::world::spec::{DeviceWishes, Labels, NodeTerm, Toleration};
@@ -17,6 +18,7 @@ pub struct PodShape {
     preferred: Vec<(i64, NodeTerm)>,
     tolerations: Vec<Toleration>,
     containers: Box<[Container]>,
+    images: Box<[ImageName]>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -51,6 +53,7 @@ impl PodShape {
             preferred: spec.node_preferred.clone(),
             tolerations: spec.tolerations.clone(),
             containers: handoff.containers.iter().map(container).collect(),
+            images: spec.images.clone(),
         }
     }
 
@@ -70,6 +73,7 @@ impl PodShape {
             && self.required == spec.node_required
             && self.preferred == spec.node_preferred
             && self.tolerations == spec.tolerations
+            && self.images == spec.images
             && self.containers.len() == handoff.containers.len()
             && self.containers.iter().zip(&handoff.containers).all(|(mine, other)| mine.is_like(other))
     }

@@ -74,7 +74,7 @@ impl Table {
     }
 
     /// The node with the highest weighted score; the oldest among equals. `concern` is that of the last [`Table::catch_up`].
-    pub fn best(&self, plugins: &Plugins, concern: &Concern) -> Option<NodeId> {
+    pub fn best(&self, view: View<'_>, plugins: &Plugins, (pod, concern): (&Pod, &Concern)) -> Option<NodeId> {
         let mut heads = self.ranks.heads();
         let (_, sum, id) = heads.next()?;
         let Some(second) = heads.next() else { return Some(id) };
@@ -83,7 +83,7 @@ impl Table {
         for (at, (plugin, weight)) in concern.relative(plugins).enumerate() {
             let ratings = self.ranks.heads().map(|(ratings, _, id)| (id, ratings[at]));
             let mut scores: Vec<NodeScore> = ratings.collect();
-            plugin.normalize(&mut scores);
+            plugin.normalize(view, pod, &mut scores);
             for ((total, _), (_, score)) in totals.iter_mut().zip(scores) {
                 *total += score.clamp(0, 100) * weight;
             }
