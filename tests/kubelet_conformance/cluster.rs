@@ -3,7 +3,7 @@
 use baton::sim::apiserver::{ApiServer, Options};
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Node, Pod};
-use kube::api::{Api, DeleteParams, ListParams, PostParams};
+use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
 use serde::Serialize;
@@ -56,6 +56,12 @@ impl Cluster {
     /// A node as JSON; null when there is none.
     pub async fn node(&self, name: &str) -> Value {
         get(&Api::<Node>::all(self.client()), name).await
+    }
+
+    /// Writes the status of a node, as a controller does.
+    pub async fn patch_node_status(&self, name: &str, patch: &Value) {
+        let nodes = Api::<Node>::all(self.client());
+        nodes.patch_status(name, &PatchParams::default(), &Patch::Strategic(patch)).await.unwrap();
     }
 
     /// Asks for the deletion of all pods and waits until the kubelet has let them go.

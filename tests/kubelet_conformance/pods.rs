@@ -2,7 +2,7 @@
 
 use baton::contract::podresources::ListPodResourcesRequest;
 use baton::runtime::clock;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::node::{Node, container, pod};
 use super::plugin::Plugin;
@@ -106,6 +106,29 @@ async fn admission_can_be_slow() {
     assert!(node.kubelet.kill_pod("default", "a"));
     let failed = node.phase("a", "Failed").await;
     assert_eq!(failed["status"]["containerStatuses"][0]["state"]["terminated"]["exitCode"], 137);
+}
+
+#[tokio::test]
+async fn a_node_that_was_given_up_is_ready_again_with_the_kubelets_next_look() {
+    let node = Node::start().await;
+    let ready = |node: &Value| {
+        let conditions = node["status"]["conditions"].as_array().cloned().unwrap_or_default();
+        conditions.into_iter().find(|one| one["type"] == "Ready").unwrap_or_default()
+    };
+    let before = ready(&node.cluster.node("node-a").await);
+    assert_eq!(before["status"], "True");
+    // As the node lifecycle controller does after 40 s without a sign of life.
+    let long_ago = "2020-01-01T00:00:00Z";
+    let unknown = json!([{"type": "Ready", "status": "Unknown", "reason": "NodeStatusUnknown",
+        "message": "Kubelet stopped posting node status.", "lastTransitionTime": long_ago}]);
+    node.cluster.patch_node_status("node-a", &json!({"status": {"conditions": unknown}})).await;
+    let after = wait("the node to be ready again", async || {
+        let ready = ready(&node.cluster.node("node-a").await);
+        (ready["status"] == "True").then_some(ready)
+    })
+    .await;
+    assert_eq!(after["reason"], "KubeletReady");
+    assert_ne!(after["lastTransitionTime"], long_ago);
 }
 
 #[tokio::test]

@@ -106,11 +106,14 @@ impl fmt::Display for Hold {
                 f,
                 "gang {gang} lists the group {group} but gang {other} lists {others}: both must list the same gangs"
             ),
-            Self::TimedOut { group, marked } => write!(
-                f,
-                "gang {group} was not satisfied within its waiting time: {marked} pods are marked as timed out and are not \
-                 scheduled; delete them, or remove the annotation gang.scheduling.koordinator.sh/timeout"
-            ),
+            Self::TimedOut { group, marked } => {
+                let (pods, them) = if *marked == 1 { ("pod is", "it") } else { ("pods are", "them") };
+                write!(
+                    f,
+                    "gang {group} was not satisfied within its waiting time: {marked} {pods} marked as timed out and not \
+                     scheduled; delete {them}, or remove the annotation gang.scheduling.koordinator.sh/timeout"
+                )
+            }
         }
     }
 }

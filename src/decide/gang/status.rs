@@ -139,8 +139,9 @@ fn conditions(gang: &Gang, sight: Sight<'_>, next: &mut PodGroupStatus, now: Tim
         unset(list, key::CONDITION_SATISFIED, "NotSatisfied", "its members wait for a place", now);
     }
     if counts.timed_out > 0 {
+        let (pods, them) = if counts.timed_out == 1 { ("pod is", "the pod") } else { ("pods are", "them") };
         let message = format!(
-            "{} pods are marked by the annotation {} and are not scheduled: delete them, or remove it",
+            "{} {pods} marked by the annotation {} and not scheduled: delete {them}, or remove the annotation",
             counts.timed_out,
             key::TIMEOUT
         );

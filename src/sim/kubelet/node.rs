@@ -131,8 +131,17 @@ struct Status {
     written: Option<Value>,
     /// Resources dropped after their grace: they stay in the status as 0.
     dropped: Vec<String>,
-    ready_since: Option<jiff::Timestamp>,
+    /// When each condition became what it is.
+    since: BTreeMap<&'static str, jiff::Timestamp>,
 }
+
+/// What a kubelet in health says of its node: type, status, reason, message.
+const CONDITIONS: [(&str, &str, &str, &str); 4] = [
+    ("MemoryPressure", "False", "KubeletHasSufficientMemory", "kubelet has sufficient memory available"),
+    ("DiskPressure", "False", "KubeletHasNoDiskPressure", "kubelet has no disk pressure"),
+    ("PIDPressure", "False", "KubeletHasSufficientPID", "kubelet has sufficient PID available"),
+    ("Ready", "True", "KubeletReady", "kubelet is posting ready status"),
+];
 
 impl Status {
     async fn write(&mut self, machine: &Machine) -> Result<(), kube::Error> {
@@ -154,10 +163,11 @@ impl Status {
             status["capacity"][name] = json!(amount.capacity.to_string());
             status["allocatable"][name] = json!(amount.allocatable.to_string());
         }
-        if self.written.as_ref() == Some(&status) {
+        let nodes: Api<Node> = Api::all(machine.options.client.clone());
+        let overwritten = self.written.is_some() && self.forget_overwritten(&nodes, &machine.options.node_name).await?;
+        if self.written.as_ref() == Some(&status) && !overwritten {
             return Ok(());
         }
-        let nodes: Api<Node> = Api::all(machine.options.client.clone());
         let patch = json!({"status": self.with_conditions(status.clone())});
         nodes.patch_status(&machine.options.node_name, &PatchParams::default(), &Patch::Strategic(patch)).await?;
         self.written = Some(status);
@@ -166,16 +176,22 @@ impl Status {
         Ok(())
     }
 
+    /// Reads the node, as every kubelet does before it writes: a node controller that heard nothing of it for a while has put
+    /// Unknown in the place of its conditions. Those begin anew; `true` when there are some.
+    async fn forget_overwritten(&mut self, nodes: &Api<Node>, name: &str) -> Result<bool, kube::Error> {
+        let there = nodes.get(name).await?.status.and_then(|status| status.conditions).unwrap_or_default();
+        let before = self.since.len();
+        self.since.retain(|kind, _| {
+            let ours = CONDITIONS.iter().find(|(ours, ..)| ours == kind).map(|(_, value, ..)| *value);
+            there.iter().any(|one| one.type_ == *kind && Some(one.status.as_str()) == ours)
+        });
+        Ok(self.since.len() < before)
+    }
+
     fn with_conditions(&mut self, mut status: Value) -> Value {
         let wall = clock::wall();
-        let since = *self.ready_since.get_or_insert(wall);
-        let conditions = [
-            ("MemoryPressure", "False", "KubeletHasSufficientMemory", "kubelet has sufficient memory available"),
-            ("DiskPressure", "False", "KubeletHasNoDiskPressure", "kubelet has no disk pressure"),
-            ("PIDPressure", "False", "KubeletHasSufficientPID", "kubelet has sufficient PID available"),
-            ("Ready", "True", "KubeletReady", "kubelet is posting ready status"),
-        ];
-        let conditions = conditions.map(|(kind, value, reason, message)| {
+        let conditions = CONDITIONS.map(|(kind, value, reason, message)| {
+            let since = *self.since.entry(kind).or_insert(wall);
             json!({
                 "type": kind, "status": value, "reason": reason, "message": message,
                 "lastHeartbeatTime": seconds(wall), "lastTransitionTime": seconds(since),
