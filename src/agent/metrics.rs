@@ -6,7 +6,7 @@ use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
-use prometheus_client::registry::Registry;
+use prometheus_client::registry::{Registry, Unit};
 
 use super::handoff::HandoffMetrics;
 use crate::runtime::build_info;
@@ -51,9 +51,10 @@ impl Default for Metrics {
         r.register("baton_xid_events", "XID events by code and action", m.xids.clone());
         r.register("baton_device_healthy", "1 while the device takes new pods", m.device_healthy.clone());
         r.register("baton_ids_offered", "Ids in the kubelet's list by resource and health", m.offered.clone());
-        r.register(
-            "baton_ready_after_nvml_seconds",
+        r.register_with_unit(
+            "baton_ready_after_nvml",
             "Seconds from the first look at the hardware until the kubelet first had every resource; 0 before",
+            Unit::Seconds,
             m.ready.clone(),
         );
         metrics
@@ -140,6 +141,8 @@ mod tests {
             r#"baton_xid_events_total{xid="48",action="unhealthy"} 1"#,
             r#"baton_device_healthy{type="gpu",id="GPU-b"} 1"#,
             r#"baton_ids_offered{resource="nvidia.com/gpu",health="unhealthy"} 1"#,
+            // --rpc-budget is 2 s: what waits for all of it is told apart from what waits for longer.
+            r#"baton_watch_wait_seconds_bucket{le="3.2768"} 0"#,
         ] {
             assert!(text.contains(line), "{line} is missing in\n{text}");
         }

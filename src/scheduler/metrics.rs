@@ -30,6 +30,7 @@ pub struct Metrics {
     agents: Agents,
     oldest_lock: Gauge<f64, AtomicU64>,
     pod_waits: Histogram,
+    lock_waits: Histogram,
     gangs: GangMetrics,
     jobs: JobMetrics,
 }
@@ -82,8 +83,12 @@ impl Metrics {
         let pod_waits = Histogram::new(exponential_buckets(1.0, 2.0, 14));
         let help = "From the creation of a pod to its bind by this process";
         registry.register_with_unit("pod_wait", help, Unit::Seconds, pod_waits.clone());
+        // One write at best: 1 ms to 9 minutes, beyond --node-lock-expiry.
+        let lock_waits = Histogram::new(exponential_buckets(0.001, 2.0, 20));
+        let help = "From a pod's place in the line for its node's lock to the lock";
+        registry.register_with_unit("lock_wait", help, Unit::Seconds, lock_waits.clone());
         let (gangs, jobs) = (GangMetrics::new(registry), JobMetrics::new(registry));
-        Self { registry: Arc::new(whole), counters, gauges, agents, oldest_lock, pod_waits, gangs, jobs }
+        Self { registry: Arc::new(whole), counters, gauges, agents, oldest_lock, pod_waits, lock_waits, gangs, jobs }
     }
 
     /// Takes over what the engine counted.
@@ -117,6 +122,7 @@ impl Metrics {
         }
         self.oldest_lock.set(oldest_lock(engine.world(), clock::mono()).as_secs_f64());
         engine.take_pod_waits().into_iter().for_each(|wait| self.pod_waits.observe(wait.as_secs_f64()));
+        engine.take_lock_waits().into_iter().for_each(|wait| self.lock_waits.observe(wait.as_secs_f64()));
     }
 
     /// The text.

@@ -28,6 +28,23 @@ fn sixteen_pods_on_one_node_go_one_after_the_other_first_come_first_served() {
 }
 
 #[test]
+fn how_long_each_pod_waited_for_the_lock_is_told_once() {
+    let mut env = Env::new();
+    env.node("n", 8);
+    env.pod("first", ONE);
+    env.settle();
+    env.pod("second", ONE);
+    env.settle();
+    env.wait(7);
+    env.agent_releases("n");
+    assert_eq!(env.holder("n"), Some("second"));
+    let mut waits: Vec<u64> = env.engine.take_lock_waits().iter().map(std::time::Duration::as_secs).collect();
+    waits.sort_unstable();
+    assert_eq!(waits, [0, 7]);
+    assert!(env.engine.take_lock_waits().is_empty());
+}
+
+#[test]
 fn a_higher_priority_goes_first_in_the_line() {
     let mut env = Env::new();
     env.node("n", 8);

@@ -5,7 +5,7 @@ use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
-use prometheus_client::registry::Registry;
+use prometheus_client::registry::{Registry, Unit};
 
 use crate::decide::handoff::verify;
 
@@ -73,7 +73,8 @@ impl Default for HandoffMetrics {
             refused: Family::default(),
             allocate_seconds: Histogram::new(exponential_buckets(0.000_1, 2.0, 16)),
             live_reads: Family::default(),
-            watch_wait_seconds: Histogram::new(exponential_buckets(0.000_1, 2.0, 10)),
+            // A call waits for up to --rpc-budget, which is 2 s if nobody says otherwise: 0.1 ms to 3.3 s.
+            watch_wait_seconds: Histogram::new(exponential_buckets(0.000_1, 2.0, 16)),
             identified: Family::default(),
             id_mismatches: Counter::default(),
             released: Family::default(),
@@ -89,11 +90,13 @@ impl HandoffMetrics {
     pub fn register(&self, registry: &mut Registry) {
         registry.register("baton_allocate", "Allocate calls by resource and result", self.allocations.clone());
         registry.register("baton_allocate_refused", "Allocate calls that were refused", self.refused.clone());
-        registry.register("baton_allocate_seconds", "Seconds of an Allocate call", self.allocate_seconds.clone());
+        let help = "Seconds of an Allocate call";
+        registry.register_with_unit("baton_allocate", help, Unit::Seconds, self.allocate_seconds.clone());
         registry.register("baton_live_reads", "Reads of the API server that calls waited for", self.live_reads.clone());
-        registry.register(
-            "baton_watch_wait_seconds",
+        registry.register_with_unit(
+            "baton_watch_wait",
             "Seconds that calls waited for the watch to bring what they overtook",
+            Unit::Seconds,
             self.watch_wait_seconds.clone(),
         );
         registry.register("baton_identified", "How the calling pod was identified", self.identified.clone());
@@ -103,9 +106,10 @@ impl HandoffMetrics {
             self.id_mismatches.clone(),
         );
         registry.register("baton_lock_released", "Node locks released by reason", self.released.clone());
-        registry.register(
-            "baton_lock_held_seconds",
+        registry.register_with_unit(
+            "baton_lock_held",
             "Seconds from the time in a node lock to its release by this agent",
+            Unit::Seconds,
             self.lock_held_seconds.clone(),
         );
         registry.register("baton_ledger_entries", "Entries of the ledger", self.ledger_entries.clone());

@@ -67,6 +67,8 @@ pub struct Engine {
     pub(super) group_waits: Vec<Duration>,
     /// From creation to bind, of pods since somebody took these.
     pub(super) pod_waits: Vec<Duration>,
+    /// From the line to the lock, of flights since somebody took these.
+    pub(super) lock_waits: Vec<Duration>,
     /// Groups on their way.
     pub(super) commits: BTreeMap<u64, Commit>,
     /// Pods that were deleted with their gang, and why.
@@ -123,6 +125,7 @@ impl Engine {
             group_of: BTreeMap::new(),
             group_waits: Vec::new(),
             pod_waits: Vec::new(),
+            lock_waits: Vec::new(),
             commits: BTreeMap::new(),
             sent_away: BTreeMap::new(),
             strays: Vec::new(),
@@ -180,6 +183,10 @@ impl Engine {
     /// How long pods waited that were bound since the last call.
     pub fn take_pod_waits(&mut self) -> Vec<Duration> {
         std::mem::take(&mut self.pod_waits)
+    }
+    /// How long flights waited for their node's lock that got it since the last call.
+    pub fn take_lock_waits(&mut self) -> Vec<Duration> {
+        std::mem::take(&mut self.lock_waits)
     }
     /// Lines by node.
     pub fn lines(&self) -> &BTreeMap<NodeId, Line> {

@@ -41,6 +41,7 @@ impl Engine {
                 let value = flight.lock_value.clone();
                 flight.trouble_since = None;
                 flight.failures = 0;
+                self.lock_waits.push(now.mono.saturating_sub(flight.in_line));
                 self.saw_lock(node, LockRead::parse(value.as_deref()), now);
                 if !self.ended_by_cancel(id, now, effects) {
                     self.bind(id, effects);
