@@ -147,15 +147,22 @@ impl HandoffPod {
         })
     }
 
-    /// Sums per resource name what the containers ask for, for messages.
+    /// Most that the containers hold at once, per resource name, for messages: an init container ends before the next one starts,
+    /// and its devices are the next one's.
     pub fn wanted(&self) -> BTreeMap<Box<str>, i64> {
-        let mut wanted = BTreeMap::new();
-        for request in self.containers.iter().filter_map(|container| container.request.as_ref().ok()) {
+        let (mut running, mut most) = (BTreeMap::<Box<str>, i64>::new(), BTreeMap::<Box<str>, i64>::new());
+        for container in self.containers.iter() {
+            let Ok(request) = &container.request else { continue };
             for (name, amount) in &request.names {
-                *wanted.entry(name.clone()).or_insert(0) += amount;
+                let before = running.get(name).copied().unwrap_or_default();
+                let top = most.entry(name.clone()).or_default();
+                *top = (*top).max(before + amount);
+                if container.kind != ContainerKind::Init {
+                    running.insert(name.clone(), before + amount);
+                }
             }
         }
-        wanted
+        most
     }
 }
 

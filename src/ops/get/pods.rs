@@ -5,10 +5,16 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 
 use super::output::Row;
+use super::seen_pod::Notes;
 use super::snapshot::{Snapshot, name_of};
-use crate::contract::{DeviceAllocation, PodKey, PodUid};
+use crate::contract::{DeviceAllocation, PodKey, PodUid, key};
 use crate::decide::lock::HolderState;
 use crate::decide::pod::{HandoffPod, Phase};
+
+/// Name of the scheduler where nobody has given it another.
+const DEFAULT_NAME: &str = "baton-scheduler";
+/// Most letters of a problem in the table; JSON and YAML have it whole.
+const SHORT: usize = 160;
 
 /// One pod.
 #[derive(Debug, Clone, Serialize)]
@@ -24,22 +30,23 @@ pub struct PodRow {
     pub node: Option<String>,
     /// `Pending`, `Running`, …
     pub phase: String,
-    /// What the containers ask for, summed by resource name.
+    /// Most that the containers hold at once, by resource name.
     pub wants: BTreeMap<String, i64>,
     /// Ids by device type, from the assignment.
     pub devices: BTreeMap<String, Vec<String>>,
     /// The lock of its node names it.
     pub holds_lock: bool,
-    /// Why an assignment or a request cannot be used.
+    /// Why it is not where it should be: an assignment, a request or a hint that cannot be used, what its scheduler says while it
+    /// waits, how it failed.
     pub problem: Option<String>,
 }
 
 /// Every pod of `namespace` (all when `None`) that asks for devices or has some.
-pub fn rows(snapshot: &Snapshot, namespace: Option<&str>, key: &str) -> Vec<PodRow> {
+pub fn rows(snapshot: &Snapshot, namespace: Option<&str>, lock_key: &str) -> Vec<PodRow> {
     let holders: Vec<(PodKey, PodUid)> = snapshot
         .nodes
         .iter()
-        .filter_map(|node| match snapshot.lock(node, key)?.1 {
+        .filter_map(|node| match snapshot.lock(node, lock_key)?.1 {
             HolderState::Unbound(pod) | HolderState::BoundHere(pod) => Some((pod.key, pod.uid)),
             HolderState::Unknown | HolderState::Gone(_) => None,
         })
@@ -48,10 +55,11 @@ pub fn rows(snapshot: &Snapshot, namespace: Option<&str>, key: &str) -> Vec<PodR
     let of_namespace = |pod: &&HandoffPod| namespace.is_none_or(|namespace| *pod.pod.key.namespace == *namespace);
     let pods = snapshot.pods.values().filter(of_namespace);
     let pods = pods.filter(|pod| pod.asks_for_devices() || pod.assignment.device_allocated.is_some());
-    pods.map(|pod| row(pod, &holders, &known)).collect()
+    let silent = Notes::default();
+    pods.map(|pod| row(pod, snapshot.notes.get(&pod.pod.key).unwrap_or(&silent), &holders, &known)).collect()
 }
 
-fn row(pod: &HandoffPod, holders: &[(PodKey, PodUid)], known: &[&str]) -> PodRow {
+fn row(pod: &HandoffPod, notes: &Notes, holders: &[(PodKey, PodUid)], known: &[&str]) -> PodRow {
     let assigned = pod.assignment.device_allocated.as_deref().map(DeviceAllocation::parse).transpose();
     let refused = pod.containers.iter().find_map(|container| {
         container.request.as_ref().err().map(|error| format!("container {}: {error}", container.name))
@@ -60,7 +68,10 @@ fn row(pod: &HandoffPod, holders: &[(PodKey, PodUid)], known: &[&str]) -> PodRow
     let lost = lost.map(|node| format!("node {node} does not exist"));
     let unassigned = (pod.node.is_some() && pod.asks_for_devices() && pod.assignment.device_allocated.is_none())
         .then(|| "bound without an assignment: by which scheduler?".to_owned());
-    let problem = assigned.as_ref().err().map(ToString::to_string).or(refused).or(lost).or(unassigned);
+    let hint = notes.hint.as_ref().map(|bad| format!("annotation {}: {bad}", key::DEVICE_ALLOCATE_HINT));
+    let failed = notes.failed.clone();
+    let problem = assigned.as_ref().err().map(ToString::to_string).or(failed).or(refused).or(hint);
+    let problem = problem.or(lost).or(unassigned).or_else(|| waits(pod, notes));
     let devices = assigned.ok().flatten().map(|allocation| allocation.devices).unwrap_or_default();
     PodRow {
         namespace: pod.pod.key.namespace.to_string(),
@@ -76,6 +87,21 @@ fn row(pod: &HandoffPod, holders: &[(PodKey, PodUid)], known: &[&str]) -> PodRow
         holds_lock: holders.iter().any(|(key, uid)| *key == pod.pod.key && *uid == pod.pod.uid),
         problem,
     }
+}
+
+/// Why a pod has no node.
+fn waits(pod: &HandoffPod, notes: &Notes) -> Option<String> {
+    if pod.node.is_some() || pod.phase.is_terminal() || pod.deleting.is_some() {
+        return None;
+    }
+    if notes.unscheduled.is_some() {
+        return notes.unscheduled.clone();
+    }
+    let stranger = !notes.looked_at && &*pod.scheduler_name != DEFAULT_NAME;
+    stranger.then(|| {
+        let name = &pod.scheduler_name;
+        format!("spec.schedulerName is {name}, and no scheduler of that name has said a word; Baton's default is {DEFAULT_NAME}")
+    })
 }
 
 fn phase(pod: &HandoffPod) -> &'static str {
@@ -114,17 +140,63 @@ impl Row for PodRow {
             wants.join(","),
             counts.join(", "),
             if self.holds_lock { "held".to_owned() } else { String::new() },
-            self.problem.clone().unwrap_or_default(),
+            self.problem.as_deref().map(short).unwrap_or_default(),
             ids.join(","),
             self.uid.clone(),
         ]
     }
 }
 
+/// One line of a table.
+fn short(problem: &str) -> String {
+    let line = problem.replace('\n', " ");
+    match line.char_indices().nth(SHORT) {
+        Some((end, _)) => format!("{}…", &line[..end]),
+        None => line,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::contract::key;
+    use serde_json::json;
+
+    #[test]
+    fn why_a_pod_waits_or_failed_is_said_in_its_schedulers_or_kubelets_words() {
+        let row = |status: serde_json::Value, change: &dyn Fn(&mut serde_json::Value)| {
+            let mut pod = json!({
+                "metadata": {"name": "a", "namespace": "ml", "uid": "u"},
+                "spec": {"schedulerName": "baton-scheduler", "initContainers": [
+                        {"name": "init", "resources": {"limits": {"nvidia.com/gpu": "4"}}},
+                        {"name": "side", "restartPolicy": "Always", "resources": {"limits": {"nvidia.com/gpu": "1"}}}],
+                    "containers": [{"name": "main", "resources": {"limits": {"nvidia.com/gpu": "2"}}}]},
+                "status": status
+            });
+            change(&mut pod);
+            let SeenPod { light, notes, .. } = serde_json::from_value(pod).unwrap();
+            let (mut cluster, pod) = (cluster(), light.handoff());
+            cluster.pods = [(pod.pod.key.clone(), pod.clone())].into();
+            cluster.notes = [(pod.pod.key, notes)].into();
+            rows(&cluster, None, key::NODE_LOCK).remove(0)
+        };
+        let as_is = |_: &mut serde_json::Value| {};
+        let refused = json!({"phase": "Pending", "conditions": [{"type": "PodScheduled", "status": "False",
+            "reason": "Unschedulable", "message": "0/3 nodes: 3 have fewer than 2 free GPUs"}]});
+        let waiting = row(refused.clone(), &as_is);
+        assert_eq!(waiting.problem.as_deref(), Some("0/3 nodes: 3 have fewer than 2 free GPUs"));
+        assert_eq!(waiting.wants["nvidia.com/gpu"], 4, "the init container's are the others' later");
+        assert_eq!(row(json!({"phase": "Pending"}), &as_is).problem, None, "it is looked at in a moment");
+        let other = row(json!({}), &|pod| pod["spec"]["schedulerName"] = json!("other"));
+        assert!(other.problem.unwrap().starts_with("spec.schedulerName is other, and no scheduler of that name"));
+        let hint = row(refused, &|pod| pod["metadata"]["annotations"] = json!({key::DEVICE_ALLOCATE_HINT: "{"}));
+        assert!(hint.problem.unwrap().contains("device-allocate-hint"));
+        let failed = json!({"phase": "Failed", "reason": "UnexpectedAdmissionError", "message": "no room\nat all"});
+        let failed = row(failed, &|pod| pod["spec"]["nodeName"] = json!("node-a"));
+        assert_eq!(failed.problem.as_deref(), Some("UnexpectedAdmissionError: no room\nat all"));
+        assert_eq!(failed.cells()[7], "UnexpectedAdmissionError: no room at all");
+        assert_eq!(short(&"x".repeat(500)).chars().count(), SHORT + 1);
+    }
+    use crate::ops::get::seen_pod::SeenPod;
     use crate::ops::get::snapshot::tests::cluster;
 
     #[test]

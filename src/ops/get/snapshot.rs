@@ -9,7 +9,7 @@ use k8s_openapi::api::core::v1::Node;
 use kube::Client;
 use kube::api::Api;
 
-use crate::cluster::pod::LightPod;
+use super::seen_pod::{Notes, SeenPod};
 use crate::contract::inventory::Device;
 use crate::contract::{LockRead, PodKey};
 use crate::decide::lock::{HolderState, Lookup};
@@ -28,6 +28,8 @@ pub struct Snapshot {
     pub devices: BTreeMap<String, Device>,
     /// Pods of every namespace.
     pub pods: BTreeMap<PodKey, HandoffPod>,
+    /// What else is said of them.
+    pub(super) notes: BTreeMap<PodKey, Notes>,
     /// Leases of the agents' namespace by name.
     pub leases: BTreeMap<String, Lease>,
 }
@@ -71,13 +73,17 @@ pub fn name_of(node: &Node) -> &str {
 pub async fn read(client: Client, agent_namespace: &str) -> anyhow::Result<Snapshot> {
     let nodes = all(Api::<Node>::all(client.clone()), "nodes").await?;
     let devices = live::devices(client.clone()).await?;
-    let pods = all(Api::<LightPod>::all(client.clone()), "pods").await?;
+    let pods = all(Api::<SeenPod>::all(client.clone()), "pods").await?;
     let leases = all(Api::<Lease>::namespaced(client, agent_namespace), "leases").await?;
     let named = |name: Option<String>| name.unwrap_or_default();
     let mut snapshot = Snapshot { wall: clock::wall(), nodes, ..Snapshot::default() };
     snapshot.nodes.sort_by(|a, b| name_of(a).cmp(name_of(b)));
     snapshot.devices = devices.into_iter().map(|device| (named(device.metadata.name.clone()), device)).collect();
-    snapshot.pods = pods.iter().map(LightPod::handoff).map(|pod| (pod.pod.key.clone(), pod)).collect();
+    for SeenPod { light, notes, .. } in pods {
+        let pod = light.handoff();
+        snapshot.notes.insert(pod.pod.key.clone(), notes);
+        snapshot.pods.insert(pod.pod.key.clone(), pod);
+    }
     snapshot.leases = leases.into_iter().map(|lease| (named(lease.metadata.name.clone()), lease)).collect();
     Ok(snapshot)
 }
@@ -85,6 +91,7 @@ pub async fn read(client: Client, agent_namespace: &str) -> anyhow::Result<Snaps
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
+    use crate::cluster::pod::LightPod;
     use serde_json::{Value, from_value, json};
 
     fn gpu(id: &str, minor: i32, health: bool) -> Value {
@@ -135,6 +142,7 @@ pub(super) mod tests {
             ]
             .into(),
             pods: [(train.pod.key.clone(), train)].into(),
+            notes: BTreeMap::new(),
             leases: [
                 ("baton-agent-node-a".to_owned(), lease("baton-agent-node-a", "2026-11-21T02:35:50.000000Z")),
                 ("baton-agent-node-b".to_owned(), lease("baton-agent-node-b", "2026-11-21T02:30:00.000000Z")),
