@@ -54,7 +54,7 @@ async fn a_sound_cluster_passes_and_a_device_of_two_pods_is_named_with_exit_code
 
     let (code, said) = audit(&path, &[]).await;
     assert_eq!(code, Some(1), "{said}");
-    assert!(said.contains("baton crds | kubectl apply -f -"), "{said}");
+    assert!(said.contains("baton crds | kubectl apply --server-side -f -"), "{said}");
 
     Api::all(client.clone()).create(&PostParams::default(), &inventory::crd()).await.unwrap();
     create::<Node>(&client, json!({"metadata": {"name": "node-a"}})).await;

@@ -59,7 +59,7 @@ async fn a_cluster_without_the_crd_is_told_how_to_get_it() {
     cluster.node("node-a", None).await;
     let (code, _, said) = cluster.baton("get nodes").await;
     assert_eq!(code, Some(1));
-    assert!(said.contains("baton crds | kubectl apply -f -"), "{said}");
+    assert!(said.contains("baton crds | kubectl apply --server-side -f -"), "{said}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -91,6 +91,15 @@ async fn locks_nodes_and_pods_are_shown_as_they_are() {
     assert!(one.contains("name: node-c") && !one.contains("node-a"), "{one}");
     let (_, pods, _) = cluster.baton("get pods").await;
     assert!(pods.contains("waits") && pods.contains("nvidia.com/gpu=1"), "{pods}");
+    // As kubectl: the namespace of the context, where none is named.
+    let path = cluster.folder.path().join("kubeconfig");
+    let mut config: Value = baton::ops::config::read_yaml_value(&std::fs::read_to_string(&path).unwrap()).unwrap();
+    config["contexts"][0]["context"]["namespace"] = json!("elsewhere");
+    let own = std::fs::read(&path).unwrap();
+    std::fs::write(&path, config.to_string()).unwrap();
+    assert!(!cluster.baton("get pods").await.1.contains("waits"));
+    assert!(cluster.baton("get pods -n default").await.1.contains("waits"));
+    std::fs::write(&path, own).unwrap();
     let (code, _, said) = cluster.baton("get nodes node-z").await;
     assert_eq!(code, Some(1));
     assert!(said.contains("node-z"), "{said}");

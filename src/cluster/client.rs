@@ -78,6 +78,11 @@ pub async fn connect_and_tell(
     Ok((client, resumed))
 }
 
+/// The namespace of the context that [`connect`] would use; `default` where there is none.
+pub async fn namespace(kubeconfig: Option<&Path>) -> String {
+    configuration(kubeconfig).await.map_or_else(|_| "default".to_owned(), |config| config.default_namespace)
+}
+
 async fn configuration(kubeconfig: Option<&Path>) -> Result<Config, ConnectError> {
     let Some(path) = kubeconfig else {
         let config = Config::infer().await.map_err(|source| ConnectError::Infer { source })?;

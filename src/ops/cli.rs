@@ -39,8 +39,8 @@ nodes, what would wake the pod, and what to do; -o wide adds every node and devi
 what would be decided for a pod that does not exist: node, devices and scores, or why not. Nothing is written.
 
 The scheduler is found through the API server: the pod proxy of the pods labelled app.kubernetes.io/part-of=baton and
-app.kubernetes.io/component=scheduler, which takes the rights to list pods and to get (what-if: to create) pods/proxy there. --admin-url asks an address instead, say that of
-`kubectl -n baton-system port-forward <leading pod> 9403`.";
+app.kubernetes.io/component=scheduler, which takes the rights to list pods and to get (what-if: to create) pods/proxy
+there. --admin-url asks an address instead, say that of `kubectl -n baton-system port-forward <leading pod> 9403`.";
 
 const AUDIT: &str = "\
 Reads nodes, pods and Device objects and checks what must hold at every moment: no device (or share of one) is held by two live

@@ -14,9 +14,18 @@ use crate::contract::inventory::Device;
 
 /// Connects with the credentials of `kubeconfig`; else of KUBECONFIG, ~/.kube/config, or the pod's service account.
 pub async fn connect(kubeconfig: Option<&Path>) -> anyhow::Result<Client> {
-    // An empty variable counts as unset, as kubectl has it.
+    Ok(client::connect(file(kubeconfig).as_deref()).await?)
+}
+
+/// The namespace that the context of these credentials names, as kubectl has it; else `default`.
+pub async fn namespace(kubeconfig: Option<&Path>) -> String {
+    client::namespace(file(kubeconfig).as_deref()).await
+}
+
+/// An empty variable counts as unset, as kubectl has it.
+fn file(given: Option<&Path>) -> Option<PathBuf> {
     let variable = std::env::var_os("KUBECONFIG").filter(|paths| !paths.is_empty()).map(PathBuf::from);
-    Ok(client::connect(kubeconfig.map(PathBuf::from).or(variable).as_deref()).await?)
+    given.map(PathBuf::from).or(variable)
 }
 
 /// The Device objects.
@@ -24,7 +33,7 @@ pub async fn devices(client: Client) -> anyhow::Result<Vec<Device>> {
     all(Api::<Device>::all(client), "devices").await.map_err(|error| {
         if error.downcast_ref::<kube::Error>().and_then(status_code) == Some(404) {
             return anyhow!(
-                "the cluster does not know devices.scheduling.koordinator.sh: install the CRD with `baton crds | kubectl apply -f -`"
+                "the cluster does not know devices.scheduling.koordinator.sh: install the CRD with `baton crds | kubectl apply --server-side -f -`"
             );
         }
         error

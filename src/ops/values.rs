@@ -1,10 +1,18 @@
 //! Words of the command line that name something in the cluster: a typing error is told before anything is asked or printed.
 
+use std::time::Duration;
+
+use super::config::Value;
 use crate::contract::name::{check_annotation_key, check_label_name};
 
 /// A node annotation's key.
 pub fn annotation_key(text: &str) -> Result<String, String> {
     check_annotation_key("annotation key", text).map(|()| text.to_owned()).map_err(|bad| bad.to_string())
+}
+
+/// A span of time.
+pub fn duration(text: &str) -> Result<Duration, String> {
+    Value::read(text)
 }
 
 /// A namespace.
@@ -26,6 +34,8 @@ mod tests {
     fn what_cannot_be_a_name_is_refused() {
         assert!(annotation_key("scheduling.koordinator.sh/node-lock").is_ok() && annotation_key("bad key").is_err());
         assert!(namespace("ml").is_ok() && namespace("Bad NS").is_err() && namespace("").is_err());
+        assert_eq!(duration("90s"), Ok(Duration::from_secs(90)));
+        assert!(duration("abc").unwrap_err().contains("\"abc\" is no duration"));
         assert!(image("a.b:5000/c@sha256:00").is_ok() && image("").is_err() && image("a b").is_err());
     }
 }

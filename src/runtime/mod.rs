@@ -17,4 +17,4 @@ pub mod words;
 
 pub use backoff::Backoff;
 pub use sentry::Sentry;
-pub use words::words;
+pub use words::{words, yaml_words};

@@ -5,16 +5,40 @@ use std::error::Error;
 /// The causes of an error in one line: the first says what, the last says why. A message that already holds its cause does not
 /// repeat it.
 pub fn words(error: &(dyn Error + 'static)) -> String {
-    let mut text = without_status(&error.to_string());
+    let mut text = plain(&error.to_string());
     let mut next = error.source();
     while let Some(cause) = next {
-        let why = without_status(&cause.to_string());
+        let why = plain(&cause.to_string());
         if !text.contains(&why) {
             text = format!("{text}: {why}");
         }
         next = cause.source();
     }
     text
+}
+
+fn plain(text: &str) -> String {
+    kubeconfig_words(&without_status(text))
+}
+
+/// What the YAML library says of a document, for people who do not call it.
+pub fn yaml_words(problem: &str) -> String {
+    if problem.starts_with("multiple YAML documents") {
+        return "several documents (---) where one is expected".to_owned();
+    }
+    match problem.strip_prefix("duplicate mapping key: ") {
+        Some(rest) => format!("the key {:?} stands there twice", rest.split(", set ").next().unwrap_or(rest)),
+        None => problem.to_owned(),
+    }
+}
+
+/// What the client library says of a kubeconfig, likewise.
+fn kubeconfig_words(text: &str) -> String {
+    let text = text.replace("'\"", "\"").replace("\"'", "\"");
+    text.replace(
+        "cannot deserialize null into string; use Option<String>",
+        "a value is missing where a text is expected",
+    )
 }
 
 /// The client library prints a refusal of the API server as its message, its reason, and then the whole Status once more as debug
@@ -55,6 +79,16 @@ mod tests {
         let status = Status::failure(message, "Forbidden").with_code(403);
         let text = words(&Cannot(kube::Error::Api(status.boxed())));
         assert_eq!(text, format!("cannot list devices: {message}: Forbidden"));
+    }
+
+    #[test]
+    fn libraries_words_about_files_are_turned_into_peoples() {
+        let several = "multiple YAML documents detected; use from_str_multiple or from_str_multiple_with_options";
+        assert_eq!(yaml_words(several), "several documents (---) where one is expected");
+        let twice = "duplicate mapping key: node-name, set DuplicateKeyPolicy in Options if acceptable";
+        assert_eq!(yaml_words(twice), "the key \"node-name\" stands there twice");
+        assert_eq!(yaml_words("unexpected end"), "unexpected end");
+        assert_eq!(plain("failed to read kubeconfig from '\"/a\"'"), "failed to read kubeconfig from \"/a\"");
     }
 
     #[test]

@@ -5,6 +5,7 @@ use serde_json::{Map, Value, json};
 use crate::cluster::feed_pod::FeedPod;
 use crate::contract::Quantity;
 use crate::decide::cycle::Unadmitted;
+use crate::runtime::yaml_words;
 
 /// A manifest that is no pod. The text says where and what was expected.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -35,16 +36,22 @@ pub fn read(text: &str) -> Result<Unadmitted, ManifestError> {
         let (line, column) = error.location().map_or((1, 1), |at| (at.line(), at.column()));
         let full = error.without_snippet().to_string();
         let problem = full.lines().next().unwrap_or_default();
-        let problem = problem.split(" at line ").next().unwrap_or(problem).trim_start_matches("error: ").to_owned();
+        let problem = problem.split(" at line ").next().unwrap_or(problem).trim_start_matches("error: ");
+        let problem = yaml_words(problem);
         ManifestError::Yaml { line, column, problem }
     })?;
+    if pod.is_null() || pod == "" {
+        return Err(ManifestError::Field(
+            "the manifest is empty: it is to be one Pod (kind: Pod, apiVersion: v1)".to_owned(),
+        ));
+    }
     let kind = pod["kind"].as_str().unwrap_or_default();
     if kind != "Pod" || pod["apiVersion"] != "v1" {
         let version = pod["apiVersion"].as_str().unwrap_or_default();
         return Err(ManifestError::Kind(if kind == "Pod" { format!("{version}/Pod") } else { kind.to_owned() }));
     }
-    if pod["spec"]["containers"].as_array().is_none_or(Vec::is_empty) {
-        return Err(ManifestError::Field("spec.containers is empty: a pod has at least one container".to_owned()));
+    if let Some(problem) = without_containers(&pod["spec"]) {
+        return Err(ManifestError::Field(problem));
     }
     default_names(&mut pod);
     default_spec(&mut pod["spec"])?;
@@ -197,6 +204,20 @@ fn quantities(list: &mut Map<String, Value>, path: &str) -> Result<(), ManifestE
     Ok(())
 }
 
+/// Why there are no containers; `None` where there are some.
+fn without_containers(spec: &Value) -> Option<String> {
+    const NEEDED: &str = "a pod has at least one container";
+    match &spec["containers"] {
+        Value::Array(list) if !list.is_empty() => None,
+        Value::Array(_) => Some(format!("spec.containers is empty: {NEEDED}")),
+        Value::Null if !spec["container"].is_null() => Some(
+            "spec.containers is missing, and a pod has no field spec.container: did you mean containers?".to_owned(),
+        ),
+        Value::Null => Some(format!("spec.containers is missing: {NEEDED}")),
+        other => Some(format!("spec.containers is {other}: expected a list of containers")),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -213,6 +234,18 @@ mod tests {
         let bare = "{\"apiVersion\": \"v1\", \"kind\": \"Pod\", \"spec\": {\"containers\": [{\"name\": \"c\"}]}}";
         let facts = read(bare).unwrap().facts;
         assert_eq!((&*facts.handoff.pod.key.name, &*facts.handoff.scheduler_name), ("what-if", "default-scheduler"));
+    }
+
+    #[test]
+    fn what_is_wrong_with_the_containers_is_said() {
+        let error = |containers: &str| {
+            read(&format!("apiVersion: v1\nkind: Pod\nspec:\n  {containers}\n")).unwrap_err().to_string()
+        };
+        assert_eq!(error("containers: 5"), "spec.containers is 5: expected a list of containers");
+        assert!(error("containers: []").starts_with("spec.containers is empty"));
+        assert!(error("container: []").contains("did you mean containers?"));
+        assert!(error("x: 1").starts_with("spec.containers is missing: a pod has"));
+        assert!(read("").unwrap_err().to_string().starts_with("the manifest is empty"));
     }
 
     #[test]

@@ -253,6 +253,9 @@ fn an_invalid_job_and_one_that_has_ended_get_nothing() {
     assert_eq!((jobs.state("bad"), jobs.message("bad")), (Some(ScheduleState::Unscheduled), "spec.leader.name: empty"));
     jobs.change("rl", |facts| facts.stage = Some(Stage::Failed));
     assert_eq!(jobs.reserved(), 0);
+    let told = jobs.env.engine.explain_job(&key("rl"), jobs.env.moment()).unwrap();
+    assert_eq!((told.class.as_str(), told.message.as_str()), ("over", "the job is over and holds nothing"));
+    assert!(told.seats.is_empty() && told.dominant_resource.is_none(), "{told:?}");
     jobs.check();
 }
 

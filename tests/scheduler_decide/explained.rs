@@ -57,6 +57,18 @@ fn few_gpus() -> String {
     explain(&mut env, "train", true)
 }
 
+#[test]
+fn a_name_that_no_node_offers_is_named_first() {
+    let mut env = Env::new();
+    env.node("n", 8);
+    let facts = changed("typo", &[], env.now, |facts| facts.spec.requests.scalar.insert("nvidia.com/gpux".into(), 1));
+    env.submit(facts);
+    env.settle();
+    let text = explain(&mut env, "typo", false);
+    let helps = text.split("What helps:\n").nth(1).unwrap();
+    assert!(helps.starts_with("- No node offers nvidia.com/gpux: correct the name"), "{text}");
+}
+
 fn agent() -> String {
     let mut env = Env::new();
     env.plain_node("gpu-a", 8);

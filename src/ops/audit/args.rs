@@ -36,7 +36,7 @@ pub struct AuditArgs {
     #[arg(long, default_value = key::NODE_LOCK, value_name = "KEY", value_parser = values::annotation_key)]
     pub node_lock_key: String,
     /// A lock that is older than this by its own time should have been ended.
-    #[arg(long, default_value = "10m", value_name = "DURATION", value_parser = humantime::parse_duration)]
+    #[arg(long, default_value = "10m", value_name = "DURATION", value_parser = values::duration)]
     pub lock_ends: std::time::Duration,
 }
 

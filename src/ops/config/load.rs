@@ -47,7 +47,7 @@ impl fmt::Display for Source {
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     /// The file cannot be read.
-    #[error("configuration file {path}: {source}; check the path given by {by}")]
+    #[error("configuration file {path}: {source}; check the path given by {}", match by { Source::Flag => "--config-file".to_owned(), other => other.to_string() })]
     Unreadable {
         /// The file.
         path: PathBuf,
@@ -417,7 +417,7 @@ mod tests {
             (&[], &[], Some("rdma: true\nhost: {a: {b: 1}}\n"), &["baton.yaml:2:7", "host", "levels"]),
             (&[], &[("RDMA", "maybe")], None, &["RDMA", "\"maybe\""]),
             (&["--verify-period", "x"], &[], None, &["--verify-period", "\"x\""]),
-            (&["--config-file", "/nonexistent.yaml"], &[], None, &["/nonexistent.yaml", "flag"]),
+            (&["--config-file", "/nonexistent.yaml"], &[], None, &["/nonexistent.yaml", "by --config-file"]),
         ] {
             let error = run(flags, environment, file).unwrap_err().to_string();
             println!("{error}");

@@ -108,10 +108,10 @@ impl Value for SocketAddr {
 }
 
 macro_rules! numbers {
-    ($($number:ty),+) => {$(
+    ($($number:ty),+ => $whole:literal) => {$(
         impl Value for $number {
             fn read(text: &str) -> Result<Self, String> {
-                text.parse().map_err(|error| format!("{text:?} is no number in range ({error})"))
+                text.parse().map_err(|_| format!("{text:?} is no {} from {} to {}", $whole, Self::MIN, Self::MAX))
             }
             fn show(&self) -> String {
                 self.to_string()
@@ -119,7 +119,8 @@ macro_rules! numbers {
         }
     )+};
 }
-numbers!(i32, i64, u16, u32, u64, usize, f64);
+numbers!(i32, i64, u16, u32, u64, usize => "whole number");
+numbers!(f64 => "number");
 
 /// `none` (or nothing) is the absent value.
 impl<T: Value> Value for Option<T> {
@@ -195,6 +196,6 @@ mod tests {
         assert!(Duration::read("500000000000y").unwrap_err().contains("365days"));
         assert!(SocketAddr::read("9402").unwrap_err().contains(":9402"));
         assert!(BTreeMap::<u64, String>::read("48").unwrap_err().contains("key=value"));
-        assert!(u64::read("-1").unwrap_err().contains("-1"));
+        assert_eq!(u16::read("-1").unwrap_err(), "\"-1\" is no whole number from 0 to 65535");
     }
 }

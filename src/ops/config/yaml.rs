@@ -1,6 +1,7 @@
 //! YAML, in one place: configuration files with the place of each key, and the printing of objects.
 
 use super::tree::{Spot, YamlNode, YamlValue};
+use crate::runtime::yaml_words;
 
 /// A file that is no YAML mapping.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -33,7 +34,7 @@ pub fn read(text: &str) -> Result<Vec<YamlEntry>, YamlError> {
         // The library repeats the place inside its message; once is enough.
         let problem = full.lines().next().unwrap_or_default();
         let problem = problem.split(" at line ").next().unwrap_or(problem);
-        YamlError { line, column, problem: problem.trim_start_matches("error: ").to_owned() }
+        YamlError { line, column, problem: yaml_words(problem.trim_start_matches("error: ")) }
     })?;
     let Some(document) = document else { return Ok(Vec::new()) };
     match document.value {
@@ -51,7 +52,9 @@ pub fn read(text: &str) -> Result<Vec<YamlEntry>, YamlError> {
 /// Reads any YAML (or JSON) document; the error is one line.
 pub fn value(text: &str) -> Result<serde_json::Value, String> {
     let read = serde_saphyr::from_str(text);
-    read.map_err(|error| error.without_snippet().to_string().lines().next().unwrap_or_default().to_owned())
+    read.map_err(|error| {
+        yaml_words(error.without_snippet().to_string().lines().next().unwrap_or_default().trim_start_matches("error: "))
+    })
 }
 
 /// Prints any object as a YAML document without the leading `---`.
@@ -99,6 +102,13 @@ mod tests {
             assert!(!error.problem.is_empty() && !error.problem.contains('\n'), "{text:?}: {error}");
             println!("{text:?}: {error}");
         }
+    }
+
+    #[test]
+    fn documents_and_keys_that_are_there_twice_are_named_without_the_librarys_words() {
+        let problem = |text: &str| read(text).unwrap_err().problem;
+        assert_eq!(problem("a: 1\n---\nb: 2\n"), "several documents (---) where one is expected");
+        assert_eq!(problem("node-name: 1\nnode-name: 2\n"), "the key \"node-name\" stands there twice");
     }
 
     #[test]

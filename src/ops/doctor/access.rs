@@ -45,7 +45,7 @@ fn line(title: &str, asked: &[Asked]) -> Finding {
         return Finding::ok("permission", format!("{title}: {}", allowed.join(", ")));
     }
     let advice = format!(
-        "needed for: {why} Apply the roles again (`baton manifests | kubectl apply -f -`), and check the ServiceAccount of the daemon's pod"
+        "needed for: {why} Apply the roles again (`baton manifests | kubectl apply --server-side -f -`), and check the ServiceAccount of the daemon's pod"
     );
     Finding::fail("permission", format!("{title}: may not {}", denied.join(", ")), advice)
 }

@@ -60,7 +60,7 @@ fn sign_of_life(options: &Options, agent: Option<&AgentRow>, runs: bool) -> Find
 fn inventory(options: &Options, seen: &Seen, device: Option<&Device>, runs: bool) -> Finding {
     let name = format!("Device {}", options.node_name);
     let Some(device) = device else {
-        let advice = "the daemon makes it when it starts; the CRD must be there: `baton crds | kubectl apply -f -`";
+        let advice = "the daemon makes it when it starts; the CRD must be there: `baton crds | kubectl apply --server-side -f -`";
         return Finding::bad(runs, "device-object", format!("{name} does not exist"), advice);
     };
     let told: BTreeSet<&str> = device.spec.devices.iter().map(|device| device.id.as_str()).collect();

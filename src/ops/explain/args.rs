@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use clap::{Args, Subcommand};
+use clap::{Args, Subcommand, ValueEnum};
 use serde::Serialize;
 
 use super::gang::{self, GangArgs};
@@ -10,9 +10,20 @@ use super::job::{self, JobArgs};
 use super::pod::{self, PodArgs};
 use super::what_if::{self, WhatIfArgs};
 use crate::ops::config::print_yaml;
-use crate::ops::get::Output;
 use crate::ops::leader::{Leader, LeaderArgs};
+use crate::ops::live;
 use crate::ops::say::{Usage, say};
+
+/// How to print.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Output {
+    /// Text with every node and device, or every member.
+    Wide,
+    /// The answer as one JSON object.
+    Json,
+    /// The same as YAML.
+    Yaml,
+}
 
 /// What is to be explained.
 #[derive(Debug, Subcommand)]
@@ -45,7 +56,7 @@ pub struct ExplainArgs {
 /// What all subjects share.
 #[derive(Debug, Args)]
 pub struct Common {
-    /// Another format than text; wide is text with every node and device.
+    /// Another format than text.
     #[arg(short, long, value_enum, global = true)]
     pub output: Option<Output>,
     /// Credentials; else KUBECONFIG, ~/.kube/config, or the pod's service account.
@@ -60,6 +71,14 @@ impl Common {
     /// The leading scheduler.
     pub async fn leader(&self) -> anyhow::Result<Leader> {
         Leader::find(&self.scheduler, self.kubeconfig.as_deref()).await
+    }
+
+    /// The namespace of what is named without one: `given`, else that of the kubeconfig's context, as kubectl has it.
+    pub async fn namespace(&self, given: Option<&str>) -> String {
+        match given {
+            Some(given) => given.to_owned(),
+            None => live::namespace(self.kubeconfig.as_deref()).await,
+        }
     }
 
     /// The answer in the format that was asked for; `text` is told whether it is the wide one.

@@ -15,13 +15,14 @@ pub struct GangArgs {
     /// `namespace/name`, or a name in --namespace.
     #[arg(value_name = "NAMESPACE/NAME")]
     pub gang: String,
-    /// Namespace of a gang that is given by its name alone.
-    #[arg(short, long, default_value = "default")]
-    pub namespace: String,
+    /// Namespace of a gang that is given by its name alone; else that of the kubeconfig's context.
+    #[arg(short, long)]
+    pub namespace: Option<String>,
 }
 
 pub(super) async fn run(args: &GangArgs, common: &Common) -> anyhow::Result<String> {
-    let (namespace, name) = named("gang", &args.gang, &args.namespace)?;
+    let namespace = common.namespace(args.namespace.as_deref()).await;
+    let (namespace, name) = named("gang", &args.gang, &namespace)?;
     let leader = common.leader().await?;
     let explanation: GangExplanation = leader.get(&format!("/gangs/{namespace}/{name}")).await?;
     common.print(&explanation, text)

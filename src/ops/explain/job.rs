@@ -20,13 +20,14 @@ pub struct JobArgs {
     /// `namespace/name`, or a name in --namespace.
     #[arg(value_name = "NAMESPACE/NAME")]
     pub job: String,
-    /// Namespace of a job that is given by its name alone.
-    #[arg(short, long, default_value = "default")]
-    pub namespace: String,
+    /// Namespace of a job that is given by its name alone; else that of the kubeconfig's context.
+    #[arg(short, long)]
+    pub namespace: Option<String>,
 }
 
 pub(super) async fn run(args: &JobArgs, common: &Common) -> anyhow::Result<String> {
-    let (namespace, name) = named("job", &args.job, &args.namespace)?;
+    let namespace = common.namespace(args.namespace.as_deref()).await;
+    let (namespace, name) = named("job", &args.job, &namespace)?;
     let leader = common.leader().await?;
     let answer: JobExplanation = leader.get(&format!("/jobs/{namespace}/{name}")).await?;
     common.print(&answer, text)

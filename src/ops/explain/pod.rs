@@ -15,18 +15,19 @@ use crate::ops::get::{age, plain};
 #[derive(Debug, Args)]
 pub struct PodArgs {
     /// `namespace/name`, or a name in --namespace.
-    #[arg(required_unless_present = "what_if", value_name = "NAMESPACE/NAME")]
+    #[arg(required_unless_present = "what_if", conflicts_with = "what_if", value_name = "NAMESPACE/NAME")]
     pub pod: Option<String>,
-    /// Namespace of a pod that is given by its name alone.
-    #[arg(short, long, default_value = "default")]
-    pub namespace: String,
+    /// Namespace of a pod that is given by its name alone; else that of the kubeconfig's context.
+    #[arg(short, long)]
+    pub namespace: Option<String>,
     /// A pod that does not exist.
     #[command(flatten)]
     pub what_if: WhatIfArgs,
 }
 
 pub(super) async fn run(args: &PodArgs, common: &Common) -> anyhow::Result<String> {
-    let (namespace, name) = named("pod", args.pod.as_deref().unwrap_or_default(), &args.namespace)?;
+    let namespace = common.namespace(args.namespace.as_deref()).await;
+    let (namespace, name) = named("pod", args.pod.as_deref().unwrap_or_default(), &namespace)?;
     let leader = common.leader().await?;
     let explanation: Explanation = leader.get(&format!("/explain?pod={namespace}/{name}")).await?;
     common.print(&explanation, text)

@@ -13,6 +13,7 @@ use super::{gangs, jobs, locks, nodes, pods, queue};
 use crate::contract::key;
 use crate::ops::config::print_yaml;
 use crate::ops::leader::{Leader, LeaderArgs};
+use crate::ops::live;
 use crate::ops::say::say;
 use crate::ops::values;
 use crate::runtime::clock;
@@ -61,9 +62,9 @@ pub struct GetArgs {
     /// Another format than the table.
     #[arg(short, long, value_enum)]
     pub output: Option<Output>,
-    /// Namespace of the pods, jobs or gangs to list; the queue is that of all namespaces.
-    #[arg(short, long, default_value = "default", value_parser = values::namespace)]
-    pub namespace: String,
+    /// Namespace of the pods, jobs or gangs to list; else that of the kubeconfig's context. The queue is that of all namespaces.
+    #[arg(short, long, value_parser = values::namespace)]
+    pub namespace: Option<String>,
     /// Pods, jobs or gangs of every namespace.
     #[arg(short = 'A', long)]
     pub all_namespaces: bool,
@@ -77,10 +78,10 @@ pub struct GetArgs {
     #[arg(long, default_value = key::NODE_LOCK, value_name = "KEY", value_parser = values::annotation_key)]
     pub node_lock_key: String,
     /// As the scheduler has it: a lock of this age is expired.
-    #[arg(long, default_value = "5m", value_name = "DURATION", value_parser = humantime::parse_duration)]
+    #[arg(long, default_value = "5m", value_name = "DURATION", value_parser = values::duration)]
     pub node_lock_expiry: Duration,
     /// As the scheduler has it: an agent that was silent for this long is stale.
-    #[arg(long, default_value = "90s", value_name = "DURATION", value_parser = humantime::parse_duration)]
+    #[arg(long, default_value = "90s", value_name = "DURATION", value_parser = values::duration)]
     pub agent_stale: Duration,
     /// Where the scheduler is, for gangs and the queue.
     #[command(flatten)]
@@ -91,12 +92,16 @@ impl GetArgs {
     /// What is listed, by namespace; a name with its own namespace is looked for there.
     fn within(&self) -> Option<&str> {
         let elsewhere = self.names.iter().any(|name| name.contains('/'));
-        (!self.all_namespaces && !elsewhere).then_some(self.namespace.as_str())
+        (!self.all_namespaces && !elsewhere).then_some(self.namespace())
+    }
+
+    fn namespace(&self) -> &str {
+        self.namespace.as_deref().unwrap_or("default")
     }
 
     /// A name without namespace is one of the namespace that is listed.
     fn means(&self, row: &impl Row, given: &str) -> bool {
-        let elsewhere = row.namespace().is_some_and(|namespace| !self.all_namespaces && namespace != self.namespace);
+        let elsewhere = row.namespace().is_some_and(|namespace| !self.all_namespaces && namespace != self.namespace());
         row.is(given) && (given.contains('/') || !elsewhere || self.resource == Resource::Queue)
     }
 
@@ -106,7 +111,10 @@ impl GetArgs {
 }
 
 /// Reads the cluster and prints.
-pub async fn run(args: GetArgs) -> anyhow::Result<()> {
+pub async fn run(mut args: GetArgs) -> anyhow::Result<()> {
+    if args.namespace.is_none() && !args.all_namespaces {
+        args.namespace = Some(live::namespace(args.kubeconfig.as_deref()).await);
+    }
     if args.resource == Resource::Queue {
         let leader = Leader::find(&args.scheduler, args.kubeconfig.as_deref()).await?;
         return say(finish(queue::rows(&leader).await?, &args)?);
@@ -116,7 +124,7 @@ pub async fn run(args: GetArgs) -> anyhow::Result<()> {
         let leader = Leader::find(&args.scheduler, args.kubeconfig.as_deref()).await?;
         return say(finish(gangs::rows(&leader, namespace).await?, &args)?);
     }
-    let client = crate::ops::live::connect(args.kubeconfig.as_deref()).await?;
+    let client = live::connect(args.kubeconfig.as_deref()).await?;
     if args.resource == Resource::Jobs {
         let namespace = args.within();
         let rows = jobs::rows(jobs::read(client).await?, namespace, clock::wall());

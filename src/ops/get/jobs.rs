@@ -48,7 +48,7 @@ pub struct JobRow {
 pub async fn read(client: Client) -> anyhow::Result<Vec<RawJob>> {
     match all(Api::<RawJob>::all(client), "tyjobs").await {
         Err(error) if error.downcast_ref::<kube::Error>().and_then(status_code) == Some(404) => Err(anyhow!(
-            "the cluster does not know tyjobs.arranger.taichu.io: install the CRD with `baton crds | kubectl apply -f -`"
+            "the cluster does not know tyjobs.arranger.taichu.io: install the CRD with `baton crds | kubectl apply --server-side -f -`"
         )),
         other => other,
     }

@@ -36,7 +36,7 @@ fn identity() -> Settings {
         field!(
             "listen",
             "ADDRESS",
-            "Address of /livez, /readyz and /metrics over plain HTTP; none opens no port",
+            "Address of /livez, /readyz, /metrics, and of what `baton get` and `baton explain` ask, over plain HTTP; none opens no port",
             options.listen
         ),
         field!("concurrency", "COUNT", "Requests to the API server at once", options.concurrency),

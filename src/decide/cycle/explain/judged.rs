@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use crate::contract::key;
 use crate::decide::alloc::Held;
 use crate::decide::cycle::choose::{Choice, Diagnosis, judge, prepare};
 use crate::decide::framework::{Outcome, Plugins, Refusal, Slots, View};
@@ -67,9 +68,24 @@ pub(super) fn judge_all(view: View<'_>, plugins: &Plugins, pod: &Pod) -> Judged 
     }
     let mut counts: Vec<(Refusal, Vec<String>)> = counts.into_iter().collect();
     counts.sort_by(|(a, on), (b, there)| there.len().cmp(&on.len()).then_with(|| a.text.cmp(&b.text)));
-    verdict.advice = advised(counts.iter().map(|(refusal, _)| refusal));
+    if fitting.is_empty() {
+        verdict.advice = unknown(view.world, pod);
+    }
+    verdict.advice.extend(advised(counts.iter().map(|(refusal, _)| refusal)));
     verdict.rules = counts.into_iter().map(|(refusal, names)| counted(&refusal, names)).collect();
     Judged { verdict, fitting, slots }
+}
+
+/// What to do about resource names that no node has, mostly typing errors.
+fn unknown(world: &World, pod: &Pod) -> Vec<String> {
+    let offers =
+        |node: &Node, name: &str| node.facts.as_ref().is_some_and(|facts| facts.allocatable.scalar.get(name).is_some());
+    let asked =
+        pod.facts.spec.requests.scalar.iter().filter(|(name, wanted)| *wanted > 0 && !key::is_device_resource(name));
+    let nowhere = asked.filter(|(name, _)| !world.nodes().any(|(_, node)| offers(node, name)));
+    nowhere
+        .map(|(name, _)| format!("No node offers {name}: correct the name in the pod, or install what offers it"))
+        .collect()
 }
 
 /// The pod is refused before any node is looked at.

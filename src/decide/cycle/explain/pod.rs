@@ -65,6 +65,10 @@ impl Engine {
         if state == PodState::WaitingForLock {
             explanation.verdict.advice = vec![LOCK.to_owned()];
         }
+        if state == PodState::Ended {
+            let advice = format!("How it ended, and why if it failed, stands in its status: `baton get pods {key}`");
+            explanation.verdict.advice = vec![advice];
+        }
         if !waits {
             return Some(explanation);
         }

@@ -126,6 +126,12 @@ impl Engine {
                 explanation.priority = spec.priority;
                 explanation.job_queue_policy = wire(&spec.queue);
                 explanation.basic_policy = wire(&spec.basic);
+                if job.is_over() {
+                    // Its places and its share are others' now.
+                    "the job is over and holds nothing".clone_into(&mut explanation.message);
+                    (explanation.dominant_share, explanation.dominant_resource) = (0.0, None);
+                    return Some(explanation);
+                }
                 explanation.seats = self.seats(job, spec, record, now);
             }
         }
@@ -157,7 +163,7 @@ impl Engine {
                 nodes: Vec::new(),
                 refused: None,
             };
-            if state == "missing" && !job.is_over() {
+            if state == "missing" {
                 if let Some(at) = of_part.get(&seat.part) {
                     told[*at].pods += 1;
                     continue;
