@@ -15,7 +15,7 @@ use crate::decide::health::{
 use crate::hardware::gpu::{Fault, MigMode};
 use crate::hardware::nic::{Port, PortState};
 use crate::hardware::provider::Recovery;
-use crate::hardware::{Bdf, EventKind, GpuEvent, Machine, NvmlError, Probe};
+use crate::hardware::{Bdf, EventKind, GpuEvent, Machine, Nic, NvmlError, Probe};
 use crate::runtime::clock::Now;
 
 /// Between two probes of one GPU that ignored events led to.
@@ -108,7 +108,9 @@ impl HealthBook {
         let present: BTreeSet<String> = machine.nics.iter().map(|nic| nic.bdf.to_string()).collect();
         self.nics.retain(|id| present.contains(id));
         // One that was lent before it was ever seen has no ports that could be judged.
-        for nic in machine.nics.iter().filter(|nic| !nic.ports.is_empty()) {
+        // What is known of the ports of one that hangs is old.
+        let hangs = |nic: &Nic| machine.nic_faults.iter().any(|fault| fault.hangs && fault.bdf == Some(nic.bdf));
+        for nic in machine.nics.iter().filter(|nic| !nic.ports.is_empty() && !hangs(nic)) {
             self.polled_ports(nic.bdf, Ok(&nic.ports), now);
         }
         for fault in &machine.nic_faults {
@@ -311,7 +313,9 @@ fn told(changes: &[Change]) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::hardware::NicFault;
     use crate::hardware::gpu::{Gpu, GpuScan, Mig, NvLinks};
+    use crate::hardware::nic::{CharDevices, Function};
 
     fn gpu(uuid: &str, index: u32) -> Gpu {
         Gpu {
@@ -346,6 +350,40 @@ mod tests {
         assert_eq!(heard(None, 45, 1000), ["GPU-a"], "b was just asked");
         assert!(heard(Some("GPU-c"), 45, 5000).is_empty(), "there is no such GPU");
         assert!(heard(Some("GPU-a"), 79, 5000).is_empty(), "what takes it out of service needs no proof");
+    }
+
+    #[test]
+    fn a_nic_whose_read_hangs_is_out_of_service_for_a_reason_of_its_own_and_comes_back_by_good_polls() {
+        let bdf: Bdf = "0000:3b:00.0".parse().unwrap();
+        let port = Port { number: 1, state: PortState::Active, phys_state: None, link_layer: None, rate: None };
+        let nic = Nic {
+            bdf,
+            minor: 0,
+            ibdev: "mlx5_0".into(),
+            node_guid: None,
+            firmware: None,
+            pci_id: None,
+            ports: vec![port.clone()],
+            function: Function::Physical { vfs: Vec::new() },
+            chars: CharDevices::default(),
+            netdevs: Vec::new(),
+            place: crate::hardware::place::Place::default(),
+        };
+        let fault = NicFault { ibdev: "mlx5_0".into(), bdf: Some(bdf), reason: "stuck".into(), hangs: true };
+        let mut machine = Machine { nics: vec![nic], nic_faults: vec![fault], ..Machine::default() };
+        let mut book = HealthBook::new(&Options::default()).unwrap();
+        let now = Now { mono: Duration::ZERO, wall: jiff::Timestamp::UNIX_EPOCH };
+        let reason = |book: &HealthBook, machine: &Machine| {
+            book.faults(machine, now).into_values().next().map(|health| health.reason)
+        };
+        book.scanned(&machine, None, now);
+        assert_eq!(reason(&book, &machine).as_deref(), Some("NicTimeout"), "the scan had it from earlier, as it was");
+        machine.nic_faults.clear();
+        assert!(!book.polled_ports(bdf, Err(Trouble::Hangs("stuck".into())), now));
+        let changes: Vec<bool> = (0..3).map(|_| book.polled_ports(bdf, Ok(&[port.clone()]), now)).collect();
+        assert_eq!((changes, reason(&book, &machine)), (vec![false, false, true], None));
+        assert!(book.polled_ports(bdf, Err(Trouble::Unreadable("gone".into())), now));
+        assert_eq!(reason(&book, &machine).as_deref(), Some("LinkDown"));
     }
 
     #[test]

@@ -94,6 +94,10 @@ impl Common {
 /// Asks and prints.
 pub async fn run(args: ExplainArgs) -> anyhow::Result<()> {
     let printed = match &args.subject {
+        Some(_) if args.what_if.what_if => {
+            let text = "--what-if judges the pod of the file: leave out what stands beside it";
+            return Err(Usage(text.to_owned()).into());
+        }
         _ if args.what_if.what_if => what_if::run(&args.what_if, &args.common).await?,
         Some(Subject::Pod(pod)) if pod.what_if.what_if => what_if::run(&pod.what_if, &args.common).await?,
         Some(Subject::Pod(pod)) => pod::run(pod, &args.common).await?,
