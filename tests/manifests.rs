@@ -76,7 +76,7 @@ fn an_installation_beside_kube_scheduler_can_be_applied_as_it_is_printed() {
     let config = text(&baton(&["manifests", "--extender=scheduler-config"]).stdout);
     assert_eq!(config.matches("\nkind: ").count(), 1, "one document");
     assert!(config.contains("\nkind: KubeSchedulerConfiguration\n"), "{config}");
-    for profile in ["1g.5gb", "1g.10gb", "3g.40gb", "7g.141gb"] {
+    for profile in ["1g.5gb", "1g.10gb", "1g.10gb.me", "3g.40gb", "7g.141gb", "2g.48gb-me", "7g.278gb"] {
         let managed = format!("\n  - name: nvidia.com/mig-{profile}\n    ignoredByScheduler: true\n");
         assert!(config.contains(&managed), "a MIG pod passes the extender by: {profile}");
     }

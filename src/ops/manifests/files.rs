@@ -3,7 +3,7 @@
 use clap::ValueEnum;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 
-use super::rbac;
+use super::{mig, rbac};
 use crate::contract::{gang, inventory, key, tyjob};
 use crate::ops::config::print_yaml;
 
@@ -97,64 +97,9 @@ pub fn files(values: &Values) -> anyhow::Result<Vec<File>> {
     Ok(files)
 }
 
-/// MIG profiles that are known of A30, A100, H100, GH200, H200, B200 and RTX PRO 6000, as resource names spell them. Not the
-/// last word: NVIDIA's MIG user guide is, and new models bring new ones.
-const MIG_PROFILES: [&str; 49] = [
-    "1g.5gb",
-    "1g.5gb.me",
-    "1g.6gb",
-    "1g.6gb.me",
-    "1g.10gb",
-    "1g.10gb.me",
-    "1g.12gb",
-    "1g.12gb.me",
-    "1g.18gb",
-    "1g.18gb.me",
-    "1g.20gb",
-    "1g.23gb",
-    "1g.23gb.me",
-    "1g.24gb",
-    "1g.35gb",
-    "1g.36gb",
-    "1g.45gb",
-    "2g.10gb",
-    "2g.12gb",
-    "2g.12gb.me",
-    "2g.20gb",
-    "2g.24gb",
-    "2g.35gb",
-    "2g.36gb",
-    "2g.45gb",
-    "2g.48gb",
-    "3g.20gb",
-    "3g.40gb",
-    "3g.47gb",
-    "3g.48gb",
-    "3g.71gb",
-    "3g.72gb",
-    "3g.90gb",
-    "4g.20gb",
-    "4g.24gb",
-    "4g.40gb",
-    "4g.47gb",
-    "4g.48gb",
-    "4g.71gb",
-    "4g.72gb",
-    "4g.90gb",
-    "4g.96gb",
-    "7g.40gb",
-    "7g.80gb",
-    "7g.94gb",
-    "7g.96gb",
-    "7g.141gb",
-    "7g.144gb",
-    "7g.180gb",
-];
-
 /// One managed resource of kube-scheduler for each profile.
 fn mig_profiles() -> String {
-    let entry = |profile| format!("  - name: {}{profile}\n    ignoredByScheduler: true\n", key::MIG_PREFIX);
-    MIG_PROFILES.into_iter().map(entry).collect()
+    mig::resources().iter().map(|name| format!("  - name: {name}\n    ignoredByScheduler: true\n")).collect()
 }
 
 /// Puts values and names of the contract into a template.

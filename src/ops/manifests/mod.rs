@@ -3,6 +3,7 @@
 
 mod args;
 mod files;
+mod mig;
 mod rbac;
 
 pub use args::{CrdsArgs, ManifestsArgs, print_crds, run};
