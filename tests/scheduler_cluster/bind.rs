@@ -144,3 +144,32 @@ async fn an_unschedulable_pod_says_why_in_its_condition_and_at_explain_and_goes_
     cluster.bound("big").await;
     scheduler.stop().await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_waits_for_a_lock_that_stands_says_so_in_condition_and_event_until_it_is_bound() {
+    let cluster = Cluster::start().await;
+    cluster.node("n1").await;
+    let scheduler = cluster.scheduler().await;
+    cluster.pod("first", json!({"nvidia.com/gpu": "1"})).await;
+    cluster.bound("first").await;
+    cluster.pod("second", json!({"nvidia.com/gpu": "1"})).await;
+    let scheduled = |pod: k8s_openapi::api::core::v1::Pod| {
+        let conditions = pod.status.unwrap_or_default().conditions.unwrap_or_default();
+        conditions.into_iter().find(|condition| condition.type_ == "PodScheduled")
+    };
+    let said = until("the wait is told", || async { scheduled(cluster.get("second").await?) }).await;
+    assert_eq!((said.status.as_str(), said.reason.as_deref()), ("False", Some("WaitingForNodeLock")));
+    let message = said.message.unwrap();
+    assert!(message.starts_with("goes to node n1 and waits for its lock, held by pod ml/first since "), "{message}");
+    let events: kube::Api<k8s_openapi::api::events::v1::Event> = kube::Api::namespaced(cluster.client.clone(), "ml");
+    let note = until("the event is there", || async {
+        let all = events.list(&Default::default()).await.ok()?;
+        all.items.into_iter().find(|event| event.reason.as_deref() == Some("WaitingForNodeLock"))?.note
+    })
+    .await;
+    assert_eq!(note, message);
+    cluster.set_lock("n1", None).await;
+    let bound = scheduled(cluster.bound("second").await).unwrap();
+    assert_eq!((bound.status.as_str(), bound.reason), ("True", None));
+    scheduler.stop().await;
+}

@@ -59,10 +59,11 @@ pub struct Storage {
 impl Storage {
     /// `true` when a node with these labels reaches some.
     pub fn is_near(&self, labels: &Labels) -> bool {
-        let known = |(key, values): (&Box<str>, &BTreeSet<Box<str>>)| {
-            labels.get(&**key).is_some_and(|value| values.contains(value.as_str()))
+        let has = |key: &str, values: &BTreeSet<Box<str>>| {
+            labels.get(key).is_some_and(|value| values.contains(value.as_str()))
         };
-        self.by_label.iter().any(known) || self.others.iter().any(|capacity| capacity.reaches(labels))
+        self.by_label.iter().any(|(key, values)| has(key, values))
+            || self.others.iter().any(|capacity| capacity.reaches(labels))
     }
 }
 

@@ -99,7 +99,8 @@ pub fn files(values: &Values) -> anyhow::Result<Vec<File>> {
 
 /// One managed resource of kube-scheduler for each profile.
 fn mig_profiles() -> String {
-    mig::resources().iter().map(|name| format!("  - name: {name}\n    ignoredByScheduler: true\n")).collect()
+    let entry = |name: String| ["  - name: ", &name, "\n    ignoredByScheduler: true\n"].concat();
+    mig::resources().into_iter().map(entry).collect()
 }
 
 /// Puts values and names of the contract into a template.
