@@ -77,7 +77,7 @@ const DECIDES: [&str; 9] = [
 
 /// Words that look like reasons and are none: values of conditions, kinds, names of rules, what the kubelet says, states of members
 /// in answers.
-const NO_REASONS: [&str; 21] = [
+const NO_REASONS: [&str; 22] = [
     "True",
     "False",
     "Pod",
@@ -89,6 +89,7 @@ const NO_REASONS: [&str; 21] = [
     "NodeResourcesBalancedAllocation",
     "TaintToleration",
     "InterPodAffinity",
+    "ImageLocality",
     "PodTopologySpread",
     "InvalidImageName",
     "ErrImageNeverPull",

@@ -139,7 +139,7 @@ impl NicReads {
                     return;
                 }
                 let Ok(ticket) = begun else { continue };
-                let answer = read(&entry);
+                let answer = Box::new(read(&entry));
                 if !reads.end(ticket) || tell.send(Told::Read(answer)).is_err() {
                     return;
                 }
@@ -161,7 +161,7 @@ impl NicReads {
             };
             loop {
                 match told.recv_timeout(self.deadline) {
-                    Ok(Told::Read(answer)) => break answers.push(answer),
+                    Ok(Told::Read(answer)) => break answers.push(*answer),
                     Ok(Told::Begun(_)) | Err(RecvTimeoutError::Disconnected) => {
                         return Some(entry.fault("its read ended unexpectedly".to_owned(), false));
                     }
@@ -180,7 +180,7 @@ impl NicReads {
 /// What a reading thread tells.
 enum Told {
     Begun(Result<Ticket, Trouble>),
-    Read(Result<Option<Nic>, NicFault>),
+    Read(Box<Result<Option<Nic>, NicFault>>),
 }
 
 #[cfg(test)]

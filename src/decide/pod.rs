@@ -151,7 +151,7 @@ impl HandoffPod {
     /// and its devices are the next one's.
     pub fn wanted(&self) -> BTreeMap<Box<str>, i64> {
         let (mut running, mut most) = (BTreeMap::<Box<str>, i64>::new(), BTreeMap::<Box<str>, i64>::new());
-        for container in self.containers.iter() {
+        for container in &*self.containers {
             let Ok(request) = &container.request else { continue };
             for (name, amount) in &request.names {
                 let before = running.get(name).copied().unwrap_or_default();

@@ -59,7 +59,7 @@ impl Rings {
             }
         }
         // The runtime is ending.
-        std::future::pending().await
+        std::future::pending::<()>().await;
     }
 }
 
