@@ -87,6 +87,7 @@ const NO_REASONS: [&str; 22] = [
     "NodeAffinity",
     "NodeResourcesFit",
     "NodeResourcesBalancedAllocation",
+    "ImageLocality",
     "TaintToleration",
     "InterPodAffinity",
     "ImageLocality",
