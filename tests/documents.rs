@@ -87,7 +87,6 @@ const NO_REASONS: [&str; 22] = [
     "NodeAffinity",
     "NodeResourcesFit",
     "NodeResourcesBalancedAllocation",
-    "ImageLocality",
     "TaintToleration",
     "InterPodAffinity",
     "ImageLocality",
