@@ -114,7 +114,11 @@ async fn measure(size: Size) {
 
     let (stock_rate, stock_cpu, stock_memory) = STOCK;
     expect.at_least("rate_to_stock", off.rate / stock_rate);
-    expect.at_least("rate_to_bare_client", off.rate / bare);
+    // The budget is of a real API server. The simulated one answers so fast that on few cores the bare client and the
+    // scheduler compete with it for the processor: the ratio then is one of processor time, and has a limit of its own.
+    let real = std::env::var_os("KUBEBUILDER_ASSETS").is_some();
+    let ratio = if real { "rate_to_bare_client" } else { "simulated_rate_to_bare_client" };
+    expect.at_least(ratio, off.rate / bare);
     expect.at_most("cpu_to_stock", off.cpu_ms / stock_cpu);
     expect.at_most("resident_to_stock", off.resident_mib / stock_memory);
     expect.at_least("locked_rate_to_stock", on.rate / stock_rate);

@@ -5,6 +5,7 @@ use anyhow::Context;
 use kube::Client;
 use kube::api::{Api, DynamicObject, Patch, PatchParams};
 use kube::core::{ApiResource, GroupVersionKind, TypeMeta};
+use serde_json::{Value, from_value};
 
 use crate::ops::manifests::{Values, files};
 
@@ -14,9 +15,10 @@ const WORKLOADS: [&str; 3] = ["DaemonSet", "Deployment", "PodDisruptionBudget"];
 pub async fn install(client: &Client) -> anyhow::Result<usize> {
     let mut applied = 0;
     for file in files(&Values::default())?.into_iter().filter(|file| file.applied) {
-        let objects: Vec<DynamicObject> = serde_saphyr::from_str_multiple(&file.text)
-            .with_context(|| format!("generated file {} cannot be read back", file.path))?;
+        let unread = || format!("generated file {} cannot be read back", file.path);
+        let objects: Vec<Value> = serde_saphyr::from_str_multiple(&file.text).with_context(unread)?;
         for object in objects {
+            let object: DynamicObject = from_value(object).with_context(unread)?;
             let Some(types) = object.types.clone().filter(|types| !WORKLOADS.contains(&types.kind.as_str())) else {
                 continue;
             };

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use anyhow::{Context, bail};
+use anyhow::{Context, anyhow, bail};
 use futures::StreamExt;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::ResourceExt;
@@ -18,6 +18,7 @@ use super::pods::NAMESPACE;
 use super::report::JobReport;
 use crate::contract::key::NODE_LOCK;
 use crate::contract::tyjob::{ScheduleState, Stage, TyJob, TyJobStatus, keys};
+use crate::ops::config::read_yaml_value;
 use crate::ops::manifests::{Values, files};
 use crate::runtime::clock;
 
@@ -50,7 +51,12 @@ pub async fn tell(cluster: &mut Cluster, progress: Progress) -> anyhow::Result<(
     }
     let file = files(&Values::default())?.into_iter().find(|file| file.path == EXAMPLE);
     let file = file.with_context(|| format!("there is no {EXAMPLE}"))?;
-    let job: TyJob = serde_saphyr::from_str(&file.text).with_context(|| format!("{EXAMPLE} cannot be read"))?;
+    let job =
+        read_yaml_value(&file.text).map_err(anyhow::Error::msg).with_context(|| format!("{EXAMPLE} cannot be read"))?;
+    let (job, misfit) = TyJob::read(&job).map_err(|bad| anyhow!("{EXAMPLE}: {bad}"))?;
+    if let Some(bad) = misfit {
+        bail!("{EXAMPLE}: {bad}");
+    }
     let (sender, seen) = mpsc::unbounded_channel();
     let _watch = watch(cluster, sender);
     let (status, stages, told, violations) = (TyJobStatus::default(), Vec::new(), None, Vec::new());

@@ -1,9 +1,10 @@
 //! The pods that the demo submits: each kind of request that the hand-off knows.
 
 use k8s_openapi::api::core::v1::Pod;
-use serde_json::{Value, json};
+use serde_json::{Value, from_value, json};
 
 use crate::contract::key;
+use crate::ops::config::read_yaml_value;
 use crate::ops::manifests::{Values, files};
 
 /// Namespace of the demo's pods.
@@ -84,9 +85,30 @@ fn example(name: &str, what: &'static str, needs: (usize, usize)) -> DemoPod {
     let path = format!("examples/{name}.yaml");
     let files = files(&Values::default()).unwrap_or_default();
     let text = files.iter().find(|file| file.path == path).map(|file| file.text.as_str()).unwrap_or_default();
-    let mut pod: Pod = serde_saphyr::from_str(text).expect("an example is a pod: a test of the manifests reads it");
+    // By way of a value: reading typed objects from YAML would be megabytes of code in the binary.
+    let mut pod = read_yaml_value(text).expect("an example is YAML: a test of the manifests reads it");
+    amounts_as_text(&mut pod);
+    let mut pod: Pod = from_value(pod).expect("an example is a pod: a test of the manifests reads it");
     pod.metadata.namespace = Some(NAMESPACE.to_owned());
     DemoPod { name: name.to_owned(), what, needs: Needs { gpus: needs.0, nics: needs.1 }, pod }
+}
+
+/// Bare numbers of limits and requests become text, as the API server makes them.
+fn amounts_as_text(pod: &mut Value) {
+    let lists = ["initContainers", "containers"].map(|list| pod["spec"][list].take());
+    for (name, mut list) in ["initContainers", "containers"].into_iter().zip(lists) {
+        for container in list.as_array_mut().into_iter().flatten() {
+            for kind in ["limits", "requests"] {
+                let amounts = container["resources"][kind].as_object_mut().into_iter().flatten();
+                for (_, amount) in amounts.filter(|(_, amount)| amount.is_number()) {
+                    *amount = Value::String(amount.to_string());
+                }
+            }
+        }
+        if !list.is_null() {
+            pod["spec"][name] = list;
+        }
+    }
 }
 
 fn container(name: &str, limits: &Value) -> Value {
