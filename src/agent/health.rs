@@ -380,7 +380,7 @@ mod tests {
         assert_eq!(reason(&book, &machine).as_deref(), Some("NicTimeout"), "the scan had it from earlier, as it was");
         machine.nic_faults.clear();
         assert!(!book.polled_ports(bdf, Err(Trouble::Hangs("stuck".into())), now));
-        let changes: Vec<bool> = (0..3).map(|_| book.polled_ports(bdf, Ok(&[port.clone()]), now)).collect();
+        let changes: Vec<bool> = (0..3).map(|_| book.polled_ports(bdf, Ok(std::slice::from_ref(&port)), now)).collect();
         assert_eq!((changes, reason(&book, &machine)), (vec![false, false, true], None));
         assert!(book.polled_ports(bdf, Err(Trouble::Unreadable("gone".into())), now));
         assert_eq!(reason(&book, &machine).as_deref(), Some("LinkDown"));

@@ -230,8 +230,8 @@ mod tests {
 
     #[test]
     fn no_read_is_begun_when_too_many_hang() {
-        let (_open, gate) = channel();
         static ALL: [u32; 10] = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9];
+        let (_open, gate) = channel();
         let reads = NicReads::new(Duration::from_millis(2));
         // The gate is a lock as well: whoever comes second hangs before it.
         let answers = reads.entries(&ALL.map(entry), &stuck(&ALL, gate));
