@@ -73,12 +73,6 @@ fn binary() -> OsString {
     std::env::var_os("BATON_BINARY").unwrap_or_else(|| env!("CARGO_BIN_EXE_baton").into())
 }
 
-/// `true` when the environment names the binary.
-#[allow(dead_code)] // a bench says what it measured
-pub fn is_given() -> bool {
-    std::env::var_os("BATON_BINARY").is_some()
-}
-
 impl Drop for Daemon {
     fn drop(&mut self) {
         self.kill();
