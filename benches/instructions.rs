@@ -5,7 +5,7 @@
 //! valgrind it says so and passes.
 #![allow(clippy::unwrap_used, clippy::panic, clippy::cast_precision_loss, missing_docs)] // a bench is a test
 
-#[path = "instructions/callgrind.rs"]
+#[allow(dead_code)] // another bench uses more of it
 mod callgrind;
 #[path = "decide/cluster.rs"]
 #[allow(dead_code)] // the other bench uses more of it

@@ -1,6 +1,6 @@
 //! Makes `order.txt`, which `build.rs` gives to the linker: the functions that the node daemon runs, and then those that only
 //! the scheduler runs, lie side by side in the binary. The kernel maps a binary in pieces of 64 KiB and more, so that a daemon
-//! whose functions are strewn over the whole of it has most of it resident: 30 MiB instead of 11.
+//! whose functions are strewn over the whole of it has most of it resident: 30 MiB instead of 12.
 //!
 //! `cargo bench --bench order` runs both daemons under callgrind through what they do all day, and writes the file anew. With
 //! `BATON_BINARY` their functions in that binary (the image's, whose compiler settings give other names) are added to those
@@ -8,8 +8,8 @@
 //! linker and costs only memory, which `cargo bench --bench agent` judges. Without valgrind it says so and changes nothing.
 #![allow(clippy::unwrap_used, clippy::panic, missing_docs)] // a bench is a test
 
-#[path = "order/executed.rs"]
-mod executed;
+#[allow(dead_code)] // another bench uses more of it
+mod callgrind;
 #[path = "../tests/cluster/whole.rs"]
 #[allow(dead_code)] // the tests use more of it
 mod whole;
@@ -17,7 +17,7 @@ mod whole;
 use std::collections::BTreeSet;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::time::Duration;
 
 use whole::{harness, pods, wait};
@@ -29,6 +29,8 @@ const HEAD: &str = "\
 # Made by `cargo bench --bench order`: functions for the linker to lay side by side, first the node daemon's, then those that
 # only the scheduler runs. build.rs says when it is used; without it the binary works the same and takes more memory.
 ";
+/// Between the two parts.
+const SCHEDULER: &str = "# scheduler\n";
 /// Everything that comes twice a minute or more often has come.
 const QUIET: Duration = Duration::from_secs(35);
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -38,8 +40,7 @@ fn main() {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
         return runtime.block_on(day(Path::new(&dir)));
     }
-    let found = Command::new("valgrind").arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
-    if !found.is_ok_and(|status| status.success()) {
+    if !callgrind::is_there() {
         println!("skipped: valgrind is not installed, benches/order.txt stays as it is");
         return;
     }
@@ -55,8 +56,8 @@ fn main() {
     assert!(status.success(), "the run under valgrind failed");
 
     let (mut agent, mut scheduler) = (
-        executed::functions(&dir.path().join("device-plugin.out"), &binary),
-        executed::functions(&dir.path().join("scheduler.out"), &binary),
+        callgrind::executed(&dir.path().join("device-plugin.out"), &binary),
+        callgrind::executed(&dir.path().join("scheduler.out"), &binary),
     );
     assert!(agent.len() > 1000 && scheduler.len() > 1000, "callgrind names too few functions: is the binary stripped?");
     println!(
@@ -73,8 +74,6 @@ fn main() {
     }
     write(&agent, &scheduler);
 }
-
-const SCHEDULER: &str = "# scheduler\n";
 
 fn write(agent: &BTreeSet<String>, scheduler: &BTreeSet<String>) {
     let mut text = HEAD.to_owned();

@@ -222,7 +222,12 @@ mod tests {
         assert_eq!(again, first, "it is not asked again, so nothing waits for it");
         assert_eq!(reads.lock().under_way.len(), 1, "one thread is left behind");
         drop(open);
+        let begin = clock::mono();
         while !reads.lock().under_way.is_empty() {
+            assert!(
+                clock::mono().saturating_sub(begin) < Duration::from_secs(20),
+                "the read that came back is still under way"
+            );
             std::thread::yield_now();
         }
         assert!(reads.entries(&all, &read).iter().all(Result::is_ok));

@@ -17,7 +17,7 @@ use serde_json::json;
 use tokio::task::JoinHandle;
 
 use crate::harness::{Cluster, LOCK_GONE, SOON};
-use crate::pods::{PodSpec, pod};
+use crate::pods::{PodSpec, every_kind, pod};
 use crate::wait::until;
 
 const AUTO: &[&str] = &["--node-lock=auto"];
@@ -97,17 +97,12 @@ async fn until_it_says(cluster: &Cluster, node: &str, identity: Identity, lockle
     .await;
 }
 
-fn every_kind() -> [PodSpec; 5] {
-    [
-        pod("one").app("main", &[("nvidia.com/gpu", "1")]),
-        pod("two").app("a", &[("nvidia.com/gpu", "1")]).app("b", &[("nvidia.com/gpu", "1")]),
-        pod("phases")
-            .init("prepare", &[("nvidia.com/gpu", "1")])
-            .sidecar("side", &[(key::RDMA, "10")])
-            .app("main", &[("nvidia.com/gpu", "1")]),
-        pod("share").app("main", &[(key::GPU_CORE, "30"), (key::GPU_MEMORY_RATIO, "40")]),
-        pod("joint").app("main", &[("nvidia.com/gpu", "2"), (key::RDMA, "100")]).joint(),
-    ]
+/// One lock for each pod, none of which stays.
+async fn each_is_served_under_its_own_lock(cluster: &Cluster) {
+    let locks = LocksSeen::from_now(cluster).await;
+    let pods = all_are_served_exactly(cluster).await;
+    cluster.until_unlocked(LOCK_GONE).await;
+    assert_eq!(locks.until_now().await["node-0"].len(), pods, "each was bound under its own lock");
 }
 
 /// Pods of every kind at once, then a line of shares: each runs with exactly the devices that were chosen for it.
@@ -151,30 +146,21 @@ async fn where_both_sides_do_without_no_lock_is_ever_written_and_every_pod_gets_
 async fn a_scheduler_on_auto_locks_nodes_whose_agents_were_not_told_and_every_pod_gets_exactly_its_devices() {
     let cluster = Cluster::with_args(1, &[], AUTO).await;
     until_it_says(&cluster, "node-0", Identity::Exact, &[]).await;
-    let locks = LocksSeen::from_now(&cluster).await;
-    let pods = all_are_served_exactly(&cluster).await;
-    cluster.until_unlocked(LOCK_GONE).await;
-    assert_eq!(locks.until_now().await["node-0"].len(), pods, "each was bound under its own lock");
+    each_is_served_under_its_own_lock(&cluster).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn agents_on_auto_serve_pods_of_a_scheduler_that_was_not_told_under_its_locks() {
     let cluster = Cluster::with_args(1, AUTO, &[]).await;
     until_it_says(&cluster, "node-0", Identity::Exact, &["baton-scheduler"]).await;
-    let locks = LocksSeen::from_now(&cluster).await;
-    let pods = all_are_served_exactly(&cluster).await;
-    cluster.until_unlocked(LOCK_GONE).await;
-    assert_eq!(locks.until_now().await["node-0"].len(), pods, "each was bound under its own lock");
+    each_is_served_under_its_own_lock(&cluster).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn pods_of_a_scheduler_that_the_agents_do_not_name_are_locked_for_and_served_under_the_lock() {
     let cluster = Cluster::with_args(1, &["--node-lock=auto", "--scheduler-names=another"], AUTO).await;
     until_it_says(&cluster, "node-0", Identity::Exact, &["another"]).await;
-    let locks = LocksSeen::from_now(&cluster).await;
-    let pods = all_are_served_exactly(&cluster).await;
-    cluster.until_unlocked(LOCK_GONE).await;
-    assert_eq!(locks.until_now().await["node-0"].len(), pods, "each was bound under its own lock");
+    each_is_served_under_its_own_lock(&cluster).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -67,3 +67,18 @@ impl PodSpec {
         .expect("a pod")
     }
 }
+
+/// A pod of each kind of request.
+#[allow(dead_code)] // not every test binary has use for it
+pub fn every_kind() -> [PodSpec; 5] {
+    [
+        pod("one").app("main", &[("nvidia.com/gpu", "1")]),
+        pod("two").app("a", &[("nvidia.com/gpu", "1")]).app("b", &[("nvidia.com/gpu", "1")]),
+        pod("phases")
+            .init("prepare", &[("nvidia.com/gpu", "1")])
+            .sidecar("side", &[(key::RDMA, "10")])
+            .app("main", &[("nvidia.com/gpu", "1")]),
+        pod("share").app("main", &[(key::GPU_CORE, "30"), (key::GPU_MEMORY_RATIO, "40")]),
+        pod("joint").app("main", &[("nvidia.com/gpu", "2"), (key::RDMA, "100")]).joint(),
+    ]
+}

@@ -3,22 +3,13 @@
 use baton::contract::{DeviceType, key};
 
 use crate::harness::{Cluster, LOCK_GONE};
-use crate::pods::pod;
+use crate::pods::{every_kind, pod};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn every_kind_of_pod_gets_exactly_its_devices_and_no_lock_stays() {
     let cluster = Cluster::start(1).await;
-    let kinds = [
-        pod("one").app("main", &[("nvidia.com/gpu", "1")]),
-        pod("two").app("a", &[("nvidia.com/gpu", "1")]).app("b", &[("nvidia.com/gpu", "1")]),
-        pod("phases")
-            .init("prepare", &[("nvidia.com/gpu", "1")])
-            .sidecar("side", &[(key::RDMA, "10")])
-            .app("main", &[("nvidia.com/gpu", "1")]),
-        pod("share").app("main", &[(key::GPU_CORE, "30"), (key::GPU_MEMORY_RATIO, "40")]),
-        pod("joint").app("main", &[("nvidia.com/gpu", "2"), (key::RDMA, "100")]).joint(),
-        pod("none").app("main", &[]),
-    ];
+    let [one, two, phases, share, joint] = every_kind();
+    let kinds = [one, two, phases, share, joint, pod("none").app("main", &[])];
     for kind in &kinds {
         cluster.create(kind).await;
     }
