@@ -18,7 +18,7 @@ mod expect;
 #[path = "decide/load.rs"]
 mod load;
 
-use baton::decide::cycle::Search;
+use baton::decide::scheduler::Search;
 use cluster::{Ask, Cluster, Decision, MIXED};
 use expect::Expect;
 

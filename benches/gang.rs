@@ -18,8 +18,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use baton::contract::key;
-use baton::decide::cycle::{Effect, Search};
-use baton::decide::gang::{Declared, Source};
+use baton::decide::scheduler::{Effect, Search};
+use baton::decide::world::gangs::{Declared, Source};
 use baton::decide::world::{PodFacts, WorldEvent};
 use baton::runtime::clock;
 use cluster::Cluster;

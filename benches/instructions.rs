@@ -16,7 +16,7 @@ mod env;
 #[allow(dead_code)] // other benches use more of it
 mod expect;
 
-use baton::decide::cycle::{Effects, Engine, Moment, Search};
+use baton::decide::scheduler::{Effects, Engine, Moment, Search};
 use cluster::{Cluster, MIXED};
 use expect::Expect;
 

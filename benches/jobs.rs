@@ -10,10 +10,10 @@ use std::time::Duration;
 
 use baton::contract::tyjob::{BasicPolicy, JobQueuePolicy, Role, Stage};
 use baton::contract::{ContainerRequest, PodKey, PodRef, Quantity};
-use baton::decide::cycle::{Engine, EngineConfig, Moment};
-use baton::decide::placement::{JobFacts, JobIdentity, JobSpec, Part};
-use baton::decide::plugins::{DefaultSet, default_plugins};
 use baton::decide::pod::{AssignmentText, ContainerKind, HandoffPod, Phase, PodContainer};
+use baton::decide::scheduler::rules::plugins::{DefaultSet, default_plugins};
+use baton::decide::scheduler::{Engine, EngineConfig, Moment};
+use baton::decide::tyjob::placement::{JobFacts, JobIdentity, JobSpec, Part};
 use baton::decide::world::{NodeFacts, PodFacts, PodSpec, RequestParts, Resources, WorldEvent};
 use baton::runtime::clock;
 use jiff::Timestamp;

@@ -7,7 +7,7 @@ use baton::contract::{
     AgentStatus, ContainerDevices, DeviceAllocation, DeviceId, LockFormat, LockRead, LockValue, Quantity, deviceplugin,
     hint, key, podresources,
 };
-use baton::decide::alloc::NodePool;
+use baton::decide::devices::NodePool;
 use baton::hardware::gpu::GpuScan;
 use baton::hardware::nic::PortState;
 use baton::hardware::{Bdf, NullProvider, Roots, machine, nodes, pci};

@@ -7,7 +7,7 @@
 //! * [`decide`]: every decision, pure: the world tells events, `decide` answers with effects.
 //! * [`hardware`]: what is in this machine (NVML, RDMA sysfs, PCI topology).
 //! * [`cluster`]: the Kubernetes adapter; the only writer of cluster objects.
-//! * [`agent`], [`scheduler`] and [`jobs`]: the daemons. They never call each other; they meet in cluster objects.
+//! * [`agent`], [`scheduler`] and [`tyjob`]: the daemons. They never call each other; they meet in cluster objects.
 //! * `sim`: a simulated cluster that speaks the same wires as a real one.
 //! * [`ops`]: what an operator touches; the only place that wires everything.
 
@@ -16,9 +16,10 @@ pub mod cluster;
 pub mod contract;
 pub mod decide;
 pub mod hardware;
-pub mod jobs;
+
 pub mod ops;
 pub mod runtime;
 pub mod scheduler;
 #[cfg(feature = "sim")]
 pub mod sim;
+pub mod tyjob;

@@ -63,11 +63,13 @@ fn the_layout_in_contributing_names_every_folder() {
 }
 
 /// Where reasons of events and conditions are chosen.
-const DECIDES: [&str; 9] = [
+const DECIDES: [&str; 11] = [
     "src/decide/handoff",
     "src/decide/gang",
-    "src/decide/job",
-    "src/decide/cycle",
+    "src/decide/world/gangs",
+    "src/decide/tyjob",
+    "src/decide/scheduler",
+    "src/decide/explain",
     "src/decide/health",
     "src/agent/keeper.rs",
     "src/agent/health.rs",

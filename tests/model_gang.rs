@@ -17,8 +17,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use baton::contract::key;
-use baton::decide::cycle::Effect;
-use baton::decide::gang::{Declared, Source};
+use baton::decide::scheduler::Effect;
+use baton::decide::world::gangs::{Declared, Source};
 use env::{Env, pod};
 use stateright::{Checker, Model, Property};
 
@@ -131,7 +131,7 @@ fn look(env: &Env) -> String {
 }
 
 /// The stage of a flight, without the number of its request.
-fn stage(flight: &baton::decide::cycle::Flight) -> String {
+fn stage(flight: &baton::decide::scheduler::Flight) -> String {
     format!("{:?}", flight.stage).chars().take_while(|c| *c != '(').collect()
 }
 

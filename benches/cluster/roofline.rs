@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use baton::cluster::bind::Binder;
 use baton::contract::{ContainerDevices, PodRef, key};
-use baton::decide::cycle::BindResult;
+use baton::decide::scheduler::BindResult;
 use baton::runtime::clock;
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt as _;

@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use baton::contract::gang::Committed;
 use baton::contract::{AgentStatus, Identity, PodKey, Quantity, Shared, key};
-use baton::decide::cycle::{
+use baton::decide::pod::AssignmentText;
+use baton::decide::scheduler::rules::plugins::{DefaultSet, default_plugins};
+use baton::decide::scheduler::{
     Annotations, BindResult, Effect, Effects, Engine, EngineConfig, LockMode, Moment, Report, Search, Ticket,
 };
-use baton::decide::plugins::{DefaultSet, default_plugins};
-use baton::decide::pod::AssignmentText;
 use baton::decide::world::{NodeFacts, PodFacts, Resources, WorldEvent};
 use baton::runtime::clock;
 

@@ -1,8 +1,8 @@
 //! The largest world: 20,000 nodes, 160,000 GPUs, 200,000 pods that others bound, told one event at a time.
 
 use baton::contract::key;
-use baton::decide::cycle::Search;
 use baton::decide::pod::{AssignmentText, Phase};
+use baton::decide::scheduler::Search;
 use baton::decide::world::{PodFacts, WorldEvent};
 use baton::runtime::clock;
 

@@ -11,7 +11,7 @@ use serde_json::json;
 use super::client::retry_after;
 use super::feed_pod::FeedPod;
 use crate::contract::{PodKey, PodRef};
-use crate::decide::cycle::BindResult;
+use crate::decide::scheduler::BindResult;
 use crate::decide::world::PodFacts;
 use crate::runtime::clock;
 

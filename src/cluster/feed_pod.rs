@@ -14,8 +14,8 @@ use super::feed_term as term;
 use super::pod::{LightCondition, LightContainer, LightPod, LightPodSpec, LightPodStatus, LightResources};
 use crate::contract::image::ImageName;
 use crate::contract::{Quantity, key};
-use crate::decide::gang::{Declared, Owner, Source};
 use crate::decide::pod::{ContainerKind, Phase};
+use crate::decide::world::gangs::{Declared, Owner, Source};
 use crate::decide::world::spec::{DeviceWishes, HostPort, Spread, VolumeUse};
 use crate::decide::world::{JobClaim, PodFacts, PodSpec, Qos, Rated, RequestParts, Resources};
 

@@ -13,7 +13,7 @@ use serde_json::Value;
 use super::feed::Feed;
 use crate::contract::Quantity;
 use crate::contract::gang::{BadValue, GangId, PodGroupApi, PodGroupStatus};
-use crate::decide::gang::{Fields, PodGroupFacts, Warning};
+use crate::decide::world::gangs::{Fields, PodGroupFacts, Warning};
 use crate::decide::world::{Resources, WorldEvent};
 
 /// A PodGroup as it is on the wire, whatever it says: somebody else's CRD may allow what ours does not.

@@ -23,7 +23,7 @@ use super::feed_volume::{capacity_facts, claim_facts, class_facts, driver_counts
 use super::node_lock::NodeLocks;
 use crate::contract::gang::PodGroupApi;
 use crate::contract::{PodKey, PodUid};
-use crate::decide::alloc::NodePool;
+use crate::decide::devices::NodePool;
 use crate::decide::world::WorldEvent;
 
 /// What the feeds need to know.

@@ -16,8 +16,8 @@ use super::feed_pod::FeedPod;
 use super::job_feed::RawJob;
 use crate::contract::PodKey;
 use crate::contract::tyjob::{InvalidField, PodTemplate, Role, TyJob, TyJobSpec, TyJobStatus, condition, keys};
-use crate::decide::cycle::{JobHalf, JobWriteResult};
-use crate::decide::placement::{JobFacts, JobIdentity, JobSpec, Part, PriorityClassFacts, Told};
+use crate::decide::scheduler::{JobHalf, JobWriteResult};
+use crate::decide::tyjob::placement::{JobFacts, JobIdentity, JobSpec, Part, PriorityClassFacts, Told};
 use crate::decide::world::WorldEvent;
 
 /// The feed of TYJobs. Without the definition there are none.
@@ -290,7 +290,7 @@ struct TyJobMeta {
 mod tests {
     use super::*;
     use crate::contract::tyjob::{BasicPolicy, JobQueuePolicy};
-    use crate::decide::placement::{Folded, GPU_PERCENT, Seat};
+    use crate::decide::tyjob::placement::{Folded, GPU_PERCENT, Seat};
 
     fn raw(edit: impl FnOnce(&mut Value)) -> RawJob {
         let container = |limits: Value| json!([{ "name": "main", "image": "i", "resources": { "limits": limits } }]);

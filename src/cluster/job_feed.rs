@@ -17,7 +17,7 @@ use tokio::task::JoinSet;
 
 use super::rewatch::{CENTRAL, patient};
 use crate::contract::tyjob::{InvalidField, TyJob, keys};
-use crate::decide::job::{ImageWait, NodeSight, Phase, PodView};
+use crate::decide::tyjob::stages::{ImageWait, NodeSight, Phase, PodView};
 use crate::runtime::words;
 
 /// A TYJob as it is on the wire, whatever it says.

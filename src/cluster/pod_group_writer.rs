@@ -11,8 +11,8 @@ use serde_json::{Value, json};
 use super::client::status_code;
 use super::feed_pod_group::RawPodGroup;
 use crate::contract::gang::{GangId, PodGroupApi, PodGroupStatus, key};
-use crate::decide::cycle::PodGroupWrite;
-use crate::decide::gang::Owner;
+use crate::decide::scheduler::PodGroupWrite;
+use crate::decide::world::gangs::Owner;
 
 /// Fields of the status that a merge patch must name to take them away.
 const FIELDS: [&str; 4] = ["phase", "occupiedBy", "scheduleStartTime", "conditions"];

@@ -1,20 +1,17 @@
 //! Every decision, pure: no async, no client, no clock, no randomness, no environment, no logging beyond returned reasons.
 //! The world tells events, decisions answer with effects, adapters perform them. Time comes in as a value.
 
-pub mod alloc;
 pub mod audit;
-pub mod cycle;
-pub mod framework;
+pub mod devices;
+pub mod explain;
 pub mod gang;
 pub mod handoff;
 pub mod health;
 pub mod help;
 pub mod intern;
-pub mod job;
 pub mod lock;
-pub mod placement;
-pub mod plugins;
 pub mod pod;
-pub mod queue;
+pub mod scheduler;
 pub mod text;
+pub mod tyjob;
 pub mod world;

@@ -10,9 +10,9 @@ use super::config::{ConfigError, Loaded, Section, Setting, Source, load};
 use super::say::say;
 use super::settings::{self, Daemon};
 use crate::agent;
-use crate::jobs::Controller;
 use crate::runtime::{shutdown, telemetry};
 use crate::scheduler::Scheduler;
+use crate::tyjob::Controller;
 
 /// Where each key's value came from.
 type Sources = BTreeMap<&'static str, Source>;

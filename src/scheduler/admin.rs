@@ -20,7 +20,7 @@ use super::metrics::Metrics;
 use super::tyjob::{self, JobQuestion};
 use crate::contract::PodKey;
 use crate::contract::key::MAX_OBJECT;
-use crate::decide::cycle::{Explanation, QueueReport, Unadmitted, WhatIf};
+use crate::decide::scheduler::{Explanation, QueueReport, Unadmitted, WhatIf};
 use crate::runtime::admin::{self, Admin};
 
 /// The event loop answers within this time, or the process is not live.

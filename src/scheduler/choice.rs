@@ -1,9 +1,9 @@
 //! The words of choices, for flags and files.
 
 use crate::contract::word::words;
-use crate::decide::cycle::LockMode;
 use crate::decide::lock::ExpiredHolder;
-use crate::decide::plugins::NodesWithoutAgent;
+use crate::decide::scheduler::LockMode;
+use crate::decide::scheduler::rules::plugins::NodesWithoutAgent;
 
 words!(LockMode, "always" => LockMode::Always, "auto" => LockMode::Auto);
 words!(ExpiredHolder, "evict" => ExpiredHolder::Evict, "wait" => ExpiredHolder::Wait);

@@ -14,7 +14,7 @@ use crate::cluster::node_lock::{LockError, LockWrite, NodeLocks};
 use crate::cluster::notice::{Notice, Notices, Subject};
 use crate::cluster::pod_group_writer::PodGroups;
 use crate::cluster::volume::Volumes;
-use crate::decide::cycle::{BindResult, Effect, JobWriteResult, LockResult, Report};
+use crate::decide::scheduler::{BindResult, Effect, JobWriteResult, LockResult, Report};
 use crate::runtime::clock;
 
 use super::ahead::Ahead;

@@ -4,7 +4,7 @@ use serde_json::{Map, Value, json};
 
 use crate::cluster::feed_pod::FeedPod;
 use crate::contract::Quantity;
-use crate::decide::cycle::Unadmitted;
+use crate::decide::scheduler::Unadmitted;
 use crate::runtime::yaml_words;
 
 /// A manifest that is no pod. The text says where and what was expected.

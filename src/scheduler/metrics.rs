@@ -13,8 +13,8 @@ use prometheus_client::registry::{Registry, Unit};
 
 use super::gang::GangMetrics;
 use super::tyjob::JobMetrics;
-use crate::decide::cycle::{Engine, Stats};
-use crate::decide::queue::QueueState;
+use crate::decide::scheduler::queue::QueueState;
+use crate::decide::scheduler::{Engine, Stats};
 use crate::decide::world::World;
 use crate::runtime::{build_info, clock};
 

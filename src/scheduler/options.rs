@@ -10,10 +10,12 @@ use super::gang::GangOptions;
 use super::tyjob::JobOptions;
 use crate::contract::name::{check_annotation_key, check_label_name, check_subdomain};
 use crate::contract::{LockFormat, key};
-use crate::decide::cycle::LockMode;
-use crate::decide::framework::RegistryError;
 use crate::decide::lock::ExpiredHolder;
-use crate::decide::plugins::{DefaultSet, NodesWithoutAgent, PluginChoice, RatioConfig, RatioError, default_plugins};
+use crate::decide::scheduler::LockMode;
+use crate::decide::scheduler::rules::RegistryError;
+use crate::decide::scheduler::rules::plugins::{
+    DefaultSet, NodesWithoutAgent, PluginChoice, RatioConfig, RatioError, default_plugins,
+};
 use crate::runtime::options::{self, OptionError};
 
 /// The scheduler's configuration. [`Options::validate`] is called before anything starts.

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use baton::contract::inventory::Device;
 use baton::contract::{ContainerRequest, DeviceId, DeviceType, LockRead, PodKey, PodRef, Quantity, key};
-use baton::decide::alloc::{NodePool, PodDeviceRequest, Wishes, pick};
+use baton::decide::devices::{NodePool, PodDeviceRequest, Wishes, pick};
 use baton::decide::handoff::{
     Call, Fresh, InventoryDevice, Ledger, ListedContainers, ListedPod, Listing, LockMode, NodeInventory, NodePods,
     Outcome, PodResources, Policy, Sight, decide,

@@ -1,7 +1,7 @@
 //! Assignments as annotations, and bound pods read back from them.
 
 use baton::contract::{ContainerDevices, DeviceAllocation, DeviceType, key};
-use baton::decide::alloc::{Exclusive, Held, Misfit, NodePool, Wishes, pick};
+use baton::decide::devices::{Exclusive, Held, Misfit, NodePool, Wishes, pick};
 use baton::decide::pod::ContainerKind::{App, Init};
 use proptest::prelude::*;
 

@@ -2,7 +2,7 @@
 
 use baton::contract::inventory::DeviceInfo;
 use baton::contract::{DeviceType, key};
-use baton::decide::alloc::{Wishes, pick};
+use baton::decide::devices::{Wishes, pick};
 use baton::decide::pod::ContainerKind::{App, Init, Sidecar};
 
 use super::nodes::{gpu, nvlinked, pod, pool_of};

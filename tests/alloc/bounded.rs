@@ -1,7 +1,7 @@
 //! What a choice costs at most, in sets and ways that are looked at.
 
 use baton::contract::key;
-use baton::decide::alloc::{Assignment, NodePool, Part, PodDeviceRequest, Reason, Wishes, pick_counting};
+use baton::decide::devices::{Assignment, NodePool, Part, PodDeviceRequest, Reason, Wishes, pick_counting};
 use baton::decide::pod::ContainerKind::{self, App, Init};
 
 use super::nodes::{Limits, gpu, mig, nic, pod, pool_of};

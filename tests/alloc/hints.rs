@@ -2,8 +2,8 @@
 
 use baton::contract::hint::TopologyScope;
 use baton::contract::key;
-use baton::decide::alloc::score::{Beside, Seen, fragmentation, largest_free_group, topology_fit, utilisation};
-use baton::decide::alloc::{Exclusive, Level, NodePool, Reason, Wishes, pick};
+use baton::decide::devices::score::{Beside, Seen, fragmentation, largest_free_group, topology_fit, utilisation};
+use baton::decide::devices::{Exclusive, Level, NodePool, Reason, Wishes, pick};
 use baton::decide::pod::ContainerKind::App;
 
 use super::nodes::{ask, gpu, gpu_ids, gpu_minors, machine, mig, nic_minors, object, place, pod, pool_of, wish};
@@ -147,7 +147,7 @@ fn what_is_said_about_types_of_other_systems_harms_nothing() {
     let hint = Some(r#"{"gpu":{"requiredTopologyScope":"PCIe"},"fpga":{"allocateStrategy":"Spread"},"xpu":{"x":1}}"#);
     let pool = super::nodes::pool_of(super::nodes::machine(4));
     let request = super::nodes::wish(&[("nvidia.com/gpu", "2")], hint, None);
-    assert!(baton::decide::alloc::pick(&pool, &request).is_ok());
+    assert!(baton::decide::devices::pick(&pool, &request).is_ok());
 }
 
 #[test]

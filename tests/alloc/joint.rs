@@ -1,7 +1,7 @@
 //! GPUs and NICs chosen near each other.
 
 use baton::contract::{DeviceType, key};
-use baton::decide::alloc::{Assignment, NodePool, Part, PodDeviceRequest, Reason, Wishes, pick};
+use baton::decide::devices::{Assignment, NodePool, Part, PodDeviceRequest, Reason, Wishes, pick};
 use baton::decide::pod::ContainerKind::{self, App, Init};
 use proptest::prelude::*;
 
@@ -78,7 +78,7 @@ fn too_few_nics_anywhere_is_the_reason_rather_than_too_few_near() {
 fn one_virtual_function_of_lowest_address_comes_from_each_nic_that_has_any() {
     let vfs = ["0000:3c:00.3", "0000:3c:00.2"];
     let mut pool = pool_of(vec![gpu(0, "s", "r", 0), with_vfs(nic(0, "s", "r", 0), "a", &vfs), nic(1, "t", "q", 1)]);
-    let vf_of = |pool: &NodePool, assignment: &baton::decide::alloc::Assignment| {
+    let vf_of = |pool: &NodePool, assignment: &baton::decide::devices::Assignment| {
         let allocated = assignment.device_allocated(pool);
         let entry = &allocated.of(&DeviceType::Rdma)[0];
         entry.extension.clone().map(|extension| extension.vfs[0].bus_id.to_string())

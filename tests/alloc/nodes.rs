@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use baton::contract::inventory::{Device, DeviceInfo, DeviceSpec, DeviceTopology, VfGroup, VirtualFunction};
 use baton::contract::{ContainerRequest, DeviceId, DeviceType, key};
-use baton::decide::alloc::{Assignment, NodePool, PodDeviceRequest, Reason, Wishes, pick};
+use baton::decide::devices::{Assignment, NodePool, PodDeviceRequest, Reason, Wishes, pick};
 use baton::decide::pod::ContainerKind::{self, App};
 
 /// Bytes of every GPU's memory, as an H100 reports them.

@@ -1,7 +1,7 @@
 //! The chosen set of whole GPUs against brute force over all subsets.
 
 use baton::contract::inventory::DeviceInfo;
-use baton::decide::alloc::{NodePool, Reason, best, bit, bits, objective, pick};
+use baton::decide::devices::{NodePool, Reason, best, bit, bits, objective, pick};
 use proptest::prelude::*;
 
 use super::nodes::{ask, gpu, gpu_minors, machine, nic, nvlinked, object, place, pool_of, wish};

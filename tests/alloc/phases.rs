@@ -1,7 +1,7 @@
 //! Init containers, sidecars and apps: the pod's set is the peak, the split a plan.
 
 use baton::contract::{ContainerRequest, DeviceType, key};
-use baton::decide::alloc::{NodePool, PodDeviceRequest, Slot, Wishes, merge, overlap, peak, pick};
+use baton::decide::devices::{NodePool, PodDeviceRequest, Slot, Wishes, merge, overlap, peak, pick};
 use baton::decide::pod::ContainerKind::{self, App, Init, Sidecar};
 use proptest::prelude::*;
 

@@ -1,7 +1,7 @@
 //! Taking and giving back.
 
 use baton::contract::key;
-use baton::decide::alloc::{Aftermath, Grant, NodePool, Part, PoolError, Slot, Wishes, pick};
+use baton::decide::devices::{Aftermath, Grant, NodePool, Part, PoolError, Slot, Wishes, pick};
 use baton::decide::pod::ContainerKind::{App, Init, Sidecar};
 use proptest::prelude::*;
 

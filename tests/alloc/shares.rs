@@ -1,7 +1,7 @@
 //! Shares of GPUs, MIG devices and NIC shares.
 
 use baton::contract::{ContainerRequest, key};
-use baton::decide::alloc::{Grant, Part, PodDeviceRequest, Wishes, pick};
+use baton::decide::devices::{Grant, Part, PodDeviceRequest, Wishes, pick};
 use baton::decide::pod::ContainerKind::App;
 use baton::decide::pod::PodContainer;
 

@@ -1,6 +1,6 @@
 //! Devices for several pods of one node at once, against brute force.
 
-use baton::decide::alloc::{NodePool, PodDeviceRequest, bits, pick, together};
+use baton::decide::devices::{NodePool, PodDeviceRequest, bits, pick, together};
 use baton::decide::pod::ContainerKind::App;
 use proptest::prelude::*;
 
@@ -70,7 +70,7 @@ fn shares_of_nics_are_searched_too() {
 fn pods_of_two_containers_lie_any_way_round() {
     let pool = pool_of(vec![gpu(0, "s", "r", 0), gpu(1, "s", "r", 0), gpu(2, "s", "r", 0)]);
     let two = |a: &str, b: &str| {
-        let none = baton::decide::alloc::Wishes::default();
+        let none = baton::decide::devices::Wishes::default();
         pod(&[("a", App, &[("koordinator.sh/gpu", a)]), ("b", App, &[("koordinator.sh/gpu", b)])], none)
     };
     // 300 percent in all: 60 + 40, 70 + 30, 50 + 50.

@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 
 use baton::contract::tyjob::{BasicPolicy, JobQueuePolicy, Role, ScheduleState, Stage};
 use baton::contract::{PodKey, PodRef};
-use baton::decide::placement::{
+use baton::decide::pod::{AssignmentText, HandoffPod, Phase};
+use baton::decide::tyjob::placement::{
     Class, JobFacts, JobIdentity, JobSpec, Part, Seat, Situation, Tally, Verdict, classify, verdict,
 };
-use baton::decide::pod::{AssignmentText, HandoffPod, Phase};
 use baton::decide::world::{PodFacts, PodSpec};
 use jiff::Timestamp;
 

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use baton::cluster::feed_tyjob::job_facts;
 use baton::contract::Quantity;
 use baton::contract::tyjob::{BasicPolicy, JobQueuePolicy, ScheduleState, Stage};
-use baton::decide::placement::{JobFacts, JobSpec};
+use baton::decide::tyjob::placement::{JobFacts, JobSpec};
 use serde_json::{Value, json};
 
 use crate::env::{pod, wall};

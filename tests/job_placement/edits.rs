@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use baton::contract::hint::LabelSelector;
 use baton::contract::tyjob::{BasicPolicy, ScheduleState, Stage};
 use baton::contract::{DeviceId, Quantity};
-use baton::decide::placement::PriorityClassFacts;
+use baton::decide::tyjob::placement::PriorityClassFacts;
 use baton::decide::world::spec::PodTerm;
 use baton::decide::world::{PodFacts, WorldEvent};
 

@@ -1,6 +1,6 @@
 //! When a job can never fit: only when that is certain.
 
-use baton::decide::placement::{Demand, Folded, Offer, unfit};
+use baton::decide::tyjob::placement::{Demand, Folded, Offer, unfit};
 use baton::decide::world::Resources;
 
 fn amounts(list: &[(&str, &str)]) -> Resources {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use baton::contract::PodKey;
 use baton::contract::tyjob::{JobQueuePolicy, ScheduleState};
-use baton::decide::placement::{
+use baton::decide::tyjob::placement::{
     Folded, GPU_PERCENT, JobFacts, PriorityClassFacts, Ranked, Share, dominant_share, order,
 };
 use baton::decide::world::{Resources, WorldEvent};

@@ -196,7 +196,7 @@ fn the_smaller_dominant_share_goes_first_where_both_ask_for_drf() {
     jobs.env.change_node("a", |facts| facts.unschedulable = true);
     let large: &[(&str, &str)] = &[("cpu", "4")];
     let small: &[(&str, &str)] = &[("cpu", "3")];
-    let drf = |spec: &mut baton::decide::placement::JobSpec| spec.queue = JobQueuePolicy::Drf;
+    let drf = |spec: &mut baton::decide::tyjob::placement::JobSpec| spec.queue = JobQueuePolicy::Drf;
     jobs.run("a-large", large, (1, large), drf);
     jobs.run("b-small", small, (1, small), drf);
     jobs.env.change_node("a", |facts| facts.unschedulable = false);

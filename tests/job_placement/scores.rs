@@ -8,7 +8,7 @@
 //! | d | 2 / 10 | 20 / 100 | 600 / 800 |
 
 use baton::contract::tyjob::{BasicPolicy, Role};
-use baton::decide::placement::{Load, Metric, Rank, Weights};
+use baton::decide::tyjob::placement::{Load, Metric, Rank, Weights};
 use baton::decide::world::Resources;
 
 use crate::stage::Jobs;

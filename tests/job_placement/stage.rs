@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use baton::contract::tyjob::{BasicPolicy, JobQueuePolicy, Role, ScheduleState, Stage};
 use baton::contract::{PodKey, PodRef, Quantity};
-use baton::decide::cycle::{EngineConfig, JobRecord};
-use baton::decide::placement::{JobFacts, JobIdentity, JobSpec, Part};
-use baton::decide::plugins::DefaultSet;
 use baton::decide::pod::Phase;
+use baton::decide::scheduler::rules::plugins::DefaultSet;
+use baton::decide::scheduler::{EngineConfig, JobRecord};
+use baton::decide::tyjob::placement::{JobFacts, JobIdentity, JobSpec, Part};
 use baton::decide::world::{JobClaim, Place, PodFacts, WorldEvent};
 
 use crate::env::{Env, pod, wall};

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use baton::decide::plugins::{DefaultSet, NodesWithoutAgent};
+use baton::decide::scheduler::rules::plugins::{DefaultSet, NodesWithoutAgent};
 use baton::decide::world::WorldEvent;
 
 use super::world::{files, list, moment, pod, read, world_of};

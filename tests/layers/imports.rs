@@ -13,7 +13,7 @@ const ALLOWED: [(&str, &[&str]); 9] = [
     ("cluster", &["contract", "decide", "runtime"]),
     ("agent", &["contract", "decide", "hardware", "cluster", "runtime"]),
     ("scheduler", &["contract", "decide", "cluster", "runtime"]),
-    ("jobs", &["contract", "decide", "cluster", "runtime"]),
+    ("tyjob", &["contract", "decide", "cluster", "runtime"]),
     ("sim", &["contract", "runtime"]),
 ];
 /// Folders without a limit: they wire everything.

@@ -1,5 +1,5 @@
 //! What a scheduler does: decide, judge the lock, write it, bind, release; look over locks that nobody pursues. The order
-//! of steps is `decide::cycle`'s; every judgement is `decide::lock`'s.
+//! of steps is `decide::scheduler`'s; every judgement is `decide::lock`'s.
 
 use std::time::Duration;
 

@@ -1,4 +1,3 @@
-// Over 500 lines: one cluster of plain values, with every effect performed in one place.
 //! A cluster of plain values. It performs effects as the API server would, and tells the engine what a watch would.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -12,14 +11,14 @@ use baton::contract::{
     AgentStatus, ContainerRequest, DeviceAllocation, Identity, LockRead, PodKey, PodRef, Quantity, key,
 };
 use baton::decide::audit;
-use baton::decide::cycle::{
+use baton::decide::pod::{AssignmentText, ContainerKind, Deletion, HandoffPod, Phase, PodContainer};
+use baton::decide::scheduler::rules::Plugins;
+use baton::decide::scheduler::rules::plugins::{DefaultSet, default_plugins};
+use baton::decide::scheduler::{
     Annotations, BindResult, Effect, Effects, Engine, EngineConfig, JobHalf, JobWriteResult, LockResult, Moment, Report,
 };
-use baton::decide::framework::Plugins;
-use baton::decide::gang::{Declared, PodGroupFacts};
-use baton::decide::placement::{JobFacts, JobIdentity};
-use baton::decide::plugins::{DefaultSet, default_plugins};
-use baton::decide::pod::{AssignmentText, ContainerKind, Deletion, HandoffPod, Phase, PodContainer};
+use baton::decide::tyjob::placement::{JobFacts, JobIdentity};
+use baton::decide::world::gangs::{Declared, PodGroupFacts};
 use baton::decide::world::{
     ClaimFacts, ClassFacts, NodeFacts, PodFacts, PodSpec, RequestParts, Resources, VolumeFacts, WorldEvent,
 };

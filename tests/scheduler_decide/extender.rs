@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 
 use baton::contract::hint::LabelSelector;
 use baton::contract::{PodKey, PodUid, key};
-use baton::decide::cycle::{AskId, BindVerdict, EngineConfig, PodState};
-use baton::decide::plugins::{DefaultSet, NodesWithoutAgent};
 use baton::decide::pod::Deletion;
+use baton::decide::scheduler::rules::plugins::{DefaultSet, NodesWithoutAgent};
+use baton::decide::scheduler::{AskId, BindVerdict, EngineConfig, PodState};
 use baton::decide::world::{BudgetFacts, PodFacts, WorldEvent};
 
 use crate::env::{Env, pod};

@@ -1,12 +1,11 @@
-// Over 500 lines: the table of gang scenarios, one test each, reads as one.
 //! Gangs, scenario by scenario. Every rest also asserts that a Strict group holds nothing, that nothing is over-committed and
 //! that every pod is in one place; see [`Gangs::settle`].
 
 use std::collections::BTreeMap;
 
 use baton::contract::key;
-use baton::decide::gang::MemberState;
 use baton::decide::world::PodFacts;
+use baton::decide::world::gangs::MemberState;
 use baton::decide::world::spec::{NodeOperator, NodeRequirement, NodeTerm};
 
 use crate::env::{Env, Fault};

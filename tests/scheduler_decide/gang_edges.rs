@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use baton::contract::PodKey;
 use baton::contract::gang::key::CONDITION_SATISFIED;
-use baton::decide::cycle::{EngineConfig, OnBindFailure};
-use baton::decide::gang::MemberState;
+use baton::decide::scheduler::{EngineConfig, OnBindFailure};
+use baton::decide::world::gangs::MemberState;
 use baton::decide::world::spec::{NodeOperator, NodeRequirement, NodeTerm};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 

@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use baton::contract::gang::{GangId, PodGroupApi};
 use baton::contract::{PodKey, PodRef, Quantity};
-use baton::decide::cycle::EngineConfig;
-use baton::decide::gang::{Declared, MemberState, PodGroupFacts, Source};
-use baton::decide::plugins::DefaultSet;
+use baton::decide::scheduler::EngineConfig;
+use baton::decide::scheduler::rules::plugins::DefaultSet;
+use baton::decide::world::gangs::{Declared, MemberState, PodGroupFacts, Source};
 use baton::decide::world::{PodFacts, WorldEvent};
 
 use crate::env::{Env, pod};

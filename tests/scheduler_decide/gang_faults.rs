@@ -1,12 +1,11 @@
-// Over 500 lines: what a gang must survive, one test each, reads as one.
 //! What happens to gangs beside the table of scenarios: rules that vanish, holders that give way, members that ask for unlike
 //! things, Bindings that are refused.
 
 use std::collections::BTreeMap;
 
 use baton::contract::{Quantity, key};
-use baton::decide::cycle::{EngineConfig, GangPolicy, OnBindFailure};
-use baton::decide::gang::MemberState;
+use baton::decide::scheduler::{EngineConfig, GangPolicy, OnBindFailure};
+use baton::decide::world::gangs::MemberState;
 use baton::decide::world::spec::{NodeOperator, NodeRequirement, NodeTerm, VolumeUse};
 use baton::decide::world::{ClassFacts, PodFacts, WorldEvent};
 
@@ -600,7 +599,8 @@ fn the_rest_of_a_commit_is_bound_where_its_locks_stand_after_a_crash() {
     gangs.env.settle();
     assert_eq!(gangs.env.held.len(), 3, "the locks: {:?}", gangs.env.held);
     (0..3).for_each(|_| gangs.env.deliver_one(0));
-    let is_bind = |effect: &baton::decide::cycle::Effect| matches!(effect, baton::decide::cycle::Effect::Bind { .. });
+    let is_bind =
+        |effect: &baton::decide::scheduler::Effect| matches!(effect, baton::decide::scheduler::Effect::Bind { .. });
     assert!(gangs.env.held.len() == 3 && gangs.env.held.iter().all(is_bind), "{:?}", gangs.env.held);
     gangs.env.deliver_only(1);
     let holders: Vec<Option<String>> =

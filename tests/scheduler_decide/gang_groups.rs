@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use baton::contract::Quantity;
 use baton::contract::gang::{Committed, GangId, MatchPolicy, Mode, key::CONDITION_SATISFIED};
-use baton::decide::gang::MemberState;
+use baton::decide::world::gangs::MemberState;
 use baton::decide::world::spec::VolumeUse;
 use baton::decide::world::{ClassFacts, WorldEvent};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};

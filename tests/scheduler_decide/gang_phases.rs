@@ -1,8 +1,8 @@
 //! The phase of a PodGroup: the first row of the table that matches.
 
 use baton::contract::gang::{GangId, PodGroupPhase, PodGroupStatus, key};
-use baton::decide::gang::{GangProgress, Sight, status};
 use baton::decide::pod::Phase;
+use baton::decide::world::gangs::{GangProgress, Sight, status};
 
 use crate::gang_env::{Gangs, P};
 

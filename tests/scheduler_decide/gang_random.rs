@@ -1,4 +1,3 @@
-// Over 500 lines: a case's steps and its checks share one state and one story.
 //! Random gangs on random small clusters. Whatever comes, goes, ends, crashes and is relabelled: nobody is bound before its group is
 //! satisfied, a Strict group holds nothing at rest, a group that fits is bound, and holding ends.
 //!
@@ -8,8 +7,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use baton::contract::gang::Committed;
 use baton::contract::{PodKey, Quantity};
-use baton::decide::gang::{Declared, MemberState};
 use baton::decide::pod::Phase;
+use baton::decide::world::gangs::{Declared, MemberState};
 use baton::decide::world::spec::{NodeOperator, NodeRequirement, NodeTerm, VolumeUse};
 use baton::decide::world::{AccessModes, ClassFacts, VolumeFacts, WorldEvent};
 use fastrand::Rng;

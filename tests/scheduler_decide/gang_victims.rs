@@ -6,7 +6,7 @@ use std::sync::Arc;
 use baton::contract::PodKey;
 use baton::contract::hint::LabelSelector;
 use baton::contract::tyjob::{BasicPolicy, JobQueuePolicy, Stage};
-use baton::decide::placement::{JobFacts, JobIdentity, JobSpec};
+use baton::decide::tyjob::placement::{JobFacts, JobIdentity, JobSpec};
 use baton::decide::world::JobClaim;
 use baton::decide::world::spec::PodTerm;
 

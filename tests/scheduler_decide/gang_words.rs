@@ -5,11 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use baton::contract::gang::{GangId, MatchPolicy, Mode, PodGroupApi};
-use baton::decide::cycle::{EngineConfig, GangPolicy, OnBindFailure, TimeoutClock};
-use baton::decide::gang::{
+use baton::decide::pod::Phase;
+use baton::decide::scheduler::{EngineConfig, GangPolicy, OnBindFailure, TimeoutClock};
+use baton::decide::world::gangs::{
     Declared, Fields, Gang, GangConfig, GangDefaults, MemberState, PodGroupFacts, Source, Warning,
 };
-use baton::decide::pod::Phase;
 use baton::decide::world::{PodFacts, Resources, WorldEvent, WorldPolicy};
 
 use crate::gang_env::{G, Gangs, P, declared, gang};

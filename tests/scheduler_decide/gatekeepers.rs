@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use baton::contract::key;
-use baton::decide::cycle::{Effects, EngineConfig};
-use baton::decide::framework::{Enabled, Outcome, Permit, Plugin, Plugins, PreBind, Reads, Slots, View};
-use baton::decide::plugins::{DefaultSet, default_plugins};
+use baton::decide::scheduler::rules::plugins::{DefaultSet, default_plugins};
+use baton::decide::scheduler::rules::{Enabled, Outcome, Permit, Plugin, Plugins, PreBind, Reads, Slots, View};
+use baton::decide::scheduler::{Effects, EngineConfig};
 use baton::decide::world::{NodeId, Pod, Wake};
 
 use crate::env::Env;

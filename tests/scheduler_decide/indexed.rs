@@ -3,8 +3,8 @@
 use baton::contract::hint::LabelSelector;
 use baton::contract::image::ImageName;
 use baton::contract::{Identity, key};
-use baton::decide::cycle::{EngineConfig, LockMode, Search};
-use baton::decide::plugins::DefaultSet;
+use baton::decide::scheduler::rules::plugins::DefaultSet;
+use baton::decide::scheduler::{EngineConfig, LockMode, Search};
 use baton::decide::world::spec::{
     HostPort, NodeOperator, NodeRequirement, NodeTerm, PodTerm, Spread, Taint, TaintEffect, Toleration,
 };

@@ -2,9 +2,9 @@
 
 use baton::contract::{PodKey, PodRef, key};
 
-use baton::decide::cycle::EngineConfig;
 use baton::decide::lock::{ExpiredHolder, Policy};
-use baton::decide::plugins::DefaultSet;
+use baton::decide::scheduler::EngineConfig;
+use baton::decide::scheduler::rules::plugins::DefaultSet;
 
 use crate::env::{Env, Fault, pod};
 

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use baton::contract::inventory::{DeviceHeld, DeviceStatus, HeldBy};
 use baton::contract::{AgentStatus, DeviceType, Identity, PodKey, key};
-use baton::decide::cycle::{EngineConfig, PodState};
-use baton::decide::plugins::{DefaultSet, NodesWithoutAgent};
+use baton::decide::scheduler::rules::plugins::{DefaultSet, NodesWithoutAgent};
+use baton::decide::scheduler::{EngineConfig, PodState};
 use baton::decide::world::WorldEvent;
 use baton::decide::world::spec::{Taint, TaintEffect};
 
@@ -52,7 +52,7 @@ fn a_pod_without_devices_is_bound_without_a_lock() {
 
 #[test]
 fn with_auto_the_lock_is_left_out_where_the_agent_identifies_exactly() {
-    let config = EngineConfig { lock_mode: baton::decide::cycle::LockMode::Auto, ..EngineConfig::default() };
+    let config = EngineConfig { lock_mode: baton::decide::scheduler::LockMode::Auto, ..EngineConfig::default() };
     for (identity, writes) in [(Identity::Exact, 0), (Identity::Lock, 1)] {
         let mut env = Env::with(config.clone(), DefaultSet::default());
         env.node("n", 8);
@@ -65,7 +65,7 @@ fn with_auto_the_lock_is_left_out_where_the_agent_identifies_exactly() {
 
 #[test]
 fn with_auto_the_lock_is_written_where_the_agent_serves_the_pods_scheduler_only_with_one() {
-    let config = EngineConfig { lock_mode: baton::decide::cycle::LockMode::Auto, ..EngineConfig::default() };
+    let config = EngineConfig { lock_mode: baton::decide::scheduler::LockMode::Auto, ..EngineConfig::default() };
     for (lockless, writes) in [(&["other", "baton-scheduler"][..], 0), (&["other"], 1), (&[], 1)] {
         let mut env = Env::with(config.clone(), DefaultSet::default());
         env.node("n", 8);
@@ -378,7 +378,7 @@ fn a_late_event_of_the_pod_that_had_the_name_before_changes_nothing() {
 
 #[test]
 fn what_if_takes_priority_and_policy_from_the_clusters_classes() {
-    use baton::decide::placement::PriorityClassFacts;
+    use baton::decide::tyjob::placement::PriorityClassFacts;
     let mut env = Env::new();
     for (name, value, default, never_preempts) in [("gold", 1000, false, true), ("base", 7, true, false)] {
         env.event(WorldEvent::PriorityClass(name.into(), PriorityClassFacts { value, default, never_preempts }));

@@ -4,8 +4,8 @@
 use std::time::Duration;
 
 use baton::contract::{PodKey, key};
-use baton::decide::cycle::{EngineConfig, PodState};
-use baton::decide::plugins::DefaultSet;
+use baton::decide::scheduler::rules::plugins::DefaultSet;
+use baton::decide::scheduler::{EngineConfig, PodState};
 use baton::decide::world::spec::{NodeOperator, NodeRequirement, NodeTerm, VolumeUse};
 use baton::decide::world::{AccessModes, ClaimFacts, ClassFacts, VolumeFacts, WorldEvent};
 

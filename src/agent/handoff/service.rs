@@ -1,4 +1,3 @@
-// Over 500 lines: the one way of a call, from what it rests on to its answer.
 //! The service behind the kubelet's calls: serialised, within a budget, the ledger written before an answer leaves.
 
 use std::collections::BTreeSet;

@@ -2,7 +2,7 @@
 
 use super::violation::Violation;
 use super::world::check;
-use crate::decide::cycle::Engine;
+use crate::decide::scheduler::Engine;
 use crate::decide::world::Place;
 
 /// Checks an engine: its world, and that every pod of ours is exactly one of queued, held, in flight, bound and ended.

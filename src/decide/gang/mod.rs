@@ -1,33 +1,36 @@
-//! Gangs: sets of pods that get their places together or not at all.
+//! Gangs in the cycle: groups of gangs are queued, tried and committed as one.
 //!
-//! [`Declared`] is what one pod says, [`GangBook`] what all pods and PodGroups say together: it lives in the world, follows every
-//! pod, and tells for each gang what holds for it ([`GangConfig`]), how many members stand where ([`Counts`]), with which gangs it
-//! starts ([`GroupId`]) and why it may not be attempted yet ([`Hold`]). [`rule`] says when a gang is complete and when it is
-//! satisfied. What only attempts know is
-//! theirs to keep, one [`GangProgress`] per group.
+//! ```text
+//!            review (every change of a gang)
+//!               │                      ┌──────────── Strict: all or nothing, again in another order ─┐
+//!   held ◀──────┴──▶ queued ──pop──▶ attempt ──▶ satisfied ──▶ commit: volumes of all, then locks and Bindings
+//!    (reason told)     ▲                 │
+//!                      └── parked ◀──────┴── NonStrict: reservations stay, the clock runs ──▶ expired: released, marked
+//! ```
+//!
+//! A group attempt is a transaction on the world: members are assumed one by one, and when the group cannot be satisfied in
+//! Strict mode all of it is undone before anybody else looks.
 
-mod book;
-mod config;
-mod declared;
-#[allow(clippy::module_inception)] // one gang, in the folder of gangs
-mod gang;
-mod hold;
-mod member;
-mod pod_group;
-mod progress;
-pub mod rule;
-mod status;
-mod votes;
-mod warning;
+mod alike;
+mod attempt;
+mod before;
+mod clock;
+mod commit;
+mod deadlock;
+mod joint_preempt;
+mod offer;
+mod pod_groups;
+mod preempt;
+mod record;
+mod review;
+mod search;
+mod short;
+mod view;
+mod warn;
 
-pub use book::{Change, GangBook, Resolved};
-pub use config::{GangConfig, GangDefaults, GroupId};
-pub use declared::{Declared, Fields, Named, NamedBy, Owner, Source};
-pub use gang::Gang;
-pub use hold::Hold;
-pub use member::{Counts, Member, MemberState};
-pub use pod_group::PodGroupFacts;
-pub use progress::GangProgress;
-pub use status::{Sight, is_rewording, is_same_but_times, status};
-pub use votes::Rank;
-pub use warning::Warning;
+pub(in crate::decide) use alike::is_twin;
+pub(in crate::decide) use commit::Commit;
+pub(in crate::decide) use record::GroupRecord;
+pub use record::{GangPolicy, OnBindFailure, TimeoutClock};
+pub(in crate::decide) use review::Route;
+pub use view::{GangExplanation, GangStanding, GangView, MemberView, RootCause};

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::contract::inventory::Device;
 use crate::contract::{DeviceAllocation, DeviceId, DeviceType, PodUid, Shared, key};
-use crate::decide::alloc::score::{Beside, Seen};
-use crate::decide::alloc::{
+use crate::decide::devices::score::{Beside, Seen};
+use crate::decide::devices::{
     Aftermath, Amounts, Assignment, Exclusive, Held, Labels, Layout, NodePool, PodDeviceRequest, Portion,
     RequestProblem, Wishes, pick, score, together,
 };

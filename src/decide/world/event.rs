@@ -6,9 +6,9 @@ use crate::contract::inventory::Device;
 use crate::contract::{AgentStatus, PodKey, PodUid};
 
 use crate::contract::gang::{GangId, PodGroupApi};
-use crate::decide::gang::PodGroupFacts;
+use crate::decide::world::gangs::PodGroupFacts;
 
-use crate::decide::placement::{JobFacts, JobIdentity, PriorityClassFacts};
+use crate::decide::world::tyjob_facts::{JobFacts, JobIdentity, PriorityClassFacts};
 
 use super::budget::BudgetFacts;
 use super::capacity::CapacityFacts;

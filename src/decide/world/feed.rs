@@ -13,7 +13,7 @@ use super::node::{Node, NodeFacts};
 use super::pod::{Place, Pod, PodFacts};
 use super::state::World;
 use super::{NodeId, PodId};
-use crate::decide::alloc::{Exclusive, Held};
+use crate::decide::devices::{Exclusive, Held};
 
 impl World {
     /// Folds one event in. `now` is the monotonic time, `wall` the wall time.

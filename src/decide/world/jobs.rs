@@ -4,8 +4,8 @@
 //! the pod that it stands for. So whatever looks at a node sees its room as taken.
 
 use crate::contract::{PodKey, Shared};
-use crate::decide::alloc::Held;
-use crate::decide::placement::{JobFacts, JobIdentity, PriorityClassFacts};
+use crate::decide::devices::Held;
+use crate::decide::world::tyjob_facts::{JobFacts, JobIdentity, PriorityClassFacts};
 
 use super::devices::exclusive_of;
 use super::event::Changes;

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::decide::alloc::{PodDeviceRequest, PoolState};
+use crate::decide::devices::{PodDeviceRequest, PoolState};
 
 use super::devices::{DeviceChoice, NoChoice, Stock};
 

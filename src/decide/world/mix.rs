@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::contract::{GpuRequest, key};
-use crate::decide::alloc::score::Seen;
+use crate::decide::devices::score::Seen;
 use crate::decide::pod::PodContainer;
 
 use super::pod::PodFacts;

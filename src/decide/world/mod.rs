@@ -10,6 +10,7 @@ pub mod devices;
 pub mod event;
 mod feed;
 mod finder;
+pub mod gangs;
 mod id;
 mod images;
 mod jobs;
@@ -23,6 +24,7 @@ mod reserve;
 pub mod resources;
 pub mod spec;
 mod state;
+pub mod tyjob_facts;
 pub mod volume;
 
 pub use budget::BudgetFacts;

@@ -8,7 +8,7 @@
 //! ```
 
 use crate::contract::Shared;
-use crate::decide::alloc::{Exclusive, Held};
+use crate::decide::devices::{Exclusive, Held};
 use crate::decide::pod::HandoffPod;
 
 use super::spec::PodSpec;

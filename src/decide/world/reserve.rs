@@ -1,6 +1,6 @@
 //! Taking and giving back room: assume, forget, and the accounts behind them.
 
-use crate::decide::alloc::Held;
+use crate::decide::devices::Held;
 
 use super::devices::{Charge, DeviceChoice, Stock, exclusive_of};
 use super::pod::Place;

@@ -8,7 +8,7 @@ use crate::contract::image::ImageName;
 
 use super::resources::{Rated, Resources};
 use crate::contract::tyjob::keys;
-use crate::decide::gang::Declared;
+use crate::decide::world::gangs::Declared;
 
 /// Labels of a node, pod or namespace.
 pub type Labels = BTreeMap<String, String>;

@@ -6,11 +6,11 @@ use std::time::Duration;
 use crate::contract::gang::GangId;
 use crate::contract::image::ImageName;
 use crate::contract::{AgentStatus, DeviceId, PodKey, PodUid, Shared};
-use crate::decide::alloc::{Amounts, Labels as DeviceLabels, Layout};
+use crate::decide::devices::{Amounts, Labels as DeviceLabels, Layout};
 use crate::decide::intern::Interner;
 use crate::decide::lock::{HolderState, Lookup};
-use crate::decide::placement::{JobFacts, PriorityClasses};
 use crate::decide::pod::{HandoffPod, PodContainer};
+use crate::decide::world::tyjob_facts::{JobFacts, PriorityClasses};
 
 use super::budget::BudgetFacts;
 use super::capacity::Capacities;
@@ -26,7 +26,7 @@ use super::resources::Resources;
 use super::spec::{Labels, PodSpec};
 use super::volume::{ClaimFacts, VolumeFacts, VolumePlans};
 use super::{NodeId, PodId};
-use crate::decide::gang::{Change, GangBook, GangDefaults, GroupId};
+use crate::decide::world::gangs::{Change, GangBook, GangDefaults, GroupId};
 
 /// Windows of observation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -6,7 +6,7 @@ use clap::Args;
 
 use super::args::Common;
 use super::named::named;
-use crate::decide::cycle::{JobExplanation, NodeRating, SeatExplanation};
+use crate::decide::scheduler::{JobExplanation, NodeRating, SeatExplanation};
 use crate::ops::get::plain;
 
 /// Nodes that are shown of each kind of pod; the wide output shows all.
@@ -89,7 +89,7 @@ fn cells(node: &NodeRating, basic: &str) -> Vec<String> {
 mod tests {
     use super::*;
     use crate::contract::tyjob::ScheduleState;
-    use crate::decide::placement::Rank;
+    use crate::decide::tyjob::placement::Rank;
 
     #[test]
     fn a_waiting_job_shows_its_turn_its_share_and_its_nodes() {

@@ -1,8 +1,8 @@
 //! The keys of the job controller.
 
 use super::log::{Daemon, field, log};
-use crate::jobs::Options;
 use crate::ops::config::Setting;
+use crate::tyjob::Options;
 
 /// Every key of `baton controller`, in the order of its help.
 pub fn controller() -> Vec<Setting<Daemon<Options>>> {

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use serde_json::{Value, json};
 
 use super::log::Daemon;
-use crate::decide::plugins::{
+use crate::decide::scheduler::rules::plugins::{
     Disabled, Listed, NodesWithoutAgent, PluginLists, Point, RatioConfig, Strategy, Weights, names_at, points_of,
 };
 use crate::ops::config::{Fields, Misplaced, Section, YamlNode};

@@ -3,7 +3,7 @@
 use clap::Command;
 
 use super::{Daemon, SCHEDULER_SECTIONS, print, print_plugins, scheduler};
-use crate::decide::plugins::{NodesWithoutAgent, Point, Strategy, default_plugins};
+use crate::decide::scheduler::rules::plugins::{NodesWithoutAgent, Point, Strategy, default_plugins};
 use crate::ops::config::{ConfigError, Loaded, arguments, load};
 use crate::scheduler::Options;
 

@@ -3,9 +3,9 @@
 use super::gang::gangs;
 use super::log::{Daemon, by_from_str, field, log};
 use super::tyjob::tyjobs;
-use crate::decide::cycle::LockMode;
 use crate::decide::lock::ExpiredHolder;
-use crate::decide::plugins::NodesWithoutAgent;
+use crate::decide::scheduler::LockMode;
+use crate::decide::scheduler::rules::plugins::NodesWithoutAgent;
 use crate::ops::config::Setting;
 use crate::scheduler::Options;
 use crate::scheduler::extender::GangPods;

@@ -9,7 +9,7 @@ use tokio::sync::{mpsc, oneshot};
 use super::gang::GangPods;
 use crate::cluster::bind::Binder;
 use crate::contract::{PodRef, PodUid};
-use crate::decide::cycle::{AskId, BindVerdict, Fits, Room};
+use crate::decide::scheduler::{AskId, BindVerdict, Fits, Room};
 use crate::decide::world::PodFacts;
 
 /// Why there is no answer: the process starts, ends, or does not lead.

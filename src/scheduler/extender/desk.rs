@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 
 use super::ask::Ask;
-use crate::decide::cycle::{AskId, BindVerdict, Effects, Engine, Moment};
+use crate::decide::scheduler::{AskId, BindVerdict, Effects, Engine, Moment};
 use crate::decide::world::WorldEvent;
 
 /// Whoever waits for a bind.

@@ -17,7 +17,7 @@ use crate::contract::extender::{
     ExtenderPreemptionResult, HostPriority, MAX_SCORE, MetaPod, MetaVictims,
 };
 use crate::contract::{PodRef, PodUid};
-use crate::decide::cycle::{Fits, Room};
+use crate::decide::scheduler::{Fits, Room};
 
 /// Every verb but bind answers within this time.
 const ANSWER: Duration = Duration::from_secs(5);

@@ -9,7 +9,7 @@ use serde_json::json;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::contract::gang::GangId;
-use crate::decide::cycle::{Engine, GangExplanation, GangView, Moment};
+use crate::decide::scheduler::{Engine, GangExplanation, GangView, Moment};
 use crate::scheduler::admin::{Question, ask};
 
 /// A question to the event loop.

@@ -7,7 +7,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::{Registry, Unit};
 
-use crate::decide::cycle::{Engine, Stats};
+use crate::decide::scheduler::{Engine, Stats};
 
 const COUNTERS: [(&str, &str); 4] = [
     ("gang_attempts", "Attempts of groups of gangs"),

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use crate::contract::gang::{MAX_WAIT, MatchPolicy};
 use crate::contract::word::words;
-use crate::decide::cycle::{GangPolicy, OnBindFailure, TimeoutClock};
-use crate::decide::gang::GangDefaults;
+use crate::decide::scheduler::{GangPolicy, OnBindFailure, TimeoutClock};
+use crate::decide::world::gangs::GangDefaults;
 
 words!(TimeoutClock, "holding" => TimeoutClock::Holding, "pending" => TimeoutClock::Pending);
 words!(OnBindFailure, "solo" => OnBindFailure::Solo, "evictGang" => OnBindFailure::EvictGang);

@@ -8,7 +8,7 @@ use axum::{Json, Router};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::contract::PodKey;
-use crate::decide::cycle::{Engine, JobExplanation, Moment};
+use crate::decide::scheduler::{Engine, JobExplanation, Moment};
 use crate::scheduler::admin::{Question, ask};
 
 /// Why is this TYJob where it is?

@@ -6,8 +6,8 @@ use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 
-use crate::decide::cycle::{Engine, JobRecord, Stats};
-use crate::decide::placement::Class;
+use crate::decide::scheduler::{Engine, JobRecord, Stats};
+use crate::decide::tyjob::placement::Class;
 
 const COUNTERS: [(&str, &str); 4] = [
     ("job_rounds", "Rounds over the waiting TYJobs"),

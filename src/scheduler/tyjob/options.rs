@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use crate::contract::key;
-use crate::decide::cycle::JobPolicy;
-use crate::decide::placement::Weights;
+use crate::decide::scheduler::JobPolicy;
+use crate::decide::tyjob::placement::Weights;
 
 /// How TYJobs are placed.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -1,0 +1,112 @@
+//! What to do about a refusal: by what its rule says would help, else by the rule.
+
+use crate::decide::help::Help;
+use crate::decide::scheduler::rules::Refusal;
+
+/// What may turn a refusal; `None` where the reason says it itself.
+pub(in crate::decide) fn advice(refusal: &Refusal) -> Option<&'static str> {
+    Some(match refusal.help {
+        Help::Rule => return by_rule(refusal.rule),
+        Help::Daemon => {
+            "The node daemon is not there or silent: look at its pod on that node (`kubectl -n baton-system get pods -o wide`), \
+             and run `baton doctor` there"
+        }
+        Help::Inventory => "The node daemon has published no Device object: `baton doctor` on that node says why",
+        Help::Registration => {
+            "The node's kubelet knows no such resource: sharing is off there, the device is missing, or the registration is \
+             lost; `baton get nodes -o wide` and `baton doctor` on that node say which"
+        }
+        Help::Unassigned => {
+            "Pods of another scheduler hold devices there that the node daemon has not yet named: it does so within seconds of \
+             the kubelet's call; `baton get pods -A` shows them"
+        }
+        Help::Room => {
+            "Wait for pods to end, ask for less per pod, or add nodes: `baton get nodes` shows what is free, `-o wide` here which \
+             pod holds which device"
+        }
+        Help::Selector => {
+            "No device there has the labels of the hint's selector: `kubectl get device NODE -o yaml` shows which they have; \
+             correct `device-allocate-hint`, or leave the selector out (docs/request.md)"
+        }
+        Help::PartitionTable => {
+            "Write the node's table of GPU partitions to its Device object, or ask for `BestEffort` in `gpu-partition-spec` \
+             (docs/request.md): waiting does not help"
+        }
+        Help::MaxPods => "The node's kubelet takes no more pods (maxPods)",
+        Help::StorageClass => "Make the storage class, or name another one in a new claim: `kubectl get storageclass`",
+        Help::Claim => {
+            "Make the claim (an ephemeral volume's is made by the controller manager), or correct its name in the pod"
+        }
+        Help::Volume => {
+            "Nobody makes volumes of that class: add a PersistentVolume that is large enough and reachable from the node"
+        }
+        Help::Storage => {
+            "The class's CSI driver publishes how much it can still make, and for those nodes that is less than the claim asks for: \
+             `kubectl get csistoragecapacities -A` shows it; free storage, or make a smaller claim"
+        }
+        Help::Reach => {
+            "The claim's volume is elsewhere: the pod can only go to nodes that reach it (`kubectl get pv -o wide`)"
+        }
+    })
+}
+
+fn by_rule(rule: &str) -> Option<&'static str> {
+    Some(match rule {
+        "DeviceFit" => {
+            "Change the pod's limits or device annotations: they cannot be met as they stand, on any node (docs/request.md)"
+        }
+        "TaintToleration" => {
+            "Give the pod a toleration of that taint, or take the taint off the nodes (`kubectl taint`)"
+        }
+        "NodeAffinity" => "Change the pod's nodeSelector or node affinity, or label nodes so that they match",
+        "NodeName" => "The pod asks for a node by name that is another one: leave spec.nodeName out",
+        "NodeUnschedulable" => "Let the node take pods again with `kubectl uncordon`",
+        "NodePorts" => "Another pod has that host port: use another one, or none",
+        "NodeResourcesFit" => {
+            "Ask for less, wait for pods to end, or add nodes: `kubectl describe node` shows what is requested"
+        }
+        "InterPodAffinity" => {
+            "Pod affinity or anti-affinity, of this pod or of those that run, excludes the nodes: change the terms"
+        }
+        "PodTopologySpread" => "A topology spread constraint excludes the nodes: raise maxSkew, or use ScheduleAnyway",
+        "VolumeBinding" => "See what the claim and its provisioner say: `kubectl describe pvc`",
+        "SchedulingGates" => "Whoever set the gates removes them from spec.schedulingGates when the pod may start",
+        _ => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::contract::hint::{ExclusivePolicy, TopologyScope};
+    use crate::decide::devices::{Reason, ShareMemory};
+    use crate::decide::world::Wake;
+
+    fn of(reason: &Reason) -> &'static str {
+        let (text, help) = (reason.summary().into(), reason.help());
+        advice(&Refusal { rule: "DeviceFit", text, wake: Wake::NONE, help }).unwrap()
+    }
+
+    #[test]
+    fn only_where_devices_are_short_is_waiting_advised() {
+        let (wanted, free, total) = (2, 0, 8);
+        for short in [
+            Reason::FewGpus { wanted, free, total },
+            Reason::NoShareRoom { core: 50, memory: ShareMemory::Ratio(50), shares: 1 },
+            Reason::FewMigs { profile: "1g.10gb".into(), wanted, free, total },
+            Reason::FewNics { wanted, free, total },
+            Reason::NoNicRoom { percent: 50, most: 20 },
+            Reason::Scope { what: "GPUs", scope: TopologyScope::Pcie, wanted },
+            Reason::NotNear { wanted, near: 1 },
+            Reason::NotAlone { what: "GPU", policy: ExclusivePolicy::DeviceLevel },
+            Reason::NoVf,
+            Reason::Partition { wanted, table: true },
+        ] {
+            assert!(of(&short).starts_with("Wait for pods to end"), "{short}");
+        }
+        let selector = of(&Reason::NoMatch { what: "GPU" });
+        assert!(selector.contains("labels") && !selector.contains("Wait"), "{selector}");
+        let table = of(&Reason::Partition { wanted, table: false });
+        assert!(table.contains("table") && table.contains("waiting does not help"), "{table}");
+    }
+}

@@ -1,0 +1,145 @@
+//! Every node's answer about one pod, counted.
+
+use std::collections::BTreeMap;
+
+use crate::contract::key;
+use crate::decide::devices::Held;
+use crate::decide::scheduler::rules::{Outcome, Plugins, Refusal, Slots, View};
+use crate::decide::scheduler::select::choose::{Choice, Diagnosis, judge, prepare};
+use crate::decide::world::{Node, NodeId, Pod, Wake, World};
+
+use super::advice::advice;
+use super::answer::{DeviceDetail, NodeVerdict, RuleCount, Verdict};
+
+/// Nodes that are named per refusal.
+const EXAMPLES: usize = 3;
+
+/// What the rules say about a pod on a world.
+pub(in crate::decide) struct Judged {
+    /// The counted answer; its message is empty when some node fits.
+    pub verdict: Verdict,
+    /// Nodes that fit.
+    pub fitting: Vec<NodeId>,
+    /// What plugins keep for scoring and for the plan.
+    pub slots: Slots,
+}
+
+/// Asks every rule about every node.
+pub(in crate::decide) fn judge_all(view: View<'_>, plugins: &Plugins, pod: &Pod) -> Judged {
+    let mut slots = match prepare(view, plugins, pod) {
+        Ok(slots) => slots,
+        Err(end) => return Judged { verdict: refused(end), fitting: Vec::new(), slots: Slots::default() },
+    };
+    let mut nodes = Vec::new();
+    let mut fitting = Vec::new();
+    let mut counts: BTreeMap<Refusal, Vec<String>> = BTreeMap::new();
+    let mut faults = Vec::new();
+    for (id, node) in view.world.nodes() {
+        let mut verdict = NodeVerdict {
+            node: node.name.to_string(),
+            fits: false,
+            rule: None,
+            reason: None,
+            devices: devices(view.world, pod, node),
+        };
+        match judge(view, plugins, pod, (id, node), &mut slots) {
+            Outcome::Fit => {
+                verdict.fits = true;
+                fitting.push(id);
+            }
+            Outcome::Unfit(no) | Outcome::Never(no) | Outcome::WaitUntil(_, no) => {
+                (verdict.rule, verdict.reason) = (Some(no.rule.to_owned()), Some(no.text.to_string()));
+                counts.entry(no).or_default().push(node.name.to_string());
+            }
+            Outcome::Fault(text) => {
+                verdict.reason = Some(text.to_string());
+                faults.push(text);
+            }
+        }
+        nodes.push(verdict);
+    }
+    let refusals = counts.iter().map(|(refusal, names)| (refusal.clone().into(), names.len())).collect();
+    let diagnosis = Diagnosis::of(nodes.len(), refusals);
+    let mut verdict = Verdict { nodes, wakes: wakes(diagnosis.wake), ..Verdict::default() };
+    if let Some(text) = faults.first() {
+        verdict.message = text.to_string();
+    } else if fitting.is_empty() {
+        verdict.message = diagnosis.message();
+    }
+    let mut counts: Vec<(Refusal, Vec<String>)> = counts.into_iter().collect();
+    counts.sort_by(|(a, on), (b, there)| there.len().cmp(&on.len()).then_with(|| a.text.cmp(&b.text)));
+    if fitting.is_empty() {
+        verdict.advice = unknown(view.world, pod);
+    }
+    verdict.advice.extend(advised(counts.iter().map(|(refusal, _)| refusal)));
+    verdict.rules = counts.into_iter().map(|(refusal, names)| counted(&refusal, names)).collect();
+    Judged { verdict, fitting, slots }
+}
+
+/// What to do about resource names that no node has, mostly typing errors.
+fn unknown(world: &World, pod: &Pod) -> Vec<String> {
+    let offers =
+        |node: &Node, name: &str| node.facts.as_ref().is_some_and(|facts| facts.allocatable.scalar.get(name).is_some());
+    let asked =
+        pod.facts.spec.requests.scalar.iter().filter(|(name, wanted)| *wanted > 0 && !key::is_device_resource(name));
+    let nowhere = asked.filter(|(name, _)| !world.nodes().any(|(_, node)| offers(node, name)));
+    nowhere
+        .map(|(name, _)| format!("No node offers {name}: correct the name in the pod, or install what offers it"))
+        .collect()
+}
+
+/// The pod is refused before any node is looked at.
+fn refused(end: Choice) -> Verdict {
+    let of = |refusal: Refusal| {
+        let rules = vec![counted(&refusal, Vec::new())];
+        let message = refusal.text.to_string();
+        let advice = advised([&refusal].into_iter());
+        Verdict { message, advice, wakes: wakes(refusal.wake), rules, nodes: Vec::new() }
+    };
+    match end {
+        Choice::Nowhere(Diagnosis { pod: Some(refusal), .. }) | Choice::WaitUntil(_, refusal) => of(refusal),
+        Choice::Fault(text) => Verdict { message: text.into_owned(), ..Verdict::default() },
+        Choice::Nowhere(_) | Choice::Node(..) => Verdict::default(),
+    }
+}
+
+fn counted(refusal: &Refusal, mut names: Vec<String>) -> RuleCount {
+    let count = names.len();
+    names.truncate(EXAMPLES);
+    RuleCount { rule: refusal.rule.to_owned(), reason: refusal.text.to_string(), count, examples: names }
+}
+
+fn advised<'a>(refusals: impl Iterator<Item = &'a Refusal>) -> Vec<String> {
+    let mut all = Vec::new();
+    for text in refusals.filter_map(advice) {
+        if !all.iter().any(|known| known == text) {
+            all.push(text.to_owned());
+        }
+    }
+    all
+}
+
+/// What wakes a pod, in words.
+pub(in crate::decide) fn wakes(wake: Wake) -> Vec<String> {
+    wake.words().map(str::to_owned).collect()
+}
+
+/// The node's devices and who holds them, where the pod asks for some.
+fn devices(world: &World, pod: &Pod, node: &Node) -> Vec<DeviceDetail> {
+    let Some(stock) = node.stock.as_ref().filter(|_| pod.asks_for_devices()) else { return Vec::new() };
+    let mut holders: BTreeMap<&str, Vec<String>> = BTreeMap::new();
+    for other in node.pods.iter().filter_map(|id| world.pod(*id)) {
+        for device in other.devices.iter().flat_map(Held::devices) {
+            holders.entry(device.id.as_str()).or_default().push(other.key().to_string());
+        }
+    }
+    let detail = |room: crate::decide::world::devices::DeviceRoom| DeviceDetail {
+        held_by: holders.get(room.id.as_str()).cloned().unwrap_or_default(),
+        kind: room.kind.to_owned(),
+        minor: room.minor,
+        id: room.id.to_string(),
+        healthy: room.healthy,
+        free: room.free,
+    };
+    stock.describe().into_iter().map(detail).collect()
+}

@@ -1,0 +1,149 @@
+//! Everything queued, in flight first, then in the order in which it is tried.
+
+use jiff::SignedDuration;
+
+use crate::decide::scheduler::engine::Engine;
+use crate::decide::scheduler::queue::{Item, QueueState, Standing};
+use crate::decide::scheduler::rules::plugins::scheduling_gates;
+use crate::decide::scheduler::settings::Moment;
+use crate::decide::world::gangs::Gang;
+
+use super::answer::{PodState, QueueItem, QueueReport};
+use super::judged::wakes;
+use super::pod::next_try;
+
+/// What keeps a pod whose gang cannot start.
+const GANG: &str = "Gang";
+/// What wakes a gang that is held.
+pub(in crate::decide) const GANG_CHANGES: &str = "the gang or its members change";
+/// What keeps a pod whose TYJob has no places.
+pub(in crate::decide) const JOB: &str = "TYJob";
+
+impl Engine {
+    /// What the queue holds.
+    pub fn queue_report(&self, now: Moment) -> QueueReport {
+        let mut items: Vec<_> =
+            self.queue.standings().map(|(item, standing)| self.report_one(item, standing, now)).collect();
+        items.sort_by(|a, b| a.0.cmp(&b.0));
+        let mut items: Vec<QueueItem> = items.into_iter().map(|(_, item)| item).collect();
+        items.extend(self.held_groups(now));
+        items.extend(self.asked_binds(now));
+        QueueReport { leading: self.leading, items }
+    }
+
+    /// Binds that another scheduler waits for: they are in no queue.
+    fn asked_binds(&self, now: Moment) -> impl Iterator<Item = QueueItem> {
+        self.errands.iter().filter_map(move |(id, errand)| {
+            let pod = self.world.pod(*id)?;
+            Some(QueueItem {
+                kind: "pod".to_owned(),
+                name: pod.key().to_string(),
+                priority: pod.facts.spec.priority,
+                state: self.pod_state(pod),
+                attempts: 1,
+                queued_seconds: errand.waited(now).as_secs(),
+                next_try_seconds: None,
+                wakes: Vec::new(),
+                rules: Vec::new(),
+                node: self.node_name(pod.node()),
+                message: self.state_message(pod, now),
+            })
+        })
+    }
+
+    /// Groups that a rule of gangs keeps out of the queue, by id.
+    fn held_groups(&self, now: Moment) -> impl Iterator<Item = QueueItem> {
+        self.groups.iter().filter_map(move |(group, record)| {
+            let (reason, message) = record.held.as_ref()?;
+            let mut gangs = self.world.gangs().of_group(group);
+            let waits = |gang: &Gang| gang.counts().pending + gang.counts().gated + gang.counts().timed_out > 0;
+            let priority = gangs.find(|gang| waits(gang))?.members().map(|member| self.world.pod(member.pod));
+            let priority = priority.flatten().map(|pod| pod.facts.spec.priority).max();
+            let members = self.waiting(group).filter_map(|member| self.world.pod(member.pod));
+            let since = members.map(|pod| pod.facts.handoff.created).min().unwrap_or(now.wall);
+            let waited = now.wall.duration_since(since).max(SignedDuration::ZERO).unsigned_abs();
+            Some(QueueItem {
+                kind: "group".to_owned(),
+                name: group.to_string(),
+                priority: priority.unwrap_or(0),
+                state: PodState::Parked,
+                attempts: record.progress.attempts as u32,
+                queued_seconds: waited.as_secs(),
+                next_try_seconds: None,
+                wakes: vec![GANG_CHANGES.to_owned()],
+                rules: vec![GANG.to_owned()],
+                node: None,
+                message: format!("{reason}: {message}"),
+            })
+        })
+    }
+
+    /// Rules that refuse a waiting item, and what they say.
+    fn refused_by(&self, item: &Item) -> (Vec<String>, String) {
+        match item {
+            Item::Pod(id) => {
+                if let Some(told) = self.told.get(id).filter(|told| !told.message.is_empty()) {
+                    let rules = told.rules.iter().map(|rule| (*rule).to_owned()).collect();
+                    return (rules, told.pending.as_ref().unwrap_or(&told.message).as_ref().to_owned());
+                }
+                // Nobody is told of a gate: the API server has said so.
+                let gates = self.world.pod(*id).map(|pod| pod.facts.spec.gates.join(", ")).unwrap_or_default();
+                let gated = !gates.is_empty();
+                let rules = gated.then(|| scheduling_gates::NAME.to_owned()).into_iter().collect();
+                (rules, if gated { format!("scheduling is gated by {gates}") } else { String::new() })
+            }
+            Item::Group(group) => {
+                let Some(record) = self.groups.get(group) else { return Default::default() };
+                let message = record.progress.last_failure.clone().unwrap_or_default();
+                let refused = record.root_cause.is_some() || record.held.is_some();
+                (refused.then(|| GANG.to_owned()).into_iter().collect(), message)
+            }
+            Item::Jobs => (vec![JOB.to_owned()], String::new()),
+        }
+    }
+
+    /// The item, and its place in the report.
+    fn report_one(&self, item: &Item, standing: Standing<'_>, now: Moment) -> (impl Ord + use<>, QueueItem) {
+        let (kind, name) = match item {
+            Item::Pod(id) => ("pod", self.world.pod(*id).map(|pod| pod.key().to_string()).unwrap_or_default()),
+            Item::Group(group) => ("group", group.to_string()),
+            Item::Jobs => ("jobs", "waiting TYJobs".to_owned()),
+        };
+        let pod = match item {
+            Item::Pod(id) => self.world.pod(*id),
+            Item::Group(_) | Item::Jobs => None,
+        };
+        let (rules, message) = self.refused_by(item);
+        let state = match (pod, standing.state) {
+            (Some(pod), QueueState::Taken) => self.pod_state(pod),
+            (None, QueueState::Taken) => PodState::Held,
+            (_, QueueState::Active(_)) => PodState::Active,
+            (_, QueueState::BackOff(_)) => PodState::BackOff,
+            (_, QueueState::Parked(..)) => PodState::Parked,
+        };
+        let at = next_try(standing);
+        let order = match standing.state {
+            QueueState::Taken => (0, None, at),
+            QueueState::Active(key) => (1, Some(key.clone()), at),
+            QueueState::BackOff(_) => (2, None, at),
+            QueueState::Parked(..) => (3, None, at),
+        };
+        let report = QueueItem {
+            kind: kind.to_owned(),
+            name,
+            priority: standing.priority,
+            state,
+            attempts: standing.attempts,
+            queued_seconds: now.mono.saturating_sub(standing.since).as_secs(),
+            next_try_seconds: at.map(|at| at.saturating_sub(now.mono).as_secs()),
+            wakes: match standing.state {
+                QueueState::Parked(wake, _) => wakes(*wake),
+                _ => Vec::new(),
+            },
+            rules,
+            node: pod.and_then(|pod| self.node_name(pod.node())),
+            message,
+        };
+        (order, report)
+    }
+}

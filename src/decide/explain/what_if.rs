@@ -1,0 +1,126 @@
+//! What would be decided for a pod that does not exist: the rules of a real decision, on the live world, with nothing taken.
+
+use crate::decide::devices::Held;
+use crate::decide::scheduler::engine::Engine;
+use crate::decide::scheduler::preemption::candidates;
+use crate::decide::scheduler::rules::View;
+use crate::decide::scheduler::rules::plugins::device_fit;
+use crate::decide::scheduler::settings::Moment;
+use crate::decide::world::{Pod, PodFacts, PodId};
+
+use super::answer::{RatedNode, WhatIf};
+use super::judged::judge_all;
+
+/// The id of a pod that is in no world.
+const NOBODY: PodId = PodId(u64::MAX);
+
+/// A pod as its manifest has it, before admission gave it a priority.
+#[derive(Debug, Clone)]
+pub struct Unadmitted {
+    /// All but the priority.
+    pub facts: PodFacts,
+    /// `spec.priorityClassName`.
+    pub class: Option<Box<str>>,
+    /// `spec.priority`.
+    pub priority: Option<i32>,
+    /// `spec.preemptionPolicy` is there, and whether it is `Never`.
+    pub never_preempts: Option<bool>,
+}
+
+impl Engine {
+    /// [`Engine::what_if`] for a pod that has its priority from the cluster's PriorityClasses. The error is why the API server
+    /// would not take it.
+    pub fn what_if_admitted(&mut self, pod: Unadmitted, now: Moment) -> Result<WhatIf, String> {
+        let Unadmitted { mut facts, class, priority, never_preempts } = pod;
+        let (priority, never) = self.world.admit_priority(class.as_deref(), priority, never_preempts)?;
+        (facts.spec.priority, facts.spec.never_preempts) = (priority, never);
+        Ok(self.what_if(facts, now))
+    }
+
+    /// Judges a pod as if it were created now and its turn had come.
+    pub fn what_if(&mut self, facts: PodFacts, now: Moment) -> WhatIf {
+        let notes = self.notes(&facts);
+        let pod = Pod::unplaced(NOBODY, facts);
+        let priority = pod.facts.spec.priority;
+        let shadows = self.shadow(priority, NOBODY, now);
+        let view = View { world: &self.world, now: now.mono };
+        let mut judged = judge_all(view, &self.plugins, &pod);
+        let best = self.best_nodes(view, &pod, &mut judged);
+        let chosen = best.first().and_then(|best| self.world.node_id(&best.node));
+        let plan = chosen.and_then(|id| device_fit::plan(&judged.slots, (id, self.world.node(id)?)));
+        let held = plan.map(|plan| plan.held());
+        let devices = held.iter().flat_map(Held::devices);
+        let devices = devices.map(|device| format!("{} (minor {})", device.id, device.minor)).collect();
+        let node = self.node_name(chosen);
+        let mut verdict = judged.verdict;
+        let mut would_evict = Vec::new();
+        if let Some(node) = &node {
+            verdict.message = format!("would go to node {node}");
+            (verdict.wakes, verdict.advice) = (Vec::new(), Vec::new());
+        } else if !verdict.nodes.is_empty() && !pod.facts.spec.never_preempts {
+            let gone = self.chosen_victims();
+            let found = candidates(&mut self.world, &self.plugins, &pod, &gone, now.mono);
+            let picked = self.plugins.enabled().post_filter.iter().find_map(|plugin| plugin.pick(&found));
+            if let Some(picked) = picked {
+                let victims = picked.victims.iter().filter_map(|victim| self.world.pod(victim.pod));
+                would_evict = victims.map(|pod| pod.key().to_string()).collect();
+                let node = self.node_name(Some(picked.node)).unwrap_or_default();
+                let way = if would_evict.is_empty() {
+                    format!("; would wait for pods that are leaving node {node}")
+                } else {
+                    format!("; would evict {} from node {node} to make room", would_evict.join(", "))
+                };
+                verdict.message.push_str(&way);
+            }
+        }
+        self.lift(shadows);
+        WhatIf {
+            pod: pod.key().to_string(),
+            fits: node.is_some(),
+            node,
+            devices,
+            best,
+            would_evict,
+            notes,
+            verdict,
+            generation: self.world.generation(),
+        }
+    }
+
+    /// Rates a pod that does not exist: every node that fits, best first, with what each rule says. [`Engine::what_if`] tells
+    /// of the best few.
+    pub fn ratings(&mut self, facts: PodFacts, now: Moment) -> Vec<RatedNode> {
+        let pod = Pod::unplaced(NOBODY, facts);
+        let shadows = self.shadow(pod.facts.spec.priority, NOBODY, now);
+        let view = View { world: &self.world, now: now.mono };
+        let mut judged = judge_all(view, &self.plugins, &pod);
+        let nodes = self.rated_nodes(view, &pod, &mut judged);
+        self.lift(shadows);
+        nodes
+    }
+
+    /// What the answer leaves out.
+    fn notes(&self, facts: &PodFacts) -> Vec<String> {
+        let mut notes = Vec::new();
+        let handoff = &facts.handoff;
+        if !self.config.scheduler_names.contains(&handoff.scheduler_name) {
+            let ours: Vec<&str> = self.config.scheduler_names.iter().map(|name| &**name).collect();
+            notes.push(format!(
+                "spec.schedulerName is {:?}: this scheduler would leave the pod alone; it places pods of {}",
+                handoff.scheduler_name,
+                ours.join(", ")
+            ));
+        }
+        if self.world.pod_by_key(&handoff.pod.key).is_some() {
+            notes.push("a pod of this name exists; it is counted beside this one".to_owned());
+        }
+        if facts.spec.gang.is_some() {
+            notes.push("the pod names a gang: it is judged here by itself, its gang decides when it starts".to_owned());
+        }
+        let ahead = self.queue.standings().filter(|(_, standing)| standing.priority >= facts.spec.priority).count();
+        if ahead > 0 {
+            notes.push(format!("{ahead} queued items of the same or a higher priority may take room first"));
+        }
+        notes
+    }
+}

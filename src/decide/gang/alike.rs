@@ -1,0 +1,109 @@
+//! Members that ask for the same: what is found out about one holds for all of them.
+
+use std::collections::BTreeMap;
+
+use crate::decide::scheduler::PodShape;
+use crate::decide::scheduler::rules::plugins::inter_pod_affinity;
+use crate::decide::world::spec::{HostPort, Labels, PodTerm, Spread, VolumeUse};
+use crate::decide::world::{Pod, PodId, World};
+
+/// Everything of a pod that decides where it fits. Pods of one kind fit the same places.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Kind {
+    shape: PodShape,
+    /// `spec.resourceClaims` is not empty.
+    resource_claims: bool,
+    /// Terms of others that keep it away, with the namespace of whoever states them.
+    refused_by: Vec<(Box<str>, PodTerm)>,
+    /// What looks at other pods; `None` for most pods.
+    around: Option<Box<Around>>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Around {
+    namespace: Box<str>,
+    labels: Labels,
+    host_ports: Vec<HostPort>,
+    near: Vec<PodTerm>,
+    away: Vec<PodTerm>,
+    spread: Vec<Spread>,
+    volumes: Vec<VolumeUse>,
+}
+
+/// Required anti-affinity that may meet members of a group: of pods with a place, and of its own members. Of equal terms one
+/// pod stands for all.
+#[derive(Debug, Clone, Default)]
+pub(in crate::decide) struct Refusals(Vec<(PodId, PodTerm)>);
+
+impl Refusals {
+    /// All that `members` may meet.
+    pub fn of<'a>(world: &'a World, members: impl Iterator<Item = &'a Pod>) -> Self {
+        let mut known: BTreeMap<(&str, &PodTerm), PodId> = BTreeMap::new();
+        let mut last: Option<&Pod> = None;
+        for pod in world.placed_with_anti_affinity().chain(members) {
+            if !last.is_some_and(|last| last.facts.spec.is_same(&pod.facts.spec)) {
+                for term in &pod.facts.spec.anti_affinity {
+                    known.entry((&pod.key().namespace, term)).or_insert(pod.id);
+                }
+            }
+            last = Some(pod);
+        }
+        Self(known.into_iter().map(|((_, term), owner)| (owner, term.clone())).collect())
+    }
+
+    fn meeting(&self, world: &World, pod: &Pod) -> Vec<(Box<str>, PodTerm)> {
+        let meets = |(owner, term): &(PodId, PodTerm)| {
+            let owner = world.pod(*owner)?;
+            inter_pod_affinity::matches(term, owner, pod, world).then(|| (owner.key().namespace.clone(), term.clone()))
+        };
+        self.0.iter().filter_map(meets).collect()
+    }
+
+    /// The pod's kind.
+    pub fn kind(&self, world: &World, pod: &Pod) -> Kind {
+        let spec = &pod.facts.spec;
+        let alone = spec.host_ports.is_empty()
+            && spec.affinity.is_empty()
+            && spec.anti_affinity.is_empty()
+            && spec.spread.is_empty()
+            && spec.volumes.is_empty();
+        let around = (!alone).then(|| {
+            Box::new(Around {
+                namespace: pod.key().namespace.as_ref().into(),
+                labels: spec.labels.clone(),
+                host_ports: spec.host_ports.clone(),
+                near: spec.affinity.clone(),
+                away: spec.anti_affinity.clone(),
+                spread: spec.spread.clone(),
+                volumes: spec.volumes.clone(),
+            })
+        });
+        let refused_by = self.meeting(world, pod);
+        Kind { shape: PodShape::of(pod), resource_claims: spec.resource_claims, refused_by, around }
+    }
+
+    /// `*kind == self.kind(pod)`, cheaply for pods that do not look at others.
+    pub fn is(&self, world: &World, kind: &Kind, pod: &Pod) -> bool {
+        kind.shape.is_of(pod) && *kind == self.kind(world, pod)
+    }
+
+    /// `true` when the pod is of one of these kinds.
+    pub fn is_any(&self, world: &World, kinds: &[Kind], pod: &Pod) -> bool {
+        kinds.iter().any(|kind| self.is(world, kind, pod))
+    }
+}
+
+/// Surely of one kind: they share what they say. Pods of one template do; what else is alike may be told apart by this.
+pub(in crate::decide) fn is_twin(one: &Pod, other: &Pod) -> bool {
+    let (of_one, of_other) = (&one.facts, &other.facts);
+    of_one.spec.is_same(&of_other.spec)
+        && of_one.handoff.containers.is_same(&of_other.handoff.containers)
+        && of_one.handoff.node == of_other.handoff.node
+        && one.key().namespace == other.key().namespace
+}
+
+/// Where the pod fits depends on which pods run elsewhere.
+pub(in crate::decide) fn looks_at_others(pod: &Pod) -> bool {
+    let spec = &pod.facts.spec;
+    !(spec.affinity.is_empty() && spec.anti_affinity.is_empty() && spec.spread.is_empty())
+}

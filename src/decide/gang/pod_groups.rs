@@ -1,0 +1,166 @@
+//! Keeps the PodGroups' status true: written when it differs, with the object's version as precondition, not more often than
+//! people can read. Also makes PodGroups for gangs that have none, where the installation says so.
+
+use std::time::Duration;
+
+use crate::contract::gang::{GangId, PodGroupApi, PodGroupStatus};
+use crate::decide::scheduler::effect::{Effect, Effects, PodGroupWrite};
+use crate::decide::scheduler::engine::{Engine, Timer};
+use crate::decide::scheduler::settings::Moment;
+use crate::decide::world::gangs::{Gang, GroupId, NamedBy, Sight, is_rewording, is_same_but_times, status};
+
+/// Counts change with every member that is bound: they are gathered for this long.
+const GATHER: Duration = Duration::from_secs(1);
+/// An answer that does not come in this time is not waited for any more.
+const LOST: Duration = Duration::from_secs(15);
+/// First and longest pause after a failed write.
+const RETRY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
+
+/// What was written last for one gang.
+#[derive(Debug, Clone)]
+pub(crate) struct Written {
+    wanted: PodGroupStatus,
+    /// Version of the object that it was written to.
+    version: Box<str>,
+    /// Monotonic.
+    at: Duration,
+    /// What the API server made of it; `None` while the answer is awaited or when it failed.
+    stored: Option<PodGroupStatus>,
+    /// Monotonic time before which nothing is tried after a failure.
+    not_before: Duration,
+    under_way: bool,
+    failures: u32,
+}
+
+impl Engine {
+    /// Writes the status of every PodGroup of a group that does not say how its gang stands.
+    pub(in crate::decide) fn tell_pod_groups(&mut self, group: &GroupId, now: Moment, effects: &mut Effects) {
+        let ids: Vec<GangId> = group.gangs().to_vec();
+        for id in ids {
+            if self.world.gangs().gang(&id).is_some_and(|gang| gang.group() == group) {
+                self.tell_pod_group(group, &id, now, effects);
+            }
+        }
+    }
+
+    fn tell_pod_group(&mut self, group: &GroupId, id: &GangId, now: Moment, effects: &mut Effects) {
+        let (Some(gang), Some(record)) = (self.world.gangs().gang(id), self.groups.get(group)) else { return };
+        let written = record.written.get(id);
+        let ours = gang.members().any(|member| self.config.scheduler_names.contains(&member.scheduler));
+        if !ours && written.is_none() {
+            return;
+        }
+        let Some(object) = gang.pod_group() else {
+            return self.make_pod_group(group, id, now, effects);
+        };
+        if object.api == PodGroupApi::Kubernetes || object.uid.is_empty() {
+            return;
+        }
+        let held = record.held.as_ref().map(|(reason, message)| (*reason, message.as_str()));
+        let sight = Sight { progress: &record.progress, next_try: self.next_try(group, now), held };
+        let kept = written.map(|written| &written.wanted.conditions);
+        let wanted = match kept.filter(|kept| object.status.conditions.is_empty() && !kept.is_empty()) {
+            // An object that keeps no conditions says no more what it was told.
+            Some(kept) => {
+                let before = PodGroupStatus { conditions: kept.clone(), ..object.status.clone() };
+                status(gang, sight, &before, now.wall)
+            }
+            None => status(gang, sight, &object.status, now.wall),
+        };
+        if wanted == object.status {
+            return;
+        }
+        let mut due = Duration::ZERO;
+        let mut failures = 0;
+        if let Some(written) = written {
+            failures = written.failures;
+            let known = written.version == object.version;
+            due = match (&written.stored, written.under_way) {
+                (_, true) => written.at + LOST,
+                // What the API server drops is not written again and again.
+                (Some(stored), false) if *stored == object.status && is_same_but_times(&written.wanted, &wanted) => {
+                    return;
+                }
+                // The watch will show it.
+                (Some(_), false) if known => written.at + LOST,
+                (Some(_), false) if is_rewording(&object.status, &wanted) => {
+                    written.at + self.config.gangs.condition_pause
+                }
+                (Some(_), false) => written.at + GATHER,
+                (None, false) => written.not_before,
+            };
+        }
+        if now.mono < due {
+            self.timers.insert((due, Timer::PodGroups(group.clone())));
+            return;
+        }
+        let write = PodGroupWrite {
+            api: object.api,
+            gang: id.clone(),
+            uid: object.uid.clone(),
+            version: object.version.clone(),
+            status: wanted.clone(),
+        };
+        let written = Written {
+            wanted,
+            version: object.version.clone(),
+            at: now.mono,
+            stored: None,
+            not_before: now.mono,
+            under_way: true,
+            failures,
+        };
+        effects.push(Effect::PodGroupStatus(Box::new(write)));
+        self.timers.insert((now.mono + LOST, Timer::PodGroups(group.clone())));
+        if let Some(record) = self.groups.get_mut(group) {
+            record.written.insert(id.clone(), written);
+        }
+    }
+
+    /// What came of a write: the status as it is stored, or nothing.
+    pub(in crate::decide) fn pod_group_answered(
+        &mut self,
+        id: &GangId,
+        result: Option<PodGroupStatus>,
+        now: Moment,
+        effects: &mut Effects,
+    ) {
+        let Some(group) = self.world.gangs().gang(id).map(|gang| gang.group().clone()) else { return };
+        let Some(written) = self.groups.get_mut(&group).and_then(|record| record.written.get_mut(id)) else { return };
+        written.under_way = false;
+        if let Some(stored) = result {
+            written.failures = 0;
+            written.stored = Some(stored);
+        } else {
+            let pause = RETRY.0.saturating_mul(1 << written.failures.min(6)).min(RETRY.1);
+            written.failures += 1;
+            written.not_before = now.mono + pause;
+        }
+        self.tell_pod_groups(&group, now, effects);
+    }
+
+    /// A gang that is named by `pod-group.scheduling.sigs.k8s.io/name` gets an object, if the installation wants that.
+    fn make_pod_group(&mut self, group: &GroupId, id: &GangId, now: Moment, effects: &mut Effects) {
+        if !self.config.gangs.create_pod_groups {
+            return;
+        }
+        let flag = self.world.gangs().defaults().scheduling_groups;
+        let Some(gang) = self.world.gangs().gang(id) else { return };
+        let named = |gang: &Gang| gang.members().next()?.declared.named(flag).map(|named| named.by);
+        let Some(min) = gang.config().min.filter(|_| named(gang) == Some(NamedBy::PodGroupName)) else { return };
+        if gang.counts().live() == 0 {
+            return;
+        }
+        let owners = gang.owners().cloned().collect();
+        let Some(record) = self.groups.get_mut(group) else { return };
+        if let Some(again) = record.made.get(id).filter(|again| now.mono < **again) {
+            self.timers.insert((*again, Timer::PodGroups(group.clone())));
+            return;
+        }
+        // No answer is needed: the watch shows it, or it is tried again.
+        let again = now.mono + LOST;
+        record.made.insert(id.clone(), again);
+        self.timers.insert((again, Timer::PodGroups(group.clone())));
+        effects.push(Effect::MakePodGroup { gang: id.clone(), min, owners });
+    }
+}

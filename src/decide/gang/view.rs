@@ -1,0 +1,355 @@
+//! Gangs as people and programs see them: the items of `/gangs`, and why one gang is where it is.
+
+use std::collections::BTreeMap;
+
+use jiff::{SignedDuration, Timestamp};
+use serde::{Deserialize, Serialize};
+
+use crate::contract::gang::{GangId, MatchPolicy, PodGroupPhase};
+use crate::decide::scheduler::engine::Engine;
+use crate::decide::scheduler::queue::{Item, QueueState};
+use crate::decide::scheduler::settings::Moment;
+use crate::decide::world::Pod;
+use crate::decide::world::gangs::{Gang, GroupId, Hold, Member, MemberState, rule};
+
+/// One gang, an item of `/gangs`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct GangView {
+    /// Name.
+    pub name: String,
+    /// Namespace.
+    pub namespace: String,
+    /// Fewest members that may run; 0 where there is no rule.
+    pub min_required_number: u32,
+    /// `total-number`, never below the minimum. Shown only.
+    pub total_children_num: u32,
+    /// `Strict` or `NonStrict`.
+    pub mode: String,
+    /// Which members count.
+    pub match_policy: String,
+    /// How long reserved members wait for the others, as a Go duration.
+    pub wait_time: String,
+    /// Gangs that start together, `namespace/name`.
+    pub gang_group: Vec<String>,
+    /// Members that may be scheduled or are, `namespace/name`.
+    pub children: Vec<String>,
+    /// When its PodGroup was made, else its oldest living member.
+    #[serde(default)]
+    pub create_time: Option<Timestamp>,
+    /// Of the children, those that wait for a place.
+    #[serde(default)]
+    pub pending_children: Vec<String>,
+    /// Of the children, those for which room is reserved.
+    pub waiting_for_bind_children: Vec<String>,
+    /// Of the children, those that have a node.
+    pub bound_children: Vec<String>,
+    /// Number of the group's schedule cycle.
+    pub schedule_cycle: u32,
+    /// No member failed in it.
+    pub schedule_cycle_valid: bool,
+    /// By child: the last cycle in which it was offered; 0 when it was not yet.
+    pub children_schedule_round_map: BTreeMap<String, u32>,
+    /// Every gang of the group was satisfied at once.
+    pub resource_satisfied: bool,
+    /// Since when room is held for members that wait for others.
+    pub holding_since: Option<Timestamp>,
+    /// Attempts of the group.
+    pub attempts: u64,
+    /// When the group is tried again, where only time is waited for.
+    pub next_try: Option<Timestamp>,
+    /// Why the last attempt failed, or why there is none.
+    pub last_failure: Option<String>,
+}
+
+/// Why a gang is where it is.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct GangExplanation {
+    /// `namespace/name`.
+    pub gang: String,
+    /// `held`, `marked`, `waiting`, `holding`, `binding`, `satisfied` or `finished`.
+    pub state: String,
+    /// Reason of its members' condition while they wait.
+    pub reason: Option<String>,
+    /// What keeps it.
+    pub message: String,
+    /// What to do.
+    pub advice: String,
+    /// Every gang that starts together with it, itself too.
+    pub group: Vec<GangStanding>,
+    /// The member that found no place, and what every node said to it.
+    pub root_cause: Option<RootCause>,
+    /// Attempts of the group.
+    pub attempts: u64,
+    /// When it is tried again, where only time is waited for.
+    pub next_try: Option<Timestamp>,
+    /// What else makes another attempt.
+    pub tried_again: String,
+    /// Since when room is held for members that wait for others.
+    pub holding_since: Option<Timestamp>,
+    /// How long that may last.
+    pub wait_time: String,
+    /// Its members.
+    pub members: Vec<MemberView>,
+}
+
+/// One gang of a group.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct GangStanding {
+    /// `namespace/name`.
+    pub gang: String,
+    /// Members that count for satisfaction.
+    pub placed: u32,
+    /// How many it takes.
+    pub needed: u32,
+    /// Members that may be scheduled or are.
+    pub children: u32,
+    /// Phase of its PodGroup.
+    pub phase: Option<PodGroupPhase>,
+    /// What is wrong with its declaration.
+    pub warnings: Vec<String>,
+}
+
+/// Why an attempt failed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct RootCause {
+    /// `namespace/name`.
+    pub pod: String,
+    /// What the nodes said.
+    pub summary: String,
+}
+
+/// One member.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct MemberView {
+    /// `namespace/name`.
+    pub pod: String,
+    /// `Pending`, `Reserved`, `Bound`, `Running`, `Succeeded`, `Failed`, `Gated`, `TimedOut` or `Terminating`.
+    pub state: String,
+    /// Its node, chosen or bound.
+    pub node: Option<String>,
+}
+
+impl Engine {
+    /// Every gang that has members or a PodGroup, by id.
+    pub fn gangs(&self, now: Moment) -> Vec<GangView> {
+        self.world.gangs().gangs().map(|gang| self.gang_view(gang, now)).collect()
+    }
+
+    /// Groups of ours of which some member waits whom a rule binds.
+    pub fn waiting_groups(&self) -> usize {
+        let waits = |group: &GroupId, once: bool| {
+            let gangs = self.world.gangs().of_group(group).filter(|gang| gang.group() == group);
+            let bound_by_rule = |gang: &Gang| !rule::is_over(gang.config().policy, once);
+            let free = |gang: &Gang| gang.config().min == Some(0) && group.is_alone();
+            let mut ours = gangs.filter(|gang| self.gang_is_ours(gang) && bound_by_rule(gang) && !free(gang));
+            ours.any(|gang| gang.counts().unplaced() > 0)
+        };
+        self.groups.iter().filter(|(group, record)| waits(group, record.progress.satisfied_once)).count()
+    }
+
+    fn gang_view(&self, gang: &Gang, now: Moment) -> GangView {
+        let (config, group) = (gang.config(), gang.group());
+        let progress = self.gang_progress(group).cloned().unwrap_or_default();
+        let named = |wanted: fn(MemberState) -> bool| -> Vec<String> {
+            let mut names: Vec<String> = members(gang, wanted).map(|member| member.identity.key.to_string()).collect();
+            names.sort_unstable();
+            names
+        };
+        let round = |member: &Member| progress.rounds.get(&member.pod).copied().unwrap_or(0);
+        GangView {
+            name: gang.id().name().to_owned(),
+            namespace: gang.id().namespace().to_owned(),
+            min_required_number: config.min.unwrap_or(0),
+            total_children_num: config.total,
+            mode: config.mode.to_string(),
+            match_policy: config.policy.to_string(),
+            wait_time: go_duration(config.wait),
+            gang_group: group.gangs().iter().map(GangId::to_string).collect(),
+            children: named(MemberState::is_child),
+            create_time: gang.created(),
+            pending_children: named(|state| state == MemberState::Pending),
+            waiting_for_bind_children: named(|state| state == MemberState::Reserved),
+            bound_children: named(MemberState::is_bound),
+            schedule_cycle: progress.cycle,
+            schedule_cycle_valid: progress.cycle_valid,
+            children_schedule_round_map: members(gang, MemberState::is_child)
+                .map(|member| (member.identity.key.to_string(), round(member)))
+                .collect(),
+            resource_satisfied: progress.satisfied_once,
+            holding_since: progress.holding_since,
+            attempts: progress.attempts,
+            next_try: self.next_try(group, now),
+            last_failure: progress.last_failure.clone(),
+        }
+    }
+
+    /// When a group is tried again at the latest.
+    pub(in crate::decide) fn next_try(&self, group: &GroupId, now: Moment) -> Option<Timestamp> {
+        let at = match self.queue.state(Item::Group(group.clone()))? {
+            QueueState::BackOff(at) | QueueState::Parked(_, Some(at)) => *at,
+            QueueState::Parked(_, None) | QueueState::Active(_) | QueueState::Taken => return None,
+        };
+        let left = SignedDuration::try_from(at.saturating_sub(now.mono)).ok()?;
+        now.wall.checked_add(left).ok()
+    }
+
+    /// Explains the gang of that name; `None` when there is none.
+    pub fn explain_gang(&self, id: &GangId, now: Moment) -> Option<GangExplanation> {
+        let gang = self.world.gangs().gang(id)?;
+        let group = gang.group();
+        let record = self.groups.get(group);
+        let progress = record.map(|record| record.progress.clone()).unwrap_or_default();
+        let counts = gang.counts();
+        // Where nobody waits there is nobody to hold.
+        let waits = counts.pending + counts.gated + counts.timed_out > 0 || progress.holding_since.is_some();
+        let held = self.world.gangs().holds(gang, progress.satisfied_once).filter(|_| waits);
+        let enough = counts.placed() + counts.succeeded >= gang.config().min.unwrap_or(0).max(1);
+        let placed = enough || !waits && progress.satisfied_once;
+        let state = match &held {
+            Some(hold) if hold.reason() == "GangTimeout" => "marked",
+            Some(_) => "held",
+            None if counts.live() == 0 => "finished",
+            None if placed => "satisfied",
+            None if progress.satisfied_once && counts.reserved > 0 => "binding",
+            None if progress.holding_since.is_some() => "holding",
+            None => "waiting",
+        };
+        let message = match &held {
+            Some(hold) => hold.to_string(),
+            None => match (state, &progress.last_failure) {
+                ("waiting" | "holding", Some(failure)) => failure.clone(),
+                ("waiting" | "holding", None) => "it was not tried yet".to_owned(),
+                ("finished", _) => "no member lives".to_owned(),
+                _ => format!("{} of {} members have a node", counts.placed(), gang.config().min.unwrap_or(0)),
+            },
+        };
+        let reason = held.as_ref().map(Hold::reason);
+        let waits = matches!(state, "waiting" | "holding");
+        let tried_again = match (state, self.queue.state(Item::Group(group.clone()))) {
+            ("held", _) => "when the gang or its members change",
+            ("marked", _) => "when no pod carries the mark any more",
+            (_, Some(QueueState::BackOff(_))) => "after its pause, and when something useful happens",
+            (_, Some(QueueState::Parked(..))) => "when room, a node or an agent appears",
+            (_, Some(QueueState::Active(_) | QueueState::Taken)) => "now",
+            (_, None) => "no attempt is needed",
+        };
+        Some(GangExplanation {
+            gang: id.to_string(),
+            state: state.to_owned(),
+            reason: reason.or_else(|| waits.then_some("Unschedulable")).map(str::to_owned),
+            message,
+            advice: advice(state, reason).to_owned(),
+            group: self.world.gangs().of_group(group).map(|gang| standing(gang, progress.satisfied_once)).collect(),
+            root_cause: record.and_then(|record| record.root_cause.clone()).filter(|_| waits),
+            attempts: progress.attempts,
+            next_try: self.next_try(group, now),
+            tried_again: tried_again.to_owned(),
+            holding_since: progress.holding_since,
+            wait_time: go_duration(gang.config().wait),
+            members: gang.members().map(|member| self.member_view(member)).collect(),
+        })
+    }
+
+    fn member_view(&self, member: &Member) -> MemberView {
+        let node = self.world.pod(member.pod).and_then(Pod::node).and_then(|id| self.world.node(id));
+        MemberView {
+            pod: member.identity.key.to_string(),
+            state: word(member.state).to_owned(),
+            node: node.map(|node| node.name.to_string()),
+        }
+    }
+}
+
+fn members(gang: &Gang, wanted: fn(MemberState) -> bool) -> impl Iterator<Item = &Member> {
+    gang.members().filter(move |member| wanted(member.state))
+}
+
+fn standing(gang: &Gang, once: bool) -> GangStanding {
+    let (config, counts) = (gang.config(), gang.counts());
+    let placed = match config.policy {
+        // Once satisfied, bound ones are what is asked about.
+        MatchPolicy::OnceSatisfied if once => counts.waiting() + counts.placed() + counts.succeeded,
+        policy => rule::weight(policy, counts),
+    };
+    GangStanding {
+        gang: gang.id().to_string(),
+        placed,
+        needed: config.min.unwrap_or(0),
+        children: counts.children(),
+        phase: gang.pod_group().and_then(|object| object.status.phase),
+        warnings: gang.warnings().iter().map(ToString::to_string).collect(),
+    }
+}
+
+fn advice(state: &str, reason: Option<&str>) -> &'static str {
+    match (state, reason) {
+        ("marked", _) => {
+            "delete the marked pods so that their controller makes new ones, or remove the annotation \
+             gang.scheduling.koordinator.sh/timeout from them"
+        }
+        (_, Some("WaitingForPodGroup")) => "create the PodGroup that the pods name, in their namespace",
+        (_, Some("GangIncomplete")) => {
+            "create the missing pods or gangs, take scheduling gates away, or lower the minimum; the gang is tried at once then"
+        }
+        (_, Some("InvalidGang")) => {
+            "correct name, priority or schedulerName: they must be valid and equal over the whole group"
+        }
+        (_, Some("GangGroupMismatch")) => "let every gang of the group list the same gangs",
+        ("waiting" | "holding", _) => {
+            "free or add what the root cause asks for, or lower the minimum; nothing else needs to be done, the gang is tried again \
+             by itself"
+        }
+        _ => "nothing",
+    }
+}
+
+const fn word(state: MemberState) -> &'static str {
+    match state {
+        MemberState::Pending => "Pending",
+        MemberState::Reserved => "Reserved",
+        MemberState::Bound => "Bound",
+        MemberState::Running => "Running",
+        MemberState::Succeeded => "Succeeded",
+        MemberState::Failed => "Failed",
+        MemberState::Gated => "Gated",
+        MemberState::TimedOut => "TimedOut",
+        MemberState::Terminating => "Terminating",
+    }
+}
+
+/// As Go prints it: `10m0s`, `1h30m0s`, `500ms`.
+fn go_duration(wait: std::time::Duration) -> String {
+    let (hours, minutes) = (wait.as_secs() / 3600, wait.as_secs() / 60 % 60);
+    let seconds = wait.as_secs_f64() - (hours * 3600 + minutes * 60) as f64;
+    let parts = [(1_000_000, "ms"), (1_000, "µs"), (1, "ns")];
+    if wait.as_secs() == 0
+        && let Some((unit, name)) = parts.into_iter().find(|(unit, _)| wait.as_nanos() >= *unit)
+    {
+        return format!("{}{name}", wait.as_nanos() as f64 / unit as f64);
+    }
+    match (hours, minutes) {
+        (0, 0) => format!("{seconds}s"),
+        (0, _) => format!("{minutes}m{seconds}s"),
+        _ => format!("{hours}h{minutes}m{seconds}s"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::go_duration;
+    use std::time::Duration;
+
+    #[test]
+    fn waits_are_printed_as_go_does() {
+        for (millis, text) in
+            [(600_000, "10m0s"), (5_400_000, "1h30m0s"), (500, "500ms"), (1_500, "1.5s"), (0, "0s"), (5_000, "5s")]
+        {
+            assert_eq!(go_duration(Duration::from_millis(millis)), text);
+        }
+    }
+}

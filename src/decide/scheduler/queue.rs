@@ -1,0 +1,420 @@
+//! What wants to be placed: active, backing off, or parked until an event that the refusing rule named.
+//!
+//! ```text
+//!            pop                    fail
+//!   active ─────▶ taken ──▶ back-off ──time──▶ active
+//!     ▲             │ park
+//!     └──useful event── parked (costs nothing)
+//! ```
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use jiff::Timestamp;
+
+use crate::decide::scheduler::rules::{QueueSort, Queued, SortKey};
+use crate::decide::world::gangs::GroupId;
+use crate::decide::world::{PodId, Wake};
+
+/// What is tried as one.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Item {
+    /// A pod by itself.
+    Pod(PodId),
+    /// Gangs that start together.
+    Group(GroupId),
+    /// All waiting TYJobs, in their own order.
+    Jobs,
+}
+
+impl From<PodId> for Item {
+    fn from(id: PodId) -> Self {
+        Self::Pod(id)
+    }
+}
+
+/// Times of the queue.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct QueuePolicy {
+    /// First back-off. 1 s.
+    pub backoff: Duration,
+    /// Longest back-off. 10 s.
+    pub backoff_max: Duration,
+    /// Longest back-off of a group of gangs. 60 s.
+    pub group_backoff_max: Duration,
+    /// A parked pod is tried after this long even without an event. 5 min.
+    pub parked_max: Duration,
+}
+
+impl Default for QueuePolicy {
+    fn default() -> Self {
+        let s = Duration::from_secs;
+        Self { backoff: s(1), backoff_max: s(10), group_backoff_max: s(60), parked_max: s(300) }
+    }
+}
+
+/// Where a queued item is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum QueueState {
+    /// Tried as soon as its turn comes.
+    Active(SortKey),
+    /// Tried from this monotonic time on.
+    BackOff(Duration),
+    /// Tried when one of these happens; at the latest at this time.
+    Parked(Wake, Option<Duration>),
+    /// Being tried, or in flight.
+    Taken,
+}
+
+/// One item of the queue, for whoever asks.
+#[derive(Debug, Clone, Copy)]
+pub struct Standing<'a> {
+    /// Where it is.
+    pub state: &'a QueueState,
+    /// `spec.priority`.
+    pub priority: i32,
+    /// Monotonic time since which it is queued.
+    pub since: Duration,
+    /// How often it was tried.
+    pub attempts: u32,
+}
+
+#[derive(Debug, Clone)]
+struct Entry {
+    queued: Queued,
+    state: QueueState,
+    failures: u32,
+    attempts: u32,
+    since: Duration,
+    /// Monotonic time of the last failure.
+    failed_at: Option<Duration>,
+}
+
+impl Entry {
+    fn standing(&self) -> Standing<'_> {
+        Standing { state: &self.state, priority: self.queued.priority, since: self.since, attempts: self.attempts }
+    }
+}
+
+/// The queue.
+#[derive(Debug, Clone, Default)]
+pub struct Queue {
+    policy: QueuePolicy,
+    entries: BTreeMap<Item, Entry>,
+    active: BTreeMap<SortKey, Item>,
+    timed: BTreeSet<(Duration, Item)>,
+    parked: [BTreeSet<Item>; Wake::KINDS],
+    /// The latest time that was told.
+    now: Duration,
+}
+
+impl Queue {
+    /// An empty queue.
+    pub fn new(policy: QueuePolicy) -> Self {
+        Self { policy, ..Self::default() }
+    }
+
+    /// Adds an item, or makes a changed one active again. One that is being tried stays so.
+    pub fn add(&mut self, item: impl Into<Item>, mut queued: Queued, sort: &dyn QueueSort, now: Duration) {
+        let item = item.into();
+        self.now = now;
+        if let Some(entry) = self.entries.get_mut(&item) {
+            queued.failed = entry.queued.failed;
+            entry.queued = queued;
+            if entry.state == QueueState::Taken {
+                return;
+            }
+        } else {
+            let state = QueueState::Taken;
+            let entry = Entry { queued, state, failures: 0, attempts: 0, since: now, failed_at: None };
+            self.entries.insert(item.clone(), entry);
+        }
+        self.activate(item, sort);
+    }
+
+    /// Something of a queued item changed that makes another try worthwhile: at once, or when its first back-off is over.
+    pub fn offer(&mut self, item: Item, mut queued: Queued, sort: &dyn QueueSort, now: Duration) {
+        self.now = now;
+        if let Some(entry) = self.entries.get_mut(&item) {
+            queued.failed = entry.queued.failed;
+            entry.queued = queued;
+            entry.failures = 0;
+        }
+        self.activate_rested(item, sort);
+    }
+
+    /// An item's turn is another one now; whether and when it is tried is not.
+    pub fn restate(&mut self, item: Item, mut queued: Queued, sort: &dyn QueueSort) {
+        let Some(entry) = self.entries.get_mut(&item) else { return };
+        queued.failed = entry.queued.failed;
+        entry.queued = queued;
+        if matches!(entry.state, QueueState::Active(_)) {
+            self.activate(item, sort);
+        }
+    }
+
+    /// How often an item has failed since the last useful event.
+    pub fn failures(&self, item: impl Into<Item>) -> u32 {
+        self.entries.get(&item.into()).map_or(0, |entry| entry.failures)
+    }
+
+    /// Takes an item out for good.
+    pub fn remove(&mut self, item: impl Into<Item>) {
+        let item = item.into();
+        self.detach(&item);
+        self.entries.remove(&item);
+    }
+
+    /// The next one to try; it is taken until it is parked, failed, removed or given back.
+    pub fn pop(&mut self) -> Option<Item> {
+        let (_, item) = self.active.pop_first()?;
+        if let Some(entry) = self.entries.get_mut(&item) {
+            entry.state = QueueState::Taken;
+            entry.attempts += 1;
+        }
+        Some(item)
+    }
+
+    /// Parks an item that was tried, until one of `wake`.
+    pub fn park(&mut self, item: impl Into<Item>, wake: Wake, now: Duration, wall: Timestamp) {
+        let item = item.into();
+        self.now = now;
+        self.detach(&item);
+        let Some(entry) = self.entries.get_mut(&item) else { return };
+        entry.queued.failed = Some(wall);
+        entry.failed_at = Some(now);
+        if matches!(item, Item::Group(_)) {
+            entry.failures += 1;
+        }
+        // Without a wake, only the pod's own change helps: no need to look again.
+        let latest = (!wake.is_none()).then(|| now + self.policy.parked_max);
+        entry.state = QueueState::Parked(wake, latest);
+        for kind in wake.kinds() {
+            self.parked[kind].insert(item.clone());
+        }
+        if let Some(at) = latest {
+            self.timed.insert((at, item));
+        }
+    }
+
+    /// A parked item is tried at `at` at the latest.
+    pub fn hurry(&mut self, item: impl Into<Item>, at: Duration) {
+        let item = item.into();
+        let Some(entry) = self.entries.get_mut(&item) else { return };
+        let QueueState::Parked(_, latest) = &mut entry.state else { return };
+        if latest.is_some_and(|latest| latest <= at) {
+            return;
+        }
+        let former = latest.replace(at);
+        if let Some(former) = former {
+            self.timed.remove(&(former, item.clone()));
+        }
+        self.timed.insert((at, item));
+    }
+
+    /// Backs an item off after a failure that no event can be expected to mend. Returns when it will be tried.
+    pub fn fail(&mut self, item: impl Into<Item>, now: Duration, wall: Timestamp) -> Duration {
+        let item = item.into();
+        let exponent = self.entries.get(&item).map_or(0, |entry| entry.failures.min(16));
+        let most = if matches!(item, Item::Group(_)) { self.policy.group_backoff_max } else { self.policy.backoff_max };
+        let at = now + (self.policy.backoff * (1 << exponent)).min(most);
+        self.wait_until(item.clone(), at, wall);
+        if let Some(entry) = self.entries.get_mut(&item) {
+            entry.failures += 1;
+            entry.failed_at = Some(now);
+        }
+        at
+    }
+
+    /// Holds an item back until `at`.
+    pub fn wait_until(&mut self, item: impl Into<Item>, at: Duration, wall: Timestamp) {
+        let item = item.into();
+        self.detach(&item);
+        let Some(entry) = self.entries.get_mut(&item) else { return };
+        entry.queued.failed = Some(wall);
+        entry.state = QueueState::BackOff(at);
+        self.timed.insert((at, item));
+    }
+
+    /// Holds an item back until `at` without a failure: it keeps its turn.
+    pub fn rest_until(&mut self, item: impl Into<Item>, at: Duration) {
+        let item = item.into();
+        self.detach(&item);
+        let Some(entry) = self.entries.get_mut(&item) else { return };
+        entry.state = QueueState::BackOff(at);
+        self.timed.insert((at, item));
+    }
+
+    /// Makes an item active at once; its back-off starts anew.
+    pub fn activate(&mut self, item: impl Into<Item>, sort: &dyn QueueSort) {
+        let item = item.into();
+        self.detach(&item);
+        let Some(entry) = self.entries.get_mut(&item) else { return };
+        let key = sort.key(&entry.queued);
+        entry.state = QueueState::Active(key.clone());
+        self.active.insert(key, item);
+    }
+
+    /// Something happened: parked items that named it become active, their back-off forgotten.
+    pub fn wake(&mut self, wake: Wake, sort: &dyn QueueSort) {
+        let woken: BTreeSet<Item> = wake.kinds().flat_map(|kind| self.parked[kind].iter().cloned()).collect();
+        for item in woken {
+            if let Some(entry) = self.entries.get_mut(&item) {
+                entry.failures = 0;
+            }
+            self.activate_rested(item, sort);
+        }
+    }
+
+    /// Makes an item active; a group, whose try costs as much as its members, not before its first back-off is over.
+    fn activate_rested(&mut self, item: Item, sort: &dyn QueueSort) {
+        let rested = match (&item, self.entries.get(&item)) {
+            (Item::Group(_), Some(Entry { failed_at: Some(at), .. })) => *at + self.policy.backoff,
+            _ => Duration::ZERO,
+        };
+        if rested <= self.now {
+            return self.activate(item, sort);
+        }
+        self.detach(&item);
+        if let Some(entry) = self.entries.get_mut(&item) {
+            entry.state = QueueState::BackOff(rested);
+            self.timed.insert((rested, item));
+        }
+    }
+
+    /// Time passed.
+    pub fn tick(&mut self, now: Duration, sort: &dyn QueueSort) {
+        self.now = now;
+        while let Some((_, item)) = self.timed.first().cloned().filter(|(at, _)| *at <= now) {
+            self.activate(item, sort);
+        }
+    }
+
+    /// When the queue wants [`Queue::tick`]; zero when an item is active.
+    pub fn next(&self) -> Option<Duration> {
+        if self.active.is_empty() { self.timed.first().map(|(at, _)| *at) } else { Some(Duration::ZERO) }
+    }
+
+    /// Where an item is, if it is queued at all.
+    pub fn state(&self, item: impl Into<Item>) -> Option<&QueueState> {
+        let item = item.into();
+        self.entries.get(&item).map(|entry| &entry.state)
+    }
+
+    /// Monotonic time since which an item is queued.
+    pub fn since(&self, item: impl Into<Item>) -> Option<Duration> {
+        let item = item.into();
+        self.entries.get(&item).map(|entry| entry.since)
+    }
+
+    /// How an item stands, if it is queued at all.
+    pub fn standing(&self, item: impl Into<Item>) -> Option<Standing<'_>> {
+        self.entries.get(&item.into()).map(Entry::standing)
+    }
+
+    /// How every item stands.
+    pub fn standings(&self) -> impl Iterator<Item = (&Item, Standing<'_>)> {
+        self.entries.iter().map(|(item, entry)| (item, entry.standing()))
+    }
+
+    /// Everything queued.
+    pub fn iter(&self) -> impl Iterator<Item = (Item, &QueueState)> {
+        self.entries.iter().map(|(item, entry)| (item.clone(), &entry.state))
+    }
+
+    fn detach(&mut self, item: &Item) {
+        let Some(entry) = self.entries.get_mut(item) else { return };
+        match std::mem::replace(&mut entry.state, QueueState::Taken) {
+            QueueState::Active(key) => {
+                self.active.remove(&key);
+            }
+            QueueState::BackOff(at) => {
+                self.timed.remove(&(at, item.clone()));
+            }
+            QueueState::Parked(wake, latest) => {
+                for kind in wake.kinds() {
+                    self.parked[kind].remove(item);
+                }
+                if let Some(at) = latest {
+                    self.timed.remove(&(at, item.clone()));
+                }
+            }
+            QueueState::Taken => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::decide::scheduler::rules::plugins::priority_sort::PrioritySort;
+
+    const WALL: Timestamp = Timestamp::UNIX_EPOCH;
+    fn s(seconds: u64) -> Duration {
+        Duration::from_secs(seconds)
+    }
+    fn queued(priority: i32, created: i64, uid: &str) -> Queued {
+        let created = Timestamp::from_second(created).unwrap();
+        Queued { priority, sub_priority: 0, created, failed: None, class: 0, id: uid.into() }
+    }
+    fn pod(item: &Item) -> Option<u64> {
+        match item {
+            Item::Pod(id) => Some(id.0),
+            Item::Group(_) | Item::Jobs => None,
+        }
+    }
+    fn with(pods: &[(u64, i32, i64)]) -> Queue {
+        let mut queue = Queue::new(QueuePolicy::default());
+        for (id, priority, created) in pods {
+            queue.add(PodId(*id), queued(*priority, *created, &format!("u{id}")), &PrioritySort, s(0));
+        }
+        queue
+    }
+
+    #[test]
+    fn higher_priority_goes_first_then_the_older_then_the_id() {
+        let mut queue = with(&[(1, 0, 10), (2, 0, 5), (3, 9, 20), (4, 0, 5)]);
+        let order: Vec<u64> = std::iter::from_fn(|| queue.pop()).filter_map(|item| pod(&item)).collect();
+        assert_eq!(order, [3, 2, 4, 1]);
+    }
+
+    #[test]
+    fn a_parked_pod_wakes_only_for_what_its_rule_named() {
+        let mut queue = with(&[(1, 0, 0)]);
+        let id = queue.pop().unwrap();
+        queue.park(id.clone(), Wake::POD_FREED, s(1), WALL);
+        queue.wake(Wake::NODE_CHANGED.or(Wake::AGENT), &PrioritySort);
+        queue.tick(s(299), &PrioritySort);
+        assert_eq!(queue.pop(), None);
+        queue.wake(Wake::POD_FREED, &PrioritySort);
+        assert_eq!((queue.next(), queue.pop()), (Some(Duration::ZERO), Some(id)));
+    }
+
+    #[test]
+    fn back_off_doubles_from_one_to_ten_seconds_and_a_useful_event_resets_it() {
+        let mut queue = with(&[(1, 0, 0)]);
+        let id = queue.pop().unwrap();
+        let waits: Vec<u64> = (0..6).map(|_| queue.fail(id.clone(), s(0), WALL).as_secs()).collect();
+        assert_eq!(waits, [1, 2, 4, 8, 10, 10]);
+        queue.tick(s(9), &PrioritySort);
+        assert_eq!(queue.pop(), None);
+        queue.tick(s(10), &PrioritySort);
+        assert_eq!(queue.pop(), Some(id.clone()));
+        queue.park(id.clone(), Wake::AGENT, s(10), WALL);
+        queue.wake(Wake::AGENT, &PrioritySort);
+        assert_eq!(queue.pop(), Some(id.clone()));
+        assert_eq!(queue.fail(id, s(20), WALL), s(21));
+    }
+
+    #[test]
+    fn a_gated_pod_is_not_looked_at_again_until_it_changes() {
+        let mut queue = with(&[(1, 0, 0)]);
+        let id = queue.pop().unwrap();
+        queue.park(id.clone(), Wake::NONE, s(0), WALL);
+        queue.wake(Wake::ANY, &PrioritySort);
+        queue.tick(s(100_000), &PrioritySort);
+        assert_eq!((queue.pop(), queue.next()), (None, None));
+        queue.add(id.clone(), queued(0, 0, "u1"), &PrioritySort, s(1));
+        assert_eq!(queue.pop(), Some(id));
+    }
+}

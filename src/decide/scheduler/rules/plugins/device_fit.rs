@@ -1,0 +1,234 @@
+//! `DeviceFit`: the node's agent serves every name that the pod asks for, and its devices have room; the choice is kept for
+//! the Binding.
+
+use std::sync::Arc;
+
+use crate::contract::{AgentStatus, Shared};
+use crate::decide::devices::PodDeviceRequest;
+use crate::decide::help::Help;
+use crate::decide::pod::PodContainer;
+use crate::decide::scheduler::rules::{Filter, Outcome, Plugin, PreFilter, Reads, Slots, View};
+use crate::decide::world::devices::{DeviceChoice, DevicePlan, Kinds, kinds_of, request_of};
+use crate::decide::world::{KnownChoices, Node, NodeId, Pod, Resources, Wake};
+
+use super::resources_fit::device_shortage;
+
+/// What becomes of device pods where no agent is live.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum NodesWithoutAgent {
+    /// Such a node takes no device pods.
+    #[default]
+    Refuse,
+    /// Allocatable minus requests decides alone, as in kube-scheduler.
+    Plain,
+}
+
+/// The rule.
+pub struct DeviceFit {
+    /// What becomes of nodes without an agent.
+    pub without_agent: NodesWithoutAgent,
+}
+
+/// The devices chosen on each node that fits, in the order of the nodes: that is how they are asked, most often.
+pub(super) struct Choices(Vec<(NodeId, Arc<DeviceChoice>)>);
+
+/// With room for as many nodes as most decisions ask.
+impl Default for Choices {
+    fn default() -> Self {
+        Self(Vec::with_capacity(16))
+    }
+}
+
+impl Choices {
+    fn put(&mut self, node: NodeId, choice: Arc<DeviceChoice>) {
+        if self.0.last().is_none_or(|(last, _)| *last < node) {
+            return self.0.push((node, choice));
+        }
+        match self.0.binary_search_by_key(&node, |(id, _)| *id) {
+            Ok(at) => self.0[at].1 = choice,
+            Err(at) => self.0.insert(at, (node, choice)),
+        }
+    }
+
+    /// The choice on one node.
+    pub(super) fn of(&self, node: NodeId) -> Option<&DeviceChoice> {
+        let at = match self.0.last() {
+            Some((last, _)) if *last == node => self.0.len() - 1,
+            _ => self.0.binary_search_by_key(&node, |(id, _)| *id).ok()?,
+        };
+        Some(&self.0[at].1)
+    }
+}
+
+/// What the Binding says about devices when the pod goes to this node; `None` when it needs to say nothing.
+pub fn plan<'a>(slots: &'a Slots, (id, node): (NodeId, &'a Node)) -> Option<DevicePlan<'a>> {
+    let choice = choice(slots, id)?;
+    Some(node.stock.as_ref()?.plan(choice, &slots.get::<Arc<Wanted>>()?.request, &node.name))
+}
+
+/// The devices chosen on this node.
+pub fn choice(slots: &Slots, node: NodeId) -> Option<&DeviceChoice> {
+    slots.get::<Choices>()?.of(node)
+}
+
+/// Puts another choice in place of the one made for this node: one that leaves room for others.
+pub fn choose_instead(slots: &mut Slots, node: NodeId, choice: DeviceChoice) {
+    slots.entry::<Choices>().put(node, choice.into());
+}
+
+/// Entries of `container-devices` that always stay below the size that annotations are read up to.
+const MOST_PARTS: u64 = 320;
+/// Containers of one assignment.
+const MAX_CONTAINERS: usize = 256;
+
+/// Entries that an assignment will have.
+fn parts(request: &PodDeviceRequest) -> u64 {
+    let wants = request.shape().wants.iter();
+    let of = |want: &crate::decide::devices::Want| {
+        u64::from(want.gpu.as_ref().map_or(0, crate::contract::GpuRequest::count))
+            + u64::from(want.rdma.map_or(0, |nic| nic.count))
+    };
+    wants.map(of).sum()
+}
+
+/// The devices of a pod, and of every pod of its shape with the same containers, judged once.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Wanted {
+    containers: Shared<Vec<PodContainer>>,
+    request: PodDeviceRequest,
+    names: Shared<Vec<Box<str>>>,
+    kinds: Kinds,
+}
+
+impl Wanted {
+    /// Names of the Allocate calls that come for the pod where an agent serves all that it asks for; `None` when its containers
+    /// are other ones by now.
+    pub fn names_of(&self, pod: &Pod) -> Option<&Shared<Vec<Box<str>>>> {
+        self.containers.is_same(&pod.facts.handoff.containers).then_some(&self.names)
+    }
+}
+
+/// What the pod wants of devices; `None` when it wants none.
+pub fn wanted(slots: &Slots) -> Option<&Arc<Wanted>> {
+    slots.get()
+}
+
+/// Whether a node's agent serves all names that a pod asks for.
+enum Service<'a> {
+    All,
+    NoAgent,
+    Not(&'a str),
+}
+
+/// The last node's agent and allocatable, if it served all names: nodes of one make say the same of themselves.
+#[derive(Default)]
+struct Served(Option<(Shared<AgentStatus>, Shared<Resources>)>);
+
+impl Served {
+    fn by<'a>(&mut self, node: &Node, names: &'a [Box<str>]) -> Service<'a> {
+        let Some(status) = node.live_agent() else { return Service::NoAgent };
+        let have = node.facts.as_ref().map(|facts| &facts.allocatable);
+        if let (Some((like, had)), Some(have)) = (&self.0, have)
+            && like.is_same(status)
+            && had.is_same(have)
+        {
+            return Service::All;
+        }
+        if let Some(name) = names.iter().find(|name| !node.serves(name)) {
+            return Service::Not(name);
+        }
+        self.0 = have.map(|have| (status.clone(), have.clone()));
+        Service::All
+    }
+}
+
+/// What is remembered from one node, and one pod of a shape, to the next.
+#[derive(Default)]
+struct Memory {
+    served: Served,
+    choices: KnownChoices,
+}
+
+const NAME: &str = "DeviceFit";
+const ROOM: Wake = Wake::POD_FREED.or(Wake::DEVICES).or(Wake::NODE_ADDED);
+
+impl Plugin for DeviceFit {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn reads(&self, _: &Pod, _: &Slots) -> Reads {
+        Reads::Node
+    }
+}
+
+impl PreFilter for DeviceFit {
+    fn pre_filter(&self, _: View<'_>, pod: &Pod, slots: &mut Slots) -> Outcome {
+        if !pod.asks_for_devices() {
+            return Outcome::Fit;
+        }
+        let known = slots.kept::<Option<Arc<Wanted>>>().clone();
+        if let Some(known) = known.filter(|known| known.containers.is_same(&pod.facts.handoff.containers)) {
+            debug_assert_eq!(Ok(&known.request), request_of(pod).as_ref(), "pods of one shape have the same wishes");
+            slots.put(known);
+            return Outcome::Fit;
+        }
+        match request_of(pod) {
+            Err(problem) => Outcome::never(NAME, problem.to_string(), Wake::NONE),
+            Ok(request) if parts(&request) > MOST_PARTS || request.names().len() > MAX_CONTAINERS => {
+                let (parts, containers) = (parts(&request), request.names().len());
+                let text = format!(
+                    "asks for {parts} device parts in {containers} containers; an assignment holds at most {MOST_PARTS} in {MAX_CONTAINERS}: split the pod"
+                );
+                Outcome::never(NAME, text, Wake::NONE)
+            }
+            Ok(request) => {
+                let mut names: Vec<Box<str>> =
+                    pod.facts.handoff.expected_calls(|_| true).map(|call| call.resource.into()).collect();
+                names.sort();
+                names.dedup();
+                let containers = pod.facts.handoff.containers.clone();
+                let wanted = Arc::new(Wanted { containers, request, names: names.into(), kinds: kinds_of(pod) });
+                *slots.kept() = Some(wanted.clone());
+                slots.put(wanted);
+                Outcome::Fit
+            }
+        }
+    }
+}
+
+impl Filter for DeviceFit {
+    fn filter(&self, _: View<'_>, pod: &Pod, (id, node): (NodeId, &Node), slots: &mut Slots) -> Outcome {
+        let Some((wanted, memory)) = slots.with_kept::<Arc<Wanted>, Memory>() else { return Outcome::Fit };
+        let wake = Wake::AGENT.or(Wake::NODE_ROOM).or(Wake::NODE_ADDED);
+        match (memory.served.by(node, &wanted.names), self.without_agent) {
+            (Service::All, _) => {}
+            // Also where nobody but this rule counts: kube-scheduler leaves these names to its extender.
+            (_, NodesWithoutAgent::Plain) => {
+                let Some(shortage) = device_shortage(&pod.facts.spec.requests, node) else { return Outcome::Fit };
+                let (text, help) = shortage.told(slots);
+                return Outcome::unfit(NAME, text, wake.or(ROOM)).helped_by(help);
+            }
+            (Service::NoAgent, _) => return Outcome::unfit(NAME, "agent not ready", wake).helped_by(Help::Daemon),
+            (Service::Not(name), _) => {
+                let text = format!("agent does not serve {name}");
+                return Outcome::unfit(NAME, text, wake).helped_by(Help::Registration);
+            }
+        }
+        let Some(stock) = &node.stock else {
+            return Outcome::unfit(NAME, "no device inventory", Wake::DEVICES).helped_by(Help::Inventory);
+        };
+        if let Some(kind) = wanted.kinds.iter().find(|kind| stock.is_blocked(kind)) {
+            let text = format!("a pod without an assignment holds unknown {kind} devices");
+            return Outcome::unfit(NAME, text, ROOM).helped_by(Help::Unassigned);
+        }
+        match memory.choices.choose(stock, &wanted.request) {
+            Ok(choice) => {
+                slots.entry::<Choices>().put(id, choice);
+                Outcome::Fit
+            }
+            Err(no) => Outcome::unfit(NAME, no.text, ROOM).helped_by(no.help),
+        }
+    }
+}

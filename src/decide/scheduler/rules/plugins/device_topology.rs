@@ -1,0 +1,29 @@
+//! `DeviceTopology`: rates a node by how well the planned devices lie together.
+
+use crate::decide::scheduler::rules::{Plugin, Reads, Score, Slots, View};
+use crate::decide::world::{Node, NodeId, Pod};
+
+use super::device_fit::Choices;
+
+/// The rule.
+pub struct DeviceTopology;
+
+impl Plugin for DeviceTopology {
+    fn name(&self) -> &'static str {
+        "DeviceTopology"
+    }
+
+    fn reads(&self, _: &Pod, _: &Slots) -> Reads {
+        Reads::Node
+    }
+}
+
+impl Score for DeviceTopology {
+    fn score(&self, _: View<'_>, _: &Pod, (id, _): (NodeId, &Node), slots: &mut Slots) -> i64 {
+        slots.get::<Choices>().and_then(|choices| choices.of(id)).map_or(0, |choice| choice.quality)
+    }
+
+    fn is_absolute(&self) -> bool {
+        true
+    }
+}

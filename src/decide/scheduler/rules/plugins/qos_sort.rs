@@ -1,0 +1,50 @@
+//! `QoSSort`: priority, then class of service (Guaranteed, Burstable, BestEffort), then as `PrioritySort`: sub-priority, the last
+//! failure or else creation, id.
+
+use crate::decide::scheduler::rules::{Plugin, QueueSort, Queued, Reads, Slots, SortKey};
+use crate::decide::world::Pod;
+
+/// The order.
+pub struct QoSSort;
+
+impl Plugin for QoSSort {
+    fn name(&self) -> &'static str {
+        "QoSSort"
+    }
+
+    fn reads(&self, _: &Pod, _: &Slots) -> Reads {
+        Reads::Node
+    }
+}
+
+impl QueueSort for QoSSort {
+    fn key(&self, item: &Queued) -> SortKey {
+        let time = item.failed.unwrap_or(item.created).as_nanosecond();
+        let ranks = [-i128::from(item.priority), i128::from(item.class), -i128::from(item.sub_priority), time];
+        SortKey { ranks, id: item.id.clone() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::decide::world::Qos;
+    use jiff::Timestamp;
+
+    #[test]
+    fn class_of_service_breaks_ties_of_priority_and_age_those_of_class() {
+        let key = |priority, qos: Qos, created| {
+            let created = Timestamp::from_second(created).unwrap();
+            let id = "u".into();
+            QoSSort.key(&Queued { priority, sub_priority: 0, created, failed: None, class: qos as u8, id })
+        };
+        let order = [
+            key(9, Qos::BestEffort, 9),
+            key(1, Qos::Guaranteed, 5),
+            key(1, Qos::Guaranteed, 6),
+            key(1, Qos::Burstable, 1),
+            key(1, Qos::BestEffort, 0),
+        ];
+        assert!(order.is_sorted(), "{order:#?}");
+    }
+}

@@ -1,0 +1,155 @@
+//! The extension points. Every one is a small trait; a rule implements those that it needs.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+
+use crate::decide::scheduler::{Candidate, Effects};
+use crate::decide::world::{Node, NodeId, Pod, World};
+
+use super::outcome::Outcome;
+use super::reads::Reads;
+use super::slots::Slots;
+
+/// What every extension point may look at: the world of one generation, and the time.
+#[derive(Clone, Copy)]
+pub struct View<'a> {
+    /// The world.
+    pub world: &'a World,
+    /// Monotonic time.
+    pub now: Duration,
+}
+
+/// A rule with a name, as the configuration and messages call it.
+pub trait Plugin: Send + Sync {
+    /// PascalCase.
+    fn name(&self) -> &'static str;
+
+    /// What the rule's Filter, PreScore and Score read for this pod; asked when every PreFilter has run. Whoever answers
+    /// [`Reads::Node`] is asked again about a node only when that has changed. There is no default: a rule that says too
+    /// little would be answered from memory. A rule without these three says [`Reads::Node`].
+    fn reads(&self, pod: &Pod, slots: &Slots) -> Reads;
+}
+
+/// What the order of the queue may look at.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Queued {
+    /// `spec.priority`.
+    pub priority: i32,
+    /// Order within a priority, higher first; 0 where nobody said.
+    pub sub_priority: i64,
+    /// Creation.
+    pub created: Timestamp,
+    /// Last failed attempt, if any.
+    pub failed: Option<Timestamp>,
+    /// Quality of service: 0 Guaranteed, 1 Burstable, 2 BestEffort; of a group, that of its lowest member.
+    pub class: u8,
+    /// Breaks ties: a pod's uid, a group's id.
+    pub id: Box<str>,
+}
+
+/// A place in the queue; smaller goes first.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct SortKey {
+    /// Compared first to last.
+    pub ranks: [i128; 4],
+    /// Breaks ties.
+    pub id: Box<str>,
+}
+
+/// Orders the queue. Exactly one is enabled.
+pub trait QueueSort: Plugin {
+    /// The item's place.
+    fn key(&self, item: &Queued) -> SortKey;
+}
+
+/// Judges a pod before any node is looked at, and prepares what its filters share.
+pub trait PreFilter: Plugin {
+    /// Anything but fit ends the cycle.
+    fn pre_filter(&self, view: View<'_>, pod: &Pod, slots: &mut Slots) -> Outcome;
+}
+
+/// Judges one node.
+pub trait Filter: Plugin {
+    /// Fit, or why not.
+    fn filter(&self, view: View<'_>, pod: &Pod, node: (NodeId, &Node), slots: &mut Slots) -> Outcome;
+}
+
+/// Looks for a way out when no node fits: who leaves for this pod.
+pub trait PostFilter: Plugin {
+    /// The node whose victims are evicted; `None` evicts nobody.
+    fn pick<'a>(&self, candidates: &'a [Candidate]) -> Option<&'a Candidate>;
+}
+
+/// Prepares scoring over the nodes that fit.
+pub trait PreScore: Plugin {
+    /// A fault ends the cycle.
+    fn pre_score(&self, view: View<'_>, pod: &Pod, nodes: &[NodeId], slots: &mut Slots) -> Outcome;
+}
+
+/// A node and its score.
+pub type NodeScore = (NodeId, i64);
+
+/// Rates one node; higher is better.
+pub trait Score: Plugin {
+    /// Raw rating.
+    fn score(&self, view: View<'_>, pod: &Pod, node: (NodeId, &Node), slots: &mut Slots) -> i64;
+
+    /// `true` when a rating stands by itself, 0..=100: [`Score::normalize`] is not called then.
+    fn is_absolute(&self) -> bool {
+        false
+    }
+
+    /// Brings the raw ratings of all nodes to 0..=100. The default takes them as they are. Only which ratings there are may
+    /// matter, not how many nodes have each: equal ratings stay equal. Unlike ratings, which may be kept, it is asked at every
+    /// decision: what it reads of the world may change at any time.
+    fn normalize(&self, view: View<'_>, pod: &Pod, scores: &mut [NodeScore]) {
+        let _ = (view, pod, scores);
+    }
+}
+
+/// Takes what the pod needs on the chosen node.
+pub trait Reserve: Plugin {
+    /// Anything but fit undoes the reservations made so far.
+    fn reserve(&self, world: &World, pod: &Pod, node: NodeId, slots: &mut Slots) -> Outcome;
+    /// Gives it back; called for every plugin, in reverse order, on any later failure.
+    fn unreserve(&self, pod: &Pod, node: NodeId);
+}
+
+/// Lets a reserved pod go on, wait, or fail.
+pub trait Permit: Plugin {
+    /// Fit goes on; wait-until holds the reservation and is asked again then; anything else gives it back.
+    fn permit(&self, view: View<'_>, pod: &Pod, node: NodeId, slots: &mut Slots) -> Outcome;
+}
+
+/// Does what must be done before the lock.
+pub trait PreBind: Plugin {
+    /// Effects to perform. Fit goes on; wait-until is asked again then, or when volumes changed; anything else fails the bind.
+    /// `since` is the monotonic time of the first question.
+    fn pre_bind(&self, view: View<'_>, pod: &Pod, node: NodeId, since: Duration, effects: &mut Effects) -> Outcome;
+}
+
+/// Adds to the Binding.
+pub trait Bind: Plugin {
+    /// Annotations that go into the Binding.
+    fn annotations(&self, view: View<'_>, pod: &Pod, node: NodeId, slots: &Slots) -> Vec<(String, String)>;
+}
+
+/// Hears of a pod that is bound.
+pub trait PostBind: Plugin {
+    /// Called once per bound pod.
+    fn post_bind(&self, pod: &Pod, node: NodeId, effects: &mut Effects);
+}
+
+/// Kube's normalisation: the largest becomes 100; with `reverse`, the smallest does.
+pub fn normalize_to_hundred(scores: &mut [NodeScore], reverse: bool) {
+    let most = scores.iter().map(|(_, score)| *score).max().unwrap_or(0);
+    for (_, score) in scores {
+        *score = match (most, reverse) {
+            (0, false) => 0,
+            (0, true) => 100,
+            (most, false) => *score * 100 / most,
+            (most, true) => 100 - *score * 100 / most,
+        };
+    }
+}

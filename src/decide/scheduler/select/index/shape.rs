@@ -1,0 +1,80 @@
+//! The part of a pod that rules about single nodes may read: pods of one shape get the same answers.
+
+use crate::contract::image::ImageName;
+use crate::contract::{ContainerRequest, RequestError};
+use crate::decide::pod::{ContainerKind, PodContainer};
+use crate::decide::world::spec::{DeviceWishes, Labels, NodeTerm, Toleration};
+use crate::decide::world::{Pod, Rated, Resources};
+
+/// A pod without its name, its labels, and whatever only other pods and the queue care about.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PodShape {
+    requests: Resources,
+    rated: Rated,
+    wishes: DeviceWishes,
+    node: Option<Box<str>>,
+    selector: Labels,
+    required: Option<Vec<NodeTerm>>,
+    preferred: Vec<(i64, NodeTerm)>,
+    tolerations: Vec<Toleration>,
+    containers: Box<[Container]>,
+    images: Box<[ImageName]>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Container {
+    kind: ContainerKind,
+    request: Result<ContainerRequest, RequestError>,
+    dra_backed: Vec<Box<str>>,
+}
+
+impl Container {
+    fn is_like(&self, other: &PodContainer) -> bool {
+        self.kind == other.kind && self.request == other.request && self.dra_backed == other.dra_backed
+    }
+}
+
+impl PodShape {
+    /// The pod's shape.
+    pub fn of(pod: &Pod) -> Self {
+        let (spec, handoff) = (&pod.facts.spec, &pod.facts.handoff);
+        let container = |container: &PodContainer| Container {
+            kind: container.kind,
+            request: container.request.clone(),
+            dra_backed: container.dra_backed.clone(),
+        };
+        Self {
+            requests: spec.requests.clone(),
+            rated: spec.rated,
+            wishes: spec.wishes.clone(),
+            node: handoff.node.clone(),
+            selector: spec.node_selector.clone(),
+            required: spec.node_required.clone(),
+            preferred: spec.node_preferred.clone(),
+            tolerations: spec.tolerations.clone(),
+            containers: handoff.containers.iter().map(container).collect(),
+            images: spec.images.clone(),
+        }
+    }
+
+    /// The node that the pod names.
+    pub(in crate::decide) fn node(&self) -> Option<&str> {
+        self.node.as_deref()
+    }
+
+    /// `self == PodShape::of(pod)`, without building it.
+    pub fn is_of(&self, pod: &Pod) -> bool {
+        let (spec, handoff) = (&pod.facts.spec, &pod.facts.handoff);
+        self.requests == spec.requests
+            && self.rated == spec.rated
+            && self.wishes == spec.wishes
+            && self.node == handoff.node
+            && self.selector == spec.node_selector
+            && self.required == spec.node_required
+            && self.preferred == spec.node_preferred
+            && self.tolerations == spec.tolerations
+            && self.images == spec.images
+            && self.containers.len() == handoff.containers.len()
+            && self.containers.iter().zip(&handoff.containers).all(|(mine, other)| mine.is_like(other))
+    }
+}

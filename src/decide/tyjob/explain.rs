@@ -1,0 +1,241 @@
+//! Why a job is where it is: its turn, its share, and what each node is to each of its pods. Nothing is changed.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::contract::PodKey;
+use crate::contract::tyjob::{BasicPolicy, ScheduleState};
+use crate::decide::scheduler::PodShape;
+use crate::decide::scheduler::engine::Engine;
+use crate::decide::scheduler::rules::{Text, View};
+use crate::decide::scheduler::select::choose::prepare;
+use crate::decide::scheduler::settings::Moment;
+use crate::decide::tyjob::placement::{Class, Folded, JobFacts, JobSpec, Metric, Rank, Seat, dominant_share};
+use crate::decide::world::{NodeId, Pod};
+
+use super::place::{Company, ask_others, imagined, reason};
+use super::record::JobRecord;
+use super::round::{asked_for, demand_of, remaining};
+use super::table::Table;
+
+/// The answer for one job.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct JobExplanation {
+    /// `namespace/name`.
+    pub job: String,
+    /// `waiting`, `placed`, `unfit`, `invalid` or `over`.
+    pub class: String,
+    /// What the status is to say.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub schedule_state: Option<ScheduleState>,
+    /// Message of condition `Scheduled`.
+    pub message: String,
+    /// Place among waiting jobs, from 1, and how many there are.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub turn: Option<(usize, usize)>,
+    /// `spec.priority`.
+    pub priority: i32,
+    /// Order among jobs that it asks for.
+    pub job_queue_policy: String,
+    /// Nodes that it asks for.
+    pub basic_policy: String,
+    /// Largest share of a resource of the cluster that the whole job asks for.
+    pub dominant_share: f64,
+    /// Of which resource.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub dominant_resource: Option<String>,
+    /// Attempt.
+    pub attempt: i32,
+    /// Its pods.
+    pub seats: Vec<SeatExplanation>,
+}
+
+/// One pod of the job, or several alike without a place.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct SeatExplanation {
+    /// Name of the (first) pod.
+    pub pod: String,
+    /// How many pods this is about.
+    pub pods: usize,
+    /// The node of its place.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub node: Option<String>,
+    /// `reserved`, `taken`, `ended` or `missing`.
+    pub state: String,
+    /// Without a place: what each node is to it, the best first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub nodes: Vec<NodeRating>,
+    /// Without a place: why it cannot be anywhere, before any node is asked.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub refused: Option<String>,
+}
+
+/// One node for one pod.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct NodeRating {
+    /// Node.
+    pub node: String,
+    /// How the policy ranks it; none where the pod does not fit.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rank: Option<Rank>,
+    /// Why the pod does not fit.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub refused: Option<String>,
+}
+
+impl Engine {
+    /// Records of jobs, by namespace and name.
+    pub fn job_records(&self) -> &BTreeMap<PodKey, JobRecord> {
+        &self.jobs.records
+    }
+
+    /// Explains the job of that name; `None` when there is none.
+    pub fn explain_job(&self, key: &PodKey, now: Moment) -> Option<JobExplanation> {
+        let job = self.world.job(key)?;
+        let record = self.jobs.records.get(key);
+        let class = record.map_or(Class::Waiting, |record| record.class);
+        let said = record.and_then(|record| record.said.as_ref()).map(|(_, message, _)| message.clone());
+        let said = said.or_else(|| job.told.as_ref().map(|told| told.message.to_string()));
+        let order = self.jobs_in_order();
+        let turn = order.iter().position(|other| other == key).map(|at| (at + 1, order.len()));
+        let mut explanation = JobExplanation {
+            job: key.to_string(),
+            class: word(class).to_owned(),
+            schedule_state: record.and_then(|record| record.state).or(job.state),
+            message: said.unwrap_or_default(),
+            turn,
+            priority: 0,
+            job_queue_policy: String::new(),
+            basic_policy: String::new(),
+            dominant_share: 0.0,
+            dominant_resource: None,
+            attempt: job.attempt,
+            seats: Vec::new(),
+        };
+        match &job.spec {
+            Err(why) => explanation.message = format!("the spec is invalid: {why}"),
+            Ok(spec) => {
+                let demand: Folded = demand_of(spec);
+                let (share, resource) = dominant_share(&demand, &self.cluster_total());
+                explanation.dominant_share = share.value();
+                explanation.dominant_resource = resource.map(str::to_owned);
+                explanation.priority = spec.priority;
+                explanation.job_queue_policy = wire(&spec.queue);
+                explanation.basic_policy = wire(&spec.basic);
+                if job.is_over() {
+                    // Its places and its share are others' now.
+                    "the job is over and holds nothing".clone_into(&mut explanation.message);
+                    (explanation.dominant_share, explanation.dominant_resource) = (0.0, None);
+                    return Some(explanation);
+                }
+                explanation.seats = self.seats(job, spec, record, now);
+            }
+        }
+        Some(explanation)
+    }
+
+    fn seats(&self, job: &JobFacts, spec: &JobSpec, record: Option<&JobRecord>, now: Moment) -> Vec<SeatExplanation> {
+        let places = record.map(|record| &record.places);
+        let seats: Vec<Seat> = spec.seats(&job.job.key.name).collect();
+        let placed = |seat: &Seat| places.and_then(|places| places.get(&seat.pod));
+        let missing: Vec<Seat> =
+            seats.iter().filter(|seat| placed(seat).is_none() && !job.ended.contains_key(&seat.pod)).cloned().collect();
+        let mut told: Vec<SeatExplanation> = Vec::new();
+        let mut of_part: BTreeMap<usize, usize> = BTreeMap::new();
+        for seat in &seats {
+            let place = placed(seat);
+            let state = match place {
+                _ if job.ended.contains_key(&seat.pod) => "ended",
+                Some(place) if place.reservation.is_some() => "reserved",
+                Some(_) => "taken",
+                None => "missing",
+            };
+            let node = place.map(|place| place.node.to_string());
+            let mut line = SeatExplanation {
+                pod: seat.pod.to_string(),
+                pods: 1,
+                node,
+                state: state.to_owned(),
+                nodes: Vec::new(),
+                refused: None,
+            };
+            if state == "missing" {
+                if let Some(at) = of_part.get(&seat.part) {
+                    told[*at].pods += 1;
+                    continue;
+                }
+                of_part.insert(seat.part, told.len());
+                match self.rate(job, spec, seat, (&missing, record), now) {
+                    Ok(nodes) => line.nodes = nodes,
+                    Err(why) => line.refused = Some(why),
+                }
+            }
+            told.push(line);
+        }
+        told
+    }
+
+    /// What every node is to a seat.
+    fn rate(
+        &self,
+        job: &JobFacts,
+        spec: &JobSpec,
+        seat: &Seat,
+        (missing, record): (&[Seat], Option<&JobRecord>),
+        now: Moment,
+    ) -> Result<Vec<NodeRating>, String> {
+        let part = spec.parts.get(seat.part).ok_or("the job has no such part")?;
+        let pod = imagined(part.pod_of(&job.job, seat));
+        let view = View { world: &self.world, now: now.mono };
+        let mut slots = prepare(view, &self.plugins, &pod).map_err(reason)?;
+        let mut table = Table::default();
+        let metric = Metric::of(spec.basic, part.role);
+        let asked = table.catch_up(view, &self.plugins, &pod, &mut slots, (metric, &self.config.jobs.weights));
+        asked.map_err(Text::into_owned)?;
+        let mut here: BTreeMap<NodeId, i64> = BTreeMap::new();
+        let places = record.into_iter().flat_map(|record| &record.places);
+        let places = places.filter(|(pod, _)| !job.ended.contains_key(*pod));
+        for node in places.filter_map(|(_, place)| self.world.node_id(&place.node)) {
+            *here.entry(node).or_insert(0) += 1;
+        }
+        let asks = if spec.basic == BasicPolicy::JobAffinity {
+            remaining(&self.world, (job, spec), seat.part, &asked_for(spec, missing))
+        } else {
+            Vec::new()
+        };
+        let settings = (&self.plugins, &self.config.jobs.weights);
+        let fresh = |pod: &Pod, metric, _| (PodShape::of(pod), metric, Table::default());
+        let others = ask_others(view, settings, (job, spec), (seat, &pod), &asks, fresh);
+        let company = Company { policy: spec.basic, here: &here, missing: &asks, others: &others };
+        let mut nodes: Vec<NodeRating> = Vec::new();
+        for (id, node) in self.world.nodes() {
+            let rank = table.entry(id).map(|(metric, _, _)| company.rank(&self.world, id, metric.0));
+            let refused = table.refusal(id).map(|refusal| refusal.text.clone().into_owned());
+            nodes.push(NodeRating { node: node.name.to_string(), rank, refused });
+        }
+        nodes.sort_by(|a, b| b.rank.cmp(&a.rank).then_with(|| a.node.cmp(&b.node)));
+        Ok(nodes)
+    }
+}
+
+fn word(class: Class) -> &'static str {
+    match class {
+        Class::Over => "over",
+        Class::Invalid => "invalid",
+        Class::Unfit => "unfit",
+        Class::Placed => "placed",
+        Class::Waiting => "waiting",
+    }
+}
+
+/// The word of a choice, as in the object.
+fn wire<T: Serialize>(choice: &T) -> String {
+    match serde_json::to_value(choice) {
+        Ok(serde_json::Value::String(word)) => word,
+        _ => String::new(),
+    }
+}
