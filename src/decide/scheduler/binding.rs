@@ -143,9 +143,6 @@ impl Engine {
         if let Some(pod) = self.world.pod(id) {
             let waited = now.wall.duration_since(pod.facts.handoff.created);
             self.pod_waits.push(Duration::try_from(waited).unwrap_or_default());
-            for plugin in &self.plugins.enabled().post_bind {
-                plugin.post_bind(pod, flight.node, effects);
-            }
         }
         if let Some(raw) = flight.lock_value.filter(|_| !flight.locks) {
             // No call will come for this pod, so nobody else would take its lock away.

@@ -62,9 +62,6 @@ impl Engine {
             plan.annotations().into_iter().for_each(|(key, text)| annotations.set(key, text));
             plan.held()
         });
-        for plugin in &self.plugins.enabled().bind {
-            plugin.annotations(view, pod, node, &slots).into_iter().for_each(|(key, text)| annotations.set(key, text));
-        }
         let wanted = device_fit::wanted(&slots).cloned();
         let group = self.world.gangs().gang_of(id).map(|gang| gang.group().clone());
         let volumes = volumes::plan(&slots, node);

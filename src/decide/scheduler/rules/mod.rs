@@ -1,7 +1,7 @@
 //! Extension points of the scheduling cycle: small traits, what they may answer, and the registry that orders them.
 //!
 //! QueueSort → PreFilter → Filter → PostFilter → PreScore → Score → NormalizeScore → Reserve → Permit → (binding cycle)
-//! PreBind → lock → Bind → PostBind; Unreserve on any failure after Reserve.
+//! PreBind → lock → Binding; Unreserve on any failure after Reserve. Lock and Binding are no extension points: they are what Baton is.
 
 pub mod outcome;
 pub mod plugins;
@@ -13,8 +13,8 @@ pub mod slots;
 pub use crate::decide::text::Text;
 pub use outcome::{Outcome, Refusal};
 pub use points::{
-    Bind, Filter, NodeScore, Permit, Plugin, PostBind, PostFilter, PreBind, PreFilter, PreScore, QueueSort, Queued,
-    Reserve, Score, SortKey, View,
+    Filter, NodeScore, Permit, Plugin, PostFilter, PreBind, PreFilter, PreScore, QueueSort, Queued, Reserve, Score,
+    SortKey, View,
 };
 pub use reads::Reads;
 pub use registry::{Enabled, Plugins, RegistryError};

@@ -129,18 +129,6 @@ pub trait PreBind: Plugin {
     fn pre_bind(&self, view: View<'_>, pod: &Pod, node: NodeId, since: Duration, effects: &mut Effects) -> Outcome;
 }
 
-/// Adds to the Binding.
-pub trait Bind: Plugin {
-    /// Annotations that go into the Binding.
-    fn annotations(&self, view: View<'_>, pod: &Pod, node: NodeId, slots: &Slots) -> Vec<(String, String)>;
-}
-
-/// Hears of a pod that is bound.
-pub trait PostBind: Plugin {
-    /// Called once per bound pod.
-    fn post_bind(&self, pod: &Pod, node: NodeId, effects: &mut Effects);
-}
-
 /// Kube's normalisation: the largest becomes 100; with `reverse`, the smallest does.
 pub fn normalize_to_hundred(scores: &mut [NodeScore], reverse: bool) {
     let most = scores.iter().map(|(_, score)| *score).max().unwrap_or(0);

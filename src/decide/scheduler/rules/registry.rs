@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::points::{
-    Bind, Filter, Permit, PostBind, PostFilter, PreBind, PreFilter, PreScore, QueueSort, Reserve, Score,
+    Filter, Permit, PostFilter, PreBind, PreFilter, PreScore, QueueSort, Reserve, Score,
 };
 
 /// Why a set of plugins cannot work.
@@ -71,10 +71,6 @@ pub struct Enabled {
     pub permit: Vec<Arc<dyn Permit>>,
     /// Before the lock.
     pub pre_bind: Vec<Arc<dyn PreBind>>,
-    /// Contributions to the Binding.
-    pub bind: Vec<Arc<dyn Bind>>,
-    /// After the bind.
-    pub post_bind: Vec<Arc<dyn PostBind>>,
 }
 
 /// A set of plugins that can work.
@@ -99,8 +95,6 @@ impl Plugins {
         once("Reserve", enabled.reserve.iter().map(|p| p.name()))?;
         once("Permit", enabled.permit.iter().map(|p| p.name()))?;
         once("PreBind", enabled.pre_bind.iter().map(|p| p.name()))?;
-        once("Bind", enabled.bind.iter().map(|p| p.name()))?;
-        once("PostBind", enabled.post_bind.iter().map(|p| p.name()))?;
         if let Some((plugin, weight)) = enabled.score.iter().find(|(_, weight)| !(1..=100).contains(weight)) {
             return Err(RegistryError::Weight { name: plugin.name(), weight: *weight });
         }

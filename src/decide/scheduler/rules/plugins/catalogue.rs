@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::decide::scheduler::rules::{
-    Bind, Enabled, Filter, Permit, PostBind, PostFilter, PreBind, PreFilter, PreScore, QueueSort, Reserve, Score,
+    Enabled, Filter, Permit, PostFilter, PreBind, PreFilter, PreScore, QueueSort, Reserve, Score,
 };
 
 use super::balanced_allocation::NodeResourcesBalancedAllocation;
@@ -39,13 +39,11 @@ pub enum Point {
     Reserve,
     Permit,
     PreBind,
-    Bind,
-    PostBind,
 }
 
 impl Point {
     /// All of them and their keys in the configuration file.
-    pub const ALL: [(Self, &'static str); 11] = [
+    pub const ALL: [(Self, &'static str); 9] = [
         (Self::QueueSort, "queueSort"),
         (Self::PreFilter, "preFilter"),
         (Self::Filter, "filter"),
@@ -55,8 +53,6 @@ impl Point {
         (Self::Reserve, "reserve"),
         (Self::Permit, "permit"),
         (Self::PreBind, "preBind"),
-        (Self::Bind, "bind"),
-        (Self::PostBind, "postBind"),
     ];
 }
 
@@ -72,8 +68,6 @@ pub(super) struct Made {
     reserve: Option<Arc<dyn Reserve>>,
     permit: Option<Arc<dyn Permit>>,
     pre_bind: Option<Arc<dyn PreBind>>,
-    bind: Option<Arc<dyn Bind>>,
-    post_bind: Option<Arc<dyn PostBind>>,
 }
 
 impl Made {
@@ -88,8 +82,6 @@ impl Made {
             Point::Reserve => self.reserve.is_some(),
             Point::Permit => self.permit.is_some(),
             Point::PreBind => self.pre_bind.is_some(),
-            Point::Bind => self.bind.is_some(),
-            Point::PostBind => self.post_bind.is_some(),
         }
     }
 
@@ -105,8 +97,6 @@ impl Made {
             Point::Reserve => enabled.reserve.extend(self.reserve.clone()),
             Point::Permit => enabled.permit.extend(self.permit.clone()),
             Point::PreBind => enabled.pre_bind.extend(self.pre_bind.clone()),
-            Point::Bind => enabled.bind.extend(self.bind.clone()),
-            Point::PostBind => enabled.post_bind.extend(self.post_bind.clone()),
         }
     }
 }
@@ -178,8 +168,6 @@ mod tests {
                 made.reserve.as_ref().map(|p| p.name()),
                 made.permit.as_ref().map(|p| p.name()),
                 made.pre_bind.as_ref().map(|p| p.name()),
-                made.bind.as_ref().map(|p| p.name()),
-                made.post_bind.as_ref().map(|p| p.name()),
             ];
             assert!(names.iter().flatten().count() > 0, "{name} has no extension point");
             assert!(names.iter().flatten().all(|own| own == name), "{name}: {names:?}");
