@@ -10,10 +10,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::contract::{Shared, key};
-use crate::decide::scheduler::rules::plugins::device_fit::{self, Wanted};
-use crate::decide::scheduler::rules::plugins::volumes;
-use crate::decide::scheduler::rules::{Outcome, Slots, View};
+use crate::contract::Shared;
+use crate::decide::scheduler::rules::plugins::device_fit::Wanted;
+use crate::decide::scheduler::rules::{Claimed, Outcome, Slots, View};
 use crate::decide::world::gangs::GroupId;
 use crate::decide::world::{Node, NodeId, Pod, PodId, Wake};
 
@@ -48,24 +47,17 @@ impl Engine {
     pub(in crate::decide) fn hold(&mut self, id: PodId, node: NodeId, mut slots: Slots, now: Moment) -> bool {
         let Some(pod) = self.world.pod(id) else { return false };
         let view = View { world: &self.world, now: now.mono };
+        let mut claimed = Claimed::default();
         for (done, plugin) in self.plugins.enabled().reserve.iter().enumerate() {
-            if !matches!(plugin.reserve(&self.world, pod, node, &mut slots), Outcome::Fit) {
+            if !plugin.reserve(view, pod, node, &mut slots, &mut claimed).is_fit() {
                 let made = &self.plugins.enabled().reserve[..done];
                 made.iter().rev().for_each(|plugin| plugin.unreserve(pod, node));
                 return false;
             }
         }
-        let plan = self.world.node(node).and_then(|found| device_fit::plan(&slots, (node, found)));
-        // What nobody says is written as empty: a pod may carry another scheduler's words.
-        let mut annotations = Annotations::empty(&key::SCHEDULER_KEYS);
-        let devices = plan.map(|plan| {
-            plan.annotations().into_iter().for_each(|(key, text)| annotations.set(key, text));
-            plan.held()
-        });
-        let wanted = device_fit::wanted(&slots).cloned();
+        let Claimed { annotations, wanted, devices, choice, volumes } = claimed;
         let group = self.world.gangs().gang_of(id).map(|gang| gang.group().clone());
-        let volumes = volumes::plan(&slots, node);
-        if self.world.assume_chosen(id, node, devices, device_fit::choice(&slots, node))
+        if self.world.assume_chosen(id, node, devices, choice.as_deref())
             && let Some(plan) = volumes
         {
             self.world.plan_volumes(id, plan);

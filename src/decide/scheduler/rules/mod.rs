@@ -13,8 +13,8 @@ pub mod slots;
 pub use crate::decide::text::Text;
 pub use outcome::{Outcome, Refusal};
 pub use points::{
-    Filter, NodeScore, Permit, Plugin, PostFilter, PreBind, PreFilter, PreScore, QueueSort, Queued, Reserve, Score,
-    SortKey, View,
+    Claimed, Filter, NodeScore, Permit, Plugin, PostFilter, PreBind, PreFilter, PreScore, QueueSort, Queued, Reserve,
+    Score, SortKey, View,
 };
 pub use reads::Reads;
 pub use registry::{Enabled, Plugins, RegistryError};

@@ -1,13 +1,19 @@
 //! The extension points. Every one is a small trait; a rule implements those that it needs.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
 
-use crate::decide::scheduler::{Candidate, Effects};
+use crate::contract::key;
+use crate::decide::devices::Held;
+use crate::decide::scheduler::{Annotations, Candidate, Effects};
+use crate::decide::world::devices::DeviceChoice;
+use crate::decide::world::volume::VolumePlan;
 use crate::decide::world::{Node, NodeId, Pod, World};
 
 use super::outcome::Outcome;
+use super::plugins::device_fit::Wanted;
 use super::reads::Reads;
 use super::slots::Slots;
 
@@ -108,12 +114,51 @@ pub trait Score: Plugin {
     }
 }
 
+/// What a reservation takes: the Reserve rules fill it in, in their order, then the world takes it as one.
+#[derive(Debug)]
+pub struct Claimed {
+    /// The Binding's annotations, all but the time.
+    pub(in crate::decide) annotations: Annotations,
+    /// What the pod wants of devices.
+    pub(in crate::decide) wanted: Option<Arc<Wanted>>,
+    /// The devices that it gets.
+    pub(in crate::decide) devices: Option<Held>,
+    /// The choice behind `devices`.
+    pub(in crate::decide) choice: Option<Arc<DeviceChoice>>,
+    /// What must happen to its claims.
+    pub(in crate::decide) volumes: Option<VolumePlan>,
+}
+
+impl Default for Claimed {
+    /// Nothing. Every annotation of ours is written, empty where no rule sets it: the pod may carry another scheduler's.
+    fn default() -> Self {
+        let annotations = Annotations::empty(&key::SCHEDULER_KEYS);
+        Self { annotations, wanted: None, devices: None, choice: None, volumes: None }
+    }
+}
+
+impl Claimed {
+    /// Adds an annotation to the Binding, and so to the pod. `false`, and nothing is added, for a key that Baton writes itself.
+    #[must_use]
+    pub fn annotate(&mut self, key: &str, text: impl Into<String>) -> bool {
+        let free = !key::SCHEDULER_KEYS.contains(&key);
+        if free {
+            self.annotations.set(key.to_owned(), text.into());
+        }
+        free
+    }
+}
+
 /// Takes what the pod needs on the chosen node.
 pub trait Reserve: Plugin {
-    /// Anything but fit undoes the reservations made so far.
-    fn reserve(&self, world: &World, pod: &Pod, node: NodeId, slots: &mut Slots) -> Outcome;
-    /// Gives it back; called for every plugin, in reverse order, on any later failure.
-    fn unreserve(&self, pod: &Pod, node: NodeId);
+    /// Adds to `claimed`. Anything but fit undoes the reservations made so far.
+    fn reserve(&self, view: View<'_>, pod: &Pod, node: NodeId, slots: &mut Slots, claimed: &mut Claimed) -> Outcome;
+
+    /// Called for every rule, in reverse order, when the reservation ends without a Binding. What the rule put into `claimed` is
+    /// given back without it.
+    fn unreserve(&self, pod: &Pod, node: NodeId) {
+        let _ = (pod, node);
+    }
 }
 
 /// Lets a reserved pod go on, wait, or fail.

@@ -2,9 +2,7 @@
 
 use std::sync::Arc;
 
-use super::points::{
-    Filter, Permit, PostFilter, PreBind, PreFilter, PreScore, QueueSort, Reserve, Score,
-};
+use super::points::{Filter, Permit, PostFilter, PreBind, PreFilter, PreScore, QueueSort, Reserve, Score};
 
 /// Why a set of plugins cannot work.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -23,9 +21,9 @@ pub enum RegistryError {
         /// Extension point.
         point: &'static str,
     },
-    /// A rule that reads at one extension point what it prepares at another one.
+    /// A rule whose work at one extension point is half of it without another one.
     #[error(
-        "plugin {name} is enabled at {point} and not at {before}, where it prepares for that: enable it at both, or at neither"
+        "plugin {name} is enabled at {point} and not at {other}, the other half of it: enable it at both, or at neither"
     )]
     Apart {
         /// Plugin.
@@ -33,7 +31,7 @@ pub enum RegistryError {
         /// Where it is enabled.
         point: &'static str,
         /// Where it is not.
-        before: &'static str,
+        other: &'static str,
     },
     /// Nobody chooses devices.
     #[error(

@@ -126,10 +126,10 @@ pub(super) const PLUGINS: &[(&str, Maker)] = &[
     ("NodeResourcesBalancedAllocation", |set| {
         made!(NodeResourcesBalancedAllocation(set.choice.balanced.clone()), score)
     }),
-    ("VolumeBinding", |set| made!(set.choice.volumes, pre_filter, filter, pre_bind)),
+    ("VolumeBinding", |set| made!(set.choice.volumes, pre_filter, filter, reserve, pre_bind)),
     ("InterPodAffinity", |set| made!(set.choice.affinity, pre_filter, filter, pre_score, score)),
     ("PodTopologySpread", |_| made!(PodTopologySpread, pre_filter, filter, pre_score, score)),
-    ("DeviceFit", |set| made!(DeviceFit { without_agent: set.without_agent }, pre_filter, filter)),
+    ("DeviceFit", |set| made!(DeviceFit { without_agent: set.without_agent }, pre_filter, filter, reserve)),
     ("DefaultPreemption", |_| made!(DefaultPreemption, post_filter)),
     ("RequestedToCapacityRatio", |set| made!(RequestedToCapacityRatio(set.ratio.clone()), score)),
     ("DeviceTopology", |_| made!(DeviceTopology, score)),

@@ -92,6 +92,7 @@ pub(super) const DEFAULTS: &[(Point, &[(&str, i64)])] = &[
             ("InterPodAffinity", 2),
         ],
     ),
+    (Point::Reserve, &[("DeviceFit", 1), ("VolumeBinding", 1)]),
     (Point::PreBind, &[("VolumeBinding", 1)]),
 ];
 

@@ -7,7 +7,7 @@ use crate::contract::{AgentStatus, Shared};
 use crate::decide::devices::PodDeviceRequest;
 use crate::decide::help::Help;
 use crate::decide::pod::PodContainer;
-use crate::decide::scheduler::rules::{Filter, Outcome, Plugin, PreFilter, Reads, Slots, View};
+use crate::decide::scheduler::rules::{Claimed, Filter, Outcome, Plugin, PreFilter, Reads, Reserve, Slots, View};
 use crate::decide::world::devices::{DeviceChoice, DevicePlan, Kinds, kinds_of, request_of};
 use crate::decide::world::{KnownChoices, Node, NodeId, Pod, Resources, Wake};
 
@@ -31,7 +31,7 @@ pub struct DeviceFit {
 }
 
 /// The devices chosen on each node that fits, in the order of the nodes: that is how they are asked, most often.
-pub(super) struct Choices(Vec<(NodeId, Arc<DeviceChoice>)>);
+struct Choices(Vec<(NodeId, Arc<DeviceChoice>)>);
 
 /// With room for as many nodes as most decisions ask.
 impl Default for Choices {
@@ -52,7 +52,7 @@ impl Choices {
     }
 
     /// The choice on one node.
-    pub(super) fn of(&self, node: NodeId) -> Option<&DeviceChoice> {
+    fn of(&self, node: NodeId) -> Option<&Arc<DeviceChoice>> {
         let at = match self.0.last() {
             Some((last, _)) if *last == node => self.0.len() - 1,
             _ => self.0.binary_search_by_key(&node, |(id, _)| *id).ok()?,
@@ -69,7 +69,7 @@ pub fn plan<'a>(slots: &'a Slots, (id, node): (NodeId, &'a Node)) -> Option<Devi
 
 /// The devices chosen on this node.
 pub fn choice(slots: &Slots, node: NodeId) -> Option<&DeviceChoice> {
-    slots.get::<Choices>()?.of(node)
+    slots.get::<Choices>()?.of(node).map(|choice| &**choice)
 }
 
 /// Puts another choice in place of the one made for this node: one that leaves room for others.
@@ -107,11 +107,6 @@ impl Wanted {
     pub fn names_of(&self, pod: &Pod) -> Option<&Shared<Vec<Box<str>>>> {
         self.containers.is_same(&pod.facts.handoff.containers).then_some(&self.names)
     }
-}
-
-/// What the pod wants of devices; `None` when it wants none.
-pub fn wanted(slots: &Slots) -> Option<&Arc<Wanted>> {
-    slots.get()
 }
 
 /// Whether a node's agent serves all names that a pod asks for.
@@ -230,5 +225,17 @@ impl Filter for DeviceFit {
             }
             Err(no) => Outcome::unfit(NAME, no.text, ROOM).helped_by(no.help),
         }
+    }
+}
+
+impl Reserve for DeviceFit {
+    fn reserve(&self, view: View<'_>, _: &Pod, id: NodeId, slots: &mut Slots, claimed: &mut Claimed) -> Outcome {
+        claimed.wanted = slots.get::<Arc<Wanted>>().cloned();
+        if let Some(plan) = view.world.node(id).and_then(|node| plan(slots, (id, node))) {
+            plan.annotations().into_iter().for_each(|(key, text)| claimed.annotations.set(key, text));
+            claimed.devices = Some(plan.held());
+        }
+        claimed.choice = slots.get::<Choices>().and_then(|choices| choices.of(id)).cloned();
+        Outcome::Fit
     }
 }

@@ -3,7 +3,7 @@
 use crate::decide::scheduler::rules::{Plugin, Reads, Score, Slots, View};
 use crate::decide::world::{Node, NodeId, Pod};
 
-use super::device_fit::Choices;
+use super::device_fit::choice;
 
 /// The rule.
 pub struct DeviceTopology;
@@ -20,7 +20,7 @@ impl Plugin for DeviceTopology {
 
 impl Score for DeviceTopology {
     fn score(&self, _: View<'_>, _: &Pod, (id, _): (NodeId, &Node), slots: &mut Slots) -> i64 {
-        slots.get::<Choices>().and_then(|choices| choices.of(id)).map_or(0, |choice| choice.quality)
+        choice(slots, id).map_or(0, |choice| choice.quality)
     }
 
     fn is_absolute(&self) -> bool {

@@ -8,7 +8,7 @@ use crate::decide::devices::score::Beside;
 use crate::decide::scheduler::rules::{NodeScore, Plugin, Reads, Score, Slots, View};
 use crate::decide::world::{Node, NodeId, Pod};
 
-use super::device_fit::Choices;
+use super::device_fit::choice;
 use super::inter_pod_preference::stretch;
 
 /// The rule.
@@ -34,7 +34,7 @@ impl Score for GpuFragmentation {
         let (have, used, wanted) = (&facts.allocatable, &node.used, &pod.facts.spec.requests);
         let before = Beside { milli_cpu: have.milli_cpu - used.milli_cpu, memory: have.memory - used.memory };
         let after = Beside { milli_cpu: before.milli_cpu - wanted.milli_cpu, memory: before.memory - wanted.memory };
-        let choice = slots.get::<Choices>().and_then(|choices| choices.of(id));
+        let choice = choice(slots, id);
         let change = stock.fragmentation_change(choice, [before, after], view.world.mix().typical());
         (-change * PARTS).round() as i64
     }

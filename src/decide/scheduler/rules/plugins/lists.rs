@@ -74,6 +74,8 @@ impl PluginLists {
         }
         self.are_together(Point::Filter, Point::PreFilter)?;
         self.are_together(Point::Score, Point::PreScore)?;
+        // Pods would be bound without what was chosen for them.
+        self.are_together(Point::Filter, Point::Reserve)?;
         // Claims would stay without their volumes.
         self.are_together(Point::Filter, Point::PreBind)?;
         if !self.has(Point::Filter, "DeviceFit") {
@@ -86,11 +88,11 @@ impl PluginLists {
         self.at(point).iter().any(|listed| listed.name == name)
     }
 
-    /// A rule that prepares at `before` what it reads at `point` must be enabled at both: it would say yes to everything.
-    fn are_together(&self, point: Point, before: Point) -> Result<(), RegistryError> {
-        let apart = names_at(before).find(|name| self.has(point, name) && !self.has(before, name));
+    /// A rule with both points must be enabled at `other` where it is at `point`: it would do half its work.
+    fn are_together(&self, point: Point, other: Point) -> Result<(), RegistryError> {
+        let apart = names_at(other).find(|name| self.has(point, name) && !self.has(other, name));
         let key = |wanted| Point::ALL.iter().find(|(point, _)| *point == wanted).map_or("", |(_, key)| *key);
-        apart.map_or(Ok(()), |name| Err(RegistryError::Apart { name, point: key(point), before: key(before) }))
+        apart.map_or(Ok(()), |name| Err(RegistryError::Apart { name, point: key(point), other: key(other) }))
     }
 }
 
@@ -137,6 +139,9 @@ mod tests {
         let mut lists = PluginLists::default();
         lists.change(Point::PreFilter, vec![], &these(&["VolumeBinding"]));
         assert!(error(&lists).contains("VolumeBinding"), "{}", error(&lists));
+        let mut lists = PluginLists::default();
+        lists.change(Point::Reserve, vec![], &these(&["DeviceFit"]));
+        assert!(error(&lists).contains("DeviceFit is enabled at filter and not at reserve"), "{}", error(&lists));
         let mut lists = PluginLists::default();
         lists.change(Point::Filter, vec![], &Disabled::All);
         assert!(error(&lists).contains("DeviceFit"), "{}", error(&lists));

@@ -7,4 +7,4 @@ mod pre_bind;
 mod rule;
 mod zone;
 
-pub use rule::{VolumeBinding, plan};
+pub use rule::VolumeBinding;

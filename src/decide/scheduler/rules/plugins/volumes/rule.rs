@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::decide::help::Help;
-use crate::decide::scheduler::rules::{Filter, Outcome, Plugin, PreFilter, Reads, Slots, View};
+use crate::decide::scheduler::rules::{Claimed, Filter, Outcome, Plugin, PreFilter, Reads, Reserve, Slots, View};
 use crate::decide::world::volume::{Provision, VolumePlan};
 use crate::decide::world::{Node, NodeId, Pod, Wake};
 
@@ -31,11 +31,6 @@ const WAKE: Wake = Wake::VOLUME.or(Wake::NODE_ADDED).or(Wake::NODE_CHANGED).or(W
 /// What is planned on each node that fits.
 #[derive(Default)]
 struct Plans(BTreeMap<NodeId, VolumePlan>);
-
-/// What must happen to the pod's claims when it goes to this node; `None` when nothing must.
-pub fn plan(slots: &Slots, node: NodeId) -> Option<VolumePlan> {
-    slots.get::<Plans>()?.0.get(&node).cloned()
-}
 
 impl Plugin for VolumeBinding {
     fn name(&self) -> &'static str {
@@ -114,6 +109,13 @@ impl Filter for VolumeBinding {
         if !claims.waiting.is_empty() {
             slots.entry::<Plans>().0.insert(id, plan);
         }
+        Outcome::Fit
+    }
+}
+
+impl Reserve for VolumeBinding {
+    fn reserve(&self, _: View<'_>, _: &Pod, node: NodeId, slots: &mut Slots, claimed: &mut Claimed) -> Outcome {
+        claimed.volumes = slots.get::<Plans>().and_then(|plans| plans.0.get(&node)).cloned();
         Outcome::Fit
     }
 }
