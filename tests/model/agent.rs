@@ -6,11 +6,10 @@ use std::collections::BTreeSet;
 use baton::decide::handoff::identify::{Caller, How};
 use baton::decide::handoff::prefer::{Preference, pick, preference};
 use baton::decide::handoff::rebuild::rebuild;
-use baton::decide::handoff::unlock::Why;
 use baton::decide::handoff::{
     Call, EntryKey, Fresh, Ledger, Outcome, PodResources, Refusal, Rule, Sight, decide, passed_by, validate,
 };
-use baton::decide::lock::GoneReason;
+use baton::decide::lock::{GoneReason, ReleaseReason};
 use baton::decide::pod::Phase;
 
 use super::coverage::Branch;
@@ -203,7 +202,7 @@ impl Handoff {
         let careless = self.setup.flaws.foreign_release && refusal.rule.makes_lock_useless()
             || self.setup.flaws.blind_release && refusal.rule == Rule::Unidentified;
         if let (true, Some(lock)) = (careless, state.nodes[node].lock) {
-            self.judge_removal(state, node, lock, Why::Unusable);
+            self.judge_removal(state, node, lock, ReleaseReason::Unusable);
             self.remove(state, node, lock);
         }
     }
@@ -222,21 +221,22 @@ impl Handoff {
 
     /// The unlocker looks at the lock.
     pub fn unlock(&self, state: &mut State, node: usize) {
-        let Some((lock, why)) = self.fate(state, node) else { return };
-        self.hit(match why {
-            Why::Served => Branch::UnlockServed,
-            Why::Gone(_) => Branch::UnlockGone,
-            Why::Deleting | Why::Unusable => Branch::UnlockDeleting,
+        let Some((lock, reason)) = self.fate(state, node) else { return };
+        self.hit(match reason {
+            ReleaseReason::Served => Branch::UnlockServed,
+            ReleaseReason::Gone(_) => Branch::UnlockGone,
+            ReleaseReason::Deleting | ReleaseReason::Unusable => Branch::UnlockDeleting,
+            other => unreachable!("a reason of schedulers: {other}"),
         });
-        self.judge_removal(state, node, lock, why);
+        self.judge_removal(state, node, lock, reason);
         state.nodes[node].release = Some(lock);
     }
 
     /// Only the owner that was served, or proof, or the holder's own fault removes a lock.
-    fn judge_removal(&self, state: &mut State, node: usize, lock: Lock, why: Why) {
+    fn judge_removal(&self, state: &mut State, node: usize, lock: Lock, reason: ReleaseReason) {
         let pod = usize::from(lock.pod);
-        let own_fault = why == Why::Unusable && state.books[pod].unusable;
-        let being_deleted = matches!(why, Why::Deleting | Why::Gone(GoneReason::PastGrace))
+        let own_fault = reason == ReleaseReason::Unusable && state.books[pod].unusable;
+        let being_deleted = matches!(reason, ReleaseReason::Deleting | ReleaseReason::Gone(GoneReason::PastGrace))
             && state.pods[pod].bound.is_some()
             && state.pods[pod].life != super::state::Life::There;
         let unbound_and_alive = state.pods[pod].waits();

@@ -4,8 +4,7 @@ use std::collections::HashMap;
 use std::hash::{BuildHasher, Hash, RandomState};
 use std::sync::Mutex;
 
-use baton::decide::handoff::unlock::Why;
-use baton::decide::lock::Intent;
+use baton::decide::lock::{Intent, ReleaseReason};
 
 use super::state::{Book, Lock, PODS, Pod};
 
@@ -45,7 +44,7 @@ impl<K: Hash + Eq, V: Clone> Known<K, V> {
 #[derive(Default)]
 pub struct Memo {
     /// Whether an agent takes the lock away, and why.
-    pub fates: Known<LockKey, Option<(Lock, Why)>>,
+    pub fates: Known<LockKey, Option<(Lock, ReleaseReason)>>,
     /// Whether live pods' answers are sound.
     pub answers: Known<super::answers::Answers, bool>,
     /// What a claim on a lock comes to.

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use baton::contract::PodRef;
 use baton::decide::lock::{
-    AgentLiveness, Claim, GoneReason, HolderState, Intent, LockView, Policy, WaitReason, acquire,
+    AgentLiveness, Claim, GoneReason, HolderState, Intent, LockView, Policy, ReleaseReason, WaitReason, acquire,
 };
 
 use super::coverage::Branch;
@@ -67,7 +67,7 @@ impl Handoff {
         if self.setup.flaws.steal_on_expiry
             && let (true, Some(raw)) = (is_expired, read.raw())
         {
-            return Intent::TakeOver { old: raw.into(), proof: None };
+            return Intent::TakeOver { old: raw.into(), reason: ReleaseReason::Expired };
         }
         let view = LockView { read, first_seen: Duration::ZERO, holder };
         acquire(&view, claim, liveness, &Policy::default(), now, wall())
@@ -104,8 +104,8 @@ impl Handoff {
                 flight.step = Step::Bind;
                 state.schedulers[scheduler].flight = Some(flight);
             }
-            Intent::TakeOver { old, proof } => {
-                self.hit(take_over(proof));
+            Intent::TakeOver { old, reason } => {
+                self.hit(take_over(reason));
                 let old = self.lock_of_text(&old);
                 let proven = self.will_never_be_served(state, node, old);
                 flight.step = Step::Write { old: Some(old), proven };
@@ -218,8 +218,8 @@ impl Handoff {
     pub fn sweep(&self, state: &mut State, scheduler: usize, node: usize) {
         let Some(lock) = state.nodes[node].lock else { return };
         match self.intent(state, node, None) {
-            Intent::TakeOver { proof, .. } => {
-                self.hit(take_over(proof));
+            Intent::TakeOver { reason, .. } => {
+                self.hit(take_over(reason));
                 if !self.will_never_be_served(state, node, lock) {
                     state.broken |= Broken::Removal.bit();
                 }
@@ -286,13 +286,13 @@ impl Handoff {
     }
 }
 
-fn take_over(proof: Option<GoneReason>) -> Branch {
-    match proof {
-        None => Branch::TakeOverUnbound,
-        Some(GoneReason::NotFound) => Branch::TakeOverGone,
-        Some(GoneReason::Recreated) => Branch::TakeOverRecreated,
-        Some(GoneReason::Terminal) => Branch::TakeOverTerminal,
-        Some(GoneReason::Elsewhere) => Branch::TakeOverElsewhere,
-        Some(GoneReason::PastGrace) => Branch::TakeOverPastGrace,
+fn take_over(reason: ReleaseReason) -> Branch {
+    let ReleaseReason::Gone(gone) = reason else { return Branch::TakeOverUnbound };
+    match gone {
+        GoneReason::NotFound => Branch::TakeOverGone,
+        GoneReason::Recreated => Branch::TakeOverRecreated,
+        GoneReason::Terminal => Branch::TakeOverTerminal,
+        GoneReason::Elsewhere => Branch::TakeOverElsewhere,
+        GoneReason::PastGrace => Branch::TakeOverPastGrace,
     }
 }

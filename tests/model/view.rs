@@ -4,9 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use baton::contract::{DeviceType, Holder, LockRead, LockValue, PodKey, PodRef, PodUid};
 use baton::decide::handoff::{
-    self, Entry as Granted, Ledger, ListedPod, Listing, NodePods, PodResources, State as Settled, ledger::Slot,
+    Entry as Granted, Ledger, ListedPod, Listing, NodePods, PodResources, State as Settled, ledger::Slot,
 };
-use baton::decide::lock::{Lookup, Named, names};
+use baton::decide::lock::{LiveHolder, Lookup, Named, ReleaseIntent, ReleaseReason, judge_release, names};
 use baton::decide::pod::{ContainerKind, Deletion, HandoffPod, Phase as PodPhase};
 
 use super::machine::Handoff;
@@ -184,43 +184,36 @@ impl Handoff {
     }
 
     /// The lock value that the agent of a node would remove now, and why.
-    pub fn fate(&self, state: &State, node: usize) -> Option<(Lock, handoff::unlock::Why)> {
+    pub fn fate(&self, state: &State, node: usize) -> Option<(Lock, ReleaseReason)> {
         let lock = state.nodes[node].lock?;
         let books =
             std::array::from_fn(|pod| if state.pods[pod].on(node) { state.books[pod] } else { Default::default() });
         self.memo.fates.of((node, Some(lock), state.pods, books), || match self.judged_fate(state, node) {
-            handoff::unlock::Fate::Release { raw, why } => Some((self.lock_of_text(&raw), why)),
-            handoff::unlock::Fate::Keep | handoff::unlock::Fate::Ask(_) => None,
+            ReleaseIntent::Release { raw, reason } => Some((self.lock_of_text(&raw), reason)),
+            ReleaseIntent::Keep | ReleaseIntent::ReadHolder(_) => None,
         })
     }
 
-    fn judged_fate(&self, state: &State, node: usize) -> handoff::unlock::Fate {
-        use handoff::unlock::{Fate, LiveHolder, LockSight, fate};
+    fn judged_fate(&self, state: &State, node: usize) -> ReleaseIntent {
         let lock = self.lock_read(state.nodes[node].lock);
         let pods = self.node_pods(state, node);
         let ledger = self.ledger(state, node);
         let here = (0..PODS).filter(|pod| state.pods[*pod].on(node) && state.books[*pod].unusable);
-        let unusable = here.map(|pod| self.setup.table.pods[pod].pod.uid.clone()).collect();
-        let sight = LockSight {
-            node: NODE_NAMES[node],
-            pods: &pods,
-            live: LiveHolder::NotRead,
-            ledger: &ledger,
-            inventory: &self.setup.table.inventory[node],
-            unusable: &unusable,
-            wall: wall(),
+        let unusable: BTreeSet<PodUid> = here.map(|pod| self.setup.table.pods[pod].pod.uid.clone()).collect();
+        let judge = |live| {
+            let progress = |pod: &HandoffPod| ledger.progress(pod, &self.setup.table.inventory[node], &unusable);
+            judge_release(&lock, NODE_NAMES[node], pods.iter(), live, progress, wall())
         };
         if self.setup.flaws.unlock_after_first
             && let LockRead::Held { value, raw } = &lock
             && pods.iter().any(|pod| names(value, pod) == Named::Yes && ledger.holds(&pod.pod.uid))
         {
-            return Fate::Release { raw: raw.clone(), why: handoff::unlock::Why::Served };
+            return ReleaseIntent::Release { raw: raw.clone(), reason: ReleaseReason::Served };
         }
-        match fate(&lock, &sight) {
-            Fate::Ask(key) => {
+        match judge(LiveHolder::NotRead) {
+            ReleaseIntent::ReadHolder(key) => {
                 let api = self.api(state);
-                let live = api.by_key(&key).map_or(LiveHolder::NotFound, LiveHolder::Found);
-                fate(&lock, &LockSight { live, ..sight })
+                judge(api.by_key(&key).map_or(LiveHolder::NotFound, LiveHolder::Found))
             }
             known => known,
         }

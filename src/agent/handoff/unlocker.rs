@@ -7,7 +7,7 @@ use super::metrics::Word;
 use super::service::HandoffService;
 use crate::cluster::node_lock::LockWrite;
 use crate::contract::{LockRead, PodKey};
-use crate::decide::handoff::unlock::{Fate, LiveHolder, LockSight, Why, fate};
+use crate::decide::lock::{LiveHolder, ReleaseIntent, ReleaseReason, judge_release};
 use crate::decide::pod::HandoffPod;
 use crate::runtime::{Backoff, clock, words};
 
@@ -107,9 +107,9 @@ async fn step(
     }
     let lock = service.parts.view.seen().lock.clone();
     match judge(service, &lock, asked.as_ref()).await {
-        Fate::Keep if asked.as_ref().is_some_and(|asked| Some(&*asked.raw) == lock.raw()) => Step::AskAgain,
-        Fate::Keep => Step::Rest,
-        Fate::Ask(key) => {
+        ReleaseIntent::Keep if asked.as_ref().is_some_and(|asked| Some(&*asked.raw) == lock.raw()) => Step::AskAgain,
+        ReleaseIntent::Keep => Step::Rest,
+        ReleaseIntent::ReadHolder(key) => {
             let now = clock::mono();
             let raw = lock.raw().unwrap_or_default();
             if standing.as_ref().is_none_or(|(value, _)| **value != *raw) {
@@ -121,13 +121,13 @@ async fn step(
             }
             ask(service, &lock, &key, asked).await
         }
-        Fate::Release { raw, why } => release(service, &lock, &raw, why).await,
+        ReleaseIntent::Release { raw, reason } => release(service, &lock, &raw, reason).await,
     }
 }
 
-async fn judge(service: &HandoffService, lock: &LockRead, asked: Option<&Asked>) -> Fate {
+async fn judge(service: &HandoffService, lock: &LockRead, asked: Option<&Asked>) -> ReleaseIntent {
     let books = service.books.lock().await;
-    let Some(books) = books.as_ref() else { return Fate::Keep };
+    let Some(books) = books.as_ref() else { return ReleaseIntent::Keep };
     let fresh =
         asked.filter(|asked| Some(&*asked.raw) == lock.raw() && clock::mono().saturating_sub(asked.at) < ASK_AGAIN);
     let live = match fresh {
@@ -137,16 +137,8 @@ async fn judge(service: &HandoffService, lock: &LockRead, asked: Option<&Asked>)
     };
     let inventory = service.parts.inventory.load();
     let seen = service.parts.view.seen();
-    let sight = LockSight {
-        node: &service.settings.node,
-        pods: &seen.pods,
-        live,
-        ledger: &books.ledger,
-        inventory: &inventory,
-        unusable: &books.unusable,
-        wall: clock::wall(),
-    };
-    fate(lock, &sight)
+    let progress = |pod: &HandoffPod| books.ledger.progress(pod, &inventory, &books.unusable);
+    judge_release(lock, &service.settings.node, seen.pods.iter(), live, progress, clock::wall())
 }
 
 /// Reads the holder; whether it is gone is judged at the next step.
@@ -160,20 +152,20 @@ async fn ask(service: &HandoffService, lock: &LockRead, key: &PodKey, asked: &mu
     };
     *asked = Some(Asked { raw: lock.raw().unwrap_or_default().into(), at: clock::mono(), found });
     match judge(service, lock, asked.as_ref()).await {
-        Fate::Release { raw, why } => release(service, lock, &raw, why).await,
+        ReleaseIntent::Release { raw, reason } => release(service, lock, &raw, reason).await,
         _ => Step::AskAgain,
     }
 }
 
-async fn release(service: &HandoffService, lock: &LockRead, raw: &str, why: Why) -> Step {
+async fn release(service: &HandoffService, lock: &LockRead, raw: &str, reason: ReleaseReason) -> Step {
     match service.parts.world.release(raw).await {
         Ok(LockWrite::Done) => {
             let metrics = &service.parts.metrics;
-            metrics.released.get_or_create(&Word { reason: why.word() }).inc();
+            metrics.released.get_or_create(&Word { reason: reason.word() }).inc();
             if let LockRead::Held { value, .. } = lock {
                 metrics.lock_held_seconds.observe(clock::wall().duration_since(value.time).as_secs_f64());
             }
-            tracing::info!(lock = raw, why = why.word(), "node lock released");
+            tracing::info!(lock = raw, reason = %reason, "node lock released");
             // Unless the watch has already brought a newer value.
             let mut seen = service.parts.view.seen();
             if seen.lock == *lock {

@@ -7,6 +7,7 @@ use jiff::{SignedDuration, Timestamp};
 
 use crate::contract::gang::{Committed, MatchPolicy};
 use crate::contract::key;
+use crate::decide::lock::ReleaseReason;
 use crate::decide::scheduler::effect::{Effect, Effects};
 use crate::decide::scheduler::engine::{Engine, Timer};
 use crate::decide::scheduler::queue::Item;
@@ -220,7 +221,7 @@ impl Engine {
                 self.unreserve(*id, hold.node);
             } else if let Some(flight) = self.drop_flight(*id) {
                 if let Some(raw) = flight.lock_value {
-                    self.release(flight.node, &raw, "the bind did not come about", effects);
+                    self.release(flight.node, &raw, ReleaseReason::BindFailed, effects);
                 }
                 self.unreserve(*id, flight.node);
             }

@@ -13,6 +13,7 @@ use super::inventory::NodeInventory;
 use super::listing::PodResources;
 use super::pods::NodePods;
 use crate::contract::{DeviceEntry, DeviceId, DeviceType, PodRef, PodUid, Shared};
+use crate::decide::lock::HolderProgress;
 use crate::decide::pod::{ContainerKind, HandoffPod};
 
 /// Which call an entry answers.
@@ -292,6 +293,17 @@ impl Ledger {
         let mut expected = pod.expected_calls(|name| inventory.registers(name)).peekable();
         expected.peek().is_some()
             && expected.all(|call| self.asked(&pod.pod.uid, &call.container.name, call.resource) > 0)
+    }
+
+    /// How far `pod` is served; `unusable` are the pods whose own annotations were refused.
+    pub fn progress(&self, pod: &HandoffPod, inventory: &NodeInventory, unusable: &BTreeSet<PodUid>) -> HolderProgress {
+        if self.fully_served(pod, inventory) {
+            HolderProgress::Served
+        } else if unusable.contains(&pod.pod.uid) {
+            HolderProgress::Unusable
+        } else {
+            HolderProgress::Waiting
+        }
     }
 
     /// What the container was served of one type; `None` before its delivering call.

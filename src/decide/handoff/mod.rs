@@ -29,7 +29,6 @@ mod split;
 pub(crate) mod testing;
 mod turn;
 mod unassigned;
-pub mod unlock;
 pub mod validate;
 #[cfg(test)]
 mod validate_tests;

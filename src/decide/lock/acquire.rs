@@ -6,7 +6,8 @@ use jiff::Timestamp;
 
 use crate::contract::{Holder, LockFormat, LockRead, LockValue, PodRef};
 
-use super::holder::{GoneReason, HolderState};
+use super::holder::HolderState;
+use super::release::ReleaseReason;
 
 /// A wish for the lock: the pod, and the time that its Binding will carry.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -91,8 +92,8 @@ pub enum Intent {
     TakeOver {
         /// The value that was judged.
         old: Box<str>,
-        /// The proof; `None` for an unknown holder that stood for the whole expiry.
-        proof: Option<GoneReason>,
+        /// The proof that its holder is gone, or that it has expired.
+        reason: ReleaseReason,
     },
     /// Delete this pod (uid as precondition), then decide again: it holds an expired lock and was never served.
     Fence {
@@ -141,9 +142,9 @@ pub fn acquire(
         HolderState::Unbound(pod) | HolderState::BoundHere(pod) if *pod == claim.pod => {
             Intent::Own { time: time.unwrap_or(claim.time) }
         }
-        HolderState::Gone(proof) => Intent::TakeOver { old: raw.into(), proof: Some(*proof) },
+        HolderState::Gone(reason) => Intent::TakeOver { old: raw.into(), reason: ReleaseReason::Gone(*reason) },
         HolderState::Unknown => match expired(lock, time, policy, now, wall) {
-            Ok(_) => Intent::TakeOver { old: raw.into(), proof: None },
+            Ok(_) => Intent::TakeOver { old: raw.into(), reason: ReleaseReason::Expired },
             Err(at) => Intent::Wait { reason: WaitReason::UnknownHolder, recheck: Some(at) },
         },
         HolderState::Unbound(pod) | HolderState::BoundHere(pod) => {
@@ -163,7 +164,7 @@ pub fn acquire(
             }
             match (&lock.holder, policy.expired_holder) {
                 // Its bind never came; one that still came would carry another time than the lock, and be refused.
-                (HolderState::Unbound(_), _) => Intent::TakeOver { old: raw.into(), proof: None },
+                (HolderState::Unbound(_), _) => Intent::TakeOver { old: raw.into(), reason: ReleaseReason::Expired },
                 (_, ExpiredHolder::Evict) => Intent::Fence { pod: pod.clone(), age },
                 (_, ExpiredHolder::Wait) => Intent::Wait { reason: WaitReason::Operator(pod.clone()), recheck: None },
             }
@@ -194,7 +195,7 @@ fn expired(
 mod tests {
     use super::*;
     use crate::contract::PodKey;
-    use crate::decide::lock::{Lookup, judge_holder};
+    use crate::decide::lock::{GoneReason, Lookup, judge_holder};
     use crate::decide::pod::{AssignmentText, Deletion, HandoffPod, Phase};
 
     const T0: &str = "2026-11-21T02:00:00.000000001Z";
@@ -288,7 +289,7 @@ mod tests {
             let raw = held_by("other");
             assert_eq!(
                 intent(Some(&raw), &Pods(pods), AgentLiveness::Stale, Duration::from_secs(1)),
-                Intent::TakeOver { old: raw.as_str().into(), proof: Some(proof) }
+                Intent::TakeOver { old: raw.as_str().into(), reason: ReleaseReason::Gone(proof) }
             );
         }
     }
@@ -299,13 +300,22 @@ mod tests {
         let unproven = Pods(vec![pod("other", Some("n"))]);
         let young = intent(Some(raw), &unproven, LIVE, MIN);
         assert!(matches!(young, Intent::Wait { .. }), "{young:?}");
-        assert!(matches!(intent(Some(raw), &unproven, LIVE, 5 * MIN), Intent::TakeOver { proof: None, .. }));
+        assert!(matches!(
+            intent(Some(raw), &unproven, LIVE, 5 * MIN),
+            Intent::TakeOver { reason: ReleaseReason::Expired, .. }
+        ));
         let mut rebound = pod("other", Some("n"));
         rebound.assignment.bind_timestamp = Some("1".into());
         let proven = intent(Some(raw), &Pods(vec![rebound]), LIVE, MIN);
-        assert!(matches!(proven, Intent::TakeOver { proof: Some(GoneReason::Recreated), .. }), "{proven:?}");
+        assert!(
+            matches!(proven, Intent::TakeOver { reason: ReleaseReason::Gone(GoneReason::Recreated), .. }),
+            "{proven:?}"
+        );
         let gone = intent(Some(raw), &Pods(vec![pod("other", Some("elsewhere"))]), LIVE, MIN);
-        assert!(matches!(gone, Intent::TakeOver { proof: Some(GoneReason::Elsewhere), .. }), "{gone:?}");
+        assert!(
+            matches!(gone, Intent::TakeOver { reason: ReleaseReason::Gone(GoneReason::Elsewhere), .. }),
+            "{gone:?}"
+        );
     }
 
     #[test]
@@ -328,7 +338,10 @@ mod tests {
     #[test]
     fn an_expired_holder_that_was_never_bound_is_taken_over() {
         let pods = Pods(vec![pod("other", None)]);
-        assert!(matches!(intent(Some(&held_by("other")), &pods, LIVE, 5 * MIN), Intent::TakeOver { proof: None, .. }));
+        assert!(matches!(
+            intent(Some(&held_by("other")), &pods, LIVE, 5 * MIN),
+            Intent::TakeOver { reason: ReleaseReason::Expired, .. }
+        ));
     }
 
     #[test]
@@ -343,7 +356,10 @@ mod tests {
                 "{raw}"
             );
             assert!(
-                matches!(intent(Some(raw), &pods, AgentLiveness::Stale, 5 * MIN), Intent::TakeOver { proof: None, .. }),
+                matches!(
+                    intent(Some(raw), &pods, AgentLiveness::Stale, 5 * MIN),
+                    Intent::TakeOver { reason: ReleaseReason::Expired, .. }
+                ),
                 "{raw}"
             );
         }

@@ -2,7 +2,7 @@
 //! compare-and-swap on the exact value that was judged.
 //!
 //! ```text
-//!            acquire: Set                      release by the owner's service
+//!            acquire: Set                      release: P is served
 //!   free ──────────────────▶ held by pod P ──────────────────────────────▶ free
 //!                              │   │
 //!          P gone (proof)      │   │  P alive, value older than the expiry, agent live
@@ -12,7 +12,9 @@
 mod acquire;
 mod holder;
 mod owner;
+mod release;
 
 pub use acquire::{AgentLiveness, Claim, ExpiredHolder, Intent, LockView, Policy, WaitReason, acquire};
 pub use holder::{GoneReason, HolderState, Lookup, judge_holder, judge_pod};
 pub use owner::{Named, names};
+pub use release::{HolderProgress, LiveHolder, ReleaseIntent, ReleaseReason, judge_release};

@@ -15,6 +15,7 @@ use super::select::choose::{Choice, choose};
 use super::settings::{Moment, Search};
 use crate::decide::explain::JOB;
 use crate::decide::gang::Route;
+use crate::decide::lock::ReleaseReason;
 use crate::decide::tyjob::JobRoute;
 
 impl Engine {
@@ -146,7 +147,7 @@ impl Engine {
         }
         if let Some(raw) = flight.lock_value.filter(|_| !flight.locks) {
             // No call will come for this pod, so nobody else would take its lock away.
-            self.release(flight.node, &raw, "no Allocate call will come", effects);
+            self.release(flight.node, &raw, ReleaseReason::NoCall, effects);
         }
         self.woken(Wake::POD_PLACED);
         self.advance(flight.node, now, effects);
@@ -157,7 +158,7 @@ impl Engine {
         let Some(flight) = self.drop_flight(id) else { return };
         self.fail_errand(id, "the pod is gone or changed while it was being bound");
         if let Some(raw) = flight.lock_value {
-            self.release(flight.node, &raw, "the bind did not come about", effects);
+            self.release(flight.node, &raw, ReleaseReason::BindFailed, effects);
         }
         self.unreserve(id, flight.node);
         if let Some(commit) = flight.commit {

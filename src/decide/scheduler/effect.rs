@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use crate::contract::gang::{GangId, PodGroupApi, PodGroupStatus};
 use crate::contract::{LockRead, PodKey, PodRef, PodUid, Shared};
+use crate::decide::lock::ReleaseReason;
 use crate::decide::tyjob::placement::JobIdentity;
 use crate::decide::world::PodFacts;
 use crate::decide::world::gangs::Owner;
@@ -40,7 +41,7 @@ pub enum Effect {
         /// The value.
         old: Box<str>,
         /// Why, for the log.
-        reason: Box<str>,
+        reason: ReleaseReason,
     },
     /// POST a Binding with the pod's uid as precondition. Answer: [`Report::Bind`].
     Bind {

@@ -22,6 +22,7 @@ use super::select::index::Index;
 use super::settings::{EngineConfig, Moment, Stats};
 use super::tell::Told;
 use crate::decide::gang::{Commit, GroupRecord, Route};
+use crate::decide::lock::ReleaseReason;
 use crate::decide::tyjob::JobDesk;
 
 /// Agents are looked over for staleness this often: each look costs a step per node.
@@ -84,7 +85,7 @@ pub struct Engine {
     pub(in crate::decide) tickets: BTreeMap<Ticket, PodId>,
     pub(in crate::decide) timers: BTreeSet<(Duration, Timer)>,
     /// Lock values being removed; `true` while the request is under way.
-    pub(in crate::decide) releases: BTreeMap<(NodeId, Box<str>), bool>,
+    pub(in crate::decide) releases: BTreeMap<(NodeId, Box<str>), (ReleaseReason, bool)>,
     /// Lock values whose holder is proven gone.
     pub(in crate::decide) proven: BTreeSet<Box<str>>,
     /// Lock values whose holder is being read.

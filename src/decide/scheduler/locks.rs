@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use crate::contract::{LockRead, PodKey, PodRef};
-use crate::decide::lock::{Claim, GoneReason, HolderState, Intent, LockView, acquire};
+use crate::decide::lock::{Claim, GoneReason, HolderState, Intent, LockView, ReleaseReason, acquire};
 use crate::decide::world::{Node, NodeId, Place, PodId};
 
 use super::effect::{Effect, Effects};
@@ -56,8 +56,8 @@ impl Engine {
                     }
                     self.bind(id, effects);
                 }
-                Intent::TakeOver { old, proof } => {
-                    if let Some(holder) = self.unproven(&node.lock.read, proof) {
+                Intent::TakeOver { old, reason } => {
+                    if let Some(holder) = self.unproven(&node.lock.read, reason) {
                         self.ask(&old, holder, node_id, now, effects);
                         return;
                     }
@@ -129,9 +129,9 @@ impl Engine {
         }
         let nobody = Claim { pod: PodRef::new("", "", ""), time: now.wall };
         match self.intent(node, &nobody, now) {
-            Intent::TakeOver { old, proof } => match self.unproven(&node.lock.read, proof) {
+            Intent::TakeOver { old, reason } => match self.unproven(&node.lock.read, reason) {
                 Some(holder) => self.ask(&old, holder, node_id, now, effects),
-                None => self.release(node_id, &old, proof.map_or("it has expired", reason), effects),
+                None => self.release(node_id, &old, reason, effects),
             },
             Intent::Fence { pod, age } => self.fence(node_id, pod, age, now, effects),
             Intent::Wait { recheck: Some(at), .. } => {
@@ -177,7 +177,7 @@ impl Engine {
         let Some(node) = self.world.node(node_id) else { return };
         let at = node.lock.first_seen + self.config.abandoned;
         if now.mono >= at {
-            self.release(node_id, raw, "its bind was abandoned", effects);
+            self.release(node_id, raw, ReleaseReason::Abandoned, effects);
         } else {
             self.timers.insert((at, Timer::Node(node_id)));
         }
@@ -221,10 +221,10 @@ impl Engine {
 
     /// A holder that our watch does not know may have been created a moment ago: one live read settles it. Returns whom to
     /// read; `None` when the proof stands.
-    fn unproven(&self, read: &LockRead, proof: Option<GoneReason>) -> Option<PodKey> {
+    fn unproven(&self, read: &LockRead, reason: ReleaseReason) -> Option<PodKey> {
         let LockRead::Held { value, raw } = read else { return None };
-        match proof {
-            Some(GoneReason::NotFound | GoneReason::Recreated) if !self.proven.contains(raw) => {
+        match reason {
+            ReleaseReason::Gone(GoneReason::NotFound | GoneReason::Recreated) if !self.proven.contains(raw) => {
                 value.holder.as_ref().map(|holder| holder.pod.clone())
             }
             _ => None,
@@ -306,26 +306,17 @@ impl Engine {
     }
 
     /// Removes a lock value from a node, until that is known to be done.
-    pub(in crate::decide) fn release(&mut self, node: NodeId, raw: &str, reason: &'static str, effects: &mut Effects) {
+    pub(in crate::decide) fn release(&mut self, node: NodeId, raw: &str, reason: ReleaseReason, effects: &mut Effects) {
         let Some(name) = self.world.node(node).map(|node| node.name.clone()) else { return };
-        if self.releases.insert((node, raw.into()), true) != Some(true) {
-            effects.push(Effect::Release { node: name, old: raw.into(), reason: reason.into() });
+        let earlier = self.releases.insert((node, raw.into()), (reason, true));
+        if !earlier.is_some_and(|(_, under_way)| under_way) {
+            effects.push(Effect::Release { node: name, old: raw.into(), reason });
         }
     }
 
     pub(in crate::decide) fn release_again(&mut self, node: NodeId, raw: &str, effects: &mut Effects) {
-        if self.releases.contains_key(&(node, raw.into())) {
-            self.release(node, raw, "tried again", effects);
+        if let Some((reason, _)) = self.releases.get(&(node, raw.into())).copied() {
+            self.release(node, raw, reason, effects);
         }
-    }
-}
-
-fn reason(proof: GoneReason) -> &'static str {
-    match proof {
-        GoneReason::NotFound => "its holder does not exist",
-        GoneReason::Recreated => "its holder was deleted and created anew",
-        GoneReason::Terminal => "its holder has ended",
-        GoneReason::Elsewhere => "its holder is bound elsewhere",
-        GoneReason::PastGrace => "its holder is deleted and past its grace",
     }
 }

@@ -209,7 +209,9 @@ impl Engine {
                 self.releases.remove(&key);
             }
             LockResult::Failed(_, at_least) => {
-                self.releases.insert(key, false);
+                if let Some((_, under_way)) = self.releases.get_mut(&key) {
+                    *under_way = false;
+                }
                 let wait = Duration::from_secs(1).max(at_least.unwrap_or_default());
                 self.timers.insert((now.mono + wait, Timer::Release(id, old.into())));
             }

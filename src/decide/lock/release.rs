@@ -1,0 +1,253 @@
+//! When a node lock is released, and for which reasons: the one rule for schedulers and node daemons. Only the exact value
+//! that was judged is ever removed.
+
+use std::fmt;
+
+use jiff::Timestamp;
+
+use super::holder::{GoneReason, HolderState, judge_pod};
+use super::owner::{Named, names};
+use crate::contract::{LockRead, PodKey};
+use crate::decide::pod::HandoffPod;
+
+/// Why a lock is released or taken over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ReleaseReason {
+    /// The last expected call of the holder was served.
+    Served,
+    /// The holder will never be served.
+    Gone(GoneReason),
+    /// The holder is being deleted: its calls are refused, so it will not be served any more.
+    Deleting,
+    /// The holder's own annotations cannot be used.
+    Unusable,
+    /// The lock has expired, and its holder is unknown or was never bound.
+    Expired,
+    /// The holder is not bound and no bind of it is under way.
+    Abandoned,
+    /// The bind under this lock failed or was given up.
+    BindFailed,
+    /// The holder is bound, and its containers cause no Allocate call that would end the lock.
+    NoCall,
+}
+
+impl ReleaseReason {
+    /// One word for metrics.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Served => "served",
+            Self::Gone(_) => "holder-gone",
+            Self::Deleting => "holder-deleting",
+            Self::Unusable => "unusable-assignment",
+            Self::Expired => "expired",
+            Self::Abandoned => "abandoned",
+            Self::BindFailed => "bind-failed",
+            Self::NoCall => "no-call",
+        }
+    }
+}
+
+impl fmt::Display for ReleaseReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Served => "its holder has all its devices",
+            Self::Gone(reason) => return write!(f, "its holder {reason}"),
+            Self::Deleting => "its holder is being deleted",
+            Self::Unusable => "the assignment of its holder cannot be used",
+            Self::Expired => "it has expired",
+            Self::Abandoned => "its bind was abandoned",
+            Self::BindFailed => "its bind did not succeed",
+            Self::NoCall => "no Allocate call will come",
+        })
+    }
+}
+
+/// How far the node daemon has served a pod.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum HolderProgress {
+    /// Every expected call was answered.
+    Served,
+    /// Calls are still to come.
+    Waiting,
+    /// The pod's own annotations were refused.
+    Unusable,
+}
+
+/// What the node daemon does with the lock of its node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ReleaseIntent {
+    /// Nothing: there is no lock, or its holder still waits.
+    Keep,
+    /// Read the holder from the API server: it is not among the pods of this node, so it is not bound yet, or gone.
+    ReadHolder(PodKey),
+    /// Remove exactly this value.
+    Release {
+        /// The annotation's value.
+        raw: Box<str>,
+        /// Why.
+        reason: ReleaseReason,
+    },
+}
+
+/// The holder as the API server answered a live read.
+#[derive(Debug, Clone, Copy)]
+pub enum LiveHolder<'a> {
+    /// Not read.
+    NotRead,
+    /// There is no pod of that name.
+    NotFound,
+    /// This pod.
+    Found(&'a HandoffPod),
+}
+
+/// Judges the lock of `node` for its node daemon: by the pods that are bound there, by `live` where the holder is none of them,
+/// and by what the daemon has served.
+pub fn judge_release<'a>(
+    lock: &LockRead,
+    node: &str,
+    mut pods: impl Iterator<Item = &'a HandoffPod>,
+    live: LiveHolder<'a>,
+    progress: impl FnOnce(&HandoffPod) -> HolderProgress,
+    wall: Timestamp,
+) -> ReleaseIntent {
+    let LockRead::Held { value, raw } = lock else { return ReleaseIntent::Keep };
+    let release = |reason| ReleaseIntent::Release { raw: raw.clone(), reason };
+    let holder = match pods.find(|pod| names(value, pod) == Named::Yes) {
+        Some(pod) => pod,
+        None => match (&value.holder, live) {
+            // A bare time that no pod of this node carries: its pod may not be bound yet. The scheduler's rules end it.
+            (None, _) => return ReleaseIntent::Keep,
+            (Some(named), LiveHolder::NotRead) => return ReleaseIntent::ReadHolder(named.pod.clone()),
+            (Some(_), LiveHolder::NotFound) => return release(ReleaseReason::Gone(GoneReason::NotFound)),
+            (Some(_), LiveHolder::Found(pod)) => pod,
+        },
+    };
+    match judge_pod(value, holder, node, wall) {
+        HolderState::Gone(reason) => release(ReleaseReason::Gone(reason)),
+        HolderState::Unknown | HolderState::Unbound(_) => ReleaseIntent::Keep,
+        // Bound here by another bind than this lock's: no pod is served under this lock.
+        HolderState::BoundHere(_) if names(value, holder) != Named::Yes => {
+            release(ReleaseReason::Gone(GoneReason::Recreated))
+        }
+        HolderState::BoundHere(_) => match progress(holder) {
+            HolderProgress::Served => release(ReleaseReason::Served),
+            _ if holder.deleting.is_some() => release(ReleaseReason::Deleting),
+            HolderProgress::Unusable => release(ReleaseReason::Unusable),
+            HolderProgress::Waiting => ReleaseIntent::Keep,
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+    use crate::contract::{PodUid, key};
+    use crate::decide::handoff::Ledger;
+    use crate::decide::handoff::testing::{
+        NODE, container, gpu_pod, grant, granted, inventory, lock_of, pod, with_assignment,
+    };
+    use crate::decide::pod::{ContainerKind, Deletion, Phase};
+
+    fn judge(lock: &LockRead, all: &[&HandoffPod], live: LiveHolder<'_>, ledger: &Ledger) -> ReleaseIntent {
+        judge_with(lock, all, live, ledger, &BTreeSet::new())
+    }
+
+    fn judge_with(
+        lock: &LockRead,
+        all: &[&HandoffPod],
+        live: LiveHolder<'_>,
+        ledger: &Ledger,
+        unusable: &BTreeSet<PodUid>,
+    ) -> ReleaseIntent {
+        let progress = |pod: &HandoffPod| ledger.progress(pod, &inventory(8), unusable);
+        judge_release(lock, NODE, all.iter().copied(), live, progress, Timestamp::UNIX_EPOCH)
+    }
+
+    fn reason(intent: ReleaseIntent) -> ReleaseReason {
+        match intent {
+            ReleaseIntent::Release { reason, .. } => reason,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn the_lock_goes_after_the_last_expected_call_and_not_after_the_first() {
+        let gpu = [(key::NVIDIA_GPU, 1)];
+        let both = [(key::NVIDIA_GPU, 1), (key::RDMA, 100)];
+        let pod =
+            pod("a", vec![container("init", ContainerKind::Init, &gpu), container("main", ContainerKind::App, &both)]);
+        let pod = with_assignment(pod, &[("init", &["GPU-0"]), ("main", &["GPU-0", "nic-0"])]);
+        let lock = lock_of(&pod);
+        let mut ledger = granted(&pod, &[("init", &["GPU-0"])]);
+        assert_eq!(judge(&lock, &[&pod], LiveHolder::NotRead, &ledger), ReleaseIntent::Keep);
+        grant(&mut ledger, &pod, &[("main", &["GPU-0"])]);
+        assert_eq!(
+            judge(&lock, &[&pod], LiveHolder::NotRead, &ledger),
+            ReleaseIntent::Keep,
+            "the NIC is still to come"
+        );
+        grant(&mut ledger, &pod, &[("main", &["nic-0"])]);
+        let raw = lock.raw().unwrap().into();
+        assert_eq!(
+            judge(&lock, &[&pod], LiveHolder::NotRead, &ledger),
+            ReleaseIntent::Release { raw, reason: ReleaseReason::Served }
+        );
+    }
+
+    #[test]
+    fn a_holder_that_ended_or_is_being_deleted_or_has_a_bad_annotation_frees_the_lock() {
+        let pod = with_assignment(gpu_pod("a", 1), &[("main", &["GPU-0"])]);
+        let lock = lock_of(&pod);
+        let ledger = Ledger::default();
+        let mut failed = pod.clone();
+        failed.phase = Phase::Failed;
+        assert_eq!(
+            reason(judge(&lock, &[&failed], LiveHolder::NotRead, &ledger)),
+            ReleaseReason::Gone(GoneReason::Terminal)
+        );
+        let mut deleting = pod.clone();
+        deleting.deleting = Some(Deletion { at: Timestamp::MAX, grace_seconds: 30 });
+        assert_eq!(reason(judge(&lock, &[&deleting], LiveHolder::NotRead, &ledger)), ReleaseReason::Deleting);
+        let unusable = BTreeSet::from([pod.pod.uid.clone()]);
+        let intent = judge_with(&lock, &[&pod], LiveHolder::NotRead, &ledger, &unusable);
+        assert_eq!(reason(intent), ReleaseReason::Unusable);
+    }
+
+    #[test]
+    fn a_holder_that_is_not_here_is_asked_for_and_only_proof_frees_its_lock() {
+        let pod = with_assignment(gpu_pod("a", 1), &[("main", &["GPU-0"])]);
+        let (lock, ledger) = (lock_of(&pod), Ledger::default());
+        assert_eq!(judge(&lock, &[], LiveHolder::NotRead, &ledger), ReleaseIntent::ReadHolder(pod.pod.key.clone()));
+        assert_eq!(reason(judge(&lock, &[], LiveHolder::NotFound, &ledger)), ReleaseReason::Gone(GoneReason::NotFound));
+        let mut unbound = gpu_pod("a", 1);
+        unbound.node = None;
+        assert_eq!(
+            judge(&lock, &[], LiveHolder::Found(&unbound), &ledger),
+            ReleaseIntent::Keep,
+            "its bind is on the way"
+        );
+        let mut recreated = unbound.clone();
+        recreated.pod.uid = PodUid::new("new");
+        assert_eq!(
+            reason(judge(&lock, &[], LiveHolder::Found(&recreated), &ledger)),
+            ReleaseReason::Gone(GoneReason::Recreated)
+        );
+        let mut elsewhere = pod.clone();
+        elsewhere.node = Some("node-b".into());
+        assert_eq!(
+            reason(judge(&lock, &[], LiveHolder::Found(&elsewhere), &ledger)),
+            ReleaseReason::Gone(GoneReason::Elsewhere)
+        );
+    }
+
+    #[test]
+    fn an_unknown_holder_is_left_to_the_schedulers_expiry() {
+        for raw in ["yes", "2026-11-21T02:35:12Z"] {
+            let lock = LockRead::parse(Some(raw));
+            assert_eq!(judge(&lock, &[&gpu_pod("a", 1)], LiveHolder::NotRead, &Ledger::default()), ReleaseIntent::Keep);
+        }
+        assert_eq!(judge(&LockRead::Free, &[], LiveHolder::NotRead, &Ledger::default()), ReleaseIntent::Keep);
+    }
+}
