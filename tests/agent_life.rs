@@ -27,3 +27,5 @@ mod rig;
 mod running;
 #[path = "agent_life/schema.rs"]
 mod schema;
+#[path = "harness/skip.rs"]
+mod skip;

@@ -3,6 +3,9 @@
 
 #![allow(clippy::unwrap_used, clippy::panic)]
 
+#[path = "harness/skip.rs"]
+mod skip;
+
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
@@ -70,10 +73,7 @@ const DEVICE: &str = "apiVersion: x.io/v1\nkind: Device\nmetadata: {name: d1}\ns
 
 #[tokio::test(flavor = "multi_thread")]
 async fn kubectl_gets_describes_applies_watches_and_deletes() {
-    let Some(program) = kubectl() else {
-        println!("no kubectl on the PATH and no BATON_KUBECTL: nothing was checked");
-        return;
-    };
+    let Some(program) = kubectl() else { return skip::skipped("kubectl is not on the PATH") };
     let server = ApiServer::start(Options::default()).await.unwrap();
     let k = Kubectl { program, home: tempfile::tempdir().unwrap() };
     let home = k.home.path();

@@ -6,6 +6,8 @@
 
 #[path = "demo/kubectl.rs"]
 mod kubectl;
+#[path = "harness/skip.rs"]
+mod skip;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufRead, BufReader, Read};
@@ -98,7 +100,7 @@ fn the_demo_ends_well_and_its_records_agree() {
     if let Some(program) = kubectl::program() {
         kubectl::job(&kubectl::Kubectl::new(program, Path::new(&demo.config)));
     } else {
-        println!("no kubectl on the PATH and no BATON_KUBECTL: the kept cluster was not used");
+        skip::skipped("kubectl is not on the PATH: the kept cluster was not used");
     }
     let (success, out) = demo.end();
     assert!(success, "{out}\n{err}");

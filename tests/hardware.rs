@@ -4,6 +4,9 @@
 // The lint's own exception covers `#[test]` functions and not what they call.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
+#[path = "harness/skip.rs"]
+mod skip;
+
 mod hardware {
     pub mod bench;
     mod events;

@@ -12,6 +12,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 
 use super::rig::{PATIENCE, Rig};
+use super::skip::skipped;
 
 #[tokio::test]
 async fn malformed_oversized_and_endless_calls_do_no_harm() {
@@ -175,8 +176,7 @@ const STRANGER_SOCKET: &str = "BATON_TEST_STRANGER_SOCKET";
 #[tokio::test]
 async fn a_process_of_another_user_is_turned_away_even_where_the_file_lets_it_in() {
     if !rustix::process::geteuid().is_root() {
-        eprintln!("skipped: only root can become another user");
-        return;
+        return skipped("only root can become another user");
     }
     let rig = Rig::new(NodeSpec::new("stranger"));
     let _kubelet = rig.kubelet().await;

@@ -18,6 +18,7 @@ use tokio::task::JoinHandle;
 
 use crate::harness::{Cluster, LOCK_GONE, SOON};
 use crate::pods::{PodSpec, every_kind, pod};
+use crate::skip::skipped;
 use crate::wait::until;
 
 const AUTO: &[&str] = &["--node-lock=auto"];
@@ -193,7 +194,7 @@ async fn only_the_node_whose_kubelet_does_not_tell_callers_apart_is_locked() {
 async fn a_scheduler_killed_before_its_binding_leaves_no_lock_and_the_next_one_assigns_nothing_twice() {
     let mut cluster = Cluster::with_args(1, AUTO, AUTO).await;
     until_it_says(&cluster, "node-0", Identity::Exact, &["baton-scheduler"]).await;
-    let Some(server) = cluster.control_plane.simulated() else { return eprintln!("skipped: needs injected faults") };
+    let Some(server) = cluster.control_plane.simulated() else { return skipped("needs injected faults") };
     let locks = LocksSeen::from_now(&cluster).await;
     let hang = server.faults().add(FaultRule::on("create", "pods").below("binding"), Effect::Hang);
     for name in ["p", "q"] {

@@ -12,6 +12,7 @@ use kube::api::{Api, DeleteParams, PostParams};
 
 use crate::harness::{Cluster, LOCK_GONE, SOON};
 use crate::pods::{PodSpec, pod};
+use crate::skip::skipped;
 use crate::wait::until;
 
 const ONE: &[(&str, &str)] = &[(key::NVIDIA_GPU, "1")];
@@ -127,7 +128,7 @@ async fn a_kubelet_restarted_inside_allocate_asks_again_and_gets_the_same_device
 #[tokio::test(flavor = "multi_thread")]
 async fn with_the_api_server_away_during_allocate_the_pod_is_decided_within_the_deadline() {
     let cluster = Cluster::start(1).await;
-    let Some(server) = cluster.control_plane.simulated() else { return eprintln!("skipped: needs a blackout") };
+    let Some(server) = cluster.control_plane.simulated() else { return skipped("a real API server is not taken away") };
     cluster.create(&pod("before").app("main", ONE)).await;
     served_exactly(&cluster, "before").await;
     let devices = cluster.in_kubelet("node-0", "before");

@@ -14,5 +14,7 @@ mod node_life;
 mod pods;
 mod requests;
 mod scheduler_life;
+#[path = "../harness/skip.rs"]
+mod skip;
 mod wait;
 mod writes;

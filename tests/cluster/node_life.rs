@@ -8,6 +8,7 @@ use baton::sim::apiserver::Blackout;
 
 use crate::harness::{Cluster, LOCK_GONE, SOON};
 use crate::pods::pod;
+use crate::skip::skipped;
 use crate::wait::until;
 
 #[tokio::test(flavor = "multi_thread")]
@@ -79,8 +80,7 @@ async fn a_pod_recreated_under_its_name_is_another_pod() {
 async fn broken_watches_and_a_compaction_leave_running_pods_alone_and_work_goes_on_after_them() {
     let cluster = Cluster::start(1).await;
     let Some(server) = cluster.control_plane.simulated() else {
-        eprintln!("skipped: the watches of a real API server are not cut");
-        return;
+        return skipped("the watches of a real API server are not cut");
     };
     cluster.create(&pod("before").app("main", &[("nvidia.com/gpu", "1")])).await;
     cluster.until_running("before").await;
@@ -97,10 +97,7 @@ async fn broken_watches_and_a_compaction_leave_running_pods_alone_and_work_goes_
 #[tokio::test(flavor = "multi_thread")]
 async fn an_api_server_that_is_away_leaves_running_pods_alone_and_work_goes_on_when_it_is_back() {
     let cluster = Cluster::start(1).await;
-    let Some(server) = cluster.control_plane.simulated() else {
-        eprintln!("skipped: a real API server is not taken away");
-        return;
-    };
+    let Some(server) = cluster.control_plane.simulated() else { return skipped("a real API server is not taken away") };
     cluster.create(&pod("before").app("main", &[("nvidia.com/gpu", "1")])).await;
     cluster.until_running("before").await;
     let devices = cluster.in_kubelet("node-0", "before");

@@ -7,6 +7,7 @@ use baton::sim::apiserver::{Effect, FaultRule};
 
 use crate::harness::{Cluster, LOCK_GONE, SOON};
 use crate::pods::pod;
+use crate::skip::skipped;
 use crate::wait::until;
 
 /// A leader that was killed still holds its Lease for this long, and the next one needs a moment.
@@ -15,7 +16,7 @@ const NEXT_LEADER: Duration = Duration::from_secs(60);
 #[tokio::test(flavor = "multi_thread")]
 async fn killed_between_lock_and_bind_the_next_one_binds_under_the_same_lock() {
     let mut cluster = Cluster::start(1).await;
-    let Some(server) = cluster.control_plane.simulated() else { return eprintln!("skipped: needs injected faults") };
+    let Some(server) = cluster.control_plane.simulated() else { return skipped("needs injected faults") };
     server.faults().add(FaultRule::on("create", "pods").below("binding"), Effect::Hang);
     cluster.create(&pod("p").app("main", &[("nvidia.com/gpu", "1")])).await;
     let lock = until("the node is locked", SOON, async || cluster.lock("node-0").await).await;
@@ -52,7 +53,7 @@ async fn killed_right_after_the_bind_nothing_is_assigned_twice() {
 #[tokio::test(flavor = "multi_thread")]
 async fn lost_answers_of_lock_and_bind_are_recognised_as_done() {
     let cluster = Cluster::start(1).await;
-    let Some(server) = cluster.control_plane.simulated() else { return eprintln!("skipped: needs injected faults") };
+    let Some(server) = cluster.control_plane.simulated() else { return skipped("needs injected faults") };
     let lost = [
         FaultRule::on("patch", "nodes").below("-").times(1),
         FaultRule::on("create", "pods").below("binding").times(1),

@@ -13,6 +13,7 @@ use kube::{Client, ResourceExt as _};
 use serde_json::json;
 
 use crate::control_plane::ControlPlane;
+use crate::skip::skipped;
 
 const A: &str = "2026-11-21T02:00:00.000000001Z,ml,a,uid-a";
 const B: &str = "2026-11-21T02:00:00.000000002Z,ml,b,uid-b";
@@ -84,7 +85,7 @@ async fn of_many_writers_exactly_one_wins_the_lock() {
 #[tokio::test]
 async fn a_lost_answer_counts_as_success_when_our_value_stands_there() {
     let scene = scene(json!({"a": "b"})).await;
-    let Some(server) = scene.control_plane.simulated() else { return eprintln!("skipped: needs injected faults") };
+    let Some(server) = scene.control_plane.simulated() else { return skipped("needs injected faults") };
     server.faults().add(FaultRule::on("patch", "nodes").times(1), Effect::DropAfter);
     assert_eq!(scene.locks.set("n", A).await.unwrap(), LockWrite::Done);
     server.faults().add(FaultRule::on("patch", "nodes").times(1), Effect::DropAfter);
@@ -95,7 +96,7 @@ async fn a_lost_answer_counts_as_success_when_our_value_stands_there() {
 #[tokio::test]
 async fn passing_failures_are_retried_and_lasting_ones_are_told() {
     let scene = scene(json!({"a": "b"})).await;
-    let Some(server) = scene.control_plane.simulated() else { return eprintln!("skipped: needs injected faults") };
+    let Some(server) = scene.control_plane.simulated() else { return skipped("needs injected faults") };
     for status in [429, 500, 503] {
         server.faults().add(FaultRule::on("patch", "nodes").times(3), Effect::Answer(status, None));
         assert_eq!(scene.locks.set("n", A).await.unwrap(), LockWrite::Done, "{status}");

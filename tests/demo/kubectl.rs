@@ -13,6 +13,7 @@ const EXAMPLE: &str = "daemonset/examples/tyjob.yaml";
 /// For whatever should take seconds.
 const SOON: Duration = Duration::from_secs(120);
 
+/// `BATON_KUBECTL`, else the `kubectl` of the PATH.
 pub fn program() -> Option<PathBuf> {
     if let Some(given) = std::env::var_os("BATON_KUBECTL") {
         return Some(given.into());

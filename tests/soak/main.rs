@@ -14,6 +14,8 @@ mod audit;
 mod chaos;
 mod load;
 mod run;
+#[path = "../harness/skip.rs"]
+mod skip;
 mod vitals;
 
 use std::time::Duration;

@@ -9,6 +9,7 @@ use baton::runtime::clock;
 use crate::audit::Audit;
 use crate::chaos::Chaos;
 use crate::load::Load;
+use crate::skip::skipped;
 use crate::vitals::Vitals;
 use crate::whole::daemon::Daemon;
 use crate::whole::harness::{Cluster, LOCK_GONE};
@@ -63,7 +64,7 @@ pub async fn soak(plan: Plan) {
     let mut random = fastrand::Rng::with_seed(plan.seed);
     let mut cluster = Cluster::with_args(plan.nodes, &[], SCHEDULER).await;
     if cluster.control_plane.simulated().is_none() {
-        return eprintln!("skipped: a real API server is not taken away");
+        return skipped("a real API server is not taken away");
     }
     let mut spare = cluster.spare_scheduler(SCHEDULER);
     let mut load = Load::new(cluster.client.clone(), random.fork(), plan.run_seconds.clone(), plan.at_once);
