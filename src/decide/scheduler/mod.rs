@@ -44,5 +44,6 @@ pub use flight::{Flight, Line, Stage};
 pub use hold::Hold;
 pub use preemption::{Candidate, Nomination, Victim};
 pub use select::choose::{Choice, Diagnosis, choose};
-pub use select::index::{Index, PodShape};
+pub use select::index::Index;
+pub use select::shape::PodShape;
 pub use settings::{EngineConfig, LockMode, Moment, Search, Stats};

@@ -6,13 +6,12 @@ use serde::{Deserialize, Serialize};
 
 use crate::contract::PodKey;
 use crate::contract::tyjob::{BasicPolicy, ScheduleState};
-use crate::decide::scheduler::PodShape;
 use crate::decide::scheduler::engine::Engine;
 use crate::decide::scheduler::rules::{Text, View};
 use crate::decide::scheduler::select::choose::prepare;
 use crate::decide::scheduler::settings::Moment;
 use crate::decide::tyjob::placement::{Class, Folded, JobFacts, JobSpec, Metric, Rank, Seat, dominant_share};
-use crate::decide::world::{NodeId, Pod};
+use crate::decide::world::NodeId;
 
 use super::place::{Company, ask_others, imagined, reason};
 use super::record::JobRecord;
@@ -192,9 +191,8 @@ impl Engine {
         let pod = imagined(part.pod_of(&job.job, seat));
         let view = View { world: &self.world, now: now.mono };
         let mut slots = prepare(view, &self.plugins, &pod).map_err(reason)?;
-        let mut table = Table::default();
-        let metric = Metric::of(spec.basic, part.role);
-        let asked = table.catch_up(view, &self.plugins, &pod, &mut slots, (metric, &self.config.jobs.weights));
+        let mut table = Table::new(&pod, Metric::of(spec.basic, part.role));
+        let asked = table.catch_up(view, &self.plugins, &pod, &mut slots, &self.config.jobs.weights);
         asked.map_err(Text::into_owned)?;
         let mut here: BTreeMap<NodeId, i64> = BTreeMap::new();
         let places = record.into_iter().flat_map(|record| &record.places);
@@ -208,12 +206,12 @@ impl Engine {
             Vec::new()
         };
         let settings = (&self.plugins, &self.config.jobs.weights);
-        let fresh = |pod: &Pod, metric, _| (PodShape::of(pod), metric, Table::default());
-        let others = ask_others(view, settings, (job, spec), (seat, &pod), &asks, fresh);
+        let others =
+            ask_others(view, settings, (job, spec), (seat, &pod), &asks, |pod, metric, _| Table::new(pod, metric));
         let company = Company { policy: spec.basic, here: &here, missing: &asks, others: &others };
         let mut nodes: Vec<NodeRating> = Vec::new();
         for (id, node) in self.world.nodes() {
-            let rank = table.entry(id).map(|(metric, _, _)| company.rank(&self.world, id, metric.0));
+            let rank = table.rank(id).map(|(metric, _, _)| company.rank(&self.world, id, metric.0));
             let refused = table.refusal(id).map(|refusal| refusal.text.clone().into_owned());
             nodes.push(NodeRating { node: node.name.to_string(), rank, refused });
         }

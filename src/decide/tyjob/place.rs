@@ -34,7 +34,7 @@ pub(in crate::decide) struct Other {
     /// Parts whose pods have the shape.
     parts: Vec<usize>,
     /// To be kept for the next time, if it can be.
-    table: (PodShape, Metric, Table),
+    table: Box<Table>,
     kept: bool,
 }
 
@@ -46,7 +46,7 @@ pub(in crate::decide) fn ask_others(
     (job, spec): (&JobFacts, &JobSpec),
     (seat, placed): (&Seat, &Pod),
     missing: &[Guests],
-    mut take: impl FnMut(&Pod, Metric, bool) -> (PodShape, Metric, Table),
+    mut take: impl FnMut(&Pod, Metric, bool) -> Box<Table>,
 ) -> Vec<Other> {
     let own = PodShape::of(placed);
     let mut others: Vec<Other> = Vec::new();
@@ -57,21 +57,20 @@ pub(in crate::decide) fn ask_others(
         if own.is_of(&pod) {
             continue;
         }
-        if let Some(same) = others.iter_mut().find(|other| other.table.0.is_of(&pod)) {
+        if let Some(same) = others.iter_mut().find(|other| other.table.is_of(&pod)) {
             same.parts.push(ask.part);
             continue;
         }
         let metric = Metric::of(spec.basic, part.role);
         let Ok(mut slots) = prepare(view, plugins, &pod) else {
             // No node takes it.
-            let table = (PodShape::of(&pod), metric, Table::default());
-            others.push(Other { parts: vec![ask.part], table, kept: false });
+            others.push(Other { parts: vec![ask.part], table: Table::new(&pod, metric), kept: false });
             continue;
         };
         let kept = filters_read(plugins, &pod, &slots) <= Reads::Node;
         let mut table = take(&pod, metric, kept);
         // One that cannot be asked about is found out when it is placed.
-        if table.2.catch_up(view, plugins, &pod, &mut slots, (metric, weights)).is_ok() {
+        if table.catch_up(view, plugins, &pod, &mut slots, weights).is_ok() {
             others.push(Other { parts: vec![ask.part], table, kept });
         }
     }
@@ -92,14 +91,14 @@ impl Company<'_> {
     /// No rule keeps pods of this shape from the node.
     fn is_welcome(&self, ask: &Guests, id: NodeId) -> bool {
         let other = self.others.iter().find(|other| other.parts.contains(&ask.part));
-        other.is_none_or(|other| other.table.2.entry(id).is_some())
+        other.is_none_or(|other| other.table.rank(id).is_some())
     }
 
     /// The fitting node with the highest rank, the first by name among equals.
     pub(in crate::decide) fn best(&self, world: &World, table: &Table) -> Option<NodeId> {
         match self.policy {
             BasicPolicy::JobAffinity => {
-                let known = self.here.iter().filter(|(_, count)| **count > 0).filter_map(|(id, _)| table.entry(*id));
+                let known = self.here.iter().filter(|(_, count)| **count > 0).filter_map(|(id, _)| table.rank(*id));
                 let near = self.first(world, known);
                 near.or_else(|| self.roomiest(world, table))
             }
@@ -162,30 +161,24 @@ impl Engine {
         let metric = Metric::of(spec.basic, part.role);
         let kept = filters_read(&self.plugins, &pod, &slots) <= Reads::Node;
         let (tables, weights) = (&mut self.jobs.tables, &self.config.jobs.weights);
-        let others = ask_others(
-            view,
-            (&self.plugins, weights),
-            (job, spec),
-            (seat, &pod),
-            company.missing,
-            |pod, metric, kept| {
-                if kept { tables.take(pod, metric) } else { (PodShape::of(pod), metric, Table::default()) }
-            },
-        );
+        let mut take = |pod: &Pod, metric, kept: bool| {
+            let known = if kept { tables.take(pod, &metric) } else { None };
+            known.unwrap_or_else(|| Table::new(pod, metric))
+        };
+        let settings = (&self.plugins, weights);
+        let others = ask_others(view, settings, (job, spec), (seat, &pod), company.missing, &mut take);
         let company = Company { policy: company.policy, here: company.here, missing: company.missing, others: &others };
-        let mut taken = if kept { Some(self.jobs.tables.take(&pod, metric)) } else { None };
-        let mut fresh = Table::default();
-        let table = taken.as_mut().map_or(&mut fresh, |(_, _, table)| table);
-        let asked = table.catch_up(view, &self.plugins, &pod, &mut slots, (metric, weights));
+        let mut table = take(&pod, metric, kept);
+        let asked = table.catch_up(view, &self.plugins, &pod, &mut slots, weights);
         let found = asked.map_err(Text::into_owned).and_then(|asked| {
             self.stats.judged += asked.len() as u64;
-            let best = company.best(&self.world, table);
-            best.map(|id| (id, asked.contains(&id))).ok_or_else(|| table.diagnosis().message())
+            let best = company.best(&self.world, &table);
+            best.map(|id| (id, asked.binary_search(&id).is_ok())).ok_or_else(|| table.diagnosis().message())
         });
         for other in others.into_iter().filter(|other| other.kept) {
             self.jobs.tables.keep(other.table);
         }
-        if let Some(table) = taken {
+        if kept {
             self.jobs.tables.keep(table);
         }
         let (id, fresh) = found?;

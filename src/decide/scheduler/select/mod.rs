@@ -1,5 +1,11 @@
 //! Which node a pod gets: functions of the world that ask the rules.
+//!
+//! [`choose`](choose::choose()) asks every node. [`index::Index`] chooses the same, and asks only nodes that have changed since the
+//! last pod of the same shape. TYJobs keep the same [`table::Table`], ordered by their metric.
 
 pub mod choose;
+mod concern;
 pub mod index;
-pub mod refusals;
+mod ranks;
+pub(in crate::decide) mod shape;
+pub(in crate::decide) mod table;

@@ -5,18 +5,22 @@ use std::sync::Arc;
 use crate::decide::scheduler::rules::{Outcome, Plugin, Plugins, Reads, Score, Slots, View};
 use crate::decide::world::{Node, NodeId, Pod};
 
+use super::table::Judge;
+
 /// The rules that do not say [`Reads::Nothing`] about one pod, by their places.
-pub(in crate::decide) struct Concern {
+pub(super) struct Concern<'a> {
+    pub view: View<'a>,
+    plugins: &'a Plugins,
+    pub pod: &'a Pod,
     /// The most that any of them reads.
     pub reads: Reads,
-    /// Those that rate.
-    pub scores: Places,
     filters: Places,
+    pub scores: Places,
 }
 
 /// Places in a list, those from the last bit on together.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
-pub(in crate::decide) struct Places(u64);
+pub(super) struct Places(u64);
 
 impl Places {
     const LAST: usize = u64::BITS as usize - 1;
@@ -42,9 +46,9 @@ impl Places {
     }
 }
 
-impl Concern {
+impl<'a> Concern<'a> {
     /// Asks every rule what it reads. Call it when every PreFilter has run.
-    pub fn of(plugins: &Plugins, pod: &Pod, slots: &Slots) -> Self {
+    pub fn of(view: View<'a>, plugins: &'a Plugins, pod: &'a Pod, slots: &Slots) -> Self {
         let enabled = plugins.enabled();
         let mut most = Reads::Nothing;
         let mut ask = |at: usize, plugin: &dyn Plugin, places: &mut Places| {
@@ -58,26 +62,28 @@ impl Concern {
         enabled.filter.iter().enumerate().for_each(|(at, plugin)| ask(at, &**plugin, &mut filters));
         enabled.pre_score.iter().for_each(|plugin| ask(0, &**plugin, &mut Places::default()));
         enabled.score.iter().enumerate().for_each(|(at, (plugin, _))| ask(at, &**plugin, &mut scores));
-        Self { reads: most, scores, filters }
+        Self { view, plugins, pod, reads: most, filters, scores }
     }
 
-    /// The first filter that does not say fit.
-    pub fn judge(
-        &self,
-        view: View<'_>,
-        plugins: &Plugins,
-        pod: &Pod,
-        node: (NodeId, &Node),
-        slots: &mut Slots,
-    ) -> Outcome {
-        let filters = &plugins.enabled().filter;
+    /// The rules whose ratings are normalised over all nodes, with their weights. A rule that has nothing to say rates all nodes
+    /// alike: it is not among them.
+    pub fn relative(&self) -> impl Iterator<Item = &'a (Arc<dyn Score>, i64)> {
+        let scores = &self.plugins.enabled().score;
+        self.scores.of(scores.len()).map(|at| &scores[at]).filter(|(plugin, _)| !plugin.is_absolute())
+    }
+}
+
+impl Judge for Concern<'_> {
+    fn judge(&self, node: (NodeId, &Node), slots: &mut Slots) -> Outcome {
+        let filters = &self.plugins.enabled().filter;
         if cfg!(debug_assertions) {
             for (_, plugin) in filters.iter().enumerate().filter(|(at, _)| !self.filters.has(*at)) {
-                debug_assert!(plugin.filter(view, pod, node, slots).is_fit(), "{} has nothing to say", plugin.name());
+                let fits = plugin.filter(self.view, self.pod, node, slots).is_fit();
+                debug_assert!(fits, "{} has nothing to say", plugin.name());
             }
         }
         for at in self.filters.of(filters.len()) {
-            let outcome = filters[at].filter(view, pod, node, slots);
+            let outcome = filters[at].filter(self.view, self.pod, node, slots);
             if !outcome.is_fit() {
                 return outcome;
             }
@@ -85,41 +91,25 @@ impl Concern {
         Outcome::Fit
     }
 
-    /// Rates one node: returns the weighted sum of the absolute ratings, and leaves the others in `ratings`, in the order of
-    /// [`Concern::relative`].
-    pub fn rate(
-        &self,
-        view: View<'_>,
-        plugins: &Plugins,
-        pod: &Pod,
-        node: (NodeId, &Node),
-        slots: &mut Slots,
-        ratings: &mut Vec<i64>,
-    ) -> i64 {
-        let scores = &plugins.enabled().score;
+    /// The weighted sum of the absolute ratings; `relative` gets the others, in the order of [`Concern::relative`].
+    fn rate(&self, node: (NodeId, &Node), slots: &mut Slots, relative: &mut Vec<i64>) -> i64 {
+        let scores = &self.plugins.enabled().score;
         if cfg!(debug_assertions) {
             for (_, (plugin, _)) in scores.iter().enumerate().filter(|(at, _)| !self.scores.has(*at)) {
-                debug_assert_eq!(plugin.score(view, pod, node, slots), 0, "{} has nothing to say", plugin.name());
+                let rating = plugin.score(self.view, self.pod, node, slots);
+                debug_assert_eq!(rating, 0, "{} has nothing to say", plugin.name());
             }
         }
         let mut sum = 0;
-        ratings.clear();
         for at in self.scores.of(scores.len()) {
             let (plugin, weight) = &scores[at];
-            let rating = plugin.score(view, pod, node, slots);
+            let rating = plugin.score(self.view, self.pod, node, slots);
             if plugin.is_absolute() {
                 sum += rating.clamp(0, 100) * weight;
             } else {
-                ratings.push(rating);
+                relative.push(rating);
             }
         }
         sum
-    }
-
-    /// The rules whose ratings are normalised over all nodes, with their weights. One that has nothing to say rates all nodes
-    /// alike: it is not among them.
-    pub fn relative<'a>(&self, plugins: &'a Plugins) -> impl Iterator<Item = &'a (Arc<dyn Score>, i64)> {
-        let scores = &plugins.enabled().score;
-        self.scores.of(scores.len()).map(|at| &scores[at]).filter(|(plugin, _)| !plugin.is_absolute())
     }
 }

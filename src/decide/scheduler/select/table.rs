@@ -1,0 +1,274 @@
+//! What every node answers to one shape of pod, the fitting nodes in order: only nodes that changed since are judged again.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use crate::contract::Shared;
+use crate::decide::pod::PodContainer;
+use crate::decide::scheduler::rules::{Kept, Outcome, Refusal, Slots, Text};
+use crate::decide::world::{Dense, Node, NodeId, Pod, PodSpec, World};
+
+use super::choose::Diagnosis;
+use super::shape::PodShape;
+
+/// How nodes are judged and rated for one pod.
+pub(in crate::decide) trait Judge {
+    /// The first refusal of the filters.
+    fn judge(&self, node: (NodeId, &Node), slots: &mut Slots) -> Outcome;
+
+    /// The rating of a fitting node, as far as it needs no other node. Ratings that are compared with those of other nodes go to
+    /// `relative`, which the table has emptied.
+    fn rate(&self, node: (NodeId, &Node), slots: &mut Slots, relative: &mut Vec<i64>) -> i64;
+}
+
+/// The order of fitting nodes.
+pub(in crate::decide) trait Ranking: Default {
+    /// What is kept of a node: enough to find it in the order.
+    type Rank;
+    /// What every rating depends on beside pod and node: under another one, every node is judged again.
+    type Basis: Default + PartialEq;
+
+    /// Enters a node with its rating and its relative ratings.
+    fn enter(&mut self, node: (NodeId, &Node), rating: i64, relative: &[i64]) -> Self::Rank;
+
+    /// Takes a node out.
+    fn leave(&mut self, id: NodeId, rank: &Self::Rank);
+
+    /// Moves a node to the place of its new ratings.
+    fn change(&mut self, rank: &mut Self::Rank, node: (NodeId, &Node), rating: i64, relative: &[i64]) {
+        self.leave(node.0, rank);
+        *rank = self.enter(node, rating, relative);
+    }
+}
+
+enum Verdict<R> {
+    Fits(R),
+    Refuses(RefusalId),
+}
+
+/// The nodes' answers to one shape of pod. `B`: what else tells tables of one shape apart.
+pub(in crate::decide) struct Table<R: Ranking, B> {
+    shape: PodShape,
+    by: B,
+    /// The parts of the latest pod that make its shape, all but the node: pods of one template share them.
+    latest: (Shared<PodSpec>, Shared<Vec<PodContainer>>),
+    /// What plugins keep for this shape.
+    pub kept: Kept,
+    verdicts: Dense<NodeId, Verdict<R::Rank>>,
+    ranking: R,
+    refusals: Refusals,
+    basis: R::Basis,
+    /// Position in the world's journal up to which this is true; `None` when every node must be judged.
+    mark: Option<u64>,
+}
+
+impl<R: Ranking, B: PartialEq> Table<R, B> {
+    /// A table without answers.
+    pub fn new(pod: &Pod, by: B) -> Box<Self> {
+        Box::new(Self {
+            shape: PodShape::of(pod),
+            by,
+            latest: (pod.facts.spec.clone(), pod.facts.handoff.containers.clone()),
+            kept: Kept::default(),
+            verdicts: Dense::default(),
+            ranking: R::default(),
+            refusals: Refusals::default(),
+            basis: R::Basis::default(),
+            mark: None,
+        })
+    }
+
+    /// Nodes answer this pod as they answer the table's.
+    pub fn is_of(&self, pod: &Pod) -> bool {
+        self.is_like_latest(pod) && self.shape.node() == pod.facts.handoff.node.as_deref() || self.shape.is_of(pod)
+    }
+
+    fn is_like_latest(&self, pod: &Pod) -> bool {
+        let (spec, containers) = &self.latest;
+        spec.is_same(&pod.facts.spec) && containers.is_same(&pod.facts.handoff.containers)
+    }
+
+    /// What tells tables of one shape apart.
+    pub fn by(&self) -> &B {
+        &self.by
+    }
+
+    /// The fitting nodes.
+    pub fn ranking(&self) -> &R {
+        &self.ranking
+    }
+
+    /// The rank of a node, if it fits.
+    pub fn rank(&self, id: NodeId) -> Option<&R::Rank> {
+        match self.verdicts.get(id)? {
+            Verdict::Fits(rank) => Some(rank),
+            Verdict::Refuses(_) => None,
+        }
+    }
+
+    /// Why a node does not fit.
+    pub fn refusal(&self, id: NodeId) -> Option<&Refusal> {
+        match self.verdicts.get(id)? {
+            Verdict::Fits(_) => None,
+            Verdict::Refuses(refusal) => Some(self.refusals.get(*refusal)),
+        }
+    }
+
+    /// Why no node fits.
+    pub fn diagnosis(&self) -> Diagnosis {
+        Diagnosis::of(self.verdicts.len(), self.refusals.counted())
+    }
+
+    /// Judges the nodes that have changed since the last call, or all nodes on another basis. Returns them in order. After a
+    /// fault of a rule, the next call judges all nodes.
+    pub fn update(
+        &mut self,
+        world: &World,
+        judge: &impl Judge,
+        slots: &mut Slots,
+        basis: R::Basis,
+    ) -> Result<Vec<NodeId>, Text> {
+        let journal = world.journal();
+        let mark = self.mark.take().filter(|_| self.basis == basis);
+        let changed: Option<Vec<NodeId>> = mark.and_then(|mark| Some(journal.since(mark)?.collect()));
+        let mut stale = changed.unwrap_or_else(|| {
+            (self.verdicts, self.ranking, self.refusals) = (Dense::default(), R::default(), Refusals::default());
+            self.basis = basis;
+            world.nodes().map(|(id, _)| id).collect()
+        });
+        stale.sort_unstable();
+        stale.dedup();
+        let mut relative = Vec::new();
+        for id in &stale {
+            let Some(node) = world.node(*id).filter(|node| node.facts.is_some()) else {
+                self.leave(*id);
+                continue;
+            };
+            match judge.judge((*id, node), slots) {
+                Outcome::Fit => {
+                    relative.clear();
+                    let rating = judge.rate((*id, node), slots, &mut relative);
+                    self.fits((*id, node), rating, &relative);
+                }
+                Outcome::Unfit(no) | Outcome::Never(no) | Outcome::WaitUntil(_, no) => self.refuses(*id, no),
+                Outcome::Fault(text) => return Err(text),
+            }
+        }
+        self.mark = Some(journal.mark());
+        Ok(stale)
+    }
+
+    fn fits(&mut self, node: (NodeId, &Node), rating: i64, relative: &[i64]) {
+        if let Some(Verdict::Fits(rank)) = self.verdicts.get_mut(node.0) {
+            return self.ranking.change(rank, node, rating, relative);
+        }
+        self.leave(node.0);
+        let rank = self.ranking.enter(node, rating, relative);
+        self.verdicts.insert(node.0, Verdict::Fits(rank));
+    }
+
+    fn refuses(&mut self, id: NodeId, refusal: Refusal) {
+        if let Some(Verdict::Refuses(known)) = self.verdicts.get(id)
+            && *self.refusals.get(*known) == refusal
+        {
+            return;
+        }
+        self.leave(id);
+        let refusal = self.refusals.enter(refusal);
+        self.verdicts.insert(id, Verdict::Refuses(refusal));
+    }
+
+    fn leave(&mut self, id: NodeId) {
+        match self.verdicts.remove(id) {
+            None => {}
+            Some(Verdict::Fits(rank)) => self.ranking.leave(id, &rank),
+            Some(Verdict::Refuses(refusal)) => self.refusals.leave(refusal),
+        }
+    }
+}
+
+/// Tables of the shapes that were asked for lately, the latest used last; at most [`SHAPES`]. Boxed, because they change places
+/// at every decision.
+#[allow(clippy::vec_box)]
+pub(in crate::decide) struct Tables<R: Ranking, B>(Vec<Box<Table<R, B>>>);
+
+/// Most tables that are kept.
+pub(in crate::decide) const SHAPES: usize = 64;
+
+impl<R: Ranking, B> Default for Tables<R, B> {
+    fn default() -> Self {
+        Self(Vec::new())
+    }
+}
+
+impl<R: Ranking, B: PartialEq> Tables<R, B> {
+    /// Takes out the table of the pod's shape.
+    pub fn take(&mut self, pod: &Pod, by: &B) -> Option<Box<Table<R, B>>> {
+        let at = self.0.iter().rposition(|table| table.by == *by && table.is_of(pod))?;
+        let mut table = self.0.remove(at);
+        if !table.is_like_latest(pod) {
+            table.latest = (pod.facts.spec.clone(), pod.facts.handoff.containers.clone());
+        }
+        Some(table)
+    }
+
+    /// Keeps a table as the latest used, if need be in place of the longest unused.
+    pub fn keep(&mut self, table: Box<Table<R, B>>) {
+        if self.0.len() == SHAPES {
+            self.0.remove(0);
+        }
+        self.0.push(table);
+    }
+}
+
+/// Refusals of nodes: equal ones are stored once and counted.
+#[derive(Debug, Default)]
+struct Refusals {
+    ids: BTreeMap<Arc<Refusal>, usize>,
+    /// By id, with the number of nodes that refuse so; without any, the id is free.
+    counts: Vec<(Arc<Refusal>, usize)>,
+    free: Vec<usize>,
+}
+
+/// Names a refusal as long as a node refuses so.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct RefusalId(usize);
+
+impl Refusals {
+    /// One more node refuses so.
+    fn enter(&mut self, refusal: Refusal) -> RefusalId {
+        if let Some(id) = self.ids.get(&refusal) {
+            self.counts[*id].1 += 1;
+            return RefusalId(*id);
+        }
+        let refusal = Arc::new(refusal);
+        let counted = (refusal.clone(), 1);
+        let id = if let Some(id) = self.free.pop() {
+            self.counts[id] = counted;
+            id
+        } else {
+            self.counts.push(counted);
+            self.counts.len() - 1
+        };
+        self.ids.insert(refusal, id);
+        RefusalId(id)
+    }
+
+    /// One node less refuses so.
+    fn leave(&mut self, id: RefusalId) {
+        let (refusal, count) = &mut self.counts[id.0];
+        *count -= 1;
+        if *count == 0 {
+            self.ids.remove(refusal);
+            self.free.push(id.0);
+        }
+    }
+
+    fn get(&self, id: RefusalId) -> &Refusal {
+        &self.counts[id.0].0
+    }
+
+    fn counted(&self) -> BTreeMap<Arc<Refusal>, usize> {
+        self.ids.iter().map(|(refusal, id)| (refusal.clone(), self.counts[*id].1)).collect()
+    }
+}
