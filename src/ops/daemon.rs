@@ -11,7 +11,7 @@ use super::say::say;
 use super::settings::{self, Daemon};
 use crate::agent;
 use crate::runtime::{shutdown, telemetry};
-use crate::scheduler::Scheduler;
+use crate::scheduler::SchedulerDaemon;
 use crate::tyjob::Controller;
 
 /// Where each key's value came from.
@@ -45,7 +45,7 @@ pub(super) fn scheduler(matches: &ArgMatches) -> anyhow::Result<ExitCode> {
     options.validate().map_err(|error| wrong("scheduler", &error, &sources))?;
     let mut runtime = tokio::runtime::Builder::new_multi_thread();
     let runtime = runtime.worker_threads(SCHEDULER_THREADS).thread_name("baton").enable_all().build()?;
-    serve(runtime, |stop| async move { Ok(Scheduler::new(options).await?.run(stop).await?) })
+    serve(runtime, |stop| async move { Ok(SchedulerDaemon::new(options).await?.run(stop).await?) })
 }
 
 /// `baton controller`.

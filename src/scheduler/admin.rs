@@ -1,32 +1,33 @@
 //! Admin HTTP of the scheduler: probes, metrics, `/leading`, `/explain?pod=namespace/name`, what-if by a POST of a manifest to
-//! `/explain`, `/queue`.
+//! `/explain`, `/queue`, `/gangs`, `/gangs/<namespace>/<name>`, `/jobs/<namespace>/<name>`.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::Json;
-use axum::Router;
 use axum::extract::rejection::StringRejection;
-use axum::extract::{DefaultBodyLimit, Query, State};
+use axum::extract::{DefaultBodyLimit, Path, Query, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
-use serde::Deserialize;
+use axum::{Json, Router};
+use serde::{Deserialize, Serialize};
+use serde_json::json;
 use tokio::sync::{mpsc, oneshot};
 
-use super::gang::{self, GangQuestion};
 use super::manifest;
 use super::metrics::Metrics;
-use super::tyjob::{self, JobQuestion};
 use crate::contract::PodKey;
+use crate::contract::gang::GangId;
 use crate::contract::key::MAX_OBJECT;
-use crate::decide::scheduler::{Explanation, QueueReport, Unadmitted, WhatIf};
+use crate::decide::scheduler::{
+    Explanation, GangExplanation, GangView, JobExplanation, QueueReport, Unadmitted, WhatIf,
+};
 use crate::runtime::admin::{self, Admin};
 
 /// The event loop answers within this time, or the process is not live.
 const ANSWER: Duration = Duration::from_secs(5);
 
-/// A question to the event loop.
+/// A question to the event loop, with the channel for its answer.
 #[derive(Debug)]
 pub enum Question {
     /// Why is this pod where it is?
@@ -35,15 +36,17 @@ pub enum Question {
     WhatIf(Box<Unadmitted>, oneshot::Sender<Result<WhatIf, String>>),
     /// What is queued?
     Queue(oneshot::Sender<QueueReport>),
-    /// About gangs.
-    Gangs(GangQuestion),
-    /// Of a TYJob.
-    Job(JobQuestion),
+    /// Which gangs are there?
+    Gangs(oneshot::Sender<Vec<GangView>>),
+    /// Why is this gang where it is?
+    ExplainGang(GangId, oneshot::Sender<Option<GangExplanation>>),
+    /// Why is this TYJob where it is?
+    ExplainJob(PodKey, oneshot::Sender<Option<JobExplanation>>),
     /// Is the world complete, and does this process lead?
     State(oneshot::Sender<LoopState>),
 }
 
-/// What the event loop says of itself.
+/// State of the event loop.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LoopState {
     /// Feeds whose first list is not complete.
@@ -52,19 +55,20 @@ pub struct LoopState {
     pub leading: bool,
 }
 
+type Questions = mpsc::Sender<Question>;
+
 /// The routes.
-pub fn router(queries: mpsc::Sender<Question>, metrics: Metrics) -> Router {
-    let (live, ready) = (queries.clone(), queries.clone());
-    let scraped = metrics.clone();
+pub fn router(questions: Questions, metrics: Metrics) -> Router {
+    let (live, ready) = (questions.clone(), questions.clone());
     let admin = Admin {
         live: Arc::new(move || {
-            let queries = live.clone();
-            Box::pin(async move { state(&queries).await.map(|_| "alive".to_owned()) })
+            let questions = live.clone();
+            Box::pin(async move { put(&questions, Question::State).await.map(|_| "alive".to_owned()) })
         }),
         ready: Arc::new(move || {
-            let queries = ready.clone();
+            let questions = ready.clone();
             Box::pin(async move {
-                let state = state(&queries).await?;
+                let state = put(&questions, Question::State).await?;
                 match (state.missing.is_empty(), state.leading) {
                     (false, _) => Err(format!("waiting for the first list of {}", state.missing.join(", "))),
                     (true, true) => Ok("leading".to_owned()),
@@ -72,7 +76,7 @@ pub fn router(queries: mpsc::Sender<Question>, metrics: Metrics) -> Router {
                 }
             })
         }),
-        metrics: Arc::new(move || scraped.print()),
+        metrics: Arc::new(move || metrics.print()),
         more: &[
             "/leading",
             "/explain?pod=NAMESPACE/NAME",
@@ -82,29 +86,19 @@ pub fn router(queries: mpsc::Sender<Question>, metrics: Metrics) -> Router {
             "/jobs/NAMESPACE/NAME",
         ],
     };
-    admin::router(admin)
-        .merge(gang::router(queries.clone()))
-        .merge(tyjob::router(queries.clone()))
-        .route("/leading", get(leading).with_state(queries.clone()))
-        .route(
-            "/explain",
-            get(explain).post(what_if).layer(DefaultBodyLimit::max(MAX_OBJECT)).with_state(queries.clone()),
-        )
-        .route("/queue", get(queue).with_state(queries))
+    let routes = Router::new()
+        .route("/leading", get(leading))
+        .route("/explain", get(explain).post(what_if).layer(DefaultBodyLimit::max(MAX_OBJECT)))
+        .route("/queue", get(queue))
+        .route("/gangs", get(gangs))
+        .route("/gangs/{namespace}/{name}", get(explain_gang))
+        .route("/jobs/{namespace}/{name}", get(explain_job));
+    admin::router(admin).merge(routes.with_state(questions))
 }
 
-async fn state(queries: &mpsc::Sender<Question>) -> Result<LoopState, String> {
-    let (answer, answered) = oneshot::channel();
-    let asked = async {
-        queries.send(Question::State(answer)).await.map_err(|_| "the event loop has ended".to_owned())?;
-        answered.await.map_err(|_| "the event loop has ended".to_owned())
-    };
-    tokio::time::timeout(ANSWER, asked).await.map_err(|_| "the event loop does not answer".to_owned())?
-}
-
-/// 200 on the one process that answers kube-scheduler: a Service needs no other one.
-async fn leading(State(queries): State<mpsc::Sender<Question>>) -> Response {
-    match state(&queries).await {
+/// 200 on the leader only: it is the one process that may answer kube-scheduler, so a Service needs no other endpoint.
+async fn leading(State(questions): State<Questions>) -> Response {
+    match put(&questions, Question::State).await {
         Ok(LoopState { leading: true, .. }) => (StatusCode::OK, "leading\n").into_response(),
         Ok(_) => (StatusCode::SERVICE_UNAVAILABLE, "following\n").into_response(),
         Err(why) => (StatusCode::SERVICE_UNAVAILABLE, why + "\n").into_response(),
@@ -112,24 +106,20 @@ async fn leading(State(queries): State<mpsc::Sender<Question>>) -> Response {
 }
 
 #[derive(Deserialize)]
-struct Asked {
+struct ExplainQuery {
     pod: Option<String>,
 }
 
-async fn explain(State(queries): State<mpsc::Sender<Question>>, Query(asked): Query<Asked>) -> Response {
-    let named = asked.pod.as_deref().and_then(|pod| pod.split_once('/'));
-    let Some((namespace, name)) = named else {
+async fn explain(State(questions): State<Questions>, Query(query): Query<ExplainQuery>) -> Response {
+    let Some((namespace, name)) = query.pod.as_deref().and_then(|pod| pod.split_once('/')) else {
         return (StatusCode::BAD_REQUEST, "expected /explain?pod=namespace/name\n").into_response();
     };
     let key = PodKey::new(namespace, name);
-    match ask(&queries, |answer| Question::Explain(key.clone(), answer)).await {
-        Ok(Some(explanation)) => Json(explanation).into_response(),
-        Ok(None) => (StatusCode::NOT_FOUND, format!("there is no pod {key}\n")).into_response(),
-        Err(why) => (StatusCode::SERVICE_UNAVAILABLE, why + "\n").into_response(),
-    }
+    let answer = ask(&questions, |answer| Question::Explain(key.clone(), answer)).await;
+    reply(answer.map(|found| found.ok_or_else(|| (StatusCode::NOT_FOUND, format!("there is no pod {key}\n")))))
 }
 
-async fn what_if(State(queries): State<mpsc::Sender<Question>>, manifest: Result<String, StringRejection>) -> Response {
+async fn what_if(State(questions): State<Questions>, manifest: Result<String, StringRejection>) -> Response {
     let manifest = match manifest {
         Ok(manifest) => manifest,
         Err(rejection) => return (rejection.status(), rejection.body_text() + "\n").into_response(),
@@ -140,35 +130,58 @@ async fn what_if(State(queries): State<mpsc::Sender<Question>>, manifest: Result
             return (StatusCode::BAD_REQUEST, format!("the manifest cannot be used: {error}\n")).into_response();
         }
     };
-    match ask(&queries, |answer| Question::WhatIf(pod, answer)).await {
+    let refused = |why| (StatusCode::BAD_REQUEST, format!("the API server would refuse the pod: {why}\n"));
+    reply(ask(&questions, |answer| Question::WhatIf(pod, answer)).await.map(|answer| answer.map_err(refused)))
+}
+
+async fn queue(State(questions): State<Questions>) -> Response {
+    reply(ask(&questions, Question::Queue).await.map(Ok))
+}
+
+async fn gangs(State(questions): State<Questions>) -> Response {
+    reply(ask(&questions, Question::Gangs).await.map(|items| Ok(json!({ "items": items }))))
+}
+
+async fn explain_gang(State(questions): State<Questions>, Path(path): Path<(String, String)>) -> Response {
+    let id = match GangId::new(&path.0, &path.1) {
+        Ok(id) => id,
+        Err(bad) => return (StatusCode::BAD_REQUEST, format!("{bad}\n")).into_response(),
+    };
+    let missing = || (StatusCode::NOT_FOUND, format!("there is no gang {id}; `baton get gangs -A` lists them all\n"));
+    let answer = ask(&questions, |answer| Question::ExplainGang(id.clone(), answer)).await;
+    reply(answer.map(|found| found.ok_or_else(missing)))
+}
+
+async fn explain_job(State(questions): State<Questions>, Path(path): Path<(String, String)>) -> Response {
+    let job = PodKey::new(&path.0, &path.1);
+    let answer = ask(&questions, |answer| Question::ExplainJob(job.clone(), answer)).await;
+    reply(answer.map(|found| found.ok_or_else(|| (StatusCode::NOT_FOUND, format!("there is no TYJob {job}\n")))))
+}
+
+/// The answer as JSON, a refusal with its status, or 503 where the event loop gave no answer.
+fn reply<T: Serialize>(answer: Result<Result<T, (StatusCode, String)>, String>) -> Response {
+    match answer {
         Ok(Ok(answer)) => Json(answer).into_response(),
-        Ok(Err(why)) => {
-            (StatusCode::BAD_REQUEST, format!("the API server would refuse the pod: {why}\n")).into_response()
-        }
+        Ok(Err(refusal)) => refusal.into_response(),
         Err(why) => (StatusCode::SERVICE_UNAVAILABLE, why + "\n").into_response(),
     }
 }
 
-async fn queue(State(queries): State<mpsc::Sender<Question>>) -> Response {
-    match ask(&queries, Question::Queue).await {
-        Ok(report) => Json(report).into_response(),
-        Err(why) => (StatusCode::SERVICE_UNAVAILABLE, why + "\n").into_response(),
-    }
-}
-
-/// Asks the event loop once the world is complete: before that, nothing that it says of pods is true.
-pub(super) async fn ask<T>(
-    queries: &mpsc::Sender<Question>,
-    question: impl FnOnce(oneshot::Sender<T>) -> Question,
-) -> Result<T, String> {
-    let missing = state(queries).await?.missing;
+/// Asks the event loop once the world is complete: before that, an answer about pods would be wrong.
+async fn ask<T>(questions: &Questions, question: impl FnOnce(oneshot::Sender<T>) -> Question) -> Result<T, String> {
+    let missing = put(questions, Question::State).await?.missing;
     if !missing.is_empty() {
         return Err(format!("waiting for the first list of {}", missing.join(", ")));
     }
+    put(questions, question).await
+}
+
+async fn put<T>(questions: &Questions, question: impl FnOnce(oneshot::Sender<T>) -> Question) -> Result<T, String> {
     let (answer, answered) = oneshot::channel();
+    let ended = || "the event loop has ended".to_owned();
     let asked = async {
-        queries.send(question(answer)).await.map_err(|_| "the event loop has ended".to_owned())?;
-        answered.await.map_err(|_| "the event loop has ended".to_owned())
+        questions.send(question(answer)).await.map_err(|_| ended())?;
+        answered.await.map_err(|_| ended())
     };
     tokio::time::timeout(ANSWER, asked).await.map_err(|_| "the event loop does not answer".to_owned())?
 }

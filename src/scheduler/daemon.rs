@@ -1,4 +1,5 @@
-//! The scheduler as a process: feeds tell the engine, the executor performs its effects, one event loop owns the world.
+//! The scheduler as a process: feeds bring events to the engine, the executor performs its effects, one event loop owns the
+//! world.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -14,12 +15,12 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use super::admin::{self, LoopState, Question};
-use super::ahead::Ahead;
+use super::backpressure::Backpressure;
 use super::executor::Executor;
-use super::extender::{Ask, Desk, Extender, ExtenderError, Front};
-use super::in_turn::Turns;
+use super::extender::{Extender, ExtenderError, ExtenderRequest, Front, PendingRequests};
 use super::metrics::Metrics;
 use super::options::{Options, OptionsError};
+use super::write_order::WriteOrder;
 use crate::cluster::bind::Binder;
 use crate::cluster::client::{ConnectError, connect_as};
 use crate::cluster::condition::Conditions;
@@ -42,18 +43,18 @@ use crate::runtime::admin::{AdminError, bind, serve};
 use crate::runtime::clock;
 
 /// Messages that feeds may be ahead of the loop. Each may be a Device object as it was read, 20 kB: while the cluster is listed,
-/// feeds are faster than the loop, and what once stood in line stays in the process's memory.
+/// feeds are faster than the loop, and memory that a full queue once took stays with the process.
 const BACKLOG: usize = 128;
-/// Messages that are folded in before the engine decides again.
-const GULP: usize = 128;
+/// Messages that are applied before the engine decides again.
+const BATCH: usize = 128;
 /// Decisions stop at so many times the requests that may be under way: enough that no permit is idle while the loop decides.
-const AHEAD: usize = 2;
-/// One in so many requests under way may be one that only tells.
-const TELLING: usize = 8;
+const DECISIONS_PER_PERMIT: usize = 2;
+/// One in so many requests under way may be a status write.
+const STATUS_SHARE: usize = 8;
 /// While Bindings are under way, an event is written this often: as often as kube-scheduler's client may write any.
-const GIVE_WAY: Duration = Duration::from_millis(20);
-/// Metrics are brought up to date this often.
-const COUNT: Duration = Duration::from_secs(1);
+const EVENT_PAUSE: Duration = Duration::from_millis(20);
+/// Metrics are updated this often.
+const METRICS_PERIOD: Duration = Duration::from_secs(1);
 /// Requests under way at shutdown get this long.
 const GRACE: Duration = Duration::from_secs(5);
 
@@ -81,7 +82,7 @@ pub enum SchedulerError {
 }
 
 /// A scheduler that is set up and not yet started.
-pub struct Scheduler {
+pub struct SchedulerDaemon {
     options: Options,
     client: Client,
     listener: Option<TcpListener>,
@@ -89,7 +90,7 @@ pub struct Scheduler {
     engine: Engine,
 }
 
-impl Scheduler {
+impl SchedulerDaemon {
     /// Checks the options, opens the admin address. An API server that is not there yet is waited for later.
     pub async fn new(options: Options) -> Result<Self, SchedulerError> {
         options.validate()?;
@@ -138,7 +139,7 @@ impl Scheduler {
             tokio::spawn(serve(listener, router, stop.clone()));
         }
         let binder = Binder::new(client.clone(), options.periods.bind_timeout);
-        let (front, asked) = Front::new(binder.clone(), options.extender.gang);
+        let (front, requests) = Front::new(binder.clone(), options.extender.gang);
         if let Some(extender) = extender {
             tokio::spawn(extender.serve(front.clone(), stop.clone()));
         }
@@ -149,9 +150,10 @@ impl Scheduler {
             let candidate = Candidate::new(client.clone(), lease_config(&options));
             tokio::spawn(campaign(candidate, standing.clone(), changed_out, retire.clone()))
         });
-        let ahead = Ahead::new(options.concurrency * AHEAD);
+        let backpressure = Backpressure::new(options.concurrency * DECISIONS_PER_PERMIT);
         let instance = identity(&options.identity, "scheduler");
-        let (notices, _writer) = Notices::start(client.clone(), &options.scheduler_name, &instance, giving_way(&ahead));
+        let (notices, _writer) =
+            Notices::start(client.clone(), &options.scheduler_name, &instance, event_pause(&backpressure));
         let executor = Arc::new(Executor {
             binder,
             locks,
@@ -162,18 +164,19 @@ impl Scheduler {
             pod_groups: PodGroups::new(client),
             standing: standing.clone(),
             permits: Arc::new(Semaphore::new(options.concurrency)),
-            telling: Arc::new(Semaphore::new(options.concurrency.div_ceil(TELLING))),
-            ahead,
-            turns: Turns::default(),
+            status_permits: Arc::new(Semaphore::new(options.concurrency.div_ceil(STATUS_SHARE))),
+            backpressure,
+            write_order: WriteOrder::default(),
             limit: options.periods.bind_timeout,
             reports: report_out,
         });
-        let desk = Desk::new(options.extender.bind_wait);
-        let mut event_loop = EventLoop { engine, executor, standing, metrics, missing, desk, counted: Duration::ZERO };
-        let result = event_loop.run(feed_in, report_in, question_in, asked, changed_in, &stop).await;
+        let pending = PendingRequests::new(options.extender.bind_wait);
+        let mut event_loop =
+            EventLoop { engine, executor, standing, metrics, missing, pending, metrics_updated: Duration::ZERO };
+        let result = event_loop.run(feed_in, report_in, question_in, requests, changed_in, &stop).await;
         drop(front);
         tasks.shutdown().await;
-        // Requests under way hold permits; their outcome is found by the next leader in any case.
+        // Requests under way hold permits. The next leader finds their outcome in any case.
         let all = u32::try_from(options.concurrency).unwrap_or(u32::MAX);
         tokio::time::timeout(GRACE, event_loop.executor.permits.acquire_many(all)).await.ok();
         if let Some(campaigning) = campaigning {
@@ -191,10 +194,9 @@ struct EventLoop {
     metrics: Metrics,
     /// Feeds whose first list is not complete.
     missing: BTreeSet<&'static str>,
-    /// Those who wait for an answer to kube-scheduler's calls.
-    desk: Desk,
-    /// When the metrics were brought up to date.
-    counted: Duration,
+    /// Binds of kube-scheduler that wait for their answer.
+    pending: PendingRequests,
+    metrics_updated: Duration,
 }
 
 impl EventLoop {
@@ -203,52 +205,52 @@ impl EventLoop {
         mut feed: mpsc::Receiver<FeedMessage>,
         mut reports: mpsc::UnboundedReceiver<Report>,
         mut questions: mpsc::Receiver<Question>,
-        mut asked: mpsc::UnboundedReceiver<Ask>,
+        mut requests: mpsc::UnboundedReceiver<ExtenderRequest>,
         mut changed: watch::Receiver<u64>,
         stop: &CancellationToken,
     ) -> Result<(), SchedulerError> {
-        let mut messages = Vec::with_capacity(GULP);
-        let mut answers = Vec::with_capacity(GULP);
+        let mut messages = Vec::with_capacity(BATCH);
+        let mut answers = Vec::with_capacity(BATCH);
         loop {
-            self.judge_leadership();
-            let room = self.executor.ahead.has_room();
+            self.update_leadership();
+            let room = self.executor.backpressure.has_room();
             let effects = if room { self.engine.run(moment()) } else { self.engine.pass(moment()) };
             self.perform(effects);
-            self.desk.deliver(&mut self.engine);
-            if clock::mono() >= self.counted + COUNT {
-                self.counted = clock::mono();
+            self.pending.deliver(&mut self.engine);
+            if clock::mono() >= self.metrics_updated + METRICS_PERIOD {
+                self.metrics_updated = clock::mono();
                 self.metrics.update(&mut self.engine);
             }
             let wake = self.wake(room);
             tokio::select! {
                 () = stop.cancelled() => return Ok(()),
-                count = feed.recv_many(&mut messages, GULP) => {
+                count = feed.recv_many(&mut messages, BATCH) => {
                     if count == 0 {
                         return Err(SchedulerError::Ended("the watches"));
                     }
                     for message in messages.drain(..) {
-                        self.fold(message);
+                        self.apply(message);
                     }
                 }
-                _ = reports.recv_many(&mut answers, GULP) => {
+                _ = reports.recv_many(&mut answers, BATCH) => {
                     for report in answers.drain(..) {
                         let effects = self.engine.report(report, moment());
                         self.perform(effects);
                     }
                 }
                 Some(question) = questions.recv() => self.answer(question),
-                Some(ask) = asked.recv() => {
-                    let effects = self.desk.take(ask, &mut self.engine, moment());
+                Some(request) = requests.recv() => {
+                    let effects = self.pending.handle(request, &mut self.engine, moment());
                     self.perform(effects);
                 }
                 Ok(()) = changed.changed() => {}
-                () = self.executor.ahead.room(), if !room => {}
+                () = self.executor.backpressure.room(), if !room => {}
                 () = tokio::time::sleep(wake) => {}
             }
         }
     }
 
-    fn fold(&mut self, message: FeedMessage) {
+    fn apply(&mut self, message: FeedMessage) {
         match message {
             FeedMessage::Event(event) => {
                 let effects = self.engine.event(event, moment());
@@ -264,7 +266,7 @@ impl EventLoop {
         }
     }
 
-    fn judge_leadership(&mut self) {
+    fn update_leadership(&mut self) {
         let leads = self.missing.is_empty() && self.standing.leads(clock::mono());
         if leads != self.engine.is_leading() {
             let effects = self.engine.lead(leads, moment());
@@ -283,10 +285,11 @@ impl EventLoop {
     }
 
     fn answer(&mut self, question: Question) {
-        // Whoever asked may have left.
+        // An answer is dropped when its HTTP client has left.
         match question {
-            Question::Gangs(question) => question.answer(&self.engine, moment()),
-            Question::Job(question) => question.answer(&self.engine, moment()),
+            Question::Gangs(answer) => drop(answer.send(self.engine.gangs(moment()))),
+            Question::ExplainGang(gang, answer) => drop(answer.send(self.engine.explain_gang(&gang, moment()))),
+            Question::ExplainJob(job, answer) => drop(answer.send(self.engine.explain_job(&job, moment()))),
             Question::Explain(pod, answer) => drop(answer.send(self.engine.explain(&pod, moment()))),
             Question::WhatIf(pod, answer) => drop(answer.send(self.engine.what_if_admitted(*pod, moment()))),
             Question::Queue(answer) => drop(answer.send(self.engine.queue_report(moment()))),
@@ -304,12 +307,12 @@ impl EventLoop {
     }
 }
 
-/// Events wait while decisions do, for a while: they would take their turns at the API server.
-fn giving_way(ahead: &Arc<Ahead>) -> impl Fn() -> BoxFuture<'static, ()> + Send + 'static + use<> {
-    let ahead = ahead.clone();
+/// Events wait for a short time while Bindings are under way: both are requests to the same API server.
+fn event_pause(backpressure: &Arc<Backpressure>) -> impl Fn() -> BoxFuture<'static, ()> + Send + 'static + use<> {
+    let backpressure = backpressure.clone();
     move || {
-        let ahead = ahead.clone();
-        async move { drop(tokio::time::timeout(GIVE_WAY, ahead.calm()).await) }.boxed()
+        let backpressure = backpressure.clone();
+        async move { drop(tokio::time::timeout(EVENT_PAUSE, backpressure.idle()).await) }.boxed()
     }
 }
 

@@ -17,10 +17,10 @@ use crate::cluster::volume::Volumes;
 use crate::decide::scheduler::{BindResult, Effect, JobWriteResult, LockResult, Report};
 use crate::runtime::clock;
 
-use super::ahead::Ahead;
-use super::in_turn::Turns;
+use super::backpressure::Backpressure;
+use super::write_order::WriteOrder;
 
-/// Everything that writes.
+/// Everything that writes to the cluster.
 pub struct Executor {
     /// Bindings, reads, fences.
     pub binder: Binder,
@@ -36,17 +36,17 @@ pub struct Executor {
     pub notices: Notices,
     /// PodGroups.
     pub pod_groups: PodGroups,
-    /// Whether we may write.
+    /// Whether this process may write.
     pub standing: Standing,
     /// Bounds the requests under way.
     pub permits: Arc<Semaphore>,
-    /// Bounds those of them that only tell: nobody's Binding waits behind thousands of conditions.
-    pub telling: Arc<Semaphore>,
-    /// Counts what decisions wait for.
-    pub ahead: Arc<Ahead>,
-    /// Conditions and Bindings of one pod, in their order.
-    pub turns: Turns,
-    /// What has no answer by then counts as lost: it may or may not have happened.
+    /// Bounds the status writes among them: no Binding waits behind thousands of conditions.
+    pub status_permits: Arc<Semaphore>,
+    /// Counts lock writes and Bindings, which decisions wait for.
+    pub backpressure: Arc<Backpressure>,
+    /// Order of the conditions and the Binding of one pod.
+    pub write_order: WriteOrder,
+    /// A request without an answer by then counts as lost: it may or may not have happened.
     pub limit: Duration,
     /// Where reports go.
     pub reports: mpsc::UnboundedSender<Report>,
@@ -54,7 +54,7 @@ pub struct Executor {
 
 impl Executor {
     /// Starts to perform `effect`. The engine serialises what belongs together (one writer per node lock, one request per
-    /// pod), so effects need no order among each other, but for what is written of a pod before its Binding.
+    /// pod), so effects need no order among each other, except the status writes of a pod before its Binding.
     pub fn perform(self: &Arc<Self>, effect: Effect) {
         if let Effect::Notice { pod, warning, reason, message } = effect {
             tracing::debug!(pod = %pod.key, reason, message, "event");
@@ -69,39 +69,41 @@ impl Executor {
             return;
         }
         let this = self.clone();
-        let mut turn = match &effect {
+        let mut ordered = match &effect {
             Effect::Condition { pod, .. } | Effect::Nominate { pod, .. } | Effect::Bind { pod, .. } => {
-                Some(self.turns.take(&pod.uid))
+                Some(self.write_order.enter(&pod.uid))
             }
             _ => None,
         };
-        let entered = matches!(effect, Effect::Lock { .. } | Effect::Bind { .. }).then(|| self.ahead.enter());
+        let counted = matches!(effect, Effect::Lock { .. } | Effect::Bind { .. }).then(|| self.backpressure.count());
         tokio::spawn(async move {
-            let _entered = entered;
-            // Before a permit is taken: who holds one must never wait for who needs one.
-            if let Some(turn) = &mut turn {
-                turn.come().await;
+            let _counted = counted;
+            // Before a permit is taken: a task that holds one must never wait for a task that needs one.
+            if let Some(ordered) = &mut ordered {
+                ordered.turn().await;
             }
-            let _telling = match &effect {
-                Effect::Condition { .. } | Effect::PodGroupStatus(_) => this.telling.clone().acquire_owned().await.ok(),
+            let _status_permit = match &effect {
+                Effect::Condition { .. } | Effect::PodGroupStatus(_) => {
+                    this.status_permits.clone().acquire_owned().await.ok()
+                }
                 _ => None,
             };
             let Ok(_permit) = this.permits.clone().acquire_owned().await else { return };
             let lost = unanswered(&effect, this.limit);
-            // On the heap from here on: of the tasks that wait for a permit there may be thousands.
+            // Boxed, so that the thousands of tasks that may wait for a permit stay small.
             let answered = tokio::time::timeout(this.limit, Box::pin(this.request(effect))).await;
             if answered.is_err() {
                 tracing::warn!(limit = ?this.limit, "the API server has not answered a request");
             }
             if let Some(report) = answered.unwrap_or(lost) {
-                // Nobody listens any more only when the process ends.
+                // The receiver is gone only when the process ends.
                 this.reports.send(report).ok();
             }
         });
     }
 
     async fn request(&self, effect: Effect) -> Option<Report> {
-        // A lost leader stops writing before its lease ends; reading harms nobody.
+        // A leader that loses its Lease stops writing before the Lease ends; reads do no harm.
         let may_write = self.standing.leads(clock::mono());
         let failed = || LockResult::Failed("this scheduler does not lead any more".to_owned(), None);
         match effect {
@@ -220,7 +222,7 @@ impl Executor {
     }
 }
 
-/// What is reported of an effect when no answer came.
+/// The report of an effect that had no answer in time.
 fn unanswered(effect: &Effect, limit: Duration) -> Option<Report> {
     let why = || format!("no answer within {limit:?}");
     Some(match effect {
@@ -235,7 +237,7 @@ fn unanswered(effect: &Effect, limit: Duration) -> Option<Report> {
         Effect::WriteJob { job, .. } => Report::JobWritten { job: job.clone(), result: JobWriteResult::Failed(why()) },
         Effect::Condition { pod, .. } => Report::ConditionLost { pod: pod.uid.clone() },
         Effect::Nominate { pod, .. } => Report::NominationLost { pod: pod.uid.clone() },
-        // Whoever waits for one of these asks again by itself, or nobody waits.
+        // The engine repeats these by itself, or does not wait for them.
         Effect::Fence { .. }
         | Effect::Evict { .. }
         | Effect::MarkTimedOut { .. }

@@ -11,10 +11,9 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::{Registry, Unit};
 
-use super::gang::GangMetrics;
-use super::tyjob::JobMetrics;
 use crate::decide::scheduler::queue::QueueState;
-use crate::decide::scheduler::{Engine, Stats};
+use crate::decide::scheduler::{Engine, JobRecord};
+use crate::decide::tyjob::placement::Class;
 use crate::decide::world::World;
 use crate::runtime::{build_info, clock};
 
@@ -25,17 +24,16 @@ type Agents = Family<[(&'static str, &'static str); 1], Gauge<i64, AtomicI64>>;
 #[derive(Clone)]
 pub struct Metrics {
     registry: Arc<Registry>,
-    counters: [Counter; 9],
-    gauges: [Gauge<i64, AtomicI64>; 6],
+    counters: [Counter; COUNTERS.len()],
+    gauges: [Gauge<i64, AtomicI64>; GAUGES.len()],
     agents: Agents,
     oldest_lock: Gauge<f64, AtomicU64>,
     pod_waits: Histogram,
     lock_waits: Histogram,
-    gangs: GangMetrics,
-    jobs: JobMetrics,
+    gang_waits: Histogram,
 }
 
-const COUNTERS: [(&str, &str); 9] = [
+const COUNTERS: [(&str, &str); 17] = [
     ("attempts", "Decisions"),
     ("nodes_judged", "Nodes judged for decisions"),
     ("unschedulable", "Decisions that found no node"),
@@ -45,14 +43,25 @@ const COUNTERS: [(&str, &str); 9] = [
     ("fenced", "Holders of expired locks that were deleted"),
     ("resumed", "Half-done binds that were resumed"),
     ("preempted", "Pods that were evicted to make room"),
+    ("gang_attempts", "Attempts of groups of gangs"),
+    ("gangs_satisfied", "Groups of gangs that were satisfied"),
+    ("gang_timeouts", "Groups of gangs whose wait was over"),
+    ("gang_releases", "Groups of gangs that gave back what they held"),
+    ("job_rounds", "Rounds over the waiting TYJobs"),
+    ("jobs_placed", "Attempts that gave a TYJob places"),
+    ("job_places_taken", "Places of TYJobs that their pods have taken over"),
+    ("job_places_void", "Places of TYJobs that became void"),
 ];
-const GAUGES: [(&str, &str); 6] = [
+const GAUGES: [(&str, &str); 9] = [
     ("leading", "1 while this process leads"),
     ("queue_active", "Pods to be tried"),
     ("queue_backoff", "Pods backing off"),
     ("queue_parked", "Pods waiting for an event"),
     ("in_flight", "Pods with a node that are not bound yet"),
     ("nodes", "Nodes known"),
+    ("gangs_waiting", "Groups of gangs that wait for a place"),
+    ("jobs_waiting", "TYJobs that wait for places"),
+    ("job_reservations", "Places of TYJobs that no pod has taken yet"),
 ];
 
 impl Metrics {
@@ -75,7 +84,7 @@ impl Metrics {
         for (state, count) in signs_of_life(&World::default()) {
             agents.get_or_create(&[("state", state)]).set(count);
         }
-        registry.register("agents", "Nodes known, by their daemon's sign of life", agents.clone());
+        registry.register("agents", "Nodes known, by their node daemon's sign of life", agents.clone());
         let oldest_lock = Gauge::default();
         let help = "How long the oldest lock of a node stands unchanged; 0 without a lock";
         registry.register_with_unit("oldest_lock", help, Unit::Seconds, oldest_lock.clone());
@@ -85,20 +94,37 @@ impl Metrics {
         registry.register_with_unit("pod_wait", help, Unit::Seconds, pod_waits.clone());
         // One write at best: 1 ms to 9 minutes, beyond --node-lock-expiry.
         let lock_waits = Histogram::new(exponential_buckets(0.001, 2.0, 20));
-        let help = "From a pod's place in the line for its node's lock to the lock";
+        let help = "From a pod's entry into the queue for its node's lock to the lock";
         registry.register_with_unit("lock_wait", help, Unit::Seconds, lock_waits.clone());
-        let (gangs, jobs) = (GangMetrics::new(registry), JobMetrics::new(registry));
-        Self { registry: Arc::new(whole), counters, gauges, agents, oldest_lock, pod_waits, lock_waits, gangs, jobs }
+        // 0.1 s to 27 minutes.
+        let gang_waits = Histogram::new(exponential_buckets(0.1, 2.0, 15));
+        let help = "From the creation of a group of gangs to its satisfaction";
+        registry.register_with_unit("gang_wait", help, Unit::Seconds, gang_waits.clone());
+        Self { registry: Arc::new(whole), counters, gauges, agents, oldest_lock, pod_waits, lock_waits, gang_waits }
     }
 
     /// Takes over what the engine counted.
     pub fn update(&self, engine: &mut Engine) {
-        self.gangs.update(engine);
-        self.jobs.update(engine);
-        let Stats {
-            attempts, judged, unschedulable, bound, bind_failures, contended, fenced, resumed, preempted, ..
-        } = engine.stats();
-        let counts = [attempts, judged, unschedulable, bound, bind_failures, contended, fenced, resumed, preempted];
+        let stats = engine.stats();
+        let counts = [
+            stats.attempts,
+            stats.judged,
+            stats.unschedulable,
+            stats.bound,
+            stats.bind_failures,
+            stats.contended,
+            stats.fenced,
+            stats.resumed,
+            stats.preempted,
+            stats.group_attempts,
+            stats.groups_satisfied,
+            stats.group_timeouts,
+            stats.group_releases,
+            stats.job_rounds,
+            stats.jobs_placed,
+            stats.job_places_taken,
+            stats.job_places_void,
+        ];
         for (counter, count) in self.counters.iter().zip(counts) {
             counter.inner().store(count, Ordering::Relaxed);
         }
@@ -111,9 +137,20 @@ impl Metrics {
                 QueueState::Taken => {}
             }
         }
-        let flights = engine.flights().len() as i64;
-        let nodes = engine.world().nodes().count() as i64;
-        let values = [i64::from(engine.is_leading()), active, backoff, parked, flights, nodes];
+        let records = engine.job_records().values();
+        let waiting_jobs = records.clone().filter(|record| record.class == Class::Waiting).count();
+        let reservations: usize = records.map(JobRecord::reservations).sum();
+        let values = [
+            i64::from(engine.is_leading()),
+            active,
+            backoff,
+            parked,
+            engine.flights().len() as i64,
+            engine.world().nodes().count() as i64,
+            engine.waiting_groups() as i64,
+            waiting_jobs as i64,
+            reservations as i64,
+        ];
         for (gauge, value) in self.gauges.iter().zip(values) {
             gauge.set(value);
         }
@@ -123,6 +160,7 @@ impl Metrics {
         self.oldest_lock.set(oldest_lock(engine.world(), clock::mono()).as_secs_f64());
         engine.take_pod_waits().into_iter().for_each(|wait| self.pod_waits.observe(wait.as_secs_f64()));
         engine.take_lock_waits().into_iter().for_each(|wait| self.lock_waits.observe(wait.as_secs_f64()));
+        engine.take_group_waits().into_iter().for_each(|wait| self.gang_waits.observe(wait.as_secs_f64()));
     }
 
     /// The text.
@@ -140,7 +178,7 @@ impl Default for Metrics {
     }
 }
 
-/// Nodes whose daemon is alive, is silent, and never gave a sign.
+/// Nodes by their node daemon: alive, silent, never seen.
 fn signs_of_life(world: &World) -> [(&'static str, i64); 3] {
     let mut states = [("fresh", 0), ("stale", 0), ("none", 0)];
     for (_, node) in world.nodes() {

@@ -1,17 +1,14 @@
 //! The central scheduler's daemon: watches feed one engine, its effects are performed and reported back.
 
 mod admin;
-mod ahead;
-pub mod choice;
+mod backpressure;
 mod daemon;
 mod executor;
 pub mod extender;
-pub mod gang;
-mod in_turn;
 mod manifest;
 mod metrics;
 pub mod options;
-pub mod tyjob;
+mod write_order;
 
-pub use daemon::{Scheduler, SchedulerError};
-pub use options::{Options, OptionsError, Periods};
+pub use daemon::{SchedulerDaemon, SchedulerError};
+pub use options::{GangOptions, JobOptions, Options, OptionsError, Periods};

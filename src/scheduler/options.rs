@@ -1,22 +1,29 @@
-//! Everything an operator can choose of the scheduler: plain fields with the documented defaults. Flags, environment and file
-//! are read elsewhere and end here.
+//! Options of the scheduler: plain fields with the documented defaults. `ops` fills them from flags, environment and file.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use super::extender::ExtenderOptions;
-use super::gang::GangOptions;
-use super::tyjob::JobOptions;
+use crate::contract::gang::{MAX_WAIT, MatchPolicy};
 use crate::contract::name::{check_annotation_key, check_label_name, check_subdomain};
+use crate::contract::word::words;
 use crate::contract::{LockFormat, key};
 use crate::decide::lock::ExpiredHolder;
-use crate::decide::scheduler::LockMode;
 use crate::decide::scheduler::rules::RegistryError;
 use crate::decide::scheduler::rules::plugins::{
     DefaultSet, NodesWithoutAgent, PluginChoice, RatioConfig, RatioError, default_plugins,
 };
+use crate::decide::scheduler::{GangPolicy, JobPolicy, LockMode, OnBindFailure, TimeoutClock};
+use crate::decide::tyjob::placement::Weights;
+use crate::decide::world::gangs::GangDefaults;
 use crate::runtime::options::{self, OptionError};
+
+words!(LockMode, "always" => LockMode::Always, "auto" => LockMode::Auto);
+words!(ExpiredHolder, "evict" => ExpiredHolder::Evict, "wait" => ExpiredHolder::Wait);
+words!(NodesWithoutAgent, "refuse" => NodesWithoutAgent::Refuse, "plain" => NodesWithoutAgent::Plain);
+words!(TimeoutClock, "holding" => TimeoutClock::Holding, "pending" => TimeoutClock::Pending);
+words!(OnBindFailure, "solo" => OnBindFailure::Solo, "evictGang" => OnBindFailure::EvictGang);
 
 /// The scheduler's configuration. [`Options::validate`] is called before anything starts.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -149,6 +156,130 @@ impl Default for Periods {
     }
 }
 
+/// How gangs are treated where they do not say so themselves.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GangOptions {
+    /// How long reserved members wait for the others.
+    pub waiting_time: Duration,
+    /// Which members count.
+    pub match_policy: MatchPolicy,
+    /// When the wait begins.
+    pub timeout_clock: TimeoutClock,
+    /// What becomes of the others when one member cannot be bound for good.
+    pub on_bind_failure: OnBindFailure,
+    /// PodGroups are made for gangs that are named by `pod-group.scheduling.sigs.k8s.io/name`.
+    pub auto_create_pod_group: bool,
+    /// `spec.schedulingGroup` names gangs, and PodGroups of `scheduling.k8s.io` are read.
+    pub scheduling_group: bool,
+    /// The condition of a member whose reason stays is rewritten at most this often.
+    pub condition_pause: Duration,
+}
+
+impl Default for GangOptions {
+    fn default() -> Self {
+        let (defaults, policy) = (GangDefaults::default(), GangPolicy::default());
+        Self {
+            waiting_time: defaults.wait,
+            match_policy: defaults.policy,
+            timeout_clock: policy.clock,
+            on_bind_failure: policy.on_bind_failure,
+            auto_create_pod_group: policy.create_pod_groups,
+            scheduling_group: defaults.scheduling_groups,
+            condition_pause: policy.condition_pause,
+        }
+    }
+}
+
+impl GangOptions {
+    /// What is wrong, by name of the key; `None` when it can work.
+    pub fn problem(&self) -> Option<String> {
+        let wait = self.waiting_time;
+        (wait.is_zero() || wait > MAX_WAIT)
+            .then(|| format!("gang-waiting-time is {wait:?}: give a value above zero and up to 7 days"))
+    }
+
+    /// What holds where a gang says nothing.
+    pub fn defaults(&self) -> GangDefaults {
+        GangDefaults { wait: self.waiting_time, policy: self.match_policy, scheduling_groups: self.scheduling_group }
+    }
+
+    /// How groups are treated.
+    pub fn policy(&self) -> GangPolicy {
+        GangPolicy {
+            clock: self.timeout_clock,
+            on_bind_failure: self.on_bind_failure,
+            condition_pause: self.condition_pause,
+            create_pod_groups: self.auto_create_pod_group,
+        }
+    }
+}
+
+/// How TYJobs are placed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct JobOptions {
+    /// Waiting jobs are tried this often.
+    pub period: Duration,
+    /// A job that does not fit on all known nodes fails after this long.
+    pub unfit_grace: Duration,
+    /// A place that its pod does not take within this time is void.
+    pub reservation_timeout: Duration,
+    /// Weights of `cpu`, `memory` and `nvidia.com/gpu` (GPUs under any name) in node ratings; 1 where not named.
+    pub weights: Vec<(String, i64)>,
+    /// Weight that `LeaderFirst` gives to GPUs for leaders and to CPU for workers.
+    pub raised_weight: u32,
+}
+
+impl Default for JobOptions {
+    fn default() -> Self {
+        let policy = JobPolicy::default();
+        Self {
+            period: policy.period,
+            unfit_grace: policy.unfit_grace,
+            reservation_timeout: policy.reservation_timeout,
+            weights: ["cpu", "memory", key::NVIDIA_GPU].map(|name| (name.to_owned(), 1)).into(),
+            raised_weight: policy.weights.raised,
+        }
+    }
+}
+
+impl JobOptions {
+    /// What is wrong, by name of the key; `None` when it can work.
+    pub fn problem(&self) -> Option<String> {
+        let times = [("job-period", self.period), ("reservation-timeout", self.reservation_timeout)];
+        if let Some((name, _)) = times.iter().find(|(_, value)| value.is_zero()) {
+            return Some(format!("{name} is zero: give a value above zero"));
+        }
+        for (at, (name, weight)) in self.weights.iter().enumerate() {
+            if !["cpu", "memory", key::NVIDIA_GPU].contains(&name.as_str()) {
+                return Some(format!("job-weights names {name}: expected cpu, memory or {}", key::NVIDIA_GPU));
+            }
+            if !(1..=100).contains(weight) {
+                return Some(format!("job-weights gives {name} the weight {weight}: expected 1 to 100"));
+            }
+            if self.weights[..at].iter().any(|(other, _)| other == name) {
+                return Some(format!("job-weights names {name} twice: expected once"));
+            }
+        }
+        let raised = self.raised_weight;
+        (!(1..=100).contains(&raised)).then(|| format!("job-raised-weight is {raised}: expected 1 to 100"))
+    }
+
+    /// How jobs are treated.
+    pub fn policy(&self) -> JobPolicy {
+        let of = |name: &str| {
+            let found = self.weights.iter().find(|(known, _)| known == name);
+            found.and_then(|(_, weight)| u32::try_from(*weight).ok()).unwrap_or(1)
+        };
+        let (cpu, memory, gpu) = (of("cpu"), of("memory"), of(key::NVIDIA_GPU));
+        JobPolicy {
+            period: self.period,
+            unfit_grace: self.unfit_grace,
+            reservation_timeout: self.reservation_timeout,
+            weights: Weights { cpu, memory, gpu, raised: self.raised_weight },
+        }
+    }
+}
+
 /// Why a configuration cannot work.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum OptionsError {
@@ -239,5 +370,50 @@ mod tests {
         }
         assert!(said(Options { namespace: "A_b".into(), ..Options::default() }).contains("\"A_b\""));
         assert!(said(Options { concurrency: usize::MAX, ..Options::default() }).contains("at most 4096"));
+    }
+
+    #[test]
+    fn every_word_is_read_as_it_is_printed() {
+        for mode in [LockMode::Always, LockMode::Auto] {
+            assert_eq!(mode.to_string().parse(), Ok(mode));
+        }
+        for choice in [NodesWithoutAgent::Refuse, NodesWithoutAgent::Plain] {
+            assert_eq!(choice.to_string().parse(), Ok(choice));
+        }
+        for clock in [TimeoutClock::Holding, TimeoutClock::Pending] {
+            assert_eq!(clock.to_string().parse(), Ok(clock));
+        }
+        for choice in [OnBindFailure::Solo, OnBindFailure::EvictGang] {
+            assert_eq!(choice.to_string().parse(), Ok(choice));
+        }
+        assert!("maybe".parse::<ExpiredHolder>().unwrap_err().to_string().contains("evict, wait"));
+    }
+
+    #[test]
+    fn a_gang_wait_without_end_is_refused() {
+        assert_eq!(GangOptions::default().problem(), None);
+        for wait in [Duration::ZERO, MAX_WAIT + Duration::from_secs(1)] {
+            let options = GangOptions { waiting_time: wait, ..GangOptions::default() };
+            assert!(options.problem().unwrap().contains("gang-waiting-time"));
+        }
+    }
+
+    #[test]
+    fn the_job_defaults_are_those_of_the_decisions_and_a_bad_value_is_named() {
+        assert_eq!((JobOptions::default().problem(), JobOptions::default().policy()), (None, JobPolicy::default()));
+        let with = |weights: &[(&str, i64)]| JobOptions {
+            weights: weights.iter().map(|(name, weight)| ((*name).to_owned(), *weight)).collect(),
+            ..JobOptions::default()
+        };
+        assert_eq!(with(&[("cpu", 3)]).policy().weights, Weights { cpu: 3, ..Weights::default() });
+        for bad in [&[("disk", 1)][..], &[("cpu", 0)], &[("cpu", 101)], &[("cpu", 1), ("cpu", 2)]] {
+            assert!(with(bad).problem().unwrap().contains("job-weights"));
+        }
+        assert!(
+            JobOptions { period: Duration::ZERO, ..JobOptions::default() }.problem().unwrap().contains("job-period")
+        );
+        assert!(
+            JobOptions { raised_weight: 0, ..JobOptions::default() }.problem().unwrap().contains("job-raised-weight")
+        );
     }
 }

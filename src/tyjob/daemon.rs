@@ -1,26 +1,28 @@
-//! The controller as a process: it waits for leadership, and works through one term after the other.
+//! The controller as a process: it waits for leadership and works through one term after the other. Its admin HTTP has probes
+//! and metrics.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
+use axum::Router;
 use kube::Client;
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use super::admin;
-use super::attend::Hands;
 use super::event_loop::{Pace, Term, TermEnd};
 use super::metrics::Metrics;
 use super::options::Options;
+use super::reconcile::Context;
 use crate::cluster::client::{ConnectError, connect_as};
 use crate::cluster::job_feed::start_job_feeds;
 use crate::cluster::job_writer::JobWriter;
 use crate::cluster::leadership::{Standing, campaign, identity};
 use crate::cluster::lease::{Candidate, LeaseConfig};
 use crate::cluster::notice::Notices;
-use crate::runtime::admin::{AdminError, bind, serve};
+use crate::runtime::admin::{self, Admin, AdminError, bind, serve};
 use crate::runtime::clock;
 use crate::runtime::options::OptionError;
 
@@ -28,8 +30,10 @@ use crate::runtime::options::OptionError;
 const BACKLOG: usize = 4096;
 /// The Lease is given away within this time at shutdown.
 const GRACE: Duration = Duration::from_secs(5);
-/// The loop comes around at least this often.
+/// The loop makes a round at least this often.
 const ROUND: Duration = Duration::from_secs(1);
+/// Without a round for this long, the process is not live.
+const PULSE: Duration = Duration::from_secs(60);
 
 /// Why the controller cannot run.
 #[derive(Debug, thiserror::Error)]
@@ -77,10 +81,10 @@ impl Controller {
         let address = self.admin_address();
         let Self { options, client, listener } = self;
         let metrics = Metrics::new();
-        let (pulse, felt) = watch::channel(clock::mono());
+        let (pulse, last_pulse) = watch::channel(clock::mono());
         if let (Some(listener), Some(address)) = (listener, address) {
             tracing::info!(%address, "admin HTTP");
-            tokio::spawn(serve(listener, admin::router(metrics.clone(), felt), stop.clone()));
+            tokio::spawn(serve(listener, admin_router(metrics.clone(), last_pulse), stop.clone()));
         }
         let name = identity(&options.identity, "controller");
         let (changed_out, mut changed) = watch::channel(0);
@@ -91,7 +95,7 @@ impl Controller {
             tokio::spawn(campaign(candidate, standing.clone(), changed_out, retire.clone()))
         });
         let (notices, _writer) = Notices::start(client.clone(), &options.lease_name, &name, || std::future::ready(()));
-        let hands = Hands {
+        let context = Context {
             writer: JobWriter::new(client.clone()),
             notices,
             standing: standing.clone(),
@@ -108,12 +112,12 @@ impl Controller {
             if standing.leads(clock::mono()) {
                 tokio::select! {
                     () = stop.cancelled() => break Ok(()),
-                    end = term(&client, hands.clone(), pace, &pulse) => {
-                        metrics.deposed();
-                        if end == TermEnd::Blind {
+                    end = term(&client, context.clone(), pace, &pulse) => {
+                        metrics.term_ended();
+                        if end == TermEnd::WatchesEnded {
                             break Err(ControllerError::Ended("the watches"));
                         }
-                        tracing::warn!("this term is over: what it knew is forgotten");
+                        tracing::warn!("this term of leadership is over: its cache is dropped");
                     }
                 }
             }
@@ -131,13 +135,13 @@ impl Controller {
     }
 }
 
-/// One term: fresh watches, so that nothing is judged by what was true before the former leader's last write.
-async fn term(client: &Client, hands: Hands, pace: Pace, pulse: &watch::Sender<Duration>) -> TermEnd {
+/// One term. Its watches are fresh, so that no decision rests on what was true before the former leader's last write.
+async fn term(client: &Client, context: Context, pace: Pace, pulse: &watch::Sender<Duration>) -> TermEnd {
     let (out, mut messages) = mpsc::channel(BACKLOG);
     let mut tasks = JoinSet::new();
     start_job_feeds(client, &out, &mut tasks);
     drop(out);
-    let mut term = Term::new(hands, pace);
+    let mut term = Term::new(context, pace);
     let beat = async {
         loop {
             pulse.send_replace(clock::mono());
@@ -146,7 +150,7 @@ async fn term(client: &Client, hands: Hands, pace: Pace, pulse: &watch::Sender<D
     };
     tokio::select! {
         end = term.run(&mut messages) => end,
-        () = beat => TermEnd::Deposed,
+        () = beat => TermEnd::LeadershipLost,
     }
 }
 
@@ -157,4 +161,32 @@ fn lease_config(options: &Options, identity: &str) -> LeaseConfig {
         retry: options.lease_retry,
         ..LeaseConfig::new(&options.namespace, &options.lease_name, identity)
     }
+}
+
+/// Routes of the admin HTTP. `pulse` is the monotonic time of the loop's last round.
+fn admin_router(metrics: Metrics, pulse: watch::Receiver<Duration>) -> Router {
+    let (ready, scraped) = (metrics.clone(), metrics);
+    admin::router(Admin {
+        live: Arc::new(move || {
+            let silent = clock::mono().saturating_sub(*pulse.borrow());
+            Box::pin(async move {
+                if silent > PULSE {
+                    return Err(format!("the last round of the loop was {} s ago", silent.as_secs()));
+                }
+                Ok("alive".to_owned())
+            })
+        }),
+        ready: Arc::new(move || {
+            let readiness = ready.readiness();
+            Box::pin(async move {
+                match readiness {
+                    (false, _) => Ok("following".to_owned()),
+                    (true, true) => Ok("leading".to_owned()),
+                    (true, false) => Err("waiting for the first lists of TYJobs, pods and nodes".to_owned()),
+                }
+            })
+        }),
+        metrics: Arc::new(move || scraped.print()),
+        more: &[],
+    })
 }

@@ -1,5 +1,5 @@
-//! Which job is looked at when: at once when something was shown of it, after a pause when a request failed, at a time that a
-//! step asked for, and all of them every now and then. No job is looked at twice at once.
+//! When a TYJob is reconciled: at once after a watch has shown a change, after a pause when a request failed, at a time that a
+//! step names, and each of them once per resync period. A TYJob is never reconciled twice at the same time.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::mem::Discriminant;
@@ -8,130 +8,131 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
-use super::attend::{Found, Hands, Look, attend};
-use super::sight::{JobKey, Sight};
+use super::cache::{JobCache, JobKey};
+use super::reconcile::{Context, ReconcileRequest, Reconciled, reconcile};
 use crate::cluster::job_feed::{FEEDS, JobMessage};
 use crate::decide::tyjob::stages::Trouble;
 use crate::runtime::{Backoff, clock};
 
-/// Messages that are folded in before jobs are looked at.
-const GULP: usize = 1024;
-/// Metrics are brought up to date this often.
-const COUNT: Duration = Duration::from_secs(1);
-/// Longest sleep, so that leadership and metrics are judged in time.
-const NAP: Duration = Duration::from_millis(500);
+/// Messages that are applied before TYJobs are reconciled.
+const BATCH: usize = 1024;
+/// Metrics are updated this often.
+const METRICS_PERIOD: Duration = Duration::from_secs(1);
+/// Longest sleep, so that leadership and metrics are up to date.
+const MAX_SLEEP: Duration = Duration::from_millis(500);
 
-/// Periods and bounds.
+/// Periods and bounds of reconciliations.
 #[derive(Debug, Clone, Copy)]
 pub struct Pace {
     /// First and longest pause after a failure.
     pub backoff: (Duration, Duration),
-    /// Every job is looked at this often.
+    /// Every TYJob is reconciled this often.
     pub resync: Duration,
-    /// Jobs that are looked at at once.
+    /// TYJobs that are reconciled at the same time.
     pub concurrency: usize,
 }
 
-/// One term of leadership: it begins with empty hands and fresh watches.
+/// One term of leadership: it begins with an empty cache and fresh watches.
 pub struct Term {
-    hands: Hands,
+    context: Context,
     pace: Pace,
-    sight: Sight,
+    cache: JobCache,
+    /// Watches whose first list is not complete.
     missing: BTreeSet<&'static str>,
-    /// To be looked at now.
+    /// To be reconciled now.
     dirty: BTreeSet<JobKey>,
-    /// To be looked at at a monotonic time.
+    /// To be reconciled at a monotonic time.
     due: BTreeMap<JobKey, Duration>,
-    /// Being looked at.
+    /// Being reconciled.
     busy: BTreeSet<JobKey>,
     backoffs: BTreeMap<JobKey, Backoff>,
     troubles: BTreeMap<JobKey, BTreeMap<String, Trouble>>,
-    looks: JoinSet<Found>,
+    running: JoinSet<Reconciled>,
     resync: Duration,
-    /// When the metrics were brought up to date, and whether every job was known then.
-    shown: (Duration, bool),
+    /// When the metrics were updated, and whether every TYJob was known then.
+    metrics_updated: (Duration, bool),
 }
 
 /// Why a term ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TermEnd {
     /// Leadership was lost or given up.
-    Deposed,
+    LeadershipLost,
     /// The watches ended.
-    Blind,
+    WatchesEnded,
 }
 
 impl Term {
-    /// A term that has seen nothing yet.
-    pub fn new(hands: Hands, pace: Pace) -> Self {
+    /// A term with an empty cache.
+    pub fn new(context: Context, pace: Pace) -> Self {
         Self {
-            hands,
+            context,
             pace,
-            sight: Sight::default(),
+            cache: JobCache::default(),
             missing: FEEDS.into(),
             dirty: BTreeSet::new(),
             due: BTreeMap::new(),
             busy: BTreeSet::new(),
             backoffs: BTreeMap::new(),
             troubles: BTreeMap::new(),
-            looks: JoinSet::new(),
+            running: JoinSet::new(),
             resync: clock::mono() + pace.resync,
-            shown: (Duration::ZERO, false),
+            metrics_updated: (Duration::ZERO, false),
         }
     }
 
-    /// Works until leadership ends. Looks under way are dropped then: each of their requests stands for itself.
+    /// Works until leadership ends. Reconciliations under way are dropped then: each of their requests is complete in itself.
     pub async fn run(&mut self, feed: &mut mpsc::Receiver<JobMessage>) -> TermEnd {
-        let mut messages = Vec::with_capacity(GULP);
+        let mut messages = Vec::with_capacity(BATCH);
         loop {
-            if !self.hands.standing.leads(clock::mono()) {
-                return TermEnd::Deposed;
+            if !self.context.standing.leads(clock::mono()) {
+                return TermEnd::LeadershipLost;
             }
-            self.look_around();
-            self.show();
-            let nap = self.nap();
+            self.start_due();
+            self.update_metrics();
+            let sleep = self.sleep_time();
             tokio::select! {
-                count = feed.recv_many(&mut messages, GULP) => {
+                count = feed.recv_many(&mut messages, BATCH) => {
                     if count == 0 {
-                        return TermEnd::Blind;
+                        return TermEnd::WatchesEnded;
                     }
                     for message in messages.drain(..) {
-                        self.fold(message);
+                        self.apply(message);
                     }
                 }
-                Some(found) = self.looks.join_next(), if !self.looks.is_empty() => match found {
-                    Ok(found) => self.take(found),
-                    // A panic in a look is a bug of ours; the job is looked at again with the next term.
+                Some(result) = self.running.join_next(), if !self.running.is_empty() => match result {
+                    Ok(result) => self.finish(result),
+                    // A panic is a bug of ours. The next term reconciles the TYJob again.
                     Err(error) => {
-                        tracing::error!(%error, "a look at a job ended by panic");
-                        return TermEnd::Deposed;
+                        tracing::error!(%error, "a reconciliation ended by panic");
+                        return TermEnd::LeadershipLost;
                     }
                 },
-                () = tokio::time::sleep(nap) => {}
+                () = tokio::time::sleep(sleep) => {}
             }
         }
     }
 
-    fn fold(&mut self, message: JobMessage) {
+    fn apply(&mut self, message: JobMessage) {
         if let JobMessage::Synced(feed) = message {
             if self.missing.remove(feed) && self.missing.is_empty() {
-                self.dirty.extend(self.sight.jobs().map(|(key, _)| key.clone()));
+                self.dirty.extend(self.cache.jobs().map(|(key, _)| key.clone()));
                 tracing::info!(jobs = self.dirty.len(), "every job is known");
             }
             return;
         }
-        self.dirty.extend(self.sight.fold(message));
+        self.dirty.extend(self.cache.apply(message));
     }
 
-    /// Starts looks at everything that is due.
-    fn look_around(&mut self) {
+    /// Starts the reconciliation of every TYJob that is due.
+    fn start_due(&mut self) {
         if !self.missing.is_empty() {
             return;
         }
         let now = clock::mono();
         if now >= self.resync {
             self.resync = now + self.pace.resync;
-            self.dirty.extend(self.sight.jobs().map(|(key, _)| key.clone()));
+            self.dirty.extend(self.cache.jobs().map(|(key, _)| key.clone()));
         }
         let due: Vec<JobKey> = self.due.iter().filter(|(_, at)| **at <= now).map(|(key, _)| key.clone()).collect();
         for key in due {
@@ -144,37 +145,38 @@ impl Term {
                 return;
             }
             self.dirty.remove(&key);
-            let Some(seen) = self.sight.job(&key).cloned() else {
+            let Some(job) = self.cache.job(&key).cloned() else {
                 self.backoffs.remove(&key);
                 self.troubles.remove(&key);
                 self.due.remove(&key);
                 continue;
             };
-            let pods = self.sight.crew(&seen.job);
+            let pods = self.cache.pods_of(&job.job);
             let trouble = self.troubles.get(&key).cloned();
             self.busy.insert(key.clone());
-            self.looks.spawn(attend(self.hands.clone(), Look { key, seen, pods, trouble }));
+            let request = ReconcileRequest { key, job, pods, trouble };
+            self.running.spawn(reconcile(self.context.clone(), request));
         }
     }
 
-    fn take(&mut self, found: Found) {
-        let Found { key, job, pods, trouble, unsure, wake, again } = found;
+    fn finish(&mut self, result: Reconciled) {
+        let Reconciled { key, job, pods, trouble, unsure, wake, again } = result;
         self.busy.remove(&key);
         if let Some(job) = job {
-            // The watch tells it too; whoever comes first, the step that follows finds nothing to do twice.
-            self.dirty.extend(self.sight.saw_job(*job));
+            // The watch shows it too. Whichever comes first, the step that follows finds nothing to do twice.
+            self.dirty.extend(self.cache.update_job(*job));
         }
         for pod in pods {
-            let concerned = self.sight.saw_pod(pod);
+            let concerned = self.cache.update_pod(pod);
             self.dirty.extend(concerned);
         }
         if self.busy.is_empty() {
-            self.sight.forget_buried();
+            self.cache.drop_tombstones();
         }
         let news = match (self.troubles.get(&key), &trouble) {
             (_, None) => false,
             (None, Some(trouble)) => unsure || !trouble.is_empty(),
-            // Words may be others each time (an id of the request, what a quota has used): they alone can wait for the next try.
+            // The text may differ each time (an id of the request, what a quota has used): it alone can wait for the next try.
             (Some(former), Some(trouble)) => kinds(former) != kinds(trouble),
         };
         let pause = again || trouble.as_ref().is_some_and(|trouble| !trouble.is_empty());
@@ -204,20 +206,20 @@ impl Term {
         }
     }
 
-    /// Brings the metrics up to date, at most once a second: it counts every job.
-    fn show(&mut self) {
+    /// Updates the metrics, at most once a second, because it counts every TYJob.
+    fn update_metrics(&mut self) {
         let now = clock::mono();
         let complete = self.missing.is_empty();
-        if now >= self.shown.0 + COUNT || complete != self.shown.1 {
-            self.shown = (now, complete);
-            self.hands.metrics.show(self.missing.len(), &self.sight, self.dirty.len() + self.due.len());
+        if now >= self.metrics_updated.0 + METRICS_PERIOD || complete != self.metrics_updated.1 {
+            self.metrics_updated = (now, complete);
+            self.context.metrics.update(complete, &self.cache, self.dirty.len() + self.due.len());
         }
     }
 
-    fn nap(&self) -> Duration {
+    fn sleep_time(&self) -> Duration {
         let now = clock::mono();
-        let due = self.due.values().min().map_or(NAP, |at| at.saturating_sub(now));
-        due.min(NAP).min(self.hands.standing.until().saturating_sub(now)).max(Duration::from_millis(1))
+        let due = self.due.values().min().map_or(MAX_SLEEP, |at| at.saturating_sub(now));
+        due.min(MAX_SLEEP).min(self.context.standing.until().saturating_sub(now)).max(Duration::from_millis(1))
     }
 }
 

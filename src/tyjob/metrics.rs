@@ -1,4 +1,4 @@
-//! The controller's metrics in OpenMetrics text, and what the probes ask.
+//! The controller's metrics in OpenMetrics text, and the state behind its readiness probe.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,17 +11,17 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 
-use super::sight::Sight;
+use super::cache::JobCache;
 use crate::contract::tyjob::Stage;
 use crate::runtime::build_info;
 
 const COUNTERS: [(&str, &str); 6] = [
-    ("steps", "Looks at a job"),
+    ("steps", "Reconciliations of a TYJob"),
     ("status_writes", "Status writes"),
-    ("conflicts", "Status writes that found a newer job"),
+    ("conflicts", "Status writes that found a newer TYJob"),
     ("pods_made", "Pods made, or found made"),
     ("pods_deleted", "Pods deleted"),
-    ("failures", "Looks that ended with a failed request"),
+    ("failures", "Reconciliations that ended with a failed request"),
 ];
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -33,7 +33,7 @@ struct InStage {
 #[derive(Clone)]
 pub struct Metrics {
     registry: Arc<Registry>,
-    counters: [Counter; 6],
+    counters: [Counter; COUNTERS.len()],
     leading: Gauge<i64, AtomicI64>,
     queue: Gauge<i64, AtomicI64>,
     jobs: Family<InStage, Gauge<i64, AtomicI64>>,
@@ -54,8 +54,8 @@ impl Metrics {
         let (leading, queue) = (Gauge::default(), Gauge::default());
         let jobs = Family::default();
         registry.register("leading", "1 while this process leads", leading.clone());
-        registry.register("queue", "Jobs to be looked at, now or later", queue.clone());
-        registry.register("jobs", "Jobs by stage", jobs.clone());
+        registry.register("queue", "TYJobs to be reconciled, now or later", queue.clone());
+        registry.register("jobs", "TYJobs by stage", jobs.clone());
         Self { registry: Arc::new(whole), counters, leading, queue, jobs, complete: Arc::default() }
     }
 
@@ -84,9 +84,9 @@ impl Metrics {
         self.counters[5].inc();
     }
 
-    /// Takes over what a term knows.
-    pub fn show(&self, missing: usize, sight: &Sight, queue: usize) {
-        self.complete.store(missing == 0, Ordering::Relaxed);
+    /// Updates the gauges from the cache of the current term; `complete` when every first list is.
+    pub fn update(&self, complete: bool, cache: &JobCache, queue: usize) {
+        self.complete.store(complete, Ordering::Relaxed);
         self.leading.set(1);
         self.queue.set(queue as i64);
         let mut stages: BTreeMap<&str, i64> = BTreeMap::new();
@@ -95,8 +95,8 @@ impl Metrics {
         {
             stages.insert(stage.as_str(), 0);
         }
-        for (_, seen) in sight.jobs() {
-            let stage = seen.job.status.as_ref().and_then(|status| status.stage);
+        for (_, cached) in cache.jobs() {
+            let stage = cached.job.status.as_ref().and_then(|status| status.stage);
             *stages.entry(stage.unwrap_or(Stage::Pending).as_str()).or_default() += 1;
         }
         for (stage, count) in stages {
@@ -105,13 +105,13 @@ impl Metrics {
     }
 
     /// A term is over.
-    pub fn deposed(&self) {
+    pub fn term_ended(&self) {
         self.leading.set(0);
         self.complete.store(false, Ordering::Relaxed);
     }
 
-    /// This process leads, and whether it knows every job.
-    pub fn standing(&self) -> (bool, bool) {
+    /// Whether this process leads, and whether it knows every TYJob.
+    pub fn readiness(&self) -> (bool, bool) {
         (self.leading.get() == 1, self.complete.load(Ordering::Relaxed))
     }
 

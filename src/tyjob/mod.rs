@@ -1,13 +1,12 @@
-//! The TYJob controller's daemon: watches show jobs, pods and nodes; each job that may need something gets one step, whose
-//! status is written and whose effects are performed.
+//! The TYJob controller's daemon: watches show TYJobs, pods and nodes. Each TYJob that may need a change is reconciled: one step,
+//! whose status is written and whose effects are performed.
 
-mod admin;
-mod attend;
+mod cache;
 mod daemon;
 mod event_loop;
 mod metrics;
 mod options;
-mod sight;
+mod reconcile;
 
 pub use daemon::{Controller, ControllerError};
 pub use options::Options;

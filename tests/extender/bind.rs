@@ -97,7 +97,7 @@ async fn what_cannot_be_bound_is_an_error_that_says_why() {
     let mut other = binding(&pod, "n1");
     other["PodUID"] = json!("00000000-0000-0000-0000-000000000000");
     let error = rig.call("/bind", &other).await["Error"].as_str().unwrap().to_owned();
-    assert!(error.contains("created anew") && error.contains(&pod.uid().unwrap()), "{error}");
+    assert!(error.contains("created again") && error.contains(&pod.uid().unwrap()), "{error}");
     other["PodName"] = json!("nobody");
     let error = rig.call("/bind", &other).await["Error"].as_str().unwrap().to_owned();
     assert!(error.contains("ml/nobody does not exist"), "{error}");

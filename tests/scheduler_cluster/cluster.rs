@@ -5,8 +5,7 @@ use std::time::Duration;
 
 use baton::contract::inventory::Device;
 use baton::contract::{AgentStatus, Identity, key};
-use baton::scheduler::gang::GangOptions;
-use baton::scheduler::{Options, Periods, Scheduler};
+use baton::scheduler::{GangOptions, Options, Periods, SchedulerDaemon};
 use baton::sim::apiserver::{ApiServer, Options as ServerOptions};
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Namespace, Node, Pod};
@@ -112,7 +111,7 @@ impl Cluster {
     }
 
     pub async fn scheduler_with(&self, options: Options) -> Running {
-        let scheduler = Scheduler::new(options).await.unwrap();
+        let scheduler = SchedulerDaemon::new(options).await.unwrap();
         let admin = scheduler.admin_address().unwrap();
         let stop = CancellationToken::new();
         let token = stop.clone();

@@ -1,17 +1,12 @@
-//! The scheduler as an extender of kube-scheduler: an HTTP front whose questions are answered by the one event loop, over the
-//! same world and engine as the pods that are scheduled here.
+//! The scheduler as an extender of kube-scheduler: HTTP verbs that the one event loop answers, on the same world and engine as
+//! the pods that are scheduled here.
 
-mod ask;
-mod desk;
-mod gang;
 mod options;
-mod reply;
+mod requests;
 mod server;
 mod tls;
 mod verbs;
 
-pub use ask::{Ask, Front};
-pub use desk::Desk;
-pub use gang::GangPods;
-pub use options::{ExtenderError, ExtenderOptions};
-pub use server::{Extender, MAX_BODY};
+pub use options::{ExtenderError, ExtenderOptions, GangPods};
+pub use requests::{ExtenderRequest, Front, PendingRequests};
+pub use server::Extender;

@@ -1,11 +1,24 @@
-//! What an operator can choose of the extender.
+//! Options of the extender.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::gang::GangPods;
+use crate::contract::word::words;
+
+/// Treatment of gang pods. kube-scheduler asks for one pod at a time, so an extender cannot hold a gang together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum GangPods {
+    /// They fit nowhere, and the refusal names the scheduler that places them.
+    #[default]
+    Refuse,
+    /// They are placed one by one.
+    Ignore,
+}
+
+words!(GangPods, "refuse" => Self::Refuse, "ignore" => Self::Ignore);
 
 /// The extender's configuration.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -18,7 +31,7 @@ pub struct ExtenderOptions {
     pub tls_key: Option<PathBuf>,
     /// PEM file of the authorities whose client certificates are accepted.
     pub client_ca: Option<PathBuf>,
-    /// What becomes of gang pods.
+    /// Treatment of gang pods.
     pub gang: GangPods,
     /// Longest wait of a bind for the node's lock.
     pub bind_wait: Duration,
@@ -43,9 +56,9 @@ impl Default for ExtenderOptions {
 /// Why the extender cannot be served.
 #[derive(Debug, thiserror::Error)]
 pub enum ExtenderError {
-    /// Anybody could bind pods.
+    /// Plain HTTP outside loopback: any client that reaches the address could bind pods.
     #[error(
-        "extender-listen {0} is not a loopback address, and plain HTTP would let anybody who reaches it bind pods: give extender-tls-cert, extender-tls-key and extender-client-ca, or listen on 127.0.0.1"
+        "extender-listen {0} is not a loopback address, and plain HTTP would let any client that reaches it bind pods: give extender-tls-cert, extender-tls-key and extender-client-ca, or listen on 127.0.0.1"
     )]
     PlainOutside(SocketAddr),
     /// Some of the TLS files.
@@ -81,7 +94,7 @@ pub enum ExtenderError {
 }
 
 impl ExtenderOptions {
-    /// The scheduler names to expect; none while nothing is served.
+    /// Scheduler names of the pods that are bound by request; none while nothing is served.
     pub fn asking_names(&self) -> BTreeSet<Box<str>> {
         let served = self.listen.iter().flat_map(|_| &self.scheduler_names);
         served.map(|name| name.as_str().into()).collect()
@@ -112,6 +125,14 @@ impl ExtenderOptions {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_words_of_gang_pods_are_read_as_they_are_printed() {
+        for word in [GangPods::Refuse, GangPods::Ignore] {
+            assert_eq!(word.to_string().parse(), Ok(word));
+        }
+        assert!("maybe".parse::<GangPods>().unwrap_err().to_string().contains("refuse, ignore"));
+    }
 
     #[test]
     fn plain_http_is_served_on_loopback_only_and_tls_needs_all_three_files() {

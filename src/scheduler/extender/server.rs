@@ -7,15 +7,13 @@ use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
-use super::ask::Front;
 use super::options::{ExtenderError, ExtenderOptions};
+use super::requests::Front;
 use super::tls::Renewed;
 use super::verbs;
 use crate::runtime::http::{HttpServer, Tls};
 
-/// Largest request body, in bytes.
-pub const MAX_BODY: usize = 8 << 20;
-/// Connections at once: each pod that kube-scheduler binds at the moment has one. Further ones wait in the kernel's queue.
+/// Open connections: each pod that kube-scheduler is binding has one. Further ones wait in the kernel's queue.
 const CONNECTIONS: usize = 1024;
 /// Time for a request's head; an idle connection is closed after it.
 const HEAD: Duration = Duration::from_secs(60);

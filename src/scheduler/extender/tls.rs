@@ -1,4 +1,4 @@
-//! TLS with client certificates: only kube-scheduler may ask for binds.
+//! TLS with client certificates: only kube-scheduler may request binds.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -15,31 +15,31 @@ use super::options::{ExtenderError, ExtenderOptions};
 
 /// TLS from three files, which are read again when they change: certificates are renewed while the process runs.
 pub(super) struct Renewed {
-    files: Files,
-    state: Mutex<State>,
-    /// Held by who looks at the files: whoever comes meanwhile takes what is there.
-    looking: Mutex<()>,
+    files: TlsFiles,
+    state: Mutex<TlsState>,
+    /// Held by the connection that checks the files; connections that come meanwhile use what was read before.
+    checking: Mutex<()>,
 }
 
-struct Files {
+struct TlsFiles {
     cert: PathBuf,
     key: PathBuf,
     ca: PathBuf,
 }
 
-struct State {
+struct TlsState {
     acceptor: TlsAcceptor,
-    /// How the files looked when they were last read, whether they could be used or not.
-    read: Looks,
+    /// The files when they were last read, whether they could be used or not.
+    read: Fingerprints,
 }
 
 /// A lock that is held for a few instructions only.
-fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
+fn lock(state: &Mutex<TlsState>) -> MutexGuard<'_, TlsState> {
     state.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Of each file what changes with its content: inode, length, time of change. A missing file has none.
-type Looks = [Option<(u64, u64, i64, i64)>; 3];
+type Fingerprints = [Option<(u64, u64, i64, i64)>; 3];
 
 impl Renewed {
     /// Reads the files that the options name; `None` for plain HTTP.
@@ -47,27 +47,27 @@ impl Renewed {
         let (Some(cert), Some(key), Some(ca)) = (&options.tls_cert, &options.tls_key, &options.client_ca) else {
             return Ok(None);
         };
-        let files = Files { cert: cert.clone(), key: key.clone(), ca: ca.clone() };
-        let read = files.looks();
+        let files = TlsFiles { cert: cert.clone(), key: key.clone(), ca: ca.clone() };
+        let read = files.fingerprints();
         let acceptor = files.acceptor()?;
-        Ok(Some(Self { files, state: Mutex::new(State { acceptor, read }), looking: Mutex::default() }))
+        Ok(Some(Self { files, state: Mutex::new(TlsState { acceptor, read }), checking: Mutex::default() }))
     }
 
     /// For the next connection; blocks as long as the files do. Files that cannot be used, half-written ones too, leave what was
     /// read before in force.
     pub fn acceptor(&self) -> TlsAcceptor {
-        let _looking = match self.looking.try_lock() {
-            Ok(looking) => looking,
-            Err(TryLockError::Poisoned(looking)) => looking.into_inner(),
+        let _checking = match self.checking.try_lock() {
+            Ok(checking) => checking,
+            Err(TryLockError::Poisoned(checking)) => checking.into_inner(),
             Err(TryLockError::WouldBlock) => return lock(&self.state).acceptor.clone(),
         };
-        let looks = self.files.looks();
-        let changed = std::mem::replace(&mut lock(&self.state).read, looks) != looks;
+        let now = self.files.fingerprints();
+        let changed = std::mem::replace(&mut lock(&self.state).read, now) != now;
         if changed {
             match self.files.acceptor() {
                 Ok(acceptor) => {
                     lock(&self.state).acceptor = acceptor;
-                    tracing::info!(certificate = %self.files.cert.display(), "the extender's TLS files were read anew");
+                    tracing::info!(certificate = %self.files.cert.display(), "the extender's TLS files were read again");
                 }
                 Err(error) => {
                     tracing::warn!(%error, "the extender's TLS files have changed; the former ones stay in use");
@@ -78,8 +78,8 @@ impl Renewed {
     }
 }
 
-impl Files {
-    fn looks(&self) -> Looks {
+impl TlsFiles {
+    fn fingerprints(&self) -> Fingerprints {
         [&self.cert, &self.key, &self.ca].map(|path| {
             let meta = std::fs::metadata(path).ok()?;
             Some((meta.ino(), meta.len(), meta.ctime(), meta.ctime_nsec()))

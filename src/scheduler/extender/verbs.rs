@@ -1,26 +1,33 @@
-//! The verbs: one handler each, from body to body.
+//! The verbs of the extender: one handler each, from body to body, with the bounds of a request's body.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use axum::body::to_bytes;
 use axum::extract::{Request, State};
-use axum::http::StatusCode;
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
+use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use super::ask::Front;
-use super::gang::{GangPods, membership};
-use super::reply::{Refused, facts, read};
+use super::options::GangPods;
+use super::requests::{ExtenderRequest, Front};
+use crate::cluster::feed_pod::FeedPod;
 use crate::contract::extender::{
     ExtenderArgs, ExtenderBindingArgs, ExtenderBindingResult, ExtenderFilterResult, ExtenderPreemptionArgs,
     ExtenderPreemptionResult, HostPriority, MAX_SCORE, MetaPod, MetaVictims,
 };
+use crate::contract::gang::key;
 use crate::contract::{PodRef, PodUid};
 use crate::decide::scheduler::{Fits, Room};
+use crate::decide::world::PodFacts;
 
 /// Every verb but bind answers within this time.
 const ANSWER: Duration = Duration::from_secs(5);
+/// Largest request body, in bytes.
+const MAX_BODY: usize = 8 << 20;
 
 /// The routes. The verbs are the words that `baton manifests --extender` gives kube-scheduler.
 pub(super) fn router(front: Front) -> Router {
@@ -69,10 +76,12 @@ async fn filter(State(front): State<Front>, request: Request) -> Result<Json<Ext
         let never = candidates.names.iter().map(|node| (node.clone(), why.clone())).collect();
         return Ok(Json(filtered(Fits { never, ..Fits::default() }, candidates)));
     }
-    Ok(Json(match in_time(front.fit(pod, candidates.names.clone())).await {
-        Ok(fits) => filtered(fits, candidates),
-        Err(error) => ExtenderFilterResult { error, ..ExtenderFilterResult::default() },
-    }))
+    Ok(Json(
+        match in_time(front.ask(|answer| ExtenderRequest::Fit(Box::new(pod), candidates.names.clone(), answer))).await {
+            Ok(fits) => filtered(fits, candidates),
+            Err(error) => ExtenderFilterResult { error, ..ExtenderFilterResult::default() },
+        },
+    ))
 }
 
 fn filtered(fits: Fits, candidates: Candidates) -> ExtenderFilterResult {
@@ -100,7 +109,9 @@ async fn prioritize(State(front): State<Front>, request: Request) -> Result<Json
     let pod = facts(args.pod)?;
     // kube-scheduler goes on without the scores of an extender that has none.
     let unavailable = |error| Refused(StatusCode::SERVICE_UNAVAILABLE, error);
-    let rated = in_time(front.rate(pod, candidates.names)).await.map_err(unavailable)?;
+    let rated = in_time(front.ask(|answer| ExtenderRequest::Rate(Box::new(pod), candidates.names, answer)))
+        .await
+        .map_err(unavailable)?;
     let tenth = |(host, rating): (String, i64)| HostPriority { host, score: (rating * MAX_SCORE + 50) / 100 };
     Ok(Json(rated.into_iter().map(tenth).collect()))
 }
@@ -113,7 +124,9 @@ async fn preempt(State(front): State<Front>, request: Request) -> Result<Json<Ex
     let victims: BTreeMap<String, Vec<PodUid>> =
         proposed.iter().map(|(node, victims)| (node.clone(), uids(victims))).collect();
     let unavailable = |error| Refused(StatusCode::SERVICE_UNAVAILABLE, error);
-    let room = in_time(front.room(pod, victims)).await.map_err(unavailable)?;
+    let room = in_time(front.ask(|answer| ExtenderRequest::Room(Box::new(pod), victims, answer)))
+        .await
+        .map_err(unavailable)?;
     let with_budget = |(node, room): (String, Room)| {
         let theirs = proposed.get(&node).map_or(0, |victims| victims.num_pdb_violations);
         let num_pdb_violations = theirs + room.more_broken;
@@ -155,4 +168,106 @@ fn is_name(text: &str) -> bool {
 async fn in_time<T>(answer: impl Future<Output = Result<T, String>>) -> Result<T, String> {
     let late = |_| Err("the scheduler did not answer in time: ask again".to_owned());
     tokio::time::timeout(ANSWER, answer).await.unwrap_or_else(late)
+}
+
+/// Keys that name a pod's gang, as label or annotation.
+const KEYS: [&str; 4] = [key::POD_GROUP, key::POD_GROUP_NAME, key::COMMUNITY_POD_GROUP, key::NAME];
+
+/// What makes a `v1.Pod` a member of a gang, in words; `None` for a pod of its own.
+fn membership(pod: &Value) -> Option<String> {
+    let meta = &pod["metadata"];
+    for key in KEYS {
+        let name = ["labels", "annotations"].into_iter().find_map(|map| meta[map][key].as_str());
+        if let Some(name) = name.filter(|name| !name.is_empty()) {
+            return Some(format!("{key}={name}"));
+        }
+    }
+    if let Some(group) = pod["spec"]["schedulingGroup"]["podGroupName"].as_str() {
+        return Some(format!("spec.schedulingGroup.podGroupName={group}"));
+    }
+    let owners = meta["ownerReferences"].as_array()?;
+    let job = owners.iter().find(|owner| owner["kind"] == "TYJob")?;
+    Some(format!("TYJob {}", job["name"].as_str().unwrap_or_default()))
+}
+
+/// Time for a request's body to arrive.
+const BODY: Duration = Duration::from_secs(5);
+
+/// A refused request: status and reason.
+struct Refused(StatusCode, String);
+
+impl IntoResponse for Refused {
+    fn into_response(self) -> Response {
+        tracing::debug!(status = self.0.as_u16(), reason = self.1, "extender request refused");
+        (self.0, self.1 + "\n").into_response()
+    }
+}
+
+/// Reads and parses the body.
+async fn read<T: DeserializeOwned>(request: Request) -> Result<T, Refused> {
+    let length = request.headers().get(header::CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok());
+    let too_large = || Refused(StatusCode::PAYLOAD_TOO_LARGE, format!("the body is larger than {MAX_BODY} bytes"));
+    if length.is_some_and(|length: usize| length > MAX_BODY) {
+        return Err(too_large());
+    }
+    let bytes = match tokio::time::timeout(BODY, to_bytes(request.into_body(), MAX_BODY)).await {
+        Ok(Ok(bytes)) => bytes,
+        Ok(Err(error)) => {
+            let limit = std::error::Error::source(&error).is_some_and(|source| source.to_string().contains("limit"));
+            let broken = || Refused(StatusCode::BAD_REQUEST, format!("the body could not be read: {error}"));
+            return Err(if limit { too_large() } else { broken() });
+        }
+        Err(_) => {
+            let text = format!("the body did not arrive within {BODY:?}");
+            return Err(Refused(StatusCode::REQUEST_TIMEOUT, text));
+        }
+    };
+    serde_json::from_slice(&bytes)
+        .map_err(|error| Refused(StatusCode::BAD_REQUEST, format!("the body is not what this verb reads: {error}")))
+}
+
+/// The world's record of a `v1.Pod`.
+fn facts(mut pod: Value) -> Result<PodFacts, Refused> {
+    let bad = |text: String| Refused(StatusCode::BAD_REQUEST, text);
+    if !pod.is_object() {
+        return Err(bad("Pod is not an object".to_owned()));
+    }
+    // Go writes absent lists and times as null.
+    drop_nulls(&mut pod);
+    let pod: FeedPod = serde_json::from_value(pod).map_err(|error| bad(format!("Pod cannot be read: {error}")))?;
+    Ok(pod.facts())
+}
+
+fn drop_nulls(value: &mut Value) {
+    match value {
+        Value::Object(map) => {
+            map.retain(|_, value| !value.is_null());
+            map.values_mut().for_each(drop_nulls);
+        }
+        Value::Array(list) => list.iter_mut().for_each(drop_nulls),
+        _ => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn every_way_to_join_a_gang_is_seen_and_other_labels_are_not() {
+        for pod in [
+            json!({"metadata": {"labels": {"pod-group.scheduling.sigs.k8s.io": "g"}}}),
+            json!({"metadata": {"labels": {"scheduling.x-k8s.io/pod-group": "g"}}}),
+            json!({"metadata": {"annotations": {"gang.scheduling.koordinator.sh/name": "g"}}}),
+            json!({"metadata": {"annotations": {"pod-group.scheduling.sigs.k8s.io/name": "g"}}}),
+            json!({"spec": {"schedulingGroup": {"podGroupName": "g"}}}),
+            json!({"metadata": {"ownerReferences": [{"kind": "TYJob", "name": "g"}]}}),
+        ] {
+            assert!(membership(&pod).unwrap().ends_with('g'), "{pod}");
+        }
+        for pod in [json!({}), json!({"metadata": {"labels": {"app": "g"}, "ownerReferences": [{"kind": "Job"}]}})] {
+            assert_eq!(membership(&pod), None, "{pod}");
+        }
+    }
 }

@@ -1,4 +1,5 @@
-//! One look at one job: a step, its status, its effects. Every request is made only while this process leads.
+//! One reconciliation of one TYJob: a step, the write of its status, its effects. Every request is made only while this process
+//! leads.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -6,8 +7,8 @@ use std::sync::Arc;
 use futures::StreamExt;
 use jiff::Timestamp;
 
+use super::cache::{CachedJob, JobKey};
 use super::metrics::Metrics;
-use super::sight::{JobKey, SeenJob};
 use crate::cluster::client::status_code;
 use crate::cluster::job_feed::{OwnedPod, RawJob};
 use crate::cluster::job_writer::{JobWrite, JobWriter, PodMade};
@@ -20,10 +21,10 @@ use crate::runtime::{clock, words};
 /// Pods of one job that are made or deleted at once.
 const AT_ONCE: usize = 8;
 
-/// What every look needs.
+/// What every reconciliation needs.
 #[derive(Clone)]
-pub struct Hands {
-    /// Writes.
+pub struct Context {
+    /// Writes of TYJobs and their pods.
     pub writer: JobWriter,
     /// Events.
     pub notices: Notices,
@@ -31,55 +32,55 @@ pub struct Hands {
     pub standing: Standing,
     /// Counters.
     pub metrics: Metrics,
-    /// Scheduler name of the pods.
+    /// `spec.schedulerName` of the pods.
     pub scheduler_name: Arc<str>,
 }
 
-/// A job as the watches have shown it.
-pub struct Look {
-    /// Which.
+/// A TYJob to reconcile, as the watches have shown it.
+pub struct ReconcileRequest {
+    /// Its key.
     pub key: JobKey,
-    /// The job.
-    pub seen: SeenJob,
+    /// The object.
+    pub job: CachedJob,
     /// Its pods.
     pub pods: Vec<PodView>,
-    /// Pods that could not be made at the last look; `None` before the first one that got as far as making pods.
+    /// Pods that the last reconciliation could not make; `None` before the first one that got as far as making pods.
     pub trouble: Option<BTreeMap<String, Trouble>>,
 }
 
-/// What came of a look.
+/// Outcome of a reconciliation.
 #[derive(Debug, Default)]
-pub struct Found {
-    /// Which job.
+pub struct Reconciled {
+    /// Key of the TYJob.
     pub key: JobKey,
-    /// The job as it was written.
+    /// The TYJob as it was written.
     pub job: Option<Box<RawJob>>,
-    /// Pods that were made or found.
+    /// Pods that were made or result.
     pub pods: Vec<OwnedPod>,
     /// Pods that could not be made now; what was known before where none was tried.
     pub trouble: Option<BTreeMap<String, Trouble>>,
-    /// The status tells of pods that could not be made, and before this look nobody knew whether that still holds.
+    /// The status names pods that could not be made, and before this reconciliation it was unknown whether that still holds.
     pub unsure: bool,
-    /// Look again at this time.
+    /// Reconcile again at this time.
     pub wake: Option<Timestamp>,
-    /// A request failed, or an answer is out of date: look again after a pause.
+    /// A request failed, or an answer is out of date: reconcile again after a pause.
     pub again: bool,
 }
 
-/// One look.
-pub async fn attend(hands: Hands, look: Look) -> Found {
-    let mut found = Found { key: look.key.clone(), trouble: look.trouble.clone(), ..Found::default() };
-    match attempt(&hands, look, &mut found).await {
+/// Reconciles one TYJob.
+pub async fn reconcile(context: Context, request: ReconcileRequest) -> Reconciled {
+    let mut result = Reconciled { key: request.key.clone(), trouble: request.trouble.clone(), ..Reconciled::default() };
+    match try_reconcile(&context, request, &mut result).await {
         Ok(()) => {}
-        Err(Stop::NotLeading) => found.again = true,
+        Err(Stop::NotLeading) => result.again = true,
         Err(Stop::Failed(error)) => {
-            hands.metrics.failed();
-            let job = format!("{}/{}", found.key.0, found.key.1);
+            context.metrics.failed();
+            let job = format!("{}/{}", result.key.0, result.key.1);
             tracing::warn!(job, error = words(&error), "a request failed, the job is tried again");
-            found.again = true;
+            result.again = true;
         }
     }
-    found
+    result
 }
 
 enum Stop {
@@ -93,54 +94,59 @@ impl From<kube::Error> for Stop {
     }
 }
 
-async fn attempt(hands: &Hands, look: Look, found: &mut Found) -> Result<(), Stop> {
-    let Look { seen: SeenJob { job, unreadable }, mut pods, trouble, .. } = look;
-    hands.may_write()?;
-    confirm_nodes(hands, &mut pods).await?;
-    confirm_leader(hands, &job, &mut pods, found).await?;
-    let told = |kind: &str| job.status.as_ref().is_some_and(|status| status.holds(kind));
-    found.unsure = trouble.is_none() && (told(condition::NAME_CONFLICT) || told(condition::POD_REFUSED));
+async fn try_reconcile(context: &Context, request: ReconcileRequest, result: &mut Reconciled) -> Result<(), Stop> {
+    let ReconcileRequest { job: CachedJob { job, unreadable }, mut pods, trouble, .. } = request;
+    context.may_write()?;
+    confirm_nodes(context, &mut pods).await?;
+    confirm_leader(context, &job, &mut pods, result).await?;
+    let holds = |kind: &str| job.status.as_ref().is_some_and(|status| status.holds(kind));
+    result.unsure = trouble.is_none() && (holds(condition::NAME_CONFLICT) || holds(condition::POD_REFUSED));
     let view = JobView {
         job: &job,
         unreadable: unreadable.as_ref(),
-        scheduler_name: &hands.scheduler_name,
+        scheduler_name: &context.scheduler_name,
         trouble: trouble.as_ref(),
     };
-    hands.metrics.stepped();
+    context.metrics.stepped();
     let (status, effects) = step(&view, &pods, clock::wall());
     let mut now = job.clone();
     if job.status.as_ref() != Some(&status) {
-        hands.may_write()?;
-        let written = hands.writer.status(&job, &status).await;
+        context.may_write()?;
+        let written = context.writer.status(&job, &status).await;
         if written.as_ref().is_err_and(|error| status_code(error) == Some(422)) {
-            // A job that came in before the schema did may break a rule that every write of it is held to: where its status
-            // cannot say so, an event does.
+            // A TYJob that is older than the schema may break a rule that every write of it is held to. Its status cannot say
+            // so then, so an event does.
             for effect in &effects {
                 if let Effect::Tell { warning: true, reason, message } = effect {
-                    tell(hands, &job, true, reason, message.clone());
+                    record_event(context, &job, true, reason, message.clone());
                 }
             }
         }
         match written? {
             JobWrite::Done(written) => {
-                hands.metrics.wrote();
-                tell_stage(&job, status.stage);
+                context.metrics.wrote();
+                log_stage(&job, status.stage);
                 now.metadata.resource_version.clone_from(&written.metadata.resource_version);
-                found.job = Some(written);
+                result.job = Some(written);
             }
             JobWrite::Conflict => {
-                hands.metrics.conflicted();
-                found.again = true;
+                context.metrics.conflicted();
+                result.again = true;
                 return Ok(());
             }
             JobWrite::Gone => return Ok(()),
         }
     }
-    perform(hands, &now, effects, found).await
+    perform(context, &now, effects, result).await
 }
 
-/// A watch of pods may be behind the watch of jobs: a leader counts as gone only when the server says so.
-async fn confirm_leader(hands: &Hands, job: &TyJob, pods: &mut Vec<PodView>, found: &mut Found) -> Result<(), Stop> {
+/// A leader pod counts as gone only when the API server says so: the watch of pods may be behind the watch of TYJobs.
+async fn confirm_leader(
+    context: &Context,
+    job: &TyJob,
+    pods: &mut Vec<PodView>,
+    result: &mut Reconciled,
+) -> Result<(), Stop> {
     let stage = job.status.as_ref().and_then(|status| status.stage);
     if !matches!(stage, Some(Stage::Starting | Stage::Running)) || job.metadata.deletion_timestamp.is_some() {
         return Ok(());
@@ -150,21 +156,21 @@ async fn confirm_leader(hands: &Hands, job: &TyJob, pods: &mut Vec<PodView>, fou
     if pods.iter().any(|pod| pod.name == name) {
         return Ok(());
     }
-    if let Some(pod) = hands.writer.own_pod(job, &name).await? {
+    if let Some(pod) = context.writer.own_pod(job, &name).await? {
         pods.push(pod.view.clone());
-        found.pods.push(pod);
+        result.pods.push(pod);
     }
     Ok(())
 }
 
-/// A watch of nodes may be behind the watch of pods: a node counts as gone only when the server says so.
-async fn confirm_nodes(hands: &Hands, pods: &mut [PodView]) -> Result<(), Stop> {
+/// A node counts as gone only when the API server says so: the watch of nodes may be behind the watch of pods.
+async fn confirm_nodes(context: &Context, pods: &mut [PodView]) -> Result<(), Stop> {
     let mut there: BTreeMap<String, bool> = BTreeMap::new();
     for pod in pods.iter_mut().filter(|pod| pod.sight == NodeSight::Gone) {
         let Some(node) = pod.node.clone() else { continue };
         let known = match there.get(&node) {
             Some(known) => *known,
-            None => hands.writer.has_node(&node).await?,
+            None => context.writer.has_node(&node).await?,
         };
         there.insert(node, known);
         if known {
@@ -174,25 +180,25 @@ async fn confirm_nodes(hands: &Hands, pods: &mut [PodView]) -> Result<(), Stop> 
     Ok(())
 }
 
-/// Effects in their order; runs of pods to be made or deleted go several at once.
-async fn perform(hands: &Hands, job: &TyJob, effects: Vec<Effect>, found: &mut Found) -> Result<(), Stop> {
+/// Performs effects in their order. Pods are made and deleted several at once.
+async fn perform(context: &Context, job: &TyJob, effects: Vec<Effect>, result: &mut Reconciled) -> Result<(), Stop> {
     let (of_pods, others): (Vec<_>, Vec<_>) = effects
         .into_iter()
         .partition(|effect| matches!(effect, Effect::Create { .. } | Effect::Delete { .. } | Effect::Reserve { .. }));
     for effect in others {
         match effect {
-            Effect::Tell { warning, reason, message } => tell(hands, job, warning, reason, message),
-            Effect::Wake { at } => found.wake = Some(found.wake.map_or(at, |wake| wake.min(at))),
-            Effect::AddFinalizer => finalize(hands, job, true, found).await?,
+            Effect::Tell { warning, reason, message } => record_event(context, job, warning, reason, message),
+            Effect::Wake { at } => result.wake = Some(result.wake.map_or(at, |wake| wake.min(at))),
+            Effect::AddFinalizer => finalize(context, job, true, result).await?,
             Effect::RemoveFinalizer => {
-                // Nothing that a late request has made is left behind.
-                hands.may_write()?;
-                let left = hands.writer.own_pods(job).await?;
+                // A late request may have made a pod: the finalizer goes only when no pod is left.
+                context.may_write()?;
+                let left = context.writer.own_pods(job).await?;
                 if left.is_empty() {
-                    finalize(hands, job, false, found).await?;
+                    finalize(context, job, false, result).await?;
                 } else {
-                    found.pods.extend(left);
-                    found.again = true;
+                    result.pods.extend(left);
+                    result.again = true;
                 }
             }
             Effect::Create { .. } | Effect::Delete { .. } | Effect::Reserve { .. } => {}
@@ -200,90 +206,90 @@ async fn perform(hands: &Hands, job: &TyJob, effects: Vec<Effect>, found: &mut F
     }
     let requests = of_pods.into_iter().map(async |effect| {
         let name = if let Effect::Create { name, .. } = &effect { Some(name.clone()) } else { None };
-        (name, perform_one(hands, job, effect).await)
+        (name, perform_one(context, job, effect).await)
     });
     let mut answers = futures::stream::iter(requests).buffer_unordered(AT_ONCE);
     let mut stop = None;
-    let former = found.trouble.take();
+    let former = result.trouble.take();
     let mut trouble = BTreeMap::new();
     while let Some((name, answer)) = answers.next().await {
         match answer {
             Ok(None) => {}
             Ok(Some((name, made))) => match made {
-                PodMade::Ours(pod) | PodMade::Former(pod) => found.pods.push(*pod),
+                PodMade::Ours(pod) | PodMade::Former(pod) => result.pods.push(*pod),
                 PodMade::Foreign(whose) => drop(trouble.insert(name, Trouble::Foreign(whose))),
                 PodMade::Invalid(why) => drop(trouble.insert(name, Trouble::Invalid(why))),
                 PodMade::Refused(why) => drop(trouble.insert(name, Trouble::Refused(why))),
-                PodMade::Again => found.again = true,
+                PodMade::Again => result.again = true,
             },
             Err(error) => {
-                // Nobody has said that the name is free now.
+                // Not known to be free now: the name keeps its trouble.
                 let known = name.and_then(|name| Some((name.clone(), former.as_ref()?.get(&name)?.clone())));
                 trouble.extend(known);
                 stop = Some(error);
             }
         }
     }
-    // Where nothing was known and not everything was tried, what the status says stands.
+    // Where no trouble was known and not every pod was tried, the status keeps what it says.
     let unknown = former.is_none() && stop.is_some() && trouble.is_empty();
-    found.trouble = (!unknown).then_some(trouble);
+    result.trouble = (!unknown).then_some(trouble);
     stop.map_or(Ok(()), Err)
 }
 
-async fn perform_one(hands: &Hands, job: &TyJob, effect: Effect) -> Result<Option<(String, PodMade)>, Stop> {
-    hands.may_write()?;
+async fn perform_one(context: &Context, job: &TyJob, effect: Effect) -> Result<Option<(String, PodMade)>, Stop> {
+    context.may_write()?;
     match effect {
         Effect::Create { name, body } => {
-            let made = hands.writer.create(job, &name, &body).await?;
+            let made = context.writer.create(job, &name, &body).await?;
             if let PodMade::Ours(_) = &made {
-                hands.metrics.made();
+                context.metrics.made();
                 tracing::info!(job = job.metadata.name, pod = name, "the pod is made");
             }
             Ok(Some((name, made)))
         }
         Effect::Delete { name, uid, force } => {
-            if !hands.writer.delete(job, &name, &uid, force).await? {
+            if !context.writer.delete(job, &name, &uid, force).await? {
                 return Ok(Some((name, PodMade::Again)));
             }
-            hands.metrics.deleted();
+            context.metrics.deleted();
             tracing::info!(job = job.metadata.name, pod = name, uid, force, "the pod is deleted");
             Ok(None)
         }
         Effect::Reserve { name, uid, node } => {
-            let told = hands.writer.reserve(job, &name, &uid, &node).await?;
-            Ok((!told).then_some((name, PodMade::Again)))
+            let written = context.writer.reserve(job, &name, &uid, &node).await?;
+            Ok((!written).then_some((name, PodMade::Again)))
         }
         _ => Ok(None),
     }
 }
 
-async fn finalize(hands: &Hands, job: &TyJob, present: bool, found: &mut Found) -> Result<(), Stop> {
-    hands.may_write()?;
-    match hands.writer.finalizer(job, present).await? {
-        JobWrite::Done(written) => found.job = Some(written),
-        JobWrite::Conflict => found.again = true,
+async fn finalize(context: &Context, job: &TyJob, present: bool, result: &mut Reconciled) -> Result<(), Stop> {
+    context.may_write()?;
+    match context.writer.finalizer(job, present).await? {
+        JobWrite::Done(written) => result.job = Some(written),
+        JobWrite::Conflict => result.again = true,
         JobWrite::Gone => {}
     }
     Ok(())
 }
 
-impl Hands {
+impl Context {
     fn may_write(&self) -> Result<(), Stop> {
         if self.standing.leads(clock::mono()) { Ok(()) } else { Err(Stop::NotLeading) }
     }
 }
 
-fn tell(hands: &Hands, job: &TyJob, warning: bool, reason: &'static str, message: String) {
+fn record_event(context: &Context, job: &TyJob, warning: bool, reason: &'static str, message: String) {
     let meta = &job.metadata;
     let subject = Subject::Job {
         namespace: meta.namespace.clone().unwrap_or_default(),
         name: meta.name.clone().unwrap_or_default(),
         uid: meta.uid.clone().unwrap_or_default(),
     };
-    hands.notices.tell(Notice { subject, warning, reason, action: "Control", message });
+    context.notices.tell(Notice { subject, warning, reason, action: "Control", message });
 }
 
-fn tell_stage(job: &TyJob, stage: Option<Stage>) {
+fn log_stage(job: &TyJob, stage: Option<Stage>) {
     let before = job.status.as_ref().and_then(|status| status.stage);
     if before != stage
         && let Some(stage) = stage

@@ -1,0 +1,171 @@
+//! Requests of kube-scheduler on their way to the event loop and back: HTTP handlers put them to a [`Front`], the event loop
+//! answers them through its [`PendingRequests`].
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use tokio::sync::{mpsc, oneshot};
+
+use super::options::GangPods;
+use crate::cluster::bind::Binder;
+use crate::contract::{PodRef, PodUid};
+use crate::decide::scheduler::{AskId, BindVerdict, Effects, Engine, Fits, Moment, Room};
+use crate::decide::world::{PodFacts, WorldEvent};
+
+/// Why there is no answer: the process starts, ends, or does not lead.
+pub type Unavailable = String;
+type Answer<T> = oneshot::Sender<Result<T, Unavailable>>;
+
+/// One request to the event loop.
+#[derive(Debug)]
+pub enum ExtenderRequest {
+    /// Which nodes fit.
+    Fit(Box<PodFacts>, Vec<String>, Answer<Fits>),
+    /// How good nodes are, 0..=100.
+    Rate(Box<PodFacts>, Vec<String>, Answer<Vec<(String, i64)>>),
+    /// Which victims make room.
+    Room(Box<PodFacts>, BTreeMap<String, Vec<PodUid>>, Answer<BTreeMap<String, Room>>),
+    /// Bind this pod to this node.
+    Bind {
+        /// Names the request.
+        ask: AskId,
+        /// Pod.
+        pod: PodRef,
+        /// Node.
+        node: String,
+        /// The pod as a live read shows it; given when no watch has shown it.
+        found: Option<Box<PodFacts>>,
+        /// For the answer.
+        answer: oneshot::Sender<BindVerdict>,
+    },
+    /// The client that requested this bind has left.
+    Cancel(AskId),
+}
+
+/// Puts requests of HTTP handlers to the event loop. Cheap to clone.
+#[derive(Clone)]
+pub struct Front {
+    requests: mpsc::UnboundedSender<ExtenderRequest>,
+    binder: Binder,
+    serial: Arc<AtomicU64>,
+    /// Treatment of gang pods.
+    pub gang: GangPods,
+}
+
+const ENDED: &str = "the scheduler is shutting down";
+
+/// Cancels a bind when its handler is dropped, which happens when the client leaves.
+struct CancelOnDrop {
+    ask: AskId,
+    requests: mpsc::UnboundedSender<ExtenderRequest>,
+}
+
+impl Drop for CancelOnDrop {
+    fn drop(&mut self) {
+        // The loop ends before the front does only at shutdown.
+        self.requests.send(ExtenderRequest::Cancel(self.ask)).ok();
+    }
+}
+
+impl Front {
+    /// A front, and what the event loop must receive. Waiting requests are bounded by the connections that the server takes.
+    pub fn new(binder: Binder, gang: GangPods) -> (Self, mpsc::UnboundedReceiver<ExtenderRequest>) {
+        let (requests, received) = mpsc::unbounded_channel();
+        (Self { requests, binder, serial: Arc::default(), gang }, received)
+    }
+
+    /// Puts a request other than a bind, which `request` makes around the channel of its answer.
+    pub async fn ask<T>(&self, request: impl FnOnce(Answer<T>) -> ExtenderRequest) -> Result<T, Unavailable> {
+        let (answer, answered) = oneshot::channel();
+        self.requests.send(request(answer)).map_err(|_| ENDED.to_owned())?;
+        answered.await.map_err(|_| ENDED.to_owned())?
+    }
+
+    /// Binds a pod; the error says why not. Dropping the future takes the bind back when it is not posted yet.
+    pub async fn bind(&self, pod: PodRef, node: &str) -> Result<(), String> {
+        match self.bind_once(&pod, node, None).await? {
+            BindVerdict::Bound => return Ok(()),
+            BindVerdict::Failed(why) => return Err(why),
+            BindVerdict::Unknown => {}
+        }
+        let read = self.binder.read(&pod.key).await;
+        let found = read.map_err(|error| format!("pod {} could not be read: {error}", pod.key))?;
+        let Some(found) = found else { return Err(format!("pod {} does not exist", pod.key)) };
+        let uid = &found.handoff.pod.uid;
+        if *uid != pod.uid {
+            return Err(format!("pod {} has uid {uid}, not {}: it was created again", pod.key, pod.uid));
+        }
+        match self.bind_once(&pod, node, Some(Box::new(found))).await? {
+            BindVerdict::Bound => Ok(()),
+            BindVerdict::Failed(why) => Err(why),
+            BindVerdict::Unknown => Err(format!("pod {} is gone", pod.key)),
+        }
+    }
+
+    async fn bind_once(&self, pod: &PodRef, node: &str, found: Option<Box<PodFacts>>) -> Result<BindVerdict, String> {
+        let ask = AskId(self.serial.fetch_add(1, Ordering::Relaxed));
+        let (answer, answered) = oneshot::channel();
+        let request = ExtenderRequest::Bind { ask, pod: pod.clone(), node: node.to_owned(), found, answer };
+        self.requests.send(request).map_err(|_| ENDED.to_owned())?;
+        let _cancel = CancelOnDrop { ask, requests: self.requests.clone() };
+        answered.await.map_err(|_| ENDED.to_owned())
+    }
+}
+
+/// Bind requests that wait for their answer, on the event loop's side.
+pub struct PendingRequests {
+    wait: Duration,
+    binds: BTreeMap<AskId, oneshot::Sender<BindVerdict>>,
+}
+
+const NOT_YET: &str = "this scheduler does not lead, or does not know the whole cluster yet: ask again";
+
+impl PendingRequests {
+    /// A bind waits for its node's lock for at most `wait`.
+    pub fn new(wait: Duration) -> Self {
+        Self { wait, binds: BTreeMap::new() }
+    }
+
+    /// Puts one request to the engine. An answer whose receiver is gone is dropped: the client has left.
+    pub fn handle(&mut self, request: ExtenderRequest, engine: &mut Engine, now: Moment) -> Effects {
+        // Only the leader knows what is assumed: a follower would send pods to devices that are already promised.
+        let leads = engine.is_leading();
+        match request {
+            ExtenderRequest::Fit(pod, nodes, answer) => {
+                let fits = if leads { Ok(engine.fit_devices(&pod, &nodes, now)) } else { Err(NOT_YET.to_owned()) };
+                drop(answer.send(fits));
+            }
+            ExtenderRequest::Rate(pod, nodes, answer) => {
+                let rated = if leads { Ok(engine.rate_devices(&pod, &nodes, now)) } else { Err(NOT_YET.to_owned()) };
+                drop(answer.send(rated));
+            }
+            ExtenderRequest::Room(pod, victims, answer) => {
+                let room = if leads { Ok(engine.make_room(&pod, &victims, now)) } else { Err(NOT_YET.to_owned()) };
+                drop(answer.send(room));
+            }
+            ExtenderRequest::Bind { ask, pod, node, found, answer } => {
+                let mut effects = found.map_or_else(Effects::new, |pod| engine.event(WorldEvent::Pod(pod), now));
+                self.binds.insert(ask, answer);
+                effects.extend(engine.ask_bind(ask, &pod, &node, self.wait, now));
+                return effects;
+            }
+            ExtenderRequest::Cancel(ask) => {
+                if self.binds.remove(&ask).is_some() {
+                    return engine.leave(ask, now);
+                }
+            }
+        }
+        Effects::new()
+    }
+
+    /// Sends the engine's answers to the binds that wait for them.
+    pub fn deliver(&mut self, engine: &mut Engine) {
+        for answer in engine.take_answers() {
+            if let Some(bind) = self.binds.remove(&answer.ask) {
+                drop(bind.send(answer.verdict));
+            }
+        }
+    }
+}

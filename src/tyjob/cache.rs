@@ -1,0 +1,265 @@
+//! Cache of what the watches have shown: TYJobs, the pods that they control, and nodes. An update answers which TYJobs it
+//! concerns.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::cluster::job_feed::{JobMessage, OwnedPod, RawJob};
+use crate::contract::tyjob::{InvalidField, TyJob};
+use crate::decide::tyjob::stages::{NodeSight, PodView};
+
+/// Namespace and name.
+pub type JobKey = (String, String);
+
+/// A TYJob as it was shown last.
+#[derive(Debug, Clone)]
+pub struct CachedJob {
+    /// The object.
+    pub job: TyJob,
+    /// The part of its spec that does not fit the type.
+    pub unreadable: Option<InvalidField>,
+}
+
+/// Everything that the watches and the answers to writes have shown.
+#[derive(Debug, Default)]
+pub struct JobCache {
+    jobs: BTreeMap<JobKey, CachedJob>,
+    /// Keys of TYJobs by uid.
+    keys: BTreeMap<String, JobKey>,
+    /// Pods by uid.
+    pods: BTreeMap<String, OwnedPod>,
+    /// Pod uids by TYJob uid. Pods may be shown before their TYJob.
+    pods_by_job: BTreeMap<String, BTreeSet<String>>,
+    nodes: BTreeMap<String, NodeSight>,
+    /// Uids of TYJobs and pods that are gone: an answer that comes later than the watch must not bring them back.
+    tombstones: BTreeSet<String>,
+}
+
+impl JobCache {
+    /// Applies a message of a watch; answers the TYJobs that it concerns.
+    pub fn apply(&mut self, message: JobMessage) -> Vec<JobKey> {
+        match message {
+            JobMessage::Job(raw) => self.update_job(*raw).into_iter().collect(),
+            JobMessage::JobGone(namespace, name) => {
+                let key = (namespace, name);
+                if let Some(gone) = self.jobs.remove(&key) {
+                    self.bury(gone);
+                }
+                vec![key]
+            }
+            JobMessage::Pod(_, pod) => self.update_pod(*pod),
+            JobMessage::PodGone(uid) => self.remove_pod(&uid),
+            JobMessage::Node(name, reach) => self.update_node(name, Some(reach)),
+            JobMessage::NodeGone(name) => self.update_node(name, None),
+            JobMessage::Synced(_) => Vec::new(),
+        }
+    }
+
+    /// Updates a TYJob from the watch or from the answer to a write. An older version than the known one changes nothing.
+    pub fn update_job(&mut self, raw: RawJob) -> Option<JobKey> {
+        let meta = &raw.metadata;
+        let key = (meta.namespace.clone()?, meta.name.clone()?);
+        let (uid, version) = (meta.uid.clone()?, meta.resource_version.clone());
+        if self.tombstones.contains(&uid) {
+            return None;
+        }
+        if let Some(known) = self.jobs.get(&key)
+            && known.job.metadata.uid.as_ref() == Some(&uid)
+            && older(version.as_deref(), known.job.metadata.resource_version.as_deref())
+        {
+            return None;
+        }
+        match raw.read() {
+            Ok((job, unreadable)) => {
+                if let Some(former) = self.jobs.insert(key.clone(), CachedJob { job, unreadable })
+                    && former.job.metadata.uid.as_ref() != Some(&uid)
+                {
+                    self.bury(former);
+                }
+                self.keys.insert(uid, key.clone());
+                Some(key)
+            }
+            Err(error) => {
+                tracing::error!(job = format!("{}/{}", key.0, key.1), %error, "the status of this TYJob cannot be read: the TYJob is left alone");
+                None
+            }
+        }
+    }
+
+    /// Marks a TYJob as gone. The answer to a request under way may still show it, and must not hide a new TYJob of its name.
+    fn bury(&mut self, gone: CachedJob) {
+        let uid = gone.job.metadata.uid.unwrap_or_default();
+        self.keys.remove(&uid);
+        self.tombstones.insert(uid);
+    }
+
+    /// Updates a pod from the watch or from the answer to a write.
+    pub fn update_pod(&mut self, pod: OwnedPod) -> Vec<JobKey> {
+        let uid = pod.view.uid.clone();
+        let known = self.pods.get(&uid);
+        if self.tombstones.contains(&uid) || known.is_some_and(|known| older(Some(&pod.version), Some(&known.version)))
+        {
+            return Vec::new();
+        }
+        let mut concerned: BTreeSet<JobKey> = BTreeSet::new();
+        let former = known.and_then(|known| known.job_uid.clone());
+        if former != pod.job_uid
+            && let Some(former) = former
+        {
+            concerned.extend(self.keys.get(&former).cloned());
+            self.detach(&former, &uid);
+        }
+        if let Some(job) = &pod.job_uid {
+            concerned.extend(self.keys.get(job).cloned());
+            self.pods_by_job.entry(job.clone()).or_default().insert(uid.clone());
+        }
+        self.pods.insert(uid, pod);
+        concerned.into_iter().collect()
+    }
+
+    fn remove_pod(&mut self, uid: &str) -> Vec<JobKey> {
+        self.tombstones.insert(uid.to_owned());
+        let Some(pod) = self.pods.remove(uid) else { return Vec::new() };
+        let Some(job) = pod.job_uid else { return Vec::new() };
+        self.detach(&job, uid);
+        self.keys.get(&job).cloned().into_iter().collect()
+    }
+
+    fn detach(&mut self, job: &str, pod: &str) {
+        if let Some(pods) = self.pods_by_job.get_mut(job) {
+            pods.remove(pod);
+            if pods.is_empty() {
+                self.pods_by_job.remove(job);
+            }
+        }
+    }
+
+    /// To be called when no request is under way: no answer can show what is gone any more.
+    pub fn drop_tombstones(&mut self) {
+        self.tombstones.clear();
+    }
+
+    fn update_node(&mut self, name: String, reach: Option<NodeSight>) -> Vec<JobKey> {
+        let former = match reach {
+            Some(reach) => self.nodes.insert(name.clone(), reach),
+            None => self.nodes.remove(&name),
+        };
+        if former == reach {
+            return Vec::new();
+        }
+        let on_node = self.pods.values().filter(|pod| pod.view.node.as_ref() == Some(&name));
+        let jobs: BTreeSet<&String> = on_node.filter_map(|pod| pod.job_uid.as_ref()).collect();
+        jobs.into_iter().filter_map(|job| self.keys.get(job).cloned()).collect()
+    }
+
+    /// A TYJob by its key.
+    pub fn job(&self, key: &JobKey) -> Option<&CachedJob> {
+        self.jobs.get(key)
+    }
+
+    /// Every TYJob.
+    pub fn jobs(&self) -> impl Iterator<Item = (&JobKey, &CachedJob)> {
+        self.jobs.iter()
+    }
+
+    /// The pods that a TYJob controls, each with the reachability of its node.
+    pub fn pods_of(&self, job: &TyJob) -> Vec<PodView> {
+        let uids = self.pods_by_job.get(job.metadata.uid.as_deref().unwrap_or_default()).into_iter().flatten();
+        let mut pods: Vec<PodView> = uids.filter_map(|uid| self.pods.get(uid)).map(|pod| pod.view.clone()).collect();
+        for pod in &mut pods {
+            if let Some(node) = &pod.node {
+                pod.sight = self.nodes.get(node).copied().unwrap_or(NodeSight::Gone);
+            }
+        }
+        pods
+    }
+}
+
+/// `true` when a version is known to be older than another. Versions are numbers that grow; any other text is never older.
+fn older(version: Option<&str>, than: Option<&str>) -> bool {
+    let number = |text: Option<&str>| text?.parse::<u64>().ok();
+    matches!((number(version), number(than)), (Some(version), Some(than)) if version < than)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::cluster::job_feed::JobPod;
+    use crate::contract::tyjob::keys;
+
+    fn job(uid: &str, version: &str) -> RawJob {
+        serde_json::from_value(json!({
+            "metadata": { "name": "rl", "namespace": "a", "uid": uid, "resourceVersion": version }, "spec": {},
+        }))
+        .unwrap()
+    }
+
+    fn pod(uid: &str, version: &str, job: &str, node: &str) -> OwnedPod {
+        let owner =
+            json!({ "apiVersion": keys::API_VERSION, "kind": "TYJob", "name": "rl", "uid": job, "controller": true });
+        let pod: JobPod = serde_json::from_value(json!({
+            "metadata": {
+                "name": uid, "namespace": "a", "uid": uid, "resourceVersion": version, "ownerReferences": [owner],
+            },
+            "spec": { "nodeName": node },
+        }))
+        .unwrap();
+        pod.facts()
+    }
+
+    fn key() -> JobKey {
+        ("a".to_owned(), "rl".to_owned())
+    }
+
+    #[test]
+    fn pods_that_are_shown_before_their_job_are_found_with_it() {
+        let mut cache = JobCache::default();
+        assert_eq!(cache.update_pod(pod("p", "1", "j", "")), []);
+        assert_eq!(cache.update_job(job("j", "2")), Some(key()));
+        assert_eq!(cache.pods_of(&cache.job(&key()).unwrap().job.clone()).len(), 1);
+        assert_eq!(cache.apply(JobMessage::PodGone("p".to_owned())), [key()]);
+        assert_eq!(cache.pods_of(&cache.job(&key()).unwrap().job.clone()).len(), 0);
+    }
+
+    #[test]
+    fn an_older_version_and_a_deleted_pod_change_nothing() {
+        let mut cache = JobCache::default();
+        cache.update_job(job("j", "12"));
+        assert_eq!(cache.update_job(job("j", "9")), None);
+        assert_eq!(cache.update_job(job("k", "5")), Some(key()), "another object of the name");
+        cache.update_pod(pod("p", "7", "k", ""));
+        assert_eq!(cache.update_pod(pod("p", "6", "k", "")), []);
+        cache.apply(JobMessage::PodGone("p".to_owned()));
+        assert_eq!(cache.update_pod(pod("p", "8", "k", "")), [], "an answer that is later than the watch");
+    }
+
+    #[test]
+    fn a_job_that_is_gone_does_not_come_back_in_place_of_the_next_one_of_its_name() {
+        for shown_gone in [true, false] {
+            let mut cache = JobCache::default();
+            cache.update_job(job("j", "12"));
+            if shown_gone {
+                cache.apply(JobMessage::JobGone("a".to_owned(), "rl".to_owned()));
+                assert_eq!(cache.update_job(job("j", "13")), None, "the answer that took its finalizer off");
+                assert!(cache.job(&key()).is_none());
+            }
+            assert_eq!(cache.update_job(job("k", "15")), Some(key()));
+            assert_eq!(cache.update_job(job("j", "14")), None, "the same, later still");
+            assert_eq!(cache.job(&key()).unwrap().job.metadata.uid.as_deref(), Some("k"));
+            assert_eq!(cache.update_job(job("k", "16")), Some(key()));
+        }
+    }
+
+    #[test]
+    fn a_nodes_end_concerns_the_jobs_on_it() {
+        let mut cache = JobCache::default();
+        cache.update_job(job("j", "1"));
+        cache.apply(JobMessage::Node("n".to_owned(), NodeSight::There));
+        cache.update_pod(pod("p", "2", "j", "n"));
+        assert_eq!(cache.apply(JobMessage::Node("n".to_owned(), NodeSight::There)), []);
+        assert_eq!(cache.apply(JobMessage::NodeGone("n".to_owned())), [key()]);
+        let seen = cache.job(&key()).unwrap().job.clone();
+        assert_eq!(cache.pods_of(&seen)[0].sight, NodeSight::Gone);
+    }
+}
