@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use super::choice::{self, MigStrategy};
+use super::choice::MigStrategy;
 use super::devices::Health;
 use super::nic_reads::Trouble;
 use super::options::{Options, OptionsError};
@@ -54,21 +54,14 @@ pub struct Heard {
 impl HealthBook {
     /// Rules by `options`; nothing known yet.
     pub fn new(options: &Options) -> Result<Self, OptionsError> {
-        let table = options.xid.actions.iter().map(|(xid, action)| {
-            let bad = |error| OptionsError { option: "--xid-actions", problem: format!("XID {xid}: {error}") };
-            action.parse::<XidAction>().map(|action| (*xid, action)).map_err(bad)
-        });
         let given = |text: &'_ str| (!text.is_empty()).then(|| text.to_owned());
         let (disable, enable) = (given(&options.xid.disable), given(&options.xid.enable));
-        let policy = XidPolicy::new(table.collect::<Result<_, _>>()?, disable.as_deref(), enable.as_deref());
+        let policy = XidPolicy::new(options.xid.table()?, disable.as_deref(), enable.as_deref());
         let rule = RecoveryRule { probes: PROBES, span: options.periods.recovery_window };
         Ok(Self {
             gpus: GpuHealth::new(policy, rule),
             nics: NicHealth::new(LinkRule::default()),
-            ports: match options.rdma_port_policy {
-                choice::PortPolicy::Any => PortPolicy::Any,
-                choice::PortPolicy::All => PortPolicy::All,
-            },
+            ports: options.rdma_port_policy,
             split: options.mig_strategy != MigStrategy::None,
             polled: BTreeSet::new(),
             suspected: BTreeMap::new(),

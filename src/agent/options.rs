@@ -6,9 +6,11 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::choice::{DeviceIdStrategy, DeviceListStrategy, IdMismatch, LockMode, MigStrategy, PortPolicy, Unassigned};
+use super::choice::{DeviceIdStrategy, DeviceListStrategy, MigStrategy};
 use crate::contract::name::{BadName, check_annotation_key, check_label_name, check_subdomain};
 use crate::contract::{LockFormat, key};
+use crate::decide::handoff::{IdMismatch, LockMode, UnassignedPods};
+use crate::decide::health::{PortPolicy, XidAction};
 
 /// The node daemon's configuration. [`Default`] holds what the documentation states; [`Self::validate`] is called before
 /// anything starts.
@@ -60,7 +62,7 @@ pub struct Options {
     /// What happens when the kubelet chose other ids than the assignment.
     pub id_mismatch: IdMismatch,
     /// What happens to pods without an assignment.
-    pub unassigned_pods: Unassigned,
+    pub unassigned_pods: UnassignedPods,
     /// Tell the kubelet the NUMA node of devices. Its topology manager may then hide the assigned ids.
     pub numa_hints: bool,
     /// Refuse to start a container whose committed devices are not the assignment.
@@ -173,7 +175,7 @@ impl Default for Options {
             node_lock: LockMode::Always,
             scheduler_names: vec!["baton-scheduler".into()],
             id_mismatch: IdMismatch::ServeAssignment,
-            unassigned_pods: Unassigned::Deny,
+            unassigned_pods: UnassignedPods::Deny,
             numa_hints: false,
             verify_before_start: false,
             xid: XidOptions::default(),
@@ -272,7 +274,7 @@ impl Options {
         if !self.mps_root.is_absolute() {
             return bad("--mps-root", format!("{} is not absolute", self.mps_root.display()));
         }
-        self.xid.validate()?;
+        self.xid.table()?;
         self.places.validate()?;
         self.periods.validate()
     }
@@ -326,15 +328,13 @@ impl Places {
 }
 
 impl XidOptions {
-    fn validate(&self) -> Result<(), OptionsError> {
-        const ACTIONS: [&str; 5] = ["ignore", "warn", "unhealthy", "needs-reset", "needs-reboot"];
-        match self.actions.iter().find(|(_, action)| !ACTIONS.contains(&action.as_str())) {
-            Some((xid, action)) => Err(OptionsError {
-                option: "--xid-actions",
-                problem: format!("XID {xid}: {action:?} is no action; expected one of {}", ACTIONS.join(", ")),
-            }),
-            None => Ok(()),
-        }
+    /// The actions of the table.
+    pub fn table(&self) -> Result<BTreeMap<u64, XidAction>, OptionsError> {
+        let read = |(xid, action): (&u64, &String)| match action.parse() {
+            Ok(action) => Ok((*xid, action)),
+            Err(error) => Err(OptionsError { option: "--xid-actions", problem: format!("XID {xid}: {error}") }),
+        };
+        self.actions.iter().map(read).collect()
     }
 }
 

@@ -10,7 +10,6 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tonic::Status;
 
-use super::choice;
 use super::handoff::{
     HandoffService, HandoffSettings, KubeWorld, NodeView, Parts, PodResourcesClient, StateDir, World, housekeeping,
     unlocker,
@@ -27,8 +26,7 @@ use crate::contract::deviceplugin::{
 };
 use crate::contract::inventory::{DeviceHeld, HeldBy};
 use crate::contract::{DeviceId, DeviceType, Identity, PodRef, Shared};
-use crate::decide::handoff::policy::{IdMismatch, LockMode, Policy, Unassigned};
-use crate::decide::handoff::{Entry, NodeInventory};
+use crate::decide::handoff::{AllocatePolicy, LedgerEntry, NodeInventory};
 use crate::runtime::clock;
 
 /// How often an absent PodResources is looked for.
@@ -45,7 +43,7 @@ pub struct Wired {
     inventory: Arc<ArcSwap<NodeInventory>>,
     pod_resources: Arc<PodResourcesClient>,
     /// The ledger as of its last change: readers of it never wait for a call in hand.
-    entries: ArcSwap<Vec<Shared<Entry>>>,
+    entries: ArcSwap<Vec<Shared<LedgerEntry>>>,
     handed_out: watch::Sender<u64>,
     identity: watch::Sender<Identity>,
     /// Taken by the one run.
@@ -90,21 +88,12 @@ pub fn open(opening: Opening) -> Arc<dyn Handoff> {
     })
 }
 
-fn policy(options: &Options) -> Policy {
-    Policy {
-        lock: match options.node_lock {
-            choice::LockMode::Always => LockMode::Always,
-            choice::LockMode::Auto => LockMode::Auto,
-        },
+fn policy(options: &Options) -> AllocatePolicy {
+    AllocatePolicy {
+        lock: options.node_lock,
         scheduler_names: options.scheduler_names.iter().map(|name| name.as_str().into()).collect(),
-        unassigned: match options.unassigned_pods {
-            choice::Unassigned::Deny => Unassigned::Deny,
-            choice::Unassigned::Serve => Unassigned::Serve,
-        },
-        id_mismatch: match options.id_mismatch {
-            choice::IdMismatch::ServeAssignment => IdMismatch::ServeAssignment,
-            choice::IdMismatch::Reject => IdMismatch::Reject,
-        },
+        unassigned: options.unassigned_pods,
+        id_mismatch: options.id_mismatch,
     }
 }
 
@@ -220,7 +209,7 @@ impl Holdings for Wired {
 }
 
 /// What pods hold without an assignment, by type and pod.
-fn held(entries: &[Shared<Entry>]) -> Vec<DeviceHeld> {
+fn held(entries: &[Shared<LedgerEntry>]) -> Vec<DeviceHeld> {
     let mut by_type: BTreeMap<DeviceType, BTreeMap<&PodRef, Vec<i32>>> = BTreeMap::new();
     for entry in entries.iter().filter(|entry| !entry.assigned) {
         for (kind, device) in &entry.served {
@@ -248,7 +237,7 @@ fn device_of(id: &str) -> &str {
     id.split_once("::").map_or(id, |(device, _)| device)
 }
 
-fn line(entry: &Entry) -> LedgerLine {
+fn line(entry: &LedgerEntry) -> LedgerLine {
     let mut served: BTreeMap<DeviceType, Vec<DeviceId>> = BTreeMap::new();
     for (kind, device) in &entry.served {
         served.entry(kind.clone()).or_default().push(device.id.clone());

@@ -39,6 +39,28 @@ macro_rules! words {
 }
 pub(crate) use words;
 
+/// Makes an enum whose values are words, with `word()`, `ALL`, `FromStr` and `Display`.
+macro_rules! word_enum {
+    ($(#[$meta:meta])* $name:ident { $($(#[$variant_meta:meta])* $variant:ident = $word:literal,)+ }) => {
+        $(#[$meta])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub enum $name { $($(#[$variant_meta])* $variant,)+ }
+
+        impl $name {
+            /// Every value, in the order of the documentation.
+            pub const ALL: &'static [Self] = &[$(Self::$variant,)+];
+
+            /// The word of this value.
+            pub const fn word(self) -> &'static str {
+                match self { $(Self::$variant => $word,)+ }
+            }
+        }
+
+        $crate::contract::word::words!($name, $($word => Self::$variant,)+);
+    };
+}
+pub(crate) use word_enum;
+
 #[cfg(test)]
 mod tests {
     use crate::contract::LockFormat;

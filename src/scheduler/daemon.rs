@@ -33,7 +33,7 @@ use crate::cluster::node_lock::NodeLocks;
 use crate::cluster::notice::Notices;
 use crate::cluster::pod_group_writer::PodGroups;
 use crate::cluster::volume::Volumes;
-use crate::decide::lock::Policy;
+use crate::decide::lock::LockPolicy;
 use crate::decide::scheduler::queue::QueuePolicy;
 use crate::decide::scheduler::rules::RegistryError;
 use crate::decide::scheduler::rules::plugins::default_plugins;
@@ -330,7 +330,7 @@ fn engine_config(options: &Options) -> EngineConfig {
         asking_names: options.extender.asking_names(),
         lock_mode: options.node_lock,
         lock_format: options.node_lock_format,
-        lock_policy: Policy {
+        lock_policy: LockPolicy {
             expiry: options.node_lock_expiry,
             agent_settled: p.agent_settled,
             expired_holder: options.expired_holder,

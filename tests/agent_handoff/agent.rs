@@ -15,7 +15,7 @@ use baton::agent::{AnswerError, Answerer, Grant};
 use baton::cluster::notice::Notices;
 use baton::contract::deviceplugin::ContainerAllocateResponse;
 use baton::contract::{DeviceId, DeviceType, key};
-use baton::decide::handoff::{InventoryDevice, NodeInventory, Policy};
+use baton::decide::handoff::{AllocatePolicy, InventoryDevice, NodeInventory};
 use baton::runtime::{Backoff, Sentry};
 use tokio::task::JoinSet;
 
@@ -78,7 +78,13 @@ fn lists(inventory: &NodeInventory) -> BTreeMap<Box<str>, Advertised> {
 impl Agent {
     /// Starts one whose state is in `root/state` and whose kubelet is in `root/kubelet`; with `barrier` it verifies before
     /// containers start.
-    pub async fn start(client: kube::Client, root: &Path, boot_id: &str, policy: Policy, barrier: bool) -> Self {
+    pub async fn start(
+        client: kube::Client,
+        root: &Path,
+        boot_id: &str,
+        policy: AllocatePolicy,
+        barrier: bool,
+    ) -> Self {
         let kubelet = root.join("kubelet");
         let (notices, writer) = Notices::start(client.clone(), "baton-agent", NODE, || std::future::ready(()));
         let world = Arc::new(KubeWorld::new(client.clone(), NODE, key::NODE_LOCK, notices));

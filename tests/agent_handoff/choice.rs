@@ -1,7 +1,7 @@
 //! A kubelet that chooses other devices than the assignment, and the barrier that may stand against it.
 
 use baton::contract::key::NVIDIA_GPU;
-use baton::decide::handoff::{IdMismatch, Policy};
+use baton::decide::handoff::{AllocatePolicy, IdMismatch};
 use baton::sim::kubelet::PodResourcesMode;
 use serde_json::{Value, json};
 
@@ -68,7 +68,7 @@ async fn a_preference_among_a_forced_numa_node_is_answered_with_what_is_offered(
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn other_ids_are_refused_where_the_operator_wants_that() {
-    let machine = Machine::with(Policy { id_mismatch: IdMismatch::Reject, ..Policy::default() }).await;
+    let machine = Machine::with(AllocatePolicy { id_mismatch: IdMismatch::Reject, ..AllocatePolicy::default() }).await;
     force(&machine, &["GPU-0"]);
     machine.schedule(&gpus("a", &["GPU-5"])).await;
     let text = machine.refused("a").await;
@@ -101,7 +101,7 @@ async fn a_pod_that_is_refused_after_its_first_call_frees_what_that_call_gave() 
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_barrier_keeps_a_container_with_other_devices_from_starting() {
-    let machine = Machine::with_barrier(Policy::default()).await;
+    let machine = Machine::with_barrier(AllocatePolicy::default()).await;
     force(&machine, &["GPU-0"]);
     machine.schedule(&gpus("a", &["GPU-5"])).await;
     let mut waiting = Value::Null;
@@ -127,7 +127,7 @@ async fn the_barrier_keeps_a_container_with_other_devices_from_starting() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_start_that_was_refused_comes_about_at_a_later_try() {
-    let mut machine = Machine::with_barrier(Policy::default()).await;
+    let mut machine = Machine::with_barrier(AllocatePolicy::default()).await;
     // The devices of all containers are given at admission; the second starts when the first has ended.
     let mut spec = pod(
         "late",

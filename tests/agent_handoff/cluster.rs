@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use baton::cluster::node_lock::{LockWrite, NodeLocks};
 use baton::contract::{Holder, LockFormat, LockRead, LockValue, PodKey, PodUid, key};
-use baton::decide::handoff::Policy;
+use baton::decide::handoff::AllocatePolicy;
 use baton::runtime::clock;
 use baton::sim::apiserver::{ApiServer, Options};
 use baton::sim::kubelet::{Kubelet, KubeletOptions};
@@ -27,7 +27,7 @@ pub struct Machine {
     pub api: ApiServer,
     pub kubelet: Kubelet,
     pub agent: Option<Agent>,
-    pub policy: Policy,
+    pub policy: AllocatePolicy,
     pub client: Client,
     barrier: bool,
     root: tempfile::TempDir,
@@ -51,19 +51,19 @@ async fn client_of(api: &ApiServer, user: &str, root: &Path) -> Client {
 
 impl Machine {
     pub async fn start() -> Self {
-        Self::with(Policy::default()).await
+        Self::with(AllocatePolicy::default()).await
     }
 
-    pub async fn with(policy: Policy) -> Self {
+    pub async fn with(policy: AllocatePolicy) -> Self {
         Self::of(policy, false).await
     }
 
     /// With `--verify-before-start`.
-    pub async fn with_barrier(policy: Policy) -> Self {
+    pub async fn with_barrier(policy: AllocatePolicy) -> Self {
         Self::of(policy, true).await
     }
 
-    async fn of(policy: Policy, barrier: bool) -> Self {
+    async fn of(policy: AllocatePolicy, barrier: bool) -> Self {
         let root = tempfile::tempdir().unwrap();
         let api = ApiServer::start(Options::default()).await.unwrap();
         let client = client_of(&api, "admin", root.path()).await;

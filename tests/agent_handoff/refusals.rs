@@ -1,7 +1,7 @@
 //! Pods that must not be served, and whose text says why.
 
 use baton::contract::LockRead;
-use baton::decide::handoff::{LockMode, Policy};
+use baton::decide::handoff::{AllocatePolicy, LockMode};
 
 use super::cluster::{Machine, NODE, eventually};
 use super::pods::gpus;
@@ -25,7 +25,7 @@ async fn a_call_under_a_foreign_lock_is_refused_and_the_lock_stays() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_forged_annotation_of_a_pinned_pod_is_refused() {
-    for policy in [Policy::default(), Policy { lock: LockMode::Auto, ..Policy::default() }] {
+    for policy in [AllocatePolicy::default(), AllocatePolicy { lock: LockMode::Auto, ..AllocatePolicy::default() }] {
         let machine = Machine::with(policy).await;
         let mut forged = gpus("forged", &["GPU-0"]);
         forged.node_name = Some(NODE);
@@ -37,7 +37,7 @@ async fn a_forged_annotation_of_a_pinned_pod_is_refused() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn under_auto_a_scheduled_pod_needs_no_lock() {
-    let machine = Machine::with(Policy { lock: LockMode::Auto, ..Policy::default() }).await;
+    let machine = Machine::with(AllocatePolicy { lock: LockMode::Auto, ..AllocatePolicy::default() }).await;
     let a = gpus("a", &["GPU-3"]);
     let uid = machine.create(&a).await;
     machine.bind(&a, &uid, baton::runtime::clock::wall()).await;

@@ -5,7 +5,6 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use baton::agent::choice::Unassigned;
 use baton::agent::handoff::StateDir;
 use baton::agent::keeper::Holdings;
 use baton::agent::kubelet::DeviceCalls;
@@ -18,7 +17,7 @@ use baton::contract::inventory::DeviceHeld;
 use baton::contract::podresources::AllocatableResourcesRequest;
 use baton::contract::podresources::pod_resources_lister_client::PodResourcesListerClient;
 use baton::contract::{DeviceEntry, DeviceId, DeviceType, Identity, PodRef};
-use baton::decide::handoff::NodeInventory;
+use baton::decide::handoff::{NodeInventory, UnassignedPods};
 use baton::sim::hardware::{NodeSpec, VirtualNode};
 use baton::sim::kubelet::{Kubelet, KubeletOptions};
 use futures::future::BoxFuture;
@@ -54,7 +53,7 @@ impl Rig {
             node_name: "node-a".into(),
             kubeconfig: Some(at("kubeconfig")),
             listen: None,
-            unassigned_pods: Unassigned::Serve,
+            unassigned_pods: UnassignedPods::Serve,
             ..Options::default()
         };
         let places = &mut options.places;

@@ -6,8 +6,8 @@ use baton::contract::inventory::Device;
 use baton::contract::{ContainerRequest, DeviceId, DeviceType, LockRead, PodKey, PodRef, Quantity, key};
 use baton::decide::devices::{NodePool, PodDeviceRequest, Wishes, pick};
 use baton::decide::handoff::{
-    Call, Fresh, InventoryDevice, Ledger, ListedContainers, ListedPod, Listing, LockMode, NodeInventory, NodePods,
-    Outcome, PodResources, Policy, Sight, decide,
+    AllocateCall, AllocateContext, AllocateOutcome, AllocatePolicy, InventoryDevice, Ledger, ListedContainers,
+    ListedPod, LiveReads, LockMode, NodeInventory, NodePods, PodListing, PodResources, decide,
 };
 use baton::decide::pod::ContainerKind::{self, App, Init, Sidecar};
 use baton::decide::pod::{AssignmentText, HandoffPod, Phase, PodContainer};
@@ -105,12 +105,12 @@ impl Node {
         self.pods.apply(pod.clone());
         let listed = pod.containers.iter().filter(|container| container.kind != Init);
         let mut listed: ListedContainers = listed.map(|container| (container.name.clone(), BTreeMap::new())).collect();
-        let policy = Policy { lock: LockMode::Auto, ..Policy::default() };
+        let policy = AllocatePolicy { lock: LockMode::Auto, ..AllocatePolicy::default() };
         for call in pod.expected_calls(|_| true) {
             let ids: Vec<String> = (0..call.count).map(|unit| format!("GPU-strange::{unit}")).collect();
             let pods = vec![ListedPod { key: PodKey::new("default", name), containers: listed.clone() }];
-            let resources = PodResources::Listed(Listing { pods });
-            let sight = Sight {
+            let resources = PodResources::Listed(PodListing { pods });
+            let sight = AllocateContext {
                 node: NODE,
                 pods: &self.pods,
                 lock: &LockRead::Free,
@@ -119,12 +119,12 @@ impl Node {
                 inventory: &self.inventory,
                 passed: &BTreeSet::new(),
                 may_repeat: &BTreeSet::new(),
-                fresh: &Fresh::pods_and_node(self.pods.iter().map(|pod| pod.pod.key.clone())),
+                live_reads: &LiveReads::pods_and_node(self.pods.iter().map(|pod| pod.pod.key.clone())),
                 watching: true,
                 policy: &policy,
             };
-            match decide(&sight, &Call { resource: call.resource, count: call.count, ids: &ids }, None) {
-                Outcome::Serve(serving) => self.ledger.record(serving.entry),
+            match decide(&sight, &AllocateCall { resource: call.resource, count: call.count, ids: &ids }, None) {
+                AllocateOutcome::Serve(serving) => self.ledger.record(serving.entry),
                 other => return Err(format!("{name}, {}: {other:?}", call.resource)),
             }
             if let Some(resources) = listed.get_mut(&call.container.name) {

@@ -294,7 +294,7 @@ impl Cluster {
         let pod = self.pod(name).await.expect("pod exists");
         let nanos: i128 = pod.annotations()[key::BIND_TIMESTAMP].parse().expect("a timestamp");
         let time = jiff::Timestamp::from_nanosecond(nanos).expect("a time");
-        let claim = baton::decide::lock::Claim {
+        let claim = baton::decide::lock::LockClaim {
             pod: baton::contract::PodRef::new("default", name, &pod.uid().expect("uid")),
             time,
         };

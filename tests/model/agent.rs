@@ -3,11 +3,12 @@
 
 use std::collections::BTreeSet;
 
-use baton::decide::handoff::identify::{Caller, How};
+use baton::decide::handoff::identify::{Caller, IdentifiedBy};
 use baton::decide::handoff::prefer::{Preference, pick, preference};
 use baton::decide::handoff::rebuild::rebuild;
 use baton::decide::handoff::{
-    Call, EntryKey, Fresh, Ledger, Outcome, PodResources, Refusal, Rule, Sight, decide, passed_by, validate,
+    AllocateCall, AllocateContext, AllocateOutcome, AllocateRefusal, AllocateRule, EntryKey, Ledger, LiveReads,
+    PodResources, decide, passed_by, validate,
 };
 use baton::decide::lock::{GoneReason, ReleaseReason};
 use baton::decide::pod::Phase;
@@ -23,7 +24,7 @@ use super::view::name;
 const ROUNDS: usize = 6;
 
 /// What the agent looks at during one call, owned.
-struct Desk {
+struct AgentBooks {
     node: usize,
     pods: baton::decide::handoff::NodePods,
     lock: baton::contract::LockRead,
@@ -34,7 +35,7 @@ struct Desk {
 }
 
 impl Handoff {
-    fn desk(&self, state: &State, node: usize, throttled: bool) -> Desk {
+    fn books(&self, state: &State, node: usize, throttled: bool) -> AgentBooks {
         let marked = |mark: fn(&Book) -> bool| {
             let here = (0..PODS).filter(|pod| state.pods[*pod].on(node) && mark(&state.books[*pod]));
             here.map(|pod| self.setup.table.pods[pod].pod.uid.clone()).collect()
@@ -42,7 +43,7 @@ impl Handoff {
         let resources = if throttled { PodResources::Throttled } else { self.resources(state, node) };
         let mut ledger = self.ledger(state, node);
         ledger.settle(&resources);
-        Desk {
+        AgentBooks {
             node,
             pods: self.node_pods(state, node),
             lock: self.lock_read(state.nodes[node].lock),
@@ -53,17 +54,17 @@ impl Handoff {
         }
     }
 
-    fn sight<'a>(&'a self, desk: &'a Desk, fresh: &'a Fresh) -> Sight<'a> {
-        Sight {
-            node: NODE_NAMES[desk.node],
-            pods: &desk.pods,
-            lock: &desk.lock,
-            resources: &desk.resources,
-            ledger: &desk.ledger,
-            inventory: &self.setup.table.inventory[desk.node],
-            passed: &desk.passed,
-            may_repeat: &desk.may_repeat,
-            fresh,
+    fn context<'a>(&'a self, books: &'a AgentBooks, fresh: &'a LiveReads) -> AllocateContext<'a> {
+        AllocateContext {
+            node: NODE_NAMES[books.node],
+            pods: &books.pods,
+            lock: &books.lock,
+            resources: &books.resources,
+            ledger: &books.ledger,
+            inventory: &self.setup.table.inventory[books.node],
+            passed: &books.passed,
+            may_repeat: &books.may_repeat,
+            live_reads: fresh,
             watching: true,
             policy: &self.setup.table.policy,
         }
@@ -71,12 +72,12 @@ impl Handoff {
 
     /// GetPreferredAllocation: the id that it steers to, and whom it identified.
     pub fn prefer(&self, state: &State, node: usize, available: &[u8], must: &[u8]) -> Option<(u8, Option<EntryKey>)> {
-        let desk = self.desk(state, node, false);
-        let call = Call { resource: GPU, count: 1, ids: &[] };
+        let books = self.books(state, node, false);
+        let call = AllocateCall { resource: GPU, count: 1, ids: &[] };
         let text = |ids: &[u8]| -> Vec<String> { ids.iter().map(|id| name(*id).into()).collect() };
-        let mut fresh = Fresh::default();
+        let mut fresh = LiveReads::default();
         for _ in 0..ROUNDS {
-            match preference(&self.sight(&desk, &fresh), &call) {
+            match preference(&self.context(&books, &fresh), &call) {
                 Preference::NeedLive(wanted) => fresh.add(wanted),
                 Preference::Order(order, key) => {
                     let picked = pick(&order, &text(available), &text(must), 1);
@@ -98,101 +99,104 @@ impl Handoff {
         known: Option<&EntryKey>,
         throttled: bool,
     ) -> Result<u8, ()> {
-        let mut desk = self.desk(state, node, throttled);
+        let mut books = self.books(state, node, throttled);
         let ids = [String::from(name(id))];
-        let call = Call { resource: GPU, count: 1, ids: &ids };
-        if let Some(answer) = self.replayed(&desk, &ids) {
+        let call = AllocateCall { resource: GPU, count: 1, ids: &ids };
+        if let Some(answer) = self.replayed(&books, &ids) {
             self.judge_answer(state, caller, at, answer);
             return Ok(answer);
         }
-        let (outcome, passed) = self.decided(&desk, &call, known);
+        let (outcome, passed) = self.decided(&books, &call, known);
         for uid in passed {
             if let Some(pod) = self.number_of_uid(&uid) {
                 state.books[pod].passed = true;
             }
         }
         let key = match outcome {
-            Outcome::Serve(serving) => {
+            AllocateOutcome::Serve(serving) => {
                 self.hit(match serving.how {
-                    How::Both => Branch::ServedBoth,
-                    How::PodResources => Branch::ServedListing,
-                    How::Lock => Branch::ServedLock,
-                    How::Preference => Branch::ServedPreference,
+                    IdentifiedBy::Both => Branch::ServedBoth,
+                    IdentifiedBy::PodResources => Branch::ServedListing,
+                    IdentifiedBy::Lock => Branch::ServedLock,
+                    IdentifiedBy::Preference => Branch::ServedPreference,
                 });
                 if serving.mismatch {
                     self.hit(Branch::Mismatch);
                 }
                 let key = serving.entry.key();
-                desk.ledger.record(serving.entry);
+                books.ledger.record(serving.entry);
                 key
             }
-            Outcome::Repeat { key, .. } => {
+            AllocateOutcome::Repeat { key, .. } => {
                 self.hit(Branch::Repeated);
-                desk.ledger.repeat(&key, ids.iter().map(|id| id.as_str().into()).collect());
+                books.ledger.repeat(&key, ids.iter().map(|id| id.as_str().into()).collect());
                 key
             }
-            Outcome::Refuse(refusal) => {
+            AllocateOutcome::Refuse(refusal) => {
                 self.refused(state, node, &refusal);
                 return Err(());
             }
-            Outcome::NeedLive(_) => return Err(()),
+            AllocateOutcome::NeedLive(_) => return Err(()),
         };
-        let served = desk.ledger.get(&key).and_then(|entry| entry.devices().next()).expect("a grant names a device");
+        let served = books.ledger.get(&key).and_then(|entry| entry.devices().next()).expect("a grant names a device");
         let answer = DEVICE_NAMES.iter().position(|name| *name == served.as_str()).expect("a known device") as u8;
-        self.keep(state, node, &desk.ledger);
+        self.keep(state, node, &books.ledger);
         self.judge_answer(state, caller, at, answer);
         Ok(answer)
     }
 
     fn decided(
         &self,
-        desk: &Desk,
-        call: &Call<'_>,
+        books: &AgentBooks,
+        call: &AllocateCall<'_>,
         known: Option<&EntryKey>,
-    ) -> (Outcome, Vec<baton::contract::PodUid>) {
-        let mut fresh = Fresh::default();
+    ) -> (AllocateOutcome, Vec<baton::contract::PodUid>) {
+        let mut fresh = LiveReads::default();
         for _ in 0..ROUNDS {
-            let sight = self.sight(desk, &fresh);
-            let outcome =
-                if self.setup.flaws.first_pending { first_pending(&sight, call) } else { decide(&sight, call, known) };
+            let context = self.context(books, &fresh);
+            let outcome = if self.setup.flaws.first_pending {
+                first_pending(&context, call)
+            } else {
+                decide(&context, call, known)
+            };
             let caller = match &outcome {
                 // Watches and live reads agree here: a read changes only what the decision knows to be fresh.
-                Outcome::NeedLive(wanted) => {
+                AllocateOutcome::NeedLive(wanted) => {
                     fresh.add(wanted.clone());
                     continue;
                 }
-                Outcome::Serve(serving) => Some(&serving.entry.pod.uid),
-                Outcome::Repeat { key, .. } => Some(&key.uid),
-                Outcome::Refuse(_) => None,
+                AllocateOutcome::Serve(serving) => Some(&serving.entry.pod.uid),
+                AllocateOutcome::Repeat { key, .. } => Some(&key.uid),
+                AllocateOutcome::Refuse(_) => None,
             };
-            let passed = caller.map(|uid| passed_by(&sight, uid)).unwrap_or_default();
+            let passed = caller.map(|uid| passed_by(&context, uid)).unwrap_or_default();
             return (outcome, passed);
         }
         unreachable!("a decision asks for at most a few live reads")
     }
 
     /// The unsafe replay: ids that some entry has are answered as that entry was.
-    fn replayed(&self, desk: &Desk, ids: &[String]) -> Option<u8> {
+    fn replayed(&self, books: &AgentBooks, ids: &[String]) -> Option<u8> {
         if !self.setup.flaws.replay_by_ids {
             return None;
         }
-        let entry = desk.ledger.iter().find(|entry| entry.ids.iter().any(|id| **id == *ids[0]))?;
+        let entry = books.ledger.iter().find(|entry| entry.ids.iter().any(|id| **id == *ids[0]))?;
         let device = entry.devices().next()?;
         DEVICE_NAMES.iter().position(|name| *name == device.as_str()).map(|device| device as u8)
     }
 
-    fn refused(&self, state: &mut State, node: usize, refusal: &Refusal) {
+    fn refused(&self, state: &mut State, node: usize, refusal: &AllocateRefusal) {
         match refusal.rule {
-            Rule::Lock => self.hit(Branch::RefusedLock),
-            Rule::NoRoom => self.hit(Branch::RefusedNoRoom),
-            Rule::BadAssignment => self.hit(Branch::RefusedBadAssignment),
-            Rule::Unidentified => self.hit(Branch::RefusedUnidentified),
-            Rule::Ambiguous => self.hit(Branch::RefusedAmbiguous),
+            AllocateRule::Lock => self.hit(Branch::RefusedLock),
+            AllocateRule::NoRoom => self.hit(Branch::RefusedNoRoom),
+            AllocateRule::BadAssignment => self.hit(Branch::RefusedBadAssignment),
+            AllocateRule::Unidentified => self.hit(Branch::RefusedUnidentified),
+            AllocateRule::Ambiguous => self.hit(Branch::RefusedAmbiguous),
             _ => {}
         }
         for of in &refusal.pods {
             let pod = self.number(of);
-            if refusal.rule != Rule::Ambiguous {
+            if refusal.rule != AllocateRule::Ambiguous {
                 state.books[pod].passed = true;
             }
             if refusal.rule.makes_lock_useless() {
@@ -200,7 +204,7 @@ impl Handoff {
             }
         }
         let careless = self.setup.flaws.foreign_release && refusal.rule.makes_lock_useless()
-            || self.setup.flaws.blind_release && refusal.rule == Rule::Unidentified;
+            || self.setup.flaws.blind_release && refusal.rule == AllocateRule::Unidentified;
         if let (true, Some(lock)) = (careless, state.nodes[node].lock) {
             self.judge_removal(state, node, lock, ReleaseReason::Unusable);
             self.remove(state, node, lock);
@@ -302,19 +306,23 @@ impl Handoff {
 }
 
 /// The unsafe identification of the proposal: the first Pending pod of this node; then as shipped.
-fn first_pending(sight: &Sight<'_>, call: &Call<'_>) -> Outcome {
-    let Some(pod) = sight.pods.iter().find(|pod| sight.is_here(pod) && pod.phase == Phase::Pending) else {
-        return Outcome::Refuse(Refusal::nobody(Rule::Unidentified, call.resource, "no pending pod"));
+fn first_pending(context: &AllocateContext<'_>, call: &AllocateCall<'_>) -> AllocateOutcome {
+    let Some(pod) = context.pods.iter().find(|pod| context.is_here(pod) && pod.phase == Phase::Pending) else {
+        return AllocateOutcome::Refuse(AllocateRefusal::without_pod(
+            AllocateRule::Unidentified,
+            call.resource,
+            "no pending pod",
+        ));
     };
-    let asked = |at: &usize| sight.ledger.asked(&pod.pod.uid, container(*at), call.resource);
+    let asked = |at: &usize| context.ledger.asked(&pod.pod.uid, container(*at), call.resource);
     let at = (0..pod.containers.len()).min_by_key(asked).unwrap_or(0);
     let key = EntryKey::new(&pod.pod.uid, container(at), call.resource);
-    if sight.ledger.get(&key).is_some() {
-        return Outcome::Repeat { key, how: How::Lock };
+    if context.ledger.get(&key).is_some() {
+        return AllocateOutcome::Repeat { key, how: IdentifiedBy::Lock };
     }
-    let caller = Caller { pod, container: &pod.containers[at], how: How::Lock };
-    match validate::devices(sight, call, &caller) {
-        Ok(devices) => Outcome::Serve(Box::new(super::unsafe_parts::serving(call, &caller, devices))),
-        Err(refused) => Outcome::Refuse(refused.0),
+    let caller = Caller { pod, container: &pod.containers[at], how: IdentifiedBy::Lock };
+    match validate::devices(context, call, &caller) {
+        Ok(devices) => AllocateOutcome::Serve(Box::new(super::unsafe_parts::serving(call, &caller, devices))),
+        Err(refused) => AllocateOutcome::Refuse(refused.0),
     }
 }

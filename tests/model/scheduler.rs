@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use baton::contract::PodRef;
 use baton::decide::lock::{
-    AgentLiveness, Claim, GoneReason, HolderState, Intent, LockView, Policy, ReleaseReason, WaitReason, acquire,
+    AgentLiveness, GoneReason, HolderState, Intent, LockClaim, LockPolicy, LockView, ReleaseReason, WaitReason, acquire,
 };
 
 use super::coverage::Branch;
@@ -51,15 +51,21 @@ impl Handoff {
             let claim = match claim {
                 Some(of) => {
                     let pod = self.setup.table.pods[usize::from(of.pod)].pod.clone();
-                    Claim { pod, time: time_of(of.pod, of.time) }
+                    LockClaim { pod, time: time_of(of.pod, of.time) }
                 }
-                None => Claim { pod: PodRef::new("", "", ""), time: wall() },
+                None => LockClaim { pod: PodRef::new("", "", ""), time: wall() },
             };
             self.judged(state, node, &claim, (liveness, now))
         })
     }
 
-    fn judged(&self, state: &State, node: usize, claim: &Claim, (liveness, now): (AgentLiveness, Duration)) -> Intent {
+    fn judged(
+        &self,
+        state: &State,
+        node: usize,
+        claim: &LockClaim,
+        (liveness, now): (AgentLiveness, Duration),
+    ) -> Intent {
         let read = self.lock_read(state.nodes[node].lock);
         let api = self.api(state);
         let holder = HolderState::of(&read, NODE_NAMES[node], &api, wall()).unwrap_or(HolderState::Unknown);
@@ -70,7 +76,7 @@ impl Handoff {
             return Intent::TakeOver { old: raw.into(), reason: ReleaseReason::Expired };
         }
         let view = LockView { read, first_seen: Duration::ZERO, holder };
-        acquire(&view, claim, liveness, &Policy::default(), now, wall())
+        acquire(&view, claim, liveness, &LockPolicy::default(), now, wall())
     }
 
     /// An agent that is up has been so for long enough to have released what it can; one that has not is not settled.

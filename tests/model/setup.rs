@@ -7,7 +7,7 @@ use baton::contract::allocation::Entries;
 use baton::contract::{
     ContainerDevices, ContainerRequest, DeviceEntry, DeviceId, DeviceType, LockFormat, PodRef, Quantity, key,
 };
-use baton::decide::handoff::{InventoryDevice, NodeInventory, Policy};
+use baton::decide::handoff::{AllocatePolicy, InventoryDevice, NodeInventory};
 use baton::decide::pod::{AssignmentText, ContainerKind, HandoffPod, Phase, PodContainer};
 use jiff::Timestamp;
 
@@ -82,7 +82,7 @@ pub struct Setup {
 pub struct Table {
     pub pods: [HandoffPod; PODS],
     pub inventory: [NodeInventory; NODES],
-    pub policy: Policy,
+    pub policy: AllocatePolicy,
     assignments: BTreeMap<(usize, u8, [u8; CONTAINERS]), AssignmentText>,
 }
 
@@ -197,7 +197,7 @@ impl Table {
                 }
             }
         }
-        Self { pods, inventory, policy: Policy::default(), assignments }
+        Self { pods, inventory, policy: AllocatePolicy::default(), assignments }
     }
 }
 

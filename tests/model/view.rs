@@ -4,9 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use baton::contract::{DeviceType, Holder, LockRead, LockValue, PodKey, PodRef, PodUid};
 use baton::decide::handoff::{
-    Entry as Granted, Ledger, ListedPod, Listing, NodePods, PodResources, State as Settled, ledger::Slot,
+    ContainerSlot, GrantState as Settled, Ledger, LedgerEntry as Granted, ListedPod, NodePods, PodListing, PodResources,
 };
-use baton::decide::lock::{LiveHolder, Lookup, Named, ReleaseIntent, ReleaseReason, judge_release, names};
+use baton::decide::lock::{LiveHolder, LockMatch, Lookup, ReleaseIntent, ReleaseReason, judge_release, names};
 use baton::decide::pod::{ContainerKind, Deletion, HandoffPod, Phase as PodPhase};
 
 use super::machine::Handoff;
@@ -101,7 +101,7 @@ impl Handoff {
     }
 
     /// What the kubelet lists. Plain init containers are not listed.
-    pub fn listing(&self, state: &State, node: usize) -> Listing {
+    pub fn listing(&self, state: &State, node: usize) -> PodListing {
         let active = (0..PODS).filter(|pod| state.kube[*pod].active && state.pods[*pod].on(node));
         let pods = active.map(|pod| {
             let kinds = self.setup.kinds(pod).iter().enumerate();
@@ -111,7 +111,7 @@ impl Handoff {
             });
             ListedPod { key: self.setup.table.pods[pod].pod.key.clone(), containers: containers.collect() }
         });
-        Listing { pods: pods.collect() }
+        PodListing { pods: pods.collect() }
     }
 
     /// PodResources as this kubelet answers it.
@@ -143,9 +143,9 @@ impl Handoff {
             container: container(at).into(),
             resource: GPU.into(),
             slot: if kept.orphan {
-                Slot { order: u16::MAX, init: false, sidecar: false }
+                ContainerSlot { order: u16::MAX, init: false, sidecar: false }
             } else {
-                Slot::of(of, container(at))
+                ContainerSlot::of(of, container(at))
             },
             ids: kept.id.map(name).into_iter().collect(),
             served: vec![(DeviceType::Gpu, entry(kept.served))],
@@ -206,7 +206,7 @@ impl Handoff {
         };
         if self.setup.flaws.unlock_after_first
             && let LockRead::Held { value, raw } = &lock
-            && pods.iter().any(|pod| names(value, pod) == Named::Yes && ledger.holds(&pod.pod.uid))
+            && pods.iter().any(|pod| names(value, pod) == LockMatch::ThisBind && ledger.holds(&pod.pod.uid))
         {
             return ReleaseIntent::Release { raw: raw.clone(), reason: ReleaseReason::Served };
         }

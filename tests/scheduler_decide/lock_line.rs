@@ -2,7 +2,7 @@
 
 use baton::contract::{PodKey, PodRef, key};
 
-use baton::decide::lock::{ExpiredHolder, Policy};
+use baton::decide::lock::{ExpiredHolder, LockPolicy};
 use baton::decide::scheduler::EngineConfig;
 use baton::decide::scheduler::rules::plugins::DefaultSet;
 
@@ -333,7 +333,7 @@ fn a_line_that_moves_writes_nothing_for_half_a_minute_and_then_once_for_each() {
 fn a_told_wait_that_outlives_the_expiry_without_an_agent_says_so_and_a_requeued_pod_says_why() {
     let mut env = Env::with(
         EngineConfig {
-            lock_policy: Policy { expired_holder: ExpiredHolder::Wait, ..Policy::default() },
+            lock_policy: LockPolicy { expired_holder: ExpiredHolder::Wait, ..LockPolicy::default() },
             ..EngineConfig::default()
         },
         DefaultSet::default(),

@@ -8,7 +8,7 @@ use tokio::sync::{Notify, watch};
 use super::metrics::{HandoffMetrics, Word};
 use super::world::World;
 use crate::contract::{DeviceId, Shared};
-use crate::decide::handoff::{Entry, Notice};
+use crate::decide::handoff::{LedgerEntry, PodNotice};
 use crate::runtime::vital;
 
 /// Who hears of answers.
@@ -26,13 +26,13 @@ pub(super) struct Served {
     /// The log line's verb.
     pub what: &'static str,
     /// Who was given what.
-    pub entry: Option<Shared<Entry>>,
+    pub entry: Option<Shared<LedgerEntry>>,
     /// How the caller was told.
     pub how: &'static str,
     /// The kubelet chose other devices.
     pub mismatch: bool,
     /// What people are told.
-    pub notices: Vec<Notice>,
+    pub notices: Vec<PodNotice>,
     /// Entries of the ledger now.
     pub entries: usize,
 }
@@ -89,9 +89,9 @@ impl After {
 }
 
 /// One line for each grant: who was given what.
-fn told(what: &str, entry: &Entry, how: &'static str) {
+fn told(what: &str, entry: &LedgerEntry, how: &'static str) {
     let devices: Vec<&str> = entry.devices().map(DeviceId::as_str).collect();
-    let Entry { pod, container, resource, .. } = entry;
+    let LedgerEntry { pod, container, resource, .. } = entry;
     tracing::info!(pod = %pod.key, uid = %pod.uid, container = &**container, resource = &**resource, devices = devices.join(","), how, "{what}");
 }
 
@@ -121,7 +121,7 @@ mod tests {
         fn release<'a>(&'a self, _: &'a str) -> BoxFuture<'a, Result<LockWrite, WorldError>> {
             unreachable!("whoever releases is only woken up")
         }
-        fn tell(&self, notice: Notice) {
+        fn tell(&self, notice: PodNotice) {
             self.0.lock().unwrap().push(notice.reason);
         }
     }
@@ -131,7 +131,7 @@ mod tests {
         let ear = Arc::new(Ear::default());
         let after = Arc::new(After::new(ear.clone(), HandoffMetrics::default()));
         let mut changes = after.ledger_changes();
-        let notices = vec![Notice::new(PodRef::new("default", "p", "u"), "IdMismatch", "other ids".into())];
+        let notices = vec![PodNotice::new(PodRef::new("default", "p", "u"), "IdMismatch", "other ids".into())];
         after.spawn(Served { what: "served", entry: None, how: "lock", mismatch: true, notices, entries: 3 });
         // The connection: ready to run when the call returns, and it has to wake up another task to write.
         let (seen, heard) = (changes.clone(), ear.clone());

@@ -10,7 +10,7 @@ use super::service::HandoffService;
 use crate::contract::{PodKey, PodUid};
 use crate::decide::handoff::rebuild::{adopt, rebuild};
 use crate::decide::handoff::verify::verify;
-use crate::decide::handoff::{Ledger, Listing, Notice, PodResources};
+use crate::decide::handoff::{Ledger, PodListing, PodNotice, PodResources};
 use crate::runtime::{Backoff, clock};
 
 /// Time for PodResources outside of calls.
@@ -58,7 +58,7 @@ impl HandoffService {
                     tracing::warn!(
                         "the kubelet has no PodResources: devices in use are known by the pods' annotations alone"
                     );
-                    break Listing::default();
+                    break PodListing::default();
                 }
                 PodResources::Unavailable | PodResources::Throttled => {}
             }
@@ -157,7 +157,7 @@ async fn expire(service: &HandoffService) {
 async fn verify_once(service: &HandoffService, told: &mut BTreeSet<(PodUid, &'static str, String)>) {
     let resources = service.parts.pod_resources.list(clock::mono() + LIST_BUDGET).await;
     let Some(listing) = resources.listing() else { return };
-    let found: Vec<Notice> = {
+    let found: Vec<PodNotice> = {
         let mut books = service.books.lock().await;
         let Some(books) = books.as_mut() else { return };
         if service.take_in(books, &resources)

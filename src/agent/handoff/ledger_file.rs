@@ -19,7 +19,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::contract::Shared;
-use crate::decide::handoff::{Entry, EntryKey, Ledger};
+use crate::decide::handoff::{EntryKey, Ledger, LedgerEntry};
 
 /// The only version there is.
 const VERSION: u32 = 2;
@@ -174,7 +174,7 @@ impl LedgerFile {
 /// The ledger as text; knows what it spelled out before.
 #[derive(Debug, Default)]
 struct Text {
-    entries: BTreeMap<EntryKey, (Shared<Entry>, Box<[u8]>)>,
+    entries: BTreeMap<EntryKey, (Shared<LedgerEntry>, Box<[u8]>)>,
     body: Vec<u8>,
     whole: Vec<u8>,
     /// Entries that were spelled out, over all.
@@ -266,7 +266,7 @@ fn parse(bytes: &[u8], boot_id: &str) -> Result<Ledger, String> {
     if *header.boot_id != *boot_id {
         return Err("the node has rebooted since it was written".to_owned());
     }
-    let entries: Vec<Entry> =
+    let entries: Vec<LedgerEntry> =
         serde_json::from_slice(body).map_err(|error| format!("its entries are damaged: {error}"))?;
     Ok(Ledger::of(entries))
 }
@@ -289,22 +289,22 @@ fn checksum(bytes: &[u8]) -> String {
 mod tests {
     use super::*;
     use crate::contract::{DeviceEntry, DeviceId, DeviceType, PodRef};
-    use crate::decide::handoff::State;
-    use crate::decide::handoff::ledger::Slot;
+    use crate::decide::handoff::GrantState;
+    use crate::decide::handoff::ledger::ContainerSlot;
     use proptest::prelude::*;
 
-    fn entry(pod: &str, ids: &[String], answer: Option<Vec<u8>>) -> Entry {
+    fn entry(pod: &str, ids: &[String], answer: Option<Vec<u8>>) -> LedgerEntry {
         let device =
             DeviceEntry { minor: 1, id: DeviceId::parse("GPU-1").unwrap(), resources: [].into(), extension: None };
-        Entry {
+        LedgerEntry {
             pod: PodRef::new("default", pod, &format!("{pod}-uid")),
             container: "main".into(),
             resource: "nvidia.com/gpu".into(),
-            slot: Slot { order: 1, init: false, sidecar: true },
+            slot: ContainerSlot { order: 1, init: false, sidecar: true },
             ids: ids.iter().map(|id| id.as_str().into()).collect(),
             served: vec![(DeviceType::Gpu, device)],
             answer,
-            state: State::Committed,
+            state: GrantState::Committed,
             asked: 2,
             seq: 7,
             assigned: true,

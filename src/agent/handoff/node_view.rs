@@ -15,7 +15,7 @@ use crate::cluster::pod::LightPod;
 use crate::cluster::requests::Resumed;
 use crate::cluster::rewatch::{ON_EVERY_NODE, patient};
 use crate::contract::{LockRead, PodKey, PodUid};
-use crate::decide::handoff::{NodePods, Notice};
+use crate::decide::handoff::{NodePods, PodNotice};
 use crate::decide::pod::HandoffPod;
 use crate::runtime::{clock, words};
 
@@ -124,7 +124,7 @@ impl NodeView {
     }
 
     /// A live read of one pod. What was known already is no news.
-    pub fn apply_live(&self, key: &PodKey, found: Option<HandoffPod>) -> Option<Notice> {
+    pub fn apply_live(&self, key: &PodKey, found: Option<HandoffPod>) -> Option<PodNotice> {
         if self.seen().pods.of_key(key).eq(found.as_ref()) {
             return None;
         }
@@ -139,7 +139,7 @@ impl NodeView {
     }
 
     /// The whole list of pods.
-    pub fn replace_pods(&self, pods: &[LightPod]) -> Vec<Notice> {
+    pub fn replace_pods(&self, pods: &[LightPod]) -> Vec<PodNotice> {
         self.update(|seen| {
             (seen.pods_synced, seen.pods_watching) = (true, true);
             let notices = seen.pods.replace(pods.iter().map(LightPod::handoff).collect());
@@ -151,7 +151,7 @@ impl NodeView {
     }
 
     /// Watches the pods that are bound to `node`, forever, each watch for at most `timeout`; `tell` gets what people should know.
-    pub async fn watch_pods(&self, client: Client, node: &str, timeout: Duration, tell: impl Fn(Notice)) {
+    pub async fn watch_pods(&self, client: Client, node: &str, timeout: Duration, tell: impl Fn(PodNotice)) {
         let pods: Api<LightPod> = Api::all(client);
         let config = watched(timeout).fields(&format!("spec.nodeName={node}"));
         let stream = patient(watcher(pods, config), ON_EVERY_NODE);
@@ -161,7 +161,7 @@ impl NodeView {
     async fn follow_pods(
         &self,
         stream: impl Stream<Item = Result<Event<LightPod>, watcher::Error>>,
-        tell: impl Fn(Notice),
+        tell: impl Fn(PodNotice),
     ) {
         let mut stream = std::pin::pin!(stream);
         let mut listing: Option<Vec<LightPod>> = None;
@@ -255,7 +255,7 @@ fn watched(timeout: Duration) -> watcher::Config {
     watcher::Config::default().timeout(u32::try_from(timeout.as_secs()).unwrap_or(u32::MAX).max(1))
 }
 
-fn take_in(pods: &mut NodePods, pod: &LightPod) -> Option<Notice> {
+fn take_in(pods: &mut NodePods, pod: &LightPod) -> Option<PodNotice> {
     let notice = pods.apply(pod.handoff());
     report(pods, pod);
     notice

@@ -15,7 +15,7 @@ use crate::contract::PodKey;
 use crate::contract::podresources::ListPodResourcesRequest;
 use crate::contract::podresources::ListPodResourcesResponse;
 use crate::contract::podresources::pod_resources_lister_client::PodResourcesListerClient;
-use crate::decide::handoff::{ListedPod, Listing, PodResources};
+use crate::decide::handoff::{ListedPod, PodListing, PodResources};
 use crate::runtime::{backoff, clock};
 
 /// A kubelet's answer for a full node is well below this.
@@ -123,7 +123,7 @@ fn is_too_large(status: &Status) -> bool {
 }
 
 /// The kubelet has one entry for each id and NUMA node: grouped by resource, without duplicates.
-fn listing(response: ListPodResourcesResponse) -> Listing {
+fn listing(response: ListPodResourcesResponse) -> PodListing {
     let pods = response.pod_resources.into_iter().map(|pod| {
         let mut containers: BTreeMap<Box<str>, _> = BTreeMap::new();
         for container in pod.containers {
@@ -136,5 +136,5 @@ fn listing(response: ListPodResourcesResponse) -> Listing {
         }
         ListedPod { key: PodKey::new(&pod.namespace, &pod.name), containers }
     });
-    Listing { pods: pods.collect() }
+    PodListing { pods: pods.collect() }
 }

@@ -22,8 +22,8 @@ use crate::contract::deviceplugin::{AllocateRequest, AllocateResponse, Container
 use crate::contract::{PodUid, Shared};
 use crate::decide::handoff::rebuild::{is_share, learn};
 use crate::decide::handoff::{
-    Call, Code, Entry, EntryKey, Fresh, Ledger, NodeInventory, Outcome, PodResources, Policy, Refusal, Rule, Serving,
-    Sight, decide, passed_by,
+    AllocateCall, AllocateContext, AllocateOutcome, AllocatePolicy, AllocateRefusal, AllocateRule, EntryKey, Ledger,
+    LedgerEntry, LiveReads, NewGrant, NodeInventory, PodResources, RefusalCode, decide, passed_by,
 };
 use crate::runtime::clock;
 
@@ -45,7 +45,7 @@ pub struct HandoffSettings {
     /// This node.
     pub node: Box<str>,
     /// The operator's choices.
-    pub policy: Policy,
+    pub policy: AllocatePolicy,
     /// Budget of one call.
     pub budget: Duration,
     /// Starts are refused while the kubelet's commitment is not the assignment.
@@ -88,7 +88,7 @@ pub(super) struct Asking {
     call: &'static str,
     deadline: Duration,
     /// Read live.
-    pub fresh: Fresh,
+    pub fresh: LiveReads,
     /// Times that the API server was asked.
     pub rounds: usize,
     /// Until when the watch may catch up; set when something is missed for the first time.
@@ -105,7 +105,7 @@ impl Asking {
         Self {
             call,
             deadline,
-            fresh: Fresh::default(),
+            fresh: LiveReads::default(),
             rounds: 0,
             head_start: None,
             seen: view.version(),
@@ -140,7 +140,7 @@ impl HandoffService {
     }
 
     /// The entries of the ledger: what every live pod was given. Empty before it is known.
-    pub async fn ledger(&self) -> Vec<Shared<Entry>> {
+    pub async fn ledger(&self) -> Vec<Shared<LedgerEntry>> {
         let books = self.books.lock().await;
         books.as_ref().map(|books| books.ledger.stored().values().cloned().collect()).unwrap_or_default()
     }
@@ -177,7 +177,7 @@ impl HandoffService {
             Err(refusal) => refusal.rule.word(),
         };
         self.parts.metrics.count_call(resource, result, seconds);
-        if matches!(&answered, Err(refusal) if refusal.rule == Rule::IdMismatch) {
+        if matches!(&answered, Err(refusal) if refusal.rule == AllocateRule::IdMismatch) {
             self.parts.metrics.id_mismatches.inc();
         }
         match answered {
@@ -190,12 +190,12 @@ impl HandoffService {
         }
     }
 
-    fn too_late(&self, resource: &str) -> Refusal {
+    fn too_late(&self, resource: &str) -> AllocateRefusal {
         let why = format!(
             "not decided within {:?}: the API server or the kubelet's PodResources did not answer in time; delete and re-create the pod",
             self.settings.budget
         );
-        Refusal::nobody(Rule::Deadline, resource, why)
+        AllocateRefusal::without_pod(AllocateRule::Deadline, resource, why)
     }
 
     async fn allocate_before(
@@ -203,32 +203,36 @@ impl HandoffService {
         resource: &str,
         request: AllocateRequest,
         deadline: Duration,
-    ) -> Result<(ContainerAllocateResponse, &'static str), Refusal> {
+    ) -> Result<(ContainerAllocateResponse, &'static str), AllocateRefusal> {
         let ids = match request.container_requests.as_slice() {
             [one] if !one.devices_ids.is_empty() => &one.devices_ids,
             other => {
                 let why = format!("expected one container with at least one device id, got {} containers", other.len());
-                return Err(Refusal::nobody(Rule::Malformed, resource, why));
+                return Err(AllocateRefusal::without_pod(AllocateRule::Malformed, resource, why));
             }
         };
         self.is_ready_before(resource, deadline).await?;
         let mut guard = self.books.lock().await;
         let Some(books) = guard.as_mut() else {
-            return Err(Refusal::nobody(Rule::NotServing, resource, "the ledger is not known yet"));
+            return Err(AllocateRefusal::without_pod(
+                AllocateRule::NotServing,
+                resource,
+                "the ledger is not known yet",
+            ));
         };
         self.heed_restarts(books);
-        let call = Call { resource, count: i64::try_from(ids.len()).unwrap_or(i64::MAX), ids };
-        let (known, resources) = self.sight_of_kubelet(books, &call, deadline).await;
+        let call = AllocateCall { resource, count: i64::try_from(ids.len()).unwrap_or(i64::MAX), ids };
+        let (known, resources) = self.kubelet_view(books, &call, deadline).await;
         let (outcome, passed) = self.decide_live(books, &call, known.as_ref(), &resources, deadline).await?;
         books.passed.extend(passed);
         match outcome {
-            Outcome::Serve(serving) => self.serve(books, *serving).map(|answer| (answer, "served")),
-            Outcome::Repeat { key, how } => {
+            AllocateOutcome::Serve(serving) => self.serve(books, *serving).map(|answer| (answer, "served")),
+            AllocateOutcome::Repeat { key, how } => {
                 self.repeat(books, &key, ids, how.word()).map(|answer| (answer, "repeated"))
             }
-            Outcome::Refuse(refusal) => {
+            AllocateOutcome::Refuse(refusal) => {
                 for pod in &refusal.pods {
-                    if refusal.rule != Rule::Ambiguous {
+                    if refusal.rule != AllocateRule::Ambiguous {
                         books.passed.insert(pod.uid.clone());
                     }
                     if refusal.rule.makes_lock_useless() {
@@ -238,11 +242,11 @@ impl HandoffService {
                 }
                 Err(refusal)
             }
-            Outcome::NeedLive(_) => Err(self.too_late(resource)),
+            AllocateOutcome::NeedLive(_) => Err(self.too_late(resource)),
         }
     }
 
-    pub(super) async fn is_ready_before(&self, resource: &str, deadline: Duration) -> Result<(), Refusal> {
+    pub(super) async fn is_ready_before(&self, resource: &str, deadline: Duration) -> Result<(), AllocateRefusal> {
         let mut ready = self.ready.subscribe();
         if !*ready.borrow() {
             self.call_waits.notify_one();
@@ -257,14 +261,14 @@ impl HandoffService {
         } else {
             return Ok(());
         };
-        Err(Refusal::nobody(Rule::NotServing, resource, why))
+        Err(AllocateRefusal::without_pod(AllocateRule::NotServing, resource, why))
     }
 
     /// The kubelet's view: the one of the preference call just before, if this is the call that it prepared; else anew.
-    async fn sight_of_kubelet(
+    async fn kubelet_view(
         &self,
         books: &mut Books,
-        call: &Call<'_>,
+        call: &AllocateCall<'_>,
         deadline: Duration,
     ) -> (Option<EntryKey>, Arc<PodResources>) {
         if let Some(last) = books.preference.take()
@@ -306,24 +310,24 @@ impl HandoffService {
     async fn decide_live(
         &self,
         books: &Books,
-        call: &Call<'_>,
+        call: &AllocateCall<'_>,
         known: Option<&EntryKey>,
         resources: &PodResources,
         deadline: Duration,
-    ) -> Result<(Outcome, Vec<PodUid>), Refusal> {
+    ) -> Result<(AllocateOutcome, Vec<PodUid>), AllocateRefusal> {
         let mut asking = Asking::new("Allocate", deadline, &self.parts.view);
         while asking.rounds < MAX_ROUNDS {
-            let (outcome, passed) = self.with_sight(books, resources, &asking.fresh, |sight| {
-                let outcome = decide(sight, call, known);
+            let (outcome, passed) = self.with_context(books, resources, &asking.fresh, |context| {
+                let outcome = decide(context, call, known);
                 let caller = match &outcome {
-                    Outcome::Serve(serving) => Some(&serving.entry.pod.uid),
-                    Outcome::Repeat { key, .. } => Some(&key.uid),
+                    AllocateOutcome::Serve(serving) => Some(&serving.entry.pod.uid),
+                    AllocateOutcome::Repeat { key, .. } => Some(&key.uid),
                     _ => None,
                 };
-                let passed = caller.map(|uid| passed_by(sight, uid)).unwrap_or_default();
+                let passed = caller.map(|uid| passed_by(context, uid)).unwrap_or_default();
                 (outcome, passed)
             });
-            let Outcome::NeedLive(wanted) = outcome else { return Ok((outcome, passed)) };
+            let AllocateOutcome::NeedLive(wanted) = outcome else { return Ok((outcome, passed)) };
             self.learn_more(&mut asking, wanted, call.resource).await?;
         }
         Err(self.too_late(call.resource))
@@ -331,7 +335,12 @@ impl HandoffService {
 
     /// Gets what a decision lacks: lets the watch catch up first, once in a call, and then asks the API server. The decision
     /// has to be made again after each.
-    pub(super) async fn learn_more(&self, asking: &mut Asking, wanted: Fresh, resource: &str) -> Result<(), Refusal> {
+    pub(super) async fn learn_more(
+        &self,
+        asking: &mut Asking,
+        wanted: LiveReads,
+        resource: &str,
+    ) -> Result<(), AllocateRefusal> {
         let began = clock::mono();
         let until = *asking.head_start.get_or_insert(asking.deadline.min(began + HEAD_START));
         if self.parts.view.is_watching() && began < until {
@@ -366,16 +375,16 @@ impl HandoffService {
     }
 
     /// Runs a decision on everything that is known now.
-    pub(super) fn with_sight<T>(
+    pub(super) fn with_context<T>(
         &self,
         books: &Books,
         resources: &PodResources,
-        fresh: &Fresh,
-        look: impl FnOnce(&Sight<'_>) -> T,
+        fresh: &LiveReads,
+        look: impl FnOnce(&AllocateContext<'_>) -> T,
     ) -> T {
         let inventory = self.parts.inventory.load();
         let seen = self.parts.view.seen();
-        look(&Sight {
+        look(&AllocateContext {
             node: &self.settings.node,
             pods: &seen.pods,
             lock: &seen.lock,
@@ -384,13 +393,13 @@ impl HandoffService {
             inventory: &inventory,
             passed: &books.passed,
             may_repeat: &books.may_repeat,
-            fresh,
+            live_reads: fresh,
             watching: seen.pods_watching && seen.node_watching,
             policy: &self.settings.policy,
         })
     }
 
-    async fn read_live(&self, wanted: &Fresh, asking: &Asking, resource: &str) -> Result<(), Refusal> {
+    async fn read_live(&self, wanted: &LiveReads, asking: &Asking, resource: &str) -> Result<(), AllocateRefusal> {
         let world = &self.parts.world;
         let reads = wanted.pods.len() as u64 + u64::from(wanted.node);
         self.parts.metrics.live_reads.get_or_create(&CallWord { call: asking.call }).inc_by(reads);
@@ -403,7 +412,7 @@ impl HandoffService {
         let unavailable = |error| {
             let why =
                 format!("the API server is needed to decide and did not answer: {error}; delete and re-create the pod");
-            Refusal::nobody(Rule::ApiUnavailable, resource, why)
+            AllocateRefusal::without_pod(AllocateRule::ApiUnavailable, resource, why)
         };
         for (key, pod) in wanted.pods.iter().zip(pods) {
             if let Some(notice) = self.parts.view.apply_live(key, pod.map_err(unavailable)?) {
@@ -417,8 +426,8 @@ impl HandoffService {
     }
 
     /// Builds the answer, writes the entry, and only then lets the answer go. Nothing waits in between.
-    fn serve(&self, books: &mut Books, serving: Serving) -> Result<ContainerAllocateResponse, Refusal> {
-        let Serving { mut entry, how, shares, mismatch, notices } = serving;
+    fn serve(&self, books: &mut Books, serving: NewGrant) -> Result<ContainerAllocateResponse, AllocateRefusal> {
+        let NewGrant { mut entry, how, shares, mismatch, notices } = serving;
         let answer = self.answer(&entry, shares)?;
         entry.answer = Some(answer.encode_to_vec());
         let key = entry.key();
@@ -440,8 +449,9 @@ impl HandoffService {
         key: &EntryKey,
         ids: &[String],
         how: &'static str,
-    ) -> Result<ContainerAllocateResponse, Refusal> {
-        let gone = || Refusal::nobody(Rule::Ledger, &key.resource, "the entry of this call is gone");
+    ) -> Result<ContainerAllocateResponse, AllocateRefusal> {
+        let gone =
+            || AllocateRefusal::without_pod(AllocateRule::Ledger, &key.resource, "the entry of this call is gone");
         let entry = books.ledger.get(key).ok_or_else(gone)?;
         let stored = entry.answer.as_deref().and_then(|bytes| ContainerAllocateResponse::decode(bytes).ok());
         let answer = match stored {
@@ -461,7 +471,7 @@ impl HandoffService {
         Ok(answer)
     }
 
-    fn answer(&self, entry: &Entry, shares: bool) -> Result<ContainerAllocateResponse, Refusal> {
+    fn answer(&self, entry: &LedgerEntry, shares: bool) -> Result<ContainerAllocateResponse, AllocateRefusal> {
         if entry.served.is_empty() {
             // A name that only accompanies the delivering one. An empty list would fail the pod; an empty answer does not.
             return Ok(ContainerAllocateResponse::default());
@@ -473,18 +483,17 @@ impl HandoffService {
             entries: entry.served.clone(),
             shares,
         };
-        self.parts
-            .answerer
-            .answer(&grant)
-            .map_err(|error| Refusal::of(Rule::Answer, &entry.pod, &entry.container, &entry.resource, error))
+        self.parts.answerer.answer(&grant).map_err(|error| {
+            AllocateRefusal::of(AllocateRule::Answer, &entry.pod, &entry.container, &entry.resource, error)
+        })
     }
 
-    fn unwritten(key: &EntryKey, error: &std::io::Error) -> Refusal {
+    fn unwritten(key: &EntryKey, error: &std::io::Error) -> AllocateRefusal {
         let why = format!(
             "container {}: the grant could not be written to the ledger ({error}); free space in --state-dir and re-create the pod",
             key.container
         );
-        Refusal::nobody(Rule::Ledger, &key.resource, why)
+        AllocateRefusal::without_pod(AllocateRule::Ledger, &key.resource, why)
     }
 
     /// The kubelet has restarted: it admits its pods again. Known to every call that begins after this, whatever is being
@@ -502,16 +511,16 @@ impl HandoffService {
     }
 }
 
-fn status(refusal: &Refusal) -> Status {
+fn status(refusal: &AllocateRefusal) -> Status {
     let code = match refusal.rule.code() {
-        Code::InvalidArgument => tonic::Code::InvalidArgument,
-        Code::NotFound => tonic::Code::NotFound,
-        Code::FailedPrecondition => tonic::Code::FailedPrecondition,
-        Code::Aborted => tonic::Code::Aborted,
-        Code::ResourceExhausted => tonic::Code::ResourceExhausted,
-        Code::Unavailable => tonic::Code::Unavailable,
-        Code::DeadlineExceeded => tonic::Code::DeadlineExceeded,
-        Code::Internal => tonic::Code::Internal,
+        RefusalCode::InvalidArgument => tonic::Code::InvalidArgument,
+        RefusalCode::NotFound => tonic::Code::NotFound,
+        RefusalCode::FailedPrecondition => tonic::Code::FailedPrecondition,
+        RefusalCode::Aborted => tonic::Code::Aborted,
+        RefusalCode::ResourceExhausted => tonic::Code::ResourceExhausted,
+        RefusalCode::Unavailable => tonic::Code::Unavailable,
+        RefusalCode::DeadlineExceeded => tonic::Code::DeadlineExceeded,
+        RefusalCode::Internal => tonic::Code::Internal,
     };
     Status::new(code, refusal.text.clone())
 }

@@ -11,9 +11,9 @@ use crate::contract::deviceplugin::{
     ContainerPreferredAllocationResponse, PreStartContainerRequest, PreferredAllocationRequest,
     PreferredAllocationResponse,
 };
-use crate::decide::handoff::prefer::{self, Order, Preference};
+use crate::decide::handoff::prefer::{self, Preference, PreferenceOrder};
 use crate::decide::handoff::verify::may_start;
-use crate::decide::handoff::{Call, EntryKey, PodResources};
+use crate::decide::handoff::{AllocateCall, EntryKey, PodResources};
 use crate::runtime::clock;
 
 impl HandoffService {
@@ -45,16 +45,16 @@ impl HandoffService {
         resource: &str,
         count: i32,
         deadline: Duration,
-    ) -> Option<(Order, Option<(EntryKey, Arc<PodResources>)>)> {
+    ) -> Option<(PreferenceOrder, Option<(EntryKey, Arc<PodResources>)>)> {
         self.is_ready_before(resource, deadline).await.ok()?;
         let mut guard = self.books.lock().await;
         let books = guard.as_mut()?;
         self.heed_restarts(books);
-        let call = Call { resource, count: i64::from(count), ids: &[] };
+        let call = AllocateCall { resource, count: i64::from(count), ids: &[] };
         let resources = Arc::new(self.list(books, deadline).await);
         let mut asking = Asking::new("GetPreferredAllocation", deadline, &self.parts.view);
         while asking.rounds < MAX_ROUNDS {
-            match self.with_sight(books, &resources, &asking.fresh, |sight| prefer::preference(sight, &call)) {
+            match self.with_context(books, &resources, &asking.fresh, |context| prefer::preference(context, &call)) {
                 Preference::Order(order, key) => return Some((order, key.map(|key| (key, resources)))),
                 Preference::NeedLive(wanted) => self.learn_more(&mut asking, wanted, resource).await.ok()?,
             }

@@ -8,7 +8,7 @@ use crate::cluster::node_lock::{LockWrite, NodeLocks};
 use crate::cluster::notice::{self, Notices, Subject};
 use crate::cluster::pod::LightPod;
 use crate::contract::{LockRead, PodKey};
-use crate::decide::handoff::Notice;
+use crate::decide::handoff::PodNotice;
 use crate::decide::pod::HandoffPod;
 
 /// The API server did not answer, or answered with an error.
@@ -25,7 +25,7 @@ pub trait World: Send + Sync + 'static {
     /// Removes exactly this value of this node's lock.
     fn release<'a>(&'a self, raw: &'a str) -> BoxFuture<'a, Result<LockWrite, WorldError>>;
     /// Tells people. Never waits.
-    fn tell(&self, notice: Notice);
+    fn tell(&self, notice: PodNotice);
 }
 
 /// The real one.
@@ -67,7 +67,7 @@ impl World for KubeWorld {
         )
     }
 
-    fn tell(&self, notice: Notice) {
+    fn tell(&self, notice: PodNotice) {
         self.notices.tell(notice::Notice {
             subject: Subject::Pod(notice.pod),
             warning: true,

@@ -1,36 +1,26 @@
 //! Which pod is calling? Ids alone never tell: the kubelet reuses them inside a pod.
 
-use super::holder;
-use super::listing::Listing;
-use super::policy::Unassigned;
-use super::refusal::{Refusal, Rule};
-use super::sight::{Call, Fresh, Sight};
-use super::turn::{Turn, turns};
-use crate::contract::PodKey;
-use crate::decide::pod::{HandoffPod, PodContainer};
+use super::context::{AllocateCall, AllocateContext, LiveReads};
+use super::ledger::Ledger;
+use super::listing::{ListedPod, PodListing};
+use super::policy::UnassignedPods;
+use super::refusal::{AllocateRefusal, AllocateRule};
+use crate::contract::word::word_enum;
+use crate::contract::{LockRead, LockValue, PodKey};
+use crate::decide::lock::{LockMatch, names};
+use crate::decide::pod::{ContainerKind, HandoffPod, PodContainer};
 
-/// How a pod was identified; for metrics.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum How {
-    /// PodResources and the lock agree.
-    Both,
-    /// PodResources alone.
-    PodResources,
-    /// The lock alone.
-    Lock,
-    /// From the preference call just before.
-    Preference,
-}
-
-impl How {
-    /// One word for metrics.
-    pub fn word(self) -> &'static str {
-        match self {
-            Self::Both => "pod-resources+lock",
-            Self::PodResources => "pod-resources",
-            Self::Lock => "lock",
-            Self::Preference => "preference",
-        }
+word_enum! {
+    /// How a pod was identified; for metrics.
+    IdentifiedBy {
+        /// PodResources and the lock agree.
+        Both = "pod-resources+lock",
+        /// PodResources alone.
+        PodResources = "pod-resources",
+        /// The lock alone.
+        Lock = "lock",
+        /// From the preference call just before.
+        Preference = "preference",
     }
 }
 
@@ -42,7 +32,7 @@ pub struct Caller<'a> {
     /// Its container.
     pub container: &'a PodContainer,
     /// How it is known.
-    pub how: How,
+    pub how: IdentifiedBy,
 }
 
 /// What came of looking.
@@ -51,7 +41,7 @@ pub enum Identified<'a> {
     /// It is this one.
     Caller(Caller<'a>),
     /// Nobody, or too many; final only when everything it rests on was read live.
-    Refuse(Refusal, Fresh),
+    Refuse(AllocateRefusal, LiveReads),
     /// The kubelet lists one pod more than the API server has, a static pod under admission: its mirror comes later.
     Stranger {
         /// Its name as listed.
@@ -60,53 +50,62 @@ pub enum Identified<'a> {
         container: Box<str>,
     },
     /// These must be read live before anything can be said.
-    NeedLive(Fresh),
+    NeedLive(LiveReads),
 }
 
 /// Identifies the caller. Refuses rather than guesses.
-pub fn identify<'a>(sight: &Sight<'a>, call: &Call<'_>) -> Identified<'a> {
-    match sight.resources.listing() {
-        Some(listing) => by_listing(sight, call, listing),
-        None => by_lock(sight, call),
+pub fn identify<'a>(context: &AllocateContext<'a>, call: &AllocateCall<'_>) -> Identified<'a> {
+    match context.resources.listing() {
+        Some(listing) => by_listing(context, call, listing),
+        None => by_lock(context, call),
     }
 }
 
-fn found(turn: Turn<'_>, how: How) -> Identified<'_> {
-    Identified::Caller(Caller { pod: turn.pod, container: turn.container, how })
+fn found(candidate: Candidate<'_>, how: IdentifiedBy) -> Identified<'_> {
+    Identified::Caller(Caller { pod: candidate.pod, container: candidate.container, how })
 }
 
-/// The pod that the lock names, among those known here.
-fn lock_holder<'a>(sight: &Sight<'a>) -> Option<&'a HandoffPod> {
-    sight.pods.iter().find(|pod| holder::is_of(sight.lock, pod))
+/// The pod that the lock names, by this bind or another one, among those known here.
+fn lock_holder<'a>(context: &AllocateContext<'a>) -> Option<&'a HandoffPod> {
+    let LockRead::Held { value, .. } = context.lock else { return None };
+    context.pods.iter().find(|pod| names(value, pod) != LockMatch::No)
 }
 
-fn by_listing<'a>(sight: &Sight<'a>, call: &Call<'_>, listing: &Listing) -> Identified<'a> {
-    let mut waiting: Vec<Turn<'a>> = Vec::new();
+/// Key of the pod that the lock names, where the format has one.
+fn holder_key(lock: &LockRead) -> Option<&PodKey> {
+    match lock {
+        LockRead::Held { value: LockValue { holder: Some(holder), .. }, .. } => Some(&holder.pod),
+        _ => None,
+    }
+}
+
+fn by_listing<'a>(context: &AllocateContext<'a>, call: &AllocateCall<'_>, listing: &PodListing) -> Identified<'a> {
+    let mut waiting: Vec<Candidate<'a>> = Vec::new();
     let mut unknown: Vec<PodKey> = Vec::new();
     for listed in &listing.pods {
         let mut known = false;
-        for pod in sight.pods.of_key(&listed.key) {
+        for pod in context.pods.of_key(&listed.key) {
             // An ended pod stays ended; only its successor could be calling, and the watch brings that.
-            known |= sight.is_here(pod) && (pod.deleting.is_none() || pod.phase.is_terminal());
-            if sight.may_call(pod) {
-                waiting.extend(turns(pod, Some(listed), call, sight.ledger));
+            known |= context.is_here(pod) && (pod.deleting.is_none() || pod.phase.is_terminal());
+            if context.may_call(pod) {
+                waiting.extend(candidates(pod, Some(listed), call, context.ledger));
             }
         }
         if !known && listed.lacks(call.resource) {
             unknown.push(listed.key.clone());
         }
     }
-    if let Some(missing) = Fresh::pods(unknown.iter().cloned()).missing(sight.fresh) {
+    if let Some(missing) = LiveReads::pods(unknown.iter().cloned()).missing(context.live_reads) {
         return Identified::NeedLive(missing);
     }
-    let mut left = likeliest(waiting, sight);
-    left.dedup_by_key(|turn| (&turn.pod.pod.uid, &turn.container.name));
+    let mut left = likeliest(waiting, context);
+    left.dedup_by_key(|candidate| (&candidate.pod.pod.uid, &candidate.container.name));
     match left.as_slice() {
         [only] => {
-            let named = lock_holder(sight).is_some_and(|holder| holder.pod.uid == only.pod.pod.uid);
-            found(*only, if named { How::Both } else { How::PodResources })
+            let named = lock_holder(context).is_some_and(|holder| holder.pod.uid == only.pod.pod.uid);
+            found(*only, if named { IdentifiedBy::Both } else { IdentifiedBy::PodResources })
         }
-        [] => nobody_listed(sight, call, listing, &unknown),
+        [] => none_listed(context, call, listing, &unknown),
         many => ambiguous(many, call),
     }
 }
@@ -114,34 +113,39 @@ fn by_listing<'a>(sight: &Sight<'a>, call: &Call<'_>, listing: &Listing) -> Iden
 /// Under admission, unserved before served. Then everybody of whom something runs: the API's word on which container has ended
 /// may be on its way, so that it does not tell one pod from another. Unserved containers that run were admitted without a call
 /// and will not call.
-fn likeliest<'a>(turns: Vec<Turn<'a>>, sight: &Sight<'_>) -> Vec<Turn<'a>> {
-    let rank = |turn: &Turn<'_>| match (turn.asked, turn.container.running, turn.admitted) {
+fn likeliest<'a>(candidates: Vec<Candidate<'a>>, context: &AllocateContext<'_>) -> Vec<Candidate<'a>> {
+    let rank = |candidate: &Candidate<'_>| match (candidate.asked, candidate.container.running, candidate.admitted) {
         (0, true, _) => None,
-        (0, false, false) if !sight.passed.contains(&turn.pod.pod.uid) => Some(0),
+        (0, false, false) if !context.passed.contains(&candidate.pod.pod.uid) => Some(0),
         (0, false, false) => Some(1),
         (_, false, false) => Some(2),
         (_, _, true) | (_, true, false) => Some(3),
     };
-    let best = turns.iter().filter_map(rank).min();
-    turns.into_iter().filter(|turn| best.is_some() && rank(turn) == best).collect()
+    let best = candidates.iter().filter_map(rank).min();
+    candidates.into_iter().filter(|candidate| best.is_some() && rank(candidate) == best).collect()
 }
 
 /// PodResources works and shows nobody. The lock's holder can be calling only if the kubelet does not list it (it lists
 /// the pod under admission, so this is a kubelet of another kind) and nobody that is listed is a riddle.
-fn nobody_listed<'a>(sight: &Sight<'a>, call: &Call<'_>, listing: &Listing, unknown: &[PodKey]) -> Identified<'a> {
-    let holder = lock_holder(sight).filter(|pod| sight.may_call(pod) && !listing.lists(&pod.pod.key));
-    let its_turn = holder.and_then(|pod| only_turn(pod, call, sight)).filter(|turn| turn.asked == 0);
-    if let Some(turn) = its_turn.filter(|_| unknown.is_empty()) {
-        return found(turn, How::Lock);
+fn none_listed<'a>(
+    context: &AllocateContext<'a>,
+    call: &AllocateCall<'_>,
+    listing: &PodListing,
+    unknown: &[PodKey],
+) -> Identified<'a> {
+    let holder = lock_holder(context).filter(|pod| context.may_call(pod) && !listing.lists(&pod.pod.key));
+    let its_turn = holder.and_then(|pod| only_turn(pod, call, context)).filter(|candidate| candidate.asked == 0);
+    if let Some(candidate) = its_turn.filter(|_| unknown.is_empty()) {
+        return found(candidate, IdentifiedBy::Lock);
     }
-    let keys = unknown.iter().cloned().chain(holder::key(sight.lock).cloned());
-    if let Some(refusal) = invalid_request(sight, call, listing) {
+    let keys = unknown.iter().cloned().chain(holder_key(context.lock).cloned());
+    if let Some(refusal) = invalid_request(context, call, listing) {
         let judged: Vec<PodKey> = refusal.pods.iter().map(|pod| pod.key.clone()).collect();
-        return Identified::Refuse(refusal, Fresh::pods_and_node(keys.chain(judged)));
+        return Identified::Refuse(refusal, LiveReads::pods_and_node(keys.chain(judged)));
     }
-    let rests_on = Fresh::pods_and_node(keys);
-    if let Some((key, container)) = stranger(sight, call, listing, unknown) {
-        return match rests_on.missing(sight.fresh) {
+    let rests_on = LiveReads::pods_and_node(keys);
+    if let Some((key, container)) = stranger(context, call, listing, unknown) {
+        return match rests_on.missing(context.live_reads) {
             Some(missing) => Identified::NeedLive(missing),
             None => Identified::Stranger { key, container },
         };
@@ -149,20 +153,25 @@ fn nobody_listed<'a>(sight: &Sight<'a>, call: &Call<'_>, listing: &Listing, unkn
     let why = match unknown {
         [] => format!(
             "no pod on node {} that could be calling waits for {} of it; delete the pod, so that its owner or you create it again",
-            sight.node, call.count
+            context.node, call.count
         ),
         [pod, ..] => format!(
             "the kubelet seems to be admitting pod {pod}, which is deleted or not bound to this node, or is a static pod: no \
              scheduler assigns devices to those (--unassigned-pods=serve serves one whose only container asks)"
         ),
     };
-    Identified::Refuse(Refusal::nobody(Rule::Unidentified, call.resource, why), rests_on)
+    Identified::Refuse(AllocateRefusal::without_pod(AllocateRule::Unidentified, call.resource, why), rests_on)
 }
 
 /// The one listed pod that the API server does not have under any uid, where the operator lets unassigned pods be served.
-fn stranger(sight: &Sight<'_>, call: &Call<'_>, listing: &Listing, unknown: &[PodKey]) -> Option<(PodKey, Box<str>)> {
+fn stranger(
+    context: &AllocateContext<'_>,
+    call: &AllocateCall<'_>,
+    listing: &PodListing,
+    unknown: &[PodKey],
+) -> Option<(PodKey, Box<str>)> {
     let [key] = unknown else { return None };
-    if sight.policy.unassigned != Unassigned::Serve || sight.pods.of_key(key).next().is_some() {
+    if context.policy.unassigned != UnassignedPods::Serve || context.pods.of_key(key).next().is_some() {
         return None;
     }
     let mut listed = listing.of(key);
@@ -174,64 +183,146 @@ fn stranger(sight: &Sight<'_>, call: &Call<'_>, listing: &Listing, unknown: &[Po
 }
 
 /// A listed pod that asks for this resource in a way that cannot be served, and came here past the scheduler.
-fn invalid_request(sight: &Sight<'_>, call: &Call<'_>, listing: &Listing) -> Option<Refusal> {
-    let listed = sight.pods.iter().filter(|pod| sight.may_call(pod) && listing.lists(&pod.pod.key));
+fn invalid_request(
+    context: &AllocateContext<'_>,
+    call: &AllocateCall<'_>,
+    listing: &PodListing,
+) -> Option<AllocateRefusal> {
+    let listed = context.pods.iter().filter(|pod| context.may_call(pod) && listing.lists(&pod.pod.key));
     let mut broken = listed.flat_map(|pod| {
         pod.containers.iter().filter_map(move |container| Some((pod, container, container.request.as_ref().err()?)))
     });
     let (pod, container, error) = broken.find(|(_, container, _)| !container.running)?;
-    Some(Refusal::of(Rule::Plan, &pod.pod, &container.name, call.resource, error))
+    Some(AllocateRefusal::of(AllocateRule::Plan, &pod.pod, &container.name, call.resource, error))
 }
 
 /// Without PodResources only the lock tells, and it tells nothing when somebody else could be calling.
-fn by_lock<'a>(sight: &Sight<'a>, call: &Call<'_>) -> Identified<'a> {
-    let holder_key = || Fresh::pods_and_node(holder::key(sight.lock).cloned());
-    let holder = lock_holder(sight).filter(|pod| sight.may_call(pod));
-    let Some(turn_of_holder) = holder.and_then(|pod| only_turn(pod, call, sight)) else {
+fn by_lock<'a>(context: &AllocateContext<'a>, call: &AllocateCall<'_>) -> Identified<'a> {
+    let holder = lock_holder(context).filter(|pod| context.may_call(pod));
+    let Some(turn_of_holder) = holder.and_then(|pod| only_turn(pod, call, context)) else {
         let why = format!(
             "cannot tell which pod is calling: the kubelet's PodResources API does not answer and the lock of node {} \
              names no pod that waits for {} of it; enable the PodResources API (--pod-resources-socket)",
-            sight.node, call.count
+            context.node, call.count
         );
-        return Identified::Refuse(Refusal::nobody(Rule::Unidentified, call.resource, why), holder_key());
+        return Identified::Refuse(
+            AllocateRefusal::without_pod(AllocateRule::Unidentified, call.resource, why),
+            LiveReads::pods_and_node(holder_key(context.lock).cloned()),
+        );
     };
-    let rivals = sight
+    let rivals = context
         .pods
         .iter()
-        .filter(|pod| pod.pod.uid != turn_of_holder.pod.pod.uid && sight.is_here(pod) && !pod.phase.is_terminal());
-    let rivals = rivals.flat_map(|pod| turns(pod, None, call, sight.ledger));
+        .filter(|pod| pod.pod.uid != turn_of_holder.pod.pod.uid && context.is_here(pod) && !pod.phase.is_terminal());
+    let rivals = rivals.flat_map(|pod| candidates(pod, None, call, context.ledger));
     // A kubelet that has started again asks for served pods once more, until they run. A holder that was served already is
     // proof of that; else whoever saw the kubelet go tells. The stored answer must not go to the wrong pod, nor the
     // holder's devices to one that repeats.
-    let repeats = |turn: &Turn<'_>| turn_of_holder.asked > 0 || sight.may_repeat.contains(&turn.pod.pod.uid);
-    let rival: Vec<Turn<'a>> = rivals.filter(|turn| !turn.admitted && (turn.asked == 0 || repeats(turn))).collect();
+    let repeats =
+        |candidate: &Candidate<'_>| turn_of_holder.asked > 0 || context.may_repeat.contains(&candidate.pod.pod.uid);
+    let rival: Vec<Candidate<'a>> =
+        rivals.filter(|candidate| !candidate.admitted && (candidate.asked == 0 || repeats(candidate))).collect();
     if rival.is_empty() {
-        return found(turn_of_holder, How::Lock);
+        return found(turn_of_holder, IdentifiedBy::Lock);
     }
-    let all: Vec<Turn<'a>> = std::iter::once(turn_of_holder).chain(rival).collect();
+    let all: Vec<Candidate<'a>> = std::iter::once(turn_of_holder).chain(rival).collect();
     ambiguous(&all, call)
 }
 
 /// Whose turn it is in the pod as far as the ledger tells.
-fn only_turn<'a>(pod: &'a HandoffPod, call: &Call<'_>, sight: &Sight<'_>) -> Option<Turn<'a>> {
-    turns(pod, None, call, sight.ledger).into_iter().next()
+fn only_turn<'a>(pod: &'a HandoffPod, call: &AllocateCall<'_>, context: &AllocateContext<'_>) -> Option<Candidate<'a>> {
+    candidates(pod, None, call, context.ledger).into_iter().next()
 }
 
-fn ambiguous<'a>(turns: &[Turn<'_>], call: &Call<'_>) -> Identified<'a> {
-    let one_pod = turns.iter().all(|turn| turn.pod.pod.uid == turns[0].pod.pod.uid);
-    let names: Vec<String> =
-        turns.iter().take(4).map(|turn| format!("{} (container {})", turn.pod.pod.key, turn.container.name)).collect();
+fn ambiguous<'a>(candidates: &[Candidate<'_>], call: &AllocateCall<'_>) -> Identified<'a> {
+    let one_pod = candidates.iter().all(|candidate| candidate.pod.pod.uid == candidates[0].pod.pod.uid);
+    let names: Vec<String> = candidates
+        .iter()
+        .take(4)
+        .map(|candidate| format!("{} (container {})", candidate.pod.pod.key, candidate.container.name))
+        .collect();
     let text = format!(
         "{}: {} {} could be calling for {} of it and nothing tells them apart: {}; {}",
         call.resource,
-        turns.len(),
+        candidates.len(),
         if one_pod { "containers" } else { "pods" },
         call.count,
         names.join(" and "),
         if one_pod { "the kubelet asks again" } else { "delete the one that should not be here" },
     );
-    let mut pods: Vec<_> = turns.iter().map(|turn| turn.pod.pod.clone()).collect();
+    let mut pods: Vec<_> = candidates.iter().map(|candidate| candidate.pod.pod.clone()).collect();
     pods.dedup();
-    let rests_on = Fresh::pods_and_node(pods.iter().map(|pod| pod.key.clone()));
-    Identified::Refuse(Refusal { rule: Rule::Ambiguous, text, pods }, rests_on)
+    let rests_on = LiveReads::pods_and_node(pods.iter().map(|pod| pod.key.clone()));
+    Identified::Refuse(AllocateRefusal { rule: AllocateRule::Ambiguous, text, pods }, rests_on)
+}
+
+/// The container of one pod that a call would be for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Candidate<'a> {
+    pod: &'a HandoffPod,
+    container: &'a PodContainer,
+    /// How often the kubelet has asked for it already; 0 is unserved.
+    asked: u32,
+    /// Some container of the pod runs: its admission is over.
+    admitted: bool,
+}
+
+/// The container of `pod` whose turn it is on this resource; several when nothing tells them apart. `listed` is what
+/// PodResources says of the pod; without it only the ledger tells how far the kubelet is.
+///
+/// The kubelet goes through init containers and sidecars in spec order, then app containers, and makes all calls of a
+/// container before it comes to the next. So a listed container with devices proves that everything before it is done, and
+/// behind the first container that lacks this resource nobody is asked for yet. Plain init containers are never listed.
+/// What remains is the unserved before the served, then the kubelet's order.
+///
+/// A kubelet that has lost its checkpoint admits its pods once more and asks for what does not run, ended init containers
+/// among that; then, outside of any admission, for each container that it starts again. So one that runs comes after all that
+/// do not; and among several that the API shows running, one has ended and its status is still on its way.
+fn candidates<'a>(
+    pod: &'a HandoffPod,
+    listed: Option<&ListedPod>,
+    call: &AllocateCall<'_>,
+    ledger: &Ledger,
+) -> Vec<Candidate<'a>> {
+    let reached = listed.map_or(0, |listed| {
+        pod.containers.iter().rposition(|container| listed.has_devices(&container.name)).unwrap_or(0)
+    });
+    let admitted = pod.containers.iter().any(|container| container.running);
+    let mut candidates = Vec::new();
+    for (order, container) in pod.containers.iter().enumerate() {
+        let is_listed_kind = container.kind != ContainerKind::Init;
+        let Some(count) = asks(pod, container, call.resource) else { continue };
+        if let Some(listed) = listed {
+            let done =
+                if is_listed_kind { listed.ids(&container.name, call.resource).is_some() } else { order < reached };
+            if done {
+                continue;
+            }
+        }
+        if count == call.count {
+            let asked = ledger.asked(&pod.pod.uid, &container.name, call.resource);
+            candidates.push(Candidate { pod, container, asked, admitted });
+        }
+        if listed.is_some() && is_listed_kind && !container.running {
+            break;
+        }
+    }
+    // `min_by_key` takes the first of equals: the kubelet's order.
+    let first = candidates
+        .iter()
+        .filter(|candidate| !candidate.container.running)
+        .min_by_key(|candidate| candidate.asked)
+        .copied();
+    match first {
+        Some(first) => vec![first],
+        // Unserved containers that run were admitted without a call and will not call.
+        None => candidates.into_iter().filter(|candidate| candidate.asked > 0).collect(),
+    }
+}
+
+/// The number of ids that the kubelet will ask for, if this container's call comes to this agent at all.
+fn asks(pod: &HandoffPod, container: &PodContainer, resource: &str) -> Option<i64> {
+    pod.expected_calls(|name| name == resource)
+        .find(|call| call.container.name == container.name)
+        .map(|call| call.count)
 }

@@ -1,6 +1,6 @@
 //! Who is calling: every rule of identification, one moment on a node each.
 
-use super::scene::{Scene, refused, served};
+use super::test_node::{TestNode, refused, served};
 use super::testing::{NODE, container, gpu_pod, grant, lock_of, pod, with_assignment};
 use super::*;
 use crate::contract::{LockRead, PodUid, key};
@@ -12,10 +12,10 @@ fn one(name: &str, device: &str) -> HandoffPod {
     with_assignment(gpu_pod(name, 1), &[("main", &[device])])
 }
 
-fn how(outcome: &Outcome) -> How {
+fn how(outcome: &AllocateOutcome) -> IdentifiedBy {
     match outcome {
-        Outcome::Serve(serving) => serving.how,
-        Outcome::Repeat { how, .. } => *how,
+        AllocateOutcome::Serve(serving) => serving.how,
+        AllocateOutcome::Repeat { how, .. } => *how,
         other => panic!("{other:?}"),
     }
 }
@@ -23,46 +23,46 @@ fn how(outcome: &Outcome) -> How {
 #[test]
 fn the_pod_that_is_listed_without_devices_and_holds_the_lock_is_calling() {
     let (a, b) = (one("a", "GPU-3"), one("b", "GPU-4"));
-    let mut scene = Scene::new(&[&a, &b]).lock(&b).listed(&[("a", "main", GPU, &["GPU-3"]), ("b", "main", GPU, &[])]);
-    grant(&mut scene.ledger, &a, &[("main", &["GPU-3"])]);
-    let outcome = scene.gpu(&["GPU-4"]);
+    let mut node = TestNode::new(&[&a, &b]).lock(&b).listed(&[("a", "main", GPU, &["GPU-3"]), ("b", "main", GPU, &[])]);
+    grant(&mut node.ledger, &a, &[("main", &["GPU-3"])]);
+    let outcome = node.gpu(&["GPU-4"]);
     assert_eq!(served(&outcome), ("b".into(), "main".into(), vec!["GPU-4".into()]));
-    assert_eq!((how(&outcome), scene.asked_live), (How::Both, 0));
+    assert_eq!((how(&outcome), node.asked_live), (IdentifiedBy::Both, 0));
 }
 
 #[test]
 fn two_equal_pods_bound_in_reverse_order_of_creation_get_their_own_devices() {
     let (a, b) = (one("a", "GPU-1"), one("b", "GPU-2"));
-    let mut scene = Scene::new(&[&a, &b]).lock(&b).listed(&[("b", "main", GPU, &[])]);
-    assert_eq!(served(&scene.gpu(&["GPU-2"])).2, ["GPU-2"]);
-    scene = scene.lock(&a).listed(&[("b", "main", GPU, &["GPU-2"]), ("a", "main", GPU, &[])]);
-    assert_eq!(served(&scene.gpu(&["GPU-7"])).2, ["GPU-1"]);
+    let mut node = TestNode::new(&[&a, &b]).lock(&b).listed(&[("b", "main", GPU, &[])]);
+    assert_eq!(served(&node.gpu(&["GPU-2"])).2, ["GPU-2"]);
+    node = node.lock(&a).listed(&[("b", "main", GPU, &["GPU-2"]), ("a", "main", GPU, &[])]);
+    assert_eq!(served(&node.gpu(&["GPU-7"])).2, ["GPU-1"]);
 }
 
 #[test]
 fn a_caller_without_the_lock_is_refused_and_the_holder_is_not_served_in_its_place() {
     let (holder, other) = (one("holder", "GPU-0"), one("other", "GPU-1"));
-    let mut scene = Scene::new(&[&holder, &other]).lock(&holder).listed(&[("other", "main", GPU, &[])]);
-    let outcome = scene.gpu(&["GPU-0"]);
-    assert_eq!(refused(&outcome).rule, Rule::Lock);
+    let mut node = TestNode::new(&[&holder, &other]).lock(&holder).listed(&[("other", "main", GPU, &[])]);
+    let outcome = node.gpu(&["GPU-0"]);
+    assert_eq!(refused(&outcome).rule, AllocateRule::Lock);
     assert!(refused(&outcome).text.starts_with("pod default/other, container main, nvidia.com/gpu: "));
-    assert!(scene.asked_live > 0, "no refusal rests on watched state alone");
+    assert!(node.asked_live > 0, "no refusal rests on watched state alone");
 }
 
 #[test]
 fn the_lock_that_the_watch_has_not_brought_yet_is_read_live_before_refusing() {
     let a = one("a", "GPU-3");
-    let mut scene = Scene::new(&[&a]).listed(&[("a", "main", GPU, &[])]);
-    scene.live_lock = Some(lock_of(&a));
-    assert_eq!(served(&scene.gpu(&["GPU-3"])).2, ["GPU-3"]);
+    let mut node = TestNode::new(&[&a]).listed(&[("a", "main", GPU, &[])]);
+    node.live_lock = Some(lock_of(&a));
+    assert_eq!(served(&node.gpu(&["GPU-3"])).2, ["GPU-3"]);
 }
 
 #[test]
 fn a_pod_that_the_watch_has_not_brought_yet_is_read_live() {
     let a = one("a", "GPU-3");
-    let mut scene = Scene::new(&[]).lock(&a).listed(&[("a", "main", GPU, &[])]);
-    scene.live = vec![a];
-    assert_eq!(served(&scene.gpu(&["GPU-3"])).2, ["GPU-3"]);
+    let mut node = TestNode::new(&[]).lock(&a).listed(&[("a", "main", GPU, &[])]);
+    node.live = vec![a];
+    assert_eq!(served(&node.gpu(&["GPU-3"])).2, ["GPU-3"]);
 }
 
 #[test]
@@ -71,10 +71,10 @@ fn a_same_name_predecessor_that_is_deleting_is_a_miss() {
     old.deleting = Some(Deletion { at: jiff::Timestamp::MAX, grace_seconds: 30 });
     let mut new = one("web-0", "GPU-2");
     new.pod.uid = PodUid::new("second");
-    let mut scene = Scene::new(&[&old]).lock(&new).listed(&[("web-0", "main", GPU, &[])]);
-    scene.live = vec![new.clone()];
-    let outcome = scene.gpu(&["GPU-2"]);
-    let Outcome::Serve(serving) = &outcome else { panic!("{outcome:?}") };
+    let mut node = TestNode::new(&[&old]).lock(&new).listed(&[("web-0", "main", GPU, &[])]);
+    node.live = vec![new.clone()];
+    let outcome = node.gpu(&["GPU-2"]);
+    let AllocateOutcome::Serve(serving) = &outcome else { panic!("{outcome:?}") };
     assert_eq!(serving.entry.pod, new.pod);
 }
 
@@ -82,10 +82,10 @@ fn a_same_name_predecessor_that_is_deleting_is_a_miss() {
 fn two_pods_left_are_refused_by_both_names() {
     let (a, b) = (one("a", "GPU-0"), one("b", "GPU-1"));
     let rows: &[(&str, &str, &str, &[&str])] = &[("a", "main", GPU, &[]), ("b", "main", GPU, &[])];
-    let mut scene = Scene::new(&[&a, &b]).lock(&a).listed(rows);
-    let outcome = scene.gpu(&["GPU-0"]);
+    let mut node = TestNode::new(&[&a, &b]).lock(&a).listed(rows);
+    let outcome = node.gpu(&["GPU-0"]);
     let refusal = refused(&outcome);
-    assert_eq!((refusal.rule, refusal.pods.len()), (Rule::Ambiguous, 2));
+    assert_eq!((refusal.rule, refusal.pods.len()), (AllocateRule::Ambiguous, 2));
     assert!(refusal.notices().all(|notice| notice.reason == "AmbiguousAllocate"));
     assert!(refusal.text.contains("default/a") && refusal.text.contains("default/b"));
 }
@@ -94,9 +94,9 @@ fn two_pods_left_are_refused_by_both_names() {
 fn a_pod_whose_admission_is_over_is_not_confused_with_the_one_under_admission() {
     let (stuck, a) = (one("stuck", "GPU-0"), one("a", "GPU-1"));
     let rows: &[(&str, &str, &str, &[&str])] = &[("stuck", "main", GPU, &[]), ("a", "main", GPU, &[])];
-    let mut scene = Scene::new(&[&stuck, &a]).lock(&a).listed(rows);
-    scene.passed.insert(stuck.pod.uid.clone());
-    assert_eq!(served(&scene.gpu(&["GPU-1"])).0, "a");
+    let mut node = TestNode::new(&[&stuck, &a]).lock(&a).listed(rows);
+    node.passed.insert(stuck.pod.uid.clone());
+    assert_eq!(served(&node.gpu(&["GPU-1"])).0, "a");
 }
 
 #[test]
@@ -106,8 +106,8 @@ fn running_and_dra_backed_containers_do_not_call() {
     dra.containers[0].dra_backed = vec![GPU.into()];
     let rows: &[(&str, &str, &str, &[&str])] =
         &[("running", "main", GPU, &[]), ("dra", "main", GPU, &[]), ("a", "main", GPU, &[])];
-    let mut scene = Scene::new(&[&running, &dra, &a]).lock(&a).listed(rows);
-    assert_eq!(served(&scene.gpu(&["GPU-2"])).0, "a");
+    let mut node = TestNode::new(&[&running, &dra, &a]).lock(&a).listed(rows);
+    assert_eq!(served(&node.gpu(&["GPU-2"])).0, "a");
 }
 
 #[test]
@@ -122,21 +122,21 @@ fn init_containers_are_not_listed_and_come_in_the_kubelets_order() {
         ],
     );
     let p = with_assignment(p, &[("init", &["GPU-0"]), ("side", &["GPU-0"]), ("main", &["GPU-1"])]);
-    let mut scene = Scene::new(&[&p]).lock(&p).listed(&[("b", "side", GPU, &[]), ("b", "main", GPU, &[])]);
-    assert_eq!(served(&scene.gpu(&["GPU-0"])).1, "init");
-    assert_eq!(served(&scene.gpu(&["GPU-0"])).1, "side");
-    scene = scene.listed(&[("b", "side", GPU, &["GPU-0"]), ("b", "main", GPU, &[])]);
-    assert_eq!(served(&scene.gpu(&["GPU-1"])).1, "main");
+    let mut node = TestNode::new(&[&p]).lock(&p).listed(&[("b", "side", GPU, &[]), ("b", "main", GPU, &[])]);
+    assert_eq!(served(&node.gpu(&["GPU-0"])).1, "init");
+    assert_eq!(served(&node.gpu(&["GPU-0"])).1, "side");
+    node = node.listed(&[("b", "side", GPU, &["GPU-0"]), ("b", "main", GPU, &[])]);
+    assert_eq!(served(&node.gpu(&["GPU-1"])).1, "main");
 }
 
 #[test]
 fn a_repetition_after_the_kubelet_lost_its_state_is_known_and_its_ids_are_recorded() {
     let a = one("a", "GPU-3");
-    let mut scene = Scene::new(&[&a]).lock(&a).listed(&[("a", "main", GPU, &[])]);
-    scene.gpu(&["GPU-3"]);
-    scene.lock = LockRead::Free;
-    let Outcome::Repeat { key, .. } = scene.gpu(&["GPU-6"]) else { panic!("not a repetition") };
-    let entry = scene.ledger.get(&key).unwrap();
+    let mut node = TestNode::new(&[&a]).lock(&a).listed(&[("a", "main", GPU, &[])]);
+    node.gpu(&["GPU-3"]);
+    node.lock = LockRead::Free;
+    let AllocateOutcome::Repeat { key, .. } = node.gpu(&["GPU-6"]) else { panic!("not a repetition") };
+    let entry = node.ledger.get(&key).unwrap();
     assert_eq!((&*entry.ids[0], entry.asked), ("GPU-6", 2));
     assert_eq!(entry.devices().next().unwrap().as_str(), "GPU-3", "the stored answer stands");
 }
@@ -146,10 +146,10 @@ fn a_whole_admission_that_is_repeated_goes_through_the_containers_again() {
     let gpu = [(GPU, 1)];
     let p = pod("b", vec![container("init", ContainerKind::Init, &gpu), container("main", ContainerKind::App, &gpu)]);
     let p = with_assignment(p, &[("init", &["GPU-0"]), ("main", &["GPU-0"])]);
-    let mut scene = Scene::new(&[&p]).lock(&p).listed(&[("b", "main", GPU, &[])]);
-    let mut round = || match scene.gpu(&["GPU-0"]) {
-        Outcome::Serve(serving) => serving.entry.container.to_string(),
-        Outcome::Repeat { key, .. } => format!("again {}", key.container),
+    let mut node = TestNode::new(&[&p]).lock(&p).listed(&[("b", "main", GPU, &[])]);
+    let mut round = || match node.gpu(&["GPU-0"]) {
+        AllocateOutcome::Serve(serving) => serving.entry.container.to_string(),
+        AllocateOutcome::Repeat { key, .. } => format!("again {}", key.container),
         other => panic!("{other:?}"),
     };
     assert_eq!([round(), round(), round(), round()], ["init", "main", "again init", "again main"]);
@@ -158,36 +158,36 @@ fn a_whole_admission_that_is_repeated_goes_through_the_containers_again() {
 #[test]
 fn without_pod_resources_the_lock_tells_unless_another_pod_could_be_calling() {
     let (a, mut b) = (one("a", "GPU-0"), one("b", "GPU-1"));
-    let mut scene = Scene::new(&[&a]).lock(&a);
-    let outcome = scene.gpu(&["GPU-0"]);
-    assert_eq!((served(&outcome).0.as_str(), how(&outcome)), ("a", How::Lock));
-    let mut scene = Scene::new(&[&a, &b]).lock(&a);
-    let outcome = scene.gpu(&["GPU-0"]);
-    assert_eq!(refused(&outcome).rule, Rule::Ambiguous);
+    let mut node = TestNode::new(&[&a]).lock(&a);
+    let outcome = node.gpu(&["GPU-0"]);
+    assert_eq!((served(&outcome).0.as_str(), how(&outcome)), ("a", IdentifiedBy::Lock));
+    let mut node = TestNode::new(&[&a, &b]).lock(&a);
+    let outcome = node.gpu(&["GPU-0"]);
+    assert_eq!(refused(&outcome).rule, AllocateRule::Ambiguous);
     b.phase = Phase::Failed;
-    assert_eq!(served(&Scene::new(&[&a, &b]).lock(&a).gpu(&["GPU-0"])).0, "a");
-    let mut scene = Scene::new(&[&a]);
-    assert_eq!(refused(&scene.gpu(&["GPU-0"])).rule, Rule::Unidentified, "neither is known");
+    assert_eq!(served(&TestNode::new(&[&a, &b]).lock(&a).gpu(&["GPU-0"])).0, "a");
+    let mut node = TestNode::new(&[&a]);
+    assert_eq!(refused(&node.gpu(&["GPU-0"])).rule, AllocateRule::Unidentified, "neither is known");
 }
 
 #[test]
 fn without_pod_resources_a_pod_served_before_the_kubelet_started_again_may_be_the_one_that_asks() {
     let (mut served_before, holder) = (one("served", "GPU-0"), one("holder", "GPU-1"));
     for resources in [PodResources::Unavailable, PodResources::Throttled] {
-        let mut scene = Scene::new(&[&served_before, &holder]).lock(&holder);
-        scene.resources = resources;
-        grant(&mut scene.ledger, &served_before, &[("main", &["GPU-0"])]);
-        let before = scene.ledger.clone();
-        assert_eq!(served(&scene.gpu(&["GPU-1"])).0, "holder", "the kubelet does not ask twice without a reason");
-        scene.ledger = before.clone();
-        scene.may_repeat.insert(served_before.pod.uid.clone());
-        let outcome = scene.gpu(&["GPU-0"]);
+        let mut node = TestNode::new(&[&served_before, &holder]).lock(&holder);
+        node.resources = resources;
+        grant(&mut node.ledger, &served_before, &[("main", &["GPU-0"])]);
+        let before = node.ledger.clone();
+        assert_eq!(served(&node.gpu(&["GPU-1"])).0, "holder", "the kubelet does not ask twice without a reason");
+        node.ledger = before.clone();
+        node.may_repeat.insert(served_before.pod.uid.clone());
+        let outcome = node.gpu(&["GPU-0"]);
         let refusal = refused(&outcome);
-        assert_eq!((refusal.rule, refusal.pods.len()), (Rule::Ambiguous, 2), "{refusal:?}");
+        assert_eq!((refusal.rule, refusal.pods.len()), (AllocateRule::Ambiguous, 2), "{refusal:?}");
         assert!(refusal.text.contains("default/served") && refusal.text.contains("default/holder"), "{}", refusal.text);
         served_before.containers[0].running = true;
-        scene.pods.apply(served_before.clone());
-        assert_eq!(served(&scene.gpu(&["GPU-1"])).0, "holder", "a pod that runs does not ask");
+        node.pods.apply(served_before.clone());
+        assert_eq!(served(&node.gpu(&["GPU-1"])).0, "holder", "a pod that runs does not ask");
         served_before.containers[0].running = false;
     }
 }
@@ -195,31 +195,31 @@ fn without_pod_resources_a_pod_served_before_the_kubelet_started_again_may_be_th
 #[test]
 fn the_lock_holder_is_not_served_while_the_kubelet_admits_a_pod_that_is_gone() {
     let holder = one("holder", "GPU-0");
-    let mut scene = Scene::new(&[&holder]).lock(&holder).listed(&[("gone", "main", GPU, &[])]);
-    assert_eq!(refused(&scene.gpu(&["GPU-0"])).rule, Rule::Unidentified);
+    let mut node = TestNode::new(&[&holder]).lock(&holder).listed(&[("gone", "main", GPU, &[])]);
+    assert_eq!(refused(&node.gpu(&["GPU-0"])).rule, AllocateRule::Unidentified);
 }
 
 #[test]
 fn the_number_of_ids_must_be_the_containers_limit() {
     let a = one("a", "GPU-0");
-    let mut scene = Scene::new(&[&a]).lock(&a).listed(&[("a", "main", GPU, &[])]);
-    assert_eq!(refused(&scene.gpu(&["GPU-0", "GPU-1"])).rule, Rule::Unidentified);
+    let mut node = TestNode::new(&[&a]).lock(&a).listed(&[("a", "main", GPU, &[])]);
+    assert_eq!(refused(&node.gpu(&["GPU-0", "GPU-1"])).rule, AllocateRule::Unidentified);
 }
 
 #[test]
 fn a_pod_of_another_node_is_never_the_caller() {
     let mut a = one("a", "GPU-0");
     a.node = Some("node-b".into());
-    let mut scene = Scene::new(&[&a]).lock(&a).listed(&[("a", "main", GPU, &[])]);
-    let outcome = scene.gpu(&["GPU-0"]);
+    let mut node = TestNode::new(&[&a]).lock(&a).listed(&[("a", "main", GPU, &[])]);
+    let outcome = node.gpu(&["GPU-0"]);
     assert!(refused(&outcome).text.contains(NODE) || refused(&outcome).text.contains("default/a"), "{outcome:?}");
 }
 
 #[test]
 fn an_invalid_request_that_came_past_the_scheduler_is_named() {
     let bad = pod("bad", vec![container("main", ContainerKind::App, &[(key::GPU_CORE, 50)])]);
-    let mut scene = Scene::new(&[&bad]).listed(&[("bad", "main", key::GPU_CORE, &[])]);
-    let outcome = scene.call(key::GPU_CORE, &["GPU-0::1"]);
+    let mut node = TestNode::new(&[&bad]).listed(&[("bad", "main", key::GPU_CORE, &[])]);
+    let outcome = node.call(key::GPU_CORE, &["GPU-0::1"]);
     assert!(refused(&outcome).text.contains("pod default/bad, container main"), "{outcome:?}");
     assert!(refused(&outcome).text.contains("gpu-core alone"));
 }
@@ -239,25 +239,25 @@ fn running(mut pod: HandoffPod, containers: &[bool]) -> HandoffPod {
     pod
 }
 
-fn repeated(outcome: &Outcome) -> &str {
-    let Outcome::Repeat { key, .. } = outcome else { panic!("not a repetition: {outcome:?}") };
+fn repeated(outcome: &AllocateOutcome) -> &str {
+    let AllocateOutcome::Repeat { key, .. } = outcome else { panic!("not a repetition: {outcome:?}") };
     &key.container
 }
 
 #[test]
 fn a_kubelet_that_lost_its_checkpoint_asks_for_the_container_that_it_starts_again_and_not_for_the_one_that_runs() {
     let p = running(pair("p", ["GPU-0", "GPU-1"], [1, 1]), &[true, false]);
-    let mut scene = Scene::new(&[&p]).listed(&[("p", "a", GPU, &[]), ("p", "b", GPU, &[])]);
-    grant(&mut scene.ledger, &p, &[("a", &["GPU-0"]), ("b", &["GPU-1"])]);
-    assert_eq!(repeated(&scene.gpu(&["GPU-5"])), "b");
+    let mut node = TestNode::new(&[&p]).listed(&[("p", "a", GPU, &[]), ("p", "b", GPU, &[])]);
+    grant(&mut node.ledger, &p, &[("a", &["GPU-0"]), ("b", &["GPU-1"])]);
+    assert_eq!(repeated(&node.gpu(&["GPU-5"])), "b");
 }
 
 #[test]
 fn a_running_container_that_asks_for_another_number_does_not_hide_the_one_that_starts_again() {
     let p = running(pair("p", ["GPU-0", "GPU-1"], [2, 1]), &[true, false]);
-    let mut scene = Scene::new(&[&p]).listed(&[("p", "a", GPU, &[]), ("p", "b", GPU, &[])]);
-    grant(&mut scene.ledger, &p, &[("a", &["GPU-0"]), ("b", &["GPU-1"])]);
-    assert_eq!(repeated(&scene.gpu(&["GPU-5"])), "b");
+    let mut node = TestNode::new(&[&p]).listed(&[("p", "a", GPU, &[]), ("p", "b", GPU, &[])]);
+    grant(&mut node.ledger, &p, &[("a", &["GPU-0"]), ("b", &["GPU-1"])]);
+    assert_eq!(repeated(&node.gpu(&["GPU-5"])), "b");
 }
 
 #[test]
@@ -266,29 +266,29 @@ fn of_two_pods_after_a_lost_checkpoint_nobody_is_guessed_because_a_container_may
     let q = running(pair("q", ["GPU-2", "GPU-3"], [1, 1]), &[true, true]);
     let rows: &[(&str, &str, &str, &[&str])] =
         &[("p", "a", GPU, &[]), ("p", "b", GPU, &[]), ("q", "a", GPU, &[]), ("q", "b", GPU, &[])];
-    let mut scene = Scene::new(&[&p, &q]).listed(rows);
-    grant(&mut scene.ledger, &p, &[("a", &["GPU-0"]), ("b", &["GPU-1"])]);
-    grant(&mut scene.ledger, &q, &[("a", &["GPU-2"]), ("b", &["GPU-3"])]);
-    assert_eq!(refused(&scene.gpu(&["GPU-5"])).rule, Rule::Ambiguous);
+    let mut node = TestNode::new(&[&p, &q]).listed(rows);
+    grant(&mut node.ledger, &p, &[("a", &["GPU-0"]), ("b", &["GPU-1"])]);
+    grant(&mut node.ledger, &q, &[("a", &["GPU-2"]), ("b", &["GPU-3"])]);
+    assert_eq!(refused(&node.gpu(&["GPU-5"])).rule, AllocateRule::Ambiguous);
 }
 
 #[test]
 fn containers_that_all_seem_to_run_are_read_live_and_refused_rather_than_guessed() {
     let p = running(pair("p", ["GPU-0", "GPU-1"], [1, 1]), &[true, true]);
-    let mut scene = Scene::new(&[&p]).listed(&[("p", "a", GPU, &[]), ("p", "b", GPU, &[])]);
-    grant(&mut scene.ledger, &p, &[("a", &["GPU-0"]), ("b", &["GPU-1"])]);
-    let outcome = scene.gpu(&["GPU-5"]);
-    assert_eq!((refused(&outcome).rule, refused(&outcome).pods.len()), (Rule::Ambiguous, 1));
+    let mut node = TestNode::new(&[&p]).listed(&[("p", "a", GPU, &[]), ("p", "b", GPU, &[])]);
+    grant(&mut node.ledger, &p, &[("a", &["GPU-0"]), ("b", &["GPU-1"])]);
+    let outcome = node.gpu(&["GPU-5"]);
+    assert_eq!((refused(&outcome).rule, refused(&outcome).pods.len()), (AllocateRule::Ambiguous, 1));
     assert!(refused(&outcome).text.contains("the kubelet asks again"));
-    scene.live = vec![running(p, &[true, false])];
-    assert_eq!(repeated(&scene.gpu(&["GPU-5"])), "b", "the status has come");
+    node.live = vec![running(p, &[true, false])];
+    assert_eq!(repeated(&node.gpu(&["GPU-5"])), "b", "the status has come");
 }
 
 #[test]
 fn a_pod_admitted_while_the_plugin_was_away_is_served_at_its_second_container_while_the_first_runs() {
     let p = running(pair("p", ["GPU-0", "GPU-1"], [1, 1]), &[true, false]);
-    let mut scene = Scene::new(&[&p]).lock(&p).listed(&[("p", "a", GPU, &[]), ("p", "b", GPU, &[])]);
-    assert_eq!(served(&scene.gpu(&["GPU-5"])), ("p".into(), "b".into(), vec!["GPU-1".into()]));
+    let mut node = TestNode::new(&[&p]).lock(&p).listed(&[("p", "a", GPU, &[]), ("p", "b", GPU, &[])]);
+    assert_eq!(served(&node.gpu(&["GPU-5"])), ("p".into(), "b".into(), vec!["GPU-1".into()]));
 }
 
 #[test]
@@ -298,26 +298,26 @@ fn a_kubelet_that_lost_its_checkpoint_admits_anew_and_asks_for_the_ended_init_co
     let p = pod("p", containers.map(|(name, kind)| container(name, kind, &gpu)).to_vec());
     let p = with_assignment(p, &[("init", &["GPU-0"]), ("a", &["GPU-0"]), ("b", &["GPU-1"])]);
     let p = running(HandoffPod { phase: Phase::Running, ..p }, &[false, true, false]);
-    let mut scene = Scene::new(&[&p]).listed(&[("p", "a", GPU, &[]), ("p", "b", GPU, &[])]);
-    grant(&mut scene.ledger, &p, &[("init", &["GPU-0"]), ("a", &["GPU-0"]), ("b", &["GPU-1"])]);
-    assert_eq!(repeated(&scene.gpu(&["GPU-5"])), "init");
-    assert_eq!(repeated(&scene.gpu(&["GPU-5"])), "b");
+    let mut node = TestNode::new(&[&p]).listed(&[("p", "a", GPU, &[]), ("p", "b", GPU, &[])]);
+    grant(&mut node.ledger, &p, &[("init", &["GPU-0"]), ("a", &["GPU-0"]), ("b", &["GPU-1"])]);
+    assert_eq!(repeated(&node.gpu(&["GPU-5"])), "init");
+    assert_eq!(repeated(&node.gpu(&["GPU-5"])), "b");
 }
 
 #[test]
 fn a_static_pod_is_served_what_the_kubelet_chose_where_unassigned_pods_are_served() {
-    let mut scene = Scene::new(&[]).listed(&[("static-node-a", "main", GPU, &[])]);
-    let outcome = scene.gpu(&["GPU-5"]);
-    assert_eq!(refused(&outcome).rule, Rule::Unidentified);
+    let mut node = TestNode::new(&[]).listed(&[("static-node-a", "main", GPU, &[])]);
+    let outcome = node.gpu(&["GPU-5"]);
+    assert_eq!(refused(&outcome).rule, AllocateRule::Unidentified);
     assert!(refused(&outcome).text.contains("--unassigned-pods=serve"), "{}", refused(&outcome).text);
-    scene.policy.unassigned = Unassigned::Serve;
-    assert_eq!(served(&scene.gpu(&["GPU-5"])), ("static-node-a".into(), "main".into(), vec!["GPU-5".into()]));
-    assert_eq!(served(&scene.gpu(&["GPU-6"])).2, ["GPU-6"], "the kubelet keeps no other for it");
+    node.policy.unassigned = UnassignedPods::Serve;
+    assert_eq!(served(&node.gpu(&["GPU-5"])), ("static-node-a".into(), "main".into(), vec!["GPU-5".into()]));
+    assert_eq!(served(&node.gpu(&["GPU-6"])).2, ["GPU-6"], "the kubelet keeps no other for it");
 }
 
 #[test]
 fn a_static_pod_with_several_containers_that_could_be_asking_is_refused() {
-    let mut scene = Scene::new(&[]).listed(&[("static-node-a", "a", GPU, &[]), ("static-node-a", "b", GPU, &[])]);
-    scene.policy.unassigned = Unassigned::Serve;
-    assert_eq!(refused(&scene.gpu(&["GPU-5"])).rule, Rule::Unidentified);
+    let mut node = TestNode::new(&[]).listed(&[("static-node-a", "a", GPU, &[]), ("static-node-a", "b", GPU, &[])]);
+    node.policy.unassigned = UnassignedPods::Serve;
+    assert_eq!(refused(&node.gpu(&["GPU-5"])).rule, AllocateRule::Unidentified);
 }

@@ -1,7 +1,7 @@
 //! What this node has handed out: the memory that makes a grant happen once.
 //!
-//! An entry is written *before* its answer leaves ([`State::Intent`]) and is settled when PodResources lists its ids
-//! ([`State::Committed`]). Both hold their devices; an intent whose answer may never have arrived holds them too, until its
+//! An entry is written *before* its answer leaves ([`GrantState::Intent`]) and is settled when PodResources lists its ids
+//! ([`GrantState::Committed`]). Both hold their devices; an intent whose answer may never have arrived holds them too, until its
 //! pod has ended.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -36,7 +36,7 @@ impl EntryKey {
 
 /// How sure it is that the kubelet knows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub enum State {
+pub enum GrantState {
     /// Written before the answer left.
     Intent,
     /// PodResources lists the ids, or a later call of the same pod proves that the kubelet went on.
@@ -45,7 +45,7 @@ pub enum State {
 
 /// When a container runs; decides who can hold a device at the same time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Slot {
+pub struct ContainerSlot {
     /// Index among the pod's containers, in the kubelet's order.
     pub order: u16,
     /// A plain init container.
@@ -54,7 +54,7 @@ pub struct Slot {
     pub sidecar: bool,
 }
 
-impl Slot {
+impl ContainerSlot {
     /// The slot of `container` in `pod`; after all others when the pod does not have it.
     pub fn of(pod: &HandoffPod, container: &str) -> Self {
         let at = pod.containers.iter().position(|c| &*c.name == container);
@@ -79,7 +79,7 @@ impl Slot {
 
 /// One answered call.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Entry {
+pub struct LedgerEntry {
     /// The pod.
     pub pod: PodRef,
     /// Its container.
@@ -87,16 +87,16 @@ pub struct Entry {
     /// Resource name.
     pub resource: Box<str>,
     /// When the container runs.
-    pub slot: Slot,
+    pub slot: ContainerSlot,
     /// The kubelet's ids of the latest call, sorted.
     pub ids: Vec<Box<str>>,
     /// The devices that the answer names. Empty for names that only accompany the delivering one.
     pub served: Vec<(DeviceType, DeviceEntry)>,
     /// The encoded answer; `None` in an entry that was rebuilt.
-    #[serde(default, with = "super::hex")]
+    #[serde(default, with = "hex")]
     pub answer: Option<Vec<u8>>,
     /// Settled or not.
-    pub state: State,
+    pub state: GrantState,
     /// How often the kubelet asked.
     pub asked: u32,
     /// Position in the order of grants.
@@ -105,7 +105,7 @@ pub struct Entry {
     pub assigned: bool,
 }
 
-impl Entry {
+impl LedgerEntry {
     /// Its key.
     pub fn key(&self) -> EntryKey {
         EntryKey::new(&self.pod.uid, &self.container, &self.resource)
@@ -126,26 +126,26 @@ impl Entry {
 /// or shows it has to do so for changed entries only.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Ledger {
-    entries: BTreeMap<EntryKey, Shared<Entry>>,
+    entries: BTreeMap<EntryKey, Shared<LedgerEntry>>,
     next: u64,
 }
 
 impl Ledger {
     /// A ledger of these entries.
-    pub fn of(entries: impl IntoIterator<Item = Entry>) -> Self {
-        let entries: BTreeMap<_, Shared<Entry>> =
+    pub fn of(entries: impl IntoIterator<Item = LedgerEntry>) -> Self {
+        let entries: BTreeMap<_, Shared<LedgerEntry>> =
             entries.into_iter().map(|entry| (entry.key(), entry.into())).collect();
         let next = entries.values().map(|entry| entry.seq + 1).max().unwrap_or(0);
         Self { entries, next }
     }
 
     /// All entries, by key.
-    pub fn iter(&self) -> impl Iterator<Item = &Entry> {
+    pub fn iter(&self) -> impl Iterator<Item = &LedgerEntry> {
         self.entries.values().map(|entry| &**entry)
     }
 
     /// All entries as they are stored, by key.
-    pub fn stored(&self) -> &BTreeMap<EntryKey, Shared<Entry>> {
+    pub fn stored(&self) -> &BTreeMap<EntryKey, Shared<LedgerEntry>> {
         &self.entries
     }
 
@@ -160,7 +160,7 @@ impl Ledger {
     }
 
     /// The entry of one call.
-    pub fn get(&self, key: &EntryKey) -> Option<&Entry> {
+    pub fn get(&self, key: &EntryKey) -> Option<&LedgerEntry> {
         self.entries.get(key).map(|entry| &**entry)
     }
 
@@ -170,7 +170,7 @@ impl Ledger {
     }
 
     /// Entries of one pod.
-    pub fn of_pod<'a>(&'a self, uid: &'a PodUid) -> impl Iterator<Item = &'a Entry> {
+    pub fn of_pod<'a>(&'a self, uid: &'a PodUid) -> impl Iterator<Item = &'a LedgerEntry> {
         self.iter().filter(move |entry| entry.pod.uid == *uid)
     }
 
@@ -181,12 +181,14 @@ impl Ledger {
 
     /// Records a grant before its answer leaves. Earlier grants of the same pod are thereby settled: the kubelet goes on to
     /// a container only when it has the one before.
-    pub fn record(&mut self, mut entry: Entry) {
+    pub fn record(&mut self, mut entry: LedgerEntry) {
         entry.seq = self.next;
         self.next += 1;
-        let own = |earlier: &&mut Shared<Entry>| earlier.pod.uid == entry.pod.uid && earlier.state != State::Committed;
+        let own = |earlier: &&mut Shared<LedgerEntry>| {
+            earlier.pod.uid == entry.pod.uid && earlier.state != GrantState::Committed
+        };
         for earlier in self.entries.values_mut().filter(own) {
-            earlier.state = State::Committed;
+            earlier.state = GrantState::Committed;
         }
         self.entries.insert(entry.key(), entry.into());
     }
@@ -197,7 +199,7 @@ impl Ledger {
     }
 
     /// Puts an entry back as it was.
-    pub fn restore(&mut self, entry: Entry) {
+    pub fn restore(&mut self, entry: LedgerEntry) {
         self.entries.insert(entry.key(), entry.into());
     }
 
@@ -207,7 +209,7 @@ impl Ledger {
         if let Some(entry) = self.entries.get_mut(key) {
             entry.ids = ids;
             entry.asked += 1;
-            entry.state = State::Intent;
+            entry.state = GrantState::Intent;
         }
     }
 
@@ -223,11 +225,11 @@ impl Ledger {
     pub fn settle(&mut self, resources: &PodResources) -> bool {
         let Some(listing) = resources.listing() else { return false };
         let mut changed = false;
-        for entry in self.entries.values_mut().filter(|entry| entry.state == State::Intent) {
+        for entry in self.entries.values_mut().filter(|entry| entry.state == GrantState::Intent) {
             let listed: BTreeSet<&str> = listing.ids(&entry.pod.key, &entry.container, &entry.resource).collect();
             let ours: BTreeSet<&str> = entry.ids.iter().map(|id| &**id).collect();
             if !listed.is_empty() && listed == ours {
-                entry.state = State::Committed;
+                entry.state = GrantState::Committed;
                 changed = true;
             }
         }
@@ -235,14 +237,18 @@ impl Ledger {
     }
 
     /// Drops the entries that hold nothing any more; returns them.
-    pub fn expire(&mut self, pods: &NodePods, resources: &PodResources) -> Vec<Shared<Entry>> {
+    pub fn expire(&mut self, pods: &NodePods, resources: &PodResources) -> Vec<Shared<LedgerEntry>> {
         let dead: Vec<EntryKey> =
-            self.iter().filter(|entry| !self.is_live(entry, pods, resources)).map(Entry::key).collect();
+            self.iter().filter(|entry| !self.is_live(entry, pods, resources)).map(LedgerEntry::key).collect();
         dead.iter().filter_map(|key| self.entries.remove(key)).collect()
     }
 
     /// Entries that hold their devices.
-    pub fn live<'a>(&'a self, pods: &'a NodePods, resources: &'a PodResources) -> impl Iterator<Item = &'a Entry> {
+    pub fn live<'a>(
+        &'a self,
+        pods: &'a NodePods,
+        resources: &'a PodResources,
+    ) -> impl Iterator<Item = &'a LedgerEntry> {
         self.iter().filter(|entry| self.is_live(entry, pods, resources))
     }
 
@@ -251,7 +257,7 @@ impl Ledger {
     ///
     /// An ended pod that is still listed holds its devices only while the API shows a container of it running: kubelets
     /// before 1.34 list ended pods for as long as they exist. While PodResources is throttled, absence proves nothing.
-    pub fn is_live(&self, entry: &Entry, pods: &NodePods, resources: &PodResources) -> bool {
+    pub fn is_live(&self, entry: &LedgerEntry, pods: &NodePods, resources: &PodResources) -> bool {
         match pods.by_uid(&entry.pod.uid) {
             Some(pod) if !pod.phase.is_terminal() => true,
             Some(pod) => pod.containers.iter().any(|c| c.running) && self.is_listed(entry, pods, resources),
@@ -265,14 +271,14 @@ impl Ledger {
     /// PodResources shows ids of this entry under its pod's name; for an entry that is never listed itself (an init
     /// container's), those of any other entry of the pod. PodResources has no uids: what a pod made anew under the name holds
     /// is not its predecessor's, unless the kubelet lists both.
-    fn is_listed(&self, entry: &Entry, pods: &NodePods, resources: &PodResources) -> bool {
+    fn is_listed(&self, entry: &LedgerEntry, pods: &NodePods, resources: &PodResources) -> bool {
         let Some(listing) = resources.listing() else { return false };
-        let holds_listed = |of: &Entry| {
+        let holds_listed = |of: &LedgerEntry| {
             listing.ids(&of.pod.key, &of.container, &of.resource).any(|id| of.ids.iter().any(|own| **own == *id))
         };
         let alone = listing.of(&entry.pod.key).nth(1).is_none();
-        let inherited = |of: &Entry| {
-            let heir = |other: &Entry| {
+        let inherited = |of: &LedgerEntry| {
+            let heir = |other: &LedgerEntry| {
                 other.pod.key == of.pod.key
                     && other.pod.uid != of.pod.uid
                     && (&other.container, &other.resource) == (&of.container, &of.resource)
@@ -280,7 +286,7 @@ impl Ledger {
             };
             alone && pods.by_uid(&of.pod.uid).is_none() && self.iter().any(|other| heir(other) && holds_listed(other))
         };
-        let shown = |of: &Entry| holds_listed(of) && !inherited(of);
+        let shown = |of: &LedgerEntry| holds_listed(of) && !inherited(of);
         if entry.slot.init {
             self.of_pod(&entry.pod.uid).any(|other| !other.slot.init && shown(other))
         } else {
@@ -317,5 +323,36 @@ impl Ledger {
         let call = calls.find(|call| delivers(call) && super::assignment::kind_of(call.resource) == *kind)?;
         let key = EntryKey::new(&pod.pod.uid, container, call.resource);
         self.get(&key).map(|entry| entry.served.as_slice())
+    }
+}
+
+/// Bytes as hexadecimal text, for the ledger's answers.
+mod hex {
+    use serde::{Deserialize, Deserializer, Serializer, de::Error};
+
+    #[allow(clippy::ref_option)] // the signature that serde asks for
+    pub fn serialize<S: Serializer>(bytes: &Option<Vec<u8>>, serializer: S) -> Result<S::Ok, S::Error> {
+        match bytes {
+            None => serializer.serialize_none(),
+            Some(bytes) => serializer.serialize_str(&print(bytes)),
+        }
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Vec<u8>>, D::Error> {
+        let text: Option<String> = Option::deserialize(deserializer)?;
+        text.map(|text| parse(&text).ok_or_else(|| D::Error::custom("expected hexadecimal digits in pairs")))
+            .transpose()
+    }
+
+    fn print(bytes: &[u8]) -> String {
+        const DIGITS: &[u8; 16] = b"0123456789abcdef";
+        let pairs = bytes.iter().flat_map(|b| [DIGITS[usize::from(b >> 4)], DIGITS[usize::from(b & 15)]]);
+        pairs.map(char::from).collect()
+    }
+
+    fn parse(text: &str) -> Option<Vec<u8>> {
+        let digits: Option<Vec<u8>> = text.chars().map(|c| c.to_digit(16).map(|d| d as u8)).collect();
+        let digits = digits.filter(|digits| digits.len() % 2 == 0)?;
+        Some(digits.chunks_exact(2).map(|pair| pair[0] << 4 | pair[1]).collect())
     }
 }

@@ -8,7 +8,7 @@ use crate::contract::PodKey;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PodResources {
     /// The kubelet answered.
-    Listed(Listing),
+    Listed(PodListing),
     /// This kubelet has no PodResources, or it cannot be reached.
     Unavailable,
     /// It answered ResourceExhausted until the budget was spent.
@@ -17,7 +17,7 @@ pub enum PodResources {
 
 /// Every pod that the kubelet counts as active. No uids; two pods of one name may be listed while one replaces the other.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Listing {
+pub struct PodListing {
     /// In the kubelet's (random) order.
     pub pods: Vec<ListedPod>,
 }
@@ -54,7 +54,7 @@ impl ListedPod {
     }
 }
 
-impl Listing {
+impl PodListing {
     /// Pods of that name: two when one replaces the other.
     pub fn of<'a>(&'a self, key: &'a PodKey) -> impl Iterator<Item = &'a ListedPod> {
         self.pods.iter().filter(move |pod| pod.key == *key)
@@ -78,7 +78,7 @@ impl Listing {
 
 impl PodResources {
     /// The listing, if there is one.
-    pub fn listing(&self) -> Option<&Listing> {
+    pub fn listing(&self) -> Option<&PodListing> {
         match self {
             Self::Listed(listing) => Some(listing),
             Self::Unavailable | Self::Throttled => None,

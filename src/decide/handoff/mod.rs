@@ -1,17 +1,15 @@
 //! The hand-off on the node: which pod is calling, whether its assignment may be served, with which devices, and when the
 //! node lock goes. Pure: the agent brings what it has read and performs what is decided.
 
+pub mod allocate;
 pub mod assignment;
-pub mod call;
-mod hex;
-pub mod holder;
+pub mod context;
 pub mod identify;
 #[cfg(test)]
 mod identify_tests;
 pub mod inventory;
 pub mod ledger;
 pub mod listing;
-pub mod notice;
 pub mod plan;
 pub mod pods;
 pub mod policy;
@@ -22,26 +20,21 @@ pub mod refusal;
 mod replay_tests;
 pub mod room;
 #[cfg(test)]
-mod scene;
-pub mod sight;
-mod split;
+mod test_node;
 #[cfg(test)]
 pub(crate) mod testing;
-mod turn;
-mod unassigned;
 pub mod validate;
 #[cfg(test)]
 mod validate_tests;
 pub mod verify;
 
-pub use assignment::{Assignment, AssignmentError};
-pub use call::{Outcome, Serving, decide, passed_by};
-pub use identify::How;
+pub use allocate::{AllocateOutcome, NewGrant, decide, passed_by};
+pub use assignment::{AssignmentError, PodAssignment};
+pub use context::{AllocateCall, AllocateContext, LiveReads};
+pub use identify::IdentifiedBy;
 pub use inventory::{InventoryDevice, NodeInventory};
-pub use ledger::{Entry, EntryKey, Ledger, State};
-pub use listing::{ListedContainers, ListedPod, Listing, PodResources};
-pub use notice::Notice;
+pub use ledger::{ContainerSlot, EntryKey, GrantState, Ledger, LedgerEntry};
+pub use listing::{ListedContainers, ListedPod, PodListing, PodResources};
 pub use pods::NodePods;
-pub use policy::{IdMismatch, LockMode, Policy, Unassigned};
-pub use refusal::{Code, Refusal, Rule};
-pub use sight::{Call, Fresh, Sight};
+pub use policy::{AllocatePolicy, IdMismatch, LockMode, UnassignedPods};
+pub use refusal::{AllocateRefusal, AllocateRule, PodNotice, RefusalCode};

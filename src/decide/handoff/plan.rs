@@ -3,10 +3,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::assignment::Assignment;
+use super::assignment::PodAssignment;
 use super::inventory::NodeInventory;
-use super::ledger::{Ledger, Slot};
-use super::room::{Claim, Load, peak};
+use super::ledger::{ContainerSlot, Ledger};
+use super::room::{DeviceClaim, DeviceLoad, peak};
 use crate::contract::allocation::{Entries, Extension};
 use crate::contract::{ContainerRequest, DeviceEntry, DeviceId, DeviceType};
 use crate::decide::pod::{HandoffPod, PodContainer};
@@ -19,21 +19,21 @@ pub struct Plan<'a> {
     /// What goes with a device wherever it is used.
     catalog: BTreeMap<DeviceId, (i32, Option<Extension>)>,
     /// Peak load per device by the original plan: only devices of equal load can change places.
-    peak: BTreeMap<DeviceId, Load>,
+    peak: BTreeMap<DeviceId, DeviceLoad>,
     /// Served so far, by container and type.
     served: BTreeMap<(Box<str>, DeviceType), Vec<DeviceId>>,
 }
 
 impl<'a> Plan<'a> {
     /// The original plan, changed by the swaps that the grants of this pod in `ledger` brought.
-    pub fn new(pod: &'a HandoffPod, assignment: &Assignment, ledger: &Ledger, inventory: &NodeInventory) -> Self {
+    pub fn new(pod: &'a HandoffPod, assignment: &PodAssignment, ledger: &Ledger, inventory: &NodeInventory) -> Self {
         let mut claims = Vec::new();
         let mut catalog = BTreeMap::new();
         for container in &pod.containers {
-            let slot = Slot::of(pod, &container.name);
+            let slot = ContainerSlot::of(pod, &container.name);
             for (kind, entries) in assignment.containers.get(&container.name).into_iter().flatten() {
                 for entry in entries {
-                    claims.push(Claim { slot, kind, entry });
+                    claims.push(DeviceClaim { slot, kind, entry });
                     catalog.insert(entry.id.clone(), (entry.minor, entry.extension.clone()));
                 }
             }
@@ -58,10 +58,12 @@ impl<'a> Plan<'a> {
 
     /// Devices of one type that containers which run together with `container` have been served.
     pub fn held_beside(&self, container: &str, kind: &DeviceType) -> BTreeSet<DeviceId> {
-        let slot = Slot::of(self.pod, container);
+        let slot = ContainerSlot::of(self.pod, container);
         self.served
             .iter()
-            .filter(|((other, k), _)| k == kind && **other != *container && Slot::of(self.pod, other).meets(slot))
+            .filter(|((other, k), _)| {
+                k == kind && **other != *container && ContainerSlot::of(self.pod, other).meets(slot)
+            })
             .flat_map(|(_, devices)| devices.iter().cloned())
             .collect()
     }
@@ -171,7 +173,7 @@ mod tests {
     #[test]
     fn an_adopted_device_swaps_places_with_the_planned_one() {
         let (pod, inventory) = (family(), inventory(8));
-        let assignment = Assignment::read(&pod, &inventory).unwrap().unwrap();
+        let assignment = PodAssignment::read(&pod, &inventory).unwrap().unwrap();
         let ledger = granted(&pod, &[("init", &["GPU-0", "GPU-1"])]);
         let mut plan = Plan::new(&pod, &assignment, &ledger, &inventory);
         plan.adopt(pod.container("side").unwrap(), &GPU, &chosen(&["GPU-1"]));
@@ -184,7 +186,7 @@ mod tests {
     #[test]
     fn the_swaps_of_earlier_grants_are_found_again_from_the_ledger() {
         let (pod, inventory) = (family(), inventory(8));
-        let assignment = Assignment::read(&pod, &inventory).unwrap().unwrap();
+        let assignment = PodAssignment::read(&pod, &inventory).unwrap().unwrap();
         let ledger = granted(&pod, &[("init", &["GPU-0", "GPU-1"]), ("side", &["GPU-1"])]);
         let plan = Plan::new(&pod, &assignment, &ledger, &inventory);
         assert_eq!(ids(&plan, "m1"), ["GPU-0", "GPU-2"]);
@@ -194,7 +196,7 @@ mod tests {
     #[test]
     fn a_device_held_by_a_running_container_or_foreign_to_the_pod_is_not_adopted() {
         let (pod, inventory) = (family(), inventory(8));
-        let assignment = Assignment::read(&pod, &inventory).unwrap().unwrap();
+        let assignment = PodAssignment::read(&pod, &inventory).unwrap().unwrap();
         let ledger = granted(&pod, &[("init", &["GPU-0", "GPU-1"]), ("side", &["GPU-0"])]);
         let mut plan = Plan::new(&pod, &assignment, &ledger, &inventory);
         plan.adopt(pod.container("m1").unwrap(), &GPU, &chosen(&["GPU-0", "GPU-7"]));
@@ -209,7 +211,7 @@ mod tests {
         let inventory = inventory(8);
         for (joint, expected) in [(true, "GPU-0"), (false, "GPU-1")] {
             pod.assignment.joint = joint;
-            let assignment = Assignment::read(&pod, &inventory).unwrap().unwrap();
+            let assignment = PodAssignment::read(&pod, &inventory).unwrap().unwrap();
             let mut plan = Plan::new(&pod, &assignment, &Ledger::default(), &inventory);
             plan.adopt(pod.container("m1").unwrap(), &GPU, &chosen(&["GPU-1"]));
             assert_eq!(ids(&plan, "m1"), [expected]);
@@ -222,7 +224,7 @@ mod tests {
             picks in proptest::collection::vec(proptest::collection::btree_set(0..8usize, 0..4), 4)
         ) {
             let (pod, inventory) = (family(), inventory(8));
-            let assignment = Assignment::read(&pod, &inventory).unwrap().unwrap();
+            let assignment = PodAssignment::read(&pod, &inventory).unwrap().unwrap();
             let set = assignment.pod_set(&pod, &GPU);
             let mut grants: Vec<(String, Vec<String>)> = Vec::new();
             for (container, pick) in pod.containers.iter().zip(picks) {

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::listing::{ListedContainers, ListedResources};
-use super::notice::Notice;
+use super::refusal::PodNotice;
 use crate::contract::{PodKey, PodUid};
 use crate::decide::pod::{AssignmentText, HandoffPod};
 
@@ -21,7 +21,7 @@ pub struct NodePods {
 impl NodePods {
     /// Takes in one version of a pod. The assignment of the first version with a node name stays: later edits of its keys
     /// are ignored and told once per edit.
-    pub fn apply(&mut self, mut pod: HandoffPod) -> Option<Notice> {
+    pub fn apply(&mut self, mut pod: HandoffPod) -> Option<PodNotice> {
         let uid = pod.pod.uid.clone();
         let mut notice = None;
         if let Some(known) = self.pods.get(&uid)
@@ -30,7 +30,9 @@ impl NodePods {
         {
             if self.edited.get(&uid) != Some(&pod.assignment) {
                 self.edited.insert(uid.clone(), pod.assignment.clone());
-                notice = Some(Notice::assignment_edited(pod.pod.clone()));
+                let note =
+                    "the pod's device assignment was edited after the bind; the edit is ignored, the devices stay";
+                notice = Some(PodNotice::new(pod.pod.clone(), "AssignmentEdited", note.to_owned()));
             }
             pod.assignment = known.assignment.clone();
         }
@@ -53,7 +55,7 @@ impl NodePods {
     }
 
     /// A live read of `key`: whatever else was known under that name is gone.
-    pub fn apply_live(&mut self, key: &PodKey, found: Option<HandoffPod>) -> Option<Notice> {
+    pub fn apply_live(&mut self, key: &PodKey, found: Option<HandoffPod>) -> Option<PodNotice> {
         let keep = found.as_ref().map(|pod| pod.pod.uid.clone());
         self.retain(|pod| pod.pod.key != *key || Some(&pod.pod.uid) == keep.as_ref());
         found.and_then(|pod| self.apply(pod))
@@ -79,7 +81,7 @@ impl NodePods {
     }
 
     /// A relist: pods that are not in it are gone.
-    pub fn replace(&mut self, pods: Vec<HandoffPod>) -> Vec<Notice> {
+    pub fn replace(&mut self, pods: Vec<HandoffPod>) -> Vec<PodNotice> {
         let uids: BTreeSet<PodUid> = pods.iter().map(|pod| pod.pod.uid.clone()).collect();
         self.retain(|pod| uids.contains(&pod.pod.uid));
         pods.into_iter().filter_map(|pod| self.apply(pod)).collect()

@@ -1,59 +1,62 @@
 //! The operator's choices that the hand-off follows.
 
-use serde::{Deserialize, Serialize};
+use crate::contract::word::word_enum;
 
-/// `--node-lock`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum LockMode {
-    /// A pod is served only under its lock.
-    #[default]
-    Always,
-    /// A pod is served without a lock when a known scheduler placed it.
-    Auto,
+word_enum! {
+    /// `--node-lock` of the node daemon.
+    #[derive(Default)]
+    LockMode {
+        /// A pod is served only under its lock.
+        #[default]
+        Always = "always",
+        /// A pod is served without a lock when a known scheduler placed it.
+        Auto = "auto",
+    }
 }
 
-/// `--unassigned-pods`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Unassigned {
-    /// Refuse pods that no scheduler gave devices to.
-    #[default]
-    Deny,
-    /// Serve them what the kubelet chose, where that is free.
-    Serve,
+word_enum! {
+    /// `--unassigned-pods`: what happens to pods that no scheduler gave devices to.
+    #[derive(Default)]
+    UnassignedPods {
+        /// Refused, with a text that says how to fix it.
+        #[default]
+        Deny = "deny",
+        /// Served with the kubelet's ids where those are free.
+        Serve = "serve",
+    }
 }
 
-/// `--id-mismatch`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum IdMismatch {
-    /// The answer follows the assignment; a metric and an event tell.
-    #[default]
-    ServeAssignment,
-    /// The call is refused.
-    Reject,
+word_enum! {
+    /// `--id-mismatch`: what happens when the kubelet chose other ids than the assigned ones.
+    #[derive(Default)]
+    IdMismatch {
+        /// The answer follows the assignment; a metric and an event say so.
+        #[default]
+        ServeAssignment = "serve-assignment",
+        /// The call is refused.
+        Reject = "reject",
+    }
 }
 
 /// All of them.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Policy {
+pub struct AllocatePolicy {
     /// `--node-lock`.
     pub lock: LockMode,
     /// `--scheduler-names`: whose assignments count under `auto`.
     pub scheduler_names: Vec<Box<str>>,
     /// `--unassigned-pods`.
-    pub unassigned: Unassigned,
+    pub unassigned: UnassignedPods,
     /// `--id-mismatch`.
     pub id_mismatch: IdMismatch,
 }
 
-impl Default for Policy {
+impl Default for AllocatePolicy {
     fn default() -> Self {
         Self {
             lock: LockMode::default(),
             scheduler_names: vec!["baton-scheduler".into()],
-            unassigned: Unassigned::default(),
+            unassigned: UnassignedPods::default(),
             id_mismatch: IdMismatch::default(),
         }
     }

@@ -6,16 +6,16 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::assignment::{Assignment, kind_of};
+use super::assignment::{PodAssignment, kind_of};
+use super::context::{AllocateCall, AllocateContext, LiveReads};
 use super::identify::{Identified, identify};
 use super::ledger::EntryKey;
 use super::plan::Plan;
-use super::sight::{Call, Fresh, Sight};
 use crate::contract::{DeviceId, PodUid};
 
 /// Which devices to prefer.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Order {
+pub struct PreferenceOrder {
     /// The container's own plan.
     pub own: Vec<DeviceId>,
     /// The rest of the pod's set that no other container of it holds.
@@ -28,34 +28,40 @@ pub struct Order {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Preference {
     /// Read these live first, if there is time.
-    NeedLive(Fresh),
+    NeedLive(LiveReads),
     /// Prefer these; with the identification, where there is one.
-    Order(Order, Option<EntryKey>),
+    Order(PreferenceOrder, Option<EntryKey>),
 }
 
 /// Decides what to prefer. A caller that cannot be identified gets an order that keeps off everybody's devices.
-pub fn preference(sight: &Sight<'_>, call: &Call<'_>) -> Preference {
-    let caller = match identify(sight, call) {
+pub fn preference(context: &AllocateContext<'_>, call: &AllocateCall<'_>) -> Preference {
+    let caller = match identify(context, call) {
         Identified::NeedLive(missing) => return Preference::NeedLive(missing),
         Identified::Refuse(_, rests_on) => {
-            return match rests_on.missing(sight.fresh) {
+            return match rests_on.missing(context.live_reads) {
                 Some(missing) => Preference::NeedLive(missing),
-                None => Preference::Order(Order { named: named_by_others(sight, None), ..Order::default() }, None),
+                None => Preference::Order(
+                    PreferenceOrder { named: named_by_others(context, None), ..PreferenceOrder::default() },
+                    None,
+                ),
             };
         }
         Identified::Stranger { .. } => {
-            return Preference::Order(Order { named: named_by_others(sight, None), ..Order::default() }, None);
+            return Preference::Order(
+                PreferenceOrder { named: named_by_others(context, None), ..PreferenceOrder::default() },
+                None,
+            );
         }
         Identified::Caller(caller) => caller,
     };
     let uid = &caller.pod.pod.uid;
     let key = EntryKey::new(uid, &caller.container.name, call.resource);
-    let mut order = Order { named: named_by_others(sight, Some(uid)), ..Order::default() };
+    let mut order = PreferenceOrder { named: named_by_others(context, Some(uid)), ..PreferenceOrder::default() };
     let kind = kind_of(call.resource);
-    if let Some(entry) = sight.ledger.get(&key).filter(|entry| !entry.served.is_empty()) {
+    if let Some(entry) = context.ledger.get(&key).filter(|entry| !entry.served.is_empty()) {
         order.own = entry.devices().cloned().collect();
-    } else if let Ok(Some(assignment)) = Assignment::read(caller.pod, sight.inventory) {
-        let plan = Plan::new(caller.pod, &assignment, sight.ledger, sight.inventory);
+    } else if let Ok(Some(assignment)) = PodAssignment::read(caller.pod, context.inventory) {
+        let plan = Plan::new(caller.pod, &assignment, context.ledger, context.inventory);
         order.own = plan.of(&caller.container.name, &kind).iter().map(|entry| entry.id.clone()).collect();
         let held = plan.held_beside(&caller.container.name, &kind);
         let set = assignment.pod_set(caller.pod, &kind);
@@ -64,17 +70,17 @@ pub fn preference(sight: &Sight<'_>, call: &Call<'_>) -> Preference {
     Preference::Order(order, Some(key))
 }
 
-fn named_by_others(sight: &Sight<'_>, own: Option<&PodUid>) -> BTreeSet<DeviceId> {
-    let others = sight.pods.iter().filter(|pod| Some(&pod.pod.uid) != own && sight.is_here(pod) && pod.is_live());
-    let assigned = others.filter_map(|pod| Assignment::read(pod, sight.inventory).ok().flatten());
+fn named_by_others(context: &AllocateContext<'_>, own: Option<&PodUid>) -> BTreeSet<DeviceId> {
+    let others = context.pods.iter().filter(|pod| Some(&pod.pod.uid) != own && context.is_here(pod) && pod.is_live());
+    let assigned = others.filter_map(|pod| PodAssignment::read(pod, context.inventory).ok().flatten());
     let mut named: BTreeSet<DeviceId> = assigned.flat_map(|plan| plan.named().cloned().collect::<Vec<_>>()).collect();
-    let served = sight.ledger.live(sight.pods, sight.resources).filter(|entry| Some(&entry.pod.uid) != own);
+    let served = context.ledger.live(context.pods, context.resources).filter(|entry| Some(&entry.pod.uid) != own);
     named.extend(served.flat_map(|entry| entry.devices().cloned().collect::<Vec<_>>()));
     named
 }
 
 /// Picks exactly `size` of the available ids (all of them when there are fewer), must-include first.
-pub fn pick(order: &Order, available: &[String], must_include: &[String], size: usize) -> Vec<String> {
+pub fn pick(order: &PreferenceOrder, available: &[String], must_include: &[String], size: usize) -> Vec<String> {
     let mut all: Vec<&str> = available.iter().map(String::as_str).collect::<BTreeSet<_>>().into_iter().collect();
     all.sort_by_key(|id| unit(id));
     let mut by_device: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
@@ -135,8 +141,8 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn order(own: &[&str], rest: &[&str], named: &[&str]) -> Order {
-        Order {
+    fn order(own: &[&str], rest: &[&str], named: &[&str]) -> PreferenceOrder {
+        PreferenceOrder {
             own: own.iter().map(|d| id(d)).collect(),
             rest: rest.iter().map(|d| id(d)).collect(),
             named: named.iter().map(|d| id(d)).collect(),
@@ -174,7 +180,7 @@ mod tests {
     fn a_share_without_a_plan_comes_from_one_device_that_has_room_for_it() {
         let units = |g: &str, n: usize| (0..n).map(|k| format!("GPU-{g}::{k}")).collect::<Vec<_>>();
         let available: Vec<String> = [units("a", 70), units("b", 90), units("c", 85)].concat();
-        let from = |order: &Order, must: &[String], size| -> BTreeMap<String, usize> {
+        let from = |order: &PreferenceOrder, must: &[String], size| -> BTreeMap<String, usize> {
             let mut from = BTreeMap::new();
             for id in pick(order, &available, must, size) {
                 *from.entry(device(&id).to_owned()).or_default() += 1;
@@ -199,7 +205,7 @@ mod tests {
             named in proptest::collection::btree_set(0..24usize, 0..9), size in 0..22usize,
         ) {
             let device = |n: &usize| id(&format!("GPU-{n}"));
-            let order = Order { own: own.iter().map(device).collect(), rest: rest.iter().map(device).collect(), named: named.iter().map(device).collect() };
+            let order = PreferenceOrder { own: own.iter().map(device).collect(), rest: rest.iter().map(device).collect(), named: named.iter().map(device).collect() };
             let available: Vec<String> = available.iter().map(|n| format!("GPU-{n}")).collect();
             let must: Vec<String> = must.iter().map(|n| format!("GPU-{n}")).filter(|id| available.contains(id)).collect();
             let picked = pick(&order, &available, &must, size);

@@ -6,10 +6,10 @@
 
 use std::collections::BTreeSet;
 
-use super::assignment::{Assignment, delivers, kind_of};
+use super::assignment::{PodAssignment, delivers, kind_of};
 use super::inventory::NodeInventory;
-use super::ledger::{Entry, EntryKey, Ledger, Slot, State};
-use super::listing::{ListedPod, Listing};
+use super::ledger::{ContainerSlot, EntryKey, GrantState, Ledger, LedgerEntry};
+use super::listing::{ListedPod, PodListing};
 use super::plan::Plan;
 use super::pods::NodePods;
 use super::room;
@@ -20,7 +20,7 @@ use crate::decide::pod::{ExpectedCall, HandoffPod, Phase};
 ///
 /// A pod that has started by its status and is not listed (yet: the kubelet comes up, or has no PodResources) counts as
 /// served by its plan, uncertain until it is listed or has ended.
-pub fn rebuild(node: &str, pods: &NodePods, listing: &Listing, inventory: &NodeInventory) -> Ledger {
+pub fn rebuild(node: &str, pods: &NodePods, listing: &PodListing, inventory: &NodeInventory) -> Ledger {
     let mut ledger = Ledger::default();
     learn(&mut ledger, node, pods, listing, inventory);
     for listed in &listing.pods {
@@ -32,7 +32,7 @@ pub fn rebuild(node: &str, pods: &NodePods, listing: &Listing, inventory: &NodeI
         pods.iter().filter(|pod| pod.node.as_deref() == Some(node) && !pod.phase.is_terminal() && has_started(pod));
     for pod in started.filter(|pod| !listing.lists(&pod.pod.key)) {
         for call in pod.expected_calls(|name| inventory.registers(name)) {
-            add(&mut ledger, pod, &call, &BTreeSet::new(), State::Intent, inventory);
+            add(&mut ledger, pod, &call, &BTreeSet::new(), GrantState::Intent, inventory);
         }
     }
     ledger
@@ -41,7 +41,13 @@ pub fn rebuild(node: &str, pods: &NodePods, listing: &Listing, inventory: &NodeI
 /// Adds what PodResources lists and the ledger does not know: pods that the kubelet re-admitted without calling, or that
 /// another plugin served before this agent came; and the ids of what was rebuilt before the kubelet listed it. `true` when
 /// anything was added.
-pub fn learn(ledger: &mut Ledger, node: &str, pods: &NodePods, listing: &Listing, inventory: &NodeInventory) -> bool {
+pub fn learn(
+    ledger: &mut Ledger,
+    node: &str,
+    pods: &NodePods,
+    listing: &PodListing,
+    inventory: &NodeInventory,
+) -> bool {
     let mut learned = adopt(ledger, node, pods);
     for listed in &listing.pods {
         if let Some(pod) = of_key(node, pods, listed) {
@@ -71,9 +77,9 @@ fn pod_entries(ledger: &mut Ledger, pod: &HandoffPod, listed: &ListedPod, invent
     let mut added = false;
     let calls: Vec<ExpectedCall<'_>> = pod.expected_calls(|name| inventory.registers(name)).collect();
     let reached = pod.containers.iter().rposition(|container| listed.has_devices(&container.name));
-    let only_init = calls.iter().all(|call| Slot::of(pod, &call.container.name).init);
+    let only_init = calls.iter().all(|call| ContainerSlot::of(pod, &call.container.name).init);
     for call in &calls {
-        let slot = Slot::of(pod, &call.container.name);
+        let slot = ContainerSlot::of(pod, &call.container.name);
         let ids = listed.ids(&call.container.name, call.resource);
         let is_served = if slot.init {
             match reached {
@@ -85,7 +91,7 @@ fn pod_entries(ledger: &mut Ledger, pod: &HandoffPod, listed: &ListedPod, invent
             ids.is_some()
         };
         if is_served {
-            added |= add(ledger, pod, call, &ids.cloned().unwrap_or_default(), State::Committed, inventory);
+            added |= add(ledger, pod, call, &ids.cloned().unwrap_or_default(), GrantState::Committed, inventory);
         }
     }
     added
@@ -96,7 +102,7 @@ fn add(
     pod: &HandoffPod,
     call: &ExpectedCall<'_>,
     ids: &BTreeSet<Box<str>>,
-    state: State,
+    state: GrantState,
     inventory: &NodeInventory,
 ) -> bool {
     let key = EntryKey::new(&pod.pod.uid, &call.container.name, call.resource);
@@ -107,17 +113,17 @@ fn add(
         }
         ledger.forget(&key);
     }
-    let assignment = Assignment::read(pod, inventory).ok().flatten();
+    let assignment = PodAssignment::read(pod, inventory).ok().flatten();
     let served = match (&assignment, delivers(call)) {
         (_, false) => Vec::new(),
         (Some(assignment), true) => planned(pod, assignment, ledger, inventory, call, ids),
         (None, true) => by_ids(ids, call.resource, inventory),
     };
-    ledger.record(Entry {
+    ledger.record(LedgerEntry {
         pod: pod.pod.clone(),
         container: call.container.name.clone(),
         resource: call.resource.into(),
-        slot: Slot::of(pod, &call.container.name),
+        slot: ContainerSlot::of(pod, &call.container.name),
         ids: ids.iter().cloned().collect(),
         served,
         answer: None,
@@ -131,7 +137,7 @@ fn add(
 
 fn planned(
     pod: &HandoffPod,
-    assignment: &Assignment,
+    assignment: &PodAssignment,
     ledger: &Ledger,
     inventory: &NodeInventory,
     call: &ExpectedCall<'_>,
@@ -157,15 +163,15 @@ fn by_ids(ids: &BTreeSet<Box<str>>, resource: &str, inventory: &NodeInventory) -
 /// A pod that the API server did not have when it was served or found is there now, as the mirror of a static pod comes after
 /// its admission: what it holds is filed under its own uid. `true` when anything changed.
 pub fn adopt(ledger: &mut Ledger, node: &str, pods: &NodePods) -> bool {
-    let of_pod = |entry: &Entry| {
+    let of_pod = |entry: &LedgerEntry| {
         let stranger = entry.pod.uid == unknown_uid(&entry.pod.key);
         let mut live = pods.of_key(&entry.pod.key).filter(|pod| pod.node.as_deref() == Some(node) && pod.is_live());
         let pod = live.next().filter(|_| stranger)?;
-        let (slot, uid) = (Slot::of(pod, &entry.container), pod.pod.uid.clone());
+        let (slot, uid) = (ContainerSlot::of(pod, &entry.container), pod.pod.uid.clone());
         let free = ledger.get(&EntryKey::new(&uid, &entry.container, &entry.resource)).is_none();
-        free.then(|| (entry.key(), Entry { slot, pod: pod.pod.clone(), ..entry.clone() }))
+        free.then(|| (entry.key(), LedgerEntry { slot, pod: pod.pod.clone(), ..entry.clone() }))
     };
-    let adopted: Vec<(EntryKey, Entry)> = ledger.iter().filter_map(of_pod).collect();
+    let adopted: Vec<(EntryKey, LedgerEntry)> = ledger.iter().filter_map(of_pod).collect();
     let any = !adopted.is_empty();
     for (key, entry) in adopted {
         ledger.forget(&key);
@@ -186,15 +192,15 @@ fn orphan_entries(ledger: &mut Ledger, listed: &ListedPod, inventory: &NodeInven
         for (resource, ids) in
             resources.iter().filter(|(resource, ids)| inventory.registers(resource) && !ids.is_empty())
         {
-            ledger.record(Entry {
+            ledger.record(LedgerEntry {
                 pod: PodRef { key: listed.key.clone(), uid: uid.clone() },
                 container: container.clone(),
                 resource: resource.clone(),
-                slot: Slot { order: u16::MAX, init: false, sidecar: false },
+                slot: ContainerSlot { order: u16::MAX, init: false, sidecar: false },
                 ids: ids.iter().cloned().collect(),
                 served: by_ids(ids, resource, inventory),
                 answer: None,
-                state: State::Committed,
+                state: GrantState::Committed,
                 asked: 1,
                 seq: 0,
                 assigned: false,
@@ -204,7 +210,7 @@ fn orphan_entries(ledger: &mut Ledger, listed: &ListedPod, inventory: &NodeInven
 }
 
 /// `true` when an entry's devices are parts: for building its answer anew.
-pub fn is_share(entry: &Entry) -> bool {
+pub fn is_share(entry: &LedgerEntry) -> bool {
     entry.served.iter().any(|(kind, device)| !room::is_whole(kind, device))
 }
 
@@ -247,7 +253,7 @@ mod tests {
     #[test]
     fn a_pod_that_has_started_and_is_not_listed_yet_holds_its_plan() {
         let mut pod = with_assignment(gpu_pod("a", 1), &[("main", &["GPU-2"])]);
-        let rebuilt = |pod: &HandoffPod| rebuild(NODE, &pods(&[pod]), &Listing::default(), &inventory(4));
+        let rebuilt = |pod: &HandoffPod| rebuild(NODE, &pods(&[pod]), &PodListing::default(), &inventory(4));
         assert!(rebuilt(&pod).is_empty(), "it may be still to come");
         pod.phase = Phase::Running;
         assert_eq!(devices(&rebuilt(&pod), "main").unwrap(), ["GPU-2"]);
@@ -259,13 +265,13 @@ mod tests {
         let mut unassigned = gpu_pod("b", 1);
         (assigned.phase, unassigned.phase) = (Phase::Running, Phase::Running);
         let all = pods(&[&assigned, &unassigned]);
-        let mut ledger = rebuild(NODE, &all, &Listing::default(), &inventory(4));
+        let mut ledger = rebuild(NODE, &all, &PodListing::default(), &inventory(4));
         assert_eq!(ledger.iter().map(|entry| entry.ids.len()).collect::<Vec<_>>(), [0, 0]);
         let listing = listing(&[("a", "main", GPU, &["GPU-2"]), ("b", "main", GPU, &["GPU-1"])]);
         assert!(learn(&mut ledger, NODE, &all, &listing, &inventory(4)));
         for (pod, device) in [(&assigned, "GPU-2"), (&unassigned, "GPU-1")] {
             let entry = ledger.of_pod(&pod.pod.uid).next().unwrap();
-            assert_eq!((&*entry.ids, entry.state), ([Box::from(device)].as_slice(), State::Committed));
+            assert_eq!((&*entry.ids, entry.state), ([Box::from(device)].as_slice(), GrantState::Committed));
             assert_eq!(entry.devices().map(ToString::to_string).collect::<Vec<_>>(), [device], "nobody else gets it");
         }
         assert!(!learn(&mut ledger, NODE, &all, &listing, &inventory(4)), "once");
@@ -276,7 +282,7 @@ mod tests {
         let container = container("main", App, &[(GPU, 1), (key::RDMA, 1)]);
         let pod = HandoffPod { phase: Phase::Running, ..pod("a", vec![container]) };
         let all = pods(&[&pod]);
-        let mut ledger = rebuild(NODE, &all, &Listing::default(), &inventory(4));
+        let mut ledger = rebuild(NODE, &all, &PodListing::default(), &inventory(4));
         assert_eq!(ledger.len(), 2);
         let listing = listing(&[("a", "main", GPU, &["GPU-2"]), ("a", "main", key::RDMA, &["nic-1::0"])]);
         assert!(learn(&mut ledger, NODE, &all, &listing, &inventory(4)));

@@ -1,63 +1,65 @@
-//! Why a call is refused: a rule, a gRPC code and a text that the pod's owner reads in the pod's status.
+//! Why a call is refused: a rule, a gRPC code and a text that the pod's owner reads in the pod's status; and the events on pods
+//! that the hand-off writes.
 
 use std::fmt;
 
-use super::notice::Notice;
 use crate::contract::PodRef;
+use crate::contract::word::word_enum;
 
-/// The rule that a call breaks.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Rule {
-    /// Nothing tells which pod is calling.
-    Unidentified,
-    /// Two pods could be calling.
-    Ambiguous,
-    /// The pod is not bound to this node.
-    NotHere,
-    /// The pod has ended.
-    Terminal,
-    /// The pod is being deleted.
-    Deleting,
-    /// Nobody assigned devices to the pod.
-    Unassigned,
-    /// The assignment's annotations cannot be used.
-    BadAssignment,
-    /// The assignment is for another node.
-    OtherNode,
-    /// The node lock is not this pod's.
-    Lock,
-    /// `spec.schedulerName` is not a scheduler whose assignments count.
-    Scheduler,
-    /// The pod was placed by hand: no PodScheduled condition.
-    NotScheduled,
-    /// The container's plan does not fit its request.
-    Plan,
-    /// A device does not exist here.
-    UnknownDevice,
-    /// A device is unhealthy.
-    Unhealthy,
-    /// A device has no room.
-    NoRoom,
-    /// The kubelet chose other devices, and that is configured to be an error.
-    IdMismatch,
-    /// The request makes no sense.
-    Malformed,
-    /// The API server did not answer.
-    ApiUnavailable,
-    /// The budget is spent.
-    Deadline,
-    /// The ledger could not be written.
-    Ledger,
-    /// The answer could not be built.
-    Answer,
-    /// This instance does not serve (yet).
-    NotServing,
+word_enum! {
+    /// The rule that a call breaks.
+    AllocateRule {
+        /// Nothing tells which pod is calling.
+        Unidentified = "unidentified",
+        /// Two pods could be calling.
+        Ambiguous = "ambiguous",
+        /// The pod is not bound to this node.
+        NotHere = "not-here",
+        /// The pod has ended.
+        Terminal = "terminal",
+        /// The pod is being deleted.
+        Deleting = "deleting",
+        /// No scheduler assigned devices to the pod.
+        Unassigned = "unassigned",
+        /// The assignment's annotations cannot be used.
+        BadAssignment = "bad-assignment",
+        /// The assignment is for another node.
+        OtherNode = "other-node",
+        /// The node lock is not this pod's.
+        Lock = "lock",
+        /// `spec.schedulerName` is not a scheduler whose assignments count.
+        Scheduler = "scheduler",
+        /// The pod was placed by hand: no PodScheduled condition.
+        NotScheduled = "not-scheduled",
+        /// The container's plan does not fit its request.
+        Plan = "plan",
+        /// A device does not exist here.
+        UnknownDevice = "unknown-device",
+        /// A device is unhealthy.
+        Unhealthy = "unhealthy",
+        /// A device has no room.
+        NoRoom = "no-room",
+        /// The kubelet chose other devices, and that is configured to be an error.
+        IdMismatch = "id-mismatch",
+        /// The request makes no sense.
+        Malformed = "malformed",
+        /// The API server did not answer.
+        ApiUnavailable = "api-unavailable",
+        /// The budget is spent.
+        Deadline = "deadline",
+        /// The ledger could not be written.
+        Ledger = "ledger",
+        /// The answer could not be built.
+        Answer = "answer",
+        /// This instance does not serve (yet).
+        NotServing = "not-serving",
+    }
 }
 
 /// The gRPC code of a refusal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[allow(missing_docs)] // the words of gRPC
-pub enum Code {
+pub enum RefusalCode {
     InvalidArgument,
     NotFound,
     FailedPrecondition,
@@ -68,50 +70,22 @@ pub enum Code {
     Internal,
 }
 
-impl Rule {
-    /// One word for metrics.
-    pub fn word(self) -> &'static str {
-        match self {
-            Self::Unidentified => "unidentified",
-            Self::Ambiguous => "ambiguous",
-            Self::NotHere => "not-here",
-            Self::Terminal => "terminal",
-            Self::Deleting => "deleting",
-            Self::Unassigned => "unassigned",
-            Self::BadAssignment => "bad-assignment",
-            Self::OtherNode => "other-node",
-            Self::Lock => "lock",
-            Self::Scheduler => "scheduler",
-            Self::NotScheduled => "not-scheduled",
-            Self::Plan => "plan",
-            Self::UnknownDevice => "unknown-device",
-            Self::Unhealthy => "unhealthy",
-            Self::NoRoom => "no-room",
-            Self::IdMismatch => "id-mismatch",
-            Self::Malformed => "malformed",
-            Self::ApiUnavailable => "api-unavailable",
-            Self::Deadline => "deadline",
-            Self::Ledger => "ledger",
-            Self::Answer => "answer",
-            Self::NotServing => "not-serving",
-        }
-    }
-
+impl AllocateRule {
     /// Its gRPC code.
-    pub fn code(self) -> Code {
+    pub fn code(self) -> RefusalCode {
         match self {
-            Self::Unidentified => Code::NotFound,
-            Self::Ambiguous => Code::Aborted,
-            Self::Malformed => Code::InvalidArgument,
-            Self::NoRoom => Code::ResourceExhausted,
-            Self::ApiUnavailable | Self::NotServing => Code::Unavailable,
-            Self::Deadline => Code::DeadlineExceeded,
-            Self::Ledger | Self::Answer => Code::Internal,
-            _ => Code::FailedPrecondition,
+            Self::Unidentified => RefusalCode::NotFound,
+            Self::Ambiguous => RefusalCode::Aborted,
+            Self::Malformed => RefusalCode::InvalidArgument,
+            Self::NoRoom => RefusalCode::ResourceExhausted,
+            Self::ApiUnavailable | Self::NotServing => RefusalCode::Unavailable,
+            Self::Deadline => RefusalCode::DeadlineExceeded,
+            Self::Ledger | Self::Answer => RefusalCode::Internal,
+            _ => RefusalCode::FailedPrecondition,
         }
     }
 
-    /// The holder's own annotation is at fault: nobody will ever be served under its lock, so the lock goes.
+    /// The annotation of the lock's holder is at fault: no pod will ever be served under its lock, so the lock is released.
     pub fn makes_lock_useless(self) -> bool {
         matches!(self, Self::Unassigned | Self::BadAssignment | Self::OtherNode | Self::Plan | Self::UnknownDevice)
     }
@@ -120,30 +94,52 @@ impl Rule {
 /// A refused call.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{text}")]
-pub struct Refusal {
+pub struct AllocateRefusal {
     /// The rule it breaks.
-    pub rule: Rule,
+    pub rule: AllocateRule,
     /// Names pod, container, resource and rule, and says what to do.
     pub text: String,
-    /// The pods it is about: one, two when ambiguous, none when nobody is known.
+    /// The pods it is about: one, several when ambiguous, none when no pod is known.
     pub pods: Vec<PodRef>,
 }
 
-impl Refusal {
+impl AllocateRefusal {
     /// A refusal that is about no known pod.
-    pub fn nobody(rule: Rule, resource: &str, why: impl fmt::Display) -> Self {
+    pub fn without_pod(rule: AllocateRule, resource: &str, why: impl fmt::Display) -> Self {
         Self { rule, text: format!("{resource}: {why}"), pods: Vec::new() }
     }
 
     /// A refusal of one container's call.
-    pub fn of(rule: Rule, pod: &PodRef, container: &str, resource: &str, why: impl fmt::Display) -> Self {
+    pub fn of(rule: AllocateRule, pod: &PodRef, container: &str, resource: &str, why: impl fmt::Display) -> Self {
         let text = format!("pod {}, container {container}, {resource}: {why}", pod.key);
         Self { rule, text, pods: vec![pod.clone()] }
     }
 
-    /// The events that tell it.
-    pub fn notices(&self) -> impl Iterator<Item = Notice> + '_ {
-        let reason = if self.rule == Rule::Ambiguous { "AmbiguousAllocate" } else { "AllocateRefused" };
-        self.pods.iter().map(move |pod| Notice::new(pod.clone(), reason, self.text.clone()))
+    /// One event for each of its pods.
+    pub fn notices(&self) -> impl Iterator<Item = PodNotice> + '_ {
+        let reason = if self.rule == AllocateRule::Ambiguous { "AmbiguousAllocate" } else { "AllocateRefused" };
+        self.pods.iter().map(move |pod| PodNotice::new(pod.clone(), reason, self.text.clone()))
+    }
+}
+
+/// One event on one pod.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PodNotice {
+    /// The pod.
+    pub pod: PodRef,
+    /// Reason in CamelCase, as `kubectl describe` shows it.
+    pub reason: &'static str,
+    /// One sentence; never longer than an event's note may be.
+    pub note: String,
+}
+
+/// Longest note of an event, in bytes.
+const MAX_NOTE: usize = 1000;
+
+impl PodNotice {
+    /// A notice with its note cut to what an event can hold.
+    pub fn new(pod: PodRef, reason: &'static str, mut note: String) -> Self {
+        note.truncate(note.floor_char_boundary(MAX_NOTE));
+        Self { pod, reason, note }
     }
 }

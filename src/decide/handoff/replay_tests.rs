@@ -4,9 +4,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::identify::{Identified, identify};
-use super::ledger::{Entry, Slot, State};
-use super::listing::{ListedPod, Listing};
-use super::scene::Scene;
+use super::ledger::{ContainerSlot, GrantState, LedgerEntry};
+use super::listing::{ListedPod, PodListing};
+use super::test_node::TestNode;
 use super::testing::{container, pod};
 use super::*;
 use crate::contract::{PodKey, key};
@@ -54,7 +54,7 @@ fn pod_of(recorded: &Value, nth: usize) -> HandoffPod {
     pod
 }
 
-fn listing_of(view: &Value) -> Listing {
+fn listing_of(view: &Value) -> PodListing {
     let pods = view.as_object().unwrap().iter().map(|(name, containers)| {
         let (namespace, name) = name.split_once('/').unwrap();
         let containers = containers.as_object().unwrap().iter().map(|(container, resources)| {
@@ -67,7 +67,7 @@ fn listing_of(view: &Value) -> Listing {
         });
         ListedPod { key: PodKey::new(namespace, name), containers: containers.collect() }
     });
-    Listing { pods: pods.collect() }
+    PodListing { pods: pods.collect() }
 }
 
 #[test]
@@ -102,20 +102,20 @@ fn every_recorded_call_names_its_pod_and_container() {
         };
         let count = line["size"].as_i64().unwrap_or(ids.len() as i64);
         let resource = name_of(line["plugin"].as_str().unwrap());
-        let mut scene = Scene::new(&known.values().collect::<Vec<_>>());
-        scene.resources = PodResources::Listed(listing_of(&line["podresources"]));
-        scene.ledger = ledger.clone();
-        let call = Call { resource, count, ids: &ids };
-        let sight = scene.sight();
-        let found = identify(&sight, &call);
+        let mut node = TestNode::new(&known.values().collect::<Vec<_>>());
+        node.resources = PodResources::Listed(listing_of(&line["podresources"]));
+        node.ledger = ledger.clone();
+        let call = AllocateCall { resource, count, ids: &ids };
+        let context = node.context();
+        let found = identify(&context, &call);
         let Identified::Caller(caller) = &found else { panic!("line {}: {line}: {found:?}", nth + 1) };
         let name = (caller.pod.pod.key.name.to_string(), caller.container.name.to_string(), resource.to_owned());
         if rpc == "GetPreferredAllocation" {
             preferences += 1;
             continue;
         }
-        let slot = Slot::of(caller.pod, &caller.container.name);
-        ledger.record(Entry {
+        let slot = ContainerSlot::of(caller.pod, &caller.container.name);
+        ledger.record(LedgerEntry {
             pod: caller.pod.pod.clone(),
             container: caller.container.name.clone(),
             resource: resource.into(),
@@ -123,7 +123,7 @@ fn every_recorded_call_names_its_pod_and_container() {
             ids: ids.iter().map(|id| id.as_str().into()).collect(),
             served: vec![],
             answer: None,
-            state: State::Intent,
+            state: GrantState::Intent,
             asked: 1,
             seq: 0,
             assigned: true,

@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use super::inventory::NodeInventory;
-use super::ledger::Slot;
+use super::ledger::ContainerSlot;
 use crate::contract::{DeviceEntry, DeviceId, DeviceType, PodUid, key};
 
 /// How much of one device is in use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Load {
+pub struct DeviceLoad {
     /// Holders of the whole device.
     pub whole: i64,
     /// Holders of a share of it.
@@ -26,7 +26,7 @@ pub struct Load {
     pub rdma: i64,
 }
 
-impl Load {
+impl DeviceLoad {
     fn merge(self, other: Self, with: impl Fn(i64, i64) -> i64) -> Self {
         Self {
             whole: with(self.whole, other.whole),
@@ -54,13 +54,13 @@ impl Load {
 }
 
 /// Load of many devices.
-pub type Loads = BTreeMap<DeviceId, Load>;
+pub type DeviceLoads = BTreeMap<DeviceId, DeviceLoad>;
 
 /// One container's hold on one device.
 #[derive(Debug, Clone, Copy)]
-pub struct Claim<'a> {
+pub struct DeviceClaim<'a> {
     /// When the container runs.
-    pub slot: Slot,
+    pub slot: ContainerSlot,
     /// Type of the entry.
     pub kind: &'a DeviceType,
     /// The entry.
@@ -80,54 +80,58 @@ pub fn is_whole(kind: &DeviceType, entry: &DeviceEntry) -> bool {
 }
 
 /// What one claim loads of one device.
-struct Loaded {
+struct ClaimedLoad {
     device: DeviceId,
-    load: Load,
+    load: DeviceLoad,
     /// A virtual function that goes with a NIC: the pod's containers hold it together.
     with_nic: bool,
 }
 
 /// The devices that one claim loads: the device itself, or a part and its parent.
-fn loads_of(claim: &Claim<'_>, inventory: &NodeInventory) -> Vec<Loaded> {
+fn loads_of(claim: &DeviceClaim<'_>, inventory: &NodeInventory) -> Vec<ClaimedLoad> {
     let (entry, nic) = (claim.entry, *claim.kind == DeviceType::Rdma);
-    let part = Load { parts: 1, ..Load::default() };
-    let whole = Load { whole: 1, rdma: if nic { key::WHOLE } else { 0 }, ..Load::default() };
+    let part = DeviceLoad { parts: 1, ..DeviceLoad::default() };
+    let whole = DeviceLoad { whole: 1, rdma: if nic { key::WHOLE } else { 0 }, ..DeviceLoad::default() };
     let is_whole = is_whole(claim.kind, entry);
     if let Some(extension) = entry.extension.as_ref().filter(|extension| !extension.vfs.is_empty()) {
-        let load = if is_whole { whole } else { Load { whole: 1, rdma: entry.amount(key::RDMA), ..Load::default() } };
-        let vfs = extension.vfs.iter().map(|vf| Loaded { device: vf.bus_id.clone(), load, with_nic: true });
-        return vfs.chain([Loaded { device: entry.id.clone(), load: part, with_nic: false }]).collect();
+        let load = if is_whole {
+            whole
+        } else {
+            DeviceLoad { whole: 1, rdma: entry.amount(key::RDMA), ..DeviceLoad::default() }
+        };
+        let vfs = extension.vfs.iter().map(|vf| ClaimedLoad { device: vf.bus_id.clone(), load, with_nic: true });
+        return vfs.chain([ClaimedLoad { device: entry.id.clone(), load: part, with_nic: false }]).collect();
     }
     let mut loads = Vec::new();
     if let Some(parent) = inventory.devices.get(&entry.id).and_then(|device| device.parent.clone()) {
-        loads.push(Loaded { device: parent, load: part, with_nic: false });
+        loads.push(ClaimedLoad { device: parent, load: part, with_nic: false });
     }
-    let share = Load {
+    let share = DeviceLoad {
         shares: 1,
         core: entry.amount(key::GPU_CORE),
         ratio: entry.amount(key::GPU_MEMORY_RATIO),
         memory: entry.amount(key::GPU_MEMORY),
         rdma: entry.amount(key::RDMA),
-        ..Load::default()
+        ..DeviceLoad::default()
     };
-    loads.push(Loaded { device: entry.id.clone(), load: if is_whole { whole } else { share }, with_nic: false });
+    loads.push(ClaimedLoad { device: entry.id.clone(), load: if is_whole { whole } else { share }, with_nic: false });
     loads
 }
 
 /// The loads of one pod in each phase of its life: each plain init container beside the sidecars before it, then all that
 /// stay.
-pub fn phases(claims: &[Claim<'_>], inventory: &NodeInventory) -> Vec<Loads> {
-    let sum = |members: &mut dyn Iterator<Item = &Claim<'_>>| {
-        let mut loads = Loads::new();
-        for Loaded { device, load, with_nic } in members.flat_map(|claim| loads_of(claim, inventory)) {
+pub fn phases(claims: &[DeviceClaim<'_>], inventory: &NodeInventory) -> Vec<DeviceLoads> {
+    let sum = |members: &mut dyn Iterator<Item = &DeviceClaim<'_>>| {
+        let mut loads = DeviceLoads::new();
+        for ClaimedLoad { device, load, with_nic } in members.flat_map(|claim| loads_of(claim, inventory)) {
             let slot = loads.entry(device).or_default();
             *slot = if with_nic { slot.joined(load) } else { slot.plus(load) };
         }
         loads
     };
-    let mut inits: Vec<Slot> = claims.iter().map(|claim| claim.slot).filter(|slot| slot.init).collect();
+    let mut inits: Vec<ContainerSlot> = claims.iter().map(|claim| claim.slot).filter(|slot| slot.init).collect();
     inits.dedup();
-    let mut phases: Vec<Loads> = inits
+    let mut phases: Vec<DeviceLoads> = inits
         .into_iter()
         .map(|init| sum(&mut claims.iter().filter(|c| c.slot == init || (c.slot.meets(init) && !c.slot.init))))
         .collect();
@@ -136,8 +140,8 @@ pub fn phases(claims: &[Claim<'_>], inventory: &NodeInventory) -> Vec<Loads> {
 }
 
 /// The most that one pod ever uses of each device.
-pub fn peak(claims: &[Claim<'_>], inventory: &NodeInventory) -> Loads {
-    let mut most = Loads::new();
+pub fn peak(claims: &[DeviceClaim<'_>], inventory: &NodeInventory) -> DeviceLoads {
+    let mut most = DeviceLoads::new();
     for (device, load) in phases(claims, inventory).into_iter().flatten() {
         let slot = most.entry(device).or_default();
         *slot = slot.peak(load);
@@ -163,11 +167,11 @@ impl fmt::Display for Full {
 }
 
 /// Claims by pod.
-pub type ByPod<'a> = BTreeMap<PodUid, Vec<Claim<'a>>>;
+pub type ByPod<'a> = BTreeMap<PodUid, Vec<DeviceClaim<'a>>>;
 
 /// Checks that the claims of `own` fit beside those of the other pods. Only devices that `own` uses are judged.
-pub fn fits(own: &[Claim<'_>], others: &ByPod<'_>, inventory: &NodeInventory) -> Result<(), Full> {
-    let mut taken = Loads::new();
+pub fn fits(own: &[DeviceClaim<'_>], others: &ByPod<'_>, inventory: &NodeInventory) -> Result<(), Full> {
+    let mut taken = DeviceLoads::new();
     let mut users: BTreeMap<DeviceId, Vec<PodUid>> = BTreeMap::new();
     for (uid, claims) in others {
         for (device, load) in peak(claims, inventory) {
@@ -186,7 +190,7 @@ pub fn fits(own: &[Claim<'_>], others: &ByPod<'_>, inventory: &NodeInventory) ->
     Ok(())
 }
 
-fn overfull(load: Load, memory: Option<i64>) -> Option<String> {
+fn overfull(load: DeviceLoad, memory: Option<i64>) -> Option<String> {
     let percent = |name: &str, sum: i64| {
         (sum > key::WHOLE).then(|| format!("{name} would be {sum} percent, a device has {}", key::WHOLE))
     };
@@ -215,13 +219,13 @@ mod tests {
     use super::*;
 
     const GPU: DeviceType = DeviceType::Gpu;
-    const APP: Slot = Slot { order: 5, init: false, sidecar: false };
+    const APP: ContainerSlot = ContainerSlot { order: 5, init: false, sidecar: false };
 
-    fn claim(slot: Slot, entry: &DeviceEntry) -> Claim<'_> {
-        Claim { slot, kind: &GPU, entry }
+    fn claim(slot: ContainerSlot, entry: &DeviceEntry) -> DeviceClaim<'_> {
+        DeviceClaim { slot, kind: &GPU, entry }
     }
 
-    fn beside(own: &[Claim<'_>], other: &[Claim<'_>]) -> Result<(), String> {
+    fn beside(own: &[DeviceClaim<'_>], other: &[DeviceClaim<'_>]) -> Result<(), String> {
         let others = ByPod::from([(PodUid::new("other"), other.to_vec())]);
         fits(own, &others, &inventory(2)).map_err(|full| full.to_string())
     }
@@ -246,9 +250,9 @@ mod tests {
     #[test]
     fn what_a_finished_init_container_held_is_free_for_the_pods_next_containers() {
         let a = whole("GPU-0");
-        let init = Slot { order: 0, init: true, sidecar: false };
-        let side = Slot { order: 1, init: false, sidecar: true };
-        let late = Slot { order: 2, init: true, sidecar: false };
+        let init = ContainerSlot { order: 0, init: true, sidecar: false };
+        let side = ContainerSlot { order: 1, init: false, sidecar: true };
+        let late = ContainerSlot { order: 2, init: true, sidecar: false };
         assert_eq!(beside(&[claim(init, &a), claim(side, &a)], &[]), Ok(()));
         assert!(beside(&[claim(side, &a), claim(late, &a)], &[]).is_err(), "the sidecar runs beside the later init");
         assert!(beside(&[claim(side, &a), claim(APP, &a)], &[]).is_err());
@@ -263,7 +267,7 @@ mod tests {
         let mut part = whole("MIG-0");
         part.resources.clear();
         let (a, slot) = (whole("GPU-0"), APP);
-        let others = ByPod::from([(PodUid::new("o"), vec![Claim { slot, kind: &GPU, entry: &part }])]);
+        let others = ByPod::from([(PodUid::new("o"), vec![DeviceClaim { slot, kind: &GPU, entry: &part }])]);
         assert!(fits(&[claim(slot, &a)], &others, &inventory).is_err());
         assert!(fits(&[claim(slot, &part)], &others, &inventory).is_err());
     }

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::inventory::{InventoryDevice, NodeInventory};
-use super::listing::{ListedPod, Listing};
+use super::listing::{ListedPod, PodListing};
 use super::pods::NodePods;
 use crate::contract::allocation::Entries;
 use crate::contract::{
@@ -143,8 +143,8 @@ pub fn pods(all: &[&HandoffPod]) -> NodePods {
 }
 
 /// `("a", "main", "nvidia.com/gpu", &["GPU-0"])`; an empty list of ids lists the container alone.
-pub fn listing(rows: &[(&str, &str, &str, &[&str])]) -> Listing {
-    let mut listing = Listing::default();
+pub fn listing(rows: &[(&str, &str, &str, &[&str])]) -> PodListing {
+    let mut listing = PodListing::default();
     for (name, container, resource, ids) in rows {
         let key = crate::contract::PodKey::new("default", name);
         let at = listing.pods.iter().position(|pod| pod.key == key).unwrap_or_else(|| {
@@ -175,15 +175,15 @@ pub fn grant(ledger: &mut super::ledger::Ledger, pod: &HandoffPod, rows: &[(&str
                 continue;
             }
             let kind = if resource == key::RDMA { DeviceType::Rdma } else { DeviceType::Gpu };
-            ledger.record(super::ledger::Entry {
+            ledger.record(super::ledger::LedgerEntry {
                 pod: pod.pod.clone(),
                 container: (*container).into(),
                 resource: resource.into(),
-                slot: super::ledger::Slot::of(pod, container),
+                slot: super::ledger::ContainerSlot::of(pod, container),
                 ids: of_kind.iter().map(|id| Box::from(*id)).collect(),
                 served: of_kind.iter().map(|name| (kind.clone(), whole(name))).collect(),
                 answer: Some(vec![1, 2, 3]),
-                state: super::ledger::State::Intent,
+                state: super::ledger::GrantState::Intent,
                 asked: 1,
                 seq: 0,
                 assigned: true,

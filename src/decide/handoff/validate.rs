@@ -1,24 +1,25 @@
 //! Whether the identified pod may be served, and with which devices.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
-use super::assignment::{Assignment, delivers, kind_of};
+use super::assignment::{PodAssignment, delivers, kind_of};
+use super::context::{AllocateCall, AllocateContext, LiveReads};
 use super::identify::Caller;
-use super::ledger::{Entry, Slot};
+use super::ledger::{ContainerSlot, LedgerEntry};
 use super::plan::Plan;
-use super::policy::{IdMismatch, LockMode, Unassigned};
-use super::refusal::{Refusal, Rule};
-use super::room::{self, ByPod, Claim};
-use super::sight::{Call, Fresh, Sight};
-use super::unassigned;
+use super::policy::{IdMismatch, LockMode, UnassignedPods};
+use super::refusal::{AllocateRefusal, AllocateRule};
+use super::room::{self, ByPod, DeviceClaim};
 use crate::contract::hint::Count;
-use crate::contract::{DeviceEntry, DeviceId, DeviceType, GpuRequest, LockRead, PodKey, key};
-use crate::decide::lock::{Named, names};
+use crate::contract::{
+    ContainerRequest, DeviceEntry, DeviceId, DeviceType, GpuRequest, LockRead, PodKey, Quantity, key,
+};
+use crate::decide::lock::{LockMatch, names};
 use crate::decide::pod::{ExpectedCall, HandoffPod, PodContainer};
 
 /// The devices for one call.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Devices {
+pub struct ServedDevices {
     /// In the order of the plan; empty for a name that only accompanies the delivering one.
     pub served: Vec<(DeviceType, DeviceEntry)>,
     /// Parts of devices.
@@ -30,54 +31,63 @@ pub struct Devices {
 }
 
 /// A refusal and what it rests on.
-pub type Refused = Box<(Refusal, Fresh)>;
+pub type UnconfirmedRefusal = Box<(AllocateRefusal, LiveReads)>;
 
 /// Judges one call of a known caller by every rule.
-pub fn devices(sight: &Sight<'_>, call: &Call<'_>, caller: &Caller<'_>) -> Result<Devices, Refused> {
+pub fn devices(
+    context: &AllocateContext<'_>,
+    call: &AllocateCall<'_>,
+    caller: &Caller<'_>,
+) -> Result<ServedDevices, UnconfirmedRefusal> {
     let Caller { pod, container, .. } = *caller;
-    let refuse = |rule: Rule, why: String| -> Refused {
-        let rests_on = Fresh::pods_and_node([pod.pod.key.clone()]);
-        Box::new((Refusal::of(rule, &pod.pod, &container.name, call.resource, why), rests_on))
+    let refuse = |rule: AllocateRule, why: String| -> UnconfirmedRefusal {
+        let rests_on = LiveReads::pods_and_node([pod.pod.key.clone()]);
+        Box::new((AllocateRefusal::of(rule, &pod.pod, &container.name, call.resource, why), rests_on))
     };
-    may_be_served(sight, pod).map_err(|(rule, why)| refuse(rule, why))?;
+    may_be_served(context, pod).map_err(|(rule, why)| refuse(rule, why))?;
     let request = ExpectedCall { container, resource: call.resource, count: call.count };
-    let assignment = Assignment::read(pod, sight.inventory).map_err(|error| {
-        refuse(Rule::BadAssignment, format!("{error}; the whole assignment is refused, delete and re-create the pod"))
+    let assignment = PodAssignment::read(pod, context.inventory).map_err(|error| {
+        refuse(
+            AllocateRule::BadAssignment,
+            format!("{error}; the whole assignment is refused, delete and re-create the pod"),
+        )
     })?;
     let Some(assignment) = assignment else {
-        return unassigned_devices(sight, call, caller, &request).map_err(|(rule, why)| refuse(rule, why));
+        return unassigned_devices(context, call, caller, &request).map_err(|(rule, why)| refuse(rule, why));
     };
-    if let Some(other) = assignment.node.as_deref().filter(|node| *node != sight.node) {
-        let why =
-            format!("its devices were assigned on node {other}, this is {}; delete and re-create the pod", sight.node);
-        return Err(refuse(Rule::OtherNode, why));
+    if let Some(other) = assignment.node.as_deref().filter(|node| *node != context.node) {
+        let why = format!(
+            "its devices were assigned on node {other}, this is {}; delete and re-create the pod",
+            context.node
+        );
+        return Err(refuse(AllocateRule::OtherNode, why));
     }
-    is_entitled(sight, pod).map_err(|(rule, why)| refuse(rule, why))?;
+    is_entitled(context, pod).map_err(|(rule, why)| refuse(rule, why))?;
     if !delivers(&request) {
-        return Ok(Devices { served: vec![], shares: false, mismatch: false, assigned: true });
+        return Ok(ServedDevices { served: vec![], shares: false, mismatch: false, assigned: true });
     }
     let kind = kind_of(call.resource);
-    let mut plan = Plan::new(pod, &assignment, sight.ledger, sight.inventory);
+    let mut plan = Plan::new(pod, &assignment, context.ledger, context.inventory);
     let chosen: BTreeSet<DeviceId> = call.ids.iter().filter_map(|id| DeviceId::of_kubelet_id(id).ok()).collect();
     plan.adopt(container, &kind, &chosen);
     let entries = plan.of(&container.name, &kind);
-    fits_request(pod, container, &kind, entries).map_err(|why| refuse(Rule::Plan, why))?;
-    are_usable(sight, entries, &kind).map_err(|(rule, why)| refuse(rule, why))?;
-    have_room(sight, pod, container, &kind, entries).map_err(|full| {
-        let users = full.users.iter().filter_map(|uid| sight.ledger.of_pod(uid).next());
+    fits_request(pod, container, &kind, entries).map_err(|why| refuse(AllocateRule::Plan, why))?;
+    are_usable(context, entries, &kind).map_err(|(rule, why)| refuse(rule, why))?;
+    have_room(context, pod, container, &kind, entries).map_err(|full| {
+        let users = full.users.iter().filter_map(|uid| context.ledger.of_pod(uid).next());
         let users: Vec<_> = users.map(|entry| entry.pod.key.clone()).collect();
         let by: Vec<String> = users.iter().map(ToString::to_string).collect();
         let by = if by.is_empty() { String::new() } else { format!(", held by {}", by.join(" and ")) };
         let why = format!("{full}{by}; delete and re-create the pod so that it is assigned free devices");
-        let mut refused = refuse(Rule::NoRoom, why);
+        let mut refused = refuse(AllocateRule::NoRoom, why);
         refused.1.pods.extend(users);
         // Whoever else has what is assigned is asked about at once: eight GPUs of a node may have eight holders that are gone.
-        refused.1.pods.extend(holders(sight, pod, entries));
+        refused.1.pods.extend(holders(context, pod, entries));
         refused
     })?;
     let served: BTreeSet<&DeviceId> = entries.iter().flat_map(DeviceEntry::named).collect();
     let mismatch = !call.ids.is_empty() && !chosen.iter().all(|id| served.contains(id));
-    if mismatch && sight.policy.id_mismatch == IdMismatch::Reject {
+    if mismatch && context.policy.id_mismatch == IdMismatch::Reject {
         let list =
             |ids: &mut dyn Iterator<Item = &DeviceId>| ids.map(ToString::to_string).collect::<Vec<_>>().join(", ");
         let why = format!(
@@ -85,108 +95,110 @@ pub fn devices(sight: &Sight<'_>, call: &Call<'_>, caller: &Caller<'_>) -> Resul
             list(&mut chosen.iter()),
             list(&mut entries.iter().map(|entry| &entry.id)),
         );
-        return Err(refuse(Rule::IdMismatch, why));
+        return Err(refuse(AllocateRule::IdMismatch, why));
     }
     let shares = entries.iter().any(|entry| !room::is_whole(&kind, entry));
     let served = entries.iter().map(|entry| (kind.clone(), entry.clone())).collect();
-    Ok(Devices { served, shares, mismatch, assigned: true })
+    Ok(ServedDevices { served, shares, mismatch, assigned: true })
 }
 
-type Broken = (Rule, String);
+type Broken = (AllocateRule, String);
 
 /// Bound here, not ended, not being deleted.
-fn may_be_served(sight: &Sight<'_>, pod: &HandoffPod) -> Result<(), Broken> {
-    if !sight.is_here(pod) {
+fn may_be_served(context: &AllocateContext<'_>, pod: &HandoffPod) -> Result<(), Broken> {
+    if !context.is_here(pod) {
         let on = pod.node.as_deref().unwrap_or("no node");
-        return Err((Rule::NotHere, format!("the pod is bound to {on}, this is node {}", sight.node)));
+        return Err((AllocateRule::NotHere, format!("the pod is bound to {on}, this is node {}", context.node)));
     }
     if pod.phase.is_terminal() {
-        return Err((Rule::Terminal, format!("the pod has ended ({:?})", pod.phase)));
+        return Err((AllocateRule::Terminal, format!("the pod has ended ({:?})", pod.phase)));
     }
     if pod.deleting.is_some() {
-        return Err((Rule::Deleting, "the pod is being deleted".to_owned()));
+        return Err((AllocateRule::Deleting, "the pod is being deleted".to_owned()));
     }
     Ok(())
 }
 
 /// The lock is this bind's, or, under `auto`, a known scheduler placed the pod. Under `always` a pod that has been served
 /// before needs neither.
-fn is_entitled(sight: &Sight<'_>, pod: &HandoffPod) -> Result<(), Broken> {
-    match sight.policy.lock {
-        LockMode::Always => is_locked(sight, pod),
+fn is_entitled(context: &AllocateContext<'_>, pod: &HandoffPod) -> Result<(), Broken> {
+    match context.policy.lock {
+        LockMode::Always => is_locked(context, pod),
         // A lock of this bind proves as much as a name.
-        LockMode::Auto => was_scheduled(sight, pod).or_else(|why| is_locked(sight, pod).map_err(|_| why)),
+        LockMode::Auto => was_scheduled(context, pod).or_else(|why| is_locked(context, pod).map_err(|_| why)),
     }
 }
 
-fn is_locked(sight: &Sight<'_>, pod: &HandoffPod) -> Result<(), Broken> {
-    if sight.ledger.holds(&pod.pod.uid) {
+fn is_locked(context: &AllocateContext<'_>, pod: &HandoffPod) -> Result<(), Broken> {
+    if context.ledger.holds(&pod.pod.uid) {
         return Ok(());
     }
-    let node = sight.node;
-    let raw = sight.lock.raw().unwrap_or_default();
+    let node = context.node;
+    let raw = context.lock.raw().unwrap_or_default();
     let raw = &raw[..raw.floor_char_boundary(200)];
-    let named = match sight.lock {
+    let named = match context.lock {
         LockRead::Free => None,
         LockRead::Held { value, .. } => Some(names(value, pod)),
-        LockRead::Malformed { .. } => Some(Named::No),
+        LockRead::Malformed { .. } => Some(LockMatch::No),
     };
     let why = match named {
-        Some(Named::Yes) => return Ok(()),
+        Some(LockMatch::ThisBind) => return Ok(()),
         None => format!(
             "node {node} has no lock, so no scheduler is handing devices to this pod now; schedule it with one of {}",
-            sight.policy.scheduler_names.join(", ")
+            context.policy.scheduler_names.join(", ")
         ),
-        Some(Named::No) => format!("the lock of node {node} is another pod's ({raw}); delete and re-create this pod"),
-        Some(Named::OtherBind) => format!(
+        Some(LockMatch::No) => {
+            format!("the lock of node {node} is another pod's ({raw}); delete and re-create this pod")
+        }
+        Some(LockMatch::OtherBind) => format!(
             "the lock of node {node} ({raw}) is of another bind than the pod's bind-timestamp; delete and re-create the pod"
         ),
     };
-    Err((Rule::Lock, why))
+    Err((AllocateRule::Lock, why))
 }
 
-fn was_scheduled(sight: &Sight<'_>, pod: &HandoffPod) -> Result<(), Broken> {
-    if !sight.policy.scheduler_names.contains(&pod.scheduler_name) {
+fn was_scheduled(context: &AllocateContext<'_>, pod: &HandoffPod) -> Result<(), Broken> {
+    if !context.policy.scheduler_names.contains(&pod.scheduler_name) {
         let why = format!(
             "its scheduler {} is none of --scheduler-names ({}), its assignment does not count",
             pod.scheduler_name,
-            sight.policy.scheduler_names.join(", ")
+            context.policy.scheduler_names.join(", ")
         );
-        return Err((Rule::Scheduler, why));
+        return Err((AllocateRule::Scheduler, why));
     }
     if !pod.scheduled_condition {
         let why =
             "it was placed by spec.nodeName and not by a scheduler (no PodScheduled condition); leave nodeName out";
-        return Err((Rule::NotScheduled, why.to_owned()));
+        return Err((AllocateRule::NotScheduled, why.to_owned()));
     }
     Ok(())
 }
 
 fn unassigned_devices(
-    sight: &Sight<'_>,
-    call: &Call<'_>,
+    context: &AllocateContext<'_>,
+    call: &AllocateCall<'_>,
     caller: &Caller<'_>,
     request: &ExpectedCall<'_>,
-) -> Result<Devices, Broken> {
-    if sight.policy.unassigned == Unassigned::Deny {
+) -> Result<ServedDevices, Broken> {
+    if context.policy.unassigned == UnassignedPods::Deny {
         let why = format!(
             "no scheduler assigned devices to the pod: set spec.schedulerName to one of {} (and leave spec.nodeName out), \
              or run the node's agent with --unassigned-pods=serve",
-            sight.policy.scheduler_names.join(", ")
+            context.policy.scheduler_names.join(", ")
         );
-        return Err((Rule::Unassigned, why));
+        return Err((AllocateRule::Unassigned, why));
     }
     if !delivers(request) {
-        return Ok(Devices { served: vec![], shares: false, mismatch: false, assigned: false });
+        return Ok(ServedDevices { served: vec![], shares: false, mismatch: false, assigned: false });
     }
     let kind = kind_of(call.resource);
-    let entries = unassigned::entries(sight, call, caller).map_err(|why| (Rule::Unassigned, why))?;
-    are_usable(sight, &entries, &kind)?;
-    have_room(sight, caller.pod, caller.container, &kind, &entries)
-        .map_err(|full| (Rule::NoRoom, format!("the kubelet chose a device in use: {full}")))?;
+    let entries = unassigned_entries(context, call, caller).map_err(|why| (AllocateRule::Unassigned, why))?;
+    are_usable(context, &entries, &kind)?;
+    have_room(context, caller.pod, caller.container, &kind, &entries)
+        .map_err(|full| (AllocateRule::NoRoom, format!("the kubelet chose a device in use: {full}")))?;
     let shares = entries.iter().any(|entry| !room::is_whole(&kind, entry));
     let served = entries.into_iter().map(|entry| (kind.clone(), entry)).collect();
-    Ok(Devices { served, shares, mismatch: false, assigned: false })
+    Ok(ServedDevices { served, shares, mismatch: false, assigned: false })
 }
 
 /// As many devices as the container asks for, and of the sort it asks for.
@@ -223,50 +235,53 @@ fn fits_request(
 }
 
 /// Every device exists here, is of the right kind and healthy; a divided GPU is not usable itself.
-fn are_usable(sight: &Sight<'_>, entries: &[DeviceEntry], kind: &DeviceType) -> Result<(), Broken> {
+fn are_usable(context: &AllocateContext<'_>, entries: &[DeviceEntry], kind: &DeviceType) -> Result<(), Broken> {
     for (entry, id) in entries.iter().flat_map(|entry| entry.named().map(move |id| (entry, id))) {
-        let Some(device) = sight.inventory.devices.get(id).filter(|device| device.kind == *kind) else {
-            let why = format!("node {} has no {kind} device {id}; delete and re-create the pod", sight.node);
-            return Err((Rule::UnknownDevice, why));
+        let Some(device) = context.inventory.devices.get(id).filter(|device| device.kind == *kind) else {
+            let why = format!("node {} has no {kind} device {id}; delete and re-create the pod", context.node);
+            return Err((AllocateRule::UnknownDevice, why));
         };
         if *id != entry.id && device.parent.as_ref().is_some_and(|parent| *parent != entry.id) {
-            return Err((Rule::UnknownDevice, format!("virtual function {id} does not belong to {}", entry.id)));
+            return Err((
+                AllocateRule::UnknownDevice,
+                format!("virtual function {id} does not belong to {}", entry.id),
+            ));
         }
         if !device.healthy {
             let reason = device.reason.as_deref().unwrap_or("no reason known");
             let why =
                 format!("device {id} is unhealthy ({reason}); delete and re-create the pod so that it gets another");
-            return Err((Rule::Unhealthy, why));
+            return Err((AllocateRule::Unhealthy, why));
         }
     }
     Ok(())
 }
 
 /// A pod that the watch does not show holds its devices until the watch's own word or a live read has said that it is deleted.
-fn occupies(sight: &Sight<'_>, held: &Entry) -> bool {
+fn occupies(context: &AllocateContext<'_>, held: &LedgerEntry) -> bool {
     let uid = &held.pod.uid;
-    let told = sight.pods.is_deleted(uid) || sight.fresh.pods.contains(&held.pod.key);
-    let unconfirmed = sight.pods.by_uid(uid).is_none() && !told;
-    unconfirmed || sight.ledger.is_live(held, sight.pods, sight.resources)
+    let told = context.pods.is_deleted(uid) || context.live_reads.pods.contains(&held.pod.key);
+    let unconfirmed = context.pods.by_uid(uid).is_none() && !told;
+    unconfirmed || context.ledger.is_live(held, context.pods, context.resources)
 }
 
 /// Other pods that have one of these devices.
-fn holders(sight: &Sight<'_>, pod: &HandoffPod, entries: &[DeviceEntry]) -> BTreeSet<PodKey> {
+fn holders(context: &AllocateContext<'_>, pod: &HandoffPod, entries: &[DeviceEntry]) -> BTreeSet<PodKey> {
     let wanted: BTreeSet<&DeviceId> =
         entries.iter().flat_map(|entry| entry.named().chain(std::iter::once(&entry.id))).collect();
-    let has = |held: &&Entry| {
+    let has = |held: &&LedgerEntry| {
         held.pod.uid != pod.pod.uid
             && held
                 .served
                 .iter()
                 .any(|(_, entry)| wanted.contains(&entry.id) || entry.named().any(|id| wanted.contains(id)))
     };
-    sight.ledger.iter().filter(has).filter(|held| occupies(sight, held)).map(|held| held.pod.key.clone()).collect()
+    context.ledger.iter().filter(has).filter(|held| occupies(context, held)).map(|held| held.pod.key.clone()).collect()
 }
 
 /// The container's devices beside everything that is served to live pods, this pod's other containers included.
 fn have_room(
-    sight: &Sight<'_>,
+    context: &AllocateContext<'_>,
     pod: &HandoffPod,
     container: &PodContainer,
     kind: &DeviceType,
@@ -274,21 +289,110 @@ fn have_room(
 ) -> Result<(), room::Full> {
     let mut others = ByPod::new();
     let mut own = Vec::new();
-    for held in sight.ledger.iter().filter(|held| occupies(sight, held)) {
+    for held in context.ledger.iter().filter(|held| occupies(context, held)) {
         if held.pod.uid == pod.pod.uid
             && held.container == container.name
             && super::assignment::kind_of(&held.resource) == *kind
         {
             continue;
         }
-        let claims = held.served.iter().map(|(kind, entry)| Claim { slot: held.slot, kind, entry });
+        let claims = held.served.iter().map(|(kind, entry)| DeviceClaim { slot: held.slot, kind, entry });
         if held.pod.uid == pod.pod.uid {
             own.extend(claims);
         } else {
             others.entry(held.pod.uid.clone()).or_default().extend(claims);
         }
     }
-    let slot = Slot::of(pod, &container.name);
-    own.extend(entries.iter().map(|entry| Claim { slot, kind, entry }));
-    room::fits(&own, &others, sight.inventory)
+    let slot = ContainerSlot::of(pod, &container.name);
+    own.extend(entries.iter().map(|entry| DeviceClaim { slot, kind, entry }));
+    room::fits(&own, &others, context.inventory)
+}
+
+/// The kubelet's ids as entries; an error says which device another bound pod still waits for, or which id means nothing.
+fn unassigned_entries(
+    context: &AllocateContext<'_>,
+    call: &AllocateCall<'_>,
+    caller: &Caller<'_>,
+) -> Result<Vec<DeviceEntry>, String> {
+    let kind = kind_of(call.resource);
+    let mut units: BTreeMap<DeviceId, i64> = BTreeMap::new();
+    for id in call.ids {
+        let device = DeviceId::of_kubelet_id(id).map_err(|error| error.to_string())?;
+        *units.entry(device).or_insert(0) += 1;
+    }
+    for device in units.keys() {
+        if let Some(waiting) = waits_for(context, caller, device) {
+            return Err(format!(
+                "the kubelet chose device {device}, which is assigned to pod {waiting}; create the pod again"
+            ));
+        }
+    }
+    let request = caller.container.request.as_ref().map_err(ToString::to_string)?;
+    let wanted = match kind {
+        DeviceType::Rdma => request.rdma.map_or(0, |rdma| rdma.count),
+        _ => request.gpu.as_ref().map_or(0, GpuRequest::count),
+    };
+    if units.len() != wanted as usize {
+        return Err(format!(
+            "the kubelet spread it over {} devices and it asks for {wanted}; without a scheduler's assignment only whole \
+             devices are sure to be served",
+            units.len()
+        ));
+    }
+    Ok(units.into_keys().map(|id| unassigned_entry(context, id, &kind, request)).collect())
+}
+
+/// A bound pod whose assignment names the device and that has not been served all of it yet.
+fn waits_for(context: &AllocateContext<'_>, caller: &Caller<'_>, device: &DeviceId) -> Option<String> {
+    let others =
+        context.pods.iter().filter(|pod| pod.pod.uid != caller.pod.pod.uid && context.is_here(pod) && pod.is_live());
+    let mut unserved = others.filter(|pod| !context.ledger.fully_served(pod, context.inventory));
+    let waiting = unserved.find(|pod| {
+        matches!(PodAssignment::read(pod, context.inventory), Ok(Some(plan)) if plan.named().any(|named| named == device))
+    })?;
+    Some(waiting.pod.key.to_string())
+}
+
+fn unassigned_entry(
+    context: &AllocateContext<'_>,
+    id: DeviceId,
+    kind: &DeviceType,
+    request: &ContainerRequest,
+) -> DeviceEntry {
+    let device = context.inventory.devices.get(&id);
+    let total = device.and_then(|device| device.memory_bytes);
+    let mut resources = BTreeMap::new();
+    let mut set = |name: &str, amount| resources.insert(name.to_owned(), amount);
+    match (kind, &request.gpu) {
+        (DeviceType::Rdma, _) => {
+            set(key::RDMA, Quantity::units(request.rdma.map_or(key::WHOLE, |rdma| rdma.percent)));
+        }
+        (_, Some(GpuRequest::Share { core, ratio, memory, .. })) => {
+            set(key::GPU_CORE, Quantity::units(*core));
+            let of_total = |percent: i64| total.map(|bytes| bytes / key::WHOLE * percent);
+            let of_bytes = |bytes: i64| {
+                total.filter(|total| *total > 0).map(|total| {
+                    i64::try_from((i128::from(bytes) * 100 + i128::from(total) - 1) / i128::from(total))
+                        .unwrap_or(i64::MAX)
+                })
+            };
+            if let Some(ratio) = ratio.or_else(|| memory.and_then(of_bytes)) {
+                set(key::GPU_MEMORY_RATIO, Quantity::units(ratio));
+            }
+            if let Some(bytes) = memory.or_else(|| ratio.and_then(of_total)) {
+                set(key::GPU_MEMORY, Quantity::bytes(bytes));
+            }
+        }
+        (_, Some(GpuRequest::Mig { profile, .. })) => {
+            set(&format!("{}{profile}", key::MIG_PREFIX), Quantity::units(1));
+        }
+        _ => {
+            set(key::GPU_CORE, Quantity::units(key::WHOLE));
+            set(key::GPU_MEMORY_RATIO, Quantity::units(key::WHOLE));
+            if let Some(total) = total {
+                set(key::GPU_MEMORY, Quantity::bytes(total));
+            }
+        }
+    }
+    DeviceEntry { minor: device.map_or(0, |device| device.minor), id, resources, extension: None }
 }

@@ -1,6 +1,6 @@
 //! What may be served: every rule of validation, and that no device is handed out twice.
 
-use super::scene::{Scene, refused, served};
+use super::test_node::{TestNode, refused, served};
 use super::testing::{container, gpu_pod, grant, merged, pod, share_of, whole, with_assignment, with_entries};
 use super::*;
 use crate::contract::hint::{AllocateStrategy, Counting};
@@ -16,19 +16,19 @@ fn one(name: &str, device: &str) -> HandoffPod {
 }
 
 /// `pod` under its lock, listed without devices.
-fn admitted(pod: &HandoffPod) -> Scene {
+fn admitted(pod: &HandoffPod) -> TestNode {
     let containers: Vec<(&str, &str, &str, &[&str])> = pod
         .containers
         .iter()
         .filter(|container| container.kind != ContainerKind::Init)
         .map(|container| (&*pod.pod.key.name, &*container.name, GPU, &[] as &[&str]))
         .collect();
-    Scene::new(&[pod]).lock(pod).listed(&containers)
+    TestNode::new(&[pod]).lock(pod).listed(&containers)
 }
 
 #[track_caller]
-fn rule(scene: &mut Scene, ids: &[&str]) -> Rule {
-    let outcome = scene.gpu(ids);
+fn rule(node: &mut TestNode, ids: &[&str]) -> AllocateRule {
+    let outcome = node.gpu(ids);
     assert!(refused(&outcome).text.len() > 40, "{outcome:?}");
     refused(&outcome).rule
 }
@@ -46,16 +46,16 @@ fn an_assignment_for_another_node_is_refused_and_makes_the_lock_useless() {
     let mut a = one("a", "GPU-0");
     let text = a.assignment.container_devices.as_deref().unwrap().replace("node-a", "node-b");
     a.assignment.container_devices = Some(text.into());
-    assert_eq!(rule(&mut admitted(&a), &["GPU-0"]), Rule::OtherNode);
-    assert!(Rule::OtherNode.makes_lock_useless() && !Rule::Lock.makes_lock_useless());
+    assert_eq!(rule(&mut admitted(&a), &["GPU-0"]), AllocateRule::OtherNode);
+    assert!(AllocateRule::OtherNode.makes_lock_useless() && !AllocateRule::Lock.makes_lock_useless());
 }
 
 #[test]
 fn a_forged_annotation_without_a_lock_is_refused() {
     let a = one("a", "GPU-0");
-    let mut scene = admitted(&a);
-    scene.lock = crate::contract::LockRead::Free;
-    assert_eq!(rule(&mut scene, &["GPU-0"]), Rule::Lock);
+    let mut node = admitted(&a);
+    node.lock = crate::contract::LockRead::Free;
+    assert_eq!(rule(&mut node, &["GPU-0"]), AllocateRule::Lock);
 }
 
 #[test]
@@ -63,8 +63,8 @@ fn a_lock_of_an_earlier_bind_does_not_count() {
     let a = one("a", "GPU-0");
     let mut rebound = a.clone();
     rebound.assignment.bind_timestamp = Some("12345".into());
-    let mut scene = admitted(&rebound).lock(&a);
-    assert_eq!(rule(&mut scene, &["GPU-0"]), Rule::Lock);
+    let mut node = admitted(&rebound).lock(&a);
+    assert_eq!(rule(&mut node, &["GPU-0"]), AllocateRule::Lock);
 }
 
 #[test]
@@ -72,27 +72,27 @@ fn a_pod_that_the_ledger_holds_needs_no_lock_any_more() {
     let gpu = [(GPU, 1)];
     let p = pod("b", vec![container("m1", ContainerKind::App, &gpu), container("m2", ContainerKind::App, &gpu)]);
     let p = with_assignment(p, &[("m1", &["GPU-0"]), ("m2", &["GPU-1"])]);
-    let mut scene = Scene::new(&[&p]).listed(&[("b", "m1", GPU, &["GPU-0"]), ("b", "m2", GPU, &[])]);
-    grant(&mut scene.ledger, &p, &[("m1", &["GPU-0"])]);
-    assert_eq!(served(&scene.gpu(&["GPU-1"])).1, "m2");
+    let mut node = TestNode::new(&[&p]).listed(&[("b", "m1", GPU, &["GPU-0"]), ("b", "m2", GPU, &[])]);
+    grant(&mut node.ledger, &p, &[("m1", &["GPU-0"])]);
+    assert_eq!(served(&node.gpu(&["GPU-1"])).1, "m2");
 }
 
 #[test]
 fn under_auto_a_known_scheduler_must_have_placed_the_pod() {
     let a = one("a", "GPU-0");
     let auto = |pod: &HandoffPod| {
-        let mut scene = admitted(pod);
-        scene.lock = crate::contract::LockRead::Free;
-        scene.policy.lock = LockMode::Auto;
-        scene
+        let mut node = admitted(pod);
+        node.lock = crate::contract::LockRead::Free;
+        node.policy.lock = LockMode::Auto;
+        node
     };
     assert_eq!(served(&auto(&a).gpu(&["GPU-0"])).2, ["GPU-0"]);
     let mut pinned = a.clone();
     pinned.scheduled_condition = false;
-    assert_eq!(rule(&mut auto(&pinned), &["GPU-0"]), Rule::NotScheduled);
+    assert_eq!(rule(&mut auto(&pinned), &["GPU-0"]), AllocateRule::NotScheduled);
     let mut foreign = a.clone();
     foreign.scheduler_name = "default-scheduler".into();
-    assert_eq!(rule(&mut auto(&foreign), &["GPU-0"]), Rule::Scheduler);
+    assert_eq!(rule(&mut auto(&foreign), &["GPU-0"]), AllocateRule::Scheduler);
     let mut locked = auto(&foreign).lock(&foreign);
     assert_eq!(served(&locked.gpu(&["GPU-0"])).2, ["GPU-0"], "a lock of this bind is proof enough");
 }
@@ -101,117 +101,120 @@ fn under_auto_a_known_scheduler_must_have_placed_the_pod() {
 fn a_corrupt_annotation_is_refused_whole() {
     let mut a = one("a", "GPU-0");
     a.assignment.container_devices = Some("{".into());
-    assert_eq!(rule(&mut admitted(&a), &["GPU-0"]), Rule::BadAssignment);
+    assert_eq!(rule(&mut admitted(&a), &["GPU-0"]), AllocateRule::BadAssignment);
 }
 
 #[test]
 fn an_assignment_that_does_not_fit_the_request_is_refused() {
     let two = with_assignment(gpu_pod("a", 2), &[("main", &["GPU-0"])]);
-    assert_eq!(rule(&mut admitted(&two), &["GPU-0", "GPU-1"]), Rule::Plan);
+    assert_eq!(rule(&mut admitted(&two), &["GPU-0", "GPU-1"]), AllocateRule::Plan);
     let part = with_entries(gpu_pod("a", 1), &[("main", vec![share_of("GPU-0", 50, 50, 1)])]);
-    assert_eq!(rule(&mut admitted(&part), &["GPU-0"]), Rule::Plan);
+    assert_eq!(rule(&mut admitted(&part), &["GPU-0"]), AllocateRule::Plan);
 }
 
 #[test]
 fn a_hint_that_changes_what_an_amount_stands_for_changes_how_many_devices_are_expected() {
     let all = Counting { strategy: Some(AllocateStrategy::ApplyForAll), alone: false };
     let mut every = with_assignment(gpu_pod("a", 1), &[("main", &["GPU-0", "GPU-1", "GPU-2"])]);
-    assert_eq!(rule(&mut admitted(&every), &["GPU-0"]), Rule::Plan);
+    assert_eq!(rule(&mut admitted(&every), &["GPU-0"]), AllocateRule::Plan);
     every.assignment.gpus = all;
     let outcome = admitted(&every).gpu(&["GPU-0"]);
     assert_eq!(served(&outcome).2, ["GPU-0", "GPU-1", "GPU-2"]);
     let mut none = with_assignment(gpu_pod("a", 1), &[("main", &[])]);
     none.assignment.gpus = all;
     let outcome = admitted(&none).gpu(&["GPU-0"]);
-    assert!(refused(&outcome).rule == Rule::Plan && refused(&outcome).text.contains("ApplyForAll"), "{outcome:?}");
+    assert!(
+        refused(&outcome).rule == AllocateRule::Plan && refused(&outcome).text.contains("ApplyForAll"),
+        "{outcome:?}"
+    );
 }
 
 #[test]
 fn devices_must_exist_be_healthy_and_have_room() {
-    assert_eq!(rule(&mut admitted(&one("a", "GPU-9")), &["GPU-0"]), Rule::UnknownDevice);
+    assert_eq!(rule(&mut admitted(&one("a", "GPU-9")), &["GPU-0"]), AllocateRule::UnknownDevice);
     let a = one("a", "GPU-0");
-    let mut scene = admitted(&a);
-    let device = scene.inventory.devices.get_mut(&super::testing::id("GPU-0")).unwrap();
+    let mut node = admitted(&a);
+    let device = node.inventory.devices.get_mut(&super::testing::id("GPU-0")).unwrap();
     (device.healthy, device.reason) = (false, Some("XID 79".into()));
-    let outcome = scene.gpu(&["GPU-0"]);
-    assert_eq!(refused(&outcome).rule, Rule::Unhealthy);
+    let outcome = node.gpu(&["GPU-0"]);
+    assert_eq!(refused(&outcome).rule, AllocateRule::Unhealthy);
     assert!(refused(&outcome).text.contains("XID 79"));
     let other = one("other", "GPU-0");
-    let mut scene =
-        Scene::new(&[&a, &other]).lock(&a).listed(&[("a", "main", GPU, &[]), ("other", "main", GPU, &["GPU-5"])]);
-    grant(&mut scene.ledger, &other, &[("main", &["GPU-0"])]);
-    let outcome = scene.gpu(&["GPU-0"]);
-    assert_eq!(refused(&outcome).rule, Rule::NoRoom);
+    let mut node =
+        TestNode::new(&[&a, &other]).lock(&a).listed(&[("a", "main", GPU, &[]), ("other", "main", GPU, &["GPU-5"])]);
+    grant(&mut node.ledger, &other, &[("main", &["GPU-0"])]);
+    let outcome = node.gpu(&["GPU-0"]);
+    assert_eq!(refused(&outcome).rule, AllocateRule::NoRoom);
     assert!(refused(&outcome).text.contains("default/other"), "{outcome:?}");
 }
 
 #[test]
 fn a_device_whose_holder_is_found_gone_by_a_live_read_is_free() {
     let (a, old) = (one("a", "GPU-0"), one("old", "GPU-0"));
-    let mut scene = Scene::new(&[&a, &old]).lock(&a).listed(&[("a", "main", GPU, &[])]);
-    grant(&mut scene.ledger, &old, &[("main", &["GPU-0"])]);
-    scene.live = vec![a.clone()];
-    assert_eq!(served(&scene.gpu(&["GPU-0"])).2, ["GPU-0"]);
+    let mut node = TestNode::new(&[&a, &old]).lock(&a).listed(&[("a", "main", GPU, &[])]);
+    grant(&mut node.ledger, &old, &[("main", &["GPU-0"])]);
+    node.live = vec![a.clone()];
+    assert_eq!(served(&node.gpu(&["GPU-0"])).2, ["GPU-0"]);
 }
 
 #[test]
 fn the_holders_of_all_devices_of_a_node_are_asked_for_at_once() {
     let gpus = ["GPU-0", "GPU-1", "GPU-2", "GPU-3", "GPU-4", "GPU-5", "GPU-6", "GPU-7"];
     let all = with_assignment(gpu_pod("all", 8), &[("main", &gpus)]);
-    let mut scene = admitted(&all);
+    let mut node = admitted(&all);
     for gpu in gpus {
         let gone = one(&format!("gone-{gpu}"), gpu);
-        grant(&mut scene.ledger, &gone, &[("main", &[gpu])]);
+        grant(&mut node.ledger, &gone, &[("main", &[gpu])]);
     }
-    let outcome = scene.gpu(&gpus);
+    let outcome = node.gpu(&gpus);
     assert_eq!(served(&outcome).2.len(), 8, "{outcome:?}");
-    assert_eq!(scene.asked_live, 1, "the API server shows none of them");
+    assert_eq!(node.asked_live, 1, "the API server shows none of them");
 }
 
 #[test]
 fn a_device_whose_holder_the_watch_shows_deleted_is_free_at_once_and_one_that_is_only_missing_is_asked_for() {
     let (a, old) = (one("a", "GPU-0"), one("old", "GPU-0"));
     for (deleted, asked_live) in [(true, 0), (false, 1)] {
-        let mut scene = Scene::new(&[&a, &old]).lock(&a).listed(&[("a", "main", GPU, &[])]);
-        grant(&mut scene.ledger, &old, &[("main", &["GPU-0"])]);
-        scene.live = vec![a.clone()];
+        let mut node = TestNode::new(&[&a, &old]).lock(&a).listed(&[("a", "main", GPU, &[])]);
+        grant(&mut node.ledger, &old, &[("main", &["GPU-0"])]);
+        node.live = vec![a.clone()];
         if deleted {
-            scene.pods.remove(&old.pod.uid);
+            node.pods.remove(&old.pod.uid);
         } else {
-            scene.pods.replace(vec![a.clone()]);
+            node.pods.replace(vec![a.clone()]);
         }
-        assert_eq!((served(&scene.gpu(&["GPU-0"])).2, scene.asked_live), (vec!["GPU-0".to_owned()], asked_live));
+        assert_eq!((served(&node.gpu(&["GPU-0"])).2, node.asked_live), (vec!["GPU-0".to_owned()], asked_live));
     }
     // The kubelet still has it: deleted by force, and its container may run.
-    let mut scene =
-        Scene::new(&[&a, &old]).lock(&a).listed(&[("a", "main", GPU, &[]), ("old", "main", GPU, &["GPU-0"])]);
-    grant(&mut scene.ledger, &old, &[("main", &["GPU-0"])]);
-    scene.pods.remove(&old.pod.uid);
-    scene.live = vec![a.clone()];
-    assert_eq!(rule(&mut scene, &["GPU-0"]), Rule::NoRoom);
+    let mut node =
+        TestNode::new(&[&a, &old]).lock(&a).listed(&[("a", "main", GPU, &[]), ("old", "main", GPU, &["GPU-0"])]);
+    grant(&mut node.ledger, &old, &[("main", &["GPU-0"])]);
+    node.pods.remove(&old.pod.uid);
+    node.live = vec![a.clone()];
+    assert_eq!(rule(&mut node, &["GPU-0"]), AllocateRule::NoRoom);
 }
 
 #[test]
 fn without_a_running_watch_a_grant_rests_on_live_reads() {
     let a = one("a", "GPU-0");
-    let mut scene = admitted(&a);
-    scene.watching = false;
-    assert_eq!((served(&scene.gpu(&["GPU-0"])).2, scene.asked_live), (vec!["GPU-0".to_owned()], 1));
-    let mut scene = admitted(&a);
-    scene.watching = false;
-    scene.live.clear();
-    assert_eq!(rule(&mut scene, &["GPU-0"]), Rule::Unidentified);
+    let mut node = admitted(&a);
+    node.watching = false;
+    assert_eq!((served(&node.gpu(&["GPU-0"])).2, node.asked_live), (vec!["GPU-0".to_owned()], 1));
+    let mut node = admitted(&a);
+    node.watching = false;
+    node.live.clear();
+    assert_eq!(rule(&mut node, &["GPU-0"]), AllocateRule::Unidentified);
 }
 
 #[test]
 fn other_ids_than_the_assignment_are_told_or_rejected() {
     let a = one("a", "GPU-0");
-    let Outcome::Serve(serving) = admitted(&a).gpu(&["GPU-7"]) else { panic!() };
+    let AllocateOutcome::Serve(serving) = admitted(&a).gpu(&["GPU-7"]) else { panic!() };
     assert!(serving.mismatch && serving.notices[0].reason == "DeviceIdMismatch");
     assert_eq!(serving.entry.devices().next().unwrap().as_str(), "GPU-0");
-    let mut scene = admitted(&a);
-    scene.policy.id_mismatch = IdMismatch::Reject;
-    assert_eq!(rule(&mut scene, &["GPU-7"]), Rule::IdMismatch);
+    let mut node = admitted(&a);
+    node.policy.id_mismatch = IdMismatch::Reject;
+    assert_eq!(rule(&mut node, &["GPU-7"]), AllocateRule::IdMismatch);
 }
 
 #[test]
@@ -219,31 +222,31 @@ fn names_that_accompany_the_delivering_one_answer_empty_and_count_as_served() {
     let limits = [(key::GPU_CORE, 2), (key::GPU_MEMORY_RATIO, 2)];
     let p = pod("s", vec![container("main", ContainerKind::App, &limits)]);
     let p = with_entries(p, &[("main", vec![share_of("GPU-0", 2, 2, 1 << 30)])]);
-    let mut scene = Scene::new(&[&p]).lock(&p).listed(&[("s", "main", key::GPU_CORE, &[])]);
+    let mut node = TestNode::new(&[&p]).lock(&p).listed(&[("s", "main", key::GPU_CORE, &[])]);
     let ids = ["GPU-0::0", "GPU-0::1"];
-    assert_eq!(served(&scene.call(key::GPU_MEMORY_RATIO, &ids)).2, Vec::<String>::new());
-    assert!(!scene.ledger.fully_served(&p, &scene.inventory));
-    let outcome = scene.call(key::GPU_CORE, &ids);
+    assert_eq!(served(&node.call(key::GPU_MEMORY_RATIO, &ids)).2, Vec::<String>::new());
+    assert!(!node.ledger.fully_served(&p, &node.inventory));
+    let outcome = node.call(key::GPU_CORE, &ids);
     assert_eq!(served(&outcome).2, ["GPU-0"]);
-    assert!(matches!(outcome, Outcome::Serve(serving) if serving.shares && !serving.mismatch));
-    assert!(scene.ledger.fully_served(&p, &scene.inventory));
+    assert!(matches!(outcome, AllocateOutcome::Serve(serving) if serving.shares && !serving.mismatch));
+    assert!(node.ledger.fully_served(&p, &node.inventory));
 }
 
 #[test]
 fn a_pod_without_an_assignment_is_denied_or_served_what_is_free() {
     let (a, waiting) = (gpu_pod("a", 1), one("waiting", "GPU-1"));
     let outcome = admitted(&a).gpu(&["GPU-0"]);
-    assert_eq!(refused(&outcome).rule, Rule::Unassigned);
+    assert_eq!(refused(&outcome).rule, AllocateRule::Unassigned);
     assert!(
         refused(&outcome).text.contains("baton-scheduler")
             && refused(&outcome).text.contains("--unassigned-pods=serve")
     );
-    let mut scene = Scene::new(&[&a, &waiting]).listed(&[("a", "main", GPU, &[])]);
-    scene.policy.unassigned = Unassigned::Serve;
-    let outcome = scene.gpu(&["GPU-1"]);
+    let mut node = TestNode::new(&[&a, &waiting]).listed(&[("a", "main", GPU, &[])]);
+    node.policy.unassigned = UnassignedPods::Serve;
+    let outcome = node.gpu(&["GPU-1"]);
     assert!(refused(&outcome).text.contains("default/waiting"), "{outcome:?}");
-    assert_eq!(served(&scene.gpu(&["GPU-0"])).2, ["GPU-0"]);
-    assert!(scene.ledger.iter().all(|entry| !entry.assigned));
+    assert_eq!(served(&node.gpu(&["GPU-0"])).2, ["GPU-0"]);
+    assert!(node.ledger.iter().all(|entry| !entry.assigned));
 }
 
 #[test]
@@ -273,19 +276,19 @@ proptest! {
                 with_assignment(p, &[("m1", &[&format!("GPU-{m1}")]), ("m2", &[&format!("GPU-{m2}")])])
             })
             .collect();
-        let mut scene = Scene::new(&pods.iter().collect::<Vec<_>>());
+        let mut node = TestNode::new(&pods.iter().collect::<Vec<_>>());
         let mut held: BTreeMap<String, String> = BTreeMap::new();
         for (n, p) in pods.iter().enumerate() {
             let name = &*p.pod.key.name;
-            scene.passed = pods[..n].iter().map(|p| p.pod.uid.clone()).collect();
-            scene = scene.lock(p);
+            node.passed = pods[..n].iter().map(|p| p.pod.uid.clone()).collect();
+            node = node.lock(p);
             let mut m1: Vec<String> = Vec::new();
             for id in [chosen[n], chosen[7 - n]] {
                 let m1_ids: Vec<&str> = m1.iter().map(String::as_str).collect();
-                scene = scene.listed(&[(name, "m1", GPU, &m1_ids), (name, "m2", GPU, &[])]);
+                node = node.listed(&[(name, "m1", GPU, &m1_ids), (name, "m2", GPU, &[])]);
                 let id = format!("GPU-{id}");
-                let outcome = scene.gpu(&[&id]);
-                if let Outcome::Serve(_) = &outcome {
+                let outcome = node.gpu(&[&id]);
+                if let AllocateOutcome::Serve(_) = &outcome {
                     let (who, _, devices) = served(&outcome);
                     prop_assert_eq!(&who, name);
                     let own = [format!("GPU-{}", plans[n].0), format!("GPU-{}", plans[n].1)];
@@ -312,15 +315,15 @@ fn a_pod_made_anew_under_its_name_with_the_same_devices_is_served_every_call() {
     let (old, new) = (two("first"), two("second"));
     let rows =
         |first: &'static [&'static str]| [("web-0", "a", limits[0].0, first), ("web-0", "b", limits[0].0, &[][..])];
-    let mut scene = Scene::new(&[&new]).lock(&new).listed(&rows(&[]));
-    grant(&mut scene.ledger, &old, &[("a", &["GPU-0"]), ("b", &["GPU-1"])]);
-    scene.pods.remove(&old.pod.uid);
-    assert_eq!(served(&scene.gpu(&["GPU-0"])).1, "a");
-    scene = scene.listed(&rows(&["GPU-0"]));
-    assert_eq!(served(&scene.gpu(&["GPU-1"])).1, "b", "what is listed is the new pod's");
+    let mut node = TestNode::new(&[&new]).lock(&new).listed(&rows(&[]));
+    grant(&mut node.ledger, &old, &[("a", &["GPU-0"]), ("b", &["GPU-1"])]);
+    node.pods.remove(&old.pod.uid);
+    assert_eq!(served(&node.gpu(&["GPU-0"])).1, "a");
+    node = node.listed(&rows(&["GPU-0"]));
+    assert_eq!(served(&node.gpu(&["GPU-1"])).1, "b", "what is listed is the new pod's");
     let both = [("web-0", "a", limits[0].0, &["GPU-0"][..]), ("web-0", "b", limits[0].0, &["GPU-1"][..])];
-    scene = scene.listed(&both);
-    let dropped = scene.ledger.expire(&scene.pods, &scene.resources);
+    node = node.listed(&both);
+    let dropped = node.ledger.expire(&node.pods, &node.resources);
     assert_eq!(dropped.iter().filter(|entry| entry.pod.uid == old.pod.uid).count(), 2, "and the old one's entries go");
-    assert!(scene.ledger.iter().all(|entry| entry.pod.uid == new.pod.uid));
+    assert!(node.ledger.iter().all(|entry| entry.pod.uid == new.pod.uid));
 }

@@ -2,12 +2,12 @@
 
 use std::collections::BTreeSet;
 
-use super::assignment::Assignment;
+use super::assignment::PodAssignment;
 use super::inventory::NodeInventory;
-use super::ledger::{Entry, Ledger, Slot};
-use super::listing::Listing;
-use super::notice::Notice;
+use super::ledger::{ContainerSlot, Ledger, LedgerEntry};
+use super::listing::PodListing;
 use super::pods::NodePods;
+use super::refusal::PodNotice;
 use crate::contract::{DeviceId, PodUid};
 use crate::decide::pod::Phase;
 
@@ -23,18 +23,23 @@ pub const REASONS: [&str; 2] = [DIVERGENCE, ADMITTED_WITHOUT_DEVICES];
 pub fn verify(
     node: &str,
     pods: &NodePods,
-    listing: &Listing,
+    listing: &PodListing,
     ledger: &Ledger,
     inventory: &NodeInventory,
-) -> Vec<Notice> {
+) -> Vec<PodNotice> {
     let served = ledger.iter().filter(|entry| !entry.served.is_empty());
-    let mut found: Vec<Notice> = served.flat_map(|entry| divergences(entry, pods, listing, inventory)).collect();
+    let mut found: Vec<PodNotice> = served.flat_map(|entry| divergences(entry, pods, listing, inventory)).collect();
     found.extend(without_devices(node, pods, listing, ledger, inventory));
     found
 }
 
 /// What others say of one grant that it does not.
-fn divergences(entry: &Entry, pods: &NodePods, listing: &Listing, inventory: &NodeInventory) -> Vec<Notice> {
+fn divergences(
+    entry: &LedgerEntry,
+    pods: &NodePods,
+    listing: &PodListing,
+    inventory: &NodeInventory,
+) -> Vec<PodNotice> {
     let Some(pod) = pods.by_uid(&entry.pod.uid) else { return Vec::new() };
     let served: BTreeSet<DeviceId> = entry.devices().cloned().collect();
     let mut found = Vec::new();
@@ -42,7 +47,7 @@ fn divergences(entry: &Entry, pods: &NodePods, listing: &Listing, inventory: &No
         let (container, resource) = (&entry.container, &entry.resource);
         let (theirs, ours) = (print(theirs), print(&served));
         let note = format!("container {container}, {resource}: {who} {theirs}, the container was given {ours}");
-        found.push(Notice::new(entry.pod.clone(), DIVERGENCE, note));
+        found.push(PodNotice::new(entry.pod.clone(), DIVERGENCE, note));
     };
     // A plain init container's devices go on to the next ones: only the grant itself is compared with the plan.
     if !entry.slot.init {
@@ -60,7 +65,7 @@ fn divergences(entry: &Entry, pods: &NodePods, listing: &Listing, inventory: &No
         }
     }
     if entry.assigned
-        && let Ok(Some(assignment)) = Assignment::read(pod, inventory)
+        && let Ok(Some(assignment)) = PodAssignment::read(pod, inventory)
     {
         let assigned: BTreeSet<DeviceId> = assignment.named().cloned().collect();
         if !served.is_subset(&assigned) {
@@ -88,16 +93,16 @@ fn print(ids: &BTreeSet<DeviceId>) -> String {
 fn without_devices<'a>(
     node: &'a str,
     pods: &'a NodePods,
-    listing: &'a Listing,
+    listing: &'a PodListing,
     ledger: &'a Ledger,
     inventory: &'a NodeInventory,
-) -> impl Iterator<Item = Notice> + 'a {
+) -> impl Iterator<Item = PodNotice> + 'a {
     let here = pods.iter().filter(move |pod| pod.node.as_deref() == Some(node) && !pod.phase.is_terminal());
     here.filter(|pod| pod.phase == Phase::Running || pod.containers.iter().any(|container| container.running))
         .filter_map(move |pod| {
             let call = pod.expected_calls(|name| inventory.registers(name)).find(|call| {
                 let listed = listing.ids(&pod.pod.key, &call.container.name, call.resource).next().is_some();
-                !Slot::of(pod, &call.container.name).init
+                !ContainerSlot::of(pod, &call.container.name).init
                     && !listed
                     && ledger.asked(&pod.pod.uid, &call.container.name, call.resource) == 0
             })?;
@@ -106,7 +111,7 @@ fn without_devices<'a>(
                  when it was admitted; delete and re-create the pod",
                 call.resource, call.container.name
             );
-            Some(Notice::new(pod.pod.clone(), ADMITTED_WITHOUT_DEVICES, note))
+            Some(PodNotice::new(pod.pod.clone(), ADMITTED_WITHOUT_DEVICES, note))
         })
 }
 
@@ -130,7 +135,7 @@ pub fn may_start(resource: &str, ids: &[String], ledger: &Ledger, pods: &NodePod
             ids.join(", ")
         ));
     }
-    let agrees = |entry: &&&super::ledger::Entry| {
+    let agrees = |entry: &&&super::ledger::LedgerEntry| {
         entry.served.is_empty() || names(&chosen, asked.len(), &entry.devices().cloned().collect())
     };
     match holders.iter().find(|entry| !agrees(entry)) {
@@ -151,7 +156,7 @@ fn rebuilt_for(resource: &str, chosen: &BTreeSet<DeviceId>, ledger: &Ledger, liv
     let nameless = ledger.iter().filter(|entry| &*entry.resource == resource && entry.ids.is_empty());
     nameless.filter(|entry| live(&entry.pod.uid)).any(|entry| {
         let of_pod = ledger.iter().filter(|other| other.pod.uid == entry.pod.uid);
-        let given: BTreeSet<&DeviceId> = of_pod.flat_map(super::ledger::Entry::devices).collect();
+        let given: BTreeSet<&DeviceId> = of_pod.flat_map(super::ledger::LedgerEntry::devices).collect();
         chosen.iter().all(|id| given.contains(id))
     })
 }

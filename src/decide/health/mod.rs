@@ -15,4 +15,4 @@ mod xid;
 
 pub use gpu::{Ailment, Cause, Change, GpuEvent, GpuHealth, Observation, RecoveryRule, Seen, Status};
 pub use nic::{LinkFault, LinkRule, NicHealth, PortPolicy};
-pub use xid::{BadAction, XidAction, XidPolicy};
+pub use xid::{XidAction, XidPolicy};

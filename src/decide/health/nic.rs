@@ -1,17 +1,20 @@
 //! Health of RDMA NICs by the state of their ports: down at the first bad poll, up after several good ones.
 
 use std::collections::BTreeMap;
-use std::str::FromStr;
 use std::time::Duration;
 
-/// Which ports must be active.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum PortPolicy {
-    /// One is enough.
-    #[default]
-    Any,
-    /// All of them.
-    All,
+use crate::contract::word::word_enum;
+
+word_enum! {
+    /// Which ports of a NIC must be active.
+    #[derive(Default)]
+    PortPolicy {
+        /// At least one.
+        #[default]
+        Any = "any",
+        /// Every one.
+        All = "all",
+    }
 }
 
 impl PortPolicy {
@@ -22,18 +25,6 @@ impl PortPolicy {
         match self {
             Self::Any => ports.any(|active| active),
             Self::All => some && ports.all(|active| active),
-        }
-    }
-}
-
-impl FromStr for PortPolicy {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        match text {
-            "any" => Ok(Self::Any),
-            "all" => Ok(Self::All),
-            other => Err(format!("{other:?} is no port policy; expected any or all")),
         }
     }
 }

@@ -1,57 +1,26 @@
 //! What each XID means. Defaults as NVIDIA's device plugin has them, changed by a table and by its two variables.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
-use std::str::FromStr;
+
+use crate::contract::word::word_enum;
 
 /// XIDs that an application causes and the GPU survives: graphics exception, page fault, stopped processing, preemptive
 /// cleanup, video processor exception, context switch timeout.
 const APPLICATION_ERRORS: [u64; 6] = [13, 31, 43, 45, 68, 109];
 
-/// What an XID leads to; later is worse.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum XidAction {
-    /// Only counted.
-    Ignore,
-    /// Counted and told; the GPU stays in service.
-    Warn,
-    /// Out of service until it proves itself again.
-    Unhealthy,
-    /// Out of service until it was reset.
-    NeedsReset,
-    /// Out of service until the node was rebooted.
-    NeedsReboot,
-}
-
-/// The text names no action.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is no XID action; expected one of ignore, warn, unhealthy, needs-reset, needs-reboot")]
-pub struct BadAction(pub String);
-
-impl FromStr for XidAction {
-    type Err = BadAction;
-
-    fn from_str(text: &str) -> Result<Self, BadAction> {
-        match text {
-            "ignore" => Ok(Self::Ignore),
-            "warn" => Ok(Self::Warn),
-            "unhealthy" => Ok(Self::Unhealthy),
-            "needs-reset" => Ok(Self::NeedsReset),
-            "needs-reboot" => Ok(Self::NeedsReboot),
-            other => Err(BadAction(other.chars().take(64).collect())),
-        }
-    }
-}
-
-impl fmt::Display for XidAction {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Ignore => "ignore",
-            Self::Warn => "warn",
-            Self::Unhealthy => "unhealthy",
-            Self::NeedsReset => "needs-reset",
-            Self::NeedsReboot => "needs-reboot",
-        })
+word_enum! {
+    /// What an XID leads to; later is worse.
+    XidAction {
+        /// It is only counted.
+        Ignore = "ignore",
+        /// It is counted and logged; the GPU stays in service.
+        Warn = "warn",
+        /// Out of service until the GPU proves itself again.
+        Unhealthy = "unhealthy",
+        /// Out of service until the GPU was reset.
+        NeedsReset = "needs-reset",
+        /// Out of service until the node was rebooted.
+        NeedsReboot = "needs-reboot",
     }
 }
 

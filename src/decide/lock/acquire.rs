@@ -11,14 +11,14 @@ use super::release::ReleaseReason;
 
 /// A wish for the lock: the pod, and the time that its Binding will carry.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Claim {
+pub struct LockClaim {
     /// The pod to bind.
     pub pod: PodRef,
     /// Written into the lock and into `bind-timestamp`.
     pub time: Timestamp,
 }
 
-impl Claim {
+impl LockClaim {
     /// The annotation's value.
     pub fn value(&self, format: LockFormat) -> String {
         let holder = Some(Holder { pod: self.pod.key.clone(), uid: Some(self.pod.uid.clone()) });
@@ -59,7 +59,7 @@ pub enum ExpiredHolder {
 
 /// Times of the protocol.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Policy {
+pub struct LockPolicy {
     /// Age from which a lock is suspect. 5 minutes.
     pub expiry: Duration,
     /// How long the agent must have been live before a suspicion is acted on. 30 seconds.
@@ -68,7 +68,7 @@ pub struct Policy {
     pub expired_holder: ExpiredHolder,
 }
 
-impl Default for Policy {
+impl Default for LockPolicy {
     fn default() -> Self {
         Self {
             expiry: Duration::from_secs(300),
@@ -127,9 +127,9 @@ pub enum WaitReason {
 /// Decides what `claim` may do about the lock it sees.
 pub fn acquire(
     lock: &LockView,
-    claim: &Claim,
+    claim: &LockClaim,
     agent: AgentLiveness,
-    policy: &Policy,
+    policy: &LockPolicy,
     now: Duration,
     wall: Timestamp,
 ) -> Intent {
@@ -177,7 +177,7 @@ pub fn acquire(
 fn expired(
     lock: &LockView,
     time: Option<Timestamp>,
-    policy: &Policy,
+    policy: &LockPolicy,
     now: Duration,
     wall: Timestamp,
 ) -> Result<Duration, Duration> {
@@ -229,8 +229,8 @@ mod tests {
         }
     }
 
-    fn claim() -> Claim {
-        Claim { pod: PodRef::new("ml", "me", "uid-me"), time: at("2026-11-21T02:00:01Z") }
+    fn claim() -> LockClaim {
+        LockClaim { pod: PodRef::new("ml", "me", "uid-me"), time: at("2026-11-21T02:00:01Z") }
     }
 
     /// The intent of `me` when `raw` stands on node `n` since monotonic 0, at monotonic `now` (wall = T0 + now).
@@ -239,7 +239,7 @@ mod tests {
         let read = LockRead::parse(raw);
         let holder = HolderState::of(&read, "n", pods, wall).unwrap_or(HolderState::Unknown);
         let view = LockView { read, first_seen: Duration::ZERO, holder };
-        acquire(&view, &claim(), agent, &Policy::default(), now, wall)
+        acquire(&view, &claim(), agent, &LockPolicy::default(), now, wall)
     }
 
     const LIVE: AgentLiveness = AgentLiveness::LiveSince(Duration::ZERO);
@@ -403,7 +403,7 @@ mod tests {
     fn an_operator_may_ask_to_wait_for_an_expired_holder() {
         let holder = HolderState::BoundHere(PodRef::new("ml", "other", "uid-other"));
         let view = LockView { read: LockRead::parse(Some(&held_by("other"))), first_seen: Duration::ZERO, holder };
-        let policy = Policy { expired_holder: ExpiredHolder::Wait, ..Policy::default() };
+        let policy = LockPolicy { expired_holder: ExpiredHolder::Wait, ..LockPolicy::default() };
         let intent = acquire(&view, &claim(), LIVE, &policy, 6 * MIN, at(T0) + 6 * MIN);
         assert!(matches!(intent, Intent::Wait { reason: WaitReason::Operator(_), .. }));
     }

@@ -2,7 +2,7 @@
 
 use jiff::Timestamp;
 
-use super::owner::{Named, names};
+use super::owner::{LockMatch, names};
 use crate::contract::{LockRead, LockValue, PodKey, PodRef};
 use crate::decide::pod::HandoffPod;
 
@@ -74,12 +74,12 @@ pub fn judge_pod(lock: &LockValue, found: &HandoffPod, node: &str, wall: Timesta
     let timed = found.assignment.bind_timestamp.as_deref().is_some_and(|time| !time.is_empty());
     let mut proven = true;
     match names(lock, found) {
-        Named::Yes => {}
+        LockMatch::ThisBind => {}
         // Without a uid, the time proves the holder; an unbound pod carries no time yet.
-        Named::OtherBind if has_uid || found.node.is_none() => {}
+        LockMatch::OtherBind if has_uid || found.node.is_none() => {}
         // Bound by somebody who writes no time: it may be the holder or another pod of its name.
-        Named::OtherBind if !timed => proven = false,
-        Named::OtherBind | Named::No => return HolderState::Gone(GoneReason::Recreated),
+        LockMatch::OtherBind if !timed => proven = false,
+        LockMatch::OtherBind | LockMatch::No => return HolderState::Gone(GoneReason::Recreated),
     }
     if found.phase.is_terminal() {
         return HolderState::Gone(GoneReason::Terminal);

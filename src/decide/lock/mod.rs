@@ -14,7 +14,7 @@ mod holder;
 mod owner;
 mod release;
 
-pub use acquire::{AgentLiveness, Claim, ExpiredHolder, Intent, LockView, Policy, WaitReason, acquire};
+pub use acquire::{AgentLiveness, ExpiredHolder, Intent, LockClaim, LockPolicy, LockView, WaitReason, acquire};
 pub use holder::{GoneReason, HolderState, Lookup, judge_holder, judge_pod};
-pub use owner::{Named, names};
+pub use owner::{LockMatch, names};
 pub use release::{HolderProgress, LiveHolder, ReleaseIntent, ReleaseReason, judge_release};

@@ -5,26 +5,26 @@ use crate::decide::pod::HandoffPod;
 
 /// How a lock relates to one pod.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Named {
+pub enum LockMatch {
     /// The lock of exactly this pod and this bind.
-    Yes,
+    ThisBind,
     /// It names the pod, but its time is not the pod's `bind-timestamp`: of another bind, or of one that is on its way.
     OtherBind,
-    /// It names another pod, or nobody that is known.
+    /// It names another pod, or none that is known.
     No,
 }
 
 /// Relates a lock to `pod`: by name and uid; without a uid in the lock, `bind-timestamp` equality proves the holder.
-pub fn names(lock: &LockValue, pod: &HandoffPod) -> Named {
+pub fn names(lock: &LockValue, pod: &HandoffPod) -> LockMatch {
     let same_bind = pod.assignment.bind_timestamp.as_deref().is_some_and(|text| lock.matches_bind_timestamp(text));
     let Some(holder) = &lock.holder else {
-        return if same_bind { Named::Yes } else { Named::No };
+        return if same_bind { LockMatch::ThisBind } else { LockMatch::No };
     };
     let same_pod = holder.pod == pod.pod.key && holder.uid.as_ref().is_none_or(|uid| *uid == pod.pod.uid);
     match (same_pod, same_bind) {
-        (false, _) => Named::No,
-        (true, true) => Named::Yes,
-        (true, false) => Named::OtherBind,
+        (false, _) => LockMatch::No,
+        (true, true) => LockMatch::ThisBind,
+        (true, false) => LockMatch::OtherBind,
     }
 }
 
@@ -46,15 +46,15 @@ mod tests {
         let LockRead::Held { value, .. } = lock_of(&pod) else { unreachable!() };
         for format in [Uid, Triple, Timestamp] {
             let lock = read(&value.print(format));
-            assert_eq!(names(&lock, &pod), Named::Yes, "{format:?}");
-            assert_eq!(names(&lock, &other), Named::No, "{format:?}");
+            assert_eq!(names(&lock, &pod), LockMatch::ThisBind, "{format:?}");
+            assert_eq!(names(&lock, &other), LockMatch::No, "{format:?}");
         }
         let mut rebound = pod.clone();
         rebound.assignment.bind_timestamp = Some("1".into());
-        assert_eq!(names(&value, &rebound), Named::OtherBind);
+        assert_eq!(names(&value, &rebound), LockMatch::OtherBind);
         let mut recreated = pod.clone();
         recreated.pod.uid = PodUid::new("other");
-        assert_eq!(names(&value, &recreated), Named::No);
+        assert_eq!(names(&value, &recreated), LockMatch::No);
     }
 
     #[test]
@@ -62,18 +62,18 @@ mod tests {
         let mut pod = gpu_pod("a", 1);
         pod.assignment.bind_timestamp = Some("1795226400000000000".into()); // 2026-11-21T02:00:00Z
         for (raw, named) in [
-            ("2026-11-21T02:00:00Z,default,a,a-uid", Named::Yes),
-            ("2026-11-21T02:00:01Z,default,a,a-uid", Named::OtherBind),
-            ("2026-11-21T02:00:00Z,default,a,old-uid", Named::No),
-            ("2026-11-21T02:00:00Z,default,b,a-uid", Named::No),
-            ("2026-11-21T02:00:00Z,default,a", Named::Yes),
-            ("2026-11-21T02:00:01Z,default,a", Named::OtherBind),
-            ("2026-11-21T02:00:00Z", Named::Yes),
-            ("2026-11-21T02:00:01Z", Named::No),
+            ("2026-11-21T02:00:00Z,default,a,a-uid", LockMatch::ThisBind),
+            ("2026-11-21T02:00:01Z,default,a,a-uid", LockMatch::OtherBind),
+            ("2026-11-21T02:00:00Z,default,a,old-uid", LockMatch::No),
+            ("2026-11-21T02:00:00Z,default,b,a-uid", LockMatch::No),
+            ("2026-11-21T02:00:00Z,default,a", LockMatch::ThisBind),
+            ("2026-11-21T02:00:01Z,default,a", LockMatch::OtherBind),
+            ("2026-11-21T02:00:00Z", LockMatch::ThisBind),
+            ("2026-11-21T02:00:01Z", LockMatch::No),
         ] {
             assert_eq!(names(&read(raw), &pod), named, "{raw}");
         }
         pod.assignment.bind_timestamp = None;
-        assert_eq!(names(&read("2026-11-21T02:00:00Z,default,a"), &pod), Named::OtherBind);
+        assert_eq!(names(&read("2026-11-21T02:00:00Z,default,a"), &pod), LockMatch::OtherBind);
     }
 }

@@ -6,7 +6,7 @@ use std::fmt;
 use jiff::Timestamp;
 
 use super::holder::{GoneReason, HolderState, judge_pod};
-use super::owner::{Named, names};
+use super::owner::{LockMatch, names};
 use crate::contract::{LockRead, PodKey};
 use crate::decide::pod::HandoffPod;
 
@@ -112,7 +112,7 @@ pub fn judge_release<'a>(
 ) -> ReleaseIntent {
     let LockRead::Held { value, raw } = lock else { return ReleaseIntent::Keep };
     let release = |reason| ReleaseIntent::Release { raw: raw.clone(), reason };
-    let holder = match pods.find(|pod| names(value, pod) == Named::Yes) {
+    let holder = match pods.find(|pod| names(value, pod) == LockMatch::ThisBind) {
         Some(pod) => pod,
         None => match (&value.holder, live) {
             // A bare time that no pod of this node carries: its pod may not be bound yet. The scheduler's rules end it.
@@ -126,7 +126,7 @@ pub fn judge_release<'a>(
         HolderState::Gone(reason) => release(ReleaseReason::Gone(reason)),
         HolderState::Unknown | HolderState::Unbound(_) => ReleaseIntent::Keep,
         // Bound here by another bind than this lock's: no pod is served under this lock.
-        HolderState::BoundHere(_) if names(value, holder) != Named::Yes => {
+        HolderState::BoundHere(_) if names(value, holder) != LockMatch::ThisBind => {
             release(ReleaseReason::Gone(GoneReason::Recreated))
         }
         HolderState::BoundHere(_) => match progress(holder) {

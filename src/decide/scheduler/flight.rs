@@ -6,7 +6,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use crate::contract::{PodRef, Shared};
-use crate::decide::lock::Claim;
+use crate::decide::lock::LockClaim;
 use crate::decide::world::{NodeId, PodId};
 
 use super::annotations::Annotations;
@@ -87,8 +87,8 @@ pub enum Cancel {
 
 impl Flight {
     /// What the lock's decisions need.
-    pub fn claim(&self) -> Claim {
-        Claim { pod: self.pod.clone(), time: self.time }
+    pub fn claim(&self) -> LockClaim {
+        LockClaim { pod: self.pod.clone(), time: self.time }
     }
 
     /// `true` while a request is under way whose outcome decides.

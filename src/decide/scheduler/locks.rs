@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use crate::contract::{LockRead, PodKey, PodRef};
-use crate::decide::lock::{Claim, GoneReason, HolderState, Intent, LockView, ReleaseReason, acquire};
+use crate::decide::lock::{GoneReason, HolderState, Intent, LockClaim, LockView, ReleaseReason, acquire};
 use crate::decide::world::{Node, NodeId, Place, PodId};
 
 use super::effect::{Effect, Effects};
@@ -127,7 +127,7 @@ impl Engine {
         if claimed {
             return;
         }
-        let nobody = Claim { pod: PodRef::new("", "", ""), time: now.wall };
+        let nobody = LockClaim { pod: PodRef::new("", "", ""), time: now.wall };
         match self.intent(node, &nobody, now) {
             Intent::TakeOver { old, reason } => match self.unproven(&node.lock.read, reason) {
                 Some(holder) => self.ask(&old, holder, node_id, now, effects),
@@ -191,7 +191,7 @@ impl Engine {
         self.world.pod(id).is_some_and(|pod| names.contains(&pod.facts.handoff.scheduler_name))
     }
 
-    pub(in crate::decide) fn intent(&self, node: &Node, claim: &Claim, now: Moment) -> Intent {
+    pub(in crate::decide) fn intent(&self, node: &Node, claim: &LockClaim, now: Moment) -> Intent {
         let view = LockView {
             read: node.lock.read.clone(),
             first_seen: node.lock.first_seen,

@@ -6,7 +6,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use crate::contract::LockFormat;
-use crate::decide::lock::Policy;
+use crate::decide::lock::LockPolicy;
 use crate::decide::scheduler::queue::QueuePolicy;
 use crate::decide::world::WorldPolicy;
 
@@ -56,7 +56,7 @@ pub struct EngineConfig {
     /// How the lock is written.
     pub lock_format: LockFormat,
     /// Times of the lock protocol.
-    pub lock_policy: Policy,
+    pub lock_policy: LockPolicy,
     /// Times of the queue.
     pub queue: QueuePolicy,
     /// Windows of observation.
@@ -87,7 +87,7 @@ impl Default for EngineConfig {
             asking_names: BTreeSet::new(),
             lock_mode: LockMode::Always,
             lock_format: LockFormat::Uid,
-            lock_policy: Policy::default(),
+            lock_policy: LockPolicy::default(),
             queue: QueuePolicy::default(),
             world: WorldPolicy::default(),
             abandoned: s(30),

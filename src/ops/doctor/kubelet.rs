@@ -9,10 +9,9 @@ use rustix::fs::Access;
 
 use super::report::Finding;
 use crate::agent::Options;
-use crate::agent::choice::LockMode;
 use crate::agent::handoff::PodResourcesClient;
 use crate::agent::kubelet::directory::KUBELET_SOCKET;
-use crate::decide::handoff::PodResources;
+use crate::decide::handoff::{LockMode, PodResources};
 use crate::runtime::clock;
 
 /// Longest wait for pod-resources: a throttled kubelet answers again within a second.

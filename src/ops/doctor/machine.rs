@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::report::Finding;
 use crate::agent::answer::Table;
-use crate::agent::choice::{MigStrategy, PortPolicy};
+use crate::agent::choice::MigStrategy;
 use crate::agent::devices::{self, NodeDevice};
 use crate::agent::look::{self, Scan};
 use crate::agent::nic_reads::NicReads;
@@ -180,12 +180,7 @@ fn nic(options: &Options, nic: &Nic) -> Finding {
         let advice = "load ib_uverbs and rdma_ucm on this node (modprobe), and check --dev-root";
         return Finding::fail("rdma", format!("{found}; device nodes missing: {}", missing.join(", ")), advice);
     }
-    let mut active = nic.ports.iter().map(|port| port.state == PortState::Active);
-    let up = match options.rdma_port_policy {
-        PortPolicy::Any => active.any(|active| active),
-        PortPolicy::All => !nic.ports.is_empty() && active.all(|active| active),
-    };
-    if up {
+    if options.rdma_port_policy.is_up(nic.ports.iter().map(|port| port.state == PortState::Active)) {
         return Finding::ok("rdma", found);
     }
     let advice = format!(

@@ -1,13 +1,13 @@
 //! The keys of the node daemon.
 
 use super::log::{Daemon, by_from_str, field, log};
-use crate::agent::choice::{
-    DeviceIdStrategy, DeviceListStrategy, IdMismatch, LockMode, MigStrategy, PortPolicy, Unassigned,
-};
+use crate::agent::choice::{DeviceIdStrategy, DeviceListStrategy, MigStrategy};
 use crate::agent::options::Options;
+use crate::decide::handoff::{IdMismatch, LockMode, UnassignedPods};
+use crate::decide::health::PortPolicy;
 use crate::ops::config::Setting;
 
-by_from_str!(DeviceIdStrategy, DeviceListStrategy, IdMismatch, LockMode, MigStrategy, PortPolicy, Unassigned);
+by_from_str!(DeviceIdStrategy, DeviceListStrategy, IdMismatch, LockMode, MigStrategy, PortPolicy, UnassignedPods);
 
 /// Every key of `baton device-plugin`, in the order of its help.
 pub fn agent() -> Vec<Setting<Daemon<Options>>> {

@@ -8,7 +8,7 @@ use crate::contract::{LockRead, PodUid, key};
 use crate::decide::pod::HandoffPod;
 
 /// Everything a decision looks at, owned. Live reads find what `live` says, or else the watched pods.
-pub(super) struct Scene {
+pub(super) struct TestNode {
     pub pods: NodePods,
     pub lock: LockRead,
     pub resources: PodResources,
@@ -16,16 +16,16 @@ pub(super) struct Scene {
     pub inventory: NodeInventory,
     pub passed: BTreeSet<PodUid>,
     pub may_repeat: BTreeSet<PodUid>,
-    pub fresh: Fresh,
+    pub live_reads: LiveReads,
     pub watching: bool,
-    pub policy: Policy,
+    pub policy: AllocatePolicy,
     /// What the API server holds beyond the watch: applied when asked for.
     pub live: Vec<HandoffPod>,
     pub live_lock: Option<LockRead>,
     pub asked_live: usize,
 }
 
-impl Scene {
+impl TestNode {
     pub fn new(all: &[&HandoffPod]) -> Self {
         Self {
             pods: testing::pods(all),
@@ -35,9 +35,9 @@ impl Scene {
             inventory: inventory(8),
             passed: BTreeSet::new(),
             may_repeat: BTreeSet::new(),
-            fresh: Fresh::default(),
+            live_reads: LiveReads::default(),
             watching: true,
-            policy: Policy::default(),
+            policy: AllocatePolicy::default(),
             live: all.iter().map(|pod| (*pod).clone()).collect(),
             live_lock: None,
             asked_live: 0,
@@ -54,8 +54,8 @@ impl Scene {
         self
     }
 
-    pub fn sight(&self) -> Sight<'_> {
-        Sight {
+    pub fn context(&self) -> AllocateContext<'_> {
+        AllocateContext {
             node: NODE,
             pods: &self.pods,
             lock: &self.lock,
@@ -64,37 +64,37 @@ impl Scene {
             inventory: &self.inventory,
             passed: &self.passed,
             may_repeat: &self.may_repeat,
-            fresh: &self.fresh,
+            live_reads: &self.live_reads,
             watching: self.watching,
             policy: &self.policy,
         }
     }
 
     /// Decides as the agent does: reads live what is asked for, until there is an answer; a grant is recorded.
-    pub fn call(&mut self, resource: &str, ids: &[&str]) -> Outcome {
-        self.fresh = Fresh::default();
+    pub fn call(&mut self, resource: &str, ids: &[&str]) -> AllocateOutcome {
+        self.live_reads = LiveReads::default();
         let ids: Vec<String> = ids.iter().map(|id| (*id).to_owned()).collect();
-        let call = Call { resource, count: ids.len() as i64, ids: &ids };
+        let call = AllocateCall { resource, count: ids.len() as i64, ids: &ids };
         for _ in 0..5 {
-            match decide(&self.sight(), &call, None) {
-                Outcome::NeedLive(wanted) => self.read_live(wanted),
-                Outcome::Serve(serving) => {
+            match decide(&self.context(), &call, None) {
+                AllocateOutcome::NeedLive(wanted) => self.read_live(wanted),
+                AllocateOutcome::Serve(serving) => {
                     let mut entry = serving.entry.clone();
                     entry.answer = Some(entry.container.as_bytes().to_vec());
                     self.ledger.record(entry);
-                    return Outcome::Serve(serving);
+                    return AllocateOutcome::Serve(serving);
                 }
-                Outcome::Repeat { key, how } => {
+                AllocateOutcome::Repeat { key, how } => {
                     self.ledger.repeat(&key, ids.iter().map(|id| id.as_str().into()).collect());
-                    return Outcome::Repeat { key, how };
+                    return AllocateOutcome::Repeat { key, how };
                 }
-                refused @ Outcome::Refuse(_) => return refused,
+                refused @ AllocateOutcome::Refuse(_) => return refused,
             }
         }
-        panic!("still asking for live reads: {:?}", self.fresh);
+        panic!("still asking for live reads: {:?}", self.live_reads);
     }
 
-    fn read_live(&mut self, wanted: Fresh) {
+    fn read_live(&mut self, wanted: LiveReads) {
         self.asked_live += 1;
         for key in &wanted.pods {
             let found = self.live.iter().find(|pod| pod.pod.key == *key).cloned();
@@ -103,25 +103,25 @@ impl Scene {
         if let (true, Some(lock)) = (wanted.node, &self.live_lock) {
             self.lock = lock.clone();
         }
-        self.fresh.add(wanted);
+        self.live_reads.add(wanted);
     }
 
-    pub fn gpu(&mut self, ids: &[&str]) -> Outcome {
+    pub fn gpu(&mut self, ids: &[&str]) -> AllocateOutcome {
         self.call(key::NVIDIA_GPU, ids)
     }
 }
 
 /// Pod name, container and devices of a grant.
 #[track_caller]
-pub(super) fn served(outcome: &Outcome) -> (String, String, Vec<String>) {
-    let Outcome::Serve(serving) = outcome else { panic!("not served: {outcome:?}") };
+pub(super) fn served(outcome: &AllocateOutcome) -> (String, String, Vec<String>) {
+    let AllocateOutcome::Serve(serving) = outcome else { panic!("not served: {outcome:?}") };
     let entry = &serving.entry;
     let devices = entry.devices().map(ToString::to_string).collect();
     (entry.pod.key.name.to_string(), entry.container.to_string(), devices)
 }
 
 #[track_caller]
-pub(super) fn refused(outcome: &Outcome) -> &Refusal {
-    let Outcome::Refuse(refusal) = outcome else { panic!("not refused: {outcome:?}") };
+pub(super) fn refused(outcome: &AllocateOutcome) -> &AllocateRefusal {
+    let AllocateOutcome::Refuse(refusal) = outcome else { panic!("not refused: {outcome:?}") };
     refusal
 }

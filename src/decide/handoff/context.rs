@@ -1,4 +1,4 @@
-//! Everything that a decision looks at, at one moment.
+//! What a decision about a call is made from, at one moment.
 
 use std::collections::BTreeSet;
 
@@ -6,13 +6,13 @@ use super::inventory::NodeInventory;
 use super::ledger::Ledger;
 use super::listing::PodResources;
 use super::pods::NodePods;
-use super::policy::Policy;
+use super::policy::AllocatePolicy;
 use crate::contract::{LockRead, PodKey, PodUid};
 use crate::decide::pod::HandoffPod;
 
 /// One Allocate or GetPreferredAllocation call.
 #[derive(Debug, Clone, Copy)]
-pub struct Call<'a> {
+pub struct AllocateCall<'a> {
     /// Resource name whose socket was called.
     pub resource: &'a str,
     /// Number of ids: the container's limit.
@@ -23,7 +23,7 @@ pub struct Call<'a> {
 
 /// What the agent knows.
 #[derive(Debug, Clone, Copy)]
-pub struct Sight<'a> {
+pub struct AllocateContext<'a> {
     /// This node.
     pub node: &'a str,
     /// Its pods.
@@ -36,28 +36,28 @@ pub struct Sight<'a> {
     pub ledger: &'a Ledger,
     /// What there is.
     pub inventory: &'a NodeInventory,
-    /// Pods whose admission is over: another pod was seen calling after them, or a call of theirs was refused.
+    /// Pods whose admission is over: another pod called after them, or a call of theirs was refused.
     pub passed: &'a BTreeSet<PodUid>,
     /// Pods that were served before the kubelet last started, or before this agent did: the kubelet may ask for them again.
     pub may_repeat: &'a BTreeSet<PodUid>,
     /// What was read live for this call.
-    pub fresh: &'a Fresh,
-    /// The watches of pods and node are running; if not, whatever a grant rests on is read live too.
+    pub live_reads: &'a LiveReads,
+    /// The watches of pods and node are running; otherwise a grant, too, needs live reads.
     pub watching: bool,
     /// The operator's choices.
-    pub policy: &'a Policy,
+    pub policy: &'a AllocatePolicy,
 }
 
-/// What has been read from the API server itself for one call, or must be.
+/// What has been read from the API server for one call, or must be.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Fresh {
+pub struct LiveReads {
     /// Pods, by name (also when there was none).
     pub pods: BTreeSet<PodKey>,
     /// The node, for its lock.
     pub node: bool,
 }
 
-impl Fresh {
+impl LiveReads {
     /// These pods, without the node.
     pub fn pods(keys: impl IntoIterator<Item = PodKey>) -> Self {
         Self { pods: keys.into_iter().collect(), node: false }
@@ -68,22 +68,22 @@ impl Fresh {
         Self { pods: keys.into_iter().collect(), node: true }
     }
 
-    /// What of `self` is not in `read`; `None` when all is.
+    /// The part of `self` that is not in `read`; `None` when there is none.
     pub fn missing(&self, read: &Self) -> Option<Self> {
         let pods: BTreeSet<PodKey> = self.pods.difference(&read.pods).cloned().collect();
         let node = self.node && !read.node;
         (node || !pods.is_empty()).then_some(Self { pods, node })
     }
 
-    /// Adds what was read now.
+    /// Adds `other`.
     pub fn add(&mut self, other: Self) {
         self.pods.extend(other.pods);
         self.node |= other.node;
     }
 }
 
-impl Sight<'_> {
-    /// Bound here, not ended, not being deleted: may be calling. Anything else counts as a miss (a same-name predecessor).
+impl AllocateContext<'_> {
+    /// Bound here, not ended, not being deleted: the kubelet may be calling for it.
     pub fn may_call(&self, pod: &HandoffPod) -> bool {
         self.is_here(pod) && !pod.phase.is_terminal() && pod.deleting.is_none()
     }

@@ -1,66 +1,70 @@
 //! One Allocate call, decided: identify, then validate; before any refusal look at the API server itself.
 
-use super::identify::{Caller, How, Identified, identify};
-use super::ledger::{Entry, EntryKey, Slot, State};
-use super::notice::Notice;
+use super::context::{AllocateCall, AllocateContext, LiveReads};
+use super::identify::{Caller, Identified, IdentifiedBy, identify};
+use super::ledger::{ContainerSlot, EntryKey, GrantState, LedgerEntry};
 use super::rebuild;
-use super::refusal::Refusal;
-use super::sight::{Call, Fresh, Sight};
+use super::refusal::{AllocateRefusal, PodNotice};
 use super::validate;
 use crate::contract::{ContainerRequest, PodKey, PodRef, PodUid, Quantity};
 use crate::decide::pod::{AssignmentText, ContainerKind, HandoffPod, Phase, PodContainer};
 
 /// What the agent does with a call.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Outcome {
+pub enum AllocateOutcome {
     /// Read these live, then decide again.
-    NeedLive(Fresh),
+    NeedLive(LiveReads),
     /// A new grant: build the answer, write the entry, answer.
-    Serve(Box<Serving>),
+    Serve(Box<NewGrant>),
     /// Asked before: the stored answer again, with this call's ids on record.
     Repeat {
         /// The entry.
         key: EntryKey,
         /// How the pod was identified.
-        how: How,
+        how: IdentifiedBy,
     },
     /// An error; the kubelet fails the pod with its text.
-    Refuse(Refusal),
+    Refuse(AllocateRefusal),
 }
 
 /// A new grant.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Serving {
+pub struct NewGrant {
     /// What goes into the ledger; its answer is to be filled in.
-    pub entry: Entry,
+    pub entry: LedgerEntry,
     /// How the pod was identified.
-    pub how: How,
+    pub how: IdentifiedBy,
     /// The entries are parts of devices.
     pub shares: bool,
     /// The kubelet's ids name other devices than the ones served.
     pub mismatch: bool,
     /// Events to tell.
-    pub notices: Vec<Notice>,
+    pub notices: Vec<PodNotice>,
 }
 
 /// Decides an Allocate call. `known` is the identification that the preference call just before gave for the same ids.
-pub fn decide(sight: &Sight<'_>, call: &Call<'_>, known: Option<&EntryKey>) -> Outcome {
-    let remembered = known.and_then(|key| remembered(sight, key));
-    let caller = match remembered.map_or_else(|| identify(sight, call), Identified::Caller) {
+pub fn decide(context: &AllocateContext<'_>, call: &AllocateCall<'_>, known: Option<&EntryKey>) -> AllocateOutcome {
+    let remembered = known.and_then(|key| remembered(context, key));
+    let caller = match remembered.map_or_else(|| identify(context, call), Identified::Caller) {
         Identified::Caller(caller) => caller,
-        Identified::NeedLive(missing) => return Outcome::NeedLive(missing),
-        Identified::Stranger { key, container } => return serve_stranger(sight, call, key, &container),
-        Identified::Refuse(refusal, rests_on) => return refuse(sight, refusal, rests_on),
+        Identified::NeedLive(missing) => return AllocateOutcome::NeedLive(missing),
+        Identified::Stranger { key, container } => return serve_stranger(context, call, key, &container),
+        Identified::Refuse(refusal, rests_on) => return refuse(context, refusal, rests_on),
     };
-    let rests_on = Fresh::pods_and_node([caller.pod.pod.key.clone()]);
-    if let Some(missing) = rests_on.missing(sight.fresh).filter(|_| !sight.watching) {
-        return Outcome::NeedLive(missing);
+    let rests_on = LiveReads::pods_and_node([caller.pod.pod.key.clone()]);
+    if let Some(missing) = rests_on.missing(context.live_reads).filter(|_| !context.watching) {
+        return AllocateOutcome::NeedLive(missing);
     }
-    serve(sight, call, &caller)
+    serve(context, call, &caller)
 }
 
 /// A static pod is admitted before the API server has its mirror: what the call says of it is all that there is.
-fn serve_stranger(sight: &Sight<'_>, call: &Call<'_>, key: PodKey, container: &str) -> Outcome {
+fn serve_stranger(
+    context: &AllocateContext<'_>,
+    call: &AllocateCall<'_>,
+    key: PodKey,
+    container: &str,
+) -> AllocateOutcome {
     let limit = Some((call.resource, Quantity::units(call.count)));
     let container = PodContainer {
         name: container.into(),
@@ -71,7 +75,7 @@ fn serve_stranger(sight: &Sight<'_>, call: &Call<'_>, key: PodKey, container: &s
     };
     let pod = HandoffPod {
         pod: PodRef { uid: rebuild::unknown_uid(&key), key },
-        node: Some(sight.node.into()),
+        node: Some(context.node.into()),
         scheduler_name: "".into(),
         phase: Phase::Pending,
         deleting: None,
@@ -81,41 +85,41 @@ fn serve_stranger(sight: &Sight<'_>, call: &Call<'_>, key: PodKey, container: &s
         assignment: AssignmentText::default(),
     };
     // Never a repetition: what was stored may be an earlier pod's of that name, and the kubelet asks because it keeps nothing.
-    grant(sight, call, &Caller { pod: &pod, container: &pod.containers[0], how: How::PodResources })
+    grant(context, call, &Caller { pod: &pod, container: &pod.containers[0], how: IdentifiedBy::PodResources })
 }
 
-fn serve(sight: &Sight<'_>, call: &Call<'_>, caller: &Caller<'_>) -> Outcome {
+fn serve(context: &AllocateContext<'_>, call: &AllocateCall<'_>, caller: &Caller<'_>) -> AllocateOutcome {
     let key = EntryKey::new(&caller.pod.pod.uid, &caller.container.name, call.resource);
-    if sight.ledger.get(&key).is_some() {
-        return Outcome::Repeat { key, how: caller.how };
+    if context.ledger.get(&key).is_some() {
+        return AllocateOutcome::Repeat { key, how: caller.how };
     }
-    grant(sight, call, caller)
+    grant(context, call, caller)
 }
 
-fn grant(sight: &Sight<'_>, call: &Call<'_>, caller: &Caller<'_>) -> Outcome {
-    match validate::devices(sight, call, caller) {
-        Ok(devices) => Outcome::Serve(Box::new(serving(call, caller, devices))),
+fn grant(context: &AllocateContext<'_>, call: &AllocateCall<'_>, caller: &Caller<'_>) -> AllocateOutcome {
+    match validate::devices(context, call, caller) {
+        Ok(devices) => AllocateOutcome::Serve(Box::new(serving(call, caller, devices))),
         Err(refused) => {
             let (refusal, rests_on) = *refused;
-            refuse(sight, refusal, rests_on)
+            refuse(context, refusal, rests_on)
         }
     }
 }
 
 /// No refusal rests on watched state alone.
-fn refuse(sight: &Sight<'_>, refusal: Refusal, rests_on: Fresh) -> Outcome {
-    match rests_on.missing(sight.fresh) {
-        Some(missing) => Outcome::NeedLive(missing),
-        None => Outcome::Refuse(refusal),
+fn refuse(context: &AllocateContext<'_>, refusal: AllocateRefusal, rests_on: LiveReads) -> AllocateOutcome {
+    match rests_on.missing(context.live_reads) {
+        Some(missing) => AllocateOutcome::NeedLive(missing),
+        None => AllocateOutcome::Refuse(refusal),
     }
 }
 
-fn remembered<'a>(sight: &Sight<'a>, key: &EntryKey) -> Option<Caller<'a>> {
-    let pod = sight.pods.by_uid(&key.uid).filter(|pod| sight.may_call(pod))?;
-    Some(Caller { pod, container: pod.container(&key.container)?, how: How::Preference })
+fn remembered<'a>(context: &AllocateContext<'a>, key: &EntryKey) -> Option<Caller<'a>> {
+    let pod = context.pods.by_uid(&key.uid).filter(|pod| context.may_call(pod))?;
+    Some(Caller { pod, container: pod.container(&key.container)?, how: IdentifiedBy::Preference })
 }
 
-fn serving(call: &Call<'_>, caller: &Caller<'_>, devices: validate::Devices) -> Serving {
+fn serving(call: &AllocateCall<'_>, caller: &Caller<'_>, devices: validate::ServedDevices) -> NewGrant {
     let Caller { pod, container, how } = *caller;
     let mut ids: Vec<Box<str>> = call.ids.iter().map(|id| id.as_str().into()).collect();
     ids.sort();
@@ -129,28 +133,28 @@ fn serving(call: &Call<'_>, caller: &Caller<'_>, devices: validate::Devices) -> 
             ids.join(", "),
             served.join(", ")
         );
-        notices.push(Notice::new(pod.pod.clone(), "DeviceIdMismatch", note));
+        notices.push(PodNotice::new(pod.pod.clone(), "DeviceIdMismatch", note));
     }
-    let entry = Entry {
+    let entry = LedgerEntry {
         pod: pod.pod.clone(),
         container: container.name.clone(),
         resource: call.resource.into(),
-        slot: Slot::of(pod, &container.name),
+        slot: ContainerSlot::of(pod, &container.name),
         ids,
         served: devices.served,
         answer: None,
-        state: State::Intent,
+        state: GrantState::Intent,
         asked: 1,
         seq: 0,
         assigned: devices.assigned,
     };
-    Serving { entry, how, shares: devices.shares, mismatch: devices.mismatch, notices }
+    NewGrant { entry, how, shares: devices.shares, mismatch: devices.mismatch, notices }
 }
 
 /// Pods whose admission is over now that `caller` is the one under admission: everybody else that the kubelet lists. It
 /// admits one pod at a time.
-pub fn passed_by(sight: &Sight<'_>, caller: &PodUid) -> Vec<PodUid> {
-    let Some(listing) = sight.resources.listing() else { return Vec::new() };
-    let listed = sight.pods.iter().filter(|pod| pod.pod.uid != *caller && listing.lists(&pod.pod.key));
+pub fn passed_by(context: &AllocateContext<'_>, caller: &PodUid) -> Vec<PodUid> {
+    let Some(listing) = context.resources.listing() else { return Vec::new() };
+    let listed = context.pods.iter().filter(|pod| pod.pod.uid != *caller && listing.lists(&pod.pod.key));
     listed.map(|pod| pod.pod.uid.clone()).collect()
 }
