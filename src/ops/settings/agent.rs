@@ -19,7 +19,7 @@ type Settings = Vec<Setting<Daemon<Options>>>;
 fn identity() -> Settings {
     vec![
         field!("node-name", "NAME", "Name of this node in the cluster; required", options.node_name),
-        field!("namespace", "NAMESPACE", "Namespace of the agents' Leases", options.namespace),
+        field!("namespace", "NAMESPACE", "Namespace of the node daemons' Leases", options.namespace),
         field!(
             "kubeconfig",
             "FILE",
@@ -49,13 +49,13 @@ fn places() -> Settings {
         field!(
             "dev-root",
             "DIR",
-            "Where device nodes lie on this host; containers see them below /dev",
+            "Where device nodes are on this host; containers see them below /dev",
             options.places.dev_root
         ),
         field!(
             "nvidia-driver-root" | "driver-root",
             "DIR",
-            "Root below which the driver's user-space libraries lie; /run/nvidia/driver with the driver container",
+            "Root below which the driver's user-space libraries are; /run/nvidia/driver with the driver container",
             options.places.driver_root
         ),
         field!(
@@ -163,7 +163,7 @@ fn handoff() -> Settings {
         field!(
             "node-lock",
             "always|auto",
-            "The lock is part of every hand-off, or only where the calling pod cannot be told without it",
+            "The lock is part of every hand-off, or only where the calling pod cannot be identified without it",
             options.node_lock
         ),
         field!(
@@ -225,11 +225,11 @@ fn health() -> Settings {
 
 fn periods() -> Settings {
     vec![
-        field!("rescan-period", "DURATION", "The whole machine is looked at again", options.periods.rescan),
+        field!("rescan-period", "DURATION", "The whole machine is scanned again", options.periods.rescan),
         field!(
             "health-poll-period",
             "DURATION",
-            "GPUs without events and NIC ports are looked at",
+            "GPUs without events and NIC ports are polled",
             options.periods.health_poll
         ),
         field!("recovery-probe-period", "DURATION", "An unhealthy GPU is probed again", options.periods.recovery_probe),
@@ -242,7 +242,7 @@ fn periods() -> Settings {
         field!(
             "kubelet-poll-period",
             "DURATION",
-            "The kubelet's directory is looked at, beside inotify",
+            "The kubelet's directory is polled, beside inotify",
             options.periods.kubelet_poll
         ),
         field!(
@@ -261,7 +261,7 @@ fn periods() -> Settings {
             "A watch of the API server is renewed after this; one that is silent five seconds longer is dead",
             options.periods.watch_timeout
         ),
-        field!("rpc-budget", "DURATION", "Longest answer to the kubelet", options.periods.rpc_budget),
+        field!("rpc-budget", "DURATION", "Longest time for an answer to the kubelet", options.periods.rpc_budget),
         field!(
             "nvml-retry-period",
             "DURATION",
@@ -283,10 +283,10 @@ fn periods() -> Settings {
         field!(
             "unlock-retry-period",
             "DURATION",
-            "A lock whose pod is served is looked for",
+            "The node lock is checked again for a holder that is served",
             options.periods.unlock_retry
         ),
-        field!("shutdown-grace", "DURATION", "Time for calls in hand at SIGTERM", options.periods.shutdown_grace),
+        field!("shutdown-grace", "DURATION", "Time for calls in progress at SIGTERM", options.periods.shutdown_grace),
     ]
 }
 

@@ -32,8 +32,8 @@ fn work() -> Settings {
             "Address of /livez, /readyz and /metrics over plain HTTP; none opens no port",
             options.listen
         ),
-        field!("concurrency", "COUNT", "Jobs that are worked on at once", options.concurrency),
-        field!("resync", "DURATION", "Every job is looked at, whether something happened or not", options.resync),
+        field!("concurrency", "COUNT", "Jobs that are reconciled at once", options.concurrency),
+        field!("resync", "DURATION", "Every job is reconciled, even without a change", options.resync),
         field!("backoff", "DURATION", "First pause of a job after a failed request", options.backoff),
         field!("backoff-max", "DURATION", "Longest pause of a job after failed requests", options.backoff_max),
     ]

@@ -26,7 +26,12 @@ fn identity() -> Settings {
     vec![
         field!("scheduler-name", "NAME", "Pods with this spec.schedulerName are scheduled", options.scheduler_name),
         field!("more-scheduler-names", "LIST", "Further such names", options.more_scheduler_names),
-        field!("namespace", "NAMESPACE", "Namespace of the Leases: the agents' and this one's", options.namespace),
+        field!(
+            "namespace",
+            "NAMESPACE",
+            "Namespace of the Leases: the node daemons' and this one's",
+            options.namespace
+        ),
         field!(
             "kubeconfig",
             "FILE",
@@ -55,7 +60,7 @@ fn lock() -> Settings {
         field!(
             "node-lock",
             "always|auto",
-            "Lock the node for every bind, or only where its agent cannot tell the calling pod without it",
+            "Lock the node for every bind, or only where its node daemon cannot identify the calling pod without it",
             options.node_lock
         ),
         field!("node-lock-expiry", "DURATION", "Age from which a lock is suspect", options.node_lock_expiry),
@@ -73,7 +78,7 @@ fn placing() -> Settings {
         field!(
             "nodes-without-agent",
             "refuse|plain",
-            "Device pods on nodes without a live agent: refuse, or count allocatable only, as kube-scheduler does",
+            "Device pods on nodes without a live node daemon: refuse, or count allocatable only, as kube-scheduler does",
             options.nodes_without_agent
         ),
         field!(
@@ -154,22 +159,22 @@ fn periods() -> Settings {
         field!(
             "agent-stale",
             "DURATION",
-            "An agent's Lease unchanged for this long is stale",
+            "A node daemon's Lease unchanged for this long is stale",
             options.periods.agent_stale
         ),
         field!(
             "agent-settled",
             "DURATION",
-            "An expired lock is acted on only when the node's agent has been live for this long",
+            "An expired lock is acted on only when the node's daemon has been live for this long",
             options.periods.agent_settled
         ),
         field!(
             "lock-abandoned",
             "DURATION",
-            "A lock of this scheduler that nobody pursues is released when it stood unchanged for this long",
+            "A lock of this scheduler that no bind uses is released when it stood unchanged for this long",
             options.periods.lock_abandoned
         ),
-        field!("lock-sweep", "DURATION", "Locks are looked over", options.periods.lock_sweep),
+        field!("lock-sweep", "DURATION", "All node locks are checked", options.periods.lock_sweep),
         field!("backoff", "DURATION", "First pause of a pod after a failure", options.periods.backoff),
         field!("backoff-max", "DURATION", "Longest pause of a pod after failures", options.periods.backoff_max),
         field!(
