@@ -30,7 +30,7 @@ async fn cluster(annotations: Value) -> Cluster {
 
 impl Cluster {
     async fn see(&self) {
-        self.locks.saw(&self.nodes.get("n").await.unwrap().metadata);
+        self.locks.observe(&self.nodes.get("n").await.unwrap().metadata);
     }
     fn writes(&self) -> u64 {
         self.server.counts().of("patch", "nodes", "")

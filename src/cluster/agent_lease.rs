@@ -1,4 +1,4 @@
-//! The Lease by which an agent says that it lives and what it serves.
+//! The Lease by which an agent says that it is alive and what it serves: its writer and its light wire type.
 
 use std::time::Duration;
 
@@ -8,11 +8,13 @@ use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta, OwnerReference};
 use kube::api::{Api, PostParams};
 use kube::{Client, Resource};
+use serde::Deserialize;
 
 use super::client::status_code;
 use crate::contract::{AgentStatus, key};
+use crate::decide::world::WorldEvent;
 
-/// Readers hold an agent for gone after this much silence.
+/// For readers: an agent is gone when its Lease has not been renewed for this long.
 const STALE: Duration = Duration::from_secs(90);
 
 /// One agent's Lease.
@@ -37,8 +39,8 @@ impl AgentLease {
         }
     }
 
-    /// Writes `status` and the time. One request as long as nobody else writes the Lease; a conflict is read and written
-    /// over once, because there is one agent for each node. Where there is no Node nothing is written: the Lease goes with it.
+    /// Writes `status` and the time. One request unless another client writes the Lease; after a conflict it is read and written
+    /// once more, because there is one agent for each node. Without a Node nothing is written: the Lease goes with the Node.
     pub async fn renew(&mut self, status: &AgentStatus, wall: Timestamp) -> Result<(), kube::Error> {
         for last_try in [false, true] {
             let base = match self.current.take() {
@@ -94,5 +96,50 @@ impl AgentLease {
                 ..spec
             }),
         }
+    }
+}
+
+/// A Lease with the fields that say something of an agent. Watch and read with it, never write.
+#[derive(Debug, Clone, Deserialize, Resource)]
+#[resource(inherit = Lease)]
+pub struct LightLease {
+    /// Metadata without `managedFields`.
+    #[serde(deserialize_with = "super::light_meta::read")]
+    pub metadata: ObjectMeta,
+    #[serde(default)]
+    spec: LightLeaseSpec,
+}
+
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct LightLeaseSpec {
+    renew_time: Option<MicroTime>,
+}
+
+/// The node of an agent's Lease, by its name.
+pub(super) fn agent_node(lease: &str) -> Option<&str> {
+    lease.strip_prefix(&AgentStatus::lease_name("")).filter(|node| !node.is_empty())
+}
+
+impl LightLease {
+    /// What the agent serves; `None` when the Lease carries no status that can be read.
+    pub fn status(&self) -> Option<AgentStatus> {
+        self.metadata.annotations.as_ref()?.get(key::AGENT).and_then(|text| AgentStatus::parse(text))
+    }
+
+    /// Time of the last renewal, by the agent's clock.
+    pub fn renewed(&self) -> Option<Timestamp> {
+        self.spec.renew_time.as_ref().map(|time| time.0)
+    }
+
+    /// The event of an agent's Lease; `None` for another one.
+    pub(super) fn event(self) -> Option<WorldEvent> {
+        let node = agent_node(self.metadata.name.as_deref()?)?;
+        Some(WorldEvent::Agent {
+            node: node.into(),
+            status: self.status(),
+            version: self.metadata.resource_version.clone().unwrap_or_default().into(),
+            renewed: self.renewed(),
+        })
     }
 }

@@ -1,4 +1,4 @@
-//! Watches folded straight into the scheduler's events: nothing is cached here but the names of what was seen.
+//! Watches of objects, turned into events one by one: nothing is cached here but the identities of the objects.
 
 use std::collections::BTreeSet;
 use std::fmt::Debug;
@@ -12,32 +12,32 @@ use serde::de::DeserializeOwned;
 use tokio::sync::mpsc;
 
 use super::rewatch::{CENTRAL, patient};
-use crate::decide::world::WorldEvent;
 use crate::runtime::backoff::Backoff;
 use crate::runtime::words;
 
-/// An API that is not installed is asked for again after these times, first and longest: whoever installs it waits no longer.
+/// Pauses, first and longest, before an API that is not installed is requested again. Once it is installed, its objects are
+/// known within the longest one.
 const ABSENT: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(5));
 
-/// What a feed tells.
+/// A message of a feed.
 #[derive(Debug, Clone)]
-pub enum FeedMessage {
-    /// Something happened.
-    Event(WorldEvent),
+pub enum FeedMessage<E> {
+    /// An object is new, changed or gone.
+    Event(E),
     /// The first list of this feed is complete.
     Synced(&'static str),
 }
 
-/// Identity of an object that was seen: one text, because there is one for every object of the cluster.
+/// Identity of a watched object: one text, because there is one for every object of the cluster.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Seen {
+pub struct WatchedObject {
     /// Namespace, name and uid.
     text: Box<str>,
     /// Where the name begins, and the uid.
     starts: (u32, u32),
 }
 
-impl Seen {
+impl WatchedObject {
     fn of(meta: &ObjectMeta) -> Self {
         let words = [&meta.namespace, &meta.name, &meta.uid].map(|word| word.as_deref().unwrap_or_default());
         let name_at = words[0].len() as u32;
@@ -48,8 +48,8 @@ impl Seen {
     fn former(&self, known: &BTreeSet<Self>) -> Option<Self> {
         let name = &self.text[..self.starts.1 as usize];
         let from = Self { text: name.into(), starts: (0, 0) };
-        let alike = known.range(from..).take_while(|seen| seen.text.starts_with(name));
-        let mut same = alike.filter(|seen| seen.starts == self.starts && seen.text != self.text);
+        let alike = known.range(from..).take_while(|object| object.text.starts_with(name));
+        let mut same = alike.filter(|object| object.starts == self.starts && object.text != self.text);
         same.next().cloned()
     }
 
@@ -69,13 +69,13 @@ impl Seen {
     }
 }
 
-/// Makes an event of what a watch showed; `None` skips it.
-pub type Telling<T> = Box<dyn Fn(T) -> Option<WorldEvent> + Send + Sync>;
-/// Makes an event of what a watch does not show any more; `None` skips it.
-pub type Losing = Box<dyn Fn(&Seen) -> Option<WorldEvent> + Send + Sync>;
+/// Makes an event of a new or changed object; `None` skips it.
+pub type OnApply<K, E> = Box<dyn Fn(K) -> Option<E> + Send + Sync>;
+/// Makes an event of an object that is gone; `None` skips it.
+pub type OnDelete<E> = Box<dyn Fn(&WatchedObject) -> Option<E> + Send + Sync>;
 
 /// One kind of object to watch.
-pub struct Feed<K> {
+pub struct Feed<K, E> {
     /// For the log and for [`FeedMessage::Synced`].
     pub name: &'static str,
     /// Where.
@@ -84,20 +84,20 @@ pub struct Feed<K> {
     pub config: Config,
     /// A missing API or permission counts as an empty list instead of holding the start up.
     pub optional: bool,
-    /// The event of an object; `None` skips it.
-    pub told: Telling<K>,
-    /// The event of an object that is gone.
-    pub gone: Losing,
+    /// For new and changed objects.
+    pub on_apply: OnApply<K, E>,
+    /// For objects that are gone.
+    pub on_delete: OnDelete<E>,
 }
 
-impl<K> Feed<K>
+impl<K, E: Send> Feed<K, E>
 where
     K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
 {
     /// Watches until the receiver is dropped. Takes the first objects from the watch itself where the API server can do that
-    /// (streaming lists), else from a list in pages. Lists anew after an expired version, with back-off after errors, and tells
-    /// what vanished meanwhile. An optional API that is not installed is asked for again until it is.
-    pub async fn run(self, out: mpsc::Sender<FeedMessage>) {
+    /// (streaming lists), else from a list in pages. Lists again after an expired version, with back-off after errors, and
+    /// reports the objects that are gone since. An optional API that is not installed is requested again until it is.
+    pub async fn run(self, out: mpsc::Sender<FeedMessage<E>>) {
         let mut known = BTreeSet::new();
         let mut streaming = true;
         let mut absent = Backoff::new(ABSENT.0, ABSENT.1);
@@ -111,11 +111,14 @@ where
                 }
                 Ended::Absent => {
                     if absent.failures() == 0 {
-                        tracing::info!(feed = self.name, "the API server does not know these objects: none for now");
+                        tracing::info!(
+                            feed = self.name,
+                            "the API of these objects is not installed: there are none for now"
+                        );
                     }
-                    // Whoever takes a definition away takes its objects along.
+                    // The objects are deleted with their definition.
                     let gone = std::mem::take(&mut known);
-                    let events = gone.iter().filter_map(|seen| (self.gone)(seen)).map(FeedMessage::Event);
+                    let events = gone.iter().filter_map(|object| (self.on_delete)(object)).map(FeedMessage::Event);
                     for message in events.chain([FeedMessage::Synced(self.name)]) {
                         if out.send(message).await.is_err() {
                             return;
@@ -123,7 +126,7 @@ where
                     }
                     tokio::time::sleep(absent.fail_randomly()).await;
                 }
-                Ended::NobodyListens => return,
+                Ended::ReceiverDropped => return,
             }
         }
     }
@@ -132,47 +135,47 @@ where
         &self,
         stream: impl Stream<Item = watcher::Result<Event<K>>>,
         streaming: bool,
-        known: &mut BTreeSet<Seen>,
+        known: &mut BTreeSet<WatchedObject>,
         absent: &mut Backoff,
-        out: &mpsc::Sender<FeedMessage>,
+        out: &mpsc::Sender<FeedMessage<E>>,
     ) -> Ended {
         let mut stream = std::pin::pin!(stream);
-        let mut fresh: BTreeSet<Seen> = BTreeSet::new();
+        let mut fresh: BTreeSet<WatchedObject> = BTreeSet::new();
         let mut listing = false;
         while let Some(next) = stream.next().await {
             let mut events = Vec::new();
             let mut synced = false;
             match next {
-                // A server that does not know of streaming lists shows everything and never says that this was all.
+                // A server without streaming lists shows every object and never marks the end of the list.
                 Ok(Event::Init) if streaming && listing && !fresh.is_empty() => return Ended::NoStreamingLists,
                 Ok(Event::Init) => {
                     listing = true;
                     fresh.clear();
                 }
                 Ok(Event::InitApply(object)) => {
-                    let seen = Seen::of(object.meta());
-                    if let Some(former) = seen.former(known) {
-                        // It was made anew while nobody watched: the old one went first.
-                        events.extend((self.gone)(&former));
+                    let identity = WatchedObject::of(object.meta());
+                    if let Some(former) = identity.former(known) {
+                        // It was deleted and created again between two watches: the former one goes first.
+                        events.extend((self.on_delete)(&former));
                         known.remove(&former);
                     }
-                    fresh.insert(seen);
-                    events.extend((self.told)(object));
+                    fresh.insert(identity);
+                    events.extend((self.on_apply)(object));
                 }
                 Ok(Event::InitDone) => {
-                    events.extend(known.difference(&fresh).filter_map(|seen| (self.gone)(seen)));
+                    events.extend(known.difference(&fresh).filter_map(|object| (self.on_delete)(object)));
                     *known = std::mem::take(&mut fresh);
                     absent.succeed();
                     (listing, synced) = (false, true);
                 }
                 Ok(Event::Apply(object)) => {
-                    known.insert(Seen::of(object.meta()));
-                    events.extend((self.told)(object));
+                    known.insert(WatchedObject::of(object.meta()));
+                    events.extend((self.on_apply)(object));
                 }
                 Ok(Event::Delete(object)) => {
-                    let seen = Seen::of(object.meta());
-                    known.remove(&seen);
-                    events.extend((self.gone)(&seen));
+                    let identity = WatchedObject::of(object.meta());
+                    known.remove(&identity);
+                    events.extend((self.on_delete)(&identity));
                 }
                 Err(error) if streaming && refuses_streaming(&error) => return Ended::NoStreamingLists,
                 Err(error) if self.optional && answered(&error) == Some(404) => return Ended::Absent,
@@ -183,21 +186,21 @@ where
             }
             for event in events {
                 if out.send(FeedMessage::Event(event)).await.is_err() {
-                    return Ended::NobodyListens;
+                    return Ended::ReceiverDropped;
                 }
             }
             if synced && out.send(FeedMessage::Synced(self.name)).await.is_err() {
-                return Ended::NobodyListens;
+                return Ended::ReceiverDropped;
             }
         }
-        Ended::NobodyListens
+        Ended::ReceiverDropped
     }
 }
 
 /// Why a watch is not followed any more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Ended {
-    NobodyListens,
+    ReceiverDropped,
     NoStreamingLists,
     Absent,
 }
@@ -218,4 +221,13 @@ fn answered(error: &watcher::Error) -> Option<u16> {
         | watcher::Error::WatchStartFailed(kube::Error::Api(status)) => Some(status.code),
         _ => None,
     }
+}
+
+/// The server closes a watch after this many seconds, and the watch goes on where it was. A watch that is silent for half a
+/// minute longer counts as broken.
+const WATCH_SECONDS: u32 = 120;
+
+/// The configuration of every feed's watch.
+pub(super) fn watch_config() -> Config {
+    Config::default().timeout(WATCH_SECONDS)
 }

@@ -1,32 +1,35 @@
 //! The feeds of the scheduler: every object that placement looks at.
 
 use std::collections::BTreeSet;
+use std::fmt::Debug;
 
 use k8s_openapi::api::core::v1::{Namespace, PersistentVolume, PersistentVolumeClaim};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
+use k8s_openapi::api::scheduling::v1::PriorityClass;
 use k8s_openapi::api::storage::v1::{CSIDriver, CSIStorageCapacity, StorageClass};
-use kube::Client;
 use kube::api::Api;
-use kube::runtime::watcher::Config;
+use kube::{Client, Resource};
+use serde::de::DeserializeOwned;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
-use super::feed::{Feed, FeedMessage};
-use super::feed_device::RawDevice;
-use super::feed_lease::{FeedLease, agent_node};
-use super::feed_node::FeedNode;
-use super::feed_pod::FeedPod;
-use super::feed_pod_group::pod_groups;
-use super::feed_term::budget_facts;
-use super::feed_tyjob::{priority_classes, tyjobs};
-use super::feed_volume::{capacity_facts, claim_facts, class_facts, driver_counts, volume_facts};
+use super::agent_lease::{LightLease, agent_node};
+use super::device::RawDevice;
+use super::feed::{Feed, FeedMessage, WatchedObject, watch_config};
+use super::node::LightNode;
 use super::node_lock::NodeLocks;
-use crate::contract::gang::PodGroupApi;
+use super::pod::LightPod;
+use super::pod_group::RawPodGroup;
+use super::spec_part::selector;
+use super::tyjob::{RawTyJob, job_facts};
+use super::volume::{capacity_facts, claim_facts, class_facts, driver_counts, volume_facts};
+use crate::contract::gang::{GangId, PodGroupApi};
 use crate::contract::{PodKey, PodUid};
 use crate::decide::devices::NodePool;
-use crate::decide::world::WorldEvent;
+use crate::decide::tyjob::placement::{JobIdentity, PriorityClassFacts};
+use crate::decide::world::{BudgetFacts, WorldEvent};
 
-/// What the feeds need to know.
+/// Settings of the feeds.
 #[derive(Debug, Clone)]
 pub struct FeedSettings {
     /// Annotation of the node lock.
@@ -37,42 +40,84 @@ pub struct FeedSettings {
     pub scheduling_groups: bool,
 }
 
-/// Starts every feed; `locks` is told what the watch of nodes shows. Returns the names whose [`FeedMessage::Synced`] completes the world.
+/// Starts one feed after the other.
+struct Starter<'a> {
+    client: &'a Client,
+    out: &'a mpsc::Sender<FeedMessage<WorldEvent>>,
+    tasks: &'a mut JoinSet<()>,
+    names: BTreeSet<&'static str>,
+}
+
+impl Starter<'_> {
+    /// Starts the feed of an API that every cluster has.
+    fn required<K>(
+        &mut self,
+        name: &'static str,
+        on_apply: impl Fn(K) -> Option<WorldEvent> + Send + Sync + 'static,
+        on_delete: impl Fn(&WatchedObject) -> Option<WorldEvent> + Send + Sync + 'static,
+    ) where
+        K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + 'static,
+    {
+        let (on_apply, on_delete) = (Box::new(on_apply), Box::new(on_delete));
+        let (api, config) = (Api::all(self.client.clone()), watch_config());
+        self.start(Feed { name, api, config, optional: false, on_apply, on_delete });
+    }
+
+    /// Starts the feed of an API that may be missing, or forbidden: it counts as empty then.
+    fn optional<K>(
+        &mut self,
+        name: &'static str,
+        api: Api<K>,
+        on_apply: impl Fn(K) -> Option<WorldEvent> + Send + Sync + 'static,
+        on_delete: impl Fn(&WatchedObject) -> Option<WorldEvent> + Send + Sync + 'static,
+    ) where
+        K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
+    {
+        let (on_apply, on_delete) = (Box::new(on_apply), Box::new(on_delete));
+        self.start(Feed { name, api, config: watch_config(), optional: true, on_apply, on_delete });
+    }
+
+    fn start<K>(&mut self, feed: Feed<K, WorldEvent>)
+    where
+        K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
+    {
+        self.names.insert(feed.name);
+        self.tasks.spawn(feed.run(self.out.clone()));
+    }
+
+    fn all<K: Resource<DynamicType = ()>>(&self) -> Api<K> {
+        Api::all(self.client.clone())
+    }
+}
+
+/// Starts every feed; `locks` hears what the watch of nodes shows. Returns the names whose [`FeedMessage::Synced`] completes the
+/// world.
 pub fn start_feeds(
     client: &Client,
     settings: &FeedSettings,
     locks: &NodeLocks,
-    out: &mpsc::Sender<FeedMessage>,
+    out: &mpsc::Sender<FeedMessage<WorldEvent>>,
     tasks: &mut JoinSet<()>,
 ) -> BTreeSet<&'static str> {
+    let mut feeds = Starter { client, out, tasks, names: BTreeSet::new() };
     let (lock_key, locks) = (settings.lock_key.clone(), locks.clone());
-    let nodes = Feed {
-        name: "nodes",
-        api: Api::<FeedNode>::all(client.clone()),
-        config: watched(),
-        optional: false,
-        told: Box::new(move |node: FeedNode| {
-            locks.saw(&node.metadata);
+    feeds.required(
+        "nodes",
+        move |node: LightNode| {
+            locks.observe(&node.metadata);
             Some(WorldEvent::Node(node.facts(&lock_key)))
-        }),
-        gone: Box::new(|seen| Some(WorldEvent::NodeGone(seen.name().into()))),
-    };
-    let pods = Feed {
-        name: "pods",
-        api: Api::<FeedPod>::all(client.clone()),
-        config: watched(),
-        optional: false,
-        told: Box::new(|pod| Some(WorldEvent::Pod(Box::new(pod.facts())))),
-        gone: Box::new(|seen| {
-            Some(WorldEvent::PodGone(PodKey::new(seen.namespace(), seen.name()), PodUid::new(seen.uid())))
-        }),
-    };
-    let devices = Feed {
-        name: "devices",
-        api: Api::<RawDevice>::all(client.clone()),
-        config: watched(),
-        optional: true,
-        told: Box::new(|object: RawDevice| {
+        },
+        |gone| Some(WorldEvent::NodeGone(gone.name().into())),
+    );
+    feeds.required(
+        "pods",
+        |pod: LightPod| Some(WorldEvent::Pod(Box::new(pod.facts()))),
+        |gone| Some(WorldEvent::PodGone(key(gone), PodUid::new(gone.uid()))),
+    );
+    feeds.optional(
+        "devices",
+        feeds.all(),
+        |object: RawDevice| {
             let (device, skipped) = object.read();
             let (_, unusable) = NodePool::from_device(&device);
             let unusable = unusable.iter().map(ToString::to_string);
@@ -81,140 +126,122 @@ pub fn start_feeds(
                 tracing::warn!(node, problem, "an entry of the Device object is not used");
             }
             Some(WorldEvent::Devices(Box::new(device)))
-        }),
-        gone: Box::new(|seen| Some(WorldEvent::DevicesGone(seen.name().into()))),
-    };
-    let agents = Feed {
-        name: "agents",
-        api: Api::<FeedLease>::namespaced(client.clone(), &settings.agent_namespace),
-        config: watched(),
-        optional: true,
-        told: Box::new(FeedLease::event),
-        gone: Box::new(|seen| agent_node(seen.name()).map(|node| WorldEvent::AgentGone(node.into()))),
-    };
-    let namespaces = Feed {
-        name: "namespaces",
-        api: Api::<Namespace>::all(client.clone()),
-        config: watched(),
-        optional: true,
-        told: Box::new(|namespace| {
+        },
+        |gone| Some(WorldEvent::DevicesGone(gone.name().into())),
+    );
+    feeds.optional("agents", Api::namespaced(client.clone(), &settings.agent_namespace), LightLease::event, |gone| {
+        agent_node(gone.name()).map(|node| WorldEvent::AgentGone(node.into()))
+    });
+    feeds.optional(
+        "namespaces",
+        feeds.all(),
+        |namespace: Namespace| {
             let labels = namespace.metadata.labels.unwrap_or_default();
             Some(WorldEvent::Namespace(namespace.metadata.name?.into(), labels))
-        }),
-        gone: Box::new(|seen| Some(WorldEvent::NamespaceGone(seen.name().into()))),
-    };
-    let volumes = Feed {
-        name: "volumes",
-        api: Api::<PersistentVolume>::all(client.clone()),
-        config: watched(),
-        optional: true,
-        told: Box::new(|volume| {
-            let name = volume.metadata.name.clone()?;
-            Some(WorldEvent::Volume(name.into(), volume_facts(&volume)))
-        }),
-        gone: Box::new(|seen| Some(WorldEvent::VolumeGone(seen.name().into()))),
-    };
-    let claims = Feed {
-        name: "claims",
-        api: Api::<PersistentVolumeClaim>::all(client.clone()),
-        config: watched(),
-        optional: true,
-        told: Box::new(|claim| {
+        },
+        |gone| Some(WorldEvent::NamespaceGone(gone.name().into())),
+    );
+    feeds.optional(
+        "volumes",
+        feeds.all(),
+        |volume: PersistentVolume| {
+            Some(WorldEvent::Volume(volume.metadata.name.clone()?.into(), volume_facts(&volume)))
+        },
+        |gone| Some(WorldEvent::VolumeGone(gone.name().into())),
+    );
+    feeds.optional(
+        "claims",
+        feeds.all(),
+        |claim: PersistentVolumeClaim| {
             let (key, facts) = claim_facts(&claim);
             Some(WorldEvent::Claim(key, facts))
-        }),
-        gone: Box::new(|seen| Some(WorldEvent::ClaimGone(PodKey::new(seen.namespace(), seen.name())))),
-    };
-    let classes = Feed {
-        name: "storage classes",
-        api: Api::<StorageClass>::all(client.clone()),
-        config: watched(),
-        optional: true,
-        told: Box::new(|class| {
-            let facts = class_facts(&class);
-            Some(WorldEvent::Class(class.metadata.name?.into(), facts))
-        }),
-        gone: Box::new(|seen| Some(WorldEvent::ClassGone(seen.name().into()))),
-    };
-    let drivers = Feed {
-        name: "CSI drivers",
-        api: Api::<CSIDriver>::all(client.clone()),
-        config: watched(),
-        optional: true,
-        told: Box::new(|driver| {
-            let counts = driver_counts(&driver);
-            Some(WorldEvent::Driver(driver.metadata.name?.into(), counts))
-        }),
-        gone: Box::new(|seen| Some(WorldEvent::Driver(seen.name().into(), false))),
-    };
-    let capacities = Feed {
-        name: "storage capacities",
-        api: Api::<CSIStorageCapacity>::all(client.clone()),
-        config: watched(),
-        optional: true,
-        told: Box::new(|capacity| {
+        },
+        |gone| Some(WorldEvent::ClaimGone(key(gone))),
+    );
+    feeds.optional(
+        "storage classes",
+        feeds.all(),
+        |class: StorageClass| Some(WorldEvent::Class(class.metadata.name.clone()?.into(), class_facts(&class))),
+        |gone| Some(WorldEvent::ClassGone(gone.name().into())),
+    );
+    feeds.optional(
+        "CSI drivers",
+        feeds.all(),
+        |driver: CSIDriver| Some(WorldEvent::Driver(driver.metadata.name.clone()?.into(), driver_counts(&driver))),
+        |gone| Some(WorldEvent::Driver(gone.name().into(), false)),
+    );
+    feeds.optional(
+        "storage capacities",
+        feeds.all(),
+        |capacity: CSIStorageCapacity| {
             let facts = capacity_facts(&capacity);
             let meta = capacity.metadata;
             Some(WorldEvent::Capacity(PodKey::new(&meta.namespace?, &meta.name?), facts))
-        }),
-        gone: Box::new(|seen| Some(WorldEvent::Capacity(PodKey::new(seen.namespace(), seen.name()), None))),
-    };
-    let budgets = Feed {
-        name: "budgets",
-        api: Api::<PodDisruptionBudget>::all(client.clone()),
-        config: watched(),
-        optional: true,
-        told: Box::new(|budget| {
+        },
+        |gone| Some(WorldEvent::Capacity(key(gone), None)),
+    );
+    feeds.optional(
+        "budgets",
+        feeds.all(),
+        |budget: PodDisruptionBudget| {
             let (key, facts) = budget_facts(&budget);
             Some(WorldEvent::Budget(key, facts))
-        }),
-        gone: Box::new(|seen| Some(WorldEvent::BudgetGone(PodKey::new(seen.namespace(), seen.name())))),
-    };
-    let mut names: BTreeSet<&'static str> = [
-        nodes.name,
-        pods.name,
-        devices.name,
-        agents.name,
-        namespaces.name,
-        volumes.name,
-        claims.name,
-        classes.name,
-        drivers.name,
-        capacities.name,
-        budgets.name,
-    ]
-    .into();
-    tasks.spawn(nodes.run(out.clone()));
-    tasks.spawn(pods.run(out.clone()));
-    tasks.spawn(devices.run(out.clone()));
-    tasks.spawn(agents.run(out.clone()));
-    tasks.spawn(namespaces.run(out.clone()));
-    tasks.spawn(volumes.run(out.clone()));
-    tasks.spawn(claims.run(out.clone()));
-    tasks.spawn(classes.run(out.clone()));
-    tasks.spawn(drivers.run(out.clone()));
-    tasks.spawn(capacities.run(out.clone()));
-    tasks.spawn(budgets.run(out.clone()));
-    let jobs = tyjobs(client, watched());
-    names.insert(jobs.name);
-    tasks.spawn(jobs.run(out.clone()));
-    let priorities = priority_classes(client, watched());
-    names.insert(priorities.name);
-    tasks.spawn(priorities.run(out.clone()));
+        },
+        |gone| Some(WorldEvent::BudgetGone(key(gone))),
+    );
+    feeds.optional("tyjobs", feeds.all(), tyjob_event, |gone| {
+        Some(WorldEvent::JobGone(JobIdentity { key: key(gone), uid: gone.uid().into() }))
+    });
+    // The pods of a TYJob have no priority before admission gives it to them.
+    feeds.optional(
+        "priority classes",
+        feeds.all(),
+        |class: PriorityClass| {
+            let value = class.value.unwrap_or_default();
+            let never_preempts = class.preemption_policy.as_deref() == Some("Never");
+            let facts = PriorityClassFacts { value, default: class.global_default.unwrap_or(false), never_preempts };
+            Some(WorldEvent::PriorityClass(class.metadata.name?.into(), facts))
+        },
+        |gone| Some(WorldEvent::PriorityClassGone(gone.name().into())),
+    );
     for api in PodGroupApi::ALL {
-        if api != PodGroupApi::Kubernetes || settings.scheduling_groups {
-            let groups = pod_groups(client, api, watched());
-            names.insert(groups.name);
-            tasks.spawn(groups.run(out.clone()));
-        }
+        let name = match api {
+            PodGroupApi::Sigs => "podgroups.scheduling.sigs.k8s.io",
+            PodGroupApi::Community => "podgroups.scheduling.x-k8s.io",
+            PodGroupApi::Kubernetes if settings.scheduling_groups => "podgroups.scheduling.k8s.io",
+            PodGroupApi::Kubernetes => continue,
+        };
+        feeds.optional(
+            name,
+            Api::all_with(client.clone(), &api),
+            move |object: RawPodGroup| Some(WorldEvent::PodGroup(Box::new(object.facts(api)?))),
+            move |gone| Some(WorldEvent::PodGroupGone(api, GangId::new(gone.namespace(), gone.name()).ok()?)),
+        );
     }
-    names
+    feeds.names
 }
 
-/// A watch is closed by the server after this many seconds and goes on where it was. One that is silent for half a minute
-/// longer is taken for dead.
-const WATCH_SECONDS: u32 = 120;
+fn key(object: &WatchedObject) -> PodKey {
+    PodKey::new(object.namespace(), object.name())
+}
 
-fn watched() -> Config {
-    Config::default().timeout(WATCH_SECONDS)
+fn tyjob_event(job: RawTyJob) -> Option<WorldEvent> {
+    let meta = &job.metadata;
+    let name =
+        format!("{}/{}", meta.namespace.as_deref().unwrap_or_default(), meta.name.as_deref().unwrap_or_default());
+    match job_facts(job) {
+        Ok(facts) => Some(WorldEvent::Job(Box::new(facts))),
+        Err(problem) => {
+            tracing::warn!(job = name, %problem, "the status of this TYJob cannot be read: the TYJob is left alone");
+            None
+        }
+    }
+}
+
+fn budget_facts(budget: &PodDisruptionBudget) -> (PodKey, BudgetFacts) {
+    let meta = &budget.metadata;
+    let key = PodKey::new(meta.namespace.as_deref().unwrap_or_default(), meta.name.as_deref().unwrap_or_default());
+    let selects = budget.spec.as_ref().and_then(|spec| spec.selector.as_ref()).map(selector);
+    let allowed = budget.status.as_ref().map_or(0, |status| i64::from(status.disruptions_allowed.unwrap_or(0)));
+    (key, BudgetFacts { selector: selects, allowed })
 }

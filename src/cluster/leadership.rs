@@ -1,4 +1,4 @@
-//! Who may write: leadership by a Lease, with an end that is known before it comes.
+//! Leadership by a Lease: only the leader may write, and the end of its leadership is known before it comes.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -7,15 +7,15 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use super::lease::{Candidate, Standing as LeaseStanding};
+use super::lease::{Candidate, LeaseState};
 use crate::runtime::{clock, words};
 
 /// Until when this process leads, shared with everything that writes.
 #[derive(Debug, Clone, Default)]
-pub struct Standing(Arc<AtomicU64>);
+pub struct Leadership(Arc<AtomicU64>);
 
-impl Standing {
-    /// Leads for good: without elections.
+impl Leadership {
+    /// Leads for ever: without elections.
     pub fn forever() -> Self {
         Self(Arc::new(AtomicU64::new(u64::MAX)))
     }
@@ -46,10 +46,10 @@ pub fn identity(given: &str, daemon: &str) -> String {
     format!("{host}_{}_{}", std::process::id(), clock::wall().as_millisecond())
 }
 
-/// Runs for leadership until `stop`, then gives the Lease away. `changed` is told of every renewal and loss.
+/// Runs for leadership until `stop`, then gives the Lease away. `changed` counts every renewal and loss.
 pub async fn campaign(
     mut candidate: Candidate,
-    standing: Standing,
+    leadership: Leadership,
     changed: watch::Sender<u64>,
     stop: CancellationToken,
 ) {
@@ -59,16 +59,16 @@ pub async fn campaign(
         let before = clock::now();
         let step = tokio::time::timeout(deadline, candidate.step(before.mono, before.wall)).await;
         match step {
-            Ok(Ok(LeaseStanding::Leading)) => {
+            Ok(Ok(LeaseState::Leading)) => {
                 // Counted from before the request: the server may have stamped it at any moment since.
-                standing.set(before.mono + deadline);
+                leadership.set(before.mono + deadline);
                 if !led {
                     tracing::info!(identity = candidate.config().identity, "leading");
                 }
                 led = true;
             }
-            Ok(Ok(LeaseStanding::Following { leader })) => {
-                standing.set(Duration::ZERO);
+            Ok(Ok(LeaseState::Following { leader })) => {
+                leadership.set(Duration::ZERO);
                 if led {
                     tracing::warn!(leader, "another process leads now");
                 }
@@ -87,7 +87,7 @@ pub async fn campaign(
             () = tokio::time::sleep(retry) => {}
         }
     }
-    standing.set(Duration::ZERO);
+    leadership.set(Duration::ZERO);
     changed.send_modify(|version| *version += 1);
     if let Err(error) = candidate.release(clock::wall()).await {
         tracing::warn!(

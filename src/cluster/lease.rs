@@ -41,12 +41,12 @@ impl LeaseConfig {
     }
 }
 
-/// What one try found out.
+/// State of the Lease after one try.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Standing {
+pub enum LeaseState {
     /// This process holds the lease, renewed just now.
     Leading,
-    /// Somebody else does.
+    /// Another process holds it.
     Following {
         /// Its identity.
         leader: String,
@@ -64,7 +64,7 @@ pub struct Candidate {
 }
 
 impl Candidate {
-    /// A candidate that has not looked yet.
+    /// A candidate that has not read the Lease yet.
     pub fn new(client: Client, config: LeaseConfig) -> Self {
         Self { api: Api::namespaced(client, &config.namespace), config, observed: None, renewed: None }
     }
@@ -81,7 +81,7 @@ impl Candidate {
 
     /// Renews, takes a free or expired lease, or observes. An error (API server away, conflict) changes nothing: a leader
     /// goes on until [`Candidate::leads`] says no.
-    pub async fn step(&mut self, now: Duration, wall: Timestamp) -> Result<Standing, kube::Error> {
+    pub async fn step(&mut self, now: Duration, wall: Timestamp) -> Result<LeaseState, kube::Error> {
         let Some(mut lease) = self.api.get_opt(&self.config.name).await? else {
             let lease = Lease {
                 metadata: ObjectMeta { name: Some(self.config.name.clone()), ..ObjectMeta::default() },
@@ -114,7 +114,7 @@ impl Candidate {
             lease.spec = Some(self.spec(wall, wall, spec.lease_transitions.unwrap_or(0).saturating_add(1)));
             return self.replace(lease, now).await;
         }
-        Ok(Standing::Following { leader: holder })
+        Ok(LeaseState::Following { leader: holder })
     }
 
     /// Gives the lease away at shutdown, so that the next leader need not wait. Does nothing when not leading.
@@ -134,7 +134,7 @@ impl Candidate {
     }
 
     /// PUT with the resourceVersion that was read: the loser of a race gets 409 and follows.
-    async fn replace(&mut self, lease: Lease, now: Duration) -> Result<Standing, kube::Error> {
+    async fn replace(&mut self, lease: Lease, now: Duration) -> Result<LeaseState, kube::Error> {
         match self.api.replace(&self.config.name, &PostParams::default(), &lease).await {
             Ok(written) => Ok(self.won(written, now)),
             Err(error) => {
@@ -146,10 +146,10 @@ impl Candidate {
         }
     }
 
-    fn won(&mut self, lease: Lease, now: Duration) -> Standing {
+    fn won(&mut self, lease: Lease, now: Duration) -> LeaseState {
         self.observed = lease.metadata.resource_version.map(|version| (version, now));
         self.renewed = Some(now);
-        Standing::Leading
+        LeaseState::Leading
     }
 
     fn spec(&self, acquired: Timestamp, renewed: Timestamp, transitions: i32) -> LeaseSpec {

@@ -1,31 +1,30 @@
 //! The Kubernetes adapter: objects become events, effects become API calls. The only writer of cluster objects.
+//!
+//! There is one light wire type per kind of object ([`pod::LightPod`], [`node::LightNode`], [`agent_lease::LightLease`],
+//! [`tyjob::RawTyJob`], …); each consumer makes its own record of it.
 
 pub mod agent_lease;
-pub mod bind;
 pub mod client;
 mod client_certificate;
-pub mod condition;
+pub mod controller_feed;
+pub mod controller_writer;
+pub mod device;
 pub mod feed;
-pub mod feed_device;
-mod feed_image;
-mod feed_lease;
-pub mod feed_node;
-pub mod feed_pod;
-pub mod feed_pod_group;
 pub mod feed_set;
-mod feed_term;
-pub mod feed_tyjob;
-pub mod feed_volume;
 pub mod inventory;
-pub mod job_feed;
-pub mod job_writer;
 pub mod leadership;
 pub mod lease;
 mod light_meta;
+pub mod node;
 pub mod node_lock;
 pub mod notice;
 pub mod pod;
-pub mod pod_group_writer;
+pub mod pod_defaults;
+mod pod_facts;
+pub mod pod_group;
+pub mod pod_writer;
 pub mod requests;
 pub mod rewatch;
+mod spec_part;
+pub mod tyjob;
 pub mod volume;

@@ -1,4 +1,4 @@
-//! Performs lock intents by compare-and-swap on the node's annotation. Nothing here decides who may have the lock.
+//! Performs lock intents by compare-and-swap on the node's annotation. Which pod may have the lock is decided elsewhere.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -18,16 +18,16 @@ const TRIES: u32 = 5;
 /// Pause between tries; each is between half and one and a half of it.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// What came of a write.
+/// Outcome of a write.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LockWrite {
     /// The annotation is now as wished (also when an earlier, lost request had done it).
     Done,
-    /// Somebody else's value stands there: read and decide again.
+    /// Another value stands there: read and decide again.
     Contended(LockRead),
 }
 
-/// Why a write did not come about.
+/// Why a write failed.
 #[derive(Debug, thiserror::Error)]
 pub enum LockError {
     /// No such node.
@@ -96,9 +96,9 @@ impl NodeLocks {
         Self { nodes: Api::all(client), key: key.to_owned(), pointer, bare: Arc::default() }
     }
 
-    /// Tells what a watch shows of a node. A JSON Patch cannot add below a map that is not there; whoever knows that beforehand
+    /// Takes over what a watch shows of a node. A JSON Patch cannot add below a map that is not there: knowing that beforehand
     /// spares the API server a refused write, and the pod the pause after it.
-    pub fn saw(&self, node: &ObjectMeta) {
+    pub fn observe(&self, node: &ObjectMeta) {
         let (Some(name), Some(version)) = (&node.name, &node.resource_version) else { return };
         let mut bare = self.bare.lock().unwrap_or_else(PoisonError::into_inner);
         if has_no_map(node) {
@@ -122,8 +122,8 @@ impl NodeLocks {
         self.swap(node, Swap::Replace { old, new }).await
     }
 
-    /// Removes exactly `old`. A lock that is gone already, or somebody else's by now, is not touched: the former is
-    /// [`LockWrite::Done`], the latter [`LockWrite::Contended`].
+    /// Removes exactly `old`. A lock that is gone already is [`LockWrite::Done`]; another lock is not touched and is
+    /// [`LockWrite::Contended`].
     pub async fn release(&self, node: &str, old: &str) -> Result<LockWrite, LockError> {
         self.swap(node, Swap::Remove { old }).await
     }
@@ -139,8 +139,8 @@ impl NodeLocks {
         Ok((LockRead::parse(found.annotations().get(&self.key).map(String::as_str)), version))
     }
 
-    /// The common case is one request. A refused test (422) or a failure is looked at once per try, and tried again only
-    /// while the value that was judged still stands.
+    /// The common case is one request. After a refused test (422) or a failure the lock is read, once per try, and the write is
+    /// tried again only while the value that was judged still stands.
     async fn swap(&self, node: &str, swap: Swap<'_>) -> Result<LockWrite, LockError> {
         let known_bare = matches!(swap, Swap::Set { .. }).then(|| self.bare_version(node)).flatten();
         let mut request = known_bare.map_or_else(|| self.json_patch(swap), |version| self.merge_patch(swap, &version));
@@ -153,7 +153,7 @@ impl NodeLocks {
             }
             let patched = self.nodes.patch_metadata(node, &PatchParams::default(), &request).await;
             let Err(error) = patched else { return Ok(LockWrite::Done) };
-            // Whoever is told to wait does not ask again at once.
+            // A request that the API server asks to delay is not sent again at once.
             if matches!(status_code(&error), Some(401 | 403 | 404)) || retry_after(&error).is_some() {
                 return Err(failed(node, attempt + 1, error));
             }

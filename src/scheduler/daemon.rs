@@ -21,24 +21,23 @@ use super::extender::{Extender, ExtenderError, ExtenderRequest, Front, PendingRe
 use super::metrics::Metrics;
 use super::options::{Options, OptionsError};
 use super::write_order::WriteOrder;
-use crate::cluster::bind::Binder;
 use crate::cluster::client::{ConnectError, connect_as};
-use crate::cluster::condition::Conditions;
 use crate::cluster::feed::FeedMessage;
 use crate::cluster::feed_set::{FeedSettings, start_feeds};
-use crate::cluster::feed_tyjob::JobStatuses;
-use crate::cluster::leadership::{Standing, campaign, identity};
+use crate::cluster::leadership::{Leadership, campaign, identity};
 use crate::cluster::lease::{Candidate, LeaseConfig};
 use crate::cluster::node_lock::NodeLocks;
 use crate::cluster::notice::Notices;
-use crate::cluster::pod_group_writer::PodGroups;
+use crate::cluster::pod_group::PodGroups;
+use crate::cluster::pod_writer::PodWriter;
+use crate::cluster::tyjob::JobStatuses;
 use crate::cluster::volume::Volumes;
 use crate::decide::lock::LockPolicy;
 use crate::decide::scheduler::queue::QueuePolicy;
 use crate::decide::scheduler::rules::RegistryError;
 use crate::decide::scheduler::rules::plugins::default_plugins;
 use crate::decide::scheduler::{Effects, Engine, EngineConfig, Moment, Report};
-use crate::decide::world::WorldPolicy;
+use crate::decide::world::{WorldEvent, WorldPolicy};
 use crate::runtime::admin::{AdminError, bind, serve};
 use crate::runtime::clock;
 
@@ -138,31 +137,30 @@ impl SchedulerDaemon {
             let router = admin::router(question_out.clone(), metrics.clone());
             tokio::spawn(serve(listener, router, stop.clone()));
         }
-        let binder = Binder::new(client.clone(), options.periods.bind_timeout);
-        let (front, requests) = Front::new(binder.clone(), options.extender.gang);
+        let pods = PodWriter::new(client.clone(), options.periods.bind_timeout);
+        let (front, requests) = Front::new(pods.clone(), options.extender.gang);
         if let Some(extender) = extender {
             tokio::spawn(extender.serve(front.clone(), stop.clone()));
         }
-        let standing = if options.leader_elect { Standing::default() } else { Standing::forever() };
+        let leadership = if options.leader_elect { Leadership::default() } else { Leadership::forever() };
         // The Lease is given away only when no request of ours is under way any more.
         let retire = CancellationToken::new();
         let campaigning = options.leader_elect.then(|| {
             let candidate = Candidate::new(client.clone(), lease_config(&options));
-            tokio::spawn(campaign(candidate, standing.clone(), changed_out, retire.clone()))
+            tokio::spawn(campaign(candidate, leadership.clone(), changed_out, retire.clone()))
         });
         let backpressure = Backpressure::new(options.concurrency * DECISIONS_PER_PERMIT);
         let instance = identity(&options.identity, "scheduler");
         let (notices, _writer) =
             Notices::start(client.clone(), &options.scheduler_name, &instance, event_pause(&backpressure));
         let executor = Arc::new(Executor {
-            binder,
+            pods,
             locks,
-            conditions: Conditions::new(client.clone()),
             volumes: Volumes::new(client.clone()),
             jobs: JobStatuses::new(client.clone()),
             notices,
             pod_groups: PodGroups::new(client),
-            standing: standing.clone(),
+            leadership: leadership.clone(),
             permits: Arc::new(Semaphore::new(options.concurrency)),
             status_permits: Arc::new(Semaphore::new(options.concurrency.div_ceil(STATUS_SHARE))),
             backpressure,
@@ -172,7 +170,7 @@ impl SchedulerDaemon {
         });
         let pending = PendingRequests::new(options.extender.bind_wait);
         let mut event_loop =
-            EventLoop { engine, executor, standing, metrics, missing, pending, metrics_updated: Duration::ZERO };
+            EventLoop { engine, executor, leadership, metrics, missing, pending, metrics_updated: Duration::ZERO };
         let result = event_loop.run(feed_in, report_in, question_in, requests, changed_in, &stop).await;
         drop(front);
         tasks.shutdown().await;
@@ -190,7 +188,7 @@ impl SchedulerDaemon {
 struct EventLoop {
     engine: Engine,
     executor: Arc<Executor>,
-    standing: Standing,
+    leadership: Leadership,
     metrics: Metrics,
     /// Feeds whose first list is not complete.
     missing: BTreeSet<&'static str>,
@@ -202,7 +200,7 @@ struct EventLoop {
 impl EventLoop {
     async fn run(
         &mut self,
-        mut feed: mpsc::Receiver<FeedMessage>,
+        mut feed: mpsc::Receiver<FeedMessage<WorldEvent>>,
         mut reports: mpsc::UnboundedReceiver<Report>,
         mut questions: mpsc::Receiver<Question>,
         mut requests: mpsc::UnboundedReceiver<ExtenderRequest>,
@@ -250,7 +248,7 @@ impl EventLoop {
         }
     }
 
-    fn apply(&mut self, message: FeedMessage) {
+    fn apply(&mut self, message: FeedMessage<WorldEvent>) {
         match message {
             FeedMessage::Event(event) => {
                 let effects = self.engine.event(event, moment());
@@ -267,7 +265,7 @@ impl EventLoop {
     }
 
     fn update_leadership(&mut self) {
-        let leads = self.missing.is_empty() && self.standing.leads(clock::mono());
+        let leads = self.missing.is_empty() && self.leadership.leads(clock::mono());
         if leads != self.engine.is_leading() {
             let effects = self.engine.lead(leads, moment());
             self.perform(effects);
@@ -280,7 +278,7 @@ impl EventLoop {
         let longest = Duration::from_secs(1);
         let due = if room { self.engine.next() } else { self.engine.next_timer() };
         let due = due.map_or(longest, |at| at.saturating_sub(now));
-        let end = if self.engine.is_leading() { self.standing.until().saturating_sub(now) } else { longest };
+        let end = if self.engine.is_leading() { self.leadership.until().saturating_sub(now) } else { longest };
         due.min(end).min(longest)
     }
 

@@ -5,14 +5,13 @@ use std::time::Duration;
 
 use tokio::sync::{Semaphore, mpsc};
 
-use crate::cluster::bind::Binder;
 use crate::cluster::client::said;
-use crate::cluster::condition::Conditions;
-use crate::cluster::feed_tyjob::JobStatuses;
-use crate::cluster::leadership::Standing;
+use crate::cluster::leadership::Leadership;
 use crate::cluster::node_lock::{LockError, LockWrite, NodeLocks};
 use crate::cluster::notice::{Notice, Notices, Subject};
-use crate::cluster::pod_group_writer::PodGroups;
+use crate::cluster::pod_group::PodGroups;
+use crate::cluster::pod_writer::PodWriter;
+use crate::cluster::tyjob::JobStatuses;
 use crate::cluster::volume::Volumes;
 use crate::decide::scheduler::{BindResult, Effect, JobWriteResult, LockResult, Report};
 use crate::runtime::clock;
@@ -22,12 +21,10 @@ use super::write_order::WriteOrder;
 
 /// Everything that writes to the cluster.
 pub struct Executor {
-    /// Bindings, reads, fences.
-    pub binder: Binder,
+    /// Pods.
+    pub pods: PodWriter,
     /// Node locks.
     pub locks: NodeLocks,
-    /// Conditions.
-    pub conditions: Conditions,
     /// Claims and volumes.
     pub volumes: Volumes,
     /// TYJobs' statuses.
@@ -37,7 +34,7 @@ pub struct Executor {
     /// PodGroups.
     pub pod_groups: PodGroups,
     /// Whether this process may write.
-    pub standing: Standing,
+    pub leadership: Leadership,
     /// Bounds the requests under way.
     pub permits: Arc<Semaphore>,
     /// Bounds the status writes among them: no Binding waits behind thousands of conditions.
@@ -104,7 +101,7 @@ impl Executor {
 
     async fn request(&self, effect: Effect) -> Option<Report> {
         // A leader that loses its Lease stops writing before the Lease ends; reads do no harm.
-        let may_write = self.standing.leads(clock::mono());
+        let may_write = self.leadership.leads(clock::mono());
         let failed = || LockResult::Failed("this scheduler does not lead any more".to_owned(), None);
         match effect {
             Effect::Lock { ticket, node, old, new } => {
@@ -123,7 +120,7 @@ impl Executor {
             }
             Effect::Bind { ticket, pod, node, annotations } => {
                 let result = if may_write {
-                    self.binder.bind(&pod, &node, &*annotations).await
+                    self.pods.bind(&pod, &node, &*annotations).await
                 } else {
                     BindResult::Retry("this scheduler does not lead any more".to_owned(), None)
                 };
@@ -131,27 +128,27 @@ impl Executor {
                 Some(Report::Bind { ticket, result })
             }
             Effect::ReadPod { pod } => {
-                let result = self.binder.read(&pod).await;
+                let result = self.pods.read(&pod).await;
                 let result = result.map(|found| found.map(Box::new)).map_err(|error| said(&error));
                 Some(Report::PodRead { pod, result })
             }
             Effect::Fence { pod, node, age } => {
                 if may_write {
-                    let result = self.binder.fence(&pod).await;
+                    let result = self.pods.fence(&pod).await;
                     tracing::warn!(pod = %pod.key, node = %node, age = age.as_secs(), ?result, "expired lock: holder deleted");
                 }
                 None
             }
             Effect::Evict { pod, message } => {
                 if may_write {
-                    let result = self.binder.evict(&pod, &message).await;
+                    let result = self.pods.evict(&pod, &message).await;
                     tracing::info!(pod = %pod.key, uid = %pod.uid, reason = %message, ?result, "evicted");
                 }
                 None
             }
             Effect::MarkTimedOut { pod, key } => {
                 if may_write {
-                    let result = self.conditions.annotate(&pod, key, "true").await;
+                    let result = self.pods.annotate(&pod, key, "true").await;
                     tracing::info!(pod = %pod.key, uid = %pod.uid, key, ?result, "marked");
                 }
                 None
@@ -190,7 +187,7 @@ impl Executor {
                 if !may_write {
                     return Some(lost);
                 }
-                let error = self.binder.nominate(&pod, node.as_deref()).await.err()?;
+                let error = self.pods.nominate(&pod, node.as_deref()).await.err()?;
                 tracing::debug!(pod = %pod.key, %error, "nomination not written");
                 Some(lost)
             }
@@ -199,7 +196,7 @@ impl Executor {
                     return Some(Report::ConditionLost { pod: pod.uid });
                 }
                 let since = first.then(clock::wall);
-                match self.conditions.unscheduled(&pod, reason, &message, since).await {
+                match self.pods.unscheduled(&pod, reason, &message, since).await {
                     Ok(()) => None,
                     Err(error) => {
                         tracing::debug!(pod = %pod.key, %error, "condition not written");

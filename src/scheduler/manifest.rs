@@ -2,7 +2,8 @@
 
 use serde_json::{Map, Value, json};
 
-use crate::cluster::feed_pod::FeedPod;
+use crate::cluster::pod::LightPod;
+use crate::cluster::pod_defaults;
 use crate::contract::Quantity;
 use crate::decide::scheduler::Unadmitted;
 use crate::runtime::yaml_words;
@@ -55,59 +56,18 @@ pub fn read(text: &str) -> Result<Unadmitted, ManifestError> {
     }
     default_names(&mut pod);
     default_spec(&mut pod["spec"])?;
-    merge_label_keys(&mut pod);
+    pod_defaults::merge_label_keys(&mut pod);
+    pod_defaults::host_ports(&mut pod["spec"]);
     let text = |value: &Value| value.as_str().filter(|text| !text.is_empty()).map(str::to_owned);
     let class = text(&pod["spec"]["priorityClassName"]).map(Into::into);
     let priority = pod["spec"]["priority"].as_i64().map(|priority| priority as i32);
     let never_preempts = text(&pod["spec"]["preemptionPolicy"]).map(|policy| policy == "Never");
-    // Asking for a key that is not there has made it.
+    // Reading a key by index has made those that were absent.
     if let Some(fields) = pod["spec"].as_object_mut() {
         fields.retain(|_, value| !value.is_null());
     }
-    let pod: FeedPod = serde_json::from_value(pod).map_err(|error| ManifestError::Field(error.to_string()))?;
+    let pod: LightPod = serde_json::from_value(pod).map_err(|error| ManifestError::Field(error.to_string()))?;
     Ok(Unadmitted { facts: pod.facts(), class, priority, never_preempts })
-}
-
-/// `matchLabelKeys` and `mismatchLabelKeys` of pod affinity: the API server writes the pod's own values into the selectors.
-fn merge_label_keys(pod: &mut Value) {
-    let labels = pod["metadata"]["labels"].clone();
-    let Some(affinity) = pod["spec"].get_mut("affinity").and_then(Value::as_object_mut) else { return };
-    for kind in ["podAffinity", "podAntiAffinity"] {
-        let Some(terms) = affinity.get_mut(kind).and_then(Value::as_object_mut) else { continue };
-        let each = |list: Option<&mut Value>, inner: bool| {
-            for entry in list.and_then(Value::as_array_mut).into_iter().flatten() {
-                let term = if inner { entry.get_mut("podAffinityTerm") } else { Some(entry) };
-                if let Some(term) = term {
-                    merge_into(term, &labels);
-                }
-            }
-        };
-        each(terms.get_mut("requiredDuringSchedulingIgnoredDuringExecution"), false);
-        each(terms.get_mut("preferredDuringSchedulingIgnoredDuringExecution"), true);
-    }
-}
-
-fn merge_into(term: &mut Value, labels: &Value) {
-    for (keys, operator) in [("matchLabelKeys", "In"), ("mismatchLabelKeys", "NotIn")] {
-        let keys: Vec<String> = term
-            .get(keys)
-            .and_then(Value::as_array)
-            .into_iter()
-            .flatten()
-            .filter_map(|k| Some(k.as_str()?.to_owned()))
-            .collect();
-        for key in keys {
-            let (Some(value), Some(selector)) = (labels.get(&key), term.get_mut("labelSelector")) else { continue };
-            let Some(selector) = selector.as_object_mut() else { continue };
-            let list = selector.entry("matchExpressions").or_insert_with(|| json!([]));
-            if list.is_null() {
-                *list = json!([]);
-            }
-            if let Some(list) = list.as_array_mut() {
-                list.push(json!({"key": key, "operator": operator, "values": [value]}));
-            }
-        }
-    }
 }
 
 fn default_names(pod: &mut Value) {
@@ -137,7 +97,6 @@ fn default_spec(spec: &mut Value) -> Result<(), ManifestError> {
     if spec["schedulerName"].is_null() {
         spec["schedulerName"] = json!("default-scheduler");
     }
-    let on_host = spec["hostNetwork"] == json!(true);
     for list in ["initContainers", "containers"] {
         for (at, container) in spec[list].as_array_mut().into_iter().flatten().enumerate() {
             if !container.is_object() {
@@ -145,15 +104,9 @@ fn default_spec(spec: &mut Value) -> Result<(), ManifestError> {
             }
             amounts(&mut container["resources"], &format!("spec.{list}[{at}].resources"))?;
             let ports = container.get_mut("ports").and_then(Value::as_array_mut);
-            for (number, port) in ports.into_iter().flatten().enumerate() {
-                let Some(port) = port.as_object_mut() else {
-                    let problem = format!("is {port}: expected `containerPort: number`");
-                    return Err(ManifestError::Field(format!("spec.{list}[{at}].ports[{number}] {problem}")));
-                };
-                // On the node's own network a container port is a port of the node.
-                if on_host && port.get("hostPort").and_then(Value::as_i64).unwrap_or(0) == 0 {
-                    port.insert("hostPort".to_owned(), port.get("containerPort").cloned().unwrap_or_default());
-                }
+            if let Some((number, port)) = ports.into_iter().flatten().enumerate().find(|(_, port)| !port.is_object()) {
+                let problem = format!("is {port}: expected `containerPort: number`");
+                return Err(ManifestError::Field(format!("spec.{list}[{at}].ports[{number}] {problem}")));
             }
         }
     }
@@ -162,10 +115,6 @@ fn default_spec(spec: &mut Value) -> Result<(), ManifestError> {
     }
     if let Some(overhead) = spec["overhead"].as_object_mut() {
         quantities(overhead, "spec.overhead")?;
-    }
-    // A key that only indexing has made is not there for the reader.
-    if let Some(fields) = spec.as_object_mut() {
-        fields.retain(|_, value| !value.is_null());
     }
     Ok(())
 }

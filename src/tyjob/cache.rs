@@ -3,7 +3,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::cluster::job_feed::{JobMessage, OwnedPod, RawJob};
+use crate::cluster::controller_feed::{ControllerEvent, OwnedPod};
+use crate::cluster::tyjob::RawTyJob;
 use crate::contract::tyjob::{InvalidField, TyJob};
 use crate::decide::tyjob::stages::{NodeSight, PodView};
 
@@ -35,27 +36,26 @@ pub struct JobCache {
 }
 
 impl JobCache {
-    /// Applies a message of a watch; answers the TYJobs that it concerns.
-    pub fn apply(&mut self, message: JobMessage) -> Vec<JobKey> {
-        match message {
-            JobMessage::Job(raw) => self.update_job(*raw).into_iter().collect(),
-            JobMessage::JobGone(namespace, name) => {
+    /// Applies an event of a watch; answers the TYJobs that it concerns.
+    pub fn apply(&mut self, event: ControllerEvent) -> Vec<JobKey> {
+        match event {
+            ControllerEvent::Job(raw) => self.update_job(*raw).into_iter().collect(),
+            ControllerEvent::JobGone(namespace, name) => {
                 let key = (namespace, name);
                 if let Some(gone) = self.jobs.remove(&key) {
                     self.bury(gone);
                 }
                 vec![key]
             }
-            JobMessage::Pod(_, pod) => self.update_pod(*pod),
-            JobMessage::PodGone(uid) => self.remove_pod(&uid),
-            JobMessage::Node(name, reach) => self.update_node(name, Some(reach)),
-            JobMessage::NodeGone(name) => self.update_node(name, None),
-            JobMessage::Synced(_) => Vec::new(),
+            ControllerEvent::Pod(pod) => self.update_pod(*pod),
+            ControllerEvent::PodGone(uid) => self.remove_pod(&uid),
+            ControllerEvent::Node(name, reach) => self.update_node(name, Some(reach)),
+            ControllerEvent::NodeGone(name) => self.update_node(name, None),
         }
     }
 
     /// Updates a TYJob from the watch or from the answer to a write. An older version than the known one changes nothing.
-    pub fn update_job(&mut self, raw: RawJob) -> Option<JobKey> {
+    pub fn update_job(&mut self, raw: RawTyJob) -> Option<JobKey> {
         let meta = &raw.metadata;
         let key = (meta.namespace.clone()?, meta.name.clone()?);
         let (uid, version) = (meta.uid.clone()?, meta.resource_version.clone());
@@ -185,10 +185,10 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::cluster::job_feed::JobPod;
+    use crate::cluster::pod::LightPod;
     use crate::contract::tyjob::keys;
 
-    fn job(uid: &str, version: &str) -> RawJob {
+    fn job(uid: &str, version: &str) -> RawTyJob {
         serde_json::from_value(json!({
             "metadata": { "name": "rl", "namespace": "a", "uid": uid, "resourceVersion": version }, "spec": {},
         }))
@@ -198,14 +198,14 @@ mod tests {
     fn pod(uid: &str, version: &str, job: &str, node: &str) -> OwnedPod {
         let owner =
             json!({ "apiVersion": keys::API_VERSION, "kind": "TYJob", "name": "rl", "uid": job, "controller": true });
-        let pod: JobPod = serde_json::from_value(json!({
+        let pod: LightPod = serde_json::from_value(json!({
             "metadata": {
                 "name": uid, "namespace": "a", "uid": uid, "resourceVersion": version, "ownerReferences": [owner],
             },
             "spec": { "nodeName": node },
         }))
         .unwrap();
-        pod.facts()
+        pod.owned()
     }
 
     fn key() -> JobKey {
@@ -218,7 +218,7 @@ mod tests {
         assert_eq!(cache.update_pod(pod("p", "1", "j", "")), []);
         assert_eq!(cache.update_job(job("j", "2")), Some(key()));
         assert_eq!(cache.pods_of(&cache.job(&key()).unwrap().job.clone()).len(), 1);
-        assert_eq!(cache.apply(JobMessage::PodGone("p".to_owned())), [key()]);
+        assert_eq!(cache.apply(ControllerEvent::PodGone("p".to_owned())), [key()]);
         assert_eq!(cache.pods_of(&cache.job(&key()).unwrap().job.clone()).len(), 0);
     }
 
@@ -230,7 +230,7 @@ mod tests {
         assert_eq!(cache.update_job(job("k", "5")), Some(key()), "another object of the name");
         cache.update_pod(pod("p", "7", "k", ""));
         assert_eq!(cache.update_pod(pod("p", "6", "k", "")), []);
-        cache.apply(JobMessage::PodGone("p".to_owned()));
+        cache.apply(ControllerEvent::PodGone("p".to_owned()));
         assert_eq!(cache.update_pod(pod("p", "8", "k", "")), [], "an answer that is later than the watch");
     }
 
@@ -240,7 +240,7 @@ mod tests {
             let mut cache = JobCache::default();
             cache.update_job(job("j", "12"));
             if shown_gone {
-                cache.apply(JobMessage::JobGone("a".to_owned(), "rl".to_owned()));
+                cache.apply(ControllerEvent::JobGone("a".to_owned(), "rl".to_owned()));
                 assert_eq!(cache.update_job(job("j", "13")), None, "the answer that took its finalizer off");
                 assert!(cache.job(&key()).is_none());
             }
@@ -255,10 +255,10 @@ mod tests {
     fn a_nodes_end_concerns_the_jobs_on_it() {
         let mut cache = JobCache::default();
         cache.update_job(job("j", "1"));
-        cache.apply(JobMessage::Node("n".to_owned(), NodeSight::There));
+        cache.apply(ControllerEvent::Node("n".to_owned(), NodeSight::There));
         cache.update_pod(pod("p", "2", "j", "n"));
-        assert_eq!(cache.apply(JobMessage::Node("n".to_owned(), NodeSight::There)), []);
-        assert_eq!(cache.apply(JobMessage::NodeGone("n".to_owned())), [key()]);
+        assert_eq!(cache.apply(ControllerEvent::Node("n".to_owned(), NodeSight::There)), []);
+        assert_eq!(cache.apply(ControllerEvent::NodeGone("n".to_owned())), [key()]);
         let seen = cache.job(&key()).unwrap().job.clone();
         assert_eq!(cache.pods_of(&seen)[0].sight, NodeSight::Gone);
     }

@@ -17,9 +17,9 @@ use super::metrics::Metrics;
 use super::options::Options;
 use super::reconcile::Context;
 use crate::cluster::client::{ConnectError, connect_as};
-use crate::cluster::job_feed::start_job_feeds;
-use crate::cluster::job_writer::JobWriter;
-use crate::cluster::leadership::{Standing, campaign, identity};
+use crate::cluster::controller_feed::start_controller_feeds;
+use crate::cluster::controller_writer::JobWriter;
+use crate::cluster::leadership::{Leadership, campaign, identity};
 use crate::cluster::lease::{Candidate, LeaseConfig};
 use crate::cluster::notice::Notices;
 use crate::runtime::admin::{self, Admin, AdminError, bind, serve};
@@ -88,17 +88,17 @@ impl Controller {
         }
         let name = identity(&options.identity, "controller");
         let (changed_out, mut changed) = watch::channel(0);
-        let standing = if options.leader_elect { Standing::default() } else { Standing::forever() };
+        let leadership = if options.leader_elect { Leadership::default() } else { Leadership::forever() };
         let retire = CancellationToken::new();
         let campaigning = options.leader_elect.then(|| {
             let candidate = Candidate::new(client.clone(), lease_config(&options, &name));
-            tokio::spawn(campaign(candidate, standing.clone(), changed_out, retire.clone()))
+            tokio::spawn(campaign(candidate, leadership.clone(), changed_out, retire.clone()))
         });
         let (notices, _writer) = Notices::start(client.clone(), &options.lease_name, &name, || std::future::ready(()));
         let context = Context {
             writer: JobWriter::new(client.clone()),
             notices,
-            standing: standing.clone(),
+            leadership: leadership.clone(),
             metrics: metrics.clone(),
             scheduler_name: options.scheduler_name.as_str().into(),
         };
@@ -109,7 +109,7 @@ impl Controller {
         };
         let result = loop {
             pulse.send_replace(clock::mono());
-            if standing.leads(clock::mono()) {
+            if leadership.leads(clock::mono()) {
                 tokio::select! {
                     () = stop.cancelled() => break Ok(()),
                     end = term(&client, context.clone(), pace, &pulse) => {
@@ -139,9 +139,9 @@ impl Controller {
 async fn term(client: &Client, context: Context, pace: Pace, pulse: &watch::Sender<Duration>) -> TermEnd {
     let (out, mut messages) = mpsc::channel(BACKLOG);
     let mut tasks = JoinSet::new();
-    start_job_feeds(client, &out, &mut tasks);
+    let missing = start_controller_feeds(client, &out, &mut tasks);
     drop(out);
-    let mut term = Term::new(context, pace);
+    let mut term = Term::new(context, pace, missing);
     let beat = async {
         loop {
             pulse.send_replace(clock::mono());

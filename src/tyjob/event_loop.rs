@@ -10,7 +10,8 @@ use tokio::task::JoinSet;
 
 use super::cache::{JobCache, JobKey};
 use super::reconcile::{Context, ReconcileRequest, Reconciled, reconcile};
-use crate::cluster::job_feed::{FEEDS, JobMessage};
+use crate::cluster::controller_feed::ControllerEvent;
+use crate::cluster::feed::FeedMessage;
 use crate::decide::tyjob::stages::Trouble;
 use crate::runtime::{Backoff, clock};
 
@@ -63,13 +64,13 @@ pub enum TermEnd {
 }
 
 impl Term {
-    /// A term with an empty cache.
-    pub fn new(context: Context, pace: Pace) -> Self {
+    /// A term with an empty cache, which waits for the first lists of the watches `missing`.
+    pub fn new(context: Context, pace: Pace, missing: BTreeSet<&'static str>) -> Self {
         Self {
             context,
             pace,
             cache: JobCache::default(),
-            missing: FEEDS.into(),
+            missing,
             dirty: BTreeSet::new(),
             due: BTreeMap::new(),
             busy: BTreeSet::new(),
@@ -82,10 +83,10 @@ impl Term {
     }
 
     /// Works until leadership ends. Reconciliations under way are dropped then: each of their requests is complete in itself.
-    pub async fn run(&mut self, feed: &mut mpsc::Receiver<JobMessage>) -> TermEnd {
+    pub async fn run(&mut self, feed: &mut mpsc::Receiver<FeedMessage<ControllerEvent>>) -> TermEnd {
         let mut messages = Vec::with_capacity(BATCH);
         loop {
-            if !self.context.standing.leads(clock::mono()) {
+            if !self.context.leadership.leads(clock::mono()) {
                 return TermEnd::LeadershipLost;
             }
             self.start_due();
@@ -113,15 +114,16 @@ impl Term {
         }
     }
 
-    fn apply(&mut self, message: JobMessage) {
-        if let JobMessage::Synced(feed) = message {
-            if self.missing.remove(feed) && self.missing.is_empty() {
-                self.dirty.extend(self.cache.jobs().map(|(key, _)| key.clone()));
-                tracing::info!(jobs = self.dirty.len(), "every job is known");
+    fn apply(&mut self, message: FeedMessage<ControllerEvent>) {
+        match message {
+            FeedMessage::Event(event) => self.dirty.extend(self.cache.apply(event)),
+            FeedMessage::Synced(feed) => {
+                if self.missing.remove(feed) && self.missing.is_empty() {
+                    self.dirty.extend(self.cache.jobs().map(|(key, _)| key.clone()));
+                    tracing::info!(jobs = self.dirty.len(), "every TYJob is known");
+                }
             }
-            return;
         }
-        self.dirty.extend(self.cache.apply(message));
     }
 
     /// Starts the reconciliation of every TYJob that is due.
@@ -219,7 +221,7 @@ impl Term {
     fn sleep_time(&self) -> Duration {
         let now = clock::mono();
         let due = self.due.values().min().map_or(MAX_SLEEP, |at| at.saturating_sub(now));
-        due.min(MAX_SLEEP).min(self.context.standing.until().saturating_sub(now)).max(Duration::from_millis(1))
+        due.min(MAX_SLEEP).min(self.context.leadership.until().saturating_sub(now)).max(Duration::from_millis(1))
     }
 }
 

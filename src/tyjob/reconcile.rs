@@ -10,10 +10,11 @@ use jiff::Timestamp;
 use super::cache::{CachedJob, JobKey};
 use super::metrics::Metrics;
 use crate::cluster::client::status_code;
-use crate::cluster::job_feed::{OwnedPod, RawJob};
-use crate::cluster::job_writer::{JobWrite, JobWriter, PodMade};
-use crate::cluster::leadership::Standing;
+use crate::cluster::controller_feed::OwnedPod;
+use crate::cluster::controller_writer::{JobWrite, JobWriter, PodMade};
+use crate::cluster::leadership::Leadership;
 use crate::cluster::notice::{Notice, Notices, Subject};
+use crate::cluster::tyjob::RawTyJob;
 use crate::contract::tyjob::{Stage, TyJob, condition};
 use crate::decide::tyjob::stages::{Effect, JobView, NodeSight, PodView, Trouble, step};
 use crate::runtime::{clock, words};
@@ -29,7 +30,7 @@ pub struct Context {
     /// Events.
     pub notices: Notices,
     /// Whether writing is allowed.
-    pub standing: Standing,
+    pub leadership: Leadership,
     /// Counters.
     pub metrics: Metrics,
     /// `spec.schedulerName` of the pods.
@@ -54,7 +55,7 @@ pub struct Reconciled {
     /// Key of the TYJob.
     pub key: JobKey,
     /// The TYJob as it was written.
-    pub job: Option<Box<RawJob>>,
+    pub job: Option<Box<RawTyJob>>,
     /// Pods that were made or result.
     pub pods: Vec<OwnedPod>,
     /// Pods that could not be made now; what was known before where none was tried.
@@ -275,7 +276,7 @@ async fn finalize(context: &Context, job: &TyJob, present: bool, result: &mut Re
 
 impl Context {
     fn may_write(&self) -> Result<(), Stop> {
-        if self.standing.leads(clock::mono()) { Ok(()) } else { Err(Stop::NotLeading) }
+        if self.leadership.leads(clock::mono()) { Ok(()) } else { Err(Stop::NotLeading) }
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use baton::cluster::lease::{Candidate, LeaseConfig, Standing};
+use baton::cluster::lease::{Candidate, LeaseConfig, LeaseState};
 use baton::cluster::node_lock::{LockError, LockWrite, NodeLocks};
 use baton::contract::{LockRead, key};
 use baton::runtime::clock;
@@ -127,20 +127,20 @@ async fn one_candidate_leads_and_a_silent_leader_is_replaced_after_its_lease_on_
     let (mut a, mut b) = (candidate("a"), candidate("b"));
     let at = Duration::from_secs;
     let wall = clock::wall();
-    assert_eq!(a.step(at(100), wall).await.unwrap(), Standing::Leading);
-    let following = Standing::Following { leader: "a".to_owned() };
+    assert_eq!(a.step(at(100), wall).await.unwrap(), LeaseState::Leading);
+    let following = LeaseState::Following { leader: "a".to_owned() };
     assert_eq!(b.step(at(7), wall).await.unwrap(), following, "clocks of two processes have nothing in common");
     assert!(a.leads(at(109)) && !a.leads(at(110)), "a leader stops before its lease ends");
     assert_eq!(b.step(at(21), wall).await.unwrap(), following);
     let later = wall + at(12);
-    assert_eq!(a.step(at(112), later).await.unwrap(), Standing::Leading);
+    assert_eq!(a.step(at(112), later).await.unwrap(), LeaseState::Leading);
     assert_eq!(b.step(at(23), wall).await.unwrap(), following, "renewed: the count starts again");
     assert_eq!(b.step(at(37), wall).await.unwrap(), following);
-    assert_eq!(b.step(at(38), wall).await.unwrap(), Standing::Leading);
-    assert!(matches!(a.step(at(130), wall).await.unwrap(), Standing::Following { .. }));
+    assert_eq!(b.step(at(38), wall).await.unwrap(), LeaseState::Leading);
+    assert!(matches!(a.step(at(130), wall).await.unwrap(), LeaseState::Following { .. }));
     assert!(!a.leads(at(130)));
     b.release(wall).await.unwrap();
-    assert_eq!(a.step(at(131), wall).await.unwrap(), Standing::Leading, "a released lease is free at once");
+    assert_eq!(a.step(at(131), wall).await.unwrap(), LeaseState::Leading, "a released lease is free at once");
 }
 
 #[tokio::test]
@@ -152,6 +152,6 @@ async fn two_candidates_that_race_for_a_free_lease_do_not_both_lead() {
         .collect();
     let steps = candidates.iter_mut().map(|candidate| candidate.step(Duration::ZERO, wall));
     let standings = futures::future::join_all(steps).await;
-    let leading = standings.iter().filter(|standing| matches!(standing, Ok(Standing::Leading))).count();
+    let leading = standings.iter().filter(|standing| matches!(standing, Ok(LeaseState::Leading))).count();
     assert_eq!(leading, 1, "{standings:?}");
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use baton::cluster::feed_tyjob::job_facts;
+use baton::cluster::tyjob::job_facts;
 use baton::contract::Quantity;
 use baton::contract::tyjob::{BasicPolicy, JobQueuePolicy, ScheduleState, Stage};
 use baton::decide::tyjob::placement::{JobFacts, JobSpec};

@@ -3,9 +3,9 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use baton::cluster::feed_node::FeedNode;
-use baton::cluster::feed_pod::FeedPod;
-use baton::cluster::feed_volume::{claim_facts, class_facts, volume_facts};
+use baton::cluster::node::LightNode;
+use baton::cluster::pod::LightPod;
+use baton::cluster::volume::{claim_facts, class_facts, volume_facts};
 use baton::decide::scheduler::rules::plugins::{DefaultSet, default_plugins};
 use baton::decide::scheduler::{Engine, EngineConfig, Moment};
 use baton::decide::world::WorldEvent;
@@ -32,7 +32,7 @@ pub fn moment() -> Moment {
 }
 
 /// A recorded object may lack what the API server adds: here a uid.
-pub fn pod(value: &Value, uid: &str) -> FeedPod {
+pub fn pod(value: &Value, uid: &str) -> LightPod {
     let mut value = value.clone();
     if value["metadata"]["uid"].is_null() {
         value["metadata"]["uid"] = json!(uid);
@@ -49,7 +49,7 @@ pub fn world_of(cluster: &Value, set: &DefaultSet) -> Engine {
     let mut engine = Engine::new(config, default_plugins(set).unwrap());
     let mut events = Vec::new();
     for node in list(cluster, "nodes") {
-        let node: FeedNode = serde_json::from_value(node).expect("a recorded node");
+        let node: LightNode = serde_json::from_value(node).expect("a recorded node");
         events.push(WorldEvent::Node(node.facts("unused/lock")));
     }
     for namespace in list(cluster, "namespaces") {

@@ -1,6 +1,6 @@
 //! Ratings by the figures that kube-scheduler's rules give, worked out by hand; and those that only know devices.
 
-use baton::cluster::feed_pod::FeedPod;
+use baton::cluster::pod::LightPod;
 use baton::contract::hint::LabelSelector;
 use baton::contract::image::ImageName;
 use baton::contract::inventory::DeviceInfo;
@@ -310,7 +310,7 @@ fn a_share_goes_where_it_fragments_least_and_cpu_is_not_taken_from_gpus() {
 fn quality_of_service_and_assumed_amounts_are_kubernetes_own() {
     let facts = |spec: serde_json::Value| {
         let object = json!({"metadata": {"name": "a", "namespace": "ml", "uid": "u"}, "spec": spec});
-        serde_json::from_value::<FeedPod>(object).unwrap().facts().spec
+        serde_json::from_value::<LightPod>(object).unwrap().facts().spec
     };
     let container = |resources: serde_json::Value| json!({"name": "c", "resources": resources});
     let full = json!({"limits": {"cpu": "1", "memory": "1Gi"}});

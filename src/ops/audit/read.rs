@@ -6,8 +6,8 @@ use jiff::Timestamp;
 use kube::{Api, Client};
 use serde::Serialize;
 
-use crate::cluster::feed_node::FeedNode;
-use crate::cluster::feed_pod::FeedPod;
+use crate::cluster::node::LightNode;
+use crate::cluster::pod::LightPod;
 use crate::contract::inventory::Device;
 use crate::decide::audit::{Violation, check_cluster};
 use crate::decide::world::{World, WorldEvent, WorldPolicy};
@@ -30,17 +30,17 @@ pub struct Report {
 /// Reads the cluster and checks it. Pods are read last: a device that was given away in between is missing rather than held
 /// twice.
 pub async fn read(client: Client, lock_key: &str, lock_ends: Duration) -> anyhow::Result<Report> {
-    let nodes = all(Api::<FeedNode>::all(client.clone()), "nodes").await?;
+    let nodes = all(Api::<LightNode>::all(client.clone()), "nodes").await?;
     let devices = live::devices(client.clone()).await?;
-    let pods = all(Api::<FeedPod>::all(client), "pods").await?;
+    let pods = all(Api::<LightPod>::all(client), "pods").await?;
     Ok(report(nodes, devices, pods, lock_key, clock::wall(), lock_ends))
 }
 
 /// Checks these objects.
 pub fn report(
-    nodes: Vec<FeedNode>,
+    nodes: Vec<LightNode>,
     devices: Vec<Device>,
-    pods: Vec<FeedPod>,
+    pods: Vec<LightPod>,
     lock_key: &str,
     wall: Timestamp,
     lock_ends: Duration,
@@ -65,7 +65,7 @@ mod tests {
 
     const STAMP: &str = "1795226400000000000"; // 2026-11-21T02:00:00Z
 
-    fn node(name: &str, lock: Option<&str>) -> FeedNode {
+    fn node(name: &str, lock: Option<&str>) -> LightNode {
         let annotations = lock.map(|lock| json!({key::NODE_LOCK: lock})).unwrap_or_default();
         from_value(json!({"metadata": {"name": name, "annotations": annotations}})).unwrap()
     }
@@ -85,7 +85,7 @@ mod tests {
     }
 
     /// A bound pod of one container; `split` and `merged` name one device each.
-    fn pod(name: &str, node: &str, split: Option<&str>, merged: Option<&str>) -> FeedPod {
+    fn pod(name: &str, node: &str, split: Option<&str>, merged: Option<&str>) -> LightPod {
         let mut annotations = json!({key::BIND_TIMESTAMP: STAMP});
         if let Some(id) = split {
             let text =
@@ -103,14 +103,14 @@ mod tests {
         .unwrap()
     }
 
-    fn found(nodes: Vec<FeedNode>, pods: Vec<FeedPod>) -> Vec<String> {
+    fn found(nodes: Vec<LightNode>, pods: Vec<LightPod>) -> Vec<String> {
         let devices = vec![device("node-a", &["GPU-0", "GPU-1"])];
         let wall = "2026-11-21T02:36:00Z".parse().unwrap();
         let report = report(nodes, devices, pods, key::NODE_LOCK, wall, Duration::from_mins(10));
         report.violations.iter().map(ToString::to_string).collect()
     }
 
-    fn of_pods(pods: Vec<FeedPod>) -> Vec<String> {
+    fn of_pods(pods: Vec<LightPod>) -> Vec<String> {
         found(vec![node("node-a", None), node("node-b", None)], pods)
     }
 

@@ -3,13 +3,13 @@
 use std::fmt::Display;
 use std::time::Duration;
 
-use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::Node;
 use kube::Client;
 use kube::api::Api;
 
 use super::report::Finding;
 use crate::agent::Options;
+use crate::cluster::agent_lease::LightLease;
 use crate::cluster::client::{connect, status_code};
 use crate::contract::AgentStatus;
 use crate::contract::inventory::Device;
@@ -30,8 +30,8 @@ pub struct Cluster {
     pub node: Option<Node>,
     /// Its devices, when they could be asked for.
     pub device: Option<Found<Device>>,
-    /// The agent's sign of life, likewise.
-    pub lease: Option<Found<Lease>>,
+    /// The Lease of its agent, likewise.
+    pub lease: Option<Found<LightLease>>,
     /// Lines about what could not be read.
     pub findings: Vec<Finding>,
 }
@@ -73,7 +73,7 @@ pub async fn read(options: &Options) -> Cluster {
         Ok(found) => cluster.device = Some(Found(found)),
         Err(error) => cluster.findings.push(unread("device-object", &format!("Device {name}"), &error)),
     }
-    let leases = Api::<Lease>::namespaced(client.clone(), &options.namespace);
+    let leases = Api::<LightLease>::namespaced(client.clone(), &options.namespace);
     let lease = AgentStatus::lease_name(name);
     match within(leases.get_opt(&lease)).await {
         Ok(found) => cluster.lease = Some(Found(found)),

@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use super::output::{Row, age};
 use crate::cluster::client::status_code;
-use crate::cluster::job_feed::RawJob;
+use crate::cluster::tyjob::RawTyJob;
 use crate::contract::tyjob::{Allocation, ScheduleState, Stage, TyJob};
 use crate::ops::live::all;
 
@@ -45,8 +45,8 @@ pub struct JobRow {
 }
 
 /// Every job of the cluster.
-pub async fn read(client: Client) -> anyhow::Result<Vec<RawJob>> {
-    match all(Api::<RawJob>::all(client), "tyjobs").await {
+pub async fn read(client: Client) -> anyhow::Result<Vec<RawTyJob>> {
+    match all(Api::<RawTyJob>::all(client), "tyjobs").await {
         Err(error) if error.downcast_ref::<kube::Error>().and_then(status_code) == Some(404) => Err(anyhow!(
             "the cluster does not know tyjobs.arranger.taichu.io: install the CRD with `baton crds | kubectl apply --server-side -f -`"
         )),
@@ -55,14 +55,14 @@ pub async fn read(client: Client) -> anyhow::Result<Vec<RawJob>> {
 }
 
 /// The jobs of `namespace` (all when `None`), by namespace and name.
-pub fn rows(jobs: Vec<RawJob>, namespace: Option<&str>, now: Timestamp) -> Vec<JobRow> {
-    let here = |job: &RawJob| namespace.is_none_or(|namespace| job.metadata.namespace.as_deref() == Some(namespace));
+pub fn rows(jobs: Vec<RawTyJob>, namespace: Option<&str>, now: Timestamp) -> Vec<JobRow> {
+    let here = |job: &RawTyJob| namespace.is_none_or(|namespace| job.metadata.namespace.as_deref() == Some(namespace));
     let mut rows: Vec<JobRow> = jobs.into_iter().filter(here).map(|job| row(job, now)).collect();
     rows.sort_by(|a, b| (&a.namespace, &a.name).cmp(&(&b.namespace, &b.name)));
     rows
 }
 
-fn row(raw: RawJob, now: Timestamp) -> JobRow {
+fn row(raw: RawTyJob, now: Timestamp) -> JobRow {
     let meta = raw.metadata.clone();
     let created = meta.creation_timestamp.as_ref().map_or(now, |time| time.0);
     let (job, problem) = match raw.read() {

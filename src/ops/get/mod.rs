@@ -9,7 +9,6 @@ mod nodes;
 mod output;
 mod pods;
 mod queue;
-mod seen_pod;
 mod snapshot;
 
 pub use args::{GetArgs, Output, Resource, run};

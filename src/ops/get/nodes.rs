@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use k8s_openapi::api::coordination::v1::Lease;
-use k8s_openapi::api::core::v1::Node;
 use serde::Serialize;
 
 use super::output::{Row, age};
 use super::snapshot::{Rules, Snapshot, name_of};
+use crate::cluster::agent_lease::LightLease;
+use crate::cluster::node::LightNode;
 use crate::contract::inventory::Device;
 use crate::contract::{AgentStatus, DeviceAllocation, DeviceType, Identity, key};
 
@@ -64,9 +64,9 @@ pub struct AgentRow {
 pub fn rows(snapshot: &Snapshot, rules: &Rules) -> Vec<NodeRow> {
     let locks = super::locks::rows(snapshot, rules);
     let agent = |lease| agent(lease, snapshot.wall, rules.stale);
-    let row = |node: &Node, name: &str| NodeRow {
+    let row = |node: &LightNode, name: &str| NodeRow {
         name: name.to_owned(),
-        status: status(node),
+        status: node.status_words(),
         gpu: count(snapshot, name, &DeviceType::Gpu),
         rdma: count(snapshot, name, &DeviceType::Rdma),
         agent: snapshot.leases.get(&AgentStatus::lease_name(name)).map(agent),
@@ -75,21 +75,11 @@ pub fn rows(snapshot: &Snapshot, rules: &Rules) -> Vec<NodeRow> {
     snapshot.nodes.iter().map(|node| row(node, name_of(node))).collect()
 }
 
-fn status(node: &Node) -> String {
-    let conditions = node.status.iter().flat_map(|status| status.conditions.iter().flatten());
-    let ready = conditions.into_iter().any(|condition| condition.type_ == "Ready" && condition.status == "True");
-    let cordoned = node.spec.as_ref().and_then(|spec| spec.unschedulable) == Some(true);
-    let ready = if ready { "Ready" } else { "NotReady" };
-    if cordoned { format!("{ready},SchedulingDisabled") } else { ready.to_owned() }
-}
-
 /// What a Lease says of its agent.
-pub fn agent(lease: &Lease, wall: Timestamp, stale: Duration) -> AgentRow {
-    let text = lease.metadata.annotations.as_ref().and_then(|map| map.get(key::AGENT));
-    let status = text.and_then(|text| AgentStatus::parse(text));
-    let renewed = lease.spec.as_ref().and_then(|spec| spec.renew_time.as_ref());
+pub fn agent(lease: &LightLease, wall: Timestamp, stale: Duration) -> AgentRow {
+    let status = lease.status();
     // A renewal from the future is a clock that is ahead of ours: just renewed.
-    let renewed = renewed.map(|time| Duration::try_from(wall.duration_since(time.0)).unwrap_or_default());
+    let renewed = lease.renewed().map(|time| Duration::try_from(wall.duration_since(time)).unwrap_or_default());
     AgentRow {
         version: status.as_ref().map(|status| status.version.clone()),
         identity: status.as_ref().map(|status| status.identity),

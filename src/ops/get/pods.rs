@@ -5,16 +5,46 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 
 use super::output::Row;
-use super::seen_pod::Notes;
 use super::snapshot::{Snapshot, name_of};
+use crate::cluster::pod::LightPod;
+use crate::contract::hint::parse_hints;
 use crate::contract::{DeviceAllocation, PodKey, PodUid, key};
 use crate::decide::lock::HolderState;
 use crate::decide::pod::{HandoffPod, Phase};
 
-/// Name of the scheduler where nobody has given it another.
+/// Name of the scheduler, unless it was given another one.
 const DEFAULT_NAME: &str = "baton-scheduler";
-/// Most letters of a problem in the table; JSON and YAML have it whole.
+/// Most characters of a problem in the table; JSON and YAML have it whole.
 const SHORT: usize = 160;
+
+/// What only people read of a pod: why it is where it is, in others' words.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Notes {
+    /// Message of condition `PodScheduled` while it is False.
+    unscheduled: Option<String>,
+    /// There is a condition `PodScheduled`: a scheduler has tried the pod.
+    tried: bool,
+    /// `status.reason` and `status.message` of a pod that failed.
+    failed: Option<String>,
+    /// Why `device-allocate-hint` cannot be read.
+    hint: Option<String>,
+}
+
+impl Notes {
+    /// The notes of a pod.
+    pub fn of(pod: &LightPod) -> Self {
+        let scheduled = pod.condition("PodScheduled");
+        let refused = scheduled.filter(|condition| &*condition.status == "False");
+        let words = refused.and_then(|of| [&of.message, &of.reason].into_iter().find(|text| !text.is_empty()));
+        let hint = pod.annotation(key::DEVICE_ALLOCATE_HINT);
+        Self {
+            unscheduled: words.map(ToString::to_string),
+            tried: scheduled.is_some(),
+            failed: pod.failure(),
+            hint: hint.and_then(|hint| parse_hints(hint).err()).map(|bad| bad.to_string()),
+        }
+    }
+}
 
 /// One pod.
 #[derive(Debug, Clone, Serialize)]
@@ -55,8 +85,8 @@ pub fn rows(snapshot: &Snapshot, namespace: Option<&str>, lock_key: &str) -> Vec
     let of_namespace = |pod: &&HandoffPod| namespace.is_none_or(|namespace| *pod.pod.key.namespace == *namespace);
     let pods = snapshot.pods.values().filter(of_namespace);
     let pods = pods.filter(|pod| pod.asks_for_devices() || pod.assignment.device_allocated.is_some());
-    let silent = Notes::default();
-    pods.map(|pod| row(pod, snapshot.notes.get(&pod.pod.key).unwrap_or(&silent), &holders, &known)).collect()
+    let none = Notes::default();
+    pods.map(|pod| row(pod, snapshot.notes.get(&pod.pod.key).unwrap_or(&none), &holders, &known)).collect()
 }
 
 fn row(pod: &HandoffPod, notes: &Notes, holders: &[(PodKey, PodUid)], known: &[&str]) -> PodRow {
@@ -97,10 +127,10 @@ fn waits(pod: &HandoffPod, notes: &Notes) -> Option<String> {
     if notes.unscheduled.is_some() {
         return notes.unscheduled.clone();
     }
-    let stranger = !notes.looked_at && &*pod.scheduler_name != DEFAULT_NAME;
-    stranger.then(|| {
+    let untried = !notes.tried && &*pod.scheduler_name != DEFAULT_NAME;
+    untried.then(|| {
         let name = &pod.scheduler_name;
-        format!("spec.schedulerName is {name}, and no scheduler of that name has said a word; Baton's default is {DEFAULT_NAME}")
+        format!("spec.schedulerName is {name}, and no scheduler of that name has tried the pod; Baton's default is {DEFAULT_NAME}")
     })
 }
 
@@ -159,6 +189,7 @@ fn short(problem: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ops::get::snapshot::tests::cluster;
     use serde_json::json;
 
     #[test]
@@ -173,8 +204,8 @@ mod tests {
                 "status": status
             });
             change(&mut pod);
-            let SeenPod { light, notes, .. } = serde_json::from_value(pod).unwrap();
-            let (mut cluster, pod) = (cluster(), light.handoff());
+            let pod: LightPod = serde_json::from_value(pod).unwrap();
+            let (mut cluster, notes, pod) = (cluster(), Notes::of(&pod), pod.handoff());
             cluster.pods = [(pod.pod.key.clone(), pod.clone())].into();
             cluster.notes = [(pod.pod.key, notes)].into();
             rows(&cluster, None, key::NODE_LOCK).remove(0)
@@ -184,8 +215,8 @@ mod tests {
             "reason": "Unschedulable", "message": "0/3 nodes: 3 have fewer than 2 free GPUs"}]});
         let waiting = row(refused.clone(), &as_is);
         assert_eq!(waiting.problem.as_deref(), Some("0/3 nodes: 3 have fewer than 2 free GPUs"));
-        assert_eq!(waiting.wants["nvidia.com/gpu"], 4, "the init container's are the others' later");
-        assert_eq!(row(json!({"phase": "Pending"}), &as_is).problem, None, "it is looked at in a moment");
+        assert_eq!(waiting.wants["nvidia.com/gpu"], 4, "the others get the init container's devices later");
+        assert_eq!(row(json!({"phase": "Pending"}), &as_is).problem, None, "it is tried in a moment");
         let other = row(json!({}), &|pod| pod["spec"]["schedulerName"] = json!("other"));
         assert!(other.problem.unwrap().starts_with("spec.schedulerName is other, and no scheduler of that name"));
         let hint = row(refused, &|pod| pod["metadata"]["annotations"] = json!({key::DEVICE_ALLOCATE_HINT: "{"}));
@@ -196,8 +227,6 @@ mod tests {
         assert_eq!(failed.cells()[7], "UnexpectedAdmissionError: no room at all");
         assert_eq!(short(&"x".repeat(500)).chars().count(), SHORT + 1);
     }
-    use crate::ops::get::seen_pod::SeenPod;
-    use crate::ops::get::snapshot::tests::cluster;
 
     #[test]
     fn what_is_wrong_with_a_pod_is_said() {

@@ -4,12 +4,13 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use k8s_openapi::api::coordination::v1::Lease;
-use k8s_openapi::api::core::v1::Node;
 use kube::Client;
 use kube::api::Api;
 
-use super::seen_pod::{Notes, SeenPod};
+use super::pods::Notes;
+use crate::cluster::agent_lease::LightLease;
+use crate::cluster::node::LightNode;
+use crate::cluster::pod::LightPod;
 use crate::contract::inventory::Device;
 use crate::contract::{LockRead, PodKey};
 use crate::decide::lock::{HolderState, Lookup};
@@ -23,7 +24,7 @@ pub struct Snapshot {
     /// Reader's wall time.
     pub wall: Timestamp,
     /// Sorted by name.
-    pub nodes: Vec<Node>,
+    pub nodes: Vec<LightNode>,
     /// By node.
     pub devices: BTreeMap<String, Device>,
     /// Pods of every namespace.
@@ -31,7 +32,7 @@ pub struct Snapshot {
     /// What else is said of them.
     pub(super) notes: BTreeMap<PodKey, Notes>,
     /// Leases of the agents' namespace by name.
-    pub leases: BTreeMap<String, Lease>,
+    pub leases: BTreeMap<String, LightLease>,
 }
 
 /// What the daemons of this cluster were told, as far as it decides what a lock or an agent is.
@@ -56,7 +57,7 @@ impl Lookup for Snapshot {
 
 impl Snapshot {
     /// The lock annotation of `node` and its holder; `None` when the node is not locked.
-    pub fn lock(&self, node: &Node, key: &str) -> Option<(LockRead, HolderState)> {
+    pub fn lock(&self, node: &LightNode, key: &str) -> Option<(LockRead, HolderState)> {
         let raw = node.metadata.annotations.as_ref()?.get(key)?;
         let read = LockRead::parse(Some(raw));
         let holder = HolderState::of(&read, name_of(node), self, self.wall)?;
@@ -65,22 +66,22 @@ impl Snapshot {
 }
 
 /// Name of a node.
-pub fn name_of(node: &Node) -> &str {
+pub fn name_of(node: &LightNode) -> &str {
     node.metadata.name.as_deref().unwrap_or_default()
 }
 
 /// Reads the cluster, page by page.
 pub async fn read(client: Client, agent_namespace: &str) -> anyhow::Result<Snapshot> {
-    let nodes = all(Api::<Node>::all(client.clone()), "nodes").await?;
+    let nodes = all(Api::<LightNode>::all(client.clone()), "nodes").await?;
     let devices = live::devices(client.clone()).await?;
-    let pods = all(Api::<SeenPod>::all(client.clone()), "pods").await?;
-    let leases = all(Api::<Lease>::namespaced(client, agent_namespace), "leases").await?;
+    let pods = all(Api::<LightPod>::all(client.clone()), "pods").await?;
+    let leases = all(Api::<LightLease>::namespaced(client, agent_namespace), "leases").await?;
     let named = |name: Option<String>| name.unwrap_or_default();
     let mut snapshot = Snapshot { wall: clock::wall(), nodes, ..Snapshot::default() };
     snapshot.nodes.sort_by(|a, b| name_of(a).cmp(name_of(b)));
     snapshot.devices = devices.into_iter().map(|device| (named(device.metadata.name.clone()), device)).collect();
-    for SeenPod { light, notes, .. } in pods {
-        let pod = light.handoff();
+    for pod in pods {
+        let (notes, pod) = (Notes::of(&pod), pod.handoff());
         snapshot.notes.insert(pod.pod.key.clone(), notes);
         snapshot.pods.insert(pod.pod.key.clone(), pod);
     }
@@ -91,7 +92,6 @@ pub async fn read(client: Client, agent_namespace: &str) -> anyhow::Result<Snaps
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
-    use crate::cluster::pod::LightPod;
     use serde_json::{Value, from_value, json};
 
     fn gpu(id: &str, minor: i32, health: bool) -> Value {
@@ -109,14 +109,14 @@ pub(super) mod tests {
         let wall: Timestamp = "2026-11-21T02:36:00Z".parse().unwrap();
         let stamp = "2026-11-21T02:35:12.000000001Z";
         let nanos = stamp.parse::<Timestamp>().unwrap().as_nanosecond().to_string();
-        let node = |name: &str, lock: &str| -> Node {
+        let node = |name: &str, lock: &str| -> LightNode {
             let annotations = json!({"scheduling.koordinator.sh/node-lock": lock});
             from_value(json!({"metadata": {"name": name, "annotations": annotations}})).unwrap()
         };
         let device = |name: &str, devices: Value| -> Device {
             from_value(json!({"apiVersion": "scheduling.koordinator.sh/v1alpha1", "kind": "Device", "metadata": {"name": name}, "spec": {"devices": devices}})).unwrap()
         };
-        let lease = |name: &str, renewed: &str| -> Lease {
+        let lease = |name: &str, renewed: &str| -> LightLease {
             let status = r#"{"version":"0.1.0","registered":["nvidia.com/gpu"],"identity":"exact"}"#;
             from_value(json!({"metadata": {"name": name, "annotations": {"scheduling.koordinator.sh/agent": status}}, "spec": {"renewTime": renewed}})).unwrap()
         };

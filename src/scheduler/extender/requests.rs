@@ -9,7 +9,7 @@ use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
 
 use super::options::GangPods;
-use crate::cluster::bind::Binder;
+use crate::cluster::pod_writer::PodWriter;
 use crate::contract::{PodRef, PodUid};
 use crate::decide::scheduler::{AskId, BindVerdict, Effects, Engine, Fits, Moment, Room};
 use crate::decide::world::{PodFacts, WorldEvent};
@@ -48,7 +48,7 @@ pub enum ExtenderRequest {
 #[derive(Clone)]
 pub struct Front {
     requests: mpsc::UnboundedSender<ExtenderRequest>,
-    binder: Binder,
+    pods: PodWriter,
     serial: Arc<AtomicU64>,
     /// Treatment of gang pods.
     pub gang: GangPods,
@@ -71,9 +71,9 @@ impl Drop for CancelOnDrop {
 
 impl Front {
     /// A front, and what the event loop must receive. Waiting requests are bounded by the connections that the server takes.
-    pub fn new(binder: Binder, gang: GangPods) -> (Self, mpsc::UnboundedReceiver<ExtenderRequest>) {
+    pub fn new(pods: PodWriter, gang: GangPods) -> (Self, mpsc::UnboundedReceiver<ExtenderRequest>) {
         let (requests, received) = mpsc::unbounded_channel();
-        (Self { requests, binder, serial: Arc::default(), gang }, received)
+        (Self { requests, pods, serial: Arc::default(), gang }, received)
     }
 
     /// Puts a request other than a bind, which `request` makes around the channel of its answer.
@@ -90,7 +90,7 @@ impl Front {
             BindVerdict::Failed(why) => return Err(why),
             BindVerdict::Unknown => {}
         }
-        let read = self.binder.read(&pod.key).await;
+        let read = self.pods.read(&pod.key).await;
         let found = read.map_err(|error| format!("pod {} could not be read: {error}", pod.key))?;
         let Some(found) = found else { return Err(format!("pod {} does not exist", pod.key)) };
         let uid = &found.handoff.pod.uid;

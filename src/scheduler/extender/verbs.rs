@@ -14,7 +14,7 @@ use serde_json::Value;
 
 use super::options::GangPods;
 use super::requests::{ExtenderRequest, Front};
-use crate::cluster::feed_pod::FeedPod;
+use crate::cluster::pod::LightPod;
 use crate::contract::extender::{
     ExtenderArgs, ExtenderBindingArgs, ExtenderBindingResult, ExtenderFilterResult, ExtenderPreemptionArgs,
     ExtenderPreemptionResult, HostPriority, MAX_SCORE, MetaPod, MetaVictims,
@@ -234,7 +234,7 @@ fn facts(mut pod: Value) -> Result<PodFacts, Refused> {
     }
     // Go writes absent lists and times as null.
     drop_nulls(&mut pod);
-    let pod: FeedPod = serde_json::from_value(pod).map_err(|error| bad(format!("Pod cannot be read: {error}")))?;
+    let pod: LightPod = serde_json::from_value(pod).map_err(|error| bad(format!("Pod cannot be read: {error}")))?;
     Ok(pod.facts())
 }
 

@@ -1,14 +1,15 @@
-//! Selectors, affinities, tolerations and constraints at the border.
+//! Parts of specs at the border that several objects share: selectors, affinities, tolerations, constraints, names of images.
+
+use std::fmt;
 
 use k8s_openapi::api::core::v1::{
     self as core, NodeSelectorRequirement, NodeSelectorTerm, PodAffinityTerm, TopologySpreadConstraint,
 };
-use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1 as meta;
+use serde::de::{Deserialize, Deserializer, Error, Visitor};
 
-use crate::contract::PodKey;
 use crate::contract::hint::{LabelSelector, Operator, Requirement};
-use crate::decide::world::BudgetFacts;
+use crate::contract::image::ImageName;
 use crate::decide::world::spec::{
     Labels, NodeOperator, NodeRequirement, NodeTerm, PodTerm, Spread, Taint, TaintEffect, Toleration,
     TolerationOperator,
@@ -68,7 +69,7 @@ pub(super) fn toleration(toleration: &core::Toleration) -> Toleration {
     Toleration {
         key: toleration.key.clone().unwrap_or_default(),
         operator: match toleration.operator.as_deref().unwrap_or_default() {
-            // An effect that this version does not know covers none of those it does.
+            // An effect that this version does not know covers none of the effects that it knows.
             _ if known.is_none() && !word.is_empty() => TolerationOperator::Unknown,
             "" | "Equal" => TolerationOperator::Equal,
             "Exists" => TolerationOperator::Exists,
@@ -135,11 +136,36 @@ pub(super) fn spread(spread: &TopologySpreadConstraint, labels: &Labels) -> Spre
     }
 }
 
-/// What a PodDisruptionBudget says.
-pub(super) fn budget_facts(budget: &PodDisruptionBudget) -> (PodKey, BudgetFacts) {
-    let meta = &budget.metadata;
-    let key = PodKey::new(meta.namespace.as_deref().unwrap_or_default(), meta.name.as_deref().unwrap_or_default());
-    let selects = budget.spec.as_ref().and_then(|spec| spec.selector.as_ref()).map(selector);
-    let allowed = budget.status.as_ref().map_or(0, |status| i64::from(status.disruptions_allowed.unwrap_or(0)));
-    (key, BudgetFacts { selector: selects, allowed })
+/// The name of an image as a node lists it, hashed while it is parsed: the text is not needed.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct ListedImage(pub ImageName);
+
+/// The same as a container or a volume asks for it; none for an empty name.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct AskedImage(pub Option<ImageName>);
+
+struct HashName<T>(fn(&str) -> T);
+
+impl<T> Visitor<'_> for HashName<T> {
+    type Value = T;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the name of an image")
+    }
+
+    fn visit_str<E: Error>(self, name: &str) -> Result<T, E> {
+        Ok(self.0(name))
+    }
+}
+
+impl<'de> Deserialize<'de> for ListedImage {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        from.deserialize_str(HashName(|name| Self(ImageName::listed(name))))
+    }
+}
+
+impl<'de> Deserialize<'de> for AskedImage {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        from.deserialize_str(HashName(|name| Self((!name.is_empty()).then(|| ImageName::asked(name)))))
+    }
 }

@@ -1,74 +1,43 @@
-//! TYJobs for the scheduler: what its objects say of placement, their feed, and the write of the scheduler's half of the
-//! status.
+//! TYJobs at the border: the wire type, the scheduler's record of one, and the write of the scheduler's half of the status.
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::api::scheduling::v1::PriorityClass;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
-use kube::Client;
-use kube::api::{Api, Patch, PatchParams};
-use kube::runtime::watcher::Config;
+use kube::api::{Api, ObjectMeta, Patch, PatchParams};
+use kube::{Client, Resource};
+use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use super::client::{said, status_code};
-use super::feed::Feed;
-use super::feed_pod::FeedPod;
-use super::job_feed::RawJob;
+use super::pod::LightPod;
+use super::pod_defaults;
 use crate::contract::PodKey;
 use crate::contract::tyjob::{InvalidField, PodTemplate, Role, TyJob, TyJobSpec, TyJobStatus, condition, keys};
 use crate::decide::scheduler::{JobHalf, JobWriteResult};
-use crate::decide::tyjob::placement::{JobFacts, JobIdentity, JobSpec, Part, PriorityClassFacts, Told};
-use crate::decide::world::WorldEvent;
+use crate::decide::tyjob::placement::{JobFacts, JobIdentity, JobSpec, Part, Told};
 
-/// The feed of TYJobs. Without the definition there are none.
-pub fn tyjobs(client: &Client, config: Config) -> Feed<RawJob> {
-    Feed {
-        name: "tyjobs",
-        api: Api::<RawJob>::all(client.clone()),
-        config,
-        optional: true,
-        told: Box::new(|job| {
-            let name = format!(
-                "{}/{}",
-                job.metadata.namespace.as_deref().unwrap_or_default(),
-                job.metadata.name.as_deref().unwrap_or_default()
-            );
-            match job_facts(job) {
-                Ok(facts) => Some(WorldEvent::Job(Box::new(facts))),
-                Err(problem) => {
-                    tracing::warn!(job = name, %problem, "TYJob is left alone: its status cannot be read");
-                    None
-                }
-            }
-        }),
-        gone: Box::new(|seen| {
-            Some(WorldEvent::JobGone(JobIdentity {
-                key: PodKey::new(seen.namespace(), seen.name()),
-                uid: seen.uid().into(),
-            }))
-        }),
+/// A TYJob as it is on the wire, whatever it says.
+#[derive(Debug, Clone, Deserialize, Resource)]
+#[resource(inherit = TyJob)]
+pub struct RawTyJob {
+    /// Metadata without `managedFields`.
+    #[serde(deserialize_with = "super::light_meta::read")]
+    pub metadata: ObjectMeta,
+    #[serde(default)]
+    spec: Value,
+    #[serde(default)]
+    status: Value,
+}
+
+impl RawTyJob {
+    /// The TYJob, and the part of its spec that does not fit the type.
+    pub fn read(self) -> Result<(TyJob, Option<InvalidField>), InvalidField> {
+        TyJob::of_parts(self.metadata, &self.spec, &self.status)
     }
 }
 
-/// The feed of PriorityClasses: a job's pods have none before admission gives it to them.
-pub fn priority_classes(client: &Client, config: Config) -> Feed<PriorityClass> {
-    Feed {
-        name: "priority classes",
-        api: Api::<PriorityClass>::all(client.clone()),
-        config,
-        optional: true,
-        told: Box::new(|class| {
-            let value = class.value.unwrap_or_default();
-            let never_preempts = class.preemption_policy.as_deref() == Some("Never");
-            let facts = PriorityClassFacts { value, default: class.global_default.unwrap_or(false), never_preempts };
-            Some(WorldEvent::PriorityClass(class.metadata.name?.into(), facts))
-        }),
-        gone: Box::new(|seen| Some(WorldEvent::PriorityClassGone(seen.name().into()))),
-    }
-}
-
-/// The scheduler's record of a job. The error is a status that says nothing that can be relied on.
-pub fn job_facts(raw: RawJob) -> Result<JobFacts, InvalidField> {
+/// The scheduler's record of a TYJob. The error is a status that cannot be read.
+pub fn job_facts(raw: RawTyJob) -> Result<JobFacts, InvalidField> {
     let version = raw.metadata.resource_version.as_deref().and_then(|version| version.parse().ok()).unwrap_or(0);
     let (job, unreadable) = raw.read()?;
     let meta = &job.metadata;
@@ -108,11 +77,11 @@ fn job_spec(key: &PodKey, status: &TyJobStatus, spec: &TyJobSpec) -> Result<JobS
     let part = |role, name: &str, counts, template: &PodTemplate| -> Result<Part, Box<str>> {
         let mut pod = pod_of(key, status, spec, (role, name), template);
         as_served(&mut pod);
-        merge_keys(&mut pod);
-        host_ports(&mut pod["spec"]);
-        let pod: FeedPod = serde_json::from_value(pod).map_err(|error| format!("the template of {name}: {error}"))?;
+        pod_defaults::merge_label_keys(&mut pod);
+        pod_defaults::host_ports(&mut pod["spec"]);
+        let pod: LightPod = serde_json::from_value(pod).map_err(|error| format!("the template of {name}: {error}"))?;
         let mut pod = pod.facts();
-        // A job is placed as a job, never as a gang too.
+        // A TYJob is placed as such, never as a gang too.
         pod.spec.gang = None;
         let class = template.spec()["priorityClassName"].as_str().filter(|class| !class.is_empty());
         Ok(Part { role, name: name.into(), counts, class: class.map(Into::into), indexed: indexed(spec), pod })
@@ -131,7 +100,7 @@ fn job_spec(key: &PodKey, status: &TyJobStatus, spec: &TyJobSpec) -> Result<JobS
     })
 }
 
-/// What the scheduler would see of a pod that the controller makes of a template.
+/// The pod that the controller would make of a template, as far as the scheduler reads it.
 fn pod_of(
     key: &PodKey,
     status: &TyJobStatus,
@@ -151,7 +120,7 @@ fn pod_of(
     // The claim of an ephemeral volume is made with the pod: it says nothing about the place yet.
     let volumes = own.iter().chain(&spec.volumes).filter(|volume| volume["ephemeral"].is_null());
     pod.insert("volumes".to_owned(), volumes.cloned().collect());
-    // Whoever counts our own pods does not count this one.
+    // Not one of the scheduler's own pods: it is not counted as one.
     pod.insert("schedulerName".to_owned(), "none".into());
     json!({
         "metadata": { "namespace": key.namespace, "name": name, "labels": labels, "annotations": map("annotations") },
@@ -159,7 +128,7 @@ fn pod_of(
     })
 }
 
-/// A template is kept as its author wrote it. Of a pod, the API server drops what is null, and writes quantities as texts.
+/// A template is kept as its author wrote it; of a pod, the API server drops nulls and writes quantities as texts.
 fn as_served(value: &mut Value) {
     match value {
         Value::Object(map) => {
@@ -179,7 +148,7 @@ fn as_served(value: &mut Value) {
     }
 }
 
-/// Some pod of the job looks at the index of others: it counts for the place of each.
+/// A pod of the job selects others by their index: then the index of each pod counts for its place.
 fn indexed(spec: &TyJobSpec) -> bool {
     let sets = spec.worker_sets.iter().map(|set| &set.template);
     let named = |terms: &Value| terms.to_string().contains(keys::INDEX);
@@ -189,47 +158,7 @@ fn indexed(spec: &TyJobSpec) -> bool {
     })
 }
 
-/// The terms of pods that are alike but for these labels: the API server puts the pod's own values into the selectors.
-fn merge_keys(pod: &mut Value) {
-    let labels = pod["metadata"]["labels"].clone();
-    for (kind, list) in [
-        ("podAffinity", "requiredDuringSchedulingIgnoredDuringExecution"),
-        ("podAffinity", "preferredDuringSchedulingIgnoredDuringExecution"),
-        ("podAntiAffinity", "requiredDuringSchedulingIgnoredDuringExecution"),
-        ("podAntiAffinity", "preferredDuringSchedulingIgnoredDuringExecution"),
-    ] {
-        let terms = pod["spec"].pointer_mut(&format!("/affinity/{kind}/{list}")).and_then(Value::as_array_mut);
-        for term in terms.into_iter().flatten() {
-            let term = if term["podAffinityTerm"].is_object() { &mut term["podAffinityTerm"] } else { term };
-            for (which, operator) in [("matchLabelKeys", "In"), ("mismatchLabelKeys", "NotIn")] {
-                let keys = term[which].as_array().cloned().unwrap_or_default();
-                let own = keys.iter().filter_map(|key| Some((key, labels.get(key.as_str()?)?)));
-                let merged = own.map(|(key, value)| json!({ "key": key, "operator": operator, "values": [value] }));
-                let merged: Vec<Value> = merged.collect();
-                let Some(selector) = term["labelSelector"].as_object_mut() else { continue };
-                let expressions = selector.entry("matchExpressions").or_insert_with(|| json!([]));
-                expressions.as_array_mut().into_iter().for_each(|all| all.extend(merged.iter().cloned()));
-            }
-        }
-    }
-}
-
-/// On the host's network every port is one of the host.
-fn host_ports(spec: &mut Value) {
-    if spec["hostNetwork"] != true {
-        return;
-    }
-    for list in ["initContainers", "containers"] {
-        let containers = spec.get_mut(list).and_then(Value::as_array_mut).into_iter().flatten();
-        let ports = containers.filter_map(|container| container.get_mut("ports")?.as_array_mut());
-        for port in ports.flatten().filter_map(Value::as_object_mut) {
-            let own = port.get("containerPort").cloned().unwrap_or(Value::Null);
-            port.entry("hostPort").or_insert(own);
-        }
-    }
-}
-
-/// Writes the scheduler's half of jobs' statuses.
+/// Writes the scheduler's half of TYJobs' statuses.
 #[derive(Clone)]
 pub struct JobStatuses(Client);
 
@@ -239,8 +168,8 @@ impl JobStatuses {
         Self(client)
     }
 
-    /// Applies the half to the job of this uid, with a field manager of its own: the controller's fields stay as they are. Only
-    /// the version keeps it from another job of the name: of a custom object's status, the server drops a uid without a word.
+    /// Applies the half to the TYJob of this uid, with a field manager of its own: the controller's fields stay as they are. Only
+    /// the version protects another TYJob of the name: the API server ignores the uid in a write of a custom object's status.
     pub async fn write(&self, job: &JobIdentity, version: u64, half: &JobHalf) -> JobWriteResult {
         let told = &half.told;
         let status = TyJobStatus {
@@ -279,11 +208,11 @@ impl JobStatuses {
     }
 }
 
-/// Of what a write answers, only the metadata is read.
-#[derive(Debug, Clone, serde::Deserialize, kube::Resource)]
+/// Of the answer to a write, only the metadata is read.
+#[derive(Debug, Clone, Deserialize, Resource)]
 #[resource(inherit = TyJob)]
 struct TyJobMeta {
-    metadata: kube::api::ObjectMeta,
+    metadata: ObjectMeta,
 }
 
 #[cfg(test)]
@@ -292,7 +221,7 @@ mod tests {
     use crate::contract::tyjob::{BasicPolicy, JobQueuePolicy};
     use crate::decide::tyjob::placement::{Folded, GPU_PERCENT, Seat};
 
-    fn raw(edit: impl FnOnce(&mut Value)) -> RawJob {
+    fn raw(edit: impl FnOnce(&mut Value)) -> RawTyJob {
         let container = |limits: Value| json!([{ "name": "main", "image": "i", "resources": { "limits": limits } }]);
         let mut job = json!({
             "apiVersion": keys::API_VERSION, "kind": keys::KIND,
@@ -356,7 +285,7 @@ mod tests {
         assert_eq!((label(0, 0).as_deref(), label(1, 2).as_deref()), (Some("0"), Some("2")));
         let merged = &spec.parts[1].pod.spec.affinity[0].selector.as_ref().unwrap().match_expressions[0];
         assert_eq!((merged.key.as_str(), &*merged.values), (keys::JOB, &["rl".to_owned()][..]));
-        // Where nobody asks, all workers of a set are one record.
+        // Where no pod selects by the index, all workers of a set are one record.
         let plain = job_facts(raw(|_| {})).unwrap().spec.unwrap();
         assert!(plain.parts.iter().all(|part| !part.indexed));
     }

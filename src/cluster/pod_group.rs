@@ -1,32 +1,32 @@
-//! PodGroups for the scheduler, of every API that has them: a lenient wire type, its record, and its feed.
+//! PodGroups of every API that has them: a lenient wire type, its record, and the writes of status and object.
 
 use std::borrow::Cow;
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use jiff::Timestamp;
-use kube::api::{Api, ObjectMeta};
-use kube::core::DynamicResourceScope;
-use kube::runtime::watcher::Config;
+use kube::api::{Api, ObjectMeta, Patch, PatchParams, PostParams};
+use kube::core::{DynamicResourceScope, Request};
 use kube::{Client, Resource};
 use serde::Deserialize;
-use serde_json::Value;
+use serde_json::{Value, json};
 
-use super::feed::Feed;
+use super::client::status_code;
 use crate::contract::Quantity;
-use crate::contract::gang::{BadValue, GangId, PodGroupApi, PodGroupStatus};
-use crate::decide::world::gangs::{Fields, PodGroupFacts, Warning};
-use crate::decide::world::{Resources, WorldEvent};
+use crate::contract::gang::{BadValue, GangId, PodGroupApi, PodGroupStatus, key};
+use crate::decide::scheduler::PodGroupWrite;
+use crate::decide::world::Resources;
+use crate::decide::world::gangs::{Fields, Owner, PodGroupFacts, Warning};
 
-/// A PodGroup as it is on the wire, whatever it says: somebody else's CRD may allow what ours does not.
+/// A PodGroup as it is on the wire, whatever it says: another system's CRD may allow what ours does not.
 #[derive(Debug, Clone, Deserialize)]
 pub struct RawPodGroup {
-    /// Metadata.
-    pub metadata: ObjectMeta,
-    /// Spec, unread.
+    #[serde(deserialize_with = "super::light_meta::read")]
+    metadata: ObjectMeta,
     #[serde(default)]
-    pub spec: Value,
-    /// Status, unread.
+    spec: Value,
     #[serde(default)]
-    pub status: Value,
+    status: Value,
 }
 
 impl Resource for RawPodGroup {
@@ -54,7 +54,7 @@ impl Resource for RawPodGroup {
 }
 
 impl RawPodGroup {
-    /// The scheduler's record; `None` for an object whose name could name no gang, of which no pod can be a member.
+    /// The scheduler's record; `None` for an object whose name cannot be that of a gang, so that no pod can be a member of it.
     pub fn facts(self, api: PodGroupApi) -> Option<PodGroupFacts> {
         let Self { metadata: meta, spec, status } = self;
         let gang = GangId::new(meta.namespace.as_deref()?, meta.name.as_deref()?).ok()?;
@@ -110,25 +110,104 @@ fn amounts(value: &Value) -> Resources {
     Resources::of(read)
 }
 
-/// The feed of one API; one that is not installed counts as empty until it is.
-pub fn pod_groups(client: &Client, api: PodGroupApi, config: Config) -> Feed<RawPodGroup> {
-    Feed {
-        name: match api {
-            PodGroupApi::Sigs => "podgroups.scheduling.sigs.k8s.io",
-            PodGroupApi::Community => "podgroups.scheduling.x-k8s.io",
-            PodGroupApi::Kubernetes => "podgroups.scheduling.k8s.io",
-        },
-        api: Api::all_with(client.clone(), &api),
-        config,
-        optional: true,
-        told: Box::new(move |object: RawPodGroup| {
-            let facts = object.facts(api)?;
-            Some(WorldEvent::PodGroup(Box::new(facts)))
-        }),
-        gone: Box::new(move |seen| {
-            let gang = GangId::new(seen.namespace(), seen.name()).ok()?;
-            Some(WorldEvent::PodGroupGone(api, gang))
-        }),
+/// Fields of the status that a merge patch must name to take them away.
+const FIELDS: [&str; 4] = ["phase", "occupiedBy", "scheduleStartTime", "conditions"];
+
+/// Writes PodGroups.
+#[derive(Clone)]
+pub struct PodGroups {
+    client: Client,
+    plain: Arc<Mutex<Plain>>,
+}
+
+/// APIs whose CRD declares no status subresource, as Koordinator's own does: their status is a field of the object like any
+/// other, and the path of the subresource answers 404.
+#[derive(Default)]
+struct Plain {
+    known: BTreeSet<PodGroupApi>,
+    warned: BTreeSet<PodGroupApi>,
+}
+
+impl PodGroups {
+    /// By this client.
+    pub fn new(client: Client) -> Self {
+        Self { client, plain: Arc::default() }
+    }
+
+    fn plain<T>(&self, access: impl FnOnce(&mut Plain) -> T) -> T {
+        access(&mut self.plain.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Writes a status if the object is still the one that was read; the status as it is stored then.
+    pub async fn status(&self, write: &PodGroupWrite) -> Result<PodGroupStatus, kube::Error> {
+        let mut status = serde_json::to_value(&write.status).map_err(kube::Error::SerdeError)?;
+        for field in FIELDS {
+            if status[field].is_null() {
+                status[field] = Value::Null;
+            }
+        }
+        let meta = json!({"uid": write.uid, "resourceVersion": write.version});
+        let patch = json!({
+            "apiVersion": write.api.api_version(), "kind": "PodGroup", "metadata": meta, "status": status,
+        });
+        let groups: Api<RawPodGroup> = Api::namespaced_with(self.client.clone(), write.gang.namespace(), &write.api);
+        let (name, params, patch) = (write.gang.name(), PatchParams::default(), Patch::Merge(patch));
+        let read = |stored: RawPodGroup| stored.facts(write.api).map(|facts| facts.status).unwrap_or_default();
+        if self.plain(|plain| plain.known.contains(&write.api)) {
+            let stored = read(groups.patch(name, &params, &patch).await?);
+            if stored.phase == write.status.phase {
+                return Ok(stored);
+            }
+            // The CRD has got the subresource since: the object's own path leaves the status as it is.
+            self.plain(|plain| plain.known.remove(&write.api));
+        }
+        match groups.patch_status(name, &params, &patch).await {
+            Err(error) if status_code(&error) == Some(404) => {
+                // Either the object does not exist, and the next request is answered with 404 too, or the path is not served.
+                let stored = read(groups.patch(name, &params, &patch).await?);
+                let first = self.plain(|plain| {
+                    plain.known.insert(write.api);
+                    plain.warned.insert(write.api)
+                });
+                if first {
+                    tracing::warn!(
+                        api = write.api.api_version(),
+                        "the CRD of PodGroups has no status subresource; the status is written with the object"
+                    );
+                }
+                Ok(stored)
+            }
+            other => other.map(read),
+        }
+    }
+
+    /// Makes the PodGroup of a gang; one that exists is left as it is.
+    pub async fn make(&self, gang: &GangId, min: u32, owners: &[Owner]) -> Result<(), kube::Error> {
+        let api = PodGroupApi::Sigs;
+        let owners: Vec<Value> = owners
+            .iter()
+            .map(|owner| {
+                json!({"apiVersion": owner.api_version, "kind": owner.kind, "name": owner.name, "uid": owner.uid})
+            })
+            .collect();
+        let object = json!({
+            "apiVersion": api.api_version(),
+            "kind": "PodGroup",
+            "metadata": {
+                "name": gang.name(), "namespace": gang.namespace(),
+                "labels": {key::MANAGED_BY: key::MANAGED_BY_BATON}, "ownerReferences": owners,
+            },
+            "spec": {"minMember": min},
+        });
+        let path = format!("/apis/{}/namespaces/{}/podgroups", api.api_version(), gang.namespace());
+        let bytes = serde_json::to_vec(&object).map_err(kube::Error::SerdeError)?;
+        let mut request =
+            Request::new(path).create(&PostParams::default(), bytes).map_err(kube::Error::BuildRequest)?;
+        request.extensions_mut().insert("create");
+        match self.client.request::<Value>(request).await {
+            Err(error) if status_code(&error) == Some(409) => Ok(()),
+            other => other.map(drop),
+        }
     }
 }
 
@@ -136,7 +215,6 @@ pub fn pod_groups(client: &Client, api: PodGroupApi, config: Config) -> Feed<Raw
 mod tests {
     use super::*;
     use crate::contract::gang::{MatchPolicy, Mode};
-    use serde_json::json;
     use std::time::Duration;
 
     fn read(api: PodGroupApi, object: Value) -> PodGroupFacts {

@@ -1,24 +1,26 @@
-//! Posts Bindings, reads single pods, fences holders. One request each: who may try again is decided elsewhere.
+//! Writes of the scheduler to pods: Bindings, conditions, nominations, evictions; and the live read of one pod. One request
+//! each: the caller decides whether it is tried again.
 
 use std::time::Duration;
 
+use jiff::Timestamp;
 use kube::Client;
 use kube::api::{Api, DeleteParams, Patch, PatchParams, Preconditions};
 use serde::Serialize;
 use serde::de::IgnoredAny;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::client::retry_after;
-use super::feed_pod::FeedPod;
+use super::pod::LightPod;
 use crate::contract::{PodKey, PodRef};
 use crate::decide::scheduler::BindResult;
 use crate::decide::world::PodFacts;
 use crate::runtime::clock;
 
 /// How long an eviction waits until its reason is written: a small part of what it may take in all.
-const TELLING: Duration = Duration::from_secs(2);
+const EVICTION_REASON: Duration = Duration::from_secs(2);
 
-/// `v1/Binding`, of what is at hand: the library's type wants a copy of every text.
+/// `v1/Binding` of borrowed parts: the library's type takes a copy of every text.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Binding<'a, A> {
@@ -44,14 +46,14 @@ struct Target<'a> {
     name: &'a str,
 }
 
-/// Writes pods into nodes.
+/// Writes pods.
 #[derive(Clone)]
-pub struct Binder {
+pub struct PodWriter {
     client: Client,
     timeout: Duration,
 }
 
-impl Binder {
+impl PodWriter {
     /// One request takes at most `timeout`. The client must not retry by itself.
     pub fn new(client: Client, timeout: Duration) -> Self {
         Self { client, timeout }
@@ -80,15 +82,14 @@ impl Binder {
         };
         match tokio::time::timeout(self.timeout, self.client.request::<IgnoredAny>(request)).await {
             Ok(Ok(_)) => BindResult::Done,
-            Ok(Err(error)) => judge(&error),
+            Ok(Err(error)) => refusal(&error),
             Err(_) => BindResult::Retry(format!("no answer within {:?}", self.timeout), None),
         }
     }
 
     /// The pod as the API server has it now; `None` when there is none of that name.
     pub async fn read(&self, pod: &PodKey) -> Result<Option<PodFacts>, kube::Error> {
-        let pods: Api<FeedPod> = Api::namespaced(self.client.clone(), &pod.namespace);
-        Ok(pods.get_opt(&pod.name).await?.map(FeedPod::facts))
+        Ok(self.pods(pod).get_opt(&pod.name).await?.map(LightPod::facts))
     }
 
     /// Says in the pod's conditions that it is preempted, and deletes it with its own grace period.
@@ -98,35 +99,64 @@ impl Binder {
             "lastTransitionTime": format!("{:.0}", clock::wall()),
         });
         let patch = json!({"metadata": {"uid": pod.uid.as_str()}, "status": {"conditions": [condition]}});
-        let pods: Api<FeedPod> = Api::namespaced(self.client.clone(), &pod.key.namespace);
-        // For people and controllers only: the eviction does not depend on it, nor waits for it for long.
+        let pods = self.pods(&pod.key);
+        // The condition is for people and controllers only: the eviction does not depend on it and waits for a short time.
         let (params, patch) = (PatchParams::default(), Patch::Strategic(patch));
-        let told = pods.patch_status(&pod.key.name, &params, &patch);
-        tokio::time::timeout(TELLING, told).await.ok();
+        let written = pods.patch_status(&pod.key.name, &params, &patch);
+        tokio::time::timeout(EVICTION_REASON, written).await.ok();
         self.fence(pod).await
     }
 
     /// Writes `status.nominatedNodeName`.
     pub async fn nominate(&self, pod: &PodRef, node: Option<&str>) -> Result<(), kube::Error> {
         let patch = json!({"metadata": {"uid": pod.uid.as_str()}, "status": {"nominatedNodeName": node}});
-        let pods: Api<FeedPod> = Api::namespaced(self.client.clone(), &pod.key.namespace);
-        pods.patch_status(&pod.key.name, &PatchParams::default(), &Patch::Strategic(patch)).await.map(drop)
+        self.patch_status(pod, Patch::Strategic(patch)).await
+    }
+
+    /// Writes one annotation of the pod of this uid through its status: the right to write specs is not needed.
+    pub async fn annotate(&self, pod: &PodRef, key: &str, value: &str) -> Result<(), kube::Error> {
+        let patch = json!({"metadata": {"uid": pod.uid.as_str(), "annotations": {key: value}}});
+        self.patch_status(pod, Patch::Merge(patch)).await
+    }
+
+    /// Writes the condition `PodScheduled=False`, which says why the pod of this uid has no node. `since` is given when the
+    /// condition has not been False before.
+    pub async fn unscheduled(
+        &self,
+        pod: &PodRef,
+        reason: &str,
+        message: &str,
+        since: Option<Timestamp>,
+    ) -> Result<(), kube::Error> {
+        let mut condition = json!({"type": "PodScheduled", "status": "False", "reason": reason, "message": message});
+        if let Some(since) = since {
+            condition["lastTransitionTime"] = json!(format!("{since:.0}"));
+        }
+        let patch = json!({"metadata": {"uid": pod.uid.as_str()}, "status": {"conditions": [condition]}});
+        self.patch_status(pod, Patch::Strategic(patch)).await
     }
 
     /// Deletes the pod of this uid.
     pub async fn fence(&self, pod: &PodRef) -> Result<(), kube::Error> {
-        let pods: Api<FeedPod> = Api::namespaced(self.client.clone(), &pod.key.namespace);
         let uid = Some(pod.uid.to_string());
         let params = DeleteParams {
             preconditions: Some(Preconditions { uid, resource_version: None }),
             ..DeleteParams::default()
         };
-        pods.delete(&pod.key.name, &params).await.map(drop)
+        self.pods(&pod.key).delete(&pod.key.name, &params).await.map(drop)
+    }
+
+    fn pods(&self, pod: &PodKey) -> Api<LightPod> {
+        Api::namespaced(self.client.clone(), &pod.namespace)
+    }
+
+    async fn patch_status(&self, pod: &PodRef, patch: Patch<Value>) -> Result<(), kube::Error> {
+        self.pods(&pod.key).patch_status(&pod.key.name, &PatchParams::default(), &patch).await.map(drop)
     }
 }
 
-/// What a refusal means for the bind.
-fn judge(error: &kube::Error) -> BindResult {
+/// The result of a bind that the API server refused.
+fn refusal(error: &kube::Error) -> BindResult {
     let kube::Error::Api(status) = error else { return BindResult::Retry(error.to_string(), None) };
     let text = status.message.clone();
     match status.code {

@@ -1,4 +1,4 @@
-//! Every write of the job controller, each with the precondition that makes it harmless to repeat.
+//! Every write of the TYJob controller, each with the precondition that makes it harmless to repeat.
 
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, PostParams, Preconditions};
@@ -7,34 +7,36 @@ use kube::{Client, Resource};
 use serde_json::{Value, json};
 
 use super::client::{said, status_code};
-use super::job_feed::{JobPod, OwnedPod, RawJob};
+use super::controller_feed::OwnedPod;
+use super::pod::LightPod;
+use super::tyjob::RawTyJob;
 use crate::contract::tyjob::{TyJob, TyJobStatus, keys};
 
-/// What became of a write to the job itself.
+/// Outcome of a write to the TYJob itself.
 #[derive(Debug)]
 pub enum JobWrite {
     /// It is as wanted; the object as it is now.
-    Done(Box<RawJob>),
-    /// Somebody else wrote meanwhile: look again.
+    Done(Box<RawTyJob>),
+    /// Another client has written meanwhile: reconcile again.
     Conflict,
     /// The job is gone.
     Gone,
 }
 
-/// What became of a pod that was to be made.
+/// Outcome of the creation of a pod.
 #[derive(Debug)]
 pub enum PodMade {
     /// It is there and is the job's, made now or before.
     Ours(Box<OwnedPod>),
-    /// A pod of the job has the name that is of another attempt or being deleted: it is waited for.
+    /// A pod of the TYJob has the name, of another attempt or being deleted: the controller waits for its end.
     Former(Box<OwnedPod>),
-    /// Somebody else's pod has the name.
+    /// A pod that the TYJob does not control has the name.
     Foreign(String),
     /// Such a pod can never be.
     Invalid(String),
     /// Refused for now: quota, admission, namespace.
     Refused(String),
-    /// The name was taken a moment ago and is free now: look again.
+    /// The name was taken a moment ago and is free now: reconcile again.
     Again,
 }
 
@@ -48,7 +50,7 @@ impl JobWriter {
         Self(client)
     }
 
-    fn jobs(&self, job: &TyJob) -> Api<RawJob> {
+    fn jobs(&self, job: &TyJob) -> Api<RawTyJob> {
         Api::namespaced(self.0.clone(), job.metadata.namespace.as_deref().unwrap_or_default())
     }
 
@@ -91,18 +93,18 @@ impl JobWriter {
         written(self.jobs(job).patch(name, &params, &Patch::Merge(patch)).await)
     }
 
-    /// Makes a pod; a pod that is there already counts only when it is of this job and attempt and stays.
+    /// Makes a pod. A pod of the name counts as made when it is of this TYJob and attempt and is not being deleted.
     pub async fn create(&self, job: &TyJob, name: &str, body: &Value) -> Result<PodMade, kube::Error> {
         let params = PostParams { field_manager: Some(keys::CONTROLLER_MANAGER.to_owned()), ..PostParams::default() };
-        // As it is written: a typed pod would drop fields that this version does not know.
+        // The body goes out as it is: a typed pod would drop fields that this version does not know.
         let namespace = job.metadata.namespace.as_deref().unwrap_or_default();
         let request = Request::new(Pod::url_path(&(), Some(namespace)));
         let bytes = serde_json::to_vec(body).map_err(kube::Error::SerdeError)?;
         let mut request = request.create(&params, bytes).map_err(kube::Error::BuildRequest)?;
         request.extensions_mut().insert("create");
-        let made: Result<JobPod, kube::Error> = self.0.request(request).await;
+        let made: Result<LightPod, kube::Error> = self.0.request(request).await;
         let error = match made {
-            Ok(pod) => return Ok(PodMade::Ours(Box::new(pod.facts()))),
+            Ok(pod) => return Ok(PodMade::Ours(Box::new(pod.owned()))),
             Err(error) => error,
         };
         match status_code(&error) {
@@ -114,10 +116,10 @@ impl JobWriter {
         }
     }
 
-    /// Who has a pod's name.
+    /// The pod that has the name.
     async fn holder(&self, job: &TyJob, name: &str, wanted: &Value) -> Result<PodMade, kube::Error> {
-        let Some(pod) = self.pods::<JobPod>(job).get_opt(name).await? else { return Ok(PodMade::Again) };
-        let facts = pod.facts();
+        let Some(pod) = self.pods::<LightPod>(job).get_opt(name).await? else { return Ok(PodMade::Again) };
+        let facts = pod.owned();
         if facts.job_uid.is_none() || facts.job_uid != job.metadata.uid {
             let whose = facts.job_uid.map_or("no TYJob".to_owned(), |uid| format!("the TYJob of uid {uid}"));
             return Ok(PodMade::Foreign(format!("a pod of this name is controlled by {whose}")));
@@ -127,7 +129,7 @@ impl JobWriter {
         Ok(if same { PodMade::Ours(Box::new(facts)) } else { PodMade::Former(Box::new(facts)) })
     }
 
-    /// Deletes the pod of this uid; one that is gone or replaced is left alone. `false`: a conflict; look again.
+    /// Deletes the pod of this uid; one that is gone or replaced is left alone. `false`: a conflict; reconcile again.
     pub async fn delete(&self, job: &TyJob, name: &str, uid: &str, force: bool) -> Result<bool, kube::Error> {
         let preconditions = Preconditions { uid: Some(uid.to_owned()), resource_version: None };
         let params = DeleteParams {
@@ -138,47 +140,48 @@ impl JobWriter {
         harmless(self.pods::<Pod>(job).delete(name, &params).await.map(drop))
     }
 
-    /// Tells the pod of this uid which node is reserved for it. `false`: a conflict; look again.
+    /// Writes the node that is reserved for the pod of this uid. `false`: a conflict; reconcile again.
     pub async fn reserve(&self, job: &TyJob, name: &str, uid: &str, node: &str) -> Result<bool, kube::Error> {
         let patch = json!({ "metadata": { "uid": uid, "annotations": { keys::ALLOCATION: node } } });
-        let told = self.pods::<JobPod>(job).patch(name, &PatchParams::default(), &Patch::Merge(patch)).await.map(drop);
-        match told {
-            // A uid cannot be changed, says the server: another pod has the name by now, and the watch will tell.
+        let written =
+            self.pods::<LightPod>(job).patch(name, &PatchParams::default(), &Patch::Merge(patch)).await.map(drop);
+        match written {
+            // The server refuses to change the uid: another pod has the name by now, and the watch will show it.
             Err(error) if status_code(&error) == Some(422) => Ok(true),
-            told => harmless(told),
+            written => harmless(written),
         }
     }
 
-    /// The pod of a name, if this job controls it: asked of the server, not of a watch.
+    /// The pod of a name, if this TYJob controls it: read from the API server, not from a watch.
     pub async fn own_pod(&self, job: &TyJob, name: &str) -> Result<Option<OwnedPod>, kube::Error> {
-        let pod = self.pods::<JobPod>(job).get_opt(name).await?.map(JobPod::facts);
+        let pod = self.pods::<LightPod>(job).get_opt(name).await?.map(LightPod::owned);
         Ok(pod.filter(|pod| pod.job_uid.is_some() && pod.job_uid == job.metadata.uid))
     }
 
-    /// Whether there is a node of this name: asked of the server, not of a watch.
+    /// Whether there is a node of this name: read from the API server, not from a watch.
     pub async fn has_node(&self, name: &str) -> Result<bool, kube::Error> {
         let nodes: Api<Node> = Api::all(self.0.clone());
         Ok(nodes.get_metadata_opt(name).await?.is_some())
     }
 
-    /// Every pod that this job controls: asked of the server, not of a watch.
+    /// Every pod that this TYJob controls: read from the API server, not from a watch.
     pub async fn own_pods(&self, job: &TyJob) -> Result<Vec<OwnedPod>, kube::Error> {
         let name = job.metadata.name.as_deref().unwrap_or_default();
         let list =
-            self.pods::<JobPod>(job).list(&ListParams::default().labels(&format!("{}={name}", keys::JOB))).await?;
-        let all = list.items.into_iter().map(JobPod::facts);
+            self.pods::<LightPod>(job).list(&ListParams::default().labels(&format!("{}={name}", keys::JOB))).await?;
+        let all = list.items.into_iter().map(LightPod::owned);
         Ok(all.filter(|pod| pod.job_uid.is_some() && pod.job_uid == job.metadata.uid).collect())
     }
 }
 
-/// An admission policy refused the object. It answers with the code of an invalid one, and may be lifted: the API server itself
-/// says "is invalid" of what can never be, and never "is forbidden".
+/// An admission policy has refused the object, with the code of an invalid one. A policy may be changed: it says "is forbidden",
+/// while the API server itself says "is invalid" of an object that can never be.
 fn is_policy(error: &kube::Error) -> bool {
     matches!(error, kube::Error::Api(status) if status.message.contains(" is forbidden: "))
 }
 
 /// A conflict is an answer, not a failure.
-fn written(result: Result<RawJob, kube::Error>) -> Result<JobWrite, kube::Error> {
+fn written(result: Result<RawTyJob, kube::Error>) -> Result<JobWrite, kube::Error> {
     match result {
         Ok(job) => Ok(JobWrite::Done(Box::new(job))),
         Err(error) => match status_code(&error) {
@@ -189,8 +192,8 @@ fn written(result: Result<RawJob, kube::Error>) -> Result<JobWrite, kube::Error>
     }
 }
 
-/// The object is gone (`true`), or, with a conflict, mostly another one by now: then the watch will tell, but a conflict may
-/// have another cause that nothing follows.
+/// `true`: the object is as wished or gone. `false`: a conflict. Mostly another object has the name by then, and the watch
+/// shows it; a conflict of another cause is followed by no event, so the caller looks again.
 fn harmless(result: Result<(), kube::Error>) -> Result<bool, kube::Error> {
     match result {
         Ok(()) => Ok(true),

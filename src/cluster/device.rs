@@ -1,4 +1,4 @@
-//! Device objects for the scheduler: a lenient wire type, read device by device, so that one bad entry costs no other one.
+//! Device objects at the border: a lenient wire type, read device by device, so that one bad entry costs no other one.
 
 use kube::Resource;
 use kube::api::ObjectMeta;
@@ -12,15 +12,12 @@ use crate::contract::inventory::{Device, DeviceInfo, DeviceSpec, DeviceStatus};
 #[derive(Debug, Clone, Deserialize, Resource)]
 #[resource(inherit = Device)]
 pub struct RawDevice {
-    /// Metadata.
     #[serde(deserialize_with = "super::light_meta::read")]
-    pub metadata: ObjectMeta,
-    /// Spec, unread.
+    metadata: ObjectMeta,
     #[serde(default)]
-    pub spec: Value,
-    /// Status, unread.
+    spec: Value,
     #[serde(default)]
-    pub status: Value,
+    status: Value,
 }
 
 impl RawDevice {
@@ -39,7 +36,7 @@ impl RawDevice {
         let mut devices: Vec<DeviceInfo> = Vec::with_capacity(listed.len());
         for (at, mut entry) in listed.into_iter().enumerate() {
             if let Some(fields) = entry.as_object_mut() {
-                // For people; nothing is decided by them.
+                // For people: no decision reads them.
                 fields.remove("conditions");
             }
             match serde_json::from_value(entry) {
@@ -49,7 +46,7 @@ impl RawDevice {
         }
         let status: Option<DeviceStatus> = match status {
             Value::Null => None,
-            told => match serde_json::from_value(told) {
+            status => match serde_json::from_value(status) {
                 Ok(status) => Some(status),
                 Err(error) => {
                     skipped.push(format!("status: {error}"));

@@ -1,17 +1,12 @@
-//! Pods for the scheduler: a light wire type that holds what placement reads, and its conversion.
+//! Pods for the scheduler: from the wire type to the record that placement works on.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use k8s_openapi::api::core::v1::{Affinity, Pod, Toleration, TopologySpreadConstraint};
-use kube::Resource;
-use kube::api::ObjectMeta;
-use serde::Deserialize;
-use serde::de::IgnoredAny;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 
-use super::feed_image::Asked;
-use super::feed_term as term;
-use super::pod::{LightCondition, LightContainer, LightPod, LightPodSpec, LightPodStatus, LightResources};
+use super::pod::{Amounts, LightCondition, LightContainer, LightPod, LightResources};
+use super::spec_part as part;
 use crate::contract::image::ImageName;
 use crate::contract::{Quantity, key};
 use crate::decide::pod::{ContainerKind, Phase};
@@ -19,106 +14,7 @@ use crate::decide::world::gangs::{Declared, Owner, Source};
 use crate::decide::world::spec::{DeviceWishes, HostPort, Spread, VolumeUse};
 use crate::decide::world::{JobClaim, PodFacts, PodSpec, Qos, Rated, RequestParts, Resources};
 
-/// A pod with the fields that scheduling needs; the rest is skipped while parsing. Watch and read with it, never write.
-#[derive(Debug, Clone, Deserialize, Resource)]
-#[resource(inherit = Pod)]
-pub struct FeedPod {
-    /// Metadata.
-    #[serde(deserialize_with = "super::light_meta::read")]
-    pub metadata: ObjectMeta,
-    /// Desired state.
-    #[serde(default)]
-    pub spec: FeedPodSpec,
-    /// Observed state.
-    #[serde(default)]
-    pub status: LightPodStatus,
-}
-
-type Amounts = BTreeMap<Box<str>, Box<str>>;
-
-/// Part of `spec`.
-#[derive(Debug, Clone, Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-pub struct FeedPodSpec {
-    node_name: Option<Box<str>>,
-    scheduler_name: Option<Box<str>>,
-    priority: Option<i32>,
-    preemption_policy: Option<Box<str>>,
-    node_selector: BTreeMap<String, String>,
-    affinity: Option<Affinity>,
-    tolerations: Vec<Toleration>,
-    scheduling_gates: Vec<Named>,
-    resource_claims: Vec<IgnoredAny>,
-    init_containers: Vec<FeedContainer>,
-    containers: Vec<FeedContainer>,
-    resources: Option<FeedResources>,
-    overhead: Amounts,
-    topology_spread_constraints: Vec<TopologySpreadConstraint>,
-    volumes: Vec<FeedVolume>,
-    scheduling_group: Option<FeedSchedulingGroup>,
-}
-
-#[derive(Debug, Clone, Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-struct FeedSchedulingGroup {
-    pod_group_name: Option<Box<str>>,
-}
-
-#[derive(Debug, Clone, Default, Deserialize)]
-#[serde(default)]
-struct Named {
-    name: Box<str>,
-}
-
-#[derive(Debug, Clone, Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-struct FeedContainer {
-    name: Box<str>,
-    image: Asked,
-    restart_policy: Option<Box<str>>,
-    resources: FeedResources,
-    ports: Vec<FeedPort>,
-}
-
-#[derive(Debug, Clone, Default, Deserialize)]
-#[serde(default)]
-struct FeedResources {
-    requests: Amounts,
-    limits: Amounts,
-}
-
-#[derive(Debug, Clone, Default, Deserialize)]
-#[serde(default)]
-struct FeedPort {
-    #[serde(rename = "hostPort")]
-    host_port: Option<i32>,
-    #[serde(rename = "hostIP")]
-    host_ip: Option<Box<str>>,
-    protocol: Option<Box<str>>,
-}
-
-#[derive(Debug, Clone, Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-struct FeedVolume {
-    name: Box<str>,
-    persistent_volume_claim: Option<FeedClaim>,
-    ephemeral: Option<IgnoredAny>,
-    image: Option<FeedImage>,
-}
-
-#[derive(Debug, Clone, Default, Deserialize)]
-#[serde(default)]
-struct FeedImage {
-    reference: Asked,
-}
-
-#[derive(Debug, Clone, Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-struct FeedClaim {
-    claim_name: Box<str>,
-}
-
-impl FeedResources {
+impl LightResources {
     /// What is asked for: the API server fills requests in from limits, and so does this.
     fn asked(&self) -> impl Iterator<Item = (&str, Quantity)> {
         let limits = self.limits.iter().filter(|(name, _)| !self.requests.contains_key(*name));
@@ -143,35 +39,14 @@ impl FeedResources {
     }
 }
 
-impl FeedContainer {
-    fn light(self) -> LightContainer {
-        let Self { name, restart_policy, resources: FeedResources { limits, .. }, .. } = self;
-        LightContainer { name, restart_policy, resources: LightResources { limits } }
-    }
-
-    fn is_sidecar(&self) -> bool {
-        self.restart_policy.as_deref() == Some("Always")
-    }
-}
-
-impl FeedPod {
-    /// The world's record.
+impl LightPod {
+    /// The scheduler's record.
     pub fn facts(mut self) -> PodFacts {
         let mut spec = self.placement();
         // Moved, not copied: this is done for every event of every pod.
         spec.labels = self.metadata.labels.take().unwrap_or_default();
         spec.node_selector = std::mem::take(&mut self.spec.node_selector);
-        let light = LightPod {
-            metadata: self.metadata,
-            spec: LightPodSpec {
-                node_name: self.spec.node_name,
-                scheduler_name: self.spec.scheduler_name,
-                init_containers: self.spec.init_containers.into_iter().map(FeedContainer::light).collect(),
-                containers: self.spec.containers.into_iter().map(FeedContainer::light).collect(),
-            },
-            status: self.status,
-        };
-        let handoff = light.handoff();
+        let handoff = self.handoff();
         // An ended pod holds nothing; what it asked for is not needed any more.
         let spec = if handoff.phase == Phase::Succeeded || handoff.phase == Phase::Failed {
             PodSpec {
@@ -192,10 +67,9 @@ impl FeedPod {
     fn placement(&self) -> PodSpec {
         let spec = &self.spec;
         let [asked, rated] = self.requests();
-        let annotation =
-            |key: &str| self.metadata.annotations.as_ref()?.get(key).map(|text| Box::<str>::from(text.as_str()));
+        let annotation = |key: &str| self.annotation(key).map(Box::<str>::from);
         let affinity = spec.affinity.clone().unwrap_or_default();
-        let (node_required, node_preferred) = term::node_affinity(affinity.node_affinity.as_ref());
+        let (node_required, node_preferred) = part::node_affinity(affinity.node_affinity.as_ref());
         let near = affinity.pod_affinity.unwrap_or_default();
         let away = affinity.pod_anti_affinity.unwrap_or_default();
         let preferred = near.preferred_during_scheduling_ignored_during_execution.unwrap_or_default();
@@ -211,16 +85,16 @@ impl FeedPod {
             node_selector: BTreeMap::new(),
             node_required,
             node_preferred,
-            tolerations: spec.tolerations.iter().map(term::toleration).collect(),
+            tolerations: spec.tolerations.iter().map(part::toleration).collect(),
             host_ports: self.host_ports(),
             gates: spec.scheduling_gates.iter().map(|gate| gate.name.clone()).collect(),
             resource_claims: !spec.resource_claims.is_empty(),
-            affinity: term::pod_terms(near.required_during_scheduling_ignored_during_execution.as_deref()),
-            anti_affinity: term::pod_terms(away.required_during_scheduling_ignored_during_execution.as_deref()),
+            affinity: part::pod_terms(near.required_during_scheduling_ignored_during_execution.as_deref()),
+            anti_affinity: part::pod_terms(away.required_during_scheduling_ignored_during_execution.as_deref()),
             pods_preferred: preferred
                 .iter()
-                .map(|weighted| (i64::from(weighted.weight), term::pod_term(&weighted.pod_affinity_term)))
-                .chain(unpreferred.iter().map(|w| (-i64::from(w.weight), term::pod_term(&w.pod_affinity_term))))
+                .map(|weighted| (i64::from(weighted.weight), part::pod_term(&weighted.pod_affinity_term)))
+                .chain(unpreferred.iter().map(|w| (-i64::from(w.weight), part::pod_term(&w.pod_affinity_term))))
                 .collect(),
             spread: self.spread(),
             volumes: self.volumes(),
@@ -239,7 +113,12 @@ impl FeedPod {
     fn spread(&self) -> Vec<Spread> {
         let none = BTreeMap::new();
         let labels = self.metadata.labels.as_ref().unwrap_or(&none);
-        self.spec.topology_spread_constraints.iter().map(|spread| term::spread(spread, labels)).collect()
+        self.spec.topology_spread_constraints.iter().map(|spread| part::spread(spread, labels)).collect()
+    }
+
+    /// The owner that controls the pod.
+    pub(super) fn controller(&self) -> Option<&OwnerReference> {
+        self.metadata.owner_references.iter().flatten().find(|owner| owner.controller == Some(true))
     }
 
     fn gang(&self) -> Option<Declared> {
@@ -251,7 +130,7 @@ impl FeedPod {
             scheduling_group: self.spec.scheduling_group.as_ref().and_then(|group| group.pod_group_name.as_deref()),
         };
         Declared::read(&source, || {
-            let owner = meta.owner_references.iter().flatten().find(|owner| owner.controller == Some(true))?;
+            let owner = self.controller()?;
             Some(Owner {
                 api_version: owner.api_version.as_str().into(),
                 kind: owner.kind.as_str().into(),
@@ -263,10 +142,10 @@ impl FeedPod {
 
     fn job(&self) -> Option<JobClaim> {
         let meta = &self.metadata;
-        let owner = meta.owner_references.iter().flatten().find(|owner| owner.controller == Some(true));
+        let owner = self.controller();
         let owner = owner.map(|o| (o.kind.as_str(), o.api_version.as_str(), o.name.as_str(), o.uid.as_str()));
         let label = |key: &str| meta.labels.as_ref()?.get(key).map(String::as_str);
-        JobClaim::read(owner, label, |key| meta.annotations.as_ref()?.get(key).map(String::as_str))
+        JobClaim::read(owner, label, |key| self.annotation(key))
     }
 
     /// What the containers ask for; and CPU and memory alone, as nodes are rated by them.
@@ -283,14 +162,7 @@ impl FeedPod {
         };
         let mut rated = asked.clone();
         let Rated { milli_cpu, memory } = Rated::UNNAMED;
-        for (container, init) in
-            spec.init_containers.iter().map(|init| (init, true)).chain(spec.containers.iter().map(|app| (app, false)))
-        {
-            let kind = match (init, container.is_sidecar()) {
-                (true, true) => ContainerKind::Sidecar,
-                (true, false) => ContainerKind::Init,
-                (false, _) => ContainerKind::App,
-            };
+        for (container, kind) in spec.all_containers() {
             let (mut own, mut seen) = (Resources::default(), Resources { milli_cpu, memory, ..Resources::default() });
             self.count(container, |name, amount| {
                 own.set(name, amount);
@@ -306,9 +178,8 @@ impl FeedPod {
 
     /// What counts of a container against its node: what it asks for, or while it is resized the most of that, of what it has
     /// and of what the node keeps for it. A resize that the node will never do does not count.
-    fn count<'a>(&'a self, container: &'a FeedContainer, mut each: impl FnMut(&str, Quantity)) {
-        let statuses = self.status.init_container_statuses.iter().chain(&self.status.container_statuses);
-        let mut own = statuses.filter(|status| status.name == container.name);
+    fn count<'a>(&'a self, container: &'a LightContainer, mut each: impl FnMut(&str, Quantity)) {
+        let mut own = self.status.all_containers().filter(|status| status.name == container.name);
         let Some((status, has)) = own.find_map(|status| Some((status, status.resources.as_ref()?))) else {
             return container.resources.asked().for_each(|(name, amount)| each(name, amount));
         };
@@ -318,7 +189,7 @@ impl FeedPod {
         if !self.status.conditions.iter().any(refused) {
             most.extend(container.resources.asked());
         }
-        for (name, text) in has.requests.iter().chain(&status.kept) {
+        for (name, text) in has.requests.iter().chain(&status.allocated_resources) {
             let Ok(amount) = text.parse::<Quantity>() else { continue };
             let known = most.entry(name).or_insert(amount);
             *known = (*known).max(amount);
@@ -332,12 +203,12 @@ impl FeedPod {
         if let Some(whole) = spec.resources.as_ref().filter(|level| level.names_cpu_or_memory()) {
             return Qos::of([whole.cpu_and_memory()]);
         }
-        Qos::of(spec.init_containers.iter().chain(&spec.containers).map(|part| part.resources.cpu_and_memory()))
+        Qos::of(spec.all_containers().map(|(container, _)| container.resources.cpu_and_memory()))
     }
 
     fn host_ports(&self) -> Vec<HostPort> {
-        let sidecars = self.spec.init_containers.iter().filter(|container| container.is_sidecar());
-        let ports = sidecars.chain(&self.spec.containers).flat_map(|container| &container.ports);
+        let lasting = self.spec.all_containers().filter(|(_, kind)| *kind != ContainerKind::Init);
+        let ports = lasting.flat_map(|(container, _)| &container.ports);
         let taken = ports.filter_map(|port| {
             Some(HostPort {
                 ip: port.host_ip.clone().filter(|ip| !ip.is_empty()).unwrap_or_else(|| "0.0.0.0".into()),
@@ -349,7 +220,7 @@ impl FeedPod {
     }
 
     fn images(&self) -> Box<[ImageName]> {
-        let containers = self.spec.init_containers.iter().chain(&self.spec.containers).map(|part| part.image);
+        let containers = self.spec.all_containers().map(|(container, _)| container.image);
         let volumes = self.spec.volumes.iter().filter_map(|volume| volume.image.as_ref()).map(|image| image.reference);
         containers.chain(volumes).filter_map(|asked| asked.0).collect()
     }
@@ -377,7 +248,7 @@ mod tests {
         let pod = json!({"metadata": {"name": "p", "namespace": "ml", "uid": "u"},
             "spec": {"nodeName": "n", "containers": [{"name": "main", "resources": {"requests": {"cpu": asked}}}]},
             "status": {"phase": "Running", "containerStatuses": [status], "conditions": conditions}});
-        serde_json::from_value::<FeedPod>(pod).unwrap().facts().spec.requests.milli_cpu
+        serde_json::from_value::<LightPod>(pod).unwrap().facts().spec.requests.milli_cpu
     }
 
     #[test]
@@ -387,7 +258,7 @@ mod tests {
         assert_eq!(cpu("1", Some("6"), "6", json!([])), 6_000, "smaller, and not done yet");
         assert_eq!(cpu("8", Some("6"), "6", deferred), 8_000, "larger, and not done yet");
         assert_eq!(cpu("100", Some("1"), "1", infeasible), 1_000, "never done");
-        assert_eq!(cpu("1", None, "6", json!([])), 1_000, "a kubelet that tells nothing of what a container has");
+        assert_eq!(cpu("1", None, "6", json!([])), 1_000, "a kubelet that reports nothing of what a container has");
         assert_eq!(cpu("2", Some("2"), "2", json!([])), 2_000);
     }
 }

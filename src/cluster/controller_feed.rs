@@ -1,0 +1,252 @@
+//! The watches of the TYJob controller: TYJobs, their pods and nodes, and the controller's record of a pod.
+
+use std::collections::BTreeSet;
+
+use jiff::SignedDuration;
+use kube::Client;
+use kube::api::Api;
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+
+use super::feed::{Feed, FeedMessage, watch_config};
+use super::node::LightNode;
+use super::pod::{LightCondition, LightPod, LightPodStatus};
+use super::tyjob::RawTyJob;
+use crate::contract::tyjob::keys;
+use crate::decide::tyjob::stages::{ImageWait, NodeSight, Phase, PodView};
+
+/// Reasons of a container that waits because the kubelet cannot get its image.
+const IMAGE_REASONS: [&str; 7] = [
+    "InvalidImageName",
+    "ErrImageNeverPull",
+    "ErrImagePull",
+    "ImagePullBackOff",
+    "ImageInspectError",
+    "RegistryUnavailable",
+    "SignatureValidationFailed",
+];
+
+/// The first so many of [`IMAGE_REASONS`] are permanent.
+const PERMANENT: usize = 2;
+
+/// A pod and the job that controls it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OwnedPod {
+    /// Uid of the controlling TYJob; `None` for a pod that only carries the label.
+    pub job_uid: Option<String>,
+    /// resourceVersion, by which an older report is known.
+    pub version: String,
+    /// The controller's record; the reachability of its node is filled in later.
+    pub view: PodView,
+}
+
+impl LightPod {
+    /// The controller's record.
+    pub fn owned(self) -> OwnedPod {
+        let job_uid = self.controller().filter(|owner| owner.kind == keys::KIND).map(|owner| owner.uid.clone());
+        let allocation = self.annotation(keys::ALLOCATION).map(str::to_owned);
+        let Self { metadata: meta, spec, status } = self;
+        let label = |key: &str| meta.labels.as_ref().and_then(|labels| labels.get(key));
+        // A permanent reason says most; of equals, the first.
+        let waits = status.all_containers().filter_map(|container| {
+            let waiting = container.state.waiting.as_ref()?;
+            let rank = IMAGE_REASONS.iter().position(|reason| *reason == &*waiting.reason)?.min(PERMANENT);
+            Some((rank, ImageWait { reason: waiting.reason.to_string(), message: waiting.message.to_string() }))
+        });
+        let image = waits.min_by_key(|(rank, _)| *rank).map(|(_, image)| image);
+        let phase = match status.phase.as_deref() {
+            Some("Running") => Phase::Running,
+            Some("Succeeded") => Phase::Succeeded,
+            Some("Failed") => Phase::Failed,
+            _ => Phase::Pending,
+        };
+        // The time of deletion is the end of the grace period; the deletion was requested that much earlier.
+        let grace = SignedDuration::from_secs(meta.deletion_grace_period_seconds.unwrap_or(0));
+        let requested = meta.deletion_timestamp.as_ref().and_then(|end| end.0.checked_sub(grace).ok());
+        let stopped = requested.is_some_and(|requested| {
+            let ends = status.container_statuses.iter().filter_map(|container| container.state.terminated.as_ref());
+            ends.filter_map(|ended| ended.finished_at).max().is_none_or(|last| last >= requested)
+        });
+        let view = PodView {
+            stopped,
+            disrupted: phase == Phase::Failed && disrupted(&status),
+            attempt: label(keys::ATTEMPT).and_then(|attempt| attempt.parse().ok()),
+            phase,
+            ready: status.conditions.iter().any(|found| &*found.kind == "Ready" && &*found.status == "True"),
+            ip: status.pod_ip.as_deref().filter(|ip| !ip.is_empty()).map(str::to_owned),
+            node: spec.node_name.filter(|node| !node.is_empty()).map(String::from),
+            sight: NodeSight::There,
+            allocation,
+            deleting: meta.deletion_timestamp.as_ref().map(|time| time.0),
+            container_restarts: status.all_containers().map(|container| container.restart_count).sum(),
+            image,
+            failure: (phase == Phase::Failed).then(|| failure(&status)),
+            name: meta.name.unwrap_or_default(),
+            uid: meta.uid.unwrap_or_default(),
+        };
+        OwnedPod { job_uid, version: meta.resource_version.unwrap_or_default(), view }
+    }
+}
+
+/// The pod was ended for other pods' or its node's sake: preempted, drained, garbage-collected after its node, or stopped with
+/// it. A pod that the kubelet evicts for what it uses does not count, although its condition says so too: a pod that fills its
+/// node would be made again for ever.
+fn disrupted(status: &LightPodStatus) -> bool {
+    let target = |found: &LightCondition| &*found.kind == "DisruptionTarget" && &*found.status == "True";
+    status.conditions.iter().any(target) && status.reason.as_deref() != Some("Evicted")
+}
+
+/// Why a pod failed: what its status says, or else how its containers ended.
+fn failure(status: &LightPodStatus) -> String {
+    if let Some(explanation) = status.explanation() {
+        return explanation;
+    }
+    let ends = status.all_containers().filter_map(|container| {
+        let ended = container.state.terminated.as_ref().filter(|ended| ended.exit_code != 0)?;
+        Some(format!("{} exited with {} ({})", container.name, ended.exit_code, ended.reason))
+    });
+    let text = ends.collect::<Vec<_>>().join(", ");
+    if text.is_empty() { "no reason given".to_owned() } else { text }
+}
+
+/// What the watches report to the controller.
+#[derive(Debug)]
+pub enum ControllerEvent {
+    /// A TYJob, new or changed.
+    Job(Box<RawTyJob>),
+    /// A TYJob is gone: namespace and name.
+    JobGone(String, String),
+    /// A pod that carries the label of a TYJob, new or changed.
+    Pod(Box<OwnedPod>),
+    /// A pod is gone, by uid.
+    PodGone(String),
+    /// A node, new or changed.
+    Node(String, NodeSight),
+    /// A node is gone.
+    NodeGone(String),
+}
+
+/// Starts the watches of the controller; they end when `tasks` or the receiver is dropped. Returns the names whose
+/// [`FeedMessage::Synced`] completes the view.
+pub fn start_controller_feeds(
+    client: &Client,
+    out: &mpsc::Sender<FeedMessage<ControllerEvent>>,
+    tasks: &mut JoinSet<()>,
+) -> BTreeSet<&'static str> {
+    let jobs = Feed {
+        name: "tyjobs",
+        api: Api::<RawTyJob>::all(client.clone()),
+        config: watch_config(),
+        optional: false,
+        on_apply: Box::new(|job| Some(ControllerEvent::Job(Box::new(job)))),
+        on_delete: Box::new(|gone| Some(ControllerEvent::JobGone(gone.namespace().to_owned(), gone.name().to_owned()))),
+    };
+    let pods = Feed {
+        name: "pods",
+        api: Api::<LightPod>::all(client.clone()),
+        config: watch_config().labels(keys::JOB),
+        optional: false,
+        on_apply: Box::new(|pod| Some(ControllerEvent::Pod(Box::new(pod.owned())))),
+        on_delete: Box::new(|gone| Some(ControllerEvent::PodGone(gone.uid().to_owned()))),
+    };
+    let nodes = Feed {
+        name: "nodes",
+        api: Api::<LightNode>::all(client.clone()),
+        config: watch_config(),
+        optional: false,
+        on_apply: Box::new(|node| Some(ControllerEvent::Node(node.metadata.name.clone()?, node.reachability()))),
+        on_delete: Box::new(|gone| Some(ControllerEvent::NodeGone(gone.name().to_owned()))),
+    };
+    let names = BTreeSet::from([jobs.name, pods.name, nodes.name]);
+    tasks.spawn(jobs.run(out.clone()));
+    tasks.spawn(pods.run(out.clone()));
+    tasks.spawn(nodes.run(out.clone()));
+    names
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn pod(status: Value) -> PodView {
+        let pod = json!({
+            "metadata": {
+                "name": "rl-actor-0", "namespace": "a", "uid": "u", "resourceVersion": "7",
+                "labels": { keys::JOB: "rl", keys::ATTEMPT: "2" }, "annotations": { keys::ALLOCATION: "n2" },
+                "deletionTimestamp": "2026-01-01T00:00:30Z", "deletionGracePeriodSeconds": 30,
+                "ownerReferences": [
+                    { "apiVersion": "v1", "kind": "ConfigMap", "name": "x", "uid": "other" },
+                    { "apiVersion": keys::API_VERSION, "kind": "TYJob", "name": "rl", "uid": "job", "controller": true },
+                ],
+            },
+            "spec": { "nodeName": "n1", "containers": [] },
+            "status": status,
+        });
+        let facts = serde_json::from_value::<LightPod>(pod).unwrap().owned();
+        assert_eq!((facts.job_uid.as_deref(), facts.version.as_str()), (Some("job"), "7"));
+        facts.view
+    }
+
+    #[test]
+    fn a_running_pod_becomes_a_record() {
+        let view = pod(json!({
+            "phase": "Running", "podIP": "10.0.0.1", "conditions": [{ "type": "Ready", "status": "True" }],
+            "initContainerStatuses": [{ "name": "i", "restartCount": 1, "state": {} }],
+            "containerStatuses": [{ "name": "c", "restartCount": 2, "state": { "running": {} } }],
+        }));
+        assert_eq!((view.attempt, view.phase, view.ready, view.container_restarts), (Some(2), Phase::Running, true, 3));
+        assert_eq!((view.ip.as_deref(), view.node.as_deref()), (Some("10.0.0.1"), Some("n1")));
+        assert_eq!((view.allocation.as_deref(), view.deleting.is_some()), (Some("n2"), true));
+        assert!(view.image.is_none() && view.failure.is_none());
+    }
+
+    #[test]
+    fn a_pod_that_failed_for_the_sake_of_others_is_told_from_one_that_used_too_much() {
+        let conditions = json!([{ "type": "DisruptionTarget", "status": "True", "reason": "TerminationByKubelet" }]);
+        for (phase, reason, disrupted) in [
+            ("Failed", json!("Terminated"), true),
+            ("Failed", json!("Evicted"), false),
+            ("Failed", Value::Null, true),
+            ("Running", Value::Null, false),
+        ] {
+            let view = pod(json!({ "phase": phase, "reason": reason, "conditions": conditions }));
+            assert_eq!(view.disrupted, disrupted, "{phase} {reason}");
+        }
+        assert!(!pod(json!({ "phase": "Failed" })).disrupted);
+    }
+
+    #[test]
+    fn a_failure_is_told_by_the_pod_or_by_its_containers() {
+        let told = |status: Value| pod(status).failure.unwrap();
+        assert_eq!(
+            told(json!({ "phase": "Failed", "reason": "Evicted", "message": "low on memory" })),
+            "Evicted: low on memory"
+        );
+        let ended = json!([{ "name": "c", "state": { "terminated": { "exitCode": 137, "reason": "OOMKilled" } } }]);
+        assert_eq!(told(json!({ "phase": "Failed", "containerStatuses": ended })), "c exited with 137 (OOMKilled)");
+        assert_eq!(told(json!({ "phase": "Failed" })), "no reason given");
+    }
+
+    #[test]
+    fn a_pod_that_ended_before_its_deletion_was_asked_for_was_not_stopped() {
+        let ended = |at: &str| {
+            let state = json!({ "terminated": { "exitCode": 0, "reason": "Completed", "finishedAt": at } });
+            pod(json!({ "phase": "Succeeded", "containerStatuses": [{ "name": "c", "state": state }] })).stopped
+        };
+        // Thirty seconds of grace end at 00:00:30.
+        assert!(!ended("2025-12-31T23:59:59Z"));
+        assert!(ended("2026-01-01T00:00:00Z") && ended("2026-01-01T00:00:10Z"));
+    }
+
+    #[test]
+    fn only_waits_for_images_count_as_such() {
+        let waits = |reason: &str| {
+            let state = json!({ "waiting": { "reason": reason, "message": "m" } });
+            pod(json!({ "phase": "Pending", "containerStatuses": [{ "name": "c", "state": state }] })).image
+        };
+        assert_eq!(waits("ImagePullBackOff").unwrap().message, "m");
+        assert_eq!(waits("ContainerCreating"), None);
+    }
+}
