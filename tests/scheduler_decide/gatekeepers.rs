@@ -1,12 +1,10 @@
-//! Permit and PreBind: a held pod keeps its room while it waits, goes on when it may, and gives the room back when it may not.
+//! Permit: a held pod keeps its room while it waits, goes on when it may, and gives the room back when it may not.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use baton::contract::key;
-use baton::decide::scheduler::rules::plugins::{DefaultSet, default_plugins};
-use baton::decide::scheduler::rules::{Enabled, Outcome, Permit, Plugin, Plugins, PreBind, Reads, Slots, View};
-use baton::decide::scheduler::{Effects, EngineConfig};
+use baton::decide::scheduler::EngineConfig;
+use baton::decide::scheduler::rules::{Extension, Outcome, Permit, Plugin, Plugins, Slots, View};
 use baton::decide::world::{NodeId, Pod, Wake};
 
 use crate::env::Env;
@@ -24,48 +22,28 @@ impl Plugin for Gate {
     fn name(&self) -> &'static str {
         "Gate"
     }
-    fn reads(&self, _: &Pod, _: &Slots) -> Reads {
-        Reads::Node
-    }
 }
 
-impl Gate {
-    fn answer(&self, now: Duration) -> Outcome {
+impl Permit for Gate {
+    fn permit(&self, view: View<'_>, _: &Pod, _: NodeId, _: &mut Slots) -> Outcome {
         match Outcome::unfit("Gate", "closed", Wake::VOLUME) {
-            Outcome::Unfit(no) if now < self.until => Outcome::WaitUntil(self.until, no),
+            Outcome::Unfit(no) if view.now < self.until => Outcome::WaitUntil(self.until, no),
             _ => self.then.clone(),
         }
     }
 }
 
-impl Permit for Gate {
-    fn permit(&self, view: View<'_>, _: &Pod, _: NodeId, _: &mut Slots) -> Outcome {
-        self.answer(view.now)
-    }
-}
-
-impl PreBind for Gate {
-    fn pre_bind(&self, view: View<'_>, _: &Pod, _: NodeId, since: Duration, _: &mut Effects) -> Outcome {
-        assert!(since <= view.now);
-        self.answer(view.now)
-    }
-}
-
-fn env(with: impl FnOnce(&mut Enabled)) -> Env {
-    let mut enabled = default_plugins(&DefaultSet::default()).unwrap().enabled().clone();
-    with(&mut enabled);
-    let mut env = Env::with_plugins(EngineConfig::default(), Plugins::new(enabled).unwrap());
+/// A node of one GPU, and a gate for that many seconds.
+fn env(seconds: u64, then: Outcome) -> Env {
+    let gate = Gate { until: Duration::from_secs(1000 + seconds), then };
+    let mut env = Env::with_plugins(EngineConfig::default(), Plugins::default().with(Extension::new(gate).permit()));
     env.node("n", 1);
     env
 }
 
-fn gate(seconds: u64, then: Outcome) -> Arc<Gate> {
-    Arc::new(Gate { until: Duration::from_secs(1000 + seconds), then })
-}
-
 #[test]
 fn a_pod_that_must_wait_holds_its_room_until_it_is_permitted() {
-    let mut env = env(|enabled| enabled.permit.push(gate(5, Outcome::Fit)));
+    let mut env = env(5, Outcome::Fit);
     env.pod("a", ONE);
     env.settle();
     assert_eq!((env.node_of("a"), env.lock_writes, env.engine.holds().len()), (None, 0, 1));
@@ -79,7 +57,7 @@ fn a_pod_that_must_wait_holds_its_room_until_it_is_permitted() {
 #[test]
 fn a_pod_that_is_refused_after_waiting_gives_its_room_back() {
     let no = Outcome::unfit("Gate", "too late", Wake::VOLUME);
-    let mut env = env(|enabled| enabled.permit.push(gate(5, no)));
+    let mut env = env(5, no);
     env.pod("a", ONE);
     env.wait(6);
     assert_eq!((env.bound(), env.engine.holds().len()), (0, 0));
@@ -90,7 +68,7 @@ fn a_pod_that_is_refused_after_waiting_gives_its_room_back() {
 
 #[test]
 fn a_held_pod_that_is_deleted_frees_its_room_at_once() {
-    let mut env = env(|enabled| enabled.permit.push(gate(1_000_000, Outcome::Fit)));
+    let mut env = env(1_000_000, Outcome::Fit);
     env.pod("a", ONE);
     env.settle();
     env.delete("a");
@@ -99,32 +77,12 @@ fn a_held_pod_that_is_deleted_frees_its_room_at_once() {
     env.audit();
 }
 
-#[test]
-fn what_comes_before_the_lock_is_awaited_without_a_lock_and_its_refusal_sends_the_pod_back() {
-    let mut ready = env(|enabled| enabled.pre_bind.push(gate(5, Outcome::Fit)));
-    ready.pod("a", ONE);
-    ready.wait(4);
-    assert_eq!((ready.node_of("a"), ready.lock_writes, ready.engine.flights().len()), (None, 0, 1));
-    ready.wait(1);
-    assert_eq!((ready.node_of("a"), ready.lock_writes), (Some("n"), 1));
-
-    let no = Outcome::never("Gate", "the volume cannot come", Wake::VOLUME);
-    let mut refused = env(|enabled| enabled.pre_bind.push(gate(0, no)));
-    refused.pod("a", ONE);
-    refused.settle();
-    assert_eq!((refused.bound(), refused.lock_writes, refused.engine.flights().len()), (0, 0, 0));
-    assert!(refused.notices.contains(&("a".into(), "FailedBinding")), "{:?}", refused.notices);
-}
-
 /// Says no to one pod.
 struct Bouncer(&'static str);
 
 impl Plugin for Bouncer {
     fn name(&self) -> &'static str {
         "Bouncer"
-    }
-    fn reads(&self, _: &Pod, _: &Slots) -> Reads {
-        Reads::Node
     }
 }
 
@@ -137,12 +95,8 @@ impl Permit for Bouncer {
 #[test]
 fn a_member_that_is_not_permitted_takes_its_gang_back_and_a_surplus_one_does_not() {
     for (min, bound) in [("3", 0), ("2", 2)] {
-        let mut enabled = default_plugins(&DefaultSet::default()).unwrap().enabled().clone();
-        enabled.permit.push(Arc::new(Bouncer("g-1")));
-        let mut gangs = Gangs {
-            env: Env::with_plugins(EngineConfig::default(), Plugins::new(enabled).unwrap()),
-            accumulating: false,
-        };
+        let plugins = Plugins::default().with(Extension::new(Bouncer("g-1")).permit());
+        let mut gangs = Gangs { env: Env::with_plugins(EngineConfig::default(), plugins), accumulating: false };
         gangs.node("n", 8);
         gangs.members("g", 3, &gang("g", min, &[]));
         gangs.settle();

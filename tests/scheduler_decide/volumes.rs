@@ -157,6 +157,8 @@ fn a_provisioner_that_gives_up_takes_the_node_away_and_another_one_is_chosen() {
     env.change_claim("data", |facts| facts.selected_node = None);
     env.settle();
     assert!(env.conditions["p"].contains("could not make a volume for claim data"), "{}", env.conditions["p"]);
+    assert!(env.notices.contains(&("p".into(), "FailedBinding")), "{:?}", env.notices);
+    assert_eq!((env.engine.flights().len(), env.lock_writes), (0, 0));
     env.wait(2);
     let second = env.selected("data").unwrap().to_owned();
     assert_ne!(first, second);

@@ -5,12 +5,12 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::contract::PodUid;
 use crate::decide::devices::PodDeviceRequest;
-use crate::decide::scheduler::rules::{Outcome, Refusal, Slots, View};
+use crate::decide::scheduler::rules::{Outcome, Refusal, Slots, Victim, View};
 use crate::decide::world::devices::{Charge, Stock, kinds_of, request_of};
 use crate::decide::world::{KnownChoices, Node, NodeId, Place, Pod, PodFacts, PodId, Wake};
 
 use super::engine::Engine;
-use super::preemption::{Victim, judge_budgets};
+use super::preemption::judge_budgets;
 use super::settings::Moment;
 use crate::decide::scheduler::rules::plugins::device_fit;
 

@@ -11,8 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::contract::Shared;
-use crate::decide::scheduler::rules::plugins::device_fit::Wanted;
-use crate::decide::scheduler::rules::{Claimed, Outcome, Slots, View};
+use crate::decide::scheduler::rules::{Claimed, Outcome, Slots, View, Wanted};
 use crate::decide::world::gangs::GroupId;
 use crate::decide::world::{Node, NodeId, Pod, PodId, Wake};
 

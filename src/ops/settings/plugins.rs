@@ -8,7 +8,8 @@ use serde_json::{Value, json};
 
 use super::log::Daemon;
 use crate::decide::scheduler::rules::plugins::{
-    Disabled, Listed, NodesWithoutAgent, PluginLists, Point, RatioConfig, Strategy, Weights, names_at, points_of,
+    Disabled, Listed, NodesWithoutAgent, PluginLists, Point, RatioConfig, Strategy, Weights, default_plugins, names_at,
+    points_of,
 };
 use crate::ops::config::{Fields, Misplaced, Section, YamlNode};
 use crate::scheduler::Options;
@@ -78,7 +79,7 @@ fn read_lists(options: &mut Options, node: &YamlNode) -> Result<Vec<&'static str
     options.plugins.lists = lists;
     // What fits no single place in the file, such as a rule without its preparation, is said of the whole.
     let made = options.plugin_set().map_err(|error| node.wrong("plugins", error.to_string()))?;
-    made.choice.lists.build(&made).map_err(|error| node.wrong("plugins", error.to_string()))?;
+    default_plugins(&made).map_err(|error| node.wrong("plugins", error.to_string()))?;
     Ok(Vec::new())
 }
 

@@ -3,35 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use jiff::Timestamp;
-
-use crate::decide::scheduler::rules::{Outcome, Plugins, View};
+use crate::decide::scheduler::rules::{Candidate, Outcome, Plugins, Victim, View};
 use crate::decide::scheduler::select::choose::{judge, prepare};
 use crate::decide::world::{NodeId, Place, Pod, PodId, World};
 
 use super::units::Units;
-
-/// A pod that would be evicted.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Victim {
-    /// The pod.
-    pub pod: PodId,
-    /// Its priority.
-    pub priority: i32,
-    /// Its creation.
-    pub created: Timestamp,
-    /// No PodDisruptionBudget allows it.
-    pub breaks_budget: bool,
-}
-
-/// A node on which the pod would fit without these.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Candidate {
-    /// The node.
-    pub node: NodeId,
-    /// Whoever must leave; empty when it is enough to wait for pods that are leaving already.
-    pub victims: Vec<Victim>,
-}
 
 /// Nodes that are looked at closely: a tenth of all, and at least this many.
 const LEAST_LOOKED_AT: usize = 100;

@@ -14,7 +14,6 @@ mod dry_run;
 mod nominate;
 mod units;
 
-pub use dry_run::{Candidate, Victim};
 pub(in crate::decide) use dry_run::{Lot, candidates, in_order_of_worth, judge_budgets, lots, lower_priority};
 pub use nominate::Nomination;
 pub(in crate::decide) use units::Units;

@@ -9,12 +9,12 @@ use crate::decide::scheduler::effect::{Effect, Effects};
 use crate::decide::scheduler::engine::{Engine, Timer};
 use crate::decide::scheduler::queue::Item;
 use crate::decide::scheduler::rules::plugins::device_fit;
-use crate::decide::scheduler::rules::{Outcome, Reads, Slots, View};
+use crate::decide::scheduler::rules::{Candidate, Outcome, Reads, Slots, View};
 use crate::decide::scheduler::settings::Moment;
 use crate::decide::world::gangs::{Gang, GroupId};
 use crate::decide::world::{NodeId, Place, Pod, PodId, Wake};
 
-use super::dry_run::{Candidate, candidates};
+use super::dry_run::candidates;
 use crate::decide::scheduler::select::choose::{judge, prepare};
 
 /// How long the room stays closed after the last victim is gone.

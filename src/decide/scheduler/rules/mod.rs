@@ -2,20 +2,27 @@
 //!
 //! QueueSort → PreFilter → Filter → PostFilter → PreScore → Score → NormalizeScore → Reserve → Permit → (binding cycle)
 //! PreBind → lock → Binding; Unreserve on any failure after Reserve. Lock and Binding are no extension points: they are what Baton is.
+//!
+//! # A scheduler with rules of one's own
+//!
+//! The traits but PostFilter and PreBind are a public interface: [`Plugins::with`] adds a rule to the default set, and
+//! `examples/custom_plugin.rs` is a scheduler with three. **It is unstable**: any version may change it.
 
 pub mod outcome;
 pub mod plugins;
 pub mod points;
-pub mod reads;
 pub mod registry;
 pub mod slots;
+mod wanted;
 
 pub use crate::decide::text::Text;
 pub use outcome::{Outcome, Refusal};
+pub use plugins::Plugins;
 pub use points::{
-    Claimed, Filter, NodeScore, Permit, Plugin, PostFilter, PreBind, PreFilter, PreScore, QueueSort, Queued, Reserve,
-    Score, SortKey, View,
+    Candidate, Claimed, Filter, NodeScore, Permit, Plugin, PreFilter, PreScore, QueueSort, Queued, Reads, Reserve,
+    Score, SortKey, Victim, View,
 };
-pub use reads::Reads;
-pub use registry::{Enabled, Plugins, RegistryError};
+pub(in crate::decide) use points::{PostFilter, PreBind};
+pub use registry::{Enabled, Extension, RegistryError};
 pub use slots::{Kept, Slots};
+pub use wanted::Wanted;

@@ -7,15 +7,14 @@ use jiff::Timestamp;
 
 use crate::contract::key;
 use crate::decide::devices::Held;
-use crate::decide::scheduler::{Annotations, Candidate, Effects};
+use crate::decide::scheduler::{Annotations, Effects};
 use crate::decide::world::devices::DeviceChoice;
 use crate::decide::world::volume::VolumePlan;
-use crate::decide::world::{Node, NodeId, Pod, World};
+use crate::decide::world::{Node, NodeId, Pod, PodId, World};
 
 use super::outcome::Outcome;
-use super::plugins::device_fit::Wanted;
-use super::reads::Reads;
 use super::slots::Slots;
+use super::wanted::Wanted;
 
 /// What every extension point may look at: the world of one generation, and the time.
 #[derive(Clone, Copy)]
@@ -31,10 +30,29 @@ pub trait Plugin: Send + Sync {
     /// PascalCase.
     fn name(&self) -> &'static str;
 
-    /// What the rule's Filter, PreScore and Score read for this pod; asked when every PreFilter has run. Whoever answers
-    /// [`Reads::Node`] is asked again about a node only when that has changed. There is no default: a rule that says too
-    /// little would be answered from memory. A rule without these three says [`Reads::Node`].
-    fn reads(&self, pod: &Pod, slots: &Slots) -> Reads;
+    /// What the rule's Filter, PreScore and Score read for this pod; asked when every PreFilter has run. It decides whether their
+    /// answers may be kept, so a rule that says too little is answered from memory. The default is right for every rule, and slow.
+    fn reads(&self, pod: &Pod, slots: &Slots) -> Reads {
+        let _ = (pod, slots);
+        Reads::World
+    }
+}
+
+/// What a rule reads, the least first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Reads {
+    /// Nothing: the rule does not concern this pod. Its Filter would say fit of every node, its Score would rate every node 0,
+    /// PreScore does nothing, and nothing is left in the slots. They need not be asked.
+    Nothing,
+    /// Of the pod, no more than [`PodShape`](crate::decide::scheduler::PodShape) keeps, so not its labels; of the world, no more
+    /// than the one node's object, agent, devices, requests and number of pods. Not the time, not other pods, not the lock.
+    /// PreScore does nothing. Such an answer stays true until that node changes.
+    Node,
+    /// Besides, the typical mix of requests: such an answer stays true until the node changes or
+    /// [`Mix::epoch`](crate::decide::world::Mix::epoch) rises.
+    Mix,
+    /// Anything. Every node is judged again for every pod.
+    World,
 }
 
 /// What the order of the queue may look at.
@@ -81,9 +99,31 @@ pub trait Filter: Plugin {
     fn filter(&self, view: View<'_>, pod: &Pod, node: (NodeId, &Node), slots: &mut Slots) -> Outcome;
 }
 
-/// Looks for a way out when no node fits: who leaves for this pod.
-pub trait PostFilter: Plugin {
-    /// The node whose victims are evicted; `None` evicts nobody.
+/// A pod that would be evicted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Victim {
+    /// The pod.
+    pub pod: PodId,
+    /// Its priority.
+    pub priority: i32,
+    /// Its creation.
+    pub created: Timestamp,
+    /// No PodDisruptionBudget allows it.
+    pub breaks_budget: bool,
+}
+
+/// A node on which the pod would fit without these.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Candidate {
+    /// The node.
+    pub node: NodeId,
+    /// Pods that must leave; empty when it is enough to wait for pods that are leaving already.
+    pub victims: Vec<Victim>,
+}
+
+/// Decides where pods are evicted when no node fits.
+pub(in crate::decide) trait PostFilter: Plugin {
+    /// The node whose victims are evicted; `None` evicts no pod.
     fn pick<'a>(&self, candidates: &'a [Candidate]) -> Option<&'a Candidate>;
 }
 
@@ -168,7 +208,7 @@ pub trait Permit: Plugin {
 }
 
 /// Does what must be done before the lock.
-pub trait PreBind: Plugin {
+pub(in crate::decide) trait PreBind: Plugin {
     /// Effects to perform. Fit goes on; wait-until is asked again then, or when volumes changed; anything else fails the bind.
     /// `since` is the monotonic time of the first question.
     fn pre_bind(&self, view: View<'_>, pod: &Pod, node: NodeId, since: Duration, effects: &mut Effects) -> Outcome;
@@ -184,5 +224,16 @@ pub fn normalize_to_hundred(scores: &mut [NodeScore], reverse: bool) {
             (most, false) => *score * 100 / most,
             (most, true) => 100 - *score * 100 / most,
         };
+    }
+}
+
+/// The lowest rating becomes 0, the highest 100, evenly between; all become 0 when they are alike.
+pub fn stretch(scores: &mut [NodeScore]) {
+    let rating = |(_, score): &NodeScore| *score;
+    let (least, most) = (scores.iter().map(rating).min(), scores.iter().map(rating).max());
+    let (Some(least), Some(most)) = (least, most) else { return };
+    for (_, score) in scores {
+        let part = (*score - least) as f64 / (most - least).max(1) as f64;
+        *score = (100.0 * part) as i64;
     }
 }

@@ -1,8 +1,44 @@
-//! Which plugins are enabled, in which order and with which weights.
+//! Which rules run at which extension points, in which order and with which weights.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use super::points::{Filter, Permit, PostFilter, PreBind, PreFilter, PreScore, QueueSort, Reserve, Score};
+use super::points::{Filter, Permit, Plugin, PostFilter, PreBind, PreFilter, PreScore, QueueSort, Reserve, Score};
+
+/// An extension point, in the order of the cycle.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[allow(missing_docs)] // the traits say what each is
+pub enum Point {
+    QueueSort,
+    PreFilter,
+    Filter,
+    PostFilter,
+    PreScore,
+    Score,
+    Reserve,
+    Permit,
+    PreBind,
+}
+
+impl Point {
+    /// All of them and their keys in the configuration file.
+    pub const ALL: [(Self, &'static str); 9] = [
+        (Self::QueueSort, "queueSort"),
+        (Self::PreFilter, "preFilter"),
+        (Self::Filter, "filter"),
+        (Self::PostFilter, "postFilter"),
+        (Self::PreScore, "preScore"),
+        (Self::Score, "score"),
+        (Self::Reserve, "reserve"),
+        (Self::Permit, "permit"),
+        (Self::PreBind, "preBind"),
+    ];
+
+    /// Its key in the configuration file.
+    pub fn key(self) -> &'static str {
+        Self::ALL.iter().find(|(point, _)| *point == self).map_or("", |(_, key)| key)
+    }
+}
 
 /// Why a set of plugins cannot work.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -33,7 +69,7 @@ pub enum RegistryError {
         /// Where it is not.
         other: &'static str,
     },
-    /// Nobody chooses devices.
+    /// No rule chooses devices.
     #[error(
         "plugin DeviceFit is not enabled at filter: pods would be bound without devices; enable it (nodesWithoutAgent: plain counts nodes without an agent as kube-scheduler does)"
     )]
@@ -46,11 +82,142 @@ pub enum RegistryError {
         /// Weight found.
         weight: i64,
     },
+    /// A rule of one's own under the name of a plugin of Baton, or of another one.
+    #[error("plugin {0} is there already: give the added one a name of its own")]
+    Taken(&'static str),
+}
+
+/// Adds a rule at one point, with a weight.
+type Add = Arc<dyn Fn(&mut Enabled, i64) + Send + Sync>;
+
+/// A rule and the extension points at which it runs: `Extension::new(MyRule).filter().score(2)`.
+pub struct Extension<R> {
+    rule: Arc<R>,
+    points: Points,
+}
+
+/// A rule of whatever type at its extension points, with its weight at each.
+#[derive(Clone)]
+pub(in crate::decide) struct Points {
+    name: &'static str,
+    at: Vec<(Point, i64, Add)>,
+}
+
+impl<R: Plugin + 'static> Extension<R> {
+    /// The rule, at no point yet.
+    pub fn new(rule: R) -> Self {
+        let points = Points { name: rule.name(), at: Vec::new() };
+        Self { rule: Arc::new(rule), points }
+    }
+
+    /// Orders the queue.
+    #[must_use]
+    pub fn queue_sort(self) -> Self
+    where
+        R: QueueSort,
+    {
+        self.at(Point::QueueSort, 1, |rule, enabled, _| enabled.queue_sort.push(rule))
+    }
+
+    /// Judges pods and prepares for nodes.
+    #[must_use]
+    pub fn pre_filter(self) -> Self
+    where
+        R: PreFilter,
+    {
+        self.at(Point::PreFilter, 1, |rule, enabled, _| enabled.pre_filter.push(rule))
+    }
+
+    /// Judges nodes.
+    #[must_use]
+    pub fn filter(self) -> Self
+    where
+        R: Filter,
+    {
+        self.at(Point::Filter, 1, |rule, enabled, _| enabled.filter.push(rule))
+    }
+
+    #[must_use]
+    pub(in crate::decide) fn post_filter(self) -> Self
+    where
+        R: PostFilter,
+    {
+        self.at(Point::PostFilter, 1, |rule, enabled, _| enabled.post_filter.push(rule))
+    }
+
+    /// Prepares for ratings.
+    #[must_use]
+    pub fn pre_score(self) -> Self
+    where
+        R: PreScore,
+    {
+        self.at(Point::PreScore, 1, |rule, enabled, _| enabled.pre_score.push(rule))
+    }
+
+    /// Rates nodes with this weight, 1 to 100.
+    #[must_use]
+    pub fn score(self, weight: i64) -> Self
+    where
+        R: Score,
+    {
+        self.at(Point::Score, weight, |rule, enabled, weight| enabled.score.push((rule, weight)))
+    }
+
+    /// Takes what the pod needs.
+    #[must_use]
+    pub fn reserve(self) -> Self
+    where
+        R: Reserve,
+    {
+        self.at(Point::Reserve, 1, |rule, enabled, _| enabled.reserve.push(rule))
+    }
+
+    /// Lets reserved pods go on.
+    #[must_use]
+    pub fn permit(self) -> Self
+    where
+        R: Permit,
+    {
+        self.at(Point::Permit, 1, |rule, enabled, _| enabled.permit.push(rule))
+    }
+
+    #[must_use]
+    pub(in crate::decide) fn pre_bind(self) -> Self
+    where
+        R: PreBind,
+    {
+        self.at(Point::PreBind, 1, |rule, enabled, _| enabled.pre_bind.push(rule))
+    }
+
+    fn at(mut self, point: Point, weight: i64, add: fn(Arc<R>, &mut Enabled, i64)) -> Self {
+        let rule = self.rule.clone();
+        self.points.at.push((point, weight, Arc::new(move |enabled, weight| add(rule.clone(), enabled, weight))));
+        self
+    }
+}
+
+impl<R> From<Extension<R>> for Points {
+    fn from(extension: Extension<R>) -> Self {
+        extension.points
+    }
+}
+
+impl Points {
+    /// The rule's name.
+    pub fn name(&self) -> &'static str {
+        self.name
+    }
+
+    /// The points and the rule's own weight at each.
+    pub fn all(&self) -> impl Iterator<Item = (Point, i64)> {
+        self.at.iter().map(|(point, weight, _)| (*point, *weight))
+    }
 }
 
 /// Plugins by extension point, in the order in which they run.
 #[derive(Default, Clone)]
 pub struct Enabled {
+    names: BTreeSet<(Point, &'static str)>,
     /// Orders of the queue; exactly one.
     pub queue_sort: Vec<Arc<dyn QueueSort>>,
     /// Before filtering.
@@ -58,7 +225,7 @@ pub struct Enabled {
     /// Filters; cheap ones first.
     pub filter: Vec<Arc<dyn Filter>>,
     /// When nothing fits.
-    pub post_filter: Vec<Arc<dyn PostFilter>>,
+    pub(in crate::decide) post_filter: Vec<Arc<dyn PostFilter>>,
     /// Before scoring.
     pub pre_score: Vec<Arc<dyn PreScore>>,
     /// Scores with weights.
@@ -68,83 +235,20 @@ pub struct Enabled {
     /// Gatekeepers.
     pub permit: Vec<Arc<dyn Permit>>,
     /// Before the lock.
-    pub pre_bind: Vec<Arc<dyn PreBind>>,
+    pub(in crate::decide) pre_bind: Vec<Arc<dyn PreBind>>,
 }
 
-/// A set of plugins that can work.
-#[derive(Clone)]
-pub struct Plugins {
-    enabled: Enabled,
-}
-
-impl Plugins {
-    /// Checks the set.
-    pub fn new(enabled: Enabled) -> Result<Self, RegistryError> {
-        match enabled.queue_sort.as_slice() {
-            [] => return Err(RegistryError::NoQueueSort),
-            [_] => {}
-            several => return Err(RegistryError::QueueSorts(several.iter().map(|plugin| plugin.name()).collect())),
+impl Enabled {
+    /// Adds a rule at `point`; nothing where it does not have it. A rule that is there already, or has a weight that means nothing,
+    /// is told.
+    pub(in crate::decide) fn add(&mut self, rule: &Points, point: Point, weight: i64) -> Result<(), RegistryError> {
+        let name = rule.name;
+        for (_, _, add) in rule.at.iter().filter(|(at, ..)| *at == point) {
+            add(self, weight);
+            if !self.names.insert((point, name)) {
+                return Err(RegistryError::Twice { name, point: point.key() });
+            }
         }
-        once("PreFilter", enabled.pre_filter.iter().map(|p| p.name()))?;
-        once("Filter", enabled.filter.iter().map(|p| p.name()))?;
-        once("PostFilter", enabled.post_filter.iter().map(|p| p.name()))?;
-        once("PreScore", enabled.pre_score.iter().map(|p| p.name()))?;
-        once("Score", enabled.score.iter().map(|(p, _)| p.name()))?;
-        once("Reserve", enabled.reserve.iter().map(|p| p.name()))?;
-        once("Permit", enabled.permit.iter().map(|p| p.name()))?;
-        once("PreBind", enabled.pre_bind.iter().map(|p| p.name()))?;
-        if let Some((plugin, weight)) = enabled.score.iter().find(|(_, weight)| !(1..=100).contains(weight)) {
-            return Err(RegistryError::Weight { name: plugin.name(), weight: *weight });
-        }
-        Ok(Self { enabled })
-    }
-
-    /// The order of the queue.
-    pub fn queue_sort(&self) -> &dyn QueueSort {
-        &*self.enabled.queue_sort[0]
-    }
-
-    /// Every plugin by extension point.
-    pub fn enabled(&self) -> &Enabled {
-        &self.enabled
-    }
-}
-
-fn once(point: &'static str, names: impl Iterator<Item = &'static str>) -> Result<(), RegistryError> {
-    let mut seen = std::collections::BTreeSet::new();
-    for name in names {
-        if !seen.insert(name) {
-            return Err(RegistryError::Twice { name, point });
-        }
-    }
-    Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::decide::scheduler::rules::plugins::priority_sort::PrioritySort;
-    use crate::decide::scheduler::rules::plugins::taints::TaintToleration;
-
-    fn error(enabled: Enabled) -> RegistryError {
-        Plugins::new(enabled).err().expect("a set that cannot work")
-    }
-
-    #[test]
-    fn two_orders_of_the_queue_are_a_start_up_error_and_so_is_none() {
-        let sorts: Vec<Arc<dyn QueueSort>> = vec![Arc::new(PrioritySort), Arc::new(PrioritySort)];
-        let two = error(Enabled { queue_sort: sorts, ..Enabled::default() });
-        assert!(two.to_string().contains("exactly one QueueSort"), "{two}");
-        assert_eq!(error(Enabled::default()), RegistryError::NoQueueSort);
-    }
-
-    #[test]
-    fn a_rule_twice_or_a_weight_out_of_range_is_named() {
-        let one = || Enabled { queue_sort: vec![Arc::new(PrioritySort)], ..Enabled::default() };
-        let filter: Vec<Arc<dyn Filter>> = vec![Arc::new(TaintToleration), Arc::new(TaintToleration)];
-        let twice = error(Enabled { filter, ..one() });
-        assert_eq!(twice, RegistryError::Twice { name: "TaintToleration", point: "Filter" });
-        let score: Vec<(Arc<dyn Score>, i64)> = vec![(Arc::new(TaintToleration), 0)];
-        assert_eq!(error(Enabled { score, ..one() }), RegistryError::Weight { name: "TaintToleration", weight: 0 });
+        if (1..=100).contains(&weight) { Ok(()) } else { Err(RegistryError::Weight { name, weight }) }
     }
 }

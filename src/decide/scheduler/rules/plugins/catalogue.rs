@@ -1,176 +1,441 @@
-//! Every plugin by name: how it is made, and at which extension points it can be enabled.
+//! Every plugin by name, which are enabled unless the configuration says otherwise, and how a configuration changes that.
 
-use std::sync::Arc;
+use std::collections::BTreeMap;
 
-use crate::decide::scheduler::rules::{
-    Enabled, Filter, Permit, PostFilter, PreBind, PreFilter, PreScore, QueueSort, Reserve, Score,
-};
+use crate::decide::scheduler::rules::points::QueueSort;
+use crate::decide::scheduler::rules::registry::{Enabled, Extension, Point, Points, RegistryError};
 
 use super::balanced_allocation::NodeResourcesBalancedAllocation;
 use super::default_preemption::DefaultPreemption;
-use super::default_set::DefaultSet;
-use super::device_fit::DeviceFit;
+use super::device_fit::{DeviceFit, NodesWithoutAgent};
 use super::device_topology::DeviceTopology;
 use super::dynamic_resources::DynamicResources;
 use super::fragmentation::GpuFragmentation;
 use super::host_ports::NodePorts;
 use super::image_locality::ImageLocality;
+use super::inter_pod_affinity::InterPodAffinity;
 use super::node_affinity::NodeAffinity;
 use super::node_name::NodeName;
 use super::priority_sort::PrioritySort;
 use super::qos_sort::QoSSort;
-use super::requested_to_capacity_ratio::RequestedToCapacityRatio;
-use super::resources_fit::NodeResourcesFit;
+use super::requested_to_capacity_ratio::{RatioConfig, RequestedToCapacityRatio};
+use super::resources_fit::{NodeResourcesFit, Strategy};
 use super::scheduling_gates::SchedulingGates;
 use super::taints::TaintToleration;
 use super::topology_spread::PodTopologySpread;
 use super::unschedulable::NodeUnschedulable;
+use super::usage::Weights;
+use super::volumes::VolumeBinding;
 
-/// An extension point, in the order of the cycle.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-#[allow(missing_docs)] // framework::points says what each is
-pub enum Point {
-    QueueSort,
-    PreFilter,
-    Filter,
-    PostFilter,
-    PreScore,
-    Score,
-    Reserve,
-    Permit,
-    PreBind,
+/// What of the set can be chosen.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct DefaultSet {
+    /// For `DeviceFit`.
+    pub without_agent: NodesWithoutAgent,
+    /// For `RequestedToCapacityRatio`.
+    pub ratio: RatioConfig,
+    /// Which plugins, and the others' arguments.
+    pub choice: PluginChoice,
 }
 
-impl Point {
-    /// All of them and their keys in the configuration file.
-    pub const ALL: [(Self, &'static str); 9] = [
-        (Self::QueueSort, "queueSort"),
-        (Self::PreFilter, "preFilter"),
-        (Self::Filter, "filter"),
-        (Self::PostFilter, "postFilter"),
-        (Self::PreScore, "preScore"),
-        (Self::Score, "score"),
-        (Self::Reserve, "reserve"),
-        (Self::Permit, "permit"),
-        (Self::PreBind, "preBind"),
-    ];
+/// Which plugins are enabled, and the arguments of those that have some.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PluginChoice {
+    /// The enabled plugins.
+    pub lists: PluginLists,
+    /// For `NodeResourcesFit`.
+    pub strategy: Strategy,
+    /// For `NodeResourcesBalancedAllocation`.
+    pub balanced: Weights,
+    /// For `InterPodAffinity`.
+    pub affinity: InterPodAffinity,
+    /// For `VolumeBinding`.
+    pub volumes: VolumeBinding,
 }
 
-/// One plugin at each extension point that it has.
-#[derive(Default)]
-pub(super) struct Made {
-    queue_sort: Option<Arc<dyn QueueSort>>,
-    pre_filter: Option<Arc<dyn PreFilter>>,
-    filter: Option<Arc<dyn Filter>>,
-    post_filter: Option<Arc<dyn PostFilter>>,
-    pre_score: Option<Arc<dyn PreScore>>,
-    score: Option<Arc<dyn Score>>,
-    reserve: Option<Arc<dyn Reserve>>,
-    permit: Option<Arc<dyn Permit>>,
-    pre_bind: Option<Arc<dyn PreBind>>,
-}
-
-impl Made {
-    pub fn has(&self, point: Point) -> bool {
-        match point {
-            Point::QueueSort => self.queue_sort.is_some(),
-            Point::PreFilter => self.pre_filter.is_some(),
-            Point::Filter => self.filter.is_some(),
-            Point::PostFilter => self.post_filter.is_some(),
-            Point::PreScore => self.pre_score.is_some(),
-            Point::Score => self.score.is_some(),
-            Point::Reserve => self.reserve.is_some(),
-            Point::Permit => self.permit.is_some(),
-            Point::PreBind => self.pre_bind.is_some(),
-        }
-    }
-
-    /// Enables the plugin at `point`; nothing where it does not have it.
-    pub fn enable(&self, point: Point, weight: i64, enabled: &mut Enabled) {
-        match point {
-            Point::QueueSort => enabled.queue_sort.extend(self.queue_sort.clone()),
-            Point::PreFilter => enabled.pre_filter.extend(self.pre_filter.clone()),
-            Point::Filter => enabled.filter.extend(self.filter.clone()),
-            Point::PostFilter => enabled.post_filter.extend(self.post_filter.clone()),
-            Point::PreScore => enabled.pre_score.extend(self.pre_score.clone()),
-            Point::Score => enabled.score.extend(self.score.clone().map(|plugin| (plugin, weight))),
-            Point::Reserve => enabled.reserve.extend(self.reserve.clone()),
-            Point::Permit => enabled.permit.extend(self.permit.clone()),
-            Point::PreBind => enabled.pre_bind.extend(self.pre_bind.clone()),
+impl Default for PluginChoice {
+    fn default() -> Self {
+        Self {
+            lists: PluginLists::default(),
+            strategy: Strategy::default(),
+            balanced: Weights::cpu_and_memory(),
+            affinity: InterPodAffinity::default(),
+            volumes: VolumeBinding::default(),
         }
     }
 }
 
-/// A plugin at the named extension points.
-macro_rules! made {
-    ($plugin:expr, $($point:ident),+) => {{
-        let plugin = Arc::new($plugin);
-        Made { $($point: Some(plugin.clone() as _),)+ ..Made::default() }
-    }};
-}
+type Maker = fn(&DefaultSet) -> Points;
 
-type Maker = fn(&DefaultSet) -> Made;
-
-/// Every plugin, by the name that [`Plugin::name`](crate::decide::scheduler::rules::Plugin::name) says.
-pub(super) const PLUGINS: &[(&str, Maker)] = &[
-    ("PrioritySort", |_| made!(PrioritySort, queue_sort)),
-    ("QoSSort", |_| made!(QoSSort, queue_sort)),
-    ("SchedulingGates", |_| made!(SchedulingGates, pre_filter)),
-    ("DynamicResources", |_| made!(DynamicResources, pre_filter)),
-    ("NodeUnschedulable", |_| made!(NodeUnschedulable, filter)),
-    ("NodeName", |_| made!(NodeName, filter)),
-    ("TaintToleration", |_| made!(TaintToleration, filter, score)),
-    ("NodeAffinity", |_| made!(NodeAffinity, filter, score)),
-    ("NodePorts", |_| made!(NodePorts, filter)),
-    ("NodeResourcesFit", |set| made!(NodeResourcesFit { strategy: set.choice.strategy.clone() }, filter, score)),
-    ("NodeResourcesBalancedAllocation", |set| {
-        made!(NodeResourcesBalancedAllocation(set.choice.balanced.clone()), score)
+/// Every plugin, by the name that [`Plugin::name`](crate::decide::scheduler::rules::Plugin::name) says. Its weight is the list's.
+const PLUGINS: &[(&str, Maker)] = &[
+    ("PrioritySort", |_| Extension::new(PrioritySort).queue_sort().into()),
+    ("QoSSort", |_| Extension::new(QoSSort).queue_sort().into()),
+    ("SchedulingGates", |_| Extension::new(SchedulingGates).pre_filter().into()),
+    ("DynamicResources", |_| Extension::new(DynamicResources).pre_filter().into()),
+    ("NodeUnschedulable", |_| Extension::new(NodeUnschedulable).filter().into()),
+    ("NodeName", |_| Extension::new(NodeName).filter().into()),
+    ("TaintToleration", |_| Extension::new(TaintToleration).filter().score(1).into()),
+    ("NodeAffinity", |_| Extension::new(NodeAffinity).filter().score(1).into()),
+    ("NodePorts", |_| Extension::new(NodePorts).filter().into()),
+    ("NodeResourcesFit", |set| {
+        Extension::new(NodeResourcesFit { strategy: set.choice.strategy.clone() }).filter().score(1).into()
     }),
-    ("VolumeBinding", |set| made!(set.choice.volumes, pre_filter, filter, reserve, pre_bind)),
-    ("InterPodAffinity", |set| made!(set.choice.affinity, pre_filter, filter, pre_score, score)),
-    ("PodTopologySpread", |_| made!(PodTopologySpread, pre_filter, filter, pre_score, score)),
-    ("DeviceFit", |set| made!(DeviceFit { without_agent: set.without_agent }, pre_filter, filter, reserve)),
-    ("DefaultPreemption", |_| made!(DefaultPreemption, post_filter)),
-    ("RequestedToCapacityRatio", |set| made!(RequestedToCapacityRatio(set.ratio.clone()), score)),
-    ("DeviceTopology", |_| made!(DeviceTopology, score)),
-    ("ImageLocality", |_| made!(ImageLocality, score)),
-    ("GpuFragmentation", |_| made!(GpuFragmentation, score)),
+    ("NodeResourcesBalancedAllocation", |set| {
+        Extension::new(NodeResourcesBalancedAllocation(set.choice.balanced.clone())).score(1).into()
+    }),
+    ("VolumeBinding", |set| Extension::new(set.choice.volumes).pre_filter().filter().reserve().pre_bind().into()),
+    ("InterPodAffinity", |set| Extension::new(set.choice.affinity).pre_filter().filter().pre_score().score(1).into()),
+    ("PodTopologySpread", |_| Extension::new(PodTopologySpread).pre_filter().filter().pre_score().score(1).into()),
+    ("DeviceFit", |set| {
+        Extension::new(DeviceFit { without_agent: set.without_agent }).pre_filter().filter().reserve().into()
+    }),
+    ("DefaultPreemption", |_| Extension::new(DefaultPreemption).post_filter().into()),
+    ("RequestedToCapacityRatio", |set| Extension::new(RequestedToCapacityRatio(set.ratio.clone())).score(1).into()),
+    ("DeviceTopology", |_| Extension::new(DeviceTopology).score(1).into()),
+    ("ImageLocality", |_| Extension::new(ImageLocality).score(1).into()),
+    ("GpuFragmentation", |_| Extension::new(GpuFragmentation).score(1).into()),
+];
+
+/// Names and weights of the default set: cheap filters first, devices last. Scores pack GPUs, then CPU and memory; preferences
+/// weigh as in kube-scheduler.
+const DEFAULTS: &[(Point, &[(&str, i64)])] = &[
+    (Point::QueueSort, &[("PrioritySort", 1)]),
+    (
+        Point::PreFilter,
+        &[
+            ("SchedulingGates", 1),
+            ("DynamicResources", 1),
+            ("DeviceFit", 1),
+            ("VolumeBinding", 1),
+            ("InterPodAffinity", 1),
+            ("PodTopologySpread", 1),
+        ],
+    ),
+    (
+        Point::Filter,
+        &[
+            ("NodeUnschedulable", 1),
+            ("NodeName", 1),
+            ("TaintToleration", 1),
+            ("NodeAffinity", 1),
+            ("NodePorts", 1),
+            ("NodeResourcesFit", 1),
+            ("VolumeBinding", 1),
+            ("InterPodAffinity", 1),
+            ("PodTopologySpread", 1),
+            ("DeviceFit", 1),
+        ],
+    ),
+    (Point::PostFilter, &[("DefaultPreemption", 1)]),
+    (Point::PreScore, &[("PodTopologySpread", 1), ("InterPodAffinity", 1)]),
+    (
+        Point::Score,
+        &[
+            ("RequestedToCapacityRatio", 3),
+            ("DeviceTopology", 1),
+            ("NodeAffinity", 2),
+            ("TaintToleration", 3),
+            ("PodTopologySpread", 2),
+            ("InterPodAffinity", 2),
+        ],
+    ),
+    (Point::Reserve, &[("DeviceFit", 1), ("VolumeBinding", 1)]),
+    (Point::PreBind, &[("VolumeBinding", 1)]),
+];
+
+/// Points that a plugin has only together: it prepares at the second what it needs at the first, or carries out there what it
+/// planned.
+const TOGETHER: [(Point, Point); 4] = [
+    (Point::Filter, Point::PreFilter),
+    (Point::Score, Point::PreScore),
+    (Point::Filter, Point::Reserve),
+    (Point::Filter, Point::PreBind),
 ];
 
 /// Names of the plugins that can be enabled at `point`.
 pub fn names_at(point: Point) -> impl Iterator<Item = &'static str> {
     let set = DefaultSet::default();
-    PLUGINS.iter().filter(move |(_, make)| make(&set).has(point)).map(|(name, _)| *name)
+    PLUGINS.iter().filter(move |(_, make)| make(&set).all().any(|(at, _)| at == point)).map(|(name, _)| *name)
 }
 
 /// Extension points of the plugin of that name, by their keys; empty when there is none.
 pub fn points_of(name: &str) -> Vec<&'static str> {
     let Some((_, make)) = PLUGINS.iter().find(|(known, _)| *known == name) else { return Vec::new() };
-    let made = make(&DefaultSet::default());
-    Point::ALL.iter().filter(|(point, _)| made.has(*point)).map(|(_, key)| *key).collect()
+    let mut points: Vec<Point> = make(&DefaultSet::default()).all().map(|(point, _)| point).collect();
+    points.sort_unstable();
+    points.into_iter().map(Point::key).collect()
+}
+
+/// A plugin in a list.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Listed {
+    /// As the catalogue calls it.
+    pub name: &'static str,
+    /// Weight of its score, 1 to 100; 1 at other extension points.
+    pub weight: i64,
+}
+
+/// Which plugins a configuration takes out of a default list.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Disabled {
+    /// All: `*`.
+    All,
+    /// These.
+    These(Vec<&'static str>),
+}
+
+/// The enabled plugins by extension point.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PluginLists(BTreeMap<Point, Vec<Listed>>);
+
+impl Default for PluginLists {
+    /// The default set.
+    fn default() -> Self {
+        let listed = |(name, weight): &(&'static str, i64)| Listed { name, weight: *weight };
+        Self(DEFAULTS.iter().map(|(point, names)| (*point, names.iter().map(listed).collect())).collect())
+    }
+}
+
+impl PluginLists {
+    /// What is enabled at `point`, in the order in which it runs.
+    pub fn at(&self, point: Point) -> &[Listed] {
+        self.0.get(&point).map_or(&[], Vec::as_slice)
+    }
+
+    /// Changes one extension point: takes out what is disabled, gives what is enabled again its new weight in its place, and
+    /// adds the rest at the end.
+    pub fn change(&mut self, point: Point, enabled: Vec<Listed>, disabled: &Disabled) {
+        let list = self.0.entry(point).or_default();
+        list.retain(|listed| match disabled {
+            Disabled::All => false,
+            Disabled::These(names) => !names.contains(&listed.name),
+        });
+        let kept = list.len();
+        for new in enabled {
+            match list[..kept].iter_mut().find(|old| old.name == new.name) {
+                Some(old) => *old = new,
+                None => list.push(new),
+            }
+        }
+    }
+
+    /// Makes the plugins, and checks that they can work together.
+    fn build(&self, set: &DefaultSet) -> Result<Enabled, RegistryError> {
+        let made: BTreeMap<&str, Points> = PLUGINS.iter().map(|(name, make)| (*name, make(set))).collect();
+        let mut enabled = Enabled::default();
+        for (point, list) in &self.0 {
+            for listed in list {
+                if let Some(rule) = made.get(listed.name) {
+                    enabled.add(rule, *point, listed.weight)?;
+                }
+            }
+        }
+        for (point, other) in TOGETHER {
+            let apart = names_at(other).find(|name| self.has(point, name) && !self.has(other, name));
+            if let Some(name) = apart {
+                return Err(RegistryError::Apart { name, point: point.key(), other: other.key() });
+            }
+        }
+        if !self.has(Point::Filter, "DeviceFit") {
+            return Err(RegistryError::NoDevices);
+        }
+        match enabled.queue_sort.as_slice() {
+            [] => Err(RegistryError::NoQueueSort),
+            [_] => Ok(enabled),
+            several => Err(RegistryError::QueueSorts(several.iter().map(|rule| rule.name()).collect())),
+        }
+    }
+
+    fn has(&self, point: Point, name: &str) -> bool {
+        self.at(point).iter().any(|listed| listed.name == name)
+    }
+}
+
+/// The rules of a scheduler: the default set as a configuration changes it, and rules of one's own.
+#[derive(Clone)]
+pub struct Plugins {
+    enabled: Enabled,
+    own: Vec<Points>,
+}
+
+impl Default for Plugins {
+    fn default() -> Self {
+        default_plugins(&DefaultSet::default()).expect("the default set can work")
+    }
+}
+
+impl Plugins {
+    /// Adds a rule of one's own, behind those that are there; an order of the queue takes the place of that which is there. Whether
+    /// all can work together is checked by [`Plugins::configured`], and so at the scheduler's start.
+    #[must_use]
+    pub fn with<R>(mut self, extension: Extension<R>) -> Self {
+        let rule = Points::from(extension);
+        // What is wrong with it is told when the set is checked.
+        drop(self.add(&rule));
+        self.own.push(rule);
+        self
+    }
+
+    /// The set that a configuration asks for, with the rules of one's own.
+    pub fn configured(&self, set: &DefaultSet) -> Result<Self, RegistryError> {
+        let mut made = default_plugins(set)?;
+        for rule in &self.own {
+            let name = rule.name();
+            if PLUGINS.iter().any(|(known, _)| *known == name) || made.own.iter().any(|other| other.name() == name) {
+                return Err(RegistryError::Taken(name));
+            }
+            made.add(rule)?;
+            made.own.push(rule.clone());
+        }
+        Ok(made)
+    }
+
+    fn add(&mut self, rule: &Points) -> Result<(), RegistryError> {
+        for (point, weight) in rule.all() {
+            if point == Point::QueueSort {
+                self.enabled.queue_sort.clear();
+            }
+            self.enabled.add(rule, point, weight)?;
+        }
+        Ok(())
+    }
+
+    /// The order of the queue.
+    pub fn queue_sort(&self) -> &dyn QueueSort {
+        &*self.enabled.queue_sort[0]
+    }
+
+    /// Every rule by extension point.
+    pub fn enabled(&self) -> &Enabled {
+        &self.enabled
+    }
+}
+
+/// The plugins of a set.
+pub fn default_plugins(set: &DefaultSet) -> Result<Plugins, RegistryError> {
+    Ok(Plugins { enabled: set.choice.lists.build(set)?, own: Vec::new() })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::decide::scheduler::rules::{Plugin, Queued, Score, Slots, SortKey, View};
+    use crate::decide::world::{Node, NodeId, Pod};
 
+    fn plus(name: &'static str, weight: i64) -> Listed {
+        Listed { name, weight }
+    }
+    fn these(names: &[&'static str]) -> Disabled {
+        Disabled::These(names.to_vec())
+    }
+    fn error(lists: &PluginLists) -> String {
+        lists.build(&DefaultSet::default()).err().expect("a set that cannot work").to_string()
+    }
+
+    #[test]
+    fn a_list_is_changed_in_place_and_added_to_at_the_end() {
+        let mut lists = PluginLists::default();
+        let enabled = vec![plus("GpuFragmentation", 5), plus("NodeAffinity", 9)];
+        lists.change(Point::Score, enabled, &these(&["DeviceTopology"]));
+        let names: Vec<_> = lists.at(Point::Score).iter().map(|listed| (listed.name, listed.weight)).collect();
+        let expected = [
+            ("RequestedToCapacityRatio", 3),
+            ("NodeAffinity", 9),
+            ("TaintToleration", 3),
+            ("PodTopologySpread", 2),
+            ("InterPodAffinity", 2),
+            ("GpuFragmentation", 5),
+        ];
+        assert_eq!(names, expected);
+        lists.change(Point::Score, vec![plus("NodeResourcesFit", 1)], &Disabled::All);
+        assert_eq!(lists.at(Point::Score), [plus("NodeResourcesFit", 1)]);
+        let plugins = lists.build(&DefaultSet::default()).unwrap();
+        assert_eq!(plugins.score.len(), 1);
+    }
+
+    #[test]
+    fn what_cannot_work_together_is_a_start_up_error() {
+        let mut lists = PluginLists::default();
+        lists.change(Point::QueueSort, vec![plus("QoSSort", 1)], &these(&[]));
+        assert!(error(&lists).contains("PrioritySort and QoSSort"), "{}", error(&lists));
+        let mut lists = PluginLists::default();
+        lists.change(Point::PreFilter, vec![], &these(&["VolumeBinding"]));
+        assert!(error(&lists).contains("VolumeBinding"), "{}", error(&lists));
+        let mut lists = PluginLists::default();
+        lists.change(Point::Reserve, vec![], &these(&["DeviceFit"]));
+        assert!(error(&lists).contains("DeviceFit is enabled at filter and not at reserve"), "{}", error(&lists));
+        let mut lists = PluginLists::default();
+        lists.change(Point::Filter, vec![], &Disabled::All);
+        assert!(error(&lists).contains("DeviceFit"), "{}", error(&lists));
+        let mut lists = PluginLists::default();
+        lists.change(Point::QueueSort, vec![plus("QoSSort", 1)], &Disabled::All);
+        assert_eq!(lists.build(&DefaultSet::default()).unwrap().queue_sort[0].name(), "QoSSort");
+        lists.change(Point::QueueSort, vec![], &Disabled::All);
+        assert_eq!(lists.build(&DefaultSet::default()).err(), Some(RegistryError::NoQueueSort));
+        let mut lists = PluginLists::default();
+        lists.change(Point::Score, vec![plus("TaintToleration", 0)], &these(&[]));
+        assert!(error(&lists).contains("TaintToleration has the weight 0"), "{}", error(&lists));
+    }
     #[test]
     fn every_plugin_calls_itself_by_its_name_in_the_catalogue() {
         for (name, make) in PLUGINS {
-            let made = make(&DefaultSet::default());
-            let names = [
-                made.queue_sort.as_ref().map(|p| p.name()),
-                made.pre_filter.as_ref().map(|p| p.name()),
-                made.filter.as_ref().map(|p| p.name()),
-                made.post_filter.as_ref().map(|p| p.name()),
-                made.pre_score.as_ref().map(|p| p.name()),
-                made.score.as_ref().map(|p| p.name()),
-                made.reserve.as_ref().map(|p| p.name()),
-                made.permit.as_ref().map(|p| p.name()),
-                made.pre_bind.as_ref().map(|p| p.name()),
-            ];
-            assert!(names.iter().flatten().count() > 0, "{name} has no extension point");
-            assert!(names.iter().flatten().all(|own| own == name), "{name}: {names:?}");
+            assert_eq!(make(&DefaultSet::default()).name(), *name);
+            assert!(!points_of(name).is_empty(), "{name} has no extension point");
         }
+    }
+
+    /// A rule of one's own.
+    struct Own(&'static str);
+
+    impl Plugin for Own {
+        fn name(&self) -> &'static str {
+            self.0
+        }
+    }
+
+    impl QueueSort for Own {
+        fn key(&self, item: &Queued) -> SortKey {
+            SortKey { ranks: [0; 4], id: item.id.clone() }
+        }
+    }
+
+    impl Score for Own {
+        fn score(&self, _: View<'_>, _: &Pod, _: (NodeId, &Node), _: &mut Slots) -> i64 {
+            0
+        }
+    }
+
+    #[test]
+    fn rules_of_ones_own_come_last_and_order_the_queue_alone_in_whatever_set_is_configured() {
+        let own = Plugins::default().with(Extension::new(Own("Own")).queue_sort().score(7));
+        let set =
+            DefaultSet { choice: PluginChoice { lists: without_scores(), ..Default::default() }, ..Default::default() };
+        for (plugins, scores) in [(own.clone(), 7), (own.configured(&set).unwrap(), 1)] {
+            assert_eq!(plugins.queue_sort().name(), "Own");
+            let all = &plugins.enabled().score;
+            assert_eq!(
+                (all.len(), all.last().map(|(rule, weight)| (rule.name(), *weight))),
+                (scores, Some(("Own", 7)))
+            );
+        }
+    }
+
+    fn without_scores() -> PluginLists {
+        let mut lists = PluginLists::default();
+        lists.change(Point::Score, vec![], &Disabled::All);
+        lists
+    }
+
+    #[test]
+    fn a_rule_of_ones_own_needs_a_name_of_its_own_one_order_per_point_and_a_weight() {
+        let error = |plugins: Plugins| plugins.configured(&DefaultSet::default()).err();
+        let one = |name, weight| Plugins::default().with(Extension::new(Own(name)).score(weight));
+        assert_eq!(error(one("Own", 1)), None);
+        assert_eq!(error(one("DeviceFit", 1)), Some(RegistryError::Taken("DeviceFit")));
+        assert_eq!(error(one("Own", 1).with(Extension::new(Own("Own")))), Some(RegistryError::Taken("Own")));
+        assert_eq!(error(one("Own", 0)), Some(RegistryError::Weight { name: "Own", weight: 0 }));
+        let twice = Plugins::default().with(Extension::new(Own("Own")).score(1).score(1));
+        assert_eq!(error(twice), Some(RegistryError::Twice { name: "Own", point: "score" }));
     }
 }

@@ -2,9 +2,7 @@
 
 use std::cmp::Reverse;
 
-use crate::decide::scheduler::Candidate;
-use crate::decide::scheduler::rules::{Plugin, PostFilter, Reads, Slots};
-use crate::decide::world::Pod;
+use crate::decide::scheduler::rules::{Candidate, Plugin, PostFilter};
 
 /// The rule.
 pub struct DefaultPreemption;
@@ -12,10 +10,6 @@ pub struct DefaultPreemption;
 impl Plugin for DefaultPreemption {
     fn name(&self) -> &'static str {
         "DefaultPreemption"
-    }
-
-    fn reads(&self, _: &Pod, _: &Slots) -> Reads {
-        Reads::Node
     }
 }
 
@@ -50,7 +44,7 @@ mod tests {
     use jiff::Timestamp;
 
     use super::*;
-    use crate::decide::scheduler::Victim;
+    use crate::decide::scheduler::rules::Victim;
     use crate::decide::world::{NodeId, PodId};
 
     /// Victims as (priority, second of creation, breaks a budget).

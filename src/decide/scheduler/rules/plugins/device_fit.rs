@@ -6,9 +6,9 @@ use std::sync::Arc;
 use crate::contract::{AgentStatus, Shared};
 use crate::decide::devices::PodDeviceRequest;
 use crate::decide::help::Help;
-use crate::decide::pod::PodContainer;
+use crate::decide::scheduler::rules::wanted::Wanted;
 use crate::decide::scheduler::rules::{Claimed, Filter, Outcome, Plugin, PreFilter, Reads, Reserve, Slots, View};
-use crate::decide::world::devices::{DeviceChoice, DevicePlan, Kinds, kinds_of, request_of};
+use crate::decide::world::devices::{DeviceChoice, DevicePlan, request_of};
 use crate::decide::world::{KnownChoices, Node, NodeId, Pod, Resources, Wake};
 
 use super::resources_fit::device_shortage;
@@ -64,7 +64,7 @@ impl Choices {
 /// What the Binding says about devices when the pod goes to this node; `None` when it needs to say nothing.
 pub fn plan<'a>(slots: &'a Slots, (id, node): (NodeId, &'a Node)) -> Option<DevicePlan<'a>> {
     let choice = choice(slots, id)?;
-    Some(node.stock.as_ref()?.plan(choice, &slots.get::<Arc<Wanted>>()?.request, &node.name))
+    Some(node.stock.as_ref()?.plan(choice, slots.get::<Arc<Wanted>>()?.request(), &node.name))
 }
 
 /// The devices chosen on this node.
@@ -90,23 +90,6 @@ fn parts(request: &PodDeviceRequest) -> u64 {
             + u64::from(want.rdma.map_or(0, |nic| nic.count))
     };
     wants.map(of).sum()
-}
-
-/// The devices of a pod, and of every pod of its shape with the same containers, judged once.
-#[derive(Debug, PartialEq, Eq)]
-pub struct Wanted {
-    containers: Shared<Vec<PodContainer>>,
-    request: PodDeviceRequest,
-    names: Shared<Vec<Box<str>>>,
-    kinds: Kinds,
-}
-
-impl Wanted {
-    /// Names of the Allocate calls that come for the pod where an agent serves all that it asks for; `None` when its containers
-    /// are other ones by now.
-    pub fn names_of(&self, pod: &Pod) -> Option<&Shared<Vec<Box<str>>>> {
-        self.containers.is_same(&pod.facts.handoff.containers).then_some(&self.names)
-    }
 }
 
 /// Whether a node's agent serves all names that a pod asks for.
@@ -164,8 +147,8 @@ impl PreFilter for DeviceFit {
             return Outcome::Fit;
         }
         let known = slots.kept::<Option<Arc<Wanted>>>().clone();
-        if let Some(known) = known.filter(|known| known.containers.is_same(&pod.facts.handoff.containers)) {
-            debug_assert_eq!(Ok(&known.request), request_of(pod).as_ref(), "pods of one shape have the same wishes");
+        if let Some(known) = known.filter(|known| known.is_of(pod)) {
+            debug_assert_eq!(Ok(known.request()), request_of(pod).as_ref(), "pods of one shape have the same wishes");
             slots.put(known);
             return Outcome::Fit;
         }
@@ -179,12 +162,7 @@ impl PreFilter for DeviceFit {
                 Outcome::never(NAME, text, Wake::NONE)
             }
             Ok(request) => {
-                let mut names: Vec<Box<str>> =
-                    pod.facts.handoff.expected_calls(|_| true).map(|call| call.resource.into()).collect();
-                names.sort();
-                names.dedup();
-                let containers = pod.facts.handoff.containers.clone();
-                let wanted = Arc::new(Wanted { containers, request, names: names.into(), kinds: kinds_of(pod) });
+                let wanted = Arc::new(Wanted::new(pod, request));
                 *slots.kept() = Some(wanted.clone());
                 slots.put(wanted);
                 Outcome::Fit
@@ -197,7 +175,7 @@ impl Filter for DeviceFit {
     fn filter(&self, _: View<'_>, pod: &Pod, (id, node): (NodeId, &Node), slots: &mut Slots) -> Outcome {
         let Some((wanted, memory)) = slots.with_kept::<Arc<Wanted>, Memory>() else { return Outcome::Fit };
         let wake = Wake::AGENT.or(Wake::NODE_ROOM).or(Wake::NODE_ADDED);
-        match (memory.served.by(node, &wanted.names), self.without_agent) {
+        match (memory.served.by(node, wanted.names()), self.without_agent) {
             (Service::All, _) => {}
             // Also where nobody but this rule counts: kube-scheduler leaves these names to its extender.
             (_, NodesWithoutAgent::Plain) => {
@@ -214,11 +192,11 @@ impl Filter for DeviceFit {
         let Some(stock) = &node.stock else {
             return Outcome::unfit(NAME, "no device inventory", Wake::DEVICES).helped_by(Help::Inventory);
         };
-        if let Some(kind) = wanted.kinds.iter().find(|kind| stock.is_blocked(kind)) {
+        if let Some(kind) = wanted.kinds().iter().find(|kind| stock.is_blocked(kind)) {
             let text = format!("a pod without an assignment holds unknown {kind} devices");
             return Outcome::unfit(NAME, text, ROOM).helped_by(Help::Unassigned);
         }
-        match memory.choices.choose(stock, &wanted.request) {
+        match memory.choices.choose(stock, wanted.request()) {
             Ok(choice) => {
                 slots.entry::<Choices>().put(id, choice);
                 Outcome::Fit

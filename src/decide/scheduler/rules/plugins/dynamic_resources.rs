@@ -1,6 +1,6 @@
 //! `DynamicResources`: pods with resource claims (DRA) are refused with a clear reason.
 
-use crate::decide::scheduler::rules::{Outcome, Plugin, PreFilter, Reads, Slots, View};
+use crate::decide::scheduler::rules::{Outcome, Plugin, PreFilter, Slots, View};
 use crate::decide::world::{Pod, Wake};
 
 /// The rule.
@@ -11,10 +11,6 @@ const NAME: &str = "DynamicResources";
 impl Plugin for DynamicResources {
     fn name(&self) -> &'static str {
         NAME
-    }
-
-    fn reads(&self, _: &Pod, _: &Slots) -> Reads {
-        Reads::Node
     }
 }
 

@@ -5,11 +5,11 @@
 //! brought to 0..=100. CPU and memory count where their lack strands GPUs, so pods without GPUs keep off such nodes.
 
 use crate::decide::devices::score::Beside;
+use crate::decide::scheduler::rules::points::stretch;
 use crate::decide::scheduler::rules::{NodeScore, Plugin, Reads, Score, Slots, View};
 use crate::decide::world::{Node, NodeId, Pod};
 
 use super::device_fit::choice;
-use super::inter_pod_preference::stretch;
 
 /// The rule.
 pub struct GpuFragmentation;

@@ -1,7 +1,6 @@
 //! `PrioritySort`: priority, sub-priority, then the last failure or else creation, then id.
 
-use crate::decide::scheduler::rules::{Plugin, QueueSort, Queued, Reads, Slots, SortKey};
-use crate::decide::world::Pod;
+use crate::decide::scheduler::rules::{Plugin, QueueSort, Queued, SortKey};
 
 /// The order.
 pub struct PrioritySort;
@@ -9,10 +8,6 @@ pub struct PrioritySort;
 impl Plugin for PrioritySort {
     fn name(&self) -> &'static str {
         "PrioritySort"
-    }
-
-    fn reads(&self, _: &Pod, _: &Slots) -> Reads {
-        Reads::Node
     }
 }
 

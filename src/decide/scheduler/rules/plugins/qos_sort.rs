@@ -1,8 +1,7 @@
 //! `QoSSort`: priority, then class of service (Guaranteed, Burstable, BestEffort), then as `PrioritySort`: sub-priority, the last
 //! failure or else creation, id.
 
-use crate::decide::scheduler::rules::{Plugin, QueueSort, Queued, Reads, Slots, SortKey};
-use crate::decide::world::Pod;
+use crate::decide::scheduler::rules::{Plugin, QueueSort, Queued, SortKey};
 
 /// The order.
 pub struct QoSSort;
@@ -10,10 +9,6 @@ pub struct QoSSort;
 impl Plugin for QoSSort {
     fn name(&self) -> &'static str {
         "QoSSort"
-    }
-
-    fn reads(&self, _: &Pod, _: &Slots) -> Reads {
-        Reads::Node
     }
 }
 

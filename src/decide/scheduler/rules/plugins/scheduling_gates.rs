@@ -1,6 +1,6 @@
 //! `SchedulingGates`: a pod with gates is not tried until they are gone.
 
-use crate::decide::scheduler::rules::{Outcome, Plugin, PreFilter, Reads, Slots, View};
+use crate::decide::scheduler::rules::{Outcome, Plugin, PreFilter, Slots, View};
 use crate::decide::world::{Pod, Wake};
 
 /// The rule.
@@ -12,10 +12,6 @@ pub const NAME: &str = "SchedulingGates";
 impl Plugin for SchedulingGates {
     fn name(&self) -> &'static str {
         NAME
-    }
-
-    fn reads(&self, _: &Pod, _: &Slots) -> Reads {
-        Reads::Node
     }
 }
 
