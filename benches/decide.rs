@@ -10,13 +10,12 @@
 mod cluster;
 #[path = "decide/counting.rs"]
 mod counting;
-#[path = "../tests/scheduler_decide/env.rs"]
-#[allow(dead_code)] // the tests use more of it
-mod env;
 #[allow(dead_code)] // other benches use more of it
 mod expect;
 #[path = "decide/load.rs"]
 mod load;
+#[path = "../tests/harness/scheduler/values.rs"]
+mod values;
 
 use baton::decide::scheduler::Search;
 use cluster::{Ask, Cluster, Decision, MIXED};

@@ -7,11 +7,10 @@
 #[path = "decide/cluster.rs"]
 #[allow(dead_code)] // other benches use more of it
 mod cluster;
-#[path = "../tests/scheduler_decide/env.rs"]
-#[allow(dead_code)] // the tests use more of it
-mod env;
 #[allow(dead_code)] // other benches use more of it
 mod expect;
+#[path = "../tests/harness/scheduler/values.rs"]
+mod values;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -23,8 +22,8 @@ use baton::decide::world::gangs::{Declared, Source};
 use baton::decide::world::{PodFacts, WorldEvent};
 use baton::runtime::clock;
 use cluster::Cluster;
-use env::{pod, wall};
 use expect::Expect;
+use values::{pod, wall};
 
 const NODES: usize = 5000;
 const ONE: &[(&str, &str)] = &[(key::NVIDIA_GPU, "1"), ("cpu", "1")];

@@ -10,11 +10,10 @@ mod callgrind;
 #[path = "decide/cluster.rs"]
 #[allow(dead_code)] // the other bench uses more of it
 mod cluster;
-#[path = "../tests/scheduler_decide/env.rs"]
-#[allow(dead_code)] // the tests use more of it
-mod env;
 #[allow(dead_code)] // other benches use more of it
 mod expect;
+#[path = "../tests/harness/scheduler/values.rs"]
+mod values;
 
 use baton::decide::scheduler::{Effects, Engine, Moment, Search};
 use cluster::{Cluster, MIXED};

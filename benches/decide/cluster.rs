@@ -12,7 +12,7 @@ use baton::decide::scheduler::{
 use baton::decide::world::{NodeFacts, PodFacts, Resources, WorldEvent};
 use baton::runtime::clock;
 
-use crate::env::{gpu_device, pod, wall};
+use crate::values::{gpu_device, pod, wall};
 
 pub const GPUS: u32 = 8;
 const SERVED: [&str; 5] = [key::NVIDIA_GPU, key::GPU, key::GPU_CORE, key::GPU_MEMORY_RATIO, key::GPU_SHARED];

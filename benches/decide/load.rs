@@ -8,7 +8,7 @@ use baton::runtime::clock;
 
 use crate::cluster::{Ask, Cluster, GPUS, node_name};
 use crate::counting::held;
-use crate::env::pod;
+use crate::values::pod;
 
 pub const PODS_PER_NODE: usize = 10;
 const ONE: &[(&str, &str)] = &[(key::NVIDIA_GPU, "1"), ("cpu", "8"), ("memory", "64Gi")];

@@ -6,6 +6,7 @@
 
 #[path = "../cluster/daemon.rs"]
 mod daemon;
+#[path = "../harness/dice.rs"]
 mod dice;
 mod docs;
 mod faults;

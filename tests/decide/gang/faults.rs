@@ -1,0 +1,773 @@
+//! What happens to gangs beside the table of scenarios: rules that vanish, holders that give way, members that ask for unlike
+//! things, Bindings that are refused.
+
+use std::collections::BTreeMap;
+
+use baton::contract::{Quantity, key};
+use baton::decide::scheduler::{EngineConfig, GangPolicy, OnBindFailure};
+use baton::decide::world::gangs::MemberState;
+use baton::decide::world::spec::{NodeOperator, NodeRequirement, NodeTerm, VolumeUse};
+use baton::decide::world::{ClassFacts, PodFacts, WorldEvent};
+
+use crate::harness::Fault;
+use crate::harness::gangs::{G, P, TestGangs, declared, gang};
+
+fn no_nodes() -> TestGangs {
+    let mut gangs = TestGangs::with(EngineConfig::default());
+    gangs.accumulating = true;
+    gangs
+}
+
+/// Goes to nodes of these pools only.
+fn within(facts: &mut PodFacts, pools: &[&str]) {
+    let values = pools.iter().map(|pool| (*pool).to_owned()).collect();
+    let term = NodeRequirement { key: "pool".into(), operator: NodeOperator::In, values };
+    facts.spec.node_required = Some(vec![NodeTerm { expressions: vec![term], fields: vec![] }]);
+}
+
+fn member_of(gangs: &mut TestGangs, name: &str, cpus: &str, pools: &[&str], keys: &[(String, String)]) {
+    let mut facts = gangs.facts(name, &[("cpu", cpus)], keys);
+    within(&mut facts, pools);
+    gangs.cluster.submit(facts);
+}
+
+fn of_pod_group(name: &str) -> Vec<(String, String)> {
+    vec![(P.to_owned(), name.to_owned())]
+}
+
+fn restate(gangs: &mut TestGangs, name: &str, keys: &[(String, String)]) {
+    gangs.change(name, |facts| {
+        facts.spec.gang = declared("ml", keys);
+    });
+}
+
+#[test]
+fn a_member_that_moves_when_others_give_way_never_leaves_two_pods_on_one_place() {
+    let mut gangs = no_nodes();
+    for (node, cpus) in [("x", 2), ("y", 2), ("z", 1)] {
+        gangs.plain_node(node, cpus, node);
+    }
+    let keys = |name: &'static str| gang(name, "2", &[("mode", "NonStrict")]);
+    // First in rank: holds x with the one that may go to y as well, and lacks x for the other.
+    member_of(&mut gangs, "t-0", "2", &["x", "later"], &keys("t"));
+    member_of(&mut gangs, "t-1", "1", &["x"], &keys("t"));
+    gangs.wait(1);
+    member_of(&mut gangs, "l-0", "2", &["y", "later"], &keys("l"));
+    member_of(&mut gangs, "l-1", "64", &["y"], &keys("l"));
+    gangs.wait(1);
+    member_of(&mut gangs, "m-0", "1", &["z"], &keys("m"));
+    member_of(&mut gangs, "m-1", "64", &["z"], &keys("m"));
+    gangs.wait(1);
+    assert_eq!(["ml/t", "ml/l", "ml/m"].map(|name| gangs.reserved(name)), [1, 1, 1]);
+    // y turns into a pool that the first may use.
+    gangs.cluster.change_node("y", |facts| facts.labels = BTreeMap::from([("pool".to_owned(), "later".to_owned())]));
+    gangs.wait(3);
+    assert_eq!((gangs.count("t"), gangs.cluster.node_of("t-0")), (2, Some("y")), "{:?}", gangs.cluster.notices);
+    assert_eq!(gangs.reserved("ml/l"), 0, "its room is taken");
+}
+
+#[test]
+fn a_minimum_that_is_lowered_to_zero_lets_every_member_go_alone() {
+    let mut gangs = TestGangs::new(3);
+    gangs.pod_group("ml/g", |facts| facts.spec.min = Some(5));
+    gangs.members("g", 5, &of_pod_group("g"));
+    gangs.wait(2);
+    assert_eq!(gangs.count("g"), 0);
+    gangs.pod_group("ml/g", |facts| facts.spec.min = Some(0));
+    gangs.wait(2);
+    assert_eq!(gangs.count("g"), 3);
+    gangs.node("more", 2);
+    gangs.wait(2);
+    assert_eq!(gangs.count("g"), 5);
+}
+
+#[test]
+fn the_oldest_member_that_drops_the_minimum_frees_all_others() {
+    let mut gangs = TestGangs::new(3);
+    gangs.members("g", 5, &gang("g", "5", &[]));
+    gangs.wait(2);
+    let oldest = gangs.cluster.world().gangs().gangs().next().unwrap().members().next().unwrap();
+    let oldest = oldest.identity.key.name.to_string();
+    restate(&mut gangs, &oldest, &gang("g", "0", &[]));
+    gangs.wait(2);
+    assert_eq!(gangs.count("g"), 3);
+}
+
+#[test]
+fn pods_that_waited_for_a_pod_group_without_a_minimum_go_when_it_comes() {
+    let mut gangs = TestGangs::new(8);
+    gangs.members("g", 3, &of_pod_group("g"));
+    gangs.wait(1);
+    assert_eq!(gangs.reason("g-0"), "WaitingForPodGroup");
+    gangs.pod_group("ml/g", |facts| facts.spec.min = Some(0));
+    gangs.settle();
+    assert_eq!(gangs.count("g"), 3);
+}
+
+#[test]
+fn a_late_pod_of_a_satisfied_gang_goes_when_the_pod_group_that_vanished_is_back() {
+    let mut gangs = TestGangs::new(8);
+    gangs.pod_group("ml/g", |facts| facts.spec.min = Some(3));
+    gangs.members("g", 3, &of_pod_group("g"));
+    gangs.wait(1);
+    gangs.pod_group_gone("ml/g");
+    gangs.member("g-4", &of_pod_group("g"));
+    gangs.wait(1);
+    assert_eq!((gangs.count("g"), gangs.reason("g-4")), (3, "WaitingForPodGroup"));
+    gangs.pod_group("ml/g", |facts| facts.spec.min = Some(3));
+    gangs.settle();
+    assert_eq!(gangs.count("g"), 4);
+}
+
+#[test]
+fn a_policy_that_is_edited_to_once_satisfied_lets_the_surplus_go_alone() {
+    let mut gangs = TestGangs::new(2);
+    let with = |policy| vec![(P.to_owned(), "g".to_owned()), (format!("{G}match-policy"), policy)];
+    gangs.pod_group("ml/g", |facts| facts.spec.min = Some(2));
+    gangs.members("g", 3, &with("waiting-and-running".to_owned()));
+    gangs.wait(2);
+    assert_eq!(gangs.count("g"), 2);
+    for n in 0..3 {
+        restate(&mut gangs, &format!("g-{n}"), &with("once-satisfied".to_owned()));
+    }
+    gangs.wait(2);
+    gangs.node("more", 1);
+    gangs.wait(2);
+    assert_eq!(gangs.count("g"), 3);
+}
+
+#[test]
+fn the_sub_priority_of_a_pod_by_itself_counts_too() {
+    let mut gangs = TestGangs::new(1);
+    gangs.cluster.step_down();
+    gangs.member("old", &[]);
+    let mut facts = gangs.facts("urgent", &[("cpu", "1")], &[]);
+    facts.handoff.created += std::time::Duration::from_secs(60);
+    facts.spec.labels.insert("koordinator.sh/priority".to_owned(), "10".to_owned());
+    gangs.cluster.submit(facts);
+    gangs.cluster.lead();
+    gangs.settle();
+    assert_eq!(gangs.bound(), ["urgent"]);
+}
+
+/// A node is its own zone.
+fn zone(gangs: &mut TestGangs, node: &str) {
+    gangs.cluster.change_node(node, |facts| {
+        facts.labels.insert("zone".into(), node.into());
+    });
+}
+
+#[test]
+fn a_non_strict_gang_keeps_the_volume_plans_of_what_it_holds_over_failed_attempts() {
+    let mut gangs = no_nodes();
+    gangs.plain_node("a", 1, "x");
+    zone(&mut gangs, "a");
+    gangs.cluster.event(WorldEvent::Class(
+        "local".into(),
+        ClassFacts { waits: true, provisions: true, ..ClassFacts::default() },
+    ));
+    for n in 0..2 {
+        gangs.cluster.claim(&format!("c{n}"), 10, |_| ());
+        let mut facts = gangs.facts(&format!("g-{n}"), &[("cpu", "1")], &gang("g", "2", &[("mode", "NonStrict")]));
+        facts.spec.volumes = vec![VolumeUse::Claim(format!("c{n}").as_str().into())];
+        gangs.cluster.submit(facts);
+    }
+    gangs.wait(5);
+    assert_eq!(gangs.reserved("ml/g"), 1);
+    gangs.plain_node("b", 1, "x");
+    zone(&mut gangs, "b");
+    gangs.wait(3);
+    assert_eq!(gangs.count("g"), 0, "the volumes of both come first");
+    assert!(gangs.cluster.selected("c0").is_some() && gangs.cluster.selected("c1").is_some());
+    gangs.cluster.provision("c0");
+    gangs.settle();
+    assert_eq!(gangs.count("g"), 0);
+    gangs.cluster.provision("c1");
+    gangs.wait(1);
+    assert_eq!(gangs.count("g"), 2);
+}
+
+#[test]
+fn the_surplus_of_a_gang_that_is_satisfied_in_the_attempt_of_another_is_not_forgotten() {
+    let mut gangs = no_nodes();
+    for (node, cpus) in [("a", 3), ("b", 3), ("c", 4)] {
+        gangs.plain_node(node, cpus, node);
+    }
+    for (name, count) in [("a", 5), ("b", 6), ("c", 5)] {
+        for n in 0..count {
+            member_of(
+                &mut gangs,
+                &format!("{name}-{n}"),
+                "1",
+                &[name, "s"],
+                &gang(name, "5", &[("mode", "NonStrict")]),
+            );
+        }
+        gangs.wait(1);
+    }
+    for node in ["a", "b", "c"] {
+        gangs.cluster.change_node(node, |facts| facts.labels = BTreeMap::from([("pool".to_owned(), "s".to_owned())]));
+    }
+    gangs.wait(3);
+    assert_eq!((gangs.count("a"), gangs.count("b"), gangs.count("c")), (5, 5, 0));
+    let left = (0..6).map(|n| format!("b-{n}")).find(|name| gangs.state(name) == MemberState::Pending).unwrap();
+    assert_eq!(gangs.reason(&left), "Unschedulable");
+    (0..5).for_each(|n| gangs.cluster.finish(&format!("a-{n}")));
+    gangs.wait(3);
+    gangs.plain_node("more", 2, "s");
+    gangs.wait(3);
+    assert_eq!((gangs.count("b"), gangs.count("c")), (6, 5));
+}
+
+#[test]
+fn a_search_for_unlike_members_leaves_the_room_of_a_preempting_gang_alone() {
+    let mut gangs = no_nodes();
+    for node in ["n0", "n1"] {
+        gangs.plain_node(node, 1, "x");
+    }
+    for n in 0..2 {
+        let mut facts = gangs.facts(&format!("low-{n}"), &[("cpu", "1")], &[]);
+        facts.spec.priority = 1;
+        gangs.cluster.submit(facts);
+    }
+    gangs.wait(1);
+    for n in 0..3 {
+        let mut facts = gangs.facts(&format!("high-{n}"), &[("cpu", "1")], &gang("high", "3", &[]));
+        facts.spec.priority = 9;
+        gangs.cluster.submit(facts);
+    }
+    gangs.plain_node("free", 1, "x");
+    gangs.wait(2);
+    assert_eq!(gangs.cluster.nominations(), 3);
+    for (n, cpus) in ["1", "500m"].into_iter().enumerate() {
+        let mut facts = gangs.facts(&format!("rival-{n}"), &[("cpu", cpus)], &gang("rival", "1", &[]));
+        facts.spec.priority = 5;
+        gangs.cluster.submit(facts);
+    }
+    gangs.wait(3);
+    assert_eq!(gangs.count("rival"), 0);
+}
+
+#[test]
+fn one_picky_member_among_many_alike_gets_its_only_place() {
+    for (count, mode) in [(10, "Strict"), (30, "Strict"), (10, "NonStrict")] {
+        let mut gangs = no_nodes();
+        gangs.plain_node("a", 1, "small");
+        gangs.plain_node("b", count - 1, "large");
+        let min = count.to_string();
+        let keys = gang("g", &min, &[("mode", mode)]);
+        gangs.members("g", count as usize - 1, &keys);
+        let mut facts = gangs.facts("g-zz", &[("cpu", "1")], &keys);
+        facts.spec.node_selector = BTreeMap::from([("pool".to_owned(), "small".to_owned())]);
+        gangs.cluster.submit(facts);
+        gangs.wait(3);
+        assert_eq!(gangs.bound().len(), count as usize, "{count} {mode}: {}", gangs.condition("g-0"));
+    }
+}
+
+#[test]
+fn a_group_that_was_satisfied_once_stays_free_when_one_of_its_gangs_is_cleaned_up() {
+    let mut gangs = TestGangs::new(8);
+    let groups = ("groups", r#"["ml/a","ml/b"]"#);
+    gangs.members("a", 2, &gang("a", "2", &[groups]));
+    gangs.members("b", 3, &gang("b", "3", &[groups]));
+    gangs.wait(2);
+    assert_eq!(gangs.bound().len(), 5);
+    (0..2).for_each(|n| gangs.delete(&format!("a-{n}")));
+    gangs.delete("b-0");
+    gangs.member("b-9", &gang("b", "3", &[groups]));
+    gangs.wait(2);
+    assert_eq!(gangs.count("b-9"), 1, "{}", gangs.condition("b-9"));
+    gangs.cluster.restart();
+    gangs.delete("b-1");
+    gangs.member("b-8", &gang("b", "3", &[groups]));
+    gangs.wait(2);
+    assert_eq!(gangs.count("b-8"), 1, "after a restart too: {}", gangs.condition("b-8"));
+}
+
+#[test]
+fn a_gang_that_joins_one_that_runs_does_not_start_in_part() {
+    let mut gangs = TestGangs::new(4);
+    gangs.members("a", 2, &gang("a", "2", &[]));
+    gangs.wait(1);
+    assert_eq!(gangs.count("a"), 2);
+    let groups = ("groups", r#"["ml/a","ml/b"]"#);
+    (0..2).for_each(|n| restate(&mut gangs, &format!("a-{n}"), &gang("a", "2", &[groups])));
+    gangs.members("b", 3, &gang("b", "3", &[groups]));
+    gangs.wait(3);
+    assert_eq!(gangs.count("b"), 0, "two of three would fit");
+    gangs.cluster.restart();
+    gangs.wait(3);
+    assert_eq!(gangs.count("b"), 0, "nor after a restart");
+}
+
+#[test]
+fn where_policies_differ_the_gang_whose_rule_is_over_is_not_held_by_the_other() {
+    let mut gangs = TestGangs::new(8);
+    let groups = ("groups", r#"["ml/a","ml/b"]"#);
+    gangs.members("a", 2, &gang("a", "2", &[groups, ("match-policy", "only-waiting")]));
+    gangs.members("b", 2, &gang("b", "2", &[groups]));
+    gangs.wait(2);
+    assert_eq!(gangs.bound().len(), 4);
+    gangs.member("b-9", &gang("b", "2", &[groups]));
+    gangs.wait(2);
+    assert_eq!(gangs.count("b-9"), 1, "{}", gangs.condition("b-9"));
+    gangs.member("a-9", &gang("a", "2", &[groups, ("match-policy", "only-waiting")]));
+    gangs.wait(2);
+    assert_eq!((gangs.count("a-9"), gangs.reason("a-9")), (0, "GangIncomplete"));
+}
+
+#[test]
+fn members_that_no_rule_needs_say_why_they_wait_and_go_when_there_is_room() {
+    for policy in ["waiting-and-running", "waiting-running-succeed", "once-satisfied"] {
+        let mut gangs = TestGangs::new(4);
+        gangs.members("g", 6, &gang("g", "3", &[("match-policy", policy)]));
+        gangs.wait(2);
+        assert_eq!(gangs.count("g"), 4, "{policy}");
+        let left: Vec<String> =
+            (0..6).map(|n| format!("g-{n}")).filter(|name| gangs.state(name) == MemberState::Pending).collect();
+        for name in &left {
+            assert_eq!(gangs.reason(name), "Unschedulable", "{policy} {name}");
+            assert!(gangs.condition(name).contains("0/1 nodes"), "{policy}: {}", gangs.condition(name));
+        }
+        gangs.node("more", 2);
+        gangs.wait(2);
+        assert_eq!(gangs.count("g"), 6, "{policy}");
+    }
+}
+
+#[test]
+fn an_important_member_that_no_rule_needs_preempts_by_itself() {
+    let mut gangs = TestGangs::new(4);
+    for (name, priority, keys) in
+        [("low", 1, vec![]), ("high", 9, gang("g", "2", &[("match-policy", "waiting-and-running")]))]
+    {
+        for n in 0..2 {
+            let mut facts = gangs.facts(&format!("{name}-{n}"), &[("cpu", "1")], &keys);
+            facts.spec.priority = priority;
+            gangs.cluster.submit(facts);
+        }
+    }
+    gangs.wait(1);
+    assert_eq!(gangs.bound().len(), 4);
+    let mut facts = gangs.facts("high-9", &[("cpu", "1")], &gang("g", "2", &[("match-policy", "waiting-and-running")]));
+    facts.spec.priority = 9;
+    gangs.cluster.submit(facts);
+    gangs.wait(2);
+    assert_eq!(gangs.cluster.evicted.len(), 1);
+    let victim = gangs.cluster.evicted[0].clone();
+    gangs.delete(&victim);
+    gangs.wait(2);
+    assert_eq!(gangs.count("high-9"), 1);
+}
+
+#[test]
+fn a_binding_that_is_always_refused_is_tried_at_growing_distances() {
+    for policy in ["once-satisfied", "only-waiting", "waiting-and-running", "waiting-running-succeed"] {
+        let mut gangs = TestGangs::new(8);
+        let keys = gang("g", "3", &[("match-policy", policy)]);
+        gangs.members("g", 3, &keys);
+        gangs.wait(1);
+        gangs.delete("g-0");
+        if policy == "only-waiting" {
+            gangs.delete("g-1");
+            gangs.delete("g-2");
+            gangs.members("h", 3, &[]);
+            gangs.settle();
+            (0..3).for_each(|n| gangs.delete(&format!("h-{n}")));
+        }
+        gangs.wait(1);
+        let before = gangs.cluster.binds;
+        gangs.cluster.bind_faults = std::iter::repeat_n(Fault::Refused, 10_000).collect();
+        let fresh = if policy == "only-waiting" { 3 } else { 1 };
+        gangs.members("n", fresh, &keys);
+        gangs.wait(60);
+        let tries = (gangs.cluster.binds - before) / fresh;
+        assert!((3..=12).contains(&tries), "{policy}: {tries} tries in a minute");
+        gangs.cluster.bind_faults.clear();
+        gangs.wait(61);
+        assert_eq!(gangs.count("n"), fresh, "{policy}");
+    }
+}
+
+#[test]
+fn a_gang_that_turns_strict_gives_back_what_it_holds() {
+    let mut gangs = TestGangs::new(2);
+    gangs.accumulating = true;
+    gangs.members("g", 3, &gang("g", "3", &[("mode", "NonStrict")]));
+    gangs.wait(1);
+    assert_eq!(gangs.reserved("ml/g"), 2);
+    for n in 0..3 {
+        restate(&mut gangs, &format!("g-{n}"), &gang("g", "3", &[]));
+    }
+    gangs.settle();
+    assert_eq!(gangs.reserved("ml/g"), 0);
+}
+
+#[test]
+fn a_shorter_wait_and_smaller_resources_of_a_pod_group_count_at_once() {
+    let mut gangs = TestGangs::new(2);
+    gangs.accumulating = true;
+    gangs.pod_group("ml/g", |facts| facts.spec.min = Some(3));
+    let keys = vec![(P.to_owned(), "g".to_owned()), (format!("{G}mode"), "NonStrict".to_owned())];
+    gangs.members("g", 3, &keys);
+    gangs.wait(10);
+    gangs.pod_group("ml/g", |facts| {
+        facts.spec.min = Some(3);
+        facts.spec.wait = Some(std::time::Duration::from_secs(12));
+    });
+    gangs.wait(4);
+    assert_eq!(gangs.state("g-0"), MemberState::TimedOut);
+
+    let mut gangs = TestGangs::new(4);
+    let sized = |gangs: &mut TestGangs, cpus: i64| {
+        gangs.pod_group("ml/g", |facts| {
+            facts.spec.min = Some(3);
+            facts.min_resources.set("cpu", Quantity::units(cpus));
+        });
+    };
+    sized(&mut gangs, 5);
+    gangs.members("g", 3, &of_pod_group("g"));
+    gangs.wait(5);
+    assert_eq!(gangs.count("g"), 0);
+    sized(&mut gangs, 3);
+    gangs.wait(2);
+    assert_eq!(gangs.count("g"), 3);
+}
+
+#[test]
+fn what_is_held_on_a_node_that_changes_is_judged_again() {
+    let mut gangs = no_nodes();
+    gangs.plain_node("a", 1, "x");
+    for n in 0..2 {
+        member_of(&mut gangs, &format!("g-{n}"), "1", &["x"], &gang("g", "2", &[("mode", "NonStrict")]));
+    }
+    gangs.wait(2);
+    assert_eq!(gangs.reserved("ml/g"), 1);
+    gangs.cluster.change_node("a", |facts| facts.labels = BTreeMap::from([("pool".to_owned(), "y".to_owned())]));
+    gangs.plain_node("b", 1, "x");
+    gangs.wait(3);
+    assert_eq!(gangs.count("g"), 0, "node a does not fit any more");
+    gangs.plain_node("c", 1, "x");
+    gangs.wait(3);
+    assert_eq!(gangs.count("g"), 2);
+    assert!((0..2).all(|n| gangs.cluster.node_of(&format!("g-{n}")) != Some("a")));
+}
+
+#[test]
+fn a_holder_that_nobody_can_help_does_not_keep_the_others_blocked() {
+    let mut gangs = no_nodes();
+    for (node, cpus) in [("t", 1), ("a", 2), ("b", 2)] {
+        gangs.plain_node(node, cpus, node);
+    }
+    member_of(&mut gangs, "t-0", "1", &["t"], &gang("t", "2", &[("mode", "NonStrict"), ("waiting-time", "168h")]));
+    member_of(
+        &mut gangs,
+        "t-1",
+        "1",
+        &["nowhere"],
+        &gang("t", "2", &[("mode", "NonStrict"), ("waiting-time", "168h")]),
+    );
+    gangs.wait(1);
+    for name in ["a", "b"] {
+        for n in 0..3 {
+            member_of(
+                &mut gangs,
+                &format!("{name}-{n}"),
+                "1",
+                &[name, "s"],
+                &gang(name, "3", &[("mode", "NonStrict")]),
+            );
+        }
+        gangs.wait(1);
+    }
+    assert_eq!(["ml/t", "ml/a", "ml/b"].map(|name| gangs.reserved(name)), [1, 2, 2]);
+    for node in ["a", "b"] {
+        gangs.cluster.change_node(node, |facts| facts.labels = BTreeMap::from([("pool".to_owned(), "s".to_owned())]));
+    }
+    gangs.wait(3);
+    assert_eq!((gangs.reserved("ml/t"), gangs.count("a")), (1, 3));
+}
+
+#[test]
+fn whole_gpus_that_only_one_order_places_are_found_for_more_than_eight_members_of_two_kinds() {
+    let mut gangs = no_nodes();
+    gangs.cluster.node("a", 4);
+    gangs.cluster.node("b", 6);
+    gangs.cluster.change_node("a", |facts| facts.labels = BTreeMap::from([("pool".to_owned(), "a".to_owned())]));
+    let keys = gang("g", "10", &[]);
+    (0..6).for_each(|n| gangs.asks(&format!("any-{n}"), &[(key::NVIDIA_GPU, "1")], &keys));
+    for n in 0..4 {
+        let mut facts = gangs.facts(&format!("picky-{n}"), &[(key::NVIDIA_GPU, "1")], &keys);
+        facts.spec.node_selector = BTreeMap::from([("pool".to_owned(), "a".to_owned())]);
+        gangs.cluster.submit(facts);
+    }
+    gangs.wait(3);
+    assert_eq!(gangs.bound().len(), 10, "{}", gangs.condition("any-0"));
+}
+
+#[test]
+fn holders_give_way_and_pods_leave_for_one_gang_where_neither_alone_is_enough() {
+    let mut gangs = no_nodes();
+    gangs.plain_node("n", 4, "x");
+    let mut facts = gangs.facts("low", &[("cpu", "1")], &[]);
+    facts.spec.priority = 1;
+    gangs.cluster.submit(facts);
+    gangs.wait(1);
+    for n in 0..5 {
+        let mut facts =
+            gangs.facts(&format!("hold-{n}"), &[("cpu", "1")], &gang("hold", "5", &[("mode", "NonStrict")]));
+        facts.spec.priority = 1;
+        gangs.cluster.submit(facts);
+    }
+    gangs.wait(2);
+    assert_eq!((gangs.reserved("ml/hold"), gangs.count("low")), (3, 1));
+    for n in 0..4 {
+        let mut facts = gangs.facts(&format!("high-{n}"), &[("cpu", "1")], &gang("high", "4", &[]));
+        facts.spec.priority = 9;
+        gangs.cluster.submit(facts);
+    }
+    gangs.wait(2);
+    assert_eq!((gangs.cluster.evicted.clone(), gangs.reserved("ml/hold")), (vec!["low".to_owned()], 0));
+    gangs.delete("low");
+    gangs.wait(2);
+    assert_eq!(gangs.count("high"), 4);
+}
+
+/// A gang of three, each with a claim that waits for it.
+fn gang_with_claims() -> TestGangs {
+    let mut gangs = no_nodes();
+    gangs.plain_node("a", 8, "x");
+    zone(&mut gangs, "a");
+    gangs.cluster.event(WorldEvent::Class(
+        "local".into(),
+        ClassFacts { waits: true, provisions: true, ..ClassFacts::default() },
+    ));
+    for n in 0..3 {
+        gangs.cluster.claim(&format!("c{n}"), 10, |_| ());
+        let mut facts = gangs.facts(&format!("g-{n}"), &[("cpu", "1")], &gang("g", "3", &[]));
+        facts.spec.volumes = vec![VolumeUse::Claim(format!("c{n}").as_str().into())];
+        gangs.cluster.submit(facts);
+    }
+    gangs.cluster.settle();
+    assert_eq!((gangs.count("g"), gangs.reserved("ml/g")), (0, 3));
+    gangs
+}
+
+#[test]
+fn when_the_volume_of_one_member_cannot_be_made_nobody_of_the_gang_goes() {
+    let mut gangs = gang_with_claims();
+    gangs.cluster.provision("c0");
+    gangs.cluster.provision("c1");
+    gangs.cluster.change_claim("c2", |facts| facts.selected_node = None);
+    gangs.cluster.settle();
+    assert_eq!((gangs.count("g"), gangs.reserved("ml/g")), (0, 0), "nobody has locked yet: all of it goes back");
+    assert_eq!((gangs.told("GangBindFailed"), gangs.told("GangHoldReleased")), (1, 1));
+    gangs.cluster.now += std::time::Duration::from_secs(2);
+    gangs.cluster.settle();
+    assert_eq!(gangs.reserved("ml/g"), 3, "it is tried again when it has rested");
+    gangs.cluster.provision("c2");
+    gangs.settle();
+    assert_eq!(gangs.count("g"), 3);
+}
+
+#[test]
+fn a_member_that_is_deleted_before_the_first_lock_takes_the_others_back() {
+    let mut gangs = gang_with_claims();
+    gangs.delete("g-2");
+    gangs.settle();
+    assert_eq!(gangs.reserved("ml/g"), 0);
+    ["c0", "c1"].iter().for_each(|claim| gangs.cluster.provision(claim));
+    gangs.wait(3);
+    assert_eq!((gangs.count("g"), gangs.reason("g-0")), (0, "GangIncomplete"));
+    let mut facts = gangs.facts("g-2", &[("cpu", "1")], &gang("g", "3", &[]));
+    facts.spec.volumes = vec![];
+    gangs.cluster.submit(facts);
+    gangs.wait(3);
+    assert_eq!(gangs.count("g"), 3);
+}
+
+#[test]
+fn the_rest_of_a_commit_is_bound_where_its_locks_stand_after_a_crash() {
+    let mut gangs = no_nodes();
+    for node in ["n1", "n2", "n3"] {
+        gangs.cluster.node(node, 1);
+    }
+    gangs.cluster.hold = true;
+    let keys = gang("g", "3", &[("match-policy", "only-waiting")]);
+    (0..3).for_each(|n| gangs.asks(&format!("g-{n}"), &[(baton::contract::key::NVIDIA_GPU, "1")], &keys));
+    gangs.cluster.settle();
+    assert_eq!(gangs.cluster.held.len(), 3, "the locks: {:?}", gangs.cluster.held);
+    (0..3).for_each(|_| gangs.cluster.deliver_one(0));
+    let is_bind =
+        |effect: &baton::decide::scheduler::Effect| matches!(effect, baton::decide::scheduler::Effect::Bind { .. });
+    assert!(gangs.cluster.held.len() == 3 && gangs.cluster.held.iter().all(is_bind), "{:?}", gangs.cluster.held);
+    gangs.cluster.deliver_only(1);
+    let holders: Vec<Option<String>> =
+        ["n1", "n2", "n3"].iter().map(|node| gangs.cluster.holder(node).map(str::to_owned)).collect();
+    // A node that comes first in every respect.
+    gangs.cluster.node("m0", 1);
+    gangs.cluster.restart();
+    gangs.settle();
+    assert_eq!(gangs.count("g"), 3);
+    for (node, holder) in ["n1", "n2", "n3"].iter().zip(holders) {
+        let holder = holder.unwrap();
+        assert_eq!(gangs.cluster.node_of(&holder), Some(*node), "{holder} holds the lock of {node}");
+    }
+}
+
+fn of_priority(gangs: &mut TestGangs, name: &str, priority: i32, keys: &[(String, String)]) {
+    let mut facts = gangs.facts(name, &[("cpu", "1")], keys);
+    facts.spec.priority = priority;
+    gangs.cluster.submit(facts);
+}
+
+#[test]
+fn a_member_that_owes_makes_room_for_itself_as_any_pod_of_its_priority_does() {
+    let mut gangs = no_nodes();
+    gangs.plain_node("n", 2, "x");
+    gangs.cluster.hold = true;
+    (0..2).for_each(|n| of_priority(&mut gangs, &format!("high-{n}"), 100, &gang("high", "2", &[])));
+    of_priority(&mut gangs, "low", 0, &[]);
+    gangs.cluster.settle();
+    // The first one's Binding is refused before the second one is bound.
+    for refused in [true, false] {
+        gangs.cluster.bind_faults.extend(refused.then_some(Fault::Refused));
+        gangs.cluster.deliver_one(0);
+        gangs.cluster.settle();
+    }
+    gangs.cluster.deliver();
+    gangs.settle();
+    assert_eq!((gangs.count("high"), gangs.count("low")), (1, 1), "the other's room was free for a second");
+    gangs.wait(3);
+    assert_eq!(gangs.cluster.evicted, ["low"]);
+    gangs.delete("low");
+    gangs.wait(3);
+    assert_eq!(gangs.count("high"), 2);
+}
+
+#[test]
+fn a_condition_that_is_lost_is_written_again() {
+    let mut gangs = no_nodes();
+    gangs.plain_node("n", 1, "x");
+    gangs.cluster.lost_conditions = 3;
+    gangs.members("g", 2, &gang("g", "2", &[]));
+    gangs.settle();
+    gangs.wait(5);
+    for name in ["g-0", "g-1"] {
+        assert_eq!(gangs.reason(name), "Unschedulable");
+        assert!(gangs.condition(name).contains("0 of 2 placed"), "{}", gangs.condition(name));
+    }
+}
+
+#[test]
+fn what_was_told_before_another_one_led_is_told_again() {
+    let mut gangs = no_nodes();
+    gangs.plain_node("n", 1, "x");
+    gangs.members("g", 2, &gang("g", "2", &[]));
+    gangs.settle();
+    gangs.cluster.step_down();
+    gangs.cluster.reasons.insert("g-0".to_owned(), "GangIncomplete");
+    gangs.cluster.lead();
+    gangs.settle();
+    assert_eq!(gangs.reason("g-0"), "Unschedulable");
+}
+
+#[test]
+fn members_that_others_keep_away_are_told_apart_by_their_labels() {
+    use baton::contract::hint::LabelSelector;
+    use baton::decide::world::spec::PodTerm;
+    for mode in ["Strict", "NonStrict"] {
+        let mut gangs = no_nodes();
+        gangs.plain_node("n", 4, "x");
+        zone(&mut gangs, "n");
+        let mut guard = gangs.facts("guard", &[("cpu", "1")], &[]);
+        let selector: LabelSelector = serde_json::from_str(r#"{"matchLabels": {"role": "ps"}}"#).unwrap();
+        let away = PodTerm {
+            selector: Some(selector),
+            namespaces: vec![],
+            namespace_selector: None,
+            topology_key: "zone".into(),
+        };
+        guard.spec.anti_affinity = vec![away];
+        gangs.cluster.submit(guard);
+        gangs.settle();
+        for (name, role) in [("g-0", "ps"), ("g-1", "worker"), ("g-2", "worker")] {
+            let mut facts = gangs.facts(name, &[("cpu", "1")], &gang("g", "2", &[("mode", mode)]));
+            facts.spec.labels = BTreeMap::from([("role".to_owned(), role.to_owned())]);
+            gangs.cluster.submit(facts);
+        }
+        gangs.settle();
+        assert_eq!(gangs.bound(), ["g-1", "g-2", "guard"], "{mode}");
+    }
+}
+
+#[test]
+fn a_gang_that_gets_its_rest_by_another_hand_is_satisfied() {
+    let mut gangs = no_nodes();
+    gangs.plain_node("n", 2, "x");
+    let more = [("mode", "NonStrict"), ("match-policy", "waiting-and-running"), ("waiting-time", "60s")];
+    gangs.members("g", 3, &gang("g", "3", &more));
+    gangs.settle();
+    assert_eq!((gangs.count("g"), gangs.reserved("ml/g")), (0, 2));
+    gangs.plain_node("other", 1, "y");
+    let left = (0..3).map(|n| format!("g-{n}")).find(|name| gangs.state(name) == MemberState::Pending).unwrap();
+    gangs.cluster.change_node("other", |facts| facts.unschedulable = true);
+    gangs.change(&left, |facts| facts.handoff.node = Some("other".into()));
+    gangs.wait(2);
+    assert_eq!(gangs.count("g"), 3);
+}
+
+#[test]
+fn a_gang_whose_rule_ends_by_another_hand_lets_its_holders_go_and_others_have_their_turn() {
+    let mut gangs = no_nodes();
+    gangs.plain_node("n", 1, "x");
+    let more = [("mode", "NonStrict"), ("match-policy", "once-satisfied"), ("waiting-time", "600s")];
+    gangs.members("g", 3, &gang("g", "2", &more));
+    gangs.settle();
+    assert_eq!((gangs.count("g"), gangs.reserved("ml/g")), (0, 1));
+    gangs.plain_node("other", 3, "y");
+    gangs.cluster.change_node("other", |facts| facts.unschedulable = true);
+    let left: Vec<String> =
+        (0..3).map(|n| format!("g-{n}")).filter(|name| gangs.state(name) == MemberState::Pending).collect();
+    assert_eq!(left.len(), 2);
+    for name in left {
+        gangs.change(&name, |facts| facts.handoff.node = Some("other".into()));
+    }
+    gangs.plain_node("free", 1, "z");
+    let mut late = gangs.facts("late", &[("cpu", "1")], &[]);
+    late.spec.priority = -1;
+    gangs.cluster.submit(late);
+    gangs.wait(3);
+    assert_eq!((gangs.count("g"), gangs.count("late")), (3, 1), "{}", gangs.condition("late"));
+    assert_eq!(gangs.reserved("ml/g"), 0);
+}
+
+#[test]
+fn every_quorum_of_a_gang_whose_rule_stays_is_told() {
+    let mut gangs = no_nodes();
+    gangs.plain_node("n", 4, "x");
+    let keys = gang("g", "2", &[("match-policy", "only-waiting")]);
+    gangs.members("g", 2, &keys);
+    gangs.settle();
+    assert_eq!(gangs.told("GangSatisfied"), 1);
+    (0..2).for_each(|n| gangs.delete(&format!("g-{n}")));
+    (2..4).for_each(|n| gangs.member(&format!("g-{n}"), &keys));
+    gangs.settle();
+    assert_eq!((gangs.count("g"), gangs.told("GangSatisfied")), (2, 2));
+}
+
+#[test]
+fn with_evict_gang_a_deletion_that_is_lost_is_asked_for_again() {
+    let policy = GangPolicy { on_bind_failure: OnBindFailure::EvictGang, ..GangPolicy::default() };
+    let mut gangs = TestGangs::with(EngineConfig { gangs: policy, ..EngineConfig::default() });
+    gangs.accumulating = true;
+    gangs.plain_node("n", 4, "x");
+    gangs.cluster.lost_evictions = 2;
+    gangs.cluster.bind_faults.extend([Fault::Refused]);
+    gangs.members("g", 3, &gang("g", "3", &[]));
+    gangs.settle();
+    assert_eq!(gangs.cluster.evicted, Vec::<String>::new(), "both were lost");
+    gangs.wait(11);
+    assert_eq!(gangs.cluster.evicted.len(), 2);
+}

@@ -1,0 +1,275 @@
+//! Whose a commit is and whose a hold: what gangs did alone, with others, or before their pods were relabelled satisfies no other
+//! group. Never is a member bound while its group, as all its gangs declare it now, is not satisfied.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use baton::contract::Quantity;
+use baton::contract::gang::{Committed, GangId, MatchPolicy, Mode, key::CONDITION_SATISFIED};
+use baton::decide::world::gangs::MemberState;
+use baton::decide::world::spec::VolumeUse;
+use baton::decide::world::{ClassFacts, WorldEvent};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+
+use crate::harness::gangs::{P, TestGangs, declared, gang};
+
+fn restate(gangs: &mut TestGangs, name: &str, keys: &[(String, String)]) {
+    gangs.change(name, |facts| facts.spec.gang = declared("ml", keys));
+}
+
+fn restate_all(gangs: &mut TestGangs, prefix: &str, count: usize, keys: &[(String, String)]) {
+    (0..count).for_each(|n| restate(gangs, &format!("{prefix}-{n}"), keys));
+}
+
+fn listed(gangs: &[&str]) -> Arc<BTreeSet<GangId>> {
+    Arc::new(gangs.iter().map(|gang| GangId::parse(gang).unwrap()).collect())
+}
+
+/// Now, and after a restart.
+fn always(gangs: &mut TestGangs, check: impl Fn(&TestGangs, &str)) {
+    gangs.wait(2);
+    check(gangs, "at once");
+    gangs.cluster.restart();
+    gangs.wait(2);
+    check(gangs, "after a restart");
+}
+
+#[test]
+fn a_gang_that_lists_another_one_does_not_complete_that_ones_broken_commit() {
+    for list in [r#"["ml/b"]"#, r#"["ml/b","ml/missing"]"#] {
+        let mut gangs = TestGangs::new(8);
+        gangs.members("a", 2, &gang("a", "2", &[("groups", list)]));
+        gangs.members("b", 3, &gang("b", "3", &[]));
+        gangs.settle();
+        assert_eq!((gangs.count("a"), gangs.count("b")), (0, 3), "{list}");
+        gangs.cluster.finish("b-0");
+        let reason = gangs.reason("a-0").to_owned();
+        always(&mut gangs, |gangs, when| {
+            assert_eq!((gangs.count("a"), gangs.reason("a-0")), (0, &*reason), "{list} {when}");
+        });
+    }
+}
+
+#[test]
+fn a_gang_whose_list_nobody_shares_does_not_owe_what_its_former_group_began() {
+    let mut gangs = TestGangs::new(3);
+    gangs.cluster = crate::harness::TestScheduler::new();
+    gangs.cluster.node("n", 8);
+    let both = ("groups", r#"["ml/a","ml/b"]"#);
+    let policy = ("match-policy", "waiting-and-running");
+    for name in ["a", "b"] {
+        let keys = gang(name, "2", &[both, policy]);
+        (0..2).for_each(|n| gangs.asks(&format!("{name}-{n}"), &[("nvidia.com/gpu", "1")], &keys));
+    }
+    gangs.cluster.now += Duration::from_secs(1);
+    gangs.cluster.settle();
+    assert_eq!(gangs.bound().len(), 1, "the others stand in line for the lock");
+    // The scheduler dies, and until another one leads the gang of whoever is bound has nothing to do with the other any more.
+    gangs.cluster.step_down();
+    let (began, other) = if gangs.count("a") == 1 { ("a", "b") } else { ("b", "a") };
+    restate_all(&mut gangs, began, 2, &gang(began, "2", &[policy]));
+    gangs.cluster.restart();
+    gangs.wait(2);
+    assert_eq!((gangs.count(other), gangs.reason(&format!("{other}-0"))), (0, "GangGroupMismatch"));
+    assert_eq!(gangs.count(began), 2, "alone it has room for both: {}", gangs.condition(&format!("{began}-1")));
+}
+
+#[test]
+fn a_bound_pod_that_is_relabelled_before_its_new_gang_exists_does_not_satisfy_it() {
+    let mut gangs = TestGangs::new(4);
+    gangs.members("ra", 3, &gang("ra", "3", &[]));
+    gangs.settle();
+    restate(&mut gangs, "ra-0", &gang("rb", "3", &[]));
+    gangs.members("rb", 3, &gang("rb", "3", &[]));
+    always(&mut gangs, |gangs, when| assert_eq!(gangs.count("rb"), 0, "one place for three, {when}"));
+}
+
+#[test]
+fn a_group_that_is_made_later_does_not_owe_what_one_of_its_gangs_has_lost() {
+    for policy in ["once-satisfied", "waiting-and-running"] {
+        let policy = ("match-policy", policy);
+        let mut gangs = TestGangs::new(5);
+        gangs.members("a", 3, &gang("a", "2", &[policy]));
+        gangs.members("b", 3, &gang("b", "3", &[("groups", r#"["ml/a"]"#), policy]));
+        gangs.wait(1);
+        assert_eq!((gangs.count("a"), gangs.count("b")), (3, 0));
+        gangs.cluster.finish("a-0");
+        gangs.cluster.change_node("n", |facts| facts.allocatable.set("cpu", Quantity::units(4)));
+        restate_all(&mut gangs, "a", 3, &gang("a", "2", &[("groups", r#"["ml/b"]"#), policy]));
+        always(&mut gangs, |gangs, when| assert_eq!(gangs.count("b"), 0, "two places for three, {policy:?} {when}"));
+        if policy.1 == "waiting-and-running" {
+            gangs.node("more", 1);
+            gangs.wait(2);
+            assert_eq!(gangs.count("b"), 3, "{}", gangs.condition("b-0"));
+        }
+    }
+}
+
+#[test]
+fn a_group_of_gangs_that_all_have_their_minimum_is_satisfied_whenever_it_was_made() {
+    let mut gangs = TestGangs::new(5);
+    gangs.members("a", 2, &gang("a", "2", &[]));
+    gangs.members("b", 2, &gang("b", "2", &[]));
+    gangs.settle();
+    let both = ("groups", r#"["ml/a","ml/b"]"#);
+    ["a", "b"].iter().for_each(|name| restate_all(&mut gangs, name, 2, &gang(name, "2", &[both])));
+    gangs.member("a-9", &gang("a", "2", &[both]));
+    gangs.wait(2);
+    assert_eq!(gangs.count("a-9"), 1, "{}", gangs.condition("a-9"));
+}
+
+/// One of two gangs that wait together, by its PodGroup.
+fn say(gangs: &mut TestGangs, name: &str, min: u32, wait: Option<Duration>, group: &[&str]) {
+    gangs.pod_group(&format!("ml/{name}"), |facts| {
+        (facts.spec.min, facts.spec.wait) = (Some(min), wait);
+        facts.annotated.mode = Some(Mode::NonStrict);
+        facts.annotated.policy = Some(MatchPolicy::WaitingAndRunning);
+        facts.annotated.groups = Some(listed(group));
+    });
+}
+
+/// The groups that hold room.
+fn holders(gangs: &TestGangs) -> String {
+    let holds = gangs.cluster.scheduler.holds().values();
+    let holders: BTreeSet<String> = holds.map(|hold| hold.group.as_ref().unwrap().to_string()).collect();
+    holders.into_iter().collect::<Vec<_>>().join("; ")
+}
+
+#[test]
+fn a_gang_that_leaves_its_group_gives_back_what_that_holds_and_starts_as_a_whole() {
+    let mut gangs = TestGangs::new(4);
+    gangs.accumulating = true;
+    let both = ["ml/a", "ml/b"];
+    say(&mut gangs, "a", 3, None, &both);
+    say(&mut gangs, "b", 2, None, &both);
+    let of = |name: &str| vec![(P.to_owned(), name.to_owned())];
+    for name in ["b-0", "b-1"] {
+        let mut facts = gangs.facts(name, &[("cpu", "1")], &of("b"));
+        facts.handoff.node = Some("n".into());
+        gangs.cluster.submit(facts);
+    }
+    gangs.members("a", 3, &of("a"));
+    gangs.wait(2);
+    assert_eq!((gangs.count("a"), gangs.reserved("ml/a"), &*holders(&gangs)), (0, 2, "ml/a, ml/b"));
+    let week = Duration::from_secs(7 * 24 * 3600);
+    say(&mut gangs, "a", 3, Some(week), &[]);
+    assert_eq!((gangs.count("a"), gangs.told("GangHoldReleased")), (0, 1));
+    gangs.wait(2);
+    assert_eq!((gangs.count("a"), gangs.reserved("ml/a"), &*holders(&gangs)), (0, 2, "ml/a"), "it is tried alone");
+    // The ten minutes of the group that it has left are not its own.
+    gangs.wait(620);
+    assert_eq!((gangs.state("a-2"), gangs.reserved("ml/a")), (MemberState::Pending, 2));
+    gangs.node("more", 1);
+    gangs.wait(2);
+    assert_eq!(gangs.count("a"), 3, "{}", gangs.condition("a-2"));
+}
+
+#[test]
+fn members_of_a_gang_that_has_left_do_not_take_the_holdings_along_when_one_pod_is_edited() {
+    let mut gangs = TestGangs::new(4);
+    gangs.accumulating = true;
+    let more = [("mode", "NonStrict"), ("match-policy", "waiting-and-running")];
+    let both = [more[0], more[1], ("groups", r#"["ml/a","ml/b"]"#)];
+    for name in ["b-0", "b-1"] {
+        let mut facts = gangs.facts(name, &[("cpu", "1")], &gang("b", "2", &both));
+        facts.handoff.node = Some("n".into());
+        gangs.cluster.submit(facts);
+    }
+    gangs.members("a", 3, &gang("a", "3", &both));
+    gangs.wait(2);
+    assert_eq!((gangs.reserved("ml/a"), &*holders(&gangs)), (2, "ml/a, ml/b"));
+    // The oldest pod decides for all of them.
+    restate(&mut gangs, "a-0", &gang("a", "3", &[more[0], more[1], ("groups", "")]));
+    gangs.wait(2);
+    assert_eq!((gangs.count("a"), gangs.reserved("ml/a"), &*holders(&gangs)), (0, 2, "ml/a"));
+}
+
+#[test]
+fn a_broken_commit_that_does_not_say_whose_it_is_is_the_present_groups() {
+    for nanos in [0, 1, 123_456_789] {
+        let mut gangs = TestGangs::new(8);
+        let keys = gang("g", "5", &[("match-policy", "only-waiting")]);
+        let at = crate::harness::wall(gangs.cluster.now + Duration::from_secs(1)) + Duration::from_nanos(nanos);
+        for n in 0..5 {
+            let mut facts = gangs.facts(&format!("g-{n}"), &[("cpu", "1")], &keys);
+            if n < 2 {
+                facts.handoff.node = Some("n".into());
+                let text = format!("{}/5", at.as_nanosecond());
+                facts.handoff.assignment.committed = Some(Committed::parse(&text).unwrap());
+            }
+            gangs.cluster.submit(facts);
+        }
+        gangs.cluster.now += Duration::from_secs(2);
+        gangs.cluster.restart();
+        gangs.wait(2);
+        assert_eq!(gangs.count("g"), 5, "{nanos}: {}", gangs.condition("g-4"));
+    }
+}
+
+#[test]
+fn a_pod_group_that_calls_a_former_group_satisfied_is_not_believed_about_the_present_one() {
+    let mut gangs = TestGangs::new(5);
+    let since = crate::harness::wall(gangs.cluster.now + Duration::from_secs(1));
+    let condition = || Condition {
+        type_: CONDITION_SATISFIED.to_owned(),
+        status: "True".to_owned(),
+        reason: "GangSatisfied".to_owned(),
+        message: String::new(),
+        last_transition_time: Time(since),
+        observed_generation: None,
+    };
+    for name in ["a", "b"] {
+        gangs.pod_group(&format!("ml/{name}"), |facts| facts.spec.min = Some(2));
+        gangs.members(name, 2, &[(P.to_owned(), name.to_owned())]);
+    }
+    gangs.settle();
+    assert_eq!(gangs.bound().len(), 4);
+    ["a-0", "b-0"].iter().for_each(|name| gangs.delete(name));
+    for name in ["a", "b"] {
+        gangs.pod_group(&format!("ml/{name}"), |facts| {
+            facts.spec.min = Some(2);
+            facts.annotated.groups = Some(listed(&["ml/a", "ml/b"]));
+            facts.status.conditions = vec![condition()];
+        });
+    }
+    gangs.member("a-9", &[(P.to_owned(), "a".to_owned())]);
+    always(&mut gangs, |gangs, when| {
+        assert_eq!((gangs.count("a-9"), gangs.reason("a-9")), (0, "GangIncomplete"), "{when}");
+    });
+}
+
+/// A gang of two on its way: the volume of one is not settled yet.
+fn on_its_way(gangs: &mut TestGangs, keys: &[(String, String)]) {
+    let class = ClassFacts { waits: true, provisions: true, ..ClassFacts::default() };
+    gangs.cluster.classes.insert("local".to_owned(), class.clone());
+    gangs.cluster.event(WorldEvent::Class("local".into(), class));
+    gangs.cluster.claim("g-0", 10, |_| ());
+    for name in ["g-0", "g-1"] {
+        let mut facts = gangs.facts(name, &[("cpu", "1")], keys);
+        if name == "g-0" {
+            facts.spec.volumes = vec![VolumeUse::Claim("g-0".into())];
+        }
+        gangs.cluster.submit(facts);
+    }
+    gangs.settle();
+    assert_eq!((gangs.cluster.bind_attempts(), gangs.count("g")), (2, 0), "both are on their way");
+}
+
+#[test]
+fn a_group_that_changes_before_the_first_lock_takes_its_commit_back() {
+    for whole in [true, false] {
+        let mut gangs = TestGangs::new(8);
+        on_its_way(&mut gangs, &gang("g", "2", &[]));
+        if whole {
+            // It is to start with another gang, which is not there yet.
+            restate_all(&mut gangs, "g", 2, &gang("g", "2", &[("groups", r#"["ml/other"]"#)]));
+        } else {
+            // One of its pods goes to another gang.
+            restate(&mut gangs, "g-1", &gang("h", "2", &[]));
+        }
+        gangs.settle();
+        assert_eq!((gangs.cluster.bind_attempts(), gangs.count("g")), (0, 0), "{whole}");
+        assert_eq!([gangs.reason("g-0"), gangs.reason("g-1")], ["GangIncomplete"; 2], "{whole}");
+    }
+}

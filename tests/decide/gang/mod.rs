@@ -1,0 +1,15 @@
+//! Gangs: scenarios, random cases, and a model of two of them on two locked nodes.
+
+mod devices;
+mod edges;
+mod faults;
+mod groups;
+mod model;
+mod moves;
+mod packing;
+mod phases;
+mod random;
+mod victims;
+mod whole;
+mod words;
+mod work;

@@ -1,0 +1,278 @@
+//! Pods that change gangs, gangs that change groups, members that change: whose a commit is, who holds what, and what is worth
+//! another try.
+
+use std::collections::BTreeMap;
+
+use baton::contract::gang::GangId;
+use baton::contract::key;
+use baton::decide::pod::Phase;
+use baton::decide::world::spec::Qos;
+use baton::decide::world::spec::{Taint, TaintEffect, Toleration, TolerationOperator};
+use baton::decide::world::{Resources, WorldEvent};
+
+use crate::harness::gangs::{P, TestGangs, declared, gang};
+
+const AB: (&str, &str) = ("groups", r#"["ml/a","ml/b"]"#);
+
+fn restate(gangs: &mut TestGangs, name: &str, keys: &[(String, String)]) {
+    gangs.change(name, |facts| facts.spec.gang = declared("ml", keys));
+}
+
+/// Nobody of the gang is bound, now and after a restart.
+fn stays_out(gangs: &mut TestGangs, name: &str) {
+    gangs.wait(3);
+    assert_eq!(gangs.count(name), 0);
+    gangs.cluster.restart();
+    gangs.wait(3);
+    assert_eq!(gangs.count(name), 0, "nor after a restart");
+}
+
+#[test]
+fn who_lists_a_gang_completes_no_commit_of_it() {
+    let mut gangs = TestGangs::new(8);
+    gangs.members("a", 2, &gang("a", "2", &[("groups", r#"["ml/b"]"#)]));
+    gangs.members("b", 3, &gang("b", "3", &[]));
+    gangs.settle();
+    assert_eq!((gangs.count("a"), gangs.count("b"), gangs.reason("a-0")), (0, 3, "GangGroupMismatch"));
+    gangs.cluster.finish("b-0");
+    stays_out(&mut gangs, "a");
+    assert_eq!(gangs.reason("a-0"), "GangGroupMismatch");
+}
+
+#[test]
+fn a_bound_pod_that_is_given_to_another_gang_proves_nothing_of_that() {
+    let mut gangs = TestGangs::new(4);
+    gangs.members("a", 3, &gang("a", "3", &[]));
+    gangs.settle();
+    gangs.members("b", 3, &gang("b", "3", &[]));
+    gangs.wait(2);
+    assert_eq!((gangs.count("a"), gangs.count("b")), (3, 0));
+    restate(&mut gangs, "a-0", &gang("b", "3", &[]));
+    stays_out(&mut gangs, "b");
+    gangs.cluster.change_node("n", |facts| facts.allocatable.set("cpu", "6".parse().unwrap()));
+    gangs.wait(3);
+    assert_eq!(gangs.count("b"), 3, "with room for three it starts");
+}
+
+#[test]
+fn a_group_that_is_made_later_starts_whole_whatever_one_of_its_gangs_did_before() {
+    // More members than both gangs need together, and fewer of them than there were.
+    for (members, ended) in [(5, 0), (3, 1)] {
+        let mut gangs = TestGangs::new(members + 2);
+        gangs.members("a", members as usize, &gang("a", "2", &[]));
+        gangs.settle();
+        gangs.members("b", 3, &gang("b", "3", &[AB]));
+        gangs.wait(2);
+        (0..ended).for_each(|n| gangs.cluster.finish(&format!("a-{n}")));
+        gangs.wait(1);
+        assert_eq!((gangs.count("b"), gangs.reason("b-0")), (0, "GangGroupMismatch"));
+        gangs.cluster.pod("filler", &[("cpu", if ended == 0 { "0" } else { "1" })]);
+        gangs.settle();
+        (0..members).for_each(|n| restate(&mut gangs, &format!("a-{n}"), &gang("a", "2", &[AB])));
+        stays_out(&mut gangs, "b");
+    }
+}
+
+#[test]
+fn a_gang_that_leaves_its_group_gives_back_what_it_held_there() {
+    let mut gangs = TestGangs::new(4);
+    gangs.accumulating = true;
+    let more = |groups| [("mode", "NonStrict"), ("match-policy", "waiting-and-running"), groups];
+    gangs.members("b", 2, &gang("b", "2", &more(("groups", ""))));
+    gangs.settle();
+    assert_eq!(gangs.count("b"), 2);
+    gangs.pod_group("ml/a", |facts| {
+        facts.spec.min = Some(3);
+        facts.annotated = declared("ml", &gang("a", "3", &more(AB))).unwrap().koordinator.clone();
+    });
+    (0..2).for_each(|n| restate(&mut gangs, &format!("b-{n}"), &gang("b", "2", &more(AB))));
+    gangs.members("a", 3, &[(P.to_owned(), "a".to_owned())]);
+    gangs.wait(2);
+    assert_eq!((gangs.count("a"), gangs.reserved("ml/a")), (0, 2));
+    gangs.pod_group("ml/a", |facts| {
+        facts.spec.min = Some(3);
+        facts.annotated = declared("ml", &gang("a", "3", &more(("groups", "")))).unwrap().koordinator.clone();
+    });
+    gangs.wait(3);
+    assert_eq!((gangs.count("a"), gangs.reserved("ml/a")), (0, 2), "held for itself now");
+    assert!(gangs.cluster.scheduler.holds().values().all(|hold| hold.group.as_ref().unwrap().is_alone()));
+}
+
+#[test]
+fn a_gang_whose_members_tolerate_more_is_tried_again_as_a_pod_by_itself_is() {
+    let mut gangs = TestGangs::with(Default::default());
+    gangs.plain_node("n", 4, "x");
+    gangs.cluster.change_node("n", |facts| {
+        facts.taints = vec![Taint { key: "k".into(), value: "v".into(), effect: TaintEffect::NoSchedule }];
+    });
+    gangs.members("g", 2, &gang("g", "2", &[]));
+    gangs.wait(5);
+    assert_eq!(gangs.count("g"), 0);
+    let everything = Toleration { operator: TolerationOperator::Exists, ..Toleration::default() };
+    for name in ["g-0", "g-1"] {
+        gangs.change(name, |facts| facts.spec.tolerations = vec![everything.clone()]);
+    }
+    gangs.wait(2);
+    assert_eq!(gangs.count("g"), 2, "{}", gangs.condition("g-0"));
+}
+
+#[test]
+fn a_member_for_whom_nobody_can_make_room_keeps_no_gang_from_preempting_that_does_not_need_it() {
+    let mut gangs = TestGangs::with(Default::default());
+    gangs.plain_node("n", 36, "x");
+    (0..36).for_each(|n| gangs.member(&format!("low-{n}"), &[]));
+    gangs.settle();
+    let keys = gang("high", "33", &[]);
+    for n in 0..33 {
+        let mut facts = gangs.facts(&format!("high-{n}"), &[("cpu", "1")], &keys);
+        facts.spec.priority = 9;
+        gangs.cluster.submit(facts);
+    }
+    let mut big = gangs.facts("high-big", &[("cpu", "2")], &keys);
+    big.spec.priority = 9;
+    big.spec.node_selector = BTreeMap::from([("pool".to_owned(), "none".to_owned())]);
+    gangs.cluster.submit(big);
+    gangs.settle();
+    assert_eq!(gangs.cluster.evicted.len(), 33);
+    assert!(!gangs.condition("high-0").contains("high-big"), "{}", gangs.condition("high-0"));
+}
+
+#[test]
+fn the_sub_priority_of_a_gang_that_waits_counts_as_soon_as_it_is_changed() {
+    let mut gangs = TestGangs::with(Default::default());
+    gangs.plain_node("n", 1, "x");
+    gangs.member("first", &[]);
+    gangs.settle();
+    for name in ["a", "b"] {
+        gangs.members(name, 1, &gang(name, "1", &[]));
+    }
+    gangs.wait(3);
+    let important = declared(
+        "ml",
+        &[gang("b", "1", &[]), vec![("label:koordinator.sh/priority".to_owned(), "10".to_owned())]].concat(),
+    );
+    gangs.change("b-0", |facts| facts.spec.gang = important);
+    gangs.wait(3);
+    gangs.delete("first");
+    gangs.wait(3);
+    assert_eq!((gangs.count("a"), gangs.count("b")), (0, 1));
+}
+
+#[test]
+fn members_that_hold_room_say_that_capacity_keeps_them_waiting() {
+    let mut gangs = TestGangs::new(4);
+    gangs.accumulating = true;
+    gangs.members("g", 5, &gang("g", "5", &[("mode", "NonStrict")]));
+    gangs.wait(2);
+    assert_eq!(gangs.reserved("ml/g"), 4);
+    for n in 0..5 {
+        let name = format!("g-{n}");
+        assert_eq!(gangs.reason(&name), "Unschedulable", "{name}: {}", gangs.condition(&name));
+        assert!(gangs.condition(&name).contains("gang ml/g: 4 of 5 placed"), "{}", gangs.condition(&name));
+    }
+}
+
+#[test]
+fn surplus_of_a_gang_that_was_satisfied_all_the_time_is_no_new_quorum() {
+    let mut gangs = TestGangs::new(3);
+    gangs.members("g", 4, &gang("g", "3", &[("match-policy", "waiting-and-running")]));
+    gangs.wait(2);
+    assert_eq!((gangs.count("g"), gangs.told("GangSatisfied")), (3, 1));
+    gangs.cluster.change_node("n", |facts| facts.allocatable.set("cpu", "4".parse().unwrap()));
+    gangs.wait(3);
+    assert_eq!((gangs.count("g"), gangs.told("GangSatisfied")), (4, 1));
+    assert_eq!(gangs.cluster.stats().groups_satisfied, 1);
+}
+
+#[test]
+fn gangs_whose_rule_stays_are_counted_as_waiting_and_those_of_others_are_not() {
+    let mut gangs = TestGangs::new(3);
+    let keys = gang("g", "3", &[("match-policy", "only-waiting")]);
+    gangs.members("g", 3, &keys);
+    gangs.wait(2);
+    gangs.delete("g-0");
+    gangs.member("g-3", &keys);
+    let mut other = gangs.facts("o-0", &[("cpu", "1")], &gang("o", "2", &[]));
+    other.handoff.scheduler_name = "another".into();
+    gangs.cluster.submit(other);
+    gangs.wait(2);
+    assert_eq!((gangs.reason("g-3"), gangs.cluster.scheduler.waiting_groups()), ("GangIncomplete", 1));
+}
+
+#[test]
+fn what_a_pod_group_asks_for_in_all_is_told_in_the_units_of_people() {
+    let mut gangs = TestGangs::new(4);
+    gangs.pod_group("ml/g", |facts| {
+        facts.spec.min = Some(1);
+        facts.min_resources = Resources::of([("cpu", "1000".parse().unwrap())]);
+    });
+    gangs.members("g", 1, &[(P.to_owned(), "g".to_owned())]);
+    gangs.wait(2);
+    let said = gangs.condition("g-0");
+    assert!(said.contains("asks for at least 1k cpu beyond what its members have, 4 are free in all"), "{said}");
+}
+
+#[test]
+fn a_commit_whose_first_member_has_ended_before_the_last_one_was_bound_is_whole() {
+    let mut gangs = TestGangs::with(Default::default());
+    gangs.cluster.node("n", 3);
+    let keys = gang("g", "3", &[("match-policy", "only-waiting")]);
+    (0..4).for_each(|n| gangs.asks(&format!("g-{n}"), &[(key::NVIDIA_GPU, "1")], &keys));
+    gangs.cluster.settle();
+    let first = gangs.bound();
+    assert_eq!(first.len(), 1, "the others stand in the node's line");
+    gangs.cluster.agent_releases("n");
+    gangs.cluster.finish(&first[0]);
+    gangs.settle();
+    assert_eq!(gangs.bound().len(), 3);
+    gangs.wait(3);
+    assert_eq!(gangs.bound().len(), 3, "a fourth one needs a quorum");
+}
+
+#[test]
+fn members_that_disagree_in_two_dialects_are_told_so() {
+    let mut gangs = TestGangs::new(0);
+    let older = [(format!("{P}/name"), "g".to_owned()), (format!("{P}/min-available"), "3".to_owned())];
+    gangs.member("g-0", &older);
+    gangs.member("g-1", &[older[0].clone()]);
+    gangs.settle();
+    assert_eq!(gangs.told("GangConfigConflict"), 0);
+    gangs.member("g-2", &gang("g", "5", &[]));
+    gangs.settle();
+    assert_eq!(gangs.told("GangConfigConflict"), 1);
+}
+
+#[test]
+fn the_class_of_a_gang_is_that_of_its_lowest_living_member() {
+    let mut gangs = TestGangs::new(2);
+    gangs.members("g", 2, &gang("g", "2", &[]));
+    (0..2).for_each(|n| gangs.change(&format!("g-{n}"), |facts| facts.spec.qos = Qos::Guaranteed));
+    gangs.settle();
+    // Of one that has ended, nothing is read any more that it asked for.
+    gangs.change("g-1", |facts| {
+        facts.handoff.phase = Phase::Succeeded;
+        facts.spec.qos = Qos::default();
+    });
+    gangs.settle();
+    let id = GangId::parse("ml/g").unwrap();
+    let class = gangs.cluster.world().gangs().gang(&id).unwrap().class();
+    assert_eq!(class, Some(Qos::Guaranteed as u8));
+}
+
+#[test]
+fn the_wait_begins_anew_when_all_that_was_held_is_lost() {
+    let mut gangs = TestGangs::with(Default::default());
+    gangs.accumulating = true;
+    gangs.plain_node("n", 1, "x");
+    gangs.members("g", 2, &gang("g", "2", &[("mode", "NonStrict"), ("waiting-time", "60s")]));
+    gangs.wait(50);
+    assert_eq!(gangs.reserved("ml/g"), 1);
+    gangs.cluster.nodes.remove("n");
+    gangs.cluster.event(WorldEvent::NodeGone("n".into()));
+    gangs.wait(2);
+    gangs.plain_node("m", 1, "x");
+    gangs.wait(40);
+    assert_eq!((gangs.reserved("ml/g"), gangs.told("GangTimeout")), (1, 0));
+    gangs.wait(30);
+    assert_eq!((gangs.reserved("ml/g"), gangs.told("GangTimeout")), (0, 1));
+}

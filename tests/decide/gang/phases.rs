@@ -1,0 +1,123 @@
+//! The phase of a PodGroup: the first row of the table that matches.
+
+use baton::contract::gang::{GangId, PodGroupPhase, PodGroupStatus, key};
+use baton::decide::pod::Phase;
+use baton::decide::world::gangs::{GangProgress, Sight, status};
+
+use crate::harness::gangs::{P, TestGangs};
+
+use PodGroupPhase::{Failed, Finished, Pending, PreScheduling, Running, Scheduled, Scheduling};
+
+/// Members without a node, with one, running, succeeded, failed.
+type Members = (usize, usize, usize, usize, usize);
+
+fn stand(min: u32, (pending, bound, running, succeeded, failed): Members) -> TestGangs {
+    let mut gangs = TestGangs::new(64);
+    // Nobody schedules: the members are as they are made.
+    gangs.cluster.step_down();
+    gangs.pod_group("ml/g", |facts| facts.spec.min = Some(min));
+    let states = [
+        (pending, None, Phase::Pending),
+        (bound, Some("n"), Phase::Pending),
+        (running, Some("n"), Phase::Running),
+        (succeeded, Some("n"), Phase::Succeeded),
+        (failed, Some("n"), Phase::Failed),
+    ];
+    let mut number = 0;
+    for (count, node, phase) in states {
+        for _ in 0..count {
+            let mut facts = gangs.facts(&format!("g-{number}"), &[("cpu", "1")], &[(P.to_owned(), "g".to_owned())]);
+            facts.handoff.node = node.map(Into::into);
+            facts.handoff.phase = phase;
+            gangs.cluster.submit(facts);
+            number += 1;
+        }
+    }
+    gangs
+}
+
+fn told(gangs: &TestGangs, before: &PodGroupStatus) -> PodGroupStatus {
+    let gang = gangs.cluster.world().gangs().gang(&GangId::parse("ml/g").unwrap()).unwrap();
+    let progress = GangProgress::default();
+    let sight = Sight { progress: &progress, next_try: None, held: None };
+    status(gang, sight, before, gangs.cluster.moment().wall)
+}
+
+#[test]
+fn every_phase_is_that_of_the_first_row_that_matches() {
+    // minimum, members (pending, bound, running, succeeded, failed), phase
+    let table: &[(u32, Members, PodGroupPhase)] = &[
+        (3, (0, 0, 0, 0, 0), Pending),
+        (3, (2, 0, 0, 0, 0), Pending),
+        (3, (3, 0, 0, 0, 0), PreScheduling),
+        (3, (2, 1, 0, 0, 0), Scheduling),
+        (3, (4, 1, 1, 0, 0), Scheduling),
+        (3, (0, 3, 0, 0, 0), Scheduled),
+        (3, (0, 2, 1, 0, 0), Scheduled),
+        (3, (1, 1, 1, 1, 0), Scheduled),
+        (3, (0, 0, 3, 0, 0), Running),
+        (3, (5, 0, 3, 0, 0), Running),
+        (3, (0, 0, 1, 2, 0), Running),
+        (3, (0, 0, 0, 3, 0), Finished),
+        (3, (9, 9, 9, 3, 9), Finished),
+        // Failed needs a failure and too few who live or have succeeded.
+        (3, (0, 0, 2, 0, 1), Failed),
+        (3, (1, 1, 0, 0, 1), Failed),
+        (3, (0, 0, 1, 1, 1), Failed),
+        (3, (0, 0, 0, 0, 3), Failed),
+        (3, (0, 0, 3, 0, 1), Running),
+        (3, (3, 0, 0, 0, 5), PreScheduling),
+        (3, (1, 0, 2, 0, 1), Scheduling),
+        (3, (0, 1, 1, 1, 1), Scheduled),
+        // Too few without a failure is no failure.
+        (3, (0, 0, 2, 0, 0), Scheduling),
+        (1, (0, 0, 0, 1, 0), Finished),
+    ];
+    for (min, members, phase) in table {
+        let found = told(&stand(*min, *members), &PodGroupStatus::default());
+        assert_eq!(found.phase, Some(*phase), "minimum {min} of {members:?}");
+        let (_, bound, running, succeeded, failed) = *members;
+        let counts = (found.scheduled, found.running, found.succeeded, found.failed);
+        let wanted = (bound + running, running, succeeded, failed);
+        assert_eq!(counts, (wanted.0 as i32, wanted.1 as i32, wanted.2 as i32, wanted.3 as i32), "{members:?}");
+    }
+}
+
+#[test]
+fn finished_stays_while_its_pods_are_cleaned_up_and_ends_with_a_new_generation() {
+    let finished = told(&stand(3, (0, 0, 0, 3, 0)), &PodGroupStatus::default());
+    assert_eq!((finished.phase, finished.succeeded), (Some(Finished), 3));
+    let cleaned = told(&stand(3, (0, 0, 0, 1, 0)), &finished);
+    assert_eq!((cleaned.phase, cleaned.succeeded), (Some(Finished), 3));
+    let placed = |status: &PodGroupStatus| {
+        let found = status.conditions.iter().find(|condition| condition.type_ == key::CONDITION_SCHEDULED);
+        found.map(|condition| condition.status.clone())
+    };
+    assert_eq!((placed(&finished), placed(&cleaned)), (Some("True".into()), Some("True".into())));
+    let empty = told(&stand(3, (0, 0, 0, 0, 0)), &cleaned);
+    assert_eq!((empty.phase, placed(&empty)), (Some(Finished), Some("True".into())));
+    let mut again = stand(3, (0, 0, 0, 0, 0));
+    again.cluster.now += std::time::Duration::from_secs(60);
+    again.members("new", 3, &[(P.to_owned(), "g".to_owned())]);
+    assert_eq!(told(&again, &cleaned).phase, Some(PreScheduling));
+}
+
+#[test]
+fn finished_stays_where_the_object_keeps_no_conditions() {
+    let mut finished = told(&stand(2, (0, 0, 1, 2, 0)), &PodGroupStatus::default());
+    assert_eq!(finished.phase, Some(Finished));
+    finished.conditions.clear();
+    let cleaned = told(&stand(2, (0, 0, 1, 1, 0)), &finished);
+    assert_eq!((cleaned.phase, cleaned.succeeded), (Some(Finished), 2));
+    let mut again = stand(2, (0, 0, 0, 1, 0));
+    again.cluster.now += std::time::Duration::from_secs(60);
+    again.members("new", 2, &[(P.to_owned(), "g".to_owned())]);
+    assert_eq!(told(&again, &finished).phase, Some(PreScheduling));
+}
+
+#[test]
+fn a_gang_without_a_minimum_is_pending() {
+    let mut gangs = stand(1, (1, 0, 0, 0, 0));
+    gangs.pod_group("ml/g", |_| {});
+    assert_eq!(told(&gangs, &PodGroupStatus::default()).phase, Some(Pending));
+}

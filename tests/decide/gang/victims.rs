@@ -1,0 +1,359 @@
+//! Gangs as victims: the surplus of a gang leaves first, and one more takes the whole gang along, wherever its members are.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use baton::contract::PodKey;
+use baton::contract::hint::LabelSelector;
+use baton::contract::tyjob::{BasicPolicy, JobQueuePolicy, Stage};
+use baton::decide::tyjob::placement::{JobFacts, JobIdentity, JobSpec};
+use baton::decide::world::JobClaim;
+use baton::decide::world::spec::PodTerm;
+
+use crate::harness::gangs::{TestGangs, gang};
+use crate::harness::wall;
+
+/// Nodes of one CPU each, and a gang of low priority on all of them.
+fn gang_on(nodes: usize, min: &str) -> TestGangs {
+    let mut gangs = TestGangs::with(Default::default());
+    for n in 0..nodes {
+        gangs.plain_node(&format!("n{n}"), 1, "x");
+    }
+    for n in 0..nodes {
+        let mut facts = gangs.facts(&format!("low-{n}"), &[("cpu", "1")], &gang("low", min, &[]));
+        facts.spec.priority = 1;
+        gangs.cluster.submit(facts);
+    }
+    gangs.settle();
+    assert_eq!(gangs.count("low"), nodes);
+    gangs
+}
+
+fn urgent(gangs: &mut TestGangs, name: &str, keys: &[(String, String)]) {
+    let mut facts = gangs.facts(name, &[("cpu", "1")], keys);
+    facts.spec.priority = 9;
+    gangs.cluster.submit(facts);
+    gangs.settle();
+}
+
+/// Whoever is evicted is gone.
+fn leave(gangs: &mut TestGangs) {
+    let leaving: Vec<PodKey> = gangs
+        .cluster
+        .pods
+        .iter()
+        .filter(|(_, facts)| facts.handoff.deleting.is_some())
+        .map(|(key, _)| key.clone())
+        .collect();
+    leaving.iter().for_each(|key| gangs.delete(&key.name));
+    gangs.wait(2);
+}
+
+#[test]
+fn the_surplus_of_a_gang_leaves_first_and_one_more_takes_all_of_it() {
+    let mut gangs = gang_on(4, "3");
+    urgent(&mut gangs, "first", &[]);
+    assert_eq!(gangs.cluster.evicted.len(), 1);
+    urgent(&mut gangs, "second", &[]);
+    assert_eq!(gangs.cluster.evicted.len(), 4, "the gang would be below its minimum: {:?}", gangs.cluster.evicted);
+    leave(&mut gangs);
+    assert_eq!((gangs.count("first"), gangs.count("second"), gangs.count("low")), (1, 1, 0));
+}
+
+#[test]
+fn a_pod_by_itself_leaves_rather_than_a_gang_that_cannot_spare_anybody() {
+    let mut gangs = gang_on(3, "3");
+    gangs.plain_node("alone", 1, "x");
+    let mut facts = gangs.facts("single", &[("cpu", "1")], &[]);
+    facts.spec.priority = 1;
+    gangs.cluster.submit(facts);
+    gangs.settle();
+    urgent(&mut gangs, "first", &[]);
+    assert_eq!(gangs.cluster.evicted, ["single"]);
+}
+
+#[test]
+fn a_gang_with_a_member_as_important_as_the_pod_is_no_victim_below_its_minimum() {
+    let mut gangs = gang_on(3, "3");
+    gangs.change("low-2", |facts| facts.spec.priority = 9);
+    urgent(&mut gangs, "first", &[]);
+    assert_eq!(gangs.cluster.evicted, Vec::<String>::new());
+}
+
+#[test]
+fn a_gang_that_preempts_counts_the_surplus_of_its_victims_once() {
+    // Two places are needed, the gang can spare one: all of it leaves, or nobody.
+    let mut gangs = gang_on(4, "3");
+    for n in 0..2 {
+        let mut facts = gangs.facts(&format!("high-{n}"), &[("cpu", "1")], &gang("high", "2", &[]));
+        facts.spec.priority = 9;
+        gangs.cluster.submit(facts);
+    }
+    gangs.settle();
+    assert_eq!(gangs.cluster.evicted.len(), 4, "{:?}", gangs.cluster.evicted);
+    assert_eq!(gangs.cluster.nominations(), 2);
+    leave(&mut gangs);
+    assert_eq!((gangs.count("high"), gangs.count("low")), (2, 0));
+}
+
+#[test]
+fn two_places_that_a_gang_can_spare_cost_only_these() {
+    let mut gangs = gang_on(5, "3");
+    for n in 0..2 {
+        let mut facts = gangs.facts(&format!("high-{n}"), &[("cpu", "1")], &gang("high", "2", &[]));
+        facts.spec.priority = 9;
+        gangs.cluster.submit(facts);
+    }
+    gangs.settle();
+    assert_eq!(gangs.cluster.evicted.len(), 2, "{:?}", gangs.cluster.evicted);
+    leave(&mut gangs);
+    assert_eq!((gangs.count("high"), gangs.count("low")), (2, 3));
+}
+
+#[test]
+fn the_room_of_a_preempting_gang_stays_closed_while_one_of_its_victims_is_still_there() {
+    let mut gangs = gang_on(2, "0");
+    for n in 0..3 {
+        let mut facts = gangs.facts(&format!("high-{n}"), &[("cpu", "1")], &gang("high", "3", &[]));
+        facts.spec.priority = 9;
+        gangs.cluster.submit(facts);
+    }
+    gangs.plain_node("free", 1, "x");
+    gangs.wait(2);
+    assert_eq!((gangs.cluster.evicted.len(), gangs.cluster.nominations()), (2, 3));
+    urgent(&mut gangs, "rival", &[]);
+    gangs.wait(90);
+    assert_eq!(gangs.count("rival"), 0, "the free node is kept for the third member as long as the others wait");
+    leave(&mut gangs);
+    assert_eq!(gangs.count("high"), 3);
+}
+
+/// A TYJob of a leader and three workers, of which it needs one, each on a node of its own.
+fn job() -> TestGangs {
+    let mut gangs = TestGangs::with(Default::default());
+    let identity = JobIdentity { key: PodKey::new("ml", "rl"), uid: "uid-rl".into() };
+    let facts = JobFacts {
+        job: identity,
+        version: 1,
+        created: wall(gangs.cluster.now),
+        deleting: false,
+        stage: Some(Stage::Running),
+        state: None,
+        attempt: 0,
+        has_address: true,
+        ended: BTreeMap::new(),
+        allocations: vec![],
+        told: None,
+        spec: Ok(JobSpec {
+            priority: 5,
+            queue: JobQueuePolicy::Priority,
+            basic: BasicPolicy::BinPack,
+            min_workers: 1,
+            terminating: true,
+            parts: vec![],
+        }),
+    };
+    gangs.cluster.jobs.insert(PodKey::new("ml", "rl"), facts);
+    gangs.cluster.tell_job(&PodKey::new("ml", "rl"));
+    for (n, name) in ["rl-learner", "rl-actor-0", "rl-actor-1", "rl-actor-2"].into_iter().enumerate() {
+        gangs.plain_node(&format!("n{n}"), 1, "x");
+        let mut facts = gangs.facts(name, &[("cpu", "1")], &[]);
+        facts.spec.priority = 1;
+        facts.spec.job = Some(Arc::new(JobClaim { name: "rl".into(), uid: "uid-rl".into(), attempt: Some(0) }));
+        let role = if n == 0 { "leader" } else { "worker" };
+        facts.spec.labels.insert("arranger.taichu.io/role".to_owned(), role.to_owned());
+        facts.handoff.node = Some(format!("n{n}").as_str().into());
+        gangs.cluster.submit(facts);
+    }
+    gangs.settle();
+    gangs
+}
+
+#[test]
+fn a_job_spares_workers_above_its_minimum_and_never_its_leader() {
+    let mut gangs = job();
+    for (name, evicted) in [("first", 1), ("second", 2), ("third", 4)] {
+        urgent(&mut gangs, name, &[]);
+        assert_eq!(gangs.cluster.evicted.len(), evicted, "{name}: {:?}", gangs.cluster.evicted);
+        let leader = gangs.cluster.evicted.contains(&"rl-learner".to_owned());
+        assert_eq!(leader, name == "third", "the leader leaves with all of the job only");
+    }
+}
+
+/// A node whose only pod, of this priority, takes all of it.
+fn full_node(gangs: &mut TestGangs, name: &str, priority: i32) {
+    gangs.plain_node(name, 4, name);
+    let mut facts = gangs.facts(&format!("low-{name}"), &[("cpu", "4")], &[]);
+    facts.spec.priority = priority;
+    facts.spec.node_selector = BTreeMap::from([("pool".to_owned(), name.to_owned())]);
+    gangs.cluster.submit(facts);
+    gangs.settle();
+    assert_eq!(gangs.cluster.node_of(&format!("low-{name}")), Some(name));
+}
+
+fn unlike(gangs: &mut TestGangs, name: &str, cpus: &str, pool: Option<&str>) {
+    let mut facts = gangs.facts(name, &[("cpu", cpus)], &gang("high", "2", &[]));
+    facts.spec.priority = 9;
+    if let Some(pool) = pool {
+        facts.spec.node_selector = BTreeMap::from([("pool".to_owned(), pool.to_owned())]);
+    }
+    gangs.cluster.submit(facts);
+}
+
+#[test]
+fn unlike_members_get_victims_where_each_of_them_can_go() {
+    let mut gangs = TestGangs::with(Default::default());
+    // Whoever chooses by itself takes the room of the least important pod, and leaves the picky one without.
+    full_node(&mut gangs, "x", 1);
+    full_node(&mut gangs, "y", 2);
+    full_node(&mut gangs, "z", 3);
+    unlike(&mut gangs, "high-0", "3", None);
+    unlike(&mut gangs, "high-1", "2", Some("x"));
+    gangs.settle();
+    assert_eq!(gangs.cluster.evicted.len(), 2, "{:?}", gangs.cluster.evicted);
+    assert!(gangs.cluster.evicted.contains(&"low-x".to_owned()), "{:?}", gangs.cluster.evicted);
+    assert!(
+        gangs.cluster.evicted.contains(&"low-y".to_owned()),
+        "the least important that helps: {:?}",
+        gangs.cluster.evicted
+    );
+    leave(&mut gangs);
+    assert_eq!((gangs.count("high"), gangs.count("low")), (2, 1));
+    assert_eq!(gangs.cluster.node_of("high-1"), Some("x"));
+}
+
+#[test]
+fn nobody_is_evicted_for_unlike_members_that_would_not_all_fit() {
+    let mut gangs = TestGangs::with(Default::default());
+    full_node(&mut gangs, "x", 1);
+    unlike(&mut gangs, "high-0", "3", None);
+    unlike(&mut gangs, "high-1", "2", Some("x"));
+    gangs.settle();
+    assert_eq!((gangs.cluster.evicted.len(), gangs.count("low")), (0, 1));
+}
+
+#[test]
+fn room_that_was_kept_for_a_gang_is_open_when_the_gang_is_deleted() {
+    let mut gangs = gang_on(2, "1");
+    let keys = gang("high", "2", &[]);
+    urgent(&mut gangs, "high-0", &keys);
+    urgent(&mut gangs, "high-1", &keys);
+    assert_eq!(gangs.cluster.evicted.len(), 2);
+    let mut late = gangs.facts("late", &[("cpu", "1")], &[]);
+    late.spec.priority = 1;
+    gangs.cluster.submit(late);
+    gangs.delete("low-0");
+    gangs.settle();
+    assert_eq!(gangs.count("late"), 0, "it is kept for the gang, which waits for the other one");
+    gangs.delete("high-0");
+    gangs.delete("high-1");
+    gangs.settle();
+    assert_eq!(gangs.count("late"), 1);
+}
+
+#[test]
+fn a_gang_looks_for_other_victims_when_the_node_of_one_dies_with_it() {
+    let mut gangs = gang_on(3, "1");
+    let keys = gang("high", "2", &[]);
+    urgent(&mut gangs, "high-0", &keys);
+    urgent(&mut gangs, "high-1", &keys);
+    let evicted = gangs.cluster.evicted.clone();
+    assert_eq!(evicted.len(), 2);
+    let dead = gangs.cluster.node_of(&evicted[0]).unwrap().to_owned();
+    gangs.delete(&evicted[1]);
+    gangs.cluster.change_node(&dead, |facts| facts.unschedulable = true);
+    gangs.wait(3);
+    assert_eq!(gangs.cluster.evicted.len(), 3, "{:?}", gangs.cluster.evicted);
+    let last = gangs.cluster.evicted[2].clone();
+    gangs.delete(&last);
+    gangs.wait(3);
+    assert_eq!(gangs.count("high"), 2);
+}
+
+#[test]
+fn nobody_joins_a_gang_whose_members_are_about_to_leave() {
+    let mut gangs = TestGangs::with(Default::default());
+    gangs.plain_node("n1", 2, "x");
+    let keys = gang("low", "2", &[("match-policy", "waiting-and-running")]);
+    gangs.members("low", 3, &keys);
+    gangs.settle();
+    assert_eq!(gangs.count("low"), 2);
+    let mut high = gangs.facts("high", &[("cpu", "2")], &[]);
+    high.spec.priority = 9;
+    gangs.cluster.submit(high);
+    gangs.plain_node("n2", 1, "x");
+    gangs.wait(2);
+    assert_eq!((gangs.cluster.evicted.len(), gangs.count("low")), (2, 2), "the third one stays away");
+    leave(&mut gangs);
+    assert_eq!((gangs.count("high"), gangs.count("low")), (1, 0), "alone it is below the minimum");
+}
+
+#[test]
+fn members_that_want_to_be_near_each_other_keep_their_room_until_the_victims_have_left() {
+    let mut gangs = gang_on(2, "0");
+    let keys = gang("high", "2", &[]);
+    let mut first = gangs.facts("high-ps", &[("cpu", "1")], &keys);
+    first.spec.priority = 9;
+    first.spec.labels = [("app".to_owned(), "ps".to_owned())].into();
+    let mut second = gangs.facts("high-worker", &[("cpu", "1")], &keys);
+    second.spec.priority = 9;
+    let selector =
+        LabelSelector { match_labels: [("app".to_owned(), "ps".to_owned())].into(), ..LabelSelector::default() };
+    let namespaces = vec!["ml".into()];
+    second.spec.affinity =
+        vec![PodTerm { selector: Some(selector), topology_key: "pool".into(), namespaces, ..PodTerm::default() }];
+    gangs.cluster.submit(first);
+    gangs.cluster.submit(second);
+    gangs.settle();
+    assert_eq!(gangs.cluster.evicted.len(), 2, "{:?}", gangs.cluster.evicted);
+    let victims = gangs.cluster.evicted.clone();
+    urgent(&mut gangs, "late", &[]);
+    gangs.wait(25);
+    let asked: std::collections::BTreeSet<&String> = gangs.cluster.evicted.iter().collect();
+    assert_eq!((asked.len(), gangs.cluster.nominations()), (2, 2), "{:?}", gangs.cluster.evicted);
+    gangs.delete(&victims[0]);
+    gangs.wait(25);
+    assert_eq!((gangs.count("late"), gangs.cluster.nominations()), (0, 2), "the room is the gang's");
+    gangs.delete(&victims[1]);
+    gangs.wait(3);
+    assert_eq!((gangs.count("high"), gangs.count("late")), (2, 0));
+}
+
+#[test]
+fn a_gang_that_waits_for_the_deletion_of_a_member_says_so() {
+    let mut gangs = TestGangs::with(Default::default());
+    gangs.plain_node("n1", 2, "x");
+    let keys = gang("low", "2", &[("match-policy", "waiting-and-running")]);
+    gangs.members("low", 3, &keys);
+    gangs.settle();
+    // The same condition with other words is not written more often than this.
+    gangs.wait(61);
+    gangs.cluster.lost_evictions = 100;
+    let mut high = gangs.facts("high", &[("cpu", "2")], &[]);
+    high.spec.priority = 9;
+    gangs.cluster.submit(high);
+    gangs.plain_node("n2", 1, "x");
+    gangs.wait(5);
+    let bound = gangs.bound();
+    assert_eq!((gangs.cluster.evicted.len(), gangs.count("low")), (0, 2));
+    let third = (0..3).map(|n| format!("low-{n}")).find(|name| !bound.contains(name)).unwrap();
+    assert!(gangs.condition(&third).contains("is about to make room for others"), "{}", gangs.condition(&third));
+}
+
+#[test]
+fn a_gang_whose_member_is_asked_to_leave_in_vain_goes_on_after_a_minute() {
+    let mut gangs = TestGangs::with(Default::default());
+    gangs.plain_node("n1", 2, "x");
+    let keys = gang("low", "2", &[("match-policy", "waiting-and-running")]);
+    gangs.members("low", 3, &keys);
+    gangs.settle();
+    gangs.cluster.lost_evictions = 100;
+    let mut high = gangs.facts("high", &[("cpu", "2")], &[]);
+    high.spec.priority = 9;
+    gangs.cluster.submit(high);
+    gangs.plain_node("n2", 1, "x");
+    gangs.wait(58);
+    assert_eq!(gangs.count("low"), 2);
+    gangs.wait(3);
+    assert_eq!(gangs.count("low"), 3, "{:?}", gangs.cluster.conditions);
+}

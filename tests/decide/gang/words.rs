@@ -1,0 +1,481 @@
+//! Sentence by sentence: what keys, aliases, levels and invalid values come to, and what changes of a gang's words do to it.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use baton::contract::gang::{GangId, MatchPolicy, Mode, PodGroupApi};
+use baton::decide::pod::Phase;
+use baton::decide::scheduler::{EngineConfig, GangPolicy, OnBindFailure, TimeoutClock};
+use baton::decide::world::gangs::{
+    Declared, Fields, Gang, GangConfig, GangDefaults, MemberState, PodGroupFacts, Source, Warning,
+};
+use baton::decide::world::{PodFacts, Resources, WorldEvent, WorldPolicy};
+
+use crate::harness::gangs::{G, P, TestGangs, declared, gang};
+
+type Keys = Vec<(String, String)>;
+
+fn keys(pairs: &[(&str, &str)]) -> Keys {
+    pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
+}
+
+fn of<'a>(gangs: &'a TestGangs, name: &str) -> &'a Gang {
+    gangs.cluster.world().gangs().gang(&GangId::parse(name).unwrap()).unwrap()
+}
+
+fn config(gangs: &TestGangs, name: &str) -> GangConfig {
+    *of(gangs, name).config()
+}
+
+/// Reasons and texts of what is wrong with a gang's words.
+fn warnings(gangs: &TestGangs, name: &str) -> Vec<String> {
+    of(gangs, name).warnings().iter().map(|warning| format!("{}: {warning}", warning.reason())).collect()
+}
+
+/// One member with these keys beside the gang's name, in a world without room.
+fn says(pairs: &[(&str, &str)]) -> TestGangs {
+    let mut gangs = TestGangs::new(0);
+    let mut all = keys(&[(&format!("{G}name"), "g")]);
+    all.extend(keys(pairs));
+    gangs.member("g-0", &all);
+    gangs
+}
+
+#[test]
+fn an_invalid_value_warns_once_and_falls_back() {
+    let (wait, min, total, mode) = ("waiting-time", "min-available", "total-number", "mode");
+    for (key, value, warns) in [
+        (wait, "1.5h", false),
+        (wait, "1h30m", false),
+        (wait, "", false),
+        (wait, "0", true),
+        (wait, "-5s", true),
+        (wait, "600", true),
+        (wait, "169h", true),
+        (wait, "soon", true),
+        (min, " 3 ", false),
+        (min, "0", false),
+        (min, "-1", true),
+        (min, "2147483648", true),
+        (min, "three", true),
+        (total, "many", true),
+        (mode, "strict", true),
+        (mode, "NonStrict", false),
+        ("match-policy", "whatever", true),
+        ("match-policy", "only-waiting", false),
+        ("groups", "ml/a", true),
+        ("groups", "", false),
+        ("gang-groups", "[1]", true),
+    ] {
+        let gangs = says(&[(&format!("{G}{key}"), value)]);
+        let told = warnings(&gangs, "ml/g");
+        assert_eq!(told.len(), usize::from(warns), "{key} {value:?}: {told:?}");
+        let config = config(&gangs, "ml/g");
+        if warns {
+            let default = GangConfig {
+                min: None,
+                total: 0,
+                mode: Mode::Strict,
+                policy: MatchPolicy::OnceSatisfied,
+                wait: Duration::from_secs(600),
+            };
+            assert_eq!(config, default, "{key} {value:?}");
+            assert!(told[0].starts_with("GangInvalidValue") && told[0].contains(value), "{told:?}");
+            assert!(of(&gangs, "ml/g").group().is_alone());
+        }
+    }
+    assert_eq!(config(&says(&[(&format!("{G}waiting-time"), "1.5h")]), "ml/g").wait, Duration::from_secs(5400));
+    assert_eq!(config(&says(&[(&format!("{G}waiting-time"), "168h")]), "ml/g").wait, Duration::from_secs(604_800));
+}
+
+#[test]
+fn a_total_below_the_minimum_is_the_minimum_and_warns() {
+    let total = |value| says(&[(&format!("{G}min-available"), "4"), (&format!("{G}total-number"), value)]);
+    assert_eq!((config(&total("8"), "ml/g").total, warnings(&total("8"), "ml/g").len()), (8, 0));
+    assert_eq!((config(&total("2"), "ml/g").total, warnings(&total("2"), "ml/g").len()), (4, 1));
+    assert_eq!((config(&total("x"), "ml/g").total, warnings(&total("x"), "ml/g").len()), (4, 1));
+}
+
+#[test]
+fn the_first_name_counts_and_a_second_one_warns() {
+    let (label, community, name, own) =
+        (format!("label:{P}"), "label:scheduling.x-k8s.io/pod-group", format!("{P}/name"), format!("{G}name"));
+    let named = |pairs: &[(&str, &str)]| {
+        let said = declared("ml", &keys(pairs)).unwrap();
+        let gang = said.named(false).unwrap().gang.clone().unwrap().name().to_owned();
+        (gang, said.warnings.iter().map(Warning::reason).collect::<Vec<_>>())
+    };
+    let conflict = vec!["GangNameConflict"];
+    assert_eq!(named(&[(&own, "e"), (&name, "d")]), ("d".to_owned(), conflict.clone()));
+    assert_eq!(named(&[(&own, "e"), (&name, "d"), (community, "c")]), ("c".to_owned(), conflict.clone()));
+    assert_eq!(named(&[(&own, "e"), (community, "c"), (&label, "b")]), ("b".to_owned(), conflict));
+    assert_eq!(named(&[(&own, "same"), (&label, "same")]), ("same".to_owned(), vec![]));
+    assert_eq!(named(&[(&own, "e"), (&label, "")]), ("e".to_owned(), vec![]), "an empty name names nothing");
+    assert_eq!(named(&[(&format!("label:{P}/name"), "d")]).0, "d", "as a label too");
+    assert_eq!(named(&[(P, "b")]).0, "b", "as an annotation too");
+    assert!(declared("ml", &keys(&[(&format!("label:{G}name"), "e")])).is_none(), "that one is an annotation only");
+}
+
+#[test]
+fn scheduling_group_names_a_gang_only_behind_its_flag() {
+    let annotations = BTreeMap::from([(format!("{G}name"), "other".to_owned())]);
+    let source =
+        Source { namespace: "ml", labels: None, annotations: Some(&annotations), scheduling_group: Some("first") };
+    let said = Declared::read(&source, || None).unwrap();
+    let name = |flag| said.named(flag).unwrap().gang.clone().unwrap().to_string();
+    assert_eq!((name(true), name(false)), ("ml/first".to_owned(), "ml/other".to_owned()));
+    let reasons = |flag| said.all_warnings(flag).map(|warning| warning.reason()).collect::<Vec<_>>();
+    assert_eq!((reasons(true), reasons(false)), (vec!["GangNameConflict"], vec![]), "two names, where both are read");
+
+    let defaults = GangDefaults { scheduling_groups: true, ..GangDefaults::default() };
+    let world = WorldPolicy { gangs: defaults, ..WorldPolicy::default() };
+    let mut gangs = TestGangs::with(EngineConfig { world, ..EngineConfig::default() });
+    gangs.node("n", 4);
+    let mut facts = gangs.facts("p", &[("cpu", "1")], &[]);
+    facts.spec.gang = Some(Arc::new(said));
+    gangs.cluster.submit(facts);
+    gangs.settle();
+    assert_eq!((gangs.reason("p"), gangs.told("GangNameConflict")), ("WaitingForPodGroup", 1));
+    let mut group = PodGroupFacts::new(PodGroupApi::Kubernetes, GangId::parse("ml/first").unwrap());
+    group.spec.min = Some(1);
+    gangs.cluster.event(WorldEvent::PodGroup(Box::new(group)));
+    gangs.settle();
+    assert_eq!(gangs.count("p"), 1);
+}
+
+#[test]
+fn every_field_comes_from_the_highest_level_that_says_it() {
+    let mut gangs = TestGangs::new(0);
+    gangs.pod_group("ml/g", |facts| {
+        let annotations = BTreeMap::from([
+            (format!("{G}mode"), "NonStrict".to_owned()),
+            (format!("{G}match-policy"), "only-waiting".to_owned()),
+            (format!("{G}total-number"), "9".to_owned()),
+        ]);
+        (facts.annotated, facts.warnings) = Fields::of_pod_group(None, Some(&annotations));
+        facts.spec.min = Some(7);
+        facts.spec.wait = PodGroupFacts::wait_seconds(30);
+    });
+    let found = config(&gangs, "ml/g");
+    assert_eq!((found.min, found.total, found.mode), (Some(7), 9, Mode::NonStrict));
+    assert_eq!((found.policy, found.wait), (MatchPolicy::OnlyWaiting, Duration::from_secs(30)));
+    let second = [
+        (P, "g"),
+        (&format!("label:{P}/min-available"), "6"),
+        (&format!("label:{P}/match-policy"), "waiting-and-running"),
+    ];
+    gangs.member("a", &keys(&second));
+    let found = config(&gangs, "ml/g");
+    assert_eq!((found.min, found.policy), (Some(6), MatchPolicy::WaitingAndRunning));
+    let first = [(P, "g"), (&format!("{G}min-available"), "5"), (&format!("{G}mode"), "Strict")];
+    gangs.member("b", &keys(&first));
+    let found = config(&gangs, "ml/g");
+    assert_eq!((found.min, found.mode), (Some(5), Mode::Strict));
+    assert_eq!((found.policy, found.wait), (MatchPolicy::WaitingAndRunning, Duration::from_secs(30)));
+}
+
+#[test]
+fn the_oldest_member_with_a_valid_value_decides_with_one_warning() {
+    let mut gangs = TestGangs::new(0);
+    for (name, min) in [("a", "nonsense"), ("b", "3"), ("c", "2"), ("d", "2")] {
+        gangs.member(name, &gang("g", min, &[]));
+        gangs.wait(1);
+    }
+    assert_eq!(config(&gangs, "ml/g").min, Some(3));
+    let conflicts =
+        || warnings(&gangs, "ml/g").into_iter().filter(|told| told.starts_with("GangConfigConflict")).count();
+    assert_eq!((conflicts(), warnings(&gangs, "ml/g").len()), (1, 2));
+    gangs.delete("b");
+    assert_eq!((config(&gangs, "ml/g").min, warnings(&gangs, "ml/g").len()), (Some(2), 1));
+}
+
+#[test]
+fn of_two_pod_groups_of_one_name_that_of_sigs_counts() {
+    let mut gangs = TestGangs::new(0);
+    let mut other = PodGroupFacts::new(PodGroupApi::Community, GangId::parse("ml/g").unwrap());
+    other.spec.min = Some(9);
+    gangs.cluster.event(WorldEvent::PodGroup(Box::new(other)));
+    assert_eq!(config(&gangs, "ml/g").min, Some(9));
+    gangs.pod_group("ml/g", |facts| facts.spec.min = Some(2));
+    assert_eq!(config(&gangs, "ml/g").min, Some(2));
+    let told = warnings(&gangs, "ml/g");
+    assert!(told.len() == 1 && told[0].contains("scheduling.sigs.k8s.io"), "{told:?}");
+}
+
+#[test]
+fn a_minimum_of_zero_is_no_gang_rule() {
+    let mut gangs = TestGangs::new(1);
+    gangs.members("g", 2, &gang("g", "0", &[]));
+    gangs.settle();
+    assert_eq!(gangs.count("g"), 1, "each by itself");
+}
+
+#[test]
+fn gangs_of_one_name_in_two_namespaces_have_nothing_to_do_with_each_other() {
+    let mut gangs = TestGangs::new(8);
+    gangs.members("one/g", 2, &gang("g", "2", &[]));
+    gangs.members("two/g", 2, &gang("g", "3", &[]));
+    gangs.settle();
+    assert_eq!((gangs.count("one/"), gangs.count("two/")), (2, 0));
+    assert_eq!(gangs.reason("two/g-0"), "GangIncomplete");
+}
+
+#[test]
+fn a_gang_is_implied_in_its_own_list_and_one_that_is_listed_twice_counts_once() {
+    let mut gangs = TestGangs::new(8);
+    gangs.members("a", 2, &gang("a", "2", &[("groups", r#"["ml/b","ml/b"]"#)]));
+    gangs.settle();
+    assert_eq!(gangs.count("a"), 0);
+    let mut second = gang("b", "2", &[]);
+    second.push((format!("{P}/groups"), r#"["ml/a"]"#.to_owned()));
+    gangs.members("b", 2, &second);
+    gangs.settle();
+    assert_eq!(gangs.bound().len(), 4);
+}
+
+#[test]
+fn a_one_sided_list_holds_only_the_gang_that_lists() {
+    let mut gangs = TestGangs::new(8);
+    gangs.members("a", 2, &gang("a", "2", &[("gang-groups", r#"["ml/b"]"#)]));
+    gangs.members("b", 2, &gang("b", "2", &[]));
+    gangs.settle();
+    assert_eq!((gangs.count("a"), gangs.count("b"), gangs.reason("a-0")), (0, 2, "GangGroupMismatch"));
+}
+
+#[test]
+fn lists_that_go_round_hold_everybody() {
+    let mut gangs = TestGangs::new(8);
+    for (name, next) in [("a", r#"["ml/b"]"#), ("b", r#"["ml/c"]"#), ("c", r#"["ml/a"]"#)] {
+        gangs.members(name, 1, &gang(name, "1", &[("groups", next)]));
+    }
+    gangs.settle();
+    assert_eq!(gangs.bound(), Vec::<String>::new());
+    assert_eq!(["a-0", "b-0", "c-0"].map(|name| gangs.reason(name)), ["GangGroupMismatch"; 3]);
+}
+
+#[test]
+fn a_list_that_is_edited_makes_another_group_and_releases_what_was_held() {
+    let mut gangs = TestGangs::new(2);
+    gangs.accumulating = true;
+    let list = ("groups", r#"["ml/a","ml/b"]"#);
+    gangs.members("a", 2, &gang("a", "2", &[("mode", "NonStrict"), list]));
+    gangs.members("b", 1, &gang("b", "1", &[("mode", "NonStrict"), list]));
+    gangs.settle();
+    assert_eq!((gangs.reserved("ml/a"), gangs.count("a")), (2, 0));
+    let said = declared("ml", &gang("b", "1", &[("mode", "NonStrict")]));
+    gangs.change("b-0", |facts| facts.spec.gang = said);
+    gangs.wait(2);
+    assert_eq!((gangs.reserved("ml/a"), gangs.reason("a-0"), gangs.count("b")), (0, "GangGroupMismatch", 1));
+}
+
+#[test]
+fn a_held_member_that_moves_to_another_gang_takes_nothing_along() {
+    let mut gangs = TestGangs::new(2);
+    gangs.accumulating = true;
+    gangs.members("a", 3, &gang("a", "3", &[("mode", "NonStrict")]));
+    gangs.settle();
+    assert_eq!(gangs.reserved("ml/a"), 2);
+    let said = declared("ml", &gang("b", "3", &[("mode", "NonStrict")]));
+    gangs.change("a-0", |facts| facts.spec.gang = said);
+    gangs.settle();
+    assert_eq!((gangs.reserved("ml/a"), gangs.reserved("ml/b")), (0, 0));
+    assert_eq!((gangs.reason("a-0"), gangs.reason("a-1")), ("GangIncomplete", "GangIncomplete"));
+}
+
+#[test]
+fn a_pod_group_that_comes_and_goes_never_makes_half_a_gang() {
+    let mut gangs = TestGangs::new(4);
+    gangs.members("g", 5, &[(P.to_owned(), "g".to_owned())]);
+    for round in 0..20 {
+        gangs.pod_group("ml/g", |facts| facts.spec.min = Some(5));
+        if round % 2 == 0 {
+            gangs.settle();
+        }
+        gangs.pod_group_gone("ml/g");
+        gangs.settle();
+        assert_eq!((gangs.count("g"), gangs.reason("g-0")), (0, "WaitingForPodGroup"));
+    }
+    gangs.node("more", 1);
+    gangs.pod_group("ml/g", |facts| facts.spec.min = Some(5));
+    gangs.wait(2);
+    assert_eq!(gangs.count("g"), 5);
+}
+
+#[test]
+fn a_raised_minimum_leaves_bound_pods_alone() {
+    let mut gangs = TestGangs::new(4);
+    gangs.pod_group("ml/g", |facts| facts.spec.min = Some(2));
+    gangs.members("g", 2, &[(P.to_owned(), "g".to_owned())]);
+    gangs.settle();
+    gangs.pod_group("ml/g", |facts| facts.spec.min = Some(4));
+    gangs.wait(3);
+    assert_eq!((gangs.count("g"), gangs.cluster.evicted.len()), (2, 0));
+}
+
+#[test]
+fn what_a_pod_group_asks_for_in_all_must_be_free_before_anything_is_tried() {
+    let mut gangs = TestGangs::new(4);
+    let ten = || Resources::of([("cpu", "10".parse().unwrap())]);
+    gangs.pod_group("ml/g", |facts| {
+        facts.spec.min = Some(2);
+        facts.min_resources = ten();
+    });
+    gangs.members("g", 2, &[(P.to_owned(), "g".to_owned())]);
+    gangs.wait(2);
+    assert_eq!(gangs.count("g"), 0);
+    assert!(gangs.condition("g-0").contains("at least 10 cpu"), "{}", gangs.condition("g-0"));
+    gangs.node("more", 6);
+    gangs.wait(2);
+    assert_eq!(gangs.count("g"), 2);
+}
+
+#[test]
+fn the_sub_priority_goes_before_age_and_what_is_no_number_is_zero() {
+    let mut gangs = TestGangs::new(2);
+    gangs.cluster.step_down();
+    let label = "label:koordinator.sh/priority";
+    let with = |name: &'static str, value: &str| {
+        let mut all = gang(name, "2", &[]);
+        all.push((label.to_owned(), value.to_owned()));
+        all
+    };
+    gangs.members("old", 2, &with("old", "high"));
+    gangs.cluster.now += Duration::from_secs(60);
+    gangs.members("young", 2, &with("young", "1"));
+    gangs.cluster.lead();
+    gangs.settle();
+    assert_eq!((gangs.count("old"), gangs.count("young")), (0, 2));
+}
+
+#[test]
+fn with_the_pending_clock_a_strict_gang_times_out_too() {
+    let policy = GangPolicy { clock: TimeoutClock::Pending, ..GangPolicy::default() };
+    let mut gangs = TestGangs::with(EngineConfig { gangs: policy, ..EngineConfig::default() });
+    gangs.node("n", 2);
+    gangs.members("g", 3, &gang("g", "3", &[("waiting-time", "5s")]));
+    gangs.wait(4);
+    assert_eq!(gangs.state("g-0"), MemberState::Pending);
+    gangs.wait(2);
+    assert_eq!(["g-0", "g-1", "g-2"].map(|name| gangs.state(name)), [MemberState::TimedOut; 3]);
+}
+
+#[test]
+fn a_timed_out_gang_is_free_again_when_its_marks_are_removed() {
+    let mut gangs = TestGangs::new(2);
+    gangs.accumulating = true;
+    gangs.members("g", 3, &gang("g", "3", &[("mode", "NonStrict"), ("waiting-time", "5s")]));
+    gangs.wait(7);
+    gangs.node("more", 4);
+    for n in 0..3 {
+        gangs.settle();
+        assert_eq!(gangs.count("g"), 0, "one mark is enough");
+        gangs.change(&format!("g-{n}"), |facts: &mut PodFacts| {
+            let said = facts.spec.gang.clone().unwrap();
+            facts.spec.gang = Some(Arc::new(Declared { timed_out: false, ..(*said).clone() }));
+        });
+    }
+    gangs.wait(2);
+    assert_eq!(gangs.count("g"), 3);
+}
+
+#[test]
+fn after_once_satisfied_a_member_that_fits_nowhere_keeps_nobody_back() {
+    let mut gangs = TestGangs::new(4);
+    let keys = gang("g", "2", &[]);
+    gangs.members("g", 2, &keys);
+    gangs.settle();
+    gangs.asks("g-large", &[("cpu", "50")], &keys);
+    gangs.asks("g-small", &[("cpu", "1")], &keys);
+    gangs.wait(2);
+    assert_eq!((gangs.count("g-small"), gangs.count("g-large")), (1, 0));
+}
+
+#[test]
+fn a_new_generation_under_an_old_name_needs_its_minimum_again() {
+    let mut gangs = TestGangs::new(4);
+    let keys = gang("g", "2", &[]);
+    gangs.members("g", 2, &keys);
+    gangs.settle();
+    gangs.cluster.finish("g-0");
+    gangs.delete("g-1");
+    gangs.settle();
+    gangs.member("g-2", &keys);
+    gangs.wait(2);
+    assert_eq!((gangs.count("g-2"), gangs.reason("g-2")), (0, "GangIncomplete"));
+    gangs.member("g-3", &keys);
+    gangs.wait(2);
+    assert_eq!((gangs.count("g-2"), gangs.count("g-3")), (1, 1));
+}
+
+#[test]
+fn a_gang_of_ten_thousand_waits_for_its_last_place_and_holds_nothing() {
+    let mut gangs = TestGangs::with(EngineConfig { batch: 1_000_000, ..EngineConfig::default() });
+    gangs.cluster.watchful = false;
+    for n in 0..100 {
+        gangs.plain_node(&format!("n{n}"), if n == 0 { 99 } else { 100 }, "x");
+    }
+    gangs.members("g", 10_000, &gang("g", "10000", &[]));
+    gangs.settle();
+    assert_eq!(gangs.bound().len(), 0);
+    gangs.plain_node("last", 1, "x");
+    gangs.cluster.now += Duration::from_secs(2);
+    gangs.settle();
+    assert_eq!(gangs.bound().len(), 10_000);
+}
+
+#[test]
+fn with_evict_gang_the_others_of_its_commit_leave_with_a_member_that_the_kubelet_refused() {
+    for (policy, evicted) in [(OnBindFailure::Solo, 0), (OnBindFailure::EvictGang, 2)] {
+        let policy = GangPolicy { on_bind_failure: policy, ..GangPolicy::default() };
+        let mut gangs = TestGangs::with(EngineConfig { gangs: policy, ..EngineConfig::default() });
+        gangs.node("n", 8);
+        gangs.members("g", 3, &gang("g", "3", &[]));
+        gangs.settle();
+        gangs.change("g-1", |facts| {
+            facts.handoff.phase = Phase::Failed;
+            facts.spec.refused = true;
+        });
+        gangs.settle();
+        assert_eq!(gangs.cluster.evicted.len(), evicted);
+        gangs.change("g-0", |facts| facts.spec.nominated = None);
+        assert_eq!(gangs.cluster.evicted.len(), evicted, "once");
+    }
+}
+
+#[test]
+fn a_pod_whose_first_name_is_none_hears_of_the_second_one_too() {
+    let mut gangs = TestGangs::new(4);
+    gangs.member("p", &keys(&[(&format!("label:{P}"), "Not_A_Name"), (&format!("{G}name"), "g")]));
+    gangs.settle();
+    assert_eq!((gangs.reason("p"), gangs.told("InvalidGang"), gangs.told("GangNameConflict")), ("InvalidGang", 1, 1));
+}
+
+#[test]
+fn of_members_made_in_one_second_the_first_by_name_decides_whatever_their_uids() {
+    for uids in [["x", "y"], ["y", "x"]] {
+        let mut gangs = TestGangs::new(0);
+        for ((name, min), uid) in [("p0", "3"), ("p1", "5")].into_iter().zip(uids) {
+            let mut facts = gangs.facts(name, &[("cpu", "1")], &gang("g", min, &[]));
+            facts.handoff.pod = baton::contract::PodRef::new("ml", name, uid);
+            gangs.cluster.submit(facts);
+        }
+        assert_eq!(config(&gangs, "ml/g").min, Some(3));
+    }
+}
+
+#[test]
+fn marks_hold_a_late_member_back_even_when_the_other_gang_of_the_group_is_gone() {
+    let mut gangs = TestGangs::new(2);
+    gangs.accumulating = true;
+    let keys =
+        |name| gang(name, "2", &[("mode", "NonStrict"), ("waiting-time", "5s"), ("groups", r#"["ml/a","ml/b"]"#)]);
+    gangs.members("a", 2, &keys("a"));
+    gangs.members("b", 2, &keys("b"));
+    gangs.wait(8);
+    assert_eq!((gangs.reason("a-0"), gangs.reason("b-0")), ("GangTimeout", "GangTimeout"));
+    (0..2).for_each(|n| gangs.delete(&format!("a-{n}")));
+    gangs.member("b-late", &keys("b"));
+    gangs.settle();
+    assert_eq!(gangs.reason("b-late"), "GangTimeout");
+}

@@ -1,0 +1,314 @@
+//! What people are told: of pods that wait, of pods that do not exist, of the queue. `docs/explain.md` quotes it.
+
+use std::path::Path;
+
+use baton::contract::PodKey;
+use baton::contract::key;
+use baton::decide::scheduler::{PodState, QueueItem};
+use baton::decide::world::spec::{PodTerm, Taint, TaintEffect, VolumeUse};
+use baton::decide::world::{ClaimFacts, NodeId, PodFacts, WorldEvent};
+use baton::ops::explain::{pod_text, what_if_text};
+
+use crate::harness::{TestScheduler, pod};
+
+const ONE: &[(&str, &str)] = &[(key::NVIDIA_GPU, "1")];
+const FOUR: &[(&str, &str)] = &[(key::NVIDIA_GPU, "4")];
+
+fn explain(cluster: &mut TestScheduler, name: &str, wide: bool) -> String {
+    let explanation = cluster.explain(&PodKey::new("ml", name)).unwrap();
+    // As it goes over the wire.
+    let sent = serde_json::to_string(&explanation).unwrap();
+    pod_text(&serde_json::from_str(&sent).unwrap(), wide)
+}
+
+fn changed(
+    name: &str,
+    limits: &[(&str, &str)],
+    now: std::time::Duration,
+    change: impl FnOnce(&mut PodFacts),
+) -> PodFacts {
+    let mut facts = pod(name, limits, now);
+    change(&mut facts);
+    facts
+}
+
+/// Three nodes: one is full, one has no agent, one is tainted.
+fn cluster() -> TestScheduler {
+    let mut cluster = TestScheduler::new();
+    cluster.node("gpu-a", 2);
+    cluster.node("gpu-b", 2);
+    cluster.node("reserved", 8);
+    cluster.plain_node("agentless", 8);
+    cluster.change_node("reserved", |facts| {
+        facts.taints.push(Taint { key: "gpu".into(), value: "reserved".into(), effect: TaintEffect::NoSchedule });
+    });
+    cluster
+}
+
+fn few_gpus() -> String {
+    let mut cluster = cluster();
+    cluster.pod("first", ONE);
+    cluster.settle();
+    cluster.wait(20);
+    cluster.pod("train", FOUR);
+    cluster.settle();
+    cluster.wait(12);
+    explain(&mut cluster, "train", true)
+}
+
+#[test]
+fn a_name_that_no_node_offers_is_named_first() {
+    let mut cluster = TestScheduler::new();
+    cluster.node("n", 8);
+    let facts =
+        changed("typo", &[], cluster.now, |facts| facts.spec.requests.scalar.insert("nvidia.com/gpux".into(), 1));
+    cluster.submit(facts);
+    cluster.settle();
+    let text = explain(&mut cluster, "typo", false);
+    let helps = text.split("What helps:\n").nth(1).unwrap();
+    assert!(helps.starts_with("- No node offers nvidia.com/gpux: correct the name"), "{text}");
+}
+
+fn agent() -> String {
+    let mut cluster = TestScheduler::new();
+    cluster.plain_node("gpu-a", 8);
+    cluster.pod("train", ONE);
+    cluster.settle();
+    explain(&mut cluster, "train", false)
+}
+
+fn taint() -> String {
+    let mut cluster = TestScheduler::new();
+    cluster.node("reserved", 8);
+    cluster.change_node("reserved", |facts| {
+        facts.taints.push(Taint { key: "gpu".into(), value: "reserved".into(), effect: TaintEffect::NoSchedule });
+    });
+    cluster.pod("train", ONE);
+    cluster.settle();
+    explain(&mut cluster, "train", false)
+}
+
+fn invalid() -> String {
+    let mut cluster = cluster();
+    cluster.pod("train", &[(key::GPU_CORE, "50")]);
+    cluster.settle();
+    explain(&mut cluster, "train", false)
+}
+
+fn near() -> String {
+    let mut cluster = cluster();
+    let term = PodTerm {
+        selector: Some(serde_json::from_str(r#"{"matchLabels":{"app":"cache"}}"#).unwrap()),
+        namespaces: vec!["ml".into()],
+        topology_key: "kubernetes.io/hostname".into(),
+        ..PodTerm::default()
+    };
+    cluster.submit(changed("train", ONE, cluster.now, |facts| {
+        let mut spec = (*facts.spec).clone();
+        spec.affinity = vec![term];
+        facts.spec = spec.into();
+    }));
+    cluster.settle();
+    explain(&mut cluster, "train", false)
+}
+
+fn claim() -> String {
+    let mut cluster = cluster();
+    cluster.event(WorldEvent::Claim(PodKey::new("ml", "data"), ClaimFacts { deleting: true, ..ClaimFacts::default() }));
+    cluster.submit(changed("train", ONE, cluster.now, |facts| {
+        let mut spec = (*facts.spec).clone();
+        spec.volumes = vec![VolumeUse::Claim("data".into())];
+        facts.spec = spec.into();
+    }));
+    cluster.settle();
+    explain(&mut cluster, "train", false)
+}
+
+fn dra() -> String {
+    let mut cluster = cluster();
+    cluster.submit(changed("train", ONE, cluster.now, |facts| {
+        let mut spec = (*facts.spec).clone();
+        spec.resource_claims = true;
+        facts.spec = spec.into();
+    }));
+    cluster.settle();
+    explain(&mut cluster, "train", false)
+}
+
+fn what_if() -> String {
+    let mut cluster = cluster();
+    let facts = pod("train", &[(key::NVIDIA_GPU, "2")], cluster.now);
+    what_if_text(&cluster.what_if(facts), false)
+}
+
+#[test]
+fn the_documentation_quotes_what_is_printed() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/explain.md");
+    let mut text = std::fs::read_to_string(&path).unwrap();
+    let blocks = [
+        ("few-gpus", few_gpus()),
+        ("agent", agent()),
+        ("taint", taint()),
+        ("invalid", invalid()),
+        ("affinity", near()),
+        ("claim", claim()),
+        ("dra", dra()),
+        ("what-if", what_if()),
+    ];
+    let update = std::env::var_os("UPDATE_DOCS").is_some();
+    for (mark, printed) in blocks {
+        let open = format!("<!-- {mark} -->\n```text\n");
+        let start = text.find(&open).unwrap_or_else(|| panic!("docs/explain.md has no block {mark}")) + open.len();
+        let end = start + text[start..].find("```").unwrap();
+        if update {
+            text.replace_range(start..end, &printed);
+        }
+        assert!(update || text[start..end] == printed, "{mark}: UPDATE_DOCS=1 writes it anew; printed is\n{printed}");
+    }
+    if update {
+        std::fs::write(&path, text).unwrap();
+    }
+}
+
+/// What the accounts of every node say.
+fn accounts(cluster: &TestScheduler) -> Vec<(NodeId, String)> {
+    let world = cluster.world();
+    let of = |(id, node): (NodeId, &baton::decide::world::Node)| {
+        let free = node.stock.as_ref().map(baton::decide::world::Stock::describe);
+        (id, format!("{:?} {:?} {free:?}", node.used, node.pods))
+    };
+    world.nodes().map(of).collect()
+}
+
+#[test]
+fn what_if_says_what_is_then_decided_and_takes_nothing() {
+    for gpus in ["1", "2", "4", "8", "9"] {
+        let mut cluster = cluster();
+        cluster.node("big", 8);
+        cluster.pod("first", FOUR);
+        cluster.settle();
+        cluster.wait(1);
+        let (before, now) = (accounts(&cluster), cluster.moment());
+        let facts = pod("next", &[(key::NVIDIA_GPU, gpus)], cluster.now);
+        let answer = cluster.what_if(facts.clone());
+        assert_eq!(accounts(&cluster), before, "{gpus}: nothing is taken");
+        assert!(cluster.world().pod_by_key(&PodKey::new("ml", "next")).is_none());
+        assert!(cluster.scheduler.run(now).is_empty(), "nothing is written");
+        cluster.agent_releases("big");
+        cluster.submit(facts);
+        cluster.settle();
+        assert_eq!(answer.node.as_deref(), cluster.node_of("next"), "{gpus} GPUs");
+        if let Some(node) = &answer.node {
+            assert_eq!(&answer.best[0].node, node);
+            let devices = cluster.devices_of("next");
+            let given: Vec<String> =
+                devices.devices.values().flatten().map(|d| format!("{} (minor {})", d.id, d.minor)).collect();
+            assert_eq!(answer.devices, given, "{gpus} GPUs");
+        } else {
+            assert_eq!(answer.verdict.message, cluster.conditions["next"], "{gpus} GPUs");
+        }
+    }
+}
+
+#[test]
+fn what_if_says_who_would_have_to_leave() {
+    let mut cluster = TestScheduler::new();
+    cluster.node("n", 2);
+    cluster.pod("small", &[(key::NVIDIA_GPU, "2")]);
+    cluster.settle();
+    let facts = changed("urgent", ONE, cluster.now, |facts| {
+        let mut spec = (*facts.spec).clone();
+        spec.priority = 100;
+        facts.spec = spec.into();
+    });
+    let answer = cluster.what_if(facts);
+    assert_eq!((answer.fits, answer.would_evict.as_slice()), (false, &["ml/small".to_owned()][..]));
+    assert!(cluster.evicted.is_empty());
+    assert!(answer.verdict.message.contains("would evict ml/small from node n"), "{}", answer.verdict.message);
+}
+
+#[test]
+fn the_state_of_a_pod_is_told_in_every_stage() {
+    let mut cluster = TestScheduler::new();
+    cluster.node("n", 8);
+    cluster.pod("first", ONE);
+    cluster.settle();
+    cluster.pod("second", ONE);
+    cluster.settle();
+    let mut state = |name: &str| {
+        let told = cluster.explain(&PodKey::new("ml", name)).unwrap();
+        (told.state, told.verdict.message)
+    };
+    assert_eq!(state("first"), (PodState::Bound, "bound to node n".to_owned()));
+    let (second, message) = state("second");
+    assert_eq!(second, PodState::WaitingForLock);
+    assert!(message.contains("held by ml/first"), "{message}");
+    assert!(explain(&mut cluster, "second", false).contains("baton get locks"));
+    cluster
+        .submit(changed("theirs", ONE, cluster.now, |facts| facts.handoff.scheduler_name = "default-scheduler".into()));
+    cluster.finish("first");
+    let told = explain(&mut cluster, "theirs", false);
+    assert!(told.contains("spec.schedulerName is default-scheduler"), "{told}");
+    assert!(told.contains("What helps") && told.contains("schedulerName: baton-scheduler"), "{told}");
+    assert!(explain(&mut cluster, "first", false).contains("has ended"));
+    assert!(cluster.explain(&PodKey::new("ml", "nobody")).is_none());
+}
+
+/// Members of the gang `ml/g` of two, each of four GPUs.
+fn member(cluster: &mut TestScheduler, name: &str) {
+    let keys = crate::harness::gangs::gang("g", "2", &[]);
+    cluster.submit(changed(name, FOUR, cluster.now, |facts| {
+        facts.spec.gang = crate::harness::gangs::declared("ml", &keys)
+    }));
+}
+
+#[test]
+fn a_member_is_explained_by_what_its_gang_lacks_whoever_came_first() {
+    let mut cluster = TestScheduler::new();
+    cluster.node("n", 6);
+    member(&mut cluster, "g-0");
+    cluster.settle();
+    cluster.wait(2);
+    let told = explain(&mut cluster, "g-0", false);
+    assert!(told.contains("starts together with the gang ml/g") && told.contains("has 1 of 2 pods"), "{told}");
+    assert!(told.contains("baton explain gang ml/g") && told.contains("the gang or its members change"), "{told}");
+    assert!(!told.contains("REFUSED") && !told.contains("would go to"), "no node has to do with it: {told}");
+    let report = cluster.queue_report();
+    let held = report.items.iter().find(|item| item.kind == "group").unwrap();
+    assert!(held.queued_seconds >= 2 && held.rules == ["Gang"], "{held:?}");
+    member(&mut cluster, "g-1");
+    cluster.settle();
+    cluster.wait(2);
+    for name in ["g-0", "g-1"] {
+        let told = explain(&mut cluster, name, false);
+        assert!(told.contains("starts together with the gang ml/g") && told.contains("tried 1 time"), "{told}");
+        assert!(told.contains("gang ml/g: 0 of 2 placed") && told.contains("by itself: would go to node n"), "{told}");
+        assert!(!told.contains("Only a change of the pod itself"), "{told}");
+    }
+    let report = cluster.queue_report();
+    let names: Vec<&str> = report.items.iter().map(|item| &*item.name).collect();
+    assert_eq!(names, ["ml/g"], "the first one stands in no line of its own any more");
+}
+
+#[test]
+fn the_queue_tells_state_attempts_next_try_and_refusing_rules() {
+    let mut cluster = TestScheduler::new();
+    cluster.node("n", 2);
+    cluster.pod("first", ONE);
+    cluster.settle();
+    cluster.pod("second", ONE);
+    cluster.pod("big", FOUR);
+    cluster.settle();
+    cluster.wait(10);
+    let report = cluster.queue_report();
+    assert!(report.leading);
+    let item = |name: &str| report.items.iter().find(|item| item.name == name).unwrap();
+    let QueueItem { state, attempts, next_try_seconds, rules, wakes, .. } = item("ml/big");
+    assert_eq!((*state, *attempts, *next_try_seconds), (PodState::Parked, 1, Some(290)));
+    assert_eq!(rules, &["NodeResourcesFit"]);
+    assert!(wakes.iter().any(|wake| wake == "a pod leaves its node"), "{wakes:?}");
+    assert_eq!(report.items[0].name, "ml/second", "who is in flight comes first");
+    assert_eq!((item("ml/second").state, item("ml/second").node.as_deref()), (PodState::WaitingForLock, Some("n")));
+    cluster.step_down();
+    assert!(!cluster.queue_report().leading);
+}

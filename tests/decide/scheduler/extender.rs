@@ -1,0 +1,181 @@
+//! What kube-scheduler is told when others leave a node for a pod: the room is that pod's, and budgets count.
+
+use std::collections::BTreeMap;
+
+use baton::contract::hint::LabelSelector;
+use baton::contract::{PodKey, PodUid, key};
+use baton::decide::pod::Deletion;
+use baton::decide::scheduler::rules::plugins::{DefaultSet, NodesWithoutAgent};
+use baton::decide::scheduler::{AskId, BindVerdict, EngineConfig, PodState};
+use baton::decide::world::{BudgetFacts, PodFacts, WorldEvent};
+
+use crate::harness::{TestScheduler, pod};
+
+const ONE: &[(&str, &str)] = &[(key::NVIDIA_GPU, "1")];
+const TWO: &[(&str, &str)] = &[(key::NVIDIA_GPU, "2")];
+const THEIRS: &str = "default-scheduler";
+
+fn cluster() -> TestScheduler {
+    let config = EngineConfig { asking_names: [THEIRS.into()].into(), ..EngineConfig::default() };
+    TestScheduler::with(config, DefaultSet::default())
+}
+
+/// A pod that kube-scheduler places.
+fn theirs(cluster: &TestScheduler, name: &str, limits: &[(&str, &str)], priority: i32) -> PodFacts {
+    let mut facts = pod(name, limits, cluster.now);
+    facts.handoff.scheduler_name = THEIRS.into();
+    facts.spec.priority = priority;
+    facts.spec.labels = BTreeMap::from([("app".to_owned(), name.to_owned())]);
+    facts
+}
+
+fn bound(cluster: &mut TestScheduler, name: &str, limits: &[(&str, &str)], priority: i32) {
+    let mut facts = pod(name, limits, cluster.now);
+    facts.spec.priority = priority;
+    facts.spec.labels = BTreeMap::from([("app".to_owned(), name.to_owned())]);
+    cluster.submit(facts);
+    cluster.settle();
+    for node in cluster.locks.keys().cloned().collect::<Vec<_>>() {
+        cluster.agent_releases(&node);
+    }
+    cluster.settle();
+    assert!(cluster.node_of(name).is_some(), "{name}");
+}
+
+fn fitting(cluster: &mut TestScheduler, facts: &PodFacts, nodes: &[&str]) -> Vec<String> {
+    let nodes: Vec<String> = nodes.iter().map(|node| (*node).to_owned()).collect();
+    let now = cluster.moment();
+    cluster.scheduler.fit_devices(facts, &nodes, now).fitting
+}
+
+#[test]
+fn gpus_of_nodes_without_an_agent_are_counted_for_kube_scheduler_too() {
+    let config = EngineConfig { asking_names: [THEIRS.into()].into(), ..EngineConfig::default() };
+    let set = DefaultSet { without_agent: NodesWithoutAgent::Plain, ..DefaultSet::default() };
+    let mut cluster = TestScheduler::with(config, set);
+    cluster.plain_node("n", 2);
+    let third = theirs(&cluster, "third", ONE, 0);
+    for name in ["first", "second"] {
+        assert_eq!(fitting(&mut cluster, &third, &["n"]), ["n"]);
+        bound(&mut cluster, name, ONE, 0);
+    }
+    assert_eq!(fitting(&mut cluster, &third, &["n"]), [""; 0]);
+    cluster.submit(third.clone());
+    let now = cluster.moment();
+    let effects =
+        cluster.scheduler.ask_bind(AskId(1), &third.handoff.pod, "n", std::time::Duration::from_secs(10), now);
+    cluster.perform(effects);
+    let answers = cluster.scheduler.take_answers();
+    assert!(
+        matches!(&answers[0].verdict, BindVerdict::Failed(why) if why.contains("fewer than 1 free GPUs")),
+        "{answers:?}"
+    );
+    cluster.delete("first");
+    assert_eq!(fitting(&mut cluster, &third, &["n"]), ["n"]);
+}
+
+#[test]
+fn a_pod_of_kube_scheduler_is_explained_by_what_it_is_told_here_and_its_bind_is_listed() {
+    let mut cluster = cluster();
+    cluster.node("n", 1);
+    bound(&mut cluster, "first", ONE, 0);
+    let waiting = theirs(&cluster, "waiting", ONE, 0);
+    cluster.submit(waiting.clone());
+    let key = PodKey::new("ml", "waiting");
+    let told = cluster.explain(&key).unwrap().verdict;
+    assert!(
+        told.message.contains(THEIRS) && told.message.contains("0/1 nodes: 1 have fewer than 1 free GPUs"),
+        "{told:?}"
+    );
+    assert!(!told.rules.is_empty() && told.nodes.len() == 1, "{told:?}");
+    cluster.delete("first");
+    let told = cluster.explain(&key).unwrap().verdict;
+    assert!(told.message.ends_with("fits node n"), "{told:?}");
+    cluster.set_lock("n", "who knows");
+    let now = cluster.moment();
+    let effects =
+        cluster.scheduler.ask_bind(AskId(1), &waiting.handoff.pod, "n", std::time::Duration::from_secs(10), now);
+    cluster.perform(effects);
+    let listed = cluster.queue_report().items;
+    let bind = listed.iter().find(|item| item.name == key.to_string()).unwrap();
+    assert_eq!((bind.node.as_deref(), bind.state), (Some("n"), PodState::WaitingForLock), "{bind:?}");
+}
+
+#[test]
+fn devices_that_were_freed_for_a_nominated_pod_are_closed_to_less_important_ones() {
+    let mut cluster = cluster();
+    cluster.node("n1", 2);
+    cluster.node("n2", 1);
+    let mut high = theirs(&cluster, "high", TWO, 100);
+    high.spec.nominated = Some("n1".into());
+    cluster.submit(high.clone());
+    let low = theirs(&cluster, "low", ONE, 0);
+    cluster.submit(low.clone());
+    assert_eq!(fitting(&mut cluster, &low, &["n1", "n2"]), ["n2"], "the room was made for the other one");
+    assert_eq!(fitting(&mut cluster, &high, &["n1", "n2"]), ["n1"]);
+    let higher = theirs(&cluster, "higher", ONE, 200);
+    assert_eq!(fitting(&mut cluster, &higher, &["n1", "n2"]), ["n1", "n2"]);
+    let now = cluster.moment();
+    let effects = cluster.scheduler.ask_bind(AskId(1), &low.handoff.pod, "n1", std::time::Duration::from_secs(10), now);
+    cluster.perform(effects);
+    let answers = cluster.scheduler.take_answers();
+    assert!(matches!(&answers[0].verdict, BindVerdict::Failed(why) if why.contains("n1")), "{answers:?}");
+    cluster.delete("high");
+    assert_eq!(fitting(&mut cluster, &low, &["n1", "n2"]), ["n1", "n2"]);
+}
+
+#[test]
+fn the_node_is_closed_while_the_victims_of_a_nominated_pod_are_leaving() {
+    let mut cluster = cluster();
+    cluster.node("n1", 2);
+    bound(&mut cluster, "victim", ONE, 0);
+    let mut high = theirs(&cluster, "high", TWO, 100);
+    high.spec.nominated = Some("n1".into());
+    cluster.submit(high);
+    let low = theirs(&cluster, "low", ONE, 0);
+    assert_eq!(fitting(&mut cluster, &low, &["n1"]), [""; 0]);
+}
+
+fn guard(cluster: &mut TestScheduler, app: &str) {
+    let selector: LabelSelector = serde_json::from_str(&format!(r#"{{"matchLabels":{{"app":"{app}"}}}}"#)).unwrap();
+    cluster.event(WorldEvent::Budget(PodKey::new("ml", app), BudgetFacts { selector: Some(selector), allowed: 0 }));
+}
+
+fn room(cluster: &mut TestScheduler, facts: &PodFacts, proposed: &[&str]) -> Option<(Vec<String>, i64)> {
+    let uids = proposed.iter().map(|name| PodUid::new(&format!("uid-{name}"))).collect();
+    let now = cluster.moment();
+    let mut found = cluster.scheduler.make_room(facts, &BTreeMap::from([("n1".to_owned(), uids)]), now);
+    found.remove("n1").map(|room| (room.victims.iter().map(ToString::to_string).collect(), room.more_broken))
+}
+
+#[test]
+fn further_victims_are_those_that_no_budget_guards_and_broken_budgets_are_counted() {
+    let mut cluster = cluster();
+    cluster.node("n1", 2);
+    bound(&mut cluster, "guarded", ONE, 1);
+    bound(&mut cluster, "free", ONE, 5);
+    guard(&mut cluster, "guarded");
+    let one = theirs(&cluster, "one", ONE, 100);
+    assert_eq!(
+        room(&mut cluster, &one, &[]),
+        Some((vec!["uid-free".to_owned()], 0)),
+        "more important, and not guarded"
+    );
+    let two = theirs(&cluster, "two", TWO, 100);
+    let (victims, broken) = room(&mut cluster, &two, &["free"]).unwrap();
+    assert_eq!((victims, broken), (vec!["uid-free".to_owned(), "uid-guarded".to_owned()], 1));
+    assert_eq!(room(&mut cluster, &two, &["free", "guarded"]).unwrap().1, 0, "kube-scheduler has counted its own");
+}
+
+#[test]
+fn nobody_leaves_beside_pods_that_are_leaving_already() {
+    let mut cluster = cluster();
+    cluster.node("n1", 2);
+    bound(&mut cluster, "leaving", ONE, 1);
+    bound(&mut cluster, "staying", ONE, 1);
+    cluster.change_pod("leaving", |facts| {
+        facts.handoff.deleting = Some(Deletion { at: facts.handoff.created, grace_seconds: 30 });
+    });
+    let one = theirs(&cluster, "one", ONE, 100);
+    assert_eq!(room(&mut cluster, &one, &[]), Some((vec![], 0)));
+}

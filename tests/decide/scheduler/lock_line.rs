@@ -1,0 +1,379 @@
+//! The node's line, and binds that do not go well.
+
+use baton::contract::{PodKey, PodRef, key};
+
+use baton::decide::lock::{ExpiredHolder, LockPolicy};
+use baton::decide::scheduler::EngineConfig;
+use baton::decide::scheduler::rules::plugins::DefaultSet;
+
+use crate::harness::{Fault, TestScheduler, pod};
+
+const ONE: &[(&str, &str)] = &[(key::NVIDIA_GPU, "1")];
+const EIGHTH: &[(&str, &str)] = &[(key::GPU, "10")];
+
+#[test]
+fn sixteen_pods_on_one_node_go_one_after_the_other_first_come_first_served() {
+    let mut cluster = TestScheduler::new();
+    cluster.node("n", 8);
+    for at in 0..16 {
+        cluster.pod(&format!("p{at:02}"), EIGHTH);
+    }
+    cluster.settle();
+    for at in 0..16 {
+        let name = format!("p{at:02}");
+        assert_eq!((cluster.holder("n"), cluster.bound()), (Some(name.as_str()), at + 1));
+        cluster.agent_releases("n");
+    }
+    assert_eq!((cluster.lock_writes, cluster.binds), (16, 16), "no retries");
+}
+
+#[test]
+fn how_long_each_pod_waited_for_the_lock_is_told_once() {
+    let mut cluster = TestScheduler::new();
+    cluster.node("n", 8);
+    cluster.pod("first", ONE);
+    cluster.settle();
+    cluster.pod("second", ONE);
+    cluster.settle();
+    cluster.wait(7);
+    cluster.agent_releases("n");
+    assert_eq!(cluster.holder("n"), Some("second"));
+    let mut waits: Vec<u64> = cluster.scheduler.take_lock_waits().iter().map(std::time::Duration::as_secs).collect();
+    waits.sort_unstable();
+    assert_eq!(waits, [0, 7]);
+    assert!(cluster.scheduler.take_lock_waits().is_empty());
+}
+
+#[test]
+fn a_higher_priority_goes_first_in_the_line() {
+    let mut cluster = TestScheduler::new();
+    cluster.node("n", 8);
+    cluster.pod("first", ONE);
+    cluster.settle();
+    cluster.pod("low", ONE);
+    let mut high = pod("high", ONE, cluster.now);
+    high.spec.priority = 10;
+    cluster.submit(high);
+    cluster.settle();
+    cluster.agent_releases("n");
+    assert_eq!(cluster.holder("n"), Some("high"));
+    cluster.agent_releases("n");
+    assert_eq!(cluster.holder("n"), Some("low"));
+}
+
+#[test]
+fn a_lost_answer_to_the_lock_is_found_to_be_success() {
+    let mut cluster = TestScheduler::new();
+    cluster.node("n", 8);
+    cluster.lock_faults.push_back(Fault::LostAnswer);
+    cluster.pod("a", ONE);
+    cluster.settle();
+    cluster.wait(1);
+    assert_eq!((cluster.node_of("a"), cluster.binds), (Some("n"), 1));
+}
+
+#[test]
+fn a_lost_answer_to_the_binding_is_found_to_be_success() {
+    let mut cluster = TestScheduler::new();
+    cluster.node("n", 8);
+    cluster.bind_faults.push_back(Fault::LostAnswer);
+    cluster.pod("a", ONE);
+    cluster.settle();
+    cluster.wait(1);
+    assert_eq!((cluster.node_of("a"), cluster.holder("n"), cluster.bind_attempts()), (Some("n"), Some("a"), 0));
+    assert_eq!(cluster.stats().bound, 1);
+}
+
+#[test]
+fn errors_that_pass_keep_the_node_and_the_reservation() {
+    let mut cluster = TestScheduler::new();
+    cluster.node("n", 1);
+    cluster.lock_faults.push_back(Fault::Fails);
+    cluster.bind_faults.extend([Fault::Fails, Fault::Fails]);
+    cluster.pod("a", ONE);
+    cluster.pod("b", ONE);
+    cluster.settle();
+    cluster.wait(3);
+    assert_eq!((cluster.node_of("a"), cluster.node_of("b")), (Some("n"), None));
+}
+
+#[test]
+fn a_final_failure_releases_the_lock_and_the_room_and_the_pod_is_tried_again() {
+    let mut cluster = TestScheduler::new();
+    cluster.node("n", 1);
+    cluster.bind_faults.push_back(Fault::Refused);
+    cluster.pod("a", ONE);
+    cluster.settle();
+    assert_eq!((cluster.holder("n"), cluster.node_of("a")), (None, None));
+    assert!(cluster.notices.contains(&("a".into(), "FailedBinding")));
+    cluster.wait(2);
+    assert_eq!(cluster.node_of("a"), Some("n"));
+}
+
+#[test]
+fn a_bind_that_fails_for_a_minute_is_given_up_and_its_lock_released() {
+    let mut cluster = TestScheduler::new();
+    cluster.node("n", 1);
+    cluster.bind_faults.extend(std::iter::repeat_n(Fault::Fails, 22));
+    cluster.pod("a", ONE);
+    cluster.settle();
+    cluster.wait(59);
+    assert_eq!(cluster.holder("n"), Some("a"));
+    cluster.wait(90);
+    assert_eq!((cluster.node_of("a"), cluster.stats().bind_failures), (Some("n"), 1));
+}
+
+#[test]
+fn time_in_the_line_of_a_node_is_no_time_of_trouble() {
+    let mut cluster = TestScheduler::new();
+    cluster.node("n", 8);
+    cluster.lock_faults.push_back(Fault::Fails);
+    cluster.pod("a", ONE);
+    cluster.settle();
+    // While it pauses, a more important one takes the lock, whose call comes late.
+    let mut high = pod("high", ONE, cluster.now);
+    high.spec.priority = 10;
+    cluster.submit(high);
+    cluster.settle();
+    assert_eq!((cluster.holder("n"), cluster.node_of("a")), (Some("high"), None));
+    cluster.wait(65);
+    assert_eq!(cluster.holder("n"), Some("high"));
+    cluster.lock_faults.push_back(Fault::Fails);
+    cluster.agent_releases("n");
+    cluster.wait(2);
+    assert_eq!((cluster.node_of("a"), cluster.stats().bind_failures), (Some("n"), 0));
+}
+
+#[test]
+fn a_pod_deleted_while_its_lock_is_written_leaves_no_lock() {
+    let mut cluster = TestScheduler::new();
+    cluster.node("n", 8);
+    cluster.hold = true;
+    cluster.pod("a", ONE);
+    cluster.settle();
+    cluster.delete("a");
+    cluster.deliver();
+    cluster.settle();
+    assert_eq!((cluster.holder("n"), cluster.bind_attempts(), cluster.binds), (None, 0, 0));
+}
+
+#[test]
+fn a_pod_deleted_between_lock_and_bind_leaves_no_lock() {
+    let mut cluster = TestScheduler::new();
+    cluster.node("n", 8);
+    cluster.hold = true;
+    cluster.pod("a", ONE);
+    cluster.settle();
+    // The lock is written, the Binding is on its way when the pod goes.
+    let lock = cluster.held.pop().unwrap();
+    cluster.hold = false;
+    cluster.bind_faults.push_back(Fault::Fails);
+    cluster.perform(vec![lock]);
+    assert_eq!(cluster.holder("n"), Some("a"));
+    cluster.delete("a");
+    cluster.wait(1);
+    assert_eq!((cluster.holder("n"), cluster.bind_attempts()), (None, 0));
+}
+
+#[test]
+fn a_pod_deleted_between_bind_and_allocate_leaves_no_lock() {
+    let mut cluster = TestScheduler::new();
+    cluster.node("n", 8);
+    cluster.pod("a", ONE);
+    cluster.settle();
+    assert_eq!((cluster.node_of("a"), cluster.holder("n")), (Some("n"), Some("a")));
+    cluster.delete("a");
+    cluster.settle();
+    assert_eq!(cluster.holder("n"), None, "released at once");
+}
+
+#[test]
+fn a_pod_bound_by_another_scheduler_meanwhile_is_left_alone_and_our_lock_goes() {
+    let mut cluster = TestScheduler::new();
+    cluster.node("n", 8);
+    cluster.node("m", 8);
+    cluster.hold = true;
+    cluster.pod("a", ONE);
+    cluster.settle();
+    cluster.pods.get_mut(&PodKey::new("ml", "a")).unwrap().handoff.node = Some("m".into());
+    cluster.deliver();
+    cluster.settle();
+    assert_eq!((cluster.node_of("a"), cluster.holder("n"), cluster.holder("m")), (Some("m"), None, None));
+    assert_eq!(cluster.bind_attempts(), 0);
+}
+
+#[test]
+fn a_recreated_pod_is_not_bound_in_place_of_the_old_one() {
+    let mut cluster = TestScheduler::new();
+    cluster.node("n", 8);
+    cluster.hold = true;
+    cluster.pod("a", ONE);
+    cluster.settle();
+    let mut anew = pod("a", ONE, cluster.now);
+    anew.handoff.pod = PodRef::new("ml", "a", "uid-new");
+    cluster.pods.insert(PodKey::new("ml", "a"), anew);
+    cluster.deliver();
+    cluster.settle();
+    cluster.tell_pod(&PodKey::new("ml", "a"));
+    cluster.settle();
+    assert_eq!((cluster.node_of("a"), cluster.holder("n")), (Some("n"), Some("a")));
+    assert!(cluster.locks["n"].ends_with("uid-new"));
+}
+
+#[test]
+fn waiting_pods_are_chosen_anew_when_the_agent_goes_stale() {
+    let mut cluster = TestScheduler::new();
+    cluster.node("n", 8);
+    cluster.pod("first", ONE);
+    cluster.pod("second", ONE);
+    cluster.settle();
+    assert_eq!(cluster.bind_attempts(), 1);
+    cluster.now += std::time::Duration::from_secs(90);
+    cluster.settle();
+    assert_eq!(cluster.bind_attempts(), 0);
+    assert_eq!(cluster.conditions["second"], "0/1 nodes: 1 agent not ready");
+}
+
+#[test]
+fn what_another_scheduler_bound_is_read_before_its_devices_are_given_again() {
+    let mut cluster = TestScheduler::new();
+    cluster.node("n", 1);
+    let mut theirs = pod("theirs", ONE, cluster.now);
+    theirs.handoff.scheduler_name = "other".into();
+    cluster.submit(theirs);
+    let time = crate::harness::wall(cluster.now);
+    cluster.set_lock("n", &format!("{time:.9},ml,theirs,uid-theirs"));
+    cluster.pod("ours", ONE);
+    cluster.settle();
+    // They bind GPU 0 and the agent releases; our node watch is ahead of our pod watch.
+    let facts = cluster.pods.get_mut(&PodKey::new("ml", "theirs")).unwrap();
+    facts.handoff.node = Some("n".into());
+    facts.handoff.assignment.device_allocated =
+        Some(r#"{"gpu":[{"minor":0,"id":"GPU-n-0","resources":{"koordinator.sh/gpu-core":"100"}}]}"#.into());
+    cluster.agent_releases("n");
+    cluster.settle();
+    assert_eq!((cluster.node_of("ours"), cluster.binds, cluster.holder("n")), (None, 0, None));
+    assert_eq!(cluster.conditions["ours"], "0/1 nodes: 1 have fewer than 1 free GPUs");
+}
+
+fn waits(cluster: &TestScheduler, name: &str) -> Option<(&'static str, String)> {
+    Some((*cluster.reasons.get(name)?, cluster.conditions[name].clone()))
+}
+
+#[test]
+fn who_waits_for_a_lock_that_stands_is_told_whose_it_is_since_when_and_what_ends_it() {
+    let mut cluster = TestScheduler::new();
+    cluster.node("n", 8);
+    cluster.pod("first", ONE);
+    cluster.settle();
+    cluster.pod("second", ONE);
+    cluster.wait(4);
+    assert_eq!(waits(&cluster, "second"), None, "most locks go within moments");
+    cluster.wait(2);
+    let text = "goes to node n and waits for its lock, held by pod ml/first since 2026-11-21T02:16:40Z: it goes when that pod has \
+                its devices; if it still stands at 2026-11-21T02:21:40Z, that pod is deleted";
+    assert_eq!(waits(&cluster, "second"), Some(("WaitingForNodeLock", text.to_owned())));
+    cluster.wait(200);
+    assert_eq!(cluster.condition_writes, 1, "nothing new is to be said while the lock stands");
+    let events =
+        |cluster: &TestScheduler| cluster.notices.iter().filter(|(_, reason)| *reason == "WaitingForNodeLock").count();
+    assert_eq!(events(&cluster), 1);
+    cluster.agent_releases("n");
+    cluster.settle();
+    assert_eq!((cluster.node_of("second"), cluster.condition_writes), (Some("n"), 1));
+    cluster.wait(60);
+    assert_eq!((cluster.condition_writes, events(&cluster)), (1, 1), "a bound pod is told nothing");
+}
+
+#[test]
+fn a_lock_that_names_nobody_or_cannot_be_read_is_told_with_the_time_at_which_it_is_taken_over() {
+    for (lock, whose) in [
+        ("garbage", "its lock, which cannot be read and was there at 2026-11-21T02:16:40Z"),
+        ("2026-11-21T02:16:00Z", "its lock of 2026-11-21T02:16:00Z, which names no pod"),
+    ] {
+        let mut cluster = TestScheduler::new();
+        cluster.node("n", 8);
+        cluster.set_lock("n", lock);
+        cluster.pod("a", ONE);
+        cluster.wait(6);
+        let text = format!(
+            "goes to node n and waits for {whose}: if it still stands at 2026-11-21T02:21:40Z, it is taken over"
+        );
+        assert_eq!(waits(&cluster, "a"), Some(("WaitingForNodeLock", text)), "{lock}");
+        cluster.wait(300);
+        assert_eq!((cluster.node_of("a"), cluster.condition_writes), (Some("n"), 1), "{lock}");
+    }
+}
+
+#[test]
+fn a_line_that_moves_writes_nothing_for_half_a_minute_and_then_once_for_each() {
+    let mut cluster = TestScheduler::new();
+    cluster.node("n", 8);
+    for at in 0..64 {
+        cluster.pod(&format!("p{at:02}"), EIGHTH);
+    }
+    cluster.settle();
+    for _ in 0..29 {
+        cluster.wait(1);
+        cluster.agent_releases("n");
+        cluster.settle();
+    }
+    assert_eq!((cluster.bound(), cluster.condition_writes), (30, 0));
+    for _ in 0..20 {
+        cluster.wait(1);
+        cluster.agent_releases("n");
+        cluster.settle();
+    }
+    let (reason, text) = waits(&cluster, "p60").unwrap();
+    assert_eq!(reason, "WaitingForNodeLock");
+    assert!(text.starts_with("goes to node n and waits for its turn there"), "{text}");
+    assert!(cluster.condition_writes <= 34, "{} writes", cluster.condition_writes);
+}
+
+#[test]
+fn a_told_wait_that_outlives_the_expiry_without_an_agent_says_so_and_a_requeued_pod_says_why() {
+    let mut cluster = TestScheduler::with(
+        EngineConfig {
+            lock_policy: LockPolicy { expired_holder: ExpiredHolder::Wait, ..LockPolicy::default() },
+            ..EngineConfig::default()
+        },
+        DefaultSet::default(),
+    );
+    cluster.node("n", 8);
+    cluster.pod("first", ONE);
+    cluster.settle();
+    cluster.pod("second", ONE);
+    cluster.wait(10);
+    assert!(cluster.conditions["second"].contains("is left to you"), "{}", cluster.conditions["second"]);
+    cluster.wait(310);
+    assert!(cluster.conditions["second"].contains("it has expired, and"), "{}", cluster.conditions["second"]);
+    assert_eq!(cluster.condition_writes, 2);
+    cluster.now += std::time::Duration::from_secs(90);
+    cluster.settle();
+    assert_eq!(waits(&cluster, "second"), Some(("Unschedulable", "0/1 nodes: 1 agent not ready".to_owned())));
+}
+
+#[test]
+fn a_lost_word_of_waiting_is_said_again_and_never_after_the_bind() {
+    let mut cluster = TestScheduler::new();
+    cluster.node("n", 8);
+    cluster.pod("first", ONE);
+    cluster.settle();
+    cluster.pod("second", ONE);
+    cluster.lost_conditions = 1;
+    cluster.wait(6);
+    cluster.wait(3);
+    assert_eq!((cluster.lost_conditions, cluster.condition_writes), (0, 1));
+    cluster.pod("third", ONE);
+    cluster.lost_conditions = 1;
+    cluster.wait(10);
+    cluster.lost_conditions = 1;
+    cluster.agent_releases("n");
+    cluster.settle();
+    cluster.agent_releases("n");
+    cluster.settle();
+    let told = cluster.condition_writes;
+    assert_eq!((cluster.node_of("second"), cluster.node_of("third")), (Some("n"), Some("n")));
+    cluster.wait(120);
+    assert_eq!((cluster.condition_writes, cluster.lost_conditions), (told, 1), "nothing is written of bound pods");
+}

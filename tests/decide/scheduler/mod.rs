@@ -1,0 +1,14 @@
+//! Pods, nodes and locks, one scenario or one random stream at a time.
+
+mod explained;
+mod extender;
+mod gatekeepers;
+mod indexed;
+mod lock_line;
+mod placement;
+mod preemption;
+mod recovery;
+mod scores;
+mod storage;
+mod streams;
+mod volumes;

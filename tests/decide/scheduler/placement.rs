@@ -1,0 +1,393 @@
+//! Which node, which devices, and what is said when there are none.
+
+use std::time::Duration;
+
+use baton::contract::inventory::{DeviceHeld, DeviceStatus, HeldBy};
+use baton::contract::{AgentStatus, DeviceType, Identity, PodKey, key};
+use baton::decide::scheduler::rules::plugins::{DefaultSet, NodesWithoutAgent};
+use baton::decide::scheduler::{EngineConfig, PodState};
+use baton::decide::world::WorldEvent;
+use baton::decide::world::spec::{Taint, TaintEffect};
+
+use crate::harness::{TestScheduler, gpu_device, pod};
+
+const ONE: &[(&str, &str)] = &[(key::NVIDIA_GPU, "1")];
+
+#[test]
+fn a_pod_is_bound_with_its_devices_and_all_keys_in_one_binding_after_the_lock() {
+    let mut cluster = TestScheduler::new();
+    cluster.node("n", 8);
+    cluster.pod("a", &[(key::NVIDIA_GPU, "2")]);
+    cluster.settle();
+    assert_eq!(cluster.node_of("a"), Some("n"));
+    assert_eq!((cluster.lock_writes, cluster.binds), (1, 1));
+    assert_eq!(cluster.holder("n"), Some("a"));
+    assert_eq!(cluster.devices_of("a").of(&DeviceType::Gpu).len(), 2);
+    let stamp = cluster.pods[&PodKey::new("ml", "a")].handoff.assignment.bind_timestamp.clone().unwrap();
+    let lock = baton::contract::LockValue::parse(&cluster.locks["n"]).unwrap();
+    assert!(lock.matches_bind_timestamp(&stamp));
+}
+
+#[test]
+fn while_its_effects_wait_the_engine_lets_time_pass_and_decides_nothing() {
+    let mut cluster = TestScheduler::new();
+    cluster.node("n", 8);
+    cluster.pod("a", ONE);
+    let effects = cluster.scheduler.pass(cluster.moment());
+    assert!(effects.is_empty() && cluster.bind_attempts() == 0, "{effects:?}");
+    let due = |at: Option<Duration>| at.is_some_and(|at| at <= cluster.now);
+    assert!(due(cluster.scheduler.next()) && !due(cluster.scheduler.next_timer()), "a decision is due, and no timer");
+    cluster.settle();
+    assert_eq!(cluster.node_of("a"), Some("n"));
+}
+
+#[test]
+fn a_pod_without_devices_is_bound_without_a_lock() {
+    let mut cluster = TestScheduler::new();
+    cluster.node("n", 8);
+    cluster.pod("a", &[("cpu", "1")]);
+    cluster.settle();
+    assert_eq!((cluster.node_of("a"), cluster.lock_writes, cluster.binds), (Some("n"), 0, 1));
+}
+
+#[test]
+fn with_auto_the_lock_is_left_out_where_the_agent_identifies_exactly() {
+    let config = EngineConfig { lock_mode: baton::decide::scheduler::LockMode::Auto, ..EngineConfig::default() };
+    for (identity, writes) in [(Identity::Exact, 0), (Identity::Lock, 1)] {
+        let mut cluster = TestScheduler::with(config.clone(), DefaultSet::default());
+        cluster.node("n", 8);
+        cluster.beat("n", identity, &[key::NVIDIA_GPU]);
+        cluster.pod("a", ONE);
+        cluster.settle();
+        assert_eq!((cluster.node_of("a"), cluster.lock_writes), (Some("n"), writes));
+    }
+}
+
+#[test]
+fn with_auto_the_lock_is_written_where_the_agent_serves_the_pods_scheduler_only_with_one() {
+    let config = EngineConfig { lock_mode: baton::decide::scheduler::LockMode::Auto, ..EngineConfig::default() };
+    for (lockless, writes) in [(&["other", "baton-scheduler"][..], 0), (&["other"], 1), (&[], 1)] {
+        let mut cluster = TestScheduler::with(config.clone(), DefaultSet::default());
+        cluster.node("n", 8);
+        let lockless = Some(lockless.iter().map(|name| (*name).to_owned()).collect());
+        let registered = vec![key::NVIDIA_GPU.to_owned()];
+        cluster.beat_status("n", AgentStatus { version: "1".into(), registered, identity: Identity::Exact, lockless });
+        cluster.pod("a", ONE);
+        cluster.settle();
+        assert_eq!((cluster.node_of("a"), cluster.lock_writes), (Some("n"), writes));
+    }
+}
+
+#[test]
+fn gpus_that_the_kubelet_offers_no_more_are_told_as_their_agents_trouble() {
+    let mut cluster = TestScheduler::new();
+    cluster.node("n", 8);
+    cluster.node("without", 0);
+    cluster.change_node("n", |facts| {
+        let mut left = (*facts.allocatable).clone();
+        left.set(key::NVIDIA_GPU, "0".parse().unwrap());
+        facts.allocatable = left.into();
+    });
+    cluster.pod("a", ONE);
+    cluster.settle();
+    let few = "1 have fewer than 1 free GPUs";
+    assert_eq!(cluster.conditions["a"], format!("0/2 nodes: 1 agent does not serve nvidia.com/gpu, {few}"));
+    cluster.now += Duration::from_secs(120);
+    cluster.settle();
+    cluster.pod("b", ONE);
+    cluster.settle();
+    assert_eq!(cluster.conditions["b"], format!("0/2 nodes: 1 agent not ready, {few}"));
+    cluster.node("n", 8);
+    cluster.settle();
+    assert_eq!(cluster.node_of("a"), Some("n"));
+}
+
+#[test]
+fn the_condition_counts_nodes_by_reason() {
+    let mut cluster = TestScheduler::new();
+    cluster.node("a", 2);
+    cluster.node("b", 2);
+    cluster.node("tainted", 8);
+    cluster.plain_node("agentless", 8);
+    cluster.change_node("tainted", |facts| {
+        facts.taints.push(Taint { key: "gpu".into(), value: "reserved".into(), effect: TaintEffect::NoSchedule });
+    });
+    cluster.pod("big", &[(key::NVIDIA_GPU, "4")]);
+    cluster.settle();
+    assert_eq!(
+        cluster.conditions["big"],
+        "0/4 nodes: 2 have fewer than 4 free GPUs, 1 agent not ready, 1 taint gpu=reserved"
+    );
+    assert!(cluster.notices.contains(&("big".into(), "FailedScheduling")));
+    let explained = cluster.explain(&PodKey::new("ml", "big")).unwrap();
+    assert_eq!((explained.state, explained.verdict.nodes.len()), (PodState::Parked, 4));
+    assert!(explained.verdict.nodes.iter().any(|node| node.node == "a" && node.devices.len() == 2));
+}
+
+#[test]
+fn a_parked_pod_wakes_when_devices_are_freed() {
+    let mut cluster = TestScheduler::new();
+    cluster.node("n", 2);
+    cluster.pod("first", &[(key::NVIDIA_GPU, "2")]);
+    cluster.settle();
+    cluster.agent_releases("n");
+    cluster.pod("second", ONE);
+    cluster.settle();
+    assert_eq!(cluster.node_of("second"), None);
+    let attempts = cluster.stats().attempts;
+    cluster.change_node("n", |facts| facts.allocatable.milli_cpu += 1);
+    cluster.settle();
+    assert!(cluster.stats().attempts <= attempts + 1);
+    cluster.finish("first");
+    cluster.settle();
+    assert_eq!(cluster.node_of("second"), Some("n"));
+}
+
+#[test]
+fn a_stale_agent_takes_no_device_pods_until_it_is_back() {
+    let mut cluster = TestScheduler::new();
+    cluster.node("n", 8);
+    cluster.now += Duration::from_secs(90);
+    cluster.pod("a", ONE);
+    cluster.settle();
+    assert_eq!(cluster.conditions["a"], "0/1 nodes: 1 agent not ready");
+    cluster.beat("n", Identity::Lock, &[key::NVIDIA_GPU]);
+    cluster.settle();
+    assert_eq!(cluster.node_of("a"), Some("n"));
+}
+
+#[test]
+fn a_name_that_the_agent_does_not_serve_or_the_kubelet_has_zeroed_is_named() {
+    let mut cluster = TestScheduler::new();
+    cluster.node("n", 8);
+    cluster.beat("n", Identity::Lock, &[key::NVIDIA_GPU]);
+    cluster.pod("a", &[(key::GPU_MEMORY_RATIO, "50")]);
+    cluster.settle();
+    assert_eq!(cluster.conditions["a"], "0/1 nodes: 1 agent does not serve koordinator.sh/gpu-memory-ratio");
+    cluster.change_node("n", |facts| facts.allocatable.set(key::NVIDIA_GPU, baton::contract::Quantity::units(0)));
+    cluster.pod("b", ONE);
+    cluster.settle();
+    assert_eq!(cluster.conditions["b"], "0/1 nodes: 1 agent does not serve nvidia.com/gpu");
+}
+
+#[test]
+fn plain_nodes_are_judged_by_allocatable_alone() {
+    let set = DefaultSet { without_agent: NodesWithoutAgent::Plain, ..DefaultSet::default() };
+    let mut cluster = TestScheduler::with(EngineConfig::default(), set);
+    cluster.plain_node("n", 1);
+    cluster.pod("a", ONE);
+    cluster.pod("b", ONE);
+    cluster.settle();
+    assert_eq!((cluster.bound(), cluster.lock_writes), (1, 0), "no agent, no call, no lock");
+}
+
+#[test]
+fn an_invalid_request_says_which_rule_it_breaks_and_waits_for_no_event() {
+    let mut cluster = TestScheduler::new();
+    cluster.node("n", 8);
+    cluster.pod("a", &[(key::GPU_CORE, "50")]);
+    cluster.settle();
+    assert!(cluster.conditions["a"].contains("gpu-core alone"), "{}", cluster.conditions["a"]);
+    let attempts = cluster.stats().attempts;
+    cluster.wait(20);
+    assert_eq!(cluster.stats().attempts, attempts);
+}
+
+#[test]
+fn a_gated_pod_goes_when_its_gates_are_gone() {
+    let mut cluster = TestScheduler::new();
+    cluster.node("n", 8);
+    let mut gated = pod("a", ONE, cluster.now);
+    gated.spec.gates.push("quota".into());
+    cluster.submit(gated);
+    cluster.settle();
+    assert_eq!(cluster.node_of("a"), None);
+    cluster.change_pod("a", |facts| facts.spec.gates.clear());
+    cluster.settle();
+    assert_eq!(cluster.node_of("a"), Some("n"));
+}
+
+#[test]
+fn a_bound_pod_without_an_assignment_blocks_its_type_until_the_node_says_what_it_holds() {
+    let mut cluster = TestScheduler::new();
+    cluster.node("n", 2);
+    let mut foreign = pod("foreign", ONE, cluster.now);
+    foreign.handoff.scheduler_name = "default-scheduler".into();
+    foreign.handoff.node = Some("n".into());
+    cluster.submit(foreign);
+    cluster.pod("a", ONE);
+    cluster.settle();
+    assert_eq!(cluster.conditions["a"], "0/1 nodes: 1 a pod without an assignment holds unknown gpu devices");
+    let mut device = gpu_device("n", 2);
+    let entry = HeldBy { name: "foreign".into(), namespace: "ml".into(), uuid: "uid-foreign".into(), minors: vec![0] };
+    device.status =
+        Some(DeviceStatus { allocations: vec![DeviceHeld { kind: DeviceType::Gpu, entries: vec![entry] }] });
+    cluster.event(WorldEvent::Devices(Box::new(device)));
+    cluster.settle();
+    assert_eq!(cluster.devices_of("a").of(&DeviceType::Gpu)[0].minor, 1);
+}
+
+#[test]
+fn an_unhealthy_device_is_never_chosen() {
+    let mut cluster = TestScheduler::new();
+    cluster.node("n", 2);
+    let mut device = gpu_device("n", 2);
+    device.spec.devices[0].health = false;
+    cluster.event(WorldEvent::Devices(Box::new(device)));
+    cluster.pod("a", ONE);
+    cluster.settle();
+    assert_eq!(cluster.devices_of("a").of(&DeviceType::Gpu)[0].minor, 1);
+}
+
+#[test]
+fn gpus_are_packed_onto_the_node_that_is_fullest() {
+    let mut cluster = TestScheduler::new();
+    for name in ["a", "b", "c"] {
+        cluster.node(name, 8);
+    }
+    cluster.pod("first", &[(key::NVIDIA_GPU, "4")]);
+    cluster.settle();
+    let home = cluster.node_of("first").unwrap().to_owned();
+    cluster.agent_releases(&home);
+    cluster.pod("second", &[(key::NVIDIA_GPU, "2")]);
+    cluster.pod("whole", &[(key::NVIDIA_GPU, "8")]);
+    cluster.settle();
+    assert_eq!(cluster.node_of("second"), Some(home.as_str()));
+    assert_ne!(cluster.node_of("whole"), Some(home.as_str()));
+}
+
+#[test]
+fn exclusivity_is_what_the_pod_asked_for_when_it_was_placed() {
+    let share: &[(&str, &str)] = &[(key::GPU, "30")];
+    let alone = Some(r#"{"gpu":{"exclusivePolicy":"DeviceLevel"}}"#.into());
+    let mut cluster = TestScheduler::new();
+    cluster.node("n", 1);
+    let mut first = pod("first", share, cluster.now);
+    first.spec.wishes.hint = alone.clone();
+    cluster.submit(first);
+    cluster.settle();
+    cluster.agent_releases("n");
+    cluster.settle();
+    // Whoever may edit the pod neither opens what was promised to it …
+    cluster.change_pod("first", |facts| facts.spec.wishes.hint = None);
+    cluster.pod("second", share);
+    cluster.settle();
+    assert_eq!((cluster.node_of("first"), cluster.node_of("second")), (Some("n"), None));
+    cluster.delete("first");
+    cluster.settle();
+    assert_eq!(cluster.node_of("second"), Some("n"));
+    cluster.agent_releases("n");
+    cluster.settle();
+    // … nor closes what it shares.
+    cluster.change_pod("second", |facts| facts.spec.wishes.hint = alone);
+    cluster.pod("third", share);
+    cluster.settle();
+    assert_eq!(cluster.node_of("third"), Some("n"));
+}
+
+#[test]
+fn a_gated_pod_is_left_in_peace_and_told_of_where_somebody_asks() {
+    let mut cluster = TestScheduler::new();
+    cluster.node("n", 1);
+    let mut gated = pod("gated", ONE, cluster.now);
+    gated.spec.gates = vec!["kueue.x-k8s.io/admission".into()];
+    cluster.submit(gated);
+    cluster.settle();
+    assert!(!cluster.conditions.contains_key("gated"), "its condition SchedulingGated is the API server's");
+    let queued = cluster.queue_report().items;
+    assert_eq!(queued[0].rules, ["SchedulingGates"]);
+    assert!(queued[0].message.contains("kueue.x-k8s.io/admission"), "{queued:?}");
+    cluster.change_pod("gated", |facts| facts.spec.gates.clear());
+    cluster.settle();
+    assert_eq!(cluster.node_of("gated"), Some("n"));
+}
+
+#[test]
+fn what_a_bound_pod_holds_is_what_its_first_version_says() {
+    let mut cluster = TestScheduler::new();
+    cluster.node("n", 2);
+    cluster.pod("first", ONE);
+    cluster.settle();
+    cluster.agent_releases("n");
+    cluster.settle();
+    let other = i32::from(cluster.devices_of("first").of(&DeviceType::Gpu)[0].minor == 0);
+    for text in [None, Some(format!(r#"{{"gpu":[{{"minor":{other},"id":"GPU-n-{other}","resources":{{}}}}]}}"#))] {
+        cluster.change_pod("first", |facts| facts.handoff.assignment.device_allocated = text.map(Into::into));
+        cluster.settle();
+    }
+    cluster.pod("second", ONE);
+    cluster.settle();
+    assert_eq!(cluster.node_of("second"), Some("n"));
+    assert_eq!(cluster.devices_of("second").of(&DeviceType::Gpu)[0].minor, other);
+}
+
+#[test]
+fn an_annotation_on_a_pod_that_asks_for_nothing_holds_nothing() {
+    let mut cluster = TestScheduler::new();
+    cluster.node("n", 1);
+    let mut forged = pod("forged", &[("cpu", "1")], cluster.now);
+    forged.handoff.node = Some("n".into());
+    let device = gpu_device("n", 1).spec.devices[0].id.clone();
+    let text = format!(r#"{{"gpu":[{{"minor":0,"id":"{device}","resources":{{"koordinator.sh/gpu-core":"100"}}}}]}}"#);
+    forged.handoff.assignment.device_allocated = Some(text.into());
+    cluster.submit(forged);
+    cluster.pod("real", ONE);
+    cluster.settle();
+    assert_eq!(cluster.node_of("real"), Some("n"));
+}
+
+#[test]
+fn an_absurd_request_leaves_the_nodes_accounts_as_they_were() {
+    let mut cluster = TestScheduler::new();
+    cluster.node("n", 0);
+    cluster.pod("large", &[("cpu", "60")]);
+    cluster.settle();
+    let mut absurd = pod("absurd", &[("cpu", "10P")], cluster.now);
+    absurd.handoff.node = Some("n".into());
+    cluster.submit(absurd);
+    cluster.pod("small", &[("cpu", "8")]);
+    cluster.settle();
+    assert_eq!(cluster.node_of("small"), None);
+    cluster.delete("absurd");
+    cluster.settle();
+    cluster.wait(2);
+    assert_eq!(cluster.node_of("small"), None, "60 of 64 are in use");
+    cluster.delete("large");
+    cluster.settle();
+    assert_eq!(cluster.node_of("small"), Some("n"));
+}
+
+#[test]
+fn a_late_event_of_the_pod_that_had_the_name_before_changes_nothing() {
+    let mut cluster = TestScheduler::new();
+    cluster.node("n", 1);
+    let old = pod("web-0", ONE, cluster.now);
+    cluster.wait(5);
+    let mut new = pod("web-0", ONE, cluster.now);
+    new.handoff.pod = baton::contract::PodRef::new("ml", "web-0", "uid-new");
+    cluster.submit(new);
+    cluster.settle();
+    assert_eq!(cluster.node_of("web-0"), Some("n"));
+    cluster.event(WorldEvent::Pod(Box::new(old.clone())));
+    cluster.event(WorldEvent::PodGone(old.handoff.pod.key.clone(), old.handoff.pod.uid.clone()));
+    cluster.pod("other", ONE);
+    cluster.settle();
+    assert_eq!(cluster.node_of("other"), None, "the device is the new one's");
+}
+
+#[test]
+fn what_if_takes_priority_and_policy_from_the_clusters_classes() {
+    use baton::decide::tyjob::placement::PriorityClassFacts;
+    let mut cluster = TestScheduler::new();
+    for (name, value, default, never_preempts) in [("gold", 1000, false, true), ("base", 7, true, false)] {
+        cluster.event(WorldEvent::PriorityClass(name.into(), PriorityClassFacts { value, default, never_preempts }));
+    }
+    let world = cluster.world();
+    assert_eq!(world.admit_priority(Some("gold"), None, None), Ok((1000, true)));
+    assert_eq!(world.admit_priority(None, None, None), Ok((7, false)));
+    assert_eq!(world.admit_priority(None, Some(3), Some(true)), Ok((3, true)));
+    assert_eq!(world.admit_priority(Some("system-node-critical"), None, None), Ok((2_000_001_000, false)));
+    assert!(world.admit_priority(Some("lead"), None, None).unwrap_err().contains("no PriorityClass with name lead"));
+    assert!(world.admit_priority(Some("gold"), Some(1), None).unwrap_err().contains("gives 1000"));
+    assert!(world.admit_priority(Some("gold"), None, Some(false)).is_err());
+}

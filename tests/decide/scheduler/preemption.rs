@@ -1,0 +1,322 @@
+//! Room at the cost of pods of lower priority: who leaves, who may not take the room, and that nobody leaves in vain.
+
+use std::collections::BTreeMap;
+
+use baton::contract::hint::LabelSelector;
+use baton::contract::{PodKey, key};
+use baton::decide::world::spec::{Taint, TaintEffect};
+use baton::decide::world::{BudgetFacts, WorldEvent};
+
+use crate::harness::{TestScheduler, pod};
+
+const ONE: &[(&str, &str)] = &[(key::NVIDIA_GPU, "1")];
+const TWO: &[(&str, &str)] = &[(key::NVIDIA_GPU, "2")];
+
+fn submit(cluster: &mut TestScheduler, name: &str, limits: &[(&str, &str)], priority: i32) {
+    let mut facts = pod(name, limits, cluster.now);
+    facts.spec.priority = priority;
+    facts.spec.labels = BTreeMap::from([("app".to_owned(), name.to_owned())]);
+    cluster.submit(facts);
+    cluster.settle();
+    // The agent serves whoever was bound.
+    let locked: Vec<String> = cluster.locks.keys().cloned().collect();
+    for node in locked {
+        cluster.agent_releases(&node);
+    }
+    cluster.settle();
+}
+
+#[test]
+fn the_least_important_pod_leaves_and_its_devices_go_to_the_pod_that_it_left_for() {
+    let mut cluster = TestScheduler::new();
+    cluster.node("n", 2);
+    submit(&mut cluster, "low", ONE, 1);
+    submit(&mut cluster, "middle", ONE, 5);
+    let freed = cluster.devices_of("low");
+    submit(&mut cluster, "high", ONE, 9);
+    assert_eq!(cluster.evicted, ["low"]);
+    assert_eq!(cluster.node_of("high"), None, "nothing is taken before the victim is gone");
+    assert!(cluster.conditions["high"].contains("evicting ml/low from node n"), "{}", cluster.conditions["high"]);
+    assert_eq!(cluster.pods[&PodKey::new("ml", "high")].spec.nominated.as_deref(), Some("n"));
+    cluster.delete("low");
+    cluster.settle();
+    assert_eq!(cluster.node_of("high"), Some("n"));
+    assert_eq!(cluster.devices_of("high"), freed);
+    assert!(cluster.nominations() == 0);
+}
+
+#[test]
+fn nobody_leaves_where_it_would_not_help_or_where_the_pod_never_preempts() {
+    let mut cluster = TestScheduler::new();
+    cluster.node("n", 2);
+    submit(&mut cluster, "low", ONE, 1);
+    submit(&mut cluster, "equal", ONE, 9);
+    submit(&mut cluster, "too-big", TWO, 9);
+    assert_eq!(cluster.evicted, Vec::<String>::new());
+    let mut polite = pod("polite", ONE, cluster.now);
+    (polite.spec.priority, polite.spec.never_preempts) = (9, true);
+    cluster.submit(polite);
+    cluster.settle();
+    assert_eq!(cluster.evicted, Vec::<String>::new());
+}
+
+#[test]
+fn nobody_is_evicted_twice_while_victims_are_leaving() {
+    let mut cluster = TestScheduler::new();
+    cluster.node("n", 2);
+    submit(&mut cluster, "a", ONE, 1);
+    submit(&mut cluster, "b", ONE, 1);
+    submit(&mut cluster, "high", ONE, 9);
+    cluster.pod("other", &[("cpu", "1")]);
+    cluster.wait(5);
+    assert_eq!(cluster.evicted.len(), 1, "{:?}", cluster.evicted);
+}
+
+#[test]
+fn the_room_is_closed_to_equal_and_lower_priority_until_the_nominated_pod_has_it() {
+    let mut cluster = TestScheduler::new();
+    cluster.node("n", 1);
+    submit(&mut cluster, "low", ONE, 1);
+    submit(&mut cluster, "high", ONE, 9);
+    submit(&mut cluster, "rival", ONE, 5);
+    cluster.change_pod("high", |facts| facts.spec.gates = vec!["later".into()]);
+    cluster.delete("low");
+    cluster.settle();
+    assert_eq!(
+        (cluster.node_of("rival"), cluster.node_of("high")),
+        (None, None),
+        "the room waits for whom it was made"
+    );
+    cluster.wait(59);
+    assert_eq!(cluster.node_of("rival"), None);
+    cluster.wait(2);
+    assert_eq!(cluster.node_of("rival"), Some("n"), "not for ever");
+}
+
+#[test]
+fn a_more_important_pod_may_take_the_room() {
+    let mut cluster = TestScheduler::new();
+    cluster.node("n", 1);
+    submit(&mut cluster, "low", ONE, 1);
+    submit(&mut cluster, "high", ONE, 5);
+    cluster.delete("low");
+    let mut first = pod("higher", ONE, cluster.now);
+    first.spec.priority = 9;
+    cluster.submit(first);
+    cluster.settle();
+    assert_eq!((cluster.node_of("higher"), cluster.node_of("high")), (Some("n"), None));
+}
+
+#[test]
+fn a_budget_is_kept_where_another_node_costs_none_and_broken_where_nothing_else_helps() {
+    let mut cluster = TestScheduler::new();
+    cluster.node("a", 1);
+    cluster.node("b", 1);
+    submit(&mut cluster, "guarded", ONE, 1);
+    submit(&mut cluster, "free", ONE, 4);
+    let selector: LabelSelector = serde_json::from_str(r#"{"matchLabels":{"app":"guarded"}}"#).unwrap();
+    let budget = BudgetFacts { selector: Some(selector), allowed: 0 };
+    cluster.event(WorldEvent::Budget(PodKey::new("ml", "guard"), budget));
+    submit(&mut cluster, "first", ONE, 9);
+    assert_eq!(cluster.evicted, ["free"], "the more important pod leaves, for no budget guards it");
+    submit(&mut cluster, "second", ONE, 9);
+    assert_eq!(cluster.evicted, ["free", "guarded"], "a budget is a preference");
+}
+
+#[test]
+fn a_victim_whose_eviction_was_lost_is_evicted_again() {
+    let mut cluster = TestScheduler::new();
+    cluster.node("n", 1);
+    submit(&mut cluster, "low", ONE, 1);
+    submit(&mut cluster, "high", ONE, 9);
+    // The API server never heard of it.
+    cluster.change_pod("low", |facts| facts.handoff.deleting = None);
+    cluster.wait(11);
+    assert_eq!(cluster.evicted, ["low", "low"]);
+}
+
+#[test]
+fn a_successor_waits_for_the_victims_of_its_predecessor() {
+    let mut cluster = TestScheduler::new();
+    cluster.node("n", 8);
+    submit(&mut cluster, "low", &[(key::NVIDIA_GPU, "8")], 1);
+    submit(&mut cluster, "high", &[(key::NVIDIA_GPU, "8")], 9);
+    cluster.restart();
+    cluster.settle();
+    assert_eq!((cluster.evicted.len(), cluster.nominations()), (1, 1));
+    cluster.delete("low");
+    cluster.settle();
+    assert_eq!(cluster.node_of("high"), Some("n"));
+}
+
+/// Two nodes of one zone: a victim on the first, and `high` nominated to that.
+fn nominated_in_a_zone(change: impl FnOnce(&mut baton::decide::world::PodSpec)) -> TestScheduler {
+    let mut cluster = TestScheduler::new();
+    cluster.node("n1", 1);
+    cluster.node("n2", 0);
+    for (name, node) in [("n1", "one"), ("n2", "two")] {
+        cluster.change_node(name, |facts| {
+            facts.labels = [("zone".to_owned(), "z".to_owned()), ("host".to_owned(), node.to_owned())].into();
+        });
+    }
+    submit(&mut cluster, "low", ONE, 1);
+    let mut high = pod("high", ONE, cluster.now);
+    high.spec.priority = 9;
+    high.spec.labels = BTreeMap::from([("app".to_owned(), "high".to_owned())]);
+    change(&mut high.spec);
+    cluster.submit(high);
+    cluster.settle();
+    assert_eq!(cluster.pods[&PodKey::new("ml", "high")].spec.nominated.as_deref(), Some("n1"));
+    cluster
+}
+
+fn near(app: &str, topology_key: &str) -> baton::decide::world::spec::PodTerm {
+    let selector = serde_json::from_str(&format!(r#"{{"matchLabels":{{"app":"{app}"}}}}"#)).unwrap();
+    baton::decide::world::spec::PodTerm {
+        selector: Some(selector),
+        topology_key: topology_key.to_owned(),
+        ..Default::default()
+    }
+}
+
+#[test]
+fn a_pod_is_not_bound_near_one_that_is_only_nominated() {
+    let mut cluster = nominated_in_a_zone(|_| {});
+    let mut friend = pod("friend", &[("cpu", "1")], cluster.now);
+    friend.spec.affinity = vec![near("high", "zone")];
+    cluster.submit(friend);
+    cluster.settle();
+    assert_eq!(cluster.node_of("friend"), None, "whether it ever comes, nobody knows");
+    cluster.delete("low");
+    cluster.settle();
+    cluster.wait(2);
+    assert!(cluster.node_of("high").is_some() && cluster.node_of("friend").is_some());
+}
+
+#[test]
+fn a_nominated_pods_anti_affinity_closes_its_own_node_and_no_other() {
+    let mut cluster = nominated_in_a_zone(|spec| spec.anti_affinity = vec![near("rival", "zone")]);
+    let mut rival = pod("rival", &[("cpu", "1")], cluster.now);
+    rival.spec.labels = BTreeMap::from([("app".to_owned(), "rival".to_owned())]);
+    cluster.submit(rival);
+    cluster.settle();
+    assert_eq!(cluster.node_of("rival"), Some("n2"));
+}
+
+#[test]
+fn a_pod_that_keeps_away_from_a_nominated_one_does_not_take_its_node() {
+    let mut cluster = nominated_in_a_zone(|_| {});
+    let mut shy = pod("shy", &[("cpu", "1")], cluster.now);
+    shy.spec.anti_affinity = vec![near("high", "host")];
+    shy.spec.node_selector = [("host".to_owned(), "one".to_owned())].into();
+    cluster.submit(shy);
+    cluster.settle();
+    assert_eq!(cluster.node_of("shy"), None);
+}
+
+#[test]
+fn a_nominated_pod_fills_no_place_of_a_spread_that_must_hold() {
+    let spread = |name: &str| baton::decide::world::spec::Spread {
+        max_skew: 1,
+        topology_key: "host".to_owned(),
+        required: true,
+        selector: serde_json::from_str(&format!(r#"{{"matchLabels":{{"app":"{name}"}}}}"#)).ok(),
+        min_domains: 1,
+        honor_affinity: true,
+        honor_taints: false,
+    };
+    let mut cluster = nominated_in_a_zone(|_| {});
+    let placed = |cluster: &mut TestScheduler, name: &str| {
+        let mut facts = pod(name, &[("cpu", "1")], cluster.now);
+        facts.spec.labels = BTreeMap::from([("app".to_owned(), "high".to_owned())]);
+        facts.spec.node_selector = [("host".to_owned(), "two".to_owned())].into();
+        facts.spec.spread = vec![spread("high")];
+        facts.spec.spread[0].honor_affinity = false;
+        cluster.submit(facts);
+        cluster.settle();
+    };
+    placed(&mut cluster, "first");
+    assert_eq!(cluster.node_of("first"), Some("n2"));
+    placed(&mut cluster, "second");
+    assert_eq!(cluster.node_of("second"), None, "the nominated pod is not on the other node yet");
+}
+
+#[test]
+fn a_pod_makes_room_elsewhere_when_the_node_that_others_leave_for_it_dies() {
+    let mut cluster = TestScheduler::new();
+    cluster.node("n1", 1);
+    cluster.node("n2", 1);
+    submit(&mut cluster, "first", ONE, 1);
+    submit(&mut cluster, "second", ONE, 2);
+    submit(&mut cluster, "high", ONE, 9);
+    assert_eq!(cluster.evicted, ["first"]);
+    let dead = cluster.node_of("first").unwrap().to_owned();
+    cluster.change_node(&dead, |facts| {
+        facts.taints = vec![Taint {
+            key: "node.kubernetes.io/unreachable".into(),
+            value: String::new(),
+            effect: TaintEffect::NoSchedule,
+        }];
+    });
+    cluster.settle();
+    cluster.wait(11);
+    assert_eq!(cluster.evicted, ["first", "second"], "the first one's kubelet never says that it is gone");
+    cluster.delete("second");
+    cluster.settle();
+    assert!(cluster.node_of("high").is_some_and(|node| node != dead));
+}
+
+#[test]
+fn a_nomination_that_was_not_written_is_written_again_later_each_time_for_as_long_as_it_holds() {
+    let mut cluster = TestScheduler::new();
+    cluster.node("n", 1);
+    submit(&mut cluster, "low", ONE, 1);
+    cluster.lost_nominations = 3;
+    submit(&mut cluster, "high", ONE, 9);
+    let nominated = |cluster: &TestScheduler| cluster.pods[&PodKey::new("ml", "high")].spec.nominated.clone();
+    assert_eq!((nominated(&cluster), cluster.lost_nominations), (None, 2));
+    cluster.wait(1);
+    assert_eq!((nominated(&cluster), cluster.lost_nominations), (None, 1));
+    cluster.wait(2);
+    assert_eq!((nominated(&cluster), cluster.lost_nominations), (None, 0));
+    cluster.wait(3);
+    assert_eq!(nominated(&cluster), None, "the third pause is four seconds");
+    cluster.wait(1);
+    assert_eq!((nominated(&cluster).as_deref(), cluster.nomination_writes), (Some("n"), 1));
+    cluster.wait(30);
+    assert_eq!(cluster.nomination_writes, 1, "nothing is written that stands there already");
+}
+
+#[test]
+fn a_nomination_whose_removal_was_not_written_is_removed_again() {
+    let mut cluster = TestScheduler::new();
+    cluster.node("n", 1);
+    submit(&mut cluster, "low", ONE, 1);
+    submit(&mut cluster, "high", ONE, 9);
+    let nominated = |cluster: &TestScheduler| cluster.pods[&PodKey::new("ml", "high")].spec.nominated.clone();
+    assert_eq!(nominated(&cluster).as_deref(), Some("n"));
+    // The node refuses it for good, whoever leaves.
+    cluster.lost_nominations = 1;
+    cluster.change_node("n", |facts| facts.unschedulable = true);
+    cluster.wait(11);
+    assert_eq!((cluster.nominations(), cluster.lost_nominations), (0, 0));
+    cluster.wait(2);
+    assert_eq!(nominated(&cluster), None);
+}
+
+#[test]
+fn a_lost_nomination_of_a_pod_that_has_found_its_place_or_went_is_not_written_any_more() {
+    let mut cluster = TestScheduler::new();
+    cluster.node("n", 2);
+    submit(&mut cluster, "low", ONE, 1);
+    submit(&mut cluster, "low-too", ONE, 1);
+    cluster.lost_nominations = 2;
+    submit(&mut cluster, "first", ONE, 9);
+    submit(&mut cluster, "second", ONE, 9);
+    cluster.delete("second");
+    cluster.delete("low");
+    cluster.settle();
+    assert_eq!(cluster.node_of("first"), Some("n"));
+    cluster.wait(60);
+    assert_eq!(cluster.nomination_writes, 0);
+}

@@ -1,0 +1,185 @@
+//! Locks that stand when nobody pursues them: crashes, dangling, expired and strange ones.
+
+use baton::contract::{PodKey, key};
+
+use crate::harness::{TestScheduler, pod};
+
+const ONE: &[(&str, &str)] = &[(key::NVIDIA_GPU, "1")];
+const T: &str = "2026-11-21T02:00:00.000000001Z";
+
+#[test]
+fn a_scheduler_killed_between_lock_and_bind_resumes_under_the_same_lock() {
+    let mut cluster = TestScheduler::new();
+    cluster.node("n", 8);
+    cluster.node("other", 8);
+    cluster.hold = true;
+    cluster.pod("a", ONE);
+    cluster.settle();
+    let lock = cluster.held.pop().unwrap();
+    cluster.hold = false;
+    cluster.step_down();
+    cluster.perform(vec![lock]);
+    let (node, value) = cluster.locks.first_key_value().map(|(n, v)| (n.clone(), v.clone())).unwrap();
+    cluster.restart();
+    cluster.settle();
+    assert_eq!(cluster.node_of("a"), Some(node.as_str()));
+    assert_eq!((cluster.locks[&node].clone(), cluster.lock_writes), (value, 1), "the same lock, written once");
+    assert_eq!(cluster.stats().resumed, 1);
+}
+
+#[test]
+fn a_lock_of_ours_that_cannot_be_resumed_goes_after_half_a_minute() {
+    let mut cluster = TestScheduler::new();
+    cluster.node("n", 1);
+    cluster.pod("big", &[(key::NVIDIA_GPU, "2")]);
+    cluster.settle();
+    cluster.set_lock("n", &format!("{T},ml,big,uid-big"));
+    cluster.settle();
+    cluster.wait(25);
+    assert_eq!(cluster.holder("n"), Some("big"));
+    cluster.wait(10);
+    assert_eq!(cluster.holder("n"), None);
+}
+
+#[test]
+fn a_lock_of_another_schedulers_unbound_pod_is_left_until_it_expires() {
+    let mut cluster = TestScheduler::new();
+    cluster.node("n", 8);
+    let mut foreign = pod("foreign", ONE, cluster.now);
+    foreign.handoff.scheduler_name = "other".into();
+    cluster.submit(foreign);
+    // Written as of now: a lock that is old by its own words would be expired at first sight.
+    let time = crate::harness::wall(cluster.now);
+    cluster.set_lock("n", &format!("{time:.9},ml,foreign,uid-foreign"));
+    cluster.pod("a", ONE);
+    cluster.wait(299);
+    assert_eq!((cluster.holder("n"), cluster.node_of("a")), (Some("foreign"), None));
+    cluster.wait(2);
+    assert_eq!(cluster.node_of("a"), Some("n"));
+}
+
+#[test]
+fn the_lock_of_a_pod_that_does_not_exist_is_taken_over_after_a_live_read() {
+    let mut cluster = TestScheduler::new();
+    cluster.node("n", 8);
+    cluster.set_lock("n", &format!("{T},ml,ghost,uid-ghost"));
+    cluster.pod("a", ONE);
+    cluster.settle();
+    assert_eq!((cluster.node_of("a"), cluster.holder("n")), (Some("n"), Some("a")));
+}
+
+#[test]
+fn the_lock_of_a_pod_that_our_watch_has_not_shown_yet_is_respected() {
+    let mut cluster = TestScheduler::new();
+    cluster.node("n", 8);
+    let mut foreign = pod("new", ONE, cluster.now);
+    foreign.handoff.scheduler_name = "other".into();
+    cluster.pods.insert(PodKey::new("ml", "new"), foreign);
+    let time = crate::harness::wall(cluster.now);
+    cluster.set_lock("n", &format!("{time:.9},ml,new,uid-new"));
+    cluster.pod("a", ONE);
+    cluster.settle();
+    assert_eq!((cluster.holder("n"), cluster.node_of("a")), (Some("new"), None));
+}
+
+#[test]
+fn dangling_locks_go_even_when_nobody_waits_for_the_node() {
+    let mut cluster = TestScheduler::new();
+    cluster.node("n", 8);
+    cluster.pod("a", ONE);
+    cluster.settle();
+    cluster.finish("a");
+    cluster.settle();
+    assert_eq!(cluster.holder("n"), None, "ended");
+    cluster.set_lock("n", &format!("{T},ml,ghost,uid-ghost"));
+    cluster.settle();
+    assert_eq!(cluster.locks.get("n"), None, "never existed");
+}
+
+#[test]
+fn an_expired_holder_is_fenced_before_its_lock_is_taken_over() {
+    let mut cluster = TestScheduler::new();
+    cluster.node("n", 8);
+    cluster.pod("stuck", ONE);
+    cluster.settle();
+    cluster.pod("next", ONE);
+    cluster.wait(290);
+    assert!(cluster.fenced.is_empty());
+    cluster.wait(15);
+    assert!(cluster.fenced.contains("stuck"));
+    assert_eq!(cluster.stats().fenced, 1);
+    cluster.wait(1);
+    cluster.delete("stuck");
+    cluster.settle();
+    assert_eq!(cluster.holder("n"), Some("next"));
+}
+
+#[test]
+fn a_malformed_lock_is_an_unknown_holder_for_five_minutes() {
+    let mut cluster = TestScheduler::new();
+    cluster.node("n", 8);
+    cluster.set_lock("n", "gibberish");
+    cluster.pod("a", ONE);
+    cluster.wait(299);
+    assert_eq!(cluster.node_of("a"), None);
+    cluster.wait(2);
+    assert_eq!((cluster.node_of("a"), cluster.holder("n")), (Some("n"), Some("a")));
+}
+
+#[test]
+fn after_a_restart_bound_pods_hold_their_devices() {
+    let mut cluster = TestScheduler::new();
+    cluster.node("n", 8);
+    cluster.pod("a", &[(key::NVIDIA_GPU, "7")]);
+    cluster.settle();
+    cluster.agent_releases("n");
+    cluster.restart();
+    cluster.pod("b", &[(key::NVIDIA_GPU, "2")]);
+    cluster.settle();
+    assert_eq!(cluster.conditions["b"], "0/1 nodes: 1 have fewer than 2 free GPUs");
+    cluster.pod("c", ONE);
+    cluster.settle();
+    assert_eq!(cluster.node_of("c"), Some("n"));
+}
+
+#[test]
+fn a_leader_that_lost_and_regained_its_lease_goes_on_with_pods_that_were_in_flight() {
+    let mut cluster = TestScheduler::new();
+    cluster.node("n", 8);
+    cluster.hold = true;
+    cluster.pod("a", ONE);
+    cluster.pod("b", ONE);
+    cluster.settle();
+    assert_eq!(cluster.bind_attempts(), 2);
+    cluster.held.clear();
+    cluster.hold = false;
+    cluster.step_down();
+    cluster.lead();
+    cluster.settle();
+    assert_eq!((cluster.node_of("a"), cluster.node_of("b")), (Some("n"), None));
+    cluster.agent_releases("n");
+    cluster.settle();
+    assert_eq!(cluster.node_of("b"), Some("n"));
+}
+
+#[test]
+fn a_resumed_bind_goes_before_pods_that_would_wait_for_its_own_lock() {
+    let mut cluster = TestScheduler::new();
+    cluster.node("n", 8);
+    // A scheduler died between the lock and the bind of the younger of two pods.
+    cluster.pod("older", ONE);
+    let mut younger = pod("younger", ONE, cluster.now + std::time::Duration::from_secs(5));
+    younger.handoff.scheduler_name = crate::harness::OURS.into();
+    cluster.pods.insert(PodKey::new("ml", "younger"), younger);
+    let time = crate::harness::wall(cluster.now);
+    cluster.locks.insert("n".into(), format!("{time:.9},ml,younger,uid-younger"));
+    cluster.now += std::time::Duration::from_secs(7);
+    cluster.restart();
+    cluster.settle();
+    assert_eq!((cluster.node_of("younger"), cluster.node_of("older")), (Some("n"), None));
+    let bound = &cluster.pods[&PodKey::new("ml", "younger")].handoff.assignment.bind_timestamp;
+    assert_eq!(bound.as_deref(), Some(time.as_nanosecond().to_string().as_str()), "bound under the lock's own time");
+    cluster.agent_releases("n");
+    cluster.settle();
+    assert_eq!(cluster.node_of("older"), Some("n"));
+}

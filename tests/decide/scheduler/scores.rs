@@ -1,0 +1,486 @@
+//! Ratings by the figures that kube-scheduler's rules give, worked out by hand; and those that only know devices.
+
+use baton::cluster::pod::LightPod;
+use baton::contract::hint::LabelSelector;
+use baton::contract::image::ImageName;
+use baton::contract::inventory::DeviceInfo;
+use baton::contract::{Identity, PodKey, key};
+use baton::decide::scheduler::EngineConfig;
+use baton::decide::scheduler::rules::plugins::{
+    DefaultSet, Disabled, InterPodAffinity, Listed, Point, RatioConfig, Strategy as Scoring, Weights, default_plugins,
+};
+use baton::decide::scheduler::rules::{NodeScore, Slots, View};
+use baton::decide::world::spec::{PodTerm, Spread};
+use baton::decide::world::{PodFacts, Qos, Rated, WorldEvent};
+use proptest::prelude::*;
+use serde_json::json;
+
+use crate::harness::{TestScheduler, gpu_device, pod};
+
+const HALF: &[(&str, &str)] = &[(key::GPU, "50")];
+const ONE: &[(&str, &str)] = &[(key::NVIDIA_GPU, "1")];
+const CPU: &[(&str, &str)] = &[("cpu", "16"), ("memory", "64Gi")];
+
+/// The default set with these scores and no others.
+pub fn scored(scores: &[(&'static str, i64)]) -> DefaultSet {
+    let mut set = DefaultSet::default();
+    let listed = scores.iter().map(|(name, weight)| Listed { name, weight: *weight });
+    set.choice.lists.change(Point::Score, listed.collect(), &Disabled::All);
+    set
+}
+
+fn cluster(set: DefaultSet) -> TestScheduler {
+    TestScheduler::with(EngineConfig::default(), set)
+}
+
+/// What the set's first score says of every node that fits, raw and normalised.
+fn rate(cluster: &TestScheduler, set: &DefaultSet, name: &str) -> Vec<(String, i64, i64)> {
+    let (world, plugins) = (cluster.world(), default_plugins(set).unwrap());
+    let view = View { world, now: cluster.now };
+    let pod = world.pod_by_key(&PodKey::new("ml", name)).unwrap();
+    let (enabled, mut slots) = (plugins.enabled(), Slots::default());
+    assert!(enabled.pre_filter.iter().all(|plugin| plugin.pre_filter(view, pod, &mut slots).is_fit()));
+    let mut fitting = Vec::new();
+    for (id, node) in world.nodes() {
+        if enabled.filter.iter().all(|plugin| plugin.filter(view, pod, (id, node), &mut slots).is_fit()) {
+            fitting.push((id, node));
+        }
+    }
+    let ids: Vec<_> = fitting.iter().map(|(id, _)| *id).collect();
+    for plugin in &enabled.pre_score {
+        assert!(plugin.pre_score(view, pod, &ids, &mut slots).is_fit());
+    }
+    let score = &enabled.score[0].0;
+    let raw: Vec<NodeScore> = fitting.iter().map(|node| (node.0, score.score(view, pod, *node, &mut slots))).collect();
+    let mut normal = raw.clone();
+    if !score.is_absolute() {
+        score.normalize(view, pod, &mut normal);
+    }
+    let both = fitting.iter().zip(raw.iter().zip(&normal));
+    both.map(|((_, node), (raw, normal))| (node.name.to_string(), raw.1, normal.1)).collect()
+}
+
+fn normal(rated: &[(String, i64, i64)]) -> Vec<(&str, i64)> {
+    rated.iter().map(|(node, _, score)| (node.as_str(), *score)).collect()
+}
+
+/// The node lists these images, of so many MiB.
+fn lists(cluster: &mut TestScheduler, node: &str, images: &[(&str, i64)]) {
+    let listed = |(name, size): &(&str, i64)| (ImageName::listed(name), *size << 20);
+    let mut listed: Vec<_> = images.iter().map(listed).collect();
+    listed.sort_unstable();
+    cluster.change_node(node, |facts| facts.images = listed.into());
+}
+
+#[test]
+fn an_image_draws_pods_by_its_size_and_by_how_many_nodes_have_it() {
+    let set = scored(&[("ImageLocality", 1)]);
+    let mut cluster = cluster(set.clone());
+    ["a", "b", "c", "d"].iter().for_each(|name| cluster.plain_node(name, 0));
+    lists(&mut cluster, "a", &[("train:latest", 1000), ("small:1", 22)]);
+    let mut facts = labelled("p", "x");
+    facts.spec.images = ["train", "small:1"].map(ImageName::asked).into();
+    cluster.submit(facts);
+    let score =
+        |cluster: &TestScheduler| normal(&rate(cluster, &set, "p")).iter().map(|(_, score)| *score).collect::<Vec<_>>();
+    assert_eq!(score(&cluster), [23, 0, 0, 0], "a quarter of 1000 and of 22 MiB");
+    lists(&mut cluster, "b", &[("train:latest", 7000)]);
+    assert_eq!(score(&cluster), [49, 48, 0, 0], "half of the size that was told first");
+    cluster.event(WorldEvent::NodeGone("d".into()));
+    assert_eq!(score(&cluster), [66, 65, 0], "two of three nodes");
+    lists(&mut cluster, "a", &[]);
+    assert_eq!(score(&cluster), [0, 31, 0], "one of three nodes");
+    lists(&mut cluster, "b", &[]);
+    lists(&mut cluster, "c", &[("train:latest", 7000)]);
+    assert_eq!(score(&cluster), [0, 0, 100], "its size is told anew once nobody has it");
+}
+
+#[test]
+fn images_are_forgotten_where_no_rule_asks_for_them() {
+    let mut cluster = cluster(DefaultSet::default());
+    cluster.plain_node("a", 0);
+    lists(&mut cluster, "a", &[("train:latest", 1000)]);
+    let mut facts = labelled("p", "x");
+    facts.spec.images = [ImageName::asked("train")].into();
+    cluster.submit(facts);
+    let world = cluster.world();
+    assert!(world.nodes().all(|(_, node)| node.facts.as_ref().is_some_and(|facts| facts.images.is_empty())));
+    assert!(world.pod_by_key(&PodKey::new("ml", "p")).is_some_and(|pod| pod.facts.spec.images.is_empty()));
+    assert_eq!(world.image(ImageName::listed("train:latest")), None);
+}
+
+/// Nodes without devices, each with its zone (none when empty) and its own hostname.
+fn zones(cluster: &mut TestScheduler, nodes: &[(&str, &str)]) {
+    for (name, zone) in nodes {
+        cluster.plain_node(name, 0);
+        cluster.change_node(name, |facts| {
+            facts.labels.insert("kubernetes.io/hostname".into(), (*name).into());
+            if !zone.is_empty() {
+                facts.labels.insert("zone".into(), (*zone).into());
+            }
+        });
+    }
+}
+
+fn labelled(name: &str, app: &str) -> PodFacts {
+    let mut facts = pod(name, &[("cpu", "1")], std::time::Duration::from_secs(1));
+    facts.spec.labels.insert("app".into(), app.into());
+    facts.handoff.scheduler_name = "other".into();
+    facts
+}
+
+fn bound(cluster: &mut TestScheduler, mut facts: PodFacts, node: &str) {
+    facts.handoff.node = Some(node.into());
+    cluster.submit(facts);
+}
+
+fn app(name: &str) -> LabelSelector {
+    LabelSelector { match_labels: [("app".into(), name.into())].into(), match_expressions: vec![] }
+}
+
+fn near(name: &str) -> PodTerm {
+    PodTerm { selector: Some(app(name)), topology_key: "zone".into(), ..PodTerm::default() }
+}
+
+fn anyway(topology_key: &str) -> Spread {
+    Spread {
+        max_skew: 1,
+        topology_key: topology_key.into(),
+        required: false,
+        selector: Some(app("x")),
+        min_domains: 1,
+        honor_affinity: true,
+        honor_taints: false,
+    }
+}
+
+#[test]
+fn soft_spreading_prefers_empty_places_and_weighs_each_constraint_by_its_number_of_places() {
+    let set = scored(&[("PodTopologySpread", 1)]);
+    let mut cluster = cluster(set.clone());
+    zones(&mut cluster, &[("a", "z0"), ("b", "z0"), ("c", "z1"), ("d", "")]);
+    for (name, node) in [("x1", "a"), ("x2", "a"), ("x3", "b"), ("x4", "c"), ("x5", "d")] {
+        bound(&mut cluster, labelled(name, "x"), node);
+    }
+    let mut facts = labelled("new", "x");
+    facts.spec.spread = vec![anyway("zone")];
+    cluster.submit(facts.clone());
+    // 3 and 1 pods times ln(2 zones + 2), rounded: 4 and 1. 100 * (4 + 1 - 4) / 4 = 25. A node without a zone is last.
+    assert_eq!(normal(&rate(&cluster, &set, "new")), [("a", 25), ("b", 25), ("c", 100), ("d", 0)]);
+    facts.spec.spread.push(anyway("kubernetes.io/hostname"));
+    cluster.submit(facts);
+    // Plus the node's own pods times ln(3 nodes + 2): 7.4, 5.8, 3.0.
+    let rated = rate(&cluster, &set, "new");
+    assert_eq!(rated.iter().map(|node| node.1).collect::<Vec<_>>(), [7, 6, 3, -1]);
+    assert_eq!(normal(&rated), [("a", 42), ("b", 57), ("c", 100), ("d", 0)]);
+}
+
+#[test]
+fn a_pod_without_soft_constraints_is_rated_alike_everywhere() {
+    let set = scored(&[("PodTopologySpread", 1)]);
+    let mut cluster = cluster(set.clone());
+    zones(&mut cluster, &[("a", "z0"), ("b", "z1")]);
+    bound(&mut cluster, labelled("x1", "x"), "a");
+    cluster.submit(labelled("new", "x"));
+    assert_eq!(normal(&rate(&cluster, &set, "new")), [("a", 100), ("b", 100)]);
+}
+
+#[test]
+fn preferences_draw_and_push_whoever_has_them() {
+    let mut set = scored(&[("InterPodAffinity", 1)]);
+    let mut cluster = cluster(set.clone());
+    zones(&mut cluster, &[("a", "z0"), ("b", "z1"), ("c", "z2")]);
+    bound(&mut cluster, labelled("x", "x"), "a");
+    bound(&mut cluster, labelled("y", "y"), "b");
+    let mut new = labelled("new", "new");
+    new.spec.pods_preferred = vec![(10, near("x")), (-5, near("y"))];
+    cluster.submit(new);
+    // 10, -5, 0.
+    assert_eq!(normal(&rate(&cluster, &set, "new")), [("a", 100), ("b", 0), ("c", 33)]);
+    let mut fan = labelled("fan", "fan");
+    fan.spec.pods_preferred = vec![(20, near("new"))];
+    bound(&mut cluster, fan, "c");
+    // 10, -5, 20.
+    assert_eq!(normal(&rate(&cluster, &set, "new")), [("a", 60), ("b", 0), ("c", 100)]);
+    let mut shy = labelled("shy", "shy");
+    shy.spec.affinity = vec![near("new")];
+    bound(&mut cluster, shy, "b");
+    let raw = |set: &DefaultSet, cluster: &TestScheduler| {
+        rate(cluster, set, "new").iter().map(|node| node.1).collect::<Vec<_>>()
+    };
+    assert_eq!(raw(&set, &cluster), [10, -4, 20], "whoever requires company counts 1");
+    set.choice.affinity = InterPodAffinity { hard_weight: 50, ignore_preferred_of_others: false };
+    assert_eq!(raw(&set, &cluster), [10, 45, 20]);
+    cluster.change_pod("new", |facts| facts.spec.pods_preferred.clear());
+    assert_eq!(raw(&set, &cluster), [0, 50, 20], "what others want counts for a pod without wishes");
+    set.choice.affinity.ignore_preferred_of_others = true;
+    assert_eq!(raw(&set, &cluster), [0, 0, 0]);
+}
+
+#[test]
+fn pods_that_others_draw_are_drawn_by_the_engine_too() {
+    let mut cluster = cluster(DefaultSet::default());
+    zones(&mut cluster, &[("a", "z0"), ("b", "z1"), ("c", "z2")]);
+    let mut fan = labelled("fan", "fan");
+    fan.spec.pods_preferred = vec![(20, near("new"))];
+    bound(&mut cluster, fan, "c");
+    for at in 0..3 {
+        let mut facts = labelled(&format!("new{at}"), "new");
+        facts.handoff.scheduler_name = crate::harness::OURS.into();
+        cluster.submit(facts);
+        cluster.settle();
+        assert_eq!(cluster.node_of(&format!("new{at}")), Some("c"));
+    }
+}
+
+/// A pod of one container that names what it asks for.
+fn rated(name: &str, amounts: &[(&str, &str)]) -> PodFacts {
+    let mut facts = pod(name, amounts, std::time::Duration::from_secs(1));
+    facts.spec.rated = Rated::from(&facts.spec.requests);
+    facts.handoff.scheduler_name = "other".into();
+    facts
+}
+
+#[test]
+fn least_most_and_balanced_give_kube_schedulers_figures() {
+    let weights = |list: &[(&str, i64)]| Weights::new(list.iter().map(|(n, w)| ((*n).to_owned(), *w))).unwrap();
+    let both = || weights(&[("cpu", 1), ("memory", 1)]);
+    let fit = |strategy| {
+        let mut set = scored(&[("NodeResourcesFit", 1)]);
+        set.choice.strategy = strategy;
+        set
+    };
+    let mut cluster = cluster(DefaultSet::default());
+    cluster.plain_node("n", 0);
+    cluster.submit(rated("new", CPU));
+    let score = |cluster: &TestScheduler, set: &DefaultSet, name: &str| rate(cluster, set, name)[0].2;
+    // 64 CPUs, 512Gi: 75% and 87.5% stay free.
+    assert_eq!(score(&cluster, &fit(Scoring::LeastAllocated(both())), "new"), 81);
+    assert_eq!(score(&cluster, &fit(Scoring::MostAllocated(both())), "new"), 18);
+    assert_eq!(score(&cluster, &fit(Scoring::MostAllocated(weights(&[("cpu", 3), ("memory", 1)]))), "new"), 21);
+    // An extended resource that the pod does not ask for is left out.
+    assert_eq!(score(&cluster, &fit(Scoring::MostAllocated(weights(&[("cpu", 1), (key::NVIDIA_GPU, 9)]))), "new"), 25);
+    // 25% and 12.5%: a deviation of 6.25%; before, there was none.
+    let balanced = scored(&[("NodeResourcesBalancedAllocation", 1)]);
+    assert_eq!(score(&cluster, &balanced, "new"), 50 + (50 + 93 - 100) / 2);
+    bound(&mut cluster, rated("old", &[("memory", "64Gi")]), "n");
+    // Before, 0% and 12.5%: 93. With the pod, 25% and 25%: 100.
+    assert_eq!(score(&cluster, &balanced, "new"), 50 + (50 + 100 - 93) / 2);
+    cluster.submit(rated("idle", &[]));
+    assert_eq!(score(&cluster, &balanced, "idle"), 0);
+}
+
+#[test]
+fn gpus_weigh_by_what_their_devices_have_left_whatever_name_asks_for_them() {
+    let mut set = scored(&[("NodeResourcesFit", 1)]);
+    set.choice.strategy = Scoring::MostAllocated(Weights::new([(key::NVIDIA_GPU.to_owned(), 1)]).unwrap());
+    let mut cluster = cluster(set.clone());
+    cluster.node("n", 8);
+    cluster.submit(rated("two", &[(key::NVIDIA_GPU, "2")]));
+    cluster.submit(rated("half", HALF));
+    assert_eq!((rate(&cluster, &set, "two")[0].2, rate(&cluster, &set, "half")[0].2), (25, 6));
+}
+
+#[test]
+fn a_share_goes_where_it_fragments_least_and_cpu_is_not_taken_from_gpus() {
+    let set = scored(&[("GpuFragmentation", 1)]);
+    let mut cluster = cluster(set.clone());
+    for node in ["a", "b"] {
+        cluster.node(node, 8);
+    }
+    cluster.plain_node("plain", 0);
+    for at in 0..3 {
+        let facts = rated(&format!("whole{at}"), &[(key::NVIDIA_GPU, "1"), ("cpu", "4")]);
+        cluster.submit(facts);
+    }
+    let mut first = rated("first", HALF);
+    first.handoff.assignment.device_allocated =
+        Some(r#"{"gpu":[{"minor":0,"id":"GPU-a-0","resources":{"koordinator.sh/gpu-core":"50","koordinator.sh/gpu-memory":"40Gi","koordinator.sh/gpu-memory-ratio":"50"}}]}"#.into());
+    bound(&mut cluster, first, "a");
+    cluster.submit(rated("new", HALF));
+    // Of five pods, three want a whole GPU: on a, half a GPU that is of no use to them is used up; on b, one becomes useless.
+    let rated_new = rate(&cluster, &set, "new");
+    assert_eq!(rated_new, [("a".into(), 300_000, 100), ("b".into(), -300_000, 0)]);
+    // 62 of 64 CPUs: the eight GPUs beside them would serve no whole-GPU pod any more.
+    cluster.submit(rated("cpu", &[("cpu", "62")]));
+    let rated_cpu = rate(&cluster, &set, "cpu");
+    assert_eq!(rated_cpu.iter().map(|node| node.2).collect::<Vec<_>>()[2], 100);
+    assert!(rated_cpu[1].1 <= -4_000_000, "{rated_cpu:?}");
+    assert_eq!(rated_cpu[2], ("plain".into(), 0, 100));
+}
+
+#[test]
+fn quality_of_service_and_assumed_amounts_are_kubernetes_own() {
+    let facts = |spec: serde_json::Value| {
+        let object = json!({"metadata": {"name": "a", "namespace": "ml", "uid": "u"}, "spec": spec});
+        serde_json::from_value::<LightPod>(object).unwrap().facts().spec
+    };
+    let container = |resources: serde_json::Value| json!({"name": "c", "resources": resources});
+    let full = json!({"limits": {"cpu": "1", "memory": "1Gi"}});
+    for (parts, qos) in [
+        (json!({"containers": [container(json!({}))]}), Qos::BestEffort),
+        (json!({"containers": [container(json!({"limits": {"nvidia.com/gpu": "1"}}))]}), Qos::BestEffort),
+        (json!({"containers": [container(full.clone())]}), Qos::Guaranteed),
+        (json!({"containers": [container(full.clone()), container(json!({}))]}), Qos::Burstable),
+        (json!({"containers": [container(json!({"limits": {"cpu": "1"}}))]}), Qos::Burstable),
+        (
+            json!({"containers": [container(json!({"requests": {"cpu": "500m"}, "limits": full["limits"]}))]}),
+            Qos::Burstable,
+        ),
+        (json!({"initContainers": [container(json!({}))], "containers": [container(full.clone())]}), Qos::Burstable),
+        (json!({"resources": full, "containers": [container(json!({}))]}), Qos::Guaranteed),
+    ] {
+        assert_eq!(facts(parts.clone()).qos, qos, "{parts}");
+    }
+    let spec = facts(json!({"containers": [
+        container(json!({"requests": {"cpu": "0"}})), container(json!({"requests": {"memory": "1Gi"}})),
+    ]}));
+    assert_eq!(spec.rated, Rated { milli_cpu: 100, memory: (1 << 30) + (200 << 20) });
+    assert_eq!((spec.requests.milli_cpu, spec.requests.memory), (0, 1 << 30));
+}
+
+#[test]
+fn with_qos_sort_the_better_served_class_goes_first_among_equal_priorities() {
+    let mut set = DefaultSet::default();
+    set.choice.lists.change(Point::QueueSort, vec![Listed { name: "QoSSort", weight: 1 }], &Disabled::All);
+    for (set, expected) in [(set, "guaranteed"), (DefaultSet::default(), "best-effort")] {
+        let mut cluster = cluster(set);
+        cluster.plain_node("n", 0);
+        cluster.change_node("n", |facts| facts.unschedulable = true);
+        for (name, qos) in
+            [("best-effort", Qos::BestEffort), ("burstable", Qos::Burstable), ("guaranteed", Qos::Guaranteed)]
+        {
+            let mut facts = rated(name, &[("cpu", "64")]);
+            facts.handoff.scheduler_name = crate::harness::OURS.into();
+            facts.spec.qos = qos;
+            cluster.submit(facts);
+            cluster.now += std::time::Duration::from_secs(1);
+        }
+        cluster.settle();
+        assert_eq!(cluster.bound(), 0);
+        // All three are woken at once; there is room for one.
+        cluster.change_node("n", |facts| facts.unschedulable = false);
+        cluster.settle();
+        assert_eq!(cluster.node_of(expected), Some("n"));
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
+    /// Whatever rates the nodes, no node holds more than it offers, and the same pods end up in the same places.
+    #[test]
+    fn no_rating_fills_a_node_beyond_its_capacity(
+        which in 0..4usize, pods in proptest::collection::vec((0..4usize, 1..40i64), 1..60)
+    ) {
+        let place = || {
+            let mut cluster = cluster(sets().swap_remove(which));
+            for name in ["a", "b", "c"] {
+                cluster.node(name, 4);
+            }
+            for (at, (request, cpu)) in pods.iter().enumerate() {
+                let cpu = cpu.to_string();
+                let gpu: &[(&str, &str)] = [&[][..], ONE, HALF, &[(key::NVIDIA_GPU, "2")]][*request];
+                let amounts: Vec<(&str, &str)> = gpu.iter().copied().chain([("cpu", cpu.as_str())]).collect();
+                let mut facts = rated(&format!("p{at:02}"), &amounts);
+                facts.handoff.scheduler_name = crate::harness::OURS.into();
+                cluster.submit(facts);
+                cluster.settle();
+                for node in ["a", "b", "c"] {
+                    while cluster.holder(node).is_some() {
+                        cluster.agent_releases(node);
+                        cluster.settle();
+                    }
+                }
+            }
+            cluster
+        };
+        let (one, other) = (place(), place());
+        for (_, node) in one.world().nodes() {
+            let have = &node.facts.as_ref().unwrap().allocatable;
+            prop_assert!(node.used.milli_cpu <= have.milli_cpu && node.used.memory <= have.memory);
+            for (name, used) in node.used.scalar.iter() {
+                prop_assert!(used <= have.scalar(name), "{}: {used} of {name}", node.name);
+            }
+        }
+        let places = |cluster: &TestScheduler| cluster.pods.values().map(|pod| pod.handoff.node.clone()).collect::<Vec<_>>();
+        prop_assert_eq!(places(&one), places(&other));
+    }
+}
+
+/// Sets that differ in what they rate by.
+pub fn sets() -> Vec<DefaultSet> {
+    let mut packing = scored(&[("NodeResourcesFit", 5), ("PodTopologySpread", 2), ("InterPodAffinity", 2)]);
+    packing.choice.strategy = Scoring::MostAllocated(Weights::gpus_first());
+    let spreading = scored(&[
+        ("NodeResourcesFit", 1),
+        ("NodeResourcesBalancedAllocation", 1),
+        ("InterPodAffinity", 2),
+        ("PodTopologySpread", 2),
+        ("NodeAffinity", 2),
+        ("TaintToleration", 3),
+    ]);
+    let fragments = scored(&[("GpuFragmentation", 10), ("RequestedToCapacityRatio", 1), ("TaintToleration", 3)]);
+    let images = scored(&[("ImageLocality", 10), ("NodeResourcesFit", 1), ("TaintToleration", 3)]);
+    vec![DefaultSet::default(), packing, spreading, fragments, images]
+}
+
+/// A node of so many whole GPUs and MIG devices of one profile, seven to a parent.
+fn cut(cluster: &mut TestScheduler, node: &str, whole: u32, migs: i32) {
+    let mut device = gpu_device(node, whole);
+    let parent = |at: i32| format!("GPU-{node}-{}", whole as i32 + at / 7);
+    device.spec.devices.extend((0..migs).map(|at| DeviceInfo {
+        id: baton::contract::DeviceId::parse(&format!("MIG-{node}-{at}")).unwrap(),
+        minor: whole as i32 + at / 7,
+        labels: [(key::MIG_PROFILE.to_owned(), "1g.10gb".to_owned()), (key::PARENT.to_owned(), parent(at))].into(),
+        resources: [(MIG.to_owned(), "1".parse().unwrap())].into(),
+        ..gpu_device(node, 1).spec.devices.remove(0)
+    }));
+    cluster.plain_node(node, whole);
+    cluster.change_node(node, |facts| facts.allocatable.set(MIG, baton::contract::Quantity::units(i64::from(migs))));
+    cluster.event(WorldEvent::Devices(Box::new(device)));
+    cluster.beat(node, Identity::Lock, &[key::NVIDIA_GPU, MIG]);
+}
+
+const MIG: &str = "nvidia.com/mig-1g.10gb";
+
+/// Puts a pod with these limits on the node.
+fn put(cluster: &mut TestScheduler, node: &str, name: &str, limits: &[(&str, &str)]) {
+    let mut facts = pod(name, limits, cluster.now);
+    facts.spec.node_selector = [("only".to_owned(), node.to_owned())].into();
+    cluster.change_node(node, |facts| facts.labels = [("only".to_owned(), node.to_owned())].into());
+    cluster.submit(facts);
+    cluster.settle();
+    assert_eq!(cluster.node_of(name), Some(node));
+    cluster.agent_releases(node);
+    cluster.settle();
+}
+
+#[test]
+fn a_request_for_mig_devices_fills_a_node_by_as_many_as_it_asks_for() {
+    let mut set = scored(&[("RequestedToCapacityRatio", 1)]);
+    set.ratio = RatioConfig::new(vec![(0, 0), (100, 10)], vec![(key::NVIDIA_GPU.to_owned(), 1)]).unwrap();
+    let mut cluster = cluster(set.clone());
+    cut(&mut cluster, "a", 0, 7);
+    cut(&mut cluster, "b", 0, 14);
+    put(&mut cluster, "a", "three", &[(MIG, "3")]);
+    put(&mut cluster, "b", "seven", &[(MIG, "7")]);
+    cluster.hold = true;
+    cluster.pod("asks", &[(MIG, "1")]);
+    let rated = rate(&cluster, &set, "asks");
+    assert_eq!(rated, [("a".to_owned(), 57, 57), ("b".to_owned(), 57, 57)], "4 of 7 and 8 of 14");
+}
+
+#[test]
+fn on_a_mixed_node_mig_requests_look_at_mig_devices_and_others_at_whole_gpus() {
+    let mut set = scored(&[("RequestedToCapacityRatio", 1)]);
+    set.ratio = RatioConfig::new(vec![(0, 0), (100, 10)], vec![(key::NVIDIA_GPU.to_owned(), 1)]).unwrap();
+    let mut cluster = cluster(set.clone());
+    cut(&mut cluster, "m", 4, 7);
+    put(&mut cluster, "m", "whole", &[(key::NVIDIA_GPU, "1")]);
+    put(&mut cluster, "m", "parts", &[(MIG, "5")]);
+    cluster.hold = true;
+    for (name, asked, score) in [("mig", MIG, 86), ("gpu", key::NVIDIA_GPU, 50)] {
+        cluster.pod(name, &[(asked, "1")]);
+        assert_eq!(rate(&cluster, &set, name), [("m".to_owned(), score, score)], "{name}: 6 of 7, 2 of 4");
+    }
+}

@@ -1,0 +1,496 @@
+//! Claims that wait for their first consumer: the node is chosen, the claim gets its volume there, and only then is the node
+//! locked and the pod bound.
+
+use std::time::Duration;
+
+use baton::contract::{PodKey, key};
+use baton::decide::scheduler::rules::plugins::DefaultSet;
+use baton::decide::scheduler::{EngineConfig, PodState};
+use baton::decide::world::spec::{NodeOperator, NodeRequirement, NodeTerm, VolumeUse};
+use baton::decide::world::{AccessModes, ClaimFacts, ClassFacts, VolumeFacts, WorldEvent};
+
+use crate::harness::{TestScheduler, pod};
+
+const ONE: &[(&str, &str)] = &[(key::NVIDIA_GPU, "1")];
+
+fn once() -> AccessModes {
+    AccessModes::of(["ReadWriteOnce"])
+}
+
+fn zone(zone: &str) -> NodeTerm {
+    let values = vec![zone.to_owned()];
+    NodeTerm {
+        expressions: vec![NodeRequirement { key: "zone".into(), operator: NodeOperator::In, values }],
+        ..NodeTerm::default()
+    }
+}
+
+/// Nodes `a` and `b`, each its own zone.
+pub fn cluster() -> TestScheduler {
+    let mut cluster = TestScheduler::with(EngineConfig::default(), DefaultSet::default());
+    for name in ["a", "b"] {
+        cluster.node(name, 8);
+        cluster.change_node(name, |facts| {
+            facts.labels.insert("zone".into(), name.into());
+        });
+    }
+    cluster
+}
+
+impl TestScheduler {
+    pub fn class(&mut self, name: &str, provisions: bool, zones: &[&str]) {
+        let zones: Vec<_> = zones.iter().map(|zone| (*zone).into()).collect();
+        let topologies = if zones.is_empty() { vec![] } else { vec![vec![("zone".into(), zones)]] };
+        self.event(WorldEvent::Class(
+            name.into(),
+            ClassFacts { waits: true, provisions, provisioner: "csi.example.com".into(), topologies },
+        ));
+    }
+
+    pub fn claim(&mut self, name: &str, gibibytes: i64, change: impl FnOnce(&mut ClaimFacts)) {
+        let mut facts = ClaimFacts {
+            uid: format!("uid-{name}").into(),
+            class: Some("local".into()),
+            modes: once(),
+            request: gibibytes << 30,
+            version: "1".into(),
+            ..ClaimFacts::default()
+        };
+        change(&mut facts);
+        self.claims.insert(PodKey::new("ml", name), facts);
+        self.tell_claim(&PodKey::new("ml", name));
+    }
+
+    pub fn change_claim(&mut self, name: &str, change: impl FnOnce(&mut ClaimFacts)) {
+        let key = PodKey::new("ml", name);
+        let facts = self.claims.get_mut(&key).unwrap();
+        change(facts);
+        facts.version = format!("{}1", facts.version).into();
+        self.tell_claim(&key);
+    }
+
+    pub fn volume(&mut self, name: &str, gibibytes: i64, at: &str) {
+        let facts = VolumeFacts {
+            required: Some(vec![zone(at)]),
+            class: Some("local".into()),
+            capacity: gibibytes << 30,
+            modes: once(),
+            available: true,
+            version: "1".into(),
+            ..VolumeFacts::default()
+        };
+        self.volumes.insert(name.into(), facts);
+        self.tell_volume(name);
+    }
+
+    /// The volume controller: every promised volume is bound on the claim's side too.
+    fn control(&mut self) {
+        let promised = self.volumes.iter().filter_map(|(name, facts)| Some((name.clone(), facts.claim.clone()?.0)));
+        let incomplete = promised.filter(|(_, claim)| !self.claims[claim].complete);
+        for (volume, claim) in incomplete.collect::<Vec<(String, PodKey)>>() {
+            self.change_claim(&claim.name, |facts| {
+                (facts.volume, facts.complete) = (Some(volume.as_str().into()), true);
+            });
+        }
+        self.settle();
+    }
+
+    /// The provisioner makes the volume where it was told to.
+    pub fn provision(&mut self, claim: &str) {
+        let key = PodKey::new("ml", claim);
+        let node = self.claims[&key].selected_node.clone().expect("a node is selected");
+        self.volume(&format!("pv-{claim}"), 10, &node);
+        let facts = self.volumes.get_mut(&format!("pv-{claim}")).unwrap();
+        facts.claim = Some((key, format!("uid-{claim}").into()));
+        facts.available = false;
+        self.tell_volume(&format!("pv-{claim}"));
+        self.control();
+    }
+
+    pub fn pod_with_claims(&mut self, name: &str, claims: &[&str]) {
+        let mut facts = pod(name, ONE, self.now);
+        let mut spec = (*facts.spec).clone();
+        spec.volumes = claims.iter().map(|claim| VolumeUse::Claim((*claim).into())).collect();
+        facts.spec = spec.into();
+        self.submit(facts);
+        self.settle();
+    }
+
+    pub fn selected(&self, claim: &str) -> Option<&str> {
+        self.claims[&PodKey::new("ml", claim)].selected_node.as_deref()
+    }
+
+    pub fn promised(&self, volume: &str) -> Option<&str> {
+        self.volumes[volume].claim.as_ref().map(|(claim, _)| &*claim.name)
+    }
+
+    pub fn state(&mut self, pod: &str) -> PodState {
+        self.explain(&PodKey::new("ml", pod)).unwrap().state
+    }
+}
+
+#[test]
+fn the_provisioner_is_told_the_node_once_and_the_pod_is_bound_there_when_the_volume_is() {
+    let mut cluster = cluster();
+    cluster.class("local", true, &["b"]);
+    cluster.claim("data", 10, |_| {});
+    cluster.pod_with_claims("p", &["data"]);
+    assert_eq!((cluster.selected("data"), cluster.node_of("p"), cluster.lock_writes), (Some("b"), None, 0));
+    assert_eq!(cluster.state("p"), PodState::Preparing);
+    // Whatever else happens to volumes meanwhile, it is not written again.
+    cluster.volume("other", 1, "a");
+    cluster.wait(30);
+    assert_eq!((cluster.volume_writes, cluster.bound()), (1, 0));
+    cluster.provision("data");
+    assert_eq!((cluster.node_of("p"), cluster.holder("b"), cluster.volume_writes), (Some("b"), Some("p"), 1));
+}
+
+#[test]
+fn a_provisioner_that_gives_up_takes_the_node_away_and_another_one_is_chosen() {
+    let mut cluster = cluster();
+    cluster.class("local", true, &[]);
+    cluster.claim("data", 10, |_| {});
+    cluster.pod_with_claims("p", &["data"]);
+    let first = cluster.selected("data").unwrap().to_owned();
+    cluster.change_node(&first, |facts| facts.unschedulable = true);
+    cluster.change_claim("data", |facts| facts.selected_node = None);
+    cluster.settle();
+    assert!(cluster.conditions["p"].contains("could not make a volume for claim data"), "{}", cluster.conditions["p"]);
+    assert!(cluster.notices.contains(&("p".into(), "FailedBinding")), "{:?}", cluster.notices);
+    assert_eq!((cluster.bind_attempts(), cluster.lock_writes), (0, 0));
+    cluster.wait(2);
+    let second = cluster.selected("data").unwrap().to_owned();
+    assert_ne!(first, second);
+    cluster.provision("data");
+    assert_eq!(cluster.node_of("p"), Some(second.as_str()));
+}
+
+#[test]
+fn a_claim_that_gets_no_volume_in_ten_minutes_is_given_up_and_its_room_is_free() {
+    let mut cluster = cluster();
+    cluster.class("local", true, &["a"]);
+    cluster.claim("data", 10, |_| {});
+    cluster.pod_with_claims("p", &["data"]);
+    cluster.wait(599);
+    assert_eq!(cluster.bind_attempts(), 1);
+    cluster.wait(1);
+    assert!(
+        cluster.conditions["p"].contains("waits for the volume of claim data for 600 s"),
+        "{}",
+        cluster.conditions["p"]
+    );
+    // The annotation stands, as with kube-scheduler: the next try goes to that node.
+    cluster.wait(2);
+    assert_eq!((cluster.selected("data"), cluster.bind_attempts()), (Some("a"), 1));
+    cluster.provision("data");
+    assert_eq!(cluster.node_of("p"), Some("a"));
+}
+
+#[test]
+fn a_claim_gets_the_smallest_free_volume_that_its_node_reaches_and_no_two_claims_get_the_same() {
+    let mut cluster = cluster();
+    cluster.class("local", false, &[]);
+    cluster.volume("small", 5, "a");
+    cluster.volume("middle", 20, "b");
+    cluster.volume("large", 50, "b");
+    for name in ["one", "two", "three"] {
+        cluster.claim(name, 10, |_| {});
+    }
+    cluster.pod_with_claims("p", &["one"]);
+    cluster.pod_with_claims("q", &["two"]);
+    cluster.pod_with_claims("r", &["three"]);
+    assert_eq!(
+        (cluster.promised("middle"), cluster.promised("large"), cluster.promised("small")),
+        (Some("one"), Some("two"), None)
+    );
+    assert_eq!(cluster.bound(), 0, "nothing is bound before the controller has seen it");
+    assert_eq!(cluster.conditions["r"], "0/2 nodes: 2 have no free volume for claim three");
+    cluster.control();
+    assert_eq!(cluster.bound(), 1, "the other one waits for the node's lock");
+    cluster.agent_releases("b");
+    cluster.settle();
+    assert_eq!((cluster.node_of("p"), cluster.node_of("q")), (Some("b"), Some("b")));
+    cluster.volume("fresh", 10, "a");
+    cluster.settle();
+    cluster.control();
+    assert_eq!(cluster.node_of("r"), Some("a"));
+}
+
+#[test]
+fn a_pod_with_two_claims_gets_both_on_one_node() {
+    let mut cluster = cluster();
+    cluster.class("local", false, &[]);
+    cluster.volume("a1", 10, "a");
+    cluster.volume("b1", 10, "b");
+    cluster.volume("b2", 10, "b");
+    cluster.claim("one", 10, |_| {});
+    cluster.claim("two", 5, |_| {});
+    cluster.pod_with_claims("p", &["one", "two"]);
+    cluster.control();
+    assert_eq!((cluster.node_of("p"), cluster.promised("a1")), (Some("b"), None));
+}
+
+#[test]
+fn access_modes_kind_selector_and_promises_of_others_are_respected() {
+    let mut cluster = cluster();
+    cluster.class("local", false, &[]);
+    for name in ["many", "block", "labels", "theirs", "gone", "ours"] {
+        cluster.volume(name, 10, "a");
+    }
+    cluster.volumes.get_mut("many").unwrap().modes = AccessModes::of(["ReadOnlyMany"]);
+    cluster.volumes.get_mut("block").unwrap().block = true;
+    cluster.volumes.get_mut("theirs").unwrap().claim = Some((PodKey::new("ml", "else"), "uid-else".into()));
+    cluster.volumes.get_mut("gone").unwrap().deleting = true;
+    cluster.volumes.get_mut("ours").unwrap().labels.insert("disk".into(), "ssd".into());
+    for name in ["many", "block", "theirs", "gone", "ours"] {
+        cluster.tell_volume(name);
+    }
+    cluster.claims.insert(PodKey::new("ml", "else"), ClaimFacts { complete: true, ..ClaimFacts::default() });
+    let selector = serde_json::from_str(r#"{"matchLabels":{"disk":"ssd"}}"#).unwrap();
+    cluster.claim("data", 10, |facts| facts.selector = Some(selector));
+    cluster.pod_with_claims("p", &["data"]);
+    assert_eq!(cluster.promised("ours"), Some("data"));
+}
+
+#[test]
+fn a_write_that_is_lost_or_refused_is_made_again_and_a_new_leader_goes_on() {
+    let mut cluster = cluster();
+    cluster.class("local", true, &[]);
+    cluster.claim("data", 10, |_| {});
+    cluster.lost_volume_writes = 1;
+    cluster.pod_with_claims("p", &["data"]);
+    assert_eq!((cluster.volume_writes, cluster.selected("data")), (1, None));
+    cluster.wait(6);
+    assert!(cluster.selected("data").is_some(), "written again");
+    let node = cluster.selected("data").unwrap().to_owned();
+    cluster.step_down();
+    cluster.lead();
+    cluster.settle();
+    assert_eq!(cluster.state("p"), PodState::Preparing, "the new leader waits for the same volume");
+    cluster.provision("data");
+    assert_eq!(cluster.node_of("p"), Some(node.as_str()));
+}
+
+#[test]
+fn two_pods_of_one_claim_go_where_its_volume_is_made() {
+    let mut cluster = cluster();
+    cluster.class("local", true, &[]);
+    cluster.claim("data", 10, |_| {});
+    cluster.lost_volume_writes = 1;
+    // The first one's wish is not seen in the cluster yet when the second one is decided.
+    cluster.pod_with_claims("p", &["data"]);
+    cluster.change_node("a", |facts| facts.unschedulable = true);
+    cluster.pod_with_claims("q", &["data"]);
+    cluster.wait(6);
+    cluster.provision("data");
+    cluster.wait(1);
+    let node = cluster.node_of("p").or(cluster.node_of("q")).unwrap().to_owned();
+    cluster.agent_releases(&node);
+    cluster.wait(2);
+    let nodes: Vec<Option<&str>> = ["p", "q"].iter().map(|name| cluster.node_of(name)).collect();
+    assert!(nodes.iter().flatten().all(|one| *one == node), "{nodes:?}");
+    assert_eq!(cluster.volumes.len(), 1);
+}
+
+#[test]
+fn what_is_wrong_with_a_claim_is_said() {
+    let mut cluster = cluster();
+    let mut said = |claim: &str| {
+        let name = format!("pod-{claim}");
+        cluster.pod_with_claims(&name, &[claim]);
+        cluster.conditions[&name].clone()
+    };
+    assert_eq!(said("missing"), "claim missing does not exist");
+    let mut cluster = self::cluster();
+    cluster
+        .event(WorldEvent::Class("now".into(), ClassFacts { waits: false, provisions: true, ..ClassFacts::default() }));
+    cluster.claim("leaving", 1, |facts| facts.deleting = true);
+    cluster.claim("lost", 1, |facts| {
+        (facts.lost, facts.volume, facts.complete) = (true, Some("pv".into()), true);
+    });
+    cluster.claim("classless", 1, |facts| facts.class = Some("none".into()));
+    cluster.claim("immediate", 1, |facts| facts.class = Some("now".into()));
+    cluster.claim("half", 1, |facts| (facts.volume, facts.complete) = (Some("nowhere".into()), true));
+    for (claim, text) in [
+        ("leaving", "claim leaving is being deleted"),
+        ("lost", "claim lost is lost: its volume pv is gone"),
+        ("classless", "claim classless is not bound to a volume, and its storage class none does not exist"),
+        ("immediate", "claim immediate is not bound to a volume"),
+        ("half", "volume nowhere of claim half does not exist"),
+    ] {
+        cluster.pod_with_claims(&format!("pod-{claim}"), &[claim]);
+        assert_eq!(cluster.conditions[&format!("pod-{claim}")], text);
+    }
+    // Once the class is there, the pod wakes.
+    cluster.class("none", true, &["nowhere"]);
+    cluster.settle();
+    assert_eq!(
+        cluster.conditions["pod-classless"],
+        "claim classless is not bound to a volume, and its storage class none does not exist"
+    );
+    cluster.wait(10);
+    assert_eq!(cluster.conditions["pod-classless"], "0/2 nodes: 2 storage class none makes no volumes there");
+}
+
+#[test]
+fn an_ephemeral_volume_waits_for_its_own_claim() {
+    let mut cluster = cluster();
+    cluster.class("local", true, &[]);
+    let mut facts = pod("p", ONE, cluster.now);
+    let mut spec = (*facts.spec).clone();
+    spec.volumes = vec![VolumeUse::Ephemeral("p-scratch".into())];
+    facts.spec = spec.into();
+    cluster.submit(facts);
+    cluster.settle();
+    assert_eq!(cluster.conditions["p"], "claim p-scratch of an ephemeral volume has not been made yet");
+    cluster.claim("p-scratch", 1, |facts| facts.owner = Some("somebody".into()));
+    cluster.wait(11);
+    assert!(cluster.conditions["p"].contains("was not made for this pod"), "{}", cluster.conditions["p"]);
+    cluster.change_claim("p-scratch", |facts| facts.owner = Some("uid-p".into()));
+    cluster.settle();
+    cluster.provision("p-scratch");
+    assert!(cluster.node_of("p").is_some());
+}
+
+#[test]
+fn a_pod_that_is_deleted_while_its_volume_is_made_frees_its_room_and_its_volume() {
+    let mut cluster = cluster();
+    cluster.class("local", false, &[]);
+    cluster.volume("only", 10, "a");
+    cluster.claim("one", 10, |_| {});
+    cluster.claim("two", 10, |_| {});
+    cluster.lost_volume_writes = 1;
+    cluster.pod_with_claims("p", &["one"]);
+    cluster.pod_with_claims("q", &["two"]);
+    assert_eq!((cluster.promised("only"), cluster.node_of("q")), (None, None));
+    cluster.delete("p");
+    cluster.settle();
+    cluster.wait(1);
+    assert_eq!(cluster.promised("only"), Some("two"), "the volume that p was to get is free again");
+    cluster.control();
+    assert_eq!(cluster.node_of("q"), Some("a"));
+    assert!(cluster.now > Duration::from_secs(1000));
+}
+
+#[test]
+fn a_claim_for_one_pod_only_is_freed_by_evicting_a_less_important_pod() {
+    let mut cluster = cluster();
+    cluster.class("local", false, &[]);
+    cluster.volume("pv", 20, "a");
+    cluster.claim("data", 10, |facts| facts.single_pod = true);
+    cluster.pod_with_claims("low", &["data"]);
+    cluster.control();
+    assert_eq!(cluster.node_of("low"), Some("a"));
+    cluster.agent_releases("a");
+    let mut facts = pod("high", ONE, cluster.now);
+    let mut spec = (*facts.spec).clone();
+    spec.volumes = vec![VolumeUse::Claim("data".into())];
+    spec.priority = 1000;
+    facts.spec = spec.into();
+    cluster.submit(facts);
+    cluster.settle();
+    assert!(
+        cluster.conditions["high"].contains("claim data is in use by its one pod"),
+        "{}",
+        cluster.conditions["high"]
+    );
+    assert_eq!(cluster.evicted, ["low"]);
+    cluster.delete("low");
+    cluster.wait(2);
+    assert_eq!(cluster.node_of("high"), Some("a"));
+}
+
+/// Two members of a gang with a claim each.
+fn gang_with_claims(cluster: &mut TestScheduler, mode: &str) {
+    let keys = crate::harness::gangs::gang("g", "2", &[("mode", mode)]);
+    for (name, claim) in [("p", "one"), ("q", "two")] {
+        let mut facts = pod(name, &[(key::NVIDIA_GPU, "8")], cluster.now);
+        let mut spec = (*facts.spec).clone();
+        spec.volumes = vec![VolumeUse::Claim(claim.into())];
+        spec.gang = crate::harness::gangs::declared("ml", &keys);
+        facts.spec = spec.into();
+        cluster.submit(facts);
+    }
+    cluster.settle();
+}
+
+#[test]
+fn nobody_of_a_gang_locks_a_node_before_the_volumes_of_all_its_members_are_settled() {
+    let mut cluster = cluster();
+    cluster.class("local", true, &[]);
+    cluster.claim("one", 10, |_| {});
+    cluster.claim("two", 10, |_| {});
+    gang_with_claims(&mut cluster, "Strict");
+    assert!(cluster.selected("one").is_some() && cluster.selected("two").is_some());
+    cluster.provision("one");
+    assert_eq!((cluster.lock_writes, cluster.bound()), (0, 0), "the other claim is not bound yet");
+    cluster.provision("two");
+    cluster.settle();
+    assert_eq!(cluster.bound(), 2);
+}
+
+#[test]
+fn a_gang_that_accumulates_keeps_what_it_planned_for_claims_over_failed_attempts() {
+    let mut cluster = cluster();
+    cluster.class("local", true, &[]);
+    cluster.claim("one", 10, |_| {});
+    cluster.claim("two", 10, |_| {});
+    cluster.pod("other", &[(key::NVIDIA_GPU, "8")]);
+    cluster.settle();
+    let taken = cluster.node_of("other").unwrap().to_owned();
+    cluster.agent_releases(&taken);
+    gang_with_claims(&mut cluster, "NonStrict");
+    cluster.wait(3);
+    assert_eq!(
+        (cluster.reservations(), cluster.volume_writes),
+        (1, 0),
+        "one of two has room, nothing is told to anybody"
+    );
+    cluster.finish("other");
+    cluster.wait(3);
+    assert!(cluster.selected("one").is_some() && cluster.selected("two").is_some());
+    assert_eq!(cluster.bound(), 1, "only the other pod");
+    cluster.provision("one");
+    cluster.provision("two");
+    cluster.settle();
+    assert_eq!(cluster.bound(), 3);
+}
+
+#[test]
+fn a_claim_whose_volume_is_promised_elsewhere_gets_no_other_one() {
+    let mut cluster = cluster();
+    cluster.class("local", false, &[]);
+    cluster.volume("pv-a", 10, "a");
+    cluster.volume("pv-b", 10, "b");
+    let key = PodKey::new("ml", "data");
+    cluster.volumes.get_mut("pv-a").unwrap().claim = Some((key, "".into()));
+    cluster.tell_volume("pv-a");
+    cluster.claim("data", 5, |_| {});
+    let mut facts = pod("p", ONE, cluster.now);
+    facts.spec.volumes = vec![VolumeUse::Claim("data".into())];
+    facts.spec.node_selector = [("zone".to_owned(), "b".to_owned())].into();
+    cluster.submit(facts);
+    cluster.settle();
+    assert_eq!(cluster.node_of("p"), None, "its volume is on the other node");
+    cluster.change_pod("p", |facts| facts.spec.node_selector.clear());
+    cluster.settle();
+    assert_eq!(cluster.explain(&PodKey::new("ml", "p")).unwrap().node.as_deref(), Some("a"));
+}
+
+#[test]
+fn what_a_volume_says_of_a_node_by_its_name_holds_for_a_node_without_a_name() {
+    for (operator, reached) in [(NodeOperator::In, false), (NodeOperator::NotIn, true)] {
+        let mut cluster = cluster();
+        cluster.class("local", false, &[]);
+        cluster.volume("only", 10, "a");
+        let values = vec!["a".to_owned()];
+        let named = NodeRequirement { key: "metadata.name".into(), operator, values };
+        let facts = cluster.volumes.get_mut("only").unwrap();
+        facts.required.as_mut().unwrap()[0].fields = vec![named];
+        cluster.tell_volume("only");
+        cluster.claim("data", 10, |_| {});
+        cluster.pod_with_claims("p", &["data"]);
+        cluster.control();
+        assert_eq!(cluster.node_of("p"), reached.then_some("a"), "kubelets and kube-scheduler ask the labels only");
+    }
+}

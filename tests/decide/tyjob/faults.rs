@@ -1,0 +1,436 @@
+//! Places that become void, attempts that end, schedulers that restart, writes that fail.
+
+use baton::contract::PodKey;
+use baton::contract::tyjob::{BasicPolicy, ScheduleState, Stage, WorkerEnd};
+use baton::decide::pod::Phase;
+use baton::decide::world::{Place, WorldEvent};
+
+use crate::harness::tyjobs::{TestJobs, key};
+use crate::harness::{Fault, pod};
+
+const CPU: &[(&str, &str)] = &[("cpu", "1")];
+
+fn two_nodes() -> TestJobs {
+    let mut jobs = TestJobs::new();
+    jobs.node("a", 4, 0);
+    jobs.node("b", 4, 0);
+    jobs
+}
+
+#[test]
+fn a_leader_place_that_is_not_used_in_time_is_given_up_and_found_anew() {
+    let mut jobs = two_nodes();
+    jobs.run("rl", CPU, (1, CPU), |_| {});
+    assert_eq!(jobs.places("rl")["learner"], "a");
+    jobs.cluster.wait(59);
+    assert_eq!(jobs.cluster.stats().job_places_void, 0);
+    jobs.cluster.change_node("a", |facts| facts.unschedulable = true);
+    jobs.cluster.wait(3);
+    assert_eq!(jobs.places("rl")["learner"], "b");
+    assert_eq!(jobs.places("rl")["actor-0"], "a", "nobody waits for it: there is no leader's address yet");
+    assert_eq!(jobs.state("rl"), Some(ScheduleState::ScheduledSucceed));
+}
+
+#[test]
+fn worker_places_run_out_only_once_the_leader_has_an_address() {
+    let mut jobs = two_nodes();
+    jobs.run("rl", CPU, (2, CPU), |_| {});
+    jobs.controller("rl");
+    jobs.cluster.wait(300);
+    assert_eq!(jobs.cluster.stats().job_places_void, 0);
+    jobs.leader_up("rl");
+    jobs.cluster.wait(59);
+    assert_eq!((jobs.cluster.stats().job_places_void, jobs.reserved()), (0, 2));
+    jobs.cluster.wait(3);
+    assert_eq!(jobs.cluster.stats().job_places_void, 2);
+    assert_eq!((jobs.state("rl"), jobs.reserved()), (Some(ScheduleState::ScheduledSucceed), 2), "placed again");
+}
+
+#[test]
+fn a_vanished_node_voids_its_places_and_only_those() {
+    let mut jobs = two_nodes();
+    jobs.run("rl", CPU, (5, CPU), |_| {});
+    jobs.start("rl");
+    let before = jobs.places("rl");
+    assert_eq!(before.values().filter(|node| *node == "b").count(), 2);
+    jobs.cluster.nodes.remove("b");
+    jobs.cluster.event(WorldEvent::NodeGone("b".into()));
+    for (short, node) in &before {
+        if node == "b" {
+            jobs.cluster.delete(&format!("rl-{short}"));
+        }
+    }
+    jobs.cluster.wait(2);
+    assert_eq!((jobs.state("rl"), jobs.places("rl").len()), (Some(ScheduleState::ScheduledPartly), 4));
+    jobs.node("c", 4, 0);
+    jobs.cluster.wait(2);
+    let after = jobs.places("rl");
+    assert_eq!(jobs.state("rl"), Some(ScheduleState::ScheduledSucceed));
+    assert!(before.iter().all(|(pod, node)| after[pod] == if node == "a" { "a" } else { "c" }), "{after:?}");
+    jobs.controller("rl");
+    assert_eq!((jobs.cluster.bound(), jobs.reserved()), (6, 0));
+    jobs.check();
+}
+
+#[test]
+fn another_attempt_voids_every_place_and_the_job_is_placed_anew() {
+    let mut jobs = two_nodes();
+    jobs.run("rl", CPU, (2, CPU), |_| {});
+    jobs.start("rl");
+    jobs.change("rl", |facts| {
+        facts.attempt = 1;
+        facts.stage = Some(Stage::Rescheduling);
+        facts.has_address = false;
+    });
+    jobs.cluster.wait(1);
+    assert_eq!((jobs.state("rl"), jobs.reserved()), (Some(ScheduleState::ScheduledSucceed), 3));
+    assert!(jobs.facts("rl").allocations.iter().all(|place| place.attempt == 1));
+    // The pods of the first attempt go, those of the second take their places.
+    for name in ["rl-learner", "rl-actor-0", "rl-actor-1"] {
+        jobs.cluster.delete(name);
+    }
+    jobs.start("rl");
+    assert_eq!((jobs.cluster.bound(), jobs.reserved()), (3, 0));
+    jobs.check();
+}
+
+#[test]
+fn a_former_pod_that_is_not_gone_yet_does_not_use_up_the_time_of_the_place() {
+    let mut jobs = two_nodes();
+    jobs.run("rl", CPU, (1, CPU), |_| {});
+    jobs.start("rl");
+    jobs.change("rl", |facts| {
+        facts.attempt = 1;
+        facts.stage = Some(Stage::Rescheduling);
+        facts.has_address = false;
+    });
+    jobs.cluster.wait(200);
+    assert_eq!(jobs.cluster.stats().job_places_void, 0);
+}
+
+#[test]
+fn a_restarted_scheduler_rebuilds_the_reservations_from_the_status_alone() {
+    let mut jobs = TestJobs::new();
+    jobs.node("a", 64, 8);
+    let gpus: &[(&str, &str)] = &[("nvidia.com/gpu", "2")];
+    jobs.run("rl", gpus, (3, gpus), |_| {});
+    jobs.controller("rl");
+    let before = jobs.facts("rl").clone();
+    jobs.cluster.restart();
+    assert_eq!(jobs.reserved(), 3, "the leader is bound, the workers' room is kept");
+    jobs.cluster.pod("thief", &[("nvidia.com/gpu", "1")]);
+    jobs.cluster.settle();
+    assert_eq!(jobs.cluster.node_of("thief"), None);
+    assert_eq!(jobs.facts("rl"), &before, "nothing is written that stands there already");
+    jobs.leader_up("rl");
+    jobs.controller("rl");
+    assert_eq!((jobs.cluster.bound(), jobs.reserved()), (4, 0));
+    jobs.check();
+}
+
+#[test]
+fn a_restarted_scheduler_keeps_places_beside_a_pod_that_waits_for_others_to_leave_their_node() {
+    let mut jobs = TestJobs::new();
+    jobs.node("a", 64, 8);
+    let gpus = |count| [("nvidia.com/gpu", count)];
+    jobs.cluster.pod("low", &gpus("6"));
+    jobs.cluster.settle();
+    jobs.serve();
+    jobs.run("rl", &gpus("1"), (1, &gpus("1")), |_| {});
+    let places = jobs.places("rl");
+    assert_eq!((places.len(), jobs.reserved()), (2, 2));
+    let mut high = pod("high", &gpus("6"), jobs.cluster.now);
+    high.spec.priority = 9;
+    jobs.cluster.submit(high);
+    jobs.cluster.settle();
+    assert_eq!(jobs.cluster.evicted, ["low"]);
+    jobs.cluster.restart();
+    jobs.cluster.settle();
+    assert_eq!((jobs.places("rl"), jobs.reserved(), jobs.cluster.stats().job_places_void), (places, 2, 0));
+    jobs.cluster.delete("low");
+    jobs.cluster.settle();
+    jobs.serve();
+    assert_eq!(jobs.cluster.node_of("high"), Some("a"));
+    jobs.start("rl");
+    assert_eq!((jobs.cluster.bound(), jobs.reserved()), (3, 0));
+    jobs.check();
+}
+
+#[test]
+fn a_deleted_job_gives_its_places_back_and_says_so() {
+    let mut jobs = two_nodes();
+    jobs.run("rl", CPU, (2, CPU), |_| {});
+    jobs.change("rl", |facts| facts.deleting = true);
+    assert_eq!((jobs.reserved(), jobs.facts("rl").allocations.len()), (0, 0), "its finalizer can go");
+    jobs.remove("rl");
+    assert!(jobs.cluster.job_records().is_empty());
+    jobs.check();
+}
+
+#[test]
+fn a_worker_that_fails_keeps_its_place_for_the_next_one() {
+    let mut jobs = TestJobs::new();
+    jobs.node("a", 3, 0);
+    jobs.run("rl", CPU, (2, CPU), |_| {});
+    jobs.start("rl");
+    jobs.cluster.change_pod("rl-actor-0", |facts| facts.handoff.phase = Phase::Failed);
+    jobs.cluster.pod("thief", CPU);
+    jobs.cluster.settle();
+    assert_eq!((jobs.cluster.node_of("thief"), jobs.reserved()), (None, 1));
+    jobs.cluster.delete("rl-actor-0");
+    jobs.cluster.settle();
+    jobs.controller("rl");
+    assert_eq!((jobs.cluster.node_of("rl-actor-0"), jobs.reserved()), (Some("a"), 0));
+}
+
+#[test]
+fn a_worker_that_has_done_its_work_gives_its_room_up_and_stays_listed() {
+    let mut jobs = TestJobs::new();
+    jobs.node("a", 3, 0);
+    jobs.run("rl", CPU, (2, CPU), |_| {});
+    jobs.start("rl");
+    jobs.cluster.finish("rl-actor-0");
+    jobs.change("rl", |facts| {
+        facts.ended.insert("rl-actor-0".into(), WorkerEnd::Succeeded);
+    });
+    jobs.cluster.pod("next", CPU);
+    jobs.cluster.settle();
+    assert_eq!(jobs.cluster.node_of("next"), Some("a"));
+    assert_eq!((jobs.places("rl").len(), jobs.state("rl")), (3, Some(ScheduleState::ScheduledSucceed)));
+    jobs.cluster.wait(120);
+    assert_eq!(jobs.cluster.stats().job_places_void, 0);
+}
+
+#[test]
+fn counts_that_are_raised_and_lowered_are_followed() {
+    let mut jobs = two_nodes();
+    jobs.run("rl", CPU, (2, CPU), |_| {});
+    jobs.start("rl");
+    jobs.change("rl", |facts| facts.spec.as_mut().unwrap().parts[1].counts = 4);
+    jobs.cluster.wait(1);
+    assert_eq!((jobs.places("rl").len(), jobs.state("rl")), (5, Some(ScheduleState::ScheduledSucceed)));
+    jobs.change("rl", |facts| facts.spec.as_mut().unwrap().parts[1].counts = 1);
+    jobs.cluster.wait(1);
+    assert_eq!((jobs.places("rl").len(), jobs.reserved()), (2, 0));
+}
+
+#[test]
+fn a_pod_that_does_not_fit_into_its_place_gets_another_one() {
+    let mut jobs = two_nodes();
+    jobs.run("rl", CPU, (1, CPU), |_| {});
+    jobs.cluster.change_node("a", |facts| facts.unschedulable = true);
+    let made = jobs.pod_of("rl", "rl-learner");
+    jobs.cluster.submit(made);
+    jobs.cluster.wait(2);
+    assert_eq!(jobs.cluster.node_of("rl-learner"), Some("b"), "the cordoned node does not take it");
+    assert_eq!(jobs.places("rl")["learner"], "b");
+}
+
+#[test]
+fn a_pod_of_another_attempt_is_not_bound() {
+    let mut jobs = two_nodes();
+    jobs.run("rl", CPU, (1, CPU), |_| {});
+    let made = jobs.pod_of("rl", "rl-actor-0");
+    jobs.change("rl", |facts| facts.attempt = 1);
+    jobs.cluster.submit(made);
+    jobs.cluster.wait(2);
+    assert_eq!(jobs.place_of("rl-actor-0"), Some(Place::Waiting));
+    assert!(jobs.cluster.conditions["rl-actor-0"].contains("another attempt"), "{:?}", jobs.cluster.conditions);
+}
+
+#[test]
+fn a_write_that_fails_is_repeated_until_the_status_says_what_was_decided() {
+    let mut jobs = two_nodes();
+    jobs.cluster.job_faults.extend([Fault::Fails, Fault::Fails, Fault::Fails]);
+    jobs.run("rl", CPU, (1, CPU), |_| {});
+    assert_eq!(jobs.state("rl"), None);
+    jobs.cluster.wait(5);
+    assert_eq!((jobs.state("rl"), jobs.places("rl").len()), (Some(ScheduleState::ScheduledSucceed), 2));
+    let writes = jobs.cluster.job_writes;
+    jobs.cluster.wait(30);
+    assert_eq!(jobs.cluster.job_writes, writes, "a job at rest is not written");
+}
+
+#[test]
+fn somebody_elses_edit_of_our_half_is_put_right() {
+    let mut jobs = two_nodes();
+    jobs.run("rl", CPU, (1, CPU), |_| {});
+    jobs.change("rl", |facts| facts.allocations.clear());
+    assert_eq!(jobs.places("rl").len(), 2);
+}
+
+#[test]
+fn a_failed_bind_leaves_the_place_to_the_pod() {
+    let mut jobs = TestJobs::new();
+    jobs.node("a", 2, 0);
+    jobs.run("rl", CPU, (1, CPU), |_| {});
+    jobs.cluster.bind_faults.push_back(Fault::Refused);
+    let made = jobs.pod_of("rl", "rl-learner");
+    jobs.cluster.submit(made);
+    jobs.cluster.settle();
+    assert_eq!((jobs.cluster.node_of("rl-learner"), jobs.reserved()), (None, 2), "kept for the next try");
+    let thief = pod("thief", CPU, jobs.cluster.now);
+    jobs.cluster.submit(thief);
+    jobs.cluster.wait(3);
+    assert_eq!((jobs.cluster.node_of("thief"), jobs.cluster.node_of("rl-learner")), (None, Some("a")));
+}
+
+#[test]
+fn a_job_of_the_same_name_is_another_job() {
+    let mut jobs = two_nodes();
+    jobs.run("rl", CPU, (1, CPU), |_| {});
+    let mut next = jobs.job("rl", CPU, (1, CPU));
+    next.job.uid = "uid-next".into();
+    next.version = 50;
+    jobs.submit(next);
+    jobs.cluster.wait(1);
+    assert_eq!((jobs.places("rl").len(), jobs.reserved()), (2, 2));
+    assert_eq!(&*jobs.cluster.job_records()[&PodKey::new("ml", "rl")].uid, "uid-next");
+    assert_eq!(key("rl"), PodKey::new("ml", "rl"));
+}
+
+#[test]
+fn a_write_that_somebody_came_before_is_decided_again_on_what_is_there_now() {
+    let mut jobs = two_nodes();
+    // The controller writes, and the watch has not shown it when the scheduler decides.
+    jobs.run("rl", CPU, (1, CPU), |_| {});
+    assert_eq!(jobs.state("rl"), Some(ScheduleState::ScheduledSucceed));
+    jobs.cluster.jobs.get_mut(&key("rl")).unwrap().version += 1;
+    let written = jobs.cluster.job_writes;
+    let lost = jobs.places("rl")["actor-0"].clone();
+    jobs.cluster.nodes.remove(&*lost);
+    jobs.cluster.event(WorldEvent::NodeGone(lost.as_str().into()));
+    jobs.cluster.settle();
+    assert_eq!(jobs.cluster.job_writes, written + 1, "not again at once: the watch shows what came between");
+    jobs.cluster.wait(6);
+    assert_eq!(
+        jobs.cluster.job_writes,
+        written + 3,
+        "nothing was shown: again after 1 s and 2 s more, refused as before"
+    );
+    jobs.change("rl", |_| {});
+    jobs.cluster.wait(2);
+    assert!(jobs.places("rl").values().all(|node| *node != lost), "{:?}", jobs.places("rl"));
+    jobs.check();
+}
+
+/// Four CPUs of which a Gang of the least priority holds some, and a job before it that wants them all.
+fn a_job_before_a_gang() -> TestJobs {
+    let mut jobs = TestJobs::new();
+    jobs.node("a", 4, 0);
+    jobs.node("b", 2, 0);
+    jobs.run("gang", &[("cpu", "4")], (1, &[("cpu", "2")]), |spec| {
+        (spec.basic, spec.priority) = (BasicPolicy::Gang, 1);
+    });
+    jobs.run("first", &[("cpu", "3")], (1, CPU), |spec| spec.priority = 9);
+    jobs.cluster.pod("thief", &[("cpu", "4")]);
+    jobs.cluster.settle();
+    assert_eq!((jobs.state("first"), jobs.cluster.node_of("thief")), (Some(ScheduleState::Unscheduled), None));
+    jobs
+}
+
+#[test]
+fn what_a_job_gives_back_in_a_round_is_for_the_jobs_that_were_tried_before_it() {
+    let mut jobs = a_job_before_a_gang();
+    jobs.cluster.nodes.remove("b");
+    jobs.cluster.event(WorldEvent::NodeGone("b".into()));
+    jobs.cluster.settle();
+    assert_eq!((jobs.state("gang"), jobs.places("gang").len()), (Some(ScheduleState::Unscheduled), 0));
+    assert_eq!((jobs.state("first"), jobs.places("first").len()), (Some(ScheduleState::ScheduledSucceed), 2));
+    assert_eq!(jobs.cluster.node_of("thief"), None, "a younger pod comes after them");
+    let rounds = jobs.cluster.stats().job_rounds;
+    jobs.cluster.wait(30);
+    assert_eq!(jobs.cluster.stats().job_rounds, rounds, "then there is nothing to try again");
+    jobs.check();
+}
+
+#[test]
+fn what_a_job_gives_back_because_it_asks_for_more_goes_to_the_one_that_waits() {
+    let mut jobs = a_job_before_a_gang();
+    jobs.change("gang", |facts| facts.spec.as_mut().unwrap().parts[1].counts = 9);
+    assert_eq!((jobs.state("gang"), jobs.reserved()), (Some(ScheduleState::Unscheduled), 2));
+    assert_eq!((jobs.state("first"), jobs.cluster.node_of("thief")), (Some(ScheduleState::ScheduledSucceed), None));
+}
+
+#[test]
+fn the_room_of_a_job_that_is_over_goes_to_the_next_job_before_a_younger_pod_takes_it() {
+    let mut jobs = a_job_before_a_gang();
+    jobs.change("gang", |facts| facts.deleting = true);
+    assert_eq!((jobs.state("first"), jobs.cluster.node_of("thief")), (Some(ScheduleState::ScheduledSucceed), None));
+}
+
+#[test]
+fn a_job_that_loses_a_place_is_judged_before_anything_is_written() {
+    let gang = |jobs: &mut TestJobs| {
+        jobs.run("rl", &[("cpu", "2")], (2, CPU), |spec| spec.basic = BasicPolicy::Gang);
+        assert_eq!(jobs.places("rl")["actor-1"], "b");
+        jobs.cluster.job_writes
+    };
+    let mut jobs = TestJobs::new();
+    jobs.node("a", 3, 0);
+    jobs.node("b", 1, 0);
+    let writes = gang(&mut jobs);
+    jobs.cluster.nodes.remove("b");
+    jobs.cluster.event(WorldEvent::NodeGone("b".into()));
+    jobs.cluster.settle();
+    assert_eq!((jobs.state("rl"), jobs.places("rl").len()), (Some(ScheduleState::Unscheduled), 0));
+    assert_eq!(jobs.cluster.job_writes, writes + 1, "nobody reads that a gang of two pods may start");
+
+    let mut jobs = TestJobs::new();
+    jobs.node("a", 3, 0);
+    jobs.node("b", 1, 0);
+    let writes = gang(&mut jobs);
+    let large = jobs.job("other", CPU, (1, &[("cpu", "3")])).spec.unwrap().parts[1].pod.clone();
+    jobs.change("rl", |facts| facts.spec.as_mut().unwrap().parts[1].pod = large);
+    assert_eq!((jobs.state("rl"), jobs.places("rl").len()), (Some(ScheduleState::Unscheduled), 0));
+    assert_eq!(jobs.cluster.job_writes, writes + 1, "nor after an edit of the template");
+}
+
+#[test]
+fn a_place_that_is_found_anew_where_it_was_is_not_written() {
+    let mut jobs = TestJobs::new();
+    jobs.node("a", 4, 0);
+    jobs.run("rl", CPU, (2, CPU), |_| {});
+    let writes = jobs.cluster.job_writes;
+    jobs.cluster.wait(200);
+    assert_eq!(jobs.cluster.stats().job_places_void, 3, "the controller is away");
+    assert_eq!((jobs.cluster.job_writes, jobs.places("rl").len()), (writes, 3));
+}
+
+#[test]
+fn a_pod_that_is_bound_elsewhere_than_its_place_has_its_place_there() {
+    let mut jobs = two_nodes();
+    jobs.run("rl", CPU, (2, CPU), |_| {});
+    assert_eq!(jobs.places("rl")["actor-0"], "a");
+    jobs.controller("rl");
+    jobs.leader_up("rl");
+    let mut made = jobs.pod_of("rl", "rl-actor-0");
+    made.handoff.node = Some("b".into());
+    jobs.cluster.submit(made);
+    jobs.cluster.settle();
+    assert_eq!((jobs.places("rl")["actor-0"].as_str(), jobs.reserved()), ("b", 1), "somebody bound it by hand");
+    assert_eq!(jobs.state("rl"), Some(ScheduleState::ScheduledSucceed));
+    jobs.check();
+}
+
+#[test]
+fn places_are_kept_when_the_leader_has_ended_before_its_controller_saw_it() {
+    let mut jobs = TestJobs::new();
+    jobs.node("a", 3, 0);
+    jobs.node("b", 1, 0);
+    jobs.run("rl", &[("cpu", "2")], (2, CPU), |spec| spec.min_workers = 2);
+    assert_eq!(jobs.places("rl")["actor-1"], "b");
+    let made = jobs.pod_of("rl", "rl-learner");
+    jobs.cluster.submit(made);
+    jobs.cluster.settle();
+    jobs.serve();
+    jobs.cluster.finish("rl-learner");
+    jobs.cluster.pod("next", &[("cpu", "2")]);
+    jobs.cluster.settle();
+    assert_eq!(jobs.cluster.node_of("next"), Some("a"), "its room is somebody else's by now");
+    jobs.cluster.nodes.remove("b");
+    jobs.cluster.event(WorldEvent::NodeGone("b".into()));
+    jobs.cluster.settle();
+    assert_eq!(jobs.facts("rl").stage, Some(Stage::Pending));
+    assert_eq!((jobs.state("rl"), jobs.places("rl").len()), (Some(ScheduleState::ScheduledPartly), 2));
+}

@@ -1,0 +1,279 @@
+//! Jobs placed by the engine: nodes by policy, what is kept, and how the pods take their places over.
+
+use baton::contract::PodKey;
+use baton::contract::tyjob::{BasicPolicy, JobQueuePolicy, ScheduleState, Stage};
+use baton::decide::world::JobClaim;
+use std::sync::Arc;
+
+use crate::harness::pod;
+use crate::harness::tyjobs::{TestJobs, key};
+
+const CPU: &[(&str, &str)] = &[("cpu", "1")];
+
+fn nodes_of(jobs: &TestJobs, job: &str) -> Vec<(String, String)> {
+    jobs.places(job).into_iter().collect()
+}
+
+fn pairs(list: &[(&str, &str)]) -> Vec<(String, String)> {
+    list.iter().map(|(pod, node)| ((*pod).to_owned(), (*node).to_owned())).collect()
+}
+
+/// Nodes a (free), b (half used), c (two thirds used) of twelve CPUs each.
+fn uneven() -> TestJobs {
+    let mut jobs = TestJobs::new();
+    for (name, used) in [("c", 8), ("b", 6), ("a", 0)] {
+        jobs.node(name, 12, 0);
+        if used > 0 {
+            let mut taken = pod(&format!("on-{name}"), &[("cpu", &used.to_string())], jobs.cluster.now);
+            taken.handoff.node = Some(name.into());
+            taken.handoff.scheduler_name = "other".into();
+            jobs.cluster.submit(taken);
+        }
+    }
+    jobs
+}
+
+#[test]
+fn bin_pack_fills_the_fullest_node_first() {
+    let mut jobs = uneven();
+    jobs.run("rl", CPU, (4, CPU), |_| {});
+    assert_eq!(jobs.state("rl"), Some(ScheduleState::ScheduledSucceed));
+    let wanted = pairs(&[("actor-0", "c"), ("actor-1", "c"), ("actor-2", "c"), ("actor-3", "b"), ("learner", "c")]);
+    assert_eq!(nodes_of(&jobs, "rl"), wanted);
+    assert_eq!(jobs.facts("rl").allocations[0].pod, "rl-learner", "the leader is listed first");
+    jobs.check();
+}
+
+#[test]
+fn leader_first_gives_the_leader_the_emptiest_node_and_packs_the_workers() {
+    let mut jobs = uneven();
+    jobs.run("rl", CPU, (2, CPU), |spec| spec.basic = BasicPolicy::LeaderFirst);
+    assert_eq!(nodes_of(&jobs, "rl"), pairs(&[("actor-0", "c"), ("actor-1", "c"), ("learner", "a")]));
+}
+
+#[test]
+fn min_fragment_prefers_the_node_that_stays_even() {
+    let mut jobs = TestJobs::new();
+    for name in ["a", "b"] {
+        jobs.node(name, 10, 0);
+    }
+    jobs.cluster.change_node("a", |facts| facts.allocatable.memory = 100);
+    jobs.cluster.change_node("b", |facts| facts.allocatable.memory = 100);
+    // a: cpu 0.1, memory 0.1; b: cpu 0.5, memory 0.1 before the job's pod of one CPU and 10 bytes.
+    for (node, cpu) in [("a", "1"), ("b", "5")] {
+        let mut taken = pod(&format!("on-{node}"), &[("cpu", cpu), ("memory", "10")], jobs.cluster.now);
+        taken.handoff.node = Some(node.into());
+        jobs.cluster.submit(taken);
+    }
+    let one: &[(&str, &str)] = &[("cpu", "1"), ("memory", "10")];
+    // a: (1 - 0) * 0.2 = 0.2; b: (1 - 0.4) * 0.4 = 0.24. One more on b: a 0.2, b: (1 - 0.4) * 0.5 = 0.3.
+    jobs.run("rl", one, (1, one), |spec| spec.basic = BasicPolicy::MinFragment);
+    assert_eq!(nodes_of(&jobs, "rl"), pairs(&[("actor-0", "b"), ("learner", "b")]));
+}
+
+#[test]
+fn job_affinity_goes_where_all_of_the_job_fits_and_stays_there() {
+    let mut jobs = uneven();
+    jobs.run("rl", CPU, (6, CPU), |spec| spec.basic = BasicPolicy::JobAffinity);
+    let on = |jobs: &TestJobs, name: &str, node: &str, pods: usize| {
+        let places = jobs.places(name);
+        assert!(places.len() == pods && places.values().all(|there| there == node), "{places:?}");
+    };
+    on(&jobs, "rl", "a", 7);
+    // c has four left, a five, b six: only b takes all six.
+    jobs.run("two", CPU, (5, CPU), |spec| spec.basic = BasicPolicy::JobAffinity);
+    on(&jobs, "two", "b", 6);
+    jobs.change("two", |facts| facts.stage = Some(Stage::Failed));
+    // a and b take all five: a is the fuller one.
+    jobs.run("three", CPU, (4, CPU), |spec| spec.basic = BasicPolicy::JobAffinity);
+    on(&jobs, "three", "a", 5);
+}
+
+#[test]
+fn job_anti_affinity_spreads_and_prefers_the_emptiest_among_equals() {
+    let mut jobs = uneven();
+    jobs.run("rl", CPU, (3, CPU), |spec| spec.basic = BasicPolicy::JobAntiAffinity);
+    let wanted = pairs(&[("actor-0", "b"), ("actor-1", "c"), ("actor-2", "a"), ("learner", "a")]);
+    assert_eq!(nodes_of(&jobs, "rl"), wanted);
+}
+
+#[test]
+fn a_gang_is_placed_whole_or_not_at_all() {
+    let mut jobs = TestJobs::new();
+    jobs.node("a", 4, 0);
+    jobs.run("rl", CPU, (4, CPU), |spec| spec.basic = BasicPolicy::Gang);
+    assert_eq!((jobs.state("rl"), jobs.reserved()), (Some(ScheduleState::Unscheduled), 0));
+    assert!(jobs.message("rl").contains("all are needed"), "{}", jobs.message("rl"));
+    assert!(jobs.message("rl").contains("insufficient cpu"), "{}", jobs.message("rl"));
+    jobs.node("b", 1, 0);
+    jobs.cluster.wait(2);
+    assert_eq!((jobs.state("rl"), jobs.reserved()), (Some(ScheduleState::ScheduledSucceed), 5));
+    jobs.check();
+}
+
+#[test]
+fn a_job_starts_with_its_minimum_and_the_rest_follows() {
+    let mut jobs = TestJobs::new();
+    jobs.node("a", 3, 0);
+    jobs.run("rl", CPU, (4, CPU), |spec| spec.min_workers = 2);
+    assert_eq!((jobs.state("rl"), jobs.places("rl").len()), (Some(ScheduleState::ScheduledPartly), 3));
+    jobs.start("rl");
+    jobs.node("b", 8, 0);
+    jobs.cluster.wait(2);
+    assert_eq!((jobs.state("rl"), jobs.places("rl").len()), (Some(ScheduleState::ScheduledSucceed), 5));
+    jobs.controller("rl");
+    assert_eq!((jobs.cluster.bound(), jobs.reserved()), (5, 0));
+    jobs.check();
+}
+
+#[test]
+fn below_the_minimum_nothing_is_kept() {
+    let mut jobs = TestJobs::new();
+    jobs.node("a", 2, 0);
+    jobs.run("rl", CPU, (4, CPU), |spec| spec.min_workers = 2);
+    assert_eq!((jobs.state("rl"), jobs.reserved()), (Some(ScheduleState::Unscheduled), 0));
+    assert!(jobs.facts("rl").allocations.is_empty());
+    assert!(!jobs.facts("rl").told.as_ref().unwrap().holds);
+    assert!(jobs.message("rl").contains("2 are needed"), "{}", jobs.message("rl"));
+}
+
+#[test]
+fn pods_take_their_places_over_and_end_up_bound_with_their_devices() {
+    let mut jobs = TestJobs::new();
+    jobs.node("a", 8, 4);
+    jobs.node("b", 8, 4);
+    let gpus: &[(&str, &str)] = &[("cpu", "1"), ("nvidia.com/gpu", "2")];
+    jobs.run("rl", gpus, (3, gpus), |_| {});
+    assert_eq!((jobs.state("rl"), jobs.reserved()), (Some(ScheduleState::ScheduledSucceed), 4));
+    // What is reserved is nobody else's.
+    jobs.cluster.pod("alone", &[("nvidia.com/gpu", "1")]);
+    jobs.cluster.settle();
+    assert_eq!(jobs.cluster.node_of("alone"), None);
+    let places = jobs.places("rl");
+    jobs.start("rl");
+    assert_eq!(jobs.reserved(), 0);
+    for (short, node) in places {
+        let name = format!("rl-{short}");
+        assert_eq!(jobs.cluster.node_of(&name), Some(node.as_str()), "{name}");
+        assert_eq!(jobs.cluster.devices_of(&name).gpu_minors().split(',').count(), 2, "{name}");
+    }
+    jobs.check();
+}
+
+#[test]
+fn a_forged_claim_counts_for_nothing() {
+    let mut jobs = TestJobs::new();
+    jobs.node("a", 3, 0);
+    jobs.run("rl", CPU, (2, CPU), |_| {});
+    assert_eq!(jobs.reserved(), 3);
+    let claim = |uid: &str, job: &str| Some(Arc::new(JobClaim { name: job.into(), uid: uid.into(), attempt: Some(0) }));
+    // Of no job; of the job by name alone; of the job, but it asks for no such pod.
+    for (name, claim) in
+        [("forged", claim("uid-no", "no")), ("rl-learner", claim("uid-x", "rl")), ("rl-actor-9", claim("uid-rl", "rl"))]
+    {
+        let mut forged = pod(name, CPU, jobs.cluster.now);
+        forged.spec.job = claim;
+        jobs.cluster.submit(forged);
+        jobs.cluster.settle();
+        assert_eq!(jobs.cluster.node_of(name), None, "the room is the job's");
+        jobs.cluster.delete(name);
+    }
+    assert_eq!(jobs.reserved(), 3);
+    // With room beside the job it is a pod like any other.
+    jobs.node("b", 1, 0);
+    let mut forged = pod("forged", CPU, jobs.cluster.now);
+    forged.spec.job = claim("uid-no", "no");
+    jobs.cluster.submit(forged);
+    jobs.cluster.wait(1);
+    assert_eq!(jobs.cluster.node_of("forged"), Some("b"));
+}
+
+#[test]
+fn the_smaller_dominant_share_goes_first_where_both_ask_for_drf() {
+    let mut jobs = TestJobs::new();
+    jobs.node("a", 10, 0);
+    // Not before both are there.
+    jobs.cluster.change_node("a", |facts| facts.unschedulable = true);
+    let large: &[(&str, &str)] = &[("cpu", "4")];
+    let small: &[(&str, &str)] = &[("cpu", "3")];
+    let drf = |spec: &mut baton::decide::tyjob::placement::JobSpec| spec.queue = JobQueuePolicy::Drf;
+    jobs.run("a-large", large, (1, large), drf);
+    jobs.run("b-small", small, (1, small), drf);
+    jobs.cluster.change_node("a", |facts| facts.unschedulable = false);
+    jobs.cluster.wait(2);
+    assert_eq!(jobs.state("b-small"), Some(ScheduleState::ScheduledSucceed));
+    assert_eq!(jobs.state("a-large"), Some(ScheduleState::Unscheduled));
+}
+
+#[test]
+fn a_job_that_never_fits_fails_after_the_grace_and_not_before() {
+    let mut jobs = TestJobs::new();
+    jobs.node("a", 4, 0);
+    let large: &[(&str, &str)] = &[("cpu", "5")];
+    jobs.run("rl", large, (1, CPU), |_| {});
+    jobs.cluster.wait(298);
+    assert_eq!(jobs.state("rl"), Some(ScheduleState::Unscheduled));
+    jobs.cluster.wait(4);
+    assert_eq!(jobs.state("rl"), Some(ScheduleState::ScheduledFailed));
+    assert!(jobs.message("rl").contains("the leader learner fits on none of 1 nodes"), "{}", jobs.message("rl"));
+    // A larger node comes before the controller has ended the job.
+    jobs.node("b", 8, 0);
+    jobs.cluster.wait(2);
+    assert_eq!(jobs.state("rl"), Some(ScheduleState::ScheduledSucceed));
+}
+
+#[test]
+fn a_job_that_only_waits_for_others_to_leave_never_fails() {
+    let mut jobs = TestJobs::new();
+    jobs.node("a", 4, 0);
+    let mut taken = pod("taken", &[("cpu", "4")], jobs.cluster.now);
+    taken.handoff.node = Some("a".into());
+    jobs.cluster.submit(taken);
+    jobs.run("rl", CPU, (3, CPU), |spec| spec.basic = BasicPolicy::Gang);
+    jobs.cluster.change_node("a", |facts| facts.unschedulable = true);
+    jobs.cluster.wait(400);
+    assert_eq!(jobs.state("rl"), Some(ScheduleState::Unscheduled), "cordoned nodes count");
+    jobs.cluster.change_node("a", |facts| facts.unschedulable = false);
+    jobs.cluster.finish("taken");
+    jobs.cluster.wait(2);
+    assert_eq!(jobs.state("rl"), Some(ScheduleState::ScheduledSucceed));
+}
+
+#[test]
+fn an_invalid_job_and_one_that_has_ended_get_nothing() {
+    let mut jobs = TestJobs::new();
+    jobs.node("a", 8, 0);
+    let mut invalid = jobs.job("bad", CPU, (1, CPU));
+    (invalid.spec, invalid.stage) = (Err("spec.leader.name: empty".into()), None);
+    jobs.submit(invalid);
+    jobs.run("rl", CPU, (2, CPU), |_| {});
+    assert_eq!((jobs.state("bad"), jobs.reserved()), (None, 3), "the controller ends it");
+    // The controller has seen it and has nothing against it: only the scheduler knows.
+    jobs.change("bad", |facts| facts.stage = Some(Stage::Pending));
+    assert_eq!((jobs.state("bad"), jobs.message("bad")), (Some(ScheduleState::Unscheduled), "spec.leader.name: empty"));
+    jobs.change("rl", |facts| facts.stage = Some(Stage::Failed));
+    assert_eq!(jobs.reserved(), 0);
+    let told = jobs.cluster.explain_job(&key("rl")).unwrap();
+    assert_eq!((told.class.as_str(), told.message.as_str()), ("over", "the job is over and holds nothing"));
+    assert!(told.seats.is_empty() && told.dominant_resource.is_none(), "{told:?}");
+    jobs.check();
+}
+
+#[test]
+fn what_is_explained_names_turn_share_ranks_and_refusals() {
+    let mut jobs = uneven();
+    let large: &[(&str, &str)] = &[("cpu", "13")];
+    jobs.run("rl", CPU, (3, large), |_| {});
+    let told = jobs.cluster.explain_job(&key("rl")).unwrap();
+    assert_eq!(
+        (told.class.as_str(), told.turn, told.dominant_resource.as_deref()),
+        ("waiting", Some((1, 1)), Some("cpu"))
+    );
+    assert!((told.dominant_share - 40.0 / 36.0).abs() < 1e-9);
+    assert_eq!(told.seats.len(), 2, "pods that are alike are told together");
+    let leader: Vec<&str> = told.seats[0].nodes.iter().map(|node| node.node.as_str()).collect();
+    assert_eq!(leader, ["c", "b", "a"], "the fullest first");
+    assert_eq!(told.seats[1].pods, 3);
+    assert!(told.seats[1].nodes.iter().all(|node| node.refused.as_deref() == Some("insufficient cpu")));
+    assert!(jobs.cluster.explain_job(&PodKey::new("ml", "none")).is_none());
+}

@@ -1,0 +1,123 @@
+//! The basic policies' ratings on one cluster of four nodes, computed by hand.
+//!
+//! | node | cpu used / total | memory | GPU percent |
+//! | --- | --- | --- | --- |
+//! | a | 0 / 10 | 0 / 100 | 0 / 800 |
+//! | b | 5 / 10 | 20 / 100 | 400 / 800 |
+//! | c | 8 / 10 | 70 / 100 | none |
+//! | d | 2 / 10 | 20 / 100 | 600 / 800 |
+
+use baton::contract::tyjob::{BasicPolicy, Role};
+use baton::decide::tyjob::placement::{Load, Metric, Rank, Weights};
+use baton::decide::world::Resources;
+
+use crate::harness::tyjobs::TestJobs;
+
+fn cluster() -> [(&'static str, Load); 4] {
+    let load = |cpu: i64, memory, gpu, gpus| Load { used: [cpu * 1000, memory, gpu], total: [10_000, 100, gpus] };
+    [("a", load(0, 0, 0, 800)), ("b", load(5, 20, 400, 800)), ("c", load(8, 70, 0, 0)), ("d", load(2, 20, 600, 800))]
+}
+
+/// 1 CPU, 10 memory, and GPUs.
+fn pod(gpus: i64) -> Resources {
+    let mut pod = Resources { milli_cpu: 1000, memory: 10, ..Resources::default() };
+    if gpus > 0 {
+        pod.scalar.insert("nvidia.com/gpu".into(), gpus);
+    }
+    pod
+}
+
+fn table(policy: BasicPolicy, role: Role, gpus: i64) -> [(&'static str, i64); 4] {
+    let metric = Metric::of(policy, role);
+    cluster().map(|(name, load)| (name, metric.rate(&load, &pod(gpus), &Weights::default())))
+}
+
+#[test]
+fn bin_pack_and_gang_take_the_weighted_mean_of_utilisation() {
+    // a: (0.1 + 0.1 + 0) / 3; b: (0.6 + 0.3 + 0.5) / 3; c: (0.9 + 0.8) / 2; d: (0.3 + 0.3 + 0.75) / 3
+    let wanted = [("a", 66_666_667), ("b", 466_666_667), ("c", 850_000_000), ("d", 450_000_000)];
+    for policy in [BasicPolicy::BinPack, BasicPolicy::Gang, BasicPolicy::JobAffinity] {
+        assert_eq!(table(policy, Role::Worker, 0), wanted, "{policy:?}");
+        assert_eq!(table(policy, Role::Leader, 0), wanted, "{policy:?}");
+    }
+}
+
+#[test]
+fn leader_first_rates_the_leader_by_little_use_with_gpus_raised() {
+    // a: (0.1 + 0.1 + 3 * 0.125) / 5 = 0.115; b: (0.6 + 0.3 + 3 * 0.625) / 5 = 0.555; c: 0.85; d: (0.6 + 3 * 0.875) / 5 = 0.645
+    let wanted = [("a", 885_000_000), ("b", 445_000_000), ("c", 150_000_000), ("d", 355_000_000)];
+    assert_eq!(table(BasicPolicy::LeaderFirst, Role::Leader, 1), wanted);
+}
+
+#[test]
+fn leader_first_rates_workers_by_much_use_with_cpu_raised() {
+    // a: (0.3 + 0.1 + 0) / 5; b: (1.8 + 0.3 + 0.5) / 5; c: (2.7 + 0.8) / 4; d: (0.9 + 0.3 + 0.75) / 5
+    let wanted = [("a", 80_000_000), ("b", 520_000_000), ("c", 875_000_000), ("d", 390_000_000)];
+    assert_eq!(table(BasicPolicy::LeaderFirst, Role::Worker, 0), wanted);
+}
+
+#[test]
+fn min_fragment_takes_off_what_cpu_and_memory_lie_apart() {
+    // a: 1 * 0.0667; b: (1 - 0.3) * 0.4667; c: (1 - 0.1) * 0.85; d: 1 * 0.45
+    let wanted = [("a", 66_666_667), ("b", 326_666_667), ("c", 765_000_000), ("d", 450_000_000)];
+    assert_eq!(table(BasicPolicy::MinFragment, Role::Worker, 0), wanted);
+}
+
+#[test]
+fn job_anti_affinity_prefers_little_use() {
+    let wanted = [("a", 933_333_333), ("b", 533_333_333), ("c", 150_000_000), ("d", 550_000_000)];
+    assert_eq!(table(BasicPolicy::JobAntiAffinity, Role::Worker, 0), wanted);
+}
+
+#[test]
+fn utilisation_counts_at_most_as_one_and_a_node_with_nothing_rates_zero() {
+    let full = Load { used: [20_000, 0, 0], total: [10_000, 100, 0] };
+    assert_eq!(Metric::Full.rate(&full, &pod(0), &Weights::default()), 550_000_000);
+    for metric in [Metric::Full, Metric::Even, Metric::Empty, Metric::EmptyGpuRaised, Metric::FullCpuRaised] {
+        assert_eq!(metric.rate(&Load::default(), &pod(0), &Weights::default()), 0);
+    }
+}
+
+#[test]
+fn weights_weigh() {
+    let load = Load { used: [0; 3], total: [2000, 100, 0] };
+    let weights = Weights { cpu: 3, memory: 1, ..Weights::default() };
+    assert_eq!(Metric::Full.rate(&load, &pod(0), &weights), 400_000_000, "(3 * 0.5 + 0.1) / 4");
+}
+
+#[test]
+fn affinity_compares_company_then_room_then_use_and_anti_affinity_company_then_use() {
+    let rank = |policy, metric, here, room| Rank::of(policy, metric, here, || room);
+    let near = BasicPolicy::JobAffinity;
+    assert!(rank(near, 1, 2, 0) > rank(near, 9, 1, 9));
+    assert!(rank(near, 1, 1, 3) > rank(near, 9, 1, 2));
+    assert!(rank(near, 9, 1, 3) > rank(near, 1, 1, 3));
+    let apart = BasicPolicy::JobAntiAffinity;
+    assert!(rank(apart, 1, 0, 0) > rank(apart, 9, 1, 9));
+    assert!(rank(apart, 9, 1, 0) > rank(apart, 1, 1, 9));
+    assert_eq!(rank(BasicPolicy::BinPack, 5, 7, 7), Rank { company: 0, room: 0, metric: 5 });
+}
+
+#[test]
+fn what_a_node_has_given_of_its_gpus_is_the_sum_of_what_each_pod_takes() {
+    let mut jobs = TestJobs::new();
+    jobs.node("a", 8, 2);
+    jobs.node("b", 8, 2);
+    let share = |core, ratio| [("koordinator.sh/gpu-core", core), ("koordinator.sh/gpu-memory-ratio", ratio)];
+    // a: 60 and 60 of 200 percent; b: 100 of 200. Sums of each name alone would make a 70.
+    for (name, other, limits) in [
+        ("p", "b", &share("60", "10")[..]),
+        ("q", "b", &share("10", "60")),
+        ("r", "a", &[("koordinator.sh/gpu", "100")]),
+    ] {
+        jobs.cluster.change_node(other, |facts| facts.unschedulable = true);
+        jobs.cluster.pod(name, limits);
+        jobs.cluster.settle();
+        jobs.serve();
+        jobs.cluster.change_node(other, |facts| facts.unschedulable = false);
+    }
+    assert_eq!(jobs.cluster.bound(), 3);
+    let asked: &[(&str, &str)] = &[("koordinator.sh/gpu", "20")];
+    jobs.run("rl", asked, (1, asked), |_| {});
+    assert_eq!(jobs.places("rl").into_values().collect::<Vec<_>>(), ["a", "a"], "{}", jobs.message("rl"));
+}

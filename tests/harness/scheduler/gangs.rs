@@ -1,0 +1,195 @@
+//! Verbs for gangs: members with declarations as users write them, PodGroups, and what is asserted at every rest.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use baton::contract::gang::{GangId, PodGroupApi};
+use baton::contract::{PodKey, PodRef, Quantity};
+use baton::decide::scheduler::EngineConfig;
+use baton::decide::scheduler::rules::plugins::DefaultSet;
+use baton::decide::world::gangs::{Declared, MemberState, PodGroupFacts, Source};
+use baton::decide::world::{PodFacts, WorldEvent};
+
+use super::{TestScheduler, pod, wall};
+
+pub const G: &str = "gang.scheduling.koordinator.sh/";
+pub const P: &str = "pod-group.scheduling.sigs.k8s.io";
+
+/// A cluster with gangs. Pods ask for one CPU unless said otherwise.
+pub struct TestGangs {
+    pub cluster: TestScheduler,
+    /// Groups may rest with reservations: some gang is NonStrict.
+    pub accumulating: bool,
+}
+
+/// Keys of a Koordinator gang: name, minimum, and more without their prefix.
+pub fn gang<'a>(name: &'a str, min: &'a str, more: &[(&'a str, &'a str)]) -> Vec<(String, String)> {
+    let own = [("name", name), ("min-available", min)];
+    own.iter().chain(more).map(|(key, value)| (format!("{G}{key}"), (*value).to_owned())).collect()
+}
+
+impl TestGangs {
+    /// One node of this many CPUs.
+    pub fn new(cpus: u32) -> Self {
+        let mut gangs = Self::with(EngineConfig::default());
+        gangs.node("n", cpus);
+        gangs
+    }
+
+    pub fn with(config: EngineConfig) -> Self {
+        Self { cluster: TestScheduler::with(config, DefaultSet::default()), accumulating: false }
+    }
+
+    pub fn node(&mut self, name: &str, cpus: u32) {
+        self.cluster.node(name, 8);
+        self.cluster.change_node(name, |facts| facts.allocatable.set("cpu", Quantity::units(i64::from(cpus))));
+    }
+
+    /// A node without devices and agent.
+    pub fn plain_node(&mut self, name: &str, cpus: u32, pool: &str) {
+        self.cluster.plain.insert(name.into());
+        self.cluster.plain_node(name, 0);
+        self.cluster.change_node(name, |facts| {
+            facts.allocatable.set("cpu", Quantity::units(i64::from(cpus)));
+            let labels = [("pool", pool), ("kubernetes.io/hostname", name)];
+            facts.labels = labels.map(|(key, value)| (key.to_owned(), value.to_owned())).into();
+        });
+    }
+
+    /// `namespace/name`, or a name in `ml`.
+    pub fn key(name: &str) -> PodKey {
+        let (namespace, name) = name.split_once('/').unwrap_or(("ml", name));
+        PodKey::new(namespace, name)
+    }
+
+    /// A member that asks for `limits`.
+    pub fn asks(&mut self, name: &str, limits: &[(&str, &str)], keys: &[(String, String)]) {
+        let facts = self.facts(name, limits, keys);
+        self.cluster.submit(facts);
+    }
+
+    pub fn facts(&self, name: &str, limits: &[(&str, &str)], keys: &[(String, String)]) -> PodFacts {
+        let key = Self::key(name);
+        let mut facts = pod(&key.name, limits, self.cluster.now);
+        facts.handoff.pod =
+            PodRef::new(&key.namespace, &key.name, &format!("uid-{key}-{}", self.cluster.now.as_nanos()));
+        facts.spec.gang = declared(&key.namespace, keys);
+        facts
+    }
+
+    /// A member that asks for one CPU.
+    pub fn member(&mut self, name: &str, keys: &[(String, String)]) {
+        self.asks(name, &[("cpu", "1")], keys);
+    }
+
+    /// Members `<gang>-0` …
+    pub fn members(&mut self, prefix: &str, count: usize, keys: &[(String, String)]) {
+        (0..count).for_each(|n| self.member(&format!("{prefix}-{n}"), keys));
+    }
+
+    pub fn change(&mut self, name: &str, change: impl FnOnce(&mut PodFacts)) {
+        let key = Self::key(name);
+        change(self.cluster.pods.get_mut(&key).unwrap());
+        self.cluster.tell_pod(&key);
+    }
+
+    pub fn pod_group(&mut self, name: &str, change: impl FnOnce(&mut PodGroupFacts)) {
+        let mut facts = PodGroupFacts::new(PodGroupApi::Sigs, GangId::parse(name).unwrap());
+        facts.created = wall(self.cluster.now);
+        change(&mut facts);
+        self.cluster.pod_groups.insert(facts.gang.clone(), facts.clone());
+        self.cluster.event(WorldEvent::PodGroup(Box::new(facts)));
+    }
+
+    pub fn pod_group_gone(&mut self, name: &str) {
+        let id = GangId::parse(name).unwrap();
+        self.cluster.pod_groups.remove(&id);
+        self.cluster.event(WorldEvent::PodGroupGone(PodGroupApi::Sigs, id));
+    }
+
+    pub fn delete(&mut self, name: &str) {
+        let key = Self::key(name);
+        let facts = self.cluster.pods.remove(&key).unwrap();
+        self.cluster.event(WorldEvent::PodGone(key, facts.handoff.pod.uid));
+    }
+
+    /// Lets everything happen that needs no time, agents serving whoever was bound, and checks what holds at every rest.
+    pub fn settle(&mut self) {
+        for _ in 0..1000 {
+            self.cluster.settle();
+            let locked: Vec<String> = self.cluster.locks.keys().cloned().collect();
+            if locked.is_empty() {
+                break;
+            }
+            locked.iter().for_each(|node| self.cluster.agent_releases(node));
+        }
+        self.cluster.audit();
+        if !self.accumulating {
+            assert!(self.cluster.reservations() == 0, "a Strict group holds nothing at rest");
+        }
+    }
+
+    pub fn wait(&mut self, seconds: u64) {
+        for _ in 0..seconds {
+            self.cluster.now += Duration::from_secs(1);
+            if self.cluster.now.as_secs().is_multiple_of(30) {
+                self.cluster.beat_all();
+            }
+            self.settle();
+        }
+    }
+
+    /// Names of bound pods, `namespace/` left out for `ml`.
+    pub fn bound(&self) -> Vec<String> {
+        let bound = self.cluster.pods.values().filter(|facts| facts.handoff.node.is_some());
+        bound
+            .map(|facts| {
+                let key = &facts.handoff.pod.key;
+                if &*key.namespace == "ml" { key.name.to_string() } else { key.to_string() }
+            })
+            .collect()
+    }
+
+    /// How many pods with this prefix are bound.
+    pub fn count(&self, prefix: &str) -> usize {
+        self.bound().iter().filter(|name| name.starts_with(prefix)).count()
+    }
+
+    /// Reserved members of a gang.
+    pub fn reserved(&self, name: &str) -> u32 {
+        let id = GangId::parse(name).unwrap();
+        self.cluster.world().gangs().gang(&id).map_or(0, |gang| gang.counts().reserved)
+    }
+
+    pub fn state(&self, name: &str) -> MemberState {
+        let world = self.cluster.world();
+        MemberState::of(world.pod_by_key(&Self::key(name)).unwrap())
+    }
+
+    pub fn condition(&self, name: &str) -> &str {
+        self.cluster.conditions.get(&*Self::key(name).name).map_or("", String::as_str)
+    }
+
+    pub fn reason(&self, name: &str) -> &str {
+        self.cluster.reasons.get(&*Self::key(name).name).copied().unwrap_or("")
+    }
+
+    pub fn told(&self, reason: &str) -> usize {
+        self.cluster.notices.iter().filter(|(_, told)| *told == reason).count()
+    }
+}
+
+/// What a pod with these annotations says. Keys that start with `label:` are labels.
+pub fn declared(namespace: &str, keys: &[(String, String)]) -> Option<Arc<Declared>> {
+    let mut labels = BTreeMap::new();
+    let mut annotations = BTreeMap::new();
+    for (key, value) in keys {
+        match key.strip_prefix("label:") {
+            Some(label) => labels.insert(label.to_owned(), value.clone()),
+            None => annotations.insert(key.clone(), value.clone()),
+        };
+    }
+    let source = Source { namespace, labels: Some(&labels), annotations: Some(&annotations), scheduling_group: None };
+    Declared::read(&source, || None).map(Arc::new)
+}

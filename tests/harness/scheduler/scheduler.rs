@@ -1,0 +1,603 @@
+//! The scheduler's decisions against a cluster of plain values: effects are performed as the API server would perform them, and
+//! come back as the events of a watch. Tests reach the scheduler through here, so that its interface is named in one place.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use baton::contract::gang::{Committed, GangId};
+use baton::contract::tyjob::ScheduleState;
+use baton::contract::{AgentStatus, DeviceAllocation, Identity, LockRead, PodKey, PodRef, Quantity, key};
+use baton::decide::audit;
+use baton::decide::pod::{AssignmentText, Deletion, Phase};
+use baton::decide::scheduler::rules::Plugins;
+use baton::decide::scheduler::rules::plugins::{DefaultSet, default_plugins};
+use baton::decide::scheduler::{
+    Annotations, BindResult, Effect, Effects, Engine, EngineConfig, Explanation, JobExplanation, JobHalf, JobRecord,
+    JobWriteResult, LockResult, Moment, QueueReport, Report, Stats, WhatIf,
+};
+use baton::decide::tyjob::placement::{JobFacts, JobIdentity};
+use baton::decide::world::gangs::{Declared, PodGroupFacts};
+use baton::decide::world::{ClaimFacts, ClassFacts, NodeFacts, PodFacts, Resources, VolumeFacts, World, WorldEvent};
+
+use super::{OURS, gpu_device, pod, wall};
+
+const NAMES: [&str; 6] = [key::NVIDIA_GPU, key::GPU, key::GPU_CORE, key::GPU_MEMORY_RATIO, key::GPU_SHARED, key::RDMA];
+
+/// What the next request of a kind meets.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Fault {
+    /// Done, but the answer is lost.
+    LostAnswer,
+    /// Not done: 500 or a dead connection.
+    Fails,
+    /// Not done: 422 or the like.
+    Refused,
+}
+
+/// The scheduler, and the cluster that it sees. Times are those of [`TestScheduler::now`].
+pub struct TestScheduler {
+    pub scheduler: Engine,
+    pub now: Duration,
+    pub locks: BTreeMap<String, String>,
+    pub pods: BTreeMap<PodKey, PodFacts>,
+    pub nodes: BTreeMap<String, NodeFacts>,
+    /// Nodes without a Device object and an agent.
+    pub plain: BTreeSet<String>,
+    pub pod_groups: BTreeMap<GangId, PodGroupFacts>,
+    config: EngineConfig,
+    /// Check all invariants before every effect too, not only at rest.
+    pub watchful: bool,
+    pub bind_faults: VecDeque<Fault>,
+    pub lock_faults: VecDeque<Fault>,
+    /// Requests that stay unanswered until [`TestScheduler::deliver`].
+    pub hold: bool,
+    pub held: Vec<Effect>,
+    pub binds: usize,
+    pub lock_writes: usize,
+    pub conditions: BTreeMap<String, String>,
+    pub condition_writes: usize,
+    /// Writes of conditions that get lost.
+    pub lost_conditions: usize,
+    pub reasons: BTreeMap<String, &'static str>,
+    pub notices: Vec<(String, &'static str)>,
+    pub fenced: BTreeSet<String>,
+    pub evicted: Vec<String>,
+    /// Deletions that get lost.
+    pub lost_evictions: usize,
+    /// Writes of nominations that get lost.
+    pub lost_nominations: usize,
+    pub nomination_writes: usize,
+    pub claims: BTreeMap<PodKey, ClaimFacts>,
+    pub volumes: BTreeMap<String, VolumeFacts>,
+    /// Storage classes that a restart finds again.
+    pub classes: BTreeMap<String, ClassFacts>,
+    pub volume_writes: usize,
+    /// Writes to claims and volumes that get lost.
+    pub lost_volume_writes: usize,
+    pub jobs: BTreeMap<PodKey, JobFacts>,
+    pub job_writes: usize,
+    pub job_faults: VecDeque<Fault>,
+    lease: u64,
+}
+
+impl TestScheduler {
+    pub fn new() -> Self {
+        Self::with(EngineConfig::default(), DefaultSet::default())
+    }
+
+    pub fn with(config: EngineConfig, set: DefaultSet) -> Self {
+        Self::with_plugins(config, default_plugins(&set).unwrap())
+    }
+
+    pub fn with_plugins(config: EngineConfig, plugins: Plugins) -> Self {
+        let mut cluster = Self {
+            scheduler: Engine::new(config.clone(), plugins),
+            now: Duration::from_secs(1000),
+            locks: BTreeMap::new(),
+            pods: BTreeMap::new(),
+            nodes: BTreeMap::new(),
+            plain: BTreeSet::new(),
+            pod_groups: BTreeMap::new(),
+            config,
+            watchful: true,
+            bind_faults: VecDeque::new(),
+            lock_faults: VecDeque::new(),
+            hold: false,
+            held: Vec::new(),
+            binds: 0,
+            lock_writes: 0,
+            conditions: BTreeMap::new(),
+            condition_writes: 0,
+            lost_conditions: 0,
+            lost_evictions: 0,
+            lost_nominations: 0,
+            nomination_writes: 0,
+            reasons: BTreeMap::new(),
+            notices: Vec::new(),
+            fenced: BTreeSet::new(),
+            evicted: Vec::new(),
+            claims: BTreeMap::new(),
+            volumes: BTreeMap::new(),
+            classes: BTreeMap::new(),
+            volume_writes: 0,
+            lost_volume_writes: 0,
+            jobs: BTreeMap::new(),
+            job_writes: 0,
+            job_faults: VecDeque::new(),
+            lease: 0,
+        };
+        cluster.lead();
+        cluster
+    }
+
+    pub fn moment(&self) -> Moment {
+        Moment { mono: self.now, wall: wall(self.now) }
+    }
+    pub fn lead(&mut self) {
+        let effects = self.scheduler.lead(true, self.moment());
+        self.perform(effects);
+    }
+
+    /// A fresh scheduler on the same cluster: the old one's memory is gone, its requests are not answered.
+    pub fn restart(&mut self) {
+        self.held.clear();
+        self.scheduler = Engine::new(self.config.clone(), default_plugins(&DefaultSet::default()).unwrap());
+        for facts in self.pod_groups.values().cloned().collect::<Vec<_>>() {
+            self.event(WorldEvent::PodGroup(Box::new(facts)));
+        }
+        for node in self.nodes.keys().cloned().collect::<Vec<_>>() {
+            self.tell_node(&node);
+            if self.plain.contains(&node) {
+                continue;
+            }
+            let event = WorldEvent::Devices(Box::new(gpu_device(&node, 8)));
+            self.event(event);
+            self.beat(&node, Identity::Lock, &NAMES);
+        }
+        for (name, facts) in self.classes.clone() {
+            self.event(WorldEvent::Class(name.into(), facts));
+        }
+        for name in self.volumes.keys().cloned().collect::<Vec<_>>() {
+            self.tell_volume(&name);
+        }
+        for key in self.claims.keys().cloned().collect::<Vec<_>>() {
+            self.tell_claim(&key);
+        }
+        for key in self.pods.keys().cloned().collect::<Vec<_>>() {
+            self.tell_pod(&key);
+        }
+        for key in self.jobs.keys().cloned().collect::<Vec<_>>() {
+            self.tell_job(&key);
+        }
+        self.lead();
+    }
+
+    // Verbs: what is in the cluster.
+
+    pub fn node(&mut self, name: &str, gpus: u32) {
+        self.plain_node(name, gpus);
+        let device = gpu_device(name, gpus);
+        self.event(WorldEvent::Devices(Box::new(device)));
+        self.beat(name, Identity::Lock, &NAMES);
+    }
+
+    pub fn plain_node(&mut self, name: &str, gpus: u32) {
+        let amounts = [("cpu", "64"), ("memory", "512Gi")].map(|(n, q)| (n, q.parse().unwrap()));
+        let mut allocatable = Resources::of(amounts);
+        for name in NAMES {
+            let units = if name == key::NVIDIA_GPU { 1 } else { 100 };
+            allocatable.set(name, Quantity::units(i64::from(gpus) * units));
+        }
+        let facts =
+            NodeFacts { name: name.into(), allocatable: allocatable.into(), max_pods: 110, ..NodeFacts::default() };
+        self.nodes.insert(name.into(), facts);
+        self.tell_node(name);
+    }
+
+    pub fn change_node(&mut self, name: &str, change: impl FnOnce(&mut NodeFacts)) {
+        change(self.nodes.get_mut(name).unwrap());
+        self.tell_node(name);
+    }
+
+    pub fn beat(&mut self, node: &str, identity: Identity, registered: &[&str]) {
+        let registered = registered.iter().map(|name| (*name).to_owned()).collect();
+        self.beat_status(node, AgentStatus { version: "1".into(), registered, identity, lockless: None });
+    }
+
+    pub fn beat_status(&mut self, node: &str, status: AgentStatus) {
+        self.lease += 1;
+        let status = Some(status);
+        let version = self.lease.to_string().into();
+        self.event(WorldEvent::Agent { node: node.into(), status, version, renewed: Some(wall(self.now)) });
+    }
+
+    /// Lets every agent renew its Lease.
+    pub fn beat_all(&mut self) {
+        for node in self.nodes.keys().cloned().collect::<Vec<_>>() {
+            self.beat(&node, Identity::Lock, &NAMES);
+        }
+    }
+
+    pub fn pod(&mut self, name: &str, limits: &[(&str, &str)]) {
+        let facts = pod(name, limits, self.now);
+        self.submit(facts);
+    }
+
+    pub fn submit(&mut self, facts: PodFacts) {
+        let key = facts.handoff.pod.key.clone();
+        self.pods.insert(key.clone(), facts);
+        self.tell_pod(&key);
+    }
+
+    pub fn change_pod(&mut self, name: &str, change: impl FnOnce(&mut PodFacts)) {
+        let key = PodKey::new("ml", name);
+        change(self.pods.get_mut(&key).unwrap());
+        self.tell_pod(&key);
+    }
+
+    pub fn delete(&mut self, name: &str) {
+        let key = PodKey::new("ml", name);
+        let facts = self.pods.remove(&key).unwrap();
+        self.event(WorldEvent::PodGone(key, facts.handoff.pod.uid));
+    }
+
+    pub fn finish(&mut self, name: &str) {
+        self.change_pod(name, |facts| facts.handoff.phase = Phase::Succeeded);
+    }
+
+    pub fn set_lock(&mut self, node: &str, value: &str) {
+        self.locks.insert(node.into(), value.into());
+        self.tell_node(node);
+    }
+
+    /// The agent has served the pod that holds the lock.
+    pub fn agent_releases(&mut self, node: &str) {
+        self.locks.remove(node).expect("the node is locked");
+        self.tell_node(node);
+    }
+
+    // The scheduler's interface.
+
+    /// Another replica leads from now on.
+    pub fn step_down(&mut self) {
+        self.scheduler.lead(false, self.moment());
+    }
+    pub fn world(&self) -> &World {
+        self.scheduler.world()
+    }
+    pub fn stats(&self) -> Stats {
+        self.scheduler.stats()
+    }
+    /// How many pods are between their reservation and their Binding.
+    pub fn bind_attempts(&self) -> usize {
+        self.scheduler.flights().len()
+    }
+    /// How many pods have room reserved and no bind attempt yet.
+    pub fn reservations(&self) -> usize {
+        self.scheduler.holds().len()
+    }
+    pub fn nominations(&self) -> usize {
+        self.scheduler.nominations().len()
+    }
+    pub fn job_records(&self) -> &BTreeMap<PodKey, JobRecord> {
+        self.scheduler.job_records()
+    }
+    pub fn explain(&mut self, pod: &PodKey) -> Option<Explanation> {
+        self.scheduler.explain(pod, self.moment())
+    }
+    pub fn explain_job(&self, job: &PodKey) -> Option<JobExplanation> {
+        self.scheduler.explain_job(job, self.moment())
+    }
+    pub fn what_if(&mut self, facts: PodFacts) -> WhatIf {
+        self.scheduler.what_if(facts, self.moment())
+    }
+    pub fn queue_report(&self) -> QueueReport {
+        self.scheduler.queue_report(self.moment())
+    }
+
+    // Verbs: what is looked at.
+
+    pub fn node_of(&self, name: &str) -> Option<&str> {
+        self.pods.get(&PodKey::new("ml", name))?.handoff.node.as_deref()
+    }
+    pub fn holder(&self, node: &str) -> Option<&str> {
+        self.locks.get(node)?.split(',').nth(2)
+    }
+    pub fn devices_of(&self, name: &str) -> DeviceAllocation {
+        let text = &self.pods[&PodKey::new("ml", name)].handoff.assignment.device_allocated;
+        DeviceAllocation::parse(text.as_deref().unwrap_or_default()).unwrap()
+    }
+    pub fn bound(&self) -> usize {
+        self.pods.values().filter(|pod| pod.handoff.node.is_some()).count()
+    }
+
+    // The machinery.
+
+    pub fn tell_node(&mut self, name: &str) {
+        let mut facts = self.nodes[name].clone();
+        facts.lock = self.locks.get(name).map(|value| value.as_str().into());
+        self.event(WorldEvent::Node(facts));
+    }
+    pub fn tell_pod(&mut self, key: &PodKey) {
+        let facts = Box::new(self.pods[key].clone());
+        self.event(WorldEvent::Pod(facts));
+    }
+
+    pub fn event(&mut self, event: WorldEvent) {
+        let effects = self.scheduler.event(event, self.moment());
+        self.perform(effects);
+    }
+
+    /// Lets the scheduler work until nothing is left to do at this time.
+    pub fn settle(&mut self) {
+        for _ in 0..10_000 {
+            let due = self.scheduler.next().is_some_and(|at| at <= self.now);
+            let effects = self.scheduler.run(self.moment());
+            if effects.is_empty() && !due {
+                return;
+            }
+            self.perform(effects);
+        }
+        panic!("the scheduler does not come to rest");
+    }
+
+    /// Lets time pass in steps, agents alive.
+    pub fn wait(&mut self, seconds: u64) {
+        for _ in 0..seconds {
+            self.now += Duration::from_secs(1);
+            if self.now.as_secs().is_multiple_of(30) {
+                self.beat_all();
+            }
+            self.settle();
+        }
+    }
+
+    /// Of the requests that were held, the first few reach the API server; the others never left.
+    pub fn deliver_only(&mut self, first: usize) {
+        self.hold = false;
+        let mut held = std::mem::take(&mut self.held);
+        held.truncate(first);
+        self.perform(held);
+    }
+
+    /// One of the requests that were held reaches the API server.
+    pub fn deliver_one(&mut self, at: usize) {
+        let effect = self.held.remove(at);
+        self.perform_one(effect);
+    }
+
+    pub fn deliver(&mut self) {
+        self.hold = false;
+        let held = std::mem::take(&mut self.held);
+        self.perform(held);
+    }
+
+    pub fn audit(&self) {
+        let violations = audit::check_engine(&self.scheduler, OURS);
+        assert!(violations.is_empty(), "{violations:#?}");
+    }
+
+    pub fn perform(&mut self, effects: Effects) {
+        if self.watchful {
+            self.audit();
+        }
+        for effect in effects {
+            let request = matches!(effect, Effect::Lock { .. } | Effect::Bind { .. } | Effect::Release { .. });
+            if self.hold && request {
+                self.held.push(effect);
+            } else {
+                self.perform_one(effect);
+            }
+        }
+    }
+
+    fn report(&mut self, report: Report) {
+        let effects = self.scheduler.report(report, self.moment());
+        self.perform(effects);
+    }
+
+    fn perform_one(&mut self, effect: Effect) {
+        match effect {
+            Effect::Lock { ticket, node, old, new } => {
+                self.lock_writes += 1;
+                let fault = self.lock_faults.pop_front();
+                if matches!(fault, Some(Fault::Fails | Fault::Refused)) {
+                    return self.report(Report::Lock { ticket, result: LockResult::Failed("500".into(), None) });
+                }
+                let result = self.swap(&node, old.as_deref(), Some(&new));
+                self.tell_node(&node);
+                let result = if fault.is_some() { LockResult::Failed("lost".into(), None) } else { result };
+                self.report(Report::Lock { ticket, result });
+            }
+            Effect::Release { node, old, .. } => {
+                let result = self.swap(&node, Some(&old), None);
+                self.tell_node(&node);
+                self.report(Report::Release { node, old, result });
+            }
+            Effect::Bind { ticket, pod, node, annotations } => {
+                self.binds += 1;
+                let result = self.bind(&pod, &node, &annotations);
+                self.report(Report::Bind { ticket, result });
+            }
+            Effect::ReadPod { pod } => {
+                let result = Ok(self.pods.get(&pod).cloned().map(Box::new));
+                self.report(Report::PodRead { pod, result });
+            }
+            Effect::Fence { pod, .. } => {
+                self.fenced.insert(pod.key.name.to_string());
+                self.change_pod(&pod.key.name.clone(), |facts| {
+                    facts.handoff.deleting = Some(Deletion { at: facts.handoff.created, grace_seconds: 0 });
+                });
+            }
+            Effect::Evict { .. } if self.lost_evictions > 0 => self.lost_evictions -= 1,
+            Effect::Evict { pod, .. } => {
+                self.evicted.push(pod.key.name.to_string());
+                self.change_pod(&pod.key.name.clone(), |facts| {
+                    facts.handoff.deleting = Some(Deletion { at: facts.handoff.created, grace_seconds: 30 });
+                });
+            }
+            Effect::MarkTimedOut { pod, .. } => {
+                if let Some(facts) = self.pods.get_mut(&pod.key)
+                    && let Some(declared) = &facts.spec.gang
+                {
+                    let marked = Declared { timed_out: true, ..(**declared).clone() };
+                    facts.spec.gang = Some(Arc::new(marked));
+                    self.tell_pod(&pod.key);
+                }
+            }
+            // Nobody here shows PodGroups changed by these.
+            Effect::PodGroupStatus(_) | Effect::MakePodGroup { .. } => {}
+            Effect::SelectNode { claim, version, node } => self.select_node(&claim, &version, node),
+            Effect::BindVolume { volume, version, claim, uid } => self.bind_volume(&volume, &version, (claim, uid)),
+            Effect::Nominate { pod, .. } if self.lost_nominations > 0 => {
+                self.lost_nominations -= 1;
+                self.report(Report::NominationLost { pod: pod.uid });
+            }
+            Effect::Nominate { pod, node } => {
+                self.nomination_writes += 1;
+                // The pod may be gone by now.
+                if let Some(facts) = self.pods.get_mut(&pod.key) {
+                    facts.spec.nominated = node;
+                    self.tell_pod(&pod.key);
+                }
+            }
+            Effect::Condition { pod, .. } if self.lost_conditions > 0 => {
+                self.lost_conditions -= 1;
+                self.report(Report::ConditionLost { pod: pod.uid });
+            }
+            Effect::Condition { pod, message, reason, .. } => {
+                self.condition_writes += 1;
+                self.reasons.insert(pod.key.name.to_string(), reason);
+                self.conditions.insert(pod.key.name.to_string(), message.as_ref().to_owned());
+            }
+            Effect::WriteJob { job, version, half } => {
+                self.job_writes += 1;
+                let result = self.write_job(&job, version, &half);
+                self.report(Report::JobWritten { job, result });
+            }
+            Effect::JobNotice { job, reason, .. } => self.notices.push((job.key.name.to_string(), reason)),
+            Effect::Notice { pod, reason, .. } => self.notices.push((pod.key.name.to_string(), reason)),
+        }
+    }
+
+    /// Applies the scheduler's half of a job's status, as the API server would: to whatever job has the name, if it is of that
+    /// version.
+    fn write_job(&mut self, job: &JobIdentity, version: u64, half: &JobHalf) -> JobWriteResult {
+        if self.job_faults.pop_front().is_some() {
+            return JobWriteResult::Failed("500".into());
+        }
+        let Some(facts) = self.jobs.get_mut(&job.key) else { return JobWriteResult::Gone };
+        if version > 0 && version != facts.version {
+            return JobWriteResult::Stale;
+        }
+        assert_eq!(facts.job, *job, "written to another job of the name");
+        let seats = facts.spec.as_ref().map_or(Vec::new(), |_| facts.open_seats());
+        let listed = |pod: &str| half.allocations.iter().any(|place| place.pod == pod);
+        if half.state == ScheduleState::ScheduledSucceed && !facts.is_over() {
+            assert!(
+                seats.iter().all(|seat| listed(&seat.pod)),
+                "{} has no place for all of its pods: {half:?}",
+                job.key
+            );
+        }
+        facts.version += 1;
+        facts.state = Some(half.state);
+        facts.allocations.clone_from(&half.allocations);
+        facts.told = Some(half.told.clone());
+        let version = facts.version;
+        self.tell_job(&job.key.clone());
+        JobWriteResult::Done(version)
+    }
+
+    pub fn tell_job(&mut self, key: &PodKey) {
+        let facts = Box::new(self.jobs[key].clone());
+        self.event(WorldEvent::Job(facts));
+    }
+
+    fn swap(&mut self, node: &str, expected: Option<&str>, new: Option<&str>) -> LockResult {
+        if !self.nodes.contains_key(node) {
+            return LockResult::NodeGone;
+        }
+        let stands = self.locks.get(node).map(String::as_str);
+        if stands == new {
+            return LockResult::Done;
+        }
+        if stands != expected {
+            return LockResult::Contended(LockRead::parse(stands));
+        }
+        match new {
+            Some(new) => self.locks.insert(node.into(), new.into()),
+            None => self.locks.remove(node),
+        };
+        LockResult::Done
+    }
+
+    fn bind(&mut self, pod: &PodRef, node: &str, annotations: &Annotations) -> BindResult {
+        assert_eq!(annotations.len(), key::SCHEDULER_KEYS.len(), "every scheduler key is written");
+        let fault = self.bind_faults.pop_front();
+        match fault {
+            Some(Fault::Fails) => return BindResult::Retry("500".into(), None),
+            Some(Fault::Refused) => return BindResult::Refused("422".into()),
+            _ => {}
+        }
+        let Some(facts) = self.pods.get_mut(&pod.key) else { return BindResult::NotFound };
+        if facts.handoff.pod.uid != pod.uid || facts.handoff.node.is_some() || facts.handoff.deleting.is_some() {
+            return BindResult::Conflict("409".into());
+        }
+        let of = |key: &str| annotations.get(key).map(Into::into);
+        facts.handoff.node = Some(node.into());
+        facts.handoff.scheduled_condition = true;
+        facts.handoff.assignment = AssignmentText {
+            device_allocated: of(key::DEVICE_ALLOCATED),
+            container_devices: of(key::CONTAINER_DEVICES),
+            bind_timestamp: of(key::BIND_TIMESTAMP),
+            committed: annotations.get(key::GANG_COMMITTED).and_then(|text| Committed::parse(text).ok()),
+            ..AssignmentText::default()
+        };
+        if fault.is_some() {
+            // The watch lags as well: the scheduler must find out by itself.
+            return BindResult::Retry("timed out".into(), None);
+        }
+        self.tell_pod(&pod.key.clone());
+        BindResult::Done
+    }
+}
+
+/// What the API server does with writes to claims and volumes.
+impl TestScheduler {
+    pub fn select_node(&mut self, claim: &PodKey, version: &str, node: Box<str>) {
+        let arrives = self.volume_write_arrives();
+        if let Some(facts) = self.claims.get_mut(claim).filter(|facts| arrives && *facts.version == *version) {
+            facts.selected_node = Some(node);
+            facts.version = format!("{version}1").into();
+            self.tell_claim(claim);
+        }
+    }
+
+    pub fn bind_volume(&mut self, volume: &str, version: &str, claim: (PodKey, Box<str>)) {
+        let arrives = self.volume_write_arrives();
+        if let Some(facts) = self.volumes.get_mut(volume).filter(|facts| arrives && *facts.version == *version) {
+            (facts.claim, facts.available) = (Some(claim), false);
+            facts.version = format!("{version}1").into();
+            self.tell_volume(volume);
+        }
+    }
+
+    fn volume_write_arrives(&mut self) -> bool {
+        self.volume_writes += 1;
+        let arrives = self.lost_volume_writes == 0;
+        self.lost_volume_writes = self.lost_volume_writes.saturating_sub(1);
+        arrives
+    }
+
+    pub fn tell_claim(&mut self, key: &PodKey) {
+        let facts = self.claims[key].clone();
+        self.event(WorldEvent::Claim(key.clone(), facts));
+    }
+
+    pub fn tell_volume(&mut self, name: &str) {
+        let facts = self.volumes[name].clone();
+        self.event(WorldEvent::Volume(name.into(), facts));
+    }
+}

@@ -1,0 +1,228 @@
+//! Verbs for TYJobs: jobs, and a player for the controller who does what its half of the contract says.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use baton::contract::tyjob::{BasicPolicy, JobQueuePolicy, Role, ScheduleState, Stage};
+use baton::contract::{PodKey, PodRef, Quantity};
+use baton::decide::pod::Phase;
+use baton::decide::scheduler::rules::plugins::DefaultSet;
+use baton::decide::scheduler::{EngineConfig, JobRecord};
+use baton::decide::tyjob::placement::{JobFacts, JobIdentity, JobSpec, Part};
+use baton::decide::world::{JobClaim, Place, PodFacts, WorldEvent};
+
+use super::{OURS, TestScheduler, pod, wall};
+
+pub struct TestJobs {
+    pub cluster: TestScheduler,
+    serial: u64,
+}
+
+pub fn key(job: &str) -> PodKey {
+    PodKey::new("ml", job)
+}
+
+/// What pods of a part ask for.
+pub type Limits<'a> = &'a [(&'a str, &'a str)];
+
+impl TestJobs {
+    pub fn new() -> Self {
+        Self::with(EngineConfig::default())
+    }
+
+    pub fn with(config: EngineConfig) -> Self {
+        Self { cluster: TestScheduler::with(config, DefaultSet::default()), serial: 0 }
+    }
+
+    /// A node of this many CPUs and GPUs, with 512 GiB.
+    pub fn node(&mut self, name: &str, cpus: u32, gpus: u32) {
+        self.cluster.node(name, gpus);
+        self.cluster.change_node(name, |facts| facts.allocatable.set("cpu", Quantity::units(i64::from(cpus))));
+    }
+
+    /// A job of a leader and one set of workers, `actor`.
+    pub fn job(&self, name: &str, leader: Limits<'_>, (workers, worker): (i32, Limits<'_>)) -> JobFacts {
+        let part = |role, name: &str, counts, limits| {
+            let mut facts = pod(name, limits, self.cluster.now);
+            facts.handoff.scheduler_name = "none".into();
+            Part { role, name: name.into(), counts, class: None, indexed: false, pod: facts }
+        };
+        JobFacts {
+            job: JobIdentity { key: key(name), uid: format!("uid-{name}").into() },
+            version: 1,
+            created: wall(self.cluster.now),
+            deleting: false,
+            stage: Some(Stage::Pending),
+            state: None,
+            attempt: 0,
+            has_address: false,
+            ended: BTreeMap::new(),
+            allocations: vec![],
+            told: None,
+            spec: Ok(JobSpec {
+                priority: 5,
+                queue: JobQueuePolicy::Priority,
+                basic: BasicPolicy::BinPack,
+                min_workers: 1,
+                terminating: false,
+                parts: vec![part(Role::Leader, "learner", 1, leader), part(Role::Worker, "actor", workers, worker)],
+            }),
+        }
+    }
+
+    pub fn submit(&mut self, facts: JobFacts) {
+        let key = facts.job.key.clone();
+        self.cluster.jobs.insert(key.clone(), facts);
+        self.cluster.tell_job(&key);
+    }
+
+    /// As [`TestJobs::job`] and [`TestJobs::submit`], with an edit of the spec.
+    pub fn run(&mut self, name: &str, leader: Limits<'_>, workers: (i32, Limits<'_>), edit: impl FnOnce(&mut JobSpec)) {
+        let mut facts = self.job(name, leader, workers);
+        edit(facts.spec.as_mut().unwrap());
+        self.submit(facts);
+        self.cluster.settle();
+    }
+
+    pub fn change(&mut self, name: &str, edit: impl FnOnce(&mut JobFacts)) {
+        let facts = self.cluster.jobs.get_mut(&key(name)).unwrap();
+        facts.version += 1;
+        edit(facts);
+        self.cluster.tell_job(&key(name));
+        self.cluster.settle();
+    }
+
+    pub fn remove(&mut self, name: &str) {
+        let facts = self.cluster.jobs.remove(&key(name)).unwrap();
+        self.cluster.event(WorldEvent::JobGone(facts.job));
+        self.cluster.settle();
+    }
+
+    pub fn facts(&self, name: &str) -> &JobFacts {
+        &self.cluster.jobs[&key(name)]
+    }
+
+    pub fn state(&self, name: &str) -> Option<ScheduleState> {
+        self.facts(name).state
+    }
+
+    pub fn message(&self, name: &str) -> &str {
+        self.facts(name).told.as_ref().map_or("", |told| &told.message)
+    }
+
+    /// Places by pod without the job's name: `learner`, `actor-0`.
+    pub fn places(&self, name: &str) -> BTreeMap<String, String> {
+        let facts = self.facts(name);
+        let present = facts.allocations.iter().filter(|place| place.attempt == facts.attempt);
+        let short = |pod: &str| pod.strip_prefix(&format!("{name}-")).unwrap().to_owned();
+        present.map(|place| (short(&place.pod), place.node.clone())).collect()
+    }
+
+    /// The pod of a place, as the controller makes it.
+    pub fn pod_of(&mut self, job: &str, pod_name: &str) -> PodFacts {
+        let facts = self.facts(job);
+        let spec = facts.spec.as_ref().unwrap();
+        let seat = spec.seat(job, pod_name).unwrap();
+        let mut made = spec.parts[seat.part].pod.clone();
+        let claim = JobClaim { name: job.into(), uid: facts.job.uid.clone(), attempt: Some(facts.attempt) };
+        made.spec.job = Some(Arc::new(claim));
+        self.serial += 1;
+        made.handoff.pod = PodRef::new("ml", pod_name, &format!("uid-{pod_name}-{}", self.serial));
+        made.handoff.scheduler_name = OURS.into();
+        made.handoff.created = wall(self.cluster.now);
+        made
+    }
+
+    /// The controller makes what has a place and is not there: the leader, and the workers once it has an address.
+    pub fn controller(&mut self, name: &str) {
+        let facts = self.facts(name);
+        let placed = matches!(facts.state, Some(ScheduleState::ScheduledSucceed | ScheduleState::ScheduledPartly));
+        if !placed || facts.is_over() {
+            return;
+        }
+        let address = facts.has_address;
+        let wanted: Vec<String> = facts
+            .allocations
+            .iter()
+            .filter(|place| place.attempt == facts.attempt && (place.role == Role::Leader || address))
+            .map(|place| place.pod.clone())
+            .collect();
+        for pod_name in wanted {
+            if !self.cluster.pods.contains_key(&key(&pod_name)) {
+                let made = self.pod_of(name, &pod_name);
+                self.cluster.submit(made);
+                self.cluster.settle();
+                self.serve();
+            }
+        }
+        let leader = format!("{name}-learner");
+        if self.facts(name).stage != Some(Stage::Starting) && self.cluster.pods.contains_key(&key(&leader)) {
+            self.change(name, |facts| facts.stage = Some(Stage::Starting));
+        }
+    }
+
+    /// The leader runs and has an address.
+    pub fn leader_up(&mut self, name: &str) {
+        self.cluster.change_pod(&format!("{name}-learner"), |facts| facts.handoff.phase = Phase::Running);
+        self.change(name, |facts| facts.has_address = true);
+    }
+
+    /// Agents serve whoever holds a lock, until nobody does.
+    pub fn serve(&mut self) {
+        while let Some(node) = self.cluster.locks.keys().next().cloned() {
+            self.cluster.agent_releases(&node);
+            self.cluster.settle();
+        }
+    }
+
+    /// The controller and the kubelets do all that they can.
+    pub fn start(&mut self, name: &str) {
+        self.controller(name);
+        self.leader_up(name);
+        self.controller(name);
+    }
+
+    /// Reservations in the world.
+    pub fn reserved(&self) -> usize {
+        self.cluster.job_records().values().map(JobRecord::reservations).sum()
+    }
+
+    /// Nobody holds more than there is, places are of jobs that want them, and no job rests below its minimum.
+    pub fn check(&self) {
+        let world = self.cluster.world();
+        for (_, node) in world.nodes() {
+            let facts = node.facts.as_ref().unwrap();
+            let mut left = (*facts.allocatable).clone();
+            left.sub(&node.used);
+            let short = left.milli_cpu < 0 || left.memory < 0 || left.scalar.iter().any(|(_, left)| left < 0);
+            assert!(!short && node.pods.len() as i64 <= facts.max_pods, "{} is over-committed: {left:?}", node.name);
+        }
+        let imagined = world.pods().filter(|pod| pod.facts.handoff.pod.uid.as_str().starts_with("place/"));
+        assert_eq!(imagined.count(), self.reserved(), "every place in the world is somebody's");
+        for (name, record) in self.cluster.job_records() {
+            let facts = &self.cluster.jobs[name];
+            if facts.is_over() {
+                assert!(record.places.is_empty(), "{name} is over and holds places");
+                continue;
+            }
+            let Ok(spec) = &facts.spec else { continue };
+            let names: BTreeSet<_> = spec.seats(&name.name).map(|seat| seat.pod).collect();
+            assert!(record.places.keys().all(|pod| names.contains(pod)), "{name} has places of no pod");
+            let places = &record.places;
+            if facts.leads() || places.is_empty() {
+                continue;
+            }
+            let leader = places.contains_key(&*format!("{}-learner", name.name));
+            let workers = places.len() as i64 - i64::from(leader);
+            assert!(leader && workers >= spec.min_workers, "{name} holds {workers} workers, leader: {leader}");
+            if spec.basic == BasicPolicy::Gang {
+                assert_eq!(places.len(), names.len(), "{name} is a gang");
+            }
+        }
+    }
+
+    /// Where a pod stands in the world.
+    pub fn place_of(&self, pod: &str) -> Option<Place> {
+        self.cluster.world().pod_by_key(&key(pod)).map(|pod| pod.place)
+    }
+}
