@@ -1,9 +1,9 @@
-//! What is taken of a node's devices. Pools share their accounts where one state follows from another one in a known way, so
-//! that most equal ones are told by a glance.
+//! What is taken of a node's devices, and what that leaves free. Pools share their accounts where one state follows from another
+//! one in a known way, so that most equal ones are recognised by a pointer.
 
-use super::grant::{Grant, Part, Slot};
-use super::place::bit;
-use super::summary::Summary;
+use super::devices::Devices;
+use super::grant::{Grant, Part};
+use super::place::{Slot, bit, bits};
 
 /// The fingerprint of no devices.
 const NOTHING: u64 = 0xcbf2_9ce4_8422_2325;
@@ -92,7 +92,7 @@ impl Accounts {
                 }
             }
         }
-        self.close(grant, |closed| *closed += 1);
+        self.close(grant, |closed| closed + 1);
     }
 
     /// Counts a grant out that was counted in.
@@ -114,27 +114,42 @@ impl Accounts {
                 }
             }
         }
-        self.close(grant, |closed| *closed = closed.saturating_sub(1));
+        self.close(grant, |closed| closed.saturating_sub(1));
     }
 
-    fn close(&mut self, grant: &Grant, change: impl Fn(&mut u32)) {
-        let each = |mask: u128, list: &mut [Used]| {
-            if mask == 0 {
-                return;
+    fn close(&mut self, grant: &Grant, change: impl Fn(u32) -> u32) {
+        for slot in grant.closed.slots() {
+            if let Some(used) = self.used_mut(slot) {
+                used.closed = change(used.closed);
             }
-            for (at, used) in list.iter_mut().enumerate() {
-                if mask & bit(at as u8) != 0 {
-                    change(&mut used.closed);
-                }
-            }
-        };
-        each(grant.closed_gpus, &mut self.gpus);
-        each(grant.closed_nics, &mut self.nics);
-        each(grant.closed_migs, &mut self.migs);
+        }
     }
 
-    /// The fingerprint of what is taken now.
-    pub fn mark(&self) -> u64 {
+    /// Gives every device an account; call it after devices were added.
+    pub fn grow(&mut self, devices: &Devices) {
+        self.gpus.resize(devices.gpus.len(), Used::default());
+        self.migs.resize(devices.migs.len(), Used::default());
+        self.nics.resize(devices.nics.len(), Used::default());
+    }
+
+    /// Free compute (percent) and memory (the GPU's unit) of a GPU; never negative.
+    pub fn gpu_room(&self, devices: &Devices, at: u8) -> (u16, i64) {
+        let (gpu, used) = (&devices.gpus[usize::from(at)], &self.gpus[usize::from(at)]);
+        (u32::from(gpu.core).saturating_sub(used.percent) as u16, (gpu.memory - used.memory).max(0))
+    }
+
+    /// Free percent of a NIC.
+    pub fn nic_room(&self, devices: &Devices, at: u8) -> u16 {
+        let percent = u32::from(devices.nics[usize::from(at)].percent);
+        percent.saturating_sub(self.nics[usize::from(at)].percent) as u16
+    }
+
+    /// Works out what the accounts come to; call it after every change.
+    pub fn sum_up(&mut self, devices: &Devices) {
+        (self.summary, self.fingerprint) = (Summary::of(devices, self), self.mark());
+    }
+
+    fn mark(&self) -> u64 {
         // FNV-1a over words: what it is mixed of are small numbers, and a wrong guess only costs a comparison.
         let mix = |hash: u64, word: u64| (hash ^ word).wrapping_mul(0x0000_0100_0000_01b3).rotate_left(23);
         [&self.gpus, &self.migs, &self.nics].into_iter().flatten().fold(NOTHING, |hash, used| {
@@ -143,4 +158,109 @@ impl Accounts {
             if used.vfs == 0 { open } else { mix(mix(open, used.vfs as u64), (used.vfs >> 64) as u64) }
         })
     }
+}
+
+/// What is free on a node, in a few numbers: for filters, scores and indexes that must not look at each device. Kept up to date.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Summary {
+    /// Healthy GPUs that are open and have capacity, by number.
+    pub open_gpus: u128,
+    /// Of these, the ones of which no pod holds a part.
+    pub free_gpus: u128,
+    /// Healthy, open NICs.
+    pub open_nics: u128,
+    /// Of these, the ones of which no pod holds a part.
+    pub free_nics: u128,
+    /// Healthy, open, unheld MIG devices.
+    pub free_migs: u128,
+    /// GPUs with capacity, healthy or not.
+    pub gpus: u32,
+    /// NICs with capacity, healthy or not.
+    pub nics: u32,
+    /// Percent of compute over all GPUs, healthy or not.
+    pub core_total: u32,
+    /// Percent of compute that is free on open GPUs.
+    pub core_free: u32,
+    /// Percent of memory that is free on open GPUs.
+    pub memory_free: u32,
+    /// Percent of all GPUs that is not free, of each the more used of compute and memory; what is not open counts as used.
+    pub taken: u32,
+    /// Most compute free on one open GPU.
+    pub core_most: u16,
+    /// Most memory free on one open GPU, percent.
+    pub memory_most: u16,
+    /// Percent free on open NICs.
+    pub nic_free: u32,
+    /// Most percent free on one open NIC.
+    pub nic_most: u16,
+}
+
+impl Summary {
+    /// Number of whole GPUs that are free.
+    pub fn free_gpu_count(&self) -> u32 {
+        self.free_gpus.count_ones()
+    }
+
+    fn of(devices: &Devices, accounts: &Accounts) -> Self {
+        let mut sum = Self::default();
+        for (at, gpu) in (0u8..).zip(&devices.gpus).filter(|(_, gpu)| gpu.core > 0) {
+            sum.gpus += 1;
+            sum.core_total += u32::from(gpu.core);
+            sum.taken += u32::from(gpu.core);
+            let used = &accounts.gpus[usize::from(at)];
+            if gpu.healthy && used.closed == 0 {
+                sum.open_gpus |= bit(at);
+                if used.holders == 0 {
+                    sum.free_gpus |= bit(at);
+                }
+            }
+        }
+        for at in bits(sum.open_gpus) {
+            let (core, memory) = accounts.gpu_room(devices, at);
+            let percent = share_of(memory, devices.gpus[usize::from(at)].memory);
+            sum.core_free += u32::from(core);
+            sum.memory_free += u32::from(percent);
+            sum.taken -= u32::from(core.min(percent));
+            sum.core_most = sum.core_most.max(core);
+            sum.memory_most = sum.memory_most.max(percent);
+        }
+        for (at, nic) in (0u8..).zip(&devices.nics).filter(|(_, nic)| nic.percent > 0) {
+            sum.nics += 1;
+            let used = &accounts.nics[usize::from(at)];
+            if nic.healthy && used.closed == 0 {
+                let room = accounts.nic_room(devices, at);
+                sum.open_nics |= bit(at);
+                sum.nic_free += u32::from(room);
+                sum.nic_most = sum.nic_most.max(room);
+                if used.holders == 0 {
+                    sum.free_nics |= bit(at);
+                }
+            }
+        }
+        for (at, mig) in (0u8..).zip(&devices.migs) {
+            let used = &accounts.migs[usize::from(at)];
+            if mig.healthy && used.closed == 0 && used.holders == 0 {
+                sum.free_migs |= bit(at);
+            }
+        }
+        sum
+    }
+}
+
+/// Percent that `part` is of `whole`, 0..=100. Tolerates the byte that a percentage of memory loses in rounding, so that a
+/// share asked for in percent reads back as that percent, also summed over a hundred shares.
+pub(super) fn share_of(part: i64, whole: i64) -> u16 {
+    let slack = if whole >= 1 << 20 { 128 } else { 0 };
+    if whole <= 0 || part == 0 {
+        return 0;
+    }
+    if part == whole {
+        return 100;
+    }
+    // Bytes of a GPU fit many times over; wider arithmetic costs, and this is asked for every GPU of every node looked at.
+    let percent = match part.checked_add(slack).and_then(|part| part.checked_mul(100)) {
+        Some(part) => part / whole,
+        None => ((i128::from(part) + i128::from(slack)) * 100 / i128::from(whole)).clamp(0, 100) as i64,
+    };
+    percent.clamp(0, 100) as u16
 }

@@ -2,11 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use super::grant::Slot;
 use super::held::Amounts;
-use super::layout::Layout;
 use super::partition::PartitionTable;
-use super::place::{Group, Level, NOWHERE, Names, Place, bit};
+use super::place::{DevicePlace, DeviceSet, GroupNames, Level, NOWHERE, Slot};
 use crate::contract::inventory::{Device, DeviceInfo, DeviceTopology};
 use crate::contract::{DeviceId, DeviceType, Shared, key};
 
@@ -14,7 +12,7 @@ use crate::contract::{DeviceId, DeviceType, Shared, key};
 pub const MAX_DEVICES: usize = 128;
 
 /// The place of a device that no inventory has listed; every listed one is on some NUMA node.
-const STRANGE: Place = Place::UNKNOWN;
+const STRANGE: DevicePlace = DevicePlace::UNKNOWN;
 
 /// An entry of a Device object that is not used, and why.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -37,7 +35,7 @@ pub struct Gpu {
     /// Small number on the node.
     pub minor: i32,
     /// Where it is.
-    pub place: Place,
+    pub place: DevicePlace,
     /// Percent of compute; 0 for a GPU that is cut into MIG devices.
     pub core: u16,
     /// Bytes of memory; 100 (percent) where `bytes_known` is false.
@@ -59,7 +57,7 @@ pub struct Mig {
     /// Its parent's minor.
     pub minor: i32,
     /// Where the parent is.
-    pub place: Place,
+    pub place: DevicePlace,
     /// E.g. `1g.10gb`.
     pub profile: Box<str>,
     /// UUID of the parent.
@@ -79,7 +77,7 @@ pub struct Nic {
     /// Rank by PCI address.
     pub minor: i32,
     /// Where it is.
-    pub place: Place,
+    pub place: DevicePlace,
     /// Percent; 100 unless the inventory says less.
     pub percent: u16,
     /// Virtual functions, lowest address first.
@@ -89,27 +87,6 @@ pub struct Nic {
     pub(super) labels: Shared<Labels>,
     /// What the inventory lists; `None` when it does not list the device.
     pub(super) capacity: Option<Shared<Amounts>>,
-}
-
-impl Gpu {
-    /// Its labels.
-    pub fn labels(&self) -> &Labels {
-        &self.labels
-    }
-}
-
-impl Mig {
-    /// Its labels.
-    pub fn labels(&self) -> &Labels {
-        &self.labels
-    }
-}
-
-impl Nic {
-    /// Its labels.
-    pub fn labels(&self) -> &Labels {
-        &self.labels
-    }
 }
 
 /// A virtual function of a NIC.
@@ -136,21 +113,73 @@ pub struct Devices {
     pub nics: Vec<Nic>,
     /// The partition table, where the Device object carries one.
     pub partitions: Option<PartitionTable>,
-    groups: [Vec<Group>; 4],
-    names: [Names; 4],
+    groups: [Vec<DeviceSet>; 4],
+    names: [GroupNames; 4],
     /// Follows every change of the above.
     layout: Shared<Layout>,
 }
 
 impl Devices {
     /// The devices of a group; none for [`NOWHERE`].
-    pub fn group(&self, level: Level, number: u8) -> Group {
+    pub fn group(&self, level: Level, number: u8) -> DeviceSet {
         self.groups[level as usize].get(usize::from(number)).copied().unwrap_or_default()
     }
 
     /// Every group of a level.
-    pub fn groups(&self, level: Level) -> &[Group] {
+    pub fn groups(&self, level: Level) -> &[DeviceSet] {
         &self.groups[level as usize]
+    }
+
+    /// Every device: GPUs, MIG devices, NICs.
+    pub fn slots(&self) -> impl Iterator<Item = Slot> + use<> {
+        let count = |devices: usize| 0..devices as u8;
+        let (gpus, migs) = (count(self.gpus.len()).map(Slot::Gpu), count(self.migs.len()).map(Slot::Mig));
+        gpus.chain(migs).chain(count(self.nics.len()).map(Slot::Nic))
+    }
+
+    /// Identity of a device.
+    pub fn id(&self, slot: Slot) -> &DeviceId {
+        match slot {
+            Slot::Gpu(at) => &self.gpus[usize::from(at)].id,
+            Slot::Mig(at) => &self.migs[usize::from(at)].id,
+            Slot::Nic(at) => &self.nics[usize::from(at)].id,
+        }
+    }
+
+    /// Where a device is.
+    pub fn place(&self, slot: Slot) -> DevicePlace {
+        match slot {
+            Slot::Gpu(at) => self.gpus[usize::from(at)].place,
+            Slot::Mig(at) => self.migs[usize::from(at)].place,
+            Slot::Nic(at) => self.nics[usize::from(at)].place,
+        }
+    }
+
+    /// Small number of a device on the node; of a MIG device, its parent's.
+    pub fn minor(&self, slot: Slot) -> i32 {
+        match slot {
+            Slot::Gpu(at) => self.gpus[usize::from(at)].minor,
+            Slot::Mig(at) => self.migs[usize::from(at)].minor,
+            Slot::Nic(at) => self.nics[usize::from(at)].minor,
+        }
+    }
+
+    /// Labels of a device.
+    pub fn labels(&self, slot: Slot) -> &Labels {
+        match slot {
+            Slot::Gpu(at) => &self.gpus[usize::from(at)].labels,
+            Slot::Mig(at) => &self.migs[usize::from(at)].labels,
+            Slot::Nic(at) => &self.nics[usize::from(at)].labels,
+        }
+    }
+
+    /// Listed and healthy, and not without capacity.
+    pub fn is_usable(&self, slot: Slot) -> bool {
+        match slot {
+            Slot::Gpu(at) => self.gpus[usize::from(at)].healthy && self.gpus[usize::from(at)].core > 0,
+            Slot::Mig(at) => self.migs[usize::from(at)].healthy,
+            Slot::Nic(at) => self.nics[usize::from(at)].healthy && self.nics[usize::from(at)].percent > 0,
+        }
     }
 
     pub(super) fn gpu_by_id(&self, id: &DeviceId) -> Option<u8> {
@@ -282,7 +311,7 @@ impl Devices {
         let gpu = Gpu {
             id: info.id.clone(),
             minor: info.minor,
-            place: self.place(info),
+            place: self.place_of(info),
             core,
             memory,
             bytes_known: bytes.is_some(),
@@ -298,7 +327,7 @@ impl Devices {
         let mig = Mig {
             id: info.id.clone(),
             minor: info.minor,
-            place: self.place(info),
+            place: self.place_of(info),
             profile: profile.into(),
             parent: info.labels.get(key::PARENT).map_or("", String::as_str).into(),
             healthy: info.health,
@@ -341,7 +370,7 @@ impl Devices {
         let nic = Nic {
             id: info.id.clone(),
             minor: info.minor,
-            place: self.place(info),
+            place: self.place_of(info),
             percent: info.resources.get(key::RDMA).map_or(key::WHOLE, |q| q.value().min(key::WHOLE)) as u16,
             vfs: vfs.into(),
             healthy: info.health,
@@ -357,11 +386,7 @@ impl Devices {
 
     /// No inventory has listed the device; a pod's annotation has named it.
     pub(super) fn is_stranger(&self, slot: Slot) -> bool {
-        match slot {
-            Slot::Gpu(at) => self.gpus.get(usize::from(at)).is_some_and(|gpu| gpu.place == STRANGE),
-            Slot::Mig(at) => self.migs.get(usize::from(at)).is_some_and(|mig| mig.place == STRANGE),
-            Slot::Nic(at) => self.nics.get(usize::from(at)).is_some_and(|nic| nic.place == STRANGE),
-        }
+        self.place(slot) == STRANGE
     }
 
     /// Keeps a device that a pod holds but that no inventory has listed, as an unhealthy one, so that what is held is not
@@ -390,7 +415,7 @@ impl Devices {
         put.is_ok()
     }
 
-    fn place(&mut self, info: &DeviceInfo) -> Place {
+    fn place_of(&mut self, info: &DeviceInfo) -> DevicePlace {
         let nowhere = DeviceTopology::default();
         let topology = info.topology.as_ref().unwrap_or(&nowhere);
         let label = |name: &str| info.labels.get(name).map_or("", String::as_str);
@@ -398,7 +423,7 @@ impl Devices {
         let switch = Some(label(key::PCIE_SWITCH)).filter(|name| !name.is_empty()).unwrap_or(&topology.pcie_id);
         let numa = if info.topology.is_some() { topology.node_id.max(0).to_string() } else { "0".to_owned() };
         let names = &mut self.names;
-        Place {
+        DevicePlace {
             switch: names[Level::Switch as usize].number(switch),
             root: names[Level::Root as usize].number(&topology.pcie_id),
             numa: names[Level::Numa as usize].number(&numa),
@@ -408,26 +433,17 @@ impl Devices {
 
     fn regroup(&mut self) {
         self.groups = Default::default();
-        let gpus = self.gpus.iter().map(|gpu| gpu.place).enumerate();
-        let nics = self.nics.iter().map(|nic| nic.place).enumerate();
-        let migs = self.migs.iter().map(|mig| mig.place).enumerate();
-        let all = gpus
-            .map(|(at, place)| (place, Group { gpus: bit(at as u8), ..Group::default() }))
-            .chain(nics.map(|(at, place)| (place, Group { nics: bit(at as u8), ..Group::default() })))
-            .chain(migs.map(|(at, place)| (place, Group { migs: bit(at as u8), ..Group::default() })));
-        for (place, device) in all {
+        for slot in self.slots() {
+            let place = self.place(slot);
             for level in Level::ALL {
                 let (groups, number) = (&mut self.groups[level as usize], place.at(level));
                 if number == NOWHERE {
                     continue;
                 }
                 if groups.len() <= usize::from(number) {
-                    groups.resize(usize::from(number) + 1, Group::default());
+                    groups.resize(usize::from(number) + 1, DeviceSet::default());
                 }
-                let group = &mut groups[usize::from(number)];
-                group.gpus |= device.gpus;
-                group.nics |= device.nics;
-                group.migs |= device.migs;
+                groups[usize::from(number)] |= DeviceSet::of(slot);
             }
         }
     }
@@ -453,4 +469,79 @@ fn put_at<T>(list: &mut Vec<T>, at: Option<u8>, value: T, what: &str) -> Result<
 fn mig_profile(info: &DeviceInfo) -> Option<&str> {
     let by_resource = info.resources.keys().find_map(|name| name.strip_prefix(key::MIG_PREFIX));
     by_resource.or_else(|| info.labels.get(key::MIG_PROFILE).map(String::as_str))
+}
+
+/// The devices of a node without their identities: all that a choice reads of them. Nodes of one make have equal layouts, and get
+/// equal choices while the same is taken.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub struct Layout {
+    gpus: Box<[GpuLike]>,
+    migs: Box<[MigLike]>,
+    nics: Box<[NicLike]>,
+    partitions: Option<PartitionTable>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+struct GpuLike {
+    minor: i32,
+    place: DevicePlace,
+    core: u16,
+    memory: i64,
+    bytes_known: bool,
+    healthy: bool,
+    labels: Shared<Labels>,
+    capacity: Option<Shared<Amounts>>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+struct MigLike {
+    minor: i32,
+    place: DevicePlace,
+    profile: Box<str>,
+    /// Number of the GPU that it is a part of.
+    parent: Option<u8>,
+    healthy: bool,
+    labels: Shared<Labels>,
+    capacity: Option<Shared<Amounts>>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+struct NicLike {
+    minor: i32,
+    place: DevicePlace,
+    percent: u16,
+    /// Number, whether the inventory lists it, labels.
+    vfs: Box<[(i32, bool, Shared<Labels>)]>,
+    healthy: bool,
+    labels: Shared<Labels>,
+    capacity: Option<Shared<Amounts>>,
+}
+
+impl Layout {
+    // Every field is named, so that a new one does not compile before it is decided whether a choice reads it.
+    fn of(devices: &Devices) -> Self {
+        let gpu = |gpu: &Gpu| {
+            let Gpu { id: _, minor, place, core, memory, bytes_known, healthy, labels, capacity } = gpu.clone();
+            GpuLike { minor, place, core, memory, bytes_known, healthy, labels, capacity }
+        };
+        let mig = |mig: &Mig| {
+            let Mig { id: _, minor, place, profile, parent, healthy, labels, capacity } = mig.clone();
+            let parent = devices.gpus.iter().position(|gpu| *gpu.id.as_str() == *parent).map(|at| at as u8);
+            MigLike { minor, place, profile, parent, healthy, labels, capacity }
+        };
+        let vf = |vf: &VfSlot| {
+            let VfSlot { minor, bus_id: _, listed, labels } = vf.clone();
+            (minor, listed, labels)
+        };
+        let nic = |nic: &Nic| {
+            let Nic { id: _, minor, place, percent, vfs, healthy, labels, capacity } = nic.clone();
+            NicLike { minor, place, percent, vfs: vfs.iter().map(vf).collect(), healthy, labels, capacity }
+        };
+        Self {
+            gpus: devices.gpus.iter().map(gpu).collect(),
+            migs: devices.migs.iter().map(mig).collect(),
+            nics: devices.nics.iter().map(nic).collect(),
+            partitions: devices.partitions.clone(),
+        }
+    }
 }

@@ -1,24 +1,26 @@
-//! Whole GPUs and MIG devices of a pod: how many at one time, which, and who of the containers gets which.
+//! Whole GPUs and MIG devices of a pod: how many at one time, which, and which container gets which.
 
 use std::cell::Cell;
 
 use super::exclusive::blame;
-use super::grant::{Part, Slot};
-use super::objective::{Objective, Spread, objective};
-use super::partition;
+use super::grant::Part;
+use super::objective::{Dispersion, Objective, objective};
+use super::partition::{Partition, PartitionTable};
 use super::phases::{overlap, peak, split};
-use super::pick::{Choice, GpuPlan, Within};
-use super::place::{bit, bits};
+use super::pick::{Choice, GpuPlan};
+use super::place::{DeviceSet, bit, bits, mask};
+use super::pool::NodePool;
 use super::reason::Reason;
 use super::solve::{Search, by_owner, solve};
-use super::splits::{Splits, Way};
-use super::{mig, whole};
+use super::splits::{Split, Splits};
+use super::whole;
+use crate::contract::Quantity;
 use crate::contract::hint::PartitionPolicy;
 use crate::decide::pod::ContainerKind;
 
 impl Choice<'_> {
     /// Chooses the pod's whole GPUs, except `taken` ones, and splits them over the containers.
-    pub(super) fn whole(&self, within: Within, taken: u128, plan: &mut GpuPlan) -> Result<(), Reason> {
+    pub(super) fn whole(&self, within: DeviceSet, taken: u128, plan: &mut GpuPlan) -> Result<(), Reason> {
         let counts: Vec<u32> = self.needs.iter().map(|need| need.whole).collect();
         let count = self.whole_wanted();
         if count == 0 {
@@ -36,13 +38,13 @@ impl Choice<'_> {
         let any = Cell::new(false);
         let value = |set: u128| {
             if splits.are_trivial() {
-                return Some((Spread::default(), 0));
+                return Some((Dispersion::default(), 0));
             }
             // A place that was found is good enough when there is no time left to find a better one.
             if any.get() && self.tries.get() == 0 {
                 return None;
             }
-            let Way { spread, distance, .. } = splits.of(set)?;
+            let Split { spread, distance, .. } = splits.of(set)?;
             any.set(true);
             Some((spread, distance))
         };
@@ -65,8 +67,8 @@ impl Choice<'_> {
     }
 
     /// GPUs that may be given whole.
-    pub(super) fn free_for_whole(&self, within: Within) -> u128 {
-        self.eligible.free_gpus & within.gpus & !self.barred.gpus
+    pub(super) fn free_for_whole(&self, within: DeviceSet) -> u128 {
+        self.eligible.free_gpus & within.gpus & !self.barred.whole.gpus
     }
 
     /// The GPUs of a set, those near each other side by side.
@@ -94,12 +96,12 @@ impl Choice<'_> {
         &self,
         candidates: u128,
         count: u32,
-        value: &impl Fn(u128) -> Option<(Spread, u32)>,
+        value: &impl Fn(u128) -> Option<(Dispersion, u32)>,
     ) -> Result<Option<(u128, Objective)>, Reason> {
         let Some(spec) = &self.wishes.partition else { return Ok(None) };
         let table = self.pool.devices().partitions.as_ref();
         let best = table.and_then(|table| {
-            partition::sets(table, self.pool, candidates, count, spec.ring_bus_bandwidth)
+            self.partitions(table, candidates, count, spec.ring_bus_bandwidth)
                 .filter_map(|(set, score)| {
                     let (spread, distance) = value(set)?;
                     let value = Objective { spread, ..objective(self.pool, set, distance) };
@@ -116,23 +118,49 @@ impl Choice<'_> {
         }
     }
 
-    /// How near NICs can be at best, for the refusal.
-    pub(super) fn not_near(&self, candidates: u128) -> Reason {
+    /// The partitions of `count` GPUs whose GPUs are all among `candidates` and whose ring delivers at least `bandwidth`, with
+    /// their scores.
+    fn partitions<'a>(
+        &'a self,
+        table: &'a PartitionTable,
+        candidates: u128,
+        count: u32,
+        bandwidth: Option<Quantity>,
+    ) -> impl Iterator<Item = (u128, i64)> + 'a {
         let gpus = &self.pool.devices().gpus;
-        let near = bits(candidates).map(|at| self.nics_near(gpus[usize::from(at)].place)).max().unwrap_or(0);
+        let set = move |partition: &Partition| {
+            let of_minor = |minor: &i32| gpus.iter().position(|gpu| gpu.minor == *minor && gpu.core > 0);
+            partition.minors.iter().try_fold(0, |set, minor| Some(set | bit(of_minor(minor)? as u8)))
+        };
+        table.of_size(count).iter().filter_map(move |partition| {
+            let enough =
+                bandwidth.is_none_or(|least| partition.ring_bus_bandwidth.is_some_and(|bandwidth| bandwidth >= least));
+            let set = set(partition).filter(|set| enough && set & !candidates == 0 && set.count_ones() == count)?;
+            Some((set, partition.allocation_score))
+        })
+    }
+
+    /// How near NICs can be to these GPUs at best, for the refusal.
+    pub(super) fn not_near(&self, candidates: u128) -> Reason {
+        self.not_near_any(DeviceSet { gpus: candidates, ..DeviceSet::default() })
+    }
+
+    fn not_near_any(&self, candidates: DeviceSet) -> Reason {
+        let devices = self.pool.devices();
+        let near = candidates.slots().map(|slot| self.nics_near(devices.place(slot))).max().unwrap_or(0);
         let wanted = self.nics_wanted();
         // The NICs may be near enough one by one, and still not be where all the GPUs are.
         Reason::NotNear { wanted, near: near.min(wanted.saturating_sub(1)) }
     }
 
-    /// Every GPU of the node is cut into MIG devices: they are what it has for whoever asks for GPUs (strategy `single`).
+    /// Every GPU of the node is cut into MIG devices: a pod that asks for GPUs gets these (strategy `single`).
     fn cut_into_instances(&self) -> bool {
         self.pool.summary().gpus == 0 && !self.pool.devices().migs.is_empty()
     }
 
     /// Chooses the pod's MIG devices, profile by profile, and splits them over the containers.
-    pub(super) fn migs(&self, within: Within, plan: &mut GpuPlan) -> Result<(), Reason> {
-        let open = self.eligible.migs & within.migs & !self.barred.migs;
+    pub(super) fn migs(&self, within: DeviceSet, plan: &mut GpuPlan) -> Result<(), Reason> {
+        let open = self.eligible.migs & within.migs & !self.barred.whole.migs;
         let mut profiles: Vec<&str> = self.needs.iter().filter_map(|need| Some(need.mig?.0)).collect();
         profiles.sort_unstable();
         profiles.dedup();
@@ -141,14 +169,14 @@ impl Choice<'_> {
                 |mig: Option<(&str, u32)>| mig.filter(|(wanted, _)| *wanted == profile).map_or(0, |(_, count)| count);
             let counts: Vec<u32> = self.needs.iter().map(|need| of(need.mig)).collect();
             let total = self.pool.devices().migs.iter().filter(|mig| *mig.profile == *profile).count() as u32;
-            self.migs_of(mig::of_profile(self.pool, open, profile), &counts, plan, |wanted, free| Reason::FewMigs {
+            self.migs_of(of_profile(self.pool, open, profile), &counts, plan, |wanted, free| Reason::FewMigs {
                 profile: profile.into(),
                 wanted,
                 free,
                 total,
             })?;
         }
-        // Whoever takes any comes after those that want certain ones, and takes none that these hold at the same time.
+        // A container that takes any comes after those that want certain ones, and takes none that these hold at the same time.
         let counts: Vec<u32> = self.needs.iter().map(|need| need.whole).collect();
         if counts.iter().any(|count| *count > 0) && self.cut_into_instances() {
             let total = self.pool.devices().migs.len() as u32;
@@ -157,11 +185,8 @@ impl Choice<'_> {
                 takers.any(|taker| overlap(&self.kinds, holder, taker))
             };
             let held = plan.containers.iter().enumerate().filter(|(holder, _)| beside(*holder));
-            let held = held.flat_map(|(_, parts)| parts).fold(0, |mask, part| match part.slot() {
-                Slot::Mig(at) => mask | bit(at),
-                _ => mask,
-            });
-            self.migs_of(open & !held, &counts, plan, |wanted, free| Reason::FewGpus { wanted, free, total })?;
+            let held: DeviceSet = held.flat_map(|(_, parts)| parts).map(|part| part.slot()).collect();
+            self.migs_of(open & !held.migs, &counts, plan, |wanted, free| Reason::FewGpus { wanted, free, total })?;
         }
         Ok(())
     }
@@ -175,21 +200,27 @@ impl Choice<'_> {
         few: impl FnOnce(u32, u32) -> Reason,
     ) -> Result<(), Reason> {
         let count = peak(&self.kinds, counts);
-        let Some(chosen) = mig::choose(self.pool, free, count) else {
+        let Some(chosen) = choose_migs(self.pool, free, count) else {
             return Err(blame(self.pool, self.wishes, true).unwrap_or(few(count, free.count_ones())));
         };
         let mut split = split(&self.kinds, counts, &chosen);
         if self.joint_nics() {
             let Some(near) = self.migs_near_nics(free, counts, &plan.containers) else {
-                let migs = &self.pool.devices().migs;
-                let near = bits(free).map(|at| self.nics_near(migs[usize::from(at)].place)).max().unwrap_or(0);
-                let wanted = self.nics_wanted();
-                return Err(Reason::NotNear { wanted, near: near.min(wanted.saturating_sub(1)) });
+                return Err(self.not_near_any(DeviceSet { migs: free, ..DeviceSet::default() }));
             };
             split = near;
         }
-        mig::hand_out(&split, &mut plan.containers);
+        hand_out_migs(&split, &mut plan.containers);
         Ok(())
+    }
+
+    /// Free MIG devices of the parents that these parts are of: the fewer, the more these are cut into already.
+    pub(super) fn siblings_left(&self, containers: &[Vec<Part>]) -> u32 {
+        let migs = &self.pool.devices().migs;
+        let taken: DeviceSet = containers.iter().flatten().map(|part| part.slot()).collect();
+        let parents: Vec<_> = bits(taken.migs).map(|at| &migs[usize::from(at)].parent).collect();
+        let open = bits(self.pool.summary().free_migs).filter(|at| parents.contains(&&migs[usize::from(*at)].parent));
+        open.count() as u32
     }
 
     /// The MIG devices of each container, on parents near its NICs; of equally near ones, on those with the fewest free.
@@ -207,9 +238,9 @@ impl Choice<'_> {
         let options = |chosen: &[u8]| {
             let container = pieces[chosen.len()];
             let held = || pieces.iter().zip(chosen.iter().copied());
-            let taken = held().fold(0, |mask, (_, at)| mask | bit(at));
+            let taken = mask(held().map(|(_, at)| at));
             let busy = held().filter(|(other, _)| overlap(&self.kinds, **other, container));
-            let busy = busy.fold(0, |mask, (_, at)| mask | bit(at));
+            let busy = mask(busy.map(|(_, at)| at));
             let open = if taken.count_ones() < most { u128::MAX } else { taken };
             let mut options: Vec<_> = bits(free & open & !busy)
                 .filter_map(|at| {
@@ -226,7 +257,7 @@ impl Choice<'_> {
                 })
                 .collect();
             options.sort_unstable();
-            // Of one parent's devices that nobody holds, the first.
+            // Of one parent's devices that no container holds, the first.
             options.dedup_by(|b, a| b.4 && a.4 && migs[usize::from(a.5)].parent == migs[usize::from(b.5)].parent);
             options.into_iter().map(|option| option.5).collect::<Vec<u8>>()
         };
@@ -239,11 +270,52 @@ impl Choice<'_> {
         };
         let holds = |chosen: &[u8]| {
             let mut containers = others.to_vec();
-            mig::hand_out(&as_split(chosen), &mut containers);
+            hand_out_migs(&as_split(chosen), &mut containers);
             self.nic_distance(&containers).is_some()
         };
         let state = |chosen: &[u8]| by_owner(&pieces, chosen);
         let search = Search { pieces: pieces.len(), options: &options, holds: &holds, state: &state };
         solve(&search, &self.tries).map(|chosen| as_split(&chosen))
     }
+}
+
+/// Those of `candidates` (numbers of this pool) that are of `profile`.
+fn of_profile(pool: &NodePool, candidates: u128, profile: &str) -> u128 {
+    let migs = &pool.devices().migs;
+    mask(bits(candidates).filter(|at| *migs[usize::from(*at)].profile == *profile))
+}
+
+/// Adds the MIG devices of `split` to what the containers hold.
+fn hand_out_migs(split: &[Vec<u8>], containers: &mut [Vec<Part>]) {
+    for (parts, own) in containers.iter_mut().zip(split) {
+        parts.extend(own.iter().map(|mig| Part::Mig { mig: *mig }));
+    }
+}
+
+/// Chooses `count` of `candidates`, all of one profile, so that whole parents stay free: on one parent where one suffices (of these, the one with the fewest
+/// free MIG devices), else from the parents with the most candidates, to touch few.
+fn choose_migs(pool: &NodePool, candidates: u128, count: u32) -> Option<Vec<u8>> {
+    if candidates.count_ones() < count {
+        return None;
+    }
+    let migs = &pool.devices().migs;
+    let siblings = |at: u8, among: u128| {
+        let parent = &migs[usize::from(at)].parent;
+        mask(bits(among).filter(|other| migs[usize::from(*other)].parent == *parent))
+    };
+    let (mut left, mut chosen) = (candidates, Vec::with_capacity(count as usize));
+    while (chosen.len() as u32) < count {
+        let wanted = count - chosen.len() as u32;
+        let next = bits(left).min_by_key(|at| {
+            let here = siblings(*at, left).count_ones();
+            let free = siblings(*at, pool.summary().free_migs).count_ones();
+            let enough = here >= wanted;
+            (!enough, if enough { free } else { u32::MAX - here }, migs[usize::from(*at)].minor, *at)
+        })?;
+        for at in bits(siblings(next, left)).take(wanted as usize) {
+            left &= !bit(at);
+            chosen.push(at);
+        }
+    }
+    Some(chosen)
 }

@@ -1,5 +1,7 @@
 //! What a pod holds of a node's devices: parts of devices, by number.
 
+use super::place::{DeviceSet, Slot};
+
 /// A device, or a part of one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Part {
@@ -26,17 +28,6 @@ pub enum Part {
         /// Virtual functions, by number below the NIC.
         vfs: u128,
     },
-}
-
-/// A device of a pool.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Slot {
-    /// GPU of that number.
-    Gpu(u8),
-    /// MIG device of that number.
-    Mig(u8),
-    /// NIC of that number.
-    Nic(u8),
 }
 
 impl Part {
@@ -82,12 +73,8 @@ impl Part {
 pub struct Grant {
     /// Sorted by device.
     pub parts: Box<[Part]>,
-    /// GPUs that nobody else may use meanwhile.
-    pub closed_gpus: u128,
-    /// NICs that nobody else may use meanwhile.
-    pub closed_nics: u128,
-    /// MIG devices that nobody else may use meanwhile.
-    pub closed_migs: u128,
+    /// Devices that no other pod may use meanwhile.
+    pub closed: DeviceSet,
 }
 
 impl Grant {
@@ -96,19 +83,18 @@ impl Grant {
         self.parts.is_empty()
     }
 
+    /// The devices held, whole or in part.
+    pub fn held(&self) -> DeviceSet {
+        self.parts.iter().map(|part| part.slot()).collect()
+    }
+
     /// Mask of the GPUs held, whole or in part.
     pub fn gpus(&self) -> u128 {
-        self.parts.iter().fold(0, |mask, part| match part.slot() {
-            Slot::Gpu(at) => mask | 1 << at,
-            _ => mask,
-        })
+        self.held().gpus
     }
 
     /// Mask of the NICs held, whole or in part.
     pub fn nics(&self) -> u128 {
-        self.parts.iter().fold(0, |mask, part| match part.slot() {
-            Slot::Nic(at) => mask | 1 << at,
-            _ => mask,
-        })
+        self.held().nics
     }
 }

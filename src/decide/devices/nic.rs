@@ -1,36 +1,28 @@
 //! RDMA NICs of a pod: whole ones, shares by best fit, one virtual function of each where there are any; near the GPUs.
 
 use super::exclusive::blame;
-use super::grant::{Part, Slot};
-use super::need::Need;
+use super::grant::Part;
 use super::phases::{merge, overlap, peak};
-use super::pick::{Choice, Within};
-use super::place::{Level, NOWHERE, Place, bit, bits};
+use super::pick::{Choice, Need, NicPlan};
+use super::place::{DevicePlace, DeviceSet, Level, NOWHERE, bit, bits, mask};
 use super::reason::Reason;
 use super::solve::{Search, by_owner, solve};
 use crate::contract::hint::TopologyScope;
 use crate::decide::pod::ContainerKind;
 
-/// NICs per container, and how far they are from the GPUs in all.
-#[derive(Debug, Clone, Default)]
-pub(super) struct NicPlan {
-    pub containers: Vec<Vec<Part>>,
-    pub distance: u32,
-}
-
 /// Where the GPUs are that the NICs of each container are to be near to.
 struct Near {
     /// Places of each container's own GPUs and MIG devices.
-    own: Vec<Vec<Place>>,
+    own: Vec<Vec<DevicePlace>>,
     /// Containers whose GPUs are not chosen yet.
     waiting: Vec<bool>,
     /// Places of all of the pod.
-    pod: Vec<Place>,
+    pod: Vec<DevicePlace>,
 }
 
 impl Near {
     /// A container without GPUs is to be near those of the pod.
-    fn of(&self, container: usize) -> &[Place] {
+    fn of(&self, container: usize) -> &[DevicePlace] {
         match self.own.get(container) {
             Some(own) if !own.is_empty() => own,
             _ if self.waiting[container] => &[],
@@ -41,7 +33,7 @@ impl Near {
 
 /// One NIC of one container, or a share of one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Piece {
+struct NicPiece {
     container: usize,
     /// Percent of a share; `None` for a whole NIC.
     share: Option<u16>,
@@ -56,11 +48,10 @@ impl Choice<'_> {
         }
         let near = self.near(gpus);
         let scope = self.wishes.rdma.required_topology_scope;
-        let everywhere = Within { gpus: u128::MAX, migs: u128::MAX, nics: u128::MAX };
         if matches!(scope, None | Some(TopologyScope::Node)) {
-            return self.nics_within(everywhere, &near, strict);
+            return self.nics_within(DeviceSet::ALL, &near, strict);
         }
-        self.nearest(&near, strict).ok_or_else(|| match self.nics_within(everywhere, &near, strict) {
+        self.nearest(&near, strict).ok_or_else(|| match self.nics_within(DeviceSet::ALL, &near, strict) {
             Err(reason) => reason,
             Ok(_) => {
                 Reason::Scope { what: "NICs", scope: scope.unwrap_or(TopologyScope::Node), wanted: self.nics_wanted() }
@@ -85,12 +76,8 @@ impl Choice<'_> {
 
     fn near(&self, gpus: &[Vec<Part>]) -> Near {
         let devices = self.pool.devices();
-        let place = |part: &Part| match part.slot() {
-            Slot::Gpu(at) => devices.gpus[usize::from(at)].place,
-            Slot::Mig(at) => devices.migs[usize::from(at)].place,
-            Slot::Nic(at) => devices.nics[usize::from(at)].place,
-        };
-        let own: Vec<Vec<Place>> = gpus.iter().map(|parts| distinct(parts.iter().map(place))).collect();
+        let place = |part: &Part| devices.place(part.slot());
+        let own: Vec<Vec<DevicePlace>> = gpus.iter().map(|parts| distinct(parts.iter().map(place))).collect();
         let wants = |need: &Need<'_>| need.whole > 0 || need.share.is_some() || need.mig.is_some();
         let waiting = |at: usize, need| wants(need) && own.get(at).is_none_or(Vec::is_empty);
         Near {
@@ -106,7 +93,7 @@ impl Choice<'_> {
     }
 
     /// Usable NICs below the switch or root complex of `place`.
-    pub(super) fn nics_near(&self, place: Place) -> u32 {
+    pub(super) fn nics_near(&self, place: DevicePlace) -> u32 {
         let nics = &self.pool.devices().nics;
         let whole = self.needs.iter().any(|need| need.nics > 0);
         let usable = self.with_vf() & if whole { self.eligible.free_nics } else { self.eligible.nics };
@@ -121,8 +108,8 @@ impl Choice<'_> {
     }
 
     /// Steps from `place` to the nearest NICs that the container could have there, as many as it asks for (or one of the pod's);
-    /// `None` where `SamePCIe` rules the place out. Says nothing about who else wants these NICs.
-    pub(super) fn steps_to_nics(&self, container: usize, place: Place) -> Option<u32> {
+    /// `None` where `SamePCIe` rules the place out. Other containers may want the same NICs.
+    pub(super) fn steps_to_nics(&self, container: usize, place: DevicePlace) -> Option<u32> {
         if !self.has_nics_to_be_near(container) {
             return Some(0);
         }
@@ -137,7 +124,7 @@ impl Choice<'_> {
     }
 
     /// Least steps from the nearest of `places` to as many NICs as `need` asks for, each a NIC that it could have.
-    pub(super) fn steps_to_nics_of(&self, need: &Need<'_>, places: &[Place]) -> Option<u32> {
+    pub(super) fn steps_to_nics_of(&self, need: &Need<'_>, places: &[DevicePlace]) -> Option<u32> {
         let share = need.nic_share.map_or(0, |(_, percent)| percent);
         let usable = self.with_vf() & if need.nics > 0 { self.eligible.free_nics } else { self.eligible.nics };
         let nics = &self.pool.devices().nics;
@@ -150,8 +137,8 @@ impl Choice<'_> {
         Some(steps.into_iter().take(need.nic_count() as usize).sum())
     }
 
-    /// Near GPUs in these places there are as many NICs as the container asks for, whoever else wants them.
-    pub(super) fn has_enough_near(&self, container: usize, places: &[Place]) -> bool {
+    /// Near GPUs in these places there are as many NICs as the container asks for, whichever other container wants them.
+    pub(super) fn has_enough_near(&self, container: usize, places: &[DevicePlace]) -> bool {
         let need = &self.needs[container];
         let usable = self.with_vf() & if need.nics > 0 { self.eligible.free_nics } else { self.eligible.nics };
         let nics = &self.pool.devices().nics;
@@ -159,7 +146,7 @@ impl Choice<'_> {
         near >= need.nic_count() as usize
     }
 
-    fn nics_within(&self, within: Within, near: &Near, strict: bool) -> Result<NicPlan, Reason> {
+    fn nics_within(&self, within: DeviceSet, near: &Near, strict: bool) -> Result<NicPlan, Reason> {
         let usable = self.with_vf() & within.nics;
         let pieces = self.nic_pieces(usable)?;
         let plan = self.plan_nics(&pieces, usable, near, strict);
@@ -169,7 +156,7 @@ impl Choice<'_> {
         })
     }
 
-    fn plan_nics(&self, pieces: &[Piece], usable: u128, near: &Near, strict: bool) -> Option<NicPlan> {
+    fn plan_nics(&self, pieces: &[NicPiece], usable: u128, near: &Near, strict: bool) -> Option<NicPlan> {
         if strict && self.too_many_places(near) {
             return None;
         }
@@ -188,9 +175,9 @@ impl Choice<'_> {
 
     /// Every NIC and share that is asked for: whole NICs first, of containers that stay before those of plain init containers,
     /// which take what the others hold later; of these, containers with GPUs of their own first.
-    fn nic_pieces(&self, usable: u128) -> Result<Vec<Piece>, Reason> {
+    fn nic_pieces(&self, usable: u128) -> Result<Vec<NicPiece>, Reason> {
         let count = peak(&self.kinds, &self.needs.iter().map(|need| need.nics).collect::<Vec<_>>());
-        let free = self.eligible.free_nics & usable & !self.barred.nics;
+        let free = self.eligible.free_nics & usable & !self.barred.whole.nics;
         let total = self.pool.summary().nics;
         if free.count_ones() < count {
             if self.eligible.free_nics.count_ones() >= count
@@ -203,7 +190,7 @@ impl Choice<'_> {
         }
         let mut pieces = Vec::new();
         for (container, need) in self.needs.iter().enumerate() {
-            pieces.extend((0..need.nics).map(|_| Piece { container, share: None }));
+            pieces.extend((0..need.nics).map(|_| NicPiece { container, share: None }));
         }
         let alone = |need: &Need<'_>| need.whole == 0 && need.share.is_none() && need.mig.is_none();
         pieces.sort_by_key(|piece| {
@@ -216,16 +203,16 @@ impl Choice<'_> {
                     let free = (self.eligible.nics & usable).count_ones();
                     return Err(Reason::FewNics { wanted: count, free, total });
                 }
-                pieces.extend((0..count).map(|_| Piece { container, share: Some(percent) }));
+                pieces.extend((0..count).map(|_| NicPiece { container, share: Some(percent) }));
             }
         }
         Ok(pieces)
     }
 
     /// A NIC for each piece.
-    fn place_nics(&self, pieces: &[Piece], usable: u128, near: &Near, strict: bool) -> Option<Vec<u8>> {
+    fn place_nics(&self, pieces: &[NicPiece], usable: u128, near: &Near, strict: bool) -> Option<Vec<u8>> {
         self.looked.set(self.looked.get() + 1);
-        let is_share = |piece: &Piece| piece.share.is_some();
+        let is_share = |piece: &NicPiece| piece.share.is_some();
         let together = pieces.iter().any(|piece| is_share(piece) && self.kinds[piece.container] == ContainerKind::Init);
         let first_share = pieces.iter().position(is_share).unwrap_or(pieces.len());
         let most = peak(&self.kinds, &self.needs.iter().map(|need| need.nics).collect::<Vec<_>>());
@@ -261,17 +248,17 @@ impl Choice<'_> {
 
     /// NICs for the next whole one, best first: near its container's GPUs; then evenly over switches and root complexes, as the
     /// GPUs are. Of NICs that nothing tells apart, the first.
-    fn whole_nic_options(&self, pieces: &[Piece], chosen: &[u8], usable: u128, near: &Near, most: u32) -> Vec<u8> {
+    fn whole_nic_options(&self, pieces: &[NicPiece], chosen: &[u8], usable: u128, near: &Near, most: u32) -> Vec<u8> {
         let nics = &self.pool.devices().nics;
         let container = pieces[chosen.len()].container;
         let place = |at: u8| nics[usize::from(at)].place;
         let held = || pieces.iter().zip(chosen.iter().copied());
-        let taken = held().fold(0, |mask, (_, at)| mask | bit(at));
+        let taken = mask(held().map(|(_, at)| at));
         let busy = held().filter(|(piece, _)| overlap(&self.kinds, piece.container, container));
-        let busy = busy.fold(0, |mask, (_, at)| mask | bit(at));
+        let busy = mask(busy.map(|(_, at)| at));
         // Not more than the pod holds at one time.
         let open = if taken.count_ones() < most { u128::MAX } else { taken };
-        let candidates = self.eligible.free_nics & usable & !self.barred.nics & open & !busy;
+        let candidates = self.eligible.free_nics & usable & !self.barred.whole.nics & open & !busy;
         let near = near.of(container);
         let mut options: Vec<_> = bits(candidates)
             .map(|at| {
@@ -292,7 +279,7 @@ impl Choice<'_> {
             })
             .collect();
         options.sort_unstable();
-        let mut seen: Vec<Place> = Vec::new();
+        let mut seen: Vec<DevicePlace> = Vec::new();
         options.retain(|option| {
             let like = option.5 && seen.contains(&place(option.7));
             if option.5 {
@@ -304,40 +291,41 @@ impl Choice<'_> {
     }
 
     /// NICs for the next share, best first.
-    fn nic_share_options(&self, pieces: &[Piece], chosen: &[u8], usable: u128, near: &Near) -> Vec<u8> {
+    fn nic_share_options(&self, pieces: &[NicPiece], chosen: &[u8], usable: u128, near: &Near) -> Vec<u8> {
         let nics = &self.pool.devices().nics;
         let piece = pieces[chosen.len()];
         let Some(percent) = piece.share else { return Vec::new() };
         let held = || pieces.iter().zip(chosen.iter().copied());
-        let whole = held().filter(|(other, _)| other.share.is_none()).fold(0, |mask, (_, at)| mask | bit(at));
-        let mut fits: Vec<_> = bits(((self.eligible.nics & usable) | whole) & !self.barred.nics_for(piece.container))
-            .filter(|nic| self.is_idle_nic(pieces, chosen, *nic, piece.container))
-            .filter(|nic| {
-                !held().any(|(other, on)| on == *nic && other.share.is_some() && other.container == piece.container)
-            })
-            .filter_map(|nic| {
-                let taken: u16 = held().filter(|(_, on)| *on == nic).filter_map(|(other, _)| other.share).sum();
-                let left = self.pool.nic_room(nic).checked_sub(taken)?.checked_sub(percent)?;
-                let foreign = whole & bit(nic) == 0;
-                let fresh = foreign && self.pool.used_nic(nic).holders == 0 && taken == 0;
-                let device = &nics[usize::from(nic)];
-                let far = distance(device.place, near.of(piece.container));
-                let first = if self.wishes.joint.is_some() { far } else { 0 };
-                Some((first, foreign, fresh, left, far, device.minor, nic))
-            })
-            .collect();
+        let whole = mask(held().filter(|(other, _)| other.share.is_none()).map(|(_, at)| at));
+        let mut fits: Vec<_> =
+            bits(((self.eligible.nics & usable) | whole) & !self.barred.for_share_of(piece.container).nics)
+                .filter(|nic| self.is_idle_nic(pieces, chosen, *nic, piece.container))
+                .filter(|nic| {
+                    !held().any(|(other, on)| on == *nic && other.share.is_some() && other.container == piece.container)
+                })
+                .filter_map(|nic| {
+                    let taken: u16 = held().filter(|(_, on)| *on == nic).filter_map(|(other, _)| other.share).sum();
+                    let left = self.pool.nic_room(nic).checked_sub(taken)?.checked_sub(percent)?;
+                    let foreign = whole & bit(nic) == 0;
+                    let fresh = foreign && self.pool.used_nic(nic).holders == 0 && taken == 0;
+                    let device = &nics[usize::from(nic)];
+                    let far = distance(device.place, near.of(piece.container));
+                    let first = if self.wishes.joint.is_some() { far } else { 0 };
+                    Some((first, foreign, fresh, left, far, device.minor, nic))
+                })
+                .collect();
         fits.sort_unstable();
         fits.into_iter().map(|fit| fit.6).collect()
     }
 
     /// No container that runs together with `container` holds the pod's own `nic` whole.
-    fn is_idle_nic(&self, pieces: &[Piece], chosen: &[u8], nic: u8, container: usize) -> bool {
+    fn is_idle_nic(&self, pieces: &[NicPiece], chosen: &[u8], nic: u8, container: usize) -> bool {
         let holders = pieces.iter().zip(chosen).filter(|(piece, on)| piece.share.is_none() && **on == nic);
         holders.into_iter().all(|(piece, _)| !overlap(&self.kinds, piece.container, container))
     }
 
     /// One NIC has room for the most that all `shares` hold of it at one time.
-    fn carries_all(&self, shares: &[Piece], whole: &[Piece], on: &[u8], nic: u8) -> bool {
+    fn carries_all(&self, shares: &[NicPiece], whole: &[NicPiece], on: &[u8], nic: u8) -> bool {
         let mut containers = vec![Vec::new(); self.kinds.len()];
         for piece in shares {
             let one: &mut Vec<Part> = &mut containers[piece.container];
@@ -349,7 +337,7 @@ impl Choice<'_> {
             && most.iter().all(|part| matches!(part, Part::Nic { percent, .. } if *percent <= room))
     }
 
-    fn no_nic_room(&self, pieces: &[Piece], usable: u128) -> Reason {
+    fn no_nic_room(&self, pieces: &[NicPiece], usable: u128) -> Reason {
         if let Some(reason) = blame(self.pool, self.wishes, false) {
             return reason;
         }
@@ -367,10 +355,10 @@ impl Choice<'_> {
         let must = self.wishes.rdma.vf_selector.is_some();
         let gives = |at: &u8| {
             let none = nics[usize::from(*at)].vfs.is_empty();
-            // A NIC that got its functions while somebody used it as one is not divided before that one has gone.
+            // A NIC that got its functions while a pod held it as one is not divided before that pod has gone.
             (none && !must) || (self.pool.used_nic(*at).undivided == 0 && self.free_vf(*at).is_some())
         };
-        bits(self.eligible.nics).filter(gives).fold(0, |mask, at| mask | bit(at))
+        mask(bits(self.eligible.nics).filter(gives))
     }
 
     /// The free virtual function of lowest address that matches, by number below its NIC.
@@ -389,7 +377,7 @@ impl Choice<'_> {
         near.own.iter().enumerate().any(|(container, own)| self.too_many(container, own))
     }
 
-    pub(super) fn too_many(&self, container: usize, own: &[Place]) -> bool {
+    pub(super) fn too_many(&self, container: usize, own: &[DevicePlace]) -> bool {
         let count = |level| {
             let mut groups: Vec<u8> = own.iter().map(|place| place.at(level)).collect();
             groups.sort_unstable();
@@ -402,19 +390,19 @@ impl Choice<'_> {
 
     /// `SamePCIe`: the switches of a container's GPUs are the switches of its NICs, or their root complexes are the same. NICs
     /// of containers without GPUs lie where GPUs of the pod are, and where all of them are when no container has both.
-    fn same_pcie(&self, near: &Near, pieces: &[Piece], chosen: &[u8]) -> bool {
+    fn same_pcie(&self, near: &Near, pieces: &[NicPiece], chosen: &[u8]) -> bool {
         let nics = &self.pool.devices().nics;
-        let covers = |of: &[Place], by: &[Place], level: Level| {
-            let known = |place: &Place| place.at(level) != NOWHERE;
+        let covers = |of: &[DevicePlace], by: &[DevicePlace], level: Level| {
+            let known = |place: &DevicePlace| place.at(level) != NOWHERE;
             of.iter().all(|place| known(place) && by.iter().any(|other| other.at(level) == place.at(level)))
         };
-        let same = |one: &[Place], other: &[Place]| {
+        let same = |one: &[DevicePlace], other: &[DevicePlace]| {
             [Level::Switch, Level::Root].into_iter().any(|level| covers(one, other, level) && covers(other, one, level))
         };
         let (mut lonely, mut both) = (Vec::new(), false);
         for container in 0..self.needs.len() {
             let own = pieces.iter().zip(chosen).filter(|(piece, _)| piece.container == container);
-            let places: Vec<Place> = own.map(|(_, at)| nics[usize::from(*at)].place).collect();
+            let places: Vec<DevicePlace> = own.map(|(_, at)| nics[usize::from(*at)].place).collect();
             match near.own.get(container) {
                 _ if places.is_empty() => {}
                 Some(gpus) if !gpus.is_empty() => {
@@ -435,9 +423,9 @@ impl Choice<'_> {
     }
 
     /// The refusal when NICs are there, but not near enough.
-    fn too_far(&self, pieces: &[Piece], chosen: &[u8], near: &Near) -> Reason {
+    fn too_far(&self, pieces: &[NicPiece], chosen: &[u8], near: &Near) -> Reason {
         let nics = &self.pool.devices().nics;
-        let is_close = |(piece, at): &(&Piece, &u8)| {
+        let is_close = |(piece, at): &(&NicPiece, &u8)| {
             near.of(piece.container).iter().any(|gpu| gpu.distance(nics[usize::from(**at)].place) <= 1)
         };
         let close = pieces.iter().zip(chosen).filter(is_close).count() as u32;
@@ -446,14 +434,14 @@ impl Choice<'_> {
     }
 }
 
-fn distinct(places: impl Iterator<Item = Place>) -> Vec<Place> {
-    let mut places: Vec<Place> = places.collect();
+fn distinct(places: impl Iterator<Item = DevicePlace>) -> Vec<DevicePlace> {
+    let mut places: Vec<DevicePlace> = places.collect();
     places.sort_unstable();
     places.dedup();
     places
 }
 
 /// Steps from a NIC to the nearest GPU; 0 when there is none to be near to.
-fn distance(nic: Place, near: &[Place]) -> u32 {
+fn distance(nic: DevicePlace, near: &[DevicePlace]) -> u32 {
     near.iter().map(|gpu| gpu.distance(nic)).min().unwrap_or(0)
 }

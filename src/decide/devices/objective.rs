@@ -1,4 +1,5 @@
-//! Which of two sets of whole GPUs is better: the order that the search minimises, stated once, for search and test alike.
+//! Which of two sets of whole GPUs, and which of two GPUs for a share, is better: the orders that the searches minimise, stated once,
+//! for search and test alike.
 
 use super::place::{Level, bits};
 use super::pool::NodePool;
@@ -6,7 +7,7 @@ use super::pool::NodePool;
 /// How far apart the GPUs of each container lie, summed over a pod's containers. Compared field by field in this order;
 /// smaller is better.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
-pub struct Spread {
+pub struct Dispersion {
     /// 1. NVLink domains.
     pub nvlink_domains: u32,
     /// 2. Containers whose GPUs are not all below one PCIe switch.
@@ -17,7 +18,7 @@ pub struct Spread {
     pub switches: u32,
 }
 
-impl Spread {
+impl Dispersion {
     /// Both, of two containers.
     #[must_use]
     pub fn plus(self, other: Self) -> Self {
@@ -34,7 +35,7 @@ impl Spread {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Objective {
     /// 0. How far apart each container's own GPUs lie, where several containers want some and NICs have no say; else nothing.
-    pub spread: Spread,
+    pub spread: Dispersion,
     /// 1. NVLink domains that the set lies in; a GPU without domain counts as one of its own.
     pub nvlink_domains: u32,
     /// 2. Steps from the GPUs to the NICs that would come with them (joint allocation only, else 0).
@@ -85,7 +86,7 @@ pub fn objective(pool: &NodePool, set: u128, nic_distance: u32) -> Objective {
     let minors = bits(set).fold(0, |mask, at| mask | 1 << (127 - devices.gpus[usize::from(at)].minor.clamp(0, 127)));
     let beyond_switch = switches > 1;
     Objective {
-        spread: Spread::default(),
+        spread: Dispersion::default(),
         nvlink_domains,
         nic_distance,
         beyond_switch,
@@ -94,4 +95,23 @@ pub fn objective(pool: &NodePool, set: u128, nic_distance: u32) -> Objective {
         broken,
         minors: !minors,
     }
+}
+
+/// How well a share fits a GPU. Compared field by field in this order; smaller is better.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Fit {
+    /// 1. Not on a GPU that the pod holds whole anyway, at a time when it is idle.
+    pub foreign: bool,
+    /// 2. On a GPU of which no pod holds a part yet.
+    pub breaks_whole: bool,
+    /// 3. Steps to the NICs (joint allocation only, else 0).
+    pub nic_distance: u32,
+    /// 4. What is left on the GPU afterwards: thousandths of compute plus thousandths of memory.
+    pub left: i64,
+    /// 5. Worth of free groups that is broken, as for whole GPUs.
+    pub broken: u64,
+    /// 6. Minor.
+    pub minor: i32,
+    /// 7. Number in the pool.
+    pub number: u8,
 }

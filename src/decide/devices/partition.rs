@@ -4,8 +4,6 @@ use std::collections::BTreeMap;
 
 use serde::Deserialize;
 
-use super::place::bit;
-use super::pool::NodePool;
 use crate::contract::inventory::Device;
 use crate::contract::{Quantity, key};
 
@@ -39,30 +37,9 @@ impl PartitionTable {
         }
         serde_json::from_str(text).map_err(|error| format!("{NAME} cannot be read, so it is not used: {error}"))
     }
-}
 
-/// The partitions of `count` GPUs whose GPUs are all among `candidates` and whose ring delivers at least `bandwidth`, with their
-/// scores.
-pub(super) fn sets<'a>(
-    table: &'a PartitionTable,
-    pool: &'a NodePool,
-    candidates: u128,
-    count: u32,
-    bandwidth: Option<Quantity>,
-) -> impl Iterator<Item = (u128, i64)> + 'a {
-    let gpus = &pool.devices().gpus;
-    let set = move |partition: &Partition| {
-        let of_minor = |minor: &i32| gpus.iter().position(|gpu| gpu.minor == *minor && gpu.core > 0);
-        let mut set = 0;
-        for minor in &partition.minors {
-            set |= bit(of_minor(minor)? as u8);
-        }
-        Some(set)
-    };
-    table.0.get(&count).into_iter().flatten().filter_map(move |partition| {
-        let enough =
-            bandwidth.is_none_or(|least| partition.ring_bus_bandwidth.is_some_and(|bandwidth| bandwidth >= least));
-        let set = set(partition).filter(|set| enough && set & !candidates == 0 && set.count_ones() == count)?;
-        Some((set, partition.allocation_score))
-    })
+    /// The partitions of that many GPUs.
+    pub(super) fn of_size(&self, count: u32) -> &[Partition] {
+        self.0.get(&count).map_or(&[], Vec::as_slice)
+    }
 }

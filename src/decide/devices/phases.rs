@@ -5,7 +5,8 @@
 
 use std::collections::BTreeMap;
 
-use super::grant::{Part, Slot};
+use super::grant::Part;
+use super::place::Slot;
 use crate::decide::pod::ContainerKind;
 
 /// Whether containers `a` and `b` (positions in the kubelet's order) ever run at the same time.

@@ -4,21 +4,18 @@ use std::cell::Cell;
 
 use super::assignment::Assignment;
 use super::exclusive::{Eligible, closure, eligible};
-use super::grant::{Grant, Part, Slot};
-use super::mig::opened;
-use super::need::Need;
-use super::nic::NicPlan;
-use super::objective::Objective;
+use super::grant::{Grant, Part};
+use super::objective::{Fit, Objective};
 use super::phases::{merge, peak};
-use super::place::{Level, NOWHERE, Place, bit};
+use super::place::{DeviceSet, Level, NOWHERE};
 use super::pool::NodePool;
-use super::reason::Reason;
-use super::request::PodDeviceRequest;
-use super::share::Fit;
+use super::reason::{Reason, ShareMemory};
+use super::request::{PodDeviceRequest, Want};
 use super::solve::MAX_TRIES_OF_POD;
-use super::together::Barred;
 use super::wishes::{Joint, Wishes};
-use crate::contract::hint::TopologyScope;
+use crate::contract::GpuRequest;
+use crate::contract::hint::{Count, TopologyScope};
+use crate::contract::key::WHOLE;
 use crate::decide::pod::ContainerKind;
 
 /// Chooses devices for `request`; changes nothing. Equal pools and shapes give equal answers. What is returned can be taken:
@@ -86,12 +83,101 @@ pub(super) struct GpuPlan {
     pub fits: Vec<Fit>,
 }
 
-/// A part of the node that a required scope confines devices to.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Within {
-    pub gpus: u128,
-    pub migs: u128,
-    pub nics: u128,
+/// NICs per container, and how far they are from the GPUs in all.
+#[derive(Debug, Clone, Default)]
+pub(super) struct NicPlan {
+    pub containers: Vec<Vec<Part>>,
+    pub distance: u32,
+}
+
+/// One container's needs.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Need<'a> {
+    /// Whole GPUs.
+    pub whole: u32,
+    /// The same share of each of several GPUs.
+    pub share: Option<GpuShare>,
+    /// MIG profile and count.
+    pub mig: Option<(&'a str, u32)>,
+    /// Whole NICs.
+    pub nics: u32,
+    /// Count and percent of NIC shares.
+    pub nic_share: Option<(u32, u16)>,
+}
+
+/// A share of each of `count` GPUs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct GpuShare {
+    pub count: u32,
+    pub core: u16,
+    pub memory: ShareMemory,
+}
+
+impl<'a> Need<'a> {
+    /// NICs, whole ones and shares.
+    pub fn nic_count(&self) -> u32 {
+        self.nics.saturating_add(self.nic_share.map_or(0, |(count, _)| count))
+    }
+
+    pub fn of(want: &'a Want, wishes: &Wishes, eligible: &Eligible) -> Self {
+        let mut need = Self::default();
+        let number = |count, mask: u128| match count {
+            Count::All => mask.count_ones().max(1),
+            Count::Exactly(count) => count,
+        };
+        let gpus = |count| number(wishes.gpu.counting().devices(count), eligible.matching.0);
+        match &want.gpu {
+            None => {}
+            Some(GpuRequest::Whole { count }) => need.whole = gpus(*count),
+            Some(GpuRequest::Share { count, core, ratio, memory }) => {
+                let memory = match (ratio, memory) {
+                    (_, Some(bytes)) => ShareMemory::Bytes(*bytes),
+                    (ratio, None) => ShareMemory::Ratio(ratio.unwrap_or(WHOLE)),
+                };
+                need.share = Some(GpuShare { count: gpus(*count), core: *core as u16, memory });
+            }
+            Some(GpuRequest::Mig { profile, count }) => need.mig = Some((profile, *count)),
+        }
+        if let Some(rdma) = want.rdma {
+            let (count, percent) = wishes.rdma.counting().nics(rdma);
+            let count = number(count, eligible.matching.1);
+            if percent == WHOLE {
+                need.nics = count;
+            } else {
+                need.nic_share = Some((count, percent as u16));
+            }
+        }
+        need
+    }
+}
+
+/// Devices that a choice has to do without, so that another one is found.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub(super) struct Barred {
+    /// As whole GPUs, MIG devices and whole NICs.
+    pub whole: DeviceSet,
+    /// GPUs and NICs for the share of a container, by its place in the request.
+    shares: Vec<DeviceSet>,
+}
+
+impl Barred {
+    /// GPUs and NICs that must not carry a share of the container.
+    pub fn for_share_of(&self, container: usize) -> DeviceSet {
+        self.shares.get(container).copied().unwrap_or_default()
+    }
+
+    /// No GPU is barred for shares.
+    pub fn has_no_gpu_shares(&self) -> bool {
+        self.shares.iter().all(|barred| barred.gpus == 0)
+    }
+
+    /// Bars more devices for the share of a container.
+    pub fn bar_share(&mut self, container: usize, devices: DeviceSet) {
+        if self.shares.len() <= container {
+            self.shares.resize(container + 1, DeviceSet::default());
+        }
+        self.shares[container] |= devices;
+    }
 }
 
 impl Choice<'_> {
@@ -108,8 +194,8 @@ impl Choice<'_> {
             parts.sort_unstable_by_key(|part| part.slot());
         }
         let parts: Box<[Part]> = merge(&self.kinds, &containers).into();
-        let (closed_gpus, closed_nics, closed_migs) = closure(self.pool, &parts, self.wishes.exclusive());
-        Ok(Assignment { grant: Grant { parts, closed_gpus, closed_nics, closed_migs }, containers })
+        let closed = closure(self.pool, &parts, self.wishes.exclusive());
+        Ok(Assignment { grant: Grant { parts, closed }, containers })
     }
 
     /// Searches with tries of its own: what was found while there were some is found again when the other places that were
@@ -140,42 +226,26 @@ impl Choice<'_> {
     }
 
     /// The parts of the node that `scope` allows, each on its own.
-    pub fn scopes(&self, scope: Option<TopologyScope>) -> Vec<Within> {
+    pub fn scopes(&self, scope: Option<TopologyScope>) -> Vec<DeviceSet> {
+        let devices = self.pool.devices();
         let level = match scope {
-            None | Some(TopologyScope::Node) => {
-                return vec![Within { gpus: u128::MAX, migs: u128::MAX, nics: u128::MAX }];
-            }
-            Some(TopologyScope::Device) => {
-                let devices = self.pool.devices();
-                let one = |gpus, migs, nics| Within { gpus, migs, nics };
-                let gpus = (0..devices.gpus.len() as u8).map(|at| one(bit(at), 0, 0));
-                let migs = (0..devices.migs.len() as u8).map(|at| one(0, bit(at), 0));
-                let nics = (0..devices.nics.len() as u8).map(|at| one(0, 0, bit(at)));
-                return gpus.chain(migs).chain(nics).collect();
-            }
+            None | Some(TopologyScope::Node) => return vec![DeviceSet::ALL],
+            Some(TopologyScope::Device) => return devices.slots().map(DeviceSet::of).collect(),
             Some(TopologyScope::Pcie) => Level::Switch,
             Some(TopologyScope::NumaNode) => Level::Numa,
         };
-        let devices = self.pool.devices();
-        let groups = devices.groups(level).iter();
-        let known = groups.map(|group| Within { gpus: group.gpus, migs: group.migs, nics: group.nics });
-        // A device of unknown place is near itself.
-        let lost = |place: &Place| place.at(level) == NOWHERE;
-        let one = |gpus, migs, nics| Within { gpus, migs, nics };
-        let gpus = (0u8..).zip(&devices.gpus).filter(|(_, gpu)| lost(&gpu.place)).map(|(at, _)| one(bit(at), 0, 0));
-        let migs = (0u8..).zip(&devices.migs).filter(|(_, mig)| lost(&mig.place)).map(|(at, _)| one(0, bit(at), 0));
-        let nics = (0u8..).zip(&devices.nics).filter(|(_, nic)| lost(&nic.place)).map(|(at, _)| one(0, 0, bit(at)));
-        known.chain(gpus).chain(migs).chain(nics).collect()
+        // A device of unknown place is near itself only.
+        let lost = devices.slots().filter(|slot| devices.place(*slot).at(level) == NOWHERE);
+        devices.groups(level).iter().copied().chain(lost.map(DeviceSet::of)).collect()
     }
 
     fn gpus(&self) -> Result<GpuPlan, Reason> {
         let scope = self.wishes.gpu.required_topology_scope;
-        let everywhere = Within { gpus: u128::MAX, migs: u128::MAX, nics: u128::MAX };
         if matches!(scope, None | Some(TopologyScope::Node)) {
-            return self.gpus_within(everywhere);
+            return self.gpus_within(DeviceSet::ALL);
         }
         let plans = self.scopes(scope).into_iter().filter_map(|within| self.gpus_within(within).ok());
-        let plans = plans.map(|plan| (opened(self.pool, &plan.containers), plan));
+        let plans = plans.map(|plan| (self.siblings_left(&plan.containers), plan));
         let best =
             plans.min_by(|(of_a, a), (of_b, b)| (&a.objective, &a.fits, of_a).cmp(&(&b.objective, &b.fits, of_b)));
         let best = best.map(|(_, plan)| plan);
@@ -184,11 +254,11 @@ impl Choice<'_> {
             let wanted = peak(&self.kinds, &counts).max(1);
             let scope = scope.unwrap_or(TopologyScope::Node);
             // What is missing anywhere is a better reason than what is missing within the scope.
-            self.gpus_within(everywhere).err().unwrap_or(Reason::Scope { what: "GPUs", scope, wanted })
+            self.gpus_within(DeviceSet::ALL).err().unwrap_or(Reason::Scope { what: "GPUs", scope, wanted })
         })
     }
 
-    fn gpus_within(&self, within: Within) -> Result<GpuPlan, Reason> {
+    fn gpus_within(&self, within: DeviceSet) -> Result<GpuPlan, Reason> {
         let mut plan = GpuPlan { containers: vec![Vec::new(); self.needs.len()], ..GpuPlan::default() };
         self.whole(within, 0, &mut plan)?;
         if let Err(reason) = self.shares(within, &mut plan) {
@@ -198,11 +268,8 @@ impl Choice<'_> {
             // The whole GPUs may have taken the only ones with room for the shares: shares first, then.
             plan = GpuPlan { containers: vec![Vec::new(); self.needs.len()], ..GpuPlan::default() };
             self.shares(within, &mut plan).map_err(|_| reason.clone())?;
-            let taken = plan.containers.iter().flatten().fold(0, |mask, part| match part.slot() {
-                Slot::Gpu(at) => mask | bit(at),
-                _ => mask,
-            });
-            self.whole(within, taken, &mut plan).map_err(|_| reason)?;
+            let taken: DeviceSet = plan.containers.iter().flatten().map(|part| part.slot()).collect();
+            self.whole(within, taken.gpus, &mut plan).map_err(|_| reason)?;
         }
         self.migs(within, &mut plan)?;
         Ok(plan)

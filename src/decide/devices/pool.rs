@@ -3,13 +3,11 @@
 
 use std::sync::Arc;
 
-use super::accounts::{Accounts, Used};
-use super::devices::{Devices, Labels, Skipped};
-use super::grant::{Grant, Part, Slot};
+use super::accounts::{Accounts, Summary, Used};
+use super::devices::{Devices, Labels, Layout, Skipped};
+use super::grant::{Grant, Part};
 use super::held::Amounts;
-use super::layout::Layout;
-use super::place::bits;
-use super::summary::Summary;
+use super::place::Slot;
 use crate::contract::inventory::Device;
 use crate::contract::{DeviceId, Shared};
 
@@ -128,23 +126,16 @@ impl NodePool {
         Arc::make_mut(&mut self.devices)
     }
 
-    /// Gives every device a record; call after devices were added.
+    /// Gives every device an account; call it after devices were added.
     pub(super) fn grow(&mut self) {
-        let devices = &self.devices;
-        let records = [devices.gpus.len(), devices.migs.len(), devices.nics.len()];
-        self.change(|accounts| {
-            accounts.gpus.resize(records[0], Used::default());
-            accounts.migs.resize(records[1], Used::default());
-            accounts.nics.resize(records[2], Used::default());
-        });
+        self.change(Accounts::grow);
     }
 
     /// The one way in which what is taken changes: what it comes to follows.
-    fn change(&mut self, change: impl FnOnce(&mut Accounts)) {
-        change(&mut self.accounts);
-        let summary = Summary::of(self);
+    fn change(&mut self, change: impl FnOnce(&mut Accounts, &Devices)) {
         let accounts = &mut *self.accounts;
-        (accounts.summary, accounts.fingerprint) = (summary, accounts.mark());
+        change(accounts, &self.devices);
+        accounts.sum_up(&self.devices);
     }
 
     /// Equal for pools on which the same is taken; different for most others. Kept up to date, free to read.
@@ -165,40 +156,29 @@ impl NodePool {
     pub(super) fn used_gpu(&self, at: u8) -> &Used {
         &self.accounts.gpus[usize::from(at)]
     }
-    pub(super) fn used_mig(&self, at: u8) -> &Used {
-        &self.accounts.migs[usize::from(at)]
-    }
     pub(super) fn used_nic(&self, at: u8) -> &Used {
         &self.accounts.nics[usize::from(at)]
+    }
+    pub(super) fn used(&self, slot: Slot) -> Option<&Used> {
+        self.accounts.used(slot)
     }
 
     /// Free compute (percent) and memory (the GPU's unit) of a GPU; never negative.
     pub fn gpu_room(&self, at: u8) -> (u16, i64) {
-        let (gpu, used) = (&self.devices.gpus[usize::from(at)], self.used_gpu(at));
-        (u32::from(gpu.core).saturating_sub(used.percent) as u16, (gpu.memory - used.memory).max(0))
+        self.accounts.gpu_room(&self.devices, at)
     }
 
     /// Free percent of a NIC.
     pub fn nic_room(&self, at: u8) -> u16 {
-        u32::from(self.devices.nics[usize::from(at)].percent).saturating_sub(self.used_nic(at).percent) as u16
+        self.accounts.nic_room(&self.devices, at)
     }
 
     /// Takes `grant`, all or nothing: never above a device's capacity, never a device that is closed.
     pub fn take(&mut self, grant: &Grant) -> Result<(), PoolError> {
         grant.parts.iter().try_for_each(|part| self.admits(*part))?;
-        for at in bits(grant.closed_gpus).filter(|at| usize::from(*at) < self.accounts.gpus.len()) {
-            if self.used_gpu(at).holders > 0 {
-                return Err(PoolError::Closed { device: self.devices.gpus[usize::from(at)].id.clone() });
-            }
-        }
-        for at in bits(grant.closed_nics).filter(|at| usize::from(*at) < self.accounts.nics.len()) {
-            if self.used_nic(at).holders > 0 {
-                return Err(PoolError::Closed { device: self.devices.nics[usize::from(at)].id.clone() });
-            }
-        }
-        for at in bits(grant.closed_migs).filter(|at| usize::from(*at) < self.accounts.migs.len()) {
-            if self.used_mig(at).holders > 0 {
-                return Err(PoolError::Closed { device: self.devices.migs[usize::from(at)].id.clone() });
+        for slot in grant.closed.slots() {
+            if self.used(slot).is_some_and(|used| used.holders > 0) {
+                return Err(PoolError::Closed { device: self.id(slot).clone() });
             }
         }
         self.count(grant);
@@ -207,7 +187,7 @@ impl NodePool {
 
     /// Takes `grant` without asking for room: what a bound pod holds is a fact.
     pub(super) fn count(&mut self, grant: &Grant) {
-        self.change(|accounts| accounts.count(grant));
+        self.change(|accounts, _| accounts.count(grant));
     }
 
     /// Gives `grant` back, all or nothing.
@@ -225,7 +205,7 @@ impl NodePool {
                 return Err(PoolError::NotTaken { device: self.id(slot).clone() });
             }
         }
-        self.change(|accounts| accounts.discount(grant));
+        self.change(|accounts, _| accounts.discount(grant));
         Ok(())
     }
 
@@ -265,10 +245,6 @@ impl NodePool {
 
     /// Identity of a device of this pool.
     pub fn id(&self, slot: Slot) -> &DeviceId {
-        match slot {
-            Slot::Gpu(at) => &self.devices.gpus[usize::from(at)].id,
-            Slot::Mig(at) => &self.devices.migs[usize::from(at)].id,
-            Slot::Nic(at) => &self.devices.nics[usize::from(at)].id,
-        }
+        self.devices.id(slot)
     }
 }

@@ -2,9 +2,9 @@
 //! it is counted even where it does not fit, and what does not fit is reported.
 
 use super::exclusive::closure;
-use super::grant::{Grant, Part, Slot};
+use super::grant::{Grant, Part};
 use super::held::{Held, HeldDevice};
-use super::place::bit;
+use super::place::{Slot, bit};
 use super::pool::{NodePool, PoolError};
 use super::wishes::Exclusive;
 use crate::contract::{DeviceAllocation, DeviceId, DeviceType, key};
@@ -98,8 +98,8 @@ impl NodePool {
         parts.dedup_by(|a, b| a.slot() == b.slot());
         let listed = parts.iter().filter(|part| !self.devices().is_stranger(part.slot()));
         misfits.extend(listed.filter_map(|part| self.admits(*part).err().map(Misfit::Over)));
-        let (closed_gpus, closed_nics, closed_migs) = closure(self, &parts, exclusive);
-        let grant = Grant { parts: parts.into(), closed_gpus, closed_nics, closed_migs };
+        let closed = closure(self, &parts, exclusive);
+        let grant = Grant { parts: parts.into(), closed };
         self.count(&grant);
         grant
     }

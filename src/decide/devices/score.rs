@@ -1,8 +1,9 @@
 //! How good a node is for a request, as far as devices decide: pure helpers for the score plugins, each 0..=100 or a fraction.
 
+use super::accounts::share_of;
 use super::assignment::Assignment;
 use super::objective::objective;
-use super::place::{Level, bit, bits};
+use super::place::{bit, bits};
 use super::pool::NodePool;
 
 /// How well a pick lies together, 0..=100. The GPUs' NVLink domains, switches and NUMA nodes count alike: each is 100 when all
@@ -18,29 +19,9 @@ pub fn topology_fit(pool: &NodePool, assignment: &Assignment) -> u32 {
     (together(value.nvlink_domains) + together(value.switches) + together(value.numa_nodes)) / 3
 }
 
-/// Part of the node's GPU compute that is taken once `assignment` is, 0..=100. A sick GPU that nobody holds counts as taken:
-/// it cannot be used. A node without GPUs is at 0.
-pub fn utilisation(pool: &NodePool, assignment: &Assignment) -> u32 {
-    let summary = pool.summary();
-    if summary.core_total == 0 {
-        return 0;
-    }
-    let asked: u32 = assignment
-        .grant
-        .parts
-        .iter()
-        .map(|part| match part {
-            super::grant::Part::Gpu { core, .. } => u32::from(*core),
-            _ => 0,
-        })
-        .sum();
-    let taken = summary.core_total - summary.core_free + asked;
-    (100 * taken / summary.core_total).min(100)
-}
-
 /// A kind of request that the cluster sees, for [`fragmentation`].
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
-pub struct Seen {
+pub struct TypicalRequest {
     /// Percent of compute and of memory per GPU; 100 and 100 for whole GPUs.
     pub core: u16,
     /// Percent of memory per GPU.
@@ -59,53 +40,47 @@ pub struct Seen {
 
 /// What a node has left beside its devices: thousandths of a CPU and bytes of memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Beside {
+pub struct FreeCpuMemory {
     /// Thousandths of a CPU.
     pub milli_cpu: i64,
     /// Bytes.
     pub memory: i64,
 }
 
-impl Beside {
-    /// More than anybody asks for.
+impl FreeCpuMemory {
+    /// More than any pod asks for.
     pub const PLENTY: Self = Self { milli_cpu: i64::MAX, memory: i64::MAX };
 }
 
 /// Compute (in GPUs) that is free on the node but of no use to a request drawn from `mix`: for each kind, the free compute of
 /// GPUs that the kind does not fit on, or of all when the node has too few that it fits on or too little beside them; averaged
 /// by weight. 0 for an empty mix. The difference between before and after a pick is the gradient that a score plugin weighs.
-pub fn fragmentation(pool: &NodePool, beside: Beside, mix: &[Seen]) -> f64 {
-    let weight: f64 = mix.iter().map(|seen| seen.weight).sum();
+pub fn fragmentation(pool: &NodePool, beside: FreeCpuMemory, mix: &[TypicalRequest]) -> f64 {
+    let weight: f64 = mix.iter().map(|kind| kind.weight).sum();
     if weight <= 0.0 {
         return 0.0;
     }
     let summary = pool.summary();
     let lost: f64 = mix
         .iter()
-        .map(|seen| {
+        .map(|kind| {
             let (mut fitting, mut useless) = (0u32, 0u32);
             for at in bits(summary.open_gpus) {
                 let (core, memory) = pool.gpu_room(at);
                 let gpu = &pool.devices().gpus[usize::from(at)];
-                let bytes = seen.bytes == 0 || (gpu.bytes_known && memory >= seen.bytes);
-                let memory = super::summary::share_of(memory, gpu.memory);
-                let whole = seen.core < 100 || seen.memory < 100 || summary.free_gpus & bit(at) != 0;
-                if whole && core >= seen.core && memory >= seen.memory && bytes {
+                let bytes = kind.bytes == 0 || (gpu.bytes_known && memory >= kind.bytes);
+                let memory = share_of(memory, gpu.memory);
+                let whole = kind.core < 100 || kind.memory < 100 || summary.free_gpus & bit(at) != 0;
+                if whole && core >= kind.core && memory >= kind.memory && bytes {
                     fitting += 1;
                 } else {
                     useless += u32::from(core);
                 }
             }
-            let starved = seen.milli_cpu > beside.milli_cpu || seen.node_memory > beside.memory;
-            let useless = if starved || fitting < seen.count { summary.core_free } else { useless };
-            seen.weight * f64::from(useless) / 100.0
+            let starved = kind.milli_cpu > beside.milli_cpu || kind.node_memory > beside.memory;
+            let useless = if starved || fitting < kind.count { summary.core_free } else { useless };
+            kind.weight * f64::from(useless) / 100.0
         })
         .sum();
     lost / weight
-}
-
-/// The largest number of free GPUs within one group of `level`: what a pod that needs them near can get at most.
-pub fn largest_free_group(pool: &NodePool, level: Level) -> u32 {
-    let free = pool.summary().free_gpus;
-    pool.devices().groups(level).iter().map(|group| (group.gpus & free).count_ones()).max().unwrap_or(0)
 }

@@ -5,47 +5,27 @@ use std::collections::BTreeMap;
 
 use super::exclusive::blame;
 use super::grant::Part;
-use super::need::GpuShare;
-use super::objective::objective;
+use super::objective::{Fit, objective};
 use super::phases::{merge, overlap};
-use super::pick::{Choice, GpuPlan, Within};
-use super::place::{bit, bits};
+use super::pick::{Choice, GpuPlan, GpuShare};
+use super::place::{DeviceSet, bit, bits, mask};
 use super::reason::{Reason, ShareMemory};
 use super::solve::{Search, State, by_owner, solve};
 use crate::decide::pod::ContainerKind;
-
-/// How well a share fits a GPU. Compared field by field in this order; smaller is better.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Fit {
-    /// 1. Not on a GPU that the pod holds whole anyway, at a time when it is idle.
-    pub foreign: bool,
-    /// 2. On a GPU of which nobody holds a part yet.
-    pub breaks_whole: bool,
-    /// 3. Steps to the NICs (joint allocation only, else 0).
-    pub nic_distance: u32,
-    /// 4. What is left on the GPU afterwards: thousandths of compute plus thousandths of memory.
-    pub left: i64,
-    /// 5. Worth of free groups that is broken, as for whole GPUs.
-    pub broken: u64,
-    /// 6. Minor.
-    pub minor: i32,
-    /// 7. Number in the pool.
-    pub number: u8,
-}
 
 /// Steps from a container's share on a GPU to the container's NICs; `None` where they are too far.
 type Distances = RefCell<BTreeMap<(usize, u8), Option<u32>>>;
 
 /// One share of one container.
 #[derive(Clone, Copy)]
-struct Piece {
+struct SharePiece {
     container: usize,
     share: GpuShare,
 }
 
 impl Choice<'_> {
     /// Puts the shares of all containers onto GPUs.
-    pub(super) fn shares(&self, within: Within, plan: &mut GpuPlan) -> Result<(), Reason> {
+    pub(super) fn shares(&self, within: DeviceSet, plan: &mut GpuPlan) -> Result<(), Reason> {
         let mut pieces = Vec::new();
         for (container, need) in self.needs.iter().enumerate() {
             if let Some(share) = need.share {
@@ -54,7 +34,7 @@ impl Choice<'_> {
                     let GpuShare { count, core, memory } = share;
                     return Err(Reason::NoShareRoom { core: core.into(), memory, shares: count });
                 }
-                pieces.extend((0..share.count).map(|_| Piece { container, share }));
+                pieces.extend((0..share.count).map(|_| SharePiece { container, share }));
             }
         }
         if pieces.is_empty() {
@@ -106,16 +86,17 @@ impl Choice<'_> {
     /// The GPUs that the next piece (the one after `chosen`) may go to.
     fn fits(
         &self,
-        pieces: &[Piece],
+        pieces: &[SharePiece],
         chosen: &[u8],
-        within: Within,
+        within: DeviceSet,
         plan: &GpuPlan,
         distances: &Distances,
         strict: bool,
     ) -> Vec<Fit> {
         let piece = pieces[chosen.len()];
-        let own = plan.whole.iter().fold(0, |mask, at| mask | bit(*at));
-        let candidates = bits(((self.eligible.gpus & within.gpus) | own) & !self.barred.gpus_for(piece.container));
+        let own = mask(plan.whole.iter().copied());
+        let candidates =
+            bits(((self.eligible.gpus & within.gpus) | own) & !self.barred.for_share_of(piece.container).gpus);
         candidates
             .filter_map(|gpu| {
                 if pieces.iter().zip(chosen).any(|(p, on)| *on == gpu && p.container == piece.container) {
@@ -154,7 +135,7 @@ impl Choice<'_> {
     }
 
     /// What is left of each GPU when the pieces before the next lie on `chosen`, whichever GPU it is.
-    fn rooms(&self, pieces: &[Piece], chosen: &[u8], within: Within) -> State {
+    fn rooms(&self, pieces: &[SharePiece], chosen: &[u8], within: DeviceSet) -> State {
         let container = pieces.get(chosen.len()).map(|piece| piece.container);
         let mut rooms: Vec<[i64; 6]> = bits(self.eligible.gpus & within.gpus)
             .map(|gpu| {
@@ -176,7 +157,7 @@ impl Choice<'_> {
     }
 
     /// Each share onto its best fit that leaves room for the others; with `strict`, where their NICs are near.
-    fn on_any_gpus(&self, pieces: &[Piece], within: Within, plan: &GpuPlan, strict: bool) -> Option<Vec<u8>> {
+    fn on_any_gpus(&self, pieces: &[SharePiece], within: DeviceSet, plan: &GpuPlan, strict: bool) -> Option<Vec<u8>> {
         let distances = Distances::default();
         let options = |chosen: &[u8]| {
             let mut fits = self.fits(pieces, chosen, within, plan, &distances, strict);
@@ -187,7 +168,7 @@ impl Choice<'_> {
             self.leaves_whole(chosen, within, plan) && (!strict || self.nics_are_near(pieces, chosen, plan))
         };
         // GPUs that nothing tells apart but what is free of them may change places, unless it matters where they are.
-        let alike = !strict && plan.whole.is_empty() && self.barred.has_no_shares();
+        let alike = !strict && plan.whole.is_empty() && self.barred.has_no_gpu_shares();
         let owners: Vec<usize> = pieces.iter().map(|piece| piece.container).collect();
         let state = |chosen: &[u8]| if alike { self.rooms(pieces, chosen, within) } else { by_owner(&owners, chosen) };
         let search = Search { pieces: pieces.len(), options: &options, holds: &holds, state: &state };
@@ -195,13 +176,13 @@ impl Choice<'_> {
     }
 
     /// Where whole GPUs are chosen after the shares, enough are left for them.
-    fn leaves_whole(&self, chosen: &[u8], within: Within, plan: &GpuPlan) -> bool {
+    fn leaves_whole(&self, chosen: &[u8], within: DeviceSet, plan: &GpuPlan) -> bool {
         let wanted = if plan.whole.is_empty() { self.whole_wanted() } else { 0 };
-        let taken = chosen.iter().fold(0, |mask, gpu| mask | bit(*gpu));
+        let taken = mask(chosen.iter().copied());
         wanted == 0 || (self.free_for_whole(within) & !taken).count_ones() >= wanted
     }
 
-    fn nics_are_near(&self, pieces: &[Piece], chosen: &[u8], plan: &GpuPlan) -> bool {
+    fn nics_are_near(&self, pieces: &[SharePiece], chosen: &[u8], plan: &GpuPlan) -> bool {
         if !self.joint_nics() {
             return true;
         }
@@ -223,7 +204,7 @@ impl Choice<'_> {
 
     /// The kubelet hands a finished init container's units to any later container, so all shares lie on one GPU: the best one
     /// that has room for the most that is held at one time.
-    fn on_one_gpu(&self, pieces: &[Piece], within: Within, plan: &GpuPlan) -> Option<Vec<u8>> {
+    fn on_one_gpu(&self, pieces: &[SharePiece], within: DeviceSet, plan: &GpuPlan) -> Option<Vec<u8>> {
         let distances = Distances::default();
         let mut fits: Vec<Fit> = self.fits(pieces, &[], within, plan, &distances, self.strict());
         fits.sort_unstable();
@@ -247,8 +228,8 @@ impl Choice<'_> {
         Some(vec![gpu; pieces.len()])
     }
 
-    fn no_room(&self, pieces: &[Piece], within: Within) -> Reason {
-        let ratio = |piece: &Piece| match piece.share.memory {
+    fn no_room(&self, pieces: &[SharePiece], within: DeviceSet) -> Reason {
+        let ratio = |piece: &SharePiece| match piece.share.memory {
             ShareMemory::Ratio(percent) | ShareMemory::Bytes(percent) => percent,
         };
         let largest =

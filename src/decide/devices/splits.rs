@@ -1,11 +1,10 @@
-//! Who of a pod's containers gets which GPUs of a set: those that are near each other, or, where they have a say, near NICs.
+//! Which of a pod's containers gets which GPUs of a set: those that are near each other, or, where NICs have a say, near NICs.
 
 use super::grant::Part;
-use super::need::Need;
-use super::objective::Spread;
+use super::objective::Dispersion;
 use super::phases::{overlap, split};
-use super::pick::Choice;
-use super::place::{Group, Level, Place, bit, bits};
+use super::pick::{Choice, Need};
+use super::place::{DevicePlace, DeviceSet, Level, bits, mask};
 use super::pool::NodePool;
 use super::whole;
 use crate::decide::pod::ContainerKind;
@@ -32,9 +31,9 @@ pub(super) struct Splits<'a, 'b> {
 
 /// One way to split a set.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Way {
+pub(super) struct Split {
     /// How far apart the GPUs of each container lie, where NICs have no say.
-    pub spread: Spread,
+    pub spread: Dispersion,
     /// How far the NICs are, where they have.
     pub distance: u32,
     /// GPUs by container.
@@ -42,7 +41,7 @@ pub(super) struct Way {
 }
 
 /// The search among the ways to split one set.
-struct Ways {
+struct SplitSearch {
     set: u128,
     split: Vec<Vec<u8>>,
     best: Option<(u32, Vec<Vec<u8>>)>,
@@ -54,23 +53,23 @@ struct Ways {
     searches: u32,
 }
 
-impl Ways {
+impl SplitSearch {
     fn is_best(&self) -> bool {
         self.best.as_ref().is_some_and(|(distance, _)| *distance <= self.least)
     }
 }
 
 /// The search for the way in which each container's own GPUs are nearest to each other.
-struct Nearest {
+struct NearestSearch {
     set: u128,
     /// Containers in the order in which they choose.
     order: Vec<usize>,
     /// What the containers from each place in that order on come to at least.
-    least: Vec<Spread>,
+    least: Vec<Dispersion>,
     split: Vec<Vec<u8>>,
     /// Of the containers that have chosen.
-    so_far: Spread,
-    best: Way,
+    so_far: Dispersion,
+    best: Split,
     looks: u32,
 }
 
@@ -83,7 +82,7 @@ impl<'a, 'b> Splits<'a, 'b> {
                 return u128::MAX;
             }
             let near = cells.iter().filter(|cell| choice.steps_to_nics(at, cell.place).is_some());
-            near.flat_map(|cell| &cell.gpus).fold(0, |mask, gpu| mask | bit(*gpu))
+            mask(near.flat_map(|cell| &cell.gpus).copied())
         });
         // Those that have NICs to be near choose first, plain init containers reuse what the others hold.
         let mut order: Vec<usize> = (0..counts.len()).filter(|at| counts[*at] > 0).collect();
@@ -105,7 +104,7 @@ impl<'a, 'b> Splits<'a, 'b> {
     /// Which container gets which GPUs of `set`, and how far the NICs are then: containers take neighbours, unless another
     /// way brings their GPUs nearer to each other, or to their NICs where these have a say. `None` where NICs must be near
     /// and no way brings them there.
-    pub fn of(&self, set: u128) -> Option<Way> {
+    pub fn of(&self, set: u128) -> Option<Split> {
         let choice = self.choice;
         choice.looked.set(choice.looked.get() + 1);
         let first = split(&choice.kinds, self.counts, &choice.neighbours(set));
@@ -113,13 +112,13 @@ impl<'a, 'b> Splits<'a, 'b> {
             return Some(self.nearest(set, first));
         }
         let (distance, split) = self.near_nics(set, first)?;
-        Some(Way { spread: Spread::default(), distance, split })
+        Some(Split { spread: Dispersion::default(), distance, split })
     }
 
     /// The way in which each container's own GPUs of `set` are nearest to each other; `first` where none is better.
-    fn nearest(&self, set: u128, first: Vec<Vec<u8>>) -> Way {
+    fn nearest(&self, set: u128, first: Vec<Vec<u8>>) -> Split {
         if self.order.len() < 2 {
-            return Way { spread: Spread::default(), distance: 0, split: first };
+            return Split { spread: Dispersion::default(), distance: 0, split: first };
         }
         let pool = self.choice.pool;
         let mut order = self.order.clone();
@@ -127,15 +126,19 @@ impl<'a, 'b> Splits<'a, 'b> {
         order.sort_by_key(|at| {
             (self.choice.kinds[*at] == ContainerKind::Init, std::cmp::Reverse(self.counts[*at]), *at)
         });
-        let of = |at: &usize| spread(pool, first[*at].iter().fold(0, |mask, gpu| mask | bit(*gpu)));
-        let mut least = vec![Spread::default(); order.len() + 1];
+        let of = |at: &usize| spread(pool, mask(first[*at].iter().copied()));
+        let mut least = vec![Dispersion::default(); order.len() + 1];
         for (depth, at) in order.iter().enumerate().rev() {
             least[depth] = least[depth + 1].plus(least_spread(pool, set, self.counts[*at]));
         }
-        let best =
-            Way { spread: order.iter().map(of).fold(Spread::default(), Spread::plus), distance: 0, split: first };
+        let best = Split {
+            spread: order.iter().map(of).fold(Dispersion::default(), Dispersion::plus),
+            distance: 0,
+            split: first,
+        };
         let split = vec![Vec::new(); self.counts.len()];
-        let mut search = Nearest { set, order, least, split, so_far: Spread::default(), best, looks: MAX_NEAREST };
+        let mut search =
+            NearestSearch { set, order, least, split, so_far: Dispersion::default(), best, looks: MAX_NEAREST };
         if search.best.spread > search.least[0] {
             self.each_near(0, &mut search);
         }
@@ -143,9 +146,9 @@ impl<'a, 'b> Splits<'a, 'b> {
     }
 
     /// Goes through the GPUs that the containers from `depth` on may have; `true` when it is time to stop.
-    fn each_near(&self, depth: usize, search: &mut Nearest) -> bool {
+    fn each_near(&self, depth: usize, search: &mut NearestSearch) -> bool {
         let Some(at) = search.order.get(depth).copied() else {
-            search.best = Way { spread: search.so_far, distance: 0, split: search.split.clone() };
+            search.best = Split { spread: search.so_far, distance: 0, split: search.split.clone() };
             return search.best.spread <= search.least[0];
         };
         let choice = self.choice;
@@ -182,7 +185,7 @@ impl<'a, 'b> Splits<'a, 'b> {
         let few = |at: usize| {
             whole::ways(&whole::cells(choice.pool, set & self.reach[at]), self.counts[at]) <= whole::MAX_SETS
         };
-        let mut ways = Ways {
+        let mut ways = SplitSearch {
             set,
             split: vec![Vec::new(); self.counts.len()],
             best,
@@ -199,7 +202,7 @@ impl<'a, 'b> Splits<'a, 'b> {
 
     /// How far the NICs are when the whole GPUs are split like this.
     fn steps(&self, split: &[Vec<u8>]) -> Option<u32> {
-        let own = |at: usize| self.places(split[at].iter().fold(0, |mask, gpu| mask | bit(*gpu)));
+        let own = |at: usize| self.places(mask(split[at].iter().copied()));
         if self.choice.strict() && !self.order.iter().all(|at| self.choice.has_enough_near(*at, &own(*at))) {
             return None;
         }
@@ -216,7 +219,7 @@ impl<'a, 'b> Splits<'a, 'b> {
     }
 
     /// Goes through the ways to split the set over the containers from `depth` on; `true` when it is time to stop.
-    fn each(&self, depth: usize, ways: &mut Ways) -> bool {
+    fn each(&self, depth: usize, ways: &mut SplitSearch) -> bool {
         let Some(at) = self.order.get(depth).copied() else { return self.judge(ways) };
         let choice = self.choice;
         let count = self.counts[at];
@@ -231,9 +234,9 @@ impl<'a, 'b> Splits<'a, 'b> {
             return false;
         }
         // Of two containers that ask for the same, one order is as good as the other.
-        let twin = depth.checked_sub(1).map(|before| self.order[before]);
-        let twin = twin.filter(|other| ways.exact[at] && self.are_twins(*other, at));
-        let before = twin.map(|other| self.places(ways.split[other].iter().fold(0, |mask, gpu| mask | bit(*gpu))));
+        let same = depth.checked_sub(1).map(|before| self.order[before]);
+        let same = same.filter(|other| ways.exact[at] && self.ask_the_same(*other, at));
+        let before = same.map(|other| self.places(mask(ways.split[other].iter().copied())));
         let cells = whole::cells(choice.pool, self.open(at, ways.set, &ways.split) & self.reach[at]);
         let broad = !ways.exact[at] && whole::ways(&cells, count) > whole::MAX_SETS;
         let mut look = |own: u128| {
@@ -261,7 +264,7 @@ impl<'a, 'b> Splits<'a, 'b> {
     }
 
     /// Chooses NICs for a complete split; `true` when it is time to stop.
-    fn judge(&self, ways: &mut Ways) -> bool {
+    fn judge(&self, ways: &mut SplitSearch) -> bool {
         let left = self.choice.tries.get();
         if ways.searches == 0 || left < SPLIT {
             return true;
@@ -276,10 +279,10 @@ impl<'a, 'b> Splits<'a, 'b> {
         ways.is_best()
     }
 
-    /// GPUs of the set that nobody holds who runs together with the container.
+    /// GPUs of the set that no container holds which runs together with this one.
     fn open(&self, at: usize, set: u128, split: &[Vec<u8>]) -> u128 {
         let held = split.iter().enumerate().filter(|(other, _)| overlap(&self.choice.kinds, *other, at));
-        set & !held.flat_map(|(_, own)| own).fold(0, |mask, gpu| mask | bit(*gpu))
+        set & !mask(held.flat_map(|(_, own)| own).copied())
     }
 
     /// Each of the containers from `depth` on may find GPUs near NICs among those that are `open` to it, and those that stay
@@ -329,7 +332,7 @@ impl<'a, 'b> Splits<'a, 'b> {
 
     /// The two containers run at the same times and ask for the same. Only apps do for sure: what runs beside an init
     /// container depends on when it starts.
-    fn are_twins(&self, one: usize, other: usize) -> bool {
+    fn ask_the_same(&self, one: usize, other: usize) -> bool {
         let app = |at: usize| self.choice.kinds[at] == ContainerKind::App;
         let asks = |at: usize| {
             let Need { whole, share, mig, nics, nic_share } = &self.choice.needs[at];
@@ -338,18 +341,18 @@ impl<'a, 'b> Splits<'a, 'b> {
         app(one) && app(other) && asks(one) == asks(other)
     }
 
-    fn places(&self, set: u128) -> Vec<Place> {
+    fn places(&self, set: u128) -> Vec<DevicePlace> {
         let gpus = &self.choice.pool.devices().gpus;
-        let mut places: Vec<Place> = bits(set).map(|at| gpus[usize::from(at)].place).collect();
+        let mut places: Vec<DevicePlace> = bits(set).map(|at| gpus[usize::from(at)].place).collect();
         places.sort_unstable();
         places
     }
 }
 
 /// How far apart the GPUs of one container lie.
-fn spread(pool: &NodePool, own: u128) -> Spread {
+fn spread(pool: &NodePool, own: u128) -> Dispersion {
     let groups = |level: Level| {
-        let taken = |group: &Group| group.gpus & own;
+        let taken = |group: &DeviceSet| group.gpus & own;
         let all = pool.devices().groups(level).iter().map(taken).filter(|taken| *taken != 0);
         let (count, placed) = all.fold((0, 0), |(count, placed), taken| (count + 1, placed | taken));
         // One of unknown place is in a group of its own.
@@ -359,7 +362,7 @@ fn spread(pool: &NodePool, own: u128) -> Spread {
 }
 
 /// No `count` GPUs of `set` lie nearer to each other than this.
-fn least_spread(pool: &NodePool, set: u128, count: u32) -> Spread {
+fn least_spread(pool: &NodePool, set: u128, count: u32) -> Dispersion {
     let fewest = |level: Level| {
         let mut sizes: Vec<u32> =
             pool.devices().groups(level).iter().map(|group| (group.gpus & set).count_ones()).collect();
@@ -378,9 +381,9 @@ fn least_spread(pool: &NodePool, set: u128, count: u32) -> Spread {
 }
 
 /// By how many groups of each level there are.
-fn spread_by(groups: impl Fn(Level) -> u32) -> Spread {
+fn spread_by(groups: impl Fn(Level) -> u32) -> Dispersion {
     let switches = groups(Level::Switch);
-    Spread {
+    Dispersion {
         nvlink_domains: groups(Level::Nvlink),
         beyond_switch: u32::from(switches > 1),
         numa_nodes: groups(Level::Numa),

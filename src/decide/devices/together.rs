@@ -8,53 +8,15 @@ use std::cmp::Reverse;
 use std::collections::{BTreeSet, VecDeque};
 
 use super::assignment::Assignment;
+use super::devices::Devices;
 use super::grant::Part;
-use super::pick::pick_without;
-use super::place::{bit, bits};
+use super::pick::{Barred, pick_without};
+use super::place::{DeviceSet, Slot};
 use super::pool::NodePool;
 use super::request::PodDeviceRequest;
 use crate::contract::GpuRequest;
 use crate::contract::key::WHOLE;
 use crate::decide::pod::ContainerKind;
-
-/// Devices that a choice has to do without, so that another one is found.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Default)]
-pub(super) struct Barred {
-    /// As whole GPUs.
-    pub gpus: u128,
-    /// MIG devices.
-    pub migs: u128,
-    /// As whole NICs.
-    pub nics: u128,
-    /// GPUs for the share of a container, by its place in the request.
-    gpu_shares: Vec<u128>,
-    /// NICs for the share of a container.
-    nic_shares: Vec<u128>,
-}
-
-impl Barred {
-    /// GPUs that must not carry a share of the container.
-    pub fn gpus_for(&self, container: usize) -> u128 {
-        self.gpu_shares.get(container).copied().unwrap_or(0)
-    }
-
-    /// No GPU is barred for shares.
-    pub fn has_no_shares(&self) -> bool {
-        self.gpu_shares.iter().all(|mask| *mask == 0)
-    }
-
-    /// NICs that must not carry a share of the container.
-    pub fn nics_for(&self, container: usize) -> u128 {
-        self.nic_shares.get(container).copied().unwrap_or(0)
-    }
-}
-
-fn bar(masks: &mut Vec<u128>, container: usize, mask: u128) {
-    if masks.len() <= container {
-        masks.resize(container + 1, 0);
-    }
-    masks[container] |= mask;
-}
 
 /// Devices for each of `requests`, all on this node at one time; `None` when there are none, or when `tries` ran out. One try
 /// is one choice for one pod.
@@ -93,8 +55,8 @@ struct Search<'a> {
     /// Positions in `requests`: the larger first, equal ones side by side.
     order: Vec<usize>,
     classes: Classes,
-    /// States of the node from which the rest found no place.
-    dead: BTreeSet<(usize, Look)>,
+    /// States of the node in which there is no place for the rest.
+    dead: BTreeSet<(usize, State)>,
     tries: &'a mut usize,
 }
 
@@ -108,12 +70,12 @@ impl Search<'_> {
         if rest.fold(0, i64::saturating_add) > i64::from(pool.summary().core_free) {
             return false;
         }
-        let state = (at, self.classes.look(pool));
+        let state = (at, self.classes.state(pool));
         if self.dead.contains(&state) {
             return false;
         }
         let request = self.requests[self.order[at]];
-        let mut seen: BTreeSet<Look> = BTreeSet::new();
+        let mut seen: BTreeSet<State> = BTreeSet::new();
         let mut known: BTreeSet<Barred> = BTreeSet::from([Barred::default()]);
         let mut ways: VecDeque<Barred> = VecDeque::from([Barred::default()]);
         while let Some(barred) = ways.pop_front() {
@@ -128,7 +90,7 @@ impl Search<'_> {
                 }
             }
             let mut after = pool.clone();
-            if after.take(&assignment.grant).is_err() || !seen.insert(self.classes.look(&after)) {
+            if after.take(&assignment.grant).is_err() || !seen.insert(self.classes.state(&after)) {
                 continue;
             }
             found.push(assignment);
@@ -143,7 +105,7 @@ impl Search<'_> {
 }
 
 /// What is free of each device, whichever device of its class it is; sorted.
-type Look = Vec<(u8, Free)>;
+type State = Vec<(u16, Free)>;
 
 /// What is free of one device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -155,44 +117,47 @@ struct Free {
     closed: bool,
 }
 
-/// Devices that are alike but for their names and what is taken of them: a class number per device.
-struct Classes {
-    gpus: Vec<u8>,
-    migs: Vec<u8>,
-    nics: Vec<u8>,
+impl Free {
+    fn of(pool: &NodePool, slot: Slot) -> Self {
+        let (percent, memory) = match slot {
+            Slot::Gpu(at) => pool.gpu_room(at),
+            Slot::Mig(_) => (0, 0),
+            Slot::Nic(at) => (pool.nic_room(at), 0),
+        };
+        let used = pool.used(slot).copied().unwrap_or_default();
+        Self { percent, memory, vfs: used.vfs, held: used.holders > 0, closed: used.closed > 0 }
+    }
 }
+
+/// Devices that are alike but for their names and what is taken of them: a class number for each.
+struct Classes(Vec<(Slot, u16)>);
 
 impl Classes {
     /// `spatial`: where devices are and what their labels say matters.
     fn of(pool: &NodePool, spatial: bool) -> Self {
         let devices = pool.devices();
-        // A partition table names GPUs one by one.
-        let named = spatial && devices.partitions.is_some();
-        let mut next = 0u8;
-        let gpus = numbered(&devices.gpus, &mut next, |a, b| {
-            let apart = spatial && (a.place != b.place || a.labels != b.labels);
-            !named
-                && !apart
-                && (a.core, a.memory, a.bytes_known, a.healthy) == (b.core, b.memory, b.bytes_known, b.healthy)
-        });
-        let migs = numbered(&devices.migs, &mut next, |a, b| {
-            let apart = spatial && (a.place != b.place || a.labels != b.labels || a.parent != b.parent);
-            !apart && (&a.profile, a.healthy) == (&b.profile, b.healthy)
-        });
-        let nics = numbered(&devices.nics, &mut next, |a, b| {
-            let apart = spatial && (a.place != b.place || a.labels != b.labels);
-            !apart && a.vfs.is_empty() && b.vfs.is_empty() && (a.percent, a.healthy) == (b.percent, b.healthy)
-        });
-        Self { gpus, migs, nics }
+        let (mut classes, mut last) = (Vec::<(Slot, u16)>::new(), 0);
+        for slot in devices.slots() {
+            let known = classes.iter().find(|(other, _)| are_alike(devices, *other, slot, spatial));
+            let class = known.map_or(last + 1, |(_, class)| *class);
+            last = last.max(class);
+            classes.push((slot, class));
+        }
+        Self(classes)
     }
 
-    fn look(&self, pool: &NodePool) -> Look {
-        let gpus = (0u8..).zip(&self.gpus).map(|(at, class)| (*class, gpu_free(pool, at)));
-        let migs = (0u8..).zip(&self.migs).map(|(at, class)| (*class, mig_free(pool, at)));
-        let nics = (0u8..).zip(&self.nics).map(|(at, class)| (*class, nic_free(pool, at)));
-        let mut look: Look = gpus.chain(migs).chain(nics).collect();
-        look.sort_unstable();
-        look
+    fn state(&self, pool: &NodePool) -> State {
+        let mut state: State = self.0.iter().map(|(slot, class)| (*class, Free::of(pool, *slot))).collect();
+        state.sort_unstable();
+        state
+    }
+
+    /// Devices of the class of `slot` of which as much is free.
+    fn like(&self, pool: &NodePool, slot: Slot) -> DeviceSet {
+        let own = Free::of(pool, slot);
+        let class = self.0.iter().find(|(other, _)| *other == slot).map(|(_, class)| *class);
+        let like = self.0.iter().filter(|(other, number)| Some(*number) == class && Free::of(pool, *other) == own);
+        like.map(|(other, _)| *other).collect()
     }
 
     /// Ways to bar devices so that every choice other than `taken` and its likes is found with one of them.
@@ -202,64 +167,45 @@ impl Classes {
         let wants = &request.shape().wants;
         let pieces = wants.iter().filter_map(|want| want.gpu.as_ref()).map(shares_of).fold(0, u32::saturating_add);
         let alone = pieces == 1 && request.shape().wishes.gpu.allocate_strategy.is_none();
-        let (mut gpus, mut migs, mut nics) = (0u128, 0u128, 0u128);
+        let mut whole = DeviceSet::default();
         let mut ways = Vec::new();
+        let mut share = |devices, container| {
+            let mut way = barred.clone();
+            way.bar_share(container, devices);
+            ways.push(way);
+        };
         for (container, part) in parts() {
             match part {
-                Part::Gpu { gpu, .. } if matches!(wants[container].gpu, Some(GpuRequest::Share { .. })) => {
+                Part::Gpu { .. } if matches!(wants[container].gpu, Some(GpuRequest::Share { .. })) => {
                     // With several shares in a pod, what its other shares leave tells GPUs apart.
-                    let mask = if alone { self.gpus_like(pool, gpu) } else { bit(gpu) };
-                    let mut way = barred.clone();
-                    bar(&mut way.gpu_shares, container, mask);
-                    ways.push(way);
+                    let set = if alone { self.like(pool, part.slot()) } else { DeviceSet::of(part.slot()) };
+                    share(set, container);
                 }
-                Part::Gpu { gpu, .. } => gpus |= bit(gpu),
-                Part::Mig { mig } => migs |= bit(mig),
-                Part::Nic { nic, .. } if wants[container].rdma.is_some_and(|want| want.percent < WHOLE) => {
-                    let mut way = barred.clone();
-                    bar(&mut way.nic_shares, container, bit(nic));
-                    ways.push(way);
+                Part::Nic { .. } if wants[container].rdma.is_some_and(|want| want.percent < WHOLE) => {
+                    share(DeviceSet::of(part.slot()), container);
                 }
-                Part::Nic { nic, .. } => nics |= bit(nic),
+                part => whole |= DeviceSet::of(part.slot()),
             }
         }
         // Another choice takes fewer of some class: all but so many of it are barred.
-        ways.extend(fewer(gpus, !barred.gpus, |at| self.gpus_like(pool, at)).map(|mask| {
-            let gpus = barred.gpus | mask;
-            Barred { gpus, ..barred.clone() }
-        }));
-        ways.extend(fewer(migs, !barred.migs, |at| self.migs_like(pool, at)).map(|mask| {
-            let migs = barred.migs | mask;
-            Barred { migs, ..barred.clone() }
-        }));
-        ways.extend(fewer(nics, !barred.nics, |at| self.nics_like(pool, at)).map(|mask| {
-            let nics = barred.nics | mask;
-            Barred { nics, ..barred.clone() }
+        ways.extend(fewer(whole, !barred.whole, |slot| self.like(pool, slot)).map(|more| {
+            let mut way = barred.clone();
+            way.whole |= more;
+            way
         }));
         ways
-    }
-
-    fn gpus_like(&self, pool: &NodePool, at: u8) -> u128 {
-        alike(&self.gpus, at, |at| gpu_free(pool, at))
-    }
-    fn migs_like(&self, pool: &NodePool, at: u8) -> u128 {
-        alike(&self.migs, at, |at| mig_free(pool, at))
-    }
-    fn nics_like(&self, pool: &NodePool, at: u8) -> u128 {
-        alike(&self.nics, at, |at| nic_free(pool, at))
     }
 }
 
 /// For each class of which `taken` takes some: so many of its open devices that one less than now is left.
-fn fewer(taken: u128, open: u128, like: impl Fn(u8) -> u128) -> impl Iterator<Item = u128> {
+fn fewer(taken: DeviceSet, open: DeviceSet, like: impl Fn(Slot) -> DeviceSet) -> impl Iterator<Item = DeviceSet> {
     let mut left = taken;
     std::iter::from_fn(move || {
-        let at = bits(left).next()?;
-        let class = like(at) & open;
-        let keep = (class & taken).count_ones().saturating_sub(1);
-        left &= !class;
-        left &= !bit(at);
-        Some(bits(class).skip(keep as usize).fold(0, |mask, at| mask | bit(at)))
+        let slot = left.slots().next()?;
+        let class = like(slot) & open;
+        let keep = (class & taken).slots().count().saturating_sub(1);
+        left = left & !class & !DeviceSet::of(slot);
+        Some(class.slots().skip(keep).collect())
     })
 }
 
@@ -270,38 +216,27 @@ fn shares_of(request: &GpuRequest) -> u32 {
     }
 }
 
-/// A number per device, the same for devices that are alike; numbers go on from `next`.
-fn numbered<T>(all: &[T], next: &mut u8, alike: impl Fn(&T, &T) -> bool) -> Vec<u8> {
-    let mut classes: Vec<u8> = Vec::with_capacity(all.len());
-    for (at, device) in all.iter().enumerate() {
-        let known = all[..at].iter().position(|other| alike(other, device)).map(|other| classes[other]);
-        classes.push(known.unwrap_or_else(|| {
-            *next = next.saturating_add(1);
-            *next
-        }));
+/// The two devices are of one type and differ in their names only, and in their places and labels unless `spatial`.
+fn are_alike(devices: &Devices, one: Slot, other: Slot, spatial: bool) -> bool {
+    let apart = || {
+        let differ = devices.place(one) != devices.place(other) || devices.labels(one) != devices.labels(other);
+        spatial && differ
+    };
+    match (one, other) {
+        // A partition table names GPUs one by one.
+        (Slot::Gpu(_), Slot::Gpu(_)) if spatial && devices.partitions.is_some() => false,
+        (Slot::Gpu(a), Slot::Gpu(b)) => {
+            let (a, b) = (&devices.gpus[usize::from(a)], &devices.gpus[usize::from(b)]);
+            (a.core, a.memory, a.bytes_known, a.healthy) == (b.core, b.memory, b.bytes_known, b.healthy) && !apart()
+        }
+        (Slot::Mig(a), Slot::Mig(b)) => {
+            let (a, b) = (&devices.migs[usize::from(a)], &devices.migs[usize::from(b)]);
+            (&a.profile, a.healthy) == (&b.profile, b.healthy) && !(spatial && a.parent != b.parent) && !apart()
+        }
+        (Slot::Nic(a), Slot::Nic(b)) => {
+            let (a, b) = (&devices.nics[usize::from(a)], &devices.nics[usize::from(b)]);
+            a.vfs.is_empty() && b.vfs.is_empty() && (a.percent, a.healthy) == (b.percent, b.healthy) && !apart()
+        }
+        _ => false,
     }
-    classes
-}
-
-/// Devices of the class of `at` of which as much is free.
-fn alike(classes: &[u8], at: u8, free: impl Fn(u8) -> Free) -> u128 {
-    let (class, own) = (classes[usize::from(at)], free(at));
-    let like = (0u8..).zip(classes).filter(|(other, number)| **number == class && free(*other) == own);
-    like.fold(0, |mask, (other, _)| mask | bit(other))
-}
-
-fn gpu_free(pool: &NodePool, at: u8) -> Free {
-    let (percent, memory) = pool.gpu_room(at);
-    let used = pool.used_gpu(at);
-    Free { percent, memory, vfs: 0, held: used.holders > 0, closed: used.closed > 0 }
-}
-
-fn mig_free(pool: &NodePool, at: u8) -> Free {
-    let used = pool.used_mig(at);
-    Free { percent: 0, memory: 0, vfs: 0, held: used.holders > 0, closed: used.closed > 0 }
-}
-
-fn nic_free(pool: &NodePool, at: u8) -> Free {
-    let used = pool.used_nic(at);
-    Free { percent: pool.nic_room(at), memory: 0, vfs: used.vfs, held: used.holders > 0, closed: used.closed > 0 }
 }

@@ -4,8 +4,8 @@
 //! minors are ever part of the best set: the search counts how many to take from each cell. Up to 16 candidates that is at
 //! most 12,870 sets and the answer is exact; it stays exact above as long as the counts are few, and is greedy beyond.
 
-use super::objective::{Objective, Spread, objective};
-use super::place::{Place, bit, bits};
+use super::objective::{Dispersion, Objective, objective};
+use super::place::{DevicePlace, bit, bits};
 use super::pool::NodePool;
 
 /// Most sets that are looked at before the search turns greedy: no 16 candidates have more.
@@ -22,14 +22,14 @@ pub struct Best {
 
 /// Candidates of one place, lowest minor first.
 pub(super) struct Cell {
-    pub place: Place,
+    pub place: DevicePlace,
     pub gpus: Vec<u8>,
 }
 
 /// Chooses `count` of `candidates`. `nic_distance` tells how far the NICs of a set would be, `None` when the set cannot be
 /// used; it is 0 where NICs do not matter.
 pub fn best(pool: &NodePool, candidates: u128, count: u32, mut nic_distance: impl FnMut(u128) -> Option<u32>) -> Best {
-    best_split(pool, candidates, count, |set| Some((Spread::default(), nic_distance(set)?)))
+    best_split(pool, candidates, count, |set| Some((Dispersion::default(), nic_distance(set)?)))
 }
 
 /// [`best()`] for several containers: `split` tells, besides, how far apart their own GPUs of a set would lie.
@@ -37,7 +37,7 @@ pub(super) fn best_split(
     pool: &NodePool,
     candidates: u128,
     count: u32,
-    mut split: impl FnMut(u128) -> Option<(Spread, u32)>,
+    mut split: impl FnMut(u128) -> Option<(Dispersion, u32)>,
 ) -> Best {
     let mut best = Best { set: None, looked_at: 0 };
     if count == 0 || candidates.count_ones() < count {
@@ -118,7 +118,7 @@ pub(super) fn each(cells: &[Cell], left: u32, taken: u128, found: &mut impl FnMu
 pub(super) fn grown(cells: &[Cell], seed: usize, count: u32) -> u128 {
     let start = cells[seed].place;
     let mut order: Vec<usize> = (0..cells.len()).collect();
-    let other_domain = |place: Place| place.nvlink != start.nvlink;
+    let other_domain = |place: DevicePlace| place.nvlink != start.nvlink;
     order.sort_by_key(|at| (*at != seed, other_domain(cells[*at].place), cells[*at].place.distance(start), *at));
     let nearest = order.iter().flat_map(|at| cells[*at].gpus.iter());
     nearest.take(count as usize).fold(0, |set, at| set | bit(*at))

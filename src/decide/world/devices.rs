@@ -1,13 +1,14 @@
 //! A node's devices: the inventory of its Device object and what of it pods hold.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use crate::contract::inventory::Device;
 use crate::contract::{DeviceAllocation, DeviceId, DeviceType, PodUid, Shared, key};
-use crate::decide::devices::score::{Beside, Seen};
+use crate::decide::devices::score::{FreeCpuMemory, TypicalRequest};
 use crate::decide::devices::{
-    Aftermath, Amounts, Assignment, Exclusive, Held, Labels, Layout, NodePool, PodDeviceRequest, Portion,
-    RequestProblem, Wishes, pick, score, together,
+    AfterGrant, Amounts, Assignment, Exclusive, Held, Labels, Layout, NodePool, PodDeviceRequest, PoolState, Portion,
+    RequestProblem, Slot, Wishes, pick, score, together,
 };
 use crate::decide::help::Help;
 use crate::decide::pod::HandoffPod;
@@ -23,7 +24,7 @@ pub struct Stock {
     pool: NodePool,
     /// `status.allocations`: devices of pods without an assignment.
     published: Box<[Published]>,
-    /// Types of which a bound pod holds devices that nobody has named yet.
+    /// Types of which a bound pod holds devices that are not named yet.
     blocked: BTreeSet<DeviceType>,
 }
 
@@ -32,7 +33,7 @@ pub struct Stock {
 pub struct Listed {
     /// Percent of GPU compute.
     pub gpu_percent: i64,
-    /// Bytes of GPU memory; as many as one can think of where a GPU does not tell.
+    /// Bytes of GPU memory; `i64::MAX` where the size of a GPU's memory is not known.
     pub gpu_memory: i64,
     /// Percent of NICs.
     pub nic_percent: i64,
@@ -62,14 +63,56 @@ pub struct NoChoice {
 pub struct DeviceChoice {
     assignment: Assignment,
     portions: Box<[Portion]>,
-    after: Aftermath,
+    after: AfterGrant,
     /// 0..=100: how well the devices lie together.
     pub quality: i64,
 }
 
 impl DeviceChoice {
     fn of(pool: &NodePool, assignment: Assignment, quality: i64) -> Self {
-        Self { portions: assignment.portions(pool), assignment, after: Aftermath::default(), quality }
+        Self { portions: assignment.portions(pool), assignment, after: AfterGrant::default(), quality }
+    }
+}
+
+/// A choice, or why there is none.
+pub type Chosen = Result<Arc<DeviceChoice>, NoChoice>;
+
+/// Choices that were made before, for **one** shape of request: nodes of one make on which the same is taken give the same answer.
+#[derive(Debug, Default)]
+pub struct KnownChoices {
+    /// On shelves by the lowest bits of the state's fingerprint. Nothing is ever read in their order.
+    shelves: Vec<Vec<(PoolState, Chosen)>>,
+    count: usize,
+}
+
+impl KnownChoices {
+    /// Most choices that are kept; then all are made afresh.
+    pub const MOST: usize = 1024;
+    /// A power of two, so that few states share a shelf.
+    const SHELVES: usize = 1024;
+
+    /// [`Stock::choose`], looked up where it was asked before.
+    pub fn choose(&mut self, stock: &Stock, request: &PodDeviceRequest) -> Chosen {
+        let pool = stock.pool();
+        if self.count >= Self::MOST {
+            *self = Self::default();
+        }
+        if self.shelves.is_empty() {
+            self.shelves.resize_with(Self::SHELVES, Vec::new);
+        }
+        let shelf = &mut self.shelves[pool.fingerprint() as usize % Self::SHELVES];
+        if let Some((_, chosen)) = shelf.iter().find(|(state, _)| state.is_of(pool)) {
+            debug_assert!(
+                *chosen == stock.choose(request).map(Arc::new),
+                "equal nodes give equal choices: {chosen:?}, {:?}",
+                stock.choose(request)
+            );
+            return chosen.clone();
+        }
+        let chosen = stock.choose(request).map(Arc::new);
+        self.count += 1;
+        shelf.push((PoolState::of(pool), chosen.clone()));
+        chosen
     }
 }
 
@@ -151,17 +194,17 @@ impl Stock {
     }
 
     /// Takes over a newer object; the caller counts afresh, by the devices' ids. `true` when it says something new. What is not
-    /// listed any more goes, and comes back as a stranger while a pod holds it: it is no capacity, nobody's successor has its
-    /// minor, and it takes no place for longer than that.
+    /// listed any more goes, and comes back as an unlisted device while a pod holds it: it is no capacity, no other device takes its
+    /// minor, and it is kept no longer than that.
     pub fn update(&mut self, device: &Device) -> bool {
         let (pool, _) = NodePool::from_device(device);
         let empty = pool.without_accounts();
         let published = published(device);
-        let same = published == self.published && empty.is_like(&self.empty);
-        if !same {
+        let news = published != self.published || !empty.is_like(&self.empty);
+        if news {
             (self.empty, self.published) = (empty, published);
         }
-        !same
+        news
     }
 
     /// Counts what pods hold: by their assignment, else by what the node has published, else the type is blocked.
@@ -176,10 +219,10 @@ impl Stock {
                 if charge.devices.is_some_and(|devices| !devices.of_kind(&kind).is_empty()) {
                     continue;
                 }
-                let told = self.published.iter().find(|held| held.kind == kind && *held.uid == *charge.uid.as_str());
-                match told {
-                    Some(told) => {
-                        self.pool.take_minors(&kind, &told.minors);
+                let published = self.published.iter();
+                match published.into_iter().find(|held| held.kind == kind && *held.uid == *charge.uid.as_str()) {
+                    Some(held) => {
+                        self.pool.take_minors(&kind, &held.minors);
                     }
                     None => {
                         self.blocked.insert(kind);
@@ -208,7 +251,7 @@ impl Stock {
         misfits.is_empty()
     }
 
-    /// `true` while a pod holds devices of this type that nobody has named.
+    /// `true` while a pod holds devices of this type that are not named.
     pub fn is_blocked(&self, kind: &DeviceType) -> bool {
         self.blocked.contains(kind)
     }
@@ -252,31 +295,24 @@ impl Stock {
     /// are as well.
     pub fn look(&self, places: bool) -> String {
         let devices = self.pool.devices();
-        let rooms = self.describe();
-        let at = |kind: &str, number: usize| -> String {
-            let (place, labels) = match kind {
-                "gpu" => (devices.gpus[number].place, devices.gpus[number].labels()),
-                "mig" => (devices.migs[number].place, devices.migs[number].labels()),
-                _ => (devices.nics[number].place, devices.nics[number].labels()),
-            };
-            format!("{place:?}{labels:?}")
+        let one = |(slot, room): (Slot, &DeviceRoom)| {
+            let at = || format!("{:?}{:?}", devices.place(slot), devices.labels(slot));
+            format!("{}{}{}{}", room.kind, room.healthy, room.free, if places { at() } else { String::new() })
         };
-        let mut numbers: BTreeMap<&str, usize> = BTreeMap::new();
-        let mut looks: Vec<String> = Vec::with_capacity(rooms.len());
-        for room in &rooms {
-            let number = numbers.entry(room.kind).or_insert(0);
-            let place = if places { at(room.kind, *number) } else { String::new() };
-            *number += 1;
-            looks.push(format!("{}{}{}{place}", room.kind, room.healthy, room.free));
-        }
-        looks.sort_unstable();
-        looks.concat()
+        let mut all: Vec<String> = devices.slots().zip(&self.describe()).map(one).collect();
+        all.sort_unstable();
+        all.concat()
     }
 
     /// How much more of the free GPU compute (in GPUs) becomes of no use to a request drawn from `mix` when the pod takes its
     /// devices; below zero when less does. `choice` is `None` for a pod that takes no devices; `left` is what the node has
     /// beside them, before and after.
-    pub fn fragmentation_change(&self, choice: Option<&DeviceChoice>, left: [Beside; 2], mix: &[Seen]) -> f64 {
+    pub fn fragmentation_change(
+        &self,
+        choice: Option<&DeviceChoice>,
+        left: [FreeCpuMemory; 2],
+        mix: &[TypicalRequest],
+    ) -> f64 {
         let after = choice.and_then(|choice| {
             let mut pool = self.pool.clone();
             pool.take(&choice.assignment.grant).ok().map(|()| pool)
@@ -322,7 +358,7 @@ impl Stock {
         ((all - free) * key::WHOLE, all * key::WHOLE)
     }
 
-    /// What there is, whoever holds it.
+    /// What there is, held or free.
     pub fn listed(&self) -> Listed {
         let devices = self.empty.devices();
         let whole = devices.gpus.iter().filter(|gpu| gpu.core > 0);
@@ -360,24 +396,27 @@ impl Stock {
     /// Every device and what is free of it.
     pub fn describe(&self) -> Vec<DeviceRoom> {
         let devices = self.pool.devices();
-        let gpus = (0u8..).zip(&devices.gpus).map(|(at, gpu)| {
-            let (core, memory) = self.pool.gpu_room(at);
-            let memory = if gpu.bytes_known { memory >> 20 } else { memory };
-            let unit = if gpu.bytes_known { "Mi" } else { "%" };
-            let free = format!("{core}% core and {memory}{unit} memory");
-            DeviceRoom { kind: "gpu", minor: gpu.minor, id: gpu.id.clone(), healthy: gpu.healthy, free }
-        });
         let free_migs = self.pool.summary().free_migs;
-        let migs = (0u8..).zip(&devices.migs).map(|(at, mig)| {
-            let free = if free_migs & (1 << at) == 0 { "nothing" } else { "all" };
-            let free = format!("{free} of {}", mig.profile);
-            DeviceRoom { kind: "mig", minor: mig.minor, id: mig.id.clone(), healthy: mig.healthy, free }
-        });
-        let nics = (0u8..).zip(&devices.nics).map(|(at, nic)| {
-            let free = format!("{}%", self.pool.nic_room(at));
-            DeviceRoom { kind: "rdma", minor: nic.minor, id: nic.id.clone(), healthy: nic.healthy, free }
-        });
-        gpus.chain(migs).chain(nics).collect()
+        let describe = |slot| {
+            let (kind, healthy, free) = match slot {
+                Slot::Gpu(at) => {
+                    let gpu = &devices.gpus[usize::from(at)];
+                    let (core, memory) = self.pool.gpu_room(at);
+                    let (memory, unit) = if gpu.bytes_known { (memory >> 20, "Mi") } else { (memory, "%") };
+                    ("gpu", gpu.healthy, format!("{core}% core and {memory}{unit} memory"))
+                }
+                Slot::Mig(at) => {
+                    let mig = &devices.migs[usize::from(at)];
+                    let free = if free_migs & (1 << at) == 0 { "nothing" } else { "all" };
+                    ("mig", mig.healthy, format!("{free} of {}", mig.profile))
+                }
+                Slot::Nic(at) => {
+                    ("rdma", devices.nics[usize::from(at)].healthy, format!("{}%", self.pool.nic_room(at)))
+                }
+            };
+            DeviceRoom { kind, minor: devices.minor(slot), id: devices.id(slot).clone(), healthy, free }
+        };
+        devices.slots().map(describe).collect()
     }
 }
 
@@ -400,12 +439,12 @@ pub struct DeviceRoom {
 fn published(device: &Device) -> Box<[Published]> {
     let all = device.status.iter().flat_map(|status| &status.allocations);
     let entries = all.flat_map(|held| held.entries.iter().map(|entry| (&held.kind, entry)));
-    let told = entries.map(|(kind, entry)| Published {
+    let published = entries.map(|(kind, entry)| Published {
         kind: kind.clone(),
         uid: entry.uuid.as_str().into(),
         minors: entry.minors.clone().into(),
     });
-    told.collect()
+    published.collect()
 }
 
 /// The assignment that a bound pod's annotation records; `None` when there is none or it cannot be read.
@@ -438,7 +477,7 @@ pub fn kinds_of(pod: &Pod) -> Kinds {
     kinds
 }
 
-/// Whom the pod does not want near its devices, as its annotations stand now.
+/// Which pods may not be near the pod's devices, as its annotations stand now.
 pub(super) fn exclusive_of(facts: &PodFacts) -> Exclusive {
     if facts.spec.wishes.hint.is_none() {
         return Exclusive::default();

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::contract::{GpuRequest, key};
-use crate::decide::devices::score::Seen;
+use crate::decide::devices::score::TypicalRequest;
 use crate::decide::pod::PodContainer;
 
 use super::pod::PodFacts;
@@ -41,13 +41,13 @@ pub struct Mix {
     tallies: BTreeMap<Demand, Tally>,
     pods: u64,
     changes: u64,
-    typical: Arc<[Seen]>,
+    typical: Arc<[TypicalRequest]>,
     epoch: u64,
 }
 
 impl Mix {
     /// The typical requests, the most frequent first. Empty while nobody asks for GPUs.
-    pub fn typical(&self) -> &Arc<[Seen]> {
+    pub fn typical(&self) -> &Arc<[TypicalRequest]> {
         &self.typical
     }
 
@@ -94,7 +94,8 @@ impl Mix {
             return;
         }
         self.changes = 0;
-        let mut typical: Vec<Seen> = self.tallies.iter().map(|(demand, tally)| seen(*demand, *tally)).collect();
+        let mut typical: Vec<TypicalRequest> =
+            self.tallies.iter().map(|(demand, tally)| request(*demand, *tally)).collect();
         // Stable: among equally frequent kinds the smaller comes first.
         typical.sort_by(|a, b| b.weight.total_cmp(&a.weight));
         typical.truncate(KINDS);
@@ -105,9 +106,9 @@ impl Mix {
     }
 }
 
-fn seen(demand: Demand, tally: Tally) -> Seen {
+fn request(demand: Demand, tally: Tally) -> TypicalRequest {
     let pods = tally.pods.max(1) as i64;
-    Seen {
+    TypicalRequest {
         core: demand.core,
         memory: demand.memory,
         bytes: demand.bytes,

@@ -13,7 +13,7 @@ use baton::decide::pod::ContainerKind::{self, App, Init, Sidecar};
 use baton::decide::pod::{AssignmentText, HandoffPod, Phase, PodContainer};
 use proptest::prelude::*;
 
-use super::nodes::{device, machine, nic, object, with_vfs};
+use super::nodes::{Written, device, machine, nic, object, with_vfs};
 
 const NODE: &str = "node-a";
 

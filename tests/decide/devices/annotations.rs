@@ -5,7 +5,7 @@ use baton::decide::devices::{Exclusive, Held, Misfit, NodePool, Wishes, pick};
 use baton::decide::pod::ContainerKind::{App, Init};
 use proptest::prelude::*;
 
-use super::nodes::{ask, gpu, gpu_minors, machine, nic, object, place, pod, pool_of, wish, with_vfs};
+use super::nodes::{Written, ask, gpu, gpu_minors, machine, nic, object, place, pod, pool_of, wish, with_vfs};
 
 fn with_functions() -> Vec<baton::contract::inventory::DeviceInfo> {
     let mut devices = machine(2);

@@ -5,7 +5,7 @@ use baton::contract::{DeviceType, key};
 use baton::decide::devices::{Wishes, pick};
 use baton::decide::pod::ContainerKind::{App, Init, Sidecar};
 
-use super::nodes::{gpu, nvlinked, pod, pool_of};
+use super::nodes::{Written, gpu, nvlinked, pod, pool_of};
 
 /// Minors of each container's GPUs, for containers that want so many whole GPUs.
 fn split(devices: Vec<DeviceInfo>, counts: &[u32]) -> Vec<Vec<i32>> {

@@ -2,11 +2,13 @@
 
 use baton::contract::hint::TopologyScope;
 use baton::contract::key;
-use baton::decide::devices::score::{Beside, Seen, fragmentation, largest_free_group, topology_fit, utilisation};
-use baton::decide::devices::{Exclusive, Level, NodePool, Reason, Wishes, pick};
+use baton::decide::devices::score::{FreeCpuMemory, TypicalRequest, fragmentation, topology_fit};
+use baton::decide::devices::{Exclusive, NodePool, Reason, Wishes, pick};
 use baton::decide::pod::ContainerKind::App;
 
-use super::nodes::{ask, gpu, gpu_ids, gpu_minors, machine, mig, nic_minors, object, place, pod, pool_of, wish};
+use super::nodes::{
+    Written, ask, gpu, gpu_ids, gpu_minors, machine, mig, nic_minors, object, place, pod, pool_of, wish,
+};
 
 #[test]
 fn a_selector_chooses_the_model() {
@@ -125,20 +127,24 @@ fn scores_tell_how_well_a_pick_lies_and_what_it_leaves() {
     let six = pick(&pool, &ask(&[("nvidia.com/gpu", "6")])).unwrap();
     assert_eq!(topology_fit(&pool, &four), 100);
     assert!(topology_fit(&pool, &six) < 100);
-    assert_eq!((utilisation(&pool, &four), utilisation(&pool, &six)), (50, 75));
-    assert_eq!(largest_free_group(&pool, Level::Switch), 4);
-    let share =
-        |percent| Seen { core: percent, memory: percent, count: 1, milli_cpu: 4000, weight: 1.0, ..Seen::default() };
+    let share = |percent| TypicalRequest {
+        core: percent,
+        memory: percent,
+        count: 1,
+        milli_cpu: 4000,
+        weight: 1.0,
+        ..TypicalRequest::default()
+    };
     let mix = [share(100), share(50)];
-    assert!(fragmentation(&pool, Beside::PLENTY, &mix).abs() < 1e-9, "an empty node wastes nothing");
+    assert!(fragmentation(&pool, FreeCpuMemory::PLENTY, &mix).abs() < 1e-9, "an empty node wastes nothing");
     place(&mut pool, &ask(&[(key::GPU, "30")])).unwrap();
     assert!(
-        (fragmentation(&pool, Beside::PLENTY, &mix) - 0.35).abs() < 1e-9,
+        (fragmentation(&pool, FreeCpuMemory::PLENTY, &mix) - 0.35).abs() < 1e-9,
         "70% are of no use to a whole GPU, all of use to a half"
     );
     place(&mut pool, &ask(&[(key::GPU, "30")])).unwrap();
-    assert!((fragmentation(&pool, Beside::PLENTY, &mix) - 0.4).abs() < 1e-9, "40% are of no use to either");
-    let starved = Beside { milli_cpu: 3999, ..Beside::PLENTY };
+    assert!((fragmentation(&pool, FreeCpuMemory::PLENTY, &mix) - 0.4).abs() < 1e-9, "40% are of no use to either");
+    let starved = FreeCpuMemory { milli_cpu: 3999, ..FreeCpuMemory::PLENTY };
     assert!((fragmentation(&pool, starved, &mix) - 7.4).abs() < 1e-9, "without CPU all that is free is of no use");
 }
 

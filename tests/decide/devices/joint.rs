@@ -6,7 +6,7 @@ use baton::decide::pod::ContainerKind::{self, App, Init};
 use proptest::prelude::*;
 
 use super::nodes::{
-    Limits, ask, gpu, gpu_minors, machine, mig, nic, nic_minors, object, place, pod, pool_of, wish, with_vfs,
+    Limits, Written, ask, gpu, gpu_minors, machine, mig, nic, nic_minors, object, place, pod, pool_of, wish, with_vfs,
 };
 
 const NEAR: Option<&str> = Some(r#"{"deviceTypes":["gpu","rdma"]}"#);

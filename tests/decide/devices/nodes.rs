@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use baton::contract::inventory::{Device, DeviceInfo, DeviceSpec, DeviceTopology, VfGroup, VirtualFunction};
-use baton::contract::{ContainerRequest, DeviceId, DeviceType, key};
+use baton::contract::{ContainerDevices, ContainerRequest, DeviceAllocation, DeviceId, DeviceType, key};
 use baton::decide::devices::{Assignment, NodePool, PodDeviceRequest, Reason, Wishes, pick};
 use baton::decide::pod::ContainerKind::{self, App};
 
@@ -136,4 +136,27 @@ fn minors(pool: &NodePool, assignment: &Assignment, kind: &DeviceType) -> Vec<i3
 
 pub fn gpu_ids(pool: &NodePool, assignment: &Assignment) -> Vec<String> {
     assignment.device_allocated(pool).of(&DeviceType::Gpu).iter().map(|entry| entry.id.to_string()).collect()
+}
+
+/// An assignment's annotations, read back.
+pub trait Written {
+    fn device_allocated(&self, pool: &NodePool) -> DeviceAllocation;
+    fn container_devices(&self, pool: &NodePool, request: &PodDeviceRequest, node: &str) -> ContainerDevices;
+    fn gpu_minors(&self, pool: &NodePool) -> String;
+}
+
+impl Written for Assignment {
+    fn device_allocated(&self, pool: &NodePool) -> DeviceAllocation {
+        let [text, ..] = self.annotations(pool, &ask(&[]), "node-a");
+        if text.is_empty() { DeviceAllocation::default() } else { DeviceAllocation::parse(&text).unwrap() }
+    }
+
+    fn container_devices(&self, pool: &NodePool, request: &PodDeviceRequest, node: &str) -> ContainerDevices {
+        let [_, text, _] = self.annotations(pool, request, node);
+        ContainerDevices::parse(&text).unwrap().unwrap()
+    }
+
+    fn gpu_minors(&self, pool: &NodePool) -> String {
+        self.device_allocated(pool).gpu_minors()
+    }
 }

@@ -5,7 +5,7 @@ use baton::decide::devices::{NodePool, PodDeviceRequest, Slot, Wishes, merge, ov
 use baton::decide::pod::ContainerKind::{self, App, Init, Sidecar};
 use proptest::prelude::*;
 
-use super::nodes::{gpu, gpu_minors, machine, place, pod, pool_of};
+use super::nodes::{Written, gpu, gpu_minors, machine, place, pod, pool_of};
 
 const GPU1: &[(&str, &str)] = &[("nvidia.com/gpu", "1")];
 const GPU2: &[(&str, &str)] = &[("nvidia.com/gpu", "2")];

@@ -1,11 +1,11 @@
 //! Taking and giving back.
 
 use baton::contract::key;
-use baton::decide::devices::{Aftermath, Grant, NodePool, Part, PoolError, Slot, Wishes, pick};
+use baton::decide::devices::{AfterGrant, Grant, NodePool, Part, PoolError, Slot, Wishes, pick};
 use baton::decide::pod::ContainerKind::{App, Init, Sidecar};
 use proptest::prelude::*;
 
-use super::nodes::{MEMORY, ask, gpu, machine, object, place, pod, pool_of, wish};
+use super::nodes::{MEMORY, Written, ask, gpu, machine, object, place, pod, pool_of, wish};
 
 #[test]
 fn a_grant_above_capacity_is_refused_and_names_the_device() {
@@ -25,7 +25,7 @@ fn a_grant_above_capacity_is_refused_and_names_the_device() {
 #[test]
 fn a_grant_leaves_the_same_of_every_pool_in_one_state_and_is_taken_afresh_from_another() {
     let grant = |core| Grant { parts: [Part::Gpu { gpu: 3, core, memory: MEMORY / 4 }].into(), ..Grant::default() };
-    let (empty, known, some) = (pool_of(machine(2)), Aftermath::default(), grant(30));
+    let (empty, known, some) = (pool_of(machine(2)), AfterGrant::default(), grant(30));
     let (mut first, mut second, mut plain) = (empty.clone(), empty.clone(), empty.clone());
     plain.take(&some).unwrap();
     first.take_as_before(&some, &known).unwrap();

@@ -4,7 +4,7 @@
 //! The gradient itself decides, in millionths of a GPU, not a rounded score of it: only the order over the nodes that fit is
 //! brought to 0..=100. CPU and memory count where their lack strands GPUs, so pods without GPUs keep off such nodes.
 
-use crate::decide::devices::score::Beside;
+use crate::decide::devices::score::FreeCpuMemory;
 use crate::decide::scheduler::rules::points::stretch;
 use crate::decide::scheduler::rules::{NodeScore, Plugin, Reads, Score, Slots, View};
 use crate::decide::world::{Node, NodeId, Pod};
@@ -32,8 +32,9 @@ impl Score for GpuFragmentation {
     fn score(&self, view: View<'_>, pod: &Pod, (id, node): (NodeId, &Node), slots: &mut Slots) -> i64 {
         let (Some(stock), Some(facts)) = (&node.stock, &node.facts) else { return 0 };
         let (have, used, wanted) = (&facts.allocatable, &node.used, &pod.facts.spec.requests);
-        let before = Beside { milli_cpu: have.milli_cpu - used.milli_cpu, memory: have.memory - used.memory };
-        let after = Beside { milli_cpu: before.milli_cpu - wanted.milli_cpu, memory: before.memory - wanted.memory };
+        let before = FreeCpuMemory { milli_cpu: have.milli_cpu - used.milli_cpu, memory: have.memory - used.memory };
+        let after =
+            FreeCpuMemory { milli_cpu: before.milli_cpu - wanted.milli_cpu, memory: before.memory - wanted.memory };
         let choice = choice(slots, id);
         let change = stock.fragmentation_change(choice, [before, after], view.world.mix().typical());
         (-change * PARTS).round() as i64
