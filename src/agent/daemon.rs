@@ -14,23 +14,22 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
+use super::admin::{AdminState, ServingState, routes};
 use super::answer::Answers;
 use super::devices;
 use super::error::AgentError;
 use super::handoff::StateDir;
 use super::health::HealthBook;
 use super::inventory::node_inventory;
-use super::keeper::{Keeper, Tools};
-use super::kubelet::{Plugins, PluginsConfig};
-use super::look::{self, Scan};
-use super::metrics::Metrics;
+use super::kubelet::{PluginsConfig, ResourcePlugins};
+use super::metrics::AgentMetrics;
 use super::nic_reads::NicReads;
+use super::node_handoff::{self, Handoff, OpenHandoff, OpeningContext};
 use super::offer::{InUse, Unseen, configured, offers};
-use super::options::Options;
-use super::probes::{self, Probes, Serving};
+use super::options::AgentOptions;
+use super::reconciler::{DeviceReconciler, ReconcilerContext};
 use super::reporting;
-use super::seam::{Handoff, OpenHandoff, Opening};
-use super::wiring;
+use super::scan::{self, MachineScan};
 use crate::cluster::agent_lease::AgentLease;
 use crate::cluster::client;
 use crate::cluster::inventory::{InventoryWriter, Published};
@@ -61,27 +60,27 @@ pub fn runtime() -> std::io::Result<tokio::runtime::Runtime> {
 }
 
 /// Runs the daemon until `shutdown` (then `Ok`) or until something fails that it cannot mend.
-pub async fn run(options: Options, shutdown: CancellationToken) -> Result<(), AgentError> {
-    run_with(options, shutdown, Box::new(wiring::open)).await
+pub async fn run(options: AgentOptions, shutdown: CancellationToken) -> Result<(), AgentError> {
+    run_with(options, shutdown, Box::new(node_handoff::open)).await
 }
 
 /// [`run`] with another hand-off.
-pub async fn run_with(options: Options, shutdown: CancellationToken, open: OpenHandoff) -> Result<(), AgentError> {
+pub async fn run_with(options: AgentOptions, shutdown: CancellationToken, open: OpenHandoff) -> Result<(), AgentError> {
     options.validate()?;
     HealthBook::new(&options)?;
     let options = Arc::new(options);
-    let metrics = Arc::new(Metrics::default());
-    let probes = Arc::new(Probes::default());
+    let metrics = Arc::new(AgentMetrics::default());
+    let admin_state = Arc::new(AdminState::default());
     let mut tasks = JoinSet::new();
     // Ends what the calls in hand still need, after they have ended.
     let ending = CancellationToken::new();
-    let started = start(options, metrics, probes, &mut tasks, open, &ending);
-    let mut keeper = tokio::select! {
+    let started = start(options, metrics, admin_state, &mut tasks, open, &ending);
+    let mut reconciler = tokio::select! {
         started = started => started?,
         () = shutdown.cancelled() => return Ok(()),
     };
     let failure = tokio::select! {
-        error = keeper.run() => Some(error),
+        error = reconciler.run() => Some(error),
         Some(ended) = tasks.join_next() => Some(match ended {
             Err(error) => AgentError::Panicked(error.to_string()),
             Ok(name) => AgentError::Panicked(format!("{name} ended")),
@@ -92,7 +91,7 @@ pub async fn run_with(options: Options, shutdown: CancellationToken, open: OpenH
         tracing::error!(%error, "ending");
     }
     // Calls in hand still need the hand-off: it goes after them, and with it the lock on the state directory.
-    keeper.finish().await;
+    reconciler.finish().await;
     // The Lease says last that nothing is registered any more: schedulers need not find out by its age.
     let told = async { while tasks.join_next().await.is_some_and(|ended| !matches!(ended, Ok(LEASE))) {} };
     let _ = tokio::time::timeout(LAST_WORD, told).await;
@@ -102,28 +101,28 @@ pub async fn run_with(options: Options, shutdown: CancellationToken, open: OpenH
 }
 
 async fn start(
-    options: Arc<Options>,
-    metrics: Arc<Metrics>,
-    probes: Arc<Probes>,
+    options: Arc<AgentOptions>,
+    metrics: Arc<AgentMetrics>,
+    admin_state: Arc<AdminState>,
     tasks: &mut JoinSet<&'static str>,
     open: OpenHandoff,
     ending: &CancellationToken,
-) -> Result<Keeper, AgentError> {
+) -> Result<DeviceReconciler, AgentError> {
     let (client, resumed) = client::connect_and_tell("baton-device-plugin", options.kubeconfig.as_deref()).await?;
-    let state = lock_and_listen(&options, &metrics, &probes, tasks).await?;
-    probes.set_phase("looking at the hardware");
+    let state = lock_and_listen(&options, &metrics, &admin_state, tasks).await?;
+    admin_state.set_phase("looking at the hardware");
     let (sink, events) = event_channel();
     let roots = roots(&options);
     let provider = provider(&options, sink);
     let reads = NicReads::new(options.periods.nic_deadline);
     let first = first_scan(&options, &roots, &provider, &reads).await?;
     let looked = clock::mono();
-    probes.set_phase("opening the ledger");
+    admin_state.set_phase("opening the ledger");
     let answers = Arc::new(Answers::new(options.clone()));
     // The writer ends by itself when the last who may tell something is gone.
     let (notices, _) =
         Notices::start(client.clone(), "baton-device-plugin", &options.node_name, || std::future::ready(()));
-    let opening = Opening {
+    let opening = OpeningContext {
         options: options.clone(),
         state,
         inventory: first_inventory(&options, &first),
@@ -142,7 +141,7 @@ async fn start(
     let _ = tokio::time::timeout(LEDGER, known.wait_for(|version| *version > 0)).await;
     let sentry = Sentry::start().map_err(AgentError::Thread)?;
     let (published, publication) = watch::channel(Arc::new(Published::default()));
-    let tools = Tools {
+    let context = ReconcilerContext {
         options: options.clone(),
         roots,
         provider,
@@ -156,14 +155,14 @@ async fn start(
         sentry: sentry.clone(),
         reads,
     };
-    let plugins = Plugins::start(plugins_config(&options, handoff.clone(), &metrics, sentry));
-    let keeper = Keeper::start(tools, plugins, first)?;
-    let states = keeper.plugins().states();
-    probes.serve(Serving {
+    let plugins = ResourcePlugins::start(plugins_config(&options, handoff.clone(), &metrics, sentry));
+    let reconciler = DeviceReconciler::start(context, plugins, first)?;
+    let states = reconciler.plugins().states();
+    admin_state.serve(ServingState {
         states: states.clone(),
-        socket: keeper.plugins().first_socket(),
+        socket: reconciler.plugins().first_socket(),
         handoff: handoff.clone(),
-        lacks: keeper.lacks(),
+        lacks: reconciler.lacks(),
     });
 
     let heartbeat = options.periods.heartbeat;
@@ -173,11 +172,11 @@ async fn start(
     let telling = reporting::lease(lease, states.clone(), handoff.identity(), options.lockless(), heartbeat);
     tasks.spawn(named(LEASE, telling));
     tasks.spawn(named("registration metrics", count_registered(states, metrics, looked)));
-    Ok(keeper)
+    Ok(reconciler)
 }
 
 /// What the rebuilding of a lost ledger judges by, before the keeper takes over.
-fn first_inventory(options: &Options, first: &Scan) -> NodeInventory {
+fn first_inventory(options: &AgentOptions, first: &MachineScan) -> NodeInventory {
     let Ok(machine) = &first.machine else { return NodeInventory::default() };
     let list = devices::list(machine, options.mig_strategy, &BTreeMap::new(), clock::wall());
     let mut registered = configured(options);
@@ -193,19 +192,19 @@ async fn named(name: &'static str, work: impl Future<Output = ()>) -> &'static s
 /// The admin address is opened first, so that a waiting daemon can be asked why it waits. In one network namespace with the
 /// daemon that it waits for, the address is free only after the lock is.
 async fn lock_and_listen(
-    options: &Options,
-    metrics: &Arc<Metrics>,
-    probes: &Arc<Probes>,
+    options: &AgentOptions,
+    metrics: &Arc<AgentMetrics>,
+    admin_state: &Arc<AdminState>,
     tasks: &mut JoinSet<&'static str>,
 ) -> Result<StateDir, AgentError> {
-    probes.set_phase("waiting for another daemon of this node to end");
-    let directory = &options.places.state_dir;
+    admin_state.set_phase("waiting for another daemon of this node to end");
+    let directory = &options.paths.state_dir;
     let Some(address) = options.listen else { return Ok(StateDir::acquire(directory).await?) };
     let mut serve = |listener: TcpListener| {
         if let Ok(address) = listener.local_addr() {
             tracing::info!(%address, "admin HTTP");
         }
-        let router = probes::router(probes.clone(), metrics.clone());
+        let router = routes(admin_state.clone(), metrics.clone());
         // It answers until the end: tasks are ended after the calls in hand are.
         let never = CancellationToken::new();
         tasks.spawn(named("admin HTTP", admin::serve(listener, router, never)));
@@ -229,13 +228,13 @@ async fn lock_and_listen(
 
 /// The first look. With `--fail-on-init-error=false` NVML may fail: the keeper tries it again, and the NICs do not wait.
 async fn first_scan(
-    options: &Options,
+    options: &AgentOptions,
     roots: &Roots,
     provider: &Arc<dyn GpuProvider>,
     reads: &NicReads,
-) -> Result<Scan, AgentError> {
+) -> Result<MachineScan, AgentError> {
     let (roots, provider, reads) = (roots.clone(), provider.clone(), reads.clone());
-    let scan = tokio::task::spawn_blocking(move || look::scan(&roots, &*provider, &reads)).await;
+    let scan = tokio::task::spawn_blocking(move || scan::scan(&roots, &*provider, &reads)).await;
     let mut scan = scan.map_err(|error| AgentError::Panicked(error.to_string()))?;
     if let Some(error) = scan.nvml.take_if(|error| options.fail_on_init_error || error.is_fatal()) {
         return Err(AgentError::Init(error));
@@ -254,19 +253,19 @@ fn event_channel() -> (EventSink, mpsc::Receiver<GpuEvent>) {
 }
 
 /// Where the machine's files are.
-pub fn roots(options: &Options) -> Roots {
-    let places = &options.places;
+pub fn roots(options: &AgentOptions) -> Roots {
+    let paths = &options.paths;
     Roots {
-        sysfs: places.sysfs_root.clone(),
-        proc: places.proc_root.clone(),
-        dev: places.dev_root.clone(),
-        driver: places.driver_root.clone(),
+        sysfs: paths.sysfs_root.clone(),
+        proc: paths.proc_root.clone(),
+        dev: paths.dev_root.clone(),
+        driver: paths.driver_root.clone(),
     }
 }
 
-fn provider(options: &Options, sink: EventSink) -> Arc<dyn GpuProvider> {
-    let places = &options.places;
-    if let Some(recording) = &places.gpu_recording {
+fn provider(options: &AgentOptions, sink: EventSink) -> Arc<dyn GpuProvider> {
+    let paths = &options.paths;
+    if let Some(recording) = &paths.gpu_recording {
         // The sink must outlive the recording, which has no events: the keeper takes a closed channel for a bug.
         return Arc::new(Recorded { scans: RecordedProvider::new(recording), _sink: sink });
     }
@@ -274,12 +273,12 @@ fn provider(options: &Options, sink: EventSink) -> Arc<dyn GpuProvider> {
 }
 
 /// Where NVML is and how long it may take.
-pub fn nvml_options(options: &Options) -> NvmlOptions {
-    let places = &options.places;
+pub fn nvml_options(options: &AgentOptions) -> NvmlOptions {
+    let paths = &options.paths;
     NvmlOptions {
-        library: places.nvml_library.clone(),
-        driver_root: places.driver_root.clone(),
-        sysfs: Some(places.sysfs_root.clone()),
+        library: paths.nvml_library.clone(),
+        driver_root: paths.driver_root.clone(),
+        sysfs: Some(paths.sysfs_root.clone()),
         deadline: options.periods.nvml_deadline,
         clock: Some(clock::mono),
         ..NvmlOptions::default()
@@ -301,15 +300,15 @@ impl GpuProvider for Recorded {
 }
 
 fn plugins_config(
-    options: &Options,
+    options: &AgentOptions,
     handoff: Arc<dyn Handoff>,
-    metrics: &Arc<Metrics>,
+    metrics: &Arc<AgentMetrics>,
     sentry: Sentry,
 ) -> PluginsConfig {
     let periods = &options.periods;
     let (metrics, told) = (metrics.clone(), handoff.clone());
     PluginsConfig {
-        directory: options.places.kubelet_dir.clone(),
+        directory: options.paths.kubelet_dir.clone(),
         poll: periods.kubelet_poll,
         sentry,
         register_timeout: periods.register_timeout,
@@ -317,7 +316,7 @@ fn plugins_config(
         budget: periods.rpc_budget,
         grace: periods.shutdown_grace,
         pre_start: options.verify_before_start,
-        calls: handoff,
+        calls: handoff.calls(),
         on_lost: Arc::new(move |resource, why| {
             metrics.registration_lost(resource, why);
             told.registration_lost();
@@ -326,8 +325,8 @@ fn plugins_config(
 }
 
 async fn count_registered(
-    mut states: watch::Receiver<super::kubelet::plugins::PluginStates>,
-    metrics: Arc<Metrics>,
+    mut states: watch::Receiver<super::kubelet::PluginStates>,
+    metrics: Arc<AgentMetrics>,
     looked: Duration,
 ) {
     let mut was_ready = false;

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
 
-use super::choice::MigStrategy;
+use super::options::MigStrategy;
 use crate::contract::{DeviceId, DeviceType};
 use crate::hardware::gpu::{MigInstance, MigMode};
 use crate::hardware::nic::Function;
@@ -19,18 +19,18 @@ pub struct NodeDevice {
     /// Number in the Device object; parts have their whole's.
     pub minor: i32,
     /// What it is.
-    pub body: Body,
+    pub body: DeviceBody,
     /// PCI address; a MIG device has its GPU's.
     pub bdf: Bdf,
     /// Where it is plugged in.
     pub place: Place,
     /// How it is.
-    pub health: Health,
+    pub health: DeviceHealth,
 }
 
 /// What a device is.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Body {
+pub enum DeviceBody {
     /// A GPU.
     Gpu {
         /// As NVML answered.
@@ -73,7 +73,7 @@ pub enum Body {
 
 /// How a device is, and since when.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Health {
+pub struct DeviceHealth {
     /// Takes new pods.
     pub healthy: bool,
     /// CamelCase word for the condition.
@@ -84,7 +84,7 @@ pub struct Health {
     pub since: Timestamp,
 }
 
-impl Health {
+impl DeviceHealth {
     /// No fault seen.
     pub fn good(since: Timestamp) -> Self {
         Self { healthy: true, reason: "Healthy".into(), message: "no fault seen".into(), since }
@@ -100,25 +100,25 @@ impl NodeDevice {
     /// The word for its type on every wire.
     pub fn kind(&self) -> DeviceType {
         match self.body {
-            Body::Gpu { .. } | Body::Mig { .. } => DeviceType::Gpu,
-            Body::Nic { .. } | Body::Vf { .. } => DeviceType::Rdma,
+            DeviceBody::Gpu { .. } | DeviceBody::Mig { .. } => DeviceType::Gpu,
+            DeviceBody::Nic { .. } | DeviceBody::Vf { .. } => DeviceType::Rdma,
         }
     }
 
     /// The device that this one is a part of.
     pub fn parent(&self) -> Option<&DeviceId> {
         match &self.body {
-            Body::Mig { parent, .. } | Body::Vf { parent, .. } => Some(parent),
-            Body::Gpu { .. } | Body::Nic { .. } => None,
+            DeviceBody::Mig { parent, .. } | DeviceBody::Vf { parent, .. } => Some(parent),
+            DeviceBody::Gpu { .. } | DeviceBody::Nic { .. } => None,
         }
     }
 
     /// Memory in bytes, where it has any and tells.
     pub fn memory(&self) -> Option<i64> {
         let bytes = match &self.body {
-            Body::Gpu { gpu, .. } => gpu.memory_bytes,
-            Body::Mig { instance, .. } => instance.memory_bytes,
-            Body::Nic { .. } | Body::Vf { .. } => None,
+            DeviceBody::Gpu { gpu, .. } => gpu.memory_bytes,
+            DeviceBody::Mig { instance, .. } => instance.memory_bytes,
+            DeviceBody::Nic { .. } | DeviceBody::Vf { .. } => None,
         };
         bytes.and_then(|bytes| i64::try_from(bytes).ok())
     }
@@ -129,7 +129,7 @@ impl NodeDevice {
 pub fn list(
     machine: &Machine,
     strategy: MigStrategy,
-    health: &BTreeMap<DeviceId, Health>,
+    health: &BTreeMap<DeviceId, DeviceHealth>,
     now: Timestamp,
 ) -> Vec<NodeDevice> {
     let mut devices = Vec::new();
@@ -141,11 +141,11 @@ pub fn list(
             continue;
         };
         let split = strategy != MigStrategy::None && gpu.mig.mode == MigMode::Enabled;
-        let judged = health.get(&id).cloned().unwrap_or_else(|| Health::good(now));
+        let judged = health.get(&id).cloned().unwrap_or_else(|| DeviceHealth::good(now));
         let nvlink = domains.get(gpu.uuid.as_str()).copied();
         let whole_offered = !(strategy == MigStrategy::Single && uniform != Uniform::NoMig);
         let own = match (&judged, split || whole_offered) {
-            (Health { healthy: true, .. }, false) => Health::bad(
+            (DeviceHealth { healthy: true, .. }, false) => DeviceHealth::bad(
                 "NotSplit",
                 "--mig-strategy=single offers MIG devices only and this GPU is not split; split it like the others, or \
                  use --mig-strategy=mixed",
@@ -156,7 +156,7 @@ pub fn list(
         devices.push(NodeDevice {
             id: id.clone(),
             minor: gpu.minor as i32,
-            body: Body::Gpu { gpu: Box::new(gpu.clone()), split, nvlink },
+            body: DeviceBody::Gpu { gpu: Box::new(gpu.clone()), split, nvlink },
             bdf: gpu.bdf,
             place: gpu.place.clone(),
             health: own,
@@ -172,8 +172,8 @@ pub fn list(
 fn mig_devices<'a>(
     gpu: &'a Gpu,
     parent: &'a DeviceId,
-    whole: &'a Health,
-    health: &'a BTreeMap<DeviceId, Health>,
+    whole: &'a DeviceHealth,
+    health: &'a BTreeMap<DeviceId, DeviceHealth>,
     strategy: MigStrategy,
     uniform: &'a Uniform,
     now: Timestamp,
@@ -184,14 +184,14 @@ fn mig_devices<'a>(
         let health = if judged.healthy && strategy == MigStrategy::Single && *uniform == Uniform::Several {
             let why = "--mig-strategy=single needs one profile on all GPUs of the node and there are several; use \
                        --mig-strategy=mixed, or split all GPUs alike";
-            Health::bad("MigNotUniform", why, now)
+            DeviceHealth::bad("MigNotUniform", why, now)
         } else {
             judged.clone()
         };
         Some(NodeDevice {
             id,
             minor: gpu.minor as i32,
-            body: Body::Mig {
+            body: DeviceBody::Mig {
                 parent: parent.clone(),
                 parent_index: gpu.index,
                 slot: instance.slot.unwrap_or(rank as u32),
@@ -237,7 +237,7 @@ fn nvlink_domains(machine: &Machine) -> BTreeMap<&str, u32> {
     numbered.collect()
 }
 
-fn nics(machine: &Machine, health: &BTreeMap<DeviceId, Health>, now: Timestamp) -> Vec<NodeDevice> {
+fn nics(machine: &Machine, health: &BTreeMap<DeviceId, DeviceHealth>, now: Timestamp) -> Vec<NodeDevice> {
     let id_of = |bdf: Bdf| DeviceId::parse(&bdf.to_string()).ok();
     let by_bdf: BTreeMap<Bdf, &Nic> = machine.nics.iter().map(|nic| (nic.bdf, nic)).collect();
     let mut devices = Vec::new();
@@ -247,7 +247,7 @@ fn nics(machine: &Machine, health: &BTreeMap<DeviceId, Health>, now: Timestamp) 
             Function::Virtual { pf } => !by_bdf.contains_key(pf),
         };
         let (true, Some(id)) = (listed, id_of(nic.bdf)) else { continue };
-        let own = health.get(&id).cloned().unwrap_or_else(|| Health::good(now));
+        let own = health.get(&id).cloned().unwrap_or_else(|| DeviceHealth::good(now));
         let vfs: Vec<(u32, &Nic)> = match &nic.function {
             Function::Physical { vfs } => {
                 vfs.iter().enumerate().filter_map(|(n, bdf)| Some((n as u32, *by_bdf.get(bdf)?))).collect()
@@ -257,7 +257,7 @@ fn nics(machine: &Machine, health: &BTreeMap<DeviceId, Health>, now: Timestamp) 
         devices.push(NodeDevice {
             id: id.clone(),
             minor: nic.minor as i32,
-            body: Body::Nic {
+            body: DeviceBody::Nic {
                 nic: Box::new(nic.clone()),
                 vfs: vfs.iter().filter_map(|(_, vf)| id_of(vf.bdf)).collect(),
             },
@@ -270,7 +270,7 @@ fn nics(machine: &Machine, health: &BTreeMap<DeviceId, Health>, now: Timestamp) 
             devices.push(NodeDevice {
                 id: vf_id,
                 minor: nic.minor as i32,
-                body: Body::Vf { parent: id.clone(), number, nic: Box::new(vf.clone()) },
+                body: DeviceBody::Vf { parent: id.clone(), number, nic: Box::new(vf.clone()) },
                 bdf: vf.bdf,
                 place: vf.place.clone(),
                 health: with_nodes(own.clone(), vf, now),
@@ -281,13 +281,13 @@ fn nics(machine: &Machine, health: &BTreeMap<DeviceId, Health>, now: Timestamp) 
 }
 
 /// A NIC without its required device nodes cannot be used by any container.
-fn with_nodes(health: Health, nic: &Nic, now: Timestamp) -> Health {
+fn with_nodes(health: DeviceHealth, nic: &Nic, now: Timestamp) -> DeviceHealth {
     let missing = nic.chars.missing();
     if !health.healthy || missing.is_empty() {
         return health;
     }
     let why = format!("device nodes missing: {}; load ib_uverbs and rdma_ucm on this node", missing.join(", "));
-    Health::bad("DeviceNodesMissing", why, now)
+    DeviceHealth::bad("DeviceNodesMissing", why, now)
 }
 
 /// Devices that were in `earlier`, are not in `now`, and are still in use: kept, marked as gone.
@@ -296,7 +296,7 @@ pub fn keep_used(devices: &mut Vec<NodeDevice>, earlier: &[NodeDevice], in_use: 
     for device in earlier.iter().filter(|device| !present.contains(&device.id) && in_use.contains(&device.id)) {
         let mut kept = device.clone();
         if &*kept.health.reason != GONE {
-            kept.health = Health::bad(GONE, "the device left the machine while a pod holds it", now);
+            kept.health = DeviceHealth::bad(GONE, "the device left the machine while a pod holds it", now);
         }
         devices.push(kept);
     }

@@ -3,7 +3,7 @@
 use super::cdi::CdiError;
 use super::handoff::StateError;
 use super::kubelet::TooMany;
-use super::options::OptionsError;
+use super::options::AgentOptionsError;
 use crate::cluster::client::ConnectError;
 use crate::hardware::{NvmlError, ScanError};
 use crate::runtime::admin::AdminError;
@@ -13,7 +13,7 @@ use crate::runtime::admin::AdminError;
 pub enum AgentError {
     /// An option cannot work.
     #[error(transparent)]
-    Options(#[from] OptionsError),
+    AgentOptions(#[from] AgentOptionsError),
     /// The state directory.
     #[error(transparent)]
     State(#[from] StateError),
@@ -25,7 +25,7 @@ pub enum AgentError {
     Admin(#[from] AdminError),
     /// A root of the machine's files.
     #[error(transparent)]
-    Scan(#[from] ScanError),
+    MachineScan(#[from] ScanError),
     /// NVML, where that is fatal.
     #[error("{0}; with --fail-on-init-error=false the daemon waits instead and offers no GPU until NVML can be used")]
     Init(NvmlError),

@@ -3,13 +3,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use super::choice::MigStrategy;
-use super::devices::Health;
-use super::nic_reads::Trouble;
-use super::options::{Options, OptionsError};
+use super::devices::DeviceHealth;
+use super::nic_reads::NicReadError;
+use super::options::MigStrategy;
+use super::options::{AgentOptions, AgentOptionsError};
 use crate::contract::DeviceId;
 use crate::decide::health::{
-    Ailment, Change, GpuEvent as Told, GpuHealth, LinkFault, LinkRule, NicHealth, Observation, PortPolicy,
+    Ailment, Change, GpuEvent as DriverError, GpuHealth, LinkFault, LinkRule, NicHealth, Observation, PortPolicy,
     RecoveryRule, Status, XidAction, XidPolicy,
 };
 use crate::hardware::gpu::{Fault, MigMode};
@@ -42,7 +42,7 @@ pub struct HealthBook {
 
 /// What an event asks of the agent.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Heard {
+pub struct EventOutcome {
     /// The XID and the action it was judged to, for metrics and logs.
     pub xid: Option<(u64, XidAction)>,
     /// Something changed.
@@ -53,7 +53,7 @@ pub struct Heard {
 
 impl HealthBook {
     /// Rules by `options`; nothing known yet.
-    pub fn new(options: &Options) -> Result<Self, OptionsError> {
+    pub fn new(options: &AgentOptions) -> Result<Self, AgentOptionsError> {
         let given = |text: &'_ str| (!text.is_empty()).then(|| text.to_owned());
         let (disable, enable) = (given(&options.xid.disable), given(&options.xid.enable));
         let policy = XidPolicy::new(options.xid.table()?, disable.as_deref(), enable.as_deref());
@@ -108,7 +108,7 @@ impl HealthBook {
         }
         for fault in &machine.nic_faults {
             if let Some(bdf) = fault.bdf {
-                let trouble = if fault.hangs { Trouble::Hangs } else { Trouble::Unreadable };
+                let trouble = if fault.hangs { NicReadError::Hangs } else { NicReadError::Unreadable };
                 self.polled_ports(bdf, Err(trouble(fault.reason.clone())), now);
             }
         }
@@ -128,24 +128,24 @@ impl HealthBook {
     }
 
     /// The driver told something about `machine`.
-    pub fn heard(&mut self, event: &GpuEvent, machine: &Machine, now: Now) -> Heard {
+    pub fn heard(&mut self, event: &GpuEvent, machine: &Machine, now: Now) -> EventOutcome {
         let uuid = event.uuid.as_deref();
         let instance = self.instance(event, machine);
         let told_of = match &event.kind {
-            EventKind::Xid(xid) => Told::Xid(*xid),
-            EventKind::DoubleBitEcc => Told::DoubleBitEcc,
+            EventKind::Xid(xid) => DriverError::Xid(*xid),
+            EventKind::DoubleBitEcc => DriverError::DoubleBitEcc,
             EventKind::Lost => {
                 let probe = machine.gpus.gpus.iter().map(|gpu| gpu.uuid.clone()).collect();
-                return Heard { probe, ..Heard::default() };
+                return EventOutcome { probe, ..EventOutcome::default() };
             }
             EventKind::Unsupported(why) => {
                 tracing::info!(gpu = uuid, why, "this GPU delivers no events; it is polled");
                 self.polled.extend(event.uuid.clone());
-                return Heard::default();
+                return EventOutcome::default();
             }
             EventKind::Listening => {
                 uuid.map(|uuid| self.polled.remove(uuid));
-                return Heard::default();
+                return EventOutcome::default();
             }
         };
         let seen = self.gpus.event(uuid, instance.as_deref(), &told_of, now.mono);
@@ -155,7 +155,7 @@ impl HealthBook {
         told(&seen.changes);
         let changed = !seen.changes.is_empty();
         let probe = if changed { Vec::new() } else { self.suspected(uuid, machine, now.mono) };
-        Heard { xid: Some((seen.xid, seen.action)), changed, probe }
+        EventOutcome { xid: Some((seen.xid, seen.action)), changed, probe }
     }
 
     /// The GPUs that an ignored event is about, every one where it names none: the driver puts the number of the last error on
@@ -194,11 +194,11 @@ impl HealthBook {
     }
 
     /// The ports of a NIC were looked at. `true` when that changed its health.
-    pub fn polled_ports(&mut self, bdf: Bdf, ports: Result<&[Port], Trouble>, now: Now) -> bool {
+    pub fn polled_ports(&mut self, bdf: Bdf, ports: Result<&[Port], NicReadError>, now: Now) -> bool {
         let id = bdf.to_string();
         let ports = ports.map_err(|trouble| match trouble {
-            Trouble::Unreadable(message) => LinkFault { reason: LINK_DOWN, message },
-            Trouble::Hangs(message) => LinkFault { reason: "NicTimeout", message },
+            NicReadError::Unreadable(message) => LinkFault { reason: LINK_DOWN, message },
+            NicReadError::Hangs(message) => LinkFault { reason: "NicTimeout", message },
         });
         let down = |message| Err(LinkFault { reason: LINK_DOWN, message });
         let up = ports.and_then(|ports| {
@@ -240,9 +240,9 @@ impl HealthBook {
     }
 
     /// The judgement of every GPU, MIG device and NIC that is not healthy.
-    pub fn faults(&self, machine: &Machine, now: Now) -> BTreeMap<DeviceId, Health> {
+    pub fn faults(&self, machine: &Machine, now: Now) -> BTreeMap<DeviceId, DeviceHealth> {
         let mut faults = BTreeMap::new();
-        let mut put = |id: &str, health: Option<Health>| {
+        let mut put = |id: &str, health: Option<DeviceHealth>| {
             if let (Ok(id), Some(health)) = (DeviceId::parse(id), health) {
                 faults.insert(id, health);
             }
@@ -256,17 +256,19 @@ impl HealthBook {
         for nic in &machine.nics {
             let id = nic.bdf.to_string();
             let fault = self.nics.fault(&id);
-            let fault = fault.map(|(why, since)| Health::bad(why.reason, why.message.as_str(), at(since, now)));
+            let fault = fault.map(|(why, since)| DeviceHealth::bad(why.reason, why.message.as_str(), at(since, now)));
             put(&id, fault);
         }
         faults
     }
 }
 
-fn health_of(status: &Status, now: Now) -> Option<Health> {
+fn health_of(status: &Status, now: Now) -> Option<DeviceHealth> {
     match status {
         Status::Healthy => None,
-        Status::Unhealthy { cause, since } => Some(Health::bad(cause.reason(), cause.to_string(), at(*since, now))),
+        Status::Unhealthy { cause, since } => {
+            Some(DeviceHealth::bad(cause.reason(), cause.to_string(), at(*since, now)))
+        }
     }
 }
 
@@ -328,7 +330,7 @@ mod tests {
 
     #[test]
     fn an_ignored_xid_has_its_gpu_probed_once_a_second_whatever_the_others_do() {
-        let mut book = HealthBook::new(&Options::default()).unwrap();
+        let mut book = HealthBook::new(&AgentOptions::default()).unwrap();
         let gpus = GpuScan { gpus: vec![gpu("GPU-a", 0), gpu("GPU-b", 1)], ..GpuScan::default() };
         let machine = Machine { gpus, ..Machine::default() };
         book.scanned(&machine, None, Now { mono: Duration::ZERO, wall: jiff::Timestamp::UNIX_EPOCH });
@@ -364,7 +366,7 @@ mod tests {
         };
         let fault = NicFault { ibdev: "mlx5_0".into(), bdf: Some(bdf), reason: "stuck".into(), hangs: true };
         let mut machine = Machine { nics: vec![nic], nic_faults: vec![fault], ..Machine::default() };
-        let mut book = HealthBook::new(&Options::default()).unwrap();
+        let mut book = HealthBook::new(&AgentOptions::default()).unwrap();
         let now = Now { mono: Duration::ZERO, wall: jiff::Timestamp::UNIX_EPOCH };
         let reason = |book: &HealthBook, machine: &Machine| {
             book.faults(machine, now).into_values().next().map(|health| health.reason)
@@ -372,10 +374,10 @@ mod tests {
         book.scanned(&machine, None, now);
         assert_eq!(reason(&book, &machine).as_deref(), Some("NicTimeout"), "the scan had it from earlier, as it was");
         machine.nic_faults.clear();
-        assert!(!book.polled_ports(bdf, Err(Trouble::Hangs("stuck".into())), now));
+        assert!(!book.polled_ports(bdf, Err(NicReadError::Hangs("stuck".into())), now));
         let changes: Vec<bool> = (0..3).map(|_| book.polled_ports(bdf, Ok(std::slice::from_ref(&port)), now)).collect();
         assert_eq!((changes, reason(&book, &machine)), (vec![false, false, true], None));
-        assert!(book.polled_ports(bdf, Err(Trouble::Unreadable("gone".into())), now));
+        assert!(book.polled_ports(bdf, Err(NicReadError::Unreadable("gone".into())), now));
         assert_eq!(reason(&book, &machine).as_deref(), Some("LinkDown"));
     }
 
@@ -383,7 +385,7 @@ mod tests {
     fn what_the_agent_before_knew_waits_for_its_gpu() {
         let now = Now { mono: Duration::ZERO, wall: jiff::Timestamp::UNIX_EPOCH };
         let ailment = |uuid: &str| Ailment { uuid: uuid.into(), instance: None, xid: 79 };
-        let mut book = HealthBook::new(&Options::default()).unwrap();
+        let mut book = HealthBook::new(&AgentOptions::default()).unwrap();
         book.recall(vec![ailment("GPU-b"), ailment("GPU-a")]);
         book.scanned(&Machine::default(), None, now);
         assert_eq!(book.ailments(), [ailment("GPU-a"), ailment("GPU-b")], "NVML may be down when the agent starts");

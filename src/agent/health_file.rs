@@ -34,7 +34,7 @@ struct Content {
 
 /// What an agent left to the one after it.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
-pub struct Kept {
+pub struct EarlierHealth {
     /// Errors of this boot.
     pub ailments: Vec<Ailment>,
     /// The GPUs as they answered last.
@@ -54,19 +54,19 @@ pub struct HealthFile {
 
 impl HealthFile {
     /// In the state directory `dir`, for the boot `boot_id`; and what the agent before this one left there.
-    pub fn open(dir: &Path, boot_id: &str) -> (Self, Kept) {
+    pub fn open(dir: &Path, boot_id: &str) -> (Self, EarlierHealth) {
         let found = load(&dir.join(FILE)).unwrap_or_else(|why| {
             tracing::warn!(file = %dir.join(FILE).display(), "what was known of silent and of sick GPUs is lost: {why}");
             None
         });
         let new = |written| Self { dir: dir.to_owned(), boot_id: boot_id.to_owned(), written };
         match found {
-            None => (new(None), Kept::default()),
+            None => (new(None), EarlierHealth::default()),
             Some(Content { boot_id: earlier, seen, .. }) if earlier != boot_id => {
-                (new(None), Kept { ailments: Vec::new(), seen, is_of_earlier_boot: true })
+                (new(None), EarlierHealth { ailments: Vec::new(), seen, is_of_earlier_boot: true })
             }
             Some(Content { gpus, seen, .. }) => {
-                let kept = Kept { ailments: gpus.clone(), seen: seen.clone(), is_of_earlier_boot: false };
+                let kept = EarlierHealth { ailments: gpus.clone(), seen: seen.clone(), is_of_earlier_boot: false };
                 (new(Some((gpus, seen))), kept)
             }
         }
@@ -134,11 +134,11 @@ mod tests {
     fn errors_are_found_in_the_same_boot_only_and_gpus_in_any() {
         let dir = tempfile::tempdir().unwrap();
         let (mut file, found) = HealthFile::open(dir.path(), "boot-1");
-        assert_eq!(found, Kept::default());
+        assert_eq!(found, EarlierHealth::default());
         file.keep(vec![ailment("GPU-a")], &seen("GPU-a"));
-        let same = Kept { ailments: vec![ailment("GPU-a")], seen: seen("GPU-a"), is_of_earlier_boot: false };
+        let same = EarlierHealth { ailments: vec![ailment("GPU-a")], seen: seen("GPU-a"), is_of_earlier_boot: false };
         assert_eq!(HealthFile::open(dir.path(), "boot-1").1, same);
-        let next = Kept { ailments: vec![], seen: seen("GPU-a"), is_of_earlier_boot: true };
+        let next = EarlierHealth { ailments: vec![], seen: seen("GPU-a"), is_of_earlier_boot: true };
         assert_eq!(HealthFile::open(dir.path(), "boot-2").1, next);
         file.keep(Vec::new(), &seen("GPU-a"));
         assert!(HealthFile::open(dir.path(), "boot-1").1.ailments.is_empty());
@@ -152,7 +152,7 @@ mod tests {
         {
             std::fs::write(dir.path().join(FILE), text).unwrap();
             let (mut file, found) = HealthFile::open(dir.path(), "b");
-            assert_eq!(found, Kept::default(), "{text}");
+            assert_eq!(found, EarlierHealth::default(), "{text}");
             file.keep(vec![ailment("GPU-a")], &GpuScan::default());
             assert_eq!(HealthFile::open(dir.path(), "b").1.ailments, [ailment("GPU-a")]);
         }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 
-use super::devices::{Body, NodeDevice};
+use super::devices::{DeviceBody, NodeDevice};
 use super::offer::{mig_name, profile_word};
 use crate::contract::inventory::{DeviceInfo, DeviceTopology, VfGroup, VirtualFunction};
 use crate::contract::{Quantity, key};
@@ -16,7 +16,7 @@ const LABEL: usize = 63;
 
 /// `spec.devices` of the Device object: GPUs with their MIG devices, then NICs. Virtual functions stand in their NIC's group.
 pub fn device_infos(devices: &[NodeDevice]) -> Vec<DeviceInfo> {
-    devices.iter().filter(|device| !matches!(device.body, Body::Vf { .. })).map(|d| info(d, devices)).collect()
+    devices.iter().filter(|device| !matches!(device.body, DeviceBody::Vf { .. })).map(|d| info(d, devices)).collect()
 }
 
 fn info(device: &NodeDevice, all: &[NodeDevice]) -> DeviceInfo {
@@ -53,18 +53,18 @@ fn labels(device: &NodeDevice) -> BTreeMap<String, String> {
         put(key::PCIE_SWITCH, port.to_string());
     }
     match &device.body {
-        Body::Gpu { gpu, nvlink, .. } => {
+        DeviceBody::Gpu { gpu, nvlink, .. } => {
             put(key::MODEL, label_value(&gpu.model));
             if let Some(domain) = nvlink {
                 put(key::NVLINK_DOMAIN, domain.to_string());
             }
         }
-        Body::Mig { parent, model, instance, .. } => {
+        DeviceBody::Mig { parent, model, instance, .. } => {
             put(key::MODEL, label_value(model));
             put(key::MIG_PROFILE, profile_word(&instance.profile));
             put(key::PARENT, parent.to_string());
         }
-        Body::Nic { nic, .. } | Body::Vf { nic, .. } => {
+        DeviceBody::Nic { nic, .. } | DeviceBody::Vf { nic, .. } => {
             if let Some((vendor, model)) = nic.pci_id {
                 put(key::MODEL, format!("{vendor:04x}-{model:04x}"));
             }
@@ -77,8 +77,8 @@ fn resources(device: &NodeDevice) -> BTreeMap<String, Quantity> {
     let of = |names: &[(&str, Quantity)]| names.iter().map(|(name, amount)| ((*name).to_owned(), *amount)).collect();
     let whole = Quantity::units(key::WHOLE);
     match &device.body {
-        Body::Gpu { split: true, .. } | Body::Vf { .. } => BTreeMap::new(),
-        Body::Gpu { .. } => {
+        DeviceBody::Gpu { split: true, .. } | DeviceBody::Vf { .. } => BTreeMap::new(),
+        DeviceBody::Gpu { .. } => {
             let mut resources: BTreeMap<String, Quantity> =
                 of(&[(key::GPU_CORE, whole), (key::GPU_MEMORY_RATIO, whole)]);
             if let Some(bytes) = device.memory() {
@@ -86,8 +86,8 @@ fn resources(device: &NodeDevice) -> BTreeMap<String, Quantity> {
             }
             resources
         }
-        Body::Mig { instance, .. } => of(&[(&mig_name(&instance.profile), Quantity::units(1))]),
-        Body::Nic { .. } => of(&[(key::RDMA, whole)]),
+        DeviceBody::Mig { instance, .. } => of(&[(&mig_name(&instance.profile), Quantity::units(1))]),
+        DeviceBody::Nic { .. } => of(&[(key::RDMA, whole)]),
     }
 }
 
@@ -105,7 +105,7 @@ fn topology(place: &Place, device: &NodeDevice) -> DeviceTopology {
 fn vf_groups(device: &NodeDevice, all: &[NodeDevice]) -> Vec<VfGroup> {
     let usable = |part: &NodeDevice| part.health.healthy || !device.health.healthy;
     let vfs = all.iter().filter(|part| usable(part)).filter_map(|part| match &part.body {
-        Body::Vf { parent, number, .. } if *parent == device.id => {
+        DeviceBody::Vf { parent, number, .. } if *parent == device.id => {
             Some(VirtualFunction { minor: *number as i32, bus_id: part.id.clone() })
         }
         _ => None,
@@ -138,7 +138,7 @@ pub fn label_value(text: &str) -> String {
 }
 
 fn is_split(device: &NodeDevice) -> bool {
-    matches!(device.body, Body::Gpu { split: true, .. })
+    matches!(device.body, DeviceBody::Gpu { split: true, .. })
 }
 
 /// The devices as the hand-off sees them. A GPU of which only the MIG devices are handed out takes no pod itself.
@@ -155,7 +155,7 @@ pub fn node_inventory(devices: &[NodeDevice], registered: BTreeSet<Box<str>>) ->
         memory_bytes: device.memory(),
         parent: device.parent().cloned(),
         mig_profile: match &device.body {
-            Body::Mig { instance, .. } => Some(profile_word(&instance.profile).into()),
+            DeviceBody::Mig { instance, .. } => Some(profile_word(&instance.profile).into()),
             _ => None,
         },
     };

@@ -11,22 +11,22 @@ use prometheus_client::registry::{Registry, Unit};
 use super::handoff::HandoffMetrics;
 use crate::runtime::build_info;
 
-type Labels = Vec<(&'static str, String)>;
-type Count = Counter<u64, AtomicU64>;
+type LabelPairs = Vec<(&'static str, String)>;
+type IntCounter = Counter<u64, AtomicU64>;
 
 /// All of it. Methods never block and never fail.
-pub struct Metrics {
+pub struct AgentMetrics {
     registry: Registry,
     handoff: HandoffMetrics,
-    registrations_lost: Family<Labels, Count>,
-    registered: Family<Labels, Gauge>,
-    xids: Family<Labels, Count>,
-    device_healthy: Family<Labels, Gauge>,
-    offered: Family<Labels, Gauge>,
+    registrations_lost: Family<LabelPairs, IntCounter>,
+    registered: Family<LabelPairs, Gauge>,
+    xids: Family<LabelPairs, IntCounter>,
+    device_healthy: Family<LabelPairs, Gauge>,
+    offered: Family<LabelPairs, Gauge>,
     ready: Gauge<f64, AtomicU64>,
 }
 
-impl Default for Metrics {
+impl Default for AgentMetrics {
     fn default() -> Self {
         let mut metrics = Self {
             registry: Registry::default(),
@@ -61,11 +61,11 @@ impl Default for Metrics {
     }
 }
 
-fn labels<const N: usize>(pairs: [(&'static str, &str); N]) -> Labels {
+fn labels<const N: usize>(pairs: [(&'static str, &str); N]) -> LabelPairs {
     pairs.map(|(key, value)| (key, value.to_owned())).into()
 }
 
-impl Metrics {
+impl AgentMetrics {
     /// The kubelet has every resource for the first time, so long after the hardware was known.
     pub fn ready_after(&self, hardware_known: std::time::Duration) {
         self.ready.set(hardware_known.as_secs_f64());
@@ -125,7 +125,7 @@ mod tests {
 
     #[test]
     fn what_was_counted_is_printed_with_its_labels() {
-        let metrics = Metrics::default();
+        let metrics = AgentMetrics::default();
         metrics.handoff().count_call("nvidia.com/gpu", "no-room", 0.0003);
         metrics.xid(48, "unhealthy");
         metrics.devices([("gpu", "GPU-a", false)].into_iter());
@@ -151,12 +151,12 @@ mod tests {
 
     #[test]
     fn every_metric_is_documented() {
-        let metrics = Metrics::default();
+        let metrics = AgentMetrics::default();
         let handoff = metrics.handoff();
         handoff.count_call("nvidia.com/gpu", "served", 0.0003);
-        handoff.live_reads.get_or_create(&crate::agent::handoff::metrics::CallWord { call: "Allocate" }).inc();
+        handoff.live_reads.get_or_create(&crate::agent::handoff::metrics::CallLabel { call: "Allocate" }).inc();
         for family in [&handoff.identified, &handoff.released, &handoff.divergences] {
-            family.get_or_create(&crate::agent::handoff::metrics::Word { reason: "lock" }).inc();
+            family.get_or_create(&crate::agent::handoff::metrics::ReasonLabel { reason: "lock" }).inc();
         }
         metrics.registration_lost("nvidia.com/gpu", "socket");
         metrics.registered("nvidia.com/gpu", true);

@@ -1,30 +1,26 @@
 //! The node daemon.
 
+pub mod admin;
 pub mod answer;
 pub mod cdi;
-pub mod choice;
 pub mod daemon;
 pub mod devices;
 pub mod error;
-pub mod grant;
 pub mod handoff;
 pub mod health;
 mod health_file;
 pub mod inventory;
-pub mod keeper;
 pub mod kubelet;
-pub mod links;
-pub mod look;
-mod looks;
 pub mod metrics;
 pub mod nic_reads;
+pub mod node_handoff;
 pub mod offer;
 pub mod options;
-pub mod probes;
+pub mod port_monitor;
+pub mod reconciler;
 pub mod reporting;
-pub mod seam;
-pub mod wiring;
+pub mod scan;
 
+pub use answer::{AnswerError, Answerer, ContainerGrant};
 pub use error::AgentError;
-pub use grant::{AnswerError, Answerer, Grant};
-pub use options::{Options, OptionsError, Periods, Places, XidOptions};
+pub use options::{AgentOptions, AgentOptionsError, AgentPaths, AgentPeriods, XidOptions};

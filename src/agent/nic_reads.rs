@@ -18,7 +18,7 @@ const STACK: usize = 256 << 10;
 
 /// Why nothing is known of the ports of a NIC.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Trouble {
+pub enum NicReadError {
     /// The kernel says no.
     Unreadable(String),
     /// A read of it does not come back, or is not tried because too many do not.
@@ -29,17 +29,17 @@ pub enum Trouble {
 #[derive(Debug, Clone)]
 pub struct NicReads {
     deadline: Duration,
-    state: Arc<Mutex<State>>,
+    state: Arc<Mutex<ReadState>>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct ReadState {
     next: u64,
-    under_way: BTreeMap<u64, Read>,
+    under_way: BTreeMap<u64, PendingRead>,
 }
 
 #[derive(Debug)]
-struct Read {
+struct PendingRead {
     /// `None` where an entry of the class does not say whose it is.
     bdf: Option<Bdf>,
     began: Duration,
@@ -48,7 +48,7 @@ struct Read {
 
 /// A read under way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Ticket(u64);
+pub struct ReadTicket(u64);
 
 impl NicReads {
     /// Reads are left behind after `deadline`.
@@ -61,12 +61,12 @@ impl NicReads {
         self.deadline
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, ReadState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Begins to read a NIC, unless a read of it hangs.
-    pub fn begin(&self, bdf: Option<Bdf>) -> Result<Ticket, Trouble> {
+    pub fn begin(&self, bdf: Option<Bdf>) -> Result<ReadTicket, NicReadError> {
         let mut state = self.lock();
         let hung = || state.under_way.values().filter(|read| read.left_behind);
         if hung().any(|read| read.bdf == bdf) {
@@ -75,21 +75,21 @@ impl NicReads {
         if hung().count() >= MAX_HUNG {
             let what =
                 format!("not read: reads of {MAX_HUNG} NICs do not come back, and no more are tried until one does");
-            return Err(Trouble::Hangs(what));
+            return Err(NicReadError::Hangs(what));
         }
         let ticket = state.next;
         state.next += 1;
-        state.under_way.insert(ticket, Read { bdf, began: clock::mono(), left_behind: false });
-        Ok(Ticket(ticket))
+        state.under_way.insert(ticket, PendingRead { bdf, began: clock::mono(), left_behind: false });
+        Ok(ReadTicket(ticket))
     }
 
     /// A read came back. `false` when nobody waits for it any more: its thread has to go.
-    pub fn end(&self, ticket: Ticket) -> bool {
+    pub fn end(&self, ticket: ReadTicket) -> bool {
         self.lock().under_way.remove(&ticket.0).is_some_and(|read| !read.left_behind)
     }
 
     /// Leaves a read behind that has not come back, when it is past its deadline.
-    pub fn leave_behind(&self, ticket: Ticket) -> Option<Trouble> {
+    pub fn leave_behind(&self, ticket: ReadTicket) -> Option<NicReadError> {
         let mut state = self.lock();
         let read = state.under_way.get_mut(&ticket.0)?;
         // The wait may have ended a moment before the clock says so.
@@ -101,9 +101,9 @@ impl NicReads {
         Some(self.hangs())
     }
 
-    fn hangs(&self) -> Trouble {
+    fn hangs(&self) -> NicReadError {
         let deadline = self.deadline;
-        Trouble::Hangs(format!(
+        NicReadError::Hangs(format!(
             "a read of its state in sysfs has not come back after {deadline:?}; its firmware may be stuck"
         ))
     }
@@ -132,7 +132,7 @@ impl NicReads {
         let body = move || {
             for entry in work {
                 let begun = reads.begin(entry.bdf);
-                if tell.send(Told::Begun(begun.clone())).is_err() {
+                if tell.send(ReadMessage::Begun(begun.clone())).is_err() {
                     if let Ok(ticket) = begun {
                         reads.end(ticket);
                     }
@@ -140,7 +140,7 @@ impl NicReads {
                 }
                 let Ok(ticket) = begun else { continue };
                 let answer = Box::new(read(&entry));
-                if !reads.end(ticket) || tell.send(Told::Read(answer)).is_err() {
+                if !reads.end(ticket) || tell.send(ReadMessage::Read(answer)).is_err() {
                     return;
                 }
             }
@@ -150,23 +150,25 @@ impl NicReads {
         }
         for entry in left {
             let ticket = match told.recv() {
-                Ok(Told::Begun(Ok(ticket))) => ticket,
-                Ok(Told::Begun(Err(Trouble::Hangs(why) | Trouble::Unreadable(why)))) => {
+                Ok(ReadMessage::Begun(Ok(ticket))) => ticket,
+                Ok(ReadMessage::Begun(Err(NicReadError::Hangs(why) | NicReadError::Unreadable(why)))) => {
                     answers.push(Err(entry.fault(why, true)));
                     continue;
                 }
-                Ok(Told::Read(_)) | Err(_) => {
+                Ok(ReadMessage::Read(_)) | Err(_) => {
                     return Some(entry.fault("its read ended unexpectedly".to_owned(), false));
                 }
             };
             loop {
                 match told.recv_timeout(self.deadline) {
-                    Ok(Told::Read(answer)) => break answers.push(*answer),
-                    Ok(Told::Begun(_)) | Err(RecvTimeoutError::Disconnected) => {
+                    Ok(ReadMessage::Read(answer)) => break answers.push(*answer),
+                    Ok(ReadMessage::Begun(_)) | Err(RecvTimeoutError::Disconnected) => {
                         return Some(entry.fault("its read ended unexpectedly".to_owned(), false));
                     }
                     Err(RecvTimeoutError::Timeout) => {
-                        if let Some(Trouble::Hangs(why) | Trouble::Unreadable(why)) = self.leave_behind(ticket) {
+                        if let Some(NicReadError::Hangs(why) | NicReadError::Unreadable(why)) =
+                            self.leave_behind(ticket)
+                        {
                             return Some(entry.fault(why, true));
                         }
                     }
@@ -178,8 +180,8 @@ impl NicReads {
 }
 
 /// What a reading thread tells.
-enum Told {
-    Begun(Result<Ticket, Trouble>),
+enum ReadMessage {
+    Begun(Result<ReadTicket, NicReadError>),
     Read(Box<Result<Option<Nic>, NicFault>>),
 }
 

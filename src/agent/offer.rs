@@ -2,17 +2,17 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::choice::MigStrategy;
-use super::devices::{Body, NodeDevice};
-use super::kubelet::{Advertised, AdvertisedDevice, Units};
-use super::options::Options;
+use super::devices::{DeviceBody, NodeDevice};
+use super::kubelet::{Advertised, AdvertisedDevice, IdUnits};
+use super::options::AgentOptions;
+use super::options::MigStrategy;
 use crate::contract::{DeviceId, key};
 
 /// Devices that pods hold, by the resource name they were asked for under.
 pub type InUse = BTreeMap<Box<str>, BTreeSet<DeviceId>>;
 
 /// The names that are offered by configuration; with the mixed MIG strategy the profiles found come on top.
-pub fn configured(options: &Options) -> BTreeSet<Box<str>> {
+pub fn configured(options: &AgentOptions) -> BTreeSet<Box<str>> {
     let mut names: BTreeSet<Box<str>> = [key::NVIDIA_GPU.into()].into();
     if options.gpu_sharing {
         names.extend([key::GPU, key::GPU_CORE, key::GPU_MEMORY_RATIO, key::GPU_SHARED].map(Box::from));
@@ -39,14 +39,14 @@ pub struct Unseen {
 /// once registered a name stays so: a pod that asks for a name that the kubelet does not know runs without devices.
 pub fn offers(
     devices: &[NodeDevice],
-    options: &Options,
+    options: &AgentOptions,
     in_use: &InUse,
     unseen: Unseen,
 ) -> BTreeMap<Box<str>, Advertised> {
     let units = |name: &str| match name {
-        key::NVIDIA_GPU => Units::Whole,
-        name if name.starts_with(key::MIG_PREFIX) => Units::Whole,
-        _ => Units::Shares(key::WHOLE as u32),
+        key::NVIDIA_GPU => IdUnits::Whole,
+        name if name.starts_with(key::MIG_PREFIX) => IdUnits::Whole,
+        _ => IdUnits::Shares(key::WHOLE as u32),
     };
     let mut lists: BTreeMap<Box<str>, Advertised> =
         configured(options).into_iter().map(|name| (name.clone(), Advertised::none(units(&name)))).collect();
@@ -73,19 +73,21 @@ pub fn offers(
 }
 
 /// The names that a device is offered under.
-fn names_of(device: &NodeDevice, options: &Options) -> Vec<String> {
+fn names_of(device: &NodeDevice, options: &AgentOptions) -> Vec<String> {
     match &device.body {
-        Body::Gpu { split: true, .. } | Body::Vf { .. } => Vec::new(),
-        Body::Gpu { .. } if &*device.health.reason == "NotSplit" => Vec::new(),
-        Body::Gpu { .. } => {
+        DeviceBody::Gpu { split: true, .. } | DeviceBody::Vf { .. } => Vec::new(),
+        DeviceBody::Gpu { .. } if &*device.health.reason == "NotSplit" => Vec::new(),
+        DeviceBody::Gpu { .. } => {
             let shares = [key::GPU, key::GPU_CORE, key::GPU_MEMORY_RATIO, key::GPU_SHARED];
             let shares = shares.iter().filter(|_| options.gpu_sharing);
             [key::NVIDIA_GPU].iter().chain(shares).map(|name| (*name).to_owned()).collect()
         }
-        Body::Mig { instance, .. } if options.mig_strategy == MigStrategy::Mixed => vec![mig_name(&instance.profile)],
-        Body::Mig { .. } => vec![key::NVIDIA_GPU.to_owned()],
-        Body::Nic { .. } if options.rdma => vec![key::RDMA.to_owned()],
-        Body::Nic { .. } => Vec::new(),
+        DeviceBody::Mig { instance, .. } if options.mig_strategy == MigStrategy::Mixed => {
+            vec![mig_name(&instance.profile)]
+        }
+        DeviceBody::Mig { .. } => vec![key::NVIDIA_GPU.to_owned()],
+        DeviceBody::Nic { .. } if options.rdma => vec![key::RDMA.to_owned()],
+        DeviceBody::Nic { .. } => Vec::new(),
     }
 }
 

@@ -6,16 +6,52 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::choice::{DeviceIdStrategy, DeviceListStrategy, MigStrategy};
 use crate::contract::name::{BadName, check_annotation_key, check_label_name, check_subdomain};
+use crate::contract::word::word_enum;
 use crate::contract::{LockFormat, key};
 use crate::decide::handoff::{IdMismatch, LockMode, UnassignedPods};
 use crate::decide::health::{PortPolicy, XidAction};
 
+word_enum! {
+    /// Which MIG devices are offered.
+    MigStrategy {
+        /// GPUs are offered whole; GPUs in MIG mode are not offered.
+        None = "none",
+        /// All GPUs are split alike; their MIG devices are offered as `nvidia.com/gpu`.
+        Single = "single",
+        /// MIG devices are offered under the name of their profile, `nvidia.com/mig-1g.10gb`.
+        Mixed = "mixed",
+    }
+}
+
+word_enum! {
+    /// How devices reach a container.
+    DeviceListStrategy {
+        /// CDI names in the CRI field (containerd ≥ 1.7, CRI-O ≥ 1.23).
+        CdiCri = "cdi-cri",
+        /// CDI names in container annotations, for older runtimes.
+        CdiAnnotations = "cdi-annotations",
+        /// `NVIDIA_VISIBLE_DEVICES` in the environment, for the NVIDIA runtime.
+        Envvar = "envvar",
+        /// Mounts below `/var/run/nvidia-container-devices`, for the NVIDIA runtime.
+        VolumeMounts = "volume-mounts",
+    }
+}
+
+word_enum! {
+    /// What names a GPU in environment and volume mounts.
+    DeviceIdStrategy {
+        /// The UUID.
+        Uuid = "uuid",
+        /// The driver's index of the moment.
+        Index = "index",
+    }
+}
+
 /// The node daemon's configuration. [`Default`] holds what the documentation states; [`Self::validate`] is called before
 /// anything starts.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Options {
+pub struct AgentOptions {
     /// Name of this node in the cluster. No default.
     pub node_name: String,
     /// Credentials file; `None` uses the pod's service account.
@@ -23,7 +59,7 @@ pub struct Options {
     /// Namespace of the agents' Leases.
     pub namespace: String,
     /// Every place that is read or written.
-    pub places: Places,
+    pub paths: AgentPaths,
     /// Admin HTTP address. `None` opens none.
     pub listen: Option<SocketAddr>,
 
@@ -71,12 +107,12 @@ pub struct Options {
     /// What each XID means.
     pub xid: XidOptions,
     /// Every period and window.
-    pub periods: Periods,
+    pub periods: AgentPeriods,
 }
 
 /// Every place that the daemon reads or writes.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Places {
+pub struct AgentPaths {
     /// The kubelet's device-plugins directory.
     pub kubelet_dir: PathBuf,
     /// The kubelet's pod-resources socket.
@@ -114,7 +150,7 @@ pub struct XidOptions {
 
 /// Every period and window of the daemon.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Periods {
+pub struct AgentPeriods {
     /// Whole machine looked at again: hot-plug, MIG re-partition, driver reload.
     pub rescan: Duration,
     /// GPUs polled where events are not supported, and NIC ports.
@@ -151,13 +187,13 @@ pub struct Periods {
     pub shutdown_grace: Duration,
 }
 
-impl Default for Options {
+impl Default for AgentOptions {
     fn default() -> Self {
         Self {
             node_name: String::new(),
             kubeconfig: None,
             namespace: "baton-system".into(),
-            places: Places::default(),
+            paths: AgentPaths::default(),
             listen: Some(([0, 0, 0, 0], 9402).into()),
             mig_strategy: MigStrategy::None,
             fail_on_init_error: true,
@@ -179,7 +215,7 @@ impl Default for Options {
             numa_hints: false,
             verify_before_start: false,
             xid: XidOptions::default(),
-            periods: Periods::default(),
+            periods: AgentPeriods::default(),
         }
     }
 }
@@ -187,7 +223,7 @@ impl Default for Options {
 /// CDI kind of the GPU spec that the daemon writes itself.
 pub const OWN_GPU_KIND: &str = "koordinator.sh/gpu";
 
-impl Default for Places {
+impl Default for AgentPaths {
     fn default() -> Self {
         Self {
             kubelet_dir: "/var/lib/kubelet/device-plugins".into(),
@@ -205,7 +241,7 @@ impl Default for Places {
     }
 }
 
-impl Default for Periods {
+impl Default for AgentPeriods {
     fn default() -> Self {
         let s = Duration::from_secs;
         Self {
@@ -233,14 +269,14 @@ impl Default for Periods {
 /// An option that cannot work.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{option}: {problem}")]
-pub struct OptionsError {
+pub struct AgentOptionsError {
     /// The flag, as on the command line.
     pub option: &'static str,
     /// What is wrong, naming the value, and what to do.
     pub problem: String,
 }
 
-impl Options {
+impl AgentOptions {
     /// Schedulers whose pods are served without a node lock.
     pub fn lockless(&self) -> Vec<String> {
         match self.node_lock {
@@ -250,13 +286,13 @@ impl Options {
     }
 
     /// Checks what can be checked without looking at the machine.
-    pub fn validate(&self) -> Result<(), OptionsError> {
-        let bad = |option, problem: String| Err(OptionsError { option, problem });
+    pub fn validate(&self) -> Result<(), AgentOptionsError> {
+        let bad = |option, problem: String| Err(AgentOptionsError { option, problem });
         if self.node_name.is_empty() {
             return bad("--node-name", "is empty; set it, or NODE_NAME from spec.nodeName by the downward API".into());
         }
         let named = |option, checked: Result<(), BadName>| {
-            checked.map_err(|bad| OptionsError { option, problem: bad.to_string() })
+            checked.map_err(|bad| AgentOptionsError { option, problem: bad.to_string() })
         };
         named("--node-name", check_subdomain("node name", &self.node_name))?;
         named("--namespace", check_label_name("namespace", &self.namespace))?;
@@ -275,7 +311,7 @@ impl Options {
             return bad("--mps-root", format!("{} is not absolute", self.mps_root.display()));
         }
         self.xid.table()?;
-        self.places.validate()?;
+        self.paths.validate()?;
         self.periods.validate()
     }
 
@@ -297,8 +333,8 @@ impl Options {
     }
 }
 
-impl Places {
-    fn validate(&self) -> Result<(), OptionsError> {
+impl AgentPaths {
+    fn validate(&self) -> Result<(), AgentOptionsError> {
         for (option, path) in [
             ("--kubelet-dir", &self.kubelet_dir),
             ("--pod-resources-socket", &self.pod_resources_socket),
@@ -310,7 +346,7 @@ impl Places {
             ("--state-dir", &self.state_dir),
         ] {
             if !path.is_absolute() {
-                return Err(OptionsError { option, problem: format!("{} is not absolute", path.display()) });
+                return Err(AgentOptionsError { option, problem: format!("{} is not absolute", path.display()) });
             }
         }
         let longest = self.kubelet_dir.as_os_str().len() + 1 + super::kubelet::SOCKET_NAME_MAX;
@@ -321,7 +357,7 @@ impl Places {
                 longest - super::kubelet::SOCKET_PATH_MAX,
                 super::kubelet::SOCKET_PATH_MAX
             );
-            return Err(OptionsError { option: "--kubelet-dir", problem });
+            return Err(AgentOptionsError { option: "--kubelet-dir", problem });
         }
         Ok(())
     }
@@ -329,17 +365,17 @@ impl Places {
 
 impl XidOptions {
     /// The actions of the table.
-    pub fn table(&self) -> Result<BTreeMap<u64, XidAction>, OptionsError> {
+    pub fn table(&self) -> Result<BTreeMap<u64, XidAction>, AgentOptionsError> {
         let read = |(xid, action): (&u64, &String)| match action.parse() {
             Ok(action) => Ok((*xid, action)),
-            Err(error) => Err(OptionsError { option: "--xid-actions", problem: format!("XID {xid}: {error}") }),
+            Err(error) => Err(AgentOptionsError { option: "--xid-actions", problem: format!("XID {xid}: {error}") }),
         };
         self.actions.iter().map(read).collect()
     }
 }
 
-impl Periods {
-    fn validate(&self) -> Result<(), OptionsError> {
+impl AgentPeriods {
+    fn validate(&self) -> Result<(), AgentOptionsError> {
         for (option, period) in [
             ("--rescan-period", self.rescan),
             ("--health-poll-period", self.health_poll),
@@ -356,12 +392,12 @@ impl Periods {
             ("--unlock-retry-period", self.unlock_retry),
         ] {
             if period < Duration::from_millis(1) {
-                return Err(OptionsError { option, problem: format!("{period:?} is too short; at least 1 ms") });
+                return Err(AgentOptionsError { option, problem: format!("{period:?} is too short; at least 1 ms") });
             }
         }
         if self.backoff_max < self.backoff_min {
             let problem = format!("{:?} is below --backoff-min, {:?}", self.backoff_max, self.backoff_min);
-            return Err(OptionsError { option: "--backoff-max", problem });
+            return Err(AgentOptionsError { option: "--backoff-max", problem });
         }
         Ok(())
     }
@@ -376,19 +412,19 @@ fn is_cdi_class(text: &str) -> bool {
 mod tests {
     use super::*;
 
-    fn good() -> Options {
-        Options { node_name: "node-a".into(), ..Options::default() }
+    fn good() -> AgentOptions {
+        AgentOptions { node_name: "node-a".into(), ..AgentOptions::default() }
     }
 
     #[test]
     fn the_defaults_need_only_a_node_name() {
         assert_eq!(good().validate(), Ok(()));
-        assert!(Options::default().validate().unwrap_err().to_string().contains("NODE_NAME"));
+        assert!(AgentOptions::default().validate().unwrap_err().to_string().contains("NODE_NAME"));
     }
 
     #[test]
     fn what_cannot_work_is_refused_naming_flag_and_value() {
-        type Break = fn(&mut Options);
+        type Break = fn(&mut AgentOptions);
         let cases: [(Break, &str, &str); 11] = [
             (|o| o.node_name = "Node_A".into(), "--node-name", "Node_A"),
             (|o| o.node_name = "a..b".into(), "--node-name", "a..b"),
@@ -397,8 +433,8 @@ mod tests {
             (|o| o.device_list_strategy.clear(), "--device-list-strategy", "empty"),
             (|o| o.cdi_kind = "gpu".into(), "--cdi-kind", "vendor/class"),
             (|o| o.node_lock_key = "a/b/c".into(), "--node-lock-key", "a/b/c"),
-            (|o| o.places.state_dir = "state".into(), "--state-dir", "not absolute"),
-            (|o| o.places.kubelet_dir = format!("/{}", "k".repeat(90)).into(), "--kubelet-dir", "too long"),
+            (|o| o.paths.state_dir = "state".into(), "--state-dir", "not absolute"),
+            (|o| o.paths.kubelet_dir = format!("/{}", "k".repeat(90)).into(), "--kubelet-dir", "too long"),
             (|o| drop(o.xid.actions.insert(48, "explode".into())), "--xid-actions", "explode"),
             (|o| o.periods.rescan = Duration::ZERO, "--rescan-period", "too short"),
         ];
@@ -408,5 +444,14 @@ mod tests {
             let error = options.validate().unwrap_err().to_string();
             assert!(error.contains(option) && error.contains(part), "{error}");
         }
+    }
+
+    #[test]
+    fn every_word_is_read_back_and_an_unknown_one_lists_what_is_known() {
+        for value in DeviceListStrategy::ALL {
+            assert_eq!(value.word().parse::<DeviceListStrategy>().as_ref(), Ok(value));
+        }
+        let error = "both".parse::<MigStrategy>().unwrap_err().to_string();
+        assert_eq!(error, "\"both\" is not known; expected none, single, mixed");
     }
 }

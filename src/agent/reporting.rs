@@ -6,8 +6,7 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 
-use super::kubelet::PluginState;
-use super::kubelet::plugins::PluginStates;
+use super::kubelet::{PluginState, PluginStates};
 use crate::cluster::agent_lease::AgentLease;
 use crate::cluster::inventory::{InventoryWriter, Published};
 use crate::contract::{AgentStatus, Identity};

@@ -7,11 +7,11 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use baton::agent::handoff::{
-    HandoffMetrics, HandoffService, HandoffSettings, KubeWorld, NodeView, Parts, PodResourcesClient, StateDir,
-    housekeeping, unlocker,
+    HandoffContext, HandoffMetrics, HandoffService, HandoffSettings, KubeHandoffApi, NodeView, PodResourcesClient,
+    StateDir, housekeeping, unlocker,
 };
-use baton::agent::kubelet::{Advertised, AdvertisedDevice, Plugins, PluginsConfig, Units};
-use baton::agent::{AnswerError, Answerer, Grant};
+use baton::agent::kubelet::{Advertised, AdvertisedDevice, IdUnits, PluginsConfig, ResourcePlugins};
+use baton::agent::{AnswerError, Answerer, ContainerGrant};
 use baton::cluster::notice::Notices;
 use baton::contract::deviceplugin::ContainerAllocateResponse;
 use baton::contract::{DeviceId, DeviceType, key};
@@ -30,7 +30,7 @@ const WATCH: Duration = Duration::from_secs(120);
 struct Names;
 
 impl Answerer for Names {
-    fn answer(&self, grant: &Grant) -> Result<ContainerAllocateResponse, AnswerError> {
+    fn answer(&self, grant: &ContainerGrant) -> Result<ContainerAllocateResponse, AnswerError> {
         let ids: Vec<String> = grant.entries.iter().map(|(_, entry)| entry.id.to_string()).collect();
         let kind = if &*grant.resource == key::RDMA { "NICS" } else { "GPUS" };
         let envs = [(kind.to_owned(), ids.join(","))].into();
@@ -41,7 +41,7 @@ impl Answerer for Names {
 /// A running agent.
 pub struct Agent {
     pub service: Arc<HandoffService>,
-    plugins: Plugins,
+    plugins: ResourcePlugins,
     tasks: JoinSet<()>,
 }
 
@@ -65,7 +65,7 @@ pub fn inventory() -> NodeInventory {
 
 fn lists(inventory: &NodeInventory) -> BTreeMap<Box<str>, Advertised> {
     let list = |name: &str| {
-        let units = if name == key::NVIDIA_GPU { Units::Whole } else { Units::Shares(100) };
+        let units = if name == key::NVIDIA_GPU { IdUnits::Whole } else { IdUnits::Shares(100) };
         let kind = if name == key::RDMA { DeviceType::Rdma } else { DeviceType::Gpu };
         let devices = inventory.devices.iter().filter(|(_, device)| device.kind == kind);
         let devices =
@@ -87,14 +87,14 @@ impl Agent {
     ) -> Self {
         let kubelet = root.join("kubelet");
         let (notices, writer) = Notices::start(client.clone(), "baton-agent", NODE, || std::future::ready(()));
-        let world = Arc::new(KubeWorld::new(client.clone(), NODE, key::NODE_LOCK, notices));
+        let world = Arc::new(KubeHandoffApi::new(client.clone(), NODE, key::NODE_LOCK, notices));
         let view = Arc::new(NodeView::new());
         let inventory = Arc::new(ArcSwap::from_pointee(inventory()));
         let settings =
             HandoffSettings { node: NODE.into(), policy, budget: Duration::from_secs(2), verify_before_start: barrier };
-        let parts = Parts {
+        let parts = HandoffContext {
             view: view.clone(),
-            world,
+            api: world,
             inventory: inventory.clone(),
             answerer: Arc::new(Names),
             pod_resources: Arc::new(PodResourcesClient::new(&kubelet.join("pod-resources/kubelet.sock"))),
@@ -111,7 +111,7 @@ impl Agent {
         tasks.spawn(unlocker::run(service.clone(), Duration::from_secs(5)));
         tasks.spawn(housekeeping::run(service.clone(), Duration::from_millis(500)));
         let told = service.clone();
-        let mut plugins = Plugins::start(PluginsConfig {
+        let mut plugins = ResourcePlugins::start(PluginsConfig {
             directory: kubelet.join("device-plugins"),
             poll: Duration::from_millis(200),
             sentry: Sentry::start().unwrap(),

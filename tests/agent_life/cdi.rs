@@ -1,6 +1,6 @@
 //! The CDI files that the daemon writes, judged by the rules of the format.
 
-use baton::agent::choice::MigStrategy;
+use baton::agent::options::MigStrategy;
 use baton::contract::key::{NVIDIA_GPU, RDMA};
 use baton::sim::hardware::NodeSpec;
 use serde_json::Value;

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use baton::agent::choice::MigStrategy;
 use baton::agent::kubelet::register::dial;
+use baton::agent::options::MigStrategy;
 use baton::contract::DeviceId;
 use baton::contract::deviceplugin::Empty;
 use baton::contract::deviceplugin::device_plugin_client::DevicePluginClient;
@@ -60,7 +60,7 @@ async fn a_restarted_daemon_knows_the_sick_gpus_until_they_recover_or_the_node_r
     rig.until(NVIDIA_GPU, 8).await;
     rig.machine.xid(1, 79).unwrap();
     rig.until(NVIDIA_GPU, 7).await;
-    let kept = rig.options.places.state_dir.join("health.json");
+    let kept = rig.options.paths.state_dir.join("health.json");
     let is_kept = || std::fs::read_to_string(&kept).is_ok_and(|text| text.contains("\"xid\":79"));
     super::rig::until("what is known is kept", is_kept).await;
     daemon.stop().await;

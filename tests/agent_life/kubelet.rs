@@ -98,7 +98,7 @@ async fn a_kubelet_socket_behind_a_link_is_followed() {
     // As on hosts that keep the kubelet elsewhere: the directory that is watched holds a link to the real socket.
     let linked = rig.path("linked");
     std::os::unix::fs::symlink(rig.path("k/device-plugins"), &linked).unwrap();
-    rig.options.places.kubelet_dir = linked;
+    rig.options.paths.kubelet_dir = linked;
     let daemon = rig.daemon();
     rig.until(NVIDIA_GPU, 8).await;
     daemon.stop().await;
@@ -141,7 +141,7 @@ async fn a_list_that_no_kubelet_can_receive_ends_the_start_with_the_numbers() {
         .collect();
     let scan = serde_json::json!({"driverVersion": "1", "nvmlVersion": "1", "gpus": gpus});
     std::fs::write(rig.path("scan.json"), scan.to_string()).unwrap();
-    rig.options.places.gpu_recording = Some(rig.path("scan.json"));
+    rig.options.paths.gpu_recording = Some(rig.path("scan.json"));
     let error = rig.daemon().error().await;
     assert!(error.contains("70000 ids of 700 devices") && error.contains("--gpu-sharing"), "{error}");
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use baton::agent::choice::MigStrategy;
+use baton::agent::options::MigStrategy;
 use baton::contract::DeviceId;
 use baton::contract::key::NVIDIA_GPU;
 use baton::sim::hardware::{NodeSpec, Shape};

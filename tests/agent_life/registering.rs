@@ -16,12 +16,12 @@ fn rig(name: &str) -> Rig {
     rig.options.rdma = false;
     rig.options.periods.register_timeout = Duration::from_millis(500);
     rig.options.periods.backoff_max = Duration::from_millis(100);
-    std::fs::create_dir_all(&rig.options.places.kubelet_dir).unwrap();
+    std::fs::create_dir_all(&rig.options.paths.kubelet_dir).unwrap();
     rig
 }
 
 fn registrar(rig: &Rig, script: &[Answer]) -> Registrar {
-    let directory = &rig.options.places.kubelet_dir;
+    let directory = &rig.options.paths.kubelet_dir;
     Registrar::start(&directory.join("kubelet.sock"), directory, script)
 }
 
@@ -67,7 +67,7 @@ async fn every_request_to_the_kubelet_names_a_plain_authority() {
 #[tokio::test]
 async fn a_link_in_the_place_of_the_kubelets_socket_is_followed_to_where_it_leads_next() {
     let rig = rig("linked");
-    let directory = rig.options.places.kubelet_dir.clone();
+    let directory = rig.options.paths.kubelet_dir.clone();
     let (first, second) = (rig.path("first.sock"), rig.path("second.sock"));
     let old = Registrar::start(&first, &directory, &[]);
     symlink(&first, directory.join("kubelet.sock")).unwrap();

@@ -6,12 +6,11 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use baton::agent::handoff::StateDir;
-use baton::agent::keeper::Holdings;
 use baton::agent::kubelet::DeviceCalls;
 use baton::agent::kubelet::register::dial;
+use baton::agent::node_handoff::{Handoff, HeldDevices, LedgerLine, OpenHandoff, OpeningContext};
 use baton::agent::offer::InUse;
-use baton::agent::seam::{Handoff, LedgerLine, OpenHandoff, Opening};
-use baton::agent::{AgentError, Answerer, Grant, Options, daemon};
+use baton::agent::{AgentError, AgentOptions, Answerer, ContainerGrant, daemon};
 use baton::contract::deviceplugin as api;
 use baton::contract::inventory::DeviceHeld;
 use baton::contract::podresources::AllocatableResourcesRequest;
@@ -31,7 +30,7 @@ pub const PATIENCE: Duration = Duration::from_secs(20);
 /// The node. Directories go with it.
 pub struct Rig {
     pub machine: VirtualNode,
-    pub options: Options,
+    pub options: AgentOptions,
     pub handoff: Arc<Chosen>,
     root: tempfile::TempDir,
 }
@@ -49,23 +48,23 @@ impl Rig {
         let at = |name: &str| root.path().join(name);
         let machine = VirtualNode::create(at("m"), spec).unwrap();
         std::fs::write(at("kubeconfig"), KUBECONFIG).unwrap();
-        let mut options = Options {
+        let mut options = AgentOptions {
             node_name: "node-a".into(),
             kubeconfig: Some(at("kubeconfig")),
             listen: None,
             unassigned_pods: UnassignedPods::Serve,
-            ..Options::default()
+            ..AgentOptions::default()
         };
-        let places = &mut options.places;
-        places.kubelet_dir = at("k/device-plugins");
-        places.pod_resources_socket = at("k/pod-resources/kubelet.sock");
-        places.sysfs_root = machine.sysfs_root();
-        places.proc_root = machine.proc_root();
-        places.dev_root = machine.dev_root();
-        places.driver_root = machine.driver_root();
-        places.nvml_library = Some(machine.nvml_library().to_owned());
-        places.cdi_root = at("cdi");
-        places.state_dir = at("state");
+        let paths = &mut options.paths;
+        paths.kubelet_dir = at("k/device-plugins");
+        paths.pod_resources_socket = at("k/pod-resources/kubelet.sock");
+        paths.sysfs_root = machine.sysfs_root();
+        paths.proc_root = machine.proc_root();
+        paths.dev_root = machine.dev_root();
+        paths.driver_root = machine.driver_root();
+        paths.nvml_library = Some(machine.nvml_library().to_owned());
+        paths.cdi_root = at("cdi");
+        paths.state_dir = at("state");
         let periods = &mut options.periods;
         periods.rescan = Duration::from_millis(200);
         periods.health_poll = Duration::from_millis(50);
@@ -118,7 +117,7 @@ impl Rig {
     /// Healthy ids by resource, as the kubelet has them. Empty while it does not answer.
     pub async fn offered(&self) -> BTreeMap<String, BTreeSet<String>> {
         let ask = async {
-            let channel = dial(&self.options.places.pod_resources_socket, PATIENCE).await.ok()?;
+            let channel = dial(&self.options.paths.pod_resources_socket, PATIENCE).await.ok()?;
             let mut client = PodResourcesListerClient::new(channel);
             let answer = client.get_allocatable_resources(AllocatableResourcesRequest {}).await.ok()?.into_inner();
             let mut found: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
@@ -152,7 +151,7 @@ impl Rig {
 
     /// Our sockets in the kubelet's directory.
     pub fn sockets(&self) -> BTreeSet<PathBuf> {
-        let entries = std::fs::read_dir(&self.options.places.kubelet_dir).into_iter().flatten().flatten();
+        let entries = std::fs::read_dir(&self.options.paths.kubelet_dir).into_iter().flatten().flatten();
         let ours = |path: &Path| path.file_name().unwrap().to_string_lossy().starts_with("baton-");
         entries.map(|entry| entry.path()).filter(|path| ours(path)).collect()
     }
@@ -212,7 +211,7 @@ impl Default for Chosen {
 }
 
 impl Chosen {
-    fn open(&self, opening: Opening) {
+    fn open(&self, opening: OpeningContext) {
         *self.answerer.lock().unwrap() = Some(opening.answerer);
         *self.state.lock().unwrap() = Some(opening.state);
     }
@@ -221,7 +220,7 @@ impl Chosen {
         let devices: BTreeSet<DeviceId> = ids.iter().map(|id| DeviceId::of_kubelet_id(id).unwrap()).collect();
         let kind = if resource.ends_with("rdma") { DeviceType::Rdma } else { DeviceType::Gpu };
         let entry = |id| DeviceEntry { minor: 0, id, resources: BTreeMap::new(), extension: None };
-        let grant = Grant {
+        let grant = ContainerGrant {
             resource: resource.into(),
             pod: PodRef::new("default", "p", "u"),
             container: "main".into(),
@@ -269,7 +268,7 @@ impl DeviceCalls for Chosen {
     }
 }
 
-impl Holdings for Chosen {
+impl HeldDevices for Chosen {
     fn set_inventory(&self, inventory: NodeInventory) {
         *self.inventory.lock().unwrap() = inventory;
     }
@@ -285,6 +284,9 @@ impl Holdings for Chosen {
 }
 
 impl Handoff for Chosen {
+    fn calls(self: Arc<Self>) -> Arc<dyn DeviceCalls> {
+        self
+    }
     fn handed_out(&self) -> watch::Receiver<u64> {
         self.handed_out.subscribe()
     }

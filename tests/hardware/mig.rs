@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use baton::agent::answer::Table;
-use baton::agent::choice::MigStrategy;
+use baton::agent::answer::DeviceTable;
 use baton::agent::devices::list;
+use baton::agent::options::MigStrategy;
 use baton::contract::DeviceId;
 use baton::hardware::gpu::MigMode;
 use baton::hardware::nodes;
@@ -83,7 +83,7 @@ fn instances_keep_their_numbers_in_nvml_when_one_before_them_is_destroyed() {
     let slots: Vec<(&str, Option<u32>)> =
         scan.gpus[0].mig.instances.iter().map(|i| (i.uuid.as_str(), i.slot)).collect();
     assert_eq!(slots, [(uuids[0].as_str(), Some(0)), (uuids[2].as_str(), Some(2))]);
-    let table = Table::build(
+    let table = DeviceTable::build(
         &list(&bench.machine(), MigStrategy::Mixed, &BTreeMap::new(), Timestamp::UNIX_EPOCH),
         None,
         Vec::new(),

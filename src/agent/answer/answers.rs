@@ -1,36 +1,64 @@
-//! Turns a grant into the kubelet's words.
+//! The answer to Allocate: how the devices of a grant reach the container.
 
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 
-use super::table::{Parts, Table};
-use super::{gpu, rdma, share};
-use crate::agent::grant::{AnswerError, Answerer, Grant};
-use crate::agent::options::Options;
-use crate::contract::deviceplugin::ContainerAllocateResponse;
-use crate::contract::{DeviceEntry, DeviceId, DeviceType};
+use super::table::{DeviceNodes, DeviceTable};
+use crate::agent::options::AgentOptions;
+use crate::agent::options::{DeviceIdStrategy, DeviceListStrategy};
+use crate::contract::deviceplugin::{CdiDevice, ContainerAllocateResponse, DeviceSpec, Mount};
+use crate::contract::{DeviceEntry, DeviceId, DeviceType, PodRef, key};
+
+/// The devices of one container for one call. Everything in it has been validated against the inventory.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ContainerGrant {
+    /// Resource name whose socket was called; it is the one that delivers.
+    pub resource: Box<str>,
+    /// The pod.
+    pub pod: PodRef,
+    /// Its container.
+    pub container: Box<str>,
+    /// Devices, in the order of the assignment; all of the type that `resource` stands for.
+    pub entries: Vec<(DeviceType, DeviceEntry)>,
+    /// `true` when the entries are parts of devices and not whole ones.
+    pub shares: bool,
+}
+
+/// Builds the answer of a grant. Called within Allocate: no NVML call, no API call, no waiting.
+pub trait Answerer: Send + Sync {
+    /// The answer for one container. The kubelet replays it on every restart of the container, so whatever it names must
+    /// stay valid for the pod's life.
+    fn answer(&self, grant: &ContainerGrant) -> Result<ContainerAllocateResponse, AnswerError>;
+}
+
+/// Why a grant could not be turned into an answer. The text ends in the pod's status message.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct AnswerError(pub String);
 
 /// Answers from the table of the moment.
 pub struct Answers {
-    options: Arc<Options>,
-    table: ArcSwap<Table>,
+    options: Arc<AgentOptions>,
+    table: ArcSwap<DeviceTable>,
 }
 
 impl Answers {
     /// Answers by `options`, from an empty table.
-    pub fn new(options: Arc<Options>) -> Self {
+    pub fn new(options: Arc<AgentOptions>) -> Self {
         Self { options, table: ArcSwap::default() }
     }
 
     /// The hardware changed.
-    pub fn replace(&self, table: Arc<Table>) {
+    pub fn replace(&self, table: Arc<DeviceTable>) {
         self.table.store(table);
     }
 }
 
 impl Answerer for Answers {
-    fn answer(&self, grant: &Grant) -> Result<ContainerAllocateResponse, AnswerError> {
+    fn answer(&self, grant: &ContainerGrant) -> Result<ContainerAllocateResponse, AnswerError> {
         let table = self.table.load();
         let mut answer = ContainerAllocateResponse::default();
         let of = |kind: &DeviceType| -> Vec<&DeviceEntry> {
@@ -41,15 +69,15 @@ impl Answerer for Answers {
             let parts =
                 gpus.iter().map(|entry| find(&table, &entry.id, &DeviceType::Gpu, self.options.names_gpu_nodes()));
             let parts = parts.collect::<Result<Vec<_>, _>>()?;
-            gpu::add(&mut answer, &parts, &table, &self.options);
+            add_gpus(&mut answer, &parts, &table, &self.options);
             if grant.shares {
                 let mut in_container: Vec<_> =
                     gpus.iter().zip(&parts).map(|(entry, (_, of))| (of.bdf, *entry)).collect();
                 in_container.sort_by_key(|(bdf, _)| *bdf);
                 let in_container: Vec<&DeviceEntry> = in_container.into_iter().map(|(_, entry)| entry).collect();
-                answer.envs.extend(share::env(&in_container, self.options.mps));
+                answer.envs.extend(share_env(&in_container, self.options.mps));
                 if self.options.mps {
-                    share::reach_mps(&mut answer, &self.options.mps_root);
+                    reach_mps(&mut answer, &self.options.mps_root);
                 }
             }
         }
@@ -60,7 +88,7 @@ impl Answerer for Answers {
                 _ => vec![&entry.id],
             });
             let parts = ids.map(|id| find(&table, id, &DeviceType::Rdma, true));
-            rdma::add(&mut answer, &parts.collect::<Result<Vec<_>, _>>()?, &table, &self.options);
+            add_nics(&mut answer, &parts.collect::<Result<Vec<_>, _>>()?, &table, &self.options);
         }
         Ok(answer)
     }
@@ -69,17 +97,164 @@ impl Answerer for Answers {
 /// The device as this machine knows it: what an assignment says is only ever looked up, never used as a name. Where the
 /// answer is made of device nodes, one without a node is no answer.
 fn find<'a>(
-    table: &'a Table,
+    table: &'a DeviceTable,
     id: &DeviceId,
     kind: &DeviceType,
     by_node: bool,
-) -> Result<(&'a DeviceId, &'a Parts), AnswerError> {
+) -> Result<(&'a DeviceId, &'a DeviceNodes), AnswerError> {
     let found = table.devices.get_key_value(id).filter(|(_, parts)| parts.kind == *kind);
     let (id, parts) = found.ok_or_else(|| AnswerError(format!("{kind} {id} is not in this machine")))?;
     if by_node && parts.nodes.is_empty() {
         return Err(AnswerError(format!("{kind} {id} has no device node on this node; check the driver there")));
     }
     Ok((id, parts))
+}
+
+/// The variable that the NVIDIA runtime reads.
+const VISIBLE: &str = "NVIDIA_VISIBLE_DEVICES";
+/// Annotation under which older runtimes look for CDI names.
+const GPU_ANNOTATION: &str = "cdi.k8s.io/baton_gpu";
+/// Directory in the container whose mounts name the GPUs.
+const MOUNTED: &str = "/var/run/nvidia-container-devices";
+
+/// Adds GPUs to `answer`, by each of the strategies.
+fn add_gpus(
+    answer: &mut ContainerAllocateResponse,
+    gpus: &[(&DeviceId, &DeviceNodes)],
+    table: &DeviceTable,
+    options: &AgentOptions,
+) {
+    let names = || gpus.iter().map(|(id, _)| format!("{}={id}", options.cdi_kind));
+    let ids = || {
+        gpus.iter().map(|(id, parts)| match options.device_id_strategy {
+            DeviceIdStrategy::Uuid => id.to_string(),
+            DeviceIdStrategy::Index => parts.index.clone(),
+        })
+    };
+    for strategy in &options.device_list_strategy {
+        match strategy {
+            DeviceListStrategy::CdiCri => answer.cdi_devices.extend(names().map(|name| CdiDevice { name })),
+            DeviceListStrategy::CdiAnnotations => {
+                answer.annotations.insert(GPU_ANNOTATION.to_owned(), names().collect::<Vec<_>>().join(","));
+            }
+            DeviceListStrategy::Envvar => {
+                answer.envs.insert(VISIBLE.to_owned(), ids().collect::<Vec<_>>().join(","));
+            }
+            DeviceListStrategy::VolumeMounts => {
+                answer.envs.insert(VISIBLE.to_owned(), MOUNTED.to_owned());
+                answer.mounts.extend(ids().map(|id| Mount {
+                    container_path: format!("{MOUNTED}/{id}"),
+                    host_path: "/dev/null".to_owned(),
+                    read_only: true,
+                }));
+            }
+        }
+    }
+    if options.pass_device_specs {
+        let own = gpus.iter().flat_map(|(_, parts)| &parts.nodes);
+        add_nodes(answer, own.chain(&table.control), table);
+    }
+}
+
+/// Adds device nodes, each once.
+fn add_nodes<'a>(
+    answer: &mut ContainerAllocateResponse,
+    nodes: impl Iterator<Item = &'a PathBuf>,
+    table: &DeviceTable,
+) {
+    for node in nodes {
+        let path = text(node);
+        if answer.devices.iter().all(|spec| spec.container_path != path) {
+            answer.devices.push(DeviceSpec {
+                container_path: path,
+                host_path: text(&table.on_host(node)),
+                permissions: "rw".to_owned(),
+            });
+        }
+    }
+}
+
+fn text(path: &Path) -> String {
+    path.to_string_lossy().into_owned()
+}
+
+/// CDI kind of NICs.
+pub const RDMA_KIND: &str = "koordinator.sh/rdma";
+/// The variable that lists the PCI addresses of the container's NICs.
+const ADDRESSES: &str = "PCIDEVICE_KOORDINATOR_SH_RDMA";
+/// Annotation under which older runtimes look for CDI names; another key than the GPUs', because the kubelet keeps one.
+const RDMA_ANNOTATION: &str = "cdi.k8s.io/baton_rdma";
+
+/// Adds NICs to `answer`. Where no CDI strategy is chosen, the device nodes go into the answer themselves: the other
+/// strategies are the NVIDIA runtime's and know no NICs.
+fn add_nics(
+    answer: &mut ContainerAllocateResponse,
+    nics: &[(&DeviceId, &DeviceNodes)],
+    table: &DeviceTable,
+    options: &AgentOptions,
+) {
+    let names = || nics.iter().map(|(id, _)| format!("{RDMA_KIND}={id}"));
+    let addresses: Vec<&str> = nics.iter().map(|(id, _)| id.as_str()).collect();
+    answer.envs.insert(ADDRESSES.to_owned(), addresses.join(","));
+    let chosen = |strategy| options.device_list_strategy.contains(&strategy);
+    if chosen(DeviceListStrategy::CdiCri) {
+        answer.cdi_devices.extend(names().map(|name| CdiDevice { name }));
+    }
+    if chosen(DeviceListStrategy::CdiAnnotations) {
+        answer.annotations.insert(RDMA_ANNOTATION.to_owned(), names().collect::<Vec<_>>().join(","));
+    }
+    let by_cdi = chosen(DeviceListStrategy::CdiCri) || chosen(DeviceListStrategy::CdiAnnotations);
+    if options.pass_device_specs || !by_cdi {
+        add_nodes(answer, nics.iter().flat_map(|(_, parts)| &parts.nodes), table);
+    }
+}
+
+const MIB: i64 = 1 << 20;
+/// Where NVIDIA's plugin puts the MPS control daemon's pipe in a container: below `/mps`, by resource name.
+const MPS_PIPE: &str = "/mps/nvidia.com/gpu/pipe";
+
+/// Variables of a share over `entries`, in the order of the container's devices: by PCI address, as NVML counts them. CUDA does so
+/// only where `CUDA_DEVICE_ORDER` is `PCI_BUS_ID`; by default it puts the fastest first (CUDA programming guide, "CUDA environment
+/// variables"). So where the limits differ, and a mistaken number would matter, the order is said too.
+fn share_env(entries: &[&DeviceEntry], mps: bool) -> BTreeMap<String, String> {
+    let mut env = BTreeMap::new();
+    // One number for all devices of the container: the smallest, so that no device is overused.
+    let core = entries.iter().map(|entry| entry.amount(key::GPU_CORE)).filter(|core| *core > 0).min();
+    let memory: Vec<(usize, i64)> = entries
+        .iter()
+        .enumerate()
+        .map(|(at, entry)| (at, entry.amount(key::GPU_MEMORY) / MIB))
+        .filter(|(_, mib)| *mib > 0)
+        .collect();
+    for (at, mib) in &memory {
+        env.insert(format!("CUDA_DEVICE_MEMORY_LIMIT_{at}"), format!("{mib}m"));
+    }
+    if memory.windows(2).any(|pair| pair[0].1 != pair[1].1) {
+        env.insert("CUDA_DEVICE_ORDER".to_owned(), "PCI_BUS_ID".to_owned());
+    }
+    if let Some(core) = core {
+        env.insert("CUDA_DEVICE_SM_LIMIT".to_owned(), core.to_string());
+    }
+    if mps {
+        if let Some(core) = core {
+            env.insert("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE".to_owned(), core.to_string());
+        }
+        if !memory.is_empty() {
+            let limits: Vec<String> = memory.iter().map(|(at, mib)| format!("{at}={mib}M")).collect();
+            env.insert("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT".to_owned(), limits.join(","));
+        }
+    }
+    env
+}
+
+/// The way to the MPS control daemon whose files lie below `root` on the host, as NVIDIA's plugin gives it: the pipe's
+/// directory, named in the environment, and the shared memory that client and server meet in.
+fn reach_mps(answer: &mut ContainerAllocateResponse, root: &Path) {
+    answer.envs.insert("CUDA_MPS_PIPE_DIRECTORY".to_owned(), MPS_PIPE.to_owned());
+    for (container_path, below) in [(MPS_PIPE, "nvidia.com/gpu/pipe"), ("/dev/shm", "shm")] {
+        let host_path = root.join(below).to_string_lossy().into_owned();
+        answer.mounts.push(Mount { container_path: container_path.to_owned(), host_path, read_only: false });
+    }
 }
 
 #[cfg(test)]

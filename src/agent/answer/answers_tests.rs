@@ -3,17 +3,17 @@
 use std::collections::BTreeMap;
 
 use super::*;
-use crate::agent::choice::{DeviceIdStrategy, DeviceListStrategy};
+use crate::agent::options::{DeviceIdStrategy, DeviceListStrategy};
 use crate::contract::{Extension, PodRef, Quantity, Vf, key};
 
 const GPU: &str = "GPU-5f1c2a90-0000-4000-8000-000000000003";
 const NIC: &str = "0000:3c:00.0";
 const VF: &str = "0000:3c:00.2";
 
-fn answers(change: impl FnOnce(&mut Options)) -> Answers {
-    let mut options = Options::default();
+fn answers(change: impl FnOnce(&mut AgentOptions)) -> Answers {
+    let mut options = AgentOptions::default();
     change(&mut options);
-    let parts = |kind: DeviceType, index: &str, nodes: &[&str]| Parts {
+    let parts = |kind: DeviceType, index: &str, nodes: &[&str]| DeviceNodes {
         kind,
         index: index.into(),
         bdf: format!("0000:{:02x}:00.0", 0x20 - index.parse().unwrap_or(0)).parse().unwrap(),
@@ -27,17 +27,17 @@ fn answers(change: impl FnOnce(&mut Options)) -> Answers {
         (VF, parts(DeviceType::Rdma, "", &["/dev/infiniband/uverbs4", "/dev/infiniband/rdma_cm"])),
     ];
     let devices = devices.map(|(id, parts)| (DeviceId::parse(id).unwrap(), parts)).into();
-    let table = Table { devices, control: vec!["/dev/nvidiactl".into()], driver: Vec::new(), dev_root: None };
+    let table = DeviceTable { devices, control: vec!["/dev/nvidiactl".into()], driver: Vec::new(), dev_root: None };
     let answers = Answers::new(Arc::new(options));
     answers.replace(Arc::new(table));
     answers
 }
 
-fn grant(kind: DeviceType, id: &str, shares: bool) -> Grant {
+fn grant(kind: DeviceType, id: &str, shares: bool) -> ContainerGrant {
     let memory = (key::GPU_MEMORY.to_owned(), Quantity::bytes(8 << 30));
     let resources = BTreeMap::from([(key::GPU_CORE.to_owned(), Quantity::units(25)), memory]);
     let entry = DeviceEntry { minor: 3, id: DeviceId::parse(id).unwrap(), resources, extension: None };
-    Grant {
+    ContainerGrant {
         resource: key::NVIDIA_GPU.into(),
         pod: PodRef::new("../../etc", "$(reboot)", "u"),
         container: "/dev/sda".into(),
@@ -128,7 +128,7 @@ fn limits_of_a_share_are_numbered_as_the_container_sees_its_devices_and_not_as_t
     larger.1.id = DeviceId::parse("GPU-b").unwrap();
     larger.1.resources.insert(key::GPU_MEMORY.to_owned(), Quantity::bytes(16 << 30));
     grant.entries.push(larger);
-    let limits = |grant: &Grant| {
+    let limits = |grant: &ContainerGrant| {
         let envs = answers(|options| options.mps = true).answer(grant).unwrap().envs;
         [
             "CUDA_DEVICE_MEMORY_LIMIT_0",
@@ -173,7 +173,34 @@ fn a_runtime_that_finds_the_nodes_itself_is_told_of_a_gpu_without_a_node_here() 
 
 #[test]
 fn nodes_below_another_root_are_named_where_they_lie_and_appear_in_dev() {
-    let table = Table { dev_root: Some("/host/dev".into()), ..Table::default() };
+    let table = DeviceTable { dev_root: Some("/host/dev".into()), ..DeviceTable::default() };
     assert_eq!(table.on_host("/dev/infiniband/uverbs0".as_ref()), std::path::Path::new("/host/dev/infiniband/uverbs0"));
-    assert_eq!(Table::default().on_host("/dev/nvidia0".as_ref()), std::path::Path::new("/dev/nvidia0"));
+    assert_eq!(DeviceTable::default().on_host("/dev/nvidia0".as_ref()), std::path::Path::new("/dev/nvidia0"));
+}
+
+#[test]
+fn a_share_of_two_gpus_names_each_memory_and_the_smaller_compute() {
+    let entry = |id: &str, core, gib: i64| DeviceEntry {
+        minor: 0,
+        id: DeviceId::parse(id).unwrap(),
+        resources: [
+            (key::GPU_CORE.to_owned(), Quantity::units(core)),
+            (key::GPU_MEMORY.to_owned(), Quantity::bytes(gib << 30)),
+        ]
+        .into(),
+        extension: None,
+    };
+    let (a, b) = (entry("GPU-a", 50, 40), entry("GPU-b", 30, 20));
+    let plain = share_env(&[&a, &b], false);
+    let expected = [
+        ("CUDA_DEVICE_MEMORY_LIMIT_0", "40960m"),
+        ("CUDA_DEVICE_MEMORY_LIMIT_1", "20480m"),
+        ("CUDA_DEVICE_ORDER", "PCI_BUS_ID"),
+        ("CUDA_DEVICE_SM_LIMIT", "30"),
+    ];
+    assert_eq!(plain, expected.map(|(k, v)| (k.to_owned(), v.to_owned())).into());
+    let mps = share_env(&[&a, &b], true);
+    assert_eq!(mps["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"], "30");
+    assert_eq!(mps["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"], "0=40960M,1=20480M");
+    assert!(share_env(&[&entry("GPU-c", 0, 0)], true).is_empty());
 }

@@ -1,10 +1,7 @@
-//! What a container gets: the answer to Allocate, made of tables that were built when the hardware was looked at.
+//! What a container gets: the answer to Allocate, made of a table that is built when the hardware is scanned.
 
-pub mod answers;
-pub mod gpu;
-pub mod rdma;
-pub mod share;
+mod answers;
 pub mod table;
 
-pub use answers::Answers;
-pub use table::{Parts, Table};
+pub use answers::{AnswerError, Answerer, Answers, ContainerGrant, RDMA_KIND};
+pub use table::{DeviceNodes, DeviceTable};

@@ -3,16 +3,16 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-use crate::agent::devices::{Body, NodeDevice};
+use crate::agent::devices::{DeviceBody, NodeDevice};
 use crate::contract::{DeviceId, DeviceType};
 use crate::hardware::driver::DriverFile;
 use crate::hardware::{Bdf, Tree, nodes};
 
 /// Everything an answer may name. All of it comes from this machine, nothing from a pod.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Table {
+pub struct DeviceTable {
     /// Devices by identity.
-    pub devices: BTreeMap<DeviceId, Parts>,
+    pub devices: BTreeMap<DeviceId, DeviceNodes>,
     /// Nodes that every GPU container needs.
     pub control: Vec<PathBuf>,
     /// The driver's user-space files.
@@ -23,31 +23,33 @@ pub struct Table {
 
 /// What belongs to one device.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Parts {
+pub struct DeviceNodes {
     /// GPU or NIC.
     pub kind: DeviceType,
     /// The driver's index of the moment: `3`, or `3:0` for a MIG device. Empty for a NIC.
     pub index: String,
     /// PCI address; a MIG device has its GPU's.
     pub bdf: Bdf,
-    /// Device nodes, as paths in the container; [`Table::on_host`] says where they lie.
+    /// Device nodes, as paths in the container; [`DeviceTable::on_host`] says where they lie.
     pub nodes: Vec<PathBuf>,
 }
 
-impl Table {
+impl DeviceTable {
     /// Looks the nodes of `devices` up below `dev`. A device whose nodes are absent has none.
     pub fn build(devices: &[NodeDevice], dev: Option<&Tree>, driver: Vec<DriverFile>) -> Self {
         let gpu_node = |minor: u32| dev.and_then(|dev| nodes::gpu(dev, minor));
         let parts = devices.iter().map(|device| {
             let (index, found) = match &device.body {
-                Body::Gpu { gpu, .. } => (gpu.index.to_string(), gpu_node(gpu.minor).into_iter().collect()),
-                Body::Mig { parent_index, slot, instance, .. } => {
+                DeviceBody::Gpu { gpu, .. } => (gpu.index.to_string(), gpu_node(gpu.minor).into_iter().collect()),
+                DeviceBody::Mig { parent_index, slot, instance, .. } => {
                     let found = dev.map(|dev| nodes::mig(dev, device.minor.unsigned_abs(), instance));
                     (format!("{parent_index}:{slot}"), found.unwrap_or_default())
                 }
-                Body::Nic { nic, .. } | Body::Vf { nic, .. } => (String::new(), nic.chars.all().cloned().collect()),
+                DeviceBody::Nic { nic, .. } | DeviceBody::Vf { nic, .. } => {
+                    (String::new(), nic.chars.all().cloned().collect())
+                }
             };
-            (device.id.clone(), Parts { kind: device.kind(), index, bdf: device.bdf, nodes: found })
+            (device.id.clone(), DeviceNodes { kind: device.kind(), index, bdf: device.bdf, nodes: found })
         });
         let dev_root = dev.map(|dev| dev.root().to_owned()).filter(|root| root != Path::new("/dev"));
         Self { devices: parts.collect(), control: dev.map(nodes::control).unwrap_or_default(), driver, dev_root }
@@ -62,7 +64,7 @@ impl Table {
     }
 
     /// Devices of one type.
-    pub fn of<'a>(&'a self, kind: &'a DeviceType) -> impl Iterator<Item = (&'a DeviceId, &'a Parts)> {
+    pub fn of<'a>(&'a self, kind: &'a DeviceType) -> impl Iterator<Item = (&'a DeviceId, &'a DeviceNodes)> {
         self.devices.iter().filter(move |(_, parts)| parts.kind == *kind)
     }
 

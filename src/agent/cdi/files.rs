@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 
 use super::rules;
 use super::spec::{Device, DeviceNode, Edits, Mount, Spec, VERSION};
-use crate::agent::answer::rdma::KIND as RDMA_KIND;
-use crate::agent::answer::{Parts, Table};
-use crate::agent::options::{OWN_GPU_KIND, Options};
+use crate::agent::answer::RDMA_KIND;
+use crate::agent::answer::{DeviceNodes, DeviceTable};
+use crate::agent::options::{AgentOptions, OWN_GPU_KIND};
 use crate::contract::{DeviceId, DeviceType};
 
 /// Largest spec file of ours that is read back.
@@ -34,15 +34,15 @@ pub struct CdiFiles {
 
 impl CdiFiles {
     /// The files that `options` ask for. What an earlier daemon wrote is read: names in use may be known from there only.
-    pub fn open(options: &Options) -> Self {
-        let (root, kinds) = (options.places.cdi_root.clone(), kinds(options));
+    pub fn open(options: &AgentOptions) -> Self {
+        let (root, kinds) = (options.paths.cdi_root.clone(), kinds(options));
         let written = kinds.iter().filter_map(|(kind, _)| Some((*kind, read(&path(&root, kind)).ok()?))).collect();
         Self { root, kinds, written }
     }
 
     /// Writes the files of `table` where they differ from what is there. Names of devices in use stay, even when the device
     /// has left: a container that restarts asks for the same name again.
-    pub fn write(&mut self, table: &Table, in_use: &BTreeSet<DeviceId>) -> Result<(), CdiError> {
+    pub fn write(&mut self, table: &DeviceTable, in_use: &BTreeSet<DeviceId>) -> Result<(), CdiError> {
         for (kind, of) in &self.kinds {
             let path = path(&self.root, kind);
             let spec = spec(kind, of, table, self.written.get(kind), in_use);
@@ -65,7 +65,7 @@ impl CdiFiles {
 }
 
 /// The kinds that the daemon writes files of.
-fn kinds(options: &Options) -> Vec<(&'static str, DeviceType)> {
+fn kinds(options: &AgentOptions) -> Vec<(&'static str, DeviceType)> {
     if !options.by_cdi() {
         return Vec::new();
     }
@@ -75,7 +75,7 @@ fn kinds(options: &Options) -> Vec<(&'static str, DeviceType)> {
 
 /// How a spec file compares with the machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Standing {
+pub enum SpecState {
     /// Names every device of the machine, and a runtime takes it.
     Current(usize),
     /// There is none; so many devices are in the machine.
@@ -89,46 +89,46 @@ pub enum Standing {
 }
 
 /// The spec files that `options` ask for, compared with `table`. Only reads.
-pub fn standing(options: &Options, table: &Table) -> Vec<(PathBuf, Standing)> {
+pub fn states(options: &AgentOptions, table: &DeviceTable) -> Vec<(PathBuf, SpecState)> {
     let of = |(kind, of): &(&'static str, DeviceType)| {
-        let path = path(&options.places.cdi_root, kind);
+        let path = path(&options.paths.cdi_root, kind);
         let wanted = spec(kind, of, table, None, &BTreeSet::new());
-        let standing = match read(&path) {
+        let states = match read(&path) {
             Ok(there) => compare(&there, &wanted),
             Err(error) if error.kind() == io::ErrorKind::NotFound => match wanted.devices.len() {
                 0 if table.of(of).next().is_some() => {
-                    Standing::NoNodes(table.of(of).map(|(id, _)| id.clone()).collect())
+                    SpecState::NoNodes(table.of(of).map(|(id, _)| id.clone()).collect())
                 }
-                devices => Standing::Absent(devices),
+                devices => SpecState::Absent(devices),
             },
-            Err(error) => Standing::Unusable(error.to_string()),
+            Err(error) => SpecState::Unusable(error.to_string()),
         };
-        (path, standing)
+        (path, states)
     };
     kinds(options).iter().map(of).collect()
 }
 
 /// Names beyond the wanted ones are devices that left while pods hold them.
-fn compare(there: &Spec, wanted: &Spec) -> Standing {
+fn compare(there: &Spec, wanted: &Spec) -> SpecState {
     if let Some(problem) = rules::problems(there).into_iter().next() {
-        return Standing::Unusable(problem);
+        return SpecState::Unusable(problem);
     }
     let differs = |new: &&Device| there.devices.iter().all(|old| old != *new);
     let names: Vec<&str> = wanted.devices.iter().filter(differs).map(|device| device.name.as_str()).collect();
     let mounts = |spec: &Spec| spec.container_edits.mounts.iter().map(|m| m.host_path.clone()).collect::<BTreeSet<_>>();
     let (old, new) = (mounts(there), mounts(wanted));
     if !names.is_empty() {
-        return Standing::Outdated(format!("these devices are missing in it or differ: {}", names.join(", ")));
+        return SpecState::Outdated(format!("these devices are missing in it or differ: {}", names.join(", ")));
     }
     if there.container_edits != wanted.container_edits {
         let gone = old.difference(&new).next().map(|path| format!(", such as {}", path.display())).unwrap_or_default();
-        return Standing::Outdated(format!("it mounts other driver files than there are{gone}"));
+        return SpecState::Outdated(format!("it mounts other driver files than there are{gone}"));
     }
-    Standing::Current(there.devices.len())
+    SpecState::Current(there.devices.len())
 }
 
 /// The spec of one kind.
-fn spec(kind: &str, of: &DeviceType, table: &Table, before: Option<&Spec>, in_use: &BTreeSet<DeviceId>) -> Spec {
+fn spec(kind: &str, of: &DeviceType, table: &DeviceTable, before: Option<&Spec>, in_use: &BTreeSet<DeviceId>) -> Spec {
     let with_nodes = table.of(of).filter(|(_, parts)| !parts.nodes.is_empty());
     let mut devices: Vec<Device> = with_nodes.map(|(id, parts)| device(id, parts, table)).collect();
     let kept = before.into_iter().flat_map(|spec| &spec.devices).filter(|old| {
@@ -142,18 +142,18 @@ fn spec(kind: &str, of: &DeviceType, table: &Table, before: Option<&Spec>, in_us
     Spec { cdi_version: VERSION.to_owned(), kind: kind.to_owned(), container_edits, devices }
 }
 
-fn device(id: &DeviceId, parts: &Parts, table: &Table) -> Device {
+fn device(id: &DeviceId, parts: &DeviceNodes, table: &DeviceTable) -> Device {
     let device_nodes = parts.nodes.iter().map(|path| node(path, table)).collect();
     Device { name: id.to_string(), container_edits: Edits { device_nodes, ..Edits::default() } }
 }
 
-fn node(path: &Path, table: &Table) -> DeviceNode {
+fn node(path: &Path, table: &DeviceTable) -> DeviceNode {
     let host_path = Some(table.on_host(path)).filter(|host| host != path);
     DeviceNode { path: path.to_owned(), host_path, permissions: "rw".to_owned() }
 }
 
 /// What every GPU container gets. `void` keeps an NVIDIA runtime hook from adding all GPUs on top.
-fn common(table: &Table) -> Edits {
+fn common(table: &DeviceTable) -> Edits {
     Edits {
         env: vec!["NVIDIA_VISIBLE_DEVICES=void".to_owned()],
         device_nodes: table.control.iter().map(|path| node(path, table)).collect(),

@@ -5,6 +5,6 @@ mod files;
 mod rules;
 mod spec;
 
-pub use files::{CdiError, CdiFiles, Standing, standing};
+pub use files::{CdiError, CdiFiles, SpecState, states};
 pub use rules::{is_class, is_name, problems};
 pub use spec::{Device, DeviceNode, Edits, Mount, Spec, VERSION};

@@ -1,14 +1,84 @@
-//! The kubelet's three deciding calls, as the plugins' servers make them.
+//! The kubelet's calls beside Allocate: GetPreferredAllocation, which steers the kubelet to the assigned devices, and the barrier
+//! before a container starts.
+
+use std::sync::Arc;
+use std::time::Duration;
 
 use futures::future::BoxFuture;
 use tonic::Status;
 
-use super::service::HandoffService;
+use super::service::{CallReads, HandoffService, LastPreference, MAX_ROUNDS, RESERVE};
 use crate::agent::kubelet::DeviceCalls;
 use crate::contract::deviceplugin::{
-    AllocateRequest, AllocateResponse, PreStartContainerRequest, PreferredAllocationRequest,
-    PreferredAllocationResponse,
+    AllocateRequest, AllocateResponse, ContainerPreferredAllocationResponse, PreStartContainerRequest,
+    PreferredAllocationRequest, PreferredAllocationResponse,
 };
+use crate::decide::handoff::prefer::{self, Preference, PreferenceOrder};
+use crate::decide::handoff::verify::may_start;
+use crate::decide::handoff::{AllocateCall, EntryKey, PodResources};
+use crate::runtime::clock;
+
+impl HandoffService {
+    /// Steers the kubelet to the assigned devices. Never fails: what is not known is filled with available ids.
+    pub async fn preferred(&self, resource: &str, request: PreferredAllocationRequest) -> PreferredAllocationResponse {
+        let deadline = clock::mono() + self.settings.budget.saturating_sub(RESERVE) / 2;
+        let mut response = PreferredAllocationResponse::default();
+        let single = request.container_requests.len() == 1;
+        for asked in &request.container_requests {
+            let size = usize::try_from(asked.allocation_size).unwrap_or(0);
+            let left = deadline.saturating_sub(clock::mono());
+            let prepared = self.prepare(resource, asked.allocation_size, deadline);
+            let (order, found) = tokio::time::timeout(left, prepared).await.ok().flatten().unwrap_or_default();
+            let ids = prefer::pick(&order, &asked.available_device_i_ds, &asked.must_include_device_i_ds, size);
+            if let (true, Some((key, resources)), Ok(mut state)) = (single, found, self.state.try_lock())
+                && let Some(state) = state.as_mut()
+            {
+                let ids = ids.iter().cloned().collect();
+                let at = clock::mono();
+                state.preference = Some(LastPreference { resource: resource.into(), ids, at, key, resources });
+            }
+            response.container_responses.push(ContainerPreferredAllocationResponse { device_i_ds: ids });
+        }
+        response
+    }
+
+    async fn prepare(
+        &self,
+        resource: &str,
+        count: i32,
+        deadline: Duration,
+    ) -> Option<(PreferenceOrder, Option<(EntryKey, Arc<PodResources>)>)> {
+        self.is_ready_before(resource, deadline).await.ok()?;
+        let mut guard = self.state.lock().await;
+        let state = guard.as_mut()?;
+        self.heed_restarts(state);
+        let call = AllocateCall { resource, count: i64::from(count), ids: &[] };
+        let resources = Arc::new(self.list(state, deadline).await);
+        let mut reads = CallReads::new("GetPreferredAllocation", deadline, &self.context.view);
+        while reads.rounds < MAX_ROUNDS {
+            match self.with_context(state, &resources, &reads.fresh, |context| prefer::preference(context, &call)) {
+                Preference::Order(order, key) => return Some((order, key.map(|key| (key, resources)))),
+                Preference::NeedLive(wanted) => self.learn_more(&mut reads, wanted, resource).await.ok()?,
+            }
+        }
+        None
+    }
+
+    /// With the start barrier on: refuses a start whose committed devices are not the assignment; the kubelet tries again.
+    pub async fn pre_start(&self, resource: &str, request: PreStartContainerRequest) -> Result<(), Status> {
+        if !self.settings.verify_before_start {
+            return Ok(());
+        }
+        let state = self.state.lock().await;
+        let Some(state) = state.as_ref() else {
+            return Err(Status::unavailable(format!(
+                "{resource}: the ledger is not known yet; the start is tried again"
+            )));
+        };
+        let seen = self.context.view.seen();
+        may_start(resource, &request.devices_ids, &state.ledger, &seen.pods).map_err(Status::failed_precondition)
+    }
+}
 
 impl DeviceCalls for HandoffService {
     fn allocate<'a>(

@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::ledger_file::{LedgerFile, Loaded, StateDir};
-use super::metrics::Word;
+use super::ledger_file::{LedgerFile, LoadedLedger, StateDir};
+use super::metrics::ReasonLabel;
 use super::service::HandoffService;
 use crate::contract::{PodKey, PodUid};
 use crate::decide::handoff::rebuild::{adopt, rebuild};
@@ -28,11 +28,11 @@ impl HandoffService {
     pub async fn open(&self, state: StateDir, boot_id: &str) {
         let mut file = LedgerFile::new(state, boot_id);
         let ledger = match file.load() {
-            Loaded::Ledger(ledger) => {
+            LoadedLedger::Ledger(ledger) => {
                 tracing::info!(entries = ledger.len(), "ledger read");
                 ledger
             }
-            Loaded::Lost(why) => {
+            LoadedLedger::Lost(why) => {
                 tracing::info!(why, "the ledger is rebuilt from PodResources and the pods' annotations");
                 let rebuilt = self.rebuild().await;
                 tracing::info!(entries = rebuilt.len(), "ledger rebuilt");
@@ -52,7 +52,7 @@ impl HandoffService {
         let mut has_called = false;
         let give_up = clock::mono() + KUBELET_COMES;
         let listing = loop {
-            match self.parts.pod_resources.list(clock::mono() + LIST_BUDGET).await {
+            match self.context.pod_resources.list(clock::mono() + LIST_BUDGET).await {
                 PodResources::Listed(listing) => break listing,
                 PodResources::Unavailable if has_called || clock::mono() >= give_up => {
                     tracing::warn!(
@@ -67,16 +67,16 @@ impl HandoffService {
                 () = tokio::time::sleep(backoff.fail_randomly()) => {}
             }
         };
-        self.parts.view.synced_before(Duration::MAX).await;
-        let inventory = self.parts.inventory.load();
-        let seen = self.parts.view.seen();
+        self.context.view.synced_before(Duration::MAX).await;
+        let inventory = self.context.inventory.load();
+        let seen = self.context.view.seen();
         rebuild(&self.settings.node, &seen.pods, &listing, &inventory)
     }
 }
 
 /// Runs until it is dropped: expires on every change of the pods, verifies every `period`.
 pub async fn run(service: Arc<HandoffService>, period: Duration) {
-    let mut changes = service.parts.view.changes();
+    let mut changes = service.context.view.changes();
     let mut told: BTreeSet<(PodUid, &'static str, String)> = BTreeSet::new();
     let mut next_verify = clock::mono() + clock::until_tick(period);
     loop {
@@ -101,15 +101,15 @@ pub async fn run(service: Arc<HandoffService>, period: Duration) {
 
 /// Drops the entries of pods that ended. A pod that the watch does not show, and has not shown deleted, is read live first.
 async fn expire(service: &HandoffService) {
-    if !service.is_ready() || !service.parts.view.is_synced() || !service.parts.view.is_watching() {
+    if !service.is_ready() || !service.context.view.is_synced() || !service.context.view.is_watching() {
         return;
     }
     let absent: BTreeSet<PodKey> = {
-        let books = service.books.lock().await;
-        let Some(books) = books.as_ref() else { return };
-        let mut seen = service.parts.view.seen();
-        seen.pods.forget_deleted(|uid| books.ledger.holds(uid));
-        let ended = books
+        let state = service.state.lock().await;
+        let Some(state) = state.as_ref() else { return };
+        let mut seen = service.context.view.seen();
+        seen.pods.forget_deleted(|uid| state.ledger.holds(uid));
+        let ended = state
             .ledger
             .iter()
             .filter(|entry| seen.pods.by_uid(&entry.pod.uid).is_none_or(|pod| pod.phase.is_terminal()));
@@ -123,58 +123,58 @@ async fn expire(service: &HandoffService) {
         gone.map(|entry| entry.pod.key.clone()).collect()
     };
     for key in absent {
-        match service.parts.world.pod(&key).await {
+        match service.context.api.pod(&key).await {
             Ok(Some(pod)) if pod.node.as_deref() != Some(&*service.settings.node) => {}
             Ok(found) => {
-                service.parts.view.apply_live(&key, found);
+                service.context.view.apply_live(&key, found);
             }
             Err(_) => return,
         }
     }
-    let resources = service.parts.pod_resources.list(clock::mono() + LIST_BUDGET).await;
-    let mut books = service.books.lock().await;
-    let Some(books) = books.as_mut() else { return };
+    let resources = service.context.pod_resources.list(clock::mono() + LIST_BUDGET).await;
+    let mut state = service.state.lock().await;
+    let Some(state) = state.as_mut() else { return };
     let (dropped, adopted) = {
-        let seen = service.parts.view.seen();
-        let adopted = adopt(&mut books.ledger, &service.settings.node, &seen.pods);
-        books.passed.retain(|uid| seen.pods.by_uid(uid).is_some());
-        books.may_repeat.retain(|uid| seen.pods.by_uid(uid).is_some());
-        books.unusable.retain(|uid| seen.pods.by_uid(uid).is_some());
-        (books.ledger.expire(&seen.pods, &resources), adopted)
+        let seen = service.context.view.seen();
+        let adopted = adopt(&mut state.ledger, &service.settings.node, &seen.pods);
+        state.passed.retain(|uid| seen.pods.by_uid(uid).is_some());
+        state.may_repeat.retain(|uid| seen.pods.by_uid(uid).is_some());
+        state.unusable.retain(|uid| seen.pods.by_uid(uid).is_some());
+        (state.ledger.expire(&seen.pods, &resources), adopted)
     };
     for entry in &dropped {
         tracing::info!(pod = %entry.pod, container = &*entry.container, resource = &*entry.resource, "ended; its devices are free");
     }
     if adopted || !dropped.is_empty() {
-        if let Err(error) = books.file.save(&books.ledger) {
+        if let Err(error) = state.file.save(&state.ledger) {
             tracing::warn!(%error, "the ledger could not be written");
         }
-        service.parts.metrics.ledger_entries.set(books.ledger.len() as i64);
+        service.context.metrics.ledger_entries.set(state.ledger.len() as i64);
         service.after.ledger_changed();
     }
 }
 
 async fn verify_once(service: &HandoffService, told: &mut BTreeSet<(PodUid, &'static str, String)>) {
-    let resources = service.parts.pod_resources.list(clock::mono() + LIST_BUDGET).await;
+    let resources = service.context.pod_resources.list(clock::mono() + LIST_BUDGET).await;
     let Some(listing) = resources.listing() else { return };
     let found: Vec<PodNotice> = {
-        let mut books = service.books.lock().await;
-        let Some(books) = books.as_mut() else { return };
-        if service.take_in(books, &resources)
-            && let Err(error) = books.file.save(&books.ledger)
+        let mut state = service.state.lock().await;
+        let Some(state) = state.as_mut() else { return };
+        if service.take_in(state, &resources)
+            && let Err(error) = state.file.save(&state.ledger)
         {
             tracing::warn!(%error, "the ledger could not be written");
         }
-        let inventory = service.parts.inventory.load();
-        let seen = service.parts.view.seen();
-        verify(&service.settings.node, &seen.pods, listing, &books.ledger, &inventory)
+        let inventory = service.context.inventory.load();
+        let seen = service.context.view.seen();
+        verify(&service.settings.node, &seen.pods, listing, &state.ledger, &inventory)
     };
     let now: BTreeSet<_> = found.iter().map(|n| (n.pod.uid.clone(), n.reason, n.note.clone())).collect();
     for notice in found {
         if !told.contains(&(notice.pod.uid.clone(), notice.reason, notice.note.clone())) {
             tracing::warn!(pod = %notice.pod, reason = notice.reason, note = notice.note, "divergence");
-            service.parts.metrics.divergences.get_or_create(&Word { reason: notice.reason }).inc();
-            service.parts.world.tell(notice);
+            service.context.metrics.divergences.get_or_create(&ReasonLabel { reason: notice.reason }).inc();
+            service.context.api.report(notice);
         }
     }
     *told = now;

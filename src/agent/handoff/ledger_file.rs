@@ -83,7 +83,7 @@ impl StateDir {
 
 /// What was found on disk.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Loaded {
+pub enum LoadedLedger {
     /// A ledger of this boot.
     Ledger(Ledger),
     /// None that can be used, and why: it must be rebuilt.
@@ -97,13 +97,13 @@ pub struct LedgerFile {
     boot_id: Box<str>,
     path: PathBuf,
     temporary: PathBuf,
-    text: Text,
-    files: Files,
+    text: LedgerText,
+    files: OpenFiles,
 }
 
 /// The files that are open.
 #[derive(Debug, Default)]
-struct Files {
+struct OpenFiles {
     /// At the ledger's name.
     ledger: Option<File>,
     /// At the temporary name.
@@ -123,12 +123,12 @@ impl LedgerFile {
     /// In `state`, for the boot `boot_id` (`/proc/sys/kernel/random/boot_id`).
     pub fn new(state: StateDir, boot_id: &str) -> Self {
         let (path, temporary) = (state.dir.join(FILE), state.dir.join(TEMPORARY));
-        let (text, files) = (Text::default(), Files::default());
+        let (text, files) = (LedgerText::default(), OpenFiles::default());
         Self { state, boot_id: boot_id.trim().into(), path, temporary, text, files }
     }
 
     /// Reads it. Whatever is wrong with the file makes it lost, never an error.
-    pub fn load(&self) -> Loaded {
+    pub fn load(&self) -> LoadedLedger {
         load(&self.state.dir, &self.boot_id)
     }
 
@@ -173,7 +173,7 @@ impl LedgerFile {
 
 /// The ledger as text; knows what it spelled out before.
 #[derive(Debug, Default)]
-struct Text {
+struct LedgerText {
     entries: BTreeMap<EntryKey, (Shared<LedgerEntry>, Box<[u8]>)>,
     body: Vec<u8>,
     whole: Vec<u8>,
@@ -181,7 +181,7 @@ struct Text {
     spelled: usize,
 }
 
-impl Text {
+impl LedgerText {
     /// Makes `whole` the file's bytes for `ledger`.
     fn spell(&mut self, ledger: &Ledger, boot_id: &str) -> io::Result<()> {
         let stored = ledger.stored();
@@ -227,21 +227,21 @@ fn remove(path: &Path) -> io::Result<()> {
 
 /// Reads the ledger in the state directory `dir`, without holding that, as of the boot `boot_id`. Whatever is wrong with the
 /// file makes it lost. A daemon may be writing: the file that was opened may be the spare one by the time that it is read.
-pub fn load(dir: &Path, boot_id: &str) -> Loaded {
+pub fn load(dir: &Path, boot_id: &str) -> LoadedLedger {
     let mut reads = (0..READS).map(|_| load_once(dir, boot_id));
-    reads.by_ref().find(|loaded| matches!(loaded, Loaded::Ledger(_))).unwrap_or_else(|| load_once(dir, boot_id))
+    reads.by_ref().find(|loaded| matches!(loaded, LoadedLedger::Ledger(_))).unwrap_or_else(|| load_once(dir, boot_id))
 }
 
-fn load_once(dir: &Path, boot_id: &str) -> Loaded {
+fn load_once(dir: &Path, boot_id: &str) -> LoadedLedger {
     let read = File::open(dir.join(FILE)).and_then(|file| {
         let mut bytes = Vec::new();
         io::Read::read_to_end(&mut io::Read::take(file, MAX_FILE), &mut bytes)?;
         Ok(bytes)
     });
     match read {
-        Ok(bytes) => parse(&bytes, boot_id.trim()).map_or_else(Loaded::Lost, Loaded::Ledger),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Loaded::Lost("there is none yet".to_owned()),
-        Err(error) => Loaded::Lost(error.to_string()),
+        Ok(bytes) => parse(&bytes, boot_id.trim()).map_or_else(LoadedLedger::Lost, LoadedLedger::Ledger),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => LoadedLedger::Lost("there is none yet".to_owned()),
+        Err(error) => LoadedLedger::Lost(error.to_string()),
     }
 }
 
@@ -316,7 +316,7 @@ mod tests {
     }
 
     fn print(ledger: &Ledger, boot_id: &str) -> Vec<u8> {
-        let mut text = Text::default();
+        let mut text = LedgerText::default();
         text.spell(ledger, boot_id).unwrap();
         text.whole
     }
@@ -326,11 +326,11 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let ledger = Ledger::of([entry("a", &["GPU-1".to_owned()], Some(vec![0, 255, 10]))]);
         let mut this = file(dir.path(), "boot-1\n");
-        assert!(matches!(this.load(), Loaded::Lost(_)));
+        assert!(matches!(this.load(), LoadedLedger::Lost(_)));
         this.save(&ledger).unwrap();
-        assert_eq!(this.load(), Loaded::Ledger(ledger));
+        assert_eq!(this.load(), LoadedLedger::Ledger(ledger));
         drop(this);
-        assert!(matches!(file(dir.path(), "boot-2").load(), Loaded::Lost(why) if why.contains("rebooted")));
+        assert!(matches!(file(dir.path(), "boot-2").load(), LoadedLedger::Lost(why) if why.contains("rebooted")));
     }
 
     #[test]
@@ -343,7 +343,7 @@ mod tests {
             for pod in ["a", "a-much-longer-name", "b", "c", "d"] {
                 let ledger = Ledger::of([entry(pod, &[], Some(vec![start]))]);
                 this.save(&ledger).unwrap();
-                assert_eq!(this.load(), Loaded::Ledger(ledger), "{pod}");
+                assert_eq!(this.load(), LoadedLedger::Ledger(ledger), "{pod}");
             }
         }
     }
@@ -394,7 +394,7 @@ mod tests {
         ledger.forget(&entry("pod-7", &[], None).key());
         this.save(&ledger).unwrap();
         assert_eq!(this.text.spelled, spelled + 6, "one has changed, one has gone");
-        assert_eq!(this.load(), Loaded::Ledger(Ledger::of(ledger.iter().cloned())));
+        assert_eq!(this.load(), LoadedLedger::Ledger(Ledger::of(ledger.iter().cloned())));
     }
 
     #[test]
@@ -417,12 +417,12 @@ mod tests {
             for save in 0..4 {
                 let ledger = Ledger::of([entry(&format!("{round}-{save}"), &[], None)]);
                 this.save(&ledger).unwrap();
-                assert_eq!(this.load(), Loaded::Ledger(ledger), "{round} {save}");
+                assert_eq!(this.load(), LoadedLedger::Ledger(ledger), "{round} {save}");
             }
             tamper();
         }
         this.save(&Ledger::default()).unwrap();
-        assert_eq!(this.load(), Loaded::Ledger(Ledger::default()));
+        assert_eq!(this.load(), LoadedLedger::Ledger(Ledger::default()));
     }
 
     #[test]
@@ -436,7 +436,7 @@ mod tests {
                 let mut reads = 0;
                 while !done.load(std::sync::atomic::Ordering::Acquire) {
                     let loaded = load(dir.path(), "boot");
-                    assert!(matches!(loaded, Loaded::Ledger(_)), "{loaded:?}");
+                    assert!(matches!(loaded, LoadedLedger::Ledger(_)), "{loaded:?}");
                     reads += 1;
                 }
                 reads

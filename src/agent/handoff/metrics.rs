@@ -20,21 +20,21 @@ pub struct CallLabels {
 
 /// A resource name.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-pub struct Resource {
+pub struct ResourceLabel {
     /// The name.
     pub resource: String,
 }
 
 /// Which of the kubelet's calls.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-pub struct CallWord {
+pub struct CallLabel {
     /// Name of the call.
     pub call: &'static str,
 }
 
 /// One word.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-pub struct Word {
+pub struct ReasonLabel {
     /// The word.
     pub reason: &'static str,
 }
@@ -45,25 +45,25 @@ pub struct HandoffMetrics {
     /// Allocate calls by resource and result.
     pub allocations: Family<CallLabels, Counter>,
     /// Allocate calls that were refused.
-    pub refused: Family<Resource, Counter>,
+    pub refused: Family<ResourceLabel, Counter>,
     /// Seconds of an Allocate call.
     pub allocate_seconds: Histogram,
     /// Reads of the API server that calls waited for.
-    pub live_reads: Family<CallWord, Counter>,
+    pub live_reads: Family<CallLabel, Counter>,
     /// Seconds that calls waited for the watch to bring what they overtook.
     pub watch_wait_seconds: Histogram,
     /// How callers were identified.
-    pub identified: Family<Word, Counter>,
+    pub identified: Family<ReasonLabel, Counter>,
     /// Calls in which the kubelet's ids were not the assigned devices.
     pub id_mismatches: Counter,
     /// Released locks by reason.
-    pub released: Family<Word, Counter>,
+    pub released: Family<ReasonLabel, Counter>,
     /// Seconds from the lock's time to its release.
     pub lock_held_seconds: Histogram,
     /// Entries of the ledger.
     pub ledger_entries: Gauge,
     /// Findings of the verify loop by reason.
-    pub divergences: Family<Word, Counter>,
+    pub divergences: Family<ReasonLabel, Counter>,
 }
 
 impl Default for HandoffMetrics {
@@ -116,20 +116,20 @@ impl HandoffMetrics {
         registry.register("baton_divergence", "Findings of the verify loop", self.divergences.clone());
         // An alert sees a counter grow only from a value that it has seen.
         for reason in verify::REASONS {
-            let _ = self.divergences.get_or_create(&Word { reason });
+            let _ = self.divergences.get_or_create(&ReasonLabel { reason });
         }
     }
 
     /// Calls may come for this resource from here on.
     pub fn expect_calls(&self, resource: &str) {
-        let _ = self.refused.get_or_create(&Resource { resource: resource.to_owned() });
+        let _ = self.refused.get_or_create(&ResourceLabel { resource: resource.to_owned() });
     }
 
     /// Counts one Allocate call.
     pub fn count_call(&self, resource: &str, result: &'static str, seconds: f64) {
         self.allocations.get_or_create(&CallLabels { resource: resource.to_owned(), result }).inc();
         if !matches!(result, "served" | "repeated") {
-            self.refused.get_or_create(&Resource { resource: resource.to_owned() }).inc();
+            self.refused.get_or_create(&ResourceLabel { resource: resource.to_owned() }).inc();
         }
         self.allocate_seconds.observe(seconds);
     }

@@ -4,22 +4,20 @@
 //! [`housekeeping`] that settles, expires and verifies. The ledger's file and the lock on the state directory are in
 //! [`ledger_file`].
 
-mod after;
-mod books;
+pub mod api;
 mod calls;
+mod follow_up;
 pub mod housekeeping;
 pub mod ledger_file;
 pub mod metrics;
 pub mod node_view;
 pub mod pod_resources;
 pub mod service;
-mod steer;
 pub mod unlocker;
-pub mod world;
 
+pub use api::{HandoffApi, HandoffApiError, KubeHandoffApi};
 pub use ledger_file::{LedgerFile, StateDir, StateError};
 pub use metrics::HandoffMetrics;
 pub use node_view::NodeView;
 pub use pod_resources::PodResourcesClient;
-pub use service::{HandoffService, HandoffSettings, Parts};
-pub use world::{KubeWorld, World, WorldError};
+pub use service::{HandoffContext, HandoffService, HandoffSettings};

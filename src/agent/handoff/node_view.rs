@@ -21,13 +21,13 @@ use crate::runtime::{clock, words};
 
 /// What is known of this node. Cheap to read; every change is announced.
 pub struct NodeView {
-    seen: Mutex<Seen>,
+    seen: Mutex<NodeState>,
     changed: watch::Sender<u64>,
 }
 
 /// The state behind a [`NodeView`].
 #[derive(Debug, Clone)]
-pub struct Seen {
+pub struct NodeState {
     /// Pods bound to this node.
     pub pods: NodePods,
     /// The node's lock.
@@ -48,7 +48,7 @@ pub struct Seen {
 
 impl Default for NodeView {
     fn default() -> Self {
-        let seen = Seen {
+        let seen = NodeState {
             pods: NodePods::default(),
             lock: LockRead::Free,
             pods_synced: false,
@@ -69,7 +69,7 @@ impl NodeView {
     }
 
     /// Reads it; hold the guard for a moment only.
-    pub fn seen(&self) -> MutexGuard<'_, Seen> {
+    pub fn seen(&self) -> MutexGuard<'_, NodeState> {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -117,7 +117,7 @@ impl NodeView {
         tokio::time::timeout(left, wait).await.is_ok()
     }
 
-    fn update<T>(&self, change: impl FnOnce(&mut Seen) -> T) -> T {
+    fn update<T>(&self, change: impl FnOnce(&mut NodeState) -> T) -> T {
         let result = change(&mut self.seen());
         self.changed.send_modify(|version| *version += 1);
         result

@@ -5,12 +5,11 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use hyper_util::rt::TokioIo;
-use tokio::net::UnixStream;
 use tokio::sync::Mutex;
-use tonic::transport::{Channel, Endpoint};
+use tonic::transport::Channel;
 use tonic::{Code, Status};
 
+use crate::agent::kubelet::register::dial;
 use crate::contract::PodKey;
 use crate::contract::podresources::ListPodResourcesRequest;
 use crate::contract::podresources::ListPodResourcesResponse;
@@ -104,14 +103,7 @@ impl PodResourcesClient {
         if !self.socket.exists() {
             return Err(missing(&"no such socket"));
         }
-        let path = self.socket.clone();
-        let connector = tower::service_fn(move |_: tonic::codegen::http::Uri| {
-            let path = path.clone();
-            async move { UnixStream::connect(path).await.map(TokioIo::new) }
-        });
-        // gRPC needs an `:authority`; on Unix sockets it must be a plain name.
-        let endpoint = Endpoint::from_static("http://localhost").connect_timeout(Duration::from_millis(200));
-        let open = endpoint.connect_with_connector(connector).await.map_err(|error| missing(&error))?;
+        let open = dial(&self.socket, Duration::from_millis(200)).await.map_err(|error| missing(&error))?;
         *channel = Some(open.clone());
         Ok(open)
     }

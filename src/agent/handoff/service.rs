@@ -10,14 +10,13 @@ use prost::Message;
 use tokio::sync::{Mutex, Notify, watch};
 use tonic::Status;
 
-use super::after::{After, Served};
-use super::books::Books;
+use super::api::HandoffApi;
+use super::follow_up::{FollowUp, ServedCall};
 use super::ledger_file::LedgerFile;
-use super::metrics::{CallWord, HandoffMetrics};
+use super::metrics::{CallLabel, HandoffMetrics};
 use super::node_view::NodeView;
 use super::pod_resources::PodResourcesClient;
-use super::world::World;
-use crate::agent::grant::{Answerer, Grant};
+use crate::agent::answer::{Answerer, ContainerGrant};
 use crate::contract::deviceplugin::{AllocateRequest, AllocateResponse, ContainerAllocateResponse};
 use crate::contract::{PodUid, Shared};
 use crate::decide::handoff::rebuild::{is_share, learn};
@@ -53,11 +52,11 @@ pub struct HandoffSettings {
 }
 
 /// What the service works with.
-pub struct Parts {
+pub struct HandoffContext {
     /// Pods and lock.
     pub view: Arc<NodeView>,
     /// The cluster.
-    pub world: Arc<dyn World>,
+    pub api: Arc<dyn HandoffApi>,
     /// The devices; replaced whole by whoever discovers them.
     pub inventory: Arc<ArcSwap<NodeInventory>>,
     /// Builds answers.
@@ -71,8 +70,8 @@ pub struct Parts {
 /// Answers Allocate, GetPreferredAllocation and PreStartContainer.
 pub struct HandoffService {
     pub(super) settings: HandoffSettings,
-    pub(super) parts: Parts,
-    pub(super) books: Mutex<Option<Books>>,
+    pub(super) context: HandoffContext,
+    pub(super) state: Mutex<Option<HandoffState>>,
     /// The ledger is known: calls are served.
     pub(super) ready: watch::Sender<bool>,
     /// A call came before the ledger is known.
@@ -80,11 +79,41 @@ pub struct HandoffService {
     /// How often the kubelet was seen to start again.
     pub(super) kubelet_starts: AtomicU64,
     /// What follows from answers.
-    pub(super) after: Arc<After>,
+    pub(super) after: Arc<FollowUp>,
+}
+
+/// What is remembered from one call of the kubelet to the next.
+pub(super) struct HandoffState {
+    pub ledger: Ledger,
+    pub file: LedgerFile,
+    pub passed: BTreeSet<PodUid>,
+    pub may_repeat: BTreeSet<PodUid>,
+    pub unusable: BTreeSet<PodUid>,
+    pub preference: Option<LastPreference>,
+    /// Of `HandoffService::kubelet_starts`: the last that these marks know of.
+    pub kubelet_start: u64,
+}
+
+impl HandoffState {
+    /// The kubelet admits its pods again: nobody's admission is over, and who was served may ask once more.
+    pub fn admits_again(&mut self) {
+        self.passed.clear();
+        self.preference = None;
+        self.may_repeat = self.ledger.iter().map(|entry| entry.pod.uid.clone()).collect();
+    }
+}
+
+/// The last preference call.
+pub(super) struct LastPreference {
+    pub resource: Box<str>,
+    pub ids: BTreeSet<String>,
+    pub at: Duration,
+    pub key: EntryKey,
+    pub resources: Arc<PodResources>,
 }
 
 /// What one call has learned beyond the watches so far.
-pub(super) struct Asking {
+pub(super) struct CallReads {
     call: &'static str,
     deadline: Duration,
     /// Read live.
@@ -99,7 +128,7 @@ pub(super) struct Asking {
     not_before: Duration,
 }
 
-impl Asking {
+impl CallReads {
     /// For a call that must be decided before `deadline` (monotonic), on what `view` shows now.
     pub fn new(call: &'static str, deadline: Duration, view: &NodeView) -> Self {
         Self {
@@ -116,12 +145,12 @@ impl Asking {
 
 impl HandoffService {
     /// A service that serves nothing until [`Self::open`] has given it a ledger.
-    pub fn new(settings: HandoffSettings, parts: Parts) -> Arc<Self> {
-        let after = Arc::new(After::new(parts.world.clone(), parts.metrics.clone()));
+    pub fn new(settings: HandoffSettings, context: HandoffContext) -> Arc<Self> {
+        let after = Arc::new(FollowUp::new(context.api.clone(), context.metrics.clone()));
         Arc::new(Self {
             settings,
-            parts,
-            books: Mutex::new(None),
+            context,
+            state: Mutex::new(None),
             ready: watch::Sender::new(false),
             call_waits: Notify::new(),
             kubelet_starts: AtomicU64::new(0),
@@ -141,13 +170,13 @@ impl HandoffService {
 
     /// The entries of the ledger: what every live pod was given. Empty before it is known.
     pub async fn ledger(&self) -> Vec<Shared<LedgerEntry>> {
-        let books = self.books.lock().await;
-        books.as_ref().map(|books| books.ledger.stored().values().cloned().collect()).unwrap_or_default()
+        let state = self.state.lock().await;
+        state.as_ref().map(|state| state.ledger.stored().values().cloned().collect()).unwrap_or_default()
     }
 
     /// Starts serving with this ledger.
     pub(super) async fn begin(&self, ledger: Ledger, file: LedgerFile) {
-        let mut books = Books {
+        let mut state = HandoffState {
             ledger,
             file,
             passed: BTreeSet::new(),
@@ -157,9 +186,9 @@ impl HandoffService {
             kubelet_start: self.kubelet_starts.load(Ordering::SeqCst),
         };
         // What the kubelet did before this agent started is not known.
-        books.admits_again();
-        self.parts.metrics.ledger_entries.set(books.ledger.len() as i64);
-        *self.books.lock().await = Some(books);
+        state.admits_again();
+        self.context.metrics.ledger_entries.set(state.ledger.len() as i64);
+        *self.state.lock().await = Some(state);
         self.ready.send_replace(true);
         self.after.ledger_changed();
         self.after.lock_matters();
@@ -176,15 +205,15 @@ impl HandoffService {
             Ok((_, result)) => result,
             Err(refusal) => refusal.rule.word(),
         };
-        self.parts.metrics.count_call(resource, result, seconds);
+        self.context.metrics.count_call(resource, result, seconds);
         if matches!(&answered, Err(refusal) if refusal.rule == AllocateRule::IdMismatch) {
-            self.parts.metrics.id_mismatches.inc();
+            self.context.metrics.id_mismatches.inc();
         }
         match answered {
             Ok((answer, _)) => Ok(AllocateResponse { container_responses: vec![answer] }),
             Err(refusal) => {
                 tracing::warn!(resource, rule = refusal.rule.word(), text = refusal.text, "Allocate refused");
-                refusal.notices().for_each(|notice| self.parts.world.tell(notice));
+                refusal.notices().for_each(|notice| self.context.api.report(notice));
                 Err(status(&refusal))
             }
         }
@@ -212,31 +241,31 @@ impl HandoffService {
             }
         };
         self.is_ready_before(resource, deadline).await?;
-        let mut guard = self.books.lock().await;
-        let Some(books) = guard.as_mut() else {
+        let mut guard = self.state.lock().await;
+        let Some(state) = guard.as_mut() else {
             return Err(AllocateRefusal::without_pod(
                 AllocateRule::NotServing,
                 resource,
                 "the ledger is not known yet",
             ));
         };
-        self.heed_restarts(books);
+        self.heed_restarts(state);
         let call = AllocateCall { resource, count: i64::try_from(ids.len()).unwrap_or(i64::MAX), ids };
-        let (known, resources) = self.kubelet_view(books, &call, deadline).await;
-        let (outcome, passed) = self.decide_live(books, &call, known.as_ref(), &resources, deadline).await?;
-        books.passed.extend(passed);
+        let (known, resources) = self.kubelet_view(state, &call, deadline).await;
+        let (outcome, passed) = self.decide_live(state, &call, known.as_ref(), &resources, deadline).await?;
+        state.passed.extend(passed);
         match outcome {
-            AllocateOutcome::Serve(serving) => self.serve(books, *serving).map(|answer| (answer, "served")),
+            AllocateOutcome::Serve(serving) => self.serve(state, *serving).map(|answer| (answer, "served")),
             AllocateOutcome::Repeat { key, how } => {
-                self.repeat(books, &key, ids, how.word()).map(|answer| (answer, "repeated"))
+                self.repeat(state, &key, ids, how.word()).map(|answer| (answer, "repeated"))
             }
             AllocateOutcome::Refuse(refusal) => {
                 for pod in &refusal.pods {
                     if refusal.rule != AllocateRule::Ambiguous {
-                        books.passed.insert(pod.uid.clone());
+                        state.passed.insert(pod.uid.clone());
                     }
                     if refusal.rule.makes_lock_useless() {
-                        books.unusable.insert(pod.uid.clone());
+                        state.unusable.insert(pod.uid.clone());
                         self.after.lock_matters();
                     }
                 }
@@ -255,7 +284,7 @@ impl HandoffService {
         let why = if tokio::time::timeout(left, ready.wait_for(|ready| *ready)).await.is_err() {
             "this agent does not know yet what it has handed out (another instance holds its state, or the API server \
              cannot be reached); delete and re-create the pod"
-        } else if !self.parts.view.synced_before(deadline).await {
+        } else if !self.context.view.synced_before(deadline).await {
             "the API server could not be reached since this agent started, so the pod's assignment is not known; delete \
              and re-create the pod when it is back"
         } else {
@@ -267,11 +296,11 @@ impl HandoffService {
     /// The kubelet's view: the one of the preference call just before, if this is the call that it prepared; else anew.
     async fn kubelet_view(
         &self,
-        books: &mut Books,
+        state: &mut HandoffState,
         call: &AllocateCall<'_>,
         deadline: Duration,
     ) -> (Option<EntryKey>, Arc<PodResources>) {
-        if let Some(last) = books.preference.take()
+        if let Some(last) = state.preference.take()
             && *last.resource == *call.resource
             && clock::mono().saturating_sub(last.at) <= PREFERENCE_HOLDS
             && last.ids.len() == call.ids.len()
@@ -279,29 +308,29 @@ impl HandoffService {
         {
             return (Some(last.key), last.resources);
         }
-        let resources = self.list(books, deadline).await;
+        let resources = self.list(state, deadline).await;
         (None, Arc::new(resources))
     }
 
-    pub(super) async fn list(&self, books: &mut Books, deadline: Duration) -> PodResources {
+    pub(super) async fn list(&self, state: &mut HandoffState, deadline: Duration) -> PodResources {
         // A kubelet that goes on throttling must not use up the time of the live reads that the decision may need.
         let reads = self.settings.budget / 4;
         let until = deadline.saturating_sub(reads).max(deadline.min(clock::mono() + reads));
-        let resources = self.parts.pod_resources.list(until).await;
-        self.take_in(books, &resources);
+        let resources = self.context.pod_resources.list(until).await;
+        self.take_in(state, &resources);
         resources
     }
 
     /// Brings what the kubelet lists into the ledger: it settles intents, and shows pods that were re-admitted without a
     /// call. `true` when the ledger changed.
-    pub(super) fn take_in(&self, books: &mut Books, resources: &PodResources) -> bool {
-        let settled = books.ledger.settle(resources);
+    pub(super) fn take_in(&self, state: &mut HandoffState, resources: &PodResources) -> bool {
+        let settled = state.ledger.settle(resources);
         let Some(listing) = resources.listing() else { return settled };
-        let inventory = self.parts.inventory.load();
-        let seen = self.parts.view.seen();
-        let learned = learn(&mut books.ledger, &self.settings.node, &seen.pods, listing, &inventory);
+        let inventory = self.context.inventory.load();
+        let seen = self.context.view.seen();
+        let learned = learn(&mut state.ledger, &self.settings.node, &seen.pods, listing, &inventory);
         if learned {
-            tracing::info!(entries = books.ledger.len(), "devices in use were learned from PodResources");
+            tracing::info!(entries = state.ledger.len(), "devices in use were learned from PodResources");
         }
         settled || learned
     }
@@ -309,15 +338,15 @@ impl HandoffService {
     /// Decides, reading live what the decision asks for. Also tells whose admission is over.
     async fn decide_live(
         &self,
-        books: &Books,
+        state: &HandoffState,
         call: &AllocateCall<'_>,
         known: Option<&EntryKey>,
         resources: &PodResources,
         deadline: Duration,
     ) -> Result<(AllocateOutcome, Vec<PodUid>), AllocateRefusal> {
-        let mut asking = Asking::new("Allocate", deadline, &self.parts.view);
-        while asking.rounds < MAX_ROUNDS {
-            let (outcome, passed) = self.with_context(books, resources, &asking.fresh, |context| {
+        let mut reads = CallReads::new("Allocate", deadline, &self.context.view);
+        while reads.rounds < MAX_ROUNDS {
+            let (outcome, passed) = self.with_context(state, resources, &reads.fresh, |context| {
                 let outcome = decide(context, call, known);
                 let caller = match &outcome {
                     AllocateOutcome::Serve(serving) => Some(&serving.entry.pod.uid),
@@ -328,7 +357,7 @@ impl HandoffService {
                 (outcome, passed)
             });
             let AllocateOutcome::NeedLive(wanted) = outcome else { return Ok((outcome, passed)) };
-            self.learn_more(&mut asking, wanted, call.resource).await?;
+            self.learn_more(&mut reads, wanted, call.resource).await?;
         }
         Err(self.too_late(call.resource))
     }
@@ -337,75 +366,75 @@ impl HandoffService {
     /// has to be made again after each.
     pub(super) async fn learn_more(
         &self,
-        asking: &mut Asking,
+        reads: &mut CallReads,
         wanted: LiveReads,
         resource: &str,
     ) -> Result<(), AllocateRefusal> {
         let began = clock::mono();
-        let until = *asking.head_start.get_or_insert(asking.deadline.min(began + HEAD_START));
-        if self.parts.view.is_watching() && began < until {
-            let news = self.parts.view.change_before(asking.seen, until).await;
-            self.parts.metrics.watch_wait_seconds.observe(clock::mono().saturating_sub(began).as_secs_f64());
+        let until = *reads.head_start.get_or_insert(reads.deadline.min(began + HEAD_START));
+        if self.context.view.is_watching() && began < until {
+            let news = self.context.view.change_before(reads.seen, until).await;
+            self.context.metrics.watch_wait_seconds.observe(clock::mono().saturating_sub(began).as_secs_f64());
             if let Some(version) = news {
-                asking.seen = version;
+                reads.seen = version;
                 return Ok(());
             }
         }
-        asking.rounds += 1;
+        reads.rounds += 1;
         loop {
-            tokio::time::sleep(asking.not_before.saturating_sub(clock::mono())).await;
-            let Err(refusal) = self.read_live(&wanted, asking, resource).await else { break };
+            tokio::time::sleep(reads.not_before.saturating_sub(clock::mono())).await;
+            let Err(refusal) = self.read_live(&wanted, reads, resource).await else { break };
             // The kubelet fails a pod for good: an answer that did not come once is asked for again while there is time, and
             // the watch may bring it meanwhile. What this read has brought is no news.
-            asking.not_before = clock::mono() + ASK_AGAIN;
-            asking.seen = self.parts.view.version();
-            if asking.not_before + ASK_AGAIN > asking.deadline {
+            reads.not_before = clock::mono() + ASK_AGAIN;
+            reads.seen = self.context.view.version();
+            if reads.not_before + ASK_AGAIN > reads.deadline {
                 return Err(refusal);
             }
             tracing::debug!(%refusal.text, "asking the API server again");
-            if let Some(version) = self.parts.view.change_before(asking.seen, asking.not_before).await {
-                asking.seen = version;
+            if let Some(version) = self.context.view.change_before(reads.seen, reads.not_before).await {
+                reads.seen = version;
                 // Nothing was read: this was no round.
-                asking.rounds -= 1;
+                reads.rounds -= 1;
                 return Ok(());
             }
         }
-        asking.fresh.add(wanted);
+        reads.fresh.add(wanted);
         Ok(())
     }
 
     /// Runs a decision on everything that is known now.
     pub(super) fn with_context<T>(
         &self,
-        books: &Books,
+        state: &HandoffState,
         resources: &PodResources,
         fresh: &LiveReads,
         look: impl FnOnce(&AllocateContext<'_>) -> T,
     ) -> T {
-        let inventory = self.parts.inventory.load();
-        let seen = self.parts.view.seen();
+        let inventory = self.context.inventory.load();
+        let seen = self.context.view.seen();
         look(&AllocateContext {
             node: &self.settings.node,
             pods: &seen.pods,
             lock: &seen.lock,
             resources,
-            ledger: &books.ledger,
+            ledger: &state.ledger,
             inventory: &inventory,
-            passed: &books.passed,
-            may_repeat: &books.may_repeat,
+            passed: &state.passed,
+            may_repeat: &state.may_repeat,
             live_reads: fresh,
             watching: seen.pods_watching && seen.node_watching,
             policy: &self.settings.policy,
         })
     }
 
-    async fn read_live(&self, wanted: &LiveReads, asking: &Asking, resource: &str) -> Result<(), AllocateRefusal> {
-        let world = &self.parts.world;
-        let reads = wanted.pods.len() as u64 + u64::from(wanted.node);
-        self.parts.metrics.live_reads.get_or_create(&CallWord { call: asking.call }).inc_by(reads);
-        let pods = futures::future::join_all(wanted.pods.iter().map(|key| world.pod(key)));
-        let lock = async { if wanted.node { Some(world.lock().await) } else { None } };
-        let left = asking.deadline.saturating_sub(clock::mono());
+    async fn read_live(&self, wanted: &LiveReads, reads: &CallReads, resource: &str) -> Result<(), AllocateRefusal> {
+        let api = &self.context.api;
+        let count = wanted.pods.len() as u64 + u64::from(wanted.node);
+        self.context.metrics.live_reads.get_or_create(&CallLabel { call: reads.call }).inc_by(count);
+        let pods = futures::future::join_all(wanted.pods.iter().map(|key| api.pod(key)));
+        let lock = async { if wanted.node { Some(api.lock().await) } else { None } };
+        let left = reads.deadline.saturating_sub(clock::mono());
         let Ok((pods, lock)) = tokio::time::timeout(left, futures::future::join(pods, lock)).await else {
             return Err(self.too_late(resource));
         };
@@ -415,59 +444,59 @@ impl HandoffService {
             AllocateRefusal::without_pod(AllocateRule::ApiUnavailable, resource, why)
         };
         for (key, pod) in wanted.pods.iter().zip(pods) {
-            if let Some(notice) = self.parts.view.apply_live(key, pod.map_err(unavailable)?) {
-                world.tell(notice);
+            if let Some(notice) = self.context.view.apply_live(key, pod.map_err(unavailable)?) {
+                api.report(notice);
             }
         }
         if let Some(lock) = lock {
-            self.parts.view.apply_lock(lock.map_err(unavailable)?);
+            self.context.view.apply_lock(lock.map_err(unavailable)?);
         }
         Ok(())
     }
 
     /// Builds the answer, writes the entry, and only then lets the answer go. Nothing waits in between.
-    fn serve(&self, books: &mut Books, serving: NewGrant) -> Result<ContainerAllocateResponse, AllocateRefusal> {
+    fn serve(&self, state: &mut HandoffState, serving: NewGrant) -> Result<ContainerAllocateResponse, AllocateRefusal> {
         let NewGrant { mut entry, how, shares, mismatch, notices } = serving;
         let answer = self.answer(&entry, shares)?;
         entry.answer = Some(answer.encode_to_vec());
         let key = entry.key();
-        books.ledger.record(entry);
-        if let Err(error) = books.file.save(&books.ledger) {
-            books.ledger.forget(&key);
+        state.ledger.record(entry);
+        if let Err(error) = state.file.save(&state.ledger) {
+            state.ledger.forget(&key);
             return Err(Self::unwritten(&key, &error));
         }
-        let entries = books.ledger.len();
-        let entry = books.ledger.stored().get(&key).cloned();
-        self.after.spawn(Served { what: "served", entry, how: how.word(), mismatch, notices, entries });
+        let entries = state.ledger.len();
+        let entry = state.ledger.stored().get(&key).cloned();
+        self.after.spawn(ServedCall { what: "served", entry, how: how.word(), mismatch, notices, entries });
         Ok(answer)
     }
 
     /// The stored answer again, with this call's ids on record. An entry that was rebuilt is answered anew.
     fn repeat(
         &self,
-        books: &mut Books,
+        state: &mut HandoffState,
         key: &EntryKey,
         ids: &[String],
         how: &'static str,
     ) -> Result<ContainerAllocateResponse, AllocateRefusal> {
         let gone =
             || AllocateRefusal::without_pod(AllocateRule::Ledger, &key.resource, "the entry of this call is gone");
-        let entry = books.ledger.get(key).ok_or_else(gone)?;
+        let entry = state.ledger.get(key).ok_or_else(gone)?;
         let stored = entry.answer.as_deref().and_then(|bytes| ContainerAllocateResponse::decode(bytes).ok());
         let answer = match stored {
             Some(answer) => answer,
             None => self.answer(entry, is_share(entry))?,
         };
         let before = entry.clone();
-        let told = books.ledger.stored().get(key).cloned();
-        books.ledger.repeat(key, ids.iter().map(|id| id.as_str().into()).collect());
-        books.ledger.set_answer(key, answer.encode_to_vec());
-        if let Err(error) = books.file.save(&books.ledger) {
-            books.ledger.restore(before);
+        let told = state.ledger.stored().get(key).cloned();
+        state.ledger.repeat(key, ids.iter().map(|id| id.as_str().into()).collect());
+        state.ledger.set_answer(key, answer.encode_to_vec());
+        if let Err(error) = state.file.save(&state.ledger) {
+            state.ledger.restore(before);
             return Err(Self::unwritten(key, &error));
         }
-        let (entries, notices) = (books.ledger.len(), Vec::new());
-        self.after.spawn(Served { what: "served again", entry: told, how, mismatch: false, notices, entries });
+        let (entries, notices) = (state.ledger.len(), Vec::new());
+        self.after.spawn(ServedCall { what: "served again", entry: told, how, mismatch: false, notices, entries });
         Ok(answer)
     }
 
@@ -476,14 +505,14 @@ impl HandoffService {
             // A name that only accompanies the delivering one. An empty list would fail the pod; an empty answer does not.
             return Ok(ContainerAllocateResponse::default());
         }
-        let grant = Grant {
+        let grant = ContainerGrant {
             resource: entry.resource.clone(),
             pod: entry.pod.clone(),
             container: entry.container.clone(),
             entries: entry.served.clone(),
             shares,
         };
-        self.parts.answerer.answer(&grant).map_err(|error| {
+        self.context.answerer.answer(&grant).map_err(|error| {
             AllocateRefusal::of(AllocateRule::Answer, &entry.pod, &entry.container, &entry.resource, error)
         })
     }
@@ -503,10 +532,10 @@ impl HandoffService {
     }
 
     /// Brings the marks of admissions up to the kubelet's last start.
-    pub(super) fn heed_restarts(&self, books: &mut Books) {
+    pub(super) fn heed_restarts(&self, state: &mut HandoffState) {
         let starts = self.kubelet_starts.load(Ordering::SeqCst);
-        if std::mem::replace(&mut books.kubelet_start, starts) != starts {
-            books.admits_again();
+        if std::mem::replace(&mut state.kubelet_start, starts) != starts {
+            state.admits_again();
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::metrics::Word;
+use super::metrics::ReasonLabel;
 use super::service::HandoffService;
 use crate::cluster::node_lock::LockWrite;
 use crate::contract::{LockRead, PodKey};
@@ -21,7 +21,7 @@ const QUIET: Duration = Duration::from_mins(1);
 const RETRY_MIN: Duration = Duration::from_millis(200);
 
 /// What is known of a holder that is not among this node's pods.
-struct Asked {
+struct HolderRead {
     raw: Box<str>,
     at: Duration,
     found: Option<HandoffPod>,
@@ -29,26 +29,26 @@ struct Asked {
 
 /// Runs until it is dropped. `pace` is the longest wait between two looks at the lock.
 pub async fn run(service: Arc<HandoffService>, pace: Duration) {
-    let mut changes = service.parts.view.changes();
+    let mut changes = service.context.view.changes();
     let mut backoff = Backoff::new(RETRY_MIN, pace);
-    let mut asked: Option<Asked> = None;
+    let mut asked: Option<HolderRead> = None;
     // The lock whose holder the watch does not show, and since when.
-    let mut standing: Option<(Box<str>, Duration)> = None;
+    let mut states: Option<(Box<str>, Duration)> = None;
     let mut looked = clock::mono();
     loop {
-        let wait = match step(&service, &mut asked, &mut standing, &mut looked, pace).await {
-            Step::Rest => {
+        let wait = match step(&service, &mut asked, &mut states, &mut looked, pace).await {
+            NextStep::Rest => {
                 backoff.succeed();
-                let seen = service.parts.view.seen();
+                let seen = service.context.view.seen();
                 let quiet = seen.pods_watching && seen.node_watching && seen.lock == LockRead::Free;
                 if quiet { QUIET } else { pace }
             }
-            Step::Soon => BIND_FOLLOWS,
-            Step::AskAgain => {
+            NextStep::Soon => BIND_FOLLOWS,
+            NextStep::AskAgain => {
                 backoff.succeed();
                 ASK_AGAIN.min(pace)
             }
-            Step::Failed => {
+            NextStep::Failed => {
                 tokio::select! {
                     () = tokio::time::sleep(backoff.fail_randomly()) => {}
                     () = resumed(&service) => {}
@@ -66,13 +66,13 @@ pub async fn run(service: Arc<HandoffService>, pace: Duration) {
 
 /// Resolves when a watch that was broken runs again: the API server is back.
 async fn resumed(service: &HandoffService) {
-    let mut changes = service.parts.view.changes();
-    let mut was_watching = service.parts.view.is_watching();
+    let mut changes = service.context.view.changes();
+    let mut was_watching = service.context.view.is_watching();
     loop {
         if changes.changed().await.is_err() {
             std::future::pending::<()>().await;
         }
-        let is_watching = service.parts.view.is_watching();
+        let is_watching = service.context.view.is_watching();
         if is_watching && !was_watching {
             return;
         }
@@ -80,7 +80,7 @@ async fn resumed(service: &HandoffService) {
     }
 }
 
-enum Step {
+enum NextStep {
     Rest,
     Soon,
     AskAgain,
@@ -89,35 +89,37 @@ enum Step {
 
 async fn step(
     service: &HandoffService,
-    asked: &mut Option<Asked>,
-    standing: &mut Option<(Box<str>, Duration)>,
+    asked: &mut Option<HolderRead>,
+    states: &mut Option<(Box<str>, Duration)>,
     looked: &mut Duration,
     pace: Duration,
-) -> Step {
-    if !service.is_ready() || !service.parts.view.is_synced() {
-        return Step::Rest;
+) -> NextStep {
+    if !service.is_ready() || !service.context.view.is_synced() {
+        return NextStep::Rest;
     }
     // A watch that broke brings no news: look at the lock itself.
-    if !service.parts.view.is_watching() && clock::mono().saturating_sub(*looked) >= pace {
+    if !service.context.view.is_watching() && clock::mono().saturating_sub(*looked) >= pace {
         *looked = clock::mono();
-        match service.parts.world.lock().await {
-            Ok(lock) => service.parts.view.apply_lock(lock),
-            Err(_) => return Step::Failed,
+        match service.context.api.lock().await {
+            Ok(lock) => service.context.view.apply_lock(lock),
+            Err(_) => return NextStep::Failed,
         }
     }
-    let lock = service.parts.view.seen().lock.clone();
+    let lock = service.context.view.seen().lock.clone();
     match judge(service, &lock, asked.as_ref()).await {
-        ReleaseIntent::Keep if asked.as_ref().is_some_and(|asked| Some(&*asked.raw) == lock.raw()) => Step::AskAgain,
-        ReleaseIntent::Keep => Step::Rest,
+        ReleaseIntent::Keep if asked.as_ref().is_some_and(|asked| Some(&*asked.raw) == lock.raw()) => {
+            NextStep::AskAgain
+        }
+        ReleaseIntent::Keep => NextStep::Rest,
         ReleaseIntent::ReadHolder(key) => {
             let now = clock::mono();
             let raw = lock.raw().unwrap_or_default();
-            if standing.as_ref().is_none_or(|(value, _)| **value != *raw) {
-                *standing = Some((raw.into(), now));
+            if states.as_ref().is_none_or(|(value, _)| **value != *raw) {
+                *states = Some((raw.into(), now));
             }
-            let since = standing.as_ref().map_or(now, |(_, since)| *since);
+            let since = states.as_ref().map_or(now, |(_, since)| *since);
             if now.saturating_sub(since) < BIND_FOLLOWS {
-                return Step::Soon;
+                return NextStep::Soon;
             }
             ask(service, &lock, &key, asked).await
         }
@@ -125,61 +127,61 @@ async fn step(
     }
 }
 
-async fn judge(service: &HandoffService, lock: &LockRead, asked: Option<&Asked>) -> ReleaseIntent {
-    let books = service.books.lock().await;
-    let Some(books) = books.as_ref() else { return ReleaseIntent::Keep };
+async fn judge(service: &HandoffService, lock: &LockRead, asked: Option<&HolderRead>) -> ReleaseIntent {
+    let state = service.state.lock().await;
+    let Some(state) = state.as_ref() else { return ReleaseIntent::Keep };
     let fresh =
         asked.filter(|asked| Some(&*asked.raw) == lock.raw() && clock::mono().saturating_sub(asked.at) < ASK_AGAIN);
     let live = match fresh {
         None => LiveHolder::NotRead,
-        Some(Asked { found: None, .. }) => LiveHolder::NotFound,
-        Some(Asked { found: Some(pod), .. }) => LiveHolder::Found(pod),
+        Some(HolderRead { found: None, .. }) => LiveHolder::NotFound,
+        Some(HolderRead { found: Some(pod), .. }) => LiveHolder::Found(pod),
     };
-    let inventory = service.parts.inventory.load();
-    let seen = service.parts.view.seen();
-    let progress = |pod: &HandoffPod| books.ledger.progress(pod, &inventory, &books.unusable);
+    let inventory = service.context.inventory.load();
+    let seen = service.context.view.seen();
+    let progress = |pod: &HandoffPod| state.ledger.progress(pod, &inventory, &state.unusable);
     judge_release(lock, &service.settings.node, seen.pods.iter(), live, progress, clock::wall())
 }
 
 /// Reads the holder; whether it is gone is judged at the next step.
-async fn ask(service: &HandoffService, lock: &LockRead, key: &PodKey, asked: &mut Option<Asked>) -> Step {
-    let found = match service.parts.world.pod(key).await {
+async fn ask(service: &HandoffService, lock: &LockRead, key: &PodKey, asked: &mut Option<HolderRead>) -> NextStep {
+    let found = match service.context.api.pod(key).await {
         Ok(found) => found,
         Err(error) => {
             tracing::debug!(error = words(&error), "the lock's holder could not be read");
-            return Step::Failed;
+            return NextStep::Failed;
         }
     };
-    *asked = Some(Asked { raw: lock.raw().unwrap_or_default().into(), at: clock::mono(), found });
+    *asked = Some(HolderRead { raw: lock.raw().unwrap_or_default().into(), at: clock::mono(), found });
     match judge(service, lock, asked.as_ref()).await {
         ReleaseIntent::Release { raw, reason } => release(service, lock, &raw, reason).await,
-        _ => Step::AskAgain,
+        _ => NextStep::AskAgain,
     }
 }
 
-async fn release(service: &HandoffService, lock: &LockRead, raw: &str, reason: ReleaseReason) -> Step {
-    match service.parts.world.release(raw).await {
+async fn release(service: &HandoffService, lock: &LockRead, raw: &str, reason: ReleaseReason) -> NextStep {
+    match service.context.api.release(raw).await {
         Ok(LockWrite::Done) => {
-            let metrics = &service.parts.metrics;
-            metrics.released.get_or_create(&Word { reason: reason.word() }).inc();
+            let metrics = &service.context.metrics;
+            metrics.released.get_or_create(&ReasonLabel { reason: reason.word() }).inc();
             if let LockRead::Held { value, .. } = lock {
                 metrics.lock_held_seconds.observe(clock::wall().duration_since(value.time).as_secs_f64());
             }
             tracing::info!(lock = raw, reason = %reason, "node lock released");
             // Unless the watch has already brought a newer value.
-            let mut seen = service.parts.view.seen();
+            let mut seen = service.context.view.seen();
             if seen.lock == *lock {
                 seen.lock = LockRead::Free;
             }
-            Step::Rest
+            NextStep::Rest
         }
         Ok(LockWrite::Contended(now)) => {
-            service.parts.view.apply_lock(now);
-            Step::Rest
+            service.context.view.apply_lock(now);
+            NextStep::Rest
         }
         Err(error) => {
             tracing::warn!(error = words(&error), "the node lock could not be released; trying again");
-            Step::Failed
+            NextStep::Failed
         }
     }
 }

@@ -20,33 +20,33 @@ pub const MAX_LIST: usize = 3 << 20;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Advertised {
     /// How many ids one device has.
-    pub units: Units,
+    pub units: IdUnits,
     /// The devices in stable order. A device that is in use stays in the list, healthy or not.
     pub devices: Vec<AdvertisedDevice>,
-    written: Written,
+    written: EncodedList,
 }
 
 /// The message, once somebody has asked for it. It follows from the list, and says nothing of its own.
 #[derive(Debug, Default)]
-struct Written(OnceLock<Vec<u8>>);
+struct EncodedList(OnceLock<Vec<u8>>);
 
-impl Clone for Written {
+impl Clone for EncodedList {
     fn clone(&self) -> Self {
         Self::default()
     }
 }
 
-impl PartialEq for Written {
+impl PartialEq for EncodedList {
     fn eq(&self, _: &Self) -> bool {
         true
     }
 }
 
-impl Eq for Written {}
+impl Eq for EncodedList {}
 
 /// Ids of one device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Units {
+pub enum IdUnits {
     /// Its own id.
     Whole,
     /// So many shares, `<id>::0` and up.
@@ -81,7 +81,7 @@ pub struct TooMany {
     pub bytes: usize,
 }
 
-impl Units {
+impl IdUnits {
     fn count(self) -> usize {
         match self {
             Self::Whole => 1,
@@ -115,12 +115,12 @@ fn put_head(buffer: &mut impl BufMut, content: usize) {
 
 impl Advertised {
     /// Offers these devices.
-    pub fn new(units: Units, devices: Vec<AdvertisedDevice>) -> Self {
-        Self { units, devices, written: Written::default() }
+    pub fn new(units: IdUnits, devices: Vec<AdvertisedDevice>) -> Self {
+        Self { units, devices, written: EncodedList::default() }
     }
 
     /// Offers nothing.
-    pub fn none(units: Units) -> Self {
+    pub fn none(units: IdUnits) -> Self {
         Self::new(units, Vec::new())
     }
 
@@ -137,8 +137,8 @@ impl Advertised {
     fn each(&self, mut put: impl FnMut(usize, &str, &[u8], &[u8])) {
         for (number, device) in self.devices.iter().enumerate() {
             match self.units {
-                Units::Whole => put(number, device.id.as_str(), b"", b""),
-                Units::Shares(count) => {
+                IdUnits::Whole => put(number, device.id.as_str(), b"", b""),
+                IdUnits::Shares(count) => {
                     (0..count).for_each(|unit| {
                         put(number, device.id.as_str(), UNIT, itoa::Buffer::new().format(unit).as_bytes());
                     });
@@ -197,7 +197,7 @@ mod tests {
     use crate::contract::deviceplugin::ListAndWatchResponse;
     use proptest::prelude::*;
 
-    fn of(units: Units, count: usize) -> Advertised {
+    fn of(units: IdUnits, count: usize) -> Advertised {
         let device = |n| AdvertisedDevice {
             id: DeviceId::parse(&format!("GPU-5f1c2a90-0000-4000-8000-{n:012}")).unwrap(),
             healthy: n != 1,
@@ -226,8 +226,8 @@ mod tests {
                 topology: numa.map(|node| TopologyInfo { nodes: vec![NumaNode { id: i64::from(node) }] }),
             };
             let ids = match list.units {
-                Units::Whole => vec![device.id.to_string()],
-                Units::Shares(count) => (0..count).map(|unit| device.id.unit(unit)).collect(),
+                IdUnits::Whole => vec![device.id.to_string()],
+                IdUnits::Shares(count) => (0..count).map(|unit| device.id.unit(unit)).collect(),
             };
             ids.into_iter().map(named).collect::<Vec<_>>()
         };
@@ -237,7 +237,7 @@ mod tests {
     proptest! {
         #[test]
         fn a_list_is_written_as_the_generated_code_would_write_it(
-            units in prop_oneof![Just(Units::Whole), (0u32..1200).prop_map(Units::Shares)],
+            units in prop_oneof![Just(IdUnits::Whole), (0u32..1200).prop_map(IdUnits::Shares)],
             devices in proptest::collection::vec(("[!-+0-9A-Za-z._-]{1,126}[a-z0-9]", any::<bool>(), proptest::option::of(any::<u32>())), 0..4),
         ) {
             let device = |(id, healthy, numa): (String, _, _)| AdvertisedDevice { id: DeviceId::parse(&id).unwrap(), healthy, numa };
@@ -251,7 +251,7 @@ mod tests {
 
     #[test]
     fn a_list_takes_one_buffer_of_its_size_and_never_grows_it() {
-        let list = of(Units::Shares(100), 8);
+        let list = of(IdUnits::Shares(100), 8);
         let mut asked = Vec::new();
         let mut buffer = Vec::new();
         list.encode(&mut buffer, |buffer, len| {
@@ -264,17 +264,19 @@ mod tests {
 
     #[test]
     fn a_whole_device_has_its_own_id_and_a_shared_one_a_hundred() {
-        let whole = message(&of(Units::Whole, 2));
+        let whole = message(&of(IdUnits::Whole, 2));
         let seen: Vec<_> = whole.devices.iter().map(|d| (&d.id[28..], &*d.health, d.topology.is_some())).collect();
         assert_eq!(seen, [("000000000000", "Healthy", true), ("000000000001", "Unhealthy", false)]);
-        let shares = of(Units::Shares(100), 2);
+        let shares = of(IdUnits::Shares(100), 2);
         assert_eq!(shares.counts(), (100, 200));
         assert!(message(&shares).devices[199].id.ends_with("::99"));
     }
 
     #[test]
     fn the_size_is_judged_by_the_largest_that_the_list_can_become() {
-        for (units, count) in [(Units::Whole, 0), (Units::Whole, 9), (Units::Shares(100), 3), (Units::Shares(7), 1)] {
+        for (units, count) in
+            [(IdUnits::Whole, 0), (IdUnits::Whole, 9), (IdUnits::Shares(100), 3), (IdUnits::Shares(7), 1)]
+        {
             let mut list = of(units, count);
             list.devices.iter_mut().for_each(|device| device.healthy = false);
             let largest = list.largest();
@@ -286,8 +288,8 @@ mod tests {
 
     #[test]
     fn a_list_that_the_kubelet_cannot_receive_is_refused_with_the_numbers() {
-        assert_eq!(of(Units::Shares(100), 64).check_size("koordinator.sh/gpu"), Ok(()));
-        let error = of(Units::Shares(100), 700).check_size("koordinator.sh/gpu").unwrap_err();
+        assert_eq!(of(IdUnits::Shares(100), 64).check_size("koordinator.sh/gpu"), Ok(()));
+        let error = of(IdUnits::Shares(100), 700).check_size("koordinator.sh/gpu").unwrap_err();
         assert!(error.bytes > MAX_LIST && error.ids == 70_000, "{error}");
         assert!(error.to_string().contains("70000 ids of 700 devices"), "{error}");
     }

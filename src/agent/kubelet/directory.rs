@@ -32,7 +32,7 @@ pub struct SocketIdentity {
 
 /// The directory as of the last look.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Seen {
+pub struct DirectoryState {
     /// The kubelet's socket; links are followed.
     pub kubelet: Option<SocketIdentity>,
     /// Counts what happened in the directory, so that owners of other files look after them.
@@ -51,7 +51,12 @@ fn there(directory: &Path) -> Option<(u64, u64)> {
 }
 
 /// Looks until `stop`. The receiver's value changes when something happened in the directory.
-pub fn watch(directory: PathBuf, poll: Duration, sentry: &Sentry, stop: CancellationToken) -> watch::Receiver<Seen> {
+pub fn watch(
+    directory: PathBuf,
+    poll: Duration,
+    sentry: &Sentry,
+    stop: CancellationToken,
+) -> watch::Receiver<DirectoryState> {
     let (sender, receiver) = watch::channel(look(&directory, 0));
     let poll = Poll { directory: directory.clone(), period: poll, other: Arc::default() };
     poll.post(sentry, stop.clone());
@@ -88,8 +93,8 @@ impl Poll {
     }
 }
 
-async fn run(directory: &Path, poll: &Poll, sender: &watch::Sender<Seen>) {
-    let mut watcher = Watcher::default();
+async fn run(directory: &Path, poll: &Poll, sender: &watch::Sender<DirectoryState>) {
+    let mut watcher = DirectoryWatch::default();
     let mut noticed = false;
     loop {
         // Attached first, looked at second: nothing falls between.
@@ -109,19 +114,19 @@ async fn run(directory: &Path, poll: &Poll, sender: &watch::Sender<Seen>) {
     }
 }
 
-fn look(directory: &Path, happenings: u64) -> Seen {
-    Seen { kubelet: identity(&directory.join(KUBELET_SOCKET)), happenings }
+fn look(directory: &Path, happenings: u64) -> DirectoryState {
+    DirectoryState { kubelet: identity(&directory.join(KUBELET_SOCKET)), happenings }
 }
 
 /// An inotify watch on the directory that exists now; made anew when the directory was.
 #[derive(Default)]
-struct Watcher {
+struct DirectoryWatch {
     events: Option<EventStream<Vec<u8>>>,
     /// Device and inode of the directory that is watched.
     on: Option<(u64, u64)>,
 }
 
-impl Watcher {
+impl DirectoryWatch {
     /// `false` while there is no such directory.
     fn attach(&mut self, directory: &Path) -> bool {
         let there = there(directory);
@@ -172,7 +177,10 @@ fn open(directory: &Path) -> std::io::Result<EventStream<Vec<u8>>> {
 mod tests {
     use super::*;
 
-    async fn changed(seen: &mut watch::Receiver<Seen>, wanted: impl Fn(&Seen) -> bool) -> Seen {
+    async fn changed(
+        seen: &mut watch::Receiver<DirectoryState>,
+        wanted: impl Fn(&DirectoryState) -> bool,
+    ) -> DirectoryState {
         let found = tokio::time::timeout(Duration::from_secs(5), seen.wait_for(|s| wanted(s)));
         *found.await.expect("the change is noticed in time").unwrap()
     }

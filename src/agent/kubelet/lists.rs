@@ -14,7 +14,7 @@ use tonic::{Request, Response, Status};
 use tonic_prost::ProstDecoder;
 
 use super::advertised::Advertised;
-use super::service::{Listing, Service};
+use super::service::{ListStream, PluginService};
 use super::socket::Connection;
 use crate::contract::deviceplugin::Empty;
 use crate::contract::deviceplugin::device_plugin_server::{DevicePluginServer, SERVICE_NAME};
@@ -23,26 +23,26 @@ const PATH: &str = "/v1beta1.DevicePlugin/ListAndWatch";
 
 /// All five calls of one resource name.
 #[derive(Clone)]
-pub struct Routes {
-    service: Service,
-    others: DevicePluginServer<Service>,
+pub struct PluginRoutes {
+    service: PluginService,
+    others: DevicePluginServer<PluginService>,
     largest: usize,
 }
 
-impl Routes {
+impl PluginRoutes {
     /// For `service`; no message is larger than `largest` bytes.
-    pub fn new(service: Service, largest: usize) -> Self {
+    pub fn new(service: PluginService, largest: usize) -> Self {
         let others = DevicePluginServer::new(service.clone());
         let others = others.max_decoding_message_size(largest).max_encoding_message_size(largest);
         Self { service, others, largest }
     }
 }
 
-impl NamedService for Routes {
+impl NamedService for PluginRoutes {
     const NAME: &'static str = SERVICE_NAME;
 }
 
-impl tower::Service<http::Request<Body>> for Routes {
+impl tower::Service<http::Request<Body>> for PluginRoutes {
     type Response = http::Response<Body>;
     type Error = Infallible;
     type Future = BoxFuture<'static, Result<Self::Response, Infallible>>;
@@ -63,12 +63,12 @@ impl tower::Service<http::Request<Body>> for Routes {
     }
 }
 
-struct Lists(Service);
+struct Lists(PluginService);
 
 impl ServerStreamingService<Empty> for Lists {
     type Response = Arc<Advertised>;
-    type ResponseStream = Listing;
-    type Future = Ready<Result<Response<Listing>, Status>>;
+    type ResponseStream = ListStream;
+    type Future = Ready<Result<Response<ListStream>, Status>>;
 
     fn call(&mut self, request: Request<Empty>) -> Self::Future {
         let asked = request.extensions().get::<Connection>().is_some_and(Connection::asked_for_options);

@@ -10,7 +10,8 @@ pub mod server;
 pub mod service;
 pub mod socket;
 
-pub use advertised::{Advertised, AdvertisedDevice, TooMany, Units};
-pub use plugins::{PluginState, Plugins, PluginsConfig};
+pub use advertised::{Advertised, AdvertisedDevice, IdUnits, TooMany};
+pub use plugin::{PluginState, PluginStates};
+pub use plugins::{PluginsConfig, ResourcePlugins};
 pub use service::DeviceCalls;
 pub use socket::{SOCKET_NAME_MAX, SOCKET_PATH_MAX};

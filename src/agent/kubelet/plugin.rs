@@ -7,6 +7,7 @@
 //!    └────────────────────────────┘ └──────────────────────┴─────────────────────┘ or our socket is gone
 //! ```
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,11 +15,10 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use super::directory::{KUBELET_SOCKET, Seen};
-use super::plugins::{PluginState, Report};
+use super::directory::{DirectoryState, KUBELET_SOCKET};
 use super::register::{RegisterError, register};
-use super::server::Listening;
-use super::service::{Service, Streams, options};
+use super::server::PluginServer;
+use super::service::{PluginService, Streams, options};
 use crate::contract::deviceplugin::RegisterRequest;
 use crate::runtime::{Backoff, clock};
 
@@ -27,20 +27,67 @@ const REPLACING: Duration = Duration::from_millis(100);
 /// A stream that lived shorter counts as a failure, so that a kubelet that refuses our list is not called in a circle.
 const SHORT: Duration = Duration::from_secs(10);
 
+/// How one resource name stands with the kubelet.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum PluginState {
+    /// Not registered, and why.
+    Waiting(Box<str>),
+    /// The kubelet has it, and its stream is open.
+    Registered,
+}
+
+/// State of every resource name, in order.
+pub type PluginStates = BTreeMap<Box<str>, PluginState>;
+
+/// Called with resource name and reason when a registration is lost.
+pub type OnLost = Arc<dyn Fn(&str, &str) + Send + Sync>;
+
+/// Tells the state of one resource name.
+#[derive(Clone)]
+pub struct StateReporter {
+    resource: Box<str>,
+    states: Arc<watch::Sender<PluginStates>>,
+    on_lost: OnLost,
+}
+
+impl StateReporter {
+    /// For `resource`.
+    pub fn new(resource: Box<str>, states: Arc<watch::Sender<PluginStates>>, on_lost: OnLost) -> Self {
+        Self { resource, states, on_lost }
+    }
+
+    /// `true` when the state is another than before.
+    pub fn set(&self, state: PluginState) -> bool {
+        self.states.send_if_modified(|states| {
+            let changed = states.get(&self.resource) != Some(&state);
+            if changed {
+                states.insert(self.resource.clone(), state.clone());
+            }
+            changed
+        })
+    }
+
+    /// A registration was lost, and why.
+    pub fn lost(&self, why: String) {
+        (self.on_lost)(&self.resource, &why);
+        self.set(PluginState::Waiting(format!("registration lost: {why}").into()));
+    }
+}
+
 /// One resource name's task.
-pub struct Plugin {
+pub struct ResourcePlugin {
     /// The kubelet's directory.
     pub directory: PathBuf,
     /// Our socket's file name there.
     pub endpoint: String,
     /// The five calls.
-    pub service: Service,
+    pub service: PluginService,
     /// What happens in the directory.
-    pub seen: watch::Receiver<Seen>,
+    pub seen: watch::Receiver<DirectoryState>,
     /// Open streams.
     pub streams: watch::Receiver<Streams>,
     /// Where the state is told.
-    pub report: Report,
+    pub report: StateReporter,
     /// Waits after failures.
     pub backoff: Backoff,
     /// Time for one Register call.
@@ -60,7 +107,7 @@ enum Lost {
     NeverOpened,
 }
 
-impl Plugin {
+impl ResourcePlugin {
     /// Runs until `stop`.
     pub async fn run(mut self) {
         let mut listening = None;
@@ -74,7 +121,7 @@ impl Plugin {
         }
     }
 
-    async fn live(&mut self, listening: &mut Option<Listening>) {
+    async fn live(&mut self, listening: &mut Option<PluginServer>) {
         loop {
             self.wait_for_kubelet().await;
             let kubelet = self.seen.borrow_and_update().kubelet;
@@ -124,7 +171,7 @@ impl Plugin {
     }
 
     /// Sees to it that we listen at our path. A server whose file was deleted serves its calls in hand to the end.
-    fn listen(&self, listening: &mut Option<Listening>) -> std::io::Result<()> {
+    fn listen(&self, listening: &mut Option<PluginServer>) -> std::io::Result<()> {
         if listening.as_ref().is_some_and(|server| server.is_in_place() && !server.is_dead()) {
             return Ok(());
         }
@@ -132,7 +179,7 @@ impl Plugin {
             old.retire(self.grace);
         }
         let path = self.directory.join(&self.endpoint);
-        *listening = Some(Listening::start(path, self.service.clone())?);
+        *listening = Some(PluginServer::start(path, self.service.clone())?);
         Ok(())
     }
 
@@ -157,7 +204,7 @@ impl Plugin {
     async fn held(
         &mut self,
         kubelet: Option<super::directory::SocketIdentity>,
-        listening: Option<&Listening>,
+        listening: Option<&PluginServer>,
         mut stream: Followed,
     ) -> Lost {
         loop {
@@ -165,7 +212,7 @@ impl Plugin {
             if now.is_some() && now != kubelet {
                 return Lost::KubeletReplaced;
             }
-            if !listening.is_some_and(Listening::is_in_place) {
+            if !listening.is_some_and(PluginServer::is_in_place) {
                 return Lost::SocketGone;
             }
             tokio::select! {
@@ -250,30 +297,24 @@ fn likeliest(streams: &Streams, before: u64) -> Option<(u64, bool)> {
     after.clone().find(|(_, asked)| *asked).or_else(|| after.next())
 }
 
-/// The service of a plugin and the receiver of its streams.
-pub fn with_streams(make: impl FnOnce(Arc<watch::Sender<Streams>>) -> Service) -> (Service, watch::Receiver<Streams>) {
-    let (sender, receiver) = watch::channel(Streams::default());
-    (make(Arc::new(sender)), receiver)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    struct Rig {
+    struct TestStreams {
         streams: watch::Sender<Streams>,
         followed: Followed,
     }
 
-    impl Rig {
+    impl TestStreams {
         /// The kubelet's stream is the second one.
         fn new() -> Self {
             let streams = watch::Sender::new(Streams::default());
-            let mut rig = Self { followed: Followed::since(0, &Streams::default()), streams };
-            rig.open(false);
-            rig.open(true);
-            rig.followed = Followed::since(1, &rig.streams.borrow());
-            rig
+            let mut streams_of = Self { followed: Followed::since(0, &Streams::default()), streams };
+            streams_of.open(false);
+            streams_of.open(true);
+            streams_of.followed = Followed::since(1, &streams_of.streams.borrow());
+            streams_of
         }
 
         fn open(&mut self, asked: bool) -> u64 {
@@ -297,36 +338,36 @@ mod tests {
 
     #[tokio::test]
     async fn other_peoples_streams_do_not_hide_the_end_of_the_kubelets() {
-        let mut rig = Rig::new();
-        rig.open(false);
-        assert!(!rig.is_over().await);
-        rig.close(2);
-        assert!(rig.is_over().await, "those of before and of meanwhile are still open");
+        let mut streams_of = TestStreams::new();
+        streams_of.open(false);
+        assert!(!streams_of.is_over().await);
+        streams_of.close(2);
+        assert!(streams_of.is_over().await, "those of before and of meanwhile are still open");
     }
 
     #[tokio::test]
     async fn a_kubelet_may_replace_its_stream() {
-        let mut rig = Rig::new();
-        assert!(!rig.is_over().await);
-        rig.close(2);
-        let next = rig.open(true);
-        assert!(!rig.is_over().await);
-        rig.close(next);
-        assert!(rig.is_over().await);
+        let mut streams_of = TestStreams::new();
+        assert!(!streams_of.is_over().await);
+        streams_of.close(2);
+        let next = streams_of.open(true);
+        assert!(!streams_of.is_over().await);
+        streams_of.close(next);
+        assert!(streams_of.is_over().await);
     }
 
     #[tokio::test]
     async fn whoever_opens_first_is_the_kubelet_only_until_somebody_asks_for_the_options() {
-        let mut rig = Rig::new();
-        rig.close(2);
-        let first = rig.open(false);
-        rig.followed = Followed::since(2, &rig.streams.borrow());
-        assert!(!rig.is_over().await);
-        let kubelets = rig.open(true);
-        assert!(!rig.is_over().await);
-        rig.close(first);
-        assert!(!rig.is_over().await);
-        rig.close(kubelets);
-        assert!(rig.is_over().await);
+        let mut streams_of = TestStreams::new();
+        streams_of.close(2);
+        let first = streams_of.open(false);
+        streams_of.followed = Followed::since(2, &streams_of.streams.borrow());
+        assert!(!streams_of.is_over().await);
+        let kubelets = streams_of.open(true);
+        assert!(!streams_of.is_over().await);
+        streams_of.close(first);
+        assert!(!streams_of.is_over().await);
+        streams_of.close(kubelets);
+        assert!(streams_of.is_over().await);
     }
 }

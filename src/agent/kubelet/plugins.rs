@@ -10,27 +10,12 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use super::advertised::{Advertised, TooMany};
-use super::directory::{self, Seen};
-use super::plugin::{Plugin, with_streams};
-use super::service::{DeviceCalls, Service};
+use super::directory::{self, DirectoryState};
+use super::plugin::{OnLost, PluginState, PluginStates, ResourcePlugin, StateReporter};
+use super::service::{DeviceCalls, PluginService, Streams};
 use super::socket;
 use crate::contract::DeviceId;
 use crate::runtime::{Backoff, Sentry, clock};
-
-/// How one resource name stands with the kubelet.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum PluginState {
-    /// Not registered, and why.
-    Waiting(Box<str>),
-    /// The kubelet has it, and its stream is open.
-    Registered,
-}
-
-/// State of every resource name, in order.
-pub type PluginStates = BTreeMap<Box<str>, PluginState>;
-
-/// Called with resource name and reason when a registration is lost.
-pub type OnLost = Arc<dyn Fn(&str, &str) + Send + Sync>;
 
 /// What all plugins share.
 #[derive(Clone)]
@@ -58,45 +43,18 @@ pub struct PluginsConfig {
 }
 
 /// The plugins.
-pub struct Plugins {
+pub struct ResourcePlugins {
     config: PluginsConfig,
     start: u32,
     stop: CancellationToken,
-    seen: watch::Receiver<Seen>,
+    seen: watch::Receiver<DirectoryState>,
     lists: BTreeMap<Box<str>, watch::Sender<Arc<Advertised>>>,
     states: Arc<watch::Sender<PluginStates>>,
     tasks: JoinSet<()>,
 }
 
-/// Tells the state of one resource name.
-#[derive(Clone)]
-pub struct Report {
-    resource: Box<str>,
-    states: Arc<watch::Sender<PluginStates>>,
-    on_lost: OnLost,
-}
-
-impl Report {
-    /// `true` when the state is another than before.
-    pub fn set(&self, state: PluginState) -> bool {
-        self.states.send_if_modified(|states| {
-            let changed = states.get(&self.resource) != Some(&state);
-            if changed {
-                states.insert(self.resource.clone(), state.clone());
-            }
-            changed
-        })
-    }
-
-    /// A registration was lost, and why.
-    pub fn lost(&self, why: String) {
-        (self.on_lost)(&self.resource, &why);
-        self.set(PluginState::Waiting(format!("registration lost: {why}").into()));
-    }
-}
-
-impl Plugins {
-    /// Watches the directory; registers nothing before the first [`Plugins::update`]. Must be called inside the runtime.
+impl ResourcePlugins {
+    /// Watches the directory; registers nothing before the first [`ResourcePlugins::update`]. Must be called inside the runtime.
     pub fn start(config: PluginsConfig) -> Self {
         let stop = CancellationToken::new();
         // Another number at each start: wall time is enough, because two starts are never in the same nanosecond.
@@ -135,20 +93,20 @@ impl Plugins {
     fn add(&mut self, resource: Box<str>, list: Arc<Advertised>) {
         let (sender, list) = watch::channel(list);
         let stop = self.stop.child_token();
-        let (service, streams) = with_streams(|streams| Service {
+        let (opened, streams) = watch::channel(Streams::default());
+        let service = PluginService {
             resource: resource.as_ref().into(),
             list,
             calls: self.config.calls.clone(),
-            streams,
+            streams: Arc::new(opened),
             stop: stop.clone(),
             pre_start: self.config.pre_start,
             budget: self.config.budget,
-            places: Service::places(),
-        });
-        let report =
-            Report { resource: resource.clone(), states: self.states.clone(), on_lost: self.config.on_lost.clone() };
+            permits: PluginService::permits(),
+        };
+        let report = StateReporter::new(resource.clone(), self.states.clone(), self.config.on_lost.clone());
         report.set(PluginState::Waiting("starting".into()));
-        let plugin = Plugin {
+        let plugin = ResourcePlugin {
             directory: self.config.directory.clone(),
             endpoint: socket::name(self.start, self.lists.len()),
             service,

@@ -8,8 +8,8 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tonic::transport::Server;
 
-use super::lists::Routes;
-use super::service::Service;
+use super::lists::PluginRoutes;
+use super::service::PluginService;
 use super::socket::{self, Incoming, Unlink};
 use crate::runtime::vital;
 
@@ -22,23 +22,23 @@ const HEADERS: u32 = 16 << 10;
 
 /// A listening server.
 #[derive(Debug)]
-pub struct Listening {
+pub struct PluginServer {
     path: PathBuf,
     stop: CancellationToken,
     server: JoinHandle<()>,
     file: Unlink,
 }
 
-impl Listening {
+impl PluginServer {
     /// Listens at `path` and serves at once.
-    pub fn start(path: PathBuf, mut service: Service) -> io::Result<Self> {
+    pub fn start(path: PathBuf, mut service: PluginService) -> io::Result<Self> {
         let listener = socket::listen(&path)?;
         let file = Unlink::new(path.clone());
         let stop = service.stop.child_token();
         service.stop = stop.clone();
         let budget = service.budget + Duration::from_secs(1);
         let resource = service.resource.clone();
-        let plugin = Routes::new(service, MESSAGE);
+        let plugin = PluginRoutes::new(service, MESSAGE);
         let router = Server::builder()
             .timeout(budget)
             .concurrency_limit_per_connection(STREAMS as usize)

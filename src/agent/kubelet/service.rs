@@ -51,7 +51,7 @@ pub trait DeviceCalls: Send + Sync + 'static {
 
 /// One resource name, as the kubelet calls it. Cheap to clone.
 #[derive(Clone)]
-pub struct Service {
+pub struct PluginService {
     /// The name.
     pub resource: Arc<str>,
     /// The list, replaced whole on every change.
@@ -67,7 +67,7 @@ pub struct Service {
     /// Longest time for one call.
     pub budget: Duration,
     /// Places for calls.
-    pub places: Arc<Semaphore>,
+    pub permits: Arc<Semaphore>,
 }
 
 /// ListAndWatch streams of one socket.
@@ -80,26 +80,26 @@ pub struct Streams {
     pub opened: u64,
 }
 
-impl Service {
+impl PluginService {
     /// Places for the calls of one service.
-    pub fn places() -> Arc<Semaphore> {
+    pub fn permits() -> Arc<Semaphore> {
         Arc::new(Semaphore::new(CALLS))
     }
 
     /// The list now, and again on every change; ends when the daemon stops.
     /// `asked` says whether the connection asked for the options before.
-    pub fn listing(&self, asked: bool) -> Listing {
+    pub fn listing(&self, asked: bool) -> ListStream {
         tracing::debug!(resource = %self.resource, "ListAndWatch opened");
         let list = WatchStream::new(self.list.clone()).map(Ok);
         let list = list.take_until(self.stop.clone().cancelled_owned()).boxed();
-        Listing { list, _open: Open::new(self.streams.clone(), asked) }
+        ListStream { list, _open: Open::new(self.streams.clone(), asked) }
     }
 
     /// Runs one call within the budget and the number of places; for a place it waits within the budget too.
     async fn bounded<T>(&self, call: impl Future<Output = Result<T, Status>>) -> Result<Response<T>, Status> {
         let placed = async {
             let full = |_| Status::resource_exhausted(format!("{CALLS} calls for {} are in hand", self.resource));
-            let _place = self.places.acquire().await.map_err(full)?;
+            let _place = self.permits.acquire().await.map_err(full)?;
             call.await
         };
         match tokio::time::timeout(self.budget, placed).await {
@@ -110,7 +110,7 @@ impl Service {
 }
 
 #[tonic::async_trait]
-impl DevicePlugin for Service {
+impl DevicePlugin for PluginService {
     /// Never used: see [`super::lists`], which answers ListAndWatch in front of this.
     type ListAndWatchStream = futures::stream::Empty<Result<ListAndWatchResponse, Status>>;
 
@@ -155,12 +155,12 @@ pub fn options(pre_start: bool) -> DevicePluginOptions {
 }
 
 /// One ListAndWatch stream: the list now, and again on every change. It ends when the daemon stops.
-pub struct Listing {
+pub struct ListStream {
     list: futures::stream::BoxStream<'static, Result<Arc<Advertised>, Status>>,
     _open: Open,
 }
 
-impl Stream for Listing {
+impl Stream for ListStream {
     type Item = Result<Arc<Advertised>, Status>;
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         self.list.as_mut().poll_next(cx)

@@ -7,7 +7,7 @@ use clap::{Arg, ArgMatches, Command, builder::PossibleValuesParser};
 
 use super::report::Report;
 use super::{access, cdi, containerd, kubelet, machine, objects, offered, state};
-use crate::agent::Options;
+use crate::agent::AgentOptions;
 use crate::ops::config::{self, print_yaml};
 use crate::ops::say::say;
 use crate::ops::settings;
@@ -34,7 +34,7 @@ pub fn arguments(command: Command) -> Command {
 }
 
 /// Looks and prints. The exit code is 1 when something failed.
-pub async fn run(mut options: Options, matches: &ArgMatches) -> anyhow::Result<ExitCode> {
+pub async fn run(mut options: AgentOptions, matches: &ArgMatches) -> anyhow::Result<ExitCode> {
     if options.node_name.is_empty() {
         options.node_name = host_name(&options).unwrap_or_default();
     }
@@ -53,20 +53,20 @@ pub async fn run(mut options: Options, matches: &ArgMatches) -> anyhow::Result<E
 }
 
 /// A kubelet without a name of its own takes the machine's.
-fn host_name(options: &Options) -> Option<String> {
-    let path = options.places.proc_root.join("sys/kernel/hostname");
+fn host_name(options: &AgentOptions) -> Option<String> {
+    let path = options.paths.proc_root.join("sys/kernel/hostname");
     std::fs::read_to_string(path).ok().map(|name| name.trim().to_ascii_lowercase())
 }
 
-fn host_root(options: &Options) -> PathBuf {
-    let places = &options.places;
+fn host_root(options: &AgentOptions) -> PathBuf {
+    let places = &options.paths;
     match &places.host_driver_root {
         Some(root) if root.as_os_str() == "/" => places.driver_root.clone(),
         _ => "/".into(),
     }
 }
 
-async fn examine(options: Options, host_root: PathBuf) -> anyhow::Result<Report> {
+async fn examine(options: AgentOptions, host_root: PathBuf) -> anyhow::Result<Report> {
     let looked = options.clone();
     let (seen, mut findings) = tokio::task::spawn_blocking(move || machine::look(&looked)).await?;
     let state = state::look(&options, seen.boot_id());

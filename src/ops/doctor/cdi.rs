@@ -8,8 +8,8 @@ use serde_json::Value;
 
 use super::machine::Seen;
 use super::report::Finding;
-use crate::agent::Options;
-use crate::agent::cdi::{Standing, standing};
+use crate::agent::AgentOptions;
+use crate::agent::cdi::{SpecState, states};
 use crate::contract::{DeviceId, DeviceType};
 use crate::ops::config::read_yaml_value;
 
@@ -18,14 +18,14 @@ const STATIC: &str = "/etc/cdi";
 /// Largest spec file that is read.
 const MAX_FILE: u64 = 8 << 20;
 
-pub fn look(options: &Options, seen: &Seen, agent_runs: Option<bool>) -> Vec<Finding> {
+pub fn look(options: &AgentOptions, seen: &Seen, agent_runs: Option<bool>) -> Vec<Finding> {
     if !options.by_cdi() {
         return vec![Finding::ok("cdi-root", "CDI is not used by --device-list-strategy")];
     }
-    let mut findings = vec![root(&options.places.cdi_root)];
+    let mut findings = vec![root(&options.paths.cdi_root)];
     if seen.complete {
-        let files = standing(options, &seen.table);
-        findings.extend(files.into_iter().map(|(path, standing)| own(&path, standing, agent_runs)));
+        let files = states(options, &seen.table);
+        findings.extend(files.into_iter().map(|(path, states)| own(&path, states, agent_runs)));
         if options.foreign_cdi() {
             findings.push(foreign(options, seen));
         }
@@ -50,20 +50,20 @@ fn root(root: &Path) -> Finding {
     }
 }
 
-fn own(path: &Path, standing: Standing, agent_runs: Option<bool>) -> Finding {
+fn own(path: &Path, states: SpecState, agent_runs: Option<bool>) -> Finding {
     let shown = path.display();
     let runs = agent_runs == Some(true);
-    match standing {
-        Standing::Current(devices) => Finding::ok("cdi-spec", format!("{shown} is current: {devices} devices")),
-        Standing::Absent(0) => {
+    match states {
+        SpecState::Current(devices) => Finding::ok("cdi-spec", format!("{shown} is current: {devices} devices")),
+        SpecState::Absent(0) => {
             Finding::ok("cdi-spec", format!("{shown} is not needed: the machine has no such device"))
         }
-        Standing::NoNodes(devices) => {
+        SpecState::NoNodes(devices) => {
             let ids: Vec<&str> = devices.iter().map(DeviceId::as_str).collect();
             let advice = "the file can name a device only by its node: see the line device-nodes";
             Finding::fail("cdi-spec", format!("{shown} is not there: no device node of {}", ids.join(", ")), advice)
         }
-        Standing::Absent(devices) => {
+        SpecState::Absent(devices) => {
             let advice = if runs {
                 "something removed it while the daemon runs: it is written again at the next look (--rescan-period); check what cleans the directory"
             } else {
@@ -71,11 +71,11 @@ fn own(path: &Path, standing: Standing, agent_runs: Option<bool>) -> Finding {
             };
             Finding::bad(runs, "cdi-spec", format!("{shown} is not there, {devices} devices need it"), advice)
         }
-        Standing::Unusable(why) => {
+        SpecState::Unusable(why) => {
             let advice = "container runtimes refuse the file, and every container with such a device: delete it and restart the daemon, which writes it anew";
             Finding::fail("cdi-spec", format!("{shown}: {why}"), advice)
         }
-        Standing::Outdated(what) => {
+        SpecState::Outdated(what) => {
             let advice = "the daemon writes it anew within --rescan-period of a change; if this stays, look at its log";
             Finding::warn("cdi-spec", format!("{shown}: {what}"), advice)
         }
@@ -83,12 +83,12 @@ fn own(path: &Path, standing: Standing, agent_runs: Option<bool>) -> Finding {
 }
 
 /// Names of a spec that somebody else writes: every GPU must be among them, by UUID.
-fn foreign(options: &Options, seen: &Seen) -> Finding {
+fn foreign(options: &AgentOptions, seen: &Seen) -> Finding {
     let kind = &options.cdi_kind;
     let wanted: Vec<String> = seen.table.of(&DeviceType::Gpu).map(|(id, _)| id.to_string()).collect();
     let mut names = BTreeSet::new();
     let mut files: Vec<String> = Vec::new();
-    for path in spec_files(&[&options.places.cdi_root, Path::new(STATIC)]) {
+    for path in spec_files(&[&options.paths.cdi_root, Path::new(STATIC)]) {
         let Some(spec) = read(&path).filter(|spec| spec["kind"] == kind.as_str()) else { continue };
         files.push(path.display().to_string());
         let devices = spec["devices"].as_array().into_iter().flatten();
@@ -96,10 +96,10 @@ fn foreign(options: &Options, seen: &Seen) -> Finding {
     }
     let advice = format!(
         "--cdi-kind={kind} leaves the spec to its vendor: nvidia-ctk cdi generate --device-name-strategy=uuid --output={}/nvidia.yaml (and again after each driver update), or leave --cdi-kind out and let the daemon write one",
-        options.places.cdi_root.display()
+        options.paths.cdi_root.display()
     );
     if files.is_empty() {
-        let places = format!("{} and {STATIC}", options.places.cdi_root.display());
+        let places = format!("{} and {STATIC}", options.paths.cdi_root.display());
         return Finding::fail("cdi-spec", format!("no spec of kind {kind} in {places}"), advice);
     }
     let missing: Vec<String> = wanted.iter().filter(|id| !names.contains(*id)).cloned().collect();

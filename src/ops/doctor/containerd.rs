@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use k8s_openapi::api::core::v1::Node;
 
 use super::report::Finding;
-use crate::agent::Options;
-use crate::agent::choice::DeviceListStrategy;
+use crate::agent::AgentOptions;
+use crate::agent::options::DeviceListStrategy;
 
 /// Where distributions keep containerd's configuration, below the host's root.
 const CONFIGS: [&str; 5] = [
@@ -30,7 +30,7 @@ struct Config {
     spec_dirs: Option<Vec<String>>,
 }
 
-pub fn look(options: &Options, host_root: &Path, node: Option<&Node>) -> Finding {
+pub fn look(options: &AgentOptions, host_root: &Path, node: Option<&Node>) -> Finding {
     if !options.by_cdi() {
         return Finding::ok("runtime", "needs no CDI under this --device-list-strategy");
     }
@@ -42,11 +42,11 @@ pub fn look(options: &Options, host_root: &Path, node: Option<&Node>) -> Finding
     }
     let runtime = info.map(|info| info.container_runtime_version.as_str()).filter(|version| !version.is_empty());
     let config = CONFIGS.iter().find_map(|path| read(host_root, Path::new(path)));
-    judge(runtime, config.as_ref(), &options.places.cdi_root)
+    judge(runtime, config.as_ref(), &options.paths.cdi_root)
 }
 
 /// Kubelets before 1.29 drop the CDI names of an answer without a word.
-fn kubelet(options: &Options, version: &str) -> Option<Finding> {
+fn kubelet(options: &AgentOptions, version: &str) -> Option<Finding> {
     let by_field = options.device_list_strategy.contains(&DeviceListStrategy::CdiCri);
     let old = numbers(version.trim_start_matches('v')).is_some_and(|version| version < (1, 29));
     (old && by_field).then(|| {
@@ -227,10 +227,10 @@ mod tests {
 
     #[test]
     fn a_kubelet_that_drops_cdi_names_is_found() {
-        let options = Options::default();
+        let options = AgentOptions::default();
         assert!(kubelet(&options, "v1.28.9+k3s1").is_some());
         assert!(kubelet(&options, "v1.29.0").is_none());
-        let by_annotation = Options { device_list_strategy: vec![DeviceListStrategy::CdiAnnotations], ..options };
+        let by_annotation = AgentOptions { device_list_strategy: vec![DeviceListStrategy::CdiAnnotations], ..options };
         assert!(kubelet(&by_annotation, "v1.28.9").is_none());
     }
 }

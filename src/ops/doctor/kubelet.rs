@@ -8,7 +8,7 @@ use std::time::Duration;
 use rustix::fs::Access;
 
 use super::report::Finding;
-use crate::agent::Options;
+use crate::agent::AgentOptions;
 use crate::agent::handoff::PodResourcesClient;
 use crate::agent::kubelet::directory::KUBELET_SOCKET;
 use crate::decide::handoff::{LockMode, PodResources};
@@ -17,8 +17,8 @@ use crate::runtime::clock;
 /// Longest wait for pod-resources: a throttled kubelet answers again within a second.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-pub async fn look(options: &Options) -> Vec<Finding> {
-    let directory = &options.places.kubelet_dir;
+pub async fn look(options: &AgentOptions) -> Vec<Finding> {
+    let directory = &options.paths.kubelet_dir;
     let mut findings = vec![place(directory)];
     if directory.is_dir() {
         findings.push(registration(directory));
@@ -82,8 +82,8 @@ fn others(directory: &Path) -> Finding {
     Finding::warn("other-plugin", format!("other plugins answer here: {}", found.join(", ")), advice)
 }
 
-async fn pod_resources(options: &Options) -> Finding {
-    let socket = &options.places.pod_resources_socket;
+async fn pod_resources(options: &AgentOptions) -> Finding {
+    let socket = &options.paths.pod_resources_socket;
     let shown = socket.display();
     match PodResourcesClient::new(socket).list(clock::mono() + PATIENCE).await {
         PodResources::Listed(listing) => {

@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::report::Finding;
-use crate::agent::answer::Table;
-use crate::agent::choice::MigStrategy;
+use crate::agent::answer::DeviceTable;
 use crate::agent::devices::{self, NodeDevice};
-use crate::agent::look::{self, Scan};
 use crate::agent::nic_reads::NicReads;
-use crate::agent::{Options, daemon};
+use crate::agent::options::MigStrategy;
+use crate::agent::scan::{self, MachineScan};
+use crate::agent::{AgentOptions, daemon};
 use crate::hardware::gpu::MigMode;
 use crate::hardware::nic::PortState;
 use crate::hardware::nvml::candidates;
@@ -21,7 +21,7 @@ pub struct Seen {
     /// The devices that the daemon would list.
     pub devices: Vec<NodeDevice>,
     /// What its answers and CDI files would be made of.
-    pub table: Table,
+    pub table: DeviceTable,
     /// The machine could be read at all.
     pub complete: bool,
     boot_id: Option<String>,
@@ -35,18 +35,19 @@ impl Seen {
 }
 
 /// Looks at everything. Blocks as long as NVML does.
-pub fn look(options: &Options) -> (Seen, Vec<Finding>) {
+pub fn look(options: &AgentOptions) -> (Seen, Vec<Finding>) {
     let roots = daemon::roots(options);
     // Nobody listens: whoever asks once needs no events.
     let nvml = Arc::new(NvmlProvider::new(daemon::nvml_options(options), Arc::new(|_| {})));
-    let recording = options.places.gpu_recording.as_ref().map(RecordedProvider::new);
+    let recording = options.paths.gpu_recording.as_ref().map(RecordedProvider::new);
     let provider: &dyn GpuProvider = match &recording {
         Some(recording) => recording,
         None => &*nvml,
     };
-    let scan = look::scan(&roots, provider, &NicReads::new(options.periods.nic_deadline));
+    let scan = scan::scan(&roots, provider, &NicReads::new(options.periods.nic_deadline));
     let mut findings = vec![library(options, &scan, &nvml)];
-    let mut seen = Seen { devices: Vec::new(), table: Table::default(), complete: scan.nvml.is_none(), boot_id: None };
+    let mut seen =
+        Seen { devices: Vec::new(), table: DeviceTable::default(), complete: scan.nvml.is_none(), boot_id: None };
     let machine = match &scan.machine {
         Ok(machine) => machine,
         Err(error) => {
@@ -58,8 +59,8 @@ pub fn look(options: &Options) -> (Seen, Vec<Finding>) {
     };
     seen.boot_id.clone_from(&machine.boot_id);
     seen.devices = devices::list(machine, options.mig_strategy, &BTreeMap::new(), clock::wall());
-    let driver = look::on_host(scan.driver.clone(), &options.places);
-    seen.table = Table::build(&seen.devices, roots.dev_tree().ok().as_ref(), driver);
+    let driver = scan::on_host(scan.driver.clone(), &options.paths);
+    seen.table = DeviceTable::build(&seen.devices, roots.dev_tree().ok().as_ref(), driver);
     findings.extend(machine.gpus.gpus.iter().map(|found| gpu(options, found, provider)));
     findings.extend(machine.gpus.faults.iter().map(|fault| {
         let what = fault.uuid.clone().or_else(|| fault.index.map(|index| format!("number {index}")));
@@ -73,7 +74,7 @@ pub fn look(options: &Options) -> (Seen, Vec<Finding>) {
     (seen, findings)
 }
 
-fn library(options: &Options, scan: &Scan, nvml: &NvmlProvider) -> Finding {
+fn library(options: &AgentOptions, scan: &MachineScan, nvml: &NvmlProvider) -> Finding {
     if let Some(error) = &scan.nvml {
         let (what, advice) = match error.to_string().rsplit_once('\n') {
             Some((what, advice)) => (what.to_owned(), advice.to_owned()),
@@ -81,7 +82,7 @@ fn library(options: &Options, scan: &Scan, nvml: &NvmlProvider) -> Finding {
         };
         return Finding::bad(options.fail_on_init_error, "nvml", what, advice);
     }
-    if let Some(recording) = &options.places.gpu_recording {
+    if let Some(recording) = &options.paths.gpu_recording {
         let advice = "a recording is for reproducing a report; leave --gpu-recording out on a node that serves pods";
         return Finding::warn("nvml", format!("read from the recording {}", recording.display()), advice);
     }
@@ -100,7 +101,7 @@ fn library(options: &Options, scan: &Scan, nvml: &NvmlProvider) -> Finding {
     Finding::ok("nvml", found)
 }
 
-fn gpu(options: &Options, gpu: &Gpu, provider: &dyn GpuProvider) -> Finding {
+fn gpu(options: &AgentOptions, gpu: &Gpu, provider: &dyn GpuProvider) -> Finding {
     let split = gpu.mig.mode == MigMode::Enabled;
     let parts = if split { format!(", split into {} MIG devices", gpu.mig.instances.len()) } else { String::new() };
     let found = format!("{} minor {} at {}: {}{parts}", gpu.uuid, gpu.minor, gpu.bdf, gpu.model);
@@ -122,13 +123,13 @@ fn gpu(options: &Options, gpu: &Gpu, provider: &dyn GpuProvider) -> Finding {
     Finding::ok("gpu", found)
 }
 
-fn nodes(options: &Options, seen: &Seen) -> Option<Finding> {
+fn nodes(options: &AgentOptions, seen: &Seen) -> Option<Finding> {
     let gpus: Vec<_> = seen.table.of(&crate::contract::DeviceType::Gpu).collect();
     if gpus.is_empty() {
         return None;
     }
     let without: Vec<&str> = gpus.iter().filter(|(_, p)| p.nodes.is_empty()).map(|(id, _)| id.as_str()).collect();
-    let root = options.places.dev_root.display();
+    let root = options.paths.dev_root.display();
     let has = |name: &&str| seen.table.control.iter().any(|path| path.ends_with(name));
     // CUDA needs both; the others serve profilers and displays.
     let control: Vec<&str> = ["nvidiactl", "nvidia-uvm"].into_iter().filter(|name| !has(name)).collect();
@@ -143,11 +144,11 @@ fn nodes(options: &Options, seen: &Seen) -> Option<Finding> {
     Some(Finding::bad(options.names_gpu_nodes(), "device-nodes", found, advice))
 }
 
-fn driver_files(options: &Options, scan: &Scan, machine: &Machine) -> Option<Finding> {
+fn driver_files(options: &AgentOptions, scan: &MachineScan, machine: &Machine) -> Option<Finding> {
     if machine.gpus.gpus.is_empty() || options.foreign_cdi() || !options.by_cdi() {
         return None;
     }
-    let root = options.places.driver_root.display();
+    let root = options.paths.driver_root.display();
     let cuda = scan.driver.iter().any(|file| file.container.to_string_lossy().contains("/libcuda.so."));
     if cuda {
         return Some(Finding::ok("driver-files", format!("{} files below {root} for containers", scan.driver.len())));
@@ -156,7 +157,7 @@ fn driver_files(options: &Options, scan: &Scan, machine: &Machine) -> Option<Fin
     Some(Finding::fail("driver-files", format!("no libcuda below {root}"), advice))
 }
 
-fn nics(options: &Options, machine: &Machine) -> Vec<Finding> {
+fn nics(options: &AgentOptions, machine: &Machine) -> Vec<Finding> {
     if !options.rdma {
         return vec![Finding::ok("rdma", "not offered (--rdma=false)")];
     }
@@ -166,13 +167,13 @@ fn nics(options: &Options, machine: &Machine) -> Vec<Finding> {
         Finding::fail("rdma", format!("{}: {}", fault.ibdev, fault.reason), advice)
     }));
     if findings.is_empty() {
-        let place = options.places.sysfs_root.join("class/infiniband");
+        let place = options.paths.sysfs_root.join("class/infiniband");
         findings.push(Finding::ok("rdma", format!("no RDMA device in {}", place.display())));
     }
     findings
 }
 
-fn nic(options: &Options, nic: &Nic) -> Finding {
+fn nic(options: &AgentOptions, nic: &Nic) -> Finding {
     let ports: Vec<String> = nic.ports.iter().map(|port| format!("port {} {:?}", port.number, port.state)).collect();
     let found = format!("{} at {}: {}", nic.ibdev, nic.bdf, ports.join(", "));
     let missing = nic.chars.missing();

@@ -8,7 +8,7 @@ use kube::Client;
 use kube::api::Api;
 
 use super::report::Finding;
-use crate::agent::Options;
+use crate::agent::AgentOptions;
 use crate::cluster::agent_lease::LightLease;
 use crate::cluster::client::{connect, status_code};
 use crate::contract::AgentStatus;
@@ -36,7 +36,7 @@ pub struct Cluster {
     pub findings: Vec<Finding>,
 }
 
-pub async fn read(options: &Options) -> Cluster {
+pub async fn read(options: &AgentOptions) -> Cluster {
     let mut cluster = Cluster::default();
     let client = match connect(options.kubeconfig.as_deref()).await {
         Ok(client) => client,

@@ -7,7 +7,7 @@ use k8s_openapi::api::core::v1::Node;
 use super::machine::Seen;
 use super::objects::{Cluster, Found};
 use super::report::Finding;
-use crate::agent::Options;
+use crate::agent::AgentOptions;
 use crate::agent::inventory::device_infos;
 use crate::agent::offer::{InUse, Unseen, offers};
 use crate::contract::inventory::Device;
@@ -16,7 +16,7 @@ use crate::decide::world::WorldPolicy;
 use crate::ops::get::{AgentRow, agent_row};
 use crate::runtime::clock;
 
-pub fn look(options: &Options, seen: &Seen, cluster: &Cluster, agent_runs: Option<bool>) -> Vec<Finding> {
+pub fn look(options: &AgentOptions, seen: &Seen, cluster: &Cluster, agent_runs: Option<bool>) -> Vec<Finding> {
     let runs = agent_runs == Some(true);
     let mut findings = Vec::new();
     let mut agent = None;
@@ -33,7 +33,7 @@ pub fn look(options: &Options, seen: &Seen, cluster: &Cluster, agent_runs: Optio
     findings
 }
 
-fn sign_of_life(options: &Options, agent: Option<&AgentRow>, runs: bool) -> Finding {
+fn sign_of_life(options: &AgentOptions, agent: Option<&AgentRow>, runs: bool) -> Finding {
     let name = format!("Lease {}/{}", options.namespace, AgentStatus::lease_name(&options.node_name));
     let advice = if runs {
         "the daemon runs and cannot write its Lease: see the lines permission and api-server, and its log, and whether the namespace (--namespace) exists; the scheduler sends no pod here while the Lease is stale"
@@ -57,7 +57,7 @@ fn sign_of_life(options: &Options, agent: Option<&AgentRow>, runs: bool) -> Find
 }
 
 /// The object is written when something changes, so it is judged by its content and not by its age.
-fn inventory(options: &Options, seen: &Seen, device: Option<&Device>, runs: bool) -> Finding {
+fn inventory(options: &AgentOptions, seen: &Seen, device: Option<&Device>, runs: bool) -> Finding {
     let name = format!("Device {}", options.node_name);
     let Some(device) = device else {
         let advice = "the daemon makes it when it starts; the CRD must be there: `baton crds | kubectl apply --server-side -f -`";
@@ -95,7 +95,7 @@ fn list<'a>(names: impl Iterator<Item = &'a &'a str>) -> String {
 }
 
 /// Each name: registered by the daemon, counted by the kubelet, as many as the machine has.
-fn resources(options: &Options, seen: &Seen, node: &Node, agent: Option<&AgentRow>) -> Vec<Finding> {
+fn resources(options: &AgentOptions, seen: &Seen, node: &Node, agent: Option<&AgentRow>) -> Vec<Finding> {
     let Some(agent) = agent else { return foreign(node) };
     if !seen.complete {
         return Vec::new();

@@ -6,8 +6,8 @@ use std::path::Path;
 use rustix::fs::Access;
 
 use super::report::Finding;
-use crate::agent::Options;
-use crate::agent::handoff::ledger_file::{self, Loaded};
+use crate::agent::AgentOptions;
+use crate::agent::handoff::ledger_file::{self, LoadedLedger};
 
 /// What the state directory told.
 pub struct State {
@@ -23,8 +23,8 @@ impl State {
     }
 }
 
-pub fn look(options: &Options, boot_id: &str) -> State {
-    let directory = &options.places.state_dir;
+pub fn look(options: &AgentOptions, boot_id: &str) -> State {
+    let directory = &options.paths.state_dir;
     let shown = directory.display();
     let mut findings = vec![place(directory)];
     let runs = match ledger_file::is_held(directory) {
@@ -46,13 +46,13 @@ pub fn look(options: &Options, boot_id: &str) -> State {
     }
     if directory.is_dir() {
         findings.push(match ledger_file::load(directory, boot_id) {
-            Loaded::Ledger(ledger) => Finding::ok("ledger", format!("{} containers have devices", ledger.len())),
-            Loaded::Lost(why) if runs == Some(true) => {
+            LoadedLedger::Ledger(ledger) => Finding::ok("ledger", format!("{} containers have devices", ledger.len())),
+            LoadedLedger::Lost(why) if runs == Some(true) => {
                 let advice =
                     "the daemon rebuilds it from the kubelet and the pods' annotations; look at its log if this stays";
                 Finding::warn("ledger", format!("{shown}: {why}"), advice)
             }
-            Loaded::Lost(why) => Finding::ok("ledger", format!("{why}; the daemon makes it when it starts")),
+            LoadedLedger::Lost(why) => Finding::ok("ledger", format!("{why}; the daemon makes it when it starts")),
         });
     }
     State { findings, runs }

@@ -1,8 +1,8 @@
 //! The keys of the node daemon.
 
 use super::log::{Daemon, by_from_str, field, log};
-use crate::agent::choice::{DeviceIdStrategy, DeviceListStrategy, MigStrategy};
-use crate::agent::options::Options;
+use crate::agent::options::AgentOptions;
+use crate::agent::options::{DeviceIdStrategy, DeviceListStrategy, MigStrategy};
 use crate::decide::handoff::{IdMismatch, LockMode, UnassignedPods};
 use crate::decide::health::PortPolicy;
 use crate::ops::config::Setting;
@@ -10,11 +10,11 @@ use crate::ops::config::Setting;
 by_from_str!(DeviceIdStrategy, DeviceListStrategy, IdMismatch, LockMode, MigStrategy, PortPolicy, UnassignedPods);
 
 /// Every key of `baton device-plugin`, in the order of its help.
-pub fn agent() -> Vec<Setting<Daemon<Options>>> {
+pub fn agent() -> Vec<Setting<Daemon<AgentOptions>>> {
     [identity(), places(), devices(), answer(), handoff(), health(), periods(), log()].into_iter().flatten().collect()
 }
 
-type Settings = Vec<Setting<Daemon<Options>>>;
+type Settings = Vec<Setting<Daemon<AgentOptions>>>;
 
 fn identity() -> Settings {
     vec![
@@ -37,51 +37,51 @@ fn identity() -> Settings {
 
 fn places() -> Settings {
     vec![
-        field!("kubelet-dir", "DIR", "The kubelet's device-plugins directory", options.places.kubelet_dir),
+        field!("kubelet-dir", "DIR", "The kubelet's device-plugins directory", options.paths.kubelet_dir),
         field!(
             "pod-resources-socket",
             "FILE",
             "The kubelet's pod-resources socket",
-            options.places.pod_resources_socket
+            options.paths.pod_resources_socket
         ),
-        field!("sysfs-root", "DIR", "Where sysfs is mounted", options.places.sysfs_root),
-        field!("proc-root", "DIR", "Where procfs is mounted", options.places.proc_root),
+        field!("sysfs-root", "DIR", "Where sysfs is mounted", options.paths.sysfs_root),
+        field!("proc-root", "DIR", "Where procfs is mounted", options.paths.proc_root),
         field!(
             "dev-root",
             "DIR",
             "Where device nodes are on this host; containers see them below /dev",
-            options.places.dev_root
+            options.paths.dev_root
         ),
         field!(
             "nvidia-driver-root" | "driver-root",
             "DIR",
             "Root below which the driver's user-space libraries are; /run/nvidia/driver with the driver container",
-            options.places.driver_root
+            options.paths.driver_root
         ),
         field!(
             "host-driver-root",
             "DIR",
             "The driver root as the host names it, for a daemon in a container; none when the names are the same",
-            options.places.host_driver_root
+            options.paths.host_driver_root
         ),
         field!(
             "nvml-library",
             "FILE",
             "The NVML library; none searches the loader's path, then known directories below the driver root",
-            options.places.nvml_library
+            options.paths.nvml_library
         ),
         field!(
             "gpu-recording",
             "FILE",
             "JSON recording of a GPU scan to read instead of NVML, to reproduce a report",
-            options.places.gpu_recording
+            options.paths.gpu_recording
         ),
-        field!("cdi-root", "DIR", "Where CDI specs are written", options.places.cdi_root),
+        field!("cdi-root", "DIR", "Where CDI specs are written", options.paths.cdi_root),
         field!(
             "state-dir",
             "DIR",
             "The ledger, the GPUs that an XID keeps out of service, and the lock that keeps a second daemon of this node waiting",
-            options.places.state_dir
+            options.paths.state_dir
         ),
     ]
 }
@@ -302,7 +302,7 @@ mod tests {
             text in r"(\PC{0,20}|[0-9a-z=,:/. -]{0,30}|(48=ignore|13=warn|79=needs-reset|7|,|all|xids|1m|single){0,4})",
         ) {
             for setting in agent() {
-                let (mut daemon, mut again) = (Daemon::<Options>::default(), Daemon::<Options>::default());
+                let (mut daemon, mut again) = (Daemon::<AgentOptions>::default(), Daemon::<AgentOptions>::default());
                 if (setting.set)(&mut daemon, &text).is_ok() {
                     let shown = (setting.show)(&daemon);
                     prop_assert_eq!((setting.set)(&mut again, &shown), Ok(()), "{}: {:?}", setting.name, shown);
@@ -315,7 +315,7 @@ mod tests {
     #[test]
     fn every_default_reads_back_as_itself() {
         for setting in agent() {
-            let mut daemon = Daemon::<Options>::default();
+            let mut daemon = Daemon::<AgentOptions>::default();
             let shown = (setting.show)(&daemon);
             (setting.set)(&mut daemon, &shown).unwrap_or_else(|error| panic!("{}: {error}", setting.name));
             assert_eq!(daemon, Daemon::default(), "{}", setting.name);
@@ -325,7 +325,7 @@ mod tests {
     #[test]
     fn nvidias_names_mean_what_they_mean_there() {
         let settings = agent();
-        let mut daemon = Daemon::<Options>::default();
+        let mut daemon = Daemon::<AgentOptions>::default();
         for (variable, value) in [
             ("MIG_STRATEGY", "mixed"),
             ("FAIL_ON_INIT_ERROR", "false"),
@@ -343,7 +343,7 @@ mod tests {
         let options = daemon.options;
         assert_eq!(options.mig_strategy, MigStrategy::Mixed);
         assert!(!options.fail_on_init_error && options.pass_device_specs);
-        assert_eq!(options.places.driver_root.to_str(), Some("/run/nvidia/driver"));
+        assert_eq!(options.paths.driver_root.to_str(), Some("/run/nvidia/driver"));
         assert_eq!(options.device_list_strategy, [DeviceListStrategy::Envvar, DeviceListStrategy::CdiAnnotations]);
         assert_eq!(options.device_id_strategy, DeviceIdStrategy::Index);
         assert_eq!((options.xid.disable.as_str(), options.node_name.as_str()), ("79", "node-a"));

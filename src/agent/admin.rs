@@ -9,11 +9,10 @@ use axum::http::header;
 use axum::routing::get;
 use tokio::sync::watch;
 
-use super::kubelet::PluginState;
-use super::kubelet::plugins::PluginStates;
 use super::kubelet::register::dial;
-use super::metrics::Metrics;
-use super::seam::{Handoff, LedgerLine};
+use super::kubelet::{PluginState, PluginStates};
+use super::metrics::AgentMetrics;
+use super::node_handoff::{Handoff, LedgerLine};
 use crate::contract::deviceplugin::Empty;
 use crate::contract::deviceplugin::device_plugin_client::DevicePluginClient;
 use crate::runtime::admin::{self, Admin};
@@ -23,13 +22,13 @@ const SELF_CALL: Duration = Duration::from_secs(5);
 
 /// Known from the start, filled while the daemon comes up.
 #[derive(Default)]
-pub struct Probes {
+pub struct AdminState {
     phase: watch::Sender<&'static str>,
-    serving: OnceLock<Serving>,
+    serving: OnceLock<ServingState>,
 }
 
 /// What there is once the daemon serves.
-pub struct Serving {
+pub struct ServingState {
     /// State of every resource name.
     pub states: watch::Receiver<PluginStates>,
     /// Path of one of our sockets; there is no file while the kubelet is absent, or while there is nothing to register.
@@ -40,7 +39,7 @@ pub struct Serving {
     pub lacks: watch::Receiver<Option<String>>,
 }
 
-impl Probes {
+impl AdminState {
     /// What the daemon is doing before it serves.
     pub fn set_phase(&self, phase: &'static str) {
         tracing::debug!(phase, "starting");
@@ -48,7 +47,7 @@ impl Probes {
     }
 
     /// The daemon serves from here on.
-    pub fn serve(&self, serving: Serving) {
+    pub fn serve(&self, serving: ServingState) {
         // Set once by the one start of the daemon.
         let _ = self.serving.set(serving);
     }
@@ -102,9 +101,9 @@ impl Probes {
     }
 }
 
-/// Routes over `probes`.
-pub fn router(probes: Arc<Probes>, metrics: Arc<Metrics>) -> Router {
-    let (live, ready, ledger) = (probes.clone(), probes.clone(), probes);
+/// The routes of the admin address.
+pub fn routes(state: Arc<AdminState>, metrics: Arc<AgentMetrics>) -> Router {
+    let (live, ready, ledger) = (state.clone(), state.clone(), state);
     let admin = Admin {
         live: Arc::new(move || {
             let live = live.clone();

@@ -1,4 +1,5 @@
-//! The hand-off as it ships: its service with the node's watches, its unlocker and its housekeeping.
+//! The hand-off as the rest of the daemon sees it, and as it ships: its service with the node's watches, its unlocker and its
+//! housekeeping.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -6,40 +7,110 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use futures::future::BoxFuture;
+use serde::Serialize;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
-use tonic::Status;
 
+use super::answer::Answerer;
 use super::handoff::{
-    HandoffService, HandoffSettings, KubeWorld, NodeView, Parts, PodResourcesClient, StateDir, World, housekeeping,
-    unlocker,
+    HandoffApi, HandoffContext, HandoffService, HandoffSettings, KubeHandoffApi, NodeView, PodResourcesClient,
+    StateDir, housekeeping, unlocker,
 };
-use super::keeper::Holdings;
 use super::kubelet::DeviceCalls;
+use super::metrics::AgentMetrics;
 use super::offer::InUse;
-use super::options::Options;
-use super::seam::{Handoff, LedgerLine, Opening};
+use super::options::AgentOptions;
+use crate::cluster::notice::Notices;
 use crate::cluster::requests::Resumed;
-use crate::contract::deviceplugin::{
-    AllocateRequest, AllocateResponse, PreStartContainerRequest, PreferredAllocationRequest,
-    PreferredAllocationResponse,
-};
 use crate::contract::inventory::{DeviceHeld, HeldBy};
 use crate::contract::{DeviceId, DeviceType, Identity, PodRef, Shared};
 use crate::decide::handoff::{AllocatePolicy, LedgerEntry, NodeInventory};
 use crate::runtime::clock;
 
+/// What pods hold, and what they may be given.
+pub trait HeldDevices: Send + Sync {
+    /// The inventory is another one now.
+    fn set_inventory(&self, inventory: NodeInventory);
+    /// Devices that pods hold, by the name they were asked for under.
+    fn in_use(&self) -> InUse;
+    /// Virtual functions that pods hold: they have no ids of their own at the kubelet.
+    fn functions_in_use(&self) -> BTreeSet<DeviceId>;
+    /// Devices that pods hold without an assignment.
+    fn held(&self) -> Vec<DeviceHeld>;
+}
+
+/// Identifies callers, serves them, remembers what it served, and releases the node lock.
+pub trait Handoff: HeldDevices {
+    /// Answers the kubelet's calls.
+    fn calls(self: Arc<Self>) -> Arc<dyn DeviceCalls>;
+    /// Changes when what is handed out did; 0 while that is not known.
+    fn handed_out(&self) -> watch::Receiver<u64>;
+    /// A registration was lost: the kubelet may have started again, and will admit its pods anew.
+    fn registration_lost(&self);
+    /// How surely callers are told.
+    fn identity(&self) -> watch::Receiver<Identity>;
+    /// What was served, for people and for comparisons.
+    fn ledger(&self) -> Vec<LedgerLine>;
+    /// Makes the ledger known, watches pods, settles and verifies, releases locks; until `stop`.
+    fn run(self: Arc<Self>, stop: CancellationToken) -> BoxFuture<'static, ()>;
+}
+
+/// One entry of the ledger.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct LedgerLine {
+    /// Pod namespace.
+    pub namespace: Box<str>,
+    /// Pod name.
+    pub pod: Box<str>,
+    /// Pod uid.
+    pub uid: Box<str>,
+    /// Container.
+    pub container: Box<str>,
+    /// Resource name.
+    pub resource: Box<str>,
+    /// Ids that the kubelet named.
+    pub ids: Vec<Box<str>>,
+    /// Devices that were served, by type.
+    pub served: BTreeMap<DeviceType, Vec<DeviceId>>,
+}
+
+/// What a hand-off is opened with.
+pub struct OpeningContext {
+    /// Configuration.
+    pub options: Arc<AgentOptions>,
+    /// The locked state directory.
+    pub state: StateDir,
+    /// What is in the machine, as far as the first look told.
+    pub inventory: NodeInventory,
+    /// The API server.
+    pub client: kube::Client,
+    /// Tells of its watches that resume.
+    pub resumed: Resumed,
+    /// Builds answers.
+    pub answerer: Arc<dyn Answerer>,
+    /// Counters.
+    pub metrics: Arc<AgentMetrics>,
+    /// Events.
+    pub notices: Notices,
+    /// The kernel's boot id.
+    pub boot_id: Option<String>,
+}
+
+/// Makes the hand-off once the state directory is locked and the machine was looked at.
+pub type OpenHandoff = Box<dyn FnOnce(OpeningContext) -> Arc<dyn Handoff> + Send>;
+
 /// How often an absent PodResources is looked for.
 const LOOK_AGAIN: Duration = Duration::from_secs(2);
 
 /// The service and everything that runs beside it.
-pub struct Wired {
-    options: Arc<Options>,
+pub struct NodeHandoff {
+    options: Arc<AgentOptions>,
     client: kube::Client,
     resumed: Resumed,
     service: Arc<HandoffService>,
     view: Arc<NodeView>,
-    world: Arc<dyn World>,
+    api: Arc<dyn HandoffApi>,
     inventory: Arc<ArcSwap<NodeInventory>>,
     pod_resources: Arc<PodResourcesClient>,
     /// The ledger as of its last change: readers of it never wait for a call in hand.
@@ -51,34 +122,34 @@ pub struct Wired {
 }
 
 /// Builds it. Nothing runs before [`Handoff::run`].
-pub fn open(opening: Opening) -> Arc<dyn Handoff> {
-    let Opening { options, state, inventory, client, resumed, answerer, metrics, notices, boot_id } = opening;
+pub fn open(opening: OpeningContext) -> Arc<dyn Handoff> {
+    let OpeningContext { options, state, inventory, client, resumed, answerer, metrics, notices, boot_id } = opening;
     let view = Arc::new(NodeView::new());
-    let world: Arc<dyn World> =
-        Arc::new(KubeWorld::new(client.clone(), &options.node_name, &options.node_lock_key, notices));
+    let api: Arc<dyn HandoffApi> =
+        Arc::new(KubeHandoffApi::new(client.clone(), &options.node_name, &options.node_lock_key, notices));
     let inventory = Arc::new(ArcSwap::from_pointee(inventory));
-    let pod_resources = Arc::new(PodResourcesClient::new(&options.places.pod_resources_socket));
+    let pod_resources = Arc::new(PodResourcesClient::new(&options.paths.pod_resources_socket));
     let settings = HandoffSettings {
         node: options.node_name.as_str().into(),
         policy: policy(&options),
         budget: options.periods.rpc_budget,
         verify_before_start: options.verify_before_start,
     };
-    let parts = Parts {
+    let parts = HandoffContext {
         view: view.clone(),
-        world: world.clone(),
+        api: api.clone(),
         inventory: inventory.clone(),
         answerer,
         pod_resources: pod_resources.clone(),
         metrics: metrics.handoff(),
     };
-    Arc::new(Wired {
+    Arc::new(NodeHandoff {
         service: HandoffService::new(settings, parts),
         options,
         client,
         resumed,
         view,
-        world,
+        api,
         inventory,
         pod_resources,
         entries: ArcSwap::default(),
@@ -88,7 +159,7 @@ pub fn open(opening: Opening) -> Arc<dyn Handoff> {
     })
 }
 
-fn policy(options: &Options) -> AllocatePolicy {
+fn policy(options: &AgentOptions) -> AllocatePolicy {
     AllocatePolicy {
         lock: options.node_lock,
         scheduler_names: options.scheduler_names.iter().map(|name| name.as_str().into()).collect(),
@@ -97,7 +168,7 @@ fn policy(options: &Options) -> AllocatePolicy {
     }
 }
 
-impl Wired {
+impl NodeHandoff {
     async fn open_ledger(&self) {
         let opening = self.opening.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some((state, boot_id)) = opening {
@@ -134,7 +205,11 @@ impl Wired {
     }
 }
 
-impl Handoff for Wired {
+impl Handoff for NodeHandoff {
+    fn calls(self: Arc<Self>) -> Arc<dyn DeviceCalls> {
+        self.service.clone()
+    }
+
     fn handed_out(&self) -> watch::Receiver<u64> {
         self.handed_out.subscribe()
     }
@@ -161,7 +236,7 @@ impl Handoff for Wired {
             tokio::select! {
                 () = stop.cancelled() => {}
                 () = ledger_then_mirror => tracing::error!("the ledger's mirror ended"),
-                () = self.view.watch_pods(client.clone(), node, periods.watch_timeout, |notice| self.world.tell(notice)) => {
+                () = self.view.watch_pods(client.clone(), node, periods.watch_timeout, |notice| self.api.report(notice)) => {
                     tracing::error!("the watch of pods ended");
                 }
                 () = self.view.watch_node(client.clone(), node, &self.options.node_lock_key, periods.watch_timeout) => {
@@ -178,7 +253,7 @@ impl Handoff for Wired {
     }
 }
 
-impl Holdings for Wired {
+impl HeldDevices for NodeHandoff {
     fn set_inventory(&self, inventory: NodeInventory) {
         if **self.inventory.load() != inventory {
             self.inventory.store(Arc::new(inventory));
@@ -250,31 +325,5 @@ fn line(entry: &LedgerEntry) -> LedgerLine {
         resource: entry.resource.clone(),
         ids: entry.ids.clone(),
         served,
-    }
-}
-
-impl DeviceCalls for Wired {
-    fn allocate<'a>(
-        &'a self,
-        resource: &'a str,
-        request: AllocateRequest,
-    ) -> BoxFuture<'a, Result<AllocateResponse, Status>> {
-        Box::pin(self.service.allocate(resource, request))
-    }
-
-    fn preferred<'a>(
-        &'a self,
-        resource: &'a str,
-        request: PreferredAllocationRequest,
-    ) -> BoxFuture<'a, PreferredAllocationResponse> {
-        Box::pin(self.service.preferred(resource, request))
-    }
-
-    fn pre_start<'a>(
-        &'a self,
-        resource: &'a str,
-        request: PreStartContainerRequest,
-    ) -> BoxFuture<'a, Result<(), Status>> {
-        Box::pin(self.service.pre_start(resource, request))
     }
 }

@@ -14,30 +14,30 @@ use crate::decide::pod::HandoffPod;
 /// The API server did not answer, or answered with an error.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
-pub struct WorldError(pub String);
+pub struct HandoffApiError(pub String);
 
 /// The cluster, as the hand-off needs it.
-pub trait World: Send + Sync + 'static {
+pub trait HandoffApi: Send + Sync + 'static {
     /// Reads a pod from the API server; `None` when there is none.
-    fn pod<'a>(&'a self, key: &'a PodKey) -> BoxFuture<'a, Result<Option<HandoffPod>, WorldError>>;
+    fn pod<'a>(&'a self, key: &'a PodKey) -> BoxFuture<'a, Result<Option<HandoffPod>, HandoffApiError>>;
     /// Reads this node's lock from the API server.
-    fn lock(&self) -> BoxFuture<'_, Result<LockRead, WorldError>>;
+    fn lock(&self) -> BoxFuture<'_, Result<LockRead, HandoffApiError>>;
     /// Removes exactly this value of this node's lock.
-    fn release<'a>(&'a self, raw: &'a str) -> BoxFuture<'a, Result<LockWrite, WorldError>>;
-    /// Tells people. Never waits.
-    fn tell(&self, notice: PodNotice);
+    fn release<'a>(&'a self, raw: &'a str) -> BoxFuture<'a, Result<LockWrite, HandoffApiError>>;
+    /// Writes an event on a pod. Never waits.
+    fn report(&self, notice: PodNotice);
 }
 
 /// The real one.
 #[derive(Clone)]
-pub struct KubeWorld {
+pub struct KubeHandoffApi {
     client: Client,
     locks: NodeLocks,
     notices: Notices,
     node: Box<str>,
 }
 
-impl KubeWorld {
+impl KubeHandoffApi {
     /// For `node`; its lock is under the annotation `lock_key`.
     pub fn new(client: Client, node: &str, lock_key: &str, notices: Notices) -> Self {
         let locks = NodeLocks::new(client.clone(), lock_key);
@@ -45,29 +45,29 @@ impl KubeWorld {
     }
 }
 
-impl World for KubeWorld {
-    fn pod<'a>(&'a self, key: &'a PodKey) -> BoxFuture<'a, Result<Option<HandoffPod>, WorldError>> {
+impl HandoffApi for KubeHandoffApi {
+    fn pod<'a>(&'a self, key: &'a PodKey) -> BoxFuture<'a, Result<Option<HandoffPod>, HandoffApiError>> {
         Box::pin(async move {
             let pods: Api<LightPod> = Api::namespaced(self.client.clone(), &key.namespace);
             match pods.get(&key.name).await {
                 Ok(pod) => Ok(Some(pod.handoff())),
                 Err(error) if status_code(&error) == Some(404) => Ok(None),
-                Err(error) => Err(WorldError(format!("pod {key} cannot be read: {}", said(&error)))),
+                Err(error) => Err(HandoffApiError(format!("pod {key} cannot be read: {}", said(&error)))),
             }
         })
     }
 
-    fn lock(&self) -> BoxFuture<'_, Result<LockRead, WorldError>> {
-        Box::pin(async { self.locks.read(&self.node).await.map_err(|error| WorldError(error.to_string())) })
+    fn lock(&self) -> BoxFuture<'_, Result<LockRead, HandoffApiError>> {
+        Box::pin(async { self.locks.read(&self.node).await.map_err(|error| HandoffApiError(error.to_string())) })
     }
 
-    fn release<'a>(&'a self, raw: &'a str) -> BoxFuture<'a, Result<LockWrite, WorldError>> {
-        Box::pin(
-            async move { self.locks.release(&self.node, raw).await.map_err(|error| WorldError(error.to_string())) },
-        )
+    fn release<'a>(&'a self, raw: &'a str) -> BoxFuture<'a, Result<LockWrite, HandoffApiError>> {
+        Box::pin(async move {
+            self.locks.release(&self.node, raw).await.map_err(|error| HandoffApiError(error.to_string()))
+        })
     }
 
-    fn tell(&self, notice: PodNotice) {
+    fn report(&self, notice: PodNotice) {
         self.notices.tell(notice::Notice {
             subject: Subject::Pod(notice.pod),
             warning: true,

@@ -5,15 +5,15 @@ use std::sync::Arc;
 
 use tokio::sync::{Notify, watch};
 
-use super::metrics::{HandoffMetrics, Word};
-use super::world::World;
+use super::api::HandoffApi;
+use super::metrics::{HandoffMetrics, ReasonLabel};
 use crate::contract::{DeviceId, Shared};
 use crate::decide::handoff::{LedgerEntry, PodNotice};
 use crate::runtime::vital;
 
 /// Who hears of answers.
-pub(super) struct After {
-    world: Arc<dyn World>,
+pub(super) struct FollowUp {
+    api: Arc<dyn HandoffApi>,
     metrics: HandoffMetrics,
     /// Something was served or refused: the lock may have to go.
     lock_matters: Notify,
@@ -22,7 +22,7 @@ pub(super) struct After {
 }
 
 /// A call that was answered with devices.
-pub(super) struct Served {
+pub(super) struct ServedCall {
     /// The log line's verb.
     pub what: &'static str,
     /// Who was given what.
@@ -37,9 +37,9 @@ pub(super) struct Served {
     pub entries: usize,
 }
 
-impl After {
-    pub fn new(world: Arc<dyn World>, metrics: HandoffMetrics) -> Self {
-        Self { world, metrics, lock_matters: Notify::new(), changes: watch::Sender::new(0) }
+impl FollowUp {
+    pub fn new(api: Arc<dyn HandoffApi>, metrics: HandoffMetrics) -> Self {
+        Self { api, metrics, lock_matters: Notify::new(), changes: watch::Sender::new(0) }
     }
 
     /// Announces every change of the ledger.
@@ -63,7 +63,7 @@ impl After {
     }
 
     /// Does the rest once the answer that is being returned has been written to the kubelet's socket.
-    pub fn spawn(self: &Arc<Self>, served: Served) {
+    pub fn spawn(self: &Arc<Self>, served: ServedCall) {
         let this = self.clone();
         vital::spawn("what follows an answer", async move {
             // Behind everything that is ready to run, the connection with the answer among it.
@@ -72,16 +72,16 @@ impl After {
         });
     }
 
-    fn perform(&self, served: Served) {
+    fn perform(&self, served: ServedCall) {
         // First those who wait for it: the lock is another pod's next turn.
         self.lock_matters();
         self.ledger_changed();
         self.metrics.ledger_entries.set(served.entries as i64);
-        self.metrics.identified.get_or_create(&Word { reason: served.how }).inc();
+        self.metrics.identified.get_or_create(&ReasonLabel { reason: served.how }).inc();
         if served.mismatch {
             self.metrics.id_mismatches.inc();
         }
-        served.notices.into_iter().for_each(|notice| self.world.tell(notice));
+        served.notices.into_iter().for_each(|notice| self.api.report(notice));
         if let Some(entry) = &served.entry {
             told(served.what, entry, served.how);
         }
@@ -102,7 +102,7 @@ mod tests {
     use futures::future::BoxFuture;
 
     use super::*;
-    use crate::agent::handoff::WorldError;
+    use crate::agent::handoff::HandoffApiError;
     use crate::cluster::node_lock::LockWrite;
     use crate::contract::{LockRead, PodKey, PodRef};
     use crate::decide::pod::HandoffPod;
@@ -111,17 +111,17 @@ mod tests {
     #[derive(Default)]
     struct Ear(Mutex<Vec<&'static str>>);
 
-    impl World for Ear {
-        fn pod<'a>(&'a self, _: &'a PodKey) -> BoxFuture<'a, Result<Option<HandoffPod>, WorldError>> {
+    impl HandoffApi for Ear {
+        fn pod<'a>(&'a self, _: &'a PodKey) -> BoxFuture<'a, Result<Option<HandoffPod>, HandoffApiError>> {
             unreachable!("nothing is read after an answer")
         }
-        fn lock(&self) -> BoxFuture<'_, Result<LockRead, WorldError>> {
+        fn lock(&self) -> BoxFuture<'_, Result<LockRead, HandoffApiError>> {
             unreachable!("nothing is read after an answer")
         }
-        fn release<'a>(&'a self, _: &'a str) -> BoxFuture<'a, Result<LockWrite, WorldError>> {
+        fn release<'a>(&'a self, _: &'a str) -> BoxFuture<'a, Result<LockWrite, HandoffApiError>> {
             unreachable!("whoever releases is only woken up")
         }
-        fn tell(&self, notice: PodNotice) {
+        fn report(&self, notice: PodNotice) {
             self.0.lock().unwrap().push(notice.reason);
         }
     }
@@ -129,10 +129,10 @@ mod tests {
     #[tokio::test]
     async fn nothing_that_follows_an_answer_comes_before_it_is_written() {
         let ear = Arc::new(Ear::default());
-        let after = Arc::new(After::new(ear.clone(), HandoffMetrics::default()));
+        let after = Arc::new(FollowUp::new(ear.clone(), HandoffMetrics::default()));
         let mut changes = after.ledger_changes();
         let notices = vec![PodNotice::new(PodRef::new("default", "p", "u"), "IdMismatch", "other ids".into())];
-        after.spawn(Served { what: "served", entry: None, how: "lock", mismatch: true, notices, entries: 3 });
+        after.spawn(ServedCall { what: "served", entry: None, how: "lock", mismatch: true, notices, entries: 3 });
         // The connection: ready to run when the call returns, and it has to wake up another task to write.
         let (seen, heard) = (changes.clone(), ear.clone());
         let connection = tokio::spawn(async move {

@@ -9,46 +9,32 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
 
-use super::answer::{Answers, Table};
+use super::answer::{Answers, DeviceTable};
 use super::cdi::CdiFiles;
 use super::devices::{self, NodeDevice};
 use super::error::AgentError;
 use super::health::HealthBook;
 use super::health_file::HealthFile;
 use super::inventory::{device_infos, node_inventory, node_labels};
-use super::kubelet::Plugins;
-use super::links::Links;
-use super::look::{self, Finding, Ports, Scan};
-use super::looks::{Look, Looks};
-use super::metrics::Metrics;
+use super::kubelet::ResourcePlugins;
+use super::metrics::AgentMetrics;
 use super::nic_reads::NicReads;
+use super::node_handoff::HeldDevices;
 use super::offer::{InUse, Unseen, configured, offers};
-use super::options::Options;
+use super::options::AgentOptions;
+use super::port_monitor::PortMonitor;
+use super::scan::{self, MachineScan, Ports, ScanQueue, ScanRequest, ScanResult};
 use crate::cluster::inventory::Published;
 use crate::cluster::notice::{Notice, Notices, Subject};
-use crate::contract::inventory::DeviceHeld;
 use crate::contract::{DeviceId, key};
-use crate::decide::handoff::NodeInventory;
 use crate::hardware::driver::DriverFile;
 use crate::hardware::{Bdf, GpuEvent, GpuProvider, Machine, Nic, NvmlError, Roots, pci, rdma};
 use crate::runtime::{Sentry, clock};
 
-/// What the keeper needs of the hand-off.
-pub trait Holdings: Send + Sync {
-    /// The inventory is another one now.
-    fn set_inventory(&self, inventory: NodeInventory);
-    /// Devices that pods hold, by the name they were asked for under.
-    fn in_use(&self) -> InUse;
-    /// Virtual functions that pods hold: they have no ids of their own at the kubelet.
-    fn functions_in_use(&self) -> BTreeSet<DeviceId>;
-    /// Devices that pods hold without an assignment.
-    fn held(&self) -> Vec<DeviceHeld>;
-}
-
 /// What a keeper works with.
-pub struct Tools {
+pub struct ReconcilerContext {
     /// Configuration.
-    pub options: Arc<Options>,
+    pub options: Arc<AgentOptions>,
     /// Where the machine's files are.
     pub roots: Roots,
     /// Where GPU facts come from.
@@ -58,13 +44,13 @@ pub struct Tools {
     /// Who builds answers.
     pub answers: Arc<Answers>,
     /// What is handed out.
-    pub holdings: Arc<dyn Holdings>,
+    pub holdings: Arc<dyn HeldDevices>,
     /// Changes when what is handed out did.
     pub handed_out: watch::Receiver<u64>,
     /// What the cluster is told.
     pub published: watch::Sender<Arc<Published>>,
     /// Counters.
-    pub metrics: Arc<Metrics>,
+    pub metrics: Arc<AgentMetrics>,
     /// Events on the node.
     pub notices: Notices,
     /// Who looks at the NICs.
@@ -74,26 +60,26 @@ pub struct Tools {
 }
 
 /// See the module.
-pub struct Keeper {
-    tools: Tools,
-    plugins: Plugins,
+pub struct DeviceReconciler {
+    context: ReconcilerContext,
+    plugins: ResourcePlugins,
     book: HealthBook,
     /// Where what it knows outlives this process; `None` where the machine names no boot.
     kept: Option<HealthFile>,
-    links: Links,
+    links: PortMonitor,
     cdi: CdiFiles,
     machine: Machine,
     devices: Vec<NodeDevice>,
     /// The devices as the cluster was told of them; `None` when nothing has changed since.
     told: Option<Vec<NodeDevice>>,
-    table: Arc<Table>,
+    table: Arc<DeviceTable>,
     driver: Vec<DriverFile>,
     nvml_failed: bool,
     /// NVML's last words, where it is there and cannot be used; and whether it keeps all devices from being offered.
     refusal: Option<String>,
     lacks: watch::Sender<Option<String>>,
-    jobs: JoinSet<Finding>,
-    looks: Looks,
+    jobs: JoinSet<ScanResult>,
+    looks: ScanQueue,
 }
 
 /// When the next looks are due.
@@ -103,18 +89,19 @@ struct Due {
     probe: Instant,
 }
 
-impl Keeper {
+impl DeviceReconciler {
     /// Takes the first look at the machine as it is. CDI files stand and the lists are offered when this returns.
-    pub fn start(tools: Tools, plugins: Plugins, first: Scan) -> Result<Self, AgentError> {
-        let roots = tools.roots.clone();
-        let ports = Box::new(move |bdf| look::ports(&roots, bdf));
-        let period = tools.options.periods.health_poll;
-        let mut keeper = Self {
-            book: HealthBook::new(&tools.options)?,
+    pub fn start(context: ReconcilerContext, plugins: ResourcePlugins, first: MachineScan) -> Result<Self, AgentError> {
+        let roots = context.roots.clone();
+        let ports = Box::new(move |bdf| scan::ports(&roots, bdf));
+        let period = context.options.periods.health_poll;
+        let mut reconciler = Self {
+            book: HealthBook::new(&context.options)?,
             kept: None,
-            links: Links::start(&tools.sentry, ports, tools.reads.clone(), period).map_err(AgentError::Thread)?,
-            cdi: CdiFiles::open(&tools.options),
-            tools,
+            links: PortMonitor::start(&context.sentry, ports, context.reads.clone(), period)
+                .map_err(AgentError::Thread)?,
+            cdi: CdiFiles::open(&context.options),
+            context,
             plugins,
             machine: Machine::default(),
             devices: Vec::new(),
@@ -125,32 +112,32 @@ impl Keeper {
             refusal: None,
             lacks: watch::Sender::new(None),
             jobs: JoinSet::new(),
-            looks: Looks::default(),
+            looks: ScanQueue::default(),
         };
-        keeper.recall(&first);
-        keeper.adopt(first)?;
-        keeper.rebuild()?;
-        keeper.refresh()?;
-        keeper.tell_others();
-        Ok(keeper)
+        reconciler.recall(&first);
+        reconciler.adopt(first)?;
+        reconciler.rebuild()?;
+        reconciler.refresh()?;
+        reconciler.tell_others();
+        Ok(reconciler)
     }
 
     /// What the agent before this one knew of GPUs: those that do not answer now are out of service, not gone. The state directory
     /// is ours: whoever wrote there has ended.
-    fn recall(&mut self, first: &Scan) {
+    fn recall(&mut self, first: &MachineScan) {
         let Some(boot_id) = first.machine.as_ref().ok().and_then(|machine| machine.boot_id.as_ref()) else { return };
-        let (file, kept) = HealthFile::open(&self.tools.options.places.state_dir, boot_id);
+        let (file, kept) = HealthFile::open(&self.context.options.paths.state_dir, boot_id);
         self.book.recall(kept.ailments);
         self.kept = Some(file);
         self.machine.gpus = kept.seen;
         if kept.is_of_earlier_boot {
-            let sysfs = self.tools.roots.sysfs_tree().ok();
+            let sysfs = self.context.roots.sysfs_tree().ok();
             self.machine.gpus.keep_after_boot(|bdf| sysfs.as_ref().is_some_and(|sysfs| pci::is_present(sysfs, bdf)));
         }
     }
 
     /// The plugins, for their states.
-    pub fn plugins(&self) -> &Plugins {
+    pub fn plugins(&self) -> &ResourcePlugins {
         &self.plugins
     }
 
@@ -159,9 +146,9 @@ impl Keeper {
         self.lacks.subscribe()
     }
 
-    /// Runs until something fails that only a new process can mend. Cancel-safe: drop it, then [`Keeper::finish`].
+    /// Runs until something fails that only a new process can mend. Cancel-safe: drop it, then [`DeviceReconciler::finish`].
     pub async fn run(&mut self) -> AgentError {
-        let periods = self.tools.options.periods;
+        let periods = self.context.options.periods;
         let mut due = Due {
             scan: tick(self.scan_period()),
             poll: tick(periods.health_poll),
@@ -171,7 +158,7 @@ impl Keeper {
             let ailing = !self.book.ailing().is_empty();
             let silent = !self.book.silent().is_empty();
             let done = tokio::select! {
-                event = self.tools.events.recv() => self.event(event),
+                event = self.context.events.recv() => self.event(event),
                 Some(finding) = self.jobs.join_next() => match finding {
                     Ok(finding) => self.found(finding),
                     Err(error) => Err(AgentError::Panicked(error.to_string())),
@@ -181,7 +168,7 @@ impl Keeper {
                     Err(error) => Err(AgentError::Thread(error)),
                 },
                 panicked = self.plugins.failed() => Err(AgentError::Panicked(panicked)),
-                changed = self.tools.handed_out.changed() => match changed {
+                changed = self.context.handed_out.changed() => match changed {
                     Ok(()) => self.handed_out(),
                     Err(_) => Err(AgentError::Panicked("the hand-off ended".to_owned())),
                 },
@@ -218,7 +205,7 @@ impl Keeper {
     }
 
     fn scan_period(&self) -> Duration {
-        let periods = &self.tools.options.periods;
+        let periods = &self.context.options.periods;
         if self.nvml_failed { periods.nvml_retry.min(periods.rescan) } else { periods.rescan }
     }
 
@@ -233,14 +220,14 @@ impl Keeper {
     }
 
     fn look(&mut self) {
-        let provider = self.tools.provider.clone();
+        let provider = self.context.provider.clone();
         match self.looks.next() {
-            Some(Look::Scan) => {
-                let (roots, reads) = (self.tools.roots.clone(), self.tools.reads.clone());
-                self.jobs.spawn_blocking(move || Finding::Scan(Box::new(look::scan(&roots, &*provider, &reads))));
+            Some(ScanRequest::Machine) => {
+                let (roots, reads) = (self.context.roots.clone(), self.context.reads.clone());
+                self.jobs.spawn_blocking(move || ScanResult::Machine(Box::new(scan::scan(&roots, &*provider, &reads))));
             }
-            Some(Look::Probe(uuids)) => {
-                self.jobs.spawn_blocking(move || look::probe(&provider, uuids));
+            Some(ScanRequest::Probe(uuids)) => {
+                self.jobs.spawn_blocking(move || scan::probe(&provider, uuids));
             }
             None => {}
         }
@@ -251,7 +238,7 @@ impl Keeper {
         let Some(event) = event else { return Err(AgentError::Panicked("the event channel closed".to_owned())) };
         let heard = self.book.heard(&event, &self.machine, clock::now());
         if let Some((xid, action)) = heard.xid {
-            self.tools.metrics.xid(xid, &action.to_string());
+            self.context.metrics.xid(xid, &action.to_string());
         }
         if !heard.probe.is_empty() {
             self.ask(heard.probe);
@@ -259,17 +246,17 @@ impl Keeper {
         if heard.changed { self.refresh() } else { Ok(()) }
     }
 
-    fn found(&mut self, finding: Finding) -> Result<(), AgentError> {
+    fn found(&mut self, finding: ScanResult) -> Result<(), AgentError> {
         let now = clock::now();
         self.looks.under_way = false;
         self.look();
         let changed = match finding {
-            Finding::Scan(scan) => {
+            ScanResult::Machine(scan) => {
                 self.adopt(*scan)?;
                 self.rebuild()?;
                 true
             }
-            Finding::Probes(probes) => {
+            ScanResult::Probes(probes) => {
                 if let Some(fatal) = probes.iter().find_map(|(_, p)| p.as_ref().err().filter(|error| error.is_fatal()))
                 {
                     return Err(AgentError::Nvml(fatal.clone()));
@@ -292,7 +279,7 @@ impl Keeper {
     }
 
     /// Makes a scan the machine as it is known, with what is known of devices that kept silent.
-    fn adopt(&mut self, scan: Scan) -> Result<(), AgentError> {
+    fn adopt(&mut self, scan: MachineScan) -> Result<(), AgentError> {
         if let Some(fatal) = scan.nvml.as_ref().filter(|error| error.is_fatal()) {
             return Err(AgentError::Nvml(fatal.clone()));
         }
@@ -321,7 +308,7 @@ impl Keeper {
             tracing::warn!(nic = %fault.ibdev, why = %fault.reason, "an RDMA device cannot be read; the others are served");
         }
         machine.keep_silent(&self.machine);
-        let used = self.used(&self.tools.holdings.in_use());
+        let used = self.used(&self.context.holdings.in_use());
         let faulty: BTreeSet<_> = machine.nic_faults.iter().filter_map(|fault| fault.bdf).collect();
         machine.keep_lent(&self.machine, |nic| {
             let lent = DeviceId::parse(&nic.bdf.to_string()).is_ok_and(|id| used.contains(&id));
@@ -330,7 +317,7 @@ impl Keeper {
         machine.add_lent(self.lent(&machine, &used));
         self.book.scanned(&machine, scan.nvml.as_ref(), now);
         self.machine = machine;
-        self.driver = look::on_host(scan.driver, &self.tools.options.places);
+        self.driver = scan::on_host(scan.driver, &self.context.options.paths);
         Ok(())
     }
 
@@ -340,18 +327,20 @@ impl Keeper {
         let addresses = used.iter().filter_map(|id| id.as_str().parse::<Bdf>().ok());
         let hung = machine.nic_faults.iter().filter(|fault| fault.hangs).filter_map(|fault| fault.bdf);
         let missing: BTreeSet<Bdf> = addresses.chain(hung).filter(|bdf| !seen.contains(bdf)).collect();
-        let Some(sysfs) = self.tools.roots.sysfs_tree().ok().filter(|_| !missing.is_empty()) else { return Vec::new() };
-        let dev = self.tools.roots.dev_tree().ok();
+        let Some(sysfs) = self.context.roots.sysfs_tree().ok().filter(|_| !missing.is_empty()) else {
+            return Vec::new();
+        };
+        let dev = self.context.roots.dev_tree().ok();
         missing.into_iter().filter_map(|bdf| rdma::lent(&sysfs, dev.as_ref(), bdf)).collect()
     }
 
     /// Looks the device nodes up again and writes the CDI files: needed when the machine may be another, not when only the
     /// health of a device is.
     fn rebuild(&mut self) -> Result<(), AgentError> {
-        let used = self.used(&self.tools.holdings.in_use());
-        let dev = self.tools.roots.dev_tree().ok();
+        let used = self.used(&self.context.holdings.in_use());
+        let dev = self.context.roots.dev_tree().ok();
         let devices = self.list(&used);
-        let mut table = Table::build(&devices, dev.as_ref(), self.driver.clone());
+        let mut table = DeviceTable::build(&devices, dev.as_ref(), self.driver.clone());
         table.keep_used(&self.table, &used);
         let first = self.devices.is_empty();
         match self.cdi.write(&table, &used) {
@@ -361,14 +350,14 @@ impl Keeper {
         }
         if *self.table != table {
             self.table = Arc::new(table);
-            self.tools.answers.replace(self.table.clone());
+            self.context.answers.replace(self.table.clone());
         }
         Ok(())
     }
 
     /// Everything that pods hold, by whatever name.
     fn used(&self, in_use: &InUse) -> BTreeSet<DeviceId> {
-        let mut used = self.tools.holdings.functions_in_use();
+        let mut used = self.context.holdings.functions_in_use();
         used.extend(in_use.values().flatten().cloned());
         used
     }
@@ -376,7 +365,7 @@ impl Keeper {
     fn list(&self, used: &BTreeSet<DeviceId>) -> Vec<NodeDevice> {
         let now = clock::now();
         let faults = self.book.faults(&self.machine, now);
-        let mut list = devices::list(&self.machine, self.tools.options.mig_strategy, &faults, now.wall);
+        let mut list = devices::list(&self.machine, self.context.options.mig_strategy, &faults, now.wall);
         devices::keep_used(&mut list, &self.devices, used, now.wall);
         devices::keep_since(&mut list, &self.devices);
         list
@@ -385,27 +374,27 @@ impl Keeper {
     /// Pods were given devices, or gave them back. The lists show that only where something is listed because it is in use,
     /// and the next call of the kubelet may be waiting: mostly there is nothing to do.
     fn handed_out(&mut self) -> Result<(), AgentError> {
-        let in_use = self.tools.holdings.in_use();
+        let in_use = self.context.holdings.in_use();
         let each = in_use.iter().filter(|(name, _)| key::is_device_resource(name));
         if !self.plugins.offer_in_health(each.flat_map(|(name, ids)| ids.iter().map(|id| (&**name, id)))) {
             return self.refresh();
         }
-        if self.tools.published.borrow().held != self.tools.holdings.held() {
+        if self.context.published.borrow().held != self.context.holdings.held() {
             self.publish();
         }
         Ok(())
     }
 
     /// Judges the devices anew and tells those who would hand out a bad one: this daemon and the kubelet. Memory only: a bad
-    /// device is in the kubelet's list within milliseconds. Who else is to know is told by [`Keeper::tell_others`].
+    /// device is in the kubelet's list within milliseconds. Who else is to know is told by [`DeviceReconciler::tell_others`].
     fn refresh(&mut self) -> Result<(), AgentError> {
-        let in_use = self.tools.holdings.in_use();
+        let in_use = self.context.holdings.in_use();
         let devices = self.list(&self.used(&in_use));
         let unseen = Unseen { gpus: self.refusal.is_some(), nics: !self.machine.nic_faults.is_empty() };
-        let lists = offers(&devices, &self.tools.options, &in_use, unseen);
-        let mut registered = configured(&self.tools.options);
+        let lists = offers(&devices, &self.context.options, &in_use, unseen);
+        let mut registered = configured(&self.context.options);
         registered.extend(lists.keys().cloned());
-        self.tools.holdings.set_inventory(node_inventory(&devices, registered));
+        self.context.holdings.set_inventory(node_inventory(&devices, registered));
         self.plugins.update(lists)?;
         let before = std::mem::replace(&mut self.devices, devices);
         self.told.get_or_insert(before);
@@ -423,12 +412,12 @@ impl Keeper {
         self.tell(&before);
         self.links.watch(self.machine.nics.iter().map(|nic| nic.bdf).collect(), self.book.has_bad_links());
         for (resource, (healthy, total)) in self.plugins.counts() {
-            self.tools.metrics.offered(&resource, healthy, total);
+            self.context.metrics.offered(&resource, healthy, total);
         }
         let lacks = self.refusal.clone().filter(|_| self.devices.is_empty());
         self.lacks.send_if_modified(|now| std::mem::replace(now, lacks.clone()) != lacks);
         let kinds: Vec<_> = self.devices.iter().map(|d| (d.kind(), &d.id, d.health.healthy)).collect();
-        self.tools.metrics.devices(kinds.iter().map(|(kind, id, healthy)| (kind.as_str(), id.as_str(), *healthy)));
+        self.context.metrics.devices(kinds.iter().map(|(kind, id, healthy)| (kind.as_str(), id.as_str(), *healthy)));
     }
 
     /// An event on the node for every device that goes out of service or comes back.
@@ -444,8 +433,8 @@ impl Keeper {
             } else {
                 ("DeviceUnhealthy", "takes no new pods")
             };
-            self.tools.notices.tell(Notice {
-                subject: Subject::Node(self.tools.options.node_name.as_str().into()),
+            self.context.notices.tell(Notice {
+                subject: Subject::Node(self.context.options.node_name.as_str().into()),
                 warning: !device.health.healthy,
                 reason,
                 action: "Health",
@@ -463,10 +452,10 @@ impl Keeper {
     fn publish(&self) {
         let published = Published {
             devices: device_infos(&self.devices),
-            held: self.tools.holdings.held(),
+            held: self.context.holdings.held(),
             labels: node_labels(&self.machine),
         };
-        self.tools.published.send_if_modified(|now| {
+        self.context.published.send_if_modified(|now| {
             let changed = **now != published;
             if changed {
                 *now = Arc::new(published);

@@ -8,8 +8,8 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use tokio::sync::mpsc;
 
-use super::look::Ports;
-use super::nic_reads::{NicReads, Ticket, Trouble};
+use super::nic_reads::{NicReadError, NicReads, ReadTicket};
+use super::scan::Ports;
 use crate::hardware::Bdf;
 use crate::hardware::nic::{Port, PortState};
 use crate::runtime::Sentry;
@@ -19,7 +19,7 @@ use crate::runtime::alarm::{Alarm, Rings, alarm};
 pub type ReadPorts = Box<dyn Fn(Bdf) -> Option<Result<Vec<Port>, String>> + Send + Sync>;
 
 /// What is looked at, and what came of it.
-pub struct Links {
+pub struct PortMonitor {
     watched: Arc<Watched>,
     sentry: Sentry,
     period: Duration,
@@ -34,15 +34,15 @@ struct Watched {
     read: ReadPorts,
     reads: NicReads,
     /// The read in hand.
-    in_hand: Mutex<Option<(Bdf, Ticket)>>,
+    in_hand: Mutex<Option<(Bdf, ReadTicket)>>,
     /// Rings when it is late.
     alarm: Alarm,
     told: Mutex<Option<Ports>>,
     tell: mpsc::Sender<Ports>,
 }
 
-impl Links {
-    /// Looks every `period`; at nothing before [`Links::watch`]. Must be called on a runtime.
+impl PortMonitor {
+    /// Looks every `period`; at nothing before [`PortMonitor::watch`]. Must be called on a runtime.
     pub fn start(sentry: &Sentry, read: ReadPorts, reads: NicReads, period: Duration) -> std::io::Result<Self> {
         // One waits while another is judged. What finds no room is looked at again.
         let (tell, found) = mpsc::channel(1);
@@ -90,7 +90,7 @@ impl Links {
     }
 }
 
-impl Drop for Links {
+impl Drop for PortMonitor {
     fn drop(&mut self) {
         self.found.close();
     }
@@ -111,7 +111,7 @@ impl Watched {
                         // Another look was posted in the place of this one.
                         return false;
                     }
-                    ports.extend(read.map(|read| (bdf, read.map_err(Trouble::Unreadable))));
+                    ports.extend(read.map(|read| (bdf, read.map_err(NicReadError::Unreadable))));
                 }
             }
         }
@@ -126,12 +126,12 @@ impl Watched {
         !self.tell.is_closed()
     }
 
-    fn hold(&self, read: Option<(Bdf, Ticket)>) {
+    fn hold(&self, read: Option<(Bdf, ReadTicket)>) {
         *self.in_hand.lock().unwrap_or_else(PoisonError::into_inner) = read;
     }
 
     /// The read in hand when it is late: nobody waits for it any more.
-    fn leave_behind(&self) -> Option<(Bdf, Trouble)> {
+    fn leave_behind(&self) -> Option<(Bdf, NicReadError)> {
         let (bdf, ticket) = (*self.in_hand.lock().unwrap_or_else(PoisonError::into_inner))?;
         Some((bdf, self.reads.leave_behind(ticket)?))
     }
@@ -173,15 +173,15 @@ mod tests {
         };
         let period = Duration::from_millis(5);
         let reads = NicReads::new(Duration::from_millis(40));
-        let mut links = Links::start(&sentry, Box::new(read), reads, period).unwrap();
+        let mut links = PortMonitor::start(&sentry, Box::new(read), reads, period).unwrap();
         links.watch(vec![nic(0), nic(1)], false);
         let patience = Duration::from_secs(20);
         let mut next = async || tokio::time::timeout(patience, links.next()).await.expect("a look").unwrap();
         let first = next().await;
-        assert!(matches!(&first[..], [(bdf, Err(Trouble::Hangs(_)))] if *bdf == nic(0)), "{first:?}");
+        assert!(matches!(&first[..], [(bdf, Err(NicReadError::Hangs(_)))] if *bdf == nic(0)), "{first:?}");
         down.store(true, Ordering::Release);
         let is_down = |ports: &Ports| {
-            matches!(&ports[..], [(_, Err(Trouble::Hangs(_))), (bdf, Ok(ports))]
+            matches!(&ports[..], [(_, Err(NicReadError::Hangs(_))), (bdf, Ok(ports))]
                 if *bdf == nic(1) && ports[0].state == PortState::Down)
         };
         while !is_down(&next().await) {}
