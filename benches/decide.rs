@@ -1,7 +1,7 @@
 //! Decisions on worlds of 1,000 to 20,000 nodes with eight GPUs each: time, nodes judged, growth with the size of the world,
 //! and what nodes and pods cost in memory; beside the limits of `expect.toml`.
 //!
-//! A decision is one `Engine::run`: the pod leaves the queue, a node and devices are chosen and held, and the Binding with all
+//! A decision is one `Scheduler::run`: the pod leaves the queue, a node and devices are chosen and held, and the Binding with all
 //! its annotations is on its way. The world is half full; before each decision some pod ended, somewhere.
 #![allow(clippy::unwrap_used, clippy::panic, clippy::cast_precision_loss, missing_docs)] // a bench is a test
 

@@ -15,7 +15,7 @@ mod expect;
 #[path = "../tests/harness/scheduler/values.rs"]
 mod values;
 
-use baton::decide::scheduler::{Effects, Engine, Moment, Search};
+use baton::decide::scheduler::{Effects, Moment, Scheduler, Search};
 use cluster::{Cluster, MIXED};
 use expect::Expect;
 
@@ -26,13 +26,13 @@ const DECISIONS: usize = 100;
 /// Verdicts are kept from here on: the first decision of a shape judges every node and is no figure of this bench.
 const WARM_UP: usize = 10;
 
-type Run = fn(&mut Engine, Moment) -> Effects;
+type Run = fn(&mut Scheduler, Moment) -> Effects;
 
 /// One function for each stream, so that callgrind tells them apart by name.
 macro_rules! streams {
     ($($name:ident),*) => {
         $(#[inline(never)]
-        fn $name(engine: &mut Engine, now: Moment) -> Effects {
+        fn $name(engine: &mut Scheduler, now: Moment) -> Effects {
             // Not the last thing done: a tail call would leave no trace of this function.
             // The name keeps the functions apart: the linker folds equal ones into one.
             std::hint::black_box(stringify!($name));

@@ -12,7 +12,7 @@ use baton::contract::tyjob::{BasicPolicy, JobQueuePolicy, Role, Stage};
 use baton::contract::{ContainerRequest, PodKey, PodRef, Quantity};
 use baton::decide::pod::{AssignmentText, ContainerKind, HandoffPod, Phase, PodContainer};
 use baton::decide::scheduler::rules::plugins::{DefaultSet, default_plugins};
-use baton::decide::scheduler::{Engine, EngineConfig, Moment};
+use baton::decide::scheduler::{Config, Moment, Scheduler};
 use baton::decide::tyjob::placement::{JobFacts, JobIdentity, JobSpec, Part};
 use baton::decide::world::{NodeFacts, PodFacts, PodSpec, RequestParts, Resources, WorldEvent};
 use baton::runtime::clock;
@@ -102,7 +102,7 @@ fn job(number: usize) -> JobFacts {
 
 fn main() {
     let plugins = default_plugins(&DefaultSet::default()).expect("the default set works");
-    let mut engine = Engine::new(EngineConfig::default(), plugins);
+    let mut engine = Scheduler::new(Config::default(), plugins);
     let now = |seconds| Moment { mono: Duration::from_secs(seconds), wall: Timestamp::UNIX_EPOCH };
     for number in 0..NODES {
         let amounts =
@@ -122,7 +122,7 @@ fn main() {
     let start = clock::mono();
     let effects = engine.run(now(2));
     let round = clock::mono().saturating_sub(start);
-    let placed: usize = engine.job_records().values().map(|record| record.places.len()).sum();
+    let placed: usize = engine.tyjobs().records().values().map(|record| record.places.len()).sum();
     println!("{placed} places for {JOBS} jobs on {NODES} nodes in {round:?}, {} effects", effects.len());
     let mut expect = expect::Expect::load("jobs");
     expect.at_most("round_seconds", round.as_secs_f64());

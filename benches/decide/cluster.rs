@@ -5,9 +5,10 @@ use std::time::Duration;
 use baton::contract::gang::Committed;
 use baton::contract::{AgentStatus, Identity, PodKey, Quantity, Shared, key};
 use baton::decide::pod::AssignmentText;
+use baton::decide::scheduler::rules::Annotations;
 use baton::decide::scheduler::rules::plugins::{DefaultSet, default_plugins};
 use baton::decide::scheduler::{
-    Annotations, BindResult, Effect, Effects, Engine, EngineConfig, LockMode, Moment, Report, Search, Ticket,
+    BindResult, Config, Effect, Effects, LockMode, Moment, Report, Scheduler, Search, Ticket,
 };
 use baton::decide::world::{NodeFacts, PodFacts, Resources, WorldEvent};
 use baton::runtime::clock;
@@ -36,7 +37,7 @@ pub const MIXED: [Ask; 5] = [
 ];
 
 pub struct Cluster {
-    pub engine: Engine,
+    pub engine: Scheduler,
     pub nodes: usize,
     now: Duration,
     serial: u64,
@@ -55,8 +56,8 @@ pub struct Decision {
 
 impl Cluster {
     pub fn new(nodes: usize, search: Search) -> Self {
-        let config = EngineConfig { lock_mode: LockMode::Auto, batch: 1, search, ..EngineConfig::default() };
-        let engine = Engine::new(config, default_plugins(&DefaultSet::default()).unwrap());
+        let config = Config { lock_mode: LockMode::Auto, batch: 1, search, ..Config::default() };
+        let engine = Scheduler::new(config, default_plugins(&DefaultSet::default()).unwrap());
         let now = Duration::from_secs(1000);
         let mut cluster = Self { engine, nodes, now, serial: 0, bound: vec![], percent: 0, seed: 7 };
         for at in 0..nodes {
@@ -113,11 +114,11 @@ impl Cluster {
 
     /// Submits a pod and times what the engine does until its Binding is on the way.
     pub fn decide(&mut self, ask: &Ask) -> Decision {
-        self.decide_by(ask, Engine::run)
+        self.decide_by(ask, Scheduler::run)
     }
 
     /// As [`Cluster::decide`]; `run` is what runs the engine.
-    pub fn decide_by(&mut self, ask: &Ask, run: impl FnOnce(&mut Engine, Moment) -> Effects) -> Decision {
+    pub fn decide_by(&mut self, ask: &Ask, run: impl FnOnce(&mut Scheduler, Moment) -> Effects) -> Decision {
         self.serial += 1;
         self.now += Duration::from_millis(1);
         let mut facts = pod(&format!("job-{}", self.serial), ask.limits, self.now);

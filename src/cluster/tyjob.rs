@@ -13,8 +13,8 @@ use super::pod::LightPod;
 use super::pod_defaults;
 use crate::contract::PodKey;
 use crate::contract::tyjob::{InvalidField, PodTemplate, Role, TyJob, TyJobSpec, TyJobStatus, condition, keys};
-use crate::decide::scheduler::{JobHalf, JobWriteResult};
 use crate::decide::tyjob::placement::{JobFacts, JobIdentity, JobSpec, Part, Told};
+use crate::decide::tyjob::{JobHalf, JobWriteResult};
 
 /// A TYJob as it is on the wire, whatever it says.
 #[derive(Debug, Clone, Deserialize, Resource)]

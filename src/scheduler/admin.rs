@@ -19,9 +19,7 @@ use super::metrics::Metrics;
 use crate::contract::PodKey;
 use crate::contract::gang::GangId;
 use crate::contract::key::MAX_OBJECT;
-use crate::decide::scheduler::{
-    Explanation, GangExplanation, GangView, JobExplanation, QueueReport, Unadmitted, WhatIf,
-};
+use crate::decide::explain::{Explanation, GangExplanation, GangView, JobExplanation, QueueReport, Unadmitted, WhatIf};
 use crate::runtime::admin::{self, Admin};
 
 /// The event loop answers within this time, or the process is not live.

@@ -1,4 +1,4 @@
-//! The scheduler as a process: feeds bring events to the engine, the executor performs its effects, one event loop owns the
+//! The scheduler as a process: feeds bring events to the scheduler, the executor performs its effects, one event loop owns the
 //! world.
 
 use std::collections::BTreeSet;
@@ -36,7 +36,7 @@ use crate::decide::lock::LockPolicy;
 use crate::decide::scheduler::queue::QueuePolicy;
 use crate::decide::scheduler::rules::RegistryError;
 use crate::decide::scheduler::rules::plugins::default_plugins;
-use crate::decide::scheduler::{Effects, Engine, EngineConfig, Moment, Report};
+use crate::decide::scheduler::{Config, Effects, Moment, Report, Scheduler};
 use crate::decide::world::{WorldEvent, WorldPolicy};
 use crate::runtime::admin::{AdminError, bind, serve};
 use crate::runtime::clock;
@@ -44,7 +44,7 @@ use crate::runtime::clock;
 /// Messages that feeds may be ahead of the loop. Each may be a Device object as it was read, 20 kB: while the cluster is listed,
 /// feeds are faster than the loop, and memory that a full queue once took stays with the process.
 const BACKLOG: usize = 128;
-/// Messages that are applied before the engine decides again.
+/// Messages that are applied before the scheduler decides again.
 const BATCH: usize = 128;
 /// Decisions stop at so many times the requests that may be under way: enough that no permit is idle while the loop decides.
 const DECISIONS_PER_PERMIT: usize = 2;
@@ -86,7 +86,7 @@ pub struct SchedulerDaemon {
     client: Client,
     listener: Option<TcpListener>,
     extender: Option<Extender>,
-    engine: Engine,
+    scheduler: Scheduler,
 }
 
 impl SchedulerDaemon {
@@ -94,13 +94,13 @@ impl SchedulerDaemon {
     pub async fn new(options: Options) -> Result<Self, SchedulerError> {
         options.validate()?;
         let client = connect_as("baton-scheduler", options.kubeconfig.as_deref()).await?;
-        let engine = Engine::new(engine_config(&options), default_plugins(&options.plugin_set()?)?);
+        let scheduler = Scheduler::new(scheduler_config(&options), default_plugins(&options.plugin_set()?)?);
         let listener = match options.listen {
             Some(address) => Some(bind(address).await?),
             None => None,
         };
         let extender = Extender::open(&options.extender).await?;
-        Ok(Self { options, client, listener, extender, engine })
+        Ok(Self { options, client, listener, extender, scheduler })
     }
 
     /// Where the admin HTTP is.
@@ -115,7 +115,7 @@ impl SchedulerDaemon {
 
     /// Runs until `stop`, then finishes what is under way and gives the Lease away.
     pub async fn run(self, stop: CancellationToken) -> Result<(), SchedulerError> {
-        let Self { options, client, listener, extender, engine } = self;
+        let Self { options, client, listener, extender, scheduler } = self;
         let (feed_out, feed_in) = mpsc::channel(BACKLOG);
         let (report_out, report_in) = mpsc::unbounded_channel();
         let (question_out, question_in) = mpsc::channel(16);
@@ -170,7 +170,7 @@ impl SchedulerDaemon {
         });
         let pending = PendingRequests::new(options.extender.bind_wait);
         let mut event_loop =
-            EventLoop { engine, executor, leadership, metrics, missing, pending, metrics_updated: Duration::ZERO };
+            EventLoop { scheduler, executor, leadership, metrics, missing, pending, metrics_updated: Duration::ZERO };
         let result = event_loop.run(feed_in, report_in, question_in, requests, changed_in, &stop).await;
         drop(front);
         tasks.shutdown().await;
@@ -186,7 +186,7 @@ impl SchedulerDaemon {
 }
 
 struct EventLoop {
-    engine: Engine,
+    scheduler: Scheduler,
     executor: Arc<Executor>,
     leadership: Leadership,
     metrics: Metrics,
@@ -212,12 +212,12 @@ impl EventLoop {
         loop {
             self.update_leadership();
             let room = self.executor.backpressure.has_room();
-            let effects = if room { self.engine.run(moment()) } else { self.engine.pass(moment()) };
+            let effects = if room { self.scheduler.run(moment()) } else { self.scheduler.pass(moment()) };
             self.perform(effects);
-            self.pending.deliver(&mut self.engine);
+            self.pending.deliver(&mut self.scheduler);
             if clock::mono() >= self.metrics_updated + METRICS_PERIOD {
                 self.metrics_updated = clock::mono();
-                self.metrics.update(&mut self.engine);
+                self.metrics.update(&mut self.scheduler);
             }
             let wake = self.wake(room);
             tokio::select! {
@@ -232,13 +232,13 @@ impl EventLoop {
                 }
                 _ = reports.recv_many(&mut answers, BATCH) => {
                     for report in answers.drain(..) {
-                        let effects = self.engine.report(report, moment());
+                        let effects = self.scheduler.report(report, moment());
                         self.perform(effects);
                     }
                 }
                 Some(question) = questions.recv() => self.answer(question),
                 Some(request) = requests.recv() => {
-                    let effects = self.pending.handle(request, &mut self.engine, moment());
+                    let effects = self.pending.handle(request, &mut self.scheduler, moment());
                     self.perform(effects);
                 }
                 Ok(()) = changed.changed() => {}
@@ -251,13 +251,13 @@ impl EventLoop {
     fn apply(&mut self, message: FeedMessage<WorldEvent>) {
         match message {
             FeedMessage::Event(event) => {
-                let effects = self.engine.event(event, moment());
+                let effects = self.scheduler.event(event, moment());
                 self.perform(effects);
             }
             FeedMessage::Synced(name) => {
                 if self.missing.remove(name) && self.missing.is_empty() {
-                    let nodes = self.engine.world().nodes().count();
-                    let pods = self.engine.world().pods().count();
+                    let nodes = self.scheduler.world().nodes().count();
+                    let pods = self.scheduler.world().pods().count();
                     tracing::info!(nodes, pods, "the world is complete");
                 }
             }
@@ -266,34 +266,34 @@ impl EventLoop {
 
     fn update_leadership(&mut self) {
         let leads = self.missing.is_empty() && self.leadership.leads(clock::mono());
-        if leads != self.engine.is_leading() {
-            let effects = self.engine.lead(leads, moment());
+        if leads != self.scheduler.is_leading() {
+            let effects = self.scheduler.lead(leads, moment());
             self.perform(effects);
         }
     }
 
-    /// Time until something is due: a timer of the engine, a decision where there is `room` for one, or the end of leadership.
+    /// Time until something is due: a timer of the scheduler, a decision where there is `room` for one, or the end of leadership.
     fn wake(&self, room: bool) -> Duration {
         let now = clock::mono();
         let longest = Duration::from_secs(1);
-        let due = if room { self.engine.next() } else { self.engine.next_timer() };
+        let due = if room { self.scheduler.next() } else { self.scheduler.next_timer() };
         let due = due.map_or(longest, |at| at.saturating_sub(now));
-        let end = if self.engine.is_leading() { self.leadership.until().saturating_sub(now) } else { longest };
+        let end = if self.scheduler.is_leading() { self.leadership.until().saturating_sub(now) } else { longest };
         due.min(end).min(longest)
     }
 
     fn answer(&mut self, question: Question) {
         // An answer is dropped when its HTTP client has left.
         match question {
-            Question::Gangs(answer) => drop(answer.send(self.engine.gangs(moment()))),
-            Question::ExplainGang(gang, answer) => drop(answer.send(self.engine.explain_gang(&gang, moment()))),
-            Question::ExplainJob(job, answer) => drop(answer.send(self.engine.explain_job(&job, moment()))),
-            Question::Explain(pod, answer) => drop(answer.send(self.engine.explain(&pod, moment()))),
-            Question::WhatIf(pod, answer) => drop(answer.send(self.engine.what_if_admitted(*pod, moment()))),
-            Question::Queue(answer) => drop(answer.send(self.engine.queue_report(moment()))),
+            Question::Gangs(answer) => drop(answer.send(self.scheduler.gang_views(moment()))),
+            Question::ExplainGang(gang, answer) => drop(answer.send(self.scheduler.explain_gang(&gang, moment()))),
+            Question::ExplainJob(job, answer) => drop(answer.send(self.scheduler.explain_job(&job, moment()))),
+            Question::Explain(pod, answer) => drop(answer.send(self.scheduler.explain(&pod, moment()))),
+            Question::WhatIf(pod, answer) => drop(answer.send(self.scheduler.what_if_admitted(*pod, moment()))),
+            Question::Queue(answer) => drop(answer.send(self.scheduler.queue_report(moment()))),
             Question::State(answer) => {
                 let missing = self.missing.iter().copied().collect();
-                drop(answer.send(LoopState { missing, leading: self.engine.is_leading() }));
+                drop(answer.send(LoopState { missing, leading: self.scheduler.is_leading() }));
             }
         }
     }
@@ -319,11 +319,11 @@ fn moment() -> Moment {
     Moment { mono: now.mono, wall: now.wall }
 }
 
-fn engine_config(options: &Options) -> EngineConfig {
+fn scheduler_config(options: &Options) -> Config {
     let p = &options.periods;
     let names = std::iter::once(&options.scheduler_name).chain(&options.more_scheduler_names);
-    let defaults = EngineConfig::default();
-    EngineConfig {
+    let defaults = Config::default();
+    Config {
         scheduler_names: names.map(|name| name.as_str().into()).collect(),
         asking_names: options.extender.asking_names(),
         lock_mode: options.node_lock,

@@ -1,4 +1,4 @@
-//! Performs the engine's effects: one task each, bounded in number, reported back as values.
+//! Performs the scheduler's effects: one task each, bounded in number, reported back as values.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,7 +13,8 @@ use crate::cluster::pod_group::PodGroups;
 use crate::cluster::pod_writer::PodWriter;
 use crate::cluster::tyjob::JobStatuses;
 use crate::cluster::volume::Volumes;
-use crate::decide::scheduler::{BindResult, Effect, JobWriteResult, LockResult, Report};
+use crate::decide::scheduler::{BindResult, Effect, LockResult, Report};
+use crate::decide::tyjob::JobWriteResult;
 use crate::runtime::clock;
 
 use super::backpressure::Backpressure;
@@ -50,7 +51,7 @@ pub struct Executor {
 }
 
 impl Executor {
-    /// Starts to perform `effect`. The engine serialises what belongs together (one writer per node lock, one request per
+    /// Starts to perform `effect`. The scheduler serialises what belongs together (one writer per node lock, one request per
     /// pod), so effects need no order among each other, except the status writes of a pod before its Binding.
     pub fn perform(self: &Arc<Self>, effect: Effect) {
         if let Effect::Notice { pod, warning, reason, message } = effect {
@@ -234,7 +235,7 @@ fn unanswered(effect: &Effect, limit: Duration) -> Option<Report> {
         Effect::WriteJob { job, .. } => Report::JobWritten { job: job.clone(), result: JobWriteResult::Failed(why()) },
         Effect::Condition { pod, .. } => Report::ConditionLost { pod: pod.uid.clone() },
         Effect::Nominate { pod, .. } => Report::NominationLost { pod: pod.uid.clone() },
-        // The engine repeats these by itself, or does not wait for them.
+        // The scheduler repeats these by itself, or does not wait for them.
         Effect::Fence { .. }
         | Effect::Evict { .. }
         | Effect::MarkTimedOut { .. }

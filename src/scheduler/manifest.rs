@@ -5,7 +5,7 @@ use serde_json::{Map, Value, json};
 use crate::cluster::pod::LightPod;
 use crate::cluster::pod_defaults;
 use crate::contract::Quantity;
-use crate::decide::scheduler::Unadmitted;
+use crate::decide::explain::Unadmitted;
 use crate::runtime::yaml_words;
 
 /// A manifest that is no pod. The text says where and what was expected.

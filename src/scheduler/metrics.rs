@@ -11,8 +11,9 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::{Registry, Unit};
 
+use crate::decide::scheduler::Scheduler;
 use crate::decide::scheduler::queue::QueueState;
-use crate::decide::scheduler::{Engine, JobRecord};
+use crate::decide::tyjob::JobRecord;
 use crate::decide::tyjob::placement::Class;
 use crate::decide::world::World;
 use crate::runtime::{build_info, clock};
@@ -103,9 +104,9 @@ impl Metrics {
         Self { registry: Arc::new(whole), counters, gauges, agents, oldest_lock, pod_waits, lock_waits, gang_waits }
     }
 
-    /// Takes over what the engine counted.
-    pub fn update(&self, engine: &mut Engine) {
-        let stats = engine.stats();
+    /// Takes over what the scheduler counted.
+    pub fn update(&self, scheduler: &mut Scheduler) {
+        let stats = scheduler.stats();
         let counts = [
             stats.attempts,
             stats.judged,
@@ -129,7 +130,7 @@ impl Metrics {
             counter.inner().store(count, Ordering::Relaxed);
         }
         let (mut active, mut backoff, mut parked) = (0, 0, 0);
-        for (_, state) in engine.queue().iter() {
+        for (_, state) in scheduler.queue().iter() {
             match state {
                 QueueState::Active(_) => active += 1,
                 QueueState::BackOff(_) => backoff += 1,
@@ -137,30 +138,30 @@ impl Metrics {
                 QueueState::Taken => {}
             }
         }
-        let records = engine.job_records().values();
+        let records = scheduler.tyjobs().records().values();
         let waiting_jobs = records.clone().filter(|record| record.class == Class::Waiting).count();
         let reservations: usize = records.map(JobRecord::reservations).sum();
         let values = [
-            i64::from(engine.is_leading()),
+            i64::from(scheduler.is_leading()),
             active,
             backoff,
             parked,
-            engine.flights().len() as i64,
-            engine.world().nodes().count() as i64,
-            engine.waiting_groups() as i64,
+            scheduler.binder().attempts().len() as i64,
+            scheduler.world().nodes().count() as i64,
+            scheduler.waiting_groups() as i64,
             waiting_jobs as i64,
             reservations as i64,
         ];
         for (gauge, value) in self.gauges.iter().zip(values) {
             gauge.set(value);
         }
-        for (state, count) in signs_of_life(engine.world()) {
+        for (state, count) in signs_of_life(scheduler.world()) {
             self.agents.get_or_create(&[("state", state)]).set(count);
         }
-        self.oldest_lock.set(oldest_lock(engine.world(), clock::mono()).as_secs_f64());
-        engine.take_pod_waits().into_iter().for_each(|wait| self.pod_waits.observe(wait.as_secs_f64()));
-        engine.take_lock_waits().into_iter().for_each(|wait| self.lock_waits.observe(wait.as_secs_f64()));
-        engine.take_group_waits().into_iter().for_each(|wait| self.gang_waits.observe(wait.as_secs_f64()));
+        self.oldest_lock.set(oldest_lock(scheduler.world(), clock::mono()).as_secs_f64());
+        scheduler.take_pod_waits().into_iter().for_each(|wait| self.pod_waits.observe(wait.as_secs_f64()));
+        scheduler.take_lock_waits().into_iter().for_each(|wait| self.lock_waits.observe(wait.as_secs_f64()));
+        scheduler.take_group_waits().into_iter().for_each(|wait| self.gang_waits.observe(wait.as_secs_f64()));
     }
 
     /// The text.

@@ -1,4 +1,4 @@
-//! The central scheduler's daemon: watches feed one engine, its effects are performed and reported back.
+//! The central scheduler's daemon: watches feed one scheduler, its effects are performed and reported back.
 
 mod admin;
 mod backpressure;

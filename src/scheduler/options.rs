@@ -9,12 +9,14 @@ use crate::contract::gang::{MAX_WAIT, MatchPolicy};
 use crate::contract::name::{check_annotation_key, check_label_name, check_subdomain};
 use crate::contract::word::words;
 use crate::contract::{LockFormat, key};
+use crate::decide::gang::{GangPolicy, OnBindFailure, TimeoutClock};
 use crate::decide::lock::ExpiredHolder;
+use crate::decide::scheduler::LockMode;
 use crate::decide::scheduler::rules::RegistryError;
 use crate::decide::scheduler::rules::plugins::{
     DefaultSet, NodesWithoutAgent, PluginChoice, RatioConfig, RatioError, default_plugins,
 };
-use crate::decide::scheduler::{GangPolicy, JobPolicy, LockMode, OnBindFailure, TimeoutClock};
+use crate::decide::tyjob::JobPolicy;
 use crate::decide::tyjob::placement::Weights;
 use crate::decide::world::gangs::GangDefaults;
 use crate::runtime::options::{self, OptionError};

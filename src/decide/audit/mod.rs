@@ -2,11 +2,11 @@
 //! operators with `baton audit`.
 
 mod cluster;
-mod engine;
+mod scheduler;
 mod violation;
 mod world;
 
 pub use cluster::check_cluster;
-pub use engine::check_engine;
+pub use scheduler::check_scheduler;
 pub use violation::Violation;
 pub use world::check;

@@ -4,7 +4,7 @@ use crate::decide::help::Help;
 use crate::decide::scheduler::rules::Refusal;
 
 /// What may turn a refusal; `None` where the reason says it itself.
-pub(in crate::decide) fn advice(refusal: &Refusal) -> Option<&'static str> {
+pub fn advice(refusal: &Refusal) -> Option<&'static str> {
     Some(match refusal.help {
         Help::Rule => return by_rule(refusal.rule),
         Help::Daemon => {

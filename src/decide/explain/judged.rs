@@ -15,7 +15,7 @@ use super::answer::{DeviceDetail, NodeVerdict, RuleCount, Verdict};
 const EXAMPLES: usize = 3;
 
 /// What the rules say about a pod on a world.
-pub(in crate::decide) struct Judged {
+pub struct Judged {
     /// The counted answer; its message is empty when some node fits.
     pub verdict: Verdict,
     /// Nodes that fit.
@@ -25,7 +25,7 @@ pub(in crate::decide) struct Judged {
 }
 
 /// Asks every rule about every node.
-pub(in crate::decide) fn judge_all(view: View<'_>, plugins: &Plugins, pod: &Pod) -> Judged {
+pub fn judge_all(view: View<'_>, plugins: &Plugins, pod: &Pod) -> Judged {
     let mut slots = match prepare(view, plugins, pod) {
         Ok(slots) => slots,
         Err(end) => return Judged { verdict: refused(end), fitting: Vec::new(), slots: Slots::default() },
@@ -120,7 +120,7 @@ fn advised<'a>(refusals: impl Iterator<Item = &'a Refusal>) -> Vec<String> {
 }
 
 /// What wakes a pod, in words.
-pub(in crate::decide) fn wakes(wake: Wake) -> Vec<String> {
+pub fn wakes(wake: Wake) -> Vec<String> {
     wake.words().map(str::to_owned).collect()
 }
 

@@ -3,12 +3,15 @@
 
 mod advice;
 mod answer;
+mod gang;
+mod job;
 mod judged;
 mod pod;
 mod queue;
 mod what_if;
 
-pub(in crate::decide) use queue::JOB;
+pub use gang::{GangExplanation, GangStanding, GangView, MemberView};
+pub use job::{JobExplanation, NodeRating, SeatExplanation};
 pub use what_if::Unadmitted;
 
 pub use answer::{

@@ -1,16 +1,18 @@
 //! One pod: where it is, which rule refused which nodes, what would wake it, what to do.
 
+use std::borrow::Cow;
+
 use crate::contract::{LockRead, PodKey};
 use crate::decide::devices::Held;
 use crate::decide::gang::Route;
-use crate::decide::scheduler::engine::Engine;
-use crate::decide::scheduler::flight::{Flight, Stage};
+use crate::decide::scheduler::binder::{BindAttempt, Stage};
 use crate::decide::scheduler::queue::{Item, QueueState, Standing};
 use crate::decide::scheduler::rules::View;
 use crate::decide::scheduler::select::choose::rate;
-use crate::decide::scheduler::settings::Moment;
+use crate::decide::scheduler::timers::Moment;
+use crate::decide::scheduler::{Scheduler, extend};
 use crate::decide::world::gangs::GroupId;
-use crate::decide::world::{NodeId, Place, Pod, PodId};
+use crate::decide::world::{NodeId, Place, Pod, PodFacts, PodId, World};
 
 use super::answer::{Explanation, PodState, RatedNode, Rating, Verdict};
 use super::judged::{Judged, judge_all, wakes};
@@ -21,15 +23,15 @@ const LOCK: &str = "Mostly nothing is to be done: the lock is free again when th
 /// Best nodes that are named.
 const BEST: usize = 5;
 
-impl Engine {
+impl Scheduler {
     /// Explains the pod of that name; `None` when there is none.
-    pub fn explain(&mut self, key: &PodKey, now: Moment) -> Option<Explanation> {
-        let pod = self.world.pod_by_key(key)?;
+    pub fn explain(&self, key: &PodKey, now: Moment) -> Option<Explanation> {
+        let pod = self.world().pod_by_key(key)?;
         let (id, place, priority) = (pod.id, pod.place, pod.facts.spec.priority);
         let state = self.pod_state(pod);
-        let route = self.route(pod);
+        let route = self.route_of(pod);
         let item = self.item_of(pod, &route);
-        let standing = item.as_ref().and_then(|item| self.queue.standing(item.clone()));
+        let standing = item.as_ref().and_then(|item| self.queue().standing(item.clone()));
         let seconds = |at: std::time::Duration| at.saturating_sub(now.mono).as_secs();
         let devices = pod.devices.iter().flat_map(Held::devices);
         let mut explanation = Explanation {
@@ -39,8 +41,8 @@ impl Engine {
             scheduler_name: pod.facts.handoff.scheduler_name.to_string(),
             priority,
             group: match &route {
-                Route::Group(group) | Route::Owed(group) => Some(group.to_string()),
-                Route::Held(_) => self.world.gangs().gang_of(id).map(|gang| gang.group().to_string()),
+                Route::Group(group) | Route::Completes(group) => Some(group.to_string()),
+                Route::NotReady(_) => self.world().gangs().gang_of(id).map(|gang| gang.group().to_string()),
                 Route::Alone => None,
             },
             node: self.node_name(pod.node()),
@@ -49,7 +51,7 @@ impl Engine {
             attempts: standing.map_or(0, |standing| standing.attempts),
             next_try_seconds: standing.and_then(next_try).map(seconds),
             verdict: Verdict::default(),
-            generation: self.world.generation(),
+            generation: self.world().generation(),
         };
         let woken = match standing.map(|standing| standing.state) {
             Some(QueueState::Parked(wake, _)) => Some(wakes(*wake)),
@@ -82,7 +84,7 @@ impl Engine {
         }
         if state == PodState::Foreign {
             explanation.verdict.nodes = judged.nodes;
-            let ours = self.config.scheduler_names.first().map_or("", |name| name);
+            let ours = self.config().scheduler_names.first().map_or("", |name| name);
             let advice = format!(
                 "Make the pod anew with `schedulerName: {ours}` if it is to be placed here: it cannot be changed"
             );
@@ -91,16 +93,16 @@ impl Engine {
         }
         explanation.verdict = match &route {
             Route::Alone => Verdict { wakes: woken.unwrap_or(judged.wakes), ..judged },
-            Route::Group(group) | Route::Owed(group) => self.of_member(id, group, woken, judged, now),
+            Route::Group(group) | Route::Completes(group) => self.of_member(id, group, woken, judged, now),
             // No node has anything to do with it.
-            Route::Held(hold) => Verdict {
-                message: hold.to_string(),
+            Route::NotReady(why) => Verdict {
+                message: why.to_string(),
                 advice: self.gang_advice(id, now).into_iter().collect(),
                 wakes: vec![super::queue::GANG_CHANGES.to_owned()],
                 ..Verdict::default()
             },
         };
-        if let Some(nomination) = self.nominations.get(&id) {
+        if let Some(nomination) = self.preemption().get(id) {
             let node = self.node_name(Some(nomination.node)).unwrap_or_default();
             let left = nomination.victims.len();
             let text = format!("; room is being made on node {node}, {left} pods have yet to leave");
@@ -118,7 +120,7 @@ impl Engine {
         judged: Verdict,
         now: Moment,
     ) -> Verdict {
-        let failure = self.groups.get(group).and_then(|record| record.progress.last_failure.clone());
+        let failure = self.gangs().record(group).and_then(|record| record.progress.last_failure.clone());
         let gang = failure.unwrap_or_else(|| format!("gang {group} was not tried yet"));
         let own = if judged.message.is_empty() { String::new() } else { format!("; by itself: {}", judged.message) };
         let mut advice: Vec<String> = self.gang_advice(id, now).into_iter().collect();
@@ -128,7 +130,7 @@ impl Engine {
 
     /// What helps the gang of a pod, and where more is told.
     fn gang_advice(&self, id: PodId, now: Moment) -> Option<String> {
-        let gang = self.world.gangs().gang_of(id)?.id().clone();
+        let gang = self.world().gangs().gang_of(id)?.id().clone();
         let advice = self.explain_gang(&gang, now)?.advice;
         let mut letters = advice.chars();
         let first = letters.next()?.to_uppercase();
@@ -137,23 +139,20 @@ impl Engine {
 
     /// Another scheduler places the pod, and asks this one about its devices.
     fn asks_by_extender(&self, id: PodId) -> bool {
-        self.world.pod(id).is_some_and(|pod| {
+        self.world().pod(id).is_some_and(|pod| {
             let name = &pod.facts.handoff.scheduler_name;
-            self.config.asking_names.contains(name) && !self.config.scheduler_names.contains(name)
+            self.config().asking_names.contains(name) && !self.config().scheduler_names.contains(name)
         })
     }
 
     /// What the rules say now to a pod that waits, with the room closed that others were promised. Where a pod that is `asked`
     /// about goes is not decided here.
-    fn on_live_world(&mut self, id: PodId, priority: i32, asked: bool, now: Moment) -> Verdict {
-        let facts = self.world.pod(id).filter(|_| asked).map(|pod| pod.facts.clone());
-        let shadows = match facts {
-            Some(facts) => self.shadow_nominated(&facts, now),
-            None => self.shadow(priority, id, now),
-        };
-        let verdict = self.world.pod(id).map(|pod| {
-            let view = View { world: &self.world, now: now.mono };
-            let mut judged = judge_all(view, &self.plugins, pod);
+    fn on_live_world(&self, id: PodId, priority: i32, asked: bool, now: Moment) -> Verdict {
+        let facts = self.world().pod(id).filter(|_| asked).map(|pod| &pod.facts);
+        let world = self.beside_nominated(priority, id, facts, now);
+        let verdict = world.pod(id).map(|pod| {
+            let view = View { world: &world, now: now.mono };
+            let mut judged = judge_all(view, self.rules(), pod);
             if !judged.fitting.is_empty() {
                 let best = self.best_nodes(view, pod, &mut judged);
                 let node = best.first().map(|best| best.node.clone()).unwrap_or_default();
@@ -165,19 +164,18 @@ impl Engine {
             }
             judged.verdict
         });
-        self.lift(shadows);
         verdict.unwrap_or_default()
     }
 
-    /// The best of [`Engine::rated_nodes`].
-    pub(in crate::decide) fn best_nodes(&self, view: View<'_>, pod: &Pod, judged: &mut Judged) -> Vec<RatedNode> {
+    /// The best of [`Scheduler::rated_nodes`].
+    pub fn best_nodes(&self, view: View<'_>, pod: &Pod, judged: &mut Judged) -> Vec<RatedNode> {
         let mut nodes = self.rated_nodes(view, pod, judged);
         nodes.truncate(BEST);
         nodes
     }
 
     /// The nodes that fit, best first, the oldest first among equals.
-    pub(in crate::decide) fn rated_nodes(&self, view: View<'_>, pod: &Pod, judged: &mut Judged) -> Vec<RatedNode> {
+    pub fn rated_nodes(&self, view: View<'_>, pod: &Pod, judged: &mut Judged) -> Vec<RatedNode> {
         let mut rated: Vec<(NodeId, RatedNode)> = judged
             .fitting
             .iter()
@@ -193,32 +191,70 @@ impl Engine {
                 rated[at].1.ratings.push(Rating { rule: rule.to_owned(), score, weight });
             }
         };
-        if let Err(text) = rate(view, &self.plugins, pod, &judged.fitting, &mut judged.slots, each) {
+        if let Err(text) = rate(view, self.rules(), pod, &judged.fitting, &mut judged.slots, each) {
             judged.verdict.message = text.into_owned();
         }
         rated.sort_by(|a, b| b.1.score.cmp(&a.1.score).then(a.0.cmp(&b.0)));
         rated.into_iter().map(|(_, node)| node).collect()
     }
 
-    pub(in crate::decide) fn node_name(&self, id: Option<NodeId>) -> Option<String> {
-        self.world.node(id?).map(|node| node.name.to_string())
+    pub(super) fn node_name(&self, id: Option<NodeId>) -> Option<String> {
+        self.world().node(id?).map(|node| node.name.to_string())
+    }
+
+    /// Under what a pod that waits is queued.
+    fn route_of(&self, pod: &Pod) -> Route {
+        self.gangs().route(self.world(), self.reservations(), pod)
+    }
+
+    /// `true` when a pod that waits is in the queue, by itself or with its group, or is not ready for a reason that was reported.
+    pub fn is_queued(&self, pod: &Pod) -> bool {
+        match self.route_of(pod) {
+            Route::Group(group) | Route::Completes(group) => {
+                let record = self.gangs().record(&group);
+                self.queue().state(Item::Group(group)).is_some()
+                    || record.is_some_and(|record| record.not_ready.is_some() || !record.marking.is_empty())
+            }
+            Route::NotReady(_) => true,
+            Route::Alone => self.queue().state(pod.id).is_some(),
+        }
+    }
+
+    /// The world with the room closed that nominated pods keep from a pod of this priority: a copy where there are any. `asking`:
+    /// the pod is another scheduler's, which asks here about devices.
+    pub(super) fn beside_nominated(
+        &self,
+        priority: i32,
+        except: PodId,
+        asking: Option<&PodFacts>,
+        now: Moment,
+    ) -> Cow<'_, World> {
+        if self.preemption().all().is_empty() && (asking.is_none() || self.world().nominated().next().is_none()) {
+            return Cow::Borrowed(self.world());
+        }
+        let mut world = self.world().clone();
+        self.preemption().enter_nominated(&mut world, self.rules(), now.mono, (priority, except));
+        if let Some(facts) = asking {
+            extend::enter_asking(&mut world, self.rules(), now.mono, facts, &self.config().asking_names);
+        }
+        Cow::Owned(world)
     }
 
     /// Under what the pod is queued.
     fn item_of(&self, pod: &Pod, route: &Route) -> Option<Item> {
         let item = match route {
-            Route::Alone | Route::Held(_) => Item::Pod(pod.id),
-            Route::Group(group) | Route::Owed(group) => Item::Group(group.clone()),
+            Route::Alone | Route::NotReady(_) => Item::Pod(pod.id),
+            Route::Group(group) | Route::Completes(group) => Item::Group(group.clone()),
         };
-        self.queue.state(item.clone()).map(|_| item)
+        self.queue().state(item.clone()).map(|_| item)
     }
 
     /// Where a pod is.
-    pub(in crate::decide) fn pod_state(&self, pod: &Pod) -> PodState {
-        if let Some(flight) = self.flights.get(&pod.id) {
-            return flight_state(flight);
+    pub fn pod_state(&self, pod: &Pod) -> PodState {
+        if let Some(flight) = self.binder().attempts().get(&pod.id) {
+            return attempt_state(flight);
         }
-        if self.holds.contains_key(&pod.id) {
+        if self.reservations().get(pod.id).is_some() {
             return PodState::Held;
         }
         let handoff = &pod.facts.handoff;
@@ -226,13 +262,13 @@ impl Engine {
             Place::Bound(_) | Place::Assumed(_) => return PodState::Bound,
             Place::Ended => return PodState::Ended,
             Place::Waiting if handoff.deleting.is_some() => return PodState::Deleting,
-            Place::Waiting if !self.config.scheduler_names.contains(&handoff.scheduler_name) => {
+            Place::Waiting if !self.config().scheduler_names.contains(&handoff.scheduler_name) => {
                 return PodState::Foreign;
             }
-            Place::Waiting if !self.leading => return PodState::Following,
+            Place::Waiting if !self.is_leading() => return PodState::Following,
             Place::Waiting => {}
         }
-        let state = self.item_of(pod, &self.route(pod)).and_then(|item| self.queue.state(item));
+        let state = self.item_of(pod, &self.route_of(pod)).and_then(|item| self.queue().state(item));
         match state {
             Some(QueueState::BackOff(_)) => PodState::BackOff,
             Some(QueueState::Active(_) | QueueState::Taken) => PodState::Active,
@@ -242,12 +278,12 @@ impl Engine {
     }
 
     /// What is to be said of a pod whose state says more than the rules.
-    pub(in crate::decide) fn state_message(&self, pod: &Pod, now: Moment) -> String {
+    pub fn state_message(&self, pod: &Pod, now: Moment) -> String {
         let node = self.node_name(pod.node()).unwrap_or_default();
         let handoff = &pod.facts.handoff;
         match self.pod_state(pod) {
             PodState::Foreign => {
-                let ours: Vec<&str> = self.config.scheduler_names.iter().map(|name| &**name).collect();
+                let ours: Vec<&str> = self.config().scheduler_names.iter().map(|name| &**name).collect();
                 let (theirs, ours) = (&handoff.scheduler_name, ours.join(", "));
                 format!("spec.schedulerName is {theirs}; this scheduler places pods of {ours}")
             }
@@ -257,7 +293,7 @@ impl Engine {
             PodState::Held => format!("holds its room on node {node} until its gang can start"),
             PodState::Preparing => format!("goes to node {node}; waits for its volumes"),
             PodState::WaitingForLock => {
-                let lock = pod.node().and_then(|id| self.world.node(id)).map(|node| &node.lock);
+                let lock = pod.node().and_then(|id| self.world().node(id)).map(|node| &node.lock);
                 let age = lock.map_or(0, |lock| now.mono.saturating_sub(lock.first_seen).as_secs());
                 match lock.map(|lock| &lock.read) {
                     Some(LockRead::Held { value, .. }) => {
@@ -279,17 +315,17 @@ impl Engine {
 }
 
 /// Where a flight is.
-pub(in crate::decide) fn flight_state(flight: &Flight) -> PodState {
-    match flight.stage {
+pub fn attempt_state(attempt: &BindAttempt) -> PodState {
+    match attempt.stage {
         Stage::Preparing => PodState::Preparing,
-        Stage::Line => PodState::WaitingForLock,
+        Stage::Queued => PodState::WaitingForLock,
         Stage::Locking(_) => PodState::Locking,
         Stage::Binding(_) | Stage::BindAgain | Stage::Reading | Stage::ReadAgain => PodState::Binding,
     }
 }
 
 /// Monotonic time of the next try in any case.
-pub(in crate::decide) fn next_try(standing: Standing<'_>) -> Option<std::time::Duration> {
+pub fn next_try(standing: Standing<'_>) -> Option<std::time::Duration> {
     match standing.state {
         QueueState::Active(_) => Some(std::time::Duration::ZERO),
         QueueState::BackOff(at) => Some(*at),

@@ -2,10 +2,11 @@
 
 use jiff::SignedDuration;
 
-use crate::decide::scheduler::engine::Engine;
+use crate::decide::gang::waiting;
 use crate::decide::scheduler::queue::{Item, QueueState, Standing};
 use crate::decide::scheduler::rules::plugins::scheduling_gates;
-use crate::decide::scheduler::settings::Moment;
+use crate::decide::scheduler::timers::Moment;
+use crate::decide::scheduler::{JOB, Scheduler};
 use crate::decide::world::gangs::Gang;
 
 use super::answer::{PodState, QueueItem, QueueReport};
@@ -15,33 +16,31 @@ use super::pod::next_try;
 /// What keeps a pod whose gang cannot start.
 const GANG: &str = "Gang";
 /// What wakes a gang that is held.
-pub(in crate::decide) const GANG_CHANGES: &str = "the gang or its members change";
-/// What keeps a pod whose TYJob has no places.
-pub(in crate::decide) const JOB: &str = "TYJob";
+pub const GANG_CHANGES: &str = "the gang or its members change";
 
-impl Engine {
+impl Scheduler {
     /// What the queue holds.
     pub fn queue_report(&self, now: Moment) -> QueueReport {
         let mut items: Vec<_> =
-            self.queue.standings().map(|(item, standing)| self.report_one(item, standing, now)).collect();
+            self.queue().standings().map(|(item, standing)| self.report_one(item, standing, now)).collect();
         items.sort_by(|a, b| a.0.cmp(&b.0));
         let mut items: Vec<QueueItem> = items.into_iter().map(|(_, item)| item).collect();
         items.extend(self.held_groups(now));
         items.extend(self.asked_binds(now));
-        QueueReport { leading: self.leading, items }
+        QueueReport { leading: self.is_leading(), items }
     }
 
     /// Binds that another scheduler waits for: they are in no queue.
     fn asked_binds(&self, now: Moment) -> impl Iterator<Item = QueueItem> {
-        self.errands.iter().filter_map(move |(id, errand)| {
-            let pod = self.world.pod(*id)?;
+        self.binder().requests(now.mono).filter_map(move |(id, waited)| {
+            let pod = self.world().pod(id)?;
             Some(QueueItem {
                 kind: "pod".to_owned(),
                 name: pod.key().to_string(),
                 priority: pod.facts.spec.priority,
                 state: self.pod_state(pod),
                 attempts: 1,
-                queued_seconds: errand.waited(now).as_secs(),
+                queued_seconds: waited.as_secs(),
                 next_try_seconds: None,
                 wakes: Vec::new(),
                 rules: Vec::new(),
@@ -53,13 +52,14 @@ impl Engine {
 
     /// Groups that a rule of gangs keeps out of the queue, by id.
     fn held_groups(&self, now: Moment) -> impl Iterator<Item = QueueItem> {
-        self.groups.iter().filter_map(move |(group, record)| {
-            let (reason, message) = record.held.as_ref()?;
-            let mut gangs = self.world.gangs().of_group(group);
+        self.gangs().records().iter().filter_map(move |(group, record)| {
+            let (reason, message) = record.not_ready.as_ref()?;
+            let mut gangs = self.world().gangs().of_group(group);
             let waits = |gang: &Gang| gang.counts().pending + gang.counts().gated + gang.counts().timed_out > 0;
-            let priority = gangs.find(|gang| waits(gang))?.members().map(|member| self.world.pod(member.pod));
+            let priority = gangs.find(|gang| waits(gang))?.members().map(|member| self.world().pod(member.pod));
             let priority = priority.flatten().map(|pod| pod.facts.spec.priority).max();
-            let members = self.waiting(group).filter_map(|member| self.world.pod(member.pod));
+            let members = waiting(self.world(), &self.config().scheduler_names, group)
+                .filter_map(|member| self.world().pod(member.pod));
             let since = members.map(|pod| pod.facts.handoff.created).min().unwrap_or(now.wall);
             let waited = now.wall.duration_since(since).max(SignedDuration::ZERO).unsigned_abs();
             Some(QueueItem {
@@ -82,20 +82,19 @@ impl Engine {
     fn refused_by(&self, item: &Item) -> (Vec<String>, String) {
         match item {
             Item::Pod(id) => {
-                if let Some(told) = self.told.get(id).filter(|told| !told.message.is_empty()) {
-                    let rules = told.rules.iter().map(|rule| (*rule).to_owned()).collect();
-                    return (rules, told.pending.as_ref().unwrap_or(&told.message).as_ref().to_owned());
+                if let Some((message, rules)) = self.reporter().latest(*id) {
+                    return (rules.iter().map(|rule| (*rule).to_owned()).collect(), message.to_owned());
                 }
-                // Nobody is told of a gate: the API server has said so.
-                let gates = self.world.pod(*id).map(|pod| pod.facts.spec.gates.join(", ")).unwrap_or_default();
+                // A gate is not reported: the API server has written it into the condition.
+                let gates = self.world().pod(*id).map(|pod| pod.facts.spec.gates.join(", ")).unwrap_or_default();
                 let gated = !gates.is_empty();
                 let rules = gated.then(|| scheduling_gates::NAME.to_owned()).into_iter().collect();
                 (rules, if gated { format!("scheduling is gated by {gates}") } else { String::new() })
             }
             Item::Group(group) => {
-                let Some(record) = self.groups.get(group) else { return Default::default() };
+                let Some(record) = self.gangs().record(group) else { return Default::default() };
                 let message = record.progress.last_failure.clone().unwrap_or_default();
-                let refused = record.root_cause.is_some() || record.held.is_some();
+                let refused = record.root_cause.is_some() || record.not_ready.is_some();
                 (refused.then(|| GANG.to_owned()).into_iter().collect(), message)
             }
             Item::Jobs => (vec![JOB.to_owned()], String::new()),
@@ -105,12 +104,12 @@ impl Engine {
     /// The item, and its place in the report.
     fn report_one(&self, item: &Item, standing: Standing<'_>, now: Moment) -> (impl Ord + use<>, QueueItem) {
         let (kind, name) = match item {
-            Item::Pod(id) => ("pod", self.world.pod(*id).map(|pod| pod.key().to_string()).unwrap_or_default()),
+            Item::Pod(id) => ("pod", self.world().pod(*id).map(|pod| pod.key().to_string()).unwrap_or_default()),
             Item::Group(group) => ("group", group.to_string()),
             Item::Jobs => ("jobs", "waiting TYJobs".to_owned()),
         };
         let pod = match item {
-            Item::Pod(id) => self.world.pod(*id),
+            Item::Pod(id) => self.world().pod(*id),
             Item::Group(_) | Item::Jobs => None,
         };
         let (rules, message) = self.refused_by(item);

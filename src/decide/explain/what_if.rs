@@ -1,11 +1,11 @@
 //! What would be decided for a pod that does not exist: the rules of a real decision, on the live world, with nothing taken.
 
 use crate::decide::devices::Held;
-use crate::decide::scheduler::engine::Engine;
+use crate::decide::scheduler::Scheduler;
 use crate::decide::scheduler::preemption::candidates;
 use crate::decide::scheduler::rules::View;
 use crate::decide::scheduler::rules::plugins::device_fit;
-use crate::decide::scheduler::settings::Moment;
+use crate::decide::scheduler::timers::Moment;
 use crate::decide::world::{Pod, PodFacts, PodId};
 
 use super::answer::{RatedNode, WhatIf};
@@ -27,27 +27,27 @@ pub struct Unadmitted {
     pub never_preempts: Option<bool>,
 }
 
-impl Engine {
-    /// [`Engine::what_if`] for a pod that has its priority from the cluster's PriorityClasses. The error is why the API server
+impl Scheduler {
+    /// [`Scheduler::what_if`] for a pod that has its priority from the cluster's PriorityClasses. The error is why the API server
     /// would not take it.
-    pub fn what_if_admitted(&mut self, pod: Unadmitted, now: Moment) -> Result<WhatIf, String> {
+    pub fn what_if_admitted(&self, pod: Unadmitted, now: Moment) -> Result<WhatIf, String> {
         let Unadmitted { mut facts, class, priority, never_preempts } = pod;
-        let (priority, never) = self.world.admit_priority(class.as_deref(), priority, never_preempts)?;
+        let (priority, never) = self.world().admit_priority(class.as_deref(), priority, never_preempts)?;
         (facts.spec.priority, facts.spec.never_preempts) = (priority, never);
         Ok(self.what_if(facts, now))
     }
 
     /// Judges a pod as if it were created now and its turn had come.
-    pub fn what_if(&mut self, facts: PodFacts, now: Moment) -> WhatIf {
+    pub fn what_if(&self, facts: PodFacts, now: Moment) -> WhatIf {
         let notes = self.notes(&facts);
         let pod = Pod::unplaced(NOBODY, facts);
         let priority = pod.facts.spec.priority;
-        let shadows = self.shadow(priority, NOBODY, now);
-        let view = View { world: &self.world, now: now.mono };
-        let mut judged = judge_all(view, &self.plugins, &pod);
+        let world = self.beside_nominated(priority, NOBODY, None, now);
+        let view = View { world: &world, now: now.mono };
+        let mut judged = judge_all(view, self.rules(), &pod);
         let best = self.best_nodes(view, &pod, &mut judged);
-        let chosen = best.first().and_then(|best| self.world.node_id(&best.node));
-        let plan = chosen.and_then(|id| device_fit::plan(&judged.slots, (id, self.world.node(id)?)));
+        let chosen = best.first().and_then(|best| self.world().node_id(&best.node));
+        let plan = chosen.and_then(|id| device_fit::plan(&judged.slots, (id, self.world().node(id)?)));
         let held = plan.map(|plan| plan.held());
         let devices = held.iter().flat_map(Held::devices);
         let devices = devices.map(|device| format!("{} (minor {})", device.id, device.minor)).collect();
@@ -58,11 +58,11 @@ impl Engine {
             verdict.message = format!("would go to node {node}");
             (verdict.wakes, verdict.advice) = (Vec::new(), Vec::new());
         } else if !verdict.nodes.is_empty() && !pod.facts.spec.never_preempts {
-            let gone = self.chosen_victims();
-            let found = candidates(&mut self.world, &self.plugins, &pod, &gone, now.mono);
-            let picked = self.plugins.enabled().post_filter.iter().find_map(|plugin| plugin.pick(&found));
+            let gone = self.preemption().chosen_victims(self.world());
+            let found = candidates(&mut world.into_owned(), self.rules(), &pod, &gone, now.mono);
+            let picked = self.rules().enabled().post_filter.iter().find_map(|plugin| plugin.pick(&found));
             if let Some(picked) = picked {
-                let victims = picked.victims.iter().filter_map(|victim| self.world.pod(victim.pod));
+                let victims = picked.victims.iter().filter_map(|victim| self.world().pod(victim.pod));
                 would_evict = victims.map(|pod| pod.key().to_string()).collect();
                 let node = self.node_name(Some(picked.node)).unwrap_or_default();
                 let way = if would_evict.is_empty() {
@@ -73,7 +73,6 @@ impl Engine {
                 verdict.message.push_str(&way);
             }
         }
-        self.lift(shadows);
         WhatIf {
             pod: pod.key().to_string(),
             fits: node.is_some(),
@@ -83,41 +82,39 @@ impl Engine {
             would_evict,
             notes,
             verdict,
-            generation: self.world.generation(),
+            generation: self.world().generation(),
         }
     }
 
-    /// Rates a pod that does not exist: every node that fits, best first, with what each rule says. [`Engine::what_if`] tells
+    /// Rates a pod that does not exist: every node that fits, best first, with what each rule says. [`Scheduler::what_if`] tells
     /// of the best few.
-    pub fn ratings(&mut self, facts: PodFacts, now: Moment) -> Vec<RatedNode> {
+    pub fn ratings(&self, facts: PodFacts, now: Moment) -> Vec<RatedNode> {
         let pod = Pod::unplaced(NOBODY, facts);
-        let shadows = self.shadow(pod.facts.spec.priority, NOBODY, now);
-        let view = View { world: &self.world, now: now.mono };
-        let mut judged = judge_all(view, &self.plugins, &pod);
-        let nodes = self.rated_nodes(view, &pod, &mut judged);
-        self.lift(shadows);
-        nodes
+        let world = self.beside_nominated(pod.facts.spec.priority, NOBODY, None, now);
+        let view = View { world: &world, now: now.mono };
+        let mut judged = judge_all(view, self.rules(), &pod);
+        self.rated_nodes(view, &pod, &mut judged)
     }
 
     /// What the answer leaves out.
     fn notes(&self, facts: &PodFacts) -> Vec<String> {
         let mut notes = Vec::new();
         let handoff = &facts.handoff;
-        if !self.config.scheduler_names.contains(&handoff.scheduler_name) {
-            let ours: Vec<&str> = self.config.scheduler_names.iter().map(|name| &**name).collect();
+        if !self.config().scheduler_names.contains(&handoff.scheduler_name) {
+            let ours: Vec<&str> = self.config().scheduler_names.iter().map(|name| &**name).collect();
             notes.push(format!(
                 "spec.schedulerName is {:?}: this scheduler would leave the pod alone; it places pods of {}",
                 handoff.scheduler_name,
                 ours.join(", ")
             ));
         }
-        if self.world.pod_by_key(&handoff.pod.key).is_some() {
+        if self.world().pod_by_key(&handoff.pod.key).is_some() {
             notes.push("a pod of this name exists; it is counted beside this one".to_owned());
         }
         if facts.spec.gang.is_some() {
             notes.push("the pod names a gang: it is judged here by itself, its gang decides when it starts".to_owned());
         }
-        let ahead = self.queue.standings().filter(|(_, standing)| standing.priority >= facts.spec.priority).count();
+        let ahead = self.queue().standings().filter(|(_, standing)| standing.priority >= facts.spec.priority).count();
         if ahead > 0 {
             notes.push(format!("{ahead} queued items of the same or a higher priority may take room first"));
         }

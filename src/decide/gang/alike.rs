@@ -2,14 +2,14 @@
 
 use std::collections::BTreeMap;
 
-use crate::decide::scheduler::PodShape;
 use crate::decide::scheduler::rules::plugins::inter_pod_affinity;
+use crate::decide::scheduler::select::shape::PodShape;
 use crate::decide::world::spec::{HostPort, Labels, PodTerm, Spread, VolumeUse};
 use crate::decide::world::{Pod, PodId, World};
 
 /// Everything of a pod that decides where it fits. Pods of one kind fit the same places.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Kind {
+pub struct Kind {
     shape: PodShape,
     /// `spec.resourceClaims` is not empty.
     resource_claims: bool,
@@ -33,7 +33,7 @@ struct Around {
 /// Required anti-affinity that may meet members of a group: of pods with a place, and of its own members. Of equal terms one
 /// pod stands for all.
 #[derive(Debug, Clone, Default)]
-pub(in crate::decide) struct Refusals(Vec<(PodId, PodTerm)>);
+pub struct Refusals(Vec<(PodId, PodTerm)>);
 
 impl Refusals {
     /// All that `members` may meet.
@@ -93,17 +93,8 @@ impl Refusals {
     }
 }
 
-/// Surely of one kind: they share what they say. Pods of one template do; what else is alike may be told apart by this.
-pub(in crate::decide) fn is_twin(one: &Pod, other: &Pod) -> bool {
-    let (of_one, of_other) = (&one.facts, &other.facts);
-    of_one.spec.is_same(&of_other.spec)
-        && of_one.handoff.containers.is_same(&of_other.handoff.containers)
-        && of_one.handoff.node == of_other.handoff.node
-        && one.key().namespace == other.key().namespace
-}
-
 /// Where the pod fits depends on which pods run elsewhere.
-pub(in crate::decide) fn looks_at_others(pod: &Pod) -> bool {
+pub fn looks_at_others(pod: &Pod) -> bool {
     let spec = &pod.facts.spec;
     !(spec.affinity.is_empty() && spec.anti_affinity.is_empty() && spec.spread.is_empty())
 }

@@ -1,4 +1,4 @@
-//! A satisfied group goes on its way: the volumes of all members first, then locks and Bindings.
+//! A satisfied group is bound: the volumes of all members first, then locks and Bindings.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -7,35 +7,37 @@ use jiff::{SignedDuration, Timestamp};
 
 use crate::contract::gang::{Committed, MatchPolicy};
 use crate::contract::key;
-use crate::decide::lock::ReleaseReason;
-use crate::decide::scheduler::effect::{Effect, Effects};
-use crate::decide::scheduler::engine::{Engine, Timer};
+use crate::decide::scheduler::binder::Binder;
+use crate::decide::scheduler::context::{Context, Step};
+use crate::decide::scheduler::effect::Effect;
+use crate::decide::scheduler::preemption::Preemption;
 use crate::decide::scheduler::queue::Item;
-use crate::decide::scheduler::settings::Moment;
+use crate::decide::scheduler::reservations::Reservations;
+use crate::decide::scheduler::timers::Timer;
 use crate::decide::world::gangs::{Gang, GroupId, Member, MemberState, rule};
 use crate::decide::world::{PodId, Wake};
 
-use super::record::{Look, OnBindFailure};
-use super::review::Route;
+use super::attempt::by_gang;
+use super::{Gangs, Look, OnBindFailure, Route};
 
 /// First and longest rest of a group after a Binding that was refused.
 const REST: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
 
 /// A pod that was deleted with its gang and is still there is deleted again after this time.
-const SEND_AGAIN: Duration = Duration::from_secs(10);
+const EVICT_AGAIN: Duration = Duration::from_secs(10);
 
 /// Members that were committed together and are on their way.
 #[derive(Debug, Clone)]
-pub(crate) struct Commit {
+pub struct Commit {
     /// Their group.
-    pub group: GroupId,
-    /// Members whose flight has not ended.
-    pub members: BTreeSet<PodId>,
-    /// Of these, the ones whose volumes are not settled. While there is one, nobody locks.
-    pub unprepared: BTreeSet<PodId>,
+    pub(super) group: GroupId,
+    /// Members whose bind attempt has not ended.
+    pub(super) members: BTreeSet<PodId>,
+    /// Of these, the ones whose volumes are not settled. While there is one, no member locks.
+    unprepared: BTreeSet<PodId>,
     /// The group had been satisfied before.
     once: bool,
-    /// It completes one that broke off: whoever finds a place goes.
+    /// It completes one that broke off: each member that finds a place goes.
     rest: bool,
     /// What the Bindings say.
     committed: Committed,
@@ -43,35 +45,24 @@ pub(crate) struct Commit {
     missing: u32,
 }
 
-impl Engine {
+impl Gangs {
     /// Sends the held members of a satisfied group on their way.
     /// `rest`: they complete that commit.
-    pub(in crate::decide) fn commit_group(
-        &mut self,
-        group: &GroupId,
-        held: Vec<PodId>,
-        rest: Option<Committed>,
-        now: Moment,
-        effects: &mut Effects,
-    ) {
-        let attempt = self.attempt_stamp(group, now);
+    pub fn commit_group(&mut self, cx: &mut Context<'_>, group: &GroupId, held: Vec<PodId>, rest: Option<Committed>) {
+        let attempt = self.attempt_stamp(cx, group);
         let members = u32::try_from(held.len()).unwrap_or(u32::MAX);
         let committed = rest.unwrap_or_else(|| group.commit(attempt, members));
-        self.serial += 1;
-        let number = self.serial;
+        let number = cx.sequence.number();
         let text = committed.to_string();
         for id in &held {
-            if let Some(hold) = self.holds.get_mut(id) {
-                hold.annotations.set(key::GANG_COMMITTED, text.clone());
-                hold.commit = Some(number);
-            }
+            cx.reservations.commit(*id, Some(number), text.clone());
         }
-        let gangs = || self.world.gangs().of_group(group).filter(|gang| gang.group() == group);
-        let looks: Vec<Look> = self.world.gangs().of_group(group).map(Look::of).collect();
+        let gangs = || cx.world.gangs().of_group(group).filter(|gang| gang.group() == group);
+        let looks: Vec<Look> = cx.world.gangs().of_group(group).map(Look::of).collect();
         let item = Item::Group(group.clone());
         // Where the rule stays, each new quorum is one: without the held members some gang would not have what it needs.
         let stays = |gang: &Gang| gang.config().policy != MatchPolicy::OnceSatisfied;
-        let with_them = if gangs().any(stays) { self.by_gang(&held) } else { BTreeMap::new() };
+        let with_them = if gangs().any(stays) { by_gang(cx, &held) } else { BTreeMap::new() };
         let needs = |gang: &Gang| {
             let (policy, min) = (gang.config().policy, gang.config().min.unwrap_or(0));
             let own = with_them.get(gang.id()).copied().unwrap_or(0);
@@ -87,26 +78,26 @@ impl Engine {
         record.progress.last_failure = None;
         record.progress.next_try = None;
         record.progress.holding_since = None;
-        (record.holding, record.clock, record.told) = (None, None, None);
+        (record.holding, record.clock, record.reported) = (None, None, None);
         record.failed.clear();
         record.root_cause = None;
         record.tried = Some(looks);
         if held.is_empty() {
-            self.queue.park(item, Wake::ANY, now.mono, now.wall);
-            return self.enqueue_free(group, now, effects);
+            cx.queue.park(item, Wake::ANY, cx.now.mono, cx.now.wall);
+            return self.enqueue_free(cx, group);
         }
-        self.queue.remove(item);
+        cx.queue.remove(item);
         if news {
-            let created = self.world.gangs().of_group(group).filter_map(Gang::created).min();
+            let created = cx.world.gangs().of_group(group).filter_map(Gang::created).min();
             let waited =
-                created.map(|created| now.wall.duration_since(created).max(SignedDuration::ZERO).unsigned_abs());
-            self.group_waits.extend(waited);
+                created.map(|created| cx.now.wall.duration_since(created).max(SignedDuration::ZERO).unsigned_abs());
+            self.waits.extend(waited);
         }
-        self.denominate_group(group, effects);
-        self.stats.groups_satisfied += u64::from(quorum);
+        Preemption::withdraw_group(cx, group);
+        cx.stats.groups_satisfied += u64::from(quorum);
         if quorum && let Some(first) = held.first() {
             let message = format!("group {group} has room for {} pods: binding", held.len());
-            self.notice(*first, false, "GangSatisfied", message, effects);
+            cx.event(*first, false, "GangSatisfied", message);
         }
         let members: BTreeSet<PodId> = held.iter().copied().collect();
         let unprepared = members.clone();
@@ -114,16 +105,16 @@ impl Engine {
         let commit = Commit { group: group.clone(), unprepared, members, once, rest, committed, missing };
         self.commits.insert(number, commit);
         for id in held {
-            self.permit(id, now, effects);
+            cx.steps.push(Step::Permit(id));
         }
-        self.enqueue_free(group, now, effects);
+        self.enqueue_free(cx, group);
     }
 
     /// When a commit was decided, later than every member was created and every earlier commit of the group, whatever the clocks of
     /// API server and scheduler say.
-    fn attempt_stamp(&mut self, group: &GroupId, now: Moment) -> Timestamp {
-        let stamp = self.stamp(now);
-        let gangs = || self.world.gangs().of_group(group);
+    fn attempt_stamp(&mut self, cx: &mut Context<'_>, group: &GroupId) -> Timestamp {
+        let stamp = cx.sequence.stamp(cx.now.wall);
+        let gangs = || cx.world.gangs().of_group(group);
         let second = SignedDuration::from_secs(1);
         let newest = gangs().filter_map(Gang::newest_live).max().and_then(|newest| newest.checked_add(second).ok());
         let seen = gangs().filter_map(|gang| gang.commits().last_key_value()).map(|(commit, _)| commit.attempt);
@@ -138,154 +129,150 @@ impl Engine {
     }
 
     /// A member that no rule binds any more is a commit of its own: its Binding, too, proves that the group was satisfied.
-    pub(in crate::decide) fn commit_alone(&mut self, id: PodId, now: Moment) {
-        let Some(gang) = self.world.gangs().gang_of(id) else { return };
+    pub fn commit_alone(&mut self, cx: &mut Context<'_>, id: PodId) {
+        let Some(gang) = cx.world.gangs().gang_of(id) else { return };
         let group = gang.group().clone();
         if !rule::is_over(gang.config().policy, self.satisfied_once(&group)) {
             return;
         }
-        let committed = group.commit(self.stamp(now), 1);
-        if let Some(hold) = self.holds.get_mut(&id) {
-            hold.annotations.set(key::GANG_COMMITTED, committed.to_string());
-        }
+        let committed = group.commit(cx.sequence.stamp(cx.now.wall), 1);
+        cx.reservations.commit(id, None, committed.to_string());
     }
 
     /// What an attempt leaves behind is sorted out: members that the rule does not bind any more go by themselves, others wait.
-    pub(in crate::decide) fn after_attempt(&mut self, group: &GroupId, now: Moment, effects: &mut Effects) {
-        self.review(group, now, effects);
+    pub fn after_attempt(&mut self, cx: &mut Context<'_>, group: &GroupId) {
+        // What the attempt itself has moved is no news; what it did to other groups is.
+        cx.world.settle_changed_gangs(group);
+        self.review(cx, group);
         let once = self.satisfied_once(group);
         let over = |gang: &Gang| rule::is_over(gang.config().policy, once) && gang.counts().unplaced() > 0;
-        if self.world.gangs().of_group(group).any(over) {
-            self.enqueue_members(group, now, effects);
+        if cx.world.gangs().of_group(group).any(over) {
+            self.enqueue_members(cx, group);
         }
     }
 
-    /// A member's volumes are settled. `true` when nobody of its commit is waited for any more.
-    pub(in crate::decide) fn member_prepared(&mut self, commit: u64, id: PodId) -> Vec<PodId> {
-        let Some(commit) = self.commits.get_mut(&commit) else { return vec![id] };
+    /// A member's volumes are settled: when those of all members are, all proceed.
+    pub fn member_prepared(&mut self, cx: &mut Context<'_>, commit: u64, id: PodId) {
+        let Some(commit) = self.commits.get_mut(&commit) else { return cx.steps.push(Step::Proceed(vec![id])) };
         commit.unprepared.remove(&id);
-        if commit.unprepared.is_empty() { commit.members.iter().copied().collect() } else { Vec::new() }
+        if commit.unprepared.is_empty() {
+            cx.steps.push(Step::Proceed(commit.members.iter().copied().collect()));
+        }
     }
 
-    /// A member's flight has ended, well or not. Returns those who waited only for it.
-    pub(in crate::decide) fn member_left(&mut self, number: u64, id: PodId) -> Vec<PodId> {
-        let Some(commit) = self.commits.get_mut(&number) else { return Vec::new() };
+    /// A member's bind attempt has ended, well or not: members that waited only for it proceed.
+    fn member_left(&mut self, cx: &mut Context<'_>, number: u64, id: PodId) {
+        let Some(commit) = self.commits.get_mut(&number) else { return };
         commit.members.remove(&id);
-        let was_last = commit.unprepared.remove(&id) && commit.unprepared.is_empty();
-        let free = if was_last { commit.members.iter().copied().collect() } else { Vec::new() };
+        if commit.unprepared.remove(&id) && commit.unprepared.is_empty() {
+            cx.steps.push(Step::Proceed(commit.members.iter().copied().collect()));
+        }
         if commit.members.is_empty() {
             self.commits.remove(&number);
         }
-        free
     }
 
-    /// A member of a commit is on its way no more and has given its room back. While nobody of the commit has gone for a lock,
-    /// and without it not every gang has what it needs, nobody goes: all is as before the commit.
-    pub(in crate::decide) fn member_lost(&mut self, number: u64, id: PodId, now: Moment, effects: &mut Effects) {
+    /// A member of a commit is not being bound any more and has given its room back. While no member of the commit has gone for a
+    /// lock, and without this one some gang lacks members, the commit is taken back whole.
+    pub fn member_lost(&mut self, cx: &mut Context<'_>, number: u64, id: PodId) {
         let Some(commit) = self.commits.get(&number) else { return };
         let waits = !commit.unprepared.is_empty() && commit.members.contains(&id) && !commit.rest;
         let lacks = |gang: &Gang| {
             let config = gang.config();
             rule::needed(config.policy, config.min.unwrap_or(0), gang.counts(), commit.once) > 0
         };
-        if waits && self.world.gangs().of_group(&commit.group).any(lacks) {
-            let why = format!("a member of group {} was lost on its way", commit.group);
-            return self.call_off(number, Some(id), &why, now, effects);
+        if waits && cx.world.gangs().of_group(&commit.group).any(lacks) {
+            let why = format!("a member of group {} was lost while it was being bound", commit.group);
+            return self.call_off(cx, number, Some(id), &why);
         }
-        self.member_left(number, id).into_iter().for_each(|id| self.go(id, now, effects));
+        self.member_left(cx, number, id);
     }
 
-    /// Takes back what was committed for a group that is not what it was, as long as nobody of the commit has gone for a lock.
-    pub(in crate::decide) fn call_off_unlocked(
-        &mut self,
-        group: &GroupId,
-        why: &str,
-        now: Moment,
-        effects: &mut Effects,
-    ) {
+    /// Takes back what was committed for a group that is not what it was, as long as no member of the commit has gone for a lock.
+    pub fn call_off_unlocked(&mut self, cx: &mut Context<'_>, group: &GroupId, why: &str) {
         let unlocked = |commit: &Commit| commit.group == *group && !commit.unprepared.is_empty();
         let unlocked = self.commits.iter().filter(|(_, commit)| unlocked(commit)).map(|(number, _)| *number);
         for number in unlocked.collect::<Vec<_>>() {
-            self.call_off(number, None, why, now, effects);
+            self.call_off(cx, number, None, why);
         }
     }
 
-    /// Takes everybody of a commit back, but for `lost`, who has given its room back.
-    fn call_off(&mut self, number: u64, lost: Option<PodId>, why: &str, now: Moment, effects: &mut Effects) {
+    /// Takes a commit back, but for `lost`, which has given its room back.
+    fn call_off(&mut self, cx: &mut Context<'_>, number: u64, lost: Option<PodId>, why: &str) {
         let Some(Commit { group, mut members, once, .. }) = self.commits.remove(&number) else { return };
         if let Some(lost) = lost {
             members.remove(&lost);
         }
         for id in &members {
-            if let Some(hold) = self.holds.remove(id) {
-                self.unreserve(*id, hold.node);
-            } else if let Some(flight) = self.drop_flight(*id) {
-                if let Some(raw) = flight.lock_value {
-                    self.release(flight.node, &raw, ReleaseReason::BindFailed, effects);
-                }
-                self.unreserve(*id, flight.node);
+            if let Some(reservation) = cx.reservations.take(*id) {
+                Reservations::free(cx, *id, reservation.node);
             }
         }
-        self.stats.group_releases += 1;
+        cx.steps.push(Step::Withdraw(members.iter().copied().collect()));
+        cx.stats.group_releases += 1;
         if let Some(record) = self.groups.get_mut(&group) {
             (record.progress.satisfied_once, record.outlived) = (once, true);
         }
         if let Some(first) = members.first() {
             let message = format!("room of {} pods given back: {why}", members.len());
-            self.notice(*first, true, "GangHoldReleased", message, effects);
+            cx.event(*first, true, "GangHoldReleased", message);
         }
         match lost {
-            Some(lost) => self.rest_group_of(lost, now),
+            Some(lost) => cx.steps.push(Step::RestGroup(lost)),
             // Each waits with the group that is its own now.
-            None => members.into_iter().for_each(|id| self.enqueue(id, now, effects)),
+            None => members.into_iter().for_each(|id| cx.enqueue(id)),
         }
     }
 
     /// Members whose room was given back while they were part of a commit.
-    pub(in crate::decide) fn settle_strays(&mut self, now: Moment, effects: &mut Effects) {
-        for (commit, id) in std::mem::take(&mut self.strays) {
-            self.member_lost(commit, id, now, effects);
-            if self.world.pod(id).is_some_and(|pod| MemberState::of(pod) == MemberState::Pending) {
-                // Whoever was not permitted is not asked for again at once.
-                self.rest_group_of(id, now);
+    pub fn settle_lost(&mut self, cx: &mut Context<'_>) {
+        for (commit, id) in cx.reservations.take_lost() {
+            if !cx.leading {
+                continue;
+            }
+            self.member_lost(cx, commit, id);
+            if cx.world.pod(id).is_some_and(|pod| MemberState::of(pod) == MemberState::Pending) {
+                // A member that was not permitted is not asked for again at once.
+                cx.steps.push(Step::RestGroup(id));
             }
         }
     }
 
     /// A member could not be bound: its group, if that still has to try for it, does so when it has rested, longer each time.
-    pub(in crate::decide) fn rest_group_of(&mut self, id: PodId, now: Moment) {
-        let route = self.world.pod(id).map(|pod| self.route(pod));
-        let Some(Route::Owed(group) | Route::Group(group)) = route else { return };
+    pub fn rest_group_of(&mut self, cx: &mut Context<'_>, id: PodId) {
+        let route = cx.world.pod(id).map(|pod| self.route(cx.world, cx.reservations, pod));
+        let Some(Route::Completes(group) | Route::Group(group)) = route else { return };
         let Some(record) = self.groups.get_mut(&group) else { return };
         // Members that fail together are one failure.
-        if record.rest_until.is_none_or(|until| until <= now.mono) {
+        if record.rest_until.is_none_or(|until| until <= cx.now.mono) {
             let pause = REST.0.saturating_mul(1 << record.bind_failures.min(6)).min(REST.1);
             record.bind_failures += 1;
-            record.rest_until = Some(now.mono + pause);
+            record.rest_until = Some(cx.now.mono + pause);
         }
-        self.queue_group(&group, now);
+        self.queue_group(cx, &group);
     }
 
     /// A member is bound: its group's next failure is the first one again.
-    pub(in crate::decide) fn member_bound(&mut self, commit: u64) {
-        if let Some(commit) = self.commits.get_mut(&commit)
+    pub fn member_bound(&mut self, cx: &mut Context<'_>, number: u64, id: PodId) {
+        if let Some(commit) = self.commits.get_mut(&number)
             && let Some(record) = self.groups.get_mut(&commit.group)
         {
             record.bind_failures = 0;
             commit.missing = commit.missing.saturating_sub(1);
             if commit.missing == 0 {
-                // Whoever has ended by now was bound all the same: nothing broke off.
+                // A member that has ended by now was bound all the same: nothing broke off.
                 record.whole = record.whole.max(Some(commit.committed));
             }
         }
+        self.member_left(cx, number, id);
     }
 
-    /// The kubelet may have refused a member: with `evictGang` those who were bound with it are deleted.
-    pub(in crate::decide) fn member_refused(&mut self, id: PodId, now: Moment, effects: &mut Effects) {
-        let Some(pod) = self.world.pod(id).filter(|pod| pod.facts.spec.refused) else { return };
+    /// The kubelet may have refused a member: with `evictGang` those that were bound with it are deleted.
+    pub fn member_refused(&mut self, cx: &mut Context<'_>, binder: &Binder, id: PodId) {
+        let Some(pod) = cx.world.pod(id).filter(|pod| pod.facts.spec.refused) else { return };
         let commit = pod.facts.handoff.assignment.committed;
-        let (Some(commit), Some(gang)) = (commit, self.world.gangs().gang_of(id)) else { return };
-        if !self.leading || self.config.gangs.on_bind_failure != OnBindFailure::EvictGang {
+        let (Some(commit), Some(gang)) = (commit, cx.world.gangs().gang_of(id)) else { return };
+        if !cx.leading || cx.config.gangs.on_bind_failure != OnBindFailure::EvictGang {
             return;
         }
         let (group, text) = (gang.group(), commit.to_string());
@@ -295,51 +282,46 @@ impl Engine {
             if required && matches!(member.state, MemberState::Bound | MemberState::Running | MemberState::Reserved) {
                 return true;
             }
-            let flight = self.flights.get(&member.pod);
-            let going = flight.and_then(|flight| flight.annotations.get(key::GANG_COMMITTED)) == Some(text.as_str());
+            let attempt = binder.attempts().get(&member.pod);
+            let going = attempt.and_then(|attempt| attempt.annotations.get(key::GANG_COMMITTED)) == Some(text.as_str());
             going || (member.state.is_bound() && member.committed == Some(commit))
         };
-        let members = self.world.gangs().of_group(group).flat_map(Gang::members).filter(with_it);
+        let members = cx.world.gangs().of_group(group).flat_map(Gang::members).filter(with_it);
         let members: Vec<PodId> = members.map(|member| member.pod).collect();
         let message = format!("pod {} of group {group} was refused by its node's kubelet", pod.key());
-        members.into_iter().for_each(|id| self.send_away(id, message.clone(), now, effects));
+        members.into_iter().for_each(|id| self.evict(cx, id, message.clone()));
     }
 
     /// A member could not be bound for good: with `evictGang` the others are deleted.
-    pub(in crate::decide) fn member_failed(
-        &mut self,
-        id: PodId,
-        group: &GroupId,
-        why: &str,
-        now: Moment,
-        effects: &mut Effects,
-    ) {
-        if self.config.gangs.on_bind_failure != OnBindFailure::EvictGang {
+    pub fn member_failed(&mut self, cx: &mut Context<'_>, commit: u64, id: PodId, why: &str) {
+        let Some(group) = self.commits.get(&commit).map(|commit| commit.group.clone()) else { return };
+        cx.event(id, true, "GangBindFailed", why.to_owned());
+        if cx.config.gangs.on_bind_failure != OnBindFailure::EvictGang {
             return;
         }
-        let gangs = self.world.gangs().of_group(group);
+        let gangs = cx.world.gangs().of_group(&group);
         let others = gangs
             .flat_map(Gang::members)
             .filter(|member| matches!(member.state, MemberState::Bound | MemberState::Running | MemberState::Reserved))
             .filter(|member| member.pod != id);
         let others: Vec<PodId> = others.map(|member| member.pod).collect();
         let message = format!("a member of group {group} could not be bound: {why}");
-        others.into_iter().for_each(|id| self.send_away(id, message.clone(), now, effects));
+        others.into_iter().for_each(|id| self.evict(cx, id, message.clone()));
     }
 
     /// Deletes a pod, until the watch shows that.
-    fn send_away(&mut self, id: PodId, message: String, now: Moment, effects: &mut Effects) {
-        let Some(pod) = self.world.pod(id).map(|pod| pod.facts.handoff.pod.clone()) else { return };
-        effects.push(Effect::Evict { pod, message: message.clone() });
-        self.sent_away.insert(id, message);
-        self.timers.insert((now.mono + SEND_AGAIN, Timer::SentAway(id)));
+    fn evict(&mut self, cx: &mut Context<'_>, id: PodId, message: String) {
+        let Some(pod) = cx.world.pod(id).map(|pod| pod.facts.handoff.pod.clone()) else { return };
+        cx.effects.push(Effect::Evict { pod, message: message.clone() });
+        self.evicted.insert(id, message);
+        cx.timers.set(cx.now.mono + EVICT_AGAIN, Timer::EvictMember(id));
     }
 
     /// A deletion may not have been heard.
-    pub(in crate::decide) fn sent_away_due(&mut self, id: PodId, now: Moment, effects: &mut Effects) {
-        let Some(message) = self.sent_away.remove(&id) else { return };
-        if self.world.pod(id).is_some_and(|pod| MemberState::of(pod).is_live()) {
-            self.send_away(id, message, now, effects);
+    pub fn evict_again(&mut self, cx: &mut Context<'_>, id: PodId) {
+        let Some(message) = self.evicted.remove(&id) else { return };
+        if cx.world.pod(id).is_some_and(|pod| MemberState::of(pod).is_live()) {
+            self.evict(cx, id, message);
         }
     }
 }

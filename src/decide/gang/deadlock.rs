@@ -4,65 +4,89 @@
 use std::cmp::Reverse;
 use std::time::Duration;
 
-use crate::decide::devices::Held;
-use crate::decide::scheduler::Hold;
-use crate::decide::scheduler::effect::Effects;
-use crate::decide::scheduler::engine::Engine;
-use crate::decide::scheduler::settings::Moment;
-use crate::decide::world::gangs::GroupId;
-use crate::decide::world::volume::VolumePlan;
-use crate::decide::world::{NodeId, PodId, Wake};
+use crate::decide::scheduler::context::{Context, Step};
+use crate::decide::scheduler::reservations::{Reservations, Saved};
+use crate::decide::world::gangs::{Gang, GroupId};
+use crate::decide::world::{PodId, Wake};
 
-use super::attempt::Attempt;
+use super::Gangs;
+use super::alike::Kind;
+use super::attempt::{Attempt, held_members};
+use super::review::waiting;
 
-/// Higher priority first, then whoever has held longest, then by id. Smaller goes first.
+/// Higher priority first, then the longest holding, then by id. Smaller goes first.
 type Rank = (Reverse<i32>, Duration, GroupId);
 
 /// What one group holds, to be put back as it was.
 #[derive(Clone)]
-pub(in crate::decide) struct Holdings {
+pub(super) struct Holdings {
     group: GroupId,
-    pods: Vec<Kept>,
+    pods: Vec<Saved>,
 }
 
-/// How one member was held.
-#[derive(Clone)]
-pub(in crate::decide) struct Kept {
-    /// The member.
-    pub pod: PodId,
-    hold: Hold,
-    devices: Option<Held>,
-    volumes: Option<VolumePlan>,
-}
+impl Holdings {
+    /// Gives back what a group holds, so that it can be put back.
+    pub fn take(cx: &mut Context<'_>, group: &GroupId) -> Self {
+        let pods = held_members(cx, group).into_iter().filter_map(|id| Reservations::save(cx, id)).collect();
+        Self { group: group.clone(), pods }
+    }
 
-impl Kept {
-    /// Where it was held.
-    pub const fn node(&self) -> NodeId {
-        self.hold.node
+    /// What a group holds, without taking it.
+    fn copy(cx: &Context<'_>, group: &GroupId) -> Self {
+        let copy = |id: PodId| cx.reservations.copy(cx.world, id);
+        Self { group: group.clone(), pods: held_members(cx, group).into_iter().filter_map(copy).collect() }
+    }
+
+    pub fn put(self, cx: &mut Context<'_>) {
+        self.pods.into_iter().for_each(|saved| Reservations::restore(cx, saved));
     }
 }
 
-impl Engine {
+/// A group as it stands before it is tried: what it holds, which an attempt may move to other nodes, and what is known to have
+/// failed.
+struct Trial {
+    own: Holdings,
+    failed: Vec<Kind>,
+}
+
+impl Trial {
+    fn attempt(&self, gangs: &mut Gangs, cx: &mut Context<'_>) -> Option<Vec<PodId>> {
+        match gangs.attempt_once(cx, &self.own.group) {
+            Attempt::Satisfied(held) => Some(held),
+            Attempt::Short(_) => None,
+        }
+    }
+
+    fn restore(&self, gangs: &mut Gangs, cx: &mut Context<'_>) {
+        Holdings::take(cx, &self.own.group);
+        self.own.clone().put(cx);
+        if let Some(record) = gangs.groups.get_mut(&self.own.group) {
+            record.failed.clone_from(&self.failed);
+        }
+    }
+}
+
+impl Gangs {
     /// A group could not be satisfied. When that is only for what unsatisfied groups of lower rank hold, they give way, the
     /// last one first, and every group that had to do with it is tried again in rank order. `true` when the group is satisfied.
-    pub(in crate::decide) fn resolve_holders(&mut self, group: &GroupId, now: Moment, effects: &mut Effects) -> bool {
-        let holders = self.holders();
+    pub fn resolve_holders(&mut self, cx: &mut Context<'_>, group: &GroupId) -> bool {
+        let holders = self.holders(cx);
         let own = holders.iter().find(|(_, _, id)| id == group).cloned();
         let above = holders.iter().take_while(|rank| own.is_some() && Some(*rank) != own.as_ref());
         let above: Vec<GroupId> = above.map(|(.., id)| id.clone()).collect();
         for (at, upper) in above.iter().enumerate() {
             let below: Vec<GroupId> = holders[at + 1..].iter().map(|(.., id)| id.clone()).collect();
-            if self.would_help(upper, &below, now) {
-                // Whoever ranks above it and can be helped is to be helped first.
+            if self.would_help(cx, upper, &below) {
+                // A group that ranks above it and can be helped is helped first.
                 return false;
             }
         }
-        let priority = self.priority_of(group);
+        let priority = priority_of(cx, group);
         let below: Vec<GroupId> = holders
             .iter()
             .filter(|rank| match &own {
                 Some(own) => *rank > own,
-                // Who holds nothing outranks lower priority only.
+                // A group that holds nothing outranks lower priority only.
                 None => rank.0.0 < priority,
             })
             .map(|(.., id)| id.clone())
@@ -70,37 +94,39 @@ impl Engine {
         if below.is_empty() {
             return false;
         }
-        let (attempt, restore) = self.tries_of(group, now);
-        let Some((held, released)) = self.give_way(&below, attempt, restore) else { return false };
-        self.tell_released(&released, &format!("group {group} goes first"), effects);
-        self.commit_group(group, held, None, now, effects);
+        let trial = self.trial(cx, group);
+        let attempt = |gangs: &mut Self, cx: &mut Context<'_>| trial.attempt(gangs, cx);
+        let restore = |gangs: &mut Self, cx: &mut Context<'_>| trial.restore(gangs, cx);
+        let Some((held, released)) = self.give_way(cx, &below, attempt, restore) else { return false };
+        self.report_released(cx, &released, &format!("group {group} goes first"));
+        self.commit_group(cx, group, held, None);
         for next in &below {
             if !released.contains(next) {
-                self.try_group(next, true, now, effects);
+                self.try_group(cx, next, true);
             }
         }
         for last in released.iter().rev() {
-            self.try_group(last, false, now, effects);
+            self.try_group(cx, last, false);
         }
         true
     }
 
     /// A single pod fits nowhere: groups of lower priority that only hold room give it back. `true` when the pod is held now.
-    pub(in crate::decide) fn resolve_for_pod(&mut self, id: PodId, now: Moment, effects: &mut Effects) -> bool {
-        if self.holds.is_empty() {
+    pub fn resolve_for_pod(&mut self, cx: &mut Context<'_>, id: PodId) -> bool {
+        if cx.reservations.all().is_empty() {
             return false;
         }
-        let Some(pod) = self.world.pod(id) else { return false };
+        let Some(pod) = cx.world.pod(id) else { return false };
         let (priority, key) = (pod.facts.spec.priority, pod.key().clone());
-        let below = self.holders_below(priority);
-        let attempt = |engine: &mut Self| engine.try_member(id, now).ok();
-        let restore = |engine: &mut Self| engine.undo(&[id]);
-        let Some(((), released)) = self.give_way(&below, attempt, restore) else { return false };
-        self.tell_released(&released, &format!("pod {key} goes first"), effects);
-        self.commit_alone(id, now);
-        self.permit(id, now, effects);
+        let below = self.holders_below(cx, priority);
+        let attempt = |_: &mut Self, cx: &mut Context<'_>| Self::try_member(cx, id).ok();
+        let restore = |_: &mut Self, cx: &mut Context<'_>| Reservations::undo(cx, &[id]);
+        let Some(((), released)) = self.give_way(cx, &below, attempt, restore) else { return false };
+        self.report_released(cx, &released, &format!("pod {key} goes first"));
+        self.commit_alone(cx, id);
+        cx.steps.push(Step::Permit(id));
         for last in released.iter().rev() {
-            self.try_group(last, false, now, effects);
+            self.try_group(cx, last, false);
         }
         true
     }
@@ -108,26 +134,27 @@ impl Engine {
     /// Lets groups give their room back, the last of `below` first, until `attempt` succeeds. When even all of it would not
     /// help, nothing has changed. `restore` undoes whatever an attempt did, be it only that a member is held elsewhere. Returns
     /// what the attempt returned, and who gave way.
-    pub(in crate::decide) fn give_way<T>(
+    pub fn give_way<T>(
         &mut self,
+        cx: &mut Context<'_>,
         below: &[GroupId],
-        mut attempt: impl FnMut(&mut Self) -> Option<T>,
-        mut restore: impl FnMut(&mut Self),
+        mut attempt: impl FnMut(&mut Self, &mut Context<'_>) -> Option<T>,
+        mut restore: impl FnMut(&mut Self, &mut Context<'_>),
     ) -> Option<(T, Vec<GroupId>)> {
         // First whether it would help at all.
-        if below.is_empty() || !self.helps(below, &mut attempt, &mut restore) {
+        if below.is_empty() || !self.helps(cx, below, &mut attempt, &mut restore) {
             return None;
         }
         let mut taken = Vec::new();
         for group in below.iter().rev() {
-            taken.push(self.take_holdings(group));
-            if let Some(done) = attempt(self) {
+            taken.push(Holdings::take(cx, group));
+            if let Some(done) = attempt(self, cx) {
                 return Some((done, taken.into_iter().map(|holdings| holdings.group).collect()));
             }
-            restore(self);
+            restore(self, cx);
         }
         for holdings in taken.into_iter().rev() {
-            self.put_holdings(holdings);
+            holdings.put(cx);
         }
         None
     }
@@ -135,128 +162,75 @@ impl Engine {
     /// Whether `attempt` succeeds when all of `below` give way. Nothing changes.
     fn helps<T>(
         &mut self,
+        cx: &mut Context<'_>,
         below: &[GroupId],
-        attempt: &mut impl FnMut(&mut Self) -> Option<T>,
-        restore: &mut impl FnMut(&mut Self),
+        attempt: &mut impl FnMut(&mut Self, &mut Context<'_>) -> Option<T>,
+        restore: &mut impl FnMut(&mut Self, &mut Context<'_>),
     ) -> bool {
-        let all: Vec<Holdings> = below.iter().map(|group| self.take_holdings(group)).collect();
-        let helps = attempt(self).is_some();
-        restore(self);
+        let all: Vec<Holdings> = below.iter().map(|group| Holdings::take(cx, group)).collect();
+        let helps = attempt(self, cx).is_some();
+        restore(self, cx);
         for holdings in all {
-            self.put_holdings(holdings);
+            holdings.put(cx);
         }
         helps
     }
 
     /// Whether a group would be satisfied if all of `below` gave way.
-    fn would_help(&mut self, group: &GroupId, below: &[GroupId], now: Moment) -> bool {
+    fn would_help(&mut self, cx: &mut Context<'_>, group: &GroupId, below: &[GroupId]) -> bool {
         let shown = self.groups.get(group).map(|record| record.progress.clone());
-        let (mut attempt, mut restore) = self.tries_of(group, now);
-        let helps = self.helps(below, &mut attempt, &mut restore);
-        // It was not its turn: nobody counts this as an attempt.
+        let trial = self.trial(cx, group);
+        let mut attempt = |gangs: &mut Self, cx: &mut Context<'_>| trial.attempt(gangs, cx);
+        let mut restore = |gangs: &mut Self, cx: &mut Context<'_>| trial.restore(gangs, cx);
+        let helps = self.helps(cx, below, &mut attempt, &mut restore);
+        // It was not its turn: this counts as no attempt.
         if let (Some(record), Some(shown)) = (self.groups.get_mut(group), shown) {
             record.progress = shown;
         }
         helps
     }
 
-    /// How a group is tried, and how it is put back to where it is now: with what it holds, which may have moved to other nodes,
-    /// and with what is known to have failed.
-    fn tries_of(
-        &self,
-        group: &GroupId,
-        now: Moment,
-    ) -> (impl FnMut(&mut Self) -> Option<Vec<PodId>> + use<>, impl FnMut(&mut Self) + use<>) {
-        let own = self.copy_holdings(group);
+    fn trial(&self, cx: &Context<'_>, group: &GroupId) -> Trial {
         let failed = self.groups.get(group).map(|record| record.failed.clone()).unwrap_or_default();
-        let (of_try, of_restore) = (group.clone(), group.clone());
-        let attempt = move |engine: &mut Self| match engine.attempt_once(&of_try, now) {
-            Attempt::Satisfied(held) => Some(held),
-            Attempt::Short(_) => None,
-        };
-        let restore = move |engine: &mut Self| {
-            engine.take_holdings(&of_restore);
-            engine.put_holdings(own.clone());
-            if let Some(record) = engine.groups.get_mut(&of_restore) {
-                record.failed.clone_from(&failed);
-            }
-        };
-        (attempt, restore)
+        Trial { own: Holdings::copy(cx, group), failed }
     }
 
-    pub(in crate::decide) fn tell_released(&mut self, released: &[GroupId], why: &str, effects: &mut Effects) {
-        self.woken(Wake::POD_FREED);
+    /// Reports that these groups gave their room back.
+    pub(super) fn report_released(&mut self, cx: &mut Context<'_>, released: &[GroupId], why: &str) {
+        cx.wake(Wake::POD_FREED);
         for group in released {
-            self.stats.group_releases += 1;
+            cx.stats.group_releases += 1;
             if let Some(record) = self.groups.get_mut(group) {
                 (record.holding, record.clock) = (None, None);
                 record.progress.holding_since = None;
             }
-            if let Some(first) = self.waiting(group).next().map(|member| member.pod) {
+            let first = waiting(cx.world, &cx.config.scheduler_names, group).next().map(|member| member.pod);
+            if let Some(first) = first {
                 let message = format!("group {group} gave its room back: {why}");
-                self.notice(first, true, "GangHoldReleased", message, effects);
+                cx.event(first, true, "GangHoldReleased", message);
             }
         }
     }
 
     /// Unsatisfied groups that hold room, in rank order.
-    fn holders(&self) -> Vec<Rank> {
+    fn holders(&self, cx: &Context<'_>) -> Vec<Rank> {
         let mut ranks: Vec<Rank> = self
             .groups
             .iter()
             .filter_map(|(group, record)| Some((group, record.holding?)))
-            .map(|(group, since)| (Reverse(self.priority_of(group)), since, group.clone()))
+            .map(|(group, since)| (Reverse(priority_of(cx, group)), since, group.clone()))
             .collect();
         ranks.sort();
         ranks
     }
 
     /// Groups of strictly lower priority that hold room, in rank order.
-    pub(in crate::decide) fn holders_below(&self, priority: i32) -> Vec<GroupId> {
-        self.holders().into_iter().filter(|rank| rank.0.0 < priority).map(|(.., id)| id).collect()
+    pub fn holders_below(&self, cx: &Context<'_>, priority: i32) -> Vec<GroupId> {
+        self.holders(cx).into_iter().filter(|rank| rank.0.0 < priority).map(|(.., id)| id).collect()
     }
+}
 
-    pub(in crate::decide) fn priority_of(&self, group: &GroupId) -> i32 {
-        self.world.gangs().of_group(group).flat_map(crate::decide::world::gangs::Gang::priorities).max().unwrap_or(0)
-    }
-
-    pub(in crate::decide) fn take_holdings(&mut self, group: &GroupId) -> Holdings {
-        let pods = self.held_members(group).into_iter().filter_map(|id| self.take_kept(id)).collect();
-        Holdings { group: group.clone(), pods }
-    }
-
-    /// What a group holds, without taking it.
-    fn copy_holdings(&self, group: &GroupId) -> Holdings {
-        let copy = |id: PodId| {
-            let devices = self.world.pod(id).and_then(|pod| pod.devices.clone());
-            let volumes = self.world.volume_plan(id).cloned();
-            Some(Kept { pod: id, hold: self.holds.get(&id)?.clone(), devices, volumes })
-        };
-        Holdings { group: group.clone(), pods: self.held_members(group).into_iter().filter_map(copy).collect() }
-    }
-
-    /// Takes back the room of one member.
-    pub(in crate::decide) fn take_kept(&mut self, id: PodId) -> Option<Kept> {
-        let devices = self.world.pod(id).and_then(|pod| pod.devices.clone());
-        let volumes = self.world.volume_plan(id).cloned();
-        let hold = self.holds.remove(&id)?;
-        self.give_back(id, hold.node);
-        Some(Kept { pod: id, hold, devices, volumes })
-    }
-
-    /// Undoes [`Engine::take_kept`].
-    pub(in crate::decide) fn put_kept(&mut self, kept: Kept) {
-        let Kept { pod, hold, devices, volumes } = kept;
-        if self.world.assume(pod, hold.node, devices) {
-            if let Some(plan) = volumes {
-                self.world.plan_volumes(pod, plan);
-            }
-            self.holds.insert(pod, hold);
-        }
-    }
-
-    pub(in crate::decide) fn put_holdings(&mut self, holdings: Holdings) {
-        debug_assert!(self.groups.contains_key(&holdings.group), "only known groups hold");
-        holdings.pods.into_iter().for_each(|kept| self.put_kept(kept));
-    }
+/// The highest priority of a member.
+pub(super) fn priority_of(cx: &Context<'_>, group: &GroupId) -> i32 {
+    cx.world.gangs().of_group(group).flat_map(Gang::priorities).max().unwrap_or(0)
 }

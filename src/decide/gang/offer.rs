@@ -9,11 +9,11 @@ use crate::contract::key;
 use crate::decide::world::gangs::{Gang, GroupId, MemberState, rule};
 use crate::decide::world::{Pod, PodId, World};
 
-use super::alike::{Kind, Refusals, is_twin};
+use super::alike::{Kind, Refusals};
 
 /// What an attempt is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::decide) enum Aim {
+pub enum Aim {
     /// Every gang's minimum, as its policy counts. `once`: the group was satisfied once.
     Minimum {
         /// The group's flag.
@@ -27,7 +27,7 @@ pub(in crate::decide) enum Aim {
 
 /// Members of a group that may be offered.
 #[derive(Debug, Clone, Default)]
-pub(in crate::decide) struct Offer {
+pub struct Offer {
     /// One entry per gang that still needs members, in id order.
     pub gangs: Vec<GangOffer>,
     /// Who keeps members away.
@@ -36,7 +36,7 @@ pub(in crate::decide) struct Offer {
 
 /// Members of one gang.
 #[derive(Debug, Clone)]
-pub(in crate::decide) struct GangOffer {
+pub struct GangOffer {
     /// How many of them must get a place before the gang is satisfied.
     pub needed: usize,
     /// All that wait, best first: failed kinds last, then larger requests, creation, name.
@@ -93,7 +93,7 @@ impl Offer {
             let others = gang.pending.iter().filter(|id| {
                 let Some(pod) = world.pod(**id) else { return false };
                 let other = match last {
-                    Some((before, other)) if is_twin(before, pod) => other,
+                    Some((before, other)) if before.is_of_template(pod) => other,
                     _ => !self.is_any(world, failed, pod),
                 };
                 last = Some((pod, other));
@@ -131,7 +131,7 @@ fn of_gang(gang: &Gang, pods: Vec<&Pod>, failed: &dyn Fn(&Pod) -> bool, aim: Aim
     let (mut last, mut alike): (Option<&Pod>, bool) = (None, true);
     for pod in pods {
         let place = match (last, pending.last()) {
-            (Some(before), Some((place, _))) if is_twin(before, pod) => place.of_twin(pod),
+            (Some(before), Some((place, _))) if before.is_of_template(pod) => place.of_template_mate(pod),
             _ => {
                 alike &= last.is_none();
                 Place::of(pod, failed(pod))
@@ -168,13 +168,13 @@ impl<'a> Place<'a> {
     }
 
     /// That of a pod that asks for the same.
-    fn of_twin(&self, pod: &'a Pod) -> Self {
+    fn of_template_mate(&self, pod: &'a Pod) -> Self {
         Self { failed: self.failed, size: self.size, created: pod.facts.handoff.created, name: &pod.key().name }
     }
 }
 
 /// How much a pod asks for: GPUs in percent, then thousandths of CPU, then bytes.
-pub(in crate::decide) fn size(pod: &Pod) -> (i64, i64, i64) {
+pub fn size(pod: &Pod) -> (i64, i64, i64) {
     let requests = &pod.facts.spec.requests;
     let percent = [key::GPU, key::GPU_CORE, key::GPU_MEMORY_RATIO].map(|name| requests.scalar(name));
     let gpus = requests.scalar(key::NVIDIA_GPU).saturating_mul(100);

@@ -4,10 +4,13 @@
 use std::time::Duration;
 
 use crate::contract::gang::{GangId, PodGroupApi, PodGroupStatus};
-use crate::decide::scheduler::effect::{Effect, Effects, PodGroupWrite};
-use crate::decide::scheduler::engine::{Engine, Timer};
-use crate::decide::scheduler::settings::Moment;
+use crate::decide::scheduler::context::Context;
+use crate::decide::scheduler::effect::{Effect, PodGroupWrite};
+use crate::decide::scheduler::queue::Item;
+use crate::decide::scheduler::timers::Timer;
 use crate::decide::world::gangs::{Gang, GroupId, NamedBy, Sight, is_rewording, is_same_but_times, status};
+
+use super::Gangs;
 
 /// Counts change with every member that is bound: they are gathered for this long.
 const GATHER: Duration = Duration::from_secs(1);
@@ -18,7 +21,7 @@ const RETRY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs
 
 /// What was written last for one gang.
 #[derive(Debug, Clone)]
-pub(crate) struct Written {
+pub struct Written {
     wanted: PodGroupStatus,
     /// Version of the object that it was written to.
     version: Box<str>,
@@ -32,40 +35,41 @@ pub(crate) struct Written {
     failures: u32,
 }
 
-impl Engine {
+impl Gangs {
     /// Writes the status of every PodGroup of a group that does not say how its gang stands.
-    pub(in crate::decide) fn tell_pod_groups(&mut self, group: &GroupId, now: Moment, effects: &mut Effects) {
+    pub fn report_pod_groups(&mut self, cx: &mut Context<'_>, group: &GroupId) {
         let ids: Vec<GangId> = group.gangs().to_vec();
         for id in ids {
-            if self.world.gangs().gang(&id).is_some_and(|gang| gang.group() == group) {
-                self.tell_pod_group(group, &id, now, effects);
+            if cx.world.gangs().gang(&id).is_some_and(|gang| gang.group() == group) {
+                self.report_pod_group(cx, group, &id);
             }
         }
     }
 
-    fn tell_pod_group(&mut self, group: &GroupId, id: &GangId, now: Moment, effects: &mut Effects) {
-        let (Some(gang), Some(record)) = (self.world.gangs().gang(id), self.groups.get(group)) else { return };
+    fn report_pod_group(&mut self, cx: &mut Context<'_>, group: &GroupId, id: &GangId) {
+        let (Some(gang), Some(record)) = (cx.world.gangs().gang(id), self.groups.get(group)) else { return };
         let written = record.written.get(id);
-        let ours = gang.members().any(|member| self.config.scheduler_names.contains(&member.scheduler));
+        let ours = gang.members().any(|member| cx.config.scheduler_names.contains(&member.scheduler));
         if !ours && written.is_none() {
             return;
         }
         let Some(object) = gang.pod_group() else {
-            return self.make_pod_group(group, id, now, effects);
+            return self.make_pod_group(cx, group, id);
         };
         if object.api == PodGroupApi::Kubernetes || object.uid.is_empty() {
             return;
         }
-        let held = record.held.as_ref().map(|(reason, message)| (*reason, message.as_str()));
-        let sight = Sight { progress: &record.progress, next_try: self.next_try(group, now), held };
+        let held = record.not_ready.as_ref().map(|(reason, message)| (*reason, message.as_str()));
+        let sight =
+            Sight { progress: &record.progress, next_try: cx.queue.next_try(Item::Group(group.clone()), cx.now), held };
         let kept = written.map(|written| &written.wanted.conditions);
         let wanted = match kept.filter(|kept| object.status.conditions.is_empty() && !kept.is_empty()) {
             // An object that keeps no conditions says no more what it was told.
             Some(kept) => {
                 let before = PodGroupStatus { conditions: kept.clone(), ..object.status.clone() };
-                status(gang, sight, &before, now.wall)
+                status(gang, sight, &before, cx.now.wall)
             }
-            None => status(gang, sight, &object.status, now.wall),
+            None => status(gang, sight, &object.status, cx.now.wall),
         };
         if wanted == object.status {
             return;
@@ -84,14 +88,14 @@ impl Engine {
                 // The watch will show it.
                 (Some(_), false) if known => written.at + LOST,
                 (Some(_), false) if is_rewording(&object.status, &wanted) => {
-                    written.at + self.config.gangs.condition_pause
+                    written.at + cx.config.gangs.condition_pause
                 }
                 (Some(_), false) => written.at + GATHER,
                 (None, false) => written.not_before,
             };
         }
-        if now.mono < due {
-            self.timers.insert((due, Timer::PodGroups(group.clone())));
+        if cx.now.mono < due {
+            cx.timers.set(due, Timer::PodGroups(group.clone()));
             return;
         }
         let write = PodGroupWrite {
@@ -104,28 +108,22 @@ impl Engine {
         let written = Written {
             wanted,
             version: object.version.clone(),
-            at: now.mono,
+            at: cx.now.mono,
             stored: None,
-            not_before: now.mono,
+            not_before: cx.now.mono,
             under_way: true,
             failures,
         };
-        effects.push(Effect::PodGroupStatus(Box::new(write)));
-        self.timers.insert((now.mono + LOST, Timer::PodGroups(group.clone())));
+        cx.effects.push(Effect::PodGroupStatus(Box::new(write)));
+        cx.timers.set(cx.now.mono + LOST, Timer::PodGroups(group.clone()));
         if let Some(record) = self.groups.get_mut(group) {
             record.written.insert(id.clone(), written);
         }
     }
 
     /// What came of a write: the status as it is stored, or nothing.
-    pub(in crate::decide) fn pod_group_answered(
-        &mut self,
-        id: &GangId,
-        result: Option<PodGroupStatus>,
-        now: Moment,
-        effects: &mut Effects,
-    ) {
-        let Some(group) = self.world.gangs().gang(id).map(|gang| gang.group().clone()) else { return };
+    pub fn pod_group_answered(&mut self, cx: &mut Context<'_>, id: &GangId, result: Option<PodGroupStatus>) {
+        let Some(group) = cx.world.gangs().gang(id).map(|gang| gang.group().clone()) else { return };
         let Some(written) = self.groups.get_mut(&group).and_then(|record| record.written.get_mut(id)) else { return };
         written.under_way = false;
         if let Some(stored) = result {
@@ -134,18 +132,18 @@ impl Engine {
         } else {
             let pause = RETRY.0.saturating_mul(1 << written.failures.min(6)).min(RETRY.1);
             written.failures += 1;
-            written.not_before = now.mono + pause;
+            written.not_before = cx.now.mono + pause;
         }
-        self.tell_pod_groups(&group, now, effects);
+        self.report_pod_groups(cx, &group);
     }
 
     /// A gang that is named by `pod-group.scheduling.sigs.k8s.io/name` gets an object, if the installation wants that.
-    fn make_pod_group(&mut self, group: &GroupId, id: &GangId, now: Moment, effects: &mut Effects) {
-        if !self.config.gangs.create_pod_groups {
+    fn make_pod_group(&mut self, cx: &mut Context<'_>, group: &GroupId, id: &GangId) {
+        if !cx.config.gangs.create_pod_groups {
             return;
         }
-        let flag = self.world.gangs().defaults().scheduling_groups;
-        let Some(gang) = self.world.gangs().gang(id) else { return };
+        let flag = cx.world.gangs().defaults().scheduling_groups;
+        let Some(gang) = cx.world.gangs().gang(id) else { return };
         let named = |gang: &Gang| gang.members().next()?.declared.named(flag).map(|named| named.by);
         let Some(min) = gang.config().min.filter(|_| named(gang) == Some(NamedBy::PodGroupName)) else { return };
         if gang.counts().live() == 0 {
@@ -153,14 +151,14 @@ impl Engine {
         }
         let owners = gang.owners().cloned().collect();
         let Some(record) = self.groups.get_mut(group) else { return };
-        if let Some(again) = record.made.get(id).filter(|again| now.mono < **again) {
-            self.timers.insert((*again, Timer::PodGroups(group.clone())));
+        if let Some(again) = record.made.get(id).filter(|again| cx.now.mono < **again) {
+            cx.timers.set(*again, Timer::PodGroups(group.clone()));
             return;
         }
         // No answer is needed: the watch shows it, or it is tried again.
-        let again = now.mono + LOST;
+        let again = cx.now.mono + LOST;
         record.made.insert(id.clone(), again);
-        self.timers.insert((again, Timer::PodGroups(group.clone())));
-        effects.push(Effect::MakePodGroup { gang: id.clone(), min, owners });
+        cx.timers.set(again, Timer::PodGroups(group.clone()));
+        cx.effects.push(Effect::MakePodGroup { gang: id.clone(), min, owners });
     }
 }

@@ -1,50 +1,51 @@
 //! After every change of a gang: may its group be tried, and which item is a pod queued under?
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use crate::contract::gang::{Committed, GangId, Mode};
-use crate::decide::scheduler::effect::Effects;
-use crate::decide::scheduler::engine::{Engine, Timer};
+use crate::contract::gang::{Committed, GangId, Mode, key};
+use crate::decide::scheduler::context::{Context, Step};
 use crate::decide::scheduler::queue::{Item, QueueState};
+use crate::decide::scheduler::reporter::Reporter;
+use crate::decide::scheduler::reservations::Reservations;
 use crate::decide::scheduler::rules::Queued;
-use crate::decide::scheduler::settings::Moment;
-use crate::decide::world::gangs::{Change, Gang, GroupId, Hold, Member, MemberState, rule};
-use crate::decide::world::{Place, Pod, PodId};
+use crate::decide::scheduler::timers::Timer;
+use crate::decide::world::gangs::{Change, Gang, GroupId, Hold as NotReady, Member, MemberState, rule};
+use crate::decide::world::{Place, Pod, PodId, World};
 
-use super::before::was_satisfied_before;
-use super::record::Look;
+use super::attempt::held_members;
+use super::{Gangs, Look};
 
 /// Under what a pod that waits is queued.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Route {
+pub enum Route {
     /// By itself.
     Alone,
     /// With its group, to complete a commit that broke off, whatever else the group's rule says.
-    Owed(GroupId),
+    Completes(GroupId),
     /// With its group.
     Group(GroupId),
     /// Not at all until something changes.
-    Held(Hold),
+    NotReady(NotReady),
 }
 
-impl Engine {
+impl Gangs {
     /// Under what a pod that waits is queued.
-    pub(in crate::decide) fn route(&self, pod: &Pod) -> Route {
+    pub fn route(&self, world: &World, reservations: &Reservations, pod: &Pod) -> Route {
         let Some(declared) = &pod.facts.spec.gang else { return Route::Alone };
-        let book = self.world.gangs();
+        let book = world.gangs();
         match book.named(declared) {
             None => return Route::Alone,
-            Some(Err(bad)) => return Route::Held(Hold::BadName(bad.clone())),
+            Some(Err(bad)) => return Route::NotReady(NotReady::BadName(bad.clone())),
             Some(Ok(_)) => {}
         }
         let Some(gang) = book.gang_of(pod.id) else { return Route::Alone };
         let group = gang.group();
-        if !declared.timed_out && self.owes(gang, pod) {
-            return Route::Owed(group.clone());
+        if !declared.timed_out && self.completes(world, reservations, gang, pod) {
+            return Route::Completes(group.clone());
         }
         let once = self.satisfied_once(group);
         if let Some(hold) = book.holds_pod(pod, once) {
-            return Route::Held(hold);
+            return Route::NotReady(hold);
         }
         let config = gang.config();
         let free = config.min == Some(0) && group.is_alone();
@@ -52,60 +53,68 @@ impl Engine {
     }
 
     /// A commit of its group broke off, and this pod was there when that was decided.
-    fn owes(&self, gang: &Gang, pod: &Pod) -> bool {
-        self.broken_commit(gang.group()).is_some_and(|commit| pod.facts.handoff.created < commit.attempt)
+    fn completes(&self, world: &World, reservations: &Reservations, gang: &Gang, pod: &Pod) -> bool {
+        self.broken_commit(world, reservations, gang.group())
+            .is_some_and(|commit| pod.facts.handoff.created < commit.attempt)
     }
 
     /// The latest commit of a group, when it was never seen whole and none of its members is on its way.
-    pub(in crate::decide) fn broken_commit(&self, group: &GroupId) -> Option<Committed> {
-        let (commit, bound) = self.latest_commit(group)?;
+    pub(super) fn broken_commit(
+        &self,
+        world: &World,
+        reservations: &Reservations,
+        group: &GroupId,
+    ) -> Option<Committed> {
+        let (commit, bound) = latest_commit(world, group)?;
         let whole = self.groups.get(group).is_some_and(|record| record.whole.is_some_and(|whole| whole >= commit));
         if whole || bound >= commit.members || self.commits.values().any(|under_way| under_way.group == *group) {
             return None;
         }
-        // Bound by us, the watch is yet to show it.
-        let gangs = self.world.gangs().of_group(group).filter(|gang| gang.group() == group);
+        // A member that we have bound counts as reserved until the watch shows it.
+        let gangs = world.gangs().of_group(group).filter(|gang| gang.group() == group);
         let reserved: u32 = gangs.map(|gang| gang.counts().reserved).sum();
-        let held = self.holds.values().filter(|hold| hold.group.as_ref() == Some(group)).count();
+        let held = reservations.of_group(group).count();
         (reserved as usize <= held).then_some(commit)
     }
 
-    /// The latest commit of several members that the group has made, and how many of them live with a node.
-    fn latest_commit(&self, group: &GroupId) -> Option<(Committed, u32)> {
-        let gangs = || self.world.gangs().of_group(group).filter(|gang| gang.group() == group);
-        let of_group = |commit: &&Committed| commit.members > 1 && group.made(commit);
-        let latest = |gang: &Gang| gang.commits().keys().rev().find(of_group).copied();
-        let commit = gangs().filter_map(latest).max()?;
-        Some((commit, gangs().filter_map(|gang| gang.commits().get(&commit)).sum()))
-    }
-
-    /// Members that have to complete a commit that broke off.
-    pub(in crate::decide) fn who_owes(&self, group: &GroupId) -> Vec<PodId> {
+    /// Members that complete a commit that broke off, before anything else of the group is tried.
+    pub(super) fn completing_members(&self, cx: &Context<'_>, group: &GroupId) -> Vec<PodId> {
         // Asked after every change of every gang: most often, above all while a commit is under way, nobody waits.
-        if self.world.gangs().of_group(group).all(|gang| gang.counts().pending == 0) {
+        if cx.world.gangs().of_group(group).all(|gang| gang.counts().pending == 0) {
             return Vec::new();
         }
-        let Some(commit) = self.broken_commit(group) else { return Vec::new() };
-        let gangs = self.world.gangs().of_group(group).filter(|gang| gang.group() == group);
+        let Some(commit) = self.broken_commit(cx.world, cx.reservations, group) else { return Vec::new() };
+        let gangs = cx.world.gangs().of_group(group).filter(|gang| gang.group() == group);
         let pending = gangs.flat_map(Gang::members).filter(|member| member.state == MemberState::Pending);
-        let pods = pending.filter_map(|member| self.world.pod(member.pod));
+        let pods = pending.filter_map(|member| cx.world.pod(member.pod));
         pods.filter(|pod| pod.facts.handoff.created < commit.attempt).map(|pod| pod.id).collect()
     }
 
-    /// Every gang of the group was satisfied at once, now or before.
-    pub(in crate::decide) fn satisfied_once(&self, group: &GroupId) -> bool {
-        self.groups.get(group).is_some_and(|record| record.progress.satisfied_once)
+    /// `true` when no gang reports for the pod.
+    pub fn is_alone(&self, cx: &Context<'_>, id: PodId) -> bool {
+        cx.world.pod(id).is_some_and(|pod| self.route(cx.world, cx.reservations, pod) == Route::Alone)
+    }
+
+    /// Starts with the gangs of the world: this process leads now.
+    pub fn lead(&mut self, cx: &mut Context<'_>) {
+        let gangs = || cx.world.gangs().gangs();
+        let groups: BTreeSet<GroupId> = gangs().map(|gang| gang.group().clone()).collect();
+        self.group_of.extend(gangs().map(|gang| (gang.id().clone(), gang.group().clone())));
+        cx.world.take_changed_gangs();
+        for group in groups {
+            self.review(cx, &group);
+        }
     }
 
     /// Looks at every gang that changed.
-    pub(in crate::decide) fn gangs_changed(&mut self, now: Moment, effects: &mut Effects) {
-        let changed = self.world.take_changed_gangs();
-        if changed.is_empty() {
+    pub fn reconcile(&mut self, cx: &mut Context<'_>) {
+        let changed = cx.world.take_changed_gangs();
+        if changed.is_empty() || !cx.leading {
             return;
         }
         let mut groups: BTreeMap<GroupId, Change> = BTreeMap::new();
         for (id, change) in changed {
-            let group = self.world.gangs().gang(&id).map(|gang| gang.group().clone());
+            let group = cx.world.gangs().gang(&id).map(|gang| gang.group().clone());
             let before = match &group {
                 Some(group) if self.group_of.get(&id) == Some(group) => None,
                 Some(group) => self.group_of.insert(id.clone(), group.clone()),
@@ -120,7 +129,7 @@ impl Engine {
             }
             if let Some(former) = before.as_ref().filter(|_| group.is_some()) {
                 let why = format!("gang {id} belongs to another group now");
-                self.call_off_unlocked(former, &why, now, effects);
+                self.call_off_unlocked(cx, former, &why);
             }
             for group in before.into_iter().chain(group) {
                 let known = groups.entry(group).or_insert(change);
@@ -128,30 +137,30 @@ impl Engine {
             }
         }
         for (group, change) in groups {
-            if change == Change::Moved && self.is_at_rest(&group) {
-                self.note_whole(&group);
-                self.tell_pod_groups(&group, now, effects);
+            if change == Change::Moved && self.is_at_rest(cx, &group) {
+                self.note_whole(cx, &group);
+                self.report_pod_groups(cx, &group);
             } else {
-                self.review(&group, now, effects);
+                self.review(cx, &group);
             }
         }
     }
 
     /// Nobody of a satisfied group waits or is held: members that only move on, as they do when their Bindings are seen, leave
     /// every verdict as it is.
-    fn is_at_rest(&self, group: &GroupId) -> bool {
+    fn is_at_rest(&self, cx: &Context<'_>, group: &GroupId) -> bool {
         let Some(record) = self.groups.get(group) else { return false };
         if !record.progress.satisfied_once
             || record.holding.is_some()
             || record.clock.is_some()
-            || record.held.is_some()
-            || record.told.is_some()
+            || record.not_ready.is_some()
+            || record.reported.is_some()
             || !record.marking.is_empty()
-            || self.queue.state(Item::Group(group.clone())).is_some()
+            || cx.queue.state(Item::Group(group.clone())).is_some()
         {
             return false;
         }
-        let book = self.world.gangs();
+        let book = cx.world.gangs();
         let at_rest = |id: &GangId| {
             let gang = book.gang(id).filter(|gang| gang.group() == group);
             gang.is_some_and(|gang| gang.counts().unplaced() == 0 && gang.counts().children() > 0)
@@ -160,8 +169,8 @@ impl Engine {
     }
 
     /// Remembers the latest commit when it is seen whole.
-    fn note_whole(&mut self, group: &GroupId) {
-        if let Some((commit, bound)) = self.latest_commit(group)
+    fn note_whole(&mut self, cx: &mut Context<'_>, group: &GroupId) {
+        if let Some((commit, bound)) = latest_commit(cx.world, group)
             && bound >= commit.members
             && let Some(record) = self.groups.get_mut(group)
         {
@@ -170,16 +179,16 @@ impl Engine {
     }
 
     /// Judges a group as its gangs stand: queued, held, or forgotten.
-    pub(in crate::decide) fn review(&mut self, group: &GroupId, now: Moment, effects: &mut Effects) {
-        self.stats.group_reviews += 1;
-        if self.has_left(group) {
-            self.release_group(group, "one of its gangs belongs to another group now", effects);
+    pub fn review(&mut self, cx: &mut Context<'_>, group: &GroupId) {
+        cx.stats.group_reviews += 1;
+        if Self::has_left(cx, group) {
+            self.release_group(cx, group, "one of its gangs belongs to another group now");
         }
-        let book = self.world.gangs();
+        let book = cx.world.gangs();
         let gangs: Vec<&Gang> = book.of_group(group).filter(|gang| gang.group() == group).collect();
         if gangs.is_empty() {
-            self.release_group(group, "the group does not exist any more", effects);
-            self.queue.remove(Item::Group(group.clone()));
+            self.release_group(cx, group, "the group does not exist any more");
+            cx.queue.remove(Item::Group(group.clone()));
             self.groups.remove(group);
             return;
         }
@@ -196,12 +205,15 @@ impl Engine {
         record.progress.satisfied_once = live && (was_once || before);
         record.outlived |= !live;
         let once = record.progress.satisfied_once;
-        self.note_whole(group);
-        self.set_holders_free(group, now, effects);
+        self.note_whole(cx, group);
+        if self.set_holders_free(cx, group) {
+            // Reviewed when they are being bound.
+            return cx.steps.push(Step::AfterAttempt(group.clone()));
+        }
         let Some(record) = self.groups.get_mut(group) else { return };
         let marking: Vec<PodId> = record.marking.iter().copied().collect();
         for id in marking {
-            let open = self
+            let open = cx
                 .world
                 .pod(id)
                 .is_some_and(|pod| matches!(MemberState::of(pod), MemberState::Pending | MemberState::Gated));
@@ -209,9 +221,9 @@ impl Engine {
                 record.marking.remove(&id);
             }
         }
-        let book = self.world.gangs();
+        let book = cx.world.gangs();
         let gangs: Vec<&Gang> = book.of_group(group).filter(|gang| gang.group() == group).collect();
-        let holds: Vec<Hold> = if waits { self.why_held(group).collect() } else { Vec::new() };
+        let holds: Vec<NotReady> = if waits { self.not_ready(cx, group).collect() } else { Vec::new() };
         let being_marked = self.groups.get(group).is_some_and(|record| !record.marking.is_empty());
         // Who holds may have got the rest by somebody else's hand.
         let holding = self.groups.get(group).is_some_and(|record| record.holding.is_some());
@@ -222,166 +234,146 @@ impl Engine {
                     && !rule::is_over(config.policy, once)
                     && !(config.min == Some(0) && group.is_alone())
             });
-        let owed = !self.who_owes(group).is_empty();
+        let owed = !self.completing_members(cx, group).is_empty();
         let set_free = once && !was_once || owed;
         if strict && self.groups.get(group).is_some_and(|record| record.holding.is_some()) {
             // It has accumulated until somebody said that it must not.
-            self.release_group(group, "its mode is Strict now", effects);
+            self.release_group(cx, group, "its mode is Strict now");
         }
         match holds.len() {
             _ if owed => {
                 let Some(record) = self.groups.get_mut(group) else { return };
-                record.held = None;
+                record.not_ready = None;
                 let changed = record.tried.as_ref() != Some(&looks);
-                if changed || self.queue.state(Item::Group(group.clone())).is_none() {
-                    self.queue_group(group, now);
+                if changed || cx.queue.state(Item::Group(group.clone())).is_none() {
+                    self.queue_group(cx, group);
                 }
             }
             0 if being_marked => {}
             0 => {
                 let Some(record) = self.groups.get_mut(group) else { return };
-                let was_held = record.held.take().is_some();
+                let was_held = record.not_ready.take().is_some();
                 let changed = record.tried.as_ref() != Some(&looks);
                 if was_held && ruled {
                     // They were parked by themselves while nobody could try them together.
-                    self.waiting_members(group).into_iter().for_each(|id| self.queue.remove(id));
+                    waiting_members(cx, group).into_iter().for_each(|id| cx.queue.remove(id));
                 }
                 if !ruled {
-                    self.queue.remove(Item::Group(group.clone()));
-                } else if self.queue.state(Item::Group(group.clone())).is_none() || was_held || changed {
-                    self.queue_group(group, now);
+                    cx.queue.remove(Item::Group(group.clone()));
+                } else if cx.queue.state(Item::Group(group.clone())).is_none() || was_held || changed {
+                    self.queue_group(cx, group);
                 } else {
-                    let queued = self.queued(group, now);
-                    self.queue.restate(Item::Group(group.clone()), queued, self.plugins.queue_sort());
+                    let queued = self.queued(cx, group);
+                    cx.queue.restate(Item::Group(group.clone()), queued, cx.rules.queue_sort());
                 }
             }
-            _ => self.hold_group(group, holds, now, effects),
+            _ => self.hold_group(cx, group, holds),
         }
         if set_free {
-            self.enqueue_members(group, now, effects);
+            self.enqueue_members(cx, group);
         } else {
-            self.enqueue_free(group, now, effects);
+            self.enqueue_free(cx, group);
         }
         if !waits && let Some(record) = self.groups.get_mut(group) {
-            (record.held, record.told) = (None, None);
+            (record.not_ready, record.reported) = (None, None);
         }
-        self.arm(group, now);
-        self.warn(group, effects);
-        self.tell_pod_groups(group, now, effects);
+        self.arm(cx, group);
+        self.warn(cx, group);
+        self.report_pod_groups(cx, group);
     }
 
     /// Room is held under this group for members of a gang that lists another one now.
-    fn has_left(&self, group: &GroupId) -> bool {
-        let others = self.world.gangs().of_group(group).filter(|gang| gang.group() != group);
+    fn has_left(cx: &Context<'_>, group: &GroupId) -> bool {
+        let others = cx.world.gangs().of_group(group).filter(|gang| gang.group() != group);
         let reserved = others.filter(|gang| gang.counts().reserved > 0).flat_map(Gang::members);
-        let mut held = reserved.filter_map(|member| self.holds.get(&member.pod));
+        let mut held = reserved.filter_map(|member| cx.reservations.get(member.pod));
         held.any(|hold| hold.group.as_ref() == Some(group))
     }
 
     /// Why the group is not tried, as each of its gangs has it. Where nobody waits there is nobody to hold.
-    pub(in crate::decide) fn why_held<'a>(&'a self, group: &'a GroupId) -> impl Iterator<Item = Hold> {
-        let (book, once) = (self.world.gangs(), self.satisfied_once(group));
+    pub fn not_ready<'a>(&self, cx: &'a Context<'_>, group: &'a GroupId) -> impl Iterator<Item = NotReady> + use<'a> {
+        let (book, once) = (cx.world.gangs(), self.satisfied_once(group));
         let asks = |gang: &&Gang| gang.counts().unplaced() + gang.counts().reserved > 0;
         let gangs = book.of_group(group).filter(move |gang| gang.group() == group);
         gangs.filter(asks).filter_map(move |gang| book.holds(gang, once))
     }
 
-    /// Somebody else's hand has satisfied the group, and no rule binds its members any more: whoever holds room goes on its way.
-    fn set_holders_free(&mut self, group: &GroupId, now: Moment, effects: &mut Effects) {
+    /// Somebody else's hand has satisfied the group, and no rule binds its members any more: members that hold room are
+    /// bound. `true` when there are any.
+    fn set_holders_free(&mut self, cx: &mut Context<'_>, group: &GroupId) -> bool {
         let once = self.satisfied_once(group);
         let ruled = |gang: &Gang| gang.group() == group && !rule::is_over(gang.config().policy, once);
         if self.groups.get(group).is_none_or(|record| record.holding.is_none())
-            || self.world.gangs().of_group(group).any(ruled)
+            || cx.world.gangs().of_group(group).any(ruled)
         {
-            return;
+            return false;
         }
-        let before = self.held_members(group);
-        self.drop_outdated(group, now);
-        let held = self.held_members(group);
+        let before = held_members(cx, group);
+        self.drop_outdated(cx, group);
+        let held = held_members(cx, group);
+        let free = !held.is_empty();
         if held.is_empty() {
-            self.queue.remove(Item::Group(group.clone()));
+            cx.queue.remove(Item::Group(group.clone()));
             if let Some(record) = self.groups.get_mut(group) {
                 (record.holding, record.clock) = (None, None);
                 record.progress.holding_since = None;
             }
         } else {
-            self.commit_group(group, held, None, now, effects);
+            self.commit_group(cx, group, held, None);
         }
         for id in before {
             // Its room was not what it had been.
-            if self.world.pod(id).is_some_and(|pod| pod.place == Place::Waiting) {
-                self.enqueue(id, now, effects);
+            if cx.world.pod(id).is_some_and(|pod| pod.place == Place::Waiting) {
+                cx.enqueue(id);
             }
         }
+        free
     }
 
     /// Keeps a group from being tried and says why, to everybody when the reason of one of its gangs is new.
-    fn hold_group(&mut self, group: &GroupId, holds: Vec<Hold>, now: Moment, effects: &mut Effects) {
+    fn hold_group(&mut self, cx: &mut Context<'_>, group: &GroupId, holds: Vec<NotReady>) {
         let Some((reason, message)) = holds.first().map(|hold| (hold.reason(), hold.to_string())) else { return };
-        self.release_group(group, &message, effects);
-        self.queue.remove(Item::Group(group.clone()));
+        self.release_group(cx, group, &message);
+        cx.queue.remove(Item::Group(group.clone()));
         let Some(record) = self.groups.get_mut(group) else { return };
-        let news = record.held.is_none() || !record.holds.iter().map(Hold::reason).eq(holds.iter().map(Hold::reason));
-        let changed = record.holds != holds;
+        let news = record.not_ready.is_none()
+            || !record.reasons.iter().map(NotReady::reason).eq(holds.iter().map(NotReady::reason));
+        let changed = record.reasons != holds;
         record.progress.last_failure = Some(message.clone());
-        (record.held, record.holds) = (Some((reason, message)), holds);
+        (record.not_ready, record.reasons) = (Some((reason, message)), holds);
         if news {
-            self.notice_hold(group, effects);
-            self.tell_held(group, now, effects);
+            self.notice_hold(cx, group);
+            self.report_not_ready(cx, group);
         } else if changed {
-            self.timers.insert((now.mono + self.config.gangs.condition_pause, Timer::TellGroup(group.clone())));
+            cx.timers.set(cx.now.mono + cx.config.gangs.condition_pause, Timer::ReportGroup(group.clone()));
         }
     }
 
     /// Tells every waiting member why its group is held.
-    pub(in crate::decide) fn tell_held(&mut self, group: &GroupId, now: Moment, effects: &mut Effects) {
-        if self.groups.get(group).is_none_or(|record| record.held.is_none()) {
+    pub fn report_not_ready(&mut self, cx: &mut Context<'_>, group: &GroupId) {
+        if self.groups.get(group).is_none_or(|record| record.not_ready.is_none()) {
             return;
         }
-        for id in self.waiting_members(group) {
+        for id in waiting_members(cx, group) {
             // Each gang of a group may be held for a reason of its own.
-            let hold = self.world.pod(id).map(|pod| self.route(pod));
-            if let Some(Route::Held(hold)) = hold {
-                self.tell(id, hold.reason(), hold.to_string(), now, effects);
+            let hold = cx.world.pod(id).map(|pod| self.route(cx.world, cx.reservations, pod));
+            if let Some(Route::NotReady(hold)) = hold {
+                Reporter::report(cx, id, hold.reason(), &hold.to_string().into(), false);
             }
         }
     }
 
-    /// Members without a node that are ours to place, the oldest first.
-    pub(in crate::decide) fn waiting<'a>(&'a self, group: &'a GroupId) -> impl Iterator<Item = &'a Member> {
-        let gangs = self.world.gangs().of_group(group);
-        let gangs = gangs.filter(move |gang| gang.group() == group && gang.counts().unplaced() > 0);
-        gangs.flat_map(Gang::members).filter(|member| {
-            matches!(member.state, MemberState::Pending | MemberState::Gated | MemberState::TimedOut)
-                && self.config.scheduler_names.contains(&member.scheduler)
-        })
-    }
-
-    /// Ids of [`Engine::waiting`].
-    pub(in crate::decide) fn waiting_members(&self, group: &GroupId) -> Vec<PodId> {
-        self.waiting(group).map(|member| member.pod).collect()
-    }
-
-    /// Of these, the ones that nothing but room keeps waiting: a gated pod says so by itself, and nobody is to make room for it.
-    pub(in crate::decide) fn pending_members(&self, group: &GroupId) -> Vec<PodId> {
-        let gated = |member: &Member| match member.state {
-            MemberState::Pending => false,
-            _ => self.world.pod(member.pod).is_none_or(|pod| !pod.facts.spec.gates.is_empty()),
-        };
-        self.waiting(group).filter(|member| !gated(member)).map(|member| member.pod).collect()
-    }
-
     /// Routes every waiting member anew.
-    pub(in crate::decide) fn enqueue_members(&mut self, group: &GroupId, now: Moment, effects: &mut Effects) {
-        for id in self.waiting_members(group) {
-            self.enqueue(id, now, effects);
+    pub fn enqueue_members(&mut self, cx: &mut Context<'_>, group: &GroupId) {
+        for id in waiting_members(cx, group) {
+            cx.enqueue(id);
         }
     }
 
     /// Queues members that no rule binds any more, or never did, and that are not queued by themselves yet.
-    pub(in crate::decide) fn enqueue_free(&mut self, group: &GroupId, now: Moment, effects: &mut Effects) {
+    pub fn enqueue_free(&mut self, cx: &mut Context<'_>, group: &GroupId) {
         let once = self.satisfied_once(group);
-        let book = self.world.gangs();
+        let book = cx.world.gangs();
         let free = |gang: &&Gang| {
             let none = gang.config().min == Some(0) && group.is_alone();
             gang.group() == group
@@ -391,45 +383,49 @@ impl Engine {
         };
         let pending = book.of_group(group).filter(free).flat_map(Gang::members);
         let pending = pending.filter(|member| member.state == MemberState::Pending).map(|member| member.pod);
-        let lost = |id: &PodId| match self.queue.state(*id) {
+        let lost = |id: &PodId| match cx.queue.state(*id) {
             None => true,
             Some(QueueState::Parked(wake, _)) => wake.is_none(),
             Some(_) => false,
         };
         let lost: Vec<PodId> = pending.filter(lost).collect();
         for id in lost {
-            self.enqueue(id, now, effects);
+            cx.enqueue(id);
         }
     }
 
     /// A waiting member asks for something else now, or tolerates more: its group is worth another try, as a pod by itself is.
-    pub(in crate::decide) fn member_changed(&mut self, id: PodId, now: Moment) {
-        let Some(Route::Group(group) | Route::Owed(group)) = self.world.pod(id).map(|pod| self.route(pod)) else {
+    pub fn member_changed(&mut self, cx: &mut Context<'_>, id: PodId) {
+        let Some(Route::Group(group) | Route::Completes(group)) =
+            cx.world.pod(id).map(|pod| self.route(cx.world, cx.reservations, pod))
+        else {
             return;
         };
-        if self.queue.state(Item::Group(group.clone())).is_some() {
-            self.queue_group(&group, now);
+        if cx.queue.state(Item::Group(group.clone())).is_some() {
+            self.queue_group(cx, &group);
         }
     }
 
     /// A held pod that has moved to another group takes nothing along.
-    pub(in crate::decide) fn member_moved(&mut self, id: PodId, now: Moment, effects: &mut Effects) {
-        let group = self.world.gangs().gang_of(id).map(Gang::group);
-        let commit = self.flights.get(&id).and_then(|flight| self.commits.get(&flight.commit?));
+    pub fn member_moved(&mut self, cx: &mut Context<'_>, id: PodId) {
+        let group = cx.world.gangs().gang_of(id).map(Gang::group);
+        let commit = self.commits.values().find(|commit| commit.members.contains(&id));
         if let Some(former) = commit.map(|commit| commit.group.clone()).filter(|former| Some(former) != group) {
             let why = format!("a member of group {former} belongs to another gang now");
-            self.call_off_unlocked(&former, &why, now, effects);
-        } else if self.holds.get(&id).is_some_and(|hold| hold.group.as_ref() != group) {
-            self.let_go(id);
-            self.enqueue(id, now, effects);
+            self.call_off_unlocked(cx, &former, &why);
+        } else if cx.reservations.get(id).is_some_and(|held| held.group.as_ref() != group) {
+            Reservations::release(cx, id);
+            cx.enqueue(id);
         }
     }
 
     /// Where the group stands in the queue.
-    fn queued(&self, group: &GroupId, now: Moment) -> Queued {
-        let gangs: Vec<&Gang> = self.world.gangs().of_group(group).filter(|gang| gang.group() == group).collect();
+    fn queued(&self, cx: &Context<'_>, group: &GroupId) -> Queued {
+        let gangs: Vec<&Gang> = cx.world.gangs().of_group(group).filter(|gang| gang.group() == group).collect();
         let oldest = gangs.iter().min_by_key(|gang| (gang.created(), gang.id()));
-        let owed = self.broken_commit(group).filter(|_| !self.who_owes(group).is_empty());
+        let owed = self
+            .broken_commit(cx.world, cx.reservations, group)
+            .filter(|_| !self.completing_members(cx, group).is_empty());
         Queued {
             priority: gangs.iter().flat_map(|gang| gang.priorities()).max().unwrap_or(0),
             // Whoever completes a commit goes before others of its priority, and of several the latest: its room was kept when
@@ -438,7 +434,7 @@ impl Engine {
                 || oldest.map_or(0, |gang| gang.sub_priority()),
                 |commit| i64::MAX / 2 + commit.attempt.as_second(),
             ),
-            created: oldest.and_then(|gang| gang.created()).unwrap_or(now.wall),
+            created: oldest.and_then(|gang| gang.created()).unwrap_or(cx.now.wall),
             failed: None,
             class: gangs.iter().filter_map(|gang| gang.class()).max().unwrap_or(0),
             id: group.gangs().iter().map(GangId::to_string).collect::<Vec<_>>().join(",").into(),
@@ -446,35 +442,95 @@ impl Engine {
     }
 
     /// Puts a group into the queue, or makes it active when it may be tried again.
-    pub(in crate::decide) fn queue_group(&mut self, group: &GroupId, now: Moment) {
-        let mut gangs = self.world.gangs().of_group(group);
-        if !self.leading || !gangs.any(|gang| self.gang_is_ours(gang)) {
+    pub fn queue_group(&mut self, cx: &mut Context<'_>, group: &GroupId) {
+        let mut gangs = cx.world.gangs().of_group(group);
+        if !cx.leading || !gangs.any(|gang| is_ours(&cx.config.scheduler_names, gang)) {
             return;
         }
-        let queued = self.queued(group, now);
+        let queued = self.queued(cx, group);
         let item = Item::Group(group.clone());
-        match self.queue.state(item.clone()) {
-            None => self.queue.add(item.clone(), queued, self.plugins.queue_sort(), now.mono),
+        match cx.queue.state(item.clone()) {
+            None => cx.queue.add(item.clone(), queued, cx.rules.queue_sort(), cx.now.mono),
             Some(QueueState::Taken) => return,
-            Some(_) => self.queue.offer(item.clone(), queued, self.plugins.queue_sort(), now.mono),
+            Some(_) => cx.queue.offer(item.clone(), queued, cx.rules.queue_sort(), cx.now.mono),
         }
-        let rests = self.groups.get(group).and_then(|record| record.rest_until).filter(|until| now.mono < *until);
+        let rests = self.groups.get(group).and_then(|record| record.rest_until).filter(|until| cx.now.mono < *until);
         if let Some(until) = rests {
-            self.queue.wait_until(item, until, now.wall);
+            cx.queue.wait_until(item, until, cx.now.wall);
         }
     }
 }
 
-impl Engine {
-    /// `true` when a pod that waits is in the queue, by itself or with its group, or is held for a reason that was told.
-    pub fn is_queued(&self, pod: &Pod) -> bool {
-        match self.route(pod) {
-            Route::Group(group) | Route::Owed(group) => {
-                self.queue.state(Item::Group(group.clone())).is_some()
-                    || self.groups.get(&group).is_some_and(|record| record.held.is_some() || !record.marking.is_empty())
-            }
-            Route::Held(_) => true,
-            Route::Alone => self.queue.state(pod.id).is_some(),
-        }
-    }
+/// Members without a node that are ours to place, the oldest first. `ours`: our scheduler names.
+pub fn waiting<'a>(
+    world: &'a World,
+    ours: &'a BTreeSet<Box<str>>,
+    group: &'a GroupId,
+) -> impl Iterator<Item = &'a Member> + use<'a> {
+    let gangs = world.gangs().of_group(group);
+    let gangs = gangs.filter(move |gang| gang.group() == group && gang.counts().unplaced() > 0);
+    gangs.flat_map(Gang::members).filter(|member| {
+        matches!(member.state, MemberState::Pending | MemberState::Gated | MemberState::TimedOut)
+            && ours.contains(&member.scheduler)
+    })
+}
+
+/// Ids of [`waiting`] members.
+pub(super) fn waiting_members(cx: &Context<'_>, group: &GroupId) -> Vec<PodId> {
+    waiting(cx.world, &cx.config.scheduler_names, group).map(|member| member.pod).collect()
+}
+
+/// Of these, the ones that only lack room: a gated pod says so in its own condition, and no room is made for it.
+pub(super) fn pending_members(cx: &Context<'_>, group: &GroupId) -> Vec<PodId> {
+    let gated = |member: &Member| match member.state {
+        MemberState::Pending => false,
+        _ => cx.world.pod(member.pod).is_none_or(|pod| !pod.facts.spec.gates.is_empty()),
+    };
+    let waiting = waiting(cx.world, &cx.config.scheduler_names, group);
+    waiting.filter(|member| !gated(member)).map(|member| member.pod).collect()
+}
+
+/// One of its living members is for this scheduler.
+pub fn is_ours(ours: &BTreeSet<Box<str>>, gang: &Gang) -> bool {
+    gang.schedulers().any(|name| ours.contains(name))
+}
+
+/// The latest commit of several members that the group has made, and how many of them live with a node.
+fn latest_commit(world: &World, group: &GroupId) -> Option<(Committed, u32)> {
+    let gangs = || world.gangs().of_group(group).filter(|gang| gang.group() == group);
+    let of_group = |commit: &&Committed| commit.members > 1 && group.made(commit);
+    let latest = |gang: &Gang| gang.commits().keys().rev().find(of_group).copied();
+    let commit = gangs().filter_map(latest).max()?;
+    Some((commit, gangs().filter_map(|gang| gang.commits().get(&commit)).sum()))
+}
+
+/// What is bound, or what the PodGroups say, proves that these gangs, which are a group, were satisfied at once: a Binding of a
+/// commit that was large enough for all of them, or for each of them something. `said`: PodGroups are believed.
+fn was_satisfied_before(group: &GroupId, gangs: &[&Gang], said: bool) -> bool {
+    // A gang that does not exist had at least one member.
+    let missing = group.gangs().len().saturating_sub(gangs.len()) as u32;
+    let all: u32 = gangs.iter().map(|gang| gang.config().min.unwrap_or(0)).fold(missing, u32::saturating_add);
+    let of_all = |gang: &&Gang| gang.commits().keys().any(|commit| commit.members >= all.max(1) && group.made(commit));
+    let of_each = |gang: &&Gang| {
+        let min = gang.config().min.unwrap_or(0);
+        let committed = gang.commits().keys().any(|commit| group.made(commit));
+        // Who was satisfied with others was so alone; of a larger group that says nothing.
+        let said = said && (group.is_alone() || !was_bound_elsewhere(gang, group));
+        committed || said && was_satisfied(gang) || min > 0 && gang.counts().placed() >= min
+    };
+    gangs.iter().any(of_all) || missing == 0 && gangs.iter().all(of_each)
+}
+
+/// Members that live were bound for another group of the gang, and none for this one.
+fn was_bound_elsewhere(gang: &Gang, group: &GroupId) -> bool {
+    let mut commits = gang.commits().keys().peekable();
+    commits.peek().is_some() && commits.all(|commit| !group.made(commit))
+}
+
+/// The PodGroup says that the group was satisfied, and a member that lives is older than that.
+fn was_satisfied(gang: &Gang) -> bool {
+    let Some(group) = gang.pod_group() else { return false };
+    let said = group.status.conditions.iter().find(|condition| condition.type_ == key::CONDITION_SATISFIED);
+    let since = said.filter(|condition| condition.status == "True").map(|condition| condition.last_transition_time.0);
+    since.zip(gang.oldest_live()).is_some_and(|(since, oldest)| oldest <= since)
 }

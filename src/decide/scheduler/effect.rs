@@ -10,7 +10,7 @@ use crate::decide::tyjob::placement::JobIdentity;
 use crate::decide::world::PodFacts;
 use crate::decide::world::gangs::Owner;
 
-use super::annotations::Annotations;
+use super::rules::Annotations;
 use crate::decide::tyjob::{JobHalf, JobWriteResult};
 
 /// Identifies one request; its report carries it back. A report with a ticket that nobody waits for is ignored.

@@ -1,18 +1,18 @@
 //! What kube-scheduler asks of an extender, answered on the live world: device fit, device rating, victims. It keeps every
-//! other rule itself, so only the rule that it does not have is judged here. Nothing is changed.
+//! other rule itself, so only the rules that it does not have are judged here. Nothing is changed.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::contract::PodUid;
 use crate::decide::devices::PodDeviceRequest;
-use crate::decide::scheduler::rules::{Outcome, Refusal, Slots, Victim, View};
 use crate::decide::world::devices::{Charge, Stock, kinds_of, request_of};
-use crate::decide::world::{KnownChoices, Node, NodeId, Place, Pod, PodFacts, PodId, Wake};
+use crate::decide::world::{KnownChoices, Node, NodeId, Place, Pod, PodFacts, PodId, Wake, World};
 
-use super::engine::Engine;
-use super::preemption::judge_budgets;
-use super::settings::Moment;
-use crate::decide::scheduler::rules::plugins::device_fit;
+use super::binder::BindAttempt;
+use super::context::Context;
+use super::preemption::{Preemption, judge_budgets};
+use super::rules::plugins::device_fit;
+use super::rules::{Outcome, Plugins, Refusal, Slots, Victim, View};
 
 /// Rules that kube-scheduler does not have.
 const OURS: [&str; 1] = ["DeviceFit"];
@@ -27,7 +27,7 @@ const THEIRS: [&str; 7] = [
     "ImageLocality",
 ];
 /// Stands for a pod that is judged and not kept.
-const NOBODY: PodId = PodId(u64::MAX);
+const VISITOR: PodId = PodId(u64::MAX);
 
 /// Which of the offered nodes fit.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -36,11 +36,11 @@ pub struct Fits {
     pub fitting: Vec<String>,
     /// These do not; other pods' leaving may turn it.
     pub failed: BTreeMap<String, String>,
-    /// These do not, whoever leaves.
+    /// These do not, even when they are empty.
     pub never: BTreeMap<String, String>,
 }
 
-/// Who leaves a node.
+/// Which pods leave a node.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Room {
     /// The victims.
@@ -49,270 +49,248 @@ pub struct Room {
     pub more_broken: i64,
 }
 
-impl Engine {
-    /// Judges the devices of each of `nodes` for a pod that another scheduler places.
-    pub fn fit_devices(&mut self, facts: &PodFacts, nodes: &[String], now: Moment) -> Fits {
-        let shadows = self.shadow_nominated(facts, now);
-        let fits = self.fit_beside_nominated(facts, nodes, now);
-        self.lift(shadows);
-        fits
-    }
-
-    fn fit_beside_nominated(&self, facts: &PodFacts, nodes: &[String], now: Moment) -> Fits {
-        let view = View { world: &self.world, now: now.mono };
-        let pod = visiting(facts);
-        let mut fits = Fits::default();
-        let mut slots = match self.prepare(view, &pod) {
-            Ok(slots) => slots,
-            Err(why) => {
-                fits.never = nodes.iter().map(|node| (node.clone(), why.clone())).collect();
-                return fits;
+/// Judges the devices of each of `nodes` for a pod that another scheduler places; `attempt`: it is being bound.
+pub fn fit_devices(cx: &Context<'_>, facts: &PodFacts, nodes: &[String], attempt: Option<&BindAttempt>) -> Fits {
+    let pod = visiting(facts);
+    let mut fits = Fits::default();
+    let mut slots = match prepare_ours(cx.view(), cx.rules, &pod) {
+        Ok(slots) => slots,
+        Err(why) => {
+            fits.never = nodes.iter().map(|node| (node.clone(), why.clone())).collect();
+            return fits;
+        }
+    };
+    let (request, mut emptied) = (request_of(&pod).ok(), KnownChoices::default());
+    for name in nodes {
+        let known = known_node(cx.world, name);
+        let outcome = match (known, attempt) {
+            // Its own devices are held for it there, and only there.
+            (_, Some(attempt)) if *attempt.node_name == **name => Outcome::Fit,
+            (_, Some(attempt)) => {
+                let text = format!("a bind to node {} is under way", attempt.node_name);
+                Outcome::unfit(OURS[0], text, Wake::POD_FREED)
             }
+            (Some(node), None) => judge_ours(cx.view(), cx.rules, &pod, node, &mut slots),
+            (None, None) if !pod.asks_for_devices() => Outcome::Fit,
+            (None, None) => Outcome::unfit(OURS[0], "node is not known to the device scheduler yet", Wake::POD_FREED),
         };
-        let (request, mut emptied) = (request_of(&pod).ok(), KnownChoices::default());
-        let flight = self.world.pod_id(&facts.handoff.pod.uid).and_then(|id| self.flights.get(&id));
-        for name in nodes {
-            let known = self.known_node(name);
-            let outcome = match (known, flight) {
-                // Its own devices are held for it there, and only there.
-                (_, Some(flight)) if *flight.node_name == **name => Outcome::Fit,
-                (_, Some(flight)) => {
-                    let text = format!("a bind to node {} is under way", flight.node_name);
-                    Outcome::unfit(OURS[0], text, Wake::POD_FREED)
-                }
-                (Some(node), None) => self.judge_ours(view, &pod, node, &mut slots),
-                (None, None) if !pod.asks_for_devices() => Outcome::Fit,
-                (None, None) => {
-                    Outcome::unfit(OURS[0], "node is not known to the device scheduler yet", Wake::POD_FREED)
-                }
-            };
-            match outcome {
-                Outcome::Fit => fits.fitting.push(name.clone()),
-                Outcome::Unfit(no)
-                    if flight.is_some() || may_turn(&no, &pod, known, request.as_ref(), &mut emptied) =>
-                {
-                    fits.failed.insert(name.clone(), no.text.into_owned());
-                }
-                Outcome::Unfit(no) | Outcome::Never(no) | Outcome::WaitUntil(_, no) => {
-                    fits.never.insert(name.clone(), no.text.into_owned());
-                }
-                Outcome::Fault(text) => {
-                    fits.failed.insert(name.clone(), text.into_owned());
-                }
+        match outcome {
+            Outcome::Fit => fits.fitting.push(name.clone()),
+            Outcome::Unfit(no) if attempt.is_some() || may_turn(&no, &pod, known, request.as_ref(), &mut emptied) => {
+                fits.failed.insert(name.clone(), no.text.into_owned());
+            }
+            Outcome::Unfit(no) | Outcome::Never(no) | Outcome::WaitUntil(_, no) => {
+                fits.never.insert(name.clone(), no.text.into_owned());
+            }
+            Outcome::Fault(text) => {
+                fits.failed.insert(name.clone(), text.into_owned());
             }
         }
-        fits
     }
+    fits
+}
 
-    /// Rates each of `nodes`, 0..=100, by what kube-scheduler does not see: the weighted mean of the enabled ratings. A pod
-    /// without devices, and a node that does not fit, get 0.
-    pub fn rate_devices(&self, facts: &PodFacts, nodes: &[String], now: Moment) -> Vec<(String, i64)> {
-        let view = View { world: &self.world, now: now.mono };
-        let pod = visiting(facts);
-        let mut rated: Vec<(String, i64)> = nodes.iter().map(|name| (name.clone(), 0)).collect();
-        let Ok(mut slots) = self.prepare(view, &pod) else { return rated };
-        if !pod.asks_for_devices() {
+/// Rates each of `nodes`, 0..=100, by what kube-scheduler does not see: the weighted mean of the enabled ratings. A pod without
+/// devices, and a node that does not fit, get 0.
+pub fn rate_devices(view: View<'_>, rules: &Plugins, facts: &PodFacts, nodes: &[String]) -> Vec<(String, i64)> {
+    let pod = visiting(facts);
+    let mut rated: Vec<(String, i64)> = nodes.iter().map(|name| (name.clone(), 0)).collect();
+    let Ok(mut slots) = prepare_ours(view, rules, &pod) else { return rated };
+    if !pod.asks_for_devices() {
+        return rated;
+    }
+    let mut fitting: Vec<NodeId> = Vec::new();
+    for (id, node) in nodes.iter().filter_map(|name| known_node(view.world, name)) {
+        if judge_ours(view, rules, &pod, (id, node), &mut slots).is_fit() {
+            fitting.push(id);
+        }
+    }
+    let enabled = rules.enabled();
+    for rule in enabled.pre_score.iter().filter(|rule| !THEIRS.contains(&rule.name())) {
+        if matches!(rule.pre_score(view, &pod, &fitting, &mut slots), Outcome::Fault(_)) {
             return rated;
         }
-        let mut fitting: Vec<NodeId> = Vec::new();
-        for (id, node) in nodes.iter().filter_map(|name| self.known_node(name)) {
-            if self.judge_ours(view, &pod, (id, node), &mut slots).is_fit() {
-                fitting.push(id);
-            }
-        }
-        let enabled = self.plugins.enabled();
-        for plugin in enabled.pre_score.iter().filter(|plugin| !THEIRS.contains(&plugin.name())) {
-            if matches!(plugin.pre_score(view, &pod, &fitting, &mut slots), Outcome::Fault(_)) {
-                return rated;
-            }
-        }
-        let (mut totals, mut weights) = (BTreeMap::<NodeId, i64>::new(), 0);
-        for (plugin, weight) in enabled.score.iter().filter(|(plugin, _)| !THEIRS.contains(&plugin.name())) {
-            let mut scores = Vec::with_capacity(fitting.len());
-            for id in &fitting {
-                let Some(node) = self.world.node(*id) else { continue };
-                scores.push((*id, plugin.score(view, &pod, (*id, node), &mut slots)));
-            }
-            plugin.normalize(view, &pod, &mut scores);
-            for (id, score) in scores {
-                *totals.entry(id).or_insert(0) += score.clamp(0, 100) * weight;
-            }
-            weights += weight;
-        }
-        for (name, score) in &mut rated {
-            let total = self.world.node_id(name).and_then(|id| totals.get(&id)).copied().unwrap_or(0);
-            *score = if weights == 0 { 0 } else { total / weights };
-        }
-        rated
     }
-
-    /// Which victims make room for the pod's devices on each node: those that were proposed, and where they do not free enough,
-    /// further pods of lower priority with devices: those first whose eviction breaks no disruption budget, of these the least
-    /// important. A node that stays unfit is left out.
-    pub fn make_room(
-        &mut self,
-        facts: &PodFacts,
-        proposed: &BTreeMap<String, Vec<PodUid>>,
-        now: Moment,
-    ) -> BTreeMap<String, Room> {
-        let shadows = self.shadow_nominated(facts, now);
-        let room = self.room_beside_nominated(facts, proposed, now);
-        self.lift(shadows);
-        room
+    let (mut totals, mut weights) = (BTreeMap::<NodeId, i64>::new(), 0);
+    for (rule, weight) in enabled.score.iter().filter(|(rule, _)| !THEIRS.contains(&rule.name())) {
+        let mut scores = Vec::with_capacity(fitting.len());
+        for id in &fitting {
+            let Some(node) = view.world.node(*id) else { continue };
+            scores.push((*id, rule.score(view, &pod, (*id, node), &mut slots)));
+        }
+        rule.normalize(view, &pod, &mut scores);
+        for (id, score) in scores {
+            *totals.entry(id).or_insert(0) += score.clamp(0, 100) * weight;
+        }
+        weights += weight;
     }
+    for (name, score) in &mut rated {
+        let total = view.world.node_id(name).and_then(|id| totals.get(&id)).copied().unwrap_or(0);
+        *score = if weights == 0 { 0 } else { total / weights };
+    }
+    rated
+}
 
-    fn room_beside_nominated(
-        &self,
-        facts: &PodFacts,
-        proposed: &BTreeMap<String, Vec<PodUid>>,
-        now: Moment,
-    ) -> BTreeMap<String, Room> {
-        let as_proposed = |victims: &Vec<PodUid>| Room { victims: victims.clone(), more_broken: 0 };
-        let view = View { world: &self.world, now: now.mono };
-        let pod = visiting(facts);
-        let mut found = BTreeMap::new();
-        let Ok(mut slots) = self.prepare(view, &pod) else { return found };
-        for (name, victims) in proposed {
-            if !pod.asks_for_devices() {
+/// Which victims make room for the pod's devices on each node: those that were proposed, and where they do not free enough,
+/// further pods of lower priority with devices: those first whose eviction breaks no disruption budget, of these the least
+/// important. A node that stays unfit is left out.
+pub fn make_room(
+    view: View<'_>,
+    rules: &Plugins,
+    facts: &PodFacts,
+    proposed: &BTreeMap<String, Vec<PodUid>>,
+) -> BTreeMap<String, Room> {
+    let as_proposed = |victims: &Vec<PodUid>| Room { victims: victims.clone(), more_broken: 0 };
+    let pod = visiting(facts);
+    let mut found = BTreeMap::new();
+    let Ok(mut slots) = prepare_ours(view, rules, &pod) else { return found };
+    for (name, victims) in proposed {
+        if !pod.asks_for_devices() {
+            found.insert(name.clone(), as_proposed(victims));
+            continue;
+        }
+        let Some((id, node)) = known_node(view.world, name) else { continue };
+        let turns = match judge_ours(view, rules, &pod, (id, node), &mut slots) {
+            Outcome::Fit => {
                 found.insert(name.clone(), as_proposed(victims));
                 continue;
             }
-            let Some((id, node)) = self.known_node(name) else { continue };
-            let turns = match self.judge_ours(view, &pod, (id, node), &mut slots) {
-                Outcome::Fit => {
-                    found.insert(name.clone(), as_proposed(victims));
-                    continue;
-                }
-                Outcome::Unfit(no) => no.wake.meets(Wake::POD_FREED),
-                _ => false,
-            };
-            if turns && let Some(room) = self.enough(&pod, node, victims) {
-                found.insert(name.clone(), room);
-            }
+            Outcome::Unfit(no) => no.wake.meets(Wake::POD_FREED),
+            _ => false,
+        };
+        if turns && let Some(room) = enough(view.world, &pod, node, victims) {
+            found.insert(name.clone(), room);
         }
-        found
     }
+    found
+}
 
-    /// The proposed victims, extended until the devices suffice, and without the additions that turn out not to be needed.
-    fn enough(&self, pod: &Pod, node: &Node, proposed: &[PodUid]) -> Option<Room> {
-        let on_node = || node.pods.iter().filter_map(|id| self.world.pod(*id));
-        let fits = |gone: &BTreeSet<&PodUid>| fits_without(pod, node, on_node(), gone);
-        // Whoever is leaving anyway costs nobody anything.
-        let leaving = on_node().filter(|other| other.facts.handoff.deleting.is_some());
-        let leaving = leaving.map(|other| &other.facts.handoff.pod.uid);
-        let mut gone: BTreeSet<&PodUid> = proposed.iter().chain(leaving).collect();
+/// The proposed victims, extended until the devices suffice, and without the additions that turn out not to be needed.
+fn enough(world: &World, pod: &Pod, node: &Node, proposed: &[PodUid]) -> Option<Room> {
+    let on_node = || node.pods.iter().filter_map(|id| world.pod(*id));
+    let fits = |gone: &BTreeSet<&PodUid>| fits_without(pod, node, on_node(), gone);
+    // A pod that is leaving anyway costs nothing.
+    let leaving = on_node().filter(|other| other.facts.handoff.deleting.is_some());
+    let leaving = leaving.map(|other| &other.facts.handoff.pod.uid);
+    let mut gone: BTreeSet<&PodUid> = proposed.iter().chain(leaving).collect();
+    if fits(&gone) {
+        return Some(Room { victims: proposed.to_vec(), more_broken: 0 });
+    }
+    let lower = |other: &&Pod| {
+        other.facts.spec.priority < pod.facts.spec.priority
+            && other.devices.is_some()
+            && matches!(other.place, Place::Bound(_))
+            && !gone.contains(&other.facts.handoff.pod.uid)
+    };
+    let others: Vec<PodId> = on_node().filter(lower).map(|other| other.id).collect();
+    let asked: Vec<PodId> = proposed.iter().filter_map(|uid| world.pod_id(uid)).collect();
+    let candidates: Vec<PodId> = asked.iter().chain(&others).copied().collect();
+    let mut others: Vec<Victim> = judge_budgets(world, &candidates);
+    others.retain(|victim| !asked.contains(&victim.pod));
+    // The youngest of the lowest priority goes first, and among all those first whose eviction breaks no budget.
+    others.sort_by_key(|v| (v.breaks_budget, v.priority, std::cmp::Reverse(v.created), v.pod));
+    let uid = |victim: &Victim| world.pod(victim.pod).map(|pod| &pod.facts.handoff.pod.uid);
+    let mut added: Vec<(PodId, &PodUid)> = Vec::new();
+    for (id, uid) in others.iter().filter_map(|victim| Some((victim.pod, uid(victim)?))) {
+        added.push((id, uid));
+        gone.insert(uid);
         if fits(&gone) {
-            return Some(Room { victims: proposed.to_vec(), more_broken: 0 });
-        }
-        let lower = |other: &&Pod| {
-            other.facts.spec.priority < pod.facts.spec.priority
-                && other.devices.is_some()
-                && matches!(other.place, Place::Bound(_))
-                && !gone.contains(&other.facts.handoff.pod.uid)
-        };
-        let others: Vec<PodId> = on_node().filter(lower).map(|other| other.id).collect();
-        let asked: Vec<PodId> = proposed.iter().filter_map(|uid| self.world.pod_id(uid)).collect();
-        let everybody: Vec<PodId> = asked.iter().chain(&others).copied().collect();
-        let mut others: Vec<Victim> = judge_budgets(&self.world, &everybody);
-        others.retain(|victim| !asked.contains(&victim.pod));
-        // The youngest of the lowest priority goes first, and among all those first whose eviction breaks no budget.
-        others.sort_by_key(|v| (v.breaks_budget, v.priority, std::cmp::Reverse(v.created), v.pod));
-        let uid = |victim: &Victim| self.world.pod(victim.pod).map(|pod| &pod.facts.handoff.pod.uid);
-        let mut added: Vec<(PodId, &PodUid)> = Vec::new();
-        for (id, uid) in others.iter().filter_map(|victim| Some((victim.pod, uid(victim)?))) {
-            added.push((id, uid));
-            gone.insert(uid);
-            if fits(&gone) {
-                // Of the additions the most important is spared first, where the rest is enough.
-                for at in (0..added.len()).rev() {
-                    gone.remove(added[at].1);
-                    if fits(&gone) {
-                        added.remove(at);
-                    } else {
-                        gone.insert(added[at].1);
-                    }
+            // Of the additions the most important is spared first, where the rest is enough.
+            for at in (0..added.len()).rev() {
+                gone.remove(added[at].1);
+                if fits(&gone) {
+                    added.remove(at);
+                } else {
+                    gone.insert(added[at].1);
                 }
-                let broken = |pods: &[PodId]| {
-                    judge_budgets(&self.world, pods).iter().filter(|victim| victim.breaks_budget).count() as i64
-                };
-                let all: Vec<PodId> = asked.iter().copied().chain(added.iter().map(|(id, _)| *id)).collect();
-                return Some(Room {
-                    victims: proposed.iter().chain(added.iter().map(|(_, uid)| *uid)).cloned().collect(),
-                    more_broken: broken(&all) - broken(&asked),
-                });
             }
-        }
-        None
-    }
-
-    /// Enters pods that others make room for, of the same or a higher priority, with the devices that they ask for: kube-scheduler
-    /// keeps that room itself, but not what it does not know. [`Engine::lift`] must follow.
-    pub(in crate::decide) fn shadow_nominated(&mut self, facts: &PodFacts, now: Moment) -> Vec<PodId> {
-        let own = &facts.handoff.pod.uid;
-        let except = self.world.pod_id(own).unwrap_or(NOBODY);
-        let mut shadows = self.shadow(facts.spec.priority, except, now);
-        let counts = |pod: &&Pod| {
-            pod.facts.spec.priority >= facts.spec.priority
-                && pod.facts.handoff.pod.uid != *own
-                && pod.facts.handoff.deleting.is_none()
-                && pod.asks_for_devices()
-                && self.config.asking_names.contains(&pod.facts.handoff.scheduler_name)
-        };
-        let mut theirs: Vec<(i32, PodId)> =
-            self.world.nominated().filter(counts).map(|pod| (-pod.facts.spec.priority, pod.id)).collect();
-        theirs.sort_unstable();
-        for (_, id) in theirs {
-            let Some(pod) = self.world.pod(id) else { continue };
-            let node = pod.facts.spec.nominated.as_deref().and_then(|name| self.known_node(name));
-            let Some((at, node)) = node else { continue };
-            let view = View { world: &self.world, now: now.mono };
-            let devices = self.prepare(view, pod).ok().and_then(|mut slots| {
-                let fits = self.judge_ours(view, pod, (at, node), &mut slots).is_fit();
-                fits.then(|| device_fit::plan(&slots, (at, node)))?.map(|plan| plan.held())
+            let broken =
+                |pods: &[PodId]| judge_budgets(world, pods).iter().filter(|victim| victim.breaks_budget).count() as i64;
+            let all: Vec<PodId> = asked.iter().copied().chain(added.iter().map(|(id, _)| *id)).collect();
+            return Some(Room {
+                victims: proposed.iter().chain(added.iter().map(|(_, uid)| *uid)).cloned().collect(),
+                more_broken: broken(&all) - broken(&asked),
             });
-            if self.world.keep_room(id, at, devices) {
-                shadows.push(id);
-            }
         }
-        shadows
     }
+    None
+}
 
-    /// Runs the rules' preparation; the error is why the pod fits nowhere.
-    pub(in crate::decide) fn prepare(&self, view: View<'_>, pod: &Pod) -> Result<Slots, String> {
-        let mut slots = Slots::default();
-        for plugin in self.plugins.enabled().pre_filter.iter().filter(|plugin| OURS.contains(&plugin.name())) {
-            match plugin.pre_filter(view, pod, &mut slots) {
-                Outcome::Fit => {}
-                Outcome::Unfit(no) | Outcome::Never(no) | Outcome::WaitUntil(_, no) => {
-                    return Err(no.text.into_owned());
-                }
-                Outcome::Fault(text) => return Err(text.into_owned()),
-            }
+/// Decides beside nominated pods of the same or a higher priority, those of schedulers that ask here included, with the devices
+/// that they ask for: kube-scheduler keeps their other room itself.
+pub fn with_all_nominated<T>(cx: &mut Context<'_>, facts: &PodFacts, decide: impl FnOnce(&mut Context<'_>) -> T) -> T {
+    let except = cx.world.pod_id(&facts.handoff.pod.uid).unwrap_or(VISITOR);
+    Preemption::with_nominated(cx, facts.spec.priority, except, |cx| {
+        let entered = enter_asking(cx.world, cx.rules, cx.now.mono, facts, &cx.config.asking_names);
+        let decided = decide(cx);
+        entered.into_iter().rev().for_each(|id| _ = cx.world.forget(id));
+        decided
+    })
+}
+
+/// Enters nominated pods of schedulers that ask here into the accounts, and returns which.
+pub fn enter_asking(
+    world: &mut World,
+    rules: &Plugins,
+    now: std::time::Duration,
+    facts: &PodFacts,
+    asking_names: &BTreeSet<Box<str>>,
+) -> Vec<PodId> {
+    let counts = |pod: &&Pod| {
+        pod.facts.spec.priority >= facts.spec.priority
+            && pod.facts.handoff.pod.uid != facts.handoff.pod.uid
+            && pod.facts.handoff.deleting.is_none()
+            && pod.asks_for_devices()
+            && asking_names.contains(&pod.facts.handoff.scheduler_name)
+    };
+    let mut theirs: Vec<(i32, PodId)> =
+        world.nominated().filter(counts).map(|pod| (-pod.facts.spec.priority, pod.id)).collect();
+    theirs.sort_unstable();
+    let mut entered = Vec::new();
+    for (_, id) in theirs {
+        let Some(pod) = world.pod(id) else { continue };
+        let node = pod.facts.spec.nominated.as_deref().and_then(|name| known_node(world, name));
+        let Some((at, node)) = node else { continue };
+        let view = View { world, now };
+        let devices = prepare_ours(view, rules, pod).ok().and_then(|mut slots| {
+            let fits = judge_ours(view, rules, pod, (at, node), &mut slots).is_fit();
+            fits.then(|| device_fit::plan(&slots, (at, node)))?.map(|plan| plan.held())
+        });
+        if world.keep_room(id, at, devices) {
+            entered.push(id);
         }
-        Ok(slots)
     }
+    entered
+}
 
-    /// The first of our rules that does not say fit.
-    pub(in crate::decide) fn judge_ours(
-        &self,
-        view: View<'_>,
-        pod: &Pod,
-        node: (NodeId, &Node),
-        slots: &mut Slots,
-    ) -> Outcome {
-        let ours = self.plugins.enabled().filter.iter().filter(|plugin| OURS.contains(&plugin.name()));
-        let verdicts = ours.map(|plugin| plugin.filter(view, pod, node, slots));
-        verdicts.into_iter().find(|outcome| !outcome.is_fit()).unwrap_or_default()
+/// Runs our rules' PreFilter; the error is why the pod fits nowhere.
+pub fn prepare_ours(view: View<'_>, rules: &Plugins, pod: &Pod) -> Result<Slots, String> {
+    let mut slots = Slots::default();
+    for rule in rules.enabled().pre_filter.iter().filter(|rule| OURS.contains(&rule.name())) {
+        match rule.pre_filter(view, pod, &mut slots) {
+            Outcome::Fit => {}
+            Outcome::Unfit(no) | Outcome::Never(no) | Outcome::WaitUntil(_, no) => return Err(no.text.into_owned()),
+            Outcome::Fault(text) => return Err(text.into_owned()),
+        }
     }
+    Ok(slots)
+}
 
-    pub(in crate::decide) fn known_node(&self, name: &str) -> Option<(NodeId, &Node)> {
-        let id = self.world.node_id(name)?;
-        self.world.node(id).filter(|node| node.facts.is_some()).map(|node| (id, node))
-    }
+/// The first of our rules that does not say fit.
+pub fn judge_ours(view: View<'_>, rules: &Plugins, pod: &Pod, node: (NodeId, &Node), slots: &mut Slots) -> Outcome {
+    let ours = rules.enabled().filter.iter().filter(|rule| OURS.contains(&rule.name()));
+    let verdicts = ours.map(|rule| rule.filter(view, pod, node, slots));
+    verdicts.into_iter().find(|outcome| !outcome.is_fit()).unwrap_or_default()
+}
+
+/// The node of that name, where its object is there.
+pub fn known_node<'w>(world: &'w World, name: &str) -> Option<(NodeId, &'w Node)> {
+    let id = world.node_id(name)?;
+    world.node(id).filter(|node| node.facts.is_some()).map(|node| (id, node))
 }
 
 fn visiting(facts: &PodFacts) -> Pod {
-    Pod::unplaced(NOBODY, facts.clone())
+    Pod::unplaced(VISITOR, facts.clone())
 }
 
 /// `true` when the pod would fit if enough pods left. `emptied` keeps what nodes without pods have answered.

@@ -1,50 +1,41 @@
-//! The scheduling cycle as pure functions: choose a node, hold its room, lock, bind, and answer every report.
+//! The scheduling cycle as pure functions: choose a node, reserve it, lock, bind, and answer every report.
 //!
 //! ```text
-//!   queue ──choose──▶ held ──permit──▶ prepared ──▶ in the node's line ──▶ locking ──▶ binding ──▶ bound
-//!     ▲                                │   ▲                │            │
-//!     │                                │   └───contended────┘            │
-//!     └──── release, forget ◀──────────┴───────── final failure ◀────────┘
+//!   queue ──select──▶ reserved ──Permit──▶ binder: volumes ──▶ lock queue ──▶ locking ──▶ binding ──▶ bound
+//!     ▲                  │                   │      ▲              │             │
+//!     │                  │                   │      └── contended ─┘             │
+//!     └──── room given back ◀────────────────┴────────── final failure ◀─────────┘
 //! ```
+//!
+//! [`Scheduler`] routes events, time and reports to the owners of its state; the owners are lent a [`Context`].
 
-pub(in crate::decide) mod annotations;
-pub(in crate::decide) mod binding;
-pub(in crate::decide) mod effect;
-pub(in crate::decide) mod engine;
-pub(in crate::decide) mod errand;
-pub(in crate::decide) mod extend;
-pub(in crate::decide) mod flight;
-pub(in crate::decide) mod hold;
-pub(in crate::decide) mod line;
-pub(in crate::decide) mod locks;
-pub(in crate::decide) mod preemption;
+pub mod binder;
+pub mod context;
+pub mod effect;
+pub mod extend;
+pub mod preemption;
 pub mod queue;
-mod report;
+pub mod reporter;
+pub mod reservations;
 pub mod rules;
-pub(in crate::decide) mod select;
-pub(in crate::decide) mod settings;
-pub(in crate::decide) mod tell;
+pub mod schedule_one;
+#[allow(clippy::module_inception)] // the router, in the folder of what it routes to
+mod scheduler;
+pub mod select;
+pub mod settings;
+pub mod timers;
 
-pub use crate::decide::explain::{
-    DeviceDetail, Explanation, NodeVerdict, PodState, QueueItem, QueueReport, RatedNode, Rating, RuleCount, Unadmitted,
-    Verdict, WhatIf,
-};
-pub use crate::decide::gang::{
-    GangExplanation, GangPolicy, GangStanding, GangView, MemberView, OnBindFailure, RootCause, TimeoutClock,
-};
-pub use crate::decide::tyjob::{
-    JobExplanation, JobHalf, JobPlace, JobPolicy, JobRecord, JobWriteResult, NodeRating, SeatExplanation,
-};
-pub use annotations::Annotations;
+pub use binder::{BindAnswer, BindAttempt, BindVerdict, LockQueue, RequestId, Stage};
+pub use context::Context;
 pub use effect::{BindResult, Effect, Effects, LockResult, PodGroupWrite, Report, Ticket};
-pub use engine::Engine;
-pub use errand::{AskId, BindAnswer, BindVerdict};
 pub use extend::{Fits, Room};
-pub use flight::{Flight, Line, Stage};
-pub use hold::Hold;
 pub use preemption::Nomination;
+pub use reservations::Reservation;
 pub use rules::{Candidate, Victim};
+pub use schedule_one::JOB;
+pub use scheduler::Scheduler;
 pub use select::choose::{Choice, Diagnosis, choose};
 pub use select::index::Index;
 pub use select::shape::PodShape;
-pub use settings::{EngineConfig, LockMode, Moment, Search, Stats};
+pub use settings::{Config, LockMode, Search, Stats};
+pub use timers::Moment;

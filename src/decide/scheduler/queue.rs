@@ -10,8 +10,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 
+use super::timers::Moment;
 use crate::decide::scheduler::rules::{QueueSort, Queued, SortKey};
 use crate::decide::world::gangs::GroupId;
 use crate::decide::world::{PodId, Wake};
@@ -305,6 +306,16 @@ impl Queue {
     pub fn since(&self, item: impl Into<Item>) -> Option<Duration> {
         let item = item.into();
         self.entries.get(&item).map(|entry| entry.since)
+    }
+
+    /// Wall time of the next try at the latest, where only time is waited for.
+    pub fn next_try(&self, item: impl Into<Item>, now: Moment) -> Option<Timestamp> {
+        let at = match self.state(item)? {
+            QueueState::BackOff(at) | QueueState::Parked(_, Some(at)) => *at,
+            QueueState::Parked(_, None) | QueueState::Active(_) | QueueState::Taken => return None,
+        };
+        let left = SignedDuration::try_from(at.saturating_sub(now.mono)).ok()?;
+        now.wall.checked_add(left).ok()
     }
 
     /// How an item stands, if it is queued at all.

@@ -1,9 +1,7 @@
-//! How the engine works, what it counts, and the time as it is told.
+//! Settings of the scheduler and its counters.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
-
-use jiff::Timestamp;
 
 use crate::contract::LockFormat;
 use crate::decide::lock::LockPolicy;
@@ -12,15 +10,6 @@ use crate::decide::world::WorldPolicy;
 
 use crate::decide::gang::GangPolicy;
 use crate::decide::tyjob::JobPolicy;
-
-/// One reading of both clocks, brought by the caller.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Moment {
-    /// Monotonic.
-    pub mono: Duration,
-    /// Wall.
-    pub wall: Timestamp,
-}
 
 /// When a bind takes the node lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
@@ -43,12 +32,12 @@ pub enum Search {
     Scanning,
 }
 
-/// Settings of the engine.
+/// Settings of the scheduler.
 #[derive(Debug, Clone)]
-pub struct EngineConfig {
+pub struct Config {
     /// Pods with one of these scheduler names are ours.
     pub scheduler_names: BTreeSet<Box<str>>,
-    /// Pods with one of these names are bound by us when their scheduler asks ([`Engine::ask_bind`](super::Engine::ask_bind)); a lock that such a bind left
+    /// Pods with one of these names are bound by us when their scheduler asks ([`Scheduler::request_bind`](super::Scheduler::request_bind)); a lock that such a bind left
     /// behind is removed, not resumed.
     pub asking_names: BTreeSet<Box<str>>,
     /// When the lock is taken.
@@ -73,13 +62,13 @@ pub struct EngineConfig {
     pub gangs: GangPolicy,
     /// How TYJobs are treated.
     pub jobs: JobPolicy,
-    /// Decisions per [`Engine::run`](super::Engine::run).
+    /// Decisions per [`Scheduler::run`](super::Scheduler::run).
     pub batch: usize,
     /// How a node is looked for.
     pub search: Search,
 }
 
-impl Default for EngineConfig {
+impl Default for Config {
     fn default() -> Self {
         let s = Duration::from_secs;
         Self {

@@ -4,22 +4,24 @@ use std::collections::BTreeMap;
 
 use crate::contract::PodKey;
 use crate::contract::tyjob::BasicPolicy;
-use crate::decide::scheduler::PodShape;
-use crate::decide::scheduler::engine::Engine;
+use crate::decide::scheduler::context::Context;
+use crate::decide::scheduler::preemption::Preemption;
 use crate::decide::scheduler::rules::plugins::device_fit;
 use crate::decide::scheduler::rules::{Plugins, Reads, Text, View};
 use crate::decide::scheduler::select::choose::{Choice, judge, prepare};
-use crate::decide::scheduler::settings::Moment;
-use crate::decide::tyjob::placement::{Guests, JobFacts, JobSpec, KnownRooms, Metric, Rank, Seat, Weights, room_for};
+use crate::decide::scheduler::select::shape::PodShape;
 use crate::decide::world::{NodeId, Place, Pod, PodFacts, PodId, World};
 
-use super::table::{Table, filters_read};
+use super::TyJobs;
+use super::placement::{Guests, JobFacts, JobSpec, KnownRooms, Metric, Rank, Seat, Weights, room_for};
+use super::table::{Entry, Table, filters_read};
 
 /// Stands for a pod that is judged and not there yet.
-pub(in crate::decide) const NOBODY: PodId = PodId(u64::MAX);
+pub const NOBODY: PodId = PodId(u64::MAX);
 
 /// What of its job a pod's rating depends on.
-pub(in crate::decide) struct Company<'a> {
+pub struct Company<'a> {
+    /// Policy of the job.
     pub policy: BasicPolicy,
     /// Pods of the job by node.
     pub here: &'a BTreeMap<NodeId, i64>,
@@ -30,7 +32,7 @@ pub(in crate::decide) struct Company<'a> {
 }
 
 /// What nodes say to one shape of pods.
-pub(in crate::decide) struct Other {
+pub struct Other {
     /// Parts whose pods have the shape.
     parts: Vec<usize>,
     /// To be kept for the next time, if it can be.
@@ -40,7 +42,7 @@ pub(in crate::decide) struct Other {
 
 /// Asks the nodes about pods of the other parts that have none, each shape once. `take` gives the table to begin with, one that
 /// is kept where `true` is said.
-pub(in crate::decide) fn ask_others(
+pub fn ask_others(
     view: View<'_>,
     (plugins, weights): (&Plugins, &Weights),
     (job, spec): (&JobFacts, &JobSpec),
@@ -78,7 +80,8 @@ pub(in crate::decide) fn ask_others(
 }
 
 impl Company<'_> {
-    pub(in crate::decide) fn rank(&self, world: &World, id: NodeId, metric: i64) -> Rank {
+    /// How the policy ranks a node that fits.
+    pub fn rank(&self, world: &World, id: NodeId, metric: i64) -> Rank {
         let here = self.here.get(&id).copied().unwrap_or(0);
         Rank::of(self.policy, metric, here, || self.room(world, id))
     }
@@ -95,7 +98,7 @@ impl Company<'_> {
     }
 
     /// The fitting node with the highest rank, the first by name among equals.
-    pub(in crate::decide) fn best(&self, world: &World, table: &Table) -> Option<NodeId> {
+    pub fn best(&self, world: &World, table: &Table) -> Option<NodeId> {
         match self.policy {
             BasicPolicy::JobAffinity => {
                 let known = self.here.iter().filter(|(_, count)| **count > 0).filter_map(|(id, _)| table.rank(*id));
@@ -111,7 +114,7 @@ impl Company<'_> {
         }
     }
 
-    fn first<'t>(&self, world: &World, entries: impl Iterator<Item = &'t super::table::Entry>) -> Option<NodeId> {
+    fn first<'t>(&self, world: &World, entries: impl Iterator<Item = &'t Entry>) -> Option<NodeId> {
         let ranked = entries.map(|(metric, name, id)| (self.rank(world, *id, metric.0), std::cmp::Reverse(name), *id));
         ranked.max_by(|a, b| (a.0, &a.1).cmp(&(b.0, &b.1))).map(|(_, _, id)| id)
     }
@@ -138,112 +141,108 @@ impl Company<'_> {
 }
 
 /// A pod that is not there yet, to be judged.
-pub(in crate::decide) fn imagined(facts: PodFacts) -> Pod {
+pub fn imagined(facts: PodFacts) -> Pod {
     Pod::unplaced(NOBODY, facts)
 }
 
-impl Engine {
+impl TyJobs {
     /// Finds the node that the policy prefers for a seat and keeps its room there. The error says why there is none.
-    pub(in crate::decide) fn place_seat(
+    pub(super) fn place_seat(
         &mut self,
+        cx: &mut Context<'_>,
         job: &JobFacts,
         spec: &JobSpec,
         seat: &Seat,
         company: &Company<'_>,
-        now: Moment,
     ) -> Result<(NodeId, PodId), String> {
         let Some(part) = spec.parts.get(seat.part) else { return Err("the job has no such part".to_owned()) };
-        let facts = self.pod_to_place(job, spec, seat).unwrap_or_else(|| part.pod_of(&job.job, seat));
+        let facts = pod_to_place(cx.world, job, spec, seat).unwrap_or_else(|| part.pod_of(&job.job, seat));
         let pod = imagined(facts);
-        let view = View { world: &self.world, now: now.mono };
-        self.stats.attempts += 1;
-        let mut slots = prepare(view, &self.plugins, &pod).map_err(reason)?;
+        let view = View { world: &*cx.world, now: cx.now.mono };
+        cx.stats.attempts += 1;
+        let mut slots = prepare(view, cx.rules, &pod).map_err(reason)?;
         let metric = Metric::of(spec.basic, part.role);
-        let kept = filters_read(&self.plugins, &pod, &slots) <= Reads::Node;
-        let (tables, weights) = (&mut self.jobs.tables, &self.config.jobs.weights);
+        let kept = filters_read(cx.rules, &pod, &slots) <= Reads::Node;
+        let (tables, weights) = (&mut self.tables, &cx.config.jobs.weights);
         let mut take = |pod: &Pod, metric, kept: bool| {
             let known = if kept { tables.take(pod, &metric) } else { None };
             known.unwrap_or_else(|| Table::new(pod, metric))
         };
-        let settings = (&self.plugins, weights);
+        let settings = (cx.rules, weights);
         let others = ask_others(view, settings, (job, spec), (seat, &pod), company.missing, &mut take);
         let company = Company { policy: company.policy, here: company.here, missing: company.missing, others: &others };
         let mut table = take(&pod, metric, kept);
-        let asked = table.catch_up(view, &self.plugins, &pod, &mut slots, weights);
+        let asked = table.catch_up(view, cx.rules, &pod, &mut slots, weights);
         let found = asked.map_err(Text::into_owned).and_then(|asked| {
-            self.stats.judged += asked.len() as u64;
-            let best = company.best(&self.world, &table);
+            cx.stats.judged += asked.len() as u64;
+            let best = company.best(cx.world, &table);
             best.map(|id| (id, asked.binary_search(&id).is_ok())).ok_or_else(|| table.diagnosis().message())
         });
         for other in others.into_iter().filter(|other| other.kept) {
-            self.jobs.tables.keep(other.table);
+            self.tables.keep(other.table);
         }
         if kept {
-            self.jobs.tables.keep(table);
+            self.tables.keep(table);
         }
         let (id, fresh) = found?;
-        let Some(node) = self.world.node(id) else { return Err("the node is gone".to_owned()) };
+        let Some(node) = cx.world.node(id) else { return Err("the node is gone".to_owned()) };
         if !fresh {
             // The verdict stands; this is for what filters leave in the slots about the chosen node.
-            judge(view, &self.plugins, &pod, (id, node), &mut slots);
+            judge(view, cx.rules, &pod, (id, node), &mut slots);
         }
         let devices = device_fit::plan(&slots, (id, node)).map(|plan| plan.held());
         let facts = pod.facts;
-        Ok((id, self.world.reserve_place(facts, id, devices)))
-    }
-
-    /// What is to be placed for a seat: the pod that waits for it, which admission may have changed, or else the template's.
-    pub(in crate::decide) fn pod_to_place(&self, job: &JobFacts, spec: &JobSpec, seat: &Seat) -> Option<PodFacts> {
-        let mut facts = spec.parts.get(seat.part)?.pod_of(&job.job, seat);
-        let made = self.world.pod_by_key(&PodKey::new(&job.job.key.namespace, &seat.pod));
-        let made = made.filter(|pod| pod.place == Place::Waiting && pod.facts.handoff.deleting.is_none());
-        let claim = |pod: &Pod| pod.facts.spec.job.as_ref().map(|claim| (claim.uid.clone(), claim.attempt));
-        if let Some(made) = made.filter(|pod| claim(pod) == Some((job.job.uid.clone(), Some(job.attempt)))) {
-            // Who it is does not change: whoever counts the job's pods counts each once.
-            facts.handoff.containers = made.facts.handoff.containers.clone();
-            let mut asked = (*made.facts.spec).clone();
-            (asked.job, asked.gang, asked.nominated, asked.refused) = (None, None, None, false);
-            facts.spec = asked.into();
-        }
-        Some(facts)
-    }
-
-    /// Keeps room for a seat on a node that was chosen before. `None` when the seat does not fit there any more, or the room is
-    /// meant for others: of pods that room was made for, `except` is the seat's own. `again`: another leader kept it there, beside
-    /// the room of those who still wait for others to leave.
-    pub(in crate::decide) fn reserve_at(
-        &mut self,
-        facts: PodFacts,
-        id: NodeId,
-        (except, again): (PodId, bool),
-        now: Moment,
-    ) -> Option<PodId> {
-        let mut shadows = self.shadow(facts.spec.priority, except, now);
-        if again {
-            // Nobody can say yet which devices will be theirs; that closes the node for others who come, not for who was there.
-            let waits = |pod: &Pod| pod.asks_for_devices() && pod.devices.is_none();
-            let (waiting, placed) = shadows.into_iter().partition(|id| self.world.pod(*id).is_some_and(waits));
-            self.lift(waiting);
-            shadows = placed;
-        }
-        let pod = imagined(facts);
-        let view = View { world: &self.world, now: now.mono };
-        let devices = prepare(view, &self.plugins, &pod).ok().and_then(|mut slots| {
-            let node = self.world.node(id).filter(|node| node.facts.is_some())?;
-            let fits = judge(view, &self.plugins, &pod, (id, node), &mut slots).is_fit();
-            fits.then(|| device_fit::plan(&slots, (id, node)).map(|plan| plan.held()))
-        });
-        self.lift(shadows);
-        Some(self.world.reserve_place(pod.facts, id, devices?))
+        Ok((id, cx.world.reserve_place(facts, id, devices)))
     }
 }
 
 /// Why a pod fits nowhere, before any node was asked.
-pub(in crate::decide) fn reason(end: Choice) -> String {
+pub fn reason(end: Choice) -> String {
     match end {
         Choice::Nowhere(diagnosis) => diagnosis.message(),
         Choice::WaitUntil(_, refusal) => refusal.text.into_owned(),
         Choice::Fault(text) => text.into_owned(),
         Choice::Node(..) => String::new(),
     }
+}
+
+/// What is to be placed for a seat: the pod that waits for it, which admission may have changed, or else the template's.
+pub(super) fn pod_to_place(world: &World, job: &JobFacts, spec: &JobSpec, seat: &Seat) -> Option<PodFacts> {
+    let mut facts = spec.parts.get(seat.part)?.pod_of(&job.job, seat);
+    let made = world.pod_by_key(&PodKey::new(&job.job.key.namespace, &seat.pod));
+    let made = made.filter(|pod| pod.place == Place::Waiting && pod.facts.handoff.deleting.is_none());
+    let claim = |pod: &Pod| pod.facts.spec.job.as_ref().map(|claim| (claim.uid.clone(), claim.attempt));
+    if let Some(made) = made.filter(|pod| claim(pod) == Some((job.job.uid.clone(), Some(job.attempt)))) {
+        // Its identity stays the template's, so that the job's pods are counted once each.
+        facts.handoff.containers = made.facts.handoff.containers.clone();
+        let mut asked = (*made.facts.spec).clone();
+        (asked.job, asked.gang, asked.nominated, asked.refused) = (None, None, None, false);
+        facts.spec = asked.into();
+    }
+    Some(facts)
+}
+
+/// Reserves room for a seat on a node that was chosen before. `None` when the seat does not fit there any more, or the room is
+/// made for other pods; `except` is the seat's own pod. `again`: an earlier leader kept it there, beside the room of pods that
+/// still wait for others to leave.
+pub(super) fn reserve_at(
+    cx: &mut Context<'_>,
+    facts: PodFacts,
+    id: NodeId,
+    (except, again): (PodId, bool),
+) -> Option<PodId> {
+    let pod = imagined(facts);
+    let priority = pod.facts.spec.priority;
+    let judge = |cx: &mut Context<'_>| {
+        let mut slots = prepare(cx.view(), cx.rules, &pod).ok()?;
+        let node = cx.world.node(id).filter(|node| node.facts.is_some())?;
+        let fits = judge(cx.view(), cx.rules, &pod, (id, node), &mut slots).is_fit();
+        fits.then(|| device_fit::plan(&slots, (id, node)).map(|plan| plan.held()))
+    };
+    let devices = if again {
+        Preemption::with_nominated_placed(cx, priority, except, judge)
+    } else {
+        Preemption::with_nominated(cx, priority, except, judge)
+    }?;
+    Some(cx.world.reserve_place(pod.facts, id, devices))
 }

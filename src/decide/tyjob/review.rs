@@ -7,16 +7,15 @@ use jiff::Unit;
 use crate::contract::PodKey;
 use crate::contract::tyjob::ScheduleState;
 use crate::decide::pod::Phase;
-use crate::decide::scheduler::effect::Effects;
-use crate::decide::scheduler::engine::{Engine, Timer};
+use crate::decide::scheduler::context::{Context, Step};
 use crate::decide::scheduler::queue::Item;
-use crate::decide::scheduler::settings::Moment;
-use crate::decide::tyjob::placement::{Class, JobFacts, Situation, classify, verdict};
+use crate::decide::scheduler::timers::{Moment, Timer};
 use crate::decide::world::{Changes, Place, Wake};
 
-use super::place::NOBODY;
-use super::record::{JobPlace, JobRecord};
-use super::round::tally;
+use super::place::{NOBODY, pod_to_place, reserve_at};
+use super::placement::{Class, JobFacts, Seat, Situation, classify, verdict};
+use super::round::{leader_made, tally};
+use super::{JobPlace, JobRecord, TyJobs};
 
 /// What stands in for a place at the moment.
 enum Occupant {
@@ -28,109 +27,96 @@ enum Occupant {
     Other,
 }
 
-impl Engine {
+impl TyJobs {
     /// Notes what an event means for jobs.
-    pub(in crate::decide) fn note_jobs(&mut self, changes: &Changes, now: Moment) {
-        self.jobs.dirty.extend(changes.jobs.iter().cloned());
-        let gone = |id| self.world.node(id).is_none_or(|node| node.facts.is_none());
+    pub fn note(&mut self, cx: &mut Context<'_>, changes: &Changes) {
+        self.changed.extend(changes.jobs.iter().cloned());
+        let gone = |id| cx.world.node(id).is_none_or(|node| node.facts.is_none());
         if changes.nodes.iter().any(|id| gone(*id)) {
             // A node vanished: whoever has a place there loses it.
-            let placed = self.jobs.records.iter().filter(|(_, record)| !record.places.is_empty());
+            let placed = self.records.iter().filter(|(_, record)| !record.places.is_empty());
             let placed: Vec<PodKey> = placed.map(|(key, _)| key.clone()).collect();
-            self.jobs.dirty.extend(placed);
+            self.changed.extend(placed);
         }
-        self.jobs_news(changes.wake, now);
+        self.room_changed(cx, changes.wake);
     }
 
     /// Looks at every job that changed.
-    pub(in crate::decide) fn heed_jobs(&mut self, now: Moment, effects: &mut Effects) {
-        if !self.leading {
-            self.jobs.dirty.clear();
+    pub fn reconcile(&mut self, cx: &mut Context<'_>) {
+        self.changed.extend(cx.reservations.take_freed_jobs());
+        if !cx.leading {
+            self.changed.clear();
             return;
         }
-        while let Some(key) = self.jobs.dirty.pop_first() {
-            self.review_job(&key, now, effects);
+        while let Some(key) = self.changed.pop_first() {
+            self.review_job(cx, &key);
         }
     }
 
-    /// Starts with what the objects say, or forgets everything.
-    pub(in crate::decide) fn lead_jobs(&mut self, leading: bool, now: Moment, effects: &mut Effects) {
-        for key in self.jobs.records.keys().cloned().collect::<Vec<_>>() {
-            self.release_places(&key, now);
-        }
-        self.jobs.records.clear();
-        (self.jobs.ran, self.jobs.mark, self.jobs.news) = (None, None, true);
-        self.jobs.dirty.clear();
-        if leading {
-            self.jobs.dirty.extend(self.world.jobs().map(|(key, _)| key.clone()));
-            self.heed_jobs(now, effects);
-        }
-    }
-
-    fn review_job(&mut self, key: &PodKey, now: Moment, effects: &mut Effects) {
-        let Some(job) = self.world.job(key).cloned() else { return self.forget_job(key, now) };
+    fn review_job(&mut self, cx: &mut Context<'_>, key: &PodKey) {
+        let Some(job) = cx.world.job(key).cloned() else { return self.forget_job(cx, key) };
         let same = |record: &JobRecord| record.uid == job.job.uid && record.attempt == job.attempt;
-        let known = self.jobs.records.get(key);
+        let known = self.records.get(key);
         let again = known.is_none_or(|record| !same(record));
         if again {
             let former = known.filter(|record| record.uid == job.job.uid).cloned();
-            self.forget_job(key, now);
-            let mut record = adopted(&job, now);
+            self.forget_job(cx, key);
+            let mut record = adopted(&job, cx.now);
             if let Some(former) = former {
                 // A write that is under way is answered yet.
                 (record.writing, record.version) = (former.writing, former.version);
                 (record.pinned, record.stale, record.stale_until) = (former.pinned, former.stale, former.stale_until);
             }
-            self.jobs.records.insert(key.clone(), record);
-            (self.jobs.news, self.jobs.unkeyed) = (true, true);
+            self.records.insert(key.clone(), record);
+            (self.news, self.unkeyed) = (true, true);
         }
-        if let Some(former) = self.jobs.records.get_mut(key).and_then(|record| record.look(&job)) {
-            self.jobs.news = true;
-            self.jobs.unkeyed = true;
-            self.give_up_remade(key, &former, &job, now);
+        if let Some(former) = self.records.get_mut(key).and_then(|record| record.look(&job)) {
+            self.news = true;
+            self.unkeyed = true;
+            self.give_up_remade(cx, key, &former, &job);
         }
         if job.is_over() || job.spec.is_err() {
-            self.release_places(key, now);
+            self.release_places(cx, key);
             self.class_is(key, if job.is_over() { Class::Over } else { Class::Invalid });
-            self.call_waiting(now);
-            self.say_unreadable(key, &job, now, effects);
-            return self.clear_job(key, &job, now, effects);
+            self.call_waiting(cx);
+            self.say_unreadable(cx, key, &job);
+            return self.clear_job(cx, key, &job);
         }
-        if let Some(record) = self.jobs.records.get_mut(key) {
+        if let Some(record) = self.records.get_mut(key) {
             if !job.has_address {
                 record.address_since = None;
             } else if record.address_since.is_none() {
-                record.address_since = Some(now.mono);
+                record.address_since = Some(cx.now.mono);
             }
         }
-        self.keep_places((key, &job), again, now);
-        self.conclude(key, &job, now, effects);
+        self.keep_places(cx, (key, &job), again);
+        self.conclude(cx, key, &job);
     }
 
     /// Until the leader pod is there, a template may change: room that was kept by the old one says nothing of the new one.
-    fn give_up_remade(&mut self, key: &PodKey, former: &JobFacts, job: &JobFacts, now: Moment) {
-        if self.leader_made(job) {
+    fn give_up_remade(&mut self, cx: &mut Context<'_>, key: &PodKey, former: &JobFacts, job: &JobFacts) {
+        if leader_made(cx, job) {
             return;
         }
-        let Some(record) = self.jobs.records.get_mut(key) else { return };
+        let Some(record) = self.records.get_mut(key) else { return };
         let pods = record.remade(former, job);
         let places: Vec<JobPlace> = pods.iter().filter_map(|pod| record.places.remove(pod)).collect();
         let mut freed = false;
         for mut place in places {
-            freed |= self.free_place(&mut place);
+            freed |= free_place(cx, &mut place);
         }
         if freed {
-            self.room_freed(now);
+            cx.steps.push(Step::RoomFreed(Wake::POD_FREED));
         }
     }
 
     /// Goes over the places of a job: reservations are made and given back, void places go.
     /// `again`: they are what another leader has left.
-    fn keep_places(&mut self, (key, job): (&PodKey, &JobFacts), again: bool, now: Moment) {
+    fn keep_places(&mut self, cx: &mut Context<'_>, (key, job): (&PodKey, &JobFacts), again: bool) {
         let Ok(spec) = &job.spec else { return };
-        let Some(mut record) = self.jobs.records.remove(key) else { return };
-        self.adopt_bound(&mut record, job, now);
-        let timeout = self.config.jobs.reservation_timeout;
+        let Some(mut record) = self.records.remove(key) else { return };
+        adopt_bound(cx, &mut record, job);
+        let timeout = cx.config.jobs.reservation_timeout;
         let mut freed = false;
         let mut void = 0;
         let mut due: Option<Duration> = None;
@@ -138,13 +124,13 @@ impl Engine {
         for pod in pods {
             let seat = spec.seat(&job.job.key.name, &pod);
             let ended = job.ended.contains_key(&pod);
-            let occupant = self.occupant(key, &record, &pod);
+            let occupant = occupant(cx, key, &record, &pod);
             let Some(place) = record.places.get_mut(&pod) else { continue };
-            let node = self.world.node_id(&place.node);
-            let node = node.filter(|id| self.world.node(*id).is_some_and(|node| node.facts.is_some()));
+            let node = cx.world.node_id(&place.node);
+            let node = node.filter(|id| cx.world.node(*id).is_some_and(|node| node.facts.is_some()));
             if seat.is_none() || ended || matches!(occupant, Occupant::Settled) {
-                freed |= self.free_place(place);
-                if let Some(node) = self.node_of_pod(key, &pod).filter(|_| matches!(occupant, Occupant::Settled)) {
+                freed |= free_place(cx, place);
+                if let Some(node) = node_of_pod(cx, key, &pod).filter(|_| matches!(occupant, Occupant::Settled)) {
                     place.node = node;
                 }
                 if seat.is_none() {
@@ -152,21 +138,21 @@ impl Engine {
                 }
                 continue;
             }
-            let leader = seat.as_ref().is_some_and(crate::decide::tyjob::placement::Seat::is_leader);
+            let leader = seat.as_ref().is_some_and(Seat::is_leader);
             // Only from now on can the controller make a pod for it: until now there was one, or this scheduler was not there.
             if matches!(occupant, Occupant::Other) || place.reservation.is_none() {
-                place.since = now.mono;
+                place.since = cx.now.mono;
             }
             let usable = match (leader, record.address_since) {
                 (true, _) => Some(place.since),
                 (false, address) => address.map(|address| address.max(place.since)),
             };
             let deadline = usable.map(|usable| usable + timeout);
-            let expired = deadline.is_some_and(|deadline| deadline <= now.mono);
+            let expired = deadline.is_some_and(|deadline| deadline <= cx.now.mono);
             let kept = node.filter(|_| !expired).is_some_and(|node| {
                 place.reservation.is_some() || {
-                    let facts = seat.as_ref().and_then(|seat| self.pod_to_place(job, spec, seat));
-                    place.reservation = facts.and_then(|facts| self.reserve_at(facts, node, (NOBODY, again), now));
+                    let facts = seat.as_ref().and_then(|seat| pod_to_place(cx.world, job, spec, seat));
+                    place.reservation = facts.and_then(|facts| reserve_at(cx, facts, node, (NOBODY, again)));
                     place.reservation.is_some()
                 }
             });
@@ -174,63 +160,24 @@ impl Engine {
                 due = [due, deadline].into_iter().flatten().min();
                 continue;
             }
-            freed |= self.free_place(place);
+            freed |= free_place(cx, place);
             record.places.remove(&pod);
             void += 1;
         }
         if let Some(at) = due {
-            self.timers.insert((at.max(now.mono + Duration::from_millis(1)), Timer::Job(key.clone())));
+            cx.timers.set(at.max(cx.now.mono + Duration::from_millis(1)), Timer::TyJob(key.clone()));
         }
-        self.jobs.news |= void > 0;
-        self.stats.job_places_void += void;
-        self.jobs.records.insert(key.clone(), record);
+        self.news |= void > 0;
+        cx.stats.job_places_void += void;
+        self.records.insert(key.clone(), record);
         if freed {
-            self.room_freed(now);
-        }
-    }
-
-    /// A pod of the job that is bound has its place where it is, whatever the status says.
-    fn adopt_bound(&self, record: &mut JobRecord, job: &JobFacts, now: Moment) {
-        for seat in job.open_seats() {
-            if record.places.contains_key(&seat.pod) {
-                continue;
-            }
-            let pod = self.world.pod_by_key(&PodKey::new(&job.job.key.namespace, &seat.pod));
-            let claim = pod.and_then(|pod| Some((pod, pod.facts.spec.job.as_ref()?)));
-            let ours = claim.filter(|(_, claim)| claim.uid == record.uid && claim.attempt == Some(record.attempt));
-            let Some((pod, _)) = ours.filter(|(pod, _)| pod.facts.handoff.deleting.is_none()) else { continue };
-            if let Some(node) = pod.node().and_then(|id| self.world.node(id)).filter(|node| node.facts.is_some()) {
-                let place = JobPlace { node: node.name.clone(), reservation: None, since: now.mono };
-                record.places.insert(seat.pod, place);
-            }
-        }
-    }
-
-    /// Where a pod of the job is.
-    fn node_of_pod(&self, key: &PodKey, pod: &str) -> Option<Box<str>> {
-        let node = self.world.pod_by_key(&PodKey::new(&key.namespace, pod))?.node()?;
-        Some(self.world.node(node)?.name.clone())
-    }
-
-    fn occupant(&self, key: &PodKey, record: &JobRecord, pod: &str) -> Occupant {
-        let Some(pod) = self.world.pod_by_key(&PodKey::new(&key.namespace, pod)) else { return Occupant::Nobody };
-        let claim = pod.facts.spec.job.as_ref();
-        let ours = claim.is_some_and(|claim| claim.uid == record.uid && claim.attempt == Some(record.attempt));
-        let (handoff, succeeded) = (&pod.facts.handoff, pod.facts.handoff.phase == Phase::Succeeded);
-        match pod.place {
-            _ if !ours => Occupant::Other,
-            Place::Assumed(_) | Place::Bound(_) => Occupant::Settled,
-            // One that was asked to go has not done its work: it is made again, unless the job says otherwise.
-            Place::Ended if succeeded && handoff.deleting.is_none() => Occupant::Settled,
-            Place::Ended => Occupant::Other,
-            Place::Waiting if handoff.deleting.is_some() => Occupant::Other,
-            Place::Waiting => Occupant::Nobody,
+            cx.steps.push(Step::RoomFreed(Wake::POD_FREED));
         }
     }
 
     /// What the places come to: the job waits, or does not.
-    fn conclude(&mut self, key: &PodKey, job: &JobFacts, now: Moment, effects: &mut Effects) {
-        let Some(record) = self.jobs.records.get(key) else { return };
+    fn conclude(&mut self, cx: &mut Context<'_>, key: &PodKey, job: &JobFacts) {
+        let Some(record) = self.records.get(key) else { return };
         let missing = job.open_seats().iter().any(|seat| !record.places.contains_key(&seat.pod));
         let situation = Situation { missing, nodes_changed: record.nodes_changed };
         let class = classify(job, record.state, situation);
@@ -238,78 +185,65 @@ impl Engine {
         self.class_is(key, class);
         match class {
             Class::Waiting => {
-                self.jobs.news |= fresh || self.is_outdated(key);
-                self.call_round(now);
+                self.news |= fresh || self.is_outdated(cx, key);
+                self.call_round(cx);
             }
-            Class::Placed => self.stay_placed(key, job, now, effects),
+            Class::Placed => self.stay_placed(cx, key, job),
             Class::Over | Class::Invalid | Class::Unfit => {}
         }
-        self.write_job(key, now, effects);
+        self.write_job(cx, key);
     }
 
     fn class_is(&mut self, key: &PodKey, class: Class) {
-        let Some(record) = self.jobs.records.get_mut(key) else { return };
-        self.jobs.unkeyed |= (record.class == Class::Waiting) != (class == Class::Waiting);
+        let Some(record) = self.records.get_mut(key) else { return };
+        self.unkeyed |= (record.class == Class::Waiting) != (class == Class::Waiting);
         record.class = class;
     }
 
     /// The places that are left do not come to what was said of them: the next round says what they come to.
-    pub(in crate::decide) fn is_outdated(&self, key: &PodKey) -> bool {
-        let (Some(job), Some(record)) = (self.world.job(key), self.jobs.records.get(key)) else { return false };
+    pub fn is_outdated(&self, cx: &Context<'_>, key: &PodKey) -> bool {
+        let (Some(job), Some(record)) = (cx.world.job(key), self.records.get(key)) else { return false };
         let placed = matches!(record.state, Some(ScheduleState::ScheduledSucceed | ScheduleState::ScheduledPartly));
         let Some(spec) = job.spec.as_ref().ok().filter(|_| placed && record.class == Class::Waiting) else {
             return false;
         };
         let tally = tally(job, spec, |seat| record.places.contains_key(&seat.pod));
-        let judged = verdict(spec.basic, spec.min_workers, self.leader_made(job), tally);
+        let judged = verdict(spec.basic, spec.min_workers, leader_made(cx, job), tally);
         record.state != Some(judged.state)
     }
 
     /// Sees to it that a round comes while some job waits.
-    fn call_waiting(&mut self, now: Moment) {
-        if self.jobs.records.values().any(|record| record.class == Class::Waiting) {
-            self.call_round(now);
+    fn call_waiting(&mut self, cx: &mut Context<'_>) {
+        if self.records.values().any(|record| record.class == Class::Waiting) {
+            self.call_round(cx);
         } else {
-            self.queue.remove(Item::Jobs);
+            cx.queue.remove(Item::Jobs);
         }
     }
 
     /// A timer of a job is due.
-    pub(in crate::decide) fn job_due(&mut self, key: &PodKey, now: Moment, effects: &mut Effects) {
-        self.say_late(key, now);
-        self.review_job(key, now, effects);
+    pub fn due(&mut self, cx: &mut Context<'_>, key: &PodKey) {
+        self.say_late(cx, key);
+        self.review_job(cx, key);
     }
 
-    fn forget_job(&mut self, key: &PodKey, now: Moment) {
-        self.release_places(key, now);
-        self.jobs.records.remove(key);
-        self.jobs.unkeyed = true;
+    fn forget_job(&mut self, cx: &mut Context<'_>, key: &PodKey) {
+        self.release_places(cx, key);
+        self.records.remove(key);
+        self.unkeyed = true;
     }
 
     /// Gives back every place of a job.
-    pub(in crate::decide) fn release_places(&mut self, key: &PodKey, now: Moment) {
-        let Some(record) = self.jobs.records.get_mut(key) else { return };
+    pub fn release_places(&mut self, cx: &mut Context<'_>, key: &PodKey) {
+        let Some(record) = self.records.get_mut(key) else { return };
         let places = std::mem::take(&mut record.places);
         let mut freed = false;
         for mut place in places.into_values() {
-            freed |= self.free_place(&mut place);
+            freed |= free_place(cx, &mut place);
         }
         if freed {
-            self.room_freed(now);
+            cx.steps.push(Step::RoomFreed(Wake::POD_FREED));
         }
-    }
-
-    /// Room is free that a job had: whoever waits for some is tried, jobs and pods.
-    fn room_freed(&mut self, now: Moment) {
-        self.woken(Wake::POD_FREED);
-        self.jobs_news(Wake::POD_FREED, now);
-    }
-
-    /// Gives back the room of one place.
-    pub(in crate::decide) fn free_place(&mut self, place: &mut JobPlace) -> bool {
-        let Some(id) = place.reservation.take() else { return false };
-        self.world.cancel_place(id);
-        true
     }
 }
 
@@ -332,4 +266,50 @@ fn adopted(job: &JobFacts, now: Moment) -> JobRecord {
         record.told_since = Some((false, now.wall.round(Unit::Second).unwrap_or(now.wall)));
     }
     record
+}
+
+/// Gives back the room of one place.
+fn free_place(cx: &mut Context<'_>, place: &mut JobPlace) -> bool {
+    let Some(id) = place.reservation.take() else { return false };
+    cx.world.cancel_place(id);
+    true
+}
+
+/// A pod of the job that is bound has its place where it is, whatever the status says.
+fn adopt_bound(cx: &Context<'_>, record: &mut JobRecord, job: &JobFacts) {
+    for seat in job.open_seats() {
+        if record.places.contains_key(&seat.pod) {
+            continue;
+        }
+        let pod = cx.world.pod_by_key(&PodKey::new(&job.job.key.namespace, &seat.pod));
+        let claim = pod.and_then(|pod| Some((pod, pod.facts.spec.job.as_ref()?)));
+        let ours = claim.filter(|(_, claim)| claim.uid == record.uid && claim.attempt == Some(record.attempt));
+        let Some((pod, _)) = ours.filter(|(pod, _)| pod.facts.handoff.deleting.is_none()) else { continue };
+        if let Some(node) = pod.node().and_then(|id| cx.world.node(id)).filter(|node| node.facts.is_some()) {
+            let place = JobPlace { node: node.name.clone(), reservation: None, since: cx.now.mono };
+            record.places.insert(seat.pod, place);
+        }
+    }
+}
+
+/// Where a pod of the job is.
+fn node_of_pod(cx: &Context<'_>, key: &PodKey, pod: &str) -> Option<Box<str>> {
+    let node = cx.world.pod_by_key(&PodKey::new(&key.namespace, pod))?.node()?;
+    Some(cx.world.node(node)?.name.clone())
+}
+
+fn occupant(cx: &Context<'_>, key: &PodKey, record: &JobRecord, pod: &str) -> Occupant {
+    let Some(pod) = cx.world.pod_by_key(&PodKey::new(&key.namespace, pod)) else { return Occupant::Nobody };
+    let claim = pod.facts.spec.job.as_ref();
+    let ours = claim.is_some_and(|claim| claim.uid == record.uid && claim.attempt == Some(record.attempt));
+    let (handoff, succeeded) = (&pod.facts.handoff, pod.facts.handoff.phase == Phase::Succeeded);
+    match pod.place {
+        _ if !ours => Occupant::Other,
+        Place::Assumed(_) | Place::Bound(_) => Occupant::Settled,
+        // One that was asked to go has not done its work: it is made again, unless the job says otherwise.
+        Place::Ended if succeeded && handoff.deleting.is_none() => Occupant::Settled,
+        Place::Ended => Occupant::Other,
+        Place::Waiting if handoff.deleting.is_some() => Occupant::Other,
+        Place::Waiting => Occupant::Nobody,
+    }
 }

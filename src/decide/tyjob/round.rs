@@ -6,22 +6,22 @@ use std::time::Duration;
 use crate::contract::tyjob::{BasicPolicy, JobQueuePolicy, ScheduleState, WorkerEnd};
 use crate::contract::{PodKey, key};
 use crate::decide::devices::PodDeviceRequest;
-use crate::decide::scheduler::effect::Effects;
-use crate::decide::scheduler::engine::{Engine, Timer};
+use crate::decide::scheduler::context::Context;
+use crate::decide::scheduler::preemption::Preemption;
 use crate::decide::scheduler::queue::{Item, QueueState};
 use crate::decide::scheduler::rules::Queued;
 use crate::decide::scheduler::rules::plugins::inter_pod_affinity::keep_apart;
-use crate::decide::scheduler::settings::Moment;
-use crate::decide::tyjob::placement::{
-    Class, Demand, Folded, GPU_PERCENT, Guests, JobFacts, JobSpec, Offer, Part, Ranked, Seat, Share, Tally,
-    dominant_share, is_plain, order, unfit, verdict,
-};
+use crate::decide::scheduler::timers::Timer;
 use crate::decide::world::devices::request_of;
 use crate::decide::world::spec::HostPort;
 use crate::decide::world::{Listed, NodeId, Pod, PodId, Resources, Stock, Wake, World};
 
 use super::place::{Company, NOBODY, imagined};
-use super::record::JobPlace;
+use super::placement::{
+    Class, Demand, Folded, GPU_PERCENT, Guests, JobFacts, JobSpec, Offer, Part, Ranked, Seat, Share, Tally,
+    dominant_share, is_plain, order, unfit, verdict,
+};
+use super::{JobPlace, TyJobs};
 
 /// Events in a burst are taken together where a round is much work: it rests for a millisecond per job, and at most for this
 /// part of the period. With fewer jobs than these, it comes with each event, before younger pods take the room.
@@ -30,59 +30,59 @@ const FEW: usize = 8;
 /// What makes a job that fits nowhere worth another look.
 const NODES: Wake = Wake::NODE_ADDED.or(Wake::NODE_CHANGED).or(Wake::NODE_ROOM).or(Wake::AGENT).or(Wake::DEVICES);
 
-impl Engine {
+impl TyJobs {
     /// Something happened that may turn a refusal.
-    pub(in crate::decide) fn jobs_news(&mut self, wake: Wake, now: Moment) {
-        if wake.is_none() || self.jobs.records.is_empty() {
+    pub fn room_changed(&mut self, cx: &mut Context<'_>, wake: Wake) {
+        if wake.is_none() || self.records.is_empty() {
             return;
         }
-        self.jobs.news = true;
+        self.news = true;
         if wake.meets(NODES) {
-            let unfit = self.jobs.records.iter_mut().filter(|(_, record)| record.class == Class::Unfit);
+            let unfit = self.records.iter_mut().filter(|(_, record)| record.class == Class::Unfit);
             let unfit: Vec<PodKey> = unfit
                 .map(|(key, record)| {
                     record.nodes_changed = true;
                     key.clone()
                 })
                 .collect();
-            self.jobs.dirty.extend(unfit);
+            self.changed.extend(unfit);
         }
-        if self.queue.state(Item::Jobs).is_some() {
-            self.call_round(now);
+        if cx.queue.state(Item::Jobs).is_some() {
+            self.call_round(cx);
         }
     }
 
     /// Lets a round come soon: at once, or when the last one has rested.
-    pub(in crate::decide) fn call_round(&mut self, now: Moment) {
-        let longest = self.config.jobs.period / REST;
-        let waiting = self.jobs.records.values().filter(|record| record.class == Class::Waiting);
+    pub fn call_round(&mut self, cx: &mut Context<'_>) {
+        let longest = cx.config.jobs.period / REST;
+        let waiting = self.records.values().filter(|record| record.class == Class::Waiting);
         let many = waiting.skip(FEW).take(longest.as_millis() as usize).count();
         let rest = Duration::from_millis(many as u64).min(longest);
-        let at = self.jobs.ran.map_or(Duration::ZERO, |ran| ran + rest);
-        match self.queue.state(Item::Jobs) {
+        let at = self.ran.map_or(Duration::ZERO, |ran| ran + rest);
+        match cx.queue.state(Item::Jobs) {
             Some(QueueState::Active(_) | QueueState::Taken) => return,
             Some(QueueState::BackOff(due)) if *due <= at => return,
             _ => {}
         }
-        self.queue_round(at, now);
+        self.queue_round(cx, at);
     }
 
     /// Gives a queued round the priority and time of the jobs that wait now.
-    pub(in crate::decide) fn key_round(&mut self, now: Moment) {
-        if !std::mem::take(&mut self.jobs.unkeyed) {
+    pub fn key_round(&mut self, cx: &mut Context<'_>) {
+        if !std::mem::take(&mut self.unkeyed) {
             return;
         }
-        match self.queue.state(Item::Jobs) {
-            Some(QueueState::Active(_)) => self.queue_round(now.mono, now),
-            Some(QueueState::BackOff(due)) => self.queue_round(*due, now),
+        match cx.queue.state(Item::Jobs) {
+            Some(QueueState::Active(_)) => self.queue_round(cx, cx.now.mono),
+            Some(QueueState::BackOff(due)) => self.queue_round(cx, *due),
             _ => {}
         }
     }
 
     /// Queues the round: with the highest priority of a pod of a waiting job, and the time of the oldest one.
-    fn queue_round(&mut self, at: Duration, now: Moment) {
-        let waiting = self.jobs.records.iter().filter(|(_, record)| record.class == Class::Waiting);
-        let jobs = waiting.filter_map(|(key, _)| self.world.job(key));
+    fn queue_round(&mut self, cx: &mut Context<'_>, at: Duration) {
+        let waiting = self.records.iter().filter(|(_, record)| record.class == Class::Waiting);
+        let jobs = waiting.filter_map(|(key, _)| cx.world.job(key));
         let mut queued: Option<Queued> = None;
         for job in jobs {
             let priority = job.spec.as_ref().map_or(0, JobSpec::pod_priority);
@@ -97,49 +97,49 @@ impl Engine {
             all.priority = all.priority.max(priority);
             all.created = all.created.min(job.created);
         }
-        let Some(queued) = queued else { return self.queue.remove(Item::Jobs) };
-        self.queue.add(Item::Jobs, queued, self.plugins.queue_sort(), now.mono);
-        if at > now.mono {
-            self.queue.rest_until(Item::Jobs, at);
+        let Some(queued) = queued else { return cx.queue.remove(Item::Jobs) };
+        cx.queue.add(Item::Jobs, queued, cx.rules.queue_sort(), cx.now.mono);
+        if at > cx.now.mono {
+            cx.queue.rest_until(Item::Jobs, at);
         }
     }
 
     /// Tries every waiting job once.
-    pub(in crate::decide) fn jobs_round(&mut self, now: Moment, effects: &mut Effects) {
-        self.heed_jobs(now, effects);
-        self.queue.remove(Item::Jobs);
-        let changed = self.jobs.news || self.jobs.mark != Some(self.world.journal().mark());
-        self.jobs.ran = Some(now.mono);
-        self.jobs.news = false;
+    pub fn round(&mut self, cx: &mut Context<'_>) {
+        self.reconcile(cx);
+        cx.queue.remove(Item::Jobs);
+        let changed = self.news || self.mark != Some(cx.world.journal().mark());
+        self.ran = Some(cx.now.mono);
+        self.news = false;
         if changed {
-            self.stats.job_rounds += 1;
-            for key in self.jobs_in_order() {
-                self.try_job(&key, now, effects);
+            cx.stats.job_rounds += 1;
+            for key in self.in_order(cx.world) {
+                self.try_job(cx, &key);
             }
         }
-        self.fail_unfit(now, effects);
-        self.jobs.mark = Some(self.world.journal().mark());
-        if self.jobs.news {
+        self.fail_unfit(cx);
+        self.mark = Some(cx.world.journal().mark());
+        if self.news {
             // A job lost what it had: that is for jobs that were tried before it, too.
-            return self.call_round(now);
+            return self.call_round(cx);
         }
-        self.queue_round(now.mono + self.config.jobs.period, now);
+        self.queue_round(cx, cx.now.mono + cx.config.jobs.period);
     }
 
     /// Waiting jobs in the order in which they are tried.
-    pub(in crate::decide) fn jobs_in_order(&self) -> Vec<PodKey> {
-        order(self.ranked_jobs()).into_iter().map(|job| job.key).collect()
+    pub fn in_order(&self, world: &World) -> Vec<PodKey> {
+        order(self.ranked(world)).into_iter().map(|job| job.key).collect()
     }
 
     /// Waiting jobs with what their order looks at.
-    pub(in crate::decide) fn ranked_jobs(&self) -> Vec<Ranked> {
+    fn ranked(&self, world: &World) -> Vec<Ranked> {
         let waiting = || {
-            let waiting = self.jobs.records.iter().filter(|(_, record)| record.class == Class::Waiting);
-            waiting.filter_map(|(key, _)| self.world.job(key).map(|job| (key, job)))
+            let waiting = self.records.iter().filter(|(_, record)| record.class == Class::Waiting);
+            waiting.filter_map(|(key, _)| world.job(key).map(|job| (key, job)))
         };
         let fair = |job: &JobFacts| job.spec.as_ref().is_ok_and(|spec| spec.queue == JobQueuePolicy::Drf);
         // Only these are ordered by their share.
-        let total = if waiting().any(|(_, job)| fair(job)) { self.cluster_total() } else { Folded::default() };
+        let total = if waiting().any(|(_, job)| fair(job)) { cluster_total(world) } else { Folded::default() };
         let ranked = waiting().filter_map(|(key, job)| {
             let spec = job.spec.as_ref().ok()?;
             let share = if fair(job) { dominant_share(&demand_of(spec), &total).0 } else { Share::NONE };
@@ -149,85 +149,73 @@ impl Engine {
         ranked.collect()
     }
 
-    /// What Ready nodes that are not cordoned offer in all.
-    pub(in crate::decide) fn cluster_total(&self) -> Folded {
-        let mut total = Folded::default();
-        for facts in self.world.nodes().filter_map(|(_, node)| node.facts.as_ref()) {
-            if !facts.unschedulable && !facts.not_ready {
-                total.add(&Folded::offered(&facts.allocatable), 1);
-            }
-        }
-        total
-    }
-
     /// Places what of a job has no place, and judges what is kept.
-    fn try_job(&mut self, key: &PodKey, now: Moment, effects: &mut Effects) {
-        let Some(job) = self.world.job(key).cloned() else { return };
-        let (Ok(spec), Some(record)) = (&job.spec, self.jobs.records.get(key)) else { return };
-        let started = self.leader_made(&job);
+    fn try_job(&mut self, cx: &mut Context<'_>, key: &PodKey) {
+        let Some(job) = cx.world.job(key).cloned() else { return };
+        let (Ok(spec), Some(record)) = (&job.spec, self.records.get(key)) else { return };
+        let started = leader_made(cx, &job);
         let open = job.open_seats();
         let missing: Vec<Seat> = open.iter().filter(|seat| !record.places.contains_key(&seat.pod)).cloned().collect();
         let mut here: BTreeMap<NodeId, i64> = BTreeMap::new();
         // Who has done its work is no company any more.
         let places = record.places.iter().filter(|(pod, _)| !job.ended.contains_key(*pod));
-        for node in places.filter_map(|(_, place)| self.world.node_id(&place.node)) {
+        for node in places.filter_map(|(_, place)| cx.world.node_id(&place.node)) {
             *here.entry(node).or_insert(0) += 1;
         }
         let mut asked = asked_for(spec, &missing);
-        let mut shadows: (Option<i32>, Vec<PodId>) = (None, Vec::new());
         let mut taken: Vec<(Box<str>, NodeId, PodId)> = Vec::new();
         let mut failed: BTreeSet<usize> = BTreeSet::new();
         let mut miss: Option<String> = None;
-        for seat in &missing {
-            if failed.contains(&seat.part) {
-                continue;
-            }
-            // Room that was made for others is closed to each pod by its own priority.
-            let priority = spec.parts.get(seat.part).map(|part| part.pod.spec.priority);
-            if shadows.0 != priority {
-                self.lift(std::mem::take(&mut shadows.1));
-                let closed = priority.map(|priority| self.shadow(priority, NOBODY, now));
-                shadows = (priority, closed.unwrap_or_default());
-            }
-            let asks = if spec.basic == BasicPolicy::JobAffinity {
-                remaining(&self.world, (&job, spec), seat.part, &asked)
-            } else {
-                Vec::new()
-            };
-            let company = Company { policy: spec.basic, here: &here, missing: &asks, others: &[] };
-            match self.place_seat(&job, spec, seat, &company, now) {
-                Ok((node, reservation)) => {
-                    *here.entry(node).or_insert(0) += 1;
-                    taken.push((seat.pod.clone(), node, reservation));
-                    if let Some(count) = asked.get_mut(seat.part) {
-                        *count -= 1;
+        let mut over = false;
+        // Room that was made for others is closed to each pod by its own priority.
+        let priority = |seat: &Seat| spec.parts.get(seat.part).map(|part| part.pod.spec.priority);
+        for seats in missing.chunk_by(|one, other| priority(one) == priority(other)) {
+            let Some(priority) = seats.first().and_then(priority).filter(|_| !over) else { continue };
+            Preemption::with_nominated(cx, priority, NOBODY, |cx| {
+                for seat in seats {
+                    if failed.contains(&seat.part) {
+                        continue;
+                    }
+                    let asks = if spec.basic == BasicPolicy::JobAffinity {
+                        remaining(cx.world, (&job, spec), seat.part, &asked)
+                    } else {
+                        Vec::new()
+                    };
+                    let company = Company { policy: spec.basic, here: &here, missing: &asks, others: &[] };
+                    match self.place_seat(cx, &job, spec, seat, &company) {
+                        Ok((node, reservation)) => {
+                            *here.entry(node).or_insert(0) += 1;
+                            taken.push((seat.pod.clone(), node, reservation));
+                            if let Some(count) = asked.get_mut(seat.part) {
+                                *count -= 1;
+                            }
+                        }
+                        Err(why) => {
+                            failed.insert(seat.part);
+                            miss.get_or_insert_with(|| format!("{}: {why}", seat.pod));
+                            if !started && (seat.is_leader() || spec.basic == BasicPolicy::Gang) {
+                                over = true;
+                                break;
+                            }
+                        }
                     }
                 }
-                Err(why) => {
-                    failed.insert(seat.part);
-                    miss.get_or_insert_with(|| format!("{}: {why}", seat.pod));
-                    if !started && (seat.is_leader() || spec.basic == BasicPolicy::Gang) {
-                        break;
-                    }
-                }
-            }
+            });
         }
-        self.lift(shadows.1);
-        self.settle_job(key, &job, taken, miss, now, effects);
+        self.settle_job(cx, key, &job, taken, miss);
     }
 
     /// Keeps what an attempt has found, or gives all of it back, and says so.
     fn settle_job(
         &mut self,
+        cx: &mut Context<'_>,
         key: &PodKey,
         job: &JobFacts,
         taken: Vec<(Box<str>, NodeId, PodId)>,
         miss: Option<String>,
-        now: Moment,
-        effects: &mut Effects,
     ) {
-        let started = self.leader_made(job);
-        let (Ok(spec), Some(record)) = (&job.spec, self.jobs.records.get_mut(key)) else { return };
+        let started = leader_made(cx, job);
+        let (Ok(spec), Some(record)) = (&job.spec, self.records.get_mut(key)) else { return };
         let news = !taken.is_empty();
         let found: BTreeSet<&str> = taken.iter().map(|(pod, ..)| &**pod).collect();
         let placed = |seat: &Seat| record.places.contains_key(&seat.pod) || found.contains(&*seat.pod);
@@ -238,8 +226,8 @@ impl Engine {
         if judged.keep {
             record.unfit = None;
             for (pod, node, reservation) in taken {
-                let node = self.world.node(node).map(|node| node.name.clone()).unwrap_or_default();
-                record.places.insert(pod, JobPlace { node, reservation: Some(reservation), since: now.mono });
+                let node = cx.world.node(node).map(|node| node.name.clone()).unwrap_or_default();
+                record.places.insert(pod, JobPlace { node, reservation: Some(reservation), since: cx.now.mono });
             }
             let (reason, text) = match judged.state {
                 ScheduleState::ScheduledSucceed => ("Placed", format!("the leader and {total} workers have a place")),
@@ -249,12 +237,12 @@ impl Engine {
                 _ => ("PlacedPartly", format!("{} of {total} workers have a place{miss}", tally.workers)),
             };
             if news {
-                self.stats.jobs_placed += 1;
+                cx.stats.jobs_placed += 1;
                 // Found where they were, places show in no write that would have the job looked at again.
-                self.timers.insert((now.mono + self.config.jobs.reservation_timeout, Timer::Job(key.clone())));
-                self.pods_may_come(key, now, effects);
+                cx.timers.set(cx.now.mono + cx.config.jobs.reservation_timeout, Timer::TyJob(key.clone()));
+                self.pods_may_come(cx, key);
             }
-            return self.say(key, judged.state, reason, text, now, effects);
+            return self.say(cx, key, judged.state, reason, text);
         }
         let needed = if spec.basic == BasicPolicy::Gang { total } else { spec.min_workers };
         let text = match (tally.leader, spec.basic) {
@@ -265,88 +253,33 @@ impl Engine {
             (true, _) => format!("{} of {total} workers would have a place, {needed} are needed{miss}", tally.workers),
         };
         // Nobody has seen what this attempt took; what the job had before is news.
-        taken.into_iter().for_each(|(.., reservation)| self.world.cancel_place(reservation));
-        self.release_places(key, now);
-        let why = self.never_fits(spec, job, needed);
-        let Some(record) = self.jobs.records.get_mut(key) else { return };
-        record.unfit = why.map(|why| (record.unfit.as_ref().map_or(now.mono, |(since, _)| *since), why));
-        self.say(key, ScheduleState::Unscheduled, "Unschedulable", text, now, effects);
-    }
-
-    /// The leader pod of the present attempt is there: places are kept from then on, whether the status says so already or not.
-    /// One that has ended was made too; its controller says what comes of that.
-    pub(in crate::decide) fn leader_made(&self, job: &JobFacts) -> bool {
-        let leader = job.spec.as_ref().ok().and_then(|spec| spec.seats(&job.job.key.name).next());
-        let pod = leader.and_then(|seat| self.world.pod_by_key(&PodKey::new(&job.job.key.namespace, &seat.pod)));
-        let claim = pod.filter(|pod| pod.facts.handoff.deleting.is_none());
-        let claim = claim.and_then(|pod| pod.facts.spec.job.as_ref());
-        job.leads() || claim.is_some_and(|claim| claim.uid == job.job.uid && claim.attempt == Some(job.attempt))
-    }
-
-    /// Why the job cannot be placed even on empty nodes.
-    fn never_fits(&self, spec: &JobSpec, job: &JobFacts, needed: i64) -> Option<String> {
-        let done = done_workers(job);
-        let demand = |at: usize| {
-            let part = spec.parts.get(at)?;
-            let amounts = Folded::wanted(&part.pod.spec.requests);
-            Some(Demand { name: part.name.clone(), amounts, counts: i64::from(part.counts) })
-        };
-        let workers: Vec<Demand> = (1..spec.parts.len()).filter_map(demand).collect();
-        unfit(
-            &demand(0)?,
-            &workers,
-            (needed - done).max(0),
-            spec.basic == BasicPolicy::Gang && done == 0,
-            &self.offers(),
-        )
-    }
-
-    /// What all known nodes offer, cordoned and NotReady ones included. A device that the node lists counts although its agent
-    /// may be away.
-    fn offers(&self) -> Vec<Offer> {
-        let mut kinds: BTreeMap<(&Resources, i64, Option<Listed>), i64> = BTreeMap::new();
-        for (_, node) in self.world.nodes() {
-            let Some(facts) = &node.facts else { continue };
-            let listed = node.stock.as_ref().map(Stock::listed);
-            *kinds.entry((&*facts.allocatable, facts.max_pods, listed)).or_insert(0) += 1;
-        }
-        let offers = kinds.into_iter().map(|((allocatable, pods, listed), nodes)| {
-            let mut amounts = Folded::offered(allocatable);
-            match listed {
-                Some(Listed { gpu_percent, gpu_memory, nic_percent, migs }) => {
-                    amounts.raise(GPU_PERCENT, gpu_percent);
-                    amounts.raise(key::GPU_MEMORY, gpu_memory);
-                    amounts.raise(key::RDMA, nic_percent);
-                    migs.into_iter().for_each(|(name, count)| amounts.raise(&name, count));
-                }
-                // No kubelet counts bytes of GPU memory: until the node's devices are listed, they may be any number.
-                None if amounts.get(GPU_PERCENT) > 0 => amounts.raise(key::GPU_MEMORY, i64::MAX),
-                None => {}
-            }
-            Offer { amounts, pods, nodes }
-        });
-        offers.collect()
+        taken.into_iter().for_each(|(.., reservation)| cx.world.cancel_place(reservation));
+        self.release_places(cx, key);
+        let why = never_fits(cx, spec, job, needed);
+        let Some(record) = self.records.get_mut(key) else { return };
+        record.unfit = why.map(|why| (record.unfit.as_ref().map_or(cx.now.mono, |(since, _)| *since), why));
+        self.say(cx, key, ScheduleState::Unscheduled, "Unschedulable", text);
     }
 
     /// Jobs that did not fit for the whole grace end.
-    fn fail_unfit(&mut self, now: Moment, effects: &mut Effects) {
-        let grace = self.config.jobs.unfit_grace;
-        let due = self.jobs.records.iter().filter_map(|(key, record)| {
+    fn fail_unfit(&mut self, cx: &mut Context<'_>) {
+        let grace = cx.config.jobs.unfit_grace;
+        let due = self.records.iter().filter_map(|(key, record)| {
             let (since, why) = record.unfit.as_ref().filter(|_| record.class == Class::Waiting)?;
-            (now.mono >= *since + grace).then(|| (key.clone(), why.clone()))
+            (cx.now.mono >= *since + grace).then(|| (key.clone(), why.clone()))
         });
         for (key, why) in due.collect::<Vec<_>>() {
-            if let Some(record) = self.jobs.records.get_mut(&key) {
+            if let Some(record) = self.records.get_mut(&key) {
                 (record.unfit, record.nodes_changed) = (None, false);
                 record.class = Class::Unfit;
             }
-            self.say(&key, ScheduleState::ScheduledFailed, "Unfit", why, now, effects);
+            self.say(cx, &key, ScheduleState::ScheduledFailed, "Unfit", why);
         }
     }
 }
 
 /// Σ of what all pods of a job ask for.
-pub(in crate::decide) fn demand_of(spec: &JobSpec) -> Folded {
+pub fn demand_of(spec: &JobSpec) -> Folded {
     let mut sum = Folded::default();
     for part in &spec.parts {
         sum.add(&Folded::wanted(&part.pod.spec.requests), i64::from(part.counts.max(0)));
@@ -355,7 +288,7 @@ pub(in crate::decide) fn demand_of(spec: &JobSpec) -> Folded {
 }
 
 /// What of a job has a place.
-pub(in crate::decide) fn tally(job: &JobFacts, spec: &JobSpec, placed: impl Fn(&Seat) -> bool) -> Tally {
+pub fn tally(job: &JobFacts, spec: &JobSpec, placed: impl Fn(&Seat) -> bool) -> Tally {
     let mut tally = Tally { workers: done_workers(job), ..Tally::default() };
     for seat in spec.seats(&job.job.key.name).filter(|seat| !job.ended.contains_key(&seat.pod)) {
         match (placed(&seat), seat.is_leader()) {
@@ -373,7 +306,7 @@ fn done_workers(job: &JobFacts) -> i64 {
 }
 
 /// Pods without a place, by part.
-pub(in crate::decide) fn asked_for(spec: &JobSpec, missing: &[Seat]) -> Vec<i64> {
+pub fn asked_for(spec: &JobSpec, missing: &[Seat]) -> Vec<i64> {
     let mut asked = vec![0; spec.parts.len()];
     for seat in missing {
         if let Some(count) = asked.get_mut(seat.part) {
@@ -384,12 +317,7 @@ pub(in crate::decide) fn asked_for(spec: &JobSpec, missing: &[Seat]) -> Vec<i64>
 }
 
 /// The pods without a place, those of `first` before the others.
-pub(in crate::decide) fn remaining(
-    world: &World,
-    (job, spec): (&JobFacts, &JobSpec),
-    first: usize,
-    asked: &[i64],
-) -> Vec<Guests> {
+pub fn remaining(world: &World, (job, spec): (&JobFacts, &JobSpec), first: usize, asked: &[i64]) -> Vec<Guests> {
     let parts = || spec.parts.iter().zip(asked).enumerate().filter(|(_, (_, count))| **count > 0);
     let imagine = |at: usize, part: &Part| {
         let seat = Seat { pod: part.name.clone(), part: at, index: 0 };
@@ -421,4 +349,70 @@ pub(in crate::decide) fn remaining(
 
 fn ports_clash(ours: &[HostPort], theirs: &[HostPort]) -> bool {
     ours.iter().any(|port| theirs.iter().any(|other| port.conflicts(other)))
+}
+
+/// The leader pod of the present attempt is there: places are kept from then on, whether the status says so already or not.
+/// One that has ended was made too; its controller says what comes of that.
+pub(super) fn leader_made(cx: &Context<'_>, job: &JobFacts) -> bool {
+    let leader = job.spec.as_ref().ok().and_then(|spec| spec.seats(&job.job.key.name).next());
+    let pod = leader.and_then(|seat| cx.world.pod_by_key(&PodKey::new(&job.job.key.namespace, &seat.pod)));
+    let claim = pod.filter(|pod| pod.facts.handoff.deleting.is_none());
+    let claim = claim.and_then(|pod| pod.facts.spec.job.as_ref());
+    job.leads() || claim.is_some_and(|claim| claim.uid == job.job.uid && claim.attempt == Some(job.attempt))
+}
+
+/// Why the job cannot be placed even on empty nodes.
+fn never_fits(cx: &Context<'_>, spec: &JobSpec, job: &JobFacts, needed: i64) -> Option<String> {
+    let done = done_workers(job);
+    let demand = |at: usize| {
+        let part = spec.parts.get(at)?;
+        let amounts = Folded::wanted(&part.pod.spec.requests);
+        Some(Demand { name: part.name.clone(), amounts, counts: i64::from(part.counts) })
+    };
+    let workers: Vec<Demand> = (1..spec.parts.len()).filter_map(demand).collect();
+    unfit(
+        &demand(0)?,
+        &workers,
+        (needed - done).max(0),
+        spec.basic == BasicPolicy::Gang && done == 0,
+        &offers(cx.world),
+    )
+}
+
+/// What all known nodes offer, cordoned and NotReady ones included. A device that the node lists counts although its agent
+/// may be away.
+fn offers(world: &World) -> Vec<Offer> {
+    let mut kinds: BTreeMap<(&Resources, i64, Option<Listed>), i64> = BTreeMap::new();
+    for (_, node) in world.nodes() {
+        let Some(facts) = &node.facts else { continue };
+        let listed = node.stock.as_ref().map(Stock::listed);
+        *kinds.entry((&*facts.allocatable, facts.max_pods, listed)).or_insert(0) += 1;
+    }
+    let offers = kinds.into_iter().map(|((allocatable, pods, listed), nodes)| {
+        let mut amounts = Folded::offered(allocatable);
+        match listed {
+            Some(Listed { gpu_percent, gpu_memory, nic_percent, migs }) => {
+                amounts.raise(GPU_PERCENT, gpu_percent);
+                amounts.raise(key::GPU_MEMORY, gpu_memory);
+                amounts.raise(key::RDMA, nic_percent);
+                migs.into_iter().for_each(|(name, count)| amounts.raise(&name, count));
+            }
+            // No kubelet counts bytes of GPU memory: until the node's devices are listed, they may be any number.
+            None if amounts.get(GPU_PERCENT) > 0 => amounts.raise(key::GPU_MEMORY, i64::MAX),
+            None => {}
+        }
+        Offer { amounts, pods, nodes }
+    });
+    offers.collect()
+}
+
+/// What Ready nodes that are not cordoned offer in all.
+pub fn cluster_total(world: &World) -> Folded {
+    let mut total = Folded::default();
+    for facts in world.nodes().filter_map(|(_, node)| node.facts.as_ref()) {
+        if !facts.unschedulable && !facts.not_ready {
+            total.add(&Folded::offered(&facts.allocatable), 1);
+        }
+    }
+    total
 }

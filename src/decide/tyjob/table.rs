@@ -12,17 +12,17 @@ use crate::decide::tyjob::placement::{Load, Metric, Weights};
 use crate::decide::world::{Node, NodeId, Pod};
 
 /// A fitting node: the better first, then by name.
-pub(in crate::decide) type Entry = (Reverse<i64>, Box<str>, NodeId);
+pub type Entry = (Reverse<i64>, Box<str>, NodeId);
 
 /// The nodes' answers to one shape under one metric.
-pub(in crate::decide) type Table = table::Table<ByMetric, Metric>;
+pub type Table = table::Table<ByMetric, Metric>;
 
 /// Tables of the shapes that were asked for lately.
-pub(in crate::decide) type Tables = table::Tables<ByMetric, Metric>;
+pub type Tables = table::Tables<ByMetric, Metric>;
 
 /// Fitting nodes, the best first.
 #[derive(Default)]
-pub(in crate::decide) struct ByMetric(BTreeSet<Entry>);
+pub struct ByMetric(BTreeSet<Entry>);
 
 impl Ranking for ByMetric {
     type Rank = Entry;
@@ -82,7 +82,7 @@ impl Table {
 }
 
 /// The most that any filter reads.
-pub(in crate::decide) fn filters_read(plugins: &Plugins, pod: &Pod, slots: &Slots) -> Reads {
+pub fn filters_read(plugins: &Plugins, pod: &Pod, slots: &Slots) -> Reads {
     let filters = plugins.enabled().filter.iter().map(|plugin| plugin.reads(pod, slots));
     filters.max().unwrap_or(Reads::Node)
 }

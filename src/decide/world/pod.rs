@@ -52,6 +52,15 @@ pub enum Place {
 }
 
 impl Pod {
+    /// `true` for pods of one template: they ask for the same. Other pods that ask for the same may differ by this.
+    pub fn is_of_template(&self, other: &Self) -> bool {
+        let (ours, theirs) = (&self.facts, &other.facts);
+        ours.spec.is_same(&theirs.spec)
+            && ours.handoff.containers.is_same(&theirs.handoff.containers)
+            && ours.handoff.node == theirs.handoff.node
+            && self.key().namespace == other.key().namespace
+    }
+
     /// A pod that is in no world: to be judged, not kept.
     pub fn unplaced(id: PodId, facts: PodFacts) -> Self {
         Self { id, facts, place: Place::Waiting, devices: None, exclusive: Exclusive::default() }

@@ -6,7 +6,7 @@ use clap::Args;
 
 use super::args::Common;
 use super::named::named;
-use crate::decide::scheduler::GangExplanation;
+use crate::decide::explain::GangExplanation;
 use crate::ops::get::plain;
 
 /// Arguments of `baton explain gang`.

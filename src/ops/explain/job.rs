@@ -6,7 +6,7 @@ use clap::Args;
 
 use super::args::Common;
 use super::named::named;
-use crate::decide::scheduler::{JobExplanation, NodeRating, SeatExplanation};
+use crate::decide::explain::{JobExplanation, NodeRating, SeatExplanation};
 use crate::ops::get::plain;
 
 /// Nodes that are shown of each kind of pod; the wide output shows all.

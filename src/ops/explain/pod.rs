@@ -8,7 +8,7 @@ use clap::Args;
 use super::args::Common;
 use super::named::named;
 use super::what_if::WhatIfArgs;
-use crate::decide::scheduler::{Explanation, PodState, Verdict};
+use crate::decide::explain::{Explanation, PodState, Verdict};
 use crate::ops::get::{age, plain};
 
 /// Arguments of `baton explain pod`.
@@ -85,7 +85,7 @@ pub(super) fn refusals(out: &mut String, verdict: &Verdict) {
     if verdict.rules.is_empty() {
         return;
     }
-    let row = |rule: &crate::decide::scheduler::RuleCount| {
+    let row = |rule: &crate::decide::explain::RuleCount| {
         let more = if rule.count > rule.examples.len() { ", …" } else { "" };
         vec![rule.count.to_string(), rule.rule.clone(), rule.reason.clone(), rule.examples.join(", ") + more]
     };

@@ -10,7 +10,7 @@ use clap::Args;
 use super::args::Common;
 use super::pod::{advice, nodes, refusals};
 use crate::contract::key::MAX_OBJECT;
-use crate::decide::scheduler::WhatIf;
+use crate::decide::explain::WhatIf;
 use crate::ops::get::plain;
 
 /// A pod that does not exist.
@@ -59,7 +59,7 @@ pub fn text(answer: &WhatIf, wide: bool) -> String {
         let _ = writeln!(out, "  note: {note}");
     }
     if !answer.best.is_empty() {
-        let row = |node: &crate::decide::scheduler::RatedNode| {
+        let row = |node: &crate::decide::explain::RatedNode| {
             let ratings = node.ratings.iter().map(|part| format!("{} {}×{}", part.rule, part.score, part.weight));
             vec![node.node.clone(), node.score.to_string(), ratings.collect::<Vec<_>>().join(", ")]
         };

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::output::Row;
-use crate::decide::scheduler::GangView;
+use crate::decide::explain::GangView;
 use crate::ops::leader::Leader;
 
 /// One gang.

@@ -4,7 +4,7 @@ use anyhow::bail;
 use serde::Serialize;
 
 use super::output::{Row, age};
-use crate::decide::scheduler::{QueueItem, QueueReport};
+use crate::decide::explain::{QueueItem, QueueReport};
 use crate::ops::leader::Leader;
 
 /// One queued item.
@@ -71,7 +71,7 @@ impl Row for QueueRow {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::decide::scheduler::PodState;
+    use crate::decide::explain::PodState;
     use crate::ops::get::output::table;
 
     #[test]

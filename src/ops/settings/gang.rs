@@ -2,7 +2,7 @@
 
 use super::log::{Daemon, by_from_str, field};
 use crate::contract::gang::{MatchPolicy, key};
-use crate::decide::scheduler::{OnBindFailure, TimeoutClock};
+use crate::decide::gang::{OnBindFailure, TimeoutClock};
 use crate::ops::config::{Setting, Value};
 use crate::scheduler::Options;
 

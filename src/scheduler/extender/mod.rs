@@ -1,4 +1,4 @@
-//! The scheduler as an extender of kube-scheduler: HTTP verbs that the one event loop answers, on the same world and engine as
+//! The scheduler as an extender of kube-scheduler: HTTP verbs that the one event loop answers, on the same world and scheduler as
 //! the pods that are scheduled here.
 
 mod options;

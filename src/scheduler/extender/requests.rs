@@ -11,7 +11,7 @@ use tokio::sync::{mpsc, oneshot};
 use super::options::GangPods;
 use crate::cluster::pod_writer::PodWriter;
 use crate::contract::{PodRef, PodUid};
-use crate::decide::scheduler::{AskId, BindVerdict, Effects, Engine, Fits, Moment, Room};
+use crate::decide::scheduler::{BindVerdict, Effects, Fits, Moment, RequestId, Room, Scheduler};
 use crate::decide::world::{PodFacts, WorldEvent};
 
 /// Why there is no answer: the process starts, ends, or does not lead.
@@ -30,7 +30,7 @@ pub enum ExtenderRequest {
     /// Bind this pod to this node.
     Bind {
         /// Names the request.
-        ask: AskId,
+        ask: RequestId,
         /// Pod.
         pod: PodRef,
         /// Node.
@@ -41,7 +41,7 @@ pub enum ExtenderRequest {
         answer: oneshot::Sender<BindVerdict>,
     },
     /// The client that requested this bind has left.
-    Cancel(AskId),
+    Cancel(RequestId),
 }
 
 /// Puts requests of HTTP handlers to the event loop. Cheap to clone.
@@ -58,7 +58,7 @@ const ENDED: &str = "the scheduler is shutting down";
 
 /// Cancels a bind when its handler is dropped, which happens when the client leaves.
 struct CancelOnDrop {
-    ask: AskId,
+    ask: RequestId,
     requests: mpsc::UnboundedSender<ExtenderRequest>,
 }
 
@@ -105,7 +105,7 @@ impl Front {
     }
 
     async fn bind_once(&self, pod: &PodRef, node: &str, found: Option<Box<PodFacts>>) -> Result<BindVerdict, String> {
-        let ask = AskId(self.serial.fetch_add(1, Ordering::Relaxed));
+        let ask = RequestId(self.serial.fetch_add(1, Ordering::Relaxed));
         let (answer, answered) = oneshot::channel();
         let request = ExtenderRequest::Bind { ask, pod: pod.clone(), node: node.to_owned(), found, answer };
         self.requests.send(request).map_err(|_| ENDED.to_owned())?;
@@ -117,7 +117,7 @@ impl Front {
 /// Bind requests that wait for their answer, on the event loop's side.
 pub struct PendingRequests {
     wait: Duration,
-    binds: BTreeMap<AskId, oneshot::Sender<BindVerdict>>,
+    binds: BTreeMap<RequestId, oneshot::Sender<BindVerdict>>,
 }
 
 const NOT_YET: &str = "this scheduler does not lead, or does not know the whole cluster yet: ask again";
@@ -128,42 +128,42 @@ impl PendingRequests {
         Self { wait, binds: BTreeMap::new() }
     }
 
-    /// Puts one request to the engine. An answer whose receiver is gone is dropped: the client has left.
-    pub fn handle(&mut self, request: ExtenderRequest, engine: &mut Engine, now: Moment) -> Effects {
+    /// Puts one request to the scheduler. An answer whose receiver is gone is dropped: the client has left.
+    pub fn handle(&mut self, request: ExtenderRequest, scheduler: &mut Scheduler, now: Moment) -> Effects {
         // Only the leader knows what is assumed: a follower would send pods to devices that are already promised.
-        let leads = engine.is_leading();
+        let leads = scheduler.is_leading();
         match request {
             ExtenderRequest::Fit(pod, nodes, answer) => {
-                let fits = if leads { Ok(engine.fit_devices(&pod, &nodes, now)) } else { Err(NOT_YET.to_owned()) };
+                let fits = if leads { Ok(scheduler.fit_devices(&pod, &nodes, now)) } else { Err(NOT_YET.to_owned()) };
                 drop(answer.send(fits));
             }
             ExtenderRequest::Rate(pod, nodes, answer) => {
-                let rated = if leads { Ok(engine.rate_devices(&pod, &nodes, now)) } else { Err(NOT_YET.to_owned()) };
+                let rated = if leads { Ok(scheduler.rate_devices(&pod, &nodes, now)) } else { Err(NOT_YET.to_owned()) };
                 drop(answer.send(rated));
             }
             ExtenderRequest::Room(pod, victims, answer) => {
-                let room = if leads { Ok(engine.make_room(&pod, &victims, now)) } else { Err(NOT_YET.to_owned()) };
+                let room = if leads { Ok(scheduler.make_room(&pod, &victims, now)) } else { Err(NOT_YET.to_owned()) };
                 drop(answer.send(room));
             }
             ExtenderRequest::Bind { ask, pod, node, found, answer } => {
-                let mut effects = found.map_or_else(Effects::new, |pod| engine.event(WorldEvent::Pod(pod), now));
+                let mut effects = found.map_or_else(Effects::new, |pod| scheduler.event(WorldEvent::Pod(pod), now));
                 self.binds.insert(ask, answer);
-                effects.extend(engine.ask_bind(ask, &pod, &node, self.wait, now));
+                effects.extend(scheduler.request_bind(ask, &pod, &node, self.wait, now));
                 return effects;
             }
             ExtenderRequest::Cancel(ask) => {
                 if self.binds.remove(&ask).is_some() {
-                    return engine.leave(ask, now);
+                    return scheduler.cancel_request(ask, now);
                 }
             }
         }
         Effects::new()
     }
 
-    /// Sends the engine's answers to the binds that wait for them.
-    pub fn deliver(&mut self, engine: &mut Engine) {
-        for answer in engine.take_answers() {
-            if let Some(bind) = self.binds.remove(&answer.ask) {
+    /// Sends the scheduler's answers to the binds that wait for them.
+    pub fn deliver(&mut self, scheduler: &mut Scheduler) {
+        for answer in scheduler.take_answers() {
+            if let Some(bind) = self.binds.remove(&answer.request) {
                 drop(bind.send(answer.verdict));
             }
         }

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use baton::contract::PodKey;
 use baton::contract::gang::key::CONDITION_SATISFIED;
-use baton::decide::scheduler::{EngineConfig, OnBindFailure};
+use baton::decide::gang::OnBindFailure;
+use baton::decide::scheduler::Config;
 use baton::decide::world::gangs::MemberState;
 use baton::decide::world::spec::{NodeOperator, NodeRequirement, NodeTerm};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
@@ -297,7 +298,7 @@ fn a_pod_group_that_asks_for_less_in_all_is_tried_again() {
 
 #[test]
 fn a_final_failure_evicts_the_others_and_not_the_pod_itself() {
-    let mut config = EngineConfig::default();
+    let mut config = Config::default();
     config.gangs.on_bind_failure = OnBindFailure::EvictGang;
     config.retry.2 = std::time::Duration::from_secs(2);
     let mut gangs = TestGangs::with(config);
@@ -352,7 +353,7 @@ fn a_running_gang_that_only_counts_who_waits_is_not_shown_as_failed() {
     gangs.wait(2);
     assert_eq!(gangs.count("g"), 3);
     let moment = gangs.cluster.moment();
-    let shown = gangs.cluster.scheduler.gangs(moment);
+    let shown = gangs.cluster.scheduler.gang_views(moment);
     assert_eq!(shown[0].last_failure, None);
     let id = baton::contract::gang::GangId::parse("ml/g").unwrap();
     assert_eq!(gangs.cluster.scheduler.explain_gang(&id, moment).unwrap().state, "satisfied");

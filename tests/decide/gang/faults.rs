@@ -4,7 +4,8 @@
 use std::collections::BTreeMap;
 
 use baton::contract::{Quantity, key};
-use baton::decide::scheduler::{EngineConfig, GangPolicy, OnBindFailure};
+use baton::decide::gang::{GangPolicy, OnBindFailure};
+use baton::decide::scheduler::Config;
 use baton::decide::world::gangs::MemberState;
 use baton::decide::world::spec::{NodeOperator, NodeRequirement, NodeTerm, VolumeUse};
 use baton::decide::world::{ClassFacts, PodFacts, WorldEvent};
@@ -13,7 +14,7 @@ use crate::harness::Fault;
 use crate::harness::gangs::{G, P, TestGangs, declared, gang};
 
 fn no_nodes() -> TestGangs {
-    let mut gangs = TestGangs::with(EngineConfig::default());
+    let mut gangs = TestGangs::with(Config::default());
     gangs.accumulating = true;
     gangs
 }
@@ -760,7 +761,7 @@ fn every_quorum_of_a_gang_whose_rule_stays_is_told() {
 #[test]
 fn with_evict_gang_a_deletion_that_is_lost_is_asked_for_again() {
     let policy = GangPolicy { on_bind_failure: OnBindFailure::EvictGang, ..GangPolicy::default() };
-    let mut gangs = TestGangs::with(EngineConfig { gangs: policy, ..EngineConfig::default() });
+    let mut gangs = TestGangs::with(Config { gangs: policy, ..Config::default() });
     gangs.accumulating = true;
     gangs.plain_node("n", 4, "x");
     gangs.cluster.lost_evictions = 2;

@@ -131,7 +131,7 @@ fn say(gangs: &mut TestGangs, name: &str, min: u32, wait: Option<Duration>, grou
 
 /// The groups that hold room.
 fn holders(gangs: &TestGangs) -> String {
-    let holds = gangs.cluster.scheduler.holds().values();
+    let holds = gangs.cluster.scheduler.reservations().all().values();
     let holders: BTreeSet<String> = holds.map(|hold| hold.group.as_ref().unwrap().to_string()).collect();
     holders.into_iter().collect::<Vec<_>>().join("; ")
 }

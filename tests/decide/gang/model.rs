@@ -123,12 +123,12 @@ fn look(cluster: &TestScheduler) -> String {
     let locks: Vec<_> = cluster.locks.keys().map(|node| (node, cluster.holder(node))).collect();
     let held: Vec<String> = cluster.held.iter().map(request).collect();
     let flights: Vec<_> =
-        cluster.scheduler.flights().values().map(|f| (&f.pod.key.name, &f.node_name, stage(f))).collect();
+        cluster.scheduler.binder().attempts().values().map(|f| (&f.pod.key.name, &f.node_name, stage(f))).collect();
     format!("{pods:?} {locks:?} {held:?} {flights:?}")
 }
 
 /// The stage of a flight, without the number of its request.
-fn stage(flight: &baton::decide::scheduler::Flight) -> String {
+fn stage(flight: &baton::decide::scheduler::BindAttempt) -> String {
     format!("{:?}", flight.stage).chars().take_while(|c| *c != '(').collect()
 }
 

@@ -95,7 +95,7 @@ fn a_gang_that_leaves_its_group_gives_back_what_it_held_there() {
     });
     gangs.wait(3);
     assert_eq!((gangs.count("a"), gangs.reserved("ml/a")), (0, 2), "held for itself now");
-    assert!(gangs.cluster.scheduler.holds().values().all(|hold| hold.group.as_ref().unwrap().is_alone()));
+    assert!(gangs.cluster.scheduler.reservations().all().values().all(|hold| hold.group.as_ref().unwrap().is_alone()));
 }
 
 #[test]

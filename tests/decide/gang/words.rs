@@ -5,8 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use baton::contract::gang::{GangId, MatchPolicy, Mode, PodGroupApi};
+use baton::decide::gang::{GangPolicy, OnBindFailure, TimeoutClock};
 use baton::decide::pod::Phase;
-use baton::decide::scheduler::{EngineConfig, GangPolicy, OnBindFailure, TimeoutClock};
+use baton::decide::scheduler::Config;
 use baton::decide::world::gangs::{
     Declared, Fields, Gang, GangConfig, GangDefaults, MemberState, PodGroupFacts, Source, Warning,
 };
@@ -130,7 +131,7 @@ fn scheduling_group_names_a_gang_only_behind_its_flag() {
 
     let defaults = GangDefaults { scheduling_groups: true, ..GangDefaults::default() };
     let world = WorldPolicy { gangs: defaults, ..WorldPolicy::default() };
-    let mut gangs = TestGangs::with(EngineConfig { world, ..EngineConfig::default() });
+    let mut gangs = TestGangs::with(Config { world, ..Config::default() });
     gangs.node("n", 4);
     let mut facts = gangs.facts("p", &[("cpu", "1")], &[]);
     facts.spec.gang = Some(Arc::new(said));
@@ -351,7 +352,7 @@ fn the_sub_priority_goes_before_age_and_what_is_no_number_is_zero() {
 #[test]
 fn with_the_pending_clock_a_strict_gang_times_out_too() {
     let policy = GangPolicy { clock: TimeoutClock::Pending, ..GangPolicy::default() };
-    let mut gangs = TestGangs::with(EngineConfig { gangs: policy, ..EngineConfig::default() });
+    let mut gangs = TestGangs::with(Config { gangs: policy, ..Config::default() });
     gangs.node("n", 2);
     gangs.members("g", 3, &gang("g", "3", &[("waiting-time", "5s")]));
     gangs.wait(4);
@@ -410,7 +411,7 @@ fn a_new_generation_under_an_old_name_needs_its_minimum_again() {
 
 #[test]
 fn a_gang_of_ten_thousand_waits_for_its_last_place_and_holds_nothing() {
-    let mut gangs = TestGangs::with(EngineConfig { batch: 1_000_000, ..EngineConfig::default() });
+    let mut gangs = TestGangs::with(Config { batch: 1_000_000, ..Config::default() });
     gangs.cluster.watchful = false;
     for n in 0..100 {
         gangs.plain_node(&format!("n{n}"), if n == 0 { 99 } else { 100 }, "x");
@@ -428,7 +429,7 @@ fn a_gang_of_ten_thousand_waits_for_its_last_place_and_holds_nothing() {
 fn with_evict_gang_the_others_of_its_commit_leave_with_a_member_that_the_kubelet_refused() {
     for (policy, evicted) in [(OnBindFailure::Solo, 0), (OnBindFailure::EvictGang, 2)] {
         let policy = GangPolicy { on_bind_failure: policy, ..GangPolicy::default() };
-        let mut gangs = TestGangs::with(EngineConfig { gangs: policy, ..EngineConfig::default() });
+        let mut gangs = TestGangs::with(Config { gangs: policy, ..Config::default() });
         gangs.node("n", 8);
         gangs.members("g", 3, &gang("g", "3", &[]));
         gangs.settle();

@@ -7,7 +7,7 @@ use baton::cluster::node::LightNode;
 use baton::cluster::pod::LightPod;
 use baton::cluster::volume::{claim_facts, class_facts, volume_facts};
 use baton::decide::scheduler::rules::plugins::{DefaultSet, default_plugins};
-use baton::decide::scheduler::{Engine, EngineConfig, Moment};
+use baton::decide::scheduler::{Config, Moment, Scheduler};
 use baton::decide::world::WorldEvent;
 use jiff::Timestamp;
 use serde_json::{Value, json};
@@ -44,9 +44,9 @@ pub fn list(cluster: &Value, key: &str) -> Vec<Value> {
     cluster[key].as_array().cloned().unwrap_or_default()
 }
 
-pub fn scheduler_of(cluster: &Value, set: &DefaultSet) -> Engine {
-    let config = EngineConfig { scheduler_names: ["default-scheduler".into()].into(), ..EngineConfig::default() };
-    let mut scheduler = Engine::new(config, default_plugins(set).unwrap());
+pub fn scheduler_of(cluster: &Value, set: &DefaultSet) -> Scheduler {
+    let config = Config { scheduler_names: ["default-scheduler".into()].into(), ..Config::default() };
+    let mut scheduler = Scheduler::new(config, default_plugins(set).unwrap());
     let mut events = Vec::new();
     for node in list(cluster, "nodes") {
         let node: LightNode = serde_json::from_value(node).expect("a recorded node");

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use baton::decide::scheduler::RatedNode;
+use baton::decide::explain::RatedNode;
 use baton::decide::scheduler::rules::plugins::{DefaultSet, NodesWithoutAgent, Point, names_at};
 use baton::ops::config::{arguments, load};
 use baton::ops::settings::{SCHEDULER_SECTIONS, scheduler};
@@ -70,7 +70,7 @@ fn the_ratings_of_every_recorded_case_are_the_scores_of_kube_scheduler() {
         for (profile, recorded) in cluster["profiles"].as_object().unwrap() {
             let plugins: Vec<String> = serde_json::from_value(recorded["plugins"].clone()).unwrap();
             let ours: Vec<&str> = names_at(Point::Score).filter(|name| plugins.iter().any(|own| own == name)).collect();
-            let mut scheduler = scheduler_of(&cluster, &set_of(&recorded["args"], &ours));
+            let scheduler = scheduler_of(&cluster, &set_of(&recorded["args"], &ours));
             for (at, case) in list(&cluster, "cases").iter().enumerate() {
                 let facts = pod(&case["pod"], &format!("case-{at}")).facts();
                 let name = facts.handoff.pod.key.to_string();

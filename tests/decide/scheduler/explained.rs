@@ -4,7 +4,7 @@ use std::path::Path;
 
 use baton::contract::PodKey;
 use baton::contract::key;
-use baton::decide::scheduler::{PodState, QueueItem};
+use baton::decide::explain::{PodState, QueueItem};
 use baton::decide::world::spec::{PodTerm, Taint, TaintEffect, VolumeUse};
 use baton::decide::world::{ClaimFacts, NodeId, PodFacts, WorldEvent};
 use baton::ops::explain::{pod_text, what_if_text};

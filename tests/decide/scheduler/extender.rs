@@ -4,9 +4,10 @@ use std::collections::BTreeMap;
 
 use baton::contract::hint::LabelSelector;
 use baton::contract::{PodKey, PodUid, key};
+use baton::decide::explain::PodState;
 use baton::decide::pod::Deletion;
 use baton::decide::scheduler::rules::plugins::{DefaultSet, NodesWithoutAgent};
-use baton::decide::scheduler::{AskId, BindVerdict, EngineConfig, PodState};
+use baton::decide::scheduler::{BindVerdict, Config, RequestId};
 use baton::decide::world::{BudgetFacts, PodFacts, WorldEvent};
 
 use crate::harness::{TestScheduler, pod};
@@ -16,7 +17,7 @@ const TWO: &[(&str, &str)] = &[(key::NVIDIA_GPU, "2")];
 const THEIRS: &str = "default-scheduler";
 
 fn cluster() -> TestScheduler {
-    let config = EngineConfig { asking_names: [THEIRS.into()].into(), ..EngineConfig::default() };
+    let config = Config { asking_names: [THEIRS.into()].into(), ..Config::default() };
     TestScheduler::with(config, DefaultSet::default())
 }
 
@@ -50,7 +51,7 @@ fn fitting(cluster: &mut TestScheduler, facts: &PodFacts, nodes: &[&str]) -> Vec
 
 #[test]
 fn gpus_of_nodes_without_an_agent_are_counted_for_kube_scheduler_too() {
-    let config = EngineConfig { asking_names: [THEIRS.into()].into(), ..EngineConfig::default() };
+    let config = Config { asking_names: [THEIRS.into()].into(), ..Config::default() };
     let set = DefaultSet { without_agent: NodesWithoutAgent::Plain, ..DefaultSet::default() };
     let mut cluster = TestScheduler::with(config, set);
     cluster.plain_node("n", 2);
@@ -63,7 +64,7 @@ fn gpus_of_nodes_without_an_agent_are_counted_for_kube_scheduler_too() {
     cluster.submit(third.clone());
     let now = cluster.moment();
     let effects =
-        cluster.scheduler.ask_bind(AskId(1), &third.handoff.pod, "n", std::time::Duration::from_secs(10), now);
+        cluster.scheduler.request_bind(RequestId(1), &third.handoff.pod, "n", std::time::Duration::from_secs(10), now);
     cluster.perform(effects);
     let answers = cluster.scheduler.take_answers();
     assert!(
@@ -93,8 +94,13 @@ fn a_pod_of_kube_scheduler_is_explained_by_what_it_is_told_here_and_its_bind_is_
     assert!(told.message.ends_with("fits node n"), "{told:?}");
     cluster.set_lock("n", "who knows");
     let now = cluster.moment();
-    let effects =
-        cluster.scheduler.ask_bind(AskId(1), &waiting.handoff.pod, "n", std::time::Duration::from_secs(10), now);
+    let effects = cluster.scheduler.request_bind(
+        RequestId(1),
+        &waiting.handoff.pod,
+        "n",
+        std::time::Duration::from_secs(10),
+        now,
+    );
     cluster.perform(effects);
     let listed = cluster.queue_report().items;
     let bind = listed.iter().find(|item| item.name == key.to_string()).unwrap();
@@ -116,7 +122,8 @@ fn devices_that_were_freed_for_a_nominated_pod_are_closed_to_less_important_ones
     let higher = theirs(&cluster, "higher", ONE, 200);
     assert_eq!(fitting(&mut cluster, &higher, &["n1", "n2"]), ["n1", "n2"]);
     let now = cluster.moment();
-    let effects = cluster.scheduler.ask_bind(AskId(1), &low.handoff.pod, "n1", std::time::Duration::from_secs(10), now);
+    let effects =
+        cluster.scheduler.request_bind(RequestId(1), &low.handoff.pod, "n1", std::time::Duration::from_secs(10), now);
     cluster.perform(effects);
     let answers = cluster.scheduler.take_answers();
     assert!(matches!(&answers[0].verdict, BindVerdict::Failed(why) if why.contains("n1")), "{answers:?}");

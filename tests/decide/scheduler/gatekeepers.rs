@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use baton::contract::key;
-use baton::decide::scheduler::EngineConfig;
+use baton::decide::scheduler::Config;
 use baton::decide::scheduler::rules::{Extension, Outcome, Permit, Plugin, Plugins, Slots, View};
 use baton::decide::world::{NodeId, Pod, Wake};
 
@@ -37,7 +37,7 @@ impl Permit for Gate {
 fn cluster(seconds: u64, then: Outcome) -> TestScheduler {
     let gate = Gate { until: Duration::from_secs(1000 + seconds), then };
     let mut cluster =
-        TestScheduler::with_plugins(EngineConfig::default(), Plugins::default().with(Extension::new(gate).permit()));
+        TestScheduler::with_plugins(Config::default(), Plugins::default().with(Extension::new(gate).permit()));
     cluster.node("n", 1);
     cluster
 }
@@ -98,7 +98,7 @@ fn a_member_that_is_not_permitted_takes_its_gang_back_and_a_surplus_one_does_not
     for (min, bound) in [("3", 0), ("2", 2)] {
         let plugins = Plugins::default().with(Extension::new(Bouncer("g-1")).permit());
         let mut gangs =
-            TestGangs { cluster: TestScheduler::with_plugins(EngineConfig::default(), plugins), accumulating: false };
+            TestGangs { cluster: TestScheduler::with_plugins(Config::default(), plugins), accumulating: false };
         gangs.node("n", 8);
         gangs.members("g", 3, &gang("g", min, &[]));
         gangs.settle();

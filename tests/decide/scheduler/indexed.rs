@@ -4,7 +4,7 @@ use baton::contract::hint::LabelSelector;
 use baton::contract::image::ImageName;
 use baton::contract::{Identity, key};
 use baton::decide::scheduler::rules::plugins::DefaultSet;
-use baton::decide::scheduler::{EngineConfig, LockMode, Search};
+use baton::decide::scheduler::{Config, LockMode, Search};
 use baton::decide::world::spec::{
     HostPort, NodeOperator, NodeRequirement, NodeTerm, PodTerm, Spread, Taint, TaintEffect, Toleration,
 };
@@ -66,7 +66,7 @@ fn cluster(search: Search) -> TestScheduler {
 }
 
 fn env_of(search: Search, set: DefaultSet) -> TestScheduler {
-    let config = EngineConfig { search, lock_mode: LockMode::Auto, ..EngineConfig::default() };
+    let config = Config { search, lock_mode: LockMode::Auto, ..Config::default() };
     TestScheduler::with(config, set)
 }
 

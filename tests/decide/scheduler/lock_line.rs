@@ -3,7 +3,7 @@
 use baton::contract::{PodKey, PodRef, key};
 
 use baton::decide::lock::{ExpiredHolder, LockPolicy};
-use baton::decide::scheduler::EngineConfig;
+use baton::decide::scheduler::Config;
 use baton::decide::scheduler::rules::plugins::DefaultSet;
 
 use crate::harness::{Fault, TestScheduler, pod};
@@ -333,9 +333,9 @@ fn a_line_that_moves_writes_nothing_for_half_a_minute_and_then_once_for_each() {
 #[test]
 fn a_told_wait_that_outlives_the_expiry_without_an_agent_says_so_and_a_requeued_pod_says_why() {
     let mut cluster = TestScheduler::with(
-        EngineConfig {
+        Config {
             lock_policy: LockPolicy { expired_holder: ExpiredHolder::Wait, ..LockPolicy::default() },
-            ..EngineConfig::default()
+            ..Config::default()
         },
         DefaultSet::default(),
     );

@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use baton::contract::inventory::{DeviceHeld, DeviceStatus, HeldBy};
 use baton::contract::{AgentStatus, DeviceType, Identity, PodKey, key};
+use baton::decide::explain::PodState;
+use baton::decide::scheduler::Config;
 use baton::decide::scheduler::rules::plugins::{DefaultSet, NodesWithoutAgent};
-use baton::decide::scheduler::{EngineConfig, PodState};
 use baton::decide::world::WorldEvent;
 use baton::decide::world::spec::{Taint, TaintEffect};
 
@@ -52,7 +53,7 @@ fn a_pod_without_devices_is_bound_without_a_lock() {
 
 #[test]
 fn with_auto_the_lock_is_left_out_where_the_agent_identifies_exactly() {
-    let config = EngineConfig { lock_mode: baton::decide::scheduler::LockMode::Auto, ..EngineConfig::default() };
+    let config = Config { lock_mode: baton::decide::scheduler::LockMode::Auto, ..Config::default() };
     for (identity, writes) in [(Identity::Exact, 0), (Identity::Lock, 1)] {
         let mut cluster = TestScheduler::with(config.clone(), DefaultSet::default());
         cluster.node("n", 8);
@@ -65,7 +66,7 @@ fn with_auto_the_lock_is_left_out_where_the_agent_identifies_exactly() {
 
 #[test]
 fn with_auto_the_lock_is_written_where_the_agent_serves_the_pods_scheduler_only_with_one() {
-    let config = EngineConfig { lock_mode: baton::decide::scheduler::LockMode::Auto, ..EngineConfig::default() };
+    let config = Config { lock_mode: baton::decide::scheduler::LockMode::Auto, ..Config::default() };
     for (lockless, writes) in [(&["other", "baton-scheduler"][..], 0), (&["other"], 1), (&[], 1)] {
         let mut cluster = TestScheduler::with(config.clone(), DefaultSet::default());
         cluster.node("n", 8);
@@ -173,7 +174,7 @@ fn a_name_that_the_agent_does_not_serve_or_the_kubelet_has_zeroed_is_named() {
 #[test]
 fn plain_nodes_are_judged_by_allocatable_alone() {
     let set = DefaultSet { without_agent: NodesWithoutAgent::Plain, ..DefaultSet::default() };
-    let mut cluster = TestScheduler::with(EngineConfig::default(), set);
+    let mut cluster = TestScheduler::with(Config::default(), set);
     cluster.plain_node("n", 1);
     cluster.pod("a", ONE);
     cluster.pod("b", ONE);

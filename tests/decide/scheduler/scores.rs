@@ -5,7 +5,7 @@ use baton::contract::hint::LabelSelector;
 use baton::contract::image::ImageName;
 use baton::contract::inventory::DeviceInfo;
 use baton::contract::{Identity, PodKey, key};
-use baton::decide::scheduler::EngineConfig;
+use baton::decide::scheduler::Config;
 use baton::decide::scheduler::rules::plugins::{
     DefaultSet, Disabled, InterPodAffinity, Listed, Point, RatioConfig, Strategy as Scoring, Weights, default_plugins,
 };
@@ -30,7 +30,7 @@ pub fn scored(scores: &[(&'static str, i64)]) -> DefaultSet {
 }
 
 fn cluster(set: DefaultSet) -> TestScheduler {
-    TestScheduler::with(EngineConfig::default(), set)
+    TestScheduler::with(Config::default(), set)
 }
 
 /// What the set's first score says of every node that fits, raw and normalised.

@@ -2,7 +2,7 @@
 
 use baton::contract::PodKey;
 use baton::contract::hint::{LabelSelector, Operator, Requirement};
-use baton::decide::scheduler::PodState;
+use baton::decide::explain::PodState;
 use baton::decide::world::{CapacityFacts, WorldEvent};
 
 use super::volumes::cluster;

@@ -112,7 +112,7 @@ fn play(steps: &[Step]) -> String {
         let states: Vec<_> = states.collect();
         panic!("locks left: {:?}, their holders: {states:#?}", cluster.locks);
     }
-    assert!(cluster.bind_attempts() == 0, "flights left: {:?}", cluster.scheduler.flights());
+    assert!(cluster.bind_attempts() == 0, "flights left: {:?}", cluster.scheduler.binder().attempts());
     format!("{:?}", cluster.pods.iter().map(|(key, pod)| (key, &pod.handoff.assignment)).collect::<Vec<_>>())
 }
 

@@ -4,8 +4,9 @@
 use std::time::Duration;
 
 use baton::contract::{PodKey, key};
+use baton::decide::explain::PodState;
+use baton::decide::scheduler::Config;
 use baton::decide::scheduler::rules::plugins::DefaultSet;
-use baton::decide::scheduler::{EngineConfig, PodState};
 use baton::decide::world::spec::{NodeOperator, NodeRequirement, NodeTerm, VolumeUse};
 use baton::decide::world::{AccessModes, ClaimFacts, ClassFacts, VolumeFacts, WorldEvent};
 
@@ -27,7 +28,7 @@ fn zone(zone: &str) -> NodeTerm {
 
 /// Nodes `a` and `b`, each its own zone.
 pub fn cluster() -> TestScheduler {
-    let mut cluster = TestScheduler::with(EngineConfig::default(), DefaultSet::default());
+    let mut cluster = TestScheduler::with(Config::default(), DefaultSet::default());
     for name in ["a", "b"] {
         cluster.node(name, 8);
         cluster.change_node(name, |facts| {

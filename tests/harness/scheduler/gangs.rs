@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use baton::contract::gang::{GangId, PodGroupApi};
 use baton::contract::{PodKey, PodRef, Quantity};
-use baton::decide::scheduler::EngineConfig;
+use baton::decide::scheduler::Config;
 use baton::decide::scheduler::rules::plugins::DefaultSet;
 use baton::decide::world::gangs::{Declared, MemberState, PodGroupFacts, Source};
 use baton::decide::world::{PodFacts, WorldEvent};
@@ -32,12 +32,12 @@ pub fn gang<'a>(name: &'a str, min: &'a str, more: &[(&'a str, &'a str)]) -> Vec
 impl TestGangs {
     /// One node of this many CPUs.
     pub fn new(cpus: u32) -> Self {
-        let mut gangs = Self::with(EngineConfig::default());
+        let mut gangs = Self::with(Config::default());
         gangs.node("n", cpus);
         gangs
     }
 
-    pub fn with(config: EngineConfig) -> Self {
+    pub fn with(config: Config) -> Self {
         Self { cluster: TestScheduler::with(config, DefaultSet::default()), accumulating: false }
     }
 

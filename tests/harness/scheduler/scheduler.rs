@@ -9,14 +9,14 @@ use baton::contract::gang::{Committed, GangId};
 use baton::contract::tyjob::ScheduleState;
 use baton::contract::{AgentStatus, DeviceAllocation, Identity, LockRead, PodKey, PodRef, Quantity, key};
 use baton::decide::audit;
+use baton::decide::explain::{Explanation, JobExplanation, QueueReport, WhatIf};
 use baton::decide::pod::{AssignmentText, Deletion, Phase};
+use baton::decide::scheduler::rules::Annotations;
 use baton::decide::scheduler::rules::Plugins;
 use baton::decide::scheduler::rules::plugins::{DefaultSet, default_plugins};
-use baton::decide::scheduler::{
-    Annotations, BindResult, Effect, Effects, Engine, EngineConfig, Explanation, JobExplanation, JobHalf, JobRecord,
-    JobWriteResult, LockResult, Moment, QueueReport, Report, Stats, WhatIf,
-};
+use baton::decide::scheduler::{BindResult, Config, Effect, Effects, LockResult, Moment, Report, Scheduler, Stats};
 use baton::decide::tyjob::placement::{JobFacts, JobIdentity};
+use baton::decide::tyjob::{JobHalf, JobRecord, JobWriteResult};
 use baton::decide::world::gangs::{Declared, PodGroupFacts};
 use baton::decide::world::{ClaimFacts, ClassFacts, NodeFacts, PodFacts, Resources, VolumeFacts, World, WorldEvent};
 
@@ -37,7 +37,7 @@ pub enum Fault {
 
 /// The scheduler, and the cluster that it sees. Times are those of [`TestScheduler::now`].
 pub struct TestScheduler {
-    pub scheduler: Engine,
+    pub scheduler: Scheduler,
     pub now: Duration,
     pub locks: BTreeMap<String, String>,
     pub pods: BTreeMap<PodKey, PodFacts>,
@@ -45,7 +45,7 @@ pub struct TestScheduler {
     /// Nodes without a Device object and an agent.
     pub plain: BTreeSet<String>,
     pub pod_groups: BTreeMap<GangId, PodGroupFacts>,
-    config: EngineConfig,
+    config: Config,
     /// Check all invariants before every effect too, not only at rest.
     pub watchful: bool,
     pub bind_faults: VecDeque<Fault>,
@@ -83,16 +83,16 @@ pub struct TestScheduler {
 
 impl TestScheduler {
     pub fn new() -> Self {
-        Self::with(EngineConfig::default(), DefaultSet::default())
+        Self::with(Config::default(), DefaultSet::default())
     }
 
-    pub fn with(config: EngineConfig, set: DefaultSet) -> Self {
+    pub fn with(config: Config, set: DefaultSet) -> Self {
         Self::with_plugins(config, default_plugins(&set).unwrap())
     }
 
-    pub fn with_plugins(config: EngineConfig, plugins: Plugins) -> Self {
+    pub fn with_plugins(config: Config, plugins: Plugins) -> Self {
         let mut cluster = Self {
-            scheduler: Engine::new(config.clone(), plugins),
+            scheduler: Scheduler::new(config.clone(), plugins),
             now: Duration::from_secs(1000),
             locks: BTreeMap::new(),
             pods: BTreeMap::new(),
@@ -142,7 +142,7 @@ impl TestScheduler {
     /// A fresh scheduler on the same cluster: the old one's memory is gone, its requests are not answered.
     pub fn restart(&mut self) {
         self.held.clear();
-        self.scheduler = Engine::new(self.config.clone(), default_plugins(&DefaultSet::default()).unwrap());
+        self.scheduler = Scheduler::new(self.config.clone(), default_plugins(&DefaultSet::default()).unwrap());
         for facts in self.pod_groups.values().cloned().collect::<Vec<_>>() {
             self.event(WorldEvent::PodGroup(Box::new(facts)));
         }
@@ -271,17 +271,17 @@ impl TestScheduler {
     }
     /// How many pods are between their reservation and their Binding.
     pub fn bind_attempts(&self) -> usize {
-        self.scheduler.flights().len()
+        self.scheduler.binder().attempts().len()
     }
     /// How many pods have room reserved and no bind attempt yet.
     pub fn reservations(&self) -> usize {
-        self.scheduler.holds().len()
+        self.scheduler.reservations().all().len()
     }
     pub fn nominations(&self) -> usize {
-        self.scheduler.nominations().len()
+        self.scheduler.preemption().all().len()
     }
     pub fn job_records(&self) -> &BTreeMap<PodKey, JobRecord> {
-        self.scheduler.job_records()
+        self.scheduler.tyjobs().records()
     }
     pub fn explain(&mut self, pod: &PodKey) -> Option<Explanation> {
         self.scheduler.explain(pod, self.moment())
@@ -374,7 +374,7 @@ impl TestScheduler {
     }
 
     pub fn audit(&self) {
-        let violations = audit::check_engine(&self.scheduler, OURS);
+        let violations = audit::check_scheduler(&self.scheduler, OURS);
         assert!(violations.is_empty(), "{violations:#?}");
     }
 

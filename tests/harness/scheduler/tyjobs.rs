@@ -6,8 +6,9 @@ use std::sync::Arc;
 use baton::contract::tyjob::{BasicPolicy, JobQueuePolicy, Role, ScheduleState, Stage};
 use baton::contract::{PodKey, PodRef, Quantity};
 use baton::decide::pod::Phase;
+use baton::decide::scheduler::Config;
 use baton::decide::scheduler::rules::plugins::DefaultSet;
-use baton::decide::scheduler::{EngineConfig, JobRecord};
+use baton::decide::tyjob::JobRecord;
 use baton::decide::tyjob::placement::{JobFacts, JobIdentity, JobSpec, Part};
 use baton::decide::world::{JobClaim, Place, PodFacts, WorldEvent};
 
@@ -27,10 +28,10 @@ pub type Limits<'a> = &'a [(&'a str, &'a str)];
 
 impl TestJobs {
     pub fn new() -> Self {
-        Self::with(EngineConfig::default())
+        Self::with(Config::default())
     }
 
-    pub fn with(config: EngineConfig) -> Self {
+    pub fn with(config: Config) -> Self {
         Self { cluster: TestScheduler::with(config, DefaultSet::default()), serial: 0 }
     }
 

@@ -14,7 +14,7 @@ const LEAST_LOOKED_AT: usize = 100;
 
 /// Every node on which `pod` would fit when pods of lower priority left, up to a tenth of all nodes (at least 100).
 /// Pods in `gone` have been chosen to leave already. The world comes back as it was.
-pub(in crate::decide) fn candidates(
+pub fn candidates(
     world: &mut World,
     plugins: &Plugins,
     pod: &Pod,
@@ -38,7 +38,7 @@ pub(in crate::decide) fn candidates(
 }
 
 /// What is put back as one, when it can stay.
-pub(in crate::decide) struct Lot {
+pub struct Lot {
     /// Whoever leaves or stays together.
     pub pods: Vec<Victim>,
     /// Everybody who leaves when these do: the rest of their gang, wherever it is.
@@ -77,7 +77,7 @@ fn on_node(
 }
 
 /// Pods as they can leave: one by one, or what a gang cannot spare as one lot. What may not leave at all is left out.
-pub(in crate::decide) fn lots(world: &World, staying: &[PodId], units: &mut Units<'_>) -> Vec<Lot> {
+pub fn lots(world: &World, staying: &[PodId], units: &mut Units<'_>) -> Vec<Lot> {
     let mut lots = Vec::new();
     let mut gangs: BTreeMap<_, Vec<Victim>> = BTreeMap::new();
     for victim in judge_budgets(world, staying) {
@@ -131,7 +131,7 @@ fn spare(
 }
 
 /// Whoever is to stay before others comes first.
-pub(in crate::decide) fn in_order_of_worth(lots: &mut [Lot]) {
+pub fn in_order_of_worth(lots: &mut [Lot]) {
     lots.sort_by_key(|lot| {
         let breaks_budget = lot.pods.iter().any(|victim| victim.breaks_budget);
         let highest = lot.pods.iter().map(|victim| victim.priority).max();
@@ -142,7 +142,7 @@ pub(in crate::decide) fn in_order_of_worth(lots: &mut [Lot]) {
 
 /// Says of each pod whether evicting it, after those before it, would break a budget. The most important ones use the budget
 /// first, as in kube-scheduler.
-pub(in crate::decide) fn judge_budgets(world: &World, pods: &[PodId]) -> Vec<Victim> {
+pub fn judge_budgets(world: &World, pods: &[PodId]) -> Vec<Victim> {
     let mut victims: Vec<Victim> = pods
         .iter()
         .filter_map(|id| {
@@ -165,7 +165,7 @@ pub(in crate::decide) fn judge_budgets(world: &World, pods: &[PodId]) -> Vec<Vic
 }
 
 /// Bound pods of a node that are less important than `pod`.
-pub(in crate::decide) fn lower_priority(world: &World, pod: &Pod, node: NodeId) -> Vec<PodId> {
+pub fn lower_priority(world: &World, pod: &Pod, node: NodeId) -> Vec<PodId> {
     let Some(node) = world.node(node) else { return Vec::new() };
     let pods: BTreeSet<PodId> = node.pods.iter().copied().collect();
     pods.into_iter()

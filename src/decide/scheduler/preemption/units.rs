@@ -12,14 +12,14 @@ use crate::decide::world::{Place, Pod, PodId, World};
 
 /// Names one set of pods.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub(in crate::decide) enum UnitId {
+pub enum UnitId {
     Gang(GangId),
     Job(PodKey),
 }
 
 /// One set of pods, as far as a preemptor may touch it.
 #[derive(Debug, Clone, Default)]
-pub(in crate::decide) struct Unit {
+pub struct Unit {
     /// Every member with room, wherever it is; whoever has been chosen already is left out.
     pub members: Vec<PodId>,
     /// So many may leave while the others stay.
@@ -31,7 +31,7 @@ pub(in crate::decide) struct Unit {
 }
 
 /// The units of one dry run.
-pub(in crate::decide) struct Units<'a> {
+pub struct Units<'a> {
     /// Only pods below this priority may leave.
     below: i32,
     /// Pods that have been chosen already, and are not there for anybody.
@@ -40,6 +40,7 @@ pub(in crate::decide) struct Units<'a> {
 }
 
 impl<'a> Units<'a> {
+    /// No unit is known yet; only pods below this priority may leave, and pods in `gone` are treated as gone.
     pub fn new(below: i32, gone: &'a BTreeSet<PodId>) -> Self {
         Self { below, gone, known: BTreeMap::new() }
     }

@@ -8,6 +8,7 @@
 //! The traits but PostFilter and PreBind are a public interface: [`Plugins::with`] adds a rule to the default set, and
 //! `examples/custom_plugin.rs` is a scheduler with three. **It is unstable**: any version may change it.
 
+pub mod annotations;
 pub mod outcome;
 pub mod plugins;
 pub mod points;
@@ -16,6 +17,7 @@ pub mod slots;
 mod wanted;
 
 pub use crate::decide::text::Text;
+pub use annotations::Annotations;
 pub use outcome::{Outcome, Refusal};
 pub use plugins::Plugins;
 pub use points::{

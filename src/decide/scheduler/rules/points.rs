@@ -7,7 +7,8 @@ use jiff::Timestamp;
 
 use crate::contract::key;
 use crate::decide::devices::Held;
-use crate::decide::scheduler::{Annotations, Effects};
+use crate::decide::scheduler::Effects;
+use crate::decide::scheduler::rules::Annotations;
 use crate::decide::world::devices::DeviceChoice;
 use crate::decide::world::volume::VolumePlan;
 use crate::decide::world::{Node, NodeId, Pod, PodId, World};

@@ -33,7 +33,7 @@ pub struct Diagnosis {
 
 impl Diagnosis {
     /// Of nodes that were looked at.
-    pub(in crate::decide) fn of(nodes: usize, refusals: BTreeMap<Arc<Refusal>, usize>) -> Self {
+    pub fn of(nodes: usize, refusals: BTreeMap<Arc<Refusal>, usize>) -> Self {
         let wake = refusals.keys().fold(Wake::NODE_ADDED, |wake, refusal| wake.or(refusal.wake));
         Self { nodes, pod: None, refusals, wake }
     }
@@ -74,19 +74,14 @@ pub fn choose(view: View<'_>, plugins: &Plugins, pod: &Pod, only: Option<NodeId>
 }
 
 /// Runs PreFilter. The error ends the cycle.
-pub(in crate::decide) fn prepare(view: View<'_>, plugins: &Plugins, pod: &Pod) -> Result<Slots, Choice> {
+pub fn prepare(view: View<'_>, plugins: &Plugins, pod: &Pod) -> Result<Slots, Choice> {
     let mut slots = Slots::default();
     prepare_in(view, plugins, pod, &mut slots)?;
     Ok(slots)
 }
 
 /// The same in slots that are there already.
-pub(in crate::decide) fn prepare_in(
-    view: View<'_>,
-    plugins: &Plugins,
-    pod: &Pod,
-    slots: &mut Slots,
-) -> Result<(), Choice> {
+pub fn prepare_in(view: View<'_>, plugins: &Plugins, pod: &Pod, slots: &mut Slots) -> Result<(), Choice> {
     for plugin in &plugins.enabled().pre_filter {
         match plugin.pre_filter(view, pod, slots) {
             Outcome::Fit => {}
@@ -102,13 +97,7 @@ pub(in crate::decide) fn prepare_in(
 }
 
 /// Runs Filter to Score.
-pub(in crate::decide) fn scan(
-    view: View<'_>,
-    plugins: &Plugins,
-    pod: &Pod,
-    only: Option<NodeId>,
-    mut slots: Slots,
-) -> (Choice, u64) {
+pub fn scan(view: View<'_>, plugins: &Plugins, pod: &Pod, only: Option<NodeId>, mut slots: Slots) -> (Choice, u64) {
     let mut nodes = 0;
     let mut refusals: BTreeMap<Arc<Refusal>, usize> = BTreeMap::new();
     let mut fitting: Vec<NodeId> = Vec::new();
@@ -133,13 +122,7 @@ pub(in crate::decide) fn scan(
 }
 
 /// The first filter that does not say fit.
-pub(in crate::decide) fn judge(
-    view: View<'_>,
-    plugins: &Plugins,
-    pod: &Pod,
-    node: (NodeId, &Node),
-    slots: &mut Slots,
-) -> Outcome {
+pub fn judge(view: View<'_>, plugins: &Plugins, pod: &Pod, node: (NodeId, &Node), slots: &mut Slots) -> Outcome {
     let verdicts = plugins.enabled().filter.iter().map(|plugin| plugin.filter(view, pod, node, slots));
     verdicts.into_iter().find(|outcome| !outcome.is_fit()).unwrap_or_default()
 }
@@ -164,7 +147,7 @@ fn best(
 
 /// Runs PreScore and Score on nodes that fit; `each` hears node, rule, score 0..=100 and weight. A rule that the pod does not
 /// concern says 0 of every node.
-pub(in crate::decide) fn rate(
+pub fn rate(
     view: View<'_>,
     plugins: &Plugins,
     pod: &Pod,

@@ -7,5 +7,5 @@ pub mod choose;
 mod concern;
 pub mod index;
 mod ranks;
-pub(in crate::decide) mod shape;
-pub(in crate::decide) mod table;
+pub mod shape;
+pub mod table;

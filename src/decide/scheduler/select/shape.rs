@@ -58,7 +58,7 @@ impl PodShape {
     }
 
     /// The node that the pod names.
-    pub(in crate::decide) fn node(&self) -> Option<&str> {
+    pub fn node(&self) -> Option<&str> {
         self.node.as_deref()
     }
 

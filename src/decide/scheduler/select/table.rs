@@ -12,7 +12,7 @@ use super::choose::Diagnosis;
 use super::shape::PodShape;
 
 /// How nodes are judged and rated for one pod.
-pub(in crate::decide) trait Judge {
+pub trait Judge {
     /// The first refusal of the filters.
     fn judge(&self, node: (NodeId, &Node), slots: &mut Slots) -> Outcome;
 
@@ -22,7 +22,7 @@ pub(in crate::decide) trait Judge {
 }
 
 /// The order of fitting nodes.
-pub(in crate::decide) trait Ranking: Default {
+pub trait Ranking: Default {
     /// What is kept of a node: enough to find it in the order.
     type Rank;
     /// What every rating depends on beside pod and node: under another one, every node is judged again.
@@ -47,7 +47,7 @@ enum Verdict<R> {
 }
 
 /// The nodes' answers to one shape of pod. `B`: what else tells tables of one shape apart.
-pub(in crate::decide) struct Table<R: Ranking, B> {
+pub struct Table<R: Ranking, B> {
     shape: PodShape,
     by: B,
     /// The parts of the latest pod that make its shape, all but the node: pods of one template share them.
@@ -190,10 +190,10 @@ impl<R: Ranking, B: PartialEq> Table<R, B> {
 /// Tables of the shapes that were asked for lately, the latest used last; at most [`SHAPES`]. Boxed, because they change places
 /// at every decision.
 #[allow(clippy::vec_box)]
-pub(in crate::decide) struct Tables<R: Ranking, B>(Vec<Box<Table<R, B>>>);
+pub struct Tables<R: Ranking, B>(Vec<Box<Table<R, B>>>);
 
 /// Most tables that are kept.
-pub(in crate::decide) const SHAPES: usize = 64;
+pub const SHAPES: usize = 64;
 
 impl<R: Ranking, B> Default for Tables<R, B> {
     fn default() -> Self {

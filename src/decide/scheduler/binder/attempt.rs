@@ -1,21 +1,18 @@
-//! A pod on its way from the decision to its node, and the line in which pods wait for a node's lock.
+//! The bind attempt of one pod.
 
-use std::collections::BTreeSet;
 use std::time::Duration;
 
 use jiff::Timestamp;
 
 use crate::contract::{PodRef, Shared};
 use crate::decide::lock::LockClaim;
+use crate::decide::scheduler::effect::{Effect, Ticket};
+use crate::decide::scheduler::rules::Annotations;
 use crate::decide::world::{NodeId, PodId};
 
-use super::annotations::Annotations;
-use super::effect::{Effect, Ticket};
-use super::line::SaidOfLock;
-
-/// A pod whose node is chosen and whose room is held.
+/// A pod whose node is chosen and whose room is held, on its way to a Binding.
 #[derive(Debug, Clone)]
-pub struct Flight {
+pub struct BindAttempt {
     /// The pod.
     pub pod: PodRef,
     /// The node.
@@ -36,12 +33,12 @@ pub struct Flight {
     pub stage: Stage,
     /// A lock value of ours that may stand on the node.
     pub lock_value: Option<Box<str>>,
-    /// Place in the line.
+    /// Place in the node's lock queue.
     pub turn: Turn,
     /// Monotonic time of the decision.
     pub since: Duration,
-    /// Monotonic time since which it stands in the line.
-    pub in_line: Duration,
+    /// Monotonic time since which it waits in the lock queue.
+    pub queued: Duration,
     /// Not tried before this monotonic time.
     pub not_before: Duration,
     /// Tries that failed in a row.
@@ -50,33 +47,33 @@ pub struct Flight {
     pub trouble_since: Option<Duration>,
     /// What was asked for while preparing, and when: it is not asked for twice in a row.
     pub asked: Vec<(Effect, Duration)>,
-    /// Why the flight must end as soon as the request under way has been answered.
+    /// Why the attempt ends as soon as the request under way is answered.
     pub cancelled: Option<Cancel>,
 }
 
-/// Place in a line: higher priority, then first come.
+/// Place in a lock queue: higher priority, then first come.
 pub type Turn = (i64, u64, PodId);
 
-/// Where a flight is.
+/// Where a bind attempt is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stage {
-    /// What comes before the lock is being prepared (volumes); asked again at [`Flight::not_before`] or when volumes change.
+    /// What comes before the lock is being prepared (volumes); asked again at [`BindAttempt::not_before`] or when volumes change.
     Preparing,
-    /// In the node's line.
-    Line,
+    /// In the node's lock queue.
+    Queued,
     /// The lock is being written.
     Locking(Ticket),
     /// The Binding is being posted.
     Binding(Ticket),
-    /// The Binding failed in a way that may pass; posted again at [`Flight::not_before`].
+    /// The Binding failed in a way that may pass; posted again at [`BindAttempt::not_before`].
     BindAgain,
-    /// The pod is being read, because nobody knows whether it is bound.
+    /// The pod is being read, because it is unknown whether it is bound.
     Reading,
-    /// Reading failed; read again at [`Flight::not_before`].
+    /// Reading failed; read again at [`BindAttempt::not_before`].
     ReadAgain,
 }
 
-/// Why a flight ends early.
+/// Why a bind attempt ends early.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Cancel {
     /// The pod is gone, ended or being deleted.
@@ -85,34 +82,14 @@ pub enum Cancel {
     Requeue(String),
 }
 
-impl Flight {
+impl BindAttempt {
     /// What the lock's decisions need.
     pub fn claim(&self) -> LockClaim {
         LockClaim { pod: self.pod.clone(), time: self.time }
     }
 
     /// `true` while a request is under way whose outcome decides.
-    pub fn is_asking(&self) -> bool {
+    pub const fn awaits_answer(&self) -> bool {
         matches!(self.stage, Stage::Locking(_) | Stage::Binding(_) | Stage::Reading)
-    }
-}
-
-/// The line of one node.
-#[derive(Debug, Clone, Default)]
-pub struct Line {
-    /// Waiting for the lock, first one first.
-    pub waiting: BTreeSet<Turn>,
-    /// Holding or writing the lock, not yet bound.
-    pub head: Option<PodId>,
-    /// When it is looked over, to tell those who have waited for long.
-    pub look_at: Option<Duration>,
-    /// What those were told of the lock that stands.
-    pub said: Option<SaidOfLock>,
-}
-
-impl Line {
-    /// `true` when nobody is in it.
-    pub fn is_empty(&self) -> bool {
-        self.waiting.is_empty() && self.head.is_none()
     }
 }

@@ -6,17 +6,15 @@ use serde::{Deserialize, Serialize};
 
 use crate::contract::PodKey;
 use crate::contract::tyjob::{BasicPolicy, ScheduleState};
-use crate::decide::scheduler::engine::Engine;
+use crate::decide::scheduler::Scheduler;
 use crate::decide::scheduler::rules::{Text, View};
 use crate::decide::scheduler::select::choose::prepare;
-use crate::decide::scheduler::settings::Moment;
+use crate::decide::scheduler::timers::Moment;
 use crate::decide::tyjob::placement::{Class, Folded, JobFacts, JobSpec, Metric, Rank, Seat, dominant_share};
+use crate::decide::tyjob::{
+    Company, JobRecord, Table, ask_others, asked_for, cluster_total, demand_of, imagined, reason, remaining,
+};
 use crate::decide::world::NodeId;
-
-use super::place::{Company, ask_others, imagined, reason};
-use super::record::JobRecord;
-use super::round::{asked_for, demand_of, remaining};
-use super::table::Table;
 
 /// The answer for one job.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -86,20 +84,15 @@ pub struct NodeRating {
     pub refused: Option<String>,
 }
 
-impl Engine {
-    /// Records of jobs, by namespace and name.
-    pub fn job_records(&self) -> &BTreeMap<PodKey, JobRecord> {
-        &self.jobs.records
-    }
-
+impl Scheduler {
     /// Explains the job of that name; `None` when there is none.
     pub fn explain_job(&self, key: &PodKey, now: Moment) -> Option<JobExplanation> {
-        let job = self.world.job(key)?;
-        let record = self.jobs.records.get(key);
+        let job = self.world().job(key)?;
+        let record = self.tyjobs().records().get(key);
         let class = record.map_or(Class::Waiting, |record| record.class);
         let said = record.and_then(|record| record.said.as_ref()).map(|(_, message, _)| message.clone());
         let said = said.or_else(|| job.told.as_ref().map(|told| told.message.to_string()));
-        let order = self.jobs_in_order();
+        let order = self.tyjobs().in_order(self.world());
         let turn = order.iter().position(|other| other == key).map(|at| (at + 1, order.len()));
         let mut explanation = JobExplanation {
             job: key.to_string(),
@@ -119,7 +112,7 @@ impl Engine {
             Err(why) => explanation.message = format!("the spec is invalid: {why}"),
             Ok(spec) => {
                 let demand: Folded = demand_of(spec);
-                let (share, resource) = dominant_share(&demand, &self.cluster_total());
+                let (share, resource) = dominant_share(&demand, &cluster_total(self.world()));
                 explanation.dominant_share = share.value();
                 explanation.dominant_resource = resource.map(str::to_owned);
                 explanation.priority = spec.priority;
@@ -189,29 +182,29 @@ impl Engine {
     ) -> Result<Vec<NodeRating>, String> {
         let part = spec.parts.get(seat.part).ok_or("the job has no such part")?;
         let pod = imagined(part.pod_of(&job.job, seat));
-        let view = View { world: &self.world, now: now.mono };
-        let mut slots = prepare(view, &self.plugins, &pod).map_err(reason)?;
+        let view = View { world: self.world(), now: now.mono };
+        let mut slots = prepare(view, self.rules(), &pod).map_err(reason)?;
         let mut table = Table::new(&pod, Metric::of(spec.basic, part.role));
-        let asked = table.catch_up(view, &self.plugins, &pod, &mut slots, &self.config.jobs.weights);
+        let asked = table.catch_up(view, self.rules(), &pod, &mut slots, &self.config().jobs.weights);
         asked.map_err(Text::into_owned)?;
         let mut here: BTreeMap<NodeId, i64> = BTreeMap::new();
         let places = record.into_iter().flat_map(|record| &record.places);
         let places = places.filter(|(pod, _)| !job.ended.contains_key(*pod));
-        for node in places.filter_map(|(_, place)| self.world.node_id(&place.node)) {
+        for node in places.filter_map(|(_, place)| self.world().node_id(&place.node)) {
             *here.entry(node).or_insert(0) += 1;
         }
         let asks = if spec.basic == BasicPolicy::JobAffinity {
-            remaining(&self.world, (job, spec), seat.part, &asked_for(spec, missing))
+            remaining(self.world(), (job, spec), seat.part, &asked_for(spec, missing))
         } else {
             Vec::new()
         };
-        let settings = (&self.plugins, &self.config.jobs.weights);
+        let settings = (self.rules(), &self.config().jobs.weights);
         let others =
             ask_others(view, settings, (job, spec), (seat, &pod), &asks, |pod, metric, _| Table::new(pod, metric));
         let company = Company { policy: spec.basic, here: &here, missing: &asks, others: &others };
         let mut nodes: Vec<NodeRating> = Vec::new();
-        for (id, node) in self.world.nodes() {
-            let rank = table.rank(id).map(|(metric, _, _)| company.rank(&self.world, id, metric.0));
+        for (id, node) in self.world().nodes() {
+            let rank = table.rank(id).map(|(metric, _, _)| company.rank(self.world(), id, metric.0));
             let refused = table.refusal(id).map(|refusal| refusal.text.clone().into_owned());
             nodes.push(NodeRating { node: node.name.to_string(), rank, refused });
         }

@@ -2,15 +2,16 @@
 
 use std::collections::BTreeMap;
 
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use crate::contract::gang::{GangId, MatchPolicy, PodGroupPhase};
-use crate::decide::scheduler::engine::Engine;
+use crate::decide::gang::{RootCause, is_ours};
+use crate::decide::scheduler::Scheduler;
 use crate::decide::scheduler::queue::{Item, QueueState};
-use crate::decide::scheduler::settings::Moment;
+use crate::decide::scheduler::timers::Moment;
 use crate::decide::world::Pod;
-use crate::decide::world::gangs::{Gang, GroupId, Hold, Member, MemberState, rule};
+use crate::decide::world::gangs::{Gang, GroupId, Hold as NotReady, Member, MemberState, rule};
 
 /// One gang, an item of `/gangs`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -112,16 +113,6 @@ pub struct GangStanding {
     pub warnings: Vec<String>,
 }
 
-/// Why an attempt failed.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct RootCause {
-    /// `namespace/name`.
-    pub pod: String,
-    /// What the nodes said.
-    pub summary: String,
-}
-
 /// One member.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -134,27 +125,28 @@ pub struct MemberView {
     pub node: Option<String>,
 }
 
-impl Engine {
+impl Scheduler {
     /// Every gang that has members or a PodGroup, by id.
-    pub fn gangs(&self, now: Moment) -> Vec<GangView> {
-        self.world.gangs().gangs().map(|gang| self.gang_view(gang, now)).collect()
+    pub fn gang_views(&self, now: Moment) -> Vec<GangView> {
+        self.world().gangs().gangs().map(|gang| self.gang_view(gang, now)).collect()
     }
 
     /// Groups of ours of which some member waits whom a rule binds.
     pub fn waiting_groups(&self) -> usize {
         let waits = |group: &GroupId, once: bool| {
-            let gangs = self.world.gangs().of_group(group).filter(|gang| gang.group() == group);
+            let gangs = self.world().gangs().of_group(group).filter(|gang| gang.group() == group);
             let bound_by_rule = |gang: &Gang| !rule::is_over(gang.config().policy, once);
             let free = |gang: &Gang| gang.config().min == Some(0) && group.is_alone();
-            let mut ours = gangs.filter(|gang| self.gang_is_ours(gang) && bound_by_rule(gang) && !free(gang));
+            let mut ours = gangs
+                .filter(|gang| is_ours(&self.config().scheduler_names, gang) && bound_by_rule(gang) && !free(gang));
             ours.any(|gang| gang.counts().unplaced() > 0)
         };
-        self.groups.iter().filter(|(group, record)| waits(group, record.progress.satisfied_once)).count()
+        self.gangs().records().iter().filter(|(group, record)| waits(group, record.progress.satisfied_once)).count()
     }
 
     fn gang_view(&self, gang: &Gang, now: Moment) -> GangView {
         let (config, group) = (gang.config(), gang.group());
-        let progress = self.gang_progress(group).cloned().unwrap_or_default();
+        let progress = self.gangs().record(group).map(|record| record.progress.clone()).unwrap_or_default();
         let named = |wanted: fn(MemberState) -> bool| -> Vec<String> {
             let mut names: Vec<String> = members(gang, wanted).map(|member| member.identity.key.to_string()).collect();
             names.sort_unstable();
@@ -183,31 +175,21 @@ impl Engine {
             resource_satisfied: progress.satisfied_once,
             holding_since: progress.holding_since,
             attempts: progress.attempts,
-            next_try: self.next_try(group, now),
+            next_try: self.queue().next_try(Item::Group(group.clone()), now),
             last_failure: progress.last_failure.clone(),
         }
     }
 
-    /// When a group is tried again at the latest.
-    pub(in crate::decide) fn next_try(&self, group: &GroupId, now: Moment) -> Option<Timestamp> {
-        let at = match self.queue.state(Item::Group(group.clone()))? {
-            QueueState::BackOff(at) | QueueState::Parked(_, Some(at)) => *at,
-            QueueState::Parked(_, None) | QueueState::Active(_) | QueueState::Taken => return None,
-        };
-        let left = SignedDuration::try_from(at.saturating_sub(now.mono)).ok()?;
-        now.wall.checked_add(left).ok()
-    }
-
     /// Explains the gang of that name; `None` when there is none.
     pub fn explain_gang(&self, id: &GangId, now: Moment) -> Option<GangExplanation> {
-        let gang = self.world.gangs().gang(id)?;
+        let gang = self.world().gangs().gang(id)?;
         let group = gang.group();
-        let record = self.groups.get(group);
+        let record = self.gangs().record(group);
         let progress = record.map(|record| record.progress.clone()).unwrap_or_default();
         let counts = gang.counts();
         // Where nobody waits there is nobody to hold.
         let waits = counts.pending + counts.gated + counts.timed_out > 0 || progress.holding_since.is_some();
-        let held = self.world.gangs().holds(gang, progress.satisfied_once).filter(|_| waits);
+        let held = self.world().gangs().holds(gang, progress.satisfied_once).filter(|_| waits);
         let enough = counts.placed() + counts.succeeded >= gang.config().min.unwrap_or(0).max(1);
         let placed = enough || !waits && progress.satisfied_once;
         let state = match &held {
@@ -228,9 +210,9 @@ impl Engine {
                 _ => format!("{} of {} members have a node", counts.placed(), gang.config().min.unwrap_or(0)),
             },
         };
-        let reason = held.as_ref().map(Hold::reason);
+        let reason = held.as_ref().map(NotReady::reason);
         let waits = matches!(state, "waiting" | "holding");
-        let tried_again = match (state, self.queue.state(Item::Group(group.clone()))) {
+        let tried_again = match (state, self.queue().state(Item::Group(group.clone()))) {
             ("held", _) => "when the gang or its members change",
             ("marked", _) => "when no pod carries the mark any more",
             (_, Some(QueueState::BackOff(_))) => "after its pause, and when something useful happens",
@@ -244,10 +226,10 @@ impl Engine {
             reason: reason.or_else(|| waits.then_some("Unschedulable")).map(str::to_owned),
             message,
             advice: advice(state, reason).to_owned(),
-            group: self.world.gangs().of_group(group).map(|gang| standing(gang, progress.satisfied_once)).collect(),
+            group: self.world().gangs().of_group(group).map(|gang| standing(gang, progress.satisfied_once)).collect(),
             root_cause: record.and_then(|record| record.root_cause.clone()).filter(|_| waits),
             attempts: progress.attempts,
-            next_try: self.next_try(group, now),
+            next_try: self.queue().next_try(Item::Group(group.clone()), now),
             tried_again: tried_again.to_owned(),
             holding_since: progress.holding_since,
             wait_time: go_duration(gang.config().wait),
@@ -256,7 +238,7 @@ impl Engine {
     }
 
     fn member_view(&self, member: &Member) -> MemberView {
-        let node = self.world.pod(member.pod).and_then(Pod::node).and_then(|id| self.world.node(id));
+        let node = self.world().pod(member.pod).and_then(Pod::node).and_then(|id| self.world().node(id));
         MemberView {
             pod: member.identity.key.to_string(),
             state: word(member.state).to_owned(),

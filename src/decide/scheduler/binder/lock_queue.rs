@@ -1,0 +1,183 @@
+//! Pods that wait in the queue for a node's lock: after a while the queue reports it in their conditions and events.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+
+use crate::contract::LockRead;
+use crate::decide::lock::{ExpiredHolder, Intent, WaitReason};
+use crate::decide::scheduler::context::Context;
+use crate::decide::scheduler::reporter::Reporter;
+use crate::decide::scheduler::timers::Timer;
+use crate::decide::world::{Node, NodeId, PodId};
+
+use super::Binder;
+use super::attempt::{BindAttempt, Stage, Turn};
+
+/// A lock queue is looked at this often. Shorter waits, and waits for a lock that changed hands within this time, are not
+/// reported: a queue that moves costs no write.
+const LOOK: Duration = Duration::from_secs(5);
+/// A longer wait is reported even if the queue moves.
+const SLOW: Duration = Duration::from_secs(30);
+/// Reason of the condition and of the event.
+const REASON: &str = "WaitingForNodeLock";
+
+/// The lock queue of one node.
+#[derive(Debug, Clone, Default)]
+pub struct LockQueue {
+    /// Waiting for the lock, first one first.
+    pub waiting: BTreeSet<Turn>,
+    /// Holding or writing the lock, not yet bound.
+    pub head: Option<PodId>,
+    /// When pods are looked for that have waited for long.
+    look_at: Option<Duration>,
+    /// What was reported of the lock that stands.
+    reported: Option<ReportedLock>,
+}
+
+impl LockQueue {
+    /// `true` when no pod is in it.
+    pub fn is_empty(&self) -> bool {
+        self.waiting.is_empty() && self.head.is_none()
+    }
+}
+
+/// What was last reported of a lock, so that the times in it stay the same while it stands.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct ReportedLock {
+    of: (Box<str>, Outlook),
+    text: Arc<str>,
+}
+
+/// What is to be expected of a lock that stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Outlook {
+    /// Its holder is being served; it counts as expired at some time.
+    Held,
+    /// It names no pod; it is taken over at some time.
+    Unknown,
+    /// It has expired, and no node daemon is there that knows whether the holder was served.
+    AgentAway,
+    /// It has expired, and the settings leave it to an operator.
+    Operator,
+    /// It is about to go: its holder is looked for, or being deleted.
+    Ending,
+}
+
+impl Binder {
+    /// A queue in which pods wait is looked at after a while.
+    pub(super) fn watch_queue(&mut self, cx: &mut Context<'_>, node: NodeId) {
+        let Some(queue) = self.queues.get_mut(&node).filter(|queue| queue.look_at.is_none()) else { return };
+        if queue.waiting.is_empty() {
+            return;
+        }
+        queue.look_at = Some(cx.now.mono + LOOK);
+        cx.timers.set(cx.now.mono + LOOK, Timer::LockQueue(node));
+    }
+
+    /// Reports that they wait of pods that have waited for a while in the queue of a node.
+    pub fn report_waits(&mut self, cx: &mut Context<'_>, node_id: NodeId) {
+        let due = |at: Duration| at <= cx.now.mono;
+        let Some(queue) = self.queues.get_mut(&node_id).filter(|queue| queue.look_at.is_some_and(due)) else { return };
+        queue.look_at = None;
+        let waiting: Vec<PodId> = queue.waiting.iter().map(|(.., id)| *id).collect();
+        let Some(node) = cx.world.node(node_id) else { return };
+        let stands = node.lock.read != LockRead::Free && due(node.lock.first_seen + LOOK);
+        let late = |id: &PodId| {
+            let after = if stands { LOOK } else { SLOW };
+            // A scheduler that asked for a bind reports itself.
+            self.attempts.get(id).is_some_and(|attempt| due(attempt.queued + after)) && !self.requests.contains_key(id)
+        };
+        let late: Vec<PodId> = waiting.into_iter().filter(late).collect();
+        if let Some(attempt) = late.first().and_then(|id| self.attempts.get(id)) {
+            let text = match self.lock_report(cx, node, attempt).filter(|_| stands) {
+                Some(reported) => {
+                    let text = reported.text.clone();
+                    if let Some(queue) = self.queues.get_mut(&node_id) {
+                        queue.reported = Some(reported);
+                    }
+                    text
+                }
+                None => format!(
+                    "goes to node {} and waits for its turn there: devices are handed out to one pod after the other",
+                    node.name
+                )
+                .into(),
+            };
+            for id in late {
+                if cx.reporter.reason(id) != Some(REASON) {
+                    cx.event(id, false, REASON, text.as_ref().to_owned());
+                }
+                Reporter::condition(cx, id, REASON, &text);
+            }
+        }
+        self.watch_queue(cx, node_id);
+    }
+
+    /// Whose lock it is that stands there, since when, and when it ends.
+    fn lock_report(&self, cx: &Context<'_>, node: &Node, attempt: &BindAttempt) -> Option<ReportedLock> {
+        let raw = node.lock.read.raw()?;
+        let intent = Self::intent(cx, node, &attempt.claim());
+        let (outlook, at) = match &intent {
+            Intent::Wait { reason, recheck } => {
+                let outlook = match reason {
+                    WaitReason::Contended(_) => Outlook::Held,
+                    WaitReason::UnknownHolder => Outlook::Unknown,
+                    WaitReason::AgentNotSettled(_) => Outlook::AgentAway,
+                    WaitReason::Operator(_) => Outlook::Operator,
+                };
+                (outlook, *recheck)
+            }
+            Intent::Set | Intent::Own { .. } | Intent::TakeOver { .. } | Intent::Fence { .. } => {
+                (Outlook::Ending, None)
+            }
+        };
+        let last = self.queues.get(&attempt.node).and_then(|queue| queue.reported.as_ref());
+        if let Some(known) = last.filter(|known| known.of.1 == outlook && *known.of.0 == *raw) {
+            return Some(known.clone());
+        }
+        let then = at.map_or_else(String::new, |at| second(cx.now.wall + at.saturating_sub(cx.now.mono)));
+        let seen = second(cx.now.wall - cx.now.mono.saturating_sub(node.lock.first_seen));
+        let whose = match &node.lock.read {
+            LockRead::Held { value, .. } => {
+                let since = second(value.time);
+                match &value.holder {
+                    Some(holder) => format!("its lock, held by pod {} since {since}", holder.pod),
+                    None => format!("its lock of {since}, which names no pod"),
+                }
+            }
+            LockRead::Malformed { .. } => format!("its lock, which cannot be read and was there at {seen}"),
+            LockRead::Free => return None,
+        };
+        let expired = match cx.config.lock_policy.expired_holder {
+            ExpiredHolder::Evict => "is deleted",
+            ExpiredHolder::Wait => "is left to you: `baton get locks`",
+        };
+        let end = match outlook {
+            Outlook::Held => {
+                format!("it goes when that pod has its devices; if it still stands at {then}, that pod {expired}")
+            }
+            Outlook::Unknown => format!("if it still stands at {then}, it is taken over"),
+            Outlook::AgentAway => "it has expired, but only the node's daemon, which is silent or has just come back, \
+                                   knows whether that pod was served"
+                .to_owned(),
+            Outlook::Operator => {
+                "it has expired, and --expired-holder=wait leaves it to you: `baton get locks`".to_owned()
+            }
+            Outlook::Ending => "that pod is gone or is being deleted, and the lock is about to go".to_owned(),
+        };
+        let text = format!("goes to node {} and waits for {whose}: {end}", node.name);
+        Some(ReportedLock { of: (raw.into(), outlook), text: text.into() })
+    }
+
+    /// `true` when the pod is on its way out of the lock queue: nothing that was reported of its wait may be written.
+    pub fn has_left_queue(&self, id: PodId) -> bool {
+        self.attempts.get(&id).is_some_and(|attempt| attempt.stage != Stage::Queued)
+    }
+}
+
+fn second(at: Timestamp) -> String {
+    format!("{at:.0}")
+}

@@ -1,0 +1,368 @@
+//! Node locks: the first pod of a lock queue goes on, and locks that no bind attempt pursues are resumed, released or fenced
+//! (docs/lock.md, rules 3 to 6).
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use crate::contract::{LockRead, PodKey, PodRef, PodUid};
+use crate::decide::lock::{GoneReason, HolderState, Intent, LockClaim, LockView, ReleaseReason, acquire};
+use crate::decide::scheduler::context::{Context, Step};
+use crate::decide::scheduler::effect::{Effect, LockResult};
+use crate::decide::scheduler::timers::Timer;
+use crate::decide::world::{Node, NodeId, Place, PodId};
+
+use super::Binder;
+use super::attempt::{Cancel, Stage};
+
+/// A holder that is being read, or that is being deleted, is not asked for again within this time.
+const ASK_AGAIN: Duration = Duration::from_secs(10);
+
+/// What is known of lock values.
+#[derive(Debug, Default)]
+pub(super) struct Locks {
+    /// Values being removed, why, and `true` while the request is under way.
+    releases: BTreeMap<(NodeId, Box<str>), (ReleaseReason, bool)>,
+    /// Values whose holder is proven gone.
+    proven: BTreeSet<Box<str>>,
+    /// Values whose holder is being read, and since when.
+    asked: BTreeMap<Box<str>, Duration>,
+    /// Values under which a bind was resumed once.
+    resumed: BTreeSet<Box<str>>,
+    /// Holders that were deleted, and when.
+    fenced: BTreeMap<PodUid, Duration>,
+}
+
+impl Locks {
+    /// Forgets what only a leader may rely on.
+    pub fn clear(&mut self) {
+        self.releases.clear();
+        self.asked.clear();
+        self.resumed.clear();
+    }
+}
+
+impl Binder {
+    /// Lets the first pod of a node's lock queue go on, if it may.
+    pub fn advance(&mut self, cx: &mut Context<'_>, node_id: NodeId) {
+        while cx.leading {
+            let Some(id) = self.next_in_queue(cx, node_id) else { return };
+            let Some(attempt) = self.attempts.get(&id) else { return };
+            if let Some(why) = Self::outdated(cx, attempt) {
+                self.cancel(cx, id, Cancel::Requeue(why));
+                continue;
+            }
+            if attempt.not_before > cx.now.mono {
+                return;
+            }
+            let Some(node) = cx.world.node(node_id) else { return };
+            if node.lock.read.raw().is_some_and(|raw| self.locks.releases.contains_key(&(node_id, raw.into()))) {
+                return;
+            }
+            if let Some((holder, raw)) = self.unknown_outcome(cx, node) {
+                self.ask(cx, &raw, holder, node_id);
+                return;
+            }
+            let claim = attempt.claim();
+            let written = node.lock.read.raw().is_some_and(|raw| attempt.lock_value.as_deref() == Some(raw));
+            // The value that this attempt has written, the answer to which was lost, may not say whose it is. One that does
+            // may be older than the attempt: the bind is then under that lock's time.
+            let intent = match Self::intent(cx, node, &claim) {
+                Intent::Own { time } => Intent::Own { time },
+                _ if written => Intent::Own { time: attempt.time },
+                other => other,
+            };
+            match intent {
+                Intent::Set => self.lock(cx, id, None),
+                Intent::Own { time } => {
+                    let raw = node.lock.read.raw().map(Into::into);
+                    self.make_head(id);
+                    if let Some(attempt) = self.attempts.get_mut(&id) {
+                        attempt.time = time;
+                        attempt.lock_value = raw;
+                    }
+                    self.bind(cx, id);
+                }
+                Intent::TakeOver { old, reason } => {
+                    if let Some(holder) = self.unproven(&node.lock.read, reason) {
+                        self.ask(cx, &old, holder, node_id);
+                        return;
+                    }
+                    self.lock(cx, id, Some(old));
+                }
+                Intent::Fence { pod, age } => self.fence(cx, node_id, pod, age),
+                Intent::Wait { recheck, .. } => {
+                    // It waits in the queue now: what was in trouble before has not lasted.
+                    if let Some(attempt) = self.attempts.get_mut(&id) {
+                        attempt.trouble_since = None;
+                    }
+                    if let Some(at) = recheck {
+                        cx.timers.set(at, Timer::Node(node_id));
+                    }
+                }
+            }
+            return;
+        }
+    }
+
+    /// Whose turn it is on a node: whoever waits there and holds the lock already (a bind that is resumed), else the first one.
+    fn next_in_queue(&self, cx: &Context<'_>, node_id: NodeId) -> Option<PodId> {
+        let queue = self.queues.get(&node_id).filter(|queue| queue.head.is_none())?;
+        let &(_, _, first) = queue.waiting.first()?;
+        let raw = cx.world.node(node_id)?.lock.read.raw();
+        let wrote = |id: &PodId| self.attempts.get(id).is_some_and(|attempt| attempt.lock_value.as_deref() == raw);
+        if raw.is_some()
+            && let Some((.., writer)) = queue.waiting.iter().find(|(.., id)| wrote(id))
+        {
+            return Some(*writer);
+        }
+        let holder = match cx.world.holder(cx.world.node(node_id)?, cx.now.wall) {
+            Some(HolderState::Unbound(pod)) => cx.world.pod_id(&pod.uid),
+            _ => None,
+        };
+        let waits = |id: &PodId| self.attempts.get(id).is_some_and(|attempt| queue.waiting.contains(&attempt.turn));
+        Some(holder.filter(waits).unwrap_or(first))
+    }
+
+    /// Looks at the lock of a node for which nobody waits: dangling, expired and abandoned locks go.
+    pub fn sweep(&mut self, cx: &mut Context<'_>, node_id: NodeId) {
+        if !cx.leading {
+            return;
+        }
+        let Some(node) = cx.world.node(node_id) else { return };
+        let Some(raw) = node.lock.read.raw().map(Box::<str>::from) else { return };
+        let claimed = self.queues.get(&node_id).is_some_and(|queue| !queue.is_empty());
+        if self.locks.releases.contains_key(&(node_id, raw.clone())) {
+            return;
+        }
+        let Some(holder) = cx.world.holder(node, cx.now.wall) else { return };
+        if let HolderState::Unbound(pod) = &holder {
+            let id = cx.world.pod_id(&pod.uid);
+            if id.and_then(|id| self.attempts.get(&id)).is_some_and(|attempt| attempt.node == node_id) {
+                return;
+            }
+            let pod = id.and_then(|id| cx.world.pod(id));
+            if let Some(pod) = pod.filter(|pod| cx.is_ours(pod)) {
+                return cx.steps.push(Step::HalfBound(node_id, pod.id, raw));
+            }
+            if pod.is_some_and(|pod| cx.config.asking_names.contains(&pod.facts.handoff.scheduler_name)) {
+                // Its scheduler asks again, for this node or another one.
+                return self.release_abandoned(cx, node_id, &raw);
+            }
+        }
+        if claimed {
+            return;
+        }
+        let nobody = LockClaim { pod: PodRef::new("", "", ""), time: cx.now.wall };
+        match Self::intent(cx, node, &nobody) {
+            Intent::TakeOver { old, reason } => match self.unproven(&node.lock.read, reason) {
+                Some(holder) => self.ask(cx, &old, holder, node_id),
+                None => self.release(cx, node_id, &old, reason),
+            },
+            Intent::Fence { pod, age } => self.fence(cx, node_id, pod, age),
+            Intent::Wait { recheck: Some(at), .. } => {
+                cx.timers.set(at, Timer::Node(node_id));
+            }
+            Intent::Wait { recheck: None, .. } | Intent::Set | Intent::Own { .. } => {}
+        }
+    }
+
+    /// Looks at every lock, and again after a while.
+    pub fn sweep_all(&mut self, cx: &mut Context<'_>) {
+        let locked: Vec<NodeId> = cx.world.locked().collect();
+        for id in &locked {
+            self.sweep(cx, *id);
+            self.advance(cx, *id);
+        }
+        let standing: BTreeSet<&str> = locked.iter().filter_map(|id| cx.world.node(*id)?.lock.read.raw()).collect();
+        self.locks.proven.retain(|raw| standing.contains(&**raw));
+        self.locks.resumed.retain(|raw| standing.contains(&**raw));
+        self.locks.asked.retain(|raw, _| standing.contains(&**raw));
+        self.locks.fenced.retain(|_, at| cx.now.mono < *at + ASK_AGAIN);
+        cx.timers.set(cx.now.mono + cx.config.sweep, Timer::Sweep);
+    }
+
+    /// Rule 6: a half-done bind of ours is resumed once under its lock; else its lock goes when it has stood for a while. `free`: no
+    /// rule of its gang keeps the pod from being bound.
+    pub fn resume_or_release(&mut self, cx: &mut Context<'_>, node: NodeId, id: PodId, raw: &str, free: bool) {
+        if free && !self.attempts.contains_key(&id) && self.locks.resumed.insert(raw.into()) {
+            cx.stats.resumed += 1;
+            cx.reservations.pin(id, node);
+            cx.steps.push(Step::Retry(id));
+        } else if cx.reservations.pinned(id).is_none() {
+            self.release_abandoned(cx, node, raw);
+        }
+    }
+
+    fn release_abandoned(&mut self, cx: &mut Context<'_>, node_id: NodeId, raw: &str) {
+        let Some(node) = cx.world.node(node_id) else { return };
+        let at = node.lock.first_seen + cx.config.abandoned;
+        if cx.now.mono >= at {
+            self.release(cx, node_id, raw, ReleaseReason::Abandoned);
+        } else {
+            cx.timers.set(at, Timer::Node(node_id));
+        }
+    }
+
+    /// What to do about the lock of a node for this claim.
+    pub(super) fn intent(cx: &Context<'_>, node: &Node, claim: &LockClaim) -> Intent {
+        let view = LockView {
+            read: node.lock.read.clone(),
+            first_seen: node.lock.first_seen,
+            holder: cx.world.holder(node, cx.now.wall).unwrap_or(HolderState::Unknown),
+        };
+        acquire(&view, claim, node.liveness(), &cx.config.lock_policy, cx.now.mono, cx.now.wall)
+    }
+
+    fn make_head(&mut self, id: PodId) {
+        let Some(attempt) = self.attempts.get(&id) else { return };
+        if let Some(queue) = self.queues.get_mut(&attempt.node) {
+            queue.waiting.remove(&attempt.turn);
+            queue.head = Some(id);
+        }
+    }
+
+    fn lock(&mut self, cx: &mut Context<'_>, id: PodId, old: Option<Box<str>>) {
+        self.make_head(id);
+        let ticket = self.ticket(cx, id);
+        let format = cx.config.lock_format;
+        let Some(attempt) = self.attempts.get_mut(&id) else { return };
+        let new: Box<str> = attempt.claim().value(format).into();
+        attempt.stage = Stage::Locking(ticket);
+        attempt.lock_value = Some(new.clone());
+        cx.effects.push(Effect::Lock { ticket, node: attempt.node_name.clone(), old, new });
+    }
+
+    /// A holder that our watch does not know may have been created a moment ago: one live read settles it. Returns whom to
+    /// read; `None` when the proof stands.
+    fn unproven(&self, read: &LockRead, reason: ReleaseReason) -> Option<PodKey> {
+        let LockRead::Held { value, raw } = read else { return None };
+        match reason {
+            ReleaseReason::Gone(GoneReason::NotFound | GoneReason::Recreated) if !self.locks.proven.contains(raw) => {
+                value.holder.as_ref().map(|holder| holder.pod.clone())
+            }
+            _ => None,
+        }
+    }
+
+    /// Another scheduler's lock went away before our watch showed what came of its pod. The pod may hold devices by now that
+    /// we think are free, so it is read before we write. Returns whom to read, and the lock.
+    fn unknown_outcome(&self, cx: &Context<'_>, node: &Node) -> Option<(PodKey, Box<str>)> {
+        let (holder, raw) = node.lock.previous.as_ref().filter(|(_, raw)| !self.locks.proven.contains(raw))?;
+        let waiting = match cx.world.pod_by_key(&holder.pod) {
+            Some(pod) => pod.place == Place::Waiting && !self.attempts.contains_key(&pod.id),
+            None => !holder.uid.as_ref().is_some_and(|uid| cx.world.was_deleted(uid)),
+        };
+        waiting.then(|| (holder.pod.clone(), raw.clone()))
+    }
+
+    fn ask(&mut self, cx: &mut Context<'_>, raw: &str, holder: PodKey, node: NodeId) {
+        if self.locks.asked.get(raw).is_some_and(|at| cx.now.mono < *at + ASK_AGAIN) {
+            return;
+        }
+        self.locks.asked.insert(raw.into(), cx.now.mono);
+        cx.timers.set(cx.now.mono + ASK_AGAIN, Timer::Node(node));
+        cx.effects.push(Effect::ReadPod { pod: holder });
+    }
+
+    /// A live read found `key` absent, or with this uid: locks that name another pod are proven dangling.
+    pub fn prove(&mut self, cx: &mut Context<'_>, key: &PodKey, uid: Option<&str>) {
+        let mut nodes = Vec::new();
+        for id in self.queues.keys() {
+            // What came of an earlier lock's pod is known now.
+            let previous = cx.world.node(*id).and_then(|node| node.lock.previous.as_ref());
+            if let Some((_, raw)) = previous.filter(|(holder, _)| holder.pod == *key) {
+                self.locks.proven.insert(raw.clone());
+                nodes.push(*id);
+            }
+        }
+        for id in cx.world.locked() {
+            let Some(LockRead::Held { value, raw }) = cx.world.node(id).map(|node| &node.lock.read) else { continue };
+            let Some(holder) = value.holder.as_ref().filter(|holder| holder.pod == *key) else { continue };
+            // Without a uid the time is the proof, and the world judges it on the pod that was just read.
+            let other = |held: &PodUid| uid.is_none_or(|found| held.as_str() != found);
+            if holder.uid.as_ref().is_none_or(other) {
+                self.locks.proven.insert(raw.clone());
+                nodes.push(id);
+            }
+        }
+        for id in nodes {
+            self.sweep(cx, id);
+            self.advance(cx, id);
+        }
+    }
+
+    /// The watch told of a deletion: that is proof for the lock that the pod held.
+    pub fn prove_deleted(&mut self, cx: &Context<'_>) {
+        for id in cx.world.locked() {
+            let Some(LockRead::Held { value, raw }) = cx.world.node(id).map(|node| &node.lock.read) else { continue };
+            let uid = value.holder.as_ref().and_then(|holder| holder.uid.as_ref());
+            if uid.is_some_and(|uid| cx.world.was_deleted(uid)) {
+                self.locks.proven.insert(raw.clone());
+            }
+        }
+    }
+
+    fn fence(&mut self, cx: &mut Context<'_>, node: NodeId, pod: PodRef, age: Duration) {
+        cx.timers.set(cx.now.mono + ASK_AGAIN, Timer::Node(node));
+        if self.locks.fenced.get(&pod.uid).is_some_and(|at| cx.now.mono < *at + ASK_AGAIN) {
+            return;
+        }
+        let Some(name) = cx.world.node(node).map(|node| node.name.clone()) else { return };
+        cx.stats.fenced += 1;
+        self.locks.fenced.insert(pod.uid.clone(), cx.now.mono);
+        let message = format!(
+            "deleted: it holds the lock of node {name} for {} s and its devices were never allocated",
+            age.as_secs()
+        );
+        cx.effects.push(Effect::Notice { pod: pod.clone(), warning: true, reason: "ExpiredLockHolder", message });
+        cx.effects.push(Effect::Fence { pod, node: name, age });
+    }
+
+    /// Removes a lock value from a node, until that is known to be done.
+    pub(super) fn release(&mut self, cx: &mut Context<'_>, node: NodeId, raw: &str, reason: ReleaseReason) {
+        let Some(name) = cx.world.node(node).map(|node| node.name.clone()) else { return };
+        let earlier = self.locks.releases.insert((node, raw.into()), (reason, true));
+        if !earlier.is_some_and(|(_, under_way)| under_way) {
+            cx.effects.push(Effect::Release { node: name, old: raw.into(), reason });
+        }
+    }
+
+    /// A release that failed is tried again.
+    pub fn release_again(&mut self, cx: &mut Context<'_>, node: NodeId, raw: &str) {
+        if let Some((reason, _)) = self.locks.releases.get(&(node, raw.into())).copied() {
+            self.release(cx, node, raw, reason);
+        }
+    }
+
+    /// The answer to the removal of a lock value.
+    pub fn release_answered(&mut self, cx: &mut Context<'_>, node: &str, old: &str, result: LockResult) {
+        let Some(id) = cx.world.node_id(node) else {
+            return self.locks.releases.retain(|(_, raw), _| **raw != *old);
+        };
+        let key: (NodeId, Box<str>) = (id, old.into());
+        match result {
+            LockResult::Done => {
+                self.locks.releases.remove(&key);
+                if cx.world.node(id).is_some_and(|node| node.lock.read.raw() == Some(old)) {
+                    cx.world.observe_lock(id, LockRead::Free, cx.now.mono);
+                }
+            }
+            LockResult::Contended(read) => {
+                self.locks.releases.remove(&key);
+                cx.world.observe_lock(id, read, cx.now.mono);
+            }
+            LockResult::NodeGone => {
+                self.locks.releases.remove(&key);
+            }
+            LockResult::Failed(_, at_least) => {
+                if let Some((_, under_way)) = self.locks.releases.get_mut(&key) {
+                    *under_way = false;
+                }
+                let wait = Duration::from_secs(1).max(at_least.unwrap_or_default());
+                cx.timers.set(cx.now.mono + wait, Timer::Release(id, old.into()));
+            }
+        }
+        self.sweep(cx, id);
+        self.advance(cx, id);
+    }
+}

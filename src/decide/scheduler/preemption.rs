@@ -1,0 +1,385 @@
+//! Preemption: room for a pod that fits nowhere, at the cost of pods of lower priority. This file keeps the nominations: where
+//! room is made, until when, and who may not take it.
+//!
+//! ```text
+//!   no node fits ──dry run per node──▶ candidates ──PostFilter picks──▶ nominated, victims evicted
+//!                                                                          │
+//!      tried again when they are gone; meanwhile its room is closed to equal and lower priority
+//! ```
+//!
+//! A gang is never left with fewer members than its minimum: its surplus leaves first, else all of it.
+//!
+//! A dry run takes pods out of the world's accounts, asks the very rules that decide placement, and puts everything back.
+
+mod dry_run;
+mod units;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use crate::contract::PodUid;
+use crate::decide::world::gangs::{Gang, GroupId};
+use crate::decide::world::{NodeId, Place, Pod, PodId, Wake, World};
+
+use super::context::{Context, Step};
+use super::effect::Effect;
+use super::queue::Item;
+use super::rules::plugins::device_fit;
+use super::rules::{Candidate, Outcome, Plugins, Reads, Slots, View};
+use super::select::choose::{judge, prepare};
+use super::timers::Timer;
+
+pub use dry_run::{Lot, candidates, in_order_of_worth, judge_budgets, lots, lower_priority};
+pub use units::Units;
+
+/// How long the room stays closed after the last victim is gone.
+const KEPT: Duration = Duration::from_secs(60);
+/// First and longest pause before a nomination that was lost is written again.
+const REWRITE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
+/// A victim that does not leave is evicted again after this time.
+const EVICT_AGAIN: Duration = Duration::from_secs(10);
+
+/// Room that is being made.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Nomination {
+    /// Where.
+    pub node: NodeId,
+    /// Monotonic time when this was decided, or read from the pod's status.
+    pub since: Duration,
+    /// Pods that have to leave and have not yet.
+    pub victims: BTreeSet<PodUid>,
+    /// Monotonic time until which the room stays closed; set when the last victim is gone, of a group when all of its are.
+    pub until: Option<Duration>,
+    /// The group for which as a whole room is made.
+    pub group: Option<GroupId>,
+}
+
+/// Nominated pods.
+#[derive(Debug, Default)]
+pub struct Preemption {
+    nominations: BTreeMap<PodId, Nomination>,
+    /// Nominations that are not written as they are, and how often in a row that has failed.
+    unwritten: BTreeMap<PodId, u32>,
+}
+
+impl Preemption {
+    /// The nomination of a pod.
+    pub fn get(&self, id: PodId) -> Option<&Nomination> {
+        self.nominations.get(&id)
+    }
+
+    /// All of them by pod.
+    pub const fn all(&self) -> &BTreeMap<PodId, Nomination> {
+        &self.nominations
+    }
+
+    /// `true` while victims of this pod's nomination are still there.
+    pub fn awaits_victims(&self, id: PodId) -> bool {
+        self.nominations.get(&id).is_some_and(|nomination| !nomination.victims.is_empty())
+    }
+
+    /// A rule other than its room makes waiting vain: one of these nodes refuses its nominated pod even when it is empty, or has
+    /// died. Only what a node says by itself counts: members of a group that want to be near each other all wait, so that none
+    /// of them finds the others.
+    pub fn is_hopeless<'p>(cx: &Context<'_>, nominated: impl IntoIterator<Item = (&'p Pod, NodeId)>) -> bool {
+        let mut last: Option<(&Pod, Option<Slots>)> = None;
+        nominated.into_iter().any(|(pod, id)| {
+            let Some(node) = cx.world.node(id).filter(|node| node.facts.is_some()) else { return true };
+            if pod.asks_for_devices() && node.stock.is_some() && node.live_agent().is_none() {
+                return true;
+            }
+            // Pods of one template are prepared once.
+            let slots = match last.take() {
+                Some((before, slots)) if before.is_of_template(pod) => slots,
+                _ => prepare(cx.view(), cx.rules, pod).ok(),
+            };
+            let (_, slots) = last.insert((pod, slots));
+            slots.as_mut().is_some_and(|slots| Self::refuses_for_good(cx, pod, id, slots))
+        })
+    }
+
+    /// The node by itself refuses the pod, even when it is empty.
+    pub fn refuses_for_good(cx: &Context<'_>, pod: &Pod, id: NodeId, slots: &mut Slots) -> bool {
+        let Some(node) = cx.world.node(id) else { return true };
+        cx.rules.enabled().filter.iter().any(|rule| {
+            rule.reads(pod, slots) <= Reads::Node
+                && matches!(rule.filter(cx.view(), pod, (id, node), slots), Outcome::Never(_))
+        })
+    }
+
+    /// Every pod that has been evicted for another one and is still there.
+    pub fn chosen_victims(&self, world: &World) -> BTreeSet<PodId> {
+        let victims = self.nominations.values().flat_map(|nomination| &nomination.victims);
+        victims.filter_map(|uid| world.pod_id(uid)).collect()
+    }
+
+    /// Evicts the victims and closes the room on the node for pods of the same or a lower priority. Returns what to report.
+    pub fn nominate(cx: &mut Context<'_>, id: PodId, picked: &Candidate, group: Option<&GroupId>) -> String {
+        let (Some(pod), Some(node)) = (cx.world.pod(id), cx.world.node(picked.node)) else { return String::new() };
+        let (by, node_name) = (pod.facts.handoff.pod.clone(), node.name.clone());
+        let mut victims = leaving(cx.world, picked.node, pod);
+        let mut names = Vec::new();
+        for victim in &picked.victims {
+            let Some(other) = cx.world.pod(victim.pod) else { continue };
+            let reference = other.facts.handoff.pod.clone();
+            victims.insert(reference.uid.clone());
+            names.push(reference.key.to_string());
+            let message = format!("preempted by pod {} ({}) on node {node_name}", by.key, by.uid);
+            cx.effects.push(Effect::Notice {
+                pod: reference.clone(),
+                warning: false,
+                reason: "Preempted",
+                message: message.clone(),
+            });
+            cx.effects.push(Effect::Evict { pod: reference, message });
+        }
+        cx.stats.preempted += names.len() as u64;
+        Self::enter(cx, id, picked.node, victims, group.cloned());
+        cx.preemption.unwritten.remove(&id);
+        cx.effects.push(Effect::Nominate { pod: by, node: Some(node_name.clone()) });
+        if names.is_empty() {
+            format!("waits for pods that are leaving node {node_name}")
+        } else {
+            format!("evicting {} from node {node_name} to make room", names.join(", "))
+        }
+    }
+
+    fn enter(cx: &mut Context<'_>, id: PodId, node: NodeId, victims: BTreeSet<PodUid>, group: Option<GroupId>) {
+        let until = (victims.is_empty() && group.is_none()).then(|| cx.now.mono + KEPT);
+        cx.timers.set(until.unwrap_or(cx.now.mono + EVICT_AGAIN), Timer::Nomination(id));
+        cx.preemption.nominations.insert(id, Nomination { node, since: cx.now.mono, victims, until, group });
+    }
+
+    /// A pod is gone or has ended: it may have been the last victim of a nomination.
+    pub fn victim_gone(cx: &mut Context<'_>, uid: &PodUid) {
+        let mut freed: Vec<(PodId, Option<GroupId>)> = Vec::new();
+        for (id, nomination) in &mut cx.preemption.nominations {
+            if nomination.victims.remove(uid) && nomination.victims.is_empty() {
+                freed.push((*id, nomination.group.clone()));
+            }
+        }
+        for (id, group) in freed {
+            Self::last_victim_gone(cx, id, group.as_ref());
+        }
+    }
+
+    /// No victim of this pod is left: the time of its room runs; of a group's, when that is so for all of it.
+    fn last_victim_gone(cx: &mut Context<'_>, id: PodId, group: Option<&GroupId>) {
+        let until = cx.now.mono + KEPT;
+        let together = |other: PodId, nomination: &Nomination| match group {
+            None => other == id,
+            Some(group) => nomination.group.as_ref() == Some(group),
+        };
+        let nominations = &mut cx.preemption.nominations;
+        if nominations.iter().any(|(other, found)| together(*other, found) && !found.victims.is_empty()) {
+            return;
+        }
+        for (other, nomination) in nominations {
+            if together(*other, nomination) && nomination.until.is_none() {
+                nomination.until = Some(until);
+                cx.timers.set(until, Timer::Nomination(*other));
+            }
+        }
+    }
+
+    /// The time of a nomination is over, or its victims are looked at again.
+    pub fn due(cx: &mut Context<'_>, id: PodId) {
+        let Some(nomination) = cx.preemption.nominations.get(&id) else { return };
+        match nomination.until {
+            Some(until) if until <= cx.now.mono => {
+                Self::withdraw(cx, id);
+                cx.steps.push(Step::RoomFreed(Wake::POD_FREED));
+            }
+            Some(_) => {}
+            None if nomination.victims.is_empty() => {
+                // The last member of its group with victims may be gone.
+                let group = nomination.group.clone();
+                cx.timers.set(cx.now.mono + EVICT_AGAIN, Timer::Nomination(id));
+                Self::last_victim_gone(cx, id, group.as_ref());
+            }
+            None if cx.world.pod(id).is_some_and(|pod| Self::is_hopeless(cx, [(pod, nomination.node)])) => {
+                let group = nomination.group.clone();
+                Self::withdraw(cx, id);
+                let item = if let Some(group) = group {
+                    // What was planned for all of them does not stand any more.
+                    Self::withdraw_group(cx, &group);
+                    Item::Group(group)
+                } else {
+                    Item::Pod(id)
+                };
+                cx.queue.activate(item, cx.rules.queue_sort());
+                cx.steps.push(Step::RoomFreed(Wake::POD_FREED));
+            }
+            None => {
+                // An eviction may have failed; the watch shows one that went through.
+                let victims = nomination.victims.iter().filter_map(|uid| cx.world.pod(cx.world.pod_id(uid)?));
+                for victim in victims.filter(|victim| victim.facts.handoff.deleting.is_none()) {
+                    let pod = victim.facts.handoff.pod.clone();
+                    cx.effects.push(Effect::Evict { pod, message: "preempted, asked again".to_owned() });
+                }
+                cx.timers.set(cx.now.mono + EVICT_AGAIN, Timer::Nomination(id));
+            }
+        }
+    }
+
+    /// The pod needs no room any more: what was kept for it is open.
+    pub fn forget(cx: &mut Context<'_>, id: PodId) {
+        if cx.preemption.nominations.remove(&id).is_some() {
+            cx.steps.push(Step::RoomFreed(Wake::POD_FREED));
+        }
+    }
+
+    /// The pod is gone: nothing of it is written any more.
+    pub fn gone(cx: &mut Context<'_>, id: PodId) {
+        cx.preemption.unwritten.remove(&id);
+        Self::forget(cx, id);
+    }
+
+    /// Opens the room again. What the pod's status says is left alone when the pod has found a place.
+    pub fn withdraw(cx: &mut Context<'_>, id: PodId) {
+        if cx.preemption.nominations.remove(&id).is_some()
+            && let Some(pod) = cx.world.pod(id).filter(|pod| pod.place == Place::Waiting)
+            && pod.facts.handoff.deleting.is_none()
+        {
+            cx.effects.push(Effect::Nominate { pod: pod.facts.handoff.pod.clone(), node: None });
+            cx.preemption.unwritten.remove(&id);
+        }
+    }
+
+    /// A group has its room: what was kept for any of its members is open again.
+    pub fn withdraw_group(cx: &mut Context<'_>, group: &GroupId) {
+        let gangs = cx.world.gangs();
+        let of_group = |id: &PodId| gangs.gang_of(*id).is_some_and(|gang| gang.group() == group);
+        let nominated: Vec<PodId> = cx.preemption.nominations.keys().copied().filter(of_group).collect();
+        if nominated.is_empty() {
+            return;
+        }
+        nominated.into_iter().for_each(|id| Self::withdraw(cx, id));
+        // The group may have gone elsewhere, and what was kept for it fits others.
+        cx.wake(Wake::POD_FREED);
+    }
+
+    /// A nomination, or that there is none any more, was not written: it is tried again, later each time, for as long as the pod
+    /// waits.
+    pub fn nomination_lost(cx: &mut Context<'_>, pod: &PodUid) {
+        let Some(id) = cx.world.pod_id(pod).filter(|_| cx.leading) else { return };
+        let failures = cx.preemption.unwritten.entry(id).or_default();
+        let pause = REWRITE.0.saturating_mul(1 << (*failures).min(6)).min(REWRITE.1);
+        *failures += 1;
+        cx.timers.set(cx.now.mono + pause, Timer::WriteNomination(id));
+    }
+
+    /// Writes what holds now, unless the pod's status says so already.
+    pub fn write_again(cx: &mut Context<'_>, id: PodId) {
+        if !cx.preemption.unwritten.contains_key(&id) {
+            return;
+        }
+        let wanted = cx.preemption.nominations.get(&id).and_then(|nomination| cx.world.node(nomination.node));
+        let wanted = wanted.map(|node| node.name.clone());
+        let waits = |pod: &&Pod| pod.place == Place::Waiting && pod.facts.handoff.deleting.is_none();
+        match cx.world.pod(id).filter(waits) {
+            Some(pod) if pod.facts.spec.nominated != wanted => {
+                cx.effects.push(Effect::Nominate { pod: pod.facts.handoff.pod.clone(), node: wanted });
+            }
+            _ => {
+                cx.preemption.unwritten.remove(&id);
+            }
+        }
+    }
+
+    /// What an earlier leader has nominated: the pod's status says where, and pods that are leaving there are its victims.
+    pub fn adopt(cx: &mut Context<'_>) {
+        let nominated: Vec<PodId> = cx.world.nominated().filter(|pod| cx.is_ours(pod)).map(|pod| pod.id).collect();
+        for id in nominated {
+            let Some(pod) = cx.world.pod(id) else { continue };
+            let Some(at) = pod.facts.spec.nominated.as_deref().and_then(|name| cx.world.node_id(name)) else {
+                continue;
+            };
+            let victims = leaving(cx.world, at, pod);
+            let group = cx.world.gangs().gang_of(id).map(|gang| gang.group().clone());
+            Self::enter(cx, id, at, victims, group);
+        }
+    }
+
+    /// Decides with the room of nominated pods closed that `except`, a pod of this priority, may not take: a node must fit with
+    /// the pods nominated to it and, where rules read other pods, without any of them as well. Room that is made for the group
+    /// of `except` is open to it. Where devices of a nominated pod are not free yet, the node is closed for such devices.
+    pub fn with_nominated<T>(
+        cx: &mut Context<'_>,
+        priority: i32,
+        except: PodId,
+        decide: impl FnOnce(&mut Context<'_>) -> T,
+    ) -> T {
+        let entered = cx.preemption.enter_nominated(cx.world, cx.rules, cx.now.mono, (priority, except));
+        let decided = decide(cx);
+        // They go in the opposite order.
+        entered.into_iter().rev().for_each(|id| _ = cx.world.forget(id));
+        decided
+    }
+
+    /// [`Preemption::with_nominated`] without pods whose devices are not free yet: those close the node for pods that come, not for
+    /// a place that an earlier leader gave.
+    pub fn with_nominated_placed<T>(
+        cx: &mut Context<'_>,
+        priority: i32,
+        except: PodId,
+        decide: impl FnOnce(&mut Context<'_>) -> T,
+    ) -> T {
+        let entered = cx.preemption.enter_nominated(cx.world, cx.rules, cx.now.mono, (priority, except));
+        let waits = |pod: &Pod| pod.asks_for_devices() && pod.devices.is_none();
+        let waits = |id: &PodId| cx.world.pod(*id).is_some_and(waits);
+        let (waiting, placed): (Vec<PodId>, Vec<PodId>) = entered.into_iter().partition(waits);
+        waiting.into_iter().rev().for_each(|id| _ = cx.world.forget(id));
+        let decided = decide(cx);
+        placed.into_iter().rev().for_each(|id| _ = cx.world.forget(id));
+        decided
+    }
+
+    /// Enters nominated pods into the accounts of their nodes, for [`Preemption::with_nominated`] or on a copy of the world; returns
+    /// which.
+    pub fn enter_nominated(
+        &self,
+        world: &mut World,
+        rules: &Plugins,
+        now: Duration,
+        (priority, except): (i32, PodId),
+    ) -> Vec<PodId> {
+        if self.nominations.is_empty() {
+            return Vec::new();
+        }
+        let own = world.gangs().gang_of(except).map(Gang::group);
+        let closed: Vec<(PodId, NodeId)> = self
+            .nominations
+            .iter()
+            .filter(|(id, _)| **id != except)
+            .filter(|(id, _)| own.is_none() || world.gangs().gang_of(**id).map(Gang::group) != own)
+            .filter(|(id, _)| {
+                let pod = world.pod(**id).filter(|pod| pod.place == Place::Waiting);
+                pod.is_some_and(|pod| pod.facts.spec.priority >= priority)
+            })
+            .map(|(id, nomination)| (*id, nomination.node))
+            .collect();
+        let mut entered = Vec::new();
+        for (id, at) in closed {
+            let Some(pod) = world.pod(id) else { continue };
+            let view = View { world, now };
+            let devices = prepare(view, rules, pod).ok().and_then(|mut slots| {
+                let node = world.node(at)?;
+                let fits = judge(view, rules, pod, (at, node), &mut slots).is_fit();
+                fits.then(|| device_fit::plan(&slots, (at, node)))?.map(|plan| plan.held())
+            });
+            if world.keep_room(id, at, devices) {
+                entered.push(id);
+            }
+        }
+        entered
+    }
+}
+
+/// Pods of lower priority than `pod` whose deletion from this node is under way.
+fn leaving(world: &World, node: NodeId, pod: &Pod) -> BTreeSet<PodUid> {
+    let pods = world.node(node).into_iter().flat_map(|node| node.pods.iter()).filter_map(|id| world.pod(*id));
+    let leaving = pods
+        .filter(|other| other.facts.handoff.deleting.is_some() && other.facts.spec.priority < pod.facts.spec.priority);
+    leaving.map(|other| other.facts.handoff.pod.uid.clone()).collect()
+}

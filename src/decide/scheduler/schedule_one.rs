@@ -1,0 +1,100 @@
+//! The scheduling cycle of one pod that belongs to no gang: choose a node and reserve it, or say why there is none.
+
+use std::sync::Arc;
+
+use crate::decide::gang::{Gangs, Route};
+use crate::decide::tyjob::{PlaceRoute, TyJobs};
+use crate::decide::world::{NodeId, Place, Pod, PodId, Wake};
+
+use super::context::{Context, Step};
+use super::preemption::Preemption;
+use super::reporter::Reporter;
+use super::reservations::Reservations;
+use super::rules::plugins::scheduling_gates;
+use super::select::choose::{Choice, choose};
+use super::settings::Search;
+
+/// Rule of items that TYJobs hold back.
+pub const JOB: &str = "TYJob";
+
+/// Decides one pod that was popped from the queue.
+pub fn schedule_one(cx: &mut Context<'_>, gangs: &mut Gangs, tyjobs: &mut TyJobs, id: PodId) {
+    let (now, wall) = (cx.now.mono, cx.now.wall);
+    let pinned = cx.reservations.pinned(id);
+    let Some(pod) = cx.world.pod(id).filter(|pod| pod.place == Place::Waiting) else {
+        return cx.queue.remove(id);
+    };
+    match tyjobs.route(cx.world, pod) {
+        PlaceRoute::None => {}
+        PlaceRoute::Place(job) => return tyjobs.take_place(cx, id, &job),
+        PlaceRoute::Waits(why) => {
+            // Its job wakes it.
+            cx.queue.park(id, Wake::NONE, now, wall);
+            Reporter::report(cx, id, "Unschedulable", &why.into(), gangs.is_alone(cx, id));
+            return cx.reporter.note_rules(id, [JOB]);
+        }
+    }
+    if gangs.route(cx.world, cx.reservations, pod) != Route::Alone {
+        // It has become bound to a gang meanwhile.
+        return cx.enqueue(id);
+    }
+    cx.stats.attempts += 1;
+    let priority = pod.facts.spec.priority;
+    let Some((choice, judged)) = Preemption::with_nominated(cx, priority, id, |cx| select(cx, id, pinned)) else {
+        return;
+    };
+    cx.stats.judged += judged;
+    if pinned.is_some() && !matches!(choice, Choice::Node(..)) {
+        // It cannot be resumed under its lock: it may go anywhere, and the lock is released when it has stood for a while.
+        cx.reservations.unpin(id);
+        return cx.queue.activate(id, cx.rules.queue_sort());
+    }
+    match choice {
+        Choice::Node(node, slots) => {
+            if Reservations::reserve(cx, id, node, *slots) {
+                gangs.commit_alone(cx, id);
+                cx.steps.push(Step::Permit(id));
+            } else {
+                cx.queue.fail(id, now, wall);
+            }
+        }
+        Choice::Nowhere(diagnosis) => {
+            if diagnosis.pod.as_ref().is_some_and(|refusal| refusal.rule == scheduling_gates::NAME) {
+                // The API server has written that into the condition. An autoscaler that reads "Unschedulable" adds nodes for it.
+                return cx.queue.park(id, diagnosis.wake, now, wall);
+            }
+            cx.stats.unschedulable += 1;
+            if !diagnosis.is_final() && gangs.resolve_for_pod(cx, id) {
+                return;
+            }
+            let mut message = diagnosis.message();
+            if !diagnosis.is_final()
+                && let Some(way) = gangs.preempt_for_pod(cx, id)
+            {
+                message = format!("{message}; {way}");
+            }
+            cx.queue.park(id, diagnosis.wake, now, wall);
+            Reporter::report(cx, id, "Unschedulable", &Arc::from(message), true);
+            cx.reporter.note_rules(id, diagnosis.rules());
+        }
+        Choice::WaitUntil(at, refusal) => {
+            cx.queue.wait_until(id, at, wall);
+            Reporter::report(cx, id, "Unschedulable", &refusal.text.into_owned().into(), true);
+            cx.reporter.note_rules(id, [refusal.rule]);
+        }
+        Choice::Fault(text) => {
+            cx.queue.fail(id, now, wall);
+            Reporter::report(cx, id, "SchedulerError", &text.into_owned().into(), true);
+        }
+    }
+}
+
+/// Chooses a node for a pod of the world, or judges `only` that node; also returns how many nodes were judged.
+pub fn select(cx: &mut Context<'_>, id: PodId, only: Option<NodeId>) -> Option<(Choice, u64)> {
+    let pod: &Pod = cx.world.pod(id)?;
+    let view = super::rules::View { world: cx.world, now: cx.now.mono };
+    Some(match cx.config.search {
+        Search::Indexed => cx.index.choose(view, cx.rules, pod, only),
+        Search::Scanning => choose(view, cx.rules, pod, only),
+    })
+}

@@ -1,0 +1,572 @@
+//! The scheduler: one value that routes events, time and reports to the owners of its state, and collects their effects.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use crate::contract::gang::{key, parse_sub_priority};
+use crate::contract::{PodRef, PodUid};
+use crate::decide::gang::{Gangs, Route};
+use crate::decide::tyjob::TyJobs;
+use crate::decide::world::{Changes, NodeId, Place, Pod, PodFacts, PodId, Wake, World, WorldEvent};
+
+use super::binder::{BindAnswer, Binder, Cancel, RequestId};
+use super::context::{BindEvent, Context, Sequence, Step};
+use super::effect::{Effects, Report};
+use super::extend::{self, Fits, Room};
+use super::preemption::Preemption;
+use super::queue::{Item, Queue};
+use super::reporter::Reporter;
+use super::reservations::Reservations;
+use super::rules::plugins::image_locality;
+use super::rules::{Plugins, Queued, View};
+use super::schedule_one::schedule_one;
+use super::select::index::Index;
+use super::settings::{Config, Stats};
+use super::timers::{Moment, Timer, Timers};
+
+/// Agents are checked for staleness this often: each check costs a step per node.
+const AGE: Duration = Duration::from_millis(500);
+
+/// The owners of all scheduling state. Each has its own file and private fields; what one of them means for another is a
+/// [`Step`], which is routed here.
+pub struct Scheduler {
+    config: Config,
+    rules: Plugins,
+    world: World,
+    queue: Queue,
+    index: Index,
+    timers: Timers,
+    reporter: Reporter,
+    reservations: Reservations,
+    preemption: Preemption,
+    binder: Binder,
+    gangs: Gangs,
+    tyjobs: TyJobs,
+    sequence: Sequence,
+    stats: Stats,
+    steps: Vec<Step>,
+    leading: bool,
+    /// When agents are checked next.
+    age_at: Duration,
+}
+
+impl Scheduler {
+    /// A scheduler that follows until [`Scheduler::lead`] is called.
+    pub fn new(mut config: Config, rules: Plugins) -> Self {
+        config.world.images = rules.enabled().score.iter().any(|(rule, _)| rule.name() == image_locality::NAME);
+        Self {
+            world: World::new(config.world),
+            queue: Queue::new(config.queue),
+            rules,
+            config,
+            index: Index::default(),
+            timers: Timers::default(),
+            reporter: Reporter::default(),
+            reservations: Reservations::default(),
+            preemption: Preemption::default(),
+            binder: Binder::default(),
+            gangs: Gangs::default(),
+            tyjobs: TyJobs::default(),
+            sequence: Sequence::default(),
+            stats: Stats::default(),
+            steps: Vec::new(),
+            leading: false,
+            age_at: Duration::ZERO,
+        }
+    }
+
+    /// Settings.
+    pub const fn config(&self) -> &Config {
+        &self.config
+    }
+    /// Enabled rules.
+    pub const fn rules(&self) -> &Plugins {
+        &self.rules
+    }
+    /// Facts and accounts.
+    pub const fn world(&self) -> &World {
+        &self.world
+    }
+    /// What waits.
+    pub const fn queue(&self) -> &Queue {
+        &self.queue
+    }
+    /// Conditions of pods that wait.
+    pub const fn reporter(&self) -> &Reporter {
+        &self.reporter
+    }
+    /// Pods whose room is held and that are not being bound yet.
+    pub const fn reservations(&self) -> &Reservations {
+        &self.reservations
+    }
+    /// Pods for which room is made.
+    pub const fn preemption(&self) -> &Preemption {
+        &self.preemption
+    }
+    /// Pods that are being bound.
+    pub const fn binder(&self) -> &Binder {
+        &self.binder
+    }
+    /// Groups of gangs.
+    pub const fn gangs(&self) -> &Gangs {
+        &self.gangs
+    }
+    /// TYJobs.
+    pub const fn tyjobs(&self) -> &TyJobs {
+        &self.tyjobs
+    }
+    /// Counters.
+    pub const fn stats(&self) -> Stats {
+        self.stats
+    }
+    /// `true` while effects are produced.
+    pub const fn is_leading(&self) -> bool {
+        self.leading
+    }
+    /// How long groups waited that were satisfied since the last call.
+    pub fn take_group_waits(&mut self) -> Vec<Duration> {
+        self.gangs.take_waits()
+    }
+    /// How long pods waited that were bound since the last call.
+    pub fn take_pod_waits(&mut self) -> Vec<Duration> {
+        self.binder.take_pod_waits()
+    }
+    /// How long bind attempts waited for their node's lock that got it since the last call.
+    pub fn take_lock_waits(&mut self) -> Vec<Duration> {
+        self.binder.take_lock_waits()
+    }
+
+    fn split<'a>(
+        &'a mut self,
+        now: Moment,
+        effects: &'a mut Effects,
+    ) -> (Context<'a>, &'a mut Binder, &'a mut Gangs, &'a mut TyJobs) {
+        let context = Context {
+            now,
+            leading: self.leading,
+            config: &self.config,
+            rules: &self.rules,
+            world: &mut self.world,
+            queue: &mut self.queue,
+            index: &mut self.index,
+            timers: &mut self.timers,
+            reporter: &mut self.reporter,
+            reservations: &mut self.reservations,
+            preemption: &mut self.preemption,
+            sequence: &mut self.sequence,
+            stats: &mut self.stats,
+            effects,
+            steps: &mut self.steps,
+        };
+        (context, &mut self.binder, &mut self.gangs, &mut self.tyjobs)
+    }
+
+    /// Starts or stops producing effects. Start only on a world that is synced: "not found" counts as proof. A scheduler that stops
+    /// forgets every bind attempt; the next leader resumes them from the cluster.
+    pub fn lead(&mut self, leading: bool, now: Moment) -> Effects {
+        let mut effects = Effects::new();
+        if leading == self.leading {
+            return effects;
+        }
+        self.leading = leading;
+        let (mut cx, binder, gangs, tyjobs) = self.split(now, &mut effects);
+        binder.clear(&mut cx);
+        Reservations::clear(&mut cx);
+        gangs.clear();
+        tyjobs.clear(&mut cx);
+        // Items that were taken for bind attempts must not stay behind, and the leader meanwhile may have reported something else.
+        *cx.queue = Queue::new(cx.config.queue);
+        (*cx.timers, *cx.reporter, *cx.preemption) = Default::default();
+        cx.steps.clear();
+        if !leading {
+            return effects;
+        }
+        // Before jobs reserve again: room that was made for others is not theirs.
+        Preemption::adopt(&mut cx);
+        tyjobs.lead(&mut cx);
+        self.route(now, &mut effects);
+        let (mut cx, _, gangs, _) = self.split(now, &mut effects);
+        let all: Vec<PodId> = cx.world.pods().map(|pod| pod.id).collect();
+        gangs.lead(&mut cx);
+        self.route(now, &mut effects);
+        for id in all {
+            self.enqueue(id, now, &mut effects);
+        }
+        let (mut cx, binder, ..) = self.split(now, &mut effects);
+        binder.sweep_all(&mut cx);
+        self.route(now, &mut effects);
+        effects
+    }
+
+    /// Folds in an event of a watch.
+    pub fn event(&mut self, event: WorldEvent, now: Moment) -> Effects {
+        let mut effects = Effects::new();
+        let changes = self.world.apply(event, now.mono, now.wall);
+        self.react(&changes, now, &mut effects);
+        self.reconcile(now, &mut effects);
+        effects
+    }
+
+    /// Lets time pass and decides up to a batch of pods.
+    pub fn run(&mut self, now: Moment) -> Effects {
+        self.step(now, self.config.batch)
+    }
+
+    /// Lets time pass and decides nothing: the executor has enough effects to perform.
+    pub fn pass(&mut self, now: Moment) -> Effects {
+        self.step(now, 0)
+    }
+
+    /// When [`Scheduler::run`] has something to do; zero when at once.
+    pub fn next(&self) -> Option<Duration> {
+        if !self.leading {
+            return None;
+        }
+        [self.next_timer(), self.queue.next()].into_iter().flatten().min()
+    }
+
+    /// When [`Scheduler::pass`] has something to do.
+    pub fn next_timer(&self) -> Option<Duration> {
+        self.timers.next().filter(|_| self.leading)
+    }
+
+    fn step(&mut self, now: Moment, decisions: usize) -> Effects {
+        let mut effects = Effects::new();
+        if now.mono >= self.age_at {
+            self.age_at = now.mono + AGE;
+            let nodes = self.world.age(now.mono);
+            self.react(&Changes { nodes, ..Changes::default() }, now, &mut effects);
+        }
+        if !self.leading {
+            return effects;
+        }
+        while let Some(timer) = self.timers.pop(now.mono) {
+            self.fire(timer, now, &mut effects);
+            self.route(now, &mut effects);
+        }
+        self.queue.tick(now.mono, self.rules.queue_sort());
+        for _ in 0..decisions {
+            // A place that was given back is given again before anything else is decided.
+            self.reconcile_jobs(now, &mut effects);
+            let (mut cx, _, gangs, tyjobs) = self.split(now, &mut effects);
+            tyjobs.key_round(&mut cx);
+            match cx.queue.pop() {
+                Some(Item::Jobs) => tyjobs.round(&mut cx),
+                Some(Item::Pod(id)) => schedule_one(&mut cx, gangs, tyjobs, id),
+                Some(Item::Group(group)) => gangs.attempt_group(&mut cx, &group),
+                None => break,
+            }
+            self.route(now, &mut effects);
+        }
+        self.reconcile(now, &mut effects);
+        effects
+    }
+
+    /// Takes in what came of an effect.
+    pub fn report(&mut self, report: Report, now: Moment) -> Effects {
+        let mut effects = Effects::new();
+        if let Report::PodRead { pod, result: Ok(Some(facts)) } = report {
+            let (uid, deleting) = (facts.handoff.pod.uid.clone(), facts.handoff.deleting.is_some());
+            let changes = self.world.apply(WorldEvent::Pod(facts), now.mono, now.wall);
+            self.react(&changes, now, &mut effects);
+            let (mut cx, binder, ..) = self.split(now, &mut effects);
+            binder.read_done(&mut cx, &pod, Some((&uid, deleting)));
+        } else {
+            self.report_to_owner(report, now, &mut effects);
+        }
+        self.route(now, &mut effects);
+        self.reconcile(now, &mut effects);
+        effects
+    }
+
+    fn report_to_owner(&mut self, report: Report, now: Moment, effects: &mut Effects) {
+        let (mut cx, binder, gangs, tyjobs) = self.split(now, effects);
+        match report {
+            Report::Lock { ticket, result } => binder.lock_answered(&mut cx, ticket, result),
+            Report::Bind { ticket, result } => binder.bind_answered(&mut cx, ticket, result),
+            Report::Release { node, old, result } => binder.release_answered(&mut cx, &node, &old, result),
+            Report::PodRead { pod, result: Err(_) } => binder.read_failed(&mut cx, &pod),
+            Report::PodRead { pod, .. } => binder.read_done(&mut cx, &pod, None),
+            Report::JobWritten { job, result } => tyjobs.written(&mut cx, &job, result),
+            Report::ConditionLost { pod } => Reporter::condition_lost(&mut cx, &pod),
+            Report::NominationLost { pod } => Preemption::nomination_lost(&mut cx, &pod),
+            Report::PodGroup { gang, result } => {
+                gangs.pod_group_answered(&mut cx, &gang, result.map(|stored| *stored));
+            }
+        }
+    }
+
+    fn fire(&mut self, timer: Timer, now: Moment, effects: &mut Effects) {
+        let (mut cx, binder, gangs, tyjobs) = self.split(now, effects);
+        let cx = &mut cx;
+        match timer {
+            Timer::BindAttempt(id) => binder.resume(cx, id),
+            Timer::Node(id) => {
+                binder.sweep(cx, id);
+                binder.advance(cx, id);
+            }
+            Timer::LockQueue(id) => binder.report_waits(cx, id),
+            Timer::Release(node, raw) => binder.release_again(cx, node, &raw),
+            Timer::BindRequest(id) => binder.request_due(cx, id),
+            Timer::Sweep => binder.sweep_all(cx),
+            Timer::Nomination(id) => Preemption::due(cx, id),
+            Timer::WriteNomination(id) => Preemption::write_again(cx, id),
+            Timer::GroupWait(group) => gangs.wait_due(cx, &group),
+            Timer::ReportGroup(group) => gangs.report_not_ready(cx, &group),
+            Timer::MarkTimedOut(group) => gangs.mark(cx, &group),
+            Timer::PodGroups(group) => gangs.report_pod_groups(cx, &group),
+            Timer::EvictMember(id) => gangs.evict_again(cx, id),
+            Timer::Permit(id) => cx.steps.push(Step::Permit(id)),
+            Timer::Report(id) if binder.has_left_queue(id) => cx.reporter.forget(id),
+            Timer::Report(id) => Reporter::due(cx, id),
+            Timer::TyJob(key) => tyjobs.due(cx, &key),
+        }
+    }
+
+    /// Performs the steps that owners left for each other: those of one step before the next one, as calls would.
+    fn route(&mut self, now: Moment, effects: &mut Effects) {
+        for step in std::mem::take(&mut self.steps) {
+            self.perform(step, now, effects);
+            self.route(now, effects);
+        }
+    }
+
+    fn perform(&mut self, step: Step, now: Moment, effects: &mut Effects) {
+        let (mut cx, binder, gangs, tyjobs) = self.split(now, effects);
+        let cx = &mut cx;
+        match step {
+            Step::Enqueue(id) => self.enqueue(id, now, effects),
+            Step::Retry(id) => {
+                self.enqueue(id, now, effects);
+                self.queue.activate(id, self.rules.queue_sort());
+            }
+            Step::Fail(id) => {
+                self.enqueue(id, now, effects);
+                self.queue.fail(id, now.mono, now.wall);
+            }
+            Step::Permit(id) => {
+                if Reservations::permit(cx, id) {
+                    binder.start(cx, id);
+                }
+            }
+            Step::Report(id, reason, message) => {
+                let alone = gangs.is_alone(cx, id);
+                Reporter::report(cx, id, reason, &message, alone);
+            }
+            Step::RoomFreed(wake) => {
+                cx.wake(wake);
+                tyjobs.room_changed(cx, wake);
+            }
+            Step::Proceed(pods) => pods.into_iter().for_each(|id| binder.proceed(cx, id)),
+            Step::Withdraw(pods) => pods.into_iter().for_each(|id| _ = binder.withdraw(cx, id)),
+            Step::AfterAttempt(group) => gangs.after_attempt(cx, &group),
+            Step::RestGroup(id) => gangs.rest_group_of(cx, id),
+            Step::HalfBound(node, id, raw) => {
+                let route = cx.world.pod(id).map(|pod| gangs.route(cx.world, cx.reservations, pod));
+                let free = matches!(route, Some(Route::Alone | Route::Completes(_)));
+                binder.resume_or_release(cx, node, id, &raw, free);
+            }
+            Step::Bind(BindEvent::Prepared { pod, commit }) => gangs.member_prepared(cx, commit, pod),
+            Step::Bind(BindEvent::Bound { pod, commit }) => gangs.member_bound(cx, commit, pod),
+            Step::Bind(BindEvent::Ended { pod, commit }) => gangs.member_lost(cx, commit, pod),
+            Step::Bind(BindEvent::Failed { pod, commit, why, requested }) => {
+                if let Some(commit) = commit {
+                    gangs.member_failed(cx, commit, pod, &why);
+                    gangs.member_lost(cx, commit, pod);
+                    self.route(now, effects);
+                }
+                self.enqueue(pod, now, effects);
+                let (mut cx, _, gangs, _) = self.split(now, effects);
+                cx.queue.fail(pod, now.mono, now.wall);
+                gangs.rest_group_of(&mut cx, pod);
+                if !requested {
+                    cx.event(pod, true, "FailedBinding", why.clone());
+                    cx.steps.push(Step::Report(pod, "SchedulerError", why.into()));
+                }
+            }
+        }
+    }
+
+    /// Brings gangs and jobs up to what changed.
+    fn reconcile(&mut self, now: Moment, effects: &mut Effects) {
+        let (mut cx, _, gangs, _) = self.split(now, effects);
+        gangs.settle_lost(&mut cx);
+        self.route(now, effects);
+        let (mut cx, _, gangs, _) = self.split(now, effects);
+        gangs.reconcile(&mut cx);
+        self.route(now, effects);
+        self.reconcile_jobs(now, effects);
+    }
+
+    fn reconcile_jobs(&mut self, now: Moment, effects: &mut Effects) {
+        let (mut cx, _, _, tyjobs) = self.split(now, effects);
+        tyjobs.reconcile(&mut cx);
+        self.route(now, effects);
+    }
+
+    fn react(&mut self, changes: &Changes, now: Moment, effects: &mut Effects) {
+        let (mut cx, binder, ..) = self.split(now, effects);
+        if !changes.gone.is_empty() {
+            binder.prove_deleted(&cx);
+        }
+        for uid in &changes.left {
+            Preemption::victim_gone(&mut cx, uid);
+        }
+        for id in &changes.gone {
+            cx.queue.remove(*id);
+            cx.reporter.forget(*id);
+            cx.reservations.unpin(*id);
+            Preemption::gone(&mut cx, *id);
+            Reservations::release(&mut cx, *id);
+            binder.cancel(&mut cx, *id, Cancel::PodGone);
+        }
+        self.route(now, effects);
+        for id in &changes.pods {
+            self.pod_changed(*id, now, effects);
+            self.route(now, effects);
+        }
+        if !self.leading {
+            return;
+        }
+        let (mut cx, binder, _, tyjobs) = self.split(now, effects);
+        tyjobs.note(&mut cx, changes);
+        if !changes.wake.is_none() {
+            cx.wake(changes.wake);
+        }
+        if changes.wake.meets(Wake::VOLUME) {
+            binder.prepare_all(&mut cx);
+        }
+        let mut nodes: BTreeSet<NodeId> = changes.nodes.iter().copied().collect();
+        // A pod that ended or went may have held a lock; a bound one may prove what became of another's.
+        if !changes.gone.is_empty() {
+            nodes.extend(cx.world.locked());
+        }
+        for pod in changes.pods.iter().filter_map(|id| cx.world.pod(*id)).filter(|pod| pod.place != Place::Waiting) {
+            nodes.extend(cx.world.locked_for(pod.key()));
+        }
+        self.route(now, effects);
+        for id in nodes {
+            self.fire(Timer::Node(id), now, effects);
+            self.route(now, effects);
+        }
+    }
+
+    fn pod_changed(&mut self, id: PodId, now: Moment, effects: &mut Effects) {
+        let (mut cx, binder, gangs, _) = self.split(now, effects);
+        let cx = &mut cx;
+        let Some(pod) = cx.world.pod(id) else { return };
+        let deleting = pod.facts.handoff.deleting.is_some();
+        match pod.place {
+            Place::Ended => {
+                cx.queue.remove(id);
+                Reservations::release(cx, id);
+                binder.cancel(cx, id, Cancel::PodGone);
+                gangs.member_refused(cx, binder, id);
+            }
+            Place::Bound(_) => {
+                cx.queue.remove(id);
+                cx.reporter.forget(id);
+                Preemption::forget(cx, id);
+                Reservations::release(cx, id);
+                binder.seen_bound(cx, id);
+            }
+            Place::Waiting | Place::Assumed(_) if deleting => {
+                cx.queue.remove(id);
+                Preemption::forget(cx, id);
+                Reservations::release(cx, id);
+                binder.cancel(cx, id, Cancel::PodGone);
+            }
+            Place::Waiting => {
+                self.enqueue(id, now, effects);
+                let (mut cx, _, gangs, _) = self.split(now, effects);
+                gangs.member_changed(&mut cx, id);
+            }
+            Place::Assumed(_) => gangs.member_moved(cx, id),
+        }
+    }
+
+    /// Queues a pod that is ours and waits: by itself, or with its group.
+    fn enqueue(&mut self, id: PodId, now: Moment, effects: &mut Effects) {
+        let (mut cx, binder, gangs, _) = self.split(now, effects);
+        let Some(pod) = cx.world.pod(id).filter(|pod| pod.place == Place::Waiting) else { return };
+        let handoff = &pod.facts.handoff;
+        if !cx.leading || handoff.deleting.is_some() || binder.attempts().contains_key(&id) || !cx.is_ours(pod) {
+            return;
+        }
+        let queued = Queued {
+            priority: pod.facts.spec.priority,
+            sub_priority: sub_priority_of(pod),
+            created: handoff.created,
+            failed: None,
+            class: pod.facts.spec.qos as u8,
+            id: handoff.pod.uid.as_str().into(),
+        };
+        match gangs.route(cx.world, cx.reservations, pod) {
+            Route::Alone => cx.queue.add(id, queued, cx.rules.queue_sort(), now.mono),
+            Route::Group(_) | Route::Completes(_) => cx.queue.remove(id),
+            Route::NotReady(why) => {
+                // Only a change of its own or of its gang helps.
+                cx.queue.add(id, queued, cx.rules.queue_sort(), now.mono);
+                cx.queue.park(id, Wake::NONE, now.mono, now.wall);
+                Reporter::report(&mut cx, id, why.reason(), &why.to_string().into(), false);
+            }
+        }
+    }
+
+    /// Judges the devices of each of `nodes` for a pod that another scheduler places.
+    pub fn fit_devices(&mut self, facts: &PodFacts, nodes: &[String], now: Moment) -> Fits {
+        let mut effects = Effects::new();
+        let (mut cx, binder, ..) = self.split(now, &mut effects);
+        let id = cx.world.pod_id(&facts.handoff.pod.uid);
+        let attempt = id.and_then(|id| binder.attempts().get(&id));
+        extend::with_all_nominated(&mut cx, facts, |cx| extend::fit_devices(cx, facts, nodes, attempt))
+    }
+
+    /// Rates each of `nodes`, 0..=100, by what kube-scheduler does not see; see [`extend::rate_devices`].
+    pub fn rate_devices(&self, facts: &PodFacts, nodes: &[String], now: Moment) -> Vec<(String, i64)> {
+        extend::rate_devices(View { world: &self.world, now: now.mono }, &self.rules, facts, nodes)
+    }
+
+    /// Which victims make room for the pod's devices on each node; see [`extend::make_room`].
+    pub fn make_room(
+        &mut self,
+        facts: &PodFacts,
+        proposed: &BTreeMap<String, Vec<PodUid>>,
+        now: Moment,
+    ) -> BTreeMap<String, Room> {
+        let mut effects = Effects::new();
+        let (mut cx, ..) = self.split(now, &mut effects);
+        extend::with_all_nominated(&mut cx, facts, |cx| extend::make_room(cx.view(), cx.rules, facts, proposed))
+    }
+
+    /// Binds `pod` to `node` for another scheduler; see [`Binder::request_bind`].
+    pub fn request_bind(&mut self, id: RequestId, pod: &PodRef, node: &str, wait: Duration, now: Moment) -> Effects {
+        let mut effects = Effects::new();
+        let (mut cx, binder, ..) = self.split(now, &mut effects);
+        binder.request_bind(&mut cx, id, pod, node, wait);
+        self.route(now, &mut effects);
+        effects
+    }
+
+    /// The scheduler that asked for a bind is gone; see [`Binder::cancel_request`].
+    pub fn cancel_request(&mut self, id: RequestId, now: Moment) -> Effects {
+        let mut effects = Effects::new();
+        let (mut cx, binder, ..) = self.split(now, &mut effects);
+        binder.cancel_request(&mut cx, id);
+        self.route(now, &mut effects);
+        effects
+    }
+
+    /// Answers to bind requests since the last call.
+    pub fn take_answers(&mut self) -> Vec<BindAnswer> {
+        self.binder.take_answers()
+    }
+}
+
+/// Order within a priority, as a pod by itself says it.
+fn sub_priority_of(pod: &Pod) -> i64 {
+    match &pod.facts.spec.gang {
+        Some(declared) => declared.sub_priority,
+        None => parse_sub_priority(pod.facts.spec.labels.get(key::SUB_PRIORITY).map(String::as_str)),
+    }
+}
