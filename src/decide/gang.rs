@@ -18,8 +18,10 @@ mod clock;
 mod commit;
 mod deadlock;
 mod joint_preempt;
+pub mod members;
 mod offer;
 mod pod_groups;
+pub mod policy;
 mod preempt;
 mod report;
 mod review;
@@ -31,60 +33,13 @@ use std::time::Duration;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use crate::contract::gang::{Committed, GangId, MatchPolicy, Mode};
+use crate::contract::gang::{Committed, GangId, MatchPolicy, Mode, PodGroupStatus};
 use crate::decide::world::gangs::{Gang, GangProgress, GroupId, Hold as NotReady, Warning};
 use crate::decide::world::{PodId, Resources};
 
 use alike::Kind;
-use commit::Commit;
-use pod_groups::Written;
-pub use review::{Route, is_ours, waiting};
-
-/// When a group's wait begins.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum TimeoutClock {
-    /// With the first member that is reserved and waits for others.
-    #[default]
-    Holding,
-    /// With the first failed attempt of a complete group.
-    Pending,
-}
-
-/// What becomes of the others when one member cannot be bound for good.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub enum OnBindFailure {
-    /// Nothing: that pod alone is tried again.
-    #[default]
-    Solo,
-    /// They are deleted, so that their controller starts the gang anew.
-    EvictGang,
-}
-
-/// How groups are treated.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct GangPolicy {
-    /// When a group's wait begins.
-    pub clock: TimeoutClock,
-    /// What becomes of the others when one member cannot be bound for good.
-    pub on_bind_failure: OnBindFailure,
-    /// The condition of a member whose reason stays is rewritten at most this often. 60 s.
-    pub condition_pause: Duration,
-    /// PodGroups are made for gangs that are named by `pod-group.scheduling.sigs.k8s.io/name`.
-    pub create_pod_groups: bool,
-}
-
-impl Default for GangPolicy {
-    fn default() -> Self {
-        Self {
-            clock: TimeoutClock::default(),
-            on_bind_failure: OnBindFailure::default(),
-            condition_pause: Duration::from_secs(60),
-            create_pod_groups: false,
-        }
-    }
-}
+pub use members::{is_ours, waiting};
+pub use policy::{GangPolicy, OnBindFailure, TimeoutClock};
 
 /// Every group of gangs, what its attempts came to, and its members that are being bound.
 #[derive(Debug, Default)]
@@ -207,4 +162,52 @@ pub struct RootCause {
     pub pod: String,
     /// What the nodes said.
     pub summary: String,
+}
+
+/// Under what a pod that waits is queued.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Route {
+    /// By itself.
+    Alone,
+    /// With its group, to complete a commit that broke off, whatever else the group's rule says.
+    Completes(GroupId),
+    /// With its group.
+    Group(GroupId),
+    /// Not at all until something changes.
+    NotReady(NotReady),
+}
+
+/// Members that were committed together and are being bound.
+#[derive(Debug, Clone)]
+struct Commit {
+    /// Their group.
+    group: GroupId,
+    /// Members whose bind attempt has not ended.
+    members: BTreeSet<PodId>,
+    /// Of these, the ones whose volumes are not settled. While there is one, no member locks.
+    unprepared: BTreeSet<PodId>,
+    /// The group had been satisfied before.
+    once: bool,
+    /// It completes one that broke off: each member that finds a place goes.
+    rest: bool,
+    /// What the Bindings say.
+    committed: Committed,
+    /// How many more members are to be bound until all that it names were.
+    missing: u32,
+}
+
+/// What was written last for one gang.
+#[derive(Debug, Clone)]
+struct Written {
+    wanted: PodGroupStatus,
+    /// Version of the object that it was written to.
+    version: Box<str>,
+    /// Monotonic.
+    at: Duration,
+    /// What the API server made of it; `None` while the answer is awaited or when it failed.
+    stored: Option<PodGroupStatus>,
+    /// Monotonic time before which nothing is tried after a failure.
+    not_before: Duration,
+    under_way: bool,
+    failures: u32,
 }

@@ -10,10 +10,11 @@ use crate::decide::scheduler::Scheduler;
 use crate::decide::scheduler::rules::{Text, View};
 use crate::decide::scheduler::select::choose::prepare;
 use crate::decide::scheduler::timers::Moment;
+use crate::decide::tyjob::JobRecord;
+use crate::decide::tyjob::place::{Company, ask_others, imagined, reason};
 use crate::decide::tyjob::placement::{Class, Folded, JobFacts, JobSpec, Metric, Rank, Seat, dominant_share};
-use crate::decide::tyjob::{
-    Company, JobRecord, Table, ask_others, asked_for, cluster_total, demand_of, imagined, reason, remaining,
-};
+use crate::decide::tyjob::round::{asked_for, cluster_total, demand_of, remaining};
+use crate::decide::tyjob::table::Table;
 use crate::decide::world::NodeId;
 
 /// The answer for one job.

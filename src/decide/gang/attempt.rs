@@ -3,19 +3,18 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::contract::gang::{Committed, GangId, Mode};
+use crate::contract::gang::{Committed, GangId};
 use crate::decide::scheduler::context::{Context, Step};
 use crate::decide::scheduler::preemption::Preemption;
 use crate::decide::scheduler::queue::Item;
 use crate::decide::scheduler::reporter::Reporter;
 use crate::decide::scheduler::reservations::Reservations;
-use crate::decide::scheduler::schedule_one::select;
 use crate::decide::scheduler::select::choose::{Choice, choose};
-use crate::decide::world::gangs::{Gang, GroupId, MemberState, rule};
+use crate::decide::world::gangs::{GroupId, MemberState, rule};
 use crate::decide::world::{Pod, PodId, Wake};
 
 use super::alike::{Kind, looks_at_others};
-use super::deadlock::{Holdings, priority_of};
+use super::members::{Holdings, by_gang, held_members, is_strict, priority_of};
 use super::offer::{Aim, Offer};
 use super::report::{Miss, missing_resources};
 use super::search::{MEMBERS, search};
@@ -361,10 +360,10 @@ impl Gangs {
         let pinned = cx.reservations.pinned(id);
         let (found, unpinned) = Preemption::with_nominated(cx, priority, id, |cx| {
             // Under the lock that it holds, if that can be; elsewhere the lock would stand until it counts as abandoned.
-            let there = pinned.and_then(|_| select(cx, id, pinned));
+            let there = pinned.and_then(|_| cx.choose(id, pinned));
             let there = there.filter(|(choice, _)| matches!(choice, Choice::Node(..)));
             let unpinned = pinned.is_some() && there.is_none();
-            (there.or_else(|| select(cx, id, None)), unpinned)
+            (there.or_else(|| cx.choose(id, None)), unpinned)
         });
         if unpinned {
             // It cannot be resumed there: the lock is released when it has stood for a while.
@@ -439,29 +438,4 @@ fn leaving_member(cx: &Context<'_>, group: &GroupId) -> Option<(PodId, Duration)
     };
     let leaving = victims.filter_map(|(uid, until)| Some((cx.world.pod_id(uid).filter(bound)?, until)));
     leaving.max_by_key(|(_, until)| *until)
-}
-
-/// Strict if any of its gangs is.
-fn is_strict(cx: &Context<'_>, group: &GroupId) -> bool {
-    cx.world.gangs().of_group(group).any(|gang| gang.config().mode == Mode::Strict)
-}
-
-/// How many of these pods each gang has.
-pub(super) fn by_gang(cx: &Context<'_>, pods: &[PodId]) -> BTreeMap<GangId, u32> {
-    let mut counts = BTreeMap::new();
-    for gang in pods.iter().filter_map(|id| cx.world.gangs().gang_of(*id)) {
-        match counts.get_mut(gang.id()) {
-            Some(count) => *count += 1,
-            None => drop(counts.insert(gang.id().clone(), 1)),
-        }
-    }
-    counts
-}
-
-/// Members of this group that are held and not on their way.
-pub(super) fn held_members(cx: &Context<'_>, group: &GroupId) -> Vec<PodId> {
-    let gangs = cx.world.gangs().of_group(group).filter(|gang| gang.counts().reserved > 0);
-    let reserved = gangs.flat_map(Gang::members).filter(|member| member.state == MemberState::Reserved);
-    let ours = |id: &PodId| cx.reservations.get(*id).is_some_and(|hold| hold.group.as_ref() == Some(group));
-    reserved.map(|member| member.pod).filter(ours).collect()
 }

@@ -10,8 +10,7 @@ use crate::decide::scheduler::timers::Timer;
 use crate::decide::world::gangs::{Gang, GroupId, MemberState};
 use crate::decide::world::{PodId, Wake};
 
-use super::attempt::held_members;
-use super::review::waiting_members;
+use super::members::{held_members, wait_of, waiting_members};
 use super::{Gangs, TimeoutClock};
 
 /// A mark that the watch does not show is written again after this time.
@@ -107,10 +106,4 @@ impl Gangs {
         }
         cx.wake(Wake::POD_FREED);
     }
-}
-
-/// The smallest wait of a group's gangs.
-fn wait_of(cx: &Context<'_>, group: &GroupId) -> Duration {
-    let waits = cx.world.gangs().of_group(group).map(|gang| gang.config().wait);
-    waits.min().unwrap_or_default()
 }

@@ -17,33 +17,15 @@ use crate::decide::scheduler::timers::Timer;
 use crate::decide::world::gangs::{Gang, GroupId, Member, MemberState, rule};
 use crate::decide::world::{PodId, Wake};
 
-use super::attempt::by_gang;
-use super::{Gangs, Look, OnBindFailure, Route};
+use super::members::by_gang;
+use super::policy::OnBindFailure;
+use super::{Commit, Gangs, Look, Route};
 
 /// First and longest rest of a group after a Binding that was refused.
 const REST: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
 
 /// A pod that was deleted with its gang and is still there is deleted again after this time.
 const EVICT_AGAIN: Duration = Duration::from_secs(10);
-
-/// Members that were committed together and are on their way.
-#[derive(Debug, Clone)]
-pub struct Commit {
-    /// Their group.
-    pub(super) group: GroupId,
-    /// Members whose bind attempt has not ended.
-    pub(super) members: BTreeSet<PodId>,
-    /// Of these, the ones whose volumes are not settled. While there is one, no member locks.
-    unprepared: BTreeSet<PodId>,
-    /// The group had been satisfied before.
-    once: bool,
-    /// It completes one that broke off: each member that finds a place goes.
-    rest: bool,
-    /// What the Bindings say.
-    committed: Committed,
-    /// How many more members are to be bound until all that it names were.
-    missing: u32,
-}
 
 impl Gangs {
     /// Sends the held members of a satisfied group on their way.

@@ -5,42 +5,17 @@ use std::cmp::Reverse;
 use std::time::Duration;
 
 use crate::decide::scheduler::context::{Context, Step};
-use crate::decide::scheduler::reservations::{Reservations, Saved};
-use crate::decide::world::gangs::{Gang, GroupId};
+use crate::decide::scheduler::reservations::Reservations;
+use crate::decide::world::gangs::GroupId;
 use crate::decide::world::{PodId, Wake};
 
 use super::Gangs;
 use super::alike::Kind;
-use super::attempt::{Attempt, held_members};
-use super::review::waiting;
+use super::attempt::Attempt;
+use super::members::{Holdings, priority_of, waiting};
 
 /// Higher priority first, then the longest holding, then by id. Smaller goes first.
 type Rank = (Reverse<i32>, Duration, GroupId);
-
-/// What one group holds, to be put back as it was.
-#[derive(Clone)]
-pub(super) struct Holdings {
-    group: GroupId,
-    pods: Vec<Saved>,
-}
-
-impl Holdings {
-    /// Gives back what a group holds, so that it can be put back.
-    pub fn take(cx: &mut Context<'_>, group: &GroupId) -> Self {
-        let pods = held_members(cx, group).into_iter().filter_map(|id| Reservations::save(cx, id)).collect();
-        Self { group: group.clone(), pods }
-    }
-
-    /// What a group holds, without taking it.
-    fn copy(cx: &Context<'_>, group: &GroupId) -> Self {
-        let copy = |id: PodId| cx.reservations.copy(cx.world, id);
-        Self { group: group.clone(), pods: held_members(cx, group).into_iter().filter_map(copy).collect() }
-    }
-
-    pub fn put(self, cx: &mut Context<'_>) {
-        self.pods.into_iter().for_each(|saved| Reservations::restore(cx, saved));
-    }
-}
 
 /// A group as it stands before it is tried: what it holds, which an attempt may move to other nodes, and what is known to have
 /// failed.
@@ -51,16 +26,16 @@ struct Trial {
 
 impl Trial {
     fn attempt(&self, gangs: &mut Gangs, cx: &mut Context<'_>) -> Option<Vec<PodId>> {
-        match gangs.attempt_once(cx, &self.own.group) {
+        match gangs.attempt_once(cx, self.own.group()) {
             Attempt::Satisfied(held) => Some(held),
             Attempt::Short(_) => None,
         }
     }
 
     fn restore(&self, gangs: &mut Gangs, cx: &mut Context<'_>) {
-        Holdings::take(cx, &self.own.group);
+        Holdings::take(cx, self.own.group());
         self.own.clone().put(cx);
-        if let Some(record) = gangs.groups.get_mut(&self.own.group) {
+        if let Some(record) = gangs.groups.get_mut(self.own.group()) {
             record.failed.clone_from(&self.failed);
         }
     }
@@ -149,7 +124,7 @@ impl Gangs {
         for group in below.iter().rev() {
             taken.push(Holdings::take(cx, group));
             if let Some(done) = attempt(self, cx) {
-                return Some((done, taken.into_iter().map(|holdings| holdings.group).collect()));
+                return Some((done, taken.into_iter().map(|holdings| holdings.group().clone()).collect()));
             }
             restore(self, cx);
         }
@@ -228,9 +203,4 @@ impl Gangs {
     pub fn holders_below(&self, cx: &Context<'_>, priority: i32) -> Vec<GroupId> {
         self.holders(cx).into_iter().filter(|rank| rank.0.0 < priority).map(|(.., id)| id).collect()
     }
-}
-
-/// The highest priority of a member.
-pub(super) fn priority_of(cx: &Context<'_>, group: &GroupId) -> i32 {
-    cx.world.gangs().of_group(group).flat_map(Gang::priorities).max().unwrap_or(0)
 }

@@ -10,7 +10,7 @@ use crate::decide::scheduler::queue::Item;
 use crate::decide::scheduler::timers::Timer;
 use crate::decide::world::gangs::{Gang, GroupId, NamedBy, Sight, is_rewording, is_same_but_times, status};
 
-use super::Gangs;
+use super::{Gangs, Written};
 
 /// Counts change with every member that is bound: they are gathered for this long.
 const GATHER: Duration = Duration::from_secs(1);
@@ -18,22 +18,6 @@ const GATHER: Duration = Duration::from_secs(1);
 const LOST: Duration = Duration::from_secs(15);
 /// First and longest pause after a failed write.
 const RETRY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
-
-/// What was written last for one gang.
-#[derive(Debug, Clone)]
-pub struct Written {
-    wanted: PodGroupStatus,
-    /// Version of the object that it was written to.
-    version: Box<str>,
-    /// Monotonic.
-    at: Duration,
-    /// What the API server made of it; `None` while the answer is awaited or when it failed.
-    stored: Option<PodGroupStatus>,
-    /// Monotonic time before which nothing is tried after a failure.
-    not_before: Duration,
-    under_way: bool,
-    failures: u32,
-}
 
 impl Gangs {
     /// Writes the status of every PodGroup of a group that does not say how its gang stands.

@@ -10,7 +10,7 @@ use crate::decide::world::{NodeId, Pod, PodId, Wake};
 
 use super::Gangs;
 use super::alike::Kind;
-use super::deadlock::priority_of;
+use super::members::priority_of;
 use super::offer::Aim;
 use super::report::missing_resources;
 

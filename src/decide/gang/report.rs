@@ -12,8 +12,7 @@ use crate::decide::scheduler::reservations::Reservations;
 use crate::decide::world::gangs::{Gang, GroupId, MemberState, Warning, rule};
 use crate::decide::world::{PodId, Resources, Wake};
 
-use super::attempt::held_members;
-use super::review::{is_ours, pending_members, waiting};
+use super::members::{held_members, is_ours, pending_members, waiting};
 use super::{Gangs, Look, RootCause, Route};
 
 /// Why a member has no place.
@@ -141,6 +140,27 @@ impl Gangs {
     }
 }
 
+/// `gang ml/a: 0 of 5 placed (3 found room); pod ml/a-3: 0/4 nodes: 4 have fewer than 2 free GPUs`: a Strict group places
+/// nobody before all of it fits, so beside it stands how far the attempt came. Several gangs are told as their group.
+fn shortage(cx: &Context<'_>, group: &GroupId, miss: &Miss) -> String {
+    let counts = |gang: &Gang| {
+        let (policy, min) = (gang.config().policy, gang.config().min.unwrap_or(0));
+        let placed = rule::weight(policy, gang.counts());
+        let found = miss.found.get(gang.id()).map(|found| format!(" ({found} found room)")).unwrap_or_default();
+        format!("gang {}: {placed} of {min} placed{found}", gang.id())
+    };
+    let gangs: Vec<String> = cx.world.gangs().of_group(group).take(8).map(counts).collect();
+    let of_group = if group.is_alone() { String::new() } else { format!("group {group}; ") };
+    let culprit = cx.world.pod(miss.pod).map(|pod| format!("pod {}: ", pod.key())).unwrap_or_default();
+    format!("{of_group}{}; {culprit}{}", gangs.join(", "), miss.text)
+}
+
+/// The member that a warning is about, where it is about one.
+fn subject(gang: &Gang, warning: &Warning, flag: bool) -> Option<PodId> {
+    let mut live = gang.members().take_while(|member| member.state.is_live());
+    live.find(|member| member.declared.all_warnings(flag).any(|known| *known == *warning)).map(|member| member.pod)
+}
+
 /// What a PodGroup asks for in all is compared with what is free, before anything is tried.
 pub(super) fn missing_resources(cx: &Context<'_>, group: &GroupId) -> Option<Miss> {
     for gang in cx.world.gangs().of_group(group) {
@@ -177,25 +197,4 @@ pub(super) fn missing_resources(cx: &Context<'_>, group: &GroupId) -> Option<Mis
         }
     }
     None
-}
-
-/// `gang ml/a: 0 of 5 placed (3 found room); pod ml/a-3: 0/4 nodes: 4 have fewer than 2 free GPUs`: a Strict group places
-/// nobody before all of it fits, so beside it stands how far the attempt came. Several gangs are told as their group.
-fn shortage(cx: &Context<'_>, group: &GroupId, miss: &Miss) -> String {
-    let counts = |gang: &Gang| {
-        let (policy, min) = (gang.config().policy, gang.config().min.unwrap_or(0));
-        let placed = rule::weight(policy, gang.counts());
-        let found = miss.found.get(gang.id()).map(|found| format!(" ({found} found room)")).unwrap_or_default();
-        format!("gang {}: {placed} of {min} placed{found}", gang.id())
-    };
-    let gangs: Vec<String> = cx.world.gangs().of_group(group).take(8).map(counts).collect();
-    let of_group = if group.is_alone() { String::new() } else { format!("group {group}; ") };
-    let culprit = cx.world.pod(miss.pod).map(|pod| format!("pod {}: ", pod.key())).unwrap_or_default();
-    format!("{of_group}{}; {culprit}{}", gangs.join(", "), miss.text)
-}
-
-/// The member that a warning is about, where it is about one.
-fn subject(gang: &Gang, warning: &Warning, flag: bool) -> Option<PodId> {
-    let mut live = gang.members().take_while(|member| member.state.is_live());
-    live.find(|member| member.declared.all_warnings(flag).any(|known| *known == *warning)).map(|member| member.pod)
 }

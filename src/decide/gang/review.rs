@@ -2,31 +2,18 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::contract::gang::{Committed, GangId, Mode, key};
+use crate::contract::gang::{Committed, GangId, Mode};
 use crate::decide::scheduler::context::{Context, Step};
 use crate::decide::scheduler::queue::{Item, QueueState};
 use crate::decide::scheduler::reporter::Reporter;
 use crate::decide::scheduler::reservations::Reservations;
 use crate::decide::scheduler::rules::Queued;
 use crate::decide::scheduler::timers::Timer;
-use crate::decide::world::gangs::{Change, Gang, GroupId, Hold as NotReady, Member, MemberState, rule};
+use crate::decide::world::gangs::{Change, Gang, GroupId, Hold as NotReady, MemberState, rule};
 use crate::decide::world::{Place, Pod, PodId, World};
 
-use super::attempt::held_members;
-use super::{Gangs, Look};
-
-/// Under what a pod that waits is queued.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Route {
-    /// By itself.
-    Alone,
-    /// With its group, to complete a commit that broke off, whatever else the group's rule says.
-    Completes(GroupId),
-    /// With its group.
-    Group(GroupId),
-    /// Not at all until something changes.
-    NotReady(NotReady),
-}
+use super::members::{held_members, is_ours, latest_commit, waiting_members, was_satisfied_before};
+use super::{Gangs, Look, Route};
 
 impl Gangs {
     /// Under what a pod that waits is queued.
@@ -459,78 +446,4 @@ impl Gangs {
             cx.queue.wait_until(item, until, cx.now.wall);
         }
     }
-}
-
-/// Members without a node that are ours to place, the oldest first. `ours`: our scheduler names.
-pub fn waiting<'a>(
-    world: &'a World,
-    ours: &'a BTreeSet<Box<str>>,
-    group: &'a GroupId,
-) -> impl Iterator<Item = &'a Member> + use<'a> {
-    let gangs = world.gangs().of_group(group);
-    let gangs = gangs.filter(move |gang| gang.group() == group && gang.counts().unplaced() > 0);
-    gangs.flat_map(Gang::members).filter(|member| {
-        matches!(member.state, MemberState::Pending | MemberState::Gated | MemberState::TimedOut)
-            && ours.contains(&member.scheduler)
-    })
-}
-
-/// Ids of [`waiting`] members.
-pub(super) fn waiting_members(cx: &Context<'_>, group: &GroupId) -> Vec<PodId> {
-    waiting(cx.world, &cx.config.scheduler_names, group).map(|member| member.pod).collect()
-}
-
-/// Of these, the ones that only lack room: a gated pod says so in its own condition, and no room is made for it.
-pub(super) fn pending_members(cx: &Context<'_>, group: &GroupId) -> Vec<PodId> {
-    let gated = |member: &Member| match member.state {
-        MemberState::Pending => false,
-        _ => cx.world.pod(member.pod).is_none_or(|pod| !pod.facts.spec.gates.is_empty()),
-    };
-    let waiting = waiting(cx.world, &cx.config.scheduler_names, group);
-    waiting.filter(|member| !gated(member)).map(|member| member.pod).collect()
-}
-
-/// One of its living members is for this scheduler.
-pub fn is_ours(ours: &BTreeSet<Box<str>>, gang: &Gang) -> bool {
-    gang.schedulers().any(|name| ours.contains(name))
-}
-
-/// The latest commit of several members that the group has made, and how many of them live with a node.
-fn latest_commit(world: &World, group: &GroupId) -> Option<(Committed, u32)> {
-    let gangs = || world.gangs().of_group(group).filter(|gang| gang.group() == group);
-    let of_group = |commit: &&Committed| commit.members > 1 && group.made(commit);
-    let latest = |gang: &Gang| gang.commits().keys().rev().find(of_group).copied();
-    let commit = gangs().filter_map(latest).max()?;
-    Some((commit, gangs().filter_map(|gang| gang.commits().get(&commit)).sum()))
-}
-
-/// What is bound, or what the PodGroups say, proves that these gangs, which are a group, were satisfied at once: a Binding of a
-/// commit that was large enough for all of them, or for each of them something. `said`: PodGroups are believed.
-fn was_satisfied_before(group: &GroupId, gangs: &[&Gang], said: bool) -> bool {
-    // A gang that does not exist had at least one member.
-    let missing = group.gangs().len().saturating_sub(gangs.len()) as u32;
-    let all: u32 = gangs.iter().map(|gang| gang.config().min.unwrap_or(0)).fold(missing, u32::saturating_add);
-    let of_all = |gang: &&Gang| gang.commits().keys().any(|commit| commit.members >= all.max(1) && group.made(commit));
-    let of_each = |gang: &&Gang| {
-        let min = gang.config().min.unwrap_or(0);
-        let committed = gang.commits().keys().any(|commit| group.made(commit));
-        // Who was satisfied with others was so alone; of a larger group that says nothing.
-        let said = said && (group.is_alone() || !was_bound_elsewhere(gang, group));
-        committed || said && was_satisfied(gang) || min > 0 && gang.counts().placed() >= min
-    };
-    gangs.iter().any(of_all) || missing == 0 && gangs.iter().all(of_each)
-}
-
-/// Members that live were bound for another group of the gang, and none for this one.
-fn was_bound_elsewhere(gang: &Gang, group: &GroupId) -> bool {
-    let mut commits = gang.commits().keys().peekable();
-    commits.peek().is_some() && commits.all(|commit| !group.made(commit))
-}
-
-/// The PodGroup says that the group was satisfied, and a member that lives is older than that.
-fn was_satisfied(gang: &Gang) -> bool {
-    let Some(group) = gang.pod_group() else { return false };
-    let said = group.status.conditions.iter().find(|condition| condition.type_ == key::CONDITION_SATISFIED);
-    let since = said.filter(|condition| condition.status == "True").map(|condition| condition.last_transition_time.0);
-    since.zip(gang.oldest_live()).is_some_and(|(since, oldest)| oldest <= since)
 }

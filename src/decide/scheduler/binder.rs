@@ -13,6 +13,7 @@ mod locks;
 mod requests;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::contract::{LockRead, PodKey, PodUid, key};
@@ -26,11 +27,8 @@ use super::rules::Outcome;
 use super::settings::LockMode;
 use super::timers::Timer;
 
+use attempt::Turn;
 pub use attempt::{BindAttempt, Cancel, Stage};
-pub use lock_queue::LockQueue;
-use locks::Locks;
-use requests::BindRequest;
-pub use requests::{BindAnswer, BindVerdict, RequestId};
 
 /// What comes before the lock is asked for again after this time, unless its object has changed.
 const ASK_AGAIN: Duration = Duration::from_secs(5);
@@ -51,6 +49,107 @@ pub struct Binder {
     pod_waits: Vec<Duration>,
     /// From the lock queue to the lock, of attempts since the last report.
     lock_waits: Vec<Duration>,
+}
+
+/// The lock queue of one node.
+#[derive(Debug, Clone, Default)]
+pub struct LockQueue {
+    /// Waiting for the lock, first one first.
+    pub waiting: BTreeSet<Turn>,
+    /// Holding or writing the lock, not yet bound.
+    pub head: Option<PodId>,
+    /// When pods are looked for that have waited for long.
+    look_at: Option<Duration>,
+    /// What was reported of the lock that stands.
+    reported: Option<ReportedLock>,
+}
+
+impl LockQueue {
+    /// `true` when no pod is in it.
+    pub fn is_empty(&self) -> bool {
+        self.waiting.is_empty() && self.head.is_none()
+    }
+}
+
+/// What was last reported of a lock, so that the times in it stay the same while it stands.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct ReportedLock {
+    of: (Box<str>, Outlook),
+    text: Arc<str>,
+}
+
+/// What is to be expected of a lock that stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Outlook {
+    /// Its holder is being served; it counts as expired at some time.
+    Held,
+    /// It names no pod; it is taken over at some time.
+    Unknown,
+    /// It has expired, and no node daemon is there that knows whether the holder was served.
+    AgentAway,
+    /// It has expired, and the settings leave it to an operator.
+    Operator,
+    /// It is about to go: its holder is looked for, or being deleted.
+    Ending,
+}
+
+/// What is known of lock values.
+#[derive(Debug, Default)]
+struct Locks {
+    /// Values being removed, why, and `true` while the request is under way.
+    releases: BTreeMap<(NodeId, Box<str>), (ReleaseReason, bool)>,
+    /// Values whose holder is proven gone.
+    proven: BTreeSet<Box<str>>,
+    /// Values whose holder is being read, and since when.
+    asked: BTreeMap<Box<str>, Duration>,
+    /// Values under which a bind was resumed once.
+    resumed: BTreeSet<Box<str>>,
+    /// Holders that were deleted, and when.
+    fenced: BTreeMap<PodUid, Duration>,
+}
+
+impl Locks {
+    /// Forgets what only a leader may rely on.
+    fn clear(&mut self) {
+        self.releases.clear();
+        self.asked.clear();
+        self.resumed.clear();
+    }
+}
+
+/// Names one request of a bind; never used again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct RequestId(pub u64);
+
+/// The end of a bind that was asked for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum BindVerdict {
+    /// The pod is bound to that node with its devices.
+    Bound,
+    /// No watch has shown a pod of this uid: give the world what a live read finds, and ask again.
+    Unknown,
+    /// It did not come about; no lock of it stays.
+    Failed(String),
+}
+
+/// One answer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BindAnswer {
+    /// Of the request.
+    pub request: RequestId,
+    /// What came of it.
+    pub verdict: BindVerdict,
+}
+
+/// The caller of a bind attempt.
+#[derive(Debug, Clone)]
+struct BindRequest {
+    id: RequestId,
+    /// Monotonic.
+    deadline: Duration,
+    wait: Duration,
+    /// The latest failure that may pass.
+    trouble: Option<String>,
 }
 
 impl Binder {

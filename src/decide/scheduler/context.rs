@@ -14,8 +14,9 @@ use super::queue::Queue;
 use super::reporter::Reporter;
 use super::reservations::Reservations;
 use super::rules::{Plugins, View};
+use super::select::choose::{Choice, choose};
 use super::select::index::Index;
-use super::settings::{Config, Stats};
+use super::settings::{Config, Search, Stats};
 use super::timers::{Moment, Timers};
 
 /// One call into the scheduler. [`Binder`](super::Binder), [`Gangs`](crate::decide::gang::Gangs) and
@@ -125,6 +126,16 @@ impl Context<'_> {
     /// What a rule may look at.
     pub fn view(&self) -> View<'_> {
         View { world: self.world, now: self.now.mono }
+    }
+
+    /// Chooses a node for a pod of the world, or judges `only` that node; also returns how many nodes were judged.
+    pub fn choose(&mut self, id: PodId, only: Option<NodeId>) -> Option<(Choice, u64)> {
+        let pod = self.world.pod(id)?;
+        let view = View { world: self.world, now: self.now.mono };
+        Some(match self.config.search {
+            Search::Indexed => self.index.choose(view, self.rules, pod, only),
+            Search::Scanning => choose(view, self.rules, pod, only),
+        })
     }
 
     /// Queues a pod that waits, as soon as the present owner is done.

@@ -11,7 +11,7 @@ use crate::decide::world::PodFacts;
 use crate::decide::world::gangs::Owner;
 
 use super::rules::Annotations;
-use crate::decide::tyjob::{JobHalf, JobWriteResult};
+use crate::decide::tyjob::record::{JobHalf, JobWriteResult};
 
 /// Identifies one request; its report carries it back. A report with a ticket that nobody waits for is ignored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]

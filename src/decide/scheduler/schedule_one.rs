@@ -4,15 +4,14 @@ use std::sync::Arc;
 
 use crate::decide::gang::{Gangs, Route};
 use crate::decide::tyjob::{PlaceRoute, TyJobs};
-use crate::decide::world::{NodeId, Place, Pod, PodId, Wake};
+use crate::decide::world::{Place, PodId, Wake};
 
 use super::context::{Context, Step};
 use super::preemption::Preemption;
 use super::reporter::Reporter;
 use super::reservations::Reservations;
 use super::rules::plugins::scheduling_gates;
-use super::select::choose::{Choice, choose};
-use super::settings::Search;
+use super::select::choose::Choice;
 
 /// Rule of items that TYJobs hold back.
 pub const JOB: &str = "TYJob";
@@ -40,7 +39,7 @@ pub fn schedule_one(cx: &mut Context<'_>, gangs: &mut Gangs, tyjobs: &mut TyJobs
     }
     cx.stats.attempts += 1;
     let priority = pod.facts.spec.priority;
-    let Some((choice, judged)) = Preemption::with_nominated(cx, priority, id, |cx| select(cx, id, pinned)) else {
+    let Some((choice, judged)) = Preemption::with_nominated(cx, priority, id, |cx| cx.choose(id, pinned)) else {
         return;
     };
     cx.stats.judged += judged;
@@ -87,14 +86,4 @@ pub fn schedule_one(cx: &mut Context<'_>, gangs: &mut Gangs, tyjobs: &mut TyJobs
             Reporter::report(cx, id, "SchedulerError", &text.into_owned().into(), true);
         }
     }
-}
-
-/// Chooses a node for a pod of the world, or judges `only` that node; also returns how many nodes were judged.
-pub fn select(cx: &mut Context<'_>, id: PodId, only: Option<NodeId>) -> Option<(Choice, u64)> {
-    let pod: &Pod = cx.world.pod(id)?;
-    let view = super::rules::View { world: cx.world, now: cx.now.mono };
-    Some(match cx.config.search {
-        Search::Indexed => cx.index.choose(view, cx.rules, pod, only),
-        Search::Scanning => choose(view, cx.rules, pod, only),
-    })
 }

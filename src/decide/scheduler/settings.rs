@@ -8,8 +8,8 @@ use crate::decide::lock::LockPolicy;
 use crate::decide::scheduler::queue::QueuePolicy;
 use crate::decide::world::WorldPolicy;
 
-use crate::decide::gang::GangPolicy;
-use crate::decide::tyjob::JobPolicy;
+use crate::decide::gang::policy::GangPolicy;
+use crate::decide::tyjob::record::JobPolicy;
 
 /// When a bind takes the node lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]

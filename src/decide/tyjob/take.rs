@@ -8,20 +8,9 @@ use crate::decide::scheduler::reservations::Reservations;
 use crate::decide::scheduler::select::choose::{Choice, choose};
 use crate::decide::world::{Place, Pod, PodId, Wake, World};
 
-use super::TyJobs;
 use super::place::{pod_to_place, reserve_at};
 use super::placement::Class;
-
-/// What a pod's claim to a job's place comes to.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum PlaceRoute {
-    /// No claim, or none that counts: the pod is on its own.
-    None,
-    /// The job's place for this very pod.
-    Place(PodKey),
-    /// The job's own pod, without a place for now.
-    Waits(String),
-}
+use super::{PlaceRoute, TyJobs};
 
 impl TyJobs {
     /// A claim counts only where the job of that name and uid is there; and a place is had only where it asks for such a pod.

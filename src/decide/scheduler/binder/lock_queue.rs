@@ -1,7 +1,5 @@
 //! Pods that wait in the queue for a node's lock: after a while the queue reports it in their conditions and events.
 
-use std::collections::BTreeSet;
-use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -13,8 +11,8 @@ use crate::decide::scheduler::reporter::Reporter;
 use crate::decide::scheduler::timers::Timer;
 use crate::decide::world::{Node, NodeId, PodId};
 
-use super::Binder;
-use super::attempt::{BindAttempt, Stage, Turn};
+use super::attempt::{BindAttempt, Stage};
+use super::{Binder, Outlook, ReportedLock};
 
 /// A lock queue is looked at this often. Shorter waits, and waits for a lock that changed hands within this time, are not
 /// reported: a queue that moves costs no write.
@@ -23,48 +21,6 @@ const LOOK: Duration = Duration::from_secs(5);
 const SLOW: Duration = Duration::from_secs(30);
 /// Reason of the condition and of the event.
 const REASON: &str = "WaitingForNodeLock";
-
-/// The lock queue of one node.
-#[derive(Debug, Clone, Default)]
-pub struct LockQueue {
-    /// Waiting for the lock, first one first.
-    pub waiting: BTreeSet<Turn>,
-    /// Holding or writing the lock, not yet bound.
-    pub head: Option<PodId>,
-    /// When pods are looked for that have waited for long.
-    look_at: Option<Duration>,
-    /// What was reported of the lock that stands.
-    reported: Option<ReportedLock>,
-}
-
-impl LockQueue {
-    /// `true` when no pod is in it.
-    pub fn is_empty(&self) -> bool {
-        self.waiting.is_empty() && self.head.is_none()
-    }
-}
-
-/// What was last reported of a lock, so that the times in it stay the same while it stands.
-#[derive(Debug, Clone, PartialEq, Eq)]
-struct ReportedLock {
-    of: (Box<str>, Outlook),
-    text: Arc<str>,
-}
-
-/// What is to be expected of a lock that stands.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Outlook {
-    /// Its holder is being served; it counts as expired at some time.
-    Held,
-    /// It names no pod; it is taken over at some time.
-    Unknown,
-    /// It has expired, and no node daemon is there that knows whether the holder was served.
-    AgentAway,
-    /// It has expired, and the settings leave it to an operator.
-    Operator,
-    /// It is about to go: its holder is looked for, or being deleted.
-    Ending,
-}
 
 impl Binder {
     /// A queue in which pods wait is looked at after a while.

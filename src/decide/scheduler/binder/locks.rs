@@ -1,7 +1,7 @@
 //! Node locks: the first pod of a lock queue goes on, and locks that no bind attempt pursues are resumed, released or fenced
 //! (docs/lock.md, rules 3 to 6).
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use crate::contract::{LockRead, PodKey, PodRef, PodUid};
@@ -16,30 +16,6 @@ use super::attempt::{Cancel, Stage};
 
 /// A holder that is being read, or that is being deleted, is not asked for again within this time.
 const ASK_AGAIN: Duration = Duration::from_secs(10);
-
-/// What is known of lock values.
-#[derive(Debug, Default)]
-pub(super) struct Locks {
-    /// Values being removed, why, and `true` while the request is under way.
-    releases: BTreeMap<(NodeId, Box<str>), (ReleaseReason, bool)>,
-    /// Values whose holder is proven gone.
-    proven: BTreeSet<Box<str>>,
-    /// Values whose holder is being read, and since when.
-    asked: BTreeMap<Box<str>, Duration>,
-    /// Values under which a bind was resumed once.
-    resumed: BTreeSet<Box<str>>,
-    /// Holders that were deleted, and when.
-    fenced: BTreeMap<PodUid, Duration>,
-}
-
-impl Locks {
-    /// Forgets what only a leader may rely on.
-    pub fn clear(&mut self) {
-        self.releases.clear();
-        self.asked.clear();
-        self.resumed.clear();
-    }
-}
 
 impl Binder {
     /// Lets the first pod of a node's lock queue go on, if it may.

@@ -12,43 +12,8 @@ use crate::decide::scheduler::rules::Outcome;
 use crate::decide::scheduler::timers::Timer;
 use crate::decide::world::{NodeId, Place, PodId};
 
-use super::Binder;
 use super::attempt::{Cancel, Stage};
-
-/// Names one request of a bind; never used again.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct RequestId(pub u64);
-
-/// The end of a bind that was asked for.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum BindVerdict {
-    /// The pod is bound to that node with its devices.
-    Bound,
-    /// No watch has shown a pod of this uid: give the world what a live read finds, and ask again.
-    Unknown,
-    /// It did not come about; no lock of it stays.
-    Failed(String),
-}
-
-/// One answer.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct BindAnswer {
-    /// Of the request.
-    pub request: RequestId,
-    /// What came of it.
-    pub verdict: BindVerdict,
-}
-
-/// The caller of a bind attempt.
-#[derive(Debug, Clone)]
-pub(super) struct BindRequest {
-    id: RequestId,
-    /// Monotonic.
-    deadline: Duration,
-    wait: Duration,
-    /// The latest failure that may pass.
-    trouble: Option<String>,
-}
+use super::{BindAnswer, BindRequest, BindVerdict, Binder, RequestId};
 
 impl Binder {
     /// Binds `pod` to `node` with devices chosen now, behind the pods that wait for the same node. The answer comes by

@@ -1,0 +1,49 @@
+//! How groups are treated.
+
+use std::time::Duration;
+
+/// When a group's wait begins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum TimeoutClock {
+    /// With the first member that is reserved and waits for others.
+    #[default]
+    Holding,
+    /// With the first failed attempt of a complete group.
+    Pending,
+}
+
+/// What becomes of the others when one member cannot be bound for good.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum OnBindFailure {
+    /// Nothing: that pod alone is tried again.
+    #[default]
+    Solo,
+    /// They are deleted, so that their controller starts the gang anew.
+    EvictGang,
+}
+
+/// How groups are treated.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct GangPolicy {
+    /// When a group's wait begins.
+    pub clock: TimeoutClock,
+    /// What becomes of the others when one member cannot be bound for good.
+    pub on_bind_failure: OnBindFailure,
+    /// The condition of a member whose reason stays is rewritten at most this often. 60 s.
+    pub condition_pause: Duration,
+    /// PodGroups are made for gangs that are named by `pod-group.scheduling.sigs.k8s.io/name`.
+    pub create_pod_groups: bool,
+}
+
+impl Default for GangPolicy {
+    fn default() -> Self {
+        Self {
+            clock: TimeoutClock::default(),
+            on_bind_failure: OnBindFailure::default(),
+            condition_pause: Duration::from_secs(60),
+            create_pod_groups: false,
+        }
+    }
+}
