@@ -34,7 +34,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use crate::contract::gang::{Committed, GangId, MatchPolicy, Mode, PodGroupStatus};
-use crate::decide::world::gangs::{Gang, GangProgress, GroupId, Hold as NotReady, Warning};
+use crate::decide::world::gangs::{Gang, GangProgress, GroupId, NotReady, Warning};
 use crate::decide::world::{PodId, Resources};
 
 use alike::Kind;

@@ -11,7 +11,7 @@ use crate::decide::scheduler::Scheduler;
 use crate::decide::scheduler::queue::{Item, QueueState};
 use crate::decide::scheduler::timers::Moment;
 use crate::decide::world::Pod;
-use crate::decide::world::gangs::{Gang, GroupId, Hold as NotReady, Member, MemberState, rule};
+use crate::decide::world::gangs::{Gang, GroupId, Member, MemberState, NotReady, rule};
 
 /// One gang, an item of `/gangs`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

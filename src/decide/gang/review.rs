@@ -9,7 +9,7 @@ use crate::decide::scheduler::reporter::Reporter;
 use crate::decide::scheduler::reservations::Reservations;
 use crate::decide::scheduler::rules::Queued;
 use crate::decide::scheduler::timers::Timer;
-use crate::decide::world::gangs::{Change, Gang, GroupId, Hold as NotReady, MemberState, rule};
+use crate::decide::world::gangs::{Change, Gang, GroupId, MemberState, NotReady, rule};
 use crate::decide::world::{Place, Pod, PodId, World};
 
 use super::members::{held_members, is_ours, latest_commit, waiting_members, was_satisfied_before};

@@ -1,4 +1,4 @@
-//! How much a CSI driver can still make, and where: what drivers publish who have opted into it.
+//! How much storage a CSI driver can still provide, and where: what drivers with `spec.storageCapacity` publish.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,7 +6,6 @@ use crate::contract::PodKey;
 use crate::contract::hint::{LabelSelector, Requirement};
 
 use super::spec::Labels;
-use super::state::World;
 
 /// What a CSIStorageCapacity object says; there is one for each class and each part of the cluster, often for each node.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -76,12 +75,12 @@ pub(super) struct Capacities {
 }
 
 impl Capacities {
-    /// A driver says whether its capacity counts. `true` when that is news.
+    /// Records whether a driver's capacity counts. `true` when that has changed.
     pub fn driver(&mut self, name: Box<str>, counts: bool) -> bool {
         if counts { self.drivers.insert(name) } else { self.drivers.remove(&name) }
     }
 
-    /// An object of that name, `None` when there is none that could be of use. `true` when there is room where there was none.
+    /// Enters an object, or takes it out with `None`. `true` when there is room where there was none.
     pub fn object(&mut self, key: PodKey, facts: Option<CapacityFacts>) -> bool {
         let Some(facts) = facts else {
             self.objects.remove(&key);
@@ -95,21 +94,11 @@ impl Capacities {
     pub fn counts(&self, driver: &str) -> bool {
         self.drivers.contains(driver)
     }
-}
 
-impl World {
-    /// Where a volume of that many bytes can be made; `None` where nobody says, and every node will do: the class's provisioner is
-    /// no CSI driver that publishes its capacity, or the claim names no size.
-    pub fn storage_for(&self, class: &str, bytes: i64) -> Option<Storage> {
-        let provisioner = &self.storage_class(class)?.provisioner;
-        if bytes == 0 || !self.capacities.counts(provisioner) {
-            return None;
-        }
+    /// Where a volume of that class and size can be made.
+    pub fn storage_for(&self, class: &str, bytes: i64) -> Storage {
         let mut found = Storage::default();
-        for capacity in self.capacities.objects.values() {
-            if *capacity.class != *class || capacity.limit < bytes {
-                continue;
-            }
+        for capacity in self.objects.values().filter(|capacity| *capacity.class == *class && capacity.limit >= bytes) {
             match capacity.is_only_of_one_label() {
                 Some((key, value)) => {
                     found.by_label.entry(key.clone()).or_default().insert(value.clone());
@@ -117,11 +106,6 @@ impl World {
                 None => found.others.push(capacity.clone()),
             }
         }
-        Some(found)
-    }
-
-    /// `true` when the capacity of that class counts.
-    pub(super) fn publishes(&self, class: &str) -> bool {
-        self.storage_class(class).is_some_and(|class| self.capacities.counts(&class.provisioner))
+        found
     }
 }

@@ -1,11 +1,17 @@
-//! `Dense`: a map by ids that are given out one after another and never again.
+//! `Dense`: a map by ids that count up from 0 and are never used again; the ids of nodes and pods.
 //!
 //! A look-up is two steps, however many entries there are. Entries lie in pages; a page without entries is given back, so that
 //! ids whose records are gone cost next to nothing.
 
 use std::marker::PhantomData;
 
-use super::{NodeId, PodId};
+/// A node. The number is never given to another one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct NodeId(pub u32);
+
+/// A pod. The number is never given to another one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PodId(pub u64);
 
 /// Slots of a page.
 const PAGE: usize = 16;

@@ -1,4 +1,4 @@
-//! What the cluster tells the world, and what kind of change that was for pods that wait.
+//! What watches report to the world, and what kind of change that is for pods that wait.
 
 use jiff::Timestamp;
 
@@ -10,11 +10,10 @@ use crate::decide::world::gangs::PodGroupFacts;
 
 use crate::decide::world::tyjob_facts::{JobFacts, JobIdentity, PriorityClassFacts};
 
-use super::budget::BudgetFacts;
 use super::capacity::CapacityFacts;
 use super::node::NodeFacts;
 use super::pod::PodFacts;
-use super::spec::Labels;
+use super::spec::{BudgetFacts, Labels};
 use super::volume::{ClaimFacts, ClassFacts, VolumeFacts};
 use super::{NodeId, PodId};
 
@@ -64,7 +63,7 @@ pub enum WorldEvent {
     ClassGone(Box<str>),
     /// A CSI driver, and whether the capacity that it publishes counts (`spec.storageCapacity`); `false` for one that is gone.
     Driver(Box<str>, bool),
-    /// What a driver can still make for some nodes; `None` for what is gone, or of no use.
+    /// What a driver can still provide for some nodes; `None` for what is gone, or of no use.
     Capacity(PodKey, Option<CapacityFacts>),
     /// A PodGroup, new or changed.
     PodGroup(Box<PodGroupFacts>),

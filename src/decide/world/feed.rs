@@ -241,7 +241,7 @@ impl World {
             facts.spec.images = Box::default();
         }
         let known = self.pod_id(&facts.handoff.pod.uid);
-        // A live read may be ahead of the watch, which then tells once more of the pod that had the name before.
+        // A live read may be ahead of the watch, which then reports once more the pod that had the name before.
         let later = |pod: &Pod| pod.facts.handoff.created > facts.handoff.created;
         if known.is_none()
             && self
@@ -258,7 +258,7 @@ impl World {
         let ended = facts.handoff.phase.is_terminal();
         let mut recorded = self.digest(&mut facts);
         if let Some(old) = known.and_then(|id| self.pods.get(id)).filter(|old| matches!(old.place, Place::Bound(_))) {
-            // The first version with a node name counts; nobody's later edit changes what the node's agent serves.
+            // The first version with a node name counts: a later edit does not change what the node's agent serves.
             recorded.clone_from(&old.devices);
         }
         let id = known.unwrap_or_else(|| {
@@ -269,7 +269,7 @@ impl World {
             id
         });
         let old = self.pods.get(id).map(|pod| &**pod);
-        // A watch may lag behind what was read live: nobody unbinds a pod, and nobody revives an ended one.
+        // A watch may lag behind a live read: a bound pod is never unbound, and an ended one never runs again.
         let stale = |old: &Pod| match old.place {
             Place::Bound(_) => facts.handoff.node.is_none(),
             Place::Ended => !ended,
@@ -286,12 +286,12 @@ impl World {
         let (old_place, old_devices) = old.map_or((Place::Waiting, None), |old| (old.place, old.devices.clone()));
         let old_exclusive = old.map(|old| old.exclusive).unwrap_or_default();
         let relabelled = old.is_some_and(|old| old.facts.spec.labels != facts.spec.labels);
-        // A pod that is resized, or that is being deleted, leaves room to others.
+        // A pod that is resized, or that is being deleted, leaves room to other pods.
         let shrunk = old.is_some_and(|old| {
             old.facts.spec.requests != facts.spec.requests
                 || old.facts.handoff.deleting.is_none() && facts.handoff.deleting.is_some()
         });
-        // Our own choice, confirmed: the node's accounts stay as they are, and nobody need look at the node again.
+        // Our own choice, confirmed: the node's accounts stay as they are, and the node need not be judged again.
         let confirmed = old.is_some_and(|old| {
             let here = facts.handoff.node.as_deref().and_then(|name| self.node_id(name));
             bound
@@ -333,7 +333,7 @@ impl World {
         if !matches!(place, Place::Assumed(_)) {
             self.plans.plans.remove(&id);
         }
-        // The first sight of a pod on a node counts, as it does for the node's agent.
+        // The first version of a pod on a node counts, as it does for the node's agent.
         let exclusive = match (old_place, place) {
             (Place::Bound(_) | Place::Assumed(_), Place::Bound(_) | Place::Assumed(_)) => old_exclusive,
             (_, Place::Bound(_)) => exclusive_of(&facts),
@@ -365,10 +365,9 @@ impl World {
         changes.pods.push(id);
     }
 
-    /// Reads what a bound pod's annotation records, drops the texts that nobody reads again, and stores once what many pods say
-    /// alike.
+    /// Reads what a bound pod's annotation records, drops the texts that are not read again, and stores equal values once.
     fn digest(&mut self, facts: &mut PodFacts) -> Option<Held> {
-        // Nobody holds what he does not ask for, whatever his annotation says: the node's agent is never asked for it.
+        // A pod holds no device that it does not ask for, whatever its annotation says: the kubelet never calls the agent for it.
         let asks = may_hold(&facts.handoff);
         let mut devices = recorded_devices(&facts.handoff).filter(|_| asks).map(|devices| Held::of(&devices));
         let assignment = &mut facts.handoff.assignment;
@@ -417,7 +416,7 @@ impl World {
         changes.gone.push(id);
     }
 
-    /// Uids of every pod, for a feed that has listed anew.
+    /// Uids of every pod, for a feed that has listed the pods again.
     pub fn pod_uids(&self) -> BTreeSet<PodUid> {
         self.pods.values().map(|pod| pod.facts.handoff.pod.uid.clone()).collect()
     }

@@ -1,4 +1,4 @@
-//! Which nodes changed, in order, so that whoever keeps something per node catches up instead of looking at every node.
+//! Which nodes changed, in order, so that a reader that keeps something per node catches up instead of looking at every node.
 
 use std::collections::VecDeque;
 
@@ -31,7 +31,7 @@ impl Journal {
     }
 
     /// Nodes that changed after `mark`, oldest change first, a node once per change; some may be gone by now. `None` when that
-    /// is so long ago that looking at every node is no dearer.
+    /// is so long ago that looking at every node costs no more.
     pub fn since(&self, mark: u64) -> Option<impl Iterator<Item = NodeId> + '_> {
         let from = usize::try_from(mark.checked_sub(self.forgotten)?).ok()?;
         (from <= self.changed.len()).then(|| self.changed.range(from..).copied())

@@ -2,7 +2,7 @@
 //!
 //! Every pod that has not ended counts, waiting or placed. Kinds are told apart by what they ask of GPUs; CPU and memory beside
 //! them are averaged within a kind, so that there are few kinds. Ratings that use the mix are kept between decisions, so it is
-//! not read live: a copy is renewed when a tenth of the pods came or went since, and the epoch says so.
+//! not read live: a copy is renewed when a tenth of the pods came or went since, and the epoch rises.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -46,7 +46,7 @@ pub struct Mix {
 }
 
 impl Mix {
-    /// The typical requests, the most frequent first. Empty while nobody asks for GPUs.
+    /// The typical requests, the most frequent first. Empty while no pod asks for GPUs.
     pub fn typical(&self) -> &Arc<[TypicalRequest]> {
         &self.typical
     }

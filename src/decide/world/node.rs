@@ -1,6 +1,6 @@
-//! One node: what it says of itself, its lock, its agent, its devices, and what runs on it.
+//! One node: its object, its lock, its agent, its devices, and what runs on it.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -182,5 +182,42 @@ impl Node {
             }
             _ => false,
         }
+    }
+}
+
+/// Every image that some node lists; kept with [`WorldPolicy::images`](super::WorldPolicy::images).
+#[derive(Debug, Clone, Default)]
+pub(super) struct Images(BTreeMap<ImageName, Image>);
+
+#[derive(Debug, Clone, Copy)]
+struct Image {
+    /// Bytes, as the first node that listed it states.
+    size: i64,
+    nodes: usize,
+}
+
+impl Images {
+    /// Counts the images of a node; each name once.
+    pub fn enter(&mut self, listed: &[(ImageName, i64)]) {
+        for (name, size) in listed {
+            self.0.entry(*name).or_insert(Image { size: *size, nodes: 0 }).nodes += 1;
+        }
+    }
+
+    /// Takes the images of a node out.
+    pub fn leave(&mut self, listed: &[(ImageName, i64)]) {
+        for (name, _) in listed {
+            if let Some(image) = self.0.get_mut(name) {
+                image.nodes -= 1;
+                if image.nodes == 0 {
+                    self.0.remove(name);
+                }
+            }
+        }
+    }
+
+    /// Bytes, and how many nodes have it; `None` where no node lists it.
+    pub fn find(&self, name: ImageName) -> Option<(i64, usize)> {
+        self.0.get(&name).map(|image| (image.size, image.nodes))
     }
 }

@@ -34,7 +34,7 @@ pub struct Pod {
     pub place: Place,
     /// Devices it holds or is about to: from the annotation when bound, from the decision when assumed.
     pub devices: Option<Held>,
-    /// Who else may be near these devices, as the pod asked when it was placed; what its author writes later changes nothing.
+    /// Which other pods may be near these devices, as the pod asked when it was placed; later edits change nothing.
     pub exclusive: Exclusive,
 }
 
@@ -43,7 +43,7 @@ pub struct Pod {
 pub enum Place {
     /// Without a node.
     Waiting,
-    /// We chose this node and hold its room; the API does not show it yet.
+    /// This scheduler chose the node and reserves its room; the API does not show it yet.
     Assumed(NodeId),
     /// The API shows this node.
     Bound(NodeId),

@@ -1,4 +1,4 @@
-//! Taking and giving back room: assume, forget, and the accounts behind them.
+//! Reserving and giving back room: assume, forget, and the accounts behind them.
 
 use crate::decide::devices::Held;
 
@@ -9,7 +9,7 @@ use super::state::World;
 use super::{NodeId, PodId};
 
 impl World {
-    /// Takes room on `node` for a pod that waits, ahead of the API. Nothing happens when the pod does not wait.
+    /// Reserves room on `node` for a waiting pod, ahead of the API. Nothing happens when the pod does not wait.
     pub fn assume(&mut self, id: PodId, node: NodeId, devices: Option<Held>) -> bool {
         self.assume_chosen(id, node, devices, None)
     }
@@ -34,8 +34,8 @@ impl World {
         true
     }
 
-    /// [`World::assume`] for a pod that is nominated and not there: its room is taken, and rules about other pods see it on this
-    /// node only, beside how things are without it. [`World::forget`] ends it.
+    /// [`World::assume`] for a pod that is nominated and not there: its room is reserved, and rules about other pods judge this node
+    /// with and without it. [`World::forget`] ends it.
     pub fn keep_room(&mut self, id: PodId, node: NodeId, devices: Option<Held>) -> bool {
         let kept = self.assume(id, node, devices);
         if kept {
@@ -71,7 +71,7 @@ impl World {
         true
     }
 
-    /// Tells the book of gangs where a pod stands.
+    /// Enters the state of a pod into its gang.
     pub(super) fn enter_gang(&mut self, id: PodId) {
         if let Some(pod) = self.pods.get(id) {
             self.gangs.pod(pod);
@@ -141,7 +141,7 @@ impl World {
             node.used.sub(&pod.facts.spec.requests);
             node.rated.sub(pod.facts.spec.rated);
             if pod.facts.spec.requests.is_absurd() {
-                // Sums end at the largest number: what was lost there is counted anew.
+                // Sums saturate: what was lost there is counted again.
                 let pods = &self.pods;
                 let specs = || node.pods.iter().filter_map(|id| pods.get(*id)).map(|pod| &pod.facts.spec);
                 let (mut used, mut rated) = (Resources::default(), Rated::default());
@@ -164,7 +164,7 @@ impl World {
         }
     }
 
-    /// Counts a node's devices afresh from the pods on it: whatever leaves or changes a node does this, so nothing drifts.
+    /// Counts a node's devices again from the pods on it: every change and every leaving pod does this, so nothing drifts.
     pub(super) fn recount_devices(&mut self, id: NodeId) {
         let Some(node) = self.nodes.get_mut(id) else { return };
         let Some(stock) = node.stock.as_mut() else { return };

@@ -1,4 +1,4 @@
-//! What a pod asks of the place where it runs, beside devices: small valid records of `spec`.
+//! What a pod asks of the place where it runs, beside devices, and what protects it: small valid records of `spec`.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,14 +16,14 @@ pub type Labels = BTreeMap<String, String>;
 /// The scheduling fields of a pod.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct PodSpec {
-    /// What the pod says about its gang; `None` where it names none. First, because equal specs are looked up by order: those of
-    /// different gangs, most often alike in all else, are told apart at once.
+    /// What the pod states about its gang; `None` where it names none. First, because equal specs are looked up by order: specs of
+    /// different gangs, most often equal in all else, differ in the first field.
     pub gang: Option<Arc<Declared>>,
     /// `metadata.labels`.
     pub labels: Labels,
     /// `spec.priority`.
     pub priority: i32,
-    /// `spec.preemptionPolicy` is `Never`: nobody is evicted for it.
+    /// `spec.preemptionPolicy` is `Never`: no pod is evicted for it.
     pub never_preempts: bool,
     /// `status.nominatedNodeName`.
     pub nominated: Option<Box<str>>,
@@ -67,7 +67,7 @@ pub struct PodSpec {
     pub job: Option<Arc<JobClaim>>,
 }
 
-/// What a pod of the job controller says of itself. It counts only where the job agrees.
+/// What a pod states about the TYJob that controls it. It counts only where the TYJob agrees.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct JobClaim {
     /// Name of the controlling TYJob.
@@ -96,7 +96,7 @@ impl JobClaim {
     }
 }
 
-/// Kubernetes' class of service; the better served goes first.
+/// Kubernetes' quality of service class, the better one first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 #[repr(u8)]
 pub enum Qos {
@@ -104,7 +104,7 @@ pub enum Qos {
     Guaranteed,
     /// Some container asks for or limits one of them.
     Burstable,
-    /// Nobody asks for or limits either.
+    /// No container asks for or limits either.
     #[default]
     BestEffort,
 }
@@ -372,6 +372,15 @@ impl VolumeUse {
             Self::Claim(name) | Self::Ephemeral(name) => name,
         }
     }
+}
+
+/// What a PodDisruptionBudget says.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct BudgetFacts {
+    /// Which pods of its namespace; `None` selects none.
+    pub selector: Option<LabelSelector>,
+    /// `status.disruptionsAllowed`.
+    pub allowed: i64,
 }
 
 #[cfg(test)]

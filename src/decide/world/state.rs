@@ -12,19 +12,16 @@ use crate::decide::lock::{HolderState, Lookup};
 use crate::decide::pod::{HandoffPod, PodContainer};
 use crate::decide::world::tyjob_facts::{JobFacts, PriorityClasses};
 
-use super::budget::BudgetFacts;
-use super::capacity::Capacities;
+use super::capacity::{Capacities, Storage};
 use super::dense::Dense;
-use super::finder::Finder;
-use super::images::Images;
+use super::finder::{Finder, LockedNodes};
 use super::journal::Journal;
-use super::locked::LockedNodes;
 use super::mix::Mix;
-use super::node::Node;
+use super::node::{Images, Node};
 use super::pod::{Place, Pod};
 use super::resources::Resources;
-use super::spec::{Labels, PodSpec};
-use super::volume::{ClaimFacts, VolumeFacts, VolumePlans};
+use super::spec::{BudgetFacts, Labels, PodSpec};
+use super::volume::{ClaimFacts, ClassFacts, VolumeFacts, VolumePlan, VolumePlans};
 use super::{NodeId, PodId};
 use crate::decide::world::gangs::{Change, GangBook, GangDefaults, GroupId};
 
@@ -33,11 +30,11 @@ use crate::decide::world::gangs::{Change, GangBook, GangDefaults, GroupId};
 pub struct WorldPolicy {
     /// An agent's Lease unchanged for this long is stale. 90 s.
     pub agent_stale: Duration,
-    /// What holds for gangs where nobody says anything.
+    /// What holds for gangs where neither pods nor PodGroups state anything.
     pub gangs: GangDefaults,
-    /// Keep the texts of pods' assignments: an audit compares them with each other. A scheduler reads them once.
+    /// Keep the texts of pods' assignments: an audit compares them with each other. The scheduler reads them once.
     pub keep_assignments: bool,
-    /// Keep which images nodes have and pods ask for: a rule asks.
+    /// Keep which images nodes have and pods ask for; only the rule `ImageLocality` reads them.
     pub images: bool,
 }
 
@@ -76,20 +73,19 @@ pub struct World {
     pub(super) locked: LockedNodes,
     /// Placed pods with required anti-affinity: they refuse others.
     pub(super) anti: BTreeSet<PodId>,
-    /// Placed pods with required affinity or preferred terms: they draw others near, or push them away.
+    /// Placed pods with required affinity or preferred terms: they attract other pods, or repel them.
     pub(super) drawing: BTreeSet<PodId>,
-    /// Assumed pods that only have room kept for them: nominated, and not there.
+    /// Assumed pods that are nominated only: their room is reserved, and they are not there.
     pub(super) shadows: BTreeSet<PodId>,
-    /// The same by node: every filter asks for those of its node.
+    /// The same by node: every filter looks them up.
     pub(super) shadows_at: BTreeMap<NodeId, Vec<PodId>>,
-    /// Pods whose status names a node that others leave for them.
+    /// Pods whose `status.nominatedNodeName` is set.
     pub(super) nominated: BTreeSet<PodId>,
     /// What pods ask of GPUs.
     pub(super) mix: Mix,
     pub(super) namespaces: BTreeMap<Box<str>, Labels>,
     pub(super) volumes: BTreeMap<Box<str>, VolumeFacts>,
     pub(super) claims: BTreeMap<PodKey, ClaimFacts>,
-    /// What pods on their way have planned for their claims, and the storage classes.
     pub(super) plans: VolumePlans,
     pub(super) capacities: Capacities,
     pub(super) budgets: BTreeMap<PodKey, BudgetFacts>,
@@ -102,7 +98,7 @@ pub struct World {
     pub(super) priority_classes: PriorityClasses,
 }
 
-/// What many pods and nodes say alike.
+/// Values that many pods and nodes have in common, each stored once.
 #[derive(Debug, Clone, Default)]
 pub(super) struct SharedParts {
     pub specs: Interner<PodSpec>,
@@ -114,7 +110,7 @@ pub(super) struct SharedParts {
     pub agents: Interner<AgentStatus>,
 }
 
-/// Deletions that are remembered. A lock whose holder went earlier is settled by a live read.
+/// Deletions that are remembered. For a lock whose holder was deleted earlier, the holder is read live.
 const DELETED: usize = 1024;
 
 impl World {
@@ -143,7 +139,7 @@ impl World {
         self.nodes.iter().filter(|(_, node)| node.facts.is_some()).map(|(id, node)| (id, &**node))
     }
 
-    /// How many those are.
+    /// Number of Node objects.
     pub fn node_objects(&self) -> usize {
         self.node_objects
     }
@@ -184,12 +180,12 @@ impl World {
         self.by_key.candidates(key).filter_map(|id| self.pod(id)).find(|pod| pod.key() == key)
     }
 
-    /// `true` when a watch told that this very pod is gone, not long ago.
+    /// `true` when a watch has reported the deletion of this very pod, not long ago.
     pub fn was_deleted(&self, uid: &PodUid) -> bool {
         self.pod_id(uid).is_none() && self.deleted.contains(uid)
     }
 
-    /// A device of this pod that is held beyond its capacity, with all pods of the node counted: somebody else was given it.
+    /// A device of this pod that is held beyond its capacity, with all pods of the node counted: another pod was given it too.
     pub fn contested_device(&self, id: PodId) -> Option<DeviceId> {
         let pod = self.pods.get(id)?;
         let (mine, node): (_, &Node) = (pod.devices.as_ref()?, self.nodes.get(pod.node()?)?);
@@ -219,27 +215,27 @@ impl World {
         self.pods.values().map(|pod| &**pod)
     }
 
-    /// Placed pods with required anti-affinity; those that only have room kept for them are not there.
+    /// Placed pods with required anti-affinity, without those that are nominated only.
     pub fn placed_with_anti_affinity(&self) -> impl Iterator<Item = &Pod> {
         self.anti.iter().filter(|id| !self.is_shadow(**id)).filter_map(|id| self.pod(*id))
     }
 
-    /// The pod is assumed where it is nominated, so that others see the room that is kept for it.
+    /// The pod is assumed where it is nominated, so that other pods see its reserved room.
     pub fn is_shadow(&self, id: PodId) -> bool {
         !self.shadows.is_empty() && self.shadows.contains(&id)
     }
 
-    /// Pods that have room kept for them on this node.
+    /// Pods that are nominated only and have reserved room on this node.
     pub fn shadows_on(&self, node: NodeId) -> impl Iterator<Item = &Pod> {
         self.shadows_at.get(&node).into_iter().flatten().filter_map(|id| self.pod(*id))
     }
 
-    /// Waiting pods whose status names a node that others leave for them.
+    /// Waiting pods whose `status.nominatedNodeName` is set.
     pub fn nominated(&self) -> impl Iterator<Item = &Pod> {
         self.nominated.iter().filter_map(|id| self.pod(*id)).filter(|pod| pod.place == Place::Waiting)
     }
 
-    /// Every pod that has room kept for it.
+    /// Every pod that is nominated only and has reserved room.
     pub fn shadows(&self) -> impl Iterator<Item = &Pod> {
         self.shadows.iter().filter_map(|id| self.pod(*id))
     }
@@ -264,7 +260,7 @@ impl World {
         self.locked.all()
     }
 
-    /// Nodes with a lock that names a pod of this name, or that does not say whose it is.
+    /// Nodes with a lock that names a pod of this name, or that names no holder.
     pub fn locked_for(&self, pod: &PodKey) -> impl Iterator<Item = NodeId> + '_ {
         self.locked.of(pod)
     }
@@ -284,7 +280,7 @@ impl World {
         self.gangs.take_changed()
     }
 
-    /// Gangs of this group count as looked at.
+    /// Forgets that gangs of this group changed.
     pub fn settle_changed_gangs(&mut self, group: &GroupId) {
         self.gangs.settle_changed(group);
     }
@@ -303,6 +299,80 @@ impl World {
     pub fn claim(&self, key: &PodKey) -> Option<&ClaimFacts> {
         self.claims.get(key)
     }
+
+    /// Budgets that cover this pod.
+    pub fn budgets_of<'a>(&'a self, pod: &'a Pod) -> impl Iterator<Item = (&'a PodKey, &'a BudgetFacts)> {
+        self.budgets.iter().filter(|(key, budget)| {
+            key.namespace == pod.key().namespace
+                && budget.selector.as_ref().is_some_and(|selector| selector.matches(&pod.facts.spec.labels))
+        })
+    }
+
+    /// Where a volume of that many bytes can be made; `None` where every node will do: the class's provisioner is no CSI driver that
+    /// publishes its capacity, or the claim names no size.
+    pub fn storage_for(&self, class: &str, bytes: i64) -> Option<Storage> {
+        let provisioner = &self.storage_class(class)?.provisioner;
+        (bytes != 0 && self.capacities.counts(provisioner)).then(|| self.capacities.storage_for(class, bytes))
+    }
+
+    /// `true` when the capacity of that class counts.
+    pub(super) fn publishes(&self, class: &str) -> bool {
+        self.storage_class(class).is_some_and(|class| self.capacities.counts(&class.provisioner))
+    }
+
+    /// A storage class.
+    pub fn storage_class(&self, name: &str) -> Option<&ClassFacts> {
+        self.plans.classes.get(name)
+    }
+
+    /// Persistent volumes of a class, by name.
+    pub fn volumes_of<'a>(&'a self, class: &'a str) -> impl Iterator<Item = (&'a str, &'a VolumeFacts)> {
+        let all = self.volumes.iter().map(|(name, facts)| (&**name, facts));
+        all.filter(move |(_, facts)| facts.class.as_deref() == Some(class))
+    }
+
+    /// Records what must happen to the claims of a pod that was assumed; forgotten with the assumption.
+    pub fn plan_volumes(&mut self, id: PodId, plan: VolumePlan) {
+        self.generation += 1;
+        self.plans.plans.insert(id, plan);
+    }
+
+    /// What must happen to the claims of an assumed pod.
+    pub fn volume_plan(&self, id: PodId) -> Option<&VolumePlan> {
+        self.plans.plans.get(&id)
+    }
+
+    /// `true` when the plan of another pod promises the volume to one of its claims.
+    pub fn is_promised(&self, volume: &str, except: PodId) -> bool {
+        let others = self.plans.plans.iter().filter(|(id, _)| **id != except);
+        others.flat_map(|(_, plan)| &plan.bind).any(|(_, promised)| **promised == *volume)
+    }
+
+    /// The node of another pod whose plan names the claim, and the volume that the claim gets, if one was chosen.
+    pub fn planned_for(&self, claim: &PodKey, except: PodId) -> Option<(NodeId, Option<&str>)> {
+        let others = self.plans.plans.iter().filter(|(id, _)| **id != except);
+        let found = others.filter_map(|(id, plan)| {
+            let pod = self.pod(*id).filter(|pod| pod.key().namespace == claim.namespace)?;
+            let bound = plan.bind.iter().find(|(name, _)| **name == *claim.name);
+            let made = plan.provision.iter().any(|provision| *provision.claim == *claim.name);
+            (bound.is_some() || made).then_some(())?;
+            Some((pod.node()?, bound.map(|(_, volume)| &**volume)))
+        });
+        found.into_iter().next()
+    }
+
+    /// A claim changed: where it shows the selected node, the provisioner has seen the plan of the pod.
+    pub(super) fn claim_seen(&mut self, key: &PodKey, facts: &ClaimFacts) {
+        let Some(selected) = facts.selected_node.as_deref() else { return };
+        let (pods, nodes) = (&self.pods, &self.nodes);
+        for (id, plan) in &mut self.plans.plans {
+            let Some(pod) = pods.get(*id).filter(|pod| pod.key().namespace == key.namespace) else { continue };
+            let here = pod.node().and_then(|node| nodes.get(node)).is_some_and(|node| *node.name == *selected);
+            for provision in plan.provision.iter_mut().filter(|provision| here && *provision.claim == *key.name) {
+                provision.seen = true;
+            }
+        }
+    }
 }
 
 impl Lookup for World {
@@ -311,7 +381,7 @@ impl Lookup for World {
     }
     fn by_bind_timestamp(&self, nanos: &str) -> Option<&HandoffPod> {
         let pods = self.by_stamp.candidates(nanos).filter_map(|id| self.pod(id)).map(|pod| &pod.facts.handoff);
-        // Several pods may carry one time only by a copied annotation: the newest is meant.
+        // Only a copied annotation makes several pods carry one time: the newest counts.
         pods.filter(|pod| pod.assignment.bind_timestamp.as_deref() == Some(nanos)).last()
     }
 }

@@ -1,4 +1,4 @@
-//! A TYJob as the scheduler keeps it: what placement reads of the object, and what a pod made of each template would ask for.
+//! A TYJob as the scheduler keeps it: what placement reads of the object, and what a pod of each template would ask for.
 
 use std::collections::BTreeMap;
 
@@ -20,7 +20,7 @@ pub struct JobIdentity {
 /// What a job's object says.
 #[derive(Debug, Clone, PartialEq)]
 pub struct JobFacts {
-    /// Who it is.
+    /// Name and uid.
     pub job: JobIdentity,
     /// resourceVersion as a number; 0 when it is none.
     pub version: u64,
@@ -28,9 +28,9 @@ pub struct JobFacts {
     pub created: Timestamp,
     /// Deletion has been asked for.
     pub deleting: bool,
-    /// Where the controller sees it.
+    /// Stage, as the controller has written it.
     pub stage: Option<Stage>,
-    /// How far the scheduler was.
+    /// `status.scheduleState`, as the scheduler has written it.
     pub state: Option<ScheduleState>,
     /// `status.restarts`: places of another attempt are void.
     pub attempt: i32,
@@ -87,9 +87,9 @@ pub struct Part {
     pub counts: i32,
     /// PriorityClass that the template names.
     pub class: Option<Box<str>>,
-    /// Rules of the job look at the label that tells its pods' indexes apart.
+    /// Rules of the job read the label with the pod's index.
     pub indexed: bool,
-    /// What one pod asks for; who it is says nothing.
+    /// What one pod asks for; its name and uid mean nothing.
     pub pod: PodFacts,
 }
 
@@ -100,7 +100,7 @@ pub struct PriorityClassFacts {
     pub value: i32,
     /// Pods that name no class get this one.
     pub default: bool,
-    /// `preemptionPolicy` is `Never`: nobody is evicted for its pods.
+    /// `preemptionPolicy` is `Never`: no pod is evicted for its pods.
     pub never_preempts: bool,
 }
 
@@ -201,7 +201,7 @@ impl JobFacts {
         parts.for_each(|part| part.rate(classes));
     }
 
-    /// The leader pod has been made and lives as far as the controller knows: placed pods keep their places.
+    /// The controller has made the leader pod and knows of no end of it: placed pods keep their places.
     pub fn leads(&self) -> bool {
         matches!(self.stage, Some(Stage::Starting | Stage::Running))
     }

@@ -1,13 +1,12 @@
-//! Claims, volumes and storage classes, and what pods on their way have planned for them.
+//! Claims, volumes and storage classes, and what is planned for them on behalf of pods that are being bound.
 
 use std::collections::BTreeMap;
 
 use crate::contract::PodKey;
 use crate::contract::hint::LabelSelector;
 
+use super::PodId;
 use super::spec::{Labels, NodeTerm};
-use super::state::World;
-use super::{NodeId, PodId};
 
 /// What a persistent volume says.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -35,8 +34,8 @@ pub struct VolumeFacts {
 }
 
 impl VolumeFacts {
-    /// `true` when the volume's node affinity accepts a node with these labels. Of volumes, kubelets and kube-scheduler ask the
-    /// labels only: to what a term says of the node's name, every node is one without a name.
+    /// `true` when the volume's node affinity accepts a node with these labels. As in kubelets and
+    /// kube-scheduler, only labels count: for a term about the node's name, every node has none.
     pub fn reaches(&self, labels: &Labels) -> bool {
         self.required.as_ref().is_none_or(|terms| terms.iter().any(|term| term.matches("", labels)))
     }
@@ -85,7 +84,7 @@ pub struct ClaimFacts {
 pub struct AccessModes(u8);
 
 impl AccessModes {
-    /// From their words; strange ones count as one of their own.
+    /// From their words; unknown ones count as one mode of their own.
     pub fn of<'a>(words: impl IntoIterator<Item = &'a str>) -> Self {
         let bit = |word| match word {
             "ReadWriteOnce" => 1,
@@ -130,7 +129,7 @@ impl ClassFacts {
     }
 }
 
-/// What happens to the claims of a pod on its way before it is bound; by name, in the pod's namespace.
+/// What happens to the claims of a pod before it is bound; by name, in the pod's namespace.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct VolumePlan {
     /// Claims and the volumes that they are bound to.
@@ -148,66 +147,9 @@ pub struct Provision {
     pub seen: bool,
 }
 
-/// What pods on their way have planned, and the storage classes.
+/// Plans for the claims of assumed pods, and the storage classes.
 #[derive(Debug, Clone, Default)]
 pub(super) struct VolumePlans {
     pub classes: BTreeMap<Box<str>, ClassFacts>,
     pub plans: BTreeMap<PodId, VolumePlan>,
-}
-
-impl World {
-    /// A storage class.
-    pub fn storage_class(&self, name: &str) -> Option<&ClassFacts> {
-        self.plans.classes.get(name)
-    }
-
-    /// Persistent volumes of a class, by name.
-    pub fn volumes_of<'a>(&'a self, class: &'a str) -> impl Iterator<Item = (&'a str, &'a VolumeFacts)> {
-        let all = self.volumes.iter().map(|(name, facts)| (&**name, facts));
-        all.filter(move |(_, facts)| facts.class.as_deref() == Some(class))
-    }
-
-    /// Records what must happen to the claims of a pod that was assumed; forgotten with the assumption.
-    pub fn plan_volumes(&mut self, id: PodId, plan: VolumePlan) {
-        self.generation += 1;
-        self.plans.plans.insert(id, plan);
-    }
-
-    /// What must happen to the claims of a pod on its way.
-    pub fn volume_plan(&self, id: PodId) -> Option<&VolumePlan> {
-        self.plans.plans.get(&id)
-    }
-
-    /// `true` when another pod on its way has promised the volume to one of its claims.
-    pub fn is_promised(&self, volume: &str, except: PodId) -> bool {
-        let others = self.plans.plans.iter().filter(|(id, _)| **id != except);
-        others.flat_map(|(_, plan)| &plan.bind).any(|(_, promised)| **promised == *volume)
-    }
-
-    /// The node of another pod on its way that has planned something for the claim, and the volume that it gets, if one was
-    /// chosen.
-    pub fn planned_for(&self, claim: &PodKey, except: PodId) -> Option<(NodeId, Option<&str>)> {
-        let others = self.plans.plans.iter().filter(|(id, _)| **id != except);
-        let found = others.filter_map(|(id, plan)| {
-            let pod = self.pod(*id).filter(|pod| pod.key().namespace == claim.namespace)?;
-            let bound = plan.bind.iter().find(|(name, _)| **name == *claim.name);
-            let made = plan.provision.iter().any(|provision| *provision.claim == *claim.name);
-            (bound.is_some() || made).then_some(())?;
-            Some((pod.node()?, bound.map(|(_, volume)| &**volume)))
-        });
-        found.into_iter().next()
-    }
-
-    /// A claim changed: whoever waits for its volume may have been seen by the provisioner.
-    pub(super) fn claim_seen(&mut self, key: &PodKey, facts: &ClaimFacts) {
-        let Some(selected) = facts.selected_node.as_deref() else { return };
-        let (pods, nodes) = (&self.pods, &self.nodes);
-        for (id, plan) in &mut self.plans.plans {
-            let Some(pod) = pods.get(*id).filter(|pod| pod.key().namespace == key.namespace) else { continue };
-            let here = pod.node().and_then(|node| nodes.get(node)).is_some_and(|node| *node.name == *selected);
-            for provision in plan.provision.iter_mut().filter(|provision| here && *provision.claim == *key.name) {
-                provision.seen = true;
-            }
-        }
-    }
 }

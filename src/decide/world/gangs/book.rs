@@ -4,17 +4,16 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::config::{GangDefaults, GroupId};
-use super::declared::Declared;
+use super::declared::{Declared, PodGroupFacts};
 use super::gang::Gang;
 use super::member::{Member, MemberState};
-use super::pod_group::PodGroupFacts;
 use super::votes::Rank;
 use crate::contract::gang::{BadName, GangId, PodGroupApi};
 use crate::decide::world::{Pod, PodId};
 
 /// Where a pod was entered.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Entry {
+struct PodEntry {
     gang: GangId,
     rank: Rank,
 }
@@ -24,7 +23,7 @@ struct Entry {
 pub struct GangBook {
     defaults: GangDefaults,
     gangs: BTreeMap<GangId, Gang>,
-    pods: BTreeMap<PodId, Entry>,
+    pods: BTreeMap<PodId, PodEntry>,
     /// By the set that they list: the gangs that list it.
     groups: BTreeMap<GroupId, BTreeSet<GangId>>,
     /// By gang: sets of several gangs that name it.
@@ -36,13 +35,13 @@ pub struct GangBook {
 /// How much of a gang changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Change {
-    /// Only where members stand: who they are and what anybody says is as it was.
+    /// Only the states of members: members and declarations are as they were.
     Moved,
     /// Anything.
     Restated,
 }
 
-/// What became of a gang's group.
+/// Whether the gangs of a group agree on it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Resolved {
     /// All its gangs exist and list the same.
@@ -54,12 +53,12 @@ pub enum Resolved {
 }
 
 impl GangBook {
-    /// An empty book.
+    /// A registry without gangs.
     pub fn new(defaults: GangDefaults) -> Self {
         Self { defaults, ..Self::default() }
     }
 
-    /// A book of these pods and PodGroups: what the same facts one by one make, in any order.
+    /// The registry of these pods and PodGroups: equal to one that was given the same facts one by one, in any order.
     pub fn of<'a>(
         defaults: GangDefaults,
         pods: impl IntoIterator<Item = &'a Pod>,
@@ -71,7 +70,7 @@ impl GangBook {
         book
     }
 
-    /// What holds where nobody says anything.
+    /// What holds where neither pods nor PodGroups state anything.
     pub fn defaults(&self) -> &GangDefaults {
         &self.defaults
     }
@@ -175,7 +174,7 @@ impl GangBook {
         };
         let home = self.gangs.entry(gang.clone()).or_insert_with(|| Gang::new(gang.clone(), &self.defaults));
         home.enter(rank.clone(), member, self.defaults.scheduling_groups);
-        self.pods.insert(pod.id, Entry { gang: gang.clone(), rank });
+        self.pods.insert(pod.id, PodEntry { gang: gang.clone(), rank });
         self.settle(gang);
     }
 
@@ -186,7 +185,7 @@ impl GangBook {
 
     /// Takes a pod out; `stays` is settled by the caller.
     fn pod_gone_but(&mut self, pod: PodId, stays: Option<&GangId>) {
-        let Some(Entry { gang, rank }) = self.pods.remove(&pod) else { return };
+        let Some(PodEntry { gang, rank }) = self.pods.remove(&pod) else { return };
         let flag = self.defaults.scheduling_groups;
         if let Some(home) = self.gangs.get_mut(&gang) {
             home.leave(&rank, flag);
@@ -215,7 +214,7 @@ impl GangBook {
         }
     }
 
-    /// Judges a gang anew after a change, moves it between groups, and forgets it when nothing of it is left.
+    /// Decides a gang's fields after a change, moves it between groups, and forgets it when nothing of it is left.
     fn settle(&mut self, id: &GangId) {
         let Some(gang) = self.gangs.get_mut(id) else { return };
         let (before, silent) = (gang.group.clone(), gang.silent);
@@ -228,7 +227,7 @@ impl GangBook {
         }
         if entered && !empty && before == now {
             if spoke {
-                self.touch_those_who_name(id);
+                self.touch_gangs_naming(id);
             }
             return;
         }
@@ -241,7 +240,7 @@ impl GangBook {
                 self.named.entry(other.clone()).or_default().insert(now.clone());
             }
         }
-        self.touch_those_who_name(id);
+        self.touch_gangs_naming(id);
     }
 
     fn leave_group(&mut self, id: &GangId, group: &GroupId) {
@@ -263,8 +262,8 @@ impl GangBook {
         }
     }
 
-    /// A gang appeared, vanished or changed its list: whoever names it is judged anew.
-    fn touch_those_who_name(&mut self, id: &GangId) {
+    /// A gang appeared, vanished or changed its list: the gangs that name it count as changed.
+    fn touch_gangs_naming(&mut self, id: &GangId) {
         let sets = self.named.get(id).into_iter().flatten();
         let naming = sets.filter_map(|set| self.groups.get(set)).flatten();
         self.changed.extend(naming.map(|id| (id.clone(), Change::Restated)));
@@ -272,7 +271,7 @@ impl GangBook {
 }
 
 impl PartialEq for GangBook {
-    /// What was told of it is no part of what it knows.
+    /// Which changes were taken is no part of it.
     fn eq(&self, other: &Self) -> bool {
         (&self.defaults, &self.gangs, &self.pods, &self.groups, &self.named)
             == (&other.defaults, &other.gangs, &other.pods, &other.groups, &other.named)

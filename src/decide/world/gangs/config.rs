@@ -1,4 +1,4 @@
-//! What holds for a gang once members, PodGroup and configuration have spoken.
+//! What holds for a gang by its members, its PodGroup and the configuration.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -9,7 +9,7 @@ use jiff::Timestamp;
 
 use crate::contract::gang::{Committed, GangId, MatchPolicy, Mode};
 
-/// What the installation says where nobody else does.
+/// The installation's defaults.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct GangDefaults {
     /// How long reserved members wait for the others. 600 s.
@@ -29,7 +29,7 @@ impl Default for GangDefaults {
 /// What holds for one gang.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct GangConfig {
-    /// Fewest members; 0 means no gang rule, `None` that nobody stated one.
+    /// Fewest members; 0 means no gang rule; `None` when none is stated.
     pub min: Option<u32>,
     /// All members, as stated, never below the minimum. Shown only: what is offered is what exists.
     pub total: u32,
@@ -78,8 +78,8 @@ impl GroupId {
     }
 
     /// `true` when the commit was this group's. A pod that moves to another gang takes its annotations along, and a group that
-    /// is made later finds what its gangs have done before: neither proves that all of it was satisfied. A commit that does not
-    /// say whose it is, is.
+    /// is formed later finds commits of its gangs: neither proves that all of it was satisfied. A commit
+    /// without a group counts as this group's.
     pub fn made(&self, commit: &Committed) -> bool {
         commit.group.is_none_or(|group| group == self.digits())
     }

@@ -1,26 +1,29 @@
-//! What one object says about its gang: read once, at the border, with a verdict per value.
+//! What one object, a pod or a PodGroup, states about its gang: read once, at the border, with a warning for each bad value.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::warning::Warning;
+use jiff::Timestamp;
+
 use crate::contract::gang::{
-    BadName, BadValue, GangId, MatchPolicy, Mode, key, parse_groups, parse_min, parse_sub_priority, parse_total,
-    parse_wait,
+    BadName, BadValue, GangId, MatchPolicy, Mode, PodGroupApi, PodGroupStatus, key, parse_groups, parse_min,
+    parse_sub_priority, parse_total, parse_wait,
 };
+use crate::decide::world::Resources;
 
-type Words = BTreeMap<String, String>;
+type Texts = BTreeMap<String, String>;
 
-/// Values of one level of precedence; `None` where nothing valid is said.
+/// Values of one level of precedence; `None` where nothing valid is stated.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct Fields {
     /// Fewest members that may run; 0 means no gang rule.
     pub min: Option<u32>,
     /// How long reserved members wait for the others.
     pub wait: Option<Duration>,
-    /// How many members there are in all, as said.
+    /// How many members there are in all, as stated.
     pub total: Option<u32>,
     /// What one failure means for the others.
     pub mode: Option<Mode>,
@@ -73,7 +76,7 @@ pub struct Named {
 }
 
 impl Named {
-    /// What was said, a name or not.
+    /// The text, a valid name or not.
     pub fn name(&self) -> &str {
         match &self.gang {
             Ok(gang) => gang.name(),
@@ -95,7 +98,7 @@ pub struct Owner {
     pub uid: Box<str>,
 }
 
-/// What a pod says about its gang. Pods without gang keys have none.
+/// What a pod states about its gang. Pods without gang keys have none.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Declared {
     /// By the keys of annotations and labels.
@@ -122,9 +125,9 @@ pub struct Source<'a> {
     /// `metadata.namespace`.
     pub namespace: &'a str,
     /// `metadata.labels`.
-    pub labels: Option<&'a Words>,
+    pub labels: Option<&'a Texts>,
     /// `metadata.annotations`.
-    pub annotations: Option<&'a Words>,
+    pub annotations: Option<&'a Texts>,
     /// `spec.schedulingGroup.podGroupName`.
     pub scheduling_group: Option<&'a str>,
 }
@@ -207,7 +210,7 @@ impl Fields {
     }
 
     /// What the labels and annotations of a PodGroup object say.
-    pub fn of_pod_group(labels: Option<&Words>, annotations: Option<&Words>) -> (Self, Vec<Warning>) {
+    pub fn of_pod_group(labels: Option<&Texts>, annotations: Option<&Texts>) -> (Self, Vec<Warning>) {
         let from = Source { namespace: "", labels, annotations, scheduling_group: None };
         let mut warnings = Vec::new();
         let mut fields = Self::koordinator(&from, &mut warnings);
@@ -219,7 +222,7 @@ impl Fields {
 }
 
 impl Declared {
-    /// Reads a pod. `None` for a pod that names no gang. `owner` is asked for only when there is one to be named.
+    /// Reads a pod. `None` for a pod that names no gang. `owner` is called only for the others.
     pub fn read(from: &Source<'_>, owner: impl FnOnce() -> Option<Owner>) -> Option<Self> {
         let mut names = from.names();
         let first_name = names.next();
@@ -271,4 +274,120 @@ impl Declared {
 
 fn excerpt(text: &str) -> Box<str> {
     text.chars().take(80).collect::<String>().into()
+}
+
+/// One PodGroup object.
+#[derive(Debug, Clone, PartialEq)]
+pub struct PodGroupFacts {
+    /// Which API it is of.
+    pub api: PodGroupApi,
+    /// Namespace and name: the gang.
+    pub gang: GangId,
+    /// `metadata.uid`.
+    pub uid: Box<str>,
+    /// `metadata.resourceVersion`: precondition of writes.
+    pub version: Box<str>,
+    /// `metadata.creationTimestamp`.
+    pub created: Timestamp,
+    /// Its labels and annotations: the third level.
+    pub annotated: Fields,
+    /// Its `spec`: the fourth level. Only minimum and wait.
+    pub spec: Fields,
+    /// `spec.minResources`.
+    pub min_resources: Resources,
+    /// `status`, as it stands; what cannot be read is absent.
+    pub status: PodGroupStatus,
+    /// What is wrong with it.
+    pub warnings: Vec<Warning>,
+}
+
+impl PodGroupFacts {
+    /// An object that states nothing.
+    pub fn new(api: PodGroupApi, gang: GangId) -> Self {
+        Self {
+            api,
+            gang,
+            uid: Box::default(),
+            version: Box::default(),
+            created: Timestamp::UNIX_EPOCH,
+            annotated: Fields::default(),
+            spec: Fields::default(),
+            min_resources: Resources::default(),
+            status: PodGroupStatus::default(),
+            warnings: Vec::new(),
+        }
+    }
+
+    /// A wait in seconds as `spec.scheduleTimeoutSeconds` states it: only one above zero counts.
+    pub fn wait_seconds(seconds: i64) -> Option<Duration> {
+        u64::try_from(seconds).ok().filter(|seconds| *seconds > 0).map(Duration::from_secs)
+    }
+}
+
+/// What is wrong with a declaration without keeping its pods from running; reported to the owner of the gang once.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Warning {
+    /// A value that cannot be used; the next level, another member or the default holds.
+    Value(BadValue),
+    /// A pod names two gangs; the first counts.
+    TwoNames {
+        /// Key and name that count.
+        used: (&'static str, Box<str>),
+        /// Key and name that do not.
+        ignored: (&'static str, Box<str>),
+    },
+    /// Members disagree; the oldest one's value counts.
+    Disagreement {
+        /// Key.
+        key: &'static str,
+        /// The value that counts, as text.
+        used: Box<str>,
+    },
+    /// The total is below the minimum; the minimum counts.
+    TotalBelowMin {
+        /// `total-number`.
+        total: u32,
+        /// `min-available`.
+        min: u32,
+    },
+    /// Several APIs have a PodGroup of this name; the first counts.
+    TwoPodGroups {
+        /// API whose object counts.
+        used: &'static str,
+        /// API whose object does not.
+        ignored: &'static str,
+    },
+}
+
+impl Warning {
+    /// Reason of the event.
+    pub const fn reason(&self) -> &'static str {
+        match self {
+            Self::Value(_) | Self::TotalBelowMin { .. } => "GangInvalidValue",
+            Self::TwoNames { .. } => "GangNameConflict",
+            Self::Disagreement { .. } | Self::TwoPodGroups { .. } => "GangConfigConflict",
+        }
+    }
+}
+
+impl fmt::Display for Warning {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Value(bad) => write!(f, "{bad}; the value is ignored"),
+            Self::TwoNames { used, ignored } => write!(
+                f,
+                "the pod names two gangs: {} says {:?} and {} says {:?}; the first counts, remove one",
+                used.0, used.1, ignored.0, ignored.1
+            ),
+            Self::Disagreement { key, used } => {
+                write!(f, "members disagree about {key}: {used} of the oldest member with a valid value counts")
+            }
+            Self::TotalBelowMin { total, min } => {
+                write!(f, "total-number {total} is below min-available {min}: {min} counts")
+            }
+            Self::TwoPodGroups { used, ignored } => {
+                write!(f, "{used} and {ignored} both have a PodGroup of this name: that of {used} counts")
+            }
+        }
+    }
 }

@@ -1,4 +1,4 @@
-//! One gang: its members, what they and its PodGroups say, and what follows.
+//! One gang: its members, what they and its PodGroups state, and what follows.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -6,11 +6,9 @@ use std::sync::Arc;
 use jiff::Timestamp;
 
 use super::config::{GangConfig, GangDefaults, GroupId};
-use super::declared::{Declared, Fields, Owner};
+use super::declared::{Declared, Fields, Owner, PodGroupFacts, Warning};
 use super::member::{Counts, Member};
-use super::pod_group::PodGroupFacts;
 use super::votes::{Rank, Votes, count_in, count_out};
-use super::warning::Warning;
 use crate::contract::gang::{Committed, GangId, MatchPolicy, Mode, PodGroupApi, key};
 
 /// What members of one level state.
@@ -70,7 +68,7 @@ pub struct Gang {
     objects: [Option<Arc<PodGroupFacts>>; 3],
     pub(super) config: GangConfig,
     pub(super) group: GroupId,
-    /// No member at all, and nothing says which gangs it starts with.
+    /// No member at all, and nothing states which gangs it starts with.
     pub(super) silent: bool,
 }
 
@@ -172,11 +170,11 @@ impl Gang {
     pub fn sub_priority(&self) -> i64 {
         self.members.first_key_value().map_or(0, |(_, member)| member.declared.sub_priority)
     }
-    /// It has no member at all, and nothing says which gangs it starts with.
+    /// It has no member at all, and nothing states which gangs it starts with.
     pub fn is_silent(&self) -> bool {
         self.silent
     }
-    /// What is wrong with the declarations, without keeping anybody from running.
+    /// What is wrong with the declarations without keeping a pod from running.
     pub fn warnings(&self) -> Vec<Warning> {
         let mut warnings: Vec<Warning> = self.warnings.keys().cloned().collect();
         let mut objects = self.objects.iter().flatten();
@@ -208,7 +206,7 @@ impl Gang {
         disagree(key::MODE, dispute(&k.mode, living, Mode::to_string));
         disagree(key::MATCH_POLICY, dispute(&k.policy, living, MatchPolicy::to_string));
         disagree(key::GROUPS, dispute(&k.groups, living, |listed| GroupId::listed(&self.id, listed).to_string()));
-        // What the second level says does not matter where the first decides.
+        // What the second level states does not matter where the first decides.
         if k.min.decided(living).is_none() {
             disagree(key::POD_GROUP_MIN_AVAILABLE, dispute(&p.min, living, u32::to_string));
         }
@@ -247,7 +245,7 @@ impl Gang {
         self.members.is_empty() && self.objects.iter().all(Option::is_none)
     }
 
-    /// Changes only where a member stands and which commit bound it; its rank and what it says stay. `None` where there is no such
+    /// Changes only where a member stands and which commit bound it; its rank and what it states stay. `None` where there is no such
     /// member, or one that is not `same`; `false` when nothing has changed.
     pub(super) fn move_member(
         &mut self,
@@ -274,45 +272,40 @@ impl Gang {
 
     /// `flag`: `spec.schedulingGroup` is read.
     pub(super) fn enter(&mut self, rank: Rank, member: Member, flag: bool) {
-        let declared: &Declared = &member.declared;
-        self.koordinator.cast(&rank, &declared.koordinator);
-        self.pod_group.cast(&rank, &declared.pod_group);
+        self.koordinator.cast(&rank, &member.declared.koordinator);
+        self.pod_group.cast(&rank, &member.declared.pod_group);
         self.counts.enter(member.state);
-        if let Some(owner) = &declared.owner {
-            count_in(&mut self.owners, owner);
-        }
-        if member.state.is_live() {
-            count_in(&mut self.classes, &member.class);
-            count_in(&mut self.priorities, &member.priority);
-            count_in(&mut self.schedulers, &member.scheduler);
-            declared.all_warnings(flag).for_each(|warning| count_in(&mut self.warnings, &*warning));
-            self.expecting += u32::from(expects_pod_group(declared, flag));
-        }
-        if let Some(commit) = member.committed.as_ref().filter(|_| member.state.is_bound()) {
-            count_in(&mut self.commits, commit);
-        }
+        self.count(&member, flag, true);
         self.members.insert(rank, member);
     }
 
     /// `flag` as it was when the member was entered.
     pub(super) fn leave(&mut self, rank: &Rank, flag: bool) {
         let Some(member) = self.members.remove(rank) else { return };
-        let declared: &Declared = &member.declared;
-        self.koordinator.withdraw(rank, &declared.koordinator);
-        self.pod_group.withdraw(rank, &declared.pod_group);
+        self.koordinator.withdraw(rank, &member.declared.koordinator);
+        self.pod_group.withdraw(rank, &member.declared.pod_group);
         self.counts.leave(member.state);
+        self.count(&member, flag, false);
+    }
+
+    fn count(&mut self, member: &Member, flag: bool, enters: bool) {
+        fn change<K: Ord + Clone>(counts: &mut BTreeMap<K, u32>, key: &K, enters: bool) {
+            if enters { count_in(counts, key) } else { count_out(counts, key) }
+        }
+        let declared: &Declared = &member.declared;
         if let Some(owner) = &declared.owner {
-            count_out(&mut self.owners, owner);
+            change(&mut self.owners, owner, enters);
         }
         if member.state.is_live() {
-            count_out(&mut self.classes, &member.class);
-            count_out(&mut self.priorities, &member.priority);
-            count_out(&mut self.schedulers, &member.scheduler);
-            declared.all_warnings(flag).for_each(|warning| count_out(&mut self.warnings, &*warning));
-            self.expecting -= u32::from(expects_pod_group(declared, flag));
+            change(&mut self.classes, &member.class, enters);
+            change(&mut self.priorities, &member.priority, enters);
+            change(&mut self.schedulers, &member.scheduler, enters);
+            declared.all_warnings(flag).for_each(|warning| change(&mut self.warnings, &*warning, enters));
+            let expecting = u32::from(expects_pod_group(declared, flag));
+            self.expecting = if enters { self.expecting + expecting } else { self.expecting - expecting };
         }
         if let Some(commit) = member.committed.as_ref().filter(|_| member.state.is_bound()) {
-            count_out(&mut self.commits, commit);
+            change(&mut self.commits, commit, enters);
         }
     }
 
@@ -324,7 +317,7 @@ impl Gang {
         self.objects[api as usize].as_ref()
     }
 
-    /// Judges every field anew.
+    /// Decides every field again.
     pub(super) fn settle(&mut self, defaults: &GangDefaults) {
         let (k, p, living) = (&self.koordinator, &self.pod_group, self.counts.live() > 0);
         let object = self.pod_group();

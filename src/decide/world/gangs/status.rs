@@ -1,12 +1,50 @@
-//! What the status of a gang's PodGroup should say: a function of the gang as it stands and of what the status says now.
+//! What the status of a gang's PodGroup should be: a function of the gang, of its group's progress, and of the present status.
+
+use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 
 use super::gang::Gang;
-use super::progress::GangProgress;
 use super::rule;
 use crate::contract::gang::{PodGroupPhase, PodGroupStatus, key};
+use crate::decide::world::PodId;
+
+/// The progress of one group: what only its attempts know. The times are wall times, for people.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GangProgress {
+    /// Number of the schedule cycle, from 1.
+    pub cycle: u32,
+    /// No member has failed in this cycle.
+    pub cycle_valid: bool,
+    /// The last cycle in which each member was reserved, failed or refused; members that were not yet offered are absent (0).
+    pub rounds: BTreeMap<PodId, u32>,
+    /// Since when members are reserved and wait for others.
+    pub holding_since: Option<Timestamp>,
+    /// Attempts of the group so far.
+    pub attempts: u64,
+    /// When the group is tried again, where only time is waited for.
+    pub next_try: Option<Timestamp>,
+    /// Why the last attempt failed; `None` after a success.
+    pub last_failure: Option<String>,
+    /// Every gang of the group was satisfied at once.
+    pub satisfied_once: bool,
+}
+
+impl Default for GangProgress {
+    fn default() -> Self {
+        Self {
+            cycle: 1,
+            cycle_valid: true,
+            rounds: BTreeMap::new(),
+            holding_since: None,
+            attempts: 0,
+            next_try: None,
+            last_failure: None,
+            satisfied_once: false,
+        }
+    }
+}
 
 /// What the scheduler knows of a gang beside its members.
 #[derive(Debug, Clone, Copy)]
@@ -15,7 +53,7 @@ pub struct Sight<'a> {
     pub progress: &'a GangProgress,
     /// When the group is tried again, where only time is waited for.
     pub next_try: Option<Timestamp>,
-    /// Why its group is held: reason and message.
+    /// Why its group is not ready: reason and message.
     pub held: Option<(&'static str, &'a str)>,
 }
 
@@ -55,7 +93,7 @@ pub fn status(gang: &Gang, sight: Sight<'_>, before: &PodGroupStatus, now: Times
     next
 }
 
-/// The same but for the times at which conditions changed: an API that does not store them makes those anew each time.
+/// Equal but for the times at which conditions changed: an API that does not store them makes new ones each time.
 pub fn is_same_but_times(old: &PodGroupStatus, new: &PodGroupStatus) -> bool {
     let timeless = |status: &PodGroupStatus| {
         let mut status = status.clone();
@@ -82,7 +120,7 @@ fn phase(gang: &Gang, once: bool, before: &PodGroupStatus) -> PodGroupPhase {
     let min = config.min.unwrap_or(1).max(1);
     let kept = before.phase == Some(PodGroupPhase::Finished) && {
         let since = before.since(key::CONDITION_FINISHED);
-        // Where the object keeps no conditions, whoever lives and is no younger than those who have ended is of their generation.
+        // Where the object keeps no conditions, a living member that is no younger than the ended ones is of their generation.
         let former = |newest: Timestamp| match since {
             Some(since) => newest < since,
             None => before.conditions.is_empty() && gang.newest_ended().is_some_and(|ended| newest <= ended),
@@ -185,7 +223,7 @@ fn set(list: &mut Vec<Condition>, name: &str, yes: bool, reason: &str, message: 
     }
 }
 
-/// Says that a condition does not hold any more; one that never held is not mentioned.
+/// Sets a condition to false; one that was never true is left out.
 fn unset(list: &mut Vec<Condition>, name: &str, reason: &str, message: &str, now: Timestamp) {
     if list.iter().any(|condition| condition.type_ == name && condition.status == "True") {
         set(list, name, false, reason, message.to_owned(), now);

@@ -1,11 +1,12 @@
-//! Who decides a value that every member may state: the oldest live member that states a valid one.
+//! Which member decides a value that every member may state: the oldest living one that states a valid value.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use jiff::Timestamp;
 
-/// Age of a member: the living before the ended, then the older, then by name: whoever made them within one second made them in that order.
+/// Order of members: the living before the ended, then the older, then by name, since pods made within one second are made in the
+/// order of their names.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Rank {
     /// Terminal or being deleted.
@@ -47,10 +48,10 @@ impl<T: Ord + Clone> Votes<T> {
         self.by_age.remove(rank);
     }
 
-    /// The value that counts. Ended members are heard only where nobody lives.
-    pub(super) fn decided(&self, anybody_lives: bool) -> Option<&T> {
+    /// The value that counts. Ended members count only where no member lives.
+    pub(super) fn decided(&self, any_lives: bool) -> Option<&T> {
         let (rank, value) = self.by_age.first_key_value()?;
-        (!rank.ended || !anybody_lives).then_some(value)
+        (!rank.ended || !any_lives).then_some(value)
     }
 
     /// Living members state different values.
@@ -74,7 +75,7 @@ pub(super) fn count_in<K: Ord + Clone>(counts: &mut BTreeMap<K, u32>, key: &K) {
     }
 }
 
-/// Counts one less of `key`; what nobody has is not kept.
+/// Counts one less of `key`; a count of zero is not kept.
 pub(super) fn count_out<K: Ord>(counts: &mut BTreeMap<K, u32>, key: &K) {
     if let Some(count) = counts.get_mut(key) {
         *count -= 1;

@@ -1,7 +1,7 @@
-//! TYJobs in the world, and room that is kept for pods that are not made yet.
+//! TYJobs in the world, and room that is reserved for pods that are not made yet.
 //!
-//! A place is a pod record of its own kind: assumed on its node, charged like any pod, and found by nobody under the name of
-//! the pod that it stands for. So whatever looks at a node sees its room as taken.
+//! A reserved place is a pod record of its own kind: assumed on its node and charged like any pod, but not found by the name of the
+//! pod that it stands for. So every rule sees the room of the node as taken.
 
 use crate::contract::{PodKey, Shared};
 use crate::decide::devices::Held;
@@ -24,8 +24,8 @@ impl World {
         self.jobs.iter()
     }
 
-    /// The priority that admission gives a pod which names this class and these values itself, and whether nobody is evicted for
-    /// it. The error is what admission would say.
+    /// The priority that admission gives a pod which names this class and these values itself, and whether it never
+    /// preempts. The error is what admission would answer.
     pub fn admit_priority(
         &self,
         class: Option<&str>,
@@ -54,7 +54,7 @@ impl World {
             (Some(name), Some(given)) if given != value => {
                 return Err(format!("spec.priority is {given}, but PriorityClass {name} gives {value}: leave it out"));
             }
-            // A priority without a class is how an administrator asks "what if it had this one".
+            // A priority without a class: an administrator tries out what would happen with it.
             (None, Some(given)) => return Ok((given, never.unwrap_or(false))),
             _ => {}
         }
@@ -66,7 +66,7 @@ impl World {
         Ok((value, never.unwrap_or(never_of_class)))
     }
 
-    /// A PriorityClass came, changed or is gone: what jobs' pods will have of it is another now.
+    /// A PriorityClass came, changed or is gone: the priority of TYJobs' pods follows it.
     pub(super) fn priority_class(&mut self, name: Box<str>, class: Option<PriorityClassFacts>, changes: &mut Changes) {
         match class {
             Some(class) => drop(self.priority_classes.insert(name, class)),
@@ -86,7 +86,7 @@ impl World {
         facts.rate(&self.priority_classes);
         let key = facts.job.key.clone();
         let known = self.jobs.get(&key);
-        // What a write has answered may be ahead of the watch.
+        // The answer to a write may be ahead of the watch.
         let late = |old: &JobFacts| old.job == facts.job && facts.version < old.version;
         if known.is_some_and(|old| late(old) || **old == facts) {
             return;
@@ -96,7 +96,7 @@ impl World {
     }
 
     pub(super) fn job_gone(&mut self, job: JobIdentity, changes: &mut Changes) {
-        // Another one may have its name by now.
+        // Another TYJob may have its name by now.
         if self.jobs.get(&job.key).is_some_and(|known| known.job.uid == job.uid) {
             self.jobs.remove(&job.key);
             changes.jobs.push(job.key);
@@ -110,7 +110,7 @@ impl World {
         changes.jobs.extend(claim.map(|(key, claim)| PodKey::new(&key.namespace, &claim.name)));
     }
 
-    /// Keeps room on a node for a pod that is not there yet.
+    /// Reserves room on a node for a pod that is not there yet.
     pub fn reserve_place(&mut self, mut facts: PodFacts, node: NodeId, devices: Option<Held>) -> PodId {
         let id = PodId(self.next_pod);
         self.next_pod += 1;
@@ -127,7 +127,7 @@ impl World {
         id
     }
 
-    /// Gives back what [`World::reserve_place`] kept.
+    /// Gives back what [`World::reserve_place`] reserved.
     pub fn cancel_place(&mut self, id: PodId) {
         self.discharge(id);
         let Some(pod) = self.pods.remove(id) else { return };

@@ -1,4 +1,4 @@
-//! Why a gang is not attempted at all, in words for its owner.
+//! Why a gang is not ready for an attempt, in words for its owner.
 
 use std::fmt;
 
@@ -9,10 +9,10 @@ use super::rule;
 use crate::contract::gang::{BadName, GangId};
 use crate::decide::world::Pod;
 
-/// Why the pods of a gang are held before any attempt.
+/// Why the pods of a gang are not ready for an attempt.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Hold {
-    /// The name could name nothing.
+pub enum NotReady {
+    /// The name is not a valid one.
     BadName(BadName),
     /// Members differ in what must be equal over the whole group.
     Unequal {
@@ -27,11 +27,11 @@ pub enum Hold {
     },
     /// The members name a PodGroup that does not exist.
     WaitingForPodGroup(GangId),
-    /// Nobody states a minimum.
+    /// Neither pods nor PodGroup state a minimum.
     NoMin(GangId),
     /// Too few members.
     TooFew {
-        /// The gang; one of the group of the pods that are held.
+        /// The gang; one of the group of the pods.
         gang: GangId,
         /// Members that count.
         counted: u32,
@@ -67,7 +67,7 @@ pub enum Hold {
     },
 }
 
-impl Hold {
+impl NotReady {
     /// Reason of the condition and of the event.
     pub const fn reason(&self) -> &'static str {
         match self {
@@ -80,7 +80,7 @@ impl Hold {
     }
 }
 
-impl fmt::Display for Hold {
+impl fmt::Display for NotReady {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::BadName(bad) => write!(f, "{bad}: correct the name, a pod never runs without the gang that it names"),
@@ -119,11 +119,11 @@ impl fmt::Display for Hold {
 }
 
 impl GangBook {
-    /// Why this pod is held, beside what its gang's attempts say. `once`: the group was satisfied once.
-    pub fn holds_pod(&self, pod: &Pod, once: bool) -> Option<Hold> {
+    /// Why this pod is not ready, apart from its gang's attempts. `once`: the group was satisfied once.
+    pub fn holds_pod(&self, pod: &Pod, once: bool) -> Option<NotReady> {
         let declared = pod.facts.spec.gang.as_ref()?;
         if let Err(bad) = self.named(declared)? {
-            return Some(Hold::BadName(bad.clone()));
+            return Some(NotReady::BadName(bad.clone()));
         }
         let gang = self.gang_of(pod.id)?;
         if declared.timed_out {
@@ -132,50 +132,51 @@ impl GangBook {
         self.holds(gang, once)
     }
 
-    /// Why no member of this gang is tried; `None` when its group may be attempted, or when it has no gang rule.
+    /// Why no member of this gang is attempted; `None` when its group may be attempted, or when it has no gang rule.
     /// `once`: the group was satisfied once.
-    pub fn holds(&self, gang: &Gang, once: bool) -> Option<Hold> {
+    pub fn holds(&self, gang: &Gang, once: bool) -> Option<NotReady> {
         if gang.awaits_pod_group() {
-            return Some(Hold::WaitingForPodGroup(gang.id().clone()));
+            return Some(NotReady::WaitingForPodGroup(gang.id().clone()));
         }
         let free = gang.group().is_alone() && gang.config().min == Some(0);
-        // Its group was satisfied, and that was all that it asked for: what becomes of the others does not matter any more.
+        // Its group was satisfied once, and that is all that it asks for: what becomes of the other gangs does not matter.
         if free || rule::is_over(gang.config().policy, once) {
             return None;
         }
-        // Marks count whatever has become of the others.
+        // Marks count whatever has become of the other gangs.
         let here = || self.of_group(gang.group()).filter(|other| other.group() == gang.group());
         if here().any(|other| other.counts().timed_out > 0) {
             return Some(self.timed_out(gang.group()));
         }
-        let own = || (gang.config().min.is_none()).then(|| Hold::NoMin(gang.id().clone()));
+        let own = || (gang.config().min.is_none()).then(|| NotReady::NoMin(gang.id().clone()));
         let group = match self.resolve(gang) {
             Resolved::Whole(group) => group,
             Resolved::Missing(missing) => {
-                return own().or_else(|| Some(Hold::Missing { gang: gang.id().clone(), missing }));
+                return own().or_else(|| Some(NotReady::Missing { gang: gang.id().clone(), missing }));
             }
             Resolved::Mismatch(other, others) => {
                 let group = gang.group().clone();
-                return own().or_else(|| Some(Hold::Mismatch { gang: gang.id().clone(), group, other, others }));
+                return own().or_else(|| Some(NotReady::Mismatch { gang: gang.id().clone(), group, other, others }));
             }
         };
-        // The gang itself first, so that its pods hear of their own trouble before that of others.
+        // The gang itself first, so that its pods report their own problem before that of other gangs.
         let all = || std::iter::once(gang).chain(self.of_group(&group).filter(|other| other.id() != gang.id()));
         all()
             .find(|gang| gang.awaits_pod_group())
-            .map(|gang| Hold::WaitingForPodGroup(gang.id().clone()))
-            .or_else(|| all().find(|gang| gang.config().min.is_none()).map(|gang| Hold::NoMin(gang.id().clone())))
+            .map(|gang| NotReady::WaitingForPodGroup(gang.id().clone()))
+            .or_else(|| all().find(|gang| gang.config().min.is_none()).map(|gang| NotReady::NoMin(gang.id().clone())))
             .or_else(|| self.unequal(&group))
             .or_else(|| all().find_map(|gang| too_few(gang, once)))
     }
 
-    fn timed_out(&self, group: &GroupId) -> Hold {
+    fn timed_out(&self, group: &GroupId) -> NotReady {
         let marked = self.of_group(group).map(|gang| gang.counts().timed_out).sum();
-        Hold::TimedOut { group: group.clone(), marked }
+        NotReady::TimedOut { group: group.clone(), marked }
     }
 
-    fn unequal(&self, group: &GroupId) -> Option<Hold> {
-        let differ = |what, one: Box<str>, other: Box<str>| Hold::Unequal { group: group.clone(), what, one, other };
+    fn unequal(&self, group: &GroupId) -> Option<NotReady> {
+        let differ =
+            |what, one: Box<str>, other: Box<str>| NotReady::Unequal { group: group.clone(), what, one, other };
         let mut priorities = self.of_group(group).flat_map(Gang::priorities);
         let first = priorities.next()?;
         if let Some(other) = priorities.find(|other| *other != first) {
@@ -188,11 +189,11 @@ impl GangBook {
     }
 }
 
-fn too_few(gang: &Gang, once: bool) -> Option<Hold> {
+fn too_few(gang: &Gang, once: bool) -> Option<NotReady> {
     let (policy, counts, min) = (gang.config().policy, gang.counts(), gang.config().min?);
     if rule::complete(policy, min, counts, once) {
         return None;
     }
     let counted = rule::counted(policy, counts);
-    Some(Hold::TooFew { gang: gang.id().clone(), counted, min, gated: counts.gated })
+    Some(NotReady::TooFew { gang: gang.id().clone(), counted, min, gated: counts.gated })
 }
