@@ -38,7 +38,7 @@ use crate::decide::handoff::NodeInventory;
 use crate::hardware::{EventSink, GpuEvent, GpuProvider, NvmlOptions, NvmlProvider, RecordedProvider, Roots};
 use crate::runtime::{Backoff, Sentry, admin, clock};
 
-/// Hardware events that may wait. The keeper takes each within microseconds; a full channel is a storm of repetitions.
+/// Hardware events that may wait. The reconciler takes each within microseconds; a full channel is a storm of repetitions.
 const EVENTS: usize = 1024;
 /// The task that renews the Lease.
 const LEASE: &str = "lease";
@@ -93,8 +93,8 @@ pub async fn run_with(options: AgentOptions, shutdown: CancellationToken, open: 
     // Calls in hand still need the hand-off: it goes after them, and with it the lock on the state directory.
     reconciler.finish().await;
     // The Lease says last that nothing is registered any more: schedulers need not find out by its age.
-    let told = async { while tasks.join_next().await.is_some_and(|ended| !matches!(ended, Ok(LEASE))) {} };
-    let _ = tokio::time::timeout(LAST_WORD, told).await;
+    let reported = async { while tasks.join_next().await.is_some_and(|ended| !matches!(ended, Ok(LEASE))) {} };
+    let _ = tokio::time::timeout(LAST_WORD, reported).await;
     ending.cancel();
     tasks.shutdown().await;
     failure.map_or(Ok(()), Err)
@@ -113,13 +113,13 @@ async fn start(
     admin_state.set_phase("looking at the hardware");
     let (sink, events) = event_channel();
     let roots = roots(&options);
-    let provider = provider(&options, sink);
+    let provider = provider(&options, &sink);
     let reads = NicReads::new(options.periods.nic_deadline);
     let first = first_scan(&options, &roots, &provider, &reads).await?;
     let looked = clock::mono();
     admin_state.set_phase("opening the ledger");
     let answers = Arc::new(Answers::new(options.clone()));
-    // The writer ends by itself when the last who may tell something is gone.
+    // The writer ends by itself when the last handle is gone.
     let (notices, _) =
         Notices::start(client.clone(), "baton-device-plugin", &options.node_name, || std::future::ready(()));
     let opening = OpeningContext {
@@ -146,6 +146,7 @@ async fn start(
         roots,
         provider,
         events,
+        _sink: sink,
         answers,
         holdings: handoff.clone(),
         handed_out: handoff.handed_out(),
@@ -169,13 +170,13 @@ async fn start(
     let writer = InventoryWriter::new(client.clone(), &options.node_name);
     let lease = AgentLease::new(client, &options.namespace, &options.node_name);
     tasks.spawn(named("inventory", reporting::inventory(writer, publication, heartbeat)));
-    let telling = reporting::lease(lease, states.clone(), handoff.identity(), options.lockless(), heartbeat);
-    tasks.spawn(named(LEASE, telling));
+    let renewing = reporting::lease(lease, states.clone(), handoff.identity(), options.lockless(), heartbeat);
+    tasks.spawn(named(LEASE, renewing));
     tasks.spawn(named("registration metrics", count_registered(states, metrics, looked)));
     Ok(reconciler)
 }
 
-/// What the rebuilding of a lost ledger judges by, before the keeper takes over.
+/// What the rebuilding of a lost ledger judges by, before the reconciler takes over.
 fn first_inventory(options: &AgentOptions, first: &MachineScan) -> NodeInventory {
     let Ok(machine) = &first.machine else { return NodeInventory::default() };
     let list = devices::list(machine, options.mig_strategy, &BTreeMap::new(), clock::wall());
@@ -226,7 +227,7 @@ async fn lock_and_listen(
     }
 }
 
-/// The first look. With `--fail-on-init-error=false` NVML may fail: the keeper tries it again, and the NICs do not wait.
+/// The first look. With `--fail-on-init-error=false` NVML may fail: the reconciler tries it again, and the NICs do not wait.
 async fn first_scan(
     options: &AgentOptions,
     roots: &Roots,
@@ -263,13 +264,12 @@ pub fn roots(options: &AgentOptions) -> Roots {
     }
 }
 
-fn provider(options: &AgentOptions, sink: EventSink) -> Arc<dyn GpuProvider> {
+fn provider(options: &AgentOptions, sink: &EventSink) -> Arc<dyn GpuProvider> {
     let paths = &options.paths;
     if let Some(recording) = &paths.gpu_recording {
-        // The sink must outlive the recording, which has no events: the keeper takes a closed channel for a bug.
-        return Arc::new(Recorded { scans: RecordedProvider::new(recording), _sink: sink });
+        return Arc::new(RecordedProvider::new(recording));
     }
-    Arc::new(NvmlProvider::new(nvml_options(options), sink))
+    Arc::new(NvmlProvider::new(nvml_options(options), sink.clone()))
 }
 
 /// Where NVML is and how long it may take.
@@ -285,20 +285,6 @@ pub fn nvml_options(options: &AgentOptions) -> NvmlOptions {
     }
 }
 
-struct Recorded {
-    scans: RecordedProvider,
-    _sink: EventSink,
-}
-
-impl GpuProvider for Recorded {
-    fn scan(&self) -> Result<crate::hardware::GpuScan, crate::hardware::NvmlError> {
-        self.scans.scan()
-    }
-    fn probe(&self, uuid: &str) -> Result<crate::hardware::Probe, crate::hardware::NvmlError> {
-        self.scans.probe(uuid)
-    }
-}
-
 fn plugins_config(
     options: &AgentOptions,
     handoff: Arc<dyn Handoff>,
@@ -306,7 +292,7 @@ fn plugins_config(
     sentry: Sentry,
 ) -> PluginsConfig {
     let periods = &options.periods;
-    let (metrics, told) = (metrics.clone(), handoff.clone());
+    let (metrics, lost) = (metrics.clone(), handoff.clone());
     PluginsConfig {
         directory: options.paths.kubelet_dir.clone(),
         poll: periods.kubelet_poll,
@@ -319,7 +305,7 @@ fn plugins_config(
         calls: handoff.calls(),
         on_lost: Arc::new(move |resource, why| {
             metrics.registration_lost(resource, why);
-            told.registration_lost();
+            lost.registration_lost();
         }),
     }
 }

@@ -8,8 +8,8 @@ use jiff::Timestamp;
 use super::options::MigStrategy;
 use crate::contract::{DeviceId, DeviceType};
 use crate::hardware::gpu::{MigInstance, MigMode};
-use crate::hardware::nic::Function;
-use crate::hardware::{Bdf, Gpu, Machine, Nic, Place};
+use crate::hardware::nic::PciFunction;
+use crate::hardware::{Bdf, GpuInfo, Machine, NicInfo, PciPlace};
 
 /// One device.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -23,7 +23,7 @@ pub struct NodeDevice {
     /// PCI address; a MIG device has its GPU's.
     pub bdf: Bdf,
     /// Where it is plugged in.
-    pub place: Place,
+    pub place: PciPlace,
     /// How it is.
     pub health: DeviceHealth,
 }
@@ -34,7 +34,7 @@ pub enum DeviceBody {
     /// A GPU.
     Gpu {
         /// As NVML answered.
-        gpu: Box<Gpu>,
+        gpu: Box<GpuInfo>,
         /// Only its MIG devices are handed out.
         split: bool,
         /// Number of its NVLink neighbourhood, when it has neighbours.
@@ -56,7 +56,7 @@ pub enum DeviceBody {
     /// A NIC that is listed: a physical function, or a virtual one without a visible parent.
     Nic {
         /// As sysfs said.
-        nic: Box<Nic>,
+        nic: Box<NicInfo>,
         /// Its virtual functions that are there.
         vfs: Vec<DeviceId>,
     },
@@ -67,7 +67,7 @@ pub enum DeviceBody {
         /// Number below it.
         number: u32,
         /// As sysfs said.
-        nic: Box<Nic>,
+        nic: Box<NicInfo>,
     },
 }
 
@@ -113,7 +113,7 @@ impl NodeDevice {
         }
     }
 
-    /// Memory in bytes, where it has any and tells.
+    /// Memory in bytes, where it is known.
     pub fn memory(&self) -> Option<i64> {
         let bytes = match &self.body {
             DeviceBody::Gpu { gpu, .. } => gpu.memory_bytes,
@@ -170,7 +170,7 @@ pub fn list(
 }
 
 fn mig_devices<'a>(
-    gpu: &'a Gpu,
+    gpu: &'a GpuInfo,
     parent: &'a DeviceId,
     whole: &'a DeviceHealth,
     health: &'a BTreeMap<DeviceId, DeviceHealth>,
@@ -239,20 +239,20 @@ fn nvlink_domains(machine: &Machine) -> BTreeMap<&str, u32> {
 
 fn nics(machine: &Machine, health: &BTreeMap<DeviceId, DeviceHealth>, now: Timestamp) -> Vec<NodeDevice> {
     let id_of = |bdf: Bdf| DeviceId::parse(&bdf.to_string()).ok();
-    let by_bdf: BTreeMap<Bdf, &Nic> = machine.nics.iter().map(|nic| (nic.bdf, nic)).collect();
+    let by_bdf: BTreeMap<Bdf, &NicInfo> = machine.nics.iter().map(|nic| (nic.bdf, nic)).collect();
     let mut devices = Vec::new();
     for nic in &machine.nics {
         let listed = match &nic.function {
-            Function::Physical { .. } => true,
-            Function::Virtual { pf } => !by_bdf.contains_key(pf),
+            PciFunction::Physical { .. } => true,
+            PciFunction::Virtual { pf } => !by_bdf.contains_key(pf),
         };
         let (true, Some(id)) = (listed, id_of(nic.bdf)) else { continue };
         let own = health.get(&id).cloned().unwrap_or_else(|| DeviceHealth::good(now));
-        let vfs: Vec<(u32, &Nic)> = match &nic.function {
-            Function::Physical { vfs } => {
+        let vfs: Vec<(u32, &NicInfo)> = match &nic.function {
+            PciFunction::Physical { vfs } => {
                 vfs.iter().enumerate().filter_map(|(n, bdf)| Some((n as u32, *by_bdf.get(bdf)?))).collect()
             }
-            Function::Virtual { .. } => Vec::new(),
+            PciFunction::Virtual { .. } => Vec::new(),
         };
         devices.push(NodeDevice {
             id: id.clone(),
@@ -281,7 +281,7 @@ fn nics(machine: &Machine, health: &BTreeMap<DeviceId, DeviceHealth>, now: Times
 }
 
 /// A NIC without its required device nodes cannot be used by any container.
-fn with_nodes(health: DeviceHealth, nic: &Nic, now: Timestamp) -> DeviceHealth {
+fn with_nodes(health: DeviceHealth, nic: &NicInfo, now: Timestamp) -> DeviceHealth {
     let missing = nic.chars.missing();
     if !health.healthy || missing.is_empty() {
         return health;

@@ -9,13 +9,13 @@ use super::options::MigStrategy;
 use super::options::{AgentOptions, AgentOptionsError};
 use crate::contract::DeviceId;
 use crate::decide::health::{
-    Ailment, Change, GpuEvent as DriverError, GpuHealth, LinkFault, LinkRule, NicHealth, Observation, PortPolicy,
-    RecoveryRule, Status, XidAction, XidPolicy,
+    Ailment, DeviceStatus, DriverError, GpuHealth, HealthChange, LinkFault, NicHealth, Observation, PortPolicy,
+    RecoveryRule, XidAction, XidPolicy,
 };
 use crate::hardware::gpu::{Fault, MigMode};
 use crate::hardware::nic::{Port, PortState};
 use crate::hardware::provider::Recovery;
-use crate::hardware::{Bdf, EventKind, GpuEvent, Machine, Nic, NvmlError, Probe};
+use crate::hardware::{Bdf, EventKind, GpuEvent, Machine, NicInfo, NvmlError, Probe};
 use crate::runtime::clock::Now;
 
 /// Between two probes of one GPU that ignored events led to.
@@ -60,7 +60,7 @@ impl HealthBook {
         let rule = RecoveryRule { probes: PROBES, span: options.periods.recovery_window };
         Ok(Self {
             gpus: GpuHealth::new(policy, rule),
-            nics: NicHealth::new(LinkRule::default()),
+            nics: NicHealth::default(),
             ports: options.rdma_port_policy,
             split: options.mig_strategy != MigStrategy::None,
             polled: BTreeSet::new(),
@@ -77,7 +77,7 @@ impl HealthBook {
         let recalled = std::mem::take(&mut self.recalled).into_iter();
         let (seen, unseen): (Vec<_>, _) = recalled.partition(|known| machine.gpus.gpu(&known.uuid).is_some());
         self.recalled = unseen;
-        told(&self.gpus.recall(&seen, now.mono));
+        log(&self.gpus.recall(&seen, now.mono));
         self.gpus.retain_instances(|gpu, mig| {
             let gpu = machine.gpus.gpu(gpu);
             gpu.is_some_and(|gpu| gpu.mig.instances.iter().any(|part| part.uuid == mig))
@@ -85,24 +85,24 @@ impl HealthBook {
         if let Some(error) = nvml {
             let bad = Observation::Bad { reason: "NvmlUnavailable", message: error.to_string() };
             for gpu in &machine.gpus.gpus {
-                told(&self.gpus.observe(&gpu.uuid, &bad, now.mono));
+                log(&self.gpus.observe(&gpu.uuid, &bad, now.mono));
             }
         }
         for gpu in &machine.gpus.gpus {
             if let Some(lacks) = &gpu.fabric {
-                told(&self.gpus.observe(&gpu.uuid, &bad(&Fault::Fabric(lacks.clone())), now.mono));
+                log(&self.gpus.observe(&gpu.uuid, &bad(&Fault::Fabric(lacks.clone())), now.mono));
             }
         }
         for fault in &machine.gpus.faults {
             if let Some(uuid) = &fault.uuid {
-                told(&self.gpus.observe(uuid, &bad(&fault.fault), now.mono));
+                log(&self.gpus.observe(uuid, &bad(&fault.fault), now.mono));
             }
         }
         let present: BTreeSet<String> = machine.nics.iter().map(|nic| nic.bdf.to_string()).collect();
         self.nics.retain(|id| present.contains(id));
         // One that was lent before it was ever seen has no ports that could be judged.
         // What is known of the ports of one that hangs is old.
-        let hangs = |nic: &Nic| machine.nic_faults.iter().any(|fault| fault.hangs && fault.bdf == Some(nic.bdf));
+        let hangs = |nic: &NicInfo| machine.nic_faults.iter().any(|fault| fault.hangs && fault.bdf == Some(nic.bdf));
         for nic in machine.nics.iter().filter(|nic| !nic.ports.is_empty() && !hangs(nic)) {
             self.polled_ports(nic.bdf, Ok(&nic.ports), now);
         }
@@ -127,11 +127,11 @@ impl HealthBook {
         self.recalled = ailments;
     }
 
-    /// The driver told something about `machine`.
-    pub fn heard(&mut self, event: &GpuEvent, machine: &Machine, now: Now) -> EventOutcome {
+    /// Judges what the driver reported about `machine`.
+    pub fn apply_event(&mut self, event: &GpuEvent, machine: &Machine, now: Now) -> EventOutcome {
         let uuid = event.uuid.as_deref();
         let instance = self.instance(event, machine);
-        let told_of = match &event.kind {
+        let error = match &event.kind {
             EventKind::Xid(xid) => DriverError::Xid(*xid),
             EventKind::DoubleBitEcc => DriverError::DoubleBitEcc,
             EventKind::Lost => {
@@ -148,20 +148,20 @@ impl HealthBook {
                 return EventOutcome::default();
             }
         };
-        let seen = self.gpus.event(uuid, instance.as_deref(), &told_of, now.mono);
+        let seen = self.gpus.event(uuid, instance.as_deref(), &error, now.mono);
         if seen.action >= XidAction::Warn {
             tracing::warn!(gpu = uuid, xid = seen.xid, action = %seen.action, "the driver reports an XID");
         }
-        told(&seen.changes);
+        log(&seen.changes);
         let changed = !seen.changes.is_empty();
-        let probe = if changed { Vec::new() } else { self.suspected(uuid, machine, now.mono) };
+        let probe = if changed { Vec::new() } else { self.due_probes(uuid, machine, now.mono) };
         EventOutcome { xid: Some((seen.xid, seen.action)), changed, probe }
     }
 
-    /// The GPUs that an ignored event is about, every one where it names none: the driver puts the number of the last error on
-    /// all that happen together, so what is ignored may hide what is not. An application that faults in a loop makes hundreds
+    /// The GPUs to probe after an ignored event, every one where it names none: the driver puts the number of the last error on
+    /// all that happen together, so an ignored error may hide another one. An application that faults in a loop makes hundreds
     /// of events a second: each GPU is due once in a [`PROBE_PAUSE`].
-    fn suspected(&mut self, uuid: Option<&str>, machine: &Machine, now: Duration) -> Vec<String> {
+    fn due_probes(&mut self, uuid: Option<&str>, machine: &Machine, now: Duration) -> Vec<String> {
         let about = machine.gpus.gpus.iter().filter(|gpu| uuid.is_none_or(|uuid| gpu.uuid == uuid));
         let due = about.filter(|gpu| self.suspected.get(&gpu.uuid).is_none_or(|last| now >= *last + PROBE_PAUSE));
         let due: Vec<String> = due.map(|gpu| gpu.uuid.clone()).collect();
@@ -182,14 +182,15 @@ impl HealthBook {
     /// A GPU was asked how it is. `true` when that changed anything.
     pub fn probed(&mut self, uuid: &str, probe: &Result<Probe, NvmlError>, now: Now) -> bool {
         let observation = match probe {
-            Ok(Probe { outcome: Ok(Recovery::None) }) => Observation::Clean { stated: true },
-            Ok(Probe { outcome: Ok(Recovery::NotReported) }) => Observation::Clean { stated: false },
-            Ok(Probe { outcome: Ok(wanted) }) => Observation::Wants(wants(*wanted)),
+            Ok(Probe { outcome: Ok(recovery) }) => match recovery.wanted() {
+                None => Observation::Clean { stated: *recovery == Recovery::None },
+                Some(wanted) => Observation::Wants(wanted),
+            },
             Ok(Probe { outcome: Err(fault) }) => bad(fault),
             Err(error) => Observation::Bad { reason: "NvmlUnavailable", message: error.to_string() },
         };
         let changes = self.gpus.observe(uuid, &observation, now.mono);
-        told(&changes);
+        log(&changes);
         !changes.is_empty()
     }
 
@@ -263,10 +264,10 @@ impl HealthBook {
     }
 }
 
-fn health_of(status: &Status, now: Now) -> Option<DeviceHealth> {
+fn health_of(status: &DeviceStatus, now: Now) -> Option<DeviceHealth> {
     match status {
-        Status::Healthy => None,
-        Status::Unhealthy { cause, since } => {
+        DeviceStatus::Healthy => None,
+        DeviceStatus::Unhealthy { cause, since } => {
             Some(DeviceHealth::bad(cause.reason(), cause.to_string(), at(*since, now)))
         }
     }
@@ -282,23 +283,13 @@ fn bad(fault: &Fault) -> Observation {
     Observation::Bad { reason: fault.reason(), message: fault.to_string() }
 }
 
-fn wants(recovery: Recovery) -> String {
-    let what = match recovery {
-        Recovery::Reset => "a reset (nvidia-smi --gpu-reset)".to_owned(),
-        Recovery::Reboot => "a reboot of the node".to_owned(),
-        Recovery::DrainP2p => "peer-to-peer traffic stopped, then a reset".to_owned(),
-        Recovery::DrainAndReset => "running work ended, then a reset".to_owned(),
-        Recovery::None | Recovery::NotReported => "nothing".to_owned(),
-        Recovery::Unknown(value) => format!("recovery action {value}, which this version does not know"),
-    };
-    format!("the driver wants {what}")
-}
-
-fn told(changes: &[Change]) {
+fn log(changes: &[HealthChange]) {
     for change in changes {
         match &change.status {
-            Status::Healthy => tracing::info!(gpu = %change.uuid, part = ?change.instance, "the GPU is healthy again"),
-            Status::Unhealthy { cause, .. } => {
+            DeviceStatus::Healthy => {
+                tracing::info!(gpu = %change.uuid, part = ?change.instance, "the GPU is healthy again")
+            }
+            DeviceStatus::Unhealthy { cause, .. } => {
                 tracing::warn!(gpu = %change.uuid, part = ?change.instance, why = %cause, "a GPU is out of service");
             }
         }
@@ -309,11 +300,11 @@ fn told(changes: &[Change]) {
 mod tests {
     use super::*;
     use crate::hardware::NicFault;
-    use crate::hardware::gpu::{Gpu, GpuScan, Mig, NvLinks};
-    use crate::hardware::nic::{CharDevices, Function};
+    use crate::hardware::gpu::{GpuInfo, GpuScan, MigState, NvLinks};
+    use crate::hardware::nic::{CharDevices, PciFunction};
 
-    fn gpu(uuid: &str, index: u32) -> Gpu {
-        Gpu {
+    fn gpu(uuid: &str, index: u32) -> GpuInfo {
+        GpuInfo {
             uuid: uuid.into(),
             minor: index,
             index,
@@ -321,10 +312,10 @@ mod tests {
             model: "test".into(),
             memory_bytes: None,
             compute_capability: None,
-            mig: Mig::default(),
+            mig: MigState::default(),
             nvlink: NvLinks::default(),
             fabric: None,
-            place: crate::hardware::place::Place::default(),
+            place: crate::hardware::pci::PciPlace::default(),
         }
     }
 
@@ -334,24 +325,24 @@ mod tests {
         let gpus = GpuScan { gpus: vec![gpu("GPU-a", 0), gpu("GPU-b", 1)], ..GpuScan::default() };
         let machine = Machine { gpus, ..Machine::default() };
         book.scanned(&machine, None, Now { mono: Duration::ZERO, wall: jiff::Timestamp::UNIX_EPOCH });
-        let mut heard = |uuid: Option<&str>, xid, millis| {
+        let mut probed_after = |uuid: Option<&str>, xid, millis| {
             let event = GpuEvent { uuid: uuid.map(Into::into), mig: None, kind: EventKind::Xid(xid) };
             let now = Now { mono: Duration::from_millis(millis), wall: jiff::Timestamp::UNIX_EPOCH };
-            book.heard(&event, &machine, now).probe
+            book.apply_event(&event, &machine, now).probe
         };
-        assert_eq!(heard(Some("GPU-a"), 45, 0), ["GPU-a"], "another error may hide behind it");
-        assert!(heard(Some("GPU-a"), 45, 999).is_empty());
-        assert_eq!(heard(Some("GPU-b"), 45, 999), ["GPU-b"], "a noisy neighbour does not hide it");
-        assert_eq!(heard(None, 45, 1000), ["GPU-a"], "b was just asked");
-        assert!(heard(Some("GPU-c"), 45, 5000).is_empty(), "there is no such GPU");
-        assert!(heard(Some("GPU-a"), 79, 5000).is_empty(), "what takes it out of service needs no proof");
+        assert_eq!(probed_after(Some("GPU-a"), 45, 0), ["GPU-a"], "another error may hide behind it");
+        assert!(probed_after(Some("GPU-a"), 45, 999).is_empty());
+        assert_eq!(probed_after(Some("GPU-b"), 45, 999), ["GPU-b"], "a noisy neighbour does not hide it");
+        assert_eq!(probed_after(None, 45, 1000), ["GPU-a"], "b was just asked");
+        assert!(probed_after(Some("GPU-c"), 45, 5000).is_empty(), "there is no such GPU");
+        assert!(probed_after(Some("GPU-a"), 79, 5000).is_empty(), "what takes it out of service needs no proof");
     }
 
     #[test]
     fn a_nic_whose_read_hangs_is_out_of_service_for_a_reason_of_its_own_and_comes_back_by_good_polls() {
         let bdf: Bdf = "0000:3b:00.0".parse().unwrap();
         let port = Port { number: 1, state: PortState::Active, phys_state: None, link_layer: None, rate: None };
-        let nic = Nic {
+        let nic = NicInfo {
             bdf,
             minor: 0,
             ibdev: "mlx5_0".into(),
@@ -359,10 +350,10 @@ mod tests {
             firmware: None,
             pci_id: None,
             ports: vec![port.clone()],
-            function: Function::Physical { vfs: Vec::new() },
+            function: PciFunction::Physical { vfs: Vec::new() },
             chars: CharDevices::default(),
             netdevs: Vec::new(),
-            place: crate::hardware::place::Place::default(),
+            place: crate::hardware::pci::PciPlace::default(),
         };
         let fault = NicFault { ibdev: "mlx5_0".into(), bdf: Some(bdf), reason: "stuck".into(), hangs: true };
         let mut machine = Machine { nics: vec![nic], nic_faults: vec![fault], ..Machine::default() };

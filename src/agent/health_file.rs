@@ -1,4 +1,4 @@
-//! What the driver told once and an agent after this one has to know: which GPUs there are, for those that keep silent by then,
+//! What the driver reports once and a later daemon has to know: which GPUs there are, for those that keep silent by then,
 //! and which of them a critical error keeps out of service.
 //!
 //! One file, `health.json`, in the state directory, replaced by a rename; errors count for the boot that it was written in. Not
@@ -74,7 +74,7 @@ impl HealthFile {
 
     /// Writes it where it says something else.
     pub fn keep(&mut self, gpus: Vec<Ailment>, seen: &GpuScan) {
-        // Who kept silent is told by the next scan.
+        // The next scan says which GPUs keep silent.
         let seen = GpuScan { faults: Vec::new(), ..seen.clone() };
         if self.written.as_ref().is_some_and(|written| (&written.0, &written.1) == (&gpus, &seen)) {
             return;

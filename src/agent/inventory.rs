@@ -9,7 +9,7 @@ use super::offer::{mig_name, profile_word};
 use crate::contract::inventory::{DeviceInfo, DeviceTopology, VfGroup, VirtualFunction};
 use crate::contract::{Quantity, key};
 use crate::decide::handoff::inventory::{InventoryDevice, NodeInventory};
-use crate::hardware::{Machine, Place};
+use crate::hardware::{Machine, PciPlace};
 
 /// Longest value of a label.
 const LABEL: usize = 63;
@@ -91,7 +91,7 @@ fn resources(device: &NodeDevice) -> BTreeMap<String, Quantity> {
     }
 }
 
-fn topology(place: &Place, device: &NodeDevice) -> DeviceTopology {
+fn topology(place: &PciPlace, device: &NodeDevice) -> DeviceTopology {
     DeviceTopology {
         socket_id: place.socket.map_or(-1, |socket| socket as i32),
         node_id: place.numa_node.unwrap_or(0) as i32,

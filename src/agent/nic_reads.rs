@@ -7,8 +7,8 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use crate::hardware::rdma::{Entry, ReadEntry};
-use crate::hardware::{Bdf, Nic, NicFault};
+use crate::hardware::rdma::{RdmaEntry, ReadRdmaEntry};
+use crate::hardware::{Bdf, NicFault, NicInfo};
 use crate::runtime::clock;
 
 /// Reads that are left behind before no more are begun: each keeps a thread.
@@ -83,7 +83,7 @@ impl NicReads {
         Ok(ReadTicket(ticket))
     }
 
-    /// A read came back. `false` when nobody waits for it any more: its thread has to go.
+    /// A read came back. `false` when it was left behind: its thread has to end.
     pub fn end(&self, ticket: ReadTicket) -> bool {
         self.lock().under_way.remove(&ticket.0).is_some_and(|read| !read.left_behind)
     }
@@ -110,7 +110,7 @@ impl NicReads {
 
     /// Reads all entries one after another on a thread of its own, and goes on without those that hang. Blocks, for each that
     /// hangs up to the deadline.
-    pub fn entries(&self, entries: &[Entry], read: &ReadEntry) -> Vec<Result<Option<Nic>, NicFault>> {
+    pub fn entries(&self, entries: &[RdmaEntry], read: &ReadRdmaEntry) -> Vec<Result<Option<NicInfo>, NicFault>> {
         let mut answers = Vec::with_capacity(entries.len());
         while let Some(left) = entries.get(answers.len()..).filter(|left| !left.is_empty()) {
             if let Some(fault) = self.entries_of_one_thread(left, read, &mut answers) {
@@ -123,16 +123,16 @@ impl NicReads {
     /// The answers of `left` up to the one that hangs.
     fn entries_of_one_thread(
         &self,
-        left: &[Entry],
-        read: &ReadEntry,
-        answers: &mut Vec<Result<Option<Nic>, NicFault>>,
+        left: &[RdmaEntry],
+        read: &ReadRdmaEntry,
+        answers: &mut Vec<Result<Option<NicInfo>, NicFault>>,
     ) -> Option<NicFault> {
-        let (tell, told) = mpsc::channel();
+        let (sender, messages) = mpsc::channel();
         let (reads, work, read) = (self.clone(), left.to_vec(), read.clone());
         let body = move || {
             for entry in work {
                 let begun = reads.begin(entry.bdf);
-                if tell.send(ReadMessage::Begun(begun.clone())).is_err() {
+                if sender.send(ReadMessage::Begun(begun.clone())).is_err() {
                     if let Ok(ticket) = begun {
                         reads.end(ticket);
                     }
@@ -140,7 +140,7 @@ impl NicReads {
                 }
                 let Ok(ticket) = begun else { continue };
                 let answer = Box::new(read(&entry));
-                if !reads.end(ticket) || tell.send(ReadMessage::Read(answer)).is_err() {
+                if !reads.end(ticket) || sender.send(ReadMessage::Read(answer)).is_err() {
                     return;
                 }
             }
@@ -149,7 +149,7 @@ impl NicReads {
             return left.first().map(|entry| entry.fault(format!("no thread to read it: {error}"), false));
         }
         for entry in left {
-            let ticket = match told.recv() {
+            let ticket = match messages.recv() {
                 Ok(ReadMessage::Begun(Ok(ticket))) => ticket,
                 Ok(ReadMessage::Begun(Err(NicReadError::Hangs(why) | NicReadError::Unreadable(why)))) => {
                     answers.push(Err(entry.fault(why, true)));
@@ -160,7 +160,7 @@ impl NicReads {
                 }
             };
             loop {
-                match told.recv_timeout(self.deadline) {
+                match messages.recv_timeout(self.deadline) {
                     Ok(ReadMessage::Read(answer)) => break answers.push(*answer),
                     Ok(ReadMessage::Begun(_)) | Err(RecvTimeoutError::Disconnected) => {
                         return Some(entry.fault("its read ended unexpectedly".to_owned(), false));
@@ -179,10 +179,10 @@ impl NicReads {
     }
 }
 
-/// What a reading thread tells.
+/// What a reading thread reports.
 enum ReadMessage {
     Begun(Result<ReadTicket, NicReadError>),
-    Read(Box<Result<Option<Nic>, NicFault>>),
+    Read(Box<Result<Option<NicInfo>, NicFault>>),
 }
 
 #[cfg(test)]
@@ -193,14 +193,14 @@ mod tests {
 
     const SHORT: Duration = Duration::from_millis(30);
 
-    fn entry(at: u32) -> Entry {
-        Entry { ibdev: format!("mlx5_{at}"), bdf: Some(format!("0000:{at:02x}:00.0").parse().unwrap()) }
+    fn entry(at: u32) -> RdmaEntry {
+        RdmaEntry { ibdev: format!("mlx5_{at}"), bdf: Some(format!("0000:{at:02x}:00.0").parse().unwrap()) }
     }
 
     /// Answers "no hardware" for each entry but those named, which wait for the gate.
-    fn stuck(at: &'static [u32], gate: Receiver<()>) -> ReadEntry {
+    fn stuck(at: &'static [u32], gate: Receiver<()>) -> ReadRdmaEntry {
         let gate = Mutex::new(gate);
-        Arc::new(move |read: &Entry| {
+        Arc::new(move |read: &RdmaEntry| {
             if at.iter().any(|at| entry(*at) == *read) {
                 let _ = gate.lock().unwrap().recv();
             }
@@ -208,7 +208,7 @@ mod tests {
         })
     }
 
-    fn why(answer: &Result<Option<Nic>, NicFault>) -> Option<&str> {
+    fn why(answer: &Result<Option<NicInfo>, NicFault>) -> Option<&str> {
         answer.as_ref().err().filter(|fault| fault.hangs).map(|fault| fault.reason.as_str())
     }
 
@@ -216,7 +216,7 @@ mod tests {
     fn a_nic_whose_read_hangs_is_at_fault_alone_and_is_read_again_when_the_read_comes_back() {
         let (open, gate) = channel();
         let (reads, read) = (NicReads::new(SHORT), stuck(&[1], gate));
-        let all: Vec<Entry> = (0..4).map(entry).collect();
+        let all: Vec<RdmaEntry> = (0..4).map(entry).collect();
         let first = reads.entries(&all, &read);
         assert_eq!(first.iter().map(|answer| why(answer).is_some()).collect::<Vec<_>>(), [false, true, false, false]);
         assert!(why(&first[1]).unwrap().contains("has not come back after 30ms"), "{first:?}");
@@ -240,7 +240,7 @@ mod tests {
         static ALL: [u32; 10] = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9];
         let (_open, gate) = channel();
         let reads = NicReads::new(Duration::from_millis(2));
-        // The gate is a lock as well: whoever comes second hangs before it.
+        // The gate is a lock as well: the second read hangs before it.
         let answers = reads.entries(&ALL.map(entry), &stuck(&ALL, gate));
         assert!(answers.iter().all(|answer| why(answer).is_some()), "{answers:?}");
         assert!(why(&answers[9]).unwrap().starts_with("not read: reads of 8 NICs"), "{answers:?}");

@@ -45,9 +45,9 @@ pub trait Handoff: HeldDevices {
     fn calls(self: Arc<Self>) -> Arc<dyn DeviceCalls>;
     /// Changes when what is handed out did; 0 while that is not known.
     fn handed_out(&self) -> watch::Receiver<u64>;
-    /// A registration was lost: the kubelet may have started again, and will admit its pods anew.
+    /// A registration was lost: the kubelet may have started again, and then admits its pods again.
     fn registration_lost(&self);
-    /// How surely callers are told.
+    /// How surely callers are identified.
     fn identity(&self) -> watch::Receiver<Identity>;
     /// What was served, for people and for comparisons.
     fn ledger(&self) -> Vec<LedgerLine>;
@@ -81,11 +81,11 @@ pub struct OpeningContext {
     pub options: Arc<AgentOptions>,
     /// The locked state directory.
     pub state: StateDir,
-    /// What is in the machine, as far as the first look told.
+    /// What is in the machine, by the first scan.
     pub inventory: NodeInventory,
     /// The API server.
     pub client: kube::Client,
-    /// Tells of its watches that resume.
+    /// Announces its watches that resume.
     pub resumed: Resumed,
     /// Builds answers.
     pub answerer: Arc<dyn Answerer>,
@@ -176,7 +176,7 @@ impl NodeHandoff {
         }
     }
 
-    /// Copies the ledger after each change, for those who must not wait.
+    /// Copies the ledger after each change, for readers that must not wait.
     async fn mirror(&self) {
         let mut changes = self.service.ledger_changes();
         loop {
@@ -191,7 +191,7 @@ impl NodeHandoff {
         }
     }
 
-    /// Callers are told exactly where PodResources answers.
+    /// Callers are identified exactly where PodResources answers.
     async fn watch_identity(&self) {
         loop {
             // The comparison with the kubelet on the same tick, or the one before, has asked already.
@@ -242,7 +242,7 @@ impl Handoff for NodeHandoff {
                 () = self.view.watch_node(client.clone(), node, &self.options.node_lock_key, periods.watch_timeout) => {
                     tracing::error!("the watch of the node ended");
                 }
-                () = self.view.follow_resumed(self.resumed.clone()) => tracing::error!("nobody follows the watches"),
+                () = self.view.follow_resumed(self.resumed.clone()) => tracing::error!("the watches are not followed any more"),
                 () = unlocker::run(self.service.clone(), periods.unlock_retry) => tracing::error!("the unlocker ended"),
                 () = housekeeping::run(self.service.clone(), periods.verify) => {
                     tracing::error!("the housekeeping ended");

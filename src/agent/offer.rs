@@ -35,7 +35,7 @@ pub struct Unseen {
 /// The lists, of names with a device. A device in use stays in its list, marked unhealthy when it is not in `devices` any more.
 ///
 /// A name that the machine has nothing for is not registered at all: the kubelet refuses a pod whose limit of a registered name
-/// is zero ("no healthy devices present") where the name has no healthy device. What is only out of sight is registered, and
+/// is zero ("no healthy devices present") where the name has no healthy device. What is only hidden is registered, and
 /// once registered a name stays so: a pod that asks for a name that the kubelet does not know runs without devices.
 pub fn offers(
     devices: &[NodeDevice],

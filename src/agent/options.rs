@@ -84,7 +84,7 @@ pub struct AgentOptions {
     pub pass_device_specs: bool,
     /// What names a GPU in environment and volume mounts.
     pub device_id_strategy: DeviceIdStrategy,
-    /// Kind of the CDI names of GPUs. Any other than `koordinator.sh/gpu` means that somebody else writes that spec.
+    /// Kind of the CDI names of GPUs. Any other than `koordinator.sh/gpu` means that another program writes that spec.
     pub cdi_kind: String,
 
     /// Node annotation of the node lock.
@@ -327,7 +327,7 @@ impl AgentOptions {
         self.device_list_strategy.iter().any(by_cdi)
     }
 
-    /// `true` when GPU CDI specs are somebody else's (the NVIDIA toolkit's, say).
+    /// `true` when another program writes the CDI spec of GPUs (the NVIDIA toolkit, say).
     pub fn foreign_cdi(&self) -> bool {
         self.cdi_kind != OWN_GPU_KIND
     }

@@ -1,4 +1,4 @@
-//! The regular look at the ports of the NICs: by the sentry, because sysfs may block, and told only when there is something to
+//! The regular poll of the ports of the NICs: by the sentry, because sysfs may block, and reported only when there is something to
 //! judge. A NIC that holds the sentry up is left behind, and the sentry with it.
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -37,15 +37,15 @@ struct Watched {
     in_hand: Mutex<Option<(Bdf, ReadTicket)>>,
     /// Rings when it is late.
     alarm: Alarm,
-    told: Mutex<Option<Ports>>,
-    tell: mpsc::Sender<Ports>,
+    reported: Mutex<Option<Ports>>,
+    sender: mpsc::Sender<Ports>,
 }
 
 impl PortMonitor {
     /// Looks every `period`; at nothing before [`PortMonitor::watch`]. Must be called on a runtime.
     pub fn start(sentry: &Sentry, read: ReadPorts, reads: NicReads, period: Duration) -> std::io::Result<Self> {
         // One waits while another is judged. What finds no room is looked at again.
-        let (tell, found) = mpsc::channel(1);
+        let (sender, found) = mpsc::channel(1);
         let (alarm, late) = alarm()?;
         let watched = Watched {
             nics: ArcSwap::default(),
@@ -54,8 +54,8 @@ impl PortMonitor {
             reads,
             in_hand: Mutex::default(),
             alarm,
-            told: Mutex::default(),
-            tell,
+            reported: Mutex::default(),
+            sender,
         };
         let links = Self { watched: Arc::new(watched), sentry: sentry.clone(), period, found, late };
         links.post();
@@ -97,7 +97,7 @@ impl Drop for PortMonitor {
 }
 
 impl Watched {
-    /// `false` when nobody wants another.
+    /// `false` when no other look is wanted.
     fn look(&self) -> bool {
         let mut ports = Ports::new();
         for bdf in self.nics.load().iter().copied() {
@@ -117,20 +117,20 @@ impl Watched {
         }
         self.alarm.clear();
         self.hold(None);
-        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
-        let quiet = all_active(&ports) && !self.ailing.load(Ordering::Acquire) && told.as_ref() == Some(&ports);
+        let mut reported = self.reported.lock().unwrap_or_else(PoisonError::into_inner);
+        let quiet = all_active(&ports) && !self.ailing.load(Ordering::Acquire) && reported.as_ref() == Some(&ports);
         let is_news = !ports.is_empty() && !quiet;
-        if is_news && self.tell.try_send(ports.clone()).is_ok() {
-            *told = Some(ports);
+        if is_news && self.sender.try_send(ports.clone()).is_ok() {
+            *reported = Some(ports);
         }
-        !self.tell.is_closed()
+        !self.sender.is_closed()
     }
 
     fn hold(&self, read: Option<(Bdf, ReadTicket)>) {
         *self.in_hand.lock().unwrap_or_else(PoisonError::into_inner) = read;
     }
 
-    /// The read in hand when it is late: nobody waits for it any more.
+    /// Gives up the read in hand when it is late.
     fn leave_behind(&self) -> Option<(Bdf, NicReadError)> {
         let (bdf, ticket) = (*self.in_hand.lock().unwrap_or_else(PoisonError::into_inner))?;
         Some((bdf, self.reads.leave_behind(ticket)?))

@@ -1,4 +1,4 @@
-//! Keeps everything that is made of the hardware up to date: looks at it, judges its health, and on every change renews
+//! Reconciles everything that is made of the hardware with the hardware: scans it, judges its health, and on every change renews
 //! answers, CDI files, lists, the hand-off's inventory and what is published.
 
 use std::collections::BTreeSet;
@@ -28,10 +28,10 @@ use crate::cluster::inventory::Published;
 use crate::cluster::notice::{Notice, Notices, Subject};
 use crate::contract::{DeviceId, key};
 use crate::hardware::driver::DriverFile;
-use crate::hardware::{Bdf, GpuEvent, GpuProvider, Machine, Nic, NvmlError, Roots, pci, rdma};
+use crate::hardware::{Bdf, EventSink, GpuEvent, GpuProvider, Machine, NicInfo, NvmlError, Roots, pci, rdma};
 use crate::runtime::{Sentry, clock};
 
-/// What a keeper works with.
+/// What the reconciler works with.
 pub struct ReconcilerContext {
     /// Configuration.
     pub options: Arc<AgentOptions>,
@@ -41,19 +41,21 @@ pub struct ReconcilerContext {
     pub provider: Arc<dyn GpuProvider>,
     /// Its events.
     pub events: mpsc::Receiver<GpuEvent>,
-    /// Who builds answers.
+    /// Keeps the channel open: a recording has no events, and a closed channel is a bug.
+    pub _sink: EventSink,
+    /// Builds answers.
     pub answers: Arc<Answers>,
     /// What is handed out.
     pub holdings: Arc<dyn HeldDevices>,
     /// Changes when what is handed out did.
     pub handed_out: watch::Receiver<u64>,
-    /// What the cluster is told.
+    /// What the cluster is to show.
     pub published: watch::Sender<Arc<Published>>,
     /// Counters.
     pub metrics: Arc<AgentMetrics>,
     /// Events on the node.
     pub notices: Notices,
-    /// Who looks at the NICs.
+    /// Polls the NICs.
     pub sentry: Sentry,
     /// The reads of NICs under way.
     pub reads: NicReads,
@@ -64,25 +66,25 @@ pub struct DeviceReconciler {
     context: ReconcilerContext,
     plugins: ResourcePlugins,
     book: HealthBook,
-    /// Where what it knows outlives this process; `None` where the machine names no boot.
-    kept: Option<HealthFile>,
-    links: PortMonitor,
+    /// Where the health of GPUs outlives this process; `None` where the machine names no boot.
+    health_file: Option<HealthFile>,
+    ports: PortMonitor,
     cdi: CdiFiles,
     machine: Machine,
     devices: Vec<NodeDevice>,
-    /// The devices as the cluster was told of them; `None` when nothing has changed since.
-    told: Option<Vec<NodeDevice>>,
+    /// The devices as the cluster shows them; `None` when nothing has changed since.
+    reported: Option<Vec<NodeDevice>>,
     table: Arc<DeviceTable>,
     driver: Vec<DriverFile>,
     nvml_failed: bool,
-    /// NVML's last words, where it is there and cannot be used; and whether it keeps all devices from being offered.
+    /// Why NVML cannot be used, where it is there; and why no device is offered at all.
     refusal: Option<String>,
     lacks: watch::Sender<Option<String>>,
     jobs: JoinSet<ScanResult>,
-    looks: ScanQueue,
+    scans: ScanQueue,
 }
 
-/// When the next looks are due.
+/// When the next scans and probes are due.
 struct Due {
     scan: Instant,
     poll: Instant,
@@ -97,40 +99,40 @@ impl DeviceReconciler {
         let period = context.options.periods.health_poll;
         let mut reconciler = Self {
             book: HealthBook::new(&context.options)?,
-            kept: None,
-            links: PortMonitor::start(&context.sentry, ports, context.reads.clone(), period)
+            health_file: None,
+            ports: PortMonitor::start(&context.sentry, ports, context.reads.clone(), period)
                 .map_err(AgentError::Thread)?,
             cdi: CdiFiles::open(&context.options),
             context,
             plugins,
             machine: Machine::default(),
             devices: Vec::new(),
-            told: None,
+            reported: None,
             table: Arc::default(),
             driver: Vec::new(),
             nvml_failed: false,
             refusal: None,
             lacks: watch::Sender::new(None),
             jobs: JoinSet::new(),
-            looks: ScanQueue::default(),
+            scans: ScanQueue::default(),
         };
         reconciler.recall(&first);
-        reconciler.adopt(first)?;
+        reconciler.apply_scan(first)?;
         reconciler.rebuild()?;
         reconciler.refresh()?;
-        reconciler.tell_others();
+        reconciler.report_changes();
         Ok(reconciler)
     }
 
-    /// What the agent before this one knew of GPUs: those that do not answer now are out of service, not gone. The state directory
-    /// is ours: whoever wrote there has ended.
+    /// Recalls what the daemon before this one knew of GPUs: those that do not answer now are out of service, not gone. This process
+    /// holds the state directory, so the daemon that wrote there has ended.
     fn recall(&mut self, first: &MachineScan) {
         let Some(boot_id) = first.machine.as_ref().ok().and_then(|machine| machine.boot_id.as_ref()) else { return };
-        let (file, kept) = HealthFile::open(&self.context.options.paths.state_dir, boot_id);
-        self.book.recall(kept.ailments);
-        self.kept = Some(file);
-        self.machine.gpus = kept.seen;
-        if kept.is_of_earlier_boot {
+        let (file, earlier) = HealthFile::open(&self.context.options.paths.state_dir, boot_id);
+        self.book.recall(earlier.ailments);
+        self.health_file = Some(file);
+        self.machine.gpus = earlier.seen;
+        if earlier.is_of_earlier_boot {
             let sysfs = self.context.roots.sysfs_tree().ok();
             self.machine.gpus.keep_after_boot(|bdf| sysfs.as_ref().is_some_and(|sysfs| pci::is_present(sysfs, bdf)));
         }
@@ -158,43 +160,43 @@ impl DeviceReconciler {
             let ailing = !self.book.ailing().is_empty();
             let silent = !self.book.silent().is_empty();
             let done = tokio::select! {
-                event = self.context.events.recv() => self.event(event),
+                event = self.context.events.recv() => self.reconcile_event(event),
                 Some(finding) = self.jobs.join_next() => match finding {
-                    Ok(finding) => self.found(finding),
+                    Ok(finding) => self.reconcile_scan(finding),
                     Err(error) => Err(AgentError::Panicked(error.to_string())),
                 },
-                ports = self.links.next() => match ports {
-                    Ok(ports) => self.links(&ports),
+                ports = self.ports.next() => match ports {
+                    Ok(ports) => self.reconcile_ports(&ports),
                     Err(error) => Err(AgentError::Thread(error)),
                 },
                 panicked = self.plugins.failed() => Err(AgentError::Panicked(panicked)),
                 changed = self.context.handed_out.changed() => match changed {
-                    Ok(()) => self.handed_out(),
+                    Ok(()) => self.reconcile_held(),
                     Err(_) => Err(AgentError::Panicked("the hand-off ended".to_owned())),
                 },
                 () = sleep_until(due.scan) => {
                     due.scan = tick(self.scan_period());
-                    self.look_at_everything();
+                    self.scan();
                     Ok(())
                 }
                 () = sleep_until(due.poll), if silent => {
                     due.poll = tick(periods.health_poll);
-                    self.ask(self.book.silent());
+                    self.probe(self.book.silent());
                     Ok(())
                 }
                 () = sleep_until(due.probe), if ailing => {
                     due.probe = tick(periods.recovery_probe);
-                    self.ask(self.book.ailing());
+                    self.probe(self.book.ailing());
                     Ok(())
                 }
             };
             if let Err(error) = done {
                 return error;
             }
-            if self.told.is_some() {
+            if self.reported.is_some() {
                 // Behind everything that is ready to run: the lists are in the kubelet's sockets before the rest is made.
                 tokio::task::yield_now().await;
-                self.tell_others();
+                self.report_changes();
             }
         }
     }
@@ -209,19 +211,19 @@ impl DeviceReconciler {
         if self.nvml_failed { periods.nvml_retry.min(periods.rescan) } else { periods.rescan }
     }
 
-    fn look_at_everything(&mut self) {
-        self.looks.scan = true;
+    fn scan(&mut self) {
+        self.scans.scan = true;
         self.look();
     }
 
-    fn ask(&mut self, uuids: Vec<String>) {
-        self.looks.probe.extend(uuids);
+    fn probe(&mut self, uuids: Vec<String>) {
+        self.scans.probe.extend(uuids);
         self.look();
     }
 
     fn look(&mut self) {
         let provider = self.context.provider.clone();
-        match self.looks.next() {
+        match self.scans.next() {
             Some(ScanRequest::Machine) => {
                 let (roots, reads) = (self.context.roots.clone(), self.context.reads.clone());
                 self.jobs.spawn_blocking(move || ScanResult::Machine(Box::new(scan::scan(&roots, &*provider, &reads))));
@@ -233,26 +235,26 @@ impl DeviceReconciler {
         }
     }
 
-    fn event(&mut self, event: Option<GpuEvent>) -> Result<(), AgentError> {
+    fn reconcile_event(&mut self, event: Option<GpuEvent>) -> Result<(), AgentError> {
         // The sink lives as long as the provider, which is ours.
         let Some(event) = event else { return Err(AgentError::Panicked("the event channel closed".to_owned())) };
-        let heard = self.book.heard(&event, &self.machine, clock::now());
-        if let Some((xid, action)) = heard.xid {
+        let outcome = self.book.apply_event(&event, &self.machine, clock::now());
+        if let Some((xid, action)) = outcome.xid {
             self.context.metrics.xid(xid, &action.to_string());
         }
-        if !heard.probe.is_empty() {
-            self.ask(heard.probe);
+        if !outcome.probe.is_empty() {
+            self.probe(outcome.probe);
         }
-        if heard.changed { self.refresh() } else { Ok(()) }
+        if outcome.changed { self.refresh() } else { Ok(()) }
     }
 
-    fn found(&mut self, finding: ScanResult) -> Result<(), AgentError> {
+    fn reconcile_scan(&mut self, finding: ScanResult) -> Result<(), AgentError> {
         let now = clock::now();
-        self.looks.under_way = false;
+        self.scans.under_way = false;
         self.look();
         let changed = match finding {
             ScanResult::Machine(scan) => {
-                self.adopt(*scan)?;
+                self.apply_scan(*scan)?;
                 self.rebuild()?;
                 true
             }
@@ -267,8 +269,8 @@ impl DeviceReconciler {
         if changed { self.refresh() } else { Ok(()) }
     }
 
-    /// The ports of the NICs were looked at.
-    fn links(&mut self, ports: &Ports) -> Result<(), AgentError> {
+    /// The ports of the NICs were polled.
+    fn reconcile_ports(&mut self, ports: &Ports) -> Result<(), AgentError> {
         let now = clock::now();
         let poll = |(bdf, ports): &(_, Result<Vec<_>, _>)| {
             let ports = ports.as_ref().map(Vec::as_slice).map_err(Clone::clone);
@@ -278,15 +280,15 @@ impl DeviceReconciler {
         if changed { self.refresh() } else { Ok(()) }
     }
 
-    /// Makes a scan the machine as it is known, with what is known of devices that kept silent.
-    fn adopt(&mut self, scan: MachineScan) -> Result<(), AgentError> {
+    /// Takes a scan as the machine, with what is known of devices that kept silent.
+    fn apply_scan(&mut self, scan: MachineScan) -> Result<(), AgentError> {
         if let Some(fatal) = scan.nvml.as_ref().filter(|error| error.is_fatal()) {
             return Err(AgentError::Nvml(fatal.clone()));
         }
         let mut machine = scan.machine?;
         let now = clock::now();
         match &scan.nvml {
-            // On most such nodes there is no GPU, and nobody has to do anything.
+            // Most such nodes have no GPU, and nothing has to be done.
             Some(error @ NvmlError::NoLibrary { .. }) if !self.nvml_failed => {
                 tracing::warn!("there is no NVML library here: no GPU is served until there is one");
                 tracing::debug!("{error}");
@@ -322,7 +324,7 @@ impl DeviceReconciler {
     }
 
     /// NICs that pods hold and that were out of view already when this daemon started, and those that hung already then.
-    fn lent(&self, machine: &Machine, used: &BTreeSet<DeviceId>) -> Vec<Nic> {
+    fn lent(&self, machine: &Machine, used: &BTreeSet<DeviceId>) -> Vec<NicInfo> {
         let seen: BTreeSet<Bdf> = machine.nics.iter().map(|nic| nic.bdf).collect();
         let addresses = used.iter().filter_map(|id| id.as_str().parse::<Bdf>().ok());
         let hung = machine.nic_faults.iter().filter(|fault| fault.hangs).filter_map(|fault| fault.bdf);
@@ -334,8 +336,8 @@ impl DeviceReconciler {
         missing.into_iter().filter_map(|bdf| rdma::lent(&sysfs, dev.as_ref(), bdf)).collect()
     }
 
-    /// Looks the device nodes up again and writes the CDI files: needed when the machine may be another, not when only the
-    /// health of a device is.
+    /// Looks the device nodes up again and writes the CDI files: needed when the machine may have changed, not when only the health
+    /// of a device has.
     fn rebuild(&mut self) -> Result<(), AgentError> {
         let used = self.used(&self.context.holdings.in_use());
         let dev = self.context.roots.dev_tree().ok();
@@ -373,7 +375,7 @@ impl DeviceReconciler {
 
     /// Pods were given devices, or gave them back. The lists show that only where something is listed because it is in use,
     /// and the next call of the kubelet may be waiting: mostly there is nothing to do.
-    fn handed_out(&mut self) -> Result<(), AgentError> {
+    fn reconcile_held(&mut self) -> Result<(), AgentError> {
         let in_use = self.context.holdings.in_use();
         let each = in_use.iter().filter(|(name, _)| key::is_device_resource(name));
         if !self.plugins.offer_in_health(each.flat_map(|(name, ids)| ids.iter().map(|id| (&**name, id)))) {
@@ -385,8 +387,8 @@ impl DeviceReconciler {
         Ok(())
     }
 
-    /// Judges the devices anew and tells those who would hand out a bad one: this daemon and the kubelet. Memory only: a bad
-    /// device is in the kubelet's list within milliseconds. Who else is to know is told by [`DeviceReconciler::tell_others`].
+    /// Judges the devices again and brings the result to those that hand devices out, this daemon and the kubelet. Memory only: a bad
+    /// device is in the kubelet's list within milliseconds. [`DeviceReconciler::report_changes`] does the rest.
     fn refresh(&mut self) -> Result<(), AgentError> {
         let in_use = self.context.holdings.in_use();
         let devices = self.list(&self.used(&in_use));
@@ -397,20 +399,20 @@ impl DeviceReconciler {
         self.context.holdings.set_inventory(node_inventory(&devices, registered));
         self.plugins.update(lists)?;
         let before = std::mem::replace(&mut self.devices, devices);
-        self.told.get_or_insert(before);
+        self.reported.get_or_insert(before);
         Ok(())
     }
 
-    /// Tells the cluster and people what changed since they were told last.
-    fn tell_others(&mut self) {
-        let Some(before) = self.told.take() else { return };
+    /// Reports to the cluster what changed since the last report.
+    fn report_changes(&mut self) {
+        let Some(before) = self.reported.take() else { return };
         self.publish();
-        if let Some(file) = &mut self.kept {
+        if let Some(file) = &mut self.health_file {
             file.keep(self.book.ailments(), &self.machine.gpus);
         }
-        // After the Device object: a scheduler reads that, people read this.
-        self.tell(&before);
-        self.links.watch(self.machine.nics.iter().map(|nic| nic.bdf).collect(), self.book.has_bad_links());
+        // After the Device object: schedulers read that, people read these events.
+        self.report_health(&before);
+        self.ports.watch(self.machine.nics.iter().map(|nic| nic.bdf).collect(), self.book.has_bad_links());
         for (resource, (healthy, total)) in self.plugins.counts() {
             self.context.metrics.offered(&resource, healthy, total);
         }
@@ -421,7 +423,7 @@ impl DeviceReconciler {
     }
 
     /// An event on the node for every device that goes out of service or comes back.
-    fn tell(&self, before: &[NodeDevice]) {
+    fn report_health(&self, before: &[NodeDevice]) {
         for device in &self.devices {
             let before = before.iter().find(|before| before.id == device.id);
             // A device that is seen for the first time and is well is no news.

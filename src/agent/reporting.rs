@@ -1,4 +1,4 @@
-//! Tells the cluster: Device object and labels when they change, the Lease every half minute and at once when what is served
+//! Reports to the cluster: Device object and labels when they change, the Lease every half minute and at once when what is served
 //! changes. The API server may be away for as long as it likes; nothing else waits for it.
 
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use crate::runtime::{Backoff, clock, words};
 
 const BACKOFF: Backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(30));
 
-/// Publishes the inventory: now, on every change, and when somebody else changed it (looked at every `period`, on the tick that
+/// Publishes the inventory: now, on every change, and when another writer changed it (compared every `period`, on the tick that
 /// all of this period share).
 pub async fn inventory(mut writer: InventoryWriter, mut now: watch::Receiver<Arc<Published>>, period: Duration) {
     let mut backoff = BACKOFF;
@@ -30,7 +30,7 @@ pub async fn inventory(mut writer: InventoryWriter, mut now: watch::Receiver<Arc
             }
             Err(error) => {
                 let pause = backoff.fail_randomly();
-                tell(&error, backoff.failures(), "the inventory cannot be published; trying again");
+                log(&error, backoff.failures(), "the inventory cannot be published; trying again");
                 pause
             }
         };
@@ -40,8 +40,8 @@ pub async fn inventory(mut writer: InventoryWriter, mut now: watch::Receiver<Arc
     }
 }
 
-/// Renews the Lease: every `period`, and at once when a registration or the way of identification changes. When whoever tells
-/// of registrations has ended, it says a last time that there is none.
+/// Renews the Lease: every `period`, and at once when a registration or the way of identification changes. When the
+/// registrations have ended, it says a last time that there is none.
 pub async fn lease(
     mut lease: AgentLease,
     mut states: watch::Receiver<PluginStates>,
@@ -59,7 +59,7 @@ pub async fn lease(
             }
             Err(error) => {
                 let pause = backoff.fail_randomly().min(period);
-                tell(&error, backoff.failures(), "the agent's Lease cannot be renewed; trying again");
+                log(&error, backoff.failures(), "the agent's Lease cannot be renewed; trying again");
                 pause
             }
         };
@@ -69,7 +69,7 @@ pub async fn lease(
                     changed = states.changed() => changed.is_err(),
                     changed = identity.changed() => changed.is_err(),
                 };
-                // Reasons for waiting change often; the Lease tells only what is registered.
+                // Reasons for waiting change often; the Lease says only what is registered.
                 if ended || self::status(&states.borrow(), *identity.borrow(), &lockless) != status {
                     return ended;
                 }
@@ -81,11 +81,11 @@ pub async fn lease(
     }
     let status = status(&PluginStates::new(), *identity.borrow(), &lockless);
     if let Err(error) = lease.renew(&status, clock::wall()).await {
-        tell(&error, 1, "the Lease still names what was registered");
+        log(&error, 1, "the Lease still names what was registered");
     }
 }
 
-fn tell(error: &kube::Error, failures: u32, what: &str) {
+fn log(error: &kube::Error, failures: u32, what: &str) {
     // The first is news; the rest is the same outage.
     if failures == 1 {
         tracing::warn!(error = words(error), "{what}");

@@ -1,4 +1,4 @@
-//! What would help a pod that was refused: said by whoever refuses it, so that the advice does not hang on the words.
+//! What would help a pod that was refused: each refusal names it, so that the advice does not depend on the text.
 
 /// Which advice a refusal deserves beside its own text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
@@ -12,13 +12,13 @@ pub enum Help {
     Inventory,
     /// The kubelet must know the resource name.
     Registration,
-    /// The node daemon must name the devices of pods that nobody assigned.
+    /// The node daemon must name the devices of pods without an assignment.
     Unassigned,
-    /// Somebody must leave, or the pod must ask for less.
+    /// Another pod must leave, or this pod must ask for less.
     Room,
     /// A device must have the labels that the pod selects.
     Selector,
-    /// Somebody must write the node's partition table.
+    /// The operator must write the node's partition table.
     PartitionTable,
     /// The kubelet's limit of pods is reached.
     MaxPods,
@@ -26,7 +26,7 @@ pub enum Help {
     StorageClass,
     /// A claim is missing.
     Claim,
-    /// A volume of a class that nobody provisions is missing.
+    /// A volume of a class without a provisioner is missing.
     Volume,
     /// A CSI driver has too little free storage where the node is.
     Storage,

@@ -4,11 +4,11 @@ use std::collections::BTreeSet;
 
 use crate::contract::Shared;
 
-/// Values that are stored once. What nobody holds any more is dropped after a while.
+/// Values that are stored once. A value that is not held any more is dropped after a while.
 #[derive(Debug, Clone)]
 pub struct Interner<T> {
     values: BTreeSet<Shared<T>>,
-    /// Number of values at which those that nobody holds are looked for.
+    /// Number of values at which unused ones are looked for.
     sweep_at: usize,
 }
 
@@ -48,7 +48,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn equal_values_are_stored_once_and_go_when_nobody_holds_them() {
+    fn equal_values_are_stored_once_and_go_when_they_are_unused() {
         let mut interner = Interner::default();
         let mut kept: Vec<Shared<usize>> = Vec::new();
         for at in 0..10 * LEAST {
@@ -60,6 +60,6 @@ mod tests {
         assert_eq!(interner.len(), 7);
         drop(kept);
         (0..10 * LEAST).for_each(|at| interner.intern(&mut Shared::from(at)));
-        assert!(interner.len() <= 2 * LEAST, "{} values are kept for nobody", interner.len());
+        assert!(interner.len() <= 2 * LEAST, "{} unused values are kept", interner.len());
     }
 }

@@ -1,4 +1,4 @@
-//! Words for people that are said again and again.
+//! Texts for people that repeat.
 
 use std::borrow::Cow;
 use std::cmp::Ordering;
@@ -6,7 +6,7 @@ use std::fmt;
 use std::ops::Deref;
 use std::sync::Arc;
 
-/// A text that costs nothing to say again: constant, or stored once.
+/// A text that is cheap to copy: constant, or stored once.
 #[derive(Clone)]
 pub struct Text(Words);
 
@@ -17,7 +17,7 @@ enum Words {
 }
 
 impl Text {
-    /// A copy of one's own.
+    /// An owned copy.
     pub fn into_owned(self) -> String {
         self.to_string()
     }

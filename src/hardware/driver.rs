@@ -73,7 +73,7 @@ pub fn files(root: &Tree) -> Vec<DriverFile> {
 }
 
 /// The directory in a container for what lies in `directory` on the host: loaders do not search below `nvidia/current`, and
-/// there is no hook that would tell them to.
+/// there is no hook that would make them.
 fn in_container(directory: &str) -> &str {
     directory.strip_suffix("/nvidia/current").unwrap_or(directory)
 }

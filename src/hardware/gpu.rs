@@ -5,12 +5,12 @@ use std::collections::BTreeSet;
 use serde::{Deserialize, Serialize};
 
 use super::bdf::Bdf;
-use super::place::Place;
+use super::pci::PciPlace;
 
 /// One physical GPU. Its identity is `uuid`; `index` and `minor` are only how the driver counts today.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Gpu {
+pub struct GpuInfo {
     /// `GPU-…`, the id in every annotation and every kubelet id.
     pub uuid: String,
     /// The number in `/dev/nvidia<minor>`.
@@ -27,7 +27,7 @@ pub struct Gpu {
     pub compute_capability: Option<(u32, u32)>,
     /// Whether the GPU is split, and into what.
     #[serde(default)]
-    pub mig: Mig,
+    pub mig: MigState,
     /// NVLink neighbourhood.
     #[serde(default)]
     pub nvlink: NvLinks,
@@ -36,11 +36,11 @@ pub struct Gpu {
     pub fabric: Option<String>,
     /// Where it sits on the PCI fabric; filled by the machine scan, unknown from NVML alone.
     #[serde(default)]
-    pub place: Place,
+    pub place: PciPlace,
 }
 
-impl Gpu {
-    /// NUMA node, `None` when the machine does not tell.
+impl GpuInfo {
+    /// NUMA node, `None` where it is unknown.
     pub fn numa_node(&self) -> Option<u32> {
         self.place.numa_node
     }
@@ -49,7 +49,7 @@ impl Gpu {
 /// MIG mode and the instances found.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Mig {
+pub struct MigState {
     /// The mode in force; a pending change shows after the driver applied it.
     pub mode: MigMode,
     /// Instances, by (GPU instance, compute instance). Empty unless the mode is enabled.
@@ -111,7 +111,7 @@ pub struct NvLinks {
 /// How far two GPUs are from each other; smaller is nearer. The numbers are NVML's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub enum Level {
+pub enum GpuDistance {
     /// On one board.
     Internal = 0,
     /// Below one PCIe switch.
@@ -128,16 +128,16 @@ pub enum Level {
 
 /// One pair of GPUs, `a` before `b` in the order of [`GpuScan::gpus`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Pair {
+pub struct GpuPair {
     /// UUID of the earlier GPU.
     pub a: String,
     /// UUID of the later GPU.
     pub b: String,
     /// Distance over PCIe.
-    pub level: Level,
+    pub level: GpuDistance,
 }
 
-/// Everything one look at the GPUs of this machine told.
+/// One scan of the GPUs of this machine.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct GpuScan {
@@ -149,10 +149,10 @@ pub struct GpuScan {
     #[serde(default)]
     pub cuda_version: Option<u32>,
     /// GPUs that answered, by PCI address.
-    pub gpus: Vec<Gpu>,
-    /// Pairwise distance, where NVML told it.
+    pub gpus: Vec<GpuInfo>,
+    /// Pairwise distance, where NVML answers it.
     #[serde(default)]
-    pub pairs: Vec<Pair>,
+    pub pairs: Vec<GpuPair>,
     /// GPUs that NVML counts and that did not answer. Not in `gpus`; a GPU known from an earlier scan is unhealthy now,
     /// not gone.
     #[serde(default)]
@@ -165,7 +165,7 @@ pub struct GpuScan {
 pub struct GpuFault {
     /// NVML's index; `None` for a GPU that the driver has bound and NVML does not list.
     pub index: Option<u32>,
-    /// Its UUID, when it was told now or at an earlier scan.
+    /// Its UUID, when it is known from now or an earlier scan.
     #[serde(default)]
     pub uuid: Option<String>,
     /// What happened.
@@ -219,7 +219,7 @@ impl Fault {
 
 impl GpuScan {
     /// The GPU of this UUID.
-    pub fn gpu(&self, uuid: &str) -> Option<&Gpu> {
+    pub fn gpu(&self, uuid: &str) -> Option<&GpuInfo> {
         self.gpus.iter().find(|gpu| gpu.uuid == uuid)
     }
 
@@ -227,7 +227,7 @@ impl GpuScan {
     /// leaves: one that answers elsewhere is not meant.
     pub fn name_faults(&mut self, earlier: &GpuScan) {
         for fault in self.faults.iter_mut().filter(|fault| fault.uuid.is_none()) {
-            let is_it = |gpu: &&Gpu| match fault.fault {
+            let is_it = |gpu: &&GpuInfo| match fault.fault {
                 Fault::Unlisted(bdf) => gpu.bdf == bdf,
                 _ => Some(gpu.index) == fault.index,
             };
@@ -244,16 +244,16 @@ impl GpuScan {
         self.gpus.iter_mut().for_each(|gpu| gpu.mig.instances.clear());
     }
 
-    /// Distance of two GPUs, whichever comes first; `None` when NVML did not tell.
-    pub fn level(&self, a: &str, b: &str) -> Option<Level> {
+    /// Distance of two GPUs in any order; `None` when NVML did not answer it.
+    pub fn level(&self, a: &str, b: &str) -> Option<GpuDistance> {
         let found = self.pairs.iter().find(|p| (p.a == a && p.b == b) || (p.a == b && p.b == a));
         found.map(|pair| pair.level)
     }
 
     /// Groups of GPUs that reach each other over NVLink alone: all switched GPUs are one, directly linked ones are
     /// connected components. Each GPU is in exactly one group; groups and members are in the order of `gpus`.
-    pub fn nvlink_domains(&self) -> Vec<Vec<&Gpu>> {
-        let mut domains: Vec<Vec<&Gpu>> = Vec::new();
+    pub fn nvlink_domains(&self) -> Vec<Vec<&GpuInfo>> {
+        let mut domains: Vec<Vec<&GpuInfo>> = Vec::new();
         let mut seen: BTreeSet<usize> = BTreeSet::new();
         for (start, _) in self.gpus.iter().enumerate() {
             if seen.contains(&start) {
@@ -275,7 +275,7 @@ impl GpuScan {
     }
 }
 
-fn linked(a: &Gpu, b: &Gpu) -> bool {
-    let ends_at = |from: &Gpu, to: &Gpu| from.nvlink.peers.iter().any(|(bdf, _)| *bdf == to.bdf);
+fn linked(a: &GpuInfo, b: &GpuInfo) -> bool {
+    let ends_at = |from: &GpuInfo, to: &GpuInfo| from.nvlink.peers.iter().any(|(bdf, _)| *bdf == to.bdf);
     (a.nvlink.switched && b.nvlink.switched) || ends_at(a, b) || ends_at(b, a)
 }

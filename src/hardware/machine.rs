@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 
 use super::gpu::{GpuFault, GpuScan};
-use super::nic::{Nic, NicFault};
+use super::nic::{NicFault, NicInfo};
 use super::nodes::{self, MigMinors};
 use super::pci;
 use super::provider::{GpuProvider, NvmlError};
@@ -39,7 +39,7 @@ pub struct Machine {
     /// GPUs with their places, and the GPUs that did not answer.
     pub gpus: GpuScan,
     /// RDMA NICs.
-    pub nics: Vec<Nic>,
+    pub nics: Vec<NicInfo>,
     /// RDMA entries that could not be read.
     pub nic_faults: Vec<NicFault>,
     /// The kernel's boot id; changes with every boot.
@@ -88,7 +88,7 @@ pub fn scan(roots: &Roots, provider: &dyn GpuProvider) -> Result<Machine, ScanEr
 pub fn scan_by(
     roots: &Roots,
     provider: &dyn GpuProvider,
-    nics: impl FnOnce(&Tree, &Tree) -> (Vec<Nic>, Vec<NicFault>),
+    nics: impl FnOnce(&Tree, &Tree) -> (Vec<NicInfo>, Vec<NicFault>),
 ) -> Result<Machine, ScanError> {
     let (sysfs, proc, dev) = (roots.sysfs_tree()?, roots.proc_tree()?, roots.dev_tree()?);
     let mut gpus = provider.scan()?;
@@ -137,7 +137,7 @@ impl Machine {
     }
 
     /// Puts NICs among the others that this daemon never saw, because containers had them already when it started.
-    pub fn add_lent(&mut self, lent: impl IntoIterator<Item = Nic>) {
+    pub fn add_lent(&mut self, lent: impl IntoIterator<Item = NicInfo>) {
         for nic in lent {
             if self.nics.iter().all(|seen| seen.bdf != nic.bdf) {
                 self.nics.push(nic);
@@ -148,7 +148,7 @@ impl Machine {
 
     /// Puts a NIC of an `earlier` snapshot back that left this view because a container has it exclusively (its network
     /// namespace took it along); the ranks stay as they were then.
-    pub fn keep_lent(&mut self, earlier: &Machine, is_lent: impl Fn(&Nic) -> bool) {
+    pub fn keep_lent(&mut self, earlier: &Machine, is_lent: impl Fn(&NicInfo) -> bool) {
         for nic in earlier.nics.iter().filter(|nic| is_lent(nic)) {
             if self.nics.iter().all(|seen| seen.bdf != nic.bdf) {
                 self.nics.push(nic.clone());

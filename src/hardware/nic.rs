@@ -5,12 +5,12 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 
 use super::bdf::Bdf;
-use super::place::Place;
+use super::pci::PciPlace;
 
 /// One RDMA-capable PCI function.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Nic {
+pub struct NicInfo {
     /// PCI address: the id in every annotation and every kubelet id.
     pub bdf: Bdf,
     /// The `minor` of the inventory, see [`rank`].
@@ -29,7 +29,7 @@ pub struct Nic {
     /// Ports by number.
     pub ports: Vec<Port>,
     /// Whether this is a physical function, and which others belong to it.
-    pub function: Function,
+    pub function: PciFunction,
     /// Character devices that a container needs.
     pub chars: CharDevices,
     /// Names of the network interfaces in this network namespace.
@@ -37,24 +37,24 @@ pub struct Nic {
     pub netdevs: Vec<String>,
     /// Where it sits on the PCI fabric.
     #[serde(default)]
-    pub place: Place,
+    pub place: PciPlace,
 }
 
-impl Nic {
+impl NicInfo {
     /// A virtual function (`physfn` exists).
     pub fn is_vf(&self) -> bool {
-        matches!(self.function, Function::Virtual { .. })
+        matches!(self.function, PciFunction::Virtual { .. })
     }
 }
 
 /// Puts NICs in the order of their PCI addresses and numbers them. A virtual function has the number of its NIC: the numbers of
 /// the others, which stand in annotations of running pods, stay when functions are made or go. One whose NIC is not seen (a
 /// virtual machine got it alone) is a NIC.
-pub fn rank(nics: &mut [Nic]) {
+pub fn rank(nics: &mut [NicInfo]) {
     nics.sort_by_key(|nic| nic.bdf);
     let whole: Vec<Bdf> = nics.iter().filter(|nic| !nic.is_vf()).map(|nic| nic.bdf).collect();
-    let parent = |nic: &Nic| match &nic.function {
-        Function::Virtual { pf } if whole.contains(pf) => *pf,
+    let parent = |nic: &NicInfo| match &nic.function {
+        PciFunction::Virtual { pf } if whole.contains(pf) => *pf,
         _ => nic.bdf,
     };
     let mut listed: Vec<Bdf> = nics.iter().map(parent).collect();
@@ -69,7 +69,7 @@ pub fn rank(nics: &mut [Nic]) {
 /// The SR-IOV relation of a function.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub enum Function {
+pub enum PciFunction {
     /// A physical function with its virtual functions in order (empty without SR-IOV).
     Physical {
         /// `virtfn<i>` in order of i.

@@ -1,11 +1,42 @@
-//! Reads a device's [`Place`] from the kernel's device tree: `/sys/devices/pci<dom>:<bus>/<port>/…/<bdf>`.
+//! Where a PCI device is, from the kernel's device tree (`/sys/devices/pci<dom>:<bus>/<port>/…/<bdf>`): what the scheduler needs to
+//! put a NIC beside a GPU.
 
 use std::collections::BTreeSet;
 use std::path::Path;
 
+use serde::{Deserialize, Serialize};
+
 use super::bdf::Bdf;
-use super::place::Place;
 use super::tree::{Tree, TreeError};
+
+/// A device's place on the PCI fabric. Every part is optional: containers and odd machines hide some of it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PciPlace {
+    /// Root complex as the kernel names it, `pci0000:3a`.
+    #[serde(default)]
+    pub root_complex: Option<String>,
+    /// The root port that the path goes through; `None` for a device on the root bus itself.
+    #[serde(default)]
+    pub root_port: Option<Bdf>,
+    /// Upstream port of the nearest PCIe switch above the device; `None` where there is no switch.
+    #[serde(default)]
+    pub switch: Option<Bdf>,
+    /// NUMA node, `None` when the kernel says negative or nothing.
+    #[serde(default)]
+    pub numa_node: Option<u32>,
+    /// CPU package of that NUMA node.
+    #[serde(default)]
+    pub socket: Option<u32>,
+}
+
+impl PciPlace {
+    /// The port that stands for "same PCIe switch": the switch, and without one the root port. Two devices are under
+    /// one switch exactly when both have a neighbourhood and it is equal.
+    pub fn neighbourhood(&self) -> Option<Bdf> {
+        self.switch.or(self.root_port)
+    }
+}
 
 /// PCI Express capability id.
 const CAPABILITY_EXPRESS: u8 = 0x10;
@@ -14,7 +45,7 @@ const TYPE_SWITCH_UPSTREAM: u8 = 5;
 
 /// Where `bdf` sits. Fails only when the device has no directory or it leads out of the tree; what else is hidden
 /// stays unknown in the answer.
-pub fn place(sysfs: &Tree, bdf: Bdf) -> Result<Place, TreeError> {
+pub fn place(sysfs: &Tree, bdf: Bdf) -> Result<PciPlace, TreeError> {
     Ok(place_at(sysfs, &sysfs.resolve(format!("bus/pci/devices/{bdf}"))?))
 }
 
@@ -24,10 +55,10 @@ pub fn is_present(sysfs: &Tree, bdf: Bdf) -> bool {
 }
 
 /// Where the device with this resolved directory sits; what is hidden stays unknown.
-pub fn place_at(sysfs: &Tree, path: &Path) -> Place {
+pub fn place_at(sysfs: &Tree, path: &Path) -> PciPlace {
     let (root_complex, above) = ancestors(path);
     let numa_node = sysfs.text(path.join("numa_node")).ok().and_then(|text| text.parse().ok());
-    Place {
+    PciPlace {
         root_complex,
         root_port: above.first().copied(),
         switch: nearest_switch(sysfs, path, &above),

@@ -103,7 +103,7 @@ pub enum NvmlError {
     #[error("no NVML library could be loaded; tried:{}\n{}", list(tried), advice(tried))]
     NoLibrary {
         /// Every path in the order tried.
-        tried: Vec<Attempt>,
+        tried: Vec<LoadAttempt>,
     },
     /// The library loaded and refused to start because the kernel driver has another version.
     #[error("{}: driver and library versions differ: the driver was updated and not reloaded; reboot the node or reload \
@@ -131,7 +131,7 @@ pub enum NvmlError {
     Failed {
         /// The library.
         path: PathBuf,
-        /// NVML's words.
+        /// NVML's message.
         what: String,
     },
     /// NVML as a whole did not answer in time.
@@ -166,21 +166,21 @@ impl NvmlError {
 
 /// One path that was tried and what came of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Attempt {
+pub struct LoadAttempt {
     /// The path given to the loader.
     pub path: PathBuf,
-    /// The loader's words.
+    /// The loader's message.
     pub error: String,
 }
 
-fn list(tried: &[Attempt]) -> String {
+fn list(tried: &[LoadAttempt]) -> String {
     let lines: Vec<String> = tried.iter().map(|a| format!("\n  {}: {}", a.path.display(), a.error)).collect();
     lines.concat()
 }
 
-fn advice(tried: &[Attempt]) -> String {
-    let denied = |a: &Attempt| a.error.to_ascii_lowercase().contains("permission denied");
-    let foreign = |a: &Attempt| a.error.contains("wrong ELF class") || a.error.contains("invalid ELF header");
+fn advice(tried: &[LoadAttempt]) -> String {
+    let denied = |a: &LoadAttempt| a.error.to_ascii_lowercase().contains("permission denied");
+    let foreign = |a: &LoadAttempt| a.error.contains("wrong ELF class") || a.error.contains("invalid ELF header");
     if let Some(found) = tried.iter().find(|a| denied(a)) {
         return format!("a library is there but may not be read: check the permissions of {}", found.path.display());
     }
@@ -192,7 +192,7 @@ fn advice(tried: &[Attempt]) -> String {
         .to_owned()
 }
 
-/// A machine without GPUs, or a daemon told to look for none.
+/// A machine without GPUs, or a daemon that is to look for none.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NullProvider;
 
@@ -206,7 +206,7 @@ impl GpuProvider for NullProvider {
     }
 }
 
-/// Answers from a JSON file with one [`GpuScan`], read anew at each scan. For tests and for reproducing a report.
+/// Answers from a JSON file with one [`GpuScan`], read again at each scan. For tests and for reproducing a report.
 #[derive(Clone, Debug)]
 pub struct RecordedProvider {
     path: PathBuf,

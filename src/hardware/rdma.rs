@@ -5,9 +5,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::bdf::Bdf;
-use super::nic::{CharDevices, Function, Nic, NicFault, Port, PortState};
-use super::pci;
-use super::place::Place;
+use super::nic::{CharDevices, NicFault, NicInfo, PciFunction, Port, PortState};
+use super::pci::{self, PciPlace};
 use super::tree::{Tree, TreeError, is_name};
 
 /// Most ports looked at; no NIC has more than two.
@@ -15,14 +14,14 @@ const MAX_PORTS: usize = 16;
 
 /// An entry of the class.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Entry {
+pub struct RdmaEntry {
     /// Its name.
     pub ibdev: String,
-    /// Its PCI address, where its links tell.
+    /// Its PCI address, where its links lead to it.
     pub bdf: Option<Bdf>,
 }
 
-impl Entry {
+impl RdmaEntry {
     /// It could not be read.
     pub fn fault(&self, reason: String, hangs: bool) -> NicFault {
         NicFault { ibdev: self.ibdev.clone(), bdf: self.bdf, reason, hangs }
@@ -30,10 +29,10 @@ impl Entry {
 }
 
 /// Reads one entry; `None` for a device without hardware (rxe, siw). May hang in the NIC's firmware.
-pub type ReadEntry = Arc<dyn Fn(&Entry) -> Result<Option<Nic>, NicFault> + Send + Sync>;
+pub type ReadRdmaEntry = Arc<dyn Fn(&RdmaEntry) -> Result<Option<NicInfo>, NicFault> + Send + Sync>;
 
 /// NICs by PCI address with their minors, and the entries that could not be read. A machine without the class has none.
-pub fn scan(sysfs: &Tree, dev: Option<&Tree>) -> (Vec<Nic>, Vec<NicFault>) {
+pub fn scan(sysfs: &Tree, dev: Option<&Tree>) -> (Vec<NicInfo>, Vec<NicFault>) {
     scan_by(sysfs, dev, |entries, read| entries.iter().map(|entry| read(entry)).collect())
 }
 
@@ -41,9 +40,9 @@ pub fn scan(sysfs: &Tree, dev: Option<&Tree>) -> (Vec<Nic>, Vec<NicFault>) {
 pub fn scan_by(
     sysfs: &Tree,
     dev: Option<&Tree>,
-    read_all: impl FnOnce(&[Entry], &ReadEntry) -> Vec<Result<Option<Nic>, NicFault>>,
-) -> (Vec<Nic>, Vec<NicFault>) {
-    let (mut nics, mut faults) = (Vec::<Nic>::new(), Vec::new());
+    read_all: impl FnOnce(&[RdmaEntry], &ReadRdmaEntry) -> Vec<Result<Option<NicInfo>, NicFault>>,
+) -> (Vec<NicInfo>, Vec<NicFault>) {
+    let (mut nics, mut faults) = (Vec::<NicInfo>::new(), Vec::new());
     let names = match sysfs.names("class/infiniband") {
         Ok(names) => names,
         Err(absent) if absent.is_absent() => return (nics, faults),
@@ -57,11 +56,11 @@ pub fn scan_by(
     }
     let entry = |ibdev: String| {
         let bdf = device(sysfs, &ibdev).ok().and_then(|device| address(sysfs, &device));
-        Entry { ibdev, bdf }
+        RdmaEntry { ibdev, bdf }
     };
-    let entries: Vec<Entry> = names.into_iter().map(entry).collect();
+    let entries: Vec<RdmaEntry> = names.into_iter().map(entry).collect();
     let (tree, chars) = (sysfs.clone(), char_devices(sysfs, dev));
-    let read: ReadEntry = Arc::new(move |entry| {
+    let read: ReadRdmaEntry = Arc::new(move |entry| {
         let fault = |(bdf, reason)| NicFault { ibdev: entry.ibdev.clone(), bdf, reason, hangs: false };
         read(&tree, &entry.ibdev, &chars).map_err(fault)
     });
@@ -113,14 +112,14 @@ fn device(sysfs: &Tree, name: &str) -> Result<PathBuf, TreeError> {
 }
 
 /// Where a device sits, by the bus and by its own directory: whichever shows the fabric. Copied trees have one of them.
-fn place(sysfs: &Tree, bdf: Bdf, device: &Path) -> Place {
+fn place(sysfs: &Tree, bdf: Bdf, device: &Path) -> PciPlace {
     let by_bus = pci::place(sysfs, bdf).ok();
     by_bus.filter(|place| place.root_complex.is_some()).unwrap_or_else(|| pci::place_at(sysfs, device))
 }
 
-/// What can be told of a NIC that is not in view: its PCI function stays when a container's network namespace has taken the
-/// rest along. It has no ports, because nothing tells about them. `None` when the function is not there either.
-pub fn lent(sysfs: &Tree, dev: Option<&Tree>, bdf: Bdf) -> Option<Nic> {
+/// What is known of a NIC that is not in view: its PCI function stays when a container's network namespace has taken the
+/// rest along. It has no ports, because they cannot be read. `None` when the function is not there either.
+pub fn lent(sysfs: &Tree, dev: Option<&Tree>, bdf: Bdf) -> Option<NicInfo> {
     let device = sysfs.resolve(format!("bus/pci/devices/{bdf}")).ok()?;
     let mut chars = CharDevices::default();
     for class in CLASSES {
@@ -129,7 +128,7 @@ pub fn lent(sysfs: &Tree, dev: Option<&Tree>, bdf: Bdf) -> Option<Nic> {
         }
     }
     chars.rdma_cm = node(dev?, "rdma_cm");
-    Some(Nic {
+    Some(NicInfo {
         bdf,
         minor: 0,
         ibdev: String::new(),
@@ -162,7 +161,11 @@ fn address(sysfs: &Tree, device: &Path) -> Option<Bdf> {
 }
 
 /// One entry of the class; `None` for a device without hardware (rxe, siw).
-fn read(sysfs: &Tree, name: &str, chars: &BTreeMap<String, CharDevices>) -> Result<Option<Nic>, (Option<Bdf>, String)> {
+fn read(
+    sysfs: &Tree,
+    name: &str,
+    chars: &BTreeMap<String, CharDevices>,
+) -> Result<Option<NicInfo>, (Option<Bdf>, String)> {
     let class = class(name);
     let no_address = |error: TreeError| (None, error.to_string());
     let entry = sysfs.resolve(&class).map_err(no_address)?;
@@ -178,7 +181,7 @@ fn read(sysfs: &Tree, name: &str, chars: &BTreeMap<String, CharDevices>) -> Resu
         return Err((Some(bdf), "has no readable port".to_owned()));
     }
     let optional = |file: &str| sysfs.text(class.join(file)).ok().filter(|text| !text.is_empty());
-    Ok(Some(Nic {
+    Ok(Some(NicInfo {
         bdf,
         minor: 0,
         ibdev: name.to_owned(),
@@ -211,12 +214,12 @@ fn read_ports(sysfs: &Tree, device: PathBuf) -> Result<Vec<Port>, TreeError> {
 }
 
 /// VF iff `physfn` exists; a PF lists `virtfn<i>`.
-fn function(sysfs: &Tree, device: &Path) -> Result<Function, TreeError> {
+fn function(sysfs: &Tree, device: &Path) -> Result<PciFunction, TreeError> {
     match sysfs.resolve(device.join("physfn")) {
         Ok(pf) => {
             let last = pf.file_name().and_then(|name| name.to_str()).unwrap_or_default();
             let escapes = || TreeError::Escapes { path: device.join("physfn"), root: sysfs.root().to_owned() };
-            Ok(Function::Virtual { pf: last.parse().map_err(|_| escapes())? })
+            Ok(PciFunction::Virtual { pf: last.parse().map_err(|_| escapes())? })
         }
         Err(error) if error.is_absent() => {
             let names = sysfs.names(device)?;
@@ -229,7 +232,7 @@ fn function(sysfs: &Tree, device: &Path) -> Result<Function, TreeError> {
                 })
                 .collect();
             vfs.sort_unstable();
-            Ok(Function::Physical { vfs: vfs.into_iter().map(|(_, bdf)| bdf).collect() })
+            Ok(PciFunction::Physical { vfs: vfs.into_iter().map(|(_, bdf)| bdf).collect() })
         }
         Err(error) => Err(error),
     }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use baton::hardware::gpu::{Level, MigMode};
+use baton::hardware::gpu::{GpuDistance, MigMode};
 use baton::hardware::nvml;
 use baton::hardware::{GpuProvider, NullProvider, NvmlError, NvmlOptions, NvmlProvider, RecordedProvider};
 use baton::sim::hardware::{NodeSpec, NvmlReturn, Shape, VirtualNode};
@@ -86,11 +86,11 @@ fn distances_between_gpus_follow_the_pci_tree() {
         let bench = Bench::new(shape);
         bench.scan().level(&bench.uuid(a), &bench.uuid(b)).unwrap()
     };
-    assert_eq!(level(Shape::Hgx, 0, 1), Level::SingleSwitch);
-    assert_eq!(level(Shape::Hgx, 1, 2), Level::Node);
-    assert_eq!(level(Shape::Hgx, 0, 7), Level::System);
-    assert_eq!(level(Shape::Nested, 0, 2), Level::MultipleSwitches);
-    assert_eq!(level(Shape::Pairs, 1, 0), Level::HostBridge);
+    assert_eq!(level(Shape::Hgx, 0, 1), GpuDistance::SingleSwitch);
+    assert_eq!(level(Shape::Hgx, 1, 2), GpuDistance::Node);
+    assert_eq!(level(Shape::Hgx, 0, 7), GpuDistance::System);
+    assert_eq!(level(Shape::Nested, 0, 2), GpuDistance::MultipleSwitches);
+    assert_eq!(level(Shape::Pairs, 1, 0), GpuDistance::HostBridge);
 }
 
 #[test]

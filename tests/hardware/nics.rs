@@ -2,8 +2,8 @@
 
 use std::os::unix::fs::symlink;
 
-use baton::hardware::nic::{Function, PortState};
-use baton::hardware::{Bdf, Machine, Nic, rdma};
+use baton::hardware::nic::{PciFunction, PortState};
+use baton::hardware::{Bdf, Machine, NicInfo, rdma};
 use baton::sim::hardware::{NodeSpec, Shape};
 
 use super::bench::Bench;
@@ -24,7 +24,7 @@ fn four_nics_are_found_by_pci_address_with_all_that_sysfs_tells() {
         assert_eq!(nic.firmware.as_deref(), Some("28.39.1002"));
         assert_eq!(nic.pci_id, Some((0x15b3, 0x1021)));
         assert!(nic.node_guid.as_deref().unwrap().starts_with("0c42:a103:"));
-        assert_eq!(nic.function, Function::Physical { vfs: vec![] });
+        assert_eq!(nic.function, PciFunction::Physical { vfs: vec![] });
         assert_eq!(nic.netdevs, [format!("ibs{at}")]);
         assert_eq!(nic.ports.len(), 1);
         assert_eq!(nic.ports[0].state, PortState::Active);
@@ -46,12 +46,12 @@ fn virtual_functions_know_their_physical_one_and_it_them() {
     let machine = bench.machine();
     assert_eq!(machine.nics.len(), 4 * 10);
     let pf = &machine.nics[0];
-    let Function::Physical { vfs } = &pf.function else { panic!("{:?}", pf.function) };
+    let PciFunction::Physical { vfs } = &pf.function else { panic!("{:?}", pf.function) };
     let after: Vec<Bdf> = machine.nics[1..10].iter().map(|nic| nic.bdf).collect();
     assert_eq!(*vfs, after, "virtfn10 does not come before virtfn2");
     for vf in &machine.nics[1..10] {
         assert!(vf.is_vf());
-        assert_eq!(vf.function, Function::Virtual { pf: pf.bdf });
+        assert_eq!(vf.function, PciFunction::Virtual { pf: pf.bdf });
         assert_eq!(vf.place, pf.place, "a virtual function sits where its physical one does");
     }
 }
@@ -154,7 +154,7 @@ fn a_nic_lent_to_a_container_stays_in_the_inventory() {
 fn a_nic_that_was_lent_before_it_was_ever_seen_is_told_from_its_pci_function() {
     let bench = vfs(2);
     let seen = bench.machine();
-    let at = seen.nics.iter().position(Nic::is_vf).unwrap();
+    let at = seen.nics.iter().position(NicInfo::is_vf).unwrap();
     for (lent, of) in [(0, "a physical function"), (at, "a virtual one")] {
         let before = &seen.nics[lent];
         bench.node.lend_nic(lent).unwrap();
@@ -180,7 +180,7 @@ fn virtual_functions_have_their_nics_minor_and_shift_no_other() {
     let whole: Vec<u32> = machine.nics.iter().filter(|nic| !nic.is_vf()).map(|nic| nic.minor).collect();
     assert_eq!(whole, without.nics.iter().map(|nic| nic.minor).collect::<Vec<_>>());
     for nic in &machine.nics {
-        if let Function::Virtual { pf } = &nic.function {
+        if let PciFunction::Virtual { pf } = &nic.function {
             let parent = machine.nics.iter().find(|other| other.bdf == *pf).unwrap();
             assert_eq!(nic.minor, parent.minor);
         }
@@ -209,7 +209,7 @@ fn nics_are_served_where_the_tree_has_the_class_but_no_pci_bus() {
     let (nics, faults) = rdma::scan(&tree, None);
     assert_eq!(faults, []);
     let places =
-        |nics: &[baton::hardware::Nic]| nics.iter().map(|nic| (nic.bdf, nic.place.clone())).collect::<Vec<_>>();
+        |nics: &[baton::hardware::NicInfo]| nics.iter().map(|nic| (nic.bdf, nic.place.clone())).collect::<Vec<_>>();
     assert_eq!(places(&nics), places(&whole.nics));
     for nic in &nics {
         assert_eq!(rdma::ports(&tree, nic.bdf).unwrap(), nic.ports);

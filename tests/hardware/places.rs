@@ -2,19 +2,19 @@
 
 use std::path::Path;
 
-use baton::hardware::{Bdf, Machine, Place, pci};
+use baton::hardware::{Bdf, Machine, PciPlace, pci};
 use baton::sim::hardware::{NodeSpec, Shape};
 
 use super::bench::Bench;
 
-fn places(machine: &Machine) -> (Vec<&Place>, Vec<&Place>) {
+fn places(machine: &Machine) -> (Vec<&PciPlace>, Vec<&PciPlace>) {
     (machine.gpus.gpus.iter().map(|gpu| &gpu.place).collect(), machine.nics.iter().map(|nic| &nic.place).collect())
 }
 
 /// GPUs that share the neighbourhood of each NIC.
 fn beside(machine: &Machine) -> Vec<Vec<usize>> {
     let (gpus, nics) = places(machine);
-    let near = |nic: &&Place| {
+    let near = |nic: &&PciPlace| {
         let here = nic.neighbourhood();
         (0..gpus.len()).filter(|at| here.is_some() && gpus[*at].neighbourhood() == here).collect()
     };
@@ -101,7 +101,7 @@ fn a_gpu_that_sysfs_hides_has_no_place_and_is_still_found() {
     std::fs::remove_file(bench.roots().sysfs.join(format!("bus/pci/devices/{}", bench.gpu_bdf(0)))).unwrap();
     let machine = bench.machine();
     assert_eq!(machine.gpus.gpus.len(), 8);
-    assert_eq!(machine.gpus.gpus[0].place, Place::default());
+    assert_eq!(machine.gpus.gpus[0].place, PciPlace::default());
 }
 
 #[test]

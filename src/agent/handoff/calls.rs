@@ -51,7 +51,7 @@ impl HandoffService {
         self.is_ready_before(resource, deadline).await.ok()?;
         let mut guard = self.state.lock().await;
         let state = guard.as_mut()?;
-        self.heed_restarts(state);
+        self.reconcile_restarts(state);
         let call = AllocateCall { resource, count: i64::from(count), ids: &[] };
         let resources = Arc::new(self.list(state, deadline).await);
         let mut reads = CallReads::new("GetPreferredAllocation", deadline, &self.context.view);

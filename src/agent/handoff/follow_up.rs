@@ -11,7 +11,7 @@ use crate::contract::{DeviceId, Shared};
 use crate::decide::handoff::{LedgerEntry, PodNotice};
 use crate::runtime::vital;
 
-/// Who hears of answers.
+/// Receives what was answered.
 pub(super) struct FollowUp {
     api: Arc<dyn HandoffApi>,
     metrics: HandoffMetrics,
@@ -25,13 +25,13 @@ pub(super) struct FollowUp {
 pub(super) struct ServedCall {
     /// The log line's verb.
     pub what: &'static str,
-    /// Who was given what.
+    /// The grant.
     pub entry: Option<Shared<LedgerEntry>>,
-    /// How the caller was told.
+    /// How the caller was identified.
     pub how: &'static str,
     /// The kubelet chose other devices.
     pub mismatch: bool,
-    /// What people are told.
+    /// Events to write.
     pub notices: Vec<PodNotice>,
     /// Entries of the ledger now.
     pub entries: usize,
@@ -73,7 +73,7 @@ impl FollowUp {
     }
 
     fn perform(&self, served: ServedCall) {
-        // First those who wait for it: the lock is another pod's next turn.
+        // The lock first: the next pod of the node waits for it.
         self.lock_matters();
         self.ledger_changed();
         self.metrics.ledger_entries.set(served.entries as i64);
@@ -83,13 +83,13 @@ impl FollowUp {
         }
         served.notices.into_iter().for_each(|notice| self.api.report(notice));
         if let Some(entry) = &served.entry {
-            told(served.what, entry, served.how);
+            log(served.what, entry, served.how);
         }
     }
 }
 
-/// One line for each grant: who was given what.
-fn told(what: &str, entry: &LedgerEntry, how: &'static str) {
+/// One line for each grant.
+fn log(what: &str, entry: &LedgerEntry, how: &'static str) {
     let devices: Vec<&str> = entry.devices().map(DeviceId::as_str).collect();
     let LedgerEntry { pod, container, resource, .. } = entry;
     tracing::info!(pod = %pod.key, uid = %pod.uid, container = &**container, resource = &**resource, devices = devices.join(","), how, "{what}");
@@ -107,7 +107,7 @@ mod tests {
     use crate::contract::{LockRead, PodKey, PodRef};
     use crate::decide::pod::HandoffPod;
 
-    /// Hears what is told, and is asked nothing.
+    /// Records events; nothing is read from it.
     #[derive(Default)]
     struct Ear(Mutex<Vec<&'static str>>);
 
@@ -119,7 +119,7 @@ mod tests {
             unreachable!("nothing is read after an answer")
         }
         fn release<'a>(&'a self, _: &'a str) -> BoxFuture<'a, Result<LockWrite, HandoffApiError>> {
-            unreachable!("whoever releases is only woken up")
+            unreachable!("the unlocker is only woken up")
         }
         fn report(&self, notice: PodNotice) {
             self.0.lock().unwrap().push(notice.reason);

@@ -77,7 +77,7 @@ impl HandoffService {
 /// Runs until it is dropped: expires on every change of the pods, verifies every `period`.
 pub async fn run(service: Arc<HandoffService>, period: Duration) {
     let mut changes = service.context.view.changes();
-    let mut told: BTreeSet<(PodUid, &'static str, String)> = BTreeSet::new();
+    let mut reported: BTreeSet<(PodUid, &'static str, String)> = BTreeSet::new();
     let mut next_verify = clock::mono() + clock::until_tick(period);
     loop {
         let wait = next_verify.saturating_sub(clock::mono());
@@ -93,7 +93,7 @@ pub async fn run(service: Arc<HandoffService>, period: Duration) {
         changes.borrow_and_update();
         if clock::mono() >= next_verify {
             next_verify = clock::mono() + clock::until_tick(period);
-            verify_once(&service, &mut told).await;
+            verify_once(&service, &mut reported).await;
         }
         expire(&service).await;
     }
@@ -154,7 +154,7 @@ async fn expire(service: &HandoffService) {
     }
 }
 
-async fn verify_once(service: &HandoffService, told: &mut BTreeSet<(PodUid, &'static str, String)>) {
+async fn verify_once(service: &HandoffService, reported: &mut BTreeSet<(PodUid, &'static str, String)>) {
     let resources = service.context.pod_resources.list(clock::mono() + LIST_BUDGET).await;
     let Some(listing) = resources.listing() else { return };
     let found: Vec<PodNotice> = {
@@ -171,11 +171,11 @@ async fn verify_once(service: &HandoffService, told: &mut BTreeSet<(PodUid, &'st
     };
     let now: BTreeSet<_> = found.iter().map(|n| (n.pod.uid.clone(), n.reason, n.note.clone())).collect();
     for notice in found {
-        if !told.contains(&(notice.pod.uid.clone(), notice.reason, notice.note.clone())) {
+        if !reported.contains(&(notice.pod.uid.clone(), notice.reason, notice.note.clone())) {
             tracing::warn!(pod = %notice.pod, reason = notice.reason, note = notice.note, "divergence");
             service.context.metrics.divergences.get_or_create(&ReasonLabel { reason: notice.reason }).inc();
             service.context.api.report(notice);
         }
     }
-    *told = now;
+    *reported = now;
 }

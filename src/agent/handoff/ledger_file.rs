@@ -7,7 +7,7 @@
 //! A write lies between the kubelet's call and its answer, so it costs as little as that promise allows. The two files stay open
 //! and take turns: the one that is not the ledger is written over and exchanged with the one that is. Nothing is created,
 //! truncated or removed, none of which the promise needs and each of which ext4 answers with a journal entry, or with writing
-//! the file out (`auto_da_alloc`, 2 to 8 ms). And only entries that changed are spelled out anew.
+//! the file out (`auto_da_alloc`, 2 to 8 ms). And only entries that changed are spelled out again.
 
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
@@ -53,13 +53,13 @@ pub struct StateDir {
 impl StateDir {
     /// Waits until no other process holds `dir`. Cancel-safe.
     pub async fn acquire(dir: &Path) -> Result<Self, StateError> {
-        let mut told = false;
+        let mut logged = false;
         loop {
             if let Some(held) = Self::try_acquire(dir)? {
                 return Ok(held);
             }
-            if !told {
-                told = true;
+            if !logged {
+                logged = true;
                 tracing::warn!(dir = %dir.display(), "another agent holds the state directory; waiting until it ends");
             }
             tokio::time::sleep(RETRY).await;
@@ -137,7 +137,7 @@ impl LedgerFile {
         self.text.spell(ledger, &self.boot_id)?;
         match self.exchange() {
             Ok(true) => Ok(()),
-            // The first two writes, or somebody tampered with the files.
+            // The first two writes, or the files were changed from outside.
             Ok(false) | Err(_) => self.renew(),
         }
     }
@@ -161,7 +161,7 @@ impl LedgerFile {
         let file = OpenOptions::new().create_new(true).write(true).mode(0o600).open(&self.temporary)?;
         file.write_all_at(&self.text.whole, 0)?;
         match exchange(&self.temporary, &self.path) {
-            // An older ledger that somebody else has written is at the temporary name now, and will be renewed.
+            // An older ledger of another writer is at the temporary name now, and is renewed next time.
             Ok(()) => self.files.spare = self.files.ledger.take(),
             // There is no old one yet, or a file system (or kernel) without exchange.
             Err(_) => std::fs::rename(&self.temporary, &self.path)?,

@@ -73,7 +73,7 @@ impl Default for HandoffMetrics {
             refused: Family::default(),
             allocate_seconds: Histogram::new(exponential_buckets(0.000_1, 2.0, 16)),
             live_reads: Family::default(),
-            // A call waits for up to --rpc-budget, which is 2 s if nobody says otherwise: 0.1 ms to 3.3 s.
+            // A call waits for up to --rpc-budget, 2 s by default: 0.1 ms to 3.3 s.
             watch_wait_seconds: Histogram::new(exponential_buckets(0.000_1, 2.0, 16)),
             identified: Family::default(),
             id_mismatches: Counter::default(),

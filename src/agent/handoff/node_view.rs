@@ -144,24 +144,24 @@ impl NodeView {
             (seen.pods_synced, seen.pods_watching) = (true, true);
             let notices = seen.pods.replace(pods.iter().map(LightPod::handoff).collect());
             for pod in pods {
-                report(&mut seen.pods, pod);
+                apply_status(&mut seen.pods, pod);
             }
             notices
         })
     }
 
-    /// Watches the pods that are bound to `node`, forever, each watch for at most `timeout`; `tell` gets what people should know.
-    pub async fn watch_pods(&self, client: Client, node: &str, timeout: Duration, tell: impl Fn(PodNotice)) {
+    /// Watches the pods that are bound to `node`, forever, each watch for at most `timeout`; `report` gets the events to write.
+    pub async fn watch_pods(&self, client: Client, node: &str, timeout: Duration, report: impl Fn(PodNotice)) {
         let pods: Api<LightPod> = Api::all(client);
         let config = watched(timeout).fields(&format!("spec.nodeName={node}"));
         let stream = patient(watcher(pods, config), ON_EVERY_NODE);
-        self.follow_pods(stream, tell).await;
+        self.follow_pods(stream, report).await;
     }
 
     async fn follow_pods(
         &self,
         stream: impl Stream<Item = Result<Event<LightPod>, watcher::Error>>,
-        tell: impl Fn(PodNotice),
+        report: impl Fn(PodNotice),
     ) {
         let mut stream = std::pin::pin!(stream);
         let mut listing: Option<Vec<LightPod>> = None;
@@ -172,14 +172,14 @@ impl NodeView {
                 Ok(Event::InitDone) => {
                     let pods = listing.take().unwrap_or_default();
                     tracing::debug!(pods = pods.len(), "pods of this node listed");
-                    self.replace_pods(&pods).into_iter().for_each(&tell);
+                    self.replace_pods(&pods).into_iter().for_each(&report);
                 }
                 Ok(Event::Apply(pod)) => {
                     let notice = self.update(|seen| {
                         seen.pods_watching = true;
                         take_in(&mut seen.pods, &pod)
                     });
-                    notice.into_iter().for_each(&tell);
+                    notice.into_iter().for_each(&report);
                 }
                 Ok(Event::Delete(pod)) => self.update(|seen| {
                     seen.pods_watching = true;
@@ -257,11 +257,11 @@ fn watched(timeout: Duration) -> watcher::Config {
 
 fn take_in(pods: &mut NodePods, pod: &LightPod) -> Option<PodNotice> {
     let notice = pods.apply(pod.handoff());
-    report(pods, pod);
+    apply_status(pods, pod);
     notice
 }
 
-fn report(pods: &mut NodePods, pod: &LightPod) {
+fn apply_status(pods: &mut NodePods, pod: &LightPod) {
     let uid = PodUid::new(pod.metadata.uid.as_deref().unwrap_or_default());
     pods.report(&uid, pod.reported());
 }

@@ -30,15 +30,15 @@ use crate::runtime::clock;
 const PREFERENCE_HOLDS: Duration = Duration::from_secs(1);
 /// Kept from the budget so that the error still reaches the kubelet in time.
 pub(super) const RESERVE: Duration = Duration::from_millis(50);
-/// The kubelet and this agent hear of a pod at the same moment; where the kubelet's call comes first, what it is about follows
-/// within moments. Asking the API server takes longer than that.
+/// The kubelet and this daemon see a pod at the same moment; where the kubelet's call comes first, the watch follows within
+/// milliseconds. Asking the API server takes longer than that.
 const HEAD_START: Duration = Duration::from_millis(10);
 /// Between two attempts to read live.
 const ASK_AGAIN: Duration = Duration::from_millis(75);
 /// Decisions that may ask for live reads one after another.
 pub(super) const MAX_ROUNDS: usize = 6;
 
-/// What the hand-off is told at start.
+/// Settings of the hand-off.
 #[derive(Debug, Clone)]
 pub struct HandoffSettings {
     /// This node.
@@ -57,7 +57,7 @@ pub struct HandoffContext {
     pub view: Arc<NodeView>,
     /// The cluster.
     pub api: Arc<dyn HandoffApi>,
-    /// The devices; replaced whole by whoever discovers them.
+    /// The devices; replaced whole on every change.
     pub inventory: Arc<ArcSwap<NodeInventory>>,
     /// Builds answers.
     pub answerer: Arc<dyn Answerer>,
@@ -95,7 +95,7 @@ pub(super) struct HandoffState {
 }
 
 impl HandoffState {
-    /// The kubelet admits its pods again: nobody's admission is over, and who was served may ask once more.
+    /// The kubelet admits its pods again: no admission is over, and served pods may ask once more.
     pub fn admits_again(&mut self) {
         self.passed.clear();
         self.preference = None;
@@ -249,7 +249,7 @@ impl HandoffService {
                 "the ledger is not known yet",
             ));
         };
-        self.heed_restarts(state);
+        self.reconcile_restarts(state);
         let call = AllocateCall { resource, count: i64::try_from(ids.len()).unwrap_or(i64::MAX), ids };
         let (known, resources) = self.kubelet_view(state, &call, deadline).await;
         let (outcome, passed) = self.decide_live(state, &call, known.as_ref(), &resources, deadline).await?;
@@ -293,7 +293,7 @@ impl HandoffService {
         Err(AllocateRefusal::without_pod(AllocateRule::NotServing, resource, why))
     }
 
-    /// The kubelet's view: the one of the preference call just before, if this is the call that it prepared; else anew.
+    /// The kubelet's view: the one of the preference call just before, if this is the call that it prepared; else a new one.
     async fn kubelet_view(
         &self,
         state: &mut HandoffState,
@@ -335,7 +335,7 @@ impl HandoffService {
         settled || learned
     }
 
-    /// Decides, reading live what the decision asks for. Also tells whose admission is over.
+    /// Decides, reading live what the decision asks for. Also returns the pods whose admission is over.
     async fn decide_live(
         &self,
         state: &HandoffState,
@@ -471,7 +471,7 @@ impl HandoffService {
         Ok(answer)
     }
 
-    /// The stored answer again, with this call's ids on record. An entry that was rebuilt is answered anew.
+    /// The stored answer again, with this call's ids on record. For an entry that was rebuilt the answer is built.
     fn repeat(
         &self,
         state: &mut HandoffState,
@@ -488,7 +488,7 @@ impl HandoffService {
             None => self.answer(entry, is_share(entry))?,
         };
         let before = entry.clone();
-        let told = state.ledger.stored().get(key).cloned();
+        let stored_entry = state.ledger.stored().get(key).cloned();
         state.ledger.repeat(key, ids.iter().map(|id| id.as_str().into()).collect());
         state.ledger.set_answer(key, answer.encode_to_vec());
         if let Err(error) = state.file.save(&state.ledger) {
@@ -496,7 +496,14 @@ impl HandoffService {
             return Err(Self::unwritten(key, &error));
         }
         let (entries, notices) = (state.ledger.len(), Vec::new());
-        self.after.spawn(ServedCall { what: "served again", entry: told, how, mismatch: false, notices, entries });
+        self.after.spawn(ServedCall {
+            what: "served again",
+            entry: stored_entry,
+            how,
+            mismatch: false,
+            notices,
+            entries,
+        });
         Ok(answer)
     }
 
@@ -532,7 +539,7 @@ impl HandoffService {
     }
 
     /// Brings the marks of admissions up to the kubelet's last start.
-    pub(super) fn heed_restarts(&self, state: &mut HandoffState) {
+    pub(super) fn reconcile_restarts(&self, state: &mut HandoffState) {
         let starts = self.kubelet_starts.load(Ordering::SeqCst);
         if std::mem::replace(&mut state.kubelet_start, starts) != starts {
             state.admits_again();

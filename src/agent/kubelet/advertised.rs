@@ -26,7 +26,7 @@ pub struct Advertised {
     written: EncodedList,
 }
 
-/// The message, once somebody has asked for it. It follows from the list, and says nothing of its own.
+/// The message, from its first use on. It follows from the list, so it counts neither for equality nor for copies.
 #[derive(Debug, Default)]
 struct EncodedList(OnceLock<Vec<u8>>);
 

@@ -1,6 +1,6 @@
 //! Watches the kubelet's directory: by inotify for speed, and by looking every few seconds because inotify can miss what
-//! happens behind a symlink, a bind mount or a directory that was made anew. The looks are the sentry's, which wakes nobody
-//! while they show the same.
+//! happens behind a symlink, a bind mount or a directory that was created again. The sentry takes these looks and wakes no
+//! task while they show the same.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -73,7 +73,7 @@ pub fn watch(
 struct Poll {
     directory: PathBuf,
     period: Duration,
-    /// Told when a look showed something else than the one before.
+    /// Notified when a look showed something else than the one before.
     other: Arc<Notify>,
 }
 
@@ -83,7 +83,7 @@ impl Poll {
         let mut before = None;
         let look = move || {
             let now = (there(&directory), identity(&directory.join(KUBELET_SOCKET)));
-            // The first look tells as well: something may have happened since the start.
+            // The first look notifies as well: something may have happened since the start.
             if before.replace(now) != Some(now) {
                 other.notify_one();
             }
@@ -118,7 +118,7 @@ fn look(directory: &Path, happenings: u64) -> DirectoryState {
     DirectoryState { kubelet: identity(&directory.join(KUBELET_SOCKET)), happenings }
 }
 
-/// An inotify watch on the directory that exists now; made anew when the directory was.
+/// An inotify watch on the directory that exists now; replaced when the directory was.
 #[derive(Default)]
 struct DirectoryWatch {
     events: Option<EventStream<Vec<u8>>>,

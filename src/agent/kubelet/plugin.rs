@@ -42,7 +42,7 @@ pub type PluginStates = BTreeMap<Box<str>, PluginState>;
 /// Called with resource name and reason when a registration is lost.
 pub type OnLost = Arc<dyn Fn(&str, &str) + Send + Sync>;
 
-/// Tells the state of one resource name.
+/// Reports the state of one resource name.
 #[derive(Clone)]
 pub struct StateReporter {
     resource: Box<str>,
@@ -86,7 +86,7 @@ pub struct ResourcePlugin {
     pub seen: watch::Receiver<DirectoryState>,
     /// Open streams.
     pub streams: watch::Receiver<Streams>,
-    /// Where the state is told.
+    /// Where the state is reported.
     pub report: StateReporter,
     /// Waits after failures.
     pub backoff: Backoff,
@@ -98,7 +98,7 @@ pub struct ResourcePlugin {
     pub stop: CancellationToken,
 }
 
-/// Why a registration has to be made anew.
+/// Why a registration has to be repeated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Lost {
     StreamEnded,
@@ -133,7 +133,7 @@ impl ResourcePlugin {
             }
             let before = self.streams.borrow_and_update().opened;
             if let Err(error) = self.register().await {
-                self.tell(&error);
+                self.report_failure(&error);
                 self.pause().await;
                 continue;
             }
@@ -226,7 +226,7 @@ impl ResourcePlugin {
         }
     }
 
-    fn tell(&self, error: &RegisterError) {
+    fn report_failure(&self, error: &RegisterError) {
         let first = self.report.set(PluginState::Waiting(error.to_string().into()));
         if first {
             tracing::warn!(resource = %self.service.resource, "{error}");
@@ -246,13 +246,13 @@ impl ResourcePlugin {
 
 /// The kubelet's stream. Other processes may open ListAndWatch too (a debugging tool, an exporter); the kubelet never opens one
 /// again by itself, so the end of its own must not hide behind theirs. It asks for the options on the same connection first
-/// (Kubernetes 1.36, `devicemanager.PluginConnected`); who does not is taken for the kubelet only until somebody does.
+/// (Kubernetes 1.36, `devicemanager.PluginConnected`); a peer that does not is taken for the kubelet only until another one does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Followed {
     /// Number of the stream.
     number: u64,
     asked: bool,
-    /// Streams up to this one are other people's, or over.
+    /// Streams up to this one are of other processes, or over.
     before: u64,
     /// Streams that had been opened when this one was last seen open.
     seen: u64,
@@ -357,7 +357,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn whoever_opens_first_is_the_kubelet_only_until_somebody_asks_for_the_options() {
+    async fn the_first_stream_counts_as_the_kubelets_until_a_peer_asks_for_the_options() {
         let mut streams_of = TestStreams::new();
         streams_of.close(2);
         let first = streams_of.open(false);

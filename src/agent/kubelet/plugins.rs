@@ -24,7 +24,7 @@ pub struct PluginsConfig {
     pub directory: PathBuf,
     /// How often it is looked at beside inotify.
     pub poll: Duration,
-    /// Who looks.
+    /// Takes the looks.
     pub sentry: Sentry,
     /// Time for one Register call.
     pub register_timeout: Duration,
@@ -38,7 +38,7 @@ pub struct PluginsConfig {
     pub pre_start: bool,
     /// The decisions.
     pub calls: Arc<dyn DeviceCalls>,
-    /// Told of lost registrations, for metrics.
+    /// Called for lost registrations, for metrics.
     pub on_lost: OnLost,
 }
 

@@ -17,7 +17,7 @@ pub enum RegisterError {
     /// There is no socket.
     #[error("the kubelet is absent: {} does not exist; waiting for it (check --kubelet-dir if it runs)", .0.display())]
     Absent(PathBuf),
-    /// Nobody listens, or the connection broke.
+    /// No process listens, or the connection broke.
     #[error("the kubelet's socket {} cannot be used: {source}", path.display())]
     Connect {
         /// The socket.

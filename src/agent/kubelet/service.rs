@@ -66,7 +66,7 @@ pub struct PluginService {
     pub pre_start: bool,
     /// Longest time for one call.
     pub budget: Duration,
-    /// Places for calls.
+    /// Permits for calls.
     pub permits: Arc<Semaphore>,
 }
 
@@ -81,7 +81,7 @@ pub struct Streams {
 }
 
 impl PluginService {
-    /// Places for the calls of one service.
+    /// Permits for the calls of one service.
     pub fn permits() -> Arc<Semaphore> {
         Arc::new(Semaphore::new(CALLS))
     }
@@ -95,7 +95,7 @@ impl PluginService {
         ListStream { list, _open: Open::new(self.streams.clone(), asked) }
     }
 
-    /// Runs one call within the budget and the number of places; for a place it waits within the budget too.
+    /// Runs one call within the budget and the number of permits; it waits for a permit within the budget too.
     async fn bounded<T>(&self, call: impl Future<Output = Result<T, Status>>) -> Result<Response<T>, Status> {
         let placed = async {
             let full = |_| Status::resource_exhausted(format!("{CALLS} calls for {} are in hand", self.resource));
@@ -149,7 +149,7 @@ impl DevicePlugin for PluginService {
     }
 }
 
-/// What the kubelet is told at registration and when it asks.
+/// The options that the kubelet gets at registration and when it asks.
 pub fn options(pre_start: bool) -> DevicePluginOptions {
     DevicePluginOptions { pre_start_required: pre_start, get_preferred_allocation_available: true }
 }

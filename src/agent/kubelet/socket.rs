@@ -1,4 +1,4 @@
-//! The plugin's own sockets: private from their first moment, and deaf to everybody but root and the daemon's own user.
+//! The plugin's own sockets: private from their first moment, and open to root and the daemon's own user only.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -41,7 +41,7 @@ pub fn listen(path: &Path) -> io::Result<UnixListener> {
     let kind = (AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK);
     let socket = rustix::net::socket_with(kind.0, kind.1, kind.2, None)?;
     rustix::net::bind(&socket, &SocketAddrUnix::new(path)?)?;
-    // Between bind and listen nobody can connect: the mode is right before the first connection.
+    // No process can connect between bind and listen: the mode is right before the first connection.
     rustix::fs::chmod(path, rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR)?;
     rustix::net::listen(&socket, BACKLOG)?;
     UnixListener::from_std(std::os::unix::net::UnixListener::from(socket))
@@ -54,7 +54,7 @@ pub fn remove_stale(directory: &Path, start: u32) {
     for entry in entries.flatten() {
         let name = entry.file_name();
         let stale = name.to_str().is_some_and(|name| is_ours(name) && !name.starts_with(&own));
-        // A socket that still answers belongs to somebody alive, whoever it is.
+        // A socket that still answers belongs to a process that runs.
         if stale && std::os::unix::net::UnixStream::connect(entry.path()).is_err() {
             let removed = std::fs::remove_file(entry.path());
             tracing::info!(socket = %entry.path().display(), ok = removed.is_ok(), "removed a dead daemon's socket");
@@ -125,7 +125,7 @@ impl Incoming {
                     if !self.is_allowed(&stream) {
                         continue;
                     }
-                    // Strangers are turned away first, so that they cannot use up the places.
+                    // Other peers are turned away first, so that they cannot use up the permits.
                     if let Ok(permit) = self.permits.clone().acquire_owned().await {
                         return Peer { stream, connection: Connection::default(), _permit: permit };
                     }
@@ -153,7 +153,7 @@ impl Incoming {
     }
 }
 
-/// A connection of an allowed peer; its place is free again when it ends.
+/// A connection of an allowed peer; its permit is free again when it ends.
 pub struct Peer {
     stream: UnixStream,
     connection: Connection,

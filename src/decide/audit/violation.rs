@@ -1,4 +1,4 @@
-//! What can be wrong, and how it is told.
+//! What can be wrong, and its text.
 
 use serde::Serialize;
 
@@ -51,7 +51,7 @@ pub enum Violation {
         /// Those it is in.
         states: Vec<&'static str>,
     },
-    /// Somebody stands in a node's line without a flight, or twice.
+    /// A pod is in a node's lock queue without a bind, or twice.
     Line {
         /// Node.
         node: String,
@@ -65,7 +65,7 @@ pub enum Violation {
         /// What is wrong with it.
         why: String,
     },
-    /// A lock annotation that names neither a time nor a pod: whoever wrote it does not speak the protocol.
+    /// A lock annotation that names neither a time nor a pod: its writer does not follow the protocol.
     MalformedLock {
         /// Node.
         node: Box<str>,
@@ -102,7 +102,7 @@ impl std::fmt::Display for Violation {
             Self::States { pod, states } => {
                 write!(f, "pod {pod} must be one of queued, held, in flight, bound and ended; it is {states:?}")
             }
-            Self::Line { node } => write!(f, "{node}: somebody waits for its lock without a bind, or twice"),
+            Self::Line { node } => write!(f, "{node}: a pod waits for its lock without a bind, or twice"),
             Self::Assignment { pod, node, why } => {
                 write!(f, "pod {pod} on node {node}: {why}; delete and re-create it")
             }

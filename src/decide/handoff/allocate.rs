@@ -38,7 +38,7 @@ pub struct NewGrant {
     pub shares: bool,
     /// The kubelet's ids name other devices than the ones served.
     pub mismatch: bool,
-    /// Events to tell.
+    /// Events to write.
     pub notices: Vec<PodNotice>,
 }
 
@@ -48,7 +48,7 @@ pub fn decide(context: &AllocateContext<'_>, call: &AllocateCall<'_>, known: Opt
     let caller = match remembered.map_or_else(|| identify(context, call), Identified::Caller) {
         Identified::Caller(caller) => caller,
         Identified::NeedLive(missing) => return AllocateOutcome::NeedLive(missing),
-        Identified::Stranger { key, container } => return serve_stranger(context, call, key, &container),
+        Identified::StaticPod { key, container } => return serve_static_pod(context, call, key, &container),
         Identified::Refuse(refusal, rests_on) => return refuse(context, refusal, rests_on),
     };
     let rests_on = LiveReads::pods_and_node([caller.pod.pod.key.clone()]);
@@ -59,7 +59,7 @@ pub fn decide(context: &AllocateContext<'_>, call: &AllocateCall<'_>, known: Opt
 }
 
 /// A static pod is admitted before the API server has its mirror: what the call says of it is all that there is.
-fn serve_stranger(
+fn serve_static_pod(
     context: &AllocateContext<'_>,
     call: &AllocateCall<'_>,
     key: PodKey,
@@ -151,8 +151,8 @@ fn serving(call: &AllocateCall<'_>, caller: &Caller<'_>, devices: validate::Serv
     NewGrant { entry, how, shares: devices.shares, mismatch: devices.mismatch, notices }
 }
 
-/// Pods whose admission is over now that `caller` is the one under admission: everybody else that the kubelet lists. It
-/// admits one pod at a time.
+/// Pods whose admission is over now that `caller` is under admission: all others that the kubelet lists, because it admits one pod
+/// at a time.
 pub fn passed_by(context: &AllocateContext<'_>, caller: &PodUid) -> Vec<PodUid> {
     let Some(listing) = context.resources.listing() else { return Vec::new() };
     let listed = context.pods.iter().filter(|pod| pod.pod.uid != *caller && listing.lists(&pod.pod.key));

@@ -44,7 +44,7 @@ pub struct PodAssignment {
 }
 
 impl PodAssignment {
-    /// Reads the pod's annotations; `None` when nobody assigned anything. `container-devices` counts where it is there;
+    /// Reads the pod's annotations; `None` when no scheduler assigned anything. `container-devices` counts where it is there;
     /// else `device-allocated` is split by the containers' counts.
     pub fn read(pod: &HandoffPod, inventory: &NodeInventory) -> Result<Option<Self>, AssignmentError> {
         let text = &pod.assignment;

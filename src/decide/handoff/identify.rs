@@ -1,4 +1,4 @@
-//! Which pod is calling? Ids alone never tell: the kubelet reuses them inside a pod.
+//! Which pod is calling. The ids alone never identify it: the kubelet reuses them inside a pod.
 
 use super::context::{AllocateCall, AllocateContext, LiveReads};
 use super::ledger::Ledger;
@@ -40,10 +40,10 @@ pub struct Caller<'a> {
 pub enum Identified<'a> {
     /// It is this one.
     Caller(Caller<'a>),
-    /// Nobody, or too many; final only when everything it rests on was read live.
+    /// No pod, or several; final only when everything it rests on was read live.
     Refuse(AllocateRefusal, LiveReads),
     /// The kubelet lists one pod more than the API server has, a static pod under admission: its mirror comes later.
-    Stranger {
+    StaticPod {
         /// Its name as listed.
         key: PodKey,
         /// The only container without this resource.
@@ -110,9 +110,9 @@ fn by_listing<'a>(context: &AllocateContext<'a>, call: &AllocateCall<'_>, listin
     }
 }
 
-/// Under admission, unserved before served. Then everybody of whom something runs: the API's word on which container has ended
-/// may be on its way, so that it does not tell one pod from another. Unserved containers that run were admitted without a call
-/// and will not call.
+/// Pods under admission first, unserved before served. Then all pods of which a container runs: a status that says which container
+/// has ended may be on its way, so it cannot decide between them. Unserved containers that run were admitted without a call and
+/// will not call.
 fn likeliest<'a>(candidates: Vec<Candidate<'a>>, context: &AllocateContext<'_>) -> Vec<Candidate<'a>> {
     let rank = |candidate: &Candidate<'_>| match (candidate.asked, candidate.container.running, candidate.admitted) {
         (0, true, _) => None,
@@ -125,8 +125,8 @@ fn likeliest<'a>(candidates: Vec<Candidate<'a>>, context: &AllocateContext<'_>) 
     candidates.into_iter().filter(|candidate| best.is_some() && rank(candidate) == best).collect()
 }
 
-/// PodResources works and shows nobody. The lock's holder can be calling only if the kubelet does not list it (it lists
-/// the pod under admission, so this is a kubelet of another kind) and nobody that is listed is a riddle.
+/// PodResources works and lists no pod that could be calling. The lock's holder can be calling only if the kubelet does not list it
+/// (it lists the pod under admission, so this is a kubelet of another kind) and every listed pod is known.
 fn none_listed<'a>(
     context: &AllocateContext<'a>,
     call: &AllocateCall<'_>,
@@ -144,10 +144,10 @@ fn none_listed<'a>(
         return Identified::Refuse(refusal, LiveReads::pods_and_node(keys.chain(judged)));
     }
     let rests_on = LiveReads::pods_and_node(keys);
-    if let Some((key, container)) = stranger(context, call, listing, unknown) {
+    if let Some((key, container)) = static_pod(context, call, listing, unknown) {
         return match rests_on.missing(context.live_reads) {
             Some(missing) => Identified::NeedLive(missing),
-            None => Identified::Stranger { key, container },
+            None => Identified::StaticPod { key, container },
         };
     }
     let why = match unknown {
@@ -164,7 +164,7 @@ fn none_listed<'a>(
 }
 
 /// The one listed pod that the API server does not have under any uid, where the operator lets unassigned pods be served.
-fn stranger(
+fn static_pod(
     context: &AllocateContext<'_>,
     call: &AllocateCall<'_>,
     listing: &PodListing,
@@ -177,7 +177,7 @@ fn stranger(
     let mut listed = listing.of(key);
     let (pod, None) = (listed.next()?, listed.next()) else { return None };
     let mut lacking = pod.containers.keys().filter(|container| pod.ids(container, call.resource).is_none());
-    // With several nothing tells which one asks: the listing has no order.
+    // Several cannot be told apart: the listing has no order.
     let (container, None) = (lacking.next()?, lacking.next()) else { return None };
     Some((key.clone(), container.clone()))
 }
@@ -196,7 +196,7 @@ fn invalid_request(
     Some(AllocateRefusal::of(AllocateRule::Plan, &pod.pod, &container.name, call.resource, error))
 }
 
-/// Without PodResources only the lock tells, and it tells nothing when somebody else could be calling.
+/// Without PodResources only the lock identifies the caller, and only when no other pod could be calling.
 fn by_lock<'a>(context: &AllocateContext<'a>, call: &AllocateCall<'_>) -> Identified<'a> {
     let holder = lock_holder(context).filter(|pod| context.may_call(pod));
     let Some(turn_of_holder) = holder.and_then(|pod| only_turn(pod, call, context)) else {
@@ -216,7 +216,7 @@ fn by_lock<'a>(context: &AllocateContext<'a>, call: &AllocateCall<'_>) -> Identi
         .filter(|pod| pod.pod.uid != turn_of_holder.pod.pod.uid && context.is_here(pod) && !pod.phase.is_terminal());
     let rivals = rivals.flat_map(|pod| candidates(pod, None, call, context.ledger));
     // A kubelet that has started again asks for served pods once more, until they run. A holder that was served already is
-    // proof of that; else whoever saw the kubelet go tells. The stored answer must not go to the wrong pod, nor the
+    // proof of that; else `may_repeat` says which pods may. The stored answer must not go to the wrong pod, nor the
     // holder's devices to one that repeats.
     let repeats =
         |candidate: &Candidate<'_>| turn_of_holder.asked > 0 || context.may_repeat.contains(&candidate.pod.pod.uid);
@@ -229,7 +229,7 @@ fn by_lock<'a>(context: &AllocateContext<'a>, call: &AllocateCall<'_>) -> Identi
     ambiguous(&all, call)
 }
 
-/// Whose turn it is in the pod as far as the ledger tells.
+/// The next container of the pod by the ledger.
 fn only_turn<'a>(pod: &'a HandoffPod, call: &AllocateCall<'_>, context: &AllocateContext<'_>) -> Option<Candidate<'a>> {
     candidates(pod, None, call, context.ledger).into_iter().next()
 }
@@ -267,12 +267,12 @@ struct Candidate<'a> {
     admitted: bool,
 }
 
-/// The container of `pod` whose turn it is on this resource; several when nothing tells them apart. `listed` is what
-/// PodResources says of the pod; without it only the ledger tells how far the kubelet is.
+/// The container of `pod` that is next on this resource; several when they cannot be told apart. `listed` is what PodResources says
+/// of the pod; without it only the ledger shows how far the kubelet is.
 ///
 /// The kubelet goes through init containers and sidecars in spec order, then app containers, and makes all calls of a
 /// container before it comes to the next. So a listed container with devices proves that everything before it is done, and
-/// behind the first container that lacks this resource nobody is asked for yet. Plain init containers are never listed.
+/// behind the first container that lacks this resource no container is asked for yet. Plain init containers are never listed.
 /// What remains is the unserved before the served, then the kubelet's order.
 ///
 /// A kubelet that has lost its checkpoint admits its pods once more and asks for what does not run, ended init containers

@@ -25,7 +25,7 @@ pub struct InventoryDevice {
     pub healthy: bool,
     /// Why not, for the refusal's text.
     pub reason: Option<Box<str>>,
-    /// Total memory in bytes; `None` where the device has none or does not tell.
+    /// Total memory in bytes; `None` where the device has none or it is unknown.
     pub memory_bytes: Option<i64>,
     /// The GPU of a MIG device, the physical function of a virtual one.
     pub parent: Option<DeviceId>,

@@ -43,7 +43,7 @@ pub enum GrantState {
     Committed,
 }
 
-/// When a container runs; decides who can hold a device at the same time.
+/// When a container runs; decides which containers can hold a device at the same time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ContainerSlot {
     /// Index among the pod's containers, in the kubelet's order.
@@ -122,8 +122,8 @@ impl LedgerEntry {
     }
 }
 
-/// The whole ledger. An entry that was not changed since is the same value for everybody who holds it: whoever writes it down
-/// or shows it has to do so for changed entries only.
+/// The whole ledger. An entry that has not changed is the same shared value in every copy, so that a writer or reader has to process
+/// changed entries only.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Ledger {
     entries: BTreeMap<EntryKey, Shared<LedgerEntry>>,
@@ -269,7 +269,7 @@ impl Ledger {
     }
 
     /// PodResources shows ids of this entry under its pod's name; for an entry that is never listed itself (an init
-    /// container's), those of any other entry of the pod. PodResources has no uids: what a pod made anew under the name holds
+    /// container's), those of any other entry of the pod. PodResources has no uids: what a new pod of the name holds
     /// is not its predecessor's, unless the kubelet lists both.
     fn is_listed(&self, entry: &LedgerEntry, pods: &NodePods, resources: &PodResources) -> bool {
         let Some(listing) = resources.listing() else { return false };
@@ -278,13 +278,15 @@ impl Ledger {
         };
         let alone = listing.of(&entry.pod.key).nth(1).is_none();
         let inherited = |of: &LedgerEntry| {
-            let heir = |other: &LedgerEntry| {
+            let successor = |other: &LedgerEntry| {
                 other.pod.key == of.pod.key
                     && other.pod.uid != of.pod.uid
                     && (&other.container, &other.resource) == (&of.container, &of.resource)
                     && pods.by_uid(&other.pod.uid).is_some_and(|pod| !pod.phase.is_terminal())
             };
-            alone && pods.by_uid(&of.pod.uid).is_none() && self.iter().any(|other| heir(other) && holds_listed(other))
+            alone
+                && pods.by_uid(&of.pod.uid).is_none()
+                && self.iter().any(|other| successor(other) && holds_listed(other))
         };
         let shown = |of: &LedgerEntry| holds_listed(of) && !inherited(of);
         if entry.slot.init {

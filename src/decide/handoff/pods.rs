@@ -1,4 +1,4 @@
-//! The pods of this node as the watch and live reads tell them, with each pod's assignment frozen at its first bound version.
+//! The pods of this node by the watch and live reads, with each pod's assignment frozen at its first bound version.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,7 +12,7 @@ use crate::decide::pod::{AssignmentText, HandoffPod};
 pub struct NodePods {
     pods: BTreeMap<PodUid, HandoffPod>,
     edited: BTreeMap<PodUid, AssignmentText>,
-    /// What the pods' own statuses say that they have, where the kubelet tells there.
+    /// The devices that the pods' own statuses name, where the kubelet writes them there.
     reported: BTreeMap<PodUid, ListedContainers>,
     /// Uids that the watch has shown deleted. A uid never comes back.
     deleted: BTreeSet<PodUid>,
@@ -20,7 +20,7 @@ pub struct NodePods {
 
 impl NodePods {
     /// Takes in one version of a pod. The assignment of the first version with a node name stays: later edits of its keys
-    /// are ignored and told once per edit.
+    /// are ignored and reported once per edit.
     pub fn apply(&mut self, mut pod: HandoffPod) -> Option<PodNotice> {
         let uid = pod.pod.uid.clone();
         let mut notice = None;
@@ -75,7 +75,7 @@ impl NodePods {
         self.deleted.contains(uid)
     }
 
-    /// Forgets the deleted pods that nobody asks for any more.
+    /// Forgets the deleted pods that `asked_for` does not accept.
     pub fn forget_deleted(&mut self, asked_for: impl Fn(&PodUid) -> bool) {
         self.deleted.retain(asked_for);
     }

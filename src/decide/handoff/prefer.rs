@@ -33,7 +33,7 @@ pub enum Preference {
     Order(PreferenceOrder, Option<EntryKey>),
 }
 
-/// Decides what to prefer. A caller that cannot be identified gets an order that keeps off everybody's devices.
+/// Decides what to prefer. A caller that cannot be identified gets an order that avoids the devices of all pods.
 pub fn preference(context: &AllocateContext<'_>, call: &AllocateCall<'_>) -> Preference {
     let caller = match identify(context, call) {
         Identified::NeedLive(missing) => return Preference::NeedLive(missing),
@@ -46,7 +46,7 @@ pub fn preference(context: &AllocateContext<'_>, call: &AllocateCall<'_>) -> Pre
                 ),
             };
         }
-        Identified::Stranger { .. } => {
+        Identified::StaticPod { .. } => {
             return Preference::Order(
                 PreferenceOrder { named: named_by_others(context, None), ..PreferenceOrder::default() },
                 None,
@@ -103,8 +103,8 @@ pub fn pick(order: &PreferenceOrder, available: &[String], must_include: &[Strin
     // share that is spread over devices is refused.
     let left = size.saturating_sub(picked.ids.len());
     let too_small = |of: &str| by_device[of].iter().filter(|id| !picked.seen.contains(*id)).count() < left;
-    let stranger = |of: &str| too_small(of) || picked.ids.iter().all(|id| device(id) != of);
-    let rank: BTreeMap<&str, (bool, bool)> = by_device.keys().map(|of| (*of, (stranger(of), too_small(of)))).collect();
+    let is_unused = |of: &str| too_small(of) || picked.ids.iter().all(|id| device(id) != of);
+    let rank: BTreeMap<&str, (bool, bool)> = by_device.keys().map(|of| (*of, (is_unused(of), too_small(of)))).collect();
     let mut others = all.clone();
     others.sort_by_key(|id| (rank[device(id)], named.contains(device(id)), device(id), unit(id)));
     picked.add(others.into_iter());
@@ -188,13 +188,21 @@ mod tests {
             from
         };
         let one = |device: &str, units| BTreeMap::from([(device.to_owned(), units)]);
-        let nobodys = order(&[], &[], &[]);
-        assert_eq!(from(&nobodys, &[], 80), one("GPU-b", 80), "the first has too little");
-        assert_eq!(from(&nobodys, &[], 60), one("GPU-a", 60));
-        assert_eq!(from(&order(&[], &[], &["GPU-b"]), &[], 80), one("GPU-c", 80), "nobody's before somebody's");
+        let unplanned = order(&[], &[], &[]);
+        assert_eq!(from(&unplanned, &[], 80), one("GPU-b", 80), "the first has too little");
+        assert_eq!(from(&unplanned, &[], 60), one("GPU-a", 60));
+        assert_eq!(
+            from(&order(&[], &[], &["GPU-b"]), &[], 80),
+            one("GPU-c", 80),
+            "an unnamed device before a named one"
+        );
         assert_eq!(from(&order(&[], &[], &["GPU-c"]), &[], 90), one("GPU-b", 90));
-        assert_eq!(from(&nobodys, &names(&["GPU-c::7"]), 60), one("GPU-c", 60), "where it must take one anyway");
-        assert_eq!(from(&nobodys, &[], 100).values().sum::<usize>(), 100, "no device has room for all: never too few");
+        assert_eq!(from(&unplanned, &names(&["GPU-c::7"]), 60), one("GPU-c", 60), "where it must take one anyway");
+        assert_eq!(
+            from(&unplanned, &[], 100).values().sum::<usize>(),
+            100,
+            "no device has room for all: never too few"
+        );
     }
 
     proptest! {

@@ -16,7 +16,7 @@ use super::room;
 use crate::contract::{DeviceEntry, DeviceId, DeviceType, PodKey, PodRef, PodUid};
 use crate::decide::pod::{ExpectedCall, HandoffPod, Phase};
 
-/// Rebuilds every entry that PodResources or the API server proves. Entries have no answer: a repetition is answered anew.
+/// Rebuilds every entry that PodResources or the API server proves. Entries have no answer: for a repetition it is built.
 ///
 /// A pod that has started by its status and is not listed (yet: the kubelet comes up, or has no PodResources) counts as
 /// served by its plan, uncertain until it is listed or has ended.
@@ -84,7 +84,7 @@ fn pod_entries(ledger: &mut Ledger, pod: &HandoffPod, listed: &ListedPod, invent
         let is_served = if slot.init {
             match reached {
                 Some(reached) => has_started(pod) || usize::from(slot.order) < reached,
-                // Nothing of it is ever listed: only the pod's progress tells.
+                // Nothing of it is ever listed: only the pod's progress shows it.
                 None => only_init && has_started(pod),
             }
         } else {
@@ -150,7 +150,7 @@ fn planned(
     plan.of(&call.container.name, &kind).iter().map(|entry| (kind.clone(), entry.clone())).collect()
 }
 
-/// Devices that the kubelet holds for a pod whose assignment nobody knows: counted as whole, which errs on the safe side.
+/// Devices that the kubelet holds for a pod without a known assignment: counted as whole, which errs on the safe side.
 fn by_ids(ids: &BTreeSet<Box<str>>, resource: &str, inventory: &NodeInventory) -> Vec<(DeviceType, DeviceEntry)> {
     let devices: BTreeSet<DeviceId> = ids.iter().filter_map(|id| DeviceId::of_kubelet_id(id).ok()).collect();
     let entry = |id: DeviceId| {
@@ -164,9 +164,9 @@ fn by_ids(ids: &BTreeSet<Box<str>>, resource: &str, inventory: &NodeInventory) -
 /// its admission: what it holds is filed under its own uid. `true` when anything changed.
 pub fn adopt(ledger: &mut Ledger, node: &str, pods: &NodePods) -> bool {
     let of_pod = |entry: &LedgerEntry| {
-        let stranger = entry.pod.uid == unknown_uid(&entry.pod.key);
+        let is_unknown = entry.pod.uid == unknown_uid(&entry.pod.key);
         let mut live = pods.of_key(&entry.pod.key).filter(|pod| pod.node.as_deref() == Some(node) && pod.is_live());
-        let pod = live.next().filter(|_| stranger)?;
+        let pod = live.next().filter(|_| is_unknown)?;
         let (slot, uid) = (ContainerSlot::of(pod, &entry.container), pod.pod.uid.clone());
         let free = ledger.get(&EntryKey::new(&uid, &entry.container, &entry.resource)).is_none();
         free.then(|| (entry.key(), LedgerEntry { slot, pod: pod.pod.clone(), ..entry.clone() }))
@@ -209,7 +209,7 @@ fn orphan_entries(ledger: &mut Ledger, listed: &ListedPod, inventory: &NodeInven
     }
 }
 
-/// `true` when an entry's devices are parts: for building its answer anew.
+/// `true` when an entry's devices are parts: for building its answer again.
 pub fn is_share(entry: &LedgerEntry) -> bool {
     entry.served.iter().any(|(kind, device)| !room::is_whole(kind, device))
 }

@@ -9,7 +9,7 @@ use crate::contract::word::word_enum;
 word_enum! {
     /// The rule that a call breaks.
     AllocateRule {
-        /// Nothing tells which pod is calling.
+        /// The calling pod cannot be identified.
         Unidentified = "unidentified",
         /// Two pods could be calling.
         Ambiguous = "ambiguous",

@@ -81,7 +81,7 @@ pub fn devices(
         let why = format!("{full}{by}; delete and re-create the pod so that it is assigned free devices");
         let mut refused = refuse(AllocateRule::NoRoom, why);
         refused.1.pods.extend(users);
-        // Whoever else has what is assigned is asked about at once: eight GPUs of a node may have eight holders that are gone.
+        // All holders of the assigned devices are read at once: eight GPUs of a node may have eight holders that are gone.
         refused.1.pods.extend(holders(context, pod, entries));
         refused
     })?;
@@ -257,11 +257,11 @@ fn are_usable(context: &AllocateContext<'_>, entries: &[DeviceEntry], kind: &Dev
     Ok(())
 }
 
-/// A pod that the watch does not show holds its devices until the watch's own word or a live read has said that it is deleted.
+/// A pod that the watch does not show holds its devices until the watch or a live read confirms that it is deleted.
 fn occupies(context: &AllocateContext<'_>, held: &LedgerEntry) -> bool {
     let uid = &held.pod.uid;
-    let told = context.pods.is_deleted(uid) || context.live_reads.pods.contains(&held.pod.key);
-    let unconfirmed = context.pods.by_uid(uid).is_none() && !told;
+    let confirmed = context.pods.is_deleted(uid) || context.live_reads.pods.contains(&held.pod.key);
+    let unconfirmed = context.pods.by_uid(uid).is_none() && !confirmed;
     unconfirmed || context.ledger.is_live(held, context.pods, context.resources)
 }
 

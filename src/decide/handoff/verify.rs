@@ -1,4 +1,4 @@
-//! Does everybody agree? Compares PodResources, the ledger, the pods' annotations and the pods' statuses, after the fact.
+//! Compares PodResources, the ledger, the pods' annotations and the pods' statuses, after the grants.
 
 use std::collections::BTreeSet;
 
@@ -33,7 +33,7 @@ pub fn verify(
     found
 }
 
-/// What others say of one grant that it does not.
+/// What contradicts one grant.
 fn divergences(
     entry: &LedgerEntry,
     pods: &NodePods,
@@ -43,10 +43,10 @@ fn divergences(
     let Some(pod) = pods.by_uid(&entry.pod.uid) else { return Vec::new() };
     let served: BTreeSet<DeviceId> = entry.devices().cloned().collect();
     let mut found = Vec::new();
-    let mut tell = |who: &str, theirs: &BTreeSet<DeviceId>| {
+    let mut report = |source: &str, theirs: &BTreeSet<DeviceId>| {
         let (container, resource) = (&entry.container, &entry.resource);
         let (theirs, ours) = (print(theirs), print(&served));
-        let note = format!("container {container}, {resource}: {who} {theirs}, the container was given {ours}");
+        let note = format!("container {container}, {resource}: {source} {theirs}, the container was given {ours}");
         found.push(PodNotice::new(entry.pod.clone(), DIVERGENCE, note));
     };
     // A plain init container's devices go on to the next ones: only the grant itself is compared with the plan.
@@ -54,14 +54,14 @@ fn divergences(
         let ids = || listing.ids(&entry.pod.key, &entry.container, &entry.resource);
         let listed = devices(ids());
         if !listed.is_empty() && !names(&listed, ids().count(), &served) {
-            tell("the kubelet holds", &listed);
+            report("the kubelet holds", &listed);
         }
-        let status = pods.reported(&entry.pod.uid, &entry.container).and_then(|told| told.get(&entry.resource));
+        let status = pods.reported(&entry.pod.uid, &entry.container).and_then(|names| names.get(&entry.resource));
         let reported = devices(status.into_iter().flatten().map(|id| &**id));
-        // What the kubelet holds has been told already.
+        // What the kubelet holds is reported already.
         let count = status.map_or(0, BTreeSet::len);
         if !reported.is_empty() && !names(&reported, count, &served) && reported != listed {
-            tell("the pod's status (allocatedResourcesStatus) names", &reported);
+            report("the pod's status (allocatedResourcesStatus) names", &reported);
         }
     }
     if entry.assigned
@@ -69,7 +69,7 @@ fn divergences(
     {
         let assigned: BTreeSet<DeviceId> = assignment.named().cloned().collect();
         if !served.is_subset(&assigned) {
-            tell("the pod's annotations assign", &assigned);
+            report("the pod's annotations assign", &assigned);
         }
     }
     found

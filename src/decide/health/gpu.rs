@@ -24,9 +24,9 @@ impl Default for RecoveryRule {
     }
 }
 
-/// What the driver told by itself.
+/// An error that the driver reports by itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum GpuEvent {
+pub enum DriverError {
     /// A critical error.
     Xid(u64),
     /// A double-bit ECC error.
@@ -54,7 +54,7 @@ pub enum Observation {
 
 /// Why a GPU or an instance is out of service.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Cause {
+pub enum FaultCause {
     /// A critical error.
     Xid {
         /// Its number.
@@ -71,7 +71,7 @@ pub enum Cause {
     },
 }
 
-impl Cause {
+impl FaultCause {
     /// The reason of the condition: one CamelCase word.
     pub fn reason(&self) -> &'static str {
         match self {
@@ -98,7 +98,7 @@ impl Cause {
     }
 }
 
-impl fmt::Display for Cause {
+impl fmt::Display for FaultCause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Xid { xid, action: XidAction::NeedsReset } => write!(f, "XID {xid}: the GPU needs a reset"),
@@ -111,19 +111,19 @@ impl fmt::Display for Cause {
 
 /// Health of one device now.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Status {
+pub enum DeviceStatus {
     /// May be handed out.
     Healthy,
     /// May not.
     Unhealthy {
         /// Why.
-        cause: Cause,
+        cause: FaultCause,
         /// Since when, on the clock that the decisions were given.
         since: Duration,
     },
 }
 
-impl Status {
+impl DeviceStatus {
     /// May be handed out.
     pub fn is_healthy(&self) -> bool {
         matches!(self, Self::Healthy)
@@ -132,17 +132,17 @@ impl Status {
 
 /// A device that went out of service or came back.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Change {
+pub struct HealthChange {
     /// The GPU.
     pub uuid: String,
     /// UUID of the MIG device, when only that one is concerned; `None` concerns the GPU with all its instances and shares.
     pub instance: Option<String>,
     /// Its status from here on.
-    pub status: Status,
+    pub status: DeviceStatus,
 }
 
-/// A critical error that keeps a GPU, or an instance of it, out of service; what a restarted agent has to be told, because
-/// the driver tells it once. What a probe found it finds again.
+/// A critical error that keeps a GPU, or an instance of it, out of service; what a later daemon has to know, because the
+/// driver reports it once. A probe finds again what a probe found.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
 pub struct Ailment {
     /// The GPU.
@@ -156,19 +156,19 @@ pub struct Ailment {
 
 /// What an event came to: the action to count it under, and what changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Seen {
+pub struct EventJudgement {
     /// The XID judged.
     pub xid: u64,
     /// What it leads to.
     pub action: XidAction,
     /// What went out of service by it; empty when it was out already.
-    pub changes: Vec<Change>,
+    pub changes: Vec<HealthChange>,
 }
 
 /// One GPU or instance that is out of service.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Down {
-    cause: Cause,
+struct GpuDown {
+    cause: FaultCause,
     since: Duration,
     clean: u32,
     first_clean: Duration,
@@ -178,8 +178,8 @@ struct Down {
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Track {
-    whole: Option<Down>,
-    instances: BTreeMap<String, Down>,
+    whole: Option<GpuDown>,
+    instances: BTreeMap<String, GpuDown>,
 }
 
 /// Health of every GPU of a node.
@@ -211,13 +211,16 @@ impl GpuHealth {
     }
 
     /// Status of a GPU, or of an instance, which is out of service with its GPU. An unknown GPU is unhealthy.
-    pub fn status(&self, uuid: &str, instance: Option<&str>) -> Status {
+    pub fn status(&self, uuid: &str, instance: Option<&str>) -> DeviceStatus {
         let Some(track) = self.gpus.get(uuid) else {
             let message = format!("{uuid} is not in this machine");
-            return Status::Unhealthy { cause: Cause::Probe { reason: "Gone", message }, since: Duration::ZERO };
+            return DeviceStatus::Unhealthy {
+                cause: FaultCause::Probe { reason: "Gone", message },
+                since: Duration::ZERO,
+            };
         };
         let own = instance.and_then(|instance| track.instances.get(instance));
-        track.whole.as_ref().or(own).map_or(Status::Healthy, Down::status)
+        track.whole.as_ref().or(own).map_or(DeviceStatus::Healthy, GpuDown::status)
     }
 
     /// GPUs with something out of service: those to probe.
@@ -226,12 +229,12 @@ impl GpuHealth {
         self.gpus.iter().filter(move |(_, track)| ails(track)).map(|(uuid, _)| uuid.as_str())
     }
 
-    /// What an agent after this one has to know.
+    /// What a later daemon has to know.
     pub fn ailments(&self) -> Vec<Ailment> {
         let of_track = |(uuid, track): (&String, &Track)| {
             let whole = track.whole.iter().map(|down| (None, down));
             let downs = whole.chain(track.instances.iter().map(|(id, down)| (Some(id.clone()), down)));
-            let ailment = |(instance, down): (Option<String>, &Down)| {
+            let ailment = |(instance, down): (Option<String>, &GpuDown)| {
                 Some(Ailment { uuid: uuid.clone(), instance, xid: down.cause.xid()? })
             };
             downs.filter_map(ailment).collect::<Vec<_>>()
@@ -239,11 +242,11 @@ impl GpuHealth {
         self.gpus.iter().flat_map(of_track).collect()
     }
 
-    /// Takes over what the agent before knew, under today's policy. Whoever is not in this machine is forgotten.
-    pub fn recall(&mut self, ailments: &[Ailment], now: Duration) -> Vec<Change> {
+    /// Takes over what the daemon before knew, under the present policy. A GPU that is not in this machine is forgotten.
+    pub fn recall(&mut self, ailments: &[Ailment], now: Duration) -> Vec<HealthChange> {
         let mut changes = Vec::new();
         for Ailment { uuid, instance, xid } in ailments {
-            changes.extend(self.event(Some(uuid), instance.as_deref(), &GpuEvent::Xid(*xid), now).changes);
+            changes.extend(self.event(Some(uuid), instance.as_deref(), &DriverError::Xid(*xid), now).changes);
             let track = self.gpus.get_mut(uuid);
             let down = track.and_then(|track| match instance {
                 None => track.whole.as_mut(),
@@ -257,44 +260,50 @@ impl GpuHealth {
     }
 
     /// Judges an event. Without a UUID it concerns every GPU; with an instance only that one.
-    pub fn event(&mut self, uuid: Option<&str>, instance: Option<&str>, event: &GpuEvent, now: Duration) -> Seen {
+    pub fn event(
+        &mut self,
+        uuid: Option<&str>,
+        instance: Option<&str>,
+        event: &DriverError,
+        now: Duration,
+    ) -> EventJudgement {
         let xid = match event {
-            GpuEvent::Xid(xid) => *xid,
-            GpuEvent::DoubleBitEcc => XID_DOUBLE_BIT_ECC,
+            DriverError::Xid(xid) => *xid,
+            DriverError::DoubleBitEcc => XID_DOUBLE_BIT_ECC,
         };
         let action = self.policy.action(xid);
         let mut changes = Vec::new();
         if action >= XidAction::Unhealthy {
             let concerned = self.gpus.iter_mut().filter(|(known, _)| uuid.is_none_or(|uuid| uuid == known.as_str()));
             for (known, track) in concerned {
-                let cause = Cause::Xid { xid, action };
+                let cause = FaultCause::Xid { xid, action };
                 changes.extend(track.fail(known, instance.filter(|_| uuid.is_some()), cause, now));
             }
         }
-        Seen { xid, action, changes }
+        EventJudgement { xid, action, changes }
     }
 
     /// Judges a probe or what a scan said of one GPU. Nothing for a GPU that is not known.
-    pub fn observe(&mut self, uuid: &str, observation: &Observation, now: Duration) -> Vec<Change> {
+    pub fn observe(&mut self, uuid: &str, observation: &Observation, now: Duration) -> Vec<HealthChange> {
         let rule = self.rule;
         let Some(track) = self.gpus.get_mut(uuid) else { return Vec::new() };
         match observation {
             Observation::Clean { stated } => track.clean(uuid, *stated, rule, now),
             Observation::Wants(message) => {
-                let cause = Cause::Probe { reason: "RecoveryActionPending", message: message.clone() };
+                let cause = FaultCause::Probe { reason: "RecoveryActionPending", message: message.clone() };
                 track.fail(uuid, None, cause, now).into_iter().collect()
             }
             Observation::Bad { reason, message } => {
-                let cause = Cause::Probe { reason, message: message.clone() };
+                let cause = FaultCause::Probe { reason, message: message.clone() };
                 track.fail(uuid, None, cause, now).into_iter().collect()
             }
         }
     }
 }
 
-impl Down {
-    fn status(&self) -> Status {
-        Status::Unhealthy { cause: self.cause.clone(), since: self.since }
+impl GpuDown {
+    fn status(&self) -> DeviceStatus {
+        DeviceStatus::Unhealthy { cause: self.cause.clone(), since: self.since }
     }
 
     /// Counts a clean probe; true when the device is healthy again.
@@ -303,8 +312,8 @@ impl Down {
             self.first_clean = now;
         }
         self.clean = self.clean.saturating_add(1);
-        // A reset shows as the driver's own "nothing to do". Drivers that cannot say that leave it to people, who have to stop
-        // the agent for a reset. A reboot ends this process, and what is kept for the next one.
+        // A reset shows as the driver's own "nothing to do". Drivers that cannot say that leave it to the operator, who has to
+        // stop the daemon for a reset. A reboot ends this process, and what is kept for the next one.
         let allowed = match self.cause.severity() {
             XidAction::NeedsReboot => false,
             XidAction::NeedsReset => stated || self.recalled,
@@ -315,10 +324,10 @@ impl Down {
 }
 
 impl Track {
-    fn fail(&mut self, uuid: &str, instance: Option<&str>, cause: Cause, now: Duration) -> Option<Change> {
-        let new = || Down { cause: cause.clone(), since: now, clean: 0, first_clean: now, recalled: false };
+    fn fail(&mut self, uuid: &str, instance: Option<&str>, cause: FaultCause, now: Duration) -> Option<HealthChange> {
+        let new = || GpuDown { cause: cause.clone(), since: now, clean: 0, first_clean: now, recalled: false };
         let part = instance.map(str::to_owned);
-        let change = |status| Some(Change { uuid: uuid.to_owned(), instance: part, status });
+        let change = |status| Some(HealthChange { uuid: uuid.to_owned(), instance: part, status });
         let down = match instance {
             None => self.whole.as_mut(),
             Some(instance) => self.instances.get_mut(instance),
@@ -342,9 +351,10 @@ impl Track {
         change(status)
     }
 
-    fn clean(&mut self, uuid: &str, stated: bool, rule: RecoveryRule, now: Duration) -> Vec<Change> {
+    fn clean(&mut self, uuid: &str, stated: bool, rule: RecoveryRule, now: Duration) -> Vec<HealthChange> {
         let mut changes = Vec::new();
-        let mut back = |instance| changes.push(Change { uuid: uuid.to_owned(), instance, status: Status::Healthy });
+        let mut back =
+            |instance| changes.push(HealthChange { uuid: uuid.to_owned(), instance, status: DeviceStatus::Healthy });
         if self.whole.as_mut().is_some_and(|down| down.clean(stated, rule, now)) {
             self.whole = None;
             back(None);

@@ -21,8 +21,8 @@ fn node(table: &[(u64, XidAction)]) -> GpuHealth {
     health
 }
 
-fn xid(health: &mut GpuHealth, uuid: &str, xid: u64, now: u64) -> Seen {
-    health.event(Some(uuid), None, &GpuEvent::Xid(xid), s(now))
+fn xid(health: &mut GpuHealth, uuid: &str, xid: u64, now: u64) -> EventJudgement {
+    health.event(Some(uuid), None, &DriverError::Xid(xid), s(now))
 }
 
 #[test]
@@ -30,7 +30,7 @@ fn an_xid_takes_its_gpu_out_and_no_other() {
     let mut health = node(&[]);
     let seen = xid(&mut health, "GPU-a", 79, 5);
     assert_eq!((seen.xid, seen.action, seen.changes.len()), (79, XidAction::Unhealthy, 1));
-    let Status::Unhealthy { cause, since } = health.status("GPU-a", None) else { panic!("healthy") };
+    let DeviceStatus::Unhealthy { cause, since } = health.status("GPU-a", None) else { panic!("healthy") };
     assert_eq!((cause.reason(), cause.xid(), since), ("Xid", Some(79), s(5)));
     assert!(health.status("GPU-b", None).is_healthy());
     assert_eq!(health.ailing().collect::<Vec<_>>(), ["GPU-a"]);
@@ -49,7 +49,7 @@ fn an_ignored_or_warned_xid_changes_nothing_and_is_told() {
 #[test]
 fn an_event_without_a_gpu_concerns_them_all() {
     let mut health = node(&[]);
-    let seen = health.event(None, Some("MIG-1"), &GpuEvent::Xid(79), s(1));
+    let seen = health.event(None, Some("MIG-1"), &DriverError::Xid(79), s(1));
     assert_eq!(seen.changes.len(), 2);
     assert!(seen.changes.iter().all(|change| change.instance.is_none()));
 }
@@ -57,14 +57,14 @@ fn an_event_without_a_gpu_concerns_them_all() {
 #[test]
 fn a_double_bit_error_is_judged_as_its_xid() {
     let mut health = node(&[(48, XidAction::NeedsReset)]);
-    let seen = health.event(Some("GPU-a"), None, &GpuEvent::DoubleBitEcc, s(1));
+    let seen = health.event(Some("GPU-a"), None, &DriverError::DoubleBitEcc, s(1));
     assert_eq!((seen.xid, seen.action), (48, XidAction::NeedsReset));
 }
 
 #[test]
 fn an_event_on_an_instance_spares_its_siblings_and_one_on_the_gpu_spares_none() {
     let mut health = node(&[]);
-    health.event(Some("GPU-a"), Some("MIG-1"), &GpuEvent::Xid(94), s(1));
+    health.event(Some("GPU-a"), Some("MIG-1"), &DriverError::Xid(94), s(1));
     assert!(!health.status("GPU-a", Some("MIG-1")).is_healthy());
     assert!(health.status("GPU-a", Some("MIG-2")).is_healthy());
     assert!(health.status("GPU-a", None).is_healthy());
@@ -80,7 +80,7 @@ fn three_clean_probes_over_a_minute_bring_a_gpu_back() {
     assert_eq!(health.observe("GPU-a", &CLEAN, s(40)), []);
     assert_eq!(health.observe("GPU-a", &CLEAN, s(69)), [], "three probes, 59 s");
     let back = health.observe("GPU-a", &CLEAN, s(70));
-    assert_eq!(back, [Change { uuid: "GPU-a".into(), instance: None, status: Status::Healthy }]);
+    assert_eq!(back, [HealthChange { uuid: "GPU-a".into(), instance: None, status: DeviceStatus::Healthy }]);
     assert!(health.status("GPU-a", None).is_healthy());
     assert_eq!(health.ailing().count(), 0);
 }
@@ -118,7 +118,7 @@ fn a_lost_gpu_is_out_at_the_first_bad_probe() {
     let mut health = node(&[]);
     let changes = health.observe("GPU-b", &lost(), s(3));
     assert_eq!(changes.len(), 1);
-    let Status::Unhealthy { cause, .. } = &changes[0].status else { panic!("healthy") };
+    let DeviceStatus::Unhealthy { cause, .. } = &changes[0].status else { panic!("healthy") };
     assert_eq!((cause.reason(), cause.to_string().as_str()), ("Lost", "fell off the bus"));
 }
 
@@ -159,7 +159,7 @@ fn the_worst_cause_is_kept_and_the_time_is_that_of_the_first() {
     xid(&mut health, "GPU-a", 62, 1);
     assert_eq!(xid(&mut health, "GPU-a", 79, 2).changes.len(), 1, "a worse cause is told");
     assert_eq!(xid(&mut health, "GPU-a", 62, 3).changes, []);
-    let Status::Unhealthy { cause, since } = health.status("GPU-a", None) else { panic!("healthy") };
+    let DeviceStatus::Unhealthy { cause, since } = health.status("GPU-a", None) else { panic!("healthy") };
     assert_eq!((cause.reason(), since), ("XidNeedsReboot", s(1)));
 }
 
@@ -258,8 +258,8 @@ fn what_an_agent_before_knew_keeps_a_gpu_out_as_if_it_had_been_seen_here() {
 #[test]
 fn a_new_mig_device_starts_healthy_whatever_the_one_before_it_had() {
     let mut health = node(&[]);
-    health.event(Some("GPU-a"), Some("MIG-1"), &GpuEvent::Xid(94), s(1));
-    health.event(Some("GPU-b"), Some("MIG-3"), &GpuEvent::Xid(94), s(1));
+    health.event(Some("GPU-a"), Some("MIG-1"), &DriverError::Xid(94), s(1));
+    health.event(Some("GPU-b"), Some("MIG-3"), &DriverError::Xid(94), s(1));
     health.retain_instances(|gpu, mig| (gpu, mig) == ("GPU-b", "MIG-3"));
     assert!(health.status("GPU-a", Some("MIG-1")).is_healthy());
     assert!(health.status("GPU-a", Some("MIG-2")).is_healthy());
@@ -272,7 +272,7 @@ fn an_xid_is_told_although_a_probe_came_before_it() {
     health.observe("GPU-a", &lost(), s(1));
     assert_eq!(xid(&mut health, "GPU-a", 79, 2).changes.len(), 1);
     health.observe("GPU-a", &lost(), s(3));
-    let Status::Unhealthy { cause, .. } = health.status("GPU-a", None) else { panic!("healthy") };
+    let DeviceStatus::Unhealthy { cause, .. } = health.status("GPU-a", None) else { panic!("healthy") };
     assert_eq!(cause.xid(), Some(79));
     assert_eq!(health.ailments().len(), 1, "an agent after this one is told");
 }

@@ -13,6 +13,8 @@ mod gpu;
 mod nic;
 mod xid;
 
-pub use gpu::{Ailment, Cause, Change, GpuEvent, GpuHealth, Observation, RecoveryRule, Seen, Status};
-pub use nic::{LinkFault, LinkRule, NicHealth, PortPolicy};
+pub use gpu::{
+    Ailment, DeviceStatus, DriverError, EventJudgement, FaultCause, GpuHealth, HealthChange, Observation, RecoveryRule,
+};
+pub use nic::{LinkFault, NicHealth, PortPolicy};
 pub use xid::{XidAction, XidPolicy};

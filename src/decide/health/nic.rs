@@ -29,18 +29,8 @@ impl PortPolicy {
     }
 }
 
-/// How many good polls bring a NIC back.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LinkRule {
-    /// Good polls in a row.
-    pub good: u32,
-}
-
-impl Default for LinkRule {
-    fn default() -> Self {
-        Self { good: 3 }
-    }
-}
+/// Good polls in a row that bring a NIC back.
+const GOOD_POLLS: u32 = 3;
 
 /// Why a NIC is out of service.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -52,25 +42,19 @@ pub struct LinkFault {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Down {
+struct NicDown {
     since: Duration,
     fault: LinkFault,
     good: u32,
 }
 
-/// Health of the NICs of a node, by id (PCI address).
+/// Health of the NICs of a node, by id (PCI address): each is healthy until a poll says otherwise.
 #[derive(Clone, Debug, Default)]
 pub struct NicHealth {
-    rule: LinkRule,
-    down: BTreeMap<String, Down>,
+    down: BTreeMap<String, NicDown>,
 }
 
 impl NicHealth {
-    /// All NICs healthy until a poll says otherwise.
-    pub fn new(rule: LinkRule) -> Self {
-        Self { rule, down: BTreeMap::new() }
-    }
-
     /// Forgets NICs that left the machine.
     pub fn retain(&mut self, present: impl Fn(&str) -> bool) {
         self.down.retain(|id, _| present(id));
@@ -88,7 +72,7 @@ impl NicHealth {
             (Ok(()), None) => None,
             (Ok(()), Some(down)) => {
                 down.good += 1;
-                let back = down.good >= self.rule.good;
+                let back = down.good >= GOOD_POLLS;
                 if back {
                     self.down.remove(id);
                 }
@@ -99,7 +83,7 @@ impl NicHealth {
                 None
             }
             (Err(fault), None) => {
-                self.down.insert(id.to_owned(), Down { since: now, fault, good: 0 });
+                self.down.insert(id.to_owned(), NicDown { since: now, fault, good: 0 });
                 Some(false)
             }
         }
@@ -127,7 +111,7 @@ mod tests {
 
     #[test]
     fn a_nic_goes_down_at_the_first_bad_poll_and_up_after_three_good_ones() {
-        let mut health = NicHealth::new(LinkRule::default());
+        let mut health = NicHealth::default();
         let polls = [true, false, false, true, true, true, true];
         let changes: Vec<_> = polls.iter().zip(0..).map(|(up, at)| poll(&mut health, *up, at)).collect();
         assert_eq!(changes, [None, Some(false), None, None, None, Some(true), None]);
@@ -136,7 +120,7 @@ mod tests {
 
     #[test]
     fn a_flapping_link_stays_down() {
-        let mut health = NicHealth::new(LinkRule::default());
+        let mut health = NicHealth::default();
         assert_eq!(poll(&mut health, false, 0), Some(false));
         for at in 1..50 {
             assert_eq!(poll(&mut health, at % 3 != 0, at), None, "{at}");
@@ -146,7 +130,7 @@ mod tests {
 
     #[test]
     fn one_nic_says_nothing_about_another() {
-        let mut health = NicHealth::new(LinkRule::default());
+        let mut health = NicHealth::default();
         poll(&mut health, false, 0);
         assert_eq!(health.fault("0000:5e:00.0"), None);
         health.retain(|_| false);

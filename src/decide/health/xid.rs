@@ -28,18 +28,18 @@ word_enum! {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct XidPolicy {
     table: BTreeMap<u64, XidAction>,
-    disabled: Selection,
-    enabled: Selection,
+    disabled: XidList,
+    enabled: XidList,
 }
 
 /// A list of XIDs as NVIDIA's variables write it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct Selection {
+struct XidList {
     all: bool,
     xids: BTreeSet<u64>,
 }
 
-impl Selection {
+impl XidList {
     /// `all` or `xids` selects every XID, as does 0, which is none; otherwise a comma list, in which what is no number is
     /// passed over.
     fn parse(text: &str) -> Self {
@@ -57,7 +57,7 @@ impl XidPolicy {
     /// `DP_ENABLE_HEALTHCHECKS`. What is enabled by name is acted on whatever else says no; `enable` of `all` turns
     /// even the application errors on.
     pub fn new(table: BTreeMap<u64, XidAction>, disable: Option<&str>, enable: Option<&str>) -> Self {
-        let parse = |text: Option<&str>| text.map(Selection::parse).unwrap_or_default();
+        let parse = |text: Option<&str>| text.map(XidList::parse).unwrap_or_default();
         Self { table, disabled: parse(disable), enabled: parse(enable) }
     }
 

@@ -9,7 +9,7 @@ use crate::contract::{Holder, LockFormat, LockRead, LockValue, PodRef};
 use super::holder::HolderState;
 use super::release::ReleaseReason;
 
-/// A wish for the lock: the pod, and the time that its Binding will carry.
+/// A claim on the lock: the pod, and the time that its Binding will carry.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LockClaim {
     /// The pod to bind.
@@ -37,7 +37,7 @@ pub struct LockView {
     pub holder: HolderState,
 }
 
-/// Is the node's agent there to release locks of served pods?
+/// Whether the node daemon is there to release locks of served pods.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AgentLiveness {
     /// Its Lease has been fresh without a gap since this monotonic time.
@@ -102,7 +102,7 @@ pub enum Intent {
         /// Age of the lock.
         age: Duration,
     },
-    /// Somebody else's. Decide again when the lock or its holder changes, and at the latest at `recheck` (monotonic).
+    /// Another pod's. Decide again when the lock or its holder changes, and at the latest at `recheck` (monotonic).
     Wait {
         /// Why.
         reason: WaitReason,

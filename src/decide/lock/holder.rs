@@ -77,7 +77,7 @@ pub fn judge_pod(lock: &LockValue, found: &HandoffPod, node: &str, wall: Timesta
         LockMatch::ThisBind => {}
         // Without a uid, the time proves the holder; an unbound pod carries no time yet.
         LockMatch::OtherBind if has_uid || found.node.is_none() => {}
-        // Bound by somebody who writes no time: it may be the holder or another pod of its name.
+        // Bound by a scheduler that writes no time: it may be the holder or another pod of its name.
         LockMatch::OtherBind if !timed => proven = false,
         LockMatch::OtherBind | LockMatch::No => return HolderState::Gone(GoneReason::Recreated),
     }
@@ -96,7 +96,7 @@ pub fn judge_pod(lock: &LockValue, found: &HandoffPod, node: &str, wall: Timesta
 }
 
 impl HolderState {
-    /// [`judge_holder`] over whatever stands in the annotation; `None` when it is free.
+    /// [`judge_holder`] for any value of the annotation; `None` when it is free.
     pub fn of(read: &LockRead, node: &str, pods: &impl Lookup, wall: Timestamp) -> Option<Self> {
         match read {
             LockRead::Free => None,

@@ -1,4 +1,4 @@
-//! The node lock: who may set it, take it over, and take it away. Decisions only; `cluster::node_lock` performs them by
+//! The node lock: when it may be set, taken over and released. Decisions only; `cluster::node_lock` performs them by
 //! compare-and-swap on the exact value that was judged.
 //!
 //! ```text

@@ -1,4 +1,4 @@
-//! Whose lock is it? The one rule, for schedulers and agents.
+//! Which pod a lock names: the one rule, for schedulers and node daemons.
 
 use crate::contract::LockValue;
 use crate::decide::pod::HandoffPod;

@@ -14,31 +14,31 @@ use nvml_wrapper::error::NvmlError as Wrapped;
 
 use super::raw;
 use super::raw::{EVENT_DOUBLE_BIT_ECC, EVENT_XID, Events, RawEvent};
-use super::worker::{self, Ended};
+use super::worker::{self, ThreadEnd};
 use crate::hardware::provider::{EventKind, EventSink, GpuEvent, NvmlError};
 
 /// A GPU that events are asked of: its handle's identity and its UUID.
-pub(super) type Heard = (usize, String);
+pub(super) type RegisteredGpu = (usize, String);
 
 /// Between two waits that the library does not wait in.
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// A running event thread. Dropping it stops the thread at its next wake-up; what it is woken up with is still delivered,
-/// because nobody else may hear of it.
-pub(super) struct Listening {
+/// because no other thread gets it.
+pub(super) struct EventThread {
     /// GPUs whose events arrive.
     pub uuids: BTreeSet<String>,
     stop: Arc<AtomicBool>,
-    ended: Ended,
+    ended: ThreadEnd,
 }
 
-impl Drop for Listening {
+impl Drop for EventThread {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Release);
     }
 }
 
-impl Listening {
+impl EventThread {
     /// Stops the thread and waits for at most `longest` until it has left NVML.
     pub fn finish(self, longest: Duration) {
         self.stop.store(true, Ordering::Release);
@@ -46,7 +46,7 @@ impl Listening {
     }
 }
 
-/// Why a GPU's events are not heard.
+/// Why a GPU's events do not arrive.
 pub(super) enum Deaf {
     /// It can deliver none.
     Unsupported(String),
@@ -55,7 +55,7 @@ pub(super) enum Deaf {
 }
 
 /// Asks for the events that the GPU at `index` supports. Runs on the query thread, before the set is waited on.
-pub(super) fn register(nvml: &Nvml, index: u32, events: &Events) -> Result<Heard, Deaf> {
+pub(super) fn register(nvml: &Nvml, index: u32, events: &Events) -> Result<RegisteredGpu, Deaf> {
     let device = nvml.device_by_index(index).map_err(deaf)?;
     let uuid = device.uuid().map_err(deaf)?;
     let supported = device.supported_event_types().map_err(deaf)?.bits();
@@ -76,36 +76,36 @@ fn deaf(error: Wrapped) -> Deaf {
     }
 }
 
-/// Starts the thread over a set with all of `heard` registered.
+/// Starts the thread over a set with all of `registered` registered.
 pub(super) fn listen(
     events: Arc<Events>,
-    heard: Vec<Heard>,
+    registered: Vec<RegisteredGpu>,
     sink: EventSink,
-    waiting: Waiting,
-) -> Result<Listening, NvmlError> {
+    waiting: EventWait,
+) -> Result<EventThread, NvmlError> {
     let (alive, ended) = worker::life();
     let stop = Arc::new(AtomicBool::new(false));
-    let uuids = heard.iter().map(|(_, uuid)| uuid.clone()).collect();
+    let uuids = registered.iter().map(|(_, uuid)| uuid.clone()).collect();
     let stopped = stop.clone();
     worker::spawn("nvml-events", move || {
         let _alive = alive;
         let events = events;
-        run(&events, &heard, &sink, &waiting, &stopped);
+        run(&events, &registered, &sink, &waiting, &stopped);
     })?;
-    Ok(Listening { uuids, stop, ended })
+    Ok(EventThread { uuids, stop, ended })
 }
 
 /// How the thread waits.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Waiting {
+pub(super) struct EventWait {
     /// Longest single wait.
     pub longest: Duration,
     /// Monotonic time.
     pub clock: Option<fn() -> Duration>,
 }
 
-impl Waiting {
-    /// Waits inside the library; also tells whether it came back with nothing long before the time.
+impl EventWait {
+    /// Waits inside the library; also returns whether it came back with nothing long before the time.
     fn once(&self, events: &Events) -> (Result<Option<raw::RawEvent>, Wrapped>, bool) {
         let millis = u32::try_from(self.longest.as_millis()).unwrap_or(u32::MAX).max(1);
         let began = self.clock.map(|now| now());
@@ -116,9 +116,11 @@ impl Waiting {
     }
 }
 
-fn run(events: &Events, heard: &[Heard], sink: &EventSink, waiting: &Waiting, stop: &AtomicBool) {
+fn run(events: &Events, registered: &[RegisteredGpu], sink: &EventSink, waiting: &EventWait, stop: &AtomicBool) {
     let all = |kind: &EventKind| {
-        heard.iter().for_each(|(_, uuid)| sink(GpuEvent { uuid: Some(uuid.clone()), mig: None, kind: kind.clone() }));
+        registered
+            .iter()
+            .for_each(|(_, uuid)| sink(GpuEvent { uuid: Some(uuid.clone()), mig: None, kind: kind.clone() }));
     };
     // NVML repeats "lost" without waiting; the probes that it starts are not to be.
     let repeats = (waiting.longest.as_millis() / PAUSE.as_millis()).max(1);
@@ -128,7 +130,7 @@ fn run(events: &Events, heard: &[Heard], sink: &EventSink, waiting: &Waiting, st
         match waited {
             Ok(None) if early => thread::park_timeout(PAUSE),
             Ok(None) => lost = 0,
-            Ok(Some(event)) => translate(&event, heard, events).into_iter().for_each(|event| sink(event)),
+            Ok(Some(event)) => translate(&event, registered, events).into_iter().for_each(|event| sink(event)),
             // It let events be asked for and has no way to deliver them.
             Err(error @ (Wrapped::NotSupported | Wrapped::FailedToLoadSymbol(_) | Wrapped::FunctionNotFound)) => {
                 return all(&EventKind::Unsupported(error.to_string()));
@@ -145,17 +147,17 @@ fn run(events: &Events, heard: &[Heard], sink: &EventSink, waiting: &Waiting, st
     }
 }
 
-/// `None` for kinds that were not asked for. An event of nobody knows whom is about every GPU.
-fn translate(event: &RawEvent, heard: &[Heard], events: &Events) -> Option<GpuEvent> {
+/// `None` for kinds that were not asked for. An event whose GPU is unknown applies to every GPU.
+fn translate(event: &RawEvent, registered: &[RegisteredGpu], events: &Events) -> Option<GpuEvent> {
     let kind = match event.kind {
         EVENT_XID => EventKind::Xid(event.data),
         EVENT_DOUBLE_BIT_ECC => EventKind::DoubleBitEcc,
         _ => return None,
     };
-    let registered = heard.iter().find(|(handle, _)| *handle == event.handle_id()).map(|(_, uuid)| uuid.clone());
-    let uuid = registered.or_else(|| {
+    let known = registered.iter().find(|(handle, _)| *handle == event.handle_id()).map(|(_, uuid)| uuid.clone());
+    let uuid = known.or_else(|| {
         let uuid = events.uuid(event).ok()?;
-        heard.iter().any(|(_, known)| *known == uuid).then_some(uuid)
+        registered.iter().any(|(_, other)| *other == uuid).then_some(uuid)
     });
     Some(GpuEvent { uuid, mig: event.mig, kind })
 }

@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 use nvml_wrapper::Nvml;
 use nvml_wrapper::error::NvmlError as Wrapped;
 
-use super::NvmlOptions;
+use super::provider::NvmlOptions;
 use crate::hardware::driver::LIBRARY_DIRECTORIES;
-use crate::hardware::provider::{Attempt, NvmlError};
+use crate::hardware::provider::{LoadAttempt, NvmlError};
 use crate::hardware::tree::Tree;
 
 /// The name that the loader searches for.
@@ -34,9 +34,11 @@ pub(super) fn open(options: &NvmlOptions) -> Result<(Nvml, PathBuf), NvmlError> 
     for path in candidates(options) {
         match Nvml::builder().lib_path(path.as_os_str()).init() {
             Ok(nvml) => return Ok((nvml, path)),
-            Err(Wrapped::LibloadingError(error)) => tried.push(Attempt { error: loader_words(&error, &path), path }),
+            Err(Wrapped::LibloadingError(error)) => {
+                tried.push(LoadAttempt { error: loader_words(&error, &path), path })
+            }
             // A library without nvmlInit_v2 is some other library.
-            Err(Wrapped::FailedToLoadSymbol(error)) => tried.push(Attempt { path, error }),
+            Err(Wrapped::FailedToLoadSymbol(error)) => tried.push(LoadAttempt { path, error }),
             Err(error) => return Err(refusal(&error, &path)),
         }
     }

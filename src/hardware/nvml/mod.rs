@@ -11,13 +11,11 @@
 
 mod events;
 mod library;
-mod options;
 mod provider;
 mod raw;
 mod read;
 mod worker;
 
 pub use library::candidates;
-pub use options::NvmlOptions;
-pub use provider::NvmlProvider;
+pub use provider::{NvmlOptions, NvmlProvider};
 pub use read::profile_name;

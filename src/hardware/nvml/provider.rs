@@ -2,18 +2,18 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use nvml_wrapper::Nvml;
 
-use super::events::{self, Deaf, Listening, Waiting};
+use super::events::{self, Deaf, EventThread, EventWait};
+use super::library;
 use super::raw::Events;
 use super::read::{self, Failed, Frame};
-use super::worker::{Ended, Started, Unanswered, Worker};
-use super::{NvmlOptions, library};
+use super::worker::{QueryThread, Started, ThreadEnd, Unanswered};
 use crate::hardware::bdf::Bdf;
-use crate::hardware::gpu::{Fault, Gpu, GpuFault, GpuScan, NvLinks, Pair};
+use crate::hardware::gpu::{Fault, GpuFault, GpuInfo, GpuPair, GpuScan, NvLinks};
 use crate::hardware::pci;
 use crate::hardware::provider::{EventKind, EventSink, GpuEvent, GpuProvider, NvmlError, Probe};
 use crate::hardware::tree::Tree;
@@ -21,29 +21,62 @@ use crate::hardware::tree::Tree;
 /// Hanging calls that are left behind before the process has to go.
 const MAX_HUNG: usize = 2;
 
+/// Where NVML is and how long it may take.
+#[derive(Clone, Debug)]
+pub struct NvmlOptions {
+    /// The one library to load (`--nvml-library`); without it the loader's path and the driver root are searched.
+    pub library: Option<PathBuf>,
+    /// Root of the driver's files.
+    pub driver_root: PathBuf,
+    /// Sysfs, to notice GPUs that came or went since NVML started; `None` to trust NVML's list.
+    pub sysfs: Option<PathBuf>,
+    /// Longest time for one question about one GPU.
+    pub deadline: Duration,
+    /// Longest time for starting NVML: without persistence mode it wakes every GPU.
+    pub init_deadline: Duration,
+    /// Longest single wait for events; bounds how long a restart of NVML takes.
+    pub event_wait: Duration,
+    /// Monotonic time, to notice a library that does not wait for events; `None` to trust it.
+    pub clock: Option<fn() -> Duration>,
+}
+
+impl Default for NvmlOptions {
+    fn default() -> Self {
+        Self {
+            library: None,
+            driver_root: "/".into(),
+            sysfs: Some("/sys".into()),
+            deadline: Duration::from_secs(2),
+            init_deadline: Duration::from_secs(60),
+            event_wait: Duration::from_secs(2),
+            clock: None,
+        }
+    }
+}
+
 /// NVML behind its two threads. Loads the library at the first question and again after it failed as a whole, so a driver
 /// that comes later, goes, or is replaced needs no restart.
 pub struct NvmlProvider {
     options: NvmlOptions,
     sink: EventSink,
-    inner: Mutex<Inner>,
+    inner: Mutex<NvmlState>,
 }
 
 #[derive(Default)]
-struct Inner {
-    worker: Option<Worker>,
-    hung: Vec<Hung>,
-    listening: Option<Listening>,
+struct NvmlState {
+    worker: Option<QueryThread>,
+    hung: Vec<HungCall>,
+    listening: Option<EventThread>,
     /// UUIDs by index as of the last scan: what a GPU that does not answer is called.
     known: BTreeMap<u32, String>,
     /// UUIDs by address, of every GPU seen so far.
     names: BTreeMap<Bdf, String>,
     links: BTreeMap<String, NvLinks>,
     /// Topology is read once per set of GPUs.
-    pairs: (Vec<String>, Vec<Pair>),
+    pairs: (Vec<String>, Vec<GpuPair>),
     unsupported: BTreeSet<String>,
-    /// What the sink was told last of each GPU: whether its events arrive.
-    told: BTreeMap<String, bool>,
+    /// What the sink got last for each GPU: whether its events arrive.
+    reported: BTreeMap<String, bool>,
     /// Functions bound to the driver when NVML started.
     bound: Option<BTreeSet<Bdf>>,
     /// Scans in a row with a lost GPU. NVML keeps calling it lost until it starts again.
@@ -51,9 +84,9 @@ struct Inner {
 }
 
 /// A call left behind.
-struct Hung {
+struct HungCall {
     about: About,
-    ended: Ended,
+    ended: ThreadEnd,
 }
 
 /// What a question is about.
@@ -78,21 +111,25 @@ impl NvmlProvider {
         Self { options, sink, inner: Mutex::default() }
     }
 
+    fn lock(&self) -> MutexGuard<'_, NvmlState> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// GPUs whose events arrive at the sink; the others must be polled.
     pub fn listening(&self) -> BTreeSet<String> {
-        let inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
+        let inner = self.lock();
         inner.listening.as_ref().map(|listening| listening.uuids.clone()).unwrap_or_default()
     }
 
     /// The library in use, as the loader was given it; `None` while NVML is not started.
     pub fn library(&self) -> Option<PathBuf> {
-        let inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
+        let inner = self.lock();
         inner.worker.as_ref().map(|worker| worker.library.clone())
     }
 
     /// NVML calls that hang now.
     pub fn hanging(&self) -> usize {
-        let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut inner = self.lock();
         inner.forget_ended();
         inner.hung.len()
     }
@@ -100,17 +137,15 @@ impl NvmlProvider {
 
 impl GpuProvider for NvmlProvider {
     fn scan(&self) -> Result<GpuScan, NvmlError> {
-        let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
-        inner.scan(&self.options, &self.sink)
+        self.lock().scan(&self.options, &self.sink)
     }
 
     fn probe(&self, uuid: &str) -> Result<Probe, NvmlError> {
-        let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
-        inner.probe(&self.options, uuid)
+        self.lock().probe(&self.options, uuid)
     }
 }
 
-impl Inner {
+impl NvmlState {
     fn scan(&mut self, options: &NvmlOptions, sink: &EventSink) -> Result<GpuScan, NvmlError> {
         let bound = options.sysfs.as_ref().and_then(|sysfs| pci::nvidia_functions(&Tree::open(sysfs).ok()?));
         // A dead GPU must not restart NVML at every scan, nor may one that came back wait for hours.
@@ -131,7 +166,7 @@ impl Inner {
         self.lost = if lost { self.lost.saturating_add(1) } else { 0 };
         self.name(&gpus, &mut faults);
         self.remember(&gpus, &faults);
-        gpus.sort_by_key(|gpu: &Gpu| gpu.bdf);
+        gpus.sort_by_key(|gpu: &GpuInfo| gpu.bdf);
         let pairs = self.pairs(options, &gpus)?;
         self.listen(options, sink, &gpus)?;
         let Frame { driver_version, nvml_version, cuda_version, .. } = frame;
@@ -179,21 +214,22 @@ impl Inner {
 
     /// Every GPU by index, or why not. They are asked for in one go; a GPU that a call hangs on is left out, and not asked again
     /// until the call returns.
-    fn gpus(&mut self, options: &NvmlOptions, count: u32) -> Result<BTreeMap<u32, Result<Gpu, Failed>>, NvmlError> {
+    fn gpus(&mut self, options: &NvmlOptions, count: u32) -> Result<BTreeMap<u32, Result<GpuInfo, Failed>>, NvmlError> {
         let silent = || Err((None, Fault::Timeout(millis(options.deadline))));
         let hangs = |index: &u32| {
             let is_it = |about: &About| matches!(about, About::Gpu { index: Some(hung), .. } if hung == index);
             self.hung.iter().any(|hung| is_it(&hung.about))
         };
         let (hung, mut left): (Vec<u32>, Vec<u32>) = (0..count).partition(hangs);
-        let mut found: BTreeMap<u32, Result<Gpu, Failed>> = hung.into_iter().map(|index| (index, silent())).collect();
+        let mut found: BTreeMap<u32, Result<GpuInfo, Failed>> =
+            hung.into_iter().map(|index| (index, silent())).collect();
         while !left.is_empty() {
             let about = |index: &u32| About::Gpu { index: Some(*index), uuid: self.known.get(index).cloned() };
             let abouts: Vec<About> = left.iter().map(about).collect();
             let (wanted, links) = (left.clone(), self.links.clone());
             let (answers, silence) = self.ask_each(options, &abouts, move |nvml, answer| {
                 let known = |uuid: &str| links.get(uuid).cloned();
-                // Nobody waits any more when one of them hung.
+                // The caller has stopped waiting when one of them hung.
                 let _ = wanted.into_iter().all(|index| answer(read::gpu(nvml, index, &known)));
             });
             let unanswered = left.split_off(answers.len());
@@ -209,7 +245,7 @@ impl Inner {
     }
 
     /// Gives faults the UUIDs that their GPUs had, and adds the GPUs that the kernel has and NVML keeps silent about.
-    fn name(&self, gpus: &[Gpu], faults: &mut Vec<GpuFault>) {
+    fn name(&self, gpus: &[GpuInfo], faults: &mut Vec<GpuFault>) {
         let answered = |uuid: &String| gpus.iter().any(|gpu| gpu.uuid == *uuid);
         for fault in faults.iter_mut().filter(|fault| fault.uuid.is_none()) {
             // Indexes shift when a GPU leaves; a UUID that answered elsewhere is not this one.
@@ -228,7 +264,7 @@ impl Inner {
         }
     }
 
-    fn remember(&mut self, gpus: &[Gpu], faults: &[GpuFault]) {
+    fn remember(&mut self, gpus: &[GpuInfo], faults: &[GpuFault]) {
         let silent = faults.iter().filter_map(|fault| Some((fault.index?, fault.uuid.clone()?)));
         self.known = gpus.iter().map(|gpu| (gpu.index, gpu.uuid.clone())).chain(silent).collect();
         for gpu in gpus {
@@ -237,7 +273,7 @@ impl Inner {
         }
     }
 
-    fn pairs(&mut self, options: &NvmlOptions, gpus: &[Gpu]) -> Result<Vec<Pair>, NvmlError> {
+    fn pairs(&mut self, options: &NvmlOptions, gpus: &[GpuInfo]) -> Result<Vec<GpuPair>, NvmlError> {
         let uuids: Vec<String> = gpus.iter().map(|gpu| gpu.uuid.clone()).collect();
         if self.pairs.0 == uuids {
             return Ok(self.pairs.1.clone());
@@ -249,7 +285,7 @@ impl Inner {
             match self.ask(options, about, move |nvml| read::levels(nvml, index, &others)) {
                 Ok(Ok(levels)) => pairs.extend(levels.into_iter().filter_map(|(other, level)| {
                     let b = gpus.iter().find(|gpu| gpu.index == other)?.uuid.clone();
-                    Some(Pair { a: gpu.uuid.clone(), b, level })
+                    Some(GpuPair { a: gpu.uuid.clone(), b, level })
                 })),
                 Ok(Err(_)) | Err(Silence::Hangs) => complete = false,
                 Err(Silence::Whole(error)) => return Err(error),
@@ -260,7 +296,7 @@ impl Inner {
     }
 
     /// Sees to it that the events of all of `gpus` arrive, and says of which they cannot.
-    fn listen(&mut self, options: &NvmlOptions, sink: &EventSink, gpus: &[Gpu]) -> Result<(), NvmlError> {
+    fn listen(&mut self, options: &NvmlOptions, sink: &EventSink, gpus: &[GpuInfo]) -> Result<(), NvmlError> {
         let before = self.listening.as_ref().map(|listening| listening.uuids.clone()).unwrap_or_default();
         let mut wanted: Vec<(u32, String)> = gpus.iter().map(|gpu| (gpu.index, gpu.uuid.clone())).collect();
         wanted.retain(|(_, uuid)| !self.unsupported.contains(uuid));
@@ -274,13 +310,13 @@ impl Inner {
                 wanted.drain(..).for_each(|(_, uuid)| self.deaf(sink, uuid, "NVML makes no event set"));
                 return Ok(());
             };
-            let mut heard = Vec::new();
+            let mut registered = Vec::new();
             let mut hangs = None;
             for (index, uuid) in &wanted {
                 let about = About::Gpu { index: Some(*index), uuid: Some(uuid.clone()) };
                 let (index, set) = (*index, events.clone());
                 match self.ask(options, about, move |nvml| events::register(nvml, index, &set)) {
-                    Ok(Ok(gpu)) => heard.push(gpu),
+                    Ok(Ok(gpu)) => registered.push(gpu),
                     Ok(Err(Deaf::Unsupported(why))) => self.deaf(sink, uuid.clone(), &why),
                     Ok(Err(Deaf::Faulty)) => {}
                     Err(Silence::Hangs) => {
@@ -295,14 +331,14 @@ impl Inner {
                 wanted.retain(|(_, other)| *other != uuid);
                 continue;
             }
-            if heard.is_empty() {
+            if registered.is_empty() {
                 drop(self.ask(options, About::Machine, move |_| drop(events)));
                 return Ok(());
             }
-            let waiting = Waiting { longest: options.event_wait, clock: options.clock };
-            let listening = events::listen(events, heard, sink.clone(), waiting)?;
+            let waiting = EventWait { longest: options.event_wait, clock: options.clock };
+            let listening = events::listen(events, registered, sink.clone(), waiting)?;
             for uuid in &listening.uuids {
-                if self.told.insert(uuid.clone(), true) != Some(true) {
+                if self.reported.insert(uuid.clone(), true) != Some(true) {
                     sink(GpuEvent { uuid: Some(uuid.clone()), mig: None, kind: EventKind::Listening });
                 }
             }
@@ -314,7 +350,7 @@ impl Inner {
 
     fn deaf(&mut self, sink: &EventSink, uuid: String, why: &str) {
         self.unsupported.insert(uuid.clone());
-        if self.told.insert(uuid.clone(), false) != Some(false) {
+        if self.reported.insert(uuid.clone(), false) != Some(false) {
             sink(GpuEvent { uuid: Some(uuid), mig: None, kind: EventKind::Unsupported(why.to_owned()) });
         }
     }
@@ -373,14 +409,14 @@ impl Inner {
     }
 
     /// Goes on without a thread that does not answer.
-    fn leave(&mut self, worker: Worker, why: Unanswered, about: About) -> Silence {
+    fn leave(&mut self, worker: QueryThread, why: Unanswered, about: About) -> Silence {
         if matches!(why, Unanswered::Ended) {
             let what = "the query thread ended unexpectedly".to_owned();
             return Silence::Whole(NvmlError::Failed { path: worker.library, what });
         }
         let full = self.hung.len() >= MAX_HUNG;
         let (ended, another) = worker.replace();
-        self.hung.push(Hung { about, ended });
+        self.hung.push(HungCall { about, ended });
         match another {
             _ if full => Silence::Whole(NvmlError::Exhausted(self.hung.len())),
             Ok(another) => {
@@ -391,15 +427,15 @@ impl Inner {
         }
     }
 
-    fn start(&mut self, options: &NvmlOptions) -> Result<Worker, NvmlError> {
+    fn start(&mut self, options: &NvmlOptions) -> Result<QueryThread, NvmlError> {
         if self.hung.len() > MAX_HUNG {
             return Err(NvmlError::Exhausted(self.hung.len()));
         }
-        match Worker::start(options) {
+        match QueryThread::start(options) {
             Started::Ready(worker) => Ok(worker),
             Started::Refused(error) => Err(error),
             Started::Hangs(ended) => {
-                self.hung.push(Hung { about: About::Machine, ended });
+                self.hung.push(HungCall { about: About::Machine, ended });
                 if self.hung.len() > MAX_HUNG {
                     return Err(NvmlError::Exhausted(self.hung.len()));
                 }

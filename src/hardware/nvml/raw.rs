@@ -89,7 +89,7 @@ pub(super) struct RawEvent {
     pub mig: Option<(u32, u32)>,
 }
 
-/// An event set with its library. NVML lets a set be used by one thread at a time: whoever owns or borrows this does so
+/// An event set with its library. NVML lets a set be used by one thread at a time: an owner or borrower of this is
 /// alone, because registering ends before waiting begins.
 pub(super) struct Events {
     nvml: Arc<Nvml>,

@@ -9,8 +9,8 @@ use nvml_wrapper::{Device, Nvml};
 
 use super::raw::{self, RemoteKind};
 use crate::hardware::bdf::Bdf;
-use crate::hardware::gpu::{Fault, Gpu, Level, Mig, MigInstance, MigMode, NvLinks};
-use crate::hardware::place::Place;
+use crate::hardware::gpu::{Fault, GpuDistance, GpuInfo, MigInstance, MigMode, MigState, NvLinks};
+use crate::hardware::pci::PciPlace;
 use crate::hardware::provider::Recovery;
 
 /// NVLinks of one GPU: the most that any architecture has so far.
@@ -27,31 +27,31 @@ pub(super) struct Frame {
 pub(super) fn frame(nvml: &Nvml) -> Result<Frame, Wrapped> {
     Ok(Frame {
         driver_version: nvml.sys_driver_version()?,
-        // Only told: a library that does not know its own version still knows its GPUs.
+        // For people only: a library that does not know its own version still knows its GPUs.
         nvml_version: nvml.sys_nvml_version().unwrap_or_else(|_| "unknown".to_owned()),
         cuda_version: nvml.sys_cuda_driver_version().ok().and_then(|version| u32::try_from(version).ok()),
         count: nvml.device_count()?,
     })
 }
 
-/// A fault with the UUID when it was told before the fault.
+/// A fault, with the UUID when NVML answered it before.
 pub(super) type Failed = (Option<String>, Fault);
 
 /// Everything about the GPU at `index`. NVLinks are read only where `links` are not known yet.
-pub(super) fn gpu(nvml: &Nvml, index: u32, links: &dyn Fn(&str) -> Option<NvLinks>) -> Result<Gpu, Failed> {
+pub(super) fn gpu(nvml: &Nvml, index: u32, links: &dyn Fn(&str) -> Option<NvLinks>) -> Result<GpuInfo, Failed> {
     let device = nvml.device_by_index(index).map_err(|error| (None, fault(error)))?;
     let uuid = device.uuid().map_err(|error| (None, fault(error)))?;
     if !is_uuid(&uuid) {
         return Err((None, Fault::Other(format!("the UUID {:?} is not one", uuid.escape_debug().to_string()))));
     }
-    let rest = || -> Result<Gpu, Fault> {
+    let rest = || -> Result<GpuInfo, Fault> {
         let pci = device.pci_info().map_err(fault)?;
         let memory_bytes = optional(match device.memory_info() {
             Err(Wrapped::FailedToLoadSymbol(_) | Wrapped::FunctionNotFound) => raw::memory_v1(&device),
             answer => answer.map(|memory| memory.total),
         })?;
         let capability = welcome("compute capability", device.cuda_compute_capability())?;
-        Ok(Gpu {
+        Ok(GpuInfo {
             minor: device.minor_number().map_err(fault)?,
             index,
             bdf: pci.bus_id.parse().map_err(|bad| Fault::Other(format!("{bad}")))?,
@@ -64,7 +64,7 @@ pub(super) fn gpu(nvml: &Nvml, index: u32, links: &dyn Fn(&str) -> Option<NvLink
                 None => nvlinks(&device)?,
             },
             fabric: fabric(&device)?,
-            place: Place::default(),
+            place: PciPlace::default(),
             uuid: uuid.clone(),
         })
     };
@@ -106,16 +106,16 @@ fn optional<T>(answer: Result<T, Wrapped>) -> Result<Option<T>, Fault> {
 /// stays a fault: it is asked again.
 fn welcome<T>(what: &'static str, answer: Result<T, Wrapped>) -> Result<Option<T>, Fault> {
     if matches!(answer, Err(Wrapped::Unknown)) {
-        tracing::debug!(what, "NVML does not tell");
+        tracing::debug!(what, "NVML does not answer");
         return Ok(None);
     }
     optional(answer)
 }
 
-fn mig(device: &Device<'_>, parent_memory: Option<u64>) -> Result<Mig, Fault> {
-    let Some(mode) = optional(device.mig_mode())? else { return Ok(Mig::default()) };
+fn mig(device: &Device<'_>, parent_memory: Option<u64>) -> Result<MigState, Fault> {
+    let Some(mode) = optional(device.mig_mode())? else { return Ok(MigState::default()) };
     if mode.current == 0 {
-        return Ok(Mig { mode: MigMode::Disabled, instances: Vec::new() });
+        return Ok(MigState { mode: MigMode::Disabled, instances: Vec::new() });
     }
     let mut instances = Vec::new();
     for index in 0..optional(device.mig_device_count())?.unwrap_or(0) {
@@ -127,7 +127,7 @@ fn mig(device: &Device<'_>, parent_memory: Option<u64>) -> Result<Mig, Fault> {
         }
     }
     instances.sort_by_key(|instance| (instance.gpu_instance, instance.compute_instance));
-    Ok(Mig { mode: MigMode::Enabled, instances })
+    Ok(MigState { mode: MigMode::Enabled, instances })
 }
 
 /// One instance; `None` when it was destroyed between listing and asking.
@@ -142,7 +142,7 @@ fn mig_instance(instance: &Device<'_>, slot: u32, parent_memory: Option<u64>) ->
                 let profile = profile_name(slices.0, slices.1, attributes.memory_size_mb, parent_memory);
                 (profile, Some(attributes.memory_size_mb << 20))
             }
-            // Its name tells what it is.
+            // Its name says what it is.
             (Err(Wrapped::NotSupported | Wrapped::FailedToLoadSymbol(_) | Wrapped::Unknown), Some(profile)) => {
                 (profile.to_owned(), instance.memory_info().ok().map(|memory| memory.total))
             }
@@ -233,7 +233,7 @@ fn fabric(device: &Device<'_>) -> Result<Option<String>, Fault> {
 }
 
 /// Distances from the GPU at `index` to each of `others`; pairs that NVML cannot judge are left out.
-pub(super) fn levels(nvml: &Nvml, index: u32, others: &[u32]) -> Result<Vec<(u32, Level)>, Fault> {
+pub(super) fn levels(nvml: &Nvml, index: u32, others: &[u32]) -> Result<Vec<(u32, GpuDistance)>, Fault> {
     let device = nvml.device_by_index(index).map_err(fault)?;
     let mut levels = Vec::with_capacity(others.len());
     for other in others {
@@ -245,14 +245,14 @@ pub(super) fn levels(nvml: &Nvml, index: u32, others: &[u32]) -> Result<Vec<(u32
     Ok(levels)
 }
 
-fn level_of(level: TopologyLevel) -> Level {
+fn level_of(level: TopologyLevel) -> GpuDistance {
     match level {
-        TopologyLevel::Internal => Level::Internal,
-        TopologyLevel::Single => Level::SingleSwitch,
-        TopologyLevel::Multiple => Level::MultipleSwitches,
-        TopologyLevel::HostBridge => Level::HostBridge,
-        TopologyLevel::Node => Level::Node,
-        TopologyLevel::System => Level::System,
+        TopologyLevel::Internal => GpuDistance::Internal,
+        TopologyLevel::Single => GpuDistance::SingleSwitch,
+        TopologyLevel::Multiple => GpuDistance::MultipleSwitches,
+        TopologyLevel::HostBridge => GpuDistance::HostBridge,
+        TopologyLevel::Node => GpuDistance::Node,
+        TopologyLevel::System => GpuDistance::System,
     }
 }
 

@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use nvml_wrapper::Nvml;
 
-use super::{NvmlOptions, library};
+use super::library;
+use super::provider::NvmlOptions;
 use crate::hardware::provider::NvmlError;
 
 /// Stack of the NVML threads: the library's own needs are small, and only touched pages count.
@@ -17,19 +18,19 @@ pub(super) const STACK: usize = 1024 * 1024;
 type Job = Box<dyn FnOnce(&Arc<Nvml>) + Send>;
 
 /// A running query thread. Dropping it lets the thread end after the job in hand.
-pub(super) struct Worker {
+pub(super) struct QueryThread {
     jobs: Sender<Job>,
-    ended: Ended,
+    ended: ThreadEnd,
     /// The library as the loader was given it.
     pub library: PathBuf,
     /// Weak, because the last owner shuts NVML down: that must be one of its own threads.
     nvml: Weak<Nvml>,
 }
 
-/// Tells whether a thread has ended: its end of the channel goes with it, also when it panics.
-pub(super) struct Ended(Receiver<()>);
+/// Shows whether a thread has ended: its end of the channel goes with it, also when it panics.
+pub(super) struct ThreadEnd(Receiver<()>);
 
-impl Ended {
+impl ThreadEnd {
     pub fn is_set(&self) -> bool {
         matches!(self.0.try_recv(), Err(TryRecvError::Disconnected))
     }
@@ -43,9 +44,9 @@ impl Ended {
 /// Held by a thread for as long as it lives.
 pub(super) type Alive = Sender<()>;
 
-pub(super) fn life() -> (Alive, Ended) {
+pub(super) fn life() -> (Alive, ThreadEnd) {
     let (alive, ended) = mpsc::channel();
-    (alive, Ended(ended))
+    (alive, ThreadEnd(ended))
 }
 
 /// Why a question has no answer.
@@ -59,36 +60,36 @@ pub(super) enum Unanswered {
 
 /// What starting a worker came to.
 pub(super) enum Started {
-    Ready(Worker),
+    Ready(QueryThread),
     Refused(NvmlError),
     /// Starting NVML itself hangs.
-    Hangs(Ended),
+    Hangs(ThreadEnd),
 }
 
-impl Worker {
+impl QueryThread {
     /// Starts a thread that loads NVML and then answers.
     pub fn start(options: &NvmlOptions) -> Started {
         let (alive, ended) = life();
         let (jobs, queue) = mpsc::channel::<Job>();
-        let (tell, told) = mpsc::sync_channel(1);
+        let (sender, answered) = mpsc::sync_channel(1);
         let for_thread = options.clone();
         let started = spawn("nvml-query", move || {
             let _alive = alive;
             match library::open(&for_thread) {
                 Ok((nvml, path)) => {
                     let nvml = Arc::new(nvml);
-                    // Nobody waits any more when the deadline has passed; then there is nothing to serve either.
-                    if tell.send(Ok((Arc::downgrade(&nvml), path))).is_ok() {
+                    // The caller has stopped waiting when the deadline has passed; then there is nothing to serve either.
+                    if sender.send(Ok((Arc::downgrade(&nvml), path))).is_ok() {
                         serve(&nvml, &queue);
                     }
                 }
-                Err(error) => drop(tell.send(Err(error))),
+                Err(error) => drop(sender.send(Err(error))),
             }
         });
         if let Err(error) = started {
             return Started::Refused(error);
         }
-        match told.recv_timeout(options.init_deadline) {
+        match answered.recv_timeout(options.init_deadline) {
             Ok(Ok((nvml, library))) => Started::Ready(Self { jobs, ended, library, nvml }),
             Ok(Err(error)) => Started::Refused(error),
             Err(RecvTimeoutError::Timeout) => Started::Hangs(ended),
@@ -97,7 +98,7 @@ impl Worker {
     }
 
     /// Leaves the thread to the call it hangs in and starts another over the same library.
-    pub fn replace(self) -> (Ended, Result<Self, NvmlError>) {
+    pub fn replace(self) -> (ThreadEnd, Result<Self, NvmlError>) {
         let another = self.another();
         (self.ended, another)
     }
@@ -117,21 +118,21 @@ impl Worker {
     }
 
     /// Runs `questions` on the thread, which is woken once for them all, and waits for `count` answers, for each at most
-    /// `deadline`: those that came, and why there are no more. The callback is `false` when nobody waits any longer.
+    /// `deadline`: those that came, and why there are no more. The callback is `false` when the caller has stopped waiting.
     pub fn ask_each<T: Send + 'static>(
         &self,
         deadline: Duration,
         count: usize,
         questions: impl FnOnce(&Arc<Nvml>, &dyn Fn(T) -> bool) + Send + 'static,
     ) -> (Vec<T>, Option<Unanswered>) {
-        let (tell, told) = mpsc::channel();
-        let job: Job = Box::new(move |nvml| questions(nvml, &|answer| tell.send(answer).is_ok()));
+        let (sender, answered) = mpsc::channel();
+        let job: Job = Box::new(move |nvml| questions(nvml, &|answer| sender.send(answer).is_ok()));
         let mut answers = Vec::with_capacity(count);
         if self.jobs.send(job).is_err() {
             return (answers, Some(Unanswered::Ended));
         }
         while answers.len() < count {
-            match told.recv_timeout(deadline) {
+            match answered.recv_timeout(deadline) {
                 Ok(answer) => answers.push(answer),
                 Err(RecvTimeoutError::Timeout) => return (answers, Some(Unanswered::Hangs)),
                 Err(RecvTimeoutError::Disconnected) => return (answers, Some(Unanswered::Ended)),
@@ -140,8 +141,8 @@ impl Worker {
         (answers, None)
     }
 
-    /// Lets the thread end after the job in hand; NVML is shut down when nobody else uses it.
-    pub fn finish(self) -> Ended {
+    /// Lets the thread end after the job in hand; NVML is shut down when no other thread uses it.
+    pub fn finish(self) -> ThreadEnd {
         self.ended
     }
 }

@@ -13,7 +13,7 @@ use crate::agent::{AgentOptions, daemon};
 use crate::hardware::gpu::MigMode;
 use crate::hardware::nic::PortState;
 use crate::hardware::nvml::candidates;
-use crate::hardware::{Gpu, GpuProvider, Machine, Nic, NvmlProvider, RecordedProvider};
+use crate::hardware::{GpuInfo, GpuProvider, Machine, NicInfo, NvmlProvider, RecordedProvider};
 use crate::runtime::clock;
 
 /// What the look at the machine told, as the daemon would know it.
@@ -101,7 +101,7 @@ fn library(options: &AgentOptions, scan: &MachineScan, nvml: &NvmlProvider) -> F
     Finding::ok("nvml", found)
 }
 
-fn gpu(options: &AgentOptions, gpu: &Gpu, provider: &dyn GpuProvider) -> Finding {
+fn gpu(options: &AgentOptions, gpu: &GpuInfo, provider: &dyn GpuProvider) -> Finding {
     let split = gpu.mig.mode == MigMode::Enabled;
     let parts = if split { format!(", split into {} MIG devices", gpu.mig.instances.len()) } else { String::new() };
     let found = format!("{} minor {} at {}: {}{parts}", gpu.uuid, gpu.minor, gpu.bdf, gpu.model);
@@ -173,7 +173,7 @@ fn nics(options: &AgentOptions, machine: &Machine) -> Vec<Finding> {
     findings
 }
 
-fn nic(options: &AgentOptions, nic: &Nic) -> Finding {
+fn nic(options: &AgentOptions, nic: &NicInfo) -> Finding {
     let ports: Vec<String> = nic.ports.iter().map(|port| format!("port {} {:?}", port.number, port.state)).collect();
     let found = format!("{} at {}: {}", nic.ibdev, nic.bdf, ports.join(", "));
     let missing = nic.chars.missing();
