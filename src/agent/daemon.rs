@@ -108,7 +108,7 @@ async fn start(
     open: OpenHandoff,
     ending: &CancellationToken,
 ) -> Result<DeviceReconciler, AgentError> {
-    let (client, resumed) = client::connect_and_tell("baton-device-plugin", options.kubeconfig.as_deref()).await?;
+    let (client, resumed) = client::connect_with_resumed("baton-device-plugin", options.kubeconfig.as_deref()).await?;
     let state = lock_and_listen(&options, &metrics, &admin_state, tasks).await?;
     admin_state.set_phase("looking at the hardware");
     let (sink, events) = event_channel();

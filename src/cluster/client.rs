@@ -50,14 +50,14 @@ pub async fn connect(kubeconfig: Option<&Path>) -> Result<Client, ConnectError> 
 /// A client for the cluster that `kubeconfig` names, or else the in-cluster configuration or `KUBECONFIG`. Its requests say
 /// `User-Agent: <program>/<version>`, by which audit logs tell our daemons apart; `program` is a plain word.
 ///
-/// The library's blind retry of 429, 503 and 504 is off: a binding or an eviction that is sent again by a layer below is not
-/// the caller's decision any more. Callers back off themselves.
+/// The library's blind retry of 429, 503 and 504 is off: whether a Binding or an eviction is sent again is the caller's
+/// decision. Callers back off themselves.
 pub async fn connect_as(program: &'static str, kubeconfig: Option<&Path>) -> Result<Client, ConnectError> {
-    Ok(connect_and_tell(program, kubeconfig).await?.0)
+    Ok(connect_with_resumed(program, kubeconfig).await?.0)
 }
 
-/// [`connect_as`], and what tells of watches that resume.
-pub async fn connect_and_tell(
+/// [`connect_as`], with the watches that resume.
+pub async fn connect_with_resumed(
     program: &'static str,
     kubeconfig: Option<&Path>,
 ) -> Result<(Client, Resumed), ConnectError> {
@@ -73,7 +73,7 @@ pub async fn connect_and_tell(
     let resumed = Resumed::new();
     let client = builder
         .with_layer(&Requests { resumed: resumed.clone(), answer: ANSWER })
-        .with_layer(&MapResponseLayer::new(told_to_wait))
+        .with_layer(&MapResponseLayer::new(overload_as_status))
         .build();
     Ok((client, resumed))
 }
@@ -87,16 +87,16 @@ async fn configuration(kubeconfig: Option<&Path>) -> Result<Config, ConnectError
     let Some(path) = kubeconfig else {
         let config = Config::infer().await.map_err(|source| ConnectError::Infer { source })?;
         let named = Kubeconfig::read().is_ok_and(|file| names_proxy(&file));
-        return Ok(without_stray_proxy(config, named));
+        return Ok(without_environment_proxy(config, named));
     };
     let failed = |source| ConnectError::Kubeconfig { path: path.to_owned(), source };
     let file = read(path).map_err(failed)?;
     let named = names_proxy(&file);
     let config = Config::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await.map_err(failed)?;
-    Ok(without_stray_proxy(config, named))
+    Ok(without_environment_proxy(config, named))
 }
 
-/// One file, or several as in `KUBECONFIG=a:b`: what the first says counts, and those that are not there do not.
+/// One file, or several as in `KUBECONFIG=a:b`: the first one wins, and missing files are skipped.
 fn read(path: &Path) -> Result<Kubeconfig, KubeconfigError> {
     let several: Vec<PathBuf> = std::env::split_paths(path).filter(|part| part.exists()).collect();
     if path.exists() || several.is_empty() {
@@ -106,7 +106,7 @@ fn read(path: &Path) -> Result<Kubeconfig, KubeconfigError> {
     files.into_iter().try_fold(Kubeconfig::default(), Kubeconfig::merge)
 }
 
-/// The cluster of the current context is reached through a proxy, by the file's own word.
+/// Whether the file names a proxy for the cluster of the current context.
 fn names_proxy(file: &Kubeconfig) -> bool {
     let context = file.contexts.iter().find(|context| Some(&context.name) == file.current_context.as_ref());
     let cluster = context.and_then(|context| context.context.as_ref()).map(|context| &context.cluster);
@@ -114,18 +114,18 @@ fn names_proxy(file: &Kubeconfig) -> bool {
     cluster.and_then(|found| found.cluster.as_ref()).is_some_and(|found| found.proxy_url.is_some())
 }
 
-/// The library takes `HTTPS_PROXY` for the cluster's proxy and does not heed `NO_PROXY`: the API server of a cluster is
-/// reached directly, unless the kubeconfig says otherwise.
-fn without_stray_proxy(mut config: Config, named: bool) -> Config {
+/// The library takes `HTTPS_PROXY` for the cluster's proxy and ignores `NO_PROXY`. The API server of a cluster is reached
+/// directly, unless the kubeconfig names a proxy.
+fn without_environment_proxy(mut config: Config, named: bool) -> Config {
     if let Some(proxy) = config.proxy_url.take_if(|_| !named) {
         tracing::info!(%proxy, "the proxy of the environment is not used for the API server; name it as proxy-url in the kubeconfig if it must be");
     }
     config
 }
 
-/// An API server that is overloaded says so in plain text, and when to come again in a header that the library drops. It is
-/// made the Status that other refusals are.
-fn told_to_wait(response: Response<Body>) -> Response<Body> {
+/// An overloaded API server answers in plain text, with the time to wait in a header that the library drops. The answer becomes
+/// a Status like other refusals.
+fn overload_as_status(response: Response<Body>) -> Response<Body> {
     let code = response.status().as_u16();
     let headers = response.headers();
     let word = |name| headers.get(name).and_then(|value: &HeaderValue| value.to_str().ok());
@@ -161,7 +161,7 @@ pub fn retry_after(error: &kube::Error) -> Option<Duration> {
     (seconds > 0).then(|| Duration::from_secs(u64::from(seconds)))
 }
 
-/// What the owner of an object reads of the error: of a refusal the API server's own words and nothing else.
+/// The error for the owner of an object: of a refusal, the API server's message and nothing else.
 pub fn said(error: &kube::Error) -> String {
     match error {
         kube::Error::Api(status) if !status.message.is_empty() => status.message.clone(),
@@ -195,14 +195,14 @@ mod tests {
 
     #[tokio::test]
     async fn an_overloaded_servers_plain_words_become_a_status_that_says_when_to_come_again() {
-        let answer = told_to_wait(overloaded(429, "text/plain; charset=utf-8", Some("7")));
+        let answer = overload_as_status(overloaded(429, "text/plain; charset=utf-8", Some("7")));
         let status: kube::core::Status = serde_json::from_str(&text(answer).await).unwrap();
         assert_eq!(status.code, 429);
         assert_eq!(retry_after(&kube::Error::Api(status.boxed())), Some(Duration::from_secs(7)));
     }
 
     #[test]
-    fn a_refusal_is_told_in_the_api_servers_own_words() {
+    fn a_refusal_is_reported_in_the_api_servers_own_words() {
         let status = kube::core::Status::failure("Pod \"a\" is invalid: spec: no", "Invalid").with_code(422);
         assert_eq!(said(&kube::Error::Api(status.boxed())), "Pod \"a\" is invalid: spec: no");
         let wordless = kube::core::Status::failure("", "Conflict").with_code(409);
@@ -216,7 +216,7 @@ mod tests {
             overloaded(429, "text/plain", None),
             overloaded(500, "text/plain", Some("7")),
         ] {
-            assert!(text(told_to_wait(left)).await.starts_with("Too many"));
+            assert!(text(overload_as_status(left)).await.starts_with("Too many"));
         }
     }
 }

@@ -55,7 +55,7 @@ impl KeyProvider for Keys {
     }
 }
 
-/// A key that does not tell its public half: nothing to compare a certificate with.
+/// A key without its public half: there is nothing to compare a certificate with.
 #[derive(Debug)]
 struct Undisclosed(Arc<dyn SigningKey>);
 
@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn versions_are_told_apart() {
+    fn versions_are_distinguished() {
         assert!(is_version_1(&CertificateDer::from_pem_file(VERSION_1).unwrap()));
         for other in [&[][..], &[0x30, 0x03], &[0x30, 0xff, 0x30], &[0x30, 0x05, 0x30, 0x03, 0xa0, 0x01, 0x02]] {
             assert!(!is_version_1(other), "{other:?}");

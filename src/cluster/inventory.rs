@@ -1,5 +1,5 @@
-//! Writes what a node has: its Device object by server-side apply, and the node's labels. Only what differs is written, and
-//! nothing is ever deleted.
+//! Writes the inventory of a node: its Device object by server-side apply, and the node's labels. Only differences are written,
+//! and nothing is ever deleted.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ use crate::contract::inventory::{Device, DeviceHeld, DeviceInfo, DeviceStatus};
 /// Labels of the node; `None` takes one away.
 pub type NodeLabels = BTreeMap<&'static str, Option<String>>;
 
-/// What a node has now.
+/// The inventory of a node as it is now.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Published {
     /// Its devices, in order.
@@ -31,7 +31,7 @@ pub struct InventoryWriter {
     nodes: Api<Node>,
     node: String,
     manager: String,
-    /// What the API said after the last pass.
+    /// State of the API after the last pass.
     last: Option<Last>,
 }
 
@@ -43,7 +43,7 @@ struct Last {
     published: Published,
 }
 
-/// What one pass did.
+/// Writes of one pass.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Written {
     /// The Device object was applied.
@@ -58,15 +58,15 @@ const MAX_MANAGER: usize = 128;
 impl InventoryWriter {
     /// A writer for `node`, with a field manager of its own.
     pub fn new(client: Client, node: &str) -> Self {
-        // The API server takes no longer one; who shares it writes another object.
+        // The API server accepts no longer one. Nodes whose names share the beginning write different objects.
         let mut manager = format!("baton-agent-{node}");
         manager.truncate(manager.floor_char_boundary(MAX_MANAGER));
         Self { devices: Api::all(client.clone()), nodes: Api::all(client), node: node.to_owned(), manager, last: None }
     }
 
-    /// Makes the API say `now`. Nothing is written when it says so already; what others changed or deleted is put back.
+    /// Makes the API show `now`. Nothing is written when it does already; a change or deletion by another client is undone.
     pub async fn publish(&mut self, now: &Published) -> Result<Written, kube::Error> {
-        // A change of health is one request: what was there is known.
+        // A change of health is one request: the state before it is known.
         if let Some(last) = self.last.take_if(|last| last.published != *now && last.published.labels == now.labels) {
             return self.apply(now, last.node_uid).await.map(|()| Written { device: true, labels: false });
         }
@@ -84,7 +84,7 @@ impl InventoryWriter {
             None => None,
         };
         let wanted = self.object(now, node.uid().as_deref());
-        match current.filter(|current| says(current, &wanted)) {
+        match current.filter(|current| matches(current, &wanted)) {
             Some(current) => {
                 let keep = |version| Last { version, node_uid: node.uid(), published: now.clone() };
                 self.last = current.resource_version().map(keep);
@@ -136,8 +136,8 @@ impl InventoryWriter {
     }
 }
 
-/// The object in the API has all that we want, and in `spec` nothing else.
-fn says(current: &Device, wanted: &Device) -> bool {
+/// The object in the API has everything that is wanted, and in `spec` nothing else.
+fn matches(current: &Device, wanted: &Device) -> bool {
     let has = |now: &BTreeMap<String, String>, wanted: &BTreeMap<String, String>| {
         wanted.iter().all(|(key, value)| now.get(key) == Some(value))
     };

@@ -1,4 +1,4 @@
-//! Metadata without `managedFields`: who owns which field is the largest part of many an object, and no watch here reads it.
+//! Metadata without `managedFields`: these are the largest part of many an object, and no reader here needs them.
 
 use std::collections::BTreeMap;
 
@@ -6,10 +6,10 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{OwnerReference, Time};
 use kube::api::ObjectMeta;
 use serde::{Deserialize, Deserializer};
 
-/// What of the metadata is kept.
+/// The fields that are kept.
 #[derive(Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-struct Kept {
+struct KeptMeta {
     annotations: Option<BTreeMap<String, String>>,
     creation_timestamp: Option<Time>,
     deletion_grace_period_seconds: Option<i64>,
@@ -27,7 +27,7 @@ struct Kept {
 
 /// For `#[serde(deserialize_with)]`: skips `managedFields` while parsing.
 pub(super) fn read<'de, D: Deserializer<'de>>(from: D) -> Result<ObjectMeta, D::Error> {
-    let kept = Kept::deserialize(from)?;
+    let kept = KeptMeta::deserialize(from)?;
     Ok(ObjectMeta {
         annotations: kept.annotations,
         creation_timestamp: kept.creation_timestamp,

@@ -7,7 +7,7 @@ use tokio::sync::mpsc;
 
 use crate::contract::{PodRef, tyjob};
 
-/// Events that may wait to be written; those that come when as many wait are dropped.
+/// Events that may wait to be written; further ones are dropped.
 const BACKLOG: usize = 256;
 
 /// What an event is about.
@@ -28,10 +28,10 @@ pub enum Subject {
     },
 }
 
-/// One thing that happened, for people.
+/// One event, for people.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Notice {
-    /// To whom it happened.
+    /// The object it is about.
     pub subject: Subject,
     /// `true` for `Warning`, `false` for `Normal`.
     pub warning: bool,
@@ -43,7 +43,7 @@ pub struct Notice {
     pub message: String,
 }
 
-/// A place to put notices; cheap to clone, never blocks.
+/// The queue of notices; cheap to clone, never blocks.
 #[derive(Clone)]
 pub struct Notices(mpsc::Sender<Notice>);
 
@@ -105,7 +105,7 @@ fn reference(subject: &Subject) -> ObjectReference {
     };
     match subject {
         Subject::Pod(pod) => of("Pod", &pod.key.name, Some(&pod.key.namespace), pod.uid.as_str()),
-        // The kubelet, too, writes node events with the name as uid; `kubectl describe node` finds them so.
+        // As the kubelet does, node events carry the name as uid: `kubectl describe node` finds them by it.
         Subject::Node(name) => of("Node", name, None, name),
         Subject::Job { namespace, name, uid } => ObjectReference {
             api_version: Some(tyjob::keys::API_VERSION.to_owned()),

@@ -1,5 +1,5 @@
-//! What holds for every request to the API server: none waits for ever for its answer, no list is older than the moment it
-//! was asked for, and whoever follows a watch hears that it runs again.
+//! Rules for every request to the API server: none waits for ever for its answer, no list is older than its request, and a watch
+//! that resumes is reported.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -13,16 +13,16 @@ use tower_http::timeout::TimeoutBody;
 
 use crate::runtime::clock;
 
-/// Within this comes the answer of everything that is no watch, and each further part of a long one. An overloaded API server
-/// says so after 15 s in its queue and admission webhooks have 10 s by default: what takes longer is an answer that got lost on
-/// its way, of which nothing else would tell for minutes.
+/// Time for the answer to a request that is no watch, and for each further part of a long answer. An overloaded API server
+/// refuses after 15 s in its queue, and admission webhooks have 10 s by default: a later answer got lost on its way, which
+/// nothing else would show for minutes.
 pub const ANSWER: Duration = Duration::from_secs(20);
-/// The head of a watch's answer comes within this; then events come as they happen.
+/// Time for the head of a watch's answer; then events come as they happen.
 const WATCH_HEAD: Duration = Duration::from_secs(60);
-/// Watches that resumed and nobody has heard of yet; who misses some hears of the later ones.
-const UNHEARD: usize = 16;
+/// Resumed watches that a receiver may be behind; a receiver that misses some gets the later ones.
+const RESUMED_BACKLOG: usize = 16;
 
-/// Tells of watches that go on where they were broken off: the library itself says nothing then until the next change.
+/// Reports watches that go on where they were broken off: the library itself reports nothing then until the next change.
 #[derive(Debug, Clone)]
 pub struct Resumed(broadcast::Sender<Resumption>);
 
@@ -31,7 +31,7 @@ pub type Resumption = (Box<str>, Duration);
 
 impl Resumed {
     pub(super) fn new() -> Self {
-        Self(broadcast::Sender::new(UNHEARD))
+        Self(broadcast::Sender::new(RESUMED_BACKLOG))
     }
 
     /// The watches that resume from now on.
@@ -95,7 +95,7 @@ where
                 return Ok(response.map(|body| Body::new(TimeoutBody::new(each, body))));
             }
             if kind == Kind::Resumption && response.status().is_success() {
-                // Nobody listens: nobody wants to know.
+                // Without a receiver the report is not needed.
                 let _ = resumed.0.send((path, clock::mono()));
             }
             Ok(response.map(Body::new))
@@ -103,7 +103,7 @@ where
     }
 }
 
-/// What a request is, as far as this goes.
+/// The kinds of requests with rules of their own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
     /// A watch that begins with the objects there are.
@@ -125,8 +125,8 @@ impl Kind {
     }
 }
 
-/// The same without `resourceVersion=0`, "any version, however old": what such a list lacks would count as gone, though the
-/// server's cache may only be behind. Without a version the server brings its cache up to date first.
+/// The same without `resourceVersion=0`, "any version, however old": objects missing in such a list would count as gone, though
+/// the server's cache may only be behind. Without a version the server brings its cache up to date first.
 fn newest(uri: &Uri) -> Option<Uri> {
     let query = uri.query()?;
     let kept: Vec<&str> = query.split('&').filter(|pair| *pair != "resourceVersion=0").collect();
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_list_by_watch_is_asked_for_as_of_now_and_nothing_else_is_changed() {
+    async fn a_list_by_watch_is_requested_as_of_now_and_nothing_else_is_changed() {
         let told = |uri: Uri| async move { Response::new(Body::from(uri.to_string())) };
         let mut client = client(told, Resumed::new());
         for (asked, sent) in [
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn only_a_watch_that_resumes_is_told() {
+    async fn only_a_watch_that_resumes_is_reported() {
         let resumed = Resumed::new();
         let mut paths = resumed.paths();
         let gone = |uri: Uri| async move {

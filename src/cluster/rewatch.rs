@@ -9,14 +9,14 @@ use crate::runtime::backoff::Backoff;
 
 /// After the first failure, and after an expired version.
 const SHORTEST: Duration = Duration::from_millis(800);
-/// Longest pause of the few programs that decide for the whole cluster: so much later they may see that the API server is back.
+/// Longest pause of the few programs that decide for the whole cluster: they see that late that the API server is back.
 pub const CENTRAL: Duration = Duration::from_secs(8);
 /// Longest pause of a program that runs on every node: thousands of them wait for the same API server.
 pub const ON_EVERY_NODE: Duration = Duration::from_secs(15);
 
-/// The stream, with a pause after each error: doubling, with jitter, up to `longest`. An API server that says that a version
-/// has expired is there and well (it says so of every watch after its own restart), so the list that follows is not put off
-/// by the failures before it.
+/// The stream, with a pause after each error: doubling, with jitter, up to `longest`. An API server that reports an expired
+/// version is up (it reports it for every watch after its own restart), so the failures before do not delay the list that
+/// follows.
 pub fn patient<K: Send>(
     stream: impl Stream<Item = watcher::Result<Event<K>>> + Send,
     longest: Duration,
@@ -34,7 +34,7 @@ pub fn patient<K: Send>(
 
 fn pause_after<K>(next: &watcher::Result<Event<K>>, backoff: &mut Backoff) -> Duration {
     match next {
-        // It announces the try of a list.
+        // It announces a list, which may still fail.
         Ok(Event::Init) => Duration::ZERO,
         Ok(_) => {
             backoff.succeed();
@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn an_expired_version_is_listed_anew_at_once_however_long_the_api_server_was_away() {
+    fn after_an_expired_version_the_list_follows_at_once_however_long_the_api_server_was_away() {
         let mut results = outage();
         results.push(failed(410));
         assert!(after(&results) <= SHORTEST);

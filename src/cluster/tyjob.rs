@@ -110,7 +110,7 @@ fn pod_of(
 ) -> Value {
     let map = |which: &str| -> BTreeMap<&str, &str> { template.metadata(which).collect() };
     let (mut labels, attempt) = (map("labels"), status.restarts.to_string());
-    labels.extend([(keys::JOB, &*key.name), (keys::ROLE, role.as_str()), (keys::ATTEMPT, &*attempt)]);
+    labels.extend([(keys::JOB, &*key.name), (keys::ROLE, role.word()), (keys::ATTEMPT, &*attempt)]);
     match role {
         Role::Leader => drop(labels.insert(keys::INDEX, "0")),
         Role::Worker => drop(labels.insert(keys::WORKER_SET, name)),

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// How surely the agent can tell which pod is calling Allocate.
+/// How the agent identifies the pod that calls Allocate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Identity {
@@ -21,8 +21,8 @@ pub struct AgentStatus {
     pub registered: Vec<String>,
     /// Identification method.
     pub identity: Identity,
-    /// Schedulers (`spec.schedulerName`) whose pods it serves without a node lock, where it tells callers apart exactly; none
-    /// under `--node-lock=always`. `None`, not said: every scheduler's.
+    /// Schedulers (`spec.schedulerName`) whose pods it serves without a node lock, where it identifies callers exactly; none
+    /// under `--node-lock=always`. `None`, when absent: every scheduler's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lockless: Option<Vec<String>>,
 }
@@ -33,8 +33,8 @@ impl AgentStatus {
         (text.len() <= super::key::MAX_ANNOTATION).then(|| serde_json::from_str(text).ok()).flatten()
     }
 
-    /// `true` where pods of `scheduler` need no node lock: callers are told apart exactly, and the agent serves those pods
-    /// without one.
+    /// `true` where pods of `scheduler` need no node lock: the agent identifies callers exactly and serves those pods without
+    /// one.
     pub fn needs_no_lock(&self, scheduler: &str) -> bool {
         let serves = |names: &Vec<String>| names.iter().any(|name| name == scheduler);
         self.identity == Identity::Exact && self.lockless.as_ref().is_none_or(serves)
@@ -65,7 +65,7 @@ mod tests {
     }
 
     #[test]
-    fn the_lock_is_needed_unless_the_agent_tells_callers_apart_and_serves_the_scheduler_without() {
+    fn the_lock_is_needed_unless_the_agent_identifies_callers_and_serves_the_scheduler_without() {
         let status = |identity: &str, more: &str| {
             AgentStatus::parse(&format!(r#"{{"version":"1","registered":[],"identity":"{identity}"{more}}}"#)).unwrap()
         };

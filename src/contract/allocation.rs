@@ -11,38 +11,31 @@ use super::id::{DeviceId, DeviceType};
 use super::key;
 use super::quantity::Quantity;
 
-/// Most entries that one device type may list. No node has more devices; a longer list is an attack or a bug.
+/// Most entries that one device type may list. No node has more devices: a longer list is an attack or a bug.
 pub const MAX_ENTRIES: usize = 1024;
 
-/// Why an assignment annotation is refused, whole.
+/// Why an annotation is refused, whole: too large, not of the contract's shape, or impossible.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum AllocationError {
-    /// Larger than [`key::MAX_ANNOTATION`].
-    #[error("annotation {key} has {bytes} bytes, the limit is {}", key::MAX_ANNOTATION)]
-    TooLarge {
-        /// Annotation key.
-        key: &'static str,
-        /// Size found.
-        bytes: usize,
-    },
-    /// Not the JSON shape that the contract states.
-    #[error("annotation {key} cannot be read: {problem}; expected {expected}")]
-    Shape {
-        /// Annotation key.
-        key: &'static str,
-        /// Parser's words, with line and column.
-        problem: String,
-        /// The shape.
-        expected: &'static str,
-    },
-    /// Well-formed, but says something impossible.
-    #[error("annotation {key}: {problem}")]
-    Meaning {
-        /// Annotation key.
-        key: &'static str,
-        /// What is impossible, naming the value.
-        problem: String,
-    },
+#[error("annotation {key}: {problem}")]
+pub struct AllocationError {
+    key: &'static str,
+    problem: String,
+}
+
+impl AllocationError {
+    /// A refusal of annotation `key`; `problem` names the offending part and what was expected.
+    pub fn new(key: &'static str, problem: impl Into<String>) -> Self {
+        Self { key, problem: problem.into() }
+    }
+
+    fn shape(key: &'static str, problem: impl fmt::Display, expected: &str) -> Self {
+        Self::new(key, format!("cannot be read: {problem}; expected {expected}"))
+    }
+
+    /// The same refusal, of a part of the annotation.
+    pub(super) fn within(self, part: &str) -> Self {
+        Self::new(self.key, format!("{part}: {}", self.problem))
+    }
 }
 
 /// Writers in Go leave `null` where they mean an empty list or map.
@@ -105,7 +98,7 @@ pub type Entries = BTreeMap<DeviceType, Vec<DeviceEntry>>;
 pub struct DeviceAllocation {
     /// Devices of the types that Baton knows.
     pub devices: Entries,
-    /// Device types of other systems, as they came.
+    /// Device types of other systems, unchanged.
     pub other: BTreeMap<String, Value>,
 }
 
@@ -151,7 +144,7 @@ impl DeviceAllocation {
     }
 }
 
-/// What the annotation says, not judged.
+/// The annotation's content, not judged.
 struct ByType(DeviceAllocation);
 
 impl<'de> Deserialize<'de> for ByType {
@@ -190,9 +183,10 @@ pub(super) fn parse_json<'a, T: Deserialize<'a>>(
     text: &'a str,
 ) -> Result<T, AllocationError> {
     if text.len() > key::MAX_ANNOTATION {
-        return Err(AllocationError::TooLarge { key, bytes: text.len() });
+        let limit = key::MAX_ANNOTATION;
+        return Err(AllocationError::new(key, format!("has {} bytes, the limit is {limit}", text.len())));
     }
-    serde_json::from_str(text).map_err(|error| AllocationError::Shape { key, problem: error.to_string(), expected })
+    serde_json::from_str(text).map_err(|error| AllocationError::shape(key, error, expected))
 }
 
 /// Reads and judges the entries of one device type.
@@ -202,18 +196,15 @@ pub(super) fn entries(
     kind: &DeviceType,
     value: Value,
 ) -> Result<Vec<DeviceEntry>, AllocationError> {
-    let list: Vec<DeviceEntry> = serde_json::from_value(value).map_err(|error| AllocationError::Shape {
-        key,
-        problem: format!("{kind}: {error}"),
-        expected,
-    })?;
+    let list: Vec<DeviceEntry> = serde_json::from_value(value)
+        .map_err(|error| AllocationError::shape(key, format_args!("{kind}: {error}"), expected))?;
     judge(key, kind, &list)?;
     Ok(list)
 }
 
 /// No device twice, no negative minor or amount.
 fn judge(key: &'static str, kind: &DeviceType, list: &[DeviceEntry]) -> Result<(), AllocationError> {
-    let meaning = |problem| Err(AllocationError::Meaning { key, problem });
+    let meaning = |problem: String| Err(AllocationError::new(key, problem));
     if list.len() > MAX_ENTRIES {
         return meaning(format!("{kind} lists {} devices, the limit is {MAX_ENTRIES}", list.len()));
     }
@@ -274,7 +265,7 @@ mod tests {
             assert!(error.contains(part) && error.contains(key::DEVICE_ALLOCATED), "{text}: {error}");
         }
         let huge = format!("{{\"gpu\":\"{}\"}}", "x".repeat(key::MAX_ANNOTATION));
-        assert!(matches!(DeviceAllocation::parse(&huge), Err(AllocationError::TooLarge { .. })));
+        assert!(DeviceAllocation::parse(&huge).unwrap_err().to_string().contains("bytes, the limit is"));
     }
 
     prop_compose! {

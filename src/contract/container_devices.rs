@@ -50,7 +50,7 @@ impl ContainerDevices {
             return Ok(None);
         }
         let raw: Raw = parse_json(KEY, EXPECTED, text)?;
-        let meaning = |problem| Err(AllocationError::Meaning { key: KEY, problem });
+        let meaning = |problem: String| Err(AllocationError::new(KEY, problem));
         if raw.version != VERSION {
             return meaning(format!("version {} is not known, expected {VERSION}", raw.version));
         }
@@ -63,7 +63,8 @@ impl ContainerDevices {
             for (kind, value) in types {
                 let kind = DeviceType::from(kind);
                 if !matches!(kind, DeviceType::Other(_)) {
-                    let list = entries(KEY, EXPECTED, &kind, value).map_err(|error| in_container(error, &container))?;
+                    let list = entries(KEY, EXPECTED, &kind, value);
+                    let list = list.map_err(|error| error.within(&format!("container {container}")))?;
                     of_container.insert(kind, list);
                 }
             }
@@ -81,18 +82,6 @@ impl ContainerDevices {
     /// Entries of one type in one container.
     pub fn of(&self, container: &str, kind: &DeviceType) -> &[DeviceEntry] {
         self.containers.get(container).and_then(|types| types.get(kind)).map_or(&[], Vec::as_slice)
-    }
-}
-
-fn in_container(error: AllocationError, container: &str) -> AllocationError {
-    match error {
-        AllocationError::Shape { key, problem, expected } => {
-            AllocationError::Shape { key, problem: format!("container {container}: {problem}"), expected }
-        }
-        AllocationError::Meaning { key, problem } => {
-            AllocationError::Meaning { key, problem: format!("container {container}: {problem}") }
-        }
-        too_large @ AllocationError::TooLarge { .. } => too_large,
     }
 }
 

@@ -1,5 +1,5 @@
-//! Device entries written straight into an annotation's text: the words that [`DeviceEntry`](super::DeviceEntry) prints,
-//! without making the entries first. A scheduler writes them for every pod that it binds.
+//! Device entries written straight into an annotation's text: what [`DeviceEntry`](super::DeviceEntry) prints, without making
+//! the entries first. The scheduler writes them for every pod that it binds.
 
 use super::{DeviceId, Quantity};
 
@@ -52,7 +52,7 @@ pub fn push_amounts(out: &mut String, amounts: &[(&str, Quantity)]) {
 
 /// Appends `text` as a JSON string.
 pub fn push_json(out: &mut String, text: &str) {
-    // Without an early end, so that many bytes are looked at at once: hardly any text is odd.
+    // Without an early exit, so that many bytes are checked at once: special characters are rare.
     let special = |byte: u8| u8::from(byte < b' ') | u8::from(byte == b'"') | u8::from(byte == b'\\');
     if text.bytes().fold(0, |odd, byte| odd | special(byte)) == 0 {
         out.push('"');

@@ -1,4 +1,4 @@
-//! What a user may ask about the choice of devices: `device-allocate-hint`, `device-joint-allocate`, `gpu-partition-spec`.
+//! Annotations by which a user influences the choice of devices: `device-allocate-hint`, `device-joint-allocate`, `gpu-partition-spec`.
 
 use std::collections::BTreeMap;
 
@@ -29,7 +29,7 @@ pub struct DeviceHint {
     /// Widest topology level that may hold all devices.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub required_topology_scope: Option<TopologyScope>,
-    /// Who else may be near.
+    /// Whether other pods may use what is near.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub exclusive_policy: Option<ExclusivePolicy>,
 }
@@ -108,12 +108,12 @@ pub enum TopologyScope {
     Node,
 }
 
-/// Who else may use what is near.
+/// Whether other pods may use what is near.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ExclusivePolicy {
-    /// Nobody else on the device.
+    /// No other pod on the device.
     DeviceLevel,
-    /// Nobody else below the PCIe switch.
+    /// No other pod below the PCIe switch.
     #[serde(rename = "PCIeLevel")]
     PcieLevel,
 }
@@ -226,7 +226,7 @@ pub fn parse_hints(text: &str) -> Result<DeviceHints, AllocationError> {
     if all.is_empty() {
         return Ok(DeviceHints::new());
     }
-    // Read anew from text, so that an error says where it is.
+    // Read again from text, so that an error says where it is.
     parse_json(key::DEVICE_ALLOCATE_HINT, expected, &serde_json::to_string(&all).unwrap_or_default())
 }
 
@@ -235,8 +235,8 @@ pub fn parse_joint(text: &str) -> Result<JointAllocate, AllocationError> {
     let joint: JointAllocate =
         parse_json(key::DEVICE_JOINT_ALLOCATE, r#"{"deviceTypes":["gpu","rdma"],"requiredScope":"SamePCIe"}"#, text)?;
     if joint.device_types.is_empty() {
-        let problem = "deviceTypes is empty; expected at least one of \"gpu\", \"rdma\"".to_owned();
-        return Err(AllocationError::Meaning { key: key::DEVICE_JOINT_ALLOCATE, problem });
+        let problem = "deviceTypes is empty; expected at least one of \"gpu\", \"rdma\"";
+        return Err(AllocationError::new(key::DEVICE_JOINT_ALLOCATE, problem));
     }
     Ok(joint)
 }

@@ -5,18 +5,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-/// A word that cannot be an identity.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{what} {value:?} is not valid: {rule}")]
-pub struct IdError {
-    what: &'static str,
-    value: String,
-    rule: &'static str,
-}
-
-fn excerpt(value: &str) -> String {
-    value.chars().take(80).collect()
-}
+use super::name::{BadName, bad};
 
 /// Physical identity of a device: GPU UUID, MIG UUID or PCI address. Shares carry the id of their device.
 ///
@@ -28,19 +17,19 @@ pub struct DeviceId(Arc<str>);
 
 impl DeviceId {
     /// Checks and wraps `value`.
-    pub fn parse(value: &str) -> Result<Self, IdError> {
-        let bad = |rule| Err(IdError { what: "device id", value: excerpt(value), rule });
+    pub fn parse(value: &str) -> Result<Self, BadName> {
+        let bad = |rule| Err(bad("device id", value, rule));
         if value.is_empty() || value.len() > 128 {
-            return bad("expected 1 to 128 characters");
+            return bad("is not valid: expected 1 to 128 characters");
         }
         if !value.bytes().all(|b| b.is_ascii_graphic() && b != b',' && b != b'/' && b != b'\\') {
-            return bad("expected printable ASCII without blanks, commas and slashes");
+            return bad("is not valid: expected printable ASCII without blanks, commas and slashes");
         }
         if value.contains("::") || value == "." || value == ".." {
-            return bad("`::` separates share units and dots name no device");
+            return bad("is not valid: `::` separates share units and dots name no device");
         }
         if value.ends_with(':') {
-            return bad("a colon at the end makes its share units those of another device");
+            return bad("is not valid: a colon at the end makes its share units those of another device");
         }
         Ok(Self(value.into()))
     }
@@ -56,14 +45,14 @@ impl DeviceId {
     }
 
     /// The device of a kubelet id: `GPU-1::17` and `GPU-1` are both `GPU-1`.
-    pub fn of_kubelet_id(id: &str) -> Result<Self, IdError> {
+    pub fn of_kubelet_id(id: &str) -> Result<Self, BadName> {
         Self::parse(id.split_once("::").map_or(id, |(device, _)| device))
     }
 }
 
 impl TryFrom<String> for DeviceId {
-    type Error = IdError;
-    fn try_from(value: String) -> Result<Self, IdError> {
+    type Error = BadName;
+    fn try_from(value: String) -> Result<Self, BadName> {
         Self::parse(&value)
     }
 }

@@ -1,4 +1,4 @@
-//! Names of container images, told apart by a hash: a node lists a hundred, and only whether two are the same matters.
+//! Names of container images, compared by a hash: a node lists a hundred, and only equality matters.
 
 /// The hash of an image's name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -36,6 +36,6 @@ mod tests {
         assert!(same("vllm", "vllm:latest") && same("vllm/vllm-openai", "vllm/vllm-openai:latest"));
         assert!(same("repo.local:5000/train", "repo.local:5000/train:latest"), "a port is no tag");
         assert!(same("db@sha256:aa", "db@sha256:aa") && !same("db@sha256:aa", "db@sha256:aa:latest"));
-        assert!(!same("vllm", "docker.io/library/vllm:latest"), "the node's list says it in full");
+        assert!(!same("vllm", "docker.io/library/vllm:latest"), "the node lists the full name");
     }
 }

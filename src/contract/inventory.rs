@@ -55,7 +55,7 @@ pub struct DeviceInfo {
     /// Capacity by resource name.
     #[serde(default)]
     pub resources: BTreeMap<String, Quantity>,
-    /// Where it is plugged in.
+    /// Its place in the machine.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub topology: Option<DeviceTopology>,
     /// Groups of virtual functions.
@@ -66,7 +66,7 @@ pub struct DeviceInfo {
     pub conditions: Vec<Condition>,
 }
 
-/// Where a device is plugged in.
+/// The place of a device in the machine.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 pub struct DeviceTopology {
     /// CPU socket, −1 when unknown.
@@ -86,7 +86,7 @@ pub struct DeviceTopology {
 /// Virtual functions with common labels.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 pub struct VfGroup {
-    /// What the hint's `vfSelector` matches.
+    /// Matched by the hint's `vfSelector`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub labels: BTreeMap<String, String>,
     /// The functions.

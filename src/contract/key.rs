@@ -76,7 +76,7 @@ pub const GPU_DELIVERY_ORDER: [&str; 5] = [NVIDIA_GPU, GPU, GPU_CORE, GPU_MEMORY
 /// Share units in one whole device.
 pub const WHOLE: i64 = 100;
 
-/// `true` when the kubelet can be asked for this name by a Baton agent.
+/// `true` for a device resource name of Baton's.
 pub fn is_device_resource(name: &str) -> bool {
     matches!(name, NVIDIA_GPU | GPU | GPU_CORE | GPU_MEMORY_RATIO | GPU_MEMORY | GPU_SHARED | RDMA)
         || name.starts_with(MIG_PREFIX)

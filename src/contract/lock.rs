@@ -1,4 +1,4 @@
-//! The value of the node lock annotation: when it was taken and for which pod.
+//! The value of the node lock annotation: the time at which the lock was taken, and the pod for which.
 
 use std::fmt;
 
@@ -34,13 +34,13 @@ pub struct Holder {
 /// A well-formed lock.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LockValue {
-    /// When it was taken, by the taker's clock.
+    /// When it was taken, by the clock of the process that took it.
     pub time: Timestamp,
     /// Absent in the `timestamp` format.
     pub holder: Option<Holder>,
 }
 
-/// What stands in the lock annotation of a node.
+/// Content of the lock annotation of a node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LockRead {
     /// No annotation.
@@ -60,7 +60,7 @@ pub enum LockRead {
 }
 
 impl LockRead {
-    /// Reads the annotation's value. Total: whatever cannot be understood is [`LockRead::Malformed`].
+    /// Reads the annotation's value. Total: a value that is no lock is [`LockRead::Malformed`].
     pub fn parse(annotation: Option<&str>) -> Self {
         let Some(raw) = annotation else { return Self::Free };
         match LockValue::parse(raw) {
@@ -123,7 +123,7 @@ impl LockValue {
     }
 }
 
-/// A time as RFC 3339 writes it and nothing else that looks like one. Digits after the ninth are below our clock.
+/// A time in the strict form of RFC 3339. Digits after the ninth are finer than the clock and dropped.
 fn rfc3339(text: &str) -> Option<Timestamp> {
     let (head, rest) = text.split_at_checked(19)?;
     let shape = head.bytes().zip(b"0000-00-00T00:00:00").all(|(byte, like)| match like {

@@ -1,4 +1,4 @@
-//! Every word on a wire: keys, ids, quantities, lock value, inventory, allocation, protobufs.
+//! Everything on a wire: keys, ids, quantities, lock value, inventory, allocation, protobufs.
 //!
 //! A value that exists as one of these types is valid. Parsing is total (no input panics), capped in size, and an error names
 //! the key, the offending part and what was expected. Unknown JSON fields and unknown device types are kept or ignored.
@@ -25,7 +25,7 @@ pub mod word;
 pub use agent_status::{AgentStatus, Identity};
 pub use allocation::{AllocationError, DeviceAllocation, DeviceEntry, Extension, Vf};
 pub use container_devices::ContainerDevices;
-pub use id::{DeviceId, DeviceType, IdError, PodKey, PodRef, PodUid};
+pub use id::{DeviceId, DeviceType, PodKey, PodRef, PodUid};
 pub use lock::{Holder, LockFormat, LockRead, LockValue};
 pub use quantity::{Quantity, QuantityError};
 pub use request::{ContainerRequest, GpuRequest, RdmaRequest, RequestError};

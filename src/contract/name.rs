@@ -1,6 +1,6 @@
-//! Names that an API server takes: labels, subdomains, keys of annotations. Anything else it answers with 422.
+//! Names that an API server accepts: labels, subdomains, keys of annotations. It answers any other name with 422.
 
-/// A name that could name no object.
+/// A name that no API server accepts.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, thiserror::Error)]
 #[error("{what} {value:?} {rule}")]
 pub struct BadName {
@@ -10,13 +10,13 @@ pub struct BadName {
 }
 
 impl BadName {
-    /// What was said, its beginning where it is long.
+    /// As given, at most 80 characters.
     pub fn value(&self) -> &str {
         &self.value
     }
 }
 
-/// `what` names the thing in the message, which says of `value`, cut to 80 characters, that it `rule`.
+/// A refusal with the message `what "value" rule`; `value` is cut to 80 characters.
 pub fn bad(what: &'static str, value: &str, rule: &'static str) -> BadName {
     BadName { what, value: value.chars().take(80).collect::<String>().into(), rule }
 }

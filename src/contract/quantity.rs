@@ -63,7 +63,7 @@ impl Quantity {
 
 /// `b` is above zero.
 fn ceil_div(a: i128, b: i128) -> i128 {
-    // Most amounts are small, and dividing these is many times faster.
+    // Most amounts fit into 64 bits, and dividing these is many times faster.
     if let (Ok(a), Ok(b)) = (i64::try_from(a), i64::try_from(b)) {
         let whole = a / b;
         return i128::from(whole + i64::from(whole * b < a));
@@ -216,7 +216,7 @@ impl Quantity {
         Some((units, ["", "k", "M", "G", "T", "P", "E"][power]))
     }
 
-    /// Appends what [`Display`](fmt::Display) prints; it is written for every device of every pod that is bound.
+    /// Appends what [`Display`](fmt::Display) prints, faster: it is written for every device of every pod that is bound.
     pub fn push_to(self, out: &mut String) {
         match self.whole() {
             Some((number, suffix)) => {

@@ -1,4 +1,5 @@
-//! What one container asks for: resource names and amounts, judged into a request that can be served, or refused by rule.
+//! The device request of one container: resource names and amounts, judged into a request that can be served, or refused by a
+//! rule.
 
 use std::collections::BTreeMap;
 
@@ -9,13 +10,8 @@ use super::quantity::Quantity;
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, thiserror::Error)]
 pub enum RequestError {
     /// Extended resources come in whole units.
-    #[error("{name}: {amount} is not a whole, non-negative number")]
-    NotWhole {
-        /// Resource name.
-        name: String,
-        /// As written.
-        amount: Quantity,
-    },
+    #[error("{0}: {1} is not a whole, non-negative number")]
+    NotWhole(String, Quantity),
     /// `koordinator.sh/gpu-core` without a memory part.
     #[error(
         "koordinator.sh/gpu-core alone is not a share: add koordinator.sh/gpu-memory-ratio or koordinator.sh/gpu-memory"
@@ -35,41 +31,17 @@ pub enum RequestError {
     #[error("koordinator.sh/gpu-memory and koordinator.sh/gpu-memory-ratio exclude each other: keep one")]
     MemoryTwice,
     /// Names that say the same thing twice.
-    #[error("{first} and {second} exclude each other in one container: keep one")]
-    Mixed {
-        /// One name.
-        first: String,
-        /// The other.
-        second: String,
-    },
+    #[error("{0} and {1} exclude each other in one container: keep one")]
+    Mixed(String, String),
     /// Above one device, only whole devices.
-    #[error("{name}: {amount} is above 100 and no multiple of 100")]
-    NotHundreds {
-        /// Resource name.
-        name: &'static str,
-        /// Percent asked for.
-        amount: i64,
-    },
-    /// Parts for k GPUs must divide by k and fit on k GPUs.
-    #[error("{name}: {amount} must be a multiple of koordinator.sh/gpu.shared ({count}) and at most {}", WHOLE * count)]
-    NotSpread {
-        /// Resource name.
-        name: &'static str,
-        /// Percent asked for.
-        amount: i64,
-        /// `gpu.shared`.
-        count: i64,
-    },
-    /// Core and memory ask for different numbers of GPUs.
-    #[error("koordinator.sh/gpu-core: {core} and {name}: {amount} do not divide over the same number of GPUs")]
-    Uneven {
-        /// Percent of compute.
-        core: i64,
-        /// The other name.
-        name: &'static str,
-        /// Its amount.
-        amount: i64,
-    },
+    #[error("{0}: {1} is above 100 and no multiple of 100")]
+    NotHundreds(&'static str, i64),
+    /// Parts for k GPUs must divide by k and fit on k GPUs: name, percent, k.
+    #[error("{0}: {1} must be a multiple of koordinator.sh/gpu.shared ({2}) and at most {2}00")]
+    NotSpread(&'static str, i64, i64),
+    /// Core and memory ask for different numbers of GPUs: percent of compute, the other name, its amount.
+    #[error("koordinator.sh/gpu-core: {0} and {1}: {2} do not divide over the same number of GPUs")]
+    Uneven(i64, &'static str, i64),
 }
 
 /// GPUs of one container.
@@ -138,7 +110,7 @@ impl ContainerRequest {
                 continue;
             }
             if !amount.is_whole() || amount < Quantity::ZERO {
-                return Err(RequestError::NotWhole { name: name.to_owned(), amount });
+                return Err(RequestError::NotWhole(name.to_owned(), amount));
             }
             names.insert(Box::from(name), amount.value());
         }
@@ -176,7 +148,7 @@ fn percent(name: &'static str, amount: i64) -> Result<(u32, i64), RequestError> 
     match amount {
         ..=WHOLE => Ok((1, amount)),
         _ if amount % WHOLE == 0 => Ok((clamp(amount / WHOLE), WHOLE)),
-        _ => Err(RequestError::NotHundreds { name, amount }),
+        _ => Err(RequestError::NotHundreds(name, amount)),
     }
 }
 
@@ -202,7 +174,7 @@ fn gpu(names: &BTreeMap<Box<str>, i64>) -> Result<Option<GpuRequest>, RequestErr
         let second =
             exclusive.next().map(|(second, _)| &**second).or_else(|| shares.into_iter().find(|s| of(s).is_some()));
         if let Some(second) = second {
-            return Err(RequestError::Mixed { first: name.to_string(), second: second.to_owned() });
+            return Err(RequestError::Mixed(name.to_string(), second.to_owned()));
         }
         return Ok(Some(match (&**name, name.strip_prefix(key::MIG_PREFIX)) {
             (_, Some(profile)) => GpuRequest::Mig { profile: profile.into(), count: clamp(*amount) },
@@ -223,9 +195,7 @@ fn gpu(names: &BTreeMap<Box<str>, i64>) -> Result<Option<GpuRequest>, RequestErr
         (_, None, None, Some(_)) => Err(RequestError::SharedAlone),
         (core, ratio, memory, Some(count)) => {
             let spread = |name, amount: Option<i64>| match amount {
-                Some(a) if a % count != 0 || a / count > WHOLE => {
-                    Err(RequestError::NotSpread { name, amount: a, count })
-                }
+                Some(a) if a % count != 0 || a / count > WHOLE => Err(RequestError::NotSpread(name, a, count)),
                 other => Ok(other.map(|a| a / count)),
             };
             let core = spread(key::GPU_CORE, core)?.unwrap_or(0);
@@ -249,7 +219,7 @@ fn over(core: i64, count: u32, name: &'static str, amount: i64) -> Result<i64, R
     percent(key::GPU_CORE, core)?;
     let count = i64::from(count);
     if core % count != 0 || core / count > WHOLE {
-        return Err(RequestError::Uneven { core, name, amount });
+        return Err(RequestError::Uneven(core, name, amount));
     }
     Ok(core / count)
 }

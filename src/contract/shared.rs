@@ -1,11 +1,11 @@
-//! `Shared`: a value that many records hold and few change. Equal values can be stored once; a copy is made when one changes.
+//! `Shared`: a value that many records hold and few change. Equal values are stored once; a change makes a copy.
 
 use std::cmp::Ordering;
 use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
-/// Reads and changes like the value itself. Cloning is cheap; changing copies where the value is held elsewhere too.
+/// Reads and changes like the value itself. Cloning is cheap; a change copies the value where other records hold it too.
 #[derive(Clone, Eq, Default)]
 pub struct Shared<T>(Arc<T>);
 
@@ -15,7 +15,7 @@ impl<T> Shared<T> {
         Arc::ptr_eq(&self.0, &other.0)
     }
 
-    /// How many hold this value.
+    /// Number of records that hold this value.
     pub fn holders(&self) -> usize {
         Arc::strong_count(&self.0)
     }
@@ -83,7 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_change_is_seen_by_nobody_else() {
+    fn a_change_is_not_seen_by_other_holders() {
         let one: Shared<Vec<u8>> = vec![1, 2].into();
         let mut two = one.clone();
         assert!(one.is_same(&two) && one.holders() == 2);

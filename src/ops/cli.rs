@@ -1,4 +1,4 @@
-//! The command line: what there is, what each exit code means, how errors are told.
+//! The command line: commands, exit codes, errors.
 
 use std::process::ExitCode;
 
@@ -18,32 +18,33 @@ const EXIT_CODES: &str = "Exit codes: 0 done · 1 it failed, the text says why a
 
 const DEVICE_PLUGIN: &str = "\
 Runs on every node, as root. Finds GPUs (NVML) and RDMA NICs (sysfs), publishes them as the node's Device object, registers
-with the kubelet, answers each Allocate with the devices that the scheduler assigned to that very pod, and takes the node
-lock away when the pod is served.
+with the kubelet, answers each Allocate with the devices that the scheduler assigned to that very pod, and removes the node
+lock when the pod is served.
 
 Every flag is also an environment variable and a key of the YAML file given by --config-file: flag wins over environment,
 environment over file. The effective configuration and where each value came from is logged at start.";
 
 const DOCTOR: &str = "\
-Looks at this node as the node daemon would and prints a line for everything that must hold: ok, warn or fail, what was found,
+Checks this node as the node daemon would and prints a line for everything that must hold: ok, warn or fail, what was found,
 and what to do. It changes nothing. Run it with the daemon's own flags, environment or file:
 `kubectl -n baton-system exec <pod> -- /usr/bin/baton doctor`, or as root on the node. Exit code 1 when something failed.";
 
 const GET: &str = "\
-Reads cluster objects and prints them; writes nothing. `locks` says of each locked node who holds it, for how long, whether
-that is normal, and what to do if not. `gangs` and `queue` are asked of the leading scheduler.";
+Reads cluster objects and prints them; writes nothing. `locks` shows the holder of each node's lock, for how long, whether
+that is normal, and what to do if not. `gangs` and `queue` come from the leading scheduler.";
 
 const EXPLAIN: &str = "\
-Asks the leading scheduler why something is where it is. `baton explain pod ns/name` tells the state, which rule refused which
-nodes, what would wake the pod, and what to do; -o wide adds every node and device. `baton explain --what-if -f pod.yaml` tells
-what would be decided for a pod that does not exist: node, devices and scores, or why not. Nothing is written.
+Shows, by the answer of the leading scheduler, why a pod, gang or TYJob is where it is. `baton explain pod ns/name` gives the
+state, which rule refused which nodes, what would wake the pod, and what to do; -o wide adds every node and device. `baton
+explain --what-if -f pod.yaml` shows what would be decided for a pod that does not exist: node, devices and scores, or why not.
+Nothing is written.
 
 The scheduler is found through the API server: the pod proxy of the pods labelled app.kubernetes.io/part-of=baton and
 app.kubernetes.io/component=scheduler, which takes the rights to list pods and to get (what-if: to create) pods/proxy
-there. --admin-url asks an address instead, say that of `kubectl -n baton-system port-forward <leading pod> 9403`.";
+there. --admin-url names an address instead, such as that of `kubectl -n baton-system port-forward <leading pod> 9403`.";
 
 const AUDIT: &str = "\
-Reads nodes, pods and Device objects and checks what must hold at every moment: no device (or share of one) is held by two live
+Reads nodes, pods and Device objects and checks what must always hold: no device (or share of one) is held by two live
 pods, free and assigned add up, bound pods' assignments are complete, no lock stands for long. Prints what does not hold, with
 what to do; writes nothing. Exit code 1 when something does not hold.";
 
@@ -62,8 +63,8 @@ on with the next pod. Several may run: one leads, by a Lease.
 Flags, environment and file as for `baton device-plugin`.";
 
 const CONTROLLER: &str = "\
-Takes TYJobs from submission to clean-up: validates them, makes their pods where the scheduler placed them, replaces failed ones,
-restarts a job whose leader is lost, and cleans up. Several may run: one leads, by a Lease.
+Runs TYJobs from submission to clean-up: validates them, makes their pods where the scheduler placed them, replaces failed
+ones, restarts a job whose leader is lost, and cleans up. Several may run: one leads, by a Lease.
 
 Flags, environment and file as for `baton device-plugin`.";
 
@@ -81,9 +82,8 @@ pub fn command() -> Command {
     let scheduler = Command::new("scheduler")
         .about("Central scheduler: places pods and chooses their devices")
         .long_about(SCHEDULER);
-    let controller = Command::new("controller")
-        .about("Job controller: runs TYJobs, leaders with sets of workers")
-        .long_about(CONTROLLER);
+    let controller =
+        Command::new("controller").about("TYJob controller: runs leaders with sets of workers").long_about(CONTROLLER);
     let command = Command::new("baton")
         .about(ABOUT)
         .version(env!("CARGO_PKG_VERSION"))
@@ -99,16 +99,16 @@ pub fn command() -> Command {
             .about("Show the whole hand-off on this machine")
             .long_about(DEMO),
     );
-    // Deriving the arguments puts the doc comment of their type over the texts of the command: those come after.
+    // Deriving the arguments replaces the texts of the command by the doc comment of their type: the texts are set afterwards.
     let get = get::GetArgs::augment_args(Command::new("get"))
         .about("Show nodes, pods or locks with their devices, TYJobs, gangs, or the queue");
     let explain = explain::ExplainArgs::augment_args(Command::new("explain"))
-        .about("Say why a pod, a gang or a TYJob is where it is, or what would be decided");
+        .about("Show why a pod, a gang or a TYJob is where it is, or what would be decided");
     let audit = audit::AuditArgs::augment_args(Command::new("audit")).about("Check what must always hold of a cluster");
     let manifests = manifests::ManifestsArgs::augment_args(Command::new("manifests"))
         .about("Print or write the Kubernetes manifests");
     let crds = manifests::CrdsArgs::augment_args(Command::new("crds")).about("Print the CustomResourceDefinitions");
-    let doctor = Command::new("doctor").about("Check this node and say what to do").long_about(DOCTOR);
+    let doctor = Command::new("doctor").about("Check this node and show what to do").long_about(DOCTOR);
     command
         .subcommand(doctor::arguments(doctor))
         .subcommand(get.long_about(GET))
@@ -178,7 +178,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_command_tells_what_it_is_for_in_one_line_and_in_its_help() {
+    fn every_command_has_a_one_line_text_and_a_help() {
         for command in command().get_subcommands() {
             let name = command.get_name();
             let about = command.get_about().unwrap_or_else(|| panic!("{name} has no text")).to_string();

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use clap::ArgMatches;
 use tokio_util::sync::CancellationToken;
 
-use super::config::{ConfigError, Loaded, Section, Setting, Source, load};
+use super::config::{self, ConfigError, Loaded, Section, Setting, Source, load};
 use super::say::say;
 use super::settings::{self, Daemon};
 use crate::agent;
@@ -17,7 +17,7 @@ use crate::tyjob::Controller;
 /// Where each key's value came from.
 type Sources = BTreeMap<&'static str, Source>;
 
-/// Threads that run tasks of the scheduler: its decisions are one task, the rest waits for the API server.
+/// Threads that run tasks of the scheduler: its decisions are one task, the others wait for the API server.
 const SCHEDULER_THREADS: usize = 2;
 
 /// Flag of `baton scheduler` that prints the effective configuration instead of starting.
@@ -27,7 +27,7 @@ pub(super) const PRINT_CONFIG: &str = "print-config";
 pub(super) fn device_plugin(matches: &ArgMatches) -> anyhow::Result<ExitCode> {
     let (options, sources) = configure("device-plugin", &settings::agent(), &[], matches)?;
     options.validate().map_err(|error| wrong("device-plugin", &error, &sources))?;
-    // The daemon knows the runtime that its memory and thread budgets assume.
+    // The agent module makes the runtime that its memory and thread budgets assume.
     serve(agent::daemon::runtime()?, |stop| async move { Ok(agent::daemon::run(options, stop).await?) })
 }
 
@@ -38,7 +38,7 @@ pub(super) fn scheduler(matches: &ArgMatches) -> anyhow::Result<ExitCode> {
         let loaded = read("scheduler", &settings, sections, matches)?;
         loaded.options.options.validate().map_err(|error| wrong("scheduler", &error, &loaded.sources))?;
         let head = settings::print_plugins(&loaded.options.options);
-        say(settings::print(head, &settings, &loaded.options)?)?;
+        say(config::print(head, &settings, &loaded.options)?)?;
         return Ok(ExitCode::SUCCESS);
     }
     let (options, sources) = configure("scheduler", &settings, sections, matches)?;
@@ -68,8 +68,7 @@ where
     Ok(ExitCode::SUCCESS)
 }
 
-/// Options that are each readable and cannot work together, or not at all. Where the first word is a key that somebody has set, it
-/// is told where.
+/// Options that can be read and cannot work. Where the problem begins with a key that was set, the error names its source.
 fn wrong(command: &'static str, error: &dyn std::fmt::Display, sources: &Sources) -> ConfigError {
     let problem = error.to_string();
     let key = problem.trim_start_matches('-');
@@ -108,7 +107,7 @@ fn configure<O: Default + 'static>(
     Ok((loaded.options.options, loaded.sources))
 }
 
-/// Reads the configuration of a command that ends by itself: it logs only when asked to.
+/// Reads the configuration of a command that ends by itself: it logs only with --log.
 pub(super) fn options<O: Default + 'static>(
     command: &str,
     settings: &[Setting<Daemon<O>>],
@@ -124,7 +123,7 @@ pub(super) fn options<O: Default + 'static>(
     Ok(loaded.options.options)
 }
 
-/// One line: every key, its value, and where that came from.
+/// Logs every key, its value and the value's source in one line.
 fn report<O>(command: &str, settings: &[Setting<Daemon<O>>], loaded: &Loaded<Daemon<O>>) {
     let values = settings.iter().map(|setting| (setting, &loaded.sources[setting.name]));
     let effective: Vec<String> = values

@@ -1,4 +1,4 @@
-//! Asking the leading scheduler: at an address, or through the API server's proxy to its pod.
+//! Requests to the leading scheduler: at an address, or through the API server's proxy to its pod.
 
 use std::path::Path;
 
@@ -15,12 +15,12 @@ use super::live;
 use super::say::Usage;
 use crate::cluster::client;
 
-/// Labels of the pods that schedule, whether by themselves or as kube-scheduler's extender.
+/// Labels of the scheduler's pods, with or without the extender.
 pub(super) const LABELS: &str = "app.kubernetes.io/part-of=baton,app.kubernetes.io/component=scheduler";
 /// Name of the admin port in their containers, and the port where none has that name.
 const PORT: (&str, i32) = ("admin", 9403);
 
-/// Where the scheduler is.
+/// How the scheduler is found.
 #[derive(Debug, Clone, Args)]
 pub struct LeaderArgs {
     /// Admin HTTP of the leading scheduler, e.g. http://127.0.0.1:9403; else BATON_ADMIN_URL, or it is found through the API
@@ -49,7 +49,7 @@ pub struct Leader {
 }
 
 impl Leader {
-    /// Finds it. An address that was given is taken as it is.
+    /// Finds it. A given address is used as it is.
     pub async fn find(args: &LeaderArgs, kubeconfig: Option<&Path>) -> anyhow::Result<Self> {
         if let Some(url) = &args.admin_url.clone().or(admin_url(std::env::var("BATON_ADMIN_URL").ok())?) {
             if url.scheme_str() != Some("http") && url.scheme_str() != Some("https") {
@@ -57,7 +57,7 @@ impl Leader {
             }
             return Ok(Self { client: client::at(url.clone())?, prefix: String::new(), place: url.to_string() });
         }
-        let how = "cannot look for the scheduler; --admin-url URL asks it directly";
+        let how = "cannot look for the scheduler; --admin-url URL names it directly";
         let client = live::connect(kubeconfig).await.context(how)?;
         let namespace = &args.scheduler_namespace;
         let pods: Api<Pod> = Api::namespaced(client.clone(), namespace);
@@ -84,12 +84,10 @@ impl Leader {
             }
         }
         let found = if silent.is_empty() { format!("no pod there has the labels {LABELS}") } else { silent.join(", ") };
-        Err(anyhow!(
-            "no scheduler leads in namespace {namespace}: {found}; --scheduler-namespace or --admin-url says where it is"
-        ))
+        Err(anyhow!("no scheduler leads in namespace {namespace}: {found}; give --scheduler-namespace or --admin-url"))
     }
 
-    /// The answer to a GET, read from JSON. A refusal is an error with the scheduler's words.
+    /// The answer to a GET, read from JSON. A refusal is an error with the scheduler's text.
     pub async fn get<T: DeserializeOwned>(&self, path: &str) -> anyhow::Result<T> {
         self.ask(http::Method::GET, path, String::new()).await
     }
@@ -168,7 +166,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_pod_that_leads_is_asked_through_the_api_servers_proxy() {
+    async fn the_leading_pod_is_reached_through_the_api_servers_proxy() {
         let (kubeconfig, address) = api_server().await;
         let args = LeaderArgs { admin_url: None, scheduler_namespace: "system".into() };
         let leader = Leader::find(&args, Some(kubeconfig.path())).await.unwrap();
@@ -177,7 +175,7 @@ mod tests {
         let nowhere = LeaderArgs { scheduler_namespace: "empty".into(), ..args };
         let error = Leader::find(&nowhere, Some(kubeconfig.path())).await.err().unwrap().to_string();
         assert!(error.contains("namespace empty") && error.contains("--admin-url"), "{error}");
-        // An address is asked as it is.
+        // An address is used as it is.
         let url = format!("http://{address}/api/v1/namespaces/system/pods/two:9500/proxy").parse().unwrap();
         let direct = LeaderArgs { admin_url: Some(url), ..nowhere };
         let leader = Leader::find(&direct, None).await.unwrap();

@@ -63,7 +63,7 @@ where
     patiently(reading, || format!("reading {what}: {} so far", read.get())).await
 }
 
-/// Who is refused has to be given rights; who gets no answer has to look for the server.
+/// After a refusal the user needs rights; without an answer the server has to be found.
 fn cannot_list(what: &str, error: kube::Error) -> anyhow::Error {
     let hint = match status_code(&error) {
         Some(401) => "the API server does not accept these credentials",
@@ -74,14 +74,14 @@ fn cannot_list(what: &str, error: kube::Error) -> anyhow::Error {
     anyhow::Error::from(error).context(format!("cannot list {what}; {hint}"))
 }
 
-/// Waits for `work`, and tells on standard error what it waits for once that takes longer than a person expects.
-pub async fn patiently<T>(work: impl Future<Output = T>, told: impl Fn() -> String) -> T {
+/// Waits for `work`, and says on standard error what it waits for when that takes longer than a person expects.
+pub async fn patiently<T>(work: impl Future<Output = T>, what: impl Fn() -> String) -> T {
     let mut work = std::pin::pin!(work);
     let mut silence = Duration::from_secs(1);
     loop {
         match tokio::time::timeout(silence, work.as_mut()).await {
             Ok(done) => return done,
-            Err(_) => remark(told()),
+            Err(_) => remark(what()),
         }
         silence = Duration::from_secs(5);
     }

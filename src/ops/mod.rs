@@ -1,5 +1,5 @@
-//! What an operator touches: the command line, configuration, manifests, inspection, the demo. The only place that wires
-//! everything, and the only one that uses anyhow.
+//! The operator's side: the command line, configuration, manifests, inspection, the demo. The only place that wires everything,
+//! and the only one that uses anyhow.
 
 pub mod audit;
 pub mod cli;

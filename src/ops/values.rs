@@ -1,4 +1,4 @@
-//! Words of the command line that name something in the cluster: a typing error is told before anything is asked or printed.
+//! Values of the command line that name an object of the cluster: a typing error is reported before any request.
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ pub fn namespace(text: &str) -> Result<String, String> {
     check_label_name("namespace", text).map(|()| text.to_owned()).map_err(|bad| bad.to_string())
 }
 
-/// An image's reference, as far as a shell may have lost it.
+/// An image's reference; checks only what a shell may have lost.
 pub fn image(text: &str) -> Result<String, String> {
     let bad = text.is_empty() || text.contains(|letter: char| letter.is_whitespace() || letter.is_control());
     if bad { Err("expected an image such as registry.example/baton:v1".to_owned()) } else { Ok(text.to_owned()) }

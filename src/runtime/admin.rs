@@ -1,4 +1,4 @@
-//! Admin HTTP of a daemon: `/livez`, `/readyz`, `/metrics`, and whatever routes the daemon merges in; `/` lists them.
+//! Admin HTTP of a daemon: `/livez`, `/readyz`, `/metrics`, and the routes that the daemon adds; `/` lists them.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -27,16 +27,16 @@ pub type Check = Arc<dyn Fn() -> BoxFuture<'static, Result<String, String>> + Se
 /// Prints the metrics in OpenMetrics text.
 pub type Metrics = Arc<dyn Fn() -> String + Send + Sync>;
 
-/// What every daemon answers.
+/// The answers of a daemon.
 #[derive(Clone)]
 pub struct Admin {
-    /// `/livez`: the process does its work; a failure asks for a restart.
+    /// `/livez`: the process works; a failure requests a restart.
     pub live: Check,
-    /// `/readyz`: the process serves what it is there for.
+    /// `/readyz`: the process serves.
     pub ready: Check,
     /// `/metrics`.
     pub metrics: Metrics,
-    /// What the daemon merges in, for whoever asks at `/`.
+    /// Routes that the daemon adds, for the list at `/`.
     pub more: &'static [&'static str],
 }
 
@@ -48,7 +48,7 @@ pub struct AdminError {
     source: std::io::Error,
 }
 
-/// Opens the admin address. Port 0 takes a free port; `local_addr` of the listener tells which.
+/// Opens the admin address. Port 0 takes a free port; `local_addr` of the listener is the one taken.
 pub async fn bind(address: SocketAddr) -> Result<TcpListener, AdminError> {
     TcpListener::bind(address).await.map_err(|source| AdminError { address, source })
 }

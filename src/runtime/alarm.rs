@@ -1,7 +1,7 @@
-//! A timer that any thread sets and clears without waking anybody, and that the runtime hears only when it rings.
+//! A timer that any thread sets and clears without waking another thread: the runtime is woken only when it expires.
 //!
-//! A timer of the runtime that another thread sets wakes the runtime's thread to look at it. This one is the kernel's: what is
-//! done in time costs no wake-up.
+//! A timer of the runtime that another thread sets wakes the runtime's thread to register it. This one is the kernel's: a timer
+//! that is cleared in time costs no wake-up.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use tokio::io::unix::AsyncFd;
 #[derive(Clone, Debug)]
 pub struct Alarm(Arc<OwnedFd>);
 
-/// Hears the timer.
+/// Waits for the timer.
 #[derive(Debug)]
 pub struct Rings(AsyncFd<Arc<OwnedFd>>);
 

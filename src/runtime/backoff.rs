@@ -1,4 +1,4 @@
-//! Jittered exponential back-off as a value: the caller sleeps and brings the randomness.
+//! Jittered exponential back-off as a value: the caller sleeps and gives the randomness.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! The metric that tells which version a daemon is: a half-done upgrade can be counted.
+//! The metric with a daemon's version: a half-done upgrade can be counted.
 
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;

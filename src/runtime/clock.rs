@@ -25,8 +25,8 @@ pub fn mono() -> Duration {
     now().mono
 }
 
-/// Time until the next tick of a clock that ticks every `period` since the process started; never zero. Whatever has the same
-/// period falls on the same tick, and costs one wake-up together.
+/// Time until the next tick of a clock that ticks every `period` since the process started; never zero. Timers of the same
+/// period fall on the same tick and cost one wake-up together.
 pub fn until_tick(period: Duration) -> Duration {
     left_of(period, mono())
 }

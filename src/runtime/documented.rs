@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-/// `| name | kind |` of the rows of the section that tells of `command`.
+/// `| name | kind |` of the rows in the section of `command`.
 fn rows(section: &str) -> BTreeMap<&str, &str> {
     let lines = section.lines().filter_map(|line| line.strip_prefix("| `baton_")?.split_once("` | "));
     lines.map(|(name, rest)| (name, rest.split(' ').next().unwrap_or_default())).collect()

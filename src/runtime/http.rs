@@ -1,4 +1,4 @@
-//! HTTP/1.1 for a daemon: every connection has its own task and its own limits, so that no client can hold up another one.
+//! HTTP/1.1 for a daemon: every connection has its own task and its own limits, so that no client can delay another one.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,7 +25,7 @@ const GRACE: Duration = Duration::from_secs(2);
 /// The TLS of the next connection: certificates may be renewed meanwhile.
 pub type Tls = Arc<dyn Fn() -> TlsAcceptor + Send + Sync>;
 
-/// One address and what its clients may do.
+/// One address and the limits of its clients.
 pub struct HttpServer {
     /// What is served, for logs.
     pub name: &'static str,
@@ -56,7 +56,7 @@ impl HttpServer {
             let (router, stop) = (router.clone(), stop.clone());
             connections.spawn(async move {
                 let _permit = permit;
-                client.greet(stream, router, stop).await;
+                client.handshake(stream, router, stop).await;
             });
         }
         let ended = async { while connections.join_next().await.is_some() {} };
@@ -80,7 +80,7 @@ impl HttpServer {
     }
 }
 
-/// How one connection is treated.
+/// One connection.
 struct Client {
     name: &'static str,
     tls: Option<Tls>,
@@ -88,23 +88,23 @@ struct Client {
 }
 
 impl Client {
-    async fn greet(self, stream: TcpStream, router: Router, stop: CancellationToken) {
+    async fn handshake(self, stream: TcpStream, router: Router, stop: CancellationToken) {
         stream.set_nodelay(true).ok();
         rustix::net::sockopt::set_tcp_user_timeout(&stream, UNREAD).ok();
         let Some(tls) = self.tls.clone() else { return self.connection(stream, router, stop).await };
-        // It may look at files, which a hung mount makes wait: not where connections are accepted, nor for long.
-        let shaken = async {
+        // It may read files, which may block on a hung mount: not on the accepting task, and only for a limited time.
+        let accepted = async {
             let acceptor = tokio::task::spawn_blocking(move || tls()).await.map_err(std::io::Error::other)?;
             acceptor.accept(stream).await
         };
-        match tokio::time::timeout(HANDSHAKE, shaken).await {
+        match tokio::time::timeout(HANDSHAKE, accepted).await {
             Ok(Ok(stream)) => self.connection(stream, router, stop).await,
             Ok(Err(error)) => tracing::warn!(server = self.name, %error, "TLS handshake refused"),
             Err(_) => tracing::warn!(server = self.name, "TLS handshake not finished in time"),
         }
     }
 
-    /// A client that closes its connection ends its handler, wherever that is.
+    /// Serves one connection. A client that closes it ends its handler at once.
     async fn connection<S>(&self, stream: S, router: Router, stop: CancellationToken)
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,

@@ -47,24 +47,24 @@ pub enum OptionError {
     },
 }
 
-/// Every word says something.
+/// Checks that no value is empty.
 pub fn filled(words: &[(&'static str, &str)]) -> Result<(), OptionError> {
     let empty = words.iter().find(|(_, word)| word.is_empty());
     empty.map_or(Ok(()), |(option, _)| Err(OptionError::Empty(option)))
 }
 
-/// The outcome of a check of a name, as the option's error.
+/// The result of the check of a name, as the option's error.
 pub fn named<E: Display>(option: &'static str, checked: Result<(), E>) -> Result<(), OptionError> {
     checked.map_err(|bad| OptionError::Name { option, problem: bad.to_string() })
 }
 
-/// Every period lasts.
+/// Checks that every period is above zero.
 pub fn above_zero(periods: &[(&'static str, Duration)]) -> Result<(), OptionError> {
     let zero = periods.iter().find(|(_, period)| period.is_zero());
     zero.map_or(Ok(()), |(option, _)| Err(OptionError::Zero(option)))
 }
 
-/// Each period is below the one after it.
+/// Checks that each period is below the next one.
 pub fn ascending(periods: &[(&'static str, Duration)]) -> Result<(), OptionError> {
     let wrong = periods.windows(2).find(|pair| pair[0].1 >= pair[1].1);
     wrong.map_or(Ok(()), |pair| {

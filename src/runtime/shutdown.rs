@@ -18,10 +18,10 @@ pub fn on_signals() -> std::io::Result<CancellationToken> {
             }
         };
         let name = next().await;
-        tracing::info!(signal = name, "shutting down: finishing what is in hand");
+        tracing::info!(signal = name, "shutting down: finishing what is under way");
         cancel.cancel();
         let name = next().await;
-        tracing::warn!(signal = name, "second signal: leaving at once");
+        tracing::warn!(signal = name, "second signal: exiting at once");
         std::process::exit(130);
     });
     Ok(token)

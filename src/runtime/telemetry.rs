@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use tracing_subscriber::EnvFilter;
 
-/// How log lines look.
+/// Form of log lines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum LogFormat {
     /// One readable line for each event.
@@ -54,11 +54,11 @@ impl fmt::Display for LogFormat {
     }
 }
 
-/// Libraries that log as errors what their callers try again, and tell of anyway.
+/// Libraries that log errors which their callers retry and report anyway.
 const QUIET: &str = "kube_client::client::builder=off,rustls_platform_verifier=off";
 
-/// A bare word is a target to tracing-subscriber, of which then everything is logged, and nothing else: a misspelt level would
-/// silence the process.
+/// A bare word is a target to tracing-subscriber: then everything of that target is logged and nothing else, so a misspelt level
+/// would silence the process.
 fn check_levels(filter: &str) -> Result<(), TelemetryError> {
     let unreadable = |problem| TelemetryError::Filter { filter: filter.chars().take(200).collect(), problem };
     if filter.trim().is_empty() {

@@ -1,12 +1,12 @@
-//! Tasks that nobody waits for and that the process cannot do without.
+//! Background tasks that the process cannot do without.
 
 use std::panic::AssertUnwindSafe;
 
 use futures::FutureExt;
 use tokio::task::JoinHandle;
 
-/// Runs `task` in the background. When it panics the process ends with status 1, so that the kubelet starts it anew: half a
-/// daemon would look like a whole one. `name` is told in the log.
+/// Runs `task` in the background. When it panics the process ends with status 1, so that the kubelet restarts it: half a
+/// daemon would look like a whole one. `name` is for the log.
 pub fn spawn(name: &'static str, task: impl Future<Output = ()> + Send + 'static) -> JoinHandle<()> {
     tokio::spawn(async move {
         if AssertUnwindSafe(task).catch_unwind().await.is_err() {

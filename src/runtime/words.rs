@@ -1,4 +1,4 @@
-//! Errors of libraries in words for people: whole causes, and no debug output.
+//! Errors of libraries as texts for people: all causes, and no debug output.
 
 use std::error::Error;
 
@@ -21,7 +21,7 @@ fn plain(text: &str) -> String {
     kubeconfig_words(&without_status(text))
 }
 
-/// What the YAML library says of a document, for people who do not call it.
+/// A message of the YAML library in plain words.
 pub fn yaml_words(problem: &str) -> String {
     if problem.starts_with("multiple YAML documents") {
         return "several documents (---) where one is expected".to_owned();
@@ -32,7 +32,7 @@ pub fn yaml_words(problem: &str) -> String {
     }
 }
 
-/// What the client library says of a kubeconfig, likewise.
+/// A message of the client library about a kubeconfig, likewise.
 fn kubeconfig_words(text: &str) -> String {
     let text = text.replace("'\"", "\"").replace("\"'", "\"");
     text.replace(

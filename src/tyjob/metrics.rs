@@ -89,15 +89,10 @@ impl Metrics {
         self.complete.store(complete, Ordering::Relaxed);
         self.leading.set(1);
         self.queue.set(queue as i64);
-        let mut stages: BTreeMap<&str, i64> = BTreeMap::new();
-        for stage in
-            [Stage::Pending, Stage::Starting, Stage::Running, Stage::Rescheduling, Stage::Succeeded, Stage::Failed]
-        {
-            stages.insert(stage.as_str(), 0);
-        }
+        let mut stages: BTreeMap<&str, i64> = Stage::ALL.iter().map(|stage| (stage.word(), 0)).collect();
         for (_, cached) in cache.jobs() {
             let stage = cached.job.status.as_ref().and_then(|status| status.stage);
-            *stages.entry(stage.unwrap_or(Stage::Pending).as_str()).or_default() += 1;
+            *stages.entry(stage.unwrap_or(Stage::Pending).word()).or_default() += 1;
         }
         for (stage, count) in stages {
             self.jobs.get_or_create(&InStage { stage: stage.to_owned() }).set(count);

@@ -295,7 +295,7 @@ fn log_stage(job: &TyJob, stage: Option<Stage>) {
     if before != stage
         && let Some(stage) = stage
     {
-        let from = before.map_or("new", Stage::as_str);
-        tracing::info!(job = job.metadata.name, namespace = job.metadata.namespace, from, to = stage.as_str(), "stage");
+        let from = before.map_or("new", Stage::word);
+        tracing::info!(job = job.metadata.name, namespace = job.metadata.namespace, from, to = stage.word(), "stage");
     }
 }

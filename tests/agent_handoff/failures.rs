@@ -156,7 +156,7 @@ async fn watches_that_resume_without_any_news_are_known_to_run_again() {
     let machine = Machine::start().await;
     let path = machine.root().join("watcher.kubeconfig");
     std::fs::write(&path, machine.api.plain_kubeconfig("admin")).unwrap();
-    let (client, resumed) = baton::cluster::client::connect_and_tell("baton", Some(&path)).await.unwrap();
+    let (client, resumed) = baton::cluster::client::connect_with_resumed("baton", Some(&path)).await.unwrap();
     let view = Arc::new(NodeView::new());
     let mut tasks = tokio::task::JoinSet::new();
     let (watched, of) = (view.clone(), client.clone());

@@ -230,7 +230,7 @@ impl Theatre {
     }
 
     pub async fn play_until_stage(&self, job: &str, stage: Stage) {
-        self.play_until(&format!("{job} is {}", stage.as_str()), job, async || {
+        self.play_until(&format!("{job} is {}", stage.word()), job, async || {
             self.status(job).await.stage == Some(stage)
         })
         .await;

@@ -1,4 +1,4 @@
-//! What each member's Binding says of the commit that it is part of, so that a half-done commit is seen after a crash.
+//! The commit that each member's Binding names, so that a half-done commit is recognised after a crash.
 
 use std::fmt;
 
@@ -7,13 +7,13 @@ use jiff::Timestamp;
 use super::value::BadValue;
 use crate::contract::key::GANG_COMMITTED;
 
-/// One commit of a group: `<attempt>/<members>`, the attempt being the wall time of its decision in decimal Unix nanoseconds, and
-/// behind a dot, where its writer said so, three digits that name the group.
+/// One commit of a group: `<attempt>/<members>`, the attempt being the wall time of its decision in decimal Unix nanoseconds,
+/// followed, where its writer gives them, by a dot and three digits that name the group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Committed {
     /// When the commit was decided; different for any two commits of a group.
     pub attempt: Timestamp,
-    /// Whose it is, below 1,000; `None`: the group's that its pod is in now.
+    /// Number of the group, below 1,000; `None`: the group that its pod is in now.
     pub group: Option<u16>,
     /// Pods that it binds, over all gangs of the group; ≥ 1.
     pub members: u32,

@@ -38,7 +38,7 @@ fn whole(digits: &str) -> Option<u64> {
     })
 }
 
-/// Digits after the point and the power of ten below them. What does not fit any more is dropped, as Go drops it.
+/// Digits after the point and the power of ten below them. Digits that do not fit any more are dropped, as Go drops them.
 fn fraction(digits: &str) -> (u64, f64) {
     let (mut sum, mut scale) = (0u64, 1.0);
     for digit in digits.bytes() {
@@ -96,7 +96,7 @@ pub fn parse_go_duration(text: &str) -> Result<GoDuration, &'static str> {
     }
 }
 
-/// Reads a waiting time: above zero, at most [`MAX_WAIT`]. An empty text says nothing.
+/// Reads a waiting time: above zero, at most [`MAX_WAIT`]. An empty text is no value.
 pub fn parse_wait(key: &'static str, text: &str) -> Result<Option<Duration>, BadValue> {
     if text.is_empty() {
         return Ok(None);

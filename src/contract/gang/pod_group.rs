@@ -65,7 +65,7 @@ impl PodGroupApi {
     }
 }
 
-/// What the owner of a gang wants. Annotations with gang keys on the object win over these fields.
+/// The spec of a PodGroup. Annotations with gang keys on the object win over these fields.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, CustomResource, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 #[kube(
@@ -92,7 +92,7 @@ pub struct PodGroupSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0))]
     pub min_member: Option<i32>,
-    /// What the smallest set of members asks for in all; compared with free capacity before an attempt.
+    /// What the smallest set of members requests in all; compared with free capacity before an attempt.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub min_resources: BTreeMap<String, Quantity>,
     /// Seconds that reserved members wait for the others; only values above 0 count.
@@ -100,11 +100,11 @@ pub struct PodGroupSpec {
     pub schedule_timeout_seconds: Option<i32>,
 }
 
-/// Where a gang stands, written by the scheduler.
+/// The status of a gang, written by the scheduler.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct PodGroupStatus {
-    /// Where the gang stands as a whole.
+    /// Phase of the gang as a whole.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub phase: Option<PodGroupPhase>,
     /// Owners of the members, `namespace/name`, joined by commas.
@@ -126,7 +126,7 @@ pub struct PodGroupStatus {
     pub conditions: Vec<Condition>,
 }
 
-// Nothing in it differs from itself.
+// No field is a float: every value equals itself.
 impl Eq for PodGroupStatus {}
 
 impl PodGroupStatus {
@@ -152,7 +152,7 @@ pub enum PodGroupPhase {
     Running,
     /// Enough members succeeded.
     Finished,
-    /// A member failed and those that are left cannot reach the minimum.
+    /// A member failed, and the remaining members cannot reach the minimum.
     Failed,
 }
 

@@ -1,6 +1,6 @@
 //! Single values: numbers, mode, match policy.
 
-use std::fmt;
+use crate::contract::word::word_enum;
 
 /// A value of a gang key that cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, thiserror::Error)]
@@ -21,86 +21,46 @@ impl BadValue {
     }
 }
 
-/// What a failure of one member means for the others.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
-pub enum Mode {
-    /// All members of an attempt are released.
-    #[default]
-    Strict,
-    /// The others keep their reservations until the gang is satisfied or its wait is over.
-    NonStrict,
+word_enum! {
+    /// What a failure of one member means for the others.
+    #[derive(Default)]
+    Mode {
+        /// All members of an attempt are released.
+        #[default]
+        Strict = "Strict",
+        /// The others keep their reservations until the gang is satisfied or its wait is over.
+        NonStrict = "NonStrict",
+    }
 }
 
 impl Mode {
-    /// The word on the wire.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Strict => "Strict",
-            Self::NonStrict => "NonStrict",
-        }
-    }
-
     /// Reads the word, in exact case.
     pub fn parse(key: &'static str, text: &str) -> Result<Self, BadValue> {
-        match text {
-            "Strict" => Ok(Self::Strict),
-            "NonStrict" => Ok(Self::NonStrict),
-            _ => Err(BadValue::new(key, text, "is no mode; expected Strict or NonStrict")),
-        }
+        text.parse().map_err(|_| BadValue::new(key, text, "is no mode; expected Strict or NonStrict"))
     }
 }
 
-impl fmt::Display for Mode {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
+word_enum! {
+    /// Which members count for the minimum.
+    #[derive(Default)]
+    MatchPolicy {
+        /// Reserved ones.
+        OnlyWaiting = "only-waiting",
+        /// Reserved and bound ones.
+        WaitingAndRunning = "waiting-and-running",
+        /// Reserved, bound and succeeded ones.
+        WaitingRunningSucceed = "waiting-running-succeed",
+        /// Reserved ones, once; after that there is no rule any more.
+        #[default]
+        OnceSatisfied = "once-satisfied",
     }
-}
-
-/// Which members count for the minimum.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
-pub enum MatchPolicy {
-    /// Reserved ones.
-    OnlyWaiting,
-    /// Reserved and bound ones.
-    WaitingAndRunning,
-    /// Reserved, bound and succeeded ones.
-    WaitingRunningSucceed,
-    /// Reserved ones, once; after that there is no rule any more.
-    #[default]
-    OnceSatisfied,
 }
 
 impl MatchPolicy {
-    /// All of them.
-    pub const ALL: [Self; 4] =
-        [Self::OnlyWaiting, Self::WaitingAndRunning, Self::WaitingRunningSucceed, Self::OnceSatisfied];
-
-    /// The word on the wire.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::OnlyWaiting => "only-waiting",
-            Self::WaitingAndRunning => "waiting-and-running",
-            Self::WaitingRunningSucceed => "waiting-running-succeed",
-            Self::OnceSatisfied => "once-satisfied",
-        }
-    }
-
     /// Reads the word, in exact case.
     pub fn parse(key: &'static str, text: &str) -> Result<Self, BadValue> {
-        let known = Self::ALL.into_iter().find(|policy| policy.as_str() == text);
-        known.ok_or_else(|| {
-            BadValue::new(
-                key,
-                text,
-                "is no match policy; expected only-waiting, waiting-and-running, waiting-running-succeed or once-satisfied",
-            )
-        })
-    }
-}
-
-impl fmt::Display for MatchPolicy {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
+        let words = "only-waiting, waiting-and-running, waiting-running-succeed or once-satisfied";
+        text.parse().map_err(|_| BadValue::new(key, text, format!("is no match policy; expected {words}")))
     }
 }
 
@@ -112,7 +72,7 @@ pub fn parse_min(key: &'static str, text: &str) -> Result<u32, BadValue> {
     }
 }
 
-/// Reads a total: 0 to 2147483647, blanks around it allowed. That it is not below the minimum is checked by who knows that.
+/// Reads a total: 0 to 2147483647, blanks around it allowed. The caller checks that it is not below the minimum.
 pub fn parse_total(key: &'static str, text: &str) -> Result<u32, BadValue> {
     parse_min(key, text)
 }
@@ -143,10 +103,10 @@ mod tests {
     #[test]
     fn words_are_read_in_exact_case_and_print_as_read() {
         for mode in [Mode::Strict, Mode::NonStrict] {
-            assert_eq!(Mode::parse(key::MODE, mode.as_str()), Ok(mode));
+            assert_eq!(Mode::parse(key::MODE, mode.word()), Ok(mode));
         }
-        for policy in MatchPolicy::ALL {
-            assert_eq!(MatchPolicy::parse(key::MATCH_POLICY, policy.as_str()), Ok(policy));
+        for policy in MatchPolicy::ALL.iter().copied() {
+            assert_eq!(MatchPolicy::parse(key::MATCH_POLICY, policy.word()), Ok(policy));
         }
         for text in ["strict", "STRICT", "", " Strict", "nonstrict"] {
             assert!(Mode::parse(key::MODE, text).unwrap_err().to_string().contains("NonStrict"), "{text:?}");

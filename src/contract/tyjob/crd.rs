@@ -6,24 +6,10 @@ use serde_json::{Value, json};
 
 use super::spec::{MAX_WORKER_SETS, TyJob};
 
-/// What `kubectl get` shows: name, type, path; wide columns last.
-const COLUMNS: [(&str, &str, &str, bool); 9] = [
-    ("Stage", "string", ".status.stage", false),
-    ("Scheduled", "string", ".status.scheduleState", false),
-    ("Ready", "string", ".status.ready", false),
-    ("Restarts", "integer", ".status.restarts", false),
-    ("Priority", "integer", ".spec.priority", false),
-    ("Age", "date", ".metadata.creationTimestamp", false),
-    ("Leader", "string", ".status.leaderAddress", true),
-    ("Nodes", "string", ".status.nodes", true),
-    ("Message", "string", ".status.message", true),
-];
-
 /// The CRD of [`TyJob`].
 pub fn crd() -> CustomResourceDefinition {
     let mut crd = TyJob::crd();
     for version in &mut crd.spec.versions {
-        version.additional_printer_columns = serde_json::from_value(columns()).ok();
         let Some(schema) = version.schema.as_mut().and_then(|schema| schema.open_api_v3_schema.as_mut()) else {
             continue;
         };
@@ -36,18 +22,7 @@ pub fn crd() -> CustomResourceDefinition {
     crd
 }
 
-fn columns() -> Value {
-    let column = |(name, kind, path, wide): &(&str, &str, &str, bool)| {
-        let mut column = json!({ "name": name, "type": kind, "jsonPath": path });
-        if *wide {
-            column["priority"] = 1.into();
-        }
-        column
-    };
-    COLUMNS.iter().map(column).collect()
-}
-
-/// Adds what the derive cannot say.
+/// Adds what the derive cannot express.
 fn shape(schema: &mut Value) {
     schema["x-kubernetes-validations"] = json!([
         rule(
@@ -112,7 +87,7 @@ fn rule(rule: &str, message: &str, path: Option<&str>) -> Value {
     value
 }
 
-/// A default in the status would be a write that nobody made.
+/// A default in the status would be a value that no daemon has written.
 fn without_defaults(schema: &mut Value) {
     if let Some(map) = schema.as_object_mut() {
         map.remove("default");

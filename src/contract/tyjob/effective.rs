@@ -1,7 +1,11 @@
-//! Which spec is in force: the written one, or the accepted one when a started job was edited in a way that it cannot follow.
+//! Reading a TYJob from the wire, and which spec is in force: the written one, or the accepted one when a started job was edited
+//! in a way that it cannot follow.
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use serde_json::Value;
 
 use super::spec::{TyJob, TyJobSpec};
-use super::status::Stage;
+use super::status::{Stage, TyJobStatus};
 use super::validate::{InvalidField, validate};
 
 /// The spec in force and what is refused of the written one.
@@ -14,6 +18,33 @@ pub struct Effective {
 }
 
 impl TyJob {
+    /// A TYJob from its metadata, spec and status (null when absent), and the part of its spec that does not fit the type; the
+    /// spec is then empty. Objects that are older than the schema can be so. `Err` is a status that cannot be read: such a job
+    /// is left alone.
+    pub fn of_parts(
+        metadata: ObjectMeta,
+        spec: &Value,
+        status: &Value,
+    ) -> Result<(Self, Option<InvalidField>), InvalidField> {
+        let bad = |field: &str, error: &serde_json::Error| InvalidField {
+            field: field.to_owned(),
+            message: error.to_string(),
+        };
+        let status: Option<TyJobStatus> =
+            serde_json::from_value(status.clone()).map_err(|error| bad("status", &error))?;
+        match serde_json::from_value::<TyJobSpec>(spec.clone()) {
+            Ok(spec) => Ok((Self { metadata, spec, status }, None)),
+            Err(error) => Ok((Self { metadata, spec: TyJobSpec::default(), status }, Some(bad("spec", &error)))),
+        }
+    }
+
+    /// [`TyJob::of_parts`] of a whole object.
+    pub fn read(value: &Value) -> Result<(Self, Option<InvalidField>), InvalidField> {
+        let metadata = serde_json::from_value(value["metadata"].clone())
+            .map_err(|error| InvalidField { field: "metadata".to_owned(), message: error.to_string() })?;
+        Self::of_parts(metadata, &value["spec"], &value["status"])
+    }
+
     /// `true` once the leader pod was made for the first time.
     pub fn started(&self) -> bool {
         let stage = self.status.as_ref().and_then(|status| status.stage);
@@ -51,12 +82,12 @@ impl TyJob {
     }
 }
 
-/// The user can always end a job.
+/// `terminating` counts as written: the user can always end a job.
 fn fall_back(accepted: TyJobSpec, written: &TyJobSpec) -> TyJobSpec {
     TyJobSpec { terminating: written.terminating, ..accepted }
 }
 
-/// What may not change once a job started.
+/// Changes that a started job cannot follow.
 fn frozen(old: &TyJobSpec, new: &TyJobSpec) -> Vec<InvalidField> {
     let mut changed = Vec::new();
     let mut same = |same: bool, field: String| {
@@ -68,7 +99,7 @@ fn frozen(old: &TyJobSpec, new: &TyJobSpec) -> Vec<InvalidField> {
     same(old.volumes == new.volumes, "spec.volumes".to_owned());
     same(old.leader.name == new.leader.name, "spec.leader.name".to_owned());
     same(old.leader.template == new.leader.template, "spec.leader.template".to_owned());
-    // By name: the list is a map to the API server, whose merges may order it anew. Sets that come and go are counts.
+    // By name: the list is a map to the API server, whose merges may reorder it. New and removed sets are a change of counts.
     for (index, set) in new.worker_sets.iter().enumerate() {
         let former = old.worker_sets.iter().find(|former| former.name == set.name);
         same(former.is_none_or(|former| former.template == set.template), format!("spec.workerSets[{index}].template"));

@@ -7,7 +7,7 @@ pub const API_VERSION: &str = "arranger.taichu.io/v1alpha1";
 /// `kind` of the TYJob.
 pub const KIND: &str = "TYJob";
 
-/// What every key of this group starts with; pod templates may not use it.
+/// Prefix of every key of this group; pod templates may not use it.
 pub const PREFIX: &str = "arranger.taichu.io/";
 /// Pod label: name of the job.
 pub const JOB: &str = "arranger.taichu.io/job";
@@ -23,7 +23,7 @@ pub const ATTEMPT: &str = "arranger.taichu.io/attempt";
 /// whose status lists the pod.
 pub const ALLOCATION: &str = "arranger.taichu.io/allocation";
 
-/// Finalizer of a job: its pods and reservations go before it does.
+/// Finalizer of a job: its pods and reservations are removed before the job is.
 pub const FINALIZER: &str = "arranger.taichu.io/cleanup";
 /// Field manager of the controller's half of the status.
 pub const CONTROLLER_MANAGER: &str = "baton-controller";

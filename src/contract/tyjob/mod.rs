@@ -7,8 +7,6 @@
 mod crd;
 mod effective;
 pub mod keys;
-mod members;
-mod read;
 mod spec;
 mod status;
 mod template;
@@ -18,11 +16,10 @@ mod validate;
 
 pub use crd::crd;
 pub use effective::Effective;
-pub use members::{Member, Role};
 pub use spec::{
-    BasicPolicy, CleanPodPolicy, JobQueuePolicy, Leader, MAX_PODS, MAX_WORKER_SETS, SchedulerPolicy, TyJob, TyJobSpec,
-    WorkerSet,
+    BasicPolicy, CleanPodPolicy, JobQueuePolicy, Leader, MAX_PODS, MAX_WORKER_SETS, Member, SchedulerPolicy, TyJob,
+    TyJobSpec, WorkerSet,
 };
-pub use status::{Allocation, ScheduleState, Stage, TyJobStatus, WorkerEnd, condition};
+pub use status::{Allocation, Role, ScheduleState, Stage, TyJobStatus, WorkerEnd, condition};
 pub use template::PodTemplate;
 pub use validate::{InvalidField, validate, validate_spec};

@@ -1,11 +1,11 @@
-//! What a user asks for.
+//! The spec of a TYJob, and the pods that it asks for.
 
 use kube::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::status::TyJobStatus;
+use super::status::{Role, TyJobStatus};
 use super::template::PodTemplate;
 
 /// Most worker sets of one job.
@@ -26,7 +26,16 @@ pub const MAX_PODS: i32 = 5000;
     namespaced,
     status = "TyJobStatus",
     derive = "PartialEq",
-    derive = "Default"
+    derive = "Default",
+    printcolumn = r#"{"name":"Stage","type":"string","jsonPath":".status.stage"}"#,
+    printcolumn = r#"{"name":"Scheduled","type":"string","jsonPath":".status.scheduleState"}"#,
+    printcolumn = r#"{"name":"Ready","type":"string","jsonPath":".status.ready"}"#,
+    printcolumn = r#"{"name":"Restarts","type":"integer","jsonPath":".status.restarts"}"#,
+    printcolumn = r#"{"name":"Priority","type":"integer","jsonPath":".spec.priority"}"#,
+    printcolumn = r#"{"name":"Age","type":"date","jsonPath":".metadata.creationTimestamp"}"#,
+    printcolumn = r#"{"name":"Leader","type":"string","jsonPath":".status.leaderAddress","priority":1}"#,
+    printcolumn = r#"{"name":"Nodes","type":"string","jsonPath":".status.nodes","priority":1}"#,
+    printcolumn = r#"{"name":"Message","type":"string","jsonPath":".status.message","priority":1}"#
 )]
 #[serde(rename_all = "camelCase")]
 pub struct TyJobSpec {
@@ -38,7 +47,7 @@ pub struct TyJobSpec {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "volumes_schema")]
     pub volumes: Vec<Value>,
-    /// The pod that the others report to.
+    /// The pod that the workers report to.
     pub leader: Leader,
     /// The workers, at least one set.
     pub worker_sets: Vec<WorkerSet>,
@@ -138,11 +147,61 @@ pub enum BasicPolicy {
     JobAntiAffinity,
 }
 
+/// One pod that a job asks for.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Member<'a> {
+    /// Name of the pod.
+    pub name: String,
+    /// Leader or worker.
+    pub role: Role,
+    /// Worker set; none for the leader.
+    pub worker_set: Option<&'a str>,
+    /// Index in the worker set; 0 for the leader.
+    pub index: i32,
+    /// Its template.
+    pub template: &'a PodTemplate,
+}
+
 impl TyJobSpec {
     /// Σ counts, without overflow; at least 0.
     pub fn total_workers(&self) -> i64 {
         self.worker_sets.iter().map(|set| i64::from(set.counts.max(0))).sum()
     }
+
+    /// Name of the leader pod.
+    pub fn leader_pod(&self, job: &str) -> String {
+        format!("{job}-{}", self.leader.name)
+    }
+
+    /// The leader.
+    pub fn leader_member(&self, job: &str) -> Member<'_> {
+        Member {
+            name: self.leader_pod(job),
+            role: Role::Leader,
+            worker_set: None,
+            index: 0,
+            template: &self.leader.template,
+        }
+    }
+
+    /// Every pod of the job: the leader, then the workers by set in the order of the spec, then by index.
+    pub fn members<'a>(&'a self, job: &'a str) -> impl Iterator<Item = Member<'a>> {
+        let workers = self.worker_sets.iter().flat_map(move |set| {
+            (0..set.counts.max(0)).map(move |index| Member {
+                name: worker_pod(job, &set.name, index),
+                role: Role::Worker,
+                worker_set: Some(&set.name),
+                index,
+                template: &set.template,
+            })
+        });
+        std::iter::once(self.leader_member(job)).chain(workers)
+    }
+}
+
+/// Name of a worker pod.
+pub fn worker_pod(job: &str, set: &str, index: i32) -> String {
+    format!("{job}-{set}-{index}")
 }
 
 fn one() -> i32 {

@@ -1,4 +1,4 @@
-//! What became of a job, and who writes which half of it.
+//! The status of a TYJob, and which daemon writes which half of it.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use super::members::Role;
+use crate::contract::word::word_enum;
 
 /// Condition types of a job.
 pub mod condition {
@@ -25,27 +25,29 @@ pub mod condition {
     pub const POD_REFUSED: &str = "PodRefused";
 }
 
-/// Where a job is in its life; written by the controller.
-///
-/// ```text
-/// Pending ──► Starting ──► Running ──► Succeeded | Failed (never left)
-///    ▲            └──────────┤
-///    └─ places ── Rescheduling
-/// ```
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
-pub enum Stage {
-    /// Waits for its first placement.
-    Pending,
-    /// The leader pod exists; workers are being made.
-    Starting,
-    /// The leader and enough workers are ready.
-    Running,
-    /// The leader was lost: pods go, and a new placement is waited for.
-    Rescheduling,
-    /// The leader succeeded, or the user ended the job.
-    Succeeded,
-    /// It cannot run, or no more.
-    Failed,
+word_enum! {
+    /// Where a job is in its life; written by the controller.
+    ///
+    /// ```text
+    /// Pending ──► Starting ──► Running ──► Succeeded | Failed (never left)
+    ///    ▲            └──────────┤
+    ///    └─ places ── Rescheduling
+    /// ```
+    #[derive(Serialize, Deserialize, JsonSchema)]
+    Stage {
+        /// Waits for its first placement.
+        Pending = "Pending",
+        /// The leader pod exists; workers are being made.
+        Starting = "Starting",
+        /// The leader and enough workers are ready.
+        Running = "Running",
+        /// The leader was lost: its pods are deleted, and the job waits for a new placement.
+        Rescheduling = "Rescheduling",
+        /// The leader succeeded, or the user ended the job.
+        Succeeded = "Succeeded",
+        /// It cannot run, or not any more.
+        Failed = "Failed",
+    }
 }
 
 impl Stage {
@@ -53,42 +55,32 @@ impl Stage {
     pub fn is_terminal(self) -> bool {
         matches!(self, Self::Succeeded | Self::Failed)
     }
+}
 
-    /// As written in the object.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Pending => "Pending",
-            Self::Starting => "Starting",
-            Self::Running => "Running",
-            Self::Rescheduling => "Rescheduling",
-            Self::Succeeded => "Succeeded",
-            Self::Failed => "Failed",
-        }
+word_enum! {
+    /// How far the scheduler is; written by the scheduler.
+    #[derive(Serialize, Deserialize, JsonSchema)]
+    ScheduleState {
+        /// Nothing is placed.
+        Unscheduled = "Unscheduled",
+        /// The leader and at least `minWorkersNum` workers are placed.
+        ScheduledPartly = "ScheduledPartly",
+        /// Every pod is placed.
+        ScheduledSucceed = "ScheduledSucceed",
+        /// The job does not fit into the whole cluster.
+        ScheduledFailed = "ScheduledFailed",
     }
 }
 
-/// How far the scheduler is; written by the scheduler.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
-pub enum ScheduleState {
-    /// Nothing is placed.
-    Unscheduled,
-    /// The leader and at least `minWorkersNum` workers are placed.
-    ScheduledPartly,
-    /// Every pod is placed.
-    ScheduledSucceed,
-    /// The job does not fit into the whole cluster.
-    ScheduledFailed,
-}
-
-impl ScheduleState {
-    /// As written in the object.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Unscheduled => "Unscheduled",
-            Self::ScheduledPartly => "ScheduledPartly",
-            Self::ScheduledSucceed => "ScheduledSucceed",
-            Self::ScheduledFailed => "ScheduledFailed",
-        }
+word_enum! {
+    /// Leader or worker.
+    #[derive(Serialize, Deserialize, JsonSchema)]
+    #[serde(rename_all = "lowercase")]
+    Role {
+        /// The pod that the others report to.
+        Leader = "leader",
+        /// One pod of a worker set.
+        Worker = "worker",
     }
 }
 
@@ -122,7 +114,7 @@ pub struct Allocation {
     pub attempt: i32,
 }
 
-/// What became of a job.
+/// The status of a TYJob.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct TyJobStatus {

@@ -1,4 +1,4 @@
-//! A pod template as its author wrote it: fields that this version does not know reach the pod.
+//! A pod template, kept as its author wrote it: fields that this version does not know reach the pod.
 
 use std::borrow::Cow;
 
@@ -38,7 +38,7 @@ impl JsonSchema for PodTemplate {
         true
     }
 
-    // Declared is what the rules look at; the rest is the pod's own and is judged when the pod is made.
+    // Only fields that rules read are declared; the API server judges the rest when the pod is made.
     fn json_schema(_: &mut SchemaGenerator) -> Schema {
         let strings = json_schema!({ "type": "object", "additionalProperties": { "type": "string" } });
         json_schema!({

@@ -1,5 +1,5 @@
-//! What makes a job impossible to run, each with its field. The schema refuses most of it at the door; this is the same in
-//! Rust, for objects that came in before the schema did, and for what a schema cannot say.
+//! What makes a TYJob impossible to run, each with its field. The API server refuses most of it by the schema; this is the same
+//! in Rust, for objects that are older than the schema and for what a schema cannot say.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -7,11 +7,10 @@ use std::fmt;
 use serde_json::Value;
 
 use super::keys;
-use super::members::worker_pod;
-use super::spec::{MAX_PODS, MAX_WORKER_SETS, TyJob, TyJobSpec};
+use super::spec::{MAX_PODS, MAX_WORKER_SETS, TyJob, TyJobSpec, worker_pod};
 use super::template::PodTemplate;
 
-/// One field that cannot be, and why.
+/// One field that cannot be as it is, and why.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct InvalidField {
     /// Path below the object, e.g. `spec.workerSets[1].counts`.

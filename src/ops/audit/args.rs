@@ -35,7 +35,7 @@ pub struct AuditArgs {
     /// Node annotation of the lock.
     #[arg(long, default_value = key::NODE_LOCK, value_name = "KEY", value_parser = values::annotation_key)]
     pub node_lock_key: String,
-    /// A lock that is older than this by its own time should have been ended.
+    /// A lock that is older than this by its own time should have ended.
     #[arg(long, default_value = "10m", value_name = "DURATION", value_parser = values::duration)]
     pub lock_ends: std::time::Duration,
 }

@@ -1,5 +1,4 @@
-//! `baton audit`: does what must always hold of a cluster hold now? Everything is read from cluster objects; nothing is
-//! written.
+//! `baton audit`: checks that the invariants of a cluster hold now. Everything is read from cluster objects; nothing is written.
 
 mod args;
 mod read;

@@ -1,4 +1,4 @@
-//! The cluster as a scheduler would know it, and what is wrong with it.
+//! The cluster as a scheduler would know it, and its violations.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use crate::decide::world::{World, WorldEvent, WorldPolicy};
 use crate::ops::live::{self, all};
 use crate::runtime::clock;
 
-/// What was looked at and what was found.
+/// The objects read and the violations found.
 #[derive(Debug, Clone, Serialize)]
 pub struct Report {
     /// Nodes read.
@@ -27,8 +27,7 @@ pub struct Report {
     pub violations: Vec<Violation>,
 }
 
-/// Reads the cluster and checks it. Pods are read last: a device that was given away in between is missing rather than held
-/// twice.
+/// Reads the cluster and checks it. Pods are read last: a device that changes hands in between is missing rather than held twice.
 pub async fn read(client: Client, lock_key: &str, lock_ends: Duration) -> anyhow::Result<Report> {
     let nodes = all(Api::<LightNode>::all(client.clone()), "nodes").await?;
     let devices = live::devices(client.clone()).await?;

@@ -1,4 +1,4 @@
-//! Puts the layers on top of each other and remembers which one each value came from.
+//! Reads default, file, environment and flags in this order, and remembers which one each value came from.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -9,15 +9,14 @@ use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Command};
 
 use super::nearest::nearest;
-use super::section::Section;
-use super::setting::Setting;
+use super::setting::{Section, Setting};
 use super::tree::Misplaced;
 use super::yaml;
 
 /// Where a value came from.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Source {
-    /// Nobody said anything.
+    /// The value was not set.
     Default,
     /// The configuration file.
     File {
@@ -56,60 +55,16 @@ pub enum ConfigError {
         /// `--config-file` or `CONFIG_FILE`.
         by: Source,
     },
-    /// The file is no mapping of keys to values.
+    /// The file cannot be used, and where.
     #[error("{path}:{line}:{column}: {problem}")]
-    Syntax {
+    File {
         /// The file.
         path: PathBuf,
         /// From 1.
         line: u64,
         /// From 1.
         column: u64,
-        /// What is wrong.
-        problem: String,
-    },
-    /// A key that there is not.
-    #[error("{path}:{line}:{column}: unknown key {key:?}{}; the keys are the flags of `{command} --help` without the dashes", meant.map(|key| format!("; did you mean {key:?}?")).unwrap_or_default())]
-    UnknownKey {
-        /// The file.
-        path: PathBuf,
-        /// From 1.
-        line: u64,
-        /// From 1.
-        column: u64,
-        /// As written.
-        key: String,
-        /// The nearest key that there is.
-        meant: Option<&'static str>,
-        /// Whose help lists the keys.
-        command: String,
-    },
-    /// The same key twice under two names.
-    #[error("{path}:{line}:{column}: {key:?} says the same as {first:?}: keep one")]
-    Twice {
-        /// The file.
-        path: PathBuf,
-        /// From 1.
-        line: u64,
-        /// From 1.
-        column: u64,
-        /// As written.
-        key: String,
-        /// The other name.
-        first: String,
-    },
-    /// A value in the file that cannot be read.
-    #[error("{path}:{line}:{column}: {key}: {problem}")]
-    FileValue {
-        /// The file.
-        path: PathBuf,
-        /// From 1.
-        line: u64,
-        /// From 1.
-        column: u64,
-        /// As written.
-        key: String,
-        /// What is wrong, and what was expected.
+        /// What is wrong: with its key, and what was expected.
         problem: String,
     },
     /// A value of the environment that cannot be read.
@@ -171,7 +126,7 @@ pub fn arguments<O: Default>(command: Command, settings: &[Setting<O>]) -> Comma
             .allow_hyphen_values(true)
             .help(help);
         if setting.is_switch() {
-            // `--rdma` and `--rdma=false`, never `--rdma false`: a bare flag must not eat the next word.
+            // `--rdma` and `--rdma=false`, never `--rdma false`: a bare flag must not take the next word as its value.
             arg.num_args(0..=1).require_equals(true).default_missing_value("true")
         } else {
             arg
@@ -227,18 +182,10 @@ fn apply_file<O>(
     text: &str,
     command: &str,
 ) -> Result<(), ConfigError> {
-    let path = || path.to_owned();
-    let entries = yaml::read(text).map_err(|error| ConfigError::Syntax {
-        path: path(),
-        line: error.line,
-        column: error.column,
-        problem: error.problem,
-    })?;
+    let wrong = |(line, column), problem| ConfigError::File { path: path.to_owned(), line, column, problem };
+    let entries = yaml::read(text).map_err(|error| wrong((error.line, error.column), error.problem))?;
     let mut seen: BTreeMap<&str, String> = BTreeMap::new();
-    let misplaced = |wrong: Misplaced| {
-        let (line, column) = wrong.at;
-        ConfigError::FileValue { path: path(), line, column, key: wrong.path, problem: wrong.problem }
-    };
+    let misplaced = |part: Misplaced| wrong(part.at, format!("{}: {}", part.path, part.problem));
     for section in sections {
         let Some(entry) = entries.iter().find(|entry| entry.key == section.name) else { continue };
         if let Some(lacking) = section.needs.iter().find(|name| !entries.iter().any(|entry| entry.key == **name)) {
@@ -247,29 +194,24 @@ fn apply_file<O>(
         }
         for said in (section.read)(&mut loaded.options, &entry.value).map_err(misplaced)? {
             seen.insert(said, entry.key.clone());
-            loaded.sources.insert(said, Source::File { path: path(), line: entry.at.0 });
+            loaded.sources.insert(said, Source::File { path: path.to_owned(), line: entry.at.0 });
         }
     }
     for entry in entries.iter().filter(|entry| !sections.iter().any(|section| section.name == entry.key)) {
-        let (line, column) = entry.at;
-        let key = || entry.key.clone();
-        let word = kebab(&entry.key);
+        let (key, word) = (&entry.key, kebab(&entry.key));
         let Some(setting) = settings.iter().find(|setting| setting.names().any(|name| name == word)) else {
             let known = settings.iter().flat_map(Setting::names).chain(sections.iter().map(|section| section.name));
-            let meant = nearest(&entry.key, known);
-            let command = command.to_owned();
-            return Err(ConfigError::UnknownKey { path: path(), line, column, key: key(), meant, command });
+            let meant = nearest(key, known).map(|key| format!("; did you mean {key:?}?")).unwrap_or_default();
+            let help = format!("the keys are the flags of `{command} --help` without the dashes");
+            return Err(wrong(entry.at, format!("unknown key {key:?}{meant}; {help}")));
         };
-        if let Some(first) = seen.insert(setting.name, key()) {
-            return Err(ConfigError::Twice { path: path(), line, column, key: key(), first });
+        if let Some(first) = seen.insert(setting.name, key.clone()) {
+            return Err(wrong(entry.at, format!("{key:?} says the same as {first:?}: keep one")));
         }
-        let (line, column) = entry.value.at;
-        let wrong = |problem| ConfigError::FileValue { path: path(), line, column, key: key(), problem };
-        let value = entry.value.flat().ok_or_else(|| {
-            wrong("expected a value, a list of values or a mapping of values, not more levels".to_owned())
-        })?;
-        (setting.set)(&mut loaded.options, &value).map_err(wrong)?;
-        loaded.sources.insert(setting.name, Source::File { path: path(), line: entry.at.0 });
+        let levels = || "expected a value, a list of values or a mapping of values, not more levels".to_owned();
+        let set = entry.value.flat().ok_or_else(levels).and_then(|value| (setting.set)(&mut loaded.options, &value));
+        set.map_err(|problem| wrong(entry.value.at, format!("{key}: {problem}")))?;
+        loaded.sources.insert(setting.name, Source::File { path: path.to_owned(), line: entry.at.0 });
     }
     Ok(())
 }
@@ -379,8 +321,8 @@ mod tests {
         let loaded = run(&[], &[], Some("verifyPeriod: 3s\nnodeName: a\n")).unwrap();
         assert_eq!((loaded.options.period, loaded.options.name.as_str()), (Duration::from_secs(3), "a"));
         let twice = run(&[], &[], Some("verifyPeriod: 3s\nverify-period: 4s\n")).unwrap_err();
-        assert!(matches!(twice, ConfigError::Twice { .. }), "{twice}");
-        assert!(matches!(run(&[], &[], Some("VerifyPeriod: 3s\n")), Err(ConfigError::UnknownKey { .. })));
+        assert!(twice.to_string().contains("says the same as"), "{twice}");
+        assert!(run(&[], &[], Some("VerifyPeriod: 3s\n")).unwrap_err().to_string().contains("unknown key"));
     }
 
     #[test]

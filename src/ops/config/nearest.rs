@@ -1,4 +1,4 @@
-//! The known word that a wrong one was probably meant to be.
+//! The known word that is nearest to a wrong one.
 
 /// The nearest of `known`, unless none is near: more than a third of the letters would have to change. Case and separators
 /// do not count, so `migStrategy` is near `mig-strategy`.

@@ -1,9 +1,15 @@
-//! One key of a configuration, and how the types of options are read and written.
+//! One key of a configuration, how the types of options are read and written, and the configuration printed as a file.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
+
+use serde::{Serialize, Serializer};
+use serde_json::Value as Json;
+
+use super::tree::{Misplaced, YamlNode};
+use super::yaml;
 
 /// One key: `name` is the flag and the key of the file; in capitals and with `_` it is the environment variable.
 pub struct Setting<O: 'static> {
@@ -11,9 +17,9 @@ pub struct Setting<O: 'static> {
     pub name: &'static str,
     /// Other names with the same meaning, in flags, environment and file.
     pub aliases: &'static [&'static str],
-    /// What a value looks like, for the help; `BOOL` makes it a switch: the bare flag means `true`.
+    /// Form of a value, for the help; `BOOL` makes it a switch: the bare flag means `true`.
     pub value: &'static str,
-    /// What it does, one sentence or two.
+    /// Its effect, in one or two sentences.
     pub help: &'static str,
     /// Reads a value into the options, or says what is wrong with it.
     pub set: fn(&mut O, &str) -> Result<(), String>,
@@ -37,13 +43,13 @@ impl<O> Setting<O> {
         self.value.ends_with("LIST") || self.value.ends_with('…')
     }
 
-    /// The environment variables, the first that is set counts: `MIG_STRATEGY`.
+    /// The environment variables, of which the first that is set counts: `MIG_STRATEGY`.
     pub fn variables(&self) -> impl Iterator<Item = String> {
         self.names().map(|name| name.to_uppercase().replace('-', "_"))
     }
 }
 
-/// The longest duration. A clock cannot count to one of a billion years.
+/// The longest duration: a clock cannot reach one of a billion years.
 const LONGEST: Duration = Duration::from_secs(365 * 86_400);
 
 /// A type that an option may have.
@@ -160,6 +166,46 @@ impl<K: Value + Ord + Clone, V: Value + Clone> Value for BTreeMap<K, V> {
     }
     fn show(&self) -> String {
         self.iter().map(|(key, value)| (key.clone(), value.clone()).show()).collect::<Vec<_>>().join(",")
+    }
+}
+
+/// One key of the file whose value has a form of its own: more than a flag can say.
+pub struct Section<O: 'static> {
+    /// As written in the file.
+    pub name: &'static str,
+    /// Keys that must stand in the same file.
+    pub needs: &'static [&'static str],
+    /// What to do when one of them does not.
+    pub advice: &'static str,
+    /// Reads the value into the options. Returns the settings whose values it gives.
+    pub read: fn(&mut O, &YamlNode) -> Result<Vec<&'static str>, Misplaced>,
+}
+
+/// Keys and values in their order.
+struct Document(Vec<(&'static str, Json)>);
+
+impl Serialize for Document {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(self.0.iter().map(|(key, value)| (key, value)))
+    }
+}
+
+/// The effective configuration as a file that reads back as itself: `head`, then every setting with its present value.
+pub fn print<O>(
+    head: Vec<(&'static str, Json)>,
+    settings: &[Setting<O>],
+    options: &O,
+) -> Result<String, serde_saphyr::ser::Error> {
+    let flat = settings.iter().map(|setting| (setting.name, plain(&(setting.show)(options))));
+    yaml::print(&Document(head.into_iter().chain(flat).collect()))
+}
+
+/// Switches and whole numbers without quotes.
+fn plain(text: &str) -> Json {
+    match (text.parse::<bool>(), text.parse::<i64>()) {
+        (Ok(switch), _) => switch.into(),
+        (_, Ok(number)) if number.to_string() == text => number.into(),
+        _ => text.into(),
     }
 }
 

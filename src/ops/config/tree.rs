@@ -1,4 +1,4 @@
-//! A YAML document as a tree in which every part knows its place, and the reading of typed parts from it.
+//! A YAML document as a tree whose parts know their place, and the reading of typed parts from it.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -32,12 +32,12 @@ pub enum YamlValue {
     Map(Vec<(String, Spot, YamlNode)>),
 }
 
-/// A part of a file that means nothing.
+/// A part of a file that cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Misplaced {
     /// Where.
     pub at: Spot,
-    /// Which part, as a path: `plugins.score.enabled[0].weight`.
+    /// The part, as a path: `plugins.score.enabled[0].weight`.
     pub path: String,
     /// What is wrong, and what was expected.
     pub problem: String,
@@ -47,7 +47,7 @@ pub struct Misplaced {
 pub type Fields<'a> = BTreeMap<&'static str, (Spot, &'a YamlNode)>;
 
 impl YamlNode {
-    /// The value as a flag would say it: lists joined by commas, mappings as `key=value`; `None` when it has too many levels.
+    /// The value in the form of a flag: lists joined by commas, mappings as `key=value`; `None` when it has too many levels.
     pub fn flat(&self) -> Option<String> {
         let plain = |text: &str| (!text.contains([',', '='])).then(|| text.to_owned());
         let part = |node: &Self| match &node.value {
@@ -131,7 +131,7 @@ impl YamlNode {
     }
 }
 
-/// A value whose place the library tells apart from it.
+/// A value with the place that the library gives beside it.
 struct Placed(YamlNode);
 
 impl<'de> Deserialize<'de> for Placed {

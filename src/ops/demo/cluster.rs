@@ -58,7 +58,7 @@ pub struct Cluster {
     daemons: Vec<Daemon>,
     /// Admin address of the scheduler, which is no pod that `baton explain` could find.
     scheduler: String,
-    /// Last, so that files go after those who use them.
+    /// Last, so that files are removed after the processes that use them.
     folder: TempDir,
 }
 
@@ -161,7 +161,7 @@ impl Cluster {
     /// Waits until every node's allocatable holds what its Device object says.
     async fn wait_until_ready(&mut self, progress: Progress) -> anyhow::Result<()> {
         let deadline = clock::mono() + START_LIMIT;
-        let mut told = BTreeSet::new();
+        let mut ready = BTreeSet::new();
         loop {
             self.check_daemons()?;
             let inventory = self.inventory().await.unwrap_or_default();
@@ -175,15 +175,15 @@ impl Cluster {
                 let (gpus, nics) = (devices.gpus, devices.nics);
                 let offered =
                     of(key::NVIDIA_GPU) == gpus && of(key::RDMA) == nics * 100 && of(key::GPU_CORE) == gpus * 100;
-                if gpus + nics > 0 && offered && told.insert(name.clone()) {
+                if gpus + nics > 0 && offered && ready.insert(name.clone()) {
                     self.say(progress, &name, &format!("ready: {gpus} GPUs and {nics} NICs registered and published"));
                 }
             }
-            if told.len() == self.nodes.len() {
+            if ready.len() == self.nodes.len() {
                 return Ok(());
             }
             if clock::mono() > deadline {
-                let silent = self.nodes.iter().zip(&self.daemons).filter(|(node, _)| !told.contains(&node.name));
+                let silent = self.nodes.iter().zip(&self.daemons).filter(|(node, _)| !ready.contains(&node.name));
                 let logs: Vec<String> =
                     silent.map(|(node, daemon)| format!("{}:\n{}", node.name, daemon.last_lines(12))).collect();
                 bail!("not ready after {} s; the daemons' last lines:\n{}", START_LIMIT.as_secs(), logs.join("\n"));
@@ -264,8 +264,8 @@ impl Cluster {
 struct Places(Vec<(&'static str, PathBuf)>);
 
 impl Places {
-    /// Whatever was given, and for the rest the virtual machine. With something real the daemon looks at this machine's own
-    /// /sys and /proc, so that places and libraries are those of the GPUs.
+    /// The given places, and for the rest the virtual machine. With real hardware the daemon reads this machine's own /sys and
+    /// /proc, so that places and libraries are those of the GPUs.
     fn of(args: &DemoArgs, machine: &VirtualNode) -> Self {
         let library = args.nvml_library.clone().unwrap_or_else(|| machine.nvml_library().to_owned());
         if !args.real() {

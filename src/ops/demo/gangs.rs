@@ -1,5 +1,5 @@
-//! The demo's chapter on gangs: a job that gets half of its pods is worth nothing; as a gang it waits as a whole, holds nothing,
-//! and starts as a whole when there is room; and so do gangs of two namespaces.
+//! The demo's chapter on gangs: a job that gets half of its pods computes nothing. As a gang it waits as a whole, holds nothing,
+//! and starts as a whole when there is room; gangs of two namespaces do the same together.
 
 use std::time::Duration;
 
@@ -29,8 +29,8 @@ struct Member<'a> {
     annotations: Value,
 }
 
-/// Where a pod is.
-struct Stand {
+/// State of a pod.
+struct PodStand {
     name: String,
     node: Option<String>,
     runs: bool,
@@ -76,8 +76,8 @@ impl Chapter<'_> {
     async fn without_gang(&mut self) -> anyhow::Result<()> {
         self.say("job", "submitted without gang: 1 parameter server, 4 workers of 2 GPUs; 4 GPUs are free on 2 nodes");
         self.submit(&job(&json!({}))).await?;
-        let placed = |pods: &[Stand]| pods.iter().filter(|pod| pod.node.is_some()).count() == 3;
-        let says = |pods: &[Stand]| pods.iter().all(|pod| pod.node.is_some() || pod.reason == "Unschedulable");
+        let placed = |pods: &[PodStand]| pods.iter().filter(|pod| pod.node.is_some()).count() == 3;
+        let says = |pods: &[PodStand]| pods.iter().all(|pod| pod.node.is_some() || pod.reason == "Unschedulable");
         self.wait("three pods have a node, two have not", NAMESPACE, "job-", |pods| placed(pods) && says(pods)).await?;
         self.say("job", "3 of 5 pods have a node: 4 GPUs are taken and nothing can be computed");
         self.clear(NAMESPACE, "job-").await
@@ -107,7 +107,7 @@ impl Chapter<'_> {
         self.clear(NAMESPACE, &format!("busy-{joining}")).await?;
         let pods = self.wait("the gang runs", NAMESPACE, "job-", |pods| pods.iter().all(|pod| pod.runs)).await?;
         self.one_commit("gang job", &pods, 5);
-        self.say("job", "all five run, nobody did anything");
+        self.say("job", "all five run, without any action");
         self.clear(NAMESPACE, "job-").await
     }
 
@@ -124,7 +124,7 @@ impl Chapter<'_> {
         };
         self.say("learner", &format!("starts together with gang {SECOND_NAMESPACE}/actor, which does not exist yet"));
         self.submit(&[member(NAMESPACE, "learner-0", 2, keys("learner", "1"))]).await?;
-        let waits = |pods: &[Stand]| pods.iter().all(|pod| pod.reason == "GangIncomplete");
+        let waits = |pods: &[PodStand]| pods.iter().all(|pod| pod.reason == "GangIncomplete");
         let pods = self.wait("the learner waits for the actors", NAMESPACE, "learner-", waits).await?;
         for pod in &pods {
             self.say("learner", &format!("waits: {}", pod.message));
@@ -133,7 +133,7 @@ impl Chapter<'_> {
         self.submit(&[actor(0), actor(1)]).await?;
         let mut all =
             self.wait("the learner runs", NAMESPACE, "learner-", |pods| pods.iter().all(|pod| pod.runs)).await?;
-        let actors = |pods: &[Stand]| pods.len() == 2 && pods.iter().all(|pod| pod.runs);
+        let actors = |pods: &[PodStand]| pods.len() == 2 && pods.iter().all(|pod| pod.runs);
         all.extend(self.wait("the actors run", SECOND_NAMESPACE, "actor-", actors).await?);
         self.one_commit("group of learner and actor", &all, 3);
         self.say("learner", "both gangs run, bound as one");
@@ -141,7 +141,7 @@ impl Chapter<'_> {
     }
 
     /// Every pod was bound by one and the same decision, which was about all of them.
-    fn one_commit(&mut self, what: &str, pods: &[Stand], count: usize) {
+    fn one_commit(&mut self, what: &str, pods: &[PodStand], count: usize) {
         let commits: std::collections::BTreeSet<&str> =
             pods.iter().map(|pod| pod.commit.as_deref().unwrap_or("none")).collect();
         let whole = commits.first().is_some_and(|commit| commit.ends_with(&format!("/{count}")));
@@ -170,14 +170,14 @@ impl Chapter<'_> {
         Ok(())
     }
 
-    async fn look(&self, namespace: &str, prefix: &str) -> anyhow::Result<Vec<Stand>> {
+    async fn look(&self, namespace: &str, prefix: &str) -> anyhow::Result<Vec<PodStand>> {
         let pods = self.pods(namespace).list(&ListParams::default()).await?.items.into_iter();
         let stands = pods.map(|pod| {
             let (spec, status) = (pod.spec.unwrap_or_default(), pod.status.unwrap_or_default());
             let mut conditions = status.conditions.into_iter().flatten();
             let waits = conditions.find(|condition| condition.type_ == "PodScheduled" && condition.status == "False");
             let (reason, message) = waits.map(|waits| (waits.reason, waits.message)).unwrap_or_default();
-            Stand {
+            PodStand {
                 name: pod.metadata.name.unwrap_or_default(),
                 node: spec.node_name,
                 runs: status.phase.as_deref() == Some("Running"),
@@ -194,8 +194,8 @@ impl Chapter<'_> {
         what: &str,
         namespace: &str,
         prefix: &str,
-        done: impl Fn(&[Stand]) -> bool,
-    ) -> anyhow::Result<Vec<Stand>> {
+        done: impl Fn(&[PodStand]) -> bool,
+    ) -> anyhow::Result<Vec<PodStand>> {
         let deadline = clock::mono() + LIMIT;
         loop {
             self.cluster.check_daemons()?;
@@ -204,7 +204,7 @@ impl Chapter<'_> {
                 return Ok(pods);
             }
             if clock::mono() > deadline {
-                let stand = |pod: &Stand| format!("{} {:?} {} {}", pod.name, pod.node, pod.reason, pod.message);
+                let stand = |pod: &PodStand| format!("{} {:?} {} {}", pod.name, pod.node, pod.reason, pod.message);
                 let pods: Vec<String> = pods.iter().map(stand).collect();
                 let (limit, logs) = (LIMIT.as_secs(), self.cluster.last_lines(12));
                 bail!("not within {limit} s: {what}: {}; the daemons' last lines:\n{logs}", pods.join("; "));

@@ -1,5 +1,5 @@
-//! The demo's chapter on TYJobs: a learner and its actors are placed as one, an actor that fails is made again, and when the
-//! learner has done its work nothing is left of the job.
+//! The demo's chapter on TYJobs: a learner and its actors are placed as one, an actor that fails is replaced, and when the
+//! learner has succeeded nothing is left of the job.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -98,8 +98,8 @@ impl Chapter<'_> {
         self.say(&name, "its pods are gone, and what they held is free");
         let worker_restarts = self.status.worker_set_restarts.values().sum();
         self.delete().await?;
-        let stages: Vec<&'static str> = self.stages.iter().map(|stage| stage.as_str()).collect();
-        if stages != [Stage::Pending, Stage::Starting, Stage::Running, Stage::Succeeded].map(Stage::as_str) {
+        let stages: Vec<&'static str> = self.stages.iter().map(|stage| stage.word()).collect();
+        if stages != [Stage::Pending, Stage::Starting, Stage::Running, Stage::Succeeded].map(Stage::word) {
             self.violations.push(format!("TYJob {name} went through the stages {}", stages.join(", ")));
         }
         Ok(JobReport { name, stages, pods, leader_address, worker_restarts, pods_left })
@@ -184,12 +184,12 @@ impl Chapter<'_> {
             self.told = state;
             let places = self.status.allocations.iter().map(|place| format!("{} on {}", place.pod, place.node));
             let places = places.collect::<Vec<_>>().join(", ");
-            self.say(&name, &format!("{}: {places}", state.map_or("", ScheduleState::as_str)));
+            self.say(&name, &format!("{}: {places}", state.map_or("", ScheduleState::word)));
         }
         if let Some(stage) = self.status.stage.filter(|stage| self.stages.last() != Some(stage)) {
             self.stages.push(stage);
             let message = self.status.message.as_deref().map(|message| format!(": {message}")).unwrap_or_default();
-            self.say(&name, &format!("stage {}{message}", stage.as_str()));
+            self.say(&name, &format!("stage {}{message}", stage.word()));
         }
     }
 

@@ -2,20 +2,21 @@
 //!
 //! The cluster is simulated (`crate::sim`), the daemons are the ones that ship: child processes of this binary that meet the
 //! simulated API server over TLS and the simulated kubelets over Unix sockets. What is printed comes from watches; the
-//! verdict compares three independent records of who has what.
+//! verdict compares three independent records of the devices of each pod.
 
 mod args;
 mod cluster;
 mod gangs;
 mod install;
 mod jobs;
-mod ledger;
 mod pods;
 mod process;
 mod report;
+mod run;
 mod story;
 mod table;
 mod timeline;
 
-pub use args::{DemoArgs, run};
+pub use args::DemoArgs;
 pub use report::{Devices, JobReport, PodReport, Report};
+pub use run::run;

@@ -17,7 +17,7 @@ pub const BURST: usize = 16;
 /// The pod whose devices must lie below one switch.
 pub const TOGETHER: &str = "gpu-rdma";
 
-/// What a machine must have free for a pod.
+/// Free devices that a machine must have for a pod.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Needs {
     /// GPUs.
@@ -80,7 +80,7 @@ pub fn burst(node: &str, count: usize) -> Vec<DemoPod> {
     (0..count).map(one).collect()
 }
 
-/// The example of this name as it is in `daemonset/`, so that whoever applies it to the kept cluster changes nothing.
+/// The example of this name as it is in `daemonset/`, so that applying it to the kept cluster changes nothing.
 fn example(name: &str, what: &'static str, needs: (usize, usize)) -> DemoPod {
     let path = format!("examples/{name}.yaml");
     let files = files(&Values::default()).unwrap_or_default();

@@ -30,7 +30,7 @@ impl Daemon {
         let log = folder.join(format!("{name}.log"));
         let file = File::create(&log).with_context(|| format!("cannot write {}", log.display()))?;
         let mut command = Command::new(&program);
-        // A stray KUBECONFIG or MIG_STRATEGY of the user must not reach a simulated node. Backtraces may.
+        // The user's KUBECONFIG or MIG_STRATEGY must not reach a simulated node. Backtraces may.
         command
             .args(args)
             .env_clear()

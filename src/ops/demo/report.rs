@@ -1,4 +1,5 @@
-//! What the demo found, in the shape of `-o json`, and the verdict: annotations, kubelet and ledger must name the same devices.
+//! The findings of the demo, in the shape of `-o json`, and the verdict: annotations, kubelet and ledger must name the same
+//! devices.
 
 use std::collections::{BTreeMap, BTreeSet};
 

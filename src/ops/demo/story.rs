@@ -3,19 +3,21 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use anyhow::{Context, bail};
 use futures::{StreamExt, TryStreamExt};
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::Api;
 use kube::api::PostParams;
 use kube::runtime::watcher;
+use serde::Deserialize;
 use tokio::sync::mpsc;
 
 use super::args::Progress;
 use super::cluster::Cluster;
-use super::ledger;
 use super::pods::{self, DemoPod, NAMESPACE, Needs};
 use super::report::{Devices, PodReport, Report, Shares};
 use super::timeline::{Line, Timeline};
+use crate::cluster::client::at;
 use crate::cluster::pod::LightPod;
 use crate::contract::inventory::Device;
 use crate::contract::{PodKey, key};
@@ -24,12 +26,12 @@ use crate::runtime::clock;
 
 /// Time for the pods of one stage.
 const STAGE_LIMIT: Duration = Duration::from_secs(60);
-/// What is told comes from three sources, each of which may be late: lines are held back for this long and told in order.
+/// Lines come from three sources, each of which may be late: they are held back for this long and printed in order.
 const PATIENCE: Duration = Duration::from_millis(200);
-/// How often the kubelets' device managers are looked at.
+/// Period of the reads of the kubelets' device managers.
 const LOOK: Duration = Duration::from_millis(2);
 
-/// What the story came to.
+/// Outcome of the story.
 pub struct Outcome {
     /// The verdict.
     pub report: Report,
@@ -48,7 +50,7 @@ struct Story {
     timeline: Timeline,
     pods: BTreeMap<PodKey, HandoffPod>,
     seen: mpsc::UnboundedReceiver<(Duration, Seen)>,
-    /// Pods whose every answer was told.
+    /// Pods whose answers are all printed.
     answered: BTreeSet<PodKey>,
 }
 
@@ -146,9 +148,9 @@ async fn stage(
     submitted: &mut Vec<String>,
     progress: Progress,
 ) -> anyhow::Result<Vec<String>> {
-    let came_to = follow(cluster, story, pods, submitted, progress).await;
+    let failed = follow(cluster, story, pods, submitted, progress).await;
     story.tell(Duration::MAX, progress);
-    came_to
+    failed
 }
 
 async fn follow(
@@ -297,7 +299,7 @@ impl Records {
     async fn gather(&mut self, cluster: &Cluster, story: &Story, names: &[String]) -> anyhow::Result<()> {
         let mut ledgers = BTreeMap::new();
         for node in &cluster.nodes {
-            ledgers.insert(node.name.as_str(), ledger::read(&node.admin).await?);
+            ledgers.insert(node.name.as_str(), ledger(&node.admin).await?);
         }
         let mut shares = Shares::default();
         for name in names {
@@ -405,4 +407,47 @@ fn watch(cluster: &Cluster, sender: &mpsc::UnboundedSender<(Duration, Seen)>) ->
         }
     });
     tasks
+}
+
+/// One line of the node daemon's `/ledger`, as far as the demo compares it.
+#[derive(Debug, Deserialize)]
+struct LedgerLine {
+    uid: String,
+    /// Devices that were served, by type.
+    served: BTreeMap<String, Vec<String>>,
+}
+
+/// What the node daemon at `address` served, by pod uid.
+async fn ledger(address: &str) -> anyhow::Result<BTreeMap<String, Devices>> {
+    let request = http::Request::get("/ledger").body(Vec::new())?;
+    let answer = at(format!("http://{address}").parse()?)?.request(request).await;
+    by_pod(answer.with_context(|| format!("cannot read http://{address}/ledger"))?)
+}
+
+fn by_pod(lines: Vec<LedgerLine>) -> anyhow::Result<BTreeMap<String, Devices>> {
+    let mut pods: BTreeMap<String, Devices> = BTreeMap::new();
+    for line in lines {
+        let devices = pods.entry(line.uid).or_default();
+        for (kind, ids) in line.served {
+            match kind.as_str() {
+                "gpu" => devices.gpu.extend(ids),
+                "rdma" => devices.rdma.extend(ids),
+                other => bail!("device type {other:?} is not known"),
+            }
+        }
+    }
+    Ok(pods)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_containers_of_a_pod_are_put_together() {
+        let body = r#"[{"namespace":"d","pod":"p","uid":"u","container":"a","resource":"nvidia.com/gpu","ids":["GPU-b"],"served":{"gpu":["GPU-a"]}},
+            {"namespace":"d","pod":"p","uid":"u","container":"b","resource":"koordinator.sh/rdma","ids":["x::1"],"served":{"rdma":["0000:3c:00.0"]}}]"#;
+        let pods = by_pod(serde_json::from_str(body).unwrap()).unwrap();
+        assert_eq!(super::super::report::list(&pods["u"]), "GPU-a 0000:3c:00.0");
+    }
 }

@@ -1,5 +1,5 @@
-//! What happens to the pods, folded from watches: each change that matters is one line with its time, and every lock's life
-//! is measured.
+//! The events of the pods, from watches: each change that matters is one line with its time, and the duration of every lock is
+//! measured.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -32,15 +32,15 @@ impl fmt::Display for Line {
 pub struct Timeline {
     /// The lock on each node, and since when.
     locks: BTreeMap<String, (String, Option<PodKey>, Duration)>,
-    pods: BTreeMap<PodKey, Told>,
+    pods: BTreeMap<PodKey, Printed>,
     held: BTreeMap<PodKey, Duration>,
-    /// Lines that were not told yet.
+    /// Lines that were not printed yet.
     kept: Vec<Line>,
 }
 
-/// What was already told of one pod.
+/// What was already printed of one pod.
 #[derive(Debug, Default)]
-struct Told {
+struct Printed {
     bound: bool,
     running: bool,
     ended: bool,

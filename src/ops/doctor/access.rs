@@ -1,4 +1,4 @@
-//! Each permission of the node daemon's role, asked of the API server itself.
+//! Each permission of the node daemon's role, by the answer of the API server.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -37,7 +37,7 @@ fn line(title: &str, asked: &[Asked]) -> Finding {
     };
     let why = asked.first().map(|(permission, _)| permission.why).unwrap_or_default();
     if let Some(error) = asked.iter().find_map(|(_, answer)| answer.as_ref().err()) {
-        let advice = "the API server could not be asked; every user may create selfsubjectaccessreviews unless system:basic-user was changed";
+        let advice = "the API server gave no answer; every user may create selfsubjectaccessreviews unless system:basic-user was changed";
         return Finding::warn("permission", format!("{title}: {error}"), advice);
     }
     let (denied, allowed) = (verbs(|answer| *answer == Ok(false)), verbs(|answer| *answer == Ok(true)));

@@ -1,4 +1,4 @@
-//! The command line of `baton doctor`, and the order of its looks.
+//! The command line of `baton doctor`, and the order of its checks.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -26,14 +26,14 @@ pub fn arguments(command: Command) -> Command {
     let root = Arg::new(HOST_ROOT)
         .long(HOST_ROOT)
         .value_name("DIR")
-        .help("Where the host's root is seen, for the container runtime's configuration [default: --driver-root when --host-driver-root is /, else /]");
+        .help("Directory of the host's root, for the container runtime's configuration [default: --driver-root when --host-driver-root is /, else /]");
     let node = "Name of this node in the cluster [env: NODE_NAME] [default: the name of this machine]";
     let command = config::arguments(command, &settings::agent()).arg(output).arg(root);
-    // The daemon must be told its name; whoever looks at a machine by hand need not know it.
+    // The daemon needs its name; a check of a machine by hand may do without.
     command.mut_arg("node-name", |arg| arg.help(node))
 }
 
-/// Looks and prints. The exit code is 1 when something failed.
+/// Checks and prints. The exit code is 1 when a check failed.
 pub async fn run(mut options: AgentOptions, matches: &ArgMatches) -> anyhow::Result<ExitCode> {
     if options.node_name.is_empty() {
         options.node_name = host_name(&options).unwrap_or_default();
@@ -59,9 +59,9 @@ fn host_name(options: &AgentOptions) -> Option<String> {
 }
 
 fn host_root(options: &AgentOptions) -> PathBuf {
-    let places = &options.paths;
-    match &places.host_driver_root {
-        Some(root) if root.as_os_str() == "/" => places.driver_root.clone(),
+    let paths = &options.paths;
+    match &paths.host_driver_root {
+        Some(root) if root.as_os_str() == "/" => paths.driver_root.clone(),
         _ => "/".into(),
     }
 }

@@ -3,11 +3,11 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::Access;
 use serde_json::Value;
 
 use super::machine::Seen;
 use super::report::Finding;
+use super::state::writable;
 use crate::agent::AgentOptions;
 use crate::agent::cdi::{SpecState, states};
 use crate::contract::{DeviceId, DeviceType};
@@ -22,7 +22,8 @@ pub fn look(options: &AgentOptions, seen: &Seen, agent_runs: Option<bool>) -> Ve
     if !options.by_cdi() {
         return vec![Finding::ok("cdi-root", "CDI is not used by --device-list-strategy")];
     }
-    let mut findings = vec![root(&options.paths.cdi_root)];
+    let advice = "spec files lie here: run the daemon as root, and mount the directory writable at --cdi-root";
+    let mut findings = vec![writable("cdi-root", &options.paths.cdi_root, advice)];
     if seen.complete {
         let files = states(options, &seen.table);
         findings.extend(files.into_iter().map(|(path, states)| own(&path, states, agent_runs)));
@@ -34,20 +35,6 @@ pub fn look(options: &AgentOptions, seen: &Seen, agent_runs: Option<bool>) -> Ve
         findings.push(Finding::warn("cdi-spec", "not compared with the machine", advice));
     }
     findings
-}
-
-/// A directory that is not there yet is made by the daemon: its nearest parent that is there must be writable.
-fn root(root: &Path) -> Finding {
-    let there = root.ancestors().find(|path| path.exists()).unwrap_or(Path::new("/"));
-    let shown = root.display();
-    match rustix::fs::access(there, Access::WRITE_OK | Access::EXEC_OK) {
-        Ok(()) if there == root => Finding::ok("cdi-root", format!("{shown} can be written")),
-        Ok(()) => Finding::ok("cdi-root", format!("{shown} is not there yet and can be made")),
-        Err(error) => {
-            let advice = "spec files lie here: run the daemon as root, and mount the directory writable at --cdi-root";
-            Finding::fail("cdi-root", format!("{shown}: {} cannot be written: {error}", there.display()), advice)
-        }
-    }
 }
 
 fn own(path: &Path, states: SpecState, agent_runs: Option<bool>) -> Finding {
@@ -65,24 +52,25 @@ fn own(path: &Path, states: SpecState, agent_runs: Option<bool>) -> Finding {
         }
         SpecState::Absent(devices) => {
             let advice = if runs {
-                "something removed it while the daemon runs: it is written again at the next look (--rescan-period); check what cleans the directory"
+                "something removed it while the daemon runs: it is written again at the next scan (--rescan-period); check what cleans the directory"
             } else {
                 "the daemon writes it when it starts"
             };
             Finding::bad(runs, "cdi-spec", format!("{shown} is not there, {devices} devices need it"), advice)
         }
         SpecState::Unusable(why) => {
-            let advice = "container runtimes refuse the file, and every container with such a device: delete it and restart the daemon, which writes it anew";
+            let advice = "container runtimes refuse the file, and every container with such a device: delete it and restart the daemon, which writes it again";
             Finding::fail("cdi-spec", format!("{shown}: {why}"), advice)
         }
         SpecState::Outdated(what) => {
-            let advice = "the daemon writes it anew within --rescan-period of a change; if this stays, look at its log";
+            let advice =
+                "the daemon writes it again within --rescan-period of a change; if this stays, look at its log";
             Finding::warn("cdi-spec", format!("{shown}: {what}"), advice)
         }
     }
 }
 
-/// Names of a spec that somebody else writes: every GPU must be among them, by UUID.
+/// A spec of the vendor's: every GPU must be in it, by UUID.
 fn foreign(options: &AgentOptions, seen: &Seen) -> Finding {
     let kind = &options.cdi_kind;
     let wanted: Vec<String> = seen.table.of(&DeviceType::Gpu).map(|(id, _)| id.to_string()).collect();

@@ -1,4 +1,4 @@
-//! Whether the container runtime of this node will understand CDI names: its version as the node tells it, and containerd's
+//! Whether the container runtime of this node understands CDI names: its version by the Node object, and containerd's
 //! configuration where it can be read.
 
 use std::path::{Path, PathBuf};
@@ -22,7 +22,7 @@ const SECTIONS: [&str; 3] = ["io.containerd.cri.v1.runtime", "io.containerd.grpc
 /// Largest file that is read.
 const MAX_FILE: u64 = 1 << 20;
 
-/// What containerd's configuration says.
+/// Part of containerd's configuration.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 struct Config {
     path: PathBuf,
@@ -45,7 +45,7 @@ pub fn look(options: &AgentOptions, host_root: &Path, node: Option<&Node>) -> Fi
     judge(runtime, config.as_ref(), &options.paths.cdi_root)
 }
 
-/// Kubelets before 1.29 drop the CDI names of an answer without a word.
+/// Kubelets before 1.29 silently drop the CDI names of an answer.
 fn kubelet(options: &AgentOptions, version: &str) -> Option<Finding> {
     let by_field = options.device_list_strategy.contains(&DeviceListStrategy::CdiCri);
     let old = numbers(version.trim_start_matches('v')).is_some_and(|version| version < (1, 29));
@@ -60,12 +60,12 @@ fn judge(runtime: Option<&str>, config: Option<&Config>, cdi_root: &Path) -> Fin
     let place = config.map(|config| format!(", {}", config.path.display())).unwrap_or_default();
     let (name, version) = runtime.and_then(|text| text.split_once("://")).unwrap_or_default();
     let version = numbers(version);
-    let said = config.and_then(|config| config.enable_cdi);
+    let set = config.and_then(|config| config.enable_cdi);
     if name == "cri-o" && version.is_some_and(|version| version >= (1, 23)) {
         return Finding::ok("runtime", format!("{shown} reads CDI specs"));
     }
     let on = "set enable_cdi = true in the CRI section of containerd's configuration and restart containerd";
-    let enabled = match (name, version, said) {
+    let enabled = match (name, version, set) {
         ("containerd", Some(version), _) if version < (1, 7) => {
             let advice = "containerd 1.7 is the first that knows CDI: update it, or use --device-list-strategy=envvar with NVIDIA's runtime";
             return Finding::fail("runtime", format!("{shown} does not know CDI"), advice);

@@ -1,4 +1,4 @@
-//! The kubelet's side: its directory, its registration socket, other plugins in it, and pod-resources.
+//! The kubelet: its directory, its registration socket, other plugins in the directory, and pod-resources.
 
 use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::UnixStream;
@@ -46,7 +46,7 @@ fn place(directory: &Path) -> Finding {
 fn registration(directory: &Path) -> Finding {
     let socket = directory.join(KUBELET_SOCKET);
     let shown = socket.display();
-    let advice = "start the kubelet; the daemon registers by itself within a second of its coming";
+    let advice = "start the kubelet; the daemon registers by itself within a second of its start";
     match std::fs::metadata(&socket) {
         Err(error) => return Finding::fail("kubelet-socket", format!("{shown}: {error}"), advice),
         Ok(meta) if !meta.file_type().is_socket() => {
@@ -57,7 +57,9 @@ fn registration(directory: &Path) -> Finding {
     }
     match UnixStream::connect(&socket) {
         Ok(_) => Finding::ok("kubelet-socket", format!("{shown} answers")),
-        Err(error) => Finding::fail("kubelet-socket", format!("{shown} is there and nobody listens: {error}"), advice),
+        Err(error) => {
+            Finding::fail("kubelet-socket", format!("{shown} exists and no process listens: {error}"), advice)
+        }
     }
 }
 
@@ -90,11 +92,11 @@ async fn pod_resources(options: &AgentOptions) -> Finding {
             Finding::ok("pod-resources", format!("{shown} lists {} pods", listing.pods.len()))
         }
         PodResources::Throttled => {
-            let advice = "something on this node asks more than 100 times a second; the daemon asks again within its budget, pods start later";
-            Finding::warn("pod-resources", format!("{shown} answers that it is asked too often"), advice)
+            let advice = "a process on this node calls it more than 100 times a second; the daemon calls again within its budget, pods start later";
+            Finding::warn("pod-resources", format!("{shown} answers that it is called too often"), advice)
         }
         PodResources::Unavailable => {
-            let advice = "mount the directory /var/lib/kubelet/pod-resources into the daemon, or give --pod-resources-socket; without it the node lock alone tells which pod is calling (--node-lock=always)";
+            let advice = "mount the directory /var/lib/kubelet/pod-resources into the daemon, or give --pod-resources-socket; without it the node lock alone identifies the calling pod (--node-lock=always)";
             Finding::bad(
                 options.node_lock == LockMode::Auto,
                 "pod-resources",

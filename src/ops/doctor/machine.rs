@@ -1,4 +1,4 @@
-//! What is in the machine: NVML, GPUs, device nodes, driver files, NICs.
+//! The machine: NVML, GPUs, device nodes, driver files, NICs.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,11 +16,11 @@ use crate::hardware::nvml::candidates;
 use crate::hardware::{GpuInfo, GpuProvider, Machine, NicInfo, NvmlProvider, RecordedProvider};
 use crate::runtime::clock;
 
-/// What the look at the machine told, as the daemon would know it.
+/// The machine as the daemon would know it.
 pub struct Seen {
     /// The devices that the daemon would list.
     pub devices: Vec<NodeDevice>,
-    /// What its answers and CDI files would be made of.
+    /// The table behind its answers and CDI files.
     pub table: DeviceTable,
     /// The machine could be read at all.
     pub complete: bool,
@@ -34,10 +34,10 @@ impl Seen {
     }
 }
 
-/// Looks at everything. Blocks as long as NVML does.
+/// Reads everything. Blocks as long as NVML does.
 pub fn look(options: &AgentOptions) -> (Seen, Vec<Finding>) {
     let roots = daemon::roots(options);
-    // Nobody listens: whoever asks once needs no events.
+    // Without a receiver: a single read needs no events.
     let nvml = Arc::new(NvmlProvider::new(daemon::nvml_options(options), Arc::new(|_| {})));
     let recording = options.paths.gpu_recording.as_ref().map(RecordedProvider::new);
     let provider: &dyn GpuProvider = match &recording {
@@ -113,7 +113,7 @@ fn gpu(options: &AgentOptions, gpu: &GpuInfo, provider: &dyn GpuProvider) -> Fin
         },
     };
     if let Some(wrong) = wrong {
-        let advice = "it takes no new pods until it is well again; pods that run on it are left alone";
+        let advice = "it takes no new pods until it is healthy again; pods that run on it are left alone";
         return Finding::fail("gpu", format!("{found}: {wrong}"), advice);
     }
     if split && options.mig_strategy == MigStrategy::None {

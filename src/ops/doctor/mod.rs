@@ -1,6 +1,5 @@
-//! `baton doctor`: looks at one node as the node daemon would, and says of everything that must hold whether it does, what
-//! was found, and what to do. It reads; the only things it asks others to do are questions (NVML, the kubelet's
-//! pod-resources, access reviews).
+//! `baton doctor`: checks one node as the node daemon would, and prints for everything that must hold whether it does, what was
+//! found, and what to do. It only reads and queries (NVML, the kubelet's pod-resources, access reviews).
 
 mod access;
 mod args;

@@ -18,17 +18,17 @@ use crate::runtime::words;
 const PATIENCE: Duration = Duration::from_secs(5);
 const ADVICE: &str = "check --kubeconfig (in the cluster: the pod's service account), the network from this node, and the server's certificate";
 
-/// What the API server has of a name.
+/// The object of a name, when the API server has one.
 pub struct Found<T>(pub Option<T>);
 
-/// What was read. Absent things have a line that says so.
+/// The objects that were read. An object that could not be read has a finding.
 #[derive(Default)]
 pub struct Cluster {
     /// `None` when the API server cannot be reached.
     pub client: Option<Client>,
     /// This node.
     pub node: Option<Node>,
-    /// Its devices, when they could be asked for.
+    /// Its Device object, when that could be read.
     pub device: Option<Found<Device>>,
     /// The Lease of its agent, likewise.
     pub lease: Option<Found<LightLease>>,
@@ -83,7 +83,7 @@ pub async fn read(options: &AgentOptions) -> Cluster {
     cluster
 }
 
-/// A question without a usable answer.
+/// A request without a usable answer.
 struct Unread {
     text: String,
     code: Option<u16>,
@@ -100,7 +100,7 @@ fn unread(check: &'static str, what: &dyn Display, error: &Unread) -> Finding {
     let advice = match error.code {
         Some(403) => "see the lines permission",
         // A kind that the server does not know answers 404 to everything, which a missing object of a known kind does too.
-        _ => "ask again; if this stays, look at the API server",
+        _ => "run it again; if this stays, check the API server",
     };
     Finding::fail(check, format!("{what} cannot be read: {}", error.text), advice)
 }

@@ -1,4 +1,4 @@
-//! What the daemon tells the cluster, compared with the machine and with what the kubelet tells: Lease, Device object, node.
+//! The daemon's objects in the cluster, compared with the machine and with the kubelet's report: Lease, Device object, node.
 
 use std::collections::BTreeSet;
 
@@ -22,7 +22,7 @@ pub fn look(options: &AgentOptions, seen: &Seen, cluster: &Cluster, agent_runs: 
     let mut agent = None;
     if let Some(Found(lease)) = &cluster.lease {
         agent = lease.as_ref().map(|lease| agent_row(lease, clock::wall(), WorldPolicy::default().agent_stale));
-        findings.push(sign_of_life(options, agent.as_ref(), runs));
+        findings.push(agent_lease(options, agent.as_ref(), runs));
     }
     if let Some(Found(device)) = &cluster.device {
         findings.push(inventory(options, seen, device.as_ref(), runs));
@@ -33,7 +33,7 @@ pub fn look(options: &AgentOptions, seen: &Seen, cluster: &Cluster, agent_runs: 
     findings
 }
 
-fn sign_of_life(options: &AgentOptions, agent: Option<&AgentRow>, runs: bool) -> Finding {
+fn agent_lease(options: &AgentOptions, agent: Option<&AgentRow>, runs: bool) -> Finding {
     let name = format!("Lease {}/{}", options.namespace, AgentStatus::lease_name(&options.node_name));
     let advice = if runs {
         "the daemon runs and cannot write its Lease: see the lines permission and api-server, and its log, and whether the namespace (--namespace) exists; the scheduler sends no pod here while the Lease is stale"
@@ -63,12 +63,12 @@ fn inventory(options: &AgentOptions, seen: &Seen, device: Option<&Device>, runs:
         let advice = "the daemon makes it when it starts; the CRD must be there: `baton crds | kubectl apply --server-side -f -`";
         return Finding::bad(runs, "device-object", format!("{name} does not exist"), advice);
     };
-    let told: BTreeSet<&str> = device.spec.devices.iter().map(|device| device.id.as_str()).collect();
+    let listed: BTreeSet<&str> = device.spec.devices.iter().map(|device| device.id.as_str()).collect();
     let sick: Vec<String> = device.spec.devices.iter().filter(|device| !device.health).map(sickness).collect();
     if seen.complete {
         let infos = device_infos(&seen.devices);
         let here: BTreeSet<&str> = infos.iter().map(|device| device.id.as_str()).collect();
-        let (missing, extra) = (list(here.difference(&told)), list(told.difference(&here)));
+        let (missing, extra) = (list(here.difference(&listed)), list(listed.difference(&here)));
         if !missing.is_empty() || !extra.is_empty() {
             let lacks = if missing.is_empty() { String::new() } else { format!(" lacks {missing}") };
             let still = if extra.is_empty() { String::new() } else { format!(" still names {extra}") };
@@ -78,10 +78,10 @@ fn inventory(options: &AgentOptions, seen: &Seen, device: Option<&Device>, runs:
         }
     }
     if !sick.is_empty() {
-        let advice = "they take no new pods until they are well; the reason says what to do";
+        let advice = "they take no new pods until they are healthy; the reason says what to do";
         return Finding::warn("device-object", format!("{name}: {}", sick.join("; ")), advice);
     }
-    Finding::ok("device-object", format!("{name} names the {} devices of this machine, all healthy", told.len()))
+    Finding::ok("device-object", format!("{name} names the {} devices of this machine, all healthy", listed.len()))
 }
 
 fn sickness(device: &crate::contract::inventory::DeviceInfo) -> String {

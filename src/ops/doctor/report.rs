@@ -1,4 +1,4 @@
-//! What was found, and how it is printed.
+//! Findings, and how they are printed.
 
 use std::fmt::Write;
 
@@ -35,7 +35,7 @@ pub const CHECKS: [&str; 20] = [
 pub enum Level {
     /// As it must be.
     Ok,
-    /// Pods are served, or nothing is installed yet; look at it.
+    /// Pods are served, or nothing is installed yet; a person should check it.
     Warn,
     /// Pods do not get their devices.
     Fail,
@@ -58,7 +58,7 @@ pub struct Finding {
     pub check: &'static str,
     /// How bad it is.
     pub level: Level,
-    /// What was looked at and what was found.
+    /// What was checked and what was found.
     pub found: String,
     /// What to do; absent when nothing is to be done.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -71,7 +71,7 @@ impl Finding {
         Self { check, level: Level::Ok, found: found.into(), advice: None }
     }
 
-    /// Look at it.
+    /// To be checked by a person.
     pub fn warn(check: &'static str, found: impl Into<String>, advice: impl Into<String>) -> Self {
         Self { check, level: Level::Warn, found: found.into(), advice: Some(advice.into()) }
     }

@@ -9,7 +9,7 @@ use super::report::Finding;
 use crate::agent::AgentOptions;
 use crate::agent::handoff::ledger_file::{self, LoadedLedger};
 
-/// What the state directory told.
+/// Findings about the state directory.
 pub struct State {
     /// The lines.
     pub findings: Vec<Finding>,
@@ -26,13 +26,15 @@ impl State {
 pub fn look(options: &AgentOptions, boot_id: &str) -> State {
     let directory = &options.paths.state_dir;
     let shown = directory.display();
-    let mut findings = vec![place(directory)];
+    let advice =
+        "the ledger lies here: run the daemon as root, and give --state-dir a writable directory on a local disk";
+    let mut findings = vec![writable("state-dir", directory, advice)];
     let runs = match ledger_file::is_held(directory) {
         Ok(held) => Some(held),
         Err(error) if error.kind() == ErrorKind::NotFound => Some(false),
         Err(error) => {
             let advice = "run the doctor as root on the node, or in the daemon's container";
-            findings.push(Finding::warn("agent", format!("the lock in {shown} cannot be looked at: {error}"), advice));
+            findings.push(Finding::warn("agent", format!("the lock in {shown} cannot be read: {error}"), advice));
             None
         }
     };
@@ -40,7 +42,7 @@ pub fn look(options: &AgentOptions, boot_id: &str) -> State {
         Some(true) => findings.push(Finding::ok("agent", format!("a node daemon runs: it holds {shown}"))),
         Some(false) => {
             let advice = "`kubectl -n baton-system get pods -o wide` and the log of this node's baton-device-plugin; without it no pod gets devices here";
-            findings.push(Finding::warn("agent", format!("no node daemon runs: nobody holds {shown}"), advice));
+            findings.push(Finding::warn("agent", format!("no node daemon runs: no process holds {shown}"), advice));
         }
         None => {}
     }
@@ -58,15 +60,13 @@ pub fn look(options: &AgentOptions, boot_id: &str) -> State {
     State { findings, runs }
 }
 
-fn place(directory: &Path) -> Finding {
+/// A directory that must be writable. One that is not there yet is made by the daemon, so its nearest existing parent must be.
+pub(super) fn writable(check: &'static str, directory: &Path, advice: &str) -> Finding {
     let there = directory.ancestors().find(|path| path.exists()).unwrap_or(Path::new("/"));
     let shown = directory.display();
     match rustix::fs::access(there, Access::WRITE_OK | Access::EXEC_OK) {
-        Ok(()) if there == directory => Finding::ok("state-dir", format!("{shown} can be written")),
-        Ok(()) => Finding::ok("state-dir", format!("{shown} is not there yet and can be made")),
-        Err(error) => {
-            let advice = "the ledger lies here: run the daemon as root, and give --state-dir a writable directory on a local disk";
-            Finding::fail("state-dir", format!("{shown}: {} cannot be written: {error}", there.display()), advice)
-        }
+        Ok(()) if there == directory => Finding::ok(check, format!("{shown} can be written")),
+        Ok(()) => Finding::ok(check, format!("{shown} is not there yet and can be made")),
+        Err(error) => Finding::fail(check, format!("{shown}: {} cannot be written: {error}", there.display()), advice),
     }
 }

@@ -4,8 +4,7 @@ use std::fmt::Write;
 
 use clap::Args;
 
-use super::args::Common;
-use super::named::named;
+use super::common::{Common, named};
 use crate::decide::explain::GangExplanation;
 use crate::ops::get::plain;
 

@@ -1,11 +1,10 @@
-//! `baton explain job namespace/name`: its turn, its share, its places, and what each node is to the pods without one.
+//! `baton explain job namespace/name`: its turn, its share, its places, and the rating of each node for the pods without one.
 
 use std::fmt::Write;
 
 use clap::Args;
 
-use super::args::Common;
-use super::named::named;
+use super::common::{Common, named};
 use crate::decide::explain::{JobExplanation, NodeRating, SeatExplanation};
 use crate::ops::get::plain;
 

@@ -1,14 +1,16 @@
-//! `baton explain`: why something is where it is, asked of the leading scheduler, and what would be decided for a pod that does
-//! not exist. Each subject has its own file.
+//! `baton explain`: why a pod, gang or TYJob is where it is, by the answer of the leading scheduler, and what would be decided
+//! for a pod that does not exist. Each subject has its own file.
 
 mod args;
+mod common;
 mod gang;
 mod job;
-mod named;
 mod pod;
+mod verdict;
 mod what_if;
 
-pub use args::{Common, ExplainArgs, Subject, run};
+pub use args::{ExplainArgs, Subject, run};
+pub use common::{Common, Output};
 pub use gang::text as gang_text;
 pub use job::text as job_text;
 pub use pod::text as pod_text;

@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, bail};
 use clap::Args;
 
-use super::args::Common;
-use super::pod::{advice, nodes, refusals};
+use super::common::Common;
+use super::verdict::{advice, nodes, refusals};
 use crate::contract::key::MAX_OBJECT;
 use crate::decide::explain::WhatIf;
 use crate::ops::get::plain;

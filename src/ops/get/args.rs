@@ -21,7 +21,7 @@ use crate::runtime::clock;
 /// What to list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Resource {
-    /// GPUs and NICs in all, free and unhealthy; agent; lock.
+    /// GPUs and NICs in all, free and unhealthy; node daemon; lock.
     #[value(alias = "node", alias = "no")]
     Nodes,
     /// Pods that ask for devices: node, devices, lock.
@@ -30,13 +30,13 @@ pub enum Resource {
     /// Node locks: holder, age, state, and what to do.
     #[value(alias = "lock")]
     Locks,
-    /// TYJobs: stage, placement, ready workers; wide tells nodes and why.
+    /// TYJobs: stage, placement, ready workers; wide adds nodes and why.
     #[value(alias = "job", alias = "tyjobs", alias = "tyjob", alias = "tyj")]
     Jobs,
-    /// Gangs: members reserved and bound, cycle, attempts and why. Asked of the scheduler itself.
+    /// Gangs: members reserved and bound, cycle, attempts and why. Answered by the scheduler.
     #[value(alias = "gang")]
     Gangs,
-    /// The scheduler's queue: state, attempts, next try, refusing rules. Asked of the scheduler itself.
+    /// The scheduler's queue: state, attempts, next try, refusing rules. Answered by the scheduler.
     Queue,
 }
 
@@ -71,7 +71,7 @@ pub struct GetArgs {
     /// Credentials; else KUBECONFIG, ~/.kube/config, or the pod's service account.
     #[arg(long, value_name = "FILE")]
     pub kubeconfig: Option<PathBuf>,
-    /// Namespace of the agents' Leases.
+    /// Namespace of the node daemons' Leases.
     #[arg(long, default_value = "baton-system", value_name = "NAMESPACE", value_parser = values::namespace)]
     pub agent_namespace: String,
     /// Node annotation of the lock.
@@ -80,7 +80,7 @@ pub struct GetArgs {
     /// As the scheduler has it: a lock of this age is expired.
     #[arg(long, default_value = "5m", value_name = "DURATION", value_parser = values::duration)]
     pub node_lock_expiry: Duration,
-    /// As the scheduler has it: an agent that was silent for this long is stale.
+    /// As the scheduler has it: a node daemon whose Lease is this old is stale.
     #[arg(long, default_value = "90s", value_name = "DURATION", value_parser = values::duration)]
     pub agent_stale: Duration,
     /// Where the scheduler is, for gangs and the queue.
@@ -89,7 +89,7 @@ pub struct GetArgs {
 }
 
 impl GetArgs {
-    /// What is listed, by namespace; a name with its own namespace is looked for there.
+    /// The namespace that is listed; `None` for all, which a name with its own namespace needs too.
     fn within(&self) -> Option<&str> {
         let elsewhere = self.names.iter().any(|name| name.contains('/'));
         (!self.all_namespaces && !elsewhere).then_some(self.namespace())

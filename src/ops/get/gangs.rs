@@ -1,4 +1,4 @@
-//! Gangs, as the leading scheduler tells of them.
+//! Gangs, by the answer of the leading scheduler.
 
 use std::collections::BTreeMap;
 
@@ -28,29 +28,8 @@ pub async fn rows(leader: &Leader, namespace: Option<&str>) -> anyhow::Result<Ve
 impl Row for GangRow {
     const WHAT: &'static str = "gang";
     const PLURAL: &'static str = "gangs";
-    const NONE: &'static str = "No gang here; -A looks at every namespace.";
-    const HEADERS: &'static [&'static str] = &[
-        "NAMESPACE",
-        "NAME",
-        "MIN",
-        "CHILDREN",
-        "RESERVED",
-        "BOUND",
-        "SATISFIED",
-        "ATTEMPTS",
-        "MODE",
-        "POLICY",
-        "WAIT",
-        "CYCLE",
-        "ROUNDS",
-        "PENDING",
-        "TOTAL",
-        "CREATED",
-        "HOLDING SINCE",
-        "GROUP",
-        "NEXT TRY",
-        "WHY",
-    ];
+    const NONE: &'static str = "No gang here; -A lists every namespace.";
+    const HEADERS: &'static str = "NAMESPACE,NAME,MIN,CHILDREN,RESERVED,BOUND,SATISFIED,ATTEMPTS,MODE,POLICY,WAIT,CYCLE,ROUNDS,PENDING,TOTAL,CREATED,HOLDING SINCE,GROUP,NEXT TRY,WHY";
     const NARROW: usize = 8;
     fn name(&self) -> &str {
         &self.0.name
@@ -85,7 +64,7 @@ impl Row for GangRow {
     }
 }
 
-/// How many children were last offered in which cycle: `1:3,2:1`.
+/// Number of children by the cycle in which they were last tried: `1:3,2:1`.
 fn rounds(gang: &GangView) -> String {
     let mut children: BTreeMap<u32, usize> = BTreeMap::new();
     gang.children_schedule_round_map.values().for_each(|round| *children.entry(*round).or_default() += 1);

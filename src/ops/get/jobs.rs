@@ -1,4 +1,4 @@
-//! TYJobs: stage, placement, how many workers are ready, and why a job is where it is.
+//! TYJobs: stage, placement, ready workers, and why a job is where it is.
 
 use anyhow::anyhow;
 use jiff::Timestamp;
@@ -22,9 +22,9 @@ pub struct JobRow {
     pub name: String,
     /// Uid.
     pub uid: String,
-    /// Where it is in its life; none before the controller has seen it.
+    /// Its stage; none before the controller has seen it.
     pub stage: Option<Stage>,
-    /// How far the scheduler is.
+    /// State of its placement.
     pub schedule_state: Option<ScheduleState>,
     /// `ready/asked for`, of its workers.
     pub ready: String,
@@ -76,7 +76,7 @@ fn row(raw: RawTyJob, now: Timestamp) -> JobRow {
         uid: meta.uid.unwrap_or_default(),
         stage: status.stage,
         schedule_state: status.schedule_state,
-        // As `kubectl` shows it: of the spec in force, which may be another one than the written.
+        // As `kubectl` shows it: of the spec in force, which may differ from the written one.
         ready: status.ready.unwrap_or_else(|| format!("{}/{}", status.ready_workers, job.spec.total_workers())),
         restarts: status.restarts,
         priority: problem.is_none().then_some(job.spec.priority),
@@ -91,20 +91,8 @@ fn row(raw: RawTyJob, now: Timestamp) -> JobRow {
 impl Row for JobRow {
     const WHAT: &'static str = "job";
     const PLURAL: &'static str = "jobs";
-    const NONE: &'static str = "No TYJob here; -A looks at every namespace.";
-    const HEADERS: &'static [&'static str] = &[
-        "NAMESPACE",
-        "NAME",
-        "STAGE",
-        "SCHEDULED",
-        "READY",
-        "RESTARTS",
-        "PRIORITY",
-        "AGE",
-        "LEADER",
-        "NODES",
-        "MESSAGE",
-    ];
+    const NONE: &'static str = "No TYJob here; -A lists every namespace.";
+    const HEADERS: &'static str = "NAMESPACE,NAME,STAGE,SCHEDULED,READY,RESTARTS,PRIORITY,AGE,LEADER,NODES,MESSAGE";
     const NARROW: usize = 8;
     fn name(&self) -> &str {
         &self.name
@@ -117,7 +105,7 @@ impl Row for JobRow {
         vec![
             self.namespace.clone(),
             self.name.clone(),
-            self.stage.map_or_else(String::new, |stage| stage.as_str().to_owned()),
+            self.stage.map_or_else(String::new, |stage| stage.to_string()),
             state.unwrap_or_default(),
             self.ready.clone(),
             self.restarts.to_string(),

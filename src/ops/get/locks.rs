@@ -1,4 +1,4 @@
-//! Who holds each node's lock, for how long, and what an operator can do.
+//! The holder of each node's lock, for how long, and what an operator can do.
 
 use std::time::Duration;
 
@@ -6,38 +6,27 @@ use serde::Serialize;
 
 use super::output::{Row, age};
 use super::snapshot::{Rules, Snapshot, name_of};
+use crate::contract::word::word_enum;
 use crate::contract::{LockRead, PodRef};
 use crate::decide::lock::HolderState;
 
-/// What a lock is at this moment.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum LockState {
-    /// The holder exists and is not bound yet.
-    Binding,
-    /// The holder is bound here and no container of it runs yet.
-    Held,
-    /// A container of the holder runs, so its devices were handed out: the agent is about to release.
-    Served,
-    /// The holder will never be served.
-    Dangling,
-    /// A readable time that matches no pod.
-    Unknown,
-    /// Not a lock at all.
-    Malformed,
-}
-
-impl LockState {
-    /// The word in tables.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Binding => "binding",
-            Self::Held => "held",
-            Self::Served => "served",
-            Self::Dangling => "dangling",
-            Self::Unknown => "unknown",
-            Self::Malformed => "malformed",
-        }
+word_enum! {
+    /// State of a lock.
+    #[derive(Serialize)]
+    #[serde(rename_all = "lowercase")]
+    LockState {
+        /// The holder exists and is not bound yet.
+        Binding = "binding",
+        /// The holder is bound here and no container of it runs yet.
+        Held = "held",
+        /// A container of the holder runs, so its devices were handed out: the node daemon is about to release the lock.
+        Served = "served",
+        /// The holder will never be served.
+        Dangling = "dangling",
+        /// A readable time that matches no pod.
+        Unknown = "unknown",
+        /// Not a lock at all.
+        Malformed = "malformed",
     }
 }
 
@@ -94,12 +83,12 @@ fn row(snapshot: &Snapshot, node: &str, rules: &Rules, read: &LockRead, holder: 
         }
         (LockState::Binding, _) => "normal: its bind is in flight".to_owned(),
         (LockState::Held, _) if expired => {
-            "holder was never served: look at the agent's log and `kubectl describe pod`; the scheduler evicts it (not with \
+            "holder was never served: look at the node daemon's log and `kubectl describe pod`; the scheduler evicts it (not with \
              --expired-holder=wait)"
                 .to_owned()
         }
         (LockState::Held, _) => "normal: the kubelet is admitting the pod".to_owned(),
-        (LockState::Served, _) => "the node's agent releases it within 10s; if not, is the agent running?".to_owned(),
+        (LockState::Served, _) => "the node daemon releases it within 10s; if not, is it running?".to_owned(),
         (_, HolderState::Gone(reason)) => {
             format!("holder {reason}: the next bind takes it over, or: {}", remove(node, key))
         }
@@ -132,7 +121,7 @@ impl Row for LockRow {
     const WHAT: &'static str = "lock of node";
     const PLURAL: &'static str = "locks";
     const NONE: &'static str = "No node is locked.";
-    const HEADERS: &'static [&'static str] = &["NODE", "STATE", "HOLDER", "AGE", "WHAT TO DO", "UID", "VALUE"];
+    const HEADERS: &'static str = "NODE,STATE,HOLDER,AGE,WHAT TO DO,UID,VALUE";
     const NARROW: usize = 5;
     fn name(&self) -> &str {
         &self.node
@@ -140,7 +129,7 @@ impl Row for LockRow {
     fn cells(&self) -> Vec<String> {
         vec![
             self.node.clone(),
-            self.state.as_str().to_owned(),
+            self.state.to_string(),
             self.holder.clone().unwrap_or_default(),
             self.age_seconds.map(|seconds| age(Duration::from_secs(seconds))).unwrap_or_default(),
             self.advice.clone(),

@@ -1,5 +1,5 @@
-//! `baton get`: what an operator asks first. Which devices are free, which pod has which, who holds a node's lock and what
-//! to do about it. Everything is read from cluster objects; nothing is written.
+//! `baton get`: which devices are free, which pod has which, which pod holds a node's lock, and what to do about it. Everything
+//! is read from cluster objects; nothing is written.
 
 mod args;
 mod gangs;

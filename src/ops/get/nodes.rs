@@ -1,4 +1,4 @@
-//! How many devices each node has, how many are free, and whether its agent serves them.
+//! Devices of each node, how many of them are free, and whether its node daemon serves them.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -19,13 +19,13 @@ use crate::contract::{AgentStatus, DeviceAllocation, DeviceType, Identity, key};
 pub struct NodeRow {
     /// Name.
     pub name: String,
-    /// As kubectl says it: `Ready` or `NotReady`, and `SchedulingDisabled` behind a comma where the node is cordoned.
+    /// As kubectl shows it: `Ready` or `NotReady`, with `SchedulingDisabled` behind a comma on a cordoned node.
     pub status: String,
     /// GPUs, MIG devices among them.
     pub gpu: DeviceCount,
     /// RDMA NICs.
     pub rdma: DeviceCount,
-    /// The node's agent; absent when it never wrote a Lease.
+    /// The node daemon; absent when it never wrote a Lease.
     pub agent: Option<AgentRow>,
     /// The lock, if the node is locked.
     pub lock: Option<super::LockRow>,
@@ -44,7 +44,7 @@ pub struct DeviceCount {
     pub unhealthy: usize,
 }
 
-/// What the agent says of itself.
+/// Status of a node daemon, from its Lease.
 #[derive(Debug, Clone, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct AgentRow {
@@ -52,11 +52,11 @@ pub struct AgentRow {
     pub version: Option<String>,
     /// Resource names that the kubelet has registered.
     pub registered: Vec<String>,
-    /// How it tells which pod is calling.
+    /// How it identifies the calling pod.
     pub identity: Option<Identity>,
     /// Since the last renewal, by this machine's clock.
     pub renewed_seconds: Option<u64>,
-    /// Renewed within the time that the scheduler allows.
+    /// Renewed within the time after which the scheduler holds it for stale.
     pub fresh: bool,
 }
 
@@ -75,10 +75,10 @@ pub fn rows(snapshot: &Snapshot, rules: &Rules) -> Vec<NodeRow> {
     snapshot.nodes.iter().map(|node| row(node, name_of(node))).collect()
 }
 
-/// What a Lease says of its agent.
+/// The status in a Lease.
 pub fn agent(lease: &LightLease, wall: Timestamp, stale: Duration) -> AgentRow {
     let status = lease.status();
-    // A renewal from the future is a clock that is ahead of ours: just renewed.
+    // A renewal from the future comes from a clock that is ahead: just renewed.
     let renewed = lease.renewed().map(|time| Duration::try_from(wall.duration_since(time)).unwrap_or_default());
     AgentRow {
         version: status.as_ref().map(|status| status.version.clone()),
@@ -106,7 +106,7 @@ fn count(snapshot: &Snapshot, node: &str, kind: &DeviceType) -> DeviceCount {
     count
 }
 
-/// Percent in use by device id: assignments of live pods, and what the agent says of pods without one.
+/// Percent in use by device id: assignments of live pods, and devices that pods hold without one, as the node daemon reports.
 fn used(snapshot: &Snapshot, node: &str, device: &Device, kind: &DeviceType) -> BTreeMap<String, i64> {
     let mut used: BTreeMap<String, i64> = BTreeMap::new();
     let live = snapshot.pods.values().filter(|pod| pod.is_live() && pod.node.as_deref() == Some(node));
@@ -137,20 +137,8 @@ impl Row for NodeRow {
     const WHAT: &'static str = "node";
     const PLURAL: &'static str = "nodes";
     const NONE: &'static str = "The cluster has no nodes.";
-    const HEADERS: &'static [&'static str] = &[
-        "NAME",
-        "STATUS",
-        "GPUS FREE",
-        "SHARED",
-        "UNHEALTHY",
-        "NICS FREE",
-        "AGENT",
-        "LOCK HOLDER",
-        "LOCK AGE",
-        "VERSION",
-        "IDENTITY",
-        "REGISTERED",
-    ];
+    const HEADERS: &'static str =
+        "NAME,STATUS,GPUS FREE,SHARED,UNHEALTHY,NICS FREE,AGENT,LOCK HOLDER,LOCK AGE,VERSION,IDENTITY,REGISTERED";
     const NARROW: usize = 9;
     fn name(&self) -> &str {
         &self.name
@@ -164,7 +152,7 @@ impl Row for NodeRow {
             |agent| {
                 let silent = agent.registered.is_empty() && self.gpu.total + self.rdma.total > 0;
                 let word = match agent.fresh {
-                    // The last word of a daemon that ends, and of one whose kubelet has not heard it yet.
+                    // A daemon that has just ended, or one that the kubelet has not registered yet.
                     true if silent => "unregistered",
                     true => "fresh",
                     false => "stale",
@@ -184,7 +172,7 @@ impl Row for NodeRow {
             (self.gpu.unhealthy + self.rdma.unhealthy).to_string(),
             self.rdma.cell(),
             freshness.trim_end().to_owned(),
-            lock.map(|lock| lock.holder.clone().unwrap_or_else(|| lock.state.as_str().to_owned())).unwrap_or_default(),
+            lock.map(|lock| lock.holder.clone().unwrap_or_else(|| lock.state.word().to_owned())).unwrap_or_default(),
             lock.and_then(|lock| lock.age_seconds).map(seconds).unwrap_or_default(),
             agent.and_then(|agent| agent.version.clone()).unwrap_or_default(),
             identity.unwrap_or_default().to_owned(),

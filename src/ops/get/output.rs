@@ -1,19 +1,19 @@
-//! Tables as kubectl prints them: no lines, headers in capitals.
+//! Tables as kubectl prints them: without rules, headers in capitals.
 
 use std::time::Duration;
 
 use comfy_table::{CellAlignment, Table, presets};
 
-/// Something that is printed as one line of a table.
+/// One line of a table.
 pub trait Row {
-    /// What one row is, for messages: `node`.
+    /// Name of one row, for messages: `node`.
     const WHAT: &'static str;
-    /// As the command line names it: `nodes`.
+    /// Its name on the command line: `nodes`.
     const PLURAL: &'static str;
     /// Printed instead of an empty table.
     const NONE: &'static str;
-    /// Headers; those after the first [`Self::NARROW`] are shown with `-o wide` only.
-    const HEADERS: &'static [&'static str];
+    /// Headers, joined by commas; those after the first [`Self::NARROW`] are shown with `-o wide` only.
+    const HEADERS: &'static str;
     /// How many columns the plain table has.
     const NARROW: usize;
     /// The name that the command line may select.
@@ -22,7 +22,7 @@ pub trait Row {
     fn namespace(&self) -> Option<&str> {
         None
     }
-    /// The command line means this row: by its name, or by `namespace/name`.
+    /// Whether the command line names this row: by its name, or by `namespace/name`.
     fn is(&self, given: &str) -> bool {
         self.name() == given
             || given.split_once('/').is_some_and(|(space, name)| self.namespace() == Some(space) && self.name() == name)
@@ -33,8 +33,10 @@ pub trait Row {
 
 /// The table of `rows`, with a newline at its end.
 pub fn table<R: Row>(rows: &[R], wide: bool) -> String {
-    let columns = if wide { R::HEADERS.len() } else { R::NARROW };
-    plain(&R::HEADERS[..columns], rows.iter().map(|row| row.cells()[..columns].to_vec()))
+    let mut headers: Vec<&str> = R::HEADERS.split(',').collect();
+    headers.truncate(if wide { headers.len() } else { R::NARROW });
+    let cells = |row: &R| row.cells().into_iter().take(headers.len()).collect::<Vec<_>>();
+    plain(&headers, rows.iter().map(cells))
 }
 
 /// A table without lines, as wide as its content.

@@ -1,13 +1,11 @@
-//! Pods that ask for devices: where they are, what they have, whether they hold a lock.
+//! Pods that request devices: their node, their devices, whether they hold a lock.
 
 use std::collections::BTreeMap;
 
 use serde::Serialize;
 
 use super::output::Row;
-use super::snapshot::{Snapshot, name_of};
-use crate::cluster::pod::LightPod;
-use crate::contract::hint::parse_hints;
+use super::snapshot::{Notes, Snapshot, name_of};
 use crate::contract::{DeviceAllocation, PodKey, PodUid, key};
 use crate::decide::lock::HolderState;
 use crate::decide::pod::{HandoffPod, Phase};
@@ -16,35 +14,6 @@ use crate::decide::pod::{HandoffPod, Phase};
 const DEFAULT_NAME: &str = "baton-scheduler";
 /// Most characters of a problem in the table; JSON and YAML have it whole.
 const SHORT: usize = 160;
-
-/// What only people read of a pod: why it is where it is, in others' words.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Notes {
-    /// Message of condition `PodScheduled` while it is False.
-    unscheduled: Option<String>,
-    /// There is a condition `PodScheduled`: a scheduler has tried the pod.
-    tried: bool,
-    /// `status.reason` and `status.message` of a pod that failed.
-    failed: Option<String>,
-    /// Why `device-allocate-hint` cannot be read.
-    hint: Option<String>,
-}
-
-impl Notes {
-    /// The notes of a pod.
-    pub fn of(pod: &LightPod) -> Self {
-        let scheduled = pod.condition("PodScheduled");
-        let refused = scheduled.filter(|condition| &*condition.status == "False");
-        let words = refused.and_then(|of| [&of.message, &of.reason].into_iter().find(|text| !text.is_empty()));
-        let hint = pod.annotation(key::DEVICE_ALLOCATE_HINT);
-        Self {
-            unscheduled: words.map(ToString::to_string),
-            tried: scheduled.is_some(),
-            failed: pod.failure(),
-            hint: hint.and_then(|hint| parse_hints(hint).err()).map(|bad| bad.to_string()),
-        }
-    }
-}
 
 /// One pod.
 #[derive(Debug, Clone, Serialize)]
@@ -66,8 +35,8 @@ pub struct PodRow {
     pub devices: BTreeMap<String, Vec<String>>,
     /// The lock of its node names it.
     pub holds_lock: bool,
-    /// Why it is not where it should be: an assignment, a request or a hint that cannot be used, what its scheduler says while it
-    /// waits, how it failed.
+    /// What is wrong: an assignment, a request or a hint that cannot be used, what its scheduler says while it waits, how it
+    /// failed.
     pub problem: Option<String>,
 }
 
@@ -148,9 +117,8 @@ fn phase(pod: &HandoffPod) -> &'static str {
 impl Row for PodRow {
     const WHAT: &'static str = "pod with devices";
     const PLURAL: &'static str = "pods";
-    const NONE: &'static str = "No pod here asks for devices; -A looks at every namespace.";
-    const HEADERS: &'static [&'static str] =
-        &["NAMESPACE", "NAME", "PHASE", "NODE", "WANTS", "DEVICES", "LOCK", "PROBLEM", "IDS", "UID"];
+    const NONE: &'static str = "No pod here asks for devices; -A lists every namespace.";
+    const HEADERS: &'static str = "NAMESPACE,NAME,PHASE,NODE,WANTS,DEVICES,LOCK,PROBLEM,IDS,UID";
     const NARROW: usize = 8;
     fn name(&self) -> &str {
         &self.name
@@ -189,6 +157,7 @@ fn short(problem: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cluster::pod::LightPod;
     use crate::ops::get::snapshot::tests::cluster;
     use serde_json::json;
 

@@ -1,4 +1,4 @@
-//! The scheduler's queue, as the leading scheduler tells it.
+//! The scheduler's queue, by the answer of the leading scheduler.
 
 use anyhow::bail;
 use serde::Serialize;
@@ -16,7 +16,7 @@ pub struct QueueRow(QueueItem);
 pub async fn rows(leader: &Leader) -> anyhow::Result<Vec<QueueRow>> {
     let report: QueueReport = leader.get("/queue").await?;
     if !report.leading {
-        bail!("that scheduler follows and has no queue: ask the one that leads");
+        bail!("that scheduler follows and has no queue: use the one that leads");
     }
     Ok(report.items.into_iter().map(QueueRow).collect())
 }
@@ -25,19 +25,8 @@ impl Row for QueueRow {
     const WHAT: &'static str = "queued item";
     const PLURAL: &'static str = "queue";
     const NONE: &'static str = "Nothing is queued.";
-    const HEADERS: &'static [&'static str] = &[
-        "NAME",
-        "KIND",
-        "PRIORITY",
-        "STATE",
-        "QUEUED",
-        "ATTEMPTS",
-        "NEXT TRY",
-        "REFUSED BY",
-        "NODE",
-        "WAKES WHEN",
-        "MESSAGE",
-    ];
+    const HEADERS: &'static str =
+        "NAME,KIND,PRIORITY,STATE,QUEUED,ATTEMPTS,NEXT TRY,REFUSED BY,NODE,WAKES WHEN,MESSAGE";
     const NARROW: usize = 8;
     fn name(&self) -> &str {
         &self.0.name

@@ -1,4 +1,4 @@
-//! One reading of every object that `baton get` looks at.
+//! One reading of every object that `baton get` shows.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -7,12 +7,12 @@ use jiff::Timestamp;
 use kube::Client;
 use kube::api::Api;
 
-use super::pods::Notes;
 use crate::cluster::agent_lease::LightLease;
 use crate::cluster::node::LightNode;
 use crate::cluster::pod::LightPod;
+use crate::contract::hint::parse_hints;
 use crate::contract::inventory::Device;
-use crate::contract::{LockRead, PodKey};
+use crate::contract::{LockRead, PodKey, key};
 use crate::decide::lock::{HolderState, Lookup};
 use crate::decide::pod::HandoffPod;
 use crate::ops::live::{self, all};
@@ -29,13 +29,13 @@ pub struct Snapshot {
     pub devices: BTreeMap<String, Device>,
     /// Pods of every namespace.
     pub pods: BTreeMap<PodKey, HandoffPod>,
-    /// What else is said of them.
+    /// What else people read of them.
     pub(super) notes: BTreeMap<PodKey, Notes>,
     /// Leases of the agents' namespace by name.
     pub leases: BTreeMap<String, LightLease>,
 }
 
-/// What the daemons of this cluster were told, as far as it decides what a lock or an agent is.
+/// Settings of this cluster's daemons, as far as they decide what a lock or an agent is.
 #[derive(Debug, Clone)]
 pub struct Rules {
     /// Node annotation of the lock.
@@ -62,6 +62,35 @@ impl Snapshot {
         let read = LockRead::parse(Some(raw));
         let holder = HolderState::of(&read, name_of(node), self, self.wall)?;
         Some((read, holder))
+    }
+}
+
+/// What only people read of a pod: why it is where it is, in others' words.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Notes {
+    /// Message of condition `PodScheduled` while it is False.
+    pub unscheduled: Option<String>,
+    /// There is a condition `PodScheduled`: a scheduler has tried the pod.
+    pub tried: bool,
+    /// `status.reason` and `status.message` of a pod that failed.
+    pub failed: Option<String>,
+    /// Why `device-allocate-hint` cannot be read.
+    pub hint: Option<String>,
+}
+
+impl Notes {
+    /// The notes of a pod.
+    pub fn of(pod: &LightPod) -> Self {
+        let scheduled = pod.condition("PodScheduled");
+        let refused = scheduled.filter(|condition| &*condition.status == "False");
+        let words = refused.and_then(|of| [&of.message, &of.reason].into_iter().find(|text| !text.is_empty()));
+        let hint = pod.annotation(key::DEVICE_ALLOCATE_HINT);
+        Self {
+            unscheduled: words.map(ToString::to_string),
+            tried: scheduled.is_some(),
+            failed: pod.failure(),
+            hint: hint.and_then(|hint| parse_hints(hint).err()).map(|bad| bad.to_string()),
+        }
     }
 }
 

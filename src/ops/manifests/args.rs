@@ -46,8 +46,8 @@ pub struct ManifestsArgs {
     /// Namespace of the daemons and of their Leases.
     #[arg(long, default_value_t = Values::default().namespace, value_parser = values::namespace)]
     pub namespace: String,
-    /// Which CustomResourceDefinitions come along: where Koordinator or the community's scheduler plugins brought Device or
-    /// PodGroup already, keep theirs with `own`.
+    /// Which CustomResourceDefinitions come along: where Koordinator or the community's scheduler plugins have installed
+    /// Device or PodGroup already, keep theirs with `own`.
     #[arg(long, value_enum, default_value = "all", value_name = "WHICH")]
     pub crds: Kinds,
 }

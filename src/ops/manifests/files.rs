@@ -1,4 +1,4 @@
-//! The files of `daemonset/`: templates with the values that code knows, RBAC from its table, CRDs from their types.
+//! The files of `daemonset/`: templates filled with the constants of the code, RBAC from its table, CRDs from their types.
 
 use clap::ValueEnum;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
@@ -7,7 +7,7 @@ use super::{mig, rbac};
 use crate::contract::{gang, inventory, key, tyjob};
 use crate::ops::config::print_yaml;
 
-/// What an installation chooses.
+/// Choices of an installation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Values {
     /// Image of every daemon.
@@ -25,12 +25,12 @@ impl Default for Values {
     }
 }
 
-/// A choice of CustomResourceDefinitions: two of ours have names that others bring, too.
+/// A choice of CustomResourceDefinitions: other systems install two of ours under the same names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Kinds {
     /// Device, PodGroup and TYJob.
     All,
-    /// Those that nobody else brings: TYJob.
+    /// Those that no other system installs: TYJob.
     Own,
     /// None.
     None,
@@ -86,7 +86,7 @@ const TEMPLATES: [(&str, &str, bool); 12] = [
     (KUBE_SCHEDULER, include_str!("templates/extender/kube-scheduler.yaml"), false),
 ];
 
-/// Every file, in the order in which a cluster wants them.
+/// Every file, in the order in which they are applied.
 pub fn files(values: &Values) -> anyhow::Result<Vec<File>> {
     let template = |(path, text, applied): (&'static str, &str, bool)| File { path, text: fill(text, values), applied };
     let mut files: Vec<File> = TEMPLATES.into_iter().map(template).collect();
@@ -317,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn kinds_that_others_bring_are_left_out_where_that_is_wished() {
+    fn crds_that_other_systems_install_can_be_left_out() {
         let names = |crds| {
             let files = files(&Values { crds, ..Values::default() }).unwrap();
             let kustomization = &files.iter().find(|file| file.path == "kustomization.yaml").unwrap().text;

@@ -1,5 +1,5 @@
-//! MIG profiles as NVIDIA publishes them: kube-scheduler asks an extender only about pods with a resource that its configuration
-//! names, so that this has to name every profile that a pod may ask for.
+//! MIG profiles as NVIDIA publishes them: kube-scheduler calls an extender only for pods with a resource that its configuration
+//! names, so this table names every profile that a pod may request.
 
 use std::collections::BTreeSet;
 

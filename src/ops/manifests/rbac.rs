@@ -1,4 +1,4 @@
-//! What each daemon may do in the cluster, with the reason of every rule. Nothing else is granted.
+//! Permissions of each daemon in the cluster, with the reason of every rule. Nothing else is granted.
 
 use std::fmt::Write;
 
@@ -10,195 +10,87 @@ struct Rule {
     verbs: &'static [&'static str],
 }
 
+/// Rules, one entry each: `"group" ["resource" …] verbs "why";`.
+macro_rules! rules {
+    ($($group:literal [$($resource:literal)+] $verbs:expr, $why:literal;)+) => {
+        &[$(Rule { why: $why, group: $group, resources: &[$($resource),+], verbs: $verbs }),+]
+    };
+}
+
 const READ: &[&str] = &["get", "list", "watch"];
 
-const AGENT: &[Rule] = &[
-    Rule {
-        why: "Which pods are bound here, and which devices they were given.",
-        group: "",
-        resources: &["pods"],
-        verbs: READ,
-    },
-    Rule {
-        why: "The node lock (an annotation) and the GPU labels.",
-        group: "",
-        resources: &["nodes"],
-        verbs: &["get", "list", "watch", "patch"],
-    },
-    Rule {
-        why: "The inventory of this node.",
-        group: "scheduling.koordinator.sh",
-        resources: &["devices"],
-        verbs: &["get", "create", "patch"],
-    },
-    Rule {
-        why: "What went wrong, where the pod's owner looks.",
-        group: "events.k8s.io",
-        resources: &["events"],
-        verbs: &["create", "patch"],
-    },
-];
+const AGENT: &[Rule] = rules! {
+    "" ["pods"] READ, "Which pods are bound here, and which devices they were given.";
+    "" ["nodes"] &["get", "list", "watch", "patch"], "The node lock (an annotation) and the GPU labels.";
+    "scheduling.koordinator.sh" ["devices"] &["get", "create", "patch"], "The inventory of this node.";
+    "events.k8s.io" ["events"] &["create", "patch"], "Events for the pod's owner: what went wrong.";
+};
 
-const AGENT_OWN: &[Rule] = &[Rule {
-    why: "The sign of life: baton-agent-<node>.",
-    group: "coordination.k8s.io",
-    resources: &["leases"],
-    verbs: &["get", "create", "update"],
-}];
+const AGENT_OWN: &[Rule] = rules! {
+    "coordination.k8s.io" ["leases"] &["get", "create", "update"], "The Lease of this node's daemon: baton-agent-<node>.";
+};
 
-const SCHEDULER: &[Rule] = &[
-    Rule {
-        why: "What waits and what runs; delete is the fence around a holder that was never served, and preemption.",
-        group: "",
-        resources: &["pods"],
-        verbs: &["get", "list", "watch", "delete"],
-    },
-    Rule { why: "Assignment and bind are one write.", group: "", resources: &["pods/binding"], verbs: &["create"] },
-    Rule { why: "Why a pod is not scheduled.", group: "", resources: &["pods/status"], verbs: &["patch"] },
-    Rule {
-        why: "Capacity, labels, taints; patch sets and removes the node lock.",
-        group: "",
-        resources: &["nodes"],
-        verbs: &["get", "list", "watch", "patch"],
-    },
-    Rule {
-        why: "Gangs; create makes those of auto-create-pod-group; patch writes the status where the CRD has no path for it.",
-        group: "scheduling.sigs.k8s.io",
-        resources: &["podgroups"],
-        verbs: &["get", "list", "watch", "create", "patch"],
-    },
-    Rule {
-        why: "Gangs of the community's API; patch as above.",
-        group: "scheduling.x-k8s.io",
-        resources: &["podgroups"],
-        verbs: &["get", "list", "watch", "patch"],
-    },
-    Rule {
-        why: "Gangs of Kubernetes' own API, with scheduling-group.",
-        group: "scheduling.k8s.io",
-        resources: &["podgroups"],
-        verbs: READ,
-    },
-    Rule {
-        why: "Where a gang stands.",
-        group: "scheduling.sigs.k8s.io",
-        resources: &["podgroups/status"],
-        verbs: &["patch"],
-    },
-    Rule {
-        why: "The same in the community's API.",
-        group: "scheduling.x-k8s.io",
-        resources: &["podgroups/status"],
-        verbs: &["patch"],
-    },
-    Rule {
-        why: "The priority that pods of waiting jobs will have.",
-        group: "scheduling.k8s.io",
-        resources: &["priorityclasses"],
-        verbs: READ,
-    },
-    Rule { why: "Which devices there are.", group: "scheduling.koordinator.sh", resources: &["devices"], verbs: READ },
-    Rule {
-        why: "What the filters look at beside the node.",
-        group: "",
-        resources: &["namespaces", "persistentvolumes", "persistentvolumeclaims"],
-        verbs: READ,
-    },
-    Rule {
-        why: "Budgets that preemption prefers to keep.",
-        group: "policy",
-        resources: &["poddisruptionbudgets"],
-        verbs: READ,
-    },
-    Rule {
-        why: "The chosen node of a claim that waits for its first consumer, or the volume that is promised to it.",
-        group: "",
-        resources: &["persistentvolumeclaims", "persistentvolumes"],
-        verbs: &["patch"],
-    },
-    Rule {
-        why: "When and where claims get their volumes, and how much storage is left there.",
-        group: "storage.k8s.io",
-        resources: &["csidrivers", "csistoragecapacities", "storageclasses"],
-        verbs: READ,
-    },
-    Rule {
-        why: "What went wrong, where the pod's owner looks.",
-        group: "events.k8s.io",
-        resources: &["events"],
-        verbs: &["create", "patch"],
-    },
-    Rule { why: "The jobs that are placed.", group: "arranger.taichu.io", resources: &["tyjobs"], verbs: READ },
-    Rule {
-        why: "Its half of their status: places.",
-        group: "arranger.taichu.io",
-        resources: &["tyjobs/status"],
-        verbs: &["patch"],
-    },
-];
+const SCHEDULER: &[Rule] = rules! {
+    "" ["pods"] &["get", "list", "watch", "delete"],
+        "Pods that wait and run; delete ends a lock's holder that was never served, and preempts.";
+    "" ["pods/binding"] &["create"], "Assignment and bind are one write.";
+    "" ["pods/status"] &["patch"], "Why a pod is not scheduled.";
+    "" ["nodes"] &["get", "list", "watch", "patch"], "Capacity, labels, taints; patch sets and removes the node lock.";
+    "scheduling.sigs.k8s.io" ["podgroups"] &["get", "list", "watch", "create", "patch"],
+        "Gangs; create makes those of auto-create-pod-group; patch writes the status where the CRD has no path for it.";
+    "scheduling.x-k8s.io" ["podgroups"] &["get", "list", "watch", "patch"],
+        "Gangs of the community's API; patch as above.";
+    "scheduling.k8s.io" ["podgroups"] READ, "Gangs of Kubernetes' own API, with scheduling-group.";
+    "scheduling.sigs.k8s.io" ["podgroups/status"] &["patch"], "The status of gangs.";
+    "scheduling.x-k8s.io" ["podgroups/status"] &["patch"], "The same in the community's API.";
+    "scheduling.k8s.io" ["priorityclasses"] READ, "The priority that pods of waiting TYJobs will have.";
+    "scheduling.koordinator.sh" ["devices"] READ, "Which devices there are.";
+    "" ["namespaces" "persistentvolumes" "persistentvolumeclaims"] READ, "What filters read besides the node.";
+    "policy" ["poddisruptionbudgets"] READ, "Budgets that preemption prefers to keep.";
+    "" ["persistentvolumeclaims" "persistentvolumes"] &["patch"],
+        "The chosen node of a claim that waits for its first consumer, or the volume that is bound to it.";
+    "storage.k8s.io" ["csidrivers" "csistoragecapacities" "storageclasses"] READ,
+        "When and where claims get their volumes, and how much storage is left there.";
+    "events.k8s.io" ["events"] &["create", "patch"], "Events for the pod's owner: what went wrong.";
+    "arranger.taichu.io" ["tyjobs"] READ, "The TYJobs that are placed.";
+    "arranger.taichu.io" ["tyjobs/status"] &["patch"], "Its half of their status: places.";
+};
 
-const SCHEDULER_OWN: &[Rule] = &[Rule {
-    why: "Leadership, and the agents' signs of life.",
-    group: "coordination.k8s.io",
-    resources: &["leases"],
-    verbs: &["get", "list", "watch", "create", "update"],
-}];
+const SCHEDULER_OWN: &[Rule] = rules! {
+    "coordination.k8s.io" ["leases"] &["get", "list", "watch", "create", "update"],
+        "Leadership, and the Leases of the node daemons.";
+};
 
-const CONTROLLER: &[Rule] = &[
-    Rule {
-        why: "The jobs; patch puts the clean-up finalizer on and takes it off.",
-        group: "arranger.taichu.io",
-        resources: &["tyjobs"],
-        verbs: &["get", "list", "watch", "patch"],
-    },
-    Rule {
-        why: "Its half of their status.",
-        group: "arranger.taichu.io",
-        resources: &["tyjobs/status"],
-        verbs: &["patch"],
-    },
-    Rule {
-        why: "A pod's owner reference that holds its job's deletion back.",
-        group: "arranger.taichu.io",
-        resources: &["tyjobs/finalizers"],
-        verbs: &["update"],
-    },
-    Rule {
-        why: "The jobs' pods; patch tells one that waits which node is reserved for it now.",
-        group: "",
-        resources: &["pods"],
-        verbs: &["get", "list", "watch", "create", "delete", "patch"],
-    },
-    Rule { why: "Whether the node of a dying pod is still there.", group: "", resources: &["nodes"], verbs: READ },
-    Rule {
-        why: "What happened, where the job's owner looks.",
-        group: "events.k8s.io",
-        resources: &["events"],
-        verbs: &["create", "patch"],
-    },
-];
+const CONTROLLER: &[Rule] = rules! {
+    "arranger.taichu.io" ["tyjobs"] &["get", "list", "watch", "patch"],
+        "The TYJobs; patch adds and removes the clean-up finalizer.";
+    "arranger.taichu.io" ["tyjobs/status"] &["patch"], "Its half of their status.";
+    "arranger.taichu.io" ["tyjobs/finalizers"] &["update"],
+        "A pod's owner reference that blocks the deletion of its TYJob.";
+    "" ["pods"] &["get", "list", "watch", "create", "delete", "patch"],
+        "The pods of TYJobs; patch writes the node that is reserved for a waiting pod.";
+    "" ["nodes"] READ, "Whether the node of a terminating pod still exists.";
+    "events.k8s.io" ["events"] &["create", "patch"], "Events for the TYJob's owner: what happened.";
+};
 
-const CONTROLLER_OWN: &[Rule] = &[Rule {
-    why: "Leadership.",
-    group: "coordination.k8s.io",
-    resources: &["leases"],
-    verbs: &["get", "create", "update"],
-}];
+const CONTROLLER_OWN: &[Rule] = rules! {
+    "coordination.k8s.io" ["leases"] &["get", "create", "update"], "Leadership.";
+};
 
-/// What people may do: `baton-view` and `baton-edit` are added to the cluster's roles of these names.
-const VIEW: &[Rule] = &[
-    Rule { why: "Where jobs stand.", group: "arranger.taichu.io", resources: &["tyjobs"], verbs: READ },
-    Rule { why: "Where gangs stand.", group: "scheduling.sigs.k8s.io", resources: &["podgroups"], verbs: READ },
-];
+/// Permissions of users: `baton-view` and `baton-edit` are aggregated to the cluster's roles of these names.
+const VIEW: &[Rule] = rules! {
+    "arranger.taichu.io" ["tyjobs"] READ, "The status of TYJobs.";
+    "scheduling.sigs.k8s.io" ["podgroups"] READ, "The status of gangs.";
+};
 
 const WRITE: &[&str] = &["create", "update", "patch", "delete", "deletecollection"];
 
-const EDIT: &[Rule] = &[
-    Rule { why: "Submitting and ending jobs.", group: "arranger.taichu.io", resources: &["tyjobs"], verbs: WRITE },
-    Rule { why: "Declaring gangs.", group: "scheduling.sigs.k8s.io", resources: &["podgroups"], verbs: WRITE },
-];
+const EDIT: &[Rule] = rules! {
+    "arranger.taichu.io" ["tyjobs"] WRITE, "Submitting and ending TYJobs.";
+    "scheduling.sigs.k8s.io" ["podgroups"] WRITE, "Declaring gangs.";
+};
 
-/// One thing that the node daemon must be allowed to do.
+/// One permission of the node daemon.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Permission {
     /// API group, empty for core.
@@ -209,7 +101,7 @@ pub struct Permission {
     pub verb: &'static str,
     /// Everywhere when `None`.
     pub namespace: Option<String>,
-    /// What it is needed for.
+    /// Its reason.
     pub why: &'static str,
 }
 
@@ -263,7 +155,7 @@ pub(super) fn yaml(namespace: &str) -> String {
         binding(&mut text, "ClusterRole", name, namespace);
         binding(&mut text, "Role", name, namespace);
     }
-    // Whoever may edit may read: `edit` and `admin` take in what `view` has, by the cluster's own rules.
+    // An editor may read too: the cluster's own rules aggregate `view` to `edit` and `admin`.
     for (name, into, rules) in [("baton-view", &["view"][..], VIEW), ("baton-edit", &["edit", "admin"], EDIT)] {
         head(&mut text, "ClusterRole", name, None);
         for role in into {

@@ -1,6 +1,6 @@
 //! The keys of the node daemon.
 
-use super::log::{Daemon, by_from_str, field, log};
+use super::log::{Daemon, by_from_str, log, settings};
 use crate::agent::options::AgentOptions;
 use crate::agent::options::{DeviceIdStrategy, DeviceListStrategy, MigStrategy};
 use crate::decide::handoff::{IdMismatch, LockMode, UnassignedPods};
@@ -17,277 +17,116 @@ pub fn agent() -> Vec<Setting<Daemon<AgentOptions>>> {
 type Settings = Vec<Setting<Daemon<AgentOptions>>>;
 
 fn identity() -> Settings {
-    vec![
-        field!("node-name", "NAME", "Name of this node in the cluster; required", options.node_name),
-        field!("namespace", "NAMESPACE", "Namespace of the node daemons' Leases", options.namespace),
-        field!(
-            "kubeconfig",
-            "FILE",
-            "Credentials for the API server; none is the pod's service account",
-            options.kubeconfig
-        ),
-        field!(
-            "listen",
-            "ADDRESS",
-            "Address of /livez, /readyz, /metrics and /ledger over plain HTTP; none opens no port",
-            options.listen
-        ),
-    ]
+    settings! {
+        "node-name" "NAME" options.node_name "Name of this node in the cluster; required";
+        "namespace" "NAMESPACE" options.namespace "Namespace of the node daemons' Leases";
+        "kubeconfig" "FILE" options.kubeconfig "Credentials for the API server; none is the pod's service account";
+        "listen" "ADDRESS" options.listen
+            "Address of /livez, /readyz, /metrics and /ledger over plain HTTP; none opens no port";
+    }
 }
 
 fn places() -> Settings {
-    vec![
-        field!("kubelet-dir", "DIR", "The kubelet's device-plugins directory", options.paths.kubelet_dir),
-        field!(
-            "pod-resources-socket",
-            "FILE",
-            "The kubelet's pod-resources socket",
-            options.paths.pod_resources_socket
-        ),
-        field!("sysfs-root", "DIR", "Where sysfs is mounted", options.paths.sysfs_root),
-        field!("proc-root", "DIR", "Where procfs is mounted", options.paths.proc_root),
-        field!(
-            "dev-root",
-            "DIR",
-            "Where device nodes are on this host; containers see them below /dev",
-            options.paths.dev_root
-        ),
-        field!(
-            "nvidia-driver-root" | "driver-root",
-            "DIR",
-            "Root below which the driver's user-space libraries are; /run/nvidia/driver with the driver container",
-            options.paths.driver_root
-        ),
-        field!(
-            "host-driver-root",
-            "DIR",
-            "The driver root as the host names it, for a daemon in a container; none when the names are the same",
-            options.paths.host_driver_root
-        ),
-        field!(
-            "nvml-library",
-            "FILE",
-            "The NVML library; none searches the loader's path, then known directories below the driver root",
-            options.paths.nvml_library
-        ),
-        field!(
-            "gpu-recording",
-            "FILE",
-            "JSON recording of a GPU scan to read instead of NVML, to reproduce a report",
-            options.paths.gpu_recording
-        ),
-        field!("cdi-root", "DIR", "Where CDI specs are written", options.paths.cdi_root),
-        field!(
-            "state-dir",
-            "DIR",
-            "The ledger, the GPUs that an XID keeps out of service, and the lock that keeps a second daemon of this node waiting",
-            options.paths.state_dir
-        ),
-    ]
+    settings! {
+        "kubelet-dir" "DIR" options.paths.kubelet_dir "The kubelet's device-plugins directory";
+        "pod-resources-socket" "FILE" options.paths.pod_resources_socket "The kubelet's pod-resources socket";
+        "sysfs-root" "DIR" options.paths.sysfs_root "Where sysfs is mounted";
+        "proc-root" "DIR" options.paths.proc_root "Where procfs is mounted";
+        "dev-root" "DIR" options.paths.dev_root "Where device nodes are on this host; containers see them below /dev";
+        "nvidia-driver-root" | "driver-root" "DIR" options.paths.driver_root
+            "Root below which the driver's user-space libraries are; /run/nvidia/driver with the driver container";
+        "host-driver-root" "DIR" options.paths.host_driver_root
+            "The driver root as the host names it, for a daemon in a container; none when the names are the same";
+        "nvml-library" "FILE" options.paths.nvml_library
+            "The NVML library; none searches the loader's path, then known directories below the driver root";
+        "gpu-recording" "FILE" options.paths.gpu_recording
+            "JSON recording of a GPU scan to read instead of NVML, to reproduce a report";
+        "cdi-root" "DIR" options.paths.cdi_root "Where CDI specs are written";
+        "state-dir" "DIR" options.paths.state_dir
+            "The ledger, the GPUs that an XID keeps out of service, and the lock that keeps a second daemon of this node waiting";
+    }
 }
 
 fn devices() -> Settings {
-    vec![
-        field!(
-            "mig-strategy",
-            "none|single|mixed",
-            "MIG devices are not offered, offered as nvidia.com/gpu, or offered under their profile's name",
-            options.mig_strategy
-        ),
-        field!(
-            "fail-on-init-error",
-            "BOOL",
-            "End with an error when NVML cannot be used; false waits, retries and offers no GPU until it can",
-            options.fail_on_init_error
-        ),
-        field!(
-            "gpu-sharing",
-            "BOOL",
-            "Offer koordinator.sh/gpu, gpu-core, gpu-memory-ratio and gpu.shared beside whole GPUs",
-            options.gpu_sharing
-        ),
-        field!("rdma", "BOOL", "Offer koordinator.sh/rdma", options.rdma),
-        field!(
-            "mps",
-            "BOOL",
-            "MPS runs on this node: shares get its limits in their environment and reach its control daemon",
-            options.mps
-        ),
-        field!(
-            "mps-root",
-            "DIR",
-            "Directory of the MPS control daemon on the host, with nvidia.com/gpu/pipe and shm in it as NVIDIA's lays it out",
-            options.mps_root
-        ),
-    ]
+    settings! {
+        "mig-strategy" "none|single|mixed" options.mig_strategy
+            "MIG devices are not offered, offered as nvidia.com/gpu, or offered under their profile's name";
+        "fail-on-init-error" "BOOL" options.fail_on_init_error
+            "End with an error when NVML cannot be used; false waits, retries and offers no GPU until it can";
+        "gpu-sharing" "BOOL" options.gpu_sharing
+            "Offer koordinator.sh/gpu, gpu-core, gpu-memory-ratio and gpu.shared beside whole GPUs";
+        "rdma" "BOOL" options.rdma "Offer koordinator.sh/rdma";
+        "mps" "BOOL" options.mps
+            "MPS runs on this node: shares get its limits in their environment and reach its control daemon";
+        "mps-root" "DIR" options.mps_root
+            "Directory of the MPS control daemon on the host, with nvidia.com/gpu/pipe and shm in it as NVIDIA's lays it out";
+    }
 }
 
 fn answer() -> Settings {
-    vec![
-        field!(
-            "device-list-strategy",
-            "LIST",
-            "How devices reach a container; comma list of cdi-cri, cdi-annotations, envvar, volume-mounts",
-            options.device_list_strategy
-        ),
-        field!(
-            "pass-device-specs",
-            "BOOL",
-            "Add device nodes to the answer, whatever the strategy",
-            options.pass_device_specs
-        ),
-        field!(
-            "device-id-strategy",
-            "uuid|index",
-            "What names a GPU in environment and volume mounts",
-            options.device_id_strategy
-        ),
-        field!(
-            "cdi-kind",
-            "VENDOR/CLASS",
-            "Kind of the CDI names of GPUs; nvidia.com/gpu uses the spec that NVIDIA's toolkit wrote",
-            options.cdi_kind
-        ),
-    ]
+    settings! {
+        "device-list-strategy" "LIST" options.device_list_strategy
+            "How devices reach a container; comma list of cdi-cri, cdi-annotations, envvar, volume-mounts";
+        "pass-device-specs" "BOOL" options.pass_device_specs "Add device nodes to the answer, whatever the strategy";
+        "device-id-strategy" "uuid|index" options.device_id_strategy "What names a GPU in environment and volume mounts";
+        "cdi-kind" "VENDOR/CLASS" options.cdi_kind
+            "Kind of the CDI names of GPUs; nvidia.com/gpu uses the spec that NVIDIA's toolkit wrote";
+    }
 }
 
 fn handoff() -> Settings {
-    vec![
-        field!("node-lock-key", "KEY", "Node annotation of the node lock", options.node_lock_key),
-        field!(
-            "node-lock-format",
-            "uid|triple|timestamp",
-            "How the scheduler writes the lock; every format is read",
-            options.node_lock_format
-        ),
-        field!(
-            "node-lock",
-            "always|auto",
-            "The lock is part of every hand-off, or only where the calling pod cannot be identified without it",
-            options.node_lock
-        ),
-        field!(
-            "scheduler-names",
-            "LIST",
-            "Schedulers whose assignments are trusted under --node-lock=auto",
-            options.scheduler_names
-        ),
-        field!(
-            "unassigned-pods",
-            "deny|serve",
-            "Pods that no scheduler assigned devices to: refuse, or serve the kubelet's choice when it is free",
-            options.unassigned_pods
-        ),
-        field!(
-            "id-mismatch",
-            "serve-assignment|reject",
-            "When the kubelet chose other ids than the assignment: the answer follows the assignment, or is an error",
-            options.id_mismatch
-        ),
-        field!(
-            "numa-hints",
-            "BOOL",
-            "Tell the kubelet the NUMA node of devices; its topology manager may then hide the assigned ids",
-            options.numa_hints
-        ),
-        field!(
-            "verify-before-start",
-            "BOOL",
-            "Refuse to start a container whose committed devices are not the assignment",
-            options.verify_before_start
-        ),
-    ]
+    settings! {
+        "node-lock-key" "KEY" options.node_lock_key "Node annotation of the node lock";
+        "node-lock-format" "uid|triple|timestamp" options.node_lock_format
+            "How the scheduler writes the lock; every format is read";
+        "node-lock" "always|auto" options.node_lock
+            "The lock is part of every hand-off, or only where the calling pod cannot be identified without it";
+        "scheduler-names" "LIST" options.scheduler_names "Schedulers whose assignments are trusted under --node-lock=auto";
+        "unassigned-pods" "deny|serve" options.unassigned_pods
+            "Pods that no scheduler assigned devices to: refuse, or serve the kubelet's choice when it is free";
+        "id-mismatch" "serve-assignment|reject" options.id_mismatch
+            "When the kubelet chose other ids than the assignment: the answer follows the assignment, or is an error";
+        "numa-hints" "BOOL" options.numa_hints
+            "Tell the kubelet the NUMA node of devices; its topology manager may then hide the assigned ids";
+        "verify-before-start" "BOOL" options.verify_before_start
+            "Refuse to start a container whose committed devices are not the assignment";
+    }
 }
 
 fn health() -> Settings {
-    vec![
-        field!(
-            "xid-actions",
-            "XID=ACTION,…",
-            "What an XID means: ignore, warn, unhealthy, needs-reset or needs-reboot",
-            options.xid.actions
-        ),
-        field!(
-            "dp-disable-healthchecks",
-            "all|xids|LIST",
-            "XIDs to ignore, as NVIDIA's plugin reads it",
-            options.xid.disable
-        ),
-        field!(
-            "dp-enable-healthchecks",
-            "all|LIST",
-            "XIDs to act on although they are ignored by default",
-            options.xid.enable
-        ),
-        field!("rdma-port-policy", "any|all", "Which ports of a NIC must be active", options.rdma_port_policy),
-    ]
+    settings! {
+        "xid-actions" "XID=ACTION,…" options.xid.actions
+            "What an XID means: ignore, warn, unhealthy, needs-reset or needs-reboot";
+        "dp-disable-healthchecks" "all|xids|LIST" options.xid.disable "XIDs to ignore, as NVIDIA's plugin reads it";
+        "dp-enable-healthchecks" "all|LIST" options.xid.enable "XIDs to act on although they are ignored by default";
+        "rdma-port-policy" "any|all" options.rdma_port_policy "Which ports of a NIC must be active";
+    }
 }
 
 fn periods() -> Settings {
-    vec![
-        field!("rescan-period", "DURATION", "The whole machine is scanned again", options.periods.rescan),
-        field!(
-            "health-poll-period",
-            "DURATION",
-            "GPUs without events and NIC ports are polled",
-            options.periods.health_poll
-        ),
-        field!("recovery-probe-period", "DURATION", "An unhealthy GPU is probed again", options.periods.recovery_probe),
-        field!(
-            "recovery-window",
-            "DURATION",
-            "Clean probes must span this long before an unhealthy GPU is healthy again",
-            options.periods.recovery_window
-        ),
-        field!(
-            "kubelet-poll-period",
-            "DURATION",
-            "The kubelet's directory is polled, beside inotify",
-            options.periods.kubelet_poll
-        ),
-        field!(
-            "register-timeout",
-            "DURATION",
-            "Time for one registration; the kubelet dials back inside it",
-            options.periods.register_timeout
-        ),
-        field!("backoff-min", "DURATION", "Shortest wait after a failed registration", options.periods.backoff_min),
-        field!("backoff-max", "DURATION", "Longest wait after a failed registration", options.periods.backoff_max),
-        field!("heartbeat-period", "DURATION", "The Lease is renewed", options.periods.heartbeat),
-        field!("verify-period", "DURATION", "Ledger, kubelet and annotations are compared", options.periods.verify),
-        field!(
-            "watch-timeout",
-            "DURATION",
-            "A watch of the API server is renewed after this; one that is silent five seconds longer is dead",
-            options.periods.watch_timeout
-        ),
-        field!("rpc-budget", "DURATION", "Longest time for an answer to the kubelet", options.periods.rpc_budget),
-        field!(
-            "nvml-retry-period",
-            "DURATION",
-            "NVML is tried again after it could not be used",
-            options.periods.nvml_retry
-        ),
-        field!(
-            "nvml-deadline",
-            "DURATION",
-            "A query that takes longer makes its GPU unhealthy",
-            options.periods.nvml_deadline
-        ),
-        field!(
-            "nic-deadline",
-            "DURATION",
-            "A read in sysfs that takes longer makes its NIC unhealthy",
-            options.periods.nic_deadline
-        ),
-        field!(
-            "unlock-retry-period",
-            "DURATION",
-            "The node lock is checked again for a holder that is served",
-            options.periods.unlock_retry
-        ),
-        field!("shutdown-grace", "DURATION", "Time for calls in progress at SIGTERM", options.periods.shutdown_grace),
-    ]
+    settings! {
+        "rescan-period" "DURATION" options.periods.rescan "The whole machine is scanned again";
+        "health-poll-period" "DURATION" options.periods.health_poll "GPUs without events and NIC ports are polled";
+        "recovery-probe-period" "DURATION" options.periods.recovery_probe "An unhealthy GPU is probed again";
+        "recovery-window" "DURATION" options.periods.recovery_window
+            "Clean probes must span this long before an unhealthy GPU is healthy again";
+        "kubelet-poll-period" "DURATION" options.periods.kubelet_poll "The kubelet's directory is polled, beside inotify";
+        "register-timeout" "DURATION" options.periods.register_timeout
+            "Time for one registration; the kubelet dials back inside it";
+        "backoff-min" "DURATION" options.periods.backoff_min "Shortest wait after a failed registration";
+        "backoff-max" "DURATION" options.periods.backoff_max "Longest wait after a failed registration";
+        "heartbeat-period" "DURATION" options.periods.heartbeat "The Lease is renewed";
+        "verify-period" "DURATION" options.periods.verify "Ledger, kubelet and annotations are compared";
+        "watch-timeout" "DURATION" options.periods.watch_timeout
+            "A watch of the API server is renewed after this; one that is silent five seconds longer is dead";
+        "rpc-budget" "DURATION" options.periods.rpc_budget "Longest time for an answer to the kubelet";
+        "nvml-retry-period" "DURATION" options.periods.nvml_retry "NVML is tried again after it could not be used";
+        "nvml-deadline" "DURATION" options.periods.nvml_deadline "A query that takes longer makes its GPU unhealthy";
+        "nic-deadline" "DURATION" options.periods.nic_deadline "A read in sysfs that takes longer makes its NIC unhealthy";
+        "unlock-retry-period" "DURATION" options.periods.unlock_retry
+            "The node lock is checked again for a holder that is served";
+        "shutdown-grace" "DURATION" options.periods.shutdown_grace "Time for calls in progress at SIGTERM";
+    }
 }
 
 #[cfg(test)]

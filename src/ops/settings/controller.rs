@@ -1,6 +1,6 @@
-//! The keys of the job controller.
+//! The keys of the TYJob controller.
 
-use super::log::{Daemon, field, log};
+use super::log::{Daemon, log, settings};
 use crate::ops::config::Setting;
 use crate::tyjob::Options;
 
@@ -12,52 +12,28 @@ pub fn controller() -> Vec<Setting<Daemon<Options>>> {
 type Settings = Vec<Setting<Daemon<Options>>>;
 
 fn work() -> Settings {
-    vec![
-        field!(
-            "scheduler-name",
-            "NAME",
-            "spec.schedulerName of the pods that are made: the scheduler that places TYJobs",
-            options.scheduler_name
-        ),
-        field!("namespace", "NAMESPACE", "Namespace of the Lease", options.namespace),
-        field!(
-            "kubeconfig",
-            "FILE",
-            "Credentials for the API server; none is the pod's service account",
-            options.kubeconfig
-        ),
-        field!(
-            "listen",
-            "ADDRESS",
-            "Address of /livez, /readyz and /metrics over plain HTTP; none opens no port",
-            options.listen
-        ),
-        field!("concurrency", "COUNT", "Jobs that are reconciled at once", options.concurrency),
-        field!("resync", "DURATION", "Every job is reconciled, even without a change", options.resync),
-        field!("backoff", "DURATION", "First pause of a job after a failed request", options.backoff),
-        field!("backoff-max", "DURATION", "Longest pause of a job after failed requests", options.backoff_max),
-    ]
+    settings! {
+        "scheduler-name" "NAME" options.scheduler_name
+            "spec.schedulerName of the pods that are made: the scheduler that places TYJobs";
+        "namespace" "NAMESPACE" options.namespace "Namespace of the Lease";
+        "kubeconfig" "FILE" options.kubeconfig "Credentials for the API server; none is the pod's service account";
+        "listen" "ADDRESS" options.listen "Address of /livez, /readyz and /metrics over plain HTTP; none opens no port";
+        "concurrency" "COUNT" options.concurrency "Jobs that are reconciled at once";
+        "resync" "DURATION" options.resync "Every job is reconciled, even without a change";
+        "backoff" "DURATION" options.backoff "First pause of a job after a failed request";
+        "backoff-max" "DURATION" options.backoff_max "Longest pause of a job after failed requests";
+    }
 }
 
 fn leading() -> Settings {
-    vec![
-        field!("leader-elect", "BOOL", "Work only while holding the Lease", options.leader_elect),
-        field!("lease-name", "NAME", "Name of the Lease", options.lease_name),
-        field!(
-            "identity",
-            "NAME",
-            "Name of this process in the Lease; unset makes one from host and process",
-            options.identity
-        ),
-        field!("lease-duration", "DURATION", "A Lease unchanged for this long is free", options.lease_duration),
-        field!(
-            "lease-renew-deadline",
-            "DURATION",
-            "A leader that could not renew for this long stops",
-            options.lease_renew_deadline
-        ),
-        field!("lease-retry", "DURATION", "Pause between tries of the Lease", options.lease_retry),
-    ]
+    settings! {
+        "leader-elect" "BOOL" options.leader_elect "Work only while holding the Lease";
+        "lease-name" "NAME" options.lease_name "Name of the Lease";
+        "identity" "NAME" options.identity "Name of this process in the Lease; unset makes one from host and process";
+        "lease-duration" "DURATION" options.lease_duration "A Lease unchanged for this long is free";
+        "lease-renew-deadline" "DURATION" options.lease_renew_deadline "A leader that could not renew for this long stops";
+        "lease-retry" "DURATION" options.lease_retry "Pause between tries of the Lease";
+    }
 }
 
 #[cfg(test)]

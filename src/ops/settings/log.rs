@@ -1,4 +1,4 @@
-//! What every daemon has beside its own options: how it logs.
+//! The settings that every daemon has, those of its log, and the table form of all settings.
 
 use crate::contract::LockFormat;
 use crate::ops::config::Setting;
@@ -28,20 +28,20 @@ pub struct Daemon<O> {
     pub log: LogOptions,
 }
 
-/// One setting of a field: `field!("name" | "alias", "VALUE", "help", options.path.to.field)`.
-macro_rules! field {
-    ($name:literal $(| $alias:literal)*, $value:literal, $help:expr, $($path:ident).+) => {
-        $crate::ops::config::Setting {
+/// Settings of fields, one entry each: `"name" | "alias" "VALUE" options.path.to.field "help";`.
+macro_rules! settings {
+    ($($name:literal $(| $alias:literal)* $value:literal $($path:ident).+ $help:literal;)+) => {
+        vec![$($crate::ops::config::Setting {
             name: $name,
             aliases: &[$($alias),*],
             value: $value,
             help: $help,
             set: |daemon, text| $crate::ops::config::Value::read(text).map(|value| daemon.$($path).+ = value),
             show: |daemon| $crate::ops::config::Value::show(&daemon.$($path).+),
-        }
+        }),+]
     };
 }
-pub(super) use field;
+pub(super) use settings;
 
 /// Implements [`Value`](crate::ops::config::Value) for a type that is read by `FromStr` and written by `Display`.
 macro_rules! by_from_str {
@@ -62,14 +62,9 @@ by_from_str!(LogFormat, LockFormat);
 
 /// The settings of [`LogOptions`].
 pub(super) fn log<O: 'static>() -> Vec<Setting<Daemon<O>>> {
-    vec![
-        field!("log-format", "text|json", "Log lines for people, or JSON objects for collectors", log.format),
-        field!(
-            "log",
-            "FILTER",
-            "Which log lines, for example debug or info,baton::agent=debug: info = something was changed, warn = it will be \
-             retried, error = a human is needed, debug = why",
-            log.filter
-        ),
-    ]
+    settings! {
+        "log-format" "text|json" log.format "Log lines for people, or JSON objects for collectors";
+        "log" "FILTER" log.filter
+            "Which log lines, for example debug or info,baton::agent=debug: info = something was changed, warn = it will be retried, error = a human is needed, debug = why";
+    }
 }

@@ -14,7 +14,7 @@ use crate::decide::scheduler::rules::plugins::{
 use crate::ops::config::{Fields, Misplaced, Section, YamlNode};
 use crate::scheduler::Options;
 
-/// The version that this Baton reads.
+/// The version of the file that this Baton reads.
 pub const API_VERSION: &str = "baton.io/v1alpha1";
 /// The kind of the file.
 pub const KIND: &str = "SchedulerConfiguration";
@@ -77,7 +77,7 @@ fn read_lists(options: &mut Options, node: &YamlNode) -> Result<Vec<&'static str
         }
     }
     options.plugins.lists = lists;
-    // What fits no single place in the file, such as a rule without its preparation, is said of the whole.
+    // An error without a single place in the file, such as a rule without its preparation, is reported for the whole list.
     let made = options.plugin_set().map_err(|error| node.wrong("plugins", error.to_string()))?;
     default_plugins(&made).map_err(|error| node.wrong("plugins", error.to_string()))?;
     Ok(Vec::new())
@@ -174,7 +174,7 @@ fn read_args(options: &mut Options, node: &YamlNode) -> Result<Vec<&'static str>
     Ok(said)
 }
 
-/// The fields of `args`; as kube-scheduler's files do, they may say which type they are of.
+/// The fields of `args`; as in kube-scheduler's files, they may name their type.
 fn arguments<'a>(node: &'a YamlNode, path: &str, name: &str, known: &[&'static str]) -> Result<Fields<'a>, Misplaced> {
     let fields = node.fields(path, &[HEAD, known].concat())?;
     if let Some((_, kind)) = fields.get("kind") {
@@ -300,7 +300,7 @@ fn weights(node: &YamlNode, path: &str) -> Result<Weights, Misplaced> {
     Weights::new(weights).map_err(|error| node.wrong(path, error.to_string()))
 }
 
-/// The same part of the file as it stands now: [`SECTIONS`] read it back.
+/// The same part of the file with the present values: [`SECTIONS`] read it back.
 pub fn print(options: &Options) -> Vec<(&'static str, Value)> {
     let choice = &options.plugins;
     let resources = |weights: &Weights| -> Vec<Value> {

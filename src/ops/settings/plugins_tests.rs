@@ -2,9 +2,9 @@
 
 use clap::Command;
 
-use super::{Daemon, SCHEDULER_SECTIONS, print, print_plugins, scheduler};
+use super::{Daemon, SCHEDULER_SECTIONS, print_plugins, scheduler};
 use crate::decide::scheduler::rules::plugins::{NodesWithoutAgent, Point, Strategy, default_plugins};
-use crate::ops::config::{ConfigError, Loaded, arguments, load};
+use crate::ops::config::{ConfigError, Loaded, arguments, load, print};
 use crate::scheduler::Options;
 
 fn read(flags: &[&str], text: &str) -> Result<Loaded<Daemon<Options>>, ConfigError> {

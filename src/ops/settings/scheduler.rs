@@ -1,16 +1,25 @@
 //! The keys of the central scheduler.
 
-use super::gang::gangs;
-use super::log::{Daemon, by_from_str, field, log};
-use super::tyjob::tyjobs;
+use super::log::{Daemon, by_from_str, log, settings};
+use crate::contract::gang::{MatchPolicy, key};
+use crate::decide::gang::{OnBindFailure, TimeoutClock};
 use crate::decide::lock::ExpiredHolder;
 use crate::decide::scheduler::LockMode;
 use crate::decide::scheduler::rules::plugins::NodesWithoutAgent;
-use crate::ops::config::Setting;
+use crate::ops::config::{Setting, Value};
 use crate::scheduler::Options;
 use crate::scheduler::extender::GangPods;
 
-by_from_str!(LockMode, ExpiredHolder, NodesWithoutAgent, GangPods);
+by_from_str!(LockMode, ExpiredHolder, NodesWithoutAgent, GangPods, TimeoutClock, OnBindFailure);
+
+impl Value for MatchPolicy {
+    fn read(text: &str) -> Result<Self, String> {
+        Self::parse(key::MATCH_POLICY, text).map_err(|bad| format!("{text:?} {}", bad.rule))
+    }
+    fn show(&self) -> String {
+        self.to_string()
+    }
+}
 
 /// Every key of `baton scheduler`, in the order of its help.
 pub fn scheduler() -> Vec<Setting<Daemon<Options>>> {
@@ -23,174 +32,117 @@ pub fn scheduler() -> Vec<Setting<Daemon<Options>>> {
 type Settings = Vec<Setting<Daemon<Options>>>;
 
 fn identity() -> Settings {
-    vec![
-        field!("scheduler-name", "NAME", "Pods with this spec.schedulerName are scheduled", options.scheduler_name),
-        field!("more-scheduler-names", "LIST", "Further such names", options.more_scheduler_names),
-        field!(
-            "namespace",
-            "NAMESPACE",
-            "Namespace of the Leases: the node daemons' and this one's",
-            options.namespace
-        ),
-        field!(
-            "kubeconfig",
-            "FILE",
-            "Credentials for the API server; none is the pod's service account",
-            options.kubeconfig
-        ),
-        field!(
-            "listen",
-            "ADDRESS",
-            "Address of /livez, /readyz, /metrics, and of what `baton get` and `baton explain` ask, over plain HTTP; none opens no port",
-            options.listen
-        ),
-        field!("concurrency", "COUNT", "Requests to the API server at once", options.concurrency),
-    ]
+    settings! {
+        "scheduler-name" "NAME" options.scheduler_name "Pods with this spec.schedulerName are scheduled";
+        "more-scheduler-names" "LIST" options.more_scheduler_names "Further such names";
+        "namespace" "NAMESPACE" options.namespace "Namespace of the Leases: the node daemons' and this one's";
+        "kubeconfig" "FILE" options.kubeconfig "Credentials for the API server; none is the pod's service account";
+        "listen" "ADDRESS" options.listen
+            "Address of /livez, /readyz, /metrics, and of what `baton get` and `baton explain` ask, over plain HTTP; none opens no port";
+        "concurrency" "COUNT" options.concurrency "Requests to the API server at once";
+    }
 }
 
 fn lock() -> Settings {
-    vec![
-        field!("node-lock-key", "KEY", "Node annotation of the node lock", options.node_lock_key),
-        field!(
-            "node-lock-format",
-            "uid|triple|timestamp",
-            "How the lock is written; every format is read",
-            options.node_lock_format
-        ),
-        field!(
-            "node-lock",
-            "always|auto",
-            "Lock the node for every bind, or only where its node daemon cannot identify the calling pod without it",
-            options.node_lock
-        ),
-        field!("node-lock-expiry", "DURATION", "Age from which a lock is suspect", options.node_lock_expiry),
-        field!(
-            "expired-holder",
-            "evict|wait",
-            "A live pod that holds an expired lock and was never served: evict it, or wait for an operator",
-            options.expired_holder
-        ),
-    ]
+    settings! {
+        "node-lock-key" "KEY" options.node_lock_key "Node annotation of the node lock";
+        "node-lock-format" "uid|triple|timestamp" options.node_lock_format "How the lock is written; every format is read";
+        "node-lock" "always|auto" options.node_lock
+            "Lock the node for every bind, or only where its node daemon cannot identify the calling pod without it";
+        "node-lock-expiry" "DURATION" options.node_lock_expiry "Age from which a lock is suspect";
+        "expired-holder" "evict|wait" options.expired_holder
+            "A live pod that holds an expired lock and was never served: evict it, or wait for an operator";
+    }
 }
 
 fn placing() -> Settings {
-    vec![
-        field!(
-            "nodes-without-agent",
-            "refuse|plain",
-            "Device pods on nodes without a live node daemon: refuse, or count allocatable only, as kube-scheduler does",
-            options.nodes_without_agent
-        ),
-        field!(
-            "ratio-shape",
-            "UTILIZATION=SCORE,…",
-            "RequestedToCapacityRatio: points of the line from utilization (0 to 100) to score (0 to 10); 0=0,100=10 packs",
-            options.ratio_shape
-        ),
-        field!(
-            "ratio-weights",
-            "RESOURCE=WEIGHT,…",
-            "RequestedToCapacityRatio: weights of the resources; nvidia.com/gpu stands for GPUs under any name",
-            options.ratio_weights
-        ),
-    ]
+    settings! {
+        "nodes-without-agent" "refuse|plain" options.nodes_without_agent
+            "Device pods on nodes without a live node daemon: refuse, or count allocatable only, as kube-scheduler does";
+        "ratio-shape" "UTILIZATION=SCORE,…" options.ratio_shape
+            "RequestedToCapacityRatio: points of the line from utilization (0 to 100) to score (0 to 10); 0=0,100=10 packs";
+        "ratio-weights" "RESOURCE=WEIGHT,…" options.ratio_weights
+            "RequestedToCapacityRatio: weights of the resources; nvidia.com/gpu stands for GPUs under any name";
+    }
+}
+
+fn gangs() -> Settings {
+    settings! {
+        "gang-waiting-time" "DURATION" options.gangs.waiting_time
+            "How long reserved members of a gang wait for the others, where the gang does not say; up to 7 days";
+        "gang-match-policy" "POLICY" options.gangs.match_policy
+            "Which members count for a gang that does not say: only-waiting, waiting-and-running, waiting-running-succeed or once-satisfied";
+        "timeout-clock" "holding|pending" options.gangs.timeout_clock
+            "A gang's wait begins when a member is reserved, or with the first failed attempt of a complete gang";
+        "on-bind-failure" "solo|evictGang" options.gangs.on_bind_failure
+            "A member that cannot be bound for good: it alone is tried again, or the others are deleted";
+        "auto-create-pod-group" "BOOL" options.gangs.auto_create_pod_group
+            "Make the PodGroup of a gang that is named by pod-group.scheduling.sigs.k8s.io/name";
+        "scheduling-group" "BOOL" options.gangs.scheduling_group
+            "Read spec.schedulingGroup of pods and the PodGroups of scheduling.k8s.io";
+        "gang-condition-pause" "DURATION" options.gangs.condition_pause
+            "A gang member's condition whose reason stays is rewritten at most this often";
+    }
+}
+
+fn tyjobs() -> Settings {
+    settings! {
+        "job-period" "DURATION" options.jobs.period "Waiting TYJobs are tried this often, and on useful events";
+        "unfit-grace" "DURATION" options.jobs.unfit_grace
+            "A TYJob that does not fit on all known nodes, as if they were empty, fails after this long";
+        "reservation-timeout" "DURATION" options.jobs.reservation_timeout
+            "The place of a TYJob's pod is void when the pod does not take it within this time";
+        "job-weights" "RESOURCE=WEIGHT,…" options.jobs.weights
+            "Weights of cpu, memory and nvidia.com/gpu (GPUs under any name) when TYJobs' policies rate nodes";
+        "job-raised-weight" "COUNT" options.jobs.raised_weight
+            "Weight that LeaderFirst gives to GPUs for leaders, and to cpu for workers";
+    }
 }
 
 fn extender() -> Settings {
-    vec![
-        field!(
-            "extender-listen",
-            "ADDRESS",
-            "Address of the extender that kube-scheduler calls; plain HTTP on loopback, TLS elsewhere; none opens no port",
-            options.extender.listen
-        ),
-        field!("extender-tls-cert", "FILE", "The extender's certificate chain, PEM", options.extender.tls_cert),
-        field!("extender-tls-key", "FILE", "The private key of that certificate, PEM", options.extender.tls_key),
-        field!(
-            "extender-client-ca",
-            "FILE",
-            "Authorities of the client certificates that the extender accepts, PEM",
-            options.extender.client_ca
-        ),
-        field!(
-            "extender-gang",
-            "refuse|ignore",
-            "Gang pods that kube-scheduler asks for: refuse, or place them one by one",
-            options.extender.gang
-        ),
-        field!(
-            "extender-scheduler-names",
-            "LIST",
-            "spec.schedulerName of the pods that kube-scheduler binds through the extender",
-            options.extender.scheduler_names
-        ),
-        field!(
-            "bind-wait",
-            "DURATION",
-            "Longest wait of kube-scheduler's bind for the node's lock; keep it below its httpTimeout",
-            options.extender.bind_wait
-        ),
-    ]
+    settings! {
+        "extender-listen" "ADDRESS" options.extender.listen
+            "Address of the extender that kube-scheduler calls; plain HTTP on loopback, TLS elsewhere; none opens no port";
+        "extender-tls-cert" "FILE" options.extender.tls_cert "The extender's certificate chain, PEM";
+        "extender-tls-key" "FILE" options.extender.tls_key "The private key of that certificate, PEM";
+        "extender-client-ca" "FILE" options.extender.client_ca
+            "Authorities of the client certificates that the extender accepts, PEM";
+        "extender-gang" "refuse|ignore" options.extender.gang
+            "Gang pods that kube-scheduler asks for: refuse, or place them one by one";
+        "extender-scheduler-names" "LIST" options.extender.scheduler_names
+            "spec.schedulerName of the pods that kube-scheduler binds through the extender";
+        "bind-wait" "DURATION" options.extender.bind_wait
+            "Longest wait of kube-scheduler's bind for the node's lock; keep it below its httpTimeout";
+    }
 }
 
 fn leading() -> Settings {
-    vec![
-        field!("leader-elect", "BOOL", "Work only while holding the Lease", options.leader_elect),
-        field!("lease-name", "NAME", "Name of the Lease", options.lease_name),
-        field!(
-            "identity",
-            "NAME",
-            "Name of this process in the Lease; unset makes one from host and process",
-            options.identity
-        ),
-        field!("lease-duration", "DURATION", "A Lease unchanged for this long is free", options.periods.lease_duration),
-        field!(
-            "lease-renew-deadline",
-            "DURATION",
-            "A leader that could not renew for this long stops",
-            options.periods.lease_renew_deadline
-        ),
-        field!("lease-retry", "DURATION", "Pause between tries of the Lease", options.periods.lease_retry),
-    ]
+    settings! {
+        "leader-elect" "BOOL" options.leader_elect "Work only while holding the Lease";
+        "lease-name" "NAME" options.lease_name "Name of the Lease";
+        "identity" "NAME" options.identity "Name of this process in the Lease; unset makes one from host and process";
+        "lease-duration" "DURATION" options.periods.lease_duration "A Lease unchanged for this long is free";
+        "lease-renew-deadline" "DURATION" options.periods.lease_renew_deadline
+            "A leader that could not renew for this long stops";
+        "lease-retry" "DURATION" options.periods.lease_retry "Pause between tries of the Lease";
+    }
 }
 
 fn periods() -> Settings {
-    vec![
-        field!(
-            "agent-stale",
-            "DURATION",
-            "A node daemon's Lease unchanged for this long is stale",
-            options.periods.agent_stale
-        ),
-        field!(
-            "agent-settled",
-            "DURATION",
-            "An expired lock is acted on only when the node's daemon has been live for this long",
-            options.periods.agent_settled
-        ),
-        field!(
-            "lock-abandoned",
-            "DURATION",
-            "A lock of this scheduler that no bind uses is released when it stood unchanged for this long",
-            options.periods.lock_abandoned
-        ),
-        field!("lock-sweep", "DURATION", "All node locks are checked", options.periods.lock_sweep),
-        field!("backoff", "DURATION", "First pause of a pod after a failure", options.periods.backoff),
-        field!("backoff-max", "DURATION", "Longest pause of a pod after failures", options.periods.backoff_max),
-        field!(
-            "bind-limit",
-            "DURATION",
-            "A bind whose failure may pass is tried for this long",
-            options.periods.bind_limit
-        ),
-        field!("bind-timeout", "DURATION", "Longest Binding request", options.periods.bind_timeout),
-        field!(
-            "condition-pause",
-            "DURATION",
-            "A condition whose reason stays is rewritten at most this often",
-            options.periods.condition_pause
-        ),
-    ]
+    settings! {
+        "agent-stale" "DURATION" options.periods.agent_stale "A node daemon's Lease unchanged for this long is stale";
+        "agent-settled" "DURATION" options.periods.agent_settled
+            "An expired lock is acted on only when the node's daemon has been live for this long";
+        "lock-abandoned" "DURATION" options.periods.lock_abandoned
+            "A lock of this scheduler that no bind uses is released when it stood unchanged for this long";
+        "lock-sweep" "DURATION" options.periods.lock_sweep "All node locks are checked";
+        "backoff" "DURATION" options.periods.backoff "First pause of a pod after a failure";
+        "backoff-max" "DURATION" options.periods.backoff_max "Longest pause of a pod after failures";
+        "bind-limit" "DURATION" options.periods.bind_limit "A bind whose failure may pass is tried for this long";
+        "bind-timeout" "DURATION" options.periods.bind_timeout "Longest Binding request";
+        "condition-pause" "DURATION" options.periods.condition_pause
+            "A condition whose reason stays is rewritten at most this often";
+    }
 }
 
 #[cfg(test)]

@@ -82,8 +82,7 @@ impl<'a> Units<'a> {
                 && job_of(world, pod).is_some_and(|other| other.job == job.job)
         };
         let pods: Vec<&Pod> = world.pods().filter(there).collect();
-        let leads =
-            |pod: &&&Pod| pod.facts.spec.labels.get(keys::ROLE).is_some_and(|role| role == Role::Leader.as_str());
+        let leads = |pod: &&&Pod| pod.facts.spec.labels.get(keys::ROLE).is_some_and(|role| role == Role::Leader.word());
         let leader = pods.iter().find(leads).map(|pod| pod.id);
         let bound = pods.iter().filter(|pod| matches!(pod.place, Place::Bound(_)) && Some(pod.id) != leader).count();
         let succeeded = job.ended.values().filter(|end| matches!(end, WorkerEnd::Succeeded)).count();

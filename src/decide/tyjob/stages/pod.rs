@@ -28,7 +28,7 @@ pub fn pod_of(
     let mut labels = owned(member.template, "labels");
     let mut label = |key: &str, value: String| labels.insert(key.to_owned(), value.into());
     label(keys::JOB, job.to_owned());
-    label(keys::ROLE, member.role.as_str().to_owned());
+    label(keys::ROLE, member.role.word().to_owned());
     label(keys::ATTEMPT, place.attempt.to_string());
     if let Some(set) = member.worker_set {
         label(keys::WORKER_SET, set.to_owned());
@@ -87,7 +87,7 @@ fn environment(
 ) -> Vec<(&'static str, String)> {
     let mut all = vec![
         (keys::ENV_NAME, job.to_owned()),
-        (keys::ENV_ROLE, member.role.as_str().to_owned()),
+        (keys::ENV_ROLE, member.role.word().to_owned()),
         (keys::ENV_WORKER_SET, member.worker_set.unwrap_or_default().to_owned()),
         (keys::ENV_INDEX, member.index.to_string()),
         (keys::ENV_NUM_WORKERS, spec.total_workers().to_string()),

@@ -146,7 +146,7 @@ impl Draft<'_> {
         let Some(stage) = self.status.stage.filter(|stage| before != Some(*stage)) else { return };
         let warning = matches!(stage, Stage::Failed | Stage::Rescheduling);
         let message = self.status.message.clone().unwrap_or_default();
-        self.tell(warning, stage.as_str(), message);
+        self.tell(warning, stage.word(), message);
     }
 }
 

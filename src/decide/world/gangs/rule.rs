@@ -97,7 +97,7 @@ mod tests {
     #[test]
     fn a_group_that_was_satisfied_once_has_no_rule_any_more_under_that_policy_only() {
         let nobody = Counts::default();
-        for policy in MatchPolicy::ALL {
+        for policy in MatchPolicy::ALL.iter().copied() {
             let over = policy == OnceSatisfied;
             assert_eq!(complete(policy, 3, &nobody, true), over, "{policy}");
             assert_eq!(satisfied(policy, 3, &nobody, true), over, "{policy}");

@@ -1,0 +1,66 @@
+//! The course of the demo: its chapters, its verdict, its end.
+
+use std::process::ExitCode;
+
+use super::args::{DemoArgs, Output, Progress};
+use super::cluster::Cluster;
+use super::{gangs, jobs, story, table};
+use crate::ops::say::say;
+use crate::runtime::shutdown;
+
+/// Exit code of a process that was ended by SIGINT, as shells have it.
+const INTERRUPTED: u8 = 130;
+
+/// Plays gangs and a TYJob first, because those chapters delete everything they made; then the story whose pods stay.
+async fn tell(cluster: &mut Cluster, progress: Progress) -> anyhow::Result<story::Outcome> {
+    let mut found = gangs::tell(cluster, progress).await?;
+    let (job, wrong) = jobs::tell(cluster, progress).await?;
+    found.extend(wrong);
+    let mut outcome = story::tell(cluster, progress).await?;
+    outcome.report.job = job;
+    outcome.report.blame(found);
+    Ok(outcome)
+}
+
+/// Starts the cluster, tells the story, prints the verdict. A signal ends the daemons and the demo at any point.
+pub async fn run(args: DemoArgs) -> anyhow::Result<ExitCode> {
+    let stop = shutdown::on_signals()?;
+    let json = args.output == Some(Output::Json);
+    let progress = Progress { to_stderr: json };
+    let started = tokio::select! {
+        started = Cluster::start(&args, progress) => started,
+        () = stop.cancelled() => return Ok(ExitCode::from(INTERRUPTED)),
+    };
+    let mut cluster = started?;
+    let outcome = tokio::select! {
+        outcome = tell(&mut cluster, progress) => Some(outcome),
+        () = stop.cancelled() => None,
+    };
+    let ok = match &outcome {
+        Some(Ok(outcome)) => {
+            if json {
+                say(serde_json::to_string(&outcome.report)? + "\n")?;
+            } else {
+                progress.line(table::devices(outcome));
+                progress.line(table::pods(&outcome.report));
+                if let Some(job) = &outcome.report.job {
+                    progress.line(table::job(job));
+                }
+                progress.line(table::verdict(&outcome.report));
+            }
+            if args.keep {
+                progress.line(cluster.invitation()?);
+                stop.cancelled().await;
+            }
+            outcome.report.ok
+        }
+        Some(Err(_)) | None => false,
+    };
+    cluster.stop().await;
+    match outcome {
+        Some(Ok(_)) if ok => Ok(ExitCode::SUCCESS),
+        Some(Ok(_)) => Ok(ExitCode::FAILURE),
+        Some(Err(error)) => Err(error),
+        None => Ok(ExitCode::from(INTERRUPTED)),
+    }
+}

@@ -1,0 +1,86 @@
+//! What all subjects of `baton explain` share: common arguments, and the names of objects.
+
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum};
+use serde::Serialize;
+
+use crate::contract::name::{check_label_name, check_subdomain};
+use crate::ops::config::print_yaml;
+use crate::ops::leader::{Leader, LeaderArgs};
+use crate::ops::live;
+use crate::ops::say::Usage;
+
+/// How to print.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Output {
+    /// Text with every node and device, or every member.
+    Wide,
+    /// The answer as one JSON object.
+    Json,
+    /// The same as YAML.
+    Yaml,
+}
+
+/// What all subjects share.
+#[derive(Debug, Args)]
+pub struct Common {
+    /// Another format than text.
+    #[arg(short, long, value_enum, global = true)]
+    pub output: Option<Output>,
+    /// Credentials; else KUBECONFIG, ~/.kube/config, or the pod's service account.
+    #[arg(long, value_name = "FILE", global = true)]
+    pub kubeconfig: Option<PathBuf>,
+    /// Where the scheduler is.
+    #[command(flatten)]
+    pub scheduler: LeaderArgs,
+}
+
+impl Common {
+    /// The leading scheduler.
+    pub async fn leader(&self) -> anyhow::Result<Leader> {
+        Leader::find(&self.scheduler, self.kubeconfig.as_deref()).await
+    }
+
+    /// The namespace of what is named without one: `given`, else that of the kubeconfig's context, as kubectl has it.
+    pub async fn namespace(&self, given: Option<&str>) -> String {
+        match given {
+            Some(given) => given.to_owned(),
+            None => live::namespace(self.kubeconfig.as_deref()).await,
+        }
+    }
+
+    /// The answer in the requested format; `text` gets whether that is the wide one.
+    pub fn print<T: Serialize>(&self, answer: &T, text: impl FnOnce(&T, bool) -> String) -> anyhow::Result<String> {
+        Ok(match self.output {
+            Some(Output::Json) => serde_json::to_string_pretty(answer)? + "\n",
+            Some(Output::Yaml) => print_yaml(answer)?,
+            wide => text(answer, wide == Some(Output::Wide)),
+        })
+    }
+}
+
+/// Namespace and name of an object that is given as `namespace/name`, or by its name in `namespace`. `kind` (`pod`) is for
+/// messages.
+pub(super) fn named<'a>(kind: &str, given: &'a str, namespace: &'a str) -> Result<(&'a str, &'a str), Usage> {
+    let (namespace, name) = given.split_once('/').unwrap_or((namespace, given));
+    let checked = check_label_name("namespace", namespace).and_then(|()| check_subdomain("name", name));
+    checked.map(|()| (namespace, name)).map_err(|bad| {
+        Usage(format!("{given:?} is no {kind}: {bad}; expected namespace/name, or a name with --namespace"))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_stands_alone_or_behind_its_namespace() {
+        assert_eq!(named("pod", "ml/a.b", "default").unwrap(), ("ml", "a.b"));
+        assert_eq!(named("pod", "a", "ml").unwrap(), ("ml", "a"));
+        for bad in ["", "/", "ml/", "/a", "A", "a/b/c", "a b", "a?x=1", "-", "..", "ml/a/../b"] {
+            let said = named("job", bad, "ml").unwrap_err().to_string();
+            assert!(said.contains(&format!("{bad:?} is no job")) && said.contains("namespace/name"), "{said}");
+        }
+    }
+}
