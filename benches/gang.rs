@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use baton::contract::key;
 use baton::decide::scheduler::{Effect, Search};
-use baton::decide::world::gangs::{Declared, Source};
+use baton::decide::world::gangs::{DeclarationSource, Declared};
 use baton::decide::world::{PodFacts, WorldEvent};
 use baton::runtime::clock;
 use cluster::Cluster;
@@ -42,7 +42,8 @@ fn declared(gang: &str, min: usize) -> Option<Arc<Declared>> {
     let annotations: BTreeMap<String, String> = [("name", gang.to_owned()), ("min-available", min.to_string())]
         .map(|(key, value)| (format!("{own}{key}"), value))
         .into();
-    let source = Source { namespace: "ml", labels: None, annotations: Some(&annotations), scheduling_group: None };
+    let source =
+        DeclarationSource { namespace: "ml", labels: None, annotations: Some(&annotations), scheduling_group: None };
     Declared::read(&source, || None).map(Arc::new)
 }
 

@@ -13,7 +13,7 @@ use baton::contract::{ContainerRequest, PodKey, PodRef, Quantity};
 use baton::decide::pod::{AssignmentText, ContainerKind, HandoffPod, Phase, PodContainer};
 use baton::decide::scheduler::rules::plugins::{DefaultSet, default_plugins};
 use baton::decide::scheduler::{Config, Moment, Scheduler};
-use baton::decide::tyjob::placement::{JobFacts, JobIdentity, JobSpec, Part};
+use baton::decide::tyjob::placement::{JobFacts, JobIdentity, JobPart, JobSpec};
 use baton::decide::world::{NodeFacts, PodFacts, PodSpec, RequestParts, Resources, WorldEvent};
 use baton::runtime::clock;
 use jiff::Timestamp;
@@ -60,7 +60,7 @@ fn pod(cpu: &str, memory: &str) -> PodFacts {
 
 fn job(number: usize) -> JobFacts {
     let queue = if number.is_multiple_of(2) { JobQueuePolicy::Priority } else { JobQueuePolicy::Drf };
-    let leader = Part {
+    let leader = JobPart {
         role: Role::Leader,
         name: "learner".into(),
         counts: 1,
@@ -69,7 +69,7 @@ fn job(number: usize) -> JobFacts {
         pod: pod("4", "8Gi"),
     };
     let cpu = ["500m", "1", "1500m"][number % 3];
-    let worker = Part {
+    let worker = JobPart {
         role: Role::Worker,
         name: "actor".into(),
         counts: WORKERS,
@@ -88,7 +88,7 @@ fn job(number: usize) -> JobFacts {
         has_address: false,
         ended: BTreeMap::new(),
         allocations: vec![],
-        told: None,
+        scheduled: None,
         spec: Ok(JobSpec {
             priority: 1 + (number % 10) as i32,
             queue,

@@ -13,7 +13,7 @@ use super::node::LightNode;
 use super::pod::{LightCondition, LightPod, LightPodStatus};
 use super::tyjob::RawTyJob;
 use crate::contract::tyjob::keys;
-use crate::decide::tyjob::stages::{ImageWait, NodeSight, Phase, PodView};
+use crate::decide::tyjob::stages::{ImageWait, NodeReachability, Phase, PodView};
 
 /// Reasons of a container that waits because the kubelet cannot get its image.
 const IMAGE_REASONS: [&str; 7] = [
@@ -75,7 +75,7 @@ impl LightPod {
             ready: status.conditions.iter().any(|found| &*found.kind == "Ready" && &*found.status == "True"),
             ip: status.pod_ip.as_deref().filter(|ip| !ip.is_empty()).map(str::to_owned),
             node: spec.node_name.filter(|node| !node.is_empty()).map(String::from),
-            sight: NodeSight::There,
+            reachability: NodeReachability::There,
             allocation,
             deleting: meta.deletion_timestamp.as_ref().map(|time| time.0),
             container_restarts: status.all_containers().map(|container| container.restart_count).sum(),
@@ -121,7 +121,7 @@ pub enum ControllerEvent {
     /// A pod is gone, by uid.
     PodGone(String),
     /// A node, new or changed.
-    Node(String, NodeSight),
+    Node(String, NodeReachability),
     /// A node is gone.
     NodeGone(String),
 }

@@ -10,7 +10,7 @@ use serde::Deserialize;
 
 use super::spec_part::{ListedImage, taint};
 use crate::contract::Quantity;
-use crate::decide::tyjob::stages::NodeSight;
+use crate::decide::tyjob::stages::NodeReachability;
 use crate::decide::world::{NodeFacts, Resources};
 
 /// A node with the fields that Baton reads; the rest is skipped while parsing. Watch and read with it, never write.
@@ -83,10 +83,10 @@ impl LightNode {
     }
 
     /// The controller's record: whether the kubelet reports. `Ready` is `Unknown` while it does not.
-    pub fn reachability(&self) -> NodeSight {
+    pub fn reachability(&self) -> NodeReachability {
         let silent =
             self.ready().filter(|found| &*found.status == "Unknown").and_then(|found| found.last_transition_time);
-        silent.map_or(NodeSight::There, NodeSight::UnreachableSince)
+        silent.map_or(NodeReachability::There, NodeReachability::UnreachableSince)
     }
 
     /// As `kubectl` shows it: `Ready` or `NotReady`, with `SchedulingDisabled` behind a comma on a cordoned node.
@@ -113,8 +113,8 @@ mod tests {
             let node = json!({ "metadata": { "name": "n" }, "status": { "conditions": [ready] } });
             serde_json::from_value::<LightNode>(node).unwrap().reachability()
         };
-        assert_eq!(node("True"), NodeSight::There);
-        assert_eq!(node("False"), NodeSight::There, "its kubelet reports");
-        assert_eq!(node("Unknown"), NodeSight::UnreachableSince("2026-01-01T00:00:00Z".parse().unwrap()));
+        assert_eq!(node("True"), NodeReachability::There);
+        assert_eq!(node("False"), NodeReachability::There, "its kubelet reports");
+        assert_eq!(node("Unknown"), NodeReachability::UnreachableSince("2026-01-01T00:00:00Z".parse().unwrap()));
     }
 }

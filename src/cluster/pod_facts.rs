@@ -10,7 +10,7 @@ use super::spec_part as part;
 use crate::contract::image::ImageName;
 use crate::contract::{Quantity, key};
 use crate::decide::pod::{ContainerKind, Phase};
-use crate::decide::world::gangs::{Declared, Owner, Source};
+use crate::decide::world::gangs::{DeclarationSource, Declared, Owner};
 use crate::decide::world::spec::{DeviceWishes, HostPort, Spread, VolumeUse};
 use crate::decide::world::{JobClaim, PodFacts, PodSpec, Qos, Rated, RequestParts, Resources};
 
@@ -123,7 +123,7 @@ impl LightPod {
 
     fn gang(&self) -> Option<Declared> {
         let meta = &self.metadata;
-        let source = Source {
+        let source = DeclarationSource {
             namespace: meta.namespace.as_deref().unwrap_or_default(),
             labels: meta.labels.as_ref(),
             annotations: meta.annotations.as_ref(),

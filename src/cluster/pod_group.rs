@@ -16,7 +16,7 @@ use crate::contract::Quantity;
 use crate::contract::gang::{BadValue, GangId, PodGroupApi, PodGroupStatus, key};
 use crate::decide::scheduler::PodGroupWrite;
 use crate::decide::world::Resources;
-use crate::decide::world::gangs::{Fields, Owner, PodGroupFacts, Warning};
+use crate::decide::world::gangs::{DeclaredFields, Owner, PodGroupFacts, Warning};
 
 /// A PodGroup as it is on the wire, whatever it says: another system's CRD may allow what ours does not.
 #[derive(Debug, Clone, Deserialize)]
@@ -58,19 +58,19 @@ impl RawPodGroup {
     pub fn facts(self, api: PodGroupApi) -> Option<PodGroupFacts> {
         let Self { metadata: meta, spec, status } = self;
         let gang = GangId::new(meta.namespace.as_deref()?, meta.name.as_deref()?).ok()?;
-        let (annotated, mut warnings) = Fields::of_pod_group(meta.labels.as_ref(), meta.annotations.as_ref());
+        let (annotated, mut warnings) = DeclaredFields::of_pod_group(meta.labels.as_ref(), meta.annotations.as_ref());
         let fields = match api {
-            PodGroupApi::Sigs | PodGroupApi::Community => Fields {
+            PodGroupApi::Sigs | PodGroupApi::Community => DeclaredFields {
                 min: count("spec.minMember", &spec["minMember"], &mut warnings),
                 wait: spec["scheduleTimeoutSeconds"].as_i64().and_then(PodGroupFacts::wait_seconds),
-                ..Fields::default()
+                ..DeclaredFields::default()
             },
             PodGroupApi::Kubernetes => {
                 let policy = &spec["schedulingPolicy"];
                 let min = count("spec.schedulingPolicy.gang.minCount", &policy["gang"]["minCount"], &mut warnings);
                 // Basic scheduling is one by one.
                 let min = min.or_else(|| policy["basic"].is_object().then_some(0));
-                Fields { min, ..Fields::default() }
+                DeclaredFields { min, ..DeclaredFields::default() }
             }
         };
         Some(PodGroupFacts {

@@ -13,7 +13,7 @@ use super::pod::LightPod;
 use super::pod_defaults;
 use crate::contract::PodKey;
 use crate::contract::tyjob::{InvalidField, PodTemplate, Role, TyJob, TyJobSpec, TyJobStatus, condition, keys};
-use crate::decide::tyjob::placement::{JobFacts, JobIdentity, JobSpec, Part, Told};
+use crate::decide::tyjob::placement::{JobFacts, JobIdentity, JobPart, JobSpec, ScheduledCondition};
 use crate::decide::tyjob::{JobHalf, JobWriteResult};
 
 /// A TYJob as it is on the wire, whatever it says.
@@ -44,7 +44,7 @@ pub fn job_facts(raw: RawTyJob) -> Result<JobFacts, InvalidField> {
     let word = |text: &Option<String>| text.clone().unwrap_or_default();
     let key = PodKey::new(&word(&meta.namespace), &word(&meta.name));
     let status = job.status.clone().unwrap_or_default();
-    let told = status.condition(condition::SCHEDULED).map(|found| Told {
+    let scheduled = status.condition(condition::SCHEDULED).map(|found| ScheduledCondition {
         holds: found.status == "True",
         reason: found.reason.as_str().into(),
         message: found.message.as_str().into(),
@@ -67,14 +67,14 @@ pub fn job_facts(raw: RawTyJob) -> Result<JobFacts, InvalidField> {
         attempt: status.restarts,
         has_address: status.leader_address.as_deref().is_some_and(|address| !address.is_empty()),
         ended: status.ended_workers.iter().map(|(pod, end)| (pod.as_str().into(), *end)).collect(),
-        told,
+        scheduled,
         allocations: status.allocations,
         spec,
     })
 }
 
 fn job_spec(key: &PodKey, status: &TyJobStatus, spec: &TyJobSpec) -> Result<JobSpec, Box<str>> {
-    let part = |role, name: &str, counts, template: &PodTemplate| -> Result<Part, Box<str>> {
+    let part = |role, name: &str, counts, template: &PodTemplate| -> Result<JobPart, Box<str>> {
         let mut pod = pod_of(key, status, spec, (role, name), template);
         as_served(&mut pod);
         pod_defaults::merge_label_keys(&mut pod);
@@ -84,7 +84,7 @@ fn job_spec(key: &PodKey, status: &TyJobStatus, spec: &TyJobSpec) -> Result<JobS
         // A TYJob is placed as such, never as a gang too.
         pod.spec.gang = None;
         let class = template.spec()["priorityClassName"].as_str().filter(|class| !class.is_empty());
-        Ok(Part { role, name: name.into(), counts, class: class.map(Into::into), indexed: indexed(spec), pod })
+        Ok(JobPart { role, name: name.into(), counts, class: class.map(Into::into), indexed: indexed(spec), pod })
     };
     let mut parts = vec![part(Role::Leader, &spec.leader.name, 1, &spec.leader.template)?];
     for set in &spec.worker_sets {
@@ -171,16 +171,16 @@ impl JobStatuses {
     /// Applies the half to the TYJob of this uid, with a field manager of its own: the controller's fields stay as they are. Only
     /// the version protects another TYJob of the name: the API server ignores the uid in a write of a custom object's status.
     pub async fn write(&self, job: &JobIdentity, version: u64, half: &JobHalf) -> JobWriteResult {
-        let told = &half.told;
+        let scheduled = &half.condition;
         let status = TyJobStatus {
             schedule_state: Some(half.state),
             allocations: half.allocations.clone(),
             conditions: vec![Condition {
                 type_: condition::SCHEDULED.to_owned(),
-                status: if told.holds { "True" } else { "False" }.to_owned(),
-                reason: told.reason.to_string(),
-                message: told.message.to_string(),
-                last_transition_time: Time(told.since),
+                status: if scheduled.holds { "True" } else { "False" }.to_owned(),
+                reason: scheduled.reason.to_string(),
+                message: scheduled.message.to_string(),
+                last_transition_time: Time(scheduled.since),
                 observed_generation: None,
             }],
             ..TyJobStatus::default()

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::cluster::controller_feed::{ControllerEvent, OwnedPod};
 use crate::cluster::tyjob::RawTyJob;
 use crate::contract::tyjob::{InvalidField, TyJob};
-use crate::decide::tyjob::stages::{NodeSight, PodView};
+use crate::decide::tyjob::stages::{NodeReachability, PodView};
 
 /// Namespace and name.
 pub type JobKey = (String, String);
@@ -30,7 +30,7 @@ pub struct JobCache {
     pods: BTreeMap<String, OwnedPod>,
     /// Pod uids by TYJob uid. Pods may be shown before their TYJob.
     pods_by_job: BTreeMap<String, BTreeSet<String>>,
-    nodes: BTreeMap<String, NodeSight>,
+    nodes: BTreeMap<String, NodeReachability>,
     /// Uids of TYJobs and pods that are gone: an answer that comes later than the watch must not bring them back.
     tombstones: BTreeSet<String>,
 }
@@ -138,7 +138,7 @@ impl JobCache {
         self.tombstones.clear();
     }
 
-    fn update_node(&mut self, name: String, reach: Option<NodeSight>) -> Vec<JobKey> {
+    fn update_node(&mut self, name: String, reach: Option<NodeReachability>) -> Vec<JobKey> {
         let former = match reach {
             Some(reach) => self.nodes.insert(name.clone(), reach),
             None => self.nodes.remove(&name),
@@ -167,7 +167,7 @@ impl JobCache {
         let mut pods: Vec<PodView> = uids.filter_map(|uid| self.pods.get(uid)).map(|pod| pod.view.clone()).collect();
         for pod in &mut pods {
             if let Some(node) = &pod.node {
-                pod.sight = self.nodes.get(node).copied().unwrap_or(NodeSight::Gone);
+                pod.reachability = self.nodes.get(node).copied().unwrap_or(NodeReachability::Gone);
             }
         }
         pods
@@ -255,11 +255,11 @@ mod tests {
     fn a_nodes_end_concerns_the_jobs_on_it() {
         let mut cache = JobCache::default();
         cache.update_job(job("j", "1"));
-        cache.apply(ControllerEvent::Node("n".to_owned(), NodeSight::There));
+        cache.apply(ControllerEvent::Node("n".to_owned(), NodeReachability::There));
         cache.update_pod(pod("p", "2", "j", "n"));
-        assert_eq!(cache.apply(ControllerEvent::Node("n".to_owned(), NodeSight::There)), []);
+        assert_eq!(cache.apply(ControllerEvent::Node("n".to_owned(), NodeReachability::There)), []);
         assert_eq!(cache.apply(ControllerEvent::NodeGone("n".to_owned())), [key()]);
         let seen = cache.job(&key()).unwrap().job.clone();
-        assert_eq!(cache.pods_of(&seen)[0].sight, NodeSight::Gone);
+        assert_eq!(cache.pods_of(&seen)[0].reachability, NodeReachability::Gone);
     }
 }

@@ -12,7 +12,7 @@ use super::cache::{JobCache, JobKey};
 use super::reconcile::{Context, ReconcileRequest, Reconciled, reconcile};
 use crate::cluster::controller_feed::ControllerEvent;
 use crate::cluster::feed::FeedMessage;
-use crate::decide::tyjob::stages::Trouble;
+use crate::decide::tyjob::stages::CreateFailure;
 use crate::runtime::{Backoff, clock};
 
 /// Messages that are applied before TYJobs are reconciled.
@@ -47,7 +47,7 @@ pub struct Term {
     /// Being reconciled.
     busy: BTreeSet<JobKey>,
     backoffs: BTreeMap<JobKey, Backoff>,
-    troubles: BTreeMap<JobKey, BTreeMap<String, Trouble>>,
+    troubles: BTreeMap<JobKey, BTreeMap<String, CreateFailure>>,
     running: JoinSet<Reconciled>,
     resync: Duration,
     /// When the metrics were updated, and whether every TYJob was known then.
@@ -226,6 +226,6 @@ impl Term {
 }
 
 /// Which pods are in trouble, and in which.
-fn kinds(trouble: &BTreeMap<String, Trouble>) -> Vec<(&str, Discriminant<Trouble>)> {
+fn kinds(trouble: &BTreeMap<String, CreateFailure>) -> Vec<(&str, Discriminant<CreateFailure>)> {
     trouble.iter().map(|(pod, trouble)| (pod.as_str(), std::mem::discriminant(trouble))).collect()
 }

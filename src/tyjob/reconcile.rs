@@ -16,7 +16,7 @@ use crate::cluster::leadership::Leadership;
 use crate::cluster::notice::{Notice, Notices, Subject};
 use crate::cluster::tyjob::RawTyJob;
 use crate::contract::tyjob::{Stage, TyJob, condition};
-use crate::decide::tyjob::stages::{Effect, JobView, NodeSight, PodView, Trouble, step};
+use crate::decide::tyjob::stages::{CreateFailure, JobEffect, JobView, NodeReachability, PodView, step};
 use crate::runtime::{clock, words};
 
 /// Pods of one job that are made or deleted at once.
@@ -46,7 +46,7 @@ pub struct ReconcileRequest {
     /// Its pods.
     pub pods: Vec<PodView>,
     /// Pods that the last reconciliation could not make; `None` before the first one that got as far as making pods.
-    pub trouble: Option<BTreeMap<String, Trouble>>,
+    pub trouble: Option<BTreeMap<String, CreateFailure>>,
 }
 
 /// Outcome of a reconciliation.
@@ -59,7 +59,7 @@ pub struct Reconciled {
     /// Pods that were made or result.
     pub pods: Vec<OwnedPod>,
     /// Pods that could not be made now; what was known before where none was tried.
-    pub trouble: Option<BTreeMap<String, Trouble>>,
+    pub trouble: Option<BTreeMap<String, CreateFailure>>,
     /// The status names pods that could not be made, and before this reconciliation it was unknown whether that still holds.
     pub unsure: bool,
     /// Reconcile again at this time.
@@ -118,7 +118,7 @@ async fn try_reconcile(context: &Context, request: ReconcileRequest, result: &mu
             // A TYJob that is older than the schema may break a rule that every write of it is held to. Its status cannot say
             // so then, so an event does.
             for effect in &effects {
-                if let Effect::Tell { warning: true, reason, message } = effect {
+                if let JobEffect::Event { warning: true, reason, message } = effect {
                     record_event(context, &job, true, reason, message.clone());
                 }
             }
@@ -167,7 +167,7 @@ async fn confirm_leader(
 /// A node counts as gone only when the API server says so: the watch of nodes may be behind the watch of pods.
 async fn confirm_nodes(context: &Context, pods: &mut [PodView]) -> Result<(), Stop> {
     let mut there: BTreeMap<String, bool> = BTreeMap::new();
-    for pod in pods.iter_mut().filter(|pod| pod.sight == NodeSight::Gone) {
+    for pod in pods.iter_mut().filter(|pod| pod.reachability == NodeReachability::Gone) {
         let Some(node) = pod.node.clone() else { continue };
         let known = match there.get(&node) {
             Some(known) => *known,
@@ -175,23 +175,23 @@ async fn confirm_nodes(context: &Context, pods: &mut [PodView]) -> Result<(), St
         };
         there.insert(node, known);
         if known {
-            pod.sight = NodeSight::There;
+            pod.reachability = NodeReachability::There;
         }
     }
     Ok(())
 }
 
 /// Performs effects in their order. Pods are made and deleted several at once.
-async fn perform(context: &Context, job: &TyJob, effects: Vec<Effect>, result: &mut Reconciled) -> Result<(), Stop> {
-    let (of_pods, others): (Vec<_>, Vec<_>) = effects
-        .into_iter()
-        .partition(|effect| matches!(effect, Effect::Create { .. } | Effect::Delete { .. } | Effect::Reserve { .. }));
+async fn perform(context: &Context, job: &TyJob, effects: Vec<JobEffect>, result: &mut Reconciled) -> Result<(), Stop> {
+    let (of_pods, others): (Vec<_>, Vec<_>) = effects.into_iter().partition(|effect| {
+        matches!(effect, JobEffect::Create { .. } | JobEffect::Delete { .. } | JobEffect::Reserve { .. })
+    });
     for effect in others {
         match effect {
-            Effect::Tell { warning, reason, message } => record_event(context, job, warning, reason, message),
-            Effect::Wake { at } => result.wake = Some(result.wake.map_or(at, |wake| wake.min(at))),
-            Effect::AddFinalizer => finalize(context, job, true, result).await?,
-            Effect::RemoveFinalizer => {
+            JobEffect::Event { warning, reason, message } => record_event(context, job, warning, reason, message),
+            JobEffect::Wake { at } => result.wake = Some(result.wake.map_or(at, |wake| wake.min(at))),
+            JobEffect::AddFinalizer => finalize(context, job, true, result).await?,
+            JobEffect::RemoveFinalizer => {
                 // A late request may have made a pod: the finalizer goes only when no pod is left.
                 context.may_write()?;
                 let left = context.writer.own_pods(job).await?;
@@ -202,11 +202,11 @@ async fn perform(context: &Context, job: &TyJob, effects: Vec<Effect>, result: &
                     result.again = true;
                 }
             }
-            Effect::Create { .. } | Effect::Delete { .. } | Effect::Reserve { .. } => {}
+            JobEffect::Create { .. } | JobEffect::Delete { .. } | JobEffect::Reserve { .. } => {}
         }
     }
     let requests = of_pods.into_iter().map(async |effect| {
-        let name = if let Effect::Create { name, .. } = &effect { Some(name.clone()) } else { None };
+        let name = if let JobEffect::Create { name, .. } = &effect { Some(name.clone()) } else { None };
         (name, perform_one(context, job, effect).await)
     });
     let mut answers = futures::stream::iter(requests).buffer_unordered(AT_ONCE);
@@ -218,9 +218,9 @@ async fn perform(context: &Context, job: &TyJob, effects: Vec<Effect>, result: &
             Ok(None) => {}
             Ok(Some((name, made))) => match made {
                 PodMade::Ours(pod) | PodMade::Former(pod) => result.pods.push(*pod),
-                PodMade::Foreign(whose) => drop(trouble.insert(name, Trouble::Foreign(whose))),
-                PodMade::Invalid(why) => drop(trouble.insert(name, Trouble::Invalid(why))),
-                PodMade::Refused(why) => drop(trouble.insert(name, Trouble::Refused(why))),
+                PodMade::Foreign(whose) => drop(trouble.insert(name, CreateFailure::Foreign(whose))),
+                PodMade::Invalid(why) => drop(trouble.insert(name, CreateFailure::Invalid(why))),
+                PodMade::Refused(why) => drop(trouble.insert(name, CreateFailure::Refused(why))),
                 PodMade::Again => result.again = true,
             },
             Err(error) => {
@@ -237,10 +237,10 @@ async fn perform(context: &Context, job: &TyJob, effects: Vec<Effect>, result: &
     stop.map_or(Ok(()), Err)
 }
 
-async fn perform_one(context: &Context, job: &TyJob, effect: Effect) -> Result<Option<(String, PodMade)>, Stop> {
+async fn perform_one(context: &Context, job: &TyJob, effect: JobEffect) -> Result<Option<(String, PodMade)>, Stop> {
     context.may_write()?;
     match effect {
-        Effect::Create { name, body } => {
+        JobEffect::Create { name, body } => {
             let made = context.writer.create(job, &name, &body).await?;
             if let PodMade::Ours(_) = &made {
                 context.metrics.made();
@@ -248,7 +248,7 @@ async fn perform_one(context: &Context, job: &TyJob, effect: Effect) -> Result<O
             }
             Ok(Some((name, made)))
         }
-        Effect::Delete { name, uid, force } => {
+        JobEffect::Delete { name, uid, force } => {
             if !context.writer.delete(job, &name, &uid, force).await? {
                 return Ok(Some((name, PodMade::Again)));
             }
@@ -256,7 +256,7 @@ async fn perform_one(context: &Context, job: &TyJob, effect: Effect) -> Result<O
             tracing::info!(job = job.metadata.name, pod = name, uid, force, "the pod is deleted");
             Ok(None)
         }
-        Effect::Reserve { name, uid, node } => {
+        JobEffect::Reserve { name, uid, node } => {
             let written = context.writer.reserve(job, &name, &uid, &node).await?;
             Ok((!written).then_some((name, PodMade::Again)))
         }

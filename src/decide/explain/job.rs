@@ -92,7 +92,7 @@ impl Scheduler {
         let record = self.tyjobs().records().get(key);
         let class = record.map_or(Class::Waiting, |record| record.class);
         let said = record.and_then(|record| record.said.as_ref()).map(|(_, message, _)| message.clone());
-        let said = said.or_else(|| job.told.as_ref().map(|told| told.message.to_string()));
+        let said = said.or_else(|| job.scheduled.as_ref().map(|scheduled| scheduled.message.to_string()));
         let order = self.tyjobs().in_order(self.world());
         let turn = order.iter().position(|other| other == key).map(|at| (at + 1, order.len()));
         let mut explanation = JobExplanation {

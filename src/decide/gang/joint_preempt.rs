@@ -51,9 +51,9 @@ impl Gangs {
         in_order_of_worth(&mut lots);
         let out = lots.iter().flat_map(|lot| &lot.pods).map(|victim| victim.pod);
         let out: Vec<PodId> = leaving.iter().copied().chain(out).collect();
-        out.iter().for_each(|id| cx.world.displace(*id));
+        out.iter().for_each(|id| cx.world.remove_for_dry_run(*id));
         let Some(mut held) = search(cx, &offer) else {
-            out.into_iter().for_each(|id| cx.world.put_back(id));
+            out.into_iter().for_each(|id| cx.world.restore_after_dry_run(id));
             return None;
         };
         let social = all.iter().any(looks_at_others);
@@ -62,8 +62,8 @@ impl Gangs {
         let places: Vec<(PodId, NodeId)> =
             held.iter().filter_map(|id| Some((*id, cx.reservations.get(*id)?.node))).collect();
         Reservations::undo(cx, &held);
-        leaving.iter().for_each(|id| cx.world.put_back(*id));
-        fallen.iter().flat_map(|lot| &lot.pods).for_each(|victim| cx.world.put_back(victim.pod));
+        leaving.iter().for_each(|id| cx.world.restore_after_dry_run(*id));
+        fallen.iter().flat_map(|lot| &lot.pods).for_each(|victim| cx.world.restore_after_dry_run(victim.pod));
         let waited = leaving.iter().any(|id| {
             let node = cx.world.pod(*id).and_then(Pod::node);
             places.iter().any(|(_, at)| Some(*at) == node)
@@ -93,7 +93,7 @@ fn lower_where_it_helps(cx: &mut Context<'_>, kinds: &[Pod]) -> Vec<PodId> {
             continue;
         }
         looked_at += 1;
-        lower.iter().for_each(|id| cx.world.displace(*id));
+        lower.iter().for_each(|id| cx.world.remove_for_dry_run(*id));
         let view = cx.view();
         let fits = |pod: &Pod| {
             let (Some(there), Ok(mut slots)) = (cx.world.node(node), prepare(view, cx.rules, pod)) else {
@@ -102,7 +102,7 @@ fn lower_where_it_helps(cx: &mut Context<'_>, kinds: &[Pod]) -> Vec<PodId> {
             judge(view, cx.rules, pod, (node, there), &mut slots).is_fit()
         };
         let helps = social || kinds.iter().any(fits);
-        lower.iter().for_each(|id| cx.world.put_back(*id));
+        lower.iter().for_each(|id| cx.world.restore_after_dry_run(*id));
         if helps {
             helpful += 1;
             found.extend(lower);
@@ -122,7 +122,7 @@ fn spare(cx: &mut Context<'_>, offer: &Offer, lots: Vec<Lot>, held: &mut Vec<Pod
         let on_them = |id: &PodId| cx.reservations.get(*id).is_some_and(|hold| nodes.contains(&hold.node));
         let beside: Vec<PodId> = held.iter().copied().filter(|id| social || on_them(id)).collect();
         let before: Vec<Saved> = beside.iter().filter_map(|id| Reservations::save(cx, *id)).collect();
-        lot.pods.iter().for_each(|victim| cx.world.put_back(victim.pod));
+        lot.pods.iter().for_each(|victim| cx.world.restore_after_dry_run(victim.pod));
         // Most often there is room for both.
         if before.is_empty() || hold_again(cx, &before) {
             continue;
@@ -132,7 +132,7 @@ fn spare(cx: &mut Context<'_>, offer: &Offer, lots: Vec<Lot>, held: &mut Vec<Pod
             *held = found;
             continue;
         }
-        lot.pods.iter().for_each(|victim| cx.world.displace(victim.pod));
+        lot.pods.iter().for_each(|victim| cx.world.remove_for_dry_run(victim.pod));
         before.into_iter().chain(others).for_each(|kept| Reservations::restore(cx, kept));
         fallen.push(lot);
     }

@@ -8,7 +8,7 @@ use crate::decide::scheduler::context::Context;
 use crate::decide::scheduler::effect::{Effect, PodGroupWrite};
 use crate::decide::scheduler::queue::Item;
 use crate::decide::scheduler::timers::Timer;
-use crate::decide::world::gangs::{Gang, GroupId, NamedBy, Sight, is_rewording, is_same_but_times, status};
+use crate::decide::world::gangs::{Gang, GroupAttempts, GroupId, NamedBy, is_rewording, is_same_but_times, status};
 
 use super::{Gangs, Written};
 
@@ -44,8 +44,11 @@ impl Gangs {
             return;
         }
         let held = record.not_ready.as_ref().map(|(reason, message)| (*reason, message.as_str()));
-        let sight =
-            Sight { progress: &record.progress, next_try: cx.queue.next_try(Item::Group(group.clone()), cx.now), held };
+        let sight = GroupAttempts {
+            progress: &record.progress,
+            next_try: cx.queue.next_try(Item::Group(group.clone()), cx.now),
+            held,
+        };
         let kept = written.map(|written| &written.wanted.conditions);
         let wanted = match kept.filter(|kept| object.status.conditions.is_empty() && !kept.is_empty()) {
             // An object that keeps no conditions says no more what it was told.

@@ -149,7 +149,7 @@ impl Gangs {
             let leaving = leaving(cx, picked.node, pod.facts.spec.priority);
             for victim in picked.victims.iter().map(|victim| victim.pod).chain(leaving) {
                 if cx.world.pod(victim).is_some_and(|pod| pod.node().is_some()) && !out.contains(&victim) {
-                    cx.world.displace(victim);
+                    cx.world.remove_for_dry_run(victim);
                     out.push(victim);
                 }
             }
@@ -168,7 +168,7 @@ impl Gangs {
             held.iter().filter_map(|id| Some((*id, cx.reservations.get(*id)?.node))).collect();
         Reservations::undo(cx, &held);
         for id in out.into_iter().rev() {
-            cx.world.put_back(id);
+            cx.world.restore_after_dry_run(id);
         }
         if let Some(missed) = missed {
             return Err(missed);

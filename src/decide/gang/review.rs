@@ -9,7 +9,7 @@ use crate::decide::scheduler::reporter::Reporter;
 use crate::decide::scheduler::reservations::Reservations;
 use crate::decide::scheduler::rules::Queued;
 use crate::decide::scheduler::timers::Timer;
-use crate::decide::world::gangs::{Change, Gang, GroupId, MemberState, NotReady, rule};
+use crate::decide::world::gangs::{Gang, GangChange, GroupId, MemberState, NotReady, rule};
 use crate::decide::world::{Place, Pod, PodId, World};
 
 use super::members::{held_members, is_ours, latest_commit, waiting_members, was_satisfied_before};
@@ -99,7 +99,7 @@ impl Gangs {
         if changed.is_empty() || !cx.leading {
             return;
         }
-        let mut groups: BTreeMap<GroupId, Change> = BTreeMap::new();
+        let mut groups: BTreeMap<GroupId, GangChange> = BTreeMap::new();
         for (id, change) in changed {
             let group = cx.world.gangs().gang(&id).map(|gang| gang.group().clone());
             let before = match &group {
@@ -124,7 +124,7 @@ impl Gangs {
             }
         }
         for (group, change) in groups {
-            if change == Change::Moved && self.is_at_rest(cx, &group) {
+            if change == GangChange::Moved && self.is_at_rest(cx, &group) {
                 self.note_whole(cx, &group);
                 self.report_pod_groups(cx, &group);
             } else {

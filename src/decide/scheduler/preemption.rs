@@ -368,7 +368,7 @@ impl Preemption {
                 let fits = judge(view, rules, pod, (at, node), &mut slots).is_fit();
                 fits.then(|| device_fit::plan(&slots, (at, node)))?.map(|plan| plan.held())
             });
-            if world.keep_room(id, at, devices) {
+            if world.assume_nominated(id, at, devices) {
                 entered.push(id);
             }
         }

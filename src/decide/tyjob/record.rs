@@ -9,7 +9,7 @@ use crate::contract::Shared;
 use crate::contract::tyjob::{Allocation, ScheduleState};
 use crate::decide::world::PodId;
 
-use super::placement::{Class, JobFacts, Told, Weights};
+use super::placement::{Class, JobFacts, ScheduledCondition, Weights};
 
 /// How jobs are treated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -43,7 +43,7 @@ pub struct JobHalf {
     /// Places, the leader's first.
     pub allocations: Vec<Allocation>,
     /// Condition `Scheduled`.
-    pub told: Told,
+    pub condition: ScheduledCondition,
 }
 
 /// What came of writing a half.

@@ -250,7 +250,7 @@ impl TyJobs {
 /// A job as its status shows it: places of the present attempt stand.
 fn adopted(job: &JobFacts, now: Moment) -> JobRecord {
     let mut record = JobRecord::new(&job.job.uid, job.attempt);
-    record.told_since = job.told.as_ref().map(|told| (told.holds, told.since));
+    record.told_since = job.scheduled.as_ref().map(|scheduled| (scheduled.holds, scheduled.since));
     let present = job.allocations.iter().filter(|place| place.attempt == job.attempt);
     let places = present.map(|place| {
         let node = place.node.as_str().into();

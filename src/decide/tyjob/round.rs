@@ -14,12 +14,12 @@ use crate::decide::scheduler::rules::plugins::inter_pod_affinity::keep_apart;
 use crate::decide::scheduler::timers::Timer;
 use crate::decide::world::devices::request_of;
 use crate::decide::world::spec::HostPort;
-use crate::decide::world::{Listed, NodeId, Pod, PodId, Resources, Stock, Wake, World};
+use crate::decide::world::{DeviceTotals, NodeId, Pod, PodId, Resources, Stock, Wake, World};
 
 use super::place::{Company, NOBODY, imagined};
 use super::placement::{
-    Class, Demand, Folded, GPU_PERCENT, Guests, JobFacts, JobSpec, Offer, Part, Ranked, Seat, Share, Tally,
-    dominant_share, is_plain, order, unfit, verdict,
+    Class, Folded, GPU_PERCENT, Guests, JobFacts, JobPart, JobSpec, NodeOffer, PartDemand, PlacedPods, Ranked, Seat,
+    Share, dominant_share, is_plain, order, unfit, verdict,
 };
 use super::{JobPlace, TyJobs};
 
@@ -288,8 +288,8 @@ pub fn demand_of(spec: &JobSpec) -> Folded {
 }
 
 /// What of a job has a place.
-pub fn tally(job: &JobFacts, spec: &JobSpec, placed: impl Fn(&Seat) -> bool) -> Tally {
-    let mut tally = Tally { workers: done_workers(job), ..Tally::default() };
+pub fn tally(job: &JobFacts, spec: &JobSpec, placed: impl Fn(&Seat) -> bool) -> PlacedPods {
+    let mut tally = PlacedPods { workers: done_workers(job), ..PlacedPods::default() };
     for seat in spec.seats(&job.job.key.name).filter(|seat| !job.ended.contains_key(&seat.pod)) {
         match (placed(&seat), seat.is_leader()) {
             (true, true) => tally.leader = true,
@@ -319,7 +319,7 @@ pub fn asked_for(spec: &JobSpec, missing: &[Seat]) -> Vec<i64> {
 /// The pods without a place, those of `first` before the others.
 pub fn remaining(world: &World, (job, spec): (&JobFacts, &JobSpec), first: usize, asked: &[i64]) -> Vec<Guests> {
     let parts = || spec.parts.iter().zip(asked).enumerate().filter(|(_, (_, count))| **count > 0);
-    let imagine = |at: usize, part: &Part| {
+    let imagine = |at: usize, part: &JobPart| {
         let seat = Seat { pod: part.name.clone(), part: at, index: 0 };
         imagined(part.pod_of(&job.job, &seat))
     };
@@ -367,9 +367,9 @@ fn never_fits(cx: &Context<'_>, spec: &JobSpec, job: &JobFacts, needed: i64) -> 
     let demand = |at: usize| {
         let part = spec.parts.get(at)?;
         let amounts = Folded::wanted(&part.pod.spec.requests);
-        Some(Demand { name: part.name.clone(), amounts, counts: i64::from(part.counts) })
+        Some(PartDemand { name: part.name.clone(), amounts, counts: i64::from(part.counts) })
     };
-    let workers: Vec<Demand> = (1..spec.parts.len()).filter_map(demand).collect();
+    let workers: Vec<PartDemand> = (1..spec.parts.len()).filter_map(demand).collect();
     unfit(
         &demand(0)?,
         &workers,
@@ -381,8 +381,8 @@ fn never_fits(cx: &Context<'_>, spec: &JobSpec, job: &JobFacts, needed: i64) -> 
 
 /// What all known nodes offer, cordoned and NotReady ones included. A device that the node lists counts although its agent
 /// may be away.
-fn offers(world: &World) -> Vec<Offer> {
-    let mut kinds: BTreeMap<(&Resources, i64, Option<Listed>), i64> = BTreeMap::new();
+fn offers(world: &World) -> Vec<NodeOffer> {
+    let mut kinds: BTreeMap<(&Resources, i64, Option<DeviceTotals>), i64> = BTreeMap::new();
     for (_, node) in world.nodes() {
         let Some(facts) = &node.facts else { continue };
         let listed = node.stock.as_ref().map(Stock::listed);
@@ -391,7 +391,7 @@ fn offers(world: &World) -> Vec<Offer> {
     let offers = kinds.into_iter().map(|((allocatable, pods, listed), nodes)| {
         let mut amounts = Folded::offered(allocatable);
         match listed {
-            Some(Listed { gpu_percent, gpu_memory, nic_percent, migs }) => {
+            Some(DeviceTotals { gpu_percent, gpu_memory, nic_percent, migs }) => {
                 amounts.raise(GPU_PERCENT, gpu_percent);
                 amounts.raise(key::GPU_MEMORY, gpu_memory);
                 amounts.raise(key::RDMA, nic_percent);
@@ -401,7 +401,7 @@ fn offers(world: &World) -> Vec<Offer> {
             None if amounts.get(GPU_PERCENT) > 0 => amounts.raise(key::GPU_MEMORY, i64::MAX),
             None => {}
         }
-        Offer { amounts, pods, nodes }
+        NodeOffer { amounts, pods, nodes }
     });
     offers.collect()
 }

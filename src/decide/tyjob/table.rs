@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use crate::decide::scheduler::rules::{Outcome, Plugins, Reads, Slots, Text, View};
 use crate::decide::scheduler::select::choose::judge;
 use crate::decide::scheduler::select::table::{self, Judge, Ranking};
-use crate::decide::tyjob::placement::{Load, Metric, Weights};
+use crate::decide::tyjob::placement::{Metric, Utilisation, Weights};
 use crate::decide::world::{Node, NodeId, Pod};
 
 /// A fitting node: the better first, then by name.
@@ -54,7 +54,7 @@ impl Judge for MetricJudge<'_> {
     }
 
     fn rate(&self, (_, node): (NodeId, &Node), _: &mut Slots, _: &mut Vec<i64>) -> i64 {
-        self.metric.rate(&Load::of(self.view.world, node), &self.pod.facts.spec.requests, self.weights)
+        self.metric.rate(&Utilisation::of(self.view.world, node), &self.pod.facts.spec.requests, self.weights)
     }
 }
 

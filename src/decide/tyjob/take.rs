@@ -76,7 +76,7 @@ impl TyJobs {
             None => ("the node of its place is gone".to_owned(), Wake::ANY),
         };
         // Room that was kept stays kept until the place is void: nobody else gets it meanwhile.
-        self.keep_room(cx, id, key);
+        self.assume_nominated(cx, id, key);
         cx.queue.park(id, wake, cx.now.mono, cx.now.wall);
         cx.steps.push(Step::Report(
             id,
@@ -85,7 +85,7 @@ impl TyJobs {
         ));
     }
 
-    fn keep_room(&mut self, cx: &mut Context<'_>, id: PodId, key: &PodKey) {
+    fn assume_nominated(&mut self, cx: &mut Context<'_>, id: PodId, key: &PodKey) {
         let Some(pod) = cx.world.pod(id) else { return };
         let name = pod.key().name.clone();
         let Some(job) = cx.world.job(key).cloned() else { return };

@@ -10,7 +10,7 @@ use crate::decide::scheduler::context::Context;
 use crate::decide::scheduler::effect::Effect;
 use crate::decide::scheduler::timers::Timer;
 
-use super::placement::{JobFacts, JobIdentity, JobSpec, Told};
+use super::placement::{JobFacts, JobIdentity, JobSpec, ScheduledCondition};
 use super::{JobHalf, JobRecord, JobWriteResult, TyJobs};
 
 /// Longest message of the condition, in bytes.
@@ -175,21 +175,22 @@ fn half_of(job: &JobFacts, record: &JobRecord) -> Option<JobHalf> {
         allocations.extend(placed.map(|(place, seat)| job.allocation(&seat, &place.node)));
     }
     let (holds, since) = record.told_since.unwrap_or((false, job.created));
-    let told = match (&record.said, &job.told) {
+    let condition = match (&record.said, &job.scheduled) {
         (Some((reason, message, _)), _) => {
-            Told { holds, reason: (*reason).into(), message: message.as_str().into(), since }
+            ScheduledCondition { holds, reason: (*reason).into(), message: message.as_str().into(), since }
         }
         // Taken over from a predecessor: its words stand until there is something to say.
-        (None, Some(told)) => told.clone(),
+        (None, Some(condition)) => condition.clone(),
         (None, None) => return None,
     };
-    Some(JobHalf { state, allocations, told })
+    Some(JobHalf { state, allocations, condition })
 }
 
 /// The object says what is to be said.
 fn shows(job: &JobFacts, half: &JobHalf) -> bool {
-    let told = job.told.as_ref().is_some_and(|told| {
-        (told.holds, &told.reason, &told.message) == (half.told.holds, &half.told.reason, &half.told.message)
+    let condition = job.scheduled.as_ref().is_some_and(|condition| {
+        (condition.holds, &condition.reason, &condition.message)
+            == (half.condition.holds, &half.condition.reason, &half.condition.message)
     });
-    told && job.state == Some(half.state) && job.allocations == half.allocations
+    condition && job.state == Some(half.state) && job.allocations == half.allocations
 }

@@ -23,14 +23,14 @@ pub struct Stock {
     empty: NodePool,
     pool: NodePool,
     /// `status.allocations`: devices of pods without an assignment.
-    published: Box<[Published]>,
+    published: Box<[PublishedDevices]>,
     /// Types of which a bound pod holds devices that are not named yet.
     blocked: BTreeSet<DeviceType>,
 }
 
 /// What a node's devices come to, the unhealthy ones' too.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Listed {
+pub struct DeviceTotals {
     /// Percent of GPU compute.
     pub gpu_percent: i64,
     /// Bytes of GPU memory; `i64::MAX` where the size of a GPU's memory is not known.
@@ -43,7 +43,7 @@ pub struct Listed {
 
 /// Whole devices that the node says a pod holds.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Published {
+struct PublishedDevices {
     kind: DeviceType,
     uid: Box<str>,
     minors: Box<[i32]>,
@@ -144,17 +144,17 @@ pub struct Charge<'a> {
     uid: &'a PodUid,
     devices: Option<&'a Held>,
     exclusive: Exclusive,
-    kinds: Kinds,
+    kinds: DeviceKinds,
 }
 
 /// Device types that a pod's containers ask for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Kinds {
+pub struct DeviceKinds {
     gpu: bool,
     rdma: bool,
 }
 
-impl Kinds {
+impl DeviceKinds {
     /// Each of them.
     pub fn iter(self) -> impl Iterator<Item = DeviceType> {
         let gpu = self.gpu.then_some(DeviceType::Gpu);
@@ -359,7 +359,7 @@ impl Stock {
     }
 
     /// What there is, held or free.
-    pub fn listed(&self) -> Listed {
+    pub fn listed(&self) -> DeviceTotals {
         let devices = self.empty.devices();
         let whole = devices.gpus.iter().filter(|gpu| gpu.core > 0);
         let bytes = whole.map(|gpu| if gpu.bytes_known { gpu.memory } else { i64::MAX });
@@ -367,7 +367,7 @@ impl Stock {
         for mig in &devices.migs {
             *migs.entry(format!("{}{}", key::MIG_PREFIX, mig.profile)).or_insert(0) += 1;
         }
-        Listed {
+        DeviceTotals {
             gpu_percent: self.gpu_percent().1,
             gpu_memory: bytes.fold(0, i64::saturating_add),
             nic_percent: devices.nics.iter().map(|nic| i64::from(nic.percent)).sum(),
@@ -436,10 +436,10 @@ pub struct DeviceRoom {
 }
 
 /// What the node has published about pods without an assignment.
-fn published(device: &Device) -> Box<[Published]> {
+fn published(device: &Device) -> Box<[PublishedDevices]> {
     let all = device.status.iter().flat_map(|status| &status.allocations);
     let entries = all.flat_map(|held| held.entries.iter().map(|entry| (&held.kind, entry)));
-    let published = entries.map(|(kind, entry)| Published {
+    let published = entries.map(|(kind, entry)| PublishedDevices {
         kind: kind.clone(),
         uid: entry.uuid.as_str().into(),
         minors: entry.minors.clone().into(),
@@ -462,8 +462,8 @@ pub(super) fn may_hold(pod: &HandoffPod) -> bool {
 }
 
 /// Device types that a pod's containers ask for.
-pub fn kinds_of(pod: &Pod) -> Kinds {
-    let mut kinds = Kinds::default();
+pub fn kinds_of(pod: &Pod) -> DeviceKinds {
+    let mut kinds = DeviceKinds::default();
     for container in &pod.facts.handoff.containers {
         let Ok(request) = &container.request else { continue };
         let served_otherwise =

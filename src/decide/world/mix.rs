@@ -20,7 +20,7 @@ const LEAST: u64 = 1;
 
 /// What one pod asks of GPUs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-struct Demand {
+struct GpuDemand {
     count: u32,
     core: u16,
     memory: u16,
@@ -29,7 +29,7 @@ struct Demand {
 
 /// How many pods ask for it, and the sums of what they ask for beside.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-struct Tally {
+struct DemandCount {
     pods: u64,
     milli_cpu: i64,
     memory: i64,
@@ -38,7 +38,7 @@ struct Tally {
 /// The pods' requests for GPUs.
 #[derive(Debug, Clone, Default)]
 pub struct Mix {
-    tallies: BTreeMap<Demand, Tally>,
+    tallies: BTreeMap<GpuDemand, DemandCount>,
     pods: u64,
     changes: u64,
     typical: Arc<[TypicalRequest]>,
@@ -106,7 +106,7 @@ impl Mix {
     }
 }
 
-fn request(demand: Demand, tally: Tally) -> TypicalRequest {
+fn request(demand: GpuDemand, tally: DemandCount) -> TypicalRequest {
     let pods = tally.pods.max(1) as i64;
     TypicalRequest {
         core: demand.core,
@@ -120,7 +120,7 @@ fn request(demand: Demand, tally: Tally) -> TypicalRequest {
 }
 
 /// All whole GPUs of the pod, or else its largest share; `None` without either.
-fn demand(facts: &PodFacts) -> Option<Demand> {
+fn demand(facts: &PodFacts) -> Option<GpuDemand> {
     let served = |container: &&PodContainer| container.dra_backed.is_empty();
     let wants = facts.handoff.containers.iter().filter(served).filter_map(|c| c.request.as_ref().ok()?.gpu.as_ref());
     let (mut whole, mut share) = (0u32, None);
@@ -130,14 +130,14 @@ fn demand(facts: &PodFacts) -> Option<Demand> {
             GpuRequest::Share { count, core, ratio, memory } => {
                 let percent = ratio.unwrap_or(0).clamp(0, key::WHOLE) as u16;
                 let core = (*core).clamp(0, key::WHOLE) as u16;
-                let one = Demand { count: *count, core, memory: percent, bytes: memory.unwrap_or(0) };
+                let one = GpuDemand { count: *count, core, memory: percent, bytes: memory.unwrap_or(0) };
                 share = share.max(Some(one));
             }
             GpuRequest::Mig { .. } => {}
         }
     }
     let all = key::WHOLE as u16;
-    if whole > 0 { Some(Demand { count: whole, core: all, memory: all, bytes: 0 }) } else { share }
+    if whole > 0 { Some(GpuDemand { count: whole, core: all, memory: all, bytes: 0 }) } else { share }
 }
 
 #[cfg(test)]

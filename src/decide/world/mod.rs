@@ -24,7 +24,7 @@ pub mod volume;
 
 pub use capacity::CapacityFacts;
 pub use dense::{Dense, DenseId, NodeId, PodId};
-pub use devices::{KnownChoices, Listed, Stock};
+pub use devices::{DeviceTotals, KnownChoices, Stock};
 pub use event::{Changes, Wake, WorldEvent};
 pub use journal::Journal;
 pub use mix::Mix;

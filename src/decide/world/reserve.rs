@@ -36,11 +36,11 @@ impl World {
 
     /// [`World::assume`] for a pod that is nominated and not there: its room is reserved, and rules about other pods judge this node
     /// with and without it. [`World::forget`] ends it.
-    pub fn keep_room(&mut self, id: PodId, node: NodeId, devices: Option<Held>) -> bool {
+    pub fn assume_nominated(&mut self, id: PodId, node: NodeId, devices: Option<Held>) -> bool {
         let kept = self.assume(id, node, devices);
         if kept {
-            self.shadows.insert(id);
-            self.shadows_at.entry(node).or_default().push(id);
+            self.nominated_reservations.insert(id);
+            self.nominated_by_node.entry(node).or_default().push(id);
         }
         kept
     }
@@ -49,15 +49,15 @@ impl World {
     pub fn forget(&mut self, id: PodId) -> bool {
         let Some(Place::Assumed(node)) = self.pods.get(id).map(|pod| pod.place) else { return false };
         self.discharge(id);
-        if self.shadows.remove(&id)
-            && let Some(here) = self.shadows_at.get_mut(&node)
+        if self.nominated_reservations.remove(&id)
+            && let Some(here) = self.nominated_by_node.get_mut(&node)
         {
             // They go in the opposite order.
             if let Some(at) = here.iter().rposition(|other| *other == id) {
                 here.remove(at);
             }
             if here.is_empty() {
-                self.shadows_at.remove(&node);
+                self.nominated_by_node.remove(&node);
             }
         }
         self.plans.plans.remove(&id);
@@ -78,14 +78,14 @@ impl World {
         }
     }
 
-    /// Takes a placed pod out of the accounts of its node, for a dry run; [`World::put_back`] must follow.
-    pub fn displace(&mut self, id: PodId) {
+    /// Takes a placed pod out of the accounts of its node, for a dry run; [`World::restore_after_dry_run`] must follow.
+    pub fn remove_for_dry_run(&mut self, id: PodId) {
         self.generation += 1;
         self.discharge(id);
     }
 
-    /// Undoes [`World::displace`].
-    pub fn put_back(&mut self, id: PodId) {
+    /// Undoes [`World::remove_for_dry_run`].
+    pub fn restore_after_dry_run(&mut self, id: PodId) {
         self.generation += 1;
         self.charge(id);
     }
@@ -99,7 +99,7 @@ impl World {
         let Some(pod) = self.pods.get(id) else { return };
         let Some(at) = pod.node() else { return };
         let anti = !pod.facts.spec.anti_affinity.is_empty();
-        let draws = !pod.facts.spec.affinity.is_empty() || !pod.facts.spec.pods_preferred.is_empty();
+        let with_affinity = !pod.facts.spec.affinity.is_empty() || !pod.facts.spec.pods_preferred.is_empty();
         let devices = pod.asks_for_devices() || pod.devices.is_some();
         let (nodes, mut counted) = (self.nodes.len(), false);
         if let Some(node) = self.nodes.get_mut(at) {
@@ -116,8 +116,8 @@ impl World {
         if anti {
             self.anti.insert(id);
         }
-        if draws {
-            self.drawing.insert(id);
+        if with_affinity {
+            self.with_affinity.insert(id);
         }
         if devices && !counted {
             self.recount_devices(at);
@@ -158,7 +158,7 @@ impl World {
             self.journal.note(at, self.nodes.len());
         }
         self.anti.remove(&id);
-        self.drawing.remove(&id);
+        self.with_affinity.remove(&id);
         if devices {
             self.recount_devices(at);
         }

@@ -23,7 +23,7 @@ use super::resources::Resources;
 use super::spec::{BudgetFacts, Labels, PodSpec};
 use super::volume::{ClaimFacts, ClassFacts, VolumeFacts, VolumePlan, VolumePlans};
 use super::{NodeId, PodId};
-use crate::decide::world::gangs::{Change, GangBook, GangDefaults, GroupId};
+use crate::decide::world::gangs::{GangBook, GangChange, GangDefaults, GroupId};
 
 /// Windows of observation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -74,11 +74,11 @@ pub struct World {
     /// Placed pods with required anti-affinity: they refuse others.
     pub(super) anti: BTreeSet<PodId>,
     /// Placed pods with required affinity or preferred terms: they attract other pods, or repel them.
-    pub(super) drawing: BTreeSet<PodId>,
+    pub(super) with_affinity: BTreeSet<PodId>,
     /// Assumed pods that are nominated only: their room is reserved, and they are not there.
-    pub(super) shadows: BTreeSet<PodId>,
+    pub(super) nominated_reservations: BTreeSet<PodId>,
     /// The same by node: every filter looks them up.
-    pub(super) shadows_at: BTreeMap<NodeId, Vec<PodId>>,
+    pub(super) nominated_by_node: BTreeMap<NodeId, Vec<PodId>>,
     /// Pods whose `status.nominatedNodeName` is set.
     pub(super) nominated: BTreeSet<PodId>,
     /// What pods ask of GPUs.
@@ -217,17 +217,17 @@ impl World {
 
     /// Placed pods with required anti-affinity, without those that are nominated only.
     pub fn placed_with_anti_affinity(&self) -> impl Iterator<Item = &Pod> {
-        self.anti.iter().filter(|id| !self.is_shadow(**id)).filter_map(|id| self.pod(*id))
+        self.anti.iter().filter(|id| !self.is_nominated_reservation(**id)).filter_map(|id| self.pod(*id))
     }
 
     /// The pod is assumed where it is nominated, so that other pods see its reserved room.
-    pub fn is_shadow(&self, id: PodId) -> bool {
-        !self.shadows.is_empty() && self.shadows.contains(&id)
+    pub fn is_nominated_reservation(&self, id: PodId) -> bool {
+        !self.nominated_reservations.is_empty() && self.nominated_reservations.contains(&id)
     }
 
     /// Pods that are nominated only and have reserved room on this node.
-    pub fn shadows_on(&self, node: NodeId) -> impl Iterator<Item = &Pod> {
-        self.shadows_at.get(&node).into_iter().flatten().filter_map(|id| self.pod(*id))
+    pub fn nominated_reservations_on(&self, node: NodeId) -> impl Iterator<Item = &Pod> {
+        self.nominated_by_node.get(&node).into_iter().flatten().filter_map(|id| self.pod(*id))
     }
 
     /// Waiting pods whose `status.nominatedNodeName` is set.
@@ -236,8 +236,8 @@ impl World {
     }
 
     /// Every pod that is nominated only and has reserved room.
-    pub fn shadows(&self) -> impl Iterator<Item = &Pod> {
-        self.shadows.iter().filter_map(|id| self.pod(*id))
+    pub fn nominated_reservations(&self) -> impl Iterator<Item = &Pod> {
+        self.nominated_reservations.iter().filter_map(|id| self.pod(*id))
     }
 
     /// The lowest priority of a placed pod.
@@ -246,8 +246,8 @@ impl World {
     }
 
     /// Placed pods with required affinity or preferred (anti-)affinity.
-    pub fn placed_that_draw(&self) -> impl Iterator<Item = &Pod> {
-        self.drawing.iter().filter(|id| !self.is_shadow(**id)).filter_map(|id| self.pod(*id))
+    pub fn placed_with_affinity(&self) -> impl Iterator<Item = &Pod> {
+        self.with_affinity.iter().filter(|id| !self.is_nominated_reservation(**id)).filter_map(|id| self.pod(*id))
     }
 
     /// What pods ask of GPUs.
@@ -276,7 +276,7 @@ impl World {
     }
 
     /// Gangs that changed since the last call, by events, assumptions and their ends.
-    pub fn take_changed_gangs(&mut self) -> BTreeMap<GangId, Change> {
+    pub fn take_changed_gangs(&mut self) -> BTreeMap<GangId, GangChange> {
         self.gangs.take_changed()
     }
 

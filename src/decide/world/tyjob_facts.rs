@@ -41,14 +41,14 @@ pub struct JobFacts {
     /// Places, of any attempt.
     pub allocations: Vec<Allocation>,
     /// Condition `Scheduled`.
-    pub told: Option<Told>,
+    pub scheduled: Option<ScheduledCondition>,
     /// The spec in force, or why there is none.
     pub spec: Result<JobSpec, Box<str>>,
 }
 
 /// A condition as it stands.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Told {
+pub struct ScheduledCondition {
     /// Status `True`.
     pub holds: bool,
     /// Reason.
@@ -73,12 +73,12 @@ pub struct JobSpec {
     /// The user has ended the job.
     pub terminating: bool,
     /// The leader, then the worker sets.
-    pub parts: Vec<Part>,
+    pub parts: Vec<JobPart>,
 }
 
 /// The leader or a worker set.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Part {
+pub struct JobPart {
     /// Leader or worker.
     pub role: Role,
     /// Name in the job.
@@ -156,7 +156,7 @@ impl JobSpec {
     }
 }
 
-impl Part {
+impl JobPart {
     /// Gives the pods the priority that admission will give them. A class that is not there gives none: such a pod is refused.
     fn rate(&mut self, classes: &PriorityClasses) {
         let priority = match &self.class {

@@ -13,7 +13,7 @@ use std::time::Instant;
 
 use baton::contract::key;
 use baton::decide::scheduler::Effect;
-use baton::decide::world::gangs::{Declared, Source};
+use baton::decide::world::gangs::{DeclarationSource, Declared};
 use stateright::{Checker, Model, Property};
 
 use crate::harness::{TestScheduler, pod};
@@ -73,8 +73,12 @@ impl Gangs {
                 let words = [("name", gang), ("min-available", "2")];
                 let annotations: BTreeMap<String, String> =
                     words.iter().map(|(key, value)| (format!("{own}{key}"), (*value).to_owned())).collect();
-                let source =
-                    Source { namespace: "ml", labels: None, annotations: Some(&annotations), scheduling_group: None };
+                let source = DeclarationSource {
+                    namespace: "ml",
+                    labels: None,
+                    annotations: Some(&annotations),
+                    scheduling_group: None,
+                };
                 facts.spec.gang = Declared::read(&source, || None).map(Arc::new);
             }
             cluster.now += std::time::Duration::from_secs(1);

@@ -2,7 +2,7 @@
 
 use baton::contract::gang::{GangId, PodGroupPhase, PodGroupStatus, key};
 use baton::decide::pod::Phase;
-use baton::decide::world::gangs::{GangProgress, Sight, status};
+use baton::decide::world::gangs::{GangProgress, GroupAttempts, status};
 
 use crate::harness::gangs::{P, TestGangs};
 
@@ -39,7 +39,7 @@ fn stand(min: u32, (pending, bound, running, succeeded, failed): Members) -> Tes
 fn told(gangs: &TestGangs, before: &PodGroupStatus) -> PodGroupStatus {
     let gang = gangs.cluster.world().gangs().gang(&GangId::parse("ml/g").unwrap()).unwrap();
     let progress = GangProgress::default();
-    let sight = Sight { progress: &progress, next_try: None, held: None };
+    let sight = GroupAttempts { progress: &progress, next_try: None, held: None };
     status(gang, sight, before, gangs.cluster.moment().wall)
 }
 

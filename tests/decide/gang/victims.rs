@@ -143,7 +143,7 @@ fn job() -> TestGangs {
         has_address: true,
         ended: BTreeMap::new(),
         allocations: vec![],
-        told: None,
+        scheduled: None,
         spec: Ok(JobSpec {
             priority: 5,
             queue: JobQueuePolicy::Priority,

@@ -9,7 +9,7 @@ use baton::decide::gang::{GangPolicy, OnBindFailure, TimeoutClock};
 use baton::decide::pod::Phase;
 use baton::decide::scheduler::Config;
 use baton::decide::world::gangs::{
-    Declared, Fields, Gang, GangConfig, GangDefaults, MemberState, PodGroupFacts, Source, Warning,
+    DeclarationSource, Declared, DeclaredFields, Gang, GangConfig, GangDefaults, MemberState, PodGroupFacts, Warning,
 };
 use baton::decide::world::{PodFacts, Resources, WorldEvent, WorldPolicy};
 
@@ -121,8 +121,12 @@ fn the_first_name_counts_and_a_second_one_warns() {
 #[test]
 fn scheduling_group_names_a_gang_only_behind_its_flag() {
     let annotations = BTreeMap::from([(format!("{G}name"), "other".to_owned())]);
-    let source =
-        Source { namespace: "ml", labels: None, annotations: Some(&annotations), scheduling_group: Some("first") };
+    let source = DeclarationSource {
+        namespace: "ml",
+        labels: None,
+        annotations: Some(&annotations),
+        scheduling_group: Some("first"),
+    };
     let said = Declared::read(&source, || None).unwrap();
     let name = |flag| said.named(flag).unwrap().gang.clone().unwrap().to_string();
     assert_eq!((name(true), name(false)), ("ml/first".to_owned(), "ml/other".to_owned()));
@@ -154,7 +158,7 @@ fn every_field_comes_from_the_highest_level_that_says_it() {
             (format!("{G}match-policy"), "only-waiting".to_owned()),
             (format!("{G}total-number"), "9".to_owned()),
         ]);
-        (facts.annotated, facts.warnings) = Fields::of_pod_group(None, Some(&annotations));
+        (facts.annotated, facts.warnings) = DeclaredFields::of_pod_group(None, Some(&annotations));
         facts.spec.min = Some(7);
         facts.spec.wait = PodGroupFacts::wait_seconds(30);
     });

@@ -6,7 +6,7 @@ use baton::contract::tyjob::{BasicPolicy, JobQueuePolicy, Role, ScheduleState, S
 use baton::contract::{PodKey, PodRef};
 use baton::decide::pod::{AssignmentText, HandoffPod, Phase};
 use baton::decide::tyjob::placement::{
-    Class, JobFacts, JobIdentity, JobSpec, Part, Seat, Situation, Tally, Verdict, classify, verdict,
+    AttemptResult, Class, JobFacts, JobIdentity, JobPart, JobSpec, PlacedPods, Seat, Situation, classify, verdict,
 };
 use baton::decide::world::{PodFacts, PodSpec};
 use jiff::Timestamp;
@@ -27,7 +27,7 @@ fn template() -> PodFacts {
 }
 
 fn job() -> JobFacts {
-    let part = |role, name: &str, counts| Part {
+    let part = |role, name: &str, counts| JobPart {
         role,
         name: name.into(),
         counts,
@@ -55,7 +55,7 @@ fn job() -> JobFacts {
         has_address: false,
         ended: BTreeMap::new(),
         allocations: vec![],
-        told: None,
+        scheduled: None,
         spec: Ok(spec),
     }
 }
@@ -104,9 +104,9 @@ fn every_row_of_the_classification() {
 
 #[test]
 fn every_row_of_what_is_kept() {
-    let tally = |leader, workers, missing| Tally { leader, workers, missing };
+    let tally = |leader, workers, missing| PlacedPods { leader, workers, missing };
     let judged = |policy, min, started, tally| {
-        let Verdict { state, keep } = verdict(policy, min, started, tally);
+        let AttemptResult { state, keep } = verdict(policy, min, started, tally);
         (state, keep)
     };
     let whole = (ScheduleState::ScheduledSucceed, true);

@@ -1,19 +1,19 @@
 //! When a job can never fit: only when that is certain.
 
-use baton::decide::tyjob::placement::{Demand, Folded, Offer, unfit};
+use baton::decide::tyjob::placement::{Folded, NodeOffer, PartDemand, unfit};
 use baton::decide::world::Resources;
 
 fn amounts(list: &[(&str, &str)]) -> Resources {
     Resources::of(list.iter().map(|(name, amount)| (*name, amount.parse().unwrap())))
 }
 
-fn demand(name: &str, list: &[(&str, &str)], counts: i64) -> Demand {
-    Demand { name: name.into(), amounts: Folded::wanted(&amounts(list)), counts }
+fn demand(name: &str, list: &[(&str, &str)], counts: i64) -> PartDemand {
+    PartDemand { name: name.into(), amounts: Folded::wanted(&amounts(list)), counts }
 }
 
-fn offers(nodes: i64) -> Vec<Offer> {
+fn offers(nodes: i64) -> Vec<NodeOffer> {
     let amounts = Folded::offered(&amounts(&[("cpu", "8"), ("memory", "64Gi"), ("nvidia.com/gpu", "4")]));
-    vec![Offer { amounts, pods: 110, nodes }]
+    vec![NodeOffer { amounts, pods: 110, nodes }]
 }
 
 #[test]

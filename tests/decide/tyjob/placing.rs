@@ -133,7 +133,7 @@ fn below_the_minimum_nothing_is_kept() {
     jobs.run("rl", CPU, (4, CPU), |spec| spec.min_workers = 2);
     assert_eq!((jobs.state("rl"), jobs.reserved()), (Some(ScheduleState::Unscheduled), 0));
     assert!(jobs.facts("rl").allocations.is_empty());
-    assert!(!jobs.facts("rl").told.as_ref().unwrap().holds);
+    assert!(!jobs.facts("rl").scheduled.as_ref().unwrap().holds);
     assert!(jobs.message("rl").contains("2 are needed"), "{}", jobs.message("rl"));
 }
 

@@ -8,13 +8,14 @@
 //! | d | 2 / 10 | 20 / 100 | 600 / 800 |
 
 use baton::contract::tyjob::{BasicPolicy, Role};
-use baton::decide::tyjob::placement::{Load, Metric, Rank, Weights};
+use baton::decide::tyjob::placement::{Metric, Rank, Utilisation, Weights};
 use baton::decide::world::Resources;
 
 use crate::harness::tyjobs::TestJobs;
 
-fn cluster() -> [(&'static str, Load); 4] {
-    let load = |cpu: i64, memory, gpu, gpus| Load { used: [cpu * 1000, memory, gpu], total: [10_000, 100, gpus] };
+fn cluster() -> [(&'static str, Utilisation); 4] {
+    let load =
+        |cpu: i64, memory, gpu, gpus| Utilisation { used: [cpu * 1000, memory, gpu], total: [10_000, 100, gpus] };
     [("a", load(0, 0, 0, 800)), ("b", load(5, 20, 400, 800)), ("c", load(8, 70, 0, 0)), ("d", load(2, 20, 600, 800))]
 }
 
@@ -71,16 +72,16 @@ fn job_anti_affinity_prefers_little_use() {
 
 #[test]
 fn utilisation_counts_at_most_as_one_and_a_node_with_nothing_rates_zero() {
-    let full = Load { used: [20_000, 0, 0], total: [10_000, 100, 0] };
+    let full = Utilisation { used: [20_000, 0, 0], total: [10_000, 100, 0] };
     assert_eq!(Metric::Full.rate(&full, &pod(0), &Weights::default()), 550_000_000);
     for metric in [Metric::Full, Metric::Even, Metric::Empty, Metric::EmptyGpuRaised, Metric::FullCpuRaised] {
-        assert_eq!(metric.rate(&Load::default(), &pod(0), &Weights::default()), 0);
+        assert_eq!(metric.rate(&Utilisation::default(), &pod(0), &Weights::default()), 0);
     }
 }
 
 #[test]
 fn weights_weigh() {
-    let load = Load { used: [0; 3], total: [2000, 100, 0] };
+    let load = Utilisation { used: [0; 3], total: [2000, 100, 0] };
     let weights = Weights { cpu: 3, memory: 1, ..Weights::default() };
     assert_eq!(Metric::Full.rate(&load, &pod(0), &weights), 400_000_000, "(3 * 0.5 + 0.1) / 4");
 }

@@ -8,7 +8,7 @@ use baton::contract::gang::{GangId, PodGroupApi};
 use baton::contract::{PodKey, PodRef, Quantity};
 use baton::decide::scheduler::Config;
 use baton::decide::scheduler::rules::plugins::DefaultSet;
-use baton::decide::world::gangs::{Declared, MemberState, PodGroupFacts, Source};
+use baton::decide::world::gangs::{DeclarationSource, Declared, MemberState, PodGroupFacts};
 use baton::decide::world::{PodFacts, WorldEvent};
 
 use super::{TestScheduler, pod, wall};
@@ -190,6 +190,7 @@ pub fn declared(namespace: &str, keys: &[(String, String)]) -> Option<Arc<Declar
             None => annotations.insert(key.clone(), value.clone()),
         };
     }
-    let source = Source { namespace, labels: Some(&labels), annotations: Some(&annotations), scheduling_group: None };
+    let source =
+        DeclarationSource { namespace, labels: Some(&labels), annotations: Some(&annotations), scheduling_group: None };
     Declared::read(&source, || None).map(Arc::new)
 }

@@ -504,7 +504,7 @@ impl TestScheduler {
         facts.version += 1;
         facts.state = Some(half.state);
         facts.allocations.clone_from(&half.allocations);
-        facts.told = Some(half.told.clone());
+        facts.scheduled = Some(half.condition.clone());
         let version = facts.version;
         self.tell_job(&job.key.clone());
         JobWriteResult::Done(version)

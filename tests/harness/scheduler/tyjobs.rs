@@ -9,7 +9,7 @@ use baton::decide::pod::Phase;
 use baton::decide::scheduler::Config;
 use baton::decide::scheduler::rules::plugins::DefaultSet;
 use baton::decide::tyjob::JobRecord;
-use baton::decide::tyjob::placement::{JobFacts, JobIdentity, JobSpec, Part};
+use baton::decide::tyjob::placement::{JobFacts, JobIdentity, JobPart, JobSpec};
 use baton::decide::world::{JobClaim, Place, PodFacts, WorldEvent};
 
 use super::{OURS, TestScheduler, pod, wall};
@@ -46,7 +46,7 @@ impl TestJobs {
         let part = |role, name: &str, counts, limits| {
             let mut facts = pod(name, limits, self.cluster.now);
             facts.handoff.scheduler_name = "none".into();
-            Part { role, name: name.into(), counts, class: None, indexed: false, pod: facts }
+            JobPart { role, name: name.into(), counts, class: None, indexed: false, pod: facts }
         };
         JobFacts {
             job: JobIdentity { key: key(name), uid: format!("uid-{name}").into() },
@@ -59,7 +59,7 @@ impl TestJobs {
             has_address: false,
             ended: BTreeMap::new(),
             allocations: vec![],
-            told: None,
+            scheduled: None,
             spec: Ok(JobSpec {
                 priority: 5,
                 queue: JobQueuePolicy::Priority,
@@ -108,7 +108,7 @@ impl TestJobs {
     }
 
     pub fn message(&self, name: &str) -> &str {
-        self.facts(name).told.as_ref().map_or("", |told| &told.message)
+        self.facts(name).scheduled.as_ref().map_or("", |scheduled| &scheduled.message)
     }
 
     /// Places by pod without the job's name: `learner`, `actor-0`.

@@ -64,14 +64,14 @@ fn on_node(
     let lots = lots(world, &staying, units);
     let out: Vec<PodId> = leaving.iter().copied().chain(lots.iter().flat_map(|lot| &lot.pods).map(|v| v.pod)).collect();
     for id in &out {
-        world.displace(*id);
+        world.remove_for_dry_run(*id);
     }
     let fits = !out.is_empty() && verdict(world, plugins, pod, node, now).is_fit();
     let victims = if fits { spare(world, plugins, pod, node, lots, now) } else { Vec::new() };
     // Whoever was spared is back already.
     let still = |id: &PodId| !fits || leaving.contains(id) || victims.iter().any(|victim| victim.pod == *id);
     for id in out.into_iter().filter(still) {
-        world.put_back(id);
+        world.restore_after_dry_run(id);
     }
     fits.then_some(Candidate { node, victims })
 }
@@ -116,9 +116,9 @@ fn spare(
     let mut victims: Vec<Victim> = Vec::new();
     let mut fallen: BTreeSet<PodId> = BTreeSet::new();
     for lot in lots {
-        lot.pods.iter().for_each(|victim| world.put_back(victim.pod));
+        lot.pods.iter().for_each(|victim| world.restore_after_dry_run(victim.pod));
         if !verdict(world, plugins, pod, node, now).is_fit() {
-            lot.pods.iter().for_each(|victim| world.displace(victim.pod));
+            lot.pods.iter().for_each(|victim| world.remove_for_dry_run(victim.pod));
             fallen.extend(lot.others);
             victims.extend(lot.pods);
         }

@@ -4,7 +4,7 @@ use crate::contract::Shared;
 use crate::decide::devices::PodDeviceRequest;
 use crate::decide::pod::PodContainer;
 use crate::decide::world::Pod;
-use crate::decide::world::devices::{Kinds, kinds_of};
+use crate::decide::world::devices::{DeviceKinds, kinds_of};
 
 /// A pod's request.
 #[derive(Debug, PartialEq, Eq)]
@@ -12,7 +12,7 @@ pub struct Wanted {
     containers: Shared<Vec<PodContainer>>,
     request: PodDeviceRequest,
     names: Shared<Vec<Box<str>>>,
-    kinds: Kinds,
+    kinds: DeviceKinds,
 }
 
 impl Wanted {
@@ -36,7 +36,7 @@ impl Wanted {
     }
 
     /// The device types in it.
-    pub fn kinds(&self) -> Kinds {
+    pub fn kinds(&self) -> DeviceKinds {
         self.kinds
     }
 

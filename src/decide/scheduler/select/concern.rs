@@ -14,15 +14,15 @@ pub(super) struct Concern<'a> {
     pub pod: &'a Pod,
     /// The most that any of them reads.
     pub reads: Reads,
-    filters: Places,
-    pub scores: Places,
+    filters: RuleSet,
+    pub scores: RuleSet,
 }
 
-/// Places in a list, those from the last bit on together.
+/// RuleSet in a list, those from the last bit on together.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct Places(u64);
+pub(super) struct RuleSet(u64);
 
-impl Places {
+impl RuleSet {
     const LAST: usize = u64::BITS as usize - 1;
 
     fn bit(at: usize) -> u64 {
@@ -51,16 +51,16 @@ impl<'a> Concern<'a> {
     pub fn of(view: View<'a>, plugins: &'a Plugins, pod: &'a Pod, slots: &Slots) -> Self {
         let enabled = plugins.enabled();
         let mut most = Reads::Nothing;
-        let mut ask = |at: usize, plugin: &dyn Plugin, places: &mut Places| {
+        let mut ask = |at: usize, plugin: &dyn Plugin, places: &mut RuleSet| {
             let reads = plugin.reads(pod, slots);
             most = most.max(reads);
             if reads != Reads::Nothing {
-                places.0 |= Places::bit(at);
+                places.0 |= RuleSet::bit(at);
             }
         };
-        let (mut filters, mut scores) = (Places::default(), Places::default());
+        let (mut filters, mut scores) = (RuleSet::default(), RuleSet::default());
         enabled.filter.iter().enumerate().for_each(|(at, plugin)| ask(at, &**plugin, &mut filters));
-        enabled.pre_score.iter().for_each(|plugin| ask(0, &**plugin, &mut Places::default()));
+        enabled.pre_score.iter().for_each(|plugin| ask(0, &**plugin, &mut RuleSet::default()));
         enabled.score.iter().enumerate().for_each(|(at, (plugin, _))| ask(at, &**plugin, &mut scores));
         Self { view, plugins, pod, reads: most, filters, scores }
     }

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use crate::decide::scheduler::rules::NodeScore;
 use crate::decide::world::{Node, NodeId};
 
-use super::concern::{Concern, Places};
+use super::concern::{Concern, RuleSet};
 use super::table::Ranking;
 
 /// Raw ratings by the rules that normalise, in the order of the rules.
@@ -19,13 +19,13 @@ type Ratings = Arc<[i64]>;
 /// Nodes by the ratings that are normalised; those with equal ones by their sums. Sums are small numbers that many nodes share, so
 /// a node that moves from one to another costs a few steps.
 #[derive(Default)]
-pub(super) struct Ranks(BTreeMap<Ratings, Group>);
+pub(super) struct Ranks(BTreeMap<Ratings, EqualRatings>);
 
 /// Nodes with equal normalised ratings, by sum, the lowest first. No set is empty.
 #[derive(Default)]
-struct Group(Vec<(i64, NodeSet)>);
+struct EqualRatings(Vec<(i64, NodeSet)>);
 
-impl Group {
+impl EqualRatings {
     fn enter(&mut self, id: NodeId, sum: i64) {
         let at = self.at(sum).unwrap_or_else(|at| {
             self.0.insert(at, (sum, NodeSet::default()));
@@ -57,7 +57,7 @@ impl Ranking for Ranks {
     /// The weighted sum of the absolute ratings, and the others.
     type Rank = (i64, Ratings);
     /// The epoch of the typical mix, where a rule reads it, and the rules whose ratings are kept.
-    type Basis = (Option<u64>, Places);
+    type Basis = (Option<u64>, RuleSet);
 
     fn enter(&mut self, (id, _): (NodeId, &Node), sum: i64, relative: &[i64]) -> Self::Rank {
         if let Some(group) = self.0.get_mut(relative) {

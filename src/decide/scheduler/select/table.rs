@@ -41,7 +41,7 @@ pub trait Ranking: Default {
     }
 }
 
-enum Verdict<R> {
+enum Answer<R> {
     Fits(R),
     Refuses(RefusalId),
 }
@@ -54,7 +54,7 @@ pub struct Table<R: Ranking, B> {
     latest: (Shared<PodSpec>, Shared<Vec<PodContainer>>),
     /// What plugins keep for this shape.
     pub kept: Kept,
-    verdicts: Dense<NodeId, Verdict<R::Rank>>,
+    answers: Dense<NodeId, Answer<R::Rank>>,
     ranking: R,
     refusals: Refusals,
     basis: R::Basis,
@@ -70,7 +70,7 @@ impl<R: Ranking, B: PartialEq> Table<R, B> {
             by,
             latest: (pod.facts.spec.clone(), pod.facts.handoff.containers.clone()),
             kept: Kept::default(),
-            verdicts: Dense::default(),
+            answers: Dense::default(),
             ranking: R::default(),
             refusals: Refusals::default(),
             basis: R::Basis::default(),
@@ -100,23 +100,23 @@ impl<R: Ranking, B: PartialEq> Table<R, B> {
 
     /// The rank of a node, if it fits.
     pub fn rank(&self, id: NodeId) -> Option<&R::Rank> {
-        match self.verdicts.get(id)? {
-            Verdict::Fits(rank) => Some(rank),
-            Verdict::Refuses(_) => None,
+        match self.answers.get(id)? {
+            Answer::Fits(rank) => Some(rank),
+            Answer::Refuses(_) => None,
         }
     }
 
     /// Why a node does not fit.
     pub fn refusal(&self, id: NodeId) -> Option<&Refusal> {
-        match self.verdicts.get(id)? {
-            Verdict::Fits(_) => None,
-            Verdict::Refuses(refusal) => Some(self.refusals.get(*refusal)),
+        match self.answers.get(id)? {
+            Answer::Fits(_) => None,
+            Answer::Refuses(refusal) => Some(self.refusals.get(*refusal)),
         }
     }
 
     /// Why no node fits.
     pub fn diagnosis(&self) -> Diagnosis {
-        Diagnosis::of(self.verdicts.len(), self.refusals.counted())
+        Diagnosis::of(self.answers.len(), self.refusals.counted())
     }
 
     /// Judges the nodes that have changed since the last call, or all nodes on another basis. Returns them in order. After a
@@ -132,7 +132,7 @@ impl<R: Ranking, B: PartialEq> Table<R, B> {
         let mark = self.mark.take().filter(|_| self.basis == basis);
         let changed: Option<Vec<NodeId>> = mark.and_then(|mark| Some(journal.since(mark)?.collect()));
         let mut stale = changed.unwrap_or_else(|| {
-            (self.verdicts, self.ranking, self.refusals) = (Dense::default(), R::default(), Refusals::default());
+            (self.answers, self.ranking, self.refusals) = (Dense::default(), R::default(), Refusals::default());
             self.basis = basis;
             world.nodes().map(|(id, _)| id).collect()
         });
@@ -159,30 +159,30 @@ impl<R: Ranking, B: PartialEq> Table<R, B> {
     }
 
     fn fits(&mut self, node: (NodeId, &Node), rating: i64, relative: &[i64]) {
-        if let Some(Verdict::Fits(rank)) = self.verdicts.get_mut(node.0) {
+        if let Some(Answer::Fits(rank)) = self.answers.get_mut(node.0) {
             return self.ranking.change(rank, node, rating, relative);
         }
         self.leave(node.0);
         let rank = self.ranking.enter(node, rating, relative);
-        self.verdicts.insert(node.0, Verdict::Fits(rank));
+        self.answers.insert(node.0, Answer::Fits(rank));
     }
 
     fn refuses(&mut self, id: NodeId, refusal: Refusal) {
-        if let Some(Verdict::Refuses(known)) = self.verdicts.get(id)
+        if let Some(Answer::Refuses(known)) = self.answers.get(id)
             && *self.refusals.get(*known) == refusal
         {
             return;
         }
         self.leave(id);
         let refusal = self.refusals.enter(refusal);
-        self.verdicts.insert(id, Verdict::Refuses(refusal));
+        self.answers.insert(id, Answer::Refuses(refusal));
     }
 
     fn leave(&mut self, id: NodeId) {
-        match self.verdicts.remove(id) {
+        match self.answers.remove(id) {
             None => {}
-            Some(Verdict::Fits(rank)) => self.ranking.leave(id, &rank),
-            Some(Verdict::Refuses(refusal)) => self.refusals.leave(refusal),
+            Some(Answer::Fits(rank)) => self.ranking.leave(id, &rank),
+            Some(Answer::Refuses(refusal)) => self.refusals.leave(refusal),
         }
     }
 }

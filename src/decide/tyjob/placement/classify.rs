@@ -1,6 +1,6 @@
-//! Which jobs are tried.
+//! Which TYJobs are tried, and what is kept of an attempt to place one.
 
-use crate::contract::tyjob::ScheduleState;
+use crate::contract::tyjob::{BasicPolicy, ScheduleState};
 
 use super::JobFacts;
 
@@ -18,7 +18,7 @@ pub struct Situation {
 pub enum Class {
     /// Ended, ending or being deleted: its reservations go.
     Over,
-    /// Without a spec that can run: the controller ends it.
+    /// Without a valid spec: the controller ends it.
     Invalid,
     /// Does not fit into the whole cluster; tried again when nodes change.
     Unfit,
@@ -48,8 +48,46 @@ pub fn classify(job: &JobFacts, state: Option<ScheduleState>, situation: Situati
     match state {
         Some(ScheduleState::ScheduledFailed) if !situation.nodes_changed => Class::Unfit,
         _ if situation.missing => Class::Waiting,
-        // What was judged not to fit asks for nothing any more: counts were lowered.
+        // A job that did not fit asks for less now: counts were lowered.
         Some(ScheduleState::ScheduledFailed) => Class::Waiting,
         _ => Class::Placed,
+    }
+}
+
+/// What of a job has a place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct PlacedPods {
+    /// The leader has one.
+    pub leader: bool,
+    /// Workers that have one, or have done their work.
+    pub workers: i64,
+    /// Pods that need one and have none.
+    pub missing: i64,
+}
+
+/// What becomes of the job.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct AttemptResult {
+    /// What the status says.
+    pub state: ScheduleState,
+    /// The places stay; otherwise all of them are given back.
+    pub keep: bool,
+}
+
+/// Judges an attempt. `started`: the leader pod exists, so every placed pod keeps its place.
+///
+/// | started | placed | state | kept |
+/// | --- | --- | --- | --- |
+/// | any | all | `ScheduledSucceed` | yes |
+/// | no | leader and at least the minimum, not `Gang` | `ScheduledPartly` | yes |
+/// | no | less | `Unscheduled` | no |
+/// | yes | any | `ScheduledPartly` | yes |
+pub fn verdict(policy: BasicPolicy, min_workers: i64, started: bool, tally: PlacedPods) -> AttemptResult {
+    let whole = tally.missing == 0;
+    let enough = policy != BasicPolicy::Gang && tally.leader && tally.workers >= min_workers;
+    match (whole, started || enough) {
+        (true, _) => AttemptResult { state: ScheduleState::ScheduledSucceed, keep: true },
+        (false, true) => AttemptResult { state: ScheduleState::ScheduledPartly, keep: true },
+        (false, false) => AttemptResult { state: ScheduleState::Unscheduled, keep: false },
     }
 }

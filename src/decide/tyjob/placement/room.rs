@@ -1,5 +1,5 @@
-//! How many more pods of a job a node has room for, when all that is known is what each of them takes and which of them keep
-//! apart. Whether the node takes such a pod at all is for the filters to say.
+//! How many more pods of a TYJob a node has room for, by what each of them takes and by which of them exclude each other. Whether
+//! the node accepts such a pod at all is decided by the filters.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -42,7 +42,7 @@ pub fn is_plain(request: &PodDeviceRequest) -> bool {
 
 /// How many of these pods fit on a node beside what is there, taken in this order.
 pub fn room_for<'a>(node: &Node, guests: impl IntoIterator<Item = &'a Guests>) -> i64 {
-    let Some(mut left) = Left::on(node) else { return 0 };
+    let Some(mut left) = Remaining::on(node) else { return 0 };
     let labels = node.facts.as_ref().map(|facts| &facts.labels);
     let mut here: Vec<usize> = Vec::new();
     let mut fitting = 0;
@@ -60,34 +60,34 @@ pub fn room_for<'a>(node: &Node, guests: impl IntoIterator<Item = &'a Guests>) -
     fitting
 }
 
-/// The room of nodes that were asked before: one that looks like another, in all that these pods take, has the same room.
-/// Devices are picked one pod after the other, which is not to be done on thousands of nodes that are all alike.
+/// The room of nodes that were judged before: nodes that are equal in all that these pods take have the same room. Devices are
+/// picked one pod after the other, which would cost too much on thousands of equal nodes.
 pub struct KnownRooms<'a> {
     guests: &'a [Guests],
     /// Most that all the pods together take: more than that is as good as that.
     most: Resources,
     count: i64,
-    by_look: BTreeMap<Look, Vec<Seen>>,
+    by_key: BTreeMap<RoomKey, Vec<KnownRoom>>,
     asked: usize,
 }
 
 /// What a node has for the pods, cut at what they take.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
-struct Look {
+struct RoomKey {
     fingerprint: Option<u64>,
     gpus: Option<Vec<i64>>,
     free: Vec<i64>,
     pods: i64,
-    /// Which pods are to be counted there, and which of the labels that keep them apart the node has.
+    /// Which pods are counted there, and which of the labels that keep them apart the node has.
     welcome: Vec<bool>,
     labels: Vec<bool>,
 }
 
 /// Devices of a node that was asked, and its room.
-type Seen = (Option<PoolState>, i64);
+type KnownRoom = (Option<PoolState>, i64);
 
 impl<'a> KnownRooms<'a> {
-    /// Nodes that are looked at device by device for one decision; of further ones that look different nobody asks.
+    /// Nodes that are judged device by device for one decision; further nodes that differ are not judged.
     pub const MOST: usize = 128;
 
     /// Nothing known yet of the room for these.
@@ -105,7 +105,7 @@ impl<'a> KnownRooms<'a> {
             });
         }
         let count = guests.iter().map(|guest| guest.count).sum();
-        Self { guests, most, count, by_look: BTreeMap::new(), asked: 0 }
+        Self { guests, most, count, by_key: BTreeMap::new(), asked: 0 }
     }
 
     /// How many of those that `welcome` lets in fit on the node; `None` for a node that would have to be looked at in detail when
@@ -113,7 +113,7 @@ impl<'a> KnownRooms<'a> {
     pub fn room(&mut self, node: &Node, welcome: impl Fn(&Guests) -> bool) -> Option<i64> {
         let guests: &'a [Guests] = self.guests;
         let here = || guests.iter().filter(|guest| welcome(guest));
-        let Some(left) = Left::on(node).filter(|_| here().any(|guest| guest.devices.is_some())) else {
+        let Some(left) = Remaining::on(node).filter(|_| here().any(|guest| guest.devices.is_some())) else {
             return Some(room_for(node, here()));
         };
         let look = self.look(node, &left, &welcome);
@@ -123,8 +123,8 @@ impl<'a> KnownRooms<'a> {
             (None, None) => true,
             _ => false,
         };
-        if let Some((_, room)) = self.by_look.get(&look).into_iter().flatten().find(|(state, _)| same(state)) {
-            debug_assert_eq!(*room, room_for(node, here()), "nodes that look alike have the same room");
+        if let Some((_, room)) = self.by_key.get(&look).into_iter().flatten().find(|(state, _)| same(state)) {
+            debug_assert_eq!(*room, room_for(node, here()), "equal nodes have the same room");
             return Some(*room);
         }
         if self.asked >= Self::MOST {
@@ -132,11 +132,11 @@ impl<'a> KnownRooms<'a> {
         }
         let room = room_for(node, here());
         self.asked += 1;
-        self.by_look.entry(look).or_default().push((pool.map(PoolState::of), room));
+        self.by_key.entry(look).or_default().push((pool.map(PoolState::of), room));
         Some(room)
     }
 
-    fn look(&self, node: &Node, left: &Left<'_>, welcome: impl Fn(&Guests) -> bool) -> Look {
+    fn look(&self, node: &Node, left: &Remaining<'_>, welcome: impl Fn(&Guests) -> bool) -> RoomKey {
         let Resources { milli_cpu, memory, ephemeral, scalar } = &self.most;
         let free = &left.free;
         let mut amounts =
@@ -145,7 +145,7 @@ impl<'a> KnownRooms<'a> {
         let labels = node.facts.as_ref().map(|facts| &facts.labels);
         let keys: BTreeSet<&str> =
             self.guests.iter().flat_map(|guest| &guest.apart).filter_map(|(_, key)| key.as_deref()).collect();
-        Look {
+        RoomKey {
             fingerprint: left.stock.map(|stock| stock.pool().fingerprint()),
             gpus: left.gpus.clone(),
             free: amounts,
@@ -166,17 +166,17 @@ impl Guests {
 }
 
 /// What is left on a node.
-struct Left<'a> {
+struct Remaining<'a> {
     free: Resources,
     pods: i64,
     /// Percent of compute and of memory that is free on each GPU; `None` where the devices are not known.
     gpus: Option<Vec<i64>>,
     stock: Option<&'a Stock>,
-    /// The devices, once somebody has taken some by name.
+    /// The devices, once a pod has taken some by id.
     pool: Option<NodePool>,
 }
 
-impl<'a> Left<'a> {
+impl<'a> Remaining<'a> {
     fn on(node: &'a Node) -> Option<Self> {
         let facts = node.facts.as_ref()?;
         let mut free: Resources = (*facts.allocatable).clone();

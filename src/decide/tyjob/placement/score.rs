@@ -27,14 +27,14 @@ impl Default for Weights {
 
 /// CPU, memory and GPU of a node: what pods hold, and what there is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Load {
+pub struct Utilisation {
     /// Held.
     pub used: [i64; 3],
     /// There.
     pub total: [i64; 3],
 }
 
-impl Load {
+impl Utilisation {
     /// Of a node: what its pods ask for, and what it says that it offers.
     pub fn of(world: &World, node: &Node) -> Self {
         let Some(facts) = &node.facts else { return Self::default() };
@@ -60,7 +60,7 @@ impl Load {
     }
 }
 
-/// CPU, memory and GPU that a pod asks for, as [`Load`] counts them.
+/// CPU, memory and GPU that a pod asks for, as [`Utilisation`] counts them.
 pub fn wanted(requests: &Resources) -> [i64; 3] {
     [requests.milli_cpu, requests.memory, gpu_percent(requests)]
 }
@@ -96,7 +96,7 @@ impl Metric {
     }
 
     /// 0 to a billion.
-    pub fn rate(self, load: &Load, requests: &Resources, weights: &Weights) -> i64 {
+    pub fn rate(self, load: &Utilisation, requests: &Resources, weights: &Weights) -> i64 {
         let used = load.with(wanted(requests));
         let Weights { cpu, memory, gpu, raised } = *weights;
         let weights = match self {
@@ -104,7 +104,7 @@ impl Metric {
             Self::FullCpuRaised => [raised, memory, gpu],
             Self::Full | Self::Even | Self::Empty => [cpu, memory, gpu],
         };
-        // A node that has none of these resources is nobody's first choice.
+        // A node that has none of these resources is rated lowest.
         let Some(mean) = mean(used, weights) else { return 0 };
         let rating = match self {
             Self::Full | Self::FullCpuRaised => mean,

@@ -5,7 +5,7 @@ use super::folded::Folded;
 
 /// Nodes that offer the same.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Offer {
+pub struct NodeOffer {
     /// What each offers.
     pub amounts: Folded,
     /// Most pods on each.
@@ -14,7 +14,7 @@ pub struct Offer {
     pub nodes: i64,
 }
 
-impl Offer {
+impl NodeOffer {
     /// How many pods that ask for this fit on one such node, when it is empty.
     fn room(&self, wanted: &Folded) -> i64 {
         let asked = wanted.iter().filter(|(_, amount)| *amount > 0);
@@ -24,7 +24,7 @@ impl Offer {
 
 /// What one part of a job asks for.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Demand {
+pub struct PartDemand {
     /// Name of the part.
     pub name: Box<str>,
     /// What each pod asks for.
@@ -35,8 +35,14 @@ pub struct Demand {
 
 /// Why `leader` and `needed` of the workers cannot all be placed, whatever else runs; `None` when that is not certain. With
 /// `all`, every worker is needed.
-pub fn unfit(leader: &Demand, workers: &[Demand], needed: i64, all: bool, offers: &[Offer]) -> Option<String> {
-    let room = |demand: &Demand| -> i64 {
+pub fn unfit(
+    leader: &PartDemand,
+    workers: &[PartDemand],
+    needed: i64,
+    all: bool,
+    offers: &[NodeOffer],
+) -> Option<String> {
+    let room = |demand: &PartDemand| -> i64 {
         offers
             .iter()
             .fold(0i64, |sum, offer| sum.saturating_add(offer.room(&demand.amounts).saturating_mul(offer.nodes)))
@@ -68,7 +74,7 @@ pub fn unfit(leader: &Demand, workers: &[Demand], needed: i64, all: bool, offers
 }
 
 /// The leader and the least demanding workers ask for more of something than all nodes have.
-fn sum_is_short(leader: &Demand, workers: &[Demand], needed: i64, offers: &[Offer]) -> Option<String> {
+fn sum_is_short(leader: &PartDemand, workers: &[PartDemand], needed: i64, offers: &[NodeOffer]) -> Option<String> {
     let names = || workers.iter().chain([leader]).flat_map(|part| part.amounts.iter().map(|(name, _)| name));
     for name in names() {
         let mut parts: Vec<(i64, i64)> = workers.iter().map(|set| (set.amounts.get(name), set.counts)).collect();
@@ -91,7 +97,7 @@ fn sum_is_short(leader: &Demand, workers: &[Demand], needed: i64, offers: &[Offe
 }
 
 /// `: asks for 1600 percent of GPU, the most on a node is 800`.
-fn most(demand: &Demand, offers: &[Offer]) -> String {
+fn most(demand: &PartDemand, offers: &[NodeOffer]) -> String {
     for (name, wanted) in demand.amounts.iter() {
         let most = offers.iter().map(|offer| offer.amounts.get(name)).max().unwrap_or(0);
         if wanted > most {

@@ -5,11 +5,11 @@ use std::collections::BTreeSet;
 use jiff::{SignedDuration, Timestamp};
 
 use super::draft::Draft;
-use super::effect::Effect;
-use super::view::{NodeSight, PodView};
+use super::effect::JobEffect;
+use super::view::{NodeReachability, PodView};
 use crate::contract::tyjob::{CleanPodPolicy, keys};
 
-/// A dying pod of a node that is silent for longer than this is taken for dead.
+/// A terminating pod of a node that is silent for longer than this counts as dead.
 const SILENCE: SignedDuration = SignedDuration::from_secs(5 * 60);
 
 impl Draft<'_> {
@@ -35,39 +35,39 @@ impl Draft<'_> {
         let finalizers = self.view.job.metadata.finalizers.iter().flatten();
         let ours = finalizers.into_iter().any(|name| name == keys::FINALIZER);
         if ours && self.pods.is_empty() && self.status.allocations.is_empty() {
-            self.effects.push(Effect::RemoveFinalizer);
+            self.effects.push(JobEffect::RemoveFinalizer);
         }
     }
 
-    /// Deletes the pods that match and are not being deleted, and by force every dying one that no kubelet will confirm.
+    /// Deletes the pods that match and are not being deleted, and by force every terminating one that no kubelet will confirm.
     fn remove(&mut self, unwanted: impl Fn(&PodView) -> bool) {
         for pod in self.pods {
-            let delete = |force| Effect::Delete { name: pod.name.clone(), uid: pod.uid.clone(), force };
+            let delete = |force| JobEffect::Delete { name: pod.name.clone(), uid: pod.uid.clone(), force };
             match pod.deleting {
                 None if unwanted(pod) => self.delete_once(delete(false)),
                 None => {}
                 Some(deadline) => match dead_at(pod, deadline) {
                     Some(at) if at <= self.now => self.delete_once(delete(true)),
-                    Some(at) => self.effects.push(Effect::Wake { at }),
+                    Some(at) => self.effects.push(JobEffect::Wake { at }),
                     None => {}
                 },
             }
         }
     }
 
-    fn delete_once(&mut self, effect: Effect) {
+    fn delete_once(&mut self, effect: JobEffect) {
         if !self.effects.contains(&effect) {
             self.effects.push(effect);
         }
     }
 }
 
-/// When a dying pod counts as dead although its kubelet says nothing; `None` while the node is heard of.
+/// When a terminating pod counts as dead although its kubelet is silent; `None` while the node reports.
 fn dead_at(pod: &PodView, deadline: Timestamp) -> Option<Timestamp> {
-    match pod.sight {
-        NodeSight::There => None,
-        NodeSight::Gone => Some(deadline),
-        NodeSight::UnreachableSince(since) => {
+    match pod.reachability {
+        NodeReachability::There => None,
+        NodeReachability::Gone => Some(deadline),
+        NodeReachability::UnreachableSince(since) => {
             let silent = since.saturating_add(SILENCE).unwrap_or(Timestamp::MAX);
             // One second later: "over" is more than.
             Some(deadline.max(silent.saturating_add(SignedDuration::from_secs(1)).unwrap_or(silent)))

@@ -1,11 +1,11 @@
-//! A step under way: what is seen, and the status and effects as far as they are decided.
+//! A step under way: its input, and the status and effects as far as they are decided.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 
-use super::effect::Effect;
+use super::effect::JobEffect;
 use super::view::{JobView, PodView};
 use crate::contract::tyjob::{Allocation, Stage, TyJobSpec, TyJobStatus};
 
@@ -20,7 +20,7 @@ pub(super) struct Draft<'a> {
     /// The spec in force.
     pub spec: TyJobSpec,
     pub status: TyJobStatus,
-    pub effects: Vec<Effect>,
+    pub effects: Vec<JobEffect>,
 }
 
 impl<'a> Draft<'a> {
@@ -37,13 +37,13 @@ impl<'a> Draft<'a> {
     }
 
     /// Pods of the present attempt, by name.
-    pub fn crew(&self) -> BTreeMap<&'a str, &'a PodView> {
+    pub fn pods_by_name(&self) -> BTreeMap<&'a str, &'a PodView> {
         let attempt = self.status.restarts;
         let present = self.pods.iter().filter(|pod| pod.attempt == Some(attempt));
         present.map(|pod| (pod.name.as_str(), pod)).collect()
     }
 
-    /// The pod that holds a name, of whatever attempt.
+    /// The pod of a name, of any attempt.
     pub fn holder(&self, name: &str) -> Option<&'a PodView> {
         self.pods.iter().find(|pod| pod.name == name)
     }
@@ -54,8 +54,8 @@ impl<'a> Draft<'a> {
         self.status.allocations.iter().find(|place| place.pod == pod && place.attempt == attempt)
     }
 
-    pub fn tell(&mut self, warning: bool, reason: &'static str, message: String) {
-        self.effects.push(Effect::Tell { warning, reason, message });
+    pub fn event(&mut self, warning: bool, reason: &'static str, message: String) {
+        self.effects.push(JobEffect::Event { warning, reason, message });
     }
 
     /// Ends the job. Its pods go by the clean-up policy, in this step and all later ones.
@@ -82,5 +82,40 @@ impl<'a> Draft<'a> {
         let shown = shown.join(",");
         let text = if more > 0 { format!("{shown} +{more}") } else { shown };
         status.nodes = (!text.is_empty()).then_some(text);
+    }
+}
+
+/// Longest message of a condition, in bytes.
+const MAX_MESSAGE: usize = 1024;
+
+/// Sets a condition. The time of transition is kept unless the status changes. Returns whether the status changed.
+pub fn set(status: &mut TyJobStatus, kind: &str, holds: bool, reason: &str, message: &str, now: Timestamp) -> bool {
+    let word = if holds { "True" } else { "False" };
+    let message = &message[..message.floor_char_boundary(MAX_MESSAGE)];
+    if let Some(found) = status.conditions.iter_mut().find(|condition| condition.type_ == kind) {
+        let turned = found.status != word;
+        if turned {
+            word.clone_into(&mut found.status);
+            found.last_transition_time = Time(now);
+        }
+        reason.clone_into(&mut found.reason);
+        message.clone_into(&mut found.message);
+        return turned;
+    }
+    status.conditions.push(Condition {
+        type_: kind.to_owned(),
+        status: word.to_owned(),
+        reason: reason.to_owned(),
+        message: message.to_owned(),
+        last_transition_time: Time(now),
+        observed_generation: None,
+    });
+    true
+}
+
+/// Turns a condition that holds to `False`; one that was never set stays unset.
+pub fn clear(status: &mut TyJobStatus, kind: &str, reason: &str, message: &str, now: Timestamp) {
+    if status.holds(kind) {
+        set(status, kind, false, reason, message, now);
     }
 }

@@ -5,7 +5,7 @@ use serde_json::Value;
 
 /// One thing to do for a job. Each is harmless when repeated.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Effect {
+pub enum JobEffect {
     /// Put the clean-up finalizer on the job.
     AddFinalizer,
     /// Take it away: no pod of the job is left.
@@ -26,7 +26,7 @@ pub enum Effect {
         /// Without grace: its kubelet will never confirm.
         force: bool,
     },
-    /// Tell a pod that has no node yet which one is reserved for it now.
+    /// Write the reserved node to a pod that has no node yet.
     Reserve {
         /// Name.
         name: String,
@@ -36,7 +36,7 @@ pub enum Effect {
         node: String,
     },
     /// An event on the job.
-    Tell {
+    Event {
         /// Needs attention.
         warning: bool,
         /// PascalCase.

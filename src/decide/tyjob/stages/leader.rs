@@ -3,11 +3,10 @@
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
-use super::conditions::{clear, set};
-use super::draft::Draft;
-use super::effect::Effect;
+use super::draft::{Draft, clear, set};
+use super::effect::JobEffect;
 use super::pod::{overridden_env, pod_of};
-use super::view::{ImageWait, NodeSight, Phase, PodView};
+use super::view::{ImageWait, NodeReachability, Phase, PodView};
 use crate::contract::tyjob::{ScheduleState, Stage, TyJobSpec, condition};
 
 /// An image that cannot be pulled is tried for this long.
@@ -18,8 +17,8 @@ impl Draft<'_> {
     pub(super) fn wait_for_place(&mut self) {
         let leader = self.spec.leader_pod(self.name);
         let state = self.status.schedule_state;
-        // Made before and not written as started: what has become of it counts, whatever became of its place.
-        let made = self.crew().get(leader.as_str()).copied();
+        // Made before and not written as started: the pod's own state counts, whether its place still stands or not.
+        let made = self.pods_by_name().get(leader.as_str()).copied();
         if let Some(pod) = made.filter(|pod| pod.phase == Phase::Succeeded && !pod.stopped) {
             return self.start(pod);
         }
@@ -42,9 +41,9 @@ impl Draft<'_> {
                 let member = self.spec.leader_member(self.name);
                 let body = pod_of(self.view, &self.spec, &member, &place, None);
                 self.status.message = Some(format!("the leader {leader} is being made for {}", place.node));
-                self.effects.push(Effect::Create { name: leader, body });
+                self.effects.push(JobEffect::Create { name: leader, body });
             }
-            // Our own of another attempt, or dying: its name is waited for.
+            // The job's own pod of another attempt, or terminating: its name is not free yet.
             Some(_) => self.status.message = Some(format!("the former pod {leader} is not gone yet")),
         }
     }
@@ -55,20 +54,20 @@ impl Draft<'_> {
         self.spec = self.view.job.spec_at_start(&self.spec);
         self.accept();
         self.status.message = Some(format!("the leader {} is made and has no address yet", leader.name));
-        self.tell_overridden(None);
+        self.report_overridden(None);
     }
 
     /// Variables that templates set themselves, of parts that `former` does not have.
-    pub(super) fn tell_overridden(&mut self, former: Option<&TyJobSpec>) {
+    pub(super) fn report_overridden(&mut self, former: Option<&TyJobSpec>) {
         for (place, name) in overridden_env(&self.spec, former) {
-            self.tell(true, "EnvOverridden", format!("{place} sets {name} itself: its value is kept"));
+            self.event(true, "EnvOverridden", format!("{place} sets {name} itself: its value is kept"));
         }
     }
 
     /// Starting or Running.
     pub(super) fn work(&mut self) {
         let name = self.spec.leader_pod(self.name);
-        let leader = self.crew().get(name.as_str()).copied();
+        let leader = self.pods_by_name().get(name.as_str()).copied();
         if leader.is_some_and(|pod| pod.phase == Phase::Succeeded && !pod.stopped) {
             self.count_workers();
             return self.end(Stage::Succeeded, format!("the leader {name} succeeded"));
@@ -83,7 +82,7 @@ impl Draft<'_> {
                 Some(format!("failed: {}", pod.failure.as_deref().unwrap_or("no reason given")))
             }
             Some(pod) if pod.deleting.is_some() => Some("is being deleted".to_owned()),
-            Some(pod) if pod.sight == NodeSight::Gone => {
+            Some(pod) if pod.reachability == NodeReachability::Gone => {
                 Some(format!("has lost its node {}", pod.node.as_deref().unwrap_or_default()))
             }
             Some(_) => None,
@@ -111,7 +110,7 @@ impl Draft<'_> {
         status.leader_address = None;
         status.replacing.clear();
         status.ended_workers.clear();
-        clear(status, condition::IMAGE_PULL, "LeaderLost", "the leader is made anew", self.now);
+        clear(status, condition::IMAGE_PULL, "LeaderLost", "the leader is made again", self.now);
         status.message = Some(format!("{why}: restart {} of {limit}", restarts + 1));
     }
 
@@ -149,7 +148,7 @@ impl Draft<'_> {
         }
         // One second later: "over" is more than.
         let at = until.saturating_add(SignedDuration::from_secs(1)).unwrap_or(until);
-        self.effects.push(Effect::Wake { at });
+        self.effects.push(JobEffect::Wake { at });
         false
     }
 }

@@ -1,11 +1,10 @@
-//! The life of one TYJob: what its object, its pods and the time say must be written and done next.
+//! The stages of one TYJob: what must be written and done next, by its object, its pods and the time.
 //!
-//! [`step()`] is level-triggered and idempotent: it keeps nothing between calls. The status that it answers is written first,
+//! [`step()`] is level-triggered and idempotent: it keeps nothing between calls. The status that it returns is written first,
 //! against the version that was read; the effects follow only when that write went through, so that nothing is deleted
 //! before it is counted, and a crash between any two calls loses and repeats nothing.
 
 mod clean;
-mod conditions;
 mod draft;
 mod effect;
 mod leader;
@@ -16,7 +15,7 @@ mod tests;
 mod view;
 mod workers;
 
-pub use effect::Effect;
+pub use effect::JobEffect;
 pub use pod::{overridden_env, pod_of};
 pub use step::step;
-pub use view::{ImageWait, JobView, NodeSight, Phase, PodView, Trouble};
+pub use view::{CreateFailure, ImageWait, JobView, NodeReachability, Phase, PodView};

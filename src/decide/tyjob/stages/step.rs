@@ -2,10 +2,9 @@
 
 use jiff::{Timestamp, Unit};
 
-use super::conditions::{clear, set};
-use super::draft::Draft;
-use super::effect::Effect;
-use super::view::{JobView, PodView, Trouble};
+use super::draft::{Draft, clear, set};
+use super::effect::JobEffect;
+use super::view::{CreateFailure, JobView, PodView};
 use crate::contract::tyjob::{InvalidField, Stage, TyJobStatus, condition, keys};
 
 /// What a job's status must be, and what is to be done after it is written. `pods` are those that the job controls.
@@ -23,7 +22,7 @@ use crate::contract::tyjob::{InvalidField, Stage, TyJobStatus, condition, keys};
 ///
 /// Succeeded and Failed are never left; only pods are cleaned up there. A job that is being deleted loses its pods, then its
 /// finalizer.
-pub fn step(view: &JobView<'_>, pods: &[PodView], now: Timestamp) -> (TyJobStatus, Vec<Effect>) {
+pub fn step(view: &JobView<'_>, pods: &[PodView], now: Timestamp) -> (TyJobStatus, Vec<JobEffect>) {
     // Whole seconds, as the object stores them: what is read back equals what was meant.
     let mut draft = Draft::new(view, pods, now.round(Unit::Second).unwrap_or(now));
     let before = draft.status.stage;
@@ -61,7 +60,7 @@ impl Draft<'_> {
         let text = list(invalid);
         set(&mut self.status, condition::INVALID_SPEC, true, "Invalid", &text, self.now);
         self.end(Stage::Failed, format!("the spec is invalid: {text}"));
-        self.tell(true, condition::INVALID_SPEC, text);
+        self.event(true, condition::INVALID_SPEC, text);
     }
 
     /// An edit that a started job cannot follow.
@@ -73,13 +72,13 @@ impl Draft<'_> {
                 let former = self.status.accepted_spec.take();
                 self.accept();
                 if let Some(former) = former.and_then(|spec| serde_json::from_value(spec).ok()) {
-                    self.tell_overridden(Some(&former));
+                    self.report_overridden(Some(&former));
                 }
             }
         } else {
             let text = list(refused);
             if set(&mut self.status, kind, true, "Refused", &text, self.now) {
-                self.tell(true, kind, format!("the edit is refused and the last valid spec stays in force: {text}"));
+                self.event(true, kind, format!("the edit is refused and the last valid spec stays in force: {text}"));
             }
         }
     }
@@ -99,7 +98,7 @@ impl Draft<'_> {
         let finalizers = self.view.job.metadata.finalizers.iter().flatten();
         if !finalizers.into_iter().any(|name| name == keys::FINALIZER) {
             // Nothing is made before its clean-up is sure.
-            self.effects.push(Effect::AddFinalizer);
+            self.effects.push(JobEffect::AddFinalizer);
             return;
         }
         self.troubles();
@@ -117,27 +116,27 @@ impl Draft<'_> {
     /// Pods that could not be made.
     fn troubles(&mut self) {
         let Some(trouble) = self.view.trouble else { return };
-        let told = |wanted: fn(&Trouble) -> Option<&String>| {
+        let told = |wanted: fn(&CreateFailure) -> Option<&String>| {
             let found = trouble.iter().filter_map(|(pod, trouble)| Some(format!("{pod}: {}", wanted(trouble)?)));
             found.collect::<Vec<_>>().join("; ")
         };
-        let foreign = told(|trouble| if let Trouble::Foreign(whose) = trouble { Some(whose) } else { None });
+        let foreign = told(|trouble| if let CreateFailure::Foreign(whose) = trouble { Some(whose) } else { None });
         if foreign.is_empty() {
             clear(&mut self.status, condition::NAME_CONFLICT, "Resolved", "every pod name is free or ours", self.now);
         } else if set(&mut self.status, condition::NAME_CONFLICT, true, "ForeignPod", &foreign, self.now) {
-            self.tell(true, condition::NAME_CONFLICT, format!("left alone, and tried again: {foreign}"));
+            self.event(true, condition::NAME_CONFLICT, format!("left alone, and tried again: {foreign}"));
         }
-        let refused = told(|trouble| if let Trouble::Refused(why) = trouble { Some(why) } else { None });
+        let refused = told(|trouble| if let CreateFailure::Refused(why) = trouble { Some(why) } else { None });
         if refused.is_empty() {
             clear(&mut self.status, condition::POD_REFUSED, "Resolved", "no pod is refused", self.now);
         } else if set(&mut self.status, condition::POD_REFUSED, true, "Refused", &refused, self.now) {
-            self.tell(true, condition::POD_REFUSED, format!("tried again: {refused}"));
+            self.event(true, condition::POD_REFUSED, format!("tried again: {refused}"));
         }
-        let invalid = told(|trouble| if let Trouble::Invalid(why) = trouble { Some(why) } else { None });
+        let invalid = told(|trouble| if let CreateFailure::Invalid(why) = trouble { Some(why) } else { None });
         if !invalid.is_empty() {
             set(&mut self.status, condition::INVALID_SPEC, true, "InvalidPod", &invalid, self.now);
             self.end(Stage::Failed, format!("a template makes no valid pod: {invalid}"));
-            self.tell(true, condition::INVALID_SPEC, invalid);
+            self.event(true, condition::INVALID_SPEC, invalid);
         }
     }
 
@@ -146,7 +145,7 @@ impl Draft<'_> {
         let Some(stage) = self.status.stage.filter(|stage| before != Some(*stage)) else { return };
         let warning = matches!(stage, Stage::Failed | Stage::Rescheduling);
         let message = self.status.message.clone().unwrap_or_default();
-        self.tell(warning, stage.word(), message);
+        self.event(warning, stage.word(), message);
     }
 }
 

@@ -1,4 +1,4 @@
-//! What a step sees: the job and what was found out about its names, and every pod that belongs to it.
+//! The input of a step: the TYJob, which of its pods could not be made, and every pod that belongs to it.
 
 use std::collections::BTreeMap;
 
@@ -9,23 +9,23 @@ use crate::contract::tyjob::{InvalidField, TyJob};
 /// A job as it was read last.
 #[derive(Debug, Clone, PartialEq)]
 pub struct JobView<'a> {
-    /// The object. Its `resourceVersion` is the precondition of the status that a step answers.
+    /// The object. Its `resourceVersion` is the precondition of the status that a step returns.
     pub job: &'a TyJob,
     /// The part of the object that does not fit its type; `job` then has a default there.
     pub unreadable: Option<&'a InvalidField>,
     /// Scheduler name of the pods.
     pub scheduler_name: &'a str,
-    /// Pods that could not be made at the last try, by name; `None` before the first try of whoever looks: what the status says
-    /// of them then stands.
-    pub trouble: Option<&'a BTreeMap<String, Trouble>>,
+    /// Pods that could not be made at the last try, by name; `None` before the controller's first try: what the status states
+    /// about them then stands.
+    pub trouble: Option<&'a BTreeMap<String, CreateFailure>>,
 }
 
 /// Why a pod could not be made.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Trouble {
-    /// A pod of this name is there that is not the job's; says whose it is.
+pub enum CreateFailure {
+    /// A pod of this name exists that is not the job's; its owner.
     Foreign(String),
-    /// The API server says that such a pod can never be.
+    /// The API server rejects the pod as invalid.
     Invalid(String),
     /// The API server refuses it for now (quota, admission).
     Refused(String),
@@ -42,9 +42,9 @@ pub struct PodView {
     pub attempt: Option<i32>,
     /// Phase.
     pub phase: Phase,
-    /// It ended only after its deletion was asked for: that it ended well says nothing of its work.
+    /// It ended only after its deletion was asked for: its success does not mean that its work is done.
     pub stopped: bool,
-    /// It failed because somebody made room or the node went down, not by itself: the pod says so.
+    /// Its status says that it failed by preemption, eviction or the end of its node, not by itself.
     pub disrupted: bool,
     /// Condition `Ready`.
     pub ready: bool,
@@ -53,8 +53,8 @@ pub struct PodView {
     /// Node that it is bound to.
     pub node: Option<String>,
     /// What is known of that node.
-    pub sight: NodeSight,
-    /// Node that it says is reserved for it.
+    pub reachability: NodeReachability,
+    /// Node that is reserved for it, by its annotation.
     pub allocation: Option<String>,
     /// End of its grace period, when it is being deleted.
     pub deleting: Option<Timestamp>,
@@ -92,17 +92,17 @@ impl Phase {
 pub struct ImageWait {
     /// `InvalidImageName`, `ErrImageNeverPull`, `ErrImagePull` or `ImagePullBackOff`.
     pub reason: String,
-    /// The kubelet's words.
+    /// The kubelet's message.
     pub message: String,
 }
 
 /// What is known of a pod's node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
-pub enum NodeSight {
+pub enum NodeReachability {
     /// It is there, or the pod has none.
     #[default]
     There,
-    /// Its kubelet has not been heard of since.
+    /// Its kubelet has not reported since.
     UnreachableSince(Timestamp),
     /// The node object is gone.
     Gone,

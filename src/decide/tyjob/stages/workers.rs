@@ -3,14 +3,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::draft::Draft;
-use super::effect::Effect;
+use super::effect::JobEffect;
 use super::pod::pod_of;
-use super::view::{NodeSight, Phase, PodView};
+use super::view::{NodeReachability, Phase, PodView};
 use crate::contract::tyjob::{Allocation, Stage, WorkerEnd};
 
 /// What the workers of a job come to.
 #[derive(Debug, Default)]
-pub(super) struct Tally {
+pub(super) struct WorkerCount {
     /// Ready, or succeeded.
     good: i64,
     /// Failed, and of a set at its limit.
@@ -20,7 +20,7 @@ pub(super) struct Tally {
 impl Draft<'_> {
     /// Makes, replaces and counts workers, and moves the stage by the count.
     pub(super) fn workers(&mut self, leader: &PodView) {
-        let Tally { good, lost } = self.count_workers();
+        let WorkerCount { good, lost } = self.count_workers();
         let wanted = i64::from(self.spec.min_workers_num);
         let total = self.spec.total_workers();
         if total - lost < wanted {
@@ -46,15 +46,15 @@ impl Draft<'_> {
         });
     }
 
-    /// Counts, and settles what becomes of failed ones: each failure is counted once, by its uid, before the pod goes.
-    pub(super) fn count_workers(&mut self) -> Tally {
-        let crew = self.crew();
+    /// Counts, and decides what becomes of failed workers: each failure is counted once, by its uid, before the pod goes.
+    pub(super) fn count_workers(&mut self) -> WorkerCount {
+        let pods = self.pods_by_name();
         let limit = self.spec.restart_limit;
-        let mut tally = Tally::default();
-        let mut told = Vec::new();
+        let mut tally = WorkerCount::default();
+        let mut events = Vec::new();
         let mut wanted = BTreeSet::new();
         let status = &mut self.status;
-        let here: BTreeSet<&str> = crew.values().map(|pod| pod.uid.as_str()).collect();
+        let here: BTreeSet<&str> = pods.values().map(|pod| pod.uid.as_str()).collect();
         status.replacing.retain(|uid| here.contains(uid.as_str()));
         for member in self.spec.members(self.name).skip(1) {
             wanted.insert(member.name.clone());
@@ -73,7 +73,7 @@ impl Draft<'_> {
                 Some(WorkerEnd::Failed) => drop(status.ended_workers.remove(&member.name)),
                 None => {}
             }
-            let Some(pod) = crew.get(member.name.as_str()) else { continue };
+            let Some(pod) = pods.get(member.name.as_str()) else { continue };
             let replaced = status.replacing.contains(&pod.uid);
             match pod.phase {
                 Phase::Succeeded if !pod.stopped => {
@@ -85,7 +85,7 @@ impl Draft<'_> {
                     let why = pod.failure.as_deref().unwrap_or("no reason given");
                     if pod.disrupted {
                         status.replacing.push(pod.uid.clone());
-                        told.push(("WorkerDisrupted", format!("{} was ended from outside: {why}", member.name)));
+                        events.push(("WorkerDisrupted", format!("{} was ended from outside: {why}", member.name)));
                         continue;
                     }
                     let restarts = status.worker_set_restarts.entry(set.to_owned()).or_default();
@@ -93,11 +93,11 @@ impl Draft<'_> {
                         *restarts += 1;
                         status.replacing.push(pod.uid.clone());
                         let text = format!("{} failed: {why}; restart {restarts} of {limit} of {set}", member.name);
-                        told.push(("WorkerRestarted", text));
+                        events.push(("WorkerRestarted", text));
                     } else {
                         tally.lost += 1;
                         let text = format!("{} failed for good: {why}; restartLimit is {limit}", member.name);
-                        told.push(("WorkerFailed", text));
+                        events.push(("WorkerFailed", text));
                         status.ended_workers.insert(member.name, WorkerEnd::Failed);
                     }
                 }
@@ -107,15 +107,15 @@ impl Draft<'_> {
         }
         status.ended_workers.retain(|name, _| wanted.contains(name));
         status.ready_workers = i32::try_from(tally.good).unwrap_or(i32::MAX);
-        for (reason, text) in told {
-            self.tell(true, reason, text);
+        for (reason, text) in events {
+            self.event(true, reason, text);
         }
         tally
     }
 
     /// Makes missing workers that have a place, and removes those that are replaced or have lost their node.
     fn make_workers(&mut self) {
-        let crew = self.crew();
+        let pods = self.pods_by_name();
         let places: BTreeMap<&str, &Allocation> = {
             let attempt = self.status.restarts;
             let present = self.status.allocations.iter().filter(|place| place.attempt == attempt);
@@ -129,11 +129,11 @@ impl Draft<'_> {
                 continue;
             }
             let place = places.get(member.name.as_str());
-            match (crew.get(member.name.as_str()), place, address) {
+            match (pods.get(member.name.as_str()), place, address) {
                 (Some(pod), place, _) => effects.extend(self.tend(pod, place.copied())),
                 (None, Some(place), Some(_)) if !held.contains(member.name.as_str()) => {
                     let body = pod_of(self.view, &self.spec, &member, place, address);
-                    effects.push(Effect::Create { name: member.name, body });
+                    effects.push(JobEffect::Create { name: member.name, body });
                 }
                 _ => {}
             }
@@ -142,14 +142,14 @@ impl Draft<'_> {
     }
 
     /// What a pod that exists needs.
-    pub(super) fn tend(&self, pod: &PodView, place: Option<&Allocation>) -> Option<Effect> {
+    pub(super) fn tend(&self, pod: &PodView, place: Option<&Allocation>) -> Option<JobEffect> {
         if pod.deleting.is_some() {
             return None;
         }
-        if self.status.replacing.contains(&pod.uid) || pod.sight == NodeSight::Gone {
-            return Some(Effect::Delete { name: pod.name.clone(), uid: pod.uid.clone(), force: false });
+        if self.status.replacing.contains(&pod.uid) || pod.reachability == NodeReachability::Gone {
+            return Some(JobEffect::Delete { name: pod.name.clone(), uid: pod.uid.clone(), force: false });
         }
         let place = place.filter(|place| pod.node.is_none() && pod.allocation.as_deref() != Some(&place.node))?;
-        Some(Effect::Reserve { name: pod.name.clone(), uid: pod.uid.clone(), node: place.node.clone() })
+        Some(JobEffect::Reserve { name: pod.name.clone(), uid: pod.uid.clone(), node: place.node.clone() })
     }
 }

@@ -7,7 +7,7 @@ use super::config::{GangDefaults, GroupId};
 use super::declared::{Declared, PodGroupFacts};
 use super::gang::Gang;
 use super::member::{Member, MemberState};
-use super::votes::Rank;
+use super::votes::MemberAge;
 use crate::contract::gang::{BadName, GangId, PodGroupApi};
 use crate::decide::world::{Pod, PodId};
 
@@ -15,7 +15,7 @@ use crate::decide::world::{Pod, PodId};
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct PodEntry {
     gang: GangId,
-    rank: Rank,
+    rank: MemberAge,
 }
 
 /// The registry of gangs. Lives in the world and follows it.
@@ -29,12 +29,12 @@ pub struct GangBook {
     /// By gang: sets of several gangs that name it.
     named: BTreeMap<GangId, BTreeSet<GroupId>>,
     /// Gangs that changed since [`GangBook::take_changed`].
-    changed: BTreeMap<GangId, Change>,
+    changed: BTreeMap<GangId, GangChange>,
 }
 
 /// How much of a gang changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Change {
+pub enum GangChange {
     /// Only the states of members: members and declarations are as they were.
     Moved,
     /// Anything.
@@ -96,7 +96,7 @@ impl GangBook {
     }
 
     /// Gangs that changed since the last call: the gangs themselves and those that list them.
-    pub fn take_changed(&mut self) -> BTreeMap<GangId, Change> {
+    pub fn take_changed(&mut self) -> BTreeMap<GangId, GangChange> {
         std::mem::take(&mut self.changed)
     }
 
@@ -155,13 +155,13 @@ impl GangBook {
             && let Some(moved) = home.move_member(&entry.rank, same, state, committed)
         {
             if moved && !self.changed.contains_key(gang) {
-                self.changed.insert(gang.clone(), Change::Moved);
+                self.changed.insert(gang.clone(), GangChange::Moved);
             }
             return;
         }
         self.pod_gone_but(pod.id, Some(gang));
         let name = handoff.pod.key.name.as_ref().into();
-        let rank = Rank { ended: !state.is_live(), created: handoff.created, name };
+        let rank = MemberAge { ended: !state.is_live(), created: handoff.created, name };
         let member = Member {
             pod: pod.id,
             identity: handoff.pod.clone(),
@@ -221,7 +221,7 @@ impl GangBook {
         gang.settle(&self.defaults);
         let (empty, now, spoke) = (gang.is_empty(), gang.group.clone(), gang.silent != silent);
         let entered = self.groups.get(&before).is_some_and(|listing| listing.contains(id));
-        self.changed.insert(id.clone(), Change::Restated);
+        self.changed.insert(id.clone(), GangChange::Restated);
         if empty {
             self.gangs.remove(id);
         }
@@ -248,7 +248,7 @@ impl GangBook {
         listing.remove(id);
         let left: Vec<GangId> = listing.iter().cloned().collect();
         if !left.is_empty() {
-            self.changed.extend(left.into_iter().map(|id| (id, Change::Restated)));
+            self.changed.extend(left.into_iter().map(|id| (id, GangChange::Restated)));
             return;
         }
         self.groups.remove(group);
@@ -266,7 +266,7 @@ impl GangBook {
     fn touch_gangs_naming(&mut self, id: &GangId) {
         let sets = self.named.get(id).into_iter().flatten();
         let naming = sets.filter_map(|set| self.groups.get(set)).flatten();
-        self.changed.extend(naming.map(|id| (id.clone(), Change::Restated)));
+        self.changed.extend(naming.map(|id| (id.clone(), GangChange::Restated)));
     }
 }
 

@@ -18,7 +18,7 @@ type Texts = BTreeMap<String, String>;
 
 /// Values of one level of precedence; `None` where nothing valid is stated.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Default)]
-pub struct Fields {
+pub struct DeclaredFields {
     /// Fewest members that may run; 0 means no gang rule.
     pub min: Option<u32>,
     /// How long reserved members wait for the others.
@@ -68,14 +68,14 @@ impl NamedBy {
 
 /// The gang that a pod names, and by which key.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Named {
+pub struct GangName {
     /// The key.
     pub by: NamedBy,
     /// The gang; a name that could name nothing holds the pod.
     pub gang: Result<GangId, BadName>,
 }
 
-impl Named {
+impl GangName {
     /// The text, a valid name or not.
     pub fn name(&self) -> &str {
         match &self.gang {
@@ -102,13 +102,13 @@ pub struct Owner {
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Declared {
     /// By the keys of annotations and labels.
-    pub named: Option<Named>,
+    pub named: Option<GangName>,
     /// By `spec.schedulingGroup`; goes before [`Declared::named`] where the installation reads it.
-    pub scheduling_group: Option<Named>,
+    pub scheduling_group: Option<GangName>,
     /// Annotations of `gang.scheduling.koordinator.sh`: the highest level.
-    pub koordinator: Fields,
+    pub koordinator: DeclaredFields,
     /// Labels and annotations of `pod-group.scheduling.sigs.k8s.io`: the second level.
-    pub pod_group: Fields,
+    pub pod_group: DeclaredFields,
     /// Label `koordinator.sh/priority`.
     pub sub_priority: i64,
     /// Annotation `timeout` is `"true"`.
@@ -121,7 +121,7 @@ pub struct Declared {
 
 /// Where declarations stand on a pod.
 #[derive(Debug, Clone, Copy)]
-pub struct Source<'a> {
+pub struct DeclarationSource<'a> {
     /// `metadata.namespace`.
     pub namespace: &'a str,
     /// `metadata.labels`.
@@ -132,7 +132,7 @@ pub struct Source<'a> {
     pub scheduling_group: Option<&'a str>,
 }
 
-impl<'a> Source<'a> {
+impl<'a> DeclarationSource<'a> {
     fn label(&self, key: &str) -> Option<&'a str> {
         self.labels?.get(key).map(String::as_str)
     }
@@ -186,9 +186,9 @@ fn listed(key: &'static str, text: &str) -> Result<Arc<BTreeSet<GangId>>, BadVal
     parse_groups(key, text).map(Arc::new)
 }
 
-impl Fields {
+impl DeclaredFields {
     /// Annotations that both pods and PodGroups carry.
-    fn koordinator(from: &Source<'_>, warnings: &mut Vec<Warning>) -> Self {
+    fn koordinator(from: &DeclarationSource<'_>, warnings: &mut Vec<Warning>) -> Self {
         let at = |key: &'static str| from.annotation(key).map(|text| (key, text)).into_iter();
         Self {
             min: None,
@@ -201,7 +201,7 @@ impl Fields {
     }
 
     /// Labels and annotations that both pods and PodGroups carry.
-    fn pod_group(from: &Source<'_>, warnings: &mut Vec<Warning>) -> Self {
+    fn pod_group(from: &DeclarationSource<'_>, warnings: &mut Vec<Warning>) -> Self {
         Self {
             policy: first(from.either(key::POD_GROUP_MATCH_POLICY), warnings, some(MatchPolicy::parse)),
             groups: first(from.either(key::POD_GROUP_GROUPS), warnings, some(listed)),
@@ -211,7 +211,7 @@ impl Fields {
 
     /// What the labels and annotations of a PodGroup object say.
     pub fn of_pod_group(labels: Option<&Texts>, annotations: Option<&Texts>) -> (Self, Vec<Warning>) {
-        let from = Source { namespace: "", labels, annotations, scheduling_group: None };
+        let from = DeclarationSource { namespace: "", labels, annotations, scheduling_group: None };
         let mut warnings = Vec::new();
         let mut fields = Self::koordinator(&from, &mut warnings);
         let second = Self::pod_group(&from, &mut warnings);
@@ -223,7 +223,7 @@ impl Fields {
 
 impl Declared {
     /// Reads a pod. `None` for a pod that names no gang. `owner` is called only for the others.
-    pub fn read(from: &Source<'_>, owner: impl FnOnce() -> Option<Owner>) -> Option<Self> {
+    pub fn read(from: &DeclarationSource<'_>, owner: impl FnOnce() -> Option<Owner>) -> Option<Self> {
         let mut names = from.names();
         let first_name = names.next();
         let scheduling_group = from.scheduling_group.filter(|name| !name.is_empty());
@@ -237,12 +237,12 @@ impl Declared {
             warnings
                 .push(Warning::TwoNames { used: (by.key(), excerpt(used)), ignored: (other.key(), excerpt(ignored)) });
         }
-        let named = |(by, name): (NamedBy, &str)| Named { by, gang: GangId::new(from.namespace, name) };
+        let named = |(by, name): (NamedBy, &str)| GangName { by, gang: GangId::new(from.namespace, name) };
         let at = |key: &'static str| from.annotation(key).map(|text| (key, text)).into_iter();
-        let mut koordinator = Fields::koordinator(from, &mut warnings);
+        let mut koordinator = DeclaredFields::koordinator(from, &mut warnings);
         koordinator.min = first(at(key::MIN_AVAILABLE), &mut warnings, some(parse_min));
         koordinator.wait = first(at(key::WAITING_TIME), &mut warnings, parse_wait);
-        let mut pod_group = Fields::pod_group(from, &mut warnings);
+        let mut pod_group = DeclaredFields::pod_group(from, &mut warnings);
         pod_group.min = first(from.either(key::POD_GROUP_MIN_AVAILABLE), &mut warnings, some(parse_min));
         Some(Self {
             named: first_name.map(named),
@@ -257,7 +257,7 @@ impl Declared {
     }
 
     /// The gang that counts; `scheduling_groups` says whether `spec.schedulingGroup` is read.
-    pub fn named(&self, scheduling_groups: bool) -> Option<&Named> {
+    pub fn named(&self, scheduling_groups: bool) -> Option<&GangName> {
         self.scheduling_group.as_ref().filter(|_| scheduling_groups).or(self.named.as_ref())
     }
 
@@ -265,7 +265,7 @@ impl Declared {
     pub fn all_warnings(&self, scheduling_groups: bool) -> impl Iterator<Item = Cow<'_, Warning>> {
         let both = self.scheduling_group.as_ref().filter(|_| scheduling_groups).zip(self.named.as_ref());
         let differ = both.filter(|(used, ignored)| used.name() != ignored.name()).map(|(used, ignored)| {
-            let word = |named: &Named| (named.by.key(), excerpt(named.name()));
+            let word = |named: &GangName| (named.by.key(), excerpt(named.name()));
             Cow::Owned(Warning::TwoNames { used: word(used), ignored: word(ignored) })
         });
         self.warnings.iter().map(Cow::Borrowed).chain(differ)
@@ -290,9 +290,9 @@ pub struct PodGroupFacts {
     /// `metadata.creationTimestamp`.
     pub created: Timestamp,
     /// Its labels and annotations: the third level.
-    pub annotated: Fields,
+    pub annotated: DeclaredFields,
     /// Its `spec`: the fourth level. Only minimum and wait.
-    pub spec: Fields,
+    pub spec: DeclaredFields,
     /// `spec.minResources`.
     pub min_resources: Resources,
     /// `status`, as it stands; what cannot be read is absent.
@@ -310,8 +310,8 @@ impl PodGroupFacts {
             uid: Box::default(),
             version: Box::default(),
             created: Timestamp::UNIX_EPOCH,
-            annotated: Fields::default(),
-            spec: Fields::default(),
+            annotated: DeclaredFields::default(),
+            spec: DeclaredFields::default(),
             min_resources: Resources::default(),
             status: PodGroupStatus::default(),
             warnings: Vec::new(),

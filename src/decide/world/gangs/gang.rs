@@ -6,9 +6,9 @@ use std::sync::Arc;
 use jiff::Timestamp;
 
 use super::config::{GangConfig, GangDefaults, GroupId};
-use super::declared::{Declared, Fields, Owner, PodGroupFacts, Warning};
-use super::member::{Counts, Member};
-use super::votes::{Rank, Votes, count_in, count_out};
+use super::declared::{Declared, DeclaredFields, Owner, PodGroupFacts, Warning};
+use super::member::{Member, MemberCounts};
+use super::votes::{MemberAge, Votes, count_in, count_out};
 use crate::contract::gang::{Committed, GangId, MatchPolicy, Mode, PodGroupApi, key};
 
 /// What members of one level state.
@@ -23,7 +23,7 @@ struct Ballots {
 }
 
 impl Ballots {
-    fn cast(&mut self, rank: &Rank, fields: &Fields) {
+    fn cast(&mut self, rank: &MemberAge, fields: &DeclaredFields) {
         self.min.cast(rank, fields.min.as_ref());
         self.wait.cast(rank, fields.wait.as_ref());
         self.total.cast(rank, fields.total.as_ref());
@@ -32,7 +32,7 @@ impl Ballots {
         self.groups.cast(rank, fields.groups.as_ref());
     }
 
-    fn withdraw(&mut self, rank: &Rank, fields: &Fields) {
+    fn withdraw(&mut self, rank: &MemberAge, fields: &DeclaredFields) {
         self.min.withdraw(rank, fields.min.as_ref());
         self.wait.withdraw(rank, fields.wait.as_ref());
         self.total.withdraw(rank, fields.total.as_ref());
@@ -46,8 +46,8 @@ impl Ballots {
 #[derive(Debug, Clone, PartialEq)]
 pub struct Gang {
     id: GangId,
-    members: BTreeMap<Rank, Member>,
-    counts: Counts,
+    members: BTreeMap<MemberAge, Member>,
+    counts: MemberCounts,
     koordinator: Ballots,
     pod_group: Ballots,
     /// Over living members.
@@ -80,7 +80,7 @@ impl Gang {
         Self {
             id,
             members: BTreeMap::new(),
-            counts: Counts::default(),
+            counts: MemberCounts::default(),
             koordinator: Ballots::default(),
             pod_group: Ballots::default(),
             priorities: BTreeMap::new(),
@@ -110,7 +110,7 @@ impl Gang {
         &self.group
     }
     /// Members by state.
-    pub fn counts(&self) -> &Counts {
+    pub fn counts(&self) -> &MemberCounts {
         &self.counts
     }
     /// Members: the living first, then by age.
@@ -249,7 +249,7 @@ impl Gang {
     /// member, or one that is not `same`; `false` when nothing has changed.
     pub(super) fn move_member(
         &mut self,
-        rank: &Rank,
+        rank: &MemberAge,
         same: impl FnOnce(&Member) -> bool,
         to: super::MemberState,
         commit: Option<Committed>,
@@ -271,7 +271,7 @@ impl Gang {
     }
 
     /// `flag`: `spec.schedulingGroup` is read.
-    pub(super) fn enter(&mut self, rank: Rank, member: Member, flag: bool) {
+    pub(super) fn enter(&mut self, rank: MemberAge, member: Member, flag: bool) {
         self.koordinator.cast(&rank, &member.declared.koordinator);
         self.pod_group.cast(&rank, &member.declared.pod_group);
         self.counts.enter(member.state);
@@ -280,7 +280,7 @@ impl Gang {
     }
 
     /// `flag` as it was when the member was entered.
-    pub(super) fn leave(&mut self, rank: &Rank, flag: bool) {
+    pub(super) fn leave(&mut self, rank: &MemberAge, flag: bool) {
         let Some(member) = self.members.remove(rank) else { return };
         self.koordinator.withdraw(rank, &member.declared.koordinator);
         self.pod_group.withdraw(rank, &member.declared.pod_group);

@@ -53,7 +53,7 @@ impl MemberState {
         !matches!(self, Self::Succeeded | Self::Failed | Self::Terminating)
     }
 
-    /// Counts among the gang's children: live, without gate and mark.
+    /// MemberCounts among the gang's children: live, without gate and mark.
     pub const fn is_child(self) -> bool {
         matches!(self, Self::Pending | Self::Reserved | Self::Bound | Self::Running)
     }
@@ -87,7 +87,7 @@ pub struct Member {
 
 /// Members by state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Counts {
+pub struct MemberCounts {
     /// [`MemberState::Pending`].
     pub pending: u32,
     /// [`MemberState::Reserved`].
@@ -108,7 +108,7 @@ pub struct Counts {
     pub terminating: u32,
 }
 
-impl Counts {
+impl MemberCounts {
     fn of(&mut self, state: MemberState) -> &mut u32 {
         match state {
             MemberState::Pending => &mut self.pending,

@@ -1,7 +1,7 @@
 //! Gangs: sets of pods that get their places together or not at all.
 //!
 //! [`Declared`] is what one pod states, [`GangBook`] what all pods and PodGroups state together: it lives in the world and follows
-//! every pod. For each gang it knows what holds for it ([`GangConfig`]), how many members are in which state ([`Counts`]), with
+//! every pod. For each gang it knows what holds for it ([`GangConfig`]), how many members are in which state ([`MemberCounts`]), with
 //! which gangs it starts ([`GroupId`]) and why it may not be attempted yet ([`NotReady`]). [`rule`] tells when a gang is complete
 //! and when it is satisfied. What only attempts know is kept by the scheduler, one [`GangProgress`] per group.
 
@@ -16,11 +16,11 @@ pub mod rule;
 mod status;
 mod votes;
 
-pub use book::{Change, GangBook, Resolved};
+pub use book::{GangBook, GangChange, Resolved};
 pub use config::{GangConfig, GangDefaults, GroupId};
-pub use declared::{Declared, Fields, Named, NamedBy, Owner, PodGroupFacts, Source, Warning};
+pub use declared::{DeclarationSource, Declared, DeclaredFields, GangName, NamedBy, Owner, PodGroupFacts, Warning};
 pub use gang::Gang;
-pub use member::{Counts, Member, MemberState};
+pub use member::{Member, MemberCounts, MemberState};
 pub use not_ready::NotReady;
-pub use status::{GangProgress, Sight, is_rewording, is_same_but_times, status};
-pub use votes::Rank;
+pub use status::{GangProgress, GroupAttempts, is_rewording, is_same_but_times, status};
+pub use votes::MemberAge;

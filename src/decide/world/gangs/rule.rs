@@ -1,11 +1,11 @@
 //! When a gang is complete and when it is satisfied: arithmetic over its counts.
 
-use super::member::Counts;
+use super::member::MemberCounts;
 use crate::contract::gang::MatchPolicy;
 
 /// Members that count against the minimum before an attempt: those without a node that may be tried, and those that the policy
 /// counts beside them. `once` is the group's flag: under [`MatchPolicy::OnceSatisfied`] it ends the rule.
-pub const fn counted(policy: MatchPolicy, counts: &Counts) -> u32 {
+pub const fn counted(policy: MatchPolicy, counts: &MemberCounts) -> u32 {
     let open = counts.pending + counts.reserved;
     match policy {
         MatchPolicy::OnlyWaiting | MatchPolicy::OnceSatisfied => open,
@@ -15,7 +15,7 @@ pub const fn counted(policy: MatchPolicy, counts: &Counts) -> u32 {
 }
 
 /// Members that count for satisfaction.
-pub const fn weight(policy: MatchPolicy, counts: &Counts) -> u32 {
+pub const fn weight(policy: MatchPolicy, counts: &MemberCounts) -> u32 {
     match policy {
         MatchPolicy::OnlyWaiting | MatchPolicy::OnceSatisfied => counts.waiting(),
         MatchPolicy::WaitingAndRunning => counts.waiting() + counts.placed(),
@@ -29,17 +29,17 @@ pub const fn is_over(policy: MatchPolicy, once: bool) -> bool {
 }
 
 /// Enough members exist for an attempt.
-pub const fn complete(policy: MatchPolicy, min: u32, counts: &Counts, once: bool) -> bool {
+pub const fn complete(policy: MatchPolicy, min: u32, counts: &MemberCounts, once: bool) -> bool {
     is_over(policy, once) || counted(policy, counts) >= min
 }
 
 /// Enough members have a place. `once` is the group's flag.
-pub const fn satisfied(policy: MatchPolicy, min: u32, counts: &Counts, once: bool) -> bool {
+pub const fn satisfied(policy: MatchPolicy, min: u32, counts: &MemberCounts, once: bool) -> bool {
     is_over(policy, once) || weight(policy, counts) >= min
 }
 
 /// Members that still need a place before the gang is satisfied.
-pub const fn needed(policy: MatchPolicy, min: u32, counts: &Counts, once: bool) -> u32 {
+pub const fn needed(policy: MatchPolicy, min: u32, counts: &MemberCounts, once: bool) -> u32 {
     if is_over(policy, once) { 0 } else { min.saturating_sub(weight(policy, counts)) }
 }
 
@@ -48,9 +48,9 @@ mod tests {
     use super::*;
     use MatchPolicy::{OnceSatisfied, OnlyWaiting, WaitingAndRunning, WaitingRunningSucceed};
 
-    fn counts(pending: u32, w: u32, r: u32, s: u32) -> Counts {
+    fn counts(pending: u32, w: u32, r: u32, s: u32) -> MemberCounts {
         // Half of those with a node run; failed, gated, marked and leaving members never count.
-        Counts {
+        MemberCounts {
             pending,
             reserved: w,
             bound: r / 2,
@@ -96,7 +96,7 @@ mod tests {
 
     #[test]
     fn a_group_that_was_satisfied_once_has_no_rule_any_more_under_that_policy_only() {
-        let nobody = Counts::default();
+        let nobody = MemberCounts::default();
         for policy in MatchPolicy::ALL.iter().copied() {
             let over = policy == OnceSatisfied;
             assert_eq!(complete(policy, 3, &nobody, true), over, "{policy}");

@@ -48,7 +48,7 @@ impl Default for GangProgress {
 
 /// What the scheduler knows of a gang beside its members.
 #[derive(Debug, Clone, Copy)]
-pub struct Sight<'a> {
+pub struct GroupAttempts<'a> {
     /// Its group's attempts.
     pub progress: &'a GangProgress,
     /// When the group is tried again, where only time is waited for.
@@ -57,18 +57,18 @@ pub struct Sight<'a> {
     pub held: Option<(&'static str, &'a str)>,
 }
 
-impl Sight<'_> {
+impl GroupAttempts<'_> {
     fn once(&self) -> bool {
         self.progress.satisfied_once
     }
 }
 
 /// The status that the PodGroup of `gang` should have, given the one that it has.
-pub fn status(gang: &Gang, sight: Sight<'_>, before: &PodGroupStatus, now: Timestamp) -> PodGroupStatus {
+pub fn status(gang: &Gang, attempts: GroupAttempts<'_>, before: &PodGroupStatus, now: Timestamp) -> PodGroupStatus {
     // On the wire times have whole seconds.
     let now = Timestamp::from_second(now.as_second()).unwrap_or(now);
     let counts = gang.counts();
-    let phase = phase(gang, sight.once(), before);
+    let phase = phase(gang, attempts.once(), before);
     let finished = phase == PodGroupPhase::Finished;
     let was_finished = before.phase == Some(PodGroupPhase::Finished);
     let number = |count: u32| i32::try_from(count).unwrap_or(i32::MAX);
@@ -89,7 +89,7 @@ pub fn status(gang: &Gang, sight: Sight<'_>, before: &PodGroupStatus, now: Times
     if next.schedule_start_time.is_none() && phase != PodGroupPhase::Pending {
         next.schedule_start_time = Some(Time(now));
     }
-    conditions(gang, sight, &mut next, now);
+    conditions(gang, attempts, &mut next, now);
     next
 }
 
@@ -151,7 +151,7 @@ fn occupied_by(gang: &Gang) -> Option<String> {
     (!owners.is_empty()).then(|| owners.into_iter().collect::<Vec<_>>().join(","))
 }
 
-fn conditions(gang: &Gang, sight: Sight<'_>, next: &mut PodGroupStatus, now: Timestamp) {
+fn conditions(gang: &Gang, attempts: GroupAttempts<'_>, next: &mut PodGroupStatus, now: Timestamp) {
     let counts = gang.counts();
     let min = gang.config().min.unwrap_or(0);
     // Of a finished gang whose pods are cleaned up the number that succeeded is kept.
@@ -161,16 +161,16 @@ fn conditions(gang: &Gang, sight: Sight<'_>, next: &mut PodGroupStatus, now: Tim
     if counts.all() > 0 || next.phase == Some(PodGroupPhase::Finished) {
         let (yes, reason, message) = if placed >= min.max(1) {
             (true, "Scheduled", format!("{placed} of {min} members have a node"))
-        } else if let Some((reason, message)) = sight.held {
+        } else if let Some((reason, message)) = attempts.held {
             (false, reason, message.to_owned())
-        } else if counts.reserved > 0 && sight.progress.holding_since.is_none() && sight.once() {
+        } else if counts.reserved > 0 && attempts.progress.holding_since.is_none() && attempts.once() {
             (false, "Binding", format!("{placed} of {min} members have a node, {} are being bound", counts.reserved))
         } else {
-            (false, "Unschedulable", attempt_text(sight))
+            (false, "Unschedulable", attempt_text(attempts))
         };
         set(list, key::CONDITION_SCHEDULED, yes, reason, message, now);
     }
-    if sight.once() {
+    if attempts.once() {
         let message = "every gang of the group had room for its members at once".to_owned();
         set(list, key::CONDITION_SATISFIED, true, "GangSatisfied", message, now);
     } else if counts.children() > 0 {
@@ -195,10 +195,10 @@ fn conditions(gang: &Gang, sight: Sight<'_>, next: &mut PodGroupStatus, now: Tim
     }
 }
 
-fn attempt_text(sight: Sight<'_>) -> String {
-    let Some(failure) = &sight.progress.last_failure else { return "not tried yet".to_owned() };
-    let next = sight.next_try.map(|at| format!("; next try at {at:.0}")).unwrap_or_default();
-    format!("attempt {}: {failure}{next}", sight.progress.attempts)
+fn attempt_text(attempts: GroupAttempts<'_>) -> String {
+    let Some(failure) = &attempts.progress.last_failure else { return "not tried yet".to_owned() };
+    let next = attempts.next_try.map(|at| format!("; next try at {at:.0}")).unwrap_or_default();
+    format!("attempt {}: {failure}{next}", attempts.progress.attempts)
 }
 
 fn set(list: &mut Vec<Condition>, name: &str, yes: bool, reason: &str, message: String, now: Timestamp) {

@@ -8,7 +8,7 @@ use jiff::Timestamp;
 /// Order of members: the living before the ended, then the older, then by name, since pods made within one second are made in the
 /// order of their names.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Rank {
+pub struct MemberAge {
     /// Terminal or being deleted.
     pub ended: bool,
     /// `metadata.creationTimestamp`.
@@ -20,7 +20,7 @@ pub struct Rank {
 /// The values that members state for one field, each change in time logarithmic in their number.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Votes<T: Ord> {
-    by_age: BTreeMap<Rank, T>,
+    by_age: BTreeMap<MemberAge, T>,
     /// How many living members state each value.
     living: BTreeMap<T, u32>,
 }
@@ -32,7 +32,7 @@ impl<T: Ord> Default for Votes<T> {
 }
 
 impl<T: Ord + Clone> Votes<T> {
-    pub(super) fn cast(&mut self, rank: &Rank, value: Option<&T>) {
+    pub(super) fn cast(&mut self, rank: &MemberAge, value: Option<&T>) {
         let Some(value) = value else { return };
         if !rank.ended {
             count_in(&mut self.living, value);
@@ -40,7 +40,7 @@ impl<T: Ord + Clone> Votes<T> {
         self.by_age.insert(rank.clone(), value.clone());
     }
 
-    pub(super) fn withdraw(&mut self, rank: &Rank, value: Option<&T>) {
+    pub(super) fn withdraw(&mut self, rank: &MemberAge, value: Option<&T>) {
         let Some(value) = value else { return };
         if !rank.ended {
             count_out(&mut self.living, value);
@@ -65,7 +65,7 @@ impl<T: Ord + Clone> Votes<T> {
     }
 }
 
-/// Counts one more of `key`.
+/// MemberCounts one more of `key`.
 pub(super) fn count_in<K: Ord + Clone>(counts: &mut BTreeMap<K, u32>, key: &K) {
     match counts.get_mut(key) {
         Some(count) => *count += 1,
@@ -75,7 +75,7 @@ pub(super) fn count_in<K: Ord + Clone>(counts: &mut BTreeMap<K, u32>, key: &K) {
     }
 }
 
-/// Counts one less of `key`; a count of zero is not kept.
+/// MemberCounts one less of `key`; a count of zero is not kept.
 pub(super) fn count_out<K: Ord>(counts: &mut BTreeMap<K, u32>, key: &K) {
     if let Some(count) = counts.get_mut(key) {
         *count -= 1;
@@ -89,8 +89,8 @@ pub(super) fn count_out<K: Ord>(counts: &mut BTreeMap<K, u32>, key: &K) {
 mod tests {
     use super::*;
 
-    fn rank(ended: bool, created: i64, name: &str) -> Rank {
-        Rank { ended, created: Timestamp::from_second(created).unwrap(), name: name.into() }
+    fn rank(ended: bool, created: i64, name: &str) -> MemberAge {
+        MemberAge { ended, created: Timestamp::from_second(created).unwrap(), name: name.into() }
     }
 
     #[test]

@@ -106,7 +106,7 @@ impl PreFilter for InterPodAffinity {
         }
         let means =
             |other: &Pod| other.facts.spec.anti_affinity.iter().any(|term| matches(term, other, pod, view.world));
-        near.shunned = view.world.shadows().any(|other| other.id != pod.id && means(other));
+        near.shunned = view.world.nominated_reservations().any(|other| other.id != pod.id && means(other));
         if !spec.affinity.is_empty() || !spec.anti_affinity.is_empty() {
             for other in placed(view.world).filter(|other| other.id != pod.id) {
                 near.count_meant(pod, other, view.world);
@@ -134,7 +134,7 @@ impl Filter for InterPodAffinity {
         if !outcome.is_fit() || no_terms && !near.shunned {
             return outcome;
         }
-        let mut shadows = view.world.shadows_on(id).filter(|other| other.id != pod.id).peekable();
+        let mut shadows = view.world.nominated_reservations_on(id).filter(|other| other.id != pod.id).peekable();
         if shadows.peek().is_none() {
             return outcome;
         }
@@ -171,7 +171,7 @@ impl InterPodAffinity {
     /// `true` when some placed pod's terms mean this pod.
     fn is_drawn(&self, world: &World, pod: &Pod) -> bool {
         let means = |other: &Pod| self.drawing(other).any(|(_, term)| matches(term, other, pod, world));
-        !self.ignores_others(pod) && world.placed_that_draw().any(|other| other.id != pod.id && means(other))
+        !self.ignores_others(pod) && world.placed_with_affinity().any(|other| other.id != pod.id && means(other))
     }
 
     fn ignores_others(&self, pod: &Pod) -> bool {
@@ -186,7 +186,7 @@ impl PreScore for InterPodAffinity {
             return Outcome::Fit;
         }
         let mut pulls = Pulls::default();
-        for other in world.placed_that_draw().filter(|other| other.id != pod.id) {
+        for other in world.placed_with_affinity().filter(|other| other.id != pod.id) {
             for (weight, term) in self.drawing(other).filter(|(_, term)| matches(term, other, pod, world)) {
                 pulls.add(world, term, other, weight);
             }
@@ -249,7 +249,7 @@ fn wanted_here(terms: &[PodTerm], near: &Near, labels: &Labels) -> bool {
 
 /// Bound and assumed pods; those that only have room kept for them are not there.
 fn placed(world: &World) -> impl Iterator<Item = &Pod> {
-    let there = world.nodes().flat_map(|(_, node)| &node.pods).filter(|id| !world.is_shadow(**id));
+    let there = world.nodes().flat_map(|(_, node)| &node.pods).filter(|id| !world.is_nominated_reservation(**id));
     there.filter_map(|id| world.pod(*id))
 }
 

@@ -71,7 +71,7 @@ impl Filter for PodTopologySpread {
         if !outcome.is_fit() || required(pod).next().is_none() {
             return outcome;
         }
-        let mut shadows = view.world.shadows_on(id).filter(|other| other.id != pod.id).peekable();
+        let mut shadows = view.world.nominated_reservations_on(id).filter(|other| other.id != pod.id).peekable();
         if shadows.peek().is_none() {
             return outcome;
         }
@@ -202,7 +202,7 @@ fn matching(spread: &Spread, pod: &Pod, node: &Node, world: &World) -> i64 {
     if selects_nothing(spread) {
         return 0;
     }
-    let there = node.pods.iter().filter(|id| !world.is_shadow(**id)).filter_map(|id| world.pod(*id));
+    let there = node.pods.iter().filter(|id| !world.is_nominated_reservation(**id)).filter_map(|id| world.pod(*id));
     there.filter(|other| counts_for(spread, pod, other)).count() as i64
 }
 

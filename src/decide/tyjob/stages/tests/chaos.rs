@@ -3,9 +3,9 @@
 use proptest::collection::vec;
 use proptest::prelude::*;
 
-use super::rig::{Rig, spec};
+use super::test_job::{TestJob, spec};
 use crate::contract::tyjob::{ScheduleState, Stage};
-use crate::decide::tyjob::stages::{NodeSight, Phase};
+use crate::decide::tyjob::stages::{NodeReachability, Phase};
 
 #[derive(Debug, Clone)]
 enum Happens {
@@ -46,88 +46,88 @@ fn happens() -> impl Strategy<Value = Happens> {
     ]
 }
 
-fn name(rig: &Rig, at: usize) -> Option<String> {
-    let names = rig.names();
+fn name(test: &TestJob, at: usize) -> Option<String> {
+    let names = test.names();
     (!names.is_empty()).then(|| names[at % names.len()].to_owned())
 }
 
-fn happen(rig: &mut Rig, what: &Happens) {
+fn happen(test: &mut TestJob, what: &Happens) {
     match what {
         Happens::Step(most) => {
-            let (status, effects) = rig.look();
-            rig.write(status);
+            let (status, effects) = test.look();
+            test.write(status);
             effects.into_iter().take(*most).for_each(|effect| {
-                rig.perform(effect);
+                test.perform(effect);
             });
         }
-        Happens::Place(true) => rig.place_all(),
-        Happens::Place(false) => rig.place(&["rl-learner", "rl-actor-0"], ScheduleState::ScheduledPartly),
-        Happens::Passes(seconds) => rig.pass(*seconds),
-        Happens::Bury => rig.bury(),
-        Happens::Counts(counts) => rig.job.spec.worker_sets[0].counts = *counts,
+        Happens::Place(true) => test.place_all(),
+        Happens::Place(false) => test.place(&["rl-learner", "rl-actor-0"], ScheduleState::ScheduledPartly),
+        Happens::Passes(seconds) => test.pass(*seconds),
+        Happens::Bury => test.bury(),
+        Happens::Counts(counts) => test.job.spec.worker_sets[0].counts = *counts,
         Happens::BadEdit => {
             // Only of a started job: else it is no edit to fall back from.
-            if rig.job.started() {
-                rig.job.spec.leader.template.0["spec"]["hostNetwork"] = true.into();
+            if test.job.started() {
+                test.job.spec.leader.template.0["spec"]["hostNetwork"] = true.into();
             }
         }
-        Happens::Ready(at) => with(rig, *at, |rig, name| {
-            if !rig.pod(name).phase.is_terminal() {
-                rig.ready(name);
+        Happens::Ready(at) => with(test, *at, |test, name| {
+            if !test.pod(name).phase.is_terminal() {
+                test.ready(name);
             }
         }),
-        Happens::Ends(at, well) => with(rig, *at, |rig, name| {
+        Happens::Ends(at, well) => with(test, *at, |test, name| {
             let leader_done = *well && name == "rl-learner";
-            if !leader_done && !rig.pod(name).phase.is_terminal() {
-                rig.ends(name, if *well { Phase::Succeeded } else { Phase::Failed });
+            if !leader_done && !test.pod(name).phase.is_terminal() {
+                test.ends(name, if *well { Phase::Succeeded } else { Phase::Failed });
             }
         }),
-        Happens::Evicted(at) => with(rig, *at, Rig::evict),
-        Happens::Removed(at) => with(rig, *at, |rig, name| drop(rig.pods.remove(name))),
-        Happens::NodeGone(at) => with(rig, *at, |rig, name| rig.pod(name).sight = NodeSight::Gone),
-        Happens::Silent(at) => with(rig, *at, |rig, name| {
-            let now = rig.now;
-            rig.pod(name).sight = NodeSight::UnreachableSince(now);
+        Happens::Evicted(at) => with(test, *at, TestJob::evict),
+        Happens::Removed(at) => with(test, *at, |test, name| drop(test.pods.remove(name))),
+        Happens::NodeGone(at) => with(test, *at, |test, name| test.pod(name).reachability = NodeReachability::Gone),
+        Happens::Silent(at) => with(test, *at, |test, name| {
+            let now = test.now;
+            test.pod(name).reachability = NodeReachability::UnreachableSince(now);
         }),
-        Happens::ContainerRestarts(at) => with(rig, *at, |rig, name| rig.pod(name).container_restarts += 1),
+        Happens::ContainerRestarts(at) => with(test, *at, |test, name| test.pod(name).container_restarts += 1),
     }
 }
 
-fn with(rig: &mut Rig, at: usize, act: impl FnOnce(&mut Rig, &str)) {
-    if let Some(name) = name(rig, at) {
-        act(rig, &name);
+fn with(test: &mut TestJob, at: usize, act: impl FnOnce(&mut TestJob, &str)) {
+    if let Some(name) = name(test, at) {
+        act(test, &name);
     }
 }
 
 /// What no moment may break. Terminal stages and counters are watched where the status is written, names where pods are made.
-fn invariants(rig: &Rig) {
-    let status = rig.status();
+fn invariants(test: &TestJob) {
+    let status = test.status();
     let distinct: std::collections::BTreeSet<&String> = status.replacing.iter().collect();
     assert_eq!(distinct.len(), status.replacing.len(), "a failure is counted once");
     assert!(status.ready_workers <= status.total_workers.max(4), "{status:?}");
-    let limit = rig.job.spec.restart_limit;
+    let limit = test.job.spec.restart_limit;
     assert!(status.worker_set_restarts.values().all(|restarts| *restarts <= limit), "{status:?}");
 }
 
 /// The weather clears up: the scheduler places, kubelets run and confirm, until the job rests.
-fn clear_up(rig: &mut Rig) {
+fn clear_up(test: &mut TestJob) {
     for _ in 0..20 {
-        rig.pods.values_mut().for_each(|pod| pod.sight = NodeSight::There);
-        rig.settle();
-        rig.bury();
-        rig.settle();
-        if rig.stage().is_terminal() {
-            rig.bury();
-            rig.settle();
+        test.pods.values_mut().for_each(|pod| pod.reachability = NodeReachability::There);
+        test.settle();
+        test.bury();
+        test.settle();
+        if test.stage().is_terminal() {
+            test.bury();
+            test.settle();
             return;
         }
-        rig.place_all();
-        rig.settle();
-        let ended = |name: &String, rig: &Rig| rig.pods[name].phase.is_terminal();
-        let names: Vec<String> = rig.pods.keys().filter(|name| !ended(name, rig)).cloned().collect();
-        names.iter().for_each(|name| rig.ready(name));
+        test.place_all();
+        test.settle();
+        let ended = |name: &String, test: &TestJob| test.pods[name].phase.is_terminal();
+        let names: Vec<String> = test.pods.keys().filter(|name| !ended(name, test)).cloned().collect();
+        names.iter().for_each(|name| test.ready(name));
     }
-    rig.settle();
+    test.settle();
 }
 
 proptest! {
@@ -135,33 +135,33 @@ proptest! {
 
     #[test]
     fn whatever_happens_the_job_ends_as_an_undisturbed_one_or_at_its_limit(story in vec(happens(), 0..120)) {
-        let mut rig = Rig::new(spec(3));
-        rig.job.spec.restart_limit = 4;
-        rig.step();
+        let mut test = TestJob::new(spec(3));
+        test.job.spec.restart_limit = 4;
+        test.step();
         for what in &story {
-            happen(&mut rig, what);
-            invariants(&rig);
+            happen(&mut test, what);
+            invariants(&test);
         }
-        clear_up(&mut rig);
-        let status = rig.status();
-        match rig.stage() {
+        clear_up(&mut test);
+        let status = test.status();
+        match test.stage() {
             Stage::Failed => {
                 let limit = status.restarts >= 4 || status.worker_set_restarts.values().any(|count| *count >= 4);
                 prop_assert!(limit, "failed below its limits: {:?}", status);
-                prop_assert!(rig.pods.is_empty());
+                prop_assert!(test.pods.is_empty());
             }
             Stage::Running => {
                 // Those that are not at work have ended.
-                let spec = rig.job.effective(None).unwrap().spec;
+                let spec = test.job.effective(None).unwrap().spec;
                 let wanted = usize::try_from(spec.total_workers()).unwrap();
-                let at_work = rig.pods.values().filter(|pod| pod.ready).count() - 1;
+                let at_work = test.pods.values().filter(|pod| pod.ready).count() - 1;
                 prop_assert_eq!(at_work + status.ended_workers.len(), wanted, "{:?}", status);
-                rig.ends("rl-learner", Phase::Succeeded);
-                rig.settle();
-                rig.bury();
-                rig.settle();
-                prop_assert_eq!(rig.stage(), Stage::Succeeded);
-                prop_assert!(rig.pods.is_empty());
+                test.ends("rl-learner", Phase::Succeeded);
+                test.settle();
+                test.bury();
+                test.settle();
+                prop_assert_eq!(test.stage(), Stage::Succeeded);
+                prop_assert!(test.pods.is_empty());
             }
             other => prop_assert!(false, "rests in {:?}: {:?}", other, status),
         }

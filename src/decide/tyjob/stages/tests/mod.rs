@@ -4,5 +4,5 @@ mod cases;
 mod chaos;
 mod faults;
 mod pods;
-mod rig;
+mod test_job;
 mod transitions;

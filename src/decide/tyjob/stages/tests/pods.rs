@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::json;
 
-use super::rig::{Rig, UID, spec};
+use super::test_job::{TestJob, UID, spec};
 use crate::contract::tyjob::keys;
 
 fn env(pod: &serde_json::Value, list: &str, at: usize) -> BTreeMap<String, String> {
@@ -32,8 +32,8 @@ fn pods_carry_labels_owner_place_environment_and_volumes() {
     .as_object()
     .cloned()
     .unwrap();
-    let rig = Rig::running_with(job);
-    let (leader, worker) = (&rig.bodies["rl-learner"], &rig.bodies["rl-actor-1"]);
+    let test = TestJob::running_with(job);
+    let (leader, worker) = (&test.bodies["rl-learner"], &test.bodies["rl-actor-1"]);
     assert_eq!(
         leader["metadata"]["labels"],
         json!({ keys::JOB: "rl", keys::ROLE: "leader", keys::INDEX: "0", keys::ATTEMPT: "0" })
@@ -69,12 +69,12 @@ fn pods_carry_labels_owner_place_environment_and_volumes() {
 fn the_users_own_variable_wins_with_a_warning() {
     let mut job = spec(1);
     job.leader.template.0["spec"]["containers"][0]["env"] = json!([{ "name": "TYJOB_ROLE", "value": "boss" }]);
-    let mut rig = Rig::new(job);
-    rig.settle();
-    rig.place_all();
-    rig.settle();
-    assert_eq!(env(&rig.bodies["rl-learner"], "containers", 0)["TYJOB_ROLE"], "boss");
-    let told = rig.told.iter().find(|(reason, _)| *reason == "EnvOverridden").unwrap();
+    let mut test = TestJob::new(job);
+    test.settle();
+    test.place_all();
+    test.settle();
+    assert_eq!(env(&test.bodies["rl-learner"], "containers", 0)["TYJOB_ROLE"], "boss");
+    let told = test.told.iter().find(|(reason, _)| *reason == "EnvOverridden").unwrap();
     assert!(told.1.contains("learner/main") && told.1.contains("TYJOB_ROLE"), "{}", told.1);
 }
 
@@ -84,18 +84,18 @@ fn only_variables_that_the_controller_would_set_are_warned_of() {
     job.leader.template.0["spec"]["containers"][0]["env"] = json!([{ "name": "TYJOB_LEADER_ADDRESS", "value": "me" }]);
     job.volumes = vec![json!({ "name": "data", "emptyDir": {} })];
     job.leader.template.0["spec"]["volumes"] = serde_json::Value::Null;
-    let mut rig = Rig::new(job);
-    rig.settle();
-    rig.place_all();
-    rig.settle();
-    assert!(!rig.told.iter().any(|(reason, _)| *reason == "EnvOverridden"), "{:?}", rig.told);
-    assert_eq!(rig.bodies["rl-learner"]["spec"]["volumes"][0]["name"], "data", "null is no list");
+    let mut test = TestJob::new(job);
+    test.settle();
+    test.place_all();
+    test.settle();
+    assert!(!test.told.iter().any(|(reason, _)| *reason == "EnvOverridden"), "{:?}", test.told);
+    assert_eq!(test.bodies["rl-learner"]["spec"]["volumes"][0]["name"], "data", "null is no list");
 }
 
 #[test]
 fn the_leaders_own_restart_policy_is_kept() {
     let mut job = spec(1);
     job.leader.template.0["spec"]["restartPolicy"] = "OnFailure".into();
-    let rig = Rig::running_with(job);
-    assert_eq!(rig.bodies["rl-learner"]["spec"]["restartPolicy"], "OnFailure");
+    let test = TestJob::running_with(job);
+    assert_eq!(test.bodies["rl-learner"]["spec"]["restartPolicy"], "OnFailure");
 }

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use crate::contract::tyjob::{
     Allocation, Member, ScheduleState, Stage, TyJob, TyJobSpec, TyJobStatus, condition, keys,
 };
-use crate::decide::tyjob::stages::{Effect, JobView, NodeSight, Phase, PodView, Trouble, step};
+use crate::decide::tyjob::stages::{CreateFailure, JobEffect, JobView, NodeReachability, Phase, PodView, step};
 
 pub const UID: &str = "job-uid";
 
@@ -23,12 +23,12 @@ pub fn spec(workers: i32) -> TyJobSpec {
     .unwrap()
 }
 
-pub struct Rig {
+pub struct TestJob {
     pub job: TyJob,
     pub pods: BTreeMap<String, PodView>,
     pub bodies: BTreeMap<String, Value>,
     /// `None`: whoever looks has just started.
-    pub trouble: Option<BTreeMap<String, Trouble>>,
+    pub trouble: Option<BTreeMap<String, CreateFailure>>,
     pub now: Timestamp,
     /// Events, oldest first: reason and message.
     pub told: Vec<(&'static str, String)>,
@@ -38,7 +38,7 @@ pub struct Rig {
     made: u32,
 }
 
-impl Rig {
+impl TestJob {
     pub fn new(spec: TyJobSpec) -> Self {
         let mut job = TyJob::new("rl", spec);
         job.metadata.namespace = Some("team-a".to_owned());
@@ -63,16 +63,16 @@ impl Rig {
     }
 
     pub fn running_with(spec: TyJobSpec) -> Self {
-        let mut rig = Self::new(spec);
-        rig.settle();
-        rig.place_all();
-        rig.settle();
-        rig.ready_all();
-        rig.settle();
-        assert_eq!(rig.stage(), Stage::Running);
-        rig.calls.clear();
-        rig.told.clear();
-        rig
+        let mut test = Self::new(spec);
+        test.settle();
+        test.place_all();
+        test.settle();
+        test.ready_all();
+        test.settle();
+        assert_eq!(test.stage(), Stage::Running);
+        test.calls.clear();
+        test.told.clear();
+        test
     }
 
     fn in_force(&self) -> TyJobSpec {
@@ -87,7 +87,7 @@ impl Rig {
         self.status().stage.unwrap()
     }
 
-    pub fn look(&self) -> (TyJobStatus, Vec<Effect>) {
+    pub fn look(&self) -> (TyJobStatus, Vec<JobEffect>) {
         let view = JobView {
             job: &self.job,
             unreadable: None,
@@ -125,15 +125,15 @@ impl Rig {
         changed
     }
 
-    pub fn perform(&mut self, effect: Effect) -> bool {
+    pub fn perform(&mut self, effect: JobEffect) -> bool {
         match effect {
-            Effect::AddFinalizer => self.job.metadata.finalizers = Some(vec![keys::FINALIZER.to_owned()]),
-            Effect::RemoveFinalizer => {
+            JobEffect::AddFinalizer => self.job.metadata.finalizers = Some(vec![keys::FINALIZER.to_owned()]),
+            JobEffect::RemoveFinalizer => {
                 assert!(self.pods.is_empty());
                 self.job.metadata.finalizers = None;
                 self.gone = self.job.metadata.deletion_timestamp.is_some();
             }
-            Effect::Create { name, body } => {
+            JobEffect::Create { name, body } => {
                 assert!(self.job.metadata.finalizers.is_some(), "nothing is made before its clean-up is sure");
                 let spec = self.job.effective(None).unwrap().spec;
                 assert!(spec.members("rl").any(|member| member.name == name), "{name} was never asked for");
@@ -153,7 +153,7 @@ impl Rig {
                     ready: false,
                     ip: None,
                     node: None,
-                    sight: NodeSight::There,
+                    reachability: NodeReachability::There,
                     allocation: body["metadata"]["annotations"][keys::ALLOCATION].as_str().map(str::to_owned),
                     deleting: None,
                     container_restarts: 0,
@@ -164,7 +164,7 @@ impl Rig {
                 self.bodies.insert(name.clone(), body);
                 self.pods.insert(name, pod);
             }
-            Effect::Delete { name, uid, force } => {
+            JobEffect::Delete { name, uid, force } => {
                 let now = self.now;
                 let Some(pod) = self.pods.get_mut(&name).filter(|pod| pod.uid == uid) else { return false };
                 self.calls.push(format!("{}{name}", if force { "!" } else { "-" }));
@@ -174,15 +174,15 @@ impl Rig {
                     pod.deleting.get_or_insert(now + SignedDuration::from_secs(30));
                 }
             }
-            Effect::Reserve { name, uid, node } => {
+            JobEffect::Reserve { name, uid, node } => {
                 let pod = self.pods.get_mut(&name).filter(|pod| pod.uid == uid && pod.node.is_none()).unwrap();
                 pod.allocation = Some(node);
             }
-            Effect::Tell { reason, message, .. } => {
+            JobEffect::Event { reason, message, .. } => {
                 self.told.push((reason, message));
                 return false;
             }
-            Effect::Wake { at } => {
+            JobEffect::Wake { at } => {
                 assert!(at > self.now, "a timer that is due already");
                 return false;
             }
