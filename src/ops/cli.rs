@@ -8,6 +8,7 @@ use super::config::{self, ConfigError};
 use super::say::{Usage, remark};
 use super::settings;
 use super::{audit, daemon, doctor, explain, get, manifests};
+use crate::decide::scheduler::rules::Plugins;
 use crate::runtime::words;
 
 const ABOUT: &str =
@@ -126,8 +127,19 @@ fn print_config() -> Arg {
 /// Runs the process: parses, starts, and turns the outcome into an exit code.
 pub fn main() -> ExitCode {
     // clap prints its own errors, with the nearest flag, and exits with 2.
-    let matches = command().get_matches();
-    match run(&matches) {
+    exit(run(&command().get_matches()))
+}
+
+/// Runs the process as a scheduler with these rules: flags, environment, file, logging and exit codes are those of
+/// `baton scheduler`, and the file's plugins are those of Baton.
+pub fn scheduler(plugins: &Plugins) -> ExitCode {
+    let about = Command::new("scheduler").about("Scheduler with rules of its own, on Baton").after_help(EXIT_CODES);
+    let command = config::arguments(about, &settings::scheduler()).arg(print_config());
+    exit(daemon::scheduler(&command.get_matches(), plugins))
+}
+
+fn exit(outcome: anyhow::Result<ExitCode>) -> ExitCode {
+    match outcome {
         Ok(code) => code,
         Err(error) => {
             remark(format_args!("baton: {}", words(error.as_ref())));
@@ -140,7 +152,7 @@ pub fn main() -> ExitCode {
 fn run(matches: &ArgMatches) -> anyhow::Result<ExitCode> {
     match matches.subcommand() {
         Some(("device-plugin", matches)) => daemon::device_plugin(matches),
-        Some(("scheduler", matches)) => daemon::scheduler(matches),
+        Some(("scheduler", matches)) => daemon::scheduler(matches, &Plugins::default()),
         Some(("controller", matches)) => daemon::controller(matches),
         #[cfg(feature = "sim")]
         Some(("demo", matches)) => {

@@ -10,8 +10,9 @@ use super::config::{self, ConfigError, Loaded, Section, Setting, Source, load};
 use super::say::say;
 use super::settings::{self, Daemon};
 use crate::agent;
+use crate::decide::scheduler::rules::Plugins;
 use crate::runtime::{shutdown, telemetry};
-use crate::scheduler::SchedulerDaemon;
+use crate::scheduler;
 use crate::tyjob::Controller;
 
 /// Where each key's value came from.
@@ -32,7 +33,7 @@ pub(super) fn device_plugin(matches: &ArgMatches) -> anyhow::Result<ExitCode> {
 }
 
 /// `baton scheduler`.
-pub(super) fn scheduler(matches: &ArgMatches) -> anyhow::Result<ExitCode> {
+pub(super) fn scheduler(matches: &ArgMatches, plugins: &Plugins) -> anyhow::Result<ExitCode> {
     let (settings, sections) = (settings::scheduler(), settings::SCHEDULER_SECTIONS);
     if matches.get_flag(PRINT_CONFIG) {
         let loaded = read("scheduler", &settings, sections, matches)?;
@@ -45,7 +46,7 @@ pub(super) fn scheduler(matches: &ArgMatches) -> anyhow::Result<ExitCode> {
     options.validate().map_err(|error| wrong("scheduler", &error, &sources))?;
     let mut runtime = tokio::runtime::Builder::new_multi_thread();
     let runtime = runtime.worker_threads(SCHEDULER_THREADS).thread_name("baton").enable_all().build()?;
-    serve(runtime, |stop| async move { Ok(SchedulerDaemon::new(options).await?.run(stop).await?) })
+    serve(runtime, |stop| async move { Ok(scheduler::run(options, plugins, stop).await?) })
 }
 
 /// `baton controller`.

@@ -17,4 +17,4 @@ mod say;
 pub mod settings;
 mod values;
 
-pub use cli::main;
+pub use cli::{main, scheduler};

@@ -34,8 +34,7 @@ use crate::cluster::tyjob::JobStatuses;
 use crate::cluster::volume::Volumes;
 use crate::decide::lock::LockPolicy;
 use crate::decide::scheduler::queue::QueuePolicy;
-use crate::decide::scheduler::rules::RegistryError;
-use crate::decide::scheduler::rules::plugins::default_plugins;
+use crate::decide::scheduler::rules::{Plugins, RegistryError};
 use crate::decide::scheduler::{Config, Effects, Moment, Report, Scheduler};
 use crate::decide::world::{WorldEvent, WorldPolicy};
 use crate::runtime::admin::{AdminError, bind, serve};
@@ -80,6 +79,11 @@ pub enum SchedulerError {
     Ended(&'static str),
 }
 
+/// Runs a scheduler with these rules until `stop`; the options change Baton's own rules among them.
+pub async fn run(options: Options, plugins: &Plugins, stop: CancellationToken) -> Result<(), SchedulerError> {
+    SchedulerDaemon::with_plugins(options, plugins).await?.run(stop).await
+}
+
 /// A scheduler that is set up and not yet started.
 pub struct SchedulerDaemon {
     options: Options,
@@ -90,11 +94,17 @@ pub struct SchedulerDaemon {
 }
 
 impl SchedulerDaemon {
-    /// Checks the options, opens the admin address. An API server that is not there yet is waited for later.
+    /// A scheduler with Baton's rules alone.
     pub async fn new(options: Options) -> Result<Self, SchedulerError> {
+        Self::with_plugins(options, &Plugins::default()).await
+    }
+
+    /// Checks options and rules, opens the admin address. An API server that is not there yet is waited for later.
+    pub async fn with_plugins(options: Options, plugins: &Plugins) -> Result<Self, SchedulerError> {
         options.validate()?;
+        let plugins = plugins.configured(&options.plugin_set()?)?;
         let client = connect_as("baton-scheduler", options.kubeconfig.as_deref()).await?;
-        let scheduler = Scheduler::new(scheduler_config(&options), default_plugins(&options.plugin_set()?)?);
+        let scheduler = Scheduler::new(scheduler_config(&options), plugins);
         let listener = match options.listen {
             Some(address) => Some(bind(address).await?),
             None => None,

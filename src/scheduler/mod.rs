@@ -10,5 +10,5 @@ mod metrics;
 pub mod options;
 mod write_order;
 
-pub use daemon::{SchedulerDaemon, SchedulerError};
+pub use daemon::{SchedulerDaemon, SchedulerError, run};
 pub use options::{GangOptions, JobOptions, Options, OptionsError, Periods};

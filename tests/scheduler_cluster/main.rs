@@ -5,6 +5,7 @@
 mod bind;
 mod cluster;
 mod crash;
+mod custom_plugin;
 #[path = "../cluster/daemon.rs"]
 #[allow(dead_code)] // other tests use more of it
 mod daemon;

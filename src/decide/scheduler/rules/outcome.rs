@@ -46,6 +46,11 @@ impl Outcome {
         Self::Never(Refusal { rule, text: text.into(), wake, help: Help::Rule })
     }
 
+    /// Not before this monotonic time.
+    pub fn wait_until(at: Duration, rule: &'static str, text: impl Into<Text>, wake: Wake) -> Self {
+        Self::WaitUntil(at, Refusal { rule, text: text.into(), wake, help: Help::Rule })
+    }
+
     /// The same answer, with what would help.
     #[must_use]
     pub fn helped_by(mut self, help: Help) -> Self {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::contract::PodKey;
 use crate::decide::help::Help;
 use crate::decide::scheduler::rules::{
-    Claimed, Filter, Outcome, Plugin, PreBind, PreFilter, Reads, Refusal, Reserve, Slots, View,
+    Claimed, Filter, Outcome, Plugin, PreBind, PreFilter, Reads, Reserve, Slots, View,
 };
 use crate::decide::scheduler::{Effect, Effects};
 use crate::decide::world::capacity::Storage;
@@ -158,8 +158,7 @@ impl PreBind for VolumeBinding {
             let text = format!("{text} for {} s, too long: see what its provisioner says", limit.as_secs());
             return Outcome::unfit(NAME, text, Wake::VOLUME);
         }
-        let refusal = Refusal { rule: NAME, text: text.into(), wake: Wake::VOLUME, help: Help::Rule };
-        Outcome::WaitUntil((since + limit).min(view.now + AGAIN), refusal)
+        Outcome::wait_until((since + limit).min(view.now + AGAIN), NAME, text, Wake::VOLUME)
     }
 }
 
