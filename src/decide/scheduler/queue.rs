@@ -358,7 +358,7 @@ impl Queue {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::decide::scheduler::rules::plugins::priority_sort::PrioritySort;
+    use crate::decide::scheduler::rules::plugins::queue_sort::PrioritySort;
 
     const WALL: Timestamp = Timestamp::UNIX_EPOCH;
     fn s(seconds: u64) -> Duration {

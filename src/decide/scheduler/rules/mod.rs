@@ -26,5 +26,5 @@ pub use points::{
 };
 pub(in crate::decide) use points::{PostFilter, PreBind};
 pub use registry::{Enabled, Extension, RegistryError};
-pub use slots::{Kept, Slots};
+pub use slots::{KeptSlots, Slots};
 pub use wanted::Wanted;

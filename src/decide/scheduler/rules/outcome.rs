@@ -15,7 +15,7 @@ pub struct Refusal {
     pub text: Text,
     /// Changes that may turn it.
     pub wake: Wake,
-    /// What people can do.
+    /// What an operator can do.
     pub help: Help,
 }
 

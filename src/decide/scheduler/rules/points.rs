@@ -61,7 +61,7 @@ pub enum Reads {
 pub struct Queued {
     /// `spec.priority`.
     pub priority: i32,
-    /// Order within a priority, higher first; 0 where nobody said.
+    /// Order within a priority, higher first; 0 where none is set.
     pub sub_priority: i64,
     /// Creation.
     pub created: Timestamp,
@@ -204,7 +204,8 @@ pub trait Reserve: Plugin {
 
 /// Lets a reserved pod go on, wait, or fail.
 pub trait Permit: Plugin {
-    /// Fit goes on; wait-until holds the reservation and is asked again then; anything else gives it back.
+    /// Fit goes on; wait-until keeps the reservation and is asked again then; anything else gives it back. The slots are empty each
+    /// time.
     fn permit(&self, view: View<'_>, pod: &Pod, node: NodeId, slots: &mut Slots) -> Outcome;
 }
 

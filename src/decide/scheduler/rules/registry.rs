@@ -103,6 +103,17 @@ pub(in crate::decide) struct Points {
     at: Vec<(Point, i64, Add)>,
 }
 
+/// Methods that add a point without a weight.
+macro_rules! points {
+    ($($(#[$doc:meta])* $seen:vis $point:ident: $kind:ident,)+) => {$(
+        $(#[$doc])*
+        #[must_use]
+        $seen fn $point(self) -> Self where R: $kind {
+            self.at(Point::$kind, 1, |rule, enabled, _| enabled.$point.push(rule))
+        }
+    )+};
+}
+
 impl<R: Plugin + 'static> Extension<R> {
     /// The rule, at no point yet.
     pub fn new(rule: R) -> Self {
@@ -110,48 +121,21 @@ impl<R: Plugin + 'static> Extension<R> {
         Self { rule: Arc::new(rule), points }
     }
 
-    /// Orders the queue.
-    #[must_use]
-    pub fn queue_sort(self) -> Self
-    where
-        R: QueueSort,
-    {
-        self.at(Point::QueueSort, 1, |rule, enabled, _| enabled.queue_sort.push(rule))
-    }
-
-    /// Judges pods and prepares for nodes.
-    #[must_use]
-    pub fn pre_filter(self) -> Self
-    where
-        R: PreFilter,
-    {
-        self.at(Point::PreFilter, 1, |rule, enabled, _| enabled.pre_filter.push(rule))
-    }
-
-    /// Judges nodes.
-    #[must_use]
-    pub fn filter(self) -> Self
-    where
-        R: Filter,
-    {
-        self.at(Point::Filter, 1, |rule, enabled, _| enabled.filter.push(rule))
-    }
-
-    #[must_use]
-    pub(in crate::decide) fn post_filter(self) -> Self
-    where
-        R: PostFilter,
-    {
-        self.at(Point::PostFilter, 1, |rule, enabled, _| enabled.post_filter.push(rule))
-    }
-
-    /// Prepares for ratings.
-    #[must_use]
-    pub fn pre_score(self) -> Self
-    where
-        R: PreScore,
-    {
-        self.at(Point::PreScore, 1, |rule, enabled, _| enabled.pre_score.push(rule))
+    points! {
+        /// Orders the queue.
+        pub queue_sort: QueueSort,
+        /// Judges pods and prepares for nodes.
+        pub pre_filter: PreFilter,
+        /// Judges nodes.
+        pub filter: Filter,
+        pub(in crate::decide) post_filter: PostFilter,
+        /// Prepares for ratings.
+        pub pre_score: PreScore,
+        /// Takes what the pod needs.
+        pub reserve: Reserve,
+        /// Lets reserved pods go on.
+        pub permit: Permit,
+        pub(in crate::decide) pre_bind: PreBind,
     }
 
     /// Rates nodes with this weight, 1 to 100.
@@ -161,32 +145,6 @@ impl<R: Plugin + 'static> Extension<R> {
         R: Score,
     {
         self.at(Point::Score, weight, |rule, enabled, weight| enabled.score.push((rule, weight)))
-    }
-
-    /// Takes what the pod needs.
-    #[must_use]
-    pub fn reserve(self) -> Self
-    where
-        R: Reserve,
-    {
-        self.at(Point::Reserve, 1, |rule, enabled, _| enabled.reserve.push(rule))
-    }
-
-    /// Lets reserved pods go on.
-    #[must_use]
-    pub fn permit(self) -> Self
-    where
-        R: Permit,
-    {
-        self.at(Point::Permit, 1, |rule, enabled, _| enabled.permit.push(rule))
-    }
-
-    #[must_use]
-    pub(in crate::decide) fn pre_bind(self) -> Self
-    where
-        R: PreBind,
-    {
-        self.at(Point::PreBind, 1, |rule, enabled, _| enabled.pre_bind.push(rule))
     }
 
     fn at(mut self, point: Point, weight: i64, add: fn(Arc<R>, &mut Enabled, i64)) -> Self {
@@ -232,15 +190,15 @@ pub struct Enabled {
     pub score: Vec<(Arc<dyn Score>, i64)>,
     /// Reservations.
     pub reserve: Vec<Arc<dyn Reserve>>,
-    /// Gatekeepers.
+    /// Last say before the lock queue.
     pub permit: Vec<Arc<dyn Permit>>,
     /// Before the lock.
     pub(in crate::decide) pre_bind: Vec<Arc<dyn PreBind>>,
 }
 
 impl Enabled {
-    /// Adds a rule at `point`; nothing where it does not have it. A rule that is there already, or has a weight that means nothing,
-    /// is told.
+    /// Adds a rule at `point`; nothing where it does not have it. The error names a rule that is there already, or whose weight is
+    /// out of range.
     pub(in crate::decide) fn add(&mut self, rule: &Points, point: Point, weight: i64) -> Result<(), RegistryError> {
         let name = rule.name;
         for (_, _, add) in rule.at.iter().filter(|(at, ..)| *at == point) {

@@ -34,18 +34,18 @@ impl Values {
 /// What plugins keep from one pod to the next of the same [`PodShape`](crate::decide::scheduler::PodShape): it follows from nothing
 /// else of a pod than its shape, or says itself for which pods it holds. Losing it costs time and changes no answer.
 #[derive(Default)]
-pub struct Kept(Values);
+pub struct KeptSlots(Values);
 
-/// One value per type for one cycle, and what is [`Kept`].
+/// One value per type for one cycle, and what is [`KeptSlots`].
 #[derive(Default)]
 pub struct Slots {
     values: Values,
-    kept: Kept,
+    kept: KeptSlots,
 }
 
 impl Slots {
     /// Slots of a pod whose shape was seen before.
-    pub fn with(kept: Kept) -> Self {
+    pub fn with(kept: KeptSlots) -> Self {
         Self { kept, ..Self::default() }
     }
 
@@ -75,12 +75,12 @@ impl Slots {
     }
 
     /// Goes on with what was kept for the pod's shape.
-    pub fn keep(&mut self, kept: Kept) {
+    pub fn keep(&mut self, kept: KeptSlots) {
         self.kept = kept;
     }
 
     /// Takes out what is kept, for the next pod.
-    pub fn take_kept(&mut self) -> Kept {
+    pub fn take_kept(&mut self) -> KeptSlots {
         std::mem::take(&mut self.kept)
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::contract::Shared;
 use crate::decide::pod::PodContainer;
-use crate::decide::scheduler::rules::{Kept, Outcome, Refusal, Slots, Text};
+use crate::decide::scheduler::rules::{KeptSlots, Outcome, Refusal, Slots, Text};
 use crate::decide::world::{Dense, Node, NodeId, Pod, PodSpec, World};
 
 use super::choose::Diagnosis;
@@ -53,7 +53,7 @@ pub struct Table<R: Ranking, B> {
     /// The parts of the latest pod that make its shape, all but the node: pods of one template share them.
     latest: (Shared<PodSpec>, Shared<Vec<PodContainer>>),
     /// What plugins keep for this shape.
-    pub kept: Kept,
+    pub kept: KeptSlots,
     answers: Dense<NodeId, Answer<R::Rank>>,
     ranking: R,
     refusals: Refusals,
@@ -69,7 +69,7 @@ impl<R: Ranking, B: PartialEq> Table<R, B> {
             shape: PodShape::of(pod),
             by,
             latest: (pod.facts.spec.clone(), pod.facts.handoff.containers.clone()),
-            kept: Kept::default(),
+            kept: KeptSlots::default(),
             answers: Dense::default(),
             ranking: R::default(),
             refusals: Refusals::default(),

@@ -16,8 +16,7 @@ use super::image_locality::ImageLocality;
 use super::inter_pod_affinity::InterPodAffinity;
 use super::node_affinity::NodeAffinity;
 use super::node_name::NodeName;
-use super::priority_sort::PrioritySort;
-use super::qos_sort::QoSSort;
+use super::queue_sort::{PrioritySort, QoSSort};
 use super::requested_to_capacity_ratio::{RatioConfig, RequestedToCapacityRatio};
 use super::resources_fit::{NodeResourcesFit, Strategy};
 use super::scheduling_gates::SchedulingGates;
@@ -97,51 +96,24 @@ const PLUGINS: &[(&str, Maker)] = &[
     ("GpuFragmentation", |_| Extension::new(GpuFragmentation).score(1).into()),
 ];
 
-/// Names and weights of the default set: cheap filters first, devices last. Scores pack GPUs, then CPU and memory; preferences
-/// weigh as in kube-scheduler.
-const DEFAULTS: &[(Point, &[(&str, i64)])] = &[
-    (Point::QueueSort, &[("PrioritySort", 1)]),
-    (
-        Point::PreFilter,
-        &[
-            ("SchedulingGates", 1),
-            ("DynamicResources", 1),
-            ("DeviceFit", 1),
-            ("VolumeBinding", 1),
-            ("InterPodAffinity", 1),
-            ("PodTopologySpread", 1),
-        ],
-    ),
+/// The default set in its order, scores with their weights: cheap filters first, devices last. Scores pack GPUs, then CPU and memory;
+/// preferences weigh as in kube-scheduler.
+const DEFAULTS: [(Point, &str); 8] = [
+    (Point::QueueSort, "PrioritySort"),
+    (Point::PreFilter, "SchedulingGates DynamicResources DeviceFit VolumeBinding InterPodAffinity PodTopologySpread"),
     (
         Point::Filter,
-        &[
-            ("NodeUnschedulable", 1),
-            ("NodeName", 1),
-            ("TaintToleration", 1),
-            ("NodeAffinity", 1),
-            ("NodePorts", 1),
-            ("NodeResourcesFit", 1),
-            ("VolumeBinding", 1),
-            ("InterPodAffinity", 1),
-            ("PodTopologySpread", 1),
-            ("DeviceFit", 1),
-        ],
+        "NodeUnschedulable NodeName TaintToleration NodeAffinity NodePorts NodeResourcesFit VolumeBinding InterPodAffinity \
+         PodTopologySpread DeviceFit",
     ),
-    (Point::PostFilter, &[("DefaultPreemption", 1)]),
-    (Point::PreScore, &[("PodTopologySpread", 1), ("InterPodAffinity", 1)]),
+    (Point::PostFilter, "DefaultPreemption"),
+    (Point::PreScore, "PodTopologySpread InterPodAffinity"),
     (
         Point::Score,
-        &[
-            ("RequestedToCapacityRatio", 3),
-            ("DeviceTopology", 1),
-            ("NodeAffinity", 2),
-            ("TaintToleration", 3),
-            ("PodTopologySpread", 2),
-            ("InterPodAffinity", 2),
-        ],
+        "RequestedToCapacityRatio=3 DeviceTopology=1 NodeAffinity=2 TaintToleration=3 PodTopologySpread=2 InterPodAffinity=2",
     ),
-    (Point::Reserve, &[("DeviceFit", 1), ("VolumeBinding", 1)]),
-    (Point::PreBind, &[("VolumeBinding", 1)]),
+    (Point::Reserve, "DeviceFit VolumeBinding"),
+    (Point::PreBind, "VolumeBinding"),
 ];
 
 /// Points that a plugin has only together: it prepares at the second what it needs at the first, or carries out there what it
@@ -192,8 +164,11 @@ pub struct PluginLists(BTreeMap<Point, Vec<Listed>>);
 impl Default for PluginLists {
     /// The default set.
     fn default() -> Self {
-        let listed = |(name, weight): &(&'static str, i64)| Listed { name, weight: *weight };
-        Self(DEFAULTS.iter().map(|(point, names)| (*point, names.iter().map(listed).collect())).collect())
+        let listed = |word: &'static str| match word.split_once('=') {
+            Some((name, weight)) => Listed { name, weight: weight.parse().expect("a weight of the default set") },
+            None => Listed { name: word, weight: 1 },
+        };
+        Self(DEFAULTS.iter().map(|(point, words)| (*point, words.split_whitespace().map(listed).collect())).collect())
     }
 }
 
@@ -271,7 +246,7 @@ impl Plugins {
     #[must_use]
     pub fn with<R>(mut self, extension: Extension<R>) -> Self {
         let rule = Points::from(extension);
-        // What is wrong with it is told when the set is checked.
+        // `configured` reports what is wrong with it.
         drop(self.add(&rule));
         self.own.push(rule);
         self

@@ -13,7 +13,7 @@ use crate::decide::world::{KnownChoices, Node, NodeId, Pod, Resources, Wake};
 
 use super::resources_fit::device_shortage;
 
-/// What becomes of device pods where no agent is live.
+/// What becomes of device pods on nodes without a live agent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum NodesWithoutAgent {
@@ -30,10 +30,10 @@ pub struct DeviceFit {
     pub without_agent: NodesWithoutAgent,
 }
 
-/// The devices chosen on each node that fits, in the order of the nodes: that is how they are asked, most often.
+/// The devices chosen on each node that fits, sorted by node: nodes are judged in that order, so that most entries are appended.
 struct Choices(Vec<(NodeId, Arc<DeviceChoice>)>);
 
-/// With room for as many nodes as most decisions ask.
+/// With room for as many nodes as most decisions judge.
 impl Default for Choices {
     fn default() -> Self {
         Self(Vec::with_capacity(16))
@@ -99,7 +99,7 @@ enum Service<'a> {
     Not(&'a str),
 }
 
-/// The last node's agent and allocatable, if it served all names: nodes of one make say the same of themselves.
+/// The last node's agent status and allocatable, if it served all names: identical nodes share both.
 #[derive(Default)]
 struct Served(Option<(Shared<AgentStatus>, Shared<Resources>)>);
 
@@ -148,7 +148,7 @@ impl PreFilter for DeviceFit {
         }
         let known = slots.kept::<Option<Arc<Wanted>>>().clone();
         if let Some(known) = known.filter(|known| known.is_of(pod)) {
-            debug_assert_eq!(Ok(known.request()), request_of(pod).as_ref(), "pods of one shape have the same wishes");
+            debug_assert_eq!(Ok(known.request()), request_of(pod).as_ref(), "pods of one shape want the same devices");
             slots.put(known);
             return Outcome::Fit;
         }
@@ -177,10 +177,10 @@ impl Filter for DeviceFit {
         let wake = Wake::AGENT.or(Wake::NODE_ROOM).or(Wake::NODE_ADDED);
         match (memory.served.by(node, wanted.names()), self.without_agent) {
             (Service::All, _) => {}
-            // Also where nobody but this rule counts: kube-scheduler leaves these names to its extender.
+            // Also beside kube-scheduler, which leaves these names to its extender.
             (_, NodesWithoutAgent::Plain) => {
                 let Some(shortage) = device_shortage(&pod.facts.spec.requests, node) else { return Outcome::Fit };
-                let (text, help) = shortage.told(slots);
+                let (text, help) = shortage.explain(slots);
                 return Outcome::unfit(NAME, text, wake.or(ROOM)).helped_by(help);
             }
             (Service::NoAgent, _) => return Outcome::unfit(NAME, "agent not ready", wake).helped_by(Help::Daemon),

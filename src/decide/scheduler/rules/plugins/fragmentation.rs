@@ -2,7 +2,7 @@
 //! typical in this cluster ("Beware of Fragmentation", fragmentation gradient descent).
 //!
 //! The gradient itself decides, in millionths of a GPU, not a rounded score of it: only the order over the nodes that fit is
-//! brought to 0..=100. CPU and memory count where their lack strands GPUs, so pods without GPUs keep off such nodes.
+//! brought to 0..=100. CPU and memory count where their lack strands GPUs, so pods without GPUs avoid such nodes.
 
 use crate::decide::devices::score::FreeCpuMemory;
 use crate::decide::scheduler::rules::points::stretch;
@@ -14,7 +14,7 @@ use super::device_fit::choice;
 /// The rule.
 pub struct GpuFragmentation;
 
-/// Parts of a GPU that are told apart.
+/// Resolution of the rating: parts of a GPU.
 const PARTS: f64 = 1e6;
 
 impl Plugin for GpuFragmentation {

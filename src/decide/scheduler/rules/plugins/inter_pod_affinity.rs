@@ -1,6 +1,6 @@
 //! `InterPodAffinity`: pods that must lie near others, or away from them, by the nodes' topology labels.
 //!
-//! As a rating: preferred terms of the pod and of placed pods draw it near or push it away. A placed pod's required affinity draws as
+//! As a rating: preferred terms of the pod and of placed pods attract or repel it. A placed pod's required affinity attracts as
 //! well, with a weight of its own.
 
 use std::collections::BTreeMap;
@@ -33,51 +33,51 @@ const WAKE: Wake = Wake::POD_PLACED.or(Wake::POD_FREED).or(Wake::NODE_ADDED).or(
 /// Pods by place: topology key and value.
 type Counts = BTreeMap<(String, String), usize>;
 
-/// What is counted once per pod and read per node.
+/// Terms of the pod and of placed pods, counted once per pod and read per node.
 #[derive(Clone, Default)]
-struct Near {
+struct TermCounts {
     /// Places with pods that match all affinity terms.
-    wanted: Counts,
+    affinity: Counts,
     /// Places with pods that match an anti-affinity term, by term.
-    unwanted: Vec<Counts>,
-    /// Places where pods live whose anti-affinity refuses this pod.
-    refused: Counts,
-    /// Some placed pod's preferences mean this pod: it is rated by more than single nodes.
-    drawn: bool,
-    /// Some nominated pod's anti-affinity means this pod: its node refuses it.
-    shunned: bool,
+    anti_affinity: Vec<Counts>,
+    /// Places of pods whose anti-affinity selects this pod.
+    existing_anti_affinity: Counts,
+    /// Some placed pod's preferences select this pod: its rating needs more than single nodes.
+    preferred_by_others: bool,
+    /// Some nominated pod's anti-affinity selects this pod: the nominated node refuses it.
+    refused_by_nominated: bool,
     /// The pod matches its own affinity terms: the first of a group may go anywhere.
-    first_of_group: bool,
+    matches_itself: bool,
 }
 
-/// Neither the pod nor anybody near any node means anybody: said in place of a [`Near`] without contents.
-struct Nobody;
+/// Stands for [`TermCounts`] without contents: no term of the pod or of a placed pod applies.
+struct NoTerms;
 
-impl Near {
-    /// `true` when some other pod means this one.
-    fn is_meant(&self) -> bool {
-        !self.refused.is_empty() || self.drawn || self.shunned
+impl TermCounts {
+    /// `true` when some other pod selects this one.
+    fn is_selected(&self) -> bool {
+        !self.existing_anti_affinity.is_empty() || self.preferred_by_others || self.refused_by_nominated
     }
 
-    /// Counts the terms of `pod` that mean a placed pod.
-    fn count_meant(&mut self, pod: &Pod, other: &Pod, world: &World) {
+    /// Counts the terms of `pod` that select a placed pod.
+    fn count_own(&mut self, pod: &Pod, other: &Pod, world: &World) {
         let (spec, Some(labels)) = (&pod.facts.spec, node_labels(world, other)) else { return };
         if !spec.affinity.is_empty() && spec.affinity.iter().all(|term| matches(term, pod, other, world)) {
-            spec.affinity.iter().for_each(|term| count(&mut self.wanted, term, labels));
+            spec.affinity.iter().for_each(|term| count(&mut self.affinity, term, labels));
         }
-        for (term, counts) in spec.anti_affinity.iter().zip(&mut self.unwanted) {
+        for (term, counts) in spec.anti_affinity.iter().zip(&mut self.anti_affinity) {
             if matches(term, pod, other, world) {
                 count(counts, term, labels);
             }
         }
     }
 
-    /// Counts the anti-affinity of a placed pod that means `pod`.
-    fn count_refusing(&mut self, pod: &Pod, other: &Pod, world: &World) {
+    /// Counts the anti-affinity of a placed pod that selects `pod`.
+    fn count_existing(&mut self, pod: &Pod, other: &Pod, world: &World) {
         let Some(labels) = node_labels(world, other) else { return };
         for term in &other.facts.spec.anti_affinity {
             if matches(term, other, pod, world) {
-                count(&mut self.refused, term, labels);
+                count(&mut self.existing_anti_affinity, term, labels);
             }
         }
     }
@@ -91,67 +91,72 @@ impl Plugin for InterPodAffinity {
     fn reads(&self, pod: &Pod, slots: &Slots) -> Reads {
         let spec = &pod.facts.spec;
         let no_terms = spec.affinity.is_empty() && spec.anti_affinity.is_empty() && spec.pods_preferred.is_empty();
-        let meant = || slots.get::<Near>().is_none_or(Near::is_meant);
-        if slots.get::<Nobody>().is_some() || no_terms && !meant() { Reads::Nothing } else { Reads::World }
+        let selected = || slots.get::<TermCounts>().is_none_or(TermCounts::is_selected);
+        if slots.get::<NoTerms>().is_some() || no_terms && !selected() { Reads::Nothing } else { Reads::World }
     }
 }
 
 impl PreFilter for InterPodAffinity {
     fn pre_filter(&self, view: View<'_>, pod: &Pod, slots: &mut Slots) -> Outcome {
         let spec = &pod.facts.spec;
-        let unwanted = vec![Counts::new(); spec.anti_affinity.len()];
-        let mut near = Near { unwanted, drawn: self.is_drawn(view.world, pod), ..Near::default() };
+        let anti_affinity = vec![Counts::new(); spec.anti_affinity.len()];
+        let mut counted = TermCounts {
+            anti_affinity,
+            preferred_by_others: self.is_preferred_by_others(view.world, pod),
+            ..TermCounts::default()
+        };
         for other in view.world.placed_with_anti_affinity().filter(|other| other.id != pod.id) {
-            near.count_refusing(pod, other, view.world);
+            counted.count_existing(pod, other, view.world);
         }
-        let means =
+        let selects =
             |other: &Pod| other.facts.spec.anti_affinity.iter().any(|term| matches(term, other, pod, view.world));
-        near.shunned = view.world.nominated_reservations().any(|other| other.id != pod.id && means(other));
+        counted.refused_by_nominated =
+            view.world.nominated_reservations().any(|other| other.id != pod.id && selects(other));
         if !spec.affinity.is_empty() || !spec.anti_affinity.is_empty() {
             for other in placed(view.world).filter(|other| other.id != pod.id) {
-                near.count_meant(pod, other, view.world);
+                counted.count_own(pod, other, view.world);
             }
-            near.first_of_group = spec.affinity.iter().all(|term| matches(term, pod, pod, view.world));
+            counted.matches_itself = spec.affinity.iter().all(|term| matches(term, pod, pod, view.world));
         }
         let no_terms = spec.affinity.is_empty() && spec.anti_affinity.is_empty() && spec.pods_preferred.is_empty();
-        if no_terms && !near.is_meant() {
-            slots.put(Nobody);
+        if no_terms && !counted.is_selected() {
+            slots.put(NoTerms);
         } else {
-            slots.put(near);
+            slots.put(counted);
         }
         Outcome::Fit
     }
 }
 
 impl Filter for InterPodAffinity {
-    /// As things are, and once more with the pods that are nominated to the node: whether they come, nobody knows.
+    /// Judged without the pods that are nominated to the node, then with them: they may come or not.
     fn filter(&self, view: View<'_>, pod: &Pod, (id, node): (NodeId, &Node), slots: &mut Slots) -> Outcome {
-        let (Some(near), Some(facts)) = (slots.get::<Near>(), &node.facts) else { return Outcome::Fit };
-        let outcome = judge(near, pod, &facts.labels);
+        let (Some(counted), Some(facts)) = (slots.get::<TermCounts>(), &node.facts) else { return Outcome::Fit };
+        let outcome = judge(counted, pod, &facts.labels);
         let spec = &pod.facts.spec;
         let no_terms = spec.affinity.is_empty() && spec.anti_affinity.is_empty();
-        // Most pods mean nobody, and none of those that are nominated means them.
-        if !outcome.is_fit() || no_terms && !near.shunned {
+        // Most pods have no terms, and no term of a nominated pod selects them.
+        if !outcome.is_fit() || no_terms && !counted.refused_by_nominated {
             return outcome;
         }
-        let mut shadows = view.world.nominated_reservations_on(id).filter(|other| other.id != pod.id).peekable();
-        if shadows.peek().is_none() {
+        let mut nominated = view.world.nominated_reservations_on(id).filter(|other| other.id != pod.id).peekable();
+        if nominated.peek().is_none() {
             return outcome;
         }
-        let mut with = near.clone();
-        for other in shadows {
-            with.count_refusing(pod, other, view.world);
-            with.count_meant(pod, other, view.world);
+        let mut with = counted.clone();
+        for other in nominated {
+            with.count_existing(pod, other, view.world);
+            with.count_own(pod, other, view.world);
         }
         judge(&with, pod, &facts.labels)
     }
 }
 
-/// How strongly a place draws: by topology key, then value.
+/// Weights of the places, by topology key, then value.
 #[derive(Default)]
-struct Pulls(BTreeMap<String, BTreeMap<String, i64>>);
+struct TopologyScores(BTreeMap<String, BTreeMap<String, i64>>);
 
-impl Pulls {
+impl TopologyScores {
     fn add(&mut self, world: &World, term: &PodTerm, at: &Pod, weight: i64) {
         if let Some(value) = node_labels(world, at).and_then(|labels| labels.get(&term.topology_key)) {
             let places = self.0.entry(term.topology_key.clone()).or_default();
@@ -161,17 +166,17 @@ impl Pulls {
 }
 
 impl InterPodAffinity {
-    /// The terms of a placed pod that draw others, with their weights.
-    fn drawing<'a>(&self, other: &'a Pod) -> impl Iterator<Item = (i64, &'a PodTerm)> + use<'a> {
+    /// The terms by which a placed pod prefers others, with their weights.
+    fn preferring_terms<'a>(&self, other: &'a Pod) -> impl Iterator<Item = (i64, &'a PodTerm)> + use<'a> {
         let (spec, hard) = (&other.facts.spec, self.hard_weight);
         let required = spec.affinity.iter().filter(move |_| hard > 0).map(move |term| (hard, term));
         required.chain(spec.pods_preferred.iter().map(|(weight, term)| (*weight, term)))
     }
 
-    /// `true` when some placed pod's terms mean this pod.
-    fn is_drawn(&self, world: &World, pod: &Pod) -> bool {
-        let means = |other: &Pod| self.drawing(other).any(|(_, term)| matches(term, other, pod, world));
-        !self.ignores_others(pod) && world.placed_with_affinity().any(|other| other.id != pod.id && means(other))
+    /// `true` when some placed pod's preferences select this pod.
+    fn is_preferred_by_others(&self, world: &World, pod: &Pod) -> bool {
+        let selects = |other: &Pod| self.preferring_terms(other).any(|(_, term)| matches(term, other, pod, world));
+        !self.ignores_others(pod) && world.placed_with_affinity().any(|other| other.id != pod.id && selects(other))
     }
 
     fn ignores_others(&self, pod: &Pod) -> bool {
@@ -185,31 +190,33 @@ impl PreScore for InterPodAffinity {
         if self.ignores_others(pod) {
             return Outcome::Fit;
         }
-        let mut pulls = Pulls::default();
+        let mut scores = TopologyScores::default();
         for other in world.placed_with_affinity().filter(|other| other.id != pod.id) {
-            for (weight, term) in self.drawing(other).filter(|(_, term)| matches(term, other, pod, world)) {
-                pulls.add(world, term, other, weight);
+            for (weight, term) in self.preferring_terms(other).filter(|(_, term)| matches(term, other, pod, world)) {
+                scores.add(world, term, other, weight);
             }
         }
         if !own.is_empty() {
             for other in placed(world).filter(|other| other.id != pod.id) {
                 for (weight, term) in own.iter().filter(|(_, term)| matches(term, pod, other, world)) {
-                    pulls.add(world, term, other, *weight);
+                    scores.add(world, term, other, *weight);
                 }
             }
         }
-        if !pulls.0.is_empty() {
-            slots.put(pulls);
+        if !scores.0.is_empty() {
+            slots.put(scores);
         }
         Outcome::Fit
     }
 }
 
 impl Score for InterPodAffinity {
-    /// The sum of what draws to the node's places.
+    /// The sum of the weights of the node's places.
     fn score(&self, _: View<'_>, _: &Pod, (_, node): (NodeId, &Node), slots: &mut Slots) -> i64 {
-        let (Some(Pulls(pulls)), Some(facts)) = (slots.get::<Pulls>(), &node.facts) else { return 0 };
-        let here = pulls.iter().filter_map(|(key, places)| places.get(facts.labels.get(key)?));
+        let (Some(TopologyScores(scores)), Some(facts)) = (slots.get::<TopologyScores>(), &node.facts) else {
+            return 0;
+        };
+        let here = scores.iter().filter_map(|(key, places)| places.get(facts.labels.get(key)?));
         here.sum()
     }
 
@@ -219,32 +226,32 @@ impl Score for InterPodAffinity {
     }
 }
 
-fn judge(near: &Near, pod: &Pod, labels: &Labels) -> Outcome {
+fn judge(counted: &TermCounts, pod: &Pod, labels: &Labels) -> Outcome {
     let spec = &pod.facts.spec;
-    if !wanted_here(&spec.affinity, near, labels) {
+    if !wanted_here(&spec.affinity, counted, labels) {
         return Outcome::never(NAME, "pod affinity", WAKE);
     }
     let crowded = |(term, counts): (&PodTerm, &Counts)| place(term, labels).is_some_and(|at| counts.contains_key(&at));
-    if spec.anti_affinity.iter().zip(&near.unwanted).any(crowded) {
+    if spec.anti_affinity.iter().zip(&counted.anti_affinity).any(crowded) {
         return Outcome::unfit(NAME, "pod anti-affinity", WAKE);
     }
-    let refused = !near.refused.is_empty()
-        && labels.iter().any(|(key, value)| near.refused.contains_key(&(key.clone(), value.clone())));
+    let refused = !counted.existing_anti_affinity.is_empty()
+        && labels.iter().any(|(key, value)| counted.existing_anti_affinity.contains_key(&(key.clone(), value.clone())));
     if refused {
         return Outcome::unfit(NAME, "anti-affinity of a pod there", WAKE);
     }
     Outcome::Fit
 }
 
-fn wanted_here(terms: &[PodTerm], near: &Near, labels: &Labels) -> bool {
+fn wanted_here(terms: &[PodTerm], counted: &TermCounts, labels: &Labels) -> bool {
     let mut all_there = true;
     for term in terms {
         match place(term, labels) {
             None => return false,
-            Some(at) => all_there &= near.wanted.contains_key(&at),
+            Some(at) => all_there &= counted.affinity.contains_key(&at),
         }
     }
-    all_there || (near.wanted.is_empty() && near.first_of_group)
+    all_there || (counted.affinity.is_empty() && counted.matches_itself)
 }
 
 /// Bound and assumed pods; those that only have room kept for them are not there.
@@ -276,7 +283,7 @@ pub(in crate::decide) fn keep_apart<'a>(a: &'a Pod, b: &'a Pod, world: &World) -
     terms(a, b).chain(terms(b, a)).collect()
 }
 
-/// `true` when `term`, written by `owner`, means `other`.
+/// `true` when `term`, written by `owner`, selects `other`.
 pub(in crate::decide) fn matches(term: &PodTerm, owner: &Pod, other: &Pod, world: &World) -> bool {
     let namespace = &*other.key().namespace;
     let own_only = term.namespaces.is_empty() && term.namespace_selector.is_none();

@@ -38,7 +38,7 @@ impl Filter for NodeResourcesFit {
             Some(shortage) => {
                 // Bytes of GPU memory come with the agent and its inventory.
                 let room = Wake::POD_FREED.or(Wake::NODE_ROOM).or(Wake::NODE_ADDED);
-                let (text, help) = shortage.told(slots);
+                let (text, help) = shortage.explain(slots);
                 Outcome::unfit(NAME, text, room.or(Wake::AGENT).or(Wake::DEVICES)).helped_by(help)
             }
         }
@@ -47,7 +47,7 @@ impl Filter for NodeResourcesFit {
 
 /// What a node has too little of.
 pub(super) enum Shortage<'a> {
-    /// Said in constant words.
+    /// With a constant text.
     Plain(&'static str, Help),
     /// Of an extended resource, beside what is wanted of it.
     Extended(&'a str, i64),
@@ -56,24 +56,24 @@ pub(super) enum Shortage<'a> {
 }
 
 impl Shortage<'_> {
-    /// The words for it, and what people can do.
-    pub(super) fn told(self, slots: &mut Slots) -> (Text, Help) {
+    /// The refusal's text, and what an operator can do.
+    pub(super) fn explain(self, slots: &mut Slots) -> (Text, Help) {
         match self {
             Self::Plain(text, help) => (text.into(), help),
             Self::Unserved(name) => (format!("agent does not serve {name}").into(), Help::Registration),
             Self::Extended(name, wanted) => {
                 let help = if name == key::NVIDIA_GPU { Help::Room } else { Help::Rule };
-                (slots.kept::<Lacks>().text(name, wanted), help)
+                (slots.kept::<ShortageTexts>().text(name, wanted), help)
             }
         }
     }
 }
 
-/// What nodes with too little of an extended resource say: many say the same.
+/// Texts about extended resources that were made already: many nodes get the same.
 #[derive(Default)]
-struct Lacks(Vec<(Box<str>, i64, Text)>);
+struct ShortageTexts(Vec<(Box<str>, i64, Text)>);
 
-impl Lacks {
+impl ShortageTexts {
     fn text(&mut self, name: &str, wanted: i64) -> Text {
         if let Some((_, _, text)) = self.0.iter().find(|(known, amount, _)| *amount == wanted && **known == *name) {
             return text.clone();
@@ -121,7 +121,7 @@ fn scalar_shortage<'a>(request: &'a Resources, node: &Node, counts: impl Fn(&str
     let (name, wanted) = request.scalar.iter().find(|(name, wanted)| {
         counts(name) && short(*wanted, have.scalar(name), used.scalar(name)) && !is_counted_by_devices(name, node)
     })?;
-    // The kubelet offers none of what is there and healthy: nobody serves it now.
+    // The kubelet offers none of what is there and healthy: no agent serves it now.
     if have.scalar(name) == 0 && has_healthy(node, name) {
         return Some(match node.live_agent() {
             None => Shortage::Plain("agent not ready", Help::Daemon),

@@ -64,19 +64,19 @@ impl PreFilter for PodTopologySpread {
 }
 
 impl Filter for PodTopologySpread {
-    /// As things are, and once more with the pods that are nominated to the node: whether they come, nobody knows.
+    /// Judged without the pods that are nominated to the node, then with them: they may come or not.
     fn filter(&self, view: View<'_>, pod: &Pod, (id, node): (NodeId, &Node), slots: &mut Slots) -> Outcome {
         let (Some(places), Some(facts)) = (slots.get::<Places>(), &node.facts) else { return Outcome::Fit };
         let outcome = judge(places, pod, facts);
         if !outcome.is_fit() || required(pod).next().is_none() {
             return outcome;
         }
-        let mut shadows = view.world.nominated_reservations_on(id).filter(|other| other.id != pod.id).peekable();
-        if shadows.peek().is_none() {
+        let mut nominated = view.world.nominated_reservations_on(id).filter(|other| other.id != pod.id).peekable();
+        if nominated.peek().is_none() {
             return outcome;
         }
         let mut with = places.clone();
-        for other in shadows {
+        for other in nominated {
             for (spread, counts) in required(pod).zip(&mut with.0) {
                 if is_place(spread, pod, facts) && counts_for(spread, pod, other) {
                     *counts.entry(facts.labels[&spread.topology_key].clone()).or_insert(0) += 1;
@@ -199,20 +199,20 @@ fn is_place(spread: &Spread, pod: &Pod, facts: &NodeFacts) -> bool {
 /// Pods of the same namespace on the node that the selector selects; those being deleted do not count, nor those that only have
 /// room kept for them, and neither does anything for an empty selector.
 fn matching(spread: &Spread, pod: &Pod, node: &Node, world: &World) -> i64 {
-    if selects_nothing(spread) {
+    if selects_none(spread) {
         return 0;
     }
     let there = node.pods.iter().filter(|id| !world.is_nominated_reservation(**id)).filter_map(|id| world.pod(*id));
     there.filter(|other| counts_for(spread, pod, other)).count() as i64
 }
 
-fn selects_nothing(spread: &Spread) -> bool {
+fn selects_none(spread: &Spread) -> bool {
     let empty = |selector: &LabelSelector| selector.match_labels.is_empty() && selector.match_expressions.is_empty();
     spread.selector.as_ref().is_none_or(empty)
 }
 
 fn counts_for(spread: &Spread, pod: &Pod, other: &Pod) -> bool {
-    !selects_nothing(spread)
+    !selects_none(spread)
         && other.key().namespace == pod.key().namespace
         && other.facts.handoff.deleting.is_none()
         && spread.selector.as_ref().is_some_and(|selector| selector.matches(&other.facts.spec.labels))

@@ -14,7 +14,7 @@ pub enum WeightError {
     Twice(String),
 }
 
-/// A resource that ratings look at: its name is told apart once, not for every node.
+/// A resource that ratings look at: its name is parsed once, not for every node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Rateable {
     /// `cpu`.
@@ -140,8 +140,8 @@ impl Usage {
     }
 }
 
-/// Wanted, used and total percent of a node's GPUs, as far as they concern the pod: who asks for MIG devices finds a node as full as
-/// those are, anybody else as full as the GPUs are that are not cut. On a node with no other GPUs each MIG device counts as one.
+/// Wanted, used and total percent of a node's GPUs, as far as they concern the pod: for a pod that asks for MIG devices a node is as
+/// full as those are, for any other pod as full as its undivided GPUs are. On a node with no other GPUs each MIG device counts as one.
 fn of_gpus(requests: &Resources, stock: &Stock) -> (i64, i64, i64) {
     let migs = requests.scalar.iter().filter(|(name, _)| name.starts_with(key::MIG_PREFIX));
     let migs: i64 = migs.map(|(_, amount)| amount * key::WHOLE).sum();

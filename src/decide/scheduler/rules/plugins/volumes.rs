@@ -256,7 +256,7 @@ struct Waiting {
     pub class: ClassFacts,
     /// Its volume is made for this node, or will be: no other one will do.
     pub node: Option<Box<str>>,
-    /// Where its driver has storage enough; `None` where nobody says.
+    /// Where its driver has storage enough; `None` where it publishes none.
     pub storage: Option<Storage>,
 }
 
@@ -356,7 +356,7 @@ fn match_volume<'a>(
         .world
         .volumes_of(&claim.class_name)
         .filter(|(name, volume)| fits(volume) && taken.iter().all(|(_, other)| **other != **name));
-    // Promised to this claim by whoever made it: no other one is looked at, here or on nodes that it does not reach.
+    // Made for this claim and promised to it: no other volume is looked at, here or on nodes that it does not reach.
     if let Some((name, volume)) = open.find(|(_, volume)| volume.is_for(&claim.key, &facts.uid)) {
         return volume.reaches(labels).then_some(name);
     }

@@ -1,10 +1,25 @@
-//! `QoSSort`: priority, then class of service (Guaranteed, Burstable, BestEffort), then as `PrioritySort`: sub-priority, the last
-//! failure or else creation, id.
+//! The two orders of the queue. `PrioritySort`: priority, sub-priority, then the last failure or else creation, then id. `QoSSort`
+//! puts the class of service (Guaranteed, Burstable, BestEffort) behind the priority.
 
 use crate::decide::scheduler::rules::{Plugin, QueueSort, Queued, SortKey};
 
-/// The order.
+/// By priority, then age.
+pub struct PrioritySort;
+
+/// By priority, then class of service, then age.
 pub struct QoSSort;
+
+impl Plugin for PrioritySort {
+    fn name(&self) -> &'static str {
+        "PrioritySort"
+    }
+}
+
+impl QueueSort for PrioritySort {
+    fn key(&self, item: &Queued) -> SortKey {
+        key(item, 0)
+    }
+}
 
 impl Plugin for QoSSort {
     fn name(&self) -> &'static str {
@@ -14,10 +29,14 @@ impl Plugin for QoSSort {
 
 impl QueueSort for QoSSort {
     fn key(&self, item: &Queued) -> SortKey {
-        let time = item.failed.unwrap_or(item.created).as_nanosecond();
-        let ranks = [-i128::from(item.priority), i128::from(item.class), -i128::from(item.sub_priority), time];
-        SortKey { ranks, id: item.id.clone() }
+        key(item, item.class)
     }
+}
+
+fn key(item: &Queued, class: u8) -> SortKey {
+    let time = item.failed.unwrap_or(item.created).as_nanosecond();
+    let ranks = [-i128::from(item.priority), i128::from(class), -i128::from(item.sub_priority), time];
+    SortKey { ranks, id: item.id.clone() }
 }
 
 #[cfg(test)]
