@@ -8,13 +8,13 @@
 #![allow(clippy::unwrap_used, clippy::panic, missing_docs)] // a bench is a test
 
 mod expect;
+#[path = "../tests/harness/cluster/mod.rs"]
+#[allow(dead_code, unused_imports)] // the tests use more of it
+mod harness;
 #[path = "agent/health.rs"]
 mod health;
 #[path = "agent/process.rs"]
 mod process;
-#[path = "../tests/cluster/whole.rs"]
-#[allow(dead_code)] // the tests use more of it
-mod whole;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -24,11 +24,11 @@ use baton::contract::podresources::pod_resources_lister_client::PodResourcesList
 use baton::runtime::clock;
 use baton::sim::kubelet::PodResourcesMode;
 use expect::Expect;
+use harness::pods;
 use hdrhistogram::Histogram;
 use hyper_util::rt::TokioIo;
 use process::Process;
 use tonic::transport::Endpoint;
-use whole::{harness, pods};
 
 const PODS: usize = 200;
 /// What the last pods left behind is done by then: the ledger looked through, idle connections and threads gone.
@@ -39,7 +39,7 @@ const IDLE: Duration = Duration::from_secs(30);
 #[tokio::main]
 async fn main() {
     let mut expect = Expect::load("agent");
-    let cluster = harness::Cluster::start(1).await;
+    let cluster = harness::TestCluster::start(1).await;
     let node = &cluster.nodes[0];
     cluster.until_agent_is_ready().await;
     // One pod first: lazily made things are there, as on a node that works.
@@ -75,7 +75,7 @@ fn size(expect: &mut Expect, process: Process) {
     expect.at_most("threads", process.status("Threads") as f64);
 }
 
-async fn allocations(expect: &mut Expect, cluster: &harness::Cluster, process: Process) {
+async fn allocations(expect: &mut Expect, cluster: &harness::TestCluster, process: Process) {
     let node = &cluster.nodes[0];
     node.kubelet.controls().take_allocate_times();
     let nvml_before = nvml_calls(cluster);
@@ -120,7 +120,7 @@ async fn allocations(expect: &mut Expect, cluster: &harness::Cluster, process: P
 }
 
 /// Nothing happens on the node: how often the daemon wakes up, and what it asks of the API server.
-async fn idle(expect: &mut Expect, cluster: &harness::Cluster, process: Process) {
+async fn idle(expect: &mut Expect, cluster: &harness::TestCluster, process: Process) {
     cluster.until_unlocked(harness::LOCK_GONE).await;
     tokio::time::sleep(SETTLE).await;
     let (before, requests_before) = (process.wake_ups(), requests(cluster));
@@ -150,7 +150,7 @@ async fn idle(expect: &mut Expect, cluster: &harness::Cluster, process: Process)
     }
 }
 
-async fn xids(expect: &mut Expect, cluster: &harness::Cluster) {
+async fn xids(expect: &mut Expect, cluster: &harness::TestCluster) {
     let samples = health::measure(cluster).await;
     let sorted = |of: fn(&health::Sample) -> Duration| {
         let mut times: Vec<f64> = samples.iter().map(|sample| of(sample).as_secs_f64() * 1000.0).collect();
@@ -169,7 +169,7 @@ async fn xids(expect: &mut Expect, cluster: &harness::Cluster) {
 }
 
 /// Runs one pod to the point where it has its device, and takes it away.
-async fn allocate(cluster: &harness::Cluster, name: &str) {
+async fn allocate(cluster: &harness::TestCluster, name: &str) {
     cluster.create(&pods::pod(name).app("main", &[("nvidia.com/gpu", "1")])).await;
     cluster.until_running(name).await;
     cluster.delete(name).await;
@@ -184,7 +184,7 @@ fn histogram(times: &[Duration]) -> Histogram<u64> {
 }
 
 /// Time of the same call that the daemon makes, from here.
-async fn pod_resources_times(cluster: &harness::Cluster) -> Vec<Duration> {
+async fn pod_resources_times(cluster: &harness::TestCluster) -> Vec<Duration> {
     let kubelet = &cluster.nodes[0].kubelet;
     kubelet.controls().set_pod_resources(PodResourcesMode::Normal);
     let socket = kubelet.options().pod_resources_socket();
@@ -207,13 +207,13 @@ async fn pod_resources_times(cluster: &harness::Cluster) -> Vec<Duration> {
 }
 
 /// NVML calls so far, without the waits for events.
-fn nvml_calls(cluster: &harness::Cluster) -> u64 {
+fn nvml_calls(cluster: &harness::TestCluster) -> u64 {
     let calls = cluster.nodes[0].hardware.nvml_calls().unwrap();
     calls.iter().filter(|(name, _)| !name.starts_with("nvmlEventSetWait")).map(|(_, count)| count).sum()
 }
 
 /// What the daemon has asked of the simulated API server so far, by verb and resource.
-fn requests(cluster: &harness::Cluster) -> Option<BTreeMap<String, u64>> {
+fn requests(cluster: &harness::TestCluster) -> Option<BTreeMap<String, u64>> {
     let mut requests = BTreeMap::new();
     for (what, count) in cluster.control_plane.simulated()?.counts().all() {
         if what.agent == "baton-device-plugin" {
@@ -225,7 +225,7 @@ fn requests(cluster: &harness::Cluster) -> Option<BTreeMap<String, u64>> {
 }
 
 /// The daemon's metrics whose names begin with one of `names`, with their labels.
-async fn metrics(cluster: &harness::Cluster, names: &[&str]) -> BTreeMap<String, f64> {
+async fn metrics(cluster: &harness::TestCluster, names: &[&str]) -> BTreeMap<String, f64> {
     let text = cluster.nodes[0].agent.get("/metrics").await.unwrap();
     let lines = text.lines().filter(|line| names.iter().any(|name| line.starts_with(name)));
     lines
@@ -239,6 +239,6 @@ fn labelled(metrics: &BTreeMap<String, f64>, label: &str) -> f64 {
 }
 
 /// Value of a metric without labels.
-async fn metric(cluster: &harness::Cluster, name: &str) -> Option<f64> {
+async fn metric(cluster: &harness::TestCluster, name: &str) -> Option<f64> {
     metrics(cluster, &[name]).await.get(name).copied()
 }

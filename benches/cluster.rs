@@ -13,9 +13,9 @@ mod agent;
 #[path = "cluster/bound.rs"]
 mod bound;
 #[allow(dead_code)] // the tests use more of it
-#[path = "../tests/cluster/control_plane.rs"]
+#[path = "../tests/harness/cluster/control_plane.rs"]
 mod control_plane;
-#[path = "../tests/cluster/daemon.rs"]
+#[path = "../tests/harness/cluster/daemon.rs"]
 #[allow(dead_code)] // the tests use more of it
 mod daemon;
 #[allow(dead_code)] // other benches use more of it
@@ -30,7 +30,7 @@ mod roofline;
 mod scenario;
 #[path = "cluster/server.rs"]
 mod server;
-#[path = "../tests/cluster/wait.rs"]
+#[path = "../tests/harness/cluster/wait.rs"]
 mod wait;
 
 use expect::Expect;

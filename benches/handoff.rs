@@ -5,9 +5,9 @@
 
 #[allow(dead_code)] // the agent's bench uses more of it
 mod expect;
-#[path = "../tests/cluster/whole.rs"]
-#[allow(dead_code)] // the tests use more of it
-mod whole;
+#[path = "../tests/harness/cluster/mod.rs"]
+#[allow(dead_code, unused_imports)] // the tests use more of it
+mod harness;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -16,18 +16,18 @@ use baton::contract::key;
 use baton::runtime::clock;
 use expect::Expect;
 use futures::StreamExt as _;
+use harness::pods;
 use hdrhistogram::Histogram;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::api::{Api, WatchEvent, WatchParams};
 use kube::{Client, ResourceExt as _};
-use whole::{harness, pods};
 
 const PODS: u32 = 64;
 
 #[tokio::main]
 async fn main() {
     let mut expect = Expect::load("handoff");
-    let cluster = harness::Cluster::start(1).await;
+    let cluster = harness::TestCluster::start(1).await;
     let writes_before = writes(&cluster);
     let holds = tokio::spawn(lock_holds(cluster.client.clone()));
     let running = tokio::spawn(all_running(cluster.client.clone()));
@@ -73,7 +73,7 @@ async fn main() {
 
 /// Writes of the hand-off at the API server: lock, binding, unlock. Pod creation, events, Leases, Device objects, labels and
 /// status conditions are counted apart, as the protocol does.
-fn writes(cluster: &harness::Cluster) -> Option<BTreeMap<&'static str, u64>> {
+fn writes(cluster: &harness::TestCluster) -> Option<BTreeMap<&'static str, u64>> {
     let counts = cluster.control_plane.simulated()?.counts();
     // Nobody else writes these here: kubelets patch nodes/status and pods/status.
     let ours = |verb, resource, subresource| counts.of(verb, resource, subresource);

@@ -10,9 +10,9 @@
 
 #[allow(dead_code)] // another bench uses more of it
 mod callgrind;
-#[path = "../tests/cluster/whole.rs"]
-#[allow(dead_code)] // the tests use more of it
-mod whole;
+#[path = "../tests/harness/cluster/mod.rs"]
+#[allow(dead_code, unused_imports)] // the tests use more of it
+mod harness;
 
 use std::collections::BTreeSet;
 use std::os::unix::fs::PermissionsExt as _;
@@ -20,7 +20,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use whole::{harness, pods, wait};
+use harness::{pods, wait};
 
 /// Names the directory for callgrind's output to the process that plays the day.
 const DAY: &str = "BATON_BENCH_ORDER";
@@ -106,7 +106,7 @@ fn wrapper(dir: &Path, binary: &Path) -> PathBuf {
 
 /// What daemons do all day: pods with GPUs, shares and NICs come and go, a GPU fails, and then nothing happens for a while.
 async fn day(dir: &Path) {
-    let cluster = harness::Cluster::start(1).await;
+    let cluster = harness::TestCluster::start(1).await;
     cluster.until_agent_is_ready().await;
     let all = [
         pods::pod("whole").app("main", &[("nvidia.com/gpu", "2")]),

@@ -13,7 +13,7 @@ use futures::StreamExt as _;
 use kube::api::{Api, WatchEvent, WatchParams};
 use tokio::sync::mpsc;
 
-use crate::whole::harness::Cluster;
+use crate::harness::TestCluster;
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -67,7 +67,7 @@ fn read_lists(socket: PathBuf, told: mpsc::UnboundedSender<News>, has_gpus: std:
 }
 
 /// One XID on each GPU of the first node, one after another.
-pub async fn measure(cluster: &Cluster) -> Vec<Sample> {
+pub async fn measure(cluster: &TestCluster) -> Vec<Sample> {
     let node = &cluster.nodes[0];
     let (told, mut news) = mpsc::unbounded_channel();
     let sockets = sockets(&node.kubelet.options().device_plugins_dir());

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::cluster::{Cluster, JSON, MERGE, message};
+use crate::server::{HttpApi, JSON, MERGE, message};
 
 const CRDS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
 const GANGS: &str = "/apis/x.io/v1/namespaces/default/gangs";
@@ -33,7 +33,7 @@ fn definition() -> Value {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_definition_is_served_validated_and_taken_away_with_its_objects() {
-    let c = Cluster::new().await;
+    let c = HttpApi::new().await;
     assert_eq!(c.get(GANGS).await.0, 404);
     c.create(CRDS, definition()).await;
     let crd = c.read(&format!("{CRDS}/gangs.x.io")).await;
@@ -73,12 +73,12 @@ async fn a_definition_is_served_validated_and_taken_away_with_its_objects() {
             tokio::task::yield_now().await;
         }
     };
-    tokio::time::timeout(crate::cluster::DEADLINE, wait).await.expect("objects of a removed definition go");
+    tokio::time::timeout(crate::server::DEADLINE, wait).await.expect("objects of a removed definition go");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_replace_of_a_custom_object_needs_its_version() {
-    let c = Cluster::new().await;
+    let c = HttpApi::new().await;
     c.create(CRDS, definition()).await;
     let made = c.create(GANGS, json!({"metadata": {"name": "g"}, "spec": {"min": 2}})).await;
     let path = format!("{GANGS}/g");

@@ -2,11 +2,11 @@
 
 use serde_json::{Value, json};
 
-use crate::cluster::{Cluster, JSON, MERGE, PODS, message, pod};
+use crate::server::{HttpApi, JSON, MERGE, PODS, message, pod};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_bound_pod_stays_until_its_kubelet_deletes_it_with_no_grace() {
-    let c = Cluster::new().await;
+    let c = HttpApi::new().await;
     let made = c.pod("a").await;
     c.bind("a", "n").await;
     let path = format!("{PODS}/a");
@@ -22,7 +22,7 @@ async fn a_bound_pod_stays_until_its_kubelet_deletes_it_with_no_grace() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn dependents_follow_their_owner_and_orphans_do_not() {
-    let c = Cluster::new().await;
+    let c = HttpApi::new().await;
     let maps = "/api/v1/namespaces/default/configmaps";
     for (policy, kept) in [("Background", false), ("Foreground", false), ("Orphan", true)] {
         let owner = c.create(maps, json!({"metadata": {"name": "owner"}})).await;
@@ -46,7 +46,7 @@ async fn dependents_follow_their_owner_and_orphans_do_not() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_foreground_deletion_waits_for_a_dependent_that_is_held() {
-    let c = Cluster::new().await;
+    let c = HttpApi::new().await;
     let maps = "/api/v1/namespaces/default/configmaps";
     let owner = c.create(maps, json!({"metadata": {"name": "owner"}})).await;
     let mut child = pod("child");
@@ -62,7 +62,7 @@ async fn a_foreground_deletion_waits_for_a_dependent_that_is_held() {
             tokio::task::yield_now().await;
         }
     };
-    tokio::time::timeout(crate::cluster::DEADLINE, wait).await.expect("the dependent is deleted first");
+    tokio::time::timeout(crate::server::DEADLINE, wait).await.expect("the dependent is deleted first");
     assert_eq!(c.get(&format!("{maps}/owner")).await.0, 200);
     c.patch(&format!("{PODS}/child"), MERGE, json!({"metadata": {"finalizers": null}})).await;
     c.until_status(&format!("{maps}/owner"), 404).await;
@@ -70,7 +70,7 @@ async fn a_foreground_deletion_waits_for_a_dependent_that_is_held() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_namespace_takes_its_contents_along_and_takes_nothing_new() {
-    let c = Cluster::new().await;
+    let c = HttpApi::new().await;
     c.create("/api/v1/namespaces", json!({"metadata": {"name": "team"}})).await;
     let pods = "/api/v1/namespaces/team/pods";
     let mut held = pod("held");
@@ -91,7 +91,7 @@ async fn a_namespace_takes_its_contents_along_and_takes_nothing_new() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_eviction_respects_the_disruption_budget() {
-    let c = Cluster::new().await;
+    let c = HttpApi::new().await;
     let mut labelled = pod("a");
     labelled["metadata"]["labels"] = json!({"app": "x"});
     c.create(PODS, labelled).await;

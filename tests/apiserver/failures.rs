@@ -8,11 +8,11 @@ use kube::Api;
 use kube::api::PostParams;
 use serde_json::{Value, json};
 
-use crate::cluster::{Cluster, DEADLINE, JSON, MERGE, PODS, message, pod};
+use crate::server::{DEADLINE, HttpApi, JSON, MERGE, PODS, message, pod};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_rule_answers_the_nth_matching_request_and_nothing_else() {
-    let c = Cluster::new().await;
+    let c = HttpApi::new().await;
     c.pod("a").await;
     let rule = FaultRule::on("patch", "pods").named("a").after(1).times(1);
     let id = c.server.faults().add(rule, Effect::Answer(429, Some(7)));
@@ -28,7 +28,7 @@ async fn a_rule_answers_the_nth_matching_request_and_nothing_else() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lost_answer_leaves_the_write_and_a_dropped_request_does_not() {
-    let c = Cluster::new().await;
+    let c = HttpApi::new().await;
     let pods: Api<Pod> = Api::default_namespaced(c.client("admin").await);
     let make = |name: &str| serde_json::from_value::<Pod>(pod(name)).unwrap();
     let faults = c.server.faults();
@@ -42,7 +42,7 @@ async fn a_lost_answer_leaves_the_write_and_a_dropped_request_does_not() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_silent_watch_is_accepted_and_says_nothing() {
-    let c = Cluster::new().await;
+    let c = HttpApi::new().await;
     c.pod("a").await;
     c.server.faults().add(FaultRule::on("watch", "pods").times(1), Effect::SilentWatch);
     let silent = c.read(&format!("{PODS}?watch=1&resourceVersion=0&timeoutSeconds=1")).await;
@@ -53,7 +53,7 @@ async fn a_silent_watch_is_accepted_and_says_nothing() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn probabilities_follow_the_seed() {
-    let c = Cluster::new().await;
+    let c = HttpApi::new().await;
     let rule = FaultRule::on("list", "nodes").with_probability(0.5);
     let id = c.server.faults().add(rule, Effect::Answer(500, None));
     let mut failed = 0;
@@ -66,7 +66,7 @@ async fn probabilities_follow_the_seed() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn objects_survive_a_restart_on_the_same_port() {
-    let c = Cluster::new().await;
+    let c = HttpApi::new().await;
     c.pod("a").await;
     let client = c.client("admin").await;
     let pods: Api<Pod> = Api::default_namespaced(client);
@@ -85,7 +85,7 @@ async fn objects_survive_a_restart_on_the_same_port() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_blackout_refuses_or_hangs_and_ends() {
-    let c = Cluster::new().await;
+    let c = HttpApi::new().await;
     c.pod("a").await;
     let pods: Api<Pod> = Api::default_namespaced(c.client("admin").await);
     c.server.faults().blackout(Blackout::Refuse);
@@ -104,7 +104,7 @@ async fn a_blackout_refuses_or_hangs_and_ends() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn users_may_do_what_rules_and_roles_say() {
-    let c = Cluster::new().await;
+    let c = HttpApi::new().await;
     c.pod("a").await;
     let agent = "system:serviceaccount:default:agent";
     let try_as = |user: &'static str, method: &'static str, path: String, body: Option<Value>| {
@@ -134,7 +134,7 @@ async fn users_may_do_what_rules_and_roles_say() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn requests_are_counted_by_verb_resource_and_subresource() {
-    let c = Cluster::new().await;
+    let c = HttpApi::new().await;
     c.server.counts().reset();
     c.pod("a").await;
     c.bind("a", "n").await;
@@ -148,7 +148,7 @@ async fn requests_are_counted_by_verb_resource_and_subresource() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn oversized_and_malformed_bodies_are_refused() {
-    let c = Cluster::new().await;
+    let c = HttpApi::new().await;
     let (status, body) =
         c.post(PODS, json!({"metadata": {"name": "a", "annotations": {"x": "y".repeat(4 << 20)}}})).await;
     assert_eq!((status, message(&body)), (413, "Request entity too large: limit is 3145728"));

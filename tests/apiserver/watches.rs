@@ -7,7 +7,7 @@ use kube::api::{Patch, PatchParams};
 use kube::runtime::watcher::{Config, Event};
 use serde_json::{Value, json};
 
-use crate::cluster::{Cluster, DEADLINE, MERGE, PODS, pod};
+use crate::server::{DEADLINE, HttpApi, MERGE, PODS, pod};
 
 fn seen(events: &Value) -> Vec<(String, String)> {
     let text = |v: &Value| v.as_str().unwrap_or_default().to_owned();
@@ -17,7 +17,7 @@ fn seen(events: &Value) -> Vec<(String, String)> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn objects_come_into_view_and_leave_it_as_their_fields_and_labels_change() {
-    let c = Cluster::new().await;
+    let c = HttpApi::new().await;
     let from = c.server.version();
     c.pod("a").await;
     c.bind("a", "n").await;
@@ -40,7 +40,7 @@ async fn objects_come_into_view_and_leave_it_as_their_fields_and_labels_change()
 
 #[tokio::test(flavor = "multi_thread")]
 async fn pages_are_of_one_version_and_expire_with_it() {
-    let c = Cluster::new().await;
+    let c = HttpApi::new().await;
     for n in 0..5 {
         c.pod(&format!("p{n}")).await;
     }
@@ -63,7 +63,7 @@ async fn pages_are_of_one_version_and_expire_with_it() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_streaming_list_sends_the_state_and_then_its_end() {
-    let c = Cluster::new().await;
+    let c = HttpApi::new().await;
     c.pod("a").await;
     let events = c
         .read(&format!("{PODS}?watch=1&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true&timeoutSeconds=1"))
@@ -75,7 +75,7 @@ async fn a_streaming_list_sends_the_state_and_then_its_end() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_kube_watcher_relists_after_breaks_and_compaction() {
     for config in [Config::default(), Config::default().streaming_lists()] {
-        let c = Cluster::new().await;
+        let c = HttpApi::new().await;
         c.pod("a").await;
         let pods: Api<Pod> = Api::default_namespaced(c.client("admin").await);
         let mut stream = kube::runtime::watcher(pods, config).boxed();
@@ -109,7 +109,7 @@ async fn a_kube_watcher_relists_after_breaks_and_compaction() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn kube_patches_of_every_kind_arrive() {
-    let c = Cluster::new().await;
+    let c = HttpApi::new().await;
     let nodes: Api<Node> = Api::all(c.client("admin").await);
     let params = PatchParams::apply("test");
     let applied: Value = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n", "labels": {"a": "1"}}});
@@ -133,7 +133,7 @@ async fn kube_patches_of_every_kind_arrive() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_watcher_of_one_node_hears_of_its_pods_only() {
-    let c = Cluster::new().await;
+    let c = HttpApi::new().await;
     let pods: Api<Pod> = Api::all(c.client("admin").await);
     let stream = kube::runtime::watcher(pods, Config::default().fields("spec.nodeName=n1"));
     let mut stream = stream.boxed();

@@ -2,11 +2,11 @@
 
 use serde_json::{Value, json};
 
-use crate::cluster::{APPLY, Cluster, JSON, JSON_PATCH, MERGE, PODS, STRATEGIC, message, pod};
+use crate::server::{APPLY, HttpApi, JSON, JSON_PATCH, MERGE, PODS, STRATEGIC, message, pod};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_write_that_changes_nothing_keeps_the_version() {
-    let c = Cluster::new().await;
+    let c = HttpApi::new().await;
     let made = c.pod("a").await;
     let path = format!("{PODS}/a");
     for (media, body) in [
@@ -27,7 +27,7 @@ async fn a_write_that_changes_nothing_keeps_the_version() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn of_many_compare_and_swap_writers_exactly_one_wins() {
-    let c = Cluster::new().await;
+    let c = HttpApi::new().await;
     c.create("/api/v1/nodes", json!({"metadata": {"name": "n", "annotations": {"a": "b"}}})).await;
     let tries = (0..16).map(|n| {
         let patch = json!([
@@ -46,7 +46,7 @@ async fn of_many_compare_and_swap_writers_exactly_one_wins() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn of_many_binders_exactly_one_wins() {
-    let c = Cluster::new().await;
+    let c = HttpApi::new().await;
     c.pod("a").await;
     let nodes: Vec<String> = (0..16).map(|n| format!("n{n}")).collect();
     let answers = futures::future::join_all(nodes.iter().map(|n| c.bind("a", n))).await;
@@ -56,7 +56,7 @@ async fn of_many_binders_exactly_one_wins() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_binding_overwrites_annotations_and_leaves_the_others() {
-    let c = Cluster::new().await;
+    let c = HttpApi::new().await;
     let mut forged = pod("a");
     forged["metadata"]["annotations"] = json!({"x/forged": "by the author", "x/own": "kept"});
     c.create(PODS, forged).await;
@@ -70,7 +70,7 @@ async fn a_binding_overwrites_annotations_and_leaves_the_others() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_pod_that_is_being_deleted_cannot_be_bound() {
-    let c = Cluster::new().await;
+    let c = HttpApi::new().await;
     let mut held = pod("a");
     held["metadata"]["finalizers"] = json!(["x/hold"]);
     c.create(PODS, held).await;
@@ -82,7 +82,7 @@ async fn a_pod_that_is_being_deleted_cannot_be_bound() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn apply_owns_merges_conflicts_and_removes() {
-    let c = Cluster::new().await;
+    let c = HttpApi::new().await;
     let path = "/api/v1/namespaces/default/configmaps/m";
     let doc = |data: Value| json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "m"}, "data": data});
     let by = |manager: &str, force: bool| format!("{path}?fieldManager={manager}&force={force}");
@@ -106,7 +106,7 @@ async fn apply_owns_merges_conflicts_and_removes() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn status_and_spec_are_written_through_their_own_paths_only() {
-    let c = Cluster::new().await;
+    let c = HttpApi::new().await;
     c.pod("a").await;
     let (_, body) = c.patch(&format!("{PODS}/a"), MERGE, json!({"status": {"phase": "Running"}})).await;
     assert_eq!(body["status"]["phase"], "Pending");
@@ -117,7 +117,7 @@ async fn status_and_spec_are_written_through_their_own_paths_only() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn unknown_fields_are_dropped_warned_about_or_refused() {
-    let c = Cluster::new().await;
+    let c = HttpApi::new().await;
     let mut odd = pod("a");
     odd["spec"]["containers"][0]["imagee"] = json!("typo");
     let (status, body) = c.post(&format!("{PODS}?fieldValidation=Strict"), odd.clone()).await;
@@ -129,7 +129,7 @@ async fn unknown_fields_are_dropped_warned_about_or_refused() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn extended_resources_cannot_be_overcommitted() {
-    let c = Cluster::new().await;
+    let c = HttpApi::new().await;
     let with = |resources: Value| {
         let mut p = pod("a");
         p["spec"]["containers"][0]["resources"] = resources;
@@ -154,7 +154,7 @@ async fn extended_resources_cannot_be_overcommitted() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lease_is_replaced_only_in_the_version_that_was_read() {
-    let c = Cluster::new().await;
+    let c = HttpApi::new().await;
     let path = "/apis/coordination.k8s.io/v1/namespaces/default/leases";
     let made = c.create(path, json!({"metadata": {"name": "l"}, "spec": {"holderIdentity": "a"}})).await;
     let take = |who: &str| {

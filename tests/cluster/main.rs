@@ -1,20 +1,17 @@
-//! Our daemons as they ship, in a whole cluster over real sockets: what must hold when processes die, nodes reboot and the
-//! API server fails. With `KUBEBUILDER_ASSETS` the same tests run against a real API server.
+//! Our daemons against an API server over real sockets: all of them in a whole cluster (`daemons`), the scheduler alone, as
+//! kube-scheduler's extender, and the controller of TYJobs.
+#![cfg(feature = "sim")]
 #![allow(clippy::unchecked_time_subtraction)] // a test reads its clock in order
-#![allow(clippy::unwrap_used, clippy::panic, missing_docs)] // tests
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)] // a test that cannot go on says so
 
-mod auto;
-mod control_plane;
-mod daemon;
-mod faults;
+mod daemons;
+#[path = "../harness/dice.rs"]
+mod dice;
+mod extender;
+#[path = "../harness/cluster/mod.rs"]
+#[allow(dead_code, unused_imports)] // other crates of tests use more of it
 mod harness;
-mod kill;
-mod kubelet_dir;
-mod node_life;
-mod pods;
-mod requests;
-mod scheduler_life;
+mod scheduler;
 #[path = "../harness/skip.rs"]
 mod skip;
-mod wait;
-mod writes;
+mod tyjob;

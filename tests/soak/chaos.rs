@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use baton::sim::apiserver::{ApiServer, Blackout};
 
-use crate::whole::daemon::Daemon;
-use crate::whole::harness::TestNode;
+use crate::harness::ClusterNode;
+use crate::harness::daemon::Daemon;
 
 /// What happened.
 #[derive(Debug, Default, Clone, Copy)]
@@ -59,7 +59,7 @@ impl Chaos {
 
     /// Kills with -9 and starts again: an agent or a scheduler. The first node's agent is spared, so that one process
     /// lives through the whole run and would show what leaks.
-    pub fn kill(&mut self, nodes: &mut [TestNode], schedulers: [&mut Daemon; 2], now: Duration) {
+    pub fn kill(&mut self, nodes: &mut [ClusterNode], schedulers: [&mut Daemon; 2], now: Duration) {
         let kills = self.done.agent_kills + self.done.scheduler_kills;
         if now < self.next_kill || (self.kills > 0 && kills >= self.kills) {
             return;
@@ -77,7 +77,7 @@ impl Chaos {
     }
 
     /// Restarts a kubelet when the run has got that far; `progress` is from 0 to 1.
-    pub async fn restart_kubelet(&mut self, nodes: &[TestNode], progress: f64) {
+    pub async fn restart_kubelet(&mut self, nodes: &[ClusterNode], progress: f64) {
         let due = (self.done.kubelet_restarts as f64 + 0.5) / self.restarts as f64;
         if self.done.kubelet_restarts < self.restarts && progress >= due {
             let node = &nodes[self.random.usize(..nodes.len())];

@@ -10,7 +10,7 @@ use kube::Client;
 use kube::api::{Api, DeleteParams, PostParams};
 use serde_json::Value;
 
-use crate::whole::pods::pod;
+use crate::harness::pods::pod;
 
 /// A pod that was created and is not gone.
 struct Out {

@@ -5,13 +5,12 @@
 //! pods. `SOAK_SEED` repeats a run's choices, `SOAK_PODS` changes the length of the full one.
 #![allow(clippy::unchecked_time_subtraction)] // a test reads its clock in order
 #![allow(clippy::unwrap_used, clippy::panic, missing_docs)] // tests
-#![allow(dead_code)] // parts of the harness that only tests/cluster uses
-
-#[path = "../cluster/whole.rs"]
-mod whole;
 
 mod audit;
 mod chaos;
+#[path = "../harness/cluster/mod.rs"]
+#[allow(dead_code, unused_imports)] // other crates of tests use more of it
+mod harness;
 mod load;
 mod run;
 #[path = "../harness/skip.rs"]

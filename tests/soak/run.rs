@@ -8,12 +8,12 @@ use baton::runtime::clock;
 
 use crate::audit::Audit;
 use crate::chaos::Chaos;
+use crate::harness::daemon::Daemon;
+use crate::harness::pods::pod;
+use crate::harness::{LOCK_GONE, TestCluster};
 use crate::load::Load;
 use crate::skip::skipped;
 use crate::vitals::Vitals;
-use crate::whole::daemon::Daemon;
-use crate::whole::harness::{Cluster, LOCK_GONE};
-use crate::whole::pods::pod;
 
 /// What is held to be flat.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -62,7 +62,7 @@ const STUCK: Duration = Duration::from_secs(90);
 pub async fn soak(plan: Plan) {
     println!("soak: seed {} ({} pods on {} nodes)", plan.seed, plan.pods, plan.nodes);
     let mut random = fastrand::Rng::with_seed(plan.seed);
-    let mut cluster = Cluster::with_args(plan.nodes, &[], SCHEDULER).await;
+    let mut cluster = TestCluster::with_args(plan.nodes, &[], SCHEDULER).await;
     if cluster.control_plane.simulated().is_none() {
         return skipped("a real API server is not taken away");
     }
@@ -149,7 +149,7 @@ pub async fn soak(plan: Plan) {
 }
 
 /// Free + assigned = inventory: with nothing left, one pod per node gets all its GPUs.
-async fn whole_nodes_are_free(cluster: &Cluster) {
+async fn whole_nodes_are_free(cluster: &TestCluster) {
     cluster.until_agent_is_ready().await;
     for node in &cluster.nodes {
         cluster.create(&pod(&format!("all-of-{}", node.name)).app("main", &[(key::NVIDIA_GPU, "8")])).await;

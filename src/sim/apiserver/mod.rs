@@ -2,7 +2,7 @@
 //!
 //! [`ApiServer::start`] opens the ports; [`ApiServer::kubeconfig`] lets kubectl, kube-rs and our daemons in;
 //! [`ApiServer::faults`] breaks things on command; [`ApiServer::counts`] tells who asked for what. It is held to
-//! recordings of a real server by `tests/apiserver_conformance.rs`.
+//! recordings of a real server by `tests/apiserver/conformance.rs`.
 //!
 //! A request goes `listen` → `dispatch` (who, faults, may they) → `read`, `watch`, `write`/`update`, `delete` or
 //! `subresources`; these know objects only as JSON, what they need to know of fields is in `schema`, and what is

@@ -1,0 +1,77 @@
+//! The daemon beside a kubelet that it does not know: the one whose device-plugins directory is in `BATON_KUBELET_DIR`, else a
+//! simulated one. Needs no rights on the kubelet's API server.
+
+use std::collections::BTreeSet;
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use baton::contract::key;
+use baton::contract::podresources::AllocatableResourcesRequest;
+use baton::contract::podresources::pod_resources_lister_client::PodResourcesListerClient;
+use baton::sim::hardware::{NodeSpec, VirtualNode};
+use baton::sim::kubelet::{Kubelet, KubeletOptions};
+use hyper_util::rt::TokioIo;
+use tonic::transport::Endpoint;
+
+use crate::harness::SOON;
+use crate::harness::control_plane::ControlPlane;
+use crate::harness::daemon::Daemon;
+use crate::harness::wait::until;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_kubelet_takes_every_registration_and_lists_every_device() {
+    let dir = tempfile::Builder::new().prefix("bt").tempdir_in("/tmp").unwrap();
+    let control_plane = ControlPlane::start(dir.path()).await;
+    let kubeconfig = control_plane.kubeconfig(dir.path());
+    let client = baton::cluster::client::connect(Some(&kubeconfig)).await.unwrap();
+    let hardware = VirtualNode::create(dir.path().join("hw"), NodeSpec::new("node")).unwrap();
+    let given = std::env::var_os("BATON_KUBELET_DIR").map(PathBuf::from);
+    let simulated = match given {
+        Some(_) => None,
+        None => Some(Kubelet::start(KubeletOptions::new("node", dir.path().join("k"), client)).await.unwrap()),
+    };
+    let kubelet_dir = given.unwrap_or_else(|| dir.path().join("k/device-plugins"));
+    let pod_resources = kubelet_dir.parent().unwrap().join("pod-resources/kubelet.sock");
+    eprintln!("kubelet: {} ({})", kubelet_dir.display(), if simulated.is_some() { "simulated" } else { "given" });
+    let places: [(&str, PathBuf); 10] = [
+        ("--kubeconfig", kubeconfig),
+        ("--kubelet-dir", kubelet_dir),
+        ("--pod-resources-socket", pod_resources.clone()),
+        ("--sysfs-root", hardware.sysfs_root()),
+        ("--proc-root", hardware.proc_root()),
+        ("--dev-root", hardware.dev_root()),
+        ("--driver-root", hardware.driver_root()),
+        ("--nvml-library", hardware.nvml_library().to_owned()),
+        ("--cdi-root", dir.path().join("cdi")),
+        ("--state-dir", dir.path().join("state")),
+    ];
+    let mut command: Vec<OsString> = vec!["device-plugin".into()];
+    for (flag, path) in places {
+        command.extend([flag.into(), path.into_os_string()]);
+    }
+    command.extend(["--node-name", "node", "--namespace", "default", "--listen", "127.0.0.1:0"].map(OsString::from));
+    let agent = Daemon::start(command, dir.path().join("agent.log"));
+    until("the kubelet has every registration", SOON, async || {
+        agent.get("/readyz").await?.starts_with("HTTP/1.1 200").then_some(())
+    })
+    .await;
+    let ids = until("the kubelet lists the GPUs", SOON, async || {
+        let ids = allocatable(&pod_resources).await?;
+        (!ids.is_empty()).then_some(ids)
+    })
+    .await;
+    assert_eq!(ids, hardware.gpu_uuids().into_iter().collect());
+}
+
+/// Ids of whole GPUs that the kubelet can hand out.
+async fn allocatable(socket: &std::path::Path) -> Option<BTreeSet<String>> {
+    let socket = socket.to_owned();
+    let connector = tower::service_fn(move |_| {
+        let socket = socket.clone();
+        async move { tokio::net::UnixStream::connect(socket).await.map(TokioIo::new) }
+    });
+    let channel = Endpoint::from_static("http://localhost").connect_with_connector(connector).await.ok()?;
+    let answer = PodResourcesListerClient::new(channel).get_allocatable_resources(AllocatableResourcesRequest {}).await;
+    let devices = answer.ok()?.into_inner().devices.into_iter();
+    Some(devices.filter(|entry| entry.resource_name == key::NVIDIA_GPU).flat_map(|entry| entry.device_ids).collect())
+}

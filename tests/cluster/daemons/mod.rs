@@ -1,0 +1,11 @@
+//! Our daemons as they ship, in a whole cluster: what must hold when processes die, nodes reboot and the API server fails.
+//! With `KUBEBUILDER_ASSETS` these tests run against a real API server.
+
+mod auto;
+mod faults;
+mod kill;
+mod kubelet_dir;
+mod node_life;
+mod requests;
+mod scheduler_life;
+mod writes;

@@ -1,0 +1,91 @@
+//! The scheduler is killed with -9 between its writes, or its answers are lost: every pod is bound once, no lock is left.
+
+use std::time::Duration;
+
+use baton::contract::key;
+use baton::sim::apiserver::{Effect, FaultRule};
+
+use crate::harness::pods::pod;
+use crate::harness::wait::until;
+use crate::harness::{LOCK_GONE, SOON, TestCluster};
+use crate::skip::skipped;
+
+/// A leader that was killed still holds its Lease for this long, and the next one needs a moment.
+const NEXT_LEADER: Duration = Duration::from_secs(60);
+
+#[tokio::test(flavor = "multi_thread")]
+async fn killed_between_lock_and_bind_the_next_one_binds_under_the_same_lock() {
+    let mut cluster = TestCluster::start(1).await;
+    let Some(server) = cluster.control_plane.simulated() else { return skipped("needs injected faults") };
+    server.faults().add(FaultRule::on("create", "pods").below("binding"), Effect::Hang);
+    cluster.create(&pod("p").app("main", &[("nvidia.com/gpu", "1")])).await;
+    let lock = until("the node is locked", SOON, async || cluster.lock("node-0").await).await;
+    cluster.scheduler.kill();
+    cluster.control_plane.simulated().unwrap().faults().clear();
+    cluster.scheduler.restart();
+    until("the pod is bound", NEXT_LEADER, async || cluster.pod("p").await?.spec?.node_name).await;
+    cluster.until_running("p").await;
+    let stamp = cluster.pod("p").await.unwrap().metadata.annotations.unwrap()[key::BIND_TIMESTAMP].clone();
+    let time = baton::contract::LockValue::parse(&lock).unwrap().bind_timestamp();
+    assert_eq!(stamp, time, "bound under the lock that the killed scheduler had set");
+    assert_eq!(cluster.assigned("p").await, cluster.in_kubelet("node-0", "p"));
+    cluster.until_unlocked(LOCK_GONE).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn killed_right_after_the_bind_nothing_is_assigned_twice() {
+    let mut cluster = TestCluster::start(1).await;
+    cluster.nodes[0].kubelet.controls().delay_admission(Some(Duration::from_millis(500)));
+    cluster.create(&pod("p").app("main", &[("nvidia.com/gpu", "4")])).await;
+    cluster.until_bound("p").await;
+    cluster.scheduler.restart();
+    cluster.nodes[0].kubelet.controls().delay_admission(None);
+    cluster.create(&pod("q").app("main", &[("nvidia.com/gpu", "4")])).await;
+    until("the second pod is bound", NEXT_LEADER, async || cluster.pod("q").await?.spec?.node_name).await;
+    for name in ["p", "q"] {
+        cluster.until_running(name).await;
+        assert_eq!(cluster.assigned(name).await, cluster.in_kubelet("node-0", name));
+    }
+    cluster.check_no_device_twice().await;
+    cluster.until_unlocked(LOCK_GONE).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn lost_answers_of_lock_and_bind_are_recognised_as_done() {
+    let cluster = TestCluster::start(1).await;
+    let Some(server) = cluster.control_plane.simulated() else { return skipped("needs injected faults") };
+    let lost = [
+        FaultRule::on("patch", "nodes").below("-").times(1),
+        FaultRule::on("create", "pods").below("binding").times(1),
+    ];
+    let lost = lost.map(|rule| server.faults().add(rule, Effect::DropAfter));
+    cluster.create(&pod("p").app("main", &[("nvidia.com/gpu", "1")])).await;
+    cluster.until_running("p").await;
+    assert_eq!(lost.map(|id| server.faults().fired(id)), [1, 1], "an answer that was to be lost was given");
+    assert_eq!(cluster.assigned("p").await, cluster.in_kubelet("node-0", "p"));
+    cluster.until_unlocked(LOCK_GONE).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_gpu_with_a_critical_xid_takes_no_new_pod() {
+    let cluster = TestCluster::start(1).await;
+    cluster.nodes[0].hardware.xid(3, 79).unwrap();
+    let lost = cluster.nodes[0].hardware.gpu_uuids()[3].clone();
+    until("the GPU leaves service", SOON, async || {
+        let devices: kube::Api<baton::contract::inventory::Device> = kube::Api::all(cluster.client.clone());
+        let device = devices.get("node-0").await.ok()?;
+        device.spec.devices.iter().any(|d| d.id.as_str() == lost && !d.health).then_some(())
+    })
+    .await;
+    cluster.create(&pod("seven").app("main", &[("nvidia.com/gpu", "7")])).await;
+    cluster.until_running("seven").await;
+    let assigned = cluster.assigned("seven").await;
+    assert!(!assigned[&baton::contract::DeviceType::Gpu].iter().any(|id| id.as_str() == lost));
+    assert_eq!(assigned, cluster.in_kubelet("node-0", "seven"));
+    cluster.create(&pod("one-more").app("main", &[("nvidia.com/gpu", "1")])).await;
+    until("the condition says why it waits", SOON, async || {
+        let conditions = cluster.pod("one-more").await?.status?.conditions?;
+        conditions.iter().find(|c| c.type_ == "PodScheduled" && c.status == "False")?.message.clone()
+    })
+    .await;
+}

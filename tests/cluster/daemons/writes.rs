@@ -1,0 +1,184 @@
+//! The writers of `cluster/` against an API server that fails, races and loses answers.
+
+use std::time::Duration;
+
+use baton::cluster::lease::{Candidate, LeaseConfig, LeaseState};
+use baton::cluster::node_lock::{LockError, LockWrite, NodeLocks};
+use baton::contract::{LockRead, key};
+use baton::runtime::clock;
+use baton::sim::apiserver::{Effect, FaultRule};
+use k8s_openapi::api::core::v1::Node;
+use kube::api::{Api, Patch, PatchParams};
+use serde_json::json;
+
+use crate::harness::TestServer;
+use crate::skip::skipped;
+
+const A: &str = "2026-11-21T02:00:00.000000001Z,ml,a,uid-a";
+const B: &str = "2026-11-21T02:00:00.000000002Z,ml,b,uid-b";
+
+/// An API server with one node, `n`.
+struct LockedNode {
+    server: TestServer,
+    locks: NodeLocks,
+}
+
+async fn node(annotations: serde_json::Value) -> LockedNode {
+    let server = TestServer::start().await;
+    server.create_object::<Node>(json!({"metadata": {"name": "n", "annotations": annotations}})).await;
+    let locks = NodeLocks::new(server.client.clone(), key::NODE_LOCK);
+    LockedNode { server, locks }
+}
+
+impl LockedNode {
+    async fn annotation(&self, key: &str) -> Option<String> {
+        self.server.node_annotation("n", key).await
+    }
+
+    /// The node as a watch has it reaches the locks.
+    async fn see(&self) {
+        self.locks.saw(&self.server.nodes().get("n").await.unwrap().metadata);
+    }
+}
+
+fn contended(raw: &str) -> LockWrite {
+    LockWrite::Contended(LockRead::parse(Some(raw)))
+}
+
+#[tokio::test]
+async fn a_lock_is_set_once_taken_over_by_value_and_released_by_value() {
+    for annotations in [json!(null), json!({}), json!({"other": "kept"})] {
+        let node = node(annotations.clone()).await;
+        let locks = &node.locks;
+        assert_eq!(locks.read("n").await.unwrap(), LockRead::Free);
+        assert_eq!(locks.set("n", A).await.unwrap(), LockWrite::Done, "{annotations}");
+        assert_eq!(locks.set("n", B).await.unwrap(), contended(A));
+        assert_eq!(locks.set("n", A).await.unwrap(), LockWrite::Done, "our own value is success");
+        assert_eq!(locks.release("n", B).await.unwrap(), contended(A), "nobody removes another's lock");
+        assert_eq!(locks.take_over("n", B, A).await.unwrap(), LockWrite::Done, "already as wished");
+        assert_eq!(locks.take_over("n", A, B).await.unwrap(), LockWrite::Done);
+        assert_eq!(locks.release("n", A).await.unwrap(), contended(B));
+        assert_eq!(locks.release("n", B).await.unwrap(), LockWrite::Done);
+        assert_eq!(locks.release("n", B).await.unwrap(), LockWrite::Done, "gone is gone");
+        assert_eq!(node.annotation(key::NODE_LOCK).await, None);
+        assert_eq!(
+            node.annotation("other").await.is_some(),
+            annotations.get("other").is_some(),
+            "other annotations stay"
+        );
+    }
+}
+
+#[tokio::test]
+async fn of_many_writers_exactly_one_wins_the_lock() {
+    let node = node(json!(null)).await;
+    let writers = (0..16).map(|n| {
+        let locks = node.locks.clone();
+        async move { locks.set("n", &format!("2026-11-21T02:00:00.000000001Z,ml,p{n},uid-{n}")).await.unwrap() }
+    });
+    let results = futures::future::join_all(writers).await;
+    assert_eq!(results.iter().filter(|result| **result == LockWrite::Done).count(), 1, "{results:?}");
+}
+
+#[tokio::test]
+async fn a_lost_answer_counts_as_success_when_our_value_stands_there() {
+    let node = node(json!({"a": "b"})).await;
+    let Some(server) = node.server.control_plane.simulated() else { return skipped("needs injected faults") };
+    server.faults().add(FaultRule::on("patch", "nodes").times(1), Effect::DropAfter);
+    assert_eq!(node.locks.set("n", A).await.unwrap(), LockWrite::Done);
+    server.faults().add(FaultRule::on("patch", "nodes").times(1), Effect::DropAfter);
+    assert_eq!(node.locks.release("n", A).await.unwrap(), LockWrite::Done);
+    assert_eq!(node.annotation(key::NODE_LOCK).await, None);
+}
+
+#[tokio::test]
+async fn passing_failures_are_retried_and_lasting_ones_are_told() {
+    let node = node(json!({"a": "b"})).await;
+    let Some(server) = node.server.control_plane.simulated() else { return skipped("needs injected faults") };
+    for status in [429, 500, 503] {
+        server.faults().add(FaultRule::on("patch", "nodes").times(3), Effect::Answer(status, None));
+        assert_eq!(node.locks.set("n", A).await.unwrap(), LockWrite::Done, "{status}");
+        assert_eq!(node.locks.release("n", A).await.unwrap(), LockWrite::Done);
+    }
+    server.faults().add(FaultRule::on("patch", "nodes"), Effect::Answer(500, None));
+    let error = node.locks.set("n", A).await.unwrap_err();
+    assert!(matches!(error, LockError::Api { tries: 5, .. }), "{error}");
+    server.faults().clear();
+    assert!(matches!(node.locks.set("none", A).await.unwrap_err(), LockError::NodeGone(name) if name == "none"));
+}
+
+#[tokio::test]
+async fn a_write_to_another_annotation_does_not_disturb_the_lock() {
+    let node = node(json!({"a": "b"})).await;
+    let nodes: Api<Node> = Api::all(node.server.client.clone());
+    assert_eq!(node.locks.set("n", A).await.unwrap(), LockWrite::Done);
+    let other = Patch::Merge(json!({"metadata": {"annotations": {"a": "c"}}}));
+    nodes.patch("n", &PatchParams::default(), &other).await.unwrap();
+    assert_eq!(node.locks.release("n", A).await.unwrap(), LockWrite::Done);
+    assert_eq!(node.annotation("a").await.as_deref(), Some("c"));
+}
+
+#[tokio::test]
+async fn one_candidate_leads_and_a_silent_leader_is_replaced_after_its_lease_on_the_followers_clock() {
+    let node = node(json!(null)).await;
+    let candidate = |name: &str| Candidate::new(node.server.client.clone(), LeaseConfig::new("default", "baton", name));
+    let (mut a, mut b) = (candidate("a"), candidate("b"));
+    let at = Duration::from_secs;
+    let wall = clock::wall();
+    assert_eq!(a.step(at(100), wall).await.unwrap(), LeaseState::Leading);
+    let following = LeaseState::Following { leader: "a".to_owned() };
+    assert_eq!(b.step(at(7), wall).await.unwrap(), following, "clocks of two processes have nothing in common");
+    assert!(a.leads(at(109)) && !a.leads(at(110)), "a leader stops before its lease ends");
+    assert_eq!(b.step(at(21), wall).await.unwrap(), following);
+    let later = wall + at(12);
+    assert_eq!(a.step(at(112), later).await.unwrap(), LeaseState::Leading);
+    assert_eq!(b.step(at(23), wall).await.unwrap(), following, "renewed: the count starts again");
+    assert_eq!(b.step(at(37), wall).await.unwrap(), following);
+    assert_eq!(b.step(at(38), wall).await.unwrap(), LeaseState::Leading);
+    assert!(matches!(a.step(at(130), wall).await.unwrap(), LeaseState::Following { .. }));
+    assert!(!a.leads(at(130)));
+    b.release(wall).await.unwrap();
+    assert_eq!(a.step(at(131), wall).await.unwrap(), LeaseState::Leading, "a released lease is free at once");
+}
+
+#[tokio::test]
+async fn two_candidates_that_race_for_a_free_lease_do_not_both_lead() {
+    let node = node(json!(null)).await;
+    let wall = clock::wall();
+    let mut candidates: Vec<Candidate> = (0..8)
+        .map(|n| Candidate::new(node.server.client.clone(), LeaseConfig::new("default", "baton", &format!("c{n}"))))
+        .collect();
+    let steps = candidates.iter_mut().map(|candidate| candidate.step(Duration::ZERO, wall));
+    let standings = futures::future::join_all(steps).await;
+    let leading = standings.iter().filter(|standing| matches!(standing, Ok(LeaseState::Leading))).count();
+    assert_eq!(leading, 1, "{standings:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_that_was_seen_takes_one_write_to_lock_and_one_to_release() {
+    for annotations in [json!(null), json!({"other": "value"})] {
+        let node = node(annotations).await;
+        let Some(server) = node.server.control_plane.simulated() else { return skipped("needs counted requests") };
+        let writes = || server.counts().of("patch", "nodes", "");
+        for round in 0..3 {
+            node.see().await;
+            let before = writes();
+            assert_eq!(node.locks.set("n", A).await.unwrap(), LockWrite::Done);
+            node.see().await;
+            assert_eq!(node.locks.release("n", A).await.unwrap(), LockWrite::Done);
+            assert_eq!(writes() - before, 2, "round {round}");
+            assert_eq!(node.annotation(key::NODE_LOCK).await, None);
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_view_older_than_another_lock_never_overwrites_that_lock() {
+    let node = node(json!(null)).await;
+    node.see().await;
+    let other = NodeLocks::new(node.server.client.clone(), key::NODE_LOCK);
+    assert_eq!(other.set("n", B).await.unwrap(), LockWrite::Done);
+    // The write must fail on the version, and the other lock be found.
+    assert_eq!(node.locks.set("n", A).await.unwrap(), contended(B));
+    assert_eq!(node.annotation(key::NODE_LOCK).await.as_deref(), Some(B));
+}

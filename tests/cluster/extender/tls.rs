@@ -1,0 +1,129 @@
+//! TLS with client certificates, and the refusal of plain HTTP where others could reach it.
+
+use std::path::Path;
+use std::process::Command;
+use std::sync::Arc;
+
+use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
+use tokio::io::AsyncWriteExt;
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::rustls::pki_types::pem::PemObject;
+use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use tokio_rustls::rustls::{ClientConfig, RootCertStore};
+
+use super::process::{Extender, answer, head};
+
+fn write(folder: &Path, name: &str, text: &str) -> String {
+    let path = folder.join(name);
+    std::fs::write(&path, text).unwrap();
+    path.display().to_string()
+}
+
+/// An authority, and files of a server's and a client's certificate under it.
+fn certificates(folder: &Path) {
+    let key = KeyPair::generate().unwrap();
+    let mut ca = CertificateParams::new(Vec::<String>::new()).unwrap();
+    ca.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    write(folder, "ca.pem", &ca.clone().self_signed(&key).unwrap().pem());
+    let issuer = Issuer::new(ca, key);
+    for name in ["localhost", "kube-scheduler"] {
+        let key = KeyPair::generate().unwrap();
+        let params = CertificateParams::new(vec![name.to_owned()]).unwrap();
+        write(folder, &format!("{name}.pem"), &params.signed_by(&key, &issuer).unwrap().pem());
+        write(folder, &format!("{name}.key"), &key.serialize_pem());
+    }
+}
+
+async fn livez(extender: &Extender, folder: &Path, client: Option<&str>) -> Option<u16> {
+    let mut roots = RootCertStore::empty();
+    roots.add(CertificateDer::from_pem_file(folder.join("ca.pem")).unwrap()).unwrap();
+    let provider = Arc::new(tokio_rustls::rustls::crypto::ring::default_provider());
+    let config = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
+    let config = config.with_root_certificates(roots);
+    let config = match client {
+        None => config.with_no_client_auth(),
+        Some(name) => {
+            let chain = vec![CertificateDer::from_pem_file(folder.join(format!("{name}.pem"))).unwrap()];
+            let key = PrivateKeyDer::from_pem_file(folder.join(format!("{name}.key"))).unwrap();
+            config.with_client_auth_cert(chain, key).unwrap()
+        }
+    };
+    let stream = TcpStream::connect(extender.address).await.unwrap();
+    let name = ServerName::try_from("localhost").unwrap();
+    let mut stream = TlsConnector::from(Arc::new(config)).connect(name, stream).await.ok()?;
+    stream.write_all(head("GET", "/livez", 0).as_bytes()).await.ok()?;
+    let mut first = [0; 1];
+    // TLS 1.3: a refused certificate shows at the first read.
+    tokio::io::AsyncReadExt::read_exact(&mut stream, &mut first).await.ok()?;
+    let (status, _) = answer(&mut stream).await;
+    Some(status)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn only_clients_with_a_certificate_of_the_authority_are_served() {
+    let (folder, strangers) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    certificates(folder.path());
+    certificates(strangers.path());
+    let file = |name: &str| folder.path().join(name).display().to_string();
+    let flags = [
+        format!("--extender-tls-cert={}", file("localhost.pem")),
+        format!("--extender-tls-key={}", file("localhost.key")),
+        format!("--extender-client-ca={}", file("ca.pem")),
+    ];
+    let extender = Extender::start_with(&["n1"], &flags.each_ref().map(String::as_str)).await;
+    assert_eq!(livez(&extender, folder.path(), Some("kube-scheduler")).await, Some(200));
+    assert_eq!(livez(&extender, folder.path(), None).await, None);
+    std::fs::copy(folder.path().join("ca.pem"), strangers.path().join("ca.pem")).unwrap();
+    assert_eq!(livez(&extender, strangers.path(), Some("kube-scheduler")).await, None);
+    assert_eq!(livez(&extender, folder.path(), Some("kube-scheduler")).await, Some(200));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn renewed_files_count_from_the_next_connection_on_and_unusable_ones_change_nothing() {
+    let (folder, renewed) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    certificates(folder.path());
+    certificates(renewed.path());
+    let file = |name: &str| folder.path().join(name).display().to_string();
+    let flags = [
+        format!("--extender-tls-cert={}", file("localhost.pem")),
+        format!("--extender-tls-key={}", file("localhost.key")),
+        format!("--extender-client-ca={}", file("ca.pem")),
+    ];
+    let former = tempfile::tempdir().unwrap();
+    for name in ["ca.pem", "kube-scheduler.pem", "kube-scheduler.key"] {
+        std::fs::copy(folder.path().join(name), former.path().join(name)).unwrap();
+    }
+    let extender = Extender::start_with(&["n1"], &flags.each_ref().map(String::as_str)).await;
+    assert_eq!(livez(&extender, former.path(), Some("kube-scheduler")).await, Some(200));
+    // A key that does not belong to the certificate: a renewal that is half done.
+    std::fs::copy(renewed.path().join("localhost.key"), folder.path().join("localhost.key")).unwrap();
+    assert_eq!(livez(&extender, former.path(), Some("kube-scheduler")).await, Some(200));
+    for name in ["localhost.pem", "ca.pem"] {
+        std::fs::copy(renewed.path().join(name), folder.path().join(name)).unwrap();
+    }
+    assert_eq!(livez(&extender, renewed.path(), Some("kube-scheduler")).await, Some(200));
+    assert_eq!(
+        livez(&extender, former.path(), Some("kube-scheduler")).await,
+        None,
+        "the former authority counts no more"
+    );
+}
+
+#[test]
+fn plain_http_outside_loopback_half_a_tls_configuration_and_missing_files_end_the_start() {
+    let run = |args: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_baton"));
+        let output = command.env_clear().arg("scheduler").args(args).output().unwrap();
+        (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    let (code, said) = run(&["--extender-listen=0.0.0.0:9443"]);
+    assert_eq!(code, Some(2), "{said}");
+    assert!(said.contains("0.0.0.0:9443") && said.contains("extender-tls-cert"), "{said}");
+    let (code, said) = run(&["--extender-listen=127.0.0.1:9443", "--extender-tls-cert=/tls.crt"]);
+    assert_eq!(code, Some(2), "{said}");
+    assert!(said.contains("extender-tls-key is not set"), "{said}");
+    let (code, said) = run(&["--extender-listen=127.0.0.1:9443", "--bind-wait=0s"]);
+    assert_eq!(code, Some(2), "{said}");
+    assert!(said.contains("bind-wait"), "{said}");
+}

@@ -1,0 +1,175 @@
+//! The good path: one write to bind, the line, and what operators see.
+
+use baton::contract::{DeviceAllocation, DeviceType, Identity, LockValue, key};
+use kube::ResourceExt;
+use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+use crate::scheduler::verbs::{SchedulerCluster, until};
+
+pub async fn http(address: std::net::SocketAddr, path: &str) -> (String, String) {
+    let mut stream = tokio::net::TcpStream::connect(address).await.unwrap();
+    let request = format!("GET {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await.unwrap();
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+    (head.lines().next().unwrap().to_owned(), body.to_owned())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_binding_carries_all_annotations_and_a_pod_costs_two_writes_of_the_scheduler() {
+    let cluster = SchedulerCluster::start().await;
+    cluster.node("n1").await;
+    let scheduler = cluster.scheduler().await;
+    until("ready", || async { http(scheduler.admin, "/readyz").await.0.contains("200").then_some(()) }).await;
+    cluster.server().counts().reset();
+    cluster.pod("a", json!({"nvidia.com/gpu": "2"})).await;
+    let pod = cluster.bound("a").await;
+    for key in key::SCHEDULER_KEYS {
+        assert!(pod.annotations().contains_key(key), "{key} is missing");
+    }
+    let allocation = DeviceAllocation::parse(&pod.annotations()[key::DEVICE_ALLOCATED]).unwrap();
+    assert_eq!(allocation.of(&DeviceType::Gpu).len(), 2);
+    let lock = LockValue::parse(&cluster.lock("n1").await.unwrap()).unwrap();
+    assert!(lock.matches_bind_timestamp(&pod.annotations()[key::BIND_TIMESTAMP]));
+    assert_eq!(lock.holder.unwrap().uid.unwrap().as_str(), pod.uid().unwrap());
+    let counts = cluster.server().counts();
+    assert_eq!(counts.of("create", "pods", "binding"), 1);
+    // Our own creation of the pod is the third write on pods and nodes.
+    assert_eq!((counts.writes("nodes"), counts.writes("pods")), (1, 2), "{:?}", counts.all());
+    until("the metrics count the pod", || async {
+        let (status, metrics) = http(scheduler.admin, "/metrics").await;
+        assert!(status.contains("200"), "{status}");
+        metrics.contains("baton_scheduler_bound_total 1").then_some(())
+    })
+    .await;
+    scheduler.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_forged_annotation_is_overwritten() {
+    let cluster = SchedulerCluster::start().await;
+    cluster.node("n1").await;
+    let scheduler = cluster.scheduler().await;
+    let forged = json!({key::DEVICE_ALLOCATED: "{\"gpu\":[{\"minor\":7,\"id\":\"GPU-forged\"}]}", key::GPU_MINORS: "7",
+        key::GANG_COMMITTED: "1/1", key::BIND_TIMESTAMP: "1"});
+    cluster.pod_with("plain", json!({"cpu": "1"}), forged).await;
+    let pod = cluster.bound("plain").await;
+    assert_eq!(pod.annotations()[key::DEVICE_ALLOCATED], "");
+    assert_eq!(pod.annotations()[key::GPU_MINORS], "");
+    assert_eq!(pod.annotations()[key::GANG_COMMITTED], "");
+    assert_eq!(cluster.lock("n1").await, None, "no call will come, so no lock was taken");
+    scheduler.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sixteen_shares_on_one_node_pass_the_lock_on_without_retries() {
+    let cluster = SchedulerCluster::start().await;
+    cluster.node("n1").await;
+    let scheduler = cluster.scheduler().await;
+    cluster.server().counts().reset();
+    for at in 0..16 {
+        cluster.pod(&format!("p{at:02}"), json!({"koordinator.sh/gpu": "50"})).await;
+    }
+    let start = tokio::time::Instant::now();
+    let mut served = std::collections::BTreeSet::new();
+    while served.len() < 16 {
+        // The agent: whoever holds the lock and is bound has been served.
+        let value =
+            until("the next lock", || async { cluster.lock("n1").await.filter(|value| !served.contains(value)) }).await;
+        let name = value.split(',').nth(2).unwrap().to_owned();
+        cluster.bound(&name).await;
+        cluster.set_lock("n1", None).await;
+        served.insert(value);
+    }
+    println!("16 shares on one node, the test playing the agent: {:?}", start.elapsed());
+    let counts = cluster.server().counts();
+    assert_eq!(counts.of("create", "pods", "binding"), 16);
+    assert_eq!(counts.writes("nodes"), 32, "one lock and one unlock each");
+    let mut held = std::collections::BTreeMap::<String, i64>::new();
+    for pod in cluster.pods().list(&Default::default()).await.unwrap() {
+        let allocation = DeviceAllocation::parse(&pod.annotations()[key::DEVICE_ALLOCATED]).unwrap();
+        for entry in allocation.of(&DeviceType::Gpu) {
+            *held.entry(entry.id.to_string()).or_default() += entry.amount(key::GPU_CORE);
+        }
+    }
+    assert_eq!(held.values().copied().collect::<Vec<_>>(), [100; 8]);
+    scheduler.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn with_auto_and_an_exact_agent_the_binding_is_the_only_write() {
+    let cluster = SchedulerCluster::start().await;
+    cluster.node("n1").await;
+    let patch = baton::contract::AgentStatus {
+        version: "t".into(),
+        registered: crate::scheduler::verbs::NAMES.map(str::to_owned).to_vec(),
+        identity: Identity::Exact,
+        lockless: None,
+    };
+    let leases: kube::Api<k8s_openapi::api::coordination::v1::Lease> =
+        kube::Api::namespaced(cluster.client.clone(), "baton-system");
+    let patch = json!({"metadata": {"annotations": {key::AGENT: patch.print()}}});
+    leases.patch("baton-agent-n1", &Default::default(), &kube::api::Patch::Merge(patch)).await.unwrap();
+    let options = baton::scheduler::Options { node_lock: baton::decide::scheduler::LockMode::Auto, ..cluster.quick() };
+    let scheduler = cluster.scheduler_with(options).await;
+    cluster.server().counts().reset();
+    cluster.pod("a", json!({"nvidia.com/gpu": "1"})).await;
+    cluster.bound("a").await;
+    assert_eq!(cluster.server().counts().writes("nodes"), 0);
+    scheduler.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_unschedulable_pod_says_why_in_its_condition_and_at_explain_and_goes_when_it_can() {
+    let cluster = SchedulerCluster::start().await;
+    cluster.node("n1").await;
+    let scheduler = cluster.scheduler().await;
+    cluster.pod("first", json!({"nvidia.com/gpu": "6"})).await;
+    cluster.bound("first").await;
+    cluster.pod("big", json!({"nvidia.com/gpu": "4"})).await;
+    let condition = until("the condition", || async {
+        let status = cluster.get("big").await?.status?;
+        status.conditions?.into_iter().find(|condition| condition.type_ == "PodScheduled")
+    })
+    .await;
+    assert_eq!((condition.status.as_str(), condition.reason.as_deref()), ("False", Some("Unschedulable")));
+    assert_eq!(condition.message.as_deref(), Some("0/1 nodes: 1 have fewer than 4 free GPUs"));
+    let (status, body) = http(scheduler.admin, "/explain?pod=ml/big").await;
+    let explained: Value = serde_json::from_str(&body).unwrap_or_else(|_| panic!("{status} {body}"));
+    assert_eq!(explained["state"], "parked");
+    assert_eq!(explained["nodes"][0]["devices"].as_array().unwrap().len(), 8);
+    cluster.delete("first").await;
+    cluster.bound("big").await;
+    scheduler.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_waits_for_a_lock_that_stands_says_so_in_condition_and_event_until_it_is_bound() {
+    let cluster = SchedulerCluster::start().await;
+    cluster.node("n1").await;
+    let scheduler = cluster.scheduler().await;
+    cluster.pod("first", json!({"nvidia.com/gpu": "1"})).await;
+    cluster.bound("first").await;
+    cluster.pod("second", json!({"nvidia.com/gpu": "1"})).await;
+    let scheduled = |pod: k8s_openapi::api::core::v1::Pod| {
+        let conditions = pod.status.unwrap_or_default().conditions.unwrap_or_default();
+        conditions.into_iter().find(|condition| condition.type_ == "PodScheduled")
+    };
+    let said = until("the wait is told", || async { scheduled(cluster.get("second").await?) }).await;
+    assert_eq!((said.status.as_str(), said.reason.as_deref()), ("False", Some("WaitingForNodeLock")));
+    let message = said.message.unwrap();
+    assert!(message.starts_with("goes to node n1 and waits for its lock, held by pod ml/first since "), "{message}");
+    let events: kube::Api<k8s_openapi::api::events::v1::Event> = kube::Api::namespaced(cluster.client.clone(), "ml");
+    let note = until("the event is there", || async {
+        let all = events.list(&Default::default()).await.ok()?;
+        all.items.into_iter().find(|event| event.reason.as_deref() == Some("WaitingForNodeLock"))?.note
+    })
+    .await;
+    assert_eq!(note, message);
+    cluster.set_lock("n1", None).await;
+    let bound = scheduled(cluster.bound("second").await).unwrap();
+    assert_eq!((bound.status.as_str(), bound.reason), ("True", None));
+    scheduler.stop().await;
+}

@@ -1,0 +1,420 @@
+//! Rows of the gangs' scenarios with the scheduler's process as it ships, on the simulated API server.
+
+use std::ffi::OsString;
+use std::time::Duration;
+
+use baton::contract::gang::PodGroupApi;
+use baton::sim::apiserver::{Effect, FaultRule, Rule};
+use kube::api::{Patch, PatchParams, PostParams};
+use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
+
+use super::gang_verbs::keys;
+use super::killed::serve;
+use crate::harness::daemon::Daemon;
+use crate::scheduler::verbs::{SchedulerCluster, until};
+
+const USER: &str = "scheduler";
+const TIMEOUT: &str = "gang.scheduling.koordinator.sh/timeout";
+
+/// A cluster and the scheduler's process.
+struct Stage {
+    cluster: SchedulerCluster,
+    scheduler: Daemon,
+    _dir: tempfile::TempDir,
+}
+
+impl Stage {
+    async fn open() -> Self {
+        Self::open_with("").await
+    }
+
+    /// With more flags.
+    async fn open_with(more: &str) -> Self {
+        let cluster = SchedulerCluster::start().await;
+        let dir = tempfile::tempdir().unwrap();
+        cluster.server().allow(USER, vec![Rule::new("*", "*", "*")]);
+        std::fs::write(dir.path().join("kubeconfig"), cluster.server().plain_kubeconfig(USER)).unwrap();
+        let words = "--namespace baton-system --listen 127.0.0.1:0 --leader-elect=false --lock-abandoned 1s --lock-sweep 200ms \
+                     --backoff 100ms --backoff-max 500ms --gang-condition-pause 200ms";
+        let mut args: Vec<OsString> =
+            vec!["scheduler".into(), "--kubeconfig".into(), dir.path().join("kubeconfig").into()];
+        args.extend(words.split_whitespace().chain(more.split_whitespace()).map(OsString::from));
+        let scheduler = Daemon::start(args, dir.path().join("scheduler.log"));
+        Self { cluster, scheduler, _dir: dir }
+    }
+
+    async fn get(&self, path: &str) -> String {
+        until(&format!("an answer to {path}"), || async {
+            self.scheduler.get(path).await.filter(|answer| answer.starts_with("HTTP/1.1 200"))
+        })
+        .await
+    }
+
+    async fn gang(&self, name: &str) -> Value {
+        let answer = self.get("/gangs").await;
+        let body: Value = serde_json::from_str(answer.split("\r\n\r\n").nth(1).unwrap()).unwrap();
+        body["items"].as_array().unwrap().iter().find(|item| item["name"] == name).cloned().unwrap_or_default()
+    }
+
+    /// What `baton …` prints when it asks this scheduler.
+    fn baton(&self, args: &[&str]) -> String {
+        let output = self.scheduler.output();
+        let address =
+            output.rsplit_once("admin HTTP address=").unwrap().1.split_whitespace().next().unwrap().to_owned();
+        let url = format!("--admin-url=http://{address}");
+        let output = std::process::Command::new(env!("CARGO_BIN_EXE_baton")).args(args).arg(url).output().unwrap();
+        assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    /// A pod by itself has been placed: whatever else could be placed was looked at before.
+    async fn sentinel(&self, name: &str) {
+        self.cluster.member(name, json!({}), json!({})).await;
+        self.cluster.bound(name).await;
+    }
+
+    async fn worker(&self, name: &str, gpus: u32, annotations: Value) {
+        let limits = if gpus == 0 { json!({"cpu": "1"}) } else { json!({"nvidia.com/gpu": gpus.to_string()}) };
+        self.cluster.pod_with(name, limits, annotations).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_job_that_needs_five_pods_waits_as_a_whole_and_starts_when_nodes_join() {
+    let stage = Stage::open().await;
+    let cluster = &stage.cluster;
+    for node in ["n1", "n2"] {
+        cluster.node_of(node, 2).await;
+    }
+    let gang =
+        json!({"pod-group.scheduling.sigs.k8s.io/name": "job", "pod-group.scheduling.sigs.k8s.io/min-available": "5"});
+    stage.worker("job-ps", 0, gang.clone()).await;
+    for n in 0..4 {
+        stage.worker(&format!("job-{n}"), 2, gang.clone()).await;
+    }
+    for name in ["job-ps", "job-0", "job-1", "job-2", "job-3"] {
+        cluster.waits_with(name, "Unschedulable", "gang ml/job: 0 of 5 placed").await;
+    }
+    let view = stage.gang("job").await;
+    assert_eq!((&view["waitingForBindChildren"], &view["boundChildren"]), (&json!([]), &json!([])), "{view:#}");
+    let stop = CancellationToken::new();
+    let story = async {
+        for node in ["n3", "n4"] {
+            cluster.node_of(node, 2).await;
+        }
+        cluster.all_bound("job", 5).await;
+        for node in ["n1", "n2", "n3", "n4"] {
+            cluster.unlocked(node).await;
+        }
+        stop.cancel();
+    };
+    tokio::join!(story, serve(cluster, &stop));
+    let commits: std::collections::BTreeSet<String> = cluster
+        .server()
+        .objects("", "pods")
+        .iter()
+        .map(|pod| {
+            pod["metadata"]["annotations"]["gang.scheduling.koordinator.sh/committed"].as_str().unwrap().to_owned()
+        })
+        .collect();
+    assert!(commits.len() == 1 && commits.first().unwrap().ends_with("/5"), "{commits:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn of_three_gangs_that_hold_what_the_others_lack_only_the_last_gives_way() {
+    let stage = Stage::open().await;
+    let cluster = &stage.cluster;
+    for (node, cpus) in [("a", 3), ("b", 3), ("c", 4)] {
+        cluster.cpus(node, cpus).await;
+        label(cluster, node, node).await;
+    }
+    for gang in ["a", "b", "c"] {
+        let own = json!({"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [
+            {"matchExpressions": [{"key": "pool", "operator": "In", "values": [gang, "shared"]}]}]}}});
+        for n in 0..5 {
+            let pod = json!({"metadata": {"name": format!("{gang}-{n}"), "annotations": keys(gang, 5, &json!({"mode": "NonStrict"}))},
+                "spec": {"schedulerName": "baton-scheduler", "automountServiceAccountToken": false, "affinity": own,
+                    "containers": [{"name": "main", "image": "x", "resources": {"requests": {"cpu": "1"}}}]}});
+            cluster.pods().create(&PostParams::default(), &serde_json::from_value(pod).unwrap()).await.unwrap();
+        }
+        let held = if gang == "c" { 4 } else { 3 };
+        until(&format!("gang {gang} holds"), || async {
+            (stage.gang(gang).await["waitingForBindChildren"].as_array()?.len() == held).then_some(())
+        })
+        .await;
+    }
+    for node in ["c", "b", "a"] {
+        label(cluster, node, "shared").await;
+    }
+    cluster.all_bound("a-", 5).await;
+    cluster.all_bound("b-", 5).await;
+    cluster.event("GangHoldReleased").await;
+    let third = stage.gang("c").await;
+    assert_eq!((&third["boundChildren"], third["waitingForBindChildren"].as_array().unwrap().len()), (&json!([]), 0));
+    for n in 0..5 {
+        cluster.finish(&format!("a-{n}"), "Succeeded").await;
+    }
+    cluster.all_bound("c-", 5).await;
+    let released = cluster.events().await.into_iter().filter(|reason| reason == "GangHoldReleased").count();
+    assert_eq!(released, 1, "nobody else gave anything back");
+}
+
+async fn label(cluster: &SchedulerCluster, node: &str, pool: &str) {
+    let patch = json!({"metadata": {"labels": {"pool": pool}}});
+    cluster.nodes().patch(node, &PatchParams::default(), &Patch::Merge(patch)).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_gangs_of_a_group_start_together_and_gangs_are_shown_with_their_fields() {
+    let stage = Stage::open().await;
+    let cluster = &stage.cluster;
+    cluster.cpus("n1", 4).await;
+    let groups = json!({"groups": "[\"ml/a\", \"ml/b\"]"});
+    cluster.members("a", 2, 2, groups.clone()).await;
+    cluster.waits_with("a-0", "GangIncomplete", "starts together with gang ml/b").await;
+    cluster.members("b", 3, 3, groups).await;
+    cluster.waits_with("a-0", "Unschedulable", "group ml/a, ml/b; gang ml/a: 0 of 2 placed").await;
+    assert!(cluster.bound_of("").await.is_empty());
+    let view = stage.gang("b").await;
+    let mut fields: Vec<&str> = view.as_object().unwrap().keys().map(String::as_str).collect();
+    fields.sort_unstable();
+    let mut expected = [
+        "name",
+        "namespace",
+        "minRequiredNumber",
+        "totalChildrenNum",
+        "mode",
+        "matchPolicy",
+        "waitTime",
+        "gangGroup",
+        "children",
+        "waitingForBindChildren",
+        "boundChildren",
+        "scheduleCycle",
+        "scheduleCycleValid",
+        "childrenScheduleRoundMap",
+        "resourceSatisfied",
+        "holdingSince",
+        "attempts",
+        "nextTry",
+        "lastFailure",
+        "createTime",
+        "pendingChildren",
+    ];
+    expected.sort_unstable();
+    assert_eq!(fields, expected);
+    assert_eq!((&view["gangGroup"], &view["matchPolicy"]), (&json!(["ml/a", "ml/b"]), &json!("once-satisfied")));
+    let why = stage.get("/gangs/ml/b").await;
+    assert!(why.contains("\"rootCause\":{\"pod\":\"ml/") && why.contains("\"state\":\"waiting\""), "{why}");
+    let text = stage.baton(&["explain", "gang", "ml/b"]);
+    for part in [
+        "Gang ml/b waits for room and holds nothing.",
+        "ml/a   0        2",
+        "The first pod without a place is ml/",
+        "What to do: ",
+    ] {
+        assert!(text.contains(part), "{part:?} is missing: {text}");
+    }
+    let text = stage.baton(&["get", "gangs", "-n", "ml"]);
+    assert!(text.lines().count() == 3 && text.contains("SATISFIED"), "{text}");
+    let json: Value = serde_json::from_str(&stage.baton(&["get", "gangs", "b", "-A", "-o", "json"])).unwrap();
+    let fields: Vec<&String> = json["items"][0].as_object().unwrap().keys().collect();
+    assert_eq!((json["items"].as_array().unwrap().len(), fields.len()), (1, expected.len()), "{json:#}");
+    cluster.cpus("n2", 1).await;
+    cluster.all_bound("", 5).await;
+    until("the metrics", || async {
+        let text = stage.get("/metrics").await;
+        let all = ["gangs_satisfied_total 1", "gangs_waiting 0", "gang_wait_seconds_count 1", "gang_timeouts_total 0"];
+        all.iter().all(|part| text.contains(&format!("baton_scheduler_{part}"))).then_some(())
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_gang_that_waited_too_long_is_marked_and_runs_once_all_its_pods_are_made_anew() {
+    let stage = Stage::open().await;
+    let cluster = &stage.cluster;
+    cluster.cpus("n1", 2).await;
+    let more = json!({"mode": "NonStrict", "waiting-time": "5s"});
+    // The first marks cannot be written: they are tried until they are.
+    cluster.members("g", 3, 3, more.clone()).await;
+    cluster.waits_with("g-0", "GangTimeout", "3 pods are marked").await;
+    for n in 0..3 {
+        assert_eq!(cluster.get(&format!("g-{n}")).await.unwrap().metadata.annotations.unwrap()[TIMEOUT], "true");
+    }
+    assert_eq!(stage.gang("g").await["waitingForBindChildren"], json!([]));
+    cluster.cpus("n2", 8).await;
+    stage.sentinel("lone").await;
+    assert!(cluster.bound_of("g").await.is_empty());
+    // As a controller does: each is made anew when it is gone.
+    for n in 0..3 {
+        let name = format!("g-{n}");
+        cluster.delete(&name).await;
+        cluster.member(&name, json!({}), keys("g", 3, &more)).await;
+    }
+    cluster.all_bound("g", 3).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn marks_that_cannot_be_written_are_tried_until_they_are() {
+    let stage = Stage::open().await;
+    let cluster = &stage.cluster;
+    cluster.cpus("n1", 2).await;
+    let status = || FaultRule { user: USER.to_owned(), ..FaultRule::on("patch", "pods").below("status") };
+    let rule = cluster.server().faults().add(status(), Effect::Answer(500, None));
+    cluster.members("g", 3, 3, json!({"mode": "NonStrict", "waiting-time": "500ms"})).await;
+    cluster.event("GangTimeout").await;
+    // Nothing is held any more, and nothing is tried while it is not known who is marked.
+    until("the room is given back", || async {
+        (stage.gang("g").await["waitingForBindChildren"] == json!([])).then_some(())
+    })
+    .await;
+    cluster.cpus("n2", 8).await;
+    stage.sentinel("lone").await;
+    assert!(cluster.bound_of("g").await.is_empty());
+    cluster.server().faults().remove(rule);
+    cluster.waits_with("g-0", "GangTimeout", "3 pods are marked").await;
+    for n in 0..3 {
+        assert_eq!(cluster.get(&format!("g-{n}")).await.unwrap().metadata.annotations.unwrap()[TIMEOUT], "true");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn both_gangs_of_a_group_are_marked_a_late_member_is_refused_and_a_restart_changes_nothing() {
+    let mut stage = Stage::open().await;
+    stage.cluster.cpus("n1", 3).await;
+    let more = json!({"mode": "NonStrict", "waiting-time": "2s", "groups": "[\"ml/a\", \"ml/b\"]"});
+    for gang in ["a", "b"] {
+        stage.cluster.members(gang, 2, 2, more.clone()).await;
+    }
+    for name in ["a-0", "a-1", "b-0", "b-1"] {
+        stage.cluster.waits_with(name, "GangTimeout", "4 pods are marked").await;
+    }
+    stage.cluster.member("b-late", json!({}), keys("b", 2, &more)).await;
+    stage.cluster.waits_with("b-late", "GangTimeout", "marked").await;
+    stage.scheduler.restart();
+    stage.cluster.cpus("n2", 8).await;
+    stage.sentinel("lone").await;
+    let view = stage.gang("a").await;
+    assert_eq!(view["children"], json!([]), "{view:#}");
+    assert_eq!(stage.cluster.bound_of("").await, ["lone"]);
+    let late = stage.cluster.get("b-late").await.unwrap().metadata.annotations.unwrap();
+    assert!(!late.contains_key(TIMEOUT), "{late:?}");
+    // The marks taken away, all of them run.
+    for name in ["a-0", "a-1", "b-0", "b-1"] {
+        let patch = json!({"metadata": {"annotations": {TIMEOUT: null}}});
+        stage.cluster.pods().patch(name, &PatchParams::default(), &Patch::Merge(patch)).await.unwrap();
+    }
+    stage.cluster.all_bound("", 6).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_members_of_a_gang_on_one_node_follow_each_other_through_its_lock() {
+    let stage = Stage::open().await;
+    let cluster = &stage.cluster;
+    cluster.node("n1").await;
+    let stop = CancellationToken::new();
+    let start = tokio::time::Instant::now();
+    let story = async {
+        for n in 0..3 {
+            stage.worker(&format!("g-{n}"), 1, keys("g", 3, &json!({}))).await;
+        }
+        cluster.all_bound("g", 3).await;
+        cluster.unlocked("n1").await;
+        stop.cancel();
+    };
+    tokio::join!(story, serve(cluster, &stop));
+    assert!(start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
+    assert!(cluster.events().await.iter().all(|reason| reason != "GangBindFailed"));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_scheduler_killed_after_two_of_five_bindings_completes_the_other_three_before_anybody_else() {
+    let mut stage = Stage::open().await;
+    stage.cluster.cpus("n1", 5).await;
+    let binding = FaultRule { user: USER.to_owned(), ..FaultRule::on("create", "pods").below("binding").after(2) };
+    let rule = stage.cluster.server().faults().add(binding, Effect::Hang);
+    stage.cluster.members("g", 5, 5, json!({})).await;
+    stage.cluster.all_bound("g", 2).await;
+    until("the others hang", || async { (stage.cluster.server().faults().fired(rule) > 0).then_some(()) }).await;
+    stage.scheduler.kill();
+    stage.cluster.server().faults().remove(rule);
+    stage.cluster.member("rival", json!({}), json!({})).await;
+    stage.scheduler.restart();
+    stage.cluster.all_bound("g", 5).await;
+    stage.cluster.waits_with("rival", "Unschedulable", "").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn with_evict_gang_the_others_of_a_member_that_cannot_be_bound_are_deleted() {
+    let stage = Stage::open_with("--on-bind-failure evictGang").await;
+    stage.cluster.cpus("n1", 8).await;
+    let binding = FaultRule { user: USER.to_owned(), ..FaultRule::on("create", "pods").below("binding").times(1) };
+    let rule = stage.cluster.server().faults().add(binding, Effect::Answer(422, None));
+    stage.cluster.members("g", 3, 3, json!({})).await;
+    until("two of three are deleted", || async {
+        let pods = stage.cluster.pods().list(&Default::default()).await.unwrap();
+        let kept: Vec<String> = pods
+            .items
+            .iter()
+            .filter(|pod| pod.metadata.deletion_timestamp.is_none())
+            .filter_map(|pod| pod.metadata.name.clone())
+            .collect();
+        (kept.len() == 1).then_some(kept)
+    })
+    .await;
+    assert_eq!(stage.cluster.server().faults().fired(rule), 1);
+    stage.cluster.event("GangBindFailed").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn with_the_pending_clock_a_strict_gang_that_holds_nothing_times_out_too() {
+    let stage = Stage::open_with("--timeout-clock pending").await;
+    stage.cluster.cpus("n1", 2).await;
+    stage.cluster.members("g", 3, 3, json!({"waiting-time": "1s"})).await;
+    for name in ["g-0", "g-1", "g-2"] {
+        stage.cluster.waits_with(name, "GangTimeout", "3 pods are marked").await;
+    }
+    let marked = stage.cluster.get("g-0").await.unwrap().metadata.annotations.unwrap();
+    assert_eq!(marked.get(TIMEOUT).map(String::as_str), Some("true"));
+}
+
+/// Pods `train-0` … of one CPU that name their gang by `spec.schedulingGroup`.
+async fn of_scheduling_group(cluster: &SchedulerCluster, count: usize) {
+    for n in 0..count {
+        let pod = json!({"metadata": {"name": format!("train-{n}")},
+            "spec": {"schedulerName": "baton-scheduler", "automountServiceAccountToken": false,
+                "schedulingGroup": {"podGroupName": "train"},
+                "containers": [{"name": "main", "image": "x", "resources": {"requests": {"cpu": "1"}}}]}});
+        cluster.pods().create(&PostParams::default(), &serde_json::from_value(pod).unwrap()).await.unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn pods_of_a_scheduling_group_wait_for_its_pod_group_and_start_together() {
+    let stage = Stage::open_with("--scheduling-group=true").await;
+    let cluster = &stage.cluster;
+    cluster.cpus("n1", 2).await;
+    cluster.pod_group_crd(PodGroupApi::Kubernetes).await;
+    of_scheduling_group(cluster, 3).await;
+    cluster.waits_with("train-0", "WaitingForPodGroup", "PodGroup ml/train does not exist yet").await;
+    let spec = json!({"schedulingPolicy": {"gang": {"minCount": 3}}});
+    cluster.pod_group_of(PodGroupApi::Kubernetes, "train", spec).await;
+    cluster.waits_with("train-2", "Unschedulable", "gang ml/train: 0 of 3 placed").await;
+    let view = stage.gang("train").await;
+    assert_eq!((&view["minRequiredNumber"], &view["boundChildren"]), (&json!(3), &json!([])), "{view:#}");
+    cluster.cpus("n2", 1).await;
+    cluster.all_bound("train", 3).await;
+    let object = cluster.pod_groups(PodGroupApi::Kubernetes).get("train").await.unwrap();
+    assert_eq!(object.data.get("status").cloned().unwrap_or_default(), Value::Null, "its status is not ours to write");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_scheduling_group_names_nothing_where_the_installation_does_not_read_it() {
+    let stage = Stage::open().await;
+    stage.cluster.cpus("n1", 2).await;
+    of_scheduling_group(&stage.cluster, 3).await;
+    stage.cluster.all_bound("train", 2).await;
+    assert_eq!(stage.gang("train").await, Value::Null);
+}

@@ -1,0 +1,276 @@
+//! `docs/` says what is there: links lead somewhere, and the reasons of events and conditions are those of the sources.
+
+#![allow(clippy::unwrap_used, clippy::panic, missing_docs)] // tests
+
+mod faults;
+mod nvidia;
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+use k8s_openapi::api::admissionregistration::v1::{MutatingAdmissionPolicy, MutatingAdmissionPolicyBinding};
+use serde_json::Value;
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+fn read(path: &Path) -> String {
+    std::fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+/// Every file below these places with that ending.
+fn files(places: &[&str], ending: &str) -> Vec<PathBuf> {
+    let mut todo: Vec<PathBuf> = places.iter().map(|place| root().join(place)).collect();
+    let mut found = Vec::new();
+    while let Some(path) = todo.pop() {
+        if path.is_dir() {
+            todo.extend(std::fs::read_dir(path).unwrap().map(|entry| entry.unwrap().path()));
+        } else if path.extension().is_some_and(|found| found == ending) {
+            found.push(path);
+        }
+    }
+    found.sort();
+    found
+}
+
+#[test]
+fn every_link_of_the_documents_leads_to_a_file() {
+    for page in files(&["docs"], "md") {
+        let text = read(&page);
+        for link in text.split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
+            let file = link.split('#').next().unwrap();
+            let there = link.starts_with("http") || file.is_empty() || page.parent().unwrap().join(file).exists();
+            assert!(there, "{}: {link} does not exist", page.display());
+        }
+    }
+}
+
+#[test]
+fn every_document_is_reached_from_the_readme() {
+    let readme = read(&root().join("README.md"));
+    for page in files(&["docs"], "md") {
+        let name = page.file_name().unwrap().to_str().unwrap();
+        assert!(readme.contains(&format!("(docs/{name})")), "README.md does not lead to docs/{name}");
+    }
+}
+
+#[test]
+fn the_layout_in_contributing_names_every_folder() {
+    let text = read(&root().join("CONTRIBUTING.md"));
+    for entry in std::fs::read_dir(root().join("src")).unwrap().map(Result::unwrap) {
+        let name = entry.file_name().into_string().unwrap();
+        let told = !entry.path().is_dir() || text.contains(&format!("| `{name}/` |"));
+        assert!(told, "CONTRIBUTING.md has no row for src/{name}");
+    }
+}
+
+/// Where reasons of events and conditions are chosen.
+const DECIDES: [&str; 11] = [
+    "src/decide/handoff",
+    "src/decide/gang",
+    "src/decide/world/gangs",
+    "src/decide/tyjob",
+    "src/decide/scheduler",
+    "src/decide/explain",
+    "src/decide/health",
+    "src/agent/keeper.rs",
+    "src/agent/health.rs",
+    "src/agent/devices.rs",
+    "src/cluster/pod_writer.rs",
+];
+
+/// Words that look like reasons and are none: values of conditions, kinds, names of rules, what the kubelet says, states of members
+/// in answers.
+const NO_REASONS: [&str; 23] = [
+    "TYJob",
+    "True",
+    "False",
+    "Pod",
+    "Node",
+    "Health",
+    "DeviceFit",
+    "NodeAffinity",
+    "NodeResourcesFit",
+    "NodeResourcesBalancedAllocation",
+    "TaintToleration",
+    "InterPodAffinity",
+    "ImageLocality",
+    "PodTopologySpread",
+    "InvalidImageName",
+    "ErrImageNeverPull",
+    "DisruptionTarget",
+    "Reserved",
+    "Bound",
+    "Gated",
+    "TimedOut",
+    "Terminating",
+    "Binding",
+];
+
+/// Words in CamelCase that stand alone in a string, outside tests.
+fn words(source: &str) -> BTreeSet<String> {
+    let shipped = source.split("#[cfg(test)]").next().unwrap();
+    let code = shipped.lines().filter(|line| !line.trim_start().starts_with("//"));
+    let is_word = |text: &&str| {
+        text.len() > 2 && text.starts_with(|c: char| c.is_ascii_uppercase()) && {
+            text.chars().all(|c| c.is_ascii_alphabetic()) && text.chars().any(|c| c.is_ascii_lowercase())
+        }
+    };
+    let strings = code.flat_map(|line| line.split('"').skip(1).step_by(2));
+    strings.filter(is_word).map(str::to_owned).collect()
+}
+
+/// What stands in backquotes in the tables of docs/events.md.
+fn documented() -> BTreeSet<String> {
+    let text = read(&root().join("docs/events.md"));
+    let rows =
+        text.lines().filter(|line| line.starts_with("| `") || line.starts_with("| Pod") || line.starts_with("| TY"));
+    let rows = rows.chain(text.lines().filter(|line| line.starts_with("| Device,")));
+    rows.flat_map(|row| row.split('`').skip(1).step_by(2))
+        .filter(|word| word.chars().all(|c| c.is_ascii_alphabetic()))
+        .filter(|word| word.starts_with(|c: char| c.is_ascii_uppercase()))
+        .map(str::to_owned)
+        .collect()
+}
+
+#[test]
+fn every_reason_of_an_event_or_condition_is_documented() {
+    let documented = documented();
+    assert!(documented.len() > 40, "{documented:?}");
+    let no_reasons = ["tests", "explain", "rules"];
+    let is_test = |path: &Path| path.components().any(|part| no_reasons.iter().any(|name| part.as_os_str() == *name));
+    let mut missing = BTreeSet::new();
+    for file in files(&DECIDES, "rs") {
+        let name = file.file_stem().unwrap().to_str().unwrap().to_owned();
+        if is_test(&file) || name.ends_with("tests") || name == "testing" {
+            continue;
+        }
+        for word in words(&read(&file)) {
+            if !documented.contains(&word) && !NO_REASONS.contains(&word.as_str()) {
+                missing.insert(format!("{word} ({})", file.strip_prefix(root()).unwrap().display()));
+            }
+        }
+    }
+    assert!(missing.is_empty(), "neither in docs/events.md nor known to be no reason: {missing:#?}");
+}
+
+#[test]
+fn every_documented_reason_is_in_the_sources() {
+    let sources: String = files(&["src/decide", "src/agent", "src/cluster/pod_writer.rs", "src/contract"], "rs")
+        .iter()
+        .map(|file| read(file))
+        .collect();
+    // The condition of a pod is Kubernetes' own.
+    let stale: Vec<String> =
+        documented().into_iter().filter(|word| !sources.contains(&format!("\"{word}\""))).collect();
+    assert!(stale.is_empty(), "docs/events.md tells of reasons that nothing gives: {stale:?}");
+}
+
+#[test]
+fn every_key_that_declares_a_gang_is_documented() {
+    let text = read(&root().join("docs/gang.md"));
+    let keys = read(&root().join("src/contract/gang/key.rs"));
+    // As the document shortens them.
+    let short = |key: &str| {
+        key.replace("gang.scheduling.koordinator.sh/", "G/").replace("pod-group.scheduling.sigs.k8s.io", "P")
+    };
+    let mut checked = 0;
+    for key in keys.lines().filter_map(|line| line.strip_prefix("pub const ")?.split('"').nth(1)) {
+        checked += 1;
+        assert!(text.contains(key) || text.contains(&format!("`{}`", short(key))), "docs/gang.md lacks {key}");
+    }
+    assert!(checked > 15, "{checked} keys");
+}
+
+/// Every block of YAML that stands by itself on a page, with its page.
+fn yaml_blocks() -> Vec<(String, String)> {
+    let pages = files(&["docs", "README.md"], "md").into_iter().map(|page| (page.display().to_string(), read(&page)));
+    let blocks = |(page, text): (String, String)| {
+        let after: Vec<String> = text.split("\n```yaml\n").skip(1).map(str::to_owned).collect();
+        after.into_iter().map(move |rest| (page.clone(), rest.split("\n```").next().unwrap().to_owned() + "\n"))
+    };
+    pages.flat_map(blocks).collect()
+}
+
+/// The block that follows a mark.
+fn marked(page: &str, mark: &str) -> Vec<Value> {
+    let text = read(&root().join(page));
+    let after = text.split(&format!("<!-- {mark} -->\n```yaml\n")).nth(1).unwrap_or_else(|| panic!("no block {mark}"));
+    documents(after.split("```").next().unwrap())
+}
+
+fn documents(text: &str) -> Vec<Value> {
+    serde_saphyr::from_str_multiple(text).unwrap_or_else(|error| panic!("{error}\n{text}"))
+}
+
+/// Reads a document as its Kubernetes type and back: a field that the type does not know would be lost on the way.
+fn typed<T: serde::de::DeserializeOwned + serde::Serialize>(document: &Value) {
+    let read: T = serde_json::from_value(document.clone()).unwrap();
+    assert_eq!(serde_json::to_value(&read).unwrap(), *document);
+}
+
+#[test]
+fn every_block_of_yaml_can_be_read() {
+    let blocks = yaml_blocks();
+    assert!(blocks.len() > 15, "{} blocks", blocks.len());
+    for (page, text) in blocks {
+        let read: Result<Vec<Value>, _> = serde_saphyr::from_str_multiple(&text);
+        assert!(read.is_ok_and(|documents| !documents.is_empty()), "{page}: {text}");
+    }
+}
+
+#[test]
+fn the_example_of_an_overlay_changes_what_is_there() {
+    let manifests =
+        files(&["daemonset"], "yaml").into_iter().filter(|file| file.parent().unwrap().ends_with("daemonset"));
+    let manifests: Vec<Value> = manifests.flat_map(|file| documents(&read(&file))).collect();
+    let overlay = marked("docs/operate.md", "overlay").remove(0);
+    let text = |value: &Value| value.as_str().map(str::to_owned);
+    for change in overlay["patches"].as_array().unwrap() {
+        let (kind, name) = (text(&change["target"]["kind"]), text(&change["target"]["name"]));
+        let is_it = |found: &&Value| {
+            text(&found["kind"]) == kind && (name.is_none() || text(&found["metadata"]["name"]) == name)
+        };
+        let found = manifests.iter().find(is_it).unwrap_or_else(|| panic!("nothing to change: {change}"));
+        let patch = documents(change["patch"].as_str().unwrap()).remove(0);
+        for container in patch["spec"]["template"]["spec"]["containers"].as_array().into_iter().flatten() {
+            let there = found["spec"]["template"]["spec"]["containers"].as_array().unwrap();
+            assert!(there.iter().any(|there| there["name"] == container["name"]), "it would be one more: {container}");
+        }
+    }
+}
+
+#[test]
+fn the_example_of_a_policy_has_the_fields_of_its_kinds() {
+    let [policy, binding] = marked("docs/operate.md", "admission").try_into().unwrap();
+    typed::<MutatingAdmissionPolicy>(&policy);
+    typed::<MutatingAdmissionPolicyBinding>(&binding);
+    assert_eq!(binding["spec"]["policyName"], policy["metadata"]["name"]);
+}
+
+#[test]
+fn every_alert_looks_at_metrics_that_there_are_and_is_explained() {
+    let page = read(&root().join("docs/metrics.md"));
+    let rules = marked("docs/metrics.md", "alerts").remove(0);
+    let rules = rules["spec"]["groups"][0]["rules"].as_array().unwrap().clone();
+    let mut explained: Vec<&str> =
+        page.lines().filter_map(|line| line.strip_prefix("| `Baton")?.split('`').next()).collect();
+    for rule in &rules {
+        let (alert, expression) = (rule["alert"].as_str().unwrap(), rule["expr"].as_str().unwrap());
+        let names = expression
+            .split(|c: char| !c.is_ascii_alphanumeric() && c != '_')
+            .filter(|word| word.starts_with("baton_"));
+        let names: Vec<&str> = names.collect();
+        assert!(!names.is_empty(), "{alert}");
+        for name in names {
+            let (counter, plain) = (name.strip_suffix("_total"), name);
+            let row =
+                counter.map_or_else(|| format!("\n| `{plain}` | gauge |"), |name| format!("\n| `{name}` | counter |"));
+            assert!(page.contains(&row), "{alert}: no row{row}");
+        }
+        explained.retain(|name| format!("Baton{name}") != alert);
+        assert!(page.contains(&format!("\n| `{alert}` |")), "{alert} is not explained");
+    }
+    assert!(explained.is_empty(), "explained and not there: {explained:?}");
+}

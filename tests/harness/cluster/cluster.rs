@@ -1,0 +1,305 @@
+//! A whole cluster for a test: API server, nodes with virtual hardware and kubelets, and our daemons as child processes.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use baton::contract::{ContainerDevices, DeviceAllocation, DeviceId, DeviceType, key};
+use baton::ops::audit;
+use baton::sim::hardware::{NodeSpec, VirtualNode};
+use baton::sim::kubelet::{Kubelet, KubeletOptions};
+use k8s_openapi::api::core::v1::Pod;
+use kube::api::{Api, DeleteParams, PostParams};
+use kube::{Client, ResourceExt};
+
+use super::daemon::Daemon;
+use super::pods::PodSpec;
+use super::server::TestServer;
+use super::wait::until;
+
+/// Longest wait for anything that should take moments.
+pub const SOON: Duration = Duration::from_secs(30);
+/// Within this a lock must be gone after its holder was served or ended.
+pub const LOCK_GONE: Duration = Duration::from_secs(10);
+
+/// One node: machine, kubelet, agent.
+pub struct ClusterNode {
+    /// Name of the node.
+    pub name: String,
+    /// Its hardware.
+    pub hardware: VirtualNode,
+    /// Its kubelet.
+    pub kubelet: Kubelet,
+    /// Its agent.
+    pub agent: Daemon,
+}
+
+/// The cluster. Everything ends when it is dropped.
+pub struct TestCluster {
+    /// Nodes in order of creation.
+    pub nodes: Vec<ClusterNode>,
+    /// The scheduler.
+    pub scheduler: Daemon,
+    api: TestServer,
+}
+
+impl std::ops::Deref for TestCluster {
+    type Target = TestServer;
+    fn deref(&self) -> &TestServer {
+        &self.api
+    }
+}
+
+impl TestCluster {
+    /// Starts an API server, `nodes` nodes with 8 GPUs and 4 NICs each, and our daemons; returns when every node takes
+    /// device pods.
+    pub async fn start(nodes: usize) -> Self {
+        Self::with_agent_args(nodes, &[]).await
+    }
+
+    /// As [`TestCluster::start`], with more arguments for the agents.
+    pub async fn with_agent_args(nodes: usize, agent_args: &[&str]) -> Self {
+        Self::with_args(nodes, agent_args, &[]).await
+    }
+
+    /// As [`TestCluster::start`], with more arguments for the agents and for the scheduler.
+    pub async fn with_args(nodes: usize, agent_args: &[&str], scheduler_args: &[&str]) -> Self {
+        let api = TestServer::start().await;
+        apply_crds(&api.client).await;
+        let scheduler = start_scheduler(&api.kubeconfig, scheduler_args, api.path("scheduler.log"));
+        let mut cluster = Self { nodes: vec![], scheduler, api };
+        for number in 0..nodes {
+            cluster.add_node(&format!("node-{number}"), agent_args).await;
+        }
+        for node in &cluster.nodes {
+            cluster.until_ready(&node.name).await;
+        }
+        cluster
+    }
+
+    /// Starts one more scheduler, which stands by until the leader is gone.
+    pub fn spare_scheduler(&self, more: &[&str]) -> Daemon {
+        start_scheduler(&self.kubeconfig, more, self.dir.path().join("spare-scheduler.log"))
+    }
+
+    async fn add_node(&mut self, name: &str, agent_args: &[&str]) {
+        let root = self.dir.path().join(name);
+        let hardware = VirtualNode::create(root.join("hw"), NodeSpec::new(name)).expect("virtual hardware");
+        let mut options = KubeletOptions::new(name, root.join("k"), self.client.clone());
+        options.proc_root = Some(hardware.proc_root());
+        options.cdi_root = Some(root.join("cdi"));
+        options.periods.scale = 0.05;
+        options.periods.source_delay = Duration::from_millis(200);
+        options.periods.node_status = Duration::from_secs(4);
+        let kubelet = Kubelet::start(options).await.expect("kubelet");
+        let agent =
+            Daemon::start(self.agent_command(name, &root, &hardware, &kubelet, agent_args), root.join("agent.log"));
+        self.nodes.push(ClusterNode { name: name.to_owned(), hardware, kubelet, agent });
+    }
+
+    fn agent_command(
+        &self,
+        name: &str,
+        root: &Path,
+        hardware: &VirtualNode,
+        kubelet: &Kubelet,
+        more: &[&str],
+    ) -> Vec<OsString> {
+        let mut command: Vec<OsString> = vec!["device-plugin".into()];
+        let places: [(&str, PathBuf); 10] = [
+            ("--kubeconfig", self.kubeconfig.clone()),
+            ("--kubelet-dir", kubelet.options().device_plugins_dir()),
+            ("--pod-resources-socket", kubelet.options().pod_resources_socket()),
+            ("--sysfs-root", hardware.sysfs_root()),
+            ("--proc-root", hardware.proc_root()),
+            ("--dev-root", hardware.dev_root()),
+            ("--driver-root", hardware.driver_root()),
+            ("--nvml-library", hardware.nvml_library().to_owned()),
+            ("--cdi-root", root.join("cdi")),
+            ("--state-dir", root.join("state")),
+        ];
+        for (flag, path) in places {
+            command.extend([flag.into(), path.into_os_string()]);
+        }
+        let words = ["--node-name", name, "--namespace", "default", "--listen", "127.0.0.1:0"];
+        command.extend(words.iter().chain(more).map(OsString::from));
+        command
+    }
+
+    /// Waits until the node advertises every device, so that the scheduler takes device pods to it.
+    pub async fn until_ready(&self, node: &str) {
+        let nodes = self.nodes();
+        until(&format!("{node} advertises its devices"), SOON, async || {
+            let allocatable = nodes.get(node).await.ok()?.status?.allocatable?;
+            let has = |name: &str| allocatable.get(name).is_some_and(|q| q.0 != "0");
+            (has(key::NVIDIA_GPU) && has(key::GPU) && has(key::RDMA)).then_some(())
+        })
+        .await;
+    }
+
+    /// Waits until every agent says that the kubelet has all its registrations, and the nodes advertise them again.
+    pub async fn until_agent_is_ready(&self) {
+        for node in &self.nodes {
+            until(&format!("the agent of {} is ready", node.name), SOON, async || {
+                node.agent.get("/readyz").await?.starts_with("HTTP/1.1 200").then_some(())
+            })
+            .await;
+            self.until_ready(&node.name).await;
+        }
+    }
+
+    fn pods(&self) -> Api<Pod> {
+        self.pods_in("default")
+    }
+
+    /// Creates a pod.
+    pub async fn create(&self, pod: &PodSpec) {
+        self.pods().create(&PostParams::default(), &pod.build()).await.expect("pod is created");
+    }
+
+    /// Creates a pod where the API server may be away; `true` when it is there.
+    pub async fn try_create(&self, pod: &PodSpec) -> bool {
+        match self.pods().create(&PostParams::default(), &pod.build()).await {
+            Err(kube::Error::Api(status)) => status.code == 409,
+            made => made.is_ok(),
+        }
+    }
+
+    /// The pod as the API server has it.
+    pub async fn pod(&self, name: &str) -> Option<Pod> {
+        // A connection that a blackout has cut fails once.
+        until("the pod is read", SOON, async || self.pods().get_opt(name).await.ok()).await
+    }
+
+    /// Deletes a pod and waits until it is gone.
+    pub async fn delete(&self, name: &str) {
+        let _ = self.pods().delete(name, &DeleteParams::default()).await;
+        until(&format!("pod {name} is gone"), SOON, async || self.pod(name).await.is_none().then_some(())).await;
+    }
+
+    /// Waits until the pod's phase is one of `phases`; gives the phase.
+    pub async fn until_phase(&self, name: &str, phases: &[&str]) -> String {
+        until(&format!("pod {name} is {phases:?}"), SOON, async || {
+            let phase = self.pod(name).await?.status?.phase?;
+            phases.contains(&phase.as_str()).then_some(phase)
+        })
+        .await
+    }
+
+    /// Waits until the pod runs.
+    pub async fn until_running(&self, name: &str) {
+        let phase = self.until_phase(name, &["Running", "Failed"]).await;
+        assert_eq!(phase, "Running", "pod {name}: {:?}", self.pod(name).await.and_then(|pod| pod.status));
+    }
+
+    /// Waits until the pod is bound.
+    pub async fn until_bound(&self, name: &str) -> String {
+        until(&format!("pod {name} is bound"), SOON, async || self.pod(name).await?.spec?.node_name).await
+    }
+
+    /// The node lock's value.
+    pub async fn lock(&self, node: &str) -> Option<String> {
+        self.node_annotation(node, key::NODE_LOCK).await
+    }
+
+    /// Waits until no node is locked.
+    pub async fn until_unlocked(&self, deadline: Duration) {
+        for node in &self.nodes {
+            until(&format!("{} is unlocked", node.name), deadline, async || {
+                self.lock(&node.name).await.is_none().then_some(())
+            })
+            .await;
+        }
+    }
+
+    /// Devices that the scheduler assigned to the pod.
+    pub async fn assigned(&self, name: &str) -> BTreeMap<DeviceType, BTreeSet<DeviceId>> {
+        let pod = self.pod(name).await.expect("pod exists");
+        let text = pod.annotations().get(key::DEVICE_ALLOCATED).cloned().unwrap_or_default();
+        let allocation = DeviceAllocation::parse(&text).expect("assignment is readable");
+        allocation
+            .devices
+            .iter()
+            .map(|(kind, list)| (kind.clone(), list.iter().map(|entry| entry.id.clone()).collect()))
+            .collect()
+    }
+
+    /// The split per container.
+    pub async fn split(&self, name: &str) -> ContainerDevices {
+        let pod = self.pod(name).await.expect("pod exists");
+        ContainerDevices::parse(&pod.annotations()[key::CONTAINER_DEVICES])
+            .expect("split is readable")
+            .expect("split is there")
+    }
+
+    /// Devices that the kubelet believes the pod holds, share units collapsed.
+    pub fn in_kubelet(&self, node: &str, name: &str) -> BTreeMap<DeviceType, BTreeSet<DeviceId>> {
+        let node = self.nodes.iter().find(|n| n.name == node).expect("node");
+        let view = node.kubelet.view();
+        let mut devices: BTreeMap<DeviceType, BTreeSet<DeviceId>> = BTreeMap::new();
+        // Of a pod that is over the kubelet forgets lazily, at its next allocation.
+        let Some(pod) = view.get(&format!("default/{name}")).filter(|pod| pod.active) else { return devices };
+        for (resource, ids) in pod.containers.values().flat_map(|container| &container.devices) {
+            let kind = if resource == key::RDMA { DeviceType::Rdma } else { DeviceType::Gpu };
+            let ids = ids.iter().map(|id| DeviceId::of_kubelet_id(id).expect("device id"));
+            devices.entry(kind).or_default().extend(ids);
+        }
+        devices
+    }
+
+    /// The promises that hold at any moment, by the same rules as `baton audit`: no device (or over-full share) is held by two
+    /// live pods, assignments are complete.
+    pub async fn check_no_device_twice(&self) {
+        let report =
+            audit::read(self.client.clone(), key::NODE_LOCK, Duration::MAX).await.expect("the cluster is read");
+        assert!(report.pods > 0 || report.nodes > 0, "nothing was read");
+        assert!(report.violations.is_empty(), "{:#?}", report.violations);
+    }
+}
+
+fn start_scheduler(kubeconfig: &Path, more: &[&str], log: PathBuf) -> Daemon {
+    let tail = [&["--listen", "127.0.0.1:0", "--namespace", "default"], more].concat();
+    Daemon::start(args(&["scheduler", "--kubeconfig"], kubeconfig, &tail), log)
+}
+
+fn args(head: &[&str], path: &Path, tail: &[&str]) -> Vec<OsString> {
+    let mut all: Vec<OsString> = head.iter().map(OsString::from).collect();
+    all.push(path.into());
+    all.extend(tail.iter().map(OsString::from));
+    all
+}
+
+async fn apply_crds(client: &Client) {
+    use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+    let crds: Api<CustomResourceDefinition> = Api::all(client.clone());
+    let crd = baton::contract::inventory::crd();
+    crds.create(&PostParams::default(), &crd).await.expect("CRD is created");
+    until("the Device CRD is established", SOON, async || {
+        let status = crds.get(&crd.name_any()).await.ok()?.status?;
+        let established = status.conditions?.iter().any(|c| c.type_ == "Established" && c.status == "True");
+        established.then_some(())
+    })
+    .await;
+}
+
+impl TestCluster {
+    /// Puts the lock of a bound pod back, as if its release had not come about.
+    pub async fn hold_lock_for(&self, name: &str) {
+        let pod = self.pod(name).await.expect("pod exists");
+        let nanos: i128 = pod.annotations()[key::BIND_TIMESTAMP].parse().expect("a timestamp");
+        let time = jiff::Timestamp::from_nanosecond(nanos).expect("a time");
+        let claim = baton::decide::lock::LockClaim {
+            pod: baton::contract::PodRef::new("default", name, &pod.uid().expect("uid")),
+            time,
+        };
+        let node = pod.spec.and_then(|spec| spec.node_name).expect("bound");
+        let locks = baton::cluster::node_lock::NodeLocks::new(self.client.clone(), key::NODE_LOCK);
+        let value = claim.value(baton::contract::LockFormat::Uid);
+        let written = locks.set(&node, &value).await.expect("lock is written");
+        assert!(
+            written == baton::cluster::node_lock::LockWrite::Done || self.lock(&node).await.as_deref() == Some(&value),
+            "{written:?}"
+        );
+    }
+}

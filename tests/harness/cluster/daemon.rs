@@ -1,0 +1,87 @@
+//! A daemon as it ships: the real binary as a child process that tests kill, freeze and start again.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+
+/// One `baton …` process. Killed when dropped.
+pub struct Daemon {
+    args: Vec<OsString>,
+    log: PathBuf,
+    child: Option<Child>,
+}
+
+impl Daemon {
+    /// Starts `baton args…`; its output is appended to `log`.
+    pub fn start(args: Vec<OsString>, log: PathBuf) -> Self {
+        let mut daemon = Self { args, log, child: None };
+        daemon.restart();
+        daemon
+    }
+
+    /// Kills what runs and starts the same command again.
+    pub fn restart(&mut self) {
+        self.kill();
+        let log = std::fs::OpenOptions::new().create(true).append(true).open(&self.log).expect("log file");
+        let err = log.try_clone().expect("log file");
+        let child = Command::new(binary())
+            .args(&self.args)
+            .env("RUST_LOG", std::env::var("RUST_LOG").unwrap_or_else(|_| "info".to_owned()))
+            .stdin(Stdio::null())
+            .stdout(log)
+            .stderr(Stdio::from(err))
+            .spawn()
+            .expect("baton starts");
+        self.child = Some(child);
+    }
+
+    /// kill -9.
+    pub fn kill(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+
+    /// Process id, while it runs.
+    pub fn pid(&self) -> Option<u32> {
+        self.child.as_ref().map(Child::id)
+    }
+
+    /// What its admin HTTP answers to GET `path`: status line and body; `None` while it does not answer.
+    pub async fn get(&self, path: &str) -> Option<String> {
+        use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+        let output = self.output();
+        let address = output.rsplit_once("admin HTTP address=")?.1.split_whitespace().next()?.to_owned();
+        let mut stream = tokio::net::TcpStream::connect(address).await.ok()?;
+        let request = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
+        stream.write_all(request.as_bytes()).await.ok()?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await.ok()?;
+        Some(answer)
+    }
+
+    /// Everything it has written so far.
+    pub fn output(&self) -> String {
+        std::fs::read_to_string(&self.log).unwrap_or_default()
+    }
+}
+
+/// The binary under test: the one that `BATON_BINARY` names (the image's build, say), or else this build's.
+fn binary() -> OsString {
+    std::env::var_os("BATON_BINARY").unwrap_or_else(|| env!("CARGO_BIN_EXE_baton").into())
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        self.kill();
+        if std::thread::panicking() {
+            let output = self.output();
+            let tail = output.lines().rev().take(40).collect::<Vec<_>>();
+            eprintln!("--- last lines of {}", self.log.display());
+            for line in tail.iter().rev() {
+                eprintln!("{line}");
+            }
+        }
+    }
+}

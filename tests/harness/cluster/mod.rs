@@ -1,0 +1,12 @@
+//! An API server with our daemons, for tests and benches: [`TestServer`] alone, [`TestCluster`] with nodes and daemons as child
+//! processes.
+
+pub mod cluster;
+pub mod control_plane;
+pub mod daemon;
+pub mod pods;
+pub mod server;
+pub mod wait;
+
+pub use cluster::{ClusterNode, LOCK_GONE, SOON, TestCluster};
+pub use server::TestServer;

@@ -1,0 +1,82 @@
+//! Pods in a line or two.
+
+use k8s_openapi::api::core::v1::Pod;
+use serde_json::{Value, json};
+
+use baton::contract::key;
+
+/// A pod for our scheduler; containers are added by kind.
+#[derive(Clone)]
+pub struct PodSpec {
+    name: String,
+    annotations: serde_json::Map<String, Value>,
+    init: Vec<Value>,
+    app: Vec<Value>,
+}
+
+/// A pod of that name.
+pub fn pod(name: &str) -> PodSpec {
+    PodSpec { name: name.to_owned(), annotations: serde_json::Map::new(), init: vec![], app: vec![] }
+}
+
+fn container(name: &str, limits: &[(&str, &str)], seconds: u32) -> Value {
+    let limits: serde_json::Map<String, Value> = limits.iter().map(|(k, v)| ((*k).to_owned(), json!(v))).collect();
+    json!({"name": name, "image": "docker.io/local/pause:1", "imagePullPolicy": "Never", "command": ["/bin/sleep", seconds.to_string()], "resources": {"limits": limits}})
+}
+
+impl PodSpec {
+    /// An app container that runs "for ever".
+    pub fn app(mut self, name: &str, limits: &[(&str, &str)]) -> Self {
+        self.app.push(container(name, limits, 100_000));
+        self
+    }
+    /// An init container that ends at once.
+    pub fn init(mut self, name: &str, limits: &[(&str, &str)]) -> Self {
+        self.init.push(container(name, limits, 0));
+        self
+    }
+    /// A sidecar.
+    pub fn sidecar(mut self, name: &str, limits: &[(&str, &str)]) -> Self {
+        let mut sidecar = container(name, limits, 100_000);
+        sidecar["restartPolicy"] = json!("Always");
+        self.init.push(sidecar);
+        self
+    }
+    /// An annotation.
+    pub fn annotation(mut self, key: &str, value: &str) -> Self {
+        self.annotations.insert(key.to_owned(), json!(value));
+        self
+    }
+    /// GPUs and NICs near each other.
+    pub fn joint(self) -> Self {
+        self.annotation(key::DEVICE_JOINT_ALLOCATE, r#"{"deviceTypes":["gpu","rdma"],"requiredScope":"SamePCIe"}"#)
+    }
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+    /// The object.
+    pub fn build(&self) -> Pod {
+        serde_json::from_value(json!({
+            "apiVersion": "v1", "kind": "Pod",
+            "metadata": {"name": self.name, "namespace": "default", "annotations": self.annotations},
+            "spec": {"schedulerName": "baton-scheduler", "restartPolicy": "Never", "terminationGracePeriodSeconds": 1,
+                "tolerations": [{"operator": "Exists"}], "initContainers": self.init, "containers": self.app}
+        }))
+        .expect("a pod")
+    }
+}
+
+/// A pod of each kind of request.
+pub fn every_kind() -> [PodSpec; 5] {
+    [
+        pod("one").app("main", &[("nvidia.com/gpu", "1")]),
+        pod("two").app("a", &[("nvidia.com/gpu", "1")]).app("b", &[("nvidia.com/gpu", "1")]),
+        pod("phases")
+            .init("prepare", &[("nvidia.com/gpu", "1")])
+            .sidecar("side", &[(key::RDMA, "10")])
+            .app("main", &[("nvidia.com/gpu", "1")]),
+        pod("share").app("main", &[(key::GPU_CORE, "30"), (key::GPU_MEMORY_RATIO, "40")]),
+        pod("joint").app("main", &[("nvidia.com/gpu", "2"), (key::RDMA, "100")]).joint(),
+    ]
+}

@@ -1,0 +1,174 @@
+//! What breaks around the hand-off.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use baton::agent::handoff::NodeView;
+use baton::contract::LockRead;
+use baton::contract::deviceplugin::{AllocateRequest, ContainerAllocateRequest};
+use baton::contract::key::{NODE_LOCK, NVIDIA_GPU};
+use baton::runtime::clock;
+use baton::sim::apiserver::{Blackout, Effect, FaultRule};
+use baton::sim::kubelet::PodResourcesMode;
+use kube::api::{Patch, PatchParams};
+use serde_json::json;
+
+use super::handoff_node::{HandoffNode, NODE, eventually};
+use super::pods::Kind::App;
+use super::pods::{container, gpus, pod};
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn after_a_restart_the_lock_of_a_served_pod_is_released_and_the_ledger_goes_on() {
+    let mut machine = HandoffNode::start().await;
+    let a = gpus("a", &["GPU-5"]);
+    let uid = machine.create(&a).await;
+    let time = machine.lock("a", &uid).await;
+    let rule = machine.server().faults().add(FaultRule::on("patch", "nodes"), Effect::Answer(503, None));
+    machine.bind(&a, &uid, time).await;
+    machine.runs("a").await;
+    assert_ne!(machine.lock_now(), LockRead::Free, "it could not be released");
+    machine.stop_agent().await;
+    machine.server().faults().remove(rule);
+    machine.start_agent().await;
+    let began = baton::runtime::clock::mono();
+    machine.agrees(&a).await;
+    println!("lock gone {:?} after the restart", baton::runtime::clock::mono() - began);
+    let b = gpus("b", &["GPU-5"]);
+    machine.schedule(&b).await;
+    assert!(machine.refused("b").await.contains("held by default/a"), "no device twice");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lost_ledger_is_rebuilt_from_the_kubelet() {
+    let mut machine = HandoffNode::start().await;
+    let a = gpus("a", &["GPU-5"]);
+    machine.schedule(&a).await;
+    machine.agrees(&a).await;
+    machine.stop_agent().await;
+    machine.lose_ledger();
+    machine.start_agent().await;
+    machine.agrees(&a).await;
+    let b = gpus("b", &["GPU-5"]);
+    machine.schedule(&b).await;
+    assert!(machine.refused("b").await.contains("held by default/a"), "no device twice");
+    machine.unlocked().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_throttled_kubelet_leaves_time_for_the_live_reads_that_a_silent_watch_needs() {
+    let machine = HandoffNode::start().await;
+    machine.kubelet.controls().set_pod_resources(PodResourcesMode::Throttled);
+    machine.server().faults().add(FaultRule::on("watch", "nodes"), Effect::Answer(503, None));
+    machine.server().faults().break_watches();
+    let a = gpus("a", &["GPU-5"]);
+    machine.schedule(&a).await;
+    machine.runs("a").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn without_pod_resources_the_lock_identifies() {
+    let machine = HandoffNode::start().await;
+    machine.kubelet.controls().set_pod_resources(PodResourcesMode::Absent);
+    let a = gpus("a", &["GPU-2"]);
+    machine.schedule(&a).await;
+    machine.agrees(&a).await;
+    let gpu = [(NVIDIA_GPU, 1)];
+    let b =
+        pod("b", vec![container("m1", App, &gpu, &[("GPU-4", 100)]), container("m2", App, &gpu, &[("GPU-3", 100)])]);
+    machine.schedule(&b).await;
+    machine.agrees(&b).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_kubelet_that_asks_for_no_preference_is_still_given_the_assignment() {
+    let machine = HandoffNode::start().await;
+    machine.kubelet.controls().skip_preferred_allocation(true);
+    let a = gpus("a", &["GPU-6"]);
+    machine.schedule(&a).await;
+    machine.runs("a").await;
+    machine.unlocked().await;
+    assert_eq!(machine.env("a", "main", "GPUS"), "GPU-6");
+    assert_eq!(machine.agent().ledger_of("a").await, ["GPU-6"]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_kubelet_restart_keeps_ids_and_the_next_pod_is_served() {
+    let machine = HandoffNode::start().await;
+    let a = gpus("a", &["GPU-6"]);
+    machine.schedule(&a).await;
+    machine.agrees(&a).await;
+    machine.kubelet.restart().await.unwrap();
+    machine.agrees(&a).await;
+    eventually("the node offers its devices again", || {
+        machine.server().objects("", "nodes")[0]["status"]["allocatable"][NVIDIA_GPU] == "8"
+    })
+    .await;
+    let b = gpus("b", &["GPU-7"]);
+    machine.schedule(&b).await;
+    machine.agrees(&b).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn without_pod_resources_a_call_after_a_kubelet_restart_is_not_taken_for_the_lock_holders() {
+    let machine = HandoffNode::start().await;
+    // From here on the kubelet's calls are made by hand, and nothing lists its pods.
+    machine.kubelet.stop().await;
+    let call = |id: &str| AllocateRequest {
+        container_requests: vec![ContainerAllocateRequest { devices_ids: vec![id.to_owned()] }],
+    };
+    let service = &machine.agent().service;
+    machine.schedule(&gpus("before", &["GPU-1"])).await;
+    service.allocate(NVIDIA_GPU, call("GPU-1")).await.unwrap();
+    machine.unlocked().await;
+    machine.schedule(&gpus("holder", &["GPU-2"])).await;
+    service.kubelet_restarted();
+    let refused = service.allocate(NVIDIA_GPU, call("GPU-1")).await.unwrap_err();
+    assert!(refused.message().contains("default/before") && refused.message().contains("default/holder"), "{refused}");
+    assert_eq!(machine.agent().ledger_of("holder").await, Vec::<String>::new());
+    // Once the other runs, it cannot be the one that asks.
+    let running = json!({"status": {"phase": "Running", "containerStatuses": [{
+        "name": "main", "image": "busybox", "imageID": "", "ready": true, "restartCount": 0, "state": {"running": {}},
+    }]}});
+    machine.pods().patch_status("before", &PatchParams::default(), &Patch::Merge(running)).await.unwrap();
+    let until = clock::mono() + Duration::from_secs(30);
+    while service.allocate(NVIDIA_GPU, call("GPU-2")).await.is_err() {
+        assert!(clock::mono() < until, "the holder is not served");
+    }
+    assert_eq!(machine.agent().ledger_of("holder").await, ["GPU-2"]);
+    assert_eq!(machine.agent().ledger_of("before").await, ["GPU-1"]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn broken_watches_make_grants_rest_on_live_reads() {
+    let machine = HandoffNode::start().await;
+    for (name, device) in [("a", "GPU-1"), ("b", "GPU-2"), ("c", "GPU-3")] {
+        let spec = gpus(name, &[device]);
+        let uid = machine.create(&spec).await;
+        machine.server().faults().break_watches();
+        let time = machine.lock(name, &uid).await;
+        machine.bind(&spec, &uid, time).await;
+        machine.agrees(&spec).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn watches_that_resume_without_any_news_are_known_to_run_again() {
+    let machine = HandoffNode::start().await;
+    let path = machine.root().join("watcher.kubeconfig");
+    std::fs::write(&path, machine.server().plain_kubeconfig("admin")).unwrap();
+    let (client, resumed) = baton::cluster::client::connect_with_resumed("baton", Some(&path)).await.unwrap();
+    let view = Arc::new(NodeView::new());
+    let mut tasks = tokio::task::JoinSet::new();
+    let (watched, of) = (view.clone(), client.clone());
+    tasks.spawn(async move { watched.watch_pods(of, NODE, Duration::from_secs(120), |_| {}).await });
+    let watched = view.clone();
+    tasks.spawn(async move { watched.watch_node(client, NODE, NODE_LOCK, Duration::from_secs(120)).await });
+    let watched = view.clone();
+    tasks.spawn(async move { watched.follow_resumed(resumed).await });
+    eventually("the watches run", || view.is_synced() && view.is_watching()).await;
+    machine.server().faults().blackout(Blackout::Refuse);
+    machine.server().faults().break_watches();
+    eventually("that they broke is seen", || !view.is_watching()).await;
+    machine.server().faults().blackout(Blackout::None);
+    eventually("they run again, and no pod or node has changed", || view.is_watching()).await;
+}

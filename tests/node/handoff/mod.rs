@@ -1,0 +1,9 @@
+//! The hand-off on one node: the service, watches, unlocker and plugins as they ship; the test locks and binds.
+
+mod agent;
+mod choice;
+mod failures;
+mod handoff_node;
+mod pods;
+mod refusals;
+mod served;

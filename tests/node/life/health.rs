@@ -1,0 +1,350 @@
+//! Devices that go out of service and come back, as the kubelet sees it.
+
+use std::time::Duration;
+
+use baton::agent::kubelet::register::dial;
+use baton::agent::options::MigStrategy;
+use baton::contract::DeviceId;
+use baton::contract::deviceplugin::Empty;
+use baton::contract::deviceplugin::device_plugin_client::DevicePluginClient;
+use baton::contract::key::{NVIDIA_GPU, RDMA};
+use baton::sim::hardware::{NodeSpec, NvmlReturn, Shape};
+
+use super::test_node::{PATIENCE, TestNode};
+
+#[tokio::test]
+async fn four_gpus_of_which_one_then_two_fail_and_recover_are_offered_as_4_3_4_2_3_4() {
+    let node = TestNode::new(NodeSpec::new("four").shaped(Shape::Pairs));
+    let _kubelet = node.kubelet().await;
+    let daemon = node.daemon();
+    node.until(NVIDIA_GPU, 4).await;
+    node.machine.xid(1, 48).unwrap();
+    let took = node.until(NVIDIA_GPU, 3).await;
+    println!("XID to the kubelet's list: {took:?}");
+    node.until("koordinator.sh/gpu-core", 300).await;
+    node.until(NVIDIA_GPU, 4).await;
+    node.machine.lose(0).unwrap();
+    node.machine.lose(2).unwrap();
+    node.until(NVIDIA_GPU, 2).await;
+    node.machine.find(0).unwrap();
+    node.until(NVIDIA_GPU, 3).await;
+    node.machine.find(2).unwrap();
+    node.until(NVIDIA_GPU, 4).await;
+    daemon.stop().await;
+}
+
+#[tokio::test]
+async fn an_application_error_takes_nothing_out_of_service() {
+    let mut node = TestNode::new(NodeSpec::new("app"));
+    node.options.periods.recovery_window = Duration::from_secs(60);
+    let _kubelet = node.kubelet().await;
+    let daemon = node.daemon();
+    node.until(NVIDIA_GPU, 8).await;
+    // NVML gives events that wait together the last one's XID: the next comes when this one has been taken.
+    let waits = || node.machine.nvml_calls().unwrap().get("nvmlEventSetWait_v2").copied().unwrap_or(0);
+    let before = waits();
+    node.machine.xid(0, 31).unwrap();
+    super::test_node::until("the event is taken and the next is waited for", || waits() >= before + 2).await;
+    node.machine.xid(1, 79).unwrap();
+    node.until(NVIDIA_GPU, 7).await;
+    assert!(node.offered().await[NVIDIA_GPU].contains(&node.machine.gpu_uuids()[0]));
+    daemon.stop().await;
+}
+
+#[tokio::test]
+async fn a_restarted_daemon_knows_the_sick_gpus_until_they_recover_or_the_node_reboots() {
+    let mut node = TestNode::new(NodeSpec::new("again"));
+    node.options.periods.recovery_window = Duration::from_secs(3600);
+    let _kubelet = node.kubelet().await;
+    let daemon = node.daemon();
+    node.until(NVIDIA_GPU, 8).await;
+    node.machine.xid(1, 79).unwrap();
+    node.until(NVIDIA_GPU, 7).await;
+    let kept = node.options.paths.state_dir.join("health.json");
+    let is_kept = || std::fs::read_to_string(&kept).is_ok_and(|text| text.contains("\"xid\":79"));
+    super::test_node::until("what is known is kept", is_kept).await;
+    daemon.stop().await;
+    let daemon = node.daemon();
+    let sick = DeviceId::parse(&node.machine.gpu_uuids()[1]).unwrap();
+    let refused = || node.handoff.inventory.lock().unwrap().devices.get(&sick).is_some_and(|gpu| gpu.reason.is_some());
+    super::test_node::until("the sick one is known", refused).await;
+    node.until(NVIDIA_GPU, 7).await;
+    daemon.stop().await;
+    node.machine.reboot().unwrap();
+    let daemon = node.daemon();
+    node.until(NVIDIA_GPU, 8).await;
+    daemon.stop().await;
+}
+
+#[tokio::test]
+async fn gpus_that_a_restarted_daemon_cannot_see_are_out_of_service_and_not_gone() {
+    let mut node = TestNode::new(NodeSpec::new("unseen"));
+    node.options.fail_on_init_error = false;
+    let _kubelet = node.kubelet().await;
+    let daemon = node.daemon();
+    node.until(NVIDIA_GPU, 8).await;
+    daemon.stop().await;
+    let out_of_service = |reason: &str| {
+        let inventory = node.handoff.inventory.lock().unwrap();
+        let gpus = node.machine.gpu_uuids();
+        let gpus = gpus.iter().filter_map(|uuid| inventory.devices.get(&DeviceId::parse(uuid).unwrap()));
+        gpus.filter(|gpu| gpu.reason.as_ref().is_some_and(|why| why.contains(reason))).count()
+    };
+    // One fell off the bus while no daemon ran; NVML does not tell its UUID any more.
+    node.machine.lose(2).unwrap();
+    let daemon = node.daemon();
+    super::test_node::until("seven answer", || node.handoff.inventory.lock().unwrap().devices.len() >= 8).await;
+    node.until(NVIDIA_GPU, 7).await;
+    assert_eq!(out_of_service("fell off the bus"), 1);
+    node.machine.find(2).unwrap();
+    node.until(NVIDIA_GPU, 8).await;
+    daemon.stop().await;
+    // The driver is being replaced, then the node boots and the driver is not loaded yet.
+    for (answer, boots) in [(NvmlReturn::LibRmVersionMismatch, false), (NvmlReturn::DriverNotLoaded, true)] {
+        node.machine.fail_start(answer).unwrap();
+        if boots {
+            node.machine.reboot().unwrap();
+        }
+        let daemon = node.daemon();
+        super::test_node::until("all are known and out of service", || out_of_service("driver") == 8).await;
+        node.until(NVIDIA_GPU, 0).await;
+        node.machine.fail_start(NvmlReturn::Success).unwrap();
+        node.until(NVIDIA_GPU, 8).await;
+        daemon.stop().await;
+    }
+}
+
+#[tokio::test]
+async fn an_xid_with_instance_ids_that_mean_nothing_is_about_the_whole_gpu() {
+    let mut node = TestNode::new(NodeSpec::new("zeros"));
+    node.options.periods.recovery_window = Duration::from_secs(60);
+    node.options.mig_strategy = MigStrategy::None;
+    // Split, and offered as a whole: nobody holds an instance of it.
+    node.machine.mig(2, &["3g.40gb", "3g.40gb"]).unwrap();
+    let _kubelet = node.kubelet().await;
+    let daemon = node.daemon();
+    node.until(NVIDIA_GPU, 8).await;
+    // NVIDIA's mock library fills the ids with zeros where a GPU is not split.
+    node.machine.xid_on_instance(1, 79, (0, 0)).unwrap();
+    node.until(NVIDIA_GPU, 7).await;
+    assert!(!node.offered().await[NVIDIA_GPU].contains(&node.machine.gpu_uuids()[1]));
+    node.machine.xid_on_instance(2, 79, (1, 0)).unwrap();
+    node.until(NVIDIA_GPU, 6).await;
+    daemon.stop().await;
+}
+
+#[tokio::test]
+async fn gpus_wait_for_their_fabric_and_are_offered_when_it_has_them() {
+    let mut node = TestNode::new(NodeSpec::new("fabric"));
+    node.options.gpu_sharing = false;
+    // As after a boot, while the fabric manager is still at work.
+    for gpu in 0..8 {
+        node.machine.fabric(gpu, 2, 0).unwrap();
+    }
+    let _kubelet = node.kubelet().await;
+    let daemon = node.daemon();
+    super::test_node::until("the machine is known", || !node.handoff.inventory.lock().unwrap().devices.is_empty())
+        .await;
+    let id = DeviceId::parse(&node.machine.gpu_uuids()[0]).unwrap();
+    let why = node.handoff.inventory.lock().unwrap().devices[&id].reason.clone();
+    assert!(why.as_ref().is_some_and(|why| why.contains("fabric")), "{why:?}");
+    node.until(NVIDIA_GPU, 0).await;
+    for gpu in 0..8 {
+        node.machine.fabric(gpu, 3, 0).unwrap();
+    }
+    node.until(NVIDIA_GPU, 8).await;
+    daemon.stop().await;
+}
+
+#[tokio::test]
+async fn a_gpu_without_events_is_polled() {
+    let node = TestNode::new(NodeSpec::new("polled"));
+    node.machine.support_events(false).unwrap();
+    let _kubelet = node.kubelet().await;
+    let daemon = node.daemon();
+    node.until(NVIDIA_GPU, 8).await;
+    node.machine.fault(5, NvmlReturn::GpuIsLost).unwrap();
+    node.until(NVIDIA_GPU, 7).await;
+    daemon.stop().await;
+}
+
+#[tokio::test]
+async fn a_link_that_goes_down_takes_its_nic_out_and_three_good_polls_bring_it_back() {
+    let node = TestNode::new(NodeSpec::new("link"));
+    let _kubelet = node.kubelet().await;
+    let daemon = node.daemon();
+    node.until(RDMA, 400).await;
+    node.machine.set_port(2, false).unwrap();
+    node.until(RDMA, 300).await;
+    node.machine.set_port(2, true).unwrap();
+    node.until(RDMA, 400).await;
+    node.until(NVIDIA_GPU, 8).await;
+    daemon.stop().await;
+}
+
+#[tokio::test]
+async fn a_nic_and_a_virtual_function_that_pods_have_in_their_own_namespace_stay_reported() {
+    let node = TestNode::new(NodeSpec { vfs_per_nic: 2, ..NodeSpec::new("lent") });
+    let ids: Vec<DeviceId> =
+        node.machine.nic_addresses().iter().map(|at| DeviceId::parse(&at.to_string()).unwrap()).collect();
+    // One pod has the last physical function, lent since before the daemon started; another one the first virtual function.
+    let (pf, vf) = (ids.len() - 3, 1);
+    node.machine.lend_nic(pf).unwrap();
+    node.handoff.in_use.lock().unwrap().insert(RDMA.into(), [ids[pf].clone()].into());
+    node.handoff.functions.lock().unwrap().insert(ids[vf].clone());
+    let _kubelet = node.kubelet().await;
+    let daemon = node.daemon();
+    let functions = ids.len() / 3;
+    node.until(RDMA, functions * 100).await;
+    let known = |id: &DeviceId| node.handoff.inventory.lock().unwrap().devices.get(id).is_some_and(|d| d.healthy);
+    assert!(known(&ids[pf]), "lent, not out of order");
+    let cdi = || std::fs::read_to_string(node.path("cdi/koordinator.sh-rdma.json")).unwrap();
+    assert!(cdi().contains(ids[vf].as_str()));
+    node.machine.lend_nic(vf).unwrap();
+    // Another change shows that a scan has been since.
+    node.machine.remove(0).unwrap();
+    node.until(NVIDIA_GPU, 7).await;
+    assert!(cdi().contains(ids[vf].as_str()), "a container that restarts asks for this name again");
+    assert_eq!(node.count(RDMA).await, functions * 100);
+    daemon.stop().await;
+}
+
+#[tokio::test]
+async fn an_unreadable_nic_does_not_hide_the_others() {
+    let node = TestNode::new(NodeSpec::new("unreadable"));
+    let class = node.machine.sysfs_root().join("class/infiniband");
+    let first = std::fs::read_dir(&class).unwrap().flatten().map(|entry| entry.path()).min().unwrap();
+    let broken = class.join("mlx5_broken");
+    std::fs::create_dir(&broken).unwrap();
+    assert!(first.exists());
+    let _kubelet = node.kubelet().await;
+    let daemon = node.daemon();
+    node.until(RDMA, 400).await;
+    daemon.stop().await;
+}
+
+#[tokio::test]
+async fn a_broken_nvml_hides_no_nic_and_is_waited_for_when_asked_to() {
+    let mut node = TestNode::new(NodeSpec::new("broken"));
+    node.machine.fail_start(NvmlReturn::DriverNotLoaded).unwrap();
+    let error = node.daemon().error().await;
+    assert!(error.contains("driver is not loaded") && error.contains("--fail-on-init-error=false"), "{error}");
+    node.options.fail_on_init_error = false;
+    node.options.periods.nvml_retry = Duration::from_millis(100);
+    let _kubelet = node.kubelet().await;
+    let daemon = node.daemon();
+    node.until(RDMA, 400).await;
+    assert_eq!(node.count(NVIDIA_GPU).await, 0);
+    node.machine.fail_start(NvmlReturn::Success).unwrap();
+    node.until(NVIDIA_GPU, 8).await;
+    daemon.stop().await;
+}
+
+#[tokio::test]
+async fn a_driver_that_is_reloaded_under_the_daemon_takes_its_gpus_out_and_brings_them_back() {
+    let mut node = TestNode::new(NodeSpec::new("reload"));
+    node.options.fail_on_init_error = false;
+    node.options.periods.nvml_retry = Duration::from_millis(100);
+    let _kubelet = node.kubelet().await;
+    let daemon = node.daemon();
+    node.until(NVIDIA_GPU, 8).await;
+    // The library of the new driver is there, its kernel modules are not yet.
+    node.machine.fail_start(NvmlReturn::LibRmVersionMismatch).unwrap();
+    node.machine.fail_calls(NvmlReturn::LibRmVersionMismatch).unwrap();
+    node.until(NVIDIA_GPU, 0).await;
+    assert_eq!(node.count(RDMA).await, 400, "the NICs have another driver");
+    let id = DeviceId::parse(&node.machine.gpu_uuids()[0]).unwrap();
+    let why = node.handoff.inventory.lock().unwrap().devices[&id].reason.clone();
+    assert!(why.as_ref().is_some_and(|why| why.contains("version")), "{why:?}");
+    node.machine.fail_start(NvmlReturn::Success).unwrap();
+    node.machine.fail_calls(NvmlReturn::Success).unwrap();
+    node.until(NVIDIA_GPU, 8).await;
+    node.machine.xid(3, 79).unwrap();
+    node.until(NVIDIA_GPU, 7).await;
+    daemon.stop().await;
+}
+
+#[tokio::test]
+async fn a_gpu_that_is_taken_out_and_put_back_leaves_the_list_and_returns_to_it() {
+    let node = TestNode::new(NodeSpec::new("hotplug"));
+    let _kubelet = node.kubelet().await;
+    let daemon = node.daemon();
+    node.until(NVIDIA_GPU, 8).await;
+    node.machine.remove(7).unwrap();
+    node.until(NVIDIA_GPU, 7).await;
+    node.machine.add(7).unwrap();
+    node.until(NVIDIA_GPU, 8).await;
+    daemon.stop().await;
+}
+
+#[tokio::test]
+async fn a_gpu_that_is_split_live_is_offered_as_its_instances() {
+    let mut node = TestNode::new(NodeSpec::new("mig"));
+    node.options.mig_strategy = MigStrategy::Mixed;
+    let _kubelet = node.kubelet().await;
+    let daemon = node.daemon();
+    node.until(NVIDIA_GPU, 8).await;
+    let parts = node.machine.mig(3, &["3g.40gb", "1g.10gb", "1g.10gb"]).unwrap();
+    node.until("nvidia.com/mig-1g.10gb", 2).await;
+    node.until("nvidia.com/mig-3g.40gb", 1).await;
+    node.until(NVIDIA_GPU, 7).await;
+    let part = DeviceId::parse(&parts[0]).unwrap();
+    let inventory = node.handoff.inventory.lock().unwrap().clone();
+    let parent = inventory.devices[&part].parent.as_ref().unwrap().to_string();
+    assert_eq!(parent, node.machine.gpu_uuids()[3]);
+    node.machine.xid(3, 79).unwrap();
+    node.until("nvidia.com/mig-1g.10gb", 0).await;
+    daemon.stop().await;
+}
+
+#[tokio::test]
+async fn a_device_in_use_is_never_dropped_from_the_list() {
+    let node = TestNode::new(NodeSpec::new("used"));
+    let uuid = node.machine.gpu_uuids()[6].clone();
+    let id = DeviceId::parse(&uuid).unwrap();
+    node.handoff.in_use.lock().unwrap().insert(NVIDIA_GPU.into(), [id.clone()].into());
+    let _kubelet = node.kubelet().await;
+    let daemon = node.daemon();
+    node.until(NVIDIA_GPU, 8).await;
+    node.machine.remove(6).unwrap();
+    node.until(NVIDIA_GPU, 7).await;
+    let device = node.handoff.inventory.lock().unwrap().devices[&id].clone();
+    assert!(!device.healthy && device.reason.is_some(), "{device:?}");
+    let cdi = std::fs::read_to_string(node.path("cdi/koordinator.sh-gpu.json")).unwrap();
+    assert!(cdi.contains(&uuid), "its name stays for a restart of the container");
+    daemon.stop().await;
+}
+
+#[tokio::test]
+async fn an_xid_is_in_the_next_list_message_without_a_poll_or_a_scan() {
+    let mut node = TestNode::new(NodeSpec::new("fast"));
+    // The bench measures the time; here nothing but the event can bring it.
+    node.options.periods.health_poll = Duration::from_secs(3600);
+    node.options.periods.rescan = Duration::from_secs(3600);
+    // One thread is daemon and kubelet here, and an unoptimised build takes its time over thousands of share ids.
+    node.options.gpu_sharing = false;
+    node.options.periods.recovery_window = Duration::from_secs(60);
+    let _kubelet = node.kubelet().await;
+    let daemon = node.daemon();
+    node.until(NVIDIA_GPU, 8).await;
+    let mut took = Vec::new();
+    // The list of eight ids is the whole GPUs'.
+    for socket in node.sockets() {
+        let mut client = DevicePluginClient::new(dial(&socket, PATIENCE).await.unwrap());
+        let mut lists = client.list_and_watch(Empty {}).await.unwrap().into_inner();
+        if lists.message().await.unwrap().unwrap().devices.len() != 8 {
+            continue;
+        }
+        for gpu in 0..8 {
+            let start = baton::runtime::clock::mono();
+            node.machine.xid(gpu, 79).unwrap();
+            let list = tokio::time::timeout(PATIENCE, lists.message()).await.unwrap().unwrap().unwrap();
+            took.push(baton::runtime::clock::mono() - start);
+            let sick = list.devices.iter().filter(|device| device.health == "Unhealthy").count();
+            assert_eq!((list.devices.len(), sick), (8, gpu + 1), "always the full list");
+        }
+    }
+    took.sort();
+    println!("XID to the list message: best {:?}, median {:?}, worst {:?}", took[0], took[4], took[7]);
+    daemon.stop().await;
+}

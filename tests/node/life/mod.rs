@@ -1,0 +1,13 @@
+//! The life of the node daemon: registration, devices and their health, CDI files, what it reports, hostile neighbours.
+
+mod cdi;
+mod health;
+mod hostile;
+mod kubelet;
+mod mig;
+mod registering;
+mod registrar;
+mod reported;
+mod running;
+mod schema;
+mod test_node;

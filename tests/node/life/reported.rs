@@ -1,0 +1,328 @@
+//! What the daemon tells the cluster, with no more rights than it is granted, and one pod served end to end.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use baton::contract::key::{AGENT, NODE_GPU_MODEL, NODE_GPU_VENDOR, NVIDIA_GPU};
+use baton::contract::{AgentStatus, Identity};
+use baton::sim::apiserver::Rule;
+use baton::sim::hardware::{NodeSpec, NvmlReturn, Shape};
+use baton::sim::kubelet::Kubelet;
+use k8s_openapi::api::core::v1::{Node, Pod};
+use kube::Api;
+use kube::api::{DeleteParams, PostParams};
+use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+use super::test_node::{TestNode, until};
+use crate::harness::TestServer;
+
+const USER: &str = "system:serviceaccount:baton-system:baton-device-plugin";
+const GROUP: &str = "scheduling.koordinator.sh";
+
+pub struct NodeCluster {
+    server: TestServer,
+    pub kubelet: Kubelet,
+}
+
+impl std::ops::Deref for NodeCluster {
+    type Target = TestServer;
+    fn deref(&self) -> &TestServer {
+        &self.server
+    }
+}
+
+/// An API server in which the daemon may do what the documentation says, and nothing else.
+pub async fn cluster(node: &mut TestNode) -> NodeCluster {
+    let server = TestServer::simulated().await;
+    server.create_crds([baton::contract::inventory::crd()]).await;
+    server.create_namespace("baton-system").await;
+    let rules = [
+        ("core", "pods", "get list watch"),
+        ("core", "nodes", "get list watch patch"),
+        (GROUP, "devices", "get create patch"),
+        ("coordination.k8s.io", "leases", "get create update"),
+        ("core events.k8s.io", "events", "create patch"),
+    ];
+    let api = server.server();
+    api.allow(USER, rules.map(|(groups, resources, verbs)| Rule::new(groups, resources, verbs)).into());
+    let kubelet = node.kubelet_of(server.client.clone()).await;
+    until("the node is there", || !api.objects("", "nodes").is_empty()).await;
+    std::fs::write(node.path("kubeconfig"), api.plain_kubeconfig(USER)).unwrap();
+    NodeCluster { server, kubelet }
+}
+
+impl NodeCluster {
+    fn device(&self) -> Option<Value> {
+        self.server().objects(GROUP, "devices").into_iter().next()
+    }
+
+    fn status(&self) -> Option<AgentStatus> {
+        let leases = self.server().objects("coordination.k8s.io", "leases");
+        let lease = leases.into_iter().find(|lease| lease["metadata"]["name"] == "baton-agent-node-a")?;
+        AgentStatus::parse(lease["metadata"]["annotations"][AGENT].as_str()?)
+    }
+
+    fn health(&self, id: &str) -> Option<bool> {
+        let device = self.device()?;
+        let devices = device["spec"]["devices"].as_array()?.clone();
+        devices.iter().find(|device| device["id"] == id)?["health"].as_bool()
+    }
+}
+
+#[tokio::test]
+async fn inventory_labels_and_lease_stand_in_the_api_and_nothing_is_written_without_a_change() {
+    let mut node = TestNode::new(NodeSpec::new("told"));
+    node.options.periods.heartbeat = Duration::from_millis(300);
+    let cluster = cluster(&mut node).await;
+    let daemon = node.shipped();
+    node.until(NVIDIA_GPU, 8).await;
+    until("the Device object stands", || cluster.device().is_some()).await;
+    let device = cluster.device().unwrap();
+    let devices = device["spec"]["devices"].as_array().unwrap();
+    let kinds: Vec<&str> = devices.iter().map(|device| device["type"].as_str().unwrap()).collect();
+    assert_eq!(kinds, [vec!["gpu"; 8], vec!["rdma"; 4]].concat());
+    assert_eq!(devices[0]["id"], node.machine.gpu_uuids()[0].as_str());
+    assert_eq!(devices[0]["resources"]["koordinator.sh/gpu-memory"], "81559Mi");
+    assert_eq!(devices[0]["conditions"][0]["type"], "Healthy");
+    let beside =
+        |device: &Value| device["labels"]["scheduling.koordinator.sh/pcie-switch"].as_str().unwrap().to_owned();
+    assert_eq!(beside(&devices[0]), beside(&devices[8]), "the first NIC hangs below the first GPU's switch");
+    assert_eq!(device["metadata"]["ownerReferences"][0]["kind"], "Node");
+    until("the node is labelled", || {
+        let node = &cluster.server().objects("", "nodes")[0]["metadata"]["labels"];
+        node[NODE_GPU_VENDOR] == "nvidia" && node[NODE_GPU_MODEL] == "NVIDIA-H100-80GB-HBM3"
+    })
+    .await;
+    until("the Lease names what is registered", || {
+        cluster.status().is_some_and(|status| status.registered.len() == 6 && status.identity == Identity::Exact)
+    })
+    .await;
+    assert_eq!(cluster.status().unwrap().lockless, Some(vec![]), "no pod is served without a lock by default");
+
+    let writes = |resource: &str| {
+        cluster.server().counts().sum(|c| {
+            c.user == USER && c.resource == resource && ["create", "update", "patch"].contains(&c.verb.as_str())
+        })
+    };
+    let (devices, leases) = (writes("devices"), writes("leases"));
+    until("the Lease is renewed five times", || writes("leases") >= leases + 5).await;
+    assert_eq!(writes("devices"), devices, "nothing changed");
+    daemon.stop().await;
+}
+
+#[tokio::test]
+async fn the_lease_goes_with_its_node_and_stands_again_with_the_next_one_of_that_name() {
+    let mut node = TestNode::new(NodeSpec::new("replaced"));
+    node.options.periods.heartbeat = Duration::from_millis(100);
+    let cluster = cluster(&mut node).await;
+    let daemon = node.shipped();
+    let lease = || {
+        cluster
+            .server()
+            .objects("coordination.k8s.io", "leases")
+            .into_iter()
+            .find(|lease| lease["metadata"]["name"] == "baton-agent-node-a")
+    };
+    let owner = || lease().map(|lease| lease["metadata"]["ownerReferences"][0].clone());
+    until("the Lease stands", || lease().is_some()).await;
+    let mut node = cluster.server().objects("", "nodes")[0].clone();
+    let first = node["metadata"]["uid"].clone();
+    let expected = json!({"apiVersion": "v1", "kind": "Node", "name": "node-a", "uid": first});
+    assert_eq!(owner(), Some(expected));
+
+    let nodes: Api<Node> = Api::all(cluster.client.clone());
+    nodes.delete("node-a", &DeleteParams::default()).await.unwrap();
+    until("the Lease is collected", || lease().is_none()).await;
+    let looked = || cluster.server().counts().sum(|c| c.user == USER && c.resource == "leases" && c.verb == "get");
+    let before = looked();
+    until("the daemon has tried to renew it twice", || looked() >= before + 2).await;
+    assert_eq!(lease(), None, "it would stay for ever");
+
+    for field in ["uid", "resourceVersion", "creationTimestamp", "managedFields"] {
+        node["metadata"].as_object_mut().unwrap().remove(field);
+    }
+    nodes.create(&PostParams::default(), &serde_json::from_value(node).unwrap()).await.unwrap();
+    until("the next Node owns it", || owner().is_some_and(|owner| owner["uid"] != first)).await;
+    assert_eq!(owner().unwrap()["uid"], cluster.server().objects("", "nodes")[0]["metadata"]["uid"]);
+    daemon.stop().await;
+}
+
+#[tokio::test]
+async fn a_virtual_function_without_its_device_node_is_not_offered_to_schedulers() {
+    let mut node = TestNode::new(NodeSpec { vfs_per_nic: 2, ..NodeSpec::new("half-loaded") });
+    let vf = node.machine.nic_addresses()[1].to_string();
+    let verbs = node.machine.sysfs_root().join("class/infiniband_verbs");
+    let all = std::fs::read_dir(&verbs).unwrap().map(|entry| entry.unwrap());
+    let own = all.filter(|entry| entry.path().canonicalize().unwrap().display().to_string().contains(&vf));
+    for entry in own {
+        std::fs::remove_file(node.machine.dev_root().join("infiniband").join(entry.file_name())).unwrap();
+    }
+    let cluster = cluster(&mut node).await;
+    let daemon = node.shipped();
+    until("the Device object stands", || cluster.device().is_some()).await;
+    let device = cluster.device().unwrap();
+    let nics = device["spec"]["devices"].as_array().unwrap().iter().filter(|device| device["type"] == "rdma");
+    let groups: Vec<Value> = nics.map(|nic| nic["vfGroups"][0]["vfs"].clone()).collect();
+    assert_eq!((groups[0].as_array().unwrap().len(), &groups[0][0]["minor"]), (1, &json!(1)), "{device}");
+    assert_eq!(groups[1].as_array().unwrap().len(), 2);
+    daemon.stop().await;
+}
+
+#[tokio::test]
+async fn an_unhealthy_gpu_reaches_the_scheduler_within_a_tenth_of_a_second_and_comes_back() {
+    let mut node = TestNode::new(NodeSpec::new("sick"));
+    let cluster = cluster(&mut node).await;
+    let daemon = node.shipped();
+    let uuid = node.machine.gpu_uuids()[3].clone();
+    until("the Device object stands", || cluster.health(&uuid) == Some(true)).await;
+    node.until(NVIDIA_GPU, 8).await;
+    node.machine.xid(3, 79).unwrap();
+    let took = until("it is unhealthy", || cluster.health(&uuid) == Some(false)).await;
+    println!("XID to the Device object: {took:?}");
+    let device = cluster.device().unwrap();
+    let sick =
+        device["spec"]["devices"].as_array().unwrap().iter().find(|device| device["id"] == uuid.as_str()).cloned();
+    let condition = sick.unwrap()["conditions"][0].clone();
+    assert_eq!((&condition["status"], &condition["message"]), (&json!("False"), &json!("XID 79")), "{condition}");
+    until("an event on the node tells it", || {
+        let events = cluster
+            .server()
+            .objects("events.k8s.io", "events")
+            .into_iter()
+            .chain(cluster.server().objects("", "events"));
+        events.into_iter().any(|event| event["reason"] == "DeviceUnhealthy" && event.to_string().contains("XID 79"))
+    })
+    .await;
+    until("it is healthy again", || cluster.health(&uuid) == Some(true)).await;
+    daemon.stop().await;
+}
+
+#[tokio::test]
+async fn an_object_that_somebody_deletes_is_put_back() {
+    let mut node = TestNode::new(NodeSpec::new("back"));
+    node.options.periods.heartbeat = Duration::from_millis(200);
+    let cluster = cluster(&mut node).await;
+    let daemon = node.shipped();
+    until("the Device object stands", || cluster.device().is_some()).await;
+    let devices: Api<baton::contract::inventory::Device> = Api::all(cluster.client.clone());
+    devices.delete("node-a", &kube::api::DeleteParams::default()).await.unwrap();
+    until("it stands again", || cluster.device().is_some()).await;
+    daemon.stop().await;
+}
+
+#[tokio::test]
+async fn the_last_word_of_an_orderly_end_is_that_nothing_is_registered() {
+    let mut node = TestNode::new(NodeSpec::new("last"));
+    let cluster = cluster(&mut node).await;
+    let daemon = node.shipped();
+    until("all is registered", || cluster.status().is_some_and(|status| status.registered.len() == 6)).await;
+    daemon.stop().await;
+    until("nothing is registered", || cluster.status().is_some_and(|status| status.registered.is_empty())).await;
+}
+
+#[tokio::test]
+async fn a_lost_registration_shows_in_the_lease_at_once() {
+    let mut node = TestNode::new(NodeSpec::new("lost"));
+    let cluster = cluster(&mut node).await;
+    let daemon = node.shipped();
+    until("all is registered", || cluster.status().is_some_and(|status| status.registered.len() == 6)).await;
+    cluster.kubelet.stop().await;
+    until("nothing is registered", || cluster.status().is_some_and(|status| status.registered.is_empty())).await;
+    cluster.kubelet.start_again().await.unwrap();
+    until("all is registered again", || cluster.status().is_some_and(|status| status.registered.len() == 6)).await;
+    daemon.stop().await;
+}
+
+#[tokio::test]
+async fn a_pod_that_the_kubelet_chose_for_is_served_and_shown_everywhere() {
+    let mut node = TestNode::new(NodeSpec::new("served"));
+    node.options.listen = Some(free_port());
+    let address = node.options.listen.unwrap();
+    let cluster = cluster(&mut node).await;
+    let daemon = node.shipped();
+    until("the node offers its GPUs", || {
+        cluster.server().objects("", "nodes")[0]["status"]["allocatable"][NVIDIA_GPU] == "8"
+    })
+    .await;
+    assert!(get(address, "/livez").await.ends_with("\r\n\r\nok\n"));
+    assert!(get(address, "/readyz").await.starts_with("HTTP/1.1 200"));
+    let pod: Pod = serde_json::from_value(json!({
+        "metadata": {"name": "p", "namespace": "default"},
+        "spec": {"nodeName": "node-a", "containers": [{"name": "main", "image": "i", "command": ["sleep", "3600"],
+            "resources": {"limits": {NVIDIA_GPU: "2"}}}]}
+    }))
+    .unwrap();
+    let pods: Api<Pod> = Api::namespaced(cluster.client.clone(), "default");
+    pods.create(&PostParams::default(), &pod).await.unwrap();
+    until("it runs", || cluster.kubelet.view().get("default/p").is_some_and(|pod| pod.containers["main"].running))
+        .await;
+    let view = cluster.kubelet.view()["default/p"].clone();
+    let devices = view.devices(NVIDIA_GPU);
+    assert_eq!(devices.len(), 2);
+    let text = serde_json::to_string(&view.containers["main"].injected).unwrap();
+    for id in &devices {
+        assert!(text.contains(&format!("koordinator.sh/gpu={id}")), "{text}");
+    }
+    let ledger = get(address, "/ledger").await;
+    let lines: Value = serde_json::from_str(ledger.rsplit("\r\n\r\n").next().unwrap()).unwrap();
+    assert_eq!(lines[0]["pod"], "p");
+    assert_eq!(lines[0]["served"]["gpu"].as_array().unwrap().len(), 2);
+    until("the Device object shows who holds them", || {
+        let device = cluster.device().unwrap();
+        device["status"]["allocations"][0]["entries"][0]["name"] == "p"
+    })
+    .await;
+    let metrics = get(address, "/metrics").await;
+    assert!(metrics.contains(r#"baton_allocate_total{resource="nvidia.com/gpu",result="served"} 1"#), "{metrics}");
+    assert!(metrics.contains(r#"baton_registered{resource="koordinator.sh/rdma"} 1"#), "{metrics}");
+    daemon.stop().await;
+}
+
+#[tokio::test]
+async fn it_is_ready_with_a_device_or_when_there_is_none_for_certain() {
+    for (nics, start, ready) in [
+        (true, NvmlReturn::DriverNotLoaded, true),
+        (false, NvmlReturn::DriverNotLoaded, false),
+        (false, NvmlReturn::Success, true),
+    ] {
+        let mut node = TestNode::new(NodeSpec::new("ready").shaped(Shape::Pairs));
+        node.options.listen = Some(free_port());
+        node.options.fail_on_init_error = false;
+        node.options.periods.nvml_retry = std::time::Duration::from_millis(100);
+        let address = node.options.listen.unwrap();
+        if !nics {
+            std::fs::remove_dir_all(node.machine.sysfs_root().join("class")).unwrap();
+        }
+        node.machine.fail_start(start).unwrap();
+        let _kubelet = node.kubelet().await;
+        let daemon = node.daemon();
+        let mut said = String::new();
+        let begin = baton::runtime::clock::mono();
+        // Until it is registered: then it is ready, or says what it lacks.
+        while !said.contains("200 OK") && !said.contains("without a device") {
+            assert!(baton::runtime::clock::mono() - begin < super::test_node::PATIENCE, "{said}");
+            tokio::task::yield_now().await;
+            said = get(address, "/readyz").await;
+        }
+        assert_eq!(said.contains("200 OK"), ready, "{said}");
+        node.machine.fail_start(NvmlReturn::Success).unwrap();
+        node.until(NVIDIA_GPU, 4).await;
+        assert!(get(address, "/readyz").await.contains("200 OK"));
+        daemon.stop().await;
+    }
+}
+
+pub fn free_port() -> SocketAddr {
+    std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
+}
+
+pub async fn get(address: SocketAddr, path: &str) -> String {
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    let request = format!("GET {path} HTTP/1.1\r\nHost: agent\r\nConnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await.unwrap();
+    answer
+}

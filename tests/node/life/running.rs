@@ -1,0 +1,203 @@
+//! Pods that run on while things break and restart around them.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use baton::contract::key::NVIDIA_GPU;
+use baton::sim::apiserver::{Effect, FaultRule};
+use baton::sim::hardware::{NodeSpec, NvmlReturn};
+use k8s_openapi::api::core::v1::Pod;
+use kube::Api;
+use kube::api::{DeleteParams, PostParams};
+use serde_json::{Value, json};
+
+use super::reported::{NodeCluster, cluster, free_port, get};
+use super::test_node::{PATIENCE, TestNode, until};
+
+fn pods(cluster: &NodeCluster) -> Api<Pod> {
+    Api::namespaced(cluster.client.clone(), "default")
+}
+
+/// A pod on this node that the kubelet chooses devices for, with this environment.
+async fn create(cluster: &NodeCluster, name: &str, gpus: u32, env: Value) {
+    let pod: Pod = serde_json::from_value(json!({
+        "metadata": {"name": name, "namespace": "default"},
+        "spec": {"nodeName": "node-a", "terminationGracePeriodSeconds": 0, "containers": [{
+            "name": "main", "image": "i", "command": ["sleep", "3600"], "env": env,
+            "resources": {"limits": {NVIDIA_GPU: gpus.to_string()}}}]}
+    }))
+    .unwrap();
+    pods(cluster).create(&PostParams::default(), &pod).await.unwrap();
+}
+
+/// What the kubelet holds for it, once it runs.
+async fn running(cluster: &NodeCluster, name: &str) -> (BTreeSet<String>, i32) {
+    let key = format!("default/{name}");
+    until("it runs", || cluster.kubelet.view().get(&key).is_some_and(|pod| pod.containers["main"].running)).await;
+    let pod = cluster.kubelet.view()[&key].clone();
+    (pod.devices(NVIDIA_GPU), pod.containers["main"].restarts)
+}
+
+async fn until_allocatable(cluster: &NodeCluster, count: &str) {
+    until("the node offers its GPUs", || {
+        cluster.server().objects("", "nodes")[0]["status"]["allocatable"][NVIDIA_GPU] == count
+    })
+    .await;
+}
+
+/// The pods that the ledger names.
+async fn in_ledger(address: std::net::SocketAddr) -> Vec<String> {
+    let answer = get(address, "/ledger").await;
+    let lines: Vec<Value> = serde_json::from_str(answer.rsplit("\r\n\r\n").next().unwrap()).unwrap();
+    lines.iter().map(|line| line["pod"].as_str().unwrap().to_owned()).collect()
+}
+
+#[tokio::test]
+async fn a_running_pod_keeps_its_devices_through_a_fault_and_restarts_of_daemon_and_kubelet() {
+    let mut node = TestNode::new(NodeSpec::new("through"));
+    node.options.gpu_sharing = false;
+    let cluster = cluster(&mut node).await;
+    let mut daemon = node.shipped();
+    until_allocatable(&cluster, "8").await;
+    create(&cluster, "p", 2, json!([])).await;
+    let before = running(&cluster, "p").await;
+    assert_eq!(before.0.len(), 2);
+    let sick = before.0.first().unwrap();
+    let gpu = node.machine.gpu_uuids().iter().position(|uuid| uuid == sick).unwrap();
+    node.machine.fault(gpu, NvmlReturn::ResetRequired).unwrap();
+    node.until(NVIDIA_GPU, 7).await;
+    assert_eq!(running(&cluster, "p").await, before, "an unhealthy device does not end the pod that has it");
+    for (daemon_restarts, kubelet_restarts) in [(true, false), (false, true), (true, true)] {
+        if daemon_restarts {
+            daemon.stop().await;
+            node.until(NVIDIA_GPU, 0).await;
+            daemon = node.shipped();
+        }
+        if kubelet_restarts {
+            cluster.kubelet.restart().await.unwrap();
+        }
+        node.until(NVIDIA_GPU, 7).await;
+        assert_eq!(running(&cluster, "p").await, before, "daemon {daemon_restarts}, kubelet {kubelet_restarts}");
+        let cdi = std::fs::read_to_string(node.path("cdi/koordinator.sh-gpu.json")).unwrap();
+        assert!(before.0.iter().all(|uuid| cdi.contains(uuid)), "a restart of its container asks for both names");
+    }
+    until_allocatable(&cluster, "7").await;
+    create(&cluster, "q", 6, json!([])).await;
+    let others = running(&cluster, "q").await.0;
+    assert!(others.len() == 6 && others.is_disjoint(&before.0), "{others:?}");
+    node.machine.fault(gpu, NvmlReturn::Success).unwrap();
+    node.until(NVIDIA_GPU, 8).await;
+    assert_eq!(running(&cluster, "p").await, before);
+    daemon.stop().await;
+}
+
+#[tokio::test]
+async fn what_a_pod_writes_into_its_own_environment_gives_it_no_device() {
+    let mut node = TestNode::new(NodeSpec::new("env"));
+    node.options.gpu_sharing = false;
+    node.options.pass_device_specs = true;
+    let cluster = cluster(&mut node).await;
+    let daemon = node.shipped();
+    until_allocatable(&cluster, "8").await;
+    let greedy = json!([
+        {"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"},
+        {"name": "CUDA_VISIBLE_DEVICES", "value": "0,1,2,3,4,5,6,7"},
+        {"name": "NVIDIA_DRIVER_CAPABILITIES", "value": "all"}]);
+    create(&cluster, "greedy", 1, greedy).await;
+    let (devices, _) = running(&cluster, "greedy").await;
+    let uuid = devices.first().unwrap();
+    let injected = cluster.kubelet.view()["default/greedy"].containers["main"].injected.clone().unwrap();
+    assert_eq!(injected.cdi_devices, [format!("koordinator.sh/gpu={uuid}")]);
+    assert!(injected.envs.is_empty(), "nothing rests on a variable that the pod could set: {:?}", injected.envs);
+    let minor = node.machine.gpu_uuids().iter().position(|other| other == uuid).unwrap();
+    let gpus: Vec<&String> = injected
+        .device_nodes
+        .keys()
+        .filter(|path| path.strip_prefix("/dev/nvidia").is_some_and(|rest| rest.parse::<u32>().is_ok()))
+        .collect();
+    assert_eq!(gpus, [&format!("/dev/nvidia{minor}")]);
+    // The spec's own edit comes after the pod's: a runtime hook that reads the variable finds no device to add.
+    let cdi = std::fs::read_to_string(node.path("cdi/koordinator.sh-gpu.json")).unwrap();
+    let spec: Value = serde_json::from_str(&cdi).unwrap();
+    assert_eq!(spec["containerEdits"]["env"], json!(["NVIDIA_VISIBLE_DEVICES=void"]));
+    daemon.stop().await;
+}
+
+#[tokio::test]
+async fn a_vendors_cdi_file_is_named_in_answers_and_none_is_written_beside_it() {
+    let mut node = TestNode::new(NodeSpec::new("vendor"));
+    node.options.gpu_sharing = false;
+    node.options.cdi_kind = "nvidia.com/gpu".into();
+    let cluster = cluster(&mut node).await;
+    let daemon = node.shipped();
+    until_allocatable(&cluster, "8").await;
+    create(&cluster, "p", 1, json!([])).await;
+    let (devices, _) = running(&cluster, "p").await;
+    let injected = cluster.kubelet.view()["default/p"].containers["main"].injected.clone().unwrap();
+    assert_eq!(injected.cdi_devices, [format!("nvidia.com/gpu={}", devices.first().unwrap())]);
+    let files: Vec<_> = std::fs::read_dir(node.path("cdi")).unwrap().flatten().map(|file| file.file_name()).collect();
+    assert_eq!(files, ["koordinator.sh-rdma.json"], "two files that name one device make a runtime refuse both");
+    daemon.stop().await;
+}
+
+#[tokio::test]
+async fn pods_are_served_and_faults_reach_the_kubelet_while_no_write_of_the_daemon_is_answered() {
+    let mut node = TestNode::new(NodeSpec::new("unheard"));
+    node.options.gpu_sharing = false;
+    node.options.periods.rescan = Duration::from_secs(3600);
+    node.options.periods.recovery_window = Duration::from_secs(3600);
+    let cluster = cluster(&mut node).await;
+    let daemon = node.shipped();
+    until_allocatable(&cluster, "8").await;
+    for (verb, resource) in
+        [("patch", "nodes"), ("patch", "devices"), ("create", "events"), ("patch", "events"), ("update", "leases")]
+    {
+        let writes = FaultRule { agent: "baton-device-plugin".to_owned(), ..FaultRule::on(verb, resource) };
+        cluster.server().faults().add(writes, Effect::Hang);
+    }
+    let calls = || {
+        let mut calls = node.machine.nvml_calls().unwrap();
+        calls.remove("nvmlEventSetWait_v2");
+        calls
+    };
+    let before = calls();
+    create(&cluster, "p", 2, json!([])).await;
+    assert_eq!(running(&cluster, "p").await.0.len(), 2);
+    assert_eq!(calls(), before, "nothing was asked of NVML");
+    for (gpu, left) in [(0, 7), (7, 6)] {
+        node.machine.xid(gpu, 79).unwrap();
+        node.until(NVIDIA_GPU, left).await;
+    }
+    create(&cluster, "q", 2, json!([])).await;
+    assert_eq!(running(&cluster, "q").await.0.len(), 2);
+    daemon.stop().await;
+}
+
+#[tokio::test]
+async fn a_watch_that_falls_silent_is_noticed_and_what_it_missed_is_learned() {
+    let mut node = TestNode::new(NodeSpec::new("mute"));
+    node.options.gpu_sharing = false;
+    node.options.periods.watch_timeout = Duration::from_secs(1);
+    node.options.listen = Some(free_port());
+    let address = node.options.listen.unwrap();
+    let cluster = cluster(&mut node).await;
+    let daemon = node.shipped();
+    until_allocatable(&cluster, "8").await;
+    create(&cluster, "p", 8, json!([])).await;
+    running(&cluster, "p").await;
+    assert_eq!(in_ledger(address).await, ["p"]);
+    let watches = FaultRule { agent: "baton-device-plugin".to_owned(), ..FaultRule::on("watch", "pods") };
+    let mute = cluster.server().faults().add(watches, Effect::SilentWatch);
+    cluster.server().faults().break_watches();
+    until("a watch is open that says nothing", || cluster.server().faults().fired(mute) > 0).await;
+    pods(&cluster).delete("p", &DeleteParams::default().grace_period(0)).await.unwrap();
+    let took = until("it is given up for another", || cluster.server().faults().fired(mute) > 1).await;
+    println!("a silent watch of one second was given up after {took:?}");
+    cluster.server().faults().remove(mute);
+    let until = baton::runtime::clock::mono() + PATIENCE;
+    while !in_ledger(address).await.is_empty() {
+        assert!(baton::runtime::clock::mono() < until, "the deleted pod still holds its devices");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    daemon.stop().await;
+}

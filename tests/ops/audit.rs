@@ -1,0 +1,62 @@
+//! `baton audit` against an API server over TLS, as an operator runs it.
+
+use baton::contract::inventory::{self, Device};
+use baton::contract::key;
+use k8s_openapi::api::core::v1::{Node, Pod};
+use kube::api::PostParams;
+use serde_json::{Value, json};
+
+use crate::harness::TestServer;
+
+/// Exit code and all output of `baton audit`.
+async fn audit(server: &TestServer, more: &[&str]) -> (Option<i32>, String) {
+    let (code, out, err) = server.baton(&[&["audit"], more].concat()).await;
+    (code, out + &err)
+}
+
+fn pod(name: &str) -> Pod {
+    let resources = json!({"koordinator.sh/gpu-core": "100", "koordinator.sh/gpu-memory-ratio": "100"});
+    let entry = json!({"minor": 0, "id": "GPU-0", "resources": resources});
+    let split = json!({"version": 1, "node": "node-a", "containers": {"main": {"gpu": [entry.clone()]}}}).to_string();
+    let merged = json!({"gpu": [entry]}).to_string();
+    let annotations = json!({
+        key::BIND_TIMESTAMP: "1795226400000000000", key::CONTAINER_DEVICES: split, key::DEVICE_ALLOCATED: merged,
+    });
+    let limits = json!({"nvidia.com/gpu": "1"});
+    let containers = json!([{"name": "main", "image": "i", "resources": {"limits": limits}}]);
+    let spec = json!({"nodeName": "node-a", "schedulerName": "baton-scheduler", "containers": containers});
+    let metadata = json!({"name": name, "namespace": "default", "annotations": annotations});
+    serde_json::from_value(json!({"metadata": metadata, "spec": spec})).unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_sound_cluster_passes_and_a_device_of_two_pods_is_named_with_exit_code_one() {
+    let server = TestServer::with_tls().await;
+    let (code, said) = audit(&server, &[]).await;
+    assert_eq!(code, Some(1), "{said}");
+    assert!(said.contains("baton crds | kubectl apply --server-side -f -"), "{said}");
+
+    server.create_crds([inventory::crd()]).await;
+    server.create_object::<Node>(json!({"metadata": {"name": "node-a"}})).await;
+    let gpu = json!({"type": "gpu", "id": "GPU-0", "minor": 0, "health": true, "resources": {"koordinator.sh/gpu-core": "100", "koordinator.sh/gpu-memory-ratio": "100"}});
+    let device = json!({"apiVersion": "scheduling.koordinator.sh/v1alpha1", "kind": "Device", "metadata": {"name": "node-a"}, "spec": {"devices": [gpu]}});
+    server.create_object::<Device>(device).await;
+    let pods = server.pods_in("default");
+    pods.create(&PostParams::default(), &pod("one")).await.unwrap();
+    let (code, said) = audit(&server, &[]).await;
+    assert_eq!((code, said.as_str()), (Some(0), "1 nodes, 1 Device objects, 1 pods: everything holds\n"));
+
+    pods.create(&PostParams::default(), &pod("two")).await.unwrap();
+    let (code, said) = audit(&server, &[]).await;
+    assert_eq!(code, Some(1), "{said}");
+    assert!(said.contains("device GPU-0 of node node-a: pods hold 200 of 100 compute"), "{said}");
+    let (code, said) = audit(&server, &["-o", "json"]).await;
+    assert_eq!(code, Some(1), "{said}");
+    let printed: Value = serde_json::from_str(&said).unwrap();
+    let first = &printed["violations"][0];
+    assert_eq!(
+        (&first["kind"], &first["device"], &first["held"]),
+        (&json!("DeviceTwice"), &json!("GPU-0"), &json!(200))
+    );
+    assert!(first["text"].as_str().unwrap().contains("delete all but one"), "{said}");
+}

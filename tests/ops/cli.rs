@@ -1,0 +1,230 @@
+//! The binary's own words: exit codes, and errors that say what, why, and what to do.
+
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+fn command(args: &[&str], environment: &[(&str, &str)]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_baton"));
+    command.env_clear().envs(environment.iter().copied()).args(args);
+    command
+}
+
+fn baton(args: &[&str], environment: &[(&str, &str)]) -> Output {
+    command(args, environment).output().unwrap()
+}
+
+/// Runs, expects this exit code, and returns what was said on standard error.
+#[track_caller]
+fn fails(code: i32, args: &[&str], environment: &[(&str, &str)]) -> String {
+    let output = baton(args, environment);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(code), "{args:?}: {said}");
+    assert!(!said.contains("panicked"), "{said}");
+    said
+}
+
+#[track_caller]
+fn says(said: &str, parts: &[&str]) {
+    for part in parts {
+        assert!(said.contains(part), "{part:?} is missing in:\n{said}");
+    }
+}
+
+fn kubeconfig(folder: &Path) -> String {
+    let path = folder.join("kubeconfig");
+    let text = "apiVersion: v1\nkind: Config\nclusters: [{name: c, cluster: {server: 'http://127.0.0.1:1'}}]\nusers: [{name: u, user: {}}]\n\
+                contexts: [{name: c, context: {cluster: c, user: u}}]\ncurrent-context: c\n";
+    std::fs::write(&path, text).unwrap();
+    path.display().to_string()
+}
+
+#[test]
+fn an_unknown_flag_names_the_nearest_one_and_ends_with_2() {
+    says(&fails(2, &["device-plugin", "--mig-stratgy=none"], &[]), &["--mig-stratgy", "--mig-strategy"]);
+    says(&fails(2, &["devise-plugin"], &[]), &["devise-plugin", "device-plugin"]);
+}
+
+#[test]
+fn an_unknown_key_and_a_bad_value_in_the_file_are_named_with_line_and_column() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("baton.yaml");
+    let path = file.to_str().unwrap();
+    for (command, text, parts) in [
+        (
+            "device-plugin",
+            "node-name: a\nmig-strategie: none\n",
+            ["baton.yaml:2:1", "mig-strategie", "\"mig-strategy\"?"],
+        ),
+        ("device-plugin", "mig-strategy: double\n", ["baton.yaml:1:15", "double", "none, single, mixed"]),
+        ("device-plugin", "rdma: [\n", ["baton.yaml:", "", ""]),
+        ("scheduler", "lease-duration: 15\n", ["baton.yaml:1:17", "lease-duration", "30s"]),
+        ("scheduler", "mig-strategy: none\n", ["baton.yaml:1:1", "mig-strategy", "`baton scheduler --help`"]),
+    ] {
+        std::fs::write(&file, text).unwrap();
+        says(&fails(2, &[command, "--config-file", path], &[]), &parts);
+        says(&fails(2, &[command], &[("CONFIG_FILE", path)]), &parts);
+    }
+    says(&fails(2, &["scheduler", "--config-file", "/nonexistent/baton.yaml"], &[]), &["/nonexistent/baton.yaml"]);
+}
+
+#[test]
+fn a_bad_value_of_environment_or_flag_is_named() {
+    let bad = [("FAIL_ON_INIT_ERROR", "perhaps"), ("NODE_NAME", "a")];
+    says(&fails(2, &["device-plugin"], &bad), &["FAIL_ON_INIT_ERROR", "perhaps", "true nor false"]);
+    says(&fails(2, &["device-plugin", "--rpc-budget=2"], &[]), &["--rpc-budget", "\"2\""]);
+    says(&fails(2, &["device-plugin", "--log=,,=x"], &[]), &["--log"]);
+}
+
+#[test]
+fn options_that_cannot_work_end_with_2_and_say_what_to_do() {
+    says(&fails(2, &["device-plugin"], &[]), &["--node-name", "NODE_NAME"]);
+    let leases = ["scheduler", "--lease-retry=30s"];
+    says(&fails(2, &leases, &[]), &["lease-retry", "lease-renew-deadline"]);
+}
+
+#[test]
+fn a_missing_nvml_library_lists_every_path_tried() {
+    let folder = tempfile::tempdir().unwrap();
+    let (config, state) = (kubeconfig(folder.path()), folder.path().join("state"));
+    let root = folder.path().display().to_string();
+    let state = format!("--state-dir={}", state.display());
+    let (driver, sysfs) = (format!("--driver-root={root}"), format!("--sysfs-root={root}"));
+    let library = "--nvml-library=/nonexistent/libnvidia-ml.so.1";
+    let said = fails(
+        1,
+        &["device-plugin", "--node-name=a", "--kubeconfig", &config, &state, &driver, &sysfs, library, "--listen=none"],
+        &[],
+    );
+    says(&said, &["/nonexistent/libnvidia-ml.so.1", "--fail-on-init-error=false", "--nvml-library"]);
+}
+
+#[test]
+fn the_effective_configuration_is_logged_with_its_sources() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = kubeconfig(folder.path());
+    let file = folder.path().join("baton.yaml");
+    std::fs::write(&file, "rdma: false\n").unwrap();
+    let root = folder.path().display().to_string();
+    let state = format!("--state-dir={root}/state");
+    let args =
+        ["device-plugin", "--kubeconfig", &config, &state, "--config-file", file.to_str().unwrap(), "--listen=none"];
+    // NVML is not there: the daemon ends by itself after it has said how it is configured.
+    let library = ["--nvml-library=/nonexistent.so", "--log-format=json"];
+    let args: Vec<&str> = args.into_iter().chain(library).collect();
+    let said = fails(1, &args, &[("NODE_NAME", "node-a")]);
+    let line = said.lines().find(|line| line.contains("effective configuration")).unwrap();
+    let line: serde_json::Value = serde_json::from_str(line).unwrap();
+    let effective = line["config"].as_str().unwrap();
+    says(effective, &["node-name=\"node-a\" (env NODE_NAME)", "baton.yaml:1)", "mig-strategy=\"none\" (default)"]);
+    says(effective, &["nvml-library=\"/nonexistent.so\" (flag)"]);
+}
+
+#[test]
+fn an_api_server_that_is_not_there_is_an_error_of_get() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = kubeconfig(folder.path());
+    let said = fails(1, &["get", "nodes", "--kubeconfig", &config], &[]);
+    says(&said, &["cannot list nodes", "reachable"]);
+    says(&fails(1, &["get", "nodes"], &[("KUBECONFIG", "/nonexistent/config")]), &["/nonexistent/config"]);
+}
+
+#[test]
+fn the_help_teaches_exit_codes_and_layers() {
+    let help = |args: &[&str]| String::from_utf8(baton(args, &[]).stdout).unwrap();
+    says(&help(&["--help"]), &["Exit codes", "device-plugin", "scheduler", "get", "manifests", "crds"]);
+    let text = help(&["device-plugin", "--help"]);
+    says(&text, &["MIG_STRATEGY", "[default: none]", "--nvidia-driver-root", "flag wins over environment"]);
+}
+
+#[test]
+fn every_command_is_told_by_its_own_words() {
+    let help = |args: &[&str]| String::from_utf8(baton(args, &[]).stdout).unwrap();
+    assert!(!help(&["--help"]).contains("Arguments of"));
+    for (command, words) in [
+        ("get", "writes nothing"),
+        ("explain", "component=scheduler"),
+        ("audit", "Exit code 1 when something does not hold"),
+        ("manifests", "kubectl apply --server-side -f -"),
+        ("crds", "PodGroup"),
+        ("doctor", "[default: the name of this machine]"),
+    ] {
+        says(&help(&[command, "--help"]), &[words]);
+    }
+}
+
+#[test]
+fn a_reader_that_has_gone_is_no_error_and_a_full_disk_is_one() {
+    for args in [&["crds"][..], &["crds", "-o", "json"], &["manifests"], &["scheduler", "--print-config"]] {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let output = command(args, &[]).stdout(writer).stderr(Stdio::piped()).spawn().unwrap().wait_with_output();
+        let output = output.unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!((output.status.code(), &*said), (Some(0), ""), "{args:?}");
+        let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
+        let output = command(args, &[]).stdout(full).stderr(Stdio::piped()).spawn().unwrap().wait_with_output();
+        let output = output.unwrap();
+        assert_eq!(output.status.code(), Some(1), "{args:?}");
+        says(&String::from_utf8_lossy(&output.stderr), &["cannot write to standard output", "No space left"]);
+    }
+}
+
+#[test]
+fn a_question_about_nothing_or_about_a_name_that_cannot_be_ends_with_2() {
+    says(&fails(2, &["explain"], &[]), &["nothing to explain", "baton explain pod"]);
+    for subject in ["pod", "gang", "job"] {
+        let url = ("BATON_ADMIN_URL", "http://127.0.0.1:1");
+        says(&fails(2, &["explain", subject, "a b"], &[url]), &["\"a b\"", subject, "namespace/name"]);
+        says(&fails(2, &["explain", subject, "a/b/c"], &[url]), &["a/b/c"]);
+    }
+    says(&fails(2, &["explain", "pod", "ml/a", "--what-if", "-f", "/dev/null"], &[]), &["cannot be used with"]);
+    says(
+        &fails(2, &["explain", "--what-if", "-f", "/dev/null", "pod", "ml/a"], &[]),
+        &["leave out what stands beside it"],
+    );
+    says(&fails(2, &["get", "nodes", "--agent-stale", "abc"], &[]), &["\"abc\" is no duration", "30s"]);
+    says(&fails(2, &["get", "queue", "--admin-url", "foo"], &[]), &["foo", "http://127.0.0.1:9403"]);
+}
+
+#[test]
+fn whoever_waits_for_a_silent_api_server_is_told_so() {
+    use std::io::{BufRead, BufReader};
+    // It takes connections and never answers.
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let config = kubeconfig(folder.path());
+    let text = std::fs::read_to_string(&config).unwrap();
+    std::fs::write(&config, text.replace("127.0.0.1:1'", &format!("{}'", silent.local_addr().unwrap()))).unwrap();
+    let url = format!("http://{}", silent.local_addr().unwrap());
+    for (args, words) in [
+        (&["get", "nodes", "--kubeconfig", &config][..], "reading nodes: 0 so far"),
+        (&["audit", "--kubeconfig", &config], "reading nodes: 0 so far"),
+        (&["explain", "pod", "a/b", "--kubeconfig", &config], "looking for the scheduler"),
+        (&["explain", "pod", "a/b", "--admin-url", &url], "asking the scheduler at http://127.0.0.1:"),
+    ] {
+        let mut child = command(args, &[]).stderr(Stdio::piped()).spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stderr.take().unwrap()).read_line(&mut line).unwrap();
+        child.kill().unwrap();
+        child.wait().unwrap();
+        says(&line, &[words]);
+    }
+}
+
+#[test]
+fn what_no_api_server_takes_is_refused_by_every_daemon_at_its_start() {
+    for (command, flag) in [
+        ("device-plugin", "--node-lock-key=a/b/c"),
+        ("scheduler", "--node-lock-key=a/b/c"),
+        ("scheduler", "--node-lock-key=x y"),
+        ("scheduler", "--namespace=A_b"),
+        ("scheduler", "--concurrency=18446744073709551615"),
+        ("controller", "--namespace=A_b"),
+        ("controller", "--lease-name=x y"),
+        ("controller", "--concurrency=18446744073709551615"),
+        ("device-plugin", "--recovery-probe-period=500000000000y"),
+    ] {
+        let (name, value) = flag.split_once('=').unwrap();
+        says(&fails(2, &[command, flag], &[("NODE_NAME", "a")]), &[name, value]);
+    }
+}

@@ -1,0 +1,335 @@
+//! `baton doctor` as an operator runs it: the binary, beside a virtual machine, a simulated kubelet and an API server over TLS.
+
+use std::collections::BTreeMap;
+use std::os::unix::net::UnixListener;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use baton::runtime::clock;
+use baton::sim::apiserver::Rule;
+use baton::sim::hardware::{NodeSpec, VirtualNode};
+use baton::sim::kubelet::{Kubelet, KubeletOptions};
+use serde_json::Value;
+
+use crate::harness::TestServer;
+
+const USER: &str = "system:serviceaccount:baton-system:baton-device-plugin";
+const PATIENCE: Duration = Duration::from_secs(30);
+
+struct DoctorNode {
+    machine: VirtualNode,
+    server: TestServer,
+}
+
+/// What was printed with `-o json`, and the exit code.
+struct Said {
+    code: Option<i32>,
+    report: Value,
+}
+
+impl DoctorNode {
+    async fn new(spec: NodeSpec) -> Self {
+        let server = TestServer::with_tls().await;
+        let machine = VirtualNode::create(server.path("m"), spec).unwrap();
+        server.create_crds(baton::ops::manifests::crds()).await;
+        server.create_namespace("baton-system").await;
+        let node = Self { machine, server };
+        node.permit(|_| true);
+        node
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.server.path(name)
+    }
+
+    /// The daemon's user gets exactly those permissions of its role that `keep` keeps.
+    fn permit(&self, keep: impl Fn(&str) -> bool) {
+        let rules = baton::ops::manifests::agent_permissions("baton-system").into_iter().filter_map(|permission| {
+            let words = format!("{} {}", permission.verb, permission.resource);
+            keep(&words).then(|| Rule {
+                groups: vec![permission.group.to_owned()],
+                resources: vec![permission.resource.to_owned()],
+                verbs: vec![permission.verb.to_owned()],
+                namespace: permission.namespace,
+            })
+        });
+        self.server.server().allow(USER, rules.collect());
+        std::fs::write(self.path("daemon.kubeconfig"), self.server.server().kubeconfig(USER)).unwrap();
+    }
+
+    async fn kubelet(&self) -> Kubelet {
+        let mut options = KubeletOptions::new("node-a", self.path("k"), self.server.client.clone());
+        options.periods.scale = 0.02;
+        options.periods.fast_status = true;
+        Kubelet::start(options).await.unwrap()
+    }
+
+    fn command(&self, command: &str, more: &[&str]) -> Command {
+        let mut baton = Command::new(env!("CARGO_BIN_EXE_baton"));
+        baton.env_clear().arg(command).args(["--node-name=node-a", "--listen=none", "--rescan-period=200ms"]);
+        let at = |name: &str| self.path(name).display().to_string();
+        for (flag, value) in [
+            ("kubeconfig", at("daemon.kubeconfig")),
+            ("kubelet-dir", at("k/device-plugins")),
+            ("pod-resources-socket", at("k/pod-resources/kubelet.sock")),
+            ("sysfs-root", self.machine.sysfs_root().display().to_string()),
+            ("proc-root", self.machine.proc_root().display().to_string()),
+            ("dev-root", self.machine.dev_root().display().to_string()),
+            ("driver-root", self.machine.driver_root().display().to_string()),
+            ("nvml-library", self.machine.nvml_library().display().to_string()),
+            ("cdi-root", at("cdi")),
+            ("state-dir", at("state")),
+        ] {
+            if !more.iter().any(|given| given.starts_with(&format!("--{flag}="))) {
+                baton.arg(format!("--{flag}={value}"));
+            }
+        }
+        baton.args(more);
+        baton
+    }
+
+    async fn doctor(&self, more: &[&str]) -> Said {
+        let mut command = self.command("doctor", more);
+        command.args(["-o", "json"]);
+        command.arg(format!("--host-root={}", self.path("host").display()));
+        let output = tokio::task::spawn_blocking(move || command.output().unwrap()).await.unwrap();
+        let text = String::from_utf8(output.stdout).unwrap();
+        let report = serde_json::from_str(&text);
+        let report = report.unwrap_or_else(|_| panic!("{text}{}", String::from_utf8_lossy(&output.stderr)));
+        Said { code: output.status.code(), report }
+    }
+}
+
+impl Said {
+    /// Level, text and advice of every line of a check.
+    fn lines(&self, check: &str) -> Vec<(String, String)> {
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        let findings = self.report["findings"].as_array().unwrap();
+        let of = findings.iter().filter(|finding| finding["check"] == check);
+        of.map(|f| (text(&f["level"]), format!("{} → {}", text(&f["found"]), text(&f["advice"])))).collect()
+    }
+
+    /// Some line of the check has this level and these words.
+    fn fits(&self, check: &str, level: &str, words: &[&str]) -> bool {
+        let fits = |(l, text): &(String, String)| l == level && words.iter().all(|word| text.contains(word));
+        self.lines(check).iter().any(fits)
+    }
+
+    #[track_caller]
+    fn has(&self, check: &str, level: &str, words: &[&str]) {
+        let lines = self.lines(check);
+        assert!(self.fits(check, level, words), "{check}: no {level} with {words:?} in {lines:#?}");
+    }
+
+    fn failed(&self) -> BTreeMap<String, String> {
+        let findings = self.report["findings"].as_array().unwrap();
+        let failed = findings.iter().filter(|finding| finding["level"] == "fail");
+        failed.map(|f| (f["check"].as_str().unwrap().to_owned(), f["found"].to_string())).collect()
+    }
+}
+
+/// A daemon as it ships; killed when dropped.
+struct Daemon(Child);
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+impl DoctorNode {
+    fn daemon(&self) -> Daemon {
+        let mut command = self.command("device-plugin", &[]);
+        Daemon(command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap())
+    }
+
+    /// Asks until nothing fails and these checks are well: what only warns of a daemon that has just begun is waited for too.
+    async fn until_well(&self, checks: &[(&str, &[&str])]) -> Said {
+        let start = clock::mono();
+        loop {
+            let said = self.doctor(&[]).await;
+            let late = clock::mono().saturating_sub(start) >= PATIENCE;
+            let ailing: Vec<_> = checks.iter().filter(|(check, words)| !said.fits(check, "ok", words)).collect();
+            if said.failed().is_empty() && ailing.is_empty() {
+                return said;
+            }
+            for (check, words) in ailing.iter().filter(|_| late) {
+                said.has(check, "ok", words);
+            }
+            assert!(!late, "{:#?}", said.failed());
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_that_serves_is_well_in_every_check_and_a_killed_daemon_is_only_missing() {
+    let node = DoctorNode::new(NodeSpec::new("doctor")).await;
+    let kubelet = node.kubelet().await;
+    let daemon = node.daemon();
+    let well = [
+        ("nvml", &["libnvidia-ml", "driver", "8 GPUs"][..]),
+        ("gpu", &["GPU-", "minor 0"]),
+        ("device-nodes", &["8 GPUs"]),
+        ("driver-files", &["files below"]),
+        ("rdma", &["port 1 Active"]),
+        ("kubelet-dir", &["can be written"]),
+        ("kubelet-socket", &["answers"]),
+        ("other-plugin", &["no other plugin"]),
+        ("pod-resources", &["lists 0 pods"]),
+        ("cdi-spec", &["koordinator.sh-gpu.json is current: 8 devices"]),
+        ("cdi-spec", &["koordinator.sh-rdma.json is current"]),
+        ("agent", &["a node daemon runs"]),
+        ("agent", &["Lease baton-system/baton-agent-node-a renewed", "identity exact"]),
+        ("api-server", &["version v1.36"]),
+        ("permission", &["nodes: get, list, watch, patch"]),
+        ("permission", &["leases.coordination.k8s.io in baton-system: get, create, update"]),
+        ("node", &["node-a"]),
+        ("device-object", &["all healthy"]),
+        ("resource", &["nvidia.com/gpu: 8 allocatable"]),
+    ];
+    let said = node.until_well(&well).await;
+    assert_eq!(said.code, Some(0));
+    drop(daemon);
+    let said = node.doctor(&[]).await;
+    said.has("agent", "warn", &["no node daemon runs", "kubectl"]);
+    drop(kubelet);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_bare_machine_is_told_what_is_missing_and_what_to_do() {
+    let node = DoctorNode::new(NodeSpec::new("bare")).await;
+    let said = node.doctor(&["--nvml-library=/nonexistent/libnvidia-ml.so.1"]).await;
+    assert_eq!(said.code, Some(1));
+    said.has("nvml", "fail", &["/nonexistent/libnvidia-ml.so.1", "--nvml-library"]);
+    said.has("kubelet-dir", "fail", &["is no directory", "--kubelet-dir"]);
+    said.has("pod-resources", "warn", &["does not answer", "node lock"]);
+    said.has("node", "fail", &["no node \"node-a\"", "--node-name"]);
+    said.has("device-object", "warn", &["does not exist", "baton crds"]);
+    said.has("cdi-root", "ok", &["can be made"]);
+    said.has("runtime", "warn", &["cannot be seen"]);
+    // A daemon that may wait for the driver is no failure; one that identifies by pod-resources alone cannot do without.
+    let more = ["--nvml-library=/nonexistent/a.so", "--fail-on-init-error=false", "--node-lock=auto"];
+    let said = node.doctor(&more).await;
+    said.has("nvml", "warn", &["/nonexistent/a.so"]);
+    said.has("pod-resources", "fail", &["does not answer"]);
+    // Nothing was made by looking.
+    assert!(!node.path("state").exists() && !node.path("cdi").exists());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn each_denied_permission_is_named_with_what_it_is_for() {
+    let node = DoctorNode::new(NodeSpec::new("denied")).await;
+    let _kubelet = node.kubelet().await;
+    node.permit(|words| !matches!(words, "patch nodes" | "create leases" | "patch devices"));
+    let said = node.doctor(&[]).await;
+    assert_eq!(said.code, Some(1));
+    said.has("permission", "fail", &["nodes: may not patch", "node lock", "baton manifests"]);
+    said.has("permission", "fail", &["leases.coordination.k8s.io in baton-system: may not create"]);
+    said.has("permission", "fail", &["devices.scheduling.koordinator.sh: may not patch"]);
+    said.has("permission", "ok", &["pods: get, list, watch"]);
+    assert_eq!(said.lines("permission").iter().filter(|(level, _)| level == "fail").count(), 3);
+    // An API server that is away is one line, not one for each question.
+    node.server.server().stop();
+    let said = node.doctor(&[]).await;
+    said.has("api-server", "fail", &["--kubeconfig"]);
+    assert!(said.lines("permission").is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn broken_files_other_plugins_and_a_dead_socket_are_found() {
+    let node = DoctorNode::new(NodeSpec::new("broken")).await;
+    let plugins = node.path("k/device-plugins");
+    std::fs::create_dir_all(&plugins).unwrap();
+    let _nvidia = UnixListener::bind(plugins.join("nvidia-gpu.sock")).unwrap();
+    drop(UnixListener::bind(plugins.join("rdma-old.sock")).unwrap());
+    drop(UnixListener::bind(plugins.join("kubelet.sock")).unwrap());
+    std::fs::create_dir_all(node.path("cdi")).unwrap();
+    let empty = r#"{"cdiVersion": "0.6.0", "kind": "koordinator.sh/gpu", "devices": []}"#;
+    std::fs::write(node.path("cdi/koordinator.sh-gpu.json"), empty).unwrap();
+    std::fs::write(node.path("cdi/koordinator.sh-rdma.json"), "{").unwrap();
+    let containerd = node.path("host/etc/containerd");
+    std::fs::create_dir_all(&containerd).unwrap();
+    let off = "version = 3\n[plugins.'io.containerd.cri.v1.runtime']\nenable_cdi = false\n";
+    std::fs::write(containerd.join("config.toml"), off).unwrap();
+    let said = node.doctor(&[]).await;
+    said.has("other-plugin", "warn", &["nvidia-gpu.sock"]);
+    assert!(!said.lines("other-plugin")[0].1.contains("rdma-old"), "a dead socket is no plugin");
+    said.has("kubelet-socket", "fail", &["nobody listens"]);
+    said.has("cdi-spec", "fail", &["koordinator.sh-gpu.json: it has no device", "delete it"]);
+    said.has("cdi-spec", "fail", &["koordinator.sh-rdma.json"]);
+    said.has("runtime", "fail", &["/etc/containerd/config.toml: CDI is off", "enable_cdi = true"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_spec_file_that_cannot_be_because_no_gpu_has_a_node_is_not_called_needless() {
+    let node = DoctorNode::new(NodeSpec::new("nodeless")).await;
+    let empty = node.path("empty-dev");
+    std::fs::create_dir_all(&empty).unwrap();
+    let said = node.doctor(&[&format!("--dev-root={}", empty.display())]).await;
+    let uuid = &node.machine.gpu_uuids()[0];
+    said.has("device-nodes", "fail", &[]);
+    said.has(
+        "cdi-spec",
+        "fail",
+        &["koordinator.sh-gpu.json is not there: no device node of", uuid, "see the line device-nodes"],
+    );
+    assert!(
+        said.lines("cdi-spec").iter().all(|(_, text)| !text.contains("not needed")),
+        "{:?}",
+        said.lines("cdi-spec")
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_vendor_spec_must_name_every_gpu_by_uuid() {
+    let node = DoctorNode::new(NodeSpec::new("vendor")).await;
+    let kind = ["--cdi-kind=nvidia.com/gpu"];
+    node.doctor(&kind).await.has("cdi-spec", "fail", &["no spec of kind nvidia.com/gpu", "nvidia-ctk cdi generate"]);
+    let mut uuids = node.machine.gpu_uuids();
+    let device =
+        |uuid: &String| format!("- name: {uuid}\n  containerEdits: {{deviceNodes: [{{path: /dev/nvidia0}}]}}\n");
+    let spec = |uuids: &[String]| {
+        let devices: String = uuids.iter().map(device).collect();
+        format!("---\ncdiVersion: 0.5.0\nkind: nvidia.com/gpu\ndevices:\n{devices}")
+    };
+    std::fs::create_dir_all(node.path("cdi")).unwrap();
+    std::fs::write(node.path("cdi/nvidia.yaml"), spec(&uuids)).unwrap();
+    node.doctor(&kind).await.has("cdi-spec", "ok", &["nvidia.yaml names all 8 GPUs"]);
+    let last = uuids.pop().unwrap();
+    std::fs::write(node.path("cdi/nvidia.yaml"), spec(&uuids)).unwrap();
+    node.doctor(&kind).await.has("cdi-spec", "fail", &["lacks", &last]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lost_gpu_and_a_link_that_is_down_are_told() {
+    let node = DoctorNode::new(NodeSpec::new("ill")).await;
+    node.machine.lose(3).unwrap();
+    let said = node.doctor(&[]).await;
+    said.has("gpu", "fail", &["fell off the bus", "nvidia-smi"]);
+    assert_eq!(said.lines("gpu").iter().filter(|(level, _)| level == "ok").count(), 7);
+    let nics = said.lines("rdma").iter().filter(|(level, _)| level == "ok").count();
+    node.machine.set_port(0, false).unwrap();
+    let said = node.doctor(&[]).await;
+    assert_eq!(said.lines("rdma").iter().filter(|(level, _)| level == "ok").count(), nics - 1, "one link is down");
+    assert!(
+        said.lines("rdma").iter().any(|(level, text)| level != "ok" && text.contains("Down")),
+        "{:?}",
+        said.lines("rdma")
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn people_get_text_and_the_wrong_flag_ends_with_2() {
+    let node = DoctorNode::new(NodeSpec::new("text")).await;
+    let run = |mut command: Command| tokio::task::spawn_blocking(move || command.output().unwrap());
+    let output = run(node.command("doctor", &[])).await.unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(text.starts_with("ok    nvml") && text.contains("→ ") && text.contains("node node-a: "), "{text}");
+    let output = run(node.command("doctor", &["-o", "yaml"])).await.unwrap();
+    assert!(String::from_utf8(output.stdout).unwrap().contains("node: node-a"));
+    let output = run(node.command("doctor", &["--mig-strategy=double"])).await.unwrap();
+    assert_eq!(output.status.code(), Some(2));
+}

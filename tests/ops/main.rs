@@ -1,0 +1,18 @@
+//! The commands that an operator runs, as child processes.
+#![cfg(feature = "sim")]
+#![allow(clippy::unwrap_used, clippy::panic, missing_docs)] // a test may
+
+mod audit;
+mod cli;
+mod demo;
+mod demo_kubectl;
+mod doctor;
+mod get;
+#[path = "../harness/cluster/mod.rs"]
+#[allow(dead_code, unused_imports)] // other crates of tests use more of it
+mod harness;
+mod manifests;
+#[path = "../harness/kubectl.rs"]
+mod program;
+#[path = "../harness/skip.rs"]
+mod skip;
