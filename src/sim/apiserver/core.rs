@@ -11,7 +11,7 @@ use super::faults::Faults;
 use super::registry::Registry;
 use super::store::Store;
 
-/// Tells the wall time; tests may pass their own.
+/// The wall time; tests may pass their own.
 pub type Clock = Arc<dyn Fn() -> Timestamp + Send + Sync>;
 
 /// The state of one server. It outlives restarts of the listeners.
@@ -56,7 +56,7 @@ impl Core {
         (self.clock)()
     }
 
-    /// `host:port` of the TLS listener, as discovery tells it.
+    /// `host:port` of the TLS listener, as discovery shows it.
     pub fn address(&self) -> String {
         self.address.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }

@@ -37,12 +37,12 @@ impl Counts {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).iter().filter(|(k, _)| wanted(k)).map(|(_, n)| n).sum()
     }
 
-    /// Requests with this verb, resource and subresource, of anybody.
+    /// Requests with this verb, resource and subresource, of any user.
     pub fn of(&self, verb: &str, resource: &str, subresource: &str) -> u64 {
         self.sum(|c| c.verb == verb && c.resource == resource && c.subresource == subresource)
     }
 
-    /// Writes (create, update, patch, delete, deletecollection) to this resource with any subresource, of anybody.
+    /// Writes (create, update, patch, delete, deletecollection) to this resource with any subresource, of any user.
     pub fn writes(&self, resource: &str) -> u64 {
         let write = |verb: &str| matches!(verb, "create" | "update" | "patch" | "delete" | "deletecollection");
         self.sum(|c| c.resource == resource && write(&c.verb))

@@ -190,14 +190,14 @@ fn establish(core: &Core, name: &str) {
         };
         managed::record_update(&schema, &live.value, &mut value, &manager, &now);
         let key = key_of(&value);
-        // Somebody else wrote in between: that write establishes.
+        // Another write came in between: that one establishes.
         if core.store.commit(COLLECTION, &key, Some(live.version), Some(value)).is_err() {
             return;
         }
     }
 }
 
-/// Serves anew what a write may have changed: the definition named in the path, or in the body of a create, or, for a
+/// Serves again what a write may have changed: the definition named in the path, or in the body of a create, or, for a
 /// collection, all of them.
 pub fn serve_all(core: &Core, name: &str, body: &[u8]) {
     if !name.is_empty() {

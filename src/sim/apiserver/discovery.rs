@@ -1,4 +1,4 @@
-//! What the server serves, told in both discovery forms, and its version.
+//! What the server serves, in both discovery forms, and its version.
 
 use std::sync::Arc;
 
@@ -120,7 +120,7 @@ fn aggregated_version(registry: &Registry, group: &str, version: &str) -> Value 
     let resources: Vec<Value> = registry
         .of(group, version)
         .map(|resource| {
-            // Built-in kinds are told without group and version, as they are those of the list.
+            // Built-in kinds are listed without group and version, as they are those of the list.
             let kind_of = |kind: &str, gvk: Option<&(String, String)>| {
                 let (group, version) = match gvk {
                     Some((g, v)) => (g.as_str(), v.as_str()),

@@ -69,7 +69,7 @@ pub async fn serve(core: Arc<Core>, http: HttpRequest<Body>) -> Result<Response<
     if drop_after { Err(Dropped) } else { Ok(answer) }
 }
 
-/// An administrator may act as somebody else (`kubectl --as`).
+/// An administrator may act as another user (`kubectl --as`).
 fn impersonated(headers: &HeaderMap, user: User) -> Result<User, Failure> {
     let Some(name) = headers.get("impersonate-user").and_then(|v| v.to_str().ok()) else { return Ok(user) };
     if !user.groups.iter().any(|g| g == "system:masters") {

@@ -21,7 +21,7 @@ pub enum Effect {
     DropAfter,
     /// Neither applied nor ever answered.
     Hang,
-    /// Applied, and never answered: whoever asked can be stopped between the two.
+    /// Applied, and never answered: the caller can be stopped between the two.
     HangAfter,
     /// A watch is accepted but never says anything.
     SilentWatch,

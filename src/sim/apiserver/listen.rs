@@ -1,4 +1,4 @@
-//! Connections: plain and TLS, HTTP/1.1 and HTTP/2, and how they end when told to.
+//! Connections: plain and TLS, HTTP/1.1 and HTTP/2, and how they end on shutdown.
 
 use std::convert::Infallible;
 use std::sync::Arc;

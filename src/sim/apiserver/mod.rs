@@ -1,7 +1,7 @@
 //! The simulated Kubernetes API server: one service, used in process and over TCP (plain and TLS, HTTP/1.1 and HTTP/2).
 //!
 //! [`ApiServer::start`] opens the ports; [`ApiServer::kubeconfig`] lets kubectl, kube-rs and our daemons in;
-//! [`ApiServer::faults`] breaks things on command; [`ApiServer::counts`] tells who asked for what. It is held to
+//! [`ApiServer::faults`] breaks things on command; [`ApiServer::counts`] counts requests by user and kind. It is held to
 //! recordings of a real server by `tests/apiserver/conformance.rs`.
 //!
 //! A request goes `listen` → `dispatch` (who, faults, may they) → `read`, `watch`, `write`/`update`, `delete` or

@@ -97,7 +97,7 @@ impl Selection {
         self.is_everything() || self.sees(change.before.as_deref()) || self.sees(change.after.as_deref())
     }
 
-    /// What the watcher is told; `None` when nothing.
+    /// The event that the watcher gets; `None` for none.
     pub fn view(&self, change: &Change) -> Option<Seen> {
         match (self.sees(change.before.as_deref()), self.sees(change.after.as_deref())) {
             (false, true) => Some(Seen::Added),

@@ -302,7 +302,7 @@ impl Collection {
     }
 }
 
-/// Hands a change to every watcher that selects it; a full or closed one is dropped.
+/// Sends a change to every watcher that selects it; a full or closed one is dropped.
 fn deliver(watchers: &mut Vec<Watcher>, change: &Arc<Change>) {
     watchers.retain(|w| {
         if !change.key.starts_with(&w.prefix) || !w.selection.concerns(change) {

@@ -103,7 +103,7 @@ impl<'a> Write<'a> {
         Ok(value)
     }
 
-    /// Metadata of a custom object is typed like everybody's.
+    /// Metadata of a custom object is typed like that of every object.
     fn decode_metadata(&mut self, metadata: Value) -> Result<Value, schema::Mismatch> {
         let lease = schema::builtin_schema("coordination.k8s.io", "v1", "Lease");
         let decoded = schema::decode(&lease, json!({"metadata": metadata}))?;
@@ -174,7 +174,7 @@ impl<'a> Write<'a> {
         if let Some(manager) = manager {
             metadata_mut(&mut value).remove("managedFields");
             let mut zero = zero_object(&self.resource.schema);
-            // Creation ignores a status that the client brings along, so nobody owns one.
+            // Creation ignores a status that the client brings along, so no manager owns one.
             if self.resource.has_status() {
                 zero["status"] = value["status"].clone();
             }
@@ -238,7 +238,7 @@ impl<'a> Write<'a> {
         Vec::new()
     }
 
-    /// Updates an object by a function of its current state; retries when somebody else was faster.
+    /// Updates an object by a function of its current state; retries when another write was faster.
     /// `make` gets the object in the resource's form and answers the next state, decoded.
     pub fn update(
         &mut self,

@@ -127,7 +127,7 @@ impl VirtualNode {
         self.library.event(EVENT_DOUBLE_BIT_ECC, 0, gpu as u32, None)
     }
 
-    /// Lets a GPU fall off the bus. After [`Self::find`] NVML sees it again only when it is started anew.
+    /// Lets a GPU fall off the bus. After [`Self::find`] NVML sees it again only when it is restarted.
     pub fn lose(&self, gpu: usize) -> io::Result<()> {
         self.set(gpu, device::LOST, 1)
     }
@@ -167,12 +167,12 @@ impl VirtualNode {
         self.library.u32(layout::CALL_ERROR, answer as u32)
     }
 
-    /// Whether a GPU tells its memory.
+    /// Whether a GPU reports its memory.
     pub fn support_memory(&self, gpu: usize, supported: bool) -> io::Result<()> {
         self.set(gpu, device::MEMORY_SUPPORTED, u32::from(supported))
     }
 
-    /// Lets a GPU tell its memory by the first version of the call only, as drivers before R510 do.
+    /// Lets a GPU report its memory by the first version of the call only, as drivers before R510 do.
     pub fn old_memory_call(&self, gpu: usize) -> io::Result<()> {
         self.set(gpu, device::MEMORY_SUPPORTED, 2)
     }
@@ -237,7 +237,7 @@ impl VirtualNode {
         self.set(gpu, device::MIG_MODE, 1)
     }
 
-    /// Takes a GPU out of the machine. NVML's list follows when it is started anew.
+    /// Takes a GPU out of the machine. NVML's list follows when it is restarted.
     pub fn remove(&self, gpu: usize) -> io::Result<()> {
         self.set(gpu, device::PRESENT, 0)?;
         fs::remove_file(self.dev_root().join(format!("nvidia{gpu}")))?;

@@ -198,7 +198,7 @@ fn plugin(machine: &Machine, resource: &str) -> Result<Arc<super::endpoint::Plug
     locked(&machine.plugins).get(resource).cloned().ok_or_else(|| AllocateError::Stopped(resource.to_owned()))
 }
 
-/// Right before a container starts: the plugins that asked for it are told, and devices that were never given (their
+/// Right before a container starts: the plugins that asked for it are called, and devices that were never given (their
 /// plugin registered after the pod's admission) are given now.
 pub(super) async fn before_start(
     machine: &Arc<Machine>,

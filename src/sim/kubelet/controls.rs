@@ -49,7 +49,7 @@ impl Controls {
     }
 
     /// Restricts choices of a resource as a topology manager's NUMA hint would: when more of `ids` are free than needed,
-    /// only those are offered to the plugin, else all of them are taken unasked. `None` lifts it.
+    /// only those are offered to the plugin, else all of them are taken unasked. `None` ends it.
     pub fn force_affinity(&self, resource: &str, ids: Option<BTreeSet<String>>) {
         let affinity = &mut locked(&self.forced).affinity;
         match ids {
@@ -70,7 +70,7 @@ impl Controls {
 
     pub(super) fn note_allocate(&self, took: Duration) {
         let mut times = locked(&self.allocate_times);
-        // Nobody may ever ask.
+        // The log may have no reader.
         if times.len() < 100_000 {
             times.push(took);
         }

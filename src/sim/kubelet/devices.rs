@@ -68,7 +68,7 @@ impl Devices {
         devices
     }
 
-    /// A plugin has connected and told its options.
+    /// A plugin has connected and sent its options.
     pub fn connected(&mut self, resource: &str, options: DevicePluginOptions) {
         self.endpoints.insert(resource.to_owned(), Endpoint { stopped_at: None, options: Some(options) });
     }

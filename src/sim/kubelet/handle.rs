@@ -169,7 +169,7 @@ impl Kubelet {
 
 impl Drop for Kubelet {
     fn drop(&mut self) {
-        // The tasks share the machine with this handle: they must be told.
+        // The tasks share the machine with this handle: they must be stopped.
         if let Some(machine) = self.machine() {
             machine.cancel();
         }

@@ -2,7 +2,7 @@
 //!
 //! It speaks to the API server through a `kube::Client` only, and to device plugins by gRPC over Unix sockets, and behaves as
 //! a Kubernetes 1.36 kubelet does (`tests/kubelet_conformance.rs` holds it to recordings of one). Containers are virtual:
-//! a command such as `sleep 3` tells how long one runs.
+//! a command such as `sleep 3` says how long one runs.
 //!
 //! ```text
 //! source ──► admission ──► worker ──► status_writer ──► API server

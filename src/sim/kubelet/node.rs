@@ -177,7 +177,7 @@ impl Status {
     }
 
     /// Reads the node, as every kubelet does before it writes: a node controller that heard nothing of it for a while has put
-    /// Unknown in the place of its conditions. Those begin anew; `true` when there are some.
+    /// Unknown in the place of its conditions. They begin again; `true` when there are some.
     async fn forget_overwritten(&mut self, nodes: &Api<Node>, name: &str) -> Result<bool, kube::Error> {
         let there = nodes.get(name).await?.status.and_then(|status| status.conditions).unwrap_or_default();
         let before = self.since.len();

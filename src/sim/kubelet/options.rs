@@ -21,7 +21,7 @@ pub struct KubeletOptions {
     pub seed: u64,
     /// The node's internal address, also every pod's `hostIP`.
     pub host_ip: String,
-    /// Where the boot id is written (`<proc_root>/sys/kernel/random/boot_id`); `None`: only the Node object tells it.
+    /// Where the boot id is written (`<proc_root>/sys/kernel/random/boot_id`); `None`: only the Node object has it.
     pub proc_root: Option<PathBuf>,
     /// A directory on tmpfs that a reboot empties, usually the CDI directory.
     pub cdi_root: Option<PathBuf>,
@@ -91,7 +91,7 @@ pub struct Periods {
     pub crash_backoff: Duration,
     /// Longest crash-loop back-off.
     pub crash_backoff_max: Duration,
-    /// How long a container takes to stop after it was told to, at most the pod's grace period (scaled).
+    /// How long a container takes to stop after it is asked to, at most the pod's grace period (scaled).
     pub stop_delay: Duration,
     /// From the registration socket's opening until the first pods are seen (real time: plugins re-register in it).
     pub source_delay: Duration,

@@ -28,7 +28,7 @@ pub struct Observed<'a> {
     pub waiting: &'a Waiting,
     /// Who holds which devices.
     pub devices: &'a Devices,
-    /// The status told before.
+    /// The status reported before.
     pub before: Option<&'a PodStatus>,
     /// The pod is being stopped: nothing will be started any more.
     pub stopping: bool,
@@ -203,7 +203,7 @@ fn container_status(observed: &Observed<'_>, role: Role, container: &Container, 
             status.last_state = exit.or(status.last_state);
         }
     }
-    // Real kubelets tell devices of app containers only.
+    // Real kubelets report devices of app containers only.
     if role == Role::App {
         status.allocated_resources_status = resources(observed, name);
     }
@@ -220,7 +220,7 @@ fn resources(observed: &Observed<'_>, container: &str) -> Option<Vec<ResourceSta
     let uid = observed.pod.metadata.uid.as_deref().unwrap_or_default();
     let held = observed.devices.grants.container(uid, container);
     let Some(held) = held else {
-        // Once told, it stays in the status, also after the devices were freed.
+        // Once reported, it stays in the status, also after the devices were freed.
         let before = observed.before?.container_statuses.as_ref()?;
         return before.iter().find(|status| status.name == container)?.allocated_resources_status.clone();
     };

@@ -39,13 +39,13 @@ impl StatusWriter {
         Self { client, entries: Mutex::default(), changed: Notify::new() }
     }
 
-    /// The last status told, else the one in the API.
+    /// The last status reported, else the one in the API.
     pub fn current(&self, pod: &PodHandle) -> Option<PodStatus> {
-        let told = locked(&self.entries).get(&pod.uid).map(|entry| entry.status.clone());
-        told.or_else(|| pod.pod().status.clone())
+        let reported = locked(&self.entries).get(&pod.uid).map(|entry| entry.status.clone());
+        reported.or_else(|| pod.pod().status.clone())
     }
 
-    /// Tells a status.
+    /// Reports a status.
     pub fn put(&self, pod: &PodHandle, status: PodStatus) {
         let mut entries = locked(&self.entries);
         let entry = entries.entry(pod.uid.clone()).or_insert_with(|| Entry::of(pod));

@@ -1,4 +1,4 @@
-//! A pod's worker: tells its status, starts what is to be started, stops it in the end. One task for each pod.
+//! A pod's worker: reports its status, starts what is to be started, stops it in the end. One task for each pod.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -45,7 +45,7 @@ async fn run(machine: Arc<Machine>, pod: Arc<PodHandle>) {
 }
 
 impl Worker {
-    /// Tells the status, then acts. Returns how long to wait for the next sync.
+    /// Reports the status, then acts. Returns how long to wait for the next sync.
     async fn sync(&mut self, machine: &Arc<Machine>, pod: &PodHandle) -> Duration {
         let object = pod.pod();
         let periods = &machine.options.periods;
@@ -151,7 +151,7 @@ impl Worker {
         })
     }
 
-    /// Stops every container within the grace period, tells the last status and frees the pod's devices.
+    /// Stops every container within the grace period, reports the last status and frees the pod's devices.
     async fn stop(&self, machine: &Machine, pod: &PodHandle) {
         pod.terminating.store(true, Ordering::SeqCst);
         let object = pod.pod();

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use super::pod;
 use crate::sim::apiserver::registry::Resource;
 
-/// Defaults that belong to the type and are owned by whoever writes the object.
+/// Defaults that belong to the type and are owned by the manager that writes the object.
 pub fn decode_time(resource: &Resource, value: &mut Value) {
     match (resource.group.as_str(), resource.plural.as_str()) {
         ("", "pods") => pod::spec(&mut value["spec"]),

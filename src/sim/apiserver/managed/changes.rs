@@ -44,7 +44,7 @@ pub fn compare(schema: &Schema, old: &Value, new: &Value) -> Changes {
     changes
 }
 
-/// Takes out what nobody owns.
+/// Removes the fields that no manager owns.
 pub(super) fn strip(set: &mut FieldSet) {
     set.retain(|key| !matches!(key, "f:apiVersion" | "f:kind"));
     if let Some(metadata) = set.child_mut("f:metadata") {

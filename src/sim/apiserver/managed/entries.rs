@@ -95,14 +95,14 @@ impl Entries {
         self.0.iter().filter(move |e| e.manager != *manager).map(|e| (&e.manager, &e.set))
     }
 
-    /// Takes `lost` from everybody but `manager`.
+    /// Takes `lost` from every manager but `manager`.
     pub(super) fn take_from_others(&mut self, manager: &Manager, lost: &FieldSet) {
         for entry in self.0.iter_mut().filter(|e| e.manager != *manager) {
             entry.set.subtract(lost);
         }
     }
 
-    /// Takes `lost` from everybody.
+    /// Takes `lost` from every manager.
     pub(super) fn take_from_all(&mut self, lost: &FieldSet) {
         for entry in &mut self.0 {
             entry.set.subtract(lost);
@@ -133,7 +133,7 @@ impl Entries {
     }
 }
 
-/// Records a create or update: `manager` owns what it wrote, others lose it, nobody owns what is gone.
+/// Records a create or update: `manager` owns what it wrote, the others lose it, and removed fields have no owner.
 /// `new` may carry entries of its own (a client may reset them by an empty list).
 pub fn record_update(schema: &Schema, old: &Value, new: &mut Value, manager: &Manager, now: &str) {
     let sent = new["metadata"].get("managedFields");
@@ -149,7 +149,7 @@ pub fn record_update(schema: &Schema, old: &Value, new: &mut Value, manager: &Ma
     entries.write(new);
 }
 
-/// The object without its managed fields' times, to tell whether anything changed at all.
+/// The object without its managed fields' times, to find out whether anything changed at all.
 pub fn forget(object: &Value) -> Value {
     let mut copy = object.clone();
     for entry in copy["metadata"]["managedFields"].as_array_mut().into_iter().flatten() {

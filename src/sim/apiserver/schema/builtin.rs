@@ -142,7 +142,7 @@ fn named(full_name: &str, schema: &Value) -> Node {
     }
 }
 
-/// Reads one schema; `owner` and `field` tell where it stands, for the list table.
+/// Reads one schema; `owner` and `field` say where it stands, for the list table.
 fn read(owner: &str, field: &str, schema: &Value) -> Node {
     if let Some(target) = schema.get("$ref").and_then(Value::as_str) {
         return Node::Ref(target.trim_start_matches("#/$defs/").to_owned());

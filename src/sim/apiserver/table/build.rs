@@ -7,7 +7,7 @@ use crate::sim::apiserver::codec::partial;
 use crate::sim::apiserver::object::typed;
 use crate::sim::apiserver::registry::Resource;
 
-/// Builds the table of some objects. `include` is the `includeObject` parameter; `head` tells whether the columns are
+/// Builds the table of some objects. `include` is the `includeObject` parameter; `head` says whether the columns are
 /// named (only the first table of a watch does).
 pub fn table(resource: &Resource, items: &[Value], metadata: Value, include: &str, head: bool) -> Value {
     let columns = columns(resource);

@@ -98,9 +98,9 @@ fn has_rules(schema: &Value) -> bool {
 /// What stood in the place of a value before an update.
 #[derive(Clone, Copy)]
 struct Before<'a> {
-    /// The value itself; `None` where there was none, or none that can be told to be the same.
+    /// The value itself; `None` where there was none, or none that is known to be the same.
     old: Option<&'a Value>,
-    /// The nearest value around it that can be told did not change.
+    /// The nearest value around it that is known not to have changed.
     parent_same: bool,
 }
 
@@ -178,7 +178,7 @@ fn one(
         }
     };
     let mut context = Context::with_env(ENV.clone());
-    context.add_function("sum", sum).expect("nobody else has this name");
+    context.add_function("sum", sum).expect("the name is free");
     context.add_variable_from_value("self", own.clone());
     let transition = text.contains("oldSelf");
     if transition {
