@@ -339,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn a_nic_whose_read_hangs_is_out_of_service_for_a_reason_of_its_own_and_comes_back_by_good_polls() {
+    fn a_nic_whose_read_hangs_is_out_of_service_until_good_polls_bring_it_back() {
         let bdf: Bdf = "0000:3b:00.0".parse().unwrap();
         let port = Port { number: 1, state: PortState::Active, phys_state: None, link_layer: None, rate: None };
         let nic = NicInfo {

@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn a_nic_whose_read_hangs_is_at_fault_alone_and_is_read_again_when_the_read_comes_back() {
+    fn a_nic_whose_read_hangs_fails_alone_and_is_read_again_when_that_read_ends() {
         let (open, gate) = channel();
         let (reads, read) = (NicReads::new(SHORT), stuck(&[1], gate));
         let all: Vec<RdmaEntry> = (0..4).map(entry).collect();

@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_answer_that_stops_in_its_middle_is_an_error_and_a_watch_that_is_silent_is_none() {
+    async fn an_answer_that_stops_halfway_is_an_error_and_a_silent_watch_is_not() {
         let first = || tokio_stream::once(Ok::<_, Infallible>("{"));
         let stuck = move |_| async move { Response::new(Body::from_stream(first().chain(tokio_stream::pending()))) };
         let mut client = client(stuck, Resumed::new());

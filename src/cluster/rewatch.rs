@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn after_an_expired_version_the_list_follows_at_once_however_long_the_api_server_was_away() {
+    fn after_an_expired_version_the_list_follows_at_once_after_any_absence() {
         let mut results = outage();
         results.push(failed(410));
         assert!(after(&results) <= SHORTEST);

@@ -65,7 +65,7 @@ mod tests {
     }
 
     #[test]
-    fn the_lock_is_needed_unless_the_agent_identifies_callers_and_serves_the_scheduler_without() {
+    fn the_lock_is_needed_unless_the_agent_identifies_callers_without_it() {
         let status = |identity: &str, more: &str| {
             AgentStatus::parse(&format!(r#"{{"version":"1","registered":[],"identity":"{identity}"{more}}}"#)).unwrap()
         };

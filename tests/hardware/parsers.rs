@@ -36,7 +36,7 @@ fn minors_of_mig_are_read_line_by_line() {
 }
 
 #[test]
-fn the_whole_table_of_mig_minors_is_read_though_it_is_longer_than_other_files_may_be() {
+fn the_whole_table_of_mig_minors_is_read_though_longer_than_other_files_may_be() {
     let bench = Bench::new(Shape::Single);
     let table = std::fs::metadata(bench.roots().proc.join("driver/nvidia-caps/mig-minors")).unwrap();
     assert!(table.len() > 64 * 1024);

@@ -9,7 +9,7 @@ use super::plugin::{Log, Plugin};
 use super::waiting::wait;
 
 #[tokio::test]
-async fn before_its_plugin_is_back_a_restarted_kubelet_keeps_running_pods_and_refuses_new_ones() {
+async fn until_its_plugin_is_back_a_restarted_kubelet_keeps_pods_and_refuses_new_ones() {
     let node = Node::start().await;
     node.create_simple("old", 2).await;
     node.phase("old", "Running").await;
@@ -35,7 +35,7 @@ async fn before_its_plugin_is_back_a_restarted_kubelet_keeps_running_pods_and_re
 
 /// kubernetes/kubernetes#138446: only running containers are passed over while a restarted kubelet waits for plugins.
 #[tokio::test]
-async fn a_finished_init_container_with_devices_fails_its_pod_when_the_kubelet_is_back_before_the_plugin() {
+async fn a_finished_init_container_with_devices_fails_its_pod_before_the_plugin_is_back() {
     let node = Node::start().await;
     let mut spec = pod("Never", &["sleep", "3000"], 1);
     spec["initContainers"] = json!([container("init", &["sleep", "0"], 1)]);

@@ -122,7 +122,7 @@ fn gpu_and_nic_answers_never_use_the_same_key_and_hold_no_word_of_the_pod() {
 }
 
 #[test]
-fn limits_of_a_share_are_numbered_as_the_container_sees_its_devices_and_not_as_they_were_assigned() {
+fn limits_of_a_share_are_numbered_as_the_container_sees_its_devices() {
     let mut grant = grant(DeviceType::Gpu, GPU, true);
     let mut larger = grant.entries[0].clone();
     larger.1.id = DeviceId::parse("GPU-b").unwrap();

@@ -220,7 +220,7 @@ fn an_invalid_job_that_never_started_has_no_spec_in_force() {
 }
 
 #[test]
-fn a_started_job_keeps_its_spec_when_an_edit_is_invalid_or_changes_what_is_immutable() {
+fn a_started_job_keeps_its_spec_over_an_invalid_or_forbidden_edit() {
     let accepted = |edit: &dyn Fn(&mut Value)| {
         job(|job| {
             job["status"]["acceptedSpec"] = job["spec"].clone();

@@ -171,7 +171,7 @@ fn without_pod_resources_the_lock_tells_unless_another_pod_could_be_calling() {
 }
 
 #[test]
-fn without_pod_resources_a_pod_served_before_the_kubelet_started_again_may_be_the_one_that_asks() {
+fn without_pod_resources_a_pod_served_before_a_kubelet_restart_may_be_the_caller() {
     let (mut served_before, holder) = (one("served", "GPU-0"), one("holder", "GPU-1"));
     for resources in [PodResources::Unavailable, PodResources::Throttled] {
         let mut node = TestNode::new(&[&served_before, &holder]).lock(&holder);
@@ -245,7 +245,7 @@ fn repeated(outcome: &AllocateOutcome) -> &str {
 }
 
 #[test]
-fn a_kubelet_that_lost_its_checkpoint_asks_for_the_container_that_it_starts_again_and_not_for_the_one_that_runs() {
+fn after_a_lost_checkpoint_the_restarting_container_is_the_caller() {
     let p = running(pair("p", ["GPU-0", "GPU-1"], [1, 1]), &[true, false]);
     let mut node = TestNode::new(&[&p]).listed(&[("p", "a", GPU, &[]), ("p", "b", GPU, &[])]);
     grant(&mut node.ledger, &p, &[("a", &["GPU-0"]), ("b", &["GPU-1"])]);
@@ -253,7 +253,7 @@ fn a_kubelet_that_lost_its_checkpoint_asks_for_the_container_that_it_starts_agai
 }
 
 #[test]
-fn a_running_container_that_asks_for_another_number_does_not_hide_the_one_that_starts_again() {
+fn a_running_container_of_another_size_does_not_hide_the_restarting_one() {
     let p = running(pair("p", ["GPU-0", "GPU-1"], [2, 1]), &[true, false]);
     let mut node = TestNode::new(&[&p]).listed(&[("p", "a", GPU, &[]), ("p", "b", GPU, &[])]);
     grant(&mut node.ledger, &p, &[("a", &["GPU-0"]), ("b", &["GPU-1"])]);
@@ -261,7 +261,7 @@ fn a_running_container_that_asks_for_another_number_does_not_hide_the_one_that_s
 }
 
 #[test]
-fn of_two_pods_after_a_lost_checkpoint_nobody_is_guessed_because_a_container_may_have_ended_just_now() {
+fn after_a_lost_checkpoint_no_caller_is_guessed_between_two_pods() {
     let p = running(pair("p", ["GPU-0", "GPU-1"], [1, 1]), &[true, false]);
     let q = running(pair("q", ["GPU-2", "GPU-3"], [1, 1]), &[true, true]);
     let rows: &[(&str, &str, &str, &[&str])] =
@@ -285,14 +285,14 @@ fn containers_that_all_seem_to_run_are_read_live_and_refused_rather_than_guessed
 }
 
 #[test]
-fn a_pod_admitted_while_the_plugin_was_away_is_served_at_its_second_container_while_the_first_runs() {
+fn a_pod_admitted_without_the_plugin_is_served_at_its_second_container() {
     let p = running(pair("p", ["GPU-0", "GPU-1"], [1, 1]), &[true, false]);
     let mut node = TestNode::new(&[&p]).lock(&p).listed(&[("p", "a", GPU, &[]), ("p", "b", GPU, &[])]);
     assert_eq!(served(&node.gpu(&["GPU-5"])), ("p".into(), "b".into(), vec!["GPU-1".into()]));
 }
 
 #[test]
-fn a_kubelet_that_lost_its_checkpoint_admits_anew_and_asks_for_the_ended_init_container_before_one_that_starts_again() {
+fn after_a_lost_checkpoint_an_ended_init_container_comes_before_a_restarting_one() {
     let gpu = [(GPU, 1)];
     let containers = [("init", ContainerKind::Init), ("a", ContainerKind::App), ("b", ContainerKind::App)];
     let p = pod("p", containers.map(|(name, kind)| container(name, kind, &gpu)).to_vec());

@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn listed_containers_and_the_init_containers_before_them_are_served_with_the_ids_that_the_kubelet_holds() {
+    fn listed_containers_and_earlier_init_containers_keep_the_ids_of_the_kubelet() {
         let gpu = [(GPU, 1)];
         let pod = pod(
             "b",
@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_rebuilt_before_the_kubelet_listed_it_takes_the_ids_that_are_listed_later() {
+    fn what_is_rebuilt_before_the_kubelet_lists_it_takes_the_ids_listed_later() {
         let mut assigned = with_assignment(gpu_pod("a", 1), &[("main", &["GPU-2"])]);
         let mut unassigned = gpu_pod("b", 1);
         (assigned.phase, unassigned.phase) = (Phase::Running, Phase::Running);
@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn devices_that_appear_in_a_later_listing_are_learned_once_and_never_from_a_predecessor() {
+    fn devices_of_a_later_listing_are_learned_once_and_never_from_a_predecessor() {
         let pod = with_assignment(gpu_pod("a", 1), &[("main", &["GPU-2"])]);
         let (all, listing) = (pods(&[&pod]), listing(&[("a", "main", GPU, &["GPU-2"])]));
         let mut ledger = Ledger::default();

@@ -113,7 +113,7 @@ fn an_assignment_that_does_not_fit_the_request_is_refused() {
 }
 
 #[test]
-fn a_hint_that_changes_what_an_amount_stands_for_changes_how_many_devices_are_expected() {
+fn a_hint_that_changes_the_meaning_of_an_amount_changes_the_expected_count() {
     let all = Counting { strategy: Some(AllocateStrategy::ApplyForAll), alone: false };
     let mut every = with_assignment(gpu_pod("a", 1), &[("main", &["GPU-0", "GPU-1", "GPU-2"])]);
     assert_eq!(rule(&mut admitted(&every), &["GPU-0"]), AllocateRule::Plan);
@@ -172,7 +172,7 @@ fn the_holders_of_all_devices_of_a_node_are_asked_for_at_once() {
 }
 
 #[test]
-fn a_device_whose_holder_the_watch_shows_deleted_is_free_at_once_and_one_that_is_only_missing_is_asked_for() {
+fn a_device_is_free_when_its_holder_is_deleted_and_asked_for_when_only_missing() {
     let (a, old) = (one("a", "GPU-0"), one("old", "GPU-0"));
     for (deleted, asked_live) in [(true, 0), (false, 1)] {
         let mut node = TestNode::new(&[&a, &old]).lock(&a).listed(&[("a", "main", GPU, &[])]);

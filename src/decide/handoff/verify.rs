@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn a_container_whose_entry_was_rebuilt_without_ids_starts_with_devices_of_its_pod_and_no_others() {
+    fn a_container_rebuilt_without_ids_starts_with_devices_of_its_pod_only() {
         let pod = with_assignment(gpu_pod("a", 2), &[("main", &["GPU-0", "GPU-1"])]);
         let mut ledger = granted(&pod, &[("main", &["GPU-0", "GPU-1"])]);
         let key = ledger.iter().next().unwrap().key();

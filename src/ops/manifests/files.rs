@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn kube_scheduler_is_told_the_verbs_and_limits_that_the_extender_has_and_every_device_name() {
+    fn the_configuration_of_kube_scheduler_names_every_verb_limit_and_device() {
         let files = files(&Values::default()).unwrap();
         let config = documents(&files.iter().find(|file| file.path == "extender/kube-scheduler.yaml").unwrap().text);
         let extender = &config[0]["extenders"][0];

@@ -126,7 +126,7 @@ async fn all_are_served_exactly(cluster: &TestCluster) -> usize {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn where_both_sides_do_without_no_lock_is_ever_written_and_every_pod_gets_exactly_its_devices() {
+async fn where_both_sides_need_no_lock_none_is_written_and_every_pod_gets_its_devices() {
     let cluster = TestCluster::with_args(1, AUTO, AUTO).await;
     until_it_says(&cluster, "node-0", Identity::Exact, &["baton-scheduler"]).await;
     let locks = LocksSeen::from_now(&cluster).await;
@@ -144,7 +144,7 @@ async fn where_both_sides_do_without_no_lock_is_ever_written_and_every_pod_gets_
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_scheduler_on_auto_locks_nodes_whose_agents_were_not_told_and_every_pod_gets_exactly_its_devices() {
+async fn a_scheduler_on_auto_locks_the_nodes_of_agents_without_that_setting() {
     let cluster = TestCluster::with_args(1, &[], AUTO).await;
     until_it_says(&cluster, "node-0", Identity::Exact, &[]).await;
     each_is_served_under_its_own_lock(&cluster).await;
@@ -158,7 +158,7 @@ async fn agents_on_auto_serve_pods_of_a_scheduler_that_was_not_told_under_its_lo
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn pods_of_a_scheduler_that_the_agents_do_not_name_are_locked_for_and_served_under_the_lock() {
+async fn pods_of_a_scheduler_that_the_agents_do_not_name_are_served_under_the_lock() {
     let cluster = TestCluster::with_args(1, &["--node-lock=auto", "--scheduler-names=another"], AUTO).await;
     until_it_says(&cluster, "node-0", Identity::Exact, &["another"]).await;
     each_is_served_under_its_own_lock(&cluster).await;
@@ -191,7 +191,7 @@ async fn only_the_node_whose_kubelet_does_not_tell_callers_apart_is_locked() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_scheduler_killed_before_its_binding_leaves_no_lock_and_the_next_one_assigns_nothing_twice() {
+async fn a_scheduler_killed_before_its_binding_leaves_no_lock_and_nothing_twice() {
     let mut cluster = TestCluster::with_args(1, AUTO, AUTO).await;
     until_it_says(&cluster, "node-0", Identity::Exact, &["baton-scheduler"]).await;
     let Some(server) = cluster.control_plane.simulated() else { return skipped("needs injected faults") };
@@ -214,7 +214,7 @@ async fn a_scheduler_killed_before_its_binding_leaves_no_lock_and_the_next_one_a
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_agent_that_dies_between_bind_and_allocate_serves_the_pod_once_or_has_it_refused_and_needs_no_lock() {
+async fn an_agent_killed_between_bind_and_allocate_needs_no_lock_to_serve_the_pod_once() {
     let mut cluster = TestCluster::with_args(1, AUTO, AUTO).await;
     until_it_says(&cluster, "node-0", Identity::Exact, &["baton-scheduler"]).await;
     let locks = LocksSeen::from_now(&cluster).await;

@@ -77,7 +77,7 @@ async fn a_pod_recreated_under_its_name_is_another_pod() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn broken_watches_and_a_compaction_leave_running_pods_alone_and_work_goes_on_after_them() {
+async fn broken_watches_and_a_compaction_leave_running_pods_alone() {
     let cluster = TestCluster::start(1).await;
     let Some(server) = cluster.control_plane.simulated() else {
         return skipped("the watches of a real API server are not cut");
@@ -95,7 +95,7 @@ async fn broken_watches_and_a_compaction_leave_running_pods_alone_and_work_goes_
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_api_server_that_is_away_leaves_running_pods_alone_and_work_goes_on_when_it_is_back() {
+async fn while_the_api_server_is_away_running_pods_stay_and_work_goes_on_after() {
     let cluster = TestCluster::start(1).await;
     let Some(server) = cluster.control_plane.simulated() else { return skipped("a real API server is not taken away") };
     cluster.create(&pod("before").app("main", &[("nvidia.com/gpu", "1")])).await;

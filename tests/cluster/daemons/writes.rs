@@ -37,7 +37,7 @@ impl LockedNode {
 
     /// The node as a watch has it reaches the locks.
     async fn see(&self) {
-        self.locks.saw(&self.server.nodes().get("n").await.unwrap().metadata);
+        self.locks.observe(&self.server.nodes().get("n").await.unwrap().metadata);
     }
 }
 
@@ -119,7 +119,7 @@ async fn a_write_to_another_annotation_does_not_disturb_the_lock() {
 }
 
 #[tokio::test]
-async fn one_candidate_leads_and_a_silent_leader_is_replaced_after_its_lease_on_the_followers_clock() {
+async fn a_silent_leader_is_replaced_after_its_lease_on_the_followers_clock() {
     let node = node(json!(null)).await;
     let candidate = |name: &str| Candidate::new(node.server.client.clone(), LeaseConfig::new("default", "baton", name));
     let (mut a, mut b) = (candidate("a"), candidate("b"));

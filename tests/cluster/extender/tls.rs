@@ -111,7 +111,7 @@ async fn renewed_files_count_from_the_next_connection_on_and_unusable_ones_chang
 }
 
 #[test]
-fn plain_http_outside_loopback_half_a_tls_configuration_and_missing_files_end_the_start() {
+fn plain_http_outside_loopback_half_a_tls_setup_and_missing_files_end_the_start() {
     let run = |args: &[&str]| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_baton"));
         let output = command.env_clear().arg("scheduler").args(args).output().unwrap();

@@ -141,7 +141,7 @@ async fn prioritize_packs_gpus_within_0_to_10() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn preempt_keeps_nodes_where_the_victims_free_enough_devices_and_adds_what_is_missing() {
+async fn preempt_keeps_nodes_where_victims_free_enough_and_adds_missing_victims() {
     let extender = Extender::start(&["n1", "n2", "n3"]).await;
     let mut uids = Vec::new();
     for (name, node, gpus) in [("a", "n1", "5"), ("b", "n1", "3"), ("c", "n2", "8")] {

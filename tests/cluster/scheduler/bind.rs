@@ -122,7 +122,7 @@ async fn with_auto_and_an_exact_agent_the_binding_is_the_only_write() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_unschedulable_pod_says_why_in_its_condition_and_at_explain_and_goes_when_it_can() {
+async fn an_unschedulable_pod_says_why_in_its_condition_and_at_explain() {
     let cluster = SchedulerCluster::start().await;
     cluster.node("n1").await;
     let scheduler = cluster.scheduler().await;
@@ -146,7 +146,7 @@ async fn an_unschedulable_pod_says_why_in_its_condition_and_at_explain_and_goes_
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_waits_for_a_lock_that_stands_says_so_in_condition_and_event_until_it_is_bound() {
+async fn a_pod_that_waits_for_a_lock_says_so_in_condition_and_event_until_it_is_bound() {
     let cluster = SchedulerCluster::start().await;
     cluster.node("n1").await;
     let scheduler = cluster.scheduler().await;

@@ -160,7 +160,7 @@ async fn a_binding_waits_for_no_other_pods_condition_however_many_have_no_answer
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_condition_that_has_no_answer_keeps_its_own_pod_from_its_binding_for_a_while_only() {
+async fn a_condition_without_an_answer_delays_the_binding_of_its_own_pod_only() {
     let cluster = SchedulerCluster::start().await;
     let mut options = cluster.quick();
     options.periods.bind_timeout = Duration::from_millis(500);

@@ -42,7 +42,7 @@ fn writes(cluster: &SchedulerCluster) -> u64 {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_status_follows_the_gang_from_its_first_member_to_its_end_and_is_not_written_without_need() {
+async fn the_status_follows_the_gang_to_its_end_and_is_not_written_without_need() {
     let cluster = SchedulerCluster::start().await;
     cluster.pod_group_crd(PodGroupApi::Sigs).await;
     cluster.pod_group("g", json!({"minMember": 3})).await;
@@ -139,7 +139,7 @@ async fn a_restarted_scheduler_knows_from_the_pod_group_that_the_gang_was_satisf
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn groups_of_other_schedulers_are_left_alone_and_a_crd_without_conditions_is_not_written_again_and_again() {
+async fn groups_of_other_schedulers_and_crds_without_conditions_are_not_written_again() {
     let cluster = SchedulerCluster::start().await;
     cluster.cpus("n1", 8).await;
     for api in [PodGroupApi::Sigs, PodGroupApi::Community] {

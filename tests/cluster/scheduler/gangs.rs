@@ -281,7 +281,7 @@ async fn marks_that_cannot_be_written_are_tried_until_they_are() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn both_gangs_of_a_group_are_marked_a_late_member_is_refused_and_a_restart_changes_nothing() {
+async fn both_gangs_of_a_group_time_out_and_a_late_member_is_refused_over_a_restart() {
     let mut stage = Stage::open().await;
     stage.cluster.cpus("n1", 3).await;
     let more = json!({"mode": "NonStrict", "waiting-time": "2s", "groups": "[\"ml/a\", \"ml/b\"]"});
@@ -330,7 +330,7 @@ async fn the_members_of_a_gang_on_one_node_follow_each_other_through_its_lock() 
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_scheduler_killed_after_two_of_five_bindings_completes_the_other_three_before_anybody_else() {
+async fn a_scheduler_killed_after_two_of_five_bindings_completes_the_other_three_first() {
     let mut stage = Stage::open().await;
     stage.cluster.cpus("n1", 5).await;
     let binding = FaultRule { user: USER.to_owned(), ..FaultRule::on("create", "pods").below("binding").after(2) };

@@ -96,7 +96,7 @@ fn check(cluster: &SchedulerCluster) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn killed_at_every_step_of_a_stream_of_500_pods_every_pod_is_bound_once_and_no_lock_is_left() {
+async fn killed_at_every_step_of_500_pods_each_is_bound_once_and_no_lock_is_left() {
     let cluster = SchedulerCluster::start().await;
     let dir = tempfile::tempdir().unwrap();
     cluster.server().allow(USER, vec![Rule::new("*", "*", "*")]);

@@ -60,7 +60,7 @@ async fn pod(cluster: &SchedulerCluster, name: &str, claim: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_claim_that_waits_for_its_pod_is_provisioned_on_the_chosen_node_before_the_pod_is_bound() {
+async fn a_waiting_claim_is_provisioned_on_the_chosen_node_before_the_pod_is_bound() {
     let cluster = SchedulerCluster::start().await;
     cluster.node("n1").await;
     let storage = Storage::of(&cluster);

@@ -130,7 +130,7 @@ async fn every_rule_between_fields_refuses_at_the_door_with_its_field_and_its_wo
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_definition_whose_rule_is_no_cel_is_refused_and_what_a_new_rule_forbids_stays_where_it_is_untouched() {
+async fn a_rule_that_is_no_cel_is_refused_and_a_new_rule_spares_untouched_fields() {
     let cluster = JobCluster::start().await;
     let definitions: Api<CustomResourceDefinition> = Api::all(cluster.client.clone());
     let definition = |rule: &str| {

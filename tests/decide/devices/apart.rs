@@ -61,7 +61,7 @@ fn the_set_itself_is_chosen_so_that_each_container_has_a_domain() {
 }
 
 #[test]
-fn a_whole_gpu_leaves_the_large_one_to_the_share_that_fits_no_other_wherever_it_stands_in_the_spec() {
+fn a_whole_gpu_leaves_the_large_one_to_the_share_that_fits_no_other() {
     let sized = |minor: i32, memory: &str| {
         let mut info = gpu(minor, "s", "r", 0);
         info.resources.insert(key::GPU_MEMORY.into(), memory.parse().unwrap());

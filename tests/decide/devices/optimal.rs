@@ -82,7 +82,7 @@ fn sixteen_gpus_all_apart_take_exactly_every_subset_and_neighbours_take_few() {
 }
 
 #[test]
-fn sixty_four_gpus_are_searched_exactly_where_few_places_differ_and_greedily_where_not() {
+fn sixty_four_gpus_are_searched_exactly_where_few_differ_else_greedily() {
     let regular = pool_of((0..64).map(|at| gpu(at, &format!("s{}", at / 8), "r", at / 32)).collect());
     let found = best(&regular, regular.summary().free_gpus, 8, |_| Some(0));
     assert_eq!(found.set.unwrap().0, 0xff);

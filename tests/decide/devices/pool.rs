@@ -23,7 +23,7 @@ fn a_grant_above_capacity_is_refused_and_names_the_device() {
 }
 
 #[test]
-fn a_grant_leaves_the_same_of_every_pool_in_one_state_and_is_taken_afresh_from_another() {
+fn a_grant_has_one_outcome_on_equal_pools_and_is_computed_again_on_others() {
     let grant = |core| Grant { parts: [Part::Gpu { gpu: 3, core, memory: MEMORY / 4 }].into(), ..Grant::default() };
     let (empty, known, some) = (pool_of(machine(2)), AfterGrant::default(), grant(30));
     let (mut first, mut second, mut plain) = (empty.clone(), empty.clone(), empty.clone());
@@ -144,7 +144,7 @@ fn a_node_whose_gpus_are_all_cut_gives_its_mig_devices_to_whoever_asks_for_gpus(
 }
 
 #[test]
-fn virtual_functions_that_are_not_listed_any_more_are_not_given_and_labels_are_those_of_the_newest_object() {
+fn unlisted_virtual_functions_are_not_given_and_labels_are_of_the_newest_object() {
     let nic = |fabric: &str, vfs: &[&str]| {
         super::nodes::object(vec![super::nodes::with_vfs(super::nodes::nic(0, "s", "r", 0), fabric, vfs)])
     };

@@ -28,7 +28,7 @@ fn one_by_one(pool: &NodePool, requests: &[PodDeviceRequest]) -> bool {
 }
 
 #[test]
-fn shares_of_forty_and_thirty_percent_fill_two_gpus_though_the_best_fit_of_each_does_not() {
+fn shares_of_40_and_30_percent_fill_two_gpus_though_best_fit_does_not() {
     let pool = pool_of(vec![gpu(0, "s", "r", 0), gpu(1, "s", "r", 0)]);
     let asked: Vec<PodDeviceRequest> = [40, 40, 30, 30, 30, 30].map(share).into();
     assert!(!one_by_one(&pool, &asked), "40 + 40 lie on one GPU by best fit");

@@ -315,7 +315,7 @@ fn a_final_failure_evicts_the_others_and_not_the_pod_itself() {
 }
 
 #[test]
-fn a_commit_that_has_lost_a_member_is_completed_after_a_restart_by_whoever_was_there() {
+fn a_commit_that_lost_a_member_is_completed_by_the_others_after_a_restart() {
     let mut gangs = TestGangs::new(3);
     gangs.members("g", 4, &gang("g", "3", &[("match-policy", "only-waiting")]));
     gangs.wait(2);
@@ -360,7 +360,7 @@ fn a_running_gang_that_only_counts_who_waits_is_not_shown_as_failed() {
 }
 
 #[test]
-fn pods_made_in_the_second_in_which_the_former_ones_were_called_satisfied_need_their_minimum() {
+fn pods_made_in_the_second_of_a_former_satisfaction_need_their_minimum() {
     let mut gangs = TestGangs::new(4);
     gangs.pod_group("ml/g", |facts| facts.spec.min = Some(2));
     gangs.members("g", 2, &named("g"));
@@ -383,7 +383,7 @@ fn pods_made_in_the_second_in_which_the_former_ones_were_called_satisfied_need_t
 }
 
 #[test]
-fn each_gang_of_a_group_that_is_held_hears_of_its_own_trouble_whatever_holds_the_first_one() {
+fn each_gang_of_a_group_that_is_not_ready_is_told_its_own_reason() {
     let mut gangs = TestGangs::new(8);
     let of_group = (format!("{G}groups"), group(&["ml/a", "ml/b", "ml/c"]));
     let mut keys = gang("a", "1", &[]);

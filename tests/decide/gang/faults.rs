@@ -189,7 +189,7 @@ fn a_non_strict_gang_keeps_the_volume_plans_of_what_it_holds_over_failed_attempt
 }
 
 #[test]
-fn the_surplus_of_a_gang_that_is_satisfied_in_the_attempt_of_another_is_not_forgotten() {
+fn the_surplus_of_a_gang_satisfied_in_anothers_attempt_is_not_forgotten() {
     let mut gangs = no_nodes();
     for (node, cpus) in [("a", 3), ("b", 3), ("c", 4)] {
         gangs.plain_node(node, cpus, node);
@@ -491,7 +491,7 @@ fn a_holder_that_nobody_can_help_does_not_keep_the_others_blocked() {
 }
 
 #[test]
-fn whole_gpus_that_only_one_order_places_are_found_for_more_than_eight_members_of_two_kinds() {
+fn the_only_order_that_places_more_than_eight_members_of_two_kinds_is_found() {
     let mut gangs = no_nodes();
     gangs.cluster.node("a", 4);
     gangs.cluster.node("b", 6);
@@ -720,7 +720,7 @@ fn a_gang_that_gets_its_rest_by_another_hand_is_satisfied() {
 }
 
 #[test]
-fn a_gang_whose_rule_ends_by_another_hand_lets_its_holders_go_and_others_have_their_turn() {
+fn a_gang_satisfied_by_another_scheduler_gives_its_reservations_back() {
     let mut gangs = no_nodes();
     gangs.plain_node("n", 1, "x");
     let more = [("mode", "NonStrict"), ("match-policy", "once-satisfied"), ("waiting-time", "600s")];

@@ -166,7 +166,7 @@ fn a_gang_that_leaves_its_group_gives_back_what_that_holds_and_starts_as_a_whole
 }
 
 #[test]
-fn members_of_a_gang_that_has_left_do_not_take_the_holdings_along_when_one_pod_is_edited() {
+fn members_of_a_gang_that_left_keep_their_reservations_when_one_pod_is_edited() {
     let mut gangs = TestGangs::new(4);
     gangs.accumulating = true;
     let more = [("mode", "NonStrict"), ("match-policy", "waiting-and-running")];
@@ -208,7 +208,7 @@ fn a_broken_commit_that_does_not_say_whose_it_is_is_the_present_groups() {
 }
 
 #[test]
-fn a_pod_group_that_calls_a_former_group_satisfied_is_not_believed_about_the_present_one() {
+fn a_pod_group_satisfied_for_a_former_group_says_nothing_of_the_present_one() {
     let mut gangs = TestGangs::new(5);
     let since = crate::harness::wall(gangs.cluster.now + Duration::from_secs(1));
     let condition = || Condition {

@@ -117,7 +117,7 @@ fn a_gang_whose_members_tolerate_more_is_tried_again_as_a_pod_by_itself_is() {
 }
 
 #[test]
-fn a_member_for_whom_nobody_can_make_room_keeps_no_gang_from_preempting_that_does_not_need_it() {
+fn a_member_beyond_the_minimum_without_possible_room_does_not_stop_preemption() {
     let mut gangs = TestGangs::with(Default::default());
     gangs.plain_node("n", 36, "x");
     (0..36).for_each(|n| gangs.member(&format!("low-{n}"), &[]));

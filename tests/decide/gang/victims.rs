@@ -111,7 +111,7 @@ fn two_places_that_a_gang_can_spare_cost_only_these() {
 }
 
 #[test]
-fn the_room_of_a_preempting_gang_stays_closed_while_one_of_its_victims_is_still_there() {
+fn the_room_of_a_preempting_gang_stays_closed_while_one_victim_is_there() {
     let mut gangs = gang_on(2, "0");
     for n in 0..3 {
         let mut facts = gangs.facts(&format!("high-{n}"), &[("cpu", "1")], &gang("high", "3", &[]));
@@ -289,7 +289,7 @@ fn nobody_joins_a_gang_whose_members_are_about_to_leave() {
 }
 
 #[test]
-fn members_that_want_to_be_near_each_other_keep_their_room_until_the_victims_have_left() {
+fn members_with_affinity_to_each_other_keep_their_room_until_the_victims_left() {
     let mut gangs = gang_on(2, "0");
     let keys = gang("high", "2", &[]);
     let mut first = gangs.facts("high-ps", &[("cpu", "1")], &keys);

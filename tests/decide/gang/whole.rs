@@ -115,7 +115,7 @@ fn row_5_strict_gangs_never_block_each_other() {
 }
 
 #[test]
-fn row_6_a_gang_that_does_not_fit_leaves_nothing_and_the_pod_behind_it_binds_in_the_same_pass() {
+fn row_6_a_gang_that_does_not_fit_keeps_nothing_and_the_next_pod_binds_at_once() {
     let mut gangs = TestGangs::new(4);
     gangs.members("g", 5, &gang("g", "5", &[]));
     gangs.asks("single", &[("cpu", "2")], &none());
@@ -266,7 +266,7 @@ fn impatient(mode: &'static str, groups: &'static str) -> Keys {
 }
 
 #[test]
-fn row_17_a_non_strict_gang_whose_wait_is_over_is_released_and_marked_until_its_pods_are_made_anew() {
+fn row_17_a_non_strict_gang_whose_wait_is_over_is_released_and_marked() {
     let mut gangs = TestGangs::new(2);
     gangs.accumulating = true;
     let keys = impatient("NonStrict", "");
@@ -506,7 +506,7 @@ fn row_30_a_gang_that_cannot_be_is_held_with_its_reason() {
 }
 
 #[test]
-fn a_waiting_member_that_is_deleted_releases_the_others_when_the_gang_cannot_be_satisfied_any_more() {
+fn a_deleted_member_releases_the_others_when_the_minimum_is_out_of_reach() {
     let mut gangs = TestGangs::new(2);
     gangs.accumulating = true;
     gangs.members("g", 3, &gang("g", "3", &[("mode", "NonStrict")]));

@@ -430,7 +430,7 @@ fn a_gang_of_ten_thousand_waits_for_its_last_place_and_holds_nothing() {
 }
 
 #[test]
-fn with_evict_gang_the_others_of_its_commit_leave_with_a_member_that_the_kubelet_refused() {
+fn with_evict_gang_the_commit_leaves_with_a_member_that_the_kubelet_refused() {
     for (policy, evicted) in [(OnBindFailure::Solo, 0), (OnBindFailure::EvictGang, 2)] {
         let policy = GangPolicy { on_bind_failure: policy, ..GangPolicy::default() };
         let mut gangs = TestGangs::with(Config { gangs: policy, ..Config::default() });

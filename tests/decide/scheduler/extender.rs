@@ -76,7 +76,7 @@ fn gpus_of_nodes_without_an_agent_are_counted_for_kube_scheduler_too() {
 }
 
 #[test]
-fn a_pod_of_kube_scheduler_is_explained_by_what_it_is_told_here_and_its_bind_is_listed() {
+fn a_pod_of_kube_scheduler_is_explained_by_its_extender_calls_and_bind() {
     let mut cluster = cluster();
     cluster.node("n", 1);
     bound(&mut cluster, "first", ONE, 0);

@@ -286,7 +286,7 @@ fn who_waits_for_a_lock_that_stands_is_told_whose_it_is_since_when_and_what_ends
 }
 
 #[test]
-fn a_lock_that_names_nobody_or_cannot_be_read_is_told_with_the_time_at_which_it_is_taken_over() {
+fn a_lock_without_a_readable_holder_is_shown_with_the_time_of_its_takeover() {
     for (lock, whose) in [
         ("garbage", "its lock, which cannot be read and was there at 2026-11-21T02:16:40Z"),
         ("2026-11-21T02:16:00Z", "its lock of 2026-11-21T02:16:00Z, which names no pod"),
@@ -331,7 +331,7 @@ fn a_line_that_moves_writes_nothing_for_half_a_minute_and_then_once_for_each() {
 }
 
 #[test]
-fn a_told_wait_that_outlives_the_expiry_without_an_agent_says_so_and_a_requeued_pod_says_why() {
+fn a_wait_past_the_expiry_names_the_missing_agent_and_a_requeued_pod_says_why() {
     let mut cluster = TestScheduler::with(
         Config {
             lock_policy: LockPolicy { expired_holder: ExpiredHolder::Wait, ..LockPolicy::default() },

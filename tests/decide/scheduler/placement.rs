@@ -65,7 +65,7 @@ fn with_auto_the_lock_is_left_out_where_the_agent_identifies_exactly() {
 }
 
 #[test]
-fn with_auto_the_lock_is_written_where_the_agent_serves_the_pods_scheduler_only_with_one() {
+fn with_auto_a_lock_is_written_where_the_agent_needs_one_for_that_scheduler() {
     let config = Config { lock_mode: baton::decide::scheduler::LockMode::Auto, ..Config::default() };
     for (lockless, writes) in [(&["other", "baton-scheduler"][..], 0), (&["other"], 1), (&[], 1)] {
         let mut cluster = TestScheduler::with(config.clone(), DefaultSet::default());
@@ -209,7 +209,7 @@ fn a_gated_pod_goes_when_its_gates_are_gone() {
 }
 
 #[test]
-fn a_bound_pod_without_an_assignment_blocks_its_type_until_the_node_says_what_it_holds() {
+fn a_bound_pod_without_an_assignment_blocks_its_type_until_the_node_reports() {
     let mut cluster = TestScheduler::new();
     cluster.node("n", 2);
     let mut foreign = pod("foreign", ONE, cluster.now);

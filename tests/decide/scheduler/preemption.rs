@@ -108,7 +108,7 @@ fn a_more_important_pod_may_take_the_room() {
 }
 
 #[test]
-fn a_budget_is_kept_where_another_node_costs_none_and_broken_where_nothing_else_helps() {
+fn a_budget_is_kept_where_another_node_needs_none_broken_and_broken_otherwise() {
     let mut cluster = TestScheduler::new();
     cluster.node("a", 1);
     cluster.node("b", 1);
@@ -267,7 +267,7 @@ fn a_pod_makes_room_elsewhere_when_the_node_that_others_leave_for_it_dies() {
 }
 
 #[test]
-fn a_nomination_that_was_not_written_is_written_again_later_each_time_for_as_long_as_it_holds() {
+fn a_nomination_that_was_not_written_is_tried_again_for_as_long_as_it_holds() {
     let mut cluster = TestScheduler::new();
     cluster.node("n", 1);
     submit(&mut cluster, "low", ONE, 1);
@@ -305,7 +305,7 @@ fn a_nomination_whose_removal_was_not_written_is_removed_again() {
 }
 
 #[test]
-fn a_lost_nomination_of_a_pod_that_has_found_its_place_or_went_is_not_written_any_more() {
+fn a_lost_nomination_of_a_pod_that_is_bound_or_gone_is_not_written_again() {
     let mut cluster = TestScheduler::new();
     cluster.node("n", 2);
     submit(&mut cluster, "low", ONE, 1);

@@ -155,7 +155,7 @@ fn anyway(topology_key: &str) -> Spread {
 }
 
 #[test]
-fn soft_spreading_prefers_empty_places_and_weighs_each_constraint_by_its_number_of_places() {
+fn soft_spreading_prefers_empty_domains_and_weighs_constraints_by_their_number() {
     let set = scored(&[("PodTopologySpread", 1)]);
     let mut cluster = cluster(set.clone());
     zones(&mut cluster, &[("a", "z0"), ("b", "z0"), ("c", "z1"), ("d", "")]);

@@ -30,7 +30,7 @@ impl TestScheduler {
 }
 
 #[test]
-fn a_claim_goes_only_where_its_driver_says_that_there_is_storage_enough_and_waits_for_some() {
+fn a_claim_goes_only_where_its_driver_publishes_enough_storage_else_it_waits() {
     let mut cluster = cluster();
     cluster.class("local", true, &[]);
     cluster.driver(true);
@@ -86,7 +86,7 @@ fn a_claim_that_gets_a_volume_that_is_there_or_names_no_size_asks_for_no_storage
 }
 
 #[test]
-fn storage_of_another_class_or_of_nodes_with_other_labels_is_of_no_use_and_selectors_hold_whole() {
+fn storage_of_another_class_or_of_nodes_with_other_labels_does_not_count() {
     let mut cluster = cluster();
     cluster.class("local", true, &[]);
     cluster.driver(true);

@@ -119,7 +119,7 @@ fn play(steps: &[Step]) -> String {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(96))]
     #[test]
-    fn no_stream_gives_a_device_twice_or_leaves_a_lock_and_the_same_stream_ends_the_same(
+    fn no_stream_gives_a_device_twice_or_leaves_a_lock_and_each_is_reproducible(
         steps in proptest::collection::vec(step(), 1..60)
     ) {
         prop_assert_eq!(play(&steps), play(&steps));

@@ -131,7 +131,7 @@ impl TestScheduler {
 }
 
 #[test]
-fn the_provisioner_is_told_the_node_once_and_the_pod_is_bound_there_when_the_volume_is() {
+fn the_node_is_selected_once_and_the_pod_is_bound_when_the_volume_is() {
     let mut cluster = cluster();
     cluster.class("local", true, &["b"]);
     cluster.claim("data", 10, |_| {});
@@ -188,7 +188,7 @@ fn a_claim_that_gets_no_volume_in_ten_minutes_is_given_up_and_its_room_is_free()
 }
 
 #[test]
-fn a_claim_gets_the_smallest_free_volume_that_its_node_reaches_and_no_two_claims_get_the_same() {
+fn each_claim_gets_the_smallest_free_volume_of_its_node_and_none_is_given_twice() {
     let mut cluster = cluster();
     cluster.class("local", false, &[]);
     cluster.volume("small", 5, "a");

@@ -137,7 +137,7 @@ fn the_packed_job_of_the_documentation_leaves_the_free_node_free() {
 }
 
 #[test]
-fn the_leader_that_goes_first_in_the_documentation_has_the_free_node_and_the_workers_the_used_one() {
+fn the_documented_leader_has_the_free_node_and_the_workers_the_used_one() {
     let mut jobs = TestJobs::new();
     jobs.node("a", 16, 8);
     jobs.node("b", 16, 8);

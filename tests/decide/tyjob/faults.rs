@@ -129,7 +129,7 @@ fn a_restarted_scheduler_rebuilds_the_reservations_from_the_status_alone() {
 }
 
 #[test]
-fn a_restarted_scheduler_keeps_places_beside_a_pod_that_waits_for_others_to_leave_their_node() {
+fn a_restarted_scheduler_keeps_places_beside_a_pod_with_pending_victims() {
     let mut jobs = TestJobs::new();
     jobs.node("a", 64, 8);
     let gpus = |count| [("nvidia.com/gpu", count)];
@@ -353,7 +353,7 @@ fn what_a_job_gives_back_because_it_asks_for_more_goes_to_the_one_that_waits() {
 }
 
 #[test]
-fn the_room_of_a_job_that_is_over_goes_to_the_next_job_before_a_younger_pod_takes_it() {
+fn the_room_of_an_ended_job_goes_to_the_next_job_before_a_younger_pod() {
     let mut jobs = a_job_before_a_gang();
     jobs.change("gang", |facts| facts.deleting = true);
     assert_eq!((jobs.state("first"), jobs.cluster.node_of("thief")), (Some(ScheduleState::ScheduledSucceed), None));

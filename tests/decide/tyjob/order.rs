@@ -95,7 +95,7 @@ fn equal_shares_go_by_priority_then_age_then_name() {
 }
 
 #[test]
-fn in_a_mixed_queue_drf_jobs_share_out_among_themselves_the_places_that_priority_gave_them() {
+fn in_a_mixed_queue_drf_jobs_share_the_places_that_priority_gave_them() {
     let cluster = Folded::offered(&amounts(&[("cpu", "10")]));
     let share = |cpu| dominant_share(&demand(&[&[("cpu", cpu)]]), &cluster).0;
     let (by_priority, drf) = (JobQueuePolicy::Priority, JobQueuePolicy::Drf);

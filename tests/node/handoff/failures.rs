@@ -109,7 +109,7 @@ async fn a_kubelet_restart_keeps_ids_and_the_next_pod_is_served() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn without_pod_resources_a_call_after_a_kubelet_restart_is_not_taken_for_the_lock_holders() {
+async fn without_pod_resources_a_call_after_a_kubelet_restart_is_not_the_lock_holders() {
     let machine = HandoffNode::start().await;
     // From here on the kubelet's calls are made by hand, and nothing lists its pods.
     machine.kubelet.stop().await;

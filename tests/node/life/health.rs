@@ -241,7 +241,7 @@ async fn a_broken_nvml_hides_no_nic_and_is_waited_for_when_asked_to() {
 }
 
 #[tokio::test]
-async fn a_driver_that_is_reloaded_under_the_daemon_takes_its_gpus_out_and_brings_them_back() {
+async fn a_driver_reloaded_under_the_daemon_takes_its_gpus_out_and_brings_them_back() {
     let mut node = TestNode::new(NodeSpec::new("reload"));
     node.options.fail_on_init_error = false;
     node.options.periods.nvml_retry = Duration::from_millis(100);

@@ -82,7 +82,7 @@ async fn a_link_in_the_place_of_the_kubelets_socket_is_followed_to_where_it_lead
 }
 
 #[tokio::test]
-async fn a_socket_that_replaces_the_kubelets_is_registered_with_while_the_old_stream_is_open() {
+async fn a_replaced_kubelet_socket_is_registered_with_while_the_old_stream_is_open() {
     let node = node("replaced");
     let old = registrar(&node, &[]);
     let daemon = node.daemon();

@@ -72,7 +72,7 @@ impl NodeCluster {
 }
 
 #[tokio::test]
-async fn inventory_labels_and_lease_stand_in_the_api_and_nothing_is_written_without_a_change() {
+async fn inventory_labels_and_lease_stand_in_the_api_and_change_only_with_the_machine() {
     let mut node = TestNode::new(NodeSpec::new("told"));
     node.options.periods.heartbeat = Duration::from_millis(300);
     let cluster = cluster(&mut node).await;

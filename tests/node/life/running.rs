@@ -53,7 +53,7 @@ async fn in_ledger(address: std::net::SocketAddr) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn a_running_pod_keeps_its_devices_through_a_fault_and_restarts_of_daemon_and_kubelet() {
+async fn a_running_pod_keeps_its_devices_through_faults_and_restarts() {
     let mut node = TestNode::new(NodeSpec::new("through"));
     node.options.gpu_sharing = false;
     let cluster = cluster(&mut node).await;
@@ -141,7 +141,7 @@ async fn a_vendors_cdi_file_is_named_in_answers_and_none_is_written_beside_it() 
 }
 
 #[tokio::test]
-async fn pods_are_served_and_faults_reach_the_kubelet_while_no_write_of_the_daemon_is_answered() {
+async fn pods_are_served_and_faults_reach_the_kubelet_while_no_write_is_answered() {
     let mut node = TestNode::new(NodeSpec::new("unheard"));
     node.options.gpu_sharing = false;
     node.options.periods.rescan = Duration::from_secs(3600);

@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_living_member_with_a_value_decides_and_ended_ones_only_where_nobody_lives() {
+    fn the_oldest_living_member_decides_and_ended_ones_only_where_none_lives() {
         let mut votes = Votes::default();
         let (old, young, dead) = (rank(false, 1, "b"), rank(false, 2, "a"), rank(true, 0, "c"));
         votes.cast(&young, Some(&7));

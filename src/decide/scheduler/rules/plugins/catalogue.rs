@@ -382,7 +382,7 @@ mod tests {
     }
 
     #[test]
-    fn rules_of_ones_own_come_last_and_order_the_queue_alone_in_whatever_set_is_configured() {
+    fn rules_of_ones_own_come_last_and_a_queue_order_of_ones_own_stands_alone() {
         let own = Plugins::default().with(Extension::new(Own("Own")).queue_sort().score(7));
         let set =
             DefaultSet { choice: PluginChoice { lists: without_scores(), ..Default::default() }, ..Default::default() };

@@ -95,7 +95,7 @@ fn a_worker_that_fails_for_the_sake_of_others_is_made_again_without_being_counte
 }
 
 #[test]
-fn a_template_that_is_edited_after_the_leader_was_made_counts_as_an_edit_after_the_start() {
+fn a_template_edited_after_the_leader_was_made_counts_as_an_edit_after_the_start() {
     let mut test = TestJob::new(spec(1));
     test.settle();
     test.place_all();
@@ -373,7 +373,7 @@ fn a_job_deleted_in_mid_creation_makes_no_more_pods() {
 }
 
 #[test]
-fn a_dying_pod_is_waited_for_unless_its_node_is_gone_or_silent_for_over_five_minutes() {
+fn a_terminating_pod_is_waited_for_unless_its_node_is_gone_or_long_silent() {
     for (reachability, seconds) in [(NodeReachability::Gone, 30), (NodeReachability::There, 0)] {
         let mut test = TestJob::running(1);
         test.evict("rl-actor-0");
@@ -417,7 +417,7 @@ fn a_pod_of_an_older_attempt_or_without_a_readable_one_is_removed() {
 }
 
 #[test]
-fn a_worker_set_that_is_added_later_is_told_of_the_variables_that_it_sets_itself_once() {
+fn a_worker_set_added_later_is_warned_once_of_variables_that_it_sets_itself() {
     let mut test = TestJob::running(1);
     let mut added = test.job.spec.worker_sets[0].clone();
     added.name = "late".to_owned();

@@ -63,7 +63,7 @@ fn a_job_that_does_not_fit_fails_and_says_why() {
 }
 
 #[test]
-fn workers_are_made_when_the_leader_has_an_address_and_the_job_runs_when_enough_are_ready() {
+fn workers_follow_the_leaders_address_and_the_job_runs_when_enough_are_ready() {
     let mut test = TestJob::new(spec(3));
     test.job.spec.min_workers_num = 2;
     test.settle();
