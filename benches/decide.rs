@@ -17,7 +17,7 @@ mod load;
 #[path = "../tests/harness/scheduler/values.rs"]
 mod values;
 
-use baton::decide::scheduler::Search;
+use baton::decide::scheduler::NodeSearch;
 use cluster::{Ask, Cluster, Decision, MIXED};
 use expect::Expect;
 
@@ -45,10 +45,10 @@ impl Figures {
 }
 
 /// Fills half of the GPUs, then times decisions while as many pods end.
-fn stream(nodes: usize, asks: &[Ask], search: Search, decisions: usize) -> Figures {
+fn stream(nodes: usize, asks: &[Ask], search: NodeSearch, decisions: usize) -> Figures {
     let mut cluster = Cluster::new(nodes, search);
     cluster.lead();
-    let fill = if search == Search::Indexed { 50 } else { 1 };
+    let fill = if search == NodeSearch::Indexed { 50 } else { 1 };
     while cluster.full() < fill {
         let at = cluster.random(asks.len());
         cluster.decide(&asks[at]);
@@ -72,14 +72,14 @@ fn main() {
     let mut expect = Expect::load("decide");
     println!("decisions, by what is asked for");
     for (name, ask) in ["1 GPU", "2 GPUs", "4 GPUs", "8 GPUs", "share"].iter().zip(MIXED.chunks(1)) {
-        show(name, 5000, &stream(5000, ask, Search::Indexed, DECISIONS));
+        show(name, 5000, &stream(5000, ask, NodeSearch::Indexed, DECISIONS));
     }
     let mixed = SIZES.map(|nodes| {
-        let figures = stream(nodes, &MIXED, Search::Indexed, DECISIONS);
+        let figures = stream(nodes, &MIXED, NodeSearch::Indexed, DECISIONS);
         show("mixed", nodes, &figures);
         figures
     });
-    show("by scan", 5000, &stream(5000, &MIXED, Search::Scanning, 20));
+    show("by scan", 5000, &stream(5000, &MIXED, NodeSearch::Scanning, 20));
     let roots = (SIZES[2] as f64 / SIZES[0] as f64).sqrt();
     println!("mixed, 5,000 nodes; growth from 1,000 to 20,000 nodes as a part of the growth of the root of nodes");
     expect.at_most("p50_us", mixed[1].p50);

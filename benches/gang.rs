@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use baton::contract::key;
-use baton::decide::scheduler::{Effect, Search};
+use baton::decide::scheduler::{Effect, NodeSearch};
 use baton::decide::world::gangs::{DeclarationSource, Declared};
 use baton::decide::world::{PodFacts, WorldEvent};
 use baton::runtime::clock;
@@ -31,7 +31,7 @@ const ONE: &[(&str, &str)] = &[(key::NVIDIA_GPU, "1"), ("cpu", "1")];
 const NEVER: &[(&str, &str)] = &[(key::NVIDIA_GPU, "64"), ("cpu", "1")];
 
 fn world() -> Cluster {
-    let mut cluster = Cluster::new(NODES, Search::Indexed);
+    let mut cluster = Cluster::new(NODES, NodeSearch::Indexed);
     cluster.fill_half();
     cluster.lead();
     cluster

@@ -15,7 +15,7 @@ mod expect;
 #[path = "../tests/harness/scheduler/values.rs"]
 mod values;
 
-use baton::decide::scheduler::{Effects, Moment, Scheduler, Search};
+use baton::decide::scheduler::{Effects, Moment, NodeSearch, Scheduler};
 use cluster::{Cluster, MIXED};
 use expect::Expect;
 
@@ -72,7 +72,7 @@ fn main() {
 
 /// What is counted, in a process of its own.
 fn decide(nodes: usize) {
-    let mut cluster = Cluster::new(nodes, Search::Indexed);
+    let mut cluster = Cluster::new(nodes, NodeSearch::Indexed);
     cluster.fill_unevenly();
     cluster.lead();
     for (at, (_, run)) in STREAMS.into_iter().enumerate() {

@@ -8,7 +8,7 @@ use baton::decide::pod::AssignmentText;
 use baton::decide::scheduler::rules::Annotations;
 use baton::decide::scheduler::rules::plugins::{DefaultSet, default_plugins};
 use baton::decide::scheduler::{
-    BindResult, Config, Effect, Effects, LockMode, Moment, Report, Scheduler, Search, Ticket,
+    BindResult, Config, Effect, EffectResult, Effects, LockMode, Moment, NodeSearch, Scheduler, Ticket,
 };
 use baton::decide::world::{NodeFacts, PodFacts, Resources, WorldEvent};
 use baton::runtime::clock;
@@ -55,7 +55,7 @@ pub struct Decision {
 }
 
 impl Cluster {
-    pub fn new(nodes: usize, search: Search) -> Self {
+    pub fn new(nodes: usize, search: NodeSearch) -> Self {
         let config = Config { lock_mode: LockMode::Auto, batch: 1, search, ..Config::default() };
         let engine = Scheduler::new(config, default_plugins(&DefaultSet::default()).unwrap());
         let now = Duration::from_secs(1000);
@@ -155,7 +155,7 @@ impl Cluster {
             committed: annotations.get(key::GANG_COMMITTED).and_then(|text| Committed::parse(text).ok()),
             ..AssignmentText::default()
         };
-        self.engine.report(Report::Bind { ticket, result: BindResult::Done }, self.moment());
+        self.engine.report(EffectResult::Bind { ticket, result: BindResult::Done }, self.moment());
         self.tell(WorldEvent::Pod(Box::new(facts.clone())));
     }
 

@@ -2,7 +2,7 @@
 
 use baton::contract::key;
 use baton::decide::pod::{AssignmentText, Phase};
-use baton::decide::scheduler::Search;
+use baton::decide::scheduler::NodeSearch;
 use baton::decide::world::{PodFacts, WorldEvent};
 use baton::runtime::clock;
 
@@ -24,7 +24,7 @@ pub struct Load {
 
 pub fn load(nodes: usize) -> Load {
     let (before, started) = (held(), clock::now().mono);
-    let mut cluster = Cluster::new(nodes, Search::Indexed);
+    let mut cluster = Cluster::new(nodes, NodeSearch::Indexed);
     let (with_nodes, nodes_done) = (held(), clock::now().mono);
     for at in 0..nodes * PODS_PER_NODE {
         let facts = bound(at);

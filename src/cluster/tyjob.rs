@@ -14,7 +14,7 @@ use super::pod_defaults;
 use crate::contract::PodKey;
 use crate::contract::tyjob::{InvalidField, PodTemplate, Role, TyJob, TyJobSpec, TyJobStatus, condition, keys};
 use crate::decide::tyjob::placement::{JobFacts, JobIdentity, JobPart, JobSpec, ScheduledCondition};
-use crate::decide::tyjob::{JobHalf, JobWriteResult};
+use crate::decide::tyjob::{JobScheduleStatus, JobWriteResult};
 
 /// A TYJob as it is on the wire, whatever it says.
 #[derive(Debug, Clone, Deserialize, Resource)]
@@ -170,11 +170,11 @@ impl JobStatuses {
 
     /// Applies the half to the TYJob of this uid, with a field manager of its own: the controller's fields stay as they are. Only
     /// the version protects another TYJob of the name: the API server ignores the uid in a write of a custom object's status.
-    pub async fn write(&self, job: &JobIdentity, version: u64, half: &JobHalf) -> JobWriteResult {
-        let scheduled = &half.condition;
+    pub async fn write(&self, job: &JobIdentity, version: u64, status: &JobScheduleStatus) -> JobWriteResult {
+        let scheduled = &status.condition;
         let status = TyJobStatus {
-            schedule_state: Some(half.state),
-            allocations: half.allocations.clone(),
+            schedule_state: Some(status.state),
+            allocations: status.allocations.clone(),
             conditions: vec![Condition {
                 type_: condition::SCHEDULED.to_owned(),
                 status: if scheduled.holds { "True" } else { "False" }.to_owned(),

@@ -35,7 +35,7 @@ use crate::cluster::volume::Volumes;
 use crate::decide::lock::LockPolicy;
 use crate::decide::scheduler::queue::QueuePolicy;
 use crate::decide::scheduler::rules::{Plugins, RegistryError};
-use crate::decide::scheduler::{Config, Effects, Moment, Report, Scheduler};
+use crate::decide::scheduler::{Config, EffectResult, Effects, Moment, Scheduler};
 use crate::decide::world::{WorldEvent, WorldPolicy};
 use crate::runtime::admin::{AdminError, bind, serve};
 use crate::runtime::clock;
@@ -211,7 +211,7 @@ impl EventLoop {
     async fn run(
         &mut self,
         mut feed: mpsc::Receiver<FeedMessage<WorldEvent>>,
-        mut reports: mpsc::UnboundedReceiver<Report>,
+        mut reports: mpsc::UnboundedReceiver<EffectResult>,
         mut questions: mpsc::Receiver<Question>,
         mut requests: mpsc::UnboundedReceiver<ExtenderRequest>,
         mut changed: watch::Receiver<u64>,

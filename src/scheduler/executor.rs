@@ -13,7 +13,7 @@ use crate::cluster::pod_group::PodGroups;
 use crate::cluster::pod_writer::PodWriter;
 use crate::cluster::tyjob::JobStatuses;
 use crate::cluster::volume::Volumes;
-use crate::decide::scheduler::{BindResult, Effect, LockResult, Report};
+use crate::decide::scheduler::{BindResult, Effect, EffectResult, LockResult};
 use crate::decide::tyjob::JobWriteResult;
 use crate::runtime::clock;
 
@@ -47,7 +47,7 @@ pub struct Executor {
     /// A request without an answer by then counts as lost: it may or may not have happened.
     pub limit: Duration,
     /// Where reports go.
-    pub reports: mpsc::UnboundedSender<Report>,
+    pub reports: mpsc::UnboundedSender<EffectResult>,
 }
 
 impl Executor {
@@ -100,7 +100,7 @@ impl Executor {
         });
     }
 
-    async fn request(&self, effect: Effect) -> Option<Report> {
+    async fn request(&self, effect: Effect) -> Option<EffectResult> {
         // A leader that loses its Lease stops writing before the Lease ends; reads do no harm.
         let may_write = self.leadership.leads(clock::mono());
         let failed = || LockResult::Failed("this scheduler does not lead any more".to_owned(), None);
@@ -112,12 +112,12 @@ impl Executor {
                     Some(old) => answer(self.locks.take_over(&node, old, &new).await),
                 };
                 tracing::info!(node = %node, lock = %new, took_over = old.as_deref(), ?result, "node lock");
-                Some(Report::Lock { ticket, result })
+                Some(EffectResult::Lock { ticket, result })
             }
             Effect::Release { node, old, reason } => {
                 let result = if may_write { answer(self.locks.release(&node, &old).await) } else { failed() };
                 tracing::info!(node = %node, lock = %old, reason = %reason, ?result, "node lock released");
-                Some(Report::Release { node, old, result })
+                Some(EffectResult::Release { node, old, result })
             }
             Effect::Bind { ticket, pod, node, annotations } => {
                 let result = if may_write {
@@ -126,12 +126,12 @@ impl Executor {
                     BindResult::Retry("this scheduler does not lead any more".to_owned(), None)
                 };
                 tracing::info!(pod = %pod.key, uid = %pod.uid, node = %node, ?result, "binding");
-                Some(Report::Bind { ticket, result })
+                Some(EffectResult::Bind { ticket, result })
             }
             Effect::ReadPod { pod } => {
                 let result = self.pods.read(&pod).await;
                 let result = result.map(|found| found.map(Box::new)).map_err(|error| said(&error));
-                Some(Report::PodRead { pod, result })
+                Some(EffectResult::PodRead { pod, result })
             }
             Effect::Fence { pod, node, age } => {
                 if may_write {
@@ -160,7 +160,7 @@ impl Executor {
                     tracing::debug!(gang = %write.gang, %error, "status of a PodGroup not written");
                 }
                 let result = result.ok().flatten().map(Box::new);
-                Some(Report::PodGroup { gang: write.gang, result })
+                Some(EffectResult::PodGroup { gang: write.gang, result })
             }
             Effect::MakePodGroup { gang, min, owners } => {
                 if may_write {
@@ -184,7 +184,7 @@ impl Executor {
                 None
             }
             Effect::Nominate { pod, node } => {
-                let lost = Report::NominationLost { pod: pod.uid.clone() };
+                let lost = EffectResult::NominationLost { pod: pod.uid.clone() };
                 if !may_write {
                     return Some(lost);
                 }
@@ -194,26 +194,26 @@ impl Executor {
             }
             Effect::Condition { pod, reason, message, first } => {
                 if !may_write {
-                    return Some(Report::ConditionLost { pod: pod.uid });
+                    return Some(EffectResult::ConditionLost { pod: pod.uid });
                 }
                 let since = first.then(clock::wall);
                 match self.pods.unscheduled(&pod, reason, &message, since).await {
                     Ok(()) => None,
                     Err(error) => {
                         tracing::debug!(pod = %pod.key, %error, "condition not written");
-                        Some(Report::ConditionLost { pod: pod.uid })
+                        Some(EffectResult::ConditionLost { pod: pod.uid })
                     }
                 }
             }
-            Effect::WriteJob { job, version, half } => {
+            Effect::WriteJob { job, version, status } => {
                 let result = if may_write {
-                    self.jobs.write(&job, version, &half).await
+                    self.jobs.write(&job, version, &status).await
                 } else {
                     JobWriteResult::Failed("this scheduler does not lead any more".to_owned())
                 };
-                let places = half.allocations.len();
-                tracing::info!(job = %job.key, state = ?half.state, places, ?result, "TYJob status");
-                Some(Report::JobWritten { job, result })
+                let places = status.allocations.len();
+                tracing::info!(job = %job.key, state = ?status.state, places, ?result, "TYJob status");
+                Some(EffectResult::JobWritten { job, result })
             }
             Effect::Notice { .. } | Effect::JobNotice { .. } => None,
         }
@@ -221,20 +221,22 @@ impl Executor {
 }
 
 /// The report of an effect that had no answer in time.
-fn unanswered(effect: &Effect, limit: Duration) -> Option<Report> {
+fn unanswered(effect: &Effect, limit: Duration) -> Option<EffectResult> {
     let why = || format!("no answer within {limit:?}");
     Some(match effect {
-        Effect::Lock { ticket, .. } => Report::Lock { ticket: *ticket, result: LockResult::Failed(why(), None) },
+        Effect::Lock { ticket, .. } => EffectResult::Lock { ticket: *ticket, result: LockResult::Failed(why(), None) },
         Effect::Release { node, old, .. } => {
             let result = LockResult::Failed(why(), None);
-            Report::Release { node: node.clone(), old: old.clone(), result }
+            EffectResult::Release { node: node.clone(), old: old.clone(), result }
         }
-        Effect::Bind { ticket, .. } => Report::Bind { ticket: *ticket, result: BindResult::Retry(why(), None) },
-        Effect::ReadPod { pod } => Report::PodRead { pod: pod.clone(), result: Err(why()) },
-        Effect::PodGroupStatus(write) => Report::PodGroup { gang: write.gang.clone(), result: None },
-        Effect::WriteJob { job, .. } => Report::JobWritten { job: job.clone(), result: JobWriteResult::Failed(why()) },
-        Effect::Condition { pod, .. } => Report::ConditionLost { pod: pod.uid.clone() },
-        Effect::Nominate { pod, .. } => Report::NominationLost { pod: pod.uid.clone() },
+        Effect::Bind { ticket, .. } => EffectResult::Bind { ticket: *ticket, result: BindResult::Retry(why(), None) },
+        Effect::ReadPod { pod } => EffectResult::PodRead { pod: pod.clone(), result: Err(why()) },
+        Effect::PodGroupStatus(write) => EffectResult::PodGroup { gang: write.gang.clone(), result: None },
+        Effect::WriteJob { job, .. } => {
+            EffectResult::JobWritten { job: job.clone(), result: JobWriteResult::Failed(why()) }
+        }
+        Effect::Condition { pod, .. } => EffectResult::ConditionLost { pod: pod.uid.clone() },
+        Effect::Nominate { pod, .. } => EffectResult::NominationLost { pod: pod.uid.clone() },
         // The scheduler repeats these by itself, or does not wait for them.
         Effect::Fence { .. }
         | Effect::Evict { .. }

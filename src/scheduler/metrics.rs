@@ -130,8 +130,8 @@ impl Metrics {
             counter.inner().store(count, Ordering::Relaxed);
         }
         let (mut active, mut backoff, mut parked) = (0, 0, 0);
-        for (_, state) in scheduler.queue().iter() {
-            match state {
+        for (_, standing) in scheduler.queue().standings() {
+            match standing.state {
                 QueueState::Active(_) => active += 1,
                 QueueState::BackOff(_) => backoff += 1,
                 QueueState::Parked(..) => parked += 1,

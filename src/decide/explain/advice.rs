@@ -1,14 +1,14 @@
-//! What to do about a refusal: by what its rule says would help, else by the rule.
+//! What to do about a refusal: by the help that its rule names, else by the rule.
 
 use crate::decide::help::Help;
 use crate::decide::scheduler::rules::Refusal;
 
-/// What may turn a refusal; `None` where the reason says it itself.
-pub fn advice(refusal: &Refusal) -> Option<&'static str> {
+/// What may help; `None` where the reason itself says it.
+pub(super) fn advice(refusal: &Refusal) -> Option<&'static str> {
     Some(match refusal.help {
         Help::Rule => return by_rule(refusal.rule),
         Help::Daemon => {
-            "The node daemon is not there or silent: look at its pod on that node (`kubectl -n baton-system get pods -o wide`), \
+            "The node daemon is missing or does not report: look at its pod on that node (`kubectl -n baton-system get pods -o wide`), \
              and run `baton doctor` there"
         }
         Help::Inventory => "The node daemon has published no Device object: `baton doctor` on that node says why",
@@ -17,7 +17,7 @@ pub fn advice(refusal: &Refusal) -> Option<&'static str> {
              lost; `baton get nodes -o wide` and `baton doctor` on that node say which"
         }
         Help::Unassigned => {
-            "Pods of another scheduler hold devices there that the node daemon has not yet named: it does so within seconds of \
+            "Pods of another scheduler hold devices there that the node daemon has not identified yet: it does so within seconds of \
              the kubelet's call; `baton get pods -A` shows them"
         }
         Help::Room => {
@@ -33,16 +33,18 @@ pub fn advice(refusal: &Refusal) -> Option<&'static str> {
              (docs/request.md): waiting does not help"
         }
         Help::MaxPods => "The node's kubelet takes no more pods (maxPods)",
-        Help::StorageClass => "Make the storage class, or name another one in a new claim: `kubectl get storageclass`",
+        Help::StorageClass => {
+            "Create the storage class, or name another one in a new claim: `kubectl get storageclass`"
+        }
         Help::Claim => {
-            "Make the claim (an ephemeral volume's is made by the controller manager), or correct its name in the pod"
+            "Create the claim (an ephemeral volume's is created by the controller manager), or correct its name in the pod"
         }
         Help::Volume => {
-            "Nobody makes volumes of that class: add a PersistentVolume that is large enough and reachable from the node"
+            "No provisioner creates volumes of that class: add a PersistentVolume that is large enough and reachable from the node"
         }
         Help::Storage => {
-            "The class's CSI driver publishes how much it can still make, and for those nodes that is less than the claim asks for: \
-             `kubectl get csistoragecapacities -A` shows it; free storage, or make a smaller claim"
+            "The class's CSI driver publishes how much storage is left, and for those nodes that is less than the claim asks for: \
+             `kubectl get csistoragecapacities -A` shows it; free storage, or create a smaller claim"
         }
         Help::Reach => {
             "The claim's volume is elsewhere: the pod can only go to nodes that reach it (`kubectl get pv -o wide`)"
@@ -56,10 +58,10 @@ fn by_rule(rule: &str) -> Option<&'static str> {
             "Change the pod's limits or device annotations: they cannot be met as they stand, on any node (docs/request.md)"
         }
         "TaintToleration" => {
-            "Give the pod a toleration of that taint, or take the taint off the nodes (`kubectl taint`)"
+            "Give the pod a toleration of that taint, or remove the taint from the nodes (`kubectl taint`)"
         }
         "NodeAffinity" => "Change the pod's nodeSelector or node affinity, or label nodes so that they match",
-        "NodeName" => "The pod asks for a node by name that is another one: leave spec.nodeName out",
+        "NodeName" => "The pod names another node: leave spec.nodeName out",
         "NodeUnschedulable" => "Let the node take pods again with `kubectl uncordon`",
         "NodePorts" => "Another pod has that host port: use another one, or none",
         "NodeResourcesFit" => {
@@ -70,7 +72,9 @@ fn by_rule(rule: &str) -> Option<&'static str> {
         }
         "PodTopologySpread" => "A topology spread constraint excludes the nodes: raise maxSkew, or use ScheduleAnyway",
         "VolumeBinding" => "See what the claim and its provisioner say: `kubectl describe pvc`",
-        "SchedulingGates" => "Whoever set the gates removes them from spec.schedulingGates when the pod may start",
+        "SchedulingGates" => {
+            "The controller that set the gates removes them from spec.schedulingGates when the pod may start"
+        }
         _ => return None,
     })
 }

@@ -1,38 +1,38 @@
-//! The shapes of the answers; the scheduler sends them as JSON and `baton explain` reads them.
+//! The answers: the scheduler sends them as JSON and `baton explain` reads them.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// Where a pod is on its way to a node.
+/// The state of a pod on its way to a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum PodState {
     /// Queued; tried as soon as its turn comes.
     Active,
-    /// Its node is chosen and its room held; volumes are being prepared.
+    /// Being bound: its node is chosen and reserved; volumes are being prepared.
     Preparing,
-    /// Its node is chosen and its room held; it stands in the line for the node's lock.
+    /// Being bound: in the queue for the node's lock.
     WaitingForLock,
-    /// The node lock is being written.
+    /// Being bound: the node lock is being written.
     Locking,
-    /// The Binding is being posted.
+    /// Being bound: the Binding is being posted.
     Binding,
-    /// Its room is held until its gang or a gatekeeper lets it go on.
+    /// Its room is reserved until its gang can start or a Permit plugin allows it.
     Held,
     /// Tried again at a fixed time.
     BackOff,
-    /// Tried again when something changes that the refusing rules named.
+    /// Tried again after a change that the refusing rules name.
     Parked,
     /// Has a node.
     Bound,
     /// Succeeded or Failed.
     Ended,
-    /// Deletion has been asked for before it had a node.
+    /// Being deleted before it has a node.
     Deleting,
-    /// Another scheduler's.
+    /// Another scheduler places it.
     Foreign,
-    /// Ours, and this process does not lead: the leader knows more.
+    /// Ours, but this process does not lead: ask the leader.
     Following,
 }
 
@@ -41,11 +41,11 @@ impl PodState {
     pub const fn words(self) -> &'static str {
         match self {
             Self::Active => "queued, tried as soon as its turn comes",
-            Self::Preparing => "in flight, waiting for its volumes",
-            Self::WaitingForLock => "in flight, in the line for the node lock",
-            Self::Locking => "in flight, writing the node lock",
-            Self::Binding => "in flight, being bound",
-            Self::Held => "holding its room until its gang can start",
+            Self::Preparing => "being bound, waiting for its volumes",
+            Self::WaitingForLock => "being bound, in the queue for the node lock",
+            Self::Locking => "being bound, the node lock is being written",
+            Self::Binding => "being bound",
+            Self::Held => "reserved until its gang can start",
             Self::BackOff => "backing off",
             Self::Parked => "parked until something changes that may help",
             Self::Bound => "bound",
@@ -59,37 +59,31 @@ impl PodState {
 
 impl fmt::Display for PodState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Active => "active",
-            Self::Preparing => "preparing",
-            Self::WaitingForLock => "waitingForLock",
-            Self::Locking => "locking",
-            Self::Binding => "binding",
-            Self::Held => "held",
-            Self::BackOff => "backOff",
-            Self::Parked => "parked",
-            Self::Bound => "bound",
-            Self::Ended => "ended",
-            Self::Deleting => "deleting",
-            Self::Foreign => "foreign",
-            Self::Following => "following",
-        })
+        f.write_str(&serialized_name(self))
     }
 }
 
-/// What the rules say about a pod, now.
+/// The value of an enum as it stands in JSON.
+pub(super) fn serialized_name<T: Serialize>(value: &T) -> String {
+    match serde_json::to_value(value) {
+        Ok(serde_json::Value::String(name)) => name,
+        _ => String::new(),
+    }
+}
+
+/// The rules' verdict on a pod.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Verdict {
-    /// One sentence: what the condition says, or the node that would be chosen.
+pub struct PodVerdict {
+    /// One sentence: the condition's message, or the node that would be chosen.
     pub message: String,
-    /// Which rule refuses, why, and how many nodes. A rule that refuses the pod itself names no node.
+    /// Which rules refuse, why, and on how many nodes. A rule that refuses the pod itself names no node.
     pub rules: Vec<RuleCount>,
-    /// What wakes the pod: any of these changes may turn a refusal.
+    /// Changes that wake the pod.
     pub wakes: Vec<String>,
-    /// What to do about it.
+    /// What to do.
     pub advice: Vec<String>,
-    /// What each node says.
+    /// Each node's verdict.
     pub nodes: Vec<NodeVerdict>,
 }
 
@@ -101,7 +95,7 @@ pub struct Explanation {
     pub pod: String,
     /// Uid.
     pub uid: String,
-    /// Where it is.
+    /// Its state.
     pub state: PodState,
     /// `spec.schedulerName`.
     pub scheduler_name: String,
@@ -113,7 +107,7 @@ pub struct Explanation {
     /// The node, chosen or bound.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub node: Option<String>,
-    /// What it holds: device type, minor, id.
+    /// The devices that it holds: `ID (minor N)`.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub devices: Vec<String>,
     /// Seconds since it was queued.
@@ -121,12 +115,12 @@ pub struct Explanation {
     pub queued_seconds: Option<u64>,
     /// How often it was tried since then.
     pub attempts: u32,
-    /// Seconds until it is tried in any case.
+    /// Seconds until it is tried even without an event.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub next_try_seconds: Option<u64>,
-    /// What the rules say while it waits.
+    /// The rules' verdict while it waits.
     #[serde(flatten)]
-    pub verdict: Verdict,
+    pub verdict: PodVerdict,
     /// Generation of the world that was judged.
     pub generation: u64,
 }
@@ -146,7 +140,7 @@ pub struct RuleCount {
     pub examples: Vec<String>,
 }
 
-/// One node's answer.
+/// One node's verdict.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct NodeVerdict {
@@ -178,7 +172,7 @@ pub struct DeviceDetail {
     pub id: String,
     /// Devices that are not healthy are never chosen.
     pub healthy: bool,
-    /// What is free of it: `100% core and 81920Mi memory`.
+    /// Its free amounts: `100% core and 81920Mi memory`.
     pub free: String,
     /// Pods that hold it or a part of it.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
@@ -208,14 +202,14 @@ pub struct WhatIf {
     /// What this answer does not take into account.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub notes: Vec<String>,
-    /// What the rules say.
+    /// The rules' verdict.
     #[serde(flatten)]
-    pub verdict: Verdict,
+    pub verdict: PodVerdict,
     /// Generation of the world that was judged.
     pub generation: u64,
 }
 
-/// A node that fits, and how it is rated.
+/// A node that fits, and its rating.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct RatedNode {
@@ -223,7 +217,7 @@ pub struct RatedNode {
     pub node: String,
     /// Sum of score times weight.
     pub score: i64,
-    /// What it is made of.
+    /// Its summands.
     pub ratings: Vec<Rating>,
 }
 
@@ -243,9 +237,9 @@ pub struct Rating {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct QueueReport {
-    /// This process leads; whoever follows has no queue.
+    /// This process leads; a follower has no queue.
     pub leading: bool,
-    /// First what is in flight, then what is tried next.
+    /// First what is being bound, then what is tried next.
     pub items: Vec<QueueItem>,
 }
 
@@ -259,13 +253,13 @@ pub struct QueueItem {
     pub name: String,
     /// `spec.priority`.
     pub priority: i32,
-    /// Where it is.
+    /// Its state.
     pub state: PodState,
     /// How often it was tried.
     pub attempts: u32,
     /// Seconds since it was queued.
     pub queued_seconds: u64,
-    /// Seconds until it is tried in any case; none where only an event helps.
+    /// Seconds until it is tried even without an event; none where only an event helps.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub next_try_seconds: Option<u64>,
     /// What wakes a parked item.
@@ -274,10 +268,10 @@ pub struct QueueItem {
     /// Rules that refused at the last try.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub rules: Vec<String>,
-    /// The node of an item in flight.
+    /// The node of a pod that is being bound.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub node: Option<String>,
-    /// What the pod's condition says.
+    /// The message of the pod's condition.
     #[serde(skip_serializing_if = "String::is_empty", default)]
     pub message: String,
 }

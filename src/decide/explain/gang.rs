@@ -1,4 +1,4 @@
-//! Gangs as people and programs see them: the items of `/gangs`, and why one gang is where it is.
+//! The items of `/gangs`, and the explanation of one gang.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ use crate::decide::scheduler::timers::Moment;
 use crate::decide::world::Pod;
 use crate::decide::world::gangs::{Gang, GroupId, Member, MemberState, NotReady, rule};
 
-/// One gang, an item of `/gangs`.
+/// An item of `/gangs`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct GangView {
@@ -35,7 +35,7 @@ pub struct GangView {
     pub gang_group: Vec<String>,
     /// Members that may be scheduled or are, `namespace/name`.
     pub children: Vec<String>,
-    /// When its PodGroup was made, else its oldest living member.
+    /// Creation time of its PodGroup, else of its oldest living member.
     #[serde(default)]
     pub create_time: Option<Timestamp>,
     /// Of the children, those that wait for a place.
@@ -57,13 +57,13 @@ pub struct GangView {
     pub holding_since: Option<Timestamp>,
     /// Attempts of the group.
     pub attempts: u64,
-    /// When the group is tried again, where only time is waited for.
+    /// When the group is tried again, if only time has to pass.
     pub next_try: Option<Timestamp>,
     /// Why the last attempt failed, or why there is none.
     pub last_failure: Option<String>,
 }
 
-/// Why a gang is where it is.
+/// The answer for one gang.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct GangExplanation {
@@ -73,19 +73,19 @@ pub struct GangExplanation {
     pub state: String,
     /// Reason of its members' condition while they wait.
     pub reason: Option<String>,
-    /// What keeps it.
+    /// What holds it back.
     pub message: String,
     /// What to do.
     pub advice: String,
-    /// Every gang that starts together with it, itself too.
+    /// Every gang that starts together with it, itself included.
     pub group: Vec<GangStanding>,
-    /// The member that found no place, and what every node said to it.
+    /// The member that found no place, and every node's verdict on it.
     pub root_cause: Option<RootCause>,
     /// Attempts of the group.
     pub attempts: u64,
-    /// When it is tried again, where only time is waited for.
+    /// When it is tried again, if only time has to pass.
     pub next_try: Option<Timestamp>,
-    /// What else makes another attempt.
+    /// What else causes another attempt.
     pub tried_again: String,
     /// Since when room is held for members that wait for others.
     pub holding_since: Option<Timestamp>,
@@ -103,7 +103,7 @@ pub struct GangStanding {
     pub gang: String,
     /// Members that count for satisfaction.
     pub placed: u32,
-    /// How many it takes.
+    /// How many are needed.
     pub needed: u32,
     /// Members that may be scheduled or are.
     pub children: u32,
@@ -131,7 +131,7 @@ impl Scheduler {
         self.world().gangs().gangs().map(|gang| self.gang_view(gang, now)).collect()
     }
 
-    /// Groups of ours of which some member waits whom a rule binds.
+    /// Number of our groups with a waiting member that the rules of gangs hold back.
     pub fn waiting_groups(&self) -> usize {
         let waits = |group: &GroupId, once: bool| {
             let gangs = self.world().gangs().of_group(group).filter(|gang| gang.group() == group);
@@ -187,7 +187,7 @@ impl Scheduler {
         let record = self.gangs().record(group);
         let progress = record.map(|record| record.progress.clone()).unwrap_or_default();
         let counts = gang.counts();
-        // Where nobody waits there is nobody to hold.
+        // Without a waiting member nothing is held back.
         let waits = counts.pending + counts.gated + counts.timed_out > 0 || progress.holding_since.is_some();
         let held = self.world().gangs().holds(gang, progress.satisfied_once).filter(|_| waits);
         let enough = counts.placed() + counts.succeeded >= gang.config().min.unwrap_or(0).max(1);
@@ -206,7 +206,7 @@ impl Scheduler {
             None => match (state, &progress.last_failure) {
                 ("waiting" | "holding", Some(failure)) => failure.clone(),
                 ("waiting" | "holding", None) => "it was not tried yet".to_owned(),
-                ("finished", _) => "no member lives".to_owned(),
+                ("finished", _) => "no member is left".to_owned(),
                 _ => format!("{} of {} members have a node", counts.placed(), gang.config().min.unwrap_or(0)),
             },
         };
@@ -241,7 +241,7 @@ impl Scheduler {
         let node = self.world().pod(member.pod).and_then(Pod::node).and_then(|id| self.world().node(id));
         MemberView {
             pod: member.identity.key.to_string(),
-            state: word(member.state).to_owned(),
+            state: state_name(member.state).to_owned(),
             node: node.map(|node| node.name.to_string()),
         }
     }
@@ -254,7 +254,7 @@ fn members(gang: &Gang, wanted: fn(MemberState) -> bool) -> impl Iterator<Item =
 fn standing(gang: &Gang, once: bool) -> GangStanding {
     let (config, counts) = (gang.config(), gang.counts());
     let placed = match config.policy {
-        // Once satisfied, bound ones are what is asked about.
+        // Once the gang was satisfied, bound members are what matters.
         MatchPolicy::OnceSatisfied if once => counts.waiting() + counts.placed() + counts.succeeded,
         policy => rule::weight(policy, counts),
     };
@@ -271,12 +271,12 @@ fn standing(gang: &Gang, once: bool) -> GangStanding {
 fn advice(state: &str, reason: Option<&str>) -> &'static str {
     match (state, reason) {
         ("marked", _) => {
-            "delete the marked pods so that their controller makes new ones, or remove the annotation \
+            "delete the marked pods so that their controller creates new ones, or remove the annotation \
              gang.scheduling.koordinator.sh/timeout from them"
         }
         (_, Some("WaitingForPodGroup")) => "create the PodGroup that the pods name, in their namespace",
         (_, Some("GangIncomplete")) => {
-            "create the missing pods or gangs, take scheduling gates away, or lower the minimum; the gang is tried at once then"
+            "create the missing pods or gangs, remove scheduling gates, or lower the minimum; the gang is tried at once then"
         }
         (_, Some("InvalidGang")) => {
             "correct name, priority or schedulerName: they must be valid and equal over the whole group"
@@ -290,7 +290,7 @@ fn advice(state: &str, reason: Option<&str>) -> &'static str {
     }
 }
 
-const fn word(state: MemberState) -> &'static str {
+const fn state_name(state: MemberState) -> &'static str {
     match state {
         MemberState::Pending => "Pending",
         MemberState::Reserved => "Reserved",
@@ -304,7 +304,7 @@ const fn word(state: MemberState) -> &'static str {
     }
 }
 
-/// As Go prints it: `10m0s`, `1h30m0s`, `500ms`.
+/// A duration as Go prints it: `10m0s`, `1h30m0s`, `500ms`.
 fn go_duration(wait: std::time::Duration) -> String {
     let (hours, minutes) = (wait.as_secs() / 3600, wait.as_secs() / 60 % 60);
     let seconds = wait.as_secs_f64() - (hours * 3600 + minutes * 60) as f64;

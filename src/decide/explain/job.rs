@@ -1,9 +1,10 @@
-//! Why a job is where it is: its turn, its share, and what each node is to each of its pods. Nothing is changed.
+//! Explains a job: its turn, its share, and each node's verdict on each of its pods.
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use super::answer::serialized_name;
 use crate::contract::PodKey;
 use crate::contract::tyjob::{BasicPolicy, ScheduleState};
 use crate::decide::scheduler::Scheduler;
@@ -11,11 +12,10 @@ use crate::decide::scheduler::rules::{Text, View};
 use crate::decide::scheduler::select::choose::prepare;
 use crate::decide::scheduler::timers::Moment;
 use crate::decide::tyjob::JobRecord;
-use crate::decide::tyjob::place::{Company, ask_others, imagined, reason};
+use crate::decide::tyjob::place::{JobContext, judge_other_parts, refusal_text, template_pod};
 use crate::decide::tyjob::placement::{Class, Folded, JobFacts, JobSpec, Metric, Rank, Seat, dominant_share};
-use crate::decide::tyjob::round::{asked_for, cluster_total, demand_of, remaining};
+use crate::decide::tyjob::round::{cluster_total, demand_of, missing_by_part, pods_by_node, unplaced_guests};
 use crate::decide::tyjob::table::Table;
-use crate::decide::world::NodeId;
 
 /// The answer for one job.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -25,48 +25,48 @@ pub struct JobExplanation {
     pub job: String,
     /// `waiting`, `placed`, `unfit`, `invalid` or `over`.
     pub class: String,
-    /// What the status is to say.
+    /// `status.scheduleState`, as decided.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub schedule_state: Option<ScheduleState>,
     /// Message of condition `Scheduled`.
     pub message: String,
-    /// Place among waiting jobs, from 1, and how many there are.
+    /// Position among waiting jobs, from 1, and their number.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub turn: Option<(usize, usize)>,
     /// `spec.priority`.
     pub priority: i32,
-    /// Order among jobs that it asks for.
+    /// `spec.jobQueuePolicy`.
     pub job_queue_policy: String,
-    /// Nodes that it asks for.
+    /// `spec.basicPolicy`.
     pub basic_policy: String,
-    /// Largest share of a resource of the cluster that the whole job asks for.
+    /// The largest share of a resource of the cluster that the whole job requests.
     pub dominant_share: f64,
-    /// Of which resource.
+    /// That resource.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub dominant_resource: Option<String>,
-    /// Attempt.
+    /// `status.restarts`.
     pub attempt: i32,
     /// Its pods.
     pub seats: Vec<SeatExplanation>,
 }
 
-/// One pod of the job, or several alike without a place.
+/// One pod of the job, or several of one part without a place.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct SeatExplanation {
     /// Name of the (first) pod.
     pub pod: String,
-    /// How many pods this is about.
+    /// Number of these pods.
     pub pods: usize,
     /// The node of its place.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub node: Option<String>,
     /// `reserved`, `taken`, `ended` or `missing`.
     pub state: String,
-    /// Without a place: what each node is to it, the best first.
+    /// Without a place: each node's verdict, the best node first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub nodes: Vec<NodeRating>,
-    /// Without a place: why it cannot be anywhere, before any node is asked.
+    /// Without a place: why it fits nowhere, before any node is judged.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub refused: Option<String>,
 }
@@ -91,15 +91,15 @@ impl Scheduler {
         let job = self.world().job(key)?;
         let record = self.tyjobs().records().get(key);
         let class = record.map_or(Class::Waiting, |record| record.class);
-        let said = record.and_then(|record| record.said.as_ref()).map(|(_, message, _)| message.clone());
-        let said = said.or_else(|| job.scheduled.as_ref().map(|scheduled| scheduled.message.to_string()));
+        let reported = record.and_then(|record| record.reported.as_ref()).map(|(_, message, _)| message.clone());
+        let reported = reported.or_else(|| job.scheduled.as_ref().map(|condition| condition.message.to_string()));
         let order = self.tyjobs().in_order(self.world());
         let turn = order.iter().position(|other| other == key).map(|at| (at + 1, order.len()));
         let mut explanation = JobExplanation {
             job: key.to_string(),
-            class: word(class).to_owned(),
+            class: class_name(class).to_owned(),
             schedule_state: record.and_then(|record| record.state).or(job.state),
-            message: said.unwrap_or_default(),
+            message: reported.unwrap_or_default(),
             turn,
             priority: 0,
             job_queue_policy: String::new(),
@@ -117,10 +117,10 @@ impl Scheduler {
                 explanation.dominant_share = share.value();
                 explanation.dominant_resource = resource.map(str::to_owned);
                 explanation.priority = spec.priority;
-                explanation.job_queue_policy = wire(&spec.queue);
-                explanation.basic_policy = wire(&spec.basic);
+                explanation.job_queue_policy = serialized_name(&spec.queue);
+                explanation.basic_policy = serialized_name(&spec.basic);
                 if job.is_over() {
-                    // Its places and its share are others' now.
+                    // Its places and its share are free.
                     "the job is over and holds nothing".clone_into(&mut explanation.message);
                     (explanation.dominant_share, explanation.dominant_resource) = (0.0, None);
                     return Some(explanation);
@@ -137,7 +137,7 @@ impl Scheduler {
         let placed = |seat: &Seat| places.and_then(|places| places.get(&seat.pod));
         let missing: Vec<Seat> =
             seats.iter().filter(|seat| placed(seat).is_none() && !job.ended.contains_key(&seat.pod)).cloned().collect();
-        let mut told: Vec<SeatExplanation> = Vec::new();
+        let mut explained: Vec<SeatExplanation> = Vec::new();
         let mut of_part: BTreeMap<usize, usize> = BTreeMap::new();
         for seat in &seats {
             let place = placed(seat);
@@ -158,21 +158,21 @@ impl Scheduler {
             };
             if state == "missing" {
                 if let Some(at) = of_part.get(&seat.part) {
-                    told[*at].pods += 1;
+                    explained[*at].pods += 1;
                     continue;
                 }
-                of_part.insert(seat.part, told.len());
+                of_part.insert(seat.part, explained.len());
                 match self.rate(job, spec, seat, (&missing, record), now) {
                     Ok(nodes) => line.nodes = nodes,
                     Err(why) => line.refused = Some(why),
                 }
             }
-            told.push(line);
+            explained.push(line);
         }
-        told
+        explained
     }
 
-    /// What every node is to a seat.
+    /// Every node's verdict on a seat.
     fn rate(
         &self,
         job: &JobFacts,
@@ -182,30 +182,26 @@ impl Scheduler {
         now: Moment,
     ) -> Result<Vec<NodeRating>, String> {
         let part = spec.parts.get(seat.part).ok_or("the job has no such part")?;
-        let pod = imagined(part.pod_of(&job.job, seat));
+        let pod = template_pod(part.pod_of(&job.job, seat));
         let view = View { world: self.world(), now: now.mono };
-        let mut slots = prepare(view, self.rules(), &pod).map_err(reason)?;
+        let mut slots = prepare(view, self.rules(), &pod).map_err(refusal_text)?;
         let mut table = Table::new(&pod, Metric::of(spec.basic, part.role));
-        let asked = table.catch_up(view, self.rules(), &pod, &mut slots, &self.config().jobs.weights);
-        asked.map_err(Text::into_owned)?;
-        let mut here: BTreeMap<NodeId, i64> = BTreeMap::new();
-        let places = record.into_iter().flat_map(|record| &record.places);
-        let places = places.filter(|(pod, _)| !job.ended.contains_key(*pod));
-        for node in places.filter_map(|(_, place)| self.world().node_id(&place.node)) {
-            *here.entry(node).or_insert(0) += 1;
-        }
-        let asks = if spec.basic == BasicPolicy::JobAffinity {
-            remaining(self.world(), (job, spec), seat.part, &asked_for(spec, missing))
+        let judged = table.catch_up(view, self.rules(), &pod, &mut slots, &self.config().jobs.weights);
+        judged.map_err(Text::into_owned)?;
+        let here = pods_by_node(self.world(), job, record);
+        let unplaced = if spec.basic == BasicPolicy::JobAffinity {
+            unplaced_guests(self.world(), (job, spec), seat.part, &missing_by_part(spec, missing))
         } else {
             Vec::new()
         };
         let settings = (self.rules(), &self.config().jobs.weights);
-        let others =
-            ask_others(view, settings, (job, spec), (seat, &pod), &asks, |pod, metric, _| Table::new(pod, metric));
-        let company = Company { policy: spec.basic, here: &here, missing: &asks, others: &others };
+        let others = judge_other_parts(view, settings, (job, spec), (seat, &pod), &unplaced, |pod, metric, _| {
+            Table::new(pod, metric)
+        });
+        let context = JobContext { policy: spec.basic, here: &here, missing: &unplaced, others: &others };
         let mut nodes: Vec<NodeRating> = Vec::new();
         for (id, node) in self.world().nodes() {
-            let rank = table.rank(id).map(|(metric, _, _)| company.rank(self.world(), id, metric.0));
+            let rank = table.rank(id).map(|(metric, _, _)| context.rank(self.world(), id, metric.0));
             let refused = table.refusal(id).map(|refusal| refusal.text.clone().into_owned());
             nodes.push(NodeRating { node: node.name.to_string(), rank, refused });
         }
@@ -214,20 +210,12 @@ impl Scheduler {
     }
 }
 
-fn word(class: Class) -> &'static str {
+fn class_name(class: Class) -> &'static str {
     match class {
         Class::Over => "over",
         Class::Invalid => "invalid",
         Class::Unfit => "unfit",
         Class::Placed => "placed",
         Class::Waiting => "waiting",
-    }
-}
-
-/// The word of a choice, as in the object.
-fn wire<T: Serialize>(choice: &T) -> String {
-    match serde_json::to_value(choice) {
-        Ok(serde_json::Value::String(word)) => word,
-        _ => String::new(),
     }
 }

@@ -1,4 +1,4 @@
-//! Every node's answer about one pod, counted.
+//! All nodes judged for one pod, the refusals counted.
 
 use std::collections::BTreeMap;
 
@@ -9,26 +9,26 @@ use crate::decide::scheduler::select::choose::{Choice, Diagnosis, judge, prepare
 use crate::decide::world::{Node, NodeId, Pod, Wake, World};
 
 use super::advice::advice;
-use super::answer::{DeviceDetail, NodeVerdict, RuleCount, Verdict};
+use super::answer::{DeviceDetail, NodeVerdict, PodVerdict, RuleCount};
 
 /// Nodes that are named per refusal.
 const EXAMPLES: usize = 3;
 
-/// What the rules say about a pod on a world.
-pub struct Judged {
-    /// The counted answer; its message is empty when some node fits.
-    pub verdict: Verdict,
+/// The rules' verdicts on a pod, on all nodes.
+pub(super) struct NodeJudgements {
+    /// The refusals, counted; its message is empty when some node fits.
+    pub verdict: PodVerdict,
     /// Nodes that fit.
     pub fitting: Vec<NodeId>,
-    /// What plugins keep for scoring and for the plan.
+    /// What filters left for scoring and for the plan.
     pub slots: Slots,
 }
 
-/// Asks every rule about every node.
-pub fn judge_all(view: View<'_>, plugins: &Plugins, pod: &Pod) -> Judged {
+/// Judges every node by every filter.
+pub(super) fn judge_all(view: View<'_>, plugins: &Plugins, pod: &Pod) -> NodeJudgements {
     let mut slots = match prepare(view, plugins, pod) {
         Ok(slots) => slots,
-        Err(end) => return Judged { verdict: refused(end), fitting: Vec::new(), slots: Slots::default() },
+        Err(end) => return NodeJudgements { verdict: refused(end), fitting: Vec::new(), slots: Slots::default() },
     };
     let mut nodes = Vec::new();
     let mut fitting = Vec::new();
@@ -60,7 +60,7 @@ pub fn judge_all(view: View<'_>, plugins: &Plugins, pod: &Pod) -> Judged {
     }
     let refusals = counts.iter().map(|(refusal, names)| (refusal.clone().into(), names.len())).collect();
     let diagnosis = Diagnosis::of(nodes.len(), refusals);
-    let mut verdict = Verdict { nodes, wakes: wakes(diagnosis.wake), ..Verdict::default() };
+    let mut verdict = PodVerdict { nodes, wakes: wakes(diagnosis.wake), ..PodVerdict::default() };
     if let Some(text) = faults.first() {
         verdict.message = text.to_string();
     } else if fitting.is_empty() {
@@ -73,33 +73,33 @@ pub fn judge_all(view: View<'_>, plugins: &Plugins, pod: &Pod) -> Judged {
     }
     verdict.advice.extend(advised(counts.iter().map(|(refusal, _)| refusal)));
     verdict.rules = counts.into_iter().map(|(refusal, names)| counted(&refusal, names)).collect();
-    Judged { verdict, fitting, slots }
+    NodeJudgements { verdict, fitting, slots }
 }
 
-/// What to do about resource names that no node has, mostly typing errors.
+/// Advice about requested resources that no node offers, mostly typing errors.
 fn unknown(world: &World, pod: &Pod) -> Vec<String> {
     let offers =
         |node: &Node, name: &str| node.facts.as_ref().is_some_and(|facts| facts.allocatable.scalar.get(name).is_some());
-    let asked =
+    let requested =
         pod.facts.spec.requests.scalar.iter().filter(|(name, wanted)| *wanted > 0 && !key::is_device_resource(name));
-    let nowhere = asked.filter(|(name, _)| !world.nodes().any(|(_, node)| offers(node, name)));
+    let nowhere = requested.filter(|(name, _)| !world.nodes().any(|(_, node)| offers(node, name)));
     nowhere
-        .map(|(name, _)| format!("No node offers {name}: correct the name in the pod, or install what offers it"))
+        .map(|(name, _)| format!("No node offers {name}: correct the name in the pod, or install what provides it"))
         .collect()
 }
 
-/// The pod is refused before any node is looked at.
-fn refused(end: Choice) -> Verdict {
+/// The verdict on a pod that is refused before any node is judged.
+fn refused(end: Choice) -> PodVerdict {
     let of = |refusal: Refusal| {
         let rules = vec![counted(&refusal, Vec::new())];
         let message = refusal.text.to_string();
         let advice = advised([&refusal].into_iter());
-        Verdict { message, advice, wakes: wakes(refusal.wake), rules, nodes: Vec::new() }
+        PodVerdict { message, advice, wakes: wakes(refusal.wake), rules, nodes: Vec::new() }
     };
     match end {
         Choice::Nowhere(Diagnosis { pod: Some(refusal), .. }) | Choice::WaitUntil(_, refusal) => of(refusal),
-        Choice::Fault(text) => Verdict { message: text.into_owned(), ..Verdict::default() },
-        Choice::Nowhere(_) | Choice::Node(..) => Verdict::default(),
+        Choice::Fault(text) => PodVerdict { message: text.into_owned(), ..PodVerdict::default() },
+        Choice::Nowhere(_) | Choice::Node(..) => PodVerdict::default(),
     }
 }
 
@@ -119,12 +119,12 @@ fn advised<'a>(refusals: impl Iterator<Item = &'a Refusal>) -> Vec<String> {
     all
 }
 
-/// What wakes a pod, in words.
-pub fn wakes(wake: Wake) -> Vec<String> {
+/// The changes that wake a pod, in words.
+pub(super) fn wakes(wake: Wake) -> Vec<String> {
     wake.words().map(str::to_owned).collect()
 }
 
-/// The node's devices and who holds them, where the pod asks for some.
+/// The node's devices and the pods that hold them, if the pod requests devices.
 fn devices(world: &World, pod: &Pod, node: &Node) -> Vec<DeviceDetail> {
     let Some(stock) = node.stock.as_ref().filter(|_| pod.asks_for_devices()) else { return Vec::new() };
     let mut holders: BTreeMap<&str, Vec<String>> = BTreeMap::new();

@@ -1,5 +1,5 @@
-//! Why a pod is where it is, what the queue holds, and what would be decided for a pod that does not exist. Judged afresh on the
-//! live world by the rules that decide; nothing is written and nothing stays assumed.
+//! Explains pods, gangs, jobs and the queue, and decides for a pod that does not exist. The rules of real decisions judge the present
+//! world; nothing is written or reserved.
 
 mod advice;
 mod answer;
@@ -15,6 +15,6 @@ pub use job::{JobExplanation, NodeRating, SeatExplanation};
 pub use what_if::Unadmitted;
 
 pub use answer::{
-    DeviceDetail, Explanation, NodeVerdict, PodState, QueueItem, QueueReport, RatedNode, Rating, RuleCount, Verdict,
+    DeviceDetail, Explanation, NodeVerdict, PodState, PodVerdict, QueueItem, QueueReport, RatedNode, Rating, RuleCount,
     WhatIf,
 };

@@ -1,4 +1,4 @@
-//! One pod: where it is, which rule refused which nodes, what would wake it, what to do.
+//! Explains one pod: its state, which rule refused which nodes, what would wake it, what to do.
 
 use std::borrow::Cow;
 
@@ -14,12 +14,12 @@ use crate::decide::scheduler::{Scheduler, extend};
 use crate::decide::world::gangs::GroupId;
 use crate::decide::world::{NodeId, Place, Pod, PodFacts, PodId, World};
 
-use super::answer::{Explanation, PodState, RatedNode, Rating, Verdict};
-use super::judged::{Judged, judge_all, wakes};
+use super::answer::{Explanation, PodState, PodVerdict, RatedNode, Rating};
+use super::judged::{NodeJudgements, judge_all, wakes};
 
-/// What helps who waits for a node's lock.
-const LOCK: &str = "Mostly nothing is to be done: the lock is free again when the pod before has its devices. `baton get locks` says who \
-                    holds it, whether that is as it should be, and what to do if not";
+/// For pods that wait for a node's lock.
+const LOCK_ADVICE: &str = "Usually nothing: the lock is free again when the pod that holds it has its devices. `baton get locks` shows the holder, \
+                           whether that is as it should be, and what to do if not";
 /// Best nodes that are named.
 const BEST: usize = 5;
 
@@ -50,7 +50,7 @@ impl Scheduler {
             queued_seconds: standing.map(|standing| now.mono.saturating_sub(standing.since).as_secs()),
             attempts: standing.map_or(0, |standing| standing.attempts),
             next_try_seconds: standing.and_then(next_try).map(seconds),
-            verdict: Verdict::default(),
+            verdict: PodVerdict::default(),
             generation: self.world().generation(),
         };
         let woken = match standing.map(|standing| standing.state) {
@@ -60,46 +60,45 @@ impl Scheduler {
         explanation.verdict.message = self.state_message(pod, now);
         let waits = match state {
             PodState::Active | PodState::BackOff | PodState::Parked | PodState::Following => true,
-            // Not ours to place, but what the nodes say may be asked.
+            // Another scheduler places it, but the nodes' verdicts may be of interest.
             PodState::Foreign => place == Place::Waiting,
             _ => false,
         };
         if state == PodState::WaitingForLock {
-            explanation.verdict.advice = vec![LOCK.to_owned()];
+            explanation.verdict.advice = vec![LOCK_ADVICE.to_owned()];
         }
         if state == PodState::Ended {
-            let advice = format!("How it ended, and why if it failed, stands in its status: `baton get pods {key}`");
+            let advice = format!("Its status shows how it ended, and why if it failed: `baton get pods {key}`");
             explanation.verdict.advice = vec![advice];
         }
         if !waits {
             return Some(explanation);
         }
-        let asked = self.asks_by_extender(id);
-        let judged = self.on_live_world(id, priority, asked, now);
-        if asked {
+        let by_extender = self.asks_by_extender(id);
+        let judged = self.judge_live(id, priority, by_extender, now);
+        if by_extender {
             let Explanation { scheduler_name, verdict, .. } = &mut explanation;
             let message = format!("{scheduler_name} places it and asks here about devices: {}", judged.message);
-            *verdict = Verdict { message, ..judged };
+            *verdict = PodVerdict { message, ..judged };
             return Some(explanation);
         }
         if state == PodState::Foreign {
             explanation.verdict.nodes = judged.nodes;
             let ours = self.config().scheduler_names.first().map_or("", |name| name);
-            let advice = format!(
-                "Make the pod anew with `schedulerName: {ours}` if it is to be placed here: it cannot be changed"
-            );
+            let advice =
+                format!("To place it here, create it again with `schedulerName: {ours}`: the field cannot be changed");
             explanation.verdict.advice = vec![advice];
             return Some(explanation);
         }
         explanation.verdict = match &route {
-            Route::Alone => Verdict { wakes: woken.unwrap_or(judged.wakes), ..judged },
-            Route::Group(group) | Route::Completes(group) => self.of_member(id, group, woken, judged, now),
-            // No node has anything to do with it.
-            Route::NotReady(why) => Verdict {
+            Route::Alone => PodVerdict { wakes: woken.unwrap_or(judged.wakes), ..judged },
+            Route::Group(group) | Route::Completes(group) => self.member_verdict(id, group, woken, judged, now),
+            // The nodes' verdicts do not matter.
+            Route::NotReady(why) => PodVerdict {
                 message: why.to_string(),
                 advice: self.gang_advice(id, now).into_iter().collect(),
                 wakes: vec![super::queue::GANG_CHANGES.to_owned()],
-                ..Verdict::default()
+                ..PodVerdict::default()
             },
         };
         if let Some(nomination) = self.preemption().get(id) {
@@ -111,33 +110,34 @@ impl Scheduler {
         Some(explanation)
     }
 
-    /// A member starts with its gang or not at all: what its gang lacks comes first, what the nodes say to the pod by itself second.
-    fn of_member(
+    /// The verdict on a member: what its gang lacks comes first, since the member starts with it or not at all; then the nodes'
+    /// verdicts on the pod by itself.
+    fn member_verdict(
         &self,
         id: PodId,
         group: &GroupId,
         woken: Option<Vec<String>>,
-        judged: Verdict,
+        judged: PodVerdict,
         now: Moment,
-    ) -> Verdict {
+    ) -> PodVerdict {
         let failure = self.gangs().record(group).and_then(|record| record.progress.last_failure.clone());
         let gang = failure.unwrap_or_else(|| format!("gang {group} was not tried yet"));
         let own = if judged.message.is_empty() { String::new() } else { format!("; by itself: {}", judged.message) };
         let mut advice: Vec<String> = self.gang_advice(id, now).into_iter().collect();
         advice.extend(judged.advice);
-        Verdict { message: gang + &own, advice, wakes: woken.unwrap_or(judged.wakes), ..judged }
+        PodVerdict { message: gang + &own, advice, wakes: woken.unwrap_or(judged.wakes), ..judged }
     }
 
-    /// What helps the gang of a pod, and where more is told.
+    /// What to do about the gang of a pod, and which command shows more.
     fn gang_advice(&self, id: PodId, now: Moment) -> Option<String> {
         let gang = self.world().gangs().gang_of(id)?.id().clone();
         let advice = self.explain_gang(&gang, now)?.advice;
         let mut letters = advice.chars();
         let first = letters.next()?.to_uppercase();
-        Some(format!("{first}{}; `baton explain gang {gang}` tells of all members", letters.as_str()))
+        Some(format!("{first}{}; `baton explain gang {gang}` shows all members", letters.as_str()))
     }
 
-    /// Another scheduler places the pod, and asks this one about its devices.
+    /// `true` when another scheduler places the pod and asks this one about its devices.
     fn asks_by_extender(&self, id: PodId) -> bool {
         self.world().pod(id).is_some_and(|pod| {
             let name = &pod.facts.handoff.scheduler_name;
@@ -145,10 +145,9 @@ impl Scheduler {
         })
     }
 
-    /// What the rules say now to a pod that waits, with the room closed that others were promised. Where a pod that is `asked`
-    /// about goes is not decided here.
-    fn on_live_world(&self, id: PodId, priority: i32, asked: bool, now: Moment) -> Verdict {
-        let facts = self.world().pod(id).filter(|_| asked).map(|pod| &pod.facts);
+    /// The rules' verdict on a waiting pod now, with nominated room closed. `by_extender`: another scheduler chooses its node.
+    fn judge_live(&self, id: PodId, priority: i32, by_extender: bool, now: Moment) -> PodVerdict {
+        let facts = self.world().pod(id).filter(|_| by_extender).map(|pod| &pod.facts);
         let world = self.beside_nominated(priority, id, facts, now);
         let verdict = world.pod(id).map(|pod| {
             let view = View { world: &world, now: now.mono };
@@ -157,8 +156,8 @@ impl Scheduler {
                 let best = self.best_nodes(view, pod, &mut judged);
                 let node = best.first().map(|best| best.node.clone()).unwrap_or_default();
                 judged.verdict.message = match judged.fitting.len() {
-                    1 if asked => format!("fits node {node}"),
-                    count if asked => format!("fits {count} nodes"),
+                    1 if by_extender => format!("fits node {node}"),
+                    count if by_extender => format!("fits {count} nodes"),
                     _ => format!("would go to node {node}"),
                 };
             }
@@ -168,14 +167,14 @@ impl Scheduler {
     }
 
     /// The best of [`Scheduler::rated_nodes`].
-    pub fn best_nodes(&self, view: View<'_>, pod: &Pod, judged: &mut Judged) -> Vec<RatedNode> {
+    pub(super) fn best_nodes(&self, view: View<'_>, pod: &Pod, judged: &mut NodeJudgements) -> Vec<RatedNode> {
         let mut nodes = self.rated_nodes(view, pod, judged);
         nodes.truncate(BEST);
         nodes
     }
 
     /// The nodes that fit, best first, the oldest first among equals.
-    pub fn rated_nodes(&self, view: View<'_>, pod: &Pod, judged: &mut Judged) -> Vec<RatedNode> {
+    pub(super) fn rated_nodes(&self, view: View<'_>, pod: &Pod, judged: &mut NodeJudgements) -> Vec<RatedNode> {
         let mut rated: Vec<(NodeId, RatedNode)> = judged
             .fitting
             .iter()
@@ -184,7 +183,7 @@ impl Scheduler {
                 (*id, RatedNode { node, score: 0, ratings: Vec::new() })
             })
             .collect();
-        // Rules report every node in the same order.
+        // `fitting` is sorted by id.
         let each = |id: NodeId, rule: &'static str, score: i64, weight: i64| {
             if let Ok(at) = rated.binary_search_by_key(&id, |(id, _)| *id) {
                 rated[at].1.score += score * weight;
@@ -202,12 +201,12 @@ impl Scheduler {
         self.world().node(id?).map(|node| node.name.to_string())
     }
 
-    /// Under what a pod that waits is queued.
+    /// Whether a waiting pod is queued by itself or with its group.
     fn route_of(&self, pod: &Pod) -> Route {
         self.gangs().route(self.world(), self.reservations(), pod)
     }
 
-    /// `true` when a pod that waits is in the queue, by itself or with its group, or is not ready for a reason that was reported.
+    /// `true` when a waiting pod is in the queue, by itself or with its group, or its gang has reported why it is not ready.
     pub fn is_queued(&self, pod: &Pod) -> bool {
         match self.route_of(pod) {
             Route::Group(group) | Route::Completes(group) => {
@@ -220,8 +219,8 @@ impl Scheduler {
         }
     }
 
-    /// The world with the room closed that nominated pods keep from a pod of this priority: a copy where there are any. `asking`:
-    /// the pod is another scheduler's, which asks here about devices.
+    /// The world with the room of nominated pods closed to a pod of this priority: a copy where there are any. `asking`: the pod of
+    /// another scheduler that asks here about devices.
     pub(super) fn beside_nominated(
         &self,
         priority: i32,
@@ -240,7 +239,7 @@ impl Scheduler {
         Cow::Owned(world)
     }
 
-    /// Under what the pod is queued.
+    /// The item of the queue that stands for the pod.
     fn item_of(&self, pod: &Pod, route: &Route) -> Option<Item> {
         let item = match route {
             Route::Alone | Route::NotReady(_) => Item::Pod(pod.id),
@@ -249,10 +248,10 @@ impl Scheduler {
         self.queue().state(item.clone()).map(|_| item)
     }
 
-    /// Where a pod is.
-    pub fn pod_state(&self, pod: &Pod) -> PodState {
-        if let Some(flight) = self.binder().attempts().get(&pod.id) {
-            return attempt_state(flight);
+    /// The state of a pod.
+    pub(super) fn pod_state(&self, pod: &Pod) -> PodState {
+        if let Some(attempt) = self.binder().attempts().get(&pod.id) {
+            return attempt_state(attempt);
         }
         if self.reservations().get(pod.id).is_some() {
             return PodState::Held;
@@ -272,13 +271,13 @@ impl Scheduler {
         match state {
             Some(QueueState::BackOff(_)) => PodState::BackOff,
             Some(QueueState::Active(_) | QueueState::Taken) => PodState::Active,
-            // A member that its gang holds back is in no queue.
+            // A member that its gang holds back is not in the queue.
             Some(QueueState::Parked(..)) | None => PodState::Parked,
         }
     }
 
-    /// What is to be said of a pod whose state says more than the rules.
-    pub fn state_message(&self, pod: &Pod, now: Moment) -> String {
+    /// The message for a pod whose state matters more than the rules; empty for a pod that waits.
+    pub(super) fn state_message(&self, pod: &Pod, now: Moment) -> String {
         let node = self.node_name(pod.node()).unwrap_or_default();
         let handoff = &pod.facts.handoff;
         match self.pod_state(pod) {
@@ -298,7 +297,7 @@ impl Scheduler {
                 match lock.map(|lock| &lock.read) {
                     Some(LockRead::Held { value, .. }) => {
                         let holder =
-                            value.holder.as_ref().map_or("nobody that it names".to_owned(), |h| h.pod.to_string());
+                            value.holder.as_ref().map_or("no pod that it names".to_owned(), |h| h.pod.to_string());
                         format!("goes to node {node}; waits for its lock, held by {holder} for {age} s")
                     }
                     Some(LockRead::Malformed { .. }) => {
@@ -314,8 +313,8 @@ impl Scheduler {
     }
 }
 
-/// Where a flight is.
-pub fn attempt_state(attempt: &BindAttempt) -> PodState {
+/// The state of a pod that is being bound.
+fn attempt_state(attempt: &BindAttempt) -> PodState {
     match attempt.stage {
         Stage::Preparing => PodState::Preparing,
         Stage::Queued => PodState::WaitingForLock,
@@ -324,8 +323,8 @@ pub fn attempt_state(attempt: &BindAttempt) -> PodState {
     }
 }
 
-/// Monotonic time of the next try in any case.
-pub fn next_try(standing: Standing<'_>) -> Option<std::time::Duration> {
+/// Monotonic time of the next try, if no event comes before.
+pub(super) fn next_try(standing: Standing<'_>) -> Option<std::time::Duration> {
     match standing.state {
         QueueState::Active(_) => Some(std::time::Duration::ZERO),
         QueueState::BackOff(at) => Some(*at),

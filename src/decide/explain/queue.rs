@@ -1,37 +1,37 @@
-//! Everything queued, in flight first, then in the order in which it is tried.
+//! The queue: items that are being bound first, then in the order in which they are tried.
 
 use jiff::SignedDuration;
 
 use crate::decide::gang::waiting;
+use crate::decide::scheduler::Scheduler;
 use crate::decide::scheduler::queue::{Item, QueueState, Standing};
 use crate::decide::scheduler::rules::plugins::scheduling_gates;
 use crate::decide::scheduler::timers::Moment;
-use crate::decide::scheduler::{JOB, Scheduler};
 use crate::decide::world::gangs::Gang;
 
 use super::answer::{PodState, QueueItem, QueueReport};
 use super::judged::wakes;
 use super::pod::next_try;
 
-/// What keeps a pod whose gang cannot start.
+/// Rule of items that their gang holds back.
 const GANG: &str = "Gang";
-/// What wakes a gang that is held.
-pub const GANG_CHANGES: &str = "the gang or its members change";
+/// What wakes a gang that is held back.
+pub(super) const GANG_CHANGES: &str = "the gang or its members change";
 
 impl Scheduler {
-    /// What the queue holds.
+    /// The queue, and what the scheduler holds outside it: gangs that are held back and requested binds.
     pub fn queue_report(&self, now: Moment) -> QueueReport {
         let mut items: Vec<_> =
             self.queue().standings().map(|(item, standing)| self.report_one(item, standing, now)).collect();
         items.sort_by(|a, b| a.0.cmp(&b.0));
         let mut items: Vec<QueueItem> = items.into_iter().map(|(_, item)| item).collect();
         items.extend(self.held_groups(now));
-        items.extend(self.asked_binds(now));
+        items.extend(self.requested_binds(now));
         QueueReport { leading: self.is_leading(), items }
     }
 
-    /// Binds that another scheduler waits for: they are in no queue.
-    fn asked_binds(&self, now: Moment) -> impl Iterator<Item = QueueItem> {
+    /// Binds that another scheduler has requested: their pods are not in the queue.
+    fn requested_binds(&self, now: Moment) -> impl Iterator<Item = QueueItem> {
         self.binder().requests(now.mono).filter_map(move |(id, waited)| {
             let pod = self.world().pod(id)?;
             Some(QueueItem {
@@ -50,7 +50,7 @@ impl Scheduler {
         })
     }
 
-    /// Groups that a rule of gangs keeps out of the queue, by id.
+    /// Groups that a rule of gangs holds back: they are not in the queue.
     fn held_groups(&self, now: Moment) -> impl Iterator<Item = QueueItem> {
         self.gangs().records().iter().filter_map(move |(group, record)| {
             let (reason, message) = record.not_ready.as_ref()?;
@@ -78,14 +78,14 @@ impl Scheduler {
         })
     }
 
-    /// Rules that refuse a waiting item, and what they say.
+    /// Rules that refused a waiting item, and their message.
     fn refused_by(&self, item: &Item) -> (Vec<String>, String) {
         match item {
             Item::Pod(id) => {
                 if let Some((message, rules)) = self.reporter().latest(*id) {
                     return (rules.iter().map(|rule| (*rule).to_owned()).collect(), message.to_owned());
                 }
-                // A gate is not reported: the API server has written it into the condition.
+                // A gate is not reported: the API server writes it into the condition.
                 let gates = self.world().pod(*id).map(|pod| pod.facts.spec.gates.join(", ")).unwrap_or_default();
                 let gated = !gates.is_empty();
                 let rules = gated.then(|| scheduling_gates::NAME.to_owned()).into_iter().collect();
@@ -97,11 +97,11 @@ impl Scheduler {
                 let refused = record.root_cause.is_some() || record.not_ready.is_some();
                 (refused.then(|| GANG.to_owned()).into_iter().collect(), message)
             }
-            Item::Jobs => (vec![JOB.to_owned()], String::new()),
+            Item::Jobs => (vec!["TYJob".to_owned()], String::new()),
         }
     }
 
-    /// The item, and its place in the report.
+    /// The item, and its position in the report.
     fn report_one(&self, item: &Item, standing: Standing<'_>, now: Moment) -> (impl Ord + use<>, QueueItem) {
         let (kind, name) = match item {
             Item::Pod(id) => ("pod", self.world().pod(*id).map(|pod| pod.key().to_string()).unwrap_or_default()),

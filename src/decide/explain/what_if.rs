@@ -1,20 +1,18 @@
-//! What would be decided for a pod that does not exist: the rules of a real decision, on the live world, with nothing taken.
+//! What would be decided for a pod that does not exist: the rules of a real decision judge the present world, nothing is reserved.
 
 use crate::decide::devices::Held;
 use crate::decide::scheduler::Scheduler;
+use crate::decide::scheduler::context::NEW_POD;
 use crate::decide::scheduler::preemption::candidates;
 use crate::decide::scheduler::rules::View;
 use crate::decide::scheduler::rules::plugins::device_fit;
 use crate::decide::scheduler::timers::Moment;
-use crate::decide::world::{Pod, PodFacts, PodId};
+use crate::decide::world::{Pod, PodFacts};
 
 use super::answer::{RatedNode, WhatIf};
 use super::judged::judge_all;
 
-/// The id of a pod that is in no world.
-const NOBODY: PodId = PodId(u64::MAX);
-
-/// A pod as its manifest has it, before admission gave it a priority.
+/// A pod as in its manifest, before admission has set its priority.
 #[derive(Debug, Clone)]
 pub struct Unadmitted {
     /// All but the priority.
@@ -23,13 +21,13 @@ pub struct Unadmitted {
     pub class: Option<Box<str>>,
     /// `spec.priority`.
     pub priority: Option<i32>,
-    /// `spec.preemptionPolicy` is there, and whether it is `Never`.
+    /// Whether `spec.preemptionPolicy` is `Never`; `None` when it is not set.
     pub never_preempts: Option<bool>,
 }
 
 impl Scheduler {
-    /// [`Scheduler::what_if`] for a pod that has its priority from the cluster's PriorityClasses. The error is why the API server
-    /// would not take it.
+    /// [`Scheduler::what_if`] for a pod that gets its priority from the cluster's PriorityClasses. The error is why the API server
+    /// would reject it.
     pub fn what_if_admitted(&self, pod: Unadmitted, now: Moment) -> Result<WhatIf, String> {
         let Unadmitted { mut facts, class, priority, never_preempts } = pod;
         let (priority, never) = self.world().admit_priority(class.as_deref(), priority, never_preempts)?;
@@ -40,9 +38,9 @@ impl Scheduler {
     /// Judges a pod as if it were created now and its turn had come.
     pub fn what_if(&self, facts: PodFacts, now: Moment) -> WhatIf {
         let notes = self.notes(&facts);
-        let pod = Pod::unplaced(NOBODY, facts);
+        let pod = Pod::unplaced(NEW_POD, facts);
         let priority = pod.facts.spec.priority;
-        let world = self.beside_nominated(priority, NOBODY, None, now);
+        let world = self.beside_nominated(priority, NEW_POD, None, now);
         let view = View { world: &world, now: now.mono };
         let mut judged = judge_all(view, self.rules(), &pod);
         let best = self.best_nodes(view, &pod, &mut judged);
@@ -86,17 +84,16 @@ impl Scheduler {
         }
     }
 
-    /// Rates a pod that does not exist: every node that fits, best first, with what each rule says. [`Scheduler::what_if`] tells
-    /// of the best few.
+    /// Every node that fits a pod that does not exist, best first, with each rule's score; [`Scheduler::what_if`] names the best few.
     pub fn ratings(&self, facts: PodFacts, now: Moment) -> Vec<RatedNode> {
-        let pod = Pod::unplaced(NOBODY, facts);
-        let world = self.beside_nominated(pod.facts.spec.priority, NOBODY, None, now);
+        let pod = Pod::unplaced(NEW_POD, facts);
+        let world = self.beside_nominated(pod.facts.spec.priority, NEW_POD, None, now);
         let view = View { world: &world, now: now.mono };
         let mut judged = judge_all(view, self.rules(), &pod);
         self.rated_nodes(view, &pod, &mut judged)
     }
 
-    /// What the answer leaves out.
+    /// What the answer does not take into account.
     fn notes(&self, facts: &PodFacts) -> Vec<String> {
         let mut notes = Vec::new();
         let handoff = &facts.handoff;
@@ -112,7 +109,7 @@ impl Scheduler {
             notes.push("a pod of this name exists; it is counted beside this one".to_owned());
         }
         if facts.spec.gang.is_some() {
-            notes.push("the pod names a gang: it is judged here by itself, its gang decides when it starts".to_owned());
+            notes.push("the pod names a gang: here it is judged by itself, its gang decides when it starts".to_owned());
         }
         let ahead = self.queue().standings().filter(|(_, standing)| standing.priority >= facts.spec.priority).count();
         if ahead > 0 {

@@ -1,4 +1,4 @@
-//! From a reserved pod to its Binding: volumes, the node's lock, the Binding, and every answer.
+//! From a reserved pod to its Binding: volumes, the node's lock, the Binding, and the answer to each request.
 //!
 //! ```text
 //!   reserved ──start──▶ preparing ──▶ in the node's lock queue ──▶ locking ──▶ binding ──▶ bound
@@ -30,37 +30,37 @@ use super::timers::Timer;
 use attempt::Turn;
 pub use attempt::{BindAttempt, Cancel, Stage};
 
-/// What comes before the lock is asked for again after this time, unless its object has changed.
-const ASK_AGAIN: Duration = Duration::from_secs(5);
+/// A PreBind request is repeated after this time.
+const REPEAT_AFTER: Duration = Duration::from_secs(5);
 
-/// Every bind attempt, the lock queues of nodes, and the locks that are released.
+/// Bind attempts, the lock queues of nodes, and the locks that are released.
 #[derive(Debug, Default)]
 pub struct Binder {
     attempts: BTreeMap<PodId, BindAttempt>,
-    /// Attempts whose volumes, or whatever else comes before the lock, are being prepared.
+    /// Attempts that wait for their PreBind rules (volumes).
     preparing: BTreeSet<PodId>,
     tickets: BTreeMap<Ticket, PodId>,
     queues: BTreeMap<NodeId, LockQueue>,
     locks: Locks,
-    /// Binds that another scheduler asked for.
+    /// Binds that another scheduler requested.
     requests: BTreeMap<PodId, BindRequest>,
     answers: Vec<BindAnswer>,
-    /// From creation to bind, of pods since the last report.
+    /// Times from creation to bind, until taken.
     pod_waits: Vec<Duration>,
-    /// From the lock queue to the lock, of attempts since the last report.
+    /// Times in the lock queue until the lock, until taken.
     lock_waits: Vec<Duration>,
 }
 
 /// The lock queue of one node.
 #[derive(Debug, Clone, Default)]
 pub struct LockQueue {
-    /// Waiting for the lock, first one first.
+    /// Attempts that wait for the lock, in order.
     pub waiting: BTreeSet<Turn>,
-    /// Holding or writing the lock, not yet bound.
+    /// The pod that holds or writes the lock and is not bound yet.
     pub head: Option<PodId>,
-    /// When pods are looked for that have waited for long.
-    look_at: Option<Duration>,
-    /// What was reported of the lock that stands.
+    /// Monotonic time of the next check for pods that have waited for long.
+    check_at: Option<Duration>,
+    /// The last report about the present lock.
     reported: Option<ReportedLock>,
 }
 
@@ -71,84 +71,84 @@ impl LockQueue {
     }
 }
 
-/// What was last reported of a lock, so that the times in it stay the same while it stands.
+/// The last report about a lock; kept so that the times in it do not change while the lock does not.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct ReportedLock {
     of: (Box<str>, Outlook),
     text: Arc<str>,
 }
 
-/// What is to be expected of a lock that stands.
+/// How a present lock is expected to end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Outlook {
-    /// Its holder is being served; it counts as expired at some time.
+    /// Its holder is being served; it expires at some time.
     Held,
     /// It names no pod; it is taken over at some time.
     Unknown,
-    /// It has expired, and no node daemon is there that knows whether the holder was served.
+    /// It has expired, and the node daemon that knows whether the holder was served does not report.
     AgentAway,
     /// It has expired, and the settings leave it to an operator.
     Operator,
-    /// It is about to go: its holder is looked for, or being deleted.
+    /// It is about to be removed: its holder is gone or is being deleted.
     Ending,
 }
 
-/// What is known of lock values.
+/// What is known about lock values.
 #[derive(Debug, Default)]
 struct Locks {
-    /// Values being removed, why, and `true` while the request is under way.
+    /// Values being released, why, and `true` while the request is under way.
     releases: BTreeMap<(NodeId, Box<str>), (ReleaseReason, bool)>,
-    /// Values whose holder is proven gone.
+    /// Values whose holder is proven to be gone.
     proven: BTreeSet<Box<str>>,
-    /// Values whose holder is being read, and since when.
-    asked: BTreeMap<Box<str>, Duration>,
-    /// Values under which a bind was resumed once.
+    /// Values whose holder is being read, and when the read was requested.
+    reads: BTreeMap<Box<str>, Duration>,
+    /// Values under which a bind was resumed.
     resumed: BTreeSet<Box<str>>,
-    /// Holders that were deleted, and when.
+    /// Holders that were fenced, and when.
     fenced: BTreeMap<PodUid, Duration>,
 }
 
 impl Locks {
-    /// Forgets what only a leader may rely on.
+    /// Drops what only holds while this process leads.
     fn clear(&mut self) {
         self.releases.clear();
-        self.asked.clear();
+        self.reads.clear();
         self.resumed.clear();
     }
 }
 
-/// Names one request of a bind; never used again.
+/// Identifies one bind request; never reused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RequestId(pub u64);
 
-/// The end of a bind that was asked for.
+/// The answer to a bind request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum BindVerdict {
-    /// The pod is bound to that node with its devices.
+    /// The pod is bound to the node with its devices.
     Bound,
-    /// No watch has shown a pod of this uid: give the world what a live read finds, and ask again.
+    /// No watch has shown a pod of this uid: apply the result of a live read to the world and request again.
     Unknown,
-    /// It did not come about; no lock of it stays.
+    /// The bind failed; it leaves no lock.
     Failed(String),
 }
 
-/// One answer.
+/// The answer to one request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BindAnswer {
-    /// Of the request.
+    /// The request.
     pub request: RequestId,
-    /// What came of it.
+    /// The result.
     pub verdict: BindVerdict,
 }
 
-/// The caller of a bind attempt.
+/// A request for a bind attempt.
 #[derive(Debug, Clone)]
 struct BindRequest {
     id: RequestId,
     /// Monotonic.
     deadline: Duration,
     wait: Duration,
-    /// The latest failure that may pass.
+    /// The latest transient failure.
     trouble: Option<String>,
 }
 
@@ -163,18 +163,18 @@ impl Binder {
         &self.queues
     }
 
-    /// How long pods waited that were bound since the last call.
+    /// Waiting times of the pods that were bound since the last call.
     pub fn take_pod_waits(&mut self) -> Vec<Duration> {
         std::mem::take(&mut self.pod_waits)
     }
 
-    /// How long attempts waited for their node's lock that got it since the last call.
+    /// Waiting times of the attempts that got their node's lock since the last call.
     pub fn take_lock_waits(&mut self) -> Vec<Duration> {
         std::mem::take(&mut self.lock_waits)
     }
 
-    /// Ends every attempt: this process starts or stops leading. The next leader resumes them from the cluster. Which holders are
-    /// proven gone, which were fenced, and answers that are to be taken, stay.
+    /// Ends every attempt: this process starts or stops leading. The next leader resumes them from the cluster. Proofs about holders,
+    /// fenced holders and answers not yet taken stay.
     pub fn clear(&mut self, cx: &mut Context<'_>) {
         self.fail_requests();
         for id in self.attempts.keys().copied().collect::<Vec<_>>() {
@@ -191,7 +191,7 @@ impl Binder {
         };
     }
 
-    /// Starts to bind a reserved pod: its room is the attempt's from now on.
+    /// Starts the bind attempt of a reserved pod, which takes over its reservation.
     pub fn start(&mut self, cx: &mut Context<'_>, id: PodId) {
         let Some(reservation) = cx.reservations.take(id) else { return };
         let (time, number) = (cx.sequence.stamp(cx.now.wall), cx.sequence.number());
@@ -210,14 +210,14 @@ impl Binder {
             commit: reservation.commit,
             stage: Stage::Preparing,
             lock_value: resumed.then(|| node.lock.read.raw().map(Into::into)).flatten(),
-            // A commit in progress goes before others of its priority.
+            // Members of a commit go before other pods of their priority.
             turn: (-2 * i64::from(pod.facts.spec.priority) - i64::from(reservation.commit.is_some()), number, id),
             since: cx.now.mono,
             queued: cx.now.mono,
             not_before: Duration::ZERO,
             failures: 0,
             trouble_since: None,
-            asked: Vec::new(),
+            requested: Vec::new(),
             cancelled: None,
         };
         cx.reporter.binding(id);
@@ -225,15 +225,15 @@ impl Binder {
         self.prepare(cx, id);
     }
 
-    /// Asks every PreBind rule; when all say fit, the pod goes for its lock or its Binding.
+    /// Runs the PreBind rules; when all are satisfied, the pod is queued for its lock or bound.
     fn prepare(&mut self, cx: &mut Context<'_>, id: PodId) {
         let Some(attempt) = self.attempts.get(&id).filter(|attempt| attempt.stage == Stage::Preparing) else { return };
         let Some(pod) = cx.world.pod(id) else { return };
         let (node, since, now) = (attempt.node, attempt.since, cx.now.mono);
         let mut wait: Option<Duration> = None;
-        let mut asked = Effects::new();
+        let mut requested = Effects::new();
         for rule in &cx.rules.enabled().pre_bind {
-            match rule.pre_bind(cx.view(), pod, node, since, &mut asked) {
+            match rule.pre_bind(cx.view(), pod, node, since, &mut requested) {
                 Outcome::Fit => {}
                 Outcome::WaitUntil(at, _) => wait = Some(wait.map_or(at, |wait| wait.min(at))),
                 Outcome::Unfit(no) | Outcome::Never(no) => return self.give_up(cx, id, no.text.into_owned()),
@@ -241,13 +241,13 @@ impl Binder {
             }
         }
         let Some(attempt) = self.attempts.get_mut(&id) else { return };
-        // Every change of any volume asks again: what is under way is not sent twice.
-        attempt.asked.retain(|(_, at)| now < *at + ASK_AGAIN);
-        asked.retain(|effect| !attempt.asked.iter().any(|(known, _)| known == effect));
-        attempt.asked.extend(asked.iter().map(|effect| (effect.clone(), now)));
-        cx.effects.extend(asked);
+        // Every change of a volume runs the rules again: a request under way is not sent twice.
+        attempt.requested.retain(|(_, at)| now < *at + REPEAT_AFTER);
+        requested.retain(|effect| !attempt.requested.iter().any(|(known, _)| known == effect));
+        attempt.requested.extend(requested.iter().map(|effect| (effect.clone(), now)));
+        cx.effects.extend(requested);
         if let Some(at) = wait {
-            // Never at once again: time has to pass, or volumes to change.
+            // At least a millisecond has to pass, so that the rules do not run in a loop.
             attempt.not_before = at.max(now + Duration::from_millis(1));
             cx.timers.set(attempt.not_before, Timer::BindAttempt(id));
             self.preparing.insert(id);
@@ -256,19 +256,19 @@ impl Binder {
         self.preparing.remove(&id);
         match attempt.commit {
             None => self.proceed(cx, id),
-            // No member of a commit locks before the volumes of all are settled.
-            Some(commit) => cx.steps.push(Step::Bind(BindEvent::Prepared { pod: id, commit })),
+            // No member of a commit is locked for before the volumes of all are ready.
+            Some(commit) => cx.steps.push(Step::Bind(BindEvent::Prepared(id, commit))),
         }
     }
 
-    /// Volumes changed: every attempt that waits for them is looked at.
+    /// Runs the PreBind rules of every attempt that waits for them: a volume changed.
     pub fn prepare_all(&mut self, cx: &mut Context<'_>) {
         for id in self.preparing.clone() {
             self.prepare(cx, id);
         }
     }
 
-    /// Sends a prepared attempt for its lock or its Binding.
+    /// Queues a prepared attempt for its lock, or binds it if it needs none.
     pub fn proceed(&mut self, cx: &mut Context<'_>, id: PodId) {
         let preparing = |attempt: &&mut BindAttempt| attempt.stage == Stage::Preparing;
         let Some(attempt) = self.attempts.get_mut(&id).filter(preparing) else { return };
@@ -313,22 +313,22 @@ impl Binder {
         if ours {
             self.bound(cx, id);
         } else {
-            // Another scheduler was faster; what it wrote is the truth.
+            // Another scheduler was faster; its Binding counts.
             self.fail_request(id, "another scheduler has bound the pod");
             self.end(cx, id);
         }
     }
 
-    /// The pod is bound by us.
+    /// Completes an attempt whose pod is bound by us.
     fn bound(&mut self, cx: &mut Context<'_>, id: PodId) {
         let Some(attempt) = self.forget(id) else { return };
         cx.reporter.forget(id);
         if let Some(commit) = attempt.commit {
-            cx.steps.push(Step::Bind(BindEvent::Bound { pod: id, commit }));
+            cx.steps.push(Step::Bind(BindEvent::Bound(id, commit)));
         }
         cx.stats.bound += 1;
         cx.queue.remove(id);
-        // The scheduler that asked for the bind writes the event itself.
+        // The scheduler that requested the bind writes the event itself.
         if !self.answer(id, BindVerdict::Bound) {
             let message = format!("Successfully assigned {} to {}", attempt.pod.key, attempt.node_name);
             cx.event(id, false, "Scheduled", message);
@@ -338,21 +338,21 @@ impl Binder {
             self.pod_waits.push(Duration::try_from(waited).unwrap_or_default());
         }
         if let Some(raw) = attempt.lock_value.filter(|_| !attempt.locks) {
-            // No call will come for this pod, so the node daemon does not release its lock.
+            // The kubelet calls for no device of this pod, so the node daemon does not release the lock.
             self.release(cx, attempt.node, &raw, ReleaseReason::NoCall);
         }
         cx.wake(Wake::POD_PLACED);
         self.advance(cx, attempt.node);
     }
 
-    /// Ends an attempt whose pod is not ours to bind any more: its lock goes, its room too.
+    /// Ends an attempt whose pod cannot be bound by us any more, and releases its lock and its room.
     fn end(&mut self, cx: &mut Context<'_>, id: PodId) {
         if let Some(commit) = self.end_quietly(cx, id) {
-            cx.steps.push(Step::Bind(BindEvent::Ended { pod: id, commit }));
+            cx.steps.push(Step::Bind(BindEvent::Ended(id, commit)));
         }
     }
 
-    /// [`Binder::end`] without an event; returns the commit that the pod was part of.
+    /// [`Binder::end`] without an event; returns the pod's commit.
     fn end_quietly(&mut self, cx: &mut Context<'_>, id: PodId) -> Option<u64> {
         let node = self.attempts.get(&id)?.node;
         self.fail_request(id, "the pod is gone or changed while it was being bound");
@@ -361,7 +361,7 @@ impl Binder {
         commit
     }
 
-    /// Gives back the lock and the room of an attempt; returns the commit that the pod was part of.
+    /// Removes an attempt and releases its lock and its room; returns the pod's commit.
     pub fn withdraw(&mut self, cx: &mut Context<'_>, id: PodId) -> Option<u64> {
         let attempt = self.forget(id)?;
         if let Some(raw) = attempt.lock_value {
@@ -371,7 +371,7 @@ impl Binder {
         attempt.commit
     }
 
-    /// Ends an attempt for good and lets the pod be queued again.
+    /// Ends an attempt after a final failure; the pod is queued again.
     fn give_up(&mut self, cx: &mut Context<'_>, id: PodId, why: String) {
         cx.stats.bind_failures += 1;
         let requested = self.fail_request(id, &why);
@@ -390,14 +390,14 @@ impl Binder {
             Cancel::PodGone => self.end(cx, id),
             Cancel::Requeue(why) => {
                 self.fail_request(id, &why);
-                // Not the pod's fault: it is tried at once.
+                // The pod is not the cause: it is tried at once.
                 self.end(cx, id);
                 cx.steps.push(Step::Retry(id));
             }
         }
     }
 
-    /// Takes an attempt out of every table; its room stays taken in the world.
+    /// Removes an attempt from every table; its room stays taken in the world.
     fn forget(&mut self, id: PodId) -> Option<BindAttempt> {
         let attempt = self.attempts.remove(&id)?;
         if let Stage::Locking(ticket) | Stage::Binding(ticket) = attempt.stage {
@@ -414,7 +414,7 @@ impl Binder {
         Some(attempt)
     }
 
-    /// Pauses an attempt after a failure that may pass. `false` when it has lasted too long.
+    /// Pauses an attempt after a transient failure. `false` when failures have lasted too long.
     fn pause(&mut self, cx: &mut Context<'_>, id: PodId, stage: Stage, at_least: Option<Duration>) -> bool {
         let (first, longest, limit) = cx.config.retry;
         let now = cx.now.mono;
@@ -442,7 +442,7 @@ impl Binder {
         self.watch_queue(cx, attempt.node);
     }
 
-    /// A paused attempt goes on.
+    /// Continues a paused attempt.
     pub fn resume(&mut self, cx: &mut Context<'_>, id: PodId) {
         let now = cx.now.mono;
         let Some(attempt) = self.attempts.get(&id).filter(|attempt| attempt.not_before <= now) else { return };
@@ -455,18 +455,18 @@ impl Binder {
         }
     }
 
-    /// Why the decision behind an attempt does not hold any more; `None` while it does.
+    /// Why the decision behind an attempt is void; `None` while it holds.
     fn outdated(cx: &Context<'_>, attempt: &BindAttempt) -> Option<String> {
         let Some(node) = cx.world.node(attempt.node).filter(|node| node.facts.is_some()) else {
             return Some(format!("node {} is gone", attempt.node_name));
         };
         if let Some(name) = attempt.calls.iter().find(|name| !node.serves(name)) {
-            return Some(format!("the agent of node {} does not serve {name} any more", attempt.node_name));
+            return Some(format!("the node daemon of {} does not serve {name} any more", attempt.node_name));
         }
         let id = cx.world.pod_id(&attempt.pod.uid)?;
         let devices = cx.world.pod(id)?.devices.as_ref()?;
         if let Some(device) = cx.world.contested_device(id) {
-            return Some(format!("device {device} of node {} went to another pod", attempt.node_name));
+            return Some(format!("device {device} of node {} is assigned to another pod", attempt.node_name));
         }
         let unhealthy = node.stock.as_ref().map_or_else(Vec::new, |stock| stock.unhealthy_of(devices));
         unhealthy.first().map(|device| format!("device {device} of node {} is not healthy", attempt.node_name))
@@ -499,7 +499,7 @@ impl Binder {
                 if self.ended_by_cancel(cx, id) {
                     return;
                 }
-                // A lock that comes and goes meanwhile: not at once again.
+                // The other lock is gone already: a pause avoids a loop of conflicts.
                 if !(free && self.pause(cx, id, Stage::Queued, None)) {
                     self.queue_again(cx, id);
                     self.advance(cx, node);
@@ -529,7 +529,7 @@ impl Binder {
             BindResult::NotFound => {
                 attempt.stage = Stage::Queued;
                 self.end(cx, id);
-                // Should the watch still show the pod, it is tried again after a while; most often the deletion is on its way.
+                // Usually the deletion is on its way; if the watch still shows the pod later, it is tried again.
                 cx.steps.push(Step::Fail(id));
             }
             BindResult::Conflict(_) => self.read(cx, id),
@@ -542,7 +542,7 @@ impl Binder {
             BindResult::Retry(why, after) => {
                 let gone = attempt.cancelled.is_some();
                 self.note_trouble(id, &why);
-                // The answer may be lost and the pod bound: only a read shows it.
+                // The pod may be bound although the answer is lost: only a read shows it.
                 if gone || !self.pause(cx, id, Stage::BindAgain, after) {
                     self.read(cx, id);
                 }
@@ -562,7 +562,7 @@ impl Binder {
         self.attempts.iter().find(reading).map(|(id, _)| *id)
     }
 
-    /// A pod could not be read: neither bound nor unbound is known, so neither lock nor room may go.
+    /// A pod could not be read: it may be bound, so neither lock nor room is released.
     pub fn read_failed(&mut self, cx: &mut Context<'_>, key: &PodKey) {
         let Some(id) = self.reading(key) else { return };
         if let Some(attempt) = self.attempts.get_mut(&id) {
@@ -572,7 +572,7 @@ impl Binder {
         }
     }
 
-    /// A live read found no pod `key`, or this uid, which may be one that is being deleted. The world knows it already.
+    /// A live read of `key` found no pod, or one with this uid, `true` when it is being deleted. The world is already up to date.
     pub fn read_done(&mut self, cx: &mut Context<'_>, key: &PodKey, found: Option<(&PodUid, bool)>) {
         let reading = self.reading(key);
         self.prove(cx, key, found.map(|(uid, _)| uid.as_str()));
@@ -585,7 +585,7 @@ impl Binder {
             attempt.cancelled = Some(Cancel::PodGone);
         }
         if !self.ended_by_cancel(cx, id) && !self.pause(cx, id, Stage::BindAgain, None) {
-            self.give_up(cx, id, "the Binding did not come about in time".to_owned());
+            self.give_up(cx, id, "the Binding was not made in time".to_owned());
         }
     }
 

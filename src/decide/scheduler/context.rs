@@ -1,4 +1,4 @@
-//! What every owner works with: the facts, the owners below it, and the consequences for the others.
+//! What a call into the scheduler lends to an owner: facts, lower owners, effects, and steps for other owners.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,12 +16,15 @@ use super::reservations::Reservations;
 use super::rules::{Plugins, View};
 use super::select::choose::{Choice, choose};
 use super::select::index::Index;
-use super::settings::{Config, Search, Stats};
+use super::settings::{Config, NodeSearch, Stats};
 use super::timers::{Moment, Timers};
 
-/// One call into the scheduler. [`Binder`](super::Binder), [`Gangs`](crate::decide::gang::Gangs) and
-/// [`TyJobs`](crate::decide::tyjob::TyJobs) stand above it: they are lent it and cannot reach each other; what one of them
-/// means for another is a [`Step`].
+/// Id of a pod that is judged and does not exist yet.
+pub const NEW_POD: PodId = PodId(u64::MAX);
+
+/// The context of one call into the scheduler, lent to the owner that is called. An owner may use what is in here directly.
+/// [`Binder`](super::Binder), [`Gangs`](crate::decide::gang::Gangs) and [`TyJobs`](crate::decide::tyjob::TyJobs) are not in here: they
+/// cannot be called by other owners, which leave a [`Step`] for them instead. Nothing in here calls up to those three.
 pub struct Context<'a> {
     /// The time of the call.
     pub now: Moment,
@@ -31,85 +34,70 @@ pub struct Context<'a> {
     pub config: &'a Config,
     /// Enabled rules.
     pub rules: &'a Plugins,
-    /// Facts and accounts.
+    /// Facts from watches, and accounts.
     pub world: &'a mut World,
-    /// Groups and single pods that wait.
+    /// Items that wait to be tried.
     pub queue: &'a mut Queue,
-    /// Verdicts kept by pod shape.
+    /// Verdicts on nodes by pod shape.
     pub index: &'a mut Index,
-    /// What happens later.
+    /// What happens at a later time.
     pub timers: &'a mut Timers,
-    /// What was written into pods' conditions.
+    /// What was reported of pods that wait.
     pub reporter: &'a mut Reporter,
-    /// Room that is held for pods that are not being bound yet.
+    /// Room of pods that are not being bound yet.
     pub reservations: &'a mut Reservations,
-    /// Nominated pods.
+    /// Nominated pods and their victims.
     pub preemption: &'a mut Preemption,
     /// Numbers and bind times that are used once.
     pub sequence: &'a mut Sequence,
     /// Counters.
     pub stats: &'a mut Stats,
-    /// What is to be done in the cluster.
+    /// Requests to the cluster that this call returns.
     pub effects: &'a mut Effects,
-    /// What follows for other owners, in order.
+    /// Consequences for other owners, in order.
     pub steps: &'a mut Vec<Step>,
 }
 
-/// A consequence of what one owner did, for another one. The scheduler routes each at once, in order, before anything else is
-/// decided.
+/// A consequence of what one owner did, for another one. Steps exist because owners do not call each other: the scheduler performs
+/// them in order, depth first, as soon as the owner has returned and before the next decision.
 #[derive(Debug)]
 pub enum Step {
-    /// A pod that waits is queued, by itself or with its group.
+    /// Queue a waiting pod, by itself or with its group.
     Enqueue(PodId),
-    /// The same, and it is tried at once.
+    /// The same, and try it at once.
     Retry(PodId),
-    /// The same, and it is tried again after a pause.
+    /// The same, and try it again after a pause.
     Fail(PodId),
-    /// A reserved pod asks the Permit rules.
+    /// Run the Permit rules for a reserved pod, and start its bind attempt if they allow it.
     Permit(PodId),
-    /// A pod waits for this reason: condition, and an event unless its gang reports for it.
+    /// Report why a pod waits: by its condition, and by an event unless its gang reports for it.
     Report(PodId, &'static str, Arc<str>),
-    /// Room is free: pods, groups and jobs that wait for room are tried.
+    /// Wake pods, groups and jobs that wait for such a change.
     RoomFreed(Wake),
-    /// Prepared members of a commit go for their locks.
+    /// Queue the prepared members of a commit for their locks.
     Proceed(Vec<PodId>),
-    /// Members of a commit that is taken back: their bind attempts end.
+    /// End the bind attempts of a commit that is rolled back.
     Withdraw(Vec<PodId>),
-    /// A group was tried: what the attempt left behind is sorted out.
+    /// Evaluate the last attempt of a group.
     AfterAttempt(GroupId),
-    /// The group of a member that could not be bound rests before it is tried again.
+    /// Back off the group of a member that could not be bound.
     RestGroup(PodId),
-    /// A node holds the lock of a pod of ours that is not being bound.
+    /// A node has the lock of a pod of ours without a bind attempt: resume the bind, or release the lock value.
     HalfBound(NodeId, PodId, Box<str>),
-    /// What became of a bind attempt.
+    /// A bind attempt has changed.
     Bind(BindEvent),
 }
 
-/// What became of a bind attempt.
+/// A change of a bind attempt that its gang has to know.
 #[derive(Debug)]
 pub enum BindEvent {
-    /// The volumes of this member of a commit are settled.
-    Prepared {
-        /// The member.
-        pod: PodId,
-        /// Its commit.
-        commit: u64,
-    },
-    /// The pod is bound by us.
-    Bound {
-        /// The pod.
-        pod: PodId,
-        /// Its commit.
-        commit: u64,
-    },
-    /// The attempt ended without a Binding of ours, and its room is free.
-    Ended {
-        /// The pod.
-        pod: PodId,
-        /// Its commit.
-        commit: u64,
-    },
-    /// The pod cannot be bound for good; [`BindEvent::Ended`] follows.
+    /// The volumes of this member of this commit are ready.
+    Prepared(PodId, u64),
+    /// This member of this commit is bound by us.
+    Bound(PodId, u64),
+    /// The attempt of this member of this commit ended without a Binding of ours, and its room was released.
+    Ended(PodId, u64),
+    /// The attempt failed for good, and its room was released.
     Failed {
         /// The pod.
         pod: PodId,
@@ -117,33 +105,33 @@ pub enum BindEvent {
         commit: Option<u64>,
         /// Why.
         why: String,
-        /// Another scheduler asked for the bind and reports the failure itself.
+        /// Another scheduler requested the bind and reports the failure itself.
         requested: bool,
     },
 }
 
 impl Context<'_> {
-    /// What a rule may look at.
+    /// What rules read.
     pub fn view(&self) -> View<'_> {
         View { world: self.world, now: self.now.mono }
     }
 
-    /// Chooses a node for a pod of the world, or judges `only` that node; also returns how many nodes were judged.
+    /// Chooses a node for a pod of the world, or judges `only` that node; also returns the number of judged nodes.
     pub fn choose(&mut self, id: PodId, only: Option<NodeId>) -> Option<(Choice, u64)> {
         let pod = self.world.pod(id)?;
         let view = View { world: self.world, now: self.now.mono };
         Some(match self.config.search {
-            Search::Indexed => self.index.choose(view, self.rules, pod, only),
-            Search::Scanning => choose(view, self.rules, pod, only),
+            NodeSearch::Indexed => self.index.choose(view, self.rules, pod, only),
+            NodeSearch::Scanning => choose(view, self.rules, pod, only),
         })
     }
 
-    /// Queues a pod that waits, as soon as the present owner is done.
+    /// Queues a waiting pod as soon as the present owner has returned.
     pub fn enqueue(&mut self, id: PodId) {
         self.steps.push(Step::Enqueue(id));
     }
 
-    /// Wakes what waits for this in the queue.
+    /// Wakes parked items of the queue that wait for such a change.
     pub fn wake(&mut self, wake: Wake) {
         self.queue.wake(wake, self.rules.queue_sort());
     }
@@ -161,7 +149,7 @@ impl Context<'_> {
     }
 }
 
-/// Numbers and bind times of this process; none is used twice.
+/// Numbers and bind times of this process; each is used once.
 #[derive(Debug, Default)]
 pub struct Sequence {
     number: u64,

@@ -1,4 +1,4 @@
-//! What the cycle wants done, and what it hears back.
+//! Effects: requests to the cluster that the scheduler decides, and their results.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,21 +11,21 @@ use crate::decide::world::PodFacts;
 use crate::decide::world::gangs::Owner;
 
 use super::rules::Annotations;
-use crate::decide::tyjob::record::{JobHalf, JobWriteResult};
+use crate::decide::tyjob::{JobScheduleStatus, JobWriteResult};
 
-/// Identifies one request; its report carries it back. A report with a ticket that nobody waits for is ignored.
+/// Identifies one request; its result carries the same ticket. A result whose ticket is not waited for is ignored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Ticket(pub u64);
 
-/// Effects in the order in which they were decided.
+/// Effects in the order of their decisions.
 pub type Effects = Vec<Effect>;
 
-/// One thing to do in the cluster.
+/// One request to the cluster.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Effect {
-    /// Set the node lock to `new` where there is none, or replace exactly `old`. Answer: [`Report::Lock`].
+    /// Set the node lock to `new` where there is none, or replace exactly `old`. Answer: [`EffectResult::Lock`].
     Lock {
-        /// For the report.
+        /// Returned with the result.
         ticket: Ticket,
         /// Node.
         node: Box<str>,
@@ -34,7 +34,7 @@ pub enum Effect {
         /// New value.
         new: Box<str>,
     },
-    /// Remove exactly `old` from the node. Answer: [`Report::Release`].
+    /// Remove exactly `old` from the node. Answer: [`EffectResult::Release`].
     Release {
         /// Node.
         node: Box<str>,
@@ -43,9 +43,9 @@ pub enum Effect {
         /// Why, for the log.
         reason: ReleaseReason,
     },
-    /// POST a Binding with the pod's uid as precondition. Answer: [`Report::Bind`].
+    /// POST a Binding with the pod's uid as precondition. Answer: [`EffectResult::Bind`].
     Bind {
-        /// For the report.
+        /// Returned with the result.
         ticket: Ticket,
         /// Pod.
         pod: PodRef,
@@ -54,7 +54,7 @@ pub enum Effect {
         /// All of the scheduler's keys.
         annotations: Shared<Annotations>,
     },
-    /// GET the pod. Answer: [`Report::PodRead`].
+    /// GET the pod. Answer: [`EffectResult::PodRead`].
     ReadPod {
         /// Pod.
         pod: PodKey,
@@ -68,25 +68,25 @@ pub enum Effect {
         /// Age of the lock.
         age: Duration,
     },
-    /// DELETE the pod with its uid as precondition, saying in its conditions that it was preempted. No answer needed: whoever
-    /// waits for it asks again.
+    /// DELETE the pod with its uid as precondition, and set its condition `DisruptionTarget`. No answer needed: while its room is
+    /// needed, the eviction is repeated.
     Evict {
         /// Pod.
         pod: PodRef,
         /// For condition `DisruptionTarget`.
         message: String,
     },
-    /// Write an annotation that says `"true"`: the wait of the pod's gang is over. No answer needed: what the watch does not show is
-    /// written again.
+    /// Set an annotation to `"true"`: the waiting time of the pod's gang is over. No answer needed: it is written again unless the
+    /// watch shows it.
     MarkTimedOut {
         /// Pod.
         pod: PodRef,
         /// Annotation.
         key: &'static str,
     },
-    /// Write the status of a PodGroup, if it is still the one that was read. Answer: [`Report::PodGroup`].
+    /// Write the status of a PodGroup, if it has not changed since it was read. Answer: [`EffectResult::PodGroup`].
     PodGroupStatus(Box<PodGroupWrite>),
-    /// Make the PodGroup of a gang; one that exists is left alone. No answer needed: the watch shows it, or it is made again.
+    /// Create the PodGroup of a gang; an existing one is left alone. No answer needed: it is created again unless the watch shows it.
     MakePodGroup {
         /// The gang.
         gang: GangId,
@@ -95,8 +95,8 @@ pub enum Effect {
         /// Controllers of the pods.
         owners: Vec<Owner>,
     },
-    /// Tell the provisioner of a claim for which node its volume is made, unless the claim has changed. No answer needed: what
-    /// the watch does not show is written again.
+    /// Annotate a claim with the node for which its provisioner creates the volume, unless the claim has changed. No answer needed:
+    /// it is written again unless the watch shows it.
     SelectNode {
         /// Claim.
         claim: PodKey,
@@ -105,7 +105,7 @@ pub enum Effect {
         /// Node.
         node: Box<str>,
     },
-    /// Promise a volume to a claim, unless the volume has changed. No answer needed, as above.
+    /// Set the `claimRef` of a volume, unless the volume has changed. No answer needed, as above.
     BindVolume {
         /// Volume.
         volume: Box<str>,
@@ -116,14 +116,14 @@ pub enum Effect {
         /// Its uid.
         uid: Box<str>,
     },
-    /// Write `status.nominatedNodeName`. Answer when it was not written: [`Report::NominationLost`].
+    /// Write `status.nominatedNodeName`. Answer when it was not written: [`EffectResult::NominationLost`].
     Nominate {
         /// Pod.
         pod: PodRef,
-        /// Node; `None` takes the name away.
+        /// Node; `None` clears the field.
         node: Option<Box<str>>,
     },
-    /// Set condition `PodScheduled` to False. Answer when it was not written: [`Report::ConditionLost`].
+    /// Set condition `PodScheduled` to False. Answer when it was not written: [`EffectResult::ConditionLost`].
     Condition {
         /// Pod.
         pod: PodRef,
@@ -131,19 +131,19 @@ pub enum Effect {
         reason: &'static str,
         /// Condition message; members of one gang share it.
         message: Arc<str>,
-        /// The condition becomes False with this write, as far as we know.
+        /// The condition becomes False with this write, as far as is known.
         first: bool,
     },
-    /// Write the scheduler's half of a TYJob's status. Answer: [`Report::JobWritten`].
+    /// Write the scheduler's part of a TYJob's status. Answer: [`EffectResult::JobWritten`].
     WriteJob {
         /// The job; another one of that name is left alone.
         job: JobIdentity,
-        /// The version of the object that this was decided on: written only while it is that one. 0 when it is not known.
+        /// Precondition: the resourceVersion on which this was decided; 0 when it is not known.
         version: u64,
-        /// What it is to say.
-        half: Box<JobHalf>,
+        /// Its content.
+        status: Box<JobScheduleStatus>,
     },
-    /// An event for people, on a TYJob.
+    /// Write an Event about a TYJob.
     JobNotice {
         /// The job.
         job: JobIdentity,
@@ -154,7 +154,7 @@ pub enum Effect {
         /// Text.
         message: String,
     },
-    /// An event for people.
+    /// Write an Event about a pod.
     Notice {
         /// Pod.
         pod: PodRef,
@@ -178,18 +178,18 @@ pub struct PodGroupWrite {
     pub uid: Box<str>,
     /// Precondition.
     pub version: Box<str>,
-    /// All of it.
+    /// The whole status.
     pub status: PodGroupStatus,
 }
 
-/// What came of an effect.
+/// The result of an effect.
 #[derive(Debug, Clone)]
-pub enum Report {
+pub enum EffectResult {
     /// Of [`Effect::Lock`].
     Lock {
-        /// Of the effect.
+        /// Ticket of the effect.
         ticket: Ticket,
-        /// What came of it.
+        /// The result.
         result: LockResult,
     },
     /// Of [`Effect::Release`].
@@ -198,28 +198,28 @@ pub enum Report {
         node: Box<str>,
         /// The value that was to be removed.
         old: Box<str>,
-        /// What came of it.
+        /// The result.
         result: LockResult,
     },
     /// Of [`Effect::Bind`].
     Bind {
-        /// Of the effect.
+        /// Ticket of the effect.
         ticket: Ticket,
-        /// What came of it.
+        /// The result.
         result: BindResult,
     },
     /// Of [`Effect::WriteJob`].
     JobWritten {
         /// The job.
         job: JobIdentity,
-        /// What came of it.
+        /// The result.
         result: JobWriteResult,
     },
     /// Of [`Effect::ReadPod`].
     PodRead {
         /// Pod.
         pod: PodKey,
-        /// The pod, `None` when there is none of that name, or why it could not be read.
+        /// The pod, `None` when there is none of that name; the error says why it could not be read.
         result: Result<Option<Box<PodFacts>>, String>,
     },
     /// Of [`Effect::Condition`], when it was not written.
@@ -236,25 +236,25 @@ pub enum Report {
     PodGroup {
         /// The gang.
         gang: GangId,
-        /// The status as it is stored now; `None` when it was not written.
+        /// The stored status; `None` when it was not written.
         result: Option<Box<PodGroupStatus>>,
     },
 }
 
-/// What came of a write to a lock.
+/// The result of a write to a lock.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LockResult {
-    /// It stands as wished.
+    /// Written.
     Done,
-    /// Somebody else's value stands there.
+    /// Another value stands there.
     Contended(LockRead),
     /// No such node.
     NodeGone,
-    /// It may or may not have happened; the server may have said when to try again.
+    /// The outcome is unknown; the server may have said when to try again.
     Failed(String, Option<Duration>),
 }
 
-/// What came of a Binding.
+/// The result of a Binding.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum BindResult {
     /// Bound.
@@ -265,6 +265,6 @@ pub enum BindResult {
     NotFound,
     /// Refused for good (400, 401, 403, 413, 422).
     Refused(String),
-    /// May or may not have happened; the server may have said when to try again.
+    /// The outcome is unknown; the server may have said when to try again.
     Retry(String, Option<Duration>),
 }

@@ -1,5 +1,5 @@
-//! What kube-scheduler asks of an extender, answered on the live world: device fit, device rating, victims. It keeps every
-//! other rule itself, so only the rules that it does not have are judged here. Nothing is changed.
+//! Answers to what kube-scheduler asks of an extender: device fit, device rating, victims. It applies every other rule itself, so
+//! only the rules that it lacks are applied here. Nothing is changed.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,14 +9,14 @@ use crate::decide::world::devices::{Charge, Stock, kinds_of, request_of};
 use crate::decide::world::{KnownChoices, Node, NodeId, Place, Pod, PodFacts, PodId, Wake, World};
 
 use super::binder::BindAttempt;
-use super::context::Context;
+use super::context::{Context, NEW_POD};
 use super::preemption::{Preemption, judge_budgets};
 use super::rules::plugins::device_fit;
 use super::rules::{Outcome, Plugins, Refusal, Slots, Victim, View};
 
-/// Rules that kube-scheduler does not have.
+/// Rules that kube-scheduler lacks.
 const OURS: [&str; 1] = ["DeviceFit"];
-/// Ratings that kube-scheduler makes itself.
+/// Score rules that kube-scheduler applies itself.
 const THEIRS: [&str; 7] = [
     "NodeAffinity",
     "TaintToleration",
@@ -26,33 +26,31 @@ const THEIRS: [&str; 7] = [
     "NodeResourcesBalancedAllocation",
     "ImageLocality",
 ];
-/// Stands for a pod that is judged and not kept.
-const VISITOR: PodId = PodId(u64::MAX);
 
-/// Which of the offered nodes fit.
+/// The verdicts on the nodes that kube-scheduler offers.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Fits {
-    /// These do, in the order of the question.
+pub struct DeviceFits {
+    /// Nodes that fit, in the order of the question.
     pub fitting: Vec<String>,
-    /// These do not; other pods' leaving may turn it.
+    /// Nodes that do not fit but would if enough pods left, and why.
     pub failed: BTreeMap<String, String>,
-    /// These do not, even when they are empty.
+    /// Nodes that do not fit even when empty, and why.
     pub never: BTreeMap<String, String>,
 }
 
-/// Which pods leave a node.
+/// The victims on one node.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Room {
-    /// The victims.
+pub struct NodeVictims {
+    /// Pods to be evicted.
     pub victims: Vec<PodUid>,
-    /// How many more of them break a disruption budget than of those that were proposed.
+    /// By how many evictions more than the proposed victims they break disruption budgets.
     pub more_broken: i64,
 }
 
-/// Judges the devices of each of `nodes` for a pod that another scheduler places; `attempt`: it is being bound.
-pub fn fit_devices(cx: &Context<'_>, facts: &PodFacts, nodes: &[String], attempt: Option<&BindAttempt>) -> Fits {
-    let pod = visiting(facts);
-    let mut fits = Fits::default();
+/// Judges the devices of each of `nodes` for a pod that another scheduler places; `attempt`: its bind attempt, if any.
+pub fn fit_devices(cx: &Context<'_>, facts: &PodFacts, nodes: &[String], attempt: Option<&BindAttempt>) -> DeviceFits {
+    let pod = unplaced(facts);
+    let mut fits = DeviceFits::default();
     let mut slots = match prepare_ours(cx.view(), cx.rules, &pod) {
         Ok(slots) => slots,
         Err(why) => {
@@ -64,7 +62,7 @@ pub fn fit_devices(cx: &Context<'_>, facts: &PodFacts, nodes: &[String], attempt
     for name in nodes {
         let known = known_node(cx.world, name);
         let outcome = match (known, attempt) {
-            // Its own devices are held for it there, and only there.
+            // Its devices are assigned on this node, and only there.
             (_, Some(attempt)) if *attempt.node_name == **name => Outcome::Fit,
             (_, Some(attempt)) => {
                 let text = format!("a bind to node {} is under way", attempt.node_name);
@@ -90,10 +88,10 @@ pub fn fit_devices(cx: &Context<'_>, facts: &PodFacts, nodes: &[String], attempt
     fits
 }
 
-/// Rates each of `nodes`, 0..=100, by what kube-scheduler does not see: the weighted mean of the enabled ratings. A pod without
-/// devices, and a node that does not fit, get 0.
+/// Rates each of `nodes`, 0..=100, by what kube-scheduler does not see: the weighted mean of our Score rules. A pod that requests no
+/// devices and a node that does not fit get 0.
 pub fn rate_devices(view: View<'_>, rules: &Plugins, facts: &PodFacts, nodes: &[String]) -> Vec<(String, i64)> {
-    let pod = visiting(facts);
+    let pod = unplaced(facts);
     let mut rated: Vec<(String, i64)> = nodes.iter().map(|name| (name.clone(), 0)).collect();
     let Ok(mut slots) = prepare_ours(view, rules, &pod) else { return rated };
     if !pod.asks_for_devices() {
@@ -131,17 +129,17 @@ pub fn rate_devices(view: View<'_>, rules: &Plugins, facts: &PodFacts, nodes: &[
     rated
 }
 
-/// Which victims make room for the pod's devices on each node: those that were proposed, and where they do not free enough,
-/// further pods of lower priority with devices: those first whose eviction breaks no disruption budget, of these the least
-/// important. A node that stays unfit is left out.
+/// The victims that make room for the pod's devices on each node: the proposed ones, and where these do not free enough, further pods
+/// of lower priority that hold devices. First come pods whose eviction breaks no disruption budget, among them the least important.
+/// A node that stays unfit is left out.
 pub fn make_room(
     view: View<'_>,
     rules: &Plugins,
     facts: &PodFacts,
     proposed: &BTreeMap<String, Vec<PodUid>>,
-) -> BTreeMap<String, Room> {
-    let as_proposed = |victims: &Vec<PodUid>| Room { victims: victims.clone(), more_broken: 0 };
-    let pod = visiting(facts);
+) -> BTreeMap<String, NodeVictims> {
+    let as_proposed = |victims: &Vec<PodUid>| NodeVictims { victims: victims.clone(), more_broken: 0 };
+    let pod = unplaced(facts);
     let mut found = BTreeMap::new();
     let Ok(mut slots) = prepare_ours(view, rules, &pod) else { return found };
     for (name, victims) in proposed {
@@ -165,16 +163,16 @@ pub fn make_room(
     found
 }
 
-/// The proposed victims, extended until the devices suffice, and without the additions that turn out not to be needed.
-fn enough(world: &World, pod: &Pod, node: &Node, proposed: &[PodUid]) -> Option<Room> {
+/// The proposed victims and as many additions as the devices need; additions that turn out to be unnecessary are dropped.
+fn enough(world: &World, pod: &Pod, node: &Node, proposed: &[PodUid]) -> Option<NodeVictims> {
     let on_node = || node.pods.iter().filter_map(|id| world.pod(*id));
     let fits = |gone: &BTreeSet<&PodUid>| fits_without(pod, node, on_node(), gone);
-    // A pod that is leaving anyway costs nothing.
+    // A terminating pod frees its devices without an eviction.
     let leaving = on_node().filter(|other| other.facts.handoff.deleting.is_some());
     let leaving = leaving.map(|other| &other.facts.handoff.pod.uid);
     let mut gone: BTreeSet<&PodUid> = proposed.iter().chain(leaving).collect();
     if fits(&gone) {
-        return Some(Room { victims: proposed.to_vec(), more_broken: 0 });
+        return Some(NodeVictims { victims: proposed.to_vec(), more_broken: 0 });
     }
     let lower = |other: &&Pod| {
         other.facts.spec.priority < pod.facts.spec.priority
@@ -187,7 +185,7 @@ fn enough(world: &World, pod: &Pod, node: &Node, proposed: &[PodUid]) -> Option<
     let candidates: Vec<PodId> = asked.iter().chain(&others).copied().collect();
     let mut others: Vec<Victim> = judge_budgets(world, &candidates);
     others.retain(|victim| !asked.contains(&victim.pod));
-    // The youngest of the lowest priority goes first, and among all those first whose eviction breaks no budget.
+    // Pods whose eviction breaks no budget go first; among them the lowest priority, then the youngest.
     others.sort_by_key(|v| (v.breaks_budget, v.priority, std::cmp::Reverse(v.created), v.pod));
     let uid = |victim: &Victim| world.pod(victim.pod).map(|pod| &pod.facts.handoff.pod.uid);
     let mut added: Vec<(PodId, &PodUid)> = Vec::new();
@@ -195,7 +193,7 @@ fn enough(world: &World, pod: &Pod, node: &Node, proposed: &[PodUid]) -> Option<
         added.push((id, uid));
         gone.insert(uid);
         if fits(&gone) {
-            // Of the additions the most important is spared first, where the rest is enough.
+            // Additions are dropped while the rest suffices, the most important first.
             for at in (0..added.len()).rev() {
                 gone.remove(added[at].1);
                 if fits(&gone) {
@@ -207,7 +205,7 @@ fn enough(world: &World, pod: &Pod, node: &Node, proposed: &[PodUid]) -> Option<
             let broken =
                 |pods: &[PodId]| judge_budgets(world, pods).iter().filter(|victim| victim.breaks_budget).count() as i64;
             let all: Vec<PodId> = asked.iter().copied().chain(added.iter().map(|(id, _)| *id)).collect();
-            return Some(Room {
+            return Some(NodeVictims {
                 victims: proposed.iter().chain(added.iter().map(|(_, uid)| *uid)).cloned().collect(),
                 more_broken: broken(&all) - broken(&asked),
             });
@@ -216,10 +214,10 @@ fn enough(world: &World, pod: &Pod, node: &Node, proposed: &[PodUid]) -> Option<
     None
 }
 
-/// Decides beside nominated pods of the same or a higher priority, those of schedulers that ask here included, with the devices
-/// that they ask for: kube-scheduler keeps their other room itself.
+/// Decides with the room of nominated pods of the same or a higher priority closed. Of pods of schedulers that ask here only the
+/// devices count: kube-scheduler keeps their other room itself.
 pub fn with_all_nominated<T>(cx: &mut Context<'_>, facts: &PodFacts, decide: impl FnOnce(&mut Context<'_>) -> T) -> T {
-    let except = cx.world.pod_id(&facts.handoff.pod.uid).unwrap_or(VISITOR);
+    let except = cx.world.pod_id(&facts.handoff.pod.uid).unwrap_or(NEW_POD);
     Preemption::with_nominated(cx, facts.spec.priority, except, |cx| {
         let entered = enter_asking(cx.world, cx.rules, cx.now.mono, facts, &cx.config.asking_names);
         let decided = decide(cx);
@@ -228,7 +226,7 @@ pub fn with_all_nominated<T>(cx: &mut Context<'_>, facts: &PodFacts, decide: imp
     })
 }
 
-/// Enters nominated pods of schedulers that ask here into the accounts, and returns which.
+/// Enters nominated pods of schedulers that ask here into the accounts, and returns them.
 pub fn enter_asking(
     world: &mut World,
     rules: &Plugins,
@@ -276,24 +274,24 @@ pub fn prepare_ours(view: View<'_>, rules: &Plugins, pod: &Pod) -> Result<Slots,
     Ok(slots)
 }
 
-/// The first of our rules that does not say fit.
+/// The verdict of the first of our rules that refuses, else fit.
 pub fn judge_ours(view: View<'_>, rules: &Plugins, pod: &Pod, node: (NodeId, &Node), slots: &mut Slots) -> Outcome {
     let ours = rules.enabled().filter.iter().filter(|rule| OURS.contains(&rule.name()));
     let verdicts = ours.map(|rule| rule.filter(view, pod, node, slots));
     verdicts.into_iter().find(|outcome| !outcome.is_fit()).unwrap_or_default()
 }
 
-/// The node of that name, where its object is there.
+/// The node of that name, if its object exists.
 pub fn known_node<'w>(world: &'w World, name: &str) -> Option<(NodeId, &'w Node)> {
     let id = world.node_id(name)?;
     world.node(id).filter(|node| node.facts.is_some()).map(|node| (id, node))
 }
 
-fn visiting(facts: &PodFacts) -> Pod {
-    Pod::unplaced(VISITOR, facts.clone())
+fn unplaced(facts: &PodFacts) -> Pod {
+    Pod::unplaced(NEW_POD, facts.clone())
 }
 
-/// `true` when the pod would fit if enough pods left. `emptied` keeps what nodes without pods have answered.
+/// `true` when the pod would fit if enough pods left. `emptied` caches the verdicts on empty nodes.
 fn may_turn(
     no: &Refusal,
     pod: &Pod,
@@ -311,7 +309,7 @@ fn may_turn(
     !kinds_of(pod).iter().any(|kind| stock.is_blocked(&kind)) && emptied.choose(&stock, request).is_ok()
 }
 
-/// The devices of `node` suffice when of the pods on it only those outside `gone` stay.
+/// `true` when the devices of `node` suffice without the pods in `gone`.
 fn fits_without<'a>(pod: &Pod, node: &Node, on: impl Iterator<Item = &'a Pod>, gone: &BTreeSet<&PodUid>) -> bool {
     let (Some(stock), Ok(request)) = (&node.stock, request_of(pod)) else { return false };
     let mut stock: Stock = stock.clone();

@@ -1,4 +1,4 @@
-//! What wants to be placed: active, backing off, or parked until an event that the refusing rule named.
+//! Items that wait to be placed: active, backing off, or parked until an event that the refusing rules named.
 //!
 //! ```text
 //!            pop                    fail
@@ -17,7 +17,7 @@ use crate::decide::scheduler::rules::{QueueSort, Queued, SortKey};
 use crate::decide::world::gangs::GroupId;
 use crate::decide::world::{PodId, Wake};
 
-/// What is tried as one.
+/// A unit of scheduling.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Item {
     /// A pod by itself.
@@ -43,7 +43,7 @@ pub struct QueuePolicy {
     pub backoff_max: Duration,
     /// Longest back-off of a group of gangs. 60 s.
     pub group_backoff_max: Duration,
-    /// A parked pod is tried after this long even without an event. 5 min.
+    /// A parked item is tried after this time even without an event. 5 min.
     pub parked_max: Duration,
 }
 
@@ -54,34 +54,34 @@ impl Default for QueuePolicy {
     }
 }
 
-/// Where a queued item is.
+/// The state of a queued item.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum QueueState {
     /// Tried as soon as its turn comes.
     Active(SortKey),
     /// Tried from this monotonic time on.
     BackOff(Duration),
-    /// Tried when one of these happens; at the latest at this time.
+    /// Tried after one of these events, or at this monotonic time.
     Parked(Wake, Option<Duration>),
-    /// Being tried, or in flight.
+    /// Being tried, or being bound.
     Taken,
 }
 
-/// One item of the queue, for whoever asks.
+/// The public view of a queued item.
 #[derive(Debug, Clone, Copy)]
 pub struct Standing<'a> {
-    /// Where it is.
+    /// Its state.
     pub state: &'a QueueState,
     /// `spec.priority`.
     pub priority: i32,
     /// Monotonic time since which it is queued.
     pub since: Duration,
-    /// How often it was tried.
+    /// Number of tries.
     pub attempts: u32,
 }
 
 #[derive(Debug, Clone)]
-struct Entry {
+struct QueueEntry {
     queued: Queued,
     state: QueueState,
     failures: u32,
@@ -91,7 +91,7 @@ struct Entry {
     failed_at: Option<Duration>,
 }
 
-impl Entry {
+impl QueueEntry {
     fn standing(&self) -> Standing<'_> {
         Standing { state: &self.state, priority: self.queued.priority, since: self.since, attempts: self.attempts }
     }
@@ -101,11 +101,11 @@ impl Entry {
 #[derive(Debug, Clone, Default)]
 pub struct Queue {
     policy: QueuePolicy,
-    entries: BTreeMap<Item, Entry>,
+    entries: BTreeMap<Item, QueueEntry>,
     active: BTreeMap<SortKey, Item>,
     timed: BTreeSet<(Duration, Item)>,
     parked: [BTreeSet<Item>; Wake::KINDS],
-    /// The latest time that was told.
+    /// The latest known time.
     now: Duration,
 }
 
@@ -115,7 +115,7 @@ impl Queue {
         Self { policy, ..Self::default() }
     }
 
-    /// Adds an item, or makes a changed one active again. One that is being tried stays so.
+    /// Adds an item, or makes a changed one active again. An item that is being tried stays taken.
     pub fn add(&mut self, item: impl Into<Item>, mut queued: Queued, sort: &dyn QueueSort, now: Duration) {
         let item = item.into();
         self.now = now;
@@ -127,13 +127,13 @@ impl Queue {
             }
         } else {
             let state = QueueState::Taken;
-            let entry = Entry { queued, state, failures: 0, attempts: 0, since: now, failed_at: None };
+            let entry = QueueEntry { queued, state, failures: 0, attempts: 0, since: now, failed_at: None };
             self.entries.insert(item.clone(), entry);
         }
         self.activate(item, sort);
     }
 
-    /// Something of a queued item changed that makes another try worthwhile: at once, or when its first back-off is over.
+    /// Makes an item active after a change that may help it: at once, or when its first back-off is over.
     pub fn offer(&mut self, item: Item, mut queued: Queued, sort: &dyn QueueSort, now: Duration) {
         self.now = now;
         if let Some(entry) = self.entries.get_mut(&item) {
@@ -144,7 +144,7 @@ impl Queue {
         self.activate_rested(item, sort);
     }
 
-    /// An item's turn is another one now; whether and when it is tried is not.
+    /// Changes an item's sort key; its state stays.
     pub fn restate(&mut self, item: Item, mut queued: Queued, sort: &dyn QueueSort) {
         let Some(entry) = self.entries.get_mut(&item) else { return };
         queued.failed = entry.queued.failed;
@@ -159,14 +159,14 @@ impl Queue {
         self.entries.get(&item.into()).map_or(0, |entry| entry.failures)
     }
 
-    /// Takes an item out for good.
+    /// Removes an item.
     pub fn remove(&mut self, item: impl Into<Item>) {
         let item = item.into();
         self.detach(&item);
         self.entries.remove(&item);
     }
 
-    /// The next one to try; it is taken until it is parked, failed, removed or given back.
+    /// The next item to try; it is taken until it is parked, failed, removed or activated.
     pub fn pop(&mut self) -> Option<Item> {
         let (_, item) = self.active.pop_first()?;
         if let Some(entry) = self.entries.get_mut(&item) {
@@ -187,7 +187,7 @@ impl Queue {
         if matches!(item, Item::Group(_)) {
             entry.failures += 1;
         }
-        // Without a wake, only the pod's own change helps: no need to look again.
+        // Without a wake only a change of the pod itself helps.
         let latest = (!wake.is_none()).then(|| now + self.policy.parked_max);
         entry.state = QueueState::Parked(wake, latest);
         for kind in wake.kinds() {
@@ -213,7 +213,7 @@ impl Queue {
         self.timed.insert((at, item));
     }
 
-    /// Backs an item off after a failure that no event can be expected to mend. Returns when it will be tried.
+    /// Backs an item off after a failure that no event is expected to resolve. Returns the time of the next try.
     pub fn fail(&mut self, item: impl Into<Item>, now: Duration, wall: Timestamp) -> Duration {
         let item = item.into();
         let exponent = self.entries.get(&item).map_or(0, |entry| entry.failures.min(16));
@@ -237,7 +237,7 @@ impl Queue {
         self.timed.insert((at, item));
     }
 
-    /// Holds an item back until `at` without a failure: it keeps its turn.
+    /// Holds an item back until `at` without a failure: it keeps its sort key.
     pub fn rest_until(&mut self, item: impl Into<Item>, at: Duration) {
         let item = item.into();
         self.detach(&item);
@@ -246,7 +246,7 @@ impl Queue {
         self.timed.insert((at, item));
     }
 
-    /// Makes an item active at once; its back-off starts anew.
+    /// Makes an item active at once.
     pub fn activate(&mut self, item: impl Into<Item>, sort: &dyn QueueSort) {
         let item = item.into();
         self.detach(&item);
@@ -256,7 +256,7 @@ impl Queue {
         self.active.insert(key, item);
     }
 
-    /// Something happened: parked items that named it become active, their back-off forgotten.
+    /// Makes parked items that wait for this event active and resets their back-off.
     pub fn wake(&mut self, wake: Wake, sort: &dyn QueueSort) {
         let woken: BTreeSet<Item> = wake.kinds().flat_map(|kind| self.parked[kind].iter().cloned()).collect();
         for item in woken {
@@ -267,10 +267,10 @@ impl Queue {
         }
     }
 
-    /// Makes an item active; a group, whose try costs as much as its members, not before its first back-off is over.
+    /// Makes an item active, a group only after its first back-off: its try costs as much as all of its members.
     fn activate_rested(&mut self, item: Item, sort: &dyn QueueSort) {
         let rested = match (&item, self.entries.get(&item)) {
-            (Item::Group(_), Some(Entry { failed_at: Some(at), .. })) => *at + self.policy.backoff,
+            (Item::Group(_), Some(QueueEntry { failed_at: Some(at), .. })) => *at + self.policy.backoff,
             _ => Duration::ZERO,
         };
         if rested <= self.now {
@@ -283,7 +283,7 @@ impl Queue {
         }
     }
 
-    /// Time passed.
+    /// Makes items active whose time has come.
     pub fn tick(&mut self, now: Duration, sort: &dyn QueueSort) {
         self.now = now;
         while let Some((_, item)) = self.timed.first().cloned().filter(|(at, _)| *at <= now) {
@@ -291,24 +291,17 @@ impl Queue {
         }
     }
 
-    /// When the queue wants [`Queue::tick`]; zero when an item is active.
+    /// When [`Queue::tick`] has something to do; zero when an item is active.
     pub fn next(&self) -> Option<Duration> {
         if self.active.is_empty() { self.timed.first().map(|(at, _)| *at) } else { Some(Duration::ZERO) }
     }
 
-    /// Where an item is, if it is queued at all.
+    /// The state of an item, if it is queued.
     pub fn state(&self, item: impl Into<Item>) -> Option<&QueueState> {
-        let item = item.into();
-        self.entries.get(&item).map(|entry| &entry.state)
+        self.entries.get(&item.into()).map(|entry| &entry.state)
     }
 
-    /// Monotonic time since which an item is queued.
-    pub fn since(&self, item: impl Into<Item>) -> Option<Duration> {
-        let item = item.into();
-        self.entries.get(&item).map(|entry| entry.since)
-    }
-
-    /// Wall time of the next try at the latest, where only time is waited for.
+    /// Wall time of the latest next try; `None` when the item does not wait for a time.
     pub fn next_try(&self, item: impl Into<Item>, now: Moment) -> Option<Timestamp> {
         let at = match self.state(item)? {
             QueueState::BackOff(at) | QueueState::Parked(_, Some(at)) => *at,
@@ -318,19 +311,14 @@ impl Queue {
         now.wall.checked_add(left).ok()
     }
 
-    /// How an item stands, if it is queued at all.
+    /// The public view of an item, if it is queued.
     pub fn standing(&self, item: impl Into<Item>) -> Option<Standing<'_>> {
-        self.entries.get(&item.into()).map(Entry::standing)
+        self.entries.get(&item.into()).map(QueueEntry::standing)
     }
 
-    /// How every item stands.
+    /// The public view of every item.
     pub fn standings(&self) -> impl Iterator<Item = (&Item, Standing<'_>)> {
         self.entries.iter().map(|(item, entry)| (item, entry.standing()))
-    }
-
-    /// Everything queued.
-    pub fn iter(&self) -> impl Iterator<Item = (Item, &QueueState)> {
-        self.entries.iter().map(|(item, entry)| (item.clone(), &entry.state))
     }
 
     fn detach(&mut self, item: &Item) {

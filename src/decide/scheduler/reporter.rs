@@ -1,4 +1,4 @@
-//! Why a pod waits, in its condition and events: the condition carries the changing detail, the event only the change of state.
+//! Reports why a pod waits: its condition carries the changing detail, an event only the change of the reason.
 
 use std::collections::BTreeMap;
 use std::collections::BTreeSet;
@@ -14,7 +14,7 @@ use super::context::{Context, Step};
 use super::effect::Effect;
 use super::timers::Timer;
 
-/// First and longest pause before a condition that was lost is written again.
+/// First and longest pause before a lost condition is written again.
 const REWRITE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
 
 /// What was last written for a pod.
@@ -23,49 +23,49 @@ struct Reported {
     reason: &'static str,
     message: Arc<str>,
     at: Duration,
-    /// Rules that refused at the last attempt.
+    /// Rules that refused the last attempt.
     rules: Box<[&'static str]>,
-    /// A newer message that waits for the pause to end, or one that was lost and is written again.
+    /// A newer message that waits for the end of the pause, or a lost one that is written again.
     pending: Option<Arc<str>>,
-    /// The last write made the condition False, as far as we know.
+    /// The last write made the condition False, as far as is known.
     first: bool,
-    /// The last write did not come about.
+    /// The last write failed.
     lost: bool,
-    /// Writes that did not, in a row.
+    /// Failed writes in a row.
     failures: u32,
 }
 
-/// What was written into the conditions of pods that wait.
+/// What was reported of each pod that waits.
 #[derive(Debug, Default)]
 pub struct Reporter {
     reported: BTreeMap<PodId, Reported>,
 }
 
 impl Reporter {
-    /// Reports why a pod waits: at once when the reason is new, else at most once per pause. `alone`: no gang reports for the pod,
-    /// so a new reason is an event as well.
+    /// Reports why a pod waits: a new reason at once, another message of the same reason at most once per pause. `alone`: no gang
+    /// reports for the pod, so a new reason is an event as well.
     pub fn report(cx: &mut Context<'_>, id: PodId, reason: &'static str, message: &Arc<str>, alone: bool) {
         let Some(found) = cx.world.pod(id) else { return };
         if cx.reporter.reason(id) != Some(reason) {
             let member = found.facts.spec.gang.is_some();
             // A pod with a bad name is a member of no gang, so no gang reports for it.
-            let lost = member && reason == "InvalidGang" && cx.world.gangs().gang_of(id).is_none();
-            let event = if lost { reason } else { "FailedScheduling" };
+            let invalid = member && reason == "InvalidGang" && cx.world.gangs().gang_of(id).is_none();
+            let event = if invalid { reason } else { "FailedScheduling" };
             let flag = cx.world.gangs().defaults().scheduling_groups;
-            let declared = found.facts.spec.gang.iter().filter(|_| lost).flat_map(|said| said.all_warnings(flag));
+            let declared = found.facts.spec.gang.iter().filter(|_| invalid).flat_map(|gang| gang.all_warnings(flag));
             let names = declared.filter(|warning| matches!(&**warning, Warning::TwoNames { .. }));
             let warnings: Vec<Warning> = names.map(std::borrow::Cow::into_owned).collect();
             for warning in warnings {
                 cx.event(id, true, warning.reason(), warning.to_string());
             }
-            if lost || alone {
+            if invalid || alone {
                 cx.event(id, true, event, message.as_ref().to_owned());
             }
         }
         Self::condition(cx, id, reason, message);
     }
 
-    /// Writes the condition alone: the gang of the pod has written the event.
+    /// Writes only the condition: the pod's gang writes the event.
     pub fn condition(cx: &mut Context<'_>, id: PodId, reason: &'static str, message: &Arc<str>) {
         let Some(found) = cx.world.pod(id) else { return };
         let member = found.facts.spec.gang.is_some();
@@ -74,16 +74,22 @@ impl Reporter {
         let now = cx.now.mono;
         let first = match cx.reporter.reported.entry(id) {
             Entry::Vacant(entry) => {
-                let (message, rules, first) = (Arc::clone(message), Box::default(), true);
-                let reported =
-                    Reported { reason, message, at: now, rules, pending: None, first, lost: false, failures: 0 };
-                entry.insert(reported);
+                entry.insert(Reported {
+                    reason,
+                    message: Arc::clone(message),
+                    at: now,
+                    rules: Box::default(),
+                    pending: None,
+                    first: true,
+                    lost: false,
+                    failures: 0,
+                });
                 true
             }
             Entry::Occupied(mut entry) => {
                 let reported = entry.get_mut();
                 if reported.reason == reason && reported.lost {
-                    // It is written again when its time comes, with the latest text.
+                    // The repeated write takes the latest message.
                     reported.pending = Some(Arc::clone(message));
                     return;
                 }
@@ -98,7 +104,7 @@ impl Reporter {
                 }
                 (reported.reason, reported.message, reported.at, reported.pending) =
                     (reason, Arc::clone(message), now, None);
-                // What never arrived was not the first.
+                // If the first write was lost, this one is the first.
                 reported.first &= reported.lost;
                 (reported.lost, reported.failures) = (false, 0);
                 reported.first
@@ -107,35 +113,35 @@ impl Reporter {
         cx.effects.push(Effect::Condition { pod, reason, message: Arc::clone(message), first });
     }
 
-    /// [`Reporter::condition`] for members of one gang: the same message for all.
+    /// [`Reporter::condition`] for members of one gang, with one message.
     pub fn conditions(cx: &mut Context<'_>, members: Vec<PodId>, reason: &'static str, message: impl Into<Arc<str>>) {
         let message = message.into();
         members.into_iter().for_each(|id| Self::condition(cx, id, reason, &message));
     }
 
-    /// Reason of the condition that was last written.
+    /// Reason of the last condition.
     pub fn reason(&self, id: PodId) -> Option<&'static str> {
         self.reported.get(&id).map(|reported| reported.reason)
     }
 
-    /// The latest message about a pod that waits, and the rules behind it.
+    /// The latest message about a waiting pod, and the rules that refused.
     pub fn latest(&self, id: PodId) -> Option<(&str, &[&'static str])> {
         let reported = self.reported.get(&id).filter(|reported| !reported.message.is_empty())?;
         Some((reported.pending.as_ref().unwrap_or(&reported.message), &reported.rules))
     }
 
-    /// Keeps which rules refused, for explanations, until the pod is being bound.
+    /// Stores which rules refused, for explanations, until the pod is being bound.
     pub fn note_rules(&mut self, id: PodId, rules: impl IntoIterator<Item = &'static str>) {
         if let Some(reported) = self.reported.get_mut(&id) {
             reported.rules = BTreeSet::from_iter(rules).into_iter().collect();
         }
     }
 
-    /// A pod is being bound: what was reported does not hold any more, though its condition stays False until it is bound.
+    /// The pod is being bound: the report is void, though the condition stays False until the pod is bound.
     pub fn binding(&mut self, id: PodId) {
         let Some(reported) = self.reported.get_mut(&id) else { return };
         if reported.lost {
-            // What the condition says is unknown.
+            // The content of the condition is unknown.
             self.reported.remove(&id);
             return;
         }
@@ -147,7 +153,7 @@ impl Reporter {
         self.reported.remove(&id);
     }
 
-    /// Writes what had to wait.
+    /// Writes the pending message.
     pub fn due(cx: &mut Context<'_>, id: PodId) {
         let Some(reported) = cx.reporter.reported.get_mut(&id) else { return };
         let Some(message) = reported.pending.take() else { return };
@@ -162,7 +168,7 @@ impl Reporter {
         }
     }
 
-    /// A condition was not written: it is tried again, later each time, for as long as the pod waits.
+    /// The write of a condition failed: it is repeated at growing intervals while the pod waits.
     pub fn condition_lost(cx: &mut Context<'_>, pod: &PodUid) {
         let Some(id) = cx.world.pod_id(pod) else { return };
         let Some(reported) = cx.reporter.reported.get_mut(&id) else { return };

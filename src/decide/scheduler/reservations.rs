@@ -1,5 +1,5 @@
-//! Room that is held for a pod from the choice of its node until it is being bound: reserved by the Reserve rules, let go on by
-//! the Permit rules, given back whole.
+//! Room that is reserved for a pod from the choice of its node until it is being bound. The Reserve rules make a reservation, the
+//! Permit rules let it go on, and it is released as a whole.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,24 +15,24 @@ use super::context::{Context, Step};
 use super::rules::{Annotations, Claimed, Outcome, Slots, Wanted};
 use super::timers::Timer;
 
-/// Room that is held for a pod that is not being bound yet.
+/// The room of a pod that is not being bound yet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Reservation {
     /// The node.
     pub node: NodeId,
     /// The Binding's annotations, all but the time.
     pub annotations: Shared<Annotations>,
-    /// What the pod was judged to want of devices.
+    /// The pod's device request, as judged.
     pub wanted: Option<Arc<Wanted>>,
-    /// Monotonic time since which the room is held.
+    /// Monotonic time of the reservation.
     pub since: Duration,
-    /// The group that holds it.
+    /// The pod's group.
     pub group: Option<GroupId>,
-    /// Once the group is satisfied: the commit that the pod is part of.
+    /// Once the group is satisfied: the commit to which the pod belongs.
     pub commit: Option<u64>,
 }
 
-/// A reservation that was taken back and may be held again as it was.
+/// A reservation that was undone and can be restored.
 #[derive(Debug, Clone)]
 pub struct Saved {
     /// The pod.
@@ -43,21 +43,21 @@ pub struct Saved {
 }
 
 impl Saved {
-    /// Where it was held.
+    /// The node.
     pub const fn node(&self) -> NodeId {
         self.reservation.node
     }
 }
 
-/// All reservations. They are made, given back and restored here only.
+/// All reservations. They are made, released and restored only here.
 #[derive(Debug, Default)]
 pub struct Reservations {
     held: BTreeMap<PodId, Reservation>,
-    /// Members of a commit whose room was given back before they were being bound, since somebody took these.
+    /// Members of a commit that lost their room before their bind attempt began, since the last [`Reservations::take_lost`].
     lost: Vec<(u64, PodId)>,
-    /// TYJobs of which a pod gave its room back, since somebody took these.
+    /// TYJobs of pods that lost their room, since the last [`Reservations::take_freed_jobs`].
     freed_jobs: Vec<PodKey>,
-    /// Pods that may go to one node only: their binds are resumed under the lock that they hold there.
+    /// Pods that may go to one node only: their bind is resumed under the lock that they hold there.
     pinned: BTreeMap<PodId, NodeId>,
 }
 
@@ -67,23 +67,23 @@ impl Reservations {
         self.held.get(&id)
     }
 
-    /// The node on which room is held for a pod.
+    /// The node on which a pod has its reservation.
     pub fn node_of(&self, id: PodId) -> Option<NodeId> {
         self.held.get(&id).map(|reservation| reservation.node)
     }
 
-    /// All of them by pod.
+    /// All reservations by pod.
     pub const fn all(&self) -> &BTreeMap<PodId, Reservation> {
         &self.held
     }
 
-    /// Pods for which a group holds room.
+    /// Pods of a group that have a reservation.
     pub fn of_group<'a>(&'a self, group: &'a GroupId) -> impl Iterator<Item = PodId> + 'a {
         let of_group = |(_, reservation): &(&PodId, &Reservation)| reservation.group.as_ref() == Some(group);
         self.held.iter().filter(of_group).map(|(id, _)| *id)
     }
 
-    /// Runs the Reserve rules and takes the room of `node`. `false` when a rule refused; then nothing is held.
+    /// Runs the Reserve rules and reserves the pod's room on `node`. `false` when a rule refuses; then nothing is reserved.
     pub fn reserve(cx: &mut Context<'_>, id: PodId, node: NodeId, mut slots: Slots) -> bool {
         let Some(pod) = cx.world.pod(id) else { return false };
         let mut claimed = Claimed::default();
@@ -106,7 +106,7 @@ impl Reservations {
         true
     }
 
-    /// Makes the reservation part of a commit, and lets its Binding say so.
+    /// Makes the reservation part of a commit, which its Binding carries as an annotation.
     pub fn commit(&mut self, id: PodId, commit: Option<u64>, annotation: String) {
         if let Some(reservation) = self.held.get_mut(&id) {
             reservation.annotations.set(key::GANG_COMMITTED, annotation);
@@ -114,13 +114,13 @@ impl Reservations {
         }
     }
 
-    /// Takes the reservation over for a bind attempt: the room stays taken.
+    /// Hands the reservation to a bind attempt: the room stays taken in the world.
     pub fn take(&mut self, id: PodId) -> Option<Reservation> {
         self.held.remove(&id)
     }
 
-    /// Gives a reservation back and wakes what waits for room; the pod waits again, or is whatever the API shows. `false` when
-    /// nothing was held.
+    /// Releases a reservation and wakes what waits for room; the pod waits again, or is in the state that the API shows. `false` when
+    /// it had none.
     pub fn release(cx: &mut Context<'_>, id: PodId) -> bool {
         let Some(reservation) = cx.reservations.held.remove(&id) else { return false };
         Self::free(cx, id, reservation.node);
@@ -128,15 +128,15 @@ impl Reservations {
         true
     }
 
-    /// Gives the room of a pod back, be it reserved or taken over by a bind attempt, unless the API has shown the pod bound
-    /// meanwhile: devices, ports and volumes go with it. What waits for room is woken.
+    /// Releases the room of a pod, reserved or taken over by a bind attempt, with devices, ports and volumes, and wakes what waits for
+    /// room. Nothing happens if the API shows the pod bound.
     pub fn free(cx: &mut Context<'_>, id: PodId, node: NodeId) {
         if Self::give_back(cx, id, node) {
             cx.wake(Wake::POD_FREED);
         }
     }
 
-    /// The same for room that no decision has ever missed: an attempt that is undone wakes nothing.
+    /// The same without waking: used where no decision has seen the room taken.
     fn give_back(cx: &mut Context<'_>, id: PodId, node: NodeId) -> bool {
         if let Some(pod) = cx.world.pod(id) {
             cx.rules.enabled().reserve.iter().rev().for_each(|rule| rule.unreserve(pod, node));
@@ -151,7 +151,7 @@ impl Reservations {
         freed
     }
 
-    /// Undoes the reservations of an attempt that came to nothing, the latest first.
+    /// Undoes the reservations of a failed attempt, the latest first.
     pub fn undo(cx: &mut Context<'_>, pods: &[PodId]) {
         for id in pods.iter().rev() {
             if let Some(reservation) = cx.reservations.held.remove(id) {
@@ -160,21 +160,21 @@ impl Reservations {
         }
     }
 
-    /// A copy of a reservation with what it holds.
+    /// A copy of a reservation with its devices and volumes.
     pub fn copy(&self, world: &World, id: PodId) -> Option<Saved> {
         let reservation = self.held.get(&id)?.clone();
         let devices = world.pod(id).and_then(|pod| pod.devices.clone());
         Some(Saved { pod: id, reservation, devices, volumes: world.volume_plan(id).cloned() })
     }
 
-    /// Undoes one reservation so that it can be restored.
+    /// Undoes a reservation so that it can be restored.
     pub fn save(cx: &mut Context<'_>, id: PodId) -> Option<Saved> {
         let saved = cx.reservations.copy(cx.world, id)?;
         Self::undo(cx, &[id]);
         Some(saved)
     }
 
-    /// Holds a saved reservation again as it was.
+    /// Restores a saved reservation.
     pub fn restore(cx: &mut Context<'_>, saved: Saved) {
         let Saved { pod, reservation, devices, volumes } = saved;
         if cx.world.assume(pod, reservation.node, devices) {
@@ -185,7 +185,7 @@ impl Reservations {
         }
     }
 
-    /// Asks the Permit rules about a reserved pod. `true` when it may be bound now; else it waits, or is queued again.
+    /// Runs the Permit rules for a reserved pod. `true` when it may be bound now; else it waits, or is queued again.
     pub fn permit(cx: &mut Context<'_>, id: PodId) -> bool {
         let (Some(node), Some(pod)) = (cx.reservations.node_of(id), cx.world.pod(id)) else { return false };
         let mut slots = Slots::default();
@@ -211,8 +211,8 @@ impl Reservations {
         false
     }
 
-    /// Why the decision behind a reservation does not hold any more: the node is gone, a device is not healthy or was given to
-    /// another pod, or the node does not serve a name any more.
+    /// `true` when the decision behind a reservation is void: the node is gone, a device is unhealthy or assigned to another pod, or
+    /// the node does not serve a resource name any more.
     pub fn is_outdated(&self, world: &World, id: PodId) -> bool {
         let Some(node) = self.node_of(id) else { return false };
         let Some(found) = world.node(node).filter(|node| node.facts.is_some()) else { return true };
@@ -224,32 +224,32 @@ impl Reservations {
             || expected_names(pod, found, None).iter().any(|name| !found.serves(name))
     }
 
-    /// Members of a commit whose room was given back before they were being bound, since the last call.
+    /// Members of a commit that lost their room before their bind attempt began, since the last call.
     pub fn take_lost(&mut self) -> Vec<(u64, PodId)> {
         std::mem::take(&mut self.lost)
     }
 
-    /// TYJobs of which a pod gave its room back, since the last call: the place is the job's again.
+    /// TYJobs of pods that lost their room, since the last call: the places are the jobs' again.
     pub fn take_freed_jobs(&mut self) -> Vec<PodKey> {
         std::mem::take(&mut self.freed_jobs)
     }
 
-    /// Lets a pod go to this node only: it holds the lock there.
+    /// Restricts a pod to this node: it holds the lock there.
     pub fn pin(&mut self, id: PodId, node: NodeId) {
         self.pinned.insert(id, node);
     }
 
-    /// The only node that a pod may go to.
+    /// The node to which a pod is restricted.
     pub fn pinned(&self, id: PodId) -> Option<NodeId> {
         self.pinned.get(&id).copied()
     }
 
-    /// Lets a pod go anywhere again; returns where it was to go.
+    /// Lifts the restriction; returns the node.
     pub fn unpin(&mut self, id: PodId) -> Option<NodeId> {
         self.pinned.remove(&id)
     }
 
-    /// Gives everything back: this process does not lead any more.
+    /// Releases everything: this process starts or stops leading.
     pub fn clear(cx: &mut Context<'_>) {
         for id in cx.reservations.held.keys().copied().collect::<Vec<_>>() {
             Self::release(cx, id);
@@ -258,7 +258,7 @@ impl Reservations {
     }
 }
 
-/// Names of the Allocate calls that will come for `pod` on `node`: most often all that it wants.
+/// Resource names for which the kubelet of `node` will call Allocate for `pod`, sorted: usually all that it requests.
 pub fn expected_names(pod: &Pod, node: &Node, wanted: Option<&Wanted>) -> Shared<Vec<Box<str>>> {
     if let Some(names) = wanted.and_then(|wanted| wanted.names_of(pod))
         && names.iter().all(|name| node.serves(name))

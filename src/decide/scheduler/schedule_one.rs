@@ -1,4 +1,4 @@
-//! The scheduling cycle of one pod that belongs to no gang: choose a node and reserve it, or say why there is none.
+//! The scheduling cycle of one pod that belongs to no gang: choose a node and reserve it, or report why there is none.
 
 use std::sync::Arc;
 
@@ -13,10 +13,10 @@ use super::reservations::Reservations;
 use super::rules::plugins::scheduling_gates;
 use super::select::choose::Choice;
 
-/// Rule of items that TYJobs hold back.
-pub const JOB: &str = "TYJob";
+/// Rule of pods that their TYJob holds back.
+const JOB: &str = "TYJob";
 
-/// Decides one pod that was popped from the queue.
+/// Schedules one pod that was popped from the queue.
 pub fn schedule_one(cx: &mut Context<'_>, gangs: &mut Gangs, tyjobs: &mut TyJobs, id: PodId) {
     let (now, wall) = (cx.now.mono, cx.now.wall);
     let pinned = cx.reservations.pinned(id);
@@ -27,14 +27,14 @@ pub fn schedule_one(cx: &mut Context<'_>, gangs: &mut Gangs, tyjobs: &mut TyJobs
         PlaceRoute::None => {}
         PlaceRoute::Place(job) => return tyjobs.take_place(cx, id, &job),
         PlaceRoute::Waits(why) => {
-            // Its job wakes it.
+            // The job wakes it.
             cx.queue.park(id, Wake::NONE, now, wall);
             Reporter::report(cx, id, "Unschedulable", &why.into(), gangs.is_alone(cx, id));
             return cx.reporter.note_rules(id, [JOB]);
         }
     }
     if gangs.route(cx.world, cx.reservations, pod) != Route::Alone {
-        // It has become bound to a gang meanwhile.
+        // It has become a gang member meanwhile.
         return cx.enqueue(id);
     }
     cx.stats.attempts += 1;
@@ -44,7 +44,7 @@ pub fn schedule_one(cx: &mut Context<'_>, gangs: &mut Gangs, tyjobs: &mut TyJobs
     };
     cx.stats.judged += judged;
     if pinned.is_some() && !matches!(choice, Choice::Node(..)) {
-        // It cannot be resumed under its lock: it may go anywhere, and the lock is released when it has stood for a while.
+        // Its bind cannot be resumed under its lock: it may go anywhere, and the lock is released after a while.
         cx.reservations.unpin(id);
         return cx.queue.activate(id, cx.rules.queue_sort());
     }
@@ -59,7 +59,7 @@ pub fn schedule_one(cx: &mut Context<'_>, gangs: &mut Gangs, tyjobs: &mut TyJobs
         }
         Choice::Nowhere(diagnosis) => {
             if diagnosis.pod.as_ref().is_some_and(|refusal| refusal.rule == scheduling_gates::NAME) {
-                // The API server has written that into the condition. An autoscaler that reads "Unschedulable" adds nodes for it.
+                // The API server writes the gate into the condition; an autoscaler that reads "Unschedulable" would add nodes.
                 return cx.queue.park(id, diagnosis.wake, now, wall);
             }
             cx.stats.unschedulable += 1;

@@ -1,4 +1,23 @@
-//! The scheduler: one value that routes events, time and reports to the owners of its state, and collects their effects.
+//! The scheduler: one value that routes events, time and results to the owners of its state, and returns the effects that they
+//! decide. It decides nothing itself.
+//!
+//! | Owner | Owns |
+//! |---|---|
+//! | [`World`] | facts from watches, and accounts: which pod holds what on which node |
+//! | [`Queue`] | single pods, groups of gangs and the round of TYJobs that wait to be tried |
+//! | [`Index`] | verdicts on nodes, kept by pod shape |
+//! | [`Timers`] | what happens at a later time |
+//! | [`Reporter`] | conditions and events of pods that wait |
+//! | [`Reservations`] | room of pods that have a node and are not being bound yet |
+//! | [`Preemption`] | nominated pods and their victims |
+//! | [`Binder`] | bind attempts, lock queues, releases of locks, binds for other schedulers |
+//! | [`Gangs`] | progress of groups of gangs, commits |
+//! | [`TyJobs`] | records and places of TYJobs |
+//!
+//! The first seven are lent to every call in a [`Context`]. `Binder`, `Gangs` and `TyJobs` stand above them and never see each other:
+//! an owner does not call back. What one of them means for another is a [`Step`], which `Scheduler::route` performs when the owner has
+//! returned. Steps run depth first: the steps that a step leaves run before its next sibling, so that effects come in the order of
+//! the calls that steps stand for. Then come the next timer, pod or event.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -11,8 +30,8 @@ use crate::decide::world::{Changes, NodeId, Place, Pod, PodFacts, PodId, Wake, W
 
 use super::binder::{BindAnswer, Binder, Cancel, RequestId};
 use super::context::{BindEvent, Context, Sequence, Step};
-use super::effect::{Effects, Report};
-use super::extend::{self, Fits, Room};
+use super::effect::{EffectResult, Effects};
+use super::extend::{self, DeviceFits, NodeVictims};
 use super::preemption::Preemption;
 use super::queue::{Item, Queue};
 use super::reporter::Reporter;
@@ -27,8 +46,7 @@ use super::timers::{Moment, Timer, Timers};
 /// Agents are checked for staleness this often: each check costs a step per node.
 const AGE: Duration = Duration::from_millis(500);
 
-/// The owners of all scheduling state. Each has its own file and private fields; what one of them means for another is a
-/// [`Step`], which is routed here.
+/// The owners of all scheduling state. Each has its own file and private fields.
 pub struct Scheduler {
     config: Config,
     rules: Plugins,
@@ -83,23 +101,23 @@ impl Scheduler {
     pub const fn rules(&self) -> &Plugins {
         &self.rules
     }
-    /// Facts and accounts.
+    /// Facts from watches, and accounts.
     pub const fn world(&self) -> &World {
         &self.world
     }
-    /// What waits.
+    /// Items that wait to be tried.
     pub const fn queue(&self) -> &Queue {
         &self.queue
     }
-    /// Conditions of pods that wait.
+    /// What was reported of pods that wait.
     pub const fn reporter(&self) -> &Reporter {
         &self.reporter
     }
-    /// Pods whose room is held and that are not being bound yet.
+    /// Room of pods that are not being bound yet.
     pub const fn reservations(&self) -> &Reservations {
         &self.reservations
     }
-    /// Pods for which room is made.
+    /// Nominated pods and their victims.
     pub const fn preemption(&self) -> &Preemption {
         &self.preemption
     }
@@ -107,11 +125,11 @@ impl Scheduler {
     pub const fn binder(&self) -> &Binder {
         &self.binder
     }
-    /// Groups of gangs.
+    /// Progress of groups of gangs.
     pub const fn gangs(&self) -> &Gangs {
         &self.gangs
     }
-    /// TYJobs.
+    /// Records of TYJobs.
     pub const fn tyjobs(&self) -> &TyJobs {
         &self.tyjobs
     }
@@ -123,15 +141,15 @@ impl Scheduler {
     pub const fn is_leading(&self) -> bool {
         self.leading
     }
-    /// How long groups waited that were satisfied since the last call.
+    /// Waiting times of the groups that were satisfied since the last call.
     pub fn take_group_waits(&mut self) -> Vec<Duration> {
         self.gangs.take_waits()
     }
-    /// How long pods waited that were bound since the last call.
+    /// Waiting times of the pods that were bound since the last call.
     pub fn take_pod_waits(&mut self) -> Vec<Duration> {
         self.binder.take_pod_waits()
     }
-    /// How long bind attempts waited for their node's lock that got it since the last call.
+    /// Waiting times of the bind attempts that got their node's lock since the last call.
     pub fn take_lock_waits(&mut self) -> Vec<Duration> {
         self.binder.take_lock_waits()
     }
@@ -161,8 +179,8 @@ impl Scheduler {
         (context, &mut self.binder, &mut self.gangs, &mut self.tyjobs)
     }
 
-    /// Starts or stops producing effects. Start only on a world that is synced: "not found" counts as proof. A scheduler that stops
-    /// forgets every bind attempt; the next leader resumes them from the cluster.
+    /// Starts or stops leading. A scheduler that leads produces effects; start only with a synced world, since "not found" counts as
+    /// proof. One that stops forgets every bind attempt; the next leader resumes them from the cluster.
     pub fn lead(&mut self, leading: bool, now: Moment) -> Effects {
         let mut effects = Effects::new();
         if leading == self.leading {
@@ -174,14 +192,14 @@ impl Scheduler {
         Reservations::clear(&mut cx);
         gangs.clear();
         tyjobs.clear(&mut cx);
-        // Items that were taken for bind attempts must not stay behind, and the leader meanwhile may have reported something else.
+        // Items taken for bind attempts must not stay in the queue, and another leader may have written other conditions.
         *cx.queue = Queue::new(cx.config.queue);
         (*cx.timers, *cx.reporter, *cx.preemption) = Default::default();
         cx.steps.clear();
         if !leading {
             return effects;
         }
-        // Before jobs reserve again: room that was made for others is not theirs.
+        // Before jobs reserve their places again: nominated room is closed to them.
         Preemption::adopt(&mut cx);
         tyjobs.lead(&mut cx);
         self.route(now, &mut effects);
@@ -198,7 +216,7 @@ impl Scheduler {
         effects
     }
 
-    /// Folds in an event of a watch.
+    /// Applies an event of a watch.
     pub fn event(&mut self, event: WorldEvent, now: Moment) -> Effects {
         let mut effects = Effects::new();
         let changes = self.world.apply(event, now.mono, now.wall);
@@ -207,17 +225,17 @@ impl Scheduler {
         effects
     }
 
-    /// Lets time pass and decides up to a batch of pods.
+    /// Fires due timers and tries up to [`Config::batch`] queued items.
     pub fn run(&mut self, now: Moment) -> Effects {
         self.step(now, self.config.batch)
     }
 
-    /// Lets time pass and decides nothing: the executor has enough effects to perform.
+    /// Fires due timers only: the executor is behind with its effects.
     pub fn pass(&mut self, now: Moment) -> Effects {
         self.step(now, 0)
     }
 
-    /// When [`Scheduler::run`] has something to do; zero when at once.
+    /// When [`Scheduler::run`] has something to do; zero means at once.
     pub fn next(&self) -> Option<Duration> {
         if !self.leading {
             return None;
@@ -246,10 +264,10 @@ impl Scheduler {
         }
         self.queue.tick(now.mono, self.rules.queue_sort());
         for _ in 0..decisions {
-            // A place that was given back is given again before anything else is decided.
+            // A released place is assigned again before the next decision.
             self.reconcile_jobs(now, &mut effects);
             let (mut cx, _, gangs, tyjobs) = self.split(now, &mut effects);
-            tyjobs.key_round(&mut cx);
+            tyjobs.rekey_round(&mut cx);
             match cx.queue.pop() {
                 Some(Item::Jobs) => tyjobs.round(&mut cx),
                 Some(Item::Pod(id)) => schedule_one(&mut cx, gangs, tyjobs, id),
@@ -262,10 +280,10 @@ impl Scheduler {
         effects
     }
 
-    /// Takes in what came of an effect.
-    pub fn report(&mut self, report: Report, now: Moment) -> Effects {
+    /// Applies the result of an effect.
+    pub fn report(&mut self, report: EffectResult, now: Moment) -> Effects {
         let mut effects = Effects::new();
-        if let Report::PodRead { pod, result: Ok(Some(facts)) } = report {
+        if let EffectResult::PodRead { pod, result: Ok(Some(facts)) } = report {
             let (uid, deleting) = (facts.handoff.pod.uid.clone(), facts.handoff.deleting.is_some());
             let changes = self.world.apply(WorldEvent::Pod(facts), now.mono, now.wall);
             self.react(&changes, now, &mut effects);
@@ -279,18 +297,18 @@ impl Scheduler {
         effects
     }
 
-    fn report_to_owner(&mut self, report: Report, now: Moment, effects: &mut Effects) {
+    fn report_to_owner(&mut self, report: EffectResult, now: Moment, effects: &mut Effects) {
         let (mut cx, binder, gangs, tyjobs) = self.split(now, effects);
         match report {
-            Report::Lock { ticket, result } => binder.lock_answered(&mut cx, ticket, result),
-            Report::Bind { ticket, result } => binder.bind_answered(&mut cx, ticket, result),
-            Report::Release { node, old, result } => binder.release_answered(&mut cx, &node, &old, result),
-            Report::PodRead { pod, result: Err(_) } => binder.read_failed(&mut cx, &pod),
-            Report::PodRead { pod, .. } => binder.read_done(&mut cx, &pod, None),
-            Report::JobWritten { job, result } => tyjobs.written(&mut cx, &job, result),
-            Report::ConditionLost { pod } => Reporter::condition_lost(&mut cx, &pod),
-            Report::NominationLost { pod } => Preemption::nomination_lost(&mut cx, &pod),
-            Report::PodGroup { gang, result } => {
+            EffectResult::Lock { ticket, result } => binder.lock_answered(&mut cx, ticket, result),
+            EffectResult::Bind { ticket, result } => binder.bind_answered(&mut cx, ticket, result),
+            EffectResult::Release { node, old, result } => binder.release_answered(&mut cx, &node, &old, result),
+            EffectResult::PodRead { pod, result: Err(_) } => binder.read_failed(&mut cx, &pod),
+            EffectResult::PodRead { pod, .. } => binder.read_done(&mut cx, &pod, None),
+            EffectResult::JobWritten { job, result } => tyjobs.written(&mut cx, &job, result),
+            EffectResult::ConditionLost { pod } => Reporter::condition_lost(&mut cx, &pod),
+            EffectResult::NominationLost { pod } => Preemption::nomination_lost(&mut cx, &pod),
+            EffectResult::PodGroup { gang, result } => {
                 gangs.pod_group_answered(&mut cx, &gang, result.map(|stored| *stored));
             }
         }
@@ -323,7 +341,7 @@ impl Scheduler {
         }
     }
 
-    /// Performs the steps that owners left for each other: those of one step before the next one, as calls would.
+    /// Performs the steps that owners left, depth first: those that a step leaves run before its next sibling.
     fn route(&mut self, now: Moment, effects: &mut Effects) {
         for step in std::mem::take(&mut self.steps) {
             self.perform(step, now, effects);
@@ -366,9 +384,9 @@ impl Scheduler {
                 let free = matches!(route, Some(Route::Alone | Route::Completes(_)));
                 binder.resume_or_release(cx, node, id, &raw, free);
             }
-            Step::Bind(BindEvent::Prepared { pod, commit }) => gangs.member_prepared(cx, commit, pod),
-            Step::Bind(BindEvent::Bound { pod, commit }) => gangs.member_bound(cx, commit, pod),
-            Step::Bind(BindEvent::Ended { pod, commit }) => gangs.member_lost(cx, commit, pod),
+            Step::Bind(BindEvent::Prepared(pod, commit)) => gangs.member_prepared(cx, commit, pod),
+            Step::Bind(BindEvent::Bound(pod, commit)) => gangs.member_bound(cx, commit, pod),
+            Step::Bind(BindEvent::Ended(pod, commit)) => gangs.member_lost(cx, commit, pod),
             Step::Bind(BindEvent::Failed { pod, commit, why, requested }) => {
                 if let Some(commit) = commit {
                     gangs.member_failed(cx, commit, pod, &why);
@@ -387,7 +405,7 @@ impl Scheduler {
         }
     }
 
-    /// Brings gangs and jobs up to what changed.
+    /// Lets gangs and jobs react to what changed.
     fn reconcile(&mut self, now: Moment, effects: &mut Effects) {
         let (mut cx, _, gangs, _) = self.split(now, effects);
         gangs.settle_lost(&mut cx);
@@ -429,7 +447,7 @@ impl Scheduler {
             return;
         }
         let (mut cx, binder, _, tyjobs) = self.split(now, effects);
-        tyjobs.note(&mut cx, changes);
+        tyjobs.observe(&mut cx, changes);
         if !changes.wake.is_none() {
             cx.wake(changes.wake);
         }
@@ -437,7 +455,7 @@ impl Scheduler {
             binder.prepare_all(&mut cx);
         }
         let mut nodes: BTreeSet<NodeId> = changes.nodes.iter().copied().collect();
-        // A pod that ended or went may have held a lock; a bound one may prove what became of another's.
+        // A pod that ended or is gone may have held a lock; a bound one may show the outcome of another scheduler's bind.
         if !changes.gone.is_empty() {
             nodes.extend(cx.world.locked());
         }
@@ -514,7 +532,7 @@ impl Scheduler {
     }
 
     /// Judges the devices of each of `nodes` for a pod that another scheduler places.
-    pub fn fit_devices(&mut self, facts: &PodFacts, nodes: &[String], now: Moment) -> Fits {
+    pub fn fit_devices(&mut self, facts: &PodFacts, nodes: &[String], now: Moment) -> DeviceFits {
         let mut effects = Effects::new();
         let (mut cx, binder, ..) = self.split(now, &mut effects);
         let id = cx.world.pod_id(&facts.handoff.pod.uid);
@@ -533,7 +551,7 @@ impl Scheduler {
         facts: &PodFacts,
         proposed: &BTreeMap<String, Vec<PodUid>>,
         now: Moment,
-    ) -> BTreeMap<String, Room> {
+    ) -> BTreeMap<String, NodeVictims> {
         let mut effects = Effects::new();
         let (mut cx, ..) = self.split(now, &mut effects);
         extend::with_all_nominated(&mut cx, facts, |cx| extend::make_room(cx.view(), cx.rules, facts, proposed))
@@ -548,7 +566,7 @@ impl Scheduler {
         effects
     }
 
-    /// The scheduler that asked for a bind is gone; see [`Binder::cancel_request`].
+    /// The scheduler that requested a bind has left; see [`Binder::cancel_request`].
     pub fn cancel_request(&mut self, id: RequestId, now: Moment) -> Effects {
         let mut effects = Effects::new();
         let (mut cx, binder, ..) = self.split(now, &mut effects);
@@ -563,10 +581,54 @@ impl Scheduler {
     }
 }
 
-/// Order within a priority, as a pod by itself says it.
+/// The pod's order within its priority, of a gang member that of its gang.
 fn sub_priority_of(pod: &Pod) -> i64 {
     match &pod.facts.spec.gang {
         Some(declared) => declared.sub_priority,
         None => parse_sub_priority(pod.facts.spec.labels.get(key::SUB_PRIORITY).map(String::as_str)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::contract::{PodKey, Shared};
+    use crate::decide::pod::{AssignmentText, HandoffPod, Phase};
+    use crate::decide::scheduler::effect::Effect;
+    use crate::decide::world::spec::PodSpec;
+
+    const NOW: Moment = Moment { mono: Duration::from_secs(1), wall: jiff::Timestamp::UNIX_EPOCH };
+
+    fn add_pod(scheduler: &mut Scheduler, name: &str) -> PodId {
+        let handoff = HandoffPod {
+            pod: PodRef::new("ml", name, name),
+            node: None,
+            scheduler_name: "baton-scheduler".into(),
+            phase: Phase::Pending,
+            deleting: None,
+            scheduled_condition: false,
+            created: NOW.wall,
+            containers: Shared::default(),
+            assignment: AssignmentText::default(),
+        };
+        scheduler.event(WorldEvent::Pod(Box::new(PodFacts { handoff, spec: PodSpec::default().into() })), NOW);
+        scheduler.world.pod_by_key(&PodKey::new("ml", name)).unwrap().id
+    }
+
+    #[test]
+    fn the_steps_that_a_step_leaves_run_before_its_next_sibling() {
+        let mut scheduler = Scheduler::new(Config::default(), Plugins::default());
+        let [first, second] = ["first", "second"].map(|name| add_pod(&mut scheduler, name));
+        // A failed bind leaves a report of its pod.
+        let failed = BindEvent::Failed { pod: first, commit: None, why: "refused".to_owned(), requested: false };
+        scheduler.steps = vec![Step::Bind(failed), Step::Report(second, "Unschedulable", "no room".into())];
+        let mut effects = Effects::new();
+        scheduler.route(NOW, &mut effects);
+        let conditions = effects.iter().filter_map(|effect| match effect {
+            Effect::Condition { pod, reason, .. } => Some((&*pod.key.name, *reason)),
+            _ => None,
+        });
+        assert_eq!(conditions.collect::<Vec<_>>(), [("first", "SchedulerError"), ("second", "Unschedulable")]);
+        assert!(scheduler.steps.is_empty());
     }
 }

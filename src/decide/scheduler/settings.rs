@@ -9,7 +9,7 @@ use crate::decide::scheduler::queue::QueuePolicy;
 use crate::decide::world::WorldPolicy;
 
 use crate::decide::gang::policy::GangPolicy;
-use crate::decide::tyjob::record::JobPolicy;
+use crate::decide::tyjob::JobPolicy;
 
 /// When a bind takes the node lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
@@ -22,13 +22,13 @@ pub enum LockMode {
     Auto,
 }
 
-/// How a node is looked for. Both find the same.
+/// How a node is searched for. Both find the same node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Search {
+pub enum NodeSearch {
     /// Verdicts are kept between pods of one shape; only nodes that changed are judged again.
     #[default]
     Indexed,
-    /// Every node is judged for every pod: the reference.
+    /// Every node is judged for every pod: the reference for tests.
     Scanning,
 }
 
@@ -37,35 +37,35 @@ pub enum Search {
 pub struct Config {
     /// Pods with one of these scheduler names are ours.
     pub scheduler_names: BTreeSet<Box<str>>,
-    /// Pods with one of these names are bound by us when their scheduler asks ([`Scheduler::request_bind`](super::Scheduler::request_bind)); a lock that such a bind left
-    /// behind is removed, not resumed.
+    /// Pods with one of these scheduler names are bound by us when their scheduler requests it
+    /// ([`Scheduler::request_bind`](super::Scheduler::request_bind)); a lock that such a bind leaves behind is released, not resumed.
     pub asking_names: BTreeSet<Box<str>>,
-    /// When the lock is taken.
+    /// When a bind takes the node lock.
     pub lock_mode: LockMode,
-    /// How the lock is written.
+    /// Format of the lock value.
     pub lock_format: LockFormat,
     /// Times of the lock protocol.
     pub lock_policy: LockPolicy,
     /// Times of the queue.
     pub queue: QueuePolicy,
-    /// Windows of observation.
+    /// Times of observation.
     pub world: WorldPolicy,
-    /// A lock of ours that nobody pursues is released when it stood unchanged for this long. 30 s.
+    /// A lock of ours without a bind attempt is released after this time without a change. 30 s.
     pub abandoned: Duration,
-    /// How often locks are looked over. 10 s.
+    /// Period of the check of all locks. 10 s.
     pub sweep: Duration,
-    /// First and longest pause between tries of a bind, and for how long it is tried. 100 ms, 5 s, 60 s.
+    /// First and longest pause between tries of a bind, and the time after which it fails. 100 ms, 5 s, 60 s.
     pub retry: (Duration, Duration, Duration),
-    /// A condition whose reason stays is rewritten at most this often. 10 s.
+    /// Pause between two messages of a condition with the same reason. 10 s.
     pub condition_pause: Duration,
-    /// How gangs are treated.
+    /// Settings for gangs.
     pub gangs: GangPolicy,
-    /// How TYJobs are treated.
+    /// Settings for TYJobs.
     pub jobs: JobPolicy,
-    /// Decisions per [`Scheduler::run`](super::Scheduler::run).
+    /// Items tried per [`Scheduler::run`](super::Scheduler::run).
     pub batch: usize,
-    /// How a node is looked for.
-    pub search: Search,
+    /// How a node is searched for.
+    pub search: NodeSearch,
 }
 
 impl Default for Config {
@@ -86,7 +86,7 @@ impl Default for Config {
             gangs: GangPolicy::default(),
             jobs: JobPolicy::default(),
             batch: 64,
-            search: Search::Indexed,
+            search: NodeSearch::Indexed,
         }
     }
 }
@@ -96,7 +96,7 @@ impl Default for Config {
 pub struct Stats {
     /// Decisions.
     pub attempts: u64,
-    /// Nodes that were judged for them.
+    /// Judged nodes.
     pub judged: u64,
     /// Decisions without a node.
     pub unschedulable: u64,
@@ -104,31 +104,31 @@ pub struct Stats {
     pub bound: u64,
     /// Binds that failed for good.
     pub bind_failures: u64,
-    /// Lock writes that found somebody else's lock.
+    /// Lock writes that found another pod's lock.
     pub contended: u64,
     /// Expired holders that were deleted.
     pub fenced: u64,
     /// Half-done binds that were resumed.
     pub resumed: u64,
-    /// Pods that were evicted to make room.
+    /// Pods evicted to make room.
     pub preempted: u64,
     /// Attempts of groups of gangs.
     pub group_attempts: u64,
-    /// How often a group was judged anew as a whole.
+    /// Full reviews of a group.
     pub group_reviews: u64,
-    /// Members that were gone through to see whom to offer.
+    /// Members that were checked for an offer.
     pub group_offered: u64,
     /// Groups that were satisfied.
     pub groups_satisfied: u64,
-    /// Groups whose wait was over.
+    /// Groups whose waiting time was over.
     pub group_timeouts: u64,
-    /// Groups that gave back what they held.
+    /// Groups that released their reservations.
     pub group_releases: u64,
     /// Rounds over the waiting TYJobs.
     pub job_rounds: u64,
     /// Attempts that gave a TYJob places.
     pub jobs_placed: u64,
-    /// Places that their pods have taken over.
+    /// Places that their pods took over.
     pub job_places_taken: u64,
     /// Places that became void.
     pub job_places_void: u64,

@@ -1,4 +1,4 @@
-//! Time as the caller reads it, and what happens at a certain time.
+//! Time as the caller reads it, and what happens at a later time.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use crate::contract::PodKey;
 use crate::decide::world::gangs::GroupId;
 use crate::decide::world::{NodeId, PodId};
 
-/// One reading of both clocks, brought by the caller.
+/// One reading of both clocks, passed in by the caller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Moment {
     /// Monotonic.
@@ -18,40 +18,40 @@ pub struct Moment {
     pub wall: Timestamp,
 }
 
-/// What a timer is for; each names the owner that it wakes.
+/// What happens at a later time, and the owner that does it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Timer {
-    /// Binder: a bind attempt pauses until then.
+    /// Binder: the pause of a bind attempt is over.
     BindAttempt(PodId),
-    /// Reservations: Permit is asked again.
+    /// Reservations: the Permit rules run again.
     Permit(PodId),
-    /// Gangs: the wait of a group may be over.
+    /// Gangs: the waiting time of a group may be over.
     GroupWait(GroupId),
-    /// Gangs: a changed reason of a group that is not ready is written.
+    /// Gangs: a changed reason why a group is not ready is reported.
     ReportGroup(GroupId),
     /// Gangs: marks of a group that timed out are written again.
     MarkTimedOut(GroupId),
     /// Gangs: the status of a group's PodGroups is compared and written.
     PodGroups(GroupId),
-    /// Preemption: victims are evicted again, or nominated room is opened.
+    /// Preemption: victims are evicted again, or the nomination ends.
     Nomination(PodId),
-    /// Preemption: a nomination that was not written is written again.
+    /// Preemption: a failed write of a nomination is repeated.
     WriteNomination(PodId),
-    /// Binder: the node's lock and its queue are looked at.
+    /// Binder: the node's lock and its queue are checked.
     Node(NodeId),
-    /// Binder: pods that have waited for long in the node's lock queue get a condition.
+    /// Binder: pods that wait for long in the node's lock queue are reported.
     LockQueue(NodeId),
-    /// Binder: the release of a lock value is tried again.
+    /// Binder: a failed release of a lock value is repeated.
     Release(NodeId, Box<str>),
-    /// Reporter: a condition that had to wait is written.
+    /// Reporter: a pending condition is written.
     Report(PodId),
-    /// Gangs: the eviction of a member is asked for again.
+    /// Gangs: a member is evicted again.
     EvictMember(PodId),
-    /// Binder: the time of a bind request is over.
+    /// Binder: the deadline of a bind request has passed.
     BindRequest(PodId),
     /// TyJobs: the job is reviewed.
     TyJob(PodKey),
-    /// Binder: every lock is looked at.
+    /// Binder: every lock is checked.
     Sweep,
 }
 

@@ -1,10 +1,10 @@
-//! One pod of a job: which node its policy prefers, and the room there.
+//! One pod of a job: the node that its policy prefers, and the room that is reserved there.
 
 use std::collections::BTreeMap;
 
 use crate::contract::PodKey;
 use crate::contract::tyjob::BasicPolicy;
-use crate::decide::scheduler::context::Context;
+use crate::decide::scheduler::context::{Context, NEW_POD};
 use crate::decide::scheduler::preemption::Preemption;
 use crate::decide::scheduler::rules::plugins::device_fit;
 use crate::decide::scheduler::rules::{Plugins, Reads, Text, View};
@@ -14,72 +14,69 @@ use crate::decide::world::{NodeId, Place, Pod, PodFacts, PodId, World};
 
 use super::TyJobs;
 use super::placement::{Guests, JobFacts, JobSpec, KnownRooms, Metric, Rank, Seat, Weights, room_for};
-use super::table::{Entry, Table, filters_read};
+use super::table::{RankedNode, Table, filters_read};
 
-/// Stands for a pod that is judged and not there yet.
-pub const NOBODY: PodId = PodId(u64::MAX);
-
-/// What of its job a pod's rating depends on.
-pub struct Company<'a> {
+/// What a pod's rating depends on beside the node: the policy and the other pods of its job.
+pub struct JobContext<'a> {
     /// Policy of the job.
     pub policy: BasicPolicy,
-    /// Pods of the job by node.
+    /// Number of the job's pods by node.
     pub here: &'a BTreeMap<NodeId, i64>,
-    /// The pods without a place, this one included.
+    /// Pods without a place, the one to be placed included.
     pub missing: &'a [Guests],
-    /// What nodes say to pods of other parts than that of the one that is placed.
-    pub others: &'a [Other],
+    /// Tables of the parts to which the pod to be placed does not belong.
+    pub others: &'a [PartTable],
 }
 
-/// What nodes say to one shape of pods.
-pub struct Other {
+/// The nodes' verdicts on one pod shape of other parts.
+pub struct PartTable {
     /// Parts whose pods have the shape.
     parts: Vec<usize>,
-    /// To be kept for the next time, if it can be.
     table: Box<Table>,
+    /// No filter reads more than the node, so the table is kept for the next pod.
     kept: bool,
 }
 
-/// Asks the nodes about pods of the other parts that have none, each shape once. `take` gives the table to begin with, one that
-/// is kept where `true` is said.
-pub fn ask_others(
+/// Judges the nodes for the pods of other parts that have no place, each shape once. `take` returns the table to start from; with
+/// `true` it may be a kept one.
+pub fn judge_other_parts(
     view: View<'_>,
     (plugins, weights): (&Plugins, &Weights),
     (job, spec): (&JobFacts, &JobSpec),
     (seat, placed): (&Seat, &Pod),
     missing: &[Guests],
     mut take: impl FnMut(&Pod, Metric, bool) -> Box<Table>,
-) -> Vec<Other> {
+) -> Vec<PartTable> {
     let own = PodShape::of(placed);
-    let mut others: Vec<Other> = Vec::new();
-    for ask in missing.iter().filter(|ask| ask.part != seat.part) {
-        let Some(part) = spec.parts.get(ask.part) else { continue };
-        let pod = imagined(part.pod_of(&job.job, seat));
-        // A node that takes the one takes the other.
+    let mut others: Vec<PartTable> = Vec::new();
+    for guests in missing.iter().filter(|guests| guests.part != seat.part) {
+        let Some(part) = spec.parts.get(guests.part) else { continue };
+        let pod = template_pod(part.pod_of(&job.job, seat));
+        // Both pods have the same shape: a node that fits one fits the other.
         if own.is_of(&pod) {
             continue;
         }
         if let Some(same) = others.iter_mut().find(|other| other.table.is_of(&pod)) {
-            same.parts.push(ask.part);
+            same.parts.push(guests.part);
             continue;
         }
         let metric = Metric::of(spec.basic, part.role);
         let Ok(mut slots) = prepare(view, plugins, &pod) else {
-            // No node takes it.
-            others.push(Other { parts: vec![ask.part], table: Table::new(&pod, metric), kept: false });
+            // It fits no node.
+            others.push(PartTable { parts: vec![guests.part], table: Table::new(&pod, metric), kept: false });
             continue;
         };
         let kept = filters_read(plugins, &pod, &slots) <= Reads::Node;
         let mut table = take(&pod, metric, kept);
-        // One that cannot be asked about is found out when it is placed.
+        // A fault is reported when the pod itself is placed.
         if table.catch_up(view, plugins, &pod, &mut slots, weights).is_ok() {
-            others.push(Other { parts: vec![ask.part], table, kept });
+            others.push(PartTable { parts: vec![guests.part], table, kept });
         }
     }
     others
 }
 
-impl Company<'_> {
+impl JobContext<'_> {
     /// How the policy ranks a node that fits.
     pub fn rank(&self, world: &World, id: NodeId, metric: i64) -> Rank {
         let here = self.here.get(&id).copied().unwrap_or(0);
@@ -88,12 +85,12 @@ impl Company<'_> {
 
     fn room(&self, world: &World, id: NodeId) -> i64 {
         let Some(node) = world.node(id) else { return 0 };
-        room_for(node, self.missing.iter().filter(|ask| self.is_welcome(ask, id)))
+        room_for(node, self.missing.iter().filter(|guests| self.admits(guests, id)))
     }
 
-    /// No rule keeps pods of this shape from the node.
-    fn is_welcome(&self, ask: &Guests, id: NodeId) -> bool {
-        let other = self.others.iter().find(|other| other.parts.contains(&ask.part));
+    /// No filter refuses pods of this shape on the node.
+    fn admits(&self, guests: &Guests, id: NodeId) -> bool {
+        let other = self.others.iter().find(|other| other.parts.contains(&guests.part));
         other.is_none_or(|other| other.table.rank(id).is_some())
     }
 
@@ -101,34 +98,34 @@ impl Company<'_> {
     pub fn best(&self, world: &World, table: &Table) -> Option<NodeId> {
         match self.policy {
             BasicPolicy::JobAffinity => {
-                let known = self.here.iter().filter(|(_, count)| **count > 0).filter_map(|(id, _)| table.rank(*id));
-                let near = self.first(world, known);
-                near.or_else(|| self.roomiest(world, table))
+                let used = self.here.iter().filter(|(_, count)| **count > 0).filter_map(|(id, _)| table.rank(*id));
+                let best = self.first(world, used);
+                best.or_else(|| self.with_most_room(world, table))
             }
             BasicPolicy::JobAntiAffinity => {
                 let here = |id: &NodeId| self.here.get(id).copied().unwrap_or(0);
-                let lonely = table.fitting().find(|(_, _, id)| here(id) == 0);
-                lonely.map(|(_, _, id)| *id).or_else(|| self.first(world, table.fitting()))
+                let empty = table.fitting().find(|(_, _, id)| here(id) == 0);
+                empty.map(|(_, _, id)| *id).or_else(|| self.first(world, table.fitting()))
             }
             _ => table.fitting().next().map(|(_, _, id)| *id),
         }
     }
 
-    fn first<'t>(&self, world: &World, entries: impl Iterator<Item = &'t Entry>) -> Option<NodeId> {
+    fn first<'t>(&self, world: &World, entries: impl Iterator<Item = &'t RankedNode>) -> Option<NodeId> {
         let ranked = entries.map(|(metric, name, id)| (self.rank(world, *id, metric.0), std::cmp::Reverse(name), *id));
         ranked.max_by(|a, b| (a.0, &a.1).cmp(&(b.0, &b.1))).map(|(_, _, id)| id)
     }
 
-    /// No pod of the job is anywhere near: where most of them fit. Nodes come by metric and name, so the first of the roomiest
-    /// is meant, and nobody beats one that takes all. Where devices have to be picked to know, [`KnownRooms::MOST`] nodes that
-    /// differ are asked.
-    fn roomiest(&self, world: &World, table: &Table) -> Option<NodeId> {
-        let all: i64 = self.missing.iter().map(|ask| ask.count).sum();
+    /// The node on which most pods of the job fit, used when no node with pods of the job fits. Nodes come by metric and name: of
+    /// equal ones the first is chosen, and the search ends at a node that takes all pods. Where devices have to be picked to know
+    /// the room, only [`KnownRooms::MOST`] different nodes are tried.
+    fn with_most_room(&self, world: &World, table: &Table) -> Option<NodeId> {
+        let all: i64 = self.missing.iter().map(|guests| guests.count).sum();
         let mut rooms = KnownRooms::new(self.missing);
         let mut best: Option<(i64, NodeId)> = None;
         for (_, _, id) in table.fitting() {
             let Some(node) = world.node(*id) else { continue };
-            let Some(room) = rooms.room(node, |ask| self.is_welcome(ask, *id)) else { continue };
+            let Some(room) = rooms.room(node, |guests| self.admits(guests, *id)) else { continue };
             if best.is_none_or(|(most, _)| room > most) {
                 best = Some((room, *id));
             }
@@ -140,27 +137,27 @@ impl Company<'_> {
     }
 }
 
-/// A pod that is not there yet, to be judged.
-pub fn imagined(facts: PodFacts) -> Pod {
-    Pod::unplaced(NOBODY, facts)
+/// A pod that does not exist yet, as its template describes it.
+pub fn template_pod(facts: PodFacts) -> Pod {
+    Pod::unplaced(NEW_POD, facts)
 }
 
 impl TyJobs {
-    /// Finds the node that the policy prefers for a seat and keeps its room there. The error says why there is none.
+    /// Finds the node that the policy prefers for a seat and reserves its room there. The error says why there is none.
     pub(super) fn place_seat(
         &mut self,
         cx: &mut Context<'_>,
         job: &JobFacts,
         spec: &JobSpec,
         seat: &Seat,
-        company: &Company<'_>,
+        context: &JobContext<'_>,
     ) -> Result<(NodeId, PodId), String> {
         let Some(part) = spec.parts.get(seat.part) else { return Err("the job has no such part".to_owned()) };
         let facts = pod_to_place(cx.world, job, spec, seat).unwrap_or_else(|| part.pod_of(&job.job, seat));
-        let pod = imagined(facts);
+        let pod = template_pod(facts);
         let view = View { world: &*cx.world, now: cx.now.mono };
         cx.stats.attempts += 1;
-        let mut slots = prepare(view, cx.rules, &pod).map_err(reason)?;
+        let mut slots = prepare(view, cx.rules, &pod).map_err(refusal_text)?;
         let metric = Metric::of(spec.basic, part.role);
         let kept = filters_read(cx.rules, &pod, &slots) <= Reads::Node;
         let (tables, weights) = (&mut self.tables, &cx.config.jobs.weights);
@@ -169,14 +166,15 @@ impl TyJobs {
             known.unwrap_or_else(|| Table::new(pod, metric))
         };
         let settings = (cx.rules, weights);
-        let others = ask_others(view, settings, (job, spec), (seat, &pod), company.missing, &mut take);
-        let company = Company { policy: company.policy, here: company.here, missing: company.missing, others: &others };
+        let others = judge_other_parts(view, settings, (job, spec), (seat, &pod), context.missing, &mut take);
+        let context =
+            JobContext { policy: context.policy, here: context.here, missing: context.missing, others: &others };
         let mut table = take(&pod, metric, kept);
-        let asked = table.catch_up(view, cx.rules, &pod, &mut slots, weights);
-        let found = asked.map_err(Text::into_owned).and_then(|asked| {
-            cx.stats.judged += asked.len() as u64;
-            let best = company.best(cx.world, &table);
-            best.map(|id| (id, asked.binary_search(&id).is_ok())).ok_or_else(|| table.diagnosis().message())
+        let judged = table.catch_up(view, cx.rules, &pod, &mut slots, weights);
+        let found = judged.map_err(Text::into_owned).and_then(|judged| {
+            cx.stats.judged += judged.len() as u64;
+            let best = context.best(cx.world, &table);
+            best.map(|id| (id, judged.binary_search(&id).is_ok())).ok_or_else(|| table.diagnosis().message())
         });
         for other in others.into_iter().filter(|other| other.kept) {
             self.tables.keep(other.table);
@@ -187,7 +185,7 @@ impl TyJobs {
         let (id, fresh) = found?;
         let Some(node) = cx.world.node(id) else { return Err("the node is gone".to_owned()) };
         if !fresh {
-            // The verdict stands; this is for what filters leave in the slots about the chosen node.
+            // The verdict is known; filters run again to fill the slots for the chosen node.
             judge(view, cx.rules, &pod, (id, node), &mut slots);
         }
         let devices = device_fit::plan(&slots, (id, node)).map(|plan| plan.held());
@@ -196,8 +194,8 @@ impl TyJobs {
     }
 }
 
-/// Why a pod fits nowhere, before any node was asked.
-pub fn reason(end: Choice) -> String {
+/// Why a pod fits nowhere, before any node is judged.
+pub fn refusal_text(end: Choice) -> String {
     match end {
         Choice::Nowhere(diagnosis) => diagnosis.message(),
         Choice::WaitUntil(_, refusal) => refusal.text.into_owned(),
@@ -206,32 +204,36 @@ pub fn reason(end: Choice) -> String {
     }
 }
 
-/// What is to be placed for a seat: the pod that waits for it, which admission may have changed, or else the template's.
+/// `true` when the pod claims a place of this attempt of the job.
+pub(super) fn claims(pod: &Pod, uid: &str, attempt: i32) -> bool {
+    pod.facts.spec.job.as_ref().is_some_and(|claim| *claim.uid == *uid && claim.attempt == Some(attempt))
+}
+
+/// The pod to be placed for a seat: the created pod that waits for it, since admission may have changed it, else the template's.
 pub(super) fn pod_to_place(world: &World, job: &JobFacts, spec: &JobSpec, seat: &Seat) -> Option<PodFacts> {
     let mut facts = spec.parts.get(seat.part)?.pod_of(&job.job, seat);
-    let made = world.pod_by_key(&PodKey::new(&job.job.key.namespace, &seat.pod));
-    let made = made.filter(|pod| pod.place == Place::Waiting && pod.facts.handoff.deleting.is_none());
-    let claim = |pod: &Pod| pod.facts.spec.job.as_ref().map(|claim| (claim.uid.clone(), claim.attempt));
-    if let Some(made) = made.filter(|pod| claim(pod) == Some((job.job.uid.clone(), Some(job.attempt)))) {
+    let created = world.pod_by_key(&PodKey::new(&job.job.key.namespace, &seat.pod));
+    let created = created.filter(|pod| pod.place == Place::Waiting && pod.facts.handoff.deleting.is_none());
+    if let Some(created) = created.filter(|pod| claims(pod, &job.job.uid, job.attempt)) {
         // Its identity stays the template's, so that the job's pods are counted once each.
-        facts.handoff.containers = made.facts.handoff.containers.clone();
-        let mut asked = (*made.facts.spec).clone();
-        (asked.job, asked.gang, asked.nominated, asked.refused) = (None, None, None, false);
-        facts.spec = asked.into();
+        facts.handoff.containers = created.facts.handoff.containers.clone();
+        let mut spec = (*created.facts.spec).clone();
+        (spec.job, spec.gang, spec.nominated, spec.refused) = (None, None, None, false);
+        facts.spec = spec.into();
     }
     Some(facts)
 }
 
 /// Reserves room for a seat on a node that was chosen before. `None` when the seat does not fit there any more, or the room is
-/// made for other pods; `except` is the seat's own pod. `again`: an earlier leader kept it there, beside the room of pods that
-/// still wait for others to leave.
+/// nominated for other pods; `except` is the seat's own pod. `adopted`: an earlier leader reserved it, so nominated pods whose devices
+/// are still in use do not count.
 pub(super) fn reserve_at(
     cx: &mut Context<'_>,
     facts: PodFacts,
     id: NodeId,
-    (except, again): (PodId, bool),
+    (except, adopted): (PodId, bool),
 ) -> Option<PodId> {
-    let pod = imagined(facts);
+    let pod = template_pod(facts);
     let priority = pod.facts.spec.priority;
     let judge = |cx: &mut Context<'_>| {
         let mut slots = prepare(cx.view(), cx.rules, &pod).ok()?;
@@ -239,7 +241,7 @@ pub(super) fn reserve_at(
         let fits = judge(cx.view(), cx.rules, &pod, (id, node), &mut slots).is_fit();
         fits.then(|| device_fit::plan(&slots, (id, node)).map(|plan| plan.held()))
     };
-    let devices = if again {
+    let devices = if adopted {
         Preemption::with_nominated_placed(cx, priority, except, judge)
     } else {
         Preemption::with_nominated(cx, priority, except, judge)

@@ -1,4 +1,4 @@
-//! What the scheduler keeps of a job, and how it treats jobs.
+//! The scheduler's record of a job, and its settings for jobs.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use crate::decide::world::PodId;
 
 use super::placement::{Class, JobFacts, ScheduledCondition, Weights};
 
-/// How jobs are treated.
+/// Settings for jobs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct JobPolicy {
     /// Waiting jobs are tried this often. 1 s.
@@ -35,10 +35,10 @@ impl Default for JobPolicy {
     }
 }
 
-/// The scheduler's half of a job's status.
+/// The part of a job's status that the scheduler writes.
 #[derive(Debug, Clone, PartialEq)]
-pub struct JobHalf {
-    /// How far the scheduler is.
+pub struct JobScheduleStatus {
+    /// `status.scheduleState`.
     pub state: ScheduleState,
     /// Places, the leader's first.
     pub allocations: Vec<Allocation>,
@@ -46,16 +46,16 @@ pub struct JobHalf {
     pub condition: ScheduledCondition,
 }
 
-/// What came of writing a half.
+/// The result of a status write.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum JobWriteResult {
-    /// Written; the version of the object since, 0 when it cannot be read.
+    /// Written; the object's resourceVersion after it, 0 when it is not a number.
     Done(u64),
     /// No job of that name and uid.
     Gone,
-    /// Somebody has written meanwhile, or the name is another job's by now: what was decided is to be looked at again.
+    /// The object has changed since, or another job has the name now: the decision has to be reviewed.
     Stale,
-    /// It may or may not have happened.
+    /// The outcome is unknown.
     Failed(String),
 }
 
@@ -64,98 +64,72 @@ pub enum JobWriteResult {
 pub struct JobPlace {
     /// Node.
     pub node: Box<str>,
-    /// The room that is kept there; `None` once the pod itself takes it, or has ended.
+    /// The room that is reserved there; `None` once the pod itself takes it or has ended.
     pub reservation: Option<PodId>,
-    /// Monotonic time since which the controller could make the pod, beside what [`JobRecord::address_since`] says.
+    /// Monotonic time since which the controller can create the pod; a worker's also needs [`JobRecord::address_since`].
     pub since: Duration,
 }
 
 /// One job.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct JobRecord {
-    /// Uid of the job that this is about.
+    /// Uid of the job.
     pub uid: Box<str>,
     /// Attempt that the places are for.
     pub attempt: i32,
     /// Places by pod name.
     pub places: BTreeMap<Box<str>, JobPlace>,
-    /// What was decided last.
+    /// The last decision.
     pub state: Option<ScheduleState>,
-    /// Reason and message of condition `Scheduled`; its time of writing.
-    pub said: Option<(&'static str, String, Duration)>,
-    /// Reason and message that are to be said when the present ones have stood long enough.
-    pub unsaid: Option<(&'static str, String)>,
-    /// How it was classified last.
+    /// Reason and message of condition `Scheduled`, and the monotonic time of their report.
+    pub reported: Option<(&'static str, String, Duration)>,
+    /// Reason and message that are reported when the pause after the present ones is over.
+    pub(super) pending: Option<(&'static str, String)>,
+    /// The last classification.
     pub class: Class,
-    /// The job as it was looked at last.
-    pub seen: Option<Shared<JobFacts>>,
+    /// The job at the last review.
+    pub(super) last_seen: Option<Shared<JobFacts>>,
     /// Monotonic time since which the leader has an address.
-    pub address_since: Option<Duration>,
+    pub(super) address_since: Option<Duration>,
     /// Monotonic time since which the job is known not to fit, and why.
     pub unfit: Option<(Duration, String)>,
-    /// Nodes changed since the job was judged not to fit, or it asks for something else.
-    pub nodes_changed: bool,
-    /// A write is under way.
-    pub writing: bool,
-    /// What the last write that went through said, and the version of the object after it.
-    pub written: Option<JobHalf>,
-    /// That version; 0 before the first write.
-    pub version: u64,
-    /// The version of the object that the last write was made for.
-    pub pinned: u64,
-    /// The newest version that is known to be out of date: nothing is written before a newer one is seen.
-    pub stale: u64,
-    /// Until when a newer version than that is waited for, monotonic.
-    pub stale_until: Duration,
-    /// Last change of the condition's status.
-    pub told_since: Option<(bool, Timestamp)>,
-    /// Writes that failed in a row.
-    pub failures: u32,
+    /// Nodes or the job's requests have changed since it was judged not to fit.
+    pub(super) nodes_changed: bool,
+    /// A status write is under way.
+    pub(super) writing: bool,
+    /// Content of the last write, unless it failed.
+    pub(super) last_written: Option<JobScheduleStatus>,
+    /// The object's version after that write; 0 before the first write.
+    pub(super) written_version: u64,
+    /// The version of the object on which the last write was decided.
+    pub(super) attempted_version: u64,
+    /// The newest version that is known to be out of date: the next write waits for a newer one.
+    pub(super) stale_version: u64,
+    /// The monotonic end of that wait.
+    pub(super) stale_until: Duration,
+    /// Status of the condition, and the time of its last change.
+    pub(super) condition_since: Option<(bool, Timestamp)>,
+    /// Failed writes in a row.
+    pub(super) failures: u32,
     /// No write before this monotonic time.
-    pub not_before: Duration,
+    pub(super) not_before: Duration,
 }
 
 impl JobRecord {
-    /// Nothing placed.
-    pub fn new(uid: &str, attempt: i32) -> Self {
-        Self {
-            uid: uid.into(),
-            attempt,
-            places: BTreeMap::new(),
-            state: None,
-            said: None,
-            unsaid: None,
-            class: Class::Waiting,
-            seen: None,
-            address_since: None,
-            unfit: None,
-            nodes_changed: false,
-            writing: false,
-            written: None,
-            version: 0,
-            pinned: 0,
-            stale: 0,
-            stale_until: Duration::ZERO,
-            told_since: None,
-            failures: 0,
-            not_before: Duration::ZERO,
-        }
-    }
-
-    /// Takes note of the job as it is now. Answers what it was when it asks for something else now, so that what was said of it
-    /// does not hold any more.
-    pub fn look(&mut self, job: &Shared<JobFacts>) -> Option<Shared<JobFacts>> {
-        let former = self.seen.replace(job.clone())?;
-        let other = !former.is_same(job) && (&former.spec, &former.ended) != (&job.spec, &job.ended);
-        if other {
+    /// Remembers the job as it is now. Returns the job as it was if its requests or ended workers have changed, which makes earlier
+    /// verdicts void.
+    pub(super) fn observe(&mut self, job: &Shared<JobFacts>) -> Option<Shared<JobFacts>> {
+        let former = self.last_seen.replace(job.clone())?;
+        let changed = !former.is_same(job) && (&former.spec, &former.ended) != (&job.spec, &job.ended);
+        if changed {
             self.unfit = None;
             self.nodes_changed = true;
         }
-        other.then_some(former)
+        changed.then_some(former)
     }
 
-    /// The pods with a place whose template is another one now.
-    pub fn remade(&self, former: &JobFacts, job: &JobFacts) -> Vec<Box<str>> {
+    /// The pods with a place whose template has changed.
+    pub(super) fn changed_templates(&self, former: &JobFacts, job: &JobFacts) -> Vec<Box<str>> {
         let template = |job: &JobFacts, pod: &str| {
             let spec = job.spec.as_ref().ok()?;
             let seat = spec.seat(&job.job.key.name, pod)?;
@@ -165,7 +139,7 @@ impl JobRecord {
         placed.filter(|pod| template(former, pod) != template(job, pod)).cloned().collect()
     }
 
-    /// Places that no pod has taken yet.
+    /// Number of places that no pod has taken yet.
     pub fn reservations(&self) -> usize {
         self.places.values().filter(|place| place.reservation.is_some()).count()
     }

@@ -1,4 +1,4 @@
-//! One round over all waiting jobs, in their order.
+//! The round over all waiting jobs, in their order.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::contract::tyjob::{BasicPolicy, JobQueuePolicy, ScheduleState, WorkerEnd};
 use crate::contract::{PodKey, key};
 use crate::decide::devices::PodDeviceRequest;
-use crate::decide::scheduler::context::Context;
+use crate::decide::scheduler::context::{Context, NEW_POD};
 use crate::decide::scheduler::preemption::Preemption;
 use crate::decide::scheduler::queue::{Item, QueueState};
 use crate::decide::scheduler::rules::Queued;
@@ -16,27 +16,27 @@ use crate::decide::world::devices::request_of;
 use crate::decide::world::spec::HostPort;
 use crate::decide::world::{DeviceTotals, NodeId, Pod, PodId, Resources, Stock, Wake, World};
 
-use super::place::{Company, NOBODY, imagined};
+use super::place::{JobContext, claims, template_pod};
 use super::placement::{
     Class, Folded, GPU_PERCENT, Guests, JobFacts, JobPart, JobSpec, NodeOffer, PartDemand, PlacedPods, Ranked, Seat,
     Share, dominant_share, is_plain, order, unfit, verdict,
 };
-use super::{JobPlace, TyJobs};
+use super::{JobPlace, JobRecord, TyJobs};
 
-/// Events in a burst are taken together where a round is much work: it rests for a millisecond per job, and at most for this
-/// part of the period. With fewer jobs than these, it comes with each event, before younger pods take the room.
-const REST: u32 = 10;
-const FEW: usize = 8;
-/// What makes a job that fits nowhere worth another look.
+/// A round over many jobs follows a burst of events only once: it rests for a millisecond per waiting job beyond [`FEW_JOBS`], and
+/// at most for this part of the period. With few jobs it follows each event, before younger pods take the room.
+const REST_SHARE: u32 = 10;
+const FEW_JOBS: usize = 8;
+/// Changes after which a job that fits nowhere is reviewed again.
 const NODES: Wake = Wake::NODE_ADDED.or(Wake::NODE_CHANGED).or(Wake::NODE_ROOM).or(Wake::AGENT).or(Wake::DEVICES);
 
 impl TyJobs {
-    /// Something happened that may turn a refusal.
+    /// A change of the cluster may let a refused job fit.
     pub fn room_changed(&mut self, cx: &mut Context<'_>, wake: Wake) {
         if wake.is_none() || self.records.is_empty() {
             return;
         }
-        self.news = true;
+        self.placeable_changed = true;
         if wake.meets(NODES) {
             let unfit = self.records.iter_mut().filter(|(_, record)| record.class == Class::Unfit);
             let unfit: Vec<PodKey> = unfit
@@ -48,17 +48,17 @@ impl TyJobs {
             self.changed.extend(unfit);
         }
         if cx.queue.state(Item::Jobs).is_some() {
-            self.call_round(cx);
+            self.schedule_round(cx);
         }
     }
 
-    /// Lets a round come soon: at once, or when the last one has rested.
-    pub fn call_round(&mut self, cx: &mut Context<'_>) {
-        let longest = cx.config.jobs.period / REST;
+    /// Queues a round: at once, or when the rest after the last one is over.
+    pub(super) fn schedule_round(&mut self, cx: &mut Context<'_>) {
+        let longest = cx.config.jobs.period / REST_SHARE;
         let waiting = self.records.values().filter(|record| record.class == Class::Waiting);
-        let many = waiting.skip(FEW).take(longest.as_millis() as usize).count();
+        let many = waiting.skip(FEW_JOBS).take(longest.as_millis() as usize).count();
         let rest = Duration::from_millis(many as u64).min(longest);
-        let at = self.ran.map_or(Duration::ZERO, |ran| ran + rest);
+        let at = self.last_round.map_or(Duration::ZERO, |last| last + rest);
         match cx.queue.state(Item::Jobs) {
             Some(QueueState::Active(_) | QueueState::Taken) => return,
             Some(QueueState::BackOff(due)) if *due <= at => return,
@@ -67,9 +67,9 @@ impl TyJobs {
         self.queue_round(cx, at);
     }
 
-    /// Gives a queued round the priority and time of the jobs that wait now.
-    pub fn key_round(&mut self, cx: &mut Context<'_>) {
-        if !std::mem::take(&mut self.unkeyed) {
+    /// Gives a queued round the priority and time of the jobs that wait now, if these have changed.
+    pub fn rekey_round(&mut self, cx: &mut Context<'_>) {
+        if !std::mem::take(&mut self.key_outdated) {
             return;
         }
         match cx.queue.state(Item::Jobs) {
@@ -79,7 +79,7 @@ impl TyJobs {
         }
     }
 
-    /// Queues the round: with the highest priority of a pod of a waiting job, and the time of the oldest one.
+    /// Queues the round for the time `at`, with the highest pod priority and the oldest creation time of the waiting jobs.
     fn queue_round(&mut self, cx: &mut Context<'_>, at: Duration) {
         let waiting = self.records.iter().filter(|(_, record)| record.class == Class::Waiting);
         let jobs = waiting.filter_map(|(key, _)| cx.world.job(key));
@@ -104,13 +104,13 @@ impl TyJobs {
         }
     }
 
-    /// Tries every waiting job once.
+    /// Tries every waiting job once, if something has changed since the last round.
     pub fn round(&mut self, cx: &mut Context<'_>) {
         self.reconcile(cx);
         cx.queue.remove(Item::Jobs);
-        let changed = self.news || self.mark != Some(cx.world.journal().mark());
-        self.ran = Some(cx.now.mono);
-        self.news = false;
+        let changed = self.placeable_changed || self.journal_mark != Some(cx.world.journal().mark());
+        self.last_round = Some(cx.now.mono);
+        self.placeable_changed = false;
         if changed {
             cx.stats.job_rounds += 1;
             for key in self.in_order(cx.world) {
@@ -118,10 +118,10 @@ impl TyJobs {
             }
         }
         self.fail_unfit(cx);
-        self.mark = Some(cx.world.journal().mark());
-        if self.news {
-            // A job lost what it had: that is for jobs that were tried before it, too.
-            return self.call_round(cx);
+        self.journal_mark = Some(cx.world.journal().mark());
+        if self.placeable_changed {
+            // A job has released places: jobs that were tried before it may fit there.
+            return self.schedule_round(cx);
         }
         self.queue_round(cx, cx.now.mono + cx.config.jobs.period);
     }
@@ -131,14 +131,14 @@ impl TyJobs {
         order(self.ranked(world)).into_iter().map(|job| job.key).collect()
     }
 
-    /// Waiting jobs with what their order looks at.
+    /// Waiting jobs with what their order depends on.
     fn ranked(&self, world: &World) -> Vec<Ranked> {
         let waiting = || {
             let waiting = self.records.iter().filter(|(_, record)| record.class == Class::Waiting);
             waiting.filter_map(|(key, _)| world.job(key).map(|job| (key, job)))
         };
         let fair = |job: &JobFacts| job.spec.as_ref().is_ok_and(|spec| spec.queue == JobQueuePolicy::Drf);
-        // Only these are ordered by their share.
+        // Only jobs of policy DRF are ordered by their share.
         let total = if waiting().any(|(_, job)| fair(job)) { cluster_total(world) } else { Folded::default() };
         let ranked = waiting().filter_map(|(key, job)| {
             let spec = job.spec.as_ref().ok()?;
@@ -149,50 +149,45 @@ impl TyJobs {
         ranked.collect()
     }
 
-    /// Places what of a job has no place, and judges what is kept.
+    /// Places the pods of a job that have no place, and judges whether the result is kept.
     fn try_job(&mut self, cx: &mut Context<'_>, key: &PodKey) {
         let Some(job) = cx.world.job(key).cloned() else { return };
         let (Ok(spec), Some(record)) = (&job.spec, self.records.get(key)) else { return };
-        let started = leader_made(cx, &job);
+        let started = leader_created(cx, &job);
         let open = job.open_seats();
         let missing: Vec<Seat> = open.iter().filter(|seat| !record.places.contains_key(&seat.pod)).cloned().collect();
-        let mut here: BTreeMap<NodeId, i64> = BTreeMap::new();
-        // Who has done its work is no company any more.
-        let places = record.places.iter().filter(|(pod, _)| !job.ended.contains_key(*pod));
-        for node in places.filter_map(|(_, place)| cx.world.node_id(&place.node)) {
-            *here.entry(node).or_insert(0) += 1;
-        }
-        let mut asked = asked_for(spec, &missing);
+        let mut here = pods_by_node(cx.world, &job, Some(record));
+        let mut counts = missing_by_part(spec, &missing);
         let mut taken: Vec<(Box<str>, NodeId, PodId)> = Vec::new();
         let mut failed: BTreeSet<usize> = BTreeSet::new();
-        let mut miss: Option<String> = None;
+        let mut refusal: Option<String> = None;
         let mut over = false;
-        // Room that was made for others is closed to each pod by its own priority.
+        // Nominated room is closed to pods of the same or a lower priority: pods of one priority are placed together.
         let priority = |seat: &Seat| spec.parts.get(seat.part).map(|part| part.pod.spec.priority);
         for seats in missing.chunk_by(|one, other| priority(one) == priority(other)) {
             let Some(priority) = seats.first().and_then(priority).filter(|_| !over) else { continue };
-            Preemption::with_nominated(cx, priority, NOBODY, |cx| {
+            Preemption::with_nominated(cx, priority, NEW_POD, |cx| {
                 for seat in seats {
                     if failed.contains(&seat.part) {
                         continue;
                     }
-                    let asks = if spec.basic == BasicPolicy::JobAffinity {
-                        remaining(cx.world, (&job, spec), seat.part, &asked)
+                    let unplaced = if spec.basic == BasicPolicy::JobAffinity {
+                        unplaced_guests(cx.world, (&job, spec), seat.part, &counts)
                     } else {
                         Vec::new()
                     };
-                    let company = Company { policy: spec.basic, here: &here, missing: &asks, others: &[] };
-                    match self.place_seat(cx, &job, spec, seat, &company) {
+                    let context = JobContext { policy: spec.basic, here: &here, missing: &unplaced, others: &[] };
+                    match self.place_seat(cx, &job, spec, seat, &context) {
                         Ok((node, reservation)) => {
                             *here.entry(node).or_insert(0) += 1;
                             taken.push((seat.pod.clone(), node, reservation));
-                            if let Some(count) = asked.get_mut(seat.part) {
+                            if let Some(count) = counts.get_mut(seat.part) {
                                 *count -= 1;
                             }
                         }
                         Err(why) => {
                             failed.insert(seat.part);
-                            miss.get_or_insert_with(|| format!("{}: {why}", seat.pod));
+                            refusal.get_or_insert_with(|| format!("{}: {why}", seat.pod));
                             if !started && (seat.is_leader() || spec.basic == BasicPolicy::Gang) {
                                 over = true;
                                 break;
@@ -202,19 +197,19 @@ impl TyJobs {
                 }
             });
         }
-        self.settle_job(cx, key, &job, taken, miss);
+        self.settle_job(cx, key, &job, taken, refusal);
     }
 
-    /// Keeps what an attempt has found, or gives all of it back, and says so.
+    /// Keeps the places that an attempt found or releases all places of the job, and reports the result.
     fn settle_job(
         &mut self,
         cx: &mut Context<'_>,
         key: &PodKey,
         job: &JobFacts,
         taken: Vec<(Box<str>, NodeId, PodId)>,
-        miss: Option<String>,
+        refusal: Option<String>,
     ) {
-        let started = leader_made(cx, job);
+        let started = leader_created(cx, job);
         let (Ok(spec), Some(record)) = (&job.spec, self.records.get_mut(key)) else { return };
         let news = !taken.is_empty();
         let found: BTreeSet<&str> = taken.iter().map(|(pod, ..)| &**pod).collect();
@@ -222,7 +217,7 @@ impl TyJobs {
         let tally = tally(job, spec, placed);
         let judged = verdict(spec.basic, spec.min_workers, started, tally);
         let total = spec.workers();
-        let miss = miss.map(|miss| format!("; {miss}")).unwrap_or_default();
+        let refusal = refusal.map(|refusal| format!("; {refusal}")).unwrap_or_default();
         if judged.keep {
             record.unfit = None;
             for (pod, node, reservation) in taken {
@@ -231,37 +226,40 @@ impl TyJobs {
             }
             let (reason, text) = match judged.state {
                 ScheduleState::ScheduledSucceed => ("Placed", format!("the leader and {total} workers have a place")),
-                _ if tally.leader => {
-                    ("PlacedPartly", format!("the leader and {} of {total} workers have a place{miss}", tally.workers))
-                }
-                _ => ("PlacedPartly", format!("{} of {total} workers have a place{miss}", tally.workers)),
+                _ if tally.leader => (
+                    "PlacedPartly",
+                    format!("the leader and {} of {total} workers have a place{refusal}", tally.workers),
+                ),
+                _ => ("PlacedPartly", format!("{} of {total} workers have a place{refusal}", tally.workers)),
             };
             if news {
                 cx.stats.jobs_placed += 1;
-                // Found where they were, places show in no write that would have the job looked at again.
+                // Places found on the same nodes change no status, so no event would bring a review: a timer does.
                 cx.timers.set(cx.now.mono + cx.config.jobs.reservation_timeout, Timer::TyJob(key.clone()));
-                self.pods_may_come(cx, key);
+                self.enqueue_pods(cx, key);
             }
-            return self.say(cx, key, judged.state, reason, text);
+            return self.report(cx, key, judged.state, reason, text);
         }
         let needed = if spec.basic == BasicPolicy::Gang { total } else { spec.min_workers };
         let text = match (tally.leader, spec.basic) {
-            (false, _) => format!("the leader has no place{miss}"),
+            (false, _) => format!("the leader has no place{refusal}"),
             (true, BasicPolicy::Gang) => {
-                format!("{} of {total} workers would have a place, all are needed{miss}", tally.workers)
+                format!("{} of {total} workers would have a place, all are needed{refusal}", tally.workers)
             }
-            (true, _) => format!("{} of {total} workers would have a place, {needed} are needed{miss}", tally.workers),
+            (true, _) => {
+                format!("{} of {total} workers would have a place, {needed} are needed{refusal}", tally.workers)
+            }
         };
-        // Nobody has seen what this attempt took; what the job had before is news.
+        // What this attempt reserved was never visible and wakes nothing; releasing earlier places does.
         taken.into_iter().for_each(|(.., reservation)| cx.world.cancel_place(reservation));
         self.release_places(cx, key);
         let why = never_fits(cx, spec, job, needed);
         let Some(record) = self.records.get_mut(key) else { return };
         record.unfit = why.map(|why| (record.unfit.as_ref().map_or(cx.now.mono, |(since, _)| *since), why));
-        self.say(cx, key, ScheduleState::Unscheduled, "Unschedulable", text);
+        self.report(cx, key, ScheduleState::Unscheduled, "Unschedulable", text);
     }
 
-    /// Jobs that did not fit for the whole grace end.
+    /// Fails the jobs that fitted nowhere for the whole grace period.
     fn fail_unfit(&mut self, cx: &mut Context<'_>) {
         let grace = cx.config.jobs.unfit_grace;
         let due = self.records.iter().filter_map(|(key, record)| {
@@ -273,12 +271,12 @@ impl TyJobs {
                 (record.unfit, record.nodes_changed) = (None, false);
                 record.class = Class::Unfit;
             }
-            self.say(cx, &key, ScheduleState::ScheduledFailed, "Unfit", why);
+            self.report(cx, &key, ScheduleState::ScheduledFailed, "Unfit", why);
         }
     }
 }
 
-/// Σ of what all pods of a job ask for.
+/// The sum of the requests of all pods of a job.
 pub fn demand_of(spec: &JobSpec) -> Folded {
     let mut sum = Folded::default();
     for part in &spec.parts {
@@ -287,8 +285,8 @@ pub fn demand_of(spec: &JobSpec) -> Folded {
     sum
 }
 
-/// What of a job has a place.
-pub fn tally(job: &JobFacts, spec: &JobSpec, placed: impl Fn(&Seat) -> bool) -> PlacedPods {
+/// Counts the pods of a job with and without a place.
+pub(super) fn tally(job: &JobFacts, spec: &JobSpec, placed: impl Fn(&Seat) -> bool) -> PlacedPods {
     let mut tally = PlacedPods { workers: done_workers(job), ..PlacedPods::default() };
     for seat in spec.seats(&job.job.key.name).filter(|seat| !job.ended.contains_key(&seat.pod)) {
         match (placed(&seat), seat.is_leader()) {
@@ -300,32 +298,43 @@ pub fn tally(job: &JobFacts, spec: &JobSpec, placed: impl Fn(&Seat) -> bool) -> 
     tally
 }
 
-/// Workers that have done their work.
+/// Number of the job's pods with a place, by node. A pod that has ended does not attract or repel others.
+pub fn pods_by_node(world: &World, job: &JobFacts, record: Option<&JobRecord>) -> BTreeMap<NodeId, i64> {
+    let mut by_node = BTreeMap::new();
+    let places = record.into_iter().flat_map(|record| &record.places);
+    let places = places.filter(|(pod, _)| !job.ended.contains_key(*pod));
+    for node in places.filter_map(|(_, place)| world.node_id(&place.node)) {
+        *by_node.entry(node).or_insert(0) += 1;
+    }
+    by_node
+}
+
+/// Number of workers that have succeeded.
 fn done_workers(job: &JobFacts) -> i64 {
     job.ended.values().filter(|end| **end == WorkerEnd::Succeeded).count() as i64
 }
 
-/// Pods without a place, by part.
-pub fn asked_for(spec: &JobSpec, missing: &[Seat]) -> Vec<i64> {
-    let mut asked = vec![0; spec.parts.len()];
+/// Number of pods without a place, by part.
+pub fn missing_by_part(spec: &JobSpec, missing: &[Seat]) -> Vec<i64> {
+    let mut counts = vec![0; spec.parts.len()];
     for seat in missing {
-        if let Some(count) = asked.get_mut(seat.part) {
+        if let Some(count) = counts.get_mut(seat.part) {
             *count += 1;
         }
     }
-    asked
+    counts
 }
 
-/// The pods without a place, those of `first` before the others.
-pub fn remaining(world: &World, (job, spec): (&JobFacts, &JobSpec), first: usize, asked: &[i64]) -> Vec<Guests> {
-    let parts = || spec.parts.iter().zip(asked).enumerate().filter(|(_, (_, count))| **count > 0);
+/// The pods without a place, those of part `first` before the others.
+pub fn unplaced_guests(world: &World, (job, spec): (&JobFacts, &JobSpec), first: usize, counts: &[i64]) -> Vec<Guests> {
+    let parts = || spec.parts.iter().zip(counts).enumerate().filter(|(_, (_, count))| **count > 0);
     let imagine = |at: usize, part: &JobPart| {
         let seat = Seat { pod: part.name.clone(), part: at, index: 0 };
-        imagined(part.pod_of(&job.job, &seat))
+        template_pod(part.pod_of(&job.job, &seat))
     };
     let pods: Vec<(usize, Pod, i64)> = parts().map(|(at, (part, count))| (at, imagine(at, part), *count)).collect();
     let requests: Vec<Option<PodDeviceRequest>> = pods.iter().map(|(_, pod, _)| request_of(pod).ok()).collect();
-    // Percents that are taken and devices that are taken cannot be counted side by side.
+    // Percents and picked devices cannot be counted side by side: if one request is not plain, devices are picked for all.
     let by_name = requests.iter().flatten().any(|request| !is_plain(request));
     let mut all: Vec<Guests> = Vec::with_capacity(pods.len());
     for ((part, pod, count), request) in pods.iter().zip(requests) {
@@ -351,14 +360,13 @@ fn ports_clash(ours: &[HostPort], theirs: &[HostPort]) -> bool {
     ours.iter().any(|port| theirs.iter().any(|other| port.conflicts(other)))
 }
 
-/// The leader pod of the present attempt is there: places are kept from then on, whether the status says so already or not.
-/// One that has ended was made too; its controller says what comes of that.
-pub(super) fn leader_made(cx: &Context<'_>, job: &JobFacts) -> bool {
+/// `true` once the leader pod of the present attempt is created, ended or not: from then on places are kept, even if the status
+/// does not show it yet.
+pub(super) fn leader_created(cx: &Context<'_>, job: &JobFacts) -> bool {
     let leader = job.spec.as_ref().ok().and_then(|spec| spec.seats(&job.job.key.name).next());
     let pod = leader.and_then(|seat| cx.world.pod_by_key(&PodKey::new(&job.job.key.namespace, &seat.pod)));
-    let claim = pod.filter(|pod| pod.facts.handoff.deleting.is_none());
-    let claim = claim.and_then(|pod| pod.facts.spec.job.as_ref());
-    job.leads() || claim.is_some_and(|claim| claim.uid == job.job.uid && claim.attempt == Some(job.attempt))
+    let pod = pod.filter(|pod| pod.facts.handoff.deleting.is_none());
+    job.leads() || pod.is_some_and(|pod| claims(pod, &job.job.uid, job.attempt))
 }
 
 /// Why the job cannot be placed even on empty nodes.
@@ -379,8 +387,7 @@ fn never_fits(cx: &Context<'_>, spec: &JobSpec, job: &JobFacts, needed: i64) -> 
     )
 }
 
-/// What all known nodes offer, cordoned and NotReady ones included. A device that the node lists counts although its agent
-/// may be away.
+/// What all known nodes offer, cordoned and NotReady ones included. A listed device counts even while its node daemon is away.
 fn offers(world: &World) -> Vec<NodeOffer> {
     let mut kinds: BTreeMap<(&Resources, i64, Option<DeviceTotals>), i64> = BTreeMap::new();
     for (_, node) in world.nodes() {
@@ -397,7 +404,7 @@ fn offers(world: &World) -> Vec<NodeOffer> {
                 amounts.raise(key::RDMA, nic_percent);
                 migs.into_iter().for_each(|(name, count)| amounts.raise(&name, count));
             }
-            // No kubelet counts bytes of GPU memory: until the node's devices are listed, they may be any number.
+            // The kubelet does not count GPU memory: until the node's devices are listed, it may offer any amount.
             None if amounts.get(GPU_PERCENT) > 0 => amounts.raise(key::GPU_MEMORY, i64::MAX),
             None => {}
         }
@@ -406,7 +413,7 @@ fn offers(world: &World) -> Vec<NodeOffer> {
     offers.collect()
 }
 
-/// What Ready nodes that are not cordoned offer in all.
+/// The sum of what Ready nodes that are not cordoned offer.
 pub fn cluster_total(world: &World) -> Folded {
     let mut total = Folded::default();
     for facts in world.nodes().filter_map(|(_, node)| node.facts.as_ref()) {

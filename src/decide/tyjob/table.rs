@@ -1,6 +1,5 @@
-//! What every node answers to one shape of a TYJob's pods, the fitting nodes in the order of a metric.
-//!
-//! Pods of which a filter reads more than the node need a fresh table each time.
+//! The nodes' verdicts on one pod shape of a TYJob, the fitting nodes in the order of a metric. If a filter reads more than the node,
+//! the table is built for each pod.
 
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
@@ -11,35 +10,35 @@ use crate::decide::scheduler::select::table::{self, Judge, Ranking};
 use crate::decide::tyjob::placement::{Metric, Utilisation, Weights};
 use crate::decide::world::{Node, NodeId, Pod};
 
-/// A fitting node: the better first, then by name.
-pub type Entry = (Reverse<i64>, Box<str>, NodeId);
+/// A fitting node: by rating, the best first, then by name.
+pub(super) type RankedNode = (Reverse<i64>, Box<str>, NodeId);
 
-/// The nodes' answers to one shape under one metric.
+/// The nodes' verdicts on one pod shape under one metric.
 pub type Table = table::Table<ByMetric, Metric>;
 
-/// Tables of the shapes that were asked for lately.
+/// Tables of recently used shapes.
 pub type Tables = table::Tables<ByMetric, Metric>;
 
 /// Fitting nodes, the best first.
 #[derive(Default)]
-pub struct ByMetric(BTreeSet<Entry>);
+pub struct ByMetric(BTreeSet<RankedNode>);
 
 impl Ranking for ByMetric {
-    type Rank = Entry;
+    type Rank = RankedNode;
     type Basis = ();
 
-    fn enter(&mut self, (id, node): (NodeId, &Node), rating: i64, _: &[i64]) -> Entry {
+    fn enter(&mut self, (id, node): (NodeId, &Node), rating: i64, _: &[i64]) -> RankedNode {
         let entry = (Reverse(rating), node.name.clone(), id);
         self.0.insert(entry.clone());
         entry
     }
 
-    fn leave(&mut self, _: NodeId, entry: &Entry) {
+    fn leave(&mut self, _: NodeId, entry: &RankedNode) {
         self.0.remove(entry);
     }
 }
 
-/// Filters judge, the metric rates.
+/// Judges by the filters and rates by the metric.
 struct MetricJudge<'a> {
     view: View<'a>,
     plugins: &'a Plugins,
@@ -59,7 +58,7 @@ impl Judge for MetricJudge<'_> {
 }
 
 impl Table {
-    /// Brings the table up to the world; returns the nodes that were asked, in order.
+    /// Brings the table up to date; returns the nodes that were judged, in order.
     pub fn catch_up(
         &mut self,
         view: View<'_>,
@@ -70,19 +69,19 @@ impl Table {
     ) -> Result<Vec<NodeId>, Text> {
         slots.keep(std::mem::take(&mut self.kept));
         let judge = MetricJudge { view, plugins, pod, metric: *self.by(), weights };
-        let asked = self.update(view.world, &judge, slots, ());
+        let judged = self.update(view.world, &judge, slots, ());
         self.kept = slots.take_kept();
-        asked
+        judged
     }
 
     /// Fitting nodes, the best first.
-    pub fn fitting(&self) -> impl Iterator<Item = &Entry> {
+    pub fn fitting(&self) -> impl Iterator<Item = &RankedNode> {
         self.ranking().0.iter()
     }
 }
 
-/// The most that any filter reads.
-pub fn filters_read(plugins: &Plugins, pod: &Pod, slots: &Slots) -> Reads {
+/// The widest scope that a filter reads for this pod.
+pub(super) fn filters_read(plugins: &Plugins, pod: &Pod, slots: &Slots) -> Reads {
     let filters = plugins.enabled().filter.iter().map(|plugin| plugin.reads(pod, slots));
     filters.max().unwrap_or(Reads::Node)
 }

@@ -1,5 +1,5 @@
-//! The controller's pods take the places of their job over: the room goes from the place to the pod, and from there on the
-//! pod is reserved, locked for and bound like any other.
+//! The controller's pods take over the places of their job: the reservation passes from the place to the pod, which is then locked
+//! for and bound like any other.
 
 use crate::contract::PodKey;
 use crate::decide::scheduler::context::{Context, Step};
@@ -13,7 +13,8 @@ use super::placement::Class;
 use super::{PlaceRoute, TyJobs};
 
 impl TyJobs {
-    /// A claim counts only where the job of that name and uid is there; and a place is had only where it asks for such a pod.
+    /// What the pod's claim results in. It is valid only if a job of that name and uid exists; a place is given only to a pod that
+    /// the spec asks for.
     pub fn route(&self, world: &World, pod: &Pod) -> PlaceRoute {
         let Some(claim) = &pod.facts.spec.job else { return PlaceRoute::None };
         let key = PodKey::new(&pod.key().namespace, &claim.name);
@@ -23,10 +24,10 @@ impl TyJobs {
             Ok(spec) => spec,
             Err(why) => return PlaceRoute::Waits(format!("TYJob {key} cannot be read now: {why}")),
         };
-        let asked = spec.seat(&key.name, &pod.key().name);
+        let seat = spec.seat(&key.name, &pod.key().name);
         let job = &key;
-        if asked.is_none() {
-            // Made when the job asked for more: its controller takes it away, and its room is not the job's any more.
+        if seat.is_none() {
+            // Created when the job asked for more pods: the controller deletes it, and its place is already released.
             return PlaceRoute::Waits(format!("TYJob {job} asks for no pod of this name"));
         }
         match record.class {
@@ -45,8 +46,8 @@ impl TyJobs {
         PlaceRoute::Waits(format!("TYJob {job} has no place for this pod for now"))
     }
 
-    /// Gives a pod the place of its job. When it does not fit there any more it waits; the place goes in time, and another one
-    /// is looked for.
+    /// Lets a pod take over its place. If it does not fit there any more it waits: the place becomes void in time, and another one is
+    /// searched for.
     pub fn take_place(&mut self, cx: &mut Context<'_>, id: PodId, key: &PodKey) {
         let Some(pod) = cx.world.pod(id) else { return };
         let name = pod.key().name.clone();
@@ -75,8 +76,8 @@ impl TyJobs {
             Some((Choice::Fault(text), _)) => (text.into_owned(), Wake::ANY),
             None => ("the node of its place is gone".to_owned(), Wake::ANY),
         };
-        // Room that was kept stays kept until the place is void: nobody else gets it meanwhile.
-        self.assume_nominated(cx, id, key);
+        // The room stays reserved until the place is void: no other pod gets it meanwhile.
+        self.reserve_again(cx, id, key);
         cx.queue.park(id, wake, cx.now.mono, cx.now.wall);
         cx.steps.push(Step::Report(
             id,
@@ -85,7 +86,8 @@ impl TyJobs {
         ));
     }
 
-    fn assume_nominated(&mut self, cx: &mut Context<'_>, id: PodId, key: &PodKey) {
+    /// Reserves the room of a place that its pod could not take over.
+    fn reserve_again(&mut self, cx: &mut Context<'_>, id: PodId, key: &PodKey) {
         let Some(pod) = cx.world.pod(id) else { return };
         let name = pod.key().name.clone();
         let Some(job) = cx.world.job(key).cloned() else { return };
@@ -99,7 +101,7 @@ impl TyJobs {
         let place = self.records.get_mut(key).and_then(|record| record.places.get_mut(&name));
         match (place, reservation) {
             (Some(place), Some(reservation)) => place.reservation = Some(reservation),
-            // Not even the plan fits any more: the place is void.
+            // The template does not fit any more either: the place is void.
             _ => self.void_place(cx, key, &name),
         }
     }
@@ -109,13 +111,13 @@ impl TyJobs {
             && record.places.remove(name).is_some()
         {
             cx.stats.job_places_void += 1;
-            self.news = true;
+            self.placeable_changed = true;
             self.changed.insert(key.clone());
         }
     }
 
-    /// Places were found: pods that wait for one are tried.
-    pub fn pods_may_come(&mut self, cx: &mut Context<'_>, key: &PodKey) {
+    /// Queues the created pods of a job that has got places.
+    pub(super) fn enqueue_pods(&mut self, cx: &mut Context<'_>, key: &PodKey) {
         let Some(record) = self.records.get(key) else { return };
         let names = record.places.keys().map(|name| PodKey::new(&key.namespace, name));
         let waiting = names.filter_map(|name| cx.world.pod_by_key(&name));

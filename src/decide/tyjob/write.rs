@@ -1,4 +1,5 @@
-//! Reporting to a job's owner and the controller: the scheduler's half of the status, written when it differs from what is seen.
+//! Reports to the job's owner and the controller: the scheduler's part of the status, written when it differs from what the object
+//! shows.
 
 use std::time::Duration;
 
@@ -11,17 +12,17 @@ use crate::decide::scheduler::effect::Effect;
 use crate::decide::scheduler::timers::Timer;
 
 use super::placement::{JobFacts, JobIdentity, JobSpec, ScheduledCondition};
-use super::{JobHalf, JobRecord, JobWriteResult, TyJobs};
+use super::{JobRecord, JobScheduleStatus, JobWriteResult, TyJobs};
 
 /// Longest message of the condition, in bytes.
 const MAX_MESSAGE: usize = 1024;
 
-/// In this time the watch shows what a conflict was about; then the write is tried again as it is, ever more seldom.
-const WATCH_TELLS: Duration = Duration::from_secs(1);
+/// After a conflict the watch shows the newer object within this time; else the write is repeated, at growing intervals.
+const CONFLICT_WAIT: Duration = Duration::from_secs(1);
 
 impl TyJobs {
-    /// Notes what became of a job and writes it: a new state at once, another message of the same state now and then.
-    pub fn say(
+    /// Reports a decision about a job: a new state or reason at once, another message of the same reason once per pause.
+    pub(super) fn report(
         &mut self,
         cx: &mut Context<'_>,
         key: &PodKey,
@@ -33,21 +34,22 @@ impl TyJobs {
         let Some(record) = self.records.get_mut(key) else { return };
         text.truncate(text.floor_char_boundary(MAX_MESSAGE));
         let turned = record.state != Some(state);
-        record.unsaid = None;
-        match record.said.as_ref().filter(|(said, _, at)| !turned && *said == reason && cx.now.mono < *at + pause) {
+        record.pending = None;
+        match record.reported.as_ref().filter(|(said, _, at)| !turned && *said == reason && cx.now.mono < *at + pause) {
             Some((_, said, at)) if *said != text => {
-                record.unsaid = Some((reason, text.clone()));
+                record.pending = Some((reason, text.clone()));
                 cx.timers.set(*at + pause, Timer::TyJob(key.clone()));
             }
             Some(_) => {}
-            // The same words again are no news, whenever they were said.
-            None if !turned && record.said.as_ref().is_some_and(|(said, old, _)| *said == reason && *old == text) => {}
-            None => record.said = Some((reason, text.clone(), cx.now.mono)),
+            // An unchanged message keeps the time of its first report.
+            None if !turned
+                && record.reported.as_ref().is_some_and(|(said, old, _)| *said == reason && *old == text) => {}
+            None => record.reported = Some((reason, text.clone(), cx.now.mono)),
         }
         let holds = matches!(state, ScheduleState::ScheduledSucceed | ScheduleState::ScheduledPartly);
-        if record.told_since.is_none_or(|(held, _)| held != holds) {
+        if record.condition_since.is_none_or(|(held, _)| held != holds) {
             // Whole seconds, as the object stores them.
-            record.told_since = Some((holds, cx.now.wall.round(Unit::Second).unwrap_or(cx.now.wall)));
+            record.condition_since = Some((holds, cx.now.wall.round(Unit::Second).unwrap_or(cx.now.wall)));
         }
         record.state = Some(state);
         if turned {
@@ -63,65 +65,65 @@ impl TyJobs {
         self.write_job(cx, key);
     }
 
-    /// Every pod has its place, and the status is to say so.
-    pub fn stay_placed(&mut self, cx: &mut Context<'_>, key: &PodKey, job: &JobFacts) {
+    /// Reports that every pod of the job has a place.
+    pub(super) fn report_placed(&mut self, cx: &mut Context<'_>, key: &PodKey, job: &JobFacts) {
         let workers = job.spec.as_ref().map_or(0, JobSpec::workers);
         let text = format!("the leader and {workers} workers have a place");
-        self.say(cx, key, ScheduleState::ScheduledSucceed, "Placed", text);
+        self.report(cx, key, ScheduleState::ScheduledSucceed, "Placed", text);
     }
 
-    /// Says what had to wait, when its time has come.
-    pub fn say_late(&mut self, cx: &mut Context<'_>, key: &PodKey) {
+    /// Reports the pending message when the pause is over.
+    pub(super) fn report_pending(&mut self, cx: &mut Context<'_>, key: &PodKey) {
         let pause = cx.config.condition_pause;
         let Some(record) = self.records.get_mut(key) else { return };
-        let due = record.said.as_ref().is_none_or(|(_, _, at)| cx.now.mono >= *at + pause);
-        if let Some((reason, text)) = record.unsaid.take_if(|_| due) {
-            record.said = Some((reason, text, cx.now.mono));
+        let due = record.reported.as_ref().is_none_or(|(_, _, at)| cx.now.mono >= *at + pause);
+        if let Some((reason, text)) = record.pending.take_if(|_| due) {
+            record.reported = Some((reason, text, cx.now.mono));
         }
     }
 
-    /// The controller has nothing against the job, and a pod of it cannot be imagined: only its owner can help.
-    pub fn say_unreadable(&mut self, cx: &mut Context<'_>, key: &PodKey, job: &JobFacts) {
+    /// Reports a template of which no pod can be made although the controller has accepted the job: only its owner can correct it.
+    pub(super) fn report_invalid_template(&mut self, cx: &mut Context<'_>, key: &PodKey, job: &JobFacts) {
         if let Err(why) = &job.spec
             && job.stage.is_some()
             && !job.is_over()
         {
-            self.say(cx, key, ScheduleState::Unscheduled, "InvalidTemplate", why.to_string());
+            self.report(cx, key, ScheduleState::Unscheduled, "InvalidTemplate", why.to_string());
         }
     }
 
-    /// A job that is being deleted gives its places back, so that its finalizer can go.
-    pub fn clear_job(&mut self, cx: &mut Context<'_>, key: &PodKey, job: &JobFacts) {
+    /// Empties the allocations of a job that is being deleted, so that its finalizer can be removed.
+    pub(super) fn clear_status(&mut self, cx: &mut Context<'_>, key: &PodKey, job: &JobFacts) {
         if !job.deleting || job.allocations.is_empty() {
             return;
         }
         let Some(record) = self.records.get_mut(key) else { return };
         let state = job.state.unwrap_or(ScheduleState::Unscheduled);
-        let text = "the job is being deleted: its places are given back".to_owned();
+        let text = "the job is being deleted: its places are released".to_owned();
         record.state = Some(state);
-        record.said = Some(("Deleted", text, cx.now.mono));
-        record.told_since = Some((false, cx.now.wall.round(Unit::Second).unwrap_or(cx.now.wall)));
+        record.reported = Some(("Deleted", text, cx.now.mono));
+        record.condition_since = Some((false, cx.now.wall.round(Unit::Second).unwrap_or(cx.now.wall)));
         self.write_job(cx, key);
     }
 
-    /// Writes the half when it is not what the object shows, one write at a time.
-    pub fn write_job(&mut self, cx: &mut Context<'_>, key: &PodKey) {
-        let outdated = self.is_outdated(cx, key);
+    /// Writes the status when the object shows another one; one write at a time.
+    pub(super) fn write_job(&mut self, cx: &mut Context<'_>, key: &PodKey) {
+        let outdated = self.report_is_outdated(cx, key);
         let (Some(job), Some(record)) = (cx.world.job(key), self.records.get_mut(key)) else { return };
-        let unseen = job.spec.is_err() && job.stage.is_none();
-        if record.writing || (job.is_over() || unseen) && !job.deleting || outdated {
+        let unaccepted = job.spec.is_err() && job.stage.is_none();
+        if record.writing || (job.is_over() || unaccepted) && !job.deleting || outdated {
             return;
         }
-        let Some(half) = half_of(job, record) else { return };
-        // What was written may not be seen yet.
-        let late = record.written.as_ref() == Some(&half) && job.version < record.version;
-        if late || shows(job, &half) {
+        let Some(status) = status_of(job, record) else { return };
+        // The watch may not have shown the last write yet.
+        let late = record.last_written.as_ref() == Some(&status) && job.version < record.written_version;
+        if late || is_shown(job, &status) {
             return;
         }
-        // Versions that cannot be compared pin nothing.
-        let version = if record.version == u64::MAX { 0 } else { job.version.max(record.version) };
-        if version > 0 && version <= record.stale && cx.now.mono < record.stale_until {
-            // The watch will show what came between; if nothing did, the conflict was of another sort and may be over.
+        // A version that is not a number cannot be a precondition.
+        let version = if record.written_version == u64::MAX { 0 } else { job.version.max(record.written_version) };
+        if version > 0 && version <= record.stale_version && cx.now.mono < record.stale_until {
+            // The watch shows the newer object; if there is none, the conflict had another cause and may be over then.
             cx.timers.set(record.stale_until, Timer::TyJob(key.clone()));
             return;
         }
@@ -129,12 +131,12 @@ impl TyJobs {
             cx.timers.set(record.not_before, Timer::TyJob(key.clone()));
             return;
         }
-        (record.writing, record.pinned) = (true, version);
-        record.written = Some(half.clone());
-        cx.effects.push(Effect::WriteJob { job: job.job.clone(), version, half: Box::new(half) });
+        (record.writing, record.attempted_version) = (true, version);
+        record.last_written = Some(status.clone());
+        cx.effects.push(Effect::WriteJob { job: job.job.clone(), version, status: Box::new(status) });
     }
 
-    /// What came of a write.
+    /// The answer to a write.
     pub fn written(&mut self, cx: &mut Context<'_>, job: &JobIdentity, result: JobWriteResult) {
         let (first, longest, _) = cx.config.retry;
         let Some(record) = self.records.get_mut(&job.key).filter(|record| record.uid == job.uid) else { return };
@@ -142,22 +144,22 @@ impl TyJobs {
         match result {
             JobWriteResult::Done(version) => {
                 record.failures = 0;
-                // Versions that cannot be compared: the next change of the job is waited for.
-                record.version = if version == 0 { u64::MAX } else { version };
+                // Without comparable versions the next change of the job is waited for.
+                record.written_version = if version == 0 { u64::MAX } else { version };
             }
-            // The watch tells.
+            // The watch reports the deletion.
             JobWriteResult::Gone => return,
             JobWriteResult::Stale => {
-                let wait: Duration = (WATCH_TELLS * (1 << record.failures.min(16))).min(longest);
+                let wait: Duration = (CONFLICT_WAIT * (1 << record.failures.min(16))).min(longest);
                 record.failures += 1;
                 record.stale_until = cx.now.mono + wait;
-                record.written = None;
-                record.stale = record.pinned;
+                record.last_written = None;
+                record.stale_version = record.attempted_version;
             }
             JobWriteResult::Failed(_) => {
                 let wait: Duration = (first * (1 << record.failures.min(16))).min(longest);
                 record.failures += 1;
-                record.written = None;
+                record.last_written = None;
                 record.not_before = cx.now.mono + wait;
             }
         }
@@ -165,8 +167,8 @@ impl TyJobs {
     }
 }
 
-/// What the record comes to; `None` before anything was decided.
-fn half_of(job: &JobFacts, record: &JobRecord) -> Option<JobHalf> {
+/// The status that the record results in; `None` before the first decision.
+fn status_of(job: &JobFacts, record: &JobRecord) -> Option<JobScheduleStatus> {
     let state = record.state?;
     let mut allocations: Vec<Allocation> = Vec::new();
     if let (Ok(spec), false) = (&job.spec, job.is_over()) {
@@ -174,23 +176,23 @@ fn half_of(job: &JobFacts, record: &JobRecord) -> Option<JobHalf> {
         let placed = seats.filter_map(|seat| Some((record.places.get(&seat.pod)?, seat)));
         allocations.extend(placed.map(|(place, seat)| job.allocation(&seat, &place.node)));
     }
-    let (holds, since) = record.told_since.unwrap_or((false, job.created));
-    let condition = match (&record.said, &job.scheduled) {
+    let (holds, since) = record.condition_since.unwrap_or((false, job.created));
+    let condition = match (&record.reported, &job.scheduled) {
         (Some((reason, message, _)), _) => {
             ScheduledCondition { holds, reason: (*reason).into(), message: message.as_str().into(), since }
         }
-        // Taken over from a predecessor: its words stand until there is something to say.
+        // Adopted from an earlier leader: its message stays until the first report.
         (None, Some(condition)) => condition.clone(),
         (None, None) => return None,
     };
-    Some(JobHalf { state, allocations, condition })
+    Some(JobScheduleStatus { state, allocations, condition })
 }
 
-/// The object says what is to be said.
-fn shows(job: &JobFacts, half: &JobHalf) -> bool {
+/// `true` when the object shows this status.
+fn is_shown(job: &JobFacts, status: &JobScheduleStatus) -> bool {
     let condition = job.scheduled.as_ref().is_some_and(|condition| {
         (condition.holds, &condition.reason, &condition.message)
-            == (half.condition.holds, &half.condition.reason, &half.condition.message)
+            == (status.condition.holds, &status.condition.reason, &status.condition.message)
     });
-    condition && job.state == Some(half.state) && job.allocations == half.allocations
+    condition && job.state == Some(status.state) && job.allocations == status.allocations
 }

@@ -2,11 +2,11 @@
 
 use std::fmt::Write;
 
-use crate::decide::explain::{RuleCount, Verdict};
+use crate::decide::explain::{PodVerdict, RuleCount};
 use crate::ops::get::plain;
 
 /// The table of rules, reasons and nodes.
-pub(super) fn refusals(out: &mut String, verdict: &Verdict) {
+pub(super) fn refusals(out: &mut String, verdict: &PodVerdict) {
     // What refuses the pod itself is told already.
     if let Some(rule) = verdict.rules.iter().find(|rule| rule.count == 0) {
         let _ = writeln!(out, "  rule {} refuses the pod itself, whatever the nodes are", rule.rule);
@@ -23,7 +23,7 @@ pub(super) fn refusals(out: &mut String, verdict: &Verdict) {
 }
 
 /// What to do.
-pub(super) fn advice(out: &mut String, verdict: &Verdict) {
+pub(super) fn advice(out: &mut String, verdict: &PodVerdict) {
     if verdict.advice.is_empty() {
         return;
     }
@@ -34,7 +34,7 @@ pub(super) fn advice(out: &mut String, verdict: &Verdict) {
 }
 
 /// Every node, and each of its devices.
-pub(super) fn nodes(out: &mut String, verdict: &Verdict) {
+pub(super) fn nodes(out: &mut String, verdict: &PodVerdict) {
     let mut rows = Vec::new();
     for node in &verdict.nodes {
         let why = match (&node.rule, &node.reason) {

@@ -11,7 +11,7 @@ use tokio::sync::{mpsc, oneshot};
 use super::options::GangPods;
 use crate::cluster::pod_writer::PodWriter;
 use crate::contract::{PodRef, PodUid};
-use crate::decide::scheduler::{BindVerdict, Effects, Fits, Moment, RequestId, Room, Scheduler};
+use crate::decide::scheduler::{BindVerdict, DeviceFits, Effects, Moment, NodeVictims, RequestId, Scheduler};
 use crate::decide::world::{PodFacts, WorldEvent};
 
 /// Why there is no answer: the process starts, ends, or does not lead.
@@ -22,11 +22,11 @@ type Answer<T> = oneshot::Sender<Result<T, Unavailable>>;
 #[derive(Debug)]
 pub enum ExtenderRequest {
     /// Which nodes fit.
-    Fit(Box<PodFacts>, Vec<String>, Answer<Fits>),
+    Fit(Box<PodFacts>, Vec<String>, Answer<DeviceFits>),
     /// How good nodes are, 0..=100.
     Rate(Box<PodFacts>, Vec<String>, Answer<Vec<(String, i64)>>),
     /// Which victims make room.
-    Room(Box<PodFacts>, BTreeMap<String, Vec<PodUid>>, Answer<BTreeMap<String, Room>>),
+    Room(Box<PodFacts>, BTreeMap<String, Vec<PodUid>>, Answer<BTreeMap<String, NodeVictims>>),
     /// Bind this pod to this node.
     Bind {
         /// Names the request.

@@ -21,7 +21,7 @@ use crate::contract::extender::{
 };
 use crate::contract::gang::key;
 use crate::contract::{PodRef, PodUid};
-use crate::decide::scheduler::{Fits, Room};
+use crate::decide::scheduler::{DeviceFits, NodeVictims};
 use crate::decide::world::PodFacts;
 
 /// Every verb but bind answers within this time.
@@ -74,7 +74,7 @@ async fn filter(State(front): State<Front>, request: Request) -> Result<Json<Ext
             "gang pod ({gang}): kube-scheduler places pods one by one; give it the schedulerName of the standalone scheduler, or run the extender with --extender-gang=ignore"
         );
         let never = candidates.names.iter().map(|node| (node.clone(), why.clone())).collect();
-        return Ok(Json(filtered(Fits { never, ..Fits::default() }, candidates)));
+        return Ok(Json(filtered(DeviceFits { never, ..DeviceFits::default() }, candidates)));
     }
     Ok(Json(
         match in_time(front.ask(|answer| ExtenderRequest::Fit(Box::new(pod), candidates.names.clone(), answer))).await {
@@ -84,7 +84,7 @@ async fn filter(State(front): State<Front>, request: Request) -> Result<Json<Ext
     ))
 }
 
-fn filtered(fits: Fits, candidates: Candidates) -> ExtenderFilterResult {
+fn filtered(fits: DeviceFits, candidates: Candidates) -> ExtenderFilterResult {
     let mut result = ExtenderFilterResult {
         failed_nodes: fits.failed,
         failed_and_unresolvable_nodes: fits.never,
@@ -127,7 +127,7 @@ async fn preempt(State(front): State<Front>, request: Request) -> Result<Json<Ex
     let room = in_time(front.ask(|answer| ExtenderRequest::Room(Box::new(pod), victims, answer)))
         .await
         .map_err(unavailable)?;
-    let with_budget = |(node, room): (String, Room)| {
+    let with_budget = |(node, room): (String, NodeVictims)| {
         let theirs = proposed.get(&node).map_or(0, |victims| victims.num_pdb_violations);
         let num_pdb_violations = theirs + room.more_broken;
         let pods = room.victims.iter().map(|uid| MetaPod { uid: uid.to_string() }).collect();

@@ -4,7 +4,7 @@ use baton::contract::hint::LabelSelector;
 use baton::contract::image::ImageName;
 use baton::contract::{Identity, key};
 use baton::decide::scheduler::rules::plugins::DefaultSet;
-use baton::decide::scheduler::{Config, LockMode, Search};
+use baton::decide::scheduler::{Config, LockMode, NodeSearch};
 use baton::decide::world::spec::{
     HostPort, NodeOperator, NodeRequirement, NodeTerm, PodTerm, Spread, Taint, TaintEffect, Toleration,
 };
@@ -61,11 +61,11 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-fn cluster(search: Search) -> TestScheduler {
+fn cluster(search: NodeSearch) -> TestScheduler {
     env_of(search, DefaultSet::default())
 }
 
-fn env_of(search: Search, set: DefaultSet) -> TestScheduler {
+fn env_of(search: NodeSearch, set: DefaultSet) -> TestScheduler {
     let config = Config { search, lock_mode: LockMode::Auto, ..Config::default() };
     TestScheduler::with(config, set)
 }
@@ -191,7 +191,7 @@ proptest! {
         which in 0..5usize, steps in proptest::collection::vec(step(), 1..80)
     ) {
         let [mut indexed, mut scanning] =
-            [Search::Indexed, Search::Scanning].map(|search| env_of(search, sets().swap_remove(which)));
+            [NodeSearch::Indexed, NodeSearch::Scanning].map(|search| env_of(search, sets().swap_remove(which)));
         for name in ["a", "b", "c", "d", "e"] {
             node(&mut indexed, name);
             node(&mut scanning, name);
@@ -207,7 +207,7 @@ proptest! {
 
 /// Plays the same with both; returns how many nodes each judged.
 fn both(nodes: usize, play: impl Fn(&mut TestScheduler)) -> (u64, u64) {
-    let [indexed, scanning] = [Search::Indexed, Search::Scanning].map(|search| {
+    let [indexed, scanning] = [NodeSearch::Indexed, NodeSearch::Scanning].map(|search| {
         let mut cluster = cluster(search);
         for at in 0..nodes {
             node(&mut cluster, &format!("n{at:03}"));

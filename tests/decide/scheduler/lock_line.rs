@@ -270,7 +270,7 @@ fn who_waits_for_a_lock_that_stands_is_told_whose_it_is_since_when_and_what_ends
     cluster.wait(4);
     assert_eq!(waits(&cluster, "second"), None, "most locks go within moments");
     cluster.wait(2);
-    let text = "goes to node n and waits for its lock, held by pod ml/first since 2026-11-21T02:16:40Z: it goes when that pod has \
+    let text = "goes to node n and waits for its lock, held by pod ml/first since 2026-11-21T02:16:40Z: it is released when that pod has \
                 its devices; if it still stands at 2026-11-21T02:21:40Z, that pod is deleted";
     assert_eq!(waits(&cluster, "second"), Some(("WaitingForNodeLock", text.to_owned())));
     cluster.wait(200);
@@ -288,7 +288,7 @@ fn who_waits_for_a_lock_that_stands_is_told_whose_it_is_since_when_and_what_ends
 #[test]
 fn a_lock_without_a_readable_holder_is_shown_with_the_time_of_its_takeover() {
     for (lock, whose) in [
-        ("garbage", "its lock, which cannot be read and was there at 2026-11-21T02:16:40Z"),
+        ("garbage", "its lock, which cannot be read and was seen first at 2026-11-21T02:16:40Z"),
         ("2026-11-21T02:16:00Z", "its lock of 2026-11-21T02:16:00Z, which names no pod"),
     ] {
         let mut cluster = TestScheduler::new();

@@ -14,9 +14,11 @@ use baton::decide::pod::{AssignmentText, Deletion, Phase};
 use baton::decide::scheduler::rules::Annotations;
 use baton::decide::scheduler::rules::Plugins;
 use baton::decide::scheduler::rules::plugins::{DefaultSet, default_plugins};
-use baton::decide::scheduler::{BindResult, Config, Effect, Effects, LockResult, Moment, Report, Scheduler, Stats};
+use baton::decide::scheduler::{
+    BindResult, Config, Effect, EffectResult, Effects, LockResult, Moment, Scheduler, Stats,
+};
 use baton::decide::tyjob::placement::{JobFacts, JobIdentity};
-use baton::decide::tyjob::{JobHalf, JobRecord, JobWriteResult};
+use baton::decide::tyjob::{JobRecord, JobScheduleStatus, JobWriteResult};
 use baton::decide::world::gangs::{Declared, PodGroupFacts};
 use baton::decide::world::{ClaimFacts, ClassFacts, NodeFacts, PodFacts, Resources, VolumeFacts, World, WorldEvent};
 
@@ -392,7 +394,7 @@ impl TestScheduler {
         }
     }
 
-    fn report(&mut self, report: Report) {
+    fn report(&mut self, report: EffectResult) {
         let effects = self.scheduler.report(report, self.moment());
         self.perform(effects);
     }
@@ -403,26 +405,26 @@ impl TestScheduler {
                 self.lock_writes += 1;
                 let fault = self.lock_faults.pop_front();
                 if matches!(fault, Some(Fault::Fails | Fault::Refused)) {
-                    return self.report(Report::Lock { ticket, result: LockResult::Failed("500".into(), None) });
+                    return self.report(EffectResult::Lock { ticket, result: LockResult::Failed("500".into(), None) });
                 }
                 let result = self.swap(&node, old.as_deref(), Some(&new));
                 self.tell_node(&node);
                 let result = if fault.is_some() { LockResult::Failed("lost".into(), None) } else { result };
-                self.report(Report::Lock { ticket, result });
+                self.report(EffectResult::Lock { ticket, result });
             }
             Effect::Release { node, old, .. } => {
                 let result = self.swap(&node, Some(&old), None);
                 self.tell_node(&node);
-                self.report(Report::Release { node, old, result });
+                self.report(EffectResult::Release { node, old, result });
             }
             Effect::Bind { ticket, pod, node, annotations } => {
                 self.binds += 1;
                 let result = self.bind(&pod, &node, &annotations);
-                self.report(Report::Bind { ticket, result });
+                self.report(EffectResult::Bind { ticket, result });
             }
             Effect::ReadPod { pod } => {
                 let result = Ok(self.pods.get(&pod).cloned().map(Box::new));
-                self.report(Report::PodRead { pod, result });
+                self.report(EffectResult::PodRead { pod, result });
             }
             Effect::Fence { pod, .. } => {
                 self.fenced.insert(pod.key.name.to_string());
@@ -452,7 +454,7 @@ impl TestScheduler {
             Effect::BindVolume { volume, version, claim, uid } => self.bind_volume(&volume, &version, (claim, uid)),
             Effect::Nominate { pod, .. } if self.lost_nominations > 0 => {
                 self.lost_nominations -= 1;
-                self.report(Report::NominationLost { pod: pod.uid });
+                self.report(EffectResult::NominationLost { pod: pod.uid });
             }
             Effect::Nominate { pod, node } => {
                 self.nomination_writes += 1;
@@ -464,17 +466,17 @@ impl TestScheduler {
             }
             Effect::Condition { pod, .. } if self.lost_conditions > 0 => {
                 self.lost_conditions -= 1;
-                self.report(Report::ConditionLost { pod: pod.uid });
+                self.report(EffectResult::ConditionLost { pod: pod.uid });
             }
             Effect::Condition { pod, message, reason, .. } => {
                 self.condition_writes += 1;
                 self.reasons.insert(pod.key.name.to_string(), reason);
                 self.conditions.insert(pod.key.name.to_string(), message.as_ref().to_owned());
             }
-            Effect::WriteJob { job, version, half } => {
+            Effect::WriteJob { job, version, status } => {
                 self.job_writes += 1;
-                let result = self.write_job(&job, version, &half);
-                self.report(Report::JobWritten { job, result });
+                let result = self.write_job(&job, version, &status);
+                self.report(EffectResult::JobWritten { job, result });
             }
             Effect::JobNotice { job, reason, .. } => self.notices.push((job.key.name.to_string(), reason)),
             Effect::Notice { pod, reason, .. } => self.notices.push((pod.key.name.to_string(), reason)),
@@ -483,7 +485,7 @@ impl TestScheduler {
 
     /// Applies the scheduler's half of a job's status, as the API server would: to whatever job has the name, if it is of that
     /// version.
-    fn write_job(&mut self, job: &JobIdentity, version: u64, half: &JobHalf) -> JobWriteResult {
+    fn write_job(&mut self, job: &JobIdentity, version: u64, status: &JobScheduleStatus) -> JobWriteResult {
         if self.job_faults.pop_front().is_some() {
             return JobWriteResult::Failed("500".into());
         }
@@ -493,18 +495,18 @@ impl TestScheduler {
         }
         assert_eq!(facts.job, *job, "written to another job of the name");
         let seats = facts.spec.as_ref().map_or(Vec::new(), |_| facts.open_seats());
-        let listed = |pod: &str| half.allocations.iter().any(|place| place.pod == pod);
-        if half.state == ScheduleState::ScheduledSucceed && !facts.is_over() {
+        let listed = |pod: &str| status.allocations.iter().any(|place| place.pod == pod);
+        if status.state == ScheduleState::ScheduledSucceed && !facts.is_over() {
             assert!(
                 seats.iter().all(|seat| listed(&seat.pod)),
-                "{} has no place for all of its pods: {half:?}",
+                "{} has no place for all of its pods: {status:?}",
                 job.key
             );
         }
         facts.version += 1;
-        facts.state = Some(half.state);
-        facts.allocations.clone_from(&half.allocations);
-        facts.scheduled = Some(half.condition.clone());
+        facts.state = Some(status.state);
+        facts.allocations.clone_from(&status.allocations);
+        facts.scheduled = Some(status.condition.clone());
         let version = facts.version;
         self.tell_job(&job.key.clone());
         JobWriteResult::Done(version)

@@ -10,7 +10,7 @@ use crate::decide::scheduler::effect::{Effect, Ticket};
 use crate::decide::scheduler::rules::Annotations;
 use crate::decide::world::{NodeId, PodId};
 
-/// A pod whose node is chosen and whose room is held, on its way to a Binding.
+/// A pod whose node is chosen and whose room is taken, on its way to a Binding.
 #[derive(Debug, Clone)]
 pub struct BindAttempt {
     /// The pod.
@@ -21,17 +21,17 @@ pub struct BindAttempt {
     pub node_name: Box<str>,
     /// Written into the lock and into `bind-timestamp`.
     pub time: Timestamp,
-    /// The kubelet will call for these names, so the lock is taken first; empty binds without a lock.
+    /// Resource names for which the kubelet will call Allocate; without any, no lock is needed.
     pub calls: Shared<Vec<Box<str>>>,
-    /// The lock is taken first.
+    /// The node lock is taken before the Binding.
     pub locks: bool,
     /// The Binding's annotations, all but the time.
     pub annotations: Shared<Annotations>,
-    /// The commit of a group that it is part of.
+    /// The commit of its group.
     pub commit: Option<u64>,
-    /// Where it is.
+    /// Its stage.
     pub stage: Stage,
-    /// A lock value of ours that may stand on the node.
+    /// A lock value of this attempt that may stand on the node.
     pub lock_value: Option<Box<str>>,
     /// Place in the node's lock queue.
     pub turn: Turn,
@@ -41,23 +41,23 @@ pub struct BindAttempt {
     pub queued: Duration,
     /// Not tried before this monotonic time.
     pub not_before: Duration,
-    /// Tries that failed in a row.
+    /// Failed tries in a row.
     pub failures: u32,
-    /// Monotonic time of the first failure of the current trouble.
+    /// Monotonic time of the first of these failures.
     pub trouble_since: Option<Duration>,
-    /// What was asked for while preparing, and when: it is not asked for twice in a row.
-    pub asked: Vec<(Effect, Duration)>,
+    /// Requests of PreBind rules under way and their times: they are not repeated at once.
+    pub(super) requested: Vec<(Effect, Duration)>,
     /// Why the attempt ends as soon as the request under way is answered.
     pub cancelled: Option<Cancel>,
 }
 
-/// Place in a lock queue: higher priority, then first come.
+/// Position in a lock queue: higher priority first, then the earlier attempt.
 pub type Turn = (i64, u64, PodId);
 
-/// Where a bind attempt is.
+/// The stage of a bind attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stage {
-    /// What comes before the lock is being prepared (volumes); asked again at [`BindAttempt::not_before`] or when volumes change.
+    /// Waits for the PreBind rules (volumes), which run again at [`BindAttempt::not_before`] or when a volume changes.
     Preparing,
     /// In the node's lock queue.
     Queued,
@@ -65,11 +65,11 @@ pub enum Stage {
     Locking(Ticket),
     /// The Binding is being posted.
     Binding(Ticket),
-    /// The Binding failed in a way that may pass; posted again at [`BindAttempt::not_before`].
+    /// The Binding failed transiently; posted again at [`BindAttempt::not_before`].
     BindAgain,
-    /// The pod is being read, because it is unknown whether it is bound.
+    /// The pod is being read since it is unknown whether it is bound.
     Reading,
-    /// Reading failed; read again at [`BindAttempt::not_before`].
+    /// The read failed; repeated at [`BindAttempt::not_before`].
     ReadAgain,
 }
 
@@ -83,12 +83,12 @@ pub enum Cancel {
 }
 
 impl BindAttempt {
-    /// What the lock's decisions need.
+    /// The claim under which the lock is acquired.
     pub fn claim(&self) -> LockClaim {
         LockClaim { pod: self.pod.clone(), time: self.time }
     }
 
-    /// `true` while a request is under way whose outcome decides.
+    /// `true` while a request is under way on whose outcome the attempt depends.
     pub const fn awaits_answer(&self) -> bool {
         matches!(self.stage, Stage::Locking(_) | Stage::Binding(_) | Stage::Reading)
     }

@@ -1,4 +1,4 @@
-//! Pods that wait in the queue for a node's lock: after a while the queue reports it in their conditions and events.
+//! Reports pods that wait for long in a node's lock queue, by conditions and events.
 
 use std::time::Duration;
 
@@ -14,36 +14,36 @@ use crate::decide::world::{Node, NodeId, PodId};
 use super::attempt::{BindAttempt, Stage};
 use super::{Binder, Outlook, ReportedLock};
 
-/// A lock queue is looked at this often. Shorter waits, and waits for a lock that changed hands within this time, are not
-/// reported: a queue that moves costs no write.
-const LOOK: Duration = Duration::from_secs(5);
+/// Period of the check of a lock queue. Shorter waits, and waits for a lock that changed within this time, are not reported: a queue
+/// that moves costs no write.
+const CHECK_PERIOD: Duration = Duration::from_secs(5);
 /// A longer wait is reported even if the queue moves.
-const SLOW: Duration = Duration::from_secs(30);
+const SLOW_WAIT: Duration = Duration::from_secs(30);
 /// Reason of the condition and of the event.
 const REASON: &str = "WaitingForNodeLock";
 
 impl Binder {
-    /// A queue in which pods wait is looked at after a while.
+    /// Sets the timer for the next check of a queue in which pods wait.
     pub(super) fn watch_queue(&mut self, cx: &mut Context<'_>, node: NodeId) {
-        let Some(queue) = self.queues.get_mut(&node).filter(|queue| queue.look_at.is_none()) else { return };
+        let Some(queue) = self.queues.get_mut(&node).filter(|queue| queue.check_at.is_none()) else { return };
         if queue.waiting.is_empty() {
             return;
         }
-        queue.look_at = Some(cx.now.mono + LOOK);
-        cx.timers.set(cx.now.mono + LOOK, Timer::LockQueue(node));
+        queue.check_at = Some(cx.now.mono + CHECK_PERIOD);
+        cx.timers.set(cx.now.mono + CHECK_PERIOD, Timer::LockQueue(node));
     }
 
-    /// Reports that they wait of pods that have waited for a while in the queue of a node.
+    /// Reports the pods that have waited for long in the queue of a node.
     pub fn report_waits(&mut self, cx: &mut Context<'_>, node_id: NodeId) {
         let due = |at: Duration| at <= cx.now.mono;
-        let Some(queue) = self.queues.get_mut(&node_id).filter(|queue| queue.look_at.is_some_and(due)) else { return };
-        queue.look_at = None;
+        let Some(queue) = self.queues.get_mut(&node_id).filter(|queue| queue.check_at.is_some_and(due)) else { return };
+        queue.check_at = None;
         let waiting: Vec<PodId> = queue.waiting.iter().map(|(.., id)| *id).collect();
         let Some(node) = cx.world.node(node_id) else { return };
-        let stands = node.lock.read != LockRead::Free && due(node.lock.first_seen + LOOK);
+        let stands = node.lock.read != LockRead::Free && due(node.lock.first_seen + CHECK_PERIOD);
         let late = |id: &PodId| {
-            let after = if stands { LOOK } else { SLOW };
-            // A scheduler that asked for a bind reports itself.
+            let after = if stands { CHECK_PERIOD } else { SLOW_WAIT };
+            // A scheduler that requested the bind reports itself.
             self.attempts.get(id).is_some_and(|attempt| due(attempt.queued + after)) && !self.requests.contains_key(id)
         };
         let late: Vec<PodId> = waiting.into_iter().filter(late).collect();
@@ -57,7 +57,7 @@ impl Binder {
                     text
                 }
                 None => format!(
-                    "goes to node {} and waits for its turn there: devices are handed out to one pod after the other",
+                    "goes to node {} and waits for its turn there: devices are assigned to one pod after the other",
                     node.name
                 )
                 .into(),
@@ -72,7 +72,7 @@ impl Binder {
         self.watch_queue(cx, node_id);
     }
 
-    /// Whose lock it is that stands there, since when, and when it ends.
+    /// A report about the present lock: its holder, since when, and how it ends.
     fn lock_report(&self, cx: &Context<'_>, node: &Node, attempt: &BindAttempt) -> Option<ReportedLock> {
         let raw = node.lock.read.raw()?;
         let intent = Self::intent(cx, node, &attempt.claim());
@@ -104,7 +104,7 @@ impl Binder {
                     None => format!("its lock of {since}, which names no pod"),
                 }
             }
-            LockRead::Malformed { .. } => format!("its lock, which cannot be read and was there at {seen}"),
+            LockRead::Malformed { .. } => format!("its lock, which cannot be read and was seen first at {seen}"),
             LockRead::Free => return None,
         };
         let expired = match cx.config.lock_policy.expired_holder {
@@ -113,22 +113,26 @@ impl Binder {
         };
         let end = match outlook {
             Outlook::Held => {
-                format!("it goes when that pod has its devices; if it still stands at {then}, that pod {expired}")
+                format!(
+                    "it is released when that pod has its devices; if it still stands at {then}, that pod {expired}"
+                )
             }
             Outlook::Unknown => format!("if it still stands at {then}, it is taken over"),
-            Outlook::AgentAway => "it has expired, but only the node's daemon, which is silent or has just come back, \
+            Outlook::AgentAway => {
+                "it has expired, but only the node daemon, which does not report or has just started, \
                                    knows whether that pod was served"
-                .to_owned(),
+                    .to_owned()
+            }
             Outlook::Operator => {
                 "it has expired, and --expired-holder=wait leaves it to you: `baton get locks`".to_owned()
             }
-            Outlook::Ending => "that pod is gone or is being deleted, and the lock is about to go".to_owned(),
+            Outlook::Ending => "that pod is gone or is being deleted, and the lock is about to be released".to_owned(),
         };
         let text = format!("goes to node {} and waits for {whose}: {end}", node.name);
         Some(ReportedLock { of: (raw.into(), outlook), text: text.into() })
     }
 
-    /// `true` when the pod is on its way out of the lock queue: nothing that was reported of its wait may be written.
+    /// `true` when the pod has left the lock queue: a pending report of its wait must not be written.
     pub fn has_left_queue(&self, id: PodId) -> bool {
         self.attempts.get(&id).is_some_and(|attempt| attempt.stage != Stage::Queued)
     }

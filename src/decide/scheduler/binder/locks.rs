@@ -1,4 +1,4 @@
-//! Node locks: the first pod of a lock queue goes on, and locks that no bind attempt pursues are resumed, released or fenced
+//! Node locks: the first pod of a lock queue takes the lock, and locks without a bind attempt are resumed, released or fenced
 //! (docs/lock.md, rules 3 to 6).
 
 use std::collections::BTreeSet;
@@ -14,11 +14,11 @@ use crate::decide::world::{Node, NodeId, Place, PodId};
 use super::Binder;
 use super::attempt::{Cancel, Stage};
 
-/// A holder that is being read, or that is being deleted, is not asked for again within this time.
-const ASK_AGAIN: Duration = Duration::from_secs(10);
+/// The read or the deletion of a holder is repeated after this time.
+const REPEAT_AFTER: Duration = Duration::from_secs(10);
 
 impl Binder {
-    /// Lets the first pod of a node's lock queue go on, if it may.
+    /// Lets the first pod of a node's lock queue take the lock, if it may.
     pub fn advance(&mut self, cx: &mut Context<'_>, node_id: NodeId) {
         while cx.leading {
             let Some(id) = self.next_in_queue(cx, node_id) else { return };
@@ -35,13 +35,13 @@ impl Binder {
                 return;
             }
             if let Some((holder, raw)) = self.unknown_outcome(cx, node) {
-                self.ask(cx, &raw, holder, node_id);
+                self.read_holder(cx, &raw, holder, node_id);
                 return;
             }
             let claim = attempt.claim();
             let written = node.lock.read.raw().is_some_and(|raw| attempt.lock_value.as_deref() == Some(raw));
-            // The value that this attempt has written, the answer to which was lost, may not say whose it is. One that does
-            // may be older than the attempt: the bind is then under that lock's time.
+            // A value that this attempt wrote may name no holder, and the answer to the write may be lost. A value that names the pod
+            // may be older than the attempt: the bind then uses the time of that lock.
             let intent = match Self::intent(cx, node, &claim) {
                 Intent::Own { time } => Intent::Own { time },
                 _ if written => Intent::Own { time: attempt.time },
@@ -60,14 +60,14 @@ impl Binder {
                 }
                 Intent::TakeOver { old, reason } => {
                     if let Some(holder) = self.unproven(&node.lock.read, reason) {
-                        self.ask(cx, &old, holder, node_id);
+                        self.read_holder(cx, &old, holder, node_id);
                         return;
                     }
                     self.lock(cx, id, Some(old));
                 }
                 Intent::Fence { pod, age } => self.fence(cx, node_id, pod, age),
                 Intent::Wait { recheck, .. } => {
-                    // It waits in the queue now: what was in trouble before has not lasted.
+                    // It waits regularly: earlier failures do not count towards the limit.
                     if let Some(attempt) = self.attempts.get_mut(&id) {
                         attempt.trouble_since = None;
                     }
@@ -80,7 +80,7 @@ impl Binder {
         }
     }
 
-    /// Whose turn it is on a node: whoever waits there and holds the lock already (a bind that is resumed), else the first one.
+    /// The next attempt of a node's queue: one that already holds the lock (a bind that is resumed), else the first one.
     fn next_in_queue(&self, cx: &Context<'_>, node_id: NodeId) -> Option<PodId> {
         let queue = self.queues.get(&node_id).filter(|queue| queue.head.is_none())?;
         let &(_, _, first) = queue.waiting.first()?;
@@ -99,7 +99,7 @@ impl Binder {
         Some(holder.filter(waits).unwrap_or(first))
     }
 
-    /// Looks at the lock of a node for which nobody waits: dangling, expired and abandoned locks go.
+    /// Checks the lock of a node without a bind attempt: dangling, expired and abandoned locks are released.
     pub fn sweep(&mut self, cx: &mut Context<'_>, node_id: NodeId) {
         if !cx.leading {
             return;
@@ -121,17 +121,17 @@ impl Binder {
                 return cx.steps.push(Step::HalfBound(node_id, pod.id, raw));
             }
             if pod.is_some_and(|pod| cx.config.asking_names.contains(&pod.facts.handoff.scheduler_name)) {
-                // Its scheduler asks again, for this node or another one.
+                // Its scheduler requests the bind again, on this node or another one.
                 return self.release_abandoned(cx, node_id, &raw);
             }
         }
         if claimed {
             return;
         }
-        let nobody = LockClaim { pod: PodRef::new("", "", ""), time: cx.now.wall };
-        match Self::intent(cx, node, &nobody) {
+        let unclaimed = LockClaim { pod: PodRef::new("", "", ""), time: cx.now.wall };
+        match Self::intent(cx, node, &unclaimed) {
             Intent::TakeOver { old, reason } => match self.unproven(&node.lock.read, reason) {
-                Some(holder) => self.ask(cx, &old, holder, node_id),
+                Some(holder) => self.read_holder(cx, &old, holder, node_id),
                 None => self.release(cx, node_id, &old, reason),
             },
             Intent::Fence { pod, age } => self.fence(cx, node_id, pod, age),
@@ -142,7 +142,7 @@ impl Binder {
         }
     }
 
-    /// Looks at every lock, and again after a while.
+    /// Checks every lock, and sets the timer for the next check.
     pub fn sweep_all(&mut self, cx: &mut Context<'_>) {
         let locked: Vec<NodeId> = cx.world.locked().collect();
         for id in &locked {
@@ -152,13 +152,13 @@ impl Binder {
         let standing: BTreeSet<&str> = locked.iter().filter_map(|id| cx.world.node(*id)?.lock.read.raw()).collect();
         self.locks.proven.retain(|raw| standing.contains(&**raw));
         self.locks.resumed.retain(|raw| standing.contains(&**raw));
-        self.locks.asked.retain(|raw, _| standing.contains(&**raw));
-        self.locks.fenced.retain(|_, at| cx.now.mono < *at + ASK_AGAIN);
+        self.locks.reads.retain(|raw, _| standing.contains(&**raw));
+        self.locks.fenced.retain(|_, at| cx.now.mono < *at + REPEAT_AFTER);
         cx.timers.set(cx.now.mono + cx.config.sweep, Timer::Sweep);
     }
 
-    /// Rule 6: a half-done bind of ours is resumed once under its lock; else its lock goes when it has stood for a while. `free`: no
-    /// rule of its gang keeps the pod from being bound.
+    /// Rule 6: a half-done bind of ours is resumed once under its lock; else its lock is released once it counts as abandoned. `free`:
+    /// the pod's gang does not hold it back.
     pub fn resume_or_release(&mut self, cx: &mut Context<'_>, node: NodeId, id: PodId, raw: &str, free: bool) {
         if free && !self.attempts.contains_key(&id) && self.locks.resumed.insert(raw.into()) {
             cx.stats.resumed += 1;
@@ -208,8 +208,8 @@ impl Binder {
         cx.effects.push(Effect::Lock { ticket, node: attempt.node_name.clone(), old, new });
     }
 
-    /// A holder that our watch does not know may have been created a moment ago: one live read settles it. Returns whom to
-    /// read; `None` when the proof stands.
+    /// The holder that has to be read before its lock is removed: one that the watch does not show may have been created a moment
+    /// ago. `None` when it is proven to be gone.
     fn unproven(&self, read: &LockRead, reason: ReleaseReason) -> Option<PodKey> {
         let LockRead::Held { value, raw } = read else { return None };
         match reason {
@@ -220,8 +220,8 @@ impl Binder {
         }
     }
 
-    /// Another scheduler's lock went away before our watch showed what came of its pod. The pod may hold devices by now that
-    /// we think are free, so it is read before we write. Returns whom to read, and the lock.
+    /// The holder of a removed lock of another scheduler, and that lock, if the watch has not shown the outcome of its bind: the pod
+    /// may hold devices that seem free here, so it is read before the lock is written.
     fn unknown_outcome(&self, cx: &Context<'_>, node: &Node) -> Option<(PodKey, Box<str>)> {
         let (holder, raw) = node.lock.previous.as_ref().filter(|(_, raw)| !self.locks.proven.contains(raw))?;
         let waiting = match cx.world.pod_by_key(&holder.pod) {
@@ -231,20 +231,20 @@ impl Binder {
         waiting.then(|| (holder.pod.clone(), raw.clone()))
     }
 
-    fn ask(&mut self, cx: &mut Context<'_>, raw: &str, holder: PodKey, node: NodeId) {
-        if self.locks.asked.get(raw).is_some_and(|at| cx.now.mono < *at + ASK_AGAIN) {
+    fn read_holder(&mut self, cx: &mut Context<'_>, raw: &str, holder: PodKey, node: NodeId) {
+        if self.locks.reads.get(raw).is_some_and(|at| cx.now.mono < *at + REPEAT_AFTER) {
             return;
         }
-        self.locks.asked.insert(raw.into(), cx.now.mono);
-        cx.timers.set(cx.now.mono + ASK_AGAIN, Timer::Node(node));
+        self.locks.reads.insert(raw.into(), cx.now.mono);
+        cx.timers.set(cx.now.mono + REPEAT_AFTER, Timer::Node(node));
         cx.effects.push(Effect::ReadPod { pod: holder });
     }
 
-    /// A live read found `key` absent, or with this uid: locks that name another pod are proven dangling.
+    /// A live read found no pod `key`, or one with this uid: locks that name another pod of this name are proven to be dangling.
     pub fn prove(&mut self, cx: &mut Context<'_>, key: &PodKey, uid: Option<&str>) {
         let mut nodes = Vec::new();
         for id in self.queues.keys() {
-            // What came of an earlier lock's pod is known now.
+            // The outcome of the removed lock's bind is known now.
             let previous = cx.world.node(*id).and_then(|node| node.lock.previous.as_ref());
             if let Some((_, raw)) = previous.filter(|(holder, _)| holder.pod == *key) {
                 self.locks.proven.insert(raw.clone());
@@ -254,7 +254,7 @@ impl Binder {
         for id in cx.world.locked() {
             let Some(LockRead::Held { value, raw }) = cx.world.node(id).map(|node| &node.lock.read) else { continue };
             let Some(holder) = value.holder.as_ref().filter(|holder| holder.pod == *key) else { continue };
-            // Without a uid the time is the proof, and the world judges it on the pod that was just read.
+            // A lock without a uid is judged by its time, against the pod that was just read.
             let other = |held: &PodUid| uid.is_none_or(|found| held.as_str() != found);
             if holder.uid.as_ref().is_none_or(other) {
                 self.locks.proven.insert(raw.clone());
@@ -267,7 +267,7 @@ impl Binder {
         }
     }
 
-    /// The watch told of a deletion: that is proof for the lock that the pod held.
+    /// The watch reported deletions: locks of these pods are proven to be dangling.
     pub fn prove_deleted(&mut self, cx: &Context<'_>) {
         for id in cx.world.locked() {
             let Some(LockRead::Held { value, raw }) = cx.world.node(id).map(|node| &node.lock.read) else { continue };
@@ -279,8 +279,8 @@ impl Binder {
     }
 
     fn fence(&mut self, cx: &mut Context<'_>, node: NodeId, pod: PodRef, age: Duration) {
-        cx.timers.set(cx.now.mono + ASK_AGAIN, Timer::Node(node));
-        if self.locks.fenced.get(&pod.uid).is_some_and(|at| cx.now.mono < *at + ASK_AGAIN) {
+        cx.timers.set(cx.now.mono + REPEAT_AFTER, Timer::Node(node));
+        if self.locks.fenced.get(&pod.uid).is_some_and(|at| cx.now.mono < *at + REPEAT_AFTER) {
             return;
         }
         let Some(name) = cx.world.node(node).map(|node| node.name.clone()) else { return };
@@ -294,7 +294,7 @@ impl Binder {
         cx.effects.push(Effect::Fence { pod, node: name, age });
     }
 
-    /// Removes a lock value from a node, until that is known to be done.
+    /// Removes a lock value from a node; repeated until the result is known.
     pub(super) fn release(&mut self, cx: &mut Context<'_>, node: NodeId, raw: &str, reason: ReleaseReason) {
         let Some(name) = cx.world.node(node).map(|node| node.name.clone()) else { return };
         let earlier = self.locks.releases.insert((node, raw.into()), (reason, true));
@@ -303,7 +303,7 @@ impl Binder {
         }
     }
 
-    /// A release that failed is tried again.
+    /// Repeats a release that failed.
     pub fn release_again(&mut self, cx: &mut Context<'_>, node: NodeId, raw: &str) {
         if let Some((reason, _)) = self.locks.releases.get(&(node, raw.into())).copied() {
             self.release(cx, node, raw, reason);

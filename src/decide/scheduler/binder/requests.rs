@@ -1,5 +1,5 @@
-//! Binds that another scheduler asked for: it chose the node, the devices, the lock and the Binding are ours. Each one is a bind
-//! attempt like any other; what differs is that the caller waits for its end, and not for long.
+//! Binds that another scheduler requests: it chooses the node; devices, lock and Binding are ours. Each is a bind attempt like any
+//! other, but the caller waits for its end, and only for a short time.
 
 use std::time::Duration;
 
@@ -16,8 +16,8 @@ use super::attempt::{Cancel, Stage};
 use super::{BindAnswer, BindRequest, BindVerdict, Binder, RequestId};
 
 impl Binder {
-    /// Binds `pod` to `node` with devices chosen now, behind the pods that wait for the same node. The answer comes by
-    /// [`Binder::take_answers`], at the latest soon after `wait`, unless a Binding is under way then.
+    /// Binds `pod` to `node` with devices chosen now; its attempt is queued behind those that wait for the same node.
+    /// [`Binder::take_answers`] returns the answer soon after `wait` at the latest, unless a Binding is under way then.
     pub fn request_bind(&mut self, cx: &mut Context<'_>, id: RequestId, pod: &PodRef, node: &str, wait: Duration) {
         let request = BindRequest { id, deadline: cx.now.mono + wait, wait, trouble: None };
         if let Err(verdict) = self.start_request(cx, request, pod, node) {
@@ -25,12 +25,12 @@ impl Binder {
         }
     }
 
-    /// The caller is gone. A bind that is not posted yet leaves the queue; a posted one is brought to its end.
+    /// The caller is gone. A bind whose Binding is not posted yet ends; a posted one is completed.
     pub fn cancel_request(&mut self, cx: &mut Context<'_>, request: RequestId) {
         let Some(id) = self.requests.iter().find(|(_, known)| known.id == request).map(|(id, _)| *id) else { return };
         let unposted = |stage| matches!(stage, Stage::Preparing | Stage::Queued | Stage::Locking(_));
         if self.attempts.get(&id).is_some_and(|attempt| unposted(attempt.stage)) {
-            self.end_request(cx, id, "the scheduler that asked for the bind has left".to_owned());
+            self.end_request(cx, id, "the scheduler that requested the bind has left".to_owned());
         }
     }
 
@@ -39,7 +39,7 @@ impl Binder {
         std::mem::take(&mut self.answers)
     }
 
-    /// Pods whose bind another scheduler waits for, and for how long it has.
+    /// Pods whose bind another scheduler waits for, and how long it has waited.
     pub fn requests(&self, now: Duration) -> impl Iterator<Item = (PodId, Duration)> {
         let waited = move |request: &BindRequest| request.wait.saturating_sub(request.deadline.saturating_sub(now));
         self.requests.iter().map(move |(id, request)| (*id, waited(request)))
@@ -55,7 +55,7 @@ impl Binder {
         let failed = |why: String| Err(BindVerdict::Failed(why));
         if !cx.leading {
             return failed(
-                "this scheduler does not lead, or does not know the whole cluster yet: ask again".to_owned(),
+                "this scheduler does not lead, or does not know the whole cluster yet: try again".to_owned(),
             );
         }
         let Some(id) = cx.world.pod_id(&pod.uid) else { return Err(BindVerdict::Unknown) };
@@ -76,7 +76,7 @@ impl Binder {
                 if at != target || !going {
                     return failed(format!("a bind of pod {} to node {} is under way", pod.key, name_of(at)));
                 }
-                self.answer(id, BindVerdict::Failed("the same bind was asked for again".to_owned()));
+                self.answer(id, BindVerdict::Failed("the same bind was requested again".to_owned()));
                 self.wait_for(cx, id, request);
                 return Ok(());
             }
@@ -104,7 +104,7 @@ impl Binder {
         cx.queue.remove(id);
         self.wait_for(cx, id, request);
         if Reservations::reserve(cx, id, target, slots) {
-            // The other scheduler has permitted it.
+            // The other scheduler has run its own Permit plugins.
             self.start(cx, id);
             Ok(())
         } else {
@@ -119,7 +119,7 @@ impl Binder {
         self.requests.insert(id, request);
     }
 
-    /// The time for a bind that was asked for is over.
+    /// The deadline of a bind request has passed.
     pub fn request_due(&mut self, cx: &mut Context<'_>, id: PodId) {
         let Some(request) = self.requests.get(&id).filter(|request| request.deadline <= cx.now.mono) else { return };
         let Some(attempt) = self.attempts.get(&id) else { return };
@@ -129,12 +129,12 @@ impl Binder {
             Stage::Queued => {
                 let held = match cx.world.node(attempt.node).map(|node| &node.lock.read) {
                     Some(LockRead::Held { raw, .. } | LockRead::Malformed { raw }) => format!("which {raw:?} holds"),
-                    _ => "for which others wait".to_owned(),
+                    _ => "for which other pods wait".to_owned(),
                 };
                 format!("waited {wait:?} for the lock of node {node}, {held}")
             }
             Stage::Locking(_) => format!("the lock of node {node} could not be written within {wait:?}"),
-            _ => format!("the Binding to node {node} did not come about within {wait:?}"),
+            _ => format!("the Binding to node {node} was not made within {wait:?}"),
         };
         if let Some(trouble) = &request.trouble {
             why = format!("{why}: {trouble}");
@@ -142,14 +142,14 @@ impl Binder {
         self.end_request(cx, id, why);
     }
 
-    /// Ends an attempt as soon as it is known that its pod is not bound.
+    /// Ends an attempt as soon as its pod is known not to be bound.
     fn end_request(&mut self, cx: &mut Context<'_>, id: PodId, why: String) {
         let Some(attempt) = self.attempts.get_mut(&id) else { return };
         match attempt.stage {
             Stage::Preparing | Stage::Queued | Stage::Locking(_) | Stage::Binding(_) | Stage::Reading => {
                 self.cancel(cx, id, Cancel::Requeue(why));
             }
-            // A Binding went out and its answer is not known.
+            // A Binding was posted and its outcome is unknown.
             Stage::BindAgain => {
                 attempt.cancelled = Some(Cancel::Requeue(why));
                 attempt.stage = Stage::Reading;
@@ -159,7 +159,7 @@ impl Binder {
         }
     }
 
-    /// Answers the scheduler that asked for this pod's bind. `false` when none did.
+    /// Answers the scheduler that requested this pod's bind. `false` when none did.
     pub(super) fn answer(&mut self, id: PodId, verdict: BindVerdict) -> bool {
         let Some(request) = self.requests.remove(&id) else { return false };
         self.answers.push(BindAnswer { request: request.id, verdict });
@@ -170,14 +170,14 @@ impl Binder {
         self.answer(id, BindVerdict::Failed(why.to_owned()))
     }
 
-    /// All of them fail: this process does not lead any more.
+    /// Fails all requests: this process starts or stops leading.
     pub(super) fn fail_requests(&mut self) {
         for id in self.requests.keys().copied().collect::<Vec<_>>() {
             self.fail_request(id, "this scheduler does not lead any more");
         }
     }
 
-    /// Remembers a failure that may pass, for the answer.
+    /// Remembers a transient failure for the answer.
     pub(super) fn note_trouble(&mut self, id: PodId, trouble: &str) {
         if let Some(request) = self.requests.get_mut(&id) {
             request.trouble = Some(trouble.to_owned());

@@ -14,7 +14,7 @@ pub struct Situation {
 }
 
 /// What the scheduler does with a job.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub enum Class {
     /// Ended, ending or being deleted: its reservations go.
     Over,
@@ -24,7 +24,8 @@ pub enum Class {
     Unfit,
     /// Every pod has its place.
     Placed,
-    /// Tried in the next cycle.
+    /// Tried in the next round.
+    #[default]
     Waiting,
 }
 
