@@ -39,13 +39,6 @@ pub struct GpuInfo {
     pub place: PciPlace,
 }
 
-impl GpuInfo {
-    /// NUMA node, `None` where it is unknown.
-    pub fn numa_node(&self) -> Option<u32> {
-        self.place.numa_node
-    }
-}
-
 /// MIG mode and the instances found.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]

@@ -50,7 +50,7 @@ pub fn mig_minors(proc: &Tree, wanted: impl Fn(u32) -> bool) -> Result<MigMinors
     };
     let mut minors = MigMinors::new();
     for line in BufReader::new(file.take(MAX_MIG_MINORS)).lines() {
-        let line = line.map_err(|source| TreeError::Io { path: "driver/nvidia-caps/mig-minors".into(), source })?;
+        let line = line.map_err(|source| TreeError::Io("driver/nvidia-caps/mig-minors".into(), source))?;
         if let Some((key, minor)) = mig_minor(&line).filter(|(key, _)| wanted(key.0)) {
             minors.insert(key, minor);
         }

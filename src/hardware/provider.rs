@@ -105,27 +105,18 @@ pub enum NvmlError {
         /// Every path in the order tried.
         tried: Vec<LoadAttempt>,
     },
-    /// The library loaded and refused to start because the kernel driver has another version.
+    /// The library (named) loaded and refused to start because the kernel driver has another version.
     #[error("{}: driver and library versions differ: the driver was updated and not reloaded; reboot the node or reload \
-             the nvidia kernel modules, then the daemon continues by itself", path.display())]
-    VersionMismatch {
-        /// The library.
-        path: PathBuf,
-    },
+             the nvidia kernel modules, then the daemon continues by itself", .0.display())]
+    VersionMismatch(PathBuf),
     /// The library loaded and may not talk to the driver.
     #[error("{}: no permission to talk to the driver; run the daemon as root with /dev/nvidiactl and /dev/nvidia* visible \
-             (securityContext.privileged, or the device nodes mounted)", path.display())]
-    NoPermission {
-        /// The library.
-        path: PathBuf,
-    },
+             (securityContext.privileged, or the device nodes mounted)", .0.display())]
+    NoPermission(PathBuf),
     /// The library loaded and there is no driver.
     #[error("{}: the NVIDIA kernel driver is not loaded; install or load it (modprobe nvidia), or set \
-             --fail-on-init-error=false to wait for it", path.display())]
-    DriverNotLoaded {
-        /// The library.
-        path: PathBuf,
-    },
+             --fail-on-init-error=false to wait for it", .0.display())]
+    DriverNotLoaded(PathBuf),
     /// Another failure of a loaded library.
     #[error("{}: NVML failed: {what}", path.display())]
     Failed {

@@ -92,7 +92,7 @@ pub fn ports(sysfs: &Tree, bdf: Bdf) -> Result<Vec<Port>, TreeError> {
     // Not every tree (a container's, a recording) has the bus; the class always says whose its entries are.
     let mut names = sysfs.names("class/infiniband")?.into_iter();
     let is_it = |name: &String| device(sysfs, name).is_ok_and(|device| address(sysfs, &device) == Some(bdf));
-    let absent = || TreeError::Io { path: directory.clone().into(), source: std::io::ErrorKind::NotFound.into() };
+    let absent = || TreeError::Io(directory.clone().into(), std::io::ErrorKind::NotFound.into());
     read_ports(sysfs, class(&names.find(is_it).ok_or_else(absent)?))
 }
 
@@ -218,7 +218,7 @@ fn function(sysfs: &Tree, device: &Path) -> Result<PciFunction, TreeError> {
     match sysfs.resolve(device.join("physfn")) {
         Ok(pf) => {
             let last = pf.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-            let escapes = || TreeError::Escapes { path: device.join("physfn"), root: sysfs.root().to_owned() };
+            let escapes = || TreeError::Escapes(device.join("physfn"), sysfs.root().to_owned());
             Ok(PciFunction::Virtual { pf: last.parse().map_err(|_| escapes())? })
         }
         Err(error) if error.is_absent() => {

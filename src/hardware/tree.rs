@@ -21,49 +21,30 @@ pub struct Tree {
     root: PathBuf,
 }
 
-/// Why something below a root could not be read.
+/// Why something below a root could not be read; each names the path below the root.
 #[derive(Debug, thiserror::Error)]
 pub enum TreeError {
-    /// The system said no.
-    #[error("{}: {source}", path.display())]
-    Io {
-        /// What was read, below the root.
-        path: PathBuf,
-        /// The system's answer.
-        source: io::Error,
-    },
-    /// A link leads out of the root.
-    #[error("{}: leads out of {}; refused", path.display(), root.display())]
-    Escapes {
-        /// What was read.
-        path: PathBuf,
-        /// The root.
-        root: PathBuf,
-    },
+    /// The system's answer.
+    #[error("{path}: {1}", path = .0.display())]
+    Io(PathBuf, #[source] io::Error),
+    /// A link leads out of the root, which is named too.
+    #[error("{}: leads out of {}; refused", .0.display(), .1.display())]
+    Escapes(PathBuf, PathBuf),
     /// More than [`MAX_FILE`] bytes.
-    #[error("{}: longer than {MAX_FILE} bytes; refused", path.display())]
-    TooLong {
-        /// What was read.
-        path: PathBuf,
-    },
+    #[error("{}: longer than {MAX_FILE} bytes; refused", .0.display())]
+    TooLong(PathBuf),
     /// Not a regular file.
-    #[error("{}: not a regular file; refused", path.display())]
-    NotAFile {
-        /// What was read.
-        path: PathBuf,
-    },
+    #[error("{}: not a regular file; refused", .0.display())]
+    NotAFile(PathBuf),
     /// Not UTF-8.
-    #[error("{}: not text", path.display())]
-    NotText {
-        /// What was read.
-        path: PathBuf,
-    },
+    #[error("{}: not text", .0.display())]
+    NotText(PathBuf),
 }
 
 impl TreeError {
     /// The file or directory does not exist.
     pub fn is_absent(&self) -> bool {
-        matches!(self, Self::Io { source, .. } if source.kind() == io::ErrorKind::NotFound)
+        matches!(self, Self::Io(_, source) if source.kind() == io::ErrorKind::NotFound)
     }
 }
 
@@ -86,7 +67,7 @@ fn parts(path: &Path) -> impl Iterator<Item = OsString> {
 impl Tree {
     /// The tree below `root`; the root itself may be a link.
     pub fn open(root: &Path) -> Result<Self, TreeError> {
-        let root = root.canonicalize().map_err(|source| TreeError::Io { path: root.to_owned(), source })?;
+        let root = root.canonicalize().map_err(|source| TreeError::Io(root.to_owned(), source))?;
         Ok(Self { root })
     }
 
@@ -98,12 +79,12 @@ impl Tree {
     /// Follows every link of `path` and returns the place relative to the root; an error when it lies elsewhere.
     pub fn resolve(&self, path: impl AsRef<Path>) -> Result<PathBuf, TreeError> {
         let path = path.as_ref();
-        let escapes = || TreeError::Escapes { path: path.to_owned(), root: self.root.clone() };
+        let escapes = || TreeError::Escapes(path.to_owned(), self.root.clone());
         if path.components().any(|part| matches!(part, Component::ParentDir | Component::RootDir)) {
             return Err(escapes());
         }
         let full = self.root.join(path);
-        let full = full.canonicalize().map_err(|source| TreeError::Io { path: path.to_owned(), source })?;
+        let full = full.canonicalize().map_err(|source| TreeError::Io(path.to_owned(), source))?;
         full.strip_prefix(&self.root).map(Path::to_owned).map_err(|_| escapes())
     }
 
@@ -111,7 +92,7 @@ impl Tree {
     /// leads out. Returns the place relative to the root. For trees that are a root of their own, as a driver root is.
     pub fn resolve_as_root(&self, path: impl AsRef<Path>) -> Result<PathBuf, TreeError> {
         let path = path.as_ref();
-        let failed = |source| TreeError::Io { path: path.to_owned(), source };
+        let failed = |source| TreeError::Io(path.to_owned(), source);
         let mut left: Vec<OsString> = parts(path).collect();
         let (mut place, mut links) = (PathBuf::new(), 0);
         while let Some(part) = left.pop() {
@@ -146,10 +127,10 @@ impl Tree {
     pub fn bytes(&self, path: impl AsRef<Path>) -> Result<Vec<u8>, TreeError> {
         let path = path.as_ref();
         let mut read = Vec::new();
-        let failed = |source| TreeError::Io { path: path.to_owned(), source };
+        let failed = |source| TreeError::Io(path.to_owned(), source);
         self.file(path)?.take(MAX_FILE as u64 + 1).read_to_end(&mut read).map_err(failed)?;
         if read.len() > MAX_FILE {
-            return Err(TreeError::TooLong { path: path.to_owned() });
+            return Err(TreeError::TooLong(path.to_owned()));
         }
         Ok(read)
     }
@@ -158,7 +139,7 @@ impl Tree {
     pub fn text(&self, path: impl AsRef<Path>) -> Result<String, TreeError> {
         let path = path.as_ref();
         let text = String::from_utf8(self.bytes(path)?);
-        let text = text.map_err(|_| TreeError::NotText { path: path.to_owned() })?;
+        let text = text.map_err(|_| TreeError::NotText(path.to_owned()))?;
         Ok(text.trim().to_owned())
     }
 
@@ -166,12 +147,12 @@ impl Tree {
     pub fn file(&self, path: impl AsRef<Path>) -> Result<File, TreeError> {
         let path = path.as_ref();
         let full = self.root.join(self.resolve(path)?);
-        let failed = |source| TreeError::Io { path: path.to_owned(), source };
+        let failed = |source| TreeError::Io(path.to_owned(), source);
         // Non-blocking, so that a pipe in the place of a file cannot hold the caller.
         let flags = (rustix::fs::OFlags::NONBLOCK | rustix::fs::OFlags::NOCTTY | rustix::fs::OFlags::NOFOLLOW).bits();
         let metadata = full.metadata().map_err(failed)?;
         if !metadata.is_file() {
-            return Err(TreeError::NotAFile { path: path.to_owned() });
+            return Err(TreeError::NotAFile(path.to_owned()));
         }
         OpenOptions::new().read(true).custom_flags(flags.cast_signed()).open(full).map_err(failed)
     }
@@ -179,7 +160,7 @@ impl Tree {
     /// Names in a directory, sorted; names that the kernel would not give are left out.
     pub fn names(&self, path: impl AsRef<Path>) -> Result<Vec<String>, TreeError> {
         let path = path.as_ref();
-        let failed = |source| TreeError::Io { path: path.to_owned(), source };
+        let failed = |source| TreeError::Io(path.to_owned(), source);
         let entries = self.root.join(self.resolve(path)?).read_dir().map_err(failed)?;
         let mut names: Vec<String> = entries
             .take(MAX_ENTRIES)

@@ -92,7 +92,7 @@ fn an_unknown_numa_node_is_none() {
     let file = bench.roots().sysfs.join(format!("bus/pci/devices/{}/numa_node", bench.gpu_bdf(0)));
     std::fs::write(file, "-1\n").unwrap();
     let machine = bench.machine();
-    assert_eq!((machine.gpus.gpus[0].numa_node(), machine.gpus.gpus[0].place.socket), (None, None));
+    assert_eq!((machine.gpus.gpus[0].place.numa_node, machine.gpus.gpus[0].place.socket), (None, None));
 }
 
 #[test]

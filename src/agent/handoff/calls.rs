@@ -20,7 +20,7 @@ use crate::runtime::clock;
 
 impl HandoffService {
     /// Steers the kubelet to the assigned devices. Never fails: what is not known is filled with available ids.
-    pub async fn preferred(&self, resource: &str, request: PreferredAllocationRequest) -> PreferredAllocationResponse {
+    async fn prefer(&self, resource: &str, request: PreferredAllocationRequest) -> PreferredAllocationResponse {
         let deadline = clock::mono() + self.settings.budget.saturating_sub(RESERVE) / 2;
         let mut response = PreferredAllocationResponse::default();
         let single = request.container_requests.len() == 1;
@@ -65,7 +65,7 @@ impl HandoffService {
     }
 
     /// With the start barrier on: refuses a start whose committed devices are not the assignment; the kubelet tries again.
-    pub async fn pre_start(&self, resource: &str, request: PreStartContainerRequest) -> Result<(), Status> {
+    async fn verify_start(&self, resource: &str, request: PreStartContainerRequest) -> Result<(), Status> {
         if !self.settings.verify_before_start {
             return Ok(());
         }
@@ -94,7 +94,7 @@ impl DeviceCalls for HandoffService {
         resource: &'a str,
         request: PreferredAllocationRequest,
     ) -> BoxFuture<'a, PreferredAllocationResponse> {
-        Box::pin(self.preferred(resource, request))
+        Box::pin(self.prefer(resource, request))
     }
 
     fn pre_start<'a>(
@@ -102,6 +102,6 @@ impl DeviceCalls for HandoffService {
         resource: &'a str,
         request: PreStartContainerRequest,
     ) -> BoxFuture<'a, Result<(), Status>> {
-        Box::pin(self.pre_start(resource, request))
+        Box::pin(self.verify_start(resource, request))
     }
 }

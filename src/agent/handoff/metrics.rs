@@ -9,61 +9,43 @@ use prometheus_client::registry::{Registry, Unit};
 
 use crate::decide::handoff::verify;
 
-/// Resource and outcome of a call.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-pub struct CallLabels {
-    /// Resource name.
+pub(crate) struct CallLabels {
     pub resource: String,
     /// `served`, `repeated`, or the rule of a refusal.
     pub result: &'static str,
 }
 
-/// A resource name.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-pub struct ResourceLabel {
-    /// The name.
+pub(crate) struct ResourceLabel {
     pub resource: String,
 }
 
 /// Which of the kubelet's calls.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-pub struct CallLabel {
-    /// Name of the call.
+pub(crate) struct CallLabel {
     pub call: &'static str,
 }
 
-/// One word.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-pub struct ReasonLabel {
-    /// The word.
+pub(crate) struct ReasonLabel {
     pub reason: &'static str,
 }
 
-/// The hand-off's metrics; clones share their values.
+/// The hand-off's metrics; clones share their values. [`HandoffMetrics::register`] says what each is.
 #[derive(Debug, Clone)]
 pub struct HandoffMetrics {
-    /// Allocate calls by resource and result.
-    pub allocations: Family<CallLabels, Counter>,
-    /// Allocate calls that were refused.
-    pub refused: Family<ResourceLabel, Counter>,
-    /// Seconds of an Allocate call.
-    pub allocate_seconds: Histogram,
-    /// Reads of the API server that calls waited for.
-    pub live_reads: Family<CallLabel, Counter>,
-    /// Seconds that calls waited for the watch to bring what they overtook.
-    pub watch_wait_seconds: Histogram,
-    /// How callers were identified.
-    pub identified: Family<ReasonLabel, Counter>,
-    /// Calls in which the kubelet's ids were not the assigned devices.
-    pub id_mismatches: Counter,
-    /// Released locks by reason.
-    pub released: Family<ReasonLabel, Counter>,
-    /// Seconds from the lock's time to its release.
-    pub lock_held_seconds: Histogram,
-    /// Entries of the ledger.
-    pub ledger_entries: Gauge,
-    /// Findings of the verify loop by reason.
-    pub divergences: Family<ReasonLabel, Counter>,
+    pub(crate) allocations: Family<CallLabels, Counter>,
+    pub(crate) refused: Family<ResourceLabel, Counter>,
+    pub(crate) allocate_seconds: Histogram,
+    pub(crate) live_reads: Family<CallLabel, Counter>,
+    pub(crate) watch_wait_seconds: Histogram,
+    pub(crate) identified: Family<ReasonLabel, Counter>,
+    pub(crate) id_mismatches: Counter,
+    pub(crate) released: Family<ReasonLabel, Counter>,
+    pub(crate) lock_held_seconds: Histogram,
+    pub(crate) ledger_entries: Gauge,
+    pub(crate) divergences: Family<ReasonLabel, Counter>,
 }
 
 impl Default for HandoffMetrics {

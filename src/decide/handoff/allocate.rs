@@ -135,19 +135,10 @@ fn serving(call: &AllocateCall<'_>, caller: &Caller<'_>, devices: validate::Serv
         );
         notices.push(PodNotice::new(pod.pod.clone(), "DeviceIdMismatch", note));
     }
-    let entry = LedgerEntry {
-        pod: pod.pod.clone(),
-        container: container.name.clone(),
-        resource: call.resource.into(),
-        slot: ContainerSlot::of(pod, &container.name),
-        ids,
-        served: devices.served,
-        answer: None,
-        state: GrantState::Intent,
-        asked: 1,
-        seq: 0,
-        assigned: devices.assigned,
-    };
+    let slot = ContainerSlot::of(pod, &container.name);
+    let entry =
+        LedgerEntry::new(&pod.pod, &container.name, call.resource, slot, ids, devices.served, GrantState::Intent);
+    let entry = LedgerEntry { assigned: devices.assigned, ..entry };
     NewGrant { entry, how, shares: devices.shares, mismatch: devices.mismatch, notices }
 }
 

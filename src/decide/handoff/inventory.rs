@@ -38,9 +38,4 @@ impl NodeInventory {
     pub fn registers(&self, resource: &str) -> bool {
         self.registered.contains(resource)
     }
-
-    /// Devices that are parts of `device`: MIG devices of a GPU, virtual functions of a NIC.
-    pub fn parts_of<'a>(&'a self, device: &'a DeviceId) -> impl Iterator<Item = &'a DeviceId> {
-        self.devices.iter().filter(move |(_, part)| part.parent.as_ref() == Some(device)).map(|(id, _)| id)
-    }
 }

@@ -8,7 +8,6 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
-use super::assignment::delivers;
 use super::inventory::NodeInventory;
 use super::listing::PodResources;
 use super::pods::NodePods;
@@ -106,6 +105,20 @@ pub struct LedgerEntry {
 }
 
 impl LedgerEntry {
+    /// A first call for `container` of `pod` that named `ids` (sorted), before the ledger gives it its place.
+    pub fn new(
+        pod: &PodRef,
+        container: &str,
+        resource: &str,
+        slot: ContainerSlot,
+        ids: Vec<Box<str>>,
+        served: Vec<(DeviceType, DeviceEntry)>,
+        state: GrantState,
+    ) -> Self {
+        let (pod, container, resource) = (pod.clone(), container.into(), resource.into());
+        Self { pod, container, resource, slot, ids, served, answer: None, state, asked: 1, seq: 0, assigned: true }
+    }
+
     /// Its key.
     pub fn key(&self) -> EntryKey {
         EntryKey::new(&self.pod.uid, &self.container, &self.resource)
@@ -312,19 +325,6 @@ impl Ledger {
         } else {
             HolderProgress::Waiting
         }
-    }
-
-    /// What the container was served of one type; `None` before its delivering call.
-    pub fn served_to<'a>(
-        &'a self,
-        pod: &HandoffPod,
-        container: &str,
-        kind: &DeviceType,
-    ) -> Option<&'a [(DeviceType, DeviceEntry)]> {
-        let mut calls = pod.expected_calls(|_| true).filter(|call| &*call.container.name == container);
-        let call = calls.find(|call| delivers(call) && super::assignment::kind_of(call.resource) == *kind)?;
-        let key = EntryKey::new(&pod.pod.uid, container, call.resource);
-        self.get(&key).map(|entry| entry.served.as_slice())
     }
 }
 

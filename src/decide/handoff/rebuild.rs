@@ -119,19 +119,10 @@ fn add(
         (Some(assignment), true) => planned(pod, assignment, ledger, inventory, call, ids),
         (None, true) => by_ids(ids, call.resource, inventory),
     };
-    ledger.record(LedgerEntry {
-        pod: pod.pod.clone(),
-        container: call.container.name.clone(),
-        resource: call.resource.into(),
-        slot: ContainerSlot::of(pod, &call.container.name),
-        ids: ids.iter().cloned().collect(),
-        served,
-        answer: None,
-        state,
-        asked: 1,
-        seq: 0,
-        assigned: assignment.is_some(),
-    });
+    let slot = ContainerSlot::of(pod, &call.container.name);
+    let ids = ids.iter().cloned().collect();
+    let entry = LedgerEntry::new(&pod.pod, &call.container.name, call.resource, slot, ids, served, state);
+    ledger.record(LedgerEntry { assigned: assignment.is_some(), ..entry });
     true
 }
 
@@ -187,24 +178,15 @@ pub(super) fn unknown_uid(key: &PodKey) -> PodUid {
 
 /// A listed pod that the API server does not know: its devices are in use for as long as it is listed.
 fn orphan_entries(ledger: &mut Ledger, listed: &ListedPod, inventory: &NodeInventory) {
-    let uid = unknown_uid(&listed.key);
+    let pod = PodRef { key: listed.key.clone(), uid: unknown_uid(&listed.key) };
     for (container, resources) in &listed.containers {
         for (resource, ids) in
             resources.iter().filter(|(resource, ids)| inventory.registers(resource) && !ids.is_empty())
         {
-            ledger.record(LedgerEntry {
-                pod: PodRef { key: listed.key.clone(), uid: uid.clone() },
-                container: container.clone(),
-                resource: resource.clone(),
-                slot: ContainerSlot { order: u16::MAX, init: false, sidecar: false },
-                ids: ids.iter().cloned().collect(),
-                served: by_ids(ids, resource, inventory),
-                answer: None,
-                state: GrantState::Committed,
-                asked: 1,
-                seq: 0,
-                assigned: false,
-            });
+            let slot = ContainerSlot { order: u16::MAX, init: false, sidecar: false };
+            let (listed, served) = (ids.iter().cloned().collect(), by_ids(ids, resource, inventory));
+            let entry = LedgerEntry::new(&pod, container, resource, slot, listed, served, GrantState::Committed);
+            ledger.record(LedgerEntry { assigned: false, ..entry });
         }
     }
 }

@@ -287,17 +287,13 @@ impl GpuHealth {
     pub fn observe(&mut self, uuid: &str, observation: &Observation, now: Duration) -> Vec<HealthChange> {
         let rule = self.rule;
         let Some(track) = self.gpus.get_mut(uuid) else { return Vec::new() };
-        match observation {
-            Observation::Clean { stated } => track.clean(uuid, *stated, rule, now),
-            Observation::Wants(message) => {
-                let cause = FaultCause::Probe { reason: "RecoveryActionPending", message: message.clone() };
-                track.fail(uuid, None, cause, now).into_iter().collect()
-            }
-            Observation::Bad { reason, message } => {
-                let cause = FaultCause::Probe { reason, message: message.clone() };
-                track.fail(uuid, None, cause, now).into_iter().collect()
-            }
-        }
+        let (reason, message) = match observation {
+            Observation::Clean { stated } => return track.clean(uuid, *stated, rule, now),
+            Observation::Wants(message) => ("RecoveryActionPending", message),
+            Observation::Bad { reason, message } => (*reason, message),
+        };
+        let cause = FaultCause::Probe { reason, message: message.clone() };
+        track.fail(uuid, None, cause, now).into_iter().collect()
     }
 }
 

@@ -1,17 +1,50 @@
-//! Finds and starts the NVML library, and says in full what was tried when there is none.
+//! Finds and starts the NVML library by its options, and says in full what was tried when there is none.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use nvml_wrapper::Nvml;
 use nvml_wrapper::error::NvmlError as Wrapped;
 
-use super::provider::NvmlOptions;
 use crate::hardware::driver::LIBRARY_DIRECTORIES;
 use crate::hardware::provider::{LoadAttempt, NvmlError};
 use crate::hardware::tree::Tree;
 
 /// The name that the loader searches for.
 const SONAME: &str = "libnvidia-ml.so.1";
+
+/// Where NVML is and how long it may take.
+#[derive(Clone, Debug)]
+pub struct NvmlOptions {
+    /// The one library to load (`--nvml-library`); without it the loader's path and the driver root are searched.
+    pub library: Option<PathBuf>,
+    /// Root of the driver's files.
+    pub driver_root: PathBuf,
+    /// Sysfs, to notice GPUs that came or went since NVML started; `None` to trust NVML's list.
+    pub sysfs: Option<PathBuf>,
+    /// Longest time for one question about one GPU.
+    pub deadline: Duration,
+    /// Longest time for starting NVML: without persistence mode it wakes every GPU.
+    pub init_deadline: Duration,
+    /// Longest single wait for events; bounds how long a restart of NVML takes.
+    pub event_wait: Duration,
+    /// Monotonic time, to notice a library that does not wait for events; `None` to trust it.
+    pub clock: Option<fn() -> Duration>,
+}
+
+impl Default for NvmlOptions {
+    fn default() -> Self {
+        Self {
+            library: None,
+            driver_root: "/".into(),
+            sysfs: Some("/sys".into()),
+            deadline: Duration::from_secs(2),
+            init_deadline: Duration::from_secs(60),
+            event_wait: Duration::from_secs(2),
+            clock: None,
+        }
+    }
+}
 
 /// Paths to try, in order: the explicit one alone, else the loader's own search, then the driver root's directories.
 pub fn candidates(options: &NvmlOptions) -> Vec<PathBuf> {
@@ -49,9 +82,9 @@ pub(super) fn open(options: &NvmlOptions) -> Result<(Nvml, PathBuf), NvmlError> 
 pub(super) fn refusal(error: &Wrapped, path: &Path) -> NvmlError {
     let path = path.to_owned();
     match error {
-        Wrapped::LibRmVersionMismatch => NvmlError::VersionMismatch { path },
-        Wrapped::NoPermission => NvmlError::NoPermission { path },
-        Wrapped::DriverNotLoaded => NvmlError::DriverNotLoaded { path },
+        Wrapped::LibRmVersionMismatch => NvmlError::VersionMismatch(path),
+        Wrapped::NoPermission => NvmlError::NoPermission(path),
+        Wrapped::DriverNotLoaded => NvmlError::DriverNotLoaded(path),
         other => NvmlError::Failed { path, what: other.to_string() },
     }
 }

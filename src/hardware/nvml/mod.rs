@@ -16,6 +16,6 @@ mod raw;
 mod read;
 mod worker;
 
-pub use library::candidates;
-pub use provider::{NvmlOptions, NvmlProvider};
+pub use library::{NvmlOptions, candidates};
+pub use provider::NvmlProvider;
 pub use read::profile_name;

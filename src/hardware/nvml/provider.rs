@@ -8,7 +8,7 @@ use std::time::Duration;
 use nvml_wrapper::Nvml;
 
 use super::events::{self, Deaf, EventThread, EventWait};
-use super::library;
+use super::library::{self, NvmlOptions};
 use super::raw::Events;
 use super::read::{self, Failed, Frame};
 use super::worker::{QueryThread, Started, ThreadEnd, Unanswered};
@@ -20,39 +20,6 @@ use crate::hardware::tree::Tree;
 
 /// Hanging calls that are left behind before the process has to go.
 const MAX_HUNG: usize = 2;
-
-/// Where NVML is and how long it may take.
-#[derive(Clone, Debug)]
-pub struct NvmlOptions {
-    /// The one library to load (`--nvml-library`); without it the loader's path and the driver root are searched.
-    pub library: Option<PathBuf>,
-    /// Root of the driver's files.
-    pub driver_root: PathBuf,
-    /// Sysfs, to notice GPUs that came or went since NVML started; `None` to trust NVML's list.
-    pub sysfs: Option<PathBuf>,
-    /// Longest time for one question about one GPU.
-    pub deadline: Duration,
-    /// Longest time for starting NVML: without persistence mode it wakes every GPU.
-    pub init_deadline: Duration,
-    /// Longest single wait for events; bounds how long a restart of NVML takes.
-    pub event_wait: Duration,
-    /// Monotonic time, to notice a library that does not wait for events; `None` to trust it.
-    pub clock: Option<fn() -> Duration>,
-}
-
-impl Default for NvmlOptions {
-    fn default() -> Self {
-        Self {
-            library: None,
-            driver_root: "/".into(),
-            sysfs: Some("/sys".into()),
-            deadline: Duration::from_secs(2),
-            init_deadline: Duration::from_secs(60),
-            event_wait: Duration::from_secs(2),
-            clock: None,
-        }
-    }
-}
 
 /// NVML behind its two threads. Loads the library at the first question and again after it failed as a whole, so a driver
 /// that comes later, goes, or is replaced needs no restart.

@@ -8,8 +8,7 @@ use std::time::Duration;
 
 use nvml_wrapper::Nvml;
 
-use super::library;
-use super::provider::NvmlOptions;
+use super::library::{self, NvmlOptions};
 use crate::hardware::provider::NvmlError;
 
 /// Stack of the NVML threads: the library's own needs are small, and only touched pages count.
