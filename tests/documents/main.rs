@@ -66,15 +66,17 @@ fn the_layout_in_contributing_names_every_folder() {
 }
 
 /// Where reasons of events and conditions are chosen.
-const DECIDES: [&str; 11] = [
+const DECIDES: [&str; 13] = [
     "src/decide/handoff",
+    "src/decide/gang.rs",
     "src/decide/gang",
     "src/decide/world/gangs",
+    "src/decide/tyjob.rs",
     "src/decide/tyjob",
     "src/decide/scheduler",
     "src/decide/explain",
     "src/decide/health",
-    "src/agent/keeper.rs",
+    "src/agent/reconciler.rs",
     "src/agent/health.rs",
     "src/agent/devices.rs",
     "src/cluster/pod_writer.rs",
