@@ -2,9 +2,9 @@
 
 use clap::{Args, Subcommand};
 
-use super::common::Common;
 use super::gang::{self, GangArgs};
 use super::job::{self, JobArgs};
+use super::output::Common;
 use super::pod::{self, PodArgs};
 use super::what_if::{self, WhatIfArgs};
 use crate::ops::say::{Usage, say};

@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use clap::Args;
 
-use super::common::{Common, named};
+use super::output::{Common, named};
 use crate::decide::explain::{JobExplanation, NodeRating, SeatExplanation};
 use crate::ops::get::plain;
 

@@ -2,16 +2,16 @@
 //! for a pod that does not exist. Each subject has its own file.
 
 mod args;
-mod common;
 mod gang;
 mod job;
+mod output;
 mod pod;
 mod verdict;
 mod what_if;
 
 pub use args::{ExplainArgs, Subject, run};
-pub use common::{Common, Output};
 pub use gang::text as gang_text;
 pub use job::text as job_text;
+pub use output::{Common, Output};
 pub use pod::text as pod_text;
 pub use what_if::text as what_if_text;

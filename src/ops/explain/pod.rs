@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::Args;
 
-use super::common::{Common, named};
+use super::output::{Common, named};
 use super::verdict::{advice, nodes, refusals};
 use super::what_if::WhatIfArgs;
 use crate::decide::explain::{Explanation, PodState};

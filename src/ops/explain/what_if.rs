@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, bail};
 use clap::Args;
 
-use super::common::Common;
+use super::output::Common;
 use super::verdict::{advice, nodes, refusals};
 use crate::contract::key::MAX_OBJECT;
 use crate::decide::explain::WhatIf;
