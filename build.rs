@@ -14,7 +14,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// Functions that the daemons run lie side by side in an optimised binary (`benches/order.txt`, made by
 /// `cargo bench --bench order`), and its relocations are packed: a node daemon then has a quarter of its pages
 /// resident. Both are the linker's (LLD's, which is Rust's own on x86-64 Linux) and of glibc from 2.36; where a program linked
-/// so cannot be made or does not run, and with `BATON_PLAIN_LINK=1`, the binary is linked as ever.
+/// so cannot be made or does not run, and with `BATON_PLAIN_LINK=1`, the binary is linked the usual way.
 fn layout() -> Result<(), Box<dyn std::error::Error>> {
     const ORDER: &str = "benches/order.txt";
     println!("cargo::rerun-if-changed={ORDER}");

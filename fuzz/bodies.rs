@@ -40,7 +40,7 @@ pub fn annotation(data: &[u8]) {
         assert_eq!(quantity.to_string().parse::<Quantity>().map(Quantity::milli_value), Ok(quantity.milli_value()));
     }
     if let Ok(id) = DeviceId::parse(text) {
-        assert_eq!(DeviceId::of_kubelet_id(&id.unit(99)), Ok(id), "an id and its units are told apart");
+        assert_eq!(DeviceId::of_kubelet_id(&id.unit(99)), Ok(id), "an id and its units are distinct");
     }
     let _ = DeviceId::of_kubelet_id(text);
 }

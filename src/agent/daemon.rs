@@ -36,7 +36,7 @@ use crate::cluster::inventory::{InventoryWriter, Published};
 use crate::cluster::notice::Notices;
 use crate::decide::handoff::NodeInventory;
 use crate::hardware::{EventSink, GpuEvent, GpuProvider, NvmlOptions, NvmlProvider, RecordedProvider, Roots};
-use crate::runtime::{Backoff, Sentry, admin, clock};
+use crate::runtime::{Backoff, PollThread, admin, clock};
 
 /// Hardware events that may wait. The reconciler takes each within microseconds; a full channel is a storm of repetitions.
 const EVENTS: usize = 1024;
@@ -47,9 +47,9 @@ const LAST_WORD: Duration = Duration::from_secs(1);
 /// How long the first lists wait for the ledger.
 const LEDGER: Duration = Duration::from_secs(1);
 
-/// The runtime that the daemon is made for: one thread for everything that does not block, at most two for a look at the
-/// hardware and name resolution, which end when they are idle. NVML's two threads and the sentry come on top: six. While a look
-/// reads the NICs, that thread waits for one of its own; only what hangs in them keeps more.
+/// The runtime that the daemon is made for: one thread for everything that does not block, at most two for a scan of
+/// the hardware and name resolution, which end when they are idle. NVML's two threads and the poll thread come on top: six.
+/// While a scan reads the NICs, its thread waits for one of its own; only reads that hang keep more.
 pub fn runtime() -> std::io::Result<tokio::runtime::Runtime> {
     tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -139,7 +139,7 @@ async fn start(
     // may take longer than a kubelet shall wait; it is caught up with when it is there.
     let mut known = handoff.handed_out();
     let _ = tokio::time::timeout(LEDGER, known.wait_for(|version| *version > 0)).await;
-    let sentry = Sentry::start().map_err(AgentError::Thread)?;
+    let poll_thread = PollThread::start().map_err(AgentError::Thread)?;
     let (published, publication) = watch::channel(Arc::new(Published::default()));
     let context = ReconcilerContext {
         options: options.clone(),
@@ -153,10 +153,10 @@ async fn start(
         published,
         metrics: metrics.clone(),
         notices,
-        sentry: sentry.clone(),
+        poll_thread: poll_thread.clone(),
         reads,
     };
-    let plugins = ResourcePlugins::start(plugins_config(&options, handoff.clone(), &metrics, sentry));
+    let plugins = ResourcePlugins::start(plugins_config(&options, handoff.clone(), &metrics, poll_thread));
     let reconciler = DeviceReconciler::start(context, plugins, first)?;
     let states = reconciler.plugins().states();
     admin_state.serve(ServingState {
@@ -289,14 +289,14 @@ fn plugins_config(
     options: &AgentOptions,
     handoff: Arc<dyn Handoff>,
     metrics: &Arc<AgentMetrics>,
-    sentry: Sentry,
+    poll_thread: PollThread,
 ) -> PluginsConfig {
     let periods = &options.periods;
     let (metrics, lost) = (metrics.clone(), handoff.clone());
     PluginsConfig {
         directory: options.paths.kubelet_dir.clone(),
         poll: periods.kubelet_poll,
-        sentry,
+        poll_thread,
         register_timeout: periods.register_timeout,
         backoff: Backoff::new(periods.backoff_min, periods.backoff_max),
         budget: periods.rpc_budget,

@@ -99,7 +99,7 @@ pub struct AgentOptions {
     pub id_mismatch: IdMismatch,
     /// What happens to pods without an assignment.
     pub unassigned_pods: UnassignedPods,
-    /// Tell the kubelet the NUMA node of devices. Its topology manager may then hide the assigned ids.
+    /// Report the NUMA node of devices to the kubelet. Its topology manager may then hide the assigned ids.
     pub numa_hints: bool,
     /// Refuse to start a container whose committed devices are not the assignment.
     pub verify_before_start: bool,

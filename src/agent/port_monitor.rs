@@ -1,5 +1,5 @@
-//! The regular poll of the ports of the NICs: by the sentry, because sysfs may block, and reported only when there is something to
-//! judge. A NIC that holds the sentry up is left behind, and the sentry with it.
+//! Polls the ports of the NICs: on the poll thread, because sysfs may block, and reported only when there is something to judge.
+//! When a NIC makes the poll thread hang, the thread is replaced, and the old one is left to that NIC.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -12,7 +12,7 @@ use super::nic_reads::{NicReadError, NicReads, ReadTicket};
 use super::scan::Ports;
 use crate::hardware::Bdf;
 use crate::hardware::nic::{Port, PortState};
-use crate::runtime::Sentry;
+use crate::runtime::PollThread;
 use crate::runtime::alarm::{Alarm, Rings, alarm};
 
 /// Reads the ports of one NIC; `None` when it is not in view any more.
@@ -21,7 +21,7 @@ pub type ReadPorts = Box<dyn Fn(Bdf) -> Option<Result<Vec<Port>, String>> + Send
 /// What is looked at, and what came of it.
 pub struct PortMonitor {
     watched: Arc<Watched>,
-    sentry: Sentry,
+    poll_thread: PollThread,
     period: Duration,
     found: mpsc::Receiver<Ports>,
     late: Rings,
@@ -43,7 +43,12 @@ struct Watched {
 
 impl PortMonitor {
     /// Looks every `period`; at nothing before [`PortMonitor::watch`]. Must be called on a runtime.
-    pub fn start(sentry: &Sentry, read: ReadPorts, reads: NicReads, period: Duration) -> std::io::Result<Self> {
+    pub fn start(
+        poll_thread: &PollThread,
+        read: ReadPorts,
+        reads: NicReads,
+        period: Duration,
+    ) -> std::io::Result<Self> {
         // One waits while another is judged. What finds no room is looked at again.
         let (sender, found) = mpsc::channel(1);
         let (alarm, late) = alarm()?;
@@ -57,14 +62,14 @@ impl PortMonitor {
             reported: Mutex::default(),
             sender,
         };
-        let links = Self { watched: Arc::new(watched), sentry: sentry.clone(), period, found, late };
+        let links = Self { watched: Arc::new(watched), poll_thread: poll_thread.clone(), period, found, late };
         links.post();
         Ok(links)
     }
 
     fn post(&self) {
         let watched = self.watched.clone();
-        self.sentry.every(self.period, Box::new(move || watched.look()));
+        self.poll_thread.every(self.period, Box::new(move || watched.look()));
     }
 
     /// Looks at these from now on; at all of them each time while one is `ailing`.
@@ -82,7 +87,7 @@ impl PortMonitor {
                 () = self.late.next() => {}
             }
             if let Some((bdf, trouble)) = self.watched.leave_behind() {
-                self.sentry.relieve()?;
+                self.poll_thread.replace()?;
                 self.post();
                 return Ok(vec![(bdf, Err(trouble))]);
             }
@@ -159,7 +164,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_nic_that_hangs_is_told_at_its_deadline_and_the_others_are_still_looked_at() {
-        let sentry = Sentry::start().unwrap();
+        let poll_thread = PollThread::start().unwrap();
         let (open, gate) = channel::<()>();
         let gate = Mutex::new(gate);
         let down = Arc::new(AtomicBool::new(false));
@@ -173,7 +178,7 @@ mod tests {
         };
         let period = Duration::from_millis(5);
         let reads = NicReads::new(Duration::from_millis(40));
-        let mut links = PortMonitor::start(&sentry, Box::new(read), reads, period).unwrap();
+        let mut links = PortMonitor::start(&poll_thread, Box::new(read), reads, period).unwrap();
         links.watch(vec![nic(0), nic(1)], false);
         let patience = Duration::from_secs(20);
         let mut next = async || tokio::time::timeout(patience, links.next()).await.expect("a look").unwrap();

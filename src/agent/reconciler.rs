@@ -29,7 +29,7 @@ use crate::cluster::notice::{Notice, Notices, Subject};
 use crate::contract::{DeviceId, key};
 use crate::hardware::driver::DriverFile;
 use crate::hardware::{Bdf, EventSink, GpuEvent, GpuProvider, Machine, NicInfo, NvmlError, Roots, pci, rdma};
-use crate::runtime::{Sentry, clock};
+use crate::runtime::{PollThread, clock};
 
 /// What the reconciler works with.
 pub struct ReconcilerContext {
@@ -56,7 +56,7 @@ pub struct ReconcilerContext {
     /// Events on the node.
     pub notices: Notices,
     /// Polls the NICs.
-    pub sentry: Sentry,
+    pub poll_thread: PollThread,
     /// The reads of NICs under way.
     pub reads: NicReads,
 }
@@ -100,7 +100,7 @@ impl DeviceReconciler {
         let mut reconciler = Self {
             book: HealthBook::new(&context.options)?,
             health_file: None,
-            ports: PortMonitor::start(&context.sentry, ports, context.reads.clone(), period)
+            ports: PortMonitor::start(&context.poll_thread, ports, context.reads.clone(), period)
                 .map_err(AgentError::Thread)?,
             cdi: CdiFiles::open(&context.options),
             context,

@@ -11,6 +11,7 @@ use kube::{Client, Resource};
 use serde::Deserialize;
 
 use super::client::status_code;
+use super::light_meta::light;
 use crate::contract::{AgentStatus, key};
 use crate::decide::world::WorldEvent;
 
@@ -110,10 +111,10 @@ pub struct LightLease {
     spec: LightLeaseSpec,
 }
 
-#[derive(Debug, Clone, Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-struct LightLeaseSpec {
-    renew_time: Option<MicroTime>,
+light! {
+    struct LightLeaseSpec {
+        renew_time: Option<MicroTime>,
+    }
 }
 
 /// The node of an agent's Lease, by its name.

@@ -48,7 +48,7 @@ pub async fn connect(kubeconfig: Option<&Path>) -> Result<Client, ConnectError> 
 }
 
 /// A client for the cluster that `kubeconfig` names, or else the in-cluster configuration or `KUBECONFIG`. Its requests say
-/// `User-Agent: <program>/<version>`, by which audit logs tell our daemons apart; `program` is a plain word.
+/// `User-Agent: <program>/<version>`, by which audit logs distinguish our daemons; `program` is a plain word.
 ///
 /// The library's blind retry of 429, 503 and 504 is off: whether a Binding or an eviction is sent again is the caller's
 /// decision. Callers back off themselves.

@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_that_failed_for_the_sake_of_others_is_told_from_one_that_used_too_much() {
+    fn a_pod_that_was_disrupted_is_distinguished_from_one_that_used_too_much() {
         let conditions = json!([{ "type": "DisruptionTarget", "status": "True", "reason": "TerminationByKubelet" }]);
         for (phase, reason, disrupted) in [
             ("Failed", json!("Terminated"), true),
@@ -218,15 +218,18 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_is_told_by_the_pod_or_by_its_containers() {
-        let told = |status: Value| pod(status).failure.unwrap();
+    fn a_failure_is_described_by_the_pod_or_by_its_containers() {
+        let failure_of = |status: Value| pod(status).failure.unwrap();
         assert_eq!(
-            told(json!({ "phase": "Failed", "reason": "Evicted", "message": "low on memory" })),
+            failure_of(json!({ "phase": "Failed", "reason": "Evicted", "message": "low on memory" })),
             "Evicted: low on memory"
         );
         let ended = json!([{ "name": "c", "state": { "terminated": { "exitCode": 137, "reason": "OOMKilled" } } }]);
-        assert_eq!(told(json!({ "phase": "Failed", "containerStatuses": ended })), "c exited with 137 (OOMKilled)");
-        assert_eq!(told(json!({ "phase": "Failed" })), "no reason given");
+        assert_eq!(
+            failure_of(json!({ "phase": "Failed", "containerStatuses": ended })),
+            "c exited with 137 (OOMKilled)"
+        );
+        assert_eq!(failure_of(json!({ "phase": "Failed" })), "no reason given");
     }
 
     #[test]

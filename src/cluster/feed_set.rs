@@ -1,4 +1,4 @@
-//! The feeds of the scheduler: every object that placement looks at.
+//! The feeds of the scheduler: every object that placement uses.
 
 use std::collections::BTreeSet;
 use std::fmt::Debug;

@@ -1,4 +1,5 @@
-//! Metadata without `managedFields`: these are the largest part of many an object, and no reader here needs them.
+//! What light wire types share: their form, and metadata without `managedFields`, which are the largest part of many objects and
+//! which no reader here needs.
 
 use std::collections::BTreeMap;
 
@@ -6,44 +7,44 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{OwnerReference, Time};
 use kube::api::ObjectMeta;
 use serde::{Deserialize, Deserializer};
 
-/// The fields that are kept.
-#[derive(Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-struct KeptMeta {
-    annotations: Option<BTreeMap<String, String>>,
-    creation_timestamp: Option<Time>,
-    deletion_grace_period_seconds: Option<i64>,
-    deletion_timestamp: Option<Time>,
-    finalizers: Option<Vec<String>>,
-    generate_name: Option<String>,
-    generation: Option<i64>,
-    labels: Option<BTreeMap<String, String>>,
-    name: Option<String>,
-    namespace: Option<String>,
-    owner_references: Option<Vec<OwnerReference>>,
-    resource_version: Option<String>,
-    uid: Option<String>,
+/// Part of an object on the wire: absent fields have their default, unknown ones are skipped.
+macro_rules! light {
+    ($($(#[$meta:meta])* $vis:vis struct $name:ident { $($fields:tt)* })+) => {
+        $(#[derive(Debug, Clone, Default, serde::Deserialize)]
+        #[serde(rename_all = "camelCase", default)]
+        $(#[$meta])*
+        $vis struct $name { $($fields)* })+
+    };
+}
+pub(super) use light;
+
+/// Makes the reader of metadata that keeps these fields.
+macro_rules! kept {
+    ($($field:ident: $type:ty,)+) => {
+        light! { struct KeptMeta { $($field: Option<$type>,)+ } }
+
+        /// For `#[serde(deserialize_with)]`: skips `managedFields` while parsing.
+        pub(super) fn read<'de, D: Deserializer<'de>>(from: D) -> Result<ObjectMeta, D::Error> {
+            let kept = KeptMeta::deserialize(from)?;
+            Ok(ObjectMeta { $($field: kept.$field,)+ ..ObjectMeta::default() })
+        }
+    };
 }
 
-/// For `#[serde(deserialize_with)]`: skips `managedFields` while parsing.
-pub(super) fn read<'de, D: Deserializer<'de>>(from: D) -> Result<ObjectMeta, D::Error> {
-    let kept = KeptMeta::deserialize(from)?;
-    Ok(ObjectMeta {
-        annotations: kept.annotations,
-        creation_timestamp: kept.creation_timestamp,
-        deletion_grace_period_seconds: kept.deletion_grace_period_seconds,
-        deletion_timestamp: kept.deletion_timestamp,
-        finalizers: kept.finalizers,
-        generate_name: kept.generate_name,
-        generation: kept.generation,
-        labels: kept.labels,
-        name: kept.name,
-        namespace: kept.namespace,
-        owner_references: kept.owner_references,
-        resource_version: kept.resource_version,
-        uid: kept.uid,
-        ..ObjectMeta::default()
-    })
+kept! {
+    annotations: BTreeMap<String, String>,
+    creation_timestamp: Time,
+    deletion_grace_period_seconds: i64,
+    deletion_timestamp: Time,
+    finalizers: Vec<String>,
+    generate_name: String,
+    generation: i64,
+    labels: BTreeMap<String, String>,
+    name: String,
+    namespace: String,
+    owner_references: Vec<OwnerReference>,
+    resource_version: String,
+    uid: String,
 }
 
 #[cfg(test)]

@@ -8,6 +8,7 @@ use kube::Resource;
 use kube::api::ObjectMeta;
 use serde::Deserialize;
 
+use super::light_meta::light;
 use super::spec_part::{ListedImage, taint};
 use crate::contract::Quantity;
 use crate::decide::tyjob::stages::NodeReachability;
@@ -26,35 +27,29 @@ pub struct LightNode {
     status: LightNodeStatus,
 }
 
-#[derive(Debug, Clone, Default, Deserialize)]
-#[serde(default)]
-struct LightNodeSpec {
-    taints: Vec<Taint>,
-    unschedulable: bool,
-}
+light! {
+    struct LightNodeSpec {
+        taints: Vec<Taint>,
+        unschedulable: bool,
+    }
 
-#[derive(Debug, Clone, Default, Deserialize)]
-#[serde(default)]
-struct LightNodeStatus {
-    allocatable: BTreeMap<Box<str>, Box<str>>,
-    conditions: Vec<LightNodeCondition>,
-    images: Vec<LightNodeImage>,
-}
+    struct LightNodeStatus {
+        allocatable: BTreeMap<Box<str>, Box<str>>,
+        conditions: Vec<LightNodeCondition>,
+        images: Vec<LightNodeImage>,
+    }
 
-#[derive(Debug, Clone, Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-struct LightNodeCondition {
-    #[serde(rename = "type")]
-    kind: Box<str>,
-    status: Box<str>,
-    last_transition_time: Option<Timestamp>,
-}
+    struct LightNodeCondition {
+        #[serde(rename = "type")]
+        kind: Box<str>,
+        status: Box<str>,
+        last_transition_time: Option<Timestamp>,
+    }
 
-#[derive(Debug, Clone, Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-struct LightNodeImage {
-    names: Vec<ListedImage>,
-    size_bytes: i64,
+    struct LightNodeImage {
+        names: Vec<ListedImage>,
+        size_bytes: i64,
+    }
 }
 
 impl LightNode {

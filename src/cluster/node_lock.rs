@@ -13,7 +13,7 @@ use crate::contract::LockRead;
 
 use super::client::{retry_after, said, status_code};
 
-/// Tries of one write before the caller is told that it did not happen.
+/// Tries of one write before it is reported as failed.
 const TRIES: u32 = 5;
 /// Pause between tries; each is between half and one and a half of it.
 const PAUSE: Duration = Duration::from_millis(100);
@@ -65,30 +65,6 @@ pub struct NodeLocks {
     bare: Arc<Mutex<BTreeMap<String, String>>>,
 }
 
-/// One compare-and-swap.
-#[derive(Debug, Clone, Copy)]
-enum Swap<'a> {
-    Set { new: &'a str },
-    Replace { old: &'a str, new: &'a str },
-    Remove { old: &'a str },
-}
-
-impl Swap<'_> {
-    fn new_value(&self) -> Option<&str> {
-        match self {
-            Self::Set { new } | Self::Replace { new, .. } => Some(new),
-            Self::Remove { .. } => None,
-        }
-    }
-    /// The value that must stand there for the swap to be worth trying.
-    fn expects(&self) -> Option<&str> {
-        match self {
-            Self::Set { .. } => None,
-            Self::Replace { old, .. } | Self::Remove { old } => Some(old),
-        }
-    }
-}
-
 impl NodeLocks {
     /// Locks under the annotation `key`.
     pub fn new(client: Client, key: &str) -> Self {
@@ -114,18 +90,18 @@ impl NodeLocks {
 
     /// Sets `new` where there is no lock.
     pub async fn set(&self, node: &str, new: &str) -> Result<LockWrite, LockError> {
-        self.swap(node, Swap::Set { new }).await
+        self.swap(node, None, Some(new)).await
     }
 
     /// Replaces exactly `old` by `new`.
     pub async fn take_over(&self, node: &str, old: &str, new: &str) -> Result<LockWrite, LockError> {
-        self.swap(node, Swap::Replace { old, new }).await
+        self.swap(node, Some(old), Some(new)).await
     }
 
     /// Removes exactly `old`. A lock that is gone already is [`LockWrite::Done`]; another lock is not touched and is
     /// [`LockWrite::Contended`].
     pub async fn release(&self, node: &str, old: &str) -> Result<LockWrite, LockError> {
-        self.swap(node, Swap::Remove { old }).await
+        self.swap(node, Some(old), None).await
     }
 
     /// Reads the lock from the API server, not from a cache.
@@ -141,9 +117,10 @@ impl NodeLocks {
 
     /// The common case is one request. After a refused test (422) or a failure the lock is read, once per try, and the write is
     /// tried again only while the value that was judged still stands.
-    async fn swap(&self, node: &str, swap: Swap<'_>) -> Result<LockWrite, LockError> {
-        let known_bare = matches!(swap, Swap::Set { .. }).then(|| self.bare_version(node)).flatten();
-        let mut request = known_bare.map_or_else(|| self.json_patch(swap), |version| self.merge_patch(swap, &version));
+    async fn swap(&self, node: &str, old: Option<&str>, new: Option<&str>) -> Result<LockWrite, LockError> {
+        let known_bare = old.is_none().then(|| self.bare_version(node)).flatten();
+        let mut request =
+            known_bare.map_or_else(|| self.json_patch(old, new), |version| self.merge_patch(new, &version));
         let mut last = None;
         let mut wrong_form = false;
         for attempt in 0..TRIES {
@@ -164,18 +141,18 @@ impl NodeLocks {
                     continue;
                 }
             };
-            if read.raw() == swap.new_value() {
+            if read.raw() == new {
                 return Ok(LockWrite::Done);
             }
-            if read.raw() != swap.expects() {
+            if read.raw() != old {
                 return Ok(LockWrite::Contended(read));
             }
             wrong_form = version_without_map.is_some() && matches!(request, Patch::Json(_));
             last = Some(error);
             request = match version_without_map {
                 // JSON Patch cannot add below a map that is not there, and must not replace one that is.
-                Some(version) => self.merge_patch(swap, &version),
-                None => self.json_patch(swap),
+                Some(version) => self.merge_patch(new, &version),
+                None => self.json_patch(old, new),
             };
         }
         match last {
@@ -184,26 +161,23 @@ impl NodeLocks {
         }
     }
 
-    fn json_patch(&self, swap: Swap<'_>) -> Patch<Value> {
+    /// The compare-and-swap from `old` to `new`, either of which may be absent.
+    fn json_patch(&self, old: Option<&str>, new: Option<&str>) -> Patch<Value> {
         let path = &self.pointer;
-        let operations = match swap {
-            Swap::Set { new } => {
-                json!([{"op": "test", "path": path, "value": null}, {"op": "add", "path": path, "value": new}])
-            }
-            Swap::Replace { old, new } => {
-                json!([{"op": "test", "path": path, "value": old}, {"op": "replace", "path": path, "value": new}])
-            }
-            Swap::Remove { old } => json!([{"op": "test", "path": path, "value": old}, {"op": "remove", "path": path}]),
+        let change = match (old, new) {
+            (None, _) => json!({"op": "add", "path": path, "value": new}),
+            (Some(_), Some(new)) => json!({"op": "replace", "path": path, "value": new}),
+            (Some(_), None) => json!({"op": "remove", "path": path}),
         };
-        match serde_json::from_value(operations) {
+        match serde_json::from_value(json!([{"op": "test", "path": path, "value": old}, change])) {
             Ok(patch) => Patch::Json(patch),
             // Not reachable: the operations above are well-formed. An empty patch changes nothing and is judged by reading.
             Err(_) => Patch::Json(json_patch::Patch(vec![])),
         }
     }
 
-    fn merge_patch(&self, swap: Swap<'_>, version: &str) -> Patch<Value> {
-        Patch::Merge(json!({"metadata": {"resourceVersion": version, "annotations": {&self.key: swap.new_value()}}}))
+    fn merge_patch(&self, new: Option<&str>, version: &str) -> Patch<Value> {
+        Patch::Merge(json!({"metadata": {"resourceVersion": version, "annotations": {&self.key: new}}}))
     }
 }
 

@@ -9,6 +9,7 @@ use kube::api::ObjectMeta;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 
+use super::light_meta::light;
 use super::spec_part::AskedImage;
 use crate::contract::gang::Committed;
 use crate::contract::hint::{Counting, DeviceHint, parse_hints};
@@ -32,185 +33,149 @@ pub struct LightPod {
 
 pub(super) type Amounts = BTreeMap<Box<str>, Box<str>>;
 
-#[derive(Debug, Clone, Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-pub(super) struct LightPodSpec {
-    pub node_name: Option<Box<str>>,
-    pub scheduler_name: Option<Box<str>>,
-    pub priority: Option<i32>,
-    pub preemption_policy: Option<Box<str>>,
-    pub node_selector: BTreeMap<String, String>,
-    pub affinity: Option<Affinity>,
-    pub tolerations: Vec<Toleration>,
-    pub scheduling_gates: Vec<Named>,
-    pub resource_claims: Vec<IgnoredAny>,
-    pub init_containers: Vec<LightContainer>,
-    pub containers: Vec<LightContainer>,
-    pub resources: Option<LightResources>,
-    pub overhead: Amounts,
-    pub topology_spread_constraints: Vec<TopologySpreadConstraint>,
-    pub volumes: Vec<LightVolume>,
-    pub scheduling_group: Option<LightSchedulingGroup>,
-}
+light! {
+    pub(super) struct LightPodSpec {
+        pub node_name: Option<Box<str>>,
+        pub scheduler_name: Option<Box<str>>,
+        pub priority: Option<i32>,
+        pub preemption_policy: Option<Box<str>>,
+        pub node_selector: BTreeMap<String, String>,
+        pub affinity: Option<Affinity>,
+        pub tolerations: Vec<Toleration>,
+        pub scheduling_gates: Vec<Named>,
+        pub resource_claims: Vec<IgnoredAny>,
+        pub init_containers: Vec<LightContainer>,
+        pub containers: Vec<LightContainer>,
+        pub resources: Option<LightResources>,
+        pub overhead: Amounts,
+        pub topology_spread_constraints: Vec<TopologySpreadConstraint>,
+        pub volumes: Vec<LightVolume>,
+        pub scheduling_group: Option<LightSchedulingGroup>,
+    }
 
-#[derive(Debug, Clone, Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-pub(super) struct LightSchedulingGroup {
-    pub pod_group_name: Option<Box<str>>,
-}
+    pub(super) struct LightSchedulingGroup {
+        pub pod_group_name: Option<Box<str>>,
+    }
 
-#[derive(Debug, Clone, Default, Deserialize)]
-#[serde(default)]
-pub(super) struct Named {
-    pub name: Box<str>,
-}
+    pub(super) struct Named {
+        pub name: Box<str>,
+    }
 
-#[derive(Debug, Clone, Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-pub(super) struct LightContainer {
-    pub name: Box<str>,
-    pub image: AskedImage,
-    /// `Always` makes an init container a sidecar.
-    pub restart_policy: Option<Box<str>>,
-    pub resources: LightResources,
-    pub ports: Vec<LightPort>,
-}
+    pub(super) struct LightContainer {
+        pub name: Box<str>,
+        pub image: AskedImage,
+        /// `Always` makes an init container a sidecar.
+        pub restart_policy: Option<Box<str>>,
+        pub resources: LightResources,
+        pub ports: Vec<LightPort>,
+    }
 
-#[derive(Debug, Clone, Default, Deserialize)]
-#[serde(default)]
-pub(super) struct LightResources {
-    pub requests: Amounts,
-    pub limits: Amounts,
-}
+    pub(super) struct LightResources {
+        pub requests: Amounts,
+        pub limits: Amounts,
+    }
 
-#[derive(Debug, Clone, Default, Deserialize)]
-#[serde(default)]
-pub(super) struct LightPort {
-    #[serde(rename = "hostPort")]
-    pub host_port: Option<i32>,
-    #[serde(rename = "hostIP")]
-    pub host_ip: Option<Box<str>>,
-    pub protocol: Option<Box<str>>,
-}
+    pub(super) struct LightPort {
+        #[serde(rename = "hostPort")]
+        pub host_port: Option<i32>,
+        #[serde(rename = "hostIP")]
+        pub host_ip: Option<Box<str>>,
+        pub protocol: Option<Box<str>>,
+    }
 
-#[derive(Debug, Clone, Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-pub(super) struct LightVolume {
-    pub name: Box<str>,
-    pub persistent_volume_claim: Option<LightClaimVolume>,
-    pub ephemeral: Option<IgnoredAny>,
-    pub image: Option<LightImageVolume>,
-}
+    pub(super) struct LightVolume {
+        pub name: Box<str>,
+        pub persistent_volume_claim: Option<LightClaimVolume>,
+        pub ephemeral: Option<IgnoredAny>,
+        pub image: Option<LightImageVolume>,
+    }
 
-#[derive(Debug, Clone, Default, Deserialize)]
-#[serde(default)]
-pub(super) struct LightImageVolume {
-    pub reference: AskedImage,
-}
+    pub(super) struct LightImageVolume {
+        pub reference: AskedImage,
+    }
 
-#[derive(Debug, Clone, Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-pub(super) struct LightClaimVolume {
-    pub claim_name: Box<str>,
-}
+    pub(super) struct LightClaimVolume {
+        pub claim_name: Box<str>,
+    }
 
-#[derive(Debug, Clone, Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-pub(super) struct LightPodStatus {
-    pub phase: Option<Box<str>>,
-    /// Why the pod is in its phase; a kubelet that refuses a pod says it here.
-    pub reason: Option<Box<str>>,
-    pub message: Option<Box<str>>,
-    #[serde(rename = "podIP")]
-    pub pod_ip: Option<Box<str>>,
-    pub conditions: Vec<LightCondition>,
-    pub init_container_statuses: Vec<LightContainerStatus>,
-    pub container_statuses: Vec<LightContainerStatus>,
-    pub nominated_node_name: Option<Box<str>>,
-    /// Extended resources that a DRA claim serves.
-    pub extended_resource_claim_status: Option<LightClaimStatus>,
-}
+    pub(super) struct LightPodStatus {
+        pub phase: Option<Box<str>>,
+        /// Why the pod is in its phase; a kubelet that refuses a pod says it here.
+        pub reason: Option<Box<str>>,
+        pub message: Option<Box<str>>,
+        #[serde(rename = "podIP")]
+        pub pod_ip: Option<Box<str>>,
+        pub conditions: Vec<LightCondition>,
+        pub init_container_statuses: Vec<LightContainerStatus>,
+        pub container_statuses: Vec<LightContainerStatus>,
+        pub nominated_node_name: Option<Box<str>>,
+        /// Extended resources that a DRA claim serves.
+        pub extended_resource_claim_status: Option<LightClaimStatus>,
+    }
 
-/// Part of a condition of a pod.
-#[derive(Debug, Clone, Default, Deserialize)]
-#[serde(default)]
-pub struct LightCondition {
-    /// E.g. `PodScheduled`.
-    #[serde(rename = "type")]
-    pub kind: Box<str>,
-    /// `True`, `False` or `Unknown`.
-    pub status: Box<str>,
-    /// The reason in one word.
-    pub reason: Box<str>,
-    /// The reason for people.
-    pub message: Box<str>,
-}
+    /// Part of a condition of a pod.
+    pub struct LightCondition {
+        /// E.g. `PodScheduled`.
+        #[serde(rename = "type")]
+        pub kind: Box<str>,
+        /// `True`, `False` or `Unknown`.
+        pub status: Box<str>,
+        /// The reason in one word.
+        pub reason: Box<str>,
+        /// The reason for people.
+        pub message: Box<str>,
+    }
 
-#[derive(Debug, Clone, Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-pub(super) struct LightContainerStatus {
-    pub name: Box<str>,
-    pub restart_count: i32,
-    pub state: LightContainerState,
-    /// What the container has now; differs from the spec while it is resized.
-    pub resources: Option<LightResources>,
-    /// What the node keeps for the container.
-    pub allocated_resources: Amounts,
-    /// Devices that the kubelet says the container has (KEP-4680); absent where the kubelet does not report them.
-    pub allocated_resources_status: Vec<LightResourceStatus>,
-}
+    pub(super) struct LightContainerStatus {
+        pub name: Box<str>,
+        pub restart_count: i32,
+        pub state: LightContainerState,
+        /// What the container has now; differs from the spec while it is resized.
+        pub resources: Option<LightResources>,
+        /// What the node keeps for the container.
+        pub allocated_resources: Amounts,
+        /// Devices that the kubelet says the container has (KEP-4680); absent where the kubelet does not report them.
+        pub allocated_resources_status: Vec<LightResourceStatus>,
+    }
 
-#[derive(Debug, Clone, Default, Deserialize)]
-#[serde(default)]
-pub(super) struct LightContainerState {
-    pub waiting: Option<LightWaiting>,
-    pub running: Option<IgnoredAny>,
-    pub terminated: Option<LightTerminated>,
-}
+    pub(super) struct LightContainerState {
+        pub waiting: Option<LightWaiting>,
+        pub running: Option<IgnoredAny>,
+        pub terminated: Option<LightTerminated>,
+    }
 
-#[derive(Debug, Clone, Default, Deserialize)]
-#[serde(default)]
-pub(super) struct LightWaiting {
-    pub reason: Box<str>,
-    pub message: Box<str>,
-}
+    pub(super) struct LightWaiting {
+        pub reason: Box<str>,
+        pub message: Box<str>,
+    }
 
-#[derive(Debug, Clone, Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-pub(super) struct LightTerminated {
-    pub exit_code: i32,
-    pub reason: Box<str>,
-    pub finished_at: Option<Timestamp>,
-}
+    pub(super) struct LightTerminated {
+        pub exit_code: i32,
+        pub reason: Box<str>,
+        pub finished_at: Option<Timestamp>,
+    }
 
-#[derive(Debug, Clone, Default, Deserialize)]
-#[serde(default)]
-pub(super) struct LightResourceStatus {
-    /// Resource name, or `claim:<name>/<request>` of a DRA claim.
-    pub name: Box<str>,
-    pub resources: Vec<LightResourceHealth>,
-}
+    pub(super) struct LightResourceStatus {
+        /// Resource name, or `claim:<name>/<request>` of a DRA claim.
+        pub name: Box<str>,
+        pub resources: Vec<LightResourceHealth>,
+    }
 
-#[derive(Debug, Clone, Default, Deserialize)]
-#[serde(default)]
-pub(super) struct LightResourceHealth {
-    /// The kubelet's id.
-    #[serde(rename = "resourceID")]
-    pub id: Box<str>,
-}
+    pub(super) struct LightResourceHealth {
+        /// The kubelet's id.
+        #[serde(rename = "resourceID")]
+        pub id: Box<str>,
+    }
 
-#[derive(Debug, Clone, Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-pub(super) struct LightClaimStatus {
-    /// Which container and resource a claim serves.
-    pub request_mappings: Vec<LightClaimMapping>,
-}
+    pub(super) struct LightClaimStatus {
+        /// Which container and resource a claim serves.
+        pub request_mappings: Vec<LightClaimMapping>,
+    }
 
-#[derive(Debug, Clone, Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-pub(super) struct LightClaimMapping {
-    pub container_name: Box<str>,
-    pub resource_name: Box<str>,
+    pub(super) struct LightClaimMapping {
+        pub container_name: Box<str>,
+        pub resource_name: Box<str>,
+    }
 }
 
 impl LightContainer {

@@ -195,8 +195,8 @@ mod tests {
 
     #[tokio::test]
     async fn a_list_by_watch_is_requested_as_of_now_and_nothing_else_is_changed() {
-        let told = |uri: Uri| async move { Response::new(Body::from(uri.to_string())) };
-        let mut client = client(told, Resumed::new());
+        let echo = |uri: Uri| async move { Response::new(Body::from(uri.to_string())) };
+        let mut client = client(echo, Resumed::new());
         for (asked, sent) in [
             (LIST, "/api/v1/pods?watch=true&sendInitialEvents=true&resourceVersionMatch=NotOlderThan"),
             (RESUMPTION, RESUMPTION),

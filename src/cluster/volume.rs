@@ -117,7 +117,7 @@ impl Volumes {
         Self(client)
     }
 
-    /// Tells the provisioner for which node the claim's volume is made; 409 when the claim is not at `version` any more.
+    /// Selects the node for which the provisioner makes the claim's volume; 409 when the claim is no longer at `version`.
     pub async fn select_node(&self, claim: &PodKey, version: &str, node: &str) -> Result<(), kube::Error> {
         let patch = json!({"metadata": {"resourceVersion": version, "annotations": {SELECTED_NODE: node}}});
         let claims: Api<PersistentVolumeClaim> = Api::namespaced(self.0.clone(), &claim.namespace);

@@ -117,15 +117,10 @@ impl FromStr for Quantity {
     }
 }
 
-/// What one unit of the written number is worth.
-enum Scale {
-    Times(i128),
-    PowerOfTen(i32),
-}
-
-fn scale_of(suffix: &str) -> Option<(Scale, bool)> {
-    let binary = |n: u32| Some((Scale::Times(1i128 << (10 * n)), true));
-    let decimal = |power: i32| Some((Scale::PowerOfTen(power), false));
+/// Worth of one unit of the written number: a factor and a power of ten; and whether the notation is binary.
+fn scale_of(suffix: &str) -> Option<((i128, i32), bool)> {
+    let binary = |n: u32| Some(((1i128 << (10 * n), 0), true));
+    let decimal = |power: i32| Some(((1, power), false));
     match suffix {
         "" => decimal(0),
         "n" => decimal(-9),
@@ -162,13 +157,9 @@ fn scale_of(suffix: &str) -> Option<(Scale, bool)> {
     }
 }
 
-/// Billionths of `whole.fraction * scale`, rounded up, saturated at [`MAX_UNITS`].
-fn magnitude(whole: &str, fraction: &str, scale: Scale) -> i128 {
+/// Billionths of `whole.fraction * times * 10^power`, rounded up, saturated at [`MAX_UNITS`].
+fn magnitude(whole: &str, fraction: &str, (times, power): (i128, i32)) -> i128 {
     let cap = MAX_UNITS * NANO;
-    let (times, power) = match scale {
-        Scale::Times(t) => (t, 0),
-        Scale::PowerOfTen(p) => (1, p),
-    };
     // value = digits * times * 10^(power - fraction.len()) units; the mantissa keeps its first 27 significant digits, and
     // whatever is cut only rounds up.
     let digits: Vec<i128> = whole.bytes().chain(fraction.bytes()).map(|b| i128::from(b - b'0')).collect();

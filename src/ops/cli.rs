@@ -166,8 +166,7 @@ fn run(matches: &ArgMatches) -> anyhow::Result<ExitCode> {
         Some(("audit", matches)) => short(audit::run(audit::AuditArgs::from_arg_matches(matches)?)),
         Some(("doctor", matches)) => {
             let options = daemon::options("doctor", &settings::agent(), matches)?;
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-            runtime.block_on(doctor::run(options, matches))
+            short(doctor::run(options, matches))
         }
         Some(("manifests", matches)) => {
             manifests::run(&manifests::ManifestsArgs::from_arg_matches(matches)?).map(|()| ExitCode::SUCCESS)

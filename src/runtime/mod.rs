@@ -9,12 +9,12 @@ pub mod clock;
 pub(crate) mod documented;
 pub mod http;
 pub mod options;
-pub mod sentry;
+pub mod poll_thread;
 pub mod shutdown;
 pub mod telemetry;
 pub mod vital;
 pub mod words;
 
 pub use backoff::Backoff;
-pub use sentry::Sentry;
+pub use poll_thread::PollThread;
 pub use words::{words, yaml_words};

@@ -33,8 +33,8 @@ mod tests {
         let name = "runtime::vital::tests::a_panic_in_a_vital_task_ends_the_process";
         let this = std::env::current_exe().unwrap();
         let child = Command::new(this).args(["--exact", name, "--nocapture"]).env(CHILD, "1").output().unwrap();
-        let told = String::from_utf8_lossy(&child.stderr).into_owned() + &String::from_utf8_lossy(&child.stdout);
-        assert_eq!(child.status.code(), Some(1), "{told}");
-        assert!(told.contains("as wanted") && !told.contains("test result"), "it ended at once: {told}");
+        let output = String::from_utf8_lossy(&child.stderr).into_owned() + &String::from_utf8_lossy(&child.stdout);
+        assert_eq!(child.status.code(), Some(1), "{output}");
+        assert!(output.contains("as wanted") && !output.contains("test result"), "it ended at once: {output}");
     }
 }

@@ -74,7 +74,7 @@ mod tests {
     struct Cannot(#[source] kube::Error);
 
     #[test]
-    fn a_refusal_of_the_api_server_is_told_in_its_own_words_once() {
+    fn the_message_of_the_api_server_is_shown_once() {
         let message = "devices is forbidden: User \"a (b)\" cannot list resource \"devices\"";
         let status = Status::failure(message, "Forbidden").with_code(403);
         let text = words(&Cannot(kube::Error::Api(status.boxed())));
@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn libraries_words_about_files_are_turned_into_peoples() {
+    fn messages_of_the_yaml_library_are_made_plain() {
         let several = "multiple YAML documents detected; use from_str_multiple or from_str_multiple_with_options";
         assert_eq!(yaml_words(several), "several documents (---) where one is expected");
         let twice = "duplicate mapping key: node-name, set DuplicateKeyPolicy in Options if acceptable";

@@ -19,7 +19,7 @@ use super::backpressure::Backpressure;
 use super::executor::Executor;
 use super::extender::{Extender, ExtenderError, ExtenderRequest, Front, PendingRequests};
 use super::metrics::Metrics;
-use super::options::{Options, OptionsError};
+use super::options::{OptionsError, SchedulerOptions};
 use super::write_order::WriteOrder;
 use crate::cluster::client::{ConnectError, connect_as};
 use crate::cluster::feed::FeedMessage;
@@ -80,13 +80,13 @@ pub enum SchedulerError {
 }
 
 /// Runs a scheduler with these rules until `stop`; the options change Baton's own rules among them.
-pub async fn run(options: Options, plugins: &Plugins, stop: CancellationToken) -> Result<(), SchedulerError> {
+pub async fn run(options: SchedulerOptions, plugins: &Plugins, stop: CancellationToken) -> Result<(), SchedulerError> {
     SchedulerDaemon::with_plugins(options, plugins).await?.run(stop).await
 }
 
 /// A scheduler that is set up and not yet started.
 pub struct SchedulerDaemon {
-    options: Options,
+    options: SchedulerOptions,
     client: Client,
     listener: Option<TcpListener>,
     extender: Option<Extender>,
@@ -95,12 +95,12 @@ pub struct SchedulerDaemon {
 
 impl SchedulerDaemon {
     /// A scheduler with Baton's rules alone.
-    pub async fn new(options: Options) -> Result<Self, SchedulerError> {
+    pub async fn new(options: SchedulerOptions) -> Result<Self, SchedulerError> {
         Self::with_plugins(options, &Plugins::default()).await
     }
 
     /// Checks options and rules, opens the admin address. An API server that is not there yet is waited for later.
-    pub async fn with_plugins(options: Options, plugins: &Plugins) -> Result<Self, SchedulerError> {
+    pub async fn with_plugins(options: SchedulerOptions, plugins: &Plugins) -> Result<Self, SchedulerError> {
         options.validate()?;
         let plugins = plugins.configured(&options.plugin_set()?)?;
         let client = connect_as("baton-scheduler", options.kubeconfig.as_deref()).await?;
@@ -329,7 +329,7 @@ fn moment() -> Moment {
     Moment { mono: now.mono, wall: now.wall }
 }
 
-fn scheduler_config(options: &Options) -> Config {
+fn scheduler_config(options: &SchedulerOptions) -> Config {
     let p = &options.periods;
     let names = std::iter::once(&options.scheduler_name).chain(&options.more_scheduler_names);
     let defaults = Config::default();
@@ -356,7 +356,7 @@ fn scheduler_config(options: &Options) -> Config {
     }
 }
 
-fn lease_config(options: &Options) -> LeaseConfig {
+fn lease_config(options: &SchedulerOptions) -> LeaseConfig {
     let p = &options.periods;
     LeaseConfig {
         duration: p.lease_duration,

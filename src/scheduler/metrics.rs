@@ -82,14 +82,14 @@ impl Metrics {
             gauge
         });
         let agents = Agents::default();
-        for (state, count) in signs_of_life(&World::default()) {
+        for (state, count) in agents_by_lease(&World::default()) {
             agents.get_or_create(&[("state", state)]).set(count);
         }
-        registry.register("agents", "Nodes known, by their node daemon's sign of life", agents.clone());
+        registry.register("agents", "Nodes known, by the state of their node daemon's Lease", agents.clone());
         let oldest_lock = Gauge::default();
         let help = "How long the oldest lock of a node stands unchanged; 0 without a lock";
         registry.register_with_unit("oldest_lock", help, Unit::Seconds, oldest_lock.clone());
-        // The API server tells creation in whole seconds: 1 s to 2.3 hours.
+        // The API server gives creation in whole seconds: 1 s to 2.3 hours.
         let pod_waits = Histogram::new(exponential_buckets(1.0, 2.0, 14));
         let help = "From the creation of a pod to its bind by this process";
         registry.register_with_unit("pod_wait", help, Unit::Seconds, pod_waits.clone());
@@ -155,7 +155,7 @@ impl Metrics {
         for (gauge, value) in self.gauges.iter().zip(values) {
             gauge.set(value);
         }
-        for (state, count) in signs_of_life(scheduler.world()) {
+        for (state, count) in agents_by_lease(scheduler.world()) {
             self.agents.get_or_create(&[("state", state)]).set(count);
         }
         self.oldest_lock.set(oldest_lock(scheduler.world(), clock::mono()).as_secs_f64());
@@ -180,7 +180,7 @@ impl Default for Metrics {
 }
 
 /// Nodes by their node daemon: alive, silent, never seen.
-fn signs_of_life(world: &World) -> [(&'static str, i64); 3] {
+fn agents_by_lease(world: &World) -> [(&'static str, i64); 3] {
     let mut states = [("fresh", 0), ("stale", 0), ("none", 0)];
     for (_, node) in world.nodes() {
         let state = match &node.agent {
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn nodes_are_counted_by_their_daemons_and_the_oldest_lock_is_told() {
+    fn nodes_are_counted_by_their_daemons_and_the_oldest_lock_is_shown() {
         let at = |seconds| Duration::from_secs(seconds);
         let wall = jiff::Timestamp::UNIX_EPOCH;
         let mut world = World::default();
@@ -222,7 +222,7 @@ mod tests {
             let (status, version) = (None, "1".into());
             world.apply(WorldEvent::Agent { node: node.into(), status, version, renewed: Some(renewed) }, at(3), wall);
         }
-        assert_eq!(signs_of_life(&world), [("fresh", 1), ("stale", 1), ("none", 1)]);
+        assert_eq!(agents_by_lease(&world), [("fresh", 1), ("stale", 1), ("none", 1)]);
         assert_eq!(oldest_lock(&world, at(10)), at(7));
         world.apply(WorldEvent::Node(NodeFacts { name: "b".into(), ..NodeFacts::default() }), at(11), wall);
         assert_eq!(oldest_lock(&world, at(12)), Duration::ZERO);

@@ -27,9 +27,9 @@ words!(NodesWithoutAgent, "refuse" => NodesWithoutAgent::Refuse, "plain" => Node
 words!(TimeoutClock, "holding" => TimeoutClock::Holding, "pending" => TimeoutClock::Pending);
 words!(OnBindFailure, "solo" => OnBindFailure::Solo, "evictGang" => OnBindFailure::EvictGang);
 
-/// The scheduler's configuration. [`Options::validate`] is called before anything starts.
+/// The scheduler's configuration. [`SchedulerOptions::validate`] is called before anything starts.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Options {
+pub struct SchedulerOptions {
     /// Pods with this `spec.schedulerName` are ours.
     pub scheduler_name: String,
     /// Further names that are ours.
@@ -93,7 +93,7 @@ pub struct Periods {
     pub agent_stale: Duration,
     /// An expired lock is acted on only when the agent has been live for this long.
     pub agent_settled: Duration,
-    /// A lock of ours that nobody pursues is released when it stood unchanged for this long.
+    /// A lock of the scheduler's own without a bind under way is released when it stood unchanged for this long.
     pub lock_abandoned: Duration,
     /// Locks are looked over.
     pub lock_sweep: Duration,
@@ -109,7 +109,7 @@ pub struct Periods {
     pub condition_pause: Duration,
 }
 
-impl Default for Options {
+impl Default for SchedulerOptions {
     fn default() -> Self {
         Self {
             scheduler_name: "baton-scheduler".into(),
@@ -305,7 +305,7 @@ pub enum OptionsError {
     Jobs(String),
 }
 
-impl Options {
+impl SchedulerOptions {
     /// Checks what types cannot.
     pub fn validate(&self) -> Result<(), OptionsError> {
         let words = [
@@ -357,21 +357,23 @@ mod tests {
 
     #[test]
     fn the_defaults_are_valid_and_a_bad_value_is_named() {
-        assert_eq!(Options::default().validate(), Ok(()));
-        let mut options = Options { scheduler_name: String::new(), ..Options::default() };
+        assert_eq!(SchedulerOptions::default().validate(), Ok(()));
+        let mut options = SchedulerOptions { scheduler_name: String::new(), ..SchedulerOptions::default() };
         assert!(options.validate().unwrap_err().to_string().contains("scheduler-name"));
-        options = Options::default();
+        options = SchedulerOptions::default();
         options.periods.lease_renew_deadline = Duration::from_secs(20);
         assert!(options.validate().unwrap_err().to_string().contains("lease-duration"));
-        options = Options { ratio_shape: vec![(0, 11)], ..Options::default() };
+        options = SchedulerOptions { ratio_shape: vec![(0, 11)], ..SchedulerOptions::default() };
         assert!(options.validate().is_err());
-        let said = |options: Options| options.validate().unwrap_err().to_string();
+        let said = |options: SchedulerOptions| options.validate().unwrap_err().to_string();
         for key in ["a/b/c", "x y"] {
-            let said = said(Options { node_lock_key: key.into(), ..Options::default() });
+            let said = said(SchedulerOptions { node_lock_key: key.into(), ..SchedulerOptions::default() });
             assert!(said.contains("--node-lock-key") && said.contains(key), "{said}");
         }
-        assert!(said(Options { namespace: "A_b".into(), ..Options::default() }).contains("\"A_b\""));
-        assert!(said(Options { concurrency: usize::MAX, ..Options::default() }).contains("at most 4096"));
+        assert!(said(SchedulerOptions { namespace: "A_b".into(), ..SchedulerOptions::default() }).contains("\"A_b\""));
+        assert!(
+            said(SchedulerOptions { concurrency: usize::MAX, ..SchedulerOptions::default() }).contains("at most 4096")
+        );
     }
 
     #[test]

@@ -14,7 +14,6 @@ pub type JobKey = (String, String);
 /// A TYJob as it was shown last.
 #[derive(Debug, Clone)]
 pub struct CachedJob {
-    /// The object.
     pub job: TyJob,
     /// The part of its spec that does not fit the type.
     pub unreadable: Option<InvalidField>,
@@ -43,7 +42,7 @@ impl JobCache {
             ControllerEvent::JobGone(namespace, name) => {
                 let key = (namespace, name);
                 if let Some(gone) = self.jobs.remove(&key) {
-                    self.bury(gone);
+                    self.keep_tombstone(gone);
                 }
                 vec![key]
             }
@@ -73,7 +72,7 @@ impl JobCache {
                 if let Some(former) = self.jobs.insert(key.clone(), CachedJob { job, unreadable })
                     && former.job.metadata.uid.as_ref() != Some(&uid)
                 {
-                    self.bury(former);
+                    self.keep_tombstone(former);
                 }
                 self.keys.insert(uid, key.clone());
                 Some(key)
@@ -86,7 +85,7 @@ impl JobCache {
     }
 
     /// Marks a TYJob as gone. The answer to a request under way may still show it, and must not hide a new TYJob of its name.
-    fn bury(&mut self, gone: CachedJob) {
+    fn keep_tombstone(&mut self, gone: CachedJob) {
         let uid = gone.job.metadata.uid.unwrap_or_default();
         self.keys.remove(&uid);
         self.tombstones.insert(uid);
@@ -151,12 +150,10 @@ impl JobCache {
         jobs.into_iter().filter_map(|job| self.keys.get(job).cloned()).collect()
     }
 
-    /// A TYJob by its key.
     pub fn job(&self, key: &JobKey) -> Option<&CachedJob> {
         self.jobs.get(key)
     }
 
-    /// Every TYJob.
     pub fn jobs(&self) -> impl Iterator<Item = (&JobKey, &CachedJob)> {
         self.jobs.iter()
     }

@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::event_loop::{Pace, Term, TermEnd};
 use super::metrics::Metrics;
-use super::options::Options;
+use super::options::ControllerOptions;
 use super::reconcile::Context;
 use crate::cluster::client::{ConnectError, connect_as};
 use crate::cluster::controller_feed::start_controller_feeds;
@@ -54,14 +54,14 @@ pub enum ControllerError {
 
 /// A controller that is set up and not yet started.
 pub struct Controller {
-    options: Options,
+    options: ControllerOptions,
     client: Client,
     listener: Option<TcpListener>,
 }
 
 impl Controller {
     /// Checks the options, opens the admin address. An API server that is not there yet is waited for later.
-    pub async fn new(options: Options) -> Result<Self, ControllerError> {
+    pub async fn new(options: ControllerOptions) -> Result<Self, ControllerError> {
         options.validate()?;
         let client = connect_as("baton-controller", options.kubeconfig.as_deref()).await?;
         let listener = match options.listen {
@@ -154,7 +154,7 @@ async fn term(client: &Client, context: Context, pace: Pace, pulse: &watch::Send
     }
 }
 
-fn lease_config(options: &Options, identity: &str) -> LeaseConfig {
+fn lease_config(options: &ControllerOptions, identity: &str) -> LeaseConfig {
     LeaseConfig {
         duration: options.lease_duration,
         renew_deadline: options.lease_renew_deadline,

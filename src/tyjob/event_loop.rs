@@ -54,17 +54,14 @@ pub struct Term {
     metrics_updated: (Duration, bool),
 }
 
-/// Why a term ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TermEnd {
-    /// Leadership was lost or given up.
     LeadershipLost,
-    /// The watches ended.
     WatchesEnded,
 }
 
 impl Term {
-    /// A term with an empty cache, which waits for the first lists of the watches `missing`.
+    /// A term that waits for the first lists of the watches `missing`.
     pub fn new(context: Context, pace: Pace, missing: BTreeSet<&'static str>) -> Self {
         Self {
             context,
@@ -225,7 +222,7 @@ impl Term {
     }
 }
 
-/// Which pods are in trouble, and in which.
+/// The pods in trouble, each with the kind of its trouble.
 fn kinds(trouble: &BTreeMap<String, CreateFailure>) -> Vec<(&str, Discriminant<CreateFailure>)> {
     trouble.iter().map(|(pod, trouble)| (pod.as_str(), std::mem::discriminant(trouble))).collect()
 }

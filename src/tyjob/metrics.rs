@@ -24,6 +24,17 @@ const COUNTERS: [(&str, &str); 6] = [
     ("failures", "Reconciliations that ended with a failed request"),
 ];
 
+/// The counters, in the order of [`COUNTERS`].
+#[derive(Debug, Clone, Copy)]
+pub enum Counted {
+    Step,
+    StatusWrite,
+    Conflict,
+    PodMade,
+    PodDeleted,
+    Failure,
+}
+
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct InStage {
     stage: String,
@@ -41,7 +52,6 @@ pub struct Metrics {
 }
 
 impl Metrics {
-    /// All at zero.
     pub fn new() -> Self {
         let mut whole = Registry::default();
         build_info::register(&mut whole);
@@ -59,29 +69,8 @@ impl Metrics {
         Self { registry: Arc::new(whole), counters, leading, queue, jobs, complete: Arc::default() }
     }
 
-    /// A step was made.
-    pub fn stepped(&self) {
-        self.counters[0].inc();
-    }
-    /// A status was written.
-    pub fn wrote(&self) {
-        self.counters[1].inc();
-    }
-    /// A status was not written: the job is newer.
-    pub fn conflicted(&self) {
-        self.counters[2].inc();
-    }
-    /// A pod was made.
-    pub fn made(&self) {
-        self.counters[3].inc();
-    }
-    /// A pod was deleted.
-    pub fn deleted(&self) {
-        self.counters[4].inc();
-    }
-    /// A request failed.
-    pub fn failed(&self) {
-        self.counters[5].inc();
+    pub fn count(&self, counted: Counted) {
+        self.counters[counted as usize].inc();
     }
 
     /// Updates the gauges from the cache of the current term; `complete` when every first list is.
@@ -99,7 +88,6 @@ impl Metrics {
         }
     }
 
-    /// A term is over.
     pub fn term_ended(&self) {
         self.leading.set(0);
         self.complete.store(false, Ordering::Relaxed);
@@ -110,7 +98,6 @@ impl Metrics {
         (self.leading.get() == 1, self.complete.load(Ordering::Relaxed))
     }
 
-    /// The text.
     pub fn print(&self) -> String {
         let mut text = String::new();
         // Writing to a string does not fail.

@@ -7,9 +7,9 @@ use std::time::Duration;
 use crate::contract::name::{check_label_name, check_subdomain};
 use crate::runtime::options::{self, OptionError};
 
-/// The controller's configuration. [`Options::validate`] is called before anything starts.
+/// The controller's configuration. [`ControllerOptions::validate`] is called before anything starts.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Options {
+pub struct ControllerOptions {
     /// `spec.schedulerName` of the pods that are made: the scheduler that places TYJobs.
     pub scheduler_name: String,
     /// Credentials file; `None` uses the pod's service account.
@@ -40,7 +40,7 @@ pub struct Options {
     pub concurrency: usize,
 }
 
-impl Default for Options {
+impl Default for ControllerOptions {
     fn default() -> Self {
         let s = Duration::from_secs;
         Self {
@@ -62,7 +62,7 @@ impl Default for Options {
     }
 }
 
-impl Options {
+impl ControllerOptions {
     /// Checks what types cannot.
     pub fn validate(&self) -> Result<(), OptionError> {
         let words = [
@@ -89,14 +89,25 @@ mod tests {
 
     #[test]
     fn the_defaults_are_valid_and_a_bad_value_is_named() {
-        assert_eq!(Options::default().validate(), Ok(()));
-        let said = |options: Options| options.validate().unwrap_err().to_string();
-        assert!(said(Options { scheduler_name: String::new(), ..Options::default() }).contains("scheduler-name"));
-        assert!(said(Options { concurrency: 0, ..Options::default() }).contains("concurrency"));
-        assert!(said(Options { concurrency: usize::MAX, ..Options::default() }).contains("at most 4096"));
-        assert!(said(Options { namespace: "A_b".into(), ..Options::default() }).contains("\"A_b\""));
-        assert!(said(Options { lease_name: "x y".into(), ..Options::default() }).contains("--lease-name"));
-        let late = Options { lease_renew_deadline: Duration::from_secs(20), ..Options::default() };
+        assert_eq!(ControllerOptions::default().validate(), Ok(()));
+        let said = |options: ControllerOptions| options.validate().unwrap_err().to_string();
+        assert!(
+            said(ControllerOptions { scheduler_name: String::new(), ..ControllerOptions::default() })
+                .contains("scheduler-name")
+        );
+        assert!(said(ControllerOptions { concurrency: 0, ..ControllerOptions::default() }).contains("concurrency"));
+        assert!(
+            said(ControllerOptions { concurrency: usize::MAX, ..ControllerOptions::default() })
+                .contains("at most 4096")
+        );
+        assert!(
+            said(ControllerOptions { namespace: "A_b".into(), ..ControllerOptions::default() }).contains("\"A_b\"")
+        );
+        assert!(
+            said(ControllerOptions { lease_name: "x y".into(), ..ControllerOptions::default() })
+                .contains("--lease-name")
+        );
+        let late = ControllerOptions { lease_renew_deadline: Duration::from_secs(20), ..ControllerOptions::default() };
         assert!(said(late).contains("lease-duration"));
     }
 }

@@ -8,7 +8,7 @@ use futures::StreamExt;
 use jiff::Timestamp;
 
 use super::cache::{CachedJob, JobKey};
-use super::metrics::Metrics;
+use super::metrics::{Counted, Metrics};
 use crate::cluster::client::status_code;
 use crate::cluster::controller_feed::OwnedPod;
 use crate::cluster::controller_writer::{JobWrite, JobWriter, PodMade};
@@ -25,13 +25,9 @@ const AT_ONCE: usize = 8;
 /// What every reconciliation needs.
 #[derive(Clone)]
 pub struct Context {
-    /// Writes of TYJobs and their pods.
     pub writer: JobWriter,
-    /// Events.
     pub notices: Notices,
-    /// Whether writing is allowed.
     pub leadership: Leadership,
-    /// Counters.
     pub metrics: Metrics,
     /// `spec.schedulerName` of the pods.
     pub scheduler_name: Arc<str>,
@@ -39,11 +35,8 @@ pub struct Context {
 
 /// A TYJob to reconcile, as the watches have shown it.
 pub struct ReconcileRequest {
-    /// Its key.
     pub key: JobKey,
-    /// The object.
     pub job: CachedJob,
-    /// Its pods.
     pub pods: Vec<PodView>,
     /// Pods that the last reconciliation could not make; `None` before the first one that got as far as making pods.
     pub trouble: Option<BTreeMap<String, CreateFailure>>,
@@ -52,7 +45,6 @@ pub struct ReconcileRequest {
 /// Outcome of a reconciliation.
 #[derive(Debug, Default)]
 pub struct Reconciled {
-    /// Key of the TYJob.
     pub key: JobKey,
     /// The TYJob as it was written.
     pub job: Option<Box<RawTyJob>>,
@@ -68,14 +60,13 @@ pub struct Reconciled {
     pub again: bool,
 }
 
-/// Reconciles one TYJob.
 pub async fn reconcile(context: Context, request: ReconcileRequest) -> Reconciled {
     let mut result = Reconciled { key: request.key.clone(), trouble: request.trouble.clone(), ..Reconciled::default() };
     match try_reconcile(&context, request, &mut result).await {
         Ok(()) => {}
         Err(Stop::NotLeading) => result.again = true,
         Err(Stop::Failed(error)) => {
-            context.metrics.failed();
+            context.metrics.count(Counted::Failure);
             let job = format!("{}/{}", result.key.0, result.key.1);
             tracing::warn!(job, error = words(&error), "a request failed, the job is tried again");
             result.again = true;
@@ -108,7 +99,7 @@ async fn try_reconcile(context: &Context, request: ReconcileRequest, result: &mu
         scheduler_name: &context.scheduler_name,
         trouble: trouble.as_ref(),
     };
-    context.metrics.stepped();
+    context.metrics.count(Counted::Step);
     let (status, effects) = step(&view, &pods, clock::wall());
     let mut now = job.clone();
     if job.status.as_ref() != Some(&status) {
@@ -125,13 +116,13 @@ async fn try_reconcile(context: &Context, request: ReconcileRequest, result: &mu
         }
         match written? {
             JobWrite::Done(written) => {
-                context.metrics.wrote();
+                context.metrics.count(Counted::StatusWrite);
                 log_stage(&job, status.stage);
                 now.metadata.resource_version.clone_from(&written.metadata.resource_version);
                 result.job = Some(written);
             }
             JobWrite::Conflict => {
-                context.metrics.conflicted();
+                context.metrics.count(Counted::Conflict);
                 result.again = true;
                 return Ok(());
             }
@@ -243,7 +234,7 @@ async fn perform_one(context: &Context, job: &TyJob, effect: JobEffect) -> Resul
         JobEffect::Create { name, body } => {
             let made = context.writer.create(job, &name, &body).await?;
             if let PodMade::Ours(_) = &made {
-                context.metrics.made();
+                context.metrics.count(Counted::PodMade);
                 tracing::info!(job = job.metadata.name, pod = name, "the pod is made");
             }
             Ok(Some((name, made)))
@@ -252,7 +243,7 @@ async fn perform_one(context: &Context, job: &TyJob, effect: JobEffect) -> Resul
             if !context.writer.delete(job, &name, &uid, force).await? {
                 return Ok(Some((name, PodMade::Again)));
             }
-            context.metrics.deleted();
+            context.metrics.count(Counted::PodDeleted);
             tracing::info!(job = job.metadata.name, pod = name, uid, force, "the pod is deleted");
             Ok(None)
         }

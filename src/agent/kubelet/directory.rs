@@ -1,6 +1,6 @@
 //! Watches the kubelet's directory: by inotify for speed, and by looking every few seconds because inotify can miss what
-//! happens behind a symlink, a bind mount or a directory that was created again. The sentry takes these looks and wakes no
-//! task while they show the same.
+//! happens behind a symlink, a bind mount or a directory that was created again. The poll thread polls, and wakes no task while
+//! nothing changes.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ use inotify::{EventStream, Inotify, WatchMask};
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 
-use crate::runtime::Sentry;
+use crate::runtime::PollThread;
 use crate::runtime::vital;
 
 /// File name of the kubelet's registration socket.
@@ -54,12 +54,12 @@ fn there(directory: &Path) -> Option<(u64, u64)> {
 pub fn watch(
     directory: PathBuf,
     poll: Duration,
-    sentry: &Sentry,
+    poll_thread: &PollThread,
     stop: CancellationToken,
 ) -> watch::Receiver<DirectoryState> {
     let (sender, receiver) = watch::channel(look(&directory, 0));
     let poll = Poll { directory: directory.clone(), period: poll, other: Arc::default() };
-    poll.post(sentry, stop.clone());
+    poll.post(poll_thread, stop.clone());
     vital::spawn("device-plugins directory", async move {
         tokio::select! {
             () = run(&directory, &poll, &sender) => {}
@@ -78,7 +78,7 @@ struct Poll {
 }
 
 impl Poll {
-    fn post(&self, sentry: &Sentry, stop: CancellationToken) {
+    fn post(&self, poll_thread: &PollThread, stop: CancellationToken) {
         let (directory, other) = (self.directory.clone(), self.other.clone());
         let mut before = None;
         let look = move || {
@@ -89,7 +89,7 @@ impl Poll {
             }
             !stop.is_cancelled()
         };
-        sentry.every(self.period, Box::new(look));
+        poll_thread.every(self.period, Box::new(look));
     }
 }
 
@@ -190,8 +190,8 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let dir = root.path().join("device-plugins");
         let stop = CancellationToken::new();
-        let sentry = Sentry::start().unwrap();
-        let mut seen = watch(dir.clone(), Duration::from_millis(50), &sentry, stop.clone());
+        let poll_thread = PollThread::start().unwrap();
+        let mut seen = watch(dir.clone(), Duration::from_millis(50), &poll_thread, stop.clone());
         assert_eq!(seen.borrow().kubelet, None);
         std::fs::create_dir(&dir).unwrap();
         let real = root.path().join("real.sock");
@@ -210,8 +210,8 @@ mod tests {
     async fn what_happens_to_other_files_is_counted() {
         let dir = tempfile::tempdir().unwrap();
         let stop = CancellationToken::new();
-        let sentry = Sentry::start().unwrap();
-        let mut seen = watch(dir.path().to_owned(), Duration::from_secs(3600), &sentry, stop.clone());
+        let poll_thread = PollThread::start().unwrap();
+        let mut seen = watch(dir.path().to_owned(), Duration::from_secs(3600), &poll_thread, stop.clone());
         tokio::task::yield_now().await;
         std::fs::write(dir.path().join("baton-1.sock"), "").unwrap();
         changed(&mut seen, |s| s.happenings > 0).await;

@@ -15,7 +15,7 @@ use super::plugin::{OnLost, PluginState, PluginStates, ResourcePlugin, StateRepo
 use super::service::{DeviceCalls, PluginService, Streams};
 use super::socket;
 use crate::contract::DeviceId;
-use crate::runtime::{Backoff, Sentry, clock};
+use crate::runtime::{Backoff, PollThread, clock};
 
 /// What all plugins share.
 #[derive(Clone)]
@@ -25,7 +25,7 @@ pub struct PluginsConfig {
     /// How often it is looked at beside inotify.
     pub poll: Duration,
     /// Takes the looks.
-    pub sentry: Sentry,
+    pub poll_thread: PollThread,
     /// Time for one Register call.
     pub register_timeout: Duration,
     /// Waits after failed registrations.
@@ -60,7 +60,7 @@ impl ResourcePlugins {
         // Another number at each start: wall time is enough, because two starts are never in the same nanosecond.
         let start = clock::wall().as_nanosecond() as u32;
         socket::remove_stale(&config.directory, start);
-        let seen = directory::watch(config.directory.clone(), config.poll, &config.sentry, stop.clone());
+        let seen = directory::watch(config.directory.clone(), config.poll, &config.poll_thread, stop.clone());
         let states = Arc::new(watch::Sender::new(PluginStates::new()));
         Self { config, start, stop, seen, lists: BTreeMap::new(), states, tasks: JoinSet::new() }
     }

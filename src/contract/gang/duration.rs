@@ -7,9 +7,6 @@ use super::value::BadValue;
 /// Longest waiting time: seven days.
 pub const MAX_WAIT: Duration = Duration::from_secs(7 * 24 * 3600);
 
-/// A Go duration: nanoseconds, of either sign.
-pub type GoDuration = i64;
-
 /// Largest magnitude while adding up, 2⁶³: Go's own bound.
 const LIMIT: u64 = 1 << 63;
 
@@ -51,8 +48,8 @@ fn fraction(digits: &str) -> (u64, f64) {
     (sum, scale)
 }
 
-/// Reads a duration by Go's rules. The error is the rule that was broken.
-pub fn parse_go_duration(text: &str) -> Result<GoDuration, &'static str> {
+/// Reads a duration by Go's rules, as nanoseconds of either sign. The error is the rule that was broken.
+pub fn parse_go_duration(text: &str) -> Result<i64, &'static str> {
     const INVALID: &str = "is no duration; expected e.g. 600s, 1h30m or 1.5h";
     const LONG: &str = "is longer than a duration can be";
     let (negative, mut rest) = match text.as_bytes().first() {

@@ -12,7 +12,7 @@ mod value;
 
 pub use super::name::BadName;
 pub use committed::Committed;
-pub use duration::{GoDuration, MAX_WAIT, parse_go_duration, parse_wait};
+pub use duration::{MAX_WAIT, parse_go_duration, parse_wait};
 pub use name::{GangId, MAX_GROUP, parse_groups};
 pub use pod_group::{PodGroup, PodGroupApi, PodGroupPhase, PodGroupSpec, PodGroupStatus};
-pub use value::{BadValue, MatchPolicy, Mode, parse_min, parse_sub_priority, parse_total};
+pub use value::{BadValue, MatchPolicy, Mode, parse_members, parse_sub_priority};

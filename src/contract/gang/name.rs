@@ -59,7 +59,8 @@ impl Serialize for GangId {
 /// Most gangs in one group. A longer list is a bug: each of its gangs would have to name all the others.
 pub const MAX_GROUP: usize = 1024;
 
-/// Reads a JSON array of `"namespace/gang"`, the gangs that start together. An empty text and an empty array are no group; a gang that is listed twice counts once.
+/// Reads a JSON array of `"namespace/gang"`, the gangs that start together. An empty text and an empty array are no group; a gang
+/// that is listed twice counts once.
 pub fn parse_groups(key: &'static str, text: &str) -> Result<BTreeSet<GangId>, BadValue> {
     let bad = |rule: String| BadValue::new(key, text, rule);
     if text.trim().is_empty() {

@@ -64,17 +64,13 @@ impl MatchPolicy {
     }
 }
 
-/// Reads a minimum: 0 to 2147483647, blanks around it allowed. 0 means no gang rule.
-pub fn parse_min(key: &'static str, text: &str) -> Result<u32, BadValue> {
+/// Reads a number of members, a minimum or a total: 0 to 2147483647, blanks around it allowed. A minimum of 0 means no gang
+/// rule; the caller checks that a total is not below the minimum.
+pub fn parse_members(key: &'static str, text: &str) -> Result<u32, BadValue> {
     match text.trim().parse::<i32>() {
         Ok(number) => u32::try_from(number).map_err(|_| BadValue::new(key, text, "is negative; expected 0 or more")),
         Err(_) => Err(BadValue::new(key, text, "is no whole number from 0 to 2147483647")),
     }
-}
-
-/// Reads a total: 0 to 2147483647, blanks around it allowed. The caller checks that it is not below the minimum.
-pub fn parse_total(key: &'static str, text: &str) -> Result<u32, BadValue> {
-    parse_min(key, text)
 }
 
 /// Reads a sub-priority; what is no integer counts as 0.
@@ -92,10 +88,10 @@ mod tests {
         for (text, expected) in
             [("5", Some(5)), (" 5 ", Some(5)), ("+5", Some(5)), ("0", Some(0)), ("2147483647", Some(2_147_483_647))]
         {
-            assert_eq!(parse_min(key::MIN_AVAILABLE, text).ok(), expected, "{text:?}");
+            assert_eq!(parse_members(key::MIN_AVAILABLE, text).ok(), expected, "{text:?}");
         }
         for text in ["", " ", "-1", "2147483648", "1.5", "5 5", "five", "0x5", "٣"] {
-            let error = parse_min(key::MIN_AVAILABLE, text).unwrap_err().to_string();
+            let error = parse_members(key::MIN_AVAILABLE, text).unwrap_err().to_string();
             assert!(error.contains(key::MIN_AVAILABLE) && error.contains(&format!("{text:?}")), "{error}");
         }
     }

@@ -25,48 +25,25 @@ pub fn crd() -> CustomResourceDefinition {
 /// Adds what the derive cannot express.
 fn shape(schema: &mut Value) {
     schema["x-kubernetes-validations"] = json!([
-        rule(
-            "self.metadata.name.size() <= 61 && self.metadata.name.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?$')",
-            "the name of a job is the first part of its pods' names: an RFC 1123 label of at most 61 characters",
-            None,
-        ),
-        rule(
-            "self.metadata.name.size() + 1 + self.spec.leader.name.size() <= 63",
-            "the leader pod <job>-<leader> would have a name of more than 63 characters",
-            Some(".spec.leader.name"),
-        ),
-        rule(
-            "self.spec.workerSets.all(s, self.metadata.name.size() + s.name.size() + 2 + string(s.counts - 1).size() \
-             <= 63)",
-            "a worker pod <job>-<workerset>-<index> would have a name of more than 63 characters",
-            Some(".spec.workerSets"),
-        ),
+        { "rule": "self.metadata.name.size() <= 61 && self.metadata.name.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?$')",
+          "message": "the name of a job is the first part of its pods' names: an RFC 1123 label of at most 61 characters" },
+        { "rule": "self.metadata.name.size() + 1 + self.spec.leader.name.size() <= 63",
+          "message": "the leader pod <job>-<leader> would have a name of more than 63 characters", "fieldPath": ".spec.leader.name" },
+        { "rule": "self.spec.workerSets.all(s, self.metadata.name.size() + s.name.size() + 2 + string(s.counts - 1).size() <= 63)",
+          "message": "a worker pod <job>-<workerset>-<index> would have a name of more than 63 characters", "fieldPath": ".spec.workerSets" },
     ]);
     let spec = &mut schema["properties"]["spec"];
     spec["x-kubernetes-validations"] = json!([
-        rule(
-            "self.minWorkersNum <= self.workerSets.map(s, s.counts).sum()",
-            "minWorkersNum is more than the workers of all sets",
-            Some(".minWorkersNum"),
-        ),
-        rule("self.workerSets.map(s, s.counts).sum() <= 5000", "more than 5000 workers in all", Some(".workerSets"),),
-        rule(
-            "!has(self.leader.template.spec.restartPolicy) || self.leader.template.spec.restartPolicy != 'Always'",
-            "restartPolicy Always never ends: expected Never or OnFailure",
-            Some(".leader.template.spec.restartPolicy"),
-        ),
-        rule(
-            "self.workerSets.all(s, !(self.leader.name.startsWith(s.name + '-') && \
-             self.leader.name.substring(s.name.size() + 1).matches('^(0|[1-9][0-9]{0,5})$') && \
-             int(self.leader.name.substring(s.name.size() + 1)) < s.counts))",
-            "the leader and a worker would have the same pod name",
-            Some(".leader.name"),
-        ),
-        rule(
-            "self.workerSets.all(s, s.name != self.leader.name)",
-            "the leader and a worker set have the same name",
-            Some(".leader.name"),
-        ),
+        { "rule": "self.minWorkersNum <= self.workerSets.map(s, s.counts).sum()",
+          "message": "minWorkersNum is more than the workers of all sets", "fieldPath": ".minWorkersNum" },
+        { "rule": "self.workerSets.map(s, s.counts).sum() <= 5000",
+          "message": "more than 5000 workers in all", "fieldPath": ".workerSets" },
+        { "rule": "!has(self.leader.template.spec.restartPolicy) || self.leader.template.spec.restartPolicy != 'Always'",
+          "message": "restartPolicy Always never ends: expected Never or OnFailure", "fieldPath": ".leader.template.spec.restartPolicy" },
+        { "rule": "self.workerSets.all(s, !(self.leader.name.startsWith(s.name + '-') && self.leader.name.substring(s.name.size() + 1).matches('^(0|[1-9][0-9]{0,5})$') && int(self.leader.name.substring(s.name.size() + 1)) < s.counts))",
+          "message": "the leader and a worker would have the same pod name", "fieldPath": ".leader.name" },
+        { "rule": "self.workerSets.all(s, s.name != self.leader.name)",
+          "message": "the leader and a worker set have the same name", "fieldPath": ".leader.name" },
     ]);
     let sets = &mut spec["properties"]["workerSets"];
     sets["minItems"] = 1.into();
@@ -77,14 +54,6 @@ fn shape(schema: &mut Value) {
     schema["properties"]["status"]["properties"]["allocations"]["x-kubernetes-list-type"] = "atomic".into();
     schema["properties"]["status"]["properties"]["replacing"]["x-kubernetes-list-type"] = "atomic".into();
     without_defaults(&mut schema["properties"]["status"]);
-}
-
-fn rule(rule: &str, message: &str, path: Option<&str>) -> Value {
-    let mut value = json!({ "rule": rule, "message": message });
-    if let Some(path) = path {
-        value["fieldPath"] = path.into();
-    }
-    value
 }
 
 /// A default in the status would be a value that no daemon has written.

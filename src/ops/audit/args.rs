@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use clap::{Args, ValueEnum};
 use serde_json::json;
 
-use super::read::{self, Report};
+use super::read::{self, AuditReport};
 use crate::contract::key;
 use crate::ops::config::print_yaml;
 use crate::ops::live;
@@ -48,8 +48,8 @@ pub async fn run(args: AuditArgs) -> anyhow::Result<ExitCode> {
     Ok(if report.violations.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(1) })
 }
 
-fn print(report: &Report, output: Option<Output>) -> anyhow::Result<String> {
-    let Report { nodes, devices, pods, violations } = report;
+fn print(report: &AuditReport, output: Option<Output>) -> anyhow::Result<String> {
+    let AuditReport { nodes, devices, pods, violations } = report;
     if let Some(output) = output {
         let mut printed = json!(report);
         for (item, violation) in printed["violations"].as_array_mut().into_iter().flatten().zip(violations) {

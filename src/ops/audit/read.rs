@@ -16,7 +16,7 @@ use crate::runtime::clock;
 
 /// The objects read and the violations found.
 #[derive(Debug, Clone, Serialize)]
-pub struct Report {
+pub struct AuditReport {
     /// Nodes read.
     pub nodes: usize,
     /// Device objects read.
@@ -28,7 +28,7 @@ pub struct Report {
 }
 
 /// Reads the cluster and checks it. Pods are read last: a device that changes hands in between is missing rather than held twice.
-pub async fn read(client: Client, lock_key: &str, lock_ends: Duration) -> anyhow::Result<Report> {
+pub async fn read(client: Client, lock_key: &str, lock_ends: Duration) -> anyhow::Result<AuditReport> {
     let nodes = all(Api::<LightNode>::all(client.clone()), "nodes").await?;
     let devices = live::devices(client.clone()).await?;
     let pods = all(Api::<LightPod>::all(client), "pods").await?;
@@ -43,7 +43,7 @@ pub fn report(
     lock_key: &str,
     wall: Timestamp,
     lock_ends: Duration,
-) -> Report {
+) -> AuditReport {
     let counts = (nodes.len(), devices.len(), pods.len());
     let mut world = World::new(WorldPolicy { keep_assignments: true, ..WorldPolicy::default() });
     let nodes = nodes.into_iter().map(|node| WorldEvent::Node(node.facts(lock_key)));
@@ -53,7 +53,7 @@ pub fn report(
         world.apply(event, Duration::ZERO, wall);
     }
     let violations = check_cluster(&world, wall, lock_ends);
-    Report { nodes: counts.0, devices: counts.1, pods: counts.2, violations }
+    AuditReport { nodes: counts.0, devices: counts.1, pods: counts.2, violations }
 }
 
 #[cfg(test)]

@@ -45,8 +45,8 @@ struct Chapter<'a> {
     violations: Vec<String>,
 }
 
-/// Plays the chapter and takes everything away again. Answers what went wrong.
-pub async fn tell(cluster: &mut Cluster, progress: Progress) -> anyhow::Result<Vec<String>> {
+/// Plays the chapter and takes everything away again. Returns what went wrong.
+pub async fn play(cluster: &mut Cluster, progress: Progress) -> anyhow::Result<Vec<String>> {
     let nodes: Vec<String> = cluster.nodes.iter().map(|node| node.name.clone()).collect();
     let [first, second, third] = nodes.as_slice() else { return Ok(Vec::new()) };
     let namespaces: Api<Namespace> = Api::all(cluster.client.clone());

@@ -39,12 +39,12 @@ struct Chapter<'a> {
     /// The job as the watch showed it last.
     status: TyJobStatus,
     stages: Vec<Stage>,
-    told: Option<ScheduleState>,
+    shown: Option<ScheduleState>,
     violations: Vec<String>,
 }
 
-/// Plays the chapter and takes everything away again. Answers what became of the job, and what went wrong.
-pub async fn tell(cluster: &mut Cluster, progress: Progress) -> anyhow::Result<(Option<JobReport>, Vec<String>)> {
+/// Plays the chapter and takes everything away again. Returns what became of the job, and what went wrong.
+pub async fn play(cluster: &mut Cluster, progress: Progress) -> anyhow::Result<(Option<JobReport>, Vec<String>)> {
     // One machine's GPUs may be too few for it.
     if cluster.nodes.len() < 2 {
         return Ok((None, Vec::new()));
@@ -59,8 +59,8 @@ pub async fn tell(cluster: &mut Cluster, progress: Progress) -> anyhow::Result<(
     }
     let (sender, seen) = mpsc::unbounded_channel();
     let _watch = watch(cluster, sender);
-    let (status, stages, told, violations) = (TyJobStatus::default(), Vec::new(), None, Vec::new());
-    let mut chapter = Chapter { cluster, progress, job, seen, status, stages, told, violations };
+    let (status, stages, shown, violations) = (TyJobStatus::default(), Vec::new(), None, Vec::new());
+    let mut chapter = Chapter { cluster, progress, job, seen, status, stages, shown, violations };
     let report = chapter.play().await?;
     Ok((Some(report), chapter.violations))
 }
@@ -78,7 +78,7 @@ impl Chapter<'_> {
         let runs = |status: &TyJobStatus| status.stage == Some(Stage::Running) && status.ready.as_ref() == Some(&ready);
         self.wait("the job runs with all its workers", runs).await?;
         let leader_address = self.status.leader_address.clone().unwrap_or_default();
-        self.say(&name, &format!("all actors run and were told that the learner is at {leader_address}"));
+        self.say(&name, &format!("all actors run and have the learner's address {leader_address}"));
         let pods = self.check_pods(&leader_address).await?;
 
         let set = self.job.spec.worker_sets.first().map(|set| set.name.clone()).unwrap_or_default();
@@ -130,18 +130,18 @@ impl Chapter<'_> {
         }
     }
 
-    /// Where the pods are: one of each name, where the scheduler placed it, told of the leader.
+    /// Where the pods are: one of each name, where the scheduler placed it, with the leader's address.
     async fn check_pods(&mut self, leader_address: &str) -> anyhow::Result<BTreeMap<String, String>> {
         let mut nodes = BTreeMap::new();
         for pod in self.pods().await? {
             let (name, role) = (pod.name_any(), pod.labels().get(keys::ROLE).cloned().unwrap_or_default());
             let spec = pod.spec.unwrap_or_default();
             let env = spec.containers.first().and_then(|container| container.env.as_ref()).into_iter().flatten();
-            let told = env.into_iter().find(|entry| entry.name == keys::ENV_LEADER_ADDRESS);
-            let told = told.and_then(|entry| entry.value.as_deref());
-            if role == "worker" && told != Some(leader_address) {
+            let address = env.into_iter().find(|entry| entry.name == keys::ENV_LEADER_ADDRESS);
+            let address = address.and_then(|entry| entry.value.as_deref());
+            if role == "worker" && address != Some(leader_address) {
                 self.violations
-                    .push(format!("pod {name} was told {told:?} as the leader's address, not {leader_address}"));
+                    .push(format!("pod {name} has {address:?} as the leader's address, not {leader_address}"));
             }
             nodes.insert(name, spec.node_name.unwrap_or_default());
         }
@@ -180,8 +180,8 @@ impl Chapter<'_> {
         let name = job.name_any();
         self.status = job.status.unwrap_or_default();
         let state = self.status.schedule_state;
-        if state.is_some() && state != self.told {
-            self.told = state;
+        if state.is_some() && state != self.shown {
+            self.shown = state;
             let places = self.status.allocations.iter().map(|place| format!("{} on {}", place.pod, place.node));
             let places = places.collect::<Vec<_>>().join(", ");
             self.say(&name, &format!("{}: {places}", state.map_or("", ScheduleState::word)));

@@ -7,7 +7,6 @@
 mod args;
 mod cluster;
 mod gangs;
-mod install;
 mod jobs;
 mod pods;
 mod process;
@@ -18,5 +17,5 @@ mod table;
 mod timeline;
 
 pub use args::DemoArgs;
-pub use report::{Devices, JobReport, PodReport, Report};
+pub use report::{DemoReport, Devices, JobReport, PodReport};
 pub use run::run;

@@ -64,7 +64,7 @@ pub struct JobReport {
     pub stages: Vec<&'static str>,
     /// Node of each pod when all of them ran, by pod.
     pub pods: BTreeMap<String, String>,
-    /// Address of the leader, as its workers were told.
+    /// Address of the leader, as its workers have it.
     pub leader_address: String,
     /// Workers that failed and were made again.
     pub worker_restarts: i32,
@@ -75,7 +75,7 @@ pub struct JobReport {
 /// Everything.
 #[derive(Debug, Clone, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Report {
+pub struct DemoReport {
     /// No violation.
     pub ok: bool,
     /// In the order of submission.
@@ -89,7 +89,7 @@ pub struct Report {
     pub violations: Vec<String>,
 }
 
-impl Report {
+impl DemoReport {
     /// Judges the pods; `violations` are those that were found on the way.
     pub fn new(pods: Vec<PodReport>, api_writes: u64, mut violations: Vec<String>) -> Self {
         for pod in &pods {
@@ -177,14 +177,14 @@ mod tests {
     }
 
     fn violations(pod: PodReport) -> String {
-        let report = Report::new(vec![pod], 3, Vec::new());
+        let report = DemoReport::new(vec![pod], 3, Vec::new());
         assert_eq!(report.ok, report.violations.is_empty());
         report.violations.join("; ")
     }
 
     #[test]
     fn a_report_has_the_promised_shape() {
-        let report = Report::new(vec![pod()], 3, Vec::new());
+        let report = DemoReport::new(vec![pod()], 3, Vec::new());
         assert_eq!(
             serde_json::to_value(&report).unwrap(),
             serde_json::json!({"ok": true, "pods": [{"name": "p", "node": "n", "assigned": {"gpu": ["GPU-a"], "rdma": []},

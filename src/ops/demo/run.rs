@@ -12,17 +12,17 @@ use crate::runtime::shutdown;
 const INTERRUPTED: u8 = 130;
 
 /// Plays gangs and a TYJob first, because those chapters delete everything they made; then the story whose pods stay.
-async fn tell(cluster: &mut Cluster, progress: Progress) -> anyhow::Result<story::Outcome> {
-    let mut found = gangs::tell(cluster, progress).await?;
-    let (job, wrong) = jobs::tell(cluster, progress).await?;
+async fn play(cluster: &mut Cluster, progress: Progress) -> anyhow::Result<story::Outcome> {
+    let mut found = gangs::play(cluster, progress).await?;
+    let (job, wrong) = jobs::play(cluster, progress).await?;
     found.extend(wrong);
-    let mut outcome = story::tell(cluster, progress).await?;
+    let mut outcome = story::play(cluster, progress).await?;
     outcome.report.job = job;
     outcome.report.blame(found);
     Ok(outcome)
 }
 
-/// Starts the cluster, tells the story, prints the verdict. A signal ends the daemons and the demo at any point.
+/// Starts the cluster, plays the story, prints the verdict. A signal ends the daemons and the demo at any point.
 pub async fn run(args: DemoArgs) -> anyhow::Result<ExitCode> {
     let stop = shutdown::on_signals()?;
     let json = args.output == Some(Output::Json);
@@ -33,7 +33,7 @@ pub async fn run(args: DemoArgs) -> anyhow::Result<ExitCode> {
     };
     let mut cluster = started?;
     let outcome = tokio::select! {
-        outcome = tell(&mut cluster, progress) => Some(outcome),
+        outcome = play(&mut cluster, progress) => Some(outcome),
         () = stop.cancelled() => None,
     };
     let ok = match &outcome {

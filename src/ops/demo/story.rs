@@ -15,7 +15,7 @@ use tokio::sync::mpsc;
 use super::args::Progress;
 use super::cluster::Cluster;
 use super::pods::{self, DemoPod, NAMESPACE, Needs};
-use super::report::{Devices, PodReport, Report, Shares};
+use super::report::{DemoReport, Devices, PodReport, Shares};
 use super::timeline::{Line, Timeline};
 use crate::cluster::client::at;
 use crate::cluster::pod::LightPod;
@@ -34,14 +34,14 @@ const LOOK: Duration = Duration::from_millis(2);
 /// Outcome of the story.
 pub struct Outcome {
     /// The verdict.
-    pub report: Report,
+    pub report: DemoReport,
     /// The nodes' devices.
     pub devices: Vec<Device>,
     /// Percent and pod by node and device id.
     pub shares: Shares,
 }
 
-enum Seen {
+enum WatchedChange {
     Node(String, Option<String>),
     Pod(Box<HandoffPod>),
 }
@@ -49,13 +49,13 @@ enum Seen {
 struct Story {
     timeline: Timeline,
     pods: BTreeMap<PodKey, HandoffPod>,
-    seen: mpsc::UnboundedReceiver<(Duration, Seen)>,
+    seen: mpsc::UnboundedReceiver<(Duration, WatchedChange)>,
     /// Pods whose answers are all printed.
     answered: BTreeSet<PodKey>,
 }
 
 /// Submits, follows, judges.
-pub async fn tell(cluster: &mut Cluster, progress: Progress) -> anyhow::Result<Outcome> {
+pub async fn play(cluster: &mut Cluster, progress: Progress) -> anyhow::Result<Outcome> {
     let (sender, seen) = mpsc::unbounded_channel();
     let _watches = watch(cluster, &sender);
     let (timeline, pods) = (Timeline::default(), BTreeMap::new());
@@ -126,11 +126,11 @@ async fn finish(
     violations
         .extend(records.pods.iter().filter(|pod| pod.name == pods::TOGETHER).filter_map(|pod| apart(pod, &devices)));
     violations.extend(story.timeline.locked().map(|node| format!("node {node} is still locked at the end")));
-    let report = Report::new(records.pods, api_writes(cluster), violations);
+    let report = DemoReport::new(records.pods, api_writes(cluster), violations);
     Ok(Outcome { report, devices, shares: records.shares })
 }
 
-/// What is wrong when the devices of a pod are not all below one PCIe switch, as the Device object tells it.
+/// What is wrong when the devices of a pod are not all below one PCIe switch, by the Device object.
 fn apart(pod: &PodReport, devices: &[Device]) -> Option<String> {
     let node = devices.iter().find(|device| device.metadata.name.as_deref() == Some(&pod.node))?;
     let ids: BTreeSet<&String> = pod.assigned.gpu.iter().chain(&pod.assigned.rdma).collect();
@@ -149,7 +149,7 @@ async fn stage(
     progress: Progress,
 ) -> anyhow::Result<Vec<String>> {
     let failed = follow(cluster, story, pods, submitted, progress).await;
-    story.tell(Duration::MAX, progress);
+    story.print_lines(Duration::MAX, progress);
     failed
 }
 
@@ -214,8 +214,8 @@ impl Story {
         while let Some((at, seen)) = next {
             let at = at.saturating_sub(cluster.start);
             let lines = match seen {
-                Seen::Node(name, lock) => self.timeline.node(at, &name, lock.as_deref()),
-                Seen::Pod(pod) => {
+                WatchedChange::Node(name, lock) => self.timeline.node(at, &name, lock.as_deref()),
+                WatchedChange::Pod(pod) => {
                     let lines = self.timeline.pod(at, &pod);
                     self.pods.insert(pod.pod.key.clone(), *pod);
                     lines
@@ -227,15 +227,15 @@ impl Story {
         // After what the watches brought: of a pod that is not known to be bound the kubelets are not asked.
         let lines = self.answers(cluster);
         self.timeline.keep(lines);
-        self.tell(clock::mono().saturating_sub(cluster.start).saturating_sub(PATIENCE), progress);
+        self.print_lines(clock::mono().saturating_sub(cluster.start).saturating_sub(PATIENCE), progress);
     }
 
-    /// Tells what happened up to `until`.
-    fn tell(&mut self, until: Duration, progress: Progress) {
+    /// Prints what happened up to `until`.
+    fn print_lines(&mut self, until: Duration, progress: Progress) {
         self.timeline.due(until).into_iter().for_each(|line| progress.line(line));
     }
 
-    /// Tells what the kubelets' device managers got since the last look.
+    /// Returns what the kubelets' device managers got since the last call.
     fn answers(&mut self, cluster: &Cluster) -> Vec<Line> {
         let mut lines = Vec::new();
         let waits = |pod: &&HandoffPod| pod.is_live() && !self.answered.contains(&pod.pod.key);
@@ -249,18 +249,18 @@ impl Story {
             let Some((kubelet, view)) = pod.node.as_deref().and_then(|node| views.get(node)) else { continue };
             let Some(view) = view.get(&pod.pod.key.to_string()) else { continue };
             let mut expected = 0;
-            let mut told = 0;
+            let mut answered = 0;
             for call in pod.expected_calls(|_| true) {
                 expected += 1;
                 let container = view.containers.get(&*call.container.name);
                 let Some(ids) = container.and_then(|container| container.devices.get(call.resource)) else { continue };
-                told += 1;
+                answered += 1;
                 let name = &call.container.name;
                 let at = kubelet.answered_at(&view.uid, name, call.resource).unwrap_or_else(clock::mono);
                 let at = at.saturating_sub(cluster.start);
                 lines.extend(self.timeline.answered(at, &pod.pod.key, name, call.resource, ids.len()));
             }
-            if expected == told {
+            if expected == answered {
                 self.answered.insert(pod.pod.key.clone());
             }
         }
@@ -378,7 +378,7 @@ fn emptiest(story: &Story, inventory: &BTreeMap<String, Needs>) -> Option<(Strin
 }
 
 /// Watches of Nodes and Pods into `sender`, with the time of arrival.
-fn watch(cluster: &Cluster, sender: &mpsc::UnboundedSender<(Duration, Seen)>) -> tokio::task::JoinSet<()> {
+fn watch(cluster: &Cluster, sender: &mpsc::UnboundedSender<(Duration, WatchedChange)>) -> tokio::task::JoinSet<()> {
     let mut tasks = tokio::task::JoinSet::new();
     let nodes = watcher(Api::<Node>::all(cluster.client.clone()), watcher::Config::default());
     let to = sender.clone();
@@ -387,7 +387,7 @@ fn watch(cluster: &Cluster, sender: &mpsc::UnboundedSender<(Duration, Seen)>) ->
         while let Some(event) = nodes.next().await {
             if let Ok(watcher::Event::Apply(node) | watcher::Event::InitApply(node)) = event {
                 let lock = node.metadata.annotations.and_then(|mut map| map.remove(key::NODE_LOCK));
-                let seen = Seen::Node(node.metadata.name.unwrap_or_default(), lock);
+                let seen = WatchedChange::Node(node.metadata.name.unwrap_or_default(), lock);
                 if to.send((clock::mono(), seen)).is_err() {
                     return;
                 }
@@ -400,7 +400,7 @@ fn watch(cluster: &Cluster, sender: &mpsc::UnboundedSender<(Duration, Seen)>) ->
         let mut pods = std::pin::pin!(pods.into_stream());
         while let Some(event) = pods.next().await {
             if let Ok(watcher::Event::Apply(pod) | watcher::Event::InitApply(pod)) = event
-                && to.send((clock::mono(), Seen::Pod(Box::new(pod.handoff())))).is_err()
+                && to.send((clock::mono(), WatchedChange::Pod(Box::new(pod.handoff())))).is_err()
             {
                 return;
             }

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use super::report::{JobReport, Report, list};
+use super::report::{DemoReport, JobReport, list};
 use super::story::Outcome;
 use crate::ops::get::plain;
 
@@ -27,7 +27,7 @@ pub fn devices(outcome: &Outcome) -> String {
 }
 
 /// Pod → node, lock, agreement.
-pub fn pods(report: &Report) -> String {
+pub fn pods(report: &DemoReport) -> String {
     let row = |pod: &super::report::PodReport| {
         let agree = pod.kubelet == pod.assigned && pod.ledger == pod.assigned && !pod.assigned.is_empty();
         let held = pod.lock_held_ms.map(|millis| format!("{millis:.1} ms")).unwrap_or_default();
@@ -50,7 +50,7 @@ pub fn job(job: &JobReport) -> String {
 }
 
 /// The last lines.
-pub fn verdict(report: &Report) -> String {
+pub fn verdict(report: &DemoReport) -> String {
     let mut text = String::new();
     let devices: usize = report.pods.iter().filter(|pod| list(&pod.assigned) != "nothing").count();
     if report.ok {

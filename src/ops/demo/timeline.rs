@@ -77,22 +77,22 @@ impl Timeline {
 
     /// A pod, as a watch shows it.
     pub fn pod(&mut self, at: Duration, pod: &HandoffPod) -> Vec<Line> {
-        let told = self.pods.entry(pod.pod.key.clone()).or_default();
+        let shown = self.pods.entry(pod.pod.key.clone()).or_default();
         let mut lines = Vec::new();
-        let mut tell = |text: String| lines.push(Line { at, subject: pod.pod.key.name.to_string(), text });
-        if let Some(node) = pod.node.as_deref().filter(|_| !told.bound) {
-            told.bound = true;
+        let mut show = |text: String| lines.push(Line { at, subject: pod.pod.key.name.to_string(), text });
+        if let Some(node) = pod.node.as_deref().filter(|_| !shown.bound) {
+            shown.bound = true;
             let annotation = pod.assignment.device_allocated.as_deref().unwrap_or_default();
             let devices = Devices::of_annotation(annotation).unwrap_or_default();
-            tell(format!("bound to {node} with {}", count(&devices)));
+            show(format!("bound to {node} with {}", count(&devices)));
         }
-        if pod.phase == Phase::Running && !told.running {
-            told.running = true;
-            tell("running".to_owned());
+        if pod.phase == Phase::Running && !shown.running {
+            shown.running = true;
+            show("running".to_owned());
         }
-        if pod.phase.is_terminal() && !told.ended {
-            told.ended = true;
-            tell(format!("{:?}", pod.phase).to_lowercase());
+        if pod.phase.is_terminal() && !shown.ended {
+            shown.ended = true;
+            show(format!("{:?}", pod.phase).to_lowercase());
         }
         lines
     }
@@ -106,8 +106,8 @@ impl Timeline {
         resource: &str,
         ids: usize,
     ) -> Option<Line> {
-        let told = self.pods.entry(pod.clone()).or_default();
-        told.answered.insert((container.to_owned(), resource.to_owned())).then(|| Line {
+        let shown = self.pods.entry(pod.clone()).or_default();
+        shown.answered.insert((container.to_owned(), resource.to_owned())).then(|| Line {
             at,
             subject: pod.name.to_string(),
             text: format!(

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use clap::{Arg, ArgMatches, Command, builder::PossibleValuesParser};
 
-use super::report::Report;
+use super::report::DoctorReport;
 use super::{access, cdi, containerd, kubelet, machine, objects, offered, state};
 use crate::agent::AgentOptions;
 use crate::ops::config::{self, print_yaml};
@@ -66,7 +66,7 @@ fn host_root(options: &AgentOptions) -> PathBuf {
     }
 }
 
-async fn examine(options: AgentOptions, host_root: PathBuf) -> anyhow::Result<Report> {
+async fn examine(options: AgentOptions, host_root: PathBuf) -> anyhow::Result<DoctorReport> {
     let looked = options.clone();
     let (seen, mut findings) = tokio::task::spawn_blocking(move || machine::look(&looked)).await?;
     let state = state::look(&options, seen.boot_id());
@@ -80,5 +80,5 @@ async fn examine(options: AgentOptions, host_root: PathBuf) -> anyhow::Result<Re
     }
     findings.push(containerd::look(&options, &host_root, cluster.node.as_ref()));
     findings.extend(offered::look(&options, &seen, &cluster, state.agent_runs()));
-    Ok(Report::new(&options.node_name, findings))
+    Ok(DoctorReport::new(&options.node_name, findings))
 }

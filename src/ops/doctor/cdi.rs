@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
-use super::machine::Seen;
+use super::machine::MachineView;
 use super::report::Finding;
 use super::state::writable;
 use crate::agent::AgentOptions;
@@ -18,7 +18,7 @@ const STATIC: &str = "/etc/cdi";
 /// Largest spec file that is read.
 const MAX_FILE: u64 = 8 << 20;
 
-pub fn look(options: &AgentOptions, seen: &Seen, agent_runs: Option<bool>) -> Vec<Finding> {
+pub fn look(options: &AgentOptions, seen: &MachineView, agent_runs: Option<bool>) -> Vec<Finding> {
     if !options.by_cdi() {
         return vec![Finding::ok("cdi-root", "CDI is not used by --device-list-strategy")];
     }
@@ -71,7 +71,7 @@ fn own(path: &Path, states: SpecState, agent_runs: Option<bool>) -> Finding {
 }
 
 /// A spec of the vendor's: every GPU must be in it, by UUID.
-fn foreign(options: &AgentOptions, seen: &Seen) -> Finding {
+fn foreign(options: &AgentOptions, seen: &MachineView) -> Finding {
     let kind = &options.cdi_kind;
     let wanted: Vec<String> = seen.table.of(&DeviceType::Gpu).map(|(id, _)| id.to_string()).collect();
     let mut names = BTreeSet::new();

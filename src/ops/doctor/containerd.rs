@@ -159,7 +159,7 @@ fn matching(host_root: &Path, pattern: &str) -> Vec<PathBuf> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::report::Level;
+    use super::super::report::CheckLevel;
     use super::*;
 
     fn host(files: &[(&str, &str)]) -> tempfile::TempDir {
@@ -172,11 +172,11 @@ mod tests {
         root
     }
 
-    fn judged(runtime: Option<&str>, files: &[(&str, &str)]) -> (Level, String) {
+    fn judged(runtime: Option<&str>, files: &[(&str, &str)]) -> (CheckLevel, String) {
         let root = host(files);
         let config = CONFIGS.iter().find_map(|path| read(root.path(), Path::new(path)));
         let finding = judge(runtime, config.as_ref(), Path::new("/var/run/cdi"));
-        assert_eq!(finding.level == Level::Ok, finding.advice.is_none());
+        assert_eq!(finding.level == CheckLevel::Ok, finding.advice.is_none());
         (finding.level, finding.found)
     }
 
@@ -189,16 +189,16 @@ mod tests {
         let on = format!("{V2}enable_cdi = true\n");
         let off = format!("{V3}enable_cdi = false\n");
         for (runtime, file, level) in [
-            (Some("containerd://1.7.13"), Some(on.as_str()), Level::Ok),
-            (Some("containerd://1.7.13"), Some(V2), Level::Fail),
-            (Some("containerd://1.7.13"), None, Level::Warn),
-            (Some("containerd://1.6.31"), Some(on.as_str()), Level::Fail),
-            (Some("containerd://2.0.1"), None, Level::Ok),
-            (Some("containerd://2.0.1-k3s2"), Some(off.as_str()), Level::Fail),
-            (Some("cri-o://1.30.0"), None, Level::Ok),
-            (None, Some(on.as_str()), Level::Ok),
-            (None, None, Level::Warn),
-            (Some("docker://24.0"), None, Level::Warn),
+            (Some("containerd://1.7.13"), Some(on.as_str()), CheckLevel::Ok),
+            (Some("containerd://1.7.13"), Some(V2), CheckLevel::Fail),
+            (Some("containerd://1.7.13"), None, CheckLevel::Warn),
+            (Some("containerd://1.6.31"), Some(on.as_str()), CheckLevel::Fail),
+            (Some("containerd://2.0.1"), None, CheckLevel::Ok),
+            (Some("containerd://2.0.1-k3s2"), Some(off.as_str()), CheckLevel::Fail),
+            (Some("cri-o://1.30.0"), None, CheckLevel::Ok),
+            (None, Some(on.as_str()), CheckLevel::Ok),
+            (None, None, CheckLevel::Warn),
+            (Some("docker://24.0"), None, CheckLevel::Warn),
         ] {
             let files: Vec<_> = file.iter().map(|text| (CONFIG, *text)).collect();
             let (found, text) = judged(runtime, &files);
@@ -211,7 +211,7 @@ mod tests {
         let main = format!("imports = [\"/etc/containerd/conf.d/*.toml\"]\n{V2}enable_cdi = false\n");
         let import = format!("{V2}enable_cdi = true\n");
         let files = [(CONFIG, main.as_str()), ("etc/containerd/conf.d/99-cdi.toml", import.as_str())];
-        assert_eq!(judged(Some("containerd://1.7.2"), &files).0, Level::Ok);
+        assert_eq!(judged(Some("containerd://1.7.2"), &files).0, CheckLevel::Ok);
         let k3s = [("var/lib/rancher/k3s/agent/etc/containerd/config.toml", import.as_str())];
         assert!(judged(Some("containerd://1.7.2"), &k3s).1.contains("/var/lib/rancher/k3s"));
     }
@@ -220,9 +220,9 @@ mod tests {
     fn the_directory_must_be_one_that_the_runtime_reads() {
         let dirs = |dirs: &str| format!("{V3}cdi_spec_dirs = [{dirs}]\n");
         let run = dirs("\"/etc/cdi\", \"/run/cdi\"");
-        assert_eq!(judged(Some("containerd://2.1.0"), &[(CONFIG, &run)]).0, Level::Ok, "/var/run is /run");
+        assert_eq!(judged(Some("containerd://2.1.0"), &[(CONFIG, &run)]).0, CheckLevel::Ok, "/var/run is /run");
         let (level, text) = judged(Some("containerd://2.1.0"), &[(CONFIG, &dirs("\"/etc/cdi\""))]);
-        assert!(level == Level::Fail && text.contains("/etc/cdi"), "{text}");
+        assert!(level == CheckLevel::Fail && text.contains("/etc/cdi"), "{text}");
     }
 
     #[test]

@@ -17,7 +17,7 @@ use crate::hardware::{GpuInfo, GpuProvider, Machine, NicInfo, NvmlProvider, Reco
 use crate::runtime::clock;
 
 /// The machine as the daemon would know it.
-pub struct Seen {
+pub struct MachineView {
     /// The devices that the daemon would list.
     pub devices: Vec<NodeDevice>,
     /// The table behind its answers and CDI files.
@@ -27,7 +27,7 @@ pub struct Seen {
     boot_id: Option<String>,
 }
 
-impl Seen {
+impl MachineView {
     /// The kernel's boot id.
     pub fn boot_id(&self) -> &str {
         self.boot_id.as_deref().unwrap_or_default()
@@ -35,7 +35,7 @@ impl Seen {
 }
 
 /// Reads everything. Blocks as long as NVML does.
-pub fn look(options: &AgentOptions) -> (Seen, Vec<Finding>) {
+pub fn look(options: &AgentOptions) -> (MachineView, Vec<Finding>) {
     let roots = daemon::roots(options);
     // Without a receiver: a single read needs no events.
     let nvml = Arc::new(NvmlProvider::new(daemon::nvml_options(options), Arc::new(|_| {})));
@@ -46,8 +46,12 @@ pub fn look(options: &AgentOptions) -> (Seen, Vec<Finding>) {
     };
     let scan = scan::scan(&roots, provider, &NicReads::new(options.periods.nic_deadline));
     let mut findings = vec![library(options, &scan, &nvml)];
-    let mut seen =
-        Seen { devices: Vec::new(), table: DeviceTable::default(), complete: scan.nvml.is_none(), boot_id: None };
+    let mut seen = MachineView {
+        devices: Vec::new(),
+        table: DeviceTable::default(),
+        complete: scan.nvml.is_none(),
+        boot_id: None,
+    };
     let machine = match &scan.machine {
         Ok(machine) => machine,
         Err(error) => {
@@ -123,7 +127,7 @@ fn gpu(options: &AgentOptions, gpu: &GpuInfo, provider: &dyn GpuProvider) -> Fin
     Finding::ok("gpu", found)
 }
 
-fn nodes(options: &AgentOptions, seen: &Seen) -> Option<Finding> {
+fn nodes(options: &AgentOptions, seen: &MachineView) -> Option<Finding> {
     let gpus: Vec<_> = seen.table.of(&crate::contract::DeviceType::Gpu).collect();
     if gpus.is_empty() {
         return None;

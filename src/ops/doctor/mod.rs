@@ -13,4 +13,4 @@ mod report;
 mod state;
 
 pub use args::{arguments, run};
-pub use report::{CHECKS, Finding, Level, Report};
+pub use report::{CHECKS, CheckLevel, DoctorReport, Finding};

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use k8s_openapi::api::core::v1::Node;
 
-use super::machine::Seen;
+use super::machine::MachineView;
 use super::objects::{Cluster, Found};
 use super::report::Finding;
 use crate::agent::AgentOptions;
@@ -16,7 +16,7 @@ use crate::decide::world::WorldPolicy;
 use crate::ops::get::{AgentRow, agent_row};
 use crate::runtime::clock;
 
-pub fn look(options: &AgentOptions, seen: &Seen, cluster: &Cluster, agent_runs: Option<bool>) -> Vec<Finding> {
+pub fn look(options: &AgentOptions, seen: &MachineView, cluster: &Cluster, agent_runs: Option<bool>) -> Vec<Finding> {
     let runs = agent_runs == Some(true);
     let mut findings = Vec::new();
     let mut agent = None;
@@ -57,7 +57,7 @@ fn agent_lease(options: &AgentOptions, agent: Option<&AgentRow>, runs: bool) -> 
 }
 
 /// The object is written when something changes, so it is judged by its content and not by its age.
-fn inventory(options: &AgentOptions, seen: &Seen, device: Option<&Device>, runs: bool) -> Finding {
+fn inventory(options: &AgentOptions, seen: &MachineView, device: Option<&Device>, runs: bool) -> Finding {
     let name = format!("Device {}", options.node_name);
     let Some(device) = device else {
         let advice = "the daemon makes it when it starts; the CRD must be there: `baton crds | kubectl apply --server-side -f -`";
@@ -95,7 +95,7 @@ fn list<'a>(names: impl Iterator<Item = &'a &'a str>) -> String {
 }
 
 /// Each name: registered by the daemon, counted by the kubelet, as many as the machine has.
-fn resources(options: &AgentOptions, seen: &Seen, node: &Node, agent: Option<&AgentRow>) -> Vec<Finding> {
+fn resources(options: &AgentOptions, seen: &MachineView, node: &Node, agent: Option<&AgentRow>) -> Vec<Finding> {
     let Some(agent) = agent else { return foreign(node) };
     if !seen.complete {
         return Vec::new();

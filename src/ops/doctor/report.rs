@@ -6,33 +6,17 @@ use serde::Serialize;
 use serde_json::json;
 
 /// Every check, in the order of the report. `docs/doctor.md` explains each.
+#[rustfmt::skip]
 pub const CHECKS: [&str; 20] = [
-    "nvml",
-    "gpu",
-    "device-nodes",
-    "driver-files",
-    "rdma",
-    "kubelet-dir",
-    "kubelet-socket",
-    "other-plugin",
-    "pod-resources",
-    "cdi-root",
-    "cdi-spec",
-    "state-dir",
-    "ledger",
-    "agent",
-    "api-server",
-    "permission",
-    "node",
-    "runtime",
-    "device-object",
-    "resource",
+    "nvml", "gpu", "device-nodes", "driver-files", "rdma", "kubelet-dir", "kubelet-socket",
+    "other-plugin", "pod-resources", "cdi-root", "cdi-spec", "state-dir", "ledger", "agent",
+    "api-server", "permission", "node", "runtime", "device-object", "resource",
 ];
 
 /// How bad it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Level {
+pub enum CheckLevel {
     /// As it must be.
     Ok,
     /// Pods are served, or nothing is installed yet; a person should check it.
@@ -41,7 +25,7 @@ pub enum Level {
     Fail,
 }
 
-impl Level {
+impl CheckLevel {
     fn word(self) -> &'static str {
         match self {
             Self::Ok => "ok",
@@ -57,7 +41,7 @@ pub struct Finding {
     /// One of [`CHECKS`].
     pub check: &'static str,
     /// How bad it is.
-    pub level: Level,
+    pub level: CheckLevel,
     /// What was checked and what was found.
     pub found: String,
     /// What to do; absent when nothing is to be done.
@@ -68,17 +52,17 @@ pub struct Finding {
 impl Finding {
     /// As it must be.
     pub fn ok(check: &'static str, found: impl Into<String>) -> Self {
-        Self { check, level: Level::Ok, found: found.into(), advice: None }
+        Self { check, level: CheckLevel::Ok, found: found.into(), advice: None }
     }
 
     /// To be checked by a person.
     pub fn warn(check: &'static str, found: impl Into<String>, advice: impl Into<String>) -> Self {
-        Self { check, level: Level::Warn, found: found.into(), advice: Some(advice.into()) }
+        Self { check, level: CheckLevel::Warn, found: found.into(), advice: Some(advice.into()) }
     }
 
     /// Pods do not get their devices.
     pub fn fail(check: &'static str, found: impl Into<String>, advice: impl Into<String>) -> Self {
-        Self { check, level: Level::Fail, found: found.into(), advice: Some(advice.into()) }
+        Self { check, level: CheckLevel::Fail, found: found.into(), advice: Some(advice.into()) }
     }
 
     /// A failure when `serious`, else a warning.
@@ -89,14 +73,14 @@ impl Finding {
 
 /// All lines.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Report {
+pub struct DoctorReport {
     /// The node as the cluster names it.
     pub node: String,
     /// In the order of [`CHECKS`].
     pub findings: Vec<Finding>,
 }
 
-impl Report {
+impl DoctorReport {
     /// The findings of `node`, sorted by check.
     pub fn new(node: &str, mut findings: Vec<Finding>) -> Self {
         let rank = |finding: &Finding| CHECKS.iter().position(|check| *check == finding.check);
@@ -105,19 +89,19 @@ impl Report {
     }
 
     /// How many findings are of `level`.
-    pub fn count(&self, level: Level) -> usize {
+    pub fn count(&self, level: CheckLevel) -> usize {
         self.findings.iter().filter(|finding| finding.level == level).count()
     }
 
     /// Nothing failed.
     pub fn is_well(&self) -> bool {
-        self.count(Level::Fail) == 0
+        self.count(CheckLevel::Fail) == 0
     }
 
     /// `{"node", "summary": {"ok", "warn", "fail"}, "findings": [{"check", "level", "found", "advice"?}]}`.
     pub fn json(&self) -> serde_json::Value {
         let summary = json!({
-            "ok": self.count(Level::Ok), "warn": self.count(Level::Warn), "fail": self.count(Level::Fail),
+            "ok": self.count(CheckLevel::Ok), "warn": self.count(CheckLevel::Warn), "fail": self.count(CheckLevel::Fail),
         });
         json!({"node": self.node, "summary": summary, "findings": self.findings})
     }
@@ -135,8 +119,8 @@ impl Report {
                 let _ = writeln!(text, "{indent}→ {}", advice.replace('\n', &format!("\n{indent}  ")));
             }
         }
-        let (ok, warn, fail) = (self.count(Level::Ok), self.count(Level::Warn), self.count(Level::Fail));
-        let _ = writeln!(text, "\nnode {}: {ok} ok, {warn} to look at, {fail} failed", self.node);
+        let (ok, warn, fail) = (self.count(CheckLevel::Ok), self.count(CheckLevel::Warn), self.count(CheckLevel::Fail));
+        let _ = writeln!(text, "\nnode {}: {ok} ok, {warn} to check, {fail} failed", self.node);
         text
     }
 }
@@ -149,12 +133,12 @@ mod tests {
     fn lines_stand_in_the_order_of_the_checks_with_the_advice_below() {
         let findings =
             vec![Finding::fail("rdma", "mlx5_0:\nno port", "replace\nthe cable"), Finding::ok("nvml", "12.8")];
-        let report = Report::new("node-a", findings);
+        let report = DoctorReport::new("node-a", findings);
         assert!(!report.is_well());
         assert_eq!(
             report.text(),
             "ok    nvml  12.8\nfail  rdma  mlx5_0:\n            no port\n            → replace\n              the \
-             cable\n\nnode node-a: 1 ok, 0 to look at, 1 failed\n"
+             cable\n\nnode node-a: 1 ok, 0 to check, 1 failed\n"
         );
         assert_eq!(report.json()["summary"]["fail"], 1);
     }

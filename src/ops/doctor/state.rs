@@ -10,20 +10,20 @@ use crate::agent::AgentOptions;
 use crate::agent::handoff::ledger_file::{self, LoadedLedger};
 
 /// Findings about the state directory.
-pub struct State {
+pub struct StateCheck {
     /// The lines.
     pub findings: Vec<Finding>,
     runs: Option<bool>,
 }
 
-impl State {
+impl StateCheck {
     /// Whether a node daemon holds the directory; `None` when that cannot be seen.
     pub fn agent_runs(&self) -> Option<bool> {
         self.runs
     }
 }
 
-pub fn look(options: &AgentOptions, boot_id: &str) -> State {
+pub fn look(options: &AgentOptions, boot_id: &str) -> StateCheck {
     let directory = &options.paths.state_dir;
     let shown = directory.display();
     let advice =
@@ -57,7 +57,7 @@ pub fn look(options: &AgentOptions, boot_id: &str) -> State {
             LoadedLedger::Lost(why) => Finding::ok("ledger", format!("{why}; the daemon makes it when it starts")),
         });
     }
-    State { findings, runs }
+    StateCheck { findings, runs }
 }
 
 /// A directory that must be writable. One that is not there yet is made by the daemon, so its nearest existing parent must be.

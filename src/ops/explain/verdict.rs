@@ -7,7 +7,7 @@ use crate::ops::get::plain;
 
 /// The table of rules, reasons and nodes.
 pub(super) fn refusals(out: &mut String, verdict: &PodVerdict) {
-    // What refuses the pod itself is told already.
+    // What refuses the pod itself is shown already.
     if let Some(rule) = verdict.rules.iter().find(|rule| rule.count == 0) {
         let _ = writeln!(out, "  rule {} refuses the pod itself, whatever the nodes are", rule.rule);
         return;

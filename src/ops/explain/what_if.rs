@@ -16,7 +16,7 @@ use crate::ops::get::plain;
 /// A pod that does not exist.
 #[derive(Debug, Args)]
 pub struct WhatIfArgs {
-    /// Tell what would be decided for the pod of a manifest, against the live world; nothing is written.
+    /// Show what would be decided for the pod of a manifest in the live cluster; nothing is written.
     #[arg(long, requires = "file")]
     pub what_if: bool,
     /// The manifest: YAML or JSON of one Pod; - reads standard input.

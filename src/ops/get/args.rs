@@ -115,35 +115,29 @@ pub async fn run(mut args: GetArgs) -> anyhow::Result<()> {
     if args.namespace.is_none() && !args.all_namespaces {
         args.namespace = Some(live::namespace(args.kubeconfig.as_deref()).await);
     }
-    if args.resource == Resource::Queue {
-        let leader = Leader::find(&args.scheduler, args.kubeconfig.as_deref()).await?;
-        return say(finish(queue::rows(&leader).await?, &args)?);
-    }
-    if args.resource == Resource::Gangs {
-        let namespace = args.within();
-        let leader = Leader::find(&args.scheduler, args.kubeconfig.as_deref()).await?;
-        return say(finish(gangs::rows(&leader, namespace).await?, &args)?);
-    }
-    let client = live::connect(args.kubeconfig.as_deref()).await?;
-    if args.resource == Resource::Jobs {
-        let namespace = args.within();
-        let rows = jobs::rows(jobs::read(client).await?, namespace, clock::wall());
-        return say(finish(rows, &args)?);
-    }
-    let snapshot = snapshot::read(client, &args.agent_namespace).await?;
-    say(render(&snapshot, &args)?)
+    let kubeconfig = args.kubeconfig.as_deref();
+    say(match args.resource {
+        Resource::Queue => finish(queue::rows(&Leader::find(&args.scheduler, kubeconfig).await?).await?, &args)?,
+        Resource::Gangs => {
+            let leader = Leader::find(&args.scheduler, kubeconfig).await?;
+            finish(gangs::rows(&leader, args.within()).await?, &args)?
+        }
+        Resource::Jobs => {
+            let jobs = jobs::read(live::connect(kubeconfig).await?).await?;
+            finish(jobs::rows(jobs, args.within(), clock::wall()), &args)?
+        }
+        Resource::Nodes | Resource::Pods | Resource::Locks => {
+            render(&snapshot::read(live::connect(kubeconfig).await?, &args.agent_namespace).await?, &args)?
+        }
+    })
 }
 
-/// What `baton get` prints for `snapshot`.
+/// What `baton get` prints of `snapshot`: nodes, pods or locks.
 fn render(snapshot: &Snapshot, args: &GetArgs) -> anyhow::Result<String> {
-    let namespace = args.within();
     match args.resource {
         Resource::Nodes => finish(nodes::rows(snapshot, &args.rules()), args),
-        Resource::Pods => finish(pods::rows(snapshot, namespace, &args.node_lock_key), args),
-        Resource::Locks => finish(locks::rows(snapshot, &args.rules()), args),
-        Resource::Jobs | Resource::Queue | Resource::Gangs => {
-            bail!("jobs, gangs and the queue are not part of a snapshot of devices")
-        }
+        Resource::Pods => finish(pods::rows(snapshot, args.within(), &args.node_lock_key), args),
+        _ => finish(locks::rows(snapshot, &args.rules()), args),
     }
 }
 

@@ -2,16 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 
 use super::output::Row;
 use crate::decide::explain::GangView;
 use crate::ops::leader::Leader;
-
-/// One gang.
-#[derive(Debug, Clone, Serialize)]
-#[serde(transparent)]
-pub struct GangRow(GangView);
 
 #[derive(Deserialize)]
 struct Items {
@@ -19,47 +14,46 @@ struct Items {
 }
 
 /// The gangs of `namespace` (all when `None`), by namespace and name.
-pub async fn rows(leader: &Leader, namespace: Option<&str>) -> anyhow::Result<Vec<GangRow>> {
+pub async fn rows(leader: &Leader, namespace: Option<&str>) -> anyhow::Result<Vec<GangView>> {
     let Items { items } = leader.get("/gangs").await?;
     let here = |gang: &GangView| namespace.is_none_or(|namespace| gang.namespace == namespace);
-    Ok(items.into_iter().filter(here).map(GangRow).collect())
+    Ok(items.into_iter().filter(here).collect())
 }
 
-impl Row for GangRow {
+impl Row for GangView {
     const WHAT: &'static str = "gang";
     const PLURAL: &'static str = "gangs";
     const NONE: &'static str = "No gang here; -A lists every namespace.";
     const HEADERS: &'static str = "NAMESPACE,NAME,MIN,CHILDREN,RESERVED,BOUND,SATISFIED,ATTEMPTS,MODE,POLICY,WAIT,CYCLE,ROUNDS,PENDING,TOTAL,CREATED,HOLDING SINCE,GROUP,NEXT TRY,WHY";
     const NARROW: usize = 8;
     fn name(&self) -> &str {
-        &self.0.name
+        &self.name
     }
     fn namespace(&self) -> Option<&str> {
-        Some(&self.0.namespace)
+        Some(&self.namespace)
     }
     fn cells(&self) -> Vec<String> {
-        let gang = &self.0;
         vec![
-            gang.namespace.clone(),
-            gang.name.clone(),
-            gang.min_required_number.to_string(),
-            gang.children.len().to_string(),
-            gang.waiting_for_bind_children.len().to_string(),
-            gang.bound_children.len().to_string(),
-            if gang.resource_satisfied { "yes" } else { "no" }.to_owned(),
-            gang.attempts.to_string(),
-            gang.mode.clone(),
-            gang.match_policy.clone(),
-            gang.wait_time.clone(),
-            format!("{} ({})", gang.schedule_cycle, if gang.schedule_cycle_valid { "valid" } else { "invalid" }),
-            rounds(gang),
-            gang.pending_children.len().to_string(),
-            gang.total_children_num.to_string(),
-            gang.create_time.map(|at| format!("{at:.0}")).unwrap_or_default(),
-            gang.holding_since.map(|at| format!("{at:.0}")).unwrap_or_default(),
-            gang.gang_group.join(","),
-            gang.next_try.map(|at| format!("{at:.0}")).unwrap_or_default(),
-            gang.last_failure.clone().unwrap_or_default(),
+            self.namespace.clone(),
+            self.name.clone(),
+            self.min_required_number.to_string(),
+            self.children.len().to_string(),
+            self.waiting_for_bind_children.len().to_string(),
+            self.bound_children.len().to_string(),
+            if self.resource_satisfied { "yes" } else { "no" }.to_owned(),
+            self.attempts.to_string(),
+            self.mode.clone(),
+            self.match_policy.clone(),
+            self.wait_time.clone(),
+            format!("{} ({})", self.schedule_cycle, if self.schedule_cycle_valid { "valid" } else { "invalid" }),
+            rounds(self),
+            self.pending_children.len().to_string(),
+            self.total_children_num.to_string(),
+            self.create_time.map(|at| format!("{at:.0}")).unwrap_or_default(),
+            self.holding_since.map(|at| format!("{at:.0}")).unwrap_or_default(),
+            self.gang_group.join(","),
+            self.next_try.map(|at| format!("{at:.0}")).unwrap_or_default(),
+            self.last_failure.clone().unwrap_or_default(),
         ]
     }
 }

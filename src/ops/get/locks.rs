@@ -146,7 +146,7 @@ mod tests {
     use crate::ops::get::snapshot::tests::{cluster, rules};
 
     #[test]
-    fn each_state_of_a_lock_is_told_apart() {
+    fn each_state_of_a_lock_has_its_word() {
         let mut cluster = cluster();
         let states = |cluster: &Snapshot| rows(cluster, &rules()).iter().map(|row| row.state).collect::<Vec<_>>();
         assert_eq!(states(&cluster), [LockState::Held, LockState::Dangling, LockState::Malformed]);

@@ -1,27 +1,21 @@
 //! The scheduler's queue, by the answer of the leading scheduler.
 
 use anyhow::bail;
-use serde::Serialize;
 
 use super::output::{Row, age};
 use crate::decide::explain::{QueueItem, QueueReport};
 use crate::ops::leader::Leader;
 
-/// One queued item.
-#[derive(Debug, Clone, Serialize)]
-#[serde(transparent)]
-pub struct QueueRow(QueueItem);
-
 /// Everything queued.
-pub async fn rows(leader: &Leader) -> anyhow::Result<Vec<QueueRow>> {
+pub async fn rows(leader: &Leader) -> anyhow::Result<Vec<QueueItem>> {
     let report: QueueReport = leader.get("/queue").await?;
     if !report.leading {
         bail!("that scheduler follows and has no queue: use the one that leads");
     }
-    Ok(report.items.into_iter().map(QueueRow).collect())
+    Ok(report.items)
 }
 
-impl Row for QueueRow {
+impl Row for QueueItem {
     const WHAT: &'static str = "queued item";
     const PLURAL: &'static str = "queue";
     const NONE: &'static str = "Nothing is queued.";
@@ -29,30 +23,29 @@ impl Row for QueueRow {
         "NAME,KIND,PRIORITY,STATE,QUEUED,ATTEMPTS,NEXT TRY,REFUSED BY,NODE,WAKES WHEN,MESSAGE";
     const NARROW: usize = 8;
     fn name(&self) -> &str {
-        &self.0.name
+        &self.name
     }
     fn namespace(&self) -> Option<&str> {
-        self.0.name.split_once('/').map(|(namespace, _)| namespace)
+        self.name.split_once('/').map(|(namespace, _)| namespace)
     }
     fn cells(&self) -> Vec<String> {
-        let item = &self.0;
         let seconds = |seconds| age(std::time::Duration::from_secs(seconds));
         vec![
-            item.name.clone(),
-            item.kind.clone(),
-            item.priority.to_string(),
-            item.state.to_string(),
-            seconds(item.queued_seconds),
-            item.attempts.to_string(),
-            match item.next_try_seconds {
+            self.name.clone(),
+            self.kind.clone(),
+            self.priority.to_string(),
+            self.state.to_string(),
+            seconds(self.queued_seconds),
+            self.attempts.to_string(),
+            match self.next_try_seconds {
                 Some(0) => "now".to_owned(),
                 Some(left) => format!("in {}", seconds(left)),
                 None => String::new(),
             },
-            item.rules.join(","),
-            item.node.clone().unwrap_or_default(),
-            item.wakes.join(", "),
-            item.message.clone(),
+            self.rules.join(","),
+            self.node.clone().unwrap_or_default(),
+            self.wakes.join(", "),
+            self.message.clone(),
         ]
     }
 }
@@ -78,7 +71,7 @@ mod tests {
             node: None,
             message: "0/1 nodes: 1 agent not ready".into(),
         };
-        let text = table(&[QueueRow(item)], false);
+        let text = table(&[item], false);
         let line = text.lines().nth(1).unwrap();
         let cells: Vec<&str> = line.split("   ").map(str::trim).filter(|cell| !cell.is_empty()).collect();
         assert_eq!(cells, ["ml/big", "pod", "7", "parked", "1m5s", "3", "in 4m0s", "DeviceFit"]);

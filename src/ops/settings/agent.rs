@@ -87,7 +87,7 @@ fn handoff() -> Settings {
         "id-mismatch" "serve-assignment|reject" options.id_mismatch
             "When the kubelet chose other ids than the assignment: the answer follows the assignment, or is an error";
         "numa-hints" "BOOL" options.numa_hints
-            "Tell the kubelet the NUMA node of devices; its topology manager may then hide the assigned ids";
+            "Report the NUMA node of devices to the kubelet, whose topology manager may then hide the assigned ids";
         "verify-before-start" "BOOL" options.verify_before_start
             "Refuse to start a container whose committed devices are not the assignment";
     }

@@ -2,14 +2,14 @@
 
 use super::log::{Daemon, log, settings};
 use crate::ops::config::Setting;
-use crate::tyjob::Options;
+use crate::tyjob::ControllerOptions;
 
 /// Every key of `baton controller`, in the order of its help.
-pub fn controller() -> Vec<Setting<Daemon<Options>>> {
+pub fn controller() -> Vec<Setting<Daemon<ControllerOptions>>> {
     [work(), leading(), log()].into_iter().flatten().collect()
 }
 
-type Settings = Vec<Setting<Daemon<Options>>>;
+type Settings = Vec<Setting<Daemon<ControllerOptions>>>;
 
 fn work() -> Settings {
     settings! {
@@ -43,7 +43,7 @@ mod tests {
     #[test]
     fn every_default_reads_back_as_itself() {
         for setting in controller() {
-            let mut daemon = Daemon::<Options>::default();
+            let mut daemon = Daemon::<ControllerOptions>::default();
             let shown = (setting.show)(&daemon);
             (setting.set)(&mut daemon, &shown).unwrap_or_else(|error| panic!("{}: {error}", setting.name));
             assert_eq!(daemon, Daemon::default(), "{}", setting.name);

@@ -12,7 +12,7 @@ use crate::decide::scheduler::rules::plugins::{
     points_of,
 };
 use crate::ops::config::{Fields, Misplaced, Section, YamlNode};
-use crate::scheduler::Options;
+use crate::scheduler::SchedulerOptions;
 
 /// The version of the file that this Baton reads.
 pub const API_VERSION: &str = "baton.io/v1alpha1";
@@ -23,7 +23,7 @@ const HEAD: &[&str] = &["apiVersion", "kind"];
 const ADVICE: &str = "begin it with apiVersion: baton.io/v1alpha1 and kind: SchedulerConfiguration";
 
 /// The keys of the file that are no flags.
-pub const SECTIONS: &[Section<Daemon<Options>>] = &[
+pub const SECTIONS: &[Section<Daemon<SchedulerOptions>>] = &[
     Section {
         name: "apiVersion",
         needs: &["kind"],
@@ -50,7 +50,7 @@ pub const SECTIONS: &[Section<Daemon<Options>>] = &[
     },
 ];
 
-fn read_lists(options: &mut Options, node: &YamlNode) -> Result<Vec<&'static str>, Misplaced> {
+fn read_lists(options: &mut SchedulerOptions, node: &YamlNode) -> Result<Vec<&'static str>, Misplaced> {
     let points = Point::ALL.map(|(_, key)| key);
     let fields = node.fields("plugins", &points)?;
     let mut lists = options.plugins.lists.clone();
@@ -146,7 +146,7 @@ const WITH_ARGS: &[&str] = &[
     "DeviceFit",
 ];
 
-fn read_args(options: &mut Options, node: &YamlNode) -> Result<Vec<&'static str>, Misplaced> {
+fn read_args(options: &mut SchedulerOptions, node: &YamlNode) -> Result<Vec<&'static str>, Misplaced> {
     let (mut said, mut seen) = (Vec::new(), BTreeSet::new());
     for (at, item) in node.items("pluginConfig")?.iter().enumerate() {
         let path = format!("pluginConfig[{at}]");
@@ -183,7 +183,7 @@ fn arguments<'a>(node: &'a YamlNode, path: &str, name: &str, known: &[&'static s
     Ok(fields)
 }
 
-fn ratio_args(options: &mut Options, args: &YamlNode, path: &str) -> Result<Vec<&'static str>, Misplaced> {
+fn ratio_args(options: &mut SchedulerOptions, args: &YamlNode, path: &str) -> Result<Vec<&'static str>, Misplaced> {
     let fields = arguments(args, path, "RequestedToCapacityRatio", &["shape", "resources"])?;
     let mut said = Vec::new();
     if let Some((_, node)) = fields.get("shape") {
@@ -228,7 +228,7 @@ fn fit_args(args: &YamlNode, path: &str) -> Result<Strategy, Misplaced> {
     }
 }
 
-fn affinity_args(options: &mut Options, args: &YamlNode, path: &str) -> Result<(), Misplaced> {
+fn affinity_args(options: &mut SchedulerOptions, args: &YamlNode, path: &str) -> Result<(), Misplaced> {
     const HARD: &str = "hardPodAffinityWeight";
     const IGNORE: &str = "ignorePreferredTermsOfExistingPods";
     let fields = arguments(args, path, "InterPodAffinity", &[HARD, IGNORE])?;
@@ -243,7 +243,7 @@ fn affinity_args(options: &mut Options, args: &YamlNode, path: &str) -> Result<(
     Ok(())
 }
 
-fn volume_args(options: &mut Options, args: &YamlNode, path: &str) -> Result<(), Misplaced> {
+fn volume_args(options: &mut SchedulerOptions, args: &YamlNode, path: &str) -> Result<(), Misplaced> {
     const LIMIT: &str = "bindTimeoutSeconds";
     let fields = arguments(args, path, "VolumeBinding", &[LIMIT])?;
     if let Some((_, node)) = fields.get(LIMIT) {
@@ -253,7 +253,7 @@ fn volume_args(options: &mut Options, args: &YamlNode, path: &str) -> Result<(),
     Ok(())
 }
 
-fn device_args(options: &mut Options, args: &YamlNode, path: &str) -> Result<Option<&'static str>, Misplaced> {
+fn device_args(options: &mut SchedulerOptions, args: &YamlNode, path: &str) -> Result<Option<&'static str>, Misplaced> {
     let fields = arguments(args, path, "DeviceFit", &["nodesWithoutAgent"])?;
     let Some((_, node)) = fields.get("nodesWithoutAgent") else { return Ok(None) };
     let word = node.word(&format!("{path}.nodesWithoutAgent"), "choice", &["refuse", "plain"])?;
@@ -301,7 +301,7 @@ fn weights(node: &YamlNode, path: &str) -> Result<Weights, Misplaced> {
 }
 
 /// The same part of the file with the present values: [`SECTIONS`] read it back.
-pub fn print(options: &Options) -> Vec<(&'static str, Value)> {
+pub fn print(options: &SchedulerOptions) -> Vec<(&'static str, Value)> {
     let choice = &options.plugins;
     let resources = |weights: &Weights| -> Vec<Value> {
         weights.iter().map(|(resource, weight)| json!({"name": resource.name(), "weight": weight})).collect()

@@ -5,9 +5,9 @@ use clap::Command;
 use super::{Daemon, SCHEDULER_SECTIONS, print_plugins, scheduler};
 use crate::decide::scheduler::rules::plugins::{NodesWithoutAgent, Point, Strategy, default_plugins};
 use crate::ops::config::{ConfigError, Loaded, arguments, load, print};
-use crate::scheduler::Options;
+use crate::scheduler::SchedulerOptions;
 
-fn read(flags: &[&str], text: &str) -> Result<Loaded<Daemon<Options>>, ConfigError> {
+fn read(flags: &[&str], text: &str) -> Result<Loaded<Daemon<SchedulerOptions>>, ConfigError> {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("baton.yaml");
     std::fs::write(&path, text).unwrap();
@@ -17,7 +17,7 @@ fn read(flags: &[&str], text: &str) -> Result<Loaded<Daemon<Options>>, ConfigErr
     load(&scheduler(), SCHEDULER_SECTIONS, &matches, &|_| None, "baton scheduler")
 }
 
-fn options(text: &str) -> Options {
+fn options(text: &str) -> SchedulerOptions {
     read(&[], text).unwrap_or_else(|error| panic!("{error}\n{text}")).options.options
 }
 
@@ -30,7 +30,7 @@ fn example() -> &'static str {
     blocks.find(|block| block.contains("SchedulerConfiguration")).expect("an example in docs/configuration.md")
 }
 
-fn names(options: &Options, point: Point) -> Vec<(&'static str, i64)> {
+fn names(options: &SchedulerOptions, point: Point) -> Vec<(&'static str, i64)> {
     options.plugins.lists.at(point).iter().map(|listed| (listed.name, listed.weight)).collect()
 }
 

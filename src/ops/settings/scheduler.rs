@@ -7,7 +7,7 @@ use crate::decide::lock::ExpiredHolder;
 use crate::decide::scheduler::LockMode;
 use crate::decide::scheduler::rules::plugins::NodesWithoutAgent;
 use crate::ops::config::{Setting, Value};
-use crate::scheduler::Options;
+use crate::scheduler::SchedulerOptions;
 use crate::scheduler::extender::GangPods;
 
 by_from_str!(LockMode, ExpiredHolder, NodesWithoutAgent, GangPods, TimeoutClock, OnBindFailure);
@@ -22,14 +22,14 @@ impl Value for MatchPolicy {
 }
 
 /// Every key of `baton scheduler`, in the order of its help.
-pub fn scheduler() -> Vec<Setting<Daemon<Options>>> {
+pub fn scheduler() -> Vec<Setting<Daemon<SchedulerOptions>>> {
     [identity(), lock(), placing(), gangs(), tyjobs(), extender(), leading(), periods(), log()]
         .into_iter()
         .flatten()
         .collect()
 }
 
-type Settings = Vec<Setting<Daemon<Options>>>;
+type Settings = Vec<Setting<Daemon<SchedulerOptions>>>;
 
 fn identity() -> Settings {
     settings! {
@@ -152,7 +152,7 @@ mod tests {
     #[test]
     fn every_default_reads_back_as_itself() {
         for setting in scheduler() {
-            let mut daemon = Daemon::<Options>::default();
+            let mut daemon = Daemon::<SchedulerOptions>::default();
             let shown = (setting.show)(&daemon);
             (setting.set)(&mut daemon, &shown).unwrap_or_else(|error| panic!("{}: {error}", setting.name));
             assert_eq!(daemon, Daemon::default(), "{}", setting.name);
@@ -161,7 +161,7 @@ mod tests {
 
     #[test]
     fn a_shape_is_read_as_points() {
-        let mut daemon = Daemon::<Options>::default();
+        let mut daemon = Daemon::<SchedulerOptions>::default();
         let settings = scheduler();
         let shape = settings.iter().find(|setting| setting.name == "ratio-shape").unwrap();
         (shape.set)(&mut daemon, "0=10, 50=5,100=0").unwrap();

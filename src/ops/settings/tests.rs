@@ -25,5 +25,5 @@ fn the_documentation_lists_every_key_with_its_default() {
         variable.is_some_and(|cell| cell.starts_with('`') && !cell.chars().any(|c| c.is_ascii_lowercase()))
     };
     let stale: Vec<&str> = text.lines().filter(is_key).filter(|line| !rows.iter().any(|row| row == line)).collect();
-    assert!(stale.is_empty(), "docs/configuration.md tells of keys that there are not:\n{}", stale.join("\n"));
+    assert!(stale.is_empty(), "docs/configuration.md has rows of keys that do not exist:\n{}", stale.join("\n"));
 }

@@ -112,7 +112,8 @@ async fn with_auto_and_an_exact_agent_the_binding_is_the_only_write() {
         kube::Api::namespaced(cluster.client.clone(), "baton-system");
     let patch = json!({"metadata": {"annotations": {key::AGENT: patch.print()}}});
     leases.patch("baton-agent-n1", &Default::default(), &kube::api::Patch::Merge(patch)).await.unwrap();
-    let options = baton::scheduler::Options { node_lock: baton::decide::scheduler::LockMode::Auto, ..cluster.quick() };
+    let options =
+        baton::scheduler::SchedulerOptions { node_lock: baton::decide::scheduler::LockMode::Auto, ..cluster.quick() };
     let scheduler = cluster.scheduler_with(options).await;
     cluster.server().counts().reset();
     cluster.pod("a", json!({"nvidia.com/gpu": "1"})).await;

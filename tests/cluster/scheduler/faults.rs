@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use baton::scheduler::Options;
+use baton::scheduler::SchedulerOptions;
 use baton::sim::apiserver::{Blackout, Effect, FaultRule};
 use serde_json::json;
 
@@ -79,7 +79,7 @@ async fn no_more_is_decided_than_can_soon_be_sent_and_all_of_it_when_the_answers
     for name in &names {
         cluster.pod(name, json!({"cpu": "100m"})).await;
     }
-    let scheduler = cluster.scheduler_with(Options { concurrency: 2, ..cluster.quick() }).await;
+    let scheduler = cluster.scheduler_with(SchedulerOptions { concurrency: 2, ..cluster.quick() }).await;
     until("two Bindings wait for their answer", async || (cluster.server().faults().fired(held) >= 2).then_some(()))
         .await;
     let waiting = metric(scheduler.admin, "baton_scheduler_queue_active").await;

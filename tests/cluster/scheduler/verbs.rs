@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use baton::contract::inventory::Device;
 use baton::contract::{AgentStatus, Identity, key};
-use baton::scheduler::{GangOptions, Options, Periods, SchedulerDaemon};
+use baton::scheduler::{GangOptions, Periods, SchedulerDaemon, SchedulerOptions};
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::ResourceExt;
@@ -67,19 +67,19 @@ impl SchedulerCluster {
         cluster
     }
 
-    pub fn options(&self) -> Options {
-        Options {
+    pub fn options(&self) -> SchedulerOptions {
+        SchedulerOptions {
             kubeconfig: Some(self.kubeconfig.clone()),
             listen: Some(([127, 0, 0, 1], 0).into()),
             leader_elect: false,
-            ..Options::default()
+            ..SchedulerOptions::default()
         }
     }
 
     /// Short periods, so that nobody waits.
-    pub fn quick(&self) -> Options {
+    pub fn quick(&self) -> SchedulerOptions {
         let ms = Duration::from_millis;
-        Options {
+        SchedulerOptions {
             periods: Periods {
                 lease_duration: ms(3000),
                 lease_renew_deadline: ms(1000),
@@ -100,7 +100,7 @@ impl SchedulerCluster {
         self.scheduler_with(self.quick()).await
     }
 
-    pub async fn scheduler_with(&self, options: Options) -> Running {
+    pub async fn scheduler_with(&self, options: SchedulerOptions) -> Running {
         let scheduler = SchedulerDaemon::new(options).await.unwrap();
         let admin = scheduler.admin_address().unwrap();
         let stop = CancellationToken::new();

@@ -9,8 +9,8 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use crate::contract::gang::{
-    BadName, BadValue, GangId, MatchPolicy, Mode, PodGroupApi, PodGroupStatus, key, parse_groups, parse_min,
-    parse_sub_priority, parse_total, parse_wait,
+    BadName, BadValue, GangId, MatchPolicy, Mode, PodGroupApi, PodGroupStatus, key, parse_groups, parse_members,
+    parse_sub_priority, parse_wait,
 };
 use crate::decide::world::Resources;
 
@@ -193,7 +193,7 @@ impl DeclaredFields {
         Self {
             min: None,
             wait: None,
-            total: first(at(key::TOTAL_NUMBER), warnings, some(parse_total)),
+            total: first(at(key::TOTAL_NUMBER), warnings, some(parse_members)),
             mode: first(at(key::MODE), warnings, some(Mode::parse)),
             policy: first(at(key::MATCH_POLICY), warnings, some(MatchPolicy::parse)),
             groups: first(at(key::GROUPS).chain(at(key::GANG_GROUPS)), warnings, some(listed)),
@@ -240,10 +240,10 @@ impl Declared {
         let named = |(by, name): (NamedBy, &str)| GangName { by, gang: GangId::new(from.namespace, name) };
         let at = |key: &'static str| from.annotation(key).map(|text| (key, text)).into_iter();
         let mut koordinator = DeclaredFields::koordinator(from, &mut warnings);
-        koordinator.min = first(at(key::MIN_AVAILABLE), &mut warnings, some(parse_min));
+        koordinator.min = first(at(key::MIN_AVAILABLE), &mut warnings, some(parse_members));
         koordinator.wait = first(at(key::WAITING_TIME), &mut warnings, parse_wait);
         let mut pod_group = DeclaredFields::pod_group(from, &mut warnings);
-        pod_group.min = first(from.either(key::POD_GROUP_MIN_AVAILABLE), &mut warnings, some(parse_min));
+        pod_group.min = first(from.either(key::POD_GROUP_MIN_AVAILABLE), &mut warnings, some(parse_members));
         Some(Self {
             named: first_name.map(named),
             scheduling_group: scheduling_group.map(|name| named((NamedBy::SchedulingGroup, name))),
