@@ -143,7 +143,6 @@ fn a_decision_that_is_not_pure_is_found() {
         ("//! A.\nuse tokio::sync::Mutex;\n", "tokio"),
         ("//! A.\nfn a() { std::env::var(\"A\").ok(); }\n", "std::env"),
         ("//! A.\nfn a() { tracing::info!(\"a\"); }\n", "tracing"),
-        ("//! A.\nfn a() { jiff::Timestamp::now(); }\n", "Timestamp::now"),
     ] {
         fails(&decide(text), word);
     }
