@@ -19,13 +19,13 @@ mod commit;
 mod deadlock;
 mod joint_preempt;
 pub mod members;
-mod offer;
 mod pod_groups;
 pub mod policy;
 mod preempt;
 mod report;
 mod review;
 mod search;
+mod try_order;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -34,14 +34,14 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use crate::contract::gang::{Committed, GangId, MatchPolicy, Mode, PodGroupStatus};
-use crate::decide::world::gangs::{Gang, GangProgress, GroupId, NotReady, Warning};
-use crate::decide::world::{PodId, Resources};
+use crate::decide::world::gangs::{Gang, GangProgress, GroupId, NotReady, Warning, rule};
+use crate::decide::world::{PodId, Resources, World};
 
-use alike::Kind;
+use alike::MemberKind;
 pub use members::{is_ours, waiting};
 pub use policy::{GangPolicy, OnBindFailure, TimeoutClock};
 
-/// Every group of gangs, what its attempts came to, and its members that are being bound.
+/// Every group of gangs with the results of its attempts, and its members that are being bound.
 #[derive(Debug, Default)]
 pub struct Gangs {
     groups: BTreeMap<GroupId, GroupRecord>,
@@ -56,27 +56,27 @@ pub struct Gangs {
 }
 
 impl Gangs {
-    /// What is kept of a group.
+    /// The record of a group.
     pub fn record(&self, group: &GroupId) -> Option<&GroupRecord> {
         self.groups.get(group)
     }
 
-    /// What is kept of every group.
+    /// The records of all groups.
     pub const fn records(&self) -> &BTreeMap<GroupId, GroupRecord> {
         &self.groups
     }
 
-    /// Every gang of the group was satisfied at once, now or before.
+    /// `true` once every gang of the group was satisfied at the same time.
     pub fn satisfied_once(&self, group: &GroupId) -> bool {
         self.groups.get(group).is_some_and(|record| record.progress.satisfied_once)
     }
 
-    /// How long groups waited that were satisfied since the last call.
+    /// How long each group waited that was satisfied since the last call.
     pub fn take_waits(&mut self) -> Vec<Duration> {
         std::mem::take(&mut self.waits)
     }
 
-    /// Forgets everything but the waits: this process starts or stops leading.
+    /// Forgets everything but the waits, because this process starts or stops leading.
     pub fn clear(&mut self) {
         *self = Self { waits: std::mem::take(&mut self.waits), ..Self::default() };
     }
@@ -89,59 +89,70 @@ pub struct GroupRecord {
     pub progress: GangProgress,
     /// Why it was not ready at the last review: reason and message.
     pub not_ready: Option<(&'static str, String)>,
-    /// The same as each of its gangs has it.
+    /// Why each of its gangs was not ready.
     reasons: Vec<NotReady>,
     /// Monotonic time of the first reservation that waits for others.
     holding: Option<Duration>,
-    /// Monotonic time since which the wait runs.
+    /// Monotonic time when the waiting time began.
     clock: Option<Duration>,
     /// Reason of the last event about why the group waits.
     reported: Option<&'static str>,
-    /// Kinds of members that failed since the last useful event; they are offered last.
-    failed: Vec<Kind>,
-    /// What the gangs looked like at the last attempt that failed.
-    tried: Option<Vec<Look>>,
-    /// The member that found no place at the last attempt.
+    /// Kinds of members that failed since the last useful event; they are tried last.
+    failed: Vec<MemberKind>,
+    /// The gangs at the last attempt that failed.
+    tried: Option<Vec<GangState>>,
+    /// The member that fitted no node at the last attempt.
     pub root_cause: Option<RootCause>,
     /// What was last written to the PodGroups.
-    written: BTreeMap<GangId, Written>,
-    /// When a PodGroup that was made is made again, should the watch not show it.
+    written: BTreeMap<GangId, StatusWrite>,
+    /// Monotonic time when a PodGroup is created again, should the watch not show it.
     made: BTreeMap<GangId, Duration>,
-    /// What was reported to be wrong with the declarations.
+    /// Warnings about the declarations that were reported.
     warned: BTreeSet<(GangId, Warning)>,
-    /// Wall time of the latest commit that this process has decided.
+    /// Wall time of the latest commit that this process decided.
     attempt: Option<Timestamp>,
-    /// The latest commit that was seen whole: what its members come to later does not break it.
+    /// The latest commit of which every member was seen bound: members that end later do not break it.
     whole: Option<Committed>,
-    /// Its latest commit was taken back, or none of its members lives any more: what a PodGroup says of having been satisfied is of
-    /// another generation, whatever the whole seconds of its time may suggest.
+    /// Its latest commit was cancelled, or none of its members lives any more. A `Satisfied` condition of its PodGroups is then of
+    /// an earlier generation; its time has whole seconds only and cannot tell.
     outlived: bool,
-    /// Members that are to be marked as timed out and are not yet.
+    /// Members that are to be marked as timed out; the watch does not show the mark yet.
     pub marking: BTreeSet<PodId>,
-    /// Bindings of its members that were refused one after the other.
+    /// Consecutive Bindings of its members that were refused.
     bind_failures: u32,
     /// Monotonic time before which it is not tried, after a Binding that was refused.
-    rest_until: Option<Duration>,
+    backoff_until: Option<Duration>,
 }
 
-/// What of a gang makes another attempt worthwhile when it changes.
+impl GroupRecord {
+    /// The group holds no room any more, and its waiting time ends.
+    fn stop_waiting(&mut self) {
+        (self.holding, self.clock) = (None, None);
+        self.progress.holding_since = None;
+    }
+}
+
+/// What an attempt depends on: a group is tried again when this differs for one of its gangs.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Look {
+pub struct GangState {
     min: Option<u32>,
     policy: MatchPolicy,
     mode: Mode,
-    /// What its PodGroup asks for in all.
+    /// `minResources` of its PodGroup.
     resources: Option<Resources>,
     pending: u32,
-    /// Members that count without being offered.
+    /// Members that count towards the minimum without being tried.
     counted: u32,
 }
 
-impl Look {
-    /// The gang as it stands.
+impl GangState {
+    /// Those of a group.
+    fn of_group(world: &World, group: &GroupId) -> Vec<Self> {
+        world.gangs().listing(group).map(Self::of).collect()
+    }
+
     fn of(gang: &Gang) -> Self {
         let (config, counts) = (gang.config(), gang.counts());
-        let counted = crate::decide::world::gangs::rule::weight(config.policy, counts);
         let resources = gang.pod_group().filter(|object| !object.min_resources.is_zero());
         Self {
             min: config.min,
@@ -149,7 +160,7 @@ impl Look {
             mode: config.mode,
             resources: resources.map(|object| object.min_resources.clone()),
             pending: counts.pending,
-            counted,
+            counted: rule::weight(config.policy, counts),
         }
     }
 }
@@ -160,16 +171,16 @@ impl Look {
 pub struct RootCause {
     /// `namespace/name`.
     pub pod: String,
-    /// What the nodes said.
+    /// Why no node fits.
     pub summary: String,
 }
 
-/// Under what a pod that waits is queued.
+/// How a waiting pod is queued.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Route {
     /// By itself.
     Alone,
-    /// With its group, to complete a commit that broke off, whatever else the group's rule says.
+    /// With its group, to complete a commit that broke off, whatever the group's policy says.
     Completes(GroupId),
     /// With its group.
     Group(GroupId),
@@ -184,29 +195,29 @@ struct Commit {
     group: GroupId,
     /// Members whose bind attempt has not ended.
     members: BTreeSet<PodId>,
-    /// Of these, the ones whose volumes are not settled. While there is one, no member locks.
+    /// Of these, the ones whose volumes are not prepared. No member takes a lock before all are.
     unprepared: BTreeSet<PodId>,
     /// The group had been satisfied before.
     once: bool,
-    /// It completes one that broke off: each member that finds a place goes.
+    /// It completes one that broke off: each member that fits is bound.
     rest: bool,
-    /// What the Bindings say.
+    /// What its Bindings state.
     committed: Committed,
-    /// How many more members are to be bound until all that it names were.
+    /// Members that are to be bound until all that it names were.
     missing: u32,
 }
 
-/// What was written last for one gang.
+/// The last status write for one gang.
 #[derive(Debug, Clone)]
-struct Written {
+struct StatusWrite {
     wanted: PodGroupStatus,
-    /// Version of the object that it was written to.
+    /// `resourceVersion` of the object that it was written to.
     version: Box<str>,
     /// Monotonic.
     at: Duration,
-    /// What the API server made of it; `None` while the answer is awaited or when it failed.
+    /// The status as the API server stored it; `None` while the answer is awaited and after a failure.
     stored: Option<PodGroupStatus>,
-    /// Monotonic time before which nothing is tried after a failure.
+    /// Monotonic time before which it is not retried after a failure.
     not_before: Duration,
     under_way: bool,
     failures: u32,

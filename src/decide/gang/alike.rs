@@ -1,4 +1,4 @@
-//! Members that ask for the same: what is found out about one holds for all of them.
+//! Kinds of members: members of one kind fit the same nodes, so that one attempt says for all of them whether they fit.
 
 use std::collections::BTreeMap;
 
@@ -7,15 +7,15 @@ use crate::decide::scheduler::select::shape::PodShape;
 use crate::decide::world::spec::{HostPort, Labels, PodTerm, Spread, VolumeUse};
 use crate::decide::world::{Pod, PodId, World};
 
-/// Everything of a pod that decides where it fits. Pods of one kind fit the same places.
+/// Everything of a pod that decides where it fits.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Kind {
+pub(super) struct MemberKind {
     shape: PodShape,
     /// `spec.resourceClaims` is not empty.
     resource_claims: bool,
-    /// Terms of others that keep it away, with the namespace of whoever states them.
+    /// Anti-affinity terms of other pods that match it, with the namespaces of these pods.
     refused_by: Vec<(Box<str>, PodTerm)>,
-    /// What looks at other pods; `None` for most pods.
+    /// Everything that refers to other pods; `None` for most pods.
     around: Option<Box<Around>>,
 }
 
@@ -30,14 +30,13 @@ struct Around {
     volumes: Vec<VolumeUse>,
 }
 
-/// Required anti-affinity that may meet members of a group: of pods with a place, and of its own members. Of equal terms one
-/// pod stands for all.
-#[derive(Debug, Clone, Default)]
-pub struct Refusals(Vec<(PodId, PodTerm)>);
+/// Required anti-affinity that may match members of a group: of pods with a node, and of its own members. Of equal terms in one
+/// namespace, one pod stands for all.
+pub(super) struct AntiAffinityTerms(Vec<(PodId, PodTerm)>);
 
-impl Refusals {
-    /// All that `members` may meet.
-    pub fn of<'a>(world: &'a World, members: impl Iterator<Item = &'a Pod>) -> Self {
+impl AntiAffinityTerms {
+    /// All terms that may match `members`.
+    pub(super) fn of<'a>(world: &'a World, members: impl Iterator<Item = &'a Pod>) -> Self {
         let mut known: BTreeMap<(&str, &PodTerm), PodId> = BTreeMap::new();
         let mut last: Option<&Pod> = None;
         for pod in world.placed_with_anti_affinity().chain(members) {
@@ -51,16 +50,15 @@ impl Refusals {
         Self(known.into_iter().map(|((_, term), owner)| (owner, term.clone())).collect())
     }
 
-    fn meeting(&self, world: &World, pod: &Pod) -> Vec<(Box<str>, PodTerm)> {
-        let meets = |(owner, term): &(PodId, PodTerm)| {
+    fn matching(&self, world: &World, pod: &Pod) -> Vec<(Box<str>, PodTerm)> {
+        let matching = |(owner, term): &(PodId, PodTerm)| {
             let owner = world.pod(*owner)?;
             inter_pod_affinity::matches(term, owner, pod, world).then(|| (owner.key().namespace.clone(), term.clone()))
         };
-        self.0.iter().filter_map(meets).collect()
+        self.0.iter().filter_map(matching).collect()
     }
 
-    /// The pod's kind.
-    pub fn kind(&self, world: &World, pod: &Pod) -> Kind {
+    pub(super) fn kind(&self, world: &World, pod: &Pod) -> MemberKind {
         let spec = &pod.facts.spec;
         let alone = spec.host_ports.is_empty()
             && spec.affinity.is_empty()
@@ -78,23 +76,22 @@ impl Refusals {
                 volumes: spec.volumes.clone(),
             })
         });
-        let refused_by = self.meeting(world, pod);
-        Kind { shape: PodShape::of(pod), resource_claims: spec.resource_claims, refused_by, around }
+        let refused_by = self.matching(world, pod);
+        MemberKind { shape: PodShape::of(pod), resource_claims: spec.resource_claims, refused_by, around }
     }
 
-    /// `*kind == self.kind(pod)`, cheaply for pods that do not look at others.
-    pub fn is(&self, world: &World, kind: &Kind, pod: &Pod) -> bool {
+    /// `*kind == self.kind(pod)`, and quick where the shapes differ.
+    pub(super) fn is(&self, world: &World, kind: &MemberKind, pod: &Pod) -> bool {
         kind.shape.is_of(pod) && *kind == self.kind(world, pod)
     }
 
-    /// `true` when the pod is of one of these kinds.
-    pub fn is_any(&self, world: &World, kinds: &[Kind], pod: &Pod) -> bool {
+    pub(super) fn is_any(&self, world: &World, kinds: &[MemberKind], pod: &Pod) -> bool {
         kinds.iter().any(|kind| self.is(world, kind, pod))
     }
 }
 
-/// Where the pod fits depends on which pods run elsewhere.
-pub fn looks_at_others(pod: &Pod) -> bool {
+/// Where the pod fits depends on which pods run on other nodes.
+pub(super) fn looks_at_others(pod: &Pod) -> bool {
     let spec = &pod.facts.spec;
     !(spec.affinity.is_empty() && spec.anti_affinity.is_empty() && spec.spread.is_empty())
 }

@@ -1,4 +1,4 @@
-//! How long a group's reservations wait, and what happens when that is over.
+//! How long a group waits with reservations, and what happens when that time is over.
 
 use std::time::Duration;
 
@@ -10,15 +10,15 @@ use crate::decide::scheduler::timers::Timer;
 use crate::decide::world::gangs::{Gang, GroupId, MemberState};
 use crate::decide::world::{PodId, Wake};
 
-use super::members::{held_members, wait_of, waiting_members};
+use super::members::{reserved_members, wait_of, waiting_members};
 use super::{Gangs, TimeoutClock};
 
-/// A mark that the watch does not show is written again after this time.
+/// The timeout annotation is written again after this time while the watch does not show it.
 const MARK_AGAIN: Duration = Duration::from_secs(5);
 
 impl Gangs {
-    /// After a failed attempt: the clock starts with the first reservation, or with the first failure, as configured.
-    pub fn run_clock(&mut self, cx: &mut Context<'_>, group: &GroupId, holding: bool) {
+    /// After a failed attempt: the waiting time begins with the first reservation, or with the first failure, as configured.
+    pub(super) fn run_clock(&mut self, cx: &mut Context<'_>, group: &GroupId, holding: bool) {
         let Some(record) = self.groups.get_mut(group) else { return };
         let starts = holding && record.holding.is_none();
         if holding {
@@ -35,21 +35,21 @@ impl Gangs {
             TimeoutClock::Holding => record.clock = record.holding,
         }
         self.arm(cx, group);
-        let held = if starts { held_members(cx, group) } else { Vec::new() };
+        let held = if starts { reserved_members(cx, group) } else { Vec::new() };
         if let Some(first) = held.first() {
             let message = format!("group {group} holds room for {} pods and waits for more", held.len());
             cx.event(*first, false, "GangHold", message);
         }
     }
 
-    /// Sets the timer of a running clock.
-    pub fn arm(&mut self, cx: &mut Context<'_>, group: &GroupId) {
+    /// Sets the timer of the waiting time.
+    pub(super) fn arm(&mut self, cx: &mut Context<'_>, group: &GroupId) {
         let Some(since) = self.groups.get(group).and_then(|record| record.clock) else { return };
         let due = since.saturating_add(wait_of(cx, group));
         cx.timers.set(due.max(cx.now.mono), Timer::GroupWait(group.clone()));
     }
 
-    /// The wait may be over.
+    /// The timer of the waiting time fired.
     pub fn wait_due(&mut self, cx: &mut Context<'_>, group: &GroupId) {
         let Some(since) = self.groups.get(group).and_then(|record| record.clock) else { return };
         if since.saturating_add(wait_of(cx, group)) > cx.now.mono {
@@ -58,24 +58,22 @@ impl Gangs {
         cx.stats.group_timeouts += 1;
         let wait = wait_of(cx, group);
         let why = format!("group {group} was not satisfied within {} s", wait.as_secs_f64());
-        let first = held_members(cx, group).first().copied().or_else(|| waiting_members(cx, group).first().copied());
+        let first =
+            reserved_members(cx, group).first().copied().or_else(|| waiting_members(cx, group).first().copied());
         self.release_group(cx, group, &why);
         if let Some(first) = first {
             cx.event(first, true, "GangTimeout", why);
         }
-        let gangs = cx.world.gangs().of_group(group).filter(|gang| gang.group() == group);
-        let open = gangs
-            .flat_map(Gang::members)
-            .filter(|member| matches!(member.state, MemberState::Pending | MemberState::Gated));
-        let open: Vec<PodId> = open.map(|member| member.pod).collect();
         if let Some(record) = self.groups.get_mut(group) {
-            record.marking = open.into_iter().collect();
+            let members = cx.world.gangs().listing(group).flat_map(Gang::members);
+            let open = members.filter(|member| matches!(member.state, MemberState::Pending | MemberState::Gated));
+            record.marking = open.map(|member| member.pod).collect();
             record.clock = None;
         }
         self.mark(cx, group);
     }
 
-    /// Marks whoever is not marked yet, until the watch shows every mark.
+    /// Writes the timeout annotation to members that lack it, until the watch shows it on all of them.
     pub fn mark(&mut self, cx: &mut Context<'_>, group: &GroupId) {
         let Some(record) = self.groups.get(group).filter(|record| !record.marking.is_empty()) else { return };
         for id in &record.marking {
@@ -86,12 +84,11 @@ impl Gangs {
         cx.timers.set(cx.now.mono + MARK_AGAIN, Timer::MarkTimedOut(group.clone()));
     }
 
-    /// Gives back everything that a group holds and waits with; members on their way are left alone.
-    pub fn release_group(&mut self, cx: &mut Context<'_>, group: &GroupId, why: &str) {
+    /// Releases the reservations with which a group waits. Members that are being bound keep theirs.
+    pub(super) fn release_group(&mut self, cx: &mut Context<'_>, group: &GroupId, why: &str) {
         let held: Vec<PodId> = cx.reservations.of_group(group).collect();
         if let Some(record) = self.groups.get_mut(group) {
-            (record.holding, record.clock) = (None, None);
-            record.progress.holding_since = None;
+            record.stop_waiting();
         }
         if held.is_empty() {
             return;

@@ -1,4 +1,4 @@
-//! A satisfied group is bound: the volumes of all members first, then locks and Bindings.
+//! Binds a satisfied group: first the volumes of all members are prepared, then locks are taken and Bindings made.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -19,18 +19,23 @@ use crate::decide::world::{PodId, Wake};
 
 use super::members::by_gang;
 use super::policy::OnBindFailure;
-use super::{Commit, Gangs, Look, Route};
+use super::{Commit, GangState, Gangs, Route};
 
-/// First and longest rest of a group after a Binding that was refused.
-const REST: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
+/// First and longest backoff of a group after a Binding that was refused.
+const BACKOFF: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
 
-/// A pod that was deleted with its gang and is still there is deleted again after this time.
+/// A pod that is evicted with its gang is evicted again after this time, while it is still there.
 const EVICT_AGAIN: Duration = Duration::from_secs(10);
 
 impl Gangs {
-    /// Sends the held members of a satisfied group on their way.
-    /// `rest`: they complete that commit.
-    pub fn commit_group(&mut self, cx: &mut Context<'_>, group: &GroupId, held: Vec<PodId>, rest: Option<Committed>) {
+    /// Starts to bind the reserved members of a satisfied group. `rest`: they complete that commit.
+    pub(super) fn commit_group(
+        &mut self,
+        cx: &mut Context<'_>,
+        group: &GroupId,
+        held: Vec<PodId>,
+        rest: Option<Committed>,
+    ) {
         let attempt = self.attempt_stamp(cx, group);
         let members = u32::try_from(held.len()).unwrap_or(u32::MAX);
         let committed = rest.unwrap_or_else(|| group.commit(attempt, members));
@@ -39,10 +44,9 @@ impl Gangs {
         for id in &held {
             cx.reservations.commit(*id, Some(number), text.clone());
         }
-        let gangs = || cx.world.gangs().of_group(group).filter(|gang| gang.group() == group);
-        let looks: Vec<Look> = cx.world.gangs().of_group(group).map(Look::of).collect();
+        let gangs = || cx.world.gangs().listing(group);
         let item = Item::Group(group.clone());
-        // Where the rule stays, each new quorum is one: without the held members some gang would not have what it needs.
+        // A policy that still counts after the first time is satisfied again by each commit without which a gang lacks members.
         let stays = |gang: &Gang| gang.config().policy != MatchPolicy::OnceSatisfied;
         let with_them = if gangs().any(stays) { by_gang(cx, &held) } else { BTreeMap::new() };
         let needs = |gang: &Gang| {
@@ -57,13 +61,11 @@ impl Gangs {
         let news = !record.progress.satisfied_once;
         let quorum = news || quorum;
         (record.progress.satisfied_once, record.outlived) = (true, false);
-        record.progress.last_failure = None;
-        record.progress.next_try = None;
-        record.progress.holding_since = None;
-        (record.holding, record.clock, record.reported) = (None, None, None);
+        record.stop_waiting();
+        (record.progress.last_failure, record.progress.next_try) = (None, None);
+        (record.reported, record.root_cause) = (None, None);
         record.failed.clear();
-        record.root_cause = None;
-        record.tried = Some(looks);
+        record.tried = Some(GangState::of_group(cx.world, group));
         if held.is_empty() {
             cx.queue.park(item, Wake::ANY, cx.now.mono, cx.now.wall);
             return self.enqueue_free(cx, group);
@@ -92,8 +94,8 @@ impl Gangs {
         self.enqueue_free(cx, group);
     }
 
-    /// When a commit was decided, later than every member was created and every earlier commit of the group, whatever the clocks of
-    /// API server and scheduler say.
+    /// The time of a commit: later than the creation of every member and than every earlier commit of the group, however the clocks
+    /// of API server and scheduler differ.
     fn attempt_stamp(&mut self, cx: &mut Context<'_>, group: &GroupId) -> Timestamp {
         let stamp = cx.sequence.stamp(cx.now.wall);
         let gangs = || cx.world.gangs().of_group(group);
@@ -110,7 +112,7 @@ impl Gangs {
         attempt
     }
 
-    /// A member that no rule binds any more is a commit of its own: its Binding, too, proves that the group was satisfied.
+    /// A member whose group is satisfied for good is a commit of its own: its Binding, too, proves that the group was satisfied.
     pub fn commit_alone(&mut self, cx: &mut Context<'_>, id: PodId) {
         let Some(gang) = cx.world.gangs().gang_of(id) else { return };
         let group = gang.group().clone();
@@ -121,9 +123,9 @@ impl Gangs {
         cx.reservations.commit(id, None, committed.to_string());
     }
 
-    /// What an attempt leaves behind is sorted out: members that the rule does not bind any more go by themselves, others wait.
+    /// Reviews a group after its attempt: members of a group that is satisfied for good are queued as single pods.
     pub fn after_attempt(&mut self, cx: &mut Context<'_>, group: &GroupId) {
-        // What the attempt itself has moved is no news; what it did to other groups is.
+        // The attempt's own changes need no further review; its changes of other groups do.
         cx.world.settle_changed_gangs(group);
         self.review(cx, group);
         let once = self.satisfied_once(group);
@@ -133,7 +135,7 @@ impl Gangs {
         }
     }
 
-    /// A member's volumes are settled: when those of all members are, all proceed.
+    /// A member's volumes are prepared: when those of all members are, all take their locks.
     pub fn member_prepared(&mut self, cx: &mut Context<'_>, commit: u64, id: PodId) {
         let Some(commit) = self.commits.get_mut(&commit) else { return cx.steps.push(Step::Proceed(vec![id])) };
         commit.unprepared.remove(&id);
@@ -142,7 +144,7 @@ impl Gangs {
         }
     }
 
-    /// A member's bind attempt has ended, well or not: members that waited only for it proceed.
+    /// A member's bind attempt has ended: members that waited only for it take their locks.
     fn member_left(&mut self, cx: &mut Context<'_>, number: u64, id: PodId) {
         let Some(commit) = self.commits.get_mut(&number) else { return };
         commit.members.remove(&id);
@@ -154,8 +156,8 @@ impl Gangs {
         }
     }
 
-    /// A member of a commit is not being bound any more and has given its room back. While no member of the commit has gone for a
-    /// lock, and without this one some gang lacks members, the commit is taken back whole.
+    /// A member of a commit is not being bound any more and has released its room. When some gang lacks members without it, and no
+    /// member of the commit takes its lock yet, the whole commit is cancelled.
     pub fn member_lost(&mut self, cx: &mut Context<'_>, number: u64, id: PodId) {
         let Some(commit) = self.commits.get(&number) else { return };
         let waits = !commit.unprepared.is_empty() && commit.members.contains(&id) && !commit.rest;
@@ -165,22 +167,22 @@ impl Gangs {
         };
         if waits && cx.world.gangs().of_group(&commit.group).any(lacks) {
             let why = format!("a member of group {} was lost while it was being bound", commit.group);
-            return self.call_off(cx, number, Some(id), &why);
+            return self.cancel(cx, number, Some(id), &why);
         }
         self.member_left(cx, number, id);
     }
 
-    /// Takes back what was committed for a group that is not what it was, as long as no member of the commit has gone for a lock.
-    pub fn call_off_unlocked(&mut self, cx: &mut Context<'_>, group: &GroupId, why: &str) {
+    /// Cancels the commits of a group whose gangs have changed, as long as none of their members takes its lock.
+    pub(super) fn cancel_unlocked(&mut self, cx: &mut Context<'_>, group: &GroupId, why: &str) {
         let unlocked = |commit: &Commit| commit.group == *group && !commit.unprepared.is_empty();
         let unlocked = self.commits.iter().filter(|(_, commit)| unlocked(commit)).map(|(number, _)| *number);
         for number in unlocked.collect::<Vec<_>>() {
-            self.call_off(cx, number, None, why);
+            self.cancel(cx, number, None, why);
         }
     }
 
-    /// Takes a commit back, but for `lost`, which has given its room back.
-    fn call_off(&mut self, cx: &mut Context<'_>, number: u64, lost: Option<PodId>, why: &str) {
+    /// Cancels a commit. `lost`: a member that has released its room already.
+    fn cancel(&mut self, cx: &mut Context<'_>, number: u64, lost: Option<PodId>, why: &str) {
         let Some(Commit { group, mut members, once, .. }) = self.commits.remove(&number) else { return };
         if let Some(lost) = lost {
             members.remove(&lost);
@@ -200,13 +202,13 @@ impl Gangs {
             cx.event(*first, true, "GangHoldReleased", message);
         }
         match lost {
-            Some(lost) => cx.steps.push(Step::RestGroup(lost)),
-            // Each waits with the group that is its own now.
+            Some(lost) => cx.steps.push(Step::BackOffGroup(lost)),
+            // Each member is queued with its present group.
             None => members.into_iter().for_each(|id| cx.enqueue(id)),
         }
     }
 
-    /// Members whose room was given back while they were part of a commit.
+    /// Handles members of commits whose reservation was released.
     pub fn settle_lost(&mut self, cx: &mut Context<'_>) {
         for (commit, id) in cx.reservations.take_lost() {
             if !cx.leading {
@@ -214,27 +216,26 @@ impl Gangs {
             }
             self.member_lost(cx, commit, id);
             if cx.world.pod(id).is_some_and(|pod| MemberState::of(pod) == MemberState::Pending) {
-                // A member that was not permitted is not asked for again at once.
-                cx.steps.push(Step::RestGroup(id));
+                // A member that Permit refused is not tried again at once.
+                cx.steps.push(Step::BackOffGroup(id));
             }
         }
     }
 
-    /// A member could not be bound: its group, if that still has to try for it, does so when it has rested, longer each time.
-    pub fn rest_group_of(&mut self, cx: &mut Context<'_>, id: PodId) {
-        let route = cx.world.pod(id).map(|pod| self.route(cx.world, cx.reservations, pod));
-        let Some(Route::Completes(group) | Route::Group(group)) = route else { return };
+    /// A member could not be bound: its group, where it is still queued with one, is tried again after a growing backoff.
+    pub fn back_off_group_of(&mut self, cx: &mut Context<'_>, id: PodId) {
+        let Some(Route::Completes(group) | Route::Group(group)) = self.route_of(cx, id) else { return };
         let Some(record) = self.groups.get_mut(&group) else { return };
         // Members that fail together are one failure.
-        if record.rest_until.is_none_or(|until| until <= cx.now.mono) {
-            let pause = REST.0.saturating_mul(1 << record.bind_failures.min(6)).min(REST.1);
+        if record.backoff_until.is_none_or(|until| until <= cx.now.mono) {
+            let pause = BACKOFF.0.saturating_mul(1 << record.bind_failures.min(6)).min(BACKOFF.1);
             record.bind_failures += 1;
-            record.rest_until = Some(cx.now.mono + pause);
+            record.backoff_until = Some(cx.now.mono + pause);
         }
         self.queue_group(cx, &group);
     }
 
-    /// A member is bound: its group's next failure is the first one again.
+    /// A member is bound: the backoff of its group begins at its shortest again.
     pub fn member_bound(&mut self, cx: &mut Context<'_>, number: u64, id: PodId) {
         if let Some(commit) = self.commits.get_mut(&number)
             && let Some(record) = self.groups.get_mut(&commit.group)
@@ -242,14 +243,14 @@ impl Gangs {
             record.bind_failures = 0;
             commit.missing = commit.missing.saturating_sub(1);
             if commit.missing == 0 {
-                // A member that has ended by now was bound all the same: nothing broke off.
+                // All members were bound, even those that have ended by now: the commit did not break off.
                 record.whole = record.whole.max(Some(commit.committed));
             }
         }
         self.member_left(cx, number, id);
     }
 
-    /// The kubelet may have refused a member: with `evictGang` those that were bound with it are deleted.
+    /// When the kubelet refused a member, `evictGang` evicts those that were bound with it.
     pub fn member_refused(&mut self, cx: &mut Context<'_>, binder: &Binder, id: PodId) {
         let Some(pod) = cx.world.pod(id).filter(|pod| pod.facts.spec.refused) else { return };
         let commit = pod.facts.handoff.assignment.committed;
@@ -258,10 +259,10 @@ impl Gangs {
             return;
         }
         let (group, text) = (gang.group(), commit.to_string());
-        // Where the rule stays, the gang is not what it must be without this one, whenever the others were bound.
+        // Under a policy that still counts, the gang lacks this member, whenever the others were bound.
         let required = gang.config().policy != MatchPolicy::OnceSatisfied;
         let with_it = |member: &&Member| {
-            if required && matches!(member.state, MemberState::Bound | MemberState::Running | MemberState::Reserved) {
+            if required && member.state.has_node() {
                 return true;
             }
             let attempt = binder.attempts().get(&member.pod);
@@ -274,24 +275,21 @@ impl Gangs {
         members.into_iter().for_each(|id| self.evict(cx, id, message.clone()));
     }
 
-    /// A member could not be bound for good: with `evictGang` the others are deleted.
+    /// A member could finally not be bound: `evictGang` evicts the others.
     pub fn member_failed(&mut self, cx: &mut Context<'_>, commit: u64, id: PodId, why: &str) {
         let Some(group) = self.commits.get(&commit).map(|commit| commit.group.clone()) else { return };
         cx.event(id, true, "GangBindFailed", why.to_owned());
         if cx.config.gangs.on_bind_failure != OnBindFailure::EvictGang {
             return;
         }
-        let gangs = cx.world.gangs().of_group(&group);
-        let others = gangs
-            .flat_map(Gang::members)
-            .filter(|member| matches!(member.state, MemberState::Bound | MemberState::Running | MemberState::Reserved))
-            .filter(|member| member.pod != id);
+        let members = cx.world.gangs().of_group(&group).flat_map(Gang::members);
+        let others = members.filter(|member| member.state.has_node() && member.pod != id);
         let others: Vec<PodId> = others.map(|member| member.pod).collect();
         let message = format!("a member of group {group} could not be bound: {why}");
         others.into_iter().for_each(|id| self.evict(cx, id, message.clone()));
     }
 
-    /// Deletes a pod, until the watch shows that.
+    /// Evicts a pod, again and again until the watch shows its deletion.
     fn evict(&mut self, cx: &mut Context<'_>, id: PodId, message: String) {
         let Some(pod) = cx.world.pod(id).map(|pod| pod.facts.handoff.pod.clone()) else { return };
         cx.effects.push(Effect::Evict { pod, message: message.clone() });
@@ -299,7 +297,7 @@ impl Gangs {
         cx.timers.set(cx.now.mono + EVICT_AGAIN, Timer::EvictMember(id));
     }
 
-    /// A deletion may not have been heard.
+    /// The timer of an eviction fired: the request may have been lost.
     pub fn evict_again(&mut self, cx: &mut Context<'_>, id: PodId) {
         let Some(message) = self.evicted.remove(&id) else { return };
         if cx.world.pod(id).is_some_and(|pod| MemberState::of(pod).is_live()) {

@@ -1,6 +1,7 @@
-//! Keeps the PodGroups' status true: written when it differs, with the object's version as precondition, not more often than
-//! people can read. Also makes PodGroups for gangs that have none, where the installation says so.
+//! Keeps the status of PodGroups up to date: written when it differs, with the object's `resourceVersion` as precondition, and
+//! changes of counts at most once a second. Also creates PodGroups for gangs without one, where the configuration says so.
 
+use std::borrow::Cow;
 use std::time::Duration;
 
 use crate::contract::gang::{GangId, PodGroupApi, PodGroupStatus};
@@ -10,22 +11,21 @@ use crate::decide::scheduler::queue::Item;
 use crate::decide::scheduler::timers::Timer;
 use crate::decide::world::gangs::{Gang, GroupAttempts, GroupId, NamedBy, is_rewording, is_same_but_times, status};
 
-use super::{Gangs, Written};
+use super::{Gangs, StatusWrite};
 
-/// Counts change with every member that is bound: they are gathered for this long.
+/// Counts change with every member that is bound: writes of them are gathered for this long.
 const GATHER: Duration = Duration::from_secs(1);
-/// An answer that does not come in this time is not waited for any more.
+/// An answer counts as lost after this time.
 const LOST: Duration = Duration::from_secs(15);
 /// First and longest pause after a failed write.
 const RETRY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
 
 impl Gangs {
-    /// Writes the status of every PodGroup of a group that does not say how its gang stands.
+    /// Writes the status of every PodGroup of a group that is out of date.
     pub fn report_pod_groups(&mut self, cx: &mut Context<'_>, group: &GroupId) {
-        let ids: Vec<GangId> = group.gangs().to_vec();
-        for id in ids {
-            if cx.world.gangs().gang(&id).is_some_and(|gang| gang.group() == group) {
-                self.report_pod_group(cx, group, &id);
+        for id in group.gangs() {
+            if cx.world.gangs().gang(id).is_some_and(|gang| gang.group() == group) {
+                self.report_pod_group(cx, group, id);
             }
         }
     }
@@ -44,43 +44,34 @@ impl Gangs {
             return;
         }
         let held = record.not_ready.as_ref().map(|(reason, message)| (*reason, message.as_str()));
-        let sight = GroupAttempts {
+        let attempts = GroupAttempts {
             progress: &record.progress,
             next_try: cx.queue.next_try(Item::Group(group.clone()), cx.now),
             held,
         };
-        let kept = written.map(|written| &written.wanted.conditions);
-        let wanted = match kept.filter(|kept| object.status.conditions.is_empty() && !kept.is_empty()) {
-            // An object that keeps no conditions says no more what it was told.
-            Some(kept) => {
-                let before = PodGroupStatus { conditions: kept.clone(), ..object.status.clone() };
-                status(gang, sight, &before, cx.now.wall)
-            }
-            None => status(gang, sight, &object.status, cx.now.wall),
-        };
+        let mut before = Cow::Borrowed(&object.status);
+        if let Some(written) = written.filter(|_| object.status.conditions.is_empty()) {
+            // An API server that does not store conditions: those of the last write count.
+            before.to_mut().conditions.clone_from(&written.wanted.conditions);
+        }
+        let wanted = status(gang, attempts, &before, cx.now.wall);
         if wanted == object.status {
             return;
         }
-        let mut due = Duration::ZERO;
-        let mut failures = 0;
-        if let Some(written) = written {
-            failures = written.failures;
-            let known = written.version == object.version;
-            due = match (&written.stored, written.under_way) {
-                (_, true) => written.at + LOST,
-                // What the API server drops is not written again and again.
-                (Some(stored), false) if *stored == object.status && is_same_but_times(&written.wanted, &wanted) => {
-                    return;
-                }
-                // The watch will show it.
-                (Some(_), false) if known => written.at + LOST,
-                (Some(_), false) if is_rewording(&object.status, &wanted) => {
-                    written.at + cx.config.gangs.condition_pause
-                }
-                (Some(_), false) => written.at + GATHER,
-                (None, false) => written.not_before,
-            };
-        }
+        let due = match written {
+            None => Duration::ZERO,
+            Some(written) if written.under_way => written.at + LOST,
+            Some(written) => match &written.stored {
+                None => written.not_before,
+                // The API server dropped the rest of the last write: it is not repeated.
+                Some(stored) if *stored == object.status && is_same_but_times(&written.wanted, &wanted) => return,
+                // The watch will show the last write.
+                Some(_) if written.version == object.version => written.at + LOST,
+                Some(_) if is_rewording(&object.status, &wanted) => written.at + cx.config.gangs.condition_pause,
+                Some(_) => written.at + GATHER,
+            },
+        };
+        let failures = written.map_or(0, |written| written.failures);
         if cx.now.mono < due {
             cx.timers.set(due, Timer::PodGroups(group.clone()));
             return;
@@ -92,7 +83,7 @@ impl Gangs {
             version: object.version.clone(),
             status: wanted.clone(),
         };
-        let written = Written {
+        let written = StatusWrite {
             wanted,
             version: object.version.clone(),
             at: cx.now.mono,
@@ -108,7 +99,7 @@ impl Gangs {
         }
     }
 
-    /// What came of a write: the status as it is stored, or nothing.
+    /// The answer to a write: the status as it is stored, or `None` after a failure.
     pub fn pod_group_answered(&mut self, cx: &mut Context<'_>, id: &GangId, result: Option<PodGroupStatus>) {
         let Some(group) = cx.world.gangs().gang(id).map(|gang| gang.group().clone()) else { return };
         let Some(written) = self.groups.get_mut(&group).and_then(|record| record.written.get_mut(id)) else { return };
@@ -124,7 +115,7 @@ impl Gangs {
         self.report_pod_groups(cx, &group);
     }
 
-    /// A gang that is named by `pod-group.scheduling.sigs.k8s.io/name` gets an object, if the installation wants that.
+    /// Creates the PodGroup of a gang that is named by `pod-group.scheduling.sigs.k8s.io/name`, if the configuration says so.
     fn make_pod_group(&mut self, cx: &mut Context<'_>, group: &GroupId, id: &GangId) {
         if !cx.config.gangs.create_pod_groups {
             return;
@@ -142,7 +133,7 @@ impl Gangs {
             cx.timers.set(*again, Timer::PodGroups(group.clone()));
             return;
         }
-        // No answer is needed: the watch shows it, or it is tried again.
+        // No answer is awaited: the watch shows the object, or it is created again.
         let again = cx.now.mono + LOST;
         record.made.insert(id.clone(), again);
         cx.timers.set(again, Timer::PodGroups(group.clone()));

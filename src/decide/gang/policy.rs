@@ -20,7 +20,7 @@ pub enum OnBindFailure {
     /// Nothing: that pod alone is tried again.
     #[default]
     Solo,
-    /// They are deleted, so that their controller starts the gang anew.
+    /// They are deleted, so that their controller starts the gang again.
     EvictGang,
 }
 

@@ -1,5 +1,5 @@
-//! What is reported of a group: what a group that is short of room lacks, why one is not ready, what is wrong with its
-//! declarations. Events come once per change of state, on its oldest member that waits.
+//! What is reported about a group: why its members fit no node, why it is not ready, what is wrong with its declarations. An
+//! event comes once per change of state, on the oldest waiting member.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,93 +9,91 @@ use crate::decide::scheduler::context::Context;
 use crate::decide::scheduler::queue::Item;
 use crate::decide::scheduler::reporter::Reporter;
 use crate::decide::scheduler::reservations::Reservations;
-use crate::decide::world::gangs::{Gang, GroupId, MemberState, Warning, rule};
+use crate::decide::world::gangs::{Gang, GroupId, Warning, rule};
 use crate::decide::world::{PodId, Resources, Wake};
 
-use super::members::{held_members, is_ours, pending_members, waiting};
-use super::{Gangs, Look, RootCause, Route};
+use super::members::{is_ours, pending_members, reserved_members, waiting};
+use super::{GangState, Gangs, RootCause, Route};
 
-/// Why a member has no place.
-#[derive(Debug, Clone)]
-pub struct Miss {
-    /// The member.
-    pub pod: PodId,
-    /// What every node said, or the fault.
-    pub text: String,
-    /// What may turn it.
-    pub wake: Wake,
-    /// By gang: members that had found room by then, and gave it back.
-    pub found: BTreeMap<GangId, u32>,
+/// A member that fits no node.
+pub(super) struct UnfitMember {
+    pub(super) pod: PodId,
+    /// Why no node fits, or the fault.
+    pub(super) text: String,
+    /// Events after which it may fit.
+    pub(super) wake: Wake,
+    /// By gang: members that had a reservation before this one failed, and released it.
+    pub(super) found: BTreeMap<GangId, u32>,
 }
 
-impl Miss {
-    /// One that nobody gave room back for.
-    pub const fn of(pod: PodId, text: String, wake: Wake) -> Self {
+impl UnfitMember {
+    pub(super) const fn of(pod: PodId, text: String, wake: Wake) -> Self {
         Self { pod, text, wake, found: BTreeMap::new() }
+    }
+
+    /// The group has no member that could be tried.
+    pub(super) fn none() -> Self {
+        Self::of(PodId(u64::MAX), "no member could be tried".to_owned(), Wake::ANY)
     }
 }
 
 impl Gangs {
-    /// Members that the satisfied group does not need found no place: they wait with it and say why.
-    pub fn report_surplus(&mut self, cx: &mut Context<'_>, group: &GroupId) {
-        let waiting: Vec<PodId> = pending_members(cx, group)
-            .into_iter()
-            .filter(|id| {
-                cx.world
-                    .pod(*id)
-                    .is_some_and(|pod| matches!(self.route(cx.world, cx.reservations, pod), Route::Group(_)))
-            })
-            .collect();
+    /// Members beyond the minimum of a satisfied group fit no node: they wait, and their conditions say why.
+    pub(super) fn report_surplus(&mut self, cx: &mut Context<'_>, group: &GroupId) {
+        let with_group = |id: &PodId| matches!(self.route_of(cx, *id), Some(Route::Group(_)));
+        let waiting: Vec<PodId> = pending_members(cx, group).into_iter().filter(with_group).collect();
         let Some(first) = waiting.first().copied() else { return };
-        let Err(mut miss) = Self::try_member(cx, first) else {
-            // It fits after all: the next attempt takes it along.
+        let Err(mut unfit) = Self::try_member(cx, first) else {
+            // It fits after all: the next attempt binds it.
             Reservations::undo(cx, &[first]);
             return self.queue_group(cx, group);
         };
-        // Under only-waiting nobody counts it any more by the time that others have left.
+        // Under only-waiting it does not count any more when the victims have left.
         let gang = cx.world.gangs().gang_of(first);
         let lasts = gang.is_some_and(|gang| gang.config().policy != MatchPolicy::OnlyWaiting);
         if lasts && let Some(way) = self.preempt_for_pod(cx, first) {
-            miss.text = format!("{}; {way}", miss.text);
+            unfit.text = format!("{}; {way}", unfit.text);
         }
-        let message = shortage(cx, group, &miss);
-        let culprit = cx.world.pod(miss.pod).map(|pod| pod.key().to_string());
-        if let Some(record) = self.groups.get_mut(group) {
-            record.progress.last_failure = Some(message.clone());
-            record.root_cause = culprit.map(|pod| RootCause { pod, summary: miss.text.clone() });
-        }
+        let message = self.note_failure(cx, group, &unfit);
         self.notice_waiting(cx, group, "Unschedulable", &message);
         Reporter::conditions(cx, waiting, "Unschedulable", message);
     }
 
-    /// The group is parked; reservations of a NonStrict one stay and its clock runs.
-    pub fn short(&mut self, cx: &mut Context<'_>, group: &GroupId, miss: Miss) {
+    /// Parks a group that lacks room. Reservations of a NonStrict group stay, and its waiting time runs.
+    pub(super) fn report_short(&mut self, cx: &mut Context<'_>, group: &GroupId, unfit: UnfitMember) {
         cx.stats.unschedulable += 1;
-        let held = held_members(cx, group);
-        let looks: Vec<Look> = cx.world.gangs().of_group(group).map(Look::of).collect();
-        let message = shortage(cx, group, &miss);
-        let culprit = cx.world.pod(miss.pod).map(|pod| pod.key().to_string());
-        let wake = miss.wake.or(Wake::NODE_ADDED);
+        let held = reserved_members(cx, group);
+        let wake = unfit.wake.or(Wake::NODE_ADDED);
         cx.queue.park(Item::Group(group.clone()), wake, cx.now.mono, cx.now.wall);
         if let Some(record) = self.groups.get_mut(group) {
-            record.tried = Some(looks);
-            record.progress.last_failure = Some(message.clone());
-            record.root_cause = culprit.map(|pod| RootCause { pod, summary: miss.text.clone() });
+            record.tried = Some(GangState::of_group(cx.world, group));
         }
+        let message = self.note_failure(cx, group, &unfit);
         self.run_clock(cx, group, !held.is_empty());
         self.notice_waiting(cx, group, "Unschedulable", &message);
-        // Whoever holds room waits as well, and for the same reason.
+        // Members with a reservation wait as well, for the same reason.
         let mut waiting = held;
         waiting.extend(pending_members(cx, group));
         Reporter::conditions(cx, waiting, "Unschedulable", message);
     }
 
-    /// Says that a group is held, and why.
-    pub fn notice_hold(&mut self, cx: &mut Context<'_>, group: &GroupId) {
+    /// Records the last failure and its root cause. Returns the message.
+    fn note_failure(&mut self, cx: &Context<'_>, group: &GroupId, unfit: &UnfitMember) -> String {
+        let message = shortage(cx, group, unfit);
+        if let Some(record) = self.groups.get_mut(group) {
+            record.progress.last_failure = Some(message.clone());
+            let blocking = cx.world.pod(unfit.pod).map(|pod| pod.key().to_string());
+            record.root_cause = blocking.map(|pod| RootCause { pod, summary: unfit.text.clone() });
+        }
+        message
+    }
+
+    /// Reports why a group is not ready.
+    pub(super) fn notice_not_ready(&mut self, cx: &mut Context<'_>, group: &GroupId) {
         let Some((reason, message)) = self.groups.get(group).and_then(|record| record.not_ready.clone()) else {
             return;
         };
-        // The end of the wait was told when it came.
+        // The timeout was reported when it came.
         if reason == "GangTimeout" {
             if let Some(record) = self.groups.get_mut(group) {
                 record.reported = Some(reason);
@@ -105,8 +103,8 @@ impl Gangs {
         self.notice_waiting(cx, group, reason, &message);
     }
 
-    /// Says why a group waits, once for as long as the reason stays.
-    pub fn notice_waiting(&mut self, cx: &mut Context<'_>, group: &GroupId, reason: &'static str, message: &str) {
+    /// Reports why a group waits, once for as long as the reason stays.
+    fn notice_waiting(&mut self, cx: &mut Context<'_>, group: &GroupId, reason: &'static str, message: &str) {
         let Some(first) = waiting(cx.world, &cx.config.scheduler_names, group).next().map(|member| member.pod) else {
             return;
         };
@@ -115,10 +113,10 @@ impl Gangs {
         cx.event(first, true, reason, message.to_owned());
     }
 
-    /// Says what is wrong with the declarations of a group, each thing once for as long as it lasts.
-    pub fn warn(&mut self, cx: &mut Context<'_>, group: &GroupId) {
+    /// Reports what is wrong with the declarations of a group, each warning once for as long as it lasts.
+    pub(super) fn warn(&mut self, cx: &mut Context<'_>, group: &GroupId) {
         let flag = cx.world.gangs().defaults().scheduling_groups;
-        let gangs = cx.world.gangs().of_group(group).filter(|gang| gang.group() == group);
+        let gangs = cx.world.gangs().listing(group);
         let mut found: BTreeSet<(GangId, Warning)> = BTreeSet::new();
         let mut news: Vec<(PodId, Warning)> = Vec::new();
         let known = self.groups.get(group).map(|record| &record.warned);
@@ -140,19 +138,20 @@ impl Gangs {
     }
 }
 
-/// `gang ml/a: 0 of 5 placed (3 found room); pod ml/a-3: 0/4 nodes: 4 have fewer than 2 free GPUs`: a Strict group places
-/// nobody before all of it fits, so beside it stands how far the attempt came. Several gangs are told as their group.
-fn shortage(cx: &Context<'_>, group: &GroupId, miss: &Miss) -> String {
+/// `gang ml/a: 0 of 5 placed (3 found room); pod ml/a-3: 0/4 nodes: 4 have fewer than 2 free GPUs`: a Strict group binds
+/// no member before all of it fits, so the number in parentheses says how far the attempt came. Several gangs are reported with
+/// their group.
+fn shortage(cx: &Context<'_>, group: &GroupId, unfit: &UnfitMember) -> String {
     let counts = |gang: &Gang| {
         let (policy, min) = (gang.config().policy, gang.config().min.unwrap_or(0));
         let placed = rule::weight(policy, gang.counts());
-        let found = miss.found.get(gang.id()).map(|found| format!(" ({found} found room)")).unwrap_or_default();
+        let found = unfit.found.get(gang.id()).map(|found| format!(" ({found} found room)")).unwrap_or_default();
         format!("gang {}: {placed} of {min} placed{found}", gang.id())
     };
     let gangs: Vec<String> = cx.world.gangs().of_group(group).take(8).map(counts).collect();
     let of_group = if group.is_alone() { String::new() } else { format!("group {group}; ") };
-    let culprit = cx.world.pod(miss.pod).map(|pod| format!("pod {}: ", pod.key())).unwrap_or_default();
-    format!("{of_group}{}; {culprit}{}", gangs.join(", "), miss.text)
+    let blocking = cx.world.pod(unfit.pod).map(|pod| format!("pod {}: ", pod.key())).unwrap_or_default();
+    format!("{of_group}{}; {blocking}{}", gangs.join(", "), unfit.text)
 }
 
 /// The member that a warning is about, where it is about one.
@@ -161,14 +160,12 @@ fn subject(gang: &Gang, warning: &Warning, flag: bool) -> Option<PodId> {
     live.find(|member| member.declared.all_warnings(flag).any(|known| *known == *warning)).map(|member| member.pod)
 }
 
-/// What a PodGroup asks for in all is compared with what is free, before anything is tried.
-pub(super) fn missing_resources(cx: &Context<'_>, group: &GroupId) -> Option<Miss> {
+/// Compares `minResources` of the PodGroups with what is free, before any member is tried.
+pub(super) fn missing_resources(cx: &Context<'_>, group: &GroupId) -> Option<UnfitMember> {
     for gang in cx.world.gangs().of_group(group) {
         let Some(object) = gang.pod_group().filter(|object| !object.min_resources.is_zero()) else { continue };
         let mut wanted = object.min_resources.clone();
-        let placed = gang
-            .members()
-            .filter(|member| matches!(member.state, MemberState::Bound | MemberState::Running | MemberState::Reserved));
+        let placed = gang.members().filter(|member| member.state.has_node());
         placed.filter_map(|member| cx.world.pod(member.pod)).for_each(|pod| wanted.sub(&pod.facts.spec.requests));
         let mut free = Resources::default();
         for (_, node) in cx.world.nodes() {
@@ -177,23 +174,21 @@ pub(super) fn missing_resources(cx: &Context<'_>, group: &GroupId) -> Option<Mis
             left.sub(&node.used);
             free.add(&left);
         }
-        let short = [
+        let amounts = [
             ("cpu", Quantity::millis(wanted.milli_cpu), Quantity::millis(free.milli_cpu)),
             ("memory", Quantity::bytes(wanted.memory), Quantity::bytes(free.memory)),
             ("ephemeral-storage", Quantity::bytes(wanted.ephemeral), Quantity::bytes(free.ephemeral)),
         ];
-        let mut short = short.into_iter();
         let units = |name: &str| Quantity::units(free.scalar(name));
-        let mut scalars = wanted.scalar.iter().map(|(name, wanted)| (name, Quantity::units(wanted), units(name)));
-        let found = short.find(|(_, wanted, free)| wanted > free);
-        let found = found.or_else(|| scalars.find(|(_, wanted, free)| wanted > free));
-        if let Some((name, wanted, free)) = found {
+        let scalars = wanted.scalar.iter().map(|(name, wanted)| (name, Quantity::units(wanted), units(name)));
+        let short = amounts.into_iter().chain(scalars).find(|(_, wanted, free)| wanted > free);
+        if let Some((name, wanted, free)) = short {
             let text = format!(
                 "gang {} asks for at least {wanted} {name} beyond what its members have, {free} are free in all",
                 gang.id()
             );
             let pod = gang.members().next().map_or(PodId(u64::MAX), |member| member.pod);
-            return Some(Miss::of(pod, text, Wake::ANY));
+            return Some(UnfitMember::of(pod, text, Wake::ANY));
         }
     }
     None

@@ -1,4 +1,4 @@
-//! After every change of a gang: may its group be tried, and which item is a pod queued under?
+//! The review after every change of a gang: may its group be tried, and how is each of its pods queued?
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,11 +12,11 @@ use crate::decide::scheduler::timers::Timer;
 use crate::decide::world::gangs::{Gang, GangChange, GroupId, MemberState, NotReady, rule};
 use crate::decide::world::{Place, Pod, PodId, World};
 
-use super::members::{held_members, is_ours, latest_commit, waiting_members, was_satisfied_before};
-use super::{Gangs, Look, Route};
+use super::members::{is_ours, latest_commit, reserved_members, waiting_members, was_satisfied_before};
+use super::{GangState, Gangs, Route};
 
 impl Gangs {
-    /// Under what a pod that waits is queued.
+    /// How a waiting pod is queued.
     pub fn route(&self, world: &World, reservations: &Reservations, pod: &Pod) -> Route {
         let Some(declared) = &pod.facts.spec.gang else { return Route::Alone };
         let book = world.gangs();
@@ -31,21 +31,24 @@ impl Gangs {
             return Route::Completes(group.clone());
         }
         let once = self.satisfied_once(group);
-        if let Some(hold) = book.holds_pod(pod, once) {
-            return Route::NotReady(hold);
+        if let Some(why) = book.holds_pod(pod, once) {
+            return Route::NotReady(why);
         }
-        let config = gang.config();
-        let free = config.min == Some(0) && group.is_alone();
-        if free || rule::is_over(config.policy, once) { Route::Alone } else { Route::Group(group.clone()) }
+        if is_free(gang, group, once) { Route::Alone } else { Route::Group(group.clone()) }
     }
 
-    /// A commit of its group broke off, and this pod was there when that was decided.
+    /// [`Gangs::route`] of a pod by its id.
+    pub(super) fn route_of(&self, cx: &Context<'_>, id: PodId) -> Option<Route> {
+        cx.world.pod(id).map(|pod| self.route(cx.world, cx.reservations, pod))
+    }
+
+    /// A commit of its group broke off, and this pod is older than the commit.
     fn completes(&self, world: &World, reservations: &Reservations, gang: &Gang, pod: &Pod) -> bool {
         self.broken_commit(world, reservations, gang.group())
             .is_some_and(|commit| pod.facts.handoff.created < commit.attempt)
     }
 
-    /// The latest commit of a group, when it was never seen whole and none of its members is on its way.
+    /// The latest commit of a group, when its members were never all seen bound and none of them is being bound.
     pub(super) fn broken_commit(
         &self,
         world: &World,
@@ -57,32 +60,31 @@ impl Gangs {
         if whole || bound >= commit.members || self.commits.values().any(|under_way| under_way.group == *group) {
             return None;
         }
-        // A member that we have bound counts as reserved until the watch shows it.
-        let gangs = world.gangs().of_group(group).filter(|gang| gang.group() == group);
-        let reserved: u32 = gangs.map(|gang| gang.counts().reserved).sum();
+        // A member that this process has bound counts as reserved until the watch shows its node.
+        let reserved: u32 = world.gangs().listing(group).map(|gang| gang.counts().reserved).sum();
         let held = reservations.of_group(group).count();
         (reserved as usize <= held).then_some(commit)
     }
 
-    /// Members that complete a commit that broke off, before anything else of the group is tried.
+    /// Members that complete a commit that broke off. They are tried before all other members of the group.
     pub(super) fn completing_members(&self, cx: &Context<'_>, group: &GroupId) -> Vec<PodId> {
-        // Asked after every change of every gang: most often, above all while a commit is under way, nobody waits.
+        // This runs after every change of every gang; most often, above all during a commit, no member waits.
         if cx.world.gangs().of_group(group).all(|gang| gang.counts().pending == 0) {
             return Vec::new();
         }
         let Some(commit) = self.broken_commit(cx.world, cx.reservations, group) else { return Vec::new() };
-        let gangs = cx.world.gangs().of_group(group).filter(|gang| gang.group() == group);
-        let pending = gangs.flat_map(Gang::members).filter(|member| member.state == MemberState::Pending);
+        let members = cx.world.gangs().listing(group).flat_map(Gang::members);
+        let pending = members.filter(|member| member.state == MemberState::Pending);
         let pods = pending.filter_map(|member| cx.world.pod(member.pod));
         pods.filter(|pod| pod.facts.handoff.created < commit.attempt).map(|pod| pod.id).collect()
     }
 
-    /// `true` when no gang reports for the pod.
+    /// `true` when the pod is queued as a single pod.
     pub fn is_alone(&self, cx: &Context<'_>, id: PodId) -> bool {
-        cx.world.pod(id).is_some_and(|pod| self.route(cx.world, cx.reservations, pod) == Route::Alone)
+        self.route_of(cx, id) == Some(Route::Alone)
     }
 
-    /// Starts with the gangs of the world: this process leads now.
+    /// Starts with the gangs of the world when this process begins to lead.
     pub fn lead(&mut self, cx: &mut Context<'_>) {
         let gangs = || cx.world.gangs().gangs();
         let groups: BTreeSet<GroupId> = gangs().map(|gang| gang.group().clone()).collect();
@@ -93,7 +95,7 @@ impl Gangs {
         }
     }
 
-    /// Looks at every gang that changed.
+    /// Reviews the groups of every gang that changed.
     pub fn reconcile(&mut self, cx: &mut Context<'_>) {
         let changed = cx.world.take_changed_gangs();
         if changed.is_empty() || !cx.leading {
@@ -111,12 +113,12 @@ impl Gangs {
                 && self.satisfied_once(former)
                 && group.gangs().iter().all(|gang| former.contains(gang))
             {
-                // Who was satisfied together with others was satisfied.
+                // A gang that was satisfied together with others is satisfied alone.
                 self.groups.entry(group.clone()).or_default().progress.satisfied_once = true;
             }
             if let Some(former) = before.as_ref().filter(|_| group.is_some()) {
                 let why = format!("gang {id} belongs to another group now");
-                self.call_off_unlocked(cx, former, &why);
+                self.cancel_unlocked(cx, former, &why);
             }
             for group in before.into_iter().chain(group) {
                 let known = groups.entry(group).or_insert(change);
@@ -133,8 +135,8 @@ impl Gangs {
         }
     }
 
-    /// Nobody of a satisfied group waits or is held: members that only move on, as they do when their Bindings are seen, leave
-    /// every verdict as it is.
+    /// No member of a satisfied group waits or has a reservation: a change of a member's state, as when its Binding is seen, changes
+    /// no result of a review.
     fn is_at_rest(&self, cx: &Context<'_>, group: &GroupId) -> bool {
         let Some(record) = self.groups.get(group) else { return false };
         if !record.progress.satisfied_once
@@ -155,7 +157,7 @@ impl Gangs {
         group.gangs().iter().all(at_rest)
     }
 
-    /// Remembers the latest commit when it is seen whole.
+    /// Remembers the latest commit once all its members are seen bound.
     fn note_whole(&mut self, cx: &mut Context<'_>, group: &GroupId) {
         if let Some((commit, bound)) = latest_commit(cx.world, group)
             && bound >= commit.members
@@ -165,14 +167,13 @@ impl Gangs {
         }
     }
 
-    /// Judges a group as its gangs stand: queued, held, or forgotten.
-    pub fn review(&mut self, cx: &mut Context<'_>, group: &GroupId) {
+    /// Decides from the state of its gangs whether a group is queued, not ready, or forgotten.
+    pub(super) fn review(&mut self, cx: &mut Context<'_>, group: &GroupId) {
         cx.stats.group_reviews += 1;
         if Self::has_left(cx, group) {
             self.release_group(cx, group, "one of its gangs belongs to another group now");
         }
-        let book = cx.world.gangs();
-        let gangs: Vec<&Gang> = book.of_group(group).filter(|gang| gang.group() == group).collect();
+        let gangs: Vec<&Gang> = cx.world.gangs().listing(group).collect();
         if gangs.is_empty() {
             self.release_group(cx, group, "the group does not exist any more");
             cx.queue.remove(Item::Group(group.clone()));
@@ -182,81 +183,61 @@ impl Gangs {
         let live = gangs.iter().any(|gang| gang.counts().children() > 0);
         let said = self.groups.get(group).is_none_or(|record| !record.outlived);
         let before = was_satisfied_before(group, &gangs, said);
-        let waits = gangs.iter().any(|gang| gang.counts().unplaced() > 0);
-        let waits = waits || self.groups.get(group).is_some_and(|record| record.holding.is_some());
+        let unplaced = gangs.iter().any(|gang| gang.counts().unplaced() > 0);
         let strict = gangs.iter().any(|gang| gang.config().mode == Mode::Strict);
-        let looks: Vec<Look> = gangs.iter().map(|gang| Look::of(gang)).collect();
+        let states = GangState::of_group(cx.world, group);
         let record = self.groups.entry(group.clone()).or_default();
+        let waits = unplaced || record.holding.is_some();
         let was_once = record.progress.satisfied_once;
-        // Nobody lives: whoever comes under this name is a new generation.
+        // Without a live member, the next pods of this name are a new generation.
         record.progress.satisfied_once = live && (was_once || before);
         record.outlived |= !live;
         let once = record.progress.satisfied_once;
         self.note_whole(cx, group);
-        if self.set_holders_free(cx, group) {
-            // Reviewed when they are being bound.
+        if self.bind_holders(cx, group) {
+            // The group is reviewed once they are being bound.
             return cx.steps.push(Step::AfterAttempt(group.clone()));
         }
         let Some(record) = self.groups.get_mut(group) else { return };
-        let marking: Vec<PodId> = record.marking.iter().copied().collect();
-        for id in marking {
-            let open = cx
-                .world
-                .pod(id)
-                .is_some_and(|pod| matches!(MemberState::of(pod), MemberState::Pending | MemberState::Gated));
-            if !open && let Some(record) = self.groups.get_mut(group) {
-                record.marking.remove(&id);
-            }
-        }
-        let book = cx.world.gangs();
-        let gangs: Vec<&Gang> = book.of_group(group).filter(|gang| gang.group() == group).collect();
-        let holds: Vec<NotReady> = if waits { self.not_ready(cx, group).collect() } else { Vec::new() };
-        let being_marked = self.groups.get(group).is_some_and(|record| !record.marking.is_empty());
-        // Who holds may have got the rest by somebody else's hand.
-        let holding = self.groups.get(group).is_some_and(|record| record.holding.is_some());
-        let ruled = holding
-            || gangs.iter().any(|gang| {
-                let (config, counts) = (gang.config(), gang.counts());
-                counts.pending > 0
-                    && !rule::is_over(config.policy, once)
-                    && !(config.min == Some(0) && group.is_alone())
-            });
-        let owed = !self.completing_members(cx, group).is_empty();
-        let set_free = once && !was_once || owed;
-        if strict && self.groups.get(group).is_some_and(|record| record.holding.is_some()) {
-            // It has accumulated until somebody said that it must not.
+        let unmarked = |pod: &Pod| matches!(MemberState::of(pod), MemberState::Pending | MemberState::Gated);
+        record.marking.retain(|id| cx.world.pod(*id).is_some_and(unmarked));
+        let being_marked = !record.marking.is_empty();
+        // Another scheduler may have bound the members that a group with reservations lacked.
+        let holding = record.holding.is_some();
+        let ruled = |gang: &Gang| gang.counts().pending > 0 && !is_free(gang, group, once);
+        let ruled = holding || cx.world.gangs().listing(group).any(ruled);
+        let reasons: Vec<NotReady> = if waits { self.not_ready(cx, group).collect() } else { Vec::new() };
+        let completing = !self.completing_members(cx, group).is_empty();
+        let released = once && !was_once || completing;
+        if strict && holding {
             self.release_group(cx, group, "its mode is Strict now");
         }
-        match holds.len() {
-            _ if owed => {
-                let Some(record) = self.groups.get_mut(group) else { return };
-                record.not_ready = None;
-                let changed = record.tried.as_ref() != Some(&looks);
-                if changed || cx.queue.state(Item::Group(group.clone())).is_none() {
-                    self.queue_group(cx, group);
-                }
+        let item = Item::Group(group.clone());
+        let Some(record) = self.groups.get_mut(group) else { return };
+        let changed = record.tried.as_ref() != Some(&states) || cx.queue.state(item.clone()).is_none();
+        if completing {
+            record.not_ready = None;
+            if changed {
+                self.queue_group(cx, group);
             }
-            0 if being_marked => {}
-            0 => {
-                let Some(record) = self.groups.get_mut(group) else { return };
-                let was_held = record.not_ready.take().is_some();
-                let changed = record.tried.as_ref() != Some(&looks);
-                if was_held && ruled {
-                    // They were parked by themselves while nobody could try them together.
+        } else if !reasons.is_empty() {
+            self.set_not_ready(cx, group, reasons);
+        } else if !being_marked {
+            let became_ready = record.not_ready.take().is_some();
+            if !ruled {
+                cx.queue.remove(item);
+            } else if became_ready || changed {
+                if became_ready {
+                    // While the group was not ready, each of them was parked as a single pod.
                     waiting_members(cx, group).into_iter().for_each(|id| cx.queue.remove(id));
                 }
-                if !ruled {
-                    cx.queue.remove(Item::Group(group.clone()));
-                } else if cx.queue.state(Item::Group(group.clone())).is_none() || was_held || changed {
-                    self.queue_group(cx, group);
-                } else {
-                    let queued = self.queued(cx, group);
-                    cx.queue.restate(Item::Group(group.clone()), queued, cx.rules.queue_sort());
-                }
+                self.queue_group(cx, group);
+            } else {
+                let queued = self.queued(cx, group);
+                cx.queue.restate(item, queued, cx.rules.queue_sort());
             }
-            _ => self.hold_group(cx, group, holds),
         }
-        if set_free {
+        if released {
             self.enqueue_members(cx, group);
         } else {
             self.enqueue_free(cx, group);
@@ -269,47 +250,48 @@ impl Gangs {
         self.report_pod_groups(cx, group);
     }
 
-    /// Room is held under this group for members of a gang that lists another one now.
+    /// Members of a gang that lists another group now still have reservations of this group.
     fn has_left(cx: &Context<'_>, group: &GroupId) -> bool {
         let others = cx.world.gangs().of_group(group).filter(|gang| gang.group() != group);
         let reserved = others.filter(|gang| gang.counts().reserved > 0).flat_map(Gang::members);
         let mut held = reserved.filter_map(|member| cx.reservations.get(member.pod));
-        held.any(|hold| hold.group.as_ref() == Some(group))
+        held.any(|found| found.group.as_ref() == Some(group))
     }
 
-    /// Why the group is not tried, as each of its gangs has it. Where nobody waits there is nobody to hold.
-    pub fn not_ready<'a>(&self, cx: &'a Context<'_>, group: &'a GroupId) -> impl Iterator<Item = NotReady> + use<'a> {
+    /// Why each gang of the group that has waiting members is not ready.
+    pub(super) fn not_ready<'a>(
+        &self,
+        cx: &'a Context<'_>,
+        group: &'a GroupId,
+    ) -> impl Iterator<Item = NotReady> + use<'a> {
         let (book, once) = (cx.world.gangs(), self.satisfied_once(group));
         let asks = |gang: &&Gang| gang.counts().unplaced() + gang.counts().reserved > 0;
-        let gangs = book.of_group(group).filter(move |gang| gang.group() == group);
-        gangs.filter(asks).filter_map(move |gang| book.holds(gang, once))
+        book.listing(group).filter(asks).filter_map(move |gang| book.holds(gang, once))
     }
 
-    /// Somebody else's hand has satisfied the group, and no rule binds its members any more: members that hold room are
-    /// bound. `true` when there are any.
-    fn set_holders_free(&mut self, cx: &mut Context<'_>, group: &GroupId) -> bool {
+    /// Another scheduler has satisfied the group for good: its members with reservations are bound. `true` when there are any.
+    fn bind_holders(&mut self, cx: &mut Context<'_>, group: &GroupId) -> bool {
         let once = self.satisfied_once(group);
-        let ruled = |gang: &Gang| gang.group() == group && !rule::is_over(gang.config().policy, once);
+        let ruled = |gang: &Gang| !rule::is_over(gang.config().policy, once);
         if self.groups.get(group).is_none_or(|record| record.holding.is_none())
-            || cx.world.gangs().of_group(group).any(ruled)
+            || cx.world.gangs().listing(group).any(ruled)
         {
             return false;
         }
-        let before = held_members(cx, group);
+        let before = reserved_members(cx, group);
         self.drop_outdated(cx, group);
-        let held = held_members(cx, group);
+        let held = reserved_members(cx, group);
         let free = !held.is_empty();
         if held.is_empty() {
             cx.queue.remove(Item::Group(group.clone()));
             if let Some(record) = self.groups.get_mut(group) {
-                (record.holding, record.clock) = (None, None);
-                record.progress.holding_since = None;
+                record.stop_waiting();
             }
         } else {
             self.commit_group(cx, group, held, None);
         }
         for id in before {
-            // Its room was not what it had been.
+            // Its reservation was outdated.
             if cx.world.pod(id).is_some_and(|pod| pod.place == Place::Waiting) {
                 cx.enqueue(id);
             }
@@ -317,58 +299,52 @@ impl Gangs {
         free
     }
 
-    /// Keeps a group from being tried and says why, to everybody when the reason of one of its gangs is new.
-    fn hold_group(&mut self, cx: &mut Context<'_>, group: &GroupId, holds: Vec<NotReady>) {
-        let Some((reason, message)) = holds.first().map(|hold| (hold.reason(), hold.to_string())) else { return };
+    /// Takes a group out of the queue. Every waiting member reports why when the reason of one of its gangs is new.
+    fn set_not_ready(&mut self, cx: &mut Context<'_>, group: &GroupId, reasons: Vec<NotReady>) {
+        let Some((reason, message)) = reasons.first().map(|why| (why.reason(), why.to_string())) else { return };
         self.release_group(cx, group, &message);
         cx.queue.remove(Item::Group(group.clone()));
         let Some(record) = self.groups.get_mut(group) else { return };
         let news = record.not_ready.is_none()
-            || !record.reasons.iter().map(NotReady::reason).eq(holds.iter().map(NotReady::reason));
-        let changed = record.reasons != holds;
+            || !record.reasons.iter().map(NotReady::reason).eq(reasons.iter().map(NotReady::reason));
+        let changed = record.reasons != reasons;
         record.progress.last_failure = Some(message.clone());
-        (record.not_ready, record.reasons) = (Some((reason, message)), holds);
+        (record.not_ready, record.reasons) = (Some((reason, message)), reasons);
         if news {
-            self.notice_hold(cx, group);
+            self.notice_not_ready(cx, group);
             self.report_not_ready(cx, group);
         } else if changed {
             cx.timers.set(cx.now.mono + cx.config.gangs.condition_pause, Timer::ReportGroup(group.clone()));
         }
     }
 
-    /// Tells every waiting member why its group is held.
+    /// Reports on every waiting member why its group is not ready.
     pub fn report_not_ready(&mut self, cx: &mut Context<'_>, group: &GroupId) {
         if self.groups.get(group).is_none_or(|record| record.not_ready.is_none()) {
             return;
         }
         for id in waiting_members(cx, group) {
-            // Each gang of a group may be held for a reason of its own.
-            let hold = cx.world.pod(id).map(|pod| self.route(cx.world, cx.reservations, pod));
-            if let Some(Route::NotReady(hold)) = hold {
-                Reporter::report(cx, id, hold.reason(), &hold.to_string().into(), false);
+            // Each gang of a group may have a reason of its own.
+            if let Some(Route::NotReady(why)) = self.route_of(cx, id) {
+                Reporter::report(cx, id, why.reason(), &why.to_string().into(), false);
             }
         }
     }
 
-    /// Routes every waiting member anew.
-    pub fn enqueue_members(&mut self, cx: &mut Context<'_>, group: &GroupId) {
+    /// Queues every waiting member by its present route.
+    pub(super) fn enqueue_members(&mut self, cx: &mut Context<'_>, group: &GroupId) {
         for id in waiting_members(cx, group) {
             cx.enqueue(id);
         }
     }
 
-    /// Queues members that no rule binds any more, or never did, and that are not queued by themselves yet.
-    pub fn enqueue_free(&mut self, cx: &mut Context<'_>, group: &GroupId) {
+    /// Queues members as single pods whose gang has no rule, or is satisfied for good, and that are not queued yet.
+    pub(super) fn enqueue_free(&mut self, cx: &mut Context<'_>, group: &GroupId) {
         let once = self.satisfied_once(group);
         let book = cx.world.gangs();
-        let free = |gang: &&Gang| {
-            let none = gang.config().min == Some(0) && group.is_alone();
-            gang.group() == group
-                && gang.counts().pending > 0
-                && (none || rule::is_over(gang.config().policy, once))
-                && book.holds(gang, once).is_none()
-        };
-        let pending = book.of_group(group).filter(free).flat_map(Gang::members);
+        let free =
+            |gang: &&Gang| gang.counts().pending > 0 && is_free(gang, group, once) && book.holds(gang, once).is_none();
+        let pending = book.listing(group).filter(free).flat_map(Gang::members);
         let pending = pending.filter(|member| member.state == MemberState::Pending).map(|member| member.pod);
         let lost = |id: &PodId| match cx.queue.state(*id) {
             None => true,
@@ -381,25 +357,21 @@ impl Gangs {
         }
     }
 
-    /// A waiting member asks for something else now, or tolerates more: its group is worth another try, as a pod by itself is.
+    /// The spec of a waiting member has changed: its group is tried again.
     pub fn member_changed(&mut self, cx: &mut Context<'_>, id: PodId) {
-        let Some(Route::Group(group) | Route::Completes(group)) =
-            cx.world.pod(id).map(|pod| self.route(cx.world, cx.reservations, pod))
-        else {
-            return;
-        };
+        let Some(Route::Group(group) | Route::Completes(group)) = self.route_of(cx, id) else { return };
         if cx.queue.state(Item::Group(group.clone())).is_some() {
             self.queue_group(cx, &group);
         }
     }
 
-    /// A held pod that has moved to another group takes nothing along.
+    /// A pod that has moved to another group loses its reservation.
     pub fn member_moved(&mut self, cx: &mut Context<'_>, id: PodId) {
         let group = cx.world.gangs().gang_of(id).map(Gang::group);
         let commit = self.commits.values().find(|commit| commit.members.contains(&id));
         if let Some(former) = commit.map(|commit| commit.group.clone()).filter(|former| Some(former) != group) {
             let why = format!("a member of group {former} belongs to another gang now");
-            self.call_off_unlocked(cx, &former, &why);
+            self.cancel_unlocked(cx, &former, &why);
         } else if cx.reservations.get(id).is_some_and(|held| held.group.as_ref() != group) {
             Reservations::release(cx, id);
             cx.enqueue(id);
@@ -408,16 +380,16 @@ impl Gangs {
 
     /// Where the group stands in the queue.
     fn queued(&self, cx: &Context<'_>, group: &GroupId) -> Queued {
-        let gangs: Vec<&Gang> = cx.world.gangs().of_group(group).filter(|gang| gang.group() == group).collect();
+        let gangs: Vec<&Gang> = cx.world.gangs().listing(group).collect();
         let oldest = gangs.iter().min_by_key(|gang| (gang.created(), gang.id()));
-        let owed = self
+        let completing = self
             .broken_commit(cx.world, cx.reservations, group)
             .filter(|_| !self.completing_members(cx, group).is_empty());
         Queued {
             priority: gangs.iter().flat_map(|gang| gang.priorities()).max().unwrap_or(0),
-            // Whoever completes a commit goes before others of its priority, and of several the latest: its room was kept when
-            // the scheduler died.
-            sub_priority: owed.map_or_else(
+            // A group that completes a commit goes before others of its priority, the latest commit first: its room was kept when
+            // the scheduler stopped.
+            sub_priority: completing.map_or_else(
                 || oldest.map_or(0, |gang| gang.sub_priority()),
                 |commit| i64::MAX / 2 + commit.attempt.as_second(),
             ),
@@ -428,8 +400,8 @@ impl Gangs {
         }
     }
 
-    /// Puts a group into the queue, or makes it active when it may be tried again.
-    pub fn queue_group(&mut self, cx: &mut Context<'_>, group: &GroupId) {
+    /// Adds a group to the queue, or activates it there.
+    pub(super) fn queue_group(&mut self, cx: &mut Context<'_>, group: &GroupId) {
         let mut gangs = cx.world.gangs().of_group(group);
         if !cx.leading || !gangs.any(|gang| is_ours(&cx.config.scheduler_names, gang)) {
             return;
@@ -441,9 +413,15 @@ impl Gangs {
             Some(QueueState::Taken) => return,
             Some(_) => cx.queue.offer(item.clone(), queued, cx.rules.queue_sort(), cx.now.mono),
         }
-        let rests = self.groups.get(group).and_then(|record| record.rest_until).filter(|until| cx.now.mono < *until);
-        if let Some(until) = rests {
+        let backoff = self.groups.get(group).and_then(|record| record.backoff_until);
+        if let Some(until) = backoff.filter(|until| cx.now.mono < *until) {
             cx.queue.wait_until(item, until, cx.now.wall);
         }
     }
+}
+
+/// The members of a gang are placed as single pods: it has no rule, or its group is satisfied for good.
+fn is_free(gang: &Gang, group: &GroupId, once: bool) -> bool {
+    let config = gang.config();
+    (config.min == Some(0) && group.is_alone()) || rule::is_over(config.policy, once)
 }

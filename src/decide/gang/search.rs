@@ -1,8 +1,8 @@
-//! The exact search: for a small group that no order of offering satisfies, every way of placing its members is tried.
+//! The exact search: for a small group that fits in no order of its members, it tries every way of placing them.
 //!
-//! Members are placed one after the other. Each node is asked by its filters; where its devices are what lacks, the devices of
-//! all members of the group on that node are chosen again together with the new one's. Equal members and nodes that look the
-//! same are not told apart, and a state that was in vain is not tried twice.
+//! Members are placed one after the other. The filters judge each node; where only devices are missing, the devices of all
+//! members of the group on that node are chosen again together with those of the new one. Equal members and equal nodes are
+//! interchangeable, and a state from which the rest did not fit is not tried twice.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,30 +15,30 @@ use crate::decide::scheduler::select::choose::{Choice, choose, judge, prepare};
 use crate::decide::world::devices::{DeviceChoice, request_of};
 use crate::decide::world::{NodeId, PodId, Stock};
 
-use super::alike::{Kind, looks_at_others};
-use super::offer::Offer;
+use super::alike::{MemberKind, looks_at_others};
+use super::try_order::TryOrder;
 
-/// Unlike members that are searched over. Identical members alone need no search: their order does not matter.
+/// Most kinds of members in a search. Identical members alone need no search: their order does not matter.
 const KINDS: usize = 8;
-/// Members that are searched over in all.
-pub const MEMBERS: usize = 32;
-/// Nodes that are searched over. A group of eight that fits on so many nodes is found without a search.
+/// Most members in a search.
+pub(super) const MEMBERS: usize = 32;
+/// Most nodes in a search. A group of eight that fits on so many nodes is placed without a search.
 const NODES: usize = 64;
 /// Placements that are tried for up to eight members, and for more.
 const STEPS: (usize, usize) = (10_000, 1_000);
 /// Device choices that are tried.
 const CHOICES: usize = 20_000;
 
-/// Looks at a node that cost as much as one placement that is tried.
+/// Judging so many nodes costs as much as one placement that is tried.
 const LOOKS: usize = 16;
-/// Searches that one budget begins.
+/// Most searches that one budget begins.
 const SEARCHES: usize = 64;
 
-/// What one search, or several over the same group, may take.
-pub struct Budget {
+/// How much one search, or several over the same group, may try.
+pub(super) struct Budget {
     steps: usize,
     choices: usize,
-    /// What it takes to begin one.
+    /// Steps that it costs to begin a search.
     least: usize,
 }
 
@@ -48,54 +48,66 @@ impl Budget {
         Self { steps: STEPS.0, choices: CHOICES, least: 0 }
     }
 
-    /// Several searches that together take no more than one.
-    pub fn of_many(offer: &Offer) -> Self {
-        let steps = if offer.len() > KINDS { STEPS.1 } else { STEPS.0 };
+    /// Several searches that together try no more than one.
+    pub(super) fn of_many(order: &TryOrder) -> Self {
+        let steps = steps_for(order.len());
         Self { steps, choices: CHOICES, least: steps / SEARCHES }
     }
 
-    /// A search is about to begin, with looks at nodes that cost as much as these steps. `false` when nothing is left for it.
-    fn begin(&mut self, looks: usize) -> bool {
+    /// Takes the cost of beginning a search, and of judging nodes in these steps. `false` when nothing is left to search with.
+    fn begin(&mut self, judging: usize) -> bool {
         if self.least > 0 {
-            self.steps = self.steps.saturating_sub(self.least + looks);
+            self.steps = self.steps.saturating_sub(self.least + judging);
         }
         self.steps > 0 && self.choices > 0
     }
 }
 
-/// A member that may be placed, and the gang that counts it.
-struct Candidate {
+const fn steps_for(members: usize) -> usize {
+    if members > KINDS { STEPS.1 } else { STEPS.0 }
+}
+
+/// A member that may be placed.
+struct SearchMember {
     pod: PodId,
+    /// Its gang, by position in the group.
     gang: usize,
     kind: usize,
     nodes: Vec<NodeId>,
-    /// What it asks of a node's devices; `None` for nothing.
+    /// The devices that it asks for; `None` for none.
     request: Option<PodDeviceRequest>,
 }
 
+impl SearchMember {
+    fn looks_at_others(&self, cx: &Context<'_>) -> bool {
+        cx.world.pod(self.pod).is_some_and(looks_at_others)
+    }
+}
+
 /// A search under way.
-struct Search {
-    candidates: Vec<Candidate>,
-    /// Class of each node that anybody may go to: nodes of one class looked the same when the search began.
+struct ExactSearch {
+    members: Vec<SearchMember>,
+    /// Class of each node that fits a member: nodes of one class were equal when the search began.
     classes: BTreeMap<NodeId, usize>,
+    /// Members that each gang still needs, and members that are still to be tried.
     needed: Vec<usize>,
     left: Vec<usize>,
-    /// Placed members, by position in `candidates`, and their nodes.
+    /// Placed members, by position in `members`, and their nodes.
     placed: Vec<(usize, NodeId)>,
-    /// States from which the rest found no place.
+    /// States from which the other members did not fit.
     dead: BTreeSet<State>,
     steps: usize,
     choices: usize,
 }
 
-/// The next candidate, what each gang still needs, and the kinds on each node that has any, by the node's class.
+/// The next member, what each gang still needs, and the kinds on each node that has any, by the node's class.
 type State = (usize, Vec<usize>, Vec<(usize, Vec<usize>)>);
 
-impl Search {
+impl ExactSearch {
     fn state(&self, next: usize) -> State {
         let mut on: BTreeMap<NodeId, Vec<usize>> = BTreeMap::new();
         for (at, node) in &self.placed {
-            on.entry(*node).or_default().push(self.candidates[*at].kind);
+            on.entry(*node).or_default().push(self.members[*at].kind);
         }
         let mut nodes: Vec<(usize, Vec<usize>)> = on
             .into_iter()
@@ -109,89 +121,88 @@ impl Search {
     }
 
     /// Members placed on a node, first to last.
-    fn on(&self, node: NodeId) -> impl Iterator<Item = &Candidate> {
-        self.placed.iter().filter(move |(_, at)| *at == node).map(|(at, _)| &self.candidates[*at])
+    fn on(&self, node: NodeId) -> impl Iterator<Item = &SearchMember> {
+        self.placed.iter().filter(move |(_, at)| *at == node).map(|(at, _)| &self.members[*at])
     }
 }
 
-/// Places what the group needs, whichever members, nodes and devices that takes. The members stay held; `None` leaves
-/// nothing held.
-pub(super) fn search(cx: &mut Context<'_>, offer: &Offer) -> Option<Vec<PodId>> {
-    search_within(cx, offer, &mut Budget::of_one())
+/// Reserves room for as many members as the group needs, whichever members, nodes and devices these are. `None` leaves no
+/// reservation.
+pub(super) fn search(cx: &mut Context<'_>, order: &TryOrder) -> Option<Vec<PodId>> {
+    search_within(cx, order, &mut Budget::of_one())
 }
 
-/// [`search`] that takes no more than is left of a budget.
-pub(super) fn search_within(cx: &mut Context<'_>, offer: &Offer, budget: &mut Budget) -> Option<Vec<PodId>> {
-    let (candidates, kinds) = searchable(cx, offer)?;
+/// [`search`] within what is left of a budget.
+pub(super) fn search_within(cx: &mut Context<'_>, order: &TryOrder, budget: &mut Budget) -> Option<Vec<PodId>> {
+    let (members, kinds) = searchable(cx, order)?;
     if !budget.begin(cx.world.nodes().count() * kinds / LOOKS) {
         return None;
     }
-    let first = candidates.first()?.pod;
-    // Priority is equal over the group: what is closed to one is closed to all.
+    let first = members.first()?.pod;
+    // Priority is equal over the group: the same nominated reservations count for all members.
     let priority = cx.world.pod(first)?.facts.spec.priority;
-    Preemption::with_nominated(cx, priority, first, |cx| search_over(cx, offer, candidates, kinds, budget))
+    Preemption::with_nominated(cx, priority, first, |cx| search_over(cx, order, members, kinds, budget))
 }
 
-/// One member of each kind, where a search may find more than offering one after the other.
-pub(super) fn one_of_each_kind(cx: &Context<'_>, offer: &Offer) -> Option<Vec<PodId>> {
-    let (candidates, kinds) = searchable(cx, offer)?;
-    let first = |kind| candidates.iter().find(|candidate| candidate.kind == kind).map(|candidate| candidate.pod);
+/// One member of each kind; `None` where a search finds no more than trying one member after the other.
+pub(super) fn one_of_each_kind(cx: &Context<'_>, order: &TryOrder) -> Option<Vec<PodId>> {
+    let (members, kinds) = searchable(cx, order)?;
+    let first = |kind| members.iter().find(|member| member.kind == kind).map(|member| member.pod);
     (0..kinds).map(first).collect()
 }
 
-/// Whom a search would place, and of how many kinds they are; `None` where there is nothing to search over.
-fn searchable(cx: &Context<'_>, offer: &Offer) -> Option<(Vec<Candidate>, usize)> {
-    if offer.len() == 0 || offer.len() > MEMBERS {
+/// The members that a search would place, and how many kinds they are of; `None` where a search is of no use.
+fn searchable(cx: &Context<'_>, order: &TryOrder) -> Option<(Vec<SearchMember>, usize)> {
+    if order.len() == 0 || order.len() > MEMBERS {
         return None;
     }
-    let mut kinds: Vec<Kind> = Vec::new();
-    let mut candidates = Vec::new();
-    for (at, gang) in offer.gangs.iter().enumerate() {
+    let mut kinds: Vec<MemberKind> = Vec::new();
+    let mut members = Vec::new();
+    for (at, gang) in order.gangs.iter().enumerate() {
         for id in &gang.pending {
             let pod = cx.world.pod(*id)?;
-            let known = kinds.iter().position(|kind| offer.refusals.is(cx.world, kind, pod));
+            let known = kinds.iter().position(|kind| order.anti_affinity.is(cx.world, kind, pod));
             let kind = known.unwrap_or_else(|| {
-                kinds.push(offer.kind(cx.world, pod));
+                kinds.push(order.kind(cx.world, pod));
                 kinds.len() - 1
             });
             let request = request_of(pod).ok().filter(|request| !request.is_empty());
-            candidates.push(Candidate { pod: *id, gang: at, kind, nodes: Vec::new(), request });
+            members.push(SearchMember { pod: *id, gang: at, kind, nodes: Vec::new(), request });
         }
     }
-    let social = kinds.len() == 1 && cx.world.pod(candidates.first()?.pod).is_some_and(looks_at_others);
-    let simple = |candidate: &Candidate| candidate.request.as_ref().is_none_or(is_simple);
-    let vain = kinds.len() > KINDS || kinds.len() < 2 && !social && candidates.iter().all(simple);
-    (!vain).then_some((candidates, kinds.len()))
+    let look_around = kinds.len() == 1 && members.first()?.looks_at_others(cx);
+    let simple = |member: &SearchMember| member.request.as_ref().is_none_or(is_simple);
+    let vain = kinds.len() > KINDS || kinds.len() < 2 && !look_around && members.iter().all(simple);
+    (!vain).then_some((members, kinds.len()))
 }
 
 fn search_over(
     cx: &mut Context<'_>,
-    offer: &Offer,
-    mut candidates: Vec<Candidate>,
+    order: &TryOrder,
+    mut members: Vec<SearchMember>,
     kinds: usize,
     budget: &mut Budget,
 ) -> Option<Vec<PodId>> {
     let mut fits: Vec<Option<Vec<NodeId>>> = vec![None; kinds];
-    for candidate in &mut candidates {
-        let nodes = fits[candidate.kind].get_or_insert_with(|| nodes_for(cx, candidate.pod));
-        candidate.nodes.clone_from(nodes);
+    for member in &mut members {
+        let nodes = fits[member.kind].get_or_insert_with(|| nodes_for(cx, member.pod));
+        member.nodes.clone_from(nodes);
     }
-    // Whoever has the fewest choices first, equal members side by side; whoever looks at others behind them.
-    let social = |candidate: &Candidate| cx.world.pod(candidate.pod).is_some_and(looks_at_others);
-    candidates.sort_by_key(|candidate| (social(candidate), candidate.nodes.len(), candidate.kind, candidate.gang));
-    let mut left: Vec<usize> = vec![0; offer.gangs.len()];
-    candidates.iter().filter(|candidate| !candidate.nodes.is_empty()).for_each(|candidate| left[candidate.gang] += 1);
-    if offer.gangs.iter().zip(&left).any(|(gang, left)| gang.needed > *left) {
+    // Members with the fewest nodes first, equal members side by side, members that look at others last.
+    members.sort_by_key(|member| (member.looks_at_others(cx), member.nodes.len(), member.kind, member.gang));
+    let mut left: Vec<usize> = vec![0; order.gangs.len()];
+    members.iter().filter(|member| !member.nodes.is_empty()).for_each(|member| left[member.gang] += 1);
+    if order.gangs.iter().zip(&left).any(|(gang, left)| gang.needed > *left) {
         return None;
     }
-    candidates.retain(|candidate| !candidate.nodes.is_empty());
-    let steps = budget.steps.min(if candidates.len() > KINDS { STEPS.1 } else { STEPS.0 });
-    let mut search = Search {
+    members.retain(|member| !member.nodes.is_empty());
+    let steps = budget.steps.min(steps_for(members.len()));
+    let mut search = ExactSearch {
         steps,
-        classes: classes_of(cx, &candidates),
-        needed: offer.gangs.iter().map(|gang| gang.needed).collect(),
+        classes: classes_of(cx, &members),
+        needed: order.gangs.iter().map(|gang| gang.needed).collect(),
         left,
-        candidates,
+        members,
         placed: Vec::new(),
         dead: BTreeSet::new(),
         choices: budget.choices,
@@ -199,10 +210,10 @@ fn search_over(
     let found = place_rest(cx, &mut search, 0);
     budget.steps -= steps - search.steps;
     budget.choices = search.choices;
-    found.then(|| search.placed.iter().map(|(at, _)| search.candidates[*at].pod).collect())
+    found.then(|| search.placed.iter().map(|(at, _)| search.members[*at].pod).collect())
 }
 
-/// Nodes that the pod may fit on, those first on which it does with nobody of its group placed.
+/// Nodes on which the pod may fit, first those on which it fits before any member of its group is placed.
 fn nodes_for(cx: &Context<'_>, id: PodId) -> Vec<NodeId> {
     let Some(pod) = cx.world.pod(id) else { return Vec::new() };
     let view = cx.view();
@@ -211,61 +222,60 @@ fn nodes_for(cx: &Context<'_>, id: PodId) -> Vec<NodeId> {
     let fits = all.filter(|node| judge(view, cx.rules, pod, *node, &mut slots).is_fit());
     let mut nodes: Vec<NodeId> = fits.map(|(id, _)| id).take(NODES).collect();
     if looks_at_others(pod) && nodes.len() < NODES {
-        // Whoever is placed before it may be who it wants to be near to.
-        let others: Vec<NodeId> =
-            cx.world.nodes().map(|(id, _)| id).filter(|id| !nodes.contains(id)).take(NODES - nodes.len()).collect();
+        // A member that is placed before it may be the pod that it wants to be near to.
+        let others = cx.world.nodes().map(|(id, _)| id).filter(|id| !nodes.contains(id));
+        let others: Vec<NodeId> = others.take(NODES - nodes.len()).collect();
         nodes.extend(others);
     }
     nodes
 }
 
-/// Tells nodes apart by everything that decides about placement, but their names.
-fn classes_of(cx: &Context<'_>, candidates: &[Candidate]) -> BTreeMap<NodeId, usize> {
+/// Classes of nodes that are equal in everything that decides about placement, apart from their names.
+fn classes_of(cx: &Context<'_>, members: &[SearchMember]) -> BTreeMap<NodeId, usize> {
     let plain = |request: &PodDeviceRequest| request.shape().wishes.is_plain();
-    let places = !candidates.iter().all(|candidate| candidate.request.as_ref().is_none_or(plain));
-    let social = candidates.iter().any(|candidate| cx.world.pod(candidate.pod).is_some_and(looks_at_others));
-    let mut looks: BTreeMap<String, usize> = BTreeMap::new();
+    let places = !members.iter().all(|member| member.request.as_ref().is_none_or(plain));
+    let look_around = members.iter().any(|member| member.looks_at_others(cx));
+    let mut known: BTreeMap<String, usize> = BTreeMap::new();
     let mut classes = BTreeMap::new();
-    for id in candidates.iter().flat_map(|candidate| &candidate.nodes) {
+    for id in members.iter().flat_map(|member| &member.nodes) {
         if classes.contains_key(id) {
             continue;
         }
         let Some(node) = cx.world.node(*id) else { continue };
         let Some(facts) = &node.facts else { continue };
-        let labels = facts.labels.iter().filter(|(key, _)| *key != "kubernetes.io/hostname");
-        let labels: Vec<_> = labels.collect();
-        let wanted: Vec<bool> = candidates.iter().map(|other| other.nodes.contains(id)).collect();
+        let labels: Vec<_> = facts.labels.iter().filter(|(key, _)| *key != "kubernetes.io/hostname").collect();
+        let wanted: Vec<bool> = members.iter().map(|other| other.nodes.contains(id)).collect();
         let devices = node.stock.as_ref().map(|stock| Stock::look(stock, places)).unwrap_or_default();
-        let name = if social { &*node.name } else { "" };
+        let name = if look_around { &*node.name } else { "" };
         let (allocatable, taints, pods) = (&facts.allocatable, &facts.taints, node.pods.len());
         let look = format!("{name} {allocatable:?} {:?} {taints:?} {labels:?} {devices} {pods} {wanted:?}", node.used);
-        let next = looks.len();
-        classes.insert(*id, *looks.entry(look).or_insert(next));
+        let next = known.len();
+        classes.insert(*id, *known.entry(look).or_insert(next));
     }
     classes
 }
 
-/// Places the candidates from `next` on; whatever was placed is taken back when that is in vain.
-fn place_rest(cx: &mut Context<'_>, search: &mut Search, next: usize) -> bool {
+/// Places the members from `next` on, or none of them. `true` when the group has what it needs.
+fn place_rest(cx: &mut Context<'_>, search: &mut ExactSearch, next: usize) -> bool {
     if search.needed.iter().all(|needed| *needed == 0) {
         return true;
     }
-    if next == search.candidates.len() || search.needed.iter().zip(&search.left).any(|(needed, left)| needed > left) {
+    if next == search.members.len() || search.needed.iter().zip(&search.left).any(|(needed, left)| needed > left) {
         return false;
     }
     let state = search.state(next);
     if search.steps == 0 || search.dead.contains(&state) {
         return false;
     }
-    let Candidate { gang, pod, kind, .. } = search.candidates[next];
+    let SearchMember { gang, pod, kind, .. } = search.members[next];
     search.left[gang] -= 1;
     if search.needed[gang] > 0 {
         let mut seen: BTreeSet<(usize, Vec<usize>)> = BTreeSet::new();
-        for node in search.candidates[next].nodes.clone() {
+        for node in search.members[next].nodes.clone() {
             let class = search.classes.get(&node).copied().unwrap_or(usize::MAX);
             let mut beside: Vec<usize> = search.on(node).map(|other| other.kind).collect();
             beside.sort_unstable();
-            // Nodes that look the same are one choice.
+            // Equal nodes are one choice.
             if !seen.insert((class, beside)) {
                 continue;
             }
@@ -285,9 +295,9 @@ fn place_rest(cx: &mut Context<'_>, search: &mut Search, next: usize) -> bool {
             }
         }
     }
-    // Without it, and without those after it that are just the same.
-    let same = |other: &Candidate| other.kind == kind && other.gang == gang;
-    let run = search.candidates[next + 1..].iter().take_while(|other| same(other)).count();
+    // Without it, and without the equal members after it.
+    let same = |other: &SearchMember| other.kind == kind && other.gang == gang;
+    let run = search.members[next + 1..].iter().take_while(|other| same(other)).count();
     search.left[gang] -= run;
     let without = place_rest(cx, search, next + 1 + run);
     search.left[gang] += run + 1;
@@ -297,53 +307,57 @@ fn place_rest(cx: &mut Context<'_>, search: &mut Search, next: usize) -> bool {
     without
 }
 
-/// Holds room for a candidate on a node; the devices of members that are there already may change for that. Returns how
-/// those were held; `None` when there is no room, and then nothing has changed.
-fn place_on(cx: &mut Context<'_>, search: &mut Search, next: usize, node: NodeId) -> Option<Vec<Saved>> {
-    let id = search.candidates[next].pod;
-    if hold_on(cx, id, node, None) {
+/// Reserves a member on a node, if necessary by changing the devices of members that are there already. Returns the former
+/// reservations of these; `None` when there is no room, and then nothing has changed.
+fn place_on(cx: &mut Context<'_>, search: &mut ExactSearch, next: usize, node: NodeId) -> Option<Vec<Saved>> {
+    let id = search.members[next].pod;
+    if reserve_on(cx, id, node, None) {
         return Some(Vec::new());
     }
-    search.candidates[next].request.as_ref()?;
-    let with_devices: Vec<usize> = search.placed.iter().filter(|(_, at)| *at == node).map(|(at, _)| *at).collect();
-    let with_devices: Vec<usize> =
-        with_devices.into_iter().filter(|at| search.candidates[*at].request.is_some()).chain([next]).collect();
+    search.members[next].request.as_ref()?;
+    let there = search.placed.iter().filter(|(_, at)| *at == node).map(|(at, _)| *at);
+    let with_devices: Vec<usize> = there.filter(|at| search.members[*at].request.is_some()).chain([next]).collect();
     if with_devices.len() < 2 {
         return None;
     }
-    let ids: Vec<PodId> = with_devices.iter().map(|at| search.candidates[*at].pod).collect();
+    let ids: Vec<PodId> = with_devices.iter().map(|at| search.members[*at].pod).collect();
     let before: Vec<Saved> = ids.iter().filter_map(|id| Reservations::save(cx, *id)).collect();
     let requests: Vec<&PodDeviceRequest> =
-        with_devices.iter().filter_map(|at| search.candidates[*at].request.as_ref()).collect();
+        with_devices.iter().filter_map(|at| search.members[*at].request.as_ref()).collect();
     let stock = cx.world.node(node).and_then(|node| node.stock.as_ref());
     let chosen = stock.and_then(|stock| stock.choose_together(&requests, &mut search.choices));
-    let done = chosen.is_some_and(|chosen| {
-        let mut held = Vec::new();
-        let all = ids.iter().zip(chosen).all(|(id, choice)| {
-            let holds = hold_on(cx, *id, node, Some(choice));
-            held.extend(holds.then_some(*id));
-            holds
-        });
-        if !all {
-            Reservations::undo(cx, &held);
-        }
-        all
-    });
-    if done {
+    let placed = chosen.map(|chosen| ids.iter().zip(chosen).map(|(id, choice)| (*id, node, Some(choice))));
+    if placed.is_some_and(|placed| reserve_all(cx, placed)) {
         return Some(before);
     }
     put_back_as(cx, before);
     None
 }
 
-/// Holds members as they were held before a search changed their devices.
-fn put_back_as(cx: &mut Context<'_>, before: Vec<Saved>) {
-    let ids: Vec<PodId> = before.iter().map(|kept| kept.pod).collect();
-    Reservations::undo(cx, &ids);
-    before.into_iter().for_each(|kept| Reservations::restore(cx, kept));
+/// Reserves all of these or none.
+pub(super) fn reserve_all(
+    cx: &mut Context<'_>,
+    pods: impl IntoIterator<Item = (PodId, NodeId, Option<DeviceChoice>)>,
+) -> bool {
+    let mut held = Vec::new();
+    for (id, node, devices) in pods {
+        if !reserve_on(cx, id, node, devices) {
+            Reservations::undo(cx, &held);
+            return false;
+        }
+        held.push(id);
+    }
+    true
 }
 
-pub(super) fn hold_on(cx: &mut Context<'_>, id: PodId, node: NodeId, devices: Option<DeviceChoice>) -> bool {
+/// Restores the reservations that a search has changed.
+fn put_back_as(cx: &mut Context<'_>, before: Vec<Saved>) {
+    let ids: Vec<PodId> = before.iter().map(|saved| saved.pod).collect();
+    Reservations::undo(cx, &ids);
+    before.into_iter().for_each(|saved| Reservations::restore(cx, saved));
+}
+
+fn reserve_on(cx: &mut Context<'_>, id: PodId, node: NodeId, devices: Option<DeviceChoice>) -> bool {
     let Some(pod) = cx.world.pod(id) else { return false };
     let view = cx.view();
     let Choice::Node(node, mut slots) = choose(view, cx.rules, pod, Some(node)).0 else { return false };
@@ -353,8 +367,7 @@ pub(super) fn hold_on(cx: &mut Context<'_>, id: PodId, node: NodeId, devices: Op
     Reservations::reserve(cx, id, node, *slots)
 }
 
-/// Of several pods that ask for just this, each takes the first place that fits and none takes more than it must: trying other
-/// devices finds no room for more of them.
+/// Every device that fits such a request is as good as another: choosing other devices makes no room for more of them.
 fn is_simple(request: &PodDeviceRequest) -> bool {
     let shape = request.shape();
     let one = |want: &crate::decide::devices::Want| {

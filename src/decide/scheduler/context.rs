@@ -81,7 +81,7 @@ pub enum Step {
     /// Evaluate the last attempt of a group.
     AfterAttempt(GroupId),
     /// Back off the group of a member that could not be bound.
-    RestGroup(PodId),
+    BackOffGroup(PodId),
     /// A node has the lock of a pod of ours without a bind attempt: resume the bind, or release the lock value.
     HalfBound(NodeId, PodId, Box<str>),
     /// A bind attempt has changed.

@@ -1,15 +1,15 @@
-//! Preemption: room for a pod that fits nowhere, at the cost of pods of lower priority. This file keeps the nominations: where
-//! room is made, until when, and who may not take it.
+//! Preemption: room for a pod that fits no node, at the cost of pods of lower priority. This file keeps the nominations: on which
+//! node room is made, until when it is kept, and which pods may not take it.
 //!
 //! ```text
 //!   no node fits ──dry run per node──▶ candidates ──PostFilter picks──▶ nominated, victims evicted
 //!                                                                          │
-//!      tried again when they are gone; meanwhile its room is closed to equal and lower priority
+//!      tried again when they are gone; meanwhile its room is closed to pods of equal and lower priority
 //! ```
 //!
 //! A gang is never left with fewer members than its minimum: its surplus leaves first, else all of it.
 //!
-//! A dry run takes pods out of the world's accounts, asks the very rules that decide placement, and puts everything back.
+//! A dry run takes pods out of the world's accounts, runs the rules that decide placement, and puts everything back.
 
 mod dry_run;
 mod units;
@@ -29,28 +29,30 @@ use super::rules::{Candidate, Outcome, Plugins, Reads, Slots, View};
 use super::select::choose::{judge, prepare};
 use super::timers::Timer;
 
-pub use dry_run::{Lot, candidates, in_order_of_worth, judge_budgets, lots, lower_priority};
+pub use dry_run::{
+    VictimSet, candidates, judge_budgets, lower_priority, most_important_first, split_leaving, victim_sets,
+};
 pub use units::Units;
 
-/// How long the room stays closed after the last victim is gone.
+/// How long the room stays closed after the last victim has left.
 const KEPT: Duration = Duration::from_secs(60);
-/// First and longest pause before a nomination that was lost is written again.
+/// First and longest pause before a nomination whose write failed is written again.
 const REWRITE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
-/// A victim that does not leave is evicted again after this time.
+/// A victim that has not left is evicted again after this time.
 const EVICT_AGAIN: Duration = Duration::from_secs(10);
 
-/// Room that is being made.
+/// Room that is kept for a pod, or being made for it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Nomination {
-    /// Where.
+    /// The node.
     pub node: NodeId,
     /// Monotonic time when this was decided, or read from the pod's status.
     pub since: Duration,
-    /// Pods that have to leave and have not yet.
+    /// Victims that have not left yet.
     pub victims: BTreeSet<PodUid>,
-    /// Monotonic time until which the room stays closed; set when the last victim is gone, of a group when all of its are.
+    /// Monotonic time until which the room stays closed; set when the last victim has left, of a group the last of all victims.
     pub until: Option<Duration>,
-    /// The group for which as a whole room is made.
+    /// The group, where room is made for all of it.
     pub group: Option<GroupId>,
 }
 
@@ -58,7 +60,7 @@ pub struct Nomination {
 #[derive(Debug, Default)]
 pub struct Preemption {
     nominations: BTreeMap<PodId, Nomination>,
-    /// Nominations that are not written as they are, and how often in a row that has failed.
+    /// Nominations that are not written to the pod's status yet, with the number of consecutive failures.
     unwritten: BTreeMap<PodId, u32>,
 }
 
@@ -78,9 +80,9 @@ impl Preemption {
         self.nominations.get(&id).is_some_and(|nomination| !nomination.victims.is_empty())
     }
 
-    /// A rule other than its room makes waiting vain: one of these nodes refuses its nominated pod even when it is empty, or has
-    /// died. Only what a node says by itself counts: members of a group that want to be near each other all wait, so that none
-    /// of them finds the others.
+    /// Waiting for victims is of no use: one of these nodes is lost, or refuses its nominated pod even when it is empty. Only rules
+    /// that read nothing but the node count: members of a group with affinity to each other all wait, and none of them would find
+    /// the others.
     pub fn is_hopeless<'p>(cx: &Context<'_>, nominated: impl IntoIterator<Item = (&'p Pod, NodeId)>) -> bool {
         let mut last: Option<(&Pod, Option<Slots>)> = None;
         nominated.into_iter().any(|(pod, id)| {
@@ -98,7 +100,7 @@ impl Preemption {
         })
     }
 
-    /// The node by itself refuses the pod, even when it is empty.
+    /// The node refuses the pod even when it is empty.
     pub fn refuses_for_good(cx: &Context<'_>, pod: &Pod, id: NodeId, slots: &mut Slots) -> bool {
         let Some(node) = cx.world.node(id) else { return true };
         cx.rules.enabled().filter.iter().any(|rule| {
@@ -107,17 +109,26 @@ impl Preemption {
         })
     }
 
-    /// Every pod that has been evicted for another one and is still there.
+    /// Every victim that has not left yet.
     pub fn chosen_victims(&self, world: &World) -> BTreeSet<PodId> {
         let victims = self.nominations.values().flat_map(|nomination| &nomination.victims);
         victims.filter_map(|uid| world.pod_id(uid)).collect()
     }
 
-    /// Evicts the victims and closes the room on the node for pods of the same or a lower priority. Returns what to report.
+    /// The victims for a pod that fits no node, as the PostFilter rules choose them. `None` when no victims make room. `gone`: pods
+    /// that are victims already.
+    pub fn pick(cx: &mut Context<'_>, pod: &Pod, gone: &BTreeSet<PodId>) -> Option<Candidate> {
+        let found = Self::with_nominated(cx, pod.facts.spec.priority, pod.id, |cx| {
+            candidates(cx.world, cx.rules, pod, gone, cx.now.mono)
+        });
+        cx.rules.enabled().post_filter.iter().find_map(|rule| rule.pick(&found)).cloned()
+    }
+
+    /// Evicts the victims and closes the room on the node to pods of the same or a lower priority. Returns what to report.
     pub fn nominate(cx: &mut Context<'_>, id: PodId, picked: &Candidate, group: Option<&GroupId>) -> String {
         let (Some(pod), Some(node)) = (cx.world.pod(id), cx.world.node(picked.node)) else { return String::new() };
         let (by, node_name) = (pod.facts.handoff.pod.clone(), node.name.clone());
-        let mut victims = leaving(cx.world, picked.node, pod);
+        let mut victims = leaving_uids(cx.world, picked.node, pod);
         let mut names = Vec::new();
         for victim in &picked.victims {
             let Some(other) = cx.world.pod(victim.pod) else { continue };
@@ -163,7 +174,8 @@ impl Preemption {
         }
     }
 
-    /// No victim of this pod is left: the time of its room runs; of a group's, when that is so for all of it.
+    /// The last victim of this pod has left: its room is kept from now on for a limited time; that of a group, when this is so for
+    /// all its members.
     fn last_victim_gone(cx: &mut Context<'_>, id: PodId, group: Option<&GroupId>) {
         let until = cx.now.mono + KEPT;
         let together = |other: PodId, nomination: &Nomination| match group {
@@ -182,7 +194,7 @@ impl Preemption {
         }
     }
 
-    /// The time of a nomination is over, or its victims are looked at again.
+    /// The timer of a nomination fired: its time is over, or its victims are evicted again.
     pub fn due(cx: &mut Context<'_>, id: PodId) {
         let Some(nomination) = cx.preemption.nominations.get(&id) else { return };
         match nomination.until {
@@ -192,7 +204,7 @@ impl Preemption {
             }
             Some(_) => {}
             None if nomination.victims.is_empty() => {
-                // The last member of its group with victims may be gone.
+                // The last member of its group with victims may have been deleted.
                 let group = nomination.group.clone();
                 cx.timers.set(cx.now.mono + EVICT_AGAIN, Timer::Nomination(id));
                 Self::last_victim_gone(cx, id, group.as_ref());
@@ -201,7 +213,7 @@ impl Preemption {
                 let group = nomination.group.clone();
                 Self::withdraw(cx, id);
                 let item = if let Some(group) = group {
-                    // What was planned for all of them does not stand any more.
+                    // The plan for the whole group is void.
                     Self::withdraw_group(cx, &group);
                     Item::Group(group)
                 } else {
@@ -211,7 +223,7 @@ impl Preemption {
                 cx.steps.push(Step::RoomFreed(Wake::POD_FREED));
             }
             None => {
-                // An eviction may have failed; the watch shows one that went through.
+                // An eviction may have failed; the watch shows one that succeeded.
                 let victims = nomination.victims.iter().filter_map(|uid| cx.world.pod(cx.world.pod_id(uid)?));
                 for victim in victims.filter(|victim| victim.facts.handoff.deleting.is_none()) {
                     let pod = victim.facts.handoff.pod.clone();
@@ -222,20 +234,20 @@ impl Preemption {
         }
     }
 
-    /// The pod needs no room any more: what was kept for it is open.
+    /// The pod needs no room any more: the room that was kept for it opens.
     pub fn forget(cx: &mut Context<'_>, id: PodId) {
         if cx.preemption.nominations.remove(&id).is_some() {
             cx.steps.push(Step::RoomFreed(Wake::POD_FREED));
         }
     }
 
-    /// The pod is gone: nothing of it is written any more.
+    /// The pod is gone: its nomination ends, and is not written any more.
     pub fn gone(cx: &mut Context<'_>, id: PodId) {
         cx.preemption.unwritten.remove(&id);
         Self::forget(cx, id);
     }
 
-    /// Opens the room again. What the pod's status says is left alone when the pod has found a place.
+    /// Opens the room again. The pod's status is cleared only while the pod waits.
     pub fn withdraw(cx: &mut Context<'_>, id: PodId) {
         if cx.preemption.nominations.remove(&id).is_some()
             && let Some(pod) = cx.world.pod(id).filter(|pod| pod.place == Place::Waiting)
@@ -246,7 +258,7 @@ impl Preemption {
         }
     }
 
-    /// A group has its room: what was kept for any of its members is open again.
+    /// Opens the room that was kept for any member of a group, which has its places now.
     pub fn withdraw_group(cx: &mut Context<'_>, group: &GroupId) {
         let gangs = cx.world.gangs();
         let of_group = |id: &PodId| gangs.gang_of(*id).is_some_and(|gang| gang.group() == group);
@@ -255,12 +267,11 @@ impl Preemption {
             return;
         }
         nominated.into_iter().for_each(|id| Self::withdraw(cx, id));
-        // The group may have gone elsewhere, and what was kept for it fits others.
+        // The group may have other nodes, and the room that was kept for it fits other pods.
         cx.wake(Wake::POD_FREED);
     }
 
-    /// A nomination, or that there is none any more, was not written: it is tried again, later each time, for as long as the pod
-    /// waits.
+    /// The write or removal of a nomination failed: it is retried with a growing pause for as long as the pod waits.
     pub fn nomination_lost(cx: &mut Context<'_>, pod: &PodUid) {
         let Some(id) = cx.world.pod_id(pod).filter(|_| cx.leading) else { return };
         let failures = cx.preemption.unwritten.entry(id).or_default();
@@ -269,7 +280,7 @@ impl Preemption {
         cx.timers.set(cx.now.mono + pause, Timer::WriteNomination(id));
     }
 
-    /// Writes what holds now, unless the pod's status says so already.
+    /// Writes the present nomination, unless the pod's status has it already.
     pub fn write_again(cx: &mut Context<'_>, id: PodId) {
         if !cx.preemption.unwritten.contains_key(&id) {
             return;
@@ -287,7 +298,7 @@ impl Preemption {
         }
     }
 
-    /// What an earlier leader has nominated: the pod's status says where, and pods that are leaving there are its victims.
+    /// Takes over the nominations of an earlier leader: the pod's status names the node, and pods that are leaving it are its victims.
     pub fn adopt(cx: &mut Context<'_>) {
         let nominated: Vec<PodId> = cx.world.nominated().filter(|pod| cx.is_ours(pod)).map(|pod| pod.id).collect();
         for id in nominated {
@@ -295,15 +306,15 @@ impl Preemption {
             let Some(at) = pod.facts.spec.nominated.as_deref().and_then(|name| cx.world.node_id(name)) else {
                 continue;
             };
-            let victims = leaving(cx.world, at, pod);
+            let victims = leaving_uids(cx.world, at, pod);
             let group = cx.world.gangs().gang_of(id).map(|gang| gang.group().clone());
             Self::enter(cx, id, at, victims, group);
         }
     }
 
-    /// Decides with the room of nominated pods closed that `except`, a pod of this priority, may not take: a node must fit with
-    /// the pods nominated to it and, where rules read other pods, without any of them as well. Room that is made for the group
-    /// of `except` is open to it. Where devices of a nominated pod are not free yet, the node is closed for such devices.
+    /// Runs `decide` for `except`, a pod of this priority, while nominated pods of equal or higher priority count as reserved on
+    /// their nodes: a node must fit with them and, where rules read other pods, also without any of them. Room that is made for
+    /// the group of `except` is open to it. Where devices of a nominated pod are not free yet, the node is closed for such devices.
     pub fn with_nominated<T>(
         cx: &mut Context<'_>,
         priority: i32,
@@ -312,13 +323,12 @@ impl Preemption {
     ) -> T {
         let entered = cx.preemption.enter_nominated(cx.world, cx.rules, cx.now.mono, (priority, except));
         let decided = decide(cx);
-        // They go in the opposite order.
         entered.into_iter().rev().for_each(|id| _ = cx.world.forget(id));
         decided
     }
 
-    /// [`Preemption::with_nominated`] without pods whose devices are not free yet: those close the node for pods that come, not for
-    /// a place that an earlier leader gave.
+    /// [`Preemption::with_nominated`] without pods whose devices are not free yet: these close the node to new pods, not to a
+    /// reservation that an earlier leader made.
     pub fn with_nominated_placed<T>(
         cx: &mut Context<'_>,
         priority: i32,
@@ -327,16 +337,16 @@ impl Preemption {
     ) -> T {
         let entered = cx.preemption.enter_nominated(cx.world, cx.rules, cx.now.mono, (priority, except));
         let waits = |pod: &Pod| pod.asks_for_devices() && pod.devices.is_none();
-        let waits = |id: &PodId| cx.world.pod(*id).is_some_and(waits);
-        let (waiting, placed): (Vec<PodId>, Vec<PodId>) = entered.into_iter().partition(waits);
+        let (waiting, placed): (Vec<PodId>, Vec<PodId>) =
+            entered.into_iter().partition(|id| cx.world.pod(*id).is_some_and(waits));
         waiting.into_iter().rev().for_each(|id| _ = cx.world.forget(id));
         let decided = decide(cx);
         placed.into_iter().rev().for_each(|id| _ = cx.world.forget(id));
         decided
     }
 
-    /// Enters nominated pods into the accounts of their nodes, for [`Preemption::with_nominated`] or on a copy of the world; returns
-    /// which.
+    /// Enters nominated pods into the accounts of their nodes, for [`Preemption::with_nominated`] or in a copy of the world. Returns
+    /// the entered pods.
     pub fn enter_nominated(
         &self,
         world: &mut World,
@@ -348,17 +358,12 @@ impl Preemption {
             return Vec::new();
         }
         let own = world.gangs().gang_of(except).map(Gang::group);
-        let closed: Vec<(PodId, NodeId)> = self
-            .nominations
-            .iter()
-            .filter(|(id, _)| **id != except)
-            .filter(|(id, _)| own.is_none() || world.gangs().gang_of(**id).map(Gang::group) != own)
-            .filter(|(id, _)| {
-                let pod = world.pod(**id).filter(|pod| pod.place == Place::Waiting);
-                pod.is_some_and(|pod| pod.facts.spec.priority >= priority)
-            })
-            .map(|(id, nomination)| (*id, nomination.node))
-            .collect();
+        let closed = |id: PodId| {
+            let pod = world.pod(id).filter(|pod| pod.place == Place::Waiting && pod.facts.spec.priority >= priority);
+            id != except && pod.is_some() && (own.is_none() || world.gangs().gang_of(id).map(Gang::group) != own)
+        };
+        let nominated = self.nominations.iter().map(|(id, nomination)| (*id, nomination.node));
+        let closed: Vec<(PodId, NodeId)> = nominated.filter(|(id, _)| closed(*id)).collect();
         let mut entered = Vec::new();
         for (id, at) in closed {
             let Some(pod) = world.pod(id) else { continue };
@@ -376,10 +381,13 @@ impl Preemption {
     }
 }
 
-/// Pods of lower priority than `pod` whose deletion from this node is under way.
-fn leaving(world: &World, node: NodeId, pod: &Pod) -> BTreeSet<PodUid> {
+/// Terminating pods of a node with a lower priority than `pod`.
+pub fn leaving<'w>(world: &'w World, node: NodeId, pod: &Pod) -> impl Iterator<Item = &'w Pod> + use<'w> {
+    let below = pod.facts.spec.priority;
     let pods = world.node(node).into_iter().flat_map(|node| node.pods.iter()).filter_map(|id| world.pod(*id));
-    let leaving = pods
-        .filter(|other| other.facts.handoff.deleting.is_some() && other.facts.spec.priority < pod.facts.spec.priority);
-    leaving.map(|other| other.facts.handoff.pod.uid.clone()).collect()
+    pods.filter(move |other| other.facts.handoff.deleting.is_some() && other.facts.spec.priority < below)
+}
+
+fn leaving_uids(world: &World, node: NodeId, pod: &Pod) -> BTreeSet<PodUid> {
+    leaving(world, node, pod).map(|other| other.facts.handoff.pod.uid.clone()).collect()
 }

@@ -378,7 +378,7 @@ impl Scheduler {
             Step::Proceed(pods) => pods.into_iter().for_each(|id| binder.proceed(cx, id)),
             Step::Withdraw(pods) => pods.into_iter().for_each(|id| _ = binder.withdraw(cx, id)),
             Step::AfterAttempt(group) => gangs.after_attempt(cx, &group),
-            Step::RestGroup(id) => gangs.rest_group_of(cx, id),
+            Step::BackOffGroup(id) => gangs.back_off_group_of(cx, id),
             Step::HalfBound(node, id, raw) => {
                 let route = cx.world.pod(id).map(|pod| gangs.route(cx.world, cx.reservations, pod));
                 let free = matches!(route, Some(Route::Alone | Route::Completes(_)));
@@ -396,7 +396,7 @@ impl Scheduler {
                 self.enqueue(pod, now, effects);
                 let (mut cx, _, gangs, _) = self.split(now, effects);
                 cx.queue.fail(pod, now.mono, now.wall);
-                gangs.rest_group_of(&mut cx, pod);
+                gangs.back_off_group_of(&mut cx, pod);
                 if !requested {
                     cx.event(pod, true, "FailedBinding", why.clone());
                     cx.steps.push(Step::Report(pod, "SchedulerError", why.into()));

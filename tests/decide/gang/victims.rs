@@ -337,7 +337,7 @@ fn a_gang_that_waits_for_the_deletion_of_a_member_says_so() {
     let bound = gangs.bound();
     assert_eq!((gangs.cluster.evicted.len(), gangs.count("low")), (0, 2));
     let third = (0..3).map(|n| format!("low-{n}")).find(|name| !bound.contains(name)).unwrap();
-    assert!(gangs.condition(&third).contains("is about to make room for others"), "{}", gangs.condition(&third));
+    assert!(gangs.condition(&third).contains("it is being preempted"), "{}", gangs.condition(&third));
 }
 
 #[test]

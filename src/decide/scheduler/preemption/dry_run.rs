@@ -1,4 +1,4 @@
-//! Which pods would have to leave a node, found out by taking them out of the accounts and asking the rules.
+//! Which pods would have to leave a node: a dry run takes them out of the accounts and runs the rules.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -9,11 +9,11 @@ use crate::decide::world::{NodeId, Place, Pod, PodId, World};
 
 use super::units::Units;
 
-/// Nodes that are looked at closely: a tenth of all, and at least this many.
+/// Fewest candidates after which the search ends; a tenth of all nodes where that is more.
 const LEAST_LOOKED_AT: usize = 100;
 
-/// Every node on which `pod` would fit when pods of lower priority left, up to a tenth of all nodes (at least 100).
-/// Pods in `gone` have been chosen to leave already. The world comes back as it was.
+/// Nodes on which `pod` would fit without pods of lower priority, up to a tenth of all nodes (at least 100). Pods in `gone` are
+/// victims already. The world is unchanged afterwards.
 pub fn candidates(
     world: &mut World,
     plugins: &Plugins,
@@ -37,15 +37,15 @@ pub fn candidates(
     found
 }
 
-/// What is put back as one, when it can stay.
-pub struct Lot {
-    /// Whoever leaves or stays together.
+/// Pods that leave or stay together.
+pub struct VictimSet {
+    /// Its pods on the nodes in question.
     pub pods: Vec<Victim>,
-    /// Everybody who leaves when these do: the rest of their gang, wherever it is.
+    /// The members of their gang, on any node, which leave when these do.
     pub others: Vec<PodId>,
 }
 
-/// Who must leave `node`; `None` when even all of lower priority would not help.
+/// The victims on `node`; `None` when `pod` would not fit even without all pods of lower priority.
 fn on_node(
     world: &mut World,
     plugins: &Plugins,
@@ -58,17 +58,15 @@ fn on_node(
     if lower.is_empty() || matches!(verdict(world, plugins, pod, node, now), Outcome::Never(_)) {
         return None;
     }
-    // Whoever is leaving anyway stays out: waiting for it costs nobody anything.
-    let (leaving, staying): (Vec<PodId>, Vec<PodId>) =
-        lower.into_iter().partition(|id| world.pod(*id).is_some_and(|pod| pod.facts.handoff.deleting.is_some()));
-    let lots = lots(world, &staying, units);
-    let out: Vec<PodId> = leaving.iter().copied().chain(lots.iter().flat_map(|lot| &lot.pods).map(|v| v.pod)).collect();
+    let (leaving, staying) = split_leaving(world, lower);
+    let sets = victim_sets(world, &staying, units);
+    let out: Vec<PodId> = leaving.iter().copied().chain(sets.iter().flat_map(|set| &set.pods).map(|v| v.pod)).collect();
     for id in &out {
         world.remove_for_dry_run(*id);
     }
     let fits = !out.is_empty() && verdict(world, plugins, pod, node, now).is_fit();
-    let victims = if fits { spare(world, plugins, pod, node, lots, now) } else { Vec::new() };
-    // Whoever was spared is back already.
+    let victims = if fits { reprieve(world, plugins, pod, node, sets, now) } else { Vec::new() };
+    // Reprieved pods are back already.
     let still = |id: &PodId| !fits || leaving.contains(id) || victims.iter().any(|victim| victim.pod == *id);
     for id in out.into_iter().filter(still) {
         world.restore_after_dry_run(id);
@@ -76,71 +74,77 @@ fn on_node(
     fits.then_some(Candidate { node, victims })
 }
 
-/// Pods as they can leave: one by one, or what a gang cannot spare as one lot. What may not leave at all is left out.
-pub fn lots(world: &World, staying: &[PodId], units: &mut Units<'_>) -> Vec<Lot> {
-    let mut lots = Vec::new();
+/// Terminating pods, and the others. Terminating pods stay out of the accounts: waiting for them evicts no pod.
+pub fn split_leaving(world: &World, pods: Vec<PodId>) -> (Vec<PodId>, Vec<PodId>) {
+    pods.into_iter().partition(|id| world.pod(*id).is_some_and(|pod| pod.facts.handoff.deleting.is_some()))
+}
+
+/// Pods that can leave: each by itself, or together the members of a gang that it cannot do without. Pods that may not leave are
+/// left out.
+pub fn victim_sets(world: &World, staying: &[PodId], units: &mut Units<'_>) -> Vec<VictimSet> {
+    let mut sets = Vec::new();
     let mut gangs: BTreeMap<_, Vec<Victim>> = BTreeMap::new();
     for victim in judge_budgets(world, staying) {
         match units.of(world, victim.pod) {
-            None => lots.push(Lot { pods: vec![victim], others: Vec::new() }),
+            None => sets.push(VictimSet { pods: vec![victim], others: Vec::new() }),
             Some(gang) => gangs.entry(gang).or_default().push(victim),
         }
     }
     for (gang, mut members) in gangs {
         let unit = units.get(&gang);
-        // The least important are the surplus; the leader never is.
+        // The least important members are the surplus; the leader never is.
         members.sort_by_key(|member| {
             (unit.leader == Some(member.pod), member.priority, std::cmp::Reverse(member.created))
         });
         let spared = members.iter().take_while(|member| unit.leader != Some(member.pod)).count().min(unit.surplus);
         let core = members.split_off(spared);
-        lots.extend(members.into_iter().map(|member| Lot { pods: vec![member], others: Vec::new() }));
+        sets.extend(members.into_iter().map(|member| VictimSet { pods: vec![member], others: Vec::new() }));
         if !core.is_empty() && unit.movable {
-            lots.push(Lot { pods: core, others: unit.members.clone() });
+            sets.push(VictimSet { pods: core, others: unit.members.clone() });
         }
     }
-    lots
+    sets
 }
 
-/// Puts back whatever can stay, the most important first, and among all those first whose eviction breaks a budget. What is
-/// left out are the victims.
-fn spare(
+/// Puts back every set that can stay: first those whose eviction breaks a budget, then the most important. The others are the
+/// victims.
+fn reprieve(
     world: &mut World,
     plugins: &Plugins,
     pod: &Pod,
     node: NodeId,
-    mut lots: Vec<Lot>,
+    mut sets: Vec<VictimSet>,
     now: Duration,
 ) -> Vec<Victim> {
-    in_order_of_worth(&mut lots);
+    most_important_first(&mut sets);
     let mut victims: Vec<Victim> = Vec::new();
-    let mut fallen: BTreeSet<PodId> = BTreeSet::new();
-    for lot in lots {
-        lot.pods.iter().for_each(|victim| world.restore_after_dry_run(victim.pod));
+    let mut evicted: BTreeSet<PodId> = BTreeSet::new();
+    for set in sets {
+        set.pods.iter().for_each(|victim| world.restore_after_dry_run(victim.pod));
         if !verdict(world, plugins, pod, node, now).is_fit() {
-            lot.pods.iter().for_each(|victim| world.remove_for_dry_run(victim.pod));
-            fallen.extend(lot.others);
-            victims.extend(lot.pods);
+            set.pods.iter().for_each(|victim| world.remove_for_dry_run(victim.pod));
+            evicted.extend(set.others);
+            victims.extend(set.pods);
         }
     }
-    // A gang that cannot be kept leaves whole, its members on other nodes too.
+    // A gang that cannot stay leaves whole, with its members on other nodes.
     let known: BTreeSet<PodId> = victims.iter().map(|victim| victim.pod).collect();
-    let others: Vec<PodId> = fallen.difference(&known).copied().collect();
+    let others: Vec<PodId> = evicted.difference(&known).copied().collect();
     victims.extend(judge_budgets(world, &others));
     victims
 }
 
-/// Whoever is to stay before others comes first.
-pub fn in_order_of_worth(lots: &mut [Lot]) {
-    lots.sort_by_key(|lot| {
-        let breaks_budget = lot.pods.iter().any(|victim| victim.breaks_budget);
-        let highest = lot.pods.iter().map(|victim| victim.priority).max();
-        let earliest = lot.pods.iter().map(|victim| victim.created).min();
-        (std::cmp::Reverse((breaks_budget, highest, !lot.others.is_empty())), earliest)
+/// Sorts the sets by how important it is that they stay.
+pub fn most_important_first(sets: &mut [VictimSet]) {
+    sets.sort_by_key(|set| {
+        let breaks_budget = set.pods.iter().any(|victim| victim.breaks_budget);
+        let highest = set.pods.iter().map(|victim| victim.priority).max();
+        let earliest = set.pods.iter().map(|victim| victim.created).min();
+        (std::cmp::Reverse((breaks_budget, highest, !set.others.is_empty())), earliest)
     });
 }
 
-/// Says of each pod whether evicting it, after those before it, would break a budget. The most important ones use the budget
+/// Tells for each pod whether evicting it, after those before it, would break a budget. The most important ones use the budget
 /// first, as in kube-scheduler.
 pub fn judge_budgets(world: &World, pods: &[PodId]) -> Vec<Victim> {
     let mut victims: Vec<Victim> = pods
@@ -177,7 +181,7 @@ pub fn lower_priority(world: &World, pod: &Pod, node: NodeId) -> Vec<PodId> {
         .collect()
 }
 
-/// What every rule says of `pod` on `node` as the accounts stand.
+/// The verdict of all filters on `pod` on `node`, by the present accounts.
 fn verdict(world: &World, plugins: &Plugins, pod: &Pod, node: NodeId, now: Duration) -> Outcome {
     let view = View { world, now };
     let Some(found) = world.node(node).filter(|node| node.facts.is_some()) else {

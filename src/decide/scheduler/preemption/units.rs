@@ -1,5 +1,5 @@
-//! Pods that fall together: a gang never keeps fewer members than its minimum. Its surplus members leave first and by
-//! themselves; one more, and all of them leave. A TYJob is a gang of its leader and the workers that it needs.
+//! Pods that are preempted together: a gang never keeps fewer members than its minimum. Surplus members leave first, each by
+//! itself; when one more has to leave, all of them do. A TYJob is a gang of its leader and the workers that it needs.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,7 +7,7 @@ use crate::contract::PodKey;
 use crate::contract::gang::{GangId, MatchPolicy};
 use crate::contract::tyjob::{Role, Stage, WorkerEnd, keys};
 use crate::decide::tyjob::placement::JobFacts;
-use crate::decide::world::gangs::{Gang, MemberState};
+use crate::decide::world::gangs::Gang;
 use crate::decide::world::{Place, Pod, PodId, World};
 
 /// Names one set of pods.
@@ -17,14 +17,14 @@ pub enum UnitId {
     Job(PodKey),
 }
 
-/// One set of pods, as far as a preemptor may touch it.
+/// One set of pods, and what a preemptor may do to it.
 #[derive(Debug, Clone, Default)]
 pub struct Unit {
-    /// Every member with room, wherever it is; whoever has been chosen already is left out.
+    /// Every member with a node, without those that are victims already.
     pub members: Vec<PodId>,
-    /// So many may leave while the others stay.
+    /// How many may leave while the others stay.
     pub surplus: usize,
-    /// All of them may leave: nobody is as important as the preemptor.
+    /// All of them may leave: each has a lower priority than the preemptor.
     pub movable: bool,
     /// The member that never leaves alone.
     pub leader: Option<PodId>,
@@ -34,7 +34,7 @@ pub struct Unit {
 pub struct Units<'a> {
     /// Only pods below this priority may leave.
     below: i32,
-    /// Pods that have been chosen already, and are not there for anybody.
+    /// Pods that are victims already, and belong to no unit.
     gone: &'a BTreeSet<PodId>,
     known: BTreeMap<UnitId, Unit>,
 }
@@ -45,7 +45,7 @@ impl<'a> Units<'a> {
         Self { below, gone, known: BTreeMap::new() }
     }
 
-    /// Notes the unit of a pod, and names it. `None` for a pod that may leave by itself.
+    /// The unit of a pod, which [`Units::get`] returns from now on. `None` for a pod that may leave by itself.
     pub fn of(&mut self, world: &World, id: PodId) -> Option<UnitId> {
         let job = world.pod(id).and_then(|pod| job_of(world, pod));
         let gang = || world.gangs().gang_of(id).filter(|gang| gang.config().min.is_some_and(|min| min > 0));
@@ -60,17 +60,20 @@ impl<'a> Units<'a> {
             };
             self.known.insert(name.clone(), unit);
         }
-        // Whoever leaves already is counted among nobody.
+        // A terminating pod belongs to no unit.
         self.known[&name].members.contains(&id).then_some(name)
     }
 
-    /// A unit that was noted.
+    /// A unit that [`Units::of`] has returned.
     pub fn get(&self, id: &UnitId) -> &Unit {
         &self.known[id]
     }
 
-    fn movable(&self, world: &World, members: &[PodId]) -> bool {
-        members.iter().all(|id| world.pod(*id).is_some_and(|pod| pod.facts.spec.priority < self.below))
+    /// `bound` of the members may be surplus; with the succeeded ones, at least `min` must be left.
+    fn unit(&self, world: &World, members: Vec<PodId>, (bound, succeeded, min): (usize, usize, usize)) -> Unit {
+        let lower = |id: &PodId| world.pod(*id).is_some_and(|pod| pod.facts.spec.priority < self.below);
+        let movable = members.iter().all(lower);
+        Unit { members, surplus: (bound + succeeded).saturating_sub(min).min(bound), movable, leader: None }
     }
 
     /// The leader and as many workers as the job needs; workers that have ended well count.
@@ -87,27 +90,23 @@ impl<'a> Units<'a> {
         let bound = pods.iter().filter(|pod| matches!(pod.place, Place::Bound(_)) && Some(pod.id) != leader).count();
         let succeeded = job.ended.values().filter(|end| matches!(end, WorkerEnd::Succeeded)).count();
         let min = job.spec.as_ref().map_or(usize::MAX, |spec| usize::try_from(spec.min_workers).unwrap_or(0));
-        let members: Vec<PodId> = pods.iter().map(|pod| pod.id).collect();
-        let movable = self.movable(world, &members);
-        Unit { members, surplus: (bound + succeeded).saturating_sub(min).min(bound), movable, leader }
+        let members = pods.iter().map(|pod| pod.id).collect();
+        Unit { leader, ..self.unit(world, members, (bound, succeeded, min)) }
     }
 
     fn gang(&self, world: &World, gang: &Gang) -> Unit {
-        let there = |state: MemberState| state.is_bound() || state == MemberState::Reserved;
-        let with_room = gang.members().filter(|member| there(member.state) && !self.gone.contains(&member.pod));
-        let members: Vec<PodId> = with_room.map(|member| member.pod).collect();
-        let bound = gang.members().filter(|member| member.state.is_bound() && !self.gone.contains(&member.pod)).count();
+        let there = || gang.members().filter(|member| member.state.has_node() && !self.gone.contains(&member.pod));
+        let bound = there().filter(|member| member.state.is_bound()).count();
         let succeeded = match gang.config().policy {
             MatchPolicy::WaitingRunningSucceed => gang.counts().succeeded as usize,
             _ => 0,
         };
         let min = gang.config().min.unwrap_or(0) as usize;
-        let movable = self.movable(world, &members);
-        Unit { members, surplus: (bound + succeeded).saturating_sub(min).min(bound), movable, leader: None }
+        self.unit(world, there().map(|member| member.pod).collect(), (bound, succeeded, min))
     }
 }
 
-/// The job that a pod belongs to, where the job is known and the same that made the pod. One that has ended needs nobody.
+/// The job that a pod belongs to, where the job is known and made the pod. A job that has ended needs no pods.
 fn job_of<'a>(world: &'a World, pod: &Pod) -> Option<&'a JobFacts> {
     let claim = pod.facts.spec.job.as_ref()?;
     let job = world.job(&PodKey::new(&pod.key().namespace, &claim.name))?;

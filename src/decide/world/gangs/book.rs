@@ -134,6 +134,11 @@ impl GangBook {
         group.gangs().iter().filter_map(|id| self.gangs.get(id))
     }
 
+    /// The gangs of a group that list exactly this group.
+    pub fn listing<'a>(&'a self, group: &'a GroupId) -> impl Iterator<Item = &'a Gang> {
+        self.of_group(group).filter(move |gang| gang.group() == group)
+    }
+
     /// Enters a pod, or what changed of it.
     pub fn pod(&mut self, pod: &Pod) {
         let declared = pod.facts.spec.gang.as_ref();

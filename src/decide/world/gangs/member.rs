@@ -58,6 +58,11 @@ impl MemberState {
         matches!(self, Self::Pending | Self::Reserved | Self::Bound | Self::Running)
     }
 
+    /// Live with a node, reserved or in the API.
+    pub const fn has_node(self) -> bool {
+        matches!(self, Self::Reserved | Self::Bound | Self::Running)
+    }
+
     /// Has a node in the API and lives.
     pub const fn is_bound(self) -> bool {
         matches!(self, Self::Bound | Self::Running)
