@@ -189,7 +189,7 @@ impl Scheduler {
         let counts = gang.counts();
         // Without a waiting member nothing is held back.
         let waits = counts.pending + counts.gated + counts.timed_out > 0 || progress.holding_since.is_some();
-        let held = self.world().gangs().holds(gang, progress.satisfied_once).filter(|_| waits);
+        let held = self.world().gangs().not_ready(gang, progress.satisfied_once).filter(|_| waits);
         let enough = counts.placed() + counts.succeeded >= gang.config().min.unwrap_or(0).max(1);
         let placed = enough || !waits && progress.satisfied_once;
         let state = match &held {

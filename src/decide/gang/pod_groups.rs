@@ -43,11 +43,11 @@ impl Gangs {
         if object.api == PodGroupApi::Kubernetes || object.uid.is_empty() {
             return;
         }
-        let held = record.not_ready.as_ref().map(|(reason, message)| (*reason, message.as_str()));
+        let not_ready = record.not_ready.as_ref().map(|(reason, message)| (*reason, message.as_str()));
         let attempts = GroupAttempts {
             progress: &record.progress,
             next_try: cx.queue.next_try(Item::Group(group.clone()), cx.now),
-            held,
+            not_ready,
         };
         let mut before = Cow::Borrowed(&object.status);
         if let Some(written) = written.filter(|_| object.status.conditions.is_empty()) {

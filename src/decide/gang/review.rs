@@ -31,7 +31,7 @@ impl Gangs {
             return Route::Completes(group.clone());
         }
         let once = self.satisfied_once(group);
-        if let Some(why) = book.holds_pod(pod, once) {
+        if let Some(why) = book.pod_not_ready(pod, once) {
             return Route::NotReady(why);
         }
         if is_free(gang, group, once) { Route::Alone } else { Route::Group(group.clone()) }
@@ -266,7 +266,7 @@ impl Gangs {
     ) -> impl Iterator<Item = NotReady> + use<'a> {
         let (book, once) = (cx.world.gangs(), self.satisfied_once(group));
         let asks = |gang: &&Gang| gang.counts().unplaced() + gang.counts().reserved > 0;
-        book.listing(group).filter(asks).filter_map(move |gang| book.holds(gang, once))
+        book.listing(group).filter(asks).filter_map(move |gang| book.not_ready(gang, once))
     }
 
     /// Another scheduler has satisfied the group for good: its members with reservations are bound. `true` when there are any.
@@ -342,8 +342,9 @@ impl Gangs {
     pub(super) fn enqueue_free(&mut self, cx: &mut Context<'_>, group: &GroupId) {
         let once = self.satisfied_once(group);
         let book = cx.world.gangs();
-        let free =
-            |gang: &&Gang| gang.counts().pending > 0 && is_free(gang, group, once) && book.holds(gang, once).is_none();
+        let free = |gang: &&Gang| {
+            gang.counts().pending > 0 && is_free(gang, group, once) && book.not_ready(gang, once).is_none()
+        };
         let pending = book.listing(group).filter(free).flat_map(Gang::members);
         let pending = pending.filter(|member| member.state == MemberState::Pending).map(|member| member.pod);
         let lost = |id: &PodId| match cx.queue.state(*id) {

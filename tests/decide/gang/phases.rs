@@ -39,8 +39,8 @@ fn stand(min: u32, (pending, bound, running, succeeded, failed): Members) -> Tes
 fn told(gangs: &TestGangs, before: &PodGroupStatus) -> PodGroupStatus {
     let gang = gangs.cluster.world().gangs().gang(&GangId::parse("ml/g").unwrap()).unwrap();
     let progress = GangProgress::default();
-    let sight = GroupAttempts { progress: &progress, next_try: None, held: None };
-    status(gang, sight, before, gangs.cluster.moment().wall)
+    let attempts = GroupAttempts { progress: &progress, next_try: None, not_ready: None };
+    status(gang, attempts, before, gangs.cluster.moment().wall)
 }
 
 #[test]

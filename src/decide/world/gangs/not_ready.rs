@@ -120,7 +120,7 @@ impl fmt::Display for NotReady {
 
 impl GangBook {
     /// Why this pod is not ready, apart from its gang's attempts. `once`: the group was satisfied once.
-    pub fn holds_pod(&self, pod: &Pod, once: bool) -> Option<NotReady> {
+    pub fn pod_not_ready(&self, pod: &Pod, once: bool) -> Option<NotReady> {
         let declared = pod.facts.spec.gang.as_ref()?;
         if let Err(bad) = self.named(declared)? {
             return Some(NotReady::BadName(bad.clone()));
@@ -129,12 +129,12 @@ impl GangBook {
         if declared.timed_out {
             return Some(self.timed_out(gang.group()));
         }
-        self.holds(gang, once)
+        self.not_ready(gang, once)
     }
 
     /// Why no member of this gang is attempted; `None` when its group may be attempted, or when it has no gang rule.
     /// `once`: the group was satisfied once.
-    pub fn holds(&self, gang: &Gang, once: bool) -> Option<NotReady> {
+    pub fn not_ready(&self, gang: &Gang, once: bool) -> Option<NotReady> {
         if gang.awaits_pod_group() {
             return Some(NotReady::WaitingForPodGroup(gang.id().clone()));
         }

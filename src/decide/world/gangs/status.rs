@@ -54,7 +54,7 @@ pub struct GroupAttempts<'a> {
     /// When the group is tried again, where only time is waited for.
     pub next_try: Option<Timestamp>,
     /// Why its group is not ready: reason and message.
-    pub held: Option<(&'static str, &'a str)>,
+    pub not_ready: Option<(&'static str, &'a str)>,
 }
 
 impl GroupAttempts<'_> {
@@ -161,7 +161,7 @@ fn conditions(gang: &Gang, attempts: GroupAttempts<'_>, next: &mut PodGroupStatu
     if counts.all() > 0 || next.phase == Some(PodGroupPhase::Finished) {
         let (yes, reason, message) = if placed >= min.max(1) {
             (true, "Scheduled", format!("{placed} of {min} members have a node"))
-        } else if let Some((reason, message)) = attempts.held {
+        } else if let Some((reason, message)) = attempts.not_ready {
             (false, reason, message.to_owned())
         } else if counts.reserved > 0 && attempts.progress.holding_since.is_none() && attempts.once() {
             (false, "Binding", format!("{placed} of {min} members have a node, {} are being bound", counts.reserved))
