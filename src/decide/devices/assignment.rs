@@ -201,7 +201,7 @@ fn in_order(pool: &NodePool, a: Part, b: Part) -> Ordering {
     key(a).cmp(&key(b)).then_with(|| pool.id(a.slot()).cmp(pool.id(b.slot())))
 }
 
-/// `{"gpu":[…],"rdma":[…]}`; puts the parts in that order. `text` tells amounts that have been written before.
+/// `{"gpu":[…],"rdma":[…]}`; puts the parts in that order. `text` gives amounts that have been written before.
 fn push_types<'a>(out: &mut String, pool: &NodePool, parts: &mut [Part], text: impl Fn(Part) -> Option<&'a str>) {
     parts.sort_by(|a, b| in_order(pool, *a, *b));
     out.push('{');

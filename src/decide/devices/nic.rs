@@ -247,7 +247,7 @@ impl Choice<'_> {
     }
 
     /// NICs for the next whole one, best first: near its container's GPUs; then evenly over switches and root complexes, as the
-    /// GPUs are. Of NICs that nothing tells apart, the first.
+    /// GPUs are. Of equal NICs, the first.
     fn whole_nic_options(&self, pieces: &[NicPiece], chosen: &[u8], usable: u128, near: &Near, most: u32) -> Vec<u8> {
         let nics = &self.pool.devices().nics;
         let container = pieces[chosen.len()].container;
@@ -399,7 +399,7 @@ impl Choice<'_> {
         let same = |one: &[DevicePlace], other: &[DevicePlace]| {
             [Level::Switch, Level::Root].into_iter().any(|level| covers(one, other, level) && covers(other, one, level))
         };
-        let (mut lonely, mut both) = (Vec::new(), false);
+        let (mut without_gpus, mut both) = (Vec::new(), false);
         for container in 0..self.needs.len() {
             let own = pieces.iter().zip(chosen).filter(|(piece, _)| piece.container == container);
             let places: Vec<DevicePlace> = own.map(|(_, at)| nics[usize::from(*at)].place).collect();
@@ -412,14 +412,14 @@ impl Choice<'_> {
                     }
                 }
                 _ if near.waiting[container] => both = true,
-                _ => lonely.extend(places),
+                _ => without_gpus.extend(places),
             }
         }
-        if lonely.is_empty() || near.pod.is_empty() || near.waiting.contains(&true) {
+        if without_gpus.is_empty() || near.pod.is_empty() || near.waiting.contains(&true) {
             return true;
         }
-        let near_some = |level| covers(&lonely, &near.pod, level);
-        if both { near_some(Level::Switch) || near_some(Level::Root) } else { same(&near.pod, &lonely) }
+        let near_some = |level| covers(&without_gpus, &near.pod, level);
+        if both { near_some(Level::Switch) || near_some(Level::Root) } else { same(&near.pod, &without_gpus) }
     }
 
     /// The refusal when NICs are there, but not near enough.

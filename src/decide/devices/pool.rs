@@ -105,7 +105,7 @@ impl NodePool {
     }
 
     /// Keeps the layout of an earlier count where it says the same: a state is recognised by it, and devices that no inventory
-    /// lists make one anew each time.
+    /// lists make a new one each time.
     pub fn keep_layout(&mut self, earlier: &Self) {
         let (layout, earlier) = (self.devices.layout(), earlier.devices.layout());
         if !layout.is_same(earlier) && *layout == *earlier {

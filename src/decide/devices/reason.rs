@@ -6,7 +6,7 @@ use std::fmt;
 use crate::contract::hint::{ExclusivePolicy, TopologyScope};
 use crate::decide::help::Help;
 
-/// Why no devices were chosen. `Display` tells about this node; [`Reason::summary`] is the same on every node with the same
+/// Why no devices were chosen. `Display` is about this node; [`Reason::summary`] is the same on every node with the same
 /// refusal, so that refusals can be counted: `0/12 nodes: 7 have fewer than 4 free GPUs, …`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Reason {
@@ -169,7 +169,7 @@ impl Reason {
                 format!("have no {wanted} free NICs under the same PCIe switch as the GPUs").into()
             }
             Self::NotAlone { what, policy } => {
-                format!("have no {what} that nobody else uses (exclusivePolicy {})", policy_word(*policy)).into()
+                format!("have no {what} that no other pod uses (exclusivePolicy {})", policy_word(*policy)).into()
             }
             Self::NoMatch { what } => format!("have no healthy {what} that matches the hint's selector").into(),
             Self::NoVf => "have no free virtual function that matches".into(),
@@ -203,7 +203,7 @@ impl fmt::Display for Reason {
             }
             Self::NotNear { wanted, near } => write!(f, "NICs under the same PCIe switch: {near} of {wanted}"),
             Self::NotAlone { what, policy } => {
-                write!(f, "no {what} that nobody else uses (exclusivePolicy {})", policy_word(*policy))
+                write!(f, "no {what} that no other pod uses (exclusivePolicy {})", policy_word(*policy))
             }
             Self::NoMatch { what } => write!(f, "no healthy {what} matches the hint's selector"),
             Self::NoVf => f.write_str("no free virtual function matches"),

@@ -76,7 +76,7 @@ impl NodePool {
                 DeviceType::Gpu => {
                     let gpus = (0u8..).zip(&devices.gpus).filter(|(_, gpu)| gpu.minor == *minor && gpu.core > 0);
                     parts.extend(gpus.map(|(at, gpu)| Part::Gpu { gpu: at, core: gpu.core, memory: gpu.memory }));
-                    // A GPU that is cut up has no capacity of its own: which instance is held is not told, so all are.
+                    // A GPU that is cut up has no capacity of its own: which instance is held is not stated, so all are.
                     let migs = (0u8..).zip(&devices.migs).filter(|(_, mig)| mig.minor == *minor);
                     parts.extend(migs.map(|(at, _)| Part::Mig { mig: at }));
                 }

@@ -167,7 +167,7 @@ impl Choice<'_> {
         let holds = |chosen: &[u8]| {
             self.leaves_whole(chosen, within, plan) && (!strict || self.nics_are_near(pieces, chosen, plan))
         };
-        // GPUs that nothing tells apart but what is free of them may change places, unless it matters where they are.
+        // GPUs that differ only in what is free of them may change places, unless it matters where they are.
         let alike = !strict && plan.whole.is_empty() && self.barred.has_no_gpu_shares();
         let owners: Vec<usize> = pieces.iter().map(|piece| piece.container).collect();
         let state = |chosen: &[u8]| if alike { self.rooms(pieces, chosen, within) } else { by_owner(&owners, chosen) };

@@ -2,7 +2,7 @@
 //!
 //! [`pick()`](super::pick()) gives one pod its best devices and looks no further. Where pods that go together do not all find
 //! devices that way, other choices for the first ones are tried: each is `pick` again with some devices barred. Devices that
-//! nothing but their names tells apart are one choice, and a state of the node that was in vain is not tried twice.
+//! differ only in their names are one choice, and a state of the node that was in vain is not tried twice.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, VecDeque};
@@ -177,7 +177,7 @@ impl Classes {
         for (container, part) in parts() {
             match part {
                 Part::Gpu { .. } if matches!(wants[container].gpu, Some(GpuRequest::Share { .. })) => {
-                    // With several shares in a pod, what its other shares leave tells GPUs apart.
+                    // With several shares in a pod, GPUs differ in what its other shares leave.
                     let set = if alone { self.like(pool, part.slot()) } else { DeviceSet::of(part.slot()) };
                     share(set, container);
                 }

@@ -291,8 +291,7 @@ impl Stock {
         Some(found.into_iter().map(|assignment| DeviceChoice::of(&self.pool, assignment, 0)).collect())
     }
 
-    /// Everything that tells these devices apart from another node's for any pod, but their names; with `places`, where they
-    /// are as well.
+    /// Equal for nodes whose devices are equal to any pod in all but their names; with `places`, in where they are as well.
     pub fn look(&self, places: bool) -> String {
         let devices = self.pool.devices();
         let one = |(slot, room): (Slot, &DeviceRoom)| {

@@ -144,7 +144,7 @@ impl Node {
     }
 
     /// Records a version of the agent's Lease. `renewed` is the Lease's own time: one that was twice as old as `stale` at
-    /// first sight belongs to a dead agent. `true` when liveness or status changed.
+    /// first reading belongs to a dead agent. `true` when liveness or status changed.
     pub fn see_agent(
         &mut self,
         status: Option<Shared<AgentStatus>>,

@@ -59,7 +59,7 @@ fn a_device_level_pod_is_alone_on_its_gpu_and_stays_so_after_a_restart() {
     assert_eq!(gpu_minors(&pool, &alone), [1], "somebody is on the first");
     assert!(pick(&pool, &ask(&[(key::GPU, "95")])).is_err(), "nobody joins it");
     let reason = pick(&pool, &request).unwrap_err();
-    assert_eq!(reason.to_string(), "no GPU that nobody else uses (exclusivePolicy DeviceLevel)");
+    assert_eq!(reason.to_string(), "no GPU that no other pod uses (exclusivePolicy DeviceLevel)");
     let mut restored = pool_of(vec![gpu(0, "s", "r", 0), gpu(1, "s", "r", 0)]);
     restored.take_annotation(&alone.device_allocated(&pool), request.shape().wishes.exclusive());
     assert_eq!(gpu_minors(&restored, &pick(&restored, &ask(&[(key::GPU, "10")])).unwrap()), [0]);

@@ -65,7 +65,7 @@ impl Diagnosis {
     }
 }
 
-/// Runs PreFilter to Score on every node; with `only`, on no other node. Also tells how many nodes were judged.
+/// Runs PreFilter to Score on every node; with `only`, on no other node. Also returns how many nodes were judged.
 pub fn choose(view: View<'_>, plugins: &Plugins, pod: &Pod, only: Option<NodeId>) -> (Choice, u64) {
     match prepare(view, plugins, pod) {
         Ok(slots) => scan(view, plugins, pod, only, slots),

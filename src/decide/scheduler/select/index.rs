@@ -20,7 +20,7 @@ pub struct Index {
 }
 
 impl Index {
-    /// Chooses as [`choose`](super::choose::choose()) does. Also tells how many nodes were judged.
+    /// Chooses as [`choose`](super::choose::choose()) does. Also returns how many nodes were judged.
     pub fn choose(&mut self, view: View<'_>, plugins: &Plugins, pod: &Pod, only: Option<NodeId>) -> (Choice, u64) {
         let mut known = self.tables.take(pod, &());
         let mut slots = Slots::with(known.as_mut().map(|table| std::mem::take(&mut table.kept)).unwrap_or_default());
@@ -39,7 +39,7 @@ impl Index {
         let epoch = (rules.reads == Reads::Mix).then(|| view.world.mix().epoch());
         let mut table = known.unwrap_or_else(|| Table::new(pod, ()));
         let Ok(asked) = table.update(view.world, &rules, &mut slots, (epoch, rules.scores)) else {
-            // A rule failed: the scan tells which fault comes first.
+            // A rule failed: the scan finds which fault comes first.
             return scan(view, plugins, pod, only, slots);
         };
         let mut judged = asked.len() as u64;

@@ -46,7 +46,7 @@ enum Answer<R> {
     Refuses(RefusalId),
 }
 
-/// The nodes' answers to one shape of pod. `B`: what else tells tables of one shape apart.
+/// The nodes' answers to one shape of pod. `B`: what else tables of one shape differ in.
 pub struct Table<R: Ranking, B> {
     shape: PodShape,
     by: B,
@@ -88,7 +88,7 @@ impl<R: Ranking, B: PartialEq> Table<R, B> {
         spec.is_same(&pod.facts.spec) && containers.is_same(&pod.facts.handoff.containers)
     }
 
-    /// What tells tables of one shape apart.
+    /// What tables of one shape differ in.
     pub fn by(&self) -> &B {
         &self.by
     }

@@ -41,7 +41,7 @@ impl Utilisation {
         let (used, total) = (&node.used, &facts.allocatable);
         let gpu_total = if total.scalar.is_empty() { 0 } else { Folded::offered(total).get(GPU_PERCENT) };
         let gpu_used = if used.scalar(key::GPU_CORE) > 0 && used.scalar(key::GPU_MEMORY_RATIO) > 0 {
-            // The larger of the two counts for each pod, so their sums do not tell.
+            // The larger of the two counts for each pod, so their sums do not decide.
             let pods = node.pods.iter().filter_map(|id| world.pod(*id));
             pods.fold(0, |sum: i64, pod| sum.saturating_add(gpu_percent(&pod.facts.spec.requests)))
         } else {

@@ -122,7 +122,7 @@ pub fn overridden_env(spec: &TyJobSpec, former: Option<&TyJobSpec>) -> Vec<(Stri
         if former.is_some_and(known) {
             continue;
         }
-        // The leader is not told its own address.
+        // The leader does not get its own address.
         let ours = if at == 0 { &ENV[..ENV.len() - 1] } else { &ENV[..] };
         for list in ["initContainers", "containers"] {
             for container in template.spec()[list].as_array().into_iter().flatten() {

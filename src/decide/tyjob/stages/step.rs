@@ -116,23 +116,23 @@ impl Draft<'_> {
     /// Pods that could not be made.
     fn troubles(&mut self) {
         let Some(trouble) = self.view.trouble else { return };
-        let told = |wanted: fn(&CreateFailure) -> Option<&String>| {
+        let list_of = |wanted: fn(&CreateFailure) -> Option<&String>| {
             let found = trouble.iter().filter_map(|(pod, trouble)| Some(format!("{pod}: {}", wanted(trouble)?)));
             found.collect::<Vec<_>>().join("; ")
         };
-        let foreign = told(|trouble| if let CreateFailure::Foreign(whose) = trouble { Some(whose) } else { None });
+        let foreign = list_of(|trouble| if let CreateFailure::Foreign(whose) = trouble { Some(whose) } else { None });
         if foreign.is_empty() {
             clear(&mut self.status, condition::NAME_CONFLICT, "Resolved", "every pod name is free or ours", self.now);
         } else if set(&mut self.status, condition::NAME_CONFLICT, true, "ForeignPod", &foreign, self.now) {
             self.event(true, condition::NAME_CONFLICT, format!("left alone, and tried again: {foreign}"));
         }
-        let refused = told(|trouble| if let CreateFailure::Refused(why) = trouble { Some(why) } else { None });
+        let refused = list_of(|trouble| if let CreateFailure::Refused(why) = trouble { Some(why) } else { None });
         if refused.is_empty() {
             clear(&mut self.status, condition::POD_REFUSED, "Resolved", "no pod is refused", self.now);
         } else if set(&mut self.status, condition::POD_REFUSED, true, "Refused", &refused, self.now) {
             self.event(true, condition::POD_REFUSED, format!("tried again: {refused}"));
         }
-        let invalid = told(|trouble| if let CreateFailure::Invalid(why) = trouble { Some(why) } else { None });
+        let invalid = list_of(|trouble| if let CreateFailure::Invalid(why) = trouble { Some(why) } else { None });
         if !invalid.is_empty() {
             set(&mut self.status, condition::INVALID_SPEC, true, "InvalidPod", &invalid, self.now);
             self.end(Stage::Failed, format!("a template makes no valid pod: {invalid}"));

@@ -96,12 +96,12 @@ mod tests {
 
     #[test]
     fn a_group_that_was_satisfied_once_has_no_rule_any_more_under_that_policy_only() {
-        let nobody = MemberCounts::default();
+        let none = MemberCounts::default();
         for policy in MatchPolicy::ALL.iter().copied() {
             let over = policy == OnceSatisfied;
-            assert_eq!(complete(policy, 3, &nobody, true), over, "{policy}");
-            assert_eq!(satisfied(policy, 3, &nobody, true), over, "{policy}");
-            assert_eq!(needed(policy, 3, &nobody, true), if over { 0 } else { 3 }, "{policy}");
+            assert_eq!(complete(policy, 3, &none, true), over, "{policy}");
+            assert_eq!(satisfied(policy, 3, &none, true), over, "{policy}");
+            assert_eq!(needed(policy, 3, &none, true), if over { 0 } else { 3 }, "{policy}");
         }
     }
 }

@@ -191,7 +191,7 @@ fn conditions(gang: &Gang, attempts: GroupAttempts<'_>, next: &mut PodGroupStatu
         let message = format!("{} members succeeded", next.succeeded);
         set(list, key::CONDITION_FINISHED, true, "Finished", message, now);
     } else {
-        unset(list, key::CONDITION_FINISHED, "NewGeneration", "members were made anew", now);
+        unset(list, key::CONDITION_FINISHED, "NewGeneration", "new members were made", now);
     }
 }
 
