@@ -151,7 +151,7 @@ fn the_demo_ends_well_and_its_records_agree() {
         "3 of 5 pods have a node",
         "waits and holds nothing: gang default/job: 0 of 5 placed",
         "submitted behind the gang, runs at once",
-        "all five run, nobody did anything",
+        "all five run, without any action",
         "waits: gang default/learner starts together with gang actors/actor",
         "both gangs run, bound as one",
         "ScheduledSucceed: pong-learner on node-",

@@ -257,7 +257,7 @@ async fn broken_files_other_plugins_and_a_dead_socket_are_found() {
     let said = node.doctor(&[]).await;
     said.has("other-plugin", "warn", &["nvidia-gpu.sock"]);
     assert!(!said.lines("other-plugin")[0].1.contains("rdma-old"), "a dead socket is no plugin");
-    said.has("kubelet-socket", "fail", &["nobody listens"]);
+    said.has("kubelet-socket", "fail", &["no process listens"]);
     said.has("cdi-spec", "fail", &["koordinator.sh-gpu.json: it has no device", "delete it"]);
     said.has("cdi-spec", "fail", &["koordinator.sh-rdma.json"]);
     said.has("runtime", "fail", &["/etc/containerd/config.toml: CDI is off", "enable_cdi = true"]);
