@@ -287,7 +287,7 @@ fn log(changes: &[HealthChange]) {
     for change in changes {
         match &change.status {
             DeviceStatus::Healthy => {
-                tracing::info!(gpu = %change.uuid, part = ?change.instance, "the GPU is healthy again")
+                tracing::info!(gpu = %change.uuid, part = ?change.instance, "the GPU is healthy again");
             }
             DeviceStatus::Unhealthy { cause, .. } => {
                 tracing::warn!(gpu = %change.uuid, part = ?change.instance, why = %cause, "a GPU is out of service");

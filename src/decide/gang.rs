@@ -35,9 +35,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::contract::gang::{Committed, GangId, MatchPolicy, Mode, PodGroupStatus};
 use crate::decide::world::gangs::{Gang, GangProgress, GroupId, NotReady, Warning, rule};
-use crate::decide::world::{PodId, Resources, World};
+use crate::decide::world::{PodId, Resources, Wake, World};
 
-use alike::MemberKind;
+use alike::{AntiAffinityTerms, MemberKind};
 pub use members::{is_ours, waiting};
 pub use policy::{GangPolicy, OnBindFailure, TimeoutClock};
 
@@ -221,4 +221,45 @@ struct StatusWrite {
     not_before: Duration,
     under_way: bool,
     failures: u32,
+}
+
+/// A member that fits no node.
+struct UnfitMember {
+    pod: PodId,
+    /// Why no node fits, or the fault.
+    text: String,
+    /// Events after which it may fit.
+    wake: Wake,
+    /// By gang: members that had a reservation before this one failed, and released it.
+    found: BTreeMap<GangId, u32>,
+}
+
+impl UnfitMember {
+    const fn of(pod: PodId, text: String, wake: Wake) -> Self {
+        Self { pod, text, wake, found: BTreeMap::new() }
+    }
+
+    /// The group has no member that could be tried.
+    fn none() -> Self {
+        Self::of(PodId(u64::MAX), "no member could be tried".to_owned(), Wake::ANY)
+    }
+}
+
+/// The waiting members of a group in the order in which they are tried.
+struct TryOrder {
+    /// In id order.
+    gangs: Vec<GangOrder>,
+    anti_affinity: AntiAffinityTerms,
+}
+
+/// The waiting members of one gang.
+struct GangOrder {
+    /// How many of them the gang needs to be satisfied.
+    needed: usize,
+    /// Best first: failed kinds last, then larger requests, creation, name.
+    pending: Vec<PodId>,
+    /// How many of these are of no failed kind.
+    fresh: usize,
+    /// `true` only when all of them are of one kind.
+    alike: bool,
 }

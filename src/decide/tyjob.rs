@@ -25,12 +25,17 @@ mod write;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use crate::contract::PodKey;
-use crate::decide::scheduler::context::Context;
+use jiff::Timestamp;
 
+use crate::contract::tyjob::ScheduleState;
+use crate::contract::{PodKey, Shared};
+use crate::decide::scheduler::context::Context;
+use crate::decide::world::PodId;
+
+use placement::{Class, JobFacts};
 use table::Tables;
 
-pub use record::{JobPlace, JobPolicy, JobRecord, JobScheduleStatus, JobWriteResult};
+pub use record::{JobPolicy, JobScheduleStatus, JobWriteResult};
 
 /// The scheduler's records of TYJobs.
 #[derive(Default)]
@@ -80,4 +85,90 @@ pub enum PlaceRoute {
     Place(PodKey),
     /// A pod of the job that has no place now, and why.
     Waits(String),
+}
+
+/// The place of one pod.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct JobPlace {
+    /// Node.
+    pub node: Box<str>,
+    /// The room that is reserved there; `None` once the pod itself takes it or has ended.
+    pub reservation: Option<PodId>,
+    /// Monotonic time since which the controller can create the pod; a worker's also needs [`JobRecord::address_since`].
+    pub since: Duration,
+}
+
+/// One job.
+#[derive(Debug, Clone, Default)]
+pub struct JobRecord {
+    /// Uid of the job.
+    pub uid: Box<str>,
+    /// Attempt that the places are for.
+    pub attempt: i32,
+    /// Places by pod name.
+    pub places: BTreeMap<Box<str>, JobPlace>,
+    /// The last decision.
+    pub state: Option<ScheduleState>,
+    /// Reason and message of condition `Scheduled`, and the monotonic time of their report.
+    pub reported: Option<(&'static str, String, Duration)>,
+    /// Reason and message that are reported when the pause after the present ones is over.
+    pending: Option<(&'static str, String)>,
+    /// The last classification.
+    pub class: Class,
+    /// The job at the last review.
+    last_seen: Option<Shared<JobFacts>>,
+    /// Monotonic time since which the leader has an address.
+    address_since: Option<Duration>,
+    /// Monotonic time since which the job is known not to fit, and why.
+    pub unfit: Option<(Duration, String)>,
+    /// Nodes or the job's requests have changed since it was judged not to fit.
+    nodes_changed: bool,
+    /// A status write is under way.
+    writing: bool,
+    /// Content of the last write, unless it failed.
+    last_written: Option<JobScheduleStatus>,
+    /// The object's version after that write; 0 before the first write.
+    written_version: u64,
+    /// The version of the object on which the last write was decided.
+    attempted_version: u64,
+    /// The newest version that is known to be out of date: the next write waits for a newer one.
+    stale_version: u64,
+    /// The monotonic end of that wait.
+    stale_until: Duration,
+    /// Status of the condition, and the time of its last change.
+    condition_since: Option<(bool, Timestamp)>,
+    /// Failed writes in a row.
+    failures: u32,
+    /// No write before this monotonic time.
+    not_before: Duration,
+}
+
+impl JobRecord {
+    /// Remembers the job as it is now. Returns the job as it was if its requests or ended workers have changed, which makes earlier
+    /// verdicts void.
+    fn observe(&mut self, job: &Shared<JobFacts>) -> Option<Shared<JobFacts>> {
+        let former = self.last_seen.replace(job.clone())?;
+        let changed = !former.is_same(job) && (&former.spec, &former.ended) != (&job.spec, &job.ended);
+        if changed {
+            self.unfit = None;
+            self.nodes_changed = true;
+        }
+        changed.then_some(former)
+    }
+
+    /// The pods with a place whose template has changed.
+    fn changed_templates(&self, former: &JobFacts, job: &JobFacts) -> Vec<Box<str>> {
+        let template = |job: &JobFacts, pod: &str| {
+            let spec = job.spec.as_ref().ok()?;
+            let seat = spec.seat(&job.job.key.name, pod)?;
+            Some(spec.parts.get(seat.part)?.pod.clone())
+        };
+        let placed = self.places.keys();
+        placed.filter(|pod| template(former, pod) != template(job, pod)).cloned().collect()
+    }
+
+    /// Number of places that no pod has taken yet.
+    pub fn reservations(&self) -> usize {
+        self.places.values().filter(|place| place.reservation.is_some()).count()
+    }
 }

@@ -58,7 +58,7 @@ impl Scheduler {
         } else if !verdict.nodes.is_empty() && !pod.facts.spec.never_preempts {
             let gone = self.preemption().chosen_victims(self.world());
             let found = candidates(&mut world.into_owned(), self.rules(), &pod, &gone, now.mono);
-            let picked = self.rules().enabled().post_filter.iter().find_map(|plugin| plugin.pick(&found));
+            let picked = self.rules().enabled().post_filter().iter().find_map(|plugin| plugin.pick(&found));
             if let Some(picked) = picked {
                 let victims = picked.victims.iter().filter_map(|victim| self.world().pod(victim.pod));
                 would_evict = victims.map(|pod| pod.key().to_string()).collect();

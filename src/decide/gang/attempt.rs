@@ -15,10 +15,10 @@ use crate::decide::world::{Pod, PodId, Wake};
 
 use super::alike::{MemberKind, looks_at_others};
 use super::members::{SavedGroup, by_gang, is_strict, priority_of, reserved_members};
-use super::report::{UnfitMember, missing_resources};
+use super::report::missing_resources;
 use super::search::{MEMBERS, search};
-use super::try_order::{Aim, TryOrder};
-use super::{GangState, Gangs, TimeoutClock};
+use super::try_order::Aim;
+use super::{GangState, Gangs, TimeoutClock, TryOrder, UnfitMember};
 
 /// Orders that are tried with the members that are hardest to place first.
 const HARDEST_FIRST: usize = 8;

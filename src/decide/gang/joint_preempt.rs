@@ -14,12 +14,12 @@ use crate::decide::scheduler::select::choose::{judge, prepare};
 use crate::decide::world::gangs::GroupId;
 use crate::decide::world::{NodeId, Pod, PodId};
 
-use super::Gangs;
 use super::alike::looks_at_others;
 use super::preempt::{Plan, undo_places};
 use super::report::missing_resources;
 use super::search::{Budget, MEMBERS, one_of_each_kind, reserve_all, search, search_within};
-use super::try_order::{Aim, TryOrder};
+use super::try_order::Aim;
+use super::{Gangs, TryOrder};
 
 /// Most nodes whose pods are victims.
 const NODES: usize = 32;

@@ -8,11 +8,11 @@ use crate::decide::scheduler::rules::Candidate;
 use crate::decide::world::gangs::GroupId;
 use crate::decide::world::{NodeId, PodId, Wake};
 
-use super::Gangs;
 use super::alike::MemberKind;
 use super::members::priority_of;
 use super::report::missing_resources;
-use super::try_order::{Aim, TryOrder};
+use super::try_order::Aim;
+use super::{Gangs, TryOrder};
 
 /// Orders that are tried, each with one more kind of members last.
 const ORDERS: usize = 8;
@@ -24,7 +24,7 @@ impl Gangs {
     /// Looks for victims for a pod that fits no node, evicts them and nominates the pod. Returns what to report about it.
     pub fn preempt_for_pod(&mut self, cx: &mut Context<'_>, id: PodId) -> Option<String> {
         let pod = cx.world.pod(id)?.clone();
-        if pod.facts.spec.never_preempts || cx.rules.enabled().post_filter.is_empty() {
+        if pod.facts.spec.never_preempts || cx.rules.enabled().post_filter().is_empty() {
             return None;
         }
         if cx.preemption.get(id).is_some_and(|nomination| Preemption::is_hopeless(cx, [(&pod, nomination.node)])) {
@@ -53,7 +53,7 @@ impl Gangs {
     /// Looks for victims for all members that the group needs. Evicts them and nominates the members, or changes nothing. `true`
     /// when the group waits for victims.
     pub(super) fn preempt_for_group(&mut self, cx: &mut Context<'_>, group: &GroupId) -> bool {
-        if cx.rules.enabled().post_filter.is_empty() {
+        if cx.rules.enabled().post_filter().is_empty() {
             return false;
         }
         let once = self.satisfied_once(group);

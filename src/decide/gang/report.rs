@@ -1,7 +1,7 @@
 //! What is reported about a group: why its members fit no node, why it is not ready, what is wrong with its declarations. An
 //! event comes once per change of state, on the oldest waiting member.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use crate::contract::Quantity;
 use crate::contract::gang::{GangId, MatchPolicy};
@@ -13,29 +13,7 @@ use crate::decide::world::gangs::{Gang, GroupId, Warning, rule};
 use crate::decide::world::{PodId, Resources, Wake};
 
 use super::members::{is_ours, pending_members, reserved_members, waiting};
-use super::{GangState, Gangs, RootCause, Route};
-
-/// A member that fits no node.
-pub(super) struct UnfitMember {
-    pub(super) pod: PodId,
-    /// Why no node fits, or the fault.
-    pub(super) text: String,
-    /// Events after which it may fit.
-    pub(super) wake: Wake,
-    /// By gang: members that had a reservation before this one failed, and released it.
-    pub(super) found: BTreeMap<GangId, u32>,
-}
-
-impl UnfitMember {
-    pub(super) const fn of(pod: PodId, text: String, wake: Wake) -> Self {
-        Self { pod, text, wake, found: BTreeMap::new() }
-    }
-
-    /// The group has no member that could be tried.
-    pub(super) fn none() -> Self {
-        Self::of(PodId(u64::MAX), "no member could be tried".to_owned(), Wake::ANY)
-    }
-}
+use super::{GangState, Gangs, RootCause, Route, UnfitMember};
 
 impl Gangs {
     /// Members beyond the minimum of a satisfied group fit no node: they wait, and their conditions say why.

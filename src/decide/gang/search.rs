@@ -15,8 +15,8 @@ use crate::decide::scheduler::select::choose::{Choice, choose, judge, prepare};
 use crate::decide::world::devices::{DeviceChoice, request_of};
 use crate::decide::world::{NodeId, PodId, Stock};
 
+use super::TryOrder;
 use super::alike::{MemberKind, looks_at_others};
-use super::try_order::TryOrder;
 
 /// Most kinds of members in a search. Identical members alone need no search: their order does not matter.
 const KINDS: usize = 8;

@@ -11,6 +11,7 @@ use crate::decide::world::gangs::{Gang, GroupId, MemberState, rule};
 use crate::decide::world::{Pod, PodId, World};
 
 use super::alike::{AntiAffinityTerms, MemberKind};
+use super::{GangOrder, TryOrder};
 
 /// What an attempt is for.
 #[derive(Clone, Copy)]
@@ -21,25 +22,6 @@ pub(super) enum Aim {
     Rest(Committed),
     /// No member is needed: those that fit are bound with the group.
     Surplus,
-}
-
-/// The waiting members of a group in the order in which they are tried.
-pub(super) struct TryOrder {
-    /// In id order.
-    pub(super) gangs: Vec<GangOrder>,
-    pub(super) anti_affinity: AntiAffinityTerms,
-}
-
-/// The waiting members of one gang.
-pub(super) struct GangOrder {
-    /// How many of them the gang needs to be satisfied.
-    pub(super) needed: usize,
-    /// Best first: failed kinds last, then larger requests, creation, name.
-    pub(super) pending: Vec<PodId>,
-    /// How many of these are of no failed kind.
-    fresh: usize,
-    /// `true` only when all of them are of one kind.
-    alike: bool,
 }
 
 impl TryOrder {

@@ -27,11 +27,8 @@ use super::rules::Outcome;
 use super::settings::LockMode;
 use super::timers::Timer;
 
-use attempt::Turn;
+use attempt::{Requested, Turn};
 pub use attempt::{BindAttempt, Cancel, Stage};
-
-/// A PreBind request is repeated after this time.
-const REPEAT_AFTER: Duration = Duration::from_secs(5);
 
 /// Bind attempts, the lock queues of nodes, and the locks that are released.
 #[derive(Debug, Default)]
@@ -217,7 +214,7 @@ impl Binder {
             not_before: Duration::ZERO,
             failures: 0,
             trouble_since: None,
-            requested: Vec::new(),
+            requested: Requested::default(),
             cancelled: None,
         };
         cx.reporter.binding(id);
@@ -232,7 +229,7 @@ impl Binder {
         let (node, since, now) = (attempt.node, attempt.since, cx.now.mono);
         let mut wait: Option<Duration> = None;
         let mut requested = Effects::new();
-        for rule in &cx.rules.enabled().pre_bind {
+        for rule in cx.rules.enabled().pre_bind() {
             match rule.pre_bind(cx.view(), pod, node, since, &mut requested) {
                 Outcome::Fit => {}
                 Outcome::WaitUntil(at, _) => wait = Some(wait.map_or(at, |wait| wait.min(at))),
@@ -241,11 +238,7 @@ impl Binder {
             }
         }
         let Some(attempt) = self.attempts.get_mut(&id) else { return };
-        // Every change of a volume runs the rules again: a request under way is not sent twice.
-        attempt.requested.retain(|(_, at)| now < *at + REPEAT_AFTER);
-        requested.retain(|effect| !attempt.requested.iter().any(|(known, _)| known == effect));
-        attempt.requested.extend(requested.iter().map(|effect| (effect.clone(), now)));
-        cx.effects.extend(requested);
+        cx.effects.extend(attempt.requested.add(requested, now));
         if let Some(at) = wait {
             // At least a millisecond has to pass, so that the rules do not run in a loop.
             attempt.not_before = at.max(now + Duration::from_millis(1));

@@ -121,7 +121,7 @@ impl Preemption {
         let found = Self::with_nominated(cx, pod.facts.spec.priority, pod.id, |cx| {
             candidates(cx.world, cx.rules, pod, gone, cx.now.mono)
         });
-        cx.rules.enabled().post_filter.iter().find_map(|rule| rule.pick(&found)).cloned()
+        cx.rules.enabled().post_filter().iter().find_map(|rule| rule.pick(&found)).cloned()
     }
 
     /// Evicts the victims and closes the room on the node to pods of the same or a lower priority. Returns what to report.

@@ -12,6 +12,7 @@ use crate::decide::world::volume::VolumePlan;
 use crate::decide::world::{Node, NodeId, Pod, PodId, Wake, World};
 
 use super::context::{Context, Step};
+use super::rules::points::ClaimedParts;
 use super::rules::{Annotations, Claimed, Outcome, Slots, Wanted};
 use super::timers::Timer;
 
@@ -95,7 +96,7 @@ impl Reservations {
             }
         }
         let group = cx.world.gangs().gang_of(id).map(|gang| gang.group().clone());
-        let Claimed { devices, choice, wanted, volumes, annotations } = claimed;
+        let ClaimedParts(annotations, wanted, devices, choice, volumes) = claimed.into_parts();
         if cx.world.assume_chosen(id, node, devices, choice.as_deref())
             && let Some(plan) = volumes
         {

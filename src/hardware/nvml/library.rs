@@ -68,7 +68,7 @@ pub(super) fn open(options: &NvmlOptions) -> Result<(Nvml, PathBuf), NvmlError> 
         match Nvml::builder().lib_path(path.as_os_str()).init() {
             Ok(nvml) => return Ok((nvml, path)),
             Err(Wrapped::LibloadingError(error)) => {
-                tried.push(LoadAttempt { error: loader_words(&error, &path), path })
+                tried.push(LoadAttempt { error: loader_words(&error, &path), path });
             }
             // A library without nvmlInit_v2 is some other library.
             Err(Wrapped::FailedToLoadSymbol(error)) => tried.push(LoadAttempt { path, error }),

@@ -6,9 +6,12 @@ use jiff::Timestamp;
 
 use crate::contract::{PodRef, Shared};
 use crate::decide::lock::LockClaim;
-use crate::decide::scheduler::effect::{Effect, Ticket};
+use crate::decide::scheduler::effect::{Effect, Effects, Ticket};
 use crate::decide::scheduler::rules::Annotations;
 use crate::decide::world::{NodeId, PodId};
+
+/// A PreBind request is repeated after this time.
+const REPEAT_AFTER: Duration = Duration::from_secs(5);
 
 /// A pod whose node is chosen and whose room is taken, on its way to a Binding.
 #[derive(Debug, Clone)]
@@ -46,7 +49,7 @@ pub struct BindAttempt {
     /// Monotonic time of the first of these failures.
     pub trouble_since: Option<Duration>,
     /// Requests of PreBind rules under way and their times: they are not repeated at once.
-    pub(super) requested: Vec<(Effect, Duration)>,
+    pub requested: Requested,
     /// Why the attempt ends as soon as the request under way is answered.
     pub cancelled: Option<Cancel>,
 }
@@ -91,5 +94,20 @@ impl BindAttempt {
     /// `true` while a request is under way on whose outcome the attempt depends.
     pub const fn awaits_answer(&self) -> bool {
         matches!(self.stage, Stage::Locking(_) | Stage::Binding(_) | Stage::Reading)
+    }
+}
+
+/// Requests of PreBind rules under way, and their times.
+#[derive(Debug, Clone, Default)]
+pub struct Requested(Vec<(Effect, Duration)>);
+
+impl Requested {
+    /// Of these requests, the ones that are not under way; they are now. Every change of a volume runs the rules again, and no
+    /// request is sent twice for that.
+    pub(super) fn add(&mut self, mut requests: Effects, now: Duration) -> Effects {
+        self.0.retain(|(_, at)| now < *at + REPEAT_AFTER);
+        requests.retain(|effect| !self.0.iter().any(|(known, _)| known == effect));
+        self.0.extend(requests.iter().map(|effect| (effect.clone(), now)));
+        requests
     }
 }

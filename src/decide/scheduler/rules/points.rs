@@ -159,16 +159,25 @@ pub trait Score: Plugin {
 #[derive(Debug)]
 pub struct Claimed {
     /// The Binding's annotations, all but the time.
-    pub(in crate::decide) annotations: Annotations,
+    annotations: Annotations,
     /// What the pod wants of devices.
-    pub(in crate::decide) wanted: Option<Arc<Wanted>>,
+    wanted: Option<Arc<Wanted>>,
     /// The devices that it gets.
-    pub(in crate::decide) devices: Option<Held>,
+    devices: Option<Held>,
     /// The choice behind `devices`.
-    pub(in crate::decide) choice: Option<Arc<DeviceChoice>>,
+    choice: Option<Arc<DeviceChoice>>,
     /// What must happen to its claims.
-    pub(in crate::decide) volumes: Option<VolumePlan>,
+    volumes: Option<VolumePlan>,
 }
+
+/// [`Claimed`], taken apart.
+pub(in crate::decide) struct ClaimedParts(
+    pub Annotations,
+    pub Option<Arc<Wanted>>,
+    pub Option<Held>,
+    pub Option<Arc<DeviceChoice>>,
+    pub Option<VolumePlan>,
+);
 
 impl Default for Claimed {
     /// Nothing. Every annotation of ours is written, empty where no rule sets it: the pod may carry another scheduler's.
@@ -179,6 +188,30 @@ impl Default for Claimed {
 }
 
 impl Claimed {
+    /// What DeviceFit claims: the devices, the choice behind them, and the annotations that name them.
+    pub(in crate::decide) fn claim_devices(
+        &mut self,
+        wanted: Option<Arc<Wanted>>,
+        choice: Option<Arc<DeviceChoice>>,
+        held: Option<(Held, [(&'static str, String); 3])>,
+    ) {
+        (self.wanted, self.choice) = (wanted, choice);
+        if let Some((devices, annotations)) = held {
+            annotations.into_iter().for_each(|(key, text)| self.annotations.set(key, text));
+            self.devices = Some(devices);
+        }
+    }
+
+    /// What VolumeBinding claims.
+    pub(in crate::decide) fn claim_volumes(&mut self, plan: Option<VolumePlan>) {
+        self.volumes = plan;
+    }
+
+    /// Takes it apart, for the world.
+    pub(in crate::decide) fn into_parts(self) -> ClaimedParts {
+        ClaimedParts(self.annotations, self.wanted, self.devices, self.choice, self.volumes)
+    }
+
     /// Adds an annotation to the Binding, and so to the pod. `false`, and nothing is added, for a key that Baton writes itself.
     #[must_use]
     pub fn annotate(&mut self, key: &str, text: impl Into<String>) -> bool {

@@ -183,7 +183,7 @@ pub struct Enabled {
     /// Filters; cheap ones first.
     pub filter: Vec<Arc<dyn Filter>>,
     /// When nothing fits.
-    pub(in crate::decide) post_filter: Vec<Arc<dyn PostFilter>>,
+    post_filter: Vec<Arc<dyn PostFilter>>,
     /// Before scoring.
     pub pre_score: Vec<Arc<dyn PreScore>>,
     /// Scores with weights.
@@ -193,10 +193,20 @@ pub struct Enabled {
     /// Last say before the lock queue.
     pub permit: Vec<Arc<dyn Permit>>,
     /// Before the lock.
-    pub(in crate::decide) pre_bind: Vec<Arc<dyn PreBind>>,
+    pre_bind: Vec<Arc<dyn PreBind>>,
 }
 
 impl Enabled {
+    /// Rules that look for victims when nothing fits.
+    pub(in crate::decide) fn post_filter(&self) -> &[Arc<dyn PostFilter>] {
+        &self.post_filter
+    }
+
+    /// Rules that prepare a bind before the lock.
+    pub(in crate::decide) fn pre_bind(&self) -> &[Arc<dyn PreBind>] {
+        &self.pre_bind
+    }
+
     /// Adds a rule at `point`; nothing where it does not have it. The error names a rule that is there already, or whose weight is
     /// out of range.
     pub(in crate::decide) fn add(&mut self, rule: &Points, point: Point, weight: i64) -> Result<(), RegistryError> {

@@ -208,12 +208,10 @@ impl Filter for DeviceFit {
 
 impl Reserve for DeviceFit {
     fn reserve(&self, view: View<'_>, _: &Pod, id: NodeId, slots: &mut Slots, claimed: &mut Claimed) -> Outcome {
-        claimed.wanted = slots.get::<Arc<Wanted>>().cloned();
-        if let Some(plan) = view.world.node(id).and_then(|node| plan(slots, (id, node))) {
-            plan.annotations().into_iter().for_each(|(key, text)| claimed.annotations.set(key, text));
-            claimed.devices = Some(plan.held());
-        }
-        claimed.choice = slots.get::<Choices>().and_then(|choices| choices.of(id)).cloned();
+        let wanted = slots.get::<Arc<Wanted>>().cloned();
+        let choice = slots.get::<Choices>().and_then(|choices| choices.of(id)).cloned();
+        let plan = view.world.node(id).and_then(|node| plan(slots, (id, node)));
+        claimed.claim_devices(wanted, choice, plan.map(|plan| (plan.held(), plan.annotations())));
         Outcome::Fit
     }
 }

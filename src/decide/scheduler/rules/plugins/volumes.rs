@@ -118,7 +118,7 @@ impl Filter for VolumeBinding {
 
 impl Reserve for VolumeBinding {
     fn reserve(&self, _: View<'_>, _: &Pod, node: NodeId, slots: &mut Slots, claimed: &mut Claimed) -> Outcome {
-        claimed.volumes = slots.get::<Plans>().and_then(|plans| plans.0.get(&node)).cloned();
+        claimed.claim_volumes(slots.get::<Plans>().and_then(|plans| plans.0.get(&node)).cloned());
         Outcome::Fit
     }
 }
