@@ -146,7 +146,7 @@ async fn start(
         roots,
         provider,
         events,
-        _sink: sink,
+        event_sink: sink,
         answers,
         holdings: handoff.clone(),
         handed_out: handoff.handed_out(),

@@ -42,7 +42,7 @@ pub struct ReconcilerContext {
     /// Its events.
     pub events: mpsc::Receiver<GpuEvent>,
     /// Keeps the channel open: a recording has no events, and a closed channel is a bug.
-    pub _sink: EventSink,
+    pub event_sink: EventSink,
     /// Builds answers.
     pub answers: Arc<Answers>,
     /// What is handed out.
@@ -223,7 +223,7 @@ impl DeviceReconciler {
 
     fn look(&mut self) {
         let provider = self.context.provider.clone();
-        match self.scans.next() {
+        match self.scans.take() {
             Some(ScanRequest::Machine) => {
                 let (roots, reads) = (self.context.roots.clone(), self.context.reads.clone());
                 self.jobs.spawn_blocking(move || ScanResult::Machine(Box::new(scan::scan(&roots, &*provider, &reads))));

@@ -90,7 +90,7 @@ pub struct ScanQueue {
 
 impl ScanQueue {
     /// The look to take now, if there is one and none is under way.
-    pub fn next(&mut self) -> Option<ScanRequest> {
+    pub fn take(&mut self) -> Option<ScanRequest> {
         if self.under_way {
             return None;
         }
@@ -142,12 +142,12 @@ mod tests {
             looks.scan = true;
             looks.probe.extend(["GPU-b".to_owned(), "GPU-a".to_owned(), "GPU-a".to_owned()]);
         };
-        assert_eq!(looks.next(), None);
+        assert_eq!(looks.take(), None);
         want(&mut looks);
         let mut taken = Vec::new();
         for _ in 0..6 {
-            taken.push(looks.next().unwrap());
-            assert_eq!(looks.next(), None, "one is under way");
+            taken.push(looks.take().unwrap());
+            assert_eq!(looks.take(), None, "one is under way");
             want(&mut looks);
             looks.under_way = false;
         }

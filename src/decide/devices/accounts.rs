@@ -1,8 +1,8 @@
 //! What is taken of a node's devices, and what that leaves free. Pools share their accounts where one state follows from another
 //! one in a known way, so that most equal ones are recognised by a pointer.
 
-use super::devices::Devices;
 use super::grant::{Grant, Part};
+use super::inventory::Devices;
 use super::place::{Slot, bit, bits};
 
 /// The fingerprint of no devices.

@@ -52,7 +52,7 @@ impl Choice<'_> {
             Some(chosen) => Some(chosen),
             None => whole::best_split(self.pool, candidates, count, value).set,
         };
-        let shared_out = chosen.and_then(|(set, value)| Some((value, self.afresh(|| splits.of(set))?.split)));
+        let shared_out = chosen.and_then(|(set, value)| Some((value, self.afresh(|| splits.of(set))?.gpus)));
         let Some((value, split)) = shared_out else { return Err(self.not_near(candidates)) };
         plan.objective = Some(value);
         plan.whole = self.neighbours(chosen.map_or(0, |(set, _)| set));

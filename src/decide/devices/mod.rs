@@ -9,11 +9,11 @@
 
 mod accounts;
 mod assignment;
-mod devices;
 mod exclusive;
 mod gpu;
 mod grant;
 mod held;
+mod inventory;
 mod nic;
 mod objective;
 mod partition;
@@ -35,9 +35,9 @@ mod wishes;
 
 pub use accounts::Summary;
 pub use assignment::{Assignment, Portion};
-pub use devices::{Devices, Gpu, Labels, Layout, MAX_DEVICES, Mig, Nic, Skipped, VfSlot};
 pub use grant::{Grant, Part};
 pub use held::{Amounts, Held, HeldDevice};
+pub use inventory::{Devices, Gpu, Labels, Layout, MAX_DEVICES, Mig, Nic, Skipped, VfSlot};
 pub use objective::{Dispersion, Fit, Objective, objective, worth};
 pub use partition::{Partition, PartitionTable};
 pub use phases::{merge, overlap, peak, split};

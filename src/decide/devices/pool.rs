@@ -4,9 +4,9 @@
 use std::sync::Arc;
 
 use super::accounts::{Accounts, Summary, Used};
-use super::devices::{Devices, Labels, Layout, Skipped};
 use super::grant::{Grant, Part};
 use super::held::Amounts;
+use super::inventory::{Devices, Labels, Layout, Skipped};
 use super::place::Slot;
 use crate::contract::inventory::Device;
 use crate::contract::{DeviceId, Shared};

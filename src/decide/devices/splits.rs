@@ -37,7 +37,7 @@ pub(super) struct Split {
     /// How far the NICs are, where they have.
     pub distance: u32,
     /// GPUs by container.
-    pub split: Vec<Vec<u8>>,
+    pub gpus: Vec<Vec<u8>>,
 }
 
 /// The search among the ways to split one set.
@@ -112,13 +112,13 @@ impl<'a, 'b> Splits<'a, 'b> {
             return Some(self.nearest(set, first));
         }
         let (distance, split) = self.near_nics(set, first)?;
-        Some(Split { spread: Dispersion::default(), distance, split })
+        Some(Split { spread: Dispersion::default(), distance, gpus: split })
     }
 
     /// The way in which each container's own GPUs of `set` are nearest to each other; `first` where none is better.
     fn nearest(&self, set: u128, first: Vec<Vec<u8>>) -> Split {
         if self.order.len() < 2 {
-            return Split { spread: Dispersion::default(), distance: 0, split: first };
+            return Split { spread: Dispersion::default(), distance: 0, gpus: first };
         }
         let pool = self.choice.pool;
         let mut order = self.order.clone();
@@ -134,7 +134,7 @@ impl<'a, 'b> Splits<'a, 'b> {
         let best = Split {
             spread: order.iter().map(of).fold(Dispersion::default(), Dispersion::plus),
             distance: 0,
-            split: first,
+            gpus: first,
         };
         let split = vec![Vec::new(); self.counts.len()];
         let mut search =
@@ -148,7 +148,7 @@ impl<'a, 'b> Splits<'a, 'b> {
     /// Goes through the GPUs that the containers from `depth` on may have; `true` when it is time to stop.
     fn each_near(&self, depth: usize, search: &mut NearestSearch) -> bool {
         let Some(at) = search.order.get(depth).copied() else {
-            search.best = Split { spread: search.so_far, distance: 0, split: search.split.clone() };
+            search.best = Split { spread: search.so_far, distance: 0, gpus: search.split.clone() };
             return search.best.spread <= search.least[0];
         };
         let choice = self.choice;

@@ -3,8 +3,8 @@
 use std::sync::OnceLock;
 
 use super::accounts::Accounts;
-use super::devices::Layout;
 use super::grant::Grant;
+use super::inventory::Layout;
 use super::pool::{NodePool, PoolError};
 use crate::contract::Shared;
 

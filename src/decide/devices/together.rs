@@ -8,8 +8,8 @@ use std::cmp::Reverse;
 use std::collections::{BTreeSet, VecDeque};
 
 use super::assignment::Assignment;
-use super::devices::Devices;
 use super::grant::Part;
+use super::inventory::Devices;
 use super::pick::{Barred, pick_without};
 use super::place::{DeviceSet, Slot};
 use super::pool::NodePool;

@@ -131,7 +131,7 @@ impl Gangs {
         let once = self.satisfied_once(group);
         let over = |gang: &Gang| rule::is_over(gang.config().policy, once) && gang.counts().unplaced() > 0;
         if cx.world.gangs().of_group(group).any(over) {
-            self.enqueue_members(cx, group);
+            Self::enqueue_members(cx, group);
         }
     }
 

@@ -238,7 +238,7 @@ impl Gangs {
             }
         }
         if released {
-            self.enqueue_members(cx, group);
+            Self::enqueue_members(cx, group);
         } else {
             self.enqueue_free(cx, group);
         }
@@ -332,7 +332,7 @@ impl Gangs {
     }
 
     /// Queues every waiting member by its present route.
-    pub(super) fn enqueue_members(&mut self, cx: &mut Context<'_>, group: &GroupId) {
+    pub(super) fn enqueue_members(cx: &mut Context<'_>, group: &GroupId) {
         for id in waiting_members(cx, group) {
             cx.enqueue(id);
         }

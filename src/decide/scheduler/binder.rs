@@ -27,8 +27,8 @@ use super::rules::Outcome;
 use super::settings::LockMode;
 use super::timers::Timer;
 
-use attempt::{Requested, Turn};
 pub use attempt::{BindAttempt, Cancel, Stage};
+use attempt::{Requested, Turn};
 
 /// Bind attempts, the lock queues of nodes, and the locks that are released.
 #[derive(Debug, Default)]

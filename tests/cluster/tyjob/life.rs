@@ -211,7 +211,7 @@ async fn jobs_are_listed_for_people_and_for_programs() {
     let path = &cluster.kubeconfig;
     let get = async |args: &str| {
         let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_baton"));
-        command.args(args.split(' ')).env("KUBECONFIG", &path);
+        command.args(args.split(' ')).env("KUBECONFIG", path);
         let output = tokio::task::spawn_blocking(move || command.output().unwrap()).await.unwrap();
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         String::from_utf8(output.stdout).unwrap()

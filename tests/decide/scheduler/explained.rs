@@ -258,7 +258,7 @@ fn the_state_of_a_pod_is_told_in_every_stage() {
 fn member(cluster: &mut TestScheduler, name: &str) {
     let keys = crate::harness::gangs::gang("g", "2", &[]);
     cluster.submit(changed(name, FOUR, cluster.now, |facts| {
-        facts.spec.gang = crate::harness::gangs::declared("ml", &keys)
+        facts.spec.gang = crate::harness::gangs::declared("ml", &keys);
     }));
 }
 
