@@ -94,7 +94,7 @@ pub struct JobPlace {
     pub node: Box<str>,
     /// The room that is reserved there; `None` once the pod itself takes it or has ended.
     pub reservation: Option<PodId>,
-    /// Monotonic time since which the controller can create the pod; a worker's also needs [`JobRecord::address_since`].
+    /// Monotonic time since which the controller can create the pod; a worker's also needs the leader's address.
     pub since: Duration,
 }
 

@@ -540,12 +540,12 @@ impl Scheduler {
         extend::with_all_nominated(&mut cx, facts, |cx| extend::fit_devices(cx, facts, nodes, attempt))
     }
 
-    /// Rates each of `nodes`, 0..=100, by what kube-scheduler does not see; see [`extend::rate_devices`].
+    /// Rates each of `nodes`, 0..=100, by what kube-scheduler does not see; see `extend::rate_devices`.
     pub fn rate_devices(&self, facts: &PodFacts, nodes: &[String], now: Moment) -> Vec<(String, i64)> {
         extend::rate_devices(View { world: &self.world, now: now.mono }, &self.rules, facts, nodes)
     }
 
-    /// Which victims make room for the pod's devices on each node; see [`extend::make_room`].
+    /// Which victims make room for the pod's devices on each node; see `extend::make_room`.
     pub fn make_room(
         &mut self,
         facts: &PodFacts,
@@ -557,7 +557,7 @@ impl Scheduler {
         extend::with_all_nominated(&mut cx, facts, |cx| extend::make_room(cx.view(), cx.rules, facts, proposed))
     }
 
-    /// Binds `pod` to `node` for another scheduler; see [`Binder::request_bind`].
+    /// Binds `pod` to `node` for another scheduler; see `Binder::request_bind`.
     pub fn request_bind(&mut self, id: RequestId, pod: &PodRef, node: &str, wait: Duration, now: Moment) -> Effects {
         let mut effects = Effects::new();
         let (mut cx, binder, ..) = self.split(now, &mut effects);
@@ -566,7 +566,7 @@ impl Scheduler {
         effects
     }
 
-    /// The scheduler that requested a bind has left; see [`Binder::cancel_request`].
+    /// The scheduler that requested a bind has left; see `Binder::cancel_request`.
     pub fn cancel_request(&mut self, id: RequestId, now: Moment) -> Effects {
         let mut effects = Effects::new();
         let (mut cx, binder, ..) = self.split(now, &mut effects);
