@@ -54,7 +54,7 @@ const TYPO: &str =
     "apiVersion: v1\nkind: Pod\nmetadata: {name: b}\nspec: {containers: [{name: m, image: x, imagee: y}]}\n";
 const NODE: &str = "apiVersion: v1\nkind: Node\nmetadata: {name: n1}\n";
 const CRD: &str = "apiVersion: apiextensions.k8s.io/v1\nkind: CustomResourceDefinition\nmetadata: {name: devices.x.io}\nspec:\n  \
-    group: x.io\n  scope: HttpApi\n  names: {plural: devices, singular: device, kind: Device, shortNames: [dv]}\n  versions:\n  \
+    group: x.io\n  scope: Cluster\n  names: {plural: devices, singular: device, kind: Device, shortNames: [dv]}\n  versions:\n  \
     - name: v1\n    served: true\n    storage: true\n    schema: {openAPIV3Schema: {type: object, properties: {spec: {type: \
     object, properties: {size: {type: integer}}}}}}\n";
 const DEVICE: &str = "apiVersion: x.io/v1\nkind: Device\nmetadata: {name: d1}\nspec: {size: 1}\n";
