@@ -116,7 +116,7 @@ impl Executor {
             }
             Effect::Release { node, old, reason } => {
                 let result = if may_write { answer(self.locks.release(&node, &old).await) } else { failed() };
-                tracing::info!(node = %node, lock = %old, reason = %reason, ?result, "node lock released");
+                tracing::info!(node = %node, lock = %old, reason = %reason, ?result, "release of a node lock");
                 Some(EffectResult::Release { node, old, result })
             }
             Effect::Bind { ticket, pod, node, annotations } => {

@@ -14,8 +14,9 @@ use super::preemption::{Preemption, judge_budgets};
 use super::rules::plugins::device_fit;
 use super::rules::{Outcome, Plugins, Refusal, Slots, Victim, View};
 
-/// Rules that kube-scheduler lacks.
-const OURS: [&str; 1] = ["DeviceFit"];
+/// Rules that kube-scheduler lacks: the ones that Baton judges as its extender. A new built-in rule that kube-scheduler does not have
+/// belongs in here.
+const OURS: [&str; 1] = [device_fit::NAME];
 /// Score rules that kube-scheduler applies itself.
 const THEIRS: [&str; 7] = [
     "NodeAffinity",
@@ -66,11 +67,13 @@ pub fn fit_devices(cx: &Context<'_>, facts: &PodFacts, nodes: &[String], attempt
             (_, Some(attempt)) if *attempt.node_name == **name => Outcome::Fit,
             (_, Some(attempt)) => {
                 let text = format!("a bind to node {} is under way", attempt.node_name);
-                Outcome::unfit(OURS[0], text, Wake::POD_FREED)
+                Outcome::unfit(device_fit::NAME, text, Wake::POD_FREED)
             }
             (Some(node), None) => judge_ours(cx.view(), cx.rules, &pod, node, &mut slots),
             (None, None) if !pod.asks_for_devices() => Outcome::Fit,
-            (None, None) => Outcome::unfit(OURS[0], "node is not known to the device scheduler yet", Wake::POD_FREED),
+            (None, None) => {
+                Outcome::unfit(device_fit::NAME, "node is not known to the device scheduler yet", Wake::POD_FREED)
+            }
         };
         match outcome {
             Outcome::Fit => fits.fitting.push(name.clone()),

@@ -1,5 +1,5 @@
 //! Node locks: the first pod of a lock queue takes the lock, and locks without a bind attempt are resumed, released or fenced
-//! (docs/lock.md, rules 3 to 6).
+//! (docs/lock.md, from "Who may take and remove it" on).
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -157,7 +157,7 @@ impl Binder {
         cx.timers.set(cx.now.mono + cx.config.sweep, Timer::Sweep);
     }
 
-    /// Rule 6: a half-done bind of ours is resumed once under its lock; else its lock is released once it counts as abandoned. `free`:
+    /// A half-done bind of ours is resumed once under its lock; else its lock is released once it counts as abandoned. `free`:
     /// the pod's gang does not hold it back.
     pub fn resume_or_release(&mut self, cx: &mut Context<'_>, node: NodeId, id: PodId, raw: &str, free: bool) {
         if free && !self.attempts.contains_key(&id) && self.locks.resumed.insert(raw.into()) {

@@ -128,7 +128,8 @@ struct Memory {
     choices: KnownChoices,
 }
 
-const NAME: &str = "DeviceFit";
+/// The rule's name.
+pub const NAME: &str = "DeviceFit";
 const ROOM: Wake = Wake::POD_FREED.or(Wake::DEVICES).or(Wake::NODE_ADDED);
 
 impl Plugin for DeviceFit {
