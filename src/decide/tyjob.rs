@@ -14,7 +14,7 @@
 
 pub(super) mod place;
 pub mod placement;
-mod record;
+pub(super) mod record;
 mod review;
 pub(super) mod round;
 pub mod stages;

@@ -11,6 +11,9 @@ use crate::decide::world::{Node, NodeId, Pod, Wake, World};
 use super::advice::advice;
 use super::answer::{DeviceDetail, NodeVerdict, PodVerdict, RuleCount};
 
+/// What wakes a gang that is held back.
+pub(super) const GANG_CHANGES: &str = "the gang or its members change";
+
 /// Nodes that are named per refusal.
 const EXAMPLES: usize = 3;
 

@@ -97,7 +97,7 @@ impl Scheduler {
             Route::NotReady(why) => PodVerdict {
                 message: why.to_string(),
                 advice: self.gang_advice(id, now).into_iter().collect(),
-                wakes: vec![super::queue::GANG_CHANGES.to_owned()],
+                wakes: vec![super::judged::GANG_CHANGES.to_owned()],
                 ..PodVerdict::default()
             },
         };

@@ -10,13 +10,11 @@ use crate::decide::scheduler::timers::Moment;
 use crate::decide::world::gangs::Gang;
 
 use super::answer::{PodState, QueueItem, QueueReport};
-use super::judged::wakes;
+use super::judged::{GANG_CHANGES, wakes};
 use super::pod::next_try;
 
 /// Rule of items that their gang holds back.
 const GANG: &str = "Gang";
-/// What wakes a gang that is held back.
-pub(super) const GANG_CHANGES: &str = "the gang or its members change";
 
 impl Scheduler {
     /// The queue, and what the scheduler holds outside it: gangs that are held back and requested binds.

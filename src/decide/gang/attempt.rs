@@ -154,8 +154,9 @@ impl Gangs {
             let attempt = |_: &mut Self, cx: &mut Context<'_>| Self::try_member(cx, first).ok();
             let undo = |_: &mut Self, cx: &mut Context<'_>| Reservations::undo(cx, &[first]);
             if let Some(((), released)) = self.give_way(cx, &below, attempt, undo) {
-                self.report_released(cx, &released, &format!("group {group} goes first"));
-                return self.commit_group(cx, group, vec![first], Some(commit));
+                self.report_released(cx, &released, &format!("the rest of group {group} goes first"));
+                self.commit_group(cx, group, vec![first], Some(commit));
+                return released.iter().rev().for_each(|last| self.try_group(cx, last, false));
             }
             if let Some(way) = self.preempt_for_pod(cx, first) {
                 message = format!("{message}; {way}");

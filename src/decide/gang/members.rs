@@ -38,11 +38,14 @@ pub(super) fn pending_members(cx: &Context<'_>, group: &GroupId) -> Vec<PodId> {
     waiting.filter(|member| !gated(member)).map(|member| member.pod).collect()
 }
 
-/// Members of this group that have a reservation and are not being bound.
+/// Members of this group that have a reservation and are in no commit: a committed member is about to be bound, and no attempt
+/// counts it again.
 pub(super) fn reserved_members(cx: &Context<'_>, group: &GroupId) -> Vec<PodId> {
     let gangs = cx.world.gangs().of_group(group).filter(|gang| gang.counts().reserved > 0);
     let reserved = gangs.flat_map(Gang::members).filter(|member| member.state == MemberState::Reserved);
-    let ours = |id: &PodId| cx.reservations.get(*id).is_some_and(|found| found.group.as_ref() == Some(group));
+    let ours = |id: &PodId| {
+        cx.reservations.get(*id).is_some_and(|found| found.commit.is_none() && found.group.as_ref() == Some(group))
+    };
     reserved.map(|member| member.pod).filter(ours).collect()
 }
 

@@ -6,7 +6,7 @@ use crate::decide::scheduler::preemption::{Preemption, leaving};
 use crate::decide::scheduler::reservations::Reservations;
 use crate::decide::scheduler::rules::Candidate;
 use crate::decide::world::gangs::GroupId;
-use crate::decide::world::{NodeId, PodId, Wake};
+use crate::decide::world::{NodeId, PodId};
 
 use super::alike::MemberKind;
 use super::members::priority_of;
@@ -29,8 +29,7 @@ impl Gangs {
         }
         if cx.preemption.get(id).is_some_and(|nomination| Preemption::is_hopeless(cx, [(&pod, nomination.node)])) {
             Preemption::withdraw(cx, id);
-            cx.wake(Wake::POD_FREED);
-            cx.steps.push(Step::RoomFreed(Wake::POD_FREED));
+            cx.room_freed();
         }
         if let Some(nomination) = cx.preemption.get(id).filter(|nomination| !nomination.victims.is_empty()) {
             let node = cx.world.node(nomination.node).map_or("", |node| &node.name);
@@ -68,7 +67,7 @@ impl Gangs {
         let nominated = needed.iter().filter_map(|id| Some((cx.world.pod(*id)?, cx.preemption.get(*id)?.node)));
         if Preemption::is_hopeless(cx, nominated) {
             Preemption::withdraw_group(cx, group);
-            cx.steps.push(Step::RoomFreed(Wake::POD_FREED));
+            cx.steps.push(Step::RoomFreed);
         }
         let waits = |id: &PodId| cx.preemption.get(*id).is_some_and(|nomination| !nomination.victims.is_empty());
         if needed.iter().any(waits) {

@@ -102,6 +102,7 @@ impl Gangs {
             return;
         }
         let mut groups: BTreeMap<GroupId, GangChange> = BTreeMap::new();
+        let steps = cx.steps.len();
         for (id, change) in changed {
             let group = cx.world.gangs().gang(&id).map(|gang| gang.group().clone());
             let before = match &group {
@@ -125,8 +126,12 @@ impl Gangs {
                 *known = change.max(*known);
             }
         }
+        let cancelled = cx.steps.len() > steps;
         for (group, change) in groups {
-            if change == GangChange::Moved && self.is_at_rest(cx, &group) {
+            if cancelled {
+                // Its members are free only when the steps before are done.
+                cx.steps.push(Step::AfterAttempt(group));
+            } else if change == GangChange::Moved && self.is_at_rest(cx, &group) {
                 self.note_whole(cx, &group);
                 self.report_pod_groups(cx, &group);
             } else {
@@ -369,7 +374,8 @@ impl Gangs {
     /// A pod that has moved to another group loses its reservation.
     pub fn member_moved(&mut self, cx: &mut Context<'_>, id: PodId) {
         let group = cx.world.gangs().gang_of(id).map(Gang::group);
-        let commit = self.commits.values().find(|commit| commit.members.contains(&id));
+        let in_binding = cx.reservations.get(id).is_none();
+        let commit = self.commits.values().find(|commit| in_binding && commit.members.contains(&id));
         if let Some(former) = commit.map(|commit| commit.group.clone()).filter(|former| Some(former) != group) {
             let why = format!("a member of group {former} belongs to another gang now");
             self.cancel_unlocked(cx, &former, &why);

@@ -72,8 +72,8 @@ pub enum Step {
     Permit(PodId),
     /// Report why a pod waits: by its condition, and by an event unless its gang reports for it.
     Report(PodId, &'static str, Arc<str>),
-    /// Wake pods, groups and jobs that wait for such a change.
-    RoomFreed(Wake),
+    /// Try jobs that wait for room: some is free.
+    RoomFreed,
     /// Queue the prepared members of a commit for their locks.
     Proceed(Vec<PodId>),
     /// End the bind attempts of a commit that is rolled back.
@@ -134,6 +134,12 @@ impl Context<'_> {
     /// Wakes parked items of the queue that wait for such a change.
     pub fn wake(&mut self, wake: Wake) {
         self.queue.wake(wake, self.rules.queue_sort());
+    }
+
+    /// Room is free: what waits for it in the queue is woken at once, and jobs after the present call.
+    pub fn room_freed(&mut self) {
+        self.wake(Wake::POD_FREED);
+        self.steps.push(Step::RoomFreed);
     }
 
     /// Writes an event about a pod.

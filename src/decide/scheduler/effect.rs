@@ -11,7 +11,7 @@ use crate::decide::world::PodFacts;
 use crate::decide::world::gangs::Owner;
 
 use super::rules::Annotations;
-use crate::decide::tyjob::{JobScheduleStatus, JobWriteResult};
+use crate::decide::tyjob::record::{JobScheduleStatus, JobWriteResult};
 
 /// Identifies one request; its result carries the same ticket. A result whose ticket is not waited for is ignored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]

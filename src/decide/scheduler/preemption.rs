@@ -21,7 +21,7 @@ use crate::contract::PodUid;
 use crate::decide::world::gangs::{Gang, GroupId};
 use crate::decide::world::{NodeId, Place, Pod, PodId, Wake, World};
 
-use super::context::{Context, Step};
+use super::context::Context;
 use super::effect::Effect;
 use super::queue::Item;
 use super::rules::plugins::device_fit;
@@ -200,7 +200,7 @@ impl Preemption {
         match nomination.until {
             Some(until) if until <= cx.now.mono => {
                 Self::withdraw(cx, id);
-                cx.steps.push(Step::RoomFreed(Wake::POD_FREED));
+                cx.room_freed();
             }
             Some(_) => {}
             None if nomination.victims.is_empty() => {
@@ -220,7 +220,7 @@ impl Preemption {
                     Item::Pod(id)
                 };
                 cx.queue.activate(item, cx.rules.queue_sort());
-                cx.steps.push(Step::RoomFreed(Wake::POD_FREED));
+                cx.room_freed();
             }
             None => {
                 // An eviction may have failed; the watch shows one that succeeded.
@@ -237,7 +237,7 @@ impl Preemption {
     /// The pod needs no room any more: the room that was kept for it opens.
     pub fn forget(cx: &mut Context<'_>, id: PodId) {
         if cx.preemption.nominations.remove(&id).is_some() {
-            cx.steps.push(Step::RoomFreed(Wake::POD_FREED));
+            cx.room_freed();
         }
     }
 

@@ -371,10 +371,7 @@ impl Scheduler {
                 let alone = gangs.is_alone(cx, id);
                 Reporter::report(cx, id, reason, &message, alone);
             }
-            Step::RoomFreed(wake) => {
-                cx.wake(wake);
-                tyjobs.room_changed(cx, wake);
-            }
+            Step::RoomFreed => tyjobs.room_changed(cx, Wake::POD_FREED),
             Step::Proceed(pods) => pods.into_iter().for_each(|id| binder.proceed(cx, id)),
             Step::Withdraw(pods) => pods.into_iter().for_each(|id| _ = binder.withdraw(cx, id)),
             Step::AfterAttempt(group) => gangs.after_attempt(cx, &group),

@@ -9,7 +9,7 @@ use crate::decide::scheduler::queue::QueuePolicy;
 use crate::decide::world::WorldPolicy;
 
 use crate::decide::gang::policy::GangPolicy;
-use crate::decide::tyjob::JobPolicy;
+use crate::decide::tyjob::record::JobPolicy;
 
 /// When a bind takes the node lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]

@@ -7,10 +7,10 @@ use jiff::Unit;
 use crate::contract::PodKey;
 use crate::contract::tyjob::ScheduleState;
 use crate::decide::pod::Phase;
-use crate::decide::scheduler::context::{Context, NEW_POD, Step};
+use crate::decide::scheduler::context::{Context, NEW_POD};
 use crate::decide::scheduler::queue::Item;
 use crate::decide::scheduler::timers::{Moment, Timer};
-use crate::decide::world::{Changes, Place, Wake};
+use crate::decide::world::{Changes, Place};
 
 use super::place::{claims, pod_to_place, reserve_at};
 use super::placement::{Class, JobFacts, Seat, Situation, classify, verdict};
@@ -166,7 +166,7 @@ impl TyJobs {
         cx.stats.job_places_void += void;
         self.records.insert(key.clone(), record);
         if freed {
-            cx.steps.push(Step::RoomFreed(Wake::POD_FREED));
+            cx.room_freed();
         }
     }
 
@@ -272,7 +272,7 @@ fn free_places(cx: &mut Context<'_>, places: impl IntoIterator<Item = JobPlace>)
         freed = true;
     }
     if freed {
-        cx.steps.push(Step::RoomFreed(Wake::POD_FREED));
+        cx.room_freed();
     }
 }
 
