@@ -71,6 +71,11 @@ impl Gangs {
         self.groups.get(group).is_some_and(|record| record.progress.satisfied_once)
     }
 
+    /// The members of every commit that is under way.
+    pub fn committed(&self) -> impl Iterator<Item = PodId> + '_ {
+        self.commits.values().flat_map(|commit| commit.members.iter().copied())
+    }
+
     /// How long each group waited that was satisfied since the last call.
     pub fn take_waits(&mut self) -> Vec<Duration> {
         std::mem::take(&mut self.waits)

@@ -1,11 +1,14 @@
 //! Whether a scheduler has lost or doubled a pod.
 
+use std::collections::BTreeSet;
+
 use super::violation::Violation;
 use super::world::check;
 use crate::decide::scheduler::Scheduler;
 use crate::decide::world::Place;
 
-/// Checks a scheduler: its world, and that every pod of ours is exactly one of queued, reserved, being bound, bound and ended.
+/// Checks a scheduler: its world, and that every pod of ours is exactly one of queued, reserved, being bound, bound and ended,
+/// and in one commit of its gang at most.
 pub fn check_scheduler(scheduler: &Scheduler, scheduler_name: &str) -> Vec<Violation> {
     let mut found = check(scheduler.world());
     for pod in scheduler.world().pods() {
@@ -26,6 +29,13 @@ pub fn check_scheduler(scheduler: &Scheduler, scheduler_name: &str) -> Vec<Viola
         }
         if ours && scheduler.is_leading() && handoff.deleting.is_none() && states.len() != 1 {
             found.push(Violation::States { pod: pod.key().to_string(), states });
+        }
+    }
+    let mut committed = BTreeSet::new();
+    for id in scheduler.gangs().committed() {
+        if !committed.insert(id) {
+            let pod = scheduler.world().pod(id).map_or_else(|| format!("{id:?}"), |pod| pod.key().to_string());
+            found.push(Violation::CommittedTwice { pod });
         }
     }
     for (node, queue) in scheduler.binder().queues() {

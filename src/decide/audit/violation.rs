@@ -56,6 +56,11 @@ pub enum Violation {
         /// Node.
         node: String,
     },
+    /// A pod is in two commits of a gang: each would bind it.
+    CommittedTwice {
+        /// `namespace/name`.
+        pod: String,
+    },
     /// A bound pod's assignment is not complete.
     Assignment {
         /// `namespace/name`.
@@ -103,6 +108,7 @@ impl std::fmt::Display for Violation {
                 write!(f, "pod {pod} must be one of queued, held, in flight, bound and ended; it is {states:?}")
             }
             Self::Line { node } => write!(f, "{node}: a pod waits for its lock without a bind, or twice"),
+            Self::CommittedTwice { pod } => write!(f, "pod {pod} is in two commits of its gang"),
             Self::Assignment { pod, node, why } => {
                 write!(f, "pod {pod} on node {node}: {why}; delete and re-create it")
             }

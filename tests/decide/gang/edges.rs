@@ -399,3 +399,45 @@ fn each_gang_of_a_group_that_is_not_ready_is_told_its_own_reason() {
     assert_eq!(gangs.reason("b-0"), "GangIncomplete");
     assert!(gangs.condition("b-0").contains("which has no pods yet"), "{}", gangs.condition("b-0"));
 }
+
+#[test]
+fn a_group_that_two_others_try_in_one_call_commits_once() {
+    let mut gangs = TestGangs::with(Config::default());
+    gangs.accumulating = true;
+    for (node, cpus) in [("x", 2), ("y", 2), ("z", 2)] {
+        gangs.plain_node(node, cpus, node);
+    }
+    for node in ["y", "z"] {
+        gangs.cluster.change_node(node, |facts| facts.labels.extend([("wide".to_owned(), "yes".to_owned())]));
+    }
+    let submit = |gangs: &mut TestGangs, name: &str, priority: i32, pools: &[(&str, &str)]| {
+        let keys =
+            gang(name, &pools.len().to_string(), &[("mode", "NonStrict"), ("match-policy", "waiting-and-running")]);
+        for (n, (key, value)) in pools.iter().enumerate() {
+            let mut facts = gangs.facts(&format!("{name}-{n}"), &[("cpu", "1")], &keys);
+            facts.spec.priority = priority;
+            facts.spec.node_selector = [((*key).to_owned(), (*value).to_owned())].into();
+            gangs.cluster.submit(facts);
+        }
+        gangs.wait(2);
+    };
+    let mut filler = gangs.facts("filler", &[("cpu", "1")], &[]);
+    filler.spec.priority = 100;
+    filler.spec.node_selector = [("pool".to_owned(), "y".to_owned())].into();
+    gangs.cluster.submit(filler);
+    gangs.wait(1);
+    submit(&mut gangs, "d", 10, &[("pool", "x"), ("pool", "z"), ("pool", "z"), ("pool", "nowhere")]);
+    submit(&mut gangs, "c", 20, &[("wide", "yes"), ("wide", "yes"), ("pool", "q")]);
+    submit(&mut gangs, "b", 30, &[("pool", "y"), ("pool", "y"), ("pool", "q")]);
+    gangs.delete("filler");
+    gangs.wait(2);
+    submit(&mut gangs, "a", 40, &[("pool", "x"), ("pool", "x"), ("pool", "q")]);
+    let held = ["ml/a", "ml/b", "ml/c", "ml/d"].map(|name| gangs.reserved(name));
+    assert_eq!(held, [1, 1, 1, 3], "each lacks what another one holds, or a node");
+
+    // One pass: a takes x from d, b takes y from c, and c moves to z, which d has left. a's pass, too, tries c.
+    gangs.plain_node("q", 3, "q");
+    gangs.wait(30);
+    assert_eq!(["a", "b", "c", "d"].map(|name| gangs.count(name)), [3, 3, 3, 0]);
+    assert_eq!(gangs.told("GangSatisfied"), 3);
+}
