@@ -194,8 +194,8 @@ mod tests {
         };
         assert_eq!(notes(&["GPU-0"], &["GPU-0"]), [""; 0]);
         assert_eq!(notes(&["GPU-0"], &[]), [""; 0], "a kubelet that does not tell");
-        let told = notes(&["GPU-0"], &["GPU-2"]);
-        assert!(told.len() == 1 && told[0].contains("allocatedResourcesStatus) names GPU-2"), "{told:?}");
+        let reported = notes(&["GPU-0"], &["GPU-2"]);
+        assert!(reported.len() == 1 && reported[0].contains("allocatedResourcesStatus) names GPU-2"), "{reported:?}");
         assert_eq!(notes(&["GPU-2"], &["GPU-2"]).len(), 1, "the kubelet and the status agree: one finding");
         assert_eq!(notes(&["GPU-2"], &["GPU-3"]).len(), 2);
     }
@@ -206,8 +206,8 @@ mod tests {
         let ledger = granted(&pod, &[("main", &["GPU-0"])]);
         let mut pods = pods(&[&pod]);
         let of = |name: &str, id: &str| (Box::from(name), BTreeSet::from([Box::from(id)]));
-        let told = [of(GPU, "GPU-0::17"), of("claim:other/gpu", "GPU-3")];
-        pods.report(&pod.pod.uid, [("main".into(), told.into())].into());
+        let reported = [of(GPU, "GPU-0::17"), of("claim:other/gpu", "GPU-3")];
+        pods.report(&pod.pod.uid, [("main".into(), reported.into())].into());
         let listing = listing(&[("a", "main", GPU, &["GPU-0::17"])]);
         assert_eq!(verify(NODE, &pods, &listing, &ledger, &inventory(4)), []);
     }

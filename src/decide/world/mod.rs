@@ -1,7 +1,7 @@
 //! The one world of the scheduler: nodes, locks, agents, devices and pods in compact own records, fed by events.
 //!
 //! The annotation `device-allocated` of bound pods is the truth about devices, whichever scheduler bound them. Every change raises the generation, so a
-//! decision can tell which world it was made on.
+//! decision names the world that it was made on.
 
 pub mod capacity;
 mod dense;

@@ -54,7 +54,7 @@ async fn a_lock_is_set_once_taken_over_by_value_and_released_by_value() {
         assert_eq!(locks.set("n", A).await.unwrap(), LockWrite::Done, "{annotations}");
         assert_eq!(locks.set("n", B).await.unwrap(), contended(A));
         assert_eq!(locks.set("n", A).await.unwrap(), LockWrite::Done, "our own value is success");
-        assert_eq!(locks.release("n", B).await.unwrap(), contended(A), "nobody removes another's lock");
+        assert_eq!(locks.release("n", B).await.unwrap(), contended(A), "only its owner removes a lock");
         assert_eq!(locks.take_over("n", B, A).await.unwrap(), LockWrite::Done, "already as wished");
         assert_eq!(locks.take_over("n", A, B).await.unwrap(), LockWrite::Done);
         assert_eq!(locks.release("n", A).await.unwrap(), contended(B));

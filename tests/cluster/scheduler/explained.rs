@@ -18,7 +18,7 @@ async fn baton(scheduler: &Running, args: &[&str]) -> (Option<i32>, String, Stri
 const POD: &str = "apiVersion: v1\nkind: Pod\nmetadata:\n  name: next\n  namespace: ml\nspec:\n  schedulerName: baton-scheduler\n  containers:\n  - name: main\n    image: x\n    resources:\n      limits:\n        nvidia.com/gpu: 2\n";
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn explain_and_the_queue_are_told_on_the_command_line() {
+async fn explain_and_the_queue_are_shown_on_the_command_line() {
     let cluster = SchedulerCluster::start().await;
     cluster.node("n1").await;
     let scheduler = cluster.scheduler().await;

@@ -155,7 +155,7 @@ async fn a_binding_waits_for_no_other_pods_condition_however_many_have_no_answer
     until("conditions wait for an answer", async || (cluster.server().faults().fired(id) >= 2).then_some(())).await;
     cluster.pod("a", json!({"nvidia.com/gpu": "1"})).await;
     cluster.bound("a").await;
-    assert!(cluster.server().faults().fired(id) <= 4, "those that tell are bounded");
+    assert!(cluster.server().faults().fired(id) <= 4, "the events are bounded");
     scheduler.kill().await;
 }
 

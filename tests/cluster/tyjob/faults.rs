@@ -169,7 +169,7 @@ async fn a_conflict_is_not_called_resolved_because_a_request_fails_otherwise() {
         let status = cluster.status("rl").await;
         status.condition(condition::NAME_CONFLICT).map(|found| (found.status == "True", found.last_transition_time.0))
     };
-    cluster.play_until("the conflict is told", "rl", async || conflict().await.is_some()).await;
+    cluster.play_until("the conflict is reported", "rl", async || conflict().await.is_some()).await;
     cluster.play_until("the others are there", "rl", async || cluster.pods_of("rl").await.len() == 2).await;
     let first = conflict().await;
     let mut rule = FaultRule::on("create", "pods");

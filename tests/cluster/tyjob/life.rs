@@ -80,7 +80,9 @@ async fn a_foreign_pod_is_neither_adopted_nor_deleted() {
         cluster.pods().create(&PostParams::default(), &serde_json::from_value(foreign).unwrap()).await.unwrap();
     cluster.submit("rl", |_| ()).await;
     cluster
-        .play_until("the conflict is told", "rl", async || cluster.status("rl").await.holds(condition::NAME_CONFLICT))
+        .play_until("the conflict is reported", "rl", async || {
+            cluster.status("rl").await.holds(condition::NAME_CONFLICT)
+        })
         .await;
     assert_eq!(cluster.status("rl").await.ready.as_deref().map(|ready| ready.ends_with("/2")), Some(true));
     let left = cluster.pods().get("rl-actor-0").await.unwrap();

@@ -110,7 +110,7 @@ impl Node {
             let ids: Vec<String> = (0..call.count).map(|unit| format!("GPU-strange::{unit}")).collect();
             let pods = vec![ListedPod { key: PodKey::new("default", name), containers: listed.clone() }];
             let resources = PodResources::Listed(PodListing { pods });
-            let sight = AllocateContext {
+            let context = AllocateContext {
                 node: NODE,
                 pods: &self.pods,
                 lock: &LockRead::Free,
@@ -123,7 +123,7 @@ impl Node {
                 watching: true,
                 policy: &policy,
             };
-            match decide(&sight, &AllocateCall { resource: call.resource, count: call.count, ids: &ids }, None) {
+            match decide(&context, &AllocateCall { resource: call.resource, count: call.count, ids: &ids }, None) {
                 AllocateOutcome::Serve(serving) => self.ledger.record(serving.entry),
                 other => return Err(format!("{name}, {}: {other:?}", call.resource)),
             }

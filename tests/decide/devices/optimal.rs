@@ -54,8 +54,8 @@ proptest! {
             if let Some(set) = brute_force(&pool, free, count) {
                 prop_assert_eq!(picked.unwrap().grant.gpus(), set, "{} GPUs", count);
             } else {
-                let Err(Reason::FewGpus { wanted, free: told, .. }) = picked else { panic!("{picked:?}") };
-                prop_assert_eq!((wanted, told), (count, free.count_ones()));
+                let Err(Reason::FewGpus { wanted, free: reported, .. }) = picked else { panic!("{picked:?}") };
+                prop_assert_eq!((wanted, reported), (count, free.count_ones()));
             }
         }
     }

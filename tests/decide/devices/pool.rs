@@ -50,8 +50,8 @@ fn bad_entries_are_skipped_aloud_and_the_others_work() {
     devices[1].minor = -1;
     devices[2].id = devices[0].id.clone();
     let (pool, skipped) = NodePool::from_device(&object(devices));
-    let told: Vec<String> = skipped.iter().map(ToString::to_string).collect();
-    assert_eq!(told, ["device GPU-1: minor -1 is negative", "device GPU-0: is listed twice"]);
+    let reported: Vec<String> = skipped.iter().map(ToString::to_string).collect();
+    assert_eq!(reported, ["device GPU-1: minor -1 is negative", "device GPU-0: is listed twice"]);
     assert_eq!(pool.summary().free_gpu_count(), 6);
 }
 

@@ -336,14 +336,19 @@ fn one_event_tells_of_a_gang_and_another_only_of_another_reason() {
     let mut gangs = TestGangs::new(2);
     gangs.members("g", 5, &gang("g", "5", &[]));
     gangs.wait(5);
-    assert_eq!((gangs.told("Unschedulable"), gangs.told("FailedScheduling")), (1, 0), "{:?}", gangs.cluster.notices);
-    assert_eq!(gangs.told("GangIncomplete"), 1, "while it was being created");
+    assert_eq!(
+        (gangs.reported("Unschedulable"), gangs.reported("FailedScheduling")),
+        (1, 0),
+        "{:?}",
+        gangs.cluster.notices
+    );
+    assert_eq!(gangs.reported("GangIncomplete"), 1, "while it was being created");
     gangs.delete("g-0");
     gangs.wait(2);
-    assert_eq!((gangs.told("Unschedulable"), gangs.told("GangIncomplete")), (1, 2));
+    assert_eq!((gangs.reported("Unschedulable"), gangs.reported("GangIncomplete")), (1, 2));
     gangs.member("g-5", &gang("g", "5", &[]));
     gangs.wait(2);
-    assert_eq!(gangs.told("Unschedulable"), 2);
+    assert_eq!(gangs.reported("Unschedulable"), 2);
 }
 
 #[test]
@@ -439,5 +444,5 @@ fn a_group_that_two_others_try_in_one_call_commits_once() {
     gangs.plain_node("q", 3, "q");
     gangs.wait(30);
     assert_eq!(["a", "b", "c", "d"].map(|name| gangs.count(name)), [3, 3, 3, 0]);
-    assert_eq!(gangs.told("GangSatisfied"), 3);
+    assert_eq!(gangs.reported("GangSatisfied"), 3);
 }

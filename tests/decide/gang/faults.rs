@@ -563,7 +563,7 @@ fn when_the_volume_of_one_member_cannot_be_made_nobody_of_the_gang_goes() {
     gangs.cluster.change_claim("c2", |facts| facts.selected_node = None);
     gangs.cluster.settle();
     assert_eq!((gangs.count("g"), gangs.reserved("ml/g")), (0, 0), "nobody has locked yet: all of it goes back");
-    assert_eq!((gangs.told("GangBindFailed"), gangs.told("GangHoldReleased")), (1, 1));
+    assert_eq!((gangs.reported("GangBindFailed"), gangs.reported("GangHoldReleased")), (1, 1));
     gangs.cluster.now += std::time::Duration::from_secs(2);
     gangs.cluster.settle();
     assert_eq!(gangs.reserved("ml/g"), 3, "it is tried again when it has rested");
@@ -751,11 +751,11 @@ fn every_quorum_of_a_gang_whose_rule_stays_is_told() {
     let keys = gang("g", "2", &[("match-policy", "only-waiting")]);
     gangs.members("g", 2, &keys);
     gangs.settle();
-    assert_eq!(gangs.told("GangSatisfied"), 1);
+    assert_eq!(gangs.reported("GangSatisfied"), 1);
     (0..2).for_each(|n| gangs.delete(&format!("g-{n}")));
     (2..4).for_each(|n| gangs.member(&format!("g-{n}"), &keys));
     gangs.settle();
-    assert_eq!((gangs.count("g"), gangs.told("GangSatisfied")), (2, 2));
+    assert_eq!((gangs.count("g"), gangs.reported("GangSatisfied")), (2, 2));
 }
 
 #[test]

@@ -65,7 +65,7 @@ fn a_gang_whose_list_nobody_shares_does_not_owe_what_its_former_group_began() {
     gangs.cluster.now += Duration::from_secs(1);
     gangs.cluster.settle();
     assert_eq!(gangs.bound().len(), 1, "the others stand in line for the lock");
-    // The scheduler dies, and until another one leads the gang of whoever is bound has nothing to do with the other any more.
+    // The scheduler dies, and until another one leads the gang of the bound pod has nothing to do with the other any more.
     gangs.cluster.step_down();
     let (began, other) = if gangs.count("a") == 1 { ("a", "b") } else { ("b", "a") };
     restate_all(&mut gangs, began, 2, &gang(began, "2", &[policy]));
@@ -154,7 +154,7 @@ fn a_gang_that_leaves_its_group_gives_back_what_that_holds_and_starts_as_a_whole
     assert_eq!((gangs.count("a"), gangs.reserved("ml/a"), &*holders(&gangs)), (0, 2, "ml/a, ml/b"));
     let week = Duration::from_secs(7 * 24 * 3600);
     say(&mut gangs, "a", 3, Some(week), &[]);
-    assert_eq!((gangs.count("a"), gangs.told("GangHoldReleased")), (0, 1));
+    assert_eq!((gangs.count("a"), gangs.reported("GangHoldReleased")), (0, 1));
     gangs.wait(2);
     assert_eq!((gangs.count("a"), gangs.reserved("ml/a"), &*holders(&gangs)), (0, 2, "ml/a"), "it is tried alone");
     // The ten minutes of the group that it has left are not its own.

@@ -177,10 +177,10 @@ fn surplus_of_a_gang_that_was_satisfied_all_the_time_is_no_new_quorum() {
     let mut gangs = TestGangs::new(3);
     gangs.members("g", 4, &gang("g", "3", &[("match-policy", "waiting-and-running")]));
     gangs.wait(2);
-    assert_eq!((gangs.count("g"), gangs.told("GangSatisfied")), (3, 1));
+    assert_eq!((gangs.count("g"), gangs.reported("GangSatisfied")), (3, 1));
     gangs.cluster.change_node("n", |facts| facts.allocatable.set("cpu", "4".parse().unwrap()));
     gangs.wait(3);
-    assert_eq!((gangs.count("g"), gangs.told("GangSatisfied")), (4, 1));
+    assert_eq!((gangs.count("g"), gangs.reported("GangSatisfied")), (4, 1));
     assert_eq!(gangs.cluster.stats().groups_satisfied, 1);
 }
 
@@ -236,10 +236,10 @@ fn members_that_disagree_in_two_dialects_are_told_so() {
     gangs.member("g-0", &older);
     gangs.member("g-1", &[older[0].clone()]);
     gangs.settle();
-    assert_eq!(gangs.told("GangConfigConflict"), 0);
+    assert_eq!(gangs.reported("GangConfigConflict"), 0);
     gangs.member("g-2", &gang("g", "5", &[]));
     gangs.settle();
-    assert_eq!(gangs.told("GangConfigConflict"), 1);
+    assert_eq!(gangs.reported("GangConfigConflict"), 1);
 }
 
 #[test]
@@ -272,7 +272,7 @@ fn the_wait_begins_anew_when_all_that_was_held_is_lost() {
     gangs.wait(2);
     gangs.plain_node("m", 1, "x");
     gangs.wait(40);
-    assert_eq!((gangs.reserved("ml/g"), gangs.told("GangTimeout")), (1, 0));
+    assert_eq!((gangs.reserved("ml/g"), gangs.reported("GangTimeout")), (1, 0));
     gangs.wait(30);
-    assert_eq!((gangs.reserved("ml/g"), gangs.told("GangTimeout")), (0, 1));
+    assert_eq!((gangs.reserved("ml/g"), gangs.reported("GangTimeout")), (0, 1));
 }

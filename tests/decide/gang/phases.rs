@@ -36,7 +36,7 @@ fn stand(min: u32, (pending, bound, running, succeeded, failed): Members) -> Tes
     gangs
 }
 
-fn told(gangs: &TestGangs, before: &PodGroupStatus) -> PodGroupStatus {
+fn reported(gangs: &TestGangs, before: &PodGroupStatus) -> PodGroupStatus {
     let gang = gangs.cluster.world().gangs().gang(&GangId::parse("ml/g").unwrap()).unwrap();
     let progress = GangProgress::default();
     let attempts = GroupAttempts { progress: &progress, next_try: None, not_ready: None };
@@ -74,7 +74,7 @@ fn every_phase_is_that_of_the_first_row_that_matches() {
         (1, (0, 0, 0, 1, 0), Finished),
     ];
     for (min, members, phase) in table {
-        let found = told(&stand(*min, *members), &PodGroupStatus::default());
+        let found = reported(&stand(*min, *members), &PodGroupStatus::default());
         assert_eq!(found.phase, Some(*phase), "minimum {min} of {members:?}");
         let (_, bound, running, succeeded, failed) = *members;
         let counts = (found.scheduled, found.running, found.succeeded, found.failed);
@@ -85,39 +85,39 @@ fn every_phase_is_that_of_the_first_row_that_matches() {
 
 #[test]
 fn finished_stays_while_its_pods_are_cleaned_up_and_ends_with_a_new_generation() {
-    let finished = told(&stand(3, (0, 0, 0, 3, 0)), &PodGroupStatus::default());
+    let finished = reported(&stand(3, (0, 0, 0, 3, 0)), &PodGroupStatus::default());
     assert_eq!((finished.phase, finished.succeeded), (Some(Finished), 3));
-    let cleaned = told(&stand(3, (0, 0, 0, 1, 0)), &finished);
+    let cleaned = reported(&stand(3, (0, 0, 0, 1, 0)), &finished);
     assert_eq!((cleaned.phase, cleaned.succeeded), (Some(Finished), 3));
     let placed = |status: &PodGroupStatus| {
         let found = status.conditions.iter().find(|condition| condition.type_ == key::CONDITION_SCHEDULED);
         found.map(|condition| condition.status.clone())
     };
     assert_eq!((placed(&finished), placed(&cleaned)), (Some("True".into()), Some("True".into())));
-    let empty = told(&stand(3, (0, 0, 0, 0, 0)), &cleaned);
+    let empty = reported(&stand(3, (0, 0, 0, 0, 0)), &cleaned);
     assert_eq!((empty.phase, placed(&empty)), (Some(Finished), Some("True".into())));
     let mut again = stand(3, (0, 0, 0, 0, 0));
     again.cluster.now += std::time::Duration::from_secs(60);
     again.members("new", 3, &[(P.to_owned(), "g".to_owned())]);
-    assert_eq!(told(&again, &cleaned).phase, Some(PreScheduling));
+    assert_eq!(reported(&again, &cleaned).phase, Some(PreScheduling));
 }
 
 #[test]
 fn finished_stays_where_the_object_keeps_no_conditions() {
-    let mut finished = told(&stand(2, (0, 0, 1, 2, 0)), &PodGroupStatus::default());
+    let mut finished = reported(&stand(2, (0, 0, 1, 2, 0)), &PodGroupStatus::default());
     assert_eq!(finished.phase, Some(Finished));
     finished.conditions.clear();
-    let cleaned = told(&stand(2, (0, 0, 1, 1, 0)), &finished);
+    let cleaned = reported(&stand(2, (0, 0, 1, 1, 0)), &finished);
     assert_eq!((cleaned.phase, cleaned.succeeded), (Some(Finished), 2));
     let mut again = stand(2, (0, 0, 0, 1, 0));
     again.cluster.now += std::time::Duration::from_secs(60);
     again.members("new", 2, &[(P.to_owned(), "g".to_owned())]);
-    assert_eq!(told(&again, &finished).phase, Some(PreScheduling));
+    assert_eq!(reported(&again, &finished).phase, Some(PreScheduling));
 }
 
 #[test]
 fn a_gang_without_a_minimum_is_pending() {
     let mut gangs = stand(1, (1, 0, 0, 0, 0));
     gangs.pod_group("ml/g", |_| {});
-    assert_eq!(told(&gangs, &PodGroupStatus::default()).phase, Some(Pending));
+    assert_eq!(reported(&gangs, &PodGroupStatus::default()).phase, Some(Pending));
 }

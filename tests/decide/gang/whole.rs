@@ -58,7 +58,7 @@ fn row_3_it_binds_whole_when_the_missing_nodes_join_and_nobody_acts() {
     gangs.cluster.node("d", 2);
     gangs.wait(2);
     assert_eq!(gangs.bound().len(), 5);
-    assert_eq!(gangs.told("GangSatisfied"), 1);
+    assert_eq!(gangs.reported("GangSatisfied"), 1);
 }
 
 /// Three NonStrict (or Strict) gangs of five on nodes of three, three and four; each gang accepts its own label or `shared`.
@@ -99,7 +99,7 @@ fn row_4_of_three_gangs_that_hold_all_room_only_the_last_gives_way() {
     assert_eq!(gangs.bound(), Vec::<String>::new());
     share(&mut gangs);
     assert_eq!((gangs.count("a"), gangs.count("b"), gangs.count("c")), (5, 5, 0));
-    assert_eq!(gangs.told("GangHoldReleased"), 1, "{:?}", gangs.cluster.notices);
+    assert_eq!(gangs.reported("GangHoldReleased"), 1, "{:?}", gangs.cluster.notices);
     (0..5).for_each(|n| gangs.cluster.finish(&format!("a-{n}")));
     gangs.wait(3);
     assert_eq!(gangs.count("c"), 5);
@@ -279,7 +279,7 @@ fn row_17_a_non_strict_gang_whose_wait_is_over_is_released_and_marked() {
         assert_eq!(gangs.state(&format!("g-{n}")), MemberState::TimedOut);
         assert_eq!(gangs.reason(&format!("g-{n}")), "GangTimeout");
     }
-    assert_eq!(gangs.told("GangTimeout"), 1, "once for the gang");
+    assert_eq!(gangs.reported("GangTimeout"), 1, "once for the gang");
     gangs.node("more", 4);
     gangs.wait(10);
     assert_eq!(gangs.count("g"), 0);
@@ -298,7 +298,7 @@ fn row_18_a_strict_gang_never_holds_and_never_times_out() {
     let mut gangs = TestGangs::new(2);
     gangs.members("g", 3, &impatient("Strict", ""));
     gangs.wait(60);
-    assert_eq!((gangs.told("GangTimeout"), gangs.state("g-0")), (0, MemberState::Pending));
+    assert_eq!((gangs.reported("GangTimeout"), gangs.state("g-0")), (0, MemberState::Pending));
 }
 
 #[test]

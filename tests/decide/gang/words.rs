@@ -70,8 +70,8 @@ fn an_invalid_value_warns_once_and_falls_back() {
         ("gang-groups", "[1]", true),
     ] {
         let gangs = says(&[(&format!("{G}{key}"), value)]);
-        let told = warnings(&gangs, "ml/g");
-        assert_eq!(told.len(), usize::from(warns), "{key} {value:?}: {told:?}");
+        let reported = warnings(&gangs, "ml/g");
+        assert_eq!(reported.len(), usize::from(warns), "{key} {value:?}: {reported:?}");
         let config = config(&gangs, "ml/g");
         if warns {
             let default = GangConfig {
@@ -82,7 +82,7 @@ fn an_invalid_value_warns_once_and_falls_back() {
                 wait: Duration::from_secs(600),
             };
             assert_eq!(config, default, "{key} {value:?}");
-            assert!(told[0].starts_with("GangInvalidValue") && told[0].contains(value), "{told:?}");
+            assert!(reported[0].starts_with("GangInvalidValue") && reported[0].contains(value), "{reported:?}");
             assert!(of(&gangs, "ml/g").group().is_alone());
         }
     }
@@ -141,7 +141,7 @@ fn scheduling_group_names_a_gang_only_behind_its_flag() {
     facts.spec.gang = Some(Arc::new(said));
     gangs.cluster.submit(facts);
     gangs.settle();
-    assert_eq!((gangs.reason("p"), gangs.told("GangNameConflict")), ("WaitingForPodGroup", 1));
+    assert_eq!((gangs.reason("p"), gangs.reported("GangNameConflict")), ("WaitingForPodGroup", 1));
     let mut group = PodGroupFacts::new(PodGroupApi::Kubernetes, GangId::parse("ml/first").unwrap());
     group.spec.min = Some(1);
     gangs.cluster.event(WorldEvent::PodGroup(Box::new(group)));
@@ -189,7 +189,7 @@ fn the_oldest_member_with_a_valid_value_decides_with_one_warning() {
     }
     assert_eq!(config(&gangs, "ml/g").min, Some(3));
     let conflicts =
-        || warnings(&gangs, "ml/g").into_iter().filter(|told| told.starts_with("GangConfigConflict")).count();
+        || warnings(&gangs, "ml/g").into_iter().filter(|reported| reported.starts_with("GangConfigConflict")).count();
     assert_eq!((conflicts(), warnings(&gangs, "ml/g").len()), (1, 2));
     gangs.delete("b");
     assert_eq!((config(&gangs, "ml/g").min, warnings(&gangs, "ml/g").len()), (Some(2), 1));
@@ -204,8 +204,8 @@ fn of_two_pod_groups_of_one_name_that_of_sigs_counts() {
     assert_eq!(config(&gangs, "ml/g").min, Some(9));
     gangs.pod_group("ml/g", |facts| facts.spec.min = Some(2));
     assert_eq!(config(&gangs, "ml/g").min, Some(2));
-    let told = warnings(&gangs, "ml/g");
-    assert!(told.len() == 1 && told[0].contains("scheduling.sigs.k8s.io"), "{told:?}");
+    let reported = warnings(&gangs, "ml/g");
+    assert!(reported.len() == 1 && reported[0].contains("scheduling.sigs.k8s.io"), "{reported:?}");
 }
 
 #[test]
@@ -453,7 +453,10 @@ fn a_pod_whose_first_name_is_none_hears_of_the_second_one_too() {
     let mut gangs = TestGangs::new(4);
     gangs.member("p", &keys(&[(&format!("label:{P}"), "Not_A_Name"), (&format!("{G}name"), "g")]));
     gangs.settle();
-    assert_eq!((gangs.reason("p"), gangs.told("InvalidGang"), gangs.told("GangNameConflict")), ("InvalidGang", 1, 1));
+    assert_eq!(
+        (gangs.reason("p"), gangs.reported("InvalidGang"), gangs.reported("GangNameConflict")),
+        ("InvalidGang", 1, 1)
+    );
 }
 
 #[test]

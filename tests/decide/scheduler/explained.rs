@@ -228,7 +228,7 @@ fn what_if_says_who_would_have_to_leave() {
 }
 
 #[test]
-fn the_state_of_a_pod_is_told_in_every_stage() {
+fn the_state_of_a_pod_is_explained_in_every_stage() {
     let mut cluster = TestScheduler::new();
     cluster.node("n", 8);
     cluster.pod("first", ONE);
@@ -236,8 +236,8 @@ fn the_state_of_a_pod_is_told_in_every_stage() {
     cluster.pod("second", ONE);
     cluster.settle();
     let mut state = |name: &str| {
-        let told = cluster.explain(&PodKey::new("ml", name)).unwrap();
-        (told.state, told.verdict.message)
+        let reported = cluster.explain(&PodKey::new("ml", name)).unwrap();
+        (reported.state, reported.verdict.message)
     };
     assert_eq!(state("first"), (PodState::Bound, "bound to node n".to_owned()));
     let (second, message) = state("second");
@@ -247,9 +247,9 @@ fn the_state_of_a_pod_is_told_in_every_stage() {
     cluster
         .submit(changed("theirs", ONE, cluster.now, |facts| facts.handoff.scheduler_name = "default-scheduler".into()));
     cluster.finish("first");
-    let told = explain(&mut cluster, "theirs", false);
-    assert!(told.contains("spec.schedulerName is default-scheduler"), "{told}");
-    assert!(told.contains("What helps") && told.contains("schedulerName: baton-scheduler"), "{told}");
+    let reported = explain(&mut cluster, "theirs", false);
+    assert!(reported.contains("spec.schedulerName is default-scheduler"), "{reported}");
+    assert!(reported.contains("What helps") && reported.contains("schedulerName: baton-scheduler"), "{reported}");
     assert!(explain(&mut cluster, "first", false).contains("has ended"));
     assert!(cluster.explain(&PodKey::new("ml", "nobody")).is_none());
 }
@@ -269,10 +269,19 @@ fn a_member_is_explained_by_what_its_gang_lacks_whoever_came_first() {
     member(&mut cluster, "g-0");
     cluster.settle();
     cluster.wait(2);
-    let told = explain(&mut cluster, "g-0", false);
-    assert!(told.contains("starts together with the gang ml/g") && told.contains("has 1 of 2 pods"), "{told}");
-    assert!(told.contains("baton explain gang ml/g") && told.contains("the gang or its members change"), "{told}");
-    assert!(!told.contains("REFUSED") && !told.contains("would go to"), "no node has to do with it: {told}");
+    let reported = explain(&mut cluster, "g-0", false);
+    assert!(
+        reported.contains("starts together with the gang ml/g") && reported.contains("has 1 of 2 pods"),
+        "{reported}"
+    );
+    assert!(
+        reported.contains("baton explain gang ml/g") && reported.contains("the gang or its members change"),
+        "{reported}"
+    );
+    assert!(
+        !reported.contains("REFUSED") && !reported.contains("would go to"),
+        "no node has to do with it: {reported}"
+    );
     let report = cluster.queue_report();
     let held = report.items.iter().find(|item| item.kind == "group").unwrap();
     assert!(held.queued_seconds >= 2 && held.rules == ["Gang"], "{held:?}");
@@ -280,10 +289,16 @@ fn a_member_is_explained_by_what_its_gang_lacks_whoever_came_first() {
     cluster.settle();
     cluster.wait(2);
     for name in ["g-0", "g-1"] {
-        let told = explain(&mut cluster, name, false);
-        assert!(told.contains("starts together with the gang ml/g") && told.contains("tried 1 time"), "{told}");
-        assert!(told.contains("gang ml/g: 0 of 2 placed") && told.contains("by itself: would go to node n"), "{told}");
-        assert!(!told.contains("Only a change of the pod itself"), "{told}");
+        let reported = explain(&mut cluster, name, false);
+        assert!(
+            reported.contains("starts together with the gang ml/g") && reported.contains("tried 1 time"),
+            "{reported}"
+        );
+        assert!(
+            reported.contains("gang ml/g: 0 of 2 placed") && reported.contains("by itself: would go to node n"),
+            "{reported}"
+        );
+        assert!(!reported.contains("Only a change of the pod itself"), "{reported}");
     }
     let report = cluster.queue_report();
     let names: Vec<&str> = report.items.iter().map(|item| &*item.name).collect();

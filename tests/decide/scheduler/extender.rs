@@ -1,4 +1,4 @@
-//! What kube-scheduler is told when others leave a node for a pod: the room is that pod's, and budgets count.
+//! What kube-scheduler learns when others leave a node for a pod: the room is that pod's, and budgets count.
 
 use std::collections::BTreeMap;
 
@@ -83,15 +83,15 @@ fn a_pod_of_kube_scheduler_is_explained_by_its_extender_calls_and_bind() {
     let waiting = theirs(&cluster, "waiting", ONE, 0);
     cluster.submit(waiting.clone());
     let key = PodKey::new("ml", "waiting");
-    let told = cluster.explain(&key).unwrap().verdict;
+    let reported = cluster.explain(&key).unwrap().verdict;
     assert!(
-        told.message.contains(THEIRS) && told.message.contains("0/1 nodes: 1 have fewer than 1 free GPUs"),
-        "{told:?}"
+        reported.message.contains(THEIRS) && reported.message.contains("0/1 nodes: 1 have fewer than 1 free GPUs"),
+        "{reported:?}"
     );
-    assert!(!told.rules.is_empty() && told.nodes.len() == 1, "{told:?}");
+    assert!(!reported.rules.is_empty() && reported.nodes.len() == 1, "{reported:?}");
     cluster.delete("first");
-    let told = cluster.explain(&key).unwrap().verdict;
-    assert!(told.message.ends_with("fits node n"), "{told:?}");
+    let reported = cluster.explain(&key).unwrap().verdict;
+    assert!(reported.message.ends_with("fits node n"), "{reported:?}");
     cluster.set_lock("n", "who knows");
     let now = cluster.moment();
     let effects = cluster.scheduler.request_bind(

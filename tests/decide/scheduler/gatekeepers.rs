@@ -104,6 +104,6 @@ fn a_member_that_is_not_permitted_takes_its_gang_back_and_a_surplus_one_does_not
         gangs.settle();
         assert_eq!(gangs.count("g"), bound, "min {min}");
         gangs.wait(5);
-        assert_eq!((gangs.count("g"), gangs.cluster.bind_attempts()), (bound, 0), "nobody waits for it for ever");
+        assert_eq!((gangs.count("g"), gangs.cluster.bind_attempts()), (bound, 0), "no pod waits for it for ever");
     }
 }

@@ -28,7 +28,7 @@ fn sixteen_pods_on_one_node_go_one_after_the_other_first_come_first_served() {
 }
 
 #[test]
-fn how_long_each_pod_waited_for_the_lock_is_told_once() {
+fn how_long_each_pod_waited_for_the_lock_is_reported_once() {
     let mut cluster = TestScheduler::new();
     cluster.node("n", 8);
     cluster.pod("first", ONE);
@@ -209,9 +209,9 @@ fn a_recreated_pod_is_not_bound_in_place_of_the_old_one() {
     cluster.hold = true;
     cluster.pod("a", ONE);
     cluster.settle();
-    let mut anew = pod("a", ONE, cluster.now);
-    anew.handoff.pod = PodRef::new("ml", "a", "uid-new");
-    cluster.pods.insert(PodKey::new("ml", "a"), anew);
+    let mut again = pod("a", ONE, cluster.now);
+    again.handoff.pod = PodRef::new("ml", "a", "uid-new");
+    cluster.pods.insert(PodKey::new("ml", "a"), again);
     cluster.deliver();
     cluster.settle();
     cluster.tell_pod(&PodKey::new("ml", "a"));
@@ -282,7 +282,7 @@ fn who_waits_for_a_lock_that_stands_is_told_whose_it_is_since_when_and_what_ends
     cluster.settle();
     assert_eq!((cluster.node_of("second"), cluster.condition_writes), (Some("n"), 1));
     cluster.wait(60);
-    assert_eq!((cluster.condition_writes, events(&cluster)), (1, 1), "a bound pod is told nothing");
+    assert_eq!((cluster.condition_writes, events(&cluster)), (1, 1), "no condition is written of a bound pod");
 }
 
 #[test]
@@ -372,8 +372,8 @@ fn a_lost_word_of_waiting_is_said_again_and_never_after_the_bind() {
     cluster.settle();
     cluster.agent_releases("n");
     cluster.settle();
-    let told = cluster.condition_writes;
+    let reported = cluster.condition_writes;
     assert_eq!((cluster.node_of("second"), cluster.node_of("third")), (Some("n"), Some("n")));
     cluster.wait(120);
-    assert_eq!((cluster.condition_writes, cluster.lost_conditions), (told, 1), "nothing is written of bound pods");
+    assert_eq!((cluster.condition_writes, cluster.lost_conditions), (reported, 1), "nothing is written of bound pods");
 }

@@ -269,7 +269,7 @@ fn exclusivity_is_what_the_pod_asked_for_when_it_was_placed() {
     cluster.settle();
     cluster.agent_releases("n");
     cluster.settle();
-    // Whoever may edit the pod neither opens what was promised to it …
+    // A user who may edit the pod neither opens what was promised to it …
     cluster.change_pod("first", |facts| facts.spec.wishes.hint = None);
     cluster.pod("second", share);
     cluster.settle();

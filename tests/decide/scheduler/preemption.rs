@@ -1,4 +1,4 @@
-//! Room at the cost of pods of lower priority: who leaves, who may not take the room, and that nobody leaves in vain.
+//! Room at the cost of pods of lower priority: who leaves, who may not take the room, and that no pod leaves in vain.
 
 use std::collections::BTreeMap;
 
@@ -18,7 +18,7 @@ fn submit(cluster: &mut TestScheduler, name: &str, limits: &[(&str, &str)], prio
     facts.spec.labels = BTreeMap::from([("app".to_owned(), name.to_owned())]);
     cluster.submit(facts);
     cluster.settle();
-    // The agent serves whoever was bound.
+    // The agent serves the bound pod.
     let locked: Vec<String> = cluster.locks.keys().cloned().collect();
     for node in locked {
         cluster.agent_releases(&node);
@@ -85,7 +85,7 @@ fn the_room_is_closed_to_equal_and_lower_priority_until_the_nominated_pod_has_it
     assert_eq!(
         (cluster.node_of("rival"), cluster.node_of("high")),
         (None, None),
-        "the room waits for whom it was made"
+        "the room waits for the pod that it was made for"
     );
     cluster.wait(59);
     assert_eq!(cluster.node_of("rival"), None);
@@ -186,7 +186,7 @@ fn a_pod_is_not_bound_near_one_that_is_only_nominated() {
     friend.spec.affinity = vec![near("high", "zone")];
     cluster.submit(friend);
     cluster.settle();
-    assert_eq!(cluster.node_of("friend"), None, "whether it ever comes, nobody knows");
+    assert_eq!(cluster.node_of("friend"), None, "whether it ever comes is not known");
     cluster.delete("low");
     cluster.settle();
     cluster.wait(2);
@@ -295,7 +295,7 @@ fn a_nomination_whose_removal_was_not_written_is_removed_again() {
     submit(&mut cluster, "high", ONE, 9);
     let nominated = |cluster: &TestScheduler| cluster.pods[&PodKey::new("ml", "high")].spec.nominated.clone();
     assert_eq!(nominated(&cluster).as_deref(), Some("n"));
-    // The node refuses it for good, whoever leaves.
+    // The node refuses it for good, whichever pod leaves.
     cluster.lost_nominations = 1;
     cluster.change_node("n", |facts| facts.unschedulable = true);
     cluster.wait(11);

@@ -1,4 +1,4 @@
-//! Locks that stand when nobody pursues them: crashes, dangling, expired and strange ones.
+//! Locks that no bind uses: crashes, dangling, expired and strange ones.
 
 use baton::contract::{PodKey, key};
 
@@ -48,7 +48,7 @@ fn a_lock_of_another_schedulers_unbound_pod_is_left_until_it_expires() {
     let mut foreign = pod("foreign", ONE, cluster.now);
     foreign.handoff.scheduler_name = "other".into();
     cluster.submit(foreign);
-    // Written as of now: a lock that is old by its own words would be expired at first sight.
+    // Written as of now: a lock that is old by its own words would be expired when it is first seen.
     let time = crate::harness::wall(cluster.now);
     cluster.set_lock("n", &format!("{time:.9},ml,foreign,uid-foreign"));
     cluster.pod("a", ONE);

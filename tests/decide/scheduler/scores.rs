@@ -85,14 +85,14 @@ fn an_image_draws_pods_by_its_size_and_by_how_many_nodes_have_it() {
         |cluster: &TestScheduler| normal(&rate(cluster, &set, "p")).iter().map(|(_, score)| *score).collect::<Vec<_>>();
     assert_eq!(score(&cluster), [23, 0, 0, 0], "a quarter of 1000 and of 22 MiB");
     lists(&mut cluster, "b", &[("train:latest", 7000)]);
-    assert_eq!(score(&cluster), [49, 48, 0, 0], "half of the size that was told first");
+    assert_eq!(score(&cluster), [49, 48, 0, 0], "half of the size that was reported first");
     cluster.event(WorldEvent::NodeGone("d".into()));
     assert_eq!(score(&cluster), [66, 65, 0], "two of three nodes");
     lists(&mut cluster, "a", &[]);
     assert_eq!(score(&cluster), [0, 31, 0], "one of three nodes");
     lists(&mut cluster, "b", &[]);
     lists(&mut cluster, "c", &[("train:latest", 7000)]);
-    assert_eq!(score(&cluster), [0, 0, 100], "its size is told anew once nobody has it");
+    assert_eq!(score(&cluster), [0, 0, 100], "its size is reported again once no node has it");
 }
 
 #[test]
@@ -208,7 +208,7 @@ fn preferences_draw_and_push_whoever_has_them() {
     let raw = |set: &DefaultSet, cluster: &TestScheduler| {
         rate(cluster, set, "new").iter().map(|node| node.1).collect::<Vec<_>>()
     };
-    assert_eq!(raw(&set, &cluster), [10, -4, 20], "whoever requires company counts 1");
+    assert_eq!(raw(&set, &cluster), [10, -4, 20], "a pod that requires company counts 1");
     set.choice.affinity = InterPodAffinity { hard_weight: 50, ignore_preferred_of_others: false };
     assert_eq!(raw(&set, &cluster), [10, 45, 20]);
     cluster.change_pod("new", |facts| facts.spec.pods_preferred.clear());

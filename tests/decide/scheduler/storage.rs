@@ -68,7 +68,7 @@ fn what_a_driver_publishes_counts_only_if_it_says_so() {
     cluster.pod_with_claims("p", &["data"]);
     assert_eq!(cluster.selected("data"), None);
     cluster.driver(false);
-    assert_eq!(cluster.selected("data"), Some("a"), "whoever waited for it is looked at again");
+    assert_eq!(cluster.selected("data"), Some("a"), "the pod that waited for it is tried again");
 }
 
 #[test]

@@ -96,7 +96,7 @@ impl TestScheduler {
         self.settle();
     }
 
-    /// The provisioner makes the volume where it was told to.
+    /// The provisioner makes the volume where the claim says.
     pub fn provision(&mut self, claim: &str) {
         let key = PodKey::new("ml", claim);
         let node = self.claims[&key].selected_node.clone().expect("a node is selected");
@@ -442,11 +442,7 @@ fn a_gang_that_accumulates_keeps_what_it_planned_for_claims_over_failed_attempts
     cluster.agent_releases(&taken);
     gang_with_claims(&mut cluster, "NonStrict");
     cluster.wait(3);
-    assert_eq!(
-        (cluster.reservations(), cluster.volume_writes),
-        (1, 0),
-        "one of two has room, nothing is told to anybody"
-    );
+    assert_eq!((cluster.reservations(), cluster.volume_writes), (1, 0), "one of two has room, no event is written");
     cluster.finish("other");
     cluster.wait(3);
     assert!(cluster.selected("one").is_some() && cluster.selected("two").is_some());

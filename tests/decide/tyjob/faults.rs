@@ -374,7 +374,7 @@ fn a_job_that_loses_a_place_is_judged_before_anything_is_written() {
     jobs.cluster.event(WorldEvent::NodeGone("b".into()));
     jobs.cluster.settle();
     assert_eq!((jobs.state("rl"), jobs.places("rl").len()), (Some(ScheduleState::Unscheduled), 0));
-    assert_eq!(jobs.cluster.job_writes, writes + 1, "nobody reads that a gang of two pods may start");
+    assert_eq!(jobs.cluster.job_writes, writes + 1, "no status says that a gang of two pods may start");
 
     let mut jobs = TestJobs::new();
     jobs.node("a", 3, 0);

@@ -253,9 +253,9 @@ fn an_invalid_job_and_one_that_has_ended_get_nothing() {
     assert_eq!((jobs.state("bad"), jobs.message("bad")), (Some(ScheduleState::Unscheduled), "spec.leader.name: empty"));
     jobs.change("rl", |facts| facts.stage = Some(Stage::Failed));
     assert_eq!(jobs.reserved(), 0);
-    let told = jobs.cluster.explain_job(&key("rl")).unwrap();
-    assert_eq!((told.class.as_str(), told.message.as_str()), ("over", "the job is over and holds nothing"));
-    assert!(told.seats.is_empty() && told.dominant_resource.is_none(), "{told:?}");
+    let reported = jobs.cluster.explain_job(&key("rl")).unwrap();
+    assert_eq!((reported.class.as_str(), reported.message.as_str()), ("over", "the job is over and holds nothing"));
+    assert!(reported.seats.is_empty() && reported.dominant_resource.is_none(), "{reported:?}");
     jobs.check();
 }
 
@@ -264,16 +264,16 @@ fn what_is_explained_names_turn_share_ranks_and_refusals() {
     let mut jobs = uneven();
     let large: &[(&str, &str)] = &[("cpu", "13")];
     jobs.run("rl", CPU, (3, large), |_| {});
-    let told = jobs.cluster.explain_job(&key("rl")).unwrap();
+    let reported = jobs.cluster.explain_job(&key("rl")).unwrap();
     assert_eq!(
-        (told.class.as_str(), told.turn, told.dominant_resource.as_deref()),
+        (reported.class.as_str(), reported.turn, reported.dominant_resource.as_deref()),
         ("waiting", Some((1, 1)), Some("cpu"))
     );
-    assert!((told.dominant_share - 40.0 / 36.0).abs() < 1e-9);
-    assert_eq!(told.seats.len(), 2, "pods that are alike are told together");
-    let leader: Vec<&str> = told.seats[0].nodes.iter().map(|node| node.node.as_str()).collect();
+    assert!((reported.dominant_share - 40.0 / 36.0).abs() < 1e-9);
+    assert_eq!(reported.seats.len(), 2, "pods that are alike are told together");
+    let leader: Vec<&str> = reported.seats[0].nodes.iter().map(|node| node.node.as_str()).collect();
     assert_eq!(leader, ["c", "b", "a"], "the fullest first");
-    assert_eq!(told.seats[1].pods, 3);
-    assert!(told.seats[1].nodes.iter().all(|node| node.refused.as_deref() == Some("insufficient cpu")));
+    assert_eq!(reported.seats[1].pods, 3);
+    assert!(reported.seats[1].nodes.iter().all(|node| node.refused.as_deref() == Some("insufficient cpu")));
     assert!(jobs.cluster.explain_job(&PodKey::new("ml", "none")).is_none());
 }

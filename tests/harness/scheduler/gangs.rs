@@ -114,7 +114,7 @@ impl TestGangs {
         self.cluster.event(WorldEvent::PodGone(key, facts.handoff.pod.uid));
     }
 
-    /// Lets everything happen that needs no time, agents serving whoever was bound, and checks what holds at every rest.
+    /// Lets everything happen that needs no time, agents serving the bound pods, and checks what holds at every rest.
     pub fn settle(&mut self) {
         for _ in 0..1000 {
             self.cluster.settle();
@@ -175,7 +175,7 @@ impl TestGangs {
         self.cluster.reasons.get(&*Self::key(name).name).copied().unwrap_or("")
     }
 
-    pub fn told(&self, reason: &str) -> usize {
+    pub fn reported(&self, reason: &str) -> usize {
         self.cluster.notices.iter().filter(|(_, told)| *told == reason).count()
     }
 }

@@ -90,7 +90,7 @@ async fn gpus_that_a_restarted_daemon_cannot_see_are_out_of_service_and_not_gone
         let gpus = gpus.iter().filter_map(|uuid| inventory.devices.get(&DeviceId::parse(uuid).unwrap()));
         gpus.filter(|gpu| gpu.reason.as_ref().is_some_and(|why| why.contains(reason))).count()
     };
-    // One fell off the bus while no daemon ran; NVML does not tell its UUID any more.
+    // One fell off the bus while no daemon ran; NVML does not name its UUID any more.
     node.machine.lose(2).unwrap();
     let daemon = node.daemon();
     super::test_node::until("seven answer", || node.handoff.inventory.lock().unwrap().devices.len() >= 8).await;
@@ -119,7 +119,7 @@ async fn an_xid_with_instance_ids_that_mean_nothing_is_about_the_whole_gpu() {
     let mut node = TestNode::new(NodeSpec::new("zeros"));
     node.options.periods.recovery_window = Duration::from_secs(60);
     node.options.mig_strategy = MigStrategy::None;
-    // Split, and offered as a whole: nobody holds an instance of it.
+    // Split, and offered as a whole: no pod holds an instance of it.
     node.machine.mig(2, &["3g.40gb", "3g.40gb"]).unwrap();
     let _kubelet = node.kubelet().await;
     let daemon = node.daemon();

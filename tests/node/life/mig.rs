@@ -132,6 +132,6 @@ async fn a_part_in_use_stays_listed_and_named_after_its_gpu_was_split_anew() {
     assert!(!node.handoff.inventory.lock().unwrap().devices[&held].healthy);
     let cdi = std::fs::read_to_string(node.path("cdi/koordinator.sh-gpu.json")).unwrap();
     assert!(cdi.contains(held.as_str()), "a restart of its container asks for this name");
-    assert!(!cdi.contains(&parts[1]), "nobody can ask for this one any more");
+    assert!(!cdi.contains(&parts[1]), "no pod can ask for this one any more");
     daemon.stop().await;
 }

@@ -45,7 +45,7 @@ pub struct Told {
 
 /// A listening registration socket. It ends when dropped; its file stays, as a killed kubelet's does.
 pub struct Registrar {
-    told: Arc<Mutex<Told>>,
+    reported: Arc<Mutex<Told>>,
     stop: CancellationToken,
 }
 
@@ -53,7 +53,7 @@ pub struct Registrar {
 struct Service {
     directory: PathBuf,
     script: Arc<Mutex<VecDeque<Answer>>>,
-    told: Arc<Mutex<Told>>,
+    reported: Arc<Mutex<Told>>,
     stop: CancellationToken,
 }
 
@@ -62,24 +62,24 @@ impl Registrar {
     pub fn start(socket: &Path, directory: &Path, script: &[Answer]) -> Self {
         std::fs::create_dir_all(socket.parent().unwrap()).unwrap();
         let _ = std::fs::remove_file(socket);
-        let (told, stop) = (Arc::<Mutex<Told>>::default(), CancellationToken::new());
+        let (reported, stop) = (Arc::<Mutex<Told>>::default(), CancellationToken::new());
         let service = Service {
             directory: directory.to_owned(),
             script: Arc::new(Mutex::new(script.iter().copied().collect())),
-            told: told.clone(),
+            reported: reported.clone(),
             stop: stop.clone(),
         };
         tokio::spawn(accept(UnixListener::bind(socket).unwrap(), service));
-        Self { told, stop }
+        Self { reported, stop }
     }
 
-    pub fn told<T>(&self, look: impl FnOnce(&Told) -> T) -> T {
-        look(&self.told.lock().unwrap())
+    pub fn reported<T>(&self, look: impl FnOnce(&Told) -> T) -> T {
+        look(&self.reported.lock().unwrap())
     }
 
     /// What each registration came to, in order.
     pub fn answers(&self) -> Vec<Answer> {
-        self.told(|told| told.registrations.iter().map(|(.., answer)| *answer).collect())
+        self.reported(|reported| reported.registrations.iter().map(|(.., answer)| *answer).collect())
     }
 }
 
@@ -97,11 +97,11 @@ async fn accept(listener: UnixListener, service: Service) {
             () = stop.cancelled() => return,
             accepted = listener.accept() => accepted.unwrap().0,
         };
-        let (told, ended) = (service.told.clone(), stop.clone());
+        let (reported, ended) = (service.reported.clone(), stop.clone());
         let server = RegistrationServer::new(service.clone());
         let noted = tower::service_fn(move |request: Request<_>| {
             let authority = request.uri().authority().map(ToString::to_string).unwrap_or_default();
-            told.lock().unwrap().authorities.push(authority);
+            reported.lock().unwrap().authorities.push(authority);
             server.clone().call(request)
         });
         tokio::spawn(async move {
@@ -120,8 +120,8 @@ impl Registration for Service {
     async fn register(&self, request: tonic::Request<api::RegisterRequest>) -> Result<Response<api::Empty>, Status> {
         let request = request.into_inner();
         let answer = self.script.lock().unwrap().pop_front().unwrap_or(Answer::Hold);
-        let told = (request.resource_name, request.endpoint.clone(), answer);
-        self.told.lock().unwrap().registrations.push(told);
+        let reported = (request.resource_name, request.endpoint.clone(), answer);
+        self.reported.lock().unwrap().registrations.push(reported);
         if answer == Answer::Refuse {
             return Err(Status::unknown("the device manager is not ready"));
         }
@@ -141,11 +141,11 @@ impl Service {
         if answer == Answer::Drop {
             return;
         }
-        self.told.lock().unwrap().held += 1;
+        self.reported.lock().unwrap().held += 1;
         tokio::select! {
             () = self.stop.cancelled() => {}
             () = async { while let Ok(Some(_)) = lists.message().await {} } => {}
         }
-        self.told.lock().unwrap().held -= 1;
+        self.reported.lock().unwrap().held -= 1;
     }
 }

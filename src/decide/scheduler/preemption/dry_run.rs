@@ -144,7 +144,7 @@ pub fn most_important_first(sets: &mut [VictimSet]) {
     });
 }
 
-/// Tells for each pod whether evicting it, after those before it, would break a budget. The most important ones use the budget
+/// Says for each pod whether evicting it, after those before it, would break a budget. The most important ones use the budget
 /// first, as in kube-scheduler.
 pub fn judge_budgets(world: &World, pods: &[PodId]) -> Vec<Victim> {
     let mut victims: Vec<Victim> = pods

@@ -2,7 +2,7 @@
 //!
 //! [`Declared`] is what one pod states, [`GangBook`] what all pods and PodGroups state together: it lives in the world and follows
 //! every pod. For each gang it knows what holds for it ([`GangConfig`]), how many members are in which state ([`MemberCounts`]), with
-//! which gangs it starts ([`GroupId`]) and why it may not be attempted yet ([`NotReady`]). [`rule`] tells when a gang is complete
+//! which gangs it starts ([`GroupId`]) and why it may not be attempted yet ([`NotReady`]). [`rule`] says when a gang is complete
 //! and when it is satisfied. What only attempts know is kept by the scheduler, one [`GangProgress`] per group.
 
 mod book;

@@ -43,7 +43,7 @@ fn a_failure_is_counted_once_however_often_it_is_seen() {
         test.step();
     }
     assert_eq!(test.status().worker_set_restarts["actor"], 1);
-    assert_eq!(test.told.iter().filter(|(reason, _)| *reason == "WorkerRestarted").count(), 1);
+    assert_eq!(test.reported.iter().filter(|(reason, _)| *reason == "WorkerRestarted").count(), 1);
 }
 
 #[test]
@@ -91,7 +91,7 @@ fn a_worker_that_fails_for_the_sake_of_others_is_made_again_without_being_counte
         test.ready_all();
     }
     assert_eq!((test.stage(), test.status().worker_set_restarts.len()), (Stage::Running, 0));
-    assert_eq!(test.told.iter().filter(|(reason, _)| *reason == "WorkerDisrupted").count(), 3);
+    assert_eq!(test.reported.iter().filter(|(reason, _)| *reason == "WorkerDisrupted").count(), 3);
 }
 
 #[test]
@@ -265,7 +265,7 @@ fn an_invalid_edit_of_a_started_job_is_refused_once_and_the_last_valid_spec_stay
     test.step();
     assert_eq!((test.stage(), test.pods.len(), test.status().total_workers), (Stage::Running, 3, 2));
     assert!(test.status().holds(condition::INVALID_UPDATE));
-    assert_eq!(test.told.iter().filter(|(reason, _)| *reason == condition::INVALID_UPDATE).count(), 1);
+    assert_eq!(test.reported.iter().filter(|(reason, _)| *reason == condition::INVALID_UPDATE).count(), 1);
     assert_eq!(test.status().observed_generation, Some(2));
     test.job.spec = valid;
     test.job.spec.worker_sets[0].counts = 1;
@@ -289,7 +289,7 @@ fn a_changed_template_of_a_started_job_is_refused_and_of_a_pending_one_taken() {
     test.bury();
     test.place_all();
     test.settle();
-    assert!(test.bodies["rl-learner"]["spec"]["hostNetwork"].is_null(), "made anew from the accepted template");
+    assert!(test.bodies["rl-learner"]["spec"]["hostNetwork"].is_null(), "made again from the accepted template");
     let mut test = TestJob::new(spec(1));
     test.settle();
     test.job.spec.leader.template.0["spec"]["hostNetwork"] = true.into();
@@ -305,11 +305,11 @@ fn a_foreign_pod_of_a_wanted_name_is_a_conflict_that_passes() {
     test.pods.remove("rl-actor-0");
     test.trouble
         .get_or_insert_default()
-        .insert("rl-actor-0".to_owned(), CreateFailure::Foreign("the pod is owned by nobody".to_owned()));
+        .insert("rl-actor-0".to_owned(), CreateFailure::Foreign("the pod has no owner".to_owned()));
     test.settle();
     let conflict = test.status().condition(condition::NAME_CONFLICT).unwrap().clone();
     assert_eq!((conflict.status.as_str(), test.stage()), ("True", Stage::Running));
-    assert!(conflict.message.contains("rl-actor-0: the pod is owned by nobody"));
+    assert!(conflict.message.contains("rl-actor-0: the pod has no owner"));
     assert_eq!(test.calls, Vec::<String>::new(), "it is never deleted");
     // A controller that has just started has not tried yet: nothing is resolved so far.
     let known = test.trouble.take();
@@ -429,7 +429,7 @@ fn a_worker_set_added_later_is_warned_once_of_variables_that_it_sets_itself() {
     test.settle();
     test.pass(60);
     test.settle();
-    let told: Vec<_> = test.told.iter().filter(|(reason, _)| *reason == "EnvOverridden").collect();
-    assert_eq!(told.len(), 1, "{told:?}");
-    assert!(told[0].1.contains("late/main sets TYJOB_INDEX itself"), "{told:?}");
+    let reported: Vec<_> = test.reported.iter().filter(|(reason, _)| *reason == "EnvOverridden").collect();
+    assert_eq!(reported.len(), 1, "{reported:?}");
+    assert!(reported[0].1.contains("late/main sets TYJOB_INDEX itself"), "{reported:?}");
 }

@@ -74,8 +74,8 @@ fn the_users_own_variable_wins_with_a_warning() {
     test.place_all();
     test.settle();
     assert_eq!(env(&test.bodies["rl-learner"], "containers", 0)["TYJOB_ROLE"], "boss");
-    let told = test.told.iter().find(|(reason, _)| *reason == "EnvOverridden").unwrap();
-    assert!(told.1.contains("learner/main") && told.1.contains("TYJOB_ROLE"), "{}", told.1);
+    let reported = test.reported.iter().find(|(reason, _)| *reason == "EnvOverridden").unwrap();
+    assert!(reported.1.contains("learner/main") && reported.1.contains("TYJOB_ROLE"), "{}", reported.1);
 }
 
 #[test]
@@ -88,7 +88,7 @@ fn only_variables_that_the_controller_would_set_are_warned_of() {
     test.settle();
     test.place_all();
     test.settle();
-    assert!(!test.told.iter().any(|(reason, _)| *reason == "EnvOverridden"), "{:?}", test.told);
+    assert!(!test.reported.iter().any(|(reason, _)| *reason == "EnvOverridden"), "{:?}", test.reported);
     assert_eq!(test.bodies["rl-learner"]["spec"]["volumes"][0]["name"], "data", "null is no list");
 }
 

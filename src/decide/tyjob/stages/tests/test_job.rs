@@ -31,7 +31,7 @@ pub struct TestJob {
     pub trouble: Option<BTreeMap<String, CreateFailure>>,
     pub now: Timestamp,
     /// Events, oldest first: reason and message.
-    pub told: Vec<(&'static str, String)>,
+    pub reported: Vec<(&'static str, String)>,
     /// Names of pods made and deleted, in order.
     pub calls: Vec<String>,
     pub gone: bool,
@@ -50,7 +50,7 @@ impl TestJob {
             bodies: BTreeMap::new(),
             trouble: Some(BTreeMap::new()),
             now: "2026-01-01T00:00:00Z".parse().unwrap(),
-            told: Vec::new(),
+            reported: Vec::new(),
             calls: Vec::new(),
             gone: false,
             made: 0,
@@ -71,7 +71,7 @@ impl TestJob {
         test.settle();
         assert_eq!(test.stage(), Stage::Running);
         test.calls.clear();
-        test.told.clear();
+        test.reported.clear();
         test
     }
 
@@ -179,7 +179,7 @@ impl TestJob {
                 pod.allocation = Some(node);
             }
             JobEffect::Event { reason, message, .. } => {
-                self.told.push((reason, message));
+                self.reported.push((reason, message));
                 return false;
             }
             JobEffect::Wake { at } => {
@@ -296,6 +296,6 @@ impl TestJob {
     }
 
     pub fn was_told(&self, reason: &str) -> bool {
-        self.told.iter().any(|(told, _)| *told == reason)
+        self.reported.iter().any(|(reported, _)| *reported == reason)
     }
 }

@@ -11,7 +11,7 @@ fn a_new_valid_job_is_pending_with_its_finalizer_and_makes_nothing() {
     assert_eq!(test.stage(), Stage::Pending);
     assert!(test.job.metadata.finalizers.is_some() && test.pods.is_empty());
     assert_eq!((test.status().total_workers, test.status().ready.as_deref()), (2, Some("0/2")));
-    assert_eq!(test.told[0].0, "Pending");
+    assert_eq!(test.reported[0].0, "Pending");
 }
 
 #[test]
@@ -85,7 +85,7 @@ fn workers_follow_the_leaders_address_and_the_job_runs_when_enough_are_ready() {
     test.ready("rl-actor-1");
     test.settle();
     assert_eq!((test.stage(), test.status().ready.as_deref()), (Stage::Running, Some("2/3")));
-    let reasons: Vec<&str> = test.told.iter().map(|(reason, _)| *reason).collect();
+    let reasons: Vec<&str> = test.reported.iter().map(|(reason, _)| *reason).collect();
     assert_eq!(reasons, ["Pending", "Starting", "Running"]);
 }
 
@@ -181,7 +181,7 @@ fn an_image_that_is_pulled_in_time_starts_the_clock_anew() {
 }
 
 #[test]
-fn other_reasons_between_two_pulls_do_not_start_the_clock_anew() {
+fn other_reasons_between_two_pulls_do_not_start_the_clock_again() {
     let mut test = TestJob::new(spec(1));
     test.settle();
     test.place_all();
@@ -311,7 +311,7 @@ fn a_leader_that_succeeds_ends_the_job_in_every_stage_that_has_one() {
         test.settle();
         assert_eq!(test.stage(), Stage::Succeeded);
         assert!(test.status().completion_time.is_some());
-        assert_eq!(test.told.last().unwrap().0, "Succeeded");
+        assert_eq!(test.reported.last().unwrap().0, "Succeeded");
     }
 }
 
