@@ -48,6 +48,8 @@ const ROWS: &[Row] = &[
     ("storage.k8s.io/v1", "csistoragecapacities", "CSIStorageCapacity", 'n', "", "xeVl+2Ly1kE=", ""),
     ("storage.k8s.io/v1", "storageclasses", "StorageClass", 'c', "sc", "K+m6uJwbjGY=", ""),
     ("storage.k8s.io/v1", "volumeattachments", "VolumeAttachment", 'c', "", "tJx/ezt6UDU=", "status:VolumeAttachment:gpu"),
+    ("admissionregistration.k8s.io/v1", "validatingadmissionpolicies", "ValidatingAdmissionPolicy", 'c', "", "6OxvlMmQ6is=", "status:ValidatingAdmissionPolicy:gpu"),
+    ("admissionregistration.k8s.io/v1", "validatingadmissionpolicybindings", "ValidatingAdmissionPolicyBinding", 'c', "", "v9715VZqakg=", ""),
     ("apiextensions.k8s.io/v1", "customresourcedefinitions", "CustomResourceDefinition", 'c', "crd crds", "jfWCUB31mvA=", "status:CustomResourceDefinition:gpu"),
     ("scheduling.k8s.io/v1", "priorityclasses", "PriorityClass", 'c', "pc", "1QwjyaZjj3Y=", ""),
     ("coordination.k8s.io/v1", "leases", "Lease", 'n', "", "/sY7hl8ol1U=", ""),
@@ -122,7 +124,8 @@ fn row(&(gv, plural, kind, scope, short, _, subs): &Row) -> Resource {
             | "jobs"
             | "cronjobs"
     );
-    let extensions: &[&str] = if plural == "customresourcedefinitions" { &["api-extensions"] } else { &[] };
+    let extends = plural == "customresourcedefinitions" || group == "admissionregistration.k8s.io";
+    let extensions: &[&str] = if extends { &["api-extensions"] } else { &[] };
     // Namespaces are deleted one by one only.
     let verb_list = if plural == "namespaces" { FULL.replace("deletecollection ", "") } else { FULL.to_owned() };
     let storage = if plural == "events" { "/events".to_owned() } else { format!("{group}/{plural}") };
@@ -180,10 +183,12 @@ pub fn resources() -> Vec<Resource> {
         all.push(review("selfsubjectaccessreviews", "SelfSubjectAccessReview", false));
         all.push(review("selfsubjectrulesreviews", "SelfSubjectRulesReview", false));
         all.push(review("subjectaccessreviews", "SubjectAccessReview", false));
-        all.push(Resource {
-            group: "authentication.k8s.io".to_owned(),
-            ..bare("selfsubjectreviews", "SelfSubjectReview", false, "create", &[])
-        });
+        for (plural, kind) in [("selfsubjectreviews", "SelfSubjectReview"), ("tokenreviews", "TokenReview")] {
+            all.push(Resource {
+                group: "authentication.k8s.io".to_owned(),
+                ..bare(plural, kind, false, "create", &[])
+            });
+        }
         all
     });
     ALL.clone()

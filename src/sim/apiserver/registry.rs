@@ -116,7 +116,12 @@ impl Resource {
             || self.is("apiextensions.k8s.io", "customresourcedefinitions")
             || matches!(
                 self.group.as_str(),
-                "apps" | "batch" | "policy" | "networking.k8s.io" | "flowcontrol.apiserver.k8s.io"
+                "admissionregistration.k8s.io"
+                    | "apps"
+                    | "batch"
+                    | "policy"
+                    | "networking.k8s.io"
+                    | "flowcontrol.apiserver.k8s.io"
             )
     }
 }
@@ -141,6 +146,11 @@ impl Registry {
     fn insert(&mut self, resource: Resource) {
         let key = (resource.group.clone(), resource.version.clone(), resource.plural.clone());
         self.resources.insert(key, Arc::new(resource));
+    }
+
+    /// No longer serves the resources of a group, as a server that does not know them.
+    pub fn remove_group(&mut self, group: &str) {
+        self.resources.retain(|(of, _, _), _| of != group);
     }
 
     /// Adds or replaces a custom resource; its group becomes known.

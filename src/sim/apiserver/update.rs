@@ -19,7 +19,7 @@ fn unconditional(resource: &Resource) -> bool {
             (resource.group.as_str(), resource.plural.as_str()),
             ("coordination.k8s.io", "leases")
                 | ("policy", "poddisruptionbudgets")
-                | ("apiextensions.k8s.io" | "discovery.k8s.io" | "resource.k8s.io", _)
+                | ("admissionregistration.k8s.io" | "apiextensions.k8s.io" | "discovery.k8s.io" | "resource.k8s.io", _)
         )
 }
 

@@ -95,8 +95,28 @@ pub fn decode_time(resource: &Resource, value: &mut Value) {
                 }
             }
         }
+        ("admissionregistration.k8s.io", "validatingadmissionpolicies") => {
+            set(value, "/spec", "failurePolicy", json!("Fail"));
+            match_resources(value, "/spec/matchConstraints");
+        }
+        ("admissionregistration.k8s.io", "validatingadmissionpolicybindings") => {
+            match_resources(value, "/spec/matchResources");
+        }
         ("apiextensions.k8s.io", "customresourcedefinitions") => definition(value),
         _ => {}
+    }
+}
+
+/// What an admission policy or its binding matches.
+fn match_resources(value: &mut Value, at: &str) {
+    set(value, at, "matchPolicy", json!("Equivalent"));
+    set(value, at, "namespaceSelector", json!({}));
+    set(value, at, "objectSelector", json!({}));
+    for rules in ["resourceRules", "excludeResourceRules"] {
+        let list = value.pointer_mut(&format!("{at}/{rules}")).and_then(Value::as_array_mut);
+        for rule in list.into_iter().flatten() {
+            set(rule, "", "scope", json!("*"));
+        }
     }
 }
 

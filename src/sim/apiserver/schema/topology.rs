@@ -46,6 +46,9 @@ const LISTS: &[(&str, &str, &str, &str)] = &[
     ("policy.v1.PodDisruptionBudgetStatus", "conditions", "type", ""),
     ("networking.v1.NetworkPolicyStatus", "conditions", "type", "-"),
     ("apiextensions.v1.CustomResourceDefinitionStatus", "conditions", "type", "-"),
+    ("admissionregistration.v1.ValidatingAdmissionPolicySpec", "matchConditions", "name", ""),
+    ("admissionregistration.v1.ValidatingAdmissionPolicySpec", "variables", "name", ""),
+    ("admissionregistration.v1.ValidatingAdmissionPolicyStatus", "conditions", "type", "-"),
     ("storage.v1.CSINodeSpec", "drivers", "name", ""),
     ("resource.v1.ResourceClaimStatus", "reservedFor", "uid", ""),
     ("resource.v1.ResourceClaimStatus", "devices", "driver device pool", "-"),
@@ -56,6 +59,7 @@ const SETS: &[(&str, &str)] = &[
     ("meta.v1.ObjectMeta", "finalizers"),
     ("core.v1.NodeSpec", "podCIDRs"),
     ("discovery.v1.Endpoint", "addresses"),
+    ("admissionregistration.v1.ValidatingAdmissionPolicyBindingSpec", "validationActions"),
     ("core.v1.ServiceSpec", "externalIPs"),
 ];
 
@@ -80,6 +84,9 @@ const ATOMIC_STRUCTS: &[&str] = &[
     "core.v1.TopologySelectorTerm",
     "core.v1.ScopeSelector",
     "meta.v1.LabelSelector",
+    "admissionregistration.v1.NamedRuleWithOperations",
+    "admissionregistration.v1.ParamKind",
+    "admissionregistration.v1.ParamRef",
     "rbac.v1.RoleRef",
     "rbac.v1.Subject",
 ];

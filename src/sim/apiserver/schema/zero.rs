@@ -36,6 +36,7 @@ pub(super) fn fill(full: &str, map: &mut serde_json::Map<String, Value>) {
         | "core.v1.ReplicationController"
         | "core.v1.ResourceQuota"
         | "resource.v1.ResourceClaim"
+        | "admissionregistration.v1.ValidatingAdmissionPolicy"
         | "apiextensions.v1.CustomResourceDefinition" => {
             set("spec", json!({}));
             set("status", json!({}));
@@ -44,7 +45,10 @@ pub(super) fn fill(full: &str, map: &mut serde_json::Map<String, Value>) {
             set("spec", json!({}));
             set("status", json!({"loadBalancer": {}}));
         }
-        "coordination.v1.Lease" => set("spec", json!({})),
+        "coordination.v1.Lease" | "admissionregistration.v1.ValidatingAdmissionPolicyBinding" => set("spec", json!({})),
+        "admissionregistration.v1.Validation"
+        | "admissionregistration.v1.MatchCondition"
+        | "admissionregistration.v1.Variable" => set("expression", json!("")),
         "core.v1.PodSpec" => set("containers", Value::Null),
         "core.v1.Container" | "core.v1.EphemeralContainer" => set("resources", json!({})),
         "core.v1.NodeStatus" => {
