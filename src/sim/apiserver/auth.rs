@@ -11,13 +11,80 @@ use super::registry::Resource;
 use super::request::Target;
 use super::store::Store;
 
+/// The audience of tokens that the server itself accepts.
+pub const AUDIENCE: &str = "https://kubernetes.default.svc";
+/// Key of [`User::extra`]: the node that a service-account token is bound to.
+pub const NODE_NAME: &str = "authentication.kubernetes.io/node-name";
+
 /// An authenticated (or anonymous) user.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct User {
     /// e.g. `system:node:node-a`.
     pub name: String,
     /// e.g. `system:masters`.
     pub groups: Vec<String>,
+    /// What else the token says, e.g. the node that it is bound to.
+    pub extra: BTreeMap<String, Vec<String>>,
+}
+
+impl User {
+    /// A user in the groups that its name brings along: those of every user, of nodes, of service accounts.
+    pub fn named(name: &str) -> Self {
+        let mut groups = vec!["system:authenticated".to_owned()];
+        if name.starts_with("system:node:") {
+            groups.push("system:nodes".to_owned());
+        }
+        groups.extend(account_groups(name));
+        Self { name: name.to_owned(), groups, ..Self::default() }
+    }
+
+    /// The user as `userInfo` of a review; empty fields are left out.
+    pub fn info(&self) -> Value {
+        let mut info = json!({"username": self.name});
+        if !self.groups.is_empty() {
+            info["groups"] = json!(self.groups);
+        }
+        if !self.extra.is_empty() {
+            info["extra"] = json!(self.extra);
+        }
+        info
+    }
+}
+
+/// The groups of a service account; none for other names.
+pub fn account_groups(name: &str) -> Vec<String> {
+    let account = name.strip_prefix("system:serviceaccount:").and_then(|rest| rest.split_once(':'));
+    let groups = account
+        .map(|(namespace, _)| vec!["system:serviceaccounts".to_owned(), format!("system:serviceaccounts:{namespace}")]);
+    groups.unwrap_or_default()
+}
+
+/// What a token stands for.
+#[derive(Debug, Clone, Default)]
+pub struct Credential {
+    /// Whose token it is.
+    pub user: User,
+    /// Who accepts it; the server when empty.
+    pub audiences: Vec<String>,
+    /// The objects that it lives and dies with: collection, key and uid.
+    pub bound: Vec<(String, String, String)>,
+}
+
+impl Credential {
+    /// Of the audiences asked for (the server when empty), those that the token is for.
+    pub fn for_audiences(&self, asked: &[String]) -> Vec<String> {
+        let server = [AUDIENCE.to_owned()];
+        let or_server = |list: &[String]| if list.is_empty() { server.to_vec() } else { list.to_vec() };
+        let own = or_server(&self.audiences);
+        or_server(asked).into_iter().filter(|audience| own.contains(audience)).collect()
+    }
+
+    /// Whether all that the token is bound to is still there.
+    fn is_live(&self, store: &Store) -> bool {
+        self.bound.iter().all(|(collection, key, uid)| {
+            store.get(collection, key).is_some_and(|object| super::object::meta(&object.value, "uid") == uid)
+        })
+    }
 }
 
 /// One allowed thing. `*` matches everything; resources are `pods` or `pods/binding`.
@@ -54,7 +121,7 @@ impl Rule {
 /// here and those of the RBAC objects in the store.
 #[derive(Debug, Default)]
 pub struct Users {
-    tokens: Mutex<BTreeMap<String, User>>,
+    tokens: Mutex<BTreeMap<String, Credential>>,
     rules: Mutex<BTreeMap<String, Vec<Rule>>>,
 }
 
@@ -62,13 +129,14 @@ impl Users {
     /// The users that are always there: `admin` (everything) and, on demand, nodes.
     pub fn new(secret: &str) -> Self {
         let users = Self::default();
-        users.add(User { name: "admin".into(), groups: vec!["system:masters".into()] }, &format!("{secret}-admin"));
+        let admin = User { name: "admin".into(), groups: vec!["system:masters".into()], ..User::default() };
+        users.add(Credential { user: admin, ..Credential::default() }, &format!("{secret}-admin"));
         users
     }
 
-    /// Adds a user with a token.
-    pub fn add(&self, user: User, token: &str) {
-        self.tokens.lock().unwrap_or_else(PoisonError::into_inner).insert(token.to_owned(), user);
+    /// Adds a token.
+    pub fn add(&self, credential: Credential, token: &str) {
+        self.tokens.lock().unwrap_or_else(PoisonError::into_inner).insert(token.to_owned(), credential);
     }
 
     /// Replaces the rules of a user.
@@ -76,20 +144,33 @@ impl Users {
         self.rules.lock().unwrap_or_else(PoisonError::into_inner).insert(user.to_owned(), rules);
     }
 
-    /// The token of a user, if it has one.
-    pub fn token(&self, user: &str) -> Option<String> {
+    /// The token of a user, if it has one; on a node, the one that is bound to this node alone.
+    pub fn token(&self, user: &str, node: Option<&str>) -> Option<String> {
+        let wanted: BTreeMap<String, Vec<String>> =
+            node.map(|node| (NODE_NAME.to_owned(), vec![node.to_owned()])).into_iter().collect();
         let tokens = self.tokens.lock().unwrap_or_else(PoisonError::into_inner);
-        tokens.iter().find(|(_, u)| u.name == user).map(|(t, _)| t.clone())
+        let found = tokens.iter().find(|(_, c)| c.user.name == user && c.user.extra == wanted && c.bound.is_empty());
+        found.map(|(token, _)| token.clone())
     }
 
-    /// The user of an `Authorization` header: anonymous when absent, 401 when the token is unknown.
-    pub fn authenticate(&self, header: Option<&str>) -> Result<User, Failure> {
+    /// What a token stands for, unless it is unknown or what it is bound to is gone.
+    pub fn credential(&self, token: &str, store: &Store) -> Option<Credential> {
+        let found = self.tokens.lock().unwrap_or_else(PoisonError::into_inner).get(token).cloned();
+        found.filter(|credential| credential.is_live(store))
+    }
+
+    /// The user of an `Authorization` header: anonymous when absent, 401 when the server does not accept the token.
+    pub fn authenticate(&self, header: Option<&str>, store: &Store) -> Result<User, Failure> {
         let Some(header) = header else {
-            return Ok(User { name: "system:anonymous".into(), groups: vec!["system:unauthenticated".into()] });
+            let groups = vec!["system:unauthenticated".into()];
+            return Ok(User { name: "system:anonymous".into(), groups, ..User::default() });
         };
         let token = header.strip_prefix("Bearer ").ok_or_else(Failure::unauthorized)?.trim();
-        let tokens = self.tokens.lock().unwrap_or_else(PoisonError::into_inner);
-        tokens.get(token).cloned().ok_or_else(Failure::unauthorized)
+        let credential = self.credential(token, store).ok_or_else(Failure::unauthorized)?;
+        if credential.for_audiences(&[]).is_empty() {
+            return Err(Failure::unauthorized());
+        }
+        Ok(credential.user)
     }
 
     /// Whether the user may do this.
@@ -126,9 +207,8 @@ impl Users {
         store: &Store,
     ) -> Result<(), Failure> {
         if target.resource.is_empty() {
-            let public = matches!(path, "/version" | "/version/" | "/healthz" | "/livez" | "/readyz");
             let known = !user.name.ends_with("anonymous");
-            if public || known || user.groups.iter().any(|g| g == "system:masters") {
+            if is_public(path) || known || user.groups.iter().any(|g| g == "system:masters") {
                 return Ok(());
             }
             let message = format!("forbidden: User \"{}\" cannot {} path \"{path}\"", user.name, target.verb);
@@ -167,6 +247,28 @@ impl Users {
     }
 }
 
+/// Whether RBAC lets the user do this to a path that is no resource.
+pub fn path_allowed(user: &User, verb: &str, path: &str, store: &Store) -> bool {
+    if is_public(path) || user.groups.iter().any(|g| g == "system:masters") {
+        return true;
+    }
+    let mut allowed = false;
+    for_each_rule(user, "", store, |rule, _| {
+        let fits = |pattern: &String| match pattern.strip_suffix('*') {
+            Some(prefix) => path.starts_with(prefix),
+            None => pattern == path,
+        };
+        let verbs = strings(&rule["verbs"]);
+        allowed |= verbs.iter().any(|v| v == "*" || v == verb) && strings(&rule["nonResourceURLs"]).iter().any(fits);
+    });
+    allowed
+}
+
+/// Paths that everybody may read.
+fn is_public(path: &str) -> bool {
+    matches!(path, "/version" | "/version/" | "/healthz" | "/livez" | "/readyz")
+}
+
 /// What the node authoriser lets a kubelet do.
 fn node_may(user: &User, target: &Target, resource: &str) -> bool {
     let own = user.name.strip_prefix("system:node:").unwrap_or_default();
@@ -191,6 +293,30 @@ fn node_may(user: &User, target: &Target, resource: &str) -> bool {
 /// The rules that RBAC objects in the store give a user.
 fn stored_rules(user: &User, target: &Target, store: &Store) -> Vec<Rule> {
     let mut rules = Vec::new();
+    for_each_rule(user, &target.namespace, store, |rule, namespace| {
+        let list = |key: &str| strings(&rule[key]);
+        let names = list("resourceNames");
+        if !names.is_empty() && !names.contains(&target.name) {
+            return;
+        }
+        rules.push(Rule {
+            groups: list("apiGroups"),
+            resources: list("resources"),
+            verbs: list("verbs"),
+            namespace: namespace.map(str::to_owned),
+        });
+    });
+    rules
+}
+
+/// The strings of a list.
+pub fn strings(list: &Value) -> Vec<String> {
+    list.as_array().into_iter().flatten().filter_map(Value::as_str).map(str::to_owned).collect()
+}
+
+/// Calls back with every rule of the roles that are bound to a user: in the whole cluster and, where one is named, in a
+/// namespace.
+fn for_each_rule(user: &User, namespace: &str, store: &Store, mut each: impl FnMut(&Value, Option<&str>)) {
     let mut bindings = |collection: &str, prefix: &str, namespace: Option<&str>| {
         let Ok(snapshot) = store.list(collection, prefix, None, None) else { return };
         for (_, binding) in snapshot.items {
@@ -204,28 +330,15 @@ fn stored_rules(user: &User, target: &Target, store: &Store) -> Vec<Rule> {
                 _ => None,
             };
             for rule in role.iter().flat_map(|r| r.value["rules"].as_array().into_iter().flatten()) {
-                let list = |key: &str| -> Vec<String> {
-                    rule[key].as_array().into_iter().flatten().filter_map(Value::as_str).map(str::to_owned).collect()
-                };
-                let names = list("resourceNames");
-                if !names.is_empty() && !names.contains(&target.name) {
-                    continue;
-                }
-                rules.push(Rule {
-                    groups: list("apiGroups"),
-                    resources: list("resources"),
-                    verbs: list("verbs"),
-                    namespace: namespace.map(str::to_owned),
-                });
+                each(rule, namespace);
             }
         }
     };
     bindings("rbac.authorization.k8s.io/clusterrolebindings", "/", None);
-    if !target.namespace.is_empty() {
-        let prefix = format!("/{}/", target.namespace);
-        bindings("rbac.authorization.k8s.io/rolebindings", &prefix, Some(&target.namespace));
+    if !namespace.is_empty() {
+        let prefix = format!("/{namespace}/");
+        bindings("rbac.authorization.k8s.io/rolebindings", &prefix, Some(namespace));
     }
-    rules
 }
 
 fn is_subject(user: &User, subject: &Value) -> bool {

@@ -8,6 +8,7 @@ use jiff::Timestamp;
 use super::auth::Users;
 use super::counts::Counts;
 use super::faults::Faults;
+use super::policies::Policies;
 use super::registry::Registry;
 use super::store::Store;
 
@@ -21,7 +22,9 @@ pub struct Core {
     /// Served resources; swapped whole.
     pub registry: ArcSwap<Registry>,
     /// Tokens and permissions.
-    pub users: Users,
+    pub users: Arc<Users>,
+    /// Admission policies.
+    pub policies: Policies,
     /// Injected faults.
     pub faults: Faults,
     /// Requests seen.
@@ -37,7 +40,8 @@ impl Core {
         Arc::new(Self {
             store: Store::new(200),
             registry: ArcSwap::from_pointee(Registry::built_in()),
-            users: Users::new(secret),
+            users: Arc::new(Users::new(secret)),
+            policies: Policies::default(),
             faults: Faults::new(seed),
             counts: Counts::default(),
             clock,

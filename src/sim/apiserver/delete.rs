@@ -7,6 +7,7 @@ use super::core::{Core, rfc3339};
 use super::events::from_stored;
 use super::failure::{Failure, success};
 use super::object::{Object, deleting, finalized, key, meta, metadata_mut, text};
+use super::policies::{self, Asked};
 use super::registry::Resource;
 use super::request::Request;
 
@@ -80,18 +81,23 @@ fn shows(resource: &Resource) -> bool {
         || resource.is("storage.k8s.io", "csidrivers")
 }
 
-/// Deletes one object.
+/// Deletes one object, for a request if its admission is to be judged.
 pub fn delete(
     core: &Core,
     resource: &Resource,
-    namespace: &str,
-    name: &str,
+    (namespace, name): (&str, &str),
     options: &Options,
+    request: Option<&Request>,
 ) -> Result<Gone, Failure> {
     let key = key(namespace, name);
     loop {
         let live = core.store.get(&resource.storage, &key).ok_or_else(|| Failure::not_found(resource, name))?;
         check(resource, name, &live, options)?;
+        if let Some(request) = request.filter(|_| policies::any(core)) {
+            let old = from_stored(resource, &live.value);
+            let asked = Asked::of(request, resource, "DELETE");
+            policies::judge(core, &Asked { old: Some(&old), dry: options.dry, ..asked })?;
+        }
         if options.dry {
             return Ok(Gone::Object(from_stored(resource, &live.value)));
         }

@@ -6,7 +6,7 @@ use axum::body::{Body, Bytes, to_bytes};
 use axum::http::{HeaderMap, HeaderValue, Method, Request as HttpRequest, Response, header};
 use serde_json::{Value, json};
 
-use super::auth::User;
+use super::auth::{User, account_groups};
 use super::codec;
 use super::core::Core;
 use super::counts::Counted;
@@ -20,7 +20,9 @@ use super::openapi;
 use super::read;
 use super::registry::Resource;
 use super::request::Request;
+use super::reviews;
 use super::subresources;
+use super::tokens;
 use super::watch;
 use super::write::{Write, Written};
 
@@ -33,7 +35,7 @@ pub struct Dropped;
 pub async fn serve(core: Arc<Core>, http: HttpRequest<Body>) -> Result<Response<Body>, Dropped> {
     let (head, body) = http.into_parts();
     let authorization = head.headers.get(header::AUTHORIZATION).and_then(|v| v.to_str().ok());
-    let user = match core.users.authenticate(authorization) {
+    let user = match core.users.authenticate(authorization, &core.store) {
         Ok(user) => user,
         Err(failure) => return Ok(codec::failure(&failure)),
     };
@@ -82,8 +84,26 @@ fn impersonated(headers: &HeaderMap, user: User) -> Result<User, Failure> {
             json!({"name": name, "kind": "users"}),
         ));
     }
-    let groups = headers.get_all("impersonate-group").iter().filter_map(|v| v.to_str().ok()).map(str::to_owned);
-    Ok(User { name: name.to_owned(), groups: groups.chain(["system:authenticated".to_owned()]).collect() })
+    let mut groups: Vec<String> =
+        headers.get_all("impersonate-group").iter().filter_map(|v| v.to_str().ok()).map(str::to_owned).collect();
+    if groups.is_empty() {
+        groups = account_groups(name);
+    }
+    if name != "system:anonymous" && !groups.iter().any(|g| g == "system:authenticated") {
+        groups.push("system:authenticated".to_owned());
+    }
+    if name == "system:anonymous" && groups.is_empty() {
+        groups.push("system:unauthenticated".to_owned());
+    }
+    let mut user = User { name: name.to_owned(), groups, ..User::default() };
+    for (header, value) in headers {
+        let (Some(key), Ok(value)) = (header.as_str().strip_prefix("impersonate-extra-"), value.to_str()) else {
+            continue;
+        };
+        let key = super::request::decode(key, false).to_lowercase();
+        user.extra.entry(key).or_default().push(value.to_owned());
+    }
+    Ok(user)
 }
 
 fn count(core: &Core, request: &Request) {
@@ -107,7 +127,7 @@ fn answer(
     let target = &request.target;
     let registry = core.registry.load_full();
     let resource = registry.find(&target.group, &target.version, &target.resource);
-    core.users.authorize(&request.user, target, resource.as_deref(), &request.path, &core.store)?;
+    core.users.authorize(&request.user, &request.to_authorize(), resource.as_deref(), &request.path, &core.store)?;
     if target.resource.is_empty() {
         return plain_path(core, method, request);
     }
@@ -166,7 +186,7 @@ fn main_resource(
         }
         "delete" => {
             let options = Options::read(request, delete_body(request, body)?.as_ref());
-            match delete::delete(core, resource, &target.namespace, &target.name, &options)? {
+            match delete::delete(core, resource, (&target.namespace, &target.name), &options, Some(request))? {
                 Gone::Object(value) => codec::object(request, resource, 200, &value),
                 Gone::Status(status) => Ok(codec::json(200, &status)),
             }
@@ -191,7 +211,7 @@ fn delete_collection(
     let mut items = Vec::new();
     for (_, object) in selected.items {
         let (namespace, name) = (meta(&object.value, "namespace"), meta(&object.value, "name"));
-        match delete::delete(core, resource, namespace, name, &options) {
+        match delete::delete(core, resource, (namespace, name), &options, Some(request)) {
             Ok(_) => items.push(object.value.clone()),
             Err(failure) if failure.code() == 404 => {}
             Err(failure) => return Err(failure),
@@ -246,6 +266,10 @@ fn subresource(
             let status = subresources::evict(core, resource, request, &target.name, &codec::read(request, body)?)?;
             Ok(codec::json(201, &status))
         }
+        ("token", _) => {
+            let token = tokens::request(core, resource, request, codec::read(request, body)?)?;
+            Ok(codec::json(201, &token))
+        }
         ("status" | "resize" | "ephemeralcontainers", "get") => read::get(core, resource, request),
         ("status" | "finalize" | "resize" | "ephemeralcontainers", "update") => {
             let written = write.replace(&codec::read(request, body)?)?;
@@ -280,7 +304,7 @@ fn virtual_resource(
             Ok(codec::json(200, &list))
         }
         _ => {
-            let review = subresources::review(core, resource, request, codec::read(request, body)?);
+            let review = reviews::review(core, resource, request, codec::read(request, body)?)?;
             Ok(codec::json(201, &typed(resource, &review)))
         }
     }

@@ -120,6 +120,19 @@ impl Failure {
         Self::new(403, "Forbidden", message, Some(details))
     }
 
+    /// A write that an admission policy denies; `reason` as its validation gives it, `Invalid` where it gives none.
+    pub fn denied(resource: &Resource, name: &str, reason: &str, why: &str) -> Self {
+        let (code, reason) = match reason {
+            "Forbidden" => (403, "Forbidden"),
+            "Unauthorized" => (401, "Unauthorized"),
+            "RequestEntityTooLarge" => (413, "RequestEntityTooLarge"),
+            _ => (422, "Invalid"),
+        };
+        let mut details = resource.details(name, &resource.plural);
+        details["causes"] = json!([{ "message": why }]);
+        Self::new(code, reason, format!("{} \"{name}\" is forbidden: {why}", resource.qualified()), Some(details))
+    }
+
     /// 405.
     pub fn method_not_allowed() -> Self {
         Self::new(

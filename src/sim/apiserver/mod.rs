@@ -6,14 +6,14 @@
 //!
 //! A request goes `listen` → `dispatch` (who, faults, may they) → `read`, `watch`, `write`/`update`, `delete` or
 //! `subresources`; these know objects only as JSON, what they need to know of fields is in `schema`, and what is
-//! common to all kinds is in `store`. `tidy` is what controllers do behind the API.
+//! common to all kinds is in `store`. Writes are judged by `policies` before they are stored. `tidy` is what controllers do behind the API.
 //!
 //! Left out, and why:
 //! * protobuf and CBOR bodies: every client that is used here speaks JSON; others get 415 (`kubectl create namespace`
 //!   and `kubectl drain` send protobuf, `kubectl apply` does not);
 //! * the token volume of a pod's service account, since no container here talks to the API;
-//! * logs, exec, port-forward, proxy, scale and token requests: there is nothing behind them (501);
-//! * admission webhooks and policies, quotas, limit ranges, service addresses, conversion between versions;
+//! * logs, exec, port-forward, proxy and scale: there is nothing behind them (501);
+//! * admission webhooks, quotas, limit ranges, service addresses, conversion between versions;
 //! * controllers: workloads (Deployments, Jobs, …) are stored and nothing more; kept are garbage collection, namespace
 //!   removal and the readiness taints of nodes ([`Options`]);
 //! * of the CEL rules of custom types, their cost and the check of their types before anything is judged by them;
@@ -38,9 +38,11 @@ mod managed;
 mod object;
 mod openapi;
 mod patch;
+mod policies;
 mod read;
 mod registry;
 mod request;
+mod reviews;
 mod schema;
 mod selectors;
 mod server;
@@ -49,6 +51,7 @@ mod subresources;
 mod table;
 mod tidy;
 mod tls;
+mod tokens;
 mod update;
 mod validate;
 mod watch;

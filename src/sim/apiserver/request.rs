@@ -1,5 +1,6 @@
 //! A request as the API understands it: verb, resource, names, options.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use axum::http::{HeaderMap, Method, Uri};
@@ -53,6 +54,21 @@ impl Request {
         let path = uri.path().to_owned();
         let target = Target::read(method, &path, &query);
         Self { target, query, path, user, agent: header("user-agent"), accept: header("accept"), content_type }
+    }
+
+    /// What the user must be allowed: as asked for, and of a list or watch that a field selector narrows to one name, this
+    /// name too.
+    pub fn to_authorize(&self) -> Cow<'_, Target> {
+        let listing = matches!(self.target.verb.as_str(), "list" | "watch") && self.target.name.is_empty();
+        let fields = self.query.text("fieldSelector").split(',');
+        let mut named = fields.filter_map(|term| {
+            let (field, name) = term.split_once('=')?;
+            (field == "metadata.name").then_some(name.trim_start_matches('='))
+        });
+        match named.next_back().filter(|name| listing && !name.is_empty()) {
+            Some(name) => Cow::Owned(Target { name: name.to_owned(), ..self.target.clone() }),
+            None => Cow::Borrowed(&self.target),
+        }
     }
 
     /// The field manager of a write: as given, or the program name of the user agent.
@@ -152,7 +168,8 @@ impl Query {
     }
 }
 
-fn decode(text: &str, plus: bool) -> String {
+/// Undoes percent-encoding; `plus` reads `+` as a blank.
+pub fn decode(text: &str, plus: bool) -> String {
     let bytes = text.as_bytes();
     let mut out = Vec::with_capacity(bytes.len());
     let mut at = 0;

@@ -9,7 +9,7 @@ use tokio::net::TcpListener;
 use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 
-use super::auth::{Rule, User};
+use super::auth::{self, Credential, Rule, User};
 use super::core::{Clock, Core};
 use super::counts::Counts;
 use super::faults::Faults;
@@ -32,6 +32,9 @@ pub struct Options {
     pub garbage_collection: bool,
     /// Taints of nodes follow their Ready condition, as a node lifecycle controller has it.
     pub node_lifecycle: bool,
+    /// Whether ValidatingAdmissionPolicies and their bindings are served and judge writes; without, they are unknown, as
+    /// on an older server.
+    pub admission_policies: bool,
 }
 
 impl Default for Options {
@@ -43,6 +46,7 @@ impl Default for Options {
             clock: Arc::new(crate::runtime::clock::wall),
             garbage_collection: true,
             node_lifecycle: true,
+            admission_policies: true,
         }
     }
 }
@@ -87,6 +91,11 @@ impl ApiServer {
         let secret = format!("baton-{:08x}", options.seed);
         let core = Core::new(Arc::clone(&options.clock), options.seed, &secret);
         seed(&core);
+        if !options.admission_policies {
+            let mut registry = (**core.registry.load()).clone();
+            registry.remove_group(super::policies::GROUP);
+            core.registry.store(Arc::new(registry));
+        }
         let tls = Tls::new()?;
         let plain = bind(options.port).await?;
         let secure = bind(options.tls_port).await?;
@@ -157,19 +166,23 @@ impl ApiServer {
     /// Bearer token of a user; a new user in no group (so without any permission) is made where there is none.
     /// `system:node:<name>` becomes a member of `system:nodes`, `system:serviceaccount:…` of the service account groups.
     pub fn token(&self, user: &str) -> String {
-        if let Some(token) = self.core.users.token(user) {
+        self.token_of(user, None)
+    }
+
+    /// Bearer token of a user, bound to a node: its requests carry the node's name, as those of a service account's pod on
+    /// that node do. Each pair of user and node has a token of its own.
+    pub fn token_on_node(&self, user: &str, node: &str) -> String {
+        self.token_of(user, Some(node))
+    }
+
+    fn token_of(&self, name: &str, node: Option<&str>) -> String {
+        if let Some(token) = self.core.users.token(name, node) {
             return token;
         }
-        let mut groups = vec!["system:authenticated".to_owned()];
-        if user.starts_with("system:node:") {
-            groups.push("system:nodes".to_owned());
-        }
-        if let Some((namespace, _)) = user.strip_prefix("system:serviceaccount:").and_then(|r| r.split_once(':')) {
-            groups.push("system:serviceaccounts".to_owned());
-            groups.push(format!("system:serviceaccounts:{namespace}"));
-        }
-        let token = format!("{}-{}", user.replace(':', "-"), self.core.uuid());
-        self.core.users.add(User { name: user.to_owned(), groups }, &token);
+        let mut user = User::named(name);
+        user.extra.extend(node.map(|node| (auth::NODE_NAME.to_owned(), vec![node.to_owned()])));
+        let token = format!("{}-{}", name.replace(':', "-"), self.core.uuid());
+        self.core.users.add(Credential { user, ..Credential::default() }, &token);
         token
     }
 
@@ -181,22 +194,27 @@ impl ApiServer {
 
     /// A kubeconfig for a user, over TLS, with authority and token inside.
     pub fn kubeconfig(&self, user: &str) -> String {
-        let ca = base64::engine::general_purpose::STANDARD.encode(&self.tls.ca);
-        self.config_text(user, &self.tls_url(), &format!("\n    certificate-authority-data: {ca}"))
+        self.secure_config(user, &self.token(user))
+    }
+
+    /// A kubeconfig for a user, over TLS, with the user's token that is bound to a node.
+    pub fn kubeconfig_on_node(&self, user: &str, node: &str) -> String {
+        self.secure_config(user, &self.token_on_node(user, node))
     }
 
     /// A kubeconfig for a user, over plain HTTP.
     pub fn plain_kubeconfig(&self, user: &str) -> String {
-        self.config_text(user, &self.url(), "")
+        config_text(user, &self.url(), "", &self.token(user))
     }
 
-    fn config_text(&self, user: &str, url: &str, ca: &str) -> String {
-        let token = self.token(user);
-        format!(
-            "apiVersion: v1\nkind: Config\nclusters:\n- name: baton\n  cluster:\n    server: {url}{ca}\nusers:\n- name: \
-             \"{user}\"\n  user:\n    token: {token}\ncontexts:\n- name: baton\n  context:\n    cluster: baton\n    user: \
-             \"{user}\"\n    namespace: default\ncurrent-context: baton\n"
-        )
+    /// A kubeconfig for a user, over plain HTTP, with the user's token that is bound to a node.
+    pub fn plain_kubeconfig_on_node(&self, user: &str, node: &str) -> String {
+        config_text(user, &self.url(), "", &self.token_on_node(user, node))
+    }
+
+    fn secure_config(&self, user: &str, token: &str) -> String {
+        let ca = base64::engine::general_purpose::STANDARD.encode(&self.tls.ca);
+        config_text(user, &self.tls_url(), &format!("\n    certificate-authority-data: {ca}"), token)
     }
 
     /// Faults on command.
@@ -237,6 +255,15 @@ impl Drop for ApiServer {
         self.stop();
         self.background.abort_all();
     }
+}
+
+/// A kubeconfig; `ca` is the line of the authority, if any.
+fn config_text(user: &str, url: &str, ca: &str, token: &str) -> String {
+    format!(
+        "apiVersion: v1\nkind: Config\nclusters:\n- name: baton\n  cluster:\n    server: {url}{ca}\nusers:\n- name: \
+         \"{user}\"\n  user:\n    token: {token}\ncontexts:\n- name: baton\n  context:\n    cluster: baton\n    user: \
+         \"{user}\"\n    namespace: default\ncurrent-context: baton\n"
+    )
 }
 
 async fn bind(port: u16) -> Result<TcpListener, StartError> {

@@ -61,6 +61,8 @@ struct Collection {
     history: VecDeque<Arc<Change>>,
     /// Versions below this one are forgotten.
     floor: u64,
+    /// Version of the last change.
+    changed: u64,
     watchers: Vec<Watcher>,
     /// Watchers that select one node name: (pods only) found without asking all others.
     by_node: HashMap<String, Vec<Watcher>>,
@@ -134,6 +136,12 @@ impl Store {
         self.lock().collections.get(collection).map_or(0, |c| c.objects.len())
     }
 
+    /// Version of the last change in any of some collections; 0 when there was none.
+    pub fn changed(&self, collections: &[&str]) -> u64 {
+        let inner = self.lock();
+        collections.iter().filter_map(|name| inner.collections.get(*name)).map(|c| c.changed).max().unwrap_or(0)
+    }
+
     /// Commits `after` for `key` if the object is still in version `read` (`None`: absent). `after` gets its
     /// resourceVersion here. `None` for `after` deletes; then the answer is the last state in the deletion's version.
     pub fn commit(
@@ -172,6 +180,7 @@ impl Store {
         if change.after.is_none() || super::object::deleting(&result.value) || (change.before.is_none() && owned()) {
             self.untidy.notify_one();
         }
+        slot.changed = version;
         slot.publish(Arc::new(change));
         Ok(result)
     }

@@ -1,4 +1,4 @@
-//! `pods/binding`, `pods/eviction`, `namespaces/finalize`, scale, tokens and reviews.
+//! `pods/binding` and `pods/eviction`.
 
 use serde_json::{Value, json};
 
@@ -6,8 +6,10 @@ use super::core::Core;
 use super::delete::{self, Options};
 use super::failure::{Cause, Failure, success};
 use super::object::{deleting, key, meta, metadata_mut, text};
+use super::policies::{self, Asked};
 use super::registry::Resource;
 use super::request::Request;
+use super::schema;
 
 /// Binds a pod: node name, annotations and the scheduled condition in one write.
 pub fn bind(core: &Core, pods: &Resource, request: &Request, name: &str, binding: &Value) -> Result<Value, Failure> {
@@ -29,6 +31,7 @@ pub fn bind(core: &Core, pods: &Resource, request: &Request, name: &str, binding
         let cause = Cause::unsupported("target.kind", &json!(kind), &allowed);
         return Err(Failure::invalid_as(pods, "pods/binding", name, &[cause]));
     }
+    judge(core, pods, request, (name, binding), ("", "Binding"))?;
     let key = key(namespace, name);
     loop {
         let live = core.store.get(&pods.storage, &key).ok_or_else(|| Failure::not_found(pods, name))?;
@@ -79,6 +82,31 @@ pub fn bind(core: &Core, pods: &Resource, request: &Request, name: &str, binding
     }
 }
 
+/// Lets admission policies judge a body, of a kind of version `v1`, that is posted for a pod.
+fn judge(
+    core: &Core,
+    pods: &Resource,
+    request: &Request,
+    (name, body): (&str, &Value),
+    (group, kind): (&str, &str),
+) -> Result<(), Failure> {
+    if !policies::any(core) {
+        return Ok(());
+    }
+    let misfit = |why| Failure::bad_request(format!("{kind} in version \"v1\" cannot be handled as a {kind}: {why}"));
+    let decoded = schema::decode(&schema::builtin_schema(group, "v1", kind), body.clone());
+    let mut value = decoded.map_err(|why| misfit(why.to_string()))?.value;
+    let metadata = metadata_mut(&mut value);
+    metadata.insert("name".into(), json!(name));
+    metadata.insert("namespace".into(), json!(request.target.namespace));
+    // A binding comes by the path of its pod, or as a resource of its own.
+    let registry = core.registry.load();
+    let target = &request.target;
+    let own = registry.find(&target.group, &target.version, &target.resource);
+    let asked = Asked::of(request, own.as_deref().unwrap_or(pods), "CREATE");
+    policies::judge(core, &Asked { kind: (group, "v1", kind), name, object: Some(&value), ..asked })
+}
+
 /// Sets the condition PodScheduled to True.
 fn scheduled(core: &Core, value: &mut Value) {
     let now = core.now();
@@ -110,6 +138,7 @@ pub fn evict(core: &Core, pods: &Resource, request: &Request, name: &str, body: 
     let key = key(namespace, name);
     let options = Options::read(request, body.get("deleteOptions"));
     let live = core.store.get(&pods.storage, &key).ok_or_else(|| Failure::not_found(pods, name))?;
+    judge(core, pods, request, (name, body), ("policy", "Eviction"))?;
     let phase = text(&live.value, &["status", "phase"]);
     let counts = !matches!(phase, "Succeeded" | "Failed" | "Pending") && !deleting(&live.value);
     if counts {
@@ -118,7 +147,7 @@ pub fn evict(core: &Core, pods: &Resource, request: &Request, name: &str, body: 
     if !options.dry {
         disrupted(core, pods, &key);
     }
-    delete::delete(core, pods, namespace, name, &options)?;
+    delete::delete(core, pods, (namespace, name), &options, None)?;
     Ok(success(None, Some(201)))
 }
 
@@ -179,12 +208,12 @@ fn take_from_budget(core: &Core, namespace: &str, pod: &Value) -> Result<(), Fai
     }
 }
 
-/// Whether a label selector object selects a pod. An empty one selects everything, an absent one nothing.
-fn selects(selector: &Value, pod: &Value) -> bool {
+/// Whether a label selector object selects an object. An empty one selects everything, an absent one nothing.
+pub fn selects(selector: &Value, object: &Value) -> bool {
     if !selector.is_object() {
         return false;
     }
-    let labels = &pod["metadata"]["labels"];
+    let labels = &object["metadata"]["labels"];
     let exact = selector["matchLabels"].as_object().into_iter().flatten().all(|(k, v)| labels.get(k) == Some(v));
     exact
         && selector["matchExpressions"].as_array().into_iter().flatten().all(|e| {
@@ -198,26 +227,4 @@ fn selects(selector: &Value, pod: &Value) -> bool {
                 _ => false,
             }
         })
-}
-
-/// A review of what the asking user may do.
-pub fn review(core: &Core, resource: &Resource, request: &Request, mut body: Value) -> Value {
-    let wanted = &body["spec"]["resourceAttributes"];
-    let target = super::request::Target {
-        verb: text(wanted, &["verb"]).to_owned(),
-        group: text(wanted, &["group"]).to_owned(),
-        resource: text(wanted, &["resource"]).to_owned(),
-        subresource: text(wanted, &["subresource"]).to_owned(),
-        namespace: text(wanted, &["namespace"]).to_owned(),
-        name: text(wanted, &["name"]).to_owned(),
-        ..super::request::Target::default()
-    };
-    body["kind"] = json!(resource.kind);
-    body["apiVersion"] = json!(resource.api_version());
-    if resource.plural == "selfsubjectreviews" {
-        body["status"] = json!({"userInfo": {"username": request.user.name, "groups": request.user.groups}});
-    } else {
-        body["status"] = json!({"allowed": core.users.allowed(&request.user, &target, &core.store)});
-    }
-    body
 }

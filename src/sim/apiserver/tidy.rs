@@ -66,7 +66,7 @@ fn remove(core: &Core, resource: &Resource, object: &Object, propagation: &str) 
         ..Options::default()
     };
     let (namespace, name) = (meta(&object.value, "namespace"), meta(&object.value, "name"));
-    let done = delete::delete(core, resource, namespace, name, &options).is_ok();
+    let done = delete::delete(core, resource, (namespace, name), &options, None).is_ok();
     if done && resource.storage == definitions::COLLECTION {
         definitions::serve(core, name);
     }

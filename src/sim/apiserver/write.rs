@@ -10,6 +10,7 @@ use super::events::{from_stored, to_stored};
 use super::failure::{Cause, Failure};
 use super::managed::{self, Manager};
 use super::object::{Object, deleting, finalized, key, meta, metadata_mut, text};
+use super::policies::{self, Asked};
 use super::registry::Resource;
 use super::request::Request;
 use super::schema::{self, zero_object};
@@ -204,6 +205,8 @@ impl<'a> Write<'a> {
         if !causes.is_empty() {
             return Err(Failure::invalid(self.resource, &name, &causes));
         }
+        let asked = Asked::of(self.request, self.resource, "CREATE");
+        policies::judge(core, &Asked { name: &name, object: Some(&value), ..asked })?;
         let stored = to_stored(self.resource, value);
         if self.dry() {
             return Ok(Written { value: from_stored(self.resource, &stored), created: true });
@@ -234,6 +237,12 @@ impl<'a> Write<'a> {
         }
         if self.resource.is("apiextensions.k8s.io", "customresourcedefinitions") {
             return super::definitions::validate(value);
+        }
+        if self.resource.is(policies::GROUP, "validatingadmissionpolicies") {
+            return policies::validate(value);
+        }
+        if self.resource.is(policies::GROUP, "validatingadmissionpolicybindings") {
+            return policies::validate_binding(value);
         }
         Vec::new()
     }
@@ -302,6 +311,8 @@ impl<'a> Write<'a> {
             return Err(Failure::invalid(resource, &name, &causes));
         }
         bump_generation(resource, &mut value, current);
+        let asked = Asked::of(self.request, resource, "UPDATE");
+        policies::judge(core, &Asked { object: Some(&value), old: Some(current), ..asked })?;
         if managed::forget(&value) == managed::forget(current) {
             return Ok(Some(Written { value: current.clone(), created: false }));
         }
