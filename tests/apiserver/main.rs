@@ -11,10 +11,12 @@ mod deletes;
 mod failures;
 mod http;
 mod kubectl;
+mod policies;
 #[path = "../harness/kubectl.rs"]
 mod program;
 mod server;
 #[path = "../harness/skip.rs"]
 mod skip;
+mod tokens;
 mod watches;
 mod writes;

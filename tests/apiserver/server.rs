@@ -34,11 +34,35 @@ impl HttpApi {
         media: &str,
         body: Option<Value>,
     ) -> (u16, Value) {
-        let headers = [
-            ("Authorization", format!("Bearer {}", self.server.token(user))),
+        self.with_token(&self.server.token(user), &[], method, (path, media), body).await
+    }
+
+    /// A request as somebody whom the administrator impersonates.
+    pub async fn as_if(
+        &self,
+        who: &[(&str, &str)],
+        method: &str,
+        (path, media): (&str, &str),
+        body: Option<Value>,
+    ) -> (u16, Value) {
+        self.with_token(&self.server.token("admin"), who, method, (path, media), body).await
+    }
+
+    /// A request with a token and more headers.
+    pub async fn with_token(
+        &self,
+        token: &str,
+        more: &[(&str, &str)],
+        method: &str,
+        (path, media): (&str, &str),
+        body: Option<Value>,
+    ) -> (u16, Value) {
+        let mut headers = vec![
+            ("Authorization", format!("Bearer {token}")),
             ("Content-Type", media.to_owned()),
             ("User-Agent", "test/1".to_owned()),
         ];
+        headers.extend(more.iter().map(|(name, value)| (*name, (*value).to_owned())));
         let address = self.server.url().trim_start_matches("http://").to_owned();
         let text = body.map(|b| b.to_string());
         let answer = http::send(&address, method, path, &headers, text.as_deref()).await.expect("an answer");
