@@ -2,6 +2,11 @@
 
 use serde::{Deserialize, Serialize};
 
+/// Start of a Lease's name, before the node's.
+pub const LEASE_PREFIX: &str = "baton-agent-";
+/// End of the name of the Leases' namespace, after the daemons' namespace.
+pub const LEASES_SUFFIX: &str = "-nodes";
+
 /// How the agent identifies the pod that calls Allocate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -47,7 +52,12 @@ impl AgentStatus {
 
     /// Name of the Lease that carries the status of `node`'s agent.
     pub fn lease_name(node: &str) -> String {
-        format!("baton-agent-{node}")
+        format!("{LEASE_PREFIX}{node}")
+    }
+
+    /// The namespace of these Leases, beside the daemons' own: there, a node daemon's rights do not reach the leaders' Leases.
+    pub fn lease_namespace(namespace: &str) -> String {
+        format!("{namespace}{LEASES_SUFFIX}")
     }
 }
 

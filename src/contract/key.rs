@@ -41,6 +41,9 @@ pub const MODEL: &str = "scheduling.koordinator.sh/model";
 /// `{"2":[{"minors":[0,1],"ringBusBandwidth":"200G","allocationScore":1}]}`.
 pub const GPU_PARTITIONS: &str = "scheduling.koordinator.sh/gpu-partitions";
 
+/// Device object annotation: which devices people have taken out of use. The node daemon never writes it.
+pub const CORDONED: &str = "scheduling.koordinator.sh/cordoned";
+
 /// Device label: MIG profile, e.g. `1g.10gb`.
 pub const MIG_PROFILE: &str = "scheduling.koordinator.sh/mig-profile";
 /// Device label: UUID of the GPU that a MIG device is part of.
@@ -73,11 +76,13 @@ pub const MIG_PREFIX: &str = "nvidia.com/mig-";
 /// In a container with several GPU names, the first of these delivers the devices; the others answer empty.
 pub const GPU_DELIVERY_ORDER: [&str; 5] = [NVIDIA_GPU, GPU, GPU_CORE, GPU_MEMORY_RATIO, GPU_SHARED];
 
+/// Every extended resource of a device, MIG profiles aside.
+pub const DEVICE_NAMES: [&str; 7] = [NVIDIA_GPU, GPU, GPU_CORE, GPU_MEMORY_RATIO, GPU_MEMORY, GPU_SHARED, RDMA];
+
 /// Share units in one whole device.
 pub const WHOLE: i64 = 100;
 
 /// `true` for a device resource name of Baton's.
 pub fn is_device_resource(name: &str) -> bool {
-    matches!(name, NVIDIA_GPU | GPU | GPU_CORE | GPU_MEMORY_RATIO | GPU_MEMORY | GPU_SHARED | RDMA)
-        || name.starts_with(MIG_PREFIX)
+    DEVICE_NAMES.contains(&name) || name.starts_with(MIG_PREFIX)
 }

@@ -114,7 +114,7 @@ impl LockValue {
 
     /// The time as the `bind-timestamp` annotation writes it: decimal Unix nanoseconds.
     pub fn bind_timestamp(&self) -> String {
-        self.time.as_nanosecond().to_string()
+        print_bind_timestamp(self.time)
     }
 
     /// `true` when `annotation`, a `bind-timestamp`, is exactly the time of this lock.
@@ -149,6 +149,14 @@ fn rfc3339(text: &str) -> Option<Timestamp> {
     let kept = &fraction[..fraction.len().min(9)];
     let point = if kept.is_empty() { "" } else { "." };
     format!("{head}{point}{kept}{zone}").to_ascii_uppercase().parse().ok()
+}
+
+/// The annotation `bind-timestamp`: decimal Unix nanoseconds. Written for every Binding, so without the formatting machinery.
+pub fn print_bind_timestamp(time: Timestamp) -> String {
+    match i64::try_from(time.as_nanosecond()) {
+        Ok(nanos) => itoa::Buffer::new().format(nanos).to_owned(),
+        Err(_) => time.as_nanosecond().to_string(),
+    }
 }
 
 /// RFC 3339, UTC, nine fractional digits.

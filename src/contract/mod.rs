@@ -22,11 +22,11 @@ pub mod shared;
 pub mod tyjob;
 pub mod word;
 
-pub use agent_status::{AgentStatus, Identity};
+pub use agent_status::{AgentStatus, Identity, LEASE_PREFIX, LEASES_SUFFIX};
 pub use allocation::{AllocationError, DeviceAllocation, DeviceEntry, Extension, Vf};
 pub use container_devices::ContainerDevices;
 pub use id::{DeviceId, DeviceType, PodKey, PodRef, PodUid};
-pub use lock::{Holder, LockFormat, LockRead, LockValue};
+pub use lock::{Holder, LockFormat, LockRead, LockValue, print_bind_timestamp};
 pub use quantity::{Quantity, QuantityError};
 pub use request::{ContainerRequest, GpuRequest, RdmaRequest, RequestError};
 pub use shared::Shared;

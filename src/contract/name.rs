@@ -40,6 +40,28 @@ pub fn check_label_name(what: &'static str, text: &str) -> Result<(), BadName> {
     }
 }
 
+/// The daemons' namespace: a label that leaves room for [`LEASES_SUFFIX`](super::LEASES_SUFFIX), 57 characters.
+pub fn check_daemon_namespace(text: &str) -> Result<(), BadName> {
+    check_label_name("namespace", text)?;
+    if text.len() + super::LEASES_SUFFIX.len() > 63 {
+        return Err(bad(
+            "namespace",
+            text,
+            "is longer than 57 characters: the node daemons' Leases are in <namespace>-nodes",
+        ));
+    }
+    Ok(())
+}
+
+/// A node's name that leaves room for [`LEASE_PREFIX`](super::LEASE_PREFIX), 241 characters.
+pub fn check_node_name(text: &str) -> Result<(), BadName> {
+    check_subdomain("node name", text)?;
+    if text.len() + super::LEASE_PREFIX.len() > 253 {
+        return Err(bad("node name", text, "is longer than 241 characters: its daemon's Lease is baton-agent-<node>"));
+    }
+    Ok(())
+}
+
 /// An RFC 1123 subdomain: at most 253 characters, labels joined by dots.
 pub fn check_subdomain(what: &'static str, text: &str) -> Result<(), BadName> {
     if text.len() > 253 {

@@ -16,7 +16,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::contract::{LockRead, PodKey, PodUid, key};
+use crate::contract::{LockRead, PodKey, PodUid, key, print_bind_timestamp};
 use crate::decide::lock::ReleaseReason;
 use crate::decide::world::{NodeId, PodId, Wake};
 
@@ -289,7 +289,7 @@ impl Binder {
         let ticket = self.ticket(cx, id);
         let Some(attempt) = self.attempts.get_mut(&id) else { return };
         attempt.stage = Stage::Binding(ticket);
-        attempt.annotations.set(key::BIND_TIMESTAMP, attempt.time.as_nanosecond().to_string());
+        attempt.annotations.set(key::BIND_TIMESTAMP, print_bind_timestamp(attempt.time));
         cx.effects.push(Effect::Bind {
             ticket,
             pod: attempt.pod.clone(),
@@ -302,7 +302,7 @@ impl Binder {
     pub fn seen_bound(&mut self, cx: &mut Context<'_>, id: PodId) {
         let (Some(attempt), Some(pod)) = (self.attempts.get(&id), cx.world.pod(id)) else { return };
         let stamp = pod.facts.handoff.assignment.bind_timestamp.as_deref();
-        let ours = pod.node() == Some(attempt.node) && stamp == Some(attempt.time.as_nanosecond().to_string().as_str());
+        let ours = pod.node() == Some(attempt.node) && stamp == Some(print_bind_timestamp(attempt.time).as_str());
         if ours {
             self.bound(cx, id);
         } else {

@@ -1,9 +1,9 @@
 //! Amounts of what a node offers and pods ask for, and kube-scheduler's arithmetic of a pod's request.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
-use crate::contract::Quantity;
+use crate::contract::{Quantity, key};
 use crate::decide::pod::ContainerKind;
 
 /// Amounts: CPU in thousandths, memory and ephemeral storage in bytes, everything else in whole units by name.
@@ -20,14 +20,28 @@ pub struct Resources {
 }
 
 /// Whole amounts by name, in the order of the names. There are a handful of them, so they are looked for one by one: names
-/// mostly differ in length. A sum takes its names from what was added, so that few nodes have names of their own.
+/// mostly differ in length, and those of devices stand in memory once. A sum takes its names from what was added, so that few
+/// nodes have names of their own.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct Scalars(Vec<(Arc<str>, i64)>);
+
+/// The names of devices, which every node and every pod that counts here has.
+static DEVICE_NAMES: LazyLock<[Arc<str>; key::DEVICE_NAMES.len()]> = LazyLock::new(|| key::DEVICE_NAMES.map(Arc::from));
+
+/// A name to be kept.
+fn kept(name: &str) -> Arc<str> {
+    DEVICE_NAMES.iter().find(|known| ***known == *name).cloned().unwrap_or_else(|| name.into())
+}
+
+/// Equal at a glance where both are kept by [`kept`], else letter by letter.
+fn is_name(known: &str, name: &str) -> bool {
+    known.len() == name.len() && (std::ptr::eq(known, name) || known == name)
+}
 
 impl Scalars {
     /// The amount of this name.
     pub fn get(&self, name: &str) -> Option<i64> {
-        self.0.iter().find(|(known, _)| **known == *name).map(|(_, amount)| *amount)
+        self.0.iter().find(|(known, _)| is_name(known, name)).map(|(_, amount)| *amount)
     }
 
     /// Sets an amount.
@@ -47,7 +61,7 @@ impl Scalars {
 
     /// The amount of this name, to be changed; zero when it was not there.
     fn entry(&mut self, name: &Arc<str>) -> &mut i64 {
-        let known = self.0.iter().position(|(known, _)| **known == **name);
+        let known = self.0.iter().position(|(known, _)| is_name(known, name));
         let at = known.unwrap_or_else(|| {
             let at = self.0.partition_point(|(known, _)| **known < **name);
             self.0.insert(at, (name.clone(), 0));
@@ -127,7 +141,7 @@ impl Resources {
             "ephemeral-storage" => self.ephemeral = amount.value(),
             "pods" | "storage" => {}
             _ => {
-                self.scalar.insert(name.into(), amount.value());
+                self.scalar.insert(kept(name), amount.value());
             }
         }
     }
