@@ -43,7 +43,7 @@ async fn one(client: Client, at: usize) {
     let devices: Api<Device> = Api::all(client.clone());
     let device = device(&name, &created.uid().unwrap());
     devices.create(&PostParams::default(), &serde_json::from_value(device).unwrap()).await.unwrap();
-    let leases: Api<Lease> = Api::namespaced(client, SYSTEM);
+    let leases: Api<Lease> = Api::namespaced(client, &AgentStatus::lease_namespace(SYSTEM));
     leases.create(&PostParams::default(), &serde_json::from_value(lease(&name)).unwrap()).await.unwrap();
 }
 

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use baton::contract::inventory;
+use baton::contract::{AgentStatus, inventory};
 use k8s_openapi::api::core::v1::Namespace;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::Client;
@@ -67,7 +67,7 @@ impl Server {
 
     async fn prepare(&self) {
         let namespaces: Api<Namespace> = Api::all(self.client.clone());
-        for name in [SYSTEM, NAMESPACE] {
+        for name in [SYSTEM, &AgentStatus::lease_namespace(SYSTEM), NAMESPACE] {
             let namespace = serde_json::from_value(json!({"metadata": {"name": name}})).unwrap();
             namespaces.create(&PostParams::default(), &namespace).await.unwrap();
         }

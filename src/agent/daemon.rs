@@ -34,6 +34,7 @@ use crate::cluster::agent_lease::AgentLease;
 use crate::cluster::client;
 use crate::cluster::inventory::{InventoryWriter, Published};
 use crate::cluster::notice::Notices;
+use crate::contract::AgentStatus;
 use crate::decide::handoff::NodeInventory;
 use crate::hardware::{EventSink, GpuEvent, GpuProvider, NvmlOptions, NvmlProvider, RecordedProvider, Roots};
 use crate::runtime::{Backoff, PollThread, admin, clock};
@@ -168,7 +169,7 @@ async fn start(
 
     let heartbeat = options.periods.heartbeat;
     let writer = InventoryWriter::new(client.clone(), &options.node_name);
-    let lease = AgentLease::new(client, &options.namespace, &options.node_name);
+    let lease = AgentLease::new(client, &AgentStatus::lease_namespace(&options.namespace), &options.node_name);
     tasks.spawn(named("inventory", reporting::inventory(writer, publication, heartbeat)));
     let renewing = reporting::lease(lease, states.clone(), handoff.identity(), options.lockless(), heartbeat);
     tasks.spawn(named(LEASE, renewing));

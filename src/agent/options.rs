@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::contract::name::{BadName, check_annotation_key, check_label_name, check_subdomain};
+use crate::contract::name::{BadName, check_annotation_key, check_daemon_namespace, check_node_name, check_subdomain};
 use crate::contract::word::word_enum;
 use crate::contract::{LockFormat, key};
 use crate::decide::handoff::{IdMismatch, LockMode, UnassignedPods};
@@ -294,8 +294,8 @@ impl AgentOptions {
         let named = |option, checked: Result<(), BadName>| {
             checked.map_err(|bad| AgentOptionsError { option, problem: bad.to_string() })
         };
-        named("--node-name", check_subdomain("node name", &self.node_name))?;
-        named("--namespace", check_label_name("namespace", &self.namespace))?;
+        named("--node-name", check_node_name(&self.node_name))?;
+        named("--namespace", check_daemon_namespace(&self.namespace))?;
         if self.device_list_strategy.is_empty() {
             return bad("--device-list-strategy", "is empty; cdi-cri is the default".into());
         }
@@ -425,7 +425,9 @@ mod tests {
     #[test]
     fn what_cannot_work_is_refused_naming_flag_and_value() {
         type Break = fn(&mut AgentOptions);
-        let cases: [(Break, &str, &str); 11] = [
+        let cases: [(Break, &str, &str); 13] = [
+            (|o| o.node_name = "a".repeat(242), "--node-name", "longer than 241"),
+            (|o| o.namespace = "a".repeat(58), "--namespace", "longer than 57"),
             (|o| o.node_name = "Node_A".into(), "--node-name", "Node_A"),
             (|o| o.node_name = "a..b".into(), "--node-name", "a..b"),
             (|o| o.namespace = "a.b".into(), "--namespace", "a.b"),

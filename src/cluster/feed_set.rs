@@ -13,7 +13,7 @@ use serde::de::DeserializeOwned;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
-use super::agent_lease::{LightLease, agent_node};
+use super::agent_lease::{AgentLeases, LightLease};
 use super::device::RawDevice;
 use super::feed::{Feed, FeedMessage, WatchedObject, watch_config};
 use super::node::LightNode;
@@ -24,7 +24,7 @@ use super::spec_part::selector;
 use super::tyjob::{RawTyJob, job_facts};
 use super::volume::{capacity_facts, claim_facts, class_facts, driver_counts, volume_facts};
 use crate::contract::gang::{GangId, PodGroupApi};
-use crate::contract::{PodKey, PodUid};
+use crate::contract::{AgentStatus, PodKey, PodUid};
 use crate::decide::devices::NodePool;
 use crate::decide::tyjob::placement::{JobIdentity, PriorityClassFacts};
 use crate::decide::world::{BudgetFacts, WorldEvent};
@@ -34,8 +34,8 @@ use crate::decide::world::{BudgetFacts, WorldEvent};
 pub struct FeedSettings {
     /// Annotation of the node lock.
     pub lock_key: String,
-    /// Namespace of the agents' Leases.
-    pub agent_namespace: String,
+    /// Namespace of the daemons; the agents' Leases are in [`AgentStatus::lease_namespace`].
+    pub namespace: String,
     /// PodGroups of `scheduling.k8s.io` are read.
     pub scheduling_groups: bool,
 }
@@ -129,9 +129,17 @@ pub fn start_feeds(
         },
         |gone| Some(WorldEvent::DevicesGone(gone.name().into())),
     );
-    feeds.optional("agents", Api::namespaced(client.clone(), &settings.agent_namespace), LightLease::event, |gone| {
-        agent_node(gone.name()).map(|node| WorldEvent::AgentGone(node.into()))
-    });
+    let leases = AgentLeases::default();
+    let namespaces = [AgentStatus::lease_namespace(&settings.namespace), settings.namespace.clone()];
+    for (name, namespace) in ["agents", "agents of 0.1"].into_iter().zip(namespaces) {
+        let (applied, gone) = (leases.clone(), leases.clone());
+        feeds.optional(
+            name,
+            Api::namespaced(client.clone(), &namespace),
+            move |lease: LightLease| applied.applied(lease),
+            move |lease| gone.gone(lease.namespace(), lease.name()),
+        );
+    }
     feeds.optional(
         "namespaces",
         feeds.all(),

@@ -1,6 +1,7 @@
 //! Reading a live cluster, page by page, with errors that say what to do.
 
 use std::cell::Cell;
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -9,7 +10,9 @@ use kube::Client;
 use kube::api::{Api, ListParams};
 
 use super::say::remark;
+use crate::cluster::agent_lease::LightLease;
 use crate::cluster::client::{self, status_code};
+use crate::contract::AgentStatus;
 use crate::contract::inventory::Device;
 
 /// Connects with the credentials of `kubeconfig`; else of KUBECONFIG, ~/.kube/config, or the pod's service account.
@@ -38,6 +41,22 @@ pub async fn devices(client: Client) -> anyhow::Result<Vec<Device>> {
         }
         error
     })
+}
+
+/// The Leases of the node daemons by name, of daemons in `namespace`; while a fleet is upgraded from 0.1, those beside the leaders'
+/// Leases too.
+pub async fn agent_leases(client: Client, namespace: &str) -> anyhow::Result<BTreeMap<String, LightLease>> {
+    let of = |namespace: &str| Api::<LightLease>::namespaced(client.clone(), namespace);
+    let mut all_of = all(of(&AgentStatus::lease_namespace(namespace)), "leases").await?;
+    // Not everybody who may read the one namespace may read the other.
+    all_of.extend(all(of(namespace), "leases").await.unwrap_or_default());
+    let mut by_name: BTreeMap<String, LightLease> = BTreeMap::new();
+    for lease in all_of {
+        let name = lease.metadata.name.clone().unwrap_or_default();
+        let newest = LightLease::newest(by_name.remove(&name).into_iter().chain([lease]));
+        by_name.extend(newest.map(|lease| (name, lease)));
+    }
+    Ok(by_name)
 }
 
 /// Every object, `what` in messages.

@@ -1,6 +1,7 @@
 //! The operator's side: the command line, configuration, manifests, inspection, the demo. The only place that wires everything,
 //! and the only one that uses anyhow.
 
+pub mod admission;
 pub mod audit;
 pub mod cli;
 pub mod config;

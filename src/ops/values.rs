@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::config::Value;
-use crate::contract::name::{check_annotation_key, check_label_name};
+use crate::contract::name::{check_annotation_key, check_daemon_namespace, check_label_name};
 
 /// A node annotation's key.
 pub fn annotation_key(text: &str) -> Result<String, String> {
@@ -20,6 +20,20 @@ pub fn namespace(text: &str) -> Result<String, String> {
     check_label_name("namespace", text).map(|()| text.to_owned()).map_err(|bad| bad.to_string())
 }
 
+/// The daemons' namespace.
+pub fn daemon_namespace(text: &str) -> Result<String, String> {
+    check_daemon_namespace(text).map(|()| text.to_owned()).map_err(|bad| bad.to_string())
+}
+
+/// A user's name as the API server knows it; it stands in the text of a rule.
+pub fn user(text: &str) -> Result<String, String> {
+    let bad = |letter: char| letter.is_whitespace() || letter.is_control() || matches!(letter, '\'' | '"' | '\\' | '$');
+    if text.is_empty() || text.contains(bad) {
+        return Err("expected a user such as system:serviceaccount:NAMESPACE:NAME".to_owned());
+    }
+    Ok(text.to_owned())
+}
+
 /// An image's reference; checks only what a shell may have lost.
 pub fn image(text: &str) -> Result<String, String> {
     let bad = text.is_empty() || text.contains(|letter: char| letter.is_whitespace() || letter.is_control());
@@ -33,9 +47,11 @@ mod tests {
     #[test]
     fn what_cannot_be_a_name_is_refused() {
         assert!(annotation_key("scheduling.koordinator.sh/node-lock").is_ok() && annotation_key("bad key").is_err());
+        assert!(daemon_namespace(&"a".repeat(57)).is_ok() && daemon_namespace(&"a".repeat(58)).is_err());
         assert!(namespace("ml").is_ok() && namespace("Bad NS").is_err() && namespace("").is_err());
         assert_eq!(duration("90s"), Ok(Duration::from_secs(90)));
         assert!(duration("abc").unwrap_err().contains("\"abc\" is no duration"));
+        assert!(user("system:serviceaccount:a:b").is_ok() && user("").is_err() && user("a' || true").is_err());
         assert!(image("a.b:5000/c@sha256:00").is_ok() && image("").is_err() && image("a b").is_err());
     }
 }

@@ -133,7 +133,7 @@ impl SchedulerDaemon {
         let mut tasks = JoinSet::new();
         let settings = FeedSettings {
             lock_key: options.node_lock_key.clone(),
-            agent_namespace: options.namespace.clone(),
+            namespace: options.namespace.clone(),
             scheduling_groups: options.gangs.scheduling_group,
         };
         let locks = NodeLocks::new(client.clone(), &options.node_lock_key);

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::extender::ExtenderOptions;
 use crate::contract::gang::{MAX_WAIT, MatchPolicy};
-use crate::contract::name::{check_annotation_key, check_label_name, check_subdomain};
+use crate::contract::name::{check_annotation_key, check_daemon_namespace, check_subdomain};
 use crate::contract::word::words;
 use crate::contract::{LockFormat, key};
 use crate::decide::gang::{GangPolicy, OnBindFailure, TimeoutClock};
@@ -315,7 +315,7 @@ impl SchedulerOptions {
             ("lease-name", &*self.lease_name),
         ];
         options::filled(&words)?;
-        options::named("--namespace", check_label_name("namespace", &self.namespace))?;
+        options::named("--namespace", check_daemon_namespace(&self.namespace))?;
         options::named("--lease-name", check_subdomain("Lease name", &self.lease_name))?;
         options::named("--node-lock-key", check_annotation_key("node lock key", &self.node_lock_key))?;
         let p = &self.periods;

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
+use baton::ops::manifests::Values;
 use baton::runtime::clock;
 use baton::sim::apiserver::Rule;
 use baton::sim::hardware::{NodeSpec, VirtualNode};
@@ -34,6 +35,10 @@ impl DoctorNode {
         let machine = VirtualNode::create(server.path("m"), spec).unwrap();
         server.create_crds(baton::ops::manifests::crds()).await;
         server.create_namespace("baton-system").await;
+        server.create_namespace("baton-system-nodes").await;
+        let files = baton::ops::manifests::files(&Values::default()).unwrap();
+        let policies = files.iter().find(|file| file.path == "admission.yaml").unwrap();
+        baton::ops::demo::apply_all(&server.client, &policies.text).await.unwrap();
         let node = Self { machine, server };
         node.permit(|_| true);
         node
@@ -55,7 +60,8 @@ impl DoctorNode {
             })
         });
         self.server.server().allow(USER, rules.collect());
-        std::fs::write(self.path("daemon.kubeconfig"), self.server.server().kubeconfig(USER)).unwrap();
+        std::fs::write(self.path("daemon.kubeconfig"), self.server.server().kubeconfig_on_node(USER, "node-a"))
+            .unwrap();
     }
 
     async fn kubelet(&self) -> Kubelet {
@@ -182,10 +188,11 @@ async fn a_node_that_serves_is_well_in_every_check_and_a_killed_daemon_is_only_m
         ("cdi-spec", &["koordinator.sh-gpu.json is current: 8 devices"]),
         ("cdi-spec", &["koordinator.sh-rdma.json is current"]),
         ("agent", &["a node daemon runs"]),
-        ("agent", &["Lease baton-system/baton-agent-node-a renewed", "identity exact"]),
+        ("agent", &["Lease baton-system-nodes/baton-agent-node-a renewed", "identity exact"]),
         ("api-server", &["version v1.36"]),
         ("permission", &["nodes: get, list, watch, patch"]),
-        ("permission", &["leases.coordination.k8s.io in baton-system: get, create, update"]),
+        ("permission", &["leases.coordination.k8s.io in baton-system-nodes: get, create, update"]),
+        ("admission", &["as it was installed"]),
         ("node", &["node-a"]),
         ("device-object", &["all healthy"]),
         ("resource", &["nvidia.com/gpu: 8 allocatable"]),
@@ -227,10 +234,16 @@ async fn each_denied_permission_is_named_with_what_it_is_for() {
     let said = node.doctor(&[]).await;
     assert_eq!(said.code, Some(1));
     said.has("permission", "fail", &["nodes: may not patch", "node lock", "baton manifests"]);
-    said.has("permission", "fail", &["leases.coordination.k8s.io in baton-system: may not create"]);
+    said.has("permission", "fail", &["leases.coordination.k8s.io in baton-system-nodes: may not create"]);
     said.has("permission", "fail", &["devices.scheduling.koordinator.sh: may not patch"]);
     said.has("permission", "ok", &["pods: get, list, watch"]);
     assert_eq!(said.lines("permission").iter().filter(|(level, _)| level == "fail").count(), 3);
+    // A policy without its binding.
+    let bindings = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicybindings/baton-node-locks";
+    let request = http::Request::delete(bindings).body(Vec::new()).unwrap();
+    node.server.client.request::<Value>(request).await.unwrap();
+    let said = node.doctor(&[]).await;
+    said.has("admission", "fail", &["baton-node-locks has no binding", "baton manifests"]);
     // An API server that is away is one line, not one for each question.
     node.server.server().stop();
     let said = node.doctor(&[]).await;

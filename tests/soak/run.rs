@@ -66,7 +66,7 @@ pub async fn soak(plan: Plan) {
     if cluster.control_plane.simulated().is_none() {
         return skipped("a real API server is not taken away");
     }
-    let mut spare = cluster.spare_scheduler(SCHEDULER);
+    let mut spare = cluster.spare_scheduler(SCHEDULER).await;
     let mut load = Load::new(cluster.client.clone(), random.fork(), plan.run_seconds.clone(), plan.at_once);
     let began = clock::mono();
     let mut chaos = Chaos::new(random.fork(), &plan, began);

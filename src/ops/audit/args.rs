@@ -4,11 +4,13 @@ use std::fmt::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use anyhow::Context as _;
 use clap::{Args, ValueEnum};
 use serde_json::json;
 
 use super::read::{self, AuditReport};
 use crate::contract::key;
+use crate::ops::admission::Policies;
 use crate::ops::config::print_yaml;
 use crate::ops::live;
 use crate::ops::say::say;
@@ -17,7 +19,7 @@ use crate::ops::values;
 /// How to print.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Output {
-    /// One JSON object: `{"nodes":3,"devices":3,"pods":12,"violations":[{"kind":"DeviceTwice","text":"…",…}]}`.
+    /// One JSON object: `{"nodes":3,"devices":3,"pods":12,"violations":[{"kind":"DeviceTwice","text":"…",…}],"admission":{"state":"inForce"}}`.
     Json,
     /// The same as YAML.
     Yaml,
@@ -32,6 +34,9 @@ pub struct AuditArgs {
     /// Credentials; else KUBECONFIG, ~/.kube/config, or the pod's service account.
     #[arg(long, value_name = "FILE")]
     pub kubeconfig: Option<PathBuf>,
+    /// Namespace of Baton's daemons.
+    #[arg(long, default_value = "baton-system", value_name = "NAMESPACE", value_parser = values::daemon_namespace)]
+    pub agent_namespace: String,
     /// Node annotation of the lock.
     #[arg(long, default_value = key::NODE_LOCK, value_name = "KEY", value_parser = values::annotation_key)]
     pub node_lock_key: String,
@@ -43,18 +48,22 @@ pub struct AuditArgs {
 /// Reads, checks, prints. Exit code 1 when something does not hold.
 pub async fn run(args: AuditArgs) -> anyhow::Result<ExitCode> {
     let client = live::connect(args.kubeconfig.as_deref()).await?;
-    let report = read::read(client, &args.node_lock_key, args.lock_ends).await?;
-    say(print(&report, args.output)?)?;
-    Ok(if report.violations.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(1) })
+    let report = read::read(client.clone(), &args.node_lock_key, args.lock_ends).await?;
+    let policies =
+        Policies::read(&client, &args.agent_namespace).await.context("cannot read the admission policies")?;
+    say(print(&report, &policies, args.output)?)?;
+    let holds = report.violations.is_empty() && !matches!(policies, Policies::Broken(_));
+    Ok(if holds { ExitCode::SUCCESS } else { ExitCode::from(1) })
 }
 
-fn print(report: &AuditReport, output: Option<Output>) -> anyhow::Result<String> {
+fn print(report: &AuditReport, policies: &Policies, output: Option<Output>) -> anyhow::Result<String> {
     let AuditReport { nodes, devices, pods, violations } = report;
     if let Some(output) = output {
         let mut printed = json!(report);
         for (item, violation) in printed["violations"].as_array_mut().into_iter().flatten().zip(violations) {
             item["text"] = json!(violation.to_string());
         }
+        printed["admission"] = json!(policies);
         return Ok(match output {
             Output::Json => serde_json::to_string_pretty(&printed)? + "\n",
             Output::Yaml => print_yaml(&printed)?,
@@ -64,7 +73,12 @@ fn print(report: &AuditReport, output: Option<Output>) -> anyhow::Result<String>
     for violation in violations {
         writeln!(text, "{violation}")?;
     }
-    let outcome = match violations.len() {
+    let policy_words = policies.words();
+    let broken = if let Policies::Broken(problems) = policies { problems.len() } else { 0 };
+    for words in policy_words {
+        writeln!(text, "{}{words}", if broken == 0 { "note: " } else { "" })?;
+    }
+    let outcome = match violations.len() + broken {
         0 => "everything holds".to_owned(),
         1 => "1 thing does not hold".to_owned(),
         count => format!("{count} things do not hold"),

@@ -8,12 +8,11 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use k8s_openapi::api::core::v1::Node;
 use kube::Client;
-use kube::api::{Api, DynamicObject, ListParams, Patch, PatchParams};
-use kube::core::{ApiResource, GroupVersionKind, TypeMeta};
-use serde_json::{Value, from_value};
+use kube::api::{Api, ListParams};
 use tempfile::TempDir;
 
 use super::args::{DemoArgs, Progress};
+use super::install::install;
 use super::pods::Needs;
 use super::process::Daemon;
 use crate::cluster::client::connect;
@@ -26,8 +25,6 @@ use crate::sim::hardware::{NodeSpec, Shape, VirtualNode};
 use crate::sim::kubelet::{Kubelet, KubeletOptions};
 
 const NODES: usize = 3;
-/// Kinds of manifests that the demo does not install.
-const WORKLOADS: [&str; 3] = ["DaemonSet", "Deployment", "PodDisruptionBudget"];
 /// Everything has started, or something is wrong.
 const START_LIMIT: Duration = Duration::from_secs(60);
 /// As the service accounts of `daemonset/rbac.yaml`: the demo shows that those permissions suffice.
@@ -80,8 +77,12 @@ impl Cluster {
         let scheduler = free_address()?;
         let mut cluster = Self { server, client, nodes: Vec::new(), start, kubeconfig, daemons, scheduler, folder };
         cluster.say(progress, "cluster", &format!("simulated API server at {}", cluster.server.tls_url()));
-        let applied = install(&cluster.client).await?;
-        cluster.say(progress, "cluster", &format!("{applied} objects installed: namespace, CRDs, RBAC"));
+        let applied = install(&cluster.client, &Values::default()).await?;
+        cluster.say(
+            progress,
+            "cluster",
+            &format!("{applied} objects installed: namespaces, CRDs, RBAC, admission policies"),
+        );
 
         let count = if args.real() { 1 } else { NODES };
         for k in 0..count {
@@ -140,7 +141,10 @@ impl Cluster {
         let mut line = vec!["device-plugin".to_owned()];
         let mut flag = |name: &str, value: &Path| line.push(format!("--{name}={}", value.display()));
         flag("node-name", Path::new(&name));
-        flag("kubeconfig", &self.credentials(&name, AGENT_USER)?);
+        // As the token of a pod on the node: bound to it.
+        let kubeconfig = self.path().join(format!("{name}.kubeconfig"));
+        std::fs::write(&kubeconfig, self.server.kubeconfig_on_node(AGENT_USER, &name))?;
+        flag("kubeconfig", &kubeconfig);
         flag("kubelet-dir", &kubelet.options().device_plugins_dir());
         flag("pod-resources-socket", &kubelet.options().pod_resources_socket());
         flag("cdi-root", &cdi_root);
@@ -296,37 +300,4 @@ impl Places {
 fn free_address() -> anyhow::Result<String> {
     let listener = TcpListener::bind(("127.0.0.1", 0)).context("no free port on 127.0.0.1")?;
     Ok(listener.local_addr()?.to_string())
-}
-
-/// Installs Baton as an operator does: namespace, CRDs and RBAC of `baton manifests`, by server-side apply; returns the number of
-/// objects. The workloads are left out: no controller would start them, the demo runs the daemons itself.
-async fn install(client: &Client) -> anyhow::Result<usize> {
-    let mut applied = 0;
-    for file in files(&Values::default())?.into_iter().filter(|file| file.applied) {
-        let unread = || format!("generated file {} cannot be read back", file.path);
-        let objects: Vec<Value> = serde_saphyr::from_str_multiple(&file.text).with_context(unread)?;
-        for object in objects {
-            let object: DynamicObject = from_value(object).with_context(unread)?;
-            let Some(types) = object.types.clone().filter(|types| !WORKLOADS.contains(&types.kind.as_str())) else {
-                continue;
-            };
-            apply(client, &types, &object).await?;
-            applied += 1;
-        }
-    }
-    Ok(applied)
-}
-
-async fn apply(client: &Client, types: &TypeMeta, object: &DynamicObject) -> anyhow::Result<()> {
-    let name = object.metadata.name.as_deref().unwrap_or_default();
-    let resource = ApiResource::from_gvk(&GroupVersionKind::try_from(types)?);
-    let api: Api<DynamicObject> = match &object.metadata.namespace {
-        Some(namespace) => Api::namespaced_with(client.clone(), namespace, &resource),
-        None => Api::all_with(client.clone(), &resource),
-    };
-    let params = PatchParams::apply("baton-demo").force();
-    api.patch(name, &params, &Patch::Apply(object))
-        .await
-        .with_context(|| format!("cannot apply {} {name}", types.kind))?;
-    Ok(())
 }

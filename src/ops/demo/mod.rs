@@ -7,6 +7,7 @@
 mod args;
 mod cluster;
 mod gangs;
+mod install;
 mod jobs;
 mod pods;
 mod process;
@@ -17,5 +18,6 @@ mod table;
 mod timeline;
 
 pub use args::DemoArgs;
+pub use install::{apply_all, install};
 pub use report::{DemoReport, Devices, JobReport, PodReport};
 pub use run::run;

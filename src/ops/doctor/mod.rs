@@ -2,6 +2,7 @@
 //! found, and what to do. It only reads and queries (NVML, the kubelet's pod-resources, access reviews).
 
 mod access;
+mod admission;
 mod args;
 mod cdi;
 mod containerd;

@@ -73,7 +73,7 @@ pub async fn read(options: &AgentOptions) -> Cluster {
         Ok(found) => cluster.device = Some(Found(found)),
         Err(error) => cluster.findings.push(unread("device-object", &format!("Device {name}"), &error)),
     }
-    let leases = Api::<LightLease>::namespaced(client.clone(), &options.namespace);
+    let leases = Api::<LightLease>::namespaced(client.clone(), &AgentStatus::lease_namespace(&options.namespace));
     let lease = AgentStatus::lease_name(name);
     match within(leases.get_opt(&lease)).await {
         Ok(found) => cluster.lease = Some(Found(found)),

@@ -34,7 +34,8 @@ pub fn look(options: &AgentOptions, seen: &MachineView, cluster: &Cluster, agent
 }
 
 fn agent_lease(options: &AgentOptions, agent: Option<&AgentRow>, runs: bool) -> Finding {
-    let name = format!("Lease {}/{}", options.namespace, AgentStatus::lease_name(&options.node_name));
+    let namespace = AgentStatus::lease_namespace(&options.namespace);
+    let name = format!("Lease {namespace}/{}", AgentStatus::lease_name(&options.node_name));
     let advice = if runs {
         "the daemon runs and cannot write its Lease: see the lines permission and api-server, and its log, and whether the namespace (--namespace) exists; the scheduler sends no pod here while the Lease is stale"
     } else {

@@ -7,10 +7,10 @@ use serde_json::json;
 
 /// Every check, in the order of the report. `docs/doctor.md` explains each.
 #[rustfmt::skip]
-pub const CHECKS: [&str; 20] = [
+pub const CHECKS: [&str; 21] = [
     "nvml", "gpu", "device-nodes", "driver-files", "rdma", "kubelet-dir", "kubelet-socket",
     "other-plugin", "pod-resources", "cdi-root", "cdi-spec", "state-dir", "ledger", "agent",
-    "api-server", "permission", "node", "runtime", "device-object", "resource",
+    "api-server", "permission", "admission", "node", "runtime", "device-object", "resource",
 ];
 
 /// How bad it is.

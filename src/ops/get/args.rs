@@ -71,8 +71,8 @@ pub struct GetArgs {
     /// Credentials; else KUBECONFIG, ~/.kube/config, or the pod's service account.
     #[arg(long, value_name = "FILE")]
     pub kubeconfig: Option<PathBuf>,
-    /// Namespace of the node daemons' Leases.
-    #[arg(long, default_value = "baton-system", value_name = "NAMESPACE", value_parser = values::namespace)]
+    /// Namespace of Baton's daemons.
+    #[arg(long, default_value = "baton-system", value_name = "NAMESPACE", value_parser = values::daemon_namespace)]
     pub agent_namespace: String,
     /// Node annotation of the lock.
     #[arg(long, default_value = key::NODE_LOCK, value_name = "KEY", value_parser = values::annotation_key)]

@@ -31,7 +31,7 @@ pub struct Snapshot {
     pub pods: BTreeMap<PodKey, HandoffPod>,
     /// What else people read of them.
     pub(super) notes: BTreeMap<PodKey, Notes>,
-    /// Leases of the agents' namespace by name.
+    /// The agents' Leases by name.
     pub leases: BTreeMap<String, LightLease>,
 }
 
@@ -99,12 +99,12 @@ pub fn name_of(node: &LightNode) -> &str {
     node.metadata.name.as_deref().unwrap_or_default()
 }
 
-/// Reads the cluster, page by page.
-pub async fn read(client: Client, agent_namespace: &str) -> anyhow::Result<Snapshot> {
+/// Reads the cluster, page by page, with the daemons in `namespace`.
+pub async fn read(client: Client, namespace: &str) -> anyhow::Result<Snapshot> {
     let nodes = all(Api::<LightNode>::all(client.clone()), "nodes").await?;
     let devices = live::devices(client.clone()).await?;
     let pods = all(Api::<LightPod>::all(client.clone()), "pods").await?;
-    let leases = all(Api::<LightLease>::namespaced(client, agent_namespace), "leases").await?;
+    let leases = live::agent_leases(client, namespace).await?;
     let named = |name: Option<String>| name.unwrap_or_default();
     let mut snapshot = Snapshot { wall: clock::wall(), nodes, ..Snapshot::default() };
     snapshot.nodes.sort_by(|a, b| name_of(a).cmp(name_of(b)));
@@ -114,7 +114,7 @@ pub async fn read(client: Client, agent_namespace: &str) -> anyhow::Result<Snaps
         snapshot.notes.insert(pod.pod.key.clone(), notes);
         snapshot.pods.insert(pod.pod.key.clone(), pod);
     }
-    snapshot.leases = leases.into_iter().map(|lease| (named(lease.metadata.name.clone()), lease)).collect();
+    snapshot.leases = leases;
     Ok(snapshot)
 }
 

@@ -5,7 +5,9 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, bail};
 use clap::{Args, ValueEnum};
 
-use super::files::{EXTENDER, File, KUBE_SCHEDULER, Kinds, SCHEDULER, Values, crds, files};
+use super::files::{Admission, EXTENDER, File, KUBE_SCHEDULER, Kinds, SCHEDULER, Values, crds, files};
+use super::rbac::left_over;
+use crate::contract::key;
 use crate::ops::config::print_yaml;
 use crate::ops::say::say;
 use crate::ops::values;
@@ -44,17 +46,66 @@ pub struct ManifestsArgs {
     #[arg(long, default_value_t = Values::default().image, value_parser = values::image)]
     pub image: String,
     /// Namespace of the daemons and of their Leases.
-    #[arg(long, default_value_t = Values::default().namespace, value_parser = values::namespace)]
+    #[arg(long, default_value_t = Values::default().namespace, value_parser = values::daemon_namespace)]
     pub namespace: String,
     /// Which CustomResourceDefinitions come along: where Koordinator or the community's scheduler plugins have installed
     /// Device or PodGroup already, keep theirs with `own`.
     #[arg(long, value_enum, default_value = "all", value_name = "WHICH")]
     pub crds: Kinds,
+    /// Admission policies: who may write assignments, node locks and what node daemons report. Without them, what a tenant or a
+    /// stolen node writes is believed.
+    #[arg(long, value_enum, default_value = "on", value_name = "WHICH")]
+    pub admission: Policies,
+    /// User that writes assignments and node locks beside this installation's scheduler, such as
+    /// system:serviceaccount:koordinator-system:koord-scheduler; may be given more than once.
+    #[arg(long, value_name = "USER", value_delimiter = ',', value_parser = values::user)]
+    pub assignment_writers: Vec<String>,
+    /// Namespace whose pods may ask for devices and come with spec.nodeName, such as gpu-operator; may be given more than once.
+    #[arg(long, value_name = "NAMESPACE", value_delimiter = ',', value_parser = values::namespace)]
+    pub pinned_namespaces: Vec<String>,
+    /// Node annotation of the lock, as the daemons have it.
+    #[arg(long, default_value = key::NODE_LOCK, value_name = "KEY", value_parser = values::annotation_key)]
+    pub node_lock_key: String,
+    /// What the node daemons do with pods that no scheduler gave devices to; with serve, pods that come with spec.nodeName are let in.
+    #[arg(long, value_enum, default_value = "deny", value_name = "WHAT")]
+    pub unassigned_pods: Unassigned,
+    /// Print what 0.1 installed and this version does not need any more, for `kubectl delete --ignore-not-found -f -` once every
+    /// node daemon is of this version.
+    #[arg(long, conflicts_with_all = ["dir", "extender"])]
+    pub finish_upgrade: bool,
+}
+
+/// Whether the admission policies come along.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Policies {
+    /// They do.
+    On,
+    /// They do not.
+    Off,
+}
+
+/// What the node daemons do with pods without an assignment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Unassigned {
+    /// They refuse them.
+    Deny,
+    /// They serve them.
+    Serve,
 }
 
 /// Prints or writes the manifests.
 pub fn run(args: &ManifestsArgs) -> anyhow::Result<()> {
-    let values = Values { image: args.image.clone(), namespace: args.namespace.clone(), crds: args.crds };
+    if args.finish_upgrade {
+        return say(left_over(&args.namespace));
+    }
+    let admission = Admission {
+        on: args.admission == Policies::On,
+        more_writers: args.assignment_writers.clone(),
+        pinned_namespaces: args.pinned_namespaces.clone(),
+        unassigned: args.unassigned_pods == Unassigned::Serve,
+        lock_key: args.node_lock_key.clone(),
+    };
+    let values = Values { image: args.image.clone(), namespace: args.namespace.clone(), crds: args.crds, admission };
     let files = files(&values)?;
     match &args.dir {
         Some(dir) if args.check => check(dir, &files),

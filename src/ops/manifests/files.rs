@@ -3,7 +3,7 @@
 use clap::ValueEnum;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 
-use super::{mig, rbac};
+use super::{mig, policies, rbac};
 use crate::contract::{gang, inventory, key, tyjob};
 use crate::ops::config::print_yaml;
 
@@ -16,12 +16,52 @@ pub struct Values {
     pub namespace: String,
     /// Which CustomResourceDefinitions come along.
     pub crds: Kinds,
+    /// Who may write what decides.
+    pub admission: Admission,
 }
+
+/// The admission policies of an installation.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Admission {
+    /// They come along.
+    pub on: bool,
+    /// Users that write assignments and node locks beside the scheduler of this installation.
+    pub more_writers: Vec<String>,
+    /// Namespaces whose pods may come with a node and ask for devices.
+    pub pinned_namespaces: Vec<String>,
+    /// Pods without an assignment are served, so pods that come with their node are let in.
+    pub unassigned: bool,
+    /// Node annotation of the lock.
+    pub lock_key: String,
+}
+
+impl Default for Admission {
+    fn default() -> Self {
+        Self {
+            on: true,
+            more_writers: Vec::new(),
+            pinned_namespaces: Vec::new(),
+            unassigned: false,
+            lock_key: key::NODE_LOCK.to_owned(),
+        }
+    }
+}
+
+impl Values {
+    /// Name of a cluster-scoped object: with the namespace where that is not the usual one, so that two installations do not
+    /// overwrite each other's.
+    pub fn cluster_name(&self, name: &str) -> String {
+        if self.namespace == NAMESPACE { name.to_owned() } else { format!("{name}-{}", self.namespace) }
+    }
+}
+
+/// The usual namespace of the daemons.
+const NAMESPACE: &str = "baton-system";
 
 impl Default for Values {
     fn default() -> Self {
         let image = format!("baton:{}", env!("CARGO_PKG_VERSION"));
-        Self { image, namespace: "baton-system".to_owned(), crds: Kinds::All }
+        Self { image, namespace: NAMESPACE.to_owned(), crds: Kinds::All, admission: Admission::default() }
     }
 }
 
@@ -63,6 +103,7 @@ pub fn crds() -> Vec<CustomResourceDefinition> {
 }
 
 const CRDS: &str = "crds.yaml";
+const ADMISSION: &str = "admission.yaml";
 /// The scheduler that schedules by itself.
 pub(super) const SCHEDULER: &str = "scheduler.yaml";
 /// The scheduler that also serves kube-scheduler.
@@ -92,8 +133,10 @@ pub fn files(values: &Values) -> anyhow::Result<Vec<File>> {
     let mut files: Vec<File> = TEMPLATES.into_iter().map(template).collect();
     let documents: Vec<String> = values.crds.crds().iter().map(print_yaml).collect::<Result<_, _>>()?;
     let crds = File { path: CRDS, text: documents.join("---\n"), applied: true };
-    let rbac = File { path: "rbac.yaml", text: rbac::yaml(&values.namespace), applied: true };
-    files.splice(1..1, Some(crds).filter(|file| !file.text.is_empty()).into_iter().chain([rbac]));
+    let rbac = File { path: "rbac.yaml", text: rbac::yaml(values), applied: true };
+    let admission = File { path: ADMISSION, text: policies::yaml(values)?, applied: true };
+    let generated = [crds, rbac, admission].into_iter().filter(|file| !file.text.is_empty());
+    files.splice(1..1, generated);
     Ok(files)
 }
 
@@ -107,8 +150,17 @@ fn mig_profiles() -> String {
 fn fill(template: &str, values: &Values) -> String {
     let (image_name, image_version) = split_image(&values.image);
     let crds = if values.crds == Kinds::None { String::new() } else { format!("- {CRDS}\n") };
+    let lock_key = match values.admission.lock_key.as_str() {
+        key::NODE_LOCK => String::new(),
+        key => format!("        - --node-lock-key={key}\n"),
+    };
+    let serves = if values.admission.unassigned { "        - --unassigned-pods=serve\n" } else { "" };
+    let admission = if values.admission.on { format!("- {ADMISSION}\n") } else { String::new() };
     [
         ("${crds}", crds.as_str()),
+        ("${admission}", admission.as_str()),
+        ("${agent_args}", &format!("{lock_key}{serves}")),
+        ("${scheduler_args}", &lock_key),
         ("${image}", values.image.as_str()),
         ("${image_name}", image_name),
         ("${image_version}", &image_version),
@@ -143,7 +195,7 @@ fn split_image(image: &str) -> (&str, String) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use k8s_openapi::api::{apps, core, policy, rbac};
+    use k8s_openapi::api::{admissionregistration as admission, apps, core, policy, rbac};
     use serde_json::Value;
     use std::time::Duration;
 
@@ -199,6 +251,10 @@ mod tests {
                     "ClusterRoleBinding" => typed::<rbac::v1::ClusterRoleBinding>(&document, &place),
                     "Role" => typed::<rbac::v1::Role>(&document, &place),
                     "RoleBinding" => typed::<rbac::v1::RoleBinding>(&document, &place),
+                    "ValidatingAdmissionPolicy" => typed::<admission::v1::ValidatingAdmissionPolicy>(&document, &place),
+                    "ValidatingAdmissionPolicyBinding" => {
+                        typed::<admission::v1::ValidatingAdmissionPolicyBinding>(&document, &place);
+                    }
                     "CustomResourceDefinition" => typed::<CustomResourceDefinition>(&document, &place),
                     "Service" => typed::<core::v1::Service>(&document, &place),
                     "TYJob" => typed::<tyjob::TyJob>(&document, &place),

@@ -4,8 +4,10 @@
 mod args;
 mod files;
 mod mig;
+mod policies;
 mod rbac;
 
 pub use args::{CrdsArgs, ManifestsArgs, print_crds, run};
-pub use files::{File, Kinds, Values, crds, files};
+pub use files::{Admission, File, Kinds, Values, crds, files};
+pub use policies::{PINNED_PODS, POLICIES, altered};
 pub use rbac::{Permission, agent_permissions};

@@ -2,18 +2,28 @@
 
 use std::fmt::Write;
 
+use super::files::Values;
+use crate::contract::AgentStatus;
+
+/// ServiceAccount of the node daemon.
+pub(super) const NODE_DAEMON: &str = "baton-device-plugin";
+/// ServiceAccount of the scheduler.
+pub(super) const SCHEDULER_ACCOUNT: &str = "baton-scheduler";
+
 /// One rule.
 struct Rule {
     why: &'static str,
     group: &'static str,
     resources: &'static [&'static str],
+    /// Only objects of these names; all where there is none.
+    names: &'static [&'static str],
     verbs: &'static [&'static str],
 }
 
-/// Rules, one entry each: `"group" ["resource" …] verbs "why";`.
+/// Rules, one entry each: `"group" ["resource" …] verbs "why";`, or with `= ["name" …]` behind the resources.
 macro_rules! rules {
-    ($($group:literal [$($resource:literal)+] $verbs:expr, $why:literal;)+) => {
-        &[$(Rule { why: $why, group: $group, resources: &[$($resource),+], verbs: $verbs }),+]
+    ($($group:literal [$($resource:literal)+] $(= [$($name:literal)+])? $verbs:expr, $why:literal;)+) => {
+        &[$(Rule { why: $why, group: $group, resources: &[$($resource),+], names: &[$($($name),+)?], verbs: $verbs }),+]
     };
 }
 
@@ -24,9 +34,12 @@ const AGENT: &[Rule] = rules! {
     "" ["nodes"] &["get", "list", "watch", "patch"], "The node lock (an annotation) and the GPU labels.";
     "scheduling.koordinator.sh" ["devices"] &["get", "create", "patch"], "The inventory of this node.";
     "events.k8s.io" ["events"] &["create", "patch"], "Events for the pod's owner: what went wrong.";
+    "admissionregistration.k8s.io" ["validatingadmissionpolicies" "validatingadmissionpolicybindings"] &["get"],
+        "`baton doctor` says which policy is missing or altered.";
 };
 
-const AGENT_OWN: &[Rule] = rules! {
+/// In the namespace of the node daemons' Leases.
+const AGENT_LEASES: &[Rule] = rules! {
     "coordination.k8s.io" ["leases"] &["get", "create", "update"], "The Lease of this node's daemon: baton-agent-<node>.";
 };
 
@@ -57,8 +70,14 @@ const SCHEDULER: &[Rule] = rules! {
 };
 
 const SCHEDULER_OWN: &[Rule] = rules! {
-    "coordination.k8s.io" ["leases"] &["get", "list", "watch", "create", "update"],
-        "Leadership, and the Leases of the node daemons.";
+    "coordination.k8s.io" ["leases"] &["create"], "Leadership: its Lease, which has no name yet when this is judged.";
+    "coordination.k8s.io" ["leases"] = ["baton-scheduler"] &["get", "update"], "Leadership.";
+    "coordination.k8s.io" ["leases"] &["list", "watch"], "Leases of node daemons of 0.1, while they are upgraded.";
+};
+
+/// In the namespace of the node daemons' Leases.
+const SCHEDULER_LEASES: &[Rule] = rules! {
+    "coordination.k8s.io" ["leases"] &["list", "watch"], "Which node daemons are alive, and what they serve.";
 };
 
 const CONTROLLER: &[Rule] = rules! {
@@ -74,7 +93,8 @@ const CONTROLLER: &[Rule] = rules! {
 };
 
 const CONTROLLER_OWN: &[Rule] = rules! {
-    "coordination.k8s.io" ["leases"] &["get", "create", "update"], "Leadership.";
+    "coordination.k8s.io" ["leases"] &["create"], "Leadership: its Lease, which has no name yet when this is judged.";
+    "coordination.k8s.io" ["leases"] = ["baton-controller"] &["get", "update"], "Leadership.";
 };
 
 /// Permissions of users: `baton-view` and `baton-edit` are aggregated to the cluster's roles of these names.
@@ -114,10 +134,10 @@ impl Permission {
     }
 }
 
-/// Every permission of the node daemon, whose Lease lies in `namespace`.
+/// Every permission of the node daemon, for daemons in `namespace`.
 pub fn agent_permissions(namespace: &str) -> Vec<Permission> {
     let everywhere = AGENT.iter().map(|rule| (rule, None));
-    let own = AGENT_OWN.iter().map(|rule| (rule, Some(namespace.to_owned())));
+    let own = AGENT_LEASES.iter().map(|rule| (rule, Some(AgentStatus::lease_namespace(namespace))));
     let mut all = Vec::new();
     for (rule, namespace) in everywhere.chain(own) {
         for resource in rule.resources {
@@ -135,12 +155,13 @@ pub fn agent_permissions(namespace: &str) -> Vec<Permission> {
 }
 
 /// ServiceAccounts, roles and bindings of the daemons.
-pub(super) fn yaml(namespace: &str) -> String {
+pub(super) fn yaml(values: &Values) -> String {
+    let (namespace, leases) = (values.namespace.as_str(), AgentStatus::lease_namespace(&values.namespace));
     let mut text = String::new();
-    for (name, cluster, own) in [
-        ("baton-device-plugin", AGENT, AGENT_OWN),
-        ("baton-scheduler", SCHEDULER, SCHEDULER_OWN),
-        ("baton-controller", CONTROLLER, CONTROLLER_OWN),
+    for (name, cluster, own, in_leases) in [
+        (NODE_DAEMON, AGENT, &[][..], AGENT_LEASES),
+        (SCHEDULER_ACCOUNT, SCHEDULER, SCHEDULER_OWN, SCHEDULER_LEASES),
+        ("baton-controller", CONTROLLER, CONTROLLER_OWN, &[]),
     ] {
         if !text.is_empty() {
             text.push_str("---\n");
@@ -150,20 +171,44 @@ pub(super) fn yaml(namespace: &str) -> String {
             "apiVersion: v1\nkind: ServiceAccount\nmetadata:\n  name: {name}\n  namespace: {namespace}\n  labels:\n    \
              app.kubernetes.io/part-of: baton\n"
         );
-        role(&mut text, "ClusterRole", name, None, cluster);
-        role(&mut text, "Role", name, Some(namespace), own);
-        binding(&mut text, "ClusterRole", name, namespace);
-        binding(&mut text, "Role", name, namespace);
+        grant(&mut text, &values.cluster_name(name), name, None, namespace, cluster);
+        grant(&mut text, name, name, Some(namespace), namespace, own);
+        grant(&mut text, name, name, Some(&leases), namespace, in_leases);
     }
     // An editor may read too: the cluster's own rules aggregate `view` to `edit` and `admin`.
     for (name, into, rules) in [("baton-view", &["view"][..], VIEW), ("baton-edit", &["edit", "admin"], EDIT)] {
-        head(&mut text, "ClusterRole", name, None);
+        head(&mut text, "ClusterRole", &values.cluster_name(name), None);
         for role in into {
             let _ = writeln!(text, "    rbac.authorization.k8s.io/aggregate-to-{role}: \"true\"");
         }
-        grants(&mut text, rules);
+        rules_of(&mut text, rules);
     }
     text
+}
+
+/// A role, in a namespace or in the cluster, and its binding to the ServiceAccount `account` of namespace `of`.
+fn grant(text: &mut String, name: &str, account: &str, namespace: Option<&str>, of: &str, rules: &[Rule]) {
+    if rules.is_empty() {
+        return;
+    }
+    let kind = if namespace.is_some() { "Role" } else { "ClusterRole" };
+    head(text, kind, name, namespace);
+    rules_of(text, rules);
+    head(text, &format!("{kind}Binding"), name, namespace);
+    let _ = write!(
+        text,
+        "roleRef:\n  apiGroup: rbac.authorization.k8s.io\n  kind: {kind}\n  name: {name}\nsubjects:\n- kind: \
+         ServiceAccount\n  name: {account}\n  namespace: {of}\n"
+    );
+}
+
+/// What 0.1 granted and this version does not: the node daemons' rights beside the leaders' Leases.
+pub(super) fn left_over(namespace: &str) -> String {
+    let mut text = String::new();
+    for kind in ["RoleBinding", "Role"] {
+        head(&mut text, kind, NODE_DAEMON, Some(namespace));
+    }
+    text.trim_start_matches("---\n").to_owned()
 }
 
 fn head(text: &mut String, kind: &str, name: &str, namespace: Option<&str>) {
@@ -174,27 +219,16 @@ fn head(text: &mut String, kind: &str, name: &str, namespace: Option<&str>) {
     text.push_str("  labels:\n    app.kubernetes.io/part-of: baton\n");
 }
 
-fn role(text: &mut String, kind: &str, name: &str, namespace: Option<&str>, rules: &[Rule]) {
-    head(text, kind, name, namespace);
-    grants(text, rules);
-}
-
-fn grants(text: &mut String, rules: &[Rule]) {
+fn rules_of(text: &mut String, rules: &[Rule]) {
     text.push_str("rules:\n");
-    for Rule { why, group, resources, verbs } in rules {
+    for Rule { why, group, resources, names, verbs } in rules {
         let (resources, verbs) = (resources.join(", "), verbs.join(", "));
-        let _ = write!(text, "# {why}\n- apiGroups: [\"{group}\"]\n  resources: [{resources}]\n  verbs: [{verbs}]\n");
+        let _ = write!(text, "# {why}\n- apiGroups: [\"{group}\"]\n  resources: [{resources}]\n");
+        if !names.is_empty() {
+            let _ = writeln!(text, "  resourceNames: [{}]", names.join(", "));
+        }
+        let _ = writeln!(text, "  verbs: [{verbs}]");
     }
-}
-
-fn binding(text: &mut String, kind: &str, name: &str, namespace: &str) {
-    let own = (kind == "Role").then_some(namespace);
-    head(text, &format!("{kind}Binding"), name, own);
-    let _ = write!(
-        text,
-        "roleRef:\n  apiGroup: rbac.authorization.k8s.io\n  kind: {kind}\n  name: {name}\nsubjects:\n- kind: \
-         ServiceAccount\n  name: {name}\n  namespace: {namespace}\n"
-    );
 }
 
 #[cfg(test)]
@@ -203,7 +237,10 @@ mod tests {
 
     #[test]
     fn no_rule_grants_everything_and_none_reads_secrets() {
-        for rule in [AGENT, AGENT_OWN, SCHEDULER, SCHEDULER_OWN, CONTROLLER, CONTROLLER_OWN].into_iter().flatten() {
+        for rule in [AGENT, AGENT_LEASES, SCHEDULER, SCHEDULER_OWN, SCHEDULER_LEASES, CONTROLLER, CONTROLLER_OWN]
+            .into_iter()
+            .flatten()
+        {
             assert!(!rule.resources.contains(&"*") && !rule.verbs.contains(&"*") && rule.group != "*", "{}", rule.why);
             assert!(!rule.resources.contains(&"secrets") && !rule.verbs.contains(&"deletecollection"), "{}", rule.why);
         }
@@ -212,7 +249,7 @@ mod tests {
             assert!(rule.resources.iter().all(|resource| ["tyjobs", "podgroups"].contains(resource)), "{}", rule.why);
         }
         // The node daemon runs on every node: it can delete nothing and change no pod.
-        for rule in [AGENT, AGENT_OWN].into_iter().flatten() {
+        for rule in [AGENT, AGENT_LEASES].into_iter().flatten() {
             assert!(!rule.verbs.contains(&"delete"), "{}", rule.why);
             assert!(!rule.resources.contains(&"pods") || rule.verbs == READ, "{}", rule.why);
         }

@@ -19,7 +19,7 @@ type Settings = Vec<Setting<Daemon<AgentOptions>>>;
 fn identity() -> Settings {
     settings! {
         "node-name" "NAME" options.node_name "Name of this node in the cluster; required";
-        "namespace" "NAMESPACE" options.namespace "Namespace of the node daemons' Leases";
+        "namespace" "NAMESPACE" options.namespace "Namespace of Baton's daemons; the node daemons' Leases are in <NAMESPACE>-nodes";
         "kubeconfig" "FILE" options.kubeconfig "Credentials for the API server; none is the pod's service account";
         "listen" "ADDRESS" options.listen
             "Address of /livez, /readyz, /metrics and /ledger over plain HTTP; none opens no port";

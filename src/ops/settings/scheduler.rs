@@ -35,7 +35,7 @@ fn identity() -> Settings {
     settings! {
         "scheduler-name" "NAME" options.scheduler_name "Pods with this spec.schedulerName are scheduled";
         "more-scheduler-names" "LIST" options.more_scheduler_names "Further such names";
-        "namespace" "NAMESPACE" options.namespace "Namespace of the Leases: the node daemons' and this one's";
+        "namespace" "NAMESPACE" options.namespace "Namespace of this daemon and its Lease; the node daemons' Leases are in <NAMESPACE>-nodes";
         "kubeconfig" "FILE" options.kubeconfig "Credentials for the API server; none is the pod's service account";
         "listen" "ADDRESS" options.listen
             "Address of /livez, /readyz, /metrics, and of what `baton get` and `baton explain` ask, over plain HTTP; none opens no port";

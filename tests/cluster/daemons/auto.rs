@@ -89,7 +89,7 @@ impl Drop for LocksSeen {
 
 /// Waits until the node's agent says that of its identification and of pods that are served without a lock.
 async fn until_it_says(cluster: &TestCluster, node: &str, identity: Identity, lockless: &[&str]) {
-    let leases: Api<Lease> = Api::namespaced(cluster.client.clone(), "default");
+    let leases: Api<Lease> = Api::namespaced(cluster.client.clone(), "default-nodes");
     until(&format!("the agent of {node} says {identity:?}, {lockless:?}"), SOON, async || {
         let lease = leases.get(&AgentStatus::lease_name(node)).await.ok()?;
         let status = AgentStatus::parse(lease.annotations().get(key::AGENT)?)?;

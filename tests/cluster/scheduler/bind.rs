@@ -109,7 +109,7 @@ async fn with_auto_and_an_exact_agent_the_binding_is_the_only_write() {
         lockless: None,
     };
     let leases: kube::Api<k8s_openapi::api::coordination::v1::Lease> =
-        kube::Api::namespaced(cluster.client.clone(), "baton-system");
+        kube::Api::namespaced(cluster.client.clone(), "baton-system-nodes");
     let patch = json!({"metadata": {"annotations": {key::AGENT: patch.print()}}});
     leases.patch("baton-agent-n1", &Default::default(), &kube::api::Patch::Merge(patch)).await.unwrap();
     let options =

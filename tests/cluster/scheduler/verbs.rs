@@ -59,7 +59,7 @@ impl SchedulerCluster {
     pub async fn start() -> Self {
         let cluster = Self { api: TestServer::simulated().await };
         cluster.create_crds([baton::contract::inventory::crd()]).await;
-        for name in ["ml", "baton-system"] {
+        for name in ["ml", "baton-system", "baton-system-nodes"] {
             cluster.create_namespace(name).await;
         }
         let devices: Api<Device> = Api::all(cluster.client.clone());
@@ -152,7 +152,7 @@ impl SchedulerCluster {
         let lease = json!({"apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
             "metadata": {"name": AgentStatus::lease_name(node), "annotations": {key::AGENT: status.print()}},
             "spec": {"holderIdentity": node, "renewTime": format!("{:.6}", baton::runtime::clock::wall())}});
-        let leases: Api<Lease> = Api::namespaced(self.client.clone(), "baton-system");
+        let leases: Api<Lease> = Api::namespaced(self.client.clone(), "baton-system-nodes");
         let lease: Lease = serde_json::from_value(lease).unwrap();
         leases.create(&PostParams::default(), &lease).await.unwrap();
     }

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use baton::contract::{ContainerDevices, DeviceAllocation, DeviceId, DeviceType, key};
 use baton::ops::audit;
+use baton::ops::manifests::Values;
 use baton::sim::hardware::{NodeSpec, VirtualNode};
 use baton::sim::kubelet::{Kubelet, KubeletOptions};
 use k8s_openapi::api::core::v1::Pod;
@@ -20,6 +21,8 @@ use super::wait::until;
 
 /// Longest wait for anything that should take moments.
 pub const SOON: Duration = Duration::from_secs(30);
+/// The daemons' namespace, which the pods of the tests share.
+pub const NAMESPACE: &str = "default";
 /// Within this a lock must be gone after its holder was served or ended.
 pub const LOCK_GONE: Duration = Duration::from_secs(10);
 
@@ -66,8 +69,14 @@ impl TestCluster {
     /// As [`TestCluster::start`], with more arguments for the agents and for the scheduler.
     pub async fn with_args(nodes: usize, agent_args: &[&str], scheduler_args: &[&str]) -> Self {
         let api = TestServer::start().await;
-        apply_crds(&api.client).await;
-        let scheduler = start_scheduler(&api.kubeconfig, scheduler_args, api.path("scheduler.log"));
+        api.install(&Values { namespace: NAMESPACE.to_owned(), ..Values::default() }).await;
+        Self::on(api, nodes, agent_args, scheduler_args).await
+    }
+
+    /// The same on an API server that has Baton's objects already.
+    pub async fn on(api: TestServer, nodes: usize, agent_args: &[&str], scheduler_args: &[&str]) -> Self {
+        let kubeconfig = api.credentials(NAMESPACE, "baton-scheduler", None).await;
+        let scheduler = start_scheduler(&kubeconfig, scheduler_args, api.path("scheduler.log"));
         let mut cluster = Self { nodes: vec![], scheduler, api };
         for number in 0..nodes {
             cluster.add_node(&format!("node-{number}"), agent_args).await;
@@ -79,8 +88,9 @@ impl TestCluster {
     }
 
     /// Starts one more scheduler, which stands by until the leader is gone.
-    pub fn spare_scheduler(&self, more: &[&str]) -> Daemon {
-        start_scheduler(&self.kubeconfig, more, self.dir.path().join("spare-scheduler.log"))
+    pub async fn spare_scheduler(&self, more: &[&str]) -> Daemon {
+        let kubeconfig = self.credentials(NAMESPACE, "baton-scheduler", None).await;
+        start_scheduler(&kubeconfig, more, self.dir.path().join("spare-scheduler.log"))
     }
 
     async fn add_node(&mut self, name: &str, agent_args: &[&str]) {
@@ -93,38 +103,10 @@ impl TestCluster {
         options.periods.source_delay = Duration::from_millis(200);
         options.periods.node_status = Duration::from_secs(4);
         let kubelet = Kubelet::start(options).await.expect("kubelet");
-        let agent =
-            Daemon::start(self.agent_command(name, &root, &hardware, &kubelet, agent_args), root.join("agent.log"));
+        let credentials = self.credentials(NAMESPACE, "baton-device-plugin", Some(name)).await;
+        let command = agent_command(name, &root, &hardware, &kubelet, &credentials, agent_args);
+        let agent = Daemon::start(command, root.join("agent.log"));
         self.nodes.push(ClusterNode { name: name.to_owned(), hardware, kubelet, agent });
-    }
-
-    fn agent_command(
-        &self,
-        name: &str,
-        root: &Path,
-        hardware: &VirtualNode,
-        kubelet: &Kubelet,
-        more: &[&str],
-    ) -> Vec<OsString> {
-        let mut command: Vec<OsString> = vec!["device-plugin".into()];
-        let places: [(&str, PathBuf); 10] = [
-            ("--kubeconfig", self.kubeconfig.clone()),
-            ("--kubelet-dir", kubelet.options().device_plugins_dir()),
-            ("--pod-resources-socket", kubelet.options().pod_resources_socket()),
-            ("--sysfs-root", hardware.sysfs_root()),
-            ("--proc-root", hardware.proc_root()),
-            ("--dev-root", hardware.dev_root()),
-            ("--driver-root", hardware.driver_root()),
-            ("--nvml-library", hardware.nvml_library().to_owned()),
-            ("--cdi-root", root.join("cdi")),
-            ("--state-dir", root.join("state")),
-        ];
-        for (flag, path) in places {
-            command.extend([flag.into(), path.into_os_string()]);
-        }
-        let words = ["--node-name", name, "--namespace", "default", "--listen", "127.0.0.1:0"];
-        command.extend(words.iter().chain(more).map(OsString::from));
-        command
     }
 
     /// Waits until the node advertises every device, so that the scheduler takes device pods to it.
@@ -255,11 +237,46 @@ impl TestCluster {
             audit::read(self.client.clone(), key::NODE_LOCK, Duration::MAX).await.expect("the cluster is read");
         assert!(report.pods > 0 || report.nodes > 0, "nothing was read");
         assert!(report.violations.is_empty(), "{:#?}", report.violations);
+        // The daemons work within their rights and the policies.
+        for daemon in self.nodes.iter().map(|node| &node.agent).chain([&self.scheduler]) {
+            let output = daemon.output();
+            let denied = output.lines().find(|line| line.contains("denied request") || line.contains("is forbidden"));
+            assert_eq!(denied, None, "a daemon was denied what it needs");
+        }
     }
 }
 
+fn agent_command(
+    name: &str,
+    root: &Path,
+    hardware: &VirtualNode,
+    kubelet: &Kubelet,
+    kubeconfig: &Path,
+    more: &[&str],
+) -> Vec<OsString> {
+    let mut command: Vec<OsString> = vec!["device-plugin".into()];
+    let places: [(&str, PathBuf); 10] = [
+        ("--kubeconfig", kubeconfig.to_owned()),
+        ("--kubelet-dir", kubelet.options().device_plugins_dir()),
+        ("--pod-resources-socket", kubelet.options().pod_resources_socket()),
+        ("--sysfs-root", hardware.sysfs_root()),
+        ("--proc-root", hardware.proc_root()),
+        ("--dev-root", hardware.dev_root()),
+        ("--driver-root", hardware.driver_root()),
+        ("--nvml-library", hardware.nvml_library().to_owned()),
+        ("--cdi-root", root.join("cdi")),
+        ("--state-dir", root.join("state")),
+    ];
+    for (flag, path) in places {
+        command.extend([flag.into(), path.into_os_string()]);
+    }
+    let words = ["--node-name", name, "--namespace", NAMESPACE, "--listen", "127.0.0.1:0"];
+    command.extend(words.iter().chain(more).map(OsString::from));
+    command
+}
+
 fn start_scheduler(kubeconfig: &Path, more: &[&str], log: PathBuf) -> Daemon {
-    let tail = [&["--listen", "127.0.0.1:0", "--namespace", "default"], more].concat();
+    let tail = [&["--listen", "127.0.0.1:0", "--namespace", NAMESPACE], more].concat();
     Daemon::start(args(&["scheduler", "--kubeconfig"], kubeconfig, &tail), log)
 }
 
@@ -268,19 +285,6 @@ fn args(head: &[&str], path: &Path, tail: &[&str]) -> Vec<OsString> {
     all.push(path.into());
     all.extend(tail.iter().map(OsString::from));
     all
-}
-
-async fn apply_crds(client: &Client) {
-    use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
-    let crds: Api<CustomResourceDefinition> = Api::all(client.clone());
-    let crd = baton::contract::inventory::crd();
-    crds.create(&PostParams::default(), &crd).await.expect("CRD is created");
-    until("the Device CRD is established", SOON, async || {
-        let status = crds.get(&crd.name_any()).await.ok()?.status?;
-        let established = status.conditions?.iter().any(|c| c.type_ == "Established" && c.status == "True");
-        established.then_some(())
-    })
-    .await;
 }
 
 impl TestCluster {

@@ -6,6 +6,7 @@ use std::process::{Child, Command, Stdio};
 
 /// One `baton …` process. Killed when dropped.
 pub struct Daemon {
+    binary: OsString,
     args: Vec<OsString>,
     log: PathBuf,
     child: Option<Child>,
@@ -14,9 +15,15 @@ pub struct Daemon {
 impl Daemon {
     /// Starts `baton args…`; its output is appended to `log`.
     pub fn start(args: Vec<OsString>, log: PathBuf) -> Self {
-        let mut daemon = Self { args, log, child: None };
+        let mut daemon = Self { binary: binary(), args, log, child: None };
         daemon.restart();
         daemon
+    }
+
+    /// Kills what runs and starts the same command of another build.
+    pub fn restart_as(&mut self, binary: impl Into<OsString>) {
+        self.binary = binary.into();
+        self.restart();
     }
 
     /// Kills what runs and starts the same command again.
@@ -24,7 +31,7 @@ impl Daemon {
         self.kill();
         let log = std::fs::OpenOptions::new().create(true).append(true).open(&self.log).expect("log file");
         let err = log.try_clone().expect("log file");
-        let child = Command::new(binary())
+        let child = Command::new(&self.binary)
             .args(&self.args)
             .env("RUST_LOG", std::env::var("RUST_LOG").unwrap_or_else(|_| "info".to_owned()))
             .stdin(Stdio::null())
@@ -68,7 +75,7 @@ impl Daemon {
 }
 
 /// The binary under test: the one that `BATON_BINARY` names (the image's build, say), or else this build's.
-fn binary() -> OsString {
+pub fn binary() -> OsString {
     std::env::var_os("BATON_BINARY").unwrap_or_else(|| env!("CARGO_BIN_EXE_baton").into())
 }
 

@@ -8,5 +8,5 @@ pub mod pods;
 pub mod server;
 pub mod wait;
 
-pub use cluster::{ClusterNode, LOCK_GONE, SOON, TestCluster};
+pub use cluster::{ClusterNode, LOCK_GONE, NAMESPACE, SOON, TestCluster};
 pub use server::TestServer;

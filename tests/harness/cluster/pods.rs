@@ -9,6 +9,7 @@ use baton::contract::key;
 #[derive(Clone)]
 pub struct PodSpec {
     name: String,
+    node: Option<String>,
     annotations: serde_json::Map<String, Value>,
     init: Vec<Value>,
     app: Vec<Value>,
@@ -16,7 +17,7 @@ pub struct PodSpec {
 
 /// A pod of that name.
 pub fn pod(name: &str) -> PodSpec {
-    PodSpec { name: name.to_owned(), annotations: serde_json::Map::new(), init: vec![], app: vec![] }
+    PodSpec { name: name.to_owned(), node: None, annotations: serde_json::Map::new(), init: vec![], app: vec![] }
 }
 
 fn container(name: &str, limits: &[(&str, &str)], seconds: u32) -> Value {
@@ -42,6 +43,11 @@ impl PodSpec {
         self.init.push(sidecar);
         self
     }
+    /// On this node and no other.
+    pub fn on(mut self, node: &str) -> Self {
+        self.node = Some(node.to_owned());
+        self
+    }
     /// An annotation.
     pub fn annotation(mut self, key: &str, value: &str) -> Self {
         self.annotations.insert(key.to_owned(), json!(value));
@@ -57,10 +63,11 @@ impl PodSpec {
     }
     /// The object.
     pub fn build(&self) -> Pod {
+        let selector = self.node.as_ref().map(|node| json!({"kubernetes.io/hostname": node}));
         serde_json::from_value(json!({
             "apiVersion": "v1", "kind": "Pod",
             "metadata": {"name": self.name, "namespace": "default", "annotations": self.annotations},
-            "spec": {"schedulerName": "baton-scheduler", "restartPolicy": "Never", "terminationGracePeriodSeconds": 1,
+            "spec": {"schedulerName": "baton-scheduler", "nodeSelector": selector, "restartPolicy": "Never", "terminationGracePeriodSeconds": 1,
                 "tolerations": [{"operator": "Exists"}], "initContainers": self.init, "containers": self.app}
         }))
         .expect("a pod")

@@ -1,8 +1,10 @@
 //! An API server for a test, with a client that may do everything.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
+use baton::ops::manifests::Values;
 use baton::sim::apiserver::{ApiServer, Options};
 use k8s_openapi::api::core::v1::{Namespace, Node, Pod};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
@@ -11,6 +13,7 @@ use kube::{Client, ResourceExt};
 use serde_json::{Value, json};
 
 use super::control_plane::ControlPlane;
+use super::wait::until;
 
 /// The API server, and a directory for everything beside it; both go when it is dropped.
 pub struct TestServer {
@@ -42,9 +45,12 @@ impl TestServer {
 
     /// The simulated server, over TLS.
     pub async fn with_tls() -> Self {
-        let (dir, server) =
-            (directory(), ApiServer::start(Options::default()).await.expect("simulated API server starts"));
-        let control_plane = ControlPlane::Simulated(server);
+        Self::around(ApiServer::start(Options::default()).await.expect("simulated API server starts")).await
+    }
+
+    /// This simulated server, over TLS.
+    pub async fn around(server: ApiServer) -> Self {
+        let (dir, control_plane) = (directory(), ControlPlane::Simulated(server));
         let kubeconfig = control_plane.kubeconfig(dir.path());
         Self::of(control_plane, kubeconfig, dir).await
     }
@@ -81,6 +87,83 @@ impl TestServer {
         for crd in crds {
             Api::all(self.client.clone()).create(&PostParams::default(), &crd).await.expect("the CRD is created");
         }
+    }
+
+    /// Installs what `baton manifests` prints, the workloads aside: namespaces, CRDs, RBAC, admission policies. Returns when the
+    /// API server judges by them.
+    pub async fn install(&self, values: &Values) {
+        baton::ops::demo::install(&self.client, values).await.expect("the manifests are applied");
+        let crds: Api<CustomResourceDefinition> = Api::all(self.client.clone());
+        until("the CRDs are established", Duration::from_secs(30), async || {
+            let established = |crd: &CustomResourceDefinition| {
+                let conditions = crd.status.as_ref().and_then(|status| status.conditions.as_ref());
+                conditions.into_iter().flatten().any(|of| of.type_ == "Established" && of.status == "True")
+            };
+            crds.list(&Default::default()).await.ok()?.items.iter().all(established).then_some(())
+        })
+        .await;
+        if values.admission.on {
+            self.until_judged(values).await;
+        }
+    }
+
+    /// A real API server takes a moment from a policy to its first denial. The last policy that was applied denies now.
+    async fn until_judged(&self, values: &Values) {
+        let account = format!("system:serviceaccount:{}:baton-scheduler", values.namespace);
+        let forger = self.acting_as(&account, &[]).await;
+        let group = json!({"apiVersion": "scheduling.sigs.k8s.io/v1alpha1", "kind": "PodGroup", "metadata": {"name": "forged"}, "spec": {"minMember": 1}});
+        until("the admission policies are in force", Duration::from_secs(30), async || {
+            let request =
+                http::Request::post("/apis/scheduling.sigs.k8s.io/v1alpha1/namespaces/default/podgroups?dryRun=All")
+                    .header("content-type", "application/json")
+                    .body(serde_json::to_vec(&group).expect("JSON"))
+                    .expect("request");
+            let refused = forger.request::<Value>(request).await.err()?;
+            refused.to_string().contains("denied request").then_some(())
+        })
+        .await;
+    }
+
+    /// A client of an administrator who acts as another user.
+    pub async fn acting_as(&self, user: &str, groups: &[&str]) -> Client {
+        let path = self.path("acting.kubeconfig");
+        let groups = [groups, &["system:authenticated"]].concat();
+        self.kubeconfig_with(&path, |of| (of["as"], of["as-groups"]) = (json!(user), json!(groups)));
+        baton::cluster::client::connect(Some(&path)).await.expect("client")
+    }
+
+    /// The administrator's kubeconfig with its user changed.
+    fn kubeconfig_with(&self, path: &Path, change: impl FnOnce(&mut Value)) {
+        let text = std::fs::read_to_string(&self.kubeconfig).expect("kubeconfig is readable");
+        let mut config: Value = serde_saphyr::from_str(&text).expect("kubeconfig is YAML");
+        change(&mut config["users"][0]["user"]);
+        std::fs::write(path, config.to_string()).expect("kubeconfig is writable");
+    }
+
+    /// A kubeconfig with a token that the API server makes for a ServiceAccount; with `node`, one that is bound to that Node, as
+    /// the token of a pod on it is.
+    pub async fn credentials(&self, namespace: &str, account: &str, node: Option<&str>) -> PathBuf {
+        let bound = node.map(|name| json!({"apiVersion": "v1", "kind": "Node", "name": name}));
+        let ask = json!({"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {"audiences": [], "boundObjectRef": bound}});
+        let path = format!("/api/v1/namespaces/{namespace}/serviceaccounts/{account}/token");
+        let answer: Value = until("the API server makes a token", Duration::from_secs(30), async || {
+            let body = serde_json::to_vec(&ask).expect("JSON");
+            let request =
+                http::Request::post(&path).header("content-type", "application/json").body(body).expect("request");
+            self.client.request(request).await.ok()
+        })
+        .await;
+        // A node's name may be longer than that of a file.
+        let node = node.map_or("unbound", |name| name.split('.').next().unwrap_or(name));
+        let path = self.path(&format!("{account}-{node}.kubeconfig"));
+        self.kubeconfig_with(&path, |user| *user = json!({"token": answer["status"]["token"]}));
+        path
+    }
+
+    /// A client with such a token.
+    pub async fn client_of(&self, namespace: &str, account: &str, node: Option<&str>) -> Client {
+        let kubeconfig = self.credentials(namespace, account, node).await;
+        baton::cluster::client::connect(Some(&kubeconfig)).await.expect("client")
     }
 
     pub fn nodes(&self) -> Api<Node> {

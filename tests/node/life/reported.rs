@@ -38,6 +38,7 @@ pub async fn cluster(node: &mut TestNode) -> NodeCluster {
     let server = TestServer::simulated().await;
     server.create_crds([baton::contract::inventory::crd()]).await;
     server.create_namespace("baton-system").await;
+    server.create_namespace("baton-system-nodes").await;
     let rules = [
         ("core", "pods", "get list watch"),
         ("core", "nodes", "get list watch patch"),

@@ -1,0 +1,32 @@
+//! Whether the admission policies are there and deny.
+
+use std::time::Duration;
+
+use kube::Client;
+
+use super::report::Finding;
+use crate::ops::admission::Policies;
+use crate::runtime::words;
+
+const CHECK: &str = "admission";
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// One line, or one for each policy that is missing or altered.
+pub async fn look(client: &Client, namespace: &str) -> Vec<Finding> {
+    let advice = "apply them again: `baton manifests | kubectl apply --server-side -f -`";
+    let unread = |why: String| {
+        vec![Finding::warn(CHECK, format!("the policies cannot be read: {why}"), "see the lines permission")]
+    };
+    let policies = match tokio::time::timeout(PATIENCE, Policies::read(client, namespace)).await {
+        Ok(Ok(policies)) => policies,
+        Ok(Err(error)) => return unread(words(&error)),
+        Err(_) => return unread(format!("no answer within {} s", PATIENCE.as_secs())),
+    };
+    match &policies {
+        Policies::InForce => vec![Finding::ok(CHECK, "every admission policy is as it was installed")],
+        Policies::Absent | Policies::Unsupported => {
+            policies.words().into_iter().map(|text| Finding::warn(CHECK, text, advice)).collect()
+        }
+        Policies::Broken(_) => policies.words().into_iter().map(|text| Finding::fail(CHECK, text, advice)).collect(),
+    }
+}
