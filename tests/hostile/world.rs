@@ -1,0 +1,206 @@
+//! A cluster with Baton's rights and policies, two nodes, and those who attack it.
+
+use std::time::Duration;
+
+use baton::contract::inventory::Device;
+use baton::ops::manifests::{POLICIES, Values};
+use k8s_openapi::api::core::v1::Node;
+use kube::Client;
+use kube::api::{Api, DynamicObject};
+use kube::core::{ApiResource, GroupVersionKind};
+use serde_json::{Value, json};
+
+use crate::harness::TestServer;
+use crate::harness::wait::until;
+
+/// Longest wait for what takes a moment.
+pub const SOON: Duration = Duration::from_secs(30);
+pub const SYSTEM: &str = "baton-system";
+pub const LEASES: &str = "baton-system-nodes";
+
+/// One request.
+#[derive(Debug, Clone)]
+pub struct Call {
+    method: &'static str,
+    path: String,
+    content: &'static str,
+    body: Value,
+}
+
+impl Call {
+    pub fn create(path: impl Into<String>, body: Value) -> Self {
+        Self { method: "POST", path: path.into(), content: "application/json", body }
+    }
+
+    pub fn replace(path: impl Into<String>, body: Value) -> Self {
+        Self { method: "PUT", path: path.into(), content: "application/json", body }
+    }
+
+    pub fn patch(path: impl Into<String>, body: Value) -> Self {
+        Self { method: "PATCH", path: path.into(), content: "application/merge-patch+json", body }
+    }
+
+    pub fn json_patch(path: impl Into<String>, body: Value) -> Self {
+        Self { method: "PATCH", path: path.into(), content: "application/json-patch+json", body }
+    }
+
+    pub fn apply(path: &str, body: Value) -> Self {
+        let path = format!("{path}?fieldManager=hostile&force=true");
+        Self { method: "PATCH", path, content: "application/apply-patch+yaml", body }
+    }
+
+    pub fn delete(path: impl Into<String>) -> Self {
+        Self { method: "DELETE", path: path.into(), content: "application/json", body: Value::Null }
+    }
+
+    /// The answer, or the refusal's text.
+    pub async fn send(&self, client: &Client) -> Result<Value, String> {
+        let body = if self.body.is_null() { Vec::new() } else { serde_json::to_vec(&self.body).unwrap() };
+        let request = http::Request::builder().method(self.method).uri(&self.path).header("content-type", self.content);
+        client.request(request.body(body).unwrap()).await.map_err(|error| error.to_string())
+    }
+}
+
+/// The cluster.
+pub struct World {
+    pub server: TestServer,
+}
+
+impl std::ops::Deref for World {
+    type Target = TestServer;
+    fn deref(&self) -> &TestServer {
+        &self.server
+    }
+}
+
+impl World {
+    pub async fn start() -> Self {
+        let server = TestServer::start().await;
+        server.install(&Values::default()).await;
+        server.create_namespace("ml").await;
+        for node in ["node-a", "node-b"] {
+            server.create_object::<Node>(json!({"metadata": {"name": node, "labels": {"zone": "1"}}})).await;
+            server.create_object::<Device>(device(node)).await;
+        }
+        let world = Self { server };
+        // A tenant with more rights than `edit` gives, so that it is the policies which deny.
+        for (resources, group) in [
+            ("pods pods/status pods/binding pods/ephemeralcontainers pods/resize bindings", ""),
+            ("podgroups", "scheduling.sigs.k8s.io"),
+        ] {
+            world.grant("tenant", "ml", resources, group).await;
+        }
+        world
+    }
+
+    async fn grant(&self, user: &str, namespace: &str, resources: &str, group: &str) {
+        let resources: Vec<&str> = resources.split(' ').collect();
+        let name = format!("{user}-{}", resources[0]);
+        let path = format!("/apis/rbac.authorization.k8s.io/v1/namespaces/{namespace}");
+        let rules = json!([{"apiGroups": [group], "resources": resources, "verbs": ["get", "create", "update", "patch", "delete"]}]);
+        let role = json!({"metadata": {"name": name}, "rules": rules});
+        let binding = json!({"metadata": {"name": name}, "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": name},
+            "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": user}]});
+        self.admin(Call::create(format!("{path}/roles"), role)).await;
+        self.admin(Call::create(format!("{path}/rolebindings"), binding)).await;
+    }
+
+    /// The answer to an administrator.
+    pub async fn admin(&self, call: Call) -> Value {
+        call.send(&self.client).await.unwrap_or_else(|why| panic!("{call:?}: {why}"))
+    }
+
+    pub async fn tenant(&self) -> Client {
+        self.acting_as("tenant", &[]).await
+    }
+
+    /// The kubelet of a node. Its rights come from a role here: no node authorizer runs in these tests.
+    pub async fn kubelet(&self, node: &str) -> Client {
+        let path = "/apis/rbac.authorization.k8s.io/v1";
+        let rules =
+            json!([{"apiGroups": [""], "resources": ["nodes", "nodes/status", "pods", "pods/status"], "verbs": ["*"]}]);
+        let role = json!({"metadata": {"name": "test-kubelets"}, "rules": rules});
+        let binding = json!({"metadata": {"name": "test-kubelets"}, "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "test-kubelets"},
+            "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "Group", "name": "system:nodes"}]});
+        for (plural, object) in [("clusterroles", role), ("clusterrolebindings", binding)] {
+            let _ = Call::create(format!("{path}/{plural}"), object).send(&self.client).await;
+        }
+        self.acting_as(&format!("system:node:{node}"), &["system:nodes"]).await
+    }
+
+    /// The daemon of a node, with the token of its pod.
+    pub async fn node_daemon(&self, node: &str) -> Client {
+        self.client_of(SYSTEM, "baton-device-plugin", Some(node)).await
+    }
+
+    pub async fn scheduler(&self) -> Client {
+        self.client_of(SYSTEM, "baton-scheduler", None).await
+    }
+
+    /// A pod of the tenant, bound to a node with devices by the scheduler.
+    pub async fn served_pod(&self, name: &str, node: &str) {
+        self.admin(Call::create("/api/v1/namespaces/ml/pods", pod(name, json!({"nvidia.com/gpu": "1"})))).await;
+        let binding =
+            json!({"metadata": {"name": name, "annotations": assignment()}, "target": {"kind": "Node", "name": node}});
+        let scheduler = self.scheduler().await;
+        Call::create(format!("/api/v1/namespaces/ml/pods/{name}/binding"), binding)
+            .send(&scheduler)
+            .await
+            .expect("bound");
+    }
+
+    /// Each call is denied by `policy` with `words`; without the policies each succeeds.
+    pub async fn attack(&self, by: &Client, policy: &str, words: &str, calls: &[Call]) {
+        for call in calls {
+            match call.send(by).await {
+                Ok(_) => panic!("not denied: {call:?}"),
+                Err(why) => assert!(why.contains(policy) && why.contains(words), "{call:?}: {why}"),
+            }
+        }
+        self.remove_policies().await;
+        for call in calls {
+            until(&format!("without policies it succeeds: {call:?}"), SOON, async || match call.send(by).await {
+                Ok(_) => Some(()),
+                Err(why) if why.contains("denied request") => None,
+                Err(why) => panic!("without policies: {call:?}: {why}"),
+            })
+            .await;
+        }
+    }
+
+    pub async fn remove_policies(&self) {
+        let gvk = GroupVersionKind::gvk("admissionregistration.k8s.io", "v1", "ValidatingAdmissionPolicyBinding");
+        let bindings: Api<DynamicObject> = Api::all_with(self.client.clone(), &ApiResource::from_gvk(&gvk));
+        for policy in POLICIES {
+            bindings.delete(policy, &Default::default()).await.expect("the binding is removed");
+        }
+    }
+
+    /// Each call succeeds with the policies in force.
+    pub async fn allowed(&self, by: &Client, calls: &[Call]) {
+        for call in calls {
+            call.send(by).await.unwrap_or_else(|why| panic!("denied: {call:?}: {why}"));
+        }
+    }
+}
+
+pub fn device(node: &str) -> Value {
+    let gpu = json!({"type": "gpu", "id": format!("GPU-{node}"), "minor": 0, "health": true, "resources": {"koordinator.sh/gpu-core": "100"}});
+    json!({"apiVersion": "scheduling.koordinator.sh/v1alpha1", "kind": "Device", "metadata": {"name": node}, "spec": {"devices": [gpu]}})
+}
+
+pub fn pod(name: &str, limits: Value) -> Value {
+    let containers = json!([{"name": "main", "image": "i", "resources": {"limits": limits}}]);
+    json!({"metadata": {"name": name}, "spec": {"schedulerName": "baton-scheduler", "containers": containers}})
+}
+
+/// The annotations of an assignment.
+pub fn assignment() -> Value {
+    let entry = json!({"minor": 0, "id": "GPU-node-a", "resources": {"koordinator.sh/gpu-core": "100"}});
+    json!({
+        "scheduling.koordinator.sh/device-allocated": json!({"gpu": [entry]}).to_string(),
+        "scheduling.koordinator.sh/container-devices": "{}",
+        "scheduling.koordinator.sh/bind-timestamp": "1795226400000000000",
+        "scheduling.koordinator.sh/gpu-minors": "0",
+    })
+}
