@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, bail};
 use clap::{Args, ValueEnum};
 
-use super::files::{Admission, EXTENDER, File, KUBE_SCHEDULER, Kinds, SCHEDULER, Values, crds, files};
+use super::choices::{Admission, Kinds, Values};
+use super::files::{EXTENDER, File, KUBE_SCHEDULER, SCHEDULER, crds, files};
 use super::rbac::left_over;
 use crate::contract::key;
 use crate::ops::config::print_yaml;

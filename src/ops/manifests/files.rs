@@ -1,90 +1,11 @@
 //! The files of `daemonset/`: templates filled with the constants of the code, RBAC from its table, CRDs from their types.
 
-use clap::ValueEnum;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 
+use super::choices::{Kinds, Values};
 use super::{mig, policies, rbac};
 use crate::contract::{gang, inventory, key, tyjob};
 use crate::ops::config::print_yaml;
-
-/// Choices of an installation.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Values {
-    /// Image of every daemon.
-    pub image: String,
-    /// Namespace of the daemons and of their Leases.
-    pub namespace: String,
-    /// Which CustomResourceDefinitions come along.
-    pub crds: Kinds,
-    /// Who may write what decides.
-    pub admission: Admission,
-}
-
-/// The admission policies of an installation.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Admission {
-    /// They come along.
-    pub on: bool,
-    /// Users that write assignments and node locks beside the scheduler of this installation.
-    pub more_writers: Vec<String>,
-    /// Namespaces whose pods may come with a node and ask for devices.
-    pub pinned_namespaces: Vec<String>,
-    /// Pods without an assignment are served, so pods that come with their node are let in.
-    pub unassigned: bool,
-    /// Node annotation of the lock.
-    pub lock_key: String,
-}
-
-impl Default for Admission {
-    fn default() -> Self {
-        Self {
-            on: true,
-            more_writers: Vec::new(),
-            pinned_namespaces: Vec::new(),
-            unassigned: false,
-            lock_key: key::NODE_LOCK.to_owned(),
-        }
-    }
-}
-
-impl Values {
-    /// Name of a cluster-scoped object: with the namespace where that is not the usual one, so that two installations do not
-    /// overwrite each other's.
-    pub fn cluster_name(&self, name: &str) -> String {
-        if self.namespace == NAMESPACE { name.to_owned() } else { format!("{name}-{}", self.namespace) }
-    }
-}
-
-/// The usual namespace of the daemons.
-const NAMESPACE: &str = "baton-system";
-
-impl Default for Values {
-    fn default() -> Self {
-        let image = format!("baton:{}", env!("CARGO_PKG_VERSION"));
-        Self { image, namespace: NAMESPACE.to_owned(), crds: Kinds::All, admission: Admission::default() }
-    }
-}
-
-/// A choice of CustomResourceDefinitions: other systems install two of ours under the same names.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum Kinds {
-    /// Device, PodGroup and TYJob.
-    All,
-    /// Those that no other system installs: TYJob.
-    Own,
-    /// None.
-    None,
-}
-
-impl Kinds {
-    fn crds(self) -> Vec<CustomResourceDefinition> {
-        match self {
-            Self::All => crds(),
-            Self::Own => vec![tyjob::crd()],
-            Self::None => Vec::new(),
-        }
-    }
-}
 
 /// One generated file.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -100,6 +21,15 @@ pub struct File {
 /// Every custom resource of Baton.
 pub fn crds() -> Vec<CustomResourceDefinition> {
     vec![inventory::crd(), gang::pod_group::crd(), tyjob::crd()]
+}
+
+/// Those that are chosen.
+fn chosen(kinds: Kinds) -> Vec<CustomResourceDefinition> {
+    match kinds {
+        Kinds::All => crds(),
+        Kinds::Own => vec![tyjob::crd()],
+        Kinds::None => Vec::new(),
+    }
 }
 
 const CRDS: &str = "crds.yaml";
@@ -131,7 +61,7 @@ const TEMPLATES: [(&str, &str, bool); 12] = [
 pub fn files(values: &Values) -> anyhow::Result<Vec<File>> {
     let template = |(path, text, applied): (&'static str, &str, bool)| File { path, text: fill(text, values), applied };
     let mut files: Vec<File> = TEMPLATES.into_iter().map(template).collect();
-    let documents: Vec<String> = values.crds.crds().iter().map(print_yaml).collect::<Result<_, _>>()?;
+    let documents: Vec<String> = chosen(values.crds).iter().map(print_yaml).collect::<Result<_, _>>()?;
     let crds = File { path: CRDS, text: documents.join("---\n"), applied: true };
     let rbac = File { path: "rbac.yaml", text: rbac::yaml(values), applied: true };
     let admission = File { path: ADMISSION, text: policies::yaml(values)?, applied: true };

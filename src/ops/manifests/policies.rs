@@ -5,7 +5,7 @@ use anyhow::Context;
 use kube::Resource;
 use serde_json::Value;
 
-use super::files::Values;
+use super::choices::Values;
 use super::rbac::{NODE_DAEMON, SCHEDULER_ACCOUNT};
 use crate::contract::gang::PodGroupApi;
 use crate::contract::gang::key::{MANAGED_BY, MANAGED_BY_BATON, TIMEOUT};
@@ -130,7 +130,7 @@ pub fn altered(policy: &Value, binding: Option<&Value>) -> Option<&'static str> 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ops::manifests::files::Admission;
+    use crate::ops::manifests::choices::Admission;
 
     fn documents(values: &Values) -> Vec<Value> {
         serde_saphyr::from_str_multiple(&yaml(values).unwrap()).unwrap()

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use super::files::Values;
+use super::choices::Values;
 use crate::contract::AgentStatus;
 
 /// ServiceAccount of the node daemon.

@@ -7,8 +7,9 @@ use jiff::Timestamp;
 
 use super::auth::Users;
 use super::counts::Counts;
+use super::failure::Failure;
 use super::faults::Faults;
-use super::policies::Policies;
+use super::policies::{Asked, Policies};
 use super::registry::Registry;
 use super::store::Store;
 
@@ -23,8 +24,7 @@ pub struct Core {
     pub registry: ArcSwap<Registry>,
     /// Tokens and permissions.
     pub users: Arc<Users>,
-    /// Admission policies.
-    pub policies: Policies,
+    policies: Policies,
     /// Injected faults.
     pub faults: Faults,
     /// Requests seen.
@@ -48,6 +48,16 @@ impl Core {
             random: Mutex::new(fastrand::Rng::with_seed(seed)),
             address: Mutex::default(),
         })
+    }
+
+    /// Whether any admission policy is in force.
+    pub fn has_policies(&self) -> bool {
+        self.policies.any(&self.store)
+    }
+
+    /// Refuses what an admission policy denies.
+    pub fn judge(&self, asked: &Asked<'_>) -> Result<(), Failure> {
+        self.policies.judge(&self.users, &self.store, asked)
     }
 
     /// Now, as objects carry it: RFC 3339, seconds.

@@ -7,7 +7,7 @@ use super::core::{Core, rfc3339};
 use super::events::from_stored;
 use super::failure::{Failure, success};
 use super::object::{Object, deleting, finalized, key, meta, metadata_mut, text};
-use super::policies::{self, Asked};
+use super::policies::Asked;
 use super::registry::Resource;
 use super::request::Request;
 
@@ -93,10 +93,10 @@ pub fn delete(
     loop {
         let live = core.store.get(&resource.storage, &key).ok_or_else(|| Failure::not_found(resource, name))?;
         check(resource, name, &live, options)?;
-        if let Some(request) = request.filter(|_| policies::any(core)) {
+        if let Some(request) = request.filter(|_| core.has_policies()) {
             let old = from_stored(resource, &live.value);
             let asked = Asked::of(request, resource, "DELETE");
-            policies::judge(core, &Asked { old: Some(&old), dry: options.dry, ..asked })?;
+            core.judge(&Asked { old: Some(&old), dry: options.dry, ..asked })?;
         }
         if options.dry {
             return Ok(Gone::Object(from_stored(resource, &live.value)));

@@ -312,3 +312,24 @@ fn stored_path(path: &str) -> Vec<String> {
     ]);
     renamed.get(path).copied().unwrap_or(path).split('.').map(str::to_owned).collect()
 }
+
+/// Whether a label selector object selects an object. An empty one selects everything, an absent one nothing.
+pub fn selects(selector: &Value, object: &Value) -> bool {
+    if !selector.is_object() {
+        return false;
+    }
+    let labels = &object["metadata"]["labels"];
+    let exact = selector["matchLabels"].as_object().into_iter().flatten().all(|(k, v)| labels.get(k) == Some(v));
+    exact
+        && selector["matchExpressions"].as_array().into_iter().flatten().all(|e| {
+            let found = labels.get(e["key"].as_str().unwrap_or_default());
+            let listed = || found.is_some_and(|f| e["values"].as_array().is_some_and(|v| v.contains(f)));
+            match e["operator"].as_str() {
+                Some("In") => listed(),
+                Some("NotIn") => !listed(),
+                Some("Exists") => found.is_some(),
+                Some("DoesNotExist") => found.is_none(),
+                _ => false,
+            }
+        })
+}

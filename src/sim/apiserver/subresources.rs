@@ -6,10 +6,11 @@ use super::core::Core;
 use super::delete::{self, Options};
 use super::failure::{Cause, Failure, success};
 use super::object::{deleting, key, meta, metadata_mut, text};
-use super::policies::{self, Asked};
+use super::policies::Asked;
 use super::registry::Resource;
 use super::request::Request;
 use super::schema;
+use super::selectors::selects;
 
 /// Binds a pod: node name, annotations and the scheduled condition in one write.
 pub fn bind(core: &Core, pods: &Resource, request: &Request, name: &str, binding: &Value) -> Result<Value, Failure> {
@@ -90,7 +91,7 @@ fn judge(
     (name, body): (&str, &Value),
     (group, kind): (&str, &str),
 ) -> Result<(), Failure> {
-    if !policies::any(core) {
+    if !core.has_policies() {
         return Ok(());
     }
     let misfit = |why| Failure::bad_request(format!("{kind} in version \"v1\" cannot be handled as a {kind}: {why}"));
@@ -104,7 +105,7 @@ fn judge(
     let target = &request.target;
     let own = registry.find(&target.group, &target.version, &target.resource);
     let asked = Asked::of(request, own.as_deref().unwrap_or(pods), "CREATE");
-    policies::judge(core, &Asked { kind: (group, "v1", kind), name, object: Some(&value), ..asked })
+    core.judge(&Asked { kind: (group, "v1", kind), name, object: Some(&value), ..asked })
 }
 
 /// Sets the condition PodScheduled to True.
@@ -206,25 +207,4 @@ fn take_from_budget(core: &Core, namespace: &str, pod: &Value) -> Result<(), Fai
             return Ok(());
         }
     }
-}
-
-/// Whether a label selector object selects an object. An empty one selects everything, an absent one nothing.
-pub fn selects(selector: &Value, object: &Value) -> bool {
-    if !selector.is_object() {
-        return false;
-    }
-    let labels = &object["metadata"]["labels"];
-    let exact = selector["matchLabels"].as_object().into_iter().flatten().all(|(k, v)| labels.get(k) == Some(v));
-    exact
-        && selector["matchExpressions"].as_array().into_iter().flatten().all(|e| {
-            let found = labels.get(e["key"].as_str().unwrap_or_default());
-            let listed = || found.is_some_and(|f| e["values"].as_array().is_some_and(|v| v.contains(f)));
-            match e["operator"].as_str() {
-                Some("In") => listed(),
-                Some("NotIn") => !listed(),
-                Some("Exists") => found.is_some(),
-                Some("DoesNotExist") => found.is_none(),
-                _ => false,
-            }
-        })
 }

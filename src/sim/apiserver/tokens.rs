@@ -10,7 +10,7 @@ use super::auth::{AUDIENCE, Credential, User, strings};
 use super::core::{Core, rfc3339};
 use super::failure::{Cause, Failure};
 use super::object::{Object, key, meta, metadata_mut, text};
-use super::policies::{self, Asked};
+use super::policies::Asked;
 use super::registry::Resource;
 use super::request::Request;
 use super::schema;
@@ -61,14 +61,11 @@ pub fn request(core: &Core, accounts: &Resource, request: &Request, body: Value)
         let cause = Cause::invalid("spec.expirationSeconds", &json!(seconds), why);
         return Err(Failure::invalid(&kind, "", &[cause]));
     }
-    policies::judge(
-        core,
-        &Asked {
-            kind: (&kind.group, &kind.version, &kind.kind),
-            object: Some(&value),
-            ..Asked::of(request, accounts, "CREATE")
-        },
-    )?;
+    core.judge(&Asked {
+        kind: (&kind.group, &kind.version, &kind.kind),
+        object: Some(&value),
+        ..Asked::of(request, accounts, "CREATE")
+    })?;
     let (claims, mut bound) = claims(core, namespace, name, &bound_to)?;
     bound.push((accounts.storage.clone(), key(namespace, name), meta(&account.value, "uid").to_owned()));
     let mut user = User::named(&format!("system:serviceaccount:{namespace}:{name}"));

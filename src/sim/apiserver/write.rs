@@ -206,7 +206,7 @@ impl<'a> Write<'a> {
             return Err(Failure::invalid(self.resource, &name, &causes));
         }
         let asked = Asked::of(self.request, self.resource, "CREATE");
-        policies::judge(core, &Asked { name: &name, object: Some(&value), ..asked })?;
+        core.judge(&Asked { name: &name, object: Some(&value), ..asked })?;
         let stored = to_stored(self.resource, value);
         if self.dry() {
             return Ok(Written { value: from_stored(self.resource, &stored), created: true });
@@ -312,7 +312,7 @@ impl<'a> Write<'a> {
         }
         bump_generation(resource, &mut value, current);
         let asked = Asked::of(self.request, resource, "UPDATE");
-        policies::judge(core, &Asked { object: Some(&value), old: Some(current), ..asked })?;
+        core.judge(&Asked { object: Some(&value), old: Some(current), ..asked })?;
         if managed::forget(&value) == managed::forget(current) {
             return Ok(Some(Written { value: current.clone(), created: false }));
         }

@@ -4,6 +4,7 @@ use std::sync::{Arc, LazyLock};
 
 use cel::common::ast::{EntryExpr, Expr, IdedExpr};
 use cel::{Env, Program};
+use serde_json::Value;
 
 /// CEL with the libraries that an expression of a policy may use.
 pub(super) static ENV: LazyLock<Arc<Env>> = LazyLock::new(|| {
@@ -13,6 +14,26 @@ pub(super) static ENV: LazyLock<Arc<Env>> = LazyLock::new(|| {
     }
     Arc::new(env)
 });
+
+/// An expression that can be run, or why it is none.
+pub(super) struct Expression {
+    pub(super) text: String,
+    pub(super) program: Result<Program, String>,
+}
+
+impl Expression {
+    pub(super) fn read(value: &Value, key: &str, names: Names<'_>) -> Self {
+        let text = value[key].as_str().unwrap_or_default().to_owned();
+        let program = compile(&text, names);
+        Self { text, program }
+    }
+}
+
+/// A named expression that others build on.
+pub(super) struct Variable {
+    pub(super) name: String,
+    pub(super) expression: Expression,
+}
 
 /// Functions that are known: of the language, of the libraries for strings and lists, of the authorizer. Operators have
 /// names that are no words.

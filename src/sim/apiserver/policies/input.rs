@@ -1,7 +1,7 @@
 //! What an expression sees: the objects, the request, and the variables of its policy, each made when it is first named.
 
 use std::collections::HashMap;
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
 use cel::common::types::{CelBool, CelDouble, CelInt, CelList, CelMap, CelMapKey, CelNull, CelString};
 use cel::common::value::{CowVal, Val};
@@ -9,18 +9,19 @@ use cel::context::VariableResolver;
 use cel::{Context, ExecutionError};
 use serde_json::{Map, Value, json};
 
-use super::Asked;
+use super::asked::Asked;
 use super::authorizer::Authorizer;
-use super::compile::ENV;
-use super::policy::{Expression, Variable};
-use crate::sim::apiserver::core::Core;
+use super::compile::{ENV, Expression, Variable};
+use crate::sim::apiserver::auth::Users;
 use crate::sim::apiserver::request::Target;
+use crate::sim::apiserver::store::Store;
 
 type Lazy = OnceLock<Box<dyn Val>>;
 
 /// What all expressions see of one request.
 pub(super) struct Input<'a> {
-    core: &'a Core,
+    users: &'a Arc<Users>,
+    store: &'a Arc<Store>,
     asked: &'a Asked<'a>,
     object: Lazy,
     old: Lazy,
@@ -30,9 +31,10 @@ pub(super) struct Input<'a> {
 }
 
 impl<'a> Input<'a> {
-    pub(super) fn new(core: &'a Core, asked: &'a Asked<'a>) -> Self {
+    pub(super) fn new(users: &'a Arc<Users>, store: &'a Arc<Store>, asked: &'a Asked<'a>) -> Self {
         Self {
-            core,
+            users,
+            store,
             asked,
             object: Lazy::new(),
             old: Lazy::new(),
@@ -93,7 +95,7 @@ impl<'a> Input<'a> {
         if self.asked.namespace.is_empty() || self.asked.resource.is("", "namespaces") {
             return Value::Null;
         }
-        let found = self.core.store.get("/namespaces", &format!("/{}", self.asked.namespace));
+        let found = self.store.get("/namespaces", &format!("/{}", self.asked.namespace));
         let mut namespace = found.map_or(Value::Null, |found| found.value.clone());
         if let Some(metadata) = namespace["metadata"].as_object_mut() {
             metadata
@@ -103,7 +105,7 @@ impl<'a> Input<'a> {
     }
 
     fn authorizer(&self) -> &Authorizer {
-        self.authorizer.get_or_init(|| Authorizer::new(&self.core.users, &self.core.store, self.asked.user))
+        self.authorizer.get_or_init(|| Authorizer::new(self.users, self.store, self.asked.user))
     }
 
     fn requested(&self) -> Target {

@@ -2,10 +2,10 @@
 
 use serde_json::Value;
 
-use super::Asked;
+use super::asked::Asked;
 use crate::sim::apiserver::auth::strings;
+use crate::sim::apiserver::selectors::selects;
 use crate::sim::apiserver::store::Store;
-use crate::sim::apiserver::subresources::selects;
 
 /// `matchConstraints` of a policy, `matchResources` of a binding.
 #[derive(Default)]

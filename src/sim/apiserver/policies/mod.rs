@@ -7,6 +7,7 @@
 //! that the request names, never an equivalent one. What controllers do behind the API is not judged. A policy judges from
 //! the moment it is stored, where a real server takes a second to notice it.
 
+mod asked;
 mod authorizer;
 mod compile;
 mod input;
@@ -14,5 +15,6 @@ mod judge;
 mod matching;
 mod policy;
 
-pub use judge::{Asked, GROUP, Policies, any, judge};
+pub use asked::Asked;
+pub use judge::{GROUP, Policies};
 pub use policy::{validate, validate_binding};

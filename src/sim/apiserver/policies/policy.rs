@@ -2,8 +2,8 @@
 
 use serde_json::Value;
 
-use super::Asked;
-use super::compile::{Names, compile};
+use super::asked::Asked;
+use super::compile::{Expression, Names, Variable};
 use super::input::{Input, Scope};
 use super::matching::Match;
 use crate::sim::apiserver::auth::strings;
@@ -13,26 +13,6 @@ use crate::sim::apiserver::store::Store;
 
 /// Longest message that an expression may give.
 const MESSAGE_LIMIT: usize = 5 * 1024;
-
-/// An expression that can be run, or why it is none.
-pub(super) struct Expression {
-    pub(super) text: String,
-    pub(super) program: Result<cel::Program, String>,
-}
-
-impl Expression {
-    fn read(value: &Value, key: &str, names: Names<'_>) -> Self {
-        let text = value[key].as_str().unwrap_or_default().to_owned();
-        let program = compile(&text, names);
-        Self { text, program }
-    }
-}
-
-/// A named expression that others build on.
-pub(super) struct Variable {
-    pub(super) name: String,
-    pub(super) expression: Expression,
-}
 
 struct Validation {
     expression: Expression,

@@ -1,0 +1,74 @@
+//! What an operator chooses of an installation.
+
+use clap::ValueEnum;
+
+use crate::contract::key;
+
+/// Choices of an installation.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Values {
+    /// Image of every daemon.
+    pub image: String,
+    /// Namespace of the daemons and of their Leases.
+    pub namespace: String,
+    /// Which CustomResourceDefinitions come along.
+    pub crds: Kinds,
+    /// Who may write what decides.
+    pub admission: Admission,
+}
+
+/// The admission policies of an installation.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Admission {
+    /// They come along.
+    pub on: bool,
+    /// Users that write assignments and node locks beside the scheduler of this installation.
+    pub more_writers: Vec<String>,
+    /// Namespaces whose pods may come with a node and ask for devices.
+    pub pinned_namespaces: Vec<String>,
+    /// Pods without an assignment are served, so pods that come with their node are let in.
+    pub unassigned: bool,
+    /// Node annotation of the lock.
+    pub lock_key: String,
+}
+
+impl Default for Admission {
+    fn default() -> Self {
+        Self {
+            on: true,
+            more_writers: Vec::new(),
+            pinned_namespaces: Vec::new(),
+            unassigned: false,
+            lock_key: key::NODE_LOCK.to_owned(),
+        }
+    }
+}
+
+impl Values {
+    /// Name of a cluster-scoped object: with the namespace where that is not the usual one, so that two installations do not
+    /// overwrite each other's.
+    pub fn cluster_name(&self, name: &str) -> String {
+        if self.namespace == NAMESPACE { name.to_owned() } else { format!("{name}-{}", self.namespace) }
+    }
+}
+
+/// The usual namespace of the daemons.
+const NAMESPACE: &str = "baton-system";
+
+impl Default for Values {
+    fn default() -> Self {
+        let image = format!("baton:{}", env!("CARGO_PKG_VERSION"));
+        Self { image, namespace: NAMESPACE.to_owned(), crds: Kinds::All, admission: Admission::default() }
+    }
+}
+
+/// A choice of CustomResourceDefinitions: other systems install two of ours under the same names.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Kinds {
+    /// Device, PodGroup and TYJob.
+    All,
+    /// Those that no other system installs: TYJob.
+    Own,
+    /// None.
+    None,
+}
