@@ -5,7 +5,7 @@ use kube::api::{Api, DynamicObject};
 use kube::core::{ApiResource, GroupVersionKind};
 use serde::Serialize;
 
-use super::manifests::{PINNED_PODS, POLICIES, Values, altered};
+use super::manifests::{NODE_LOCKS, PINNED_PODS, POLICIES, Values, altered};
 use crate::cluster::client::status_code;
 
 /// The policies of one installation, as the API server has them.
@@ -27,8 +27,8 @@ const RISK: &str =
     "what tenants and nodes write of assignments, node locks and devices is not refused (docs/security.md)";
 
 impl Policies {
-    /// Reads the policies of the installation in `namespace`.
-    pub async fn read(client: &Client, namespace: &str) -> Result<Self, kube::Error> {
+    /// Reads the policies of the installation in `namespace`, whose daemons lock nodes by the annotation `lock_key`.
+    pub async fn read(client: &Client, namespace: &str, lock_key: &str) -> Result<Self, kube::Error> {
         let values = Values { namespace: namespace.to_owned(), ..Values::default() };
         let (mut found, mut problems) = (0, Vec::new());
         for policy in POLICIES {
@@ -45,6 +45,12 @@ impl Policies {
                             .await?;
                     let binding = if let Got::Object(binding) = binding { Some(binding) } else { None };
                     problems.extend(altered(&object, binding.as_deref()).map(|why| format!("{name} {why}")));
+                    if policy.starts_with(NODE_LOCKS) && !object["spec"].to_string().contains(&format!("'{lock_key}'"))
+                    {
+                        problems.push(format!(
+                            "{name} protects another annotation than the node lock {lock_key}: install with --node-lock-key={lock_key}"
+                        ));
+                    }
                 }
             }
         }

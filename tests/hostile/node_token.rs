@@ -105,7 +105,9 @@ async fn it_neither_sets_nor_removes_the_lock_of_another_node() {
         Call::patch(OTHER, annotate(key::NODE_LOCK, json!("2026-11-22T10:00:00Z,ml,victim,uid"))),
         Call::json_patch(OTHER, json!([{"op": "remove", "path": lock}])),
     ];
-    world.attack(&thief, "denied request", "node", &calls).await;
+    // Two policies deny it, each by itself.
+    world.remove_policy(NODES).await;
+    world.attack(&thief, "baton-node-locks", "the node lock is set by", &calls).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -119,6 +121,19 @@ async fn the_devices_of_another_node_are_neither_changed_nor_made() {
         Call::apply(&format!("{DEVICE_PATH}/node-d"), device("node-d")),
     ];
     world.attack(&thief, DEVICES, "this token is for node node-a", &calls).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn its_device_object_keeps_nothing_from_being_deleted() {
+    let world = World::start().await;
+    let uid = "00000000-0000-0000-0000-000000000000";
+    let other = json!([{"apiVersion": "v1", "kind": "Node", "name": "node-b", "uid": uid, "blockOwnerDeletion": true}]);
+    let thief = world.node_daemon("node-a").await;
+    let calls = [
+        Call::patch(format!("{DEVICE_PATH}/node-a"), json!({"metadata": {"finalizers": ["example.com/keep"]}})),
+        Call::patch(format!("{DEVICE_PATH}/node-a"), json!({"metadata": {"ownerReferences": other}})),
+    ];
+    world.attack(&thief, DEVICES, "no owner but its own Node", &calls).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -61,6 +61,14 @@ async fn a_policy_that_is_missing_unbound_narrowed_or_edited_is_named() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn policies_that_protect_another_lock_than_the_daemons_is_named() {
+    let world = World::start().await;
+    let (code, out, _) = world.baton(&["audit", "--node-lock-key=hami.io/mutex.lock"]).await;
+    assert_eq!(code, Some(1), "{out}");
+    assert!(out.contains("install with --node-lock-key=hami.io/mutex.lock"), "{out}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_installation_without_policies_holds_and_says_what_is_believed() {
     let server = TestServer::start().await;
     let admission = Admission { on: false, ..Admission::default() };

@@ -140,3 +140,20 @@ async fn the_schedulers_token_neither_changes_nor_makes_other_peoples_pod_groups
     ];
     world.attack(&scheduler, "baton-pod-groups", "only PodGroups with its label", &calls).await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_controllers_token_makes_no_pod_beside_the_daemons_and_none_that_no_tyjob_owns() {
+    let world = World::start().await;
+    let controller = world.client_of("baton-system", "baton-controller", None).await;
+    let owner = |kind: &str| json!([{"apiVersion": "arranger.taichu.io/v1alpha1", "kind": kind, "name": "j", "uid": "00000000-0000-0000-0000-000000000000", "controller": true}]);
+    let mut member = pod("member", json!({"nvidia.com/gpu": "1"}));
+    member["metadata"]["ownerReferences"] = owner("TYJob");
+    world.allowed(&controller, &[Call::create(PODS, member.clone())]).await;
+    member["metadata"]["name"] = json!("beside");
+    let calls = [
+        Call::create("/api/v1/namespaces/baton-system/pods", member.clone()),
+        Call::create("/api/v1/namespaces/kube-system/pods", member),
+        Call::create(PODS, pod("alone", json!({}))),
+    ];
+    world.attack(&controller, "baton-controller-pods", "only pods that a TYJob owns", &calls).await;
+}

@@ -12,12 +12,12 @@ const CHECK: &str = "admission";
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// One line, or one for each policy that is missing or altered.
-pub async fn look(client: &Client, namespace: &str) -> Vec<Finding> {
+pub async fn look(client: &Client, namespace: &str, lock_key: &str) -> Vec<Finding> {
     let advice = "apply them again: `baton manifests | kubectl apply --server-side -f -`";
     let unread = |why: String| {
         vec![Finding::warn(CHECK, format!("the policies cannot be read: {why}"), "see the lines permission")]
     };
-    let policies = match tokio::time::timeout(PATIENCE, Policies::read(client, namespace)).await {
+    let policies = match tokio::time::timeout(PATIENCE, Policies::read(client, namespace, lock_key)).await {
         Ok(Ok(policies)) => policies,
         Ok(Err(error)) => return unread(words(&error)),
         Err(_) => return unread(format!("no answer within {} s", PATIENCE.as_secs())),

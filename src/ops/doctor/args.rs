@@ -77,7 +77,7 @@ async fn examine(options: AgentOptions, host_root: PathBuf) -> anyhow::Result<Do
     findings.extend(cluster.findings.clone());
     if let Some(client) = &cluster.client {
         findings.extend(access::look(client, &options.namespace).await);
-        findings.extend(admission::look(client, &options.namespace).await);
+        findings.extend(admission::look(client, &options.namespace, &options.node_lock_key).await);
     }
     findings.push(containerd::look(&options, &host_root, cluster.node.as_ref()));
     findings.extend(offered::look(&options, &seen, &cluster, state.agent_runs()));

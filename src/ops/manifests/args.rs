@@ -96,9 +96,6 @@ pub enum Unassigned {
 
 /// Prints or writes the manifests.
 pub fn run(args: &ManifestsArgs) -> anyhow::Result<()> {
-    if args.finish_upgrade {
-        return say(left_over(&args.namespace));
-    }
     let admission = Admission {
         on: args.admission == Policies::On,
         more_writers: args.assignment_writers.clone(),
@@ -107,6 +104,9 @@ pub fn run(args: &ManifestsArgs) -> anyhow::Result<()> {
         lock_key: args.node_lock_key.clone(),
     };
     let values = Values { image: args.image.clone(), namespace: args.namespace.clone(), crds: args.crds, admission };
+    if args.finish_upgrade {
+        return say(left_over(&values));
+    }
     let files = files(&values)?;
     match &args.dir {
         Some(dir) if args.check => check(dir, &files),

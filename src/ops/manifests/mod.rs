@@ -11,5 +11,5 @@ mod rbac;
 pub use args::{CrdsArgs, ManifestsArgs, print_crds, run};
 pub use choices::{Admission, Kinds, Values};
 pub use files::{File, crds, files};
-pub use policies::{PINNED_PODS, POLICIES, altered};
+pub use policies::{NODE_LOCKS, PINNED_PODS, POLICIES, altered};
 pub use rbac::{Permission, agent_permissions};

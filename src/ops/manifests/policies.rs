@@ -6,24 +6,28 @@ use kube::Resource;
 use serde_json::Value;
 
 use super::choices::Values;
-use super::rbac::{NODE_DAEMON, SCHEDULER_ACCOUNT};
+use super::rbac::{CONTROLLER_ACCOUNT, NODE_DAEMON, SCHEDULER_ACCOUNT};
 use crate::contract::gang::PodGroupApi;
 use crate::contract::gang::key::{MANAGED_BY, MANAGED_BY_BATON, TIMEOUT};
-use crate::contract::{AgentStatus, LEASE_PREFIX, inventory, key};
+use crate::contract::{AgentStatus, LEASE_PREFIX, inventory, key, tyjob};
 
 /// Annotation of a policy: digest of its spec as it was generated.
 pub const DIGEST: &str = "baton.io/digest";
 
 /// Every policy by its name in the usual namespace.
-pub const POLICIES: [&str; 7] = [
+pub const POLICIES: [&str; 8] = [
     "baton-node-daemon-nodes",
     "baton-node-daemon-devices",
     "baton-node-daemon-leases",
     "baton-assignments",
     PINNED_PODS,
-    "baton-node-locks",
+    NODE_LOCKS,
     "baton-pod-groups",
+    "baton-controller-pods",
 ];
+
+/// The policy of the node lock.
+pub const NODE_LOCKS: &str = "baton-node-locks";
 
 /// The policy that is left out where pods without an assignment are served.
 pub const PINNED_PODS: &str = "baton-pinned-pods";
@@ -35,6 +39,12 @@ const OVERRIDE: &str = "authorizer.group('baton.io').resource('overrides').check
 /// The node that a token is bound to; empty for any other token.
 const TOKEN_NODE: &str = "\"has(request.userInfo.extra) && 'authentication.kubernetes.io/node-name' in request.userInfo.extra ? \
                           request.userInfo.extra['authentication.kubernetes.io/node-name'][0] : ''\"";
+
+/// Neither finalizers nor foreign owners: they could keep the object, and what waits for it, from being deleted.
+const OWN_METADATA: &str = "(has(object.metadata.finalizers) ? object.metadata.finalizers : []) == (oldObject != null && \
+                            has(oldObject.metadata.finalizers) ? oldObject.metadata.finalizers : []) && \
+                            (!has(object.metadata.ownerReferences) || object.metadata.ownerReferences.all(o, o.kind == 'Node' \
+                            && o.name == variables.node && !(has(o.blockOwnerDeletion) && o.blockOwnerDeletion)))";
 
 /// A string of CEL. Every value here is a name that has no quotes.
 fn text(value: &str) -> String {
@@ -54,7 +64,7 @@ pub(super) fn yaml(values: &Values) -> anyhow::Result<String> {
     }
     let namespace = &values.namespace;
     let account = |name: &str| format!("system:serviceaccount:{namespace}:{name}");
-    let (node_daemon, scheduler) = (account(NODE_DAEMON), account(SCHEDULER_ACCOUNT));
+    let [node_daemon, scheduler, controller] = [NODE_DAEMON, SCHEDULER_ACCOUNT, CONTROLLER_ACCOUNT].map(account);
     let writers: Vec<&str> =
         [scheduler.as_str()].into_iter().chain(admission.more_writers.iter().map(String::as_str)).collect();
     let suffix = values.cluster_name("");
@@ -66,6 +76,11 @@ pub(super) fn yaml(values: &Values) -> anyhow::Result<String> {
         ("${token_node}", TOKEN_NODE),
         ("${node_daemon}", &text(&node_daemon)),
         ("${scheduler}", &text(&scheduler)),
+        ("${controller}", &text(&controller)),
+        ("${tyjob_group}", &text(&format!("{}/", tyjob::TyJob::group(&())))),
+        ("${system_namespaces}", &list([namespace, &AgentStatus::lease_namespace(namespace), "kube-system"])),
+        ("${own_metadata}", OWN_METADATA),
+        ("${own_metadata_message}", "a node daemon writes no finalizers, and no owner but its own Node"),
         ("${writers}", &list(writers.iter().copied())),
         ("${writers_text}", &writers.join(" or ")),
         ("${node_labels}", &list([key::NODE_GPU_VENDOR, key::NODE_GPU_MODEL, key::NODE_GPU_DRIVER])),
@@ -117,7 +132,7 @@ pub fn altered(policy: &Value, binding: Option<&Value>) -> Option<&'static str> 
     if !denies {
         return Some("does not deny: its binding's validationActions lack Deny");
     }
-    if !spec["matchResources"].is_null()
+    if narrows(&spec["matchResources"])
         || !spec["paramRef"].is_null()
         || spec["policyName"] != policy["metadata"]["name"]
     {
@@ -125,6 +140,16 @@ pub fn altered(policy: &Value, binding: Option<&Value>) -> Option<&'static str> 
     }
     let written = policy["metadata"]["annotations"][DIGEST].as_str();
     (written != Some(&digest(&policy["spec"]))).then_some("was altered after it was installed")
+}
+
+/// A binding's `matchResources` that leaves something out; the API server fills an empty one with defaults.
+fn narrows(resources: &Value) -> bool {
+    let filled = |field: &str| match &resources[field] {
+        Value::Array(list) => !list.is_empty(),
+        Value::Object(selector) => !selector.is_empty(),
+        _ => false,
+    };
+    ["resourceRules", "excludeResourceRules", "namespaceSelector", "objectSelector"].into_iter().any(filled)
 }
 
 #[cfg(test)]

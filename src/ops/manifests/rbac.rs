@@ -7,6 +7,8 @@ use crate::contract::AgentStatus;
 
 /// ServiceAccount of the node daemon.
 pub(super) const NODE_DAEMON: &str = "baton-device-plugin";
+/// ServiceAccount of the controller of TYJobs.
+pub(super) const CONTROLLER_ACCOUNT: &str = "baton-controller";
 /// ServiceAccount of the scheduler.
 pub(super) const SCHEDULER_ACCOUNT: &str = "baton-scheduler";
 
@@ -161,7 +163,7 @@ pub(super) fn yaml(values: &Values) -> String {
     for (name, cluster, own, in_leases) in [
         (NODE_DAEMON, AGENT, &[][..], AGENT_LEASES),
         (SCHEDULER_ACCOUNT, SCHEDULER, SCHEDULER_OWN, SCHEDULER_LEASES),
-        ("baton-controller", CONTROLLER, CONTROLLER_OWN, &[]),
+        (CONTROLLER_ACCOUNT, CONTROLLER, CONTROLLER_OWN, &[]),
     ] {
         if !text.is_empty() {
             text.push_str("---\n");
@@ -176,7 +178,7 @@ pub(super) fn yaml(values: &Values) -> String {
         grant(&mut text, name, name, Some(&leases), namespace, in_leases);
     }
     // An editor may read too: the cluster's own rules aggregate `view` to `edit` and `admin`.
-    for (name, into, rules) in [("baton-view", &["view"][..], VIEW), ("baton-edit", &["edit", "admin"], EDIT)] {
+    for (name, into, rules) in USERS {
         head(&mut text, "ClusterRole", &values.cluster_name(name), None);
         for role in into {
             let _ = writeln!(text, "    rbac.authorization.k8s.io/aggregate-to-{role}: \"true\"");
@@ -202,14 +204,27 @@ fn grant(text: &mut String, name: &str, account: &str, namespace: Option<&str>, 
     );
 }
 
-/// What 0.1 granted and this version does not: the node daemons' rights beside the leaders' Leases.
-pub(super) fn left_over(namespace: &str) -> String {
+/// What 0.1 granted and this version does not: the node daemons' rights beside the leaders' Leases, and cluster-scoped names that do
+/// not carry the namespace.
+pub(super) fn left_over(values: &Values) -> String {
     let mut text = String::new();
     for kind in ["RoleBinding", "Role"] {
-        head(&mut text, kind, NODE_DAEMON, Some(namespace));
+        head(&mut text, kind, NODE_DAEMON, Some(&values.namespace));
+    }
+    let accounts = [NODE_DAEMON, SCHEDULER_ACCOUNT, CONTROLLER_ACCOUNT];
+    if values.cluster_name(NODE_DAEMON) != NODE_DAEMON {
+        accounts.into_iter().for_each(|name| head(&mut text, "ClusterRoleBinding", name, None));
+        accounts
+            .into_iter()
+            .chain(USERS.map(|(name, ..)| name))
+            .for_each(|name| head(&mut text, "ClusterRole", name, None));
     }
     text.trim_start_matches("---\n").to_owned()
 }
+
+/// Roles of users, what they add to, and what they give.
+const USERS: [(&str, &[&str], &[Rule]); 2] =
+    [("baton-view", &["view"], VIEW), ("baton-edit", &["edit", "admin"], EDIT)];
 
 fn head(text: &mut String, kind: &str, name: &str, namespace: Option<&str>) {
     let _ = write!(text, "---\napiVersion: rbac.authorization.k8s.io/v1\nkind: {kind}\nmetadata:\n  name: {name}\n");
