@@ -42,6 +42,7 @@ fn pod(cpu: &str, memory: &str) -> PodFacts {
         kind: ContainerKind::App,
         request: ContainerRequest::judge(amounts),
         running: false,
+        started: false,
         dra_backed: vec![],
     };
     let handoff = HandoffPod {

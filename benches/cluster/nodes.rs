@@ -65,7 +65,14 @@ fn device(node: &str, uid: &str) -> Value {
 
 fn lease(node: &str) -> Value {
     let registered = NAMES.map(str::to_owned).to_vec();
-    let status = AgentStatus { version: "bench".into(), registered, identity: Identity::Exact, lockless: None };
+    let status = AgentStatus {
+        version: "bench".into(),
+        registered,
+        identity: Identity::Exact,
+        lockless: None,
+        exceptions: None,
+        too_many_exceptions: false,
+    };
     json!({"apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
         "metadata": {"name": AgentStatus::lease_name(node), "annotations": {key::AGENT: status.print()}},
         "spec": {"holderIdentity": node, "renewTime": format!("{:.6}", clock::wall())}})

@@ -94,9 +94,22 @@ impl Cluster {
         }));
         self.tell(WorldEvent::Devices(Box::new(gpu_device(&name, GPUS))));
         let registered = SERVED.iter().map(|name| (*name).to_owned()).collect();
-        let status = Some(AgentStatus { version: "1".into(), registered, identity: Identity::Exact, lockless: None });
+        let status = Some(AgentStatus {
+            version: "1".into(),
+            registered,
+            identity: Identity::Exact,
+            lockless: None,
+            exceptions: None,
+            too_many_exceptions: false,
+        });
         let renewed = Some(wall(self.now));
-        self.tell(WorldEvent::Agent { node: name, status, version: "1".into(), renewed });
+        self.tell(WorldEvent::Agent {
+            node: name,
+            home: baton::decide::world::LeaseHome::Nodes,
+            status,
+            version: "1".into(),
+            renewed,
+        });
     }
 
     pub fn moment(&self) -> Moment {

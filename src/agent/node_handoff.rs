@@ -23,7 +23,8 @@ use super::options::AgentOptions;
 use crate::cluster::notice::Notices;
 use crate::cluster::requests::Resumed;
 use crate::contract::inventory::{DeviceHeld, HeldBy};
-use crate::contract::{DeviceId, DeviceType, Identity, PodRef, Shared};
+use crate::contract::{DeviceId, DeviceType, Exceptions, Identity, PodRef, Shared};
+use crate::decide::handoff::exceptions::exceptions;
 use crate::decide::handoff::{AllocatePolicy, LedgerEntry, NodeInventory};
 use crate::runtime::clock;
 
@@ -49,6 +50,8 @@ pub trait Handoff: HeldDevices {
     fn registration_lost(&self);
     /// How surely callers are identified.
     fn identity(&self) -> watch::Receiver<Identity>;
+    /// Pods that hold other devices than their annotations say; `None` until ledger and pods are known.
+    fn exceptions(&self) -> watch::Receiver<Option<Exceptions>>;
     /// What was served, for people and for comparisons.
     fn ledger(&self) -> Vec<LedgerLine>;
     /// Makes the ledger known, watches pods, settles and verifies, releases locks; until `stop`.
@@ -100,6 +103,8 @@ pub struct OpeningContext {
 /// Makes the hand-off once the state directory is locked and the machine was looked at.
 pub type OpenHandoff = Box<dyn FnOnce(OpeningContext) -> Arc<dyn Handoff> + Send>;
 
+/// Between two comparisons of annotations and ledger.
+const EXCEPTIONS_PAUSE: Duration = Duration::from_millis(50);
 /// How often an absent PodResources is looked for.
 const LOOK_AGAIN: Duration = Duration::from_secs(2);
 
@@ -117,6 +122,7 @@ pub struct NodeHandoff {
     entries: ArcSwap<Vec<Shared<LedgerEntry>>>,
     handed_out: watch::Sender<u64>,
     identity: watch::Sender<Identity>,
+    exceptions: watch::Sender<Option<Exceptions>>,
     /// Taken by the one run.
     opening: Mutex<Option<(StateDir, Box<str>)>>,
 }
@@ -155,6 +161,7 @@ pub fn open(opening: OpeningContext) -> Arc<dyn Handoff> {
         entries: ArcSwap::default(),
         handed_out: watch::Sender::new(0),
         identity: watch::Sender::new(Identity::Lock),
+        exceptions: watch::Sender::new(None),
         opening: Mutex::new(Some((state, boot_id.unwrap_or_default().into()))),
     })
 }
@@ -191,6 +198,35 @@ impl NodeHandoff {
         }
     }
 
+    /// Compares what was handed out with what the pods' annotations say, after each change of either.
+    async fn watch_exceptions(&self) {
+        let (mut pods, mut handed_out) = (self.view.changes(), self.handed_out.subscribe());
+        loop {
+            if *handed_out.borrow_and_update() > 0 && self.view.is_synced() {
+                pods.mark_unchanged();
+                let (entries, inventory) = (self.entries.load(), self.inventory.load());
+                let served = entries.iter().map(|entry| &**entry);
+                let found = exceptions(&self.options.node_name, &self.view.seen().pods, served, &inventory);
+                self.exceptions.send_if_modified(|known| {
+                    let news = known.as_ref() != Some(&found);
+                    if news && !found.is_empty() {
+                        tracing::warn!(pods = found.len(), "pods hold other devices than their annotations say");
+                    }
+                    if news {
+                        *known = Some(found);
+                    }
+                    news
+                });
+            }
+            // What comes in a burst is looked at once.
+            tokio::time::sleep(EXCEPTIONS_PAUSE).await;
+            tokio::select! {
+                _ = pods.changed() => {}
+                _ = handed_out.changed() => {}
+            }
+        }
+    }
+
     /// Callers are identified exactly where PodResources answers.
     async fn watch_identity(&self) {
         loop {
@@ -222,6 +258,10 @@ impl Handoff for NodeHandoff {
         self.identity.subscribe()
     }
 
+    fn exceptions(&self) -> watch::Receiver<Option<Exceptions>> {
+        self.exceptions.subscribe()
+    }
+
     fn ledger(&self) -> Vec<LedgerLine> {
         self.entries.load().iter().map(|entry| line(entry)).collect()
     }
@@ -248,6 +288,7 @@ impl Handoff for NodeHandoff {
                     tracing::error!("the housekeeping ended");
                 }
                 () = self.watch_identity() => {}
+                () = self.watch_exceptions() => {}
             }
         })
     }

@@ -9,7 +9,7 @@ use tokio::sync::watch;
 use super::kubelet::{PluginState, PluginStates};
 use crate::cluster::agent_lease::AgentLease;
 use crate::cluster::inventory::{InventoryWriter, Published};
-use crate::contract::{AgentStatus, Identity};
+use crate::contract::{AgentStatus, Exceptions, Identity};
 use crate::runtime::{Backoff, clock, words};
 
 const BACKOFF: Backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(30));
@@ -40,18 +40,20 @@ pub async fn inventory(mut writer: InventoryWriter, mut now: watch::Receiver<Arc
     }
 }
 
-/// Renews the Lease: every `period`, and at once when a registration or the way of identification changes. When the
+/// Renews the Lease: every `period`, and at once when a registration, the way of identification or an exception changes. When the
 /// registrations have ended, it says a last time that there is none.
 pub async fn lease(
     mut lease: AgentLease,
     mut states: watch::Receiver<PluginStates>,
     mut identity: watch::Receiver<Identity>,
+    mut exceptions: watch::Receiver<Option<Exceptions>>,
     lockless: Vec<String>,
     period: Duration,
 ) {
     let mut backoff = BACKOFF;
     loop {
-        let status = status(&states.borrow_and_update(), *identity.borrow_and_update(), &lockless);
+        let held = exceptions.borrow_and_update().clone();
+        let status = status(&states.borrow_and_update(), *identity.borrow_and_update(), &lockless, held);
         let pause = match lease.renew(&status, clock::wall()).await {
             Ok(()) => {
                 backoff.succeed();
@@ -68,9 +70,11 @@ pub async fn lease(
                 let ended = tokio::select! {
                     changed = states.changed() => changed.is_err(),
                     changed = identity.changed() => changed.is_err(),
+                    changed = exceptions.changed() => changed.is_err(),
                 };
+                let held = exceptions.borrow().clone();
                 // Reasons for waiting change often; the Lease says only what is registered.
-                if ended || self::status(&states.borrow(), *identity.borrow(), &lockless) != status {
+                if ended || self::status(&states.borrow(), *identity.borrow(), &lockless, held) != status {
                     return ended;
                 }
             }
@@ -79,7 +83,8 @@ pub async fn lease(
             break;
         }
     }
-    let status = status(&PluginStates::new(), *identity.borrow(), &lockless);
+    let held = exceptions.borrow().clone();
+    let status = status(&PluginStates::new(), *identity.borrow(), &lockless, held);
     if let Err(error) = lease.renew(&status, clock::wall()).await {
         log(&error, 1, "the Lease still names what was registered");
     }
@@ -94,13 +99,17 @@ fn log(error: &kube::Error, failures: u32, what: &str) {
     }
 }
 
-/// What the Lease says. Pods of the schedulers in `lockless` are served without a node lock.
-pub fn status(states: &PluginStates, identity: Identity, lockless: &[String]) -> AgentStatus {
-    let registered = states.iter().filter(|(_, state)| **state == PluginState::Registered);
+/// What the Lease says. Pods of the schedulers in `lockless` are served without a node lock; `held` are the exceptions.
+pub fn status(states: &PluginStates, identity: Identity, lockless: &[String], held: Option<Exceptions>) -> AgentStatus {
+    // As long as it is not known what pods hold, the node takes no device pods.
+    let known = held.is_some();
+    let registered = states.iter().filter(|(_, state)| known && **state == PluginState::Registered);
     AgentStatus {
         version: env!("CARGO_PKG_VERSION").to_owned(),
         registered: registered.map(|(name, _)| name.to_string()).collect(),
         identity,
         lockless: Some(lockless.to_vec()),
+        exceptions: held,
+        too_many_exceptions: false,
     }
 }

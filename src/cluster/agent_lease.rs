@@ -1,7 +1,5 @@
 //! The Lease by which an agent says that it is alive and what it serves: its writer and its light wire type.
 
-use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -15,7 +13,7 @@ use serde::Deserialize;
 use super::client::status_code;
 use super::light_meta::light;
 use crate::contract::{AgentStatus, LEASE_PREFIX, key};
-use crate::decide::world::WorldEvent;
+use crate::decide::world::{LeaseHome, WorldEvent};
 
 /// For readers: an agent is gone when its Lease has not been renewed for this long.
 const STALE: Duration = Duration::from_secs(90);
@@ -120,7 +118,7 @@ light! {
 }
 
 /// The node of an agent's Lease, by its name.
-fn agent_node(lease: &str) -> Option<&str> {
+pub(super) fn agent_node(lease: &str) -> Option<&str> {
     lease.strip_prefix(LEASE_PREFIX).filter(|node| !node.is_empty())
 }
 
@@ -135,79 +133,26 @@ impl LightLease {
         self.spec.renew_time.as_ref().map(|time| time.0)
     }
 
-    /// The Lease that counts of those of one node: the one renewed last.
-    pub fn newest(leases: impl IntoIterator<Item = Self>) -> Option<Self> {
-        leases.into_iter().max_by_key(Self::renewed)
-    }
-}
-
-/// Leases of the same node in two namespaces, seen as one: daemons of 0.1 renew theirs beside the leaders' Leases, later ones in
-/// [`AgentStatus::lease_namespace`]. While a fleet is upgraded (or goes back), the Lease that is renewed counts. Times of the two
-/// are compared, which the same node's clock has written.
-#[derive(Clone, Default)]
-pub(super) struct AgentLeases(Arc<Mutex<BTreeMap<Box<str>, Counted>>>);
-
-/// The Lease of a node that counts now.
-struct Counted {
-    namespace: Box<str>,
-    renewed: Option<Timestamp>,
-}
-
-impl AgentLeases {
-    /// The event of a new or changed Lease; `None` for one that is no agent's or does not count.
-    pub(super) fn applied(&self, lease: LightLease) -> Option<WorldEvent> {
-        let node = agent_node(lease.metadata.name.as_deref()?)?;
-        let (namespace, renewed) = (lease.metadata.namespace.as_deref().unwrap_or_default(), lease.renewed());
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if all.get(node).is_some_and(|other| *other.namespace != *namespace && renewed <= other.renewed) {
-            return None;
-        }
-        all.insert(node.into(), Counted { namespace: namespace.into(), renewed });
+    /// The event of an agent's Lease; `None` for another one.
+    pub fn event(self, home: LeaseHome) -> Option<WorldEvent> {
+        let node = agent_node(self.metadata.name.as_deref()?)?;
         Some(WorldEvent::Agent {
             node: node.into(),
-            status: lease.status(),
-            version: lease.metadata.resource_version.clone().unwrap_or_default().into(),
-            renewed,
+            home,
+            status: self.status(),
+            version: self.metadata.resource_version.clone().unwrap_or_default().into(),
+            renewed: self.renewed(),
         })
     }
 
-    /// The event of a Lease that is gone; `None` where another one of the node counts.
-    pub(super) fn gone(&self, namespace: &str, lease: &str) -> Option<WorldEvent> {
-        let node = agent_node(lease)?;
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if all.get(node).is_some_and(|other| *other.namespace != *namespace) {
-            return None;
-        }
-        all.remove(node);
-        Some(WorldEvent::AgentGone(node.into()))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use serde_json::json;
-
-    fn lease(namespace: &str, renewed: &str) -> LightLease {
-        serde_json::from_value(json!({
-            "metadata": {"namespace": namespace, "name": "baton-agent-a", "resourceVersion": renewed},
-            "spec": {"renewTime": renewed},
-        }))
-        .unwrap()
+    /// Where a Lease of this namespace is, with the daemons in `of`.
+    pub fn home(&self, of: &str) -> LeaseHome {
+        if self.metadata.namespace.as_deref() == Some(of) { LeaseHome::Leaders } else { LeaseHome::Nodes }
     }
 
-    #[test]
-    fn of_two_leases_of_a_node_the_one_that_is_renewed_counts() {
-        let (leases, old, new) = (AgentLeases::default(), "baton-system", "baton-system-nodes");
-        let at = |namespace, second| leases.applied(lease(namespace, &format!("2026-11-22T10:00:{second}.000000Z")));
-        assert!(at(old, "00").is_some(), "a fleet of 0.1");
-        assert!(at(new, "10").is_some(), "its daemon is replaced");
-        assert!(at(old, "00").is_none(), "the watch shows the old Lease again");
-        assert!(leases.gone(old, "baton-agent-a").is_none(), "the old Lease is removed");
-        assert!(at(new, "05").is_some(), "a clock that is set back does not silence the Lease that counts");
-        assert!(at(old, "40").is_some(), "back to 0.1");
-        assert!(at(new, "05").is_none());
-        assert!(leases.gone(old, "baton-agent-a").is_some());
-        assert!(leases.gone(old, "baton-scheduler").is_none(), "a leader's Lease is no agent's");
+    /// The Lease that counts of those of one node, as far as one reading shows: the one renewed last, times of the future being no
+    /// later than `wall`.
+    pub fn newest(leases: impl IntoIterator<Item = Self>, wall: Timestamp) -> Option<Self> {
+        leases.into_iter().max_by_key(|lease| lease.renewed().map(|time| time.min(wall)))
     }
 }

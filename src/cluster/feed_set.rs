@@ -13,7 +13,7 @@ use serde::de::DeserializeOwned;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
-use super::agent_lease::{AgentLeases, LightLease};
+use super::agent_lease::{LightLease, agent_node};
 use super::device::RawDevice;
 use super::feed::{Feed, FeedMessage, WatchedObject, watch_config};
 use super::node::LightNode;
@@ -27,7 +27,7 @@ use crate::contract::gang::{GangId, PodGroupApi};
 use crate::contract::{AgentStatus, PodKey, PodUid};
 use crate::decide::devices::NodePool;
 use crate::decide::tyjob::placement::{JobIdentity, PriorityClassFacts};
-use crate::decide::world::{BudgetFacts, WorldEvent};
+use crate::decide::world::{BudgetFacts, LeaseHome, WorldEvent};
 
 /// Settings of the feeds.
 #[derive(Debug, Clone)]
@@ -129,15 +129,15 @@ pub fn start_feeds(
         },
         |gone| Some(WorldEvent::DevicesGone(gone.name().into())),
     );
-    let leases = AgentLeases::default();
-    let namespaces = [AgentStatus::lease_namespace(&settings.namespace), settings.namespace.clone()];
-    for (name, namespace) in ["agents", "agents of 0.1"].into_iter().zip(namespaces) {
-        let (applied, gone) = (leases.clone(), leases.clone());
+    for (name, home, namespace) in [
+        ("agents", LeaseHome::Nodes, AgentStatus::lease_namespace(&settings.namespace)),
+        ("agents of 0.1", LeaseHome::Leaders, settings.namespace.clone()),
+    ] {
         feeds.optional(
             name,
             Api::namespaced(client.clone(), &namespace),
-            move |lease: LightLease| applied.applied(lease),
-            move |lease| gone.gone(lease.namespace(), lease.name()),
+            move |lease: LightLease| lease.event(home),
+            move |gone| agent_node(gone.name()).map(|node| WorldEvent::AgentGone(node.into(), home)),
         );
     }
     feeds.optional(

@@ -247,11 +247,18 @@ impl LightPod {
         let running = |name: &str| {
             status.all_containers().any(|container| &*container.name == name && container.state.running.is_some())
         };
+        let started = |name: &str| {
+            let started = |of: &LightContainerStatus| {
+                of.state.running.is_some() || of.state.terminated.is_some() || of.restart_count > 0
+            };
+            status.all_containers().any(|container| &*container.name == name && started(container))
+        };
         let containers = self.spec.all_containers().map(|(container, kind)| PodContainer {
             name: container.name.clone(),
             kind,
             request: container.request(),
             running: running(&container.name),
+            started: started(&container.name),
             dra_backed: self.dra_backed(&container.name),
         });
         HandoffPod {

@@ -1,6 +1,11 @@
 //! The annotation of the agent's Lease: what this node's agent serves right now.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
+
+use super::allocation::Entries;
+use super::id::PodUid;
 
 /// Start of a Lease's name, before the node's.
 pub const LEASE_PREFIX: &str = "baton-agent-";
@@ -30,7 +35,17 @@ pub struct AgentStatus {
     /// under `--node-lock=always`. `None`, when absent: every scheduler's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lockless: Option<Vec<String>>,
+    /// Pods of this node whose devices are not those of their annotation, and what they hold in truth; nothing where a pod runs
+    /// without having been served. It is empty in normal operation. `None`, when absent: a daemon of 0.1, which says nothing of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub exceptions: Option<Exceptions>,
+    /// There are more exceptions than an annotation can hold: the node takes no device pods.
+    #[serde(default, rename = "tooManyExceptions", skip_serializing_if = "std::ops::Not::not")]
+    pub too_many_exceptions: bool,
 }
+
+/// What pods hold in truth, by uid.
+pub type Exceptions = BTreeMap<PodUid, Entries>;
 
 impl AgentStatus {
     /// Reads the annotation; `None` when it is absent, too large or not of this shape: then the node has no usable agent.
@@ -45,9 +60,19 @@ impl AgentStatus {
         self.identity == Identity::Exact && self.lockless.as_ref().is_none_or(serves)
     }
 
-    /// The annotation's text.
+    /// The annotation's text. Exceptions that would make it too large to be read are left out, and it says so.
     pub fn print(&self) -> String {
-        serde_json::to_string(self).unwrap_or_default()
+        let text = serde_json::to_string(self).unwrap_or_default();
+        if text.len() <= super::key::MAX_ANNOTATION {
+            return text;
+        }
+        let short = Self { exceptions: Some(Exceptions::new()), too_many_exceptions: true, ..self.clone() };
+        serde_json::to_string(&short).unwrap_or_default()
+    }
+
+    /// The pod runs without its devices: the kubelet never called for them.
+    pub fn is_unserved(&self, uid: &PodUid) -> bool {
+        self.exceptions.as_ref().and_then(|all| all.get(uid)).is_some_and(|held| held.values().all(Vec::is_empty))
     }
 
     /// Name of the Lease that carries the status of `node`'s agent.
@@ -72,6 +97,21 @@ mod tests {
         assert_eq!(status.identity, Identity::Exact);
         assert_eq!(status.print(), golden);
         assert_eq!(AgentStatus::parse("{}"), None);
+    }
+
+    #[test]
+    fn more_exceptions_than_an_annotation_holds_are_said_to_be_too_many() {
+        let golden = AgentStatus::parse(include_str!("../../tests/golden/agent-status.json").trim_end()).unwrap();
+        let with = |count: usize| {
+            let exceptions =
+                (0..count).map(|k| (PodUid::new(&format!("00000000-0000-0000-0000-{k:012}")), Entries::new()));
+            AgentStatus { exceptions: Some(exceptions.collect()), ..golden.clone() }
+        };
+        let few = AgentStatus::parse(&with(1000).print()).unwrap();
+        assert_eq!((few.exceptions.as_ref().unwrap().len(), few.too_many_exceptions), (1000, false));
+        assert!(few.is_unserved(&PodUid::new("00000000-0000-0000-0000-000000000007")));
+        let many = AgentStatus::parse(&with(3000).print()).unwrap();
+        assert!(many.exceptions.unwrap().is_empty() && many.too_many_exceptions);
     }
 
     #[test]

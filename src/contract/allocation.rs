@@ -44,7 +44,7 @@ fn null_is_empty<'de, T: Default + Deserialize<'de>, D: serde::Deserializer<'de>
 }
 
 /// One device, or a part of one, given to a pod.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct DeviceEntry {
     /// Small number of the device on its node.
     pub minor: i32,
@@ -59,7 +59,7 @@ pub struct DeviceEntry {
 }
 
 /// Parts of a device that are devices of their own.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize)]
 pub struct Extension {
     /// SR-IOV virtual functions.
     #[serde(default, skip_serializing_if = "Vec::is_empty", deserialize_with = "null_is_empty")]
@@ -67,7 +67,7 @@ pub struct Extension {
 }
 
 /// A virtual function.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Vf {
     /// Number below its physical function; absent means 0.
     #[serde(default)]
@@ -130,6 +130,22 @@ impl DeviceAllocation {
             return String::new();
         }
         serde_json::to_string(&Printed { devices: &self.devices, other: &self.other }).unwrap_or_default()
+    }
+
+    /// What is left of it for a pod that may hold so many devices of each type, none of them by more than it asks for: the first
+    /// entries, each cut down to `most` of its amounts.
+    #[must_use]
+    pub fn clipped(mut self, counts: &BTreeMap<DeviceType, usize>, most: &BTreeMap<&'static str, i64>) -> Self {
+        for (kind, list) in &mut self.devices {
+            list.truncate(counts.get(kind).copied().unwrap_or(0));
+            for (name, amount) in list.iter_mut().flat_map(|entry| &mut entry.resources) {
+                if let Some(most) = most.get(name.as_str()).filter(|most| amount.value() > **most) {
+                    *amount = Quantity::units(*most);
+                }
+            }
+        }
+        self.devices.retain(|_, list| !list.is_empty());
+        self
     }
 
     /// Entries of one type.

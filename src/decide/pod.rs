@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use crate::contract::gang::Committed;
-use crate::contract::hint::Counting;
-use crate::contract::{ContainerRequest, PodRef, RequestError, Shared};
+use crate::contract::hint::{Count, Counting};
+use crate::contract::{ContainerRequest, DeviceAllocation, DeviceType, GpuRequest, PodRef, RequestError, Shared, key};
 
 /// One pod, as the hand-off sees it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -101,6 +101,8 @@ pub struct PodContainer {
     pub request: Result<ContainerRequest, RequestError>,
     /// `status.containerStatuses[].state.running` is there.
     pub running: bool,
+    /// It runs, has run, or has been restarted.
+    pub started: bool,
     /// Resource names that a DRA claim serves instead of a device plugin (`status.extendedResourceClaimStatus`).
     pub dra_backed: Vec<Box<str>>,
 }
@@ -122,9 +124,47 @@ impl HandoffPod {
         self.node.is_some() && !self.phase.is_terminal()
     }
 
+    /// The kubelet has admitted the pod: all its calls are made.
+    pub fn has_started(&self) -> bool {
+        self.phase == Phase::Running || self.containers.iter().any(|container| container.running || container.started)
+    }
+
     /// The container of that name.
     pub fn container(&self, name: &str) -> Option<&PodContainer> {
         self.containers.iter().find(|container| &*container.name == name)
+    }
+
+    /// What a bound pod's annotation `device-allocated` promises it: clipped to what its containers ask for, whoever wrote it.
+    /// `None` where there is none or it cannot be read.
+    pub fn promise(&self) -> Option<DeviceAllocation> {
+        let text = self.assignment.device_allocated.as_deref().filter(|text| !text.is_empty())?;
+        let said = DeviceAllocation::parse(text).ok()?;
+        let (mut counts, mut most) = (BTreeMap::<DeviceType, usize>::new(), BTreeMap::<&str, i64>::new());
+        let mut asks = |kind, count, amounts: &[(&'static str, i64)]| {
+            let devices = if let Count::Exactly(count) = count { count as usize } else { usize::MAX };
+            let all = counts.entry(kind).or_default();
+            *all = all.saturating_add(devices);
+            for (name, amount) in amounts {
+                let all = most.entry(name).or_default();
+                *all = all.saturating_add(*amount);
+            }
+        };
+        for request in self.containers.iter().filter_map(|container| container.request.as_ref().ok()) {
+            if let Some(gpu) = &request.gpu {
+                let (core, ratio) = match gpu {
+                    // Of a share in bytes the percent follow from the GPU.
+                    GpuRequest::Share { core, ratio, .. } => (*core, ratio.unwrap_or(key::WHOLE)),
+                    GpuRequest::Whole { .. } | GpuRequest::Mig { .. } => (key::WHOLE, key::WHOLE),
+                };
+                let count = self.assignment.gpus.devices(gpu.count());
+                asks(DeviceType::Gpu, count, &[(key::GPU_CORE, core), (key::GPU_MEMORY_RATIO, ratio)]);
+            }
+            if let Some(nic) = request.rdma {
+                let (count, percent) = self.assignment.nics.nics(nic);
+                asks(DeviceType::Rdma, count, &[(key::RDMA, percent)]);
+            }
+        }
+        Some(said.clipped(&counts, &most))
     }
 
     /// `true` when any container asks for a device, validly or not.

@@ -14,6 +14,7 @@ use crate::cluster::agent_lease::LightLease;
 use crate::cluster::client::{self, status_code};
 use crate::contract::AgentStatus;
 use crate::contract::inventory::Device;
+use crate::runtime::clock;
 
 /// Connects with the credentials of `kubeconfig`; else of KUBECONFIG, ~/.kube/config, or the pod's service account.
 pub async fn connect(kubeconfig: Option<&Path>) -> anyhow::Result<Client> {
@@ -50,10 +51,10 @@ pub async fn agent_leases(client: Client, namespace: &str) -> anyhow::Result<BTr
     let mut all_of = all(of(&AgentStatus::lease_namespace(namespace)), "leases").await?;
     // Not everybody who may read the one namespace may read the other.
     all_of.extend(all(of(namespace), "leases").await.unwrap_or_default());
-    let mut by_name: BTreeMap<String, LightLease> = BTreeMap::new();
+    let (wall, mut by_name) = (clock::wall(), BTreeMap::<String, LightLease>::new());
     for lease in all_of {
         let name = lease.metadata.name.clone().unwrap_or_default();
-        let newest = LightLease::newest(by_name.remove(&name).into_iter().chain([lease]));
+        let newest = LightLease::newest(by_name.remove(&name).into_iter().chain([lease]), wall);
         by_name.extend(newest.map(|lease| (name, lease)));
     }
     Ok(by_name)

@@ -4,6 +4,7 @@
 #![cfg(feature = "sim")]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)] // a test that cannot go on says so
 
+mod believed;
 mod everyday;
 #[path = "../harness/cluster/mod.rs"]
 #[allow(dead_code, unused_imports)] // other crates of tests use more of it

@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use baton::contract::PodRef;
 use baton::decide::lock::{
-    AgentLiveness, GoneReason, HolderState, Intent, LockClaim, LockPolicy, LockView, ReleaseReason, WaitReason, acquire,
+    AgentLiveness, BoundHolder, GoneReason, HolderState, Intent, LockClaim, LockPolicy, LockView, ReleaseReason,
+    WaitReason, acquire,
 };
 
 use super::coverage::Branch;
@@ -75,7 +76,9 @@ impl Handoff {
         {
             return Intent::TakeOver { old: raw.into(), reason: ReleaseReason::Expired };
         }
-        let view = LockView { read, first_seen: Duration::ZERO, holder };
+        // Bound under the lock that names it, and no container has started: what runs is no holder of the model's locks.
+        let bound = BoundHolder { started: false, called: true, same_bind: true };
+        let view = LockView { read, first_seen: Duration::ZERO, holder, bound };
         acquire(&view, claim, liveness, &LockPolicy::default(), now, wall())
     }
 

@@ -208,6 +208,7 @@ fn template(pod: usize, shape: Shape) -> HandoffPod {
         kind: *kind,
         request: ContainerRequest::judge([(GPU, Quantity::units(1))]),
         running: false,
+        started: false,
         dra_backed: vec![],
     });
     HandoffPod {

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use baton::contract::{DeviceAllocation, DeviceId, key};
-use baton::ops::audit::report;
+use baton::ops::audit::{ClusterObjects, report};
 use baton::runtime::clock;
 use baton::sim::kubelet::KubeletView;
 use serde_json::Value;
@@ -84,8 +84,9 @@ impl Audit {
             let read = |object: &Value| serde_json::from_value(object.clone()).expect("the object can be read");
             objects.iter().map(read).collect()
         }
-        let lists = (all(nodes), all(devices), all(pods));
-        let report = report(lists.0, lists.1, lists.2, key::NODE_LOCK, clock::wall(), lock_ends);
+        let objects =
+            ClusterObjects { nodes: all(nodes), devices: all(devices), pods: all(pods), ..ClusterObjects::default() };
+        let report = report(objects, key::NODE_LOCK, clock::wall(), lock_ends);
         assert!(report.violations.is_empty(), "BROKEN: {:#?}", report.violations);
         self.judged += 1;
     }

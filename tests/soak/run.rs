@@ -53,6 +53,8 @@ const SCHEDULER: &[&str] = &[
 ];
 /// No lock stands longer: expiry, agent settled, the holder's end, a new leader and a blackout, one after the other.
 const LOCK_BOUND: Duration = Duration::from_secs(60);
+/// Descriptors of a scheduler that leads: its watches, and the connections of its writes.
+const LEADING: u64 = 45;
 /// API group of the Device objects.
 const DEVICES: &str = "scheduling.koordinator.sh";
 /// The longest that nothing may come to its end.
@@ -141,7 +143,9 @@ pub async fn soak(plan: Plan) {
             "soak: {role}: {} → {} KiB resident, {} → {} descriptors (first → last third)",
             drift.first_kib, drift.last_kib, drift.first_descriptors, drift.last_descriptors
         );
-        assert!(drift.last_descriptors <= drift.first_descriptors + 12, "{role} leaks descriptors: {drift:?}");
+        // Who leads has more connections than who stands by, and a short run may see only the latter at its start.
+        let most = drift.first_descriptors.max(LEADING) + 12;
+        assert!(drift.last_descriptors <= most, "{role} leaks descriptors: {drift:?}");
         if plan.flat == Strictness::MemoryAndDescriptors {
             assert!(drift.last_kib <= drift.first_kib * 11 / 10 + 3 * 1024, "{role} grows: {drift:?}");
         }

@@ -28,6 +28,16 @@ pub fn check_cluster(world: &World, wall: Timestamp, lock_ends: Duration) -> Vec
             found.push(Violation::Assignment { pod: pod.key().to_string(), node: node.name.clone(), why });
         }
     }
+    for (_, node) in world.mentioned() {
+        for (uid, held) in node.exceptions.iter() {
+            let pod = world
+                .pod_id(uid)
+                .and_then(|id| world.pod(id))
+                .map_or_else(|| uid.to_string(), |pod| pod.key().to_string());
+            let devices = held.devices().iter().map(|device| device.id.clone()).collect();
+            found.push(Violation::HeldOtherwise { pod, node: node.name.clone(), devices });
+        }
+    }
     for node in world.locked().filter_map(|id| world.node(id)) {
         match &node.lock.read {
             LockRead::Free => {}

@@ -70,6 +70,15 @@ pub enum Violation {
         /// What is wrong with it.
         why: String,
     },
+    /// A pod holds other devices than its annotation says: the annotation was written by another than the scheduler, or after the bind.
+    HeldOtherwise {
+        /// `namespace/name`, or the uid of a pod that the API server does not have.
+        pod: String,
+        /// Its node.
+        node: Box<str>,
+        /// What it holds in truth; empty for a pod that runs without devices.
+        devices: Vec<DeviceId>,
+    },
     /// A lock annotation that names neither a time nor a pod: its writer does not follow the protocol.
     MalformedLock {
         /// Node.
@@ -111,6 +120,16 @@ impl std::fmt::Display for Violation {
             Self::CommittedTwice { pod } => write!(f, "pod {pod} is in two commits of its gang"),
             Self::Assignment { pod, node, why } => {
                 write!(f, "pod {pod} on node {node}: {why}; delete and re-create it")
+            }
+            Self::HeldOtherwise { pod, node, devices } if devices.is_empty() => {
+                write!(f, "pod {pod} on node {node} runs without its devices; delete and re-create it")
+            }
+            Self::HeldOtherwise { pod, node, devices } => {
+                let held = devices.iter().map(DeviceId::as_str).collect::<Vec<_>>().join(" ");
+                write!(
+                    f,
+                    "pod {pod} on node {node} holds {held}, which its annotation does not say; delete and re-create it"
+                )
             }
             Self::MalformedLock { node, value } => {
                 write!(f, "node {node} is locked by {value:?}, which names no pod; `baton get locks` says what to do")

@@ -41,7 +41,8 @@ pub fn check(world: &World) -> Vec<Violation> {
 fn check_devices(world: &World, node: &Node, found: &mut Vec<Violation>) {
     let Some(stock) = &node.stock else { return };
     let mut held: BTreeMap<(&DeviceId, &'static str), i64> = BTreeMap::new();
-    let holders = node.pods.iter().filter_map(|id| world.pod(*id)).filter_map(|pod| pod.devices.as_ref());
+    let holders = node.pods.iter().filter_map(|id| world.pod(*id)).filter_map(|pod| node.holding(pod));
+    let holders = holders.chain(node.exceptions.strangers());
     for devices in holders {
         for entry in devices.of_kind(&DeviceType::Gpu) {
             *held.entry((&entry.id, "compute")).or_insert(0) += entry.amount(key::GPU_CORE);
@@ -62,7 +63,9 @@ fn check_devices(world: &World, node: &Node, found: &mut Vec<Violation>) {
             let (node, device) = (node.name.clone(), id.clone());
             found.push(Violation::DeviceTwice { node, device, what, held, total });
         }
-        if !stock.is_blocked(&DeviceType::Gpu) && !stock.has_published() && free != (total - held).max(0) {
+        let named =
+            !stock.is_blocked(&DeviceType::Gpu) && !stock.has_published() && node.exceptions.iter().next().is_none();
+        if named && free != (total - held).max(0) {
             let (node, device) = (node.name.clone(), id.clone());
             found.push(Violation::Pool { node, device, free, expected: total - held });
         }

@@ -132,7 +132,7 @@ fn devices(world: &World, pod: &Pod, node: &Node) -> Vec<DeviceDetail> {
     let Some(stock) = node.stock.as_ref().filter(|_| pod.asks_for_devices()) else { return Vec::new() };
     let mut holders: BTreeMap<&str, Vec<String>> = BTreeMap::new();
     for other in node.pods.iter().filter_map(|id| world.pod(*id)) {
-        for device in other.devices.iter().flat_map(Held::devices) {
+        for device in node.holding(other).into_iter().flat_map(Held::devices) {
             holders.entry(device.id.as_str()).or_default().push(other.key().to_string());
         }
     }

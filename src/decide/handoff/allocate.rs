@@ -71,6 +71,7 @@ fn serve_static_pod(
         kind: ContainerKind::App,
         request: ContainerRequest::judge(limit),
         running: false,
+        started: false,
         dra_backed: Vec::new(),
     };
     let pod = HandoffPod {

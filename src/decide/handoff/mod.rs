@@ -4,6 +4,7 @@
 pub mod allocate;
 pub mod assignment;
 pub mod context;
+pub mod exceptions;
 pub mod identify;
 #[cfg(test)]
 mod identify_tests;

@@ -35,6 +35,8 @@ impl NodePods {
                 notice = Some(PodNotice::new(pod.pod.clone(), "AssignmentEdited", note.to_owned()));
             }
             pod.assignment = known.assignment.clone();
+        } else {
+            self.edited.remove(&uid);
         }
         self.pods.insert(uid, pod);
         notice
@@ -97,6 +99,20 @@ impl NodePods {
     /// The pod of this uid.
     pub fn by_uid(&self, uid: &PodUid) -> Option<&HandoffPod> {
         self.pods.get(uid)
+    }
+
+    /// The pod's assignment was edited after its first bound version.
+    pub fn is_edited(&self, uid: &PodUid) -> bool {
+        self.edited.contains_key(uid)
+    }
+
+    /// The pod with its assignment as the API server has it now.
+    pub fn current(&self, uid: &PodUid) -> Option<HandoffPod> {
+        let mut pod = self.pods.get(uid)?.clone();
+        if let Some(edited) = self.edited.get(uid) {
+            pod.assignment = edited.clone();
+        }
+        Some(pod)
     }
 
     /// Pods of this name.

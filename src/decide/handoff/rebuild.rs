@@ -14,7 +14,7 @@ use super::plan::Plan;
 use super::pods::NodePods;
 use super::room;
 use crate::contract::{DeviceEntry, DeviceId, DeviceType, PodKey, PodRef, PodUid};
-use crate::decide::pod::{ExpectedCall, HandoffPod, Phase};
+use crate::decide::pod::{ExpectedCall, HandoffPod};
 
 /// Rebuilds every entry that PodResources or the API server proves. Entries have no answer: for a repetition it is built.
 ///
@@ -29,7 +29,7 @@ pub fn rebuild(node: &str, pods: &NodePods, listing: &PodListing, inventory: &No
         }
     }
     let started =
-        pods.iter().filter(|pod| pod.node.as_deref() == Some(node) && !pod.phase.is_terminal() && has_started(pod));
+        pods.iter().filter(|pod| pod.node.as_deref() == Some(node) && !pod.phase.is_terminal() && pod.has_started());
     for pod in started.filter(|pod| !listing.lists(&pod.pod.key)) {
         for call in pod.expected_calls(|name| inventory.registers(name)) {
             add(&mut ledger, pod, &call, &BTreeSet::new(), GrantState::Intent, inventory);
@@ -64,11 +64,6 @@ fn of_key<'a>(node: &str, pods: &'a NodePods, listed: &ListedPod) -> Option<&'a 
         .min_by_key(|pod| pod.deleting.is_some())
 }
 
-/// The kubelet has admitted the pod: all its calls are made.
-fn has_started(pod: &HandoffPod) -> bool {
-    pod.phase == Phase::Running || pod.containers.iter().any(|container| container.running)
-}
-
 fn pod_entries(ledger: &mut Ledger, pod: &HandoffPod, listed: &ListedPod, inventory: &NodeInventory) -> bool {
     // What is listed may still be the predecessor's of the same name.
     if ledger.iter().any(|entry| entry.pod.key == pod.pod.key && entry.pod.uid != pod.pod.uid) {
@@ -83,9 +78,9 @@ fn pod_entries(ledger: &mut Ledger, pod: &HandoffPod, listed: &ListedPod, invent
         let ids = listed.ids(&call.container.name, call.resource);
         let is_served = if slot.init {
             match reached {
-                Some(reached) => has_started(pod) || usize::from(slot.order) < reached,
+                Some(reached) => pod.has_started() || usize::from(slot.order) < reached,
                 // Nothing of it is ever listed: only the pod's progress shows it.
-                None => only_init && has_started(pod),
+                None => only_init && pod.has_started(),
             }
         } else {
             ids.is_some()
@@ -116,7 +111,16 @@ fn add(
     let assignment = PodAssignment::read(pod, inventory).ok().flatten();
     let served = match (&assignment, delivers(call)) {
         (_, false) => Vec::new(),
-        (Some(assignment), true) => planned(pod, assignment, ledger, inventory, call, ids),
+        (Some(assignment), true) => {
+            let mut both = planned(pod, assignment, ledger, inventory, call, ids);
+            // The kubelet's ids and the annotation differ: which of them the container has cannot be known any more, so neither is given
+            // to another pod until this one has ended.
+            let set = assignment.pod_set(pod, &kind_of(call.resource));
+            both.extend(
+                by_ids(ids, call.resource, inventory).into_iter().filter(|(_, device)| !set.contains(&device.id)),
+            );
+            both
+        }
         (None, true) => by_ids(ids, call.resource, inventory),
     };
     let slot = ContainerSlot::of(pod, &call.container.name);
@@ -202,6 +206,7 @@ mod tests {
     use super::*;
     use crate::contract::key;
     use crate::decide::pod::ContainerKind::{App, Init, Sidecar};
+    use crate::decide::pod::Phase;
 
     const GPU: &str = key::NVIDIA_GPU;
 
@@ -297,6 +302,14 @@ mod tests {
         predecessor.pod.uid = PodUid::new("before");
         let mut ledger = granted(&predecessor, &[("main", &["GPU-2"])]);
         assert!(!learn(&mut ledger, NODE, &all, &listing, &inventory(4)));
+    }
+
+    #[test]
+    fn where_the_kubelet_and_an_edited_annotation_differ_both_sets_take_no_other_pod() {
+        let pod = with_assignment(gpu_pod("a", 1), &[("main", &["GPU-3"])]);
+        let listing = listing(&[("a", "main", GPU, &["GPU-1"])]);
+        let ledger = rebuild(NODE, &pods(&[&pod]), &listing, &inventory(4));
+        assert_eq!(devices(&ledger, "main").unwrap(), ["GPU-3", "GPU-1"]);
     }
 
     #[test]

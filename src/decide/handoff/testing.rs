@@ -48,6 +48,7 @@ pub fn container(name: &str, kind: ContainerKind, limits: &[(&str, i64)]) -> Pod
         kind,
         request: ContainerRequest::judge(limits),
         running: false,
+        started: false,
         dra_backed: vec![],
     }
 }

@@ -7,7 +7,9 @@ use jiff::Timestamp;
 use crate::contract::{Holder, LockFormat, LockRead, LockValue, PodRef};
 
 use super::holder::HolderState;
+use super::owner::{LockMatch, names};
 use super::release::ReleaseReason;
+use crate::decide::pod::HandoffPod;
 
 /// A claim on the lock: the pod, and the time that its Binding will carry.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -35,6 +37,30 @@ pub struct LockView {
     pub first_seen: Duration,
     /// The holder; irrelevant when free.
     pub holder: HolderState,
+    /// More of a holder that is bound to the node; irrelevant for any other.
+    pub bound: BoundHolder,
+}
+
+/// What is known of a holder that is bound to the node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct BoundHolder {
+    /// One of its containers has started: the kubelet has made all its calls.
+    pub started: bool,
+    /// It asks for a name that the node's daemon has registered: the kubelet makes a call for it.
+    pub called: bool,
+    /// Its `bind-timestamp` is the lock's time: it was bound under this very lock.
+    pub same_bind: bool,
+}
+
+impl BoundHolder {
+    /// Of the pod `holder`, on a node whose daemon has registered what `registers` says.
+    pub fn of(lock: &LockRead, holder: &HandoffPod, registers: impl Fn(&str) -> bool) -> Self {
+        Self {
+            started: holder.has_started(),
+            called: holder.expected_calls(registers).next().is_some(),
+            same_bind: matches!(lock, LockRead::Held { value, .. } if names(value, holder) == LockMatch::ThisBind),
+        }
+    }
 }
 
 /// Whether the node daemon is there to release locks of served pods.
@@ -122,9 +148,41 @@ pub enum WaitReason {
     AgentNotSettled(PodRef),
     /// Expired, and `--expired-holder=wait`.
     Operator(PodRef),
+    /// Expired, and its live holder may not be deleted: this is missing.
+    Standing(PodRef, Missing),
 }
 
+/// Why a live, bound holder of an expired lock is not deleted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Missing {
+    /// It asks for nothing that the node's daemon has registered.
+    Call,
+    /// It was bound under another lock than this.
+    Bind,
+    /// This process has not watched this very lock for the whole expiry.
+    Watch,
+}
+
+impl std::fmt::Display for Missing {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Call => "it asks for nothing that the node's daemon serves",
+            Self::Bind => "it was bound under another lock",
+            Self::Watch => "this scheduler has not watched the lock for long enough",
+        })
+    }
+}
+
+/// Clocks of schedulers differ by no more than this, where a written time decides.
+const SKEW: Duration = Duration::from_secs(30);
+/// A lock that stands for want of a proof is judged again after this.
+const LOOK_AGAIN: Duration = Duration::from_secs(30);
+
 /// Decides what `claim` may do about the lock it sees.
+///
+/// A written time justifies taking a lock over, never a deletion. A live pod is deleted only when it was bound under this very lock,
+/// none of its containers has started although the kubelet calls the node's daemon for it, that daemon is settled and has not
+/// served it, and this process has watched the lock for the whole expiry.
 pub fn acquire(
     lock: &LockView,
     claim: &LockClaim,
@@ -138,42 +196,61 @@ pub fn acquire(
         LockRead::Held { value, .. } => Some(value.time),
         LockRead::Free | LockRead::Malformed { .. } => None,
     };
-    match &lock.holder {
+    let take_over = |reason| Intent::TakeOver { old: raw.into(), reason };
+    let (pod, bound) = match &lock.holder {
         HolderState::Unbound(pod) | HolderState::BoundHere(pod) if *pod == claim.pod => {
-            Intent::Own { time: time.unwrap_or(claim.time) }
+            return Intent::Own { time: time.unwrap_or(claim.time) };
         }
-        HolderState::Gone(reason) => Intent::TakeOver { old: raw.into(), reason: ReleaseReason::Gone(*reason) },
-        HolderState::Unknown => match expired(lock, time, policy, now, wall) {
-            Ok(_) => Intent::TakeOver { old: raw.into(), reason: ReleaseReason::Expired },
-            Err(at) => Intent::Wait { reason: WaitReason::UnknownHolder, recheck: Some(at) },
-        },
-        HolderState::Unbound(pod) | HolderState::BoundHere(pod) => {
-            let age = match expired(lock, time, policy, now, wall) {
-                Ok(age) => age,
-                Err(at) => return Intent::Wait { reason: WaitReason::Contended(pod.clone()), recheck: Some(at) },
+        HolderState::Gone(reason) => return take_over(ReleaseReason::Gone(*reason)),
+        HolderState::Unknown => {
+            return match expired(lock, time, policy, now, wall) {
+                Ok(_) => take_over(ReleaseReason::Expired),
+                Err(at) => Intent::Wait { reason: WaitReason::UnknownHolder, recheck: Some(at) },
             };
-            match agent {
-                AgentLiveness::LiveSince(since) if now >= since + policy.agent_settled => {}
-                AgentLiveness::LiveSince(since) => {
-                    let reason = WaitReason::AgentNotSettled(pod.clone());
-                    return Intent::Wait { reason, recheck: Some(since + policy.agent_settled) };
-                }
-                AgentLiveness::Stale => {
-                    return Intent::Wait { reason: WaitReason::AgentNotSettled(pod.clone()), recheck: None };
-                }
-            }
-            match (&lock.holder, policy.expired_holder) {
-                // Its bind never came; one that still came would carry another time than the lock, and be refused.
-                (HolderState::Unbound(_), _) => Intent::TakeOver { old: raw.into(), reason: ReleaseReason::Expired },
-                (_, ExpiredHolder::Evict) => Intent::Fence { pod: pod.clone(), age },
-                (_, ExpiredHolder::Wait) => Intent::Wait { reason: WaitReason::Operator(pod.clone()), recheck: None },
-            }
         }
+        HolderState::Unbound(pod) => (pod, None),
+        HolderState::BoundHere(pod) => (pod, Some(lock.bound)),
+    };
+    let age = match expired(lock, time, policy, now, wall) {
+        Ok(age) => age,
+        Err(at) => return Intent::Wait { reason: WaitReason::Contended(pod.clone()), recheck: Some(at) },
+    };
+    // The bind of an unbound holder never came; one that still came would carry another time than the lock, and be refused.
+    let Some(bound) = bound else { return take_over(ReleaseReason::Expired) };
+    if bound.started {
+        return take_over(ReleaseReason::Started);
+    }
+    let standing = |missing, recheck| {
+        let reason = WaitReason::Standing(pod.clone(), missing);
+        Intent::Wait { reason, recheck: Some(recheck) }
+    };
+    if !bound.called {
+        return standing(Missing::Call, now + LOOK_AGAIN);
+    }
+    if !bound.same_bind {
+        return standing(Missing::Bind, now + LOOK_AGAIN);
+    }
+    if now < lock.first_seen + policy.expiry {
+        return standing(Missing::Watch, lock.first_seen + policy.expiry);
+    }
+    match agent {
+        AgentLiveness::LiveSince(since) if now >= since + policy.agent_settled => {}
+        AgentLiveness::LiveSince(since) => {
+            let reason = WaitReason::AgentNotSettled(pod.clone());
+            return Intent::Wait { reason, recheck: Some(since + policy.agent_settled) };
+        }
+        AgentLiveness::Stale => {
+            return Intent::Wait { reason: WaitReason::AgentNotSettled(pod.clone()), recheck: None };
+        }
+    }
+    match policy.expired_holder {
+        ExpiredHolder::Evict => Intent::Fence { pod: pod.clone(), age },
+        ExpiredHolder::Wait => Intent::Wait { reason: WaitReason::Operator(pod.clone()), recheck: None },
     }
 }
 
-/// The lock's age when it has expired, else the monotonic time at which it will have. Age counts on the reader's own clock
-/// since it first saw this value; the written time counts only when it is twice as old, because clocks differ.
+/// The lock's age when it has expired, else the monotonic time at which it will have. Age counts by the time that is written, with
+/// [`SKEW`] because clocks differ, and on the reader's own clock since it first saw this value.
 fn expired(
     lock: &LockView,
     time: Option<Timestamp>,
@@ -183,11 +260,11 @@ fn expired(
 ) -> Result<Duration, Duration> {
     let seen = now.saturating_sub(lock.first_seen);
     let written = time.and_then(|time| Duration::try_from(wall.duration_since(time)).ok()).unwrap_or_default();
-    if seen >= policy.expiry || written >= policy.expiry * 2 {
+    if seen >= policy.expiry || written >= policy.expiry + SKEW {
         return Ok(seen.max(written));
     }
     let by_clock = lock.first_seen + policy.expiry;
-    let by_writing = time.map(|_| now + (policy.expiry * 2).saturating_sub(written));
+    let by_writing = time.map(|_| now + (policy.expiry + SKEW).saturating_sub(written));
     Err(by_writing.map_or(by_clock, |at| at.min(by_clock)))
 }
 
@@ -238,8 +315,41 @@ mod tests {
         let wall = at(T0) + now;
         let read = LockRead::parse(raw);
         let holder = HolderState::of(&read, "n", pods, wall).unwrap_or(HolderState::Unknown);
-        let view = LockView { read, first_seen: Duration::ZERO, holder };
+        let view = LockView { read, first_seen: Duration::ZERO, holder, bound: UNSERVED };
         acquire(&view, &claim(), agent, &LockPolicy::default(), now, wall)
+    }
+
+    /// Bound under this lock, called for, and not started.
+    const UNSERVED: BoundHolder = BoundHolder { started: false, called: true, same_bind: true };
+
+    /// The intent of `me` about the lock of a live, bound holder, ten minutes after it was set and `watched` for that long.
+    fn late(bound: BoundHolder, watched: Duration) -> Intent {
+        let (now, wall) = (60 * MIN, at(T0) + 10 * MIN);
+        let holder = HolderState::BoundHere(PodRef::new("ml", "other", "uid-other"));
+        let read = LockRead::parse(Some(&held_by("other")));
+        let view = LockView { read, first_seen: now.saturating_sub(watched), holder, bound };
+        acquire(&view, &claim(), LIVE, &LockPolicy::default(), now, wall)
+    }
+
+    #[test]
+    fn a_live_holder_is_deleted_only_when_every_proof_is_there() {
+        assert!(matches!(late(UNSERVED, 10 * MIN), Intent::Fence { .. }));
+        let missing = |bound, watched| match late(bound, watched) {
+            Intent::Wait { reason: WaitReason::Standing(_, missing), recheck: Some(_) } => missing,
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(missing(BoundHolder { called: false, ..UNSERVED }, 10 * MIN), Missing::Call);
+        assert_eq!(missing(BoundHolder { same_bind: false, ..UNSERVED }, 10 * MIN), Missing::Bind);
+        assert_eq!(missing(UNSERVED, MIN), Missing::Watch, "an old lock that somebody has just written");
+    }
+
+    #[test]
+    fn the_lock_of_a_holder_whose_containers_run_is_taken_over_and_the_pod_stays() {
+        for bound in
+            [BoundHolder { started: true, ..UNSERVED }, BoundHolder { started: true, ..BoundHolder::default() }]
+        {
+            assert!(matches!(late(bound, MIN), Intent::TakeOver { reason: ReleaseReason::Started, .. }));
+        }
     }
 
     const LIVE: AgentLiveness = AgentLiveness::LiveSince(Duration::ZERO);
@@ -391,18 +501,25 @@ mod tests {
     }
 
     #[test]
-    fn a_lock_twice_as_old_as_the_expiry_by_its_own_words_is_expired_at_first_sight() {
-        let pods = Pods(vec![pod("other", Some("n"))]);
-        let raw = "2026-11-21T01:49:00Z,ml,other,uid-other";
-        assert!(matches!(intent(Some(raw), &pods, LIVE, MIN), Intent::Fence { .. }));
-        let raw = "2026-11-21T01:52:00Z,ml,other,uid-other";
-        assert!(matches!(intent(Some(raw), &pods, LIVE, MIN), Intent::Wait { .. }));
+    fn a_lock_that_is_old_by_its_own_words_is_taken_from_an_unbound_holder_at_first_sight_and_no_pod_is_deleted_for_it()
+    {
+        let (unbound, bound) = (Pods(vec![pod("other", None)]), Pods(vec![pod("other", Some("n"))]));
+        let raw = "2026-11-21T01:55:20Z,ml,other,uid-other";
+        assert!(matches!(intent(Some(raw), &unbound, AgentLiveness::Stale, MIN), Intent::TakeOver { .. }));
+        let standing = intent(Some(raw), &bound, LIVE, MIN);
+        assert!(
+            matches!(standing, Intent::Wait { reason: WaitReason::Standing(_, Missing::Watch), .. }),
+            "{standing:?}"
+        );
+        let young = "2026-11-21T01:56:00Z,ml,other,uid-other";
+        assert!(matches!(intent(Some(young), &unbound, LIVE, MIN), Intent::Wait { .. }), "clocks differ");
     }
 
     #[test]
     fn an_operator_may_ask_to_wait_for_an_expired_holder() {
         let holder = HolderState::BoundHere(PodRef::new("ml", "other", "uid-other"));
-        let view = LockView { read: LockRead::parse(Some(&held_by("other"))), first_seen: Duration::ZERO, holder };
+        let read = LockRead::parse(Some(&held_by("other")));
+        let view = LockView { read, first_seen: Duration::ZERO, holder, bound: UNSERVED };
         let policy = LockPolicy { expired_holder: ExpiredHolder::Wait, ..LockPolicy::default() };
         let intent = acquire(&view, &claim(), LIVE, &policy, 6 * MIN, at(T0) + 6 * MIN);
         assert!(matches!(intent, Intent::Wait { reason: WaitReason::Operator(_), .. }));

@@ -14,7 +14,9 @@ mod holder;
 mod owner;
 mod release;
 
-pub use acquire::{AgentLiveness, ExpiredHolder, Intent, LockClaim, LockPolicy, LockView, WaitReason, acquire};
+pub use acquire::{
+    AgentLiveness, BoundHolder, ExpiredHolder, Intent, LockClaim, LockPolicy, LockView, Missing, WaitReason, acquire,
+};
 pub use holder::{GoneReason, HolderState, Lookup, judge_holder, judge_pod};
 pub use owner::{LockMatch, names};
 pub use release::{HolderProgress, LiveHolder, ReleaseIntent, ReleaseReason, judge_release};

@@ -23,6 +23,8 @@ pub enum ReleaseReason {
     Unusable,
     /// The lock has expired, and its holder is unknown or was never bound.
     Expired,
+    /// The lock has expired, and containers of its holder have started: no Allocate call will come.
+    Started,
     /// The holder is not bound and no bind of it is under way.
     Abandoned,
     /// The bind under this lock failed or was given up.
@@ -40,6 +42,7 @@ impl ReleaseReason {
             Self::Deleting => "holder-deleting",
             Self::Unusable => "unusable-assignment",
             Self::Expired => "expired",
+            Self::Started => "holder-started",
             Self::Abandoned => "abandoned",
             Self::BindFailed => "bind-failed",
             Self::NoCall => "no-call",
@@ -55,6 +58,7 @@ impl fmt::Display for ReleaseReason {
             Self::Deleting => "its holder is being deleted",
             Self::Unusable => "the assignment of its holder cannot be used",
             Self::Expired => "it has expired",
+            Self::Started => "it has expired, and its holder runs already",
             Self::Abandoned => "its bind was abandoned",
             Self::BindFailed => "its bind did not succeed",
             Self::NoCall => "no Allocate call will come",

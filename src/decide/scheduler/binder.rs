@@ -12,12 +12,12 @@ mod lock_queue;
 mod locks;
 mod requests;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::contract::{LockRead, PodKey, PodUid, key, print_bind_timestamp};
-use crate::decide::lock::ReleaseReason;
+use crate::decide::lock::{Missing, ReleaseReason};
 use crate::decide::world::{NodeId, PodId, Wake};
 
 use super::context::{BindEvent, Context, Step};
@@ -88,7 +88,14 @@ enum Outlook {
     Operator,
     /// It is about to be removed: its holder is gone or is being deleted.
     Ending,
+    /// It has expired, and its live holder may not be deleted.
+    Standing(Missing),
 }
+
+/// Holders deleted within a minute before the fence is suspended.
+const MOST_DELETIONS: usize = 10;
+/// How long it is suspended after the last deletion.
+const SUSPENDED: Duration = Duration::from_secs(600);
 
 /// What is known about lock values.
 #[derive(Debug, Default)]
@@ -103,9 +110,31 @@ struct Locks {
     resumed: BTreeSet<Box<str>>,
     /// Holders that were fenced, and when.
     fenced: BTreeMap<PodUid, Duration>,
+    /// On which nodes and when holders were deleted, in order of time.
+    deletions: VecDeque<(NodeId, Duration)>,
+    /// When it was said last that the fence is suspended.
+    suspended_reported: Option<Duration>,
 }
 
 impl Locks {
+    /// Notes one more deletion of a holder, if it may be.
+    fn may_delete(&mut self, node: NodeId, now: Duration, expiry: Duration) -> bool {
+        let kept = expiry.max(SUSPENDED);
+        while self.deletions.front().is_some_and(|(_, at)| now >= *at + kept) {
+            self.deletions.pop_front();
+        }
+        let minute = Duration::from_secs(60);
+        let burst = self.deletions.iter().zip(self.deletions.iter().skip(MOST_DELETIONS - 1));
+        let suspended = burst.clone().any(|((_, first), (_, last))| *last < *first + minute)
+            && self.deletions.back().is_some_and(|(_, last)| now < *last + SUSPENDED);
+        let here = self.deletions.iter().any(|(on, at)| *on == node && now < *at + expiry);
+        if suspended || here {
+            return false;
+        }
+        self.deletions.push_back((node, now));
+        true
+    }
+
     /// Drops what only holds while this process leads.
     fn clear(&mut self) {
         self.releases.clear();

@@ -179,7 +179,7 @@ fn enough(world: &World, pod: &Pod, node: &Node, proposed: &[PodUid]) -> Option<
     }
     let lower = |other: &&Pod| {
         other.facts.spec.priority < pod.facts.spec.priority
-            && other.devices.is_some()
+            && node.holding(other).is_some()
             && matches!(other.place, Place::Bound(_))
             && !gone.contains(&other.facts.handoff.pod.uid)
     };
@@ -313,9 +313,9 @@ fn may_turn(
 }
 
 /// `true` when the devices of `node` suffice without the pods in `gone`.
-fn fits_without<'a>(pod: &Pod, node: &Node, on: impl Iterator<Item = &'a Pod>, gone: &BTreeSet<&PodUid>) -> bool {
+fn fits_without<'a>(pod: &Pod, node: &'a Node, on: impl Iterator<Item = &'a Pod>, gone: &BTreeSet<&PodUid>) -> bool {
     let (Some(stock), Ok(request)) = (&node.stock, request_of(pod)) else { return false };
     let mut stock: Stock = stock.clone();
-    stock.recount(on.filter(|other| !gone.contains(&other.facts.handoff.pod.uid)).filter_map(Charge::of));
+    stock.recount(Charge::all(on.filter(|other| !gone.contains(&other.facts.handoff.pod.uid)), node.holders()));
     !kinds_of(pod).iter().any(|kind| stock.is_blocked(&kind)) && stock.choose(&request).is_ok()
 }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use crate::contract::inventory::Device;
-use crate::contract::{DeviceAllocation, DeviceId, DeviceType, PodUid, Shared, key};
+use crate::contract::{DeviceId, DeviceType, PodUid, Shared, key};
 use crate::decide::devices::score::{FreeCpuMemory, TypicalRequest};
 use crate::decide::devices::{
     AfterGrant, Amounts, Assignment, Exclusive, Held, Labels, Layout, NodePool, PodDeviceRequest, PoolState, Portion,
@@ -14,6 +14,7 @@ use crate::decide::help::Help;
 use crate::decide::pod::HandoffPod;
 use crate::decide::text::Text;
 
+use super::node::Holders;
 use super::pod::{Pod, PodFacts};
 
 /// The devices of one node.
@@ -141,7 +142,7 @@ impl DevicePlan<'_> {
 
 /// What one pod on the node takes.
 pub struct Charge<'a> {
-    uid: &'a PodUid,
+    uid: Option<&'a PodUid>,
     devices: Option<&'a Held>,
     exclusive: Exclusive,
     kinds: DeviceKinds,
@@ -163,14 +164,27 @@ impl DeviceKinds {
 }
 
 impl<'a> Charge<'a> {
-    /// `None` for a pod that neither asks for nor holds devices.
-    pub fn of(pod: &'a Pod) -> Option<Self> {
-        if !pod.asks_for_devices() && pod.devices.is_none() {
+    /// `None` for a pod that holds nothing, or whose request alone says nothing of what it holds.
+    pub fn of(pod: &'a Pod, holders: Holders<'a>) -> Option<Self> {
+        let (devices, known) = (holders.of(pod), holders.exceptions().are_known());
+        if devices.is_none() && (known || !pod.asks_for_devices()) {
             return None;
         }
-        let exclusive = pod.exclusive;
-        let uid = &pod.facts.handoff.pod.uid;
-        Some(Self { uid, devices: pod.devices.as_ref(), exclusive, kinds: kinds_of(pod) })
+        // Where the daemon names what pods hold, nothing else is held.
+        let kinds = if known { DeviceKinds::default() } else { kinds_of(pod) };
+        Some(Self { uid: Some(&pod.facts.handoff.pod.uid), devices, exclusive: pod.exclusive, kinds })
+    }
+
+    /// Of every pod of `pods`, and of what is held on the node by others.
+    pub fn all(pods: impl Iterator<Item = &'a Pod>, holders: Holders<'a>) -> impl Iterator<Item = Self> {
+        let stranger = |held: &'a Held| Self {
+            uid: None,
+            devices: Some(held),
+            exclusive: Exclusive::default(),
+            kinds: DeviceKinds::default(),
+        };
+        let strangers = holders.exceptions().strangers().iter().map(stranger);
+        pods.filter_map(move |pod| Self::of(pod, holders)).chain(strangers)
     }
 }
 
@@ -220,7 +234,10 @@ impl Stock {
                     continue;
                 }
                 let published = self.published.iter();
-                match published.into_iter().find(|held| held.kind == kind && *held.uid == *charge.uid.as_str()) {
+                match published
+                    .into_iter()
+                    .find(|held| held.kind == kind && charge.uid.is_some_and(|uid| *held.uid == *uid.as_str()))
+                {
                     Some(held) => {
                         self.pool.take_minors(&kind, &held.minors);
                     }
@@ -444,12 +461,6 @@ fn published(device: &Device) -> Box<[PublishedDevices]> {
         minors: entry.minors.clone().into(),
     });
     published.collect()
-}
-
-/// The assignment that a bound pod's annotation records; `None` when there is none or it cannot be read.
-pub fn recorded_devices(pod: &HandoffPod) -> Option<DeviceAllocation> {
-    let text = pod.assignment.device_allocated.as_deref().filter(|text| !text.is_empty())?;
-    DeviceAllocation::parse(text).ok()
 }
 
 /// Some container asks for devices, or for something that only another system understands.

@@ -17,6 +17,15 @@ use super::spec::{BudgetFacts, Labels};
 use super::volume::{ClaimFacts, ClassFacts, VolumeFacts};
 use super::{NodeId, PodId};
 
+/// Where the Lease of a node's agent is. Agents of 0.1 have it beside the leaders' Leases, later ones in a namespace of the nodes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LeaseHome {
+    /// In the namespace of the nodes.
+    Nodes,
+    /// Beside the leaders' Leases.
+    Leaders,
+}
+
 /// One fact from a watch.
 #[derive(Debug, Clone)]
 pub enum WorldEvent {
@@ -32,10 +41,12 @@ pub enum WorldEvent {
     Devices(Box<Device>),
     /// The Device object is gone.
     DevicesGone(Box<str>),
-    /// The Lease of a node's agent.
+    /// A Lease of a node's agent.
     Agent {
         /// Node.
         node: Box<str>,
+        /// Where the Lease is.
+        home: LeaseHome,
         /// Its annotation, when readable.
         status: Option<AgentStatus>,
         /// resourceVersion.
@@ -44,7 +55,7 @@ pub enum WorldEvent {
         renewed: Option<Timestamp>,
     },
     /// The Lease is gone.
-    AgentGone(Box<str>),
+    AgentGone(Box<str>, LeaseHome),
     /// A namespace, new or changed.
     Namespace(Box<str>, Labels),
     /// A namespace is gone.

@@ -7,9 +7,9 @@ use jiff::Timestamp;
 
 use crate::contract::{LockRead, PodKey, PodUid, Shared};
 
-use super::devices::{Stock, exclusive_of, may_hold, recorded_devices};
+use super::devices::{Stock, exclusive_of, may_hold};
 use super::event::{Changes, Wake, WorldEvent};
-use super::node::{Node, NodeFacts};
+use super::node::{LeaseSeen, Node, NodeFacts};
 use super::pod::{Place, Pod, PodFacts};
 use super::state::World;
 use super::{NodeId, PodId};
@@ -63,17 +63,17 @@ impl World {
             WorldEvent::DevicesGone(name) => {
                 self.change_node(&name, &mut changes, Wake::DEVICES, |node| node.stock.take().is_some());
             }
-            WorldEvent::Agent { node, status, version, renewed } => {
+            WorldEvent::Agent { node, home, status, version, renewed } => {
                 self.mention(&node);
                 let stale = self.policy.agent_stale;
                 let mut status = status.map(Shared::from);
                 status.iter_mut().for_each(|status| self.shared.agents.intern(status));
                 self.change_node(&node, &mut changes, Wake::AGENT, |node| {
-                    node.see_agent(status, &version, renewed, stale, (now, wall))
+                    node.see_agent(home, LeaseSeen { status, version, renewed }, stale, (now, wall))
                 });
             }
-            WorldEvent::AgentGone(name) => {
-                self.change_node(&name, &mut changes, Wake::NONE, |node| node.agent.take().is_some());
+            WorldEvent::AgentGone(name, home) => {
+                self.change_node(&name, &mut changes, Wake::NONE, |node| node.agent_gone(home, now));
             }
             WorldEvent::Namespace(name, labels) => {
                 self.namespaces.insert(name, labels);
@@ -369,7 +369,7 @@ impl World {
     fn digest(&mut self, facts: &mut PodFacts) -> Option<Held> {
         // A pod holds no device that it does not ask for, whatever its annotation says: the kubelet never calls the agent for it.
         let asks = may_hold(&facts.handoff);
-        let mut devices = recorded_devices(&facts.handoff).filter(|_| asks).map(|devices| Held::of(&devices));
+        let mut devices = facts.handoff.promise().filter(|_| asks).map(|devices| Held::of(&devices));
         let assignment = &mut facts.handoff.assignment;
         if !self.policy.keep_assignments {
             (assignment.device_allocated, assignment.container_devices) = (None, None);

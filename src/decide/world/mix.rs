@@ -154,6 +154,7 @@ mod tests {
             kind: ContainerKind::App,
             request: ContainerRequest::judge(limits),
             running: false,
+            started: false,
             dra_backed: vec![],
         };
         PodFacts {

@@ -25,7 +25,7 @@ pub mod volume;
 pub use capacity::CapacityFacts;
 pub use dense::{Dense, DenseId, NodeId, PodId};
 pub use devices::{DeviceTotals, KnownChoices, Stock};
-pub use event::{Changes, Wake, WorldEvent};
+pub use event::{Changes, LeaseHome, Wake, WorldEvent};
 pub use journal::Journal;
 pub use mix::Mix;
 pub use node::{Agent, LockSeen, Node, NodeFacts};

@@ -5,12 +5,16 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
+use crate::contract::allocation::Entries;
 use crate::contract::image::ImageName;
-use crate::contract::{AgentStatus, Holder, LockRead, Shared};
+use crate::contract::{AgentStatus, ContainerRequest, DeviceAllocation, Holder, LockRead, PodUid, Shared};
+use crate::decide::devices::Held;
 use crate::decide::lock::AgentLiveness;
 
 use super::PodId;
 use super::devices::Stock;
+use super::event::LeaseHome;
+use super::pod::Pod;
 use super::resources::{Rated, Resources};
 use super::spec::{Labels, Taint};
 
@@ -52,6 +56,10 @@ pub struct LockSeen {
 /// The node's agent, by its Lease.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Agent {
+    /// Where the Lease is that counts.
+    home: LeaseHome,
+    /// When that was renewed, by the node's clock.
+    renewed: Option<Timestamp>,
     /// What it serves; `None` when the annotation is missing or unreadable.
     pub status: Option<Shared<AgentStatus>>,
     /// Version of the Lease that was last seen.
@@ -60,6 +68,103 @@ pub struct Agent {
     pub changed: Duration,
     /// Monotonic time since which it has been live without a gap; `None` while stale.
     pub live_since: Option<Duration>,
+}
+
+/// What the node's daemon says of pods whose annotation is not the truth, by its latest word, also while it is stale.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct NodeExceptions {
+    /// By uid. `None` for a daemon that says nothing of it, and without a daemon.
+    pods: Option<BTreeMap<PodUid, Held>>,
+    /// Held by pods that are not on the node any more, as far as the API server shows.
+    strangers: Vec<Held>,
+}
+
+impl NodeExceptions {
+    /// Reads the daemon's word.
+    fn of(status: Option<&AgentStatus>) -> Self {
+        let read = |(uid, devices): (&PodUid, &Entries)| {
+            let allocation = DeviceAllocation { devices: devices.clone(), ..DeviceAllocation::default() };
+            (uid.clone(), Held::of(&allocation))
+        };
+        let said = status.and_then(|status| status.exceptions.as_ref());
+        Self { pods: said.map(|all| all.iter().map(read).collect()), strangers: Vec::new() }
+    }
+
+    /// The daemon says of every pod that is an exception what it holds.
+    pub fn are_known(&self) -> bool {
+        self.pods.is_some()
+    }
+
+    /// Uids of the exceptions and what they hold.
+    pub fn iter(&self) -> impl Iterator<Item = (&PodUid, &Held)> {
+        self.pods.iter().flatten()
+    }
+
+    /// What the daemon says of one pod; `None` where its annotation counts.
+    pub fn of_pod(&self, uid: &PodUid) -> Option<&Held> {
+        self.pods.as_ref()?.get(uid)
+    }
+
+    /// Takes note of which pods are on the node.
+    pub fn note_strangers<'a>(&mut self, on: impl Iterator<Item = &'a PodUid>) {
+        if self.pods.as_ref().is_none_or(BTreeMap::is_empty) {
+            self.strangers.clear();
+            return;
+        }
+        let on: BTreeSet<&PodUid> = on.collect();
+        self.strangers = self.iter().filter(|(uid, _)| !on.contains(uid)).map(|(_, held)| held.clone()).collect();
+    }
+
+    /// Devices that no pod on the node accounts for.
+    pub fn strangers(&self) -> &[Held] {
+        &self.strangers
+    }
+}
+
+/// What decides what pods on a node hold: what the daemon says; else the annotation, or the scheduler's own choice, for names that
+/// some daemon there has registered.
+#[derive(Debug, Clone, Copy)]
+pub struct Holders<'a> {
+    exceptions: &'a NodeExceptions,
+    agent: Option<&'a Agent>,
+    facts: Option<&'a NodeFacts>,
+}
+
+impl<'a> Holders<'a> {
+    /// What `pod` holds, if that is known.
+    pub fn of(self, pod: &'a Pod) -> Option<&'a Held> {
+        if let Some(held) = self.exceptions.of_pod(&pod.facts.handoff.pod.uid) {
+            return Some(held);
+        }
+        let never = || pod.facts.handoff.containers.iter().flat_map(|of| &of.request).all(|of| self.never_calls(of));
+        pod.devices.as_ref().filter(|_| !self.exceptions.are_known() || !never())
+    }
+
+    /// The kubelet makes no call for this request: nothing has registered its names, now or since the kubelet started.
+    fn never_calls(self, request: &ContainerRequest) -> bool {
+        let registered = self.agent.and_then(|agent| agent.status.as_ref()).map(|status| &status.registered);
+        let offered = self.facts.map(|facts| &facts.allocatable.scalar);
+        request.called_names().all(|(name, _)| {
+            offered.is_some_and(|all| all.get(name).is_none())
+                && registered.is_none_or(|all| all.iter().all(|own| own != name))
+        })
+    }
+
+    /// The exceptions themselves.
+    pub fn exceptions(self) -> &'a NodeExceptions {
+        self.exceptions
+    }
+}
+
+/// One version of a Lease.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LeaseSeen {
+    /// Its annotation, when readable.
+    pub status: Option<Shared<AgentStatus>>,
+    /// resourceVersion.
+    pub version: Box<str>,
+    /// `spec.renewTime`.
+    pub renewed: Option<Timestamp>,
 }
 
 /// A node. It exists from the first mention by any object; [`Node::facts`] is there while the Node object is.
@@ -71,10 +176,14 @@ pub struct Node {
     pub facts: Option<NodeFacts>,
     /// The lock.
     pub lock: LockSeen,
-    /// The agent; `None` without a Lease.
+    /// The agent, by the Lease that counts; `None` without a Lease.
     pub agent: Option<Agent>,
+    /// The Lease of the other home, which does not count.
+    other_lease: Option<LeaseSeen>,
     /// Devices; `None` without a Device object.
     pub stock: Option<Stock>,
+    /// Where what pods hold is not what their annotations say.
+    pub exceptions: NodeExceptions,
     /// Sum of the requests of [`Node::pods`].
     pub used: Resources,
     /// The same as ratings count it.
@@ -91,7 +200,9 @@ impl Node {
             facts: None,
             lock: LockSeen { read: LockRead::Free, first_seen: Duration::ZERO, previous: None },
             agent: None,
+            other_lease: None,
             stock: None,
+            exceptions: NodeExceptions::default(),
             used: Resources::default(),
             rated: Rated::default(),
             pods: BTreeSet::new(),
@@ -118,10 +229,35 @@ impl Node {
         }
     }
 
+    /// The daemon has registered `resource`, by its latest word.
+    pub fn registers(&self, resource: &str) -> bool {
+        let status = self.agent.as_ref().and_then(|agent| agent.status.as_ref());
+        status.is_some_and(|status| status.registered.iter().any(|name| name == resource))
+    }
+
     /// `true` while the kubelet would call this node's agent for `resource`: registered, and not zeroed by the kubelet.
     pub fn serves(&self, resource: &str) -> bool {
-        self.live_agent().is_some_and(|status| status.registered.iter().any(|name| name == resource))
+        let serves = |status: &Shared<AgentStatus>| {
+            !status.too_many_exceptions && status.registered.iter().any(|name| name == resource)
+        };
+        self.live_agent().is_some_and(serves)
             && self.facts.as_ref().is_some_and(|facts| facts.allocatable.scalar(resource) > 0)
+    }
+
+    /// What a pod on this node holds, if that is known.
+    pub fn holding<'a>(&'a self, pod: &'a Pod) -> Option<&'a Held> {
+        self.holders().of(pod)
+    }
+
+    /// What decides what pods on this node hold.
+    pub fn holders(&self) -> Holders<'_> {
+        Holders { exceptions: &self.exceptions, agent: self.agent.as_ref(), facts: self.facts.as_ref() }
+    }
+
+    /// The same, and the devices to count them on.
+    pub(super) fn stock_and_holders(&mut self) -> (Option<&mut Stock>, Holders<'_>) {
+        let Self { stock, exceptions, agent, facts, .. } = self;
+        (stock.as_mut(), Holders { exceptions, agent: agent.as_ref(), facts: facts.as_ref() })
     }
 
     /// `true` while the agent serves pods of `scheduler` without the lock.
@@ -143,34 +279,65 @@ impl Node {
         true
     }
 
-    /// Records a version of the agent's Lease. `renewed` is the Lease's own time: one that was twice as old as `stale` at
-    /// first reading belongs to a dead agent. `true` when liveness or status changed.
+    /// Records a version of a Lease of the agent. `renewed` is the Lease's own time: one that was twice as old as `stale` at
+    /// first reading belongs to a dead agent. Of Leases in two homes the one counts that was seen to be renewed last; where neither
+    /// was, the one with the later time, times of the future being no later than now. `true` when liveness or status changed.
     pub fn see_agent(
         &mut self,
-        status: Option<Shared<AgentStatus>>,
-        version: &str,
-        renewed: Option<Timestamp>,
+        home: LeaseHome,
+        lease: LeaseSeen,
         stale: Duration,
-        now: (Duration, Timestamp),
+        (mono, wall): (Duration, Timestamp),
     ) -> bool {
-        let (mono, wall) = now;
-        match &mut self.agent {
-            Some(agent) if *agent.version == *version => false,
-            Some(agent) => {
-                let changed = agent.status != status || agent.live_since.is_none();
-                agent.status = status;
-                agent.version = version.into();
-                agent.changed = mono;
-                agent.live_since.get_or_insert(mono);
-                changed
-            }
-            none => {
-                let age = renewed.and_then(|at| Duration::try_from(wall.duration_since(at)).ok()).unwrap_or_default();
-                let live_since = (age < stale * 2).then_some(mono);
-                *none = Some(Agent { status, version: version.into(), changed: mono, live_since });
-                true
-            }
+        let age = lease.renewed.and_then(|at| Duration::try_from(wall.duration_since(at)).ok()).unwrap_or_default();
+        let may_live = age < stale * 2;
+        let until_now = |time: Option<Timestamp>| time.map(|time| time.min(wall));
+        let live_since = match &self.agent {
+            Some(agent) if agent.home == home && agent.version == lease.version => return false,
+            Some(agent) if agent.home == home => agent.live_since.or(Some(mono)),
+            Some(agent) => match self.other_lease.replace(lease.clone()) {
+                Some(before) if before.version == lease.version => return false,
+                // It is renewed: its writer is alive.
+                Some(_) => agent.live_since.or(Some(mono)),
+                None if until_now(lease.renewed) <= until_now(agent.renewed) => return false,
+                None => may_live.then_some(agent.live_since.unwrap_or(mono)),
+            },
+            None => may_live.then_some(mono),
+        };
+        let LeaseSeen { status, version, renewed } = lease;
+        self.exceptions = NodeExceptions::of(status.as_deref());
+        let now = Agent { home, renewed, status, version, changed: mono, live_since };
+        let before = self.agent.replace(now);
+        let news = before.as_ref().is_none_or(|before| {
+            let now = self.agent.as_ref();
+            now.is_some_and(|now| now.status != before.status || now.live_since != before.live_since)
+        });
+        if let Some(before) = before.filter(|before| before.home != home) {
+            let Agent { status, version, renewed, .. } = before;
+            self.other_lease = Some(LeaseSeen { status, version, renewed });
         }
+        news
+    }
+
+    /// A Lease of the agent is gone. `true` when it counted: the other one counts from its next renewal.
+    pub fn agent_gone(&mut self, home: LeaseHome, mono: Duration) -> bool {
+        if self.agent.as_ref().is_none_or(|agent| agent.home != home) {
+            self.other_lease = None;
+            return false;
+        }
+        let other = match home {
+            LeaseHome::Nodes => LeaseHome::Leaders,
+            LeaseHome::Leaders => LeaseHome::Nodes,
+        };
+        self.agent = self.other_lease.take().map(|LeaseSeen { status, version, renewed }| Agent {
+            home: other,
+            renewed,
+            status,
+            version,
+            changed: mono,
+            live_since: None,
+        });
+        true
     }
 
     /// Marks the agent stale when its Lease stood unchanged for `stale`. `true` when that is news.
@@ -219,5 +386,80 @@ impl Images {
     /// Bytes, and how many nodes have it; `None` where no node lists it.
     pub fn find(&self, name: ImageName) -> Option<(i64, usize)> {
         self.0.get(&name).map(|image| (image.size, image.nodes))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const STALE: Duration = Duration::from_secs(90);
+    const NODES: LeaseHome = LeaseHome::Nodes;
+    const LEADERS: LeaseHome = LeaseHome::Leaders;
+
+    fn wall(second: u64) -> Timestamp {
+        "2026-11-22T10:00:00Z".parse::<Timestamp>().unwrap() + Duration::from_secs(second)
+    }
+
+    /// A node that sees Leases at second 1000; the versions are the times at which they were renewed.
+    struct Seen(Node);
+
+    impl Seen {
+        fn new() -> Self {
+            Self(Node::mentioned("n"))
+        }
+
+        fn sees(&mut self, home: LeaseHome, version: &str, renewed: Timestamp) {
+            let lease = LeaseSeen { status: None, version: version.into(), renewed: Some(renewed) };
+            self.0.see_agent(home, lease, STALE, (Duration::from_secs(1000), wall(1000)));
+        }
+
+        fn counts(&self) -> (LeaseHome, bool) {
+            let agent = self.0.agent.as_ref().unwrap();
+            (agent.home, agent.live_since.is_some())
+        }
+    }
+
+    #[test]
+    fn of_two_leases_of_a_node_the_one_that_is_renewed_counts() {
+        let mut node = Seen::new();
+        node.sees(LEADERS, "1", wall(990));
+        node.sees(NODES, "2", wall(995));
+        assert_eq!(node.counts(), (NODES, true), "its daemon was replaced");
+        node.sees(LEADERS, "1", wall(990));
+        assert_eq!(node.counts(), (NODES, true), "a watch lists again");
+        node.sees(LEADERS, "3", wall(999));
+        assert_eq!(node.counts(), (LEADERS, true), "back to 0.1");
+        node.sees(NODES, "4", wall(1000));
+        assert_eq!(node.counts(), (NODES, true));
+        assert!(!node.0.agent_gone(LEADERS, Duration::from_secs(1001)), "the old Lease is removed");
+        assert_eq!(node.counts(), (NODES, true));
+    }
+
+    #[test]
+    fn a_lease_of_the_future_silences_no_daemon_that_renews_its_own() {
+        for future_first in [true, false] {
+            let mut node = Seen::new();
+            if future_first {
+                node.sees(LEADERS, "1", wall(9_999_999));
+            }
+            node.sees(NODES, "2", wall(900));
+            if !future_first {
+                node.sees(LEADERS, "1", wall(9_999_999));
+            }
+            node.sees(NODES, "3", wall(930));
+            assert_eq!(node.counts(), (NODES, true));
+        }
+    }
+
+    #[test]
+    fn two_dead_leases_make_no_live_agent() {
+        for order in [[LEADERS, NODES], [NODES, LEADERS]] {
+            let mut node = Seen::new();
+            for home in order {
+                node.sees(home, "1", wall(if home == NODES { 300 } else { 200 }));
+            }
+            assert_eq!(node.counts(), (NODES, false), "{order:?}");
+        }
     }
 }

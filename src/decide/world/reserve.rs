@@ -110,8 +110,12 @@ impl World {
                 self.journal.note(at, nodes);
             }
             // One more pod is counted in: what all sum up to does not depend on the order.
-            let charge = node.stock.as_mut().filter(|_| devices).zip(Charge::of(pod));
-            counted = charge.is_some_and(|(stock, charge)| stock.count_in(&charge, choice));
+            if let (Some(stock), holders) = node.stock_and_holders()
+                && devices
+                && holders.exceptions().iter().next().is_none()
+            {
+                counted = Charge::of(pod, holders).is_some_and(|charge| stock.count_in(&charge, choice));
+            }
         }
         if anti {
             self.anti.insert(id);
@@ -167,8 +171,14 @@ impl World {
     /// Counts a node's devices again from the pods on it: every change and every leaving pod does this, so nothing drifts.
     pub(super) fn recount_devices(&mut self, id: NodeId) {
         let Some(node) = self.nodes.get_mut(id) else { return };
-        let Some(stock) = node.stock.as_mut() else { return };
         let pods = &self.pods;
-        stock.recount(node.pods.iter().filter_map(|id| pods.get(*id)).filter_map(|pod| Charge::of(pod)));
+        if node.exceptions.iter().next().is_some() {
+            let on = node.pods.iter().filter_map(|id| pods.get(*id)).map(|pod| &pod.facts.handoff.pod.uid);
+            node.exceptions.note_strangers(on);
+        }
+        let on: Vec<&super::Pod> = node.pods.iter().filter_map(|id| pods.get(*id)).map(|pod| &**pod).collect();
+        if let (Some(stock), holders) = node.stock_and_holders() {
+            stock.recount(Charge::all(on.into_iter(), holders));
+        }
     }
 }

@@ -188,9 +188,11 @@ impl World {
     /// A device of this pod that is held beyond its capacity, with all pods of the node counted: another pod was given it too.
     pub fn contested_device(&self, id: PodId) -> Option<DeviceId> {
         let pod = self.pods.get(id)?;
-        let (mine, node): (_, &Node) = (pod.devices.as_ref()?, self.nodes.get(pod.node()?)?);
+        let node: &Node = self.nodes.get(pod.node()?)?;
+        let mine = node.holding(pod)?;
         let others = node.pods.iter().filter(|other| **other != id).filter_map(|other| self.pods.get(*other));
-        let others: Vec<_> = others.filter_map(|other| other.devices.as_ref()).collect();
+        let others = others.filter_map(|other| node.holding(other)).chain(node.exceptions.strangers());
+        let others: Vec<_> = others.collect();
         let capacity = |id: &DeviceId, name: &str| node.stock.as_ref().and_then(|stock| stock.capacity(id, name));
         let over = mine.devices().iter().find(|entry| {
             let held = others.iter().flat_map(|devices| devices.devices()).filter(|held| held.id == entry.id);

@@ -48,9 +48,10 @@ pub struct AuditArgs {
 /// Reads, checks, prints. Exit code 1 when something does not hold.
 pub async fn run(args: AuditArgs) -> anyhow::Result<ExitCode> {
     let client = live::connect(args.kubeconfig.as_deref()).await?;
-    let report = read::read(client.clone(), &args.node_lock_key, args.lock_ends).await?;
-    let policies =
-        Policies::read(&client, &args.agent_namespace, &args.node_lock_key).await.context("cannot read the admission policies")?;
+    let report = read::read(client.clone(), &args.agent_namespace, &args.node_lock_key, args.lock_ends).await?;
+    let policies = Policies::read(&client, &args.agent_namespace, &args.node_lock_key)
+        .await
+        .context("cannot read the admission policies")?;
     say(print(&report, &policies, args.output)?)?;
     let holds = report.violations.is_empty() && !matches!(policies, Policies::Broken(_));
     Ok(if holds { ExitCode::SUCCESS } else { ExitCode::from(1) })

@@ -6,11 +6,12 @@ use jiff::Timestamp;
 use kube::{Api, Client};
 use serde::Serialize;
 
+use crate::cluster::agent_lease::LightLease;
 use crate::cluster::node::LightNode;
 use crate::cluster::pod::LightPod;
 use crate::contract::inventory::Device;
 use crate::decide::audit::{Violation, check_cluster};
-use crate::decide::world::{World, WorldEvent, WorldPolicy};
+use crate::decide::world::{LeaseHome, World, WorldEvent, WorldPolicy};
 use crate::ops::live::{self, all};
 use crate::runtime::clock;
 
@@ -27,29 +28,40 @@ pub struct AuditReport {
     pub violations: Vec<Violation>,
 }
 
-/// Reads the cluster and checks it. Pods are read last: a device that changes hands in between is missing rather than held twice.
-pub async fn read(client: Client, lock_key: &str, lock_ends: Duration) -> anyhow::Result<AuditReport> {
+/// Reads the cluster, with the daemons in `namespace`, and checks it. Pods are read last: a device that changes hands in between is missing rather than held twice.
+pub async fn read(client: Client, namespace: &str, lock_key: &str, lock_ends: Duration) -> anyhow::Result<AuditReport> {
     let nodes = all(Api::<LightNode>::all(client.clone()), "nodes").await?;
     let devices = live::devices(client.clone()).await?;
+    // Without the right to read them, or a namespace for them, the annotations alone count.
+    let leases = live::agent_leases(client.clone(), namespace).await.unwrap_or_default();
     let pods = all(Api::<LightPod>::all(client), "pods").await?;
-    Ok(report(nodes, devices, pods, lock_key, clock::wall(), lock_ends))
+    let read = ClusterObjects { nodes, devices, leases: leases.into_values().collect(), pods };
+    Ok(report(read, lock_key, clock::wall(), lock_ends))
+}
+
+/// What was read of a cluster.
+#[derive(Default)]
+pub struct ClusterObjects {
+    /// Nodes.
+    pub nodes: Vec<LightNode>,
+    /// Device objects.
+    pub devices: Vec<Device>,
+    /// Leases of node daemons.
+    pub leases: Vec<LightLease>,
+    /// Pods of every namespace.
+    pub pods: Vec<LightPod>,
 }
 
 /// Checks these objects.
-pub fn report(
-    nodes: Vec<LightNode>,
-    devices: Vec<Device>,
-    pods: Vec<LightPod>,
-    lock_key: &str,
-    wall: Timestamp,
-    lock_ends: Duration,
-) -> AuditReport {
+pub fn report(read: ClusterObjects, lock_key: &str, wall: Timestamp, lock_ends: Duration) -> AuditReport {
+    let ClusterObjects { nodes, devices, leases, pods } = read;
     let counts = (nodes.len(), devices.len(), pods.len());
     let mut world = World::new(WorldPolicy { keep_assignments: true, ..WorldPolicy::default() });
     let nodes = nodes.into_iter().map(|node| WorldEvent::Node(node.facts(lock_key)));
     let devices = devices.into_iter().map(|device| WorldEvent::Devices(Box::new(device)));
+    let leases = leases.into_iter().filter_map(|lease| lease.event(LeaseHome::Nodes));
     let pods = pods.into_iter().map(|pod| WorldEvent::Pod(Box::new(pod.facts())));
-    for event in nodes.chain(devices).chain(pods) {
+    for event in nodes.chain(devices).chain(leases).chain(pods) {
         world.apply(event, Duration::ZERO, wall);
     }
     let violations = check_cluster(&world, wall, lock_ends);
@@ -105,7 +117,8 @@ mod tests {
     fn found(nodes: Vec<LightNode>, pods: Vec<LightPod>) -> Vec<String> {
         let devices = vec![device("node-a", &["GPU-0", "GPU-1"])];
         let wall = "2026-11-21T02:36:00Z".parse().unwrap();
-        let report = report(nodes, devices, pods, key::NODE_LOCK, wall, Duration::from_mins(10));
+        let read = ClusterObjects { nodes, devices, pods, ..ClusterObjects::default() };
+        let report = report(read, key::NODE_LOCK, wall, Duration::from_mins(10));
         report.violations.iter().map(ToString::to_string).collect()
     }
 

@@ -99,7 +99,7 @@ async fn while_the_agent_is_down_for_longer_than_the_expiry_nobody_fences_a_serv
     until("the expiry has passed twice", SOON, async || {
         let pod = cluster.pod("served").await.expect("a served pod is left alone");
         assert_eq!((&pod.metadata.uid, &pod.metadata.deletion_timestamp), (&uid, &None), "a served pod was fenced");
-        assert!(cluster.lock("node-0").await.is_some(), "a lock was taken from a living holder");
+        // Its containers run, so no call will come: the lock may be taken over, the pod stays.
         (clock::mono() >= end).then_some(())
     })
     .await;

@@ -107,6 +107,8 @@ async fn with_auto_and_an_exact_agent_the_binding_is_the_only_write() {
         registered: crate::scheduler::verbs::NAMES.map(str::to_owned).to_vec(),
         identity: Identity::Exact,
         lockless: None,
+        exceptions: None,
+        too_many_exceptions: false,
     };
     let leases: kube::Api<k8s_openapi::api::coordination::v1::Lease> =
         kube::Api::namespaced(cluster.client.clone(), "baton-system-nodes");

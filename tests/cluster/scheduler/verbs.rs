@@ -148,7 +148,14 @@ impl SchedulerCluster {
 
     pub async fn beat(&self, node: &str, identity: Identity) {
         let registered = NAMES.map(str::to_owned).to_vec();
-        let status = AgentStatus { version: "test".into(), registered, identity, lockless: None };
+        let status = AgentStatus {
+            version: "test".into(),
+            registered,
+            identity,
+            lockless: None,
+            exceptions: None,
+            too_many_exceptions: false,
+        };
         let lease = json!({"apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
             "metadata": {"name": AgentStatus::lease_name(node), "annotations": {key::AGENT: status.print()}},
             "spec": {"holderIdentity": node, "renewTime": format!("{:.6}", baton::runtime::clock::wall())}});

@@ -77,6 +77,7 @@ impl Node {
             kind: *kind,
             request: ContainerRequest::judge(limits.iter().map(|(name, amount)| (*name, Quantity::units(*amount)))),
             running: false,
+            started: false,
             dra_backed: vec![],
         });
         let wanted: Vec<PodContainer> = wanted.collect();

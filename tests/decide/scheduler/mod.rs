@@ -3,6 +3,7 @@
 mod explained;
 mod extender;
 mod gatekeepers;
+mod holders;
 mod indexed;
 mod lock_line;
 mod placement;

@@ -72,7 +72,17 @@ fn with_auto_a_lock_is_written_where_the_agent_needs_one_for_that_scheduler() {
         cluster.node("n", 8);
         let lockless = Some(lockless.iter().map(|name| (*name).to_owned()).collect());
         let registered = vec![key::NVIDIA_GPU.to_owned()];
-        cluster.beat_status("n", AgentStatus { version: "1".into(), registered, identity: Identity::Exact, lockless });
+        cluster.beat_status(
+            "n",
+            AgentStatus {
+                version: "1".into(),
+                registered,
+                identity: Identity::Exact,
+                lockless,
+                exceptions: None,
+                too_many_exceptions: false,
+            },
+        );
         cluster.pod("a", ONE);
         cluster.settle();
         assert_eq!((cluster.node_of("a"), cluster.lock_writes), (Some("n"), writes));

@@ -20,11 +20,15 @@ use baton::decide::scheduler::{
 use baton::decide::tyjob::placement::{JobFacts, JobIdentity};
 use baton::decide::tyjob::{JobRecord, JobScheduleStatus, JobWriteResult};
 use baton::decide::world::gangs::{Declared, PodGroupFacts};
-use baton::decide::world::{ClaimFacts, ClassFacts, NodeFacts, PodFacts, Resources, VolumeFacts, World, WorldEvent};
+use baton::decide::world::{
+    ClaimFacts, ClassFacts, LeaseHome, NodeFacts, PodFacts, Resources, VolumeFacts, World, WorldEvent,
+};
 
 use super::{OURS, gpu_device, pod, wall};
 
-const NAMES: [&str; 6] = [key::NVIDIA_GPU, key::GPU, key::GPU_CORE, key::GPU_MEMORY_RATIO, key::GPU_SHARED, key::RDMA];
+/// What a node daemon registers.
+pub const NAMES: [&str; 6] =
+    [key::NVIDIA_GPU, key::GPU, key::GPU_CORE, key::GPU_MEMORY_RATIO, key::GPU_SHARED, key::RDMA];
 
 /// What the next request of a kind meets.
 #[derive(Clone, Debug, PartialEq)]
@@ -204,14 +208,30 @@ impl TestScheduler {
 
     pub fn beat(&mut self, node: &str, identity: Identity, registered: &[&str]) {
         let registered = registered.iter().map(|name| (*name).to_owned()).collect();
-        self.beat_status(node, AgentStatus { version: "1".into(), registered, identity, lockless: None });
+        self.beat_status(
+            node,
+            AgentStatus {
+                version: "1".into(),
+                registered,
+                identity,
+                lockless: None,
+                exceptions: None,
+                too_many_exceptions: false,
+            },
+        );
     }
 
     pub fn beat_status(&mut self, node: &str, status: AgentStatus) {
         self.lease += 1;
         let status = Some(status);
         let version = self.lease.to_string().into();
-        self.event(WorldEvent::Agent { node: node.into(), status, version, renewed: Some(wall(self.now)) });
+        self.event(WorldEvent::Agent {
+            node: node.into(),
+            home: LeaseHome::Nodes,
+            status,
+            version,
+            renewed: Some(wall(self.now)),
+        });
     }
 
     /// Lets every agent renew its Lease.

@@ -28,6 +28,7 @@ pub fn pod(name: &str, limits: &[(&str, &str)], now: Duration) -> PodFacts {
         kind: ContainerKind::App,
         request: ContainerRequest::judge(limits),
         running: false,
+        started: false,
         dra_backed: vec![],
     };
     PodFacts {

@@ -15,7 +15,7 @@ use baton::contract::deviceplugin as api;
 use baton::contract::inventory::DeviceHeld;
 use baton::contract::podresources::AllocatableResourcesRequest;
 use baton::contract::podresources::pod_resources_lister_client::PodResourcesListerClient;
-use baton::contract::{DeviceEntry, DeviceId, DeviceType, Identity, PodRef};
+use baton::contract::{DeviceEntry, DeviceId, DeviceType, Exceptions, Identity, PodRef};
 use baton::decide::handoff::{NodeInventory, UnassignedPods};
 use baton::sim::hardware::{NodeSpec, VirtualNode};
 use baton::sim::kubelet::{Kubelet, KubeletOptions};
@@ -194,6 +194,7 @@ pub struct Chosen {
     pub inventory: Mutex<NodeInventory>,
     handed_out: watch::Sender<u64>,
     identity: watch::Sender<Identity>,
+    exceptions: watch::Sender<Option<Exceptions>>,
 }
 
 impl Default for Chosen {
@@ -205,6 +206,7 @@ impl Default for Chosen {
             functions: Mutex::default(),
             inventory: Mutex::default(),
             handed_out: watch::Sender::new(1),
+            exceptions: watch::Sender::new(Some(Exceptions::new())),
             identity: watch::Sender::new(Identity::Exact),
         }
     }
@@ -293,6 +295,9 @@ impl Handoff for Chosen {
     fn registration_lost(&self) {}
     fn identity(&self) -> watch::Receiver<Identity> {
         self.identity.subscribe()
+    }
+    fn exceptions(&self) -> watch::Receiver<Option<Exceptions>> {
+        self.exceptions.subscribe()
     }
     fn ledger(&self) -> Vec<LedgerLine> {
         Vec::new()

@@ -83,6 +83,7 @@ impl Binder {
                     WaitReason::UnknownHolder => Outlook::Unknown,
                     WaitReason::AgentNotSettled(_) => Outlook::AgentAway,
                     WaitReason::Operator(_) => Outlook::Operator,
+                    WaitReason::Standing(_, missing) => Outlook::Standing(*missing),
                 };
                 (outlook, *recheck)
             }
@@ -125,6 +126,9 @@ impl Binder {
             }
             Outlook::Operator => {
                 "it has expired, and --expired-holder=wait leaves it to you: `baton get locks`".to_owned()
+            }
+            Outlook::Standing(missing) => {
+                format!("it has expired, and that pod is not deleted for it: {missing}; see `baton get locks`")
             }
             Outlook::Ending => "that pod is gone or is being deleted, and the lock is about to be released".to_owned(),
         };

@@ -5,14 +5,16 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use crate::contract::{LockRead, PodKey, PodRef, PodUid};
-use crate::decide::lock::{GoneReason, HolderState, Intent, LockClaim, LockView, ReleaseReason, acquire};
+use crate::decide::lock::{
+    BoundHolder, ExpiredHolder, GoneReason, HolderState, Intent, LockClaim, LockView, ReleaseReason, acquire,
+};
 use crate::decide::scheduler::context::{Context, Step};
 use crate::decide::scheduler::effect::{Effect, LockResult};
 use crate::decide::scheduler::timers::Timer;
 use crate::decide::world::{Node, NodeId, Place, PodId};
 
-use super::Binder;
 use super::attempt::{Cancel, Stage};
+use super::{Binder, MOST_DELETIONS, SUSPENDED};
 
 /// The read or the deletion of a holder is repeated after this time.
 const REPEAT_AFTER: Duration = Duration::from_secs(10);
@@ -59,7 +61,9 @@ impl Binder {
                     self.bind(cx, id);
                 }
                 Intent::TakeOver { old, reason } => {
-                    if let Some(holder) = self.unproven(&node.lock.read, reason) {
+                    let unproven = self.unproven(&node.lock.read, reason);
+                    self.end_unserved(cx, node_id, reason);
+                    if let Some(holder) = unproven {
                         self.read_holder(cx, &old, holder, node_id);
                         return;
                     }
@@ -130,10 +134,14 @@ impl Binder {
         }
         let unclaimed = LockClaim { pod: PodRef::new("", "", ""), time: cx.now.wall };
         match Self::intent(cx, node, &unclaimed) {
-            Intent::TakeOver { old, reason } => match self.unproven(&node.lock.read, reason) {
-                Some(holder) => self.read_holder(cx, &old, holder, node_id),
-                None => self.release(cx, node_id, &old, reason),
-            },
+            Intent::TakeOver { old, reason } => {
+                let unproven = self.unproven(&node.lock.read, reason);
+                self.end_unserved(cx, node_id, reason);
+                match unproven {
+                    Some(holder) => self.read_holder(cx, &old, holder, node_id),
+                    None => self.release(cx, node_id, &old, reason),
+                }
+            }
             Intent::Fence { pod, age } => self.fence(cx, node_id, pod, age),
             Intent::Wait { recheck: Some(at), .. } => {
                 cx.timers.set(at, Timer::Node(node_id));
@@ -181,11 +189,15 @@ impl Binder {
 
     /// What to do about the lock of a node for this claim.
     pub(super) fn intent(cx: &Context<'_>, node: &Node, claim: &LockClaim) -> Intent {
-        let view = LockView {
-            read: node.lock.read.clone(),
-            first_seen: node.lock.first_seen,
-            holder: cx.world.holder(node, cx.now.wall).unwrap_or(HolderState::Unknown),
+        let read = node.lock.read.clone();
+        let holder = cx.world.holder(node, cx.now.wall).unwrap_or(HolderState::Unknown);
+        let bound = match &holder {
+            HolderState::BoundHere(pod) => cx.world.pod_id(&pod.uid).and_then(|id| cx.world.pod(id)),
+            HolderState::Unbound(_) | HolderState::Unknown | HolderState::Gone(_) => None,
         };
+        let registers = |name: &str| node.registers(name);
+        let bound = bound.map(|pod| BoundHolder::of(&read, &pod.facts.handoff, registers)).unwrap_or_default();
+        let view = LockView { read, first_seen: node.lock.first_seen, holder, bound };
         acquire(&view, claim, node.liveness(), &cx.config.lock_policy, cx.now.mono, cx.now.wall)
     }
 
@@ -278,18 +290,49 @@ impl Binder {
         }
     }
 
-    fn fence(&mut self, cx: &mut Context<'_>, node: NodeId, pod: PodRef, age: Duration) {
-        cx.timers.set(cx.now.mono + REPEAT_AFTER, Timer::Node(node));
-        if self.locks.fenced.get(&pod.uid).is_some_and(|at| cx.now.mono < *at + REPEAT_AFTER) {
+    /// The holder of an expired lock runs, and the node's daemon says that it never served it: it is deleted, so that its owner makes
+    /// it anew.
+    fn end_unserved(&mut self, cx: &mut Context<'_>, node_id: NodeId, reason: ReleaseReason) {
+        let evicts = cx.config.lock_policy.expired_holder == ExpiredHolder::Evict;
+        let Some(node) = cx.world.node(node_id).filter(|_| reason == ReleaseReason::Started && evicts) else { return };
+        let Some(HolderState::BoundHere(pod)) = cx.world.holder(node, cx.now.wall) else { return };
+        if !node.live_agent().is_some_and(|status| status.is_unserved(&pod.uid)) {
             return;
         }
+        let why = "it runs without its devices: the kubelet did not call the node daemon for it";
+        self.delete_holder(cx, node_id, pod, Duration::ZERO, why.to_owned());
+    }
+
+    fn fence(&mut self, cx: &mut Context<'_>, node: NodeId, pod: PodRef, age: Duration) {
         let Some(name) = cx.world.node(node).map(|node| node.name.clone()) else { return };
+        let seconds = age.as_secs();
+        let why = format!("it holds the lock of node {name} for {seconds} s and its devices were never allocated");
+        self.delete_holder(cx, node, pod, age, why);
+    }
+
+    /// Not more than one pod for each node and expiry, and not more than [`MOST_DELETIONS`] a minute: what deletes more than that is no
+    /// rule against accidents any more. Then nothing is deleted until [`SUSPENDED`] after the last one.
+    fn delete_holder(&mut self, cx: &mut Context<'_>, node: NodeId, pod: PodRef, age: Duration, why: String) {
+        let now = cx.now.mono;
+        cx.timers.set(now + REPEAT_AFTER, Timer::Node(node));
+        let repeated = match self.locks.fenced.get(&pod.uid) {
+            Some(at) if now < *at + REPEAT_AFTER => return,
+            repeated => repeated.is_some(),
+        };
+        let Some(name) = cx.world.node(node).map(|node| node.name.clone()) else { return };
+        if !repeated && !self.locks.may_delete(node, now, cx.config.lock_policy.expiry) {
+            if self.locks.suspended_reported.is_none_or(|at| now >= at + SUSPENDED) {
+                self.locks.suspended_reported = Some(now);
+                let message = format!(
+                    "not deleted, although {why}: {MOST_DELETIONS} pods were deleted within a minute, or one on this node; see `baton get locks`"
+                );
+                cx.effects.push(Effect::Notice { pod, warning: true, reason: "FenceSuspended", message });
+            }
+            return;
+        }
         cx.stats.fenced += 1;
-        self.locks.fenced.insert(pod.uid.clone(), cx.now.mono);
-        let message = format!(
-            "deleted: it holds the lock of node {name} for {} s and its devices were never allocated",
-            age.as_secs()
-        );
+        self.locks.fenced.insert(pod.uid.clone(), now);
+        let message = format!("deleted: {why}");
         cx.effects.push(Effect::Notice { pod: pod.clone(), warning: true, reason: "ExpiredLockHolder", message });
         cx.effects.push(Effect::Fence { pod, node: name, age });
     }

@@ -1,0 +1,155 @@
+//! Which devices a pod counts for, where its annotation is not the truth: it was written by another than the scheduler, or after the
+//! bind, or the pod never got what it says.
+
+use std::collections::BTreeMap;
+
+use baton::contract::allocation::Entries;
+use baton::contract::{AgentStatus, DeviceAllocation, DeviceType, Exceptions, Identity, PodUid, key};
+
+use crate::harness::scheduler::NAMES;
+use crate::harness::{TestScheduler, pod};
+
+const ONE: &[(&str, &str)] = &[(key::NVIDIA_GPU, "1")];
+
+/// `device-allocated` with whole GPUs of node `n`.
+fn whole(minors: &[u32]) -> String {
+    let gpu = |minor: &u32| {
+        format!(
+            r#"{{"minor":{minor},"id":"GPU-n-{minor}","resources":{{"koordinator.sh/gpu-core":"100","koordinator.sh/gpu-memory":"80Gi","koordinator.sh/gpu-memory-ratio":"100"}}}}"#
+        )
+    };
+    format!(r#"{{"gpu":[{}]}}"#, minors.iter().map(gpu).collect::<Vec<_>>().join(","))
+}
+
+fn entries(minors: &[u32]) -> Entries {
+    DeviceAllocation::parse(&whole(minors)).unwrap().devices
+}
+
+/// A daemon of this version says of these pods what they hold.
+fn says(cluster: &mut TestScheduler, exceptions: &[(&str, Entries)]) {
+    let exceptions: Exceptions =
+        exceptions.iter().map(|(name, held)| (PodUid::new(&format!("uid-{name}")), held.clone())).collect();
+    let registered = NAMES.iter().map(|name| (*name).to_owned()).collect();
+    cluster.beat_status(
+        "n",
+        AgentStatus {
+            version: "1".into(),
+            registered,
+            identity: Identity::Lock,
+            lockless: None,
+            exceptions: Some(exceptions),
+            too_many_exceptions: false,
+        },
+    );
+}
+
+/// A cluster with one node of four GPUs and a daemon of this version.
+fn four() -> TestScheduler {
+    let mut cluster = TestScheduler::new();
+    cluster.node("n", 4);
+    says(&mut cluster, &[]);
+    cluster
+}
+
+/// A pod that came with its node, with an annotation of its author.
+fn forged(cluster: &mut TestScheduler, name: &str, limits: &[(&str, &str)], minors: &[u32]) {
+    let mut facts = pod(name, limits, cluster.now);
+    facts.handoff.node = Some("n".into());
+    if !minors.is_empty() {
+        facts.handoff.assignment.device_allocated = Some(whole(minors).into());
+    }
+    cluster.submit(facts);
+}
+
+/// How many more pods with one GPU each get one.
+fn room(cluster: &mut TestScheduler) -> usize {
+    let before = cluster.bound();
+    for at in 0..5 {
+        cluster.pod(&format!("probe-{at}"), ONE);
+    }
+    cluster.settle();
+    while cluster.holder("n").is_some() {
+        cluster.agent_releases("n");
+        cluster.settle();
+    }
+    cluster.audit();
+    cluster.bound() - before
+}
+
+#[test]
+fn an_annotation_promises_no_more_than_the_pod_asks_for() {
+    let mut cluster = four();
+    forged(&mut cluster, "forged", ONE, &[0, 1, 2, 3]);
+    assert_eq!(room(&mut cluster), 3);
+}
+
+#[test]
+fn a_pod_whose_names_nothing_registers_holds_nothing_whatever_its_annotation_says() {
+    for limits in [&[("nvidia.com/mig-9g.999gb", "1")], &[(key::GPU_MEMORY, "1")]] {
+        for minors in [&[][..], &[0, 1, 2, 3]] {
+            let mut cluster = four();
+            forged(&mut cluster, "forged", limits, minors);
+            assert_eq!(room(&mut cluster), 4, "{limits:?} {minors:?}");
+        }
+    }
+}
+
+#[test]
+fn a_pod_without_an_assignment_takes_a_node_out_only_where_its_daemon_cannot_say_what_it_holds() {
+    let mut cluster = four();
+    forged(&mut cluster, "pinned", ONE, &[]);
+    assert_eq!(room(&mut cluster), 3, "its request counts, as it does for every scheduler");
+    // A daemon of 0.1.
+    let mut cluster = TestScheduler::new();
+    cluster.node("n", 4);
+    forged(&mut cluster, "pinned", ONE, &[]);
+    assert_eq!(room(&mut cluster), 0);
+}
+
+#[test]
+fn what_the_daemon_says_counts_instead_of_the_annotation() {
+    let mut cluster = four();
+    forged(&mut cluster, "edited", ONE, &[3]);
+    says(&mut cluster, &[("edited", entries(&[1]))]);
+    assert_eq!(room(&mut cluster), 3);
+    for at in 0..3 {
+        let given = cluster.devices_of(&format!("probe-{at}"));
+        assert!(given.of(&DeviceType::Gpu).iter().all(|gpu| gpu.minor != 1), "GPU 1 is in the pod's container");
+    }
+}
+
+#[test]
+fn a_pod_that_runs_unserved_holds_nothing_and_one_that_is_gone_holds_what_the_kubelet_keeps() {
+    let mut cluster = four();
+    forged(&mut cluster, "unserved", ONE, &[0]);
+    says(&mut cluster, &[("unserved", BTreeMap::new()), ("gone", entries(&[2, 3]))]);
+    assert_eq!(room(&mut cluster), 2);
+}
+
+#[test]
+fn a_node_with_too_many_exceptions_takes_no_device_pods() {
+    let mut cluster = four();
+    let registered = NAMES.iter().map(|name| (*name).to_owned()).collect();
+    cluster.beat_status(
+        "n",
+        AgentStatus {
+            version: "1".into(),
+            registered,
+            identity: Identity::Lock,
+            lockless: None,
+            exceptions: Some(Exceptions::new()),
+            too_many_exceptions: true,
+        },
+    );
+    assert_eq!(room(&mut cluster), 0);
+}
+
+#[test]
+fn the_word_of_a_daemon_that_is_silent_now_still_counts() {
+    let mut cluster = four();
+    forged(&mut cluster, "edited", ONE, &[3]);
+    says(&mut cluster, &[("edited", entries(&[1]))]);
+    cluster.wait(120);
+    says(&mut cluster, &[("edited", entries(&[1]))]);
+    assert_eq!(room(&mut cluster), 3);
+}

@@ -1,0 +1,155 @@
+//! The same attacks where no admission policy stands, or where the writer is a cluster-admin: what the node itself knows outweighs what an
+//! annotation says.
+
+use std::collections::BTreeSet;
+
+use baton::contract::{DeviceId, DeviceType, key};
+use baton::ops::manifests::{Admission, Values};
+use kube::ResourceExt;
+use serde_json::json;
+
+use crate::harness::pods::pod;
+use crate::harness::wait::until;
+use crate::harness::{NAMESPACE, SOON, TestCluster, TestServer};
+use crate::world::Call;
+
+/// One node with 8 GPUs, no policies.
+async fn cluster() -> TestCluster {
+    let server = TestServer::start().await;
+    let admission = Admission { on: false, ..Admission::default() };
+    server.install(&Values { namespace: NAMESPACE.to_owned(), admission, ..Values::default() }).await;
+    TestCluster::on(server, 1, &[], &["--lease-duration=3s", "--lease-renew-deadline=2s", "--lease-retry=500ms"]).await
+}
+
+async fn patch(cluster: &TestCluster, path: &str, annotations: serde_json::Value) {
+    Call::patch(path, json!({"metadata": {"annotations": annotations}})).send(&cluster.client).await.expect("written");
+}
+
+/// The GPU that the kubelet gave to a pod.
+fn gpu(cluster: &TestCluster, name: &str) -> Option<DeviceId> {
+    cluster.in_kubelet("node-0", name).remove(&DeviceType::Gpu).and_then(|held| held.into_iter().next())
+}
+
+/// `device-allocated` and `container-devices` with one GPU, in place of what the scheduler wrote.
+async fn edit(cluster: &TestCluster, name: &str, from: &DeviceId, to: &DeviceId) {
+    let pod = cluster.pod(name).await.unwrap();
+    let text = |key: &str| pod.annotations()[key].replace(from.as_str(), to.as_str());
+    let edited = json!({key::DEVICE_ALLOCATED: text(key::DEVICE_ALLOCATED), key::CONTAINER_DEVICES: text(key::CONTAINER_DEVICES)});
+    patch(cluster, &format!("/api/v1/namespaces/default/pods/{name}"), edited).await;
+}
+
+/// A GPU of the node that the pod does not hold.
+async fn another(cluster: &TestCluster, held: &DeviceId) -> DeviceId {
+    let path = "/apis/scheduling.koordinator.sh/v1alpha1/devices/node-0";
+    let device = Call::get(path).send(&cluster.client).await.unwrap();
+    let ids = device["spec"]["devices"].as_array().unwrap().iter().filter(|entry| entry["type"] == "gpu");
+    let mut ids = ids.map(|entry| DeviceId::parse(entry["id"].as_str().unwrap()).unwrap());
+    ids.find(|id| id != held).unwrap()
+}
+
+/// Creates pods with one GPU each, and waits until so many of them run; none has a GPU that is `taken`.
+async fn fill(cluster: &TestCluster, count: usize, run: usize, taken: &DeviceId) {
+    for at in 0..count {
+        cluster.create(&pod(&format!("p{at}")).app("main", &[("nvidia.com/gpu", "1")])).await;
+    }
+    let names: Vec<String> = (0..count).map(|at| format!("p{at}")).collect();
+    until(&format!("{run} of {count} pods have a GPU"), SOON, async || {
+        (names.iter().filter(|name| gpu(cluster, name).is_some()).count() >= run).then_some(())
+    })
+    .await;
+    let mut held = BTreeSet::from([taken.clone()]);
+    for name in &names {
+        let Some(id) = gpu(cluster, name) else { continue };
+        assert!(held.insert(id.clone()), "{id} is in two containers, one of them {name}'s");
+        let phase = cluster.pod(name).await.and_then(|pod| pod.status?.phase).unwrap_or_default();
+        assert_ne!(phase, "Failed", "{name} was sent to a GPU that is taken");
+    }
+    let running = names.iter().filter(|name| gpu(cluster, name).is_some()).count();
+    assert_eq!(running, run);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_old_lock_that_names_a_running_pod_deletes_nothing() {
+    let cluster = cluster().await;
+    cluster.create(&pod("victim").app("main", &[("nvidia.com/gpu", "1")])).await;
+    cluster.until_running("victim").await;
+    cluster.until_unlocked(SOON).await;
+    let uid = cluster.pod("victim").await.unwrap().uid().unwrap();
+    // As old as it may be, with its own bind time, and with one that is not.
+    let stamp: i128 = cluster.pod("victim").await.unwrap().annotations()[key::BIND_TIMESTAMP].parse().unwrap();
+    let own = jiff::Timestamp::from_nanosecond(stamp).unwrap();
+    let old = own - jiff::SignedDuration::from_hours(1);
+    for (at, time) in [old, own].into_iter().enumerate() {
+        patch(&cluster, "/api/v1/nodes/node-0", json!({key::NODE_LOCK: format!("{time:.9},default,victim,{uid}")}))
+            .await;
+        let next = format!("next-{at}");
+        if time == old {
+            cluster.create(&pod(&next).app("main", &[("nvidia.com/gpu", "1")])).await;
+            cluster.until_running(&next).await;
+        }
+        let victim = cluster.pod("victim").await.expect("the victim is there");
+        assert_eq!(victim.uid(), Some(uid.clone()));
+        assert!(victim.metadata.deletion_timestamp.is_none());
+    }
+    cluster.until_unlocked(SOON).await;
+    assert!(cluster.scheduler.output().lines().all(|line| !line.contains("ExpiredLockHolder")));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_edited_annotation_frees_no_device_not_even_after_a_fail_over() {
+    let mut cluster = cluster().await;
+    cluster.create(&pod("edited").app("main", &[("nvidia.com/gpu", "1")])).await;
+    cluster.until_running("edited").await;
+    let held = until("the kubelet knows its GPU", SOON, async || gpu(&cluster, "edited")).await;
+    let other = another(&cluster, &held).await;
+    edit(&cluster, "edited", &held, &other).await;
+    // A scheduler that has only ever seen the edited version.
+    cluster.scheduler.restart();
+    until("the daemon says what the pod holds", SOON, async || {
+        let (code, out, _) = cluster.baton(&["audit", "--agent-namespace", NAMESPACE]).await;
+        (code == Some(1) && out.contains(held.as_str()) && out.contains("default/edited")).then_some(())
+    })
+    .await;
+    fill(&cluster, 8, 7, &held).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_edited_annotation_and_a_lost_ledger_give_neither_set_of_devices_away() {
+    let mut cluster = cluster().await;
+    cluster.create(&pod("edited").app("main", &[("nvidia.com/gpu", "1")])).await;
+    cluster.until_running("edited").await;
+    let held = until("the kubelet knows its GPU", SOON, async || gpu(&cluster, "edited")).await;
+    let other = another(&cluster, &held).await;
+    cluster.until_unlocked(SOON).await;
+    cluster.nodes[0].agent.kill();
+    edit(&cluster, "edited", &held, &other).await;
+    std::fs::remove_file(cluster.path("node-0/state/ledger.json")).expect("the ledger was there");
+    cluster.scheduler.restart();
+    cluster.nodes[0].agent.restart();
+    cluster.until_agent_is_ready().await;
+    until("the daemon says what the pod may hold", SOON, async || {
+        let (_, out, _) = cluster.baton(&["audit", "--agent-namespace", NAMESPACE]).await;
+        (out.contains(held.as_str()) && out.contains(other.as_str())).then_some(())
+    })
+    .await;
+    fill(&cluster, 7, 6, &held).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn pods_that_come_with_their_node_and_a_forged_assignment_take_no_devices() {
+    let cluster = cluster().await;
+    let all = Call::get("/apis/scheduling.koordinator.sh/v1alpha1/devices/node-0").send(&cluster.client).await.unwrap();
+    let gpus = all["spec"]["devices"].as_array().unwrap().iter().filter(|entry| entry["type"] == "gpu");
+    let whole = json!({"koordinator.sh/gpu-core": "100", "koordinator.sh/gpu-memory-ratio": "100"});
+    let entries: Vec<_> = gpus.map(|gpu| json!({"minor": gpu["minor"], "id": gpu["id"], "resources": whole})).collect();
+    let forged = json!({"gpu": entries}).to_string();
+    for (at, name) in [key::GPU_MEMORY, "nvidia.com/mig-9g.999gb"].into_iter().enumerate() {
+        let containers = json!([{"name": "main", "image": "i", "resources": {"limits": {name: "1"}}}]);
+        // For a node that has no kubelet to refuse it: what counts is the scheduler's account.
+        let pod = json!({"metadata": {"name": format!("pinned-{at}"), "annotations": {key::DEVICE_ALLOCATED: forged}},
+            "spec": {"nodeName": "node-0", "schedulerName": "none", "containers": containers}});
+        Call::create("/api/v1/namespaces/default/pods", pod).send(&cluster.client).await.expect("no policy stands");
+    }
+    let nobody = DeviceId::parse("GPU-none").unwrap();
+    fill(&cluster, 8, 8, &nobody).await;
+}
