@@ -6,9 +6,11 @@ use serde::Serialize;
 
 use super::output::{Row, age};
 use super::snapshot::{Rules, Snapshot, name_of};
+use crate::cluster::agent_lease::LightLease;
 use crate::contract::word::word_enum;
-use crate::contract::{LockRead, PodRef};
-use crate::decide::lock::HolderState;
+use crate::contract::{AgentStatus, LockRead, PodRef};
+use crate::decide::lock::{BoundHolder, HolderState, Missing};
+use crate::decide::pod::HandoffPod;
 
 word_enum! {
     /// State of a lock.
@@ -77,18 +79,25 @@ fn row(snapshot: &Snapshot, node: &str, rules: &Rules, read: &LockRead, holder: 
         HolderState::Unknown if value.is_none() => LockState::Malformed,
         HolderState::Unknown => LockState::Unknown,
     };
+    let missing = live.and_then(|pod| missing(snapshot, node, read, pod)).filter(|_| expired);
     let advice = match (state, holder) {
         (LockState::Binding, _) if expired => {
             "its scheduler left it unbound: is `baton scheduler` running? It resumes or releases it within a minute".to_owned()
         }
         (LockState::Binding, _) => "normal: its bind is in flight".to_owned(),
+        (LockState::Held, _) if missing.is_some() => {
+            let missing = missing.map_or_else(String::new, |missing| missing.to_string());
+            format!("stays, because its holder may not be deleted for it: {missing}; look at both, then: {}", remove(node, key))
+        }
         (LockState::Held, _) if expired => {
             "holder was never served: look at the node daemon's log and `kubectl describe pod`; the scheduler evicts it (not with \
              --expired-holder=wait)"
                 .to_owned()
         }
         (LockState::Held, _) => "normal: the kubelet is admitting the pod".to_owned(),
-        (LockState::Served, _) => "the node daemon releases it within 10s; if not, is it running?".to_owned(),
+        (LockState::Served, _) => {
+            "the node daemon releases it within 10s; if not, is it running? Once expired, the next bind takes it over".to_owned()
+        }
         (_, HolderState::Gone(reason)) => {
             format!("holder {reason}: the next bind takes it over, or: {}", remove(node, key))
         }
@@ -112,9 +121,22 @@ fn remove(node: &str, key: &str) -> String {
     format!("kubectl annotate node {node} {key}-")
 }
 
-/// `true` when a container of the pod runs: the kubelet hands devices out before it starts the first one.
+/// `true` when a container of the pod has started: the kubelet hands devices out before it starts the first one.
 fn runs(snapshot: &Snapshot, pod: &PodRef) -> bool {
-    snapshot.pods.get(&pod.key).is_some_and(|pod| pod.containers.iter().any(|container| container.running))
+    snapshot.pods.get(&pod.key).is_some_and(HandoffPod::has_started)
+}
+
+/// Which proof the scheduler will never have that the holder may be deleted.
+fn missing(snapshot: &Snapshot, node: &str, read: &LockRead, pod: &PodRef) -> Option<Missing> {
+    let status = snapshot.leases.get(&AgentStatus::lease_name(node)).and_then(LightLease::status)?;
+    let registers = |name: &str| status.registered.iter().any(|own| own == name);
+    let bound = BoundHolder::of(read, snapshot.pods.get(&pod.key)?, registers);
+    match bound {
+        BoundHolder { started: true, .. } => None,
+        BoundHolder { called: false, .. } => Some(Missing::Call),
+        BoundHolder { same_bind: false, .. } => Some(Missing::Bind),
+        BoundHolder { .. } => None,
+    }
 }
 
 impl Row for LockRow {
@@ -170,6 +192,13 @@ mod tests {
         cluster.wall = "2026-11-21T02:45:00Z".parse().unwrap();
         let expired = rows(&cluster, &rules()).remove(0);
         assert!(expired.advice.contains("never served"), "{expired:?}");
+        // A lock that a stranger wrote: its holder was bound under another one.
+        let holder = cluster.pods.values().next().unwrap().pod.clone();
+        let value = format!("2026-11-21T02:00:00Z,{},{},{}", holder.key.namespace, holder.key.name, holder.uid);
+        let before = cluster.nodes[0].metadata.annotations.replace([(key::NODE_LOCK.to_owned(), value)].into());
+        let row = rows(&cluster, &rules()).remove(0);
+        assert!(row.advice.contains("stays") && row.advice.contains("another lock"), "{row:?}");
+        cluster.nodes[0].metadata.annotations = before;
         let longer = Rules { expiry: Duration::from_secs(3600), ..rules() };
         let rows = rows(&cluster, &longer);
         assert!(rows[0].advice.contains("normal"), "not expired where the cluster waits for an hour: {rows:?}");
