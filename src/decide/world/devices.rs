@@ -14,7 +14,7 @@ use crate::decide::help::Help;
 use crate::decide::pod::HandoffPod;
 use crate::decide::text::Text;
 
-use super::node::Holders;
+use super::holders::Holders;
 use super::pod::{Pod, PodFacts};
 
 /// The devices of one node.

@@ -10,21 +10,13 @@ use crate::decide::world::gangs::PodGroupFacts;
 
 use crate::decide::world::tyjob_facts::{JobFacts, JobIdentity, PriorityClassFacts};
 
+use super::agent::LeaseHome;
 use super::capacity::CapacityFacts;
 use super::node::NodeFacts;
 use super::pod::PodFacts;
 use super::spec::{BudgetFacts, Labels};
 use super::volume::{ClaimFacts, ClassFacts, VolumeFacts};
 use super::{NodeId, PodId};
-
-/// Where the Lease of a node's agent is. Agents of 0.1 have it beside the leaders' Leases, later ones in a namespace of the nodes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum LeaseHome {
-    /// In the namespace of the nodes.
-    Nodes,
-    /// Beside the leaders' Leases.
-    Leaders,
-}
 
 /// One fact from a watch.
 #[derive(Debug, Clone)]

@@ -7,9 +7,10 @@ use jiff::Timestamp;
 
 use crate::contract::{LockRead, PodKey, PodUid, Shared};
 
+use super::agent::LeaseSeen;
 use super::devices::{Stock, exclusive_of, may_hold};
 use super::event::{Changes, Wake, WorldEvent};
-use super::node::{LeaseSeen, Node, NodeFacts};
+use super::node::{Node, NodeFacts};
 use super::pod::{Place, Pod, PodFacts};
 use super::state::World;
 use super::{NodeId, PodId};

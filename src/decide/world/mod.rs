@@ -1,8 +1,10 @@
 //! The one world of the scheduler: nodes, locks, agents, devices and pods in compact own records, fed by events.
 //!
-//! The annotation `device-allocated` of bound pods is the truth about devices, whichever scheduler bound them. Every change raises the generation, so a
+//! The annotation `device-allocated` of bound pods is a promise, whichever scheduler bound them; where the node's daemon has handed out
+//! something else, its word counts ([`holders`]). Every change raises the generation, so a
 //! decision names the world that it was made on.
 
+pub mod agent;
 pub mod capacity;
 mod dense;
 pub mod devices;
@@ -10,6 +12,7 @@ pub mod event;
 mod feed;
 mod finder;
 pub mod gangs;
+pub mod holders;
 pub mod journal;
 pub mod mix;
 pub mod node;
@@ -22,13 +25,14 @@ pub mod tyjob_facts;
 mod tyjobs;
 pub mod volume;
 
+pub use agent::{Agent, LeaseHome};
 pub use capacity::CapacityFacts;
 pub use dense::{Dense, DenseId, NodeId, PodId};
 pub use devices::{DeviceTotals, KnownChoices, Stock};
-pub use event::{Changes, LeaseHome, Wake, WorldEvent};
+pub use event::{Changes, Wake, WorldEvent};
 pub use journal::Journal;
 pub use mix::Mix;
-pub use node::{Agent, LockSeen, Node, NodeFacts};
+pub use node::{LockSeen, Node, NodeFacts};
 pub use pod::{Place, Pod, PodFacts};
 pub use resources::{Rated, RequestParts, Resources, Scalars};
 pub use spec::{BudgetFacts, JobClaim, PodSpec, Qos};

@@ -5,15 +5,15 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use crate::contract::allocation::Entries;
 use crate::contract::image::ImageName;
-use crate::contract::{AgentStatus, ContainerRequest, DeviceAllocation, Holder, LockRead, PodUid, Shared};
+use crate::contract::{AgentStatus, Holder, LockRead, Shared};
 use crate::decide::devices::Held;
 use crate::decide::lock::AgentLiveness;
 
 use super::PodId;
+use super::agent::{Agent, LeaseHome, LeaseSeen};
 use super::devices::Stock;
-use super::event::LeaseHome;
+use super::holders::{Holders, NodeExceptions};
 use super::pod::Pod;
 use super::resources::{Rated, Resources};
 use super::spec::{Labels, Taint};
@@ -51,120 +51,6 @@ pub struct LockSeen {
     pub first_seen: Duration,
     /// The lock that stood before, when it named a pod.
     pub previous: Option<(Holder, Box<str>)>,
-}
-
-/// The node's agent, by its Lease.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Agent {
-    /// Where the Lease is that counts.
-    home: LeaseHome,
-    /// When that was renewed, by the node's clock.
-    renewed: Option<Timestamp>,
-    /// What it serves; `None` when the annotation is missing or unreadable.
-    pub status: Option<Shared<AgentStatus>>,
-    /// Version of the Lease that was last seen.
-    pub version: Box<str>,
-    /// Monotonic time at which that version was first seen.
-    pub changed: Duration,
-    /// Monotonic time since which it has been live without a gap; `None` while stale.
-    pub live_since: Option<Duration>,
-}
-
-/// What the node's daemon says of pods whose annotation is not the truth, by its latest word, also while it is stale.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct NodeExceptions {
-    /// By uid. `None` for a daemon that says nothing of it, and without a daemon.
-    pods: Option<BTreeMap<PodUid, Held>>,
-    /// Held by pods that are not on the node any more, as far as the API server shows.
-    strangers: Vec<Held>,
-}
-
-impl NodeExceptions {
-    /// Reads the daemon's word.
-    fn of(status: Option<&AgentStatus>) -> Self {
-        let read = |(uid, devices): (&PodUid, &Entries)| {
-            let allocation = DeviceAllocation { devices: devices.clone(), ..DeviceAllocation::default() };
-            (uid.clone(), Held::of(&allocation))
-        };
-        let said = status.and_then(|status| status.exceptions.as_ref());
-        Self { pods: said.map(|all| all.iter().map(read).collect()), strangers: Vec::new() }
-    }
-
-    /// The daemon says of every pod that is an exception what it holds.
-    pub fn are_known(&self) -> bool {
-        self.pods.is_some()
-    }
-
-    /// Uids of the exceptions and what they hold.
-    pub fn iter(&self) -> impl Iterator<Item = (&PodUid, &Held)> {
-        self.pods.iter().flatten()
-    }
-
-    /// What the daemon says of one pod; `None` where its annotation counts.
-    pub fn of_pod(&self, uid: &PodUid) -> Option<&Held> {
-        self.pods.as_ref()?.get(uid)
-    }
-
-    /// Takes note of which pods are on the node.
-    pub fn note_strangers<'a>(&mut self, on: impl Iterator<Item = &'a PodUid>) {
-        if self.pods.as_ref().is_none_or(BTreeMap::is_empty) {
-            self.strangers.clear();
-            return;
-        }
-        let on: BTreeSet<&PodUid> = on.collect();
-        self.strangers = self.iter().filter(|(uid, _)| !on.contains(uid)).map(|(_, held)| held.clone()).collect();
-    }
-
-    /// Devices that no pod on the node accounts for.
-    pub fn strangers(&self) -> &[Held] {
-        &self.strangers
-    }
-}
-
-/// What decides what pods on a node hold: what the daemon says; else the annotation, or the scheduler's own choice, for names that
-/// some daemon there has registered.
-#[derive(Debug, Clone, Copy)]
-pub struct Holders<'a> {
-    exceptions: &'a NodeExceptions,
-    agent: Option<&'a Agent>,
-    facts: Option<&'a NodeFacts>,
-}
-
-impl<'a> Holders<'a> {
-    /// What `pod` holds, if that is known.
-    pub fn of(self, pod: &'a Pod) -> Option<&'a Held> {
-        if let Some(held) = self.exceptions.of_pod(&pod.facts.handoff.pod.uid) {
-            return Some(held);
-        }
-        let never = || pod.facts.handoff.containers.iter().flat_map(|of| &of.request).all(|of| self.never_calls(of));
-        pod.devices.as_ref().filter(|_| !self.exceptions.are_known() || !never())
-    }
-
-    /// The kubelet makes no call for this request: nothing has registered its names, now or since the kubelet started.
-    fn never_calls(self, request: &ContainerRequest) -> bool {
-        let registered = self.agent.and_then(|agent| agent.status.as_ref()).map(|status| &status.registered);
-        let offered = self.facts.map(|facts| &facts.allocatable.scalar);
-        request.called_names().all(|(name, _)| {
-            offered.is_some_and(|all| all.get(name).is_none())
-                && registered.is_none_or(|all| all.iter().all(|own| own != name))
-        })
-    }
-
-    /// The exceptions themselves.
-    pub fn exceptions(self) -> &'a NodeExceptions {
-        self.exceptions
-    }
-}
-
-/// One version of a Lease.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct LeaseSeen {
-    /// Its annotation, when readable.
-    pub status: Option<Shared<AgentStatus>>,
-    /// resourceVersion.
-    pub version: Box<str>,
-    /// `spec.renewTime`.
-    pub renewed: Option<Timestamp>,
 }
 
 /// A node. It exists from the first mention by any object; [`Node::facts`] is there while the Node object is.
@@ -251,13 +137,13 @@ impl Node {
 
     /// What decides what pods on this node hold.
     pub fn holders(&self) -> Holders<'_> {
-        Holders { exceptions: &self.exceptions, agent: self.agent.as_ref(), facts: self.facts.as_ref() }
+        holders(&self.exceptions, self.agent.as_ref(), self.facts.as_ref())
     }
 
     /// The same, and the devices to count them on.
     pub(super) fn stock_and_holders(&mut self) -> (Option<&mut Stock>, Holders<'_>) {
         let Self { stock, exceptions, agent, facts, .. } = self;
-        (stock.as_mut(), Holders { exceptions, agent: agent.as_ref(), facts: facts.as_ref() })
+        (stock.as_mut(), holders(exceptions, agent.as_ref(), facts.as_ref()))
     }
 
     /// `true` while the agent serves pods of `scheduler` without the lock.
@@ -350,6 +236,11 @@ impl Node {
             _ => false,
         }
     }
+}
+
+fn holders<'a>(exceptions: &'a NodeExceptions, agent: Option<&'a Agent>, facts: Option<&'a NodeFacts>) -> Holders<'a> {
+    let registered = agent.and_then(|agent| agent.status.as_ref()).map(|status| &*status.registered);
+    Holders { exceptions, registered, offered: facts.map(|facts| &facts.allocatable.scalar) }
 }
 
 /// Every image that some node lists; kept with [`WorldPolicy::images`](super::WorldPolicy::images).

@@ -1,0 +1,44 @@
+//! The agent of a node, by its Leases.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+
+use crate::contract::{AgentStatus, Shared};
+
+/// Where the Lease of a node's agent is. Agents of 0.1 have it beside the leaders' Leases, later ones in a namespace of the nodes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LeaseHome {
+    /// In the namespace of the nodes.
+    Nodes,
+    /// Beside the leaders' Leases.
+    Leaders,
+}
+
+/// One version of a Lease.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LeaseSeen {
+    /// Its annotation, when readable.
+    pub status: Option<Shared<AgentStatus>>,
+    /// resourceVersion.
+    pub version: Box<str>,
+    /// `spec.renewTime`.
+    pub renewed: Option<Timestamp>,
+}
+
+/// The node's agent, by its Lease.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Agent {
+    /// Where the Lease is that counts.
+    pub(super) home: LeaseHome,
+    /// When that was renewed, by the node's clock.
+    pub(super) renewed: Option<Timestamp>,
+    /// What it serves; `None` when the annotation is missing or unreadable.
+    pub status: Option<Shared<AgentStatus>>,
+    /// Version of the Lease that was last seen.
+    pub version: Box<str>,
+    /// Monotonic time at which that version was first seen.
+    pub changed: Duration,
+    /// Monotonic time since which it has been live without a gap; `None` while stale.
+    pub live_since: Option<Duration>,
+}
