@@ -206,15 +206,18 @@ impl NodeHandoff {
                 pods.mark_unchanged();
                 let (entries, inventory) = (self.entries.load(), self.inventory.load());
                 let served = entries.iter().map(|entry| &**entry);
-                let found = exceptions(&self.options.node_name, &self.view.seen().pods, served, &inventory);
+                let (node, unserved) = (&self.options.node_name, self.service.unserved());
+                let found = exceptions(node, &self.view.seen().pods, served, &unserved, &inventory);
                 self.exceptions.send_if_modified(|known| {
-                    let news = known.as_ref() != Some(&found);
-                    if news && !found.is_empty() {
-                        tracing::warn!(pods = found.len(), "pods hold other devices than their annotations say");
+                    let news = *known != found;
+                    match &found {
+                        Some(found) if news && !found.is_empty() => {
+                            tracing::warn!(pods = found.len(), "pods hold other devices than their annotations say");
+                        }
+                        None if news => tracing::warn!("what a pod without an assignment holds is not known"),
+                        _ => {}
                     }
-                    if news {
-                        *known = Some(found);
-                    }
+                    *known = found;
                     news
                 });
             }

@@ -136,6 +136,30 @@ async fn an_edited_annotation_and_a_lost_ledger_give_neither_set_of_devices_away
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn edited_amounts_and_a_lost_ledger_make_no_room_on_a_gpu_that_is_taken() {
+    let mut cluster = cluster().await;
+    cluster.create(&pod("edited").app("main", &[("nvidia.com/gpu", "1")])).await;
+    cluster.until_running("edited").await;
+    let held = until("the kubelet knows its GPU", SOON, async || gpu(&cluster, "edited")).await;
+    cluster.until_unlocked(SOON).await;
+    cluster.nodes[0].agent.kill();
+    let annotations = cluster.pod("edited").await.unwrap().annotations().clone();
+    let text = |key: &str| annotations[key].replace("\"100\"", "\"1\"");
+    let edited = json!({key::DEVICE_ALLOCATED: text(key::DEVICE_ALLOCATED), key::CONTAINER_DEVICES: text(key::CONTAINER_DEVICES)});
+    patch(&cluster, "/api/v1/namespaces/default/pods/edited", edited).await;
+    std::fs::remove_file(cluster.path("node-0/state/ledger.json")).expect("the ledger was there");
+    cluster.scheduler.restart();
+    cluster.nodes[0].agent.restart();
+    cluster.until_agent_is_ready().await;
+    until("the daemon says what the pod holds", SOON, async || {
+        let (_, out, _) = cluster.baton(&["audit", "--agent-namespace", NAMESPACE]).await;
+        (out.contains("default/edited") && out.contains(held.as_str())).then_some(())
+    })
+    .await;
+    fill(&cluster, 8, 7, &held).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn pods_that_come_with_their_node_and_a_forged_assignment_take_no_devices() {
     let cluster = cluster().await;
     let all = Call::get("/apis/scheduling.koordinator.sh/v1alpha1/devices/node-0").send(&cluster.client).await.unwrap();

@@ -9,7 +9,7 @@ use super::metrics::ReasonLabel;
 use super::service::HandoffService;
 use crate::contract::{PodKey, PodUid};
 use crate::decide::handoff::rebuild::{adopt, rebuild};
-use crate::decide::handoff::verify::verify;
+use crate::decide::handoff::verify::{ADMITTED_WITHOUT_DEVICES, verify};
 use crate::decide::handoff::{Ledger, PodListing, PodNotice, PodResources};
 use crate::runtime::{Backoff, clock};
 
@@ -169,6 +169,15 @@ async fn verify_once(service: &HandoffService, reported: &mut BTreeSet<(PodUid, 
         let seen = service.context.view.seen();
         verify(&service.settings.node, &seen.pods, listing, &state.ledger, &inventory)
     };
+    let unserved: BTreeSet<PodUid> = found
+        .iter()
+        .filter(|notice| notice.reason == ADMITTED_WITHOUT_DEVICES)
+        .map(|notice| notice.pod.uid.clone())
+        .collect();
+    if **service.unserved.load() != unserved {
+        service.unserved.store(Arc::new(unserved));
+        service.after.ledger_changed();
+    }
     let now: BTreeSet<_> = found.iter().map(|n| (n.pod.uid.clone(), n.reason, n.note.clone())).collect();
     for notice in found {
         if !reported.contains(&(notice.pod.uid.clone(), notice.reason, notice.note.clone())) {

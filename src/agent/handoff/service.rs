@@ -80,6 +80,8 @@ pub struct HandoffService {
     pub(super) kubelet_starts: AtomicU64,
     /// What follows from answers.
     pub(super) after: Arc<FollowUp>,
+    /// Pods that run without having been served.
+    pub(super) unserved: ArcSwap<BTreeSet<PodUid>>,
 }
 
 /// What is remembered from one call of the kubelet to the next.
@@ -155,6 +157,7 @@ impl HandoffService {
             call_waits: Notify::new(),
             kubelet_starts: AtomicU64::new(0),
             after,
+            unserved: ArcSwap::default(),
         })
     }
 
@@ -332,7 +335,15 @@ impl HandoffService {
         if learned {
             tracing::info!(entries = state.ledger.len(), "devices in use were learned from PodResources");
         }
+        if settled || learned {
+            self.after.ledger_changed();
+        }
         settled || learned
+    }
+
+    /// Pods that run although no call was made for them, as the last comparison with the kubelet has proven.
+    pub fn unserved(&self) -> Arc<BTreeSet<PodUid>> {
+        self.unserved.load_full()
     }
 
     /// Decides, reading live what the decision asks for. Also returns the pods whose admission is over.

@@ -30,10 +30,14 @@ pub fn check_cluster(world: &World, wall: Timestamp, lock_ends: Duration) -> Vec
     }
     for (_, node) in world.mentioned() {
         for (uid, held) in node.exceptions.iter() {
-            let pod = world
-                .pod_id(uid)
-                .and_then(|id| world.pod(id))
-                .map_or_else(|| uid.to_string(), |pod| pod.key().to_string());
+            let known = world.pod_id(uid).and_then(|id| world.pod(id));
+            // Served without a scheduler, as `--unassigned-pods=serve` has it: there is no annotation that could be wrong.
+            if known.is_some_and(|pod| pod.facts.handoff.assignment.device_allocated.is_none())
+                && !held.devices().is_empty()
+            {
+                continue;
+            }
+            let pod = known.map_or_else(|| uid.to_string(), |pod| pod.key().to_string());
             let devices = held.devices().iter().map(|device| device.id.clone()).collect();
             found.push(Violation::HeldOtherwise { pod, node: node.name.clone(), devices });
         }

@@ -45,11 +45,14 @@ fn check_devices(world: &World, node: &Node, found: &mut Vec<Violation>) {
     let holders = holders.chain(node.exceptions.strangers());
     for devices in holders {
         for entry in devices.of_kind(&DeviceType::Gpu) {
-            *held.entry((&entry.id, "compute")).or_insert(0) += entry.amount(key::GPU_CORE);
-            *held.entry((&entry.id, "memory")).or_insert(0) += entry.amount(key::GPU_MEMORY);
+            let sum = held.entry((&entry.id, "compute")).or_insert(0);
+            *sum = sum.saturating_add(entry.amount(key::GPU_CORE));
+            let sum = held.entry((&entry.id, "memory")).or_insert(0);
+            *sum = sum.saturating_add(entry.amount(key::GPU_MEMORY));
         }
         for entry in devices.of_kind(&DeviceType::Rdma) {
-            *held.entry((&entry.id, "bandwidth")).or_insert(0) += entry.amount(key::RDMA);
+            let sum = held.entry((&entry.id, "bandwidth")).or_insert(0);
+            *sum = sum.saturating_add(entry.amount(key::RDMA));
         }
     }
     let pool = stock.pool();

@@ -3,11 +3,11 @@
 //! In normal operation there is none. An annotation that was edited, emptied or forged, a pod that was served without one, and a
 //! pod that runs without having been served are exceptions.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::assignment::PodAssignment;
 use super::inventory::NodeInventory;
-use super::ledger::LedgerEntry;
+use super::ledger::{ContainerSlot, LedgerEntry};
 use super::pods::NodePods;
 use super::rebuild::unknown_uid;
 use super::room;
@@ -15,13 +15,15 @@ use crate::contract::allocation::Entries;
 use crate::contract::{DeviceAllocation, DeviceEntry, DeviceType, Exceptions, PodUid, Quantity, key};
 use crate::decide::pod::HandoffPod;
 
-/// The exceptions of `node`: `pods` as the API server has them, `entries` of the ledger.
+/// The exceptions of `node`: `pods` as the API server has them, `entries` of the ledger, `unserved` the pods that are proven to run
+/// without having been served. `None` while it is not known what some pod holds.
 pub fn exceptions<'a>(
     node: &str,
     pods: &NodePods,
     entries: impl Iterator<Item = &'a LedgerEntry>,
+    unserved: &BTreeSet<PodUid>,
     inventory: &NodeInventory,
-) -> Exceptions {
+) -> Option<Exceptions> {
     let mut served: BTreeMap<&PodUid, Vec<&LedgerEntry>> = BTreeMap::new();
     for entry in entries {
         served.entry(&entry.pod.uid).or_default().push(entry);
@@ -30,11 +32,12 @@ pub fn exceptions<'a>(
     for pod in pods.iter().filter(|pod| pod.node.as_deref() == Some(node) && !pod.phase.is_terminal()) {
         let uid = &pod.pod.uid;
         match served.remove(uid) {
-            Some(own) => found.extend(differs(pods, pod, &own, inventory).map(|held| (uid.clone(), held))),
-            // Served before this daemon knows of it, or never: its containers run, and no call is recorded.
-            None if pod.has_started() && pod.expected_calls(|name| inventory.registers(name)).next().is_some() => {
-                found.insert(uid.clone(), Entries::new());
+            // Rebuilt for a pod without an assignment, before the kubelet has listed what it holds.
+            Some(own) if own.iter().any(|entry| !entry.assigned && entry.ids.is_empty() && entry.served.is_empty()) => {
+                return None;
             }
+            Some(own) => found.extend(differs(pods, pod, &own, inventory).map(|held| (uid.clone(), held))),
+            None if unserved.contains(uid) => drop(found.insert(uid.clone(), Entries::new())),
             // Not served yet, and edited since the bind: it will get what its first version says.
             None if pods.is_edited(uid) => found.extend(planned(pod, inventory).map(|held| (uid.clone(), held))),
             None => {}
@@ -43,71 +46,85 @@ pub fn exceptions<'a>(
     // Held by pods that the API server never had, by the kubelet's word. Those that have ended or are gone give their devices back.
     let orphans =
         served.into_iter().filter(|(_, own)| own.iter().any(|entry| unknown_uid(&entry.pod.key) == entry.pod.uid));
-    found.extend(orphans.map(|(uid, own)| (uid.clone(), merged(&own))));
-    found
+    found.extend(orphans.map(|(uid, own)| (uid.clone(), merged(own.iter().map(|of| (of.slot.init, &*of.served))))));
+    Some(found)
 }
 
 /// What a served pod holds, where its annotation as it stands now does not cover that.
 fn differs(pods: &NodePods, pod: &HandoffPod, own: &[&LedgerEntry], inventory: &NodeInventory) -> Option<Entries> {
     let said = pods.current(&pod.pod.uid).and_then(|pod| pod.promise()).unwrap_or_default();
-    let served = || own.iter().flat_map(|entry| &entry.served);
-    if served().all(|(kind, device)| covers(&said, kind, device)) && !pods.is_edited(&pod.pod.uid) {
-        return None;
+    let held = merged(own.iter().map(|entry| (entry.slot.init, &*entry.served)));
+    let mut calls = pod.expected_calls(|name| inventory.registers(name));
+    let is_due = calls
+        .any(|call| own.iter().all(|of| (&*of.container, &*of.resource) != (&*call.container.name, call.resource)));
+    if !(is_due && pods.is_edited(&pod.pod.uid)) {
+        return (!covers(&said, &held)).then_some(held);
     }
-    let mut held = merged(own);
     // Calls are still to come: they are answered by the first version.
-    if pods.is_edited(&pod.pod.uid) {
-        for (kind, list) in planned(pod, inventory).unwrap_or_default() {
-            let known = held.entry(kind).or_default();
-            known
-                .extend(list.into_iter().filter(|entry| own.iter().all(|own| own.devices().all(|id| *id != entry.id))));
-        }
-    }
-    Some(held)
+    let first = planned(pod, inventory).unwrap_or_default();
+    let both = [listed(held), listed(first)];
+    Some(merged(both.iter().map(|list| (true, &**list))))
 }
 
 /// The first version's devices of a pod that is not served.
 fn planned(pod: &HandoffPod, inventory: &NodeInventory) -> Option<Entries> {
     let assignment = PodAssignment::read(pod, inventory).ok().flatten()?;
-    let mut held = Entries::new();
-    for (kind, list) in assignment.containers.into_values().flatten() {
-        let known = held.entry(kind).or_default();
-        for entry in list {
-            if known.iter().all(|device: &DeviceEntry| device.id != entry.id) {
-                known.push(entry);
-            }
-        }
-    }
-    Some(held)
+    let of = |(container, types): (Box<str>, Entries)| {
+        let init = ContainerSlot::of(pod, &container).init;
+        (init, listed(types))
+    };
+    let containers: Vec<(bool, Served)> = assignment.containers.into_iter().map(of).collect();
+    Some(merged(containers.iter().map(|(init, list)| (*init, &**list))))
 }
 
-/// The annotation names the device, and at least as much of it.
-fn covers(said: &DeviceAllocation, kind: &DeviceType, device: &DeviceEntry) -> bool {
-    let whole = room::is_whole(kind, device);
-    said.of(kind).iter().filter(|entry| entry.id == device.id).any(|entry| {
-        if whole {
-            return room::is_whole(kind, entry);
-        }
-        let amounts = [key::GPU_CORE, key::GPU_MEMORY_RATIO, key::RDMA];
-        room::is_whole(kind, entry) || amounts.iter().all(|name| entry.amount(name) >= device.amount(name))
+/// Devices with their types, as the ledger has them.
+type Served = Vec<(DeviceType, DeviceEntry)>;
+
+fn listed(types: Entries) -> Served {
+    types.into_iter().flat_map(|(kind, list)| list.into_iter().map(move |entry| (kind.clone(), entry))).collect()
+}
+
+/// The annotation names each device, what stands for it, and at least as much of it.
+fn covers(said: &DeviceAllocation, held: &Entries) -> bool {
+    held.iter().flat_map(|(kind, list)| list.iter().map(move |device| (kind, device))).all(|(kind, device)| {
+        said.of(kind).iter().filter(|entry| entry.id == device.id).any(|entry| {
+            let entry = explicit(kind, entry);
+            let named: BTreeSet<_> = entry.named().collect();
+            let enough = |name: &str| entry.amount(name) >= device.amount(name).min(key::WHOLE);
+            // Bytes are rounded from percent, and the reverse.
+            let bytes = entry.amount(key::GPU_MEMORY);
+            let bytes = bytes == 0 || bytes >= device.amount(key::GPU_MEMORY) / 100 * 99;
+            device.named().all(|id| named.contains(id))
+                && bytes
+                && [key::GPU_CORE, key::GPU_MEMORY_RATIO, key::RDMA].into_iter().all(enough)
+        })
     })
 }
 
 /// Each device once, with what the containers that run beside each other hold of it, or the init container that holds most.
-fn merged(own: &[&LedgerEntry]) -> Entries {
+fn merged<'a>(containers: impl Iterator<Item = (bool, &'a [(DeviceType, DeviceEntry)])>) -> Entries {
+    let (mut inits, mut apps): (Vec<_>, Vec<_>) = containers.partition(|(init, _)| *init);
     let mut held = Entries::new();
-    for entry in own {
-        for (kind, device) in &entry.served {
+    // Those that stay first, so that an init container is compared with their sum.
+    for (init, list) in apps.drain(..).chain(inits.drain(..)) {
+        for (kind, device) in list {
             let device = explicit(kind, device);
-            let list = held.entry(kind.clone()).or_default();
-            match list.iter_mut().find(|known| known.id == device.id) {
-                None => list.push(device),
-                Some(known) => {
-                    for (name, amount) in device.resources {
-                        let sum = known.resources.entry(name).or_insert(Quantity::ZERO);
-                        let together = if entry.slot.init { 0 } else { sum.value() };
-                        *sum = Quantity::units((together + amount.value()).max(sum.value()));
-                    }
+            let known = held.entry(kind.clone()).or_default();
+            let Some(known) = known.iter_mut().find(|known| known.id == device.id) else {
+                known.push(device);
+                continue;
+            };
+            for (name, amount) in device.resources {
+                let sum = known.resources.entry(name).or_insert(Quantity::ZERO);
+                let together =
+                    if init { amount.value().max(sum.value()) } else { sum.value().saturating_add(amount.value()) };
+                *sum = Quantity::units(together);
+            }
+            let vfs = device.extension.into_iter().flat_map(|extension| extension.vfs);
+            for vf in vfs {
+                let own = known.extension.get_or_insert_default();
+                if !own.vfs.contains(&vf) {
+                    own.vfs.push(vf);
                 }
             }
         }
@@ -119,9 +136,7 @@ fn merged(own: &[&LedgerEntry]) -> Entries {
 fn explicit(kind: &DeviceType, device: &DeviceEntry) -> DeviceEntry {
     let mut device = device.clone();
     if device.resources.is_empty() {
-        let names: &[&str] =
-            if *kind == DeviceType::Rdma { &[key::RDMA] } else { &[key::GPU_CORE, key::GPU_MEMORY_RATIO] };
-        device.resources = names.iter().map(|name| ((*name).to_owned(), Quantity::units(key::WHOLE))).collect();
+        room::make_whole(kind, &mut device);
     }
     device
 }
@@ -134,7 +149,7 @@ mod tests {
     use crate::decide::pod::Phase;
 
     fn of(pods: &NodePods, ledger: &Ledger) -> Exceptions {
-        exceptions(NODE, pods, ledger.iter(), &inventory(4))
+        exceptions(NODE, pods, ledger.iter(), &BTreeSet::new(), &inventory(4)).unwrap()
     }
 
     /// With both annotations, as the Binding writes them.
@@ -188,10 +203,41 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_that_runs_without_having_been_served_holds_nothing() {
+    fn a_pod_that_is_proven_to_run_without_having_been_served_holds_nothing_and_one_that_is_not_keeps_its_promise() {
         let mut pod = bound(1, &["GPU-1"]);
         pod.phase = Phase::Running;
-        assert_eq!(of(&pods(&[&pod]), &Ledger::default())[&pod.pod.uid], Entries::new());
+        let pods = pods(&[&pod]);
+        assert_eq!(
+            of(&pods, &Ledger::default()),
+            Exceptions::new(),
+            "its call may have been answered before the ledger was lost"
+        );
+        let proven = BTreeSet::from([pod.pod.uid.clone()]);
+        let found = exceptions(NODE, &pods, std::iter::empty(), &proven, &inventory(4)).unwrap();
+        assert_eq!(found[&pod.pod.uid], Entries::new());
+    }
+
+    #[test]
+    fn amounts_that_were_edited_are_an_exception_too() {
+        let pod = bound(1, &["GPU-1"]);
+        let ledger = granted(&pod, &[("main", &["GPU-1"])]);
+        for (from, to) in [("\"100\"", "\"1\""), ("80Gi", "1")] {
+            let mut edited = pod.clone();
+            let text = edited.assignment.device_allocated.take().unwrap().replace(from, to);
+            edited.assignment.device_allocated = Some(text.into());
+            let found = of(&pods(&[&edited]), &ledger);
+            assert_eq!(found[&pod.pod.uid][&DeviceType::Gpu][0].amount(key::GPU_CORE), 100, "{from} -> {to}");
+        }
+    }
+
+    #[test]
+    fn nothing_is_said_while_it_is_not_known_what_a_pod_without_an_assignment_holds() {
+        let mut pod = gpu_pod("a", 1);
+        pod.phase = Phase::Running;
+        let all = pods(&[&pod]);
+        let ledger =
+            super::super::rebuild::rebuild(NODE, &all, &super::super::listing::PodListing::default(), &inventory(4));
+        assert_eq!(exceptions(NODE, &all, ledger.iter(), &BTreeSet::new(), &inventory(4)), None);
     }
 
     #[test]

@@ -13,7 +13,7 @@ use super::listing::{ListedPod, PodListing};
 use super::plan::Plan;
 use super::pods::NodePods;
 use super::room;
-use crate::contract::{DeviceEntry, DeviceId, DeviceType, PodKey, PodRef, PodUid};
+use crate::contract::{DeviceEntry, DeviceId, DeviceType, GpuRequest, PodKey, PodRef, PodUid, key};
 use crate::decide::pod::{ExpectedCall, HandoffPod};
 
 /// Rebuilds every entry that PodResources or the API server proves. Entries have no answer: for a repetition it is built.
@@ -113,6 +113,10 @@ fn add(
         (_, false) => Vec::new(),
         (Some(assignment), true) => {
             let mut both = planned(pod, assignment, ledger, inventory, call, ids);
+            // An annotation may have been edited while no ledger knew better: less than the container asks for is not believed.
+            for (kind, device) in both.iter_mut().filter(|(kind, device)| !is_asked_for(pod, call, kind, device)) {
+                room::make_whole(kind, device);
+            }
             // The kubelet's ids and the annotation differ: which of them the container has cannot be known any more, so neither is given
             // to another pod until this one has ended.
             let set = assignment.pod_set(pod, &kind_of(call.resource));
@@ -128,6 +132,26 @@ fn add(
     let entry = LedgerEntry::new(&pod.pod, &call.container.name, call.resource, slot, ids, served, state);
     ledger.record(LedgerEntry { assigned: assignment.is_some(), ..entry });
     true
+}
+
+/// The entry gives the container as much of the device as it asks for.
+fn is_asked_for(pod: &HandoffPod, call: &ExpectedCall<'_>, kind: &DeviceType, device: &DeviceEntry) -> bool {
+    let hinted = pod.assignment.nics.strategy.is_some();
+    let Ok(request) = &call.container.request else { return false };
+    match (kind, &request.gpu) {
+        // With a hint an amount may stand for NICs of another size.
+        (DeviceType::Rdma, _) => request
+            .rdma
+            .is_some_and(|nic| room::is_whole(kind, device) || hinted || device.amount(key::RDMA) >= nic.percent),
+        (_, Some(GpuRequest::Share { core, ratio, memory, .. })) => {
+            device.amount(key::GPU_CORE) >= *core
+                && ratio.is_none_or(|ratio| device.amount(key::GPU_MEMORY_RATIO) >= ratio)
+                && memory.is_none_or(|bytes| device.amount(key::GPU_MEMORY) >= bytes)
+        }
+        (_, Some(GpuRequest::Whole { .. })) => room::is_whole(kind, device),
+        (_, Some(GpuRequest::Mig { .. })) => true,
+        (_, None) => false,
+    }
 }
 
 fn planned(
@@ -204,7 +228,6 @@ pub fn is_share(entry: &LedgerEntry) -> bool {
 mod tests {
     use super::super::testing::{NODE, container, gpu_pod, granted, inventory, listing, pod, pods, with_assignment};
     use super::*;
-    use crate::contract::key;
     use crate::decide::pod::ContainerKind::{App, Init, Sidecar};
     use crate::decide::pod::Phase;
 
@@ -302,6 +325,17 @@ mod tests {
         predecessor.pod.uid = PodUid::new("before");
         let mut ledger = granted(&predecessor, &[("main", &["GPU-2"])]);
         assert!(!learn(&mut ledger, NODE, &all, &listing, &inventory(4)));
+    }
+
+    #[test]
+    fn an_annotation_whose_amounts_were_edited_gives_the_device_as_a_whole() {
+        let mut pod = with_assignment(gpu_pod("a", 1), &[("main", &["GPU-1"])]);
+        let text = pod.assignment.container_devices.take().unwrap();
+        pod.assignment.container_devices = Some(text.replace("\"100\"", "\"1\"").into());
+        let listing = listing(&[("a", "main", GPU, &["GPU-1"])]);
+        let ledger = rebuild(NODE, &pods(&[&pod]), &listing, &inventory(4));
+        let entry = ledger.iter().next().unwrap();
+        assert!(entry.served.iter().all(|(kind, device)| room::is_whole(kind, device)), "{entry:?}");
     }
 
     #[test]

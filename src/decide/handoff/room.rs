@@ -5,7 +5,7 @@ use std::fmt;
 
 use super::inventory::NodeInventory;
 use super::ledger::ContainerSlot;
-use crate::contract::{DeviceEntry, DeviceId, DeviceType, PodUid, key};
+use crate::contract::{DeviceEntry, DeviceId, DeviceType, PodUid, Quantity, key};
 
 /// How much of one device is in use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -77,6 +77,12 @@ pub fn is_whole(kind: &DeviceType, entry: &DeviceEntry) -> bool {
         .into_iter()
         .any(|name| entry.resources.contains_key(name));
     !(names_share && share)
+}
+
+/// Makes the entry take its device for itself, with amounts that say so.
+pub fn make_whole(kind: &DeviceType, entry: &mut DeviceEntry) {
+    let names: &[&str] = if *kind == DeviceType::Rdma { &[key::RDMA] } else { &[key::GPU_CORE, key::GPU_MEMORY_RATIO] };
+    entry.resources = names.iter().map(|name| ((*name).to_owned(), Quantity::units(key::WHOLE))).collect();
 }
 
 /// What one claim loads of one device.

@@ -117,18 +117,22 @@ struct Locks {
 }
 
 impl Locks {
+    /// So many holders were deleted at once that it is no rule against accidents any more.
+    fn is_suspended(&self, now: Duration) -> bool {
+        let minute = Duration::from_secs(60);
+        let mut burst = self.deletions.iter().zip(self.deletions.iter().skip(MOST_DELETIONS - 1));
+        burst.any(|((_, first), (_, last))| *last < *first + minute)
+            && self.deletions.back().is_some_and(|(_, last)| now < *last + SUSPENDED)
+    }
+
     /// Notes one more deletion of a holder, if it may be.
     fn may_delete(&mut self, node: NodeId, now: Duration, expiry: Duration) -> bool {
-        let kept = expiry.max(SUSPENDED);
+        let kept = expiry.max(SUSPENDED) + Duration::from_secs(60);
         while self.deletions.front().is_some_and(|(_, at)| now >= *at + kept) {
             self.deletions.pop_front();
         }
-        let minute = Duration::from_secs(60);
-        let burst = self.deletions.iter().zip(self.deletions.iter().skip(MOST_DELETIONS - 1));
-        let suspended = burst.clone().any(|((_, first), (_, last))| *last < *first + minute)
-            && self.deletions.back().is_some_and(|(_, last)| now < *last + SUSPENDED);
         let here = self.deletions.iter().any(|(on, at)| *on == node && now < *at + expiry);
-        if suspended || here {
+        if here || self.is_suspended(now) {
             return false;
         }
         self.deletions.push_back((node, now));

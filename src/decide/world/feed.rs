@@ -213,9 +213,20 @@ impl World {
             self.images.enter(&facts.images);
         }
         self.node_objects += usize::from(node.facts.is_none());
+        let names = |facts: &NodeFacts| {
+            facts.allocatable.scalar.iter().map(|(name, _)| Box::<str>::from(name)).collect::<Vec<_>>()
+        };
+        let offers_others = node
+            .facts
+            .as_ref()
+            .is_none_or(|old| !old.allocatable.is_same(&facts.allocatable) && names(old) != names(&facts));
         node.facts = Some(facts);
         if pulled || !changes.wake.is_none() {
             self.touch(id);
+        }
+        // Pods that ask for nothing the node offers hold nothing there.
+        if offers_others {
+            self.recount_devices(id);
         }
         self.index_lock(id);
     }

@@ -18,6 +18,9 @@ use super::pod::Pod;
 use super::resources::{Rated, Resources};
 use super::spec::{Labels, Taint};
 
+/// How far the clock of a node may be ahead of the reader's.
+const FUTURE: Duration = Duration::from_secs(60);
+
 /// What the Node object says.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct NodeFacts {
@@ -176,7 +179,8 @@ impl Node {
         (mono, wall): (Duration, Timestamp),
     ) -> bool {
         let age = lease.renewed.and_then(|at| Duration::try_from(wall.duration_since(at)).ok()).unwrap_or_default();
-        let may_live = age < stale * 2;
+        // A time of the future is no sign of life.
+        let may_live = age < stale * 2 && lease.renewed.is_none_or(|at| at <= wall + FUTURE);
         let until_now = |time: Option<Timestamp>| time.map(|time| time.min(wall));
         let live_since = match &self.agent {
             Some(agent) if agent.home == home && agent.version == lease.version => return false,
@@ -184,14 +188,17 @@ impl Node {
             Some(agent) => match self.other_lease.replace(lease.clone()) {
                 Some(before) if before.version == lease.version => return false,
                 // It is renewed: its writer is alive.
-                Some(_) => agent.live_since.or(Some(mono)),
+                Some(before) if lease.renewed > before.renewed => agent.live_since.or(Some(mono)),
+                Some(_) => return false,
                 None if until_now(lease.renewed) <= until_now(agent.renewed) => return false,
                 None => may_live.then_some(agent.live_since.unwrap_or(mono)),
             },
             None => may_live.then_some(mono),
         };
         let LeaseSeen { status, version, renewed } = lease;
-        self.exceptions = NodeExceptions::of(status.as_deref());
+        if self.agent.as_ref().is_none_or(|agent| agent.status != status) {
+            self.exceptions = NodeExceptions::of(status.as_deref());
+        }
         let now = Agent { home, renewed, status, version, changed: mono, live_since };
         let before = self.agent.replace(now);
         let news = before.as_ref().is_none_or(|before| {
@@ -223,6 +230,9 @@ impl Node {
             changed: mono,
             live_since: None,
         });
+        if let Some(status) = self.agent.as_ref().and_then(|agent| agent.status.as_ref()) {
+            self.exceptions = NodeExceptions::of(Some(status));
+        }
         true
     }
 

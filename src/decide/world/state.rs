@@ -198,7 +198,7 @@ impl World {
             let held = others.iter().flat_map(|devices| devices.devices()).filter(|held| held.id == entry.id);
             let held: Vec<_> = held.collect();
             entry.amounts.iter().any(|(name, amount)| {
-                let sum: i64 = held.iter().map(|held| held.amount(name)).sum::<i64>() + amount;
+                let sum = held.iter().map(|held| held.amount(name)).fold(*amount, i64::saturating_add);
                 capacity(&entry.id, name).is_some_and(|most| sum > most)
             })
         });

@@ -296,7 +296,9 @@ impl Binder {
         let evicts = cx.config.lock_policy.expired_holder == ExpiredHolder::Evict;
         let Some(node) = cx.world.node(node_id).filter(|_| reason == ReleaseReason::Started && evicts) else { return };
         let Some(HolderState::BoundHere(pod)) = cx.world.holder(node, cx.now.wall) else { return };
-        if !node.live_agent().is_some_and(|status| status.is_unserved(&pod.uid)) {
+        // The time in the lock is a stranger's word: this process has watched it for as long.
+        let watched = cx.now.mono >= node.lock.first_seen + cx.config.lock_policy.expiry;
+        if !watched || !node.live_agent().is_some_and(|status| status.is_unserved(&pod.uid)) {
             return;
         }
         let why = "it runs without its devices: the kubelet did not call the node daemon for it";
@@ -321,10 +323,11 @@ impl Binder {
         };
         let Some(name) = cx.world.node(node).map(|node| node.name.clone()) else { return };
         if !repeated && !self.locks.may_delete(node, now, cx.config.lock_policy.expiry) {
-            if self.locks.suspended_reported.is_none_or(|at| now >= at + SUSPENDED) {
+            let suspended = self.locks.is_suspended(now);
+            if suspended && self.locks.suspended_reported.is_none_or(|at| now >= at + SUSPENDED) {
                 self.locks.suspended_reported = Some(now);
                 let message = format!(
-                    "not deleted, although {why}: {MOST_DELETIONS} pods were deleted within a minute, or one on this node; see `baton get locks`"
+                    "not deleted, although {why}: {MOST_DELETIONS} pods were deleted within a minute; see `baton get locks`"
                 );
                 cx.effects.push(Effect::Notice { pod, warning: true, reason: "FenceSuspended", message });
             }
