@@ -145,11 +145,6 @@ impl LightLease {
         })
     }
 
-    /// Where a Lease of this namespace is, with the daemons in `of`.
-    pub fn home(&self, of: &str) -> LeaseHome {
-        if self.metadata.namespace.as_deref() == Some(of) { LeaseHome::Leaders } else { LeaseHome::Nodes }
-    }
-
     /// The Lease that counts of those of one node, as far as one reading shows: the one renewed last, times of the future being no
     /// later than `wall`.
     pub fn newest(leases: impl IntoIterator<Item = Self>, wall: Timestamp) -> Option<Self> {

@@ -134,7 +134,7 @@ impl HandoffPod {
         self.containers.iter().find(|container| &*container.name == name)
     }
 
-    /// What a bound pod's annotation `device-allocated` promises it: clipped to what its containers ask for, whoever wrote it.
+    /// What a bound pod's annotation `device-allocated` promises it: clipped to what its containers ask for.
     /// `None` where there is none or it cannot be read.
     pub fn promise(&self) -> Option<DeviceAllocation> {
         let text = self.assignment.device_allocated.as_deref().filter(|text| !text.is_empty())?;

@@ -61,6 +61,16 @@ impl BoundHolder {
             same_bind: matches!(lock, LockRead::Held { value, .. } if names(value, holder) == LockMatch::ThisBind),
         }
     }
+
+    /// The proof without which a holder that has not started is never deleted, whatever the time.
+    pub fn missing(self) -> Option<Missing> {
+        match self {
+            Self { started: true, .. } => None,
+            Self { called: false, .. } => Some(Missing::Call),
+            Self { same_bind: false, .. } => Some(Missing::Bind),
+            Self { .. } => None,
+        }
+    }
 }
 
 /// Whether the node daemon is there to release locks of served pods.
@@ -224,11 +234,8 @@ pub fn acquire(
         let reason = WaitReason::Standing(pod.clone(), missing);
         Intent::Wait { reason, recheck: Some(recheck) }
     };
-    if !bound.called {
-        return standing(Missing::Call, now + LOOK_AGAIN);
-    }
-    if !bound.same_bind {
-        return standing(Missing::Bind, now + LOOK_AGAIN);
+    if let Some(missing) = bound.missing() {
+        return standing(missing, now + LOOK_AGAIN);
     }
     if now < lock.first_seen + policy.expiry {
         return standing(Missing::Watch, lock.first_seen + policy.expiry);
@@ -340,7 +347,7 @@ mod tests {
         };
         assert_eq!(missing(BoundHolder { called: false, ..UNSERVED }, 10 * MIN), Missing::Call);
         assert_eq!(missing(BoundHolder { same_bind: false, ..UNSERVED }, 10 * MIN), Missing::Bind);
-        assert_eq!(missing(UNSERVED, MIN), Missing::Watch, "an old lock that somebody has just written");
+        assert_eq!(missing(UNSERVED, MIN), Missing::Watch, "an old lock that has just been written");
     }
 
     #[test]

@@ -213,13 +213,10 @@ impl World {
             self.images.enter(&facts.images);
         }
         self.node_objects += usize::from(node.facts.is_none());
-        let names = |facts: &NodeFacts| {
-            facts.allocatable.scalar.iter().map(|(name, _)| Box::<str>::from(name)).collect::<Vec<_>>()
-        };
-        let offers_others = node
-            .facts
-            .as_ref()
-            .is_none_or(|old| !old.allocatable.is_same(&facts.allocatable) && names(old) != names(&facts));
+        let offers_others = node.facts.as_ref().is_none_or(|old| {
+            let [before, after] = [old, &facts].map(|facts| facts.allocatable.scalar.iter().map(|(name, _)| name));
+            !old.allocatable.is_same(&facts.allocatable) && !before.eq(after)
+        });
         node.facts = Some(facts);
         if pulled || !changes.wake.is_none() {
             self.touch(id);

@@ -14,7 +14,7 @@ pub struct NodeExceptions {
     /// By uid. `None` for a daemon that says nothing of it, and without a daemon.
     pods: Option<BTreeMap<PodUid, Held>>,
     /// Held by pods that are not on the node any more, as far as the API server shows.
-    strangers: Vec<Held>,
+    departed: Vec<Held>,
 }
 
 impl NodeExceptions {
@@ -25,7 +25,7 @@ impl NodeExceptions {
             (uid.clone(), Held::of(&allocation))
         };
         let said = status.and_then(|status| status.exceptions.as_ref());
-        Self { pods: said.map(|all| all.iter().map(read).collect()), strangers: Vec::new() }
+        Self { pods: said.map(|all| all.iter().map(read).collect()), departed: Vec::new() }
     }
 
     /// The daemon says of every pod that is an exception what it holds.
@@ -44,18 +44,14 @@ impl NodeExceptions {
     }
 
     /// Takes note of which pods are on the node.
-    pub fn note_strangers<'a>(&mut self, on: impl Iterator<Item = &'a PodUid>) {
-        if self.pods.as_ref().is_none_or(BTreeMap::is_empty) {
-            self.strangers.clear();
-            return;
-        }
+    pub fn note_pods<'a>(&mut self, on: impl Iterator<Item = &'a PodUid>) {
         let on: BTreeSet<&PodUid> = on.collect();
-        self.strangers = self.iter().filter(|(uid, _)| !on.contains(uid)).map(|(_, held)| held.clone()).collect();
+        self.departed = self.iter().filter(|(uid, _)| !on.contains(uid)).map(|(_, held)| held.clone()).collect();
     }
 
     /// Devices that no pod on the node accounts for.
-    pub fn strangers(&self) -> &[Held] {
-        &self.strangers
+    pub fn departed(&self) -> &[Held] {
+        &self.departed
     }
 }
 

@@ -174,7 +174,7 @@ impl World {
         let pods = &self.pods;
         if node.exceptions.iter().next().is_some() {
             let on = node.pods.iter().filter_map(|id| pods.get(*id)).map(|pod| &pod.facts.handoff.pod.uid);
-            node.exceptions.note_strangers(on);
+            node.exceptions.note_pods(on);
         }
         let on: Vec<&super::Pod> = node.pods.iter().filter_map(|id| pods.get(*id)).map(|pod| &**pod).collect();
         if let (Some(stock), holders) = node.stock_and_holders() {

@@ -33,7 +33,7 @@ fn kept(name: &str) -> Arc<str> {
     DEVICE_NAMES.iter().find(|known| ***known == *name).cloned().unwrap_or_else(|| name.into())
 }
 
-/// Equal at a glance where both are kept by [`kept`], else letter by letter.
+/// Equal by address where both are kept by [`kept`], else letter by letter.
 fn is_name(known: &str, name: &str) -> bool {
     known.len() == name.len() && (std::ptr::eq(known, name) || known == name)
 }

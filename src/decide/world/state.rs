@@ -191,7 +191,7 @@ impl World {
         let node: &Node = self.nodes.get(pod.node()?)?;
         let mine = node.holding(pod)?;
         let others = node.pods.iter().filter(|other| **other != id).filter_map(|other| self.pods.get(*other));
-        let others = others.filter_map(|other| node.holding(other)).chain(node.exceptions.strangers());
+        let others = others.filter_map(|other| node.holding(other)).chain(node.exceptions.departed());
         let others: Vec<_> = others.collect();
         let capacity = |id: &DeviceId, name: &str| node.stock.as_ref().and_then(|stock| stock.capacity(id, name));
         let over = mine.devices().iter().find(|entry| {

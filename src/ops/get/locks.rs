@@ -130,13 +130,7 @@ fn runs(snapshot: &Snapshot, pod: &PodRef) -> bool {
 fn missing(snapshot: &Snapshot, node: &str, read: &LockRead, pod: &PodRef) -> Option<Missing> {
     let status = snapshot.leases.get(&AgentStatus::lease_name(node)).and_then(LightLease::status)?;
     let registers = |name: &str| status.registered.iter().any(|own| own == name);
-    let bound = BoundHolder::of(read, snapshot.pods.get(&pod.key)?, registers);
-    match bound {
-        BoundHolder { started: true, .. } => None,
-        BoundHolder { called: false, .. } => Some(Missing::Call),
-        BoundHolder { same_bind: false, .. } => Some(Missing::Bind),
-        BoundHolder { .. } => None,
-    }
+    BoundHolder::of(read, snapshot.pods.get(&pod.key)?, registers).missing()
 }
 
 impl Row for LockRow {
@@ -192,7 +186,7 @@ mod tests {
         cluster.wall = "2026-11-21T02:45:00Z".parse().unwrap();
         let expired = rows(&cluster, &rules()).remove(0);
         assert!(expired.advice.contains("never served"), "{expired:?}");
-        // A lock that a stranger wrote: its holder was bound under another one.
+        // A lock that another client wrote: its holder was bound under another one.
         let holder = cluster.pods.values().next().unwrap().pod.clone();
         let value = format!("2026-11-21T02:00:00Z,{},{},{}", holder.key.namespace, holder.key.name, holder.uid);
         let before = cluster.nodes[0].metadata.annotations.replace([(key::NODE_LOCK.to_owned(), value)].into());

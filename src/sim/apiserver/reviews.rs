@@ -1,4 +1,4 @@
-//! Reviews: who a request or a token is, and what somebody may do.
+//! Reviews: who a request or a token is, and what a user may do.
 
 use std::collections::BTreeMap;
 

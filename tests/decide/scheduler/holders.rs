@@ -27,20 +27,21 @@ fn entries(minors: &[u32]) -> Entries {
 
 /// A daemon of this version says of these pods what they hold.
 fn says(cluster: &mut TestScheduler, exceptions: &[(&str, Entries)]) {
-    let exceptions: Exceptions =
-        exceptions.iter().map(|(name, held)| (PodUid::new(&format!("uid-{name}")), held.clone())).collect();
+    let exceptions = exceptions.iter().map(|(name, held)| (PodUid::new(&format!("uid-{name}")), held.clone()));
+    beat(cluster, exceptions.collect(), false);
+}
+
+fn beat(cluster: &mut TestScheduler, exceptions: Exceptions, too_many_exceptions: bool) {
     let registered = NAMES.iter().map(|name| (*name).to_owned()).collect();
-    cluster.beat_status(
-        "n",
-        AgentStatus {
-            version: "1".into(),
-            registered,
-            identity: Identity::Lock,
-            lockless: None,
-            exceptions: Some(exceptions),
-            too_many_exceptions: false,
-        },
-    );
+    let status = AgentStatus {
+        version: "1".into(),
+        registered,
+        identity: Identity::Lock,
+        lockless: None,
+        exceptions: Some(exceptions),
+        too_many_exceptions,
+    };
+    cluster.beat_status("n", status);
 }
 
 /// A cluster with one node of four GPUs and a daemon of this version.
@@ -148,17 +149,6 @@ fn a_pod_that_runs_unserved_holds_nothing_and_one_that_is_gone_holds_what_the_ku
 #[test]
 fn a_node_with_too_many_exceptions_takes_no_device_pods() {
     let mut cluster = four();
-    let registered = NAMES.iter().map(|name| (*name).to_owned()).collect();
-    cluster.beat_status(
-        "n",
-        AgentStatus {
-            version: "1".into(),
-            registered,
-            identity: Identity::Lock,
-            lockless: None,
-            exceptions: Some(Exceptions::new()),
-            too_many_exceptions: true,
-        },
-    );
+    beat(&mut cluster, Exceptions::new(), true);
     assert_eq!(room(&mut cluster), 0);
 }

@@ -291,12 +291,12 @@ impl Binder {
     }
 
     /// The holder of an expired lock runs, and the node's daemon says that it never served it: it is deleted, so that its owner makes
-    /// it anew.
+    /// another.
     fn end_unserved(&mut self, cx: &mut Context<'_>, node_id: NodeId, reason: ReleaseReason) {
         let evicts = cx.config.lock_policy.expired_holder == ExpiredHolder::Evict;
         let Some(node) = cx.world.node(node_id).filter(|_| reason == ReleaseReason::Started && evicts) else { return };
         let Some(HolderState::BoundHere(pod)) = cx.world.holder(node, cx.now.wall) else { return };
-        // The time in the lock is a stranger's word: this process has watched it for as long.
+        // Many clients may write the time in the lock: this process has watched it for as long.
         let watched = cx.now.mono >= node.lock.first_seen + cx.config.lock_policy.expiry;
         if !watched || !node.live_agent().is_some_and(|status| status.is_unserved(&pod.uid)) {
             return;

@@ -146,8 +146,8 @@ impl<'a> Scope<'a> {
     /// The value of an expression, or why it has none.
     pub(super) fn evaluate(&self, expression: &Expression) -> Result<cel::Value, String> {
         let program = expression.program.as_ref().map_err(|why| format!("compilation error: {why}"))?;
-        let told = |why: String| format!("expression '{}' resulted in error: {why}", expression.text);
-        self.execute(program).map_err(told)
+        let failed = |why: String| format!("expression '{}' resulted in error: {why}", expression.text);
+        self.execute(program).map_err(failed)
     }
 
     fn execute(&self, program: &cel::Program) -> Result<cel::Value, String> {
@@ -176,10 +176,10 @@ impl<'a> Scope<'a> {
     fn variable(&self, name: &str) -> Option<&dyn Val> {
         let index = self.variables.iter().position(|variable| variable.name == name)?;
         let value = self.values.get(index)?.get_or_init(|| {
-            let told = |why: String| format!("composited variable \"{name}\" fails to evaluate: {why}");
-            let program = self.variables[index].expression.program.as_ref().map_err(|why| told(why.clone()))?;
-            let value = self.execute(program).map_err(told)?;
-            value.try_into().map_err(|error: ExecutionError| told(error.to_string()))
+            let failed = |why: String| format!("composited variable \"{name}\" fails to evaluate: {why}");
+            let program = self.variables[index].expression.program.as_ref().map_err(|why| failed(why.clone()))?;
+            let value = self.execute(program).map_err(failed)?;
+            value.try_into().map_err(|error: ExecutionError| failed(error.to_string()))
         });
         value.as_ref().ok().map(AsRef::as_ref)
     }
