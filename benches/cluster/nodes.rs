@@ -72,6 +72,7 @@ fn lease(node: &str) -> Value {
         lockless: None,
         exceptions: None,
         too_many_exceptions: false,
+        unreleased: None,
     };
     json!({"apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
         "metadata": {"name": AgentStatus::lease_name(node), "annotations": {key::AGENT: status.print()}},

@@ -101,6 +101,7 @@ impl Cluster {
             lockless: None,
             exceptions: None,
             too_many_exceptions: false,
+            unreleased: None,
         });
         let renewed = Some(wall(self.now));
         self.tell(WorldEvent::Agent {

@@ -171,14 +171,8 @@ async fn start(
     let writer = InventoryWriter::new(client.clone(), &options.node_name);
     let lease = AgentLease::new(client, &AgentStatus::lease_namespace(&options.namespace), &options.node_name);
     tasks.spawn(named("inventory", reporting::inventory(writer, publication, heartbeat)));
-    let renewing = reporting::lease(
-        lease,
-        states.clone(),
-        handoff.identity(),
-        handoff.exceptions(),
-        options.lockless(),
-        heartbeat,
-    );
+    let renewing =
+        reporting::lease(lease, states.clone(), handoff.identity(), handoff.status(), options.lockless(), heartbeat);
     tasks.spawn(named(LEASE, renewing));
     tasks.spawn(named("registration metrics", count_registered(states, metrics, looked)));
     Ok(reconciler)

@@ -50,12 +50,21 @@ pub trait Handoff: HeldDevices {
     fn registration_lost(&self);
     /// How surely callers are identified.
     fn identity(&self) -> watch::Receiver<Identity>;
-    /// Pods that hold other devices than their annotations say; `None` until ledger and pods are known.
-    fn exceptions(&self) -> watch::Receiver<Option<Exceptions>>;
+    /// What schedulers have to know of this node's pods; `None` until ledger, pods and lock are known.
+    fn status(&self) -> watch::Receiver<Option<HandoffStatus>>;
     /// What was served, for people and for comparisons.
     fn ledger(&self) -> Vec<LedgerLine>;
     /// Makes the ledger known, watches pods, settles and verifies, releases locks; until `stop`.
     fn run(self: Arc<Self>, stop: CancellationToken) -> BoxFuture<'static, ()>;
+}
+
+/// What is not as pods' annotations and the node's lock let schedulers believe. Empty in normal operation.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct HandoffStatus {
+    /// Pods that hold other devices than their annotations say.
+    pub exceptions: Exceptions,
+    /// The lock of a served holder that could not be removed.
+    pub unreleased: Option<Box<str>>,
 }
 
 /// One entry of the ledger.
@@ -122,7 +131,7 @@ pub struct NodeHandoff {
     entries: ArcSwap<Vec<Shared<LedgerEntry>>>,
     handed_out: watch::Sender<u64>,
     identity: watch::Sender<Identity>,
-    exceptions: watch::Sender<Option<Exceptions>>,
+    status: watch::Sender<Option<HandoffStatus>>,
     /// Taken by the one run.
     opening: Mutex<Option<(StateDir, Box<str>)>>,
 }
@@ -139,6 +148,7 @@ pub fn open(opening: OpeningContext) -> Arc<dyn Handoff> {
         node: options.node_name.as_str().into(),
         policy: policy(&options),
         budget: options.periods.rpc_budget,
+        kubelet_dir: options.paths.kubelet_dir.clone(),
         verify_before_start: options.verify_before_start,
     };
     let parts = HandoffContext {
@@ -161,7 +171,7 @@ pub fn open(opening: OpeningContext) -> Arc<dyn Handoff> {
         entries: ArcSwap::default(),
         handed_out: watch::Sender::new(0),
         identity: watch::Sender::new(Identity::Lock),
-        exceptions: watch::Sender::new(None),
+        status: watch::Sender::new(None),
         opening: Mutex::new(Some((state, boot_id.unwrap_or_default().into()))),
     })
 }
@@ -198,9 +208,10 @@ impl NodeHandoff {
         }
     }
 
-    /// Compares what was handed out with what the pods' annotations say, after each change of either.
-    async fn watch_exceptions(&self) {
+    /// Compares what was handed out with what the pods' annotations and the lock say, after each change.
+    async fn watch_status(&self) {
         let (mut pods, mut handed_out) = (self.view.changes(), self.handed_out.subscribe());
+        let mut unreleased = self.service.unreleased();
         loop {
             if *handed_out.borrow_and_update() > 0 && self.view.is_synced() {
                 pods.mark_unchanged();
@@ -208,11 +219,15 @@ impl NodeHandoff {
                 let served = entries.iter().map(|entry| &**entry);
                 let (node, unserved) = (&self.options.node_name, self.service.unserved());
                 let found = exceptions(node, &self.view.seen().pods, served, &unserved, &inventory);
-                self.exceptions.send_if_modified(|known| {
+                let lock = unreleased.borrow_and_update().clone();
+                let found =
+                    found.zip(lock).map(|(exceptions, lock)| HandoffStatus { exceptions, unreleased: lock.raw() });
+                self.status.send_if_modified(|known| {
                     let news = *known != found;
                     match &found {
-                        Some(found) if news && !found.is_empty() => {
-                            tracing::warn!(pods = found.len(), "pods hold other devices than their annotations say");
+                        Some(found) if news && !found.exceptions.is_empty() => {
+                            let pods = found.exceptions.len();
+                            tracing::warn!(pods, "pods hold other devices than their annotations say");
                         }
                         None if news => tracing::warn!("what a pod without an assignment holds is not known"),
                         _ => {}
@@ -226,6 +241,7 @@ impl NodeHandoff {
             tokio::select! {
                 _ = pods.changed() => {}
                 _ = handed_out.changed() => {}
+                _ = unreleased.changed() => {}
             }
         }
     }
@@ -261,8 +277,8 @@ impl Handoff for NodeHandoff {
         self.identity.subscribe()
     }
 
-    fn exceptions(&self) -> watch::Receiver<Option<Exceptions>> {
-        self.exceptions.subscribe()
+    fn status(&self) -> watch::Receiver<Option<HandoffStatus>> {
+        self.status.subscribe()
     }
 
     fn ledger(&self) -> Vec<LedgerLine> {
@@ -291,7 +307,7 @@ impl Handoff for NodeHandoff {
                     tracing::error!("the housekeeping ended");
                 }
                 () = self.watch_identity() => {}
-                () = self.watch_exceptions() => {}
+                () = self.watch_status() => {}
             }
         })
     }

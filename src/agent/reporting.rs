@@ -7,9 +7,10 @@ use std::time::Duration;
 use tokio::sync::watch;
 
 use super::kubelet::{PluginState, PluginStates};
+use super::node_handoff::HandoffStatus;
 use crate::cluster::agent_lease::AgentLease;
 use crate::cluster::inventory::{InventoryWriter, Published};
-use crate::contract::{AgentStatus, Exceptions, Identity};
+use crate::contract::{AgentStatus, Identity};
 use crate::runtime::{Backoff, clock, words};
 
 const BACKOFF: Backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(30));
@@ -40,19 +41,19 @@ pub async fn inventory(mut writer: InventoryWriter, mut now: watch::Receiver<Arc
     }
 }
 
-/// Renews the Lease: every `period`, and at once when a registration, the way of identification or an exception changes. When the
+/// Renews the Lease: every `period`, and at once when a registration, the way of identification or the hand-off's status changes. When the
 /// registrations have ended, it says a last time that there is none.
 pub async fn lease(
     mut lease: AgentLease,
     mut states: watch::Receiver<PluginStates>,
     mut identity: watch::Receiver<Identity>,
-    mut exceptions: watch::Receiver<Option<Exceptions>>,
+    mut handoff: watch::Receiver<Option<HandoffStatus>>,
     lockless: Vec<String>,
     period: Duration,
 ) {
     let mut backoff = BACKOFF;
     loop {
-        let held = exceptions.borrow_and_update().clone();
+        let held = handoff.borrow_and_update().clone();
         let status = status(&states.borrow_and_update(), *identity.borrow_and_update(), &lockless, held);
         let pause = match lease.renew(&status, clock::wall()).await {
             Ok(()) => {
@@ -70,9 +71,9 @@ pub async fn lease(
                 let ended = tokio::select! {
                     changed = states.changed() => changed.is_err(),
                     changed = identity.changed() => changed.is_err(),
-                    changed = exceptions.changed() => changed.is_err(),
+                    changed = handoff.changed() => changed.is_err(),
                 };
-                let held = exceptions.borrow().clone();
+                let held = handoff.borrow().clone();
                 // Reasons for waiting change often; the Lease says only what is registered.
                 if ended || self::status(&states.borrow(), *identity.borrow(), &lockless, held) != status {
                     return ended;
@@ -83,7 +84,7 @@ pub async fn lease(
             break;
         }
     }
-    let held = exceptions.borrow().clone();
+    let held = handoff.borrow().clone();
     let status = status(&PluginStates::new(), *identity.borrow(), &lockless, held);
     if let Err(error) = lease.renew(&status, clock::wall()).await {
         log(&error, 1, "the Lease still names what was registered");
@@ -99,17 +100,23 @@ fn log(error: &kube::Error, failures: u32, what: &str) {
     }
 }
 
-/// What the Lease says. Pods of the schedulers in `lockless` are served without a node lock; `held` are the exceptions.
-pub fn status(states: &PluginStates, identity: Identity, lockless: &[String], held: Option<Exceptions>) -> AgentStatus {
+/// What the Lease says. Pods of the schedulers in `lockless` are served without a node lock.
+pub fn status(
+    states: &PluginStates,
+    identity: Identity,
+    lockless: &[String],
+    handoff: Option<HandoffStatus>,
+) -> AgentStatus {
     // As long as it is not known what pods hold, the node takes no device pods.
-    let known = held.is_some();
+    let known = handoff.is_some();
     let registered = states.iter().filter(|(_, state)| known && **state == PluginState::Registered);
     AgentStatus {
         version: env!("CARGO_PKG_VERSION").to_owned(),
         registered: registered.map(|(name, _)| name.to_string()).collect(),
         identity,
         lockless: Some(lockless.to_vec()),
-        exceptions: held,
         too_many_exceptions: false,
+        unreleased: handoff.as_ref().and_then(|of| of.unreleased.clone()),
+        exceptions: handoff.map(|of| of.exceptions),
     }
 }

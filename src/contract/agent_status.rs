@@ -42,6 +42,9 @@ pub struct AgentStatus {
     /// There are more exceptions than an annotation can hold: the node takes no device pods.
     #[serde(default, rename = "tooManyExceptions", skip_serializing_if = "std::ops::Not::not")]
     pub too_many_exceptions: bool,
+    /// Value of the node lock that the daemon could not remove although it has served the lock's holder. Absent in normal operation.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unreleased: Option<Box<str>>,
 }
 
 /// What pods hold in truth, by uid.
@@ -68,6 +71,11 @@ impl AgentStatus {
         }
         let short = Self { exceptions: Some(Exceptions::new()), too_many_exceptions: true, ..self.clone() };
         serde_json::to_string(&short).unwrap_or_default()
+    }
+
+    /// The kubelet has registered `resource`.
+    pub fn registers(&self, resource: &str) -> bool {
+        self.registered.iter().any(|name| name == resource)
     }
 
     /// The pod runs without its devices: the kubelet never called for them.

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use baton::contract::{DeviceId, DeviceType, key};
 use baton::ops::manifests::{Admission, Values};
 use kube::ResourceExt;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::harness::pods::pod;
 use crate::harness::wait::until;
@@ -18,7 +18,8 @@ async fn cluster() -> TestCluster {
     let server = TestServer::start().await;
     let admission = Admission { on: false, ..Admission::default() };
     server.install(&Values { namespace: NAMESPACE.to_owned(), admission, ..Values::default() }).await;
-    TestCluster::on(server, 1, &[], &["--lease-duration=3s", "--lease-renew-deadline=2s", "--lease-retry=500ms"]).await
+    TestCluster::on(server, 1, &[], &["--lease-duration=3s", "--lease-renew-deadline=2s", "--lease-retry=500ms"])
+        .await
 }
 
 async fn patch(cluster: &TestCluster, path: &str, annotations: serde_json::Value) {
@@ -87,11 +88,12 @@ async fn an_old_lock_that_names_a_running_pod_deletes_nothing() {
             cluster.create(&pod(&next).app("main", &[("nvidia.com/gpu", "1")])).await;
             cluster.until_running(&next).await;
         }
+        // The lock's removal shows that it was judged.
+        cluster.until_unlocked(SOON).await;
         let victim = cluster.pod("victim").await.expect("the victim is there");
         assert_eq!(victim.uid(), Some(uid.clone()));
         assert!(victim.metadata.deletion_timestamp.is_none());
     }
-    cluster.until_unlocked(SOON).await;
     assert!(cluster.scheduler.output().lines().all(|line| !line.contains("ExpiredLockHolder")));
 }
 
@@ -133,6 +135,71 @@ async fn an_edited_annotation_and_a_lost_ledger_give_neither_set_of_devices_away
     })
     .await;
     fill(&cluster, 7, 6, &held).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_shortened_annotation_and_a_lost_ledger_free_nothing_that_the_kubelets_stored_answer_names() {
+    let mut cluster = cluster().await;
+    cluster.create(&pod("edited").app("main", &[("nvidia.com/gpu", "2")])).await;
+    cluster.until_running("edited").await;
+    let held = until("the kubelet knows its GPUs", SOON, async || {
+        cluster.in_kubelet("node-0", "edited").remove(&DeviceType::Gpu).filter(|held| held.len() == 2)
+    })
+    .await;
+    cluster.until_unlocked(SOON).await;
+    cluster.nodes[0].agent.kill();
+    // Half of it. A pod may have been served with devices that its ids do not name, so the ids prove nothing here.
+    let (first, second) = (held.first().unwrap(), held.last().unwrap());
+    let annotations = cluster.pod("edited").await.unwrap().annotations().clone();
+    let mut allocated: Value = serde_json::from_str(&annotations[key::DEVICE_ALLOCATED]).unwrap();
+    let mut split: Value = serde_json::from_str(&annotations[key::CONTAINER_DEVICES]).unwrap();
+    for list in [&mut allocated["gpu"], &mut split["containers"]["main"]["gpu"]] {
+        list.as_array_mut().unwrap().retain(|entry| entry["id"] == first.as_str());
+    }
+    let edited = json!({key::DEVICE_ALLOCATED: allocated.to_string(), key::CONTAINER_DEVICES: split.to_string()});
+    patch(&cluster, "/api/v1/namespaces/default/pods/edited", edited).await;
+    std::fs::remove_file(cluster.path("node-0/state/ledger.json")).expect("the ledger was there");
+    cluster.scheduler.restart();
+    cluster.nodes[0].agent.restart();
+    cluster.until_agent_is_ready().await;
+    until("the daemon says what the pod holds", SOON, async || {
+        let (_, out, _) = cluster.baton(&["audit", "--agent-namespace", NAMESPACE]).await;
+        (out.contains("default/edited") && out.contains(second.as_str())).then_some(())
+    })
+    .await;
+    let (_, out, _) = cluster.baton(&["get", "pods", "--agent-namespace", NAMESPACE]).await;
+    assert!(out.contains("in truth it holds"), "{out}");
+    fill(&cluster, 7, 6, second).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_daemon_that_may_not_remove_the_lock_of_a_pod_that_it_has_served_says_so_and_the_next_pod_gets_it() {
+    let cluster = cluster().await;
+    let path = "/apis/admissionregistration.k8s.io/v1";
+    let rules = json!([{"apiGroups": [""], "apiVersions": ["v1"], "operations": ["UPDATE"], "resources": ["nodes"]}]);
+    let rule =
+        json!([{"expression": "!request.userInfo.username.endsWith(':baton-device-plugin')", "message": "not now"}]);
+    let spec = json!({"failurePolicy": "Fail", "matchConstraints": {"resourceRules": rules}, "validations": rule});
+    let policy = json!({"metadata": {"name": "no-unlock"}, "spec": spec});
+    let binding =
+        json!({"metadata": {"name": "no-unlock"}, "spec": {"policyName": "no-unlock", "validationActions": ["Deny"]}});
+    for (plural, object) in [("validatingadmissionpolicies", policy), ("validatingadmissionpolicybindings", binding)] {
+        Call::create(format!("{path}/{plural}"), object).send(&cluster.client).await.expect("written");
+    }
+    let daemon = cluster.client_of(NAMESPACE, "baton-device-plugin", Some("node-0")).await;
+    until("the policy is in force", SOON, async || {
+        let label = json!({"metadata": {"labels": {"node.koordinator.sh/gpu-model": "x"}}});
+        Call::patch("/api/v1/nodes/node-0", label).send(&daemon).await.err().filter(|why| why.contains("not now"))
+    })
+    .await;
+    // Far within the expiry of five minutes.
+    for name in ["first", "second", "third"] {
+        cluster.create(&pod(name).app("main", &[("nvidia.com/gpu", "1")])).await;
+    }
+    for name in ["first", "second", "third"] {
+        cluster.until_running(name).await;
+    }
+    assert!(cluster.scheduler.output().lines().all(|line| !line.contains("ExpiredLockHolder")));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -77,7 +77,7 @@ impl Handoff {
             return Intent::TakeOver { old: raw.into(), reason: ReleaseReason::Expired };
         }
         // Bound under the lock that names it, and no container has started: what runs is no holder of the model's locks.
-        let bound = BoundHolder { started: false, called: true, same_bind: true };
+        let bound = BoundHolder { started: false, called: true, same_bind: true, served: false };
         let view = LockView { read, first_seen: Duration::ZERO, holder, bound };
         acquire(&view, claim, liveness, &LockPolicy::default(), now, wall())
     }

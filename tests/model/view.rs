@@ -111,7 +111,7 @@ impl Handoff {
             });
             ListedPod { key: self.setup.table.pods[pod].pod.key.clone(), containers: containers.collect() }
         });
-        PodListing { pods: pods.collect() }
+        PodListing { pods: pods.collect(), ..PodListing::default() }
     }
 
     /// PodResources as this kubelet answers it.

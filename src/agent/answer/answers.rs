@@ -1,6 +1,6 @@
 //! The answer to Allocate: how the devices of a grant reach the container.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -207,6 +207,17 @@ fn add_nics(
     if options.pass_device_specs || !by_cdi {
         add_nodes(answer, nics.iter().flat_map(|(_, parts)| &parts.nodes), table);
     }
+}
+
+/// Devices that an answer of this daemon names, by whichever strategies it was built.
+pub fn named(answer: &ContainerAllocateResponse) -> BTreeSet<DeviceId> {
+    let lists = [GPU_ANNOTATION, RDMA_ANNOTATION].into_iter().filter_map(|key| answer.annotations.get(key));
+    let cdi = answer.cdi_devices.iter().map(|device| &*device.name).chain(lists.flat_map(|list| list.split(',')));
+    let of_cdi = cdi.filter_map(|name| name.split_once('=').map(|(_, id)| id));
+    let variables = [VISIBLE, ADDRESSES].into_iter().filter_map(|key| answer.envs.get(key));
+    let mounts = answer.mounts.iter().filter_map(|mount| mount.container_path.strip_prefix(MOUNTED)?.strip_prefix('/'));
+    let words = of_cdi.chain(variables.flat_map(|list| list.split(','))).chain(mounts);
+    words.filter_map(|word| DeviceId::parse(word).ok()).collect()
 }
 
 const MIB: i64 = 1 << 20;

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::checkpoint::stored_answers;
 use super::ledger_file::{LedgerFile, LoadedLedger, StateDir};
 use super::metrics::ReasonLabel;
 use super::service::HandoffService;
@@ -51,7 +52,7 @@ impl HandoffService {
         let mut backoff = Backoff::new(KUBELET_AGAIN, LIST_BUDGET);
         let mut has_called = false;
         let give_up = clock::mono() + KUBELET_COMES;
-        let listing = loop {
+        let mut listing = loop {
             match self.context.pod_resources.list(clock::mono() + LIST_BUDGET).await {
                 PodResources::Listed(listing) => break listing,
                 PodResources::Unavailable if has_called || clock::mono() >= give_up => {
@@ -68,6 +69,7 @@ impl HandoffService {
             }
         };
         self.context.view.synced_before(Duration::MAX).await;
+        listing.answers = stored_answers(&self.settings.kubelet_dir);
         let inventory = self.context.inventory.load();
         let seen = self.context.view.seen();
         rebuild(&self.settings.node, &seen.pods, &listing, &inventory)

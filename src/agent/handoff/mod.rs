@@ -6,6 +6,7 @@
 
 pub mod api;
 mod calls;
+mod checkpoint;
 mod follow_up;
 pub mod housekeeping;
 pub mod ledger_file;

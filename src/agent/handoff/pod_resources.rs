@@ -128,5 +128,5 @@ fn listing(response: ListPodResourcesResponse) -> PodListing {
         }
         ListedPod { key: PodKey::new(&pod.namespace, &pod.name), containers }
     });
-    PodListing { pods: pods.collect() }
+    PodListing { pods: pods.collect(), ..PodListing::default() }
 }

@@ -1,6 +1,7 @@
 //! The service behind the kubelet's calls: serialised, within a budget, the ledger written before an answer leaves.
 
 use std::collections::BTreeSet;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -47,6 +48,8 @@ pub struct HandoffSettings {
     pub policy: AllocatePolicy,
     /// Budget of one call.
     pub budget: Duration,
+    /// The kubelet's device-plugins directory.
+    pub kubelet_dir: PathBuf,
     /// Starts are refused while the kubelet's commitment is not the assignment.
     pub verify_before_start: bool,
 }
@@ -82,6 +85,27 @@ pub struct HandoffService {
     pub(super) after: Arc<FollowUp>,
     /// Pods that run without having been served.
     pub(super) unserved: ArcSwap<BTreeSet<PodUid>>,
+    /// `None` until the unlocker has looked at the lock.
+    pub(super) unreleased: watch::Sender<Option<ServedLock>>,
+}
+
+/// What became of the lock of a holder that was served.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ServedLock {
+    /// There is none.
+    Released,
+    /// This value could not be removed so far.
+    Stands(Box<str>),
+}
+
+impl ServedLock {
+    /// The value that stands.
+    pub fn raw(self) -> Option<Box<str>> {
+        match self {
+            Self::Released => None,
+            Self::Stands(raw) => Some(raw),
+        }
+    }
 }
 
 /// What is remembered from one call of the kubelet to the next.
@@ -158,6 +182,7 @@ impl HandoffService {
             kubelet_starts: AtomicU64::new(0),
             after,
             unserved: ArcSwap::default(),
+            unreleased: watch::Sender::new(None),
         })
     }
 
@@ -344,6 +369,16 @@ impl HandoffService {
     /// Pods that run although no call was made for them, as the last comparison with the kubelet has proven.
     pub fn unserved(&self) -> Arc<BTreeSet<PodUid>> {
         self.unserved.load_full()
+    }
+
+    /// Announces a lock that stays although its holder was served; `None` until the lock was looked at.
+    pub fn unreleased(&self) -> watch::Receiver<Option<ServedLock>> {
+        self.unreleased.subscribe()
+    }
+
+    /// Says what became of the lock of a served holder.
+    pub(super) fn say_served_lock(&self, now: ServedLock) {
+        self.unreleased.send_if_modified(|known| known.replace(now.clone()) != Some(now));
     }
 
     /// Decides, reading live what the decision asks for. Also returns the pods whose admission is over.

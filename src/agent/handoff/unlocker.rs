@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::metrics::ReasonLabel;
-use super::service::HandoffService;
+use super::service::{HandoffService, ServedLock};
 use crate::cluster::node_lock::LockWrite;
 use crate::contract::{LockRead, PodKey};
 use crate::decide::lock::{LiveHolder, ReleaseIntent, ReleaseReason, judge_release};
@@ -106,7 +106,16 @@ async fn step(
         }
     }
     let lock = service.context.view.seen().lock.clone();
-    match judge(service, &lock, asked.as_ref()).await {
+    let intent = judge(service, &lock, asked.as_ref()).await;
+    match &intent {
+        // A daemon that starts may have tried before: a scheduler must not take the holder for unserved until the first try is over.
+        ReleaseIntent::Release { raw, reason: ReleaseReason::Served } if service.unreleased.borrow().is_none() => {
+            service.say_served_lock(ServedLock::Stands(raw.clone()));
+        }
+        ReleaseIntent::Release { reason: ReleaseReason::Served, .. } => {}
+        _ => service.say_served_lock(ServedLock::Released),
+    }
+    match intent {
         ReleaseIntent::Keep if asked.as_ref().is_some_and(|asked| Some(&*asked.raw) == lock.raw()) => {
             NextStep::AskAgain
         }
@@ -168,6 +177,7 @@ async fn release(service: &HandoffService, lock: &LockRead, raw: &str, reason: R
                 metrics.lock_held_seconds.observe(clock::wall().duration_since(value.time).as_secs_f64());
             }
             tracing::info!(lock = raw, reason = %reason, "node lock released");
+            service.say_served_lock(ServedLock::Released);
             // Unless the watch has already brought a newer value.
             let mut seen = service.context.view.seen();
             if seen.lock == *lock {
@@ -181,6 +191,9 @@ async fn release(service: &HandoffService, lock: &LockRead, raw: &str, reason: R
         }
         Err(error) => {
             tracing::warn!(error = words(&error), "the node lock could not be released; trying again");
+            if reason == ReleaseReason::Served {
+                service.say_served_lock(ServedLock::Stands(raw.into()));
+            }
             NextStep::Failed
         }
     }

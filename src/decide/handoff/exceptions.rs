@@ -50,7 +50,7 @@ pub fn exceptions<'a>(
     Some(found)
 }
 
-/// What a served pod holds, where its annotation as it stands now does not cover that.
+/// What a served pod holds, where its annotation as it stands now does not cover that, or names more.
 fn differs(pods: &NodePods, pod: &HandoffPod, own: &[&LedgerEntry], inventory: &NodeInventory) -> Option<Entries> {
     let said = pods.current(&pod.pod.uid).and_then(|pod| pod.promise()).unwrap_or_default();
     let held = merged(own.iter().map(|entry| (entry.slot.init, &*entry.served)));
@@ -58,7 +58,12 @@ fn differs(pods: &NodePods, pod: &HandoffPod, own: &[&LedgerEntry], inventory: &
     let is_due = calls
         .any(|call| own.iter().all(|of| (&*of.container, &*of.resource) != (&*call.container.name, call.resource)));
     if !(is_due && pods.is_edited(&pod.pod.uid)) {
-        return (!covers(&said, &held)).then_some(held);
+        let more = !is_due
+            && said.devices.iter().any(|(kind, list)| {
+                let own = held.get(kind).map_or(&[][..], Vec::as_slice);
+                list.iter().any(|device| own.iter().all(|held| held.id != device.id))
+            });
+        return (more || !covers(&said, &held)).then_some(held);
     }
     // Calls are still to come: they are answered by the first version.
     let first = planned(pod, inventory).unwrap_or_default();
@@ -144,8 +149,11 @@ fn explicit(kind: &DeviceType, device: &DeviceEntry) -> DeviceEntry {
 #[cfg(test)]
 mod tests {
     use super::super::ledger::Ledger;
-    use super::super::testing::{NODE, gpu_pod, granted, inventory, pods, whole, with_assignment};
+    use super::super::testing::{
+        NODE, container, gpu_pod, granted, inventory, pod as handoff_pod, pods, whole, with_assignment,
+    };
     use super::*;
+    use crate::decide::pod::ContainerKind::App;
     use crate::decide::pod::Phase;
 
     fn of(pods: &NodePods, ledger: &Ledger) -> Exceptions {
@@ -171,8 +179,20 @@ mod tests {
         let ledger = granted(&pod, &[("main", &["GPU-1", "GPU-2"])]);
         assert_eq!(of(&pods(&[&pod]), &ledger), Exceptions::new());
         assert_eq!(of(&pods(&[&pod]), &Ledger::default()), Exceptions::new(), "not served yet");
-        let partly = granted(&pod, &[("main", &["GPU-1"])]);
-        assert_eq!(of(&pods(&[&pod]), &partly), Exceptions::new(), "a part of it");
+    }
+
+    #[test]
+    fn a_pod_whose_calls_are_all_served_holds_no_more_than_they_gave_it() {
+        let pod = bound(2, &["GPU-1", "GPU-2"]);
+        let ledger = granted(&pod, &[("main", &["GPU-1"])]);
+        assert_eq!(ids(&of(&pods(&[&pod]), &ledger)[&pod.pod.uid]), ["GPU-1"]);
+        let two = [container("one", App, &[(key::NVIDIA_GPU, 1)]), container("two", App, &[(key::NVIDIA_GPU, 1)])];
+        let mut pod = with_assignment(handoff_pod("a", two.to_vec()), &[("one", &["GPU-1"]), ("two", &["GPU-2"])]);
+        let list = ["GPU-1", "GPU-2"].map(whole).to_vec();
+        let allocation = DeviceAllocation { devices: [(DeviceType::Gpu, list)].into(), ..DeviceAllocation::default() };
+        pod.assignment.device_allocated = Some(allocation.print().into());
+        let ledger = granted(&pod, &[("one", &["GPU-1"])]);
+        assert_eq!(of(&pods(&[&pod]), &ledger), Exceptions::new(), "the call of the second container is still to come");
     }
 
     #[test]

@@ -2,7 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::contract::PodKey;
+use super::ledger::EntryKey;
+use crate::contract::{DeviceId, PodKey};
 
 /// The answer of `PodResources.List`, or why there is none.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -20,6 +21,10 @@ pub enum PodResources {
 pub struct PodListing {
     /// In the kubelet's (random) order.
     pub pods: Vec<ListedPod>,
+    /// Devices that the answers name which the kubelet has stored, and gives to a container each time it starts: what the container
+    /// really has. Read where a ledger is rebuilt; empty where the kubelet's
+    /// checkpoint cannot be read.
+    pub answers: BTreeMap<EntryKey, BTreeSet<DeviceId>>,
 }
 
 /// Resource name → kubelet ids, without duplicates.

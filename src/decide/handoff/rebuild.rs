@@ -32,7 +32,7 @@ pub fn rebuild(node: &str, pods: &NodePods, listing: &PodListing, inventory: &No
         pods.iter().filter(|pod| pod.node.as_deref() == Some(node) && !pod.phase.is_terminal() && pod.has_started());
     for pod in started.filter(|pod| !listing.lists(&pod.pod.key)) {
         for call in pod.expected_calls(|name| inventory.registers(name)) {
-            add(&mut ledger, pod, &call, &BTreeSet::new(), GrantState::Intent, inventory);
+            add(&mut ledger, pod, &call, Known::of(listing, pod, &call, None), GrantState::Intent, inventory);
         }
     }
     ledger
@@ -51,7 +51,7 @@ pub fn learn(
     let mut learned = adopt(ledger, node, pods);
     for listed in &listing.pods {
         if let Some(pod) = of_key(node, pods, listed) {
-            learned |= pod_entries(ledger, pod, listed, inventory);
+            learned |= pod_entries(ledger, pod, listed, listing, inventory);
         }
     }
     learned
@@ -64,7 +64,13 @@ fn of_key<'a>(node: &str, pods: &'a NodePods, listed: &ListedPod) -> Option<&'a 
         .min_by_key(|pod| pod.deleting.is_some())
 }
 
-fn pod_entries(ledger: &mut Ledger, pod: &HandoffPod, listed: &ListedPod, inventory: &NodeInventory) -> bool {
+fn pod_entries(
+    ledger: &mut Ledger,
+    pod: &HandoffPod,
+    listed: &ListedPod,
+    listing: &PodListing,
+    inventory: &NodeInventory,
+) -> bool {
     // What is listed may still be the predecessor's of the same name.
     if ledger.iter().any(|entry| entry.pod.key == pod.pod.key && entry.pod.uid != pod.pod.uid) {
         return false;
@@ -86,20 +92,41 @@ fn pod_entries(ledger: &mut Ledger, pod: &HandoffPod, listed: &ListedPod, invent
             ids.is_some()
         };
         if is_served {
-            added |= add(ledger, pod, call, &ids.cloned().unwrap_or_default(), GrantState::Committed, inventory);
+            added |= add(ledger, pod, call, Known::of(listing, pod, call, ids), GrantState::Committed, inventory);
         }
     }
     added
+}
+
+/// What the kubelet knows of one served call.
+struct Known<'a> {
+    /// Its ids.
+    ids: BTreeSet<Box<str>>,
+    /// Devices of its stored answer.
+    answered: Option<&'a BTreeSet<DeviceId>>,
+}
+
+impl<'a> Known<'a> {
+    fn of(
+        listing: &'a PodListing,
+        pod: &HandoffPod,
+        call: &ExpectedCall<'_>,
+        ids: Option<&BTreeSet<Box<str>>>,
+    ) -> Self {
+        let key = EntryKey::new(&pod.pod.uid, &call.container.name, call.resource);
+        Self { ids: ids.cloned().unwrap_or_default(), answered: listing.answers.get(&key) }
+    }
 }
 
 fn add(
     ledger: &mut Ledger,
     pod: &HandoffPod,
     call: &ExpectedCall<'_>,
-    ids: &BTreeSet<Box<str>>,
+    known: Known<'_>,
     state: GrantState,
     inventory: &NodeInventory,
 ) -> bool {
+    let Known { ids, answered } = known;
     let key = EntryKey::new(&pod.pod.uid, &call.container.name, call.resource);
     if let Some(known) = ledger.get(&key) {
         // No call is without ids: this one was rebuilt before the kubelet listed what it holds.
@@ -109,26 +136,30 @@ fn add(
         ledger.forget(&key);
     }
     let assignment = PodAssignment::read(pod, inventory).ok().flatten();
+    let answered: BTreeSet<DeviceId> =
+        answered.into_iter().flatten().filter(|id| inventory.devices.contains_key(*id)).cloned().collect();
     let served = match (&assignment, delivers(call)) {
         (_, false) => Vec::new(),
         (Some(assignment), true) => {
-            let mut both = planned(pod, assignment, ledger, inventory, call, ids);
+            let mut both = planned(pod, assignment, ledger, inventory, call, &ids);
             // An annotation may have been edited while no ledger knew better: less than the container asks for is not believed.
             for (kind, device) in both.iter_mut().filter(|(kind, device)| !is_asked_for(pod, call, kind, device)) {
                 room::make_whole(kind, device);
             }
-            // The kubelet's ids and the annotation differ: which of them the container has cannot be known any more, so neither is given
-            // to another pod until this one has ended.
-            let set = assignment.pod_set(pod, &kind_of(call.resource));
-            both.extend(
-                by_ids(ids, call.resource, inventory).into_iter().filter(|(_, device)| !set.contains(&device.id)),
-            );
+            // Where the kubelet's word and the annotation differ, the devices of neither are given to another pod until this one has ended.
+            let set = if answered.is_empty() {
+                assignment.pod_set(pod, &kind_of(call.resource))
+            } else {
+                both.iter().flat_map(|(_, device)| device.named().cloned()).collect()
+            };
+            let held = whole_devices(&answered, &ids, call.resource, inventory);
+            both.extend(held.into_iter().filter(|(_, device)| !set.contains(&device.id)));
             both
         }
-        (None, true) => by_ids(ids, call.resource, inventory),
+        (None, true) => whole_devices(&answered, &ids, call.resource, inventory),
     };
     let slot = ContainerSlot::of(pod, &call.container.name);
-    let ids = ids.iter().cloned().collect();
+    let ids = ids.into_iter().collect();
     let entry = LedgerEntry::new(&pod.pod, &call.container.name, call.resource, slot, ids, served, state);
     ledger.record(LedgerEntry { assigned: assignment.is_some(), ..entry });
     true
@@ -169,9 +200,18 @@ fn planned(
     plan.of(&call.container.name, &kind).iter().map(|entry| (kind.clone(), entry.clone())).collect()
 }
 
-/// Devices that the kubelet holds for a pod without a known assignment: counted as whole, which errs on the safe side.
-fn by_ids(ids: &BTreeSet<Box<str>>, resource: &str, inventory: &NodeInventory) -> Vec<(DeviceType, DeviceEntry)> {
-    let devices: BTreeSet<DeviceId> = ids.iter().filter_map(|id| DeviceId::of_kubelet_id(id).ok()).collect();
+/// Devices that a container has by its stored answer, else by the kubelet's ids: counted as whole, which errs on the safe side.
+fn whole_devices(
+    answered: &BTreeSet<DeviceId>,
+    ids: &BTreeSet<Box<str>>,
+    resource: &str,
+    inventory: &NodeInventory,
+) -> Vec<(DeviceType, DeviceEntry)> {
+    let devices: BTreeSet<DeviceId> = if answered.is_empty() {
+        ids.iter().filter_map(|id| DeviceId::of_kubelet_id(id).ok()).collect()
+    } else {
+        answered.clone()
+    };
     let entry = |id: DeviceId| {
         let minor = inventory.devices.get(&id).map_or(0, |device| device.minor);
         DeviceEntry { minor, id, resources: std::collections::BTreeMap::new(), extension: None }
@@ -212,7 +252,8 @@ fn orphan_entries(ledger: &mut Ledger, listed: &ListedPod, inventory: &NodeInven
             resources.iter().filter(|(resource, ids)| inventory.registers(resource) && !ids.is_empty())
         {
             let slot = ContainerSlot { order: u16::MAX, init: false, sidecar: false };
-            let (listed, served) = (ids.iter().cloned().collect(), by_ids(ids, resource, inventory));
+            let served = whole_devices(&BTreeSet::new(), ids, resource, inventory);
+            let listed = ids.iter().cloned().collect();
             let entry = LedgerEntry::new(&pod, container, resource, slot, listed, served, GrantState::Committed);
             ledger.record(LedgerEntry { assigned: false, ..entry });
         }
@@ -344,6 +385,25 @@ mod tests {
         let listing = listing(&[("a", "main", GPU, &["GPU-1"])]);
         let ledger = rebuild(NODE, &pods(&[&pod]), &listing, &inventory(4));
         assert_eq!(devices(&ledger, "main").unwrap(), ["GPU-3", "GPU-1"]);
+    }
+
+    #[test]
+    fn the_answers_that_the_kubelet_has_stored_outweigh_its_ids() {
+        // Served with GPU-1 and GPU-2 under other ids; the annotation was shortened while no daemon ran.
+        let pod = with_assignment(gpu_pod("a", 2), &[("main", &["GPU-1"])]);
+        let mut listing = listing(&[("a", "main", GPU, &["GPU-0", "GPU-3"])]);
+        let key = EntryKey::new(&pod.pod.uid, "main", GPU);
+        let answered = ["GPU-1", "GPU-2", "void"].map(|id| DeviceId::parse(id).unwrap());
+        listing.answers.insert(key, answered.into());
+        let ledger = rebuild(NODE, &pods(&[&pod]), &listing, &inventory(4));
+        assert_eq!(devices(&ledger, "main").unwrap(), ["GPU-1", "GPU-2"]);
+        // Without an assignment too.
+        let ledger = rebuild(NODE, &pods(&[&gpu_pod("a", 2)]), &listing, &inventory(4));
+        assert_eq!(devices(&ledger, "main").unwrap(), ["GPU-1", "GPU-2"]);
+        // Moved: neither set goes to another pod.
+        let moved = with_assignment(gpu_pod("a", 1), &[("main", &["GPU-3"])]);
+        let ledger = rebuild(NODE, &pods(&[&moved]), &listing, &inventory(4));
+        assert_eq!(devices(&ledger, "main").unwrap(), ["GPU-3", "GPU-1", "GPU-2"]);
     }
 
     #[test]

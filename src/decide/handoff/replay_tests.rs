@@ -67,7 +67,7 @@ fn listing_of(view: &Value) -> PodListing {
         });
         ListedPod { key: PodKey::new(namespace, name), containers: containers.collect() }
     });
-    PodListing { pods: pods.collect() }
+    PodListing { pods: pods.collect(), ..PodListing::default() }
 }
 
 #[test]

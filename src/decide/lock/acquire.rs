@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use crate::contract::{Holder, LockFormat, LockRead, LockValue, PodRef};
+use crate::contract::{AgentStatus, Holder, LockFormat, LockRead, LockValue, PodRef};
 
 use super::holder::HolderState;
 use super::owner::{LockMatch, names};
@@ -50,15 +50,19 @@ pub struct BoundHolder {
     pub called: bool,
     /// Its `bind-timestamp` is the lock's time: it was bound under this very lock.
     pub same_bind: bool,
+    /// The node's daemon says that it has served it and could not remove this very lock.
+    pub served: bool,
 }
 
 impl BoundHolder {
-    /// Of the pod `holder`, on a node whose daemon has registered what `registers` says.
-    pub fn of(lock: &LockRead, holder: &HandoffPod, registers: impl Fn(&str) -> bool) -> Self {
+    /// Of the pod `holder`, on a node whose daemon said `status` last.
+    pub fn of(lock: &LockRead, holder: &HandoffPod, status: Option<&AgentStatus>) -> Self {
+        let registers = |name: &str| status.is_some_and(|status| status.registers(name));
         Self {
             started: holder.has_started(),
             called: holder.expected_calls(registers).next().is_some(),
             same_bind: matches!(lock, LockRead::Held { value, .. } if names(value, holder) == LockMatch::ThisBind),
+            served: status.and_then(|status| status.unreleased.as_deref()).is_some_and(|raw| lock.raw() == Some(raw)),
         }
     }
 
@@ -219,6 +223,7 @@ pub fn acquire(
             };
         }
         HolderState::Unbound(pod) => (pod, None),
+        HolderState::BoundHere(_) if lock.bound.served => return take_over(ReleaseReason::Served),
         HolderState::BoundHere(pod) => (pod, Some(lock.bound)),
     };
     let age = match expired(lock, time, policy, now, wall) {
@@ -327,7 +332,7 @@ mod tests {
     }
 
     /// Bound under this lock, called for, and not started.
-    const UNSERVED: BoundHolder = BoundHolder { started: false, called: true, same_bind: true };
+    const UNSERVED: BoundHolder = BoundHolder { started: false, called: true, same_bind: true, served: false };
 
     /// The intent of `me` about the lock of a live, bound holder, ten minutes after it was set and `watched` for that long.
     fn late(bound: BoundHolder, watched: Duration) -> Intent {
@@ -357,6 +362,21 @@ mod tests {
         {
             assert!(matches!(late(bound, MIN), Intent::TakeOver { reason: ReleaseReason::Started, .. }));
         }
+    }
+
+    #[test]
+    fn the_lock_of_a_holder_that_its_daemon_says_it_has_served_is_taken_over_at_once_and_the_pod_stays() {
+        for watched in [Duration::from_secs(1), 10 * MIN] {
+            let intent = late(BoundHolder { served: true, ..UNSERVED }, watched);
+            assert!(matches!(intent, Intent::TakeOver { reason: ReleaseReason::Served, .. }), "{intent:?}");
+        }
+        let status = |raw: &str| {
+            let text = format!(r#"{{"version":"1","registered":[],"identity":"exact","unreleased":"{raw}"}}"#);
+            AgentStatus::parse(&text).unwrap()
+        };
+        let (read, holder) = (LockRead::parse(Some(&held_by("other"))), pod("other", Some("n")));
+        assert!(BoundHolder::of(&read, &holder, Some(&status(&held_by("other")))).served);
+        assert!(!BoundHolder::of(&read, &holder, Some(&status(&held_by("one before")))).served, "another lock");
     }
 
     const LIVE: AgentLiveness = AgentLiveness::LiveSince(Duration::ZERO);

@@ -110,6 +110,8 @@ struct Locks {
     resumed: BTreeSet<Box<str>>,
     /// Holders that were fenced, and when.
     fenced: BTreeMap<PodUid, Duration>,
+    /// Pods that run without their devices and have to be deleted, and their nodes. Their locks may have gone meanwhile.
+    unserved: BTreeMap<PodUid, NodeId>,
     /// On which nodes and when holders were deleted, in order of time.
     deletions: VecDeque<(NodeId, Duration)>,
     /// When it was said last that the fence is suspended.
@@ -144,6 +146,7 @@ impl Locks {
         self.releases.clear();
         self.reads.clear();
         self.resumed.clear();
+        self.unserved.clear();
     }
 }
 

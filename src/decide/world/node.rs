@@ -118,17 +118,14 @@ impl Node {
         }
     }
 
-    /// The daemon has registered `resource`, by its latest word.
-    pub fn registers(&self, resource: &str) -> bool {
-        let status = self.agent.as_ref().and_then(|agent| agent.status.as_ref());
-        status.is_some_and(|status| status.registered.iter().any(|name| name == resource))
+    /// The daemon's latest word, also while it is stale.
+    pub fn agent_status(&self) -> Option<&AgentStatus> {
+        self.agent.as_ref()?.status.as_deref()
     }
 
     /// `true` while the kubelet would call this node's agent for `resource`: registered, and not zeroed by the kubelet.
     pub fn serves(&self, resource: &str) -> bool {
-        let serves = |status: &Shared<AgentStatus>| {
-            !status.too_many_exceptions && status.registered.iter().any(|name| name == resource)
-        };
+        let serves = |status: &Shared<AgentStatus>| !status.too_many_exceptions && status.registers(resource);
         self.live_agent().is_some_and(serves)
             && self.facts.as_ref().is_some_and(|facts| facts.allocatable.scalar(resource) > 0)
     }

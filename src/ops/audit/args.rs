@@ -58,7 +58,7 @@ pub async fn run(args: AuditArgs) -> anyhow::Result<ExitCode> {
 }
 
 fn print(report: &AuditReport, policies: &Policies, output: Option<Output>) -> anyhow::Result<String> {
-    let AuditReport { nodes, devices, pods, violations } = report;
+    let AuditReport { nodes, devices, pods, violations, leases_unread } = report;
     if let Some(output) = output {
         let mut printed = json!(report);
         for (item, violation) in printed["violations"].as_array_mut().into_iter().flatten().zip(violations) {
@@ -73,6 +73,12 @@ fn print(report: &AuditReport, policies: &Policies, output: Option<Output>) -> a
     let mut text = String::new();
     for violation in violations {
         writeln!(text, "{violation}")?;
+    }
+    if let Some(why) = leases_unread {
+        writeln!(
+            text,
+            "note: {why}; so a pod that holds other devices than its annotation says is not found: grant `list` on Leases there"
+        )?;
     }
     let policy_words = policies.words();
     let broken = if let Policies::Broken(problems) = policies { problems.len() } else { 0 };

@@ -1,5 +1,6 @@
 //! The cluster as a scheduler would know it, and its violations.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -26,17 +27,22 @@ pub struct AuditReport {
     pub pods: usize,
     /// Empty when all holds.
     pub violations: Vec<Violation>,
+    /// Why the Leases of the node daemons could not be read: then pods count for what their annotations say.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub leases_unread: Option<String>,
 }
 
 /// Reads the cluster, with the daemons in `namespace`, and checks it. Pods are read last: a device that changes hands in between is missing rather than held twice.
 pub async fn read(client: Client, namespace: &str, lock_key: &str, lock_ends: Duration) -> anyhow::Result<AuditReport> {
     let nodes = all(Api::<LightNode>::all(client.clone()), "nodes").await?;
     let devices = live::devices(client.clone()).await?;
-    // Without the right to read them, or a namespace for them, the annotations alone count.
-    let leases = live::agent_leases(client.clone(), namespace).await.unwrap_or_default();
+    let (leases, leases_unread) = match live::agent_leases(client.clone(), namespace).await {
+        Ok(leases) => (leases, None),
+        Err(error) => (BTreeMap::new(), Some(format!("{error:#}"))),
+    };
     let pods = all(Api::<LightPod>::all(client), "pods").await?;
     let read = ClusterObjects { nodes, devices, leases: leases.into_values().collect(), pods };
-    Ok(report(read, lock_key, clock::wall(), lock_ends))
+    Ok(AuditReport { leases_unread, ..report(read, lock_key, clock::wall(), lock_ends) })
 }
 
 /// What was read of a cluster.
@@ -65,7 +71,7 @@ pub fn report(read: ClusterObjects, lock_key: &str, wall: Timestamp, lock_ends: 
         world.apply(event, Duration::ZERO, wall);
     }
     let violations = check_cluster(&world, wall, lock_ends);
-    AuditReport { nodes: counts.0, devices: counts.1, pods: counts.2, violations }
+    AuditReport { nodes: counts.0, devices: counts.1, pods: counts.2, violations, leases_unread: None }
 }
 
 #[cfg(test)]

@@ -129,8 +129,7 @@ fn runs(snapshot: &Snapshot, pod: &PodRef) -> bool {
 /// Which proof the scheduler will never have that the holder may be deleted.
 fn missing(snapshot: &Snapshot, node: &str, read: &LockRead, pod: &PodRef) -> Option<Missing> {
     let status = snapshot.leases.get(&AgentStatus::lease_name(node)).and_then(LightLease::status)?;
-    let registers = |name: &str| status.registered.iter().any(|own| own == name);
-    BoundHolder::of(read, snapshot.pods.get(&pod.key)?, registers).missing()
+    BoundHolder::of(read, snapshot.pods.get(&pod.key)?, Some(&status)).missing()
 }
 
 impl Row for LockRow {

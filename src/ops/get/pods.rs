@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use super::output::Row;
 use super::snapshot::{Notes, Snapshot, name_of};
-use crate::contract::{DeviceAllocation, PodKey, PodUid, key};
+use crate::contract::{AgentStatus, DeviceAllocation, PodKey, PodUid, key};
 use crate::decide::lock::HolderState;
 use crate::decide::pod::{HandoffPod, Phase};
 
@@ -55,10 +55,34 @@ pub fn rows(snapshot: &Snapshot, namespace: Option<&str>, lock_key: &str) -> Vec
     let pods = snapshot.pods.values().filter(of_namespace);
     let pods = pods.filter(|pod| pod.asks_for_devices() || pod.assignment.device_allocated.is_some());
     let none = Notes::default();
-    pods.map(|pod| row(pod, snapshot.notes.get(&pod.pod.key).unwrap_or(&none), &holders, &known)).collect()
+    pods.map(|pod| {
+        let otherwise = held_otherwise(snapshot, pod);
+        row(pod, snapshot.notes.get(&pod.pod.key).unwrap_or(&none), otherwise, &holders, &known)
+    })
+    .collect()
 }
 
-fn row(pod: &HandoffPod, notes: &Notes, holders: &[(PodKey, PodUid)], known: &[&str]) -> PodRow {
+/// What its node's daemon says of a pod that holds other devices than its annotation says.
+fn held_otherwise(snapshot: &Snapshot, pod: &HandoffPod) -> Option<String> {
+    let lease = snapshot.leases.get(&AgentStatus::lease_name(pod.node.as_deref()?))?;
+    let held = lease.status()?.exceptions?.remove(&pod.pod.uid)?;
+    let ids: Vec<&str> = held.values().flatten().map(|entry| entry.id.as_str()).collect();
+    Some(if ids.is_empty() {
+        "it runs without its devices: the kubelet never called the node daemon for it; delete it".to_owned()
+    } else if pod.assignment.device_allocated.is_none() {
+        format!("without an assignment it holds {}", ids.join(", "))
+    } else {
+        format!("its annotation was changed after the bind; in truth it holds {}", ids.join(", "))
+    })
+}
+
+fn row(
+    pod: &HandoffPod,
+    notes: &Notes,
+    otherwise: Option<String>,
+    holders: &[(PodKey, PodUid)],
+    known: &[&str],
+) -> PodRow {
     let assigned = pod.assignment.device_allocated.as_deref().map(DeviceAllocation::parse).transpose();
     let refused = pod.containers.iter().find_map(|container| {
         container.request.as_ref().err().map(|error| format!("container {}: {error}", container.name))
@@ -69,7 +93,8 @@ fn row(pod: &HandoffPod, notes: &Notes, holders: &[(PodKey, PodUid)], known: &[&
         .then(|| "bound without an assignment: by which scheduler?".to_owned());
     let hint = notes.hint.as_ref().map(|bad| format!("annotation {}: {bad}", key::DEVICE_ALLOCATE_HINT));
     let failed = notes.failed.clone();
-    let problem = assigned.as_ref().err().map(ToString::to_string).or(failed).or(refused).or(hint);
+    let bad = assigned.as_ref().err().map(ToString::to_string);
+    let problem = otherwise.or(bad).or(failed).or(refused).or(hint);
     let problem = problem.or(lost).or(unassigned).or_else(|| waits(pod, notes));
     let devices = assigned.ok().flatten().map(|allocation| allocation.devices).unwrap_or_default();
     PodRow {

@@ -155,6 +155,7 @@ impl SchedulerCluster {
             lockless: None,
             exceptions: None,
             too_many_exceptions: false,
+            unreleased: None,
         };
         let lease = json!({"apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
             "metadata": {"name": AgentStatus::lease_name(node), "annotations": {key::AGENT: status.print()}},

@@ -110,7 +110,7 @@ impl Node {
         for call in pod.expected_calls(|_| true) {
             let ids: Vec<String> = (0..call.count).map(|unit| format!("GPU-strange::{unit}")).collect();
             let pods = vec![ListedPod { key: PodKey::new("default", name), containers: listed.clone() }];
-            let resources = PodResources::Listed(PodListing { pods });
+            let resources = PodResources::Listed(PodListing { pods, ..PodListing::default() });
             let context = AllocateContext {
                 node: NODE,
                 pods: &self.pods,

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 
 use baton::contract::allocation::Entries;
 use baton::contract::{AgentStatus, DeviceAllocation, DeviceType, Exceptions, Identity, PodUid, key};
+use baton::decide::pod::Phase;
 
 use crate::harness::scheduler::NAMES;
 use crate::harness::{TestScheduler, pod};
@@ -32,16 +33,20 @@ fn says(cluster: &mut TestScheduler, exceptions: &[(&str, Entries)]) {
 }
 
 fn beat(cluster: &mut TestScheduler, exceptions: Exceptions, too_many_exceptions: bool) {
-    let registered = NAMES.iter().map(|name| (*name).to_owned()).collect();
-    let status = AgentStatus {
+    cluster.say("n", AgentStatus { exceptions: Some(exceptions), too_many_exceptions, ..status() });
+}
+
+/// Nothing is as the annotations do not say.
+fn status() -> AgentStatus {
+    AgentStatus {
         version: "1".into(),
-        registered,
+        registered: NAMES.iter().map(|name| (*name).to_owned()).collect(),
         identity: Identity::Lock,
         lockless: None,
-        exceptions: Some(exceptions),
-        too_many_exceptions,
-    };
-    cluster.beat_status("n", status);
+        exceptions: Some(Exceptions::new()),
+        too_many_exceptions: false,
+        unreleased: None,
+    }
 }
 
 /// A cluster with one node of four GPUs and a daemon of this version.
@@ -151,4 +156,58 @@ fn a_node_with_too_many_exceptions_takes_no_device_pods() {
     let mut cluster = four();
     beat(&mut cluster, Exceptions::new(), true);
     assert_eq!(room(&mut cluster), 0);
+}
+
+/// Holds the lock of `n` and runs.
+fn running_holder(cluster: &mut TestScheduler, name: &str) {
+    cluster.pod(name, ONE);
+    cluster.settle();
+    cluster.change_pod(name, |facts| facts.handoff.phase = Phase::Running);
+    assert_eq!(cluster.holder("n"), Some(name));
+}
+
+#[test]
+fn a_pod_that_runs_unserved_is_deleted_at_the_expiry_of_its_lock_and_again_until_it_is_gone() {
+    let mut cluster = four();
+    running_holder(&mut cluster, "unserved");
+    says(&mut cluster, &[("unserved", Entries::new())]);
+    cluster.lost_fences = 2;
+    cluster.wait(295);
+    assert_eq!((cluster.holder("n"), cluster.stats().fenced), (Some("unserved"), 0));
+    cluster.wait(10);
+    assert_eq!((cluster.holder("n"), cluster.stats().fenced), (None, 1), "the lock is gone, the deletion was lost");
+    // Another pod has the lock meanwhile.
+    cluster.pod("next", ONE);
+    cluster.wait(700);
+    assert!(cluster.fenced.contains("unserved"), "{:?}", cluster.stats());
+    assert!(!cluster.fenced.contains("next") || cluster.holder("n").is_none());
+}
+
+#[test]
+fn a_pod_that_runs_is_not_deleted_once_its_daemon_takes_its_word_back() {
+    let mut cluster = four();
+    running_holder(&mut cluster, "served");
+    says(&mut cluster, &[("served", Entries::new())]);
+    cluster.lost_fences = 1;
+    cluster.wait(305);
+    assert_eq!(cluster.stats().fenced, 1);
+    says(&mut cluster, &[]);
+    cluster.wait(700);
+    assert_eq!((cluster.stats().fenced, cluster.fenced.len()), (1, 0));
+}
+
+#[test]
+fn a_holder_that_its_daemon_has_served_keeps_running_where_the_daemon_cannot_remove_the_lock() {
+    let mut cluster = four();
+    cluster.pod("served", ONE);
+    cluster.settle();
+    let raw = cluster.locks["n"].clone();
+    cluster.say("n", AgentStatus { unreleased: Some(raw.as_str().into()), ..status() });
+    cluster.pod("next", ONE);
+    cluster.settle();
+    assert_eq!(cluster.holder("n"), Some("next"), "taken over at once");
+    // The daemon's word is about another lock now.
+    cluster.wait(295);
+    assert_eq!(cluster.holder("n"), Some("next"));
+    assert!(cluster.fenced.is_empty());
 }

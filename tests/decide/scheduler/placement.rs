@@ -81,6 +81,7 @@ fn with_auto_a_lock_is_written_where_the_agent_needs_one_for_that_scheduler() {
                 lockless,
                 exceptions: None,
                 too_many_exceptions: false,
+                unreleased: None,
             },
         );
         cluster.pod("a", ONE);

@@ -68,6 +68,10 @@ pub struct TestScheduler {
     pub reasons: BTreeMap<String, &'static str>,
     pub notices: Vec<(String, &'static str)>,
     pub fenced: BTreeSet<String>,
+    /// Deletions by the fence that get lost.
+    pub lost_fences: usize,
+    /// What daemons say of themselves, where that is more than the usual.
+    said: BTreeMap<String, AgentStatus>,
     pub evicted: Vec<String>,
     /// Deletions that get lost.
     pub lost_evictions: usize,
@@ -122,6 +126,8 @@ impl TestScheduler {
             reasons: BTreeMap::new(),
             notices: Vec::new(),
             fenced: BTreeSet::new(),
+            lost_fences: 0,
+            said: BTreeMap::new(),
             evicted: Vec::new(),
             claims: BTreeMap::new(),
             volumes: BTreeMap::new(),
@@ -217,6 +223,7 @@ impl TestScheduler {
                 lockless: None,
                 exceptions: None,
                 too_many_exceptions: false,
+                unreleased: None,
             },
         );
     }
@@ -234,10 +241,19 @@ impl TestScheduler {
         });
     }
 
+    /// A daemon says this from now on.
+    pub fn say(&mut self, node: &str, status: AgentStatus) {
+        self.said.insert(node.into(), status.clone());
+        self.beat_status(node, status);
+    }
+
     /// Lets every agent renew its Lease.
     pub fn beat_all(&mut self) {
         for node in self.nodes.keys().cloned().collect::<Vec<_>>() {
-            self.beat(&node, Identity::Lock, &NAMES);
+            match self.said.get(&node).cloned() {
+                Some(status) => self.beat_status(&node, status),
+                None => self.beat(&node, Identity::Lock, &NAMES),
+            }
         }
     }
 
@@ -446,6 +462,7 @@ impl TestScheduler {
                 let result = Ok(self.pods.get(&pod).cloned().map(Box::new));
                 self.report(EffectResult::PodRead { pod, result });
             }
+            Effect::Fence { .. } if self.lost_fences > 0 => self.lost_fences -= 1,
             Effect::Fence { pod, .. } => {
                 self.fenced.insert(pod.key.name.to_string());
                 self.change_pod(&pod.key.name.clone(), |facts| {

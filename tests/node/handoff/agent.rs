@@ -90,8 +90,13 @@ impl Agent {
         let world = Arc::new(KubeHandoffApi::new(client.clone(), NODE, key::NODE_LOCK, notices));
         let view = Arc::new(NodeView::new());
         let inventory = Arc::new(ArcSwap::from_pointee(inventory()));
-        let settings =
-            HandoffSettings { node: NODE.into(), policy, budget: Duration::from_secs(2), verify_before_start: barrier };
+        let settings = HandoffSettings {
+            node: NODE.into(),
+            policy,
+            budget: Duration::from_secs(2),
+            kubelet_dir: kubelet.join("device-plugins"),
+            verify_before_start: barrier,
+        };
         let parts = HandoffContext {
             view: view.clone(),
             api: world,

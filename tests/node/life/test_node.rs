@@ -8,14 +8,14 @@ use std::time::Duration;
 use baton::agent::handoff::StateDir;
 use baton::agent::kubelet::DeviceCalls;
 use baton::agent::kubelet::register::dial;
-use baton::agent::node_handoff::{Handoff, HeldDevices, LedgerLine, OpenHandoff, OpeningContext};
+use baton::agent::node_handoff::{Handoff, HandoffStatus, HeldDevices, LedgerLine, OpenHandoff, OpeningContext};
 use baton::agent::offer::InUse;
 use baton::agent::{AgentError, AgentOptions, Answerer, ContainerGrant, daemon};
 use baton::contract::deviceplugin as api;
 use baton::contract::inventory::DeviceHeld;
 use baton::contract::podresources::AllocatableResourcesRequest;
 use baton::contract::podresources::pod_resources_lister_client::PodResourcesListerClient;
-use baton::contract::{DeviceEntry, DeviceId, DeviceType, Exceptions, Identity, PodRef};
+use baton::contract::{DeviceEntry, DeviceId, DeviceType, Identity, PodRef};
 use baton::decide::handoff::{NodeInventory, UnassignedPods};
 use baton::sim::hardware::{NodeSpec, VirtualNode};
 use baton::sim::kubelet::{Kubelet, KubeletOptions};
@@ -194,7 +194,7 @@ pub struct Chosen {
     pub inventory: Mutex<NodeInventory>,
     handed_out: watch::Sender<u64>,
     identity: watch::Sender<Identity>,
-    exceptions: watch::Sender<Option<Exceptions>>,
+    status: watch::Sender<Option<HandoffStatus>>,
 }
 
 impl Default for Chosen {
@@ -206,7 +206,7 @@ impl Default for Chosen {
             functions: Mutex::default(),
             inventory: Mutex::default(),
             handed_out: watch::Sender::new(1),
-            exceptions: watch::Sender::new(Some(Exceptions::new())),
+            status: watch::Sender::new(Some(HandoffStatus::default())),
             identity: watch::Sender::new(Identity::Exact),
         }
     }
@@ -296,8 +296,8 @@ impl Handoff for Chosen {
     fn identity(&self) -> watch::Receiver<Identity> {
         self.identity.subscribe()
     }
-    fn exceptions(&self) -> watch::Receiver<Option<Exceptions>> {
-        self.exceptions.subscribe()
+    fn status(&self) -> watch::Receiver<Option<HandoffStatus>> {
+        self.status.subscribe()
     }
     fn ledger(&self) -> Vec<LedgerLine> {
         Vec::new()

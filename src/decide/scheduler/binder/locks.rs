@@ -11,7 +11,7 @@ use crate::decide::lock::{
 use crate::decide::scheduler::context::{Context, Step};
 use crate::decide::scheduler::effect::{Effect, LockResult};
 use crate::decide::scheduler::timers::Timer;
-use crate::decide::world::{Node, NodeId, Place, PodId};
+use crate::decide::world::{Node, NodeId, Place, Pod, PodId};
 
 use super::attempt::{Cancel, Stage};
 use super::{Binder, MOST_DELETIONS, SUSPENDED};
@@ -157,6 +157,7 @@ impl Binder {
             self.sweep(cx, *id);
             self.advance(cx, *id);
         }
+        self.delete_unserved(cx);
         let standing: BTreeSet<&str> = locked.iter().filter_map(|id| cx.world.node(*id)?.lock.read.raw()).collect();
         self.locks.proven.retain(|raw| standing.contains(&**raw));
         self.locks.resumed.retain(|raw| standing.contains(&**raw));
@@ -195,8 +196,8 @@ impl Binder {
             HolderState::BoundHere(pod) => cx.world.pod_id(&pod.uid).and_then(|id| cx.world.pod(id)),
             HolderState::Unbound(_) | HolderState::Unknown | HolderState::Gone(_) => None,
         };
-        let registers = |name: &str| node.registers(name);
-        let bound = bound.map(|pod| BoundHolder::of(&read, &pod.facts.handoff, registers)).unwrap_or_default();
+        let of = |pod: &Pod| BoundHolder::of(&read, &pod.facts.handoff, node.agent_status());
+        let bound = bound.map(of).unwrap_or_default();
         let view = LockView { read, first_seen: node.lock.first_seen, holder, bound };
         acquire(&view, claim, node.liveness(), &cx.config.lock_policy, cx.now.mono, cx.now.wall)
     }
@@ -298,11 +299,30 @@ impl Binder {
         let Some(HolderState::BoundHere(pod)) = cx.world.holder(node, cx.now.wall) else { return };
         // Many clients may write the time in the lock: this process has watched it for as long.
         let watched = cx.now.mono >= node.lock.first_seen + cx.config.lock_policy.expiry;
-        if !watched || !node.live_agent().is_some_and(|status| status.is_unserved(&pod.uid)) {
-            return;
+        if watched && node.live_agent().is_some_and(|status| status.is_unserved(&pod.uid)) {
+            self.locks.unserved.insert(pod.uid, node_id);
+            self.delete_unserved(cx);
         }
-        let why = "it runs without its devices: the kubelet did not call the node daemon for it";
-        self.delete_holder(cx, node_id, pod, Duration::ZERO, why.to_owned());
+    }
+
+    /// Deletes pods that run without their devices. A deletion that fails, or that the fence may not make now, is tried again with the
+    /// next sweep, also when their locks have gone.
+    fn delete_unserved(&mut self, cx: &mut Context<'_>) {
+        for (uid, node_id) in self.locks.unserved.clone() {
+            let stays = |pod: &&Pod| pod.facts.handoff.is_live() && pod.facts.handoff.deleting.is_none();
+            let pod = cx.world.pod_id(&uid).and_then(|id| cx.world.pod(id)).filter(stays);
+            // While the daemon is stale, the last thing that it said may be outdated.
+            let status = cx.world.node(node_id).and_then(Node::live_agent);
+            match (pod, status.map(|status| status.is_unserved(&uid))) {
+                (None, _) | (_, Some(false)) => drop(self.locks.unserved.remove(&uid)),
+                (Some(_), None) => {}
+                (Some(pod), Some(true)) => {
+                    let pod = pod.facts.handoff.pod.clone();
+                    let why = "it runs without its devices: the kubelet did not call the node daemon for it";
+                    self.delete_holder(cx, node_id, pod, Duration::ZERO, why.to_owned());
+                }
+            }
+        }
     }
 
     fn fence(&mut self, cx: &mut Context<'_>, node: NodeId, pod: PodRef, age: Duration) {
