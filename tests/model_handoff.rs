@@ -50,7 +50,7 @@ use std::time::Instant;
 use baton::contract::LockFormat;
 use coverage::Branch;
 use machine::Handoff;
-use setup::{Setup, Shape, Unsafe};
+use setup::{Proof, Setup, Shape, Unsafe};
 use stateright::{Checker, HasDiscoveries, Model};
 
 /// Of the random runs.
@@ -64,6 +64,8 @@ enum Extent {
     Depth(usize),
     /// Random runs, so many steps in all.
     Runs(usize),
+    /// So many random runs.
+    Histories(usize),
 }
 
 /// Searches, prints what was seen, and fails on a broken invariant or a branch that was not passed.
@@ -83,7 +85,8 @@ fn holds(setup: Setup, extent: Extent) {
             Seen::of(search.target_max_depth(steps + 1).spawn_bfs().join()),
             format!("all states within {steps} steps"),
         ),
-        Extent::Runs(steps) => (walk(search_model, steps), format!("random runs, seed {SEED}")),
+        Extent::Runs(steps) => (walk(search_model, steps, usize::MAX), format!("random runs, seed {SEED}")),
+        Extent::Histories(runs) => (walk(search_model, usize::MAX, runs), format!("{runs} random runs, seed {SEED}")),
     };
     println!(
         "{name}, faults \"{budget}\", {words}: {} states, {} transitions, depth {}, {:.1} s; longest run to a state that \
@@ -104,10 +107,10 @@ fn holds(setup: Setup, extent: Extent) {
     assert!(missed.is_empty(), "{name}: never passed: {missed:?}");
 }
 
-/// Random runs until nothing moves any more, again from the start, `steps` steps in all.
-fn walk(model: Handoff, steps: usize) -> Seen {
+/// Random runs until nothing moves any more, again from the start: `steps` steps in all, or so many runs.
+fn walk(model: Handoff, steps: usize, mut runs: usize) -> Seen {
     let always: Vec<_> = model.properties().into_iter().filter(|of| properties::ALWAYS.contains(&of.name)).collect();
-    let mut seen = Seen { states: 0, transitions: steps, depth: 0, broken: Vec::new() };
+    let mut seen = Seen { states: 0, transitions: 0, depth: 0, broken: Vec::new() };
     let mut different = std::collections::HashSet::new();
     let hasher = std::hash::BuildHasherDefault::<std::hash::DefaultHasher>::default();
     let mut random = SEED;
@@ -117,10 +120,16 @@ fn walk(model: Handoff, steps: usize) -> Seen {
         model.actions(&state, &mut next);
         // Knuth's linear congruence; its high bits are random enough to choose by.
         random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        let Some(action) = next.get((random >> 33) as usize % next.len().max(1)) else {
+        let Some(action) = next.get((random >> 33) as usize % next.len().max(1)).filter(|_| path.len() < 300) else {
+            // It has come to rest, or it is left after a while.
             (state, path) = (model.init_states().remove(0), Vec::new());
+            runs -= 1;
+            if runs == 0 {
+                break;
+            }
             continue;
         };
+        seen.transitions += 1;
         // An action that changes nothing is passed over.
         let Some(to) = model.next_state(&state, *action) else { continue };
         path.push(*action);
@@ -132,10 +141,6 @@ fn walk(model: Handoff, steps: usize) -> Seen {
         }
         if !seen.broken.is_empty() {
             break;
-        }
-        // A run that does not come to rest is left after a while.
-        if path.len() == 300 {
-            (state, path) = (model.init_states().remove(0), Vec::new());
         }
     }
     seen.states = different.len();
@@ -213,6 +218,7 @@ fn the_literal_proposal_gives_one_device_to_two_pods() {
         first_pending: true,
         replay_by_ids: false,
         blind_release: true,
+        without: None,
     };
     for invariant in [properties::DEVICES, properties::ANSWER, properties::GRANTS, properties::REMOVAL] {
         let setup = dense("literal proposal", "e");
@@ -248,6 +254,48 @@ fn taking_the_first_pending_pod_for_the_caller_answers_with_devices_of_another()
 fn replaying_by_ids_answers_with_devices_of_another() {
     let flaws = Unsafe { replay_by_ids: true, ..Unsafe::default() };
     breaks(dense("replay by ids", ""), flaws, properties::ANSWER);
+}
+
+/// Locks that are forged, annotations that are edited, agents that may not write their Nodes.
+#[test]
+fn hostile_writers_break_no_invariant() {
+    let all = |name, budget| Setup { healing: false, ..dense(name, budget) };
+    holds(Setup { reaches: vec![Forged, Standing], ..spread("forged", "f") }, Extent::Depth(14));
+    holds(Setup { reaches: vec![Edited, Excepted], ..all("edited", "ac") }, Extent::Depth(11));
+    holds(Setup { reaches: vec![Muted, TakeOverServed], runs: true, ..spread("muted", "w") }, Extent::Depth(16));
+}
+
+/// 10,000 histories of edits, forged locks, restarts and losses; and as many where the checkpoint cannot be read either. There the
+/// annotations are true and the kubelet stays: of an edited one whose pod has other ids, or of a repetition with other ids, nothing else
+/// knows the truth.
+#[test]
+fn ten_thousand_hostile_histories_break_no_invariant() {
+    for (name, checkpoint, faults, seen) in [
+        ("hostile", true, "aafflllcccckkewd", &[Edited, Excepted, Diverged, Learned][..]),
+        ("hostile, no checkpoint", false, "fflllccccewd", &[]),
+    ] {
+        let usual = [Forged, Muted, TakeOverServed, TakeOverStarted, Standing, Rebuilt, Fenced];
+        let hostile = Setup { checkpoint, runs: true, healing: false, ..dense(name, faults) };
+        holds(Setup { reaches: [&usual, seen].concat(), ..hostile }, Extent::Histories(10_000));
+    }
+}
+
+/// The fence without one of its proofs deletes a pod that it must not.
+#[test]
+fn a_fence_that_does_without_one_of_its_proofs_deletes_a_live_pod() {
+    let running = |name, budget| Setup { runs: true, ..spread(name, budget) };
+    let unregistered = |name, budget| Setup { unregistered: true, runs: true, ..spread(name, budget) };
+    for (proof, setup) in [
+        (Proof::NotStarted, running("fenced though it runs", "ce")),
+        (Proof::Called, unregistered("fenced though no call comes", "e")),
+        (Proof::Bind, running("fenced for another lock", "fwe")),
+        (Proof::Watched, spread("fenced for an old lock", "f")),
+        (Proof::Settled, spread("fenced though the agent is down", "ce")),
+        (Proof::Unserved, spread("fenced though the agent says that it is served", "we")),
+    ] {
+        holds(Setup { coverage: Arc::default(), ..setup.clone() }, Extent::Depth(10));
+        breaks(setup, Unsafe { without: Some(proof), ..Unsafe::default() }, properties::FENCED);
+    }
 }
 
 use Branch::*;

@@ -18,8 +18,7 @@ async fn cluster() -> TestCluster {
     let server = TestServer::start().await;
     let admission = Admission { on: false, ..Admission::default() };
     server.install(&Values { namespace: NAMESPACE.to_owned(), admission, ..Values::default() }).await;
-    TestCluster::on(server, 1, &[], &["--lease-duration=3s", "--lease-renew-deadline=2s", "--lease-retry=500ms"])
-        .await
+    TestCluster::on(server, 1, &[], &["--lease-duration=3s", "--lease-renew-deadline=2s", "--lease-retry=500ms"]).await
 }
 
 async fn patch(cluster: &TestCluster, path: &str, annotations: serde_json::Value) {

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use baton::decide::handoff::identify::{Caller, IdentifiedBy};
 use baton::decide::handoff::prefer::{Preference, pick, preference};
-use baton::decide::handoff::rebuild::rebuild;
+use baton::decide::handoff::rebuild::{learn, rebuild};
 use baton::decide::handoff::{
     AllocateCall, AllocateContext, AllocateOutcome, AllocateRefusal, AllocateRule, EntryKey, Ledger, LiveReads,
     PodResources, decide, passed_by, validate,
@@ -18,7 +18,7 @@ use super::machine::Handoff;
 use super::properties::Broken;
 use super::setup::{DEVICE_NAMES, GPU, NODE_NAMES, container};
 use super::state::{Book, Lock, PODS, State};
-use super::view::name;
+use super::view::{bit, name};
 
 /// Decisions that may ask for live reads one after another.
 const ROUNDS: usize = 6;
@@ -43,9 +43,15 @@ impl Handoff {
         let resources = if throttled { PodResources::Throttled } else { self.resources(state, node) };
         let mut ledger = self.ledger(state, node);
         ledger.settle(&resources);
+        let pods = self.node_pods(state, node);
+        if let Some(listing) = resources.listing()
+            && learn(&mut ledger, NODE_NAMES[node], &pods, listing, &self.setup.table.inventory[node])
+        {
+            self.hit(Branch::Learned);
+        }
         AgentBooks {
             node,
-            pods: self.node_pods(state, node),
+            pods,
             lock: self.lock_read(state.nodes[node].lock),
             resources,
             ledger,
@@ -214,7 +220,8 @@ impl Handoff {
     /// An answer names a device of the caller that no other running container of it has.
     fn judge_answer(&self, state: &mut State, caller: usize, at: usize, answer: u8) {
         let kinds = self.setup.kinds(caller);
-        let planned = state.pods[caller].bound.is_some_and(|bound| bound.devices.contains(&answer));
+        let planned = state.pods[caller].bound.is_some_and(|bound| bound.devices.contains(&answer))
+            || state.pods[caller].named & bit(answer) != 0;
         let beside = (0..kinds.len())
             .filter(|other| *other != at && kinds[*other] == kinds[at])
             .any(|other| state.kube[caller].answer[other] == Some(answer));
@@ -274,12 +281,19 @@ impl Handoff {
     /// A fresh start: from the file, or rebuilt when that is lost.
     pub fn agent_starts(&self, state: &mut State, node: usize, lost: bool) {
         state.nodes[node].agent_up = true;
+        for pod in (0..PODS).filter(|pod| state.pods[*pod].on(node)) {
+            state.books[pod].first = state.pods[pod].edited;
+        }
         if lost {
-            let listing = self.listing(state, node);
+            let mut listing = self.listing(state, node);
+            listing.answers = self.stored_answers(state, node);
             let pods = self.node_pods(state, node);
             let ledger = rebuild(NODE_NAMES[node], &pods, &listing, &self.setup.table.inventory[node]);
             if !ledger.is_empty() {
                 self.hit(Branch::Rebuilt);
+            }
+            if ledger.iter().any(|entry| entry.devices().count() > 1) {
+                self.hit(Branch::Diverged);
             }
             self.keep(state, node, &ledger);
         }

@@ -31,6 +31,9 @@ branches! {
     TakeOverTerminal "a lock is taken over: its holder has ended",
     TakeOverPastGrace "a lock is taken over: its holder is past its grace",
     TakeOverUnbound "an expired lock of an unbound holder is taken over",
+    TakeOverStarted "an expired lock is taken over: its holder runs",
+    TakeOverServed "a lock is taken over: its agent says that the holder is served",
+    Standing "a lock stands because a proof against its holder is missing",
     Fenced "an expired holder is fenced",
     Contended "a claim waits for a live holder",
     NotSettled "a claim waits for the agent to settle",
@@ -57,6 +60,7 @@ branches! {
     ReleaseRaced "a release finds another value and leaves it",
     Expired "the ledger drops an ended pod's entries",
     Rebuilt "a lost ledger is rebuilt with an entry",
+    Learned "what the kubelet lists and the ledger does not know is learned",
     SchedulerCrash "a scheduler crashes in flight",
     AgentCrash "an agent crashes",
     AgentCrashInCall "an agent crashes between its ledger and its answer",
@@ -69,6 +73,11 @@ branches! {
     KubeletRestartInCall "a kubelet restarts between the answer and its checkpoint",
     Throttled "PodResources is throttled during a call",
     WithoutDevices "a pod is admitted without a call",
+    Forged "a lock that names a bound pod is forged",
+    Edited "the annotation of a bound pod is edited",
+    Excepted "an agent says that a pod holds other devices than its annotation says",
+    Diverged "a lost ledger is rebuilt with two sets of devices",
+    Muted "an agent may not write its Node any more",
 }
 
 thread_local! {

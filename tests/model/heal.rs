@@ -76,6 +76,9 @@ impl Handoff {
             steps.push(Action::AgentStarts { node, lost: false });
         }
         for node in (0..NODES).filter(|node| state.nodes[*node].agent_up) {
+            if state.nodes[node].mute {
+                continue;
+            }
             if state.nodes[node].release.is_some() {
                 steps.push(Action::Unlocked { node, lost: false });
             } else if self.fate(state, node).is_some() {
@@ -116,6 +119,9 @@ impl Handoff {
                 });
             }
             steps.push(Action::Sweep { scheduler: 0, node });
+        }
+        for pod in (0..PODS).filter(|pod| self.setup.runs && self.can_run(state, *pod)) {
+            steps.push(Action::Run { pod });
         }
         for pod in (0..PODS).filter(|pod| state.pods[*pod].life == Life::Deleting) {
             steps.push(Action::GraceEnds { pod });

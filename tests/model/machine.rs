@@ -7,7 +7,8 @@ use super::heal::Healer;
 use super::properties;
 use super::setup::{Setup, Shape};
 use super::state::{
-    Book, CONTAINERS, Faults, Kube, Life, NODES, Node, PODS, Phase, Pod, SCHEDULERS, Scheduler, State, Step,
+    Book, Bound, CONTAINERS, DEVICES, Faults, Kube, Life, Lock, NODES, NONE, Node, OLD, PODS, Phase, Pod, SCHEDULERS,
+    Scheduler, State, Step,
 };
 
 /// What goes wrong inside a call.
@@ -49,6 +50,9 @@ pub enum Action {
     Unlock { node: usize },
     Unlocked { node: usize, lost: bool },
     Expire { node: usize },
+    Forge { node: usize, lock: Lock },
+    Edit { pod: usize, to: u8 },
+    Mute { node: usize },
 }
 
 /// The model.
@@ -73,11 +77,12 @@ impl Handoff {
         let life = |pod| if absent(pod) { Life::Absent } else { Life::There };
         let queued = std::array::from_fn(|pod| !absent(pod));
         State {
-            pods: std::array::from_fn(|pod| Pod { life: life(pod), phase: Phase::Pending, bound: None }),
+            pods: std::array::from_fn(|pod| Pod::new(life(pod), Phase::Pending)),
             kube: [Kube::default(); PODS],
             books: [Book::default(); PODS],
             schedulers: [Scheduler { queued, ..Scheduler::default() }; SCHEDULERS],
-            nodes: [Node { lock: None, expired: false, agent_up: true, release: None, granted: None }; NODES],
+            nodes: [Node { lock: None, expired: false, agent_up: true, mute: false, release: None, granted: None };
+                NODES],
             left: self.setup.faults,
             broken: 0,
         }
@@ -151,7 +156,17 @@ impl Handoff {
         if is.lock.is_some() && !is.expired && left.expiries > 0 {
             actions.push(Action::LockAges { node });
         }
-        for pod in self.callers(state, node) {
+        if left.forgeries > 0 {
+            for pod in (0..PODS).filter(|pod| state.pods[*pod].on(node) && state.pods[*pod].exists()) {
+                let own = state.pods[pod].bound.map_or(0, |bound| bound.time);
+                let locks = [own, OLD].map(|time| Lock { pod: pod as u8, time });
+                actions.extend(locks.map(|lock| Action::Forge { node, lock }));
+            }
+        }
+        if left.mutes > 0 && !is.mute {
+            actions.push(Action::Mute { node });
+        }
+        for pod in self.callers(state, node).into_iter().filter(|_| !self.setup.unregistered) {
             let Some(at) = self.next_container(state, pod) else { continue };
             let (free, must) = self.available(state, pod, at);
             actions.push(Action::Call { pod, id: None, trouble: Trouble::Nothing });
@@ -179,7 +194,9 @@ impl Handoff {
             if left.crashes > 0 && used {
                 actions.push(Action::AgentDies { node });
             }
-            if is.release.is_some() {
+            if is.mute {
+                // Every try to remove the lock is denied.
+            } else if is.release.is_some() {
                 actions.push(Action::Unlocked { node, lost: false });
                 if left.lost_replies > 0 {
                     actions.push(Action::Unlocked { node, lost: true });
@@ -211,7 +228,7 @@ impl Handoff {
                 actions.push(Action::Admit { pod });
             }
             let agent_up = is.bound.is_some_and(|bound| state.nodes[usize::from(bound.node)].agent_up);
-            if !agent_up && state.kube[pod].ids[0].is_none() {
+            if (!agent_up || self.setup.unregistered) && state.kube[pod].ids[0].is_none() {
                 actions.push(Action::AdmitWithout { pod });
             }
         }
@@ -220,6 +237,13 @@ impl Handoff {
             if is.bound.is_some() {
                 actions.push(Action::Delete { pod, force: true });
             }
+        }
+        let one = |bound: Bound| bound.devices[1] == NONE && self.setup.shapes[pod] != Shape::Foreign;
+        if let Some(bound) = is.bound.filter(|bound| state.left.edits > 0 && is.exists() && !is.ended() && one(*bound))
+        {
+            let home = |device: &u8| self.setup.home[usize::from(*device)] == usize::from(bound.node);
+            let others = (0..DEVICES as u8).filter(|to| home(to) && *to != is.edited.unwrap_or(bound.devices[0]));
+            actions.extend(others.map(|to| Action::Edit { pod, to }));
         }
         if is.life == Life::Deleting {
             actions.push(Action::GraceEnds { pod });
@@ -311,6 +335,16 @@ impl Handoff {
                 }
             }
             Action::Expire { node } => self.expire(state, node),
+            Action::Forge { node, lock } => self.forge(state, node, lock),
+            Action::Edit { pod, to } => {
+                self.hit(Branch::Edited);
+                state.pods[pod].edited = Some(to);
+                state.pods[pod].named |= super::view::bit(to);
+            }
+            Action::Mute { node } => {
+                self.hit(Branch::Muted);
+                (state.nodes[node].mute, state.nodes[node].release) = (true, None);
+            }
         }
     }
 
@@ -351,7 +385,7 @@ impl Handoff {
                 if rests && !matches!(is.life, Life::Deleting | Life::PastGrace) {
                     // Whether it has ended or is gone matters to its successor alone.
                     let life = if self.setup.shapes[2] == Shape::Successor { is.life } else { Life::Gone };
-                    *is = Pod { life, phase: Phase::Succeeded, bound: None };
+                    *is = Pod::new(life, Phase::Succeeded);
                     state.books[pod] = Book::default();
                     state.kube[pod] = Kube::default();
                 }
@@ -395,6 +429,9 @@ impl Handoff {
             }
             Action::AgentStarts { lost: true, .. } => left.lost_ledgers -= 1,
             Action::Call { trouble: Trouble::Throttled, .. } => left.throttles -= 1,
+            Action::Forge { .. } => left.forgeries -= 1,
+            Action::Edit { .. } => left.edits -= 1,
+            Action::Mute { .. } => left.mutes -= 1,
             _ => {}
         }
     }

@@ -12,8 +12,11 @@ const SHARDS: usize = 64;
 
 /// What an agent's look at its lock sees: node, lock, all pods, and its own books.
 pub type LockKey = (usize, Option<Lock>, [Pod; PODS], [Book; PODS]);
-/// What a claim on a lock sees: node, lock, expiry and liveness, all pods, and the claimant (`None` for nobody).
-pub type ClaimKey = (usize, Option<Lock>, bool, u8, [Pod; PODS], Option<Lock>);
+/// What a claim on a lock sees: node, lock, expiry and liveness, all pods, the claimant (`None` for none), and whether the agent says that
+/// the holder is served.
+pub type ClaimKey = (usize, Option<Lock>, bool, u8, [Pod; PODS], Option<Lock>, bool);
+/// What an account of a node sees: node, its agent, all pods, its books, which pods are live.
+pub type CountKey = (usize, bool, [Pod; PODS], [Book; PODS], [bool; PODS]);
 
 /// Answers that are known.
 pub struct Known<K, V> {
@@ -49,4 +52,6 @@ pub struct Memo {
     pub answers: Known<super::answers::Answers, bool>,
     /// What a claim on a lock comes to.
     pub intents: Known<ClaimKey, Intent>,
+    /// What the scheduler counts for the pods of a node.
+    pub counted: Known<CountKey, [u8; PODS]>,
 }

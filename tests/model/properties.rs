@@ -6,6 +6,7 @@ use super::coverage::{Branch, uncounted};
 use super::machine::Handoff;
 use super::setup::Setup;
 use super::state::{PODS, SCHEDULERS, State};
+use super::view::bit;
 
 /// Rules that are judged on a step, and remembered in the state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -18,7 +19,7 @@ pub enum Broken {
     Removal,
     /// An assignment that changed.
     Assignment,
-    /// A pod that was served whole, fenced.
+    /// A pod fenced that was served whole, runs, or has not waited under its lock for the expiry.
     FencedServed,
 }
 
@@ -33,12 +34,13 @@ pub const ANSWER: &str = "an Allocate made for a pod is answered with its device
 pub const GRANTS: &str = "between two grants of a lock there is the first's release or its holder's fencing";
 pub const REMOVAL: &str = "only owner, proof or fence removes a lock, and only the value it saw";
 pub const ASSIGNMENT: &str = "a bound pod's assignment is complete and never changes";
-pub const FENCED: &str = "a pod that was served whole is never fenced";
+pub const FENCED: &str = "a pod that was served whole, runs, or has not waited for the expiry is never fenced";
+pub const COUNTED: &str = "what is counted for a served pod covers the devices in its containers";
 pub const PLACES: &str = "every undeleted pod is exactly one of queued, in flight, bound, terminal";
 pub const HEALS: &str = "from every state a run without further faults frees the locks";
 
 /// The invariants by name.
-pub const ALWAYS: [&str; 8] = [DEVICES, ANSWER, GRANTS, REMOVAL, ASSIGNMENT, FENCED, PLACES, HEALS];
+pub const ALWAYS: [&str; 9] = [DEVICES, ANSWER, GRANTS, REMOVAL, ASSIGNMENT, FENCED, COUNTED, PLACES, HEALS];
 
 /// Everything that always holds; the branches that must be passed are added by the setup.
 pub fn of(setup: &Setup) -> Vec<Property<Handoff>> {
@@ -51,6 +53,7 @@ pub fn of(setup: &Setup) -> Vec<Property<Handoff>> {
             state.broken & Broken::Assignment.bit() == 0 && assignments_are_complete(model, state)
         }),
         Property::always(FENCED, |_, state: &State| state.broken & Broken::FencedServed.bit() == 0),
+        Property::always(COUNTED, |model: &Handoff, state: &State| containers_are_counted(model, state)),
         Property::always(PLACES, |_, state: &State| places_are_unique(state)),
     ];
     if setup.healing {
@@ -80,6 +83,23 @@ fn assignments_are_complete(model: &Handoff, state: &State) -> bool {
             devices.into_iter().all(|device| model.setup.home.get(usize::from(*device)) == Some(&node))
         }
         _ => true,
+    })
+}
+
+/// Where the agent is up, the scheduler's account of a pod is a recount from the kubelet, or more where that is not known any more.
+fn containers_are_counted(model: &Handoff, state: &State) -> bool {
+    if model.setup.faults.edits == 0 {
+        return true;
+    }
+    Handoff::nodes().filter(|node| state.nodes[*node].agent_up).all(|node| {
+        let counted = model.counted(state, node);
+        let here = |pod: &usize| state.pods[*pod].on(node) && state.pods[*pod].exists() && !state.pods[*pod].ended();
+        (0..PODS).filter(here).filter(|pod| model.is_served(state, *pod)).all(|pod| {
+            let held = state.kube[pod].answer.into_iter().flatten().fold(0, |all, device| all | bit(device));
+            let unsure = state.books[pod].entries.iter().flatten().any(|entry| entry.also.is_some());
+            let admitted = state.kube[pod].active && !state.kube[pod].admitting;
+            held & !counted[pod] == 0 && (unsure || !admitted || held == 0 || held == counted[pod])
+        })
     })
 }
 

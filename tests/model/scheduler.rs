@@ -3,17 +3,18 @@
 
 use std::time::Duration;
 
-use baton::contract::PodRef;
+use baton::contract::{AgentStatus, PodRef};
 use baton::decide::lock::{
-    AgentLiveness, BoundHolder, GoneReason, HolderState, Intent, LockClaim, LockPolicy, LockView, ReleaseReason,
-    WaitReason, acquire,
+    AgentLiveness, BoundHolder, GoneReason, HolderState, Intent, LockClaim, LockPolicy, LockView, Lookup,
+    ReleaseReason, WaitReason, acquire,
 };
 
 use super::coverage::Branch;
 use super::machine::Handoff;
 use super::properties::Broken;
-use super::setup::{NODE_NAMES, Shape, time_of, wall};
-use super::state::{Bound, CONTAINERS, DEVICES, Flight, Life, Lock, PODS, Scheduler, State, Step};
+use super::setup::{NODE_NAMES, Proof, Shape, time_of, wall};
+use super::state::{Bound, CONTAINERS, DEVICES, Flight, Life, Lock, PODS, Phase, Scheduler, State, Step};
+use super::view::bit;
 
 const EXPIRY: Duration = Duration::from_secs(300);
 
@@ -26,6 +27,12 @@ impl Handoff {
                 .filter(|(number, pod)| pod.exists() && !pod.ended() && self.setup.shapes[*number] != Shape::Foreign)
                 .any(|(_, pod)| pod.bound.is_some_and(|bound| bound.devices.contains(&device)))
         };
+        if self.setup.faults.edits > 0 {
+            let counted = self.counted(state, node);
+            let taken = (0..PODS).filter(|pod| *pod != but).fold(0, |all, pod| all | counted[pod]);
+            let here = (0..DEVICES as u8).filter(|device| self.setup.home[usize::from(*device)] == node);
+            return here.filter(|device| taken & bit(*device) == 0).collect();
+        }
         (0..DEVICES as u8).filter(|device| self.setup.home[usize::from(*device)] == node && !taken(*device)).collect()
     }
 
@@ -47,7 +54,8 @@ impl Handoff {
             AgentLiveness::LiveSince(since) if since == now => 1,
             AgentLiveness::LiveSince(_) => 2,
         };
-        let key = (node, is.lock, is.expired, alive, state.pods, claim);
+        let status = self.status(state, node);
+        let key = (node, is.lock, is.expired, alive, state.pods, claim, status.unreleased.is_some());
         self.memo.intents.of(key, || {
             let claim = match claim {
                 Some(of) => {
@@ -56,7 +64,7 @@ impl Handoff {
                 }
                 None => LockClaim { pod: PodRef::new("", "", ""), time: wall() },
             };
-            self.judged(state, node, &claim, (liveness, now))
+            self.judged(state, node, &claim, &status, (liveness, now))
         })
     }
 
@@ -65,7 +73,8 @@ impl Handoff {
         state: &State,
         node: usize,
         claim: &LockClaim,
-        (liveness, now): (AgentLiveness, Duration),
+        status: &AgentStatus,
+        (mut liveness, mut now): (AgentLiveness, Duration),
     ) -> Intent {
         let read = self.lock_read(state.nodes[node].lock);
         let api = self.api(state);
@@ -76,8 +85,20 @@ impl Handoff {
         {
             return Intent::TakeOver { old: raw.into(), reason: ReleaseReason::Expired };
         }
-        // Bound under the lock that names it, and no container has started: what runs is no holder of the model's locks.
-        let bound = BoundHolder { started: false, called: true, same_bind: true, served: false };
+        let holding = match &holder {
+            HolderState::BoundHere(pod) => api.by_key(&pod.key),
+            _ => None,
+        };
+        let mut bound = holding.map(|pod| BoundHolder::of(&read, pod, Some(status))).unwrap_or_default();
+        match self.setup.flaws.without {
+            None => {}
+            Some(Proof::NotStarted) => bound.started = false,
+            Some(Proof::Called) => bound.called = true,
+            Some(Proof::Bind) => bound.same_bind = true,
+            Some(Proof::Watched) => now = EXPIRY,
+            Some(Proof::Settled) => liveness = AgentLiveness::LiveSince(Duration::ZERO),
+            Some(Proof::Unserved) => bound.served = false,
+        }
         let view = LockView { read, first_seen: Duration::ZERO, holder, bound };
         acquire(&view, claim, liveness, &LockPolicy::default(), now, wall())
     }
@@ -88,7 +109,7 @@ impl Handoff {
         if !is.agent_up {
             return AgentLiveness::Stale;
         }
-        let busy = is.expired && (is.release.is_some() || self.fate(state, node).is_some());
+        let busy = is.expired && !is.mute && (is.release.is_some() || self.fate(state, node).is_some());
         AgentLiveness::LiveSince(if busy { now } else { Duration::ZERO })
     }
 
@@ -116,14 +137,15 @@ impl Handoff {
             Intent::TakeOver { old, reason } => {
                 self.hit(take_over(reason));
                 let old = self.lock_of_text(&old);
-                let proven = self.will_never_be_served(state, node, old);
+                let proven = self.may_go(state, node, old);
                 flight.step = Step::Write { old: Some(old), proven };
                 state.schedulers[scheduler].flight = Some(flight);
             }
-            Intent::Fence { pod: holder, .. } => self.fence(state, &holder),
+            Intent::Fence { pod: holder, .. } => self.fence(state, node, &holder),
             Intent::Wait { reason, .. } => {
                 self.hit(match reason {
                     WaitReason::AgentNotSettled(_) => Branch::NotSettled,
+                    WaitReason::Standing(..) => Branch::Standing,
                     _ => Branch::Contended,
                 });
                 self.end_flight(state, scheduler);
@@ -229,12 +251,12 @@ impl Handoff {
         match self.intent(state, node, None) {
             Intent::TakeOver { reason, .. } => {
                 self.hit(take_over(reason));
-                if !self.will_never_be_served(state, node, lock) {
+                if !self.may_go(state, node, lock) {
                     state.broken |= Broken::Removal.bit();
                 }
                 state.schedulers[scheduler].release = Some((node as u8, lock));
             }
-            Intent::Fence { pod, .. } => self.fence(state, &pod),
+            Intent::Fence { pod, .. } => self.fence(state, node, &pod),
             Intent::Wait { .. } | Intent::Set | Intent::Own { .. } => {}
         }
     }
@@ -261,14 +283,19 @@ impl Handoff {
         }
     }
 
-    /// Deletes an expired holder, with its uid as precondition.
-    fn fence(&self, state: &mut State, holder: &PodRef) {
+    /// Deletes an expired holder, with its uid as precondition. By the truth, it must have been bound under the lock, the lock must have
+    /// stood for the expiry, and the kubelet must have had an agent to call all the time.
+    fn fence(&self, state: &mut State, node: usize, holder: &PodRef) {
         let pod = self.number(holder);
-        if state.pods[pod].life != Life::There {
+        let is = &state.pods[pod];
+        if is.life != Life::There {
             return;
         }
         self.hit(Branch::Fenced);
-        if self.is_served(state, pod) {
+        let lock = state.nodes[node].lock.expect("the lock that was judged");
+        let under_it = is.bound.is_some_and(|bound| (usize::from(bound.node), bound.time) == (node, lock.time));
+        let waited = state.nodes[node].expired && under_it && !self.setup.unregistered;
+        if !waited || is.phase == Phase::Running || self.is_served(state, pod) {
             state.broken |= Broken::FencedServed.bit();
         }
         self.delete(state, pod);
@@ -289,6 +316,21 @@ impl Handoff {
         !pod.exists() || pod.ended() || pod.life == Life::PastGrace || other_bind || abandoned
     }
 
+    /// Proof, by the truth: no call needs this lock any more.
+    fn may_go(&self, state: &State, node: usize, lock: Lock) -> bool {
+        let pod = usize::from(lock.pod);
+        let started = state.pods[pod].phase == Phase::Running;
+        self.will_never_be_served(state, node, lock) || started || self.is_served(state, pod)
+    }
+
+    /// A client that may annotate Nodes writes a lock that names a bound pod: with the pod's own bind time, or with an old one.
+    pub fn forge(&self, state: &mut State, node: usize, lock: Lock) {
+        self.hit(Branch::Forged);
+        let is = &mut state.nodes[node];
+        // What was granted before has no lock any more: its pod is on its own, as after a release.
+        (is.lock, is.expired, is.granted) = (Some(lock), false, None);
+    }
+
     /// Every container has an entry in the ledger.
     pub fn is_served(&self, state: &State, pod: usize) -> bool {
         (0..self.setup.kinds(pod).len()).all(|at| state.books[pod].entries[at].is_some())
@@ -296,12 +338,14 @@ impl Handoff {
 }
 
 fn take_over(reason: ReleaseReason) -> Branch {
-    let ReleaseReason::Gone(gone) = reason else { return Branch::TakeOverUnbound };
-    match gone {
-        GoneReason::NotFound => Branch::TakeOverGone,
-        GoneReason::Recreated => Branch::TakeOverRecreated,
-        GoneReason::Terminal => Branch::TakeOverTerminal,
-        GoneReason::Elsewhere => Branch::TakeOverElsewhere,
-        GoneReason::PastGrace => Branch::TakeOverPastGrace,
+    match reason {
+        ReleaseReason::Gone(GoneReason::NotFound) => Branch::TakeOverGone,
+        ReleaseReason::Gone(GoneReason::Recreated) => Branch::TakeOverRecreated,
+        ReleaseReason::Gone(GoneReason::Terminal) => Branch::TakeOverTerminal,
+        ReleaseReason::Gone(GoneReason::Elsewhere) => Branch::TakeOverElsewhere,
+        ReleaseReason::Gone(GoneReason::PastGrace) => Branch::TakeOverPastGrace,
+        ReleaseReason::Started => Branch::TakeOverStarted,
+        ReleaseReason::Served => Branch::TakeOverServed,
+        _ => Branch::TakeOverUnbound,
     }
 }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use baton::contract::allocation::Entries;
 use baton::contract::{
@@ -12,7 +13,7 @@ use baton::decide::pod::{AssignmentText, ContainerKind, HandoffPod, Phase, PodCo
 use jiff::Timestamp;
 
 use super::coverage::{Branch, Coverage};
-use super::state::{CONTAINERS, DEVICES, Faults, NODES, NONE, PODS};
+use super::state::{CONTAINERS, DEVICES, Faults, NODES, NONE, OLD, PODS};
 
 pub const NODE_NAMES: [&str; NODES] = ["node-0", "node-1"];
 pub const DEVICE_NAMES: [&str; DEVICES] = ["GPU-0", "GPU-1"];
@@ -48,6 +49,25 @@ pub struct Unsafe {
     pub replay_by_ids: bool,
     /// Releases remove whatever stands there; without a pending pod the lock goes too.
     pub blind_release: bool,
+    /// The fence does without this proof.
+    pub without: Option<Proof>,
+}
+
+/// What the fence must know before it deletes the holder of a lock.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Proof {
+    /// None of its containers has started.
+    NotStarted,
+    /// The kubelet calls the node's agent for it.
+    Called,
+    /// It was bound under this very lock.
+    Bind,
+    /// The lock has been watched for the whole expiry.
+    Watched,
+    /// The agent is there, and has had the time to release what it served.
+    Settled,
+    /// The agent does not say that it has served it.
+    Unserved,
 }
 
 /// One model.
@@ -69,6 +89,10 @@ pub struct Setup {
     pub runs: bool,
     /// Half-done binds are abandoned without waiting for flights to end.
     pub impatient: bool,
+    /// The kubelet has accepted no registration: it makes no calls.
+    pub unregistered: bool,
+    /// The kubelet's checkpoint can be read.
+    pub checkpoint: bool,
     pub flaws: Unsafe,
     /// Check that every state can heal.
     pub healing: bool,
@@ -91,14 +115,17 @@ pub fn wall() -> Timestamp {
     Timestamp::from_second(1_795_228_800).expect("a valid time")
 }
 
+const HOUR: Duration = Duration::from_secs(3600);
+
 /// The bind time that a number stands for.
 pub fn time_of(pod: u8, time: u8) -> Timestamp {
-    wall() - std::time::Duration::from_nanos(1_000 - u64::from(pod) * 100 - u64::from(time))
+    let age = if time >= OLD { HOUR } else { Duration::ZERO };
+    wall() - age - Duration::from_nanos(1_000 - u64::from(pod) * 100 - u64::from(time))
 }
 
 /// [`time_of`] backwards.
 pub fn number_of(time: Timestamp) -> (u8, u8) {
-    let left = wall().duration_since(time).as_nanos();
+    let left = wall().duration_since(time).as_nanos() % HOUR.as_nanos() as i128;
     let code = 1_000 - left;
     ((code / 100) as u8, (code % 100) as u8)
 }
@@ -122,6 +149,8 @@ impl Setup {
             any_fit: false,
             runs: false,
             impatient: false,
+            unregistered: false,
+            checkpoint: true,
             flaws,
             healing: true,
             reaches,
@@ -157,7 +186,8 @@ impl Setup {
     }
 }
 
-/// A letter per fault: crash, lost reply, expiry, deletion, kubelet restart, lost ledger, throttled PodResources.
+/// A letter per fault: crash, lost reply, expiry, deletion, kubelet restart, lost ledger, throttled PodResources, forged lock, annotation
+/// edited, writes of a Node denied to its agent.
 fn faults(text: &str) -> Faults {
     let mut faults = Faults::default();
     for letter in text.chars() {
@@ -169,6 +199,9 @@ fn faults(text: &str) -> Faults {
             'k' => faults.kubelet_restarts += 1,
             'l' => faults.lost_ledgers += 1,
             't' => faults.throttles += 1,
+            'f' => faults.forgeries += 1,
+            'a' => faults.edits += 1,
+            'w' => faults.mutes += 1,
             other => panic!("no fault {other}"),
         }
     }

@@ -54,6 +54,10 @@ pub struct Pod {
     pub life: Life,
     pub phase: Phase,
     pub bound: Option<Bound>,
+    /// The device that its annotation names since it was edited.
+    pub edited: Option<u8>,
+    /// Ghost: every device that an edit has named, a bit each.
+    pub named: u8,
 }
 
 /// What the kubelet of the pod's node knows.
@@ -77,6 +81,8 @@ pub struct Entry {
     /// The kubelet's id; `None` where a rebuilt init container's is not known.
     pub id: Option<u8>,
     pub served: u8,
+    /// Rebuilt where the kubelet and the annotation differ: the other device.
+    pub also: Option<u8>,
     /// Asked more than once.
     pub again: bool,
     /// Rebuilt for a pod that the API server does not know.
@@ -91,6 +97,8 @@ pub struct Book {
     /// Served before the kubelet or the agent last started.
     pub may_repeat: bool,
     pub unusable: bool,
+    /// The edited device that the agent saw first, where it did not see what the Binding wrote.
+    pub first: Option<u8>,
 }
 
 /// Where a flight is.
@@ -132,6 +140,8 @@ pub struct Node {
     /// The value has stood for longer than the expiry.
     pub expired: bool,
     pub agent_up: bool,
+    /// The agent may write its Lease and not its Node.
+    pub mute: bool,
     /// A lock value that the agent is about to remove.
     pub release: Option<Lock>,
     /// Ghost: the last grant that neither a release nor a fence has ended.
@@ -148,6 +158,9 @@ pub struct Faults {
     pub kubelet_restarts: u8,
     pub lost_ledgers: u8,
     pub throttles: u8,
+    pub forgeries: u8,
+    pub edits: u8,
+    pub mutes: u8,
 }
 
 /// Everything.
@@ -163,7 +176,14 @@ pub struct State {
     pub broken: u8,
 }
 
+/// From here on, numbers of bind times stand for times of an hour ago that no Binding has written.
+pub const OLD: u8 = 90;
+
 impl Pod {
+    /// Nothing is bound.
+    pub fn new(life: Life, phase: Phase) -> Self {
+        Self { life, phase, bound: None, edited: None, named: 0 }
+    }
     /// The API server has it.
     pub fn exists(&self) -> bool {
         !matches!(self.life, Life::Absent | Life::Gone)

@@ -2,16 +2,21 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use baton::contract::{DeviceType, Holder, LockRead, LockValue, PodKey, PodRef, PodUid};
+use baton::contract::{
+    AgentStatus, DeviceId, DeviceType, Holder, Identity, LockRead, LockValue, PodKey, PodRef, PodUid,
+};
+use baton::decide::handoff::exceptions::exceptions;
 use baton::decide::handoff::{
-    ContainerSlot, GrantState as Settled, Ledger, LedgerEntry as Granted, ListedPod, NodePods, PodListing, PodResources,
+    ContainerSlot, EntryKey, GrantState as Settled, Ledger, LedgerEntry as Granted, ListedPod, NodePods, PodListing,
+    PodResources,
 };
 use baton::decide::lock::{LiveHolder, LockMatch, Lookup, ReleaseIntent, ReleaseReason, judge_release, names};
 use baton::decide::pod::{ContainerKind, Deletion, HandoffPod, Phase as PodPhase};
 
+use super::coverage::Branch;
 use super::machine::Handoff;
-use super::setup::{DEVICE_NAMES, GPU, NODE_NAMES, container, entry, number_of, time_of, wall};
-use super::state::{Entry, Life, Lock, NODES, PODS, Phase, State};
+use super::setup::{DEVICE_NAMES, GPU, NODE_NAMES, Shape, container, entry, number_of, time_of, wall};
+use super::state::{Entry, Life, Lock, NODES, NONE, PODS, Phase, State};
 
 /// All pods of the API server, for judging a lock's holder.
 pub struct Api(pub Vec<HandoffPod>);
@@ -46,8 +51,10 @@ impl Handoff {
             _ => None,
         };
         if let Some(bound) = is.bound {
+            let mut devices = bound.devices;
+            devices[0] = is.edited.unwrap_or(devices[0]);
             made.node = Some(NODE_NAMES[usize::from(bound.node)].into());
-            made.assignment = self.setup.assignment(pod, bound.node, bound.devices, bound.time);
+            made.assignment = self.setup.assignment(pod, bound.node, devices, bound.time);
         }
         for of in made.containers.iter_mut() {
             of.running = is.phase == Phase::Running && of.kind != ContainerKind::Init;
@@ -64,11 +71,64 @@ impl Handoff {
     pub fn node_pods(&self, state: &State, node: usize) -> NodePods {
         let mut pods = NodePods::default();
         for pod in (0..PODS).filter(|pod| state.pods[*pod].on(node)) {
-            if let Some(made) = self.pod(state, pod) {
-                pods.apply(made);
+            let Some(made) = self.pod(state, pod) else { continue };
+            let first = state.books[pod].first;
+            if state.pods[pod].edited != first {
+                let mut before = state.clone();
+                before.pods[pod].edited = first;
+                self.pod(&before, pod).into_iter().for_each(|first| drop(pods.apply(first)));
             }
+            pods.apply(made);
         }
         pods
+    }
+
+    /// The agent's word, in its Lease.
+    pub fn status(&self, state: &State, node: usize) -> AgentStatus {
+        let registered = if self.setup.unregistered { Vec::new() } else { vec![GPU.to_owned()] };
+        let is = &state.nodes[node];
+        let served = is.mute && self.fate(state, node).is_some_and(|(_, reason)| reason == ReleaseReason::Served);
+        let unreleased = is.lock.filter(|_| served).map(|lock| self.lock_text(lock).into());
+        AgentStatus {
+            version: "1".to_owned(),
+            registered,
+            identity: Identity::Exact,
+            lockless: None,
+            exceptions: None,
+            too_many_exceptions: false,
+            unreleased,
+        }
+    }
+
+    /// Devices that the scheduler counts for each pod on a node, a bit each: what the agent says while it is up, else what the annotation
+    /// says.
+    pub fn counted(&self, state: &State, node: usize) -> [u8; PODS] {
+        let here = |pod: usize| state.pods[pod].on(node);
+        let books = std::array::from_fn(|pod| if here(pod) { state.books[pod] } else { Default::default() });
+        let live = std::array::from_fn(|pod| here(pod) && state.is_live(pod));
+        self.memo.counted.of((node, state.nodes[node].agent_up, state.pods, books, live), || {
+            let said = state.nodes[node].agent_up.then(|| {
+                let (pods, ledger) = (self.node_pods(state, node), self.ledger(state, node));
+                exceptions(NODE_NAMES[node], &pods, ledger.iter(), &BTreeSet::new(), &self.setup.table.inventory[node])
+            });
+            let said = said.flatten().unwrap_or_default();
+            std::array::from_fn(|pod| {
+                let is = &state.pods[pod];
+                let Some(bound) = is.bound.filter(|_| here(pod) && is.exists() && !is.ended()) else { return 0 };
+                if self.setup.shapes[pod] == Shape::Foreign {
+                    return 0;
+                }
+                let uid = &self.setup.table.pods[pod].pod.uid;
+                if let Some(held) = said.get(uid) {
+                    self.hit(Branch::Excepted);
+                    return held.values().flatten().map(|entry| bit(number_of_device(entry.id.as_str()))).sum();
+                }
+                let mut devices = bound.devices;
+                devices[0] = is.edited.unwrap_or(devices[0]);
+                let devices: BTreeSet<u8> = devices.into_iter().filter(|device| *device != NONE).collect();
+                devices.into_iter().map(bit).sum()
+            })
+        })
     }
 
     /// The annotation's text.
@@ -114,6 +174,20 @@ impl Handoff {
         PodListing { pods: pods.collect(), ..PodListing::default() }
     }
 
+    /// The answers in the kubelet's checkpoint.
+    pub fn stored_answers(&self, state: &State, node: usize) -> BTreeMap<EntryKey, BTreeSet<DeviceId>> {
+        let here = (0..PODS).filter(|pod| self.setup.checkpoint && state.pods[*pod].on(node));
+        let of_pod = here.flat_map(|pod| {
+            let uid = &self.setup.table.pods[pod].pod.uid;
+            let answers = state.kube[pod].answer.into_iter().enumerate();
+            answers.filter_map(move |(at, device)| {
+                let id = DeviceId::parse(&name(device?)).expect("a device id");
+                Some((EntryKey::new(uid, container(at), GPU), BTreeSet::from([id])))
+            })
+        });
+        of_pod.collect()
+    }
+
     /// PodResources as this kubelet answers it.
     pub fn resources(&self, state: &State, node: usize) -> PodResources {
         if self.setup.pod_resources {
@@ -148,7 +222,11 @@ impl Handoff {
                 ContainerSlot::of(of, container(at))
             },
             ids: kept.id.map(name).into_iter().collect(),
-            served: vec![(DeviceType::Gpu, entry(kept.served))],
+            served: [Some(kept.served), kept.also]
+                .into_iter()
+                .flatten()
+                .map(|id| (DeviceType::Gpu, entry(id)))
+                .collect(),
             answer: Some(vec![kept.served]),
             state: Settled::Committed,
             asked: if kept.again { 2 } else { 1 },
@@ -167,10 +245,11 @@ impl Handoff {
             let known = self.number_of_uid(&granted.pod.uid);
             let pod = known.unwrap_or_else(|| self.unknown_to_the_api(state, node, &granted.pod.key));
             let at = usize::from(*granted.container == *container(1));
-            let device = |id: &str| DEVICE_NAMES.iter().position(|name| *name == id).expect("a known device") as u8;
+            let mut served = granted.devices().map(|id| number_of_device(id.as_str()));
             state.books[pod].entries[at] = Some(Entry {
-                id: granted.ids.first().map(|id| device(id)),
-                served: device(granted.devices().next().expect("one device").as_str()),
+                id: granted.ids.first().map(|id| number_of_device(id)),
+                served: served.next().expect("one device"),
+                also: served.next(),
                 again: granted.asked > 1,
                 orphan: known.is_none(),
             });
@@ -223,6 +302,15 @@ impl Handoff {
     pub fn nodes() -> std::ops::Range<usize> {
         0..NODES
     }
+}
+
+fn number_of_device(id: &str) -> u8 {
+    DEVICE_NAMES.iter().position(|name| *name == id).expect("a known device") as u8
+}
+
+/// The bit of a device in a set.
+pub fn bit(device: u8) -> u8 {
+    1 << device
 }
 
 /// The kubelet's id of a device.

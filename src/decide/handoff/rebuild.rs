@@ -18,8 +18,8 @@ use crate::decide::pod::{ExpectedCall, HandoffPod};
 
 /// Rebuilds every entry that PodResources or the API server proves. Entries have no answer: for a repetition it is built.
 ///
-/// A pod that has started by its status and is not listed (yet: the kubelet comes up, or has no PodResources) counts as
-/// served by its plan, uncertain until it is listed or has ended.
+/// A pod may be not listed (yet: the kubelet comes up, or has no PodResources). Calls whose answers the kubelet has stored are served
+/// nevertheless. A pod that has started by its status counts as served by its plan, uncertain until it is listed or has ended.
 pub fn rebuild(node: &str, pods: &NodePods, listing: &PodListing, inventory: &NodeInventory) -> Ledger {
     let mut ledger = Ledger::default();
     learn(&mut ledger, node, pods, listing, inventory);
@@ -28,11 +28,14 @@ pub fn rebuild(node: &str, pods: &NodePods, listing: &PodListing, inventory: &No
             orphan_entries(&mut ledger, listed, inventory);
         }
     }
-    let started =
-        pods.iter().filter(|pod| pod.node.as_deref() == Some(node) && !pod.phase.is_terminal() && pod.has_started());
-    for pod in started.filter(|pod| !listing.lists(&pod.pod.key)) {
+    let here = pods.iter().filter(|pod| pod.node.as_deref() == Some(node) && !pod.phase.is_terminal());
+    for pod in here.filter(|pod| !listing.lists(&pod.pod.key)) {
         for call in pod.expected_calls(|name| inventory.registers(name)) {
-            add(&mut ledger, pod, &call, Known::of(listing, pod, &call, None), GrantState::Intent, inventory);
+            let known = Known::of(listing, pod, &call, None);
+            let state = if known.answered.is_some() { GrantState::Committed } else { GrantState::Intent };
+            if known.answered.is_some() || pod.has_started() {
+                add(&mut ledger, pod, &call, known, state, inventory);
+            }
         }
     }
     ledger
@@ -132,6 +135,12 @@ fn add(
         // No call is without ids: this one was rebuilt before the kubelet listed what it holds.
         if !known.ids.is_empty() || ids.is_empty() {
             return false;
+        }
+        if known.state == GrantState::Committed {
+            // Its stored answer has told what it has.
+            let known = known.clone();
+            ledger.restore(LedgerEntry { ids: ids.into_iter().collect(), ..known });
+            return true;
         }
         ledger.forget(&key);
     }
@@ -404,6 +413,21 @@ mod tests {
         let moved = with_assignment(gpu_pod("a", 1), &[("main", &["GPU-3"])]);
         let ledger = rebuild(NODE, &pods(&[&moved]), &listing, &inventory(4));
         assert_eq!(devices(&ledger, "main").unwrap(), ["GPU-3", "GPU-1", "GPU-2"]);
+    }
+
+    #[test]
+    fn a_pod_that_the_kubelet_does_not_list_yet_has_what_its_stored_answer_names_also_once_it_is_listed() {
+        // Not started by its status either: the kubelet has just started again, and admits the pod without a call.
+        let pod = with_assignment(gpu_pod("a", 1), &[("main", &["GPU-1"])]);
+        let mut stored = PodListing::default();
+        stored.answers.insert(EntryKey::new(&pod.pod.uid, "main", GPU), [DeviceId::parse("GPU-2").unwrap()].into());
+        let mut ledger = rebuild(NODE, &pods(&[&pod]), &stored, &inventory(4));
+        assert_eq!(devices(&ledger, "main").unwrap(), ["GPU-1", "GPU-2"]);
+        let listing = listing(&[("a", "main", GPU, &["GPU-0"])]);
+        assert!(learn(&mut ledger, NODE, &pods(&[&pod]), &listing, &inventory(4)));
+        assert_eq!(devices(&ledger, "main").unwrap(), ["GPU-1", "GPU-2"], "its ids prove nothing");
+        assert_eq!(ledger.iter().next().unwrap().ids, ["GPU-0".into()]);
+        assert!(!learn(&mut ledger, NODE, &pods(&[&pod]), &listing, &inventory(4)), "once");
     }
 
     #[test]
