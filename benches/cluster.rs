@@ -121,6 +121,10 @@ async fn measure(size: Size) {
     expect.at_least(ratio, off.rate / bare);
     expect.at_most("cpu_to_stock", off.cpu_ms / stock_cpu);
     expect.at_most("resident_to_stock", off.resident_mib / stock_memory);
+    if !real {
+        expect.exactly("writes_per_pod", off.writes_per_pod);
+        expect.at_most("locked_writes_per_pod", on.writes_per_pod);
+    }
     expect.at_least("locked_rate_to_stock", on.rate / stock_rate);
     expect.at_most("locked_cpu_to_stock", on.cpu_ms / stock_cpu);
     expect.at_most("locked_resident_to_stock", on.resident_mib / stock_memory);

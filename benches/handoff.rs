@@ -12,14 +12,15 @@ mod harness;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use baton::contract::key;
+use baton::contract::{AgentStatus, key};
 use baton::runtime::clock;
 use expect::Expect;
 use futures::StreamExt as _;
 use harness::pods;
 use hdrhistogram::Histogram;
+use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Node, Pod};
-use kube::api::{Api, WatchEvent, WatchParams};
+use kube::api::{Api, ListParams, WatchEvent, WatchParams};
 use kube::{Client, ResourceExt as _};
 
 const PODS: u32 = 64;
@@ -68,7 +69,59 @@ async fn main() {
     }
     // It exits where a limit is broken; the daemons must not outlive it.
     drop(cluster);
+    for (lock, suffix) in [("always", ""), ("auto", "_without_lock")] {
+        let lock = format!("--node-lock={lock}");
+        let cluster = harness::TestCluster::with_args(1, &[&lock], &[&lock]).await;
+        let Some(_) = cluster.control_plane.simulated() else { continue };
+        let one = waves(&cluster, 1, 1).await;
+        expect.exactly(&format!("writes_of_1_pod{suffix}"), one.handoff);
+        let many = waves(&cluster, 5, 200).await;
+        expect.exactly(&format!("writes_per_1000_pods{suffix}"), many.handoff / 1000.0);
+        expect.exactly("writes_of_exceptions", one.beside + many.beside);
+    }
     expect.finish();
+}
+
+/// Writes that some pods caused.
+struct Writes {
+    /// Locks, Bindings, unlocks.
+    handoff: f64,
+    /// Changes of what the node daemon's Lease says, and writes of the Device object.
+    beside: f64,
+}
+
+/// Runs `waves` of so many pods, one wave after another.
+async fn waves(cluster: &harness::TestCluster, waves: usize, pods: usize) -> Writes {
+    let server = cluster.control_plane.simulated().unwrap();
+    let status = async || {
+        let leases: Api<Lease> =
+            Api::namespaced(cluster.client.clone(), &AgentStatus::lease_namespace(harness::NAMESPACE));
+        leases.get(&AgentStatus::lease_name("node-0")).await.unwrap().annotations()[key::AGENT].clone()
+    };
+    let of_handoff = || writes(cluster).unwrap().values().sum::<u64>();
+    let (before, devices, said) = (of_handoff(), server.counts().writes("devices"), status().await);
+    let mut changed = 0;
+    for wave in 0..waves {
+        for number in 0..pods {
+            let name = format!("w{wave}-{number}");
+            cluster.create(&pods::pod(&name).app("main", &[(key::GPU, "1")])).await;
+        }
+        for number in 0..pods {
+            cluster.until_running(&format!("w{wave}-{number}")).await;
+        }
+        cluster.until_unlocked(harness::LOCK_GONE).await;
+        changed += u64::from(status().await != said);
+        for number in 0..pods {
+            cluster.delete(&format!("w{wave}-{number}")).await;
+        }
+        harness::wait::until("the pods are gone", harness::SOON, async || {
+            let pods: Api<Pod> = Api::namespaced(cluster.client.clone(), "default");
+            pods.list_metadata(&ListParams::default()).await.unwrap().items.is_empty().then_some(())
+        })
+        .await;
+    }
+    let beside = server.counts().writes("devices") - devices + changed;
+    Writes { handoff: (of_handoff() - before) as f64, beside: beside as f64 }
 }
 
 /// Writes of the hand-off at the API server: lock, binding, unlock. Pod creation, events, Leases, Device objects, labels and

@@ -52,6 +52,8 @@ pub struct Figures {
     pub start_seconds: f64,
     pub resident_mib: f64,
     pub peak_mib: f64,
+    /// Beside events and Leases; the writer of unlocks included.
+    pub writes_per_pod: f64,
     /// Annotations by pod name.
     pub bindings: BTreeMap<String, BTreeMap<String, String>>,
 }
@@ -79,6 +81,7 @@ impl Scenario {
         let heard = agents.is_some().then_some(heard);
         let seen = tokio::spawn(bound::all(server.client.clone(), self.pods, heard));
         let before = cpu_seconds(&scheduler);
+        let writes_before = server.writes();
         leases.delete(LEASE, &DeleteParams::default()).await.unwrap();
         until("the scheduler leads", LONG, async || scheduler.output().contains("leading").then_some(())).await;
         let leading = clock::mono();
@@ -95,6 +98,7 @@ impl Scenario {
             start_seconds: before,
             resident_mib: memory_mib(&scheduler, "VmRSS:"),
             peak_mib: memory_mib(&scheduler, "VmHWM:"),
+            writes_per_pod: (server.writes() - writes_before) as f64 / self.pods as f64,
             bindings: seen.annotations,
         };
         scheduler.kill();

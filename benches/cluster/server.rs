@@ -2,7 +2,8 @@
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::sync::Mutex;
 use std::time::Duration;
 
 use baton::contract::{AgentStatus, inventory};
@@ -26,7 +27,7 @@ pub fn is_asked_for() -> bool {
     std::env::var_os(SERVE).is_some()
 }
 
-/// Serves until the other end of the standard input is closed.
+/// Serves until the other end of the standard input is closed; answers each line there with the number of writes so far.
 pub fn serve() {
     let dir = PathBuf::from(std::env::var_os(SERVE).unwrap());
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
@@ -35,7 +36,14 @@ pub fn serve() {
         let kubeconfig = control_plane.kubeconfig(&dir);
         println!("{}", kubeconfig.display());
         std::io::stdout().flush().unwrap();
-        tokio::task::spawn_blocking(|| std::io::stdin().read_line(&mut String::new())).await.unwrap().unwrap();
+        let next = || tokio::task::spawn_blocking(|| std::io::stdin().read_line(&mut String::new()));
+        while next().await.unwrap().unwrap() > 0 {
+            let beside = |resource: &str| matches!(resource, "events" | "leases");
+            let write = |verb: &str| matches!(verb, "create" | "update" | "patch" | "delete" | "deletecollection");
+            let counts = control_plane.simulated().map(|server| server.counts());
+            println!("{}", counts.map_or(0, |all| all.sum(|of| write(&of.verb) && !beside(&of.resource))));
+            std::io::stdout().flush().unwrap();
+        }
     });
 }
 
@@ -45,9 +53,18 @@ pub struct Server {
     pub kubeconfig: PathBuf,
     pub dir: tempfile::TempDir,
     process: Child,
+    answers: Mutex<BufReader<ChildStdout>>,
 }
 
 impl Server {
+    /// Writes so far, of anyone, beside events and Leases; 0 of a real API server.
+    pub fn writes(&self) -> u64 {
+        writeln!(self.process.stdin.as_ref().unwrap()).unwrap();
+        let mut line = String::new();
+        self.answers.lock().unwrap().read_line(&mut line).unwrap();
+        line.trim().parse().unwrap()
+    }
+
     pub async fn start() -> Self {
         let dir = tempfile::Builder::new().prefix("bench").tempdir_in("/tmp").unwrap();
         let mut process = Command::new(std::env::current_exe().unwrap())
@@ -57,10 +74,11 @@ impl Server {
             .spawn()
             .unwrap();
         let mut line = String::new();
-        BufReader::new(process.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        let mut answers = BufReader::new(process.stdout.take().unwrap());
+        answers.read_line(&mut line).unwrap();
         let kubeconfig = PathBuf::from(line.trim());
         let client = baton::cluster::client::connect(Some(Path::new(&kubeconfig))).await.unwrap();
-        let server = Self { client, kubeconfig, dir, process };
+        let server = Self { client, kubeconfig, dir, process, answers: Mutex::new(answers) };
         server.prepare().await;
         server
     }
