@@ -49,9 +49,17 @@ async fn another(cluster: &TestCluster, held: &DeviceId) -> DeviceId {
 
 /// Creates pods with one GPU each, and waits until so many of them run; none has a GPU that is `taken`.
 async fn fill(cluster: &TestCluster, count: usize, run: usize, taken: &DeviceId) {
+    create(cluster, count).await;
+    until_filled(cluster, count, run, taken).await;
+}
+
+async fn create(cluster: &TestCluster, count: usize) {
     for at in 0..count {
         cluster.create(&pod(&format!("p{at}")).app("main", &[("nvidia.com/gpu", "1")])).await;
     }
+}
+
+async fn until_filled(cluster: &TestCluster, count: usize, run: usize, taken: &DeviceId) {
     let names: Vec<String> = (0..count).map(|at| format!("p{at}")).collect();
     until(&format!("{run} of {count} pods have a GPU"), SOON, async || {
         (names.iter().filter(|name| gpu(cluster, name).is_some()).count() >= run).then_some(())
@@ -242,4 +250,27 @@ async fn pods_that_come_with_their_node_and_a_forged_assignment_take_no_devices(
     }
     let nobody = DeviceId::parse("GPU-none").unwrap();
     fill(&cluster, 8, 8, &nobody).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_pod_that_a_dead_leader_has_bound_counts_before_its_daemon_has_heard_of_it() {
+    let mut cluster = cluster().await;
+    let daemon = cluster.nodes[0].agent.pid().expect("it runs").to_string();
+    let signal = |name: &str| {
+        assert!(std::process::Command::new("kill").args([name, &daemon]).status().unwrap().success());
+    };
+    signal("-STOP");
+    cluster.create(&pod("first").app("main", &[("nvidia.com/gpu", "1")])).await;
+    until("the first pod is bound", SOON, async || cluster.pod("first").await?.spec?.node_name).await;
+    let assigned = cluster.assigned("first").await.remove(&DeviceType::Gpu).unwrap().pop_first().unwrap();
+    cluster.scheduler.restart();
+    create(&cluster, 8).await;
+    until("the new leader has tried all pods", SOON, async || {
+        let (_, out, _) = cluster.baton(&["get", "pods", "--agent-namespace", NAMESPACE]).await;
+        out.contains("free GPU").then_some(())
+    })
+    .await;
+    signal("-CONT");
+    until_filled(&cluster, 8, 7, &assigned).await;
+    assert_eq!(until("the kubelet knows its GPU", SOON, async || gpu(&cluster, "first")).await, assigned);
 }
