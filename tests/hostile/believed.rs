@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 
 use baton::contract::{DeviceId, DeviceType, key};
 use baton::ops::manifests::{Admission, Values};
+use jiff::Timestamp;
 use kube::ResourceExt;
 use serde_json::{Value, json};
 
@@ -23,6 +24,12 @@ async fn cluster() -> TestCluster {
 
 async fn patch(cluster: &TestCluster, path: &str, annotations: serde_json::Value) {
     Call::patch(path, json!({"metadata": {"annotations": annotations}})).send(&cluster.client).await.expect("written");
+}
+
+/// Stops the node's daemon, or lets it go on.
+fn signal(cluster: &TestCluster, name: &str) {
+    let daemon = cluster.nodes[0].agent.pid().expect("it runs").to_string();
+    assert!(std::process::Command::new("kill").args([name, &daemon]).status().unwrap().success());
 }
 
 /// The GPU that the kubelet gave to a pod.
@@ -83,24 +90,32 @@ async fn an_old_lock_that_names_a_running_pod_deletes_nothing() {
     cluster.until_running("victim").await;
     cluster.until_unlocked(SOON).await;
     let uid = cluster.pod("victim").await.unwrap().uid().unwrap();
-    // As old as it may be, with its own bind time, and with one that is not.
-    let stamp: i128 = cluster.pod("victim").await.unwrap().annotations()[key::BIND_TIMESTAMP].parse().unwrap();
-    let own = jiff::Timestamp::from_nanosecond(stamp).unwrap();
-    let old = own - jiff::SignedDuration::from_hours(1);
-    for (at, time) in [old, own].into_iter().enumerate() {
-        patch(&cluster, "/api/v1/nodes/node-0", json!({key::NODE_LOCK: format!("{time:.9},default,victim,{uid}")}))
-            .await;
-        let next = format!("next-{at}");
-        if time == old {
-            cluster.create(&pod(&next).app("main", &[("nvidia.com/gpu", "1")])).await;
-            cluster.until_running(&next).await;
-        }
-        // The lock's removal shows that it was judged.
-        cluster.until_unlocked(SOON).await;
+    let alive = async || {
         let victim = cluster.pod("victim").await.expect("the victim is there");
-        assert_eq!(victim.uid(), Some(uid.clone()));
-        assert!(victim.metadata.deletion_timestamp.is_none());
-    }
+        assert_eq!((victim.uid(), victim.metadata.deletion_timestamp), (Some(uid.clone()), None));
+    };
+    let forge = async |time: Timestamp| {
+        let value = format!("{time:.9},default,victim,{uid}");
+        patch(&cluster, "/api/v1/nodes/node-0", json!({key::NODE_LOCK: value})).await;
+        value
+    };
+    // As old as it may be. The daemon, which would remove it, stands still: the scheduler alone judges it, for a pod that waits.
+    let stamp: i128 = cluster.pod("victim").await.unwrap().annotations()[key::BIND_TIMESTAMP].parse().unwrap();
+    let own = Timestamp::from_nanosecond(stamp).unwrap();
+    signal(&cluster, "-STOP");
+    let value = forge(own - jiff::SignedDuration::from_hours(1)).await;
+    cluster.create(&pod("next").app("main", &[("nvidia.com/gpu", "1")])).await;
+    until("the forged lock is taken over", SOON, async || {
+        (cluster.lock("node-0").await != Some(value.clone())).then_some(())
+    })
+    .await;
+    alive().await;
+    signal(&cluster, "-CONT");
+    cluster.until_running("next").await;
+    // With the time of its own bind; its removal shows that it was judged.
+    forge(own).await;
+    cluster.until_unlocked(SOON).await;
+    alive().await;
     assert!(cluster.scheduler.output().lines().all(|line| !line.contains("ExpiredLockHolder")));
 }
 
@@ -255,11 +270,7 @@ async fn pods_that_come_with_their_node_and_a_forged_assignment_take_no_devices(
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_pod_that_a_dead_leader_has_bound_counts_before_its_daemon_has_heard_of_it() {
     let mut cluster = cluster().await;
-    let daemon = cluster.nodes[0].agent.pid().expect("it runs").to_string();
-    let signal = |name: &str| {
-        assert!(std::process::Command::new("kill").args([name, &daemon]).status().unwrap().success());
-    };
-    signal("-STOP");
+    signal(&cluster, "-STOP");
     cluster.create(&pod("first").app("main", &[("nvidia.com/gpu", "1")])).await;
     until("the first pod is bound", SOON, async || cluster.pod("first").await?.spec?.node_name).await;
     let assigned = cluster.assigned("first").await.remove(&DeviceType::Gpu).unwrap().pop_first().unwrap();
@@ -270,7 +281,7 @@ async fn a_pod_that_a_dead_leader_has_bound_counts_before_its_daemon_has_heard_o
         out.contains("free GPU").then_some(())
     })
     .await;
-    signal("-CONT");
+    signal(&cluster, "-CONT");
     until_filled(&cluster, 8, 7, &assigned).await;
     assert_eq!(until("the kubelet knows its GPU", SOON, async || gpu(&cluster, "first")).await, assigned);
 }
