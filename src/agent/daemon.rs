@@ -180,9 +180,10 @@ async fn start(
 
 /// What the rebuilding of a lost ledger judges by, before the reconciler takes over.
 fn first_inventory(options: &AgentOptions, first: &MachineScan) -> NodeInventory {
-    let Ok(machine) = &first.machine else { return NodeInventory::default() };
-    let list = devices::list(machine, options.mig_strategy, &BTreeMap::new(), clock::wall());
     let mut registered = configured(options);
+    // The calls that were made are known without the machine; which devices it has is not.
+    let Ok(machine) = &first.machine else { return NodeInventory { registered, ..NodeInventory::default() } };
+    let list = devices::list(machine, options.mig_strategy, &BTreeMap::new(), clock::wall());
     registered.extend(offers(&list, options, &InUse::new(), Unseen::default()).into_keys());
     node_inventory(&list, registered)
 }

@@ -151,13 +151,17 @@ impl HandoffPod {
         };
         for request in self.containers.iter().filter_map(|container| container.request.as_ref().ok()) {
             if let Some(gpu) = &request.gpu {
-                let (core, ratio) = match gpu {
-                    // Of a share in bytes the percent follow from the GPU.
-                    GpuRequest::Share { core, ratio, .. } => (*core, ratio.unwrap_or(key::WHOLE)),
-                    GpuRequest::Whole { .. } | GpuRequest::Mig { .. } => (key::WHOLE, key::WHOLE),
+                let (core, ratio, bytes) = match gpu {
+                    // Of a share in bytes the percent follow from the GPU, and the reverse; the bytes are rounded.
+                    GpuRequest::Share { core, ratio, memory, .. } => {
+                        let bytes = memory.map_or(i64::MAX, |bytes| bytes.saturating_add(bytes / 100));
+                        (*core, ratio.unwrap_or(key::WHOLE), bytes)
+                    }
+                    GpuRequest::Whole { .. } | GpuRequest::Mig { .. } => (key::WHOLE, key::WHOLE, i64::MAX),
                 };
                 let count = self.assignment.gpus.devices(gpu.count());
-                asks(DeviceType::Gpu, count, &[(key::GPU_CORE, core), (key::GPU_MEMORY_RATIO, ratio)]);
+                let amounts = [(key::GPU_CORE, core), (key::GPU_MEMORY_RATIO, ratio), (key::GPU_MEMORY, bytes)];
+                asks(DeviceType::Gpu, count, &amounts);
             }
             if let Some(nic) = request.rdma {
                 let (count, percent) = self.assignment.nics.nics(nic);

@@ -190,7 +190,7 @@ async fn a_shortened_annotation_and_a_lost_ledger_free_nothing_that_the_kubelets
     })
     .await;
     let (_, out, _) = cluster.baton(&["get", "pods", "--agent-namespace", NAMESPACE]).await;
-    assert!(out.contains("in truth it holds"), "{out}");
+    assert!(out.contains("which its annotation does not say"), "{out}");
     fill(&cluster, 7, 6, second).await;
 }
 

@@ -83,6 +83,8 @@ pub struct Entry {
     pub served: u8,
     /// Rebuilt where the kubelet and the annotation differ: the other device.
     pub also: Option<u8>,
+    /// The device that the stored answer names; `None` where it was rebuilt without one.
+    pub answer: Option<u8>,
     /// Asked more than once.
     pub again: bool,
     /// Rebuilt for a pod that the API server does not know.

@@ -8,7 +8,7 @@ use baton::contract::{
 use baton::decide::handoff::exceptions::exceptions;
 use baton::decide::handoff::{
     ContainerSlot, EntryKey, GrantState as Settled, Ledger, LedgerEntry as Granted, ListedPod, NodePods, PodListing,
-    PodResources,
+    PodResources, StoredAnswer,
 };
 use baton::decide::lock::{LiveHolder, LockMatch, Lookup, ReleaseIntent, ReleaseReason, judge_release, names};
 use baton::decide::pod::{ContainerKind, Deletion, HandoffPod, Phase as PodPhase};
@@ -175,14 +175,15 @@ impl Handoff {
     }
 
     /// The answers in the kubelet's checkpoint.
-    pub fn stored_answers(&self, state: &State, node: usize) -> BTreeMap<EntryKey, BTreeSet<DeviceId>> {
+    pub fn stored_answers(&self, state: &State, node: usize) -> BTreeMap<EntryKey, StoredAnswer> {
         let here = (0..PODS).filter(|pod| self.setup.checkpoint && state.pods[*pod].on(node));
         let of_pod = here.flat_map(|pod| {
             let uid = &self.setup.table.pods[pod].pod.uid;
             let answers = state.kube[pod].answer.into_iter().enumerate();
             answers.filter_map(move |(at, device)| {
                 let id = DeviceId::parse(&name(device?)).expect("a device id");
-                Some((EntryKey::new(uid, container(at), GPU), BTreeSet::from([id])))
+                let answer = StoredAnswer { devices: BTreeSet::from([id]), encoded: vec![device?] };
+                Some((EntryKey::new(uid, container(at), GPU), answer))
             })
         });
         of_pod.collect()
@@ -227,7 +228,7 @@ impl Handoff {
                 .flatten()
                 .map(|id| (DeviceType::Gpu, entry(id)))
                 .collect(),
-            answer: Some(vec![kept.served]),
+            answer: kept.answer.map(|device| vec![device]),
             state: Settled::Committed,
             asked: if kept.again { 2 } else { 1 },
             // The kubelet goes through a pod's containers in their order, so the order of grants is that too.
@@ -250,6 +251,7 @@ impl Handoff {
                 id: granted.ids.first().map(|id| number_of_device(id)),
                 served: served.next().expect("one device"),
                 also: served.next(),
+                answer: granted.answer.as_ref().map(|encoded| encoded[0]),
                 again: granted.asked > 1,
                 orphan: known.is_none(),
             });

@@ -11,6 +11,7 @@ use crate::agent::options::AgentOptions;
 use crate::agent::options::{DeviceIdStrategy, DeviceListStrategy};
 use crate::contract::deviceplugin::{CdiDevice, ContainerAllocateResponse, DeviceSpec, Mount};
 use crate::contract::{DeviceEntry, DeviceId, DeviceType, PodRef, key};
+use crate::hardware::Bdf;
 
 /// The devices of one container for one call. Everything in it has been validated against the inventory.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -209,7 +210,7 @@ fn add_nics(
     }
 }
 
-/// Devices that an answer of this daemon names, by whichever strategies it was built.
+/// Devices that an answer names, by whichever strategies it was built. Empty where it names some other than by their ids.
 pub fn named(answer: &ContainerAllocateResponse) -> BTreeSet<DeviceId> {
     let lists = [GPU_ANNOTATION, RDMA_ANNOTATION].into_iter().filter_map(|key| answer.annotations.get(key));
     let cdi = answer.cdi_devices.iter().map(|device| &*device.name).chain(lists.flat_map(|list| list.split(',')));
@@ -217,7 +218,12 @@ pub fn named(answer: &ContainerAllocateResponse) -> BTreeSet<DeviceId> {
     let variables = [VISIBLE, ADDRESSES].into_iter().filter_map(|key| answer.envs.get(key));
     let mounts = answer.mounts.iter().filter_map(|mount| mount.container_path.strip_prefix(MOUNTED)?.strip_prefix('/'));
     let words = of_cdi.chain(variables.flat_map(|list| list.split(','))).chain(mounts);
-    words.filter_map(|word| DeviceId::parse(word).ok()).collect()
+    // `/var/run/nvidia-container-devices` stands for the mounts.
+    let ids = words.filter(|word| !word.is_empty() && !word.starts_with('/')).map(|word| {
+        let is_id = word.starts_with("GPU-") || word.starts_with("MIG-") || word.parse::<Bdf>().is_ok();
+        DeviceId::parse(word).ok().filter(|_| is_id)
+    });
+    ids.collect::<Option<_>>().unwrap_or_default()
 }
 
 const MIB: i64 = 1 << 20;

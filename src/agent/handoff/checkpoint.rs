@@ -1,7 +1,7 @@
 //! The kubelet's checkpoint of devices. The kubelet stores each answer to Allocate there, and gives it to the container each time that
 //! starts; it offers this by no call.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use base64::Engine as _;
@@ -10,9 +10,9 @@ use prost::Message as _;
 use serde::Deserialize;
 
 use crate::agent::answer::named;
+use crate::contract::PodUid;
 use crate::contract::deviceplugin::ContainerAllocateResponse;
-use crate::contract::{DeviceId, PodUid};
-use crate::decide::handoff::EntryKey;
+use crate::decide::handoff::{EntryKey, StoredAnswer};
 
 /// In the kubelet's device-plugins directory (`pkg/kubelet/cm/devicemanager/checkpoint`). The checksum covers a Go memory dump and is
 /// not compared: the kubelet replaces the file as a whole.
@@ -42,8 +42,8 @@ struct Entry {
     answer: Option<String>,
 }
 
-/// Devices that the stored answers name. Nothing where the file is absent or not of this shape.
-pub fn stored_answers(directory: &Path) -> BTreeMap<EntryKey, BTreeSet<DeviceId>> {
+/// The stored answers. None where the file is absent or not of this shape.
+pub fn stored_answers(directory: &Path) -> BTreeMap<EntryKey, StoredAnswer> {
     let path = directory.join(FILE);
     let read = std::fs::read(&path).map_err(|error| error.to_string());
     match read.and_then(|content| decode(&content).map_err(|error| error.to_string())) {
@@ -55,16 +55,16 @@ pub fn stored_answers(directory: &Path) -> BTreeMap<EntryKey, BTreeSet<DeviceId>
     }
 }
 
-fn decode(content: &[u8]) -> serde_json::Result<BTreeMap<EntryKey, BTreeSet<DeviceId>>> {
+fn decode(content: &[u8]) -> serde_json::Result<BTreeMap<EntryKey, StoredAnswer>> {
     let checkpoint: Checkpoint = serde_json::from_slice(content)?;
-    let devices = |entry: &Entry| {
-        let bytes = BASE64.decode(entry.answer.as_deref()?).ok()?;
-        Some(named(&ContainerAllocateResponse::decode(&*bytes).ok()?))
+    let answer = |entry: &Entry| {
+        let encoded = BASE64.decode(entry.answer.as_deref()?).ok()?;
+        Some(StoredAnswer { devices: named(&ContainerAllocateResponse::decode(&*encoded).ok()?), encoded })
     };
     let entries = checkpoint.data.pod_device_entries.into_iter().flatten();
     let answers = entries.filter_map(|entry| {
         let key = EntryKey::new(&PodUid::new(&entry.pod), &entry.container, &entry.resource);
-        Some((key, devices(&entry).filter(|named| !named.is_empty())?))
+        Some((key, answer(&entry)?))
     });
     Ok(answers.collect())
 }
@@ -72,6 +72,7 @@ fn decode(content: &[u8]) -> serde_json::Result<BTreeMap<EntryKey, BTreeSet<Devi
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::contract::DeviceId;
     use crate::contract::deviceplugin::CdiDevice;
 
     #[test]
@@ -88,15 +89,20 @@ mod tests {
             serde_json::json!({"PodUID": "u", "ContainerName": container, "ResourceName": "nvidia.com/gpu",
                 "DeviceIDs": {"-1": ["GPU-9"]}, "AllocResp": answer.map(|of| BASE64.encode(of.encode_to_vec()))})
         };
-        let entries = [entry("a", Some(&gpu)), entry("b", Some(&nic)), entry("c", None)];
+        let index = ContainerAllocateResponse {
+            envs: [("NVIDIA_VISIBLE_DEVICES".to_owned(), "GPU-1,0".to_owned())].into(),
+            ..ContainerAllocateResponse::default()
+        };
+        let entries = [entry("a", Some(&gpu)), entry("b", Some(&nic)), entry("c", None), entry("d", Some(&index))];
         let file = serde_json::json!({"Data": {"PodDeviceEntries": entries, "RegisteredDevices": {}}, "Checksum": 1});
         let answers = decode(file.to_string().as_bytes()).unwrap();
         let ids = |container: &str| -> Option<Vec<&str>> {
             let named = answers.get(&EntryKey::new(&PodUid::new("u"), container, "nvidia.com/gpu"))?;
-            Some(named.iter().map(DeviceId::as_str).collect())
+            Some(named.devices.iter().map(DeviceId::as_str).collect())
         };
         assert_eq!(ids("a").unwrap(), ["GPU-1", "GPU-2"]);
         assert_eq!((ids("b").unwrap(), ids("c")), (vec!["0000:1a:00.1"], None));
+        assert!(ids("d").unwrap().is_empty(), "not all of its devices are named by their ids");
     }
 
     #[test]

@@ -133,9 +133,14 @@ impl NodePool {
             let gpu = &devices.gpus[usize::from(at)];
             let ratio = i128::from(entry.amount(key::GPU_MEMORY_RATIO));
             // Of a GPU of unknown size the bytes are counted as written, so that they are right when it is listed.
+            let of_ratio = (i128::from(gpu.memory) * ratio / 100) as i64;
             let memory = match entry.amount(key::GPU_MEMORY) {
+                // Where both are written and differ by more than rounding, the lesser was asked for: the other is no amount of ours.
+                bytes @ 1.. if gpu.memory > 0 && ratio > 0 && bytes > of_ratio.saturating_add(gpu.memory / 100) => {
+                    of_ratio
+                }
                 bytes @ 1.. if gpu.bytes_known || gpu.memory == 0 => bytes,
-                _ => (i128::from(gpu.memory) * ratio / 100) as i64,
+                _ => of_ratio,
             };
             return Some(Part::Gpu { gpu: at, core: percent(entry.amount(key::GPU_CORE)), memory });
         }

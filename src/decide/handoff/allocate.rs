@@ -91,10 +91,15 @@ fn serve_static_pod(
 
 fn serve(context: &AllocateContext<'_>, call: &AllocateCall<'_>, caller: &Caller<'_>) -> AllocateOutcome {
     let key = EntryKey::new(&caller.pod.pod.uid, &caller.container.name, call.resource);
-    if context.ledger.get(&key).is_some() {
-        return AllocateOutcome::Repeat { key, how: caller.how };
+    let Some(entry) = context.ledger.get(&key) else { return grant(context, call, caller) };
+    // A rebuilt entry may hold more than its container has, so that nothing of it goes to another pod.
+    if entry.answer.is_none()
+        && let Err(refused) = validate::repetition(context, call, caller, entry)
+    {
+        let (refusal, rests_on) = *refused;
+        return refuse(context, refusal, rests_on);
     }
-    grant(context, call, caller)
+    AllocateOutcome::Repeat { key, how: caller.how }
 }
 
 fn grant(context: &AllocateContext<'_>, call: &AllocateCall<'_>, caller: &Caller<'_>) -> AllocateOutcome {

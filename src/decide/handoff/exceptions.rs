@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::assignment::PodAssignment;
+use super::assignment::{PodAssignment, delivers};
 use super::inventory::NodeInventory;
 use super::ledger::{ContainerSlot, LedgerEntry};
 use super::pods::NodePods;
@@ -33,9 +33,7 @@ pub fn exceptions<'a>(
         let uid = &pod.pod.uid;
         match served.remove(uid) {
             // Rebuilt for a pod without an assignment, before the kubelet has listed what it holds.
-            Some(own) if own.iter().any(|entry| !entry.assigned && entry.ids.is_empty() && entry.served.is_empty()) => {
-                return None;
-            }
+            Some(own) if own.iter().any(|entry| is_unknown(pod, entry, inventory)) => return None,
             Some(own) => found.extend(differs(pods, pod, &own, inventory).map(|held| (uid.clone(), held))),
             None if unserved.contains(uid) => drop(found.insert(uid.clone(), Entries::new())),
             // Not served yet, and edited since the bind: it will get what its first version says.
@@ -50,6 +48,20 @@ pub fn exceptions<'a>(
     Some(found)
 }
 
+/// What the entry's container holds is not known yet. A container that has ended holds nothing, and one that is never listed, an init
+/// container of a pod that has started, has ended.
+fn is_unknown(pod: &HandoffPod, entry: &LedgerEntry, inventory: &NodeInventory) -> bool {
+    let empty = !entry.assigned && entry.answer.is_none() && entry.ids.is_empty() && entry.served.is_empty();
+    let is_over = entry.slot.init && pod.has_started();
+    empty && !is_over && delivering(pod, entry, inventory)
+}
+
+/// The entry's call is one that delivers devices.
+fn delivering(pod: &HandoffPod, entry: &LedgerEntry, inventory: &NodeInventory) -> bool {
+    let mut calls = pod.expected_calls(|name| inventory.registers(name)).filter(delivers);
+    calls.any(|call| (&*call.container.name, call.resource) == (&*entry.container, &*entry.resource))
+}
+
 /// What a served pod holds, where its annotation as it stands now does not cover that, or names more.
 fn differs(pods: &NodePods, pod: &HandoffPod, own: &[&LedgerEntry], inventory: &NodeInventory) -> Option<Entries> {
     let said = pods.current(&pod.pod.uid).and_then(|pod| pod.promise()).unwrap_or_default();
@@ -57,6 +69,10 @@ fn differs(pods: &NodePods, pod: &HandoffPod, own: &[&LedgerEntry], inventory: &
     let mut calls = pod.expected_calls(|name| inventory.registers(name));
     let is_due = calls
         .any(|call| own.iter().all(|of| (&*of.container, &*of.resource) != (&*call.container.name, call.resource)));
+    // Nothing is no exception but where it is proven: the promise counts.
+    if held.is_empty() {
+        return None;
+    }
     if !(is_due && pods.is_edited(&pod.pod.uid)) {
         let more = !is_due
             && said.devices.iter().any(|(kind, list)| {

@@ -21,10 +21,18 @@ pub enum PodResources {
 pub struct PodListing {
     /// In the kubelet's (random) order.
     pub pods: Vec<ListedPod>,
-    /// Devices that the answers name which the kubelet has stored, and gives to a container each time it starts: what the container
-    /// really has. Read where a ledger is rebuilt; empty where the kubelet's
-    /// checkpoint cannot be read.
-    pub answers: BTreeMap<EntryKey, BTreeSet<DeviceId>>,
+    /// The answers that the kubelet has stored and gives to a container each time it starts: what the container really has. Read where
+    /// a ledger is rebuilt; empty where the kubelet's checkpoint cannot be read.
+    pub answers: BTreeMap<EntryKey, StoredAnswer>,
+}
+
+/// An answer in the kubelet's checkpoint.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StoredAnswer {
+    /// Devices that it names. Empty where it names none, or not by their ids.
+    pub devices: BTreeSet<DeviceId>,
+    /// As it was given.
+    pub encoded: Vec<u8>,
 }
 
 /// Resource name → kubelet ids, without duplicates.

@@ -35,7 +35,7 @@ pub use context::{AllocateCall, AllocateContext, LiveReads};
 pub use identify::IdentifiedBy;
 pub use inventory::{InventoryDevice, NodeInventory};
 pub use ledger::{ContainerSlot, EntryKey, GrantState, Ledger, LedgerEntry};
-pub use listing::{ListedContainers, ListedPod, PodListing, PodResources};
+pub use listing::{ListedContainers, ListedPod, PodListing, PodResources, StoredAnswer};
 pub use pods::NodePods;
 pub use policy::{AllocatePolicy, IdMismatch, LockMode, UnassignedPods};
 pub use refusal::{AllocateRefusal, AllocateRule, PodNotice, RefusalCode};

@@ -9,14 +9,15 @@ use std::collections::BTreeSet;
 use super::assignment::{PodAssignment, delivers, kind_of};
 use super::inventory::NodeInventory;
 use super::ledger::{ContainerSlot, EntryKey, GrantState, Ledger, LedgerEntry};
-use super::listing::{ListedPod, PodListing};
+use super::listing::{ListedPod, PodListing, StoredAnswer};
 use super::plan::Plan;
 use super::pods::NodePods;
 use super::room;
 use crate::contract::{DeviceEntry, DeviceId, DeviceType, GpuRequest, PodKey, PodRef, PodUid, key};
 use crate::decide::pod::{ExpectedCall, HandoffPod};
 
-/// Rebuilds every entry that PodResources or the API server proves. Entries have no answer: for a repetition it is built.
+/// Rebuilds every entry that PodResources, the kubelet's stored answers or the API server prove. One without a stored answer has none: for a
+/// repetition it is built.
 ///
 /// A pod may be not listed (yet: the kubelet comes up, or has no PodResources). Calls whose answers the kubelet has stored are served
 /// nevertheless. A pod that has started by its status counts as served by its plan, uncertain until it is listed or has ended.
@@ -32,9 +33,8 @@ pub fn rebuild(node: &str, pods: &NodePods, listing: &PodListing, inventory: &No
     for pod in here.filter(|pod| !listing.lists(&pod.pod.key)) {
         for call in pod.expected_calls(|name| inventory.registers(name)) {
             let known = Known::of(listing, pod, &call, None);
-            let state = if known.answered.is_some() { GrantState::Committed } else { GrantState::Intent };
-            if known.answered.is_some() || pod.has_started() {
-                add(&mut ledger, pod, &call, known, state, inventory);
+            if known.answer.is_some() || pod.has_started() {
+                add(&mut ledger, pod, &call, known, GrantState::Intent, inventory);
             }
         }
     }
@@ -94,8 +94,9 @@ fn pod_entries(
         } else {
             ids.is_some()
         };
-        if is_served {
-            added |= add(ledger, pod, call, Known::of(listing, pod, call, ids), GrantState::Committed, inventory);
+        let known = Known::of(listing, pod, call, ids);
+        if is_served || known.answer.is_some() {
+            added |= add(ledger, pod, call, known, GrantState::Committed, inventory);
         }
     }
     added
@@ -105,8 +106,8 @@ fn pod_entries(
 struct Known<'a> {
     /// Its ids.
     ids: BTreeSet<Box<str>>,
-    /// Devices of its stored answer.
-    answered: Option<&'a BTreeSet<DeviceId>>,
+    /// Its stored answer.
+    answer: Option<&'a StoredAnswer>,
 }
 
 impl<'a> Known<'a> {
@@ -117,7 +118,7 @@ impl<'a> Known<'a> {
         ids: Option<&BTreeSet<Box<str>>>,
     ) -> Self {
         let key = EntryKey::new(&pod.pod.uid, &call.container.name, call.resource);
-        Self { ids: ids.cloned().unwrap_or_default(), answered: listing.answers.get(&key) }
+        Self { ids: ids.cloned().unwrap_or_default(), answer: listing.answers.get(&key) }
     }
 }
 
@@ -129,15 +130,15 @@ fn add(
     state: GrantState,
     inventory: &NodeInventory,
 ) -> bool {
-    let Known { ids, answered } = known;
+    let Known { ids, answer } = known;
     let key = EntryKey::new(&pod.pod.uid, &call.container.name, call.resource);
     if let Some(known) = ledger.get(&key) {
         // No call is without ids: this one was rebuilt before the kubelet listed what it holds.
         if !known.ids.is_empty() || ids.is_empty() {
             return false;
         }
-        if known.state == GrantState::Committed {
-            // Its stored answer has told what it has.
+        // What it has is known by its stored answer: only the ids are news.
+        if known.answer.is_some() {
             let known = known.clone();
             ledger.restore(LedgerEntry { ids: ids.into_iter().collect(), ..known });
             return true;
@@ -145,8 +146,9 @@ fn add(
         ledger.forget(&key);
     }
     let assignment = PodAssignment::read(pod, inventory).ok().flatten();
-    let answered: BTreeSet<DeviceId> =
-        answered.into_iter().flatten().filter(|id| inventory.devices.contains_key(*id)).cloned().collect();
+    // An answer that names no device says nothing of one that delivers.
+    let answer = answer.filter(|answer| !answer.devices.is_empty() || !delivers(call));
+    let answered = answer.map(|answer| answer.devices.clone()).unwrap_or_default();
     let served = match (&assignment, delivers(call)) {
         (_, false) => Vec::new(),
         (Some(assignment), true) => {
@@ -170,7 +172,8 @@ fn add(
     let slot = ContainerSlot::of(pod, &call.container.name);
     let ids = ids.into_iter().collect();
     let entry = LedgerEntry::new(&pod.pod, &call.container.name, call.resource, slot, ids, served, state);
-    ledger.record(LedgerEntry { assigned: assignment.is_some(), ..entry });
+    let answer = answer.map(|answer| answer.encoded.clone());
+    ledger.record(LedgerEntry { assigned: assignment.is_some(), answer, ..entry });
     true
 }
 
@@ -396,14 +399,47 @@ mod tests {
         assert_eq!(devices(&ledger, "main").unwrap(), ["GPU-3", "GPU-1"]);
     }
 
+    fn stored(devices: &[&str]) -> StoredAnswer {
+        let ids = devices.iter().map(|id| DeviceId::parse(id).unwrap());
+        StoredAnswer { devices: ids.collect(), encoded: devices.join(",").into_bytes() }
+    }
+
+    #[test]
+    fn an_answer_that_names_no_device_by_its_id_is_no_answer_of_a_name_that_delivers() {
+        let container = container("main", App, &[(key::GPU_CORE, 50), (key::GPU_MEMORY_RATIO, 50)]);
+        let pod = HandoffPod { phase: Phase::Pending, ..pod("a", vec![container]) };
+        let mut unlisted = PodListing::default();
+        for name in [key::GPU_CORE, key::GPU_MEMORY_RATIO] {
+            unlisted.answers.insert(EntryKey::new(&pod.pod.uid, "main", name), stored(&[]));
+        }
+        let mut ledger = rebuild(NODE, &pods(&[&pod]), &unlisted, &inventory(4));
+        assert_eq!(ledger.len(), 2, "both calls were served, or the pod would count as unserved");
+        let listing = listing(&[
+            ("a", "main", key::GPU_CORE, &["GPU-2::0"]),
+            ("a", "main", key::GPU_MEMORY_RATIO, &["GPU-1::0"]),
+        ]);
+        assert!(learn(&mut ledger, NODE, &pods(&[&pod]), &listing, &inventory(4)));
+        assert_eq!(devices(&ledger, "main").unwrap(), ["GPU-2"], "the ids of the one that delivers");
+    }
+
+    #[test]
+    fn a_listed_pod_whose_only_call_is_an_init_containers_is_served_once_its_answer_is_stored() {
+        let gpu = [(GPU, 1)];
+        let pod = pod("a", vec![container("init", Init, &gpu), container("main", App, &[])]);
+        let pod = with_assignment(pod, &[("init", &["GPU-1"])]);
+        let mut listing = listing(&[("a", "main", GPU, &[])]);
+        assert!(rebuild(NODE, &pods(&[&pod]), &listing, &inventory(4)).is_empty());
+        listing.answers.insert(EntryKey::new(&pod.pod.uid, "init", GPU), stored(&["GPU-1"]));
+        assert_eq!(devices(&rebuild(NODE, &pods(&[&pod]), &listing, &inventory(4)), "init").unwrap(), ["GPU-1"]);
+    }
+
     #[test]
     fn the_answers_that_the_kubelet_has_stored_outweigh_its_ids() {
         // Served with GPU-1 and GPU-2 under other ids; the annotation was shortened while no daemon ran.
         let pod = with_assignment(gpu_pod("a", 2), &[("main", &["GPU-1"])]);
         let mut listing = listing(&[("a", "main", GPU, &["GPU-0", "GPU-3"])]);
         let key = EntryKey::new(&pod.pod.uid, "main", GPU);
-        let answered = ["GPU-1", "GPU-2", "void"].map(|id| DeviceId::parse(id).unwrap());
-        listing.answers.insert(key, answered.into());
+        listing.answers.insert(key, stored(&["GPU-1", "GPU-2"]));
         let ledger = rebuild(NODE, &pods(&[&pod]), &listing, &inventory(4));
         assert_eq!(devices(&ledger, "main").unwrap(), ["GPU-1", "GPU-2"]);
         // Without an assignment too.
@@ -419,14 +455,15 @@ mod tests {
     fn a_pod_that_the_kubelet_does_not_list_yet_has_what_its_stored_answer_names_also_once_it_is_listed() {
         // Not started by its status either: the kubelet has just started again, and admits the pod without a call.
         let pod = with_assignment(gpu_pod("a", 1), &[("main", &["GPU-1"])]);
-        let mut stored = PodListing::default();
-        stored.answers.insert(EntryKey::new(&pod.pod.uid, "main", GPU), [DeviceId::parse("GPU-2").unwrap()].into());
-        let mut ledger = rebuild(NODE, &pods(&[&pod]), &stored, &inventory(4));
+        let mut unlisted = PodListing::default();
+        unlisted.answers.insert(EntryKey::new(&pod.pod.uid, "main", GPU), stored(&["GPU-2"]));
+        let mut ledger = rebuild(NODE, &pods(&[&pod]), &unlisted, &inventory(4));
         assert_eq!(devices(&ledger, "main").unwrap(), ["GPU-1", "GPU-2"]);
         let listing = listing(&[("a", "main", GPU, &["GPU-0"])]);
         assert!(learn(&mut ledger, NODE, &pods(&[&pod]), &listing, &inventory(4)));
         assert_eq!(devices(&ledger, "main").unwrap(), ["GPU-1", "GPU-2"], "its ids prove nothing");
-        assert_eq!(ledger.iter().next().unwrap().ids, ["GPU-0".into()]);
+        let entry = ledger.iter().next().unwrap();
+        assert_eq!((&*entry.ids, entry.answer.as_deref()), (["GPU-0".into()].as_slice(), Some(b"GPU-2".as_slice())));
         assert!(!learn(&mut ledger, NODE, &pods(&[&pod]), &listing, &inventory(4)), "once");
     }
 

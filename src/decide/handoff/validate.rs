@@ -40,10 +40,7 @@ pub fn devices(
     caller: &Caller<'_>,
 ) -> Result<ServedDevices, UnconfirmedRefusal> {
     let Caller { pod, container, .. } = *caller;
-    let refuse = |rule: AllocateRule, why: String| -> UnconfirmedRefusal {
-        let rests_on = LiveReads::pods_and_node([pod.pod.key.clone()]);
-        Box::new((AllocateRefusal::of(rule, &pod.pod, &container.name, call.resource, why), rests_on))
-    };
+    let refuse = |rule, why| refused(call, caller, rule, why);
     may_be_served(context, pod).map_err(|(rule, why)| refuse(rule, why))?;
     let request = ExpectedCall { container, resource: call.resource, count: call.count };
     let assignment = PodAssignment::read(pod, context.inventory).map_err(|error| {
@@ -73,18 +70,7 @@ pub fn devices(
     let entries = plan.of(&container.name, &kind);
     fits_request(pod, container, &kind, entries).map_err(|why| refuse(AllocateRule::Plan, why))?;
     are_usable(context, entries, &kind).map_err(|(rule, why)| refuse(rule, why))?;
-    have_room(context, pod, container, &kind, entries).map_err(|full| {
-        let users = full.users.iter().filter_map(|uid| context.ledger.of_pod(uid).next());
-        let users: Vec<_> = users.map(|entry| entry.pod.key.clone()).collect();
-        let by: Vec<String> = users.iter().map(ToString::to_string).collect();
-        let by = if by.is_empty() { String::new() } else { format!(", held by {}", by.join(" and ")) };
-        let why = format!("{full}{by}; delete and re-create the pod so that it is assigned free devices");
-        let mut refused = refuse(AllocateRule::NoRoom, why);
-        refused.1.pods.extend(users);
-        // All holders of the assigned devices are read at once: eight GPUs of a node may have eight holders that are gone.
-        refused.1.pods.extend(holders(context, pod, entries));
-        refused
-    })?;
+    beside_others(context, call, caller, &kind, entries)?;
     let served: BTreeSet<&DeviceId> = entries.iter().flat_map(DeviceEntry::named).collect();
     let mismatch = !call.ids.is_empty() && !chosen.iter().all(|id| served.contains(id));
     if mismatch && context.policy.id_mismatch == IdMismatch::Reject {
@@ -100,6 +86,44 @@ pub fn devices(
     let shares = entries.iter().any(|entry| !room::is_whole(&kind, entry));
     let served = entries.iter().map(|entry| (kind.clone(), entry.clone())).collect();
     Ok(ServedDevices { served, shares, mismatch, assigned: true })
+}
+
+/// Whether a repetition may be answered with what was rebuilt for it: that may be more than the container has, and another pod's.
+pub fn repetition(
+    context: &AllocateContext<'_>,
+    call: &AllocateCall<'_>,
+    caller: &Caller<'_>,
+    rebuilt: &LedgerEntry,
+) -> Result<(), UnconfirmedRefusal> {
+    let entries: Vec<DeviceEntry> = rebuilt.served.iter().map(|(_, entry)| entry.clone()).collect();
+    beside_others(context, call, caller, &kind_of(call.resource), &entries)
+}
+
+fn refused(call: &AllocateCall<'_>, caller: &Caller<'_>, rule: AllocateRule, why: String) -> UnconfirmedRefusal {
+    let rests_on = LiveReads::pods_and_node([caller.pod.pod.key.clone()]);
+    Box::new((AllocateRefusal::of(rule, &caller.pod.pod, &caller.container.name, call.resource, why), rests_on))
+}
+
+/// The devices have room beside what other pods and containers hold.
+fn beside_others(
+    context: &AllocateContext<'_>,
+    call: &AllocateCall<'_>,
+    caller: &Caller<'_>,
+    kind: &DeviceType,
+    entries: &[DeviceEntry],
+) -> Result<(), UnconfirmedRefusal> {
+    have_room(context, caller.pod, caller.container, kind, entries).map_err(|full| {
+        let users = full.users.iter().filter_map(|uid| context.ledger.of_pod(uid).next());
+        let users: Vec<_> = users.map(|entry| entry.pod.key.clone()).collect();
+        let by: Vec<String> = users.iter().map(ToString::to_string).collect();
+        let by = if by.is_empty() { String::new() } else { format!(", held by {}", by.join(" and ")) };
+        let why = format!("{full}{by}; delete and re-create the pod so that it is assigned free devices");
+        let mut refused = refused(call, caller, AllocateRule::NoRoom, why);
+        refused.1.pods.extend(users);
+        // All holders of the assigned devices are read at once: eight GPUs of a node may have eight holders that are gone.
+        refused.1.pods.extend(holders(context, caller.pod, entries));
+        refused
+    })
 }
 
 type Broken = (AllocateRule, String);

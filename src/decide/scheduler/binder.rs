@@ -110,8 +110,8 @@ struct Locks {
     resumed: BTreeSet<Box<str>>,
     /// Holders that were fenced, and when.
     fenced: BTreeMap<PodUid, Duration>,
-    /// Pods that run without their devices and have to be deleted, and their nodes. Their locks may have gone meanwhile.
-    unserved: BTreeMap<PodUid, NodeId>,
+    /// Pods that run without their devices, their nodes, and from when on they may be deleted. Their locks may have gone meanwhile.
+    unserved: BTreeMap<PodUid, (NodeId, Duration)>,
     /// On which nodes and when holders were deleted, in order of time.
     deletions: VecDeque<(NodeId, Duration)>,
     /// When it was said last that the fence is suspended.

@@ -9,7 +9,7 @@ use super::snapshot::{Rules, Snapshot, name_of};
 use crate::cluster::agent_lease::LightLease;
 use crate::contract::word::word_enum;
 use crate::contract::{AgentStatus, LockRead, PodRef};
-use crate::decide::lock::{BoundHolder, HolderState, Missing};
+use crate::decide::lock::{BoundHolder, HolderState};
 use crate::decide::pod::HandoffPod;
 
 word_enum! {
@@ -79,19 +79,31 @@ fn row(snapshot: &Snapshot, node: &str, rules: &Rules, read: &LockRead, holder: 
         HolderState::Unknown if value.is_none() => LockState::Malformed,
         HolderState::Unknown => LockState::Unknown,
     };
-    let missing = live.and_then(|pod| missing(snapshot, node, read, pod)).filter(|_| expired);
+    let agent = snapshot.leases.get(&AgentStatus::lease_name(node));
+    let status = agent.and_then(LightLease::status);
+    let fresh = agent.is_some_and(|lease| super::nodes::agent(lease, snapshot.wall, rules.stale).fresh);
+    let bound = live
+        .and_then(|pod| snapshot.pods.get(&pod.key))
+        .map(|pod| BoundHolder::of(read, pod, status.as_ref()))
+        .unwrap_or_default();
     let advice = match (state, holder) {
         (LockState::Binding, _) if expired => {
             "its scheduler left it unbound: is `baton scheduler` running? It resumes or releases it within a minute".to_owned()
         }
         (LockState::Binding, _) => "normal: its bind is in flight".to_owned(),
-        (LockState::Held, _) if missing.is_some() => {
-            let missing = missing.map_or_else(String::new, |missing| missing.to_string());
+        (LockState::Held, _) if bound.served => {
+            "its holder is served, and the node daemon cannot remove it: see its log; the scheduler takes it over".to_owned()
+        }
+        (LockState::Held, _) if expired && !fresh => {
+            "stays: only the node daemon, which does not report, knows whether its holder was served; is it running?".to_owned()
+        }
+        (LockState::Held, _) if expired && bound.missing().is_some() => {
+            let missing = bound.missing().map_or_else(String::new, |missing| missing.to_string());
             format!("stays, because its holder may not be deleted for it: {missing}; look at both, then: {}", remove(node, key))
         }
         (LockState::Held, _) if expired => {
-            "holder was never served: look at the node daemon's log and `kubectl describe pod`; the scheduler evicts it (not with \
-             --expired-holder=wait)"
+            "holder was never served: look at the node daemon's log and `kubectl describe pod`; the scheduler evicts it once it has \
+             watched the lock for as long (not with --expired-holder=wait, nor while the fence is suspended)"
                 .to_owned()
         }
         (LockState::Held, _) => "normal: the kubelet is admitting the pod".to_owned(),
@@ -124,12 +136,6 @@ fn remove(node: &str, key: &str) -> String {
 /// `true` when a container of the pod has started: the kubelet hands devices out before it starts the first one.
 fn runs(snapshot: &Snapshot, pod: &PodRef) -> bool {
     snapshot.pods.get(&pod.key).is_some_and(HandoffPod::has_started)
-}
-
-/// Which proof the scheduler will never have that the holder may be deleted.
-fn missing(snapshot: &Snapshot, node: &str, read: &LockRead, pod: &PodRef) -> Option<Missing> {
-    let status = snapshot.leases.get(&AgentStatus::lease_name(node)).and_then(LightLease::status)?;
-    BoundHolder::of(read, snapshot.pods.get(&pod.key)?, Some(&status)).missing()
 }
 
 impl Row for LockRow {
@@ -183,13 +189,23 @@ mod tests {
         assert!(normal.advice.contains("normal"), "{normal:?}");
         assert_eq!(normal.age_seconds, Some(47));
         cluster.wall = "2026-11-21T02:45:00Z".parse().unwrap();
-        let expired = rows(&cluster, &rules()).remove(0);
+        let away = rows(&cluster, &rules()).remove(0);
+        assert!(away.advice.contains("does not report"), "{away:?}");
+        let reporting = Rules { stale: Duration::from_secs(3600), ..rules() };
+        let expired = rows(&cluster, &reporting).remove(0);
         assert!(expired.advice.contains("never served"), "{expired:?}");
+        let lease = cluster.leases.values_mut().next().unwrap();
+        let said = lease.metadata.annotations.clone();
+        let status = AgentStatus { unreleased: Some(expired.value.as_str().into()), ..lease.status().unwrap() };
+        lease.metadata.annotations = Some([(key::AGENT.to_owned(), status.print())].into());
+        let served = rows(&cluster, &reporting).remove(0);
+        assert!(served.advice.contains("cannot remove it"), "{served:?}");
+        cluster.leases.values_mut().next().unwrap().metadata.annotations = said;
         // A lock that another client wrote: its holder was bound under another one.
         let holder = cluster.pods.values().next().unwrap().pod.clone();
         let value = format!("2026-11-21T02:00:00Z,{},{},{}", holder.key.namespace, holder.key.name, holder.uid);
         let before = cluster.nodes[0].metadata.annotations.replace([(key::NODE_LOCK.to_owned(), value)].into());
-        let row = rows(&cluster, &rules()).remove(0);
+        let row = rows(&cluster, &reporting).remove(0);
         assert!(row.advice.contains("stays") && row.advice.contains("another lock"), "{row:?}");
         cluster.nodes[0].metadata.annotations = before;
         let longer = Rules { expiry: Duration::from_secs(3600), ..rules() };

@@ -72,7 +72,7 @@ fn held_otherwise(snapshot: &Snapshot, pod: &HandoffPod) -> Option<String> {
     } else if pod.assignment.device_allocated.is_none() {
         format!("without an assignment it holds {}", ids.join(", "))
     } else {
-        format!("its annotation was changed after the bind; in truth it holds {}", ids.join(", "))
+        format!("it holds {}, by its node daemon's word, which its annotation does not say", ids.join(", "))
     })
 }
 

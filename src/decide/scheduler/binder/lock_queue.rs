@@ -109,13 +109,13 @@ impl Binder {
             LockRead::Free => return None,
         };
         let expired = match cx.config.lock_policy.expired_holder {
-            ExpiredHolder::Evict => "is deleted",
-            ExpiredHolder::Wait => "is left to you: `baton get locks`",
+            ExpiredHolder::Evict => "and that pod is deleted if it was never served",
+            ExpiredHolder::Wait => "or left to you if that pod was never served: `baton get locks`",
         };
         let end = match outlook {
             Outlook::Held => {
                 format!(
-                    "it is released when that pod has its devices; if it still stands at {then}, that pod {expired}"
+                    "it is released when that pod has its devices; if it still stands at {then}, it is taken over, {expired}"
                 )
             }
             Outlook::Unknown => format!("if it still stands at {then}, it is taken over"),
@@ -130,7 +130,9 @@ impl Binder {
             Outlook::Standing(missing) => {
                 format!("it has expired, and that pod is not deleted for it: {missing}; see `baton get locks`")
             }
-            Outlook::Ending => "that pod is gone or is being deleted, and the lock is about to be released".to_owned(),
+            Outlook::Ending => {
+                "that pod needs it no more, and the lock is about to be released or taken over".to_owned()
+            }
         };
         let text = format!("goes to node {} and waits for {whose}: {end}", node.name);
         Some(ReportedLock { of: (raw.into(), outlook), text: text.into() })

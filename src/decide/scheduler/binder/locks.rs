@@ -297,10 +297,10 @@ impl Binder {
         let evicts = cx.config.lock_policy.expired_holder == ExpiredHolder::Evict;
         let Some(node) = cx.world.node(node_id).filter(|_| reason == ReleaseReason::Started && evicts) else { return };
         let Some(HolderState::BoundHere(pod)) = cx.world.holder(node, cx.now.wall) else { return };
-        // Many clients may write the time in the lock: this process has watched it for as long.
-        let watched = cx.now.mono >= node.lock.first_seen + cx.config.lock_policy.expiry;
-        if watched && node.live_agent().is_some_and(|status| status.is_unserved(&pod.uid)) {
-            self.locks.unserved.insert(pod.uid, node_id);
+        // Many clients may write the time in the lock: this process watches the pod for as long.
+        let due = node.lock.first_seen + cx.config.lock_policy.expiry;
+        if node.live_agent().is_some_and(|status| status.is_unserved(&pod.uid)) {
+            self.locks.unserved.entry(pod.uid).or_insert((node_id, due));
             self.delete_unserved(cx);
         }
     }
@@ -308,13 +308,14 @@ impl Binder {
     /// Deletes pods that run without their devices. A deletion that fails, or that the fence may not make now, is tried again with the
     /// next sweep, also when their locks have gone.
     fn delete_unserved(&mut self, cx: &mut Context<'_>) {
-        for (uid, node_id) in self.locks.unserved.clone() {
+        for (uid, (node_id, due)) in self.locks.unserved.clone() {
             let stays = |pod: &&Pod| pod.facts.handoff.is_live() && pod.facts.handoff.deleting.is_none();
             let pod = cx.world.pod_id(&uid).and_then(|id| cx.world.pod(id)).filter(stays);
             // While the daemon is stale, the last thing that it said may be outdated.
             let status = cx.world.node(node_id).and_then(Node::live_agent);
             match (pod, status.map(|status| status.is_unserved(&uid))) {
                 (None, _) | (_, Some(false)) => drop(self.locks.unserved.remove(&uid)),
+                (Some(_), _) if cx.now.mono < due => {}
                 (Some(_), None) => {}
                 (Some(pod), Some(true)) => {
                     let pod = pod.facts.handoff.pod.clone();
