@@ -7,6 +7,7 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use baton::contract::{AgentStatus, inventory};
+use baton::sim::apiserver::ApiServer;
 use k8s_openapi::api::core::v1::Namespace;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::Client;
@@ -40,7 +41,7 @@ pub fn serve() {
         while next().await.unwrap().unwrap() > 0 {
             let beside = |resource: &str| matches!(resource, "events" | "leases");
             let write = |verb: &str| matches!(verb, "create" | "update" | "patch" | "delete" | "deletecollection");
-            let counts = control_plane.simulated().map(|server| server.counts());
+            let counts = control_plane.simulated().map(ApiServer::counts);
             println!("{}", counts.map_or(0, |all| all.sum(|of| write(&of.verb) && !beside(&of.resource))));
             std::io::stdout().flush().unwrap();
         }

@@ -40,7 +40,7 @@ pub fn devices(
     caller: &Caller<'_>,
 ) -> Result<ServedDevices, UnconfirmedRefusal> {
     let Caller { pod, container, .. } = *caller;
-    let refuse = |rule, why| refused(call, caller, rule, why);
+    let refuse = |rule, why| Box::new(refused(call, caller, rule, why));
     may_be_served(context, pod).map_err(|(rule, why)| refuse(rule, why))?;
     let request = ExpectedCall { container, resource: call.resource, count: call.count };
     let assignment = PodAssignment::read(pod, context.inventory).map_err(|error| {
@@ -99,9 +99,14 @@ pub fn repetition(
     beside_others(context, call, caller, &kind_of(call.resource), &entries)
 }
 
-fn refused(call: &AllocateCall<'_>, caller: &Caller<'_>, rule: AllocateRule, why: String) -> UnconfirmedRefusal {
+fn refused(
+    call: &AllocateCall<'_>,
+    caller: &Caller<'_>,
+    rule: AllocateRule,
+    why: String,
+) -> (AllocateRefusal, LiveReads) {
     let rests_on = LiveReads::pods_and_node([caller.pod.pod.key.clone()]);
-    Box::new((AllocateRefusal::of(rule, &caller.pod.pod, &caller.container.name, call.resource, why), rests_on))
+    (AllocateRefusal::of(rule, &caller.pod.pod, &caller.container.name, call.resource, why), rests_on)
 }
 
 /// The devices have room beside what other pods and containers hold.
@@ -118,7 +123,7 @@ fn beside_others(
         let by: Vec<String> = users.iter().map(ToString::to_string).collect();
         let by = if by.is_empty() { String::new() } else { format!(", held by {}", by.join(" and ")) };
         let why = format!("{full}{by}; delete and re-create the pod so that it is assigned free devices");
-        let mut refused = refused(call, caller, AllocateRule::NoRoom, why);
+        let mut refused = Box::new(refused(call, caller, AllocateRule::NoRoom, why));
         refused.1.pods.extend(users);
         // All holders of the assigned devices are read at once: eight GPUs of a node may have eight holders that are gone.
         refused.1.pods.extend(holders(context, caller.pod, entries));

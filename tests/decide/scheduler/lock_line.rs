@@ -344,7 +344,7 @@ fn a_wait_past_the_expiry_names_the_missing_agent_and_a_requeued_pod_says_why() 
     cluster.settle();
     cluster.pod("second", ONE);
     cluster.wait(10);
-    assert!(cluster.conditions["second"].contains("is left to you"), "{}", cluster.conditions["second"]);
+    assert!(cluster.conditions["second"].contains("or left to you"), "{}", cluster.conditions["second"]);
     cluster.wait(310);
     assert!(cluster.conditions["second"].contains("it has expired, and"), "{}", cluster.conditions["second"]);
     assert_eq!(cluster.condition_writes, 2);
