@@ -344,7 +344,12 @@ fn scheduler_config(options: &SchedulerOptions) -> Config {
             expired_holder: options.expired_holder,
         },
         queue: QueuePolicy { backoff: p.backoff, backoff_max: p.backoff_max, ..QueuePolicy::default() },
-        world: WorldPolicy { agent_stale: p.agent_stale, gangs: options.gangs.defaults(), ..WorldPolicy::default() },
+        world: WorldPolicy {
+            agent_stale: p.agent_stale,
+            gangs: options.gangs.defaults(),
+            mix: options.plugins.patience,
+            ..WorldPolicy::default()
+        },
         abandoned: p.lock_abandoned,
         sweep: p.lock_sweep,
         retry: (defaults.retry.0, defaults.retry.1, p.bind_limit),

@@ -66,6 +66,11 @@ impl Executor {
             self.notices.tell(Notice { subject, warning, reason, action: "Scheduling", message });
             return;
         }
+        if let Effect::RateMix(sample) = effect {
+            let reports = self.reports.clone();
+            tokio::task::spawn_blocking(move || reports.send(EffectResult::Tables(Box::new(sample.tables()))));
+            return;
+        }
         let this = self.clone();
         let mut ordered = match &effect {
             Effect::Condition { pod, .. } | Effect::Nominate { pod, .. } | Effect::Bind { pod, .. } => {
@@ -215,7 +220,7 @@ impl Executor {
                 tracing::info!(job = %job.key, state = ?status.state, places, ?result, "TYJob status");
                 Some(EffectResult::JobWritten { job, result })
             }
-            Effect::Notice { .. } | Effect::JobNotice { .. } => None,
+            Effect::Notice { .. } | Effect::JobNotice { .. } | Effect::RateMix(_) => None,
         }
     }
 }
@@ -245,7 +250,8 @@ fn unanswered(effect: &Effect, limit: Duration) -> Option<EffectResult> {
         | Effect::SelectNode { .. }
         | Effect::BindVolume { .. }
         | Effect::Notice { .. }
-        | Effect::JobNotice { .. } => return None,
+        | Effect::JobNotice { .. }
+        | Effect::RateMix(_) => return None,
     })
 }
 

@@ -14,7 +14,7 @@ use crate::decide::lock::ExpiredHolder;
 use crate::decide::scheduler::LockMode;
 use crate::decide::scheduler::rules::RegistryError;
 use crate::decide::scheduler::rules::plugins::{
-    DefaultSet, NodesWithoutAgent, PluginChoice, RatioConfig, RatioError, default_plugins,
+    DefaultSet, NodesWithoutAgent, PluginChoice, Profile, RatioConfig, RatioError, default_plugins,
 };
 use crate::decide::tyjob::JobPolicy;
 use crate::decide::tyjob::placement::Weights;
@@ -22,6 +22,7 @@ use crate::decide::world::gangs::GangDefaults;
 use crate::runtime::options::{self, OptionError};
 
 words!(LockMode, "always" => LockMode::Always, "auto" => LockMode::Auto);
+words!(Profile, "binpack" => Profile::Binpack, "utilization" => Profile::Utilization);
 words!(ExpiredHolder, "evict" => ExpiredHolder::Evict, "wait" => ExpiredHolder::Wait);
 words!(NodesWithoutAgent, "refuse" => NodesWithoutAgent::Refuse, "plain" => NodesWithoutAgent::Plain);
 words!(TimeoutClock, "holding" => TimeoutClock::Holding, "pending" => TimeoutClock::Pending);
@@ -54,6 +55,8 @@ pub struct SchedulerOptions {
     /// What becomes of device pods on nodes without a live agent.
     pub nodes_without_agent: NodesWithoutAgent,
 
+    /// What scores are for.
+    pub profile: Profile,
     /// `RequestedToCapacityRatio`: points (utilization 0..=100, score 0..=10), ascending.
     pub ratio_shape: Vec<(i64, i64)>,
     /// `RequestedToCapacityRatio`: weights by resource name; `nvidia.com/gpu` stands for GPUs under any name.
@@ -123,6 +126,7 @@ impl Default for SchedulerOptions {
             node_lock_expiry: Duration::from_secs(300),
             expired_holder: ExpiredHolder::default(),
             nodes_without_agent: NodesWithoutAgent::default(),
+            profile: Profile::default(),
             ratio_shape: vec![(0, 0), (100, 10)],
             ratio_weights: vec![(key::NVIDIA_GPU.into(), 4), ("cpu".into(), 1), ("memory".into(), 1)],
             plugins: PluginChoice::default(),
@@ -347,7 +351,9 @@ impl SchedulerOptions {
     /// What the plugins are made from.
     pub fn plugin_set(&self) -> Result<DefaultSet, OptionsError> {
         let ratio = RatioConfig::new(self.ratio_shape.clone(), self.ratio_weights.clone())?;
-        Ok(DefaultSet { without_agent: self.nodes_without_agent, ratio, choice: self.plugins.clone() })
+        let lists = self.plugins.lists.clone().of_profile(self.profile);
+        let choice = PluginChoice { lists, ..self.plugins.clone() };
+        Ok(DefaultSet { without_agent: self.nodes_without_agent, ratio, choice })
     }
 }
 

@@ -42,8 +42,8 @@ pub enum Violation {
         /// `namespace/name`.
         pod: String,
     },
-    /// The mix of requests is not that of the pods.
-    Mix,
+    /// The number of pods with devices is not that of the pods.
+    DevicePods,
     /// A pod of ours that is not exactly one of queued, held, in flight, bound, ended.
     States {
         /// `namespace/name`.
@@ -112,7 +112,7 @@ impl std::fmt::Display for Violation {
                 write!(f, "node {node}: what is counted as requested is not the sum of its pods")
             }
             Self::Misplaced { pod } => write!(f, "pod {pod} is counted on a node where it is not, or not where it is"),
-            Self::Mix => f.write_str("the requests counted as typical are not those of the pods"),
+            Self::DevicePods => f.write_str("the number of pods that hold devices is not that of the pods on nodes"),
             Self::States { pod, states } => {
                 write!(f, "pod {pod} must be one of queued, held, in flight, bound and ended; it is {states:?}")
             }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::violation::Violation;
 use crate::contract::{DeviceId, DeviceType, key};
-use crate::decide::world::{Node, Place, Rated, Resources, World};
+use crate::decide::world::{Node, Rated, Resources, World};
 
 /// Checks a world.
 pub fn check(world: &World) -> Vec<Violation> {
@@ -26,8 +26,9 @@ pub fn check(world: &World) -> Vec<Violation> {
         }
         check_devices(world, node, &mut found);
     }
-    if !world.mix().counts(world.pods().filter(|pod| pod.place != Place::Ended).map(|pod| &pod.facts)) {
-        found.push(Violation::Mix);
+    let with_devices = world.pods().filter(|pod| pod.node().is_some() && pod.asks_for_devices()).count();
+    if with_devices != world.device_pods() {
+        found.push(Violation::DevicePods);
     }
     for pod in world.pods() {
         let counted = pod.node().is_none_or(|id| world.node(id).is_some_and(|node| node.pods.contains(&pod.id)));

@@ -2,6 +2,7 @@
 
 use super::accounts::share_of;
 use super::assignment::Assignment;
+use super::grant::{Grant, Part};
 use super::objective::objective;
 use super::place::{bit, bits};
 use super::pool::NodePool;
@@ -19,68 +20,38 @@ pub fn topology_fit(pool: &NodePool, assignment: &Assignment) -> u32 {
     (together(value.nvlink_domains) + together(value.switches) + together(value.numa_nodes)) / 3
 }
 
-/// A kind of request that the cluster sees, for [`fragmentation`].
-#[derive(Debug, Clone, Copy, PartialEq, Default)]
-pub struct TypicalRequest {
-    /// Percent of compute and of memory per GPU; 100 and 100 for whole GPUs.
-    pub core: u16,
-    /// Percent of memory per GPU.
-    pub memory: u16,
-    /// Bytes of memory per GPU, where they are asked for instead of a percentage.
-    pub bytes: i64,
-    /// Number of GPUs.
-    pub count: u32,
-    /// Thousandths of a CPU beside the GPUs.
-    pub milli_cpu: i64,
-    /// Bytes of the node's memory beside the GPUs.
-    pub node_memory: i64,
-    /// How often, in any unit.
-    pub weight: f64,
+/// Percent that are free of each open GPU, of each the less free of compute and memory.
+#[derive(Debug, Clone, Copy)]
+pub struct Rests {
+    percents: [u8; 128],
+    count: usize,
 }
 
-/// What a node has left beside its devices: thousandths of a CPU and bytes of memory.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct FreeCpuMemory {
-    /// Thousandths of a CPU.
-    pub milli_cpu: i64,
-    /// Bytes.
-    pub memory: i64,
-}
-
-impl FreeCpuMemory {
-    /// More than any pod asks for.
-    pub const PLENTY: Self = Self { milli_cpu: i64::MAX, memory: i64::MAX };
-}
-
-/// Compute (in GPUs) that is free on the node but of no use to a request drawn from `mix`: for each kind, the free compute of
-/// GPUs that the kind does not fit on, or of all when the node has too few that it fits on or too little beside them; averaged
-/// by weight. 0 for an empty mix. The difference between before and after a pick is the gradient that a score plugin weighs.
-pub fn fragmentation(pool: &NodePool, beside: FreeCpuMemory, mix: &[TypicalRequest]) -> f64 {
-    let weight: f64 = mix.iter().map(|kind| kind.weight).sum();
-    if weight <= 0.0 {
-        return 0.0;
+impl Rests {
+    /// By number.
+    pub fn percents(&self) -> &[u8] {
+        &self.percents[..self.count]
     }
+}
+
+/// What is free of a node's GPUs once `grant` is taken, too. A GPU that some pod holds a part of is never whole.
+pub fn rests(pool: &NodePool, grant: Option<&Grant>) -> Rests {
     let summary = pool.summary();
-    let lost: f64 = mix
-        .iter()
-        .map(|kind| {
-            let (mut fitting, mut useless) = (0u32, 0u32);
-            for at in bits(summary.open_gpus) {
-                let (core, memory) = pool.gpu_room(at);
-                let gpu = &pool.devices().gpus[usize::from(at)];
-                let bytes = kind.bytes == 0 || (gpu.bytes_known && memory >= kind.bytes);
-                let memory = share_of(memory, gpu.memory);
-                let whole = kind.core < 100 || kind.memory < 100 || summary.free_gpus & bit(at) != 0;
-                if whole && core >= kind.core && memory >= kind.memory && bytes {
-                    fitting += 1;
-                } else {
-                    useless += u32::from(core);
-                }
+    let mut rests = Rests { percents: [0; 128], count: 0 };
+    let closed = grant.map_or(0, |grant| grant.closed.gpus);
+    for at in bits(summary.open_gpus & !closed) {
+        let (mut core, mut memory) = pool.gpu_room(at);
+        let mut whole = summary.free_gpus & bit(at) != 0;
+        for part in grant.iter().flat_map(|grant| &grant.parts) {
+            if let Part::Gpu { gpu, core: taken, memory: bytes } = *part
+                && gpu == at
+            {
+                (core, memory, whole) = (core.saturating_sub(taken), (memory - bytes).max(0), false);
             }
-            let starved = kind.milli_cpu > beside.milli_cpu || kind.node_memory > beside.memory;
-            let useless = if starved || fitting < kind.count { summary.core_free } else { useless };
-            kind.weight * f64::from(useless) / 100.0
-        })
-        .sum();
-    lost / weight
+        }
+        let percent = core.min(share_of(memory, pool.devices().gpus[usize::from(at)].memory));
+        rests.percents[rests.count] = percent.min(if whole { 100 } else { 99 }) as u8;
+        rests.count += 1;
+    }
+    rests
 }

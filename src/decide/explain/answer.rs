@@ -231,6 +231,9 @@ pub struct Rating {
     pub score: i64,
     /// Its weight.
     pub weight: i64,
+    /// The rating in words, where the rule has some.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub why: Option<String>,
 }
 
 /// Everything queued.

@@ -170,6 +170,16 @@ impl Scheduler {
     pub(super) fn best_nodes(&self, view: View<'_>, pod: &Pod, judged: &mut NodeJudgements) -> Vec<RatedNode> {
         let mut nodes = self.rated_nodes(view, pod, judged);
         nodes.truncate(BEST);
+        for rated in &mut nodes {
+            let Some((id, node)) = view.world.node_id(&rated.node).and_then(|id| Some((id, view.world.node(id)?)))
+            else {
+                continue;
+            };
+            for rating in &mut rated.ratings {
+                let rule = self.rules().enabled().score.iter().find(|(rule, _)| rule.name() == rating.rule);
+                rating.why = rule.and_then(|(rule, _)| rule.explain(view, pod, (id, node), &mut judged.slots));
+            }
+        }
         nodes
     }
 
@@ -187,7 +197,7 @@ impl Scheduler {
         let each = |id: NodeId, rule: &'static str, score: i64, weight: i64| {
             if let Ok(at) = rated.binary_search_by_key(&id, |(id, _)| *id) {
                 rated[at].1.score += score * weight;
-                rated[at].1.ratings.push(Rating { rule: rule.to_owned(), score, weight });
+                rated[at].1.ratings.push(Rating { rule: rule.to_owned(), score, weight, why: None });
             }
         };
         if let Err(text) = rate(view, self.rules(), pod, &judged.fitting, &mut judged.slots, each) {

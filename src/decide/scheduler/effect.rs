@@ -6,6 +6,7 @@ use std::time::Duration;
 use crate::contract::gang::{GangId, PodGroupApi, PodGroupStatus};
 use crate::contract::{LockRead, PodKey, PodRef, PodUid, Shared};
 use crate::decide::lock::ReleaseReason;
+use crate::decide::patience::{Sample, Tables};
 use crate::decide::tyjob::placement::JobIdentity;
 use crate::decide::world::PodFacts;
 use crate::decide::world::gangs::Owner;
@@ -143,6 +144,8 @@ pub enum Effect {
         /// Its content.
         status: Box<JobScheduleStatus>,
     },
+    /// Make the tables of a sample ([`Sample::tables`]): a millisecond of work. Answer: [`EffectResult::Tables`].
+    RateMix(Box<Sample>),
     /// Write an Event about a TYJob.
     JobNotice {
         /// The job.
@@ -232,6 +235,8 @@ pub enum EffectResult {
         /// Pod.
         pod: PodUid,
     },
+    /// Of [`Effect::RateMix`].
+    Tables(Box<Tables>),
     /// Of [`Effect::PodGroupStatus`].
     PodGroup {
         /// The gang.

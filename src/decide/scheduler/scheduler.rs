@@ -30,13 +30,13 @@ use crate::decide::world::{Changes, NodeId, Place, Pod, PodFacts, PodId, Wake, W
 
 use super::binder::{BindAnswer, Binder, Cancel, RequestId};
 use super::context::{BindEvent, Context, Sequence, Step};
-use super::effect::{EffectResult, Effects};
+use super::effect::{Effect, EffectResult, Effects};
 use super::extend::{self, DeviceFits, NodeVictims};
 use super::preemption::Preemption;
 use super::queue::{Item, Queue};
 use super::reporter::Reporter;
 use super::reservations::Reservations;
-use super::rules::plugins::image_locality;
+use super::rules::plugins::{gpu_patience, image_locality};
 use super::rules::{Plugins, Queued, View};
 use super::schedule_one::schedule_one;
 use super::select::index::Index;
@@ -71,6 +71,7 @@ pub struct Scheduler {
 impl Scheduler {
     /// A scheduler that follows until [`Scheduler::lead`] is called.
     pub fn new(mut config: Config, rules: Plugins) -> Self {
+        config.world.learns = rules.enabled().score.iter().any(|(rule, _)| rule.name() == gpu_patience::NAME);
         config.world.images = rules.enabled().score.iter().any(|(rule, _)| rule.name() == image_locality::NAME);
         Self {
             world: World::new(config.world),
@@ -199,6 +200,7 @@ impl Scheduler {
         if !leading {
             return effects;
         }
+        cx.world.learn_again();
         // Before jobs reserve their places again: nominated room is closed to them.
         Preemption::adopt(&mut cx);
         tyjobs.lead(&mut cx);
@@ -275,6 +277,7 @@ impl Scheduler {
                 None => break,
             }
             self.route(now, &mut effects);
+            self.world.count_decision();
         }
         self.reconcile(now, &mut effects);
         effects
@@ -306,6 +309,7 @@ impl Scheduler {
             EffectResult::PodRead { pod, result: Err(_) } => binder.read_failed(&mut cx, &pod),
             EffectResult::PodRead { pod, .. } => binder.read_done(&mut cx, &pod, None),
             EffectResult::JobWritten { job, result } => tyjobs.written(&mut cx, &job, result),
+            EffectResult::Tables(tables) => cx.world.rate_by(*tables),
             EffectResult::ConditionLost { pod } => Reporter::condition_lost(&mut cx, &pod),
             EffectResult::NominationLost { pod } => Preemption::nomination_lost(&mut cx, &pod),
             EffectResult::PodGroup { gang, result } => {
@@ -411,6 +415,9 @@ impl Scheduler {
         gangs.reconcile(&mut cx);
         self.route(now, effects);
         self.reconcile_jobs(now, effects);
+        if self.leading {
+            effects.extend(self.world.take_sample().map(|sample| Effect::RateMix(Box::new(sample))));
+        }
     }
 
     fn reconcile_jobs(&mut self, now: Moment, effects: &mut Effects) {

@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use crate::contract::inventory::Device;
 use crate::contract::{DeviceId, DeviceType, PodUid, Shared, key};
-use crate::decide::devices::score::{FreeCpuMemory, TypicalRequest};
 use crate::decide::devices::{
     AfterGrant, Amounts, Assignment, Exclusive, Held, Labels, Layout, NodePool, PodDeviceRequest, PoolState, Portion,
     RequestProblem, Slot, Wishes, pick, score, together,
@@ -320,21 +319,9 @@ impl Stock {
         all.concat()
     }
 
-    /// How much more of the free GPU compute (in GPUs) becomes of no use to a request drawn from `mix` when the pod takes its
-    /// devices; below zero when less does. `choice` is `None` for a pod that takes no devices; `left` is what the node has
-    /// beside them, before and after.
-    pub fn fragmentation_change(
-        &self,
-        choice: Option<&DeviceChoice>,
-        left: [FreeCpuMemory; 2],
-        mix: &[TypicalRequest],
-    ) -> f64 {
-        let after = choice.and_then(|choice| {
-            let mut pool = self.pool.clone();
-            pool.take(&choice.assignment.grant).ok().map(|()| pool)
-        });
-        score::fragmentation(after.as_ref().unwrap_or(&self.pool), left[1], mix)
-            - score::fragmentation(&self.pool, left[0], mix)
+    /// What is free of each GPU, now or once a choice of this state is taken.
+    pub fn rests(&self, taken: Option<&DeviceChoice>) -> score::Rests {
+        score::rests(&self.pool, taken.map(|choice| &choice.assignment.grant))
     }
 
     /// What a choice comes to that was made on this very state of the node.

@@ -217,6 +217,7 @@ impl World {
             let [before, after] = [old, &facts].map(|facts| facts.allocatable.scalar.iter().map(|(name, _)| name));
             !old.allocatable.is_same(&facts.allocatable) && !before.eq(after)
         });
+        self.mix.classify(id, &facts);
         node.facts = Some(facts);
         if pulled || !changes.wake.is_none() {
             self.touch(id);
@@ -317,12 +318,6 @@ impl World {
                 self.discharge(id);
             }
         }
-        if let Some(old) = self.pods.get(id).filter(|old| old.place != Place::Ended) {
-            self.mix.leave(&old.facts);
-        }
-        if !ended {
-            self.mix.join(&facts);
-        }
         let place = match (ended, &facts.handoff.node, old_place) {
             (true, ..) => Place::Ended,
             (false, Some(node), _) => Place::Bound(self.mention(node)),
@@ -349,6 +344,9 @@ impl World {
             _ => Exclusive::default(),
         };
         self.pods.insert(id, Box::new(Pod { id, facts, place, devices, exclusive }));
+        if known.is_none() && !ended {
+            self.learn(id);
+        }
         let nominated = self.pods.get(id).is_some_and(|pod| pod.facts.spec.nominated.is_some());
         if nominated && matches!(place, Place::Waiting | Place::Assumed(_)) {
             self.nominated.insert(id);
@@ -405,9 +403,6 @@ impl World {
         self.plans.plans.remove(&id);
         self.nominated.remove(&id);
         self.gangs.pod_gone(id);
-        if pod.place != Place::Ended {
-            self.mix.leave(&pod.facts);
-        }
         let handoff = &pod.facts.handoff;
         self.remember_deletion(handoff.pod.uid.clone());
         self.by_uid.leave(&handoff.pod.uid, id);

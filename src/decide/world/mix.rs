@@ -1,206 +1,368 @@
-//! Which requests for GPUs are typical, learned from the pods of the world: what a node's free GPUs should stay good for.
+//! Which pods usually come, learned from the arrivals of this world: what a node's rest should stay good for.
 //!
-//! Every pod that has not ended counts, waiting or placed. Kinds are told apart by what they ask of GPUs; CPU and memory beside
-//! them are averaged within a kind, so that there are few kinds. Ratings that use the mix are kept between decisions, so it is
-//! not read live: a copy is renewed when a tenth of the pods came or went since, and the epoch rises.
+//! Ratings by it are kept between decisions, so nothing is read live: tables are made when the arrivals have moved away from those
+//! in force, and what whole nodes are worth is looked at every [`PERIOD`] decisions. Either raises the epoch.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::contract::{GpuRequest, key};
-use crate::decide::devices::score::TypicalRequest;
+use crate::decide::patience::{Arrivals, Free, GROUPS, Kind, Sample, Tables, Worth};
 use crate::decide::pod::PodContainer;
 
-use super::pod::PodFacts;
+use super::dense::Dense;
+use super::node::{Node, NodeFacts};
+use super::pod::{Place, PodFacts};
+use super::spec::{Labels, NodeTerm};
+use super::state::World;
+use super::{NodeId, PodId};
 
-/// Kinds that are weighed, the most frequent ones.
-const KINDS: usize = 16;
-/// The copy is renewed after this many changes, or a tenth of the pods if that is more.
-const LEAST: u64 = 1;
+/// Decisions between two looks at how many nodes larger pods find.
+const PERIOD: u32 = 32;
+/// Selectors that a sample tells apart: bits of a class. Bit 0 is every node.
+const SELECTORS: usize = 63;
 
-/// What one pod asks of GPUs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-struct GpuDemand {
-    count: u32,
-    core: u16,
-    memory: u16,
-    bytes: i64,
+/// What of it can be chosen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MixPolicy {
+    /// Thousandths that a whole node counts at least for pods of several GPUs, however many nodes could take them.
+    pub keep_whole: u32,
+    /// Arrivals after which a pod counts half.
+    pub half_life: u32,
 }
 
-/// How many pods ask for it, and the sums of what they ask for beside.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-struct DemandCount {
-    pods: u64,
-    milli_cpu: i64,
-    memory: i64,
+impl Default for MixPolicy {
+    fn default() -> Self {
+        Self { keep_whole: 50, half_life: 4000 }
+    }
 }
 
-/// The pods' requests for GPUs.
-#[derive(Debug, Clone, Default)]
+impl MixPolicy {
+    fn keep_whole(self) -> f64 {
+        f64::from(self.keep_whole) / 1000.0
+    }
+}
+
+/// Which nodes a kind of pods may use.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Selector {
+    labels: Labels,
+    required: Option<Vec<NodeTerm>>,
+}
+
+impl Selector {
+    fn accepts(&self, facts: &NodeFacts) -> bool {
+        self.labels.iter().all(|(key, value)| facts.labels.get(key) == Some(value))
+            && self
+                .required
+                .as_ref()
+                .is_none_or(|terms| terms.iter().any(|term| term.matches(&facts.name, &facts.labels)))
+    }
+}
+
+/// What is known of the pods that come.
+#[derive(Debug, Clone)]
 pub struct Mix {
-    tallies: BTreeMap<GpuDemand, DemandCount>,
-    pods: u64,
-    changes: u64,
-    typical: Arc<[TypicalRequest]>,
+    policy: MixPolicy,
+    arrivals: Arrivals,
+    /// By the number of a kind's selector, less one.
+    selectors: Vec<Arc<Selector>>,
+    /// A sample is out; its selectors by bit, less one.
+    asked: Option<Vec<Arc<Selector>>>,
+    /// The selectors of the tables in force, by bit, less one.
+    by_bit: Vec<Arc<Selector>>,
+    /// Which of them admit a node.
+    classes: Dense<NodeId, u64>,
+    worth: Option<Worth>,
+    open: Openings,
+    decisions: u32,
     epoch: u64,
 }
 
+impl Default for Mix {
+    fn default() -> Self {
+        Self::new(MixPolicy::default())
+    }
+}
+
+/// How many nodes could take the most frequent pod of each group; only nodes that changed are looked at again.
+#[derive(Debug, Clone, Default)]
+struct Openings {
+    mark: Option<u64>,
+    /// The groups that a node is open to, by bit.
+    nodes: Dense<NodeId, u8>,
+    counts: [usize; GROUPS],
+}
+
+impl Openings {
+    fn set(&mut self, id: NodeId, groups: u8) {
+        let before = if groups == 0 { self.nodes.remove(id) } else { self.nodes.insert(id, groups) }.unwrap_or(0);
+        for (group, count) in self.counts.iter_mut().enumerate() {
+            *count += usize::from(groups >> group & 1);
+            *count -= usize::from(before >> group & 1);
+        }
+    }
+}
+
 impl Mix {
-    /// The typical requests, the most frequent first. Empty while no pod asks for GPUs.
-    pub fn typical(&self) -> &Arc<[TypicalRequest]> {
-        &self.typical
+    pub(super) fn new(policy: MixPolicy) -> Self {
+        Self {
+            policy,
+            arrivals: Arrivals::new(policy.half_life),
+            selectors: Vec::new(),
+            asked: None,
+            by_bit: Vec::new(),
+            classes: Dense::default(),
+            worth: None,
+            open: Openings::default(),
+            decisions: 0,
+            epoch: 0,
+        }
     }
 
-    /// Rises when [`Mix::typical`] changes.
+    /// The worth of nodes; `None` before the first tables.
+    pub fn worth(&self) -> Option<&Worth> {
+        self.worth.as_ref()
+    }
+
+    /// Rises when [`Mix::worth`] changes.
     pub fn epoch(&self) -> u64 {
         self.epoch
     }
 
-    /// Counts a pod in.
-    pub(super) fn join(&mut self, facts: &PodFacts) {
-        let Some(demand) = demand(facts) else { return };
-        let tally = self.tallies.entry(demand).or_default();
-        tally.pods += 1;
-        tally.milli_cpu = tally.milli_cpu.saturating_add(facts.spec.requests.milli_cpu);
-        tally.memory = tally.memory.saturating_add(facts.spec.requests.memory);
-        self.pods += 1;
-        self.changed();
+    /// The selectors of [`Mix::worth`] that admit a node, by bit.
+    pub fn class(&self, node: NodeId) -> u64 {
+        self.classes.get(node).copied().unwrap_or(1)
     }
 
-    /// Counts a pod out that was counted in with these very facts.
-    pub(super) fn leave(&mut self, facts: &PodFacts) {
-        let Some(demand) = demand(facts) else { return };
-        let Some(tally) = self.tallies.get_mut(&demand) else { return };
-        tally.pods -= 1;
-        tally.milli_cpu = tally.milli_cpu.saturating_sub(facts.spec.requests.milli_cpu);
-        tally.memory = tally.memory.saturating_sub(facts.spec.requests.memory);
-        if tally.pods == 0 {
-            self.tallies.remove(&demand);
+    /// Enters which selectors admit a node.
+    pub(super) fn classify(&mut self, id: NodeId, facts: &NodeFacts) {
+        if !self.by_bit.is_empty() {
+            self.classes.insert(id, class(&self.by_bit, facts));
         }
-        self.pods -= 1;
-        self.changed();
     }
 
-    /// `true` when exactly these pods are counted.
-    pub fn counts<'a>(&self, pods: impl Iterator<Item = &'a PodFacts>) -> bool {
-        let mut afresh = Self::default();
-        pods.for_each(|facts| afresh.join(facts));
-        self.tallies == afresh.tallies && self.pods == afresh.pods
+    fn note(&mut self, ask: Ask, facts: &PodFacts) {
+        let selector = self.selector(facts);
+        let Ask { gpus, share } = ask;
+        let (milli_cpu, memory) = (facts.spec.requests.milli_cpu, facts.spec.requests.memory);
+        let kind = Kind { gpus, share, milli_cpu, memory, selector };
+        if let Some(dropped) = self.arrivals.note(kind)
+            && dropped.selector > 0
+            && !self.arrivals.uses(dropped.selector)
+        {
+            // Its number is free: it admits nothing until another one takes it.
+            self.selectors[usize::from(dropped.selector) - 1] =
+                Arc::new(Selector { labels: Labels::new(), required: Some(Vec::new()) });
+        }
     }
 
-    fn changed(&mut self) {
-        self.changes += 1;
-        if self.changes < LEAST.max(self.pods / 10) {
+    /// The number of the pod's selector.
+    fn selector(&mut self, facts: &PodFacts) -> u16 {
+        let spec = &facts.spec;
+        if spec.node_selector.is_empty() && spec.node_required.is_none() {
+            return 0;
+        }
+        let is_it = |known: &Arc<Selector>| known.labels == spec.node_selector && known.required == spec.node_required;
+        let at = self.selectors.iter().position(is_it).unwrap_or_else(|| {
+            let free = |known: &Arc<Selector>| known.required.as_ref().is_some_and(Vec::is_empty);
+            let new = Arc::new(Selector { labels: spec.node_selector.clone(), required: spec.node_required.clone() });
+            match self.selectors.iter().position(free) {
+                Some(at) => {
+                    self.selectors[at] = new;
+                    at
+                }
+                None => {
+                    self.selectors.push(new);
+                    self.selectors.len() - 1
+                }
+            }
+        });
+        u16::try_from(at + 1).unwrap_or(0)
+    }
+}
+
+fn class(selectors: &[Arc<Selector>], facts: &NodeFacts) -> u64 {
+    let bits = selectors.iter().enumerate().filter(|(_, selector)| selector.accepts(facts));
+    bits.fold(1, |class, (at, _)| class | 2 << at)
+}
+
+impl World {
+    /// What pods usually come.
+    pub fn mix(&self) -> &Mix {
+        &self.mix
+    }
+
+    /// Begins to learn anew, from the pods that live, in the order of their creation: what a scheduler knows when it begins to lead.
+    pub fn learn_again(&mut self) {
+        let epoch = self.mix.epoch + 1;
+        self.mix = Mix { epoch, ..Mix::new(self.policy.mix) };
+        if !self.policy.learns {
             return;
         }
-        self.changes = 0;
-        let mut typical: Vec<TypicalRequest> =
-            self.tallies.iter().map(|(demand, tally)| request(*demand, *tally)).collect();
-        // Stable: among equally frequent kinds the smaller comes first.
-        typical.sort_by(|a, b| b.weight.total_cmp(&a.weight));
-        typical.truncate(KINDS);
-        if *typical != *self.typical {
-            self.typical = typical.into();
-            self.epoch += 1;
+        let live = self.pods().filter(|pod| pod.place != Place::Ended);
+        let mut live: Vec<_> = live.map(|pod| (pod.facts.handoff.created, pod.id)).collect();
+        live.sort_unstable();
+        live.into_iter().for_each(|(_, id)| self.learn(id));
+    }
+
+    /// Counts the arrival of a pod.
+    pub(super) fn learn(&mut self, id: PodId) {
+        if !self.policy.learns {
+            return;
         }
-    }
-}
-
-fn request(demand: GpuDemand, tally: DemandCount) -> TypicalRequest {
-    let pods = tally.pods.max(1) as i64;
-    TypicalRequest {
-        core: demand.core,
-        memory: demand.memory,
-        bytes: demand.bytes,
-        count: demand.count,
-        milli_cpu: tally.milli_cpu / pods,
-        node_memory: tally.memory / pods,
-        weight: tally.pods as f64,
-    }
-}
-
-/// All whole GPUs of the pod, or else its largest share; `None` without either.
-fn demand(facts: &PodFacts) -> Option<GpuDemand> {
-    let served = |container: &&PodContainer| container.dra_backed.is_empty();
-    let wants = facts.handoff.containers.iter().filter(served).filter_map(|c| c.request.as_ref().ok()?.gpu.as_ref());
-    let (mut whole, mut share) = (0u32, None);
-    for want in wants {
-        match want {
-            GpuRequest::Whole { count } => whole = whole.saturating_add(*count),
-            GpuRequest::Share { count, core, ratio, memory } => {
-                let percent = ratio.unwrap_or(0).clamp(0, key::WHOLE) as u16;
-                let core = (*core).clamp(0, key::WHOLE) as u16;
-                let one = GpuDemand { count: *count, core, memory: percent, bytes: memory.unwrap_or(0) };
-                share = share.max(Some(one));
-            }
-            GpuRequest::Mig { .. } => {}
-        }
-    }
-    let all = key::WHOLE as u16;
-    if whole > 0 { Some(GpuDemand { count: whole, core: all, memory: all, bytes: 0 }) } else { share }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::contract::{ContainerRequest, PodRef};
-    use crate::decide::pod::{AssignmentText, ContainerKind, HandoffPod, Phase};
-    use crate::decide::world::{PodSpec, Resources};
-
-    fn asks(limits: &[(&str, &str)], milli_cpu: i64) -> PodFacts {
-        let limits = limits.iter().map(|(name, amount)| (*name, amount.parse().unwrap()));
-        let container = PodContainer {
-            name: "main".into(),
-            kind: ContainerKind::App,
-            request: ContainerRequest::judge(limits),
-            running: false,
-            started: false,
-            dra_backed: vec![],
+        let memory_percent = |bytes| {
+            let stocks = self.nodes.values().filter_map(|node| node.stock.as_ref());
+            stocks.map(|stock| stock.memory_percent(bytes)).find(|percent| *percent > 0).unwrap_or(0)
         };
-        PodFacts {
-            handoff: HandoffPod {
-                pod: PodRef::new("ml", "a", "u"),
-                node: None,
-                scheduler_name: "s".into(),
-                phase: Phase::Pending,
-                deleting: None,
-                scheduled_condition: false,
-                created: jiff::Timestamp::UNIX_EPOCH,
-                containers: vec![container].into(),
-                assignment: AssignmentText::default(),
-            },
-            spec: PodSpec { requests: Resources { milli_cpu, ..Resources::default() }, ..PodSpec::default() }.into(),
+        let Some(facts) = self.pods.get(id).map(|pod| &pod.facts) else { return };
+        if let Some(ask) = Ask::of(facts, memory_percent) {
+            self.mix.note(ask, facts);
         }
     }
 
-    #[test]
-    fn kinds_are_weighed_by_their_pods_and_forgotten_with_them() {
-        let (whole, half) = (asks(&[(key::NVIDIA_GPU, "2")], 3000), asks(&[(key::GPU, "50")], 500));
-        let mut mix = Mix::default();
-        mix.join(&asks(&[("cpu", "4")], 4000));
-        assert_eq!((mix.typical().len(), mix.epoch()), (0, 0), "a pod without GPUs says nothing");
-        for milli_cpu in [1000, 3000] {
-            mix.join(&asks(&[(key::NVIDIA_GPU, "2")], milli_cpu));
+    /// A sample for new tables, when they are due and none is out; [`World::rate_by`] takes the tables.
+    pub fn take_sample(&mut self) -> Option<Sample> {
+        if !self.policy.learns || self.mix.asked.is_some() {
+            return None;
         }
-        mix.join(&half);
-        let kinds: Vec<_> = mix.typical().iter().map(|k| (k.count, k.core, k.milli_cpu, k.weight as u64)).collect();
-        assert_eq!(kinds, [(2, 100, 2000, 2), (1, 50, 500, 1)]);
-        mix.leave(&half);
-        mix.leave(&whole);
-        mix.leave(&asks(&[(key::NVIDIA_GPU, "2")], 1000));
-        assert_eq!(mix.typical().len(), 0);
-        assert_eq!(mix.epoch(), 6);
+        if self.mix.worth.is_none() {
+            let (mut milli_cpu, mut gpus) = (0i64, 0u32);
+            for (_, node) in self.nodes().filter(|(_, node)| gpus_of(node) > 0) {
+                milli_cpu =
+                    milli_cpu.saturating_add(node.facts.as_ref().map_or(0, |facts| facts.allocatable.milli_cpu));
+                gpus += gpus_of(node);
+            }
+            if gpus == 0 {
+                return None;
+            }
+            self.mix.arrivals.assume(milli_cpu / i64::from(gpus));
+        } else if !self.mix.arrivals.have_moved() {
+            return None;
+        }
+        let parts = self.mix.arrivals.take();
+        // The selectors with the most arrivals get bits; kinds with other ones are left out.
+        let mut weights = vec![(0.0, 0u16); self.mix.selectors.len()];
+        for (kind, part) in parts.iter().filter(|(kind, _)| kind.selector > 0) {
+            let weight = &mut weights[usize::from(kind.selector) - 1];
+            *weight = (weight.0 + part, kind.selector);
+        }
+        weights.retain(|(weight, _)| *weight > 0.0);
+        weights.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)));
+        weights.truncate(SELECTORS);
+        let bit = |selector: u16| match selector {
+            0 => Some(0),
+            other => Some(weights.iter().position(|(_, known)| *known == other)? as u16 + 1),
+        };
+        let told =
+            parts.iter().filter_map(|(kind, part)| Some((Kind { selector: bit(kind.selector)?, ..*kind }, *part)));
+        let parts = told.collect();
+        let chosen: Vec<Arc<Selector>> =
+            weights.iter().map(|(_, selector)| self.mix.selectors[usize::from(*selector) - 1].clone()).collect();
+        let mut classes = std::collections::BTreeMap::new();
+        for (_, node) in self.nodes() {
+            if let Some(facts) = &node.facts {
+                *classes.entry(class(&chosen, facts)).or_insert(0) += gpus_of(node);
+            }
+        }
+        self.mix.asked = Some(chosen);
+        Some(Sample { parts, classes: classes.into_iter().collect() })
     }
 
-    #[test]
-    fn the_copy_is_renewed_when_a_tenth_of_the_pods_came_or_went() {
-        let mut mix = Mix::default();
-        (0..100).for_each(|_| mix.join(&asks(&[(key::NVIDIA_GPU, "1")], 0)));
-        let before = mix.epoch();
-        (0..8).for_each(|_| mix.join(&asks(&[(key::NVIDIA_GPU, "8")], 0)));
-        let renewed = mix.epoch() - before;
-        assert!(renewed <= 1, "{renewed} renewals for 8 of 100 pods");
-        (0..12).for_each(|_| mix.join(&asks(&[(key::NVIDIA_GPU, "8")], 0)));
-        assert!(mix.typical().iter().any(|kind| kind.count == 8));
+    /// Rates nodes by new tables from now on. Tables that were not asked for are ignored.
+    pub fn rate_by(&mut self, tables: Tables) {
+        let Some(selectors) = self.mix.asked.take() else { return };
+        if self.mix.by_bit != selectors {
+            self.mix.classes = Dense::default();
+            self.mix.by_bit = selectors;
+            let mut mix = std::mem::take(&mut self.mix);
+            self.nodes()
+                .filter_map(|(id, node)| Some((id, node.facts.as_ref()?)))
+                .for_each(|(id, facts)| mix.classify(id, facts));
+            self.mix = mix;
+        }
+        let mix = &mut self.mix;
+        mix.worth = Some(Worth::new(tables, mix.worth.as_ref(), mix.policy.keep_whole()));
+        mix.open = Openings::default();
+        mix.epoch += 1;
+    }
+
+    /// Counts a decision; every so many, looks how dear whole nodes are.
+    pub fn count_decision(&mut self) {
+        self.mix.decisions += 1;
+        if self.mix.decisions < PERIOD {
+            return;
+        }
+        self.mix.decisions = 0;
+        let Some(mut worth) = self.mix.worth.take() else { return };
+        self.find_openings(&worth);
+        let mix = &mut self.mix;
+        if worth.weigh(self.device_pods, mix.open.counts, mix.policy.keep_whole()) {
+            mix.epoch += 1;
+        }
+        mix.worth = Some(worth);
+    }
+
+    fn find_openings(&mut self, worth: &Worth) {
+        let mut open = std::mem::take(&mut self.mix.open);
+        let journal = &self.journal;
+        let changed = open.mark.and_then(|mark| Some(journal.since(mark)?.collect::<Vec<NodeId>>()));
+        let changed = changed.unwrap_or_else(|| {
+            open = Openings::default();
+            self.nodes.iter().map(|(id, _)| id).collect()
+        });
+        for id in changed {
+            let groups = self.node(id).map_or(0, |node| {
+                let rests = node.stock.as_ref().map(|stock| stock.rests(None));
+                let Some(free) = rests.as_ref().and_then(|rests| free(node, rests.percents(), self.mix.class(id)))
+                else {
+                    return 0;
+                };
+                let takes =
+                    |group: usize| worth.tables().kinds[group].first().is_some_and(|(kind, _)| free.takes(kind));
+                (1..GROUPS).filter(|group| takes(*group)).fold(0, |groups, group| groups | 1 << group)
+            });
+            open.set(id, groups);
+        }
+        open.mark = Some(journal.mark());
+        self.mix.open = open;
+    }
+}
+
+/// What is free on a node beside these rests of its GPUs; `None` without a Node object.
+pub fn free<'a>(node: &Node, gpus: &'a [u8], class: u64) -> Option<Free<'a>> {
+    let have = &node.facts.as_ref()?.allocatable;
+    let (milli_cpu, memory) = (have.milli_cpu - node.used.milli_cpu, have.memory - node.used.memory);
+    Some(Free { gpus, milli_cpu, memory, class })
+}
+
+fn gpus_of(node: &Node) -> u32 {
+    node.stock.as_ref().map_or(0, |stock| stock.pool().summary().gpus)
+}
+
+/// What a pod asks of GPUs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Ask {
+    gpus: u32,
+    share: u8,
+}
+
+impl Ask {
+    /// All whole GPUs of the pod, or else its largest share; `None` without either.
+    fn of(facts: &PodFacts, memory_percent: impl Fn(i64) -> i64) -> Option<Self> {
+        let served = |container: &&PodContainer| container.dra_backed.is_empty();
+        let containers = facts.handoff.containers.iter().filter(served);
+        let (mut whole, mut share) = (0u32, None);
+        for want in containers.filter_map(|container| container.request.as_ref().ok()?.gpu.as_ref()) {
+            match want {
+                GpuRequest::Whole { count } => whole = whole.saturating_add(*count),
+                GpuRequest::Share { count, core, ratio, memory } => {
+                    let memory = ratio.or(memory.map(&memory_percent)).unwrap_or(0);
+                    let percent = memory.max(*core).clamp(1, key::WHOLE) as u8;
+                    share = share.max(Some(Self { gpus: *count, share: percent }));
+                }
+                GpuRequest::Mig { .. } => {}
+            }
+        }
+        if whole > 0 { Some(Self { gpus: whole, share: key::WHOLE as u8 }) } else { share }
     }
 }

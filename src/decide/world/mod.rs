@@ -31,7 +31,7 @@ pub use dense::{Dense, DenseId, NodeId, PodId};
 pub use devices::{DeviceTotals, KnownChoices, Stock};
 pub use event::{Changes, Wake, WorldEvent};
 pub use journal::Journal;
-pub use mix::Mix;
+pub use mix::{Mix, MixPolicy};
 pub use node::{LockSeen, Node, NodeFacts};
 pub use pod::{Place, Pod, PodFacts};
 pub use resources::{Rated, RequestParts, Resources, Scalars};

@@ -107,6 +107,7 @@ impl World {
                 node.used.add(&pod.facts.spec.requests);
                 *self.priorities.entry(pod.facts.spec.priority).or_insert(0) += 1;
                 node.rated.add(pod.facts.spec.rated);
+                self.device_pods += usize::from(pod.asks_for_devices());
                 self.journal.note(at, nodes);
             }
             // One more pod is counted in: what all sum up to does not depend on the order.
@@ -144,6 +145,7 @@ impl World {
         {
             node.used.sub(&pod.facts.spec.requests);
             node.rated.sub(pod.facts.spec.rated);
+            self.device_pods -= usize::from(pod.asks_for_devices());
             if pod.facts.spec.requests.is_absurd() {
                 // Sums saturate: what was lost there is counted again.
                 let pods = &self.pods;

@@ -16,7 +16,7 @@ use super::capacity::{Capacities, Storage};
 use super::dense::Dense;
 use super::finder::{Finder, LockedNodes};
 use super::journal::Journal;
-use super::mix::Mix;
+use super::mix::{Mix, MixPolicy};
 use super::node::{Images, Node};
 use super::pod::{Place, Pod};
 use super::resources::Resources;
@@ -36,6 +36,10 @@ pub struct WorldPolicy {
     pub keep_assignments: bool,
     /// Keep which images nodes have and pods ask for; only the rule `ImageLocality` reads them.
     pub images: bool,
+    /// Learn which pods usually come; only the rule `GpuPatience` reads it.
+    pub learns: bool,
+    /// How that is learned.
+    pub mix: MixPolicy,
 }
 
 impl Default for WorldPolicy {
@@ -45,6 +49,8 @@ impl Default for WorldPolicy {
             gangs: GangDefaults::default(),
             keep_assignments: false,
             images: false,
+            learns: false,
+            mix: MixPolicy::default(),
         }
     }
 }
@@ -81,8 +87,10 @@ pub struct World {
     pub(super) nominated_by_node: BTreeMap<NodeId, Vec<PodId>>,
     /// Pods whose `status.nominatedNodeName` is set.
     pub(super) nominated: BTreeSet<PodId>,
-    /// What pods ask of GPUs.
+    /// Which pods usually come.
     pub(super) mix: Mix,
+    /// Pods on nodes that ask for devices.
+    pub(super) device_pods: usize,
     pub(super) namespaces: BTreeMap<Box<str>, Labels>,
     pub(super) volumes: BTreeMap<Box<str>, VolumeFacts>,
     pub(super) claims: BTreeMap<PodKey, ClaimFacts>,
@@ -116,7 +124,7 @@ const DELETED: usize = 1024;
 impl World {
     /// An empty world.
     pub fn new(policy: WorldPolicy) -> Self {
-        Self { policy, gangs: GangBook::new(policy.gangs), ..Self::default() }
+        Self { policy, gangs: GangBook::new(policy.gangs), mix: Mix::new(policy.mix), ..Self::default() }
     }
 
     /// Rises with every change.
@@ -252,9 +260,9 @@ impl World {
         self.with_affinity.iter().filter(|id| !self.is_nominated_reservation(**id)).filter_map(|id| self.pod(*id))
     }
 
-    /// What pods ask of GPUs.
-    pub fn mix(&self) -> &Mix {
-        &self.mix
+    /// Pods on nodes that ask for devices.
+    pub fn device_pods(&self) -> usize {
+        self.device_pods
     }
 
     /// Nodes with a lock annotation.

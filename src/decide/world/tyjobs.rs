@@ -116,7 +116,6 @@ impl World {
         self.next_pod += 1;
         self.shared.specs.intern(&mut facts.spec);
         self.shared.containers.intern(&mut facts.handoff.containers);
-        self.mix.join(&facts);
         let exclusive = exclusive_of(&facts);
         let mut pod = Pod { place: Place::Assumed(node), devices, exclusive, ..Pod::unplaced(id, facts) };
         let amounts = &mut self.shared.amounts;
@@ -131,7 +130,6 @@ impl World {
     pub fn cancel_place(&mut self, id: PodId) {
         self.discharge(id);
         let Some(pod) = self.pods.remove(id) else { return };
-        self.mix.leave(&pod.facts);
         self.generation += 1;
         if let Some(node) = pod.node() {
             self.forget_if_unused(node);

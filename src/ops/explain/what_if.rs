@@ -65,6 +65,11 @@ pub fn text(answer: &WhatIf, wide: bool) -> String {
         };
         let _ = write!(out, "\n{}", plain(&["BEST NODES", "SCORE", "MADE OF"], answer.best.iter().map(row)));
     }
+    for node in &answer.best {
+        for (rule, why) in node.ratings.iter().filter_map(|part| Some((&part.rule, part.why.as_ref()?))) {
+            let _ = writeln!(out, "  {}: {rule}: {why}", node.node);
+        }
+    }
     refusals(&mut out, verdict);
     advice(&mut out, verdict);
     if wide {

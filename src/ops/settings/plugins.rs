@@ -8,10 +8,11 @@ use serde_json::{Value, json};
 
 use super::log::Daemon;
 use crate::decide::scheduler::rules::plugins::{
-    Disabled, Listed, NodesWithoutAgent, PluginLists, Point, RatioConfig, Strategy, Weights, default_plugins, names_at,
-    points_of,
+    Disabled, Listed, NodesWithoutAgent, PluginLists, Point, RatioConfig, Strategy, Weights, default_plugins,
+    gpu_patience, names_at, points_of,
 };
 use crate::ops::config::{Fields, Misplaced, Section, YamlNode};
+use crate::ops::say::remark;
 use crate::scheduler::SchedulerOptions;
 
 /// The version of the file that this Baton reads.
@@ -122,6 +123,13 @@ fn name_at(node: &YamlNode, path: &str, (point, key): (Point, &str)) -> Result<&
     let name = node.text(path)?;
     let known: Vec<&'static str> = names_at(point).collect();
     let elsewhere = points_of(name);
+    if name == gpu_patience::EARLIER_NAME && point == Point::Score {
+        let ((line, column), new) = (node.at, gpu_patience::NAME);
+        remark(format_args!(
+            "baton: warning: {line}:{column}: {path}: {name} is replaced by {new}, which is used; write {new}"
+        ));
+        return Ok(new);
+    }
     if !elsewhere.is_empty() && !known.contains(&name) {
         let problem = format!("{name} has no {key}; it can be enabled at {}", elsewhere.join(", "));
         return Err(node.wrong(path, problem));
@@ -144,6 +152,7 @@ const WITH_ARGS: &[&str] = &[
     "InterPodAffinity",
     "VolumeBinding",
     "DeviceFit",
+    gpu_patience::NAME,
 ];
 
 fn read_args(options: &mut SchedulerOptions, node: &YamlNode) -> Result<Vec<&'static str>, Misplaced> {
@@ -168,6 +177,7 @@ fn read_args(options: &mut SchedulerOptions, node: &YamlNode) -> Result<Vec<&'st
             }
             "InterPodAffinity" => affinity_args(options, args, &path)?,
             "VolumeBinding" => volume_args(options, args, &path)?,
+            gpu_patience::NAME => patience_args(options, args, &path)?,
             _ => said.extend(device_args(options, args, &path)?),
         }
     }
@@ -253,6 +263,24 @@ fn volume_args(options: &mut SchedulerOptions, args: &YamlNode, path: &str) -> R
     Ok(())
 }
 
+fn patience_args(options: &mut SchedulerOptions, args: &YamlNode, path: &str) -> Result<(), Misplaced> {
+    const KEEP: &str = "keepWhole";
+    const HALF: &str = "halfLife";
+    let fields = arguments(args, path, gpu_patience::NAME, &[KEEP, HALF])?;
+    let patience = &mut options.plugins.patience;
+    if let Some((_, node)) = fields.get(KEEP) {
+        let (path, text) = (format!("{path}.{KEEP}"), node.text(&format!("{path}.{KEEP}"))?);
+        let part = text.parse().ok().filter(|part| (0.0..=1.0).contains(part));
+        let part: f64 =
+            part.ok_or_else(|| node.wrong(&path, format!("{text:?} is no number from 0 to 1, such as 0.05")))?;
+        patience.keep_whole = (part * 1000.0).round() as u32;
+    }
+    if let Some((_, node)) = fields.get(HALF) {
+        patience.half_life = node.number(&format!("{path}.{HALF}"), 1..=1_000_000)? as u32;
+    }
+    Ok(())
+}
+
 fn device_args(options: &mut SchedulerOptions, args: &YamlNode, path: &str) -> Result<Option<&'static str>, Misplaced> {
     let fields = arguments(args, path, "DeviceFit", &["nodesWithoutAgent"])?;
     let Some((_, node)) = fields.get("nodesWithoutAgent") else { return Ok(None) };
@@ -321,6 +349,9 @@ pub fn print(options: &SchedulerOptions) -> Vec<(&'static str, Value)> {
         {"name": "NodeResourcesBalancedAllocation", "args": {"resources": resources(&choice.balanced)}},
         {"name": "InterPodAffinity", "args": affinity},
         {"name": "VolumeBinding", "args": {"bindTimeoutSeconds": choice.volumes.bind_timeout.as_secs()}},
+        {"name": gpu_patience::NAME, "args": {
+            "keepWhole": f64::from(choice.patience.keep_whole) / 1000.0, "halfLife": choice.patience.half_life,
+        }},
     ]);
     vec![
         ("apiVersion", API_VERSION.into()),

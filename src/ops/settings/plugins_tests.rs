@@ -41,7 +41,7 @@ fn the_example_of_the_documentation_does_what_it_says() {
     assert_eq!(names(&options, Point::QueueSort), [("QoSSort", 1)]);
     let scores = names(&options, Point::Score);
     assert_eq!(scores[0], ("RequestedToCapacityRatio", 5));
-    assert!(scores.contains(&("GpuFragmentation", 2)) && scores.contains(&("NodeResourcesFit", 1)), "{scores:?}");
+    assert!(scores.contains(&("GpuPatience", 2)) && scores.contains(&("NodeResourcesFit", 1)), "{scores:?}");
     assert!(!scores.iter().any(|(name, _)| *name == "DeviceTopology"), "{scores:?}");
     assert_eq!(options.ratio_shape, [(0, 0), (70, 10), (100, 8)]);
     assert_eq!(options.ratio_weights[0], ("nvidia.com/gpu".to_owned(), 8));

@@ -5,12 +5,12 @@ use crate::contract::gang::{MatchPolicy, key};
 use crate::decide::gang::{OnBindFailure, TimeoutClock};
 use crate::decide::lock::ExpiredHolder;
 use crate::decide::scheduler::LockMode;
-use crate::decide::scheduler::rules::plugins::NodesWithoutAgent;
+use crate::decide::scheduler::rules::plugins::{NodesWithoutAgent, Profile};
 use crate::ops::config::{Setting, Value};
 use crate::scheduler::SchedulerOptions;
 use crate::scheduler::extender::GangPods;
 
-by_from_str!(LockMode, ExpiredHolder, NodesWithoutAgent, GangPods, TimeoutClock, OnBindFailure);
+by_from_str!(LockMode, ExpiredHolder, NodesWithoutAgent, Profile, GangPods, TimeoutClock, OnBindFailure);
 
 impl Value for MatchPolicy {
     fn read(text: &str) -> Result<Self, String> {
@@ -59,6 +59,8 @@ fn placing() -> Settings {
     settings! {
         "nodes-without-agent" "refuse|plain" options.nodes_without_agent
             "Device pods on nodes without a live node daemon: refuse, or count allocatable only, as kube-scheduler does";
+        "profile" "binpack|utilization" options.profile
+            "What scores are for: fill one node after the other, or keep what typical pods need (GpuPatience), so that more GPUs can be handed out";
         "ratio-shape" "UTILIZATION=SCORE,…" options.ratio_shape
             "RequestedToCapacityRatio: points of the line from utilization (0 to 100) to score (0 to 10); 0=0,100=10 packs";
         "ratio-weights" "RESOURCE=WEIGHT,…" options.ratio_weights

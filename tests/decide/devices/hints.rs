@@ -2,8 +2,8 @@
 
 use baton::contract::hint::TopologyScope;
 use baton::contract::key;
-use baton::decide::devices::score::{FreeCpuMemory, TypicalRequest, fragmentation, topology_fit};
-use baton::decide::devices::{Exclusive, NodePool, Reason, Wishes, pick};
+use baton::decide::devices::score::{rests, topology_fit};
+use baton::decide::devices::{Exclusive, Grant, NodePool, Reason, Wishes, pick};
 use baton::decide::pod::ContainerKind::App;
 
 use super::nodes::{
@@ -127,25 +127,16 @@ fn scores_tell_how_well_a_pick_lies_and_what_it_leaves() {
     let six = pick(&pool, &ask(&[("nvidia.com/gpu", "6")])).unwrap();
     assert_eq!(topology_fit(&pool, &four), 100);
     assert!(topology_fit(&pool, &six) < 100);
-    let share = |percent| TypicalRequest {
-        core: percent,
-        memory: percent,
-        count: 1,
-        milli_cpu: 4000,
-        weight: 1.0,
-        ..TypicalRequest::default()
+    let left = |pool: &NodePool, grant: Option<&Grant>| {
+        let mut percents = rests(pool, grant).percents().to_vec();
+        percents.sort_unstable();
+        percents
     };
-    let mix = [share(100), share(50)];
-    assert!(fragmentation(&pool, FreeCpuMemory::PLENTY, &mix).abs() < 1e-9, "an empty node wastes nothing");
+    assert_eq!(left(&pool, Some(&four.grant)), [0, 0, 0, 0, 100, 100, 100, 100], "what a pick would leave");
     place(&mut pool, &ask(&[(key::GPU, "30")])).unwrap();
-    assert!(
-        (fragmentation(&pool, FreeCpuMemory::PLENTY, &mix) - 0.35).abs() < 1e-9,
-        "70% are of no use to a whole GPU, all of use to a half"
-    );
-    place(&mut pool, &ask(&[(key::GPU, "30")])).unwrap();
-    assert!((fragmentation(&pool, FreeCpuMemory::PLENTY, &mix) - 0.4).abs() < 1e-9, "40% are of no use to either");
-    let starved = FreeCpuMemory { milli_cpu: 3999, ..FreeCpuMemory::PLENTY };
-    assert!((fragmentation(&pool, starved, &mix) - 7.4).abs() < 1e-9, "without CPU all that is free is of no use");
+    let share = pick(&pool, &ask(&[(key::GPU, "30")])).unwrap();
+    assert_eq!(left(&pool, None), [70, 100, 100, 100, 100, 100, 100, 100]);
+    assert_eq!(left(&pool, Some(&share.grant)), [40, 100, 100, 100, 100, 100, 100, 100]);
 }
 
 #[test]

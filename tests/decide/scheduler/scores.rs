@@ -282,8 +282,8 @@ fn gpus_weigh_by_what_their_devices_have_left_whatever_name_asks_for_them() {
 }
 
 #[test]
-fn a_share_goes_where_it_fragments_least_and_cpu_is_not_taken_from_gpus() {
-    let set = scored(&[("GpuFragmentation", 1)]);
+fn a_share_goes_to_a_rest_and_cpu_is_not_taken_from_gpus() {
+    let set = scored(&[("GpuPatience", 1)]);
     let mut cluster = cluster(set.clone());
     for node in ["a", "b"] {
         cluster.node(node, 8);
@@ -298,15 +298,48 @@ fn a_share_goes_where_it_fragments_least_and_cpu_is_not_taken_from_gpus() {
         Some(r#"{"gpu":[{"minor":0,"id":"GPU-a-0","resources":{"koordinator.sh/gpu-core":"50","koordinator.sh/gpu-memory":"40Gi","koordinator.sh/gpu-memory-ratio":"50"}}]}"#.into());
     bound(&mut cluster, first, "a");
     cluster.submit(rated("new", HALF));
-    // Of five pods, three want a whole GPU: on a, half a GPU that is of no use to them is used up; on b, one becomes useless.
-    let rated_new = rate(&cluster, &set, "new");
-    assert_eq!(rated_new, [("a".into(), 300_000, 100), ("b".into(), -300_000, 0)]);
-    // 62 of 64 CPUs: the eight GPUs beside them would serve no whole-GPU pod any more.
+    let new = rate(&cluster, &set, "new");
+    assert_eq!(new.iter().map(|(node, ..)| node.as_str()).collect::<Vec<_>>(), ["a", "b"]);
+    assert!(new[0].1 > new[1].1 + 20, "half a GPU is left over on a, on b a whole one is broken up: {new:?}");
+    assert_eq!((new[0].2, new[1].2), (100, (100 - (new[0].1 - new[1].1)).max(0)), "a point a step");
+    // 62 of 64 CPUs: the eight GPUs beside them would serve no pod any more.
     cluster.submit(rated("cpu", &[("cpu", "62")]));
-    let rated_cpu = rate(&cluster, &set, "cpu");
-    assert_eq!(rated_cpu.iter().map(|node| node.2).collect::<Vec<_>>()[2], 100);
-    assert!(rated_cpu[1].1 <= -4_000_000, "{rated_cpu:?}");
-    assert_eq!(rated_cpu[2], ("plain".into(), 0, 100));
+    let cpu = rate(&cluster, &set, "cpu");
+    assert!(cpu[1].1 <= -20, "{cpu:?}");
+    assert_eq!(cpu[2], ("plain".into(), 0, 100));
+}
+
+#[test]
+fn a_new_leader_learns_from_the_live_pods_in_order_of_creation() {
+    let set = scored(&[("GpuPatience", 1)]);
+    let mut cluster = cluster(set);
+    cluster.node("a", 8);
+    let typical = |cluster: &TestScheduler| cluster.world().mix().worth().map(|worth| worth.tables().kinds.clone());
+    let first = typical(&cluster).expect("tables before the first pod");
+    assert!(first[0].iter().all(|(kind, part)| (kind.gpus, kind.share, *part) == (1, 100, 1.0)), "{first:?}");
+    for at in 0..100 {
+        cluster.submit(rated(&format!("p{at}"), &[(key::GPU, "30"), ("cpu", "1")]));
+        cluster.settle();
+    }
+    let learned = typical(&cluster).unwrap();
+    assert_eq!(learned[0][0].0.share, 30, "{learned:?}");
+    let epoch = cluster.world().mix().epoch();
+    cluster.step_down();
+    cluster.lead();
+    cluster.settle();
+    assert!(cluster.world().mix().epoch() > epoch);
+    let again = typical(&cluster).unwrap();
+    assert_eq!(again[0][0].0.share, 30);
+    assert!(again[0][0].1 > 100.0 / 130.0 && again[0][0].1 < 0.8, "100 pods beside a prior of 30: {again:?}");
+}
+
+#[test]
+fn nothing_is_learned_where_no_rule_asks_for_it() {
+    let mut cluster = cluster(DefaultSet::default());
+    cluster.node("a", 8);
+    cluster.submit(rated("new", HALF));
+    cluster.settle();
+    assert!(cluster.world().mix().worth().is_none());
 }
 
 #[test]
@@ -419,7 +452,7 @@ pub fn sets() -> Vec<DefaultSet> {
         ("NodeAffinity", 2),
         ("TaintToleration", 3),
     ]);
-    let fragments = scored(&[("GpuFragmentation", 10), ("RequestedToCapacityRatio", 1), ("TaintToleration", 3)]);
+    let fragments = scored(&[("GpuPatience", 10), ("RequestedToCapacityRatio", 1), ("TaintToleration", 3)]);
     let images = scored(&[("ImageLocality", 10), ("NodeResourcesFit", 1), ("TaintToleration", 3)]);
     vec![DefaultSet::default(), packing, spreading, fragments, images]
 }

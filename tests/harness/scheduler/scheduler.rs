@@ -515,6 +515,7 @@ impl TestScheduler {
                 let result = self.write_job(&job, version, &status);
                 self.report(EffectResult::JobWritten { job, result });
             }
+            Effect::RateMix(sample) => self.report(EffectResult::Tables(Box::new(sample.tables()))),
             Effect::JobNotice { job, reason, .. } => self.notices.push((job.key.name.to_string(), reason)),
             Effect::Notice { pod, reason, .. } => self.notices.push((pod.key.name.to_string(), reason)),
         }

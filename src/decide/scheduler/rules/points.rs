@@ -142,6 +142,12 @@ pub trait Score: Plugin {
     /// Raw rating.
     fn score(&self, view: View<'_>, pod: &Pod, node: (NodeId, &Node), slots: &mut Slots) -> i64;
 
+    /// The rating in words, for people who ask why.
+    fn explain(&self, view: View<'_>, pod: &Pod, node: (NodeId, &Node), slots: &mut Slots) -> Option<String> {
+        let _ = (view, pod, node, slots);
+        None
+    }
+
     /// `true` when a rating stands by itself, 0..=100: [`Score::normalize`] is not called then.
     fn is_absolute(&self) -> bool {
         false

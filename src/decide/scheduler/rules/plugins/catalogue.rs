@@ -5,12 +5,14 @@ use std::collections::BTreeMap;
 use crate::decide::scheduler::rules::points::QueueSort;
 use crate::decide::scheduler::rules::registry::{Enabled, Extension, Point, Points, RegistryError};
 
+use crate::decide::world::MixPolicy;
+
 use super::balanced_allocation::NodeResourcesBalancedAllocation;
 use super::default_preemption::DefaultPreemption;
 use super::device_fit::{DeviceFit, NodesWithoutAgent};
 use super::device_topology::DeviceTopology;
 use super::dynamic_resources::DynamicResources;
-use super::fragmentation::GpuFragmentation;
+use super::gpu_patience::{self, GpuPatience};
 use super::host_ports::NodePorts;
 use super::image_locality::ImageLocality;
 use super::inter_pod_affinity::InterPodAffinity;
@@ -50,6 +52,8 @@ pub struct PluginChoice {
     pub affinity: InterPodAffinity,
     /// For `VolumeBinding`.
     pub volumes: VolumeBinding,
+    /// For `GpuPatience`.
+    pub patience: MixPolicy,
 }
 
 impl Default for PluginChoice {
@@ -60,6 +64,7 @@ impl Default for PluginChoice {
             balanced: Weights::cpu_and_memory(),
             affinity: InterPodAffinity::default(),
             volumes: VolumeBinding::default(),
+            patience: MixPolicy::default(),
         }
     }
 }
@@ -93,7 +98,7 @@ const PLUGINS: &[(&str, Maker)] = &[
     ("RequestedToCapacityRatio", |set| Extension::new(RequestedToCapacityRatio(set.ratio.clone())).score(1).into()),
     ("DeviceTopology", |_| Extension::new(DeviceTopology).score(1).into()),
     ("ImageLocality", |_| Extension::new(ImageLocality).score(1).into()),
-    ("GpuFragmentation", |_| Extension::new(GpuFragmentation).score(1).into()),
+    (gpu_patience::NAME, |_| Extension::new(GpuPatience).score(1).into()),
 ];
 
 /// The default set in its order, scores with their weights: cheap filters first, devices last. Scores pack GPUs, then CPU and memory;
@@ -115,6 +120,20 @@ const DEFAULTS: [(Point, &str); 8] = [
     (Point::Reserve, "DeviceFit VolumeBinding"),
     (Point::PreBind, "VolumeBinding"),
 ];
+
+/// What scores are for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Profile {
+    /// Nodes are filled one after the other.
+    #[default]
+    Binpack,
+    /// Nodes keep their worth to the pods that usually come, so that more GPUs can be handed out.
+    Utilization,
+}
+
+/// Weight of `GpuPatience` in its profile: a step of it is worth a tenth of what devices that lie apart cost, and a preference of the
+/// pod about a quarter of a GPU.
+const PATIENCE: i64 = 10;
 
 /// Points that a plugin has only together: it prepares at the second what it needs at the first, or carries out there what it
 /// planned.
@@ -193,6 +212,17 @@ impl PluginLists {
                 None => list.push(new),
             }
         }
+    }
+
+    /// The lists of a profile: the scores that pack give way to `GpuPatience`, unless a list names it already.
+    #[must_use]
+    pub fn of_profile(mut self, profile: Profile) -> Self {
+        if profile == Profile::Utilization {
+            let kept = self.at(Point::Score).iter().find(|listed| listed.name == gpu_patience::NAME).copied();
+            let patience = kept.unwrap_or(Listed { name: gpu_patience::NAME, weight: PATIENCE });
+            self.change(Point::Score, vec![patience], &Disabled::These(vec!["RequestedToCapacityRatio"]));
+        }
+        self
     }
 
     /// Makes the plugins, and checks that they can work together.
@@ -311,7 +341,7 @@ mod tests {
     #[test]
     fn a_list_is_changed_in_place_and_added_to_at_the_end() {
         let mut lists = PluginLists::default();
-        let enabled = vec![plus("GpuFragmentation", 5), plus("NodeAffinity", 9)];
+        let enabled = vec![plus("GpuPatience", 5), plus("NodeAffinity", 9)];
         lists.change(Point::Score, enabled, &these(&["DeviceTopology"]));
         let names: Vec<_> = lists.at(Point::Score).iter().map(|listed| (listed.name, listed.weight)).collect();
         let expected = [
@@ -320,7 +350,7 @@ mod tests {
             ("TaintToleration", 3),
             ("PodTopologySpread", 2),
             ("InterPodAffinity", 2),
-            ("GpuFragmentation", 5),
+            ("GpuPatience", 5),
         ];
         assert_eq!(names, expected);
         lists.change(Point::Score, vec![plus("NodeResourcesFit", 1)], &Disabled::All);

@@ -6,7 +6,7 @@ pub mod default_preemption;
 pub mod device_fit;
 pub mod device_topology;
 pub mod dynamic_resources;
-pub mod fragmentation;
+pub mod gpu_patience;
 pub mod host_ports;
 pub mod image_locality;
 pub mod inter_pod_affinity;
@@ -24,7 +24,7 @@ pub mod volumes;
 
 pub use super::registry::Point;
 pub use catalogue::{
-    DefaultSet, Disabled, Listed, PluginChoice, PluginLists, Plugins, default_plugins, names_at, points_of,
+    DefaultSet, Disabled, Listed, PluginChoice, PluginLists, Plugins, Profile, default_plugins, names_at, points_of,
 };
 pub use device_fit::NodesWithoutAgent;
 pub use inter_pod_affinity::InterPodAffinity;
