@@ -18,6 +18,7 @@ mod load;
 mod values;
 
 use baton::decide::scheduler::NodeSearch;
+use baton::decide::scheduler::rules::plugins::Profile;
 use cluster::{Ask, Cluster, Decision, MIXED};
 use expect::Expect;
 
@@ -46,7 +47,12 @@ impl Figures {
 
 /// Fills half of the GPUs, then times decisions while as many pods end.
 fn stream(nodes: usize, asks: &[Ask], search: NodeSearch, decisions: usize) -> Figures {
-    let mut cluster = Cluster::new(nodes, search);
+    stream_by(Profile::Binpack, nodes, asks, search, decisions)
+}
+
+/// The same with the scores of a profile.
+fn stream_by(profile: Profile, nodes: usize, asks: &[Ask], search: NodeSearch, decisions: usize) -> Figures {
+    let mut cluster = Cluster::of_profile(nodes, search, profile);
     cluster.lead();
     let fill = if search == NodeSearch::Indexed { 50 } else { 1 };
     while cluster.full() < fill {
@@ -87,6 +93,16 @@ fn main() {
     expect.at_most("judged_per_decision", mixed[1].judged);
     expect.at_most("judged_growth_to_root", mixed[2].judged / mixed[0].judged / roots);
     expect.at_most("time_growth_to_root", mixed[2].p50 / mixed[0].p50 / roots);
+
+    let patient = SIZES.map(|nodes| {
+        let figures = stream_by(Profile::Utilization, nodes, &MIXED, NodeSearch::Indexed, DECISIONS);
+        show("patient", nodes, &figures);
+        figures
+    });
+    println!("the same with the profile utilization");
+    expect.at_most("utilization_p50_us", patient[1].p50);
+    expect.at_most("utilization_judged_per_decision", patient[1].judged);
+    expect.at_most("utilization_time_growth_to_root", patient[2].p50 / patient[0].p50 / roots);
 
     let nodes = SIZES[2];
     println!("world of {nodes} nodes, {} GPUs, {} pods", load::gpus(nodes), nodes * load::PODS_PER_NODE);

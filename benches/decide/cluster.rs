@@ -6,7 +6,7 @@ use baton::contract::gang::Committed;
 use baton::contract::{AgentStatus, Identity, PodKey, Quantity, Shared, key};
 use baton::decide::pod::AssignmentText;
 use baton::decide::scheduler::rules::Annotations;
-use baton::decide::scheduler::rules::plugins::{DefaultSet, default_plugins};
+use baton::decide::scheduler::rules::plugins::{DefaultSet, Profile, default_plugins};
 use baton::decide::scheduler::{
     BindResult, Config, Effect, EffectResult, Effects, LockMode, Moment, NodeSearch, Scheduler, Ticket,
 };
@@ -56,8 +56,15 @@ pub struct Decision {
 
 impl Cluster {
     pub fn new(nodes: usize, search: NodeSearch) -> Self {
+        Self::of_profile(nodes, search, Profile::Binpack)
+    }
+
+    /// With the scores of a profile.
+    pub fn of_profile(nodes: usize, search: NodeSearch, profile: Profile) -> Self {
+        let mut set = DefaultSet::default();
+        set.choice.lists = set.choice.lists.of_profile(profile);
         let config = Config { lock_mode: LockMode::Auto, batch: 1, search, ..Config::default() };
-        let engine = Scheduler::new(config, default_plugins(&DefaultSet::default()).unwrap());
+        let engine = Scheduler::new(config, default_plugins(&set).unwrap());
         let now = Duration::from_secs(1000);
         let mut cluster = Self { engine, nodes, now, serial: 0, bound: vec![], percent: 0, seed: 7 };
         for at in 0..nodes {
@@ -67,7 +74,8 @@ impl Cluster {
     }
 
     pub fn lead(&mut self) {
-        self.engine.lead(true, self.moment());
+        let effects = self.engine.lead(true, self.moment());
+        self.rate(&effects);
     }
 
     fn node(&mut self, at: usize) {
@@ -118,7 +126,16 @@ impl Cluster {
     }
 
     pub fn tell(&mut self, event: WorldEvent) {
-        self.engine.event(event, self.moment());
+        let effects = self.engine.event(event, self.moment());
+        self.rate(&effects);
+    }
+
+    /// Makes the tables that are asked for.
+    fn rate(&mut self, effects: &Effects) {
+        for effect in effects {
+            let Effect::RateMix(sample) = effect else { continue };
+            self.engine.report(EffectResult::Tables(Box::new(sample.tables())), self.moment());
+        }
     }
 
     pub fn random(&mut self, below: usize) -> usize {
@@ -144,6 +161,7 @@ impl Cluster {
         let took = clock::now().mono.saturating_sub(started);
         let judged = self.engine.stats().judged - judged;
         let mut bound = false;
+        self.rate(&effects);
         for effect in effects {
             let Effect::Bind { ticket, node, annotations, .. } = effect else { continue };
             bound = true;

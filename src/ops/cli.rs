@@ -75,6 +75,15 @@ Starts a simulated cluster (API server, three nodes with virtual GPUs and NICs),
 ship, submits pods of every kind, prints what happens, and checks that annotations, kubelets and ledgers name the same devices.
 Needs no Kubernetes and no GPU. Exit code 1 when they do not agree.";
 
+#[cfg(feature = "simulate")]
+const SIMULATE: &str = "\
+Replays the pods of a trace through this scheduler, in virtual time and without a cluster, and shows how many GPUs could be handed
+out, beside six published policies. A trace is a CSV file of pods with one of nodes, or a cluster of your own, as JSON:
+`kubectl get nodes,pods,devices -A -o json > cluster.json && baton simulate cluster.json`.
+
+Pods come in random order, all of the trace first, then drawn from it until the demand reaches --load. With --departures they
+end, too. Columns, output and what it is good for: docs/placement.md.";
+
 /// The whole command line.
 pub fn command() -> Command {
     let device_plugin = Command::new("device-plugin")
@@ -99,6 +108,12 @@ pub fn command() -> Command {
         super::demo::DemoArgs::augment_args(Command::new("demo"))
             .about("Show the whole hand-off on this machine")
             .long_about(DEMO),
+    );
+    #[cfg(feature = "simulate")]
+    let command = command.subcommand(
+        super::simulate::SimulateArgs::augment_args(Command::new("simulate"))
+            .about("Show how many GPUs of a trace or of your cluster this scheduler hands out")
+            .long_about(SIMULATE),
     );
     // Deriving the arguments replaces the texts of the command by the doc comment of their type: the texts are set afterwards.
     let get = get::GetArgs::augment_args(Command::new("get"))
@@ -159,6 +174,8 @@ fn run(matches: &ArgMatches) -> anyhow::Result<ExitCode> {
             let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
             runtime.block_on(super::demo::run(super::demo::DemoArgs::from_arg_matches(matches)?))
         }
+        #[cfg(feature = "simulate")]
+        Some(("simulate", matches)) => super::simulate::run(super::simulate::SimulateArgs::from_arg_matches(matches)?),
         Some(("get", matches)) => short(get::run(get::GetArgs::from_arg_matches(matches)?)).map(|()| ExitCode::SUCCESS),
         Some(("explain", matches)) => {
             short(explain::run(explain::ExplainArgs::from_arg_matches(matches)?)).map(|()| ExitCode::SUCCESS)

@@ -46,7 +46,7 @@ pub(super) fn scheduler(matches: &ArgMatches, plugins: &Plugins) -> anyhow::Resu
     options.validate().map_err(|error| wrong("scheduler", &error, &sources))?;
     let mut runtime = tokio::runtime::Builder::new_multi_thread();
     let runtime = runtime.worker_threads(SCHEDULER_THREADS).thread_name("baton").enable_all().build()?;
-    serve(runtime, |stop| async move { Ok(scheduler::run(options, plugins, stop).await?) })
+    serve(runtime, |stop| async move { Ok(Box::pin(scheduler::run(options, plugins, stop)).await?) })
 }
 
 /// `baton controller`.
@@ -121,6 +121,14 @@ pub(super) fn options<O: Default + 'static>(
         telemetry::init(log.format, &log.filter)
             .map_err(|error| ConfigError::Flag { name: "log", problem: error.to_string() })?;
     }
+    Ok(loaded.options.options)
+}
+
+/// The options of `baton scheduler`, for a command that asks what it would do.
+#[cfg(feature = "simulate")]
+pub(super) fn scheduler_options(matches: &ArgMatches) -> anyhow::Result<scheduler::SchedulerOptions> {
+    let loaded = read("scheduler", &settings::scheduler(), settings::SCHEDULER_SECTIONS, matches)?;
+    loaded.options.options.validate().map_err(|error| wrong("scheduler", &error, &loaded.sources))?;
     Ok(loaded.options.options)
 }
 

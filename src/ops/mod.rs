@@ -16,6 +16,8 @@ mod live;
 pub mod manifests;
 mod say;
 pub mod settings;
+#[cfg(feature = "simulate")]
+pub mod simulate;
 mod values;
 
 pub use cli::{main, scheduler};

@@ -14,5 +14,7 @@ mod harness;
 mod manifests;
 #[path = "../harness/kubectl.rs"]
 mod program;
+#[cfg(feature = "simulate")]
+mod simulate;
 #[path = "../harness/skip.rs"]
 mod skip;

@@ -117,7 +117,7 @@ mod tests {
         let mut arrivals = Arrivals::new(4000);
         arrivals.assume(8000);
         let assumed = Kind { milli_cpu: 8000, ..kind(1) };
-        assert_eq!(part(&mut arrivals, assumed), 1.0);
+        assert!(part(&mut arrivals, assumed) > 0.999);
         (0..270).for_each(|_| _ = arrivals.note(kind(2)));
         let left = part(&mut arrivals, assumed);
         assert!((0.09..0.101).contains(&left), "{left}");

@@ -39,6 +39,7 @@ impl World {
             WorldEvent::Devices(device) => {
                 let name = device.metadata.name.clone().unwrap_or_default();
                 self.mention(&name);
+                self.mix.devices_changed();
                 let mut shared = std::mem::take(&mut self.shared);
                 self.change_node(&name, &mut changes, Wake::DEVICES, |node| {
                     let news = match &mut node.stock {

@@ -1,7 +1,7 @@
 //! Which pods usually come, learned from the arrivals of this world: what a node's rest should stay good for.
 //!
 //! Ratings by it are kept between decisions, so nothing is read live: tables are made when the arrivals have moved away from those
-//! in force, and what whole nodes are worth is looked at every [`PERIOD`] decisions. Either raises the epoch.
+//! in force, and what whole nodes are worth is looked at every few decisions. Either raises the epoch.
 
 use std::sync::Arc;
 
@@ -66,6 +66,8 @@ pub struct Mix {
     arrivals: Arrivals,
     /// By the number of a kind's selector, less one.
     selectors: Vec<Arc<Selector>>,
+    /// Devices may have come since it was found that there are no GPUs.
+    may_have_gpus: bool,
     /// A sample is out; its selectors by bit, less one.
     asked: Option<Vec<Arc<Selector>>>,
     /// The selectors of the tables in force, by bit, less one.
@@ -109,6 +111,7 @@ impl Mix {
             policy,
             arrivals: Arrivals::new(policy.half_life),
             selectors: Vec::new(),
+            may_have_gpus: true,
             asked: None,
             by_bit: Vec::new(),
             classes: Dense::default(),
@@ -132,6 +135,11 @@ impl Mix {
     /// The selectors of [`Mix::worth`] that admit a node, by bit.
     pub fn class(&self, node: NodeId) -> u64 {
         self.classes.get(node).copied().unwrap_or(1)
+    }
+
+    /// The devices of some node changed.
+    pub(super) fn devices_changed(&mut self) {
+        self.may_have_gpus = true;
     }
 
     /// Enters which selectors admit a node.
@@ -166,16 +174,12 @@ impl Mix {
         let at = self.selectors.iter().position(is_it).unwrap_or_else(|| {
             let free = |known: &Arc<Selector>| known.required.as_ref().is_some_and(Vec::is_empty);
             let new = Arc::new(Selector { labels: spec.node_selector.clone(), required: spec.node_required.clone() });
-            match self.selectors.iter().position(free) {
-                Some(at) => {
-                    self.selectors[at] = new;
-                    at
-                }
-                None => {
-                    self.selectors.push(new);
-                    self.selectors.len() - 1
-                }
+            if let Some(at) = self.selectors.iter().position(free) {
+                self.selectors[at] = new;
+                return at;
             }
+            self.selectors.push(new);
+            self.selectors.len() - 1
         });
         u16::try_from(at + 1).unwrap_or(0)
     }
@@ -226,6 +230,9 @@ impl World {
             return None;
         }
         if self.mix.worth.is_none() {
+            if !std::mem::replace(&mut self.mix.may_have_gpus, false) {
+                return None;
+            }
             let (mut milli_cpu, mut gpus) = (0i64, 0u32);
             for (_, node) in self.nodes().filter(|(_, node)| gpus_of(node) > 0) {
                 milli_cpu =

@@ -54,6 +54,31 @@ fn the_example_of_the_documentation_does_what_it_says() {
 }
 
 #[test]
+fn the_profile_utilization_scores_by_gpu_patience_whose_earlier_name_still_loads_it() {
+    let scores = |text: &str| {
+        let set = options(text).plugin_set().unwrap();
+        let scores = set.choice.lists.at(Point::Score).iter().map(|listed| (listed.name, listed.weight));
+        scores.collect::<Vec<_>>()
+    };
+    let patient = scores("profile: utilization\n");
+    assert!(patient.contains(&("GpuPatience", 10)) && patient.contains(&("DeviceTopology", 1)), "{patient:?}");
+    assert!(!patient.iter().any(|(name, _)| *name == "RequestedToCapacityRatio"), "{patient:?}");
+    let own = format!(
+        "{HEAD}profile: utilization\nplugins: {{score: {{enabled: [{{name: GpuFragmentation, weight: 7}}]}}}}\n"
+    );
+    assert!(scores(&own).contains(&("GpuPatience", 7)), "{:?}", scores(&own));
+    let args = |args: &str| format!("{HEAD}pluginConfig: [{{name: GpuPatience, args: {{{args}}}}}]\n");
+    let patience = options(&args("keepWhole: 0.5, halfLife: 100")).plugins.patience;
+    assert_eq!((patience.keep_whole, patience.half_life), (500, 100));
+    for (wrong, said) in
+        [("keepWhole: 1.5", "no number from 0 to 1"), ("keepWhole: NaN", "no number"), ("halfLife: 0", "1 to 1000000")]
+    {
+        let error = read(&[], &args(wrong)).unwrap_err().to_string();
+        assert!(error.contains(said), "{wrong}: {error}");
+    }
+}
+
+#[test]
 fn a_flag_wins_over_the_arguments_of_the_file() {
     let text = format!(
         "{HEAD}pluginConfig:\n- name: RequestedToCapacityRatio\n  args: {{shape: [{{utilization: 0, score: 10}}]}}\n"

@@ -334,6 +334,31 @@ fn a_new_leader_learns_from_the_live_pods_in_order_of_creation() {
 }
 
 #[test]
+fn nodes_that_many_pods_must_use_are_spared_by_the_others() {
+    let set = scored(&[("GpuPatience", 1)]);
+    let mut cluster = cluster(set.clone());
+    let model = |cluster: &mut TestScheduler, node: &str, model: &str| {
+        let labels = [("model".to_owned(), model.to_owned())];
+        cluster.change_node(node, |facts| facts.labels = labels.clone().into());
+    };
+    for (node, of) in [("a", "A"), ("b", "B")] {
+        cluster.node(node, 8);
+        model(&mut cluster, node, of);
+    }
+    for at in 0..60 {
+        let mut facts = rated(&format!("only-a-{at}"), &[(key::NVIDIA_GPU, "1"), ("cpu", "1")]);
+        facts.spec.node_selector = [("model".to_owned(), "A".to_owned())].into();
+        cluster.submit(facts);
+    }
+    cluster.submit(rated("any", &[(key::NVIDIA_GPU, "1"), ("cpu", "1")]));
+    let any = rate(&cluster, &set, "any");
+    assert!(any[1].1 > any[0].1, "{any:?}");
+    model(&mut cluster, "b", "A");
+    let any = rate(&cluster, &set, "any");
+    assert_eq!(any[0].1, any[1].1, "b has the label too: {any:?}");
+}
+
+#[test]
 fn nothing_is_learned_where_no_rule_asks_for_it() {
     let mut cluster = cluster(DefaultSet::default());
     cluster.node("a", 8);

@@ -1,6 +1,6 @@
 //! `GpuPatience`: rates a node by how much of its worth to the pods that usually come is left with this pod on it.
 //!
-//! Ratings are steps of [`STEP`]: nodes that are as good as each other share a rating, and the oldest of them is taken, so that the
+//! Ratings are small steps: nodes that are as good as each other share a rating, and the oldest of them is taken, so that the
 //! youngest stay whole. Where CPU and memory strand GPUs they count, so that pods without GPUs avoid such nodes.
 
 use crate::decide::patience::{Free, Worth};
@@ -39,7 +39,7 @@ impl Score for GpuPatience {
     }
 
     fn explain(&self, view: View<'_>, pod: &Pod, node: (NodeId, &Node), slots: &mut Slots) -> Option<String> {
-        compare(view, pod, node, slots, |worth, before, after| worth.explain(before, after))
+        compare(view, pod, node, slots, Worth::explain)
     }
 
     /// The best node gets 100; each other one a point less for each step that it is worse.

@@ -1,0 +1,50 @@
+//! What takes pods: the scheduler itself, or a model with a published policy.
+
+use std::time::Duration;
+
+/// The number of a pod within one run.
+pub type PodNumber = usize;
+
+/// What is left on a machine.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Rest {
+    /// The machine's place in the trace.
+    pub machine: usize,
+    /// Thousandths of a CPU.
+    pub milli_cpu: i64,
+    /// Bytes.
+    pub memory: i64,
+    /// Thousandths of each GPU.
+    pub gpus: Vec<i64>,
+}
+
+/// A cluster of one run. Times are virtual, in seconds.
+pub trait Cluster {
+    /// A pod comes; `true` when it has a place now.
+    fn arrive(&mut self, now: f64, pod: PodNumber, ask: usize) -> bool;
+
+    /// A pod goes, placed or waiting. Returns the pods that got a place by that.
+    fn end(&mut self, now: f64, pod: PodNumber) -> Vec<PodNumber>;
+
+    /// Time passes. Returns the pods that got a place meanwhile.
+    fn wait(&mut self, now: f64) -> Vec<PodNumber> {
+        let _ = now;
+        Vec::new()
+    }
+
+    /// What is left on every machine.
+    fn rests(&self) -> Vec<Rest>;
+
+    /// How long each decision took.
+    fn decisions(&self) -> &[Duration];
+}
+
+/// What becomes of a pod for which there is no room.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, clap::ValueEnum)]
+pub enum OnFailure {
+    /// It is gone.
+    #[default]
+    Drop,
+    /// It waits.
+    Queue,
+}

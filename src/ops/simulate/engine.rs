@@ -1,0 +1,366 @@
+//! The scheduler as it ships, in virtual time, with an API that accepts each Binding at once and a watch that tells of it.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use jiff::Timestamp;
+
+use crate::contract::inventory::{Device, DeviceInfo, DeviceSpec, DeviceStatus};
+use crate::contract::{AgentStatus, ContainerRequest, DeviceId, DeviceType, Identity, PodRef, Quantity, key};
+use crate::decide::pod::{AssignmentText, ContainerKind, HandoffPod, Phase, PodContainer};
+use crate::decide::scheduler::rules::Plugins;
+use crate::decide::scheduler::{BindResult, Config, Effect, EffectResult, Effects, LockMode, Moment, Scheduler};
+use crate::decide::world::mix::free;
+use crate::decide::world::spec::{NodeOperator, NodeRequirement, NodeTerm};
+use crate::decide::world::{
+    LeaseHome, MixPolicy, NodeFacts, PodFacts, PodSpec, RequestParts, Resources, WorldEvent, WorldPolicy,
+};
+use crate::runtime::clock;
+
+use super::cluster::{Cluster, OnFailure, PodNumber, Rest};
+use super::trace::{Ask, Machine, Trace, WHOLE};
+
+/// Node label of the GPUs' model, as GPU feature discovery names it.
+const MODEL: &str = "nvidia.com/gpu.product";
+/// Memory of each GPU: shares of compute and memory are alike, so any size will do.
+const GPU_BYTES: i64 = 80 << 30;
+const SERVED: [&str; 5] = [key::NVIDIA_GPU, key::GPU, key::GPU_CORE, key::GPU_MEMORY_RATIO, key::GPU_SHARED];
+/// Longer than any trace: in virtual time no node daemon dies.
+const FOR_EVER: Duration = Duration::from_secs(1 << 40);
+/// Virtual time begins here, so that times before the first pod exist.
+const BEGIN: Duration = Duration::from_secs(1000);
+
+/// A scheduler and the cluster around it.
+pub struct Engine {
+    scheduler: Scheduler,
+    now: Duration,
+    /// Places of the machines in the trace, by node name.
+    machines: BTreeMap<Box<str>, usize>,
+    /// A pod of each request, without a name.
+    templates: Vec<PodFacts>,
+    live: BTreeMap<PodNumber, PodFacts>,
+    on_failure: OnFailure,
+    decisions: Vec<Duration>,
+}
+
+impl Engine {
+    /// Empty machines, made known in this order, and a scheduler with these rules that leads.
+    pub fn new(trace: &Trace, order: &[usize], plugins: Plugins, mix: MixPolicy, on_failure: OnFailure) -> Self {
+        let world = WorldPolicy { agent_stale: FOR_EVER, mix, ..WorldPolicy::default() };
+        let config = Config { lock_mode: LockMode::Auto, batch: 1, world, ..Config::default() };
+        let mut engine = Self {
+            scheduler: Scheduler::new(config, plugins),
+            now: BEGIN,
+            machines: BTreeMap::new(),
+            templates: trace.asks.iter().map(template).collect(),
+            live: BTreeMap::new(),
+            on_failure,
+            decisions: Vec::new(),
+        };
+        for at in order {
+            engine.join(*at, &trace.machines[*at]);
+        }
+        let effects = engine.scheduler.lead(true, engine.moment());
+        engine.perform(effects);
+        engine
+    }
+
+    fn join(&mut self, at: usize, machine: &Machine) {
+        // Unlike the machine's own, this name is one that Kubernetes would accept.
+        let name: Box<str> = format!("node-{at:06}").into();
+        self.machines.insert(name.clone(), at);
+        let mut allocatable =
+            Resources::of([("cpu", Quantity::millis(machine.milli_cpu)), ("memory", Quantity::bytes(machine.memory))]);
+        for resource in SERVED {
+            let each = if resource == key::NVIDIA_GPU { 1 } else { key::WHOLE };
+            allocatable.set(resource, Quantity::units(i64::from(machine.gpus) * each));
+        }
+        let labels = [(MODEL.to_owned(), machine.model.clone())].into();
+        let node = NodeFacts {
+            name: name.clone(),
+            labels,
+            allocatable: allocatable.into(),
+            max_pods: i64::from(u32::MAX),
+            ..NodeFacts::default()
+        };
+        self.tell(WorldEvent::Node(node));
+        let mut device =
+            Device::new(&name, DeviceSpec { devices: (0..machine.gpus).filter_map(|minor| gpu(at, minor)).collect() });
+        device.status = Some(DeviceStatus::default());
+        self.tell(WorldEvent::Devices(Box::new(device)));
+        let status = AgentStatus {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            registered: SERVED.iter().map(|name| (*name).to_owned()).collect(),
+            identity: Identity::Exact,
+            lockless: None,
+            exceptions: None,
+            too_many_exceptions: false,
+            unreleased: None,
+        };
+        let renewed = Some(self.moment().wall);
+        self.tell(WorldEvent::Agent {
+            node: name,
+            home: LeaseHome::Nodes,
+            status: Some(status),
+            version: "1".into(),
+            renewed,
+        });
+    }
+
+    fn moment(&self) -> Moment {
+        Moment { mono: self.now, wall: Timestamp::UNIX_EPOCH + self.now }
+    }
+
+    fn tell(&mut self, event: WorldEvent) -> Vec<PodNumber> {
+        let effects = self.scheduler.event(event, self.moment());
+        self.perform(effects)
+    }
+
+    fn pass(&mut self, now: f64) {
+        self.now = self.now.max(BEGIN + Duration::from_secs_f64(now));
+    }
+
+    /// Decides until nothing is left to decide at this time. Returns the pods that were bound.
+    fn run(&mut self) -> Vec<PodNumber> {
+        let mut bound = Vec::new();
+        while self.scheduler.next().is_some_and(|at| at <= self.now) {
+            let (moment, attempts) = (self.moment(), self.scheduler.stats().attempts);
+            let started = clock::mono();
+            let effects = self.scheduler.run(moment);
+            let took = clock::mono().saturating_sub(started);
+            if self.scheduler.stats().attempts > attempts {
+                self.decisions.push(took);
+            }
+            bound.extend(self.perform(effects));
+        }
+        bound
+    }
+
+    fn perform(&mut self, effects: Effects) -> Vec<PodNumber> {
+        let mut bound = Vec::new();
+        for effect in effects {
+            match effect {
+                Effect::Bind { ticket, pod, node, annotations } => {
+                    let Some(number) = number(&pod) else { continue };
+                    let Some(facts) = self.live.get_mut(&number) else { continue };
+                    let text = |key: &str| annotations.get(key).map(Into::into);
+                    facts.handoff.node = Some(node);
+                    facts.handoff.assignment = AssignmentText {
+                        device_allocated: text(key::DEVICE_ALLOCATED),
+                        container_devices: text(key::CONTAINER_DEVICES),
+                        bind_timestamp: text(key::BIND_TIMESTAMP),
+                        ..AssignmentText::default()
+                    };
+                    let event = WorldEvent::Pod(Box::new(facts.clone()));
+                    let more =
+                        self.scheduler.report(EffectResult::Bind { ticket, result: BindResult::Done }, self.moment());
+                    bound.push(number);
+                    bound.extend(self.perform(more));
+                    bound.extend(self.tell(event));
+                }
+                Effect::RateMix(sample) => {
+                    let tables = Box::new(sample.tables());
+                    let more = self.scheduler.report(EffectResult::Tables(tables), self.moment());
+                    bound.extend(self.perform(more));
+                }
+                // Conditions and events, which nobody reads here.
+                _ => {}
+            }
+        }
+        bound
+    }
+
+    fn forget(&mut self, pod: PodNumber) -> Vec<PodNumber> {
+        let Some(facts) = self.live.remove(&pod) else { return Vec::new() };
+        let PodRef { key, uid } = facts.handoff.pod;
+        self.tell(WorldEvent::PodGone(key, uid))
+    }
+}
+
+impl Cluster for Engine {
+    fn arrive(&mut self, now: f64, pod: PodNumber, ask: usize) -> bool {
+        self.pass(now);
+        let mut facts = self.templates[ask].clone();
+        facts.handoff.pod = PodRef::new("trace", &format!("p{pod}"), &format!("u{pod}"));
+        facts.handoff.created = self.moment().wall;
+        self.live.insert(pod, facts.clone());
+        self.tell(WorldEvent::Pod(Box::new(facts)));
+        let placed = self.run().contains(&pod);
+        if !placed && self.on_failure == OnFailure::Drop {
+            self.forget(pod);
+        }
+        placed
+    }
+
+    fn end(&mut self, now: f64, pod: PodNumber) -> Vec<PodNumber> {
+        self.pass(now);
+        let mut placed = self.forget(pod);
+        placed.extend(self.run());
+        placed
+    }
+
+    fn wait(&mut self, now: f64) -> Vec<PodNumber> {
+        let mut placed = Vec::new();
+        let until = BEGIN + Duration::from_secs_f64(now);
+        while let Some(next) = self.scheduler.next().filter(|next| *next <= until) {
+            self.now = self.now.max(next);
+            placed.extend(self.run());
+        }
+        self.now = self.now.max(until);
+        placed
+    }
+
+    fn rests(&self) -> Vec<Rest> {
+        let rest = |node: &crate::decide::world::Node| {
+            let rests = node.stock.as_ref()?.rests(None);
+            let left = free(node, rests.percents(), 0)?;
+            let gpus = left.gpus.iter().map(|percent| i64::from(*percent) * WHOLE / key::WHOLE).collect();
+            Some(Rest {
+                machine: *self.machines.get(&node.name)?,
+                milli_cpu: left.milli_cpu,
+                memory: left.memory,
+                gpus,
+            })
+        };
+        self.scheduler.world().nodes().filter_map(|(_, node)| rest(node)).collect()
+    }
+
+    fn decisions(&self) -> &[Duration] {
+        &self.decisions
+    }
+}
+
+fn number(pod: &PodRef) -> Option<PodNumber> {
+    pod.key.name.strip_prefix('p')?.parse().ok()
+}
+
+fn gpu(at: usize, minor: u32) -> Option<DeviceInfo> {
+    Some(DeviceInfo {
+        kind: DeviceType::Gpu,
+        labels: BTreeMap::new(),
+        id: DeviceId::parse(&format!("GPU-{at}-{minor}")).ok()?,
+        minor: minor as i32,
+        module_id: None,
+        health: true,
+        resources: [
+            (key::GPU_CORE.to_owned(), Quantity::units(key::WHOLE)),
+            (key::GPU_MEMORY.to_owned(), Quantity::bytes(GPU_BYTES)),
+            (key::GPU_MEMORY_RATIO.to_owned(), Quantity::units(key::WHOLE)),
+        ]
+        .into(),
+        topology: None,
+        vf_groups: Vec::new(),
+        conditions: Vec::new(),
+    })
+}
+
+/// A pod that asks for it. Baton hands out percents: a share is rounded up to the next one.
+fn template(ask: &Ask) -> PodFacts {
+    let mut limits = vec![("cpu", Quantity::millis(ask.milli_cpu)), ("memory", Quantity::bytes(ask.memory))];
+    let count = i64::from(ask.gpus);
+    let percent = count * ((ask.milli * key::WHOLE + WHOLE - 1) / WHOLE);
+    match (ask.gpus, ask.milli) {
+        (0, _) => {}
+        (_, WHOLE) => limits.push((key::NVIDIA_GPU, Quantity::units(count))),
+        (gpus, _) => {
+            if gpus > 1 {
+                limits.push((key::GPU_SHARED, Quantity::units(count)));
+            }
+            limits.push((key::GPU_CORE, Quantity::units(percent)));
+            limits.push((key::GPU_MEMORY_RATIO, Quantity::units(percent)));
+        }
+    }
+    let requests = RequestParts {
+        containers: vec![(ContainerKind::App, Resources::of(limits.iter().copied()))],
+        ..RequestParts::default()
+    };
+    let container = PodContainer {
+        name: "main".into(),
+        kind: ContainerKind::App,
+        request: ContainerRequest::judge(limits.into_iter().filter(|(name, _)| key::is_device_resource(name))),
+        running: false,
+        started: false,
+        dra_backed: Vec::new(),
+    };
+    let model = NodeRequirement { key: MODEL.to_owned(), operator: NodeOperator::In, values: ask.models.clone() };
+    let node_required = (!ask.models.is_empty() && ask.gpus > 0)
+        .then(|| vec![NodeTerm { expressions: vec![model], fields: Vec::new() }]);
+    PodFacts {
+        handoff: HandoffPod {
+            pod: PodRef::new("trace", "", ""),
+            node: None,
+            scheduler_name: "baton-scheduler".into(),
+            phase: Phase::Pending,
+            deleting: None,
+            scheduled_condition: false,
+            created: Timestamp::UNIX_EPOCH,
+            containers: vec![container].into(),
+            assignment: AssignmentText::default(),
+        },
+        spec: PodSpec { requests: requests.total(), node_required, ..PodSpec::default() }.into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::decide::scheduler::rules::plugins::{DefaultSet, Profile, default_plugins};
+
+    /// A cluster of these machines, given by GPUs and model.
+    fn engine(machines: &[(u32, &str)], asks: &[Ask], profile: Profile, on_failure: OnFailure) -> Engine {
+        let machine = |(at, (gpus, model)): (usize, &(u32, &str))| Machine {
+            name: at.to_string(),
+            milli_cpu: 64_000,
+            memory: 1 << 38,
+            gpus: *gpus,
+            model: (*model).to_owned(),
+        };
+        let mut trace = Trace::of(String::new(), machines.iter().enumerate().map(machine).collect());
+        asks.iter().for_each(|ask| trace.add(ask.clone(), None, 1));
+        let mut set = DefaultSet::default();
+        set.choice.lists = set.choice.lists.of_profile(profile);
+        let order: Vec<usize> = (0..machines.len()).collect();
+        Engine::new(&trace, &order, default_plugins(&set).unwrap(), MixPolicy::default(), on_failure)
+    }
+
+    fn ask(gpus: u32, milli: i64, models: &[&str]) -> Ask {
+        let models = models.iter().map(|model| (*model).to_owned()).collect();
+        Ask { milli_cpu: 1000, memory: 1 << 30, gpus, milli, models }
+    }
+
+    fn gpus(engine: &Engine) -> Vec<Vec<i64>> {
+        engine.rests().into_iter().map(|rest| rest.gpus).collect()
+    }
+
+    #[test]
+    fn pods_of_every_size_get_devices_and_give_them_back() {
+        let asks = [
+            ask(1, 1000, &[]),
+            ask(1, 255, &["A10"]),
+            ask(2, 500, &["T4", "A10"]),
+            ask(0, 0, &[]),
+            ask(1, 1000, &["B200"]),
+        ];
+        for profile in [Profile::Binpack, Profile::Utilization] {
+            let mut engine = engine(&[(2, "A10"), (4, "T4")], &asks, profile, OnFailure::Drop);
+            let placed: Vec<bool> = (0..asks.len()).map(|at| engine.arrive(at as f64, at, at)).collect();
+            assert_eq!(placed, [true, true, true, true, false], "{profile:?}: no node has a B200");
+            let left: i64 = gpus(&engine).iter().flatten().sum();
+            assert_eq!(left, 6000 - 1000 - 260 - 1000, "{profile:?}: a share is rounded up to a percent");
+            (0..asks.len()).for_each(|at| assert!(engine.end(100.0, at).is_empty(), "{profile:?}"));
+            assert_eq!(gpus(&engine), [vec![1000; 2], vec![1000; 4]], "{profile:?}");
+            assert_eq!(engine.decisions().len(), asks.len());
+        }
+    }
+
+    #[test]
+    fn a_pod_that_waits_gets_the_place_of_one_that_ends() {
+        let mut engine = engine(&[(1, "T4")], &[ask(1, 1000, &[])], Profile::Binpack, OnFailure::Queue);
+        assert_eq!([engine.arrive(0.0, 0, 0), engine.arrive(1.0, 1, 0)], [true, false]);
+        let mut placed = engine.wait(3599.0);
+        assert!(placed.is_empty());
+        placed.extend(engine.end(3600.0, 0));
+        placed.extend(engine.wait(3700.0));
+        assert_eq!(placed, [1]);
+    }
+}

@@ -1,0 +1,185 @@
+//! Tables as CSV: columns by name in any order, and errors that name file, line, column and what is expected.
+
+use std::fmt::Display;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use csv::StringRecord;
+
+/// A file that cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum InputError {
+    /// It cannot be read.
+    #[error("{path}: {source}")]
+    Unreadable {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// It is no table, or no JSON that is expected.
+    #[error("{path}: {problem}")]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong, and what is expected.
+        problem: String,
+    },
+    /// A line that cannot be used.
+    #[error("{path}:{line}: {problem}")]
+    Line {
+        /// The file.
+        path: PathBuf,
+        /// From 1.
+        line: u64,
+        /// What is wrong, and what is expected.
+        problem: String,
+    },
+    /// A value that cannot be used.
+    #[error("{path}:{line}: column {column} ({name}): {value:?} is no {expected}")]
+    Value {
+        /// The file.
+        path: PathBuf,
+        /// From 1.
+        line: u64,
+        /// From 1.
+        column: usize,
+        /// The column's name.
+        name: &'static str,
+        /// The value.
+        value: String,
+        /// What is expected.
+        expected: String,
+    },
+}
+
+/// The columns of one form of table.
+#[derive(Debug, Clone, Copy)]
+pub struct Form {
+    /// What it is, for messages.
+    pub what: &'static str,
+    /// Columns that must be there.
+    pub needed: &'static [&'static str],
+    /// Columns that may be there.
+    pub optional: &'static [&'static str],
+}
+
+impl Form {
+    fn columns(&self) -> impl Iterator<Item = &'static str> {
+        self.needed.iter().chain(self.optional).copied()
+    }
+}
+
+/// A table that was read.
+pub struct Table {
+    path: PathBuf,
+    /// Name and place of each column that is there.
+    columns: Vec<(&'static str, usize)>,
+    rows: Vec<(u64, StringRecord)>,
+}
+
+impl Table {
+    /// Reads a file of one of these forms; also returns which one. There are rows.
+    pub fn read(path: &Path, forms: &[Form]) -> Result<(usize, Self), InputError> {
+        let wrong = |problem: String| InputError::File { path: path.to_owned(), problem };
+        let bytes = std::fs::read(path).map_err(|source| InputError::Unreadable { path: path.to_owned(), source })?;
+        let text = String::from_utf8(bytes).map_err(|error| wrong(format!("is no text: {}", error.utf8_error())))?;
+        // Some programs begin a file with a mark of its byte order.
+        let text = text.strip_prefix('\u{feff}').unwrap_or(&text);
+        let mut reader = csv::ReaderBuilder::new().flexible(true).trim(csv::Trim::All).from_reader(text.as_bytes());
+        let header = reader.headers().map_err(|error| wrong(error.to_string()))?.clone();
+        let names: Vec<&str> = header.iter().collect();
+        let form = forms.iter().enumerate().max_by_key(|(at, form)| {
+            let known = form.columns().filter(|name| names.contains(name)).count();
+            (known, std::cmp::Reverse(*at))
+        });
+        let Some((which, form)) = form else { return Err(wrong("no form is known".to_owned())) };
+        let line = |problem: String| InputError::Line { path: path.to_owned(), line: 1, problem };
+        let known: Vec<&str> = form.columns().collect();
+        let expected = || format!("expected {} with the columns {}", form.what, known.join(","));
+        let mut columns = Vec::new();
+        for (at, name) in names.iter().enumerate() {
+            let Some(column) = known.iter().find(|column| *column == name) else {
+                return Err(line(format!("column {} ({name:?}) is not known; {}", at + 1, expected())));
+            };
+            if names[..at].contains(name) {
+                return Err(line(format!("column {} ({name}) is there twice: keep one", at + 1)));
+            }
+            columns.push((*column, at));
+        }
+        if let Some(missing) = form.needed.iter().find(|column| !names.contains(column)) {
+            return Err(line(format!("column {missing} is missing; {}", expected())));
+        }
+        let columns =
+            form.columns().filter_map(|name| columns.iter().find(|(column, _)| *column == name).copied()).collect();
+        let mut rows = Vec::new();
+        for record in reader.records() {
+            let record = record.map_err(|error| wrong(error.to_string()))?;
+            let line = record.position().map_or(0, csv::Position::line);
+            if record.len() != names.len() {
+                let problem = format!("has {} fields, the head of the table has {}", record.len(), names.len());
+                return Err(InputError::Line { path: path.to_owned(), line, problem });
+            }
+            rows.push((line, record));
+        }
+        if rows.is_empty() {
+            return Err(wrong(format!("has no rows; {}", expected())));
+        }
+        Ok((which, Self { path: path.to_owned(), columns, rows }))
+    }
+
+    /// Every row.
+    pub fn rows(&self) -> impl Iterator<Item = Row<'_>> {
+        self.rows.iter().map(|(line, record)| Row { table: self, line: *line, record })
+    }
+}
+
+/// A row of a table.
+#[derive(Clone, Copy)]
+pub struct Row<'a> {
+    table: &'a Table,
+    line: u64,
+    record: &'a StringRecord,
+}
+
+impl<'a> Row<'a> {
+    /// The text of a column; empty where the column is not there.
+    pub fn text(&self, name: &str) -> &'a str {
+        let column = self.table.columns.iter().find(|(column, _)| *column == name);
+        column.and_then(|(_, at)| self.record.get(*at)).unwrap_or_default()
+    }
+
+    /// A number from `least` to `most`.
+    pub fn number<T: FromStr + PartialOrd + Display + Copy>(
+        &self,
+        name: &'static str,
+        least: T,
+        most: T,
+    ) -> Result<T, InputError> {
+        let number = self.text(name).parse().ok().filter(|number| (least..=most).contains(number));
+        number.ok_or_else(|| self.wrong(name, format!("number from {least} to {most}")))
+    }
+
+    /// The same, or `None` for an empty field.
+    pub fn maybe<T: FromStr + PartialOrd + Display + Copy>(
+        &self,
+        name: &'static str,
+        least: T,
+        most: T,
+    ) -> Result<Option<T>, InputError> {
+        if self.text(name).is_empty() { Ok(None) } else { self.number(name, least, most).map(Some) }
+    }
+
+    /// An error about a value.
+    pub fn wrong(&self, name: &'static str, expected: impl Into<String>) -> InputError {
+        let column = self.table.columns.iter().find(|(column, _)| *column == name).map_or(0, |(_, at)| at + 1);
+        InputError::Value {
+            path: self.table.path.clone(),
+            line: self.line,
+            column,
+            name,
+            value: self.text(name).chars().take(80).collect(),
+            expected: expected.into(),
+        }
+    }
+}

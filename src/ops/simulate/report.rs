@@ -1,0 +1,126 @@
+//! A summary as a table for people, as JSON or as CSV.
+
+use std::fmt::Write;
+
+use crate::ops::get::plain;
+
+use super::summary::{PolicySummary, Spread, Summary};
+
+/// How to print.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, clap::ValueEnum)]
+pub enum Output {
+    /// Tables.
+    #[default]
+    Table,
+    /// One object.
+    Json,
+    /// One row for each policy.
+    Csv,
+}
+
+/// The text of a summary.
+pub fn print(summary: &Summary, output: Output) -> serde_json::Result<String> {
+    Ok(match output {
+        Output::Table => table(summary),
+        Output::Json => serde_json::to_string(summary)? + "\n",
+        Output::Csv => csv(summary),
+    })
+}
+
+fn number(value: Option<f64>) -> String {
+    value.map(|value| format!("{value:.2}")).unwrap_or_default()
+}
+
+fn spread(spread: Spread) -> String {
+    match (spread.mean, spread.sd) {
+        (Some(mean), Some(sd)) => format!("{mean:.2} ± {sd:.2}"),
+        _ => String::new(),
+    }
+}
+
+fn table(summary: &Summary) -> String {
+    let Summary { trace, nodes, gpus, load, seeds, policies } = summary;
+    let mut out = String::new();
+    let (load, first, last) = (load * 100.0, seeds.first().copied().unwrap_or(0), seeds.last().copied().unwrap_or(0));
+    let _ = writeln!(
+        out,
+        "{trace}: {nodes} nodes, {gpus} GPUs, load {load:.0} %, seeds {first} to {last}; percent of all GPUs, mean ± sd\n"
+    );
+    let ends = policies.iter().any(|policy| policy.departures.is_some());
+    if ends {
+        let head = ["POLICY", "IN USE", "REJECTED", "OF SEVERAL GPUS", "WAITING", "MEAN WAIT", "DECISION P50", "P99"];
+        let row = |policy: &PolicySummary| {
+            let ends = policy.departures;
+            let of = |value: Option<Spread>| value.map(spread).unwrap_or_default();
+            vec![
+                policy.name.clone(),
+                spread(policy.allocation.at_load),
+                of(ends.map(|ends| ends.rejected_share)),
+                of(ends.map(|ends| ends.rejected_multi_gpu_share)),
+                of(ends.map(|ends| ends.waiting_share)),
+                ends.and_then(|ends| ends.mean_wait_seconds.mean)
+                    .map(|wait| format!("{wait:.0} s"))
+                    .unwrap_or_default(),
+                micros(policy.decision_micros.p50),
+                micros(policy.decision_micros.p99),
+            ]
+        };
+        out.push_str(&plain(&head, policies.iter().map(row)));
+    } else {
+        let at_load = format!("AT {load:.0} %");
+        let head = ["POLICY", "AT 100 %", &at_load, "FIRST REJECTION", "DECISION P50", "P99"];
+        let row = |policy: &PolicySummary| {
+            vec![
+                policy.name.clone(),
+                spread(policy.allocation.at100),
+                spread(policy.allocation.at_load),
+                spread(policy.first_rejection),
+                micros(policy.decision_micros.p50),
+                micros(policy.decision_micros.p99),
+            ]
+        };
+        out.push_str(&plain(&head, policies.iter().map(row)));
+    }
+    let mut grid = |title: &str, of: &dyn Fn(&PolicySummary) -> Vec<(String, f64)>| {
+        let Some(first) = policies.first() else { return };
+        let names: Vec<String> = of(first).into_iter().map(|(name, _)| name).collect();
+        let head: Vec<&str> = std::iter::once("POLICY").chain(names.iter().map(String::as_str)).collect();
+        let row = |policy: &PolicySummary| {
+            let values = of(policy).into_iter().map(|(_, value)| format!("{value:.2}"));
+            std::iter::once(policy.name.clone()).chain(values).collect()
+        };
+        let _ = write!(out, "\n{title}\n{}", plain(&head, policies.iter().map(row)));
+    };
+    let size = |size: &str| match size {
+        "share" => "SHARE".to_owned(),
+        "0" => "NO GPU".to_owned(),
+        count => format!("{count} GPU"),
+    };
+    grid("Rejected pods, percent of their size", &|policy| {
+        policy.rejected.iter().map(|(name, value)| (size(name), *value)).collect()
+    });
+    grid("Idle GPUs at the end, percent of all, by what keeps the pods of the trace from them", &|policy| {
+        policy.idle.iter().map(|(cause, value)| ((*cause).to_owned(), *value)).collect()
+    });
+    out
+}
+
+fn micros(value: f64) -> String {
+    format!("{value:.1} µs")
+}
+
+fn csv(summary: &Summary) -> String {
+    let mut out = String::from(
+        "trace,policy,runs,load,at_100_mean,at_100_sd,at_load_mean,at_load_sd,rejected_share_mean,rejected_share_sd,p50_micros,p99_micros\n",
+    );
+    for policy in &summary.policies {
+        let rejected = policy.departures.map(|ends| ends.rejected_share).unwrap_or_default();
+        let spreads = [policy.allocation.at100, policy.allocation.at_load, rejected];
+        let spreads: Vec<String> = spreads.iter().flat_map(|spread| [number(spread.mean), number(spread.sd)]).collect();
+        let micros = policy.decision_micros;
+        let (trace, name, load) = (&summary.trace, &policy.name, summary.load);
+        let _ =
+            writeln!(out, "{trace},{name},{},{load},{},{},{}", policy.runs, spreads.join(","), micros.p50, micros.p99);
+    }
+    out
+}

@@ -1,0 +1,169 @@
+//! What the runs of one policy come to.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::Serialize;
+
+use super::experiment::{CAUSES, Run};
+
+/// Mean and standard deviation over runs; `null` where no run has such a value.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize)]
+pub struct Spread {
+    /// Mean.
+    pub mean: Option<f64>,
+    /// Standard deviation of a sample; 0 for one run.
+    pub sd: Option<f64>,
+}
+
+impl Spread {
+    /// Of the runs that have the value.
+    pub fn of(values: impl IntoIterator<Item = Option<f64>>) -> Self {
+        let values: Vec<f64> = values.into_iter().flatten().collect();
+        if values.is_empty() {
+            return Self::default();
+        }
+        let mean = values.iter().sum::<f64>() / values.len() as f64;
+        let squares: f64 = values.iter().map(|value| (value - mean).powi(2)).sum();
+        let sd = (squares / (values.len() - 1).max(1) as f64).sqrt();
+        Self { mean: Some(hundredths(mean)), sd: Some(hundredths(sd)) }
+    }
+}
+
+fn hundredths(value: f64) -> f64 {
+    (value * 100.0).round() / 100.0
+}
+
+/// All of `baton simulate -o json`.
+#[derive(Debug, Clone, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Summary {
+    /// Name of the trace.
+    pub trace: String,
+    /// Nodes.
+    pub nodes: usize,
+    /// GPUs.
+    pub gpus: i64,
+    /// Demand, or offered load, of all GPUs.
+    pub load: f64,
+    /// Seeds of the runs.
+    pub seeds: Vec<u64>,
+    /// Each policy.
+    pub policies: Vec<PolicySummary>,
+}
+
+/// One policy.
+#[derive(Debug, Clone, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PolicySummary {
+    /// Its name.
+    pub name: String,
+    /// Seeds that were finished; all, unless the command was stopped.
+    pub runs: usize,
+    /// Percent of all GPUs in use.
+    pub allocation: Allocation,
+    /// Demand that had arrived with the first rejected pod, percent of all GPUs.
+    pub first_rejection: Spread,
+    /// Percent of the pods of each size that were rejected.
+    pub rejected: BTreeMap<String, f64>,
+    /// Percent of all GPUs that lie idle at the end, by what keeps the pods of the trace from them.
+    pub idle: BTreeMap<&'static str, f64>,
+    /// Time of a decision, microseconds.
+    pub decision_micros: Percentiles,
+    /// Where pods end.
+    pub departures: Option<DeparturesSummary>,
+}
+
+/// Percent of all GPUs in use.
+#[derive(Debug, Clone, Copy, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Allocation {
+    /// When as much has arrived as there are GPUs.
+    pub at100: Spread,
+    /// At the load; where pods end, in steady state.
+    pub at_load: Spread,
+}
+
+/// Of times.
+#[derive(Debug, Clone, Copy, Serialize)]
+pub struct Percentiles {
+    /// Half of them are shorter.
+    pub p50: f64,
+    /// One in a hundred is longer.
+    pub p99: f64,
+}
+
+/// Where pods end, in steady state.
+#[derive(Debug, Clone, Copy, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct DeparturesSummary {
+    /// Percent of the demand that was rejected; with `--on-failure queue`, that never got a place.
+    pub rejected_share: Spread,
+    /// The same of pods with several GPUs.
+    pub rejected_multi_gpu_share: Spread,
+    /// Percent of all GPUs that are waited for at a time.
+    pub waiting_share: Spread,
+    /// Mean wait of pods that got a place, seconds.
+    pub mean_wait_seconds: Spread,
+}
+
+/// Sizes that are always listed.
+const SIZES: [&str; 5] = ["share", "1", "2", "4", "8"];
+
+impl PolicySummary {
+    /// Of the runs that were finished; at least one.
+    pub fn of(name: &str, runs: &[Run], load: f64) -> Self {
+        let spread = |value: fn(&Run) -> Option<f64>| Spread::of(runs.iter().map(value));
+        // In a small cluster no pod may arrive at exactly this demand: the one before counts.
+        let last = (100.0 * load).round() as u32;
+        let before = |run: &Run, percent: u32| run.curve.range(..=percent).next_back().map(|(_, used)| *used);
+        let at = |percent: u32| Spread::of(runs.iter().map(|run| before(run, percent).filter(|_| percent <= last)));
+        let ends = runs.iter().any(|run| run.departures.is_some());
+        let allocation = if ends {
+            Allocation { at100: Spread::default(), at_load: spread(|run| run.steady) }
+        } else {
+            Allocation { at100: at(100), at_load: at(last) }
+        };
+        let sizes: BTreeSet<String> =
+            runs.iter().flat_map(|run| run.sizes.keys().cloned()).chain(SIZES.map(str::to_owned)).collect();
+        let rejected = sizes.into_iter().map(|size| {
+            let counts = runs.iter().filter_map(|run| run.sizes.get(&size));
+            let (came, rejected) = counts.fold((0, 0), |sum, count| (sum.0 + count.0, sum.1 + count.1));
+            (size, hundredths(100.0 * rejected as f64 / came.max(1) as f64))
+        });
+        let idle = CAUSES.iter().enumerate().map(|(at, cause)| {
+            (*cause, hundredths(runs.iter().map(|run| run.idle[at]).sum::<f64>() / runs.len() as f64))
+        });
+        let mut micros: Vec<f64> =
+            runs.iter().flat_map(|run| &run.decisions).map(|took| took.as_nanos() as f64 / 1000.0).collect();
+        micros.sort_by(f64::total_cmp);
+        let percentile =
+            |part: f64| micros.get(((micros.len().max(1) - 1) as f64 * part) as usize).copied().map_or(0.0, hundredths);
+        Self {
+            name: name.to_owned(),
+            runs: runs.len(),
+            allocation,
+            first_rejection: spread(|run| run.first_rejection),
+            rejected: rejected.collect(),
+            idle: idle.collect(),
+            decision_micros: Percentiles { p50: percentile(0.5), p99: percentile(0.99) },
+            departures: ends.then(|| DeparturesSummary {
+                rejected_share: spread(|run| run.departures.map(|departures| departures.rejected)),
+                rejected_multi_gpu_share: spread(|run| run.departures.map(|departures| departures.rejected_multi)),
+                waiting_share: spread(|run| run.departures.map(|departures| departures.waiting)),
+                mean_wait_seconds: spread(|run| run.departures.map(|departures| departures.wait)),
+            }),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_spread_is_that_of_a_sample_of_the_runs_that_have_a_value() {
+        assert_eq!(Spread::of([Some(1.0), None, Some(3.0)]), Spread { mean: Some(2.0), sd: Some(1.41) });
+        assert_eq!(Spread::of([Some(95.387)]), Spread { mean: Some(95.39), sd: Some(0.0) });
+        assert_eq!(Spread::of([None]), Spread { mean: None, sd: None });
+    }
+}
