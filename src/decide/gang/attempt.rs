@@ -68,7 +68,7 @@ impl Gangs {
                 cx.queue.remove(item);
                 return;
             }
-            cx.queue.park(item, Wake::ANY, cx.now.mono, cx.now.wall);
+            cx.queue.park(item, Wake::ANY, cx.now.mono);
             if let Some(record) = self.groups.get_mut(group) {
                 record.tried = Some(GangState::of_group(cx.world, group));
             }

@@ -67,7 +67,7 @@ impl Gangs {
         record.failed.clear();
         record.tried = Some(GangState::of_group(cx.world, group));
         if held.is_empty() {
-            cx.queue.park(item, Wake::ANY, cx.now.mono, cx.now.wall);
+            cx.queue.park(item, Wake::ANY, cx.now.mono);
             return self.enqueue_free(cx, group);
         }
         cx.queue.remove(item);

@@ -42,7 +42,7 @@ impl Gangs {
         cx.stats.unschedulable += 1;
         let held = reserved_members(cx, group);
         let wake = unfit.wake.or(Wake::NODE_ADDED);
-        cx.queue.park(Item::Group(group.clone()), wake, cx.now.mono, cx.now.wall);
+        cx.queue.park(Item::Group(group.clone()), wake, cx.now.mono);
         if let Some(record) = self.groups.get_mut(group) {
             record.tried = Some(GangState::of_group(cx.world, group));
         }

@@ -401,7 +401,6 @@ impl Gangs {
                 |commit| i64::MAX / 2 + commit.attempt.as_second(),
             ),
             created: oldest.and_then(|gang| gang.created()).unwrap_or(cx.now.wall),
-            failed: None,
             class: gangs.iter().filter_map(|gang| gang.class()).max().unwrap_or(0),
             id: group.gangs().iter().map(GangId::to_string).collect::<Vec<_>>().join(",").into(),
         }
@@ -422,7 +421,7 @@ impl Gangs {
         }
         let backoff = self.groups.get(group).and_then(|record| record.backoff_until);
         if let Some(until) = backoff.filter(|until| cx.now.mono < *until) {
-            cx.queue.wait_until(item, until, cx.now.wall);
+            cx.queue.wait_until(item, until);
         }
     }
 }

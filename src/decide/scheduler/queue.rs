@@ -6,6 +6,10 @@
 //!     ▲             │ park
 //!     └──useful event── parked (costs nothing)
 //! ```
+//!
+//! A failed item keeps its place in the order, so two rules keep items behind it from starving. Items are tried in *rounds*: an item
+//! that was tried in this round and is woken waits for the next one. And the older item still goes first: an item whose turn comes
+//! while an older one waits for the next round, or while an older group rests, waits for that one, once per try of its own.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -89,6 +93,12 @@ struct QueueEntry {
     since: Duration,
     /// Monotonic time of the last failure.
     failed_at: Option<Duration>,
+    /// The round of its last try.
+    round: u64,
+    /// It waits for an older item until this round.
+    held_to: Option<u64>,
+    /// It waits for an older group until this time.
+    held_until: Option<Duration>,
 }
 
 impl QueueEntry {
@@ -102,7 +112,14 @@ impl QueueEntry {
 pub struct Queue {
     policy: QueuePolicy,
     entries: BTreeMap<Item, QueueEntry>,
-    active: BTreeMap<SortKey, Item>,
+    /// Number of the current round; the first is 1.
+    round: u64,
+    /// Active items of the current round, then those of the next.
+    active: BTreeSet<(SortKey, Item)>,
+    next_round: BTreeSet<(SortKey, Item)>,
+    /// Woken groups that rest until [`Queue::groups_at`], all to the same time so that none overtakes another.
+    resting: BTreeMap<Item, SortKey>,
+    groups_at: Duration,
     timed: BTreeSet<(Duration, Item)>,
     parked: [BTreeSet<Item>; Wake::KINDS],
     /// The latest known time.
@@ -112,32 +129,32 @@ pub struct Queue {
 impl Queue {
     /// An empty queue.
     pub fn new(policy: QueuePolicy) -> Self {
-        Self { policy, ..Self::default() }
+        Self { policy, round: 1, ..Self::default() }
     }
 
     /// Adds an item, or makes a changed one active again. An item that is being tried stays taken.
-    pub fn add(&mut self, item: impl Into<Item>, mut queued: Queued, sort: &dyn QueueSort, now: Duration) {
+    pub fn add(&mut self, item: impl Into<Item>, queued: Queued, sort: &dyn QueueSort, now: Duration) {
         let item = item.into();
         self.now = now;
         if let Some(entry) = self.entries.get_mut(&item) {
-            queued.failed = entry.queued.failed;
             entry.queued = queued;
             if entry.state == QueueState::Taken {
                 return;
             }
         } else {
             let state = QueueState::Taken;
-            let entry = QueueEntry { queued, state, failures: 0, attempts: 0, since: now, failed_at: None };
+            let (failures, attempts, round, failed_at, held_to, held_until) = (0, 0, 0, None, None, None);
+            let entry =
+                QueueEntry { queued, state, failures, attempts, since: now, failed_at, round, held_to, held_until };
             self.entries.insert(item.clone(), entry);
         }
         self.activate(item, sort);
     }
 
     /// Makes an item active after a change that may help it: at once, or when its first back-off is over.
-    pub fn offer(&mut self, item: Item, mut queued: Queued, sort: &dyn QueueSort, now: Duration) {
+    pub fn offer(&mut self, item: Item, queued: Queued, sort: &dyn QueueSort, now: Duration) {
         self.now = now;
         if let Some(entry) = self.entries.get_mut(&item) {
-            queued.failed = entry.queued.failed;
             entry.queued = queued;
             entry.failures = 0;
         }
@@ -145,9 +162,8 @@ impl Queue {
     }
 
     /// Changes an item's sort key; its state stays.
-    pub fn restate(&mut self, item: Item, mut queued: Queued, sort: &dyn QueueSort) {
+    pub fn restate(&mut self, item: Item, queued: Queued, sort: &dyn QueueSort) {
         let Some(entry) = self.entries.get_mut(&item) else { return };
-        queued.failed = entry.queued.failed;
         entry.queued = queued;
         if matches!(entry.state, QueueState::Active(_)) {
             self.activate(item, sort);
@@ -168,21 +184,52 @@ impl Queue {
 
     /// The next item to try; it is taken until it is parked, failed, removed or activated.
     pub fn pop(&mut self) -> Option<Item> {
-        let (_, item) = self.active.pop_first()?;
-        if let Some(entry) = self.entries.get_mut(&item) {
-            entry.state = QueueState::Taken;
-            entry.attempts += 1;
+        loop {
+            if self.active.is_empty() {
+                std::mem::swap(&mut self.active, &mut self.next_round);
+                self.round += 1;
+            }
+            let (key, item) = self.active.pop_first()?;
+            if self.waits_for_an_older(&key, &item) {
+                continue;
+            }
+            if let Some(entry) = self.entries.get_mut(&item) {
+                entry.state = QueueState::Taken;
+                entry.attempts += 1;
+                entry.round = self.round;
+                (entry.held_to, entry.held_until) = (None, None);
+            }
+            return Some(item);
         }
-        Some(item)
+    }
+
+    /// Holds back an item whose turn has come while an older one that was woken waits.
+    fn waits_for_an_older(&mut self, key: &SortKey, item: &Item) -> bool {
+        let Some(entry) = self.entries.get_mut(item) else { return false };
+        if matches!(item, Item::Group(_)) {
+            let older = || self.resting.values().any(|older| older < key);
+            let until = entry.held_until.or_else(|| older().then_some(self.groups_at));
+            if let Some(until) = until.filter(|until| self.now < *until) {
+                (entry.held_until, entry.state) = (Some(until), QueueState::BackOff(until));
+                self.timed.insert((until, item.clone()));
+                return true;
+            }
+        }
+        let older = self.next_round.first().is_some_and(|(older, _)| older < key);
+        if older && entry.held_to.is_none_or(|round| self.round < round) {
+            entry.held_to = Some(self.round + 1);
+            self.next_round.insert((key.clone(), item.clone()));
+            return true;
+        }
+        false
     }
 
     /// Parks an item that was tried, until one of `wake`.
-    pub fn park(&mut self, item: impl Into<Item>, wake: Wake, now: Duration, wall: Timestamp) {
+    pub fn park(&mut self, item: impl Into<Item>, wake: Wake, now: Duration) {
         let item = item.into();
         self.now = now;
         self.detach(&item);
         let Some(entry) = self.entries.get_mut(&item) else { return };
-        entry.queued.failed = Some(wall);
         entry.failed_at = Some(now);
         if matches!(item, Item::Group(_)) {
             entry.failures += 1;
@@ -214,12 +261,12 @@ impl Queue {
     }
 
     /// Backs an item off after a failure that no event is expected to resolve. Returns the time of the next try.
-    pub fn fail(&mut self, item: impl Into<Item>, now: Duration, wall: Timestamp) -> Duration {
+    pub fn fail(&mut self, item: impl Into<Item>, now: Duration) -> Duration {
         let item = item.into();
         let exponent = self.entries.get(&item).map_or(0, |entry| entry.failures.min(16));
         let most = if matches!(item, Item::Group(_)) { self.policy.group_backoff_max } else { self.policy.backoff_max };
         let at = now + (self.policy.backoff * (1 << exponent)).min(most);
-        self.wait_until(item.clone(), at, wall);
+        self.wait_until(item.clone(), at);
         if let Some(entry) = self.entries.get_mut(&item) {
             entry.failures += 1;
             entry.failed_at = Some(now);
@@ -228,17 +275,7 @@ impl Queue {
     }
 
     /// Holds an item back until `at`.
-    pub fn wait_until(&mut self, item: impl Into<Item>, at: Duration, wall: Timestamp) {
-        let item = item.into();
-        self.detach(&item);
-        let Some(entry) = self.entries.get_mut(&item) else { return };
-        entry.queued.failed = Some(wall);
-        entry.state = QueueState::BackOff(at);
-        self.timed.insert((at, item));
-    }
-
-    /// Holds an item back until `at` without a failure: it keeps its sort key.
-    pub fn rest_until(&mut self, item: impl Into<Item>, at: Duration) {
+    pub fn wait_until(&mut self, item: impl Into<Item>, at: Duration) {
         let item = item.into();
         self.detach(&item);
         let Some(entry) = self.entries.get_mut(&item) else { return };
@@ -246,14 +283,15 @@ impl Queue {
         self.timed.insert((at, item));
     }
 
-    /// Makes an item active at once.
+    /// Makes an item active: in this round, or in the next if it was tried in this one.
     pub fn activate(&mut self, item: impl Into<Item>, sort: &dyn QueueSort) {
         let item = item.into();
         self.detach(&item);
         let Some(entry) = self.entries.get_mut(&item) else { return };
         let key = sort.key(&entry.queued);
         entry.state = QueueState::Active(key.clone());
-        self.active.insert(key, item);
+        let round = if entry.round == self.round { &mut self.next_round } else { &mut self.active };
+        round.insert((key, item));
     }
 
     /// Makes parked items that wait for this event active and resets their back-off.
@@ -277,9 +315,13 @@ impl Queue {
             return self.activate(item, sort);
         }
         self.detach(&item);
+        if self.groups_at <= self.now {
+            self.groups_at = rested;
+        }
         if let Some(entry) = self.entries.get_mut(&item) {
-            entry.state = QueueState::BackOff(rested);
-            self.timed.insert((rested, item));
+            entry.state = QueueState::BackOff(self.groups_at);
+            self.resting.insert(item.clone(), sort.key(&entry.queued));
+            self.timed.insert((self.groups_at, item));
         }
     }
 
@@ -293,7 +335,8 @@ impl Queue {
 
     /// When [`Queue::tick`] has something to do; zero when an item is active.
     pub fn next(&self) -> Option<Duration> {
-        if self.active.is_empty() { self.timed.first().map(|(at, _)| *at) } else { Some(Duration::ZERO) }
+        let none = self.active.is_empty() && self.next_round.is_empty();
+        if none { self.timed.first().map(|(at, _)| *at) } else { Some(Duration::ZERO) }
     }
 
     /// The state of an item, if it is queued.
@@ -325,10 +368,14 @@ impl Queue {
         let Some(entry) = self.entries.get_mut(item) else { return };
         match std::mem::replace(&mut entry.state, QueueState::Taken) {
             QueueState::Active(key) => {
-                self.active.remove(&key);
+                let of_item = (key, item.clone());
+                if !self.active.remove(&of_item) {
+                    self.next_round.remove(&of_item);
+                }
             }
             QueueState::BackOff(at) => {
                 self.timed.remove(&(at, item.clone()));
+                self.resting.remove(item);
             }
             QueueState::Parked(wake, latest) => {
                 for kind in wake.kinds() {
@@ -348,13 +395,12 @@ mod tests {
     use super::*;
     use crate::decide::scheduler::rules::plugins::queue_sort::PrioritySort;
 
-    const WALL: Timestamp = Timestamp::UNIX_EPOCH;
     fn s(seconds: u64) -> Duration {
         Duration::from_secs(seconds)
     }
     fn queued(priority: i32, created: i64, uid: &str) -> Queued {
         let created = Timestamp::from_second(created).unwrap();
-        Queued { priority, sub_priority: 0, created, failed: None, class: 0, id: uid.into() }
+        Queued { priority, sub_priority: 0, created, class: 0, id: uid.into() }
     }
     fn pod(item: &Item) -> Option<u64> {
         match item {
@@ -381,7 +427,7 @@ mod tests {
     fn a_parked_pod_wakes_only_for_what_its_rule_named() {
         let mut queue = with(&[(1, 0, 0)]);
         let id = queue.pop().unwrap();
-        queue.park(id.clone(), Wake::POD_FREED, s(1), WALL);
+        queue.park(id.clone(), Wake::POD_FREED, s(1));
         queue.wake(Wake::NODE_CHANGED.or(Wake::AGENT), &PrioritySort);
         queue.tick(s(299), &PrioritySort);
         assert_eq!(queue.pop(), None);
@@ -393,23 +439,23 @@ mod tests {
     fn back_off_doubles_from_one_to_ten_seconds_and_a_useful_event_resets_it() {
         let mut queue = with(&[(1, 0, 0)]);
         let id = queue.pop().unwrap();
-        let waits: Vec<u64> = (0..6).map(|_| queue.fail(id.clone(), s(0), WALL).as_secs()).collect();
+        let waits: Vec<u64> = (0..6).map(|_| queue.fail(id.clone(), s(0)).as_secs()).collect();
         assert_eq!(waits, [1, 2, 4, 8, 10, 10]);
         queue.tick(s(9), &PrioritySort);
         assert_eq!(queue.pop(), None);
         queue.tick(s(10), &PrioritySort);
         assert_eq!(queue.pop(), Some(id.clone()));
-        queue.park(id.clone(), Wake::AGENT, s(10), WALL);
+        queue.park(id.clone(), Wake::AGENT, s(10));
         queue.wake(Wake::AGENT, &PrioritySort);
         assert_eq!(queue.pop(), Some(id.clone()));
-        assert_eq!(queue.fail(id, s(20), WALL), s(21));
+        assert_eq!(queue.fail(id, s(20)), s(21));
     }
 
     #[test]
     fn a_gated_pod_is_not_looked_at_again_until_it_changes() {
         let mut queue = with(&[(1, 0, 0)]);
         let id = queue.pop().unwrap();
-        queue.park(id.clone(), Wake::NONE, s(0), WALL);
+        queue.park(id.clone(), Wake::NONE, s(0));
         queue.wake(Wake::ANY, &PrioritySort);
         queue.tick(s(100_000), &PrioritySort);
         assert_eq!((queue.pop(), queue.next()), (None, None));

@@ -199,12 +199,12 @@ impl Reservations {
             }
             Some(Outcome::Unfit(no) | Outcome::Never(no)) => {
                 Self::release(cx, id);
-                cx.queue.park(id, no.wake, cx.now.mono, cx.now.wall);
+                cx.queue.park(id, no.wake, cx.now.mono);
                 ("Unschedulable", no.text)
             }
             Some(Outcome::Fault(text)) => {
                 Self::release(cx, id);
-                cx.queue.fail(id, cx.now.mono, cx.now.wall);
+                cx.queue.fail(id, cx.now.mono);
                 ("SchedulerError", text)
             }
         };

@@ -18,7 +18,7 @@ const JOB: &str = "TYJob";
 
 /// Schedules one pod that was popped from the queue.
 pub fn schedule_one(cx: &mut Context<'_>, gangs: &mut Gangs, tyjobs: &mut TyJobs, id: PodId) {
-    let (now, wall) = (cx.now.mono, cx.now.wall);
+    let now = cx.now.mono;
     let pinned = cx.reservations.pinned(id);
     let Some(pod) = cx.world.pod(id).filter(|pod| pod.place == Place::Waiting) else {
         return cx.queue.remove(id);
@@ -28,7 +28,7 @@ pub fn schedule_one(cx: &mut Context<'_>, gangs: &mut Gangs, tyjobs: &mut TyJobs
         PlaceRoute::Place(job) => return tyjobs.take_place(cx, id, &job),
         PlaceRoute::Waits(why) => {
             // The job wakes it.
-            cx.queue.park(id, Wake::NONE, now, wall);
+            cx.queue.park(id, Wake::NONE, now);
             Reporter::report(cx, id, "Unschedulable", &why.into(), gangs.is_alone(cx, id));
             return cx.reporter.note_rules(id, [JOB]);
         }
@@ -54,13 +54,13 @@ pub fn schedule_one(cx: &mut Context<'_>, gangs: &mut Gangs, tyjobs: &mut TyJobs
                 gangs.commit_alone(cx, id);
                 cx.steps.push(Step::Permit(id));
             } else {
-                cx.queue.fail(id, now, wall);
+                cx.queue.fail(id, now);
             }
         }
         Choice::Nowhere(diagnosis) => {
             if diagnosis.pod.as_ref().is_some_and(|refusal| refusal.rule == scheduling_gates::NAME) {
                 // The API server writes the gate into the condition; an autoscaler that reads "Unschedulable" would add nodes.
-                return cx.queue.park(id, diagnosis.wake, now, wall);
+                return cx.queue.park(id, diagnosis.wake, now);
             }
             cx.stats.unschedulable += 1;
             if !diagnosis.is_final() && gangs.resolve_for_pod(cx, id) {
@@ -72,17 +72,17 @@ pub fn schedule_one(cx: &mut Context<'_>, gangs: &mut Gangs, tyjobs: &mut TyJobs
             {
                 message = format!("{message}; {way}");
             }
-            cx.queue.park(id, diagnosis.wake, now, wall);
+            cx.queue.park(id, diagnosis.wake, now);
             Reporter::report(cx, id, "Unschedulable", &Arc::from(message), true);
             cx.reporter.note_rules(id, diagnosis.rules());
         }
         Choice::WaitUntil(at, refusal) => {
-            cx.queue.wait_until(id, at, wall);
+            cx.queue.wait_until(id, at);
             Reporter::report(cx, id, "Unschedulable", &refusal.text.into_owned().into(), true);
             cx.reporter.note_rules(id, [refusal.rule]);
         }
         Choice::Fault(text) => {
-            cx.queue.fail(id, now, wall);
+            cx.queue.fail(id, now);
             Reporter::report(cx, id, "SchedulerError", &text.into_owned().into(), true);
         }
     }

@@ -364,7 +364,7 @@ impl Scheduler {
             }
             Step::Fail(id) => {
                 self.enqueue(id, now, effects);
-                self.queue.fail(id, now.mono, now.wall);
+                self.queue.fail(id, now.mono);
             }
             Step::Permit(id) => {
                 if Reservations::permit(cx, id) {
@@ -396,7 +396,7 @@ impl Scheduler {
                 }
                 self.enqueue(pod, now, effects);
                 let (mut cx, _, gangs, _) = self.split(now, effects);
-                cx.queue.fail(pod, now.mono, now.wall);
+                cx.queue.fail(pod, now.mono);
                 gangs.back_off_group_of(&mut cx, pod);
                 if !requested {
                     cx.event(pod, true, "FailedBinding", why.clone());
@@ -519,9 +519,8 @@ impl Scheduler {
             priority: pod.facts.spec.priority,
             sub_priority: sub_priority_of(pod),
             created: handoff.created,
-            failed: None,
             class: pod.facts.spec.qos as u8,
-            id: handoff.pod.uid.as_str().into(),
+            id: handoff.pod.key.to_string().into(),
         };
         match gangs.route(cx.world, cx.reservations, pod) {
             Route::Alone => cx.queue.add(id, queued, cx.rules.queue_sort(), now.mono),
@@ -529,7 +528,7 @@ impl Scheduler {
             Route::NotReady(why) => {
                 // Only a change of its own or of its gang helps.
                 cx.queue.add(id, queued, cx.rules.queue_sort(), now.mono);
-                cx.queue.park(id, Wake::NONE, now.mono, now.wall);
+                cx.queue.park(id, Wake::NONE, now.mono);
                 Reporter::report(&mut cx, id, why.reason(), &why.to_string().into(), false);
             }
         }

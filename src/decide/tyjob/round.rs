@@ -79,28 +79,23 @@ impl TyJobs {
         }
     }
 
-    /// Queues the round for the time `at`, with the highest pod priority and the oldest creation time of the waiting jobs.
+    /// Queues the round for the time `at`, with the highest pod priority of the waiting jobs, and as old as the oldest.
     fn queue_round(&mut self, cx: &mut Context<'_>, at: Duration) {
         let waiting = self.records.iter().filter(|(_, record)| record.class == Class::Waiting);
-        let jobs = waiting.filter_map(|(key, _)| cx.world.job(key));
-        let mut queued: Option<Queued> = None;
-        for job in jobs {
-            let priority = job.spec.as_ref().map_or(0, JobSpec::pod_priority);
-            let all = queued.get_or_insert_with(|| Queued {
-                priority,
-                sub_priority: 0,
-                created: job.created,
-                failed: None,
-                class: 0,
-                id: "tyjobs".into(),
-            });
-            all.priority = all.priority.max(priority);
-            all.created = all.created.min(job.created);
-        }
-        let Some(queued) = queued else { return cx.queue.remove(Item::Jobs) };
+        let jobs = || waiting.clone().filter_map(|(key, _)| cx.world.job(key));
+        let Some(oldest) = jobs().min_by_key(|job| (job.created, &job.job.key)) else {
+            return cx.queue.remove(Item::Jobs);
+        };
+        let queued = Queued {
+            priority: jobs().filter_map(|job| Some(job.spec.as_ref().ok()?.pod_priority())).max().unwrap_or(0),
+            sub_priority: 0,
+            created: oldest.created,
+            class: 0,
+            id: oldest.job.key.to_string().into(),
+        };
         cx.queue.add(Item::Jobs, queued, cx.rules.queue_sort(), cx.now.mono);
         if at > cx.now.mono {
-            cx.queue.rest_until(Item::Jobs, at);
+            cx.queue.wait_until(Item::Jobs, at);
         }
     }
 

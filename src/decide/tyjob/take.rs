@@ -78,7 +78,7 @@ impl TyJobs {
         };
         // The room stays reserved until the place is void: no other pod gets it meanwhile.
         self.reserve_again(cx, id, key);
-        cx.queue.park(id, wake, cx.now.mono, cx.now.wall);
+        cx.queue.park(id, wake, cx.now.mono);
         cx.steps.push(Step::Report(
             id,
             "Unschedulable",

@@ -8,6 +8,7 @@ mod model;
 mod moves;
 mod packing;
 mod phases;
+mod queue_order;
 mod random;
 mod victims;
 mod whole;

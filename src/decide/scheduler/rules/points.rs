@@ -65,11 +65,9 @@ pub struct Queued {
     pub sub_priority: i64,
     /// Creation.
     pub created: Timestamp,
-    /// Last failed attempt, if any.
-    pub failed: Option<Timestamp>,
     /// Quality of service: 0 Guaranteed, 1 Burstable, 2 BestEffort; of a group, that of its lowest member.
     pub class: u8,
-    /// Breaks ties: a pod's uid, a group's id.
+    /// Breaks ties: namespace and name of a pod, those of a group's gangs.
     pub id: Box<str>,
 }
 

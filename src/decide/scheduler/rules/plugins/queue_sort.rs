@@ -1,5 +1,5 @@
-//! The two orders of the queue. `PrioritySort`: priority, sub-priority, then the last failure or else creation, then id. `QoSSort`
-//! puts the class of service (Guaranteed, Burstable, BestEffort) behind the priority.
+//! The two orders of the queue. `PrioritySort`: priority, sub-priority, creation, id. `QoSSort` puts the class of service
+//! (Guaranteed, Burstable, BestEffort) behind the priority. A failed item keeps its place.
 
 use crate::decide::scheduler::rules::{Plugin, QueueSort, Queued, SortKey};
 
@@ -34,8 +34,8 @@ impl QueueSort for QoSSort {
 }
 
 fn key(item: &Queued, class: u8) -> SortKey {
-    let time = item.failed.unwrap_or(item.created).as_nanosecond();
-    let ranks = [-i128::from(item.priority), i128::from(class), -i128::from(item.sub_priority), time];
+    let ranks =
+        [-i128::from(item.priority), i128::from(class), -i128::from(item.sub_priority), item.created.as_nanosecond()];
     SortKey { ranks, id: item.id.clone() }
 }
 
@@ -50,7 +50,7 @@ mod tests {
         let key = |priority, qos: Qos, created| {
             let created = Timestamp::from_second(created).unwrap();
             let id = "u".into();
-            QoSSort.key(&Queued { priority, sub_priority: 0, created, failed: None, class: qos as u8, id })
+            QoSSort.key(&Queued { priority, sub_priority: 0, created, class: qos as u8, id })
         };
         let order = [
             key(9, Qos::BestEffort, 9),
