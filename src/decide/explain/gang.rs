@@ -279,7 +279,7 @@ fn advice(state: &str, reason: Option<&str>) -> &'static str {
             "create the missing pods or gangs, remove scheduling gates, or lower the minimum; the gang is tried at once then"
         }
         (_, Some("InvalidGang")) => {
-            "correct name, priority or schedulerName: they must be valid and equal over the whole group"
+            "correct name, groups, priority or schedulerName: they must be valid, the last two equal over the whole group"
         }
         (_, Some("GangGroupMismatch")) => "let every gang of the group list the same gangs",
         ("waiting" | "holding", _) => {

@@ -53,7 +53,6 @@ fn an_invalid_value_warns_once_and_falls_back() {
         (wait, "0", true),
         (wait, "-5s", true),
         (wait, "600", true),
-        (wait, "169h", true),
         (wait, "soon", true),
         (min, " 3 ", false),
         (min, "0", false),
@@ -65,9 +64,7 @@ fn an_invalid_value_warns_once_and_falls_back() {
         (mode, "NonStrict", false),
         ("match-policy", "whatever", true),
         ("match-policy", "only-waiting", false),
-        ("groups", "ml/a", true),
         ("groups", "", false),
-        ("gang-groups", "[1]", true),
     ] {
         let gangs = says(&[(&format!("{G}{key}"), value)]);
         let reported = warnings(&gangs, "ml/g");
@@ -87,7 +84,56 @@ fn an_invalid_value_warns_once_and_falls_back() {
         }
     }
     assert_eq!(config(&says(&[(&format!("{G}waiting-time"), "1.5h")]), "ml/g").wait, Duration::from_secs(5400));
+    let long = says(&[(&format!("{G}waiting-time"), "169h")]);
+    assert_eq!(config(&long, "ml/g").wait, Duration::from_secs(604_800), "as much as is allowed");
+    let warned =
+        "GangInvalidValue: gang.scheduling.koordinator.sh/waiting-time: 169h is longer than 7 days: 168h counts";
+    assert_eq!(warnings(&long, "ml/g"), [warned]);
     assert_eq!(config(&says(&[(&format!("{G}waiting-time"), "168h")]), "ml/g").wait, Duration::from_secs(604_800));
+}
+
+#[test]
+fn a_list_of_gangs_that_cannot_be_read_holds_the_gang_and_those_that_name_it() {
+    let (own, second) = (format!("{G}groups"), format!("label:{P}/groups"));
+    for (key, value) in [(&own, "ml/a"), (&format!("{G}gang-groups"), "[1]"), (&second, "a"), (&own, r#"["other"]"#)] {
+        for min in ["1", "0"] {
+            let mut gangs = TestGangs::new(8);
+            let mut keys = gang("g", min, &[]);
+            keys.push((key.clone(), value.to_owned()));
+            gangs.member("g-0", &keys);
+            gangs.members("h", 1, &gang("h", "1", &[("groups", r#"["ml/g"]"#)]));
+            gangs.settle();
+            assert_eq!(gangs.bound(), Vec::<String>::new(), "{key} {value}");
+            for pod in ["g-0", "h-0"] {
+                assert_eq!(gangs.reason(pod), "InvalidGang", "{key} {value}");
+                let said = gangs.condition(pod);
+                assert!(said.contains("gang ml/g") && said.contains(&format!("{value:?}")), "{said}");
+            }
+            assert_eq!((warnings(&gangs, "ml/g"), gangs.reported("GangInvalidValue")), (vec![], 0));
+            // Corrected: alone.
+            gangs.delete("h-0");
+            gangs.change("g-0", |facts| facts.spec.gang = declared("ml", &gang("g", min, &[("groups", "")])));
+            gangs.wait(2);
+            assert_eq!(gangs.bound(), ["g-0"], "{key} {value}");
+        }
+    }
+}
+
+#[test]
+fn an_unreadable_list_on_a_pod_group_or_one_member_holds_all() {
+    let mut gangs = TestGangs::new(8);
+    gangs.pod_group("ml/g", |facts| {
+        let bad = BTreeMap::from([(format!("{G}groups"), "{}".to_owned())]);
+        (facts.annotated, facts.warnings) = DeclaredFields::of_pod_group(None, Some(&bad));
+    });
+    gangs.members("g", 2, &gang("g", "2", &[]));
+    gangs.members("late", 1, &gang("late", "1", &[]));
+    gangs.settle();
+    assert_eq!((gangs.bound(), gangs.reason("g-1")), (vec!["late-0".to_owned()], "InvalidGang"));
+    // The group of a satisfied gang binds no later member of it, as no gang rule does.
+    gangs.member("late-1", &gang("late", "1", &[("groups", "x")]));
+    gangs.wait(2);
+    assert_eq!(gangs.count("late"), 2);
 }
 
 #[test]

@@ -9,8 +9,8 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use crate::contract::gang::{
-    BadName, BadValue, GangId, MatchPolicy, Mode, PodGroupApi, PodGroupStatus, key, parse_groups, parse_members,
-    parse_sub_priority, parse_wait,
+    BadName, BadValue, GangId, MAX_WAIT, MatchPolicy, Mode, PodGroupApi, PodGroupStatus, key, parse_groups,
+    parse_members, parse_sub_priority, parse_wait,
 };
 use crate::decide::world::Resources;
 
@@ -242,6 +242,12 @@ impl Declared {
         let mut koordinator = DeclaredFields::koordinator(from, &mut warnings);
         koordinator.min = first(at(key::MIN_AVAILABLE), &mut warnings, some(parse_members));
         koordinator.wait = first(at(key::WAITING_TIME), &mut warnings, parse_wait);
+        if let Some(wait) = &mut koordinator.wait
+            && *wait > MAX_WAIT
+        {
+            warnings.push(Warning::LongWait(*wait));
+            *wait = MAX_WAIT;
+        }
         let mut pod_group = DeclaredFields::pod_group(from, &mut warnings);
         pod_group.min = first(from.either(key::POD_GROUP_MIN_AVAILABLE), &mut warnings, some(parse_members));
         Some(Self {
@@ -318,17 +324,22 @@ impl PodGroupFacts {
         }
     }
 
-    /// A wait in seconds as `spec.scheduleTimeoutSeconds` states it: only one above zero counts.
+    /// A wait in seconds as `spec.scheduleTimeoutSeconds` states it: only one above zero counts, and at most [`MAX_WAIT`] of it.
     pub fn wait_seconds(seconds: i64) -> Option<Duration> {
-        u64::try_from(seconds).ok().filter(|seconds| *seconds > 0).map(Duration::from_secs)
+        u64::try_from(seconds)
+            .ok()
+            .filter(|seconds| *seconds > 0)
+            .map(|seconds| Duration::from_secs(seconds).min(MAX_WAIT))
     }
 }
 
-/// What is wrong with a declaration without keeping its pods from running; reported to the owner of the gang once.
+/// What is wrong with a declaration. All but [`Warning::unreadable_groups`] keep no pod from running and are reported once.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Warning {
     /// A value that cannot be used; the next level, another member or the default holds.
     Value(BadValue),
+    /// A waiting time above [`MAX_WAIT`], which counts.
+    LongWait(Duration),
     /// A pod names two gangs; the first counts.
     TwoNames {
         /// Key and name that count.
@@ -360,10 +371,18 @@ pub enum Warning {
 }
 
 impl Warning {
+    /// A list of gangs that cannot be read holds the gang: without it, its pods would run without the others.
+    pub fn unreadable_groups(&self) -> Option<&BadValue> {
+        match self {
+            Self::Value(bad) if [key::GROUPS, key::GANG_GROUPS, key::POD_GROUP_GROUPS].contains(&bad.key) => Some(bad),
+            _ => None,
+        }
+    }
+
     /// Reason of the event.
     pub const fn reason(&self) -> &'static str {
         match self {
-            Self::Value(_) | Self::TotalBelowMin { .. } => "GangInvalidValue",
+            Self::Value(_) | Self::LongWait(_) | Self::TotalBelowMin { .. } => "GangInvalidValue",
             Self::TwoNames { .. } => "GangNameConflict",
             Self::Disagreement { .. } | Self::TwoPodGroups { .. } => "GangConfigConflict",
         }
@@ -374,6 +393,10 @@ impl fmt::Display for Warning {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Value(bad) => write!(f, "{bad}; the value is ignored"),
+            Self::LongWait(wait) => {
+                let (key, hours, most) = (key::WAITING_TIME, wait.as_secs() / 3600, MAX_WAIT.as_secs() / 3600);
+                write!(f, "{key}: {hours}h is longer than 7 days: {most}h counts")
+            }
             Self::TwoNames { used, ignored } => write!(
                 f,
                 "the pod names two gangs: {} says {:?} and {} says {:?}; the first counts, remove one",

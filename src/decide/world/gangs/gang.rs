@@ -9,7 +9,7 @@ use super::config::{GangConfig, GangDefaults, GroupId};
 use super::declared::{Declared, DeclaredFields, Owner, PodGroupFacts, Warning};
 use super::member::{Member, MemberCounts};
 use super::votes::{MemberAge, Votes, count_in, count_out};
-use crate::contract::gang::{Committed, GangId, MatchPolicy, Mode, PodGroupApi, key};
+use crate::contract::gang::{BadValue, Committed, GangId, MatchPolicy, Mode, PodGroupApi, key};
 
 /// What members of one level state.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -174,6 +174,11 @@ impl Gang {
     pub fn is_silent(&self) -> bool {
         self.silent
     }
+    /// A list of gangs, of a living member or of the PodGroup, that cannot be read.
+    pub fn unreadable_groups(&self) -> Option<&BadValue> {
+        let of_object = self.pod_group().into_iter().flat_map(|object| &object.warnings);
+        self.warnings.keys().chain(of_object).find_map(Warning::unreadable_groups)
+    }
     /// What is wrong with the declarations without keeping a pod from running.
     pub fn warnings(&self) -> Vec<Warning> {
         let mut warnings: Vec<Warning> = self.warnings.keys().cloned().collect();
@@ -186,6 +191,7 @@ impl Gang {
             };
             warnings.extend(objects.map(two));
         }
+        warnings.retain(|warning| warning.unreadable_groups().is_none());
         let (k, p, living) = (&self.koordinator, &self.pod_group, self.counts.live() > 0);
         let mut disagree = |key: &'static str, stated: Option<String>| {
             warnings.extend(stated.map(|used| Warning::Disagreement { key, used: used.into() }));

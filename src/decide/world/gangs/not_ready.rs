@@ -6,7 +6,7 @@ use super::book::{GangBook, Resolved};
 use super::config::GroupId;
 use super::gang::Gang;
 use super::rule;
-use crate::contract::gang::{BadName, GangId};
+use crate::contract::gang::{BadName, BadValue, GangId};
 use crate::decide::world::Pod;
 
 /// Why the pods of a gang are not ready for an attempt.
@@ -14,6 +14,13 @@ use crate::decide::world::Pod;
 pub enum NotReady {
     /// The name is not a valid one.
     BadName(BadName),
+    /// A gang of the group has a list of gangs that cannot be read.
+    UnreadableGroups {
+        /// The gang that has it.
+        gang: GangId,
+        /// What is wrong with it.
+        bad: BadValue,
+    },
     /// Members differ in what must be equal over the whole group.
     Unequal {
         /// The group.
@@ -71,7 +78,7 @@ impl NotReady {
     /// Reason of the condition and of the event.
     pub const fn reason(&self) -> &'static str {
         match self {
-            Self::BadName(_) | Self::Unequal { .. } => "InvalidGang",
+            Self::BadName(_) | Self::UnreadableGroups { .. } | Self::Unequal { .. } => "InvalidGang",
             Self::WaitingForPodGroup(_) => "WaitingForPodGroup",
             Self::NoMin(_) | Self::TooFew { .. } | Self::Missing { .. } => "GangIncomplete",
             Self::Mismatch { .. } => "GangGroupMismatch",
@@ -84,6 +91,9 @@ impl fmt::Display for NotReady {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::BadName(bad) => write!(f, "{bad}: correct the name, a pod never runs without the gang that it names"),
+            Self::UnreadableGroups { gang, bad } => {
+                write!(f, "gang {gang}: {bad}: correct the list, a gang never starts without the gangs that it names")
+            }
             Self::Unequal { group, what, one, other } => write!(
                 f,
                 "gang {group}: its pods differ in {what} ({one} and {other}); it must be equal over the whole group"
@@ -138,9 +148,15 @@ impl GangBook {
         if gang.awaits_pod_group() {
             return Some(NotReady::WaitingForPodGroup(gang.id().clone()));
         }
-        let free = gang.group().is_alone() && gang.config().min == Some(0);
         // Its group was satisfied once, and that is all that it asks for: what becomes of the other gangs does not matter.
-        if free || rule::is_over(gang.config().policy, once) {
+        if rule::is_over(gang.config().policy, once) {
+            return None;
+        }
+        let unreadable = |gang: &Gang| Some((gang.id().clone(), gang.unreadable_groups()?.clone()));
+        if let Some((gang, bad)) = self.of_group(gang.group()).find_map(unreadable) {
+            return Some(NotReady::UnreadableGroups { gang, bad });
+        }
+        if gang.group().is_alone() && gang.config().min == Some(0) {
             return None;
         }
         // Marks count whatever has become of the other gangs.
