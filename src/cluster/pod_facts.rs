@@ -47,6 +47,9 @@ impl LightPod {
         spec.labels = self.metadata.labels.take().unwrap_or_default();
         spec.node_selector = std::mem::take(&mut self.spec.node_selector);
         let handoff = self.handoff();
+        if handoff.node.is_none() && spec.gang.is_none() && handoff.asks_for_devices() {
+            spec.controller = self.controller().map(|owner| owner.uid.as_str().into());
+        }
         // An ended pod holds nothing; what it asked for is not needed any more.
         let spec = if handoff.phase == Phase::Succeeded || handoff.phase == Phase::Failed {
             PodSpec {
@@ -106,6 +109,7 @@ impl LightPod {
             },
             gang: self.gang().map(Arc::new),
             job: self.job().map(Arc::new),
+            controller: None,
             labels: BTreeMap::new(),
         }
     }

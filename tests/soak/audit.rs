@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use baton::contract::{DeviceAllocation, DeviceId, key};
-use baton::ops::audit::{ClusterObjects, report};
+use baton::ops::audit::{AuditRules, ClusterObjects, report};
 use baton::runtime::clock;
 use baton::sim::kubelet::KubeletView;
 use serde_json::Value;
@@ -86,7 +86,8 @@ impl Audit {
         }
         let objects =
             ClusterObjects { nodes: all(nodes), devices: all(devices), pods: all(pods), ..ClusterObjects::default() };
-        let report = report(objects, key::NODE_LOCK, clock::wall(), lock_ends);
+        let rules = AuditRules { lock_ends, ..AuditRules::default() };
+        let report = report(objects, &rules, clock::wall());
         assert!(report.violations.is_empty(), "BROKEN: {:#?}", report.violations);
         self.judged += 1;
     }

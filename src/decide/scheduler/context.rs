@@ -18,6 +18,7 @@ use super::select::choose::{Choice, choose};
 use super::select::index::Index;
 use super::settings::{Config, NodeSearch, Stats};
 use super::timers::{Moment, Timers};
+use super::unserved::Unserved;
 
 /// Id of a pod that is judged and does not exist yet.
 pub const NEW_POD: PodId = PodId(u64::MAX);
@@ -48,6 +49,8 @@ pub struct Context<'a> {
     pub reservations: &'a mut Reservations,
     /// Nominated pods and their victims.
     pub preemption: &'a mut Preemption,
+    /// Pods that wait for another scheduler and want something of ours.
+    pub unserved: &'a mut Unserved,
     /// Numbers and bind times that are used once.
     pub sequence: &'a mut Sequence,
     /// Counters.

@@ -24,6 +24,7 @@ mod scheduler;
 pub mod select;
 mod settings;
 pub(super) mod timers;
+mod unserved;
 
 pub use binder::{BindAnswer, BindAttempt, BindVerdict, RequestId};
 pub use effect::{BindResult, Effect, EffectResult, Effects, LockResult, PodGroupWrite, Ticket};
@@ -32,3 +33,4 @@ pub use scheduler::Scheduler;
 pub use select::shape::PodShape;
 pub use settings::{Config, LockMode, NodeSearch, Stats};
 pub use timers::Moment;
+pub use unserved::{UNSERVED_AFTER, controller_of, unserved_text, wants_of_another};

@@ -10,11 +10,12 @@
 //! | [`Reporter`] | conditions and events of pods that wait |
 //! | [`Reservations`] | room of pods that have a node and are not being bound yet |
 //! | [`Preemption`] | nominated pods and their victims |
+//! | [`Unserved`] | pods that name another scheduler and want something of ours |
 //! | [`Binder`] | bind attempts, lock queues, releases of locks, binds for other schedulers |
 //! | [`Gangs`] | progress of groups of gangs, commits |
 //! | [`TyJobs`] | records and places of TYJobs |
 //!
-//! The first seven are lent to every call in a [`Context`]. `Binder`, `Gangs` and `TyJobs` stand above them and never see each other:
+//! The first eight are lent to every call in a [`Context`]. `Binder`, `Gangs` and `TyJobs` stand above them and never see each other:
 //! an owner does not call back. What one of them means for another is a [`Step`], which `Scheduler::route` performs when the owner has
 //! returned. Steps run depth first: the steps that a step leaves run before its next sibling, so that effects come in the order of
 //! the calls that steps stand for. Then come the next timer, pod or event.
@@ -42,6 +43,7 @@ use super::schedule_one::schedule_one;
 use super::select::index::Index;
 use super::settings::{Config, Stats};
 use super::timers::{Moment, Timer, Timers};
+use super::unserved::Unserved;
 
 /// Agents are checked for staleness this often: each check costs a step per node.
 const AGE: Duration = Duration::from_millis(500);
@@ -57,6 +59,7 @@ pub struct Scheduler {
     reporter: Reporter,
     reservations: Reservations,
     preemption: Preemption,
+    unserved: Unserved,
     binder: Binder,
     gangs: Gangs,
     tyjobs: TyJobs,
@@ -83,6 +86,7 @@ impl Scheduler {
             reporter: Reporter::default(),
             reservations: Reservations::default(),
             preemption: Preemption::default(),
+            unserved: Unserved::default(),
             binder: Binder::default(),
             gangs: Gangs::default(),
             tyjobs: TyJobs::default(),
@@ -172,6 +176,7 @@ impl Scheduler {
             reporter: &mut self.reporter,
             reservations: &mut self.reservations,
             preemption: &mut self.preemption,
+            unserved: &mut self.unserved,
             sequence: &mut self.sequence,
             stats: &mut self.stats,
             effects,
@@ -195,7 +200,7 @@ impl Scheduler {
         tyjobs.clear(&mut cx);
         // Items taken for bind attempts must not stay in the queue, and another leader may have written other conditions.
         *cx.queue = Queue::new(cx.config.queue);
-        (*cx.timers, *cx.reporter, *cx.preemption) = Default::default();
+        (*cx.timers, *cx.reporter, *cx.preemption, *cx.unserved) = Default::default();
         cx.steps.clear();
         if !leading {
             return effects;
@@ -211,6 +216,7 @@ impl Scheduler {
         self.route(now, &mut effects);
         for id in all {
             self.enqueue(id, now, &mut effects);
+            Unserved::observe(&mut self.split(now, &mut effects).0, id);
         }
         let (mut cx, binder, ..) = self.split(now, &mut effects);
         binder.sweep_all(&mut cx);
@@ -339,6 +345,7 @@ impl Scheduler {
             Timer::PodGroups(group) => gangs.report_pod_groups(cx, &group),
             Timer::EvictMember(id) => gangs.evict_again(cx, id),
             Timer::Permit(id) => cx.steps.push(Step::Permit(id)),
+            Timer::Unserved(id) => Unserved::due(cx, id),
             Timer::Report(id) if binder.has_left_queue(id) => cx.reporter.forget(id),
             Timer::Report(id) => Reporter::due(cx, id),
             Timer::TyJob(key) => tyjobs.due(cx, &key),
@@ -437,6 +444,7 @@ impl Scheduler {
         for id in &changes.gone {
             cx.queue.remove(*id);
             cx.reporter.forget(*id);
+            cx.unserved.forget(*id);
             cx.reservations.unpin(*id);
             Preemption::gone(&mut cx, *id);
             Reservations::release(&mut cx, *id);
@@ -476,6 +484,7 @@ impl Scheduler {
     fn pod_changed(&mut self, id: PodId, now: Moment, effects: &mut Effects) {
         let (mut cx, binder, gangs, _) = self.split(now, effects);
         let cx = &mut cx;
+        Unserved::observe(cx, id);
         let Some(pod) = cx.world.pod(id) else { return };
         let deleting = pod.facts.handoff.deleting.is_some();
         match pod.place {

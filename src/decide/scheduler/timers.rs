@@ -51,6 +51,8 @@ pub enum Timer {
     BindRequest(PodId),
     /// TyJobs: the job is reviewed.
     TyJob(PodKey),
+    /// Unserved: a pod of another scheduler has waited for a while.
+    Unserved(PodId),
     /// Binder: every lock is checked.
     Sweep,
 }

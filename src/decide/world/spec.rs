@@ -63,6 +63,8 @@ pub struct PodSpec {
     pub images: Box<[ImageName]>,
     /// The user's device wishes.
     pub wishes: DeviceWishes,
+    /// Uid of the controller of a pod that waits and asks for devices without a gang; `None` for all others.
+    pub controller: Option<Box<str>>,
     /// The TYJob that controls the pod, where the pod says which node is reserved for it.
     pub job: Option<Arc<JobClaim>>,
 }

@@ -8,7 +8,7 @@ use anyhow::Context as _;
 use clap::{Args, ValueEnum};
 use serde_json::json;
 
-use super::read::{self, AuditReport};
+use super::read::{self, AuditReport, AuditRules, Unserved};
 use crate::contract::key;
 use crate::ops::admission::Policies;
 use crate::ops::config::print_yaml;
@@ -19,7 +19,7 @@ use crate::ops::values;
 /// How to print.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Output {
-    /// One JSON object: `{"nodes":3,"devices":3,"pods":12,"violations":[{"kind":"DeviceTwice","text":"…",…}],"admission":{"state":"inForce"}}`.
+    /// One JSON object: `{"nodes":3,"devices":3,"pods":12,"violations":[{"kind":"DeviceTwice","text":"…",…}],"unserved":[],"admission":{"state":"inForce"}}`.
     Json,
     /// The same as YAML.
     Yaml,
@@ -43,12 +43,21 @@ pub struct AuditArgs {
     /// A lock that is older than this by its own time should have ended.
     #[arg(long, default_value = "10m", value_name = "DURATION", value_parser = values::duration)]
     pub lock_ends: std::time::Duration,
+    /// As the scheduler has them, those that its extender serves included: waiting pods of other schedulers are listed that carry gang keys or
+    /// ask for devices.
+    #[arg(long, default_value = "baton-scheduler", value_name = "NAMES", value_delimiter = ',')]
+    pub scheduler_names: Vec<String>,
 }
 
 /// Reads, checks, prints. Exit code 1 when something does not hold.
 pub async fn run(args: AuditArgs) -> anyhow::Result<ExitCode> {
     let client = live::connect(args.kubeconfig.as_deref()).await?;
-    let report = read::read(client.clone(), &args.agent_namespace, &args.node_lock_key, args.lock_ends).await?;
+    let rules = AuditRules {
+        lock_key: args.node_lock_key.clone(),
+        lock_ends: args.lock_ends,
+        schedulers: args.scheduler_names,
+    };
+    let report = read::read(client.clone(), &args.agent_namespace, &rules).await?;
     let policies = Policies::read(&client, &args.agent_namespace, &args.node_lock_key)
         .await
         .context("cannot read the admission policies")?;
@@ -58,7 +67,7 @@ pub async fn run(args: AuditArgs) -> anyhow::Result<ExitCode> {
 }
 
 fn print(report: &AuditReport, policies: &Policies, output: Option<Output>) -> anyhow::Result<String> {
-    let AuditReport { nodes, devices, pods, violations, leases_unread } = report;
+    let AuditReport { nodes, devices, pods, violations, unserved, leases_unread } = report;
     if let Some(output) = output {
         let mut printed = json!(report);
         for (item, violation) in printed["violations"].as_array_mut().into_iter().flatten().zip(violations) {
@@ -84,6 +93,10 @@ fn print(report: &AuditReport, policies: &Policies, output: Option<Output>) -> a
     let broken = if let Policies::Broken(problems) = policies { problems.len() } else { 0 };
     for words in policy_words {
         writeln!(text, "{}{words}", if broken == 0 { "note: " } else { "" })?;
+    }
+    for Unserved { pods, text: why } in unserved {
+        let more = if pods.len() > 1 { format!(" and {} more", pods.len() - 1) } else { String::new() };
+        writeln!(text, "note: pod {}{more}: {why}", pods.first().map_or("", String::as_str))?;
     }
     let outcome = match violations.len() + broken {
         0 => "everything holds".to_owned(),

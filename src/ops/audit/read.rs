@@ -11,7 +11,9 @@ use crate::cluster::agent_lease::LightLease;
 use crate::cluster::node::LightNode;
 use crate::cluster::pod::LightPod;
 use crate::contract::inventory::Device;
+use crate::contract::key;
 use crate::decide::audit::{Violation, check_cluster};
+use crate::decide::scheduler::{UNSERVED_AFTER, controller_of, unserved_text, wants_of_another};
 use crate::decide::world::{LeaseHome, World, WorldEvent, WorldPolicy};
 use crate::ops::live::{self, all};
 use crate::runtime::clock;
@@ -30,10 +32,21 @@ pub struct AuditReport {
     /// Why the Leases of the node daemons could not be read: then pods count for what their annotations say.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub leases_unread: Option<String>,
+    /// Pods that wait for a scheduler that is not Baton, by controller.
+    pub unserved: Vec<Unserved>,
+}
+
+/// Pods of one controller that carry a gang key or ask for devices and name a scheduler that is not Baton.
+#[derive(Debug, Clone, Serialize)]
+pub struct Unserved {
+    /// `namespace/name`.
+    pub pods: Vec<String>,
+    /// What is wrong, and what to do.
+    pub text: String,
 }
 
 /// Reads the cluster, with the daemons in `namespace`, and checks it. Pods are read last: a device that changes hands in between is missing rather than held twice.
-pub async fn read(client: Client, namespace: &str, lock_key: &str, lock_ends: Duration) -> anyhow::Result<AuditReport> {
+pub async fn read(client: Client, namespace: &str, rules: &AuditRules) -> anyhow::Result<AuditReport> {
     let nodes = all(Api::<LightNode>::all(client.clone()), "nodes").await?;
     let devices = live::devices(client.clone()).await?;
     let (leases, leases_unread) = match live::agent_leases(client.clone(), namespace).await {
@@ -42,7 +55,28 @@ pub async fn read(client: Client, namespace: &str, lock_key: &str, lock_ends: Du
     };
     let pods = all(Api::<LightPod>::all(client), "pods").await?;
     let read = ClusterObjects { nodes, devices, leases: leases.into_values().collect(), pods };
-    Ok(AuditReport { leases_unread, ..report(read, lock_key, clock::wall(), lock_ends) })
+    Ok(AuditReport { leases_unread, ..report(read, rules, clock::wall()) })
+}
+
+/// Settings of this cluster's daemons, as far as they decide what is in order.
+#[derive(Debug, Clone)]
+pub struct AuditRules {
+    /// Node annotation of the lock.
+    pub lock_key: String,
+    /// A lock that is older than this by its own time should have ended.
+    pub lock_ends: Duration,
+    /// Scheduler names that Baton serves; the first is the one to set.
+    pub schedulers: Vec<String>,
+}
+
+impl Default for AuditRules {
+    fn default() -> Self {
+        Self {
+            lock_key: key::NODE_LOCK.to_owned(),
+            lock_ends: Duration::from_mins(10),
+            schedulers: vec!["baton-scheduler".to_owned()],
+        }
+    }
 }
 
 /// What was read of a cluster.
@@ -59,25 +93,47 @@ pub struct ClusterObjects {
 }
 
 /// Checks these objects.
-pub fn report(read: ClusterObjects, lock_key: &str, wall: Timestamp, lock_ends: Duration) -> AuditReport {
+pub fn report(read: ClusterObjects, rules: &AuditRules, wall: Timestamp) -> AuditReport {
     let ClusterObjects { nodes, devices, leases, pods } = read;
     let counts = (nodes.len(), devices.len(), pods.len());
     let mut world = World::new(WorldPolicy { keep_assignments: true, ..WorldPolicy::default() });
-    let nodes = nodes.into_iter().map(|node| WorldEvent::Node(node.facts(lock_key)));
+    let nodes = nodes.into_iter().map(|node| WorldEvent::Node(node.facts(&rules.lock_key)));
     let devices = devices.into_iter().map(|device| WorldEvent::Devices(Box::new(device)));
     let leases = leases.into_iter().filter_map(|lease| lease.event(LeaseHome::Nodes));
     let pods = pods.into_iter().map(|pod| WorldEvent::Pod(Box::new(pod.facts())));
     for event in nodes.chain(devices).chain(leases).chain(pods) {
         world.apply(event, Duration::ZERO, wall);
     }
-    let violations = check_cluster(&world, wall, lock_ends);
-    AuditReport { nodes: counts.0, devices: counts.1, pods: counts.2, violations, leases_unread: None }
+    let violations = check_cluster(&world, wall, rules.lock_ends);
+    AuditReport {
+        nodes: counts.0,
+        devices: counts.1,
+        pods: counts.2,
+        violations,
+        unserved: unserved(&world, rules, wall),
+        leases_unread: None,
+    }
+}
+
+fn unserved(world: &World, rules: &AuditRules, wall: Timestamp) -> Vec<Unserved> {
+    let mut found: BTreeMap<&str, Unserved> = BTreeMap::new();
+    let served = |name: &str| rules.schedulers.iter().any(|ours| ours == name);
+    for pod in world.pods() {
+        let handoff = &pod.facts.handoff;
+        let old = Duration::try_from(wall.duration_since(handoff.created)).is_ok_and(|age| age >= UNSERVED_AFTER);
+        let Some(want) = wants_of_another(world, pod, served).filter(|_| old) else { continue };
+        let ours = rules.schedulers.first().map_or("", String::as_str);
+        let of_controller = found
+            .entry(controller_of(pod))
+            .or_insert_with(|| Unserved { pods: Vec::new(), text: unserved_text(want, &handoff.scheduler_name, ours) });
+        of_controller.pods.push(pod.key().to_string());
+    }
+    found.into_values().collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::contract::key;
     use serde_json::{Value, from_value, json};
 
     const STAMP: &str = "1795226400000000000"; // 2026-11-21T02:00:00Z
@@ -124,8 +180,41 @@ mod tests {
         let devices = vec![device("node-a", &["GPU-0", "GPU-1"])];
         let wall = "2026-11-21T02:36:00Z".parse().unwrap();
         let read = ClusterObjects { nodes, devices, pods, ..ClusterObjects::default() };
-        let report = report(read, key::NODE_LOCK, wall, Duration::from_mins(10));
+        let report = report(read, &AuditRules::default(), wall);
         report.violations.iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn pods_for_baton_that_wait_for_another_scheduler_are_listed_by_controller() {
+        let waits = |name: &str, created: &str, owner: Option<&str>, scheduler: &str| -> LightPod {
+            let owner = owner.map(
+                |uid| json!([{"apiVersion": "batch/v1", "kind": "Job", "name": "j", "uid": uid, "controller": true}]),
+            );
+            from_value(json!({
+                "metadata": {"name": name, "namespace": "ml", "uid": name, "creationTimestamp": created, "ownerReferences": owner},
+                "spec": {"schedulerName": scheduler, "containers": [{"name": "main", "resources": {"limits": {"nvidia.com/gpu": "1"}}}]},
+                "status": {"phase": "Pending"},
+            }))
+            .unwrap()
+        };
+        let (old, young, default) = ("2026-11-21T02:00:00Z", "2026-11-21T02:35:40Z", "default-scheduler");
+        let pods = vec![
+            waits("j-0", old, Some("u"), default),
+            waits("j-1", old, Some("u"), default),
+            waits("alone", old, None, default),
+            waits("ours", old, None, "baton-scheduler"),
+            waits("young", young, None, default),
+        ];
+        let wall = "2026-11-21T02:36:00Z".parse().unwrap();
+        let report = report(ClusterObjects { pods, ..ClusterObjects::default() }, &AuditRules::default(), wall);
+        let pods: Vec<Vec<String>> = report.unserved.iter().map(|unserved| unserved.pods.clone()).collect();
+        assert_eq!(pods, [vec!["ml/alone"], vec!["ml/j-0", "ml/j-1"]]);
+        let said = &report.unserved[0].text;
+        assert!(
+            said.contains("\"default-scheduler\"") && said.contains("spec.schedulerName: baton-scheduler"),
+            "{said}"
+        );
+        assert!(report.violations.is_empty(), "it is no fault of Baton's");
     }
 
     fn of_pods(pods: Vec<LightPod>) -> Vec<String> {

@@ -12,4 +12,5 @@ mod recovery;
 mod scores;
 mod storage;
 mod streams;
+mod unserved;
 mod volumes;

@@ -235,9 +235,8 @@ impl TestCluster {
     /// The promises that hold at any moment, by the same rules as `baton audit`: no device (or over-full share) is held by two
     /// live pods, assignments are complete.
     pub async fn check_no_device_twice(&self) {
-        let report = audit::read(self.client.clone(), NAMESPACE, key::NODE_LOCK, Duration::MAX)
-            .await
-            .expect("the cluster is read");
+        let rules = audit::AuditRules { lock_ends: Duration::MAX, ..audit::AuditRules::default() };
+        let report = audit::read(self.client.clone(), NAMESPACE, &rules).await.expect("the cluster is read");
         assert!(report.pods > 0 || report.nodes > 0, "nothing was read");
         assert!(report.violations.is_empty(), "{:#?}", report.violations);
         if !self.of_two_versions {

@@ -1,0 +1,109 @@
+//! Pods for Baton that name a scheduler which is not Baton: they carry a gang key or ask for a device, and nothing will hold the gang
+//! together or assign the device. Each controller of such pods gets one event.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use crate::decide::world::{Place, Pod, PodId, World};
+
+use super::context::Context;
+use super::timers::Timer;
+
+/// How long such a pod waits unbound before it is reported: its own scheduler may bind it meanwhile.
+pub const UNSERVED_AFTER: Duration = Duration::from_secs(30);
+
+/// What a pod wants of Baton that the scheduler it names does not give: a gang, or a device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Want {
+    /// It carries a key of a gang.
+    Gang,
+    /// It asks for a device.
+    Device,
+}
+
+/// What `pod` wants of Baton, if it waits for a scheduler that is not one of `served`.
+pub fn wants_of_another(world: &World, pod: &Pod, served: impl Fn(&str) -> bool) -> Option<Want> {
+    let handoff = &pod.facts.handoff;
+    let waits = pod.place == Place::Waiting && handoff.deleting.is_none() && pod.facts.spec.gates.is_empty();
+    if !waits || served(&handoff.scheduler_name) {
+        return None;
+    }
+    let gang = pod.facts.spec.gang.as_ref().and_then(|declared| world.gangs().named(declared));
+    gang.map(|_| Want::Gang).or_else(|| pod.asks_for_devices().then_some(Want::Device))
+}
+
+/// Why Baton leaves such a pod alone, and what to do. `ours`: the name to set.
+pub fn unserved_text(want: Want, named: &str, ours: &str) -> String {
+    let want = match want {
+        Want::Gang => "carries a gang key",
+        Want::Device => "asks for a device",
+    };
+    format!(
+        "the pod {want}, but names the scheduler {named:?}, which is not Baton: set spec.schedulerName: {ours} in the pod template"
+    )
+}
+
+/// Uid of the pod's controller, or of the pod where it has none.
+pub fn controller_of(pod: &Pod) -> &str {
+    let spec = &pod.facts.spec;
+    let of_gang = || Some(&spec.gang.as_ref()?.owner.as_ref()?.uid);
+    spec.controller.as_ref().or_else(of_gang).map_or_else(|| pod.facts.handoff.pod.uid.as_str(), |uid| uid)
+}
+
+/// Pods of one controller that wait for a scheduler that is not Baton.
+#[derive(Debug, Default)]
+struct Controller {
+    pods: BTreeSet<PodId>,
+    reported: bool,
+}
+
+/// The unserved pods that were seen.
+#[derive(Debug, Default)]
+pub struct Unserved {
+    controller_of: BTreeMap<PodId, Box<str>>,
+    controllers: BTreeMap<Box<str>, Controller>,
+}
+
+impl Unserved {
+    /// A pod has come or changed.
+    pub fn observe(cx: &mut Context<'_>, id: PodId) {
+        let known = cx.unserved.controller_of.contains_key(&id);
+        match cx.world.pod(id).filter(|pod| cx.leading && want(cx, pod).is_some()) {
+            None => cx.unserved.forget(id),
+            Some(_) if known => {}
+            Some(pod) => {
+                let key: Box<str> = controller_of(pod).into();
+                cx.unserved.controllers.entry(Box::clone(&key)).or_default().pods.insert(id);
+                cx.unserved.controller_of.insert(id, key);
+                cx.timers.set(cx.now.mono + UNSERVED_AFTER, Timer::Unserved(id));
+            }
+        }
+    }
+
+    /// A pod has waited for [`UNSERVED_AFTER`].
+    pub fn due(cx: &mut Context<'_>, id: PodId) {
+        let Some((pod, want)) = cx.world.pod(id).and_then(|pod| Some((pod, want(cx, pod)?))) else { return };
+        let ours = cx.config.scheduler_names.first().map_or("", |name| name);
+        let text = unserved_text(want, &pod.facts.handoff.scheduler_name, ours);
+        let Some(key) = cx.unserved.controller_of.get(&id) else { return };
+        let Some(controller) = cx.unserved.controllers.get_mut(key) else { return };
+        if !std::mem::replace(&mut controller.reported, true) {
+            cx.event(id, true, "NotScheduledByBaton", text);
+        }
+    }
+
+    /// A pod is gone, bound or served after all.
+    pub fn forget(&mut self, id: PodId) {
+        let Some(key) = self.controller_of.remove(&id) else { return };
+        let Some(controller) = self.controllers.get_mut(&key) else { return };
+        controller.pods.remove(&id);
+        if controller.pods.is_empty() {
+            self.controllers.remove(&key);
+        }
+    }
+}
+
+fn want(cx: &Context<'_>, pod: &Pod) -> Option<Want> {
+    let config = cx.config;
+    wants_of_another(cx.world, pod, |name| config.scheduler_names.contains(name) || config.asking_names.contains(name))
+}
