@@ -135,7 +135,7 @@ pub fn start_controller_feeds(
 ) -> BTreeSet<&'static str> {
     let jobs = Feed {
         name: "tyjobs",
-        api: Api::<RawTyJob>::all(client.clone()),
+        apis: vec![Api::<RawTyJob>::all(client.clone())],
         config: watch_config(),
         optional: false,
         on_apply: Box::new(|job| Some(ControllerEvent::Job(Box::new(job)))),
@@ -143,7 +143,7 @@ pub fn start_controller_feeds(
     };
     let pods = Feed {
         name: "pods",
-        api: Api::<LightPod>::all(client.clone()),
+        apis: vec![Api::<LightPod>::all(client.clone())],
         config: watch_config().labels(keys::JOB),
         optional: false,
         on_apply: Box::new(|pod| Some(ControllerEvent::Pod(Box::new(pod.owned())))),
@@ -151,7 +151,7 @@ pub fn start_controller_feeds(
     };
     let nodes = Feed {
         name: "nodes",
-        api: Api::<LightNode>::all(client.clone()),
+        apis: vec![Api::<LightNode>::all(client.clone())],
         config: watch_config(),
         optional: false,
         on_apply: Box::new(|node| Some(ControllerEvent::Node(node.metadata.name.clone()?, node.reachability()))),

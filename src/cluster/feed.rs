@@ -78,8 +78,8 @@ pub type OnDelete<E> = Box<dyn Fn(&WatchedObject) -> Option<E> + Send + Sync>;
 pub struct Feed<K, E> {
     /// For the log and for [`FeedMessage::Synced`].
     pub name: &'static str,
-    /// Where.
-    pub api: Api<K>,
+    /// Where: the versions of the API, of which the first that is served is watched.
+    pub apis: Vec<Api<K>>,
     /// Which.
     pub config: Config,
     /// A missing API or permission counts as an empty list instead of holding the start up.
@@ -101,15 +101,19 @@ where
         let mut known = BTreeSet::new();
         let mut streaming = true;
         let mut absent = Backoff::new(ABSENT.0, ABSENT.1);
+        let mut version = 0;
         loop {
+            let Some(api) = self.apis.get(version) else { return };
             let config = if streaming { self.config.clone().streaming_lists() } else { self.config.clone() };
-            let stream = patient(watcher::watcher(self.api.clone(), config), CENTRAL);
+            let stream = patient(watcher::watcher(api.clone(), config), CENTRAL);
             match self.follow(stream, streaming, &mut known, &mut absent, &out).await {
                 Ended::NoStreamingLists => {
                     tracing::info!(feed = self.name, "the API server has no streaming lists: listing in pages");
                     streaming = false;
                 }
+                Ended::Absent if version + 1 < self.apis.len() => version += 1,
                 Ended::Absent => {
+                    version = 0;
                     if absent.failures() == 0 {
                         tracing::info!(
                             feed = self.name,

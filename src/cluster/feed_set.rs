@@ -59,22 +59,22 @@ impl Starter<'_> {
         K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + 'static,
     {
         let (on_apply, on_delete) = (Box::new(on_apply), Box::new(on_delete));
-        let (api, config) = (Api::all(self.client.clone()), watch_config());
-        self.start(Feed { name, api, config, optional: false, on_apply, on_delete });
+        let (apis, config) = (vec![Api::all(self.client.clone())], watch_config());
+        self.start(Feed { name, apis, config, optional: false, on_apply, on_delete });
     }
 
-    /// Starts the feed of an API that may be missing, or forbidden: it counts as empty then.
+    /// Starts the feed of an API that may be missing, or forbidden: it counts as empty then. `api`: its versions.
     fn optional<K>(
         &mut self,
         name: &'static str,
-        api: Api<K>,
+        api: impl Into<Vec<Api<K>>>,
         on_apply: impl Fn(K) -> Option<WorldEvent> + Send + Sync + 'static,
         on_delete: impl Fn(&WatchedObject) -> Option<WorldEvent> + Send + Sync + 'static,
     ) where
         K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
     {
         let (on_apply, on_delete) = (Box::new(on_apply), Box::new(on_delete));
-        self.start(Feed { name, api, config: watch_config(), optional: true, on_apply, on_delete });
+        self.start(Feed { name, apis: api.into(), config: watch_config(), optional: true, on_apply, on_delete });
     }
 
     fn start<K>(&mut self, feed: Feed<K, WorldEvent>)
@@ -116,7 +116,7 @@ pub fn start_feeds(
     );
     feeds.optional(
         "devices",
-        feeds.all(),
+        [feeds.all()],
         |object: RawDevice| {
             let (device, skipped) = object.read();
             let (_, unusable) = NodePool::from_device(&device);
@@ -135,14 +135,14 @@ pub fn start_feeds(
     ] {
         feeds.optional(
             name,
-            Api::namespaced(client.clone(), &namespace),
+            [Api::namespaced(client.clone(), &namespace)],
             move |lease: LightLease| lease.event(home),
             move |gone| agent_node(gone.name()).map(|node| WorldEvent::AgentGone(node.into(), home)),
         );
     }
     feeds.optional(
         "namespaces",
-        feeds.all(),
+        [feeds.all()],
         |namespace: Namespace| {
             let labels = namespace.metadata.labels.unwrap_or_default();
             Some(WorldEvent::Namespace(namespace.metadata.name?.into(), labels))
@@ -151,7 +151,7 @@ pub fn start_feeds(
     );
     feeds.optional(
         "volumes",
-        feeds.all(),
+        [feeds.all()],
         |volume: PersistentVolume| {
             Some(WorldEvent::Volume(volume.metadata.name.clone()?.into(), volume_facts(&volume)))
         },
@@ -159,7 +159,7 @@ pub fn start_feeds(
     );
     feeds.optional(
         "claims",
-        feeds.all(),
+        [feeds.all()],
         |claim: PersistentVolumeClaim| {
             let (key, facts) = claim_facts(&claim);
             Some(WorldEvent::Claim(key, facts))
@@ -168,19 +168,19 @@ pub fn start_feeds(
     );
     feeds.optional(
         "storage classes",
-        feeds.all(),
+        [feeds.all()],
         |class: StorageClass| Some(WorldEvent::Class(class.metadata.name.clone()?.into(), class_facts(&class))),
         |gone| Some(WorldEvent::ClassGone(gone.name().into())),
     );
     feeds.optional(
         "CSI drivers",
-        feeds.all(),
+        [feeds.all()],
         |driver: CSIDriver| Some(WorldEvent::Driver(driver.metadata.name.clone()?.into(), driver_counts(&driver))),
         |gone| Some(WorldEvent::Driver(gone.name().into(), false)),
     );
     feeds.optional(
         "storage capacities",
-        feeds.all(),
+        [feeds.all()],
         |capacity: CSIStorageCapacity| {
             let facts = capacity_facts(&capacity);
             let meta = capacity.metadata;
@@ -190,20 +190,20 @@ pub fn start_feeds(
     );
     feeds.optional(
         "budgets",
-        feeds.all(),
+        [feeds.all()],
         |budget: PodDisruptionBudget| {
             let (key, facts) = budget_facts(&budget);
             Some(WorldEvent::Budget(key, facts))
         },
         |gone| Some(WorldEvent::BudgetGone(key(gone))),
     );
-    feeds.optional("tyjobs", feeds.all(), tyjob_event, |gone| {
+    feeds.optional("tyjobs", [feeds.all()], tyjob_event, |gone| {
         Some(WorldEvent::JobGone(JobIdentity { key: key(gone), uid: gone.uid().into() }))
     });
     // The pods of a TYJob have no priority before admission gives it to them.
     feeds.optional(
         "priority classes",
-        feeds.all(),
+        [feeds.all()],
         |class: PriorityClass| {
             let value = class.value.unwrap_or_default();
             let never_preempts = class.preemption_policy.as_deref() == Some("Never");
@@ -221,7 +221,10 @@ pub fn start_feeds(
         };
         feeds.optional(
             name,
-            Api::all_with(client.clone(), &api),
+            api.versions()
+                .iter()
+                .map(|version| Api::all_with(client.clone(), &api.resource_of(version)))
+                .collect::<Vec<_>>(),
             move |object: RawPodGroup| Some(WorldEvent::PodGroup(Box::new(object.facts(api)?))),
             move |gone| Some(WorldEvent::PodGroupGone(api, GangId::new(gone.namespace(), gone.name()).ok()?)),
         );

@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use jiff::Timestamp;
-use kube::api::{Api, ObjectMeta, Patch, PatchParams, PostParams};
-use kube::core::{DynamicResourceScope, Request};
+use kube::api::{Api, DeleteParams, ObjectMeta, Patch, PatchParams, PostParams, Preconditions};
+use kube::core::{ApiResource, DynamicResourceScope, Request};
 use kube::{Client, Resource};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -30,20 +30,20 @@ pub struct RawPodGroup {
 }
 
 impl Resource for RawPodGroup {
-    type DynamicType = PodGroupApi;
+    type DynamicType = ApiResource;
     type Scope = DynamicResourceScope;
 
-    fn kind(_: &PodGroupApi) -> Cow<'_, str> {
-        "PodGroup".into()
+    fn kind(api: &ApiResource) -> Cow<'_, str> {
+        (&*api.kind).into()
     }
-    fn group(api: &PodGroupApi) -> Cow<'_, str> {
-        api.group().into()
+    fn group(api: &ApiResource) -> Cow<'_, str> {
+        (&*api.group).into()
     }
-    fn version(api: &PodGroupApi) -> Cow<'_, str> {
-        api.version().into()
+    fn version(api: &ApiResource) -> Cow<'_, str> {
+        (&*api.version).into()
     }
-    fn plural(_: &PodGroupApi) -> Cow<'_, str> {
-        "podgroups".into()
+    fn plural(api: &ApiResource) -> Cow<'_, str> {
+        (&*api.plural).into()
     }
     fn meta(&self) -> &ObjectMeta {
         &self.metadata
@@ -73,7 +73,11 @@ impl RawPodGroup {
                 DeclaredFields { min, ..DeclaredFields::default() }
             }
         };
+        let managed = meta.labels.as_ref().and_then(|labels| labels.get(key::MANAGED_BY));
+        let ours = managed.is_some_and(|by| by == key::MANAGED_BY_BATON)
+            && meta.owner_references.as_ref().is_none_or(Vec::is_empty);
         Some(PodGroupFacts {
+            ours: ours && api == PodGroupApi::Sigs,
             uid: meta.uid.unwrap_or_default().into(),
             version: meta.resource_version.unwrap_or_default().into(),
             created: meta.creation_timestamp.map_or(Timestamp::UNIX_EPOCH, |time| time.0),
@@ -148,9 +152,10 @@ impl PodGroups {
         }
         let meta = json!({"uid": write.uid, "resourceVersion": write.version});
         let patch = json!({
-            "apiVersion": write.api.api_version(), "kind": "PodGroup", "metadata": meta, "status": status,
+            "apiVersion": write.api.resource().api_version, "kind": "PodGroup", "metadata": meta, "status": status,
         });
-        let groups: Api<RawPodGroup> = Api::namespaced_with(self.client.clone(), write.gang.namespace(), &write.api);
+        let groups: Api<RawPodGroup> =
+            Api::namespaced_with(self.client.clone(), write.gang.namespace(), &write.api.resource());
         let (name, params, patch) = (write.gang.name(), PatchParams::default(), Patch::Merge(patch));
         let read = |stored: RawPodGroup| stored.facts(write.api).map(|facts| facts.status).unwrap_or_default();
         if self.plain(|plain| plain.known.contains(&write.api)) {
@@ -171,7 +176,7 @@ impl PodGroups {
                 });
                 if first {
                     tracing::warn!(
-                        api = write.api.api_version(),
+                        api = write.api.group(),
                         "the CRD of PodGroups has no status subresource; the status is written with the object"
                     );
                 }
@@ -183,7 +188,7 @@ impl PodGroups {
 
     /// Makes the PodGroup of a gang; one that exists is left as it is.
     pub async fn make(&self, gang: &GangId, min: u32, owners: &[Owner]) -> Result<(), kube::Error> {
-        let api = PodGroupApi::Sigs;
+        let api = PodGroupApi::Sigs.resource().api_version;
         let owners: Vec<Value> = owners
             .iter()
             .map(|owner| {
@@ -191,7 +196,7 @@ impl PodGroups {
             })
             .collect();
         let object = json!({
-            "apiVersion": api.api_version(),
+            "apiVersion": api,
             "kind": "PodGroup",
             "metadata": {
                 "name": gang.name(), "namespace": gang.namespace(),
@@ -199,13 +204,25 @@ impl PodGroups {
             },
             "spec": {"minMember": min},
         });
-        let path = format!("/apis/{}/namespaces/{}/podgroups", api.api_version(), gang.namespace());
+        let path = format!("/apis/{api}/namespaces/{}/podgroups", gang.namespace());
         let bytes = serde_json::to_vec(&object).map_err(kube::Error::SerdeError)?;
         let mut request =
             Request::new(path).create(&PostParams::default(), bytes).map_err(kube::Error::BuildRequest)?;
         request.extensions_mut().insert("create");
         match self.client.request::<Value>(request).await {
             Err(error) if status_code(&error) == Some(409) => Ok(()),
+            other => other.map(drop),
+        }
+    }
+
+    /// Deletes the PodGroup of a gang if it is still the object that was read; one that is gone or has changed is no error.
+    pub async fn remove(&self, gang: &GangId, uid: &str, version: &str) -> Result<(), kube::Error> {
+        let preconditions = Preconditions { uid: Some(uid.to_owned()), resource_version: Some(version.to_owned()) };
+        let params = DeleteParams { preconditions: Some(preconditions), ..DeleteParams::default() };
+        let groups: Api<RawPodGroup> =
+            Api::namespaced_with(self.client.clone(), gang.namespace(), &PodGroupApi::Sigs.resource());
+        match groups.delete(gang.name(), &params).await {
+            Err(error) if matches!(status_code(&error), Some(404 | 409)) => Ok(()),
             other => other.map(drop),
         }
     }

@@ -39,7 +39,7 @@ use crate::decide::world::{PodId, Resources, Wake, World};
 
 use alike::{AntiAffinityTerms, MemberKind};
 pub use members::{is_ours, waiting};
-pub use policy::{GangPolicy, OnBindFailure, TimeoutClock};
+pub use policy::{GangPolicy, OnBindFailure};
 
 /// Every group of gangs with the results of its attempts, and its members that are being bound.
 #[derive(Debug, Default)]
@@ -110,8 +110,8 @@ pub struct GroupRecord {
     pub root_cause: Option<RootCause>,
     /// What was last written to the PodGroups.
     written: BTreeMap<GangId, StatusWrite>,
-    /// Monotonic time when a PodGroup is created again, should the watch not show it.
-    made: BTreeMap<GangId, Duration>,
+    /// Monotonic time when a PodGroup is created or removed again, should the watch not show it.
+    asked: BTreeMap<GangId, Duration>,
     /// Warnings about the declarations that were reported.
     warned: BTreeSet<(GangId, Warning)>,
     /// Wall time of the latest commit that this process decided.

@@ -174,6 +174,13 @@ impl Executor {
                 }
                 None
             }
+            Effect::RemovePodGroup { gang, uid, version } => {
+                if may_write {
+                    let result = self.pod_groups.remove(&gang, &uid, &version).await;
+                    tracing::info!(gang = %gang, ?result, "PodGroup removed");
+                }
+                None
+            }
             Effect::SelectNode { claim, version, node } => {
                 if may_write {
                     let result = self.volumes.select_node(&claim, &version, &node).await;
@@ -247,6 +254,7 @@ fn unanswered(effect: &Effect, limit: Duration) -> Option<EffectResult> {
         | Effect::Evict { .. }
         | Effect::MarkTimedOut { .. }
         | Effect::MakePodGroup { .. }
+        | Effect::RemovePodGroup { .. }
         | Effect::SelectNode { .. }
         | Effect::BindVolume { .. }
         | Effect::Notice { .. }

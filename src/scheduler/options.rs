@@ -5,11 +5,11 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::extender::ExtenderOptions;
-use crate::contract::gang::{MAX_WAIT, MatchPolicy};
+use crate::contract::gang::{MAX_WAIT, MatchPolicy, TimeoutClock};
 use crate::contract::name::{check_annotation_key, check_daemon_namespace, check_subdomain};
 use crate::contract::word::words;
 use crate::contract::{LockFormat, key};
-use crate::decide::gang::{GangPolicy, OnBindFailure, TimeoutClock};
+use crate::decide::gang::{GangPolicy, OnBindFailure};
 use crate::decide::lock::ExpiredHolder;
 use crate::decide::scheduler::LockMode;
 use crate::decide::scheduler::rules::RegistryError;
@@ -25,7 +25,6 @@ words!(LockMode, "always" => LockMode::Always, "auto" => LockMode::Auto);
 words!(Profile, "binpack" => Profile::Binpack, "utilization" => Profile::Utilization);
 words!(ExpiredHolder, "evict" => ExpiredHolder::Evict, "wait" => ExpiredHolder::Wait);
 words!(NodesWithoutAgent, "refuse" => NodesWithoutAgent::Refuse, "plain" => NodesWithoutAgent::Plain);
-words!(TimeoutClock, "holding" => TimeoutClock::Holding, "pending" => TimeoutClock::Pending);
 words!(OnBindFailure, "solo" => OnBindFailure::Solo, "evictGang" => OnBindFailure::EvictGang);
 
 /// The scheduler's configuration. [`SchedulerOptions::validate`] is called before anything starts.

@@ -15,4 +15,4 @@ pub use committed::Committed;
 pub use duration::{MAX_WAIT, parse_go_duration, parse_wait};
 pub use name::{GangId, MAX_GROUP, parse_groups};
 pub use pod_group::{PodGroup, PodGroupApi, PodGroupPhase, PodGroupSpec, PodGroupStatus};
-pub use value::{BadValue, MatchPolicy, Mode, parse_members, parse_sub_priority};
+pub use value::{BadValue, MatchPolicy, Mode, TimeoutClock, parse_members, parse_sub_priority};

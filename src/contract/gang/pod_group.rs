@@ -19,7 +19,7 @@ pub enum PodGroupApi {
     Sigs,
     /// `scheduling.x-k8s.io/v1alpha1`: the community's scheduler plugins'.
     Community,
-    /// `scheduling.k8s.io/v1alpha2`: Kubernetes' own; read where the installation says so, never written.
+    /// `scheduling.k8s.io`: Kubernetes' own, in the newest of its versions that the cluster serves; read, never written.
     Kubernetes,
 }
 
@@ -36,29 +36,25 @@ impl PodGroupApi {
         }
     }
 
-    /// Version that is read.
-    pub const fn version(self) -> &'static str {
+    /// Versions that are read, the newest first. What they say of a gang's minimum is the same.
+    pub const fn versions(self) -> &'static [&'static str] {
         match self {
-            Self::Sigs | Self::Community => "v1alpha1",
-            Self::Kubernetes => "v1alpha2",
+            Self::Sigs | Self::Community => &["v1alpha1"],
+            Self::Kubernetes => &["v1beta1", "v1alpha3", "v1alpha2"],
         }
     }
 
-    /// `group/version`.
-    pub const fn api_version(self) -> &'static str {
-        match self {
-            Self::Sigs => "scheduling.sigs.k8s.io/v1alpha1",
-            Self::Community => "scheduling.x-k8s.io/v1alpha1",
-            Self::Kubernetes => "scheduling.k8s.io/v1alpha2",
-        }
-    }
-
-    /// How requests name it.
+    /// How requests name it in the newest version.
     pub fn resource(self) -> ApiResource {
+        self.resource_of(self.versions()[0])
+    }
+
+    /// How requests name it in one of [`Self::versions`].
+    pub fn resource_of(self, version: &str) -> ApiResource {
         ApiResource {
             group: self.group().to_owned(),
-            version: self.version().to_owned(),
-            api_version: self.api_version().to_owned(),
+            version: version.to_owned(),
+            api_version: format!("{}/{version}", self.group()),
             kind: "PodGroup".to_owned(),
             plural: "podgroups".to_owned(),
         }
@@ -159,6 +155,15 @@ pub enum PodGroupPhase {
 /// The CRD of [`PodGroup`].
 pub fn crd() -> CustomResourceDefinition {
     PodGroup::crd()
+}
+
+/// The definition of the community's PodGroup, for clusters whose users bring its YAML: the same fields in its API group.
+pub fn community_crd() -> CustomResourceDefinition {
+    let mut crd = PodGroup::crd();
+    let group = PodGroupApi::Community.group();
+    crd.metadata.name = Some(format!("{}.{group}", crd.spec.names.plural));
+    group.clone_into(&mut crd.spec.group);
+    crd
 }
 
 #[cfg(test)]

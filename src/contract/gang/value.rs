@@ -64,6 +64,26 @@ impl MatchPolicy {
     }
 }
 
+word_enum! {
+    /// When a group's waiting time begins.
+    #[derive(Default, serde::Serialize, serde::Deserialize)]
+    #[serde(rename_all = "lowercase")]
+    TimeoutClock {
+        /// With the first member that is reserved and waits for others.
+        #[default]
+        Holding = "holding",
+        /// With the first failed attempt of a complete group.
+        Pending = "pending",
+    }
+}
+
+impl TimeoutClock {
+    /// Reads the word, in exact case.
+    pub fn parse(key: &'static str, text: &str) -> Result<Self, BadValue> {
+        text.parse().map_err(|_| BadValue::new(key, text, "is no clock; expected holding or pending"))
+    }
+}
+
 /// Reads a number of members, a minimum or a total: 0 to 2147483647, blanks around it allowed. A minimum of 0 means no gang
 /// rule; the caller checks that a total is not below the minimum.
 pub fn parse_members(key: &'static str, text: &str) -> Result<u32, BadValue> {

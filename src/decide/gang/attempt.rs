@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::contract::gang::{Committed, GangId};
+use crate::contract::gang::{Committed, GangId, TimeoutClock};
 use crate::decide::scheduler::context::{Context, Step};
 use crate::decide::scheduler::preemption::Preemption;
 use crate::decide::scheduler::queue::Item;
@@ -14,11 +14,11 @@ use crate::decide::world::gangs::{GroupId, MemberState, rule};
 use crate::decide::world::{Pod, PodId, Wake};
 
 use super::alike::{MemberKind, looks_at_others};
-use super::members::{SavedGroup, by_gang, is_strict, priority_of, reserved_members};
+use super::members::{SavedGroup, by_gang, clock_of, is_strict, priority_of, reserved_members};
 use super::report::missing_resources;
 use super::search::{MEMBERS, search};
 use super::try_order::Aim;
-use super::{GangState, Gangs, TimeoutClock, TryOrder, UnfitMember};
+use super::{GangState, Gangs, TryOrder, UnfitMember};
 
 /// Orders that are tried with the members that are hardest to place first.
 const HARDEST_FIRST: usize = 8;
@@ -392,11 +392,12 @@ impl Gangs {
             }
         }
         let none = reserved_members(cx, group).is_empty();
+        let clock = clock_of(cx, group);
         if let Some(record) = self.groups.get_mut(group).filter(|record| none && record.holding.is_some()) {
             // The waiting time begins again with the next reservation.
             record.holding = None;
             record.progress.holding_since = None;
-            if cx.config.gangs.clock == TimeoutClock::Holding {
+            if clock == TimeoutClock::Holding {
                 record.clock = None;
             }
         }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::contract::gang::key;
+use crate::contract::gang::{TimeoutClock, key};
 use crate::decide::scheduler::context::Context;
 use crate::decide::scheduler::effect::Effect;
 use crate::decide::scheduler::reservations::Reservations;
@@ -10,8 +10,8 @@ use crate::decide::scheduler::timers::Timer;
 use crate::decide::world::gangs::{Gang, GroupId, MemberState};
 use crate::decide::world::{PodId, Wake};
 
-use super::members::{reserved_members, wait_of, waiting_members};
-use super::{Gangs, TimeoutClock};
+use super::Gangs;
+use super::members::{clock_of, reserved_members, wait_of, waiting_members};
 
 /// The timeout annotation is written again after this time while the watch does not show it.
 const MARK_AGAIN: Duration = Duration::from_secs(5);
@@ -19,6 +19,7 @@ const MARK_AGAIN: Duration = Duration::from_secs(5);
 impl Gangs {
     /// After a failed attempt: the waiting time begins with the first reservation, or with the first failure, as configured.
     pub(super) fn run_clock(&mut self, cx: &mut Context<'_>, group: &GroupId, holding: bool) {
+        let clock = clock_of(cx, group);
         let Some(record) = self.groups.get_mut(group) else { return };
         let starts = holding && record.holding.is_none();
         if holding {
@@ -28,7 +29,7 @@ impl Gangs {
             record.holding = None;
             record.progress.holding_since = None;
         }
-        match cx.config.gangs.clock {
+        match clock {
             TimeoutClock::Pending => {
                 record.clock.get_or_insert(cx.now.mono);
             }

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use crate::contract::gang::{Committed, GangId, Mode, key};
+use crate::contract::gang::{Committed, GangId, Mode, TimeoutClock, key};
 use crate::decide::scheduler::context::Context;
 use crate::decide::scheduler::reservations::{Reservations, Saved};
 use crate::decide::world::gangs::{Gang, GroupId, Member, MemberState};
@@ -80,6 +80,12 @@ pub(super) fn priority_of(cx: &Context<'_>, group: &GroupId) -> i32 {
 pub(super) fn wait_of(cx: &Context<'_>, group: &GroupId) -> Duration {
     let waits = cx.world.gangs().of_group(group).map(|gang| gang.config().wait);
     waits.min().unwrap_or_default()
+}
+
+/// When the waiting time of a group begins: with its first failed attempt if any of its gangs says so.
+pub(super) fn clock_of(cx: &Context<'_>, group: &GroupId) -> TimeoutClock {
+    let stated = cx.world.gangs().of_group(group).filter_map(|gang| gang.config().clock);
+    stated.max().unwrap_or(cx.config.gangs.clock)
 }
 
 /// The latest commit of several members of the group, and how many of its members live with a node.

@@ -1,5 +1,6 @@
 //! Keeps the status of PodGroups up to date: written when it differs, with the object's `resourceVersion` as precondition, and
-//! changes of counts at most once a second. Also creates PodGroups for gangs without one, where the configuration says so.
+//! changes of counts at most once a second. Also creates PodGroups for gangs without one, where the configuration says so, and removes
+//! those whose pods have no controller with the last pod.
 
 use std::borrow::Cow;
 use std::time::Duration;
@@ -31,8 +32,21 @@ impl Gangs {
     }
 
     fn report_pod_group(&mut self, cx: &mut Context<'_>, group: &GroupId, id: &GangId) {
-        let (Some(gang), Some(record)) = (cx.world.gangs().gang(id), self.groups.get(group)) else { return };
+        let (Some(gang), Some(record)) = (cx.world.gangs().gang(id), self.groups.get_mut(group)) else { return };
+        if gang.pod_group().is_some() && gang.counts().all() > 0 {
+            // Its creation was answered.
+            record.asked.remove(id);
+        }
         let written = record.written.get(id);
+        if gang.counts().all() == 0
+            && let Some(object) = gang.pod_group().filter(|object| object.ours && object.status.phase.is_some())
+        {
+            let (uid, version) = (object.uid.clone(), object.version.clone());
+            if self.may_ask_again(cx, group, id) {
+                cx.effects.push(Effect::RemovePodGroup { gang: id.clone(), uid, version });
+            }
+            return;
+        }
         let ours = gang.members().any(|member| cx.config.scheduler_names.contains(&member.scheduler));
         if !ours && written.is_none() {
             return;
@@ -128,15 +142,18 @@ impl Gangs {
             return;
         }
         let owners = gang.owners().cloned().collect();
-        let Some(record) = self.groups.get_mut(group) else { return };
-        if let Some(again) = record.made.get(id).filter(|again| cx.now.mono < **again) {
-            cx.timers.set(*again, Timer::PodGroups(group.clone()));
-            return;
+        if self.may_ask_again(cx, group, id) {
+            cx.effects.push(Effect::MakePodGroup { gang: id.clone(), min, owners });
         }
-        // No answer is awaited: the watch shows the object, or it is created again.
-        let again = cx.now.mono + LOST;
-        record.made.insert(id.clone(), again);
+    }
+
+    /// No answer to a creation or deletion is awaited: the watch shows it, or it is requested again after [`LOST`].
+    fn may_ask_again(&mut self, cx: &mut Context<'_>, group: &GroupId, id: &GangId) -> bool {
+        let Some(record) = self.groups.get_mut(group) else { return false };
+        let waits = record.asked.get(id).copied().filter(|again| cx.now.mono < *again);
+        let again = waits.unwrap_or(cx.now.mono + LOST);
+        record.asked.insert(id.clone(), again);
         cx.timers.set(again, Timer::PodGroups(group.clone()));
-        cx.effects.push(Effect::MakePodGroup { gang: id.clone(), min, owners });
+        waits.is_none()
     }
 }

@@ -2,16 +2,7 @@
 
 use std::time::Duration;
 
-/// When a group's wait begins.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum TimeoutClock {
-    /// With the first member that is reserved and waits for others.
-    #[default]
-    Holding,
-    /// With the first failed attempt of a complete group.
-    Pending,
-}
+use crate::contract::gang::TimeoutClock;
 
 /// What becomes of the others when one member cannot be bound for good.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
@@ -27,7 +18,7 @@ pub enum OnBindFailure {
 /// How groups are treated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct GangPolicy {
-    /// When a group's wait begins.
+    /// When the wait of a group begins that does not say so itself.
     pub clock: TimeoutClock,
     /// What becomes of the others when one member cannot be bound for good.
     pub on_bind_failure: OnBindFailure,

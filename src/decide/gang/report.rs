@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 use crate::contract::Quantity;
-use crate::contract::gang::{GangId, MatchPolicy};
+use crate::contract::gang::{GangId, MatchPolicy, TimeoutClock, key};
 use crate::decide::scheduler::context::Context;
 use crate::decide::scheduler::queue::Item;
 use crate::decide::scheduler::reporter::Reporter;
@@ -12,7 +12,7 @@ use crate::decide::scheduler::reservations::Reservations;
 use crate::decide::world::gangs::{Gang, GroupId, Warning, rule};
 use crate::decide::world::{PodId, Resources, Wake};
 
-use super::members::{is_ours, pending_members, reserved_members, waiting};
+use super::members::{clock_of, is_ours, is_strict, pending_members, reserved_members, wait_of, waiting};
 use super::{GangState, Gangs, RootCause, Route, UnfitMember};
 
 impl Gangs {
@@ -129,7 +129,21 @@ fn shortage(cx: &Context<'_>, group: &GroupId, unfit: &UnfitMember) -> String {
     let gangs: Vec<String> = cx.world.gangs().of_group(group).take(8).map(counts).collect();
     let of_group = if group.is_alone() { String::new() } else { format!("group {group}; ") };
     let blocking = cx.world.pod(unfit.pod).map(|pod| format!("pod {}: ", pod.key())).unwrap_or_default();
-    format!("{of_group}{}; {blocking}{}", gangs.join(", "), unfit.text)
+    format!("{of_group}{}; {blocking}{}{}", gangs.join(", "), unfit.text, no_deadline(cx, group).unwrap_or_default())
+}
+
+/// What a Strict group that states a waiting time has to know: that time does not begin while the group holds nothing.
+fn no_deadline(cx: &Context<'_>, group: &GroupId) -> Option<String> {
+    let stated = cx.world.gangs().of_group(group).any(|gang| gang.config().wait_stated);
+    (stated && is_strict(cx, group) && clock_of(cx, group) == TimeoutClock::Holding).then(|| {
+        format!(
+            "; the gang has no deadline: a Strict gang that waits holds nothing, so its waiting time of {} s does not begin; \
+             annotate it with {}: {}",
+            wait_of(cx, group).as_secs(),
+            key::TIMEOUT_CLOCK,
+            TimeoutClock::Pending
+        )
+    })
 }
 
 /// The member that a warning is about, where it is about one.

@@ -96,6 +96,16 @@ pub enum Effect {
         /// Controllers of the pods.
         owners: Vec<Owner>,
     },
+    /// Delete a PodGroup that the scheduler made, if it has not changed since it was read. No answer needed: it is deleted again
+    /// until the watch shows that it is gone.
+    RemovePodGroup {
+        /// The gang.
+        gang: GangId,
+        /// `metadata.uid` of the object.
+        uid: Box<str>,
+        /// Its resourceVersion.
+        version: Box<str>,
+    },
     /// Annotate a claim with the node for which its provisioner creates the volume, unless the claim has changed. No answer needed:
     /// it is written again unless the watch shows it.
     SelectNode {

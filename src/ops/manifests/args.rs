@@ -8,6 +8,7 @@ use clap::{Args, ValueEnum};
 use super::choices::{Admission, Kinds, Values};
 use super::files::{EXTENDER, File, KUBE_SCHEDULER, SCHEDULER, crds, files};
 use super::rbac::left_over;
+use crate::contract::gang::pod_group::community_crd;
 use crate::contract::key;
 use crate::ops::config::print_yaml;
 use crate::ops::say::say;
@@ -160,11 +161,14 @@ pub struct CrdsArgs {
     /// Format.
     #[arg(short, long, value_enum, default_value = "yaml")]
     pub output: Format,
+    /// Only the PodGroup of the community's scheduler plugins, scheduling.x-k8s.io: for users who bring its YAML.
+    #[arg(long)]
+    pub community_podgroup: bool,
 }
 
 /// Prints every CustomResourceDefinition.
 pub fn print_crds(args: &CrdsArgs) -> anyhow::Result<()> {
-    let crds = crds();
+    let crds = if args.community_podgroup { vec![community_crd()] } else { crds() };
     match args.output {
         Format::Yaml => {
             let documents: Result<Vec<String>, _> = crds.iter().map(print_yaml).collect();

@@ -51,11 +51,11 @@ const SCHEDULER: &[Rule] = rules! {
     "" ["pods/binding"] &["create"], "Assignment and bind are one write.";
     "" ["pods/status"] &["patch"], "Why a pod is not scheduled.";
     "" ["nodes"] &["get", "list", "watch", "patch"], "Capacity, labels, taints; patch sets and removes the node lock.";
-    "scheduling.sigs.k8s.io" ["podgroups"] &["get", "list", "watch", "create", "patch"],
-        "Gangs; create makes those of auto-create-pod-group; patch writes the status where the CRD has no path for it.";
+    "scheduling.sigs.k8s.io" ["podgroups"] &["get", "list", "watch", "create", "patch", "delete"],
+        "Gangs; create and delete are for auto-create-pod-group; patch writes the status where the CRD has no path for it.";
     "scheduling.x-k8s.io" ["podgroups"] &["get", "list", "watch", "patch"],
         "Gangs of the community's API; patch as above.";
-    "scheduling.k8s.io" ["podgroups"] READ, "Gangs of Kubernetes' own API, with scheduling-group.";
+    "scheduling.k8s.io" ["podgroups"] READ, "Gangs of Kubernetes' own API, where it is served.";
     "scheduling.sigs.k8s.io" ["podgroups/status"] &["patch"], "The status of gangs.";
     "scheduling.x-k8s.io" ["podgroups/status"] &["patch"], "The same in the community's API.";
     "scheduling.k8s.io" ["priorityclasses"] READ, "The priority that pods of waiting TYJobs will have.";

@@ -1,8 +1,9 @@
 //! The keys of the central scheduler.
 
 use super::log::{Daemon, by_from_str, log, settings};
+use crate::contract::gang::TimeoutClock;
 use crate::contract::gang::{MatchPolicy, key};
-use crate::decide::gang::{OnBindFailure, TimeoutClock};
+use crate::decide::gang::OnBindFailure;
 use crate::decide::lock::ExpiredHolder;
 use crate::decide::scheduler::LockMode;
 use crate::decide::scheduler::rules::plugins::{NodesWithoutAgent, Profile};

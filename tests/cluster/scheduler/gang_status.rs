@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use baton::contract::gang::PodGroupApi;
 use k8s_openapi::api::core::v1::ConfigMap;
-use kube::api::{Api, Patch, PatchParams, PostParams};
+use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
 
 use crate::scheduler::verbs::{SchedulerCluster, until};
@@ -199,5 +199,15 @@ async fn a_gang_named_by_labels_gets_its_pod_group_where_that_is_wanted() {
     assert_eq!(meta.owner_references.unwrap()[0].name, "etl-job");
     let status = says(&cluster, "etl", "its status", |status| status["phase"] == "Scheduled").await;
     assert_eq!(status["occupiedBy"], "ml/etl-job");
+    // Without a controller nothing would remove the object but the scheduler, with the last pod.
+    let labels =
+        json!({"pod-group.scheduling.sigs.k8s.io/name": "own", "pod-group.scheduling.sigs.k8s.io/min-available": "1"});
+    cluster.member("own-0", labels, json!({})).await;
+    until("the PodGroup", || async { cluster.pod_groups(PodGroupApi::Sigs).get_opt("own").await.unwrap() }).await;
+    says(&cluster, "own", "its status", |status| status["phase"] == "Scheduled").await;
+    cluster.pods().delete("own-0", &DeleteParams::default().grace_period(0)).await.unwrap();
+    let gone = || async { cluster.pod_groups(PodGroupApi::Sigs).get_opt("own").await.unwrap().is_none().then_some(()) };
+    until("the PodGroup to go", gone).await;
+    assert!(cluster.pod_groups(PodGroupApi::Sigs).get_opt("etl").await.unwrap().is_some());
     scheduler.stop().await;
 }

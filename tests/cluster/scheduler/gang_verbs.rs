@@ -60,7 +60,7 @@ impl SchedulerCluster {
     }
 
     pub fn pod_groups(&self, api: PodGroupApi) -> Api<DynamicObject> {
-        Api::namespaced_with(self.client.clone(), "ml", &api.resource())
+        Api::namespaced_with(self.client.clone(), "ml", &served(api))
     }
 
     pub async fn pod_group(&self, name: &str, spec: Value) {
@@ -68,7 +68,7 @@ impl SchedulerCluster {
     }
 
     pub async fn pod_group_of(&self, api: PodGroupApi, name: &str, spec: Value) {
-        let resource: ApiResource = api.resource();
+        let resource = served(api);
         let object = DynamicObject::new(name, &resource).data(json!({"spec": spec}));
         self.pod_groups(api).create(&PostParams::default(), &object).await.unwrap();
     }
@@ -152,6 +152,11 @@ pub fn keys(gang: &str, min: usize, more: &Value) -> Value {
 }
 
 /// Ours, or the community's: the same under another name, and without what only ours has in its status.
+/// The API in the oldest of its versions that is read: the feed has to look for it.
+fn served(api: PodGroupApi) -> ApiResource {
+    api.resource_of(api.versions().last().unwrap())
+}
+
 fn definition(api: PodGroupApi) -> CustomResourceDefinition {
     if api == PodGroupApi::Sigs {
         return crd();
@@ -159,7 +164,7 @@ fn definition(api: PodGroupApi) -> CustomResourceDefinition {
     let mut text = serde_json::to_value(crd()).unwrap();
     if api == PodGroupApi::Kubernetes {
         let open = json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});
-        text["spec"]["versions"][0]["name"] = api.version().into();
+        text["spec"]["versions"][0]["name"] = served(api).version.into();
         text["spec"]["versions"][0]["additionalPrinterColumns"] = json!([]);
         text["spec"]["versions"][0]["schema"]["openAPIV3Schema"] =
             json!({"type": "object", "properties": {"spec": open, "status": open}});

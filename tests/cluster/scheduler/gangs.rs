@@ -393,7 +393,7 @@ async fn of_scheduling_group(cluster: &SchedulerCluster, count: usize) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn pods_of_a_scheduling_group_wait_for_its_pod_group_and_start_together() {
-    let stage = Stage::open_with("--scheduling-group=true").await;
+    let stage = Stage::open().await;
     let cluster = &stage.cluster;
     cluster.cpus("n1", 2).await;
     cluster.pod_group_crd(PodGroupApi::Kubernetes).await;
@@ -412,7 +412,7 @@ async fn pods_of_a_scheduling_group_wait_for_its_pod_group_and_start_together() 
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_scheduling_group_names_nothing_where_the_installation_does_not_read_it() {
-    let stage = Stage::open().await;
+    let stage = Stage::open_with("--scheduling-group=false").await;
     stage.cluster.cpus("n1", 2).await;
     of_scheduling_group(&stage.cluster, 3).await;
     stage.cluster.all_bound("train", 2).await;

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use baton::contract::gang::{GangId, MatchPolicy, Mode, PodGroupApi};
-use baton::decide::gang::{GangPolicy, OnBindFailure, TimeoutClock};
+use baton::contract::gang::{GangId, MatchPolicy, Mode, PodGroupApi, PodGroupPhase, TimeoutClock};
+use baton::decide::gang::{GangPolicy, OnBindFailure};
 use baton::decide::pod::Phase;
 use baton::decide::scheduler::Config;
 use baton::decide::world::gangs::{
@@ -60,6 +60,8 @@ fn an_invalid_value_warns_once_and_falls_back() {
         (min, "2147483648", true),
         (min, "three", true),
         (total, "many", true),
+        ("timeout-clock", "Pending", true),
+        ("timeout-clock", "pending", false),
         (mode, "strict", true),
         (mode, "NonStrict", false),
         ("match-policy", "whatever", true),
@@ -77,6 +79,8 @@ fn an_invalid_value_warns_once_and_falls_back() {
                 mode: Mode::Strict,
                 policy: MatchPolicy::OnceSatisfied,
                 wait: Duration::from_secs(600),
+                wait_stated: false,
+                clock: None,
             };
             assert_eq!(config, default, "{key} {value:?}");
             assert!(reported[0].starts_with("GangInvalidValue") && reported[0].contains(value), "{reported:?}");
@@ -409,6 +413,92 @@ fn with_the_pending_clock_a_strict_gang_times_out_too() {
     assert_eq!(gangs.state("g-0"), MemberState::Pending);
     gangs.wait(2);
     assert_eq!(["g-0", "g-1", "g-2"].map(|name| gangs.state(name)), [MemberState::TimedOut; 3]);
+}
+
+#[test]
+fn a_gang_chooses_the_clock_of_its_waiting_time_for_itself() {
+    let mut gangs = TestGangs::new(2);
+    let wait = ("waiting-time", "5s");
+    gangs.members("own", 3, &gang("own", "3", &[wait, ("timeout-clock", "pending")]));
+    gangs.members("other", 3, &gang("other", "3", &[wait]));
+    gangs.pod_group("ml/object", |facts| {
+        let clock = BTreeMap::from([(format!("{G}timeout-clock"), "pending".to_owned())]);
+        facts.annotated = DeclaredFields::of_pod_group(None, Some(&clock)).0;
+        facts.spec.wait = PodGroupFacts::wait_seconds(5);
+    });
+    gangs.members("object", 3, &gang("object", "3", &[]));
+    // One gang of a group is enough.
+    let list = ("groups", r#"["ml/a","ml/b"]"#);
+    gangs.members("a", 2, &gang("a", "2", &[wait, list]));
+    gangs.members("b", 2, &gang("b", "2", &[("timeout-clock", "pending"), list]));
+    gangs.wait(7);
+    let timed_out =
+        ["own-0", "other-0", "object-0", "a-0", "b-0"].map(|name| gangs.state(name) == MemberState::TimedOut);
+    assert_eq!(timed_out, [true, false, true, true, true]);
+    // And where pending is the default, a gang may do without.
+    let policy = GangPolicy { clock: TimeoutClock::Pending, ..GangPolicy::default() };
+    let mut gangs = TestGangs::with(Config { gangs: policy, ..Config::default() });
+    gangs.members("g", 3, &gang("g", "3", &[wait, ("timeout-clock", "holding")]));
+    gangs.wait(7);
+    assert_eq!(gangs.state("g-0"), MemberState::Pending);
+}
+
+#[test]
+fn a_strict_gang_whose_waiting_time_does_not_run_says_so_at_once() {
+    let mut gangs = TestGangs::new(2);
+    let wait = ("waiting-time", "5s");
+    gangs.pod_group("ml/g", |facts| facts.uid = "u".into());
+    gangs.members("g", 3, &gang("g", "3", &[wait]));
+    gangs.members("own", 3, &gang("own", "3", &[wait, ("timeout-clock", "pending")]));
+    gangs.members("silent", 3, &gang("silent", "3", &[]));
+    gangs.settle();
+    let said = "; the gang has no deadline: a Strict gang that waits holds nothing, so its waiting time of 5 s does not begin; \
+                annotate it with gang.scheduling.koordinator.sh/timeout-clock: pending";
+    assert!(gangs.condition("g-0").ends_with(said), "{}", gangs.condition("g-0"));
+    gangs.wait(17);
+    let written = gangs.cluster.pod_group_writes.iter().flat_map(|write| &write.status.conditions);
+    assert!(written.clone().any(|condition| condition.message.contains(said)), "{:?}", written.collect::<Vec<_>>());
+    assert!(!gangs.condition("own-0").contains("deadline") && !gangs.condition("silent-0").contains("deadline"));
+}
+
+#[test]
+fn a_pod_group_that_the_scheduler_made_for_pods_without_controller_goes_with_the_last_of_them() {
+    let policy = GangPolicy { create_pod_groups: true, ..GangPolicy::default() };
+    let mut gangs = TestGangs::with(Config { gangs: policy, ..Config::default() });
+    gangs.node("n", 8);
+    let named = |name: &str| keys(&[(&format!("{P}/name"), name), (&format!("{P}/min-available"), "2")]);
+    for name in ["made", "foreign", "unserved"] {
+        gangs.members(name, 2, &named(name));
+        gangs.settle();
+        gangs.pod_group(&format!("ml/{name}"), |facts| {
+            facts.uid = "u".into();
+            facts.ours = name != "foreign";
+            facts.status.phase = (name != "unserved").then_some(PodGroupPhase::Scheduled);
+        });
+    }
+    gangs.wait(2);
+    assert_eq!(gangs.cluster.pod_groups_made, ["ml/made", "ml/foreign", "ml/unserved"]);
+    for name in ["made", "foreign", "unserved"] {
+        gangs.delete(&format!("{name}-0"));
+        gangs.cluster.finish(&format!("{name}-1"));
+        gangs.wait(2);
+        assert!(gangs.cluster.pod_groups_removed.is_empty(), "{name}: a pod that has ended is left");
+    }
+    for name in ["made", "foreign", "unserved"] {
+        gangs.delete(&format!("{name}-1"));
+    }
+    gangs.wait(2);
+    let removed = ("ml/made".to_owned(), "u".into());
+    assert_eq!(gangs.cluster.pod_groups_removed, [removed.clone()]);
+    gangs.wait(20);
+    assert_eq!(gangs.cluster.pod_groups_removed, [removed.clone(), removed.clone()], "the request was lost");
+    // A scheduler that starts finds what another one left.
+    gangs.cluster.restart();
+    gangs.settle();
+    assert_eq!(gangs.cluster.pod_groups_removed.len(), 3);
+    gangs.pod_group_gone("ml/made");
+    gangs.wait(40);
+    assert_eq!(gangs.cluster.pod_groups_removed.len(), 3);
 }
 
 #[test]

@@ -15,7 +15,7 @@ use baton::decide::scheduler::rules::Annotations;
 use baton::decide::scheduler::rules::Plugins;
 use baton::decide::scheduler::rules::plugins::{DefaultSet, default_plugins};
 use baton::decide::scheduler::{
-    BindResult, Config, Effect, EffectResult, Effects, LockResult, Moment, Scheduler, Stats,
+    BindResult, Config, Effect, EffectResult, Effects, LockResult, Moment, PodGroupWrite, Scheduler, Stats,
 };
 use baton::decide::tyjob::placement::{JobFacts, JobIdentity};
 use baton::decide::tyjob::{JobRecord, JobScheduleStatus, JobWriteResult};
@@ -51,6 +51,9 @@ pub struct TestScheduler {
     /// Nodes without a Device object and an agent.
     pub plain: BTreeSet<String>,
     pub pod_groups: BTreeMap<GangId, PodGroupFacts>,
+    pub pod_group_writes: Vec<PodGroupWrite>,
+    pub pod_groups_made: Vec<String>,
+    pub pod_groups_removed: Vec<(String, Box<str>)>,
     config: Config,
     /// Check all invariants before every effect too, not only at rest.
     pub watchful: bool,
@@ -109,6 +112,9 @@ impl TestScheduler {
             nodes: BTreeMap::new(),
             plain: BTreeSet::new(),
             pod_groups: BTreeMap::new(),
+            pod_group_writes: Vec::new(),
+            pod_groups_made: Vec::new(),
+            pod_groups_removed: Vec::new(),
             config,
             watchful: true,
             bind_faults: VecDeque::new(),
@@ -486,7 +492,9 @@ impl TestScheduler {
                 }
             }
             // Nobody here shows PodGroups changed by these.
-            Effect::PodGroupStatus(_) | Effect::MakePodGroup { .. } => {}
+            Effect::PodGroupStatus(write) => self.pod_group_writes.push(*write),
+            Effect::MakePodGroup { gang, .. } => self.pod_groups_made.push(gang.to_string()),
+            Effect::RemovePodGroup { gang, uid, .. } => self.pod_groups_removed.push((gang.to_string(), uid)),
             Effect::SelectNode { claim, version, node } => self.select_node(&claim, &version, node),
             Effect::BindVolume { volume, version, claim, uid } => self.bind_volume(&volume, &version, (claim, uid)),
             Effect::Nominate { pod, .. } if self.lost_nominations > 0 => {

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use crate::contract::gang::{Committed, GangId, MatchPolicy, Mode};
+use crate::contract::gang::{Committed, GangId, MatchPolicy, Mode, TimeoutClock};
 
 /// The installation's defaults.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -22,7 +22,7 @@ pub struct GangDefaults {
 
 impl Default for GangDefaults {
     fn default() -> Self {
-        Self { wait: Duration::from_secs(600), policy: MatchPolicy::default(), scheduling_groups: false }
+        Self { wait: Duration::from_secs(600), policy: MatchPolicy::default(), scheduling_groups: true }
     }
 }
 
@@ -39,6 +39,10 @@ pub struct GangConfig {
     pub policy: MatchPolicy,
     /// How long reserved members wait for the others.
     pub wait: Duration,
+    /// Members or PodGroup state it.
+    pub wait_stated: bool,
+    /// When that time begins, where it is stated.
+    pub clock: Option<TimeoutClock>,
 }
 
 /// Gangs that start together: sorted, unique, never empty. Most groups are one gang. Cheap to clone.

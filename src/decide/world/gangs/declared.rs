@@ -9,8 +9,8 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use crate::contract::gang::{
-    BadName, BadValue, GangId, MAX_WAIT, MatchPolicy, Mode, PodGroupApi, PodGroupStatus, key, parse_groups,
-    parse_members, parse_sub_priority, parse_wait,
+    BadName, BadValue, GangId, MAX_WAIT, MatchPolicy, Mode, PodGroupApi, PodGroupStatus, TimeoutClock, key,
+    parse_groups, parse_members, parse_sub_priority, parse_wait,
 };
 use crate::decide::world::Resources;
 
@@ -27,6 +27,8 @@ pub struct DeclaredFields {
     pub total: Option<u32>,
     /// What one failure means for the others.
     pub mode: Option<Mode>,
+    /// When the waiting time begins.
+    pub clock: Option<TimeoutClock>,
     /// Which members count.
     pub policy: Option<MatchPolicy>,
     /// Gangs that start together, as listed; empty means alone.
@@ -195,6 +197,7 @@ impl DeclaredFields {
             wait: None,
             total: first(at(key::TOTAL_NUMBER), warnings, some(parse_members)),
             mode: first(at(key::MODE), warnings, some(Mode::parse)),
+            clock: first(at(key::TIMEOUT_CLOCK), warnings, some(TimeoutClock::parse)),
             policy: first(at(key::MATCH_POLICY), warnings, some(MatchPolicy::parse)),
             groups: first(at(key::GROUPS).chain(at(key::GANG_GROUPS)), warnings, some(listed)),
         }
@@ -295,6 +298,8 @@ pub struct PodGroupFacts {
     pub version: Box<str>,
     /// `metadata.creationTimestamp`.
     pub created: Timestamp,
+    /// The scheduler made it for pods without a controller: nothing else removes it.
+    pub ours: bool,
     /// Its labels and annotations: the third level.
     pub annotated: DeclaredFields,
     /// Its `spec`: the fourth level. Only minimum and wait.
@@ -316,6 +321,7 @@ impl PodGroupFacts {
             uid: Box::default(),
             version: Box::default(),
             created: Timestamp::UNIX_EPOCH,
+            ours: false,
             annotated: DeclaredFields::default(),
             spec: DeclaredFields::default(),
             min_resources: Resources::default(),

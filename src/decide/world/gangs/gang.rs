@@ -9,7 +9,7 @@ use super::config::{GangConfig, GangDefaults, GroupId};
 use super::declared::{Declared, DeclaredFields, Owner, PodGroupFacts, Warning};
 use super::member::{Member, MemberCounts};
 use super::votes::{MemberAge, Votes, count_in, count_out};
-use crate::contract::gang::{BadValue, Committed, GangId, MatchPolicy, Mode, PodGroupApi, key};
+use crate::contract::gang::{BadValue, Committed, GangId, MatchPolicy, Mode, PodGroupApi, TimeoutClock, key};
 
 /// What members of one level state.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -18,6 +18,7 @@ struct Ballots {
     wait: Votes<std::time::Duration>,
     total: Votes<u32>,
     mode: Votes<Mode>,
+    clock: Votes<TimeoutClock>,
     policy: Votes<MatchPolicy>,
     groups: Votes<Arc<BTreeSet<GangId>>>,
 }
@@ -28,6 +29,7 @@ impl Ballots {
         self.wait.cast(rank, fields.wait.as_ref());
         self.total.cast(rank, fields.total.as_ref());
         self.mode.cast(rank, fields.mode.as_ref());
+        self.clock.cast(rank, fields.clock.as_ref());
         self.policy.cast(rank, fields.policy.as_ref());
         self.groups.cast(rank, fields.groups.as_ref());
     }
@@ -37,6 +39,7 @@ impl Ballots {
         self.wait.withdraw(rank, fields.wait.as_ref());
         self.total.withdraw(rank, fields.total.as_ref());
         self.mode.withdraw(rank, fields.mode.as_ref());
+        self.clock.withdraw(rank, fields.clock.as_ref());
         self.policy.withdraw(rank, fields.policy.as_ref());
         self.groups.withdraw(rank, fields.groups.as_ref());
     }
@@ -75,8 +78,15 @@ pub struct Gang {
 impl Gang {
     pub(super) fn new(id: GangId, defaults: &GangDefaults) -> Self {
         let group = GroupId::alone(&id);
-        let config =
-            GangConfig { min: None, total: 0, mode: Mode::default(), policy: defaults.policy, wait: defaults.wait };
+        let config = GangConfig {
+            min: None,
+            total: 0,
+            mode: Mode::default(),
+            policy: defaults.policy,
+            wait: defaults.wait,
+            wait_stated: false,
+            clock: None,
+        };
         Self {
             id,
             members: BTreeMap::new(),
@@ -210,6 +220,7 @@ impl Gang {
         disagree(key::WAITING_TIME, dispute(&k.wait, living, |wait| format!("{wait:?}")));
         disagree(key::TOTAL_NUMBER, dispute(&k.total, living, u32::to_string));
         disagree(key::MODE, dispute(&k.mode, living, Mode::to_string));
+        disagree(key::TIMEOUT_CLOCK, dispute(&k.clock, living, TimeoutClock::to_string));
         disagree(key::MATCH_POLICY, dispute(&k.policy, living, MatchPolicy::to_string));
         disagree(key::GROUPS, dispute(&k.groups, living, |listed| GroupId::listed(&self.id, listed).to_string()));
         // What the second level states does not matter where the first decides.
@@ -343,6 +354,8 @@ impl Gang {
             mode: mode.unwrap_or_default(),
             policy: policy.or_else(|| annotated?.policy).unwrap_or(defaults.policy),
             wait: wait.unwrap_or(defaults.wait),
+            wait_stated: wait.is_some(),
+            clock: k.clock.decided(living).copied().or_else(|| annotated?.clock),
         };
         if group != self.group {
             self.group = group;
