@@ -7,7 +7,7 @@ use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
 use super::config::{self, ConfigError};
 use super::say::{Usage, remark};
 use super::settings;
-use super::{audit, daemon, doctor, explain, get, manifests};
+use super::{audit, convert, daemon, doctor, explain, get, manifests};
 use crate::decide::scheduler::rules::Plugins;
 use crate::runtime::words;
 
@@ -56,6 +56,10 @@ kustomization and example pods: `baton manifests --dir my-baton && kubectl apply
 const CRDS: &str = "\
 Prints the definitions of Device, PodGroup and TYJob, without which none of the daemons does its work: `baton crds | kubectl
 apply --server-side -f -`. `baton manifests` prints them too.";
+
+const CONFIG: &str = "\
+`baton config convert FILE` prints the configuration of `baton scheduler` for a KubeSchedulerConfiguration (v1) or a Policy; a comment
+names each setting that has no counterpart. Nothing is applied.";
 
 const SCHEDULER: &str = "\
 Places pods that ask for it by spec.schedulerName, chooses their devices, locks the node, binds with the assignment, and goes
@@ -124,6 +128,8 @@ pub fn command() -> Command {
     let manifests = manifests::ManifestsArgs::augment_args(Command::new("manifests"))
         .about("Print or write the Kubernetes manifests");
     let crds = manifests::CrdsArgs::augment_args(Command::new("crds")).about("Print the CustomResourceDefinitions");
+    let config =
+        convert::ConfigArgs::augment_args(Command::new("config")).about("Convert kube-scheduler's configuration");
     let doctor = Command::new("doctor").about("Check this node and show what to do").long_about(DOCTOR);
     command
         .subcommand(doctor::arguments(doctor))
@@ -132,6 +138,7 @@ pub fn command() -> Command {
         .subcommand(audit.long_about(AUDIT))
         .subcommand(manifests.long_about(MANIFESTS))
         .subcommand(crds.long_about(CRDS))
+        .subcommand(config.long_about(CONFIG))
 }
 
 fn print_config() -> Arg {
@@ -187,6 +194,9 @@ fn run(matches: &ArgMatches) -> anyhow::Result<ExitCode> {
         }
         Some(("manifests", matches)) => {
             manifests::run(&manifests::ManifestsArgs::from_arg_matches(matches)?).map(|()| ExitCode::SUCCESS)
+        }
+        Some(("config", matches)) => {
+            convert::run(&convert::ConfigArgs::from_arg_matches(matches)?).map(|()| ExitCode::SUCCESS)
         }
         Some(("crds", matches)) => {
             manifests::print_crds(&manifests::CrdsArgs::from_arg_matches(matches)?).map(|()| ExitCode::SUCCESS)

@@ -5,6 +5,7 @@ pub mod admission;
 pub mod audit;
 pub mod cli;
 pub mod config;
+pub mod convert;
 mod daemon;
 #[cfg(feature = "sim")]
 pub mod demo;

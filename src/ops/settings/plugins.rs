@@ -23,13 +23,24 @@ pub const KIND: &str = "SchedulerConfiguration";
 const HEAD: &[&str] = &["apiVersion", "kind"];
 const ADVICE: &str = "begin it with apiVersion: baton.io/v1alpha1 and kind: SchedulerConfiguration";
 
+const CONVERT: &str = "; `baton config convert FILE` makes Baton's configuration from kube-scheduler's";
+
 /// The keys of the file that are no flags.
 pub const SECTIONS: &[Section<Daemon<SchedulerOptions>>] = &[
     Section {
         name: "apiVersion",
         needs: &["kind"],
         advice: ADVICE,
-        read: |_, node| node.word("apiVersion", "version that this Baton reads", &[API_VERSION]).map(|_| Vec::new()),
+        read: |_, node| {
+            let theirs = node.text("apiVersion").is_ok_and(|text| text == "v1" || text.starts_with("kubescheduler."));
+            let read = node.word("apiVersion", "version that this Baton reads", &[API_VERSION]);
+            read.map(|_| Vec::new()).map_err(|mut wrong| {
+                if theirs {
+                    wrong.problem.push_str(CONVERT);
+                }
+                wrong
+            })
+        },
     },
     Section {
         name: "kind",
@@ -120,7 +131,8 @@ fn read_disabled(list: &YamlNode, path: &str, point: (Point, &str)) -> Result<Di
 
 /// The plugin that `node` names, when it can be enabled at `point`.
 fn name_at(node: &YamlNode, path: &str, (point, key): (Point, &str)) -> Result<&'static str, Misplaced> {
-    let name = node.text(path)?;
+    // As scheduler-plugins spells it.
+    let name = if node.text(path)? == "QOSSort" { "QoSSort" } else { node.text(path)? };
     let known: Vec<&'static str> = names_at(point).collect();
     let elsewhere = points_of(name);
     if name == gpu_patience::EARLIER_NAME && point == Point::Score {
@@ -137,7 +149,11 @@ fn name_at(node: &YamlNode, path: &str, (point, key): (Point, &str)) -> Result<&
     if known.is_empty() {
         return Err(node.wrong(path, format!("{name:?} is not known; no plugin can be enabled at {key}")));
     }
-    node.word(path, &format!("plugin with {key}"), &known)
+    known
+        .iter()
+        .copied()
+        .find(|known| *known == name)
+        .map_or_else(|| node.word(path, &format!("plugin with {key}"), &known), Ok)
 }
 
 fn needed<'a>(whole: &YamlNode, fields: &Fields<'a>, path: &str, key: &'static str) -> Result<&'a YamlNode, Misplaced> {

@@ -17,7 +17,7 @@ fn read(flags: &[&str], text: &str) -> Result<Loaded<Daemon<SchedulerOptions>>, 
     load(&scheduler(), SCHEDULER_SECTIONS, &matches, &|_| None, "baton scheduler")
 }
 
-fn options(text: &str) -> SchedulerOptions {
+pub(in crate::ops) fn options(text: &str) -> SchedulerOptions {
     read(&[], text).unwrap_or_else(|error| panic!("{error}\n{text}")).options.options
 }
 
