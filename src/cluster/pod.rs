@@ -39,6 +39,7 @@ light! {
         pub scheduler_name: Option<Box<str>>,
         pub priority: Option<i32>,
         pub preemption_policy: Option<Box<str>>,
+        pub active_deadline_seconds: Option<i64>,
         pub node_selector: BTreeMap<String, String>,
         pub affinity: Option<Affinity>,
         pub tolerations: Vec<Toleration>,

@@ -79,6 +79,7 @@ impl LightPod {
         let unpreferred = away.preferred_during_scheduling_ignored_during_execution.unwrap_or_default();
         PodSpec {
             priority: spec.priority.unwrap_or(0),
+            deadline: spec.active_deadline_seconds.and_then(|seconds| u32::try_from(seconds).ok()),
             never_preempts: spec.preemption_policy.as_deref() == Some("Never"),
             nominated: self.status.nominated_node_name.clone().filter(|name| !name.is_empty()),
             refused: self.status.refused(),

@@ -356,6 +356,7 @@ fn scheduler_config(options: &SchedulerOptions) -> Config {
         condition_pause: p.condition_pause,
         gangs: options.gangs.policy(),
         jobs: options.jobs.policy(),
+        earmarks: options.earmarks,
         batch: defaults.batch,
         search: defaults.search,
     }

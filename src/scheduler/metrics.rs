@@ -29,6 +29,7 @@ pub struct Metrics {
     gauges: [Gauge<i64, AtomicI64>; GAUGES.len()],
     agents: Agents,
     oldest_lock: Gauge<f64, AtomicU64>,
+    earmark: Gauge<f64, AtomicU64>,
     pod_waits: Histogram,
     lock_waits: Histogram,
     gang_waits: Histogram,
@@ -89,6 +90,9 @@ impl Metrics {
         let oldest_lock = Gauge::default();
         let help = "How long the oldest lock of a node stands unchanged; 0 without a lock";
         registry.register_with_unit("oldest_lock", help, Unit::Seconds, oldest_lock.clone());
+        let earmark = Gauge::default();
+        let help = "How long nodes have been kept for the gang or pod that waits for them; 0 without one";
+        registry.register_with_unit("earmark_age", help, Unit::Seconds, earmark.clone());
         // The API server gives creation in whole seconds: 1 s to 2.3 hours.
         let pod_waits = Histogram::new(exponential_buckets(1.0, 2.0, 14));
         let help = "From the creation of a pod to its bind by this process";
@@ -101,7 +105,17 @@ impl Metrics {
         let gang_waits = Histogram::new(exponential_buckets(0.1, 2.0, 15));
         let help = "From the creation of a group of gangs to its satisfaction";
         registry.register_with_unit("gang_wait", help, Unit::Seconds, gang_waits.clone());
-        Self { registry: Arc::new(whole), counters, gauges, agents, oldest_lock, pod_waits, lock_waits, gang_waits }
+        Self {
+            registry: Arc::new(whole),
+            counters,
+            gauges,
+            agents,
+            oldest_lock,
+            earmark,
+            pod_waits,
+            lock_waits,
+            gang_waits,
+        }
     }
 
     /// Takes over what the scheduler counted.
@@ -158,6 +172,8 @@ impl Metrics {
         for (state, count) in agents_by_lease(scheduler.world()) {
             self.agents.get_or_create(&[("state", state)]).set(count);
         }
+        let earmark = scheduler.earmarks().current().map(|earmark| clock::mono().saturating_sub(earmark.since()));
+        self.earmark.set(earmark.unwrap_or_default().as_secs_f64());
         self.oldest_lock.set(oldest_lock(scheduler.world(), clock::mono()).as_secs_f64());
         scheduler.take_pod_waits().into_iter().for_each(|wait| self.pod_waits.observe(wait.as_secs_f64()));
         scheduler.take_lock_waits().into_iter().for_each(|wait| self.lock_waits.observe(wait.as_secs_f64()));

@@ -12,6 +12,7 @@ use crate::contract::{LockFormat, key};
 use crate::decide::gang::{GangPolicy, OnBindFailure};
 use crate::decide::lock::ExpiredHolder;
 use crate::decide::scheduler::LockMode;
+use crate::decide::scheduler::earmarks::EarmarkPolicy;
 use crate::decide::scheduler::rules::RegistryError;
 use crate::decide::scheduler::rules::plugins::{
     DefaultSet, NodesWithoutAgent, PluginChoice, Profile, RatioConfig, RatioError, default_plugins,
@@ -67,6 +68,8 @@ pub struct SchedulerOptions {
     pub gangs: GangOptions,
     /// How TYJobs are placed.
     pub jobs: JobOptions,
+    /// When nodes are kept for what has waited long.
+    pub earmarks: EarmarkPolicy,
     /// kube-scheduler's calls.
     pub extender: ExtenderOptions,
 
@@ -131,6 +134,7 @@ impl Default for SchedulerOptions {
             plugins: PluginChoice::default(),
             gangs: GangOptions::default(),
             jobs: JobOptions::default(),
+            earmarks: EarmarkPolicy::default(),
             extender: ExtenderOptions::default(),
             leader_elect: true,
             lease_name: "baton-scheduler".into(),
@@ -321,8 +325,15 @@ impl SchedulerOptions {
         options::named("--namespace", check_daemon_namespace(&self.namespace))?;
         options::named("--lease-name", check_subdomain("Lease name", &self.lease_name))?;
         options::named("--node-lock-key", check_annotation_key("node lock key", &self.node_lock_key))?;
+        if !(1..=100).contains(&self.earmarks.share) {
+            return Err(OptionsError::Gangs(format!(
+                "age-share is {}: expected 1 to 100 percent",
+                self.earmarks.share
+            )));
+        }
         let p = &self.periods;
         options::above_zero(&[
+            ("age-limit", self.earmarks.limit),
             ("lease-retry", p.lease_retry),
             ("agent-stale", p.agent_stale),
             ("lock-sweep", p.lock_sweep),

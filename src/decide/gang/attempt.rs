@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use crate::contract::gang::{Committed, GangId, TimeoutClock};
 use crate::decide::scheduler::context::{Context, Step};
+use crate::decide::scheduler::earmarks::Earmarks;
 use crate::decide::scheduler::preemption::Preemption;
 use crate::decide::scheduler::queue::Item;
 use crate::decide::scheduler::reporter::Reporter;
@@ -45,7 +46,10 @@ struct Failures {
 impl Gangs {
     /// Tries a group that was popped from the queue.
     pub fn attempt_group(&mut self, cx: &mut Context<'_>, group: &GroupId) {
+        let priority = priority_of(cx, group);
+        Earmarks::open_for(cx, &Item::Group(group.clone()), priority, None);
         self.try_group(cx, group, true);
+        Earmarks::close(cx);
         cx.steps.push(Step::AfterAttempt(group.clone()));
     }
 

@@ -9,6 +9,7 @@ use crate::contract::gang::{Committed, MatchPolicy};
 use crate::contract::key;
 use crate::decide::scheduler::binder::Binder;
 use crate::decide::scheduler::context::{Context, Step};
+use crate::decide::scheduler::earmarks::Earmarks;
 use crate::decide::scheduler::effect::Effect;
 use crate::decide::scheduler::preemption::Preemption;
 use crate::decide::scheduler::queue::Item;
@@ -57,6 +58,7 @@ impl Gangs {
         let quorum = rest.is_none() && gangs().any(needs);
         let landed: u32 = gangs().filter_map(|gang| gang.commits().get(&committed)).sum();
         let missing = committed.members.saturating_sub(landed);
+        Earmarks::end(cx, &item);
         let Some(record) = self.groups.get_mut(group) else { return };
         let news = !record.progress.satisfied_once;
         let quorum = news || quorum;

@@ -6,6 +6,7 @@ use std::collections::BTreeSet;
 use crate::contract::Quantity;
 use crate::contract::gang::{GangId, MatchPolicy, TimeoutClock, key};
 use crate::decide::scheduler::context::Context;
+use crate::decide::scheduler::earmarks::Earmarks;
 use crate::decide::scheduler::queue::Item;
 use crate::decide::scheduler::reporter::Reporter;
 use crate::decide::scheduler::reservations::Reservations;
@@ -13,7 +14,8 @@ use crate::decide::world::gangs::{Gang, GroupId, Warning, rule};
 use crate::decide::world::{PodId, Resources, Wake};
 
 use super::members::{clock_of, is_ours, is_strict, pending_members, reserved_members, wait_of, waiting};
-use super::{GangState, Gangs, RootCause, Route, UnfitMember};
+use super::try_order::Aim;
+use super::{GangState, Gangs, RootCause, Route, TryOrder, UnfitMember};
 
 impl Gangs {
     /// Members beyond the minimum of a satisfied group fit no node: they wait, and their conditions say why.
@@ -38,13 +40,18 @@ impl Gangs {
     }
 
     /// Parks a group that lacks room. Reservations of a NonStrict group stay, and its waiting time runs.
-    pub(super) fn report_short(&mut self, cx: &mut Context<'_>, group: &GroupId, unfit: UnfitMember) {
+    pub(super) fn report_short(&mut self, cx: &mut Context<'_>, group: &GroupId, mut unfit: UnfitMember) {
         cx.stats.unschedulable += 1;
         let held = reserved_members(cx, group);
         let wake = unfit.wake.or(Wake::NODE_ADDED);
         cx.queue.park(Item::Group(group.clone()), wake, cx.now.mono);
         if let Some(record) = self.groups.get_mut(group) {
             record.tried = Some(GangState::of_group(cx.world, group));
+        }
+        let aim = Aim::Minimum { once: self.satisfied_once(group) };
+        let needed: Vec<PodId> = TryOrder::of(cx, group, &[], aim).needed().collect();
+        if let Some(kept) = Earmarks::consider(cx, &Item::Group(group.clone()), &format!("gang {group}"), &needed) {
+            unfit.text = format!("{}; {kept}", unfit.text);
         }
         let message = self.note_failure(cx, group, &unfit);
         self.run_clock(cx, group, !held.is_empty());

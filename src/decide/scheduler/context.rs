@@ -8,6 +8,7 @@ use jiff::Timestamp;
 use crate::decide::world::gangs::GroupId;
 use crate::decide::world::{NodeId, Pod, PodId, Wake, World};
 
+use super::earmarks::Earmarks;
 use super::effect::{Effect, Effects};
 use super::preemption::Preemption;
 use super::queue::Queue;
@@ -49,6 +50,8 @@ pub struct Context<'a> {
     pub reservations: &'a mut Reservations,
     /// Nominated pods and their victims.
     pub preemption: &'a mut Preemption,
+    /// Nodes that are kept for a group or pod.
+    pub earmarks: &'a mut Earmarks,
     /// Pods that wait for another scheduler and want something of ours.
     pub unserved: &'a mut Unserved,
     /// Numbers and bind times that are used once.

@@ -11,6 +11,7 @@
 
 pub(super) mod binder;
 pub(super) mod context;
+pub mod earmarks;
 pub(super) mod effect;
 pub(super) mod extend;
 pub(super) mod preemption;

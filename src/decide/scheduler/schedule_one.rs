@@ -7,7 +7,9 @@ use crate::decide::tyjob::{PlaceRoute, TyJobs};
 use crate::decide::world::{Place, PodId, Wake};
 
 use super::context::{Context, Step};
+use super::earmarks::Earmarks;
 use super::preemption::Preemption;
+use super::queue::Item;
 use super::reporter::Reporter;
 use super::reservations::Reservations;
 use super::rules::plugins::scheduling_gates;
@@ -39,9 +41,12 @@ pub fn schedule_one(cx: &mut Context<'_>, gangs: &mut Gangs, tyjobs: &mut TyJobs
     }
     cx.stats.attempts += 1;
     let priority = pod.facts.spec.priority;
-    let Some((choice, judged)) = Preemption::with_nominated(cx, priority, id, |cx| cx.choose(id, pinned)) else {
-        return;
-    };
+    let item = Item::Pod(id);
+    let deadline = cx.world.pod(id).and_then(|pod| pod.facts.spec.deadline);
+    Earmarks::open_for(cx, &item, priority, deadline);
+    let found = Preemption::with_nominated(cx, priority, id, |cx| cx.choose(id, pinned));
+    Earmarks::close(cx);
+    let Some((choice, judged)) = found else { return };
     cx.stats.judged += judged;
     if pinned.is_some() && !matches!(choice, Choice::Node(..)) {
         // Its bind cannot be resumed under its lock: it may go anywhere, and the lock is released after a while.
@@ -51,6 +56,7 @@ pub fn schedule_one(cx: &mut Context<'_>, gangs: &mut Gangs, tyjobs: &mut TyJobs
     match choice {
         Choice::Node(node, slots) => {
             if Reservations::reserve(cx, id, node, *slots) {
+                Earmarks::end(cx, &item);
                 gangs.commit_alone(cx, id);
                 cx.steps.push(Step::Permit(id));
             } else {
@@ -73,6 +79,12 @@ pub fn schedule_one(cx: &mut Context<'_>, gangs: &mut Gangs, tyjobs: &mut TyJobs
                 message = format!("{message}; {way}");
             }
             cx.queue.park(id, diagnosis.wake, now);
+            let name = cx.world.pod(id).map(|pod| format!("pod {}", pod.key())).unwrap_or_default();
+            if !diagnosis.is_final()
+                && let Some(kept) = Earmarks::consider(cx, &item, &name, &[id])
+            {
+                message = format!("{message}; {kept}");
+            }
             Reporter::report(cx, id, "Unschedulable", &Arc::from(message), true);
             cx.reporter.note_rules(id, diagnosis.rules());
         }

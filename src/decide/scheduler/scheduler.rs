@@ -10,12 +10,13 @@
 //! | [`Reporter`] | conditions and events of pods that wait |
 //! | [`Reservations`] | room of pods that have a node and are not being bound yet |
 //! | [`Preemption`] | nominated pods and their victims |
+//! | [`Earmarks`] | nodes that are kept for a group or pod that has waited long |
 //! | [`Unserved`] | pods that name another scheduler and want something of ours |
 //! | [`Binder`] | bind attempts, lock queues, releases of locks, binds for other schedulers |
 //! | [`Gangs`] | progress of groups of gangs, commits |
 //! | [`TyJobs`] | records and places of TYJobs |
 //!
-//! The first eight are lent to every call in a [`Context`]. `Binder`, `Gangs` and `TyJobs` stand above them and never see each other:
+//! The first nine are lent to every call in a [`Context`]. `Binder`, `Gangs` and `TyJobs` stand above them and never see each other:
 //! an owner does not call back. What one of them means for another is a [`Step`], which `Scheduler::route` performs when the owner has
 //! returned. Steps run depth first: the steps that a step leaves run before its next sibling, so that effects come in the order of
 //! the calls that steps stand for. Then come the next timer, pod or event.
@@ -31,6 +32,7 @@ use crate::decide::world::{Changes, NodeId, Place, Pod, PodFacts, PodId, Wake, W
 
 use super::binder::{BindAnswer, Binder, Cancel, RequestId};
 use super::context::{BindEvent, Context, Sequence, Step};
+use super::earmarks::Earmarks;
 use super::effect::{Effect, EffectResult, Effects};
 use super::extend::{self, DeviceFits, NodeVictims};
 use super::preemption::Preemption;
@@ -59,6 +61,7 @@ pub struct Scheduler {
     reporter: Reporter,
     reservations: Reservations,
     preemption: Preemption,
+    earmarks: Earmarks,
     unserved: Unserved,
     binder: Binder,
     gangs: Gangs,
@@ -86,6 +89,7 @@ impl Scheduler {
             reporter: Reporter::default(),
             reservations: Reservations::default(),
             preemption: Preemption::default(),
+            earmarks: Earmarks::default(),
             unserved: Unserved::default(),
             binder: Binder::default(),
             gangs: Gangs::default(),
@@ -125,6 +129,10 @@ impl Scheduler {
     /// Nominated pods and their victims.
     pub const fn preemption(&self) -> &Preemption {
         &self.preemption
+    }
+    /// Nodes that are kept for a group or pod.
+    pub const fn earmarks(&self) -> &Earmarks {
+        &self.earmarks
     }
     /// Pods that are being bound.
     pub const fn binder(&self) -> &Binder {
@@ -176,6 +184,7 @@ impl Scheduler {
             reporter: &mut self.reporter,
             reservations: &mut self.reservations,
             preemption: &mut self.preemption,
+            earmarks: &mut self.earmarks,
             unserved: &mut self.unserved,
             sequence: &mut self.sequence,
             stats: &mut self.stats,
@@ -198,6 +207,8 @@ impl Scheduler {
         Reservations::clear(&mut cx);
         gangs.clear();
         tyjobs.clear(&mut cx);
+        Earmarks::clear(&mut cx);
+        *cx.earmarks = Earmarks::default();
         // Items taken for bind attempts must not stay in the queue, and another leader may have written other conditions.
         *cx.queue = Queue::new(cx.config.queue);
         (*cx.timers, *cx.reporter, *cx.preemption, *cx.unserved) = Default::default();
@@ -345,6 +356,7 @@ impl Scheduler {
             Timer::PodGroups(group) => gangs.report_pod_groups(cx, &group),
             Timer::EvictMember(id) => gangs.evict_again(cx, id),
             Timer::Permit(id) => cx.steps.push(Step::Permit(id)),
+            Timer::Earmark => Earmarks::check(cx),
             Timer::Unserved(id) => Unserved::due(cx, id),
             Timer::Report(id) if binder.has_left_queue(id) => cx.reporter.forget(id),
             Timer::Report(id) => Reporter::due(cx, id),

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use crate::contract::LockFormat;
 use crate::decide::lock::LockPolicy;
+use crate::decide::scheduler::earmarks::EarmarkPolicy;
 use crate::decide::scheduler::queue::QueuePolicy;
 use crate::decide::world::WorldPolicy;
 
@@ -62,6 +63,8 @@ pub struct Config {
     pub gangs: GangPolicy,
     /// Settings for TYJobs.
     pub jobs: JobPolicy,
+    /// When nodes are kept for what has waited long.
+    pub earmarks: EarmarkPolicy,
     /// Items tried per [`Scheduler::run`](super::Scheduler::run).
     pub batch: usize,
     /// How a node is searched for.
@@ -85,6 +88,7 @@ impl Default for Config {
             condition_pause: s(10),
             gangs: GangPolicy::default(),
             jobs: JobPolicy::default(),
+            earmarks: EarmarkPolicy::default(),
             batch: 64,
             search: NodeSearch::Indexed,
         }

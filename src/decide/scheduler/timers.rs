@@ -53,6 +53,8 @@ pub enum Timer {
     TyJob(PodKey),
     /// Unserved: a pod of another scheduler has waited for a while.
     Unserved(PodId),
+    /// Earmarks: the earmark is checked.
+    Earmark,
     /// Binder: every lock is checked.
     Sweep,
 }

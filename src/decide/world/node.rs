@@ -1,6 +1,7 @@
 //! One node: its object, its lock, its agent, its devices, and what runs on it.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -79,6 +80,8 @@ pub struct Node {
     pub rated: Rated,
     /// Bound and assumed pods that have not ended.
     pub pods: BTreeSet<PodId>,
+    /// It is kept for this group or pod: no other pod with devices comes here.
+    pub kept_for: Option<Arc<str>>,
 }
 
 impl Node {
@@ -95,6 +98,7 @@ impl Node {
             used: Resources::default(),
             rated: Rated::default(),
             pods: BTreeSet::new(),
+            kept_for: None,
         }
     }
 

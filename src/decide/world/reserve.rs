@@ -1,5 +1,7 @@
 //! Reserving and giving back room: assume, forget, and the accounts behind them.
 
+use std::sync::Arc;
+
 use crate::decide::devices::Held;
 
 use super::devices::{Charge, DeviceChoice, Stock, exclusive_of};
@@ -69,6 +71,16 @@ impl World {
         self.enter_gang(id);
         self.forget_if_unused(node);
         true
+    }
+
+    /// Keeps a node for a group or pod, or for none.
+    pub fn keep(&mut self, id: NodeId, name: Option<Arc<str>>) {
+        let nodes = self.nodes.len();
+        if let Some(node) = self.nodes.get_mut(id) {
+            node.kept_for = name;
+            self.generation += 1;
+            self.journal.note(id, nodes);
+        }
     }
 
     /// Enters the state of a pod into its gang.

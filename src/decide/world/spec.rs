@@ -23,6 +23,8 @@ pub struct PodSpec {
     pub labels: Labels,
     /// `spec.priority`.
     pub priority: i32,
+    /// `spec.activeDeadlineSeconds`: the kubelet ends the pod after this time.
+    pub deadline: Option<u32>,
     /// `spec.preemptionPolicy` is `Never`: no pod is evicted for it.
     pub never_preempts: bool,
     /// `status.nominatedNodeName`.

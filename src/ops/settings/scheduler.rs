@@ -24,7 +24,7 @@ impl Value for MatchPolicy {
 
 /// Every key of `baton scheduler`, in the order of its help.
 pub fn scheduler() -> Vec<Setting<Daemon<SchedulerOptions>>> {
-    [identity(), lock(), placing(), gangs(), tyjobs(), extender(), leading(), periods(), log()]
+    [identity(), lock(), placing(), gangs(), earmarks(), tyjobs(), extender(), leading(), periods(), log()]
         .into_iter()
         .flatten()
         .collect()
@@ -85,6 +85,15 @@ fn gangs() -> Settings {
             "Read spec.schedulingGroup of pods and the PodGroups of scheduling.k8s.io";
         "gang-condition-pause" "DURATION" options.gangs.condition_pause
             "A gang member's condition whose reason stays is rewritten at most this often";
+    }
+}
+
+fn earmarks() -> Settings {
+    settings! {
+        "age-after" "DURATION" options.earmarks.after
+            "A gang or pod that has waited this long for devices has nodes kept for it; 0s means never";
+        "age-share" "PERCENT" options.earmarks.share "At most this part of all GPUs is kept";
+        "age-limit" "DURATION" options.earmarks.limit "After this time the nodes are kept for the next one";
     }
 }
 

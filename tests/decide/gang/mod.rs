@@ -1,5 +1,6 @@
 //! Gangs: scenarios, random cases, and a model of two of them on two locked nodes.
 
+mod aged;
 mod devices;
 mod edges;
 mod faults;

@@ -175,6 +175,9 @@ impl PreFilter for DeviceFit {
 impl Filter for DeviceFit {
     fn filter(&self, _: View<'_>, pod: &Pod, (id, node): (NodeId, &Node), slots: &mut Slots) -> Outcome {
         let Some((wanted, memory)) = slots.with_kept::<Arc<Wanted>, Memory>() else { return Outcome::Fit };
+        if let Some(name) = &node.kept_for {
+            return Outcome::unfit(NAME, format!("kept for {name}"), ROOM);
+        }
         let wake = Wake::AGENT.or(Wake::NODE_ROOM).or(Wake::NODE_ADDED);
         match (memory.served.by(node, wanted.names()), self.without_agent) {
             (Service::All, _) => {}

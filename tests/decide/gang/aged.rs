@@ -1,0 +1,265 @@
+//! A large gang gets its turn under a steady stream of small pods: nodes are kept for it. In virtual time, by the scheduler that ships.
+//!
+//! `AGED_SEEDS` sets how many streams are run.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use baton::contract::{PodKey, key};
+use baton::decide::pod::Phase;
+use baton::decide::scheduler::Config;
+use baton::decide::scheduler::earmarks::EarmarkPolicy;
+use baton::decide::scheduler::rules::plugins::DefaultSet;
+
+use crate::dice::Dice;
+use crate::harness::TestScheduler;
+use crate::harness::gangs::{TestGangs, gang};
+
+const NODES: u32 = 40;
+const GPUS: usize = NODES as usize * 8;
+
+/// A stream of one-GPU pods that live 60 to 120 s and keep 98 % of the GPUs busy.
+struct Stream {
+    gangs: TestGangs,
+    dice: Dice,
+    /// Names of running pods and when they end.
+    ends: BTreeMap<String, Duration>,
+    made: u32,
+}
+
+impl Stream {
+    fn new(seed: u64, after: Duration) -> Self {
+        let earmarks = EarmarkPolicy { after, ..EarmarkPolicy::default() };
+        let mut cluster = TestScheduler::with(Config { earmarks, ..Config::default() }, DefaultSet::default());
+        cluster.watchful = false;
+        (0..NODES).for_each(|n| cluster.node(&format!("n{n:02}"), 8));
+        Self { gangs: TestGangs { cluster, accumulating: true }, dice: Dice(seed), ends: BTreeMap::new(), made: 0 }
+    }
+
+    /// One second. `keep`: how many GPUs small pods are to want.
+    fn second(&mut self, keep: usize) {
+        let cluster = &mut self.gangs.cluster;
+        cluster.now += Duration::from_secs(1);
+        if cluster.now.as_secs().is_multiple_of(30) {
+            cluster.beat_all();
+        }
+        let now = cluster.now;
+        let ended: Vec<String> =
+            self.ends.iter().filter(|(_, end)| **end <= now).map(|(name, _)| name.clone()).collect();
+        for name in ended {
+            self.ends.remove(&name);
+            self.gangs.delete(&name);
+        }
+        // Small pods that wait for a GPU count as wanted: their stream never runs dry.
+        while self.small() < keep {
+            self.made += 1;
+            self.gangs.asks(&format!("small-{}", self.made), &[(key::NVIDIA_GPU, "1")], &[]);
+        }
+        self.settle();
+        let now = self.gangs.cluster.now;
+        let started: Vec<String> = self.gangs.bound().into_iter().filter(|name| name.starts_with("small-")).collect();
+        for name in started {
+            let dice = &mut self.dice;
+            self.ends.entry(name).or_insert_with(|| now + Duration::from_secs(60 + u64::from(dice.below(61))));
+        }
+    }
+
+    /// As [`TestGangs::settle`], without the audit of all.
+    fn settle(&mut self) {
+        loop {
+            self.gangs.cluster.settle();
+            let locked: Vec<String> = self.gangs.cluster.locks.keys().cloned().collect();
+            if locked.is_empty() {
+                return;
+            }
+            locked.iter().for_each(|node| self.gangs.cluster.agent_releases(node));
+        }
+    }
+
+    fn small(&self) -> usize {
+        self.gangs.cluster.pods.keys().filter(|key| key.name.starts_with("small-")).count()
+    }
+
+    /// GPUs in use.
+    fn used(&self) -> usize {
+        let bound = self.gangs.cluster.pods.values().filter(|pod| pod.handoff.node.is_some());
+        let running = bound.filter(|pod| pod.handoff.phase != Phase::Succeeded);
+        running.map(|pod| if pod.handoff.pod.key.name.starts_with("small-") { 1 } else { 8 }).sum()
+    }
+
+    fn earmarked(&self) -> bool {
+        self.gangs.cluster.scheduler.earmarks().current().is_some()
+    }
+}
+
+/// A 128-GPU gang under the stream: when it started after its age, and GPUs in use in percent over the 20 minutes from its age on.
+fn run(seed: u64, after: Duration) -> (Option<u64>, f64) {
+    let mut stream = Stream::new(seed, after);
+    let wanted = GPUS * 98 / 100;
+    (0..200).for_each(|_| stream.second(wanted));
+    let keys = gang("big", "16", &[]);
+    (0..16).for_each(|n| stream.gangs.asks(&format!("big-{n:02}"), &[(key::NVIDIA_GPU, "8")], &keys));
+    for _ in 0..600 {
+        stream.second(wanted);
+        assert!(stream.gangs.count("big") == 0, "seed {seed}: it starts before its age");
+    }
+    let (mut started, mut used) = (None, 0);
+    for second in 0..1200 {
+        stream.second(wanted);
+        used += stream.used();
+        if started.is_none() && stream.gangs.count("big") == 16 {
+            assert!(!stream.earmarked(), "seed {seed}: the earmark outlives its purpose");
+            started = Some(second);
+        }
+        if started.is_some_and(|started| second == started + 600) {
+            (0..16).for_each(|n| stream.gangs.delete(&format!("big-{n:02}")));
+        }
+    }
+    stream.gangs.cluster.audit();
+    (started, used as f64 * 100.0 / (1200 * GPUS) as f64)
+}
+
+#[test]
+fn a_large_gang_fits_within_four_minutes_after_its_age_and_never_without_an_earmark() {
+    let seeds = std::env::var("AGED_SEEDS").map_or(1, |text| text.parse().unwrap());
+    for seed in 1..=seeds {
+        let (never, alone) = run(seed, Duration::ZERO);
+        let (started, used) = run(seed, Duration::from_secs(600));
+        println!("seed {seed}: without: {never:?}, {alone:.1} % in use; with: after {started:?} s, {used:.1} % in use");
+        assert_eq!(never, None, "seed {seed}: without an earmark it never fits");
+        assert!(started.is_some_and(|after| after <= 240), "seed {seed}: {started:?}");
+        assert!(used >= alone - 3.0, "seed {seed}: {used:.1} % of {alone:.1} % in use");
+    }
+}
+
+/// Four full nodes and a gang that needs two of them, aged.
+fn aged(change: impl FnOnce(&mut EarmarkPolicy)) -> TestGangs {
+    let mut earmarks = EarmarkPolicy::default();
+    change(&mut earmarks);
+    let mut cluster = TestScheduler::with(Config { earmarks, ..Config::default() }, DefaultSet::default());
+    (0..4).for_each(|n| cluster.node(&format!("n{n}"), 8));
+    let mut gangs = TestGangs { cluster, accumulating: true };
+    for n in 0..32 {
+        gangs.asks(&format!("busy-{n}"), &[(key::NVIDIA_GPU, "1")], &[]);
+        gangs.settle();
+    }
+    let keys = gang("big", "2", &[]);
+    (0..2).for_each(|n| gangs.asks(&format!("big-{n}"), &[(key::NVIDIA_GPU, "8")], &keys));
+    gangs.wait(610);
+    gangs
+}
+
+fn kept(gangs: &TestGangs) -> Vec<String> {
+    let world = gangs.cluster.world();
+    world.nodes().filter(|(_, node)| node.kept_for.is_some()).map(|(_, node)| node.name.to_string()).collect()
+}
+
+#[test]
+fn kept_nodes_take_the_gang_and_higher_priority_and_pods_without_devices_only() {
+    let mut gangs = aged(|_| {});
+    let nodes = kept(&gangs);
+    assert_eq!((nodes.len(), gangs.reported("Earmarked")), (2, 1));
+    let said = gangs.condition("big-0");
+    assert!(said.contains(&format!("nodes {} are kept for it: 16 of 16 GPUs still busy", nodes.join(", "))), "{said}");
+    let on = |gangs: &TestGangs, node: &str| -> String {
+        let here = gangs.cluster.pods.values().find(|pod| pod.handoff.node.as_deref() == Some(node));
+        here.unwrap().handoff.pod.key.name.to_string()
+    };
+    let first = on(&gangs, &nodes[0]);
+    gangs.delete(&first);
+    gangs.asks("small", &[(key::NVIDIA_GPU, "1")], &[]);
+    gangs.wait(2);
+    assert!(gangs.condition("small").contains("kept for gang ml/big"), "{}", gangs.condition("small"));
+    gangs.member("plain", &[]);
+    let mut urgent = gangs.facts("urgent", &[(key::NVIDIA_GPU, "1")], &[]);
+    (urgent.spec.priority, urgent.spec.never_preempts) = (9, true);
+    gangs.cluster.submit(urgent);
+    gangs.wait(2);
+    assert_eq!((gangs.count("small"), gangs.count("plain"), gangs.count("urgent")), (0, 1, 1));
+    // The pods there end: the gang starts, and the earmark is over.
+    let there: Vec<PodKey> = gangs
+        .cluster
+        .pods
+        .values()
+        .filter(|pod| pod.handoff.node.as_deref().is_some_and(|node| nodes.iter().any(|kept| kept == node)))
+        .map(|pod| pod.handoff.pod.key.clone())
+        .filter(|key| &*key.name != "plain")
+        .collect();
+    there.iter().for_each(|key| gangs.delete(&key.name));
+    gangs.wait(2);
+    assert_eq!((gangs.count("big"), kept(&gangs)), (2, Vec::new()));
+}
+
+#[test]
+fn a_pod_that_surely_ends_before_another_one_there_may_use_a_kept_node() {
+    let mut gangs = aged(|_| {});
+    let nodes = kept(&gangs);
+    let there = gangs.cluster.pods.values().filter(|pod| pod.handoff.node.as_deref() == Some(&nodes[0]));
+    let there: Vec<String> = there.map(|pod| pod.handoff.pod.key.name.to_string()).collect();
+    // It was bound 610 s ago and ends in 390 s.
+    gangs.change(&there[0], |facts| facts.spec.deadline = Some(1000));
+    gangs.delete(&there[1]);
+    gangs.delete(&there[2]);
+    for (name, deadline) in [("long", 600), ("short", 300)] {
+        let mut facts = gangs.facts(name, &[(key::NVIDIA_GPU, "1")], &[]);
+        facts.spec.deadline = Some(deadline);
+        gangs.cluster.submit(facts);
+        gangs.wait(1);
+    }
+    assert_eq!((gangs.count("long"), gangs.count("short")), (0, 1));
+}
+
+#[test]
+fn other_nodes_are_kept_when_they_need_a_fifth_fewer_gpus_to_come_free() {
+    let mut gangs = aged(|_| {});
+    let before = kept(&gangs);
+    let others: Vec<PodKey> = gangs
+        .cluster
+        .pods
+        .values()
+        .filter(|pod| pod.handoff.node.as_deref().is_some_and(|node| !before.iter().any(|kept| kept == node)))
+        .map(|pod| pod.handoff.pod.key.clone())
+        .collect();
+    others.iter().take(3).for_each(|key| gangs.delete(&key.name));
+    gangs.wait(11);
+    assert_eq!(kept(&gangs), before, "13 of 16 is not a fifth fewer than 16");
+    others.iter().skip(3).take(5).for_each(|key| gangs.delete(&key.name));
+    gangs.wait(11);
+    assert_ne!(kept(&gangs), before, "one node is free");
+    assert_eq!(gangs.reported("Earmarked"), 2);
+}
+
+#[test]
+fn an_earmark_ends_with_its_gang_its_limit_or_a_node_and_is_no_larger_than_its_share() {
+    let mut gangs = aged(|_| {});
+    gangs.delete("big-0");
+    gangs.delete("big-1");
+    gangs.wait(11);
+    assert_eq!(kept(&gangs), Vec::<String>::new(), "the gang is gone");
+
+    let mut gangs = aged(|policy| policy.limit = Duration::from_secs(60));
+    assert_eq!(kept(&gangs).len(), 2);
+    gangs.wait(75);
+    assert_eq!(kept(&gangs), Vec::<String>::new(), "it had them for long enough");
+
+    let mut gangs = aged(|_| {});
+    let lost = kept(&gangs)[0].clone();
+    gangs.cluster.change_node(&lost, |facts| facts.unschedulable = true);
+    gangs.wait(400);
+    assert!(kept(&gangs).len() == 2 && !kept(&gangs).contains(&lost), "{:?} without {lost}", kept(&gangs));
+    // Another leader chooses again.
+    gangs.cluster.step_down();
+    assert_eq!(kept(&gangs), Vec::<String>::new());
+    gangs.cluster.lead();
+    gangs.wait(2);
+    assert_eq!(kept(&gangs).len(), 2);
+
+    let gangs = aged(|policy| policy.share = 40);
+    assert_eq!(kept(&gangs), Vec::<String>::new());
+    assert!(
+        gangs.condition("big-0").contains("16 GPUs, and no more than 12 may be kept"),
+        "{}",
+        gangs.condition("big-0")
+    );
+    assert_eq!(kept(&aged(|policy| policy.after = Duration::ZERO)), Vec::<String>::new());
+}
