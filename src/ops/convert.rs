@@ -2,6 +2,7 @@
 //! has no counterpart is named line by line, as comments above the result.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write;
 use std::path::PathBuf;
 
 use anyhow::{Context, bail};
@@ -141,7 +142,7 @@ impl Converted {
         for (field, value) in entries(value) {
             match known.iter().find(|(theirs, _)| theirs == field) {
                 Some((_, ours)) if value.as_str() != Some("") => {
-                    drop(self.keys.insert((*ours).to_owned(), value.clone()))
+                    self.keys.insert((*ours).to_owned(), value.clone());
                 }
                 Some(_) => {}
                 None => self.leave(&format!("{path}.{field}"), "Baton has no such setting"),
@@ -167,7 +168,7 @@ impl Converted {
                     }
                 }
                 "percentageOfNodesToScore" => {
-                    self.leave("profiles[0].percentageOfNodesToScore", "every node is judged")
+                    self.leave("profiles[0].percentageOfNodesToScore", "every node is judged");
                 }
                 _ => self.leave(&format!("profiles[0].{key}"), "Baton has no such setting"),
             }
@@ -342,7 +343,7 @@ impl Converted {
             "# Made by `baton config convert`. The scores are those of the file, without Baton's default that packs GPUs.\n",
         );
         for left in &self.left {
-            text.push_str(&format!("# not carried over: {left}\n"));
+            writeln!(text, "# not carried over: {left}")?;
         }
         Ok(text + &print_yaml(&Value::from(file))?)
     }

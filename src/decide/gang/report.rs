@@ -48,10 +48,14 @@ impl Gangs {
         if let Some(record) = self.groups.get_mut(group) {
             record.tried = Some(GangState::of_group(cx.world, group));
         }
-        let aim = Aim::Minimum { once: self.satisfied_once(group) };
-        let needed: Vec<PodId> = TryOrder::of(cx, group, &[], aim).needed().collect();
-        if let Some(kept) = Earmarks::consider(cx, &Item::Group(group.clone()), &format!("gang {group}"), &needed) {
-            unfit.text = format!("{}; {kept}", unfit.text);
+        let item = Item::Group(group.clone());
+        let created = cx.world.gangs().of_group(group).filter_map(Gang::created).min();
+        if created.is_some_and(|created| Earmarks::is_aged(cx, &item, created)) {
+            let aim = Aim::Minimum { once: self.satisfied_once(group) };
+            let needed: Vec<PodId> = TryOrder::of(cx, group, &[], aim).needed().collect();
+            if let Some(kept) = Earmarks::consider(cx, &item, &format!("gang {group}"), &needed) {
+                unfit.text = format!("{}; {kept}", unfit.text);
+            }
         }
         let message = self.note_failure(cx, group, &unfit);
         self.run_clock(cx, group, !held.is_empty());

@@ -84,24 +84,17 @@ impl Earmarks {
     pub fn consider(cx: &mut Context<'_>, item: &Item, name: &str, members: &[PodId]) -> Option<String> {
         let policy = cx.config.earmarks;
         let waiting = || members.iter().filter_map(|id| cx.world.pod(*id)).filter(|pod| pod.asks_for_devices());
+        let since = waiting().map(|pod| pod.facts.handoff.created).max()?;
+        let priority = waiting().map(|pod| pod.facts.spec.priority).max()?;
+        let members: Vec<PodId> = waiting().map(|pod| pod.id).collect();
         if let Some(earmark) = cx.earmarks.current.as_mut().filter(|earmark| earmark.item == *item) {
-            earmark.members = waiting().map(|pod| pod.id).collect();
+            earmark.members = members;
             return cx.earmarks.text(cx.world);
         }
-        let since = waiting().map(|pod| pod.facts.handoff.created).max()?;
-        if policy.after.is_zero() || cx.earmarks.passed.get(item).is_some_and(|until| cx.now.mono < *until) {
+        let passed = cx.earmarks.passed.get(item).is_some_and(|until| cx.now.mono < *until);
+        if passed || !Self::is_aged(cx, item, since) || cx.earmarks.current.is_some() {
             return None;
         }
-        let age = Duration::try_from(cx.now.wall.duration_since(since)).unwrap_or_default();
-        if age < policy.after {
-            cx.queue.hurry(item.clone(), cx.now.mono + (policy.after - age));
-            return None;
-        }
-        if cx.earmarks.current.is_some() {
-            return None;
-        }
-        let members: Vec<PodId> = waiting().map(|pod| pod.id).collect();
-        let priority = waiting().map(|pod| pod.facts.spec.priority).max()?;
         let nodes = choose_nodes(cx, &members, priority)?;
         let gpus = |nodes: &mut dyn Iterator<Item = NodeId>| nodes.map(|id| gpus_of(cx.world, id)).sum::<i64>();
         let all = gpus(&mut cx.world.nodes().map(|(id, _)| id));
@@ -119,6 +112,17 @@ impl Earmarks {
         cx.earmarks.current = Some(Earmark { item: item.clone(), name, priority, nodes, members, since });
         cx.timers.set(cx.now.mono + CHECK, Timer::Earmark);
         Self::announce(cx)
+    }
+
+    /// `true` when a parked item that is as old as this may have the earmark; a younger one is tried again when it may.
+    pub fn is_aged(cx: &mut Context<'_>, item: &Item, since: Timestamp) -> bool {
+        let after = cx.config.earmarks.after;
+        let age = Duration::try_from(cx.now.wall.duration_since(since)).unwrap_or_default();
+        let left = after.saturating_sub(age);
+        if !left.is_zero() {
+            cx.queue.hurry(item.clone(), cx.now.mono + left);
+        }
+        !after.is_zero() && left.is_zero()
     }
 
     fn announce(cx: &mut Context<'_>) -> Option<String> {

@@ -47,7 +47,7 @@ pub fn unserved_text(want: Want, named: &str, ours: &str) -> String {
 pub fn controller_of(pod: &Pod) -> &str {
     let spec = &pod.facts.spec;
     let of_gang = || Some(&spec.gang.as_ref()?.owner.as_ref()?.uid);
-    spec.controller.as_ref().or_else(of_gang).map_or_else(|| pod.facts.handoff.pod.uid.as_str(), |uid| uid)
+    spec.controller.as_ref().or_else(of_gang).map_or_else(|| pod.facts.handoff.pod.uid.as_str(), Box::as_ref)
 }
 
 /// Pods of one controller that wait for a scheduler that is not Baton.

@@ -98,14 +98,12 @@ fn settle_in_order(gangs: &mut TestGangs, waiting: &mut Vec<String>, seed: u64) 
 #[test]
 fn no_younger_gang_or_pod_of_equal_request_starts_before_an_older_one() {
     let of = |name: &str| std::env::var(name).ok().map(|text| text.parse::<u64>().unwrap());
-    match of("ORDER_SEED") {
-        Some(seed) => world(seed),
-        None => {
-            let worlds = of("ORDER_WORLDS").unwrap_or(10_000);
-            println!("seeds 1 to {worlds}");
-            (1..=worlds).for_each(world);
-        }
+    if let Some(seed) = of("ORDER_SEED") {
+        return world(seed);
     }
+    let worlds = of("ORDER_WORLDS").unwrap_or(10_000);
+    println!("seeds 1 to {worlds}");
+    (1..=worlds).for_each(world);
 }
 
 #[test]

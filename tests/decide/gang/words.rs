@@ -489,9 +489,9 @@ fn a_pod_group_that_the_scheduler_made_for_pods_without_controller_goes_with_the
     }
     gangs.wait(2);
     let removed = ("ml/made".to_owned(), "u".into());
-    assert_eq!(gangs.cluster.pod_groups_removed, [removed.clone()]);
+    assert_eq!(gangs.cluster.pod_groups_removed, vec![removed.clone()]);
     gangs.wait(20);
-    assert_eq!(gangs.cluster.pod_groups_removed, [removed.clone(), removed.clone()], "the request was lost");
+    assert_eq!(gangs.cluster.pod_groups_removed, vec![removed; 2], "the request was lost");
     // A scheduler that starts finds what another one left.
     gangs.cluster.restart();
     gangs.settle();
