@@ -160,7 +160,7 @@ async fn an_edited_annotation_and_a_lost_ledger_give_neither_set_of_devices_away
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_shortened_annotation_and_a_lost_ledger_free_nothing_that_the_kubelets_stored_answer_names() {
+async fn a_shortened_annotation_and_a_lost_ledger_free_no_answered_device() {
     let mut cluster = cluster().await;
     cluster.create(&pod("edited").app("main", &[("nvidia.com/gpu", "2")])).await;
     cluster.until_running("edited").await;
@@ -195,7 +195,7 @@ async fn a_shortened_annotation_and_a_lost_ledger_free_nothing_that_the_kubelets
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_daemon_that_may_not_remove_the_lock_of_a_pod_that_it_has_served_says_so_and_the_next_pod_gets_it() {
+async fn a_daemon_that_cannot_unlock_says_so_and_the_next_pod_gets_the_node() {
     let cluster = cluster().await;
     let path = "/apis/admissionregistration.k8s.io/v1";
     let rules = json!([{"apiGroups": [""], "apiVersions": ["v1"], "operations": ["UPDATE"], "resources": ["nodes"]}]);

@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_that_is_proven_to_run_without_having_been_served_holds_nothing_and_one_that_is_not_keeps_its_promise() {
+    fn a_pod_that_is_proven_to_run_unserved_holds_nothing() {
         let mut pod = bound(1, &["GPU-1"]);
         pod.phase = Phase::Running;
         let pods = pods(&[&pod]);

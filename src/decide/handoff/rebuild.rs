@@ -405,7 +405,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_that_names_no_device_by_its_id_is_no_answer_of_a_name_that_delivers() {
+    fn an_answer_without_device_ids_says_nothing_of_a_name_that_delivers() {
         let container = container("main", App, &[(key::GPU_CORE, 50), (key::GPU_MEMORY_RATIO, 50)]);
         let pod = HandoffPod { phase: Phase::Pending, ..pod("a", vec![container]) };
         let mut unlisted = PodListing::default();
@@ -423,7 +423,7 @@ mod tests {
     }
 
     #[test]
-    fn a_listed_pod_whose_only_call_is_an_init_containers_is_served_once_its_answer_is_stored() {
+    fn an_init_containers_call_is_served_once_its_answer_is_stored() {
         let gpu = [(GPU, 1)];
         let pod = pod("a", vec![container("init", Init, &gpu), container("main", App, &[])]);
         let pod = with_assignment(pod, &[("init", &["GPU-1"])]);
@@ -452,7 +452,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_that_the_kubelet_does_not_list_yet_has_what_its_stored_answer_names_also_once_it_is_listed() {
+    fn an_unlisted_pod_has_what_its_stored_answer_names_also_once_listed() {
         // Not started by its status either: the kubelet has just started again, and admits the pod without a call.
         let pod = with_assignment(gpu_pod("a", 1), &[("main", &["GPU-1"])]);
         let mut unlisted = PodListing::default();

@@ -365,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn the_lock_of_a_holder_that_its_daemon_says_it_has_served_is_taken_over_at_once_and_the_pod_stays() {
+    fn a_lock_that_its_daemon_cannot_remove_is_taken_over_and_the_pod_stays() {
         for watched in [Duration::from_secs(1), 10 * MIN] {
             let intent = late(BoundHolder { served: true, ..UNSERVED }, watched);
             assert!(matches!(intent, Intent::TakeOver { reason: ReleaseReason::Served, .. }), "{intent:?}");

@@ -167,7 +167,7 @@ fn running_holder(cluster: &mut TestScheduler, name: &str) {
 }
 
 #[test]
-fn a_pod_that_runs_unserved_is_deleted_at_the_expiry_of_its_lock_and_again_until_it_is_gone() {
+fn an_unserved_pod_is_deleted_at_the_expiry_and_again_until_it_is_gone() {
     let mut cluster = four();
     running_holder(&mut cluster, "unserved");
     says(&mut cluster, &[("unserved", Entries::new())]);
@@ -199,7 +199,7 @@ fn a_pod_that_runs_is_not_deleted_once_its_daemon_takes_its_word_back() {
 }
 
 #[test]
-fn a_holder_that_its_daemon_has_served_keeps_running_where_the_daemon_cannot_remove_the_lock() {
+fn a_served_holder_stays_where_its_daemon_cannot_remove_the_lock() {
     let mut cluster = four();
     cluster.pod("served", ONE);
     cluster.settle();
