@@ -244,6 +244,19 @@ pub struct QueueReport {
     pub leading: bool,
     /// First what is being bound, then what is tried next.
     pub items: Vec<QueueItem>,
+    /// Nodes that are kept for a gang or pod that has waited long.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub kept: Vec<KeptNode>,
+}
+
+/// A node that takes no new pods with devices but those of one gang.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct KeptNode {
+    /// Its name.
+    pub node: String,
+    /// Whose it is: `gang ml/train`.
+    pub kept_for: String,
 }
 
 /// One queued item.

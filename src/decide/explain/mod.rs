@@ -15,6 +15,6 @@ pub use job::{JobExplanation, NodeRating, SeatExplanation};
 pub use what_if::Unadmitted;
 
 pub use answer::{
-    DeviceDetail, Explanation, NodeVerdict, PodState, PodVerdict, QueueItem, QueueReport, RatedNode, Rating, RuleCount,
-    WhatIf,
+    DeviceDetail, Explanation, KeptNode, NodeVerdict, PodState, PodVerdict, QueueItem, QueueReport, RatedNode, Rating,
+    RuleCount, WhatIf,
 };

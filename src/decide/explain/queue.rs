@@ -9,7 +9,7 @@ use crate::decide::scheduler::rules::plugins::scheduling_gates;
 use crate::decide::scheduler::timers::Moment;
 use crate::decide::world::gangs::Gang;
 
-use super::answer::{PodState, QueueItem, QueueReport};
+use super::answer::{KeptNode, PodState, QueueItem, QueueReport};
 use super::judged::{GANG_CHANGES, wakes};
 use super::pod::next_try;
 
@@ -25,7 +25,11 @@ impl Scheduler {
         let mut items: Vec<QueueItem> = items.into_iter().map(|(_, item)| item).collect();
         items.extend(self.held_groups(now));
         items.extend(self.requested_binds(now));
-        QueueReport { leading: self.is_leading(), items }
+        let kept = self.world().nodes().filter_map(|(_, node)| {
+            let kept_for = node.kept_for.as_ref()?.as_ref().to_owned();
+            Some(KeptNode { node: node.name.as_ref().to_owned(), kept_for })
+        });
+        QueueReport { leading: self.is_leading(), items, kept: kept.collect() }
     }
 
     /// Binds that another scheduler has requested: their pods are not in the queue.

@@ -11,6 +11,7 @@ use super::output::{self, Row};
 use super::snapshot::{self, Rules, Snapshot};
 use super::{gangs, jobs, locks, nodes, pods, queue};
 use crate::contract::key;
+use crate::decide::explain::KeptNode;
 use crate::ops::config::print_yaml;
 use crate::ops::leader::{Leader, LeaderArgs};
 use crate::ops::live;
@@ -127,15 +128,20 @@ pub async fn run(mut args: GetArgs) -> anyhow::Result<()> {
             finish(jobs::rows(jobs, args.within(), clock::wall()), &args)?
         }
         Resource::Nodes | Resource::Pods | Resource::Locks => {
-            render(&snapshot::read(live::connect(kubeconfig).await?, &args.agent_namespace).await?, &args)?
+            let snapshot = snapshot::read(live::connect(kubeconfig).await?, &args.agent_namespace).await?;
+            let kept = match args.resource {
+                Resource::Nodes => queue::kept_nodes(&args.scheduler, kubeconfig).await,
+                _ => Vec::new(),
+            };
+            render(&snapshot, &kept, &args)?
         }
     })
 }
 
 /// What `baton get` prints of `snapshot`: nodes, pods or locks.
-fn render(snapshot: &Snapshot, args: &GetArgs) -> anyhow::Result<String> {
+fn render(snapshot: &Snapshot, kept: &[KeptNode], args: &GetArgs) -> anyhow::Result<String> {
     match args.resource {
-        Resource::Nodes => finish(nodes::rows(snapshot, &args.rules()), args),
+        Resource::Nodes => finish(nodes::rows(snapshot, &args.rules(), kept), args),
         Resource::Pods => finish(pods::rows(snapshot, args.within(), &args.node_lock_key), args),
         _ => finish(locks::rows(snapshot, &args.rules()), args),
     }
@@ -173,7 +179,8 @@ mod tests {
 
     fn printed(line: &str) -> anyhow::Result<String> {
         let line = Line::try_parse_from(line.split(' '))?;
-        render(&cluster(), &line.get)
+        let kept = KeptNode { node: "node-b".to_owned(), kept_for: "gang ml/big".to_owned() };
+        render(&cluster(), &[kept], &line.get)
     }
 
     #[test]
@@ -182,7 +189,7 @@ mod tests {
         let node_a = table.lines().find(|line| line.starts_with("node-a")).unwrap();
         assert!(node_a.contains("1/2") && node_a.contains("fresh") && node_a.contains("ml/train"), "{table}");
         let node_b = table.lines().find(|line| line.starts_with("node-b")).unwrap();
-        assert!(node_b.contains("stale"), "{table}");
+        assert!(node_b.contains("stale") && node_b.contains("gang ml/big"), "{table}");
     }
 
     #[test]

@@ -12,6 +12,7 @@ use crate::cluster::agent_lease::LightLease;
 use crate::cluster::node::LightNode;
 use crate::contract::inventory::Device;
 use crate::contract::{AgentStatus, DeviceAllocation, DeviceType, Identity, key};
+use crate::decide::explain::KeptNode;
 
 /// One node.
 #[derive(Debug, Clone, Serialize)]
@@ -29,6 +30,9 @@ pub struct NodeRow {
     pub agent: Option<AgentRow>,
     /// The lock, if the node is locked.
     pub lock: Option<super::LockRow>,
+    /// The gang or pod that it is kept for, where the scheduler could be asked.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub kept_for: Option<String>,
 }
 
 /// Devices of one type.
@@ -60,8 +64,8 @@ pub struct AgentRow {
     pub fresh: bool,
 }
 
-/// Every node.
-pub fn rows(snapshot: &Snapshot, rules: &Rules) -> Vec<NodeRow> {
+/// Every node. `kept` are those that the scheduler keeps for a gang.
+pub fn rows(snapshot: &Snapshot, rules: &Rules, kept: &[KeptNode]) -> Vec<NodeRow> {
     let locks = super::locks::rows(snapshot, rules);
     let agent = |lease| agent(lease, snapshot.wall, rules.stale);
     let row = |node: &LightNode, name: &str| NodeRow {
@@ -71,6 +75,7 @@ pub fn rows(snapshot: &Snapshot, rules: &Rules) -> Vec<NodeRow> {
         rdma: count(snapshot, name, &DeviceType::Rdma),
         agent: snapshot.leases.get(&AgentStatus::lease_name(name)).map(agent),
         lock: locks.iter().find(|lock| lock.node == name).cloned(),
+        kept_for: kept.iter().find(|kept| kept.node == name).map(|kept| kept.kept_for.clone()),
     };
     snapshot.nodes.iter().map(|node| row(node, name_of(node))).collect()
 }
@@ -137,9 +142,8 @@ impl Row for NodeRow {
     const WHAT: &'static str = "node";
     const PLURAL: &'static str = "nodes";
     const NONE: &'static str = "The cluster has no nodes.";
-    const HEADERS: &'static str =
-        "NAME,STATUS,GPUS FREE,SHARED,UNHEALTHY,NICS FREE,AGENT,LOCK HOLDER,LOCK AGE,VERSION,IDENTITY,REGISTERED";
-    const NARROW: usize = 9;
+    const HEADERS: &'static str = "NAME,STATUS,GPUS FREE,SHARED,UNHEALTHY,NICS FREE,AGENT,LOCK HOLDER,LOCK AGE,KEPT FOR,VERSION,IDENTITY,REGISTERED";
+    const NARROW: usize = 10;
     fn name(&self) -> &str {
         &self.name
     }
@@ -174,6 +178,7 @@ impl Row for NodeRow {
             freshness.trim_end().to_owned(),
             lock.map(|lock| lock.holder.clone().unwrap_or_else(|| lock.state.word().to_owned())).unwrap_or_default(),
             lock.and_then(|lock| lock.age_seconds).map(seconds).unwrap_or_default(),
+            self.kept_for.clone().unwrap_or_default(),
             agent.and_then(|agent| agent.version.clone()).unwrap_or_default(),
             identity.unwrap_or_default().to_owned(),
             agent.map(|agent| agent.registered.join(",")).unwrap_or_default(),
@@ -189,7 +194,7 @@ mod tests {
     #[test]
     fn devices_are_free_partly_used_or_unhealthy() {
         let mut cluster = cluster();
-        let gpus = |cluster: &Snapshot, at: usize| rows(cluster, &rules())[at].gpu.clone();
+        let gpus = |cluster: &Snapshot, at: usize| rows(cluster, &rules(), &[])[at].gpu.clone();
         assert_eq!(gpus(&cluster, 0), DeviceCount { total: 2, free: 1, partly: 0, unhealthy: 0 });
         assert_eq!(gpus(&cluster, 1), DeviceCount { total: 1, free: 0, partly: 0, unhealthy: 1 });
         let train = cluster.pods.values_mut().next().unwrap();
@@ -203,10 +208,10 @@ mod tests {
     #[test]
     fn an_agent_is_stale_after_ninety_seconds() {
         let mut cluster = cluster();
-        let fresh = |cluster: &Snapshot| rows(cluster, &rules())[0].agent.clone().unwrap().fresh;
+        let fresh = |cluster: &Snapshot| rows(cluster, &rules(), &[])[0].agent.clone().unwrap().fresh;
         assert!(fresh(&cluster));
         cluster.wall = "2026-11-21T02:37:21Z".parse().unwrap();
         assert!(!fresh(&cluster));
-        assert!(rows(&cluster, &rules())[2].agent.is_none());
+        assert!(rows(&cluster, &rules(), &[])[2].agent.is_none());
     }
 }

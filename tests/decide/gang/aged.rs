@@ -190,6 +190,34 @@ fn kept_nodes_take_the_gang_and_higher_priority_and_pods_without_devices_only() 
     assert_eq!((gangs.count("big"), kept(&gangs)), (2, Vec::new()));
 }
 
+/// Everything on these nodes ends.
+fn empty(gangs: &mut TestGangs, nodes: &[String]) {
+    let pods = gangs.cluster.pods.values();
+    let there = pods.filter(|pod| pod.handoff.node.as_deref().is_some_and(|node| nodes.iter().any(|of| of == node)));
+    let there: Vec<String> = there.map(|pod| pod.handoff.pod.key.name.to_string()).collect();
+    there.iter().for_each(|name| gangs.delete(name));
+}
+
+#[test]
+fn of_two_large_gangs_the_younger_gets_its_turn_after_the_older() {
+    let mut gangs = aged(|_| {});
+    let keys = gang("next", "2", &[]);
+    (0..2).for_each(|n| gangs.asks(&format!("next-{n}"), &[(key::NVIDIA_GPU, "8")], &keys));
+    gangs.wait(610);
+    let first = kept(&gangs);
+    empty(&mut gangs, &first);
+    gangs.wait(70);
+    assert_eq!((gangs.count("big"), gangs.count("next")), (2, 0));
+    let second = kept(&gangs);
+    assert_eq!(second.len(), 2, "its turn");
+    let report = gangs.cluster.queue_report().kept;
+    let said: Vec<&str> = report.iter().map(|kept| kept.kept_for.as_str()).collect();
+    assert_eq!(said, ["gang ml/next"; 2], "as `baton get nodes` shows it");
+    empty(&mut gangs, &second);
+    gangs.wait(70);
+    assert_eq!((gangs.count("next"), kept(&gangs)), (2, Vec::new()));
+}
+
 #[test]
 fn a_pod_that_surely_ends_before_another_one_there_may_use_a_kept_node() {
     let mut gangs = aged(|_| {});
