@@ -69,6 +69,8 @@ impl Earmark {
 #[derive(Debug, Default)]
 pub struct Earmarks {
     current: Option<Earmark>,
+    /// Nodes that are open to the item in hand.
+    opened: Vec<NodeId>,
     /// Until when these have none.
     passed: BTreeMap<Item, Duration>,
 }
@@ -162,13 +164,15 @@ impl Earmarks {
             .copied()
             .filter(|node| all || end.is_some_and(|end| last_known_end(cx.world, *node).is_some_and(|last| end < last)))
             .collect();
-        open.into_iter().for_each(|node| cx.world.keep(node, None));
+        open.iter().for_each(|node| cx.world.keep(*node, None));
+        cx.earmarks.opened = open;
     }
 
-    /// Closes the kept nodes.
+    /// Closes the nodes that were opened, and no others: each change of a node has it judged again.
     pub fn close(cx: &mut Context<'_>) {
+        let opened = std::mem::take(&mut cx.earmarks.opened);
         let Some(earmark) = &cx.earmarks.current else { return };
-        earmark.nodes.iter().for_each(|node| cx.world.keep(*node, Some(Arc::clone(&earmark.name))));
+        opened.into_iter().for_each(|node| cx.world.keep(node, Some(Arc::clone(&earmark.name))));
     }
 
     /// `item` has its nodes, or does not wait any more.
@@ -186,7 +190,7 @@ impl Earmarks {
     }
 
     /// Ends the earmark when it has been there for too long, its pods do not wait any more, or a node is lost: then nodes are chosen
-    /// anew after the next attempt.
+    /// again after the next attempt.
     pub fn check(cx: &mut Context<'_>) {
         let Some(earmark) = &cx.earmarks.current else { return };
         let too_long = cx.now.mono >= earmark.since + cx.config.earmarks.limit;
@@ -219,8 +223,8 @@ impl Earmarks {
         let better = better.filter(|(busy, _)| *busy < now && busy * 10 <= now * 8).map(|(_, other)| other);
         let changed = better.is_some();
         let nodes = better.unwrap_or_else(|| earmark.nodes.clone());
+        nodes.iter().for_each(|node| cx.world.keep(*node, Some(Arc::clone(&earmark.name))));
         cx.earmarks.current = Some(Earmark { nodes, ..earmark });
-        Self::close(cx);
         if changed {
             Self::announce(cx);
             cx.room_freed();

@@ -219,6 +219,21 @@ fn of_two_large_gangs_the_younger_gets_its_turn_after_the_older() {
 }
 
 #[test]
+fn a_decision_beside_an_earmark_judges_no_kept_node_again() {
+    let mut gangs = aged(|_| {});
+    let kept = kept(&gangs);
+    // Twice: a shape that no decision has met is judged on every node.
+    let mut judged = Vec::new();
+    for name in ["first", "second"] {
+        let before = gangs.cluster.stats().judged;
+        gangs.member(name, &[]);
+        gangs.settle();
+        judged.push(gangs.cluster.stats().judged - before);
+    }
+    assert!(gangs.count("second") == 1 && judged[1] < kept.len() as u64, "{judged:?} judged, {} kept", kept.len());
+}
+
+#[test]
 fn a_pod_that_surely_ends_before_another_one_there_may_use_a_kept_node() {
     let mut gangs = aged(|_| {});
     let nodes = kept(&gangs);
