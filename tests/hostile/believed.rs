@@ -54,6 +54,19 @@ async fn another(cluster: &TestCluster, held: &DeviceId) -> DeviceId {
     ids.find(|id| id != held).unwrap()
 }
 
+/// A new scheduler, and a daemon that has lost its ledger; waits until that says that `edited` may hold these devices.
+async fn start_without_ledger(cluster: &mut TestCluster, held: &[&DeviceId]) {
+    std::fs::remove_file(cluster.path("node-0/state/ledger.json")).expect("the ledger was there");
+    cluster.scheduler.restart();
+    cluster.nodes[0].agent.restart();
+    cluster.until_agent_is_ready().await;
+    until("the daemon says what the pod holds", SOON, async || {
+        let (_, out, _) = cluster.baton(&["audit", "--agent-namespace", NAMESPACE]).await;
+        (out.contains("default/edited") && held.iter().all(|id| out.contains(id.as_str()))).then_some(())
+    })
+    .await;
+}
+
 /// Creates pods with one GPU each, and waits until so many of them run; none has a GPU that is `taken`.
 async fn fill(cluster: &TestCluster, count: usize, run: usize, taken: &DeviceId) {
     create(cluster, count).await;
@@ -147,15 +160,7 @@ async fn an_edited_annotation_and_a_lost_ledger_give_neither_set_of_devices_away
     cluster.until_unlocked(SOON).await;
     cluster.nodes[0].agent.kill();
     edit(&cluster, "edited", &held, &other).await;
-    std::fs::remove_file(cluster.path("node-0/state/ledger.json")).expect("the ledger was there");
-    cluster.scheduler.restart();
-    cluster.nodes[0].agent.restart();
-    cluster.until_agent_is_ready().await;
-    until("the daemon says what the pod may hold", SOON, async || {
-        let (_, out, _) = cluster.baton(&["audit", "--agent-namespace", NAMESPACE]).await;
-        (out.contains(held.as_str()) && out.contains(other.as_str())).then_some(())
-    })
-    .await;
+    start_without_ledger(&mut cluster, &[&held, &other]).await;
     fill(&cluster, 7, 6, &held).await;
 }
 
@@ -180,15 +185,7 @@ async fn a_shortened_annotation_and_a_lost_ledger_free_no_answered_device() {
     }
     let edited = json!({key::DEVICE_ALLOCATED: allocated.to_string(), key::CONTAINER_DEVICES: split.to_string()});
     patch(&cluster, "/api/v1/namespaces/default/pods/edited", edited).await;
-    std::fs::remove_file(cluster.path("node-0/state/ledger.json")).expect("the ledger was there");
-    cluster.scheduler.restart();
-    cluster.nodes[0].agent.restart();
-    cluster.until_agent_is_ready().await;
-    until("the daemon says what the pod holds", SOON, async || {
-        let (_, out, _) = cluster.baton(&["audit", "--agent-namespace", NAMESPACE]).await;
-        (out.contains("default/edited") && out.contains(second.as_str())).then_some(())
-    })
-    .await;
+    start_without_ledger(&mut cluster, &[second]).await;
     let (_, out, _) = cluster.baton(&["get", "pods", "--agent-namespace", NAMESPACE]).await;
     assert!(out.contains("which its annotation does not say"), "{out}");
     fill(&cluster, 7, 6, second).await;
@@ -236,15 +233,7 @@ async fn edited_amounts_and_a_lost_ledger_make_no_room_on_a_gpu_that_is_taken() 
     let text = |key: &str| annotations[key].replace("\"100\"", "\"1\"");
     let edited = json!({key::DEVICE_ALLOCATED: text(key::DEVICE_ALLOCATED), key::CONTAINER_DEVICES: text(key::CONTAINER_DEVICES)});
     patch(&cluster, "/api/v1/namespaces/default/pods/edited", edited).await;
-    std::fs::remove_file(cluster.path("node-0/state/ledger.json")).expect("the ledger was there");
-    cluster.scheduler.restart();
-    cluster.nodes[0].agent.restart();
-    cluster.until_agent_is_ready().await;
-    until("the daemon says what the pod holds", SOON, async || {
-        let (_, out, _) = cluster.baton(&["audit", "--agent-namespace", NAMESPACE]).await;
-        (out.contains("default/edited") && out.contains(held.as_str())).then_some(())
-    })
-    .await;
+    start_without_ledger(&mut cluster, &[&held]).await;
     fill(&cluster, 8, 7, &held).await;
 }
 
@@ -263,8 +252,8 @@ async fn pods_that_come_with_their_node_and_a_forged_assignment_take_no_devices(
             "spec": {"nodeName": "node-0", "schedulerName": "none", "containers": containers}});
         Call::create("/api/v1/namespaces/default/pods", pod).send(&cluster.client).await.expect("no policy stands");
     }
-    let nobody = DeviceId::parse("GPU-none").unwrap();
-    fill(&cluster, 8, 8, &nobody).await;
+    let none = DeviceId::parse("GPU-none").unwrap();
+    fill(&cluster, 8, 8, &none).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -9,7 +9,7 @@ use crate::contract::gang::{GangId, MatchPolicy, PodGroupPhase};
 use crate::decide::gang::{RootCause, is_ours};
 use crate::decide::scheduler::queue::{Item, QueueState};
 use crate::decide::scheduler::timers::Moment;
-use crate::decide::scheduler::{Scheduler, unserved_text, wants_of_another};
+use crate::decide::scheduler::{Scheduler, other_scheduler_text, wants_of_another};
 use crate::decide::world::Pod;
 use crate::decide::world::gangs::{Gang, GroupId, Member, MemberState, NotReady, rule};
 
@@ -176,7 +176,7 @@ impl Scheduler {
             holding_since: progress.holding_since,
             attempts: progress.attempts,
             next_try: self.queue().next_try(Item::Group(group.clone()), now),
-            last_failure: self.unserved(gang).or(progress.last_failure),
+            last_failure: self.of_other_scheduler(gang).or(progress.last_failure),
         }
     }
 
@@ -206,7 +206,7 @@ impl Scheduler {
             None => match (state, &progress.last_failure) {
                 ("waiting" | "holding", Some(failure)) => failure.clone(),
                 ("waiting" | "holding", None) => {
-                    self.unserved(gang).unwrap_or_else(|| "it was not tried yet".to_owned())
+                    self.of_other_scheduler(gang).unwrap_or_else(|| "it was not tried yet".to_owned())
                 }
                 ("finished", _) => "no member is left".to_owned(),
                 _ => format!("{} of {} members have a node", counts.placed(), gang.config().min.unwrap_or(0)),
@@ -240,13 +240,13 @@ impl Scheduler {
     }
 
     /// What is wrong where a member waits for a scheduler that is not Baton.
-    fn unserved(&self, gang: &Gang) -> Option<String> {
+    fn of_other_scheduler(&self, gang: &Gang) -> Option<String> {
         let config = self.config();
         let served = |name: &str| config.scheduler_names.contains(name) || config.asking_names.contains(name);
         let mut pods = gang.members().filter_map(|member| self.world().pod(member.pod));
         let (pod, want) = pods.find_map(|pod| Some((pod, wants_of_another(self.world(), pod, served)?)))?;
         let ours = config.scheduler_names.first().map_or("", |name| name);
-        Some(unserved_text(want, &pod.facts.handoff.scheduler_name, ours))
+        Some(other_scheduler_text(want, &pod.facts.handoff.scheduler_name, ours))
     }
 
     fn member_view(&self, member: &Member) -> MemberView {

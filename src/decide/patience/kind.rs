@@ -1,4 +1,4 @@
-//! Kinds of pods, told apart by what they ask of a node.
+//! Kinds of pods, by what they ask of a node.
 
 /// Groups of kinds: up to one GPU, 2, 3 and 4, more. Each keeps a weight of its own, so that the many small pods do not decide
 /// alone what is kept for the few large ones.

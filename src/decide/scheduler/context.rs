@@ -10,6 +10,7 @@ use crate::decide::world::{NodeId, Pod, PodId, Wake, World};
 
 use super::earmarks::Earmarks;
 use super::effect::{Effect, Effects};
+use super::other_schedulers::OtherSchedulers;
 use super::preemption::Preemption;
 use super::queue::Queue;
 use super::reporter::Reporter;
@@ -19,7 +20,6 @@ use super::select::choose::{Choice, choose};
 use super::select::index::Index;
 use super::settings::{Config, NodeSearch, Stats};
 use super::timers::{Moment, Timers};
-use super::unserved::Unserved;
 
 /// Id of a pod that is judged and does not exist yet.
 pub const NEW_POD: PodId = PodId(u64::MAX);
@@ -53,7 +53,7 @@ pub struct Context<'a> {
     /// Nodes that are kept for a group or pod.
     pub earmarks: &'a mut Earmarks,
     /// Pods that wait for another scheduler and want something of ours.
-    pub unserved: &'a mut Unserved,
+    pub other_schedulers: &'a mut OtherSchedulers,
     /// Numbers and bind times that are used once.
     pub sequence: &'a mut Sequence,
     /// Counters.

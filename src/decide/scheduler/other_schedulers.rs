@@ -10,7 +10,7 @@ use super::context::Context;
 use super::timers::Timer;
 
 /// How long such a pod waits unbound before it is reported: its own scheduler may bind it meanwhile.
-pub const UNSERVED_AFTER: Duration = Duration::from_secs(30);
+pub const OTHER_SCHEDULER_AFTER: Duration = Duration::from_secs(30);
 
 /// What a pod wants of Baton that the scheduler it names does not give: a gang, or a device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -33,7 +33,7 @@ pub fn wants_of_another(world: &World, pod: &Pod, served: impl Fn(&str) -> bool)
 }
 
 /// Why Baton leaves such a pod alone, and what to do. `ours`: the name to set.
-pub fn unserved_text(want: Want, named: &str, ours: &str) -> String {
+pub fn other_scheduler_text(want: Want, named: &str, ours: &str) -> String {
     let want = match want {
         Want::Gang => "carries a gang key",
         Want::Device => "asks for a device",
@@ -57,36 +57,36 @@ struct Controller {
     reported: bool,
 }
 
-/// The unserved pods that were seen.
+/// Pods of other schedulers that were seen.
 #[derive(Debug, Default)]
-pub struct Unserved {
+pub struct OtherSchedulers {
     controller_of: BTreeMap<PodId, Box<str>>,
     controllers: BTreeMap<Box<str>, Controller>,
 }
 
-impl Unserved {
+impl OtherSchedulers {
     /// A pod has come or changed.
     pub fn observe(cx: &mut Context<'_>, id: PodId) {
-        let known = cx.unserved.controller_of.contains_key(&id);
+        let known = cx.other_schedulers.controller_of.contains_key(&id);
         match cx.world.pod(id).filter(|pod| cx.leading && want(cx, pod).is_some()) {
-            None => cx.unserved.forget(id),
+            None => cx.other_schedulers.forget(id),
             Some(_) if known => {}
             Some(pod) => {
                 let key: Box<str> = controller_of(pod).into();
-                cx.unserved.controllers.entry(Box::clone(&key)).or_default().pods.insert(id);
-                cx.unserved.controller_of.insert(id, key);
-                cx.timers.set(cx.now.mono + UNSERVED_AFTER, Timer::Unserved(id));
+                cx.other_schedulers.controllers.entry(Box::clone(&key)).or_default().pods.insert(id);
+                cx.other_schedulers.controller_of.insert(id, key);
+                cx.timers.set(cx.now.mono + OTHER_SCHEDULER_AFTER, Timer::OtherScheduler(id));
             }
         }
     }
 
-    /// A pod has waited for [`UNSERVED_AFTER`].
+    /// A pod has waited for [`OTHER_SCHEDULER_AFTER`].
     pub fn due(cx: &mut Context<'_>, id: PodId) {
         let Some((pod, want)) = cx.world.pod(id).and_then(|pod| Some((pod, want(cx, pod)?))) else { return };
         let ours = cx.config.scheduler_names.first().map_or("", |name| name);
-        let text = unserved_text(want, &pod.facts.handoff.scheduler_name, ours);
-        let Some(key) = cx.unserved.controller_of.get(&id) else { return };
-        let Some(controller) = cx.unserved.controllers.get_mut(key) else { return };
+        let text = other_scheduler_text(want, &pod.facts.handoff.scheduler_name, ours);
+        let Some(key) = cx.other_schedulers.controller_of.get(&id) else { return };
+        let Some(controller) = cx.other_schedulers.controllers.get_mut(key) else { return };
         if !std::mem::replace(&mut controller.reported, true) {
             cx.event(id, true, "NotScheduledByBaton", text);
         }

@@ -11,7 +11,7 @@
 //! | [`Reservations`] | room of pods that have a node and are not being bound yet |
 //! | [`Preemption`] | nominated pods and their victims |
 //! | [`Earmarks`] | nodes that are kept for a group or pod that has waited long |
-//! | [`Unserved`] | pods that name another scheduler and want something of ours |
+//! | [`OtherSchedulers`] | pods that name another scheduler and want something of ours |
 //! | [`Binder`] | bind attempts, lock queues, releases of locks, binds for other schedulers |
 //! | [`Gangs`] | progress of groups of gangs, commits |
 //! | [`TyJobs`] | records and places of TYJobs |
@@ -35,6 +35,7 @@ use super::context::{BindEvent, Context, Sequence, Step};
 use super::earmarks::Earmarks;
 use super::effect::{Effect, EffectResult, Effects};
 use super::extend::{self, DeviceFits, NodeVictims};
+use super::other_schedulers::OtherSchedulers;
 use super::preemption::Preemption;
 use super::queue::{Item, Queue};
 use super::reporter::Reporter;
@@ -45,7 +46,6 @@ use super::schedule_one::schedule_one;
 use super::select::index::Index;
 use super::settings::{Config, Stats};
 use super::timers::{Moment, Timer, Timers};
-use super::unserved::Unserved;
 
 /// Agents are checked for staleness this often: each check costs a step per node.
 const AGE: Duration = Duration::from_millis(500);
@@ -62,7 +62,7 @@ pub struct Scheduler {
     reservations: Reservations,
     preemption: Preemption,
     earmarks: Earmarks,
-    unserved: Unserved,
+    other_schedulers: OtherSchedulers,
     binder: Binder,
     gangs: Gangs,
     tyjobs: TyJobs,
@@ -90,7 +90,7 @@ impl Scheduler {
             reservations: Reservations::default(),
             preemption: Preemption::default(),
             earmarks: Earmarks::default(),
-            unserved: Unserved::default(),
+            other_schedulers: OtherSchedulers::default(),
             binder: Binder::default(),
             gangs: Gangs::default(),
             tyjobs: TyJobs::default(),
@@ -185,7 +185,7 @@ impl Scheduler {
             reservations: &mut self.reservations,
             preemption: &mut self.preemption,
             earmarks: &mut self.earmarks,
-            unserved: &mut self.unserved,
+            other_schedulers: &mut self.other_schedulers,
             sequence: &mut self.sequence,
             stats: &mut self.stats,
             effects,
@@ -211,7 +211,7 @@ impl Scheduler {
         *cx.earmarks = Earmarks::default();
         // Items taken for bind attempts must not stay in the queue, and another leader may have written other conditions.
         *cx.queue = Queue::new(cx.config.queue);
-        (*cx.timers, *cx.reporter, *cx.preemption, *cx.unserved) = Default::default();
+        (*cx.timers, *cx.reporter, *cx.preemption, *cx.other_schedulers) = Default::default();
         cx.steps.clear();
         if !leading {
             return effects;
@@ -227,7 +227,7 @@ impl Scheduler {
         self.route(now, &mut effects);
         for id in all {
             self.enqueue(id, now, &mut effects);
-            Unserved::observe(&mut self.split(now, &mut effects).0, id);
+            OtherSchedulers::observe(&mut self.split(now, &mut effects).0, id);
         }
         let (mut cx, binder, ..) = self.split(now, &mut effects);
         binder.sweep_all(&mut cx);
@@ -357,7 +357,7 @@ impl Scheduler {
             Timer::EvictMember(id) => gangs.evict_again(cx, id),
             Timer::Permit(id) => cx.steps.push(Step::Permit(id)),
             Timer::Earmark => Earmarks::check(cx),
-            Timer::Unserved(id) => Unserved::due(cx, id),
+            Timer::OtherScheduler(id) => OtherSchedulers::due(cx, id),
             Timer::Report(id) if binder.has_left_queue(id) => cx.reporter.forget(id),
             Timer::Report(id) => Reporter::due(cx, id),
             Timer::TyJob(key) => tyjobs.due(cx, &key),
@@ -456,7 +456,7 @@ impl Scheduler {
         for id in &changes.gone {
             cx.queue.remove(*id);
             cx.reporter.forget(*id);
-            cx.unserved.forget(*id);
+            cx.other_schedulers.forget(*id);
             cx.reservations.unpin(*id);
             Preemption::gone(&mut cx, *id);
             Reservations::release(&mut cx, *id);
@@ -496,7 +496,7 @@ impl Scheduler {
     fn pod_changed(&mut self, id: PodId, now: Moment, effects: &mut Effects) {
         let (mut cx, binder, gangs, _) = self.split(now, effects);
         let cx = &mut cx;
-        Unserved::observe(cx, id);
+        OtherSchedulers::observe(cx, id);
         let Some(pod) = cx.world.pod(id) else { return };
         let deleting = pod.facts.handoff.deleting.is_some();
         match pod.place {

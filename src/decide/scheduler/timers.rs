@@ -51,8 +51,8 @@ pub enum Timer {
     BindRequest(PodId),
     /// TyJobs: the job is reviewed.
     TyJob(PodKey),
-    /// Unserved: a pod of another scheduler has waited for a while.
-    Unserved(PodId),
+    /// A pod of another scheduler has waited for a while.
+    OtherScheduler(PodId),
     /// Earmarks: the earmark is checked.
     Earmark,
     /// Binder: every lock is checked.

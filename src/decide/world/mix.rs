@@ -196,7 +196,7 @@ impl World {
         &self.mix
     }
 
-    /// Begins to learn anew, from the pods that live, in the order of their creation: what a scheduler knows when it begins to lead.
+    /// Learns from the start again, from the pods that live, in the order of their creation: what a scheduler knows when it begins to lead.
     pub fn learn_again(&mut self) {
         let epoch = self.mix.epoch + 1;
         self.mix = Mix { epoch, ..Mix::new(self.policy.mix) };
@@ -260,9 +260,9 @@ impl World {
             0 => Some(0),
             other => Some(weights.iter().position(|(_, known)| *known == other)? as u16 + 1),
         };
-        let told =
+        let with_bits =
             parts.iter().filter_map(|(kind, part)| Some((Kind { selector: bit(kind.selector)?, ..*kind }, *part)));
-        let parts = told.collect();
+        let parts = with_bits.collect();
         let chosen: Vec<Arc<Selector>> =
             weights.iter().map(|(_, selector)| self.mix.selectors[usize::from(*selector) - 1].clone()).collect();
         let mut classes = std::collections::BTreeMap::new();

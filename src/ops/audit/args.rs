@@ -8,7 +8,7 @@ use anyhow::Context as _;
 use clap::{Args, ValueEnum};
 use serde_json::json;
 
-use super::read::{self, AuditReport, AuditRules, Unserved};
+use super::read::{self, AuditReport, AuditRules, OtherScheduler};
 use crate::contract::key;
 use crate::ops::admission::Policies;
 use crate::ops::config::print_yaml;
@@ -19,7 +19,7 @@ use crate::ops::values;
 /// How to print.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Output {
-    /// One JSON object: `{"nodes":3,"devices":3,"pods":12,"violations":[{"kind":"DeviceTwice","text":"…",…}],"unserved":[],"admission":{"state":"inForce"}}`.
+    /// One JSON object: `{"nodes":3,"devices":3,"pods":12,"violations":[{"kind":"DeviceTwice","text":"…",…}],"otherScheduler":[],"admission":{"state":"inForce"}}`.
     Json,
     /// The same as YAML.
     Yaml,
@@ -67,7 +67,7 @@ pub async fn run(args: AuditArgs) -> anyhow::Result<ExitCode> {
 }
 
 fn print(report: &AuditReport, policies: &Policies, output: Option<Output>) -> anyhow::Result<String> {
-    let AuditReport { nodes, devices, pods, violations, unserved, leases_unread } = report;
+    let AuditReport { nodes, devices, pods, violations, other_scheduler, leases_unread } = report;
     if let Some(output) = output {
         let mut printed = json!(report);
         for (item, violation) in printed["violations"].as_array_mut().into_iter().flatten().zip(violations) {
@@ -94,7 +94,7 @@ fn print(report: &AuditReport, policies: &Policies, output: Option<Output>) -> a
     for words in policy_words {
         writeln!(text, "{}{words}", if broken == 0 { "note: " } else { "" })?;
     }
-    for Unserved { pods, text: why } in unserved {
+    for OtherScheduler { pods, text: why } in other_scheduler {
         let more = if pods.len() > 1 { format!(" and {} more", pods.len() - 1) } else { String::new() };
         writeln!(text, "note: pod {}{more}: {why}", pods.first().map_or("", String::as_str))?;
     }

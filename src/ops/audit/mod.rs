@@ -4,4 +4,4 @@ mod args;
 mod read;
 
 pub use args::{AuditArgs, Output, run};
-pub use read::{AuditReport, AuditRules, ClusterObjects, Unserved, read, report};
+pub use read::{AuditReport, AuditRules, ClusterObjects, OtherScheduler, read, report};

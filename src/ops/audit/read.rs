@@ -13,13 +13,14 @@ use crate::cluster::pod::LightPod;
 use crate::contract::inventory::Device;
 use crate::contract::key;
 use crate::decide::audit::{Violation, check_cluster};
-use crate::decide::scheduler::{UNSERVED_AFTER, controller_of, unserved_text, wants_of_another};
+use crate::decide::scheduler::{OTHER_SCHEDULER_AFTER, controller_of, other_scheduler_text, wants_of_another};
 use crate::decide::world::{LeaseHome, World, WorldEvent, WorldPolicy};
 use crate::ops::live::{self, all};
 use crate::runtime::clock;
 
 /// The objects read and the violations found.
 #[derive(Debug, Clone, Serialize)]
+#[serde(rename_all = "camelCase")]
 pub struct AuditReport {
     /// Nodes read.
     pub nodes: usize,
@@ -33,12 +34,12 @@ pub struct AuditReport {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub leases_unread: Option<String>,
     /// Pods that wait for a scheduler that is not Baton, by controller.
-    pub unserved: Vec<Unserved>,
+    pub other_scheduler: Vec<OtherScheduler>,
 }
 
 /// Pods of one controller that carry a gang key or ask for devices and name a scheduler that is not Baton.
 #[derive(Debug, Clone, Serialize)]
-pub struct Unserved {
+pub struct OtherScheduler {
     /// `namespace/name`.
     pub pods: Vec<String>,
     /// What is wrong, and what to do.
@@ -110,22 +111,24 @@ pub fn report(read: ClusterObjects, rules: &AuditRules, wall: Timestamp) -> Audi
         devices: counts.1,
         pods: counts.2,
         violations,
-        unserved: unserved(&world, rules, wall),
+        other_scheduler: other_scheduler(&world, rules, wall),
         leases_unread: None,
     }
 }
 
-fn unserved(world: &World, rules: &AuditRules, wall: Timestamp) -> Vec<Unserved> {
-    let mut found: BTreeMap<&str, Unserved> = BTreeMap::new();
+fn other_scheduler(world: &World, rules: &AuditRules, wall: Timestamp) -> Vec<OtherScheduler> {
+    let mut found: BTreeMap<&str, OtherScheduler> = BTreeMap::new();
     let served = |name: &str| rules.schedulers.iter().any(|ours| ours == name);
     for pod in world.pods() {
         let handoff = &pod.facts.handoff;
-        let old = Duration::try_from(wall.duration_since(handoff.created)).is_ok_and(|age| age >= UNSERVED_AFTER);
+        let old =
+            Duration::try_from(wall.duration_since(handoff.created)).is_ok_and(|age| age >= OTHER_SCHEDULER_AFTER);
         let Some(want) = wants_of_another(world, pod, served).filter(|_| old) else { continue };
         let ours = rules.schedulers.first().map_or("", String::as_str);
-        let of_controller = found
-            .entry(controller_of(pod))
-            .or_insert_with(|| Unserved { pods: Vec::new(), text: unserved_text(want, &handoff.scheduler_name, ours) });
+        let of_controller = found.entry(controller_of(pod)).or_insert_with(|| OtherScheduler {
+            pods: Vec::new(),
+            text: other_scheduler_text(want, &handoff.scheduler_name, ours),
+        });
         of_controller.pods.push(pod.key().to_string());
     }
     found.into_values().collect()
@@ -207,9 +210,9 @@ mod tests {
         ];
         let wall = "2026-11-21T02:36:00Z".parse().unwrap();
         let report = report(ClusterObjects { pods, ..ClusterObjects::default() }, &AuditRules::default(), wall);
-        let pods: Vec<Vec<String>> = report.unserved.iter().map(|unserved| unserved.pods.clone()).collect();
+        let pods: Vec<Vec<String>> = report.other_scheduler.iter().map(|of| of.pods.clone()).collect();
         assert_eq!(pods, [vec!["ml/alone"], vec!["ml/j-0", "ml/j-1"]]);
-        let said = &report.unserved[0].text;
+        let said = &report.other_scheduler[0].text;
         assert!(
             said.contains("\"default-scheduler\"") && said.contains("spec.schedulerName: baton-scheduler"),
             "{said}"

@@ -10,7 +10,7 @@ use super::experiment::{CAUSES, Run};
 use super::summary::Summary;
 use super::trace::{Trace, WHOLE};
 
-/// Colours that can be told apart, also by people who see few of them.
+/// Colours that differ also for people who see few of them.
 const COLOURS: [RGBColor; 8] = [
     RGBColor(0, 114, 178),
     RGBColor(213, 94, 0),

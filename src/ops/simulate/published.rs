@@ -287,7 +287,7 @@ fn packing(node: &Node, ask: &Ask) -> i64 {
     (100 - free / 10).max(50)
 }
 
-/// The most frequent kinds of pods, told apart without memory, until they make [`TYPICAL`] of the list; their parts add up to 1.
+/// The most frequent kinds of pods, whatever memory they ask for, until they make [`TYPICAL`] of the list; their parts add up to 1.
 fn typical(trace: &Trace) -> Vec<(Ask, f64)> {
     let mut counts: BTreeMap<Ask, usize> = BTreeMap::new();
     for pod in &trace.pods {
