@@ -12,6 +12,7 @@ use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::{Registry, Unit};
 
 use crate::decide::scheduler::Scheduler;
+use crate::decide::scheduler::earmarks::Earmark;
 use crate::decide::scheduler::queue::QueueState;
 use crate::decide::tyjob::JobRecord;
 use crate::decide::tyjob::placement::Class;
@@ -172,8 +173,9 @@ impl Metrics {
         for (state, count) in agents_by_lease(scheduler.world()) {
             self.agents.get_or_create(&[("state", state)]).set(count);
         }
-        let earmark = scheduler.earmarks().current().map(|earmark| clock::mono().saturating_sub(earmark.since()));
-        self.earmark.set(earmark.unwrap_or_default().as_secs_f64());
+        let oldest = scheduler.earmarks().all().iter().map(Earmark::since).min();
+        let age = oldest.map(|since| clock::mono().saturating_sub(since));
+        self.earmark.set(age.unwrap_or_default().as_secs_f64());
         self.oldest_lock.set(oldest_lock(scheduler.world(), clock::mono()).as_secs_f64());
         scheduler.take_pod_waits().into_iter().for_each(|wait| self.pod_waits.observe(wait.as_secs_f64()));
         scheduler.take_lock_waits().into_iter().for_each(|wait| self.lock_waits.observe(wait.as_secs_f64()));

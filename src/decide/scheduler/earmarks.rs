@@ -1,6 +1,7 @@
 //! The earmark: nodes that are kept for a group or pod that has waited long for devices. A Strict gang holds nothing until all of it
 //! fits, so under a steady stream of small pods a large one would never fit. The nodes chosen for it take no new pod with devices but its
-//! own and those of higher priority, until the pods there have ended. Nothing is evicted. There is one earmark at a time.
+//! own and those of higher priority, until the pods there have ended. Nothing is evicted. There is one earmark at a time for GPUs, and one
+//! for NICs without GPUs.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -23,7 +24,7 @@ use super::timers::Timer;
 pub struct EarmarkPolicy {
     /// From this age on; zero means never. 10 min.
     pub after: Duration,
-    /// Percent of all GPUs that may be kept. 50.
+    /// Percent of all GPUs that may be kept, and of all NICs for those that wait for NICs alone. 50.
     pub share: u32,
     /// An earmark ends after this time, and the next one has its turn. 6 h.
     pub limit: Duration,
@@ -38,10 +39,55 @@ impl Default for EarmarkPolicy {
 /// An earmark is checked this often.
 const CHECK: Duration = Duration::from_secs(10);
 
+/// What a group or pod waits for; each has its turn of its own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Wanted {
+    /// GPUs, with or without NICs.
+    Gpus,
+    /// NICs alone.
+    Nics,
+}
+
+impl Wanted {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Gpus => "GPUs",
+            Self::Nics => "NICs",
+        }
+    }
+
+    /// Those of a node.
+    fn of_node(self, world: &World, id: NodeId) -> i64 {
+        world.node(id).and_then(|node| node.facts.as_ref()).map_or(0, |facts| match self {
+            Self::Gpus => facts.allocatable.scalar(key::NVIDIA_GPU),
+            Self::Nics => facts.allocatable.scalar(key::RDMA) / key::WHOLE,
+        })
+    }
+
+    /// What a pod asks for, in percent of one.
+    fn of_pod(self, pod: &Pod) -> i64 {
+        let requests = &pod.facts.spec.requests;
+        match self {
+            Self::Gpus => {
+                let shares = [key::GPU, key::GPU_CORE, key::GPU_MEMORY_RATIO].map(|name| requests.scalar(name));
+                requests.scalar(key::NVIDIA_GPU) * key::WHOLE + shares.into_iter().max().unwrap_or(0)
+            }
+            Self::Nics => requests.scalar(key::RDMA),
+        }
+    }
+
+    /// What those pods of a node hold, in percent of one.
+    fn busy_on(self, world: &World, id: NodeId, counts: impl Fn(&Pod) -> bool) -> i64 {
+        let pods = world.node(id).into_iter().flat_map(|node| &node.pods).filter_map(|pod| world.pod(*pod));
+        pods.filter(|pod| counts(pod)).map(|pod| self.of_pod(pod)).sum()
+    }
+}
+
 /// Nodes that are kept.
 #[derive(Debug, Clone)]
 pub struct Earmark {
     item: Item,
+    wanted: Wanted,
     name: Arc<str>,
     priority: i32,
     nodes: BTreeSet<NodeId>,
@@ -65,55 +111,69 @@ impl Earmark {
     }
 }
 
-/// The earmark, and what had one for too long.
+/// The earmarks, and what had one for too long.
 #[derive(Debug, Default)]
 pub struct Earmarks {
-    current: Option<Earmark>,
+    all: Vec<Earmark>,
     /// Nodes that are open to the item in hand.
     opened: Vec<NodeId>,
     /// Until when these have none.
     passed: BTreeMap<Item, Duration>,
+    next_check: Duration,
 }
 
 impl Earmarks {
-    /// The earmark, if there is one.
-    pub fn current(&self) -> Option<&Earmark> {
-        self.current.as_ref()
+    /// Those that there are, at most one for each kind of device.
+    pub fn all(&self) -> &[Earmark] {
+        &self.all
     }
 
-    /// `members` of `item`, those that need devices included, fit no nodes. Gives it the earmark if it has waited for long enough.
+    /// `members` of `item`, those that need devices included, fit no nodes. Gives it an earmark if it has waited for long enough.
     /// Returns what to report about it.
     pub fn consider(cx: &mut Context<'_>, item: &Item, name: &str, members: &[PodId]) -> Option<String> {
-        let policy = cx.config.earmarks;
         let waiting = || members.iter().filter_map(|id| cx.world.pod(*id)).filter(|pod| pod.asks_for_devices());
         let since = waiting().map(|pod| pod.facts.handoff.created).max()?;
         let priority = waiting().map(|pod| pod.facts.spec.priority).max()?;
+        let nics_alone = |pod: &Pod| Wanted::Gpus.of_pod(pod) == 0 && Wanted::Nics.of_pod(pod) > 0;
+        let wanted = if waiting().all(nics_alone) { Wanted::Nics } else { Wanted::Gpus };
         let members: Vec<PodId> = waiting().map(|pod| pod.id).collect();
-        if let Some(earmark) = cx.earmarks.current.as_mut().filter(|earmark| earmark.item == *item) {
+        if let Some(earmark) = cx.earmarks.all.iter_mut().find(|earmark| earmark.item == *item) {
             earmark.members = members;
-            return cx.earmarks.text(cx.world);
+            return Some(earmark.text(cx.world));
         }
         let passed = cx.earmarks.passed.get(item).is_some_and(|until| cx.now.mono < *until);
-        if passed || !Self::is_aged(cx, item, since) || cx.earmarks.current.is_some() {
+        let taken = cx.earmarks.all.iter().any(|earmark| earmark.wanted == wanted);
+        if passed || !Self::is_aged(cx, item, since) || taken {
             return None;
         }
-        let nodes = choose_nodes(cx, &members, priority)?;
-        let gpus = |nodes: &mut dyn Iterator<Item = NodeId>| nodes.map(|id| gpus_of(cx.world, id)).sum::<i64>();
-        let all = gpus(&mut cx.world.nodes().map(|(id, _)| id));
-        let (kept, most) = (gpus(&mut nodes.iter().copied()), all * i64::from(policy.share) / 100);
-        if kept > most {
-            return Some(format!(
-                "it needs nodes with {kept} GPUs, and no more than {most} may be kept for it (--age-share)"
-            ));
-        }
-        let name: Arc<str> = name.into();
-        for node in &nodes {
-            cx.world.keep(*node, Some(Arc::clone(&name)));
+        let nodes = choose_nodes(cx, &members, priority, wanted)?;
+        if let Some(text) = Self::too_large(cx, &nodes, wanted) {
+            return Some(text);
         }
         let since = cx.now.mono;
-        cx.earmarks.current = Some(Earmark { item: item.clone(), name, priority, nodes, members, since });
-        cx.timers.set(cx.now.mono + CHECK, Timer::Earmark);
-        Self::announce(cx)
+        let earmark = Earmark { item: item.clone(), wanted, name: name.into(), priority, nodes, members, since };
+        let text = earmark.announce(cx);
+        earmark.keep(cx.world);
+        cx.earmarks.all.push(earmark);
+        Self::check_later(cx);
+        Some(text)
+    }
+
+    /// What is said of nodes that are more than may be kept: all earmarks together keep no more than the share of the GPUs, and one
+    /// for NICs no more than that of the NICs.
+    fn too_large(cx: &Context<'_>, nodes: &BTreeSet<NodeId>, wanted: Wanted) -> Option<String> {
+        let beside = cx.earmarks.all.iter().flat_map(|earmark| &earmark.nodes);
+        [Wanted::Gpus, wanted].into_iter().find_map(|of| {
+            let all: i64 = cx.world.nodes().map(|(id, _)| of.of_node(cx.world, id)).sum();
+            let most = all * i64::from(cx.config.earmarks.share) / 100;
+            let kept: i64 = nodes.iter().chain(beside.clone()).map(|id| of.of_node(cx.world, *id)).sum();
+            let name = of.name();
+            (kept > most).then(|| {
+                let own: i64 = nodes.iter().map(|id| of.of_node(cx.world, *id)).sum();
+                let others = if own < kept { format!(", {} are kept for others", kept - own) } else { String::new() };
+                format!("it needs nodes with {own} {name}{others}, and no more than {most} may be kept (--age-share)")
+            })
+        })
     }
 
     /// `true` when a parked item that is as old as this may have the earmark; a younger one is tried again when it may.
@@ -127,108 +187,142 @@ impl Earmarks {
         !after.is_zero() && left.is_zero()
     }
 
-    fn announce(cx: &mut Context<'_>) -> Option<String> {
-        let text = cx.earmarks.text(cx.world)?;
-        let first = *cx.earmarks.current.as_ref()?.members.first()?;
-        cx.event(first, false, "Earmarked", text.clone());
-        Some(text)
-    }
-
-    /// `nodes a, b are kept for it: 3 of 16 GPUs still busy`.
-    fn text(&self, world: &World) -> Option<String> {
-        let earmark = self.current.as_ref()?;
-        let names = earmark.nodes.iter().filter_map(|id| world.node(*id)).map(|node| &*node.name);
-        let mut names: Vec<&str> = names.collect();
-        let more = names.len().saturating_sub(4);
-        names.truncate(4);
-        let more = if more > 0 { format!(" and {more} more") } else { String::new() };
-        let gpus: i64 = earmark.nodes.iter().map(|id| gpus_of(world, *id)).sum();
-        let busy: i64 = earmark.nodes.iter().map(|id| busy_on(world, *id, |_| true)).sum();
-        let (nodes, are) = if earmark.nodes.len() == 1 { ("node", "is") } else { ("nodes", "are") };
-        Some(format!(
-            "{nodes} {}{more} {are} kept for it: {} of {gpus} GPUs still busy",
-            names.join(", "),
-            (busy + 99) / 100
-        ))
-    }
-
-    /// Opens the kept nodes if `item` has the earmark or is of higher priority, and those on which a pod with this deadline ends
+    /// Opens the nodes that are kept for `item` or for one of lower priority, and those on which a pod with this deadline ends
     /// before another one that is there; [`Earmarks::close`] must follow.
     pub fn open_for(cx: &mut Context<'_>, item: &Item, priority: i32, deadline: Option<u32>) {
-        let Some(earmark) = &cx.earmarks.current else { return };
-        let all = earmark.item == *item || priority > earmark.priority;
         let end = deadline.and_then(|seconds| cx.now.wall.checked_add(Duration::from_secs(seconds.into())).ok());
-        let open: Vec<NodeId> = earmark
-            .nodes
-            .iter()
-            .copied()
-            .filter(|node| all || end.is_some_and(|end| last_known_end(cx.world, *node).is_some_and(|last| end < last)))
-            .collect();
+        let ends = |node| end.is_some_and(|end| last_known_end(cx.world, node).is_some_and(|last| end < last));
+        let mut open = Vec::new();
+        for earmark in &cx.earmarks.all {
+            let all = earmark.item == *item || priority > earmark.priority;
+            open.extend(earmark.nodes.iter().copied().filter(|node| all || ends(*node)));
+        }
         open.iter().for_each(|node| cx.world.keep(*node, None));
         cx.earmarks.opened = open;
     }
 
     /// Closes the nodes that were opened, and no others: each change of a node has it judged again.
     pub fn close(cx: &mut Context<'_>) {
-        let opened = std::mem::take(&mut cx.earmarks.opened);
-        let Some(earmark) = &cx.earmarks.current else { return };
-        opened.into_iter().for_each(|node| cx.world.keep(node, Some(Arc::clone(&earmark.name))));
+        for node in std::mem::take(&mut cx.earmarks.opened) {
+            let earmark = cx.earmarks.all.iter().find(|earmark| earmark.nodes.contains(&node));
+            // An earmark that has ended meanwhile keeps none.
+            let name = earmark.map(|earmark| Arc::clone(&earmark.name));
+            cx.world.keep(node, name);
+        }
     }
 
     /// `item` has its nodes, or does not wait any more.
     pub fn end(cx: &mut Context<'_>, item: &Item) {
-        if cx.earmarks.current.as_ref().is_some_and(|earmark| earmark.item == *item) {
-            Self::clear(cx);
+        Self::end_where(cx, |earmark| earmark.item == *item);
+    }
+
+    /// Ends all.
+    pub fn clear(cx: &mut Context<'_>) {
+        Self::end_where(cx, |_| true);
+    }
+
+    fn end_where(cx: &mut Context<'_>, ends: impl Fn(&Earmark) -> bool) {
+        let ended: Vec<Earmark> = cx.earmarks.all.extract_if(.., |earmark| ends(earmark)).collect();
+        for earmark in &ended {
+            earmark.nodes.iter().for_each(|node| cx.world.keep(*node, None));
+        }
+        if !ended.is_empty() {
+            cx.room_freed();
         }
     }
 
-    /// Ends the earmark.
-    pub fn clear(cx: &mut Context<'_>) {
-        let Some(earmark) = cx.earmarks.current.take() else { return };
-        earmark.nodes.iter().for_each(|node| cx.world.keep(*node, None));
-        cx.room_freed();
-    }
-
-    /// Ends the earmark when it has been there for too long, its pods do not wait any more, or a node is lost: then nodes are chosen
-    /// again after the next attempt.
+    /// Ends each earmark that has been there for too long, whose pods do not wait any more, or that has lost a node: then nodes are
+    /// chosen again after the next attempt.
     pub fn check(cx: &mut Context<'_>) {
-        let Some(earmark) = &cx.earmarks.current else { return };
-        let too_long = cx.now.mono >= earmark.since + cx.config.earmarks.limit;
+        if cx.now.mono < cx.earmarks.next_check {
+            return;
+        }
+        let oldest = cx.now.mono.saturating_sub(cx.config.earmarks.limit);
         let lost = |id: &NodeId| {
             let facts = cx.world.node(*id).and_then(|node| node.facts.as_ref());
             facts.is_none_or(|facts| facts.unschedulable)
         };
-        if too_long || cx.queue.state(earmark.item.clone()).is_none() || earmark.nodes.iter().any(lost) {
+        let over = |earmark: &&Earmark| {
+            let waits = cx.queue.state(earmark.item.clone()).is_some();
+            earmark.since <= oldest || !waits || earmark.nodes.iter().any(lost)
+        };
+        let over: Vec<(Item, bool)> = cx
+            .earmarks
+            .all
+            .iter()
+            .filter(over)
+            .map(|earmark| (earmark.item.clone(), earmark.since <= oldest))
+            .collect();
+        for (item, too_long) in over {
+            Self::end(cx, &item);
             if too_long {
-                cx.earmarks.passed.insert(earmark.item.clone(), cx.now.mono + cx.config.earmarks.limit);
+                cx.earmarks.passed.insert(item, cx.now.mono + cx.config.earmarks.limit);
             }
-            return Self::clear(cx);
         }
-        Self::improve(cx);
-        cx.timers.set(cx.now.mono + CHECK, Timer::Earmark);
+        for earmark in std::mem::take(&mut cx.earmarks.all) {
+            let earmark = earmark.improved(cx);
+            cx.earmarks.all.push(earmark);
+        }
+        Self::check_later(cx);
+    }
+
+    fn check_later(cx: &mut Context<'_>) {
+        if !cx.earmarks.all.is_empty() && cx.earmarks.next_check <= cx.now.mono {
+            cx.earmarks.next_check = cx.now.mono + CHECK;
+            cx.timers.set(cx.earmarks.next_check, Timer::Earmark);
+        }
     }
 }
 
-impl Earmarks {
-    /// Keeps other nodes instead where a fifth fewer GPUs have to come free.
-    fn improve(cx: &mut Context<'_>) {
-        let Some(earmark) = cx.earmarks.current.take() else { return };
-        earmark.nodes.iter().for_each(|node| cx.world.keep(*node, None));
+impl Earmark {
+    fn keep(&self, world: &mut World) {
+        self.nodes.iter().for_each(|node| world.keep(*node, Some(Arc::clone(&self.name))));
+    }
+
+    /// Keeps other nodes instead where a fifth fewer devices have to come free.
+    fn improved(mut self, cx: &mut Context<'_>) -> Self {
+        self.nodes.iter().for_each(|node| cx.world.keep(*node, None));
         let busy = |world: &World, nodes: &BTreeSet<NodeId>| -> i64 {
-            nodes.iter().map(|id| busy_on(world, *id, |pod| pod.facts.spec.priority <= earmark.priority)).sum()
+            let ends = |pod: &Pod| pod.facts.spec.priority <= self.priority;
+            nodes.iter().map(|id| self.wanted.busy_on(world, *id, ends)).sum()
         };
-        let other = choose_nodes(cx, &earmark.members, earmark.priority);
-        let now = busy(cx.world, &earmark.nodes);
-        let better = other.map(|other| (busy(cx.world, &other), other));
-        let better = better.filter(|(busy, _)| *busy < now && busy * 10 <= now * 8).map(|(_, other)| other);
+        let other = choose_nodes(cx, &self.members, self.priority, self.wanted);
+        let now = busy(cx.world, &self.nodes);
+        let better = other.filter(|other| {
+            let busy = busy(cx.world, other);
+            busy < now && busy * 10 <= now * 8
+        });
         let changed = better.is_some();
-        let nodes = better.unwrap_or_else(|| earmark.nodes.clone());
-        nodes.iter().for_each(|node| cx.world.keep(*node, Some(Arc::clone(&earmark.name))));
-        cx.earmarks.current = Some(Earmark { nodes, ..earmark });
+        self.nodes = better.unwrap_or(self.nodes);
+        self.keep(cx.world);
         if changed {
-            Self::announce(cx);
+            self.announce(cx);
             cx.room_freed();
         }
+        self
+    }
+
+    fn announce(&self, cx: &mut Context<'_>) -> String {
+        let text = self.text(cx.world);
+        if let Some(first) = self.members.first() {
+            cx.event(*first, false, "Earmarked", text.clone());
+        }
+        text
+    }
+
+    /// `nodes a, b are kept for it: 3 of 16 GPUs still busy`.
+    fn text(&self, world: &World) -> String {
+        let names = self.nodes.iter().filter_map(|id| world.node(*id)).map(|node| &*node.name);
+        let mut names: Vec<&str> = names.collect();
+        let more = names.len().saturating_sub(4);
+        names.truncate(4);
+        let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+        let all: i64 = self.nodes.iter().map(|id| self.wanted.of_node(world, *id)).sum();
+        let busy: i64 = self.nodes.iter().map(|id| self.wanted.busy_on(world, *id, |_| true)).sum();
+        let (nodes, are) = if self.nodes.len() == 1 { ("node", "is") } else { ("nodes", "are") };
+        let (names, of) = (names.join(", "), self.wanted.name());
+        let busy = (busy + key::WHOLE - 1) / key::WHOLE;
+        format!("{nodes} {names}{more} {are} kept for it: {busy} of {all} {of} still busy")
     }
 }
 
@@ -245,9 +339,9 @@ fn known_end(pod: &Pod) -> Option<Timestamp> {
     bound.checked_add(Duration::from_secs(pod.facts.spec.deadline?.into())).ok()
 }
 
-/// Nodes on which all `members` fit if the pods there of not higher priority end: those with the fewest busy GPUs, then with
+/// Nodes on which all `members` fit if the pods there of not higher priority end: those with the fewest busy devices, then with
 /// the most pods whose end is known and the oldest ones.
-fn choose_nodes(cx: &mut Context<'_>, members: &[PodId], priority: i32) -> Option<BTreeSet<NodeId>> {
+fn choose_nodes(cx: &mut Context<'_>, members: &[PodId], priority: i32, wanted: Wanted) -> Option<BTreeSet<NodeId>> {
     let ends = |pod: &Pod| pod.facts.spec.priority <= priority;
     let mut candidates: Vec<_> = cx
         .world
@@ -257,7 +351,7 @@ fn choose_nodes(cx: &mut Context<'_>, members: &[PodId], priority: i32) -> Optio
             let pods = node.pods.iter().filter_map(|pod| cx.world.pod(*pod)).filter(|pod| ends(pod));
             let unknown = pods.clone().filter(|pod| known_end(pod).is_none()).count();
             let newest = pods.map(|pod| pod.facts.handoff.created).max();
-            (busy_on(cx.world, id, ends), unknown, newest, id)
+            (wanted.busy_on(cx.world, id, ends), unknown, newest, id)
         })
         .collect();
     candidates.sort_unstable();
@@ -295,20 +389,4 @@ fn place(cx: &mut Context<'_>, id: PodId, at: NodeId) -> bool {
     }
     let devices = device_fit::plan(&slots, (at, node)).map(|plan| plan.held());
     cx.world.assume(id, at, devices)
-}
-
-/// GPUs of a node.
-fn gpus_of(world: &World, id: NodeId) -> i64 {
-    world.node(id).and_then(|node| node.facts.as_ref()).map_or(0, |facts| facts.allocatable.scalar(key::NVIDIA_GPU))
-}
-
-/// What those pods of a node hold, in percent of one GPU.
-fn busy_on(world: &World, id: NodeId, counts: impl Fn(&Pod) -> bool) -> i64 {
-    let pods = world.node(id).into_iter().flat_map(|node| &node.pods).filter_map(|pod| world.pod(*pod));
-    let percent = |pod: &Pod| {
-        let requests = &pod.facts.spec.requests;
-        let shares = [key::GPU, key::GPU_CORE, key::GPU_MEMORY_RATIO].map(|name| requests.scalar(name));
-        requests.scalar(key::NVIDIA_GPU) * 100 + shares.into_iter().max().unwrap_or(0)
-    };
-    pods.filter(|pod| counts(pod)).map(percent).sum()
 }

@@ -53,7 +53,7 @@ pub enum Timer {
     TyJob(PodKey),
     /// A pod of another scheduler has waited for a while.
     OtherScheduler(PodId),
-    /// Earmarks: the earmark is checked.
+    /// Earmarks: they are checked.
     Earmark,
     /// Binder: every lock is checked.
     Sweep,

@@ -92,7 +92,7 @@ fn earmarks() -> Settings {
     settings! {
         "age-after" "DURATION" options.earmarks.after
             "A gang or pod that has waited this long for devices has nodes kept for it; 0s means never";
-        "age-share" "PERCENT" options.earmarks.share "At most this part of all GPUs is kept";
+        "age-share" "PERCENT" options.earmarks.share "At most this part of all GPUs (and of NICs) is kept";
         "age-limit" "DURATION" options.earmarks.limit "After this time the nodes are kept for the next one";
     }
 }

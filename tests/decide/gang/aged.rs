@@ -5,15 +5,16 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use baton::contract::{PodKey, key};
+use baton::contract::{DeviceId, DeviceType, PodKey, Quantity, key};
 use baton::decide::pod::Phase;
 use baton::decide::scheduler::Config;
 use baton::decide::scheduler::earmarks::EarmarkPolicy;
 use baton::decide::scheduler::rules::plugins::DefaultSet;
+use baton::decide::world::WorldEvent;
 
 use crate::dice::Dice;
-use crate::harness::TestScheduler;
 use crate::harness::gangs::{TestGangs, gang};
+use crate::harness::{TestScheduler, gpu_device};
 
 const NODES: u32 = 40;
 const GPUS: usize = NODES as usize * 8;
@@ -88,7 +89,7 @@ impl Stream {
     }
 
     fn earmarked(&self) -> bool {
-        self.gangs.cluster.scheduler.earmarks().current().is_some()
+        !self.gangs.cluster.scheduler.earmarks().all().is_empty()
     }
 }
 
@@ -305,4 +306,46 @@ fn an_earmark_ends_with_its_gang_its_limit_or_a_node_and_is_no_larger_than_its_s
         gangs.condition("big-0")
     );
     assert_eq!(kept(&aged(|policy| policy.after = Duration::ZERO)), Vec::<String>::new());
+}
+
+#[test]
+fn a_gang_that_waits_for_nics_alone_has_an_earmark_beside_one_for_gpus() {
+    let earmarks = EarmarkPolicy::default();
+    let mut cluster = TestScheduler::with(Config { earmarks, ..Config::default() }, DefaultSet::default());
+    for name in ["n0", "n1", "n2", "n3"] {
+        cluster.node(name, 8);
+        let mut device = gpu_device(name, 8);
+        for at in 0..8 {
+            let mut nic = device.spec.devices[at].clone();
+            (nic.kind, nic.id) = (DeviceType::Rdma, DeviceId::parse(&format!("0000:0{at}:00.0")).unwrap());
+            nic.resources = [(key::RDMA.to_owned(), Quantity::units(100))].into();
+            device.spec.devices.push(nic);
+        }
+        cluster.event(WorldEvent::Devices(Box::new(device)));
+    }
+    let mut gangs = TestGangs { cluster, accumulating: true };
+    for n in 0..4 {
+        gangs.asks(&format!("busy-{n}"), &[(key::NVIDIA_GPU, "8"), (key::RDMA, "800")], &[]);
+        gangs.settle();
+    }
+    for (name, device, amount) in [("gpus", key::NVIDIA_GPU, "8"), ("nics", key::RDMA, "800")] {
+        let keys = gang(name, "1", &[]);
+        gangs.asks(&format!("{name}-0"), &[(device, amount)], &keys);
+    }
+    gangs.wait(610);
+    for (member, of) in [("gpus-0", "GPUs"), ("nics-0", "NICs")] {
+        let said = gangs.condition(member);
+        assert!(said.contains(&format!("kept for it: 8 of 8 {of} still busy")), "{said}");
+    }
+    let nodes = kept(&gangs);
+    assert_eq!(nodes.len(), 2, "each has its own");
+    // A second gang for GPUs, with NICs, waits for its turn.
+    let keys = gang("later", "1", &[]);
+    gangs.asks("later-0", &[(key::NVIDIA_GPU, "8"), (key::RDMA, "800")], &keys);
+    gangs.wait(610);
+    assert_eq!(kept(&gangs), nodes);
+    empty(&mut gangs, &nodes);
+    gangs.wait(2);
+    assert_eq!((gangs.count("gpus"), gangs.count("nics"), gangs.count("later")), (1, 1, 1));
+    assert_eq!(kept(&gangs), Vec::<String>::new());
 }
