@@ -34,6 +34,7 @@ use crate::cluster::agent_lease::AgentLease;
 use crate::cluster::client;
 use crate::cluster::inventory::{InventoryWriter, Published};
 use crate::cluster::notice::Notices;
+use crate::cluster::restored::Restored;
 use crate::contract::AgentStatus;
 use crate::decide::handoff::NodeInventory;
 use crate::hardware::{EventSink, GpuEvent, GpuProvider, NvmlOptions, NvmlProvider, RecordedProvider, Roots};
@@ -84,7 +85,8 @@ pub async fn run_with(options: AgentOptions, shutdown: CancellationToken, open: 
         error = reconciler.run() => Some(error),
         Some(ended) = tasks.join_next() => Some(match ended {
             Err(error) => AgentError::Panicked(error.to_string()),
-            Ok(name) => AgentError::Panicked(format!("{name} ended")),
+            Ok(Ended { why: Err(restored), .. }) => restored.into(),
+            Ok(Ended { name, .. }) => AgentError::Panicked(format!("{name} ended")),
         }),
         () = shutdown.cancelled() => None,
     };
@@ -94,7 +96,8 @@ pub async fn run_with(options: AgentOptions, shutdown: CancellationToken, open: 
     // Calls in hand still need the hand-off: it goes after them, and with it the lock on the state directory.
     reconciler.finish().await;
     // The Lease says last that nothing is registered any more: schedulers need not find out by its age.
-    let reported = async { while tasks.join_next().await.is_some_and(|ended| !matches!(ended, Ok(LEASE))) {} };
+    let reported =
+        async { while tasks.join_next().await.is_some_and(|ended| !matches!(ended, Ok(Ended { name: LEASE, .. }))) {} };
     let _ = tokio::time::timeout(LAST_WORD, reported).await;
     ending.cancel();
     tasks.shutdown().await;
@@ -105,7 +108,7 @@ async fn start(
     options: Arc<AgentOptions>,
     metrics: Arc<AgentMetrics>,
     admin_state: Arc<AdminState>,
-    tasks: &mut JoinSet<&'static str>,
+    tasks: &mut JoinSet<Ended>,
     open: OpenHandoff,
     ending: &CancellationToken,
 ) -> Result<DeviceReconciler, AgentError> {
@@ -173,7 +176,7 @@ async fn start(
     tasks.spawn(named("inventory", reporting::inventory(writer, publication, heartbeat)));
     let renewing =
         reporting::lease(lease, states.clone(), handoff.identity(), handoff.status(), options.lockless(), heartbeat);
-    tasks.spawn(named(LEASE, renewing));
+    tasks.spawn(async { Ended { name: LEASE, why: renewing.await } });
     tasks.spawn(named("registration metrics", count_registered(states, metrics, looked)));
     Ok(reconciler)
 }
@@ -188,9 +191,15 @@ fn first_inventory(options: &AgentOptions, first: &MachineScan) -> NodeInventory
     node_inventory(&list, registered)
 }
 
-async fn named(name: &'static str, work: impl Future<Output = ()>) -> &'static str {
+/// A task of the daemon that has ended.
+struct Ended {
+    name: &'static str,
+    why: Result<(), Restored>,
+}
+
+async fn named(name: &'static str, work: impl Future<Output = ()>) -> Ended {
     work.await;
-    name
+    Ended { name, why: Ok(()) }
 }
 
 /// The admin address is opened first, so that a waiting daemon can be asked why it waits. In one network namespace with the
@@ -199,7 +208,7 @@ async fn lock_and_listen(
     options: &AgentOptions,
     metrics: &Arc<AgentMetrics>,
     admin_state: &Arc<AdminState>,
-    tasks: &mut JoinSet<&'static str>,
+    tasks: &mut JoinSet<Ended>,
 ) -> Result<StateDir, AgentError> {
     admin_state.set_phase("waiting for another daemon of this node to end");
     let directory = &options.paths.state_dir;

@@ -5,6 +5,7 @@ use super::handoff::StateError;
 use super::kubelet::TooMany;
 use super::options::AgentOptionsError;
 use crate::cluster::client::ConnectError;
+use crate::cluster::restored::Restored;
 use crate::hardware::{NvmlError, ScanError};
 use crate::runtime::admin::AdminError;
 
@@ -41,6 +42,9 @@ pub enum AgentError {
     /// More ids than the kubelet takes.
     #[error(transparent)]
     TooMany(#[from] TooMany),
+    /// The API server's store was restored from a backup.
+    #[error(transparent)]
+    Restored(#[from] Restored),
     /// A task of the daemon panicked or ended when it must not.
     #[error("a part of the daemon failed: {0}; this is a bug, please report it")]
     Panicked(String),

@@ -10,6 +10,7 @@ use super::kubelet::{PluginState, PluginStates};
 use super::node_handoff::HandoffStatus;
 use crate::cluster::agent_lease::AgentLease;
 use crate::cluster::inventory::{InventoryWriter, Published};
+use crate::cluster::restored::{LeaseError, Restored};
 use crate::contract::{AgentStatus, Identity};
 use crate::runtime::{Backoff, clock, words};
 
@@ -42,7 +43,7 @@ pub async fn inventory(mut writer: InventoryWriter, mut now: watch::Receiver<Arc
 }
 
 /// Renews the Lease: every `period`, and at once when a registration, the way of identification or the hand-off's status changes. When the
-/// registrations have ended, it says a last time that there is none.
+/// registrations have ended, it says a last time that there is none. Ends earlier when the API server's store was restored.
 pub async fn lease(
     mut lease: AgentLease,
     mut states: watch::Receiver<PluginStates>,
@@ -50,7 +51,7 @@ pub async fn lease(
     mut handoff: watch::Receiver<Option<HandoffStatus>>,
     lockless: Vec<String>,
     period: Duration,
-) {
+) -> Result<(), Restored> {
     let mut backoff = BACKOFF;
     loop {
         let held = handoff.borrow_and_update().clone();
@@ -60,7 +61,8 @@ pub async fn lease(
                 backoff.succeed();
                 clock::until_tick(period)
             }
-            Err(error) => {
+            Err(LeaseError::Restored(restored)) => return Err(restored),
+            Err(LeaseError::Api(error)) => {
                 let pause = backoff.fail_randomly().min(period);
                 log(&error, backoff.failures(), "the agent's Lease cannot be renewed; trying again");
                 pause
@@ -86,9 +88,10 @@ pub async fn lease(
     }
     let held = handoff.borrow().clone();
     let status = status(&PluginStates::new(), *identity.borrow(), &lockless, held);
-    if let Err(error) = lease.renew(&status, clock::wall()).await {
+    if let Err(LeaseError::Api(error)) = lease.renew(&status, clock::wall()).await {
         log(&error, 1, "the Lease still names what was registered");
     }
+    Ok(())
 }
 
 fn log(error: &kube::Error, failures: u32, what: &str) {

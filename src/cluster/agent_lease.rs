@@ -12,6 +12,7 @@ use serde::Deserialize;
 
 use super::client::status_code;
 use super::light_meta::light;
+use super::restored::{HighestVersion, LeaseError};
 use crate::contract::{AgentStatus, LEASE_PREFIX, key};
 use crate::decide::world::{LeaseHome, WorldEvent};
 
@@ -26,6 +27,7 @@ pub struct AgentLease {
     name: String,
     /// The object as last written or read, with its owner; its version makes the next write a compare-and-swap.
     current: Option<Lease>,
+    highest: HighestVersion,
 }
 
 impl AgentLease {
@@ -37,17 +39,19 @@ impl AgentLease {
             node: node.to_owned(),
             name: AgentStatus::lease_name(node),
             current: None,
+            highest: HighestVersion::default(),
         }
     }
 
     /// Writes `status` and the time. One request unless another client writes the Lease; after a conflict it is read and written
     /// once more, because there is one agent for each node. Without a Node nothing is written: the Lease goes with the Node.
-    pub async fn renew(&mut self, status: &AgentStatus, wall: Timestamp) -> Result<(), kube::Error> {
+    pub async fn renew(&mut self, status: &AgentStatus, wall: Timestamp) -> Result<(), LeaseError> {
         for last_try in [false, true] {
             let base = match self.current.take() {
                 Some(lease) => lease,
                 None => self.owned(self.api.get_opt(&self.name).await?.unwrap_or_default()).await?,
             };
+            self.highest.see(&base.metadata)?;
             let is_new = base.metadata.resource_version.is_none();
             let filled = self.filled(base, status, wall);
             let result = if is_new {
@@ -57,11 +61,12 @@ impl AgentLease {
             };
             match result {
                 Ok(written) => {
+                    self.highest.see(&written.metadata)?;
                     self.current = Some(written);
                     return Ok(());
                 }
                 Err(error) if !last_try && matches!(status_code(&error), Some(404 | 409)) => {}
-                Err(error) => return Err(error),
+                Err(error) => return Err(error.into()),
             }
         }
         Ok(())

@@ -5,9 +5,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use tokio::sync::watch;
+use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use super::lease::{Candidate, LeaseState};
+use super::restored::{LeaseError, Restored};
 use crate::runtime::{clock, words};
 
 /// Until when this process leads, shared with everything that writes.
@@ -46,13 +48,14 @@ pub fn identity(given: &str, daemon: &str) -> String {
     format!("{host}_{}_{}", std::process::id(), clock::wall().as_millisecond())
 }
 
-/// Runs for leadership until `stop`, then gives the Lease away. `changed` counts every renewal and loss.
+/// Runs for leadership until `stop`, then gives the Lease away. `changed` counts every renewal and loss. Ends earlier when the API
+/// server's store was restored from a backup.
 pub async fn campaign(
     mut candidate: Candidate,
     leadership: Leadership,
     changed: watch::Sender<u64>,
     stop: CancellationToken,
-) {
+) -> Result<(), Restored> {
     let (retry, deadline) = (candidate.config().retry, candidate.config().renew_deadline);
     let mut led = false;
     loop {
@@ -74,7 +77,13 @@ pub async fn campaign(
                 }
                 led = false;
             }
-            Ok(Err(error)) => tracing::warn!(error = words(&error), "the Lease could not be renewed, trying again"),
+            Ok(Err(LeaseError::Restored(restored))) => {
+                leadership.set(Duration::ZERO);
+                return Err(restored);
+            }
+            Ok(Err(LeaseError::Api(error))) => {
+                tracing::warn!(error = words(&error), "the Lease could not be renewed, trying again");
+            }
             Err(_) => tracing::warn!("the Lease could not be renewed in time, trying again"),
         }
         if led && !candidate.leads(clock::mono()) {
@@ -95,4 +104,17 @@ pub async fn campaign(
             "the Lease could not be given away; the next leader waits until it expires"
         );
     }
+    Ok(())
+}
+
+/// Waits until a campaign ends because the store was restored.
+pub async fn restored(campaigning: &mut Option<JoinHandle<Result<(), Restored>>>) -> Restored {
+    if let Some(task) = campaigning {
+        let ended = task.await;
+        *campaigning = None;
+        if let Ok(Err(restored)) = ended {
+            return restored;
+        }
+    }
+    std::future::pending().await
 }

@@ -9,6 +9,7 @@ use kube::Client;
 use kube::api::{Api, PostParams};
 
 use super::client::status_code;
+use super::restored::{HighestVersion, LeaseError};
 
 /// Who leads under which name, and how fast a dead leader is replaced.
 #[derive(Debug, Clone)]
@@ -61,12 +62,19 @@ pub struct Candidate {
     observed: Option<(String, Duration)>,
     /// When this process last renewed (monotonic); while set, it leads.
     renewed: Option<Duration>,
+    highest: HighestVersion,
 }
 
 impl Candidate {
     /// A candidate that has not read the Lease yet.
     pub fn new(client: Client, config: LeaseConfig) -> Self {
-        Self { api: Api::namespaced(client, &config.namespace), config, observed: None, renewed: None }
+        Self {
+            api: Api::namespaced(client, &config.namespace),
+            config,
+            observed: None,
+            renewed: None,
+            highest: HighestVersion::default(),
+        }
     }
 
     /// `true` while this process may write as the leader: it renewed within the renew deadline.
@@ -81,15 +89,16 @@ impl Candidate {
 
     /// Renews, takes a free or expired lease, or observes. An error (API server away, conflict) changes nothing: a leader
     /// goes on until [`Candidate::leads`] says no.
-    pub async fn step(&mut self, now: Duration, wall: Timestamp) -> Result<LeaseState, kube::Error> {
+    pub async fn step(&mut self, now: Duration, wall: Timestamp) -> Result<LeaseState, LeaseError> {
         let Some(mut lease) = self.api.get_opt(&self.config.name).await? else {
             let lease = Lease {
                 metadata: ObjectMeta { name: Some(self.config.name.clone()), ..ObjectMeta::default() },
                 spec: Some(self.spec(wall, wall, 0)),
             };
             let created = self.api.create(&PostParams::default(), &lease).await?;
-            return Ok(self.won(created, now));
+            return self.won(created, now);
         };
+        self.highest.see(&lease.metadata)?;
         let version = lease.metadata.resource_version.clone().unwrap_or_default();
         let spec = lease.spec.clone().unwrap_or_default();
         let holder = spec.holder_identity.clone().unwrap_or_default();
@@ -134,22 +143,23 @@ impl Candidate {
     }
 
     /// PUT with the resourceVersion that was read: the loser of a race gets 409 and follows.
-    async fn replace(&mut self, lease: Lease, now: Duration) -> Result<LeaseState, kube::Error> {
+    async fn replace(&mut self, lease: Lease, now: Duration) -> Result<LeaseState, LeaseError> {
         match self.api.replace(&self.config.name, &PostParams::default(), &lease).await {
-            Ok(written) => Ok(self.won(written, now)),
+            Ok(written) => self.won(written, now),
             Err(error) => {
                 if status_code(&error) == Some(409) {
                     self.observed = None;
                 }
-                Err(error)
+                Err(error.into())
             }
         }
     }
 
-    fn won(&mut self, lease: Lease, now: Duration) -> LeaseState {
+    fn won(&mut self, lease: Lease, now: Duration) -> Result<LeaseState, LeaseError> {
+        self.highest.see(&lease.metadata)?;
         self.observed = lease.metadata.resource_version.map(|version| (version, now));
         self.renewed = Some(now);
-        LeaseState::Leading
+        Ok(LeaseState::Leading)
     }
 
     fn spec(&self, acquired: Timestamp, renewed: Timestamp, transitions: i32) -> LeaseSpec {

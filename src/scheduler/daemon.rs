@@ -24,12 +24,13 @@ use super::write_order::WriteOrder;
 use crate::cluster::client::{ConnectError, connect_as};
 use crate::cluster::feed::FeedMessage;
 use crate::cluster::feed_set::{FeedSettings, start_feeds};
-use crate::cluster::leadership::{Leadership, campaign, identity};
+use crate::cluster::leadership::{Leadership, campaign, identity, restored};
 use crate::cluster::lease::{Candidate, LeaseConfig};
 use crate::cluster::node_lock::NodeLocks;
 use crate::cluster::notice::Notices;
 use crate::cluster::pod_group::PodGroups;
 use crate::cluster::pod_writer::PodWriter;
+use crate::cluster::restored::Restored;
 use crate::cluster::tyjob::JobStatuses;
 use crate::cluster::volume::Volumes;
 use crate::decide::lock::LockPolicy;
@@ -74,6 +75,9 @@ pub enum SchedulerError {
     /// kube-scheduler's calls cannot be served.
     #[error(transparent)]
     Extender(#[from] ExtenderError),
+    /// The API server's store was restored from a backup.
+    #[error(transparent)]
+    Restored(#[from] Restored),
     /// A task that never ends has ended.
     #[error("{0} ended unexpectedly")]
     Ended(&'static str),
@@ -155,7 +159,7 @@ impl SchedulerDaemon {
         let leadership = if options.leader_elect { Leadership::default() } else { Leadership::forever() };
         // The Lease is given away only when no request of ours is under way any more.
         let retire = CancellationToken::new();
-        let campaigning = options.leader_elect.then(|| {
+        let mut campaigning = options.leader_elect.then(|| {
             let candidate = Candidate::new(client.clone(), lease_config(&options));
             tokio::spawn(campaign(candidate, leadership.clone(), changed_out, retire.clone()))
         });
@@ -181,7 +185,10 @@ impl SchedulerDaemon {
         let pending = PendingRequests::new(options.extender.bind_wait);
         let mut event_loop =
             EventLoop { scheduler, executor, leadership, metrics, missing, pending, metrics_updated: Duration::ZERO };
-        let result = event_loop.run(feed_in, report_in, question_in, requests, changed_in, &stop).await;
+        let result = tokio::select! {
+            ended = event_loop.run(feed_in, report_in, question_in, requests, changed_in, &stop) => ended,
+            restored = restored(&mut campaigning) => Err(restored.into()),
+        };
         drop(front);
         tasks.shutdown().await;
         // Requests under way hold permits. The next leader finds their outcome in any case.

@@ -19,9 +19,10 @@ use super::reconcile::Context;
 use crate::cluster::client::{ConnectError, connect_as};
 use crate::cluster::controller_feed::start_controller_feeds;
 use crate::cluster::controller_writer::JobWriter;
-use crate::cluster::leadership::{Leadership, campaign, identity};
+use crate::cluster::leadership::{Leadership, campaign, identity, restored};
 use crate::cluster::lease::{Candidate, LeaseConfig};
 use crate::cluster::notice::Notices;
+use crate::cluster::restored::Restored;
 use crate::runtime::admin::{self, Admin, AdminError, bind, serve};
 use crate::runtime::clock;
 use crate::runtime::options::OptionError;
@@ -47,6 +48,9 @@ pub enum ControllerError {
     /// The admin address cannot be used.
     #[error(transparent)]
     Admin(#[from] AdminError),
+    /// The API server's store was restored from a backup.
+    #[error(transparent)]
+    Restored(#[from] Restored),
     /// A task that never ends has ended.
     #[error("{0} ended unexpectedly")]
     Ended(&'static str),
@@ -90,7 +94,7 @@ impl Controller {
         let (changed_out, mut changed) = watch::channel(0);
         let leadership = if options.leader_elect { Leadership::default() } else { Leadership::forever() };
         let retire = CancellationToken::new();
-        let campaigning = options.leader_elect.then(|| {
+        let mut campaigning = options.leader_elect.then(|| {
             let candidate = Candidate::new(client.clone(), lease_config(&options, &name));
             tokio::spawn(campaign(candidate, leadership.clone(), changed_out, retire.clone()))
         });
@@ -112,6 +116,7 @@ impl Controller {
             if leadership.leads(clock::mono()) {
                 tokio::select! {
                     () = stop.cancelled() => break Ok(()),
+                    restored = restored(&mut campaigning) => break Err(restored.into()),
                     end = term(&client, context.clone(), pace, &pulse) => {
                         metrics.term_ended();
                         if end == TermEnd::WatchesEnded {
@@ -123,6 +128,7 @@ impl Controller {
             }
             tokio::select! {
                 () = stop.cancelled() => break Ok(()),
+                restored = restored(&mut campaigning) => break Err(restored.into()),
                 Ok(()) = changed.changed() => {}
                 () = tokio::time::sleep(ROUND) => {}
             }

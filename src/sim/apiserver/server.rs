@@ -129,6 +129,11 @@ impl ApiServer {
         }
     }
 
+    /// Goes back to an earlier version of all objects, as a server whose etcd was restored from a backup.
+    pub fn restore(&self, version: u64) {
+        self.core.store.restore(version);
+    }
+
     /// Opens the same ports again after [`stop`](Self::stop), with the same objects and certificates.
     pub async fn restart(&self) -> Result<(), StartError> {
         self.stop();

@@ -282,6 +282,22 @@ impl Store {
         }
     }
 
+    /// Goes back to `version`, as a store that was restored from a backup: what came later is undone, and every watch ends.
+    pub fn restore(&self, version: u64) {
+        let mut inner = self.lock();
+        inner.version = version;
+        for slot in inner.collections.values_mut() {
+            while let Some(change) = slot.history.pop_back_if(|change| change.version > version) {
+                match &change.before {
+                    Some(object) => slot.objects.insert(change.key.clone(), Arc::clone(object)),
+                    None => slot.objects.remove(&change.key),
+                };
+            }
+            slot.watchers.clear();
+            slot.by_node.clear();
+        }
+    }
+
     /// Collections that hold at least one object.
     pub fn collections(&self) -> Vec<String> {
         self.lock().collections.iter().filter(|(_, c)| !c.objects.is_empty()).map(|(n, _)| n.clone()).collect()

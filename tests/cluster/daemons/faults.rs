@@ -19,14 +19,14 @@ const ONE: &[(&str, &str)] = &[(key::NVIDIA_GPU, "1")];
 const ALL: &[(&str, &str)] = &[(key::NVIDIA_GPU, "8")];
 
 /// The pod has its devices, the lock goes, and the rest of the node can be given to others.
-async fn served_exactly(cluster: &TestCluster, name: &str) {
+pub(super) async fn served_exactly(cluster: &TestCluster, name: &str) {
     cluster.until_running(name).await;
     assert_eq!(cluster.assigned(name).await, cluster.in_kubelet("node-0", name));
     cluster.until_unlocked(LOCK_GONE).await;
 }
 
 /// Every device of the node is free: one pod gets them all.
-async fn all_is_free(cluster: &TestCluster) {
+pub(super) async fn all_is_free(cluster: &TestCluster) {
     cluster.until_unlocked(LOCK_GONE).await;
     cluster.until_agent_is_ready().await;
     cluster.create(&pod("all").app("main", ALL)).await;

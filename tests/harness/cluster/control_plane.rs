@@ -90,7 +90,7 @@ impl RealControlPlane {
                 .arg(format!("--cert-dir={}", certs.display()))
                 .arg(format!("--secure-port={port}"))
                 .arg("--bind-address=127.0.0.1")
-                .arg("--advertise-address=127.0.0.1")
+                .arg("--advertise-address=192.0.2.1")
                 .arg(format!("--token-auth-file={}", certs.join("tokens.csv").display()))
                 .arg("--authorization-mode=RBAC")
                 .arg("--service-account-issuer=https://localhost")

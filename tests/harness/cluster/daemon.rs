@@ -9,13 +9,15 @@ pub struct Daemon {
     binary: OsString,
     args: Vec<OsString>,
     log: PathBuf,
+    /// Variables of its environment, from its next start on.
+    pub env: Vec<(&'static str, OsString)>,
     child: Option<Child>,
 }
 
 impl Daemon {
     /// Starts `baton args…`; its output is appended to `log`.
     pub fn start(args: Vec<OsString>, log: PathBuf) -> Self {
-        let mut daemon = Self { binary: binary(), args, log, child: None };
+        let mut daemon = Self { binary: binary(), args, log, env: Vec::new(), child: None };
         daemon.restart();
         daemon
     }
@@ -33,6 +35,7 @@ impl Daemon {
         let err = log.try_clone().expect("log file");
         let child = Command::new(&self.binary)
             .args(&self.args)
+            .envs(self.env.iter().cloned())
             .env("RUST_LOG", std::env::var("RUST_LOG").unwrap_or_else(|_| "info".to_owned()))
             .stdin(Stdio::null())
             .stdout(log)
@@ -48,6 +51,17 @@ impl Daemon {
             let _ = child.kill();
             let _ = child.wait();
         }
+    }
+
+    /// Whether it has ended by itself.
+    pub fn has_ended(&mut self) -> bool {
+        self.child.as_mut().is_some_and(|child| matches!(child.try_wait(), Ok(Some(_))))
+    }
+
+    /// Sends it a signal, by its name.
+    pub fn signal(&self, name: &str) {
+        let pid = self.pid().expect("it runs").to_string();
+        assert!(Command::new("kill").args(["-s", name, &pid]).status().expect("kill runs").success());
     }
 
     /// Process id, while it runs.
