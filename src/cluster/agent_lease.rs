@@ -65,7 +65,15 @@ impl AgentLease {
                     self.current = Some(written);
                     return Ok(());
                 }
-                Err(error) if !last_try && matches!(status_code(&error), Some(404 | 409)) => {}
+                Err(error) if !last_try && matches!(status_code(&error), Some(404 | 409)) => {
+                    if status_code(&error) == Some(409) && !is_new {
+                        tracing::warn!(
+                            lease = self.name,
+                            "another client has written the Lease of this node's daemon: if this repeats, two machines run under this node \
+                             name, and pods are refused on the one that does not have their devices; give each machine a name of its own"
+                        );
+                    }
+                }
                 Err(error) => return Err(error.into()),
             }
         }

@@ -84,7 +84,7 @@ const DECIDES: [&str; 13] = [
 
 /// Words that look like reasons and are none: values of conditions, kinds, names of rules, what the kubelet says, states of members
 /// in answers.
-const NO_REASONS: [&str; 23] = [
+const NO_REASONS: [&str; 25] = [
     "TYJob",
     "True",
     "False",
@@ -108,6 +108,8 @@ const NO_REASONS: [&str; 23] = [
     "TimedOut",
     "Terminating",
     "Binding",
+    "GPUs",
+    "NICs",
 ];
 
 /// Words in CamelCase that stand alone in a string, outside tests.

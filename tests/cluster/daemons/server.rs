@@ -1,6 +1,7 @@
 //! What the API server does to the daemons, or other clients do through it: out of reach for one of them, restored from a backup, refusals
 //! by a webhook, finalizers and old objects of others.
 
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -16,7 +17,7 @@ use tokio::sync::watch;
 use super::faults::{all_is_free, served_exactly};
 use crate::harness::pods::pod;
 use crate::harness::wait::until;
-use crate::harness::{LOCK_GONE, SOON, TestCluster};
+use crate::harness::{LOCK_GONE, NAMESPACE, SOON, TestCluster};
 use crate::skip::skipped;
 
 const ONE: &[(&str, &str)] = &[(key::NVIDIA_GPU, "1")];
@@ -37,17 +38,15 @@ impl Way {
             while let Ok((mut near, _)) = listener.accept().await {
                 let (server, mut is_open, mut is_closed) = (server.clone(), is_open.clone(), is_open.clone());
                 tokio::spawn(async move {
-                    while is_open.wait_for(|open| *open).await.is_ok() {
-                        let Ok(mut far) = TcpStream::connect(&server).await else { return };
-                        let passed = tokio::select! {
-                            _ = tokio::io::copy_bidirectional(&mut near, &mut far) => true,
-                            _ = async { is_closed.wait_for(|open| !*open).await.is_ok() } => false,
-                        };
-                        if !passed {
-                            // Nothing passes, and nothing is closed, for as long as it lasts.
-                            let _ = is_open.wait_for(|open| *open).await;
-                        }
-                        return;
+                    let _ = is_open.wait_for(|open| *open).await;
+                    let Ok(mut far) = TcpStream::connect(&server).await else { return };
+                    let passed = tokio::select! {
+                        _ = tokio::io::copy_bidirectional(&mut near, &mut far) => true,
+                        _ = async { is_closed.wait_for(|open| !*open).await.is_ok() } => false,
+                    };
+                    if !passed {
+                        // Nothing passes, and nothing is closed, for as long as it lasts.
+                        let _ = is_open.wait_for(|open| *open).await;
                     }
                 });
             }
@@ -230,4 +229,31 @@ async fn without_ledger_and_checkpoint_no_device_of_a_running_pod_is_given_again
     let both = cluster.in_kubelet("node-0", "b");
     assert!(devices.iter().all(|(kind, held)| both.get(kind).is_none_or(|other| held.is_disjoint(other))));
     cluster.check_no_device_twice().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn two_machines_under_one_name_give_no_device_twice() {
+    let mut cluster = TestCluster::with_args(1, &["--heartbeat-period=1s"], &["--lock-sweep=1s"]).await;
+    cluster.create(&pod("before").app("main", ONE)).await;
+    served_exactly(&cluster, "before").await;
+    cluster.add_machine("impostor", "node-0", &["--heartbeat-period=1s"]).await;
+    for at in 0..4 {
+        let name = format!("p{at}");
+        cluster.create(&pod(&name).app("main", ONE)).await;
+        cluster.until_phase(&name, &["Running", "Failed"]).await;
+    }
+    for node in &cluster.nodes {
+        let mut held = BTreeSet::new();
+        for (pod, view) in node.kubelet.view().into_iter().filter(|(_, view)| view.active) {
+            for id in view.containers.values().flat_map(|container| container.devices.values().flatten()) {
+                assert!(held.insert(id.clone()), "{id} is given twice, to {pod} as well");
+            }
+        }
+        until("the daemon says that it is not alone", SOON, async || {
+            node.agent.output().contains("two machines run under this node").then_some(())
+        })
+        .await;
+    }
+    let (code, out, _) = cluster.baton(&["audit", "--agent-namespace", NAMESPACE]).await;
+    assert!(code == Some(1) && out.contains("is not in the node's inventory"), "{out}");
 }

@@ -1,12 +1,16 @@
 //! The node's line, and binds that do not go well.
 
-use baton::contract::{PodKey, PodRef, key};
+use std::time::Duration;
+
+use baton::contract::{DeviceId, DeviceType, PodKey, PodRef, Quantity, key};
 
 use baton::decide::lock::{ExpiredHolder, LockPolicy};
+use baton::decide::pod::PodContainer;
 use baton::decide::scheduler::Config;
 use baton::decide::scheduler::rules::plugins::DefaultSet;
+use baton::decide::world::{PodFacts, WorldEvent};
 
-use crate::harness::{Fault, TestScheduler, pod};
+use crate::harness::{Fault, TestScheduler, gpu_device, pod};
 
 const ONE: &[(&str, &str)] = &[(key::NVIDIA_GPU, "1")];
 const EIGHTH: &[(&str, &str)] = &[(key::GPU, "10")];
@@ -376,4 +380,75 @@ fn a_lost_word_of_waiting_is_said_again_and_never_after_the_bind() {
     assert_eq!((cluster.node_of("second"), cluster.node_of("third")), (Some("n"), Some("n")));
     cluster.wait(120);
     assert_eq!((cluster.condition_writes, cluster.lost_conditions), (reported, 1), "nothing is written of bound pods");
+}
+
+/// A pod of containers with the longest names, each with these limits.
+fn wide(name: &str, containers: usize, limits: &[(&str, &str)]) -> PodFacts {
+    let mut facts = pod(name, limits, Duration::ZERO);
+    let one = facts.handoff.containers[0].clone();
+    let many = (0..containers).map(|at| PodContainer { name: format!("{at:0>63}").into(), ..one.clone() });
+    facts.handoff.containers = many.collect::<Vec<_>>().into();
+    facts
+}
+
+/// The daemon reads annotations up to 64 KiB: a pod that would need more is told so before its node is locked.
+#[test]
+fn an_assignment_is_never_larger_than_what_is_read_of_it() {
+    let most = 64 * 1024;
+    let two = [(key::GPU_CORE, "2"), (key::GPU_MEMORY_RATIO, "2"), (key::RDMA, "1")];
+    for (limits, containers) in [(&two[..], 128), (&two[..], 160), (&two[..2], 256), (&two[2..], 256), (&two[..], 257)]
+    {
+        let mut cluster = TestScheduler::new();
+        cluster.node("n", 8);
+        let mut device = gpu_device("n", 8);
+        for at in 0..8 {
+            let mut nic = device.spec.devices[at].clone();
+            (nic.kind, nic.id) = (DeviceType::Rdma, DeviceId::parse(&format!("0000:0{at}:00.0")).unwrap());
+            nic.resources = [(key::RDMA.to_owned(), Quantity::units(100))].into();
+            device.spec.devices[at].id = DeviceId::parse(&format!("GPU-{at:08}-1111-2222-3333-444444444444")).unwrap();
+            device.spec.devices.push(nic);
+        }
+        cluster.event(WorldEvent::Devices(Box::new(device)));
+        cluster.submit(wide("wide", containers, limits));
+        cluster.settle();
+        let assignment = &cluster.pods.values().next().unwrap().handoff.assignment;
+        let sizes = [&assignment.device_allocated, &assignment.container_devices];
+        let sizes = sizes.map(|text| text.as_ref().map_or(0, |text| text.len()));
+        println!("{containers} containers, {} names each: {sizes:?} bytes", limits.len());
+        let said = cluster.conditions.get("wide");
+        if cluster.bound() == 1 {
+            assert!(sizes.iter().all(|size| (1..=most).contains(size)), "{containers}: {sizes:?}");
+        } else {
+            let told = said.is_some_and(|text| text.contains("split the pod"));
+            assert!(told && cluster.lock_writes == 0, "{said:?}");
+        }
+    }
+}
+
+/// For an hour the API server answers no write but with 429 or 500.
+#[test]
+fn an_hour_of_refused_writes_costs_few_of_them_and_no_pod() {
+    for lock in [true, false] {
+        let mut cluster = TestScheduler::new();
+        (0..4).for_each(|at| cluster.node(&format!("n{at}"), 8));
+        let faults = if lock { &mut cluster.lock_faults } else { &mut cluster.bind_faults };
+        faults.extend(std::iter::repeat_n(Fault::Fails, 1_000_000));
+        (0..32).for_each(|at| cluster.pod(&format!("p{at:02}"), ONE));
+        cluster.settle();
+        cluster.wait(3600);
+        let tries = if lock { cluster.lock_writes } else { cluster.binds };
+        println!("lock: {lock}: {tries} tries of 32 pods within the hour");
+        assert_eq!(cluster.bound(), 0);
+        assert!(tries < 32 * 3600 / 5, "a pod is tried at most every five seconds, {tries}");
+        cluster.lock_faults.clear();
+        cluster.bind_faults.clear();
+        let since = cluster.now;
+        while cluster.bound() < 32 {
+            cluster.wait(1);
+            let locked: Vec<String> = cluster.locks.keys().cloned().collect();
+            locked.iter().for_each(|node| cluster.agent_releases(node));
+            assert!(cluster.now < since + Duration::from_secs(120), "{} of 32 are bound", cluster.bound());
+        }
+        cluster.audit();
+    }
 }

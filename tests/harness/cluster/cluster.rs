@@ -96,8 +96,13 @@ impl TestCluster {
     }
 
     async fn add_node(&mut self, name: &str, agent_args: &[&str]) {
-        let root = self.dir.path().join(name);
-        let hardware = VirtualNode::create(root.join("hw"), NodeSpec::new(name)).expect("virtual hardware");
+        self.add_machine(name, name, agent_args).await;
+    }
+
+    /// A machine with a kubelet that calls itself the node `name`.
+    pub async fn add_machine(&mut self, machine: &str, name: &str, agent_args: &[&str]) {
+        let root = self.dir.path().join(machine);
+        let hardware = VirtualNode::create(root.join("hw"), NodeSpec::new(machine)).expect("virtual hardware");
         let mut options = KubeletOptions::new(name, root.join("k"), self.client.clone());
         options.proc_root = Some(hardware.proc_root());
         options.cdi_root = Some(root.join("cdi"));

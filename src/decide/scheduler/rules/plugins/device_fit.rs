@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use crate::contract::{AgentStatus, Shared};
+use crate::contract::{AgentStatus, GpuRequest, Shared, key};
 use crate::decide::devices::PodDeviceRequest;
 use crate::decide::help::Help;
 use crate::decide::scheduler::rules::wanted::Wanted;
@@ -77,19 +77,21 @@ pub fn choose_instead(slots: &mut Slots, node: NodeId, choice: DeviceChoice) {
     slots.entry::<Choices>().put(node, choice.into());
 }
 
-/// Entries of `container-devices` that always stay below the size that annotations are read up to.
-const MOST_PARTS: u64 = 320;
 /// Containers of one assignment.
 const MAX_CONTAINERS: usize = 256;
 
-/// Entries that an assignment will have.
-fn parts(request: &PodDeviceRequest) -> u64 {
-    let wants = request.shape().wants.iter();
-    let of = |want: &crate::decide::devices::Want| {
-        u64::from(want.gpu.as_ref().map_or(0, crate::contract::GpuRequest::count))
-            + u64::from(want.rdma.map_or(0, |nic| nic.count))
-    };
-    wants.map(of).sum()
+/// What `container-devices` of a pod takes at most, in bytes: ids as NVML and the kernel make them, any node's name.
+fn most_bytes(request: &PodDeviceRequest) -> usize {
+    const HEAD: usize = 300;
+    const CONTAINER: usize = 24;
+    const GPU: usize = 200;
+    const NIC: usize = 144;
+    let names = request.names().iter().map(|name| name.len() + CONTAINER);
+    let wants = request.shape().wants.iter().map(|want| {
+        let gpus = want.gpu.as_ref().map_or(0, GpuRequest::count) as usize;
+        gpus * GPU + want.rdma.map_or(0, |nic| nic.count) as usize * NIC
+    });
+    HEAD + names.chain(wants).sum::<usize>()
 }
 
 /// Whether a node's agent serves all names that a pod asks for.
@@ -155,10 +157,11 @@ impl PreFilter for DeviceFit {
         }
         match request_of(pod) {
             Err(problem) => Outcome::never(NAME, problem.to_string(), Wake::NONE),
-            Ok(request) if parts(&request) > MOST_PARTS || request.names().len() > MAX_CONTAINERS => {
-                let (parts, containers) = (parts(&request), request.names().len());
+            Ok(request) if most_bytes(&request) > key::MAX_ANNOTATION || request.names().len() > MAX_CONTAINERS => {
+                let (bytes, containers) = (most_bytes(&request), request.names().len());
                 let text = format!(
-                    "asks for {parts} device parts in {containers} containers; an assignment holds at most {MOST_PARTS} in {MAX_CONTAINERS}: split the pod"
+                    "the devices of {containers} containers may take {bytes} bytes of an assignment, which has room for {} bytes and {MAX_CONTAINERS} containers: split the pod",
+                    key::MAX_ANNOTATION
                 );
                 Outcome::never(NAME, text, Wake::NONE)
             }

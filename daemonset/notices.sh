@@ -1,0 +1,15 @@
+#!/bin/sh
+# Prints the licences of the crates in the image, with their texts: what their authors ask a distributor to pass on.
+set -eu
+cd "$(dirname "$0")/.."
+sources=${CARGO_HOME:-$HOME/.cargo}/registry/src
+cargo tree --locked --edges normal --no-default-features --prefix none --format '{p} | {l}' | sed 's/ (.*)//' | sort -u |
+  while read -r name version licence; do
+    [ "$name" != baton ] || continue
+    printf '\n======== %s %s %s\n' "$name" "${version#v}" "$licence"
+    found=
+    for text in "$sources"/*/"$name-${version#v}"/LICEN[CS]E* "$sources"/*/"$name-${version#v}"/NOTICE* "$sources"/*/"$name-${version#v}"/COPYING*; do
+      [ ! -f "$text" ] || { found=1; printf '\n-------- %s\n\n' "${text##*/}"; cat "$text"; }
+    done
+    [ -n "$found" ] || printf '\nThe crate carries no text of its licence; https://spdx.org/licenses has it.\n'
+  done
