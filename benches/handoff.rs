@@ -79,7 +79,91 @@ async fn main() {
         expect.exactly(&format!("writes_per_1000_pods{suffix}"), many.handoff / 1000.0);
         expect.exactly("writes_of_exceptions", one.beside + many.beside);
     }
+    let mut queue = Queue::start().await;
+    let mut freed = Histogram::<u64>::new(3).unwrap();
+    for _ in 0..FREED {
+        freed.record(queue.free_one().await.as_micros() as u64).unwrap();
+    }
+    let millis = |quantile: f64| freed.value_at_quantile(quantile) as f64 / 1000.0;
+    println!("{FREED} times a GPU comes free, {WAITING} pods wait");
+    expect.at_most("freed_to_bound_p50_ms", millis(0.5));
+    expect.at_most("freed_to_bound_p99_ms", millis(0.99));
+    expect.at_most("leader_killed_to_bound_seconds", queue.kill_leader().await.as_secs_f64());
+    queue.cluster.check_no_device_twice().await;
+    drop(queue);
     expect.finish();
+}
+
+const WAITING: usize = 1000;
+const FREED: usize = 100;
+
+/// Two nodes whose GPUs are all in use, pods that wait for one, and a scheduler that stands by.
+struct Queue {
+    cluster: harness::TestCluster,
+    spare: harness::daemon::Daemon,
+    events: std::pin::Pin<Box<dyn futures::Stream<Item = WatchEvent<Pod>> + Send>>,
+    bound: Vec<String>,
+}
+
+impl Queue {
+    async fn start() -> Self {
+        let cluster = harness::TestCluster::start(2).await;
+        let spare = cluster.spare_scheduler(&[]).await;
+        for number in 0..16 + WAITING {
+            cluster.create(&pods::pod(&format!("q-{number:04}")).app("main", &[(key::NVIDIA_GPU, "1")])).await;
+        }
+        let mut bound = Vec::new();
+        for number in 0..16 {
+            let name = format!("q-{number:04}");
+            cluster.until_running(&name).await;
+            bound.push(name);
+        }
+        cluster.until_unlocked(harness::LOCK_GONE).await;
+        let api: Api<Pod> = Api::namespaced(cluster.client.clone(), "default");
+        let listed = api.list_metadata(&ListParams::default()).await.unwrap();
+        let version = listed.metadata.resource_version.unwrap_or_default();
+        let events = api.watch(&WatchParams::default().timeout(290), &version).await.unwrap();
+        let events = Box::pin(events.filter_map(|event| std::future::ready(event.ok())));
+        Self { cluster, spare, events, bound }
+    }
+
+    /// Ends the pod that was bound first. How long from when it is gone until the next one is bound.
+    async fn free_one(&mut self) -> Duration {
+        let ended = self.bound.remove(0);
+        let api: Api<Pod> = Api::namespaced(self.cluster.client.clone(), "default");
+        api.delete(&ended, &Default::default()).await.unwrap();
+        let mut gone = None;
+        while let Some(event) = self.events.next().await {
+            match event {
+                WatchEvent::Modified(pod) if pod.name_any() == ended => {
+                    // Its containers have ended: its GPU is free before the object is gone.
+                    let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
+                    if matches!(phase, Some("Succeeded" | "Failed")) {
+                        gone.get_or_insert_with(clock::mono);
+                    }
+                }
+                WatchEvent::Deleted(_) => _ = gone.get_or_insert_with(clock::mono),
+                WatchEvent::Modified(pod) => {
+                    let name = pod.name_any();
+                    if pod.spec.is_some_and(|spec| spec.node_name.is_some()) && !self.bound.contains(&name) {
+                        self.bound.push(name);
+                        return gone.map_or(Duration::ZERO, |gone| clock::mono() - gone);
+                    }
+                }
+                _ => {}
+            }
+        }
+        panic!("the watch has ended");
+    }
+
+    /// Kills the leader, ends a pod, and waits until the next leader binds another one.
+    async fn kill_leader(&mut self) -> Duration {
+        let since = clock::mono();
+        self.cluster.scheduler.kill();
+        self.free_one().await;
+        assert!(self.spare.output().contains("leading"), "the scheduler that stands by has bound it");
+        clock::mono() - since
+    }
 }
 
 /// Writes that some pods caused.
