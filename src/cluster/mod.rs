@@ -24,6 +24,7 @@ mod pod_facts;
 pub mod pod_group;
 pub mod pod_writer;
 pub mod requests;
+pub mod reviews;
 pub mod rewatch;
 mod spec_part;
 pub mod tyjob;

@@ -1,4 +1,4 @@
-//! Admin HTTP of the scheduler: probes, metrics, `/leading`, `/explain?pod=namespace/name`, what-if by a POST of a manifest to
+//! What the scheduler's addresses answer: probes, metrics, `/leading`, `/explain?pod=namespace/name`, what-if by a POST of a manifest to
 //! `/explain`, `/queue`, `/gangs`, `/gangs/<namespace>/<name>`, `/jobs/<namespace>/<name>`.
 
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use crate::contract::PodKey;
 use crate::contract::gang::GangId;
 use crate::contract::key::MAX_OBJECT;
 use crate::decide::explain::{Explanation, GangExplanation, GangView, JobExplanation, QueueReport, Unadmitted, WhatIf};
-use crate::runtime::admin::{self, Admin};
+use crate::runtime::admin::{Answers, Check};
 
 /// The event loop answers within this time, or the process is not live.
 const ANSWER: Duration = Duration::from_secs(5);
@@ -55,52 +55,41 @@ pub struct LoopState {
 
 type Questions = mpsc::Sender<Question>;
 
-/// The routes.
-pub fn router(questions: Questions, metrics: Metrics) -> Router {
-    let (live, ready) = (questions.clone(), questions.clone());
-    let admin = Admin {
-        live: Arc::new(move || {
-            let questions = live.clone();
-            Box::pin(async move { put(&questions, Question::State).await.map(|_| "alive".to_owned()) })
-        }),
-        ready: Arc::new(move || {
-            let questions = ready.clone();
-            Box::pin(async move {
-                let state = put(&questions, Question::State).await?;
-                match (state.missing.is_empty(), state.leading) {
-                    (false, _) => Err(format!("waiting for the first list of {}", state.missing.join(", "))),
-                    (true, true) => Ok("leading".to_owned()),
-                    (true, false) => Ok("following".to_owned()),
-                }
-            })
-        }),
-        metrics: Arc::new(move || metrics.print()),
-        more: &[
-            "/leading",
-            "/explain?pod=NAMESPACE/NAME",
-            "/queue",
-            "/gangs",
-            "/gangs/NAMESPACE/NAME",
-            "/jobs/NAMESPACE/NAME",
-        ],
+/// What probes and questions are answered.
+pub fn answers(questions: Questions, metrics: Metrics) -> Answers {
+    let check = |judge: fn(LoopState) -> Result<String, String>| -> Check {
+        let questions = questions.clone();
+        Arc::new(move || {
+            let questions = questions.clone();
+            Box::pin(async move { judge(put(&questions, Question::State).await?) })
+        })
     };
-    let routes = Router::new()
-        .route("/leading", get(leading))
+    Answers {
+        live: check(|_| Ok("alive".to_owned())),
+        ready: check(|state| {
+            let missing = state.missing.join(", ");
+            if missing.is_empty() { Ok(word(&state)) } else { Err(format!("waiting for the first list of {missing}")) }
+        }),
+        // It is the one process that may answer kube-scheduler, so a Service needs no other endpoint.
+        leading: Some(check(|state| if state.leading { Ok(word(&state)) } else { Err(word(&state)) })),
+        metrics: Arc::new(move || metrics.print()),
+        paths: &["/explain?pod=NAMESPACE/NAME", "/queue", "/gangs", "/gangs/NAMESPACE/NAME", "/jobs/NAMESPACE/NAME"],
+        questions: router(questions),
+    }
+}
+
+fn word(state: &LoopState) -> String {
+    if state.leading { "leading" } else { "following" }.to_owned()
+}
+
+fn router(questions: Questions) -> Router {
+    Router::new()
         .route("/explain", get(explain).post(what_if).layer(DefaultBodyLimit::max(MAX_OBJECT)))
         .route("/queue", get(queue))
         .route("/gangs", get(gangs))
         .route("/gangs/{namespace}/{name}", get(explain_gang))
-        .route("/jobs/{namespace}/{name}", get(explain_job));
-    admin::router(admin).merge(routes.with_state(questions))
-}
-
-/// 200 on the leader only: it is the one process that may answer kube-scheduler, so a Service needs no other endpoint.
-async fn leading(State(questions): State<Questions>) -> Response {
-    match put(&questions, Question::State).await {
-        Ok(LoopState { leading: true, .. }) => (StatusCode::OK, "leading\n").into_response(),
-        Ok(_) => (StatusCode::SERVICE_UNAVAILABLE, "following\n").into_response(),
-        Err(why) => (StatusCode::SERVICE_UNAVAILABLE, why + "\n").into_response(),
-    }
+        .route("/jobs/{namespace}/{name}", get(explain_job))
+        .with_state(questions)
 }
 
 #[derive(Deserialize)]
