@@ -285,18 +285,16 @@ impl EventLoop {
         due.min(end).min(longest)
     }
 
-    fn answer(&mut self, question: Question) {
-        // An answer is dropped when its HTTP client has left.
+    fn answer(&self, question: Question) {
         match question {
-            Question::Gangs(answer) => drop(answer.send(self.scheduler.gang_views(moment()))),
-            Question::ExplainGang(gang, answer) => drop(answer.send(self.scheduler.explain_gang(&gang, moment()))),
-            Question::ExplainJob(job, answer) => drop(answer.send(self.scheduler.explain_job(&job, moment()))),
-            Question::Explain(pod, answer) => drop(answer.send(self.scheduler.explain(&pod, moment()))),
-            Question::WhatIf(pod, answer) => drop(answer.send(self.scheduler.what_if_admitted(*pod, moment()))),
-            Question::Queue(answer) => drop(answer.send(self.scheduler.queue_report(moment()))),
+            // An answer is dropped when its HTTP client has left.
             Question::State(answer) => {
                 let missing = self.missing.iter().copied().collect();
                 drop(answer.send(LoopState { missing, leading: self.scheduler.is_leading() }));
+            }
+            Question::Ask(ask) => {
+                let snapshot = self.scheduler.snapshot();
+                tokio::task::spawn_blocking(move || ask(&snapshot, moment()));
             }
         }
     }

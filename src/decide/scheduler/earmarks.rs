@@ -66,7 +66,7 @@ impl Earmark {
 }
 
 /// The earmark, and what had one for too long.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub struct Earmarks {
     current: Option<Earmark>,
     /// Nodes that are open to the item in hand.
